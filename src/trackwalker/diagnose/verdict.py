@@ -1,0 +1,170 @@
+"""The verdict: the public JSON contract every surface shows (see docs/verdict.md)."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+Status = Literal[
+    "completed",
+    "completed-short",
+    "soft-success",
+    "failed",
+    "cancelled",
+    "running",
+    "initialising",
+    "hanging",
+    "unknown-death",
+    "indeterminate",
+    "not-a-job",
+]
+Outcome = Literal["incident", "expected", "healthy", "insufficient-evidence"]
+Role = Literal["root", "contributing", "masked", "consequence", "mechanism"]
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+
+class JobRef(_Part):
+    """Which job the verdict speaks of."""
+
+    id: str
+    dir: str
+    nodes: int | None = None
+    gpus: int | None = None
+
+
+class Window(_Part):
+    """The span of the evidence, UTC."""
+
+    start: str | None = None
+    end: str | None = None
+
+
+class Onset(_Part):
+    """When a cause began, and how well that is known."""
+
+    time: str | None = None
+    step: int | None = None
+    uncertainty_s: float | None = None
+
+
+class Magnitude(_Part):
+    """What the cause did to a quantity: from, to, and the relative change."""
+
+    model_config = ConfigDict(extra="forbid", populate_by_name=True)
+
+    of: str
+    from_: float = Field(alias="from")
+    to: float
+    change: float
+
+
+class Cause(_Part):
+    """One cause with its role; hosts, gpus and devices name culprits only, never victims."""
+
+    cause: str
+    role: Role
+    confidence: float
+    hosts: list[str] = []
+    gpus: list[str] = []
+    devices: list[str] = []
+    onset: Onset | None = None
+    magnitude: Magnitude | None = None
+    evidence: list[str] = []
+
+
+class RuledOut(_Part):
+    """A hypothesis whose data was collected and is clean."""
+
+    cause: str
+    evidence: list[str]
+
+
+class Untestable(_Part):
+    """A hypothesis that could not be tested, and what was missing."""
+
+    cause: str
+    missing: list[str]
+
+
+class Evidence(_Part):
+    """A number or a line, with the query or place that gives it back."""
+
+    id: str
+    kind: Literal["metric", "log", "event", "progress"]
+    source: str
+    says: str
+    values: dict[str, float] = {}
+
+
+class Action(_Part):
+    """What to do next; anything that takes capacity or work away needs approval."""
+
+    do: str
+    hosts: list[str] = []
+    why: str
+    risk: str
+    needs_approval: bool
+
+
+class Progress(_Part):
+    """How far the run came and how fast."""
+
+    first_step: int | None = None
+    last_step: int | None = None
+    total_steps: int | None = None
+    step_time_s: float | None = None
+    tgs: float | None = None
+    last_checkpoint: int | None = None
+    steps_lost: int | None = None
+    eta_s: float | None = None
+
+
+class DataQuality(_Part):
+    """One check of the evidence itself, and the hosts that fail it."""
+
+    check: str
+    hosts: list[str] = []
+    ok: bool
+    says: str = ""
+
+
+class Cost(_Part):
+    """What the diagnosis itself cost; the only part that differs between two runs."""
+
+    seconds: float
+    queries: int
+    bytes_read: int
+
+
+class Verdict(_Part):
+    """What happened, who did it, what was ruled out, what to do."""
+
+    schema_: Literal["trackwalker.verdict/1"] = Field(default="trackwalker.verdict/1", alias="schema")
+    job: JobRef
+    window: Window
+    status: Status
+    outcome: Outcome
+    summary: str
+    causes: list[Cause] = []
+    ruled_out: list[RuledOut] = []
+    untestable: list[Untestable] = []
+    evidence: list[Evidence] = []
+    actions: list[Action] = []
+    progress: Progress = Progress()
+    data_quality: list[DataQuality] = []
+    cost: Cost
+
+    model_config = ConfigDict(extra="forbid", populate_by_name=True)
+
+    @property
+    def roots(self) -> list[Cause]:
+        """The diagnosis proper: the causes with role root."""
+        return [c for c in self.causes if c.role == "root"]
+
+    def to_json(self) -> str:
+        """The object exactly as `diagnose --json` prints it."""
+        return self.model_dump_json(by_alias=True, indent=1)

@@ -1,0 +1,29 @@
+"""The few errors a caller can do something about; the command line prints each as one line."""
+
+from __future__ import annotations
+
+
+class TrackwalkerError(Exception):
+    """Something the user can mend; the message says what is wrong and what to do."""
+
+    exit_code = 2
+
+
+class UsageError(TrackwalkerError):
+    """The request itself is wrong: an unknown model, a malformed key=value, a bad option."""
+
+
+class JobNotFoundError(TrackwalkerError):
+    """No job, or more than one, answers to the given name."""
+
+
+class NotAJobError(TrackwalkerError):
+    """The directory exists but holds no log, so there is nothing to read."""
+
+
+class EvidenceError(TrackwalkerError):
+    """The evidence exists but cannot be read at all (an empty log, an unreadable database)."""
+
+
+class MissingToolError(TrackwalkerError):
+    """A program we need (Prometheus) is neither present nor installable."""

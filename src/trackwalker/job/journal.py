@@ -1,0 +1,86 @@
+"""JSON-lines journals of a job (events.jsonl, progress.jsonl): append-only, readable after any crash.
+
+Standard library only and Python 3.9 syntax: the node agent and the trainers carry this file.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+VERSION = 1
+
+
+def encode(record: Mapping[str, Any]) -> bytes:
+    """One journal line: the record with its schema version, ending in a newline."""
+    # A NaN loss is news, but NaN is not JSON: non-finite numbers travel as "nan", "inf", "-inf".
+    plain = {k: str(v) if isinstance(v, float) and not math.isfinite(v) else v for k, v in record.items()}
+    line = json.dumps({"v": VERSION, **plain}, separators=(",", ":"), default=str)
+    return line.encode("utf-8", "replace") + b"\n"
+
+
+class Journal:
+    """An open journal: each record is one write(2) on an O_APPEND descriptor, so writers do not tear each other."""
+
+    def __init__(self, path: os.PathLike[str] | str) -> None:
+        self.path = Path(path)
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        self._fd = os.open(str(self.path), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        self._mend_torn_tail()
+
+    def append(self, record: Mapping[str, Any]) -> None:
+        """Write one record; a full disk or a vanished directory raises OSError and leaves earlier records whole."""
+        os.write(self._fd, encode(record))
+
+    def close(self) -> None:
+        """Close the descriptor; appending afterwards is an error."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+    def _mend_torn_tail(self) -> None:
+        # A writer that died mid-line must not swallow the next writer's first record.
+        size = os.fstat(self._fd).st_size
+        if size:
+            with self.path.open("rb") as f:
+                f.seek(size - 1)
+                if f.read(1) != b"\n":
+                    os.write(self._fd, b"\n")
+
+
+@dataclass
+class Records:
+    """What a journal held: the readable records, and how many lines were not."""
+
+    items: list[dict[str, Any]] = field(default_factory=list)
+    damaged: int = 0
+    torn_tail: bool = False  # the last line has no newline: a writer is at work, or died there
+
+
+def read(path: os.PathLike[str] | str) -> Records:
+    """All readable records. A missing file is empty; foreign, torn or newer-version lines are counted, not raised."""
+    out = Records()
+    try:
+        raw = Path(path).read_bytes()
+    except FileNotFoundError:
+        return out
+    lines = raw.split(b"\n")
+    out.torn_tail = bool(lines[-1])
+    for line in lines:
+        if not line.strip():
+            continue
+        try:
+            record = json.loads(line)
+        except ValueError:
+            out.damaged += 1
+            continue
+        if isinstance(record, dict) and record.get("v") == VERSION:
+            out.items.append(record)
+        else:
+            out.damaged += 1
+    return out

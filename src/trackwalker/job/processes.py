@@ -1,0 +1,76 @@
+"""Which process is which: a pid together with its start time, and whether it still lives.
+
+Standard library only and Python 3.9 syntax: the node agent carries this file.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Stat:
+    """The fields of /proc/<pid>/stat that we use."""
+
+    pid: int
+    state: str
+    session: int
+    start: int  # clock ticks since boot: with the pid it names a process for good
+
+
+def read_stat(pid: int, task: int | None = None) -> Stat | None:
+    """State, session and start time of a process or of one of its threads."""
+    path = f"/proc/{pid}/task/{task}/stat" if task is not None else f"/proc/{pid}/stat"
+    raw = read_bytes(path)
+    if raw is None:
+        return None
+    # The command name may hold spaces and parentheses: the fields start after the last ')'.
+    fields = raw[raw.rfind(b")") + 2 :].split()
+    if len(fields) < 20:
+        return None
+    return Stat(pid, fields[0].decode(), int(fields[3]), int(fields[19]))
+
+
+def alive(pid: int, start: int) -> bool:
+    """Whether that very process still runs: a reused pid or a zombie does not count."""
+    stat = read_stat(pid)
+    return stat is not None and stat.start == start and stat.state not in "ZX"
+
+
+def read_bytes(path: str) -> bytes | None:
+    """A whole /proc or /sys file, None when it is gone or not ours to read."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return None
+    try:
+        parts: list[bytes] = []
+        while True:
+            part = os.read(fd, 1 << 16)
+            if not part:
+                return b"".join(parts)
+            parts.append(part)
+    except OSError:
+        return None
+    finally:
+        os.close(fd)
+
+
+def live_members(state: dict[str, Any]) -> bool:
+    """Whether the agent or any rank named in an agent/state.json still runs on this machine."""
+    members = [state.get("agent"), *state.get("ranks", [])]
+    return any(alive(m["pid"], m["start"]) for m in members if m)
+
+
+def is_live(state_file: Path | None) -> bool:
+    """The same from the file itself; a missing or torn one means no."""
+    if state_file is None:
+        return False
+    try:
+        return live_members(json.loads(state_file.read_text()))
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return False

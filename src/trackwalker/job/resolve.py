@@ -1,0 +1,133 @@
+"""From what a person types (id, id prefix, log, directory) to one job."""
+
+from __future__ import annotations
+
+import difflib
+from pathlib import Path
+
+from trackwalker.errors import JobNotFoundError, NotAJobError
+from trackwalker.job.layout import LOG_SUFFIXES, NAME_FORM, Job
+
+
+def resolve(name: str, workspace: Path) -> Job:
+    """The one job that `name` means; raises one clear error when there is none or more than one."""
+    given = Path(name).expanduser()
+    if "/" in name or given.suffix in LOG_SUFFIXES or given.exists():
+        if given.is_file():
+            return _from_log(given)
+        if given.is_dir():
+            return _from_directory(given)
+        if "/" in name or given.suffix in LOG_SUFFIXES:
+            raise JobNotFoundError(f"no such file or directory: {name}")
+    return _from_id(name, workspace)
+
+
+def list_jobs(workspace: Path) -> list[Job]:
+    """Every job of a workspace, newest first. Shared checkpoint directories (no log) are not jobs."""
+    found: dict[str, Job] = {}
+    if not workspace.is_dir():
+        return []
+    for entry in sorted(workspace.iterdir()):
+        match = NAME_FORM.match(entry.stem if entry.suffix in LOG_SUFFIXES else entry.name)
+        if not match:
+            continue
+        if entry.is_dir():
+            log = _log_of(entry)
+            if log is not None:
+                found[match["id"]] = Job(match["id"], log, entry)
+        elif entry.suffix in LOG_SUFFIXES and match["id"] not in found:
+            found[match["id"]] = Job(match["id"], entry, None)
+    return sorted(found.values(), key=_age_key, reverse=True)
+
+
+def _age_key(job: Job) -> tuple[float, str]:
+    try:
+        return (job.log.stat().st_mtime if job.log else 0.0, job.id)
+    except OSError:
+        return (0.0, job.id)
+
+
+def _from_log(log: Path) -> Job:
+    if log.name == "log" or log.is_symlink():  # the `log` link inside a job directory
+        parent = log.absolute().parent
+        if NAME_FORM.match(parent.name):
+            return Job(_id_of(parent.name), log.resolve(), parent)
+        log = log.resolve()
+    log = log.absolute()
+    sibling = log.with_suffix("")
+    job_id = _id_of(log.stem)
+    if sibling.is_dir():
+        return Job(job_id, log, sibling)
+    # A throughput tag may have renamed one of the two: the id prefix still joins them.
+    dirs = [d for d in log.parent.glob(f"{job_id}-*") if d.is_dir()] if job_id != log.stem else []
+    return Job(job_id, log, dirs[0] if len(dirs) == 1 else None)
+
+
+def _from_directory(directory: Path) -> Job:
+    directory = directory.absolute()
+    log = _log_of(directory)
+    if log is not None:
+        return Job(_id_of(directory.name), log, directory)
+    if NAME_FORM.match(directory.name):
+        raise NotAJobError(
+            f"{directory} has no log: neither a 'log' link nor {directory.name}.log beside it; "
+            "the job died before it wrote one, or its log was moved"
+        )
+    for workspace in (directory, directory / "outputs"):
+        jobs = list_jobs(workspace)
+        if len(jobs) == 1:
+            return jobs[0]
+        if jobs:
+            raise JobNotFoundError(f"{workspace} holds {len(jobs)} jobs; name one of: {_some(jobs)}")
+    raise NotAJobError(
+        f"{directory} is not a job: it has no 'log' link (a shared checkpoint directory looks like this)"
+    )
+
+
+def _from_id(name: str, workspace: Path) -> Job:
+    jobs = list_jobs(workspace)
+    exact = [j for j in jobs if j.id == name]
+    if exact:
+        return exact[0]
+    begins = [j for j in jobs if j.id.startswith(name) or j.label.startswith(name)]
+    if len(begins) == 1:
+        return begins[0]
+    if begins:
+        raise JobNotFoundError(f"'{name}' could be {len(begins)} jobs; name one of: {_some(begins)}")
+    logless = [d for d in workspace.glob(f"{name}-*") if d.is_dir()] if name.strip("*?[]") == name else []
+    if logless:
+        return _from_directory(logless[0])  # raises the error that says the log is missing
+    if not workspace.is_dir():
+        raise JobNotFoundError(
+            f"no job '{name}': the workspace {workspace} does not exist (set --workspace or JOB_WORKSPACE)"
+        )
+    near = difflib.get_close_matches(name, [j.id for j in jobs], n=1)
+    hint = f"did you mean {near[0]}?" if near else "'trackwalker jobs' lists what is there"
+    raise JobNotFoundError(f"no job '{name}' in {workspace}; {hint}")
+
+
+def _id_of(stem: str) -> str:
+    match = NAME_FORM.match(stem)
+    return match["id"] if match else stem
+
+
+def _log_of(directory: Path) -> Path | None:
+    """The log of a job directory: its `log` link, its sibling, or, when either was renamed, the log with its id."""
+    link = directory / "log"
+    if link.is_file():
+        return link.resolve()
+    for suffix in LOG_SUFFIXES:
+        sibling = directory.with_name(directory.name + suffix)
+        if sibling.is_file():
+            return sibling
+    match = NAME_FORM.match(directory.name)
+    if match:
+        renamed = [p for s in LOG_SUFFIXES for p in directory.parent.glob(f"{match['id']}-*{s}") if p.is_file()]
+        if len(renamed) == 1:
+            return renamed[0]
+    return None
+
+
+def _some(jobs: list[Job]) -> str:
+    names = [j.id for j in jobs[:5]]
+    return ", ".join(names) + (", …" if len(jobs) > len(names) else "")

@@ -1,0 +1,68 @@
+"""run.json: the run as it was resolved at launch."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from trackwalker.errors import EvidenceError
+
+
+class Setting(BaseModel):
+    """A config or environment value and the layer that set it."""
+
+    value: Any
+    source: str
+
+
+class RankPlace(BaseModel):
+    """Which rank runs in which lane of which machine."""
+
+    rank: int
+    host: str
+    node: str
+
+
+class RunRecord(BaseModel):
+    """Everything needed to say what ran, and to run it again."""
+
+    model_config = ConfigDict(populate_by_name=True, extra="ignore")
+
+    schema_: Literal["trackwalker.run/1"] = Field(default="trackwalker.run/1", alias="schema")
+    id: str
+    name: str
+    model: str
+    alias: str | None = None
+    tag: str | None = None
+    scheduler: str
+    trainer: str
+    created: float
+    argv: list[str]  # what the user typed, secrets starred
+    command: list[str]  # what every rank executes
+    config: dict[str, Setting] = {}
+    env: dict[str, Setting] = {}
+    ranks: list[RankPlace] = []
+    observe: bool = False
+    workspace: str
+    code: dict[str, str] = {}  # commit, package versions, Python
+
+    def save(self, path: Path) -> None:
+        """Write atomically: a reader sees the whole record or none."""
+        tmp = path.with_name(path.name + ".tmp")
+        tmp.write_text(self.model_dump_json(by_alias=True, indent=1) + "\n")
+        os.replace(tmp, path)
+
+
+def load_run(path: Path | None) -> RunRecord | None:
+    """The run record, None when there is none (an upstream job); a damaged one is one clear error."""
+    if path is None or not path.is_file():
+        return None
+    try:
+        return RunRecord.model_validate_json(path.read_bytes())
+    except ValidationError as e:
+        first = e.errors()[0]
+        where = ".".join(str(p) for p in first["loc"]) or "file"
+        raise EvidenceError(f"{path} is damaged or foreign ({where}: {first['msg']})") from e

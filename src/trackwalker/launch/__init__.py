@@ -1,0 +1,1 @@
+"""From what the user asked to what runs: model, config, plan, start."""

@@ -1,0 +1,1 @@
+"""Where a plan is started: one file per scheduler."""

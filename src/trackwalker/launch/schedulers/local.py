@@ -1,0 +1,128 @@
+"""This machine as the scheduler: an agent and, when asked for, a recorder, each in a session of its own.
+
+Nothing here is needed for training to go on: the ranks outlive the agent, the agent outlives this process, and
+whoever is left ends when the run ends.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from trackwalker.errors import UsageError
+from trackwalker.job.journal import read
+from trackwalker.launch.bundle import build_agent
+from trackwalker.launch.plan import Plan
+
+_MOST_RESTARTS = 5
+
+
+class LocalRun:
+    """A started run: keep it going, stop it, wait for it."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        self.job_dir = plan.agent.job_dir
+        self._agent: subprocess.Popen[bytes] | None = None
+        self._recorder: subprocess.Popen[bytes] | None = None
+        self._restarts = {"agent": 0, "recorder": 0}
+        self._cancelled = False
+
+    @classmethod
+    def start(cls, plan: Plan) -> LocalRun:
+        """Create the job directory, write down the run, start agent and recorder."""
+        run = cls(plan)
+        agent, record = plan.agent, plan.record
+        try:
+            (run.job_dir / "agent").mkdir(parents=True)
+            (run.job_dir / "log").symlink_to(Path("..") / agent.log.name)
+            agent.log.write_text(plan.header)
+            record.save(run.job_dir / "run.json")
+            run._spec_file.write_text(json.dumps(dataclasses.asdict(agent), default=str))
+        except OSError as e:
+            raise UsageError(
+                f"cannot write the job directory {run.job_dir}: {e.strerror}; choose another --workspace"
+            ) from e
+        build_agent(run.job_dir / "agent" / "agent.pyz")
+        run._agent = run._start_agent()
+        if record.observe:
+            run._recorder = run._start_recorder()
+        return run
+
+    @property
+    def _spec_file(self) -> Path:
+        return self.job_dir / "agent" / "spec.json"
+
+    def supervise(self) -> int | None:
+        """One look: restart what died before its time; returns the job's exit code once it has ended."""
+        ended = self._run_end()
+        if ended is not None:
+            return ended
+        if self._agent is not None and self._agent.poll() is not None:
+            self._agent = self._restart_agent()
+            if self._agent is None:
+                return 1
+        if self._recorder is not None and self._recorder.poll() is not None and self._may_restart("recorder"):
+            self._recorder = self._start_recorder()
+        return None
+
+    def cancel(self) -> None:
+        """Ask the agent to end the run; it tells the ranks and writes the summary."""
+        self._cancelled = True
+        if self._agent is not None and self._agent.poll() is None:
+            self._agent.send_signal(signal.SIGTERM)
+
+    def wait_closed(self, seconds: float = 30.0) -> None:
+        """Wait until agent and recorder have put everything away."""
+        deadline = time.monotonic() + seconds
+        for process in (self._agent, self._recorder):
+            if process is not None:
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    process.wait(max(0.1, deadline - time.monotonic()))
+
+    def _run_end(self) -> int | None:
+        for record in reversed(read(self.job_dir / "events.jsonl").items):
+            if record.get("kind") == "run-end":
+                return int(record["data"]["exit"])
+        return None
+
+    def _restart_agent(self) -> subprocess.Popen[bytes] | None:
+        # Without a saved state there is nothing to take over: the agent died before it started a rank.
+        if not self._may_restart("agent") or not self.plan.agent.state_file.exists():
+            return None
+        replacement = self._start_agent("--adopt")
+        if self._cancelled:
+            replacement.send_signal(signal.SIGTERM)
+        return replacement
+
+    def _may_restart(self, name: str) -> bool:
+        self._restarts[name] += 1
+        return self._restarts[name] <= _MOST_RESTARTS
+
+    def _start_agent(self, *extra: str) -> subprocess.Popen[bytes]:
+        argv = [sys.executable, str(self.job_dir / "agent" / "agent.pyz"), str(self._spec_file), *extra]
+        return self._spawn(argv, self.job_dir / "agent" / f"{self.plan.agent.node}.log", self.plan.env)
+
+    def _start_recorder(self) -> subprocess.Popen[bytes]:
+        argv = [sys.executable, "-m", "trackwalker.observe"]
+        argv += ["--job-dir", str(self.job_dir), "--job-id", self.plan.record.id]
+        return self._spawn(argv, self.job_dir / "prometheus" / "recorder.log", {})
+
+    def _spawn(self, argv: list[str], log: Path, env: dict[str, str]) -> subprocess.Popen[bytes]:
+        log.parent.mkdir(parents=True, exist_ok=True)
+        with log.open("ab") as out:
+            return subprocess.Popen(
+                argv,
+                env={**os.environ, **env},
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=out,
+                start_new_session=True,
+            )

@@ -1,0 +1,1 @@
+"""Log reading: what a job wrote, as facts with line numbers."""

@@ -1,0 +1,54 @@
+"""The line shapes of a MaxText job: upstream's launcher, MaxText, JAX's coordination service, Slurm."""
+
+from __future__ import annotations
+
+import re
+
+ANSI = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b[@-_]|\x1b\(B")
+TASK_LABEL = re.compile(r"^\s*0*(\d+): ?")
+RAY_LABEL = re.compile(r"^\(MaxTextTrainerActor pid=\d+(?:, ip=[^)]*)?\) ?")
+GLOG = re.compile(r"^[IWEF](\d{2})(\d{2}) (\d{2}):(\d{2}):(\d{2}(?:\.\d+)?) +\d+ [\w.+-]+:\d+\] ?")
+
+HEADER = re.compile(
+    r"^(?:SLURM_)?(JOB_ID|JOB_NAME|NNODES|JOB_NODELIST|JAX_COORDINATOR_PORT|RAY_PORT|PASSTHROUGH_ARGS"
+    r"|MODEL_NAME|MODEL_NAME_ALIAS|EXP_TAG)=(.*)$"
+)
+CONFIG = re.compile(r"Config param (\w+): (.*)$")
+STAGE = re.compile(
+    r"^== (?P<name>[A-Za-z ]+?) (?P<what>BEGIN|END|TIMEOUT|FAILED)(?: \((?:exit=(?P<exit>\d+), )?(?P<seconds>\d+)s)?"
+)
+STEP = re.compile(
+    r"completed step: *(?P<step>\d+), seconds: *(?P<seconds>[0-9.]+)"
+    r"(?:, TFLOP/s/device: *(?P<tflops>[0-9.]+))?(?:, MFU: *(?P<mfu>[0-9.]+)%)?"
+    r"(?:, Tokens/s/device: *(?P<tgs>[0-9.]+))?(?:.*?, loss: *(?P<loss>[-+]?(?:nan|inf|[0-9.]+(?:e[-+]?\d+)?)))?",
+    re.IGNORECASE,
+)
+SAVED = re.compile(r"Saved a checkpoint at step (\d+)")
+RESTORED = re.compile(r"restoring from this run's directory step (\d+)")
+NODE_EXIT = re.compile(r"NODE_EXIT host=(\S+) exit=(\d+)")
+FIRST_FAILURE = re.compile(r"^FIRST_FAILURE rank=(\d+) host=(\S+) exit=(\d+) cause=(.*)$")
+KILLED_BY = re.compile(r"\[Node (\d+) @ ([^\]\s]+)\] Training subprocess killed by (SIG\w+)")
+SLURM_CANCEL = re.compile(
+    r"\*\*\* (?:JOB|STEP) (\S+) ON (\S+) CANCELLED AT (\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(.*?)\*\*\*"
+)
+ACCUSED = re.compile(r"/job:jax_worker/replica:\d+/task:(\d+)")
+SUMMARY = re.compile(r"^=+ JOB SUMMARY =+")
+STATUS = re.compile(r"Status:\s*(SUCCESS|FAILED)\s*\(exit\s+(\d+)\)(?:\s*—\s*(.*))?")
+WALL = re.compile(r"Wall:\s*(?:(\d+)h )?(?:(\d+)m )?(\d+)s")
+
+HEARTBEAT = "stopped sending heartbeats"
+OWN_DEATH = (
+    "Polled error from coordination service",
+    "Polled an error from coordination service",
+    "Terminating process because",
+)
+TRACEBACK = "Traceback (most recent call last):"
+
+# One pass over the bytes looks for these words; only lines that hold one are decoded and matched.
+NEEDLES = (
+    b"completed step:", b"Config param ", b"== ", b"NODE_EXIT ", b"FIRST_FAILURE ", b"killed by SIG", b"CANCELLED AT",
+    b"/task:", b"JOB SUMMARY", b"Status:", b"Wall:", b"Saved a checkpoint", b"restoring from this run", HEARTBEAT.encode(),
+    b"from coordination service", b"Terminating process because", b"Traceback (most recent", b"JOB_ID=", b"JOB_NAME=",
+    b"NNODES=", b"JOB_NODELIST=", b"JAX_COORDINATOR_PORT=", b"RAY_PORT=", b"PASSTHROUGH_ARGS=", b"MODEL_NAME", b"EXP_TAG=",
+    b"Synchronizing hosts before training loop", b"Memstats: After params",
+)  # fmt: skip

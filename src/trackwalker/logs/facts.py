@@ -1,0 +1,134 @@
+"""What a log states, each fact with the line that states it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class StepLine:
+    """One `completed step` line of one rank."""
+
+    rank: int
+    step: int
+    seconds: float
+    tgs: float | None
+    loss: float | None
+    line: int
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A launcher stage line: BEGIN, END, TIMEOUT or FAILED."""
+
+    name: str
+    what: str
+    seconds: int | None
+    exit: int | None
+    line: int
+
+
+@dataclass(frozen=True)
+class NodeExit:
+    """A node (or lane) that ended with a non-zero code."""
+
+    rank: int | None
+    host: str
+    code: int
+    line: int
+
+
+@dataclass(frozen=True)
+class FirstFailure:
+    """The rank that our agent saw fail first."""
+
+    rank: int
+    host: str
+    code: int
+    cause: str
+    line: int
+
+
+@dataclass(frozen=True)
+class Summary:
+    """The closing block of the log."""
+
+    exit: int | None
+    reason: str
+    wall_s: int | None
+    line: int
+
+
+@dataclass(frozen=True)
+class Quote:
+    """A line worth citing."""
+
+    rank: int | None
+    line: int
+    text: str
+
+
+@dataclass
+class Heartbeat:
+    """The coordination service's claim that tasks are dead, and who lived to report it."""
+
+    accused: set[int] = field(default_factory=set)
+    claim: Quote | None = None
+    named: list[Quote] = field(default_factory=list)
+    own_death: dict[int, Quote] = field(default_factory=dict)
+    clock: tuple[int, int, int, int, float] | None = None  # month, day, hour, minute, second of the claim
+
+
+@dataclass
+class LogFacts:
+    """Everything later rooms need from a log."""
+
+    path: Path
+    size: int = 0
+    lines: int = 0
+    ends_mid_line: bool = False
+    header: dict[str, str] = field(default_factory=dict)
+    hosts: list[str] = field(default_factory=list)  # index = rank
+    config: dict[str, tuple[str, Quote]] = field(default_factory=dict)
+    stages: list[Stage] = field(default_factory=list)
+    steps: dict[int, list[StepLine]] = field(default_factory=dict)  # by rank
+    exits: list[NodeExit] = field(default_factory=list)
+    first_failure: FirstFailure | None = None
+    signals: list[Quote] = field(default_factory=list)
+    saves: set[int] = field(default_factory=set)
+    restored: int | None = None
+    summary: Summary | None = None
+    cancel: Quote | None = None
+    cancel_time: str | None = None
+    heartbeat: Heartbeat | None = None
+    tracebacks: list[Quote] = field(default_factory=list)
+    barrier_ranks: set[int] = field(default_factory=set)
+    params_ranks: set[int] = field(default_factory=set)
+
+    def setting(self, name: str) -> str | None:
+        """A value of the config dump."""
+        found = self.config.get(name)
+        return found[0] if found else None
+
+    def number(self, name: str) -> int | None:
+        """A whole number of the config dump."""
+        try:
+            return int(float(self.setting(name) or ""))
+        except ValueError:
+            return None
+
+    def host_of(self, rank: int) -> str | None:
+        """The host a rank ran on."""
+        return self.hosts[rank] if 0 <= rank < len(self.hosts) else None
+
+    @property
+    def best_rank(self) -> int | None:
+        """The rank whose steps to read: the one that got furthest, the lowest of equals."""
+        known = [r for r, s in self.steps.items() if s]
+        return min(known, key=lambda r: (-self.steps[r][-1].step, r)) if known else None
+
+    @property
+    def last_step(self) -> int | None:
+        """The last step any rank completed."""
+        return max((s[-1].step for s in self.steps.values() if s), default=None)

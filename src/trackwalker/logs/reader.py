@@ -1,0 +1,159 @@
+"""One pass over a log of any size: find the lines that matter, decode only those."""
+
+from __future__ import annotations
+
+import mmap
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from trackwalker.errors import EvidenceError
+from trackwalker.logs import dialect as d
+from trackwalker.logs.facts import (
+    FirstFailure,
+    Heartbeat,
+    LogFacts,
+    NodeExit,
+    Quote,
+    Stage,
+    StepLine,
+    Summary,
+)
+from trackwalker.logs.nodelist import expand
+
+_NEEDLE = re.compile(b"|".join(re.escape(n) for n in d.NEEDLES))
+_LONGEST = 4096  # what we match stands at the front of a line; the rest of a megabyte line is payload
+
+
+def read_log(path: Path) -> LogFacts:
+    """The facts of a log; an empty or unreadable file is one clear error."""
+    facts = LogFacts(path)
+    try:
+        facts.size = path.stat().st_size
+        if facts.size == 0:
+            raise EvidenceError(f"the log {path} is empty: the job wrote nothing before it ended, or has not started")
+        with path.open("rb") as f, mmap.mmap(f.fileno(), 0, access=mmap.ACCESS_READ) as data:
+            facts.ends_mid_line = data[-1:] != b"\n"
+            reader = _Reader(facts)
+            for number, raw in _lines(data, facts):
+                reader.take(number, raw)
+    except OSError as e:
+        raise EvidenceError(f"cannot read the log {path}: {e.strerror}") from e
+    if not facts.hosts and "JOB_NODELIST" in facts.header:
+        facts.hosts = expand(facts.header["JOB_NODELIST"])
+    return facts
+
+
+def _lines(data: mmap.mmap, facts: LogFacts) -> Iterator[tuple[int, bytes]]:
+    """(number, bytes) of every line that holds a needle."""
+    number, counted, done = 1, 0, 0
+    for match in _NEEDLE.finditer(data):
+        if match.start() < done:
+            continue  # a second needle on a line already taken
+        begin = data.rfind(b"\n", 0, match.start()) + 1
+        end = data.find(b"\n", match.end())
+        end = len(data) if end < 0 else end
+        number += _newlines(data, counted, begin)
+        counted, done = begin, end
+        yield number, data[begin : min(end, begin + _LONGEST)]
+    facts.lines = number + _newlines(data, counted, len(data)) - (0 if facts.ends_mid_line else 1)
+
+
+def _newlines(data: mmap.mmap, begin: int, end: int) -> int:
+    total, step = 0, 1 << 24  # slices of an mmap are copies: keep them bounded
+    for at in range(begin, end, step):
+        total += data[at : min(end, at + step)].count(b"\n")
+    return total
+
+
+class _Reader:
+    """Sorts one line after the other into the facts."""
+
+    def __init__(self, facts: LogFacts) -> None:
+        self._facts = facts
+        self._in_summary: int | None = None
+
+    def take(self, number: int, raw: bytes) -> None:
+        text = d.ANSI.sub("", raw.decode("utf-8", "replace")).rstrip("\r")
+        label = d.TASK_LABEL.match(text)
+        rank = int(label[1]) if label else None
+        body = text[label.end() :] if label else text
+        body = d.RAY_LABEL.sub("", body)
+        facts, quote = self._facts, Quote(rank, number, text)
+        if rank is None and self._launcher_line(number, body):
+            return
+        if "completed step:" in body:
+            self._step(rank or 0, number, body)
+        elif match := d.CONFIG.search(body):
+            facts.config.setdefault(match[1], (match[2].strip(), quote))
+        elif match := d.NODE_EXIT.search(body):
+            facts.exits.append(NodeExit(rank, match[1], int(match[2]), number))
+        elif d.KILLED_BY.search(body):
+            facts.signals.append(quote)
+        elif match := d.SAVED.search(body):
+            facts.saves.add(int(match[1]))
+        elif match := d.RESTORED.search(body):
+            facts.restored = int(match[1])
+        elif match := d.SLURM_CANCEL.search(body):
+            facts.cancel, facts.cancel_time = quote, match[3]
+        elif "Synchronizing hosts before training loop" in body:
+            facts.barrier_ranks.add(rank or 0)
+        elif "Memstats: After params" in body:
+            facts.params_ranks.add(rank or 0)
+        elif d.TRACEBACK in body:
+            facts.tracebacks.append(quote)
+        else:
+            self._heartbeat(rank, body, quote)
+
+    def _launcher_line(self, number: int, body: str) -> bool:
+        facts = self._facts
+        if match := d.HEADER.match(body):
+            facts.header.setdefault(match[1], match[2].strip().strip('"'))
+        elif d.SUMMARY.match(body):
+            facts.summary, self._in_summary = Summary(None, "", None, number), number
+        elif self._in_summary and number - self._in_summary < 10 and (match := d.STATUS.search(body)):
+            wall = facts.summary.wall_s if facts.summary else None
+            facts.summary = Summary(int(match[2]), (match[3] or "").strip(), wall, number)
+        elif self._in_summary and number - self._in_summary < 10 and (match := d.WALL.search(body)):
+            wall = int(match[1] or 0) * 3600 + int(match[2] or 0) * 60 + int(match[3])
+            facts.summary = Summary(None, "", wall, number)
+        elif match := d.FIRST_FAILURE.match(body):
+            facts.first_failure = FirstFailure(int(match[1]), match[2], int(match[3]), match[4], number)
+        elif match := d.STAGE.match(body):
+            seconds = int(match["seconds"]) if match["seconds"] and match["what"] != "BEGIN" else None
+            code = int(match["exit"]) if match["exit"] else None
+            facts.stages.append(Stage(match["name"], match["what"], seconds, code, number))
+        else:
+            return False
+        return True
+
+    def _step(self, rank: int, number: int, body: str) -> None:
+        match = d.STEP.search(body)
+        if not match:
+            return
+        steps = self._facts.steps.setdefault(rank, [])
+        line = StepLine(
+            rank,
+            int(match["step"]),
+            float(match["seconds"]),
+            float(match["tgs"]) if match["tgs"] else None,
+            float(match["loss"]) if match["loss"] else None,
+            number,
+        )
+        steps.append(line)
+
+    def _heartbeat(self, rank: int | None, body: str, quote: Quote) -> None:
+        facts = self._facts
+        own_death = any(text in body for text in d.OWN_DEATH)
+        if d.HEARTBEAT in body or (facts.heartbeat and (own_death or "/task:" in body)):
+            beat = facts.heartbeat = facts.heartbeat or Heartbeat()
+            if d.HEARTBEAT in body and beat.claim is None:
+                beat.claim = quote
+                if glog := d.GLOG.match(body):
+                    beat.clock = (int(glog[1]), int(glog[2]), int(glog[3]), int(glog[4]), float(glog[5]))
+            if own_death and rank is not None:
+                beat.own_death.setdefault(rank, quote)
+            for match in d.ACCUSED.finditer(body):
+                if int(match[1]) not in beat.accused:
+                    beat.named.append(quote)
+                beat.accused.add(int(match[1]))

@@ -1,0 +1,1 @@
+"""The agent every scheduler starts on every node: standard library only, Python 3.9 and later, one zipapp."""

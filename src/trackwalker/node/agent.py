@@ -1,0 +1,234 @@
+"""The node agent: starts the ranks, keeps their logs, serves their metrics, reports how they ended."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import time
+from typing import Any
+
+from trackwalker.job.journal import Journal
+from trackwalker.job.processes import read_stat
+from trackwalker.node.collectors.host import HostCollector
+from trackwalker.node.collectors.lane import Lane, LaneCollector
+from trackwalker.node.collectors.training import TrainingCollector, parse_step_line
+from trackwalker.node.exporter import Exporter
+from trackwalker.node.output import RankOutput, Sink, Tail, label
+from trackwalker.node.ranks import Rank, describe_exit
+from trackwalker.node.spec import AgentSpec
+from trackwalker.node.summary import summary_block
+
+_TICK_S = 0.1
+
+
+class Agent:
+    """One node's agent: bad files cost it lines, never its life; its own death costs the ranks nothing."""
+
+    def __init__(self, spec: AgentSpec) -> None:
+        self._spec = spec
+        ranks_dir = spec.job_dir / "ranks"
+        ranks_dir.mkdir(parents=True, exist_ok=True)
+        self._ranks = [Rank(r, ranks_dir) for r in spec.ranks]
+        self._merged = Sink(spec.log)
+        self._events = Journal(spec.job_dir / "events.jsonl")
+        self._progress = Journal(spec.job_dir / "progress.jsonl")
+        self._training = TrainingCollector()
+        self._hooked: set[int] = set()  # ranks whose trainer reports by itself
+        self._offsets: dict[str, int] = {}
+        self._started = time.time()
+        self._stop_signal: int | None = None
+        self._stop_why = ""
+        self._stop_sent: float | None = None
+        self._first_bad: Rank | None = None
+        self._killed = False
+
+    def run(self, adopt: bool) -> int:
+        """Run the ranks to their end and return the job's exit code."""
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self._on_signal)
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)  # a closed terminal is no reason to stop training
+        self._take_over() if adopt else self._launch()
+        outputs = {r.spec.rank: self._output(r) for r in self._ranks}
+        hooks = {r.spec.rank: Tail(r.progress, self._offsets.get(f"p{r.spec.rank}", 0)) for r in self._ranks}
+        lanes = [Lane(r.spec.rank, r.spec.host, r.pid, r.main) for r in self._ranks]
+        exporter = Exporter(
+            self._spec.node,
+            [HostCollector(self._spec.node), LaneCollector(lambda: lanes), self._training],
+        )
+        self._announce(exporter.start())
+        saved = 0.0
+        while True:
+            done = self._poll_ranks()
+            moved = self._pump(outputs, hooks, done)
+            if moved or time.time() - saved > 1.0:
+                saved = time.time()
+                self._save(outputs, hooks)
+            if done:
+                break
+            self._enforce_stop()
+            time.sleep(_TICK_S)
+        code = self._finish()
+        exporter.stop()
+        for rank in self._ranks:
+            outputs[rank.spec.rank].close()
+            hooks[rank.spec.rank].close()
+            if not self._merged.lost:  # with lines lost, the raw files are the evidence
+                rank.tidy()
+        return code
+
+    def _launch(self) -> None:
+        self._merged.write(b"== Training BEGIN (no timeout) ==\n")
+        self._event("stage-begin", name="Training")
+        for rank in self._ranks:
+            rank.launch(dict(os.environ))
+            self._event("rank-start", rank=rank, pid=rank.main)
+
+    def _take_over(self) -> None:
+        state = json.loads(self._spec.state_file.read_text())
+        self._started, self._offsets = state["started"], state["offsets"]
+        by_rank = {r["rank"]: r for r in state["ranks"]}
+        for rank in self._ranks:
+            rank.adopt(by_rank[rank.spec.rank])
+        self._event("agent-restart", pid=os.getpid())
+
+    def _output(self, rank: Rank) -> RankOutput:
+        number = rank.spec.rank
+        log = self._spec.job_dir / "ranks" / f"{number}.log"
+        return RankOutput(number, self._spec.world, rank.raw, log, self._merged, self._offsets.get(f"o{number}", 0))
+
+    def _announce(self, port: int) -> None:
+        targets = [{"targets": [f"127.0.0.1:{port}"], "labels": {"job_id": self._spec.job_id}}]
+        self._replace("targets.json", json.dumps(targets))
+
+    def _save(self, outputs: dict[int, RankOutput], hooks: dict[int, Tail]) -> None:
+        me = read_stat(os.getpid())
+        state: dict[str, Any] = {
+            "v": 1,
+            "agent": {"pid": os.getpid(), "start": me.start if me else 0},
+            "started": self._started,
+            "ranks": [r.saved() for r in self._ranks],
+            "offsets": {
+                **{f"o{n}": o.tail.offset for n, o in outputs.items()},
+                **{f"p{n}": h.offset for n, h in hooks.items()},
+            },
+        }
+        self._replace("state.json", json.dumps(state))
+
+    def _replace(self, name: str, text: str) -> None:
+        """Write a small file so that readers see the old or the new one, never half of it."""
+        path = self._spec.job_dir / "agent" / name
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            tmp = path.with_name(name + ".tmp")
+            tmp.write_text(text)
+            os.replace(tmp, path)
+        except OSError as e:
+            print(f"cannot write {name}: {e.strerror}", file=sys.stderr)
+
+    def _pump(self, outputs: dict[int, RankOutput], hooks: dict[int, Tail], final: bool) -> bool:
+        now, moved = time.time(), False
+        for rank in self._ranks:
+            number = rank.spec.rank
+            for line in hooks[number].lines(final):
+                moved = True
+                self._take_progress(rank, line)
+            for raw in outputs[number].pump(now, final):
+                moved = True
+                if number not in self._hooked:
+                    record = parse_step_line(raw.decode("utf-8", "replace"))
+                    if record:
+                        self._note_progress({"t": now, "rank": number, "host": rank.spec.host, **record})
+        return moved
+
+    def _take_progress(self, rank: Rank, line: bytes) -> None:
+        try:
+            record = json.loads(line)
+            record = {**record, "rank": rank.spec.rank, "host": rank.spec.host, "t": float(record["t"])}
+        except (ValueError, TypeError, KeyError):
+            return  # a torn or foreign line in the trainer's own file
+        self._hooked.add(rank.spec.rank)
+        self._note_progress(record)
+
+    def _note_progress(self, record: dict[str, Any]) -> None:
+        self._training.feed(record)
+        try:
+            self._progress.append(record)
+        except OSError:
+            self._merged.lost += 1
+
+    def _poll_ranks(self) -> bool:
+        running = False
+        for rank in self._ranks:
+            if rank.exit is not None:
+                continue
+            code = rank.poll()
+            if code is None:
+                running = True
+                continue
+            self._event("rank-exit", rank=rank, exit=code, cause=describe_exit(code))
+            if code != 0 and self._first_bad is None and self._stop_signal is None:
+                # As srun --kill-on-bad-exit: the first bad exit ends the others; only this one is the cause.
+                self._first_bad = rank
+                self._event("first-failure", rank=rank, exit=code, cause=describe_exit(code))
+                self._stop_signal, self._stop_why = signal.SIGTERM, f"rank {rank.spec.rank} {describe_exit(code)}"
+        return not running
+
+    def _on_signal(self, number: int, frame: object) -> None:
+        if self._stop_signal is None:
+            self._stop_signal = number
+            self._stop_why = "cancelled"
+
+    def _enforce_stop(self) -> None:
+        if self._stop_signal is None:
+            return
+        if self._stop_sent is None:
+            self._stop_sent = time.monotonic()
+            self._event("stop", signal=int(self._stop_signal), why=self._stop_why)
+            for rank in self._ranks:
+                if rank.exit is None:
+                    rank.signal(self._stop_signal)
+        elif not self._killed and time.monotonic() - self._stop_sent > self._spec.grace_s:
+            self._killed = True
+            self._event("kill", why=f"still there {self._spec.grace_s:.0f} s after the signal")
+            for rank in self._ranks:
+                if rank.exit is None:
+                    rank.signal(signal.SIGKILL)
+
+    def _finish(self) -> int:
+        elapsed = int(time.time() - self._started)
+        cancelled = self._stop_signal is not None and self._first_bad is None
+        for rank in sorted(self._ranks, key=lambda r: (r.ended or 0.0, r.spec.rank)):
+            if rank.exit:
+                line = f"{label(rank.spec.rank, self._spec.world)}NODE_EXIT host={rank.spec.host} exit={rank.exit}\n"
+                self._merged.write(line.encode())
+        if cancelled:
+            code, reason = 128 + int(self._stop_signal or 0), "CANCELLED (scancel / SIGTERM)"
+        elif self._first_bad is not None:
+            bad = self._first_bad
+            code, reason = 1, f"Training FAILED (exit={bad.exit})"
+            cause = describe_exit(bad.exit or 0)
+            text = f"FIRST_FAILURE rank={bad.spec.rank} host={bad.spec.host} exit={bad.exit} cause={cause}\n"
+            self._merged.write(text.encode() + f"== Training FAILED (exit={bad.exit}, {elapsed}s) ==\n".encode())
+        else:
+            code, reason = 0, ""
+            self._merged.write(f"== Training END ({elapsed}s) ==\n".encode())
+        self._merged.write(summary_block(self._spec, elapsed, code, reason).encode())
+        self._event("run-end", exit=code, reason=reason, seconds=elapsed)
+        return code
+
+    def _event(self, kind: str, rank: Rank | None = None, **data: Any) -> None:
+        record = {
+            "t": time.time(),
+            "stage": "train",
+            "node": self._spec.node,
+            "rank": rank.spec.rank if rank else None,
+            "host": rank.spec.host if rank else None,
+            "kind": kind,
+            "data": data,
+        }
+        try:
+            self._events.append(record)
+        except OSError as e:
+            print(f"cannot write events.jsonl: {e.strerror}", file=sys.stderr)

@@ -1,0 +1,110 @@
+"""One rank process and all it forked, reported as a host of its own.
+
+On one machine every rank is a lane (box-r2): the machine's counters cannot tell ranks apart, the scheduler's
+per-thread accounting can. Time spent runnable but not running is the direct measure of CPU contention.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from trackwalker.job.processes import read_bytes, read_stat
+from trackwalker.node.exposition import Family
+from trackwalker.node.proc import session_members, threads
+
+_PAGE = 4096
+_MEMBERS_EVERY_S = 5.0  # finding a session's members walks all of /proc: not every second
+
+
+class LaneCollector:
+    """Per-lane process metrics, monotonic across threads that come and go."""
+
+    name = "lane"
+
+    def __init__(self, lanes: Callable[[], list[Lane]]) -> None:
+        self._lanes = lanes
+
+    def collect(self) -> list[Family]:
+        """The families of all lanes."""
+        up = Family("hw_rank_up", "gauge", "Whether the rank process is there.")
+        stopped = Family("hw_rank_stopped", "gauge", "Whether the rank process is stopped (SIGSTOP, debugger).")
+        running = Family("hw_procs_running", "gauge", "Runnable tasks.")
+        blocked = Family("hw_procs_blocked", "gauge", "Tasks blocked on I/O.")
+        switches = Family("hw_context_switches_total", "counter", "Context switches.")
+        cpu = Family("hw_cpu_seconds_total", "counter", "CPU time used.")
+        wait = Family("hw_cpu_wait_seconds_total", "counter", "Time runnable tasks waited for a CPU.")
+        rss = Family("hw_mem_rss_bytes", "gauge", "Resident memory.")
+        for lane in self._lanes():
+            rank = str(lane.rank)
+            reading = lane.read()
+            up.add(1 if reading else 0, host=lane.host, rank=rank)
+            if reading is None:
+                continue
+            stopped.add(reading.stopped, host=lane.host, rank=rank)
+            running.add(reading.running, host=lane.host)
+            blocked.add(reading.blocked, host=lane.host)
+            switches.add(lane.switches, host=lane.host)
+            cpu.add(lane.cpu_s, host=lane.host)
+            wait.add(lane.wait_s, host=lane.host)
+            rss.add(reading.rss, host=lane.host)
+        return [up, stopped, running, blocked, switches, cpu, wait, rss]
+
+
+class Reading:
+    """One look at a lane."""
+
+    def __init__(self) -> None:
+        self.stopped = 0
+        self.running = 0
+        self.blocked = 0
+        self.rss = 0
+
+
+class Lane:
+    """Accumulates the scheduler's counters over all threads of one rank's session."""
+
+    def __init__(self, rank: int, host: str, session: int, main: int) -> None:
+        self.rank, self.host = rank, host
+        self.cpu_s = self.wait_s = 0.0
+        self.switches = 0
+        self._session, self._main = session, main
+        self._members: list[int] = []
+        self._looked = 0.0
+        self._seen: dict[tuple[int, int], tuple[int, int, int]] = {}
+
+    def read(self) -> Reading | None:
+        """Read every thread once; None when the rank process is gone."""
+        main = read_stat(self._main)
+        if main is None or main.state in "ZX":
+            return None
+        if time.monotonic() - self._looked > _MEMBERS_EVERY_S:
+            # The session leader is our own shell around the rank: not part of the workload.
+            self._members = [p for p in session_members(self._session) if p != self._session]
+            self._looked = time.monotonic()
+        reading = Reading()
+        reading.stopped = int(main.state in "Tt")
+        seen: dict[tuple[int, int], tuple[int, int, int]] = {}
+        for pid in self._members:
+            statm = (read_bytes(f"/proc/{pid}/statm") or b"").split()
+            reading.rss += int(statm[1]) * _PAGE if len(statm) > 1 else 0
+            for tid in threads(pid):
+                self._read_thread(pid, tid, reading, seen)
+        self._seen = seen
+        return reading
+
+    def _read_thread(
+        self, pid: int, tid: int, reading: Reading, seen: dict[tuple[int, int], tuple[int, int, int]]
+    ) -> None:
+        stat = read_stat(pid, tid)
+        fields = (read_bytes(f"/proc/{pid}/task/{tid}/schedstat") or b"").split()
+        if stat is None or len(fields) < 3:
+            return
+        reading.running += stat.state == "R"
+        reading.blocked += stat.state == "D"
+        now = (int(fields[0]), int(fields[1]), int(fields[2]))
+        before = self._seen.get((pid, tid), (0, 0, 0))
+        self.cpu_s += max(0, now[0] - before[0]) / 1e9
+        self.wait_s += max(0, now[1] - before[1]) / 1e9
+        self.switches += max(0, now[2] - before[2])
+        seen[(pid, tid)] = now

@@ -1,0 +1,122 @@
+"""Rank output: raw files in, timestamped per-rank logs and upstream's merged log out."""
+
+from __future__ import annotations
+
+import os
+import sys
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import BinaryIO
+
+_CHUNK = 1 << 20
+_LONGEST = 1 << 16  # a line longer than this is passed on in pieces, so that memory stays bounded
+
+
+class Tail:
+    """Follows a growing file by offset and yields whole lines."""
+
+    def __init__(self, path: Path, offset: int = 0) -> None:
+        self.path = path
+        self.offset = offset  # first byte not yet handed out
+        self._rest = b""
+        self._file: BinaryIO | None = None
+
+    def lines(self, final: bool = False) -> list[bytes]:
+        """Lines completed since the last call; with `final` also an unfinished last one."""
+        out: list[bytes] = []
+        while True:
+            chunk = self._read()
+            if not chunk:
+                break
+            parts = (self._rest + chunk).split(b"\n")
+            self._rest = parts.pop()
+            out.extend(parts)
+            if len(self._rest) > _LONGEST:
+                out.append(self._rest)
+                self.offset += len(self._rest) - 1  # there is no newline to count
+                self._rest = b""
+            if len(out) > 10000:
+                break
+        if final and self._rest:
+            out.append(self._rest)
+            self._rest = b""
+        self.offset += sum(len(line) + 1 for line in out)
+        return out
+
+    def _read(self) -> bytes:
+        try:
+            if self._file is None:
+                self._file = self.path.open("rb", buffering=0)
+                self._file.seek(self.offset)
+            return self._file.read(_CHUNK)
+        except OSError:
+            return b""
+
+    def close(self) -> None:
+        """Close the file."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+
+class Sink:
+    """An append-only text file; a full disk costs lines, never the agent."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._fd: int | None = None
+        self.lost = 0
+
+    def write(self, text: bytes) -> None:
+        """Append in one write; count what could not be written."""
+        try:
+            if self._fd is None:
+                self._path.parent.mkdir(parents=True, exist_ok=True)
+                self._fd = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+            os.write(self._fd, text)
+        except OSError as e:
+            if not self.lost:
+                print(
+                    f"cannot write {self._path.name}: {e.strerror}; lines are lost until it is mended", file=sys.stderr
+                )
+            self.lost += 1
+
+    def close(self) -> None:
+        """Close the file."""
+        if self._fd is not None:
+            os.close(self._fd)
+            self._fd = None
+
+
+def stamp(time: float) -> bytes:
+    """A UTC time as the per-rank logs carry it."""
+    return datetime.fromtimestamp(time, timezone.utc).strftime("%Y-%m-%dT%H:%M:%S.%f")[:-3].encode() + b"Z "
+
+
+def label(rank: int, world: int) -> str:
+    """The prefix of a rank's line in the merged log, padded as `srun -l` pads it."""
+    return f"{rank:>{len(str(max(world - 1, 0)))}}: "
+
+
+class RankOutput:
+    """Pumps one rank's raw output into its own log and the merged one, labelled as `srun -l` does."""
+
+    def __init__(self, rank: int, world: int, raw: Path, log: Path, merged: Sink, offset: int) -> None:
+        self.tail = Tail(raw, offset)
+        self._log = Sink(log)
+        self._merged = merged
+        self._label = label(rank, world).encode()
+
+    def pump(self, now: float, final: bool = False) -> list[bytes]:
+        """Move what is new; returns the lines for whoever wants to read them."""
+        lines = self.tail.lines(final)
+        if lines:
+            mark = stamp(now)
+            self._log.write(b"".join(mark + line + b"\n" for line in lines))
+            self._merged.write(b"".join(self._label + line + b"\n" for line in lines))
+        return lines
+
+    def close(self) -> None:
+        """Close both files."""
+        self.tail.close()
+        self._log.close()

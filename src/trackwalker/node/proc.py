@@ -1,0 +1,33 @@
+"""What /proc says about the processes of a rank."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+from trackwalker.job.processes import read_stat
+
+
+def session_members(session: int) -> list[int]:
+    """All live processes of a session: a rank and everything it forked."""
+    found = []
+    for pid in all_pids():
+        stat = read_stat(pid)
+        if stat is not None and stat.session == session and stat.state not in "ZX":
+            found.append(pid)
+    return found
+
+
+def all_pids() -> Iterator[int]:
+    """Every process id visible to us."""
+    for name in os.listdir("/proc"):
+        if name.isdigit():
+            yield int(name)
+
+
+def threads(pid: int) -> list[int]:
+    """Thread ids of a process, empty when it is gone."""
+    try:
+        return [int(t) for t in os.listdir(f"/proc/{pid}/task")]
+    except OSError:
+        return []

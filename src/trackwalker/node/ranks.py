@@ -1,0 +1,128 @@
+"""A rank process: started in its own session, watched, signalled as a group, and adoptable by a later agent."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import time
+from pathlib import Path
+from typing import Any
+
+from trackwalker.job.processes import alive, read_bytes, read_stat
+from trackwalker.node.proc import session_members
+from trackwalker.node.spec import RankSpec
+
+# The shell outlives the agent and records the exit code, which only a parent can learn. It ignores nothing for
+# its child (traps are reset on exec) and the user's words reach it as arguments, never as shell text.
+_SHIM = 'trap : TERM INT HUP; "$@"; rc=$?; printf %s "$rc" >"$0.tmp" && mv "$0.tmp" "$0"; exit "$rc"'
+_SIGNALS = {s.value: s.name for s in signal.Signals}
+
+
+class Rank:
+    """One rank of the job on this node.
+
+    Its output goes straight to a file: if the agent dies there is no pipe to break, and training goes on.
+    """
+
+    def __init__(self, spec: RankSpec, ranks_dir: Path) -> None:
+        self.spec = spec
+        self.raw = ranks_dir / f"{spec.rank}.out"
+        self.progress = ranks_dir / f"{spec.rank}.progress.jsonl"
+        self.exit: int | None = None
+        self.ended: float | None = None
+        self.pid = self.start = self.main = 0
+        self._exit_file = ranks_dir / f"{spec.rank}.exit"
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def launch(self, env: dict[str, str]) -> None:
+        """Start the process; its session id is the pid of the shell around it."""
+        self._exit_file.unlink(missing_ok=True)
+        out = os.open(self.raw, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+        try:
+            self._process = subprocess.Popen(
+                ["/bin/sh", "-c", _SHIM, str(self._exit_file), *self.spec.argv],
+                env={**env, **self.spec.env, "TRACKWALKER_PROGRESS": str(self.progress)},
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=out,
+                start_new_session=True,
+            )
+        finally:
+            os.close(out)
+        self._identify(self._process.pid)
+
+    def adopt(self, saved: dict[str, Any]) -> None:
+        """Take over a rank that a dead agent started; it may have ended meanwhile."""
+        self.pid, self.start, self.main = saved["pid"], saved["start"], saved["main"]
+
+    def _identify(self, pid: int) -> None:
+        stat = read_stat(pid)
+        self.pid, self.start, self.main = pid, stat.start if stat else 0, pid
+        deadline = time.monotonic() + 2.0
+        while time.monotonic() < deadline:  # the shell forks the real program within milliseconds
+            children = (read_bytes(f"/proc/{pid}/task/{pid}/children") or b"").split()
+            if children:
+                self.main = int(children[0])
+                return
+            if read_stat(pid) is None or self._exit_file.exists():
+                return
+            time.sleep(0.005)
+
+    def poll(self) -> int | None:
+        """The exit code once the rank has ended, None while it runs."""
+        if self.exit is not None:
+            return self.exit
+        if self._process is not None:
+            code = self._process.poll()
+            if code is None:
+                return None
+            self.exit = code if code >= 0 else 128 - code
+        elif alive(self.pid, self.start):
+            return None
+        else:
+            self.exit = self._recorded_exit()
+        self.ended = time.time()
+        self.kill_leftovers()
+        return self.exit
+
+    def _recorded_exit(self) -> int:
+        try:
+            return int(self._exit_file.read_text())
+        except (OSError, ValueError):
+            return 128 + signal.SIGKILL  # the shell itself went without a word: only SIGKILL does that
+
+    def signal(self, number: int) -> None:
+        """Signal the whole session; a stopped process is continued so that it can obey."""
+        for pid in [*session_members(self.pid), self.pid]:
+            with contextlib.suppress(OSError):
+                os.kill(pid, number)
+        if number != signal.SIGKILL:
+            for pid in session_members(self.pid):
+                with contextlib.suppress(OSError):
+                    os.kill(pid, signal.SIGCONT)
+
+    def kill_leftovers(self) -> None:
+        """End what the rank forked and left behind; the rank itself is already gone."""
+        for pid in session_members(self.pid):
+            with contextlib.suppress(OSError):
+                os.kill(pid, signal.SIGKILL)
+
+    def tidy(self) -> None:
+        """Remove the working files whose content is now in the logs and journals."""
+        for path in (self.raw, self._exit_file, self.progress):
+            path.unlink(missing_ok=True)
+
+    def saved(self) -> dict[str, Any]:
+        """What a later agent needs to take over."""
+        return {"rank": self.spec.rank, "host": self.spec.host, "pid": self.pid, "start": self.start, "main": self.main}
+
+
+def describe_exit(code: int) -> str:
+    """An exit code in words: the signal's name where it was one."""
+    if code == 0:
+        return "exited normally"
+    if code > 128 and code - 128 in _SIGNALS:
+        return f"killed by {_SIGNALS[code - 128]}"
+    return f"exited with code {code}"

@@ -1,0 +1,1 @@
+"""The recorder: a real Prometheus beside the run, its database mirrored into the job directory."""

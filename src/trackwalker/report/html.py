@@ -1,0 +1,94 @@
+"""The verdict and its story as one self-contained HTML page: no network, no scripts, everything escaped."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+
+from trackwalker.diagnose.story import Mark, Story
+from trackwalker.diagnose.verdict import Verdict
+from trackwalker.report import axis, lanes, timeline, view, words
+from trackwalker.report.marks import words_of
+from trackwalker.report.text import clean, clip, one_line
+
+_HOSTS = 40
+_MARKS = 300
+
+
+def render_html(verdict: Verdict, story: Story) -> str:
+    """The report page; the same verdict and story give the same bytes."""
+    items, refs, left_out = view.evidence(verdict)
+    document, cut = view.raw(verdict)
+    hosts = words.culprits(verdict)
+    return (
+        _environment()
+        .get_template("report.html.j2")
+        .render(
+            v=verdict,
+            title=view.title(verdict),
+            outcome=words.OUTCOMES[verdict.outcome],
+            summary=clip(one_line(verdict.summary), 1500),
+            size=words.job_size(verdict),
+            window=words.window(verdict),
+            hosts=[clip(one_line(host), 120) for host in hosts[:_HOSTS]],
+            more_hosts=max(len(hosts) - _HOSTS, 0),
+            devices=list(dict.fromkeys(device for cause in verdict.roots for device in (*cause.gpus, *cause.devices)))[
+                :_HOSTS
+            ],
+            causes=view.causes(verdict, refs),
+            evidence=items,
+            evidence_left_out=left_out,
+            ruled_out=[(clip(one_line(item.cause), 80), refs.of(item.evidence)) for item in verdict.ruled_out],
+            failed_checks=[check for check in verdict.data_quality if not check.ok],
+            passed_checks=[check for check in verdict.data_quality if check.ok],
+            progress=words.progress_facts(verdict.progress),
+            timeline=timeline.build(story),
+            lanes=lanes.build(story),
+            phases=story.phases[:_MARKS],
+            marks=_mark_rows(story)[:_MARKS],
+            notes=[clip(one_line(note), 600) for note in story.notes[:40]],
+            metric=clip(one_line(story.lane_metric), 160),
+            width=axis.WIDTH,
+            left=axis.LEFT,
+            right=axis.RIGHT,
+            raw=document,
+            raw_cut=cut,
+        )
+    )
+
+
+def _mark_rows(story: Story) -> list[tuple[str, str, str]]:
+    marks: list[Mark] = sorted(
+        story.marks, key=lambda mark: (mark.time if words.is_time(mark.time) else 0.0, mark.label)
+    )
+    return [(words.utc(mark.time), clip(words_of(mark), 200), clip(one_line(mark.host or ""), 120)) for mark in marks]
+
+
+def _safe(value: Any) -> Any:
+    """Every string on its way into the page loses its control characters here; escaping follows after it."""
+    return clean(value) if isinstance(value, str) and not isinstance(value, Markup) else value
+
+
+@cache
+def _environment() -> Environment:
+    environment = Environment(
+        loader=PackageLoader("trackwalker.report"),
+        autoescape=True,  # for every template, whatever its suffix: all of this is untrusted text
+        finalize=_safe,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters.update(
+        line=one_line,
+        clip=clip,
+        number=words.number,
+        seconds=words.seconds,
+        names=words.names,
+        utc=words.utc,
+        size=words.size,
+    )
+    return environment

@@ -1,0 +1,157 @@
+"""The verdict in a terminal: what a tired on-call engineer can act on, in 80 to 100 columns."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from rich.console import Console
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from trackwalker.diagnose.verdict import Cause, Evidence, Verdict
+from trackwalker.report import words
+from trackwalker.report.text import clip, one_line
+
+_WIDEST = 100
+_SAYS, _SOURCE = 480, 240  # characters of one evidence item; the HTML report holds the rest
+_STYLES = {
+    "incident": "bold red",
+    "expected": "bold cyan",
+    "healthy": "bold green",
+    "insufficient-evidence": "bold yellow",
+}
+_ASCII = str.maketrans({"→": "->", "…": "...", "±": "+/-", "·": "-", "—": "-", "–": "-"})
+
+
+@dataclass
+class _Page:
+    """Prints indented lines and labelled rows; every string passes through here as plain text, never as markup."""
+
+    console: Console
+    evidence: dict[str, Evidence]
+    told: set[str] = field(default_factory=set)
+
+    def text(self, value: str, style: str = "") -> Text:
+        value = one_line(value)
+        if self.console.options.ascii_only:  # an old locale must not turn a report into a UnicodeEncodeError
+            value = value.translate(_ASCII).encode("ascii", "replace").decode("ascii")
+        return Text(value, style=style, overflow="fold")
+
+    def put(self, body: Text | Table, indent: int = 0) -> None:
+        self.console.print(Padding(body, (0, 0, 0, indent)), width=min(self.console.width, _WIDEST))
+
+    def heading(self, title: str) -> None:
+        self.console.print()
+        self.put(Text(title.upper(), style="bold"))
+
+    def rows(self, rows: list[tuple[Text, Text]], indent: int, label: int) -> None:
+        if not rows:
+            return
+        grid = Table.grid(padding=(0, 2, 0, 0))
+        grid.add_column(width=label, overflow="fold")
+        grid.add_column(ratio=1, overflow="fold")
+        for left, right in rows:
+            grid.add_row(left, right)
+        self.put(grid, indent)
+
+    def facts(self, facts: list[tuple[str, str]], indent: int = 4, label: int = 10) -> None:
+        self.rows([(self.text(name, "dim"), self.text(value)) for name, value in facts], indent, label)
+
+    def cited(self, ids: list[str], indent: int = 4) -> None:
+        """Each evidence item in full the first time, by its id afterwards."""
+        rows: list[tuple[Text, Text]] = []
+        for key in ids:
+            item = self.evidence.get(key)
+            if item is None:
+                rows.append((self.text(clip(key, 20)), self.text("not in this verdict", "dim")))
+            elif key in self.told:
+                rows.append((self.text(clip(key, 20)), self.text("see above", "dim")))
+            else:
+                self.told.add(key)
+                rows.append((self.text(clip(key, 20)), self.text(clip(one_line(item.says), _SAYS))))
+                rows.append((Text(""), self.text(clip(one_line(item.source), _SOURCE), "dim")))
+        self.rows(rows, indent, 10)
+
+
+def render(verdict: Verdict, console: Console) -> None:
+    """Print the verdict; colours only where the console has them, and nothing depends on them."""
+    page = _Page(console, {item.id: item for item in reversed(verdict.evidence)})
+    _head(page, verdict)
+    _causes(page, verdict)
+    _tested(page, verdict)
+    _actions(page, verdict)
+    if progress := words.progress_facts(verdict.progress):
+        page.heading("Progress")
+        page.facts(progress, indent=2, label=15)
+    if failures := [check for check in verdict.data_quality if not check.ok]:
+        page.heading("Data quality: failed checks")
+        for check in failures:
+            hosts = f" ({words.names(check.hosts)})" if check.hosts else ""
+            says = f": {clip(one_line(check.says), _SAYS)}" if check.says else ""
+            page.put(page.text(f"{check.check}{hosts}{says}"), 2)
+
+
+def _head(page: _Page, verdict: Verdict) -> None:
+    outcome = page.text(words.OUTCOMES[verdict.outcome].upper(), _STYLES[verdict.outcome])
+    parts = (verdict.status, f"job {one_line(verdict.job.id)}", words.job_size(verdict))
+    page.put(Text.assemble(outcome, "  ", page.text(", ".join(part for part in parts if part))))
+    if where := ", ".join(part for part in (words.window(verdict), one_line(verdict.job.dir)) if part):
+        page.put(page.text(where, "dim"))
+    page.console.print()
+    page.put(page.text(clip(one_line(verdict.summary), 1200), "bold"))
+
+
+def _causes(page: _Page, verdict: Verdict) -> None:
+    roots = verdict.roots
+    if roots:
+        title = "What it is (normal)" if verdict.outcome == "expected" else "Root cause"
+        page.heading(title if len(roots) == 1 or verdict.outcome == "expected" else f"{len(roots)} root causes")
+        for cause in roots:
+            _cause(page, cause)
+    elif verdict.outcome != "healthy":
+        page.heading("Root cause")
+        page.put(page.text("None is proven by what was collected."), 2)
+    groups = (("Also wrong", ("contributing", "masked")), ("Mechanism and consequences", ("mechanism", "consequence")))
+    for title, roles in groups:
+        if found := [cause for role in roles for cause in verdict.causes if cause.role == role]:
+            page.heading(title)
+            for cause in found:
+                _cause(page, cause)
+
+
+def _cause(page: _Page, cause: Cause) -> None:
+    line = page.text(
+        cause.cause, "bold red" if cause.role == "root" and not cause.cause.startswith("expected") else "bold"
+    )
+    role = "" if cause.role == "root" else f"{cause.role}, "
+    page.put(Text.assemble(line, "  ", page.text(f"({role}{words.confidence(cause.confidence)})")), 2)
+    page.facts(words.cause_facts(cause))
+    page.cited(cause.evidence)
+
+
+def _tested(page: _Page, verdict: Verdict) -> None:
+    if verdict.ruled_out:
+        page.heading("Ruled out")
+        for item in verdict.ruled_out:
+            says = [clip(one_line(page.evidence[key].says), 160) for key in item.evidence if key in page.evidence]
+            page.put(Text.assemble(page.text(item.cause), page.text(f": {'; '.join(says)}" if says else "", "dim")), 2)
+    if verdict.untestable:
+        page.heading("Could not be tested")
+        for gap in verdict.untestable:
+            missing = words.names(gap.missing) or "what would decide it"
+            page.put(page.text(f"{gap.cause}: missing {missing}"), 2)
+
+
+def _actions(page: _Page, verdict: Verdict) -> None:
+    page.heading("Do next")
+    if not verdict.actions:
+        page.put(page.text("Nothing is recommended."), 2)
+    for position, action in enumerate(verdict.actions, 1):
+        head = Text.assemble(f"{position}. ", page.text(words.action_head(action), "bold"))
+        if action.needs_approval:
+            head.append("  [needs approval]", style="yellow")
+        page.put(head, 2)
+        page.put(page.text(action.why), 5)
+        if action.risk:
+            page.put(page.text(f"risk: {action.risk}", "dim"), 5)

@@ -1,0 +1,146 @@
+"""The verdict as the HTML template reads it: plain strings, cut to size, every evidence reference resolved."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from trackwalker.diagnose.verdict import Cause, Evidence, Verdict
+from trackwalker.report import words
+from trackwalker.report.text import clean, clip, json_visible, one_line
+
+_SAYS = 420  # characters of an evidence text that are always visible
+_FULL = 12000  # and of the whole text behind them
+_FULL_TOTAL = 160_000
+_ITEMS = 200
+_VALUES = 12
+_RAW = 240_000
+
+_ANCHOR = re.compile(r"[A-Za-z][A-Za-z0-9_.:-]{0,63}")
+# Ids of the page itself: evidence with such an id gets a neutral anchor.
+_TAKEN = frozenset({"verdict", "timeline", "hosts", "causes", "evidence", "tested", "quality", "progress", "raw"})
+_ROLES = ("root", "contributing", "masked", "mechanism", "consequence")
+_ROLE_WORDS = {
+    "root": "root cause",
+    "contributing": "contributing",
+    "masked": "masked by a larger cause",
+    "mechanism": "mechanism",
+    "consequence": "consequence",
+}
+
+
+@dataclass(frozen=True)
+class Ref:
+    """A citation: the id and its anchor, empty where the verdict holds no such evidence."""
+
+    id: str
+    anchor: str
+
+
+@dataclass(frozen=True)
+class Item:
+    """One evidence item on the page."""
+
+    id: str
+    anchor: str
+    kind: str
+    says: str
+    rest: str  # the whole text where `says` had to be cut
+    source: str
+    values: tuple[tuple[str, str], ...]
+    more_values: int
+
+
+@dataclass(frozen=True)
+class CauseView:
+    """One cause on the page."""
+
+    name: str
+    role: str
+    root: bool
+    benign: bool
+    confidence: str
+    facts: tuple[tuple[str, str], ...]
+    refs: tuple[Ref, ...]
+
+
+@dataclass(frozen=True)
+class Refs:
+    """Resolves evidence ids to anchors on the page."""
+
+    anchors: dict[str, str]
+
+    def of(self, ids: list[str]) -> tuple[Ref, ...]:
+        return tuple(Ref(clip(one_line(key), 24), self.anchors.get(key, "")) for key in ids[:60])
+
+
+def evidence(verdict: Verdict) -> tuple[list[Item], Refs, int]:
+    """The items to show (all cited ones, then others), their anchors, and how many are left out."""
+    cited = [key for part in (*verdict.causes, *verdict.ruled_out) for key in part.evidence]
+    order = {key: -1 for key in cited}
+    # Sorting is stable, so both groups stay in the order of the verdict when the cut comes.
+    ranked = sorted(range(len(verdict.evidence)), key=lambda i: (order.get(verdict.evidence[i].id, 0), i))
+    chosen = [verdict.evidence[i] for i in sorted(ranked[:_ITEMS])]
+    full = min(_FULL, _FULL_TOTAL // max(sum(len(item.says) + len(item.source) > 2 * _SAYS for item in chosen), 1))
+    anchors: dict[str, str] = {}
+    items = []
+    for position, item in enumerate(chosen, 1):
+        plain = _ANCHOR.fullmatch(item.id) and item.id not in _TAKEN and item.id not in anchors
+        anchor = item.id if plain else f"evidence-{position}"
+        anchors.setdefault(item.id, anchor)
+        items.append(_item(item, anchor, full))
+    return items, Refs(anchors), len(verdict.evidence) - len(items)
+
+
+def _item(item: Evidence, anchor: str, full: int) -> Item:
+    says, source = clean(item.says).strip(), one_line(item.source)
+    shown, shown_source = clip(says, _SAYS), clip(source, _SAYS)
+    rest = ""
+    if shown != says:
+        rest = clip(says, full)
+    if shown_source != source:
+        rest = f"{rest}\n\n{clip(source, full)}".strip()
+    values = [(clip(one_line(key), 60), words.number(value)) for key, value in list(item.values.items())[:_VALUES]]
+    return Item(
+        id=clip(one_line(item.id), 24),
+        anchor=anchor,
+        kind=item.kind,
+        says=shown,
+        rest=rest,
+        source=shown_source,
+        values=tuple(values),
+        more_values=max(len(item.values) - _VALUES, 0),
+    )
+
+
+def causes(verdict: Verdict, refs: Refs) -> list[CauseView]:
+    """All causes, the roots first."""
+    ordered = sorted(verdict.causes, key=lambda cause: _ROLES.index(cause.role))
+    return [_cause(cause, refs, verdict.outcome == "expected") for cause in ordered]
+
+
+def _cause(cause: Cause, refs: Refs, benign: bool) -> CauseView:
+    root = cause.role == "root"
+    return CauseView(
+        name=clip(one_line(cause.cause), 80),
+        role="what it is, and it is normal" if root and benign else _ROLE_WORDS[cause.role],
+        root=root,
+        benign=benign,
+        confidence=words.confidence(cause.confidence),
+        facts=tuple((name, clip(value, 1200)) for name, value in words.cause_facts(cause)),
+        refs=refs.of(cause.evidence),
+    )
+
+
+def title(verdict: Verdict) -> str:
+    """The page title: a browser tab must tell two incidents apart."""
+    roots = ", ".join(cause.cause for cause in verdict.roots[:3])
+    hosts = words.names(words.culprits(verdict), 3)
+    what = f"{roots}{f' on {hosts}' if hosts else ''}" if roots else verdict.status
+    return clip(one_line(f"{words.OUTCOMES[verdict.outcome]}: job {verdict.job.id}, {what}"), 140)
+
+
+def raw(verdict: Verdict) -> tuple[str, bool]:
+    """The verdict as JSON, and whether it had to be cut to keep the page small."""
+    document = json_visible(verdict.to_json())
+    return (document, False) if len(document) <= _RAW else (document[:_RAW], True)

@@ -1,0 +1,187 @@
+"""Numbers, times and small facts in words, the same on every surface."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from datetime import UTC, datetime
+
+from trackwalker.diagnose.verdict import Action, Cause, Magnitude, Onset, Progress, Verdict
+from trackwalker.report.text import one_line
+
+_LATEST = 253402300799.0  # the last second of the year 9999: what datetime can hold
+
+OUTCOMES = {
+    "incident": "Incident",
+    "expected": "Expected",
+    "healthy": "Healthy",
+    "insufficient-evidence": "Insufficient evidence",
+}
+_QUANTITIES = {"tgs": "tokens/s/device", "step_time_s": "step time (s)", "step_time": "step time (s)"}
+
+
+def is_time(value: float | None) -> bool:
+    """Whether a value can be a moment: finite and in a year that a calendar can write."""
+    return value is not None and math.isfinite(value) and 0 <= value <= _LATEST
+
+
+def utc(value: float, date: bool = True) -> str:
+    """A moment in UTC to the second: `2026-02-24 19:10:20`, or only the clock."""
+    if not is_time(value):
+        return "unknown time"
+    moment = datetime.fromtimestamp(math.floor(value), UTC)
+    return f"{moment:%Y-%m-%d %H:%M:%S}" if date else f"{moment:%H:%M:%S}"
+
+
+def utc_iso(value: str) -> str:
+    """An ISO time of the verdict as the reports write it; what cannot be read is shown as it is."""
+    try:
+        moment = datetime.fromisoformat(value)
+        moment = moment.astimezone(UTC) if moment.tzinfo else moment
+    except (ValueError, OverflowError):
+        return one_line(value)
+    return f"{moment:%Y-%m-%d %H:%M:%S} UTC"
+
+
+def number(value: float) -> str:
+    """A number with about four digits that mean something: 3,293 or 39.0 or 0.0123."""
+    if not math.isfinite(value):
+        return "not a number" if math.isnan(value) else ("infinite" if value > 0 else "-infinite")
+    size = abs(value)
+    if size >= 1e12 or 0 < size < 1e-3:
+        return f"{value:.3g}"
+    if value == int(value):
+        return f"{int(value):,}"
+    return f"{value:,.0f}" if size >= 1000 else f"{value:.1f}" if size >= 10 else f"{value:.3g}"
+
+
+def seconds(value: float) -> str:
+    """A step time: `39.0 s`, and milliseconds below a tenth of a second."""
+    if not math.isfinite(value):
+        return number(value)
+    if 0 < abs(value) < 0.1:
+        return f"{value * 1000:.3g} ms"
+    return f"{value:,.0f} s" if abs(value) >= 1000 else f"{value:.1f} s" if abs(value) >= 10 else f"{value:.2f} s"
+
+
+def duration(value: float) -> str:
+    """A span of time in its two largest units: `2 d 3 h`, `17 min 50 s`."""
+    if not math.isfinite(value):
+        return "unknown"
+    if abs(value) < 10:
+        return seconds(value)
+    left = round(abs(value))
+    parts = []
+    for unit, size in (("d", 86400), ("h", 3600), ("min", 60), ("s", 1)):
+        count, left = divmod(left, size)
+        if count or parts:
+            parts.append(f"{count:,} {unit}")
+        if len(parts) == 2:
+            break
+    return ("-" if value < 0 else "") + " ".join(p for i, p in enumerate(parts) if i == 0 or p[0] != "0")
+
+
+def change(value: float) -> str:
+    """A relative change with its sign: `-20.4 %`."""
+    if not math.isfinite(value):
+        return "change unknown"
+    percent = 100 * value
+    return f"{percent:+,.0f} %" if abs(percent) >= 100 else f"{percent:+.1f} %"
+
+
+def confidence(value: float) -> str:
+    """A confidence as a percentage; only 1 itself reads as 100 %."""
+    if not math.isfinite(value):
+        return "confidence unknown"
+    percent = round(100 * value)
+    return "confidence above 99 %" if percent >= 100 and value < 1 else f"confidence {percent} %"
+
+
+def size(value: float) -> str:
+    """A number of bytes: `18.2 MB`."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if abs(value) < 1000:
+            return f"{number(value)} {unit}"
+        value /= 1000
+    return f"{number(value)} TB"
+
+
+def names(items: Sequence[str], most: int = 12) -> str:
+    """A list of hosts or devices in words; a long one is cut and counted."""
+    shown = ", ".join(one_line(item) for item in items[:most])
+    return shown if len(items) <= most else f"{shown} and {len(items) - most:,} more"
+
+
+def onset(value: Onset) -> str:
+    """When a cause began, with the step and how well it is known."""
+    parts = [utc_iso(value.time)] if value.time else []
+    if value.step is not None:
+        parts.append(f"step {value.step:,}")
+    if value.uncertainty_s is not None:
+        parts.append(f"± {duration(value.uncertainty_s)}")
+    return ", ".join(parts) or "not known"
+
+
+def magnitude(value: Magnitude) -> str:
+    """What a cause did to a quantity: `tokens/s/device 3,293 → 2,620 (-20.4 %)`."""
+    what = _QUANTITIES.get(value.of, one_line(value.of))
+    return f"{what} {number(value.from_)} → {number(value.to)} ({change(value.change)})"
+
+
+def cause_facts(cause: Cause) -> list[tuple[str, str]]:
+    """The who, when and how much of one cause, as label and words."""
+    rows = [("hosts", names(cause.hosts, 24)), ("GPUs", names(cause.gpus, 24)), ("devices", names(cause.devices, 24))]
+    if cause.onset is not None:
+        rows.append(("onset", onset(cause.onset)))
+    if cause.magnitude is not None:
+        rows.append(("magnitude", magnitude(cause.magnitude)))
+    rows = [row for row in rows if row[1]]
+    if cause.role == "root" and not (cause.hosts or cause.gpus or cause.devices):
+        rows.insert(0, ("hosts", "no single host is accused"))
+    return rows
+
+
+def progress_facts(progress: Progress) -> list[tuple[str, str]]:
+    """How far and how fast the run came; unknown parts are left out, never shown as zero."""
+    rows = []
+    if progress.last_step is not None:
+        of = f" of {progress.total_steps:,}" if progress.total_steps is not None else ""
+        since = f" (from step {progress.first_step:,})" if progress.first_step else ""
+        rows.append(("last step", f"{progress.last_step:,}{of}{since}"))
+    elif progress.total_steps is not None:
+        rows.append(("last step", f"none of {progress.total_steps:,}"))
+    if progress.step_time_s is not None:
+        rows.append(("step time", seconds(progress.step_time_s)))
+    if progress.tgs is not None:
+        rows.append(("throughput", f"{number(progress.tgs)} tokens/s/device"))
+    if progress.last_checkpoint is not None:
+        rows.append(("last checkpoint", f"step {progress.last_checkpoint:,}"))
+    if progress.steps_lost is not None:
+        rows.append(("steps lost", f"{progress.steps_lost:,}"))
+    if progress.eta_s is not None:
+        rows.append(("time to finish", duration(progress.eta_s)))
+    return rows
+
+
+def job_size(verdict: Verdict) -> str:
+    """How large the job is, as far as known: `24 nodes, 192 GPUs`."""
+    counts = ((verdict.job.nodes, "node"), (verdict.job.gpus, "GPU"))
+    return ", ".join(f"{n:,} {word}{'' if n == 1 else 's'}" for n, word in counts if n is not None)
+
+
+def window(verdict: Verdict) -> str:
+    """The span of the evidence, with what is open said in words."""
+    start, end = verdict.window.start, verdict.window.end
+    if start is None and end is None:
+        return ""
+    return f"{utc_iso(start) if start else 'unknown'} to {utc_iso(end) if end else 'unknown'}"
+
+
+def culprits(verdict: Verdict) -> list[str]:
+    """The accused hosts of the root causes, each once, in the order of the verdict."""
+    return list(dict.fromkeys(host for cause in verdict.roots for host in cause.hosts))
+
+
+def action_head(action: Action) -> str:
+    """What to do and to whom: `exclude-nodes chi2822`."""
+    return f"{one_line(action.do)} {names(action.hosts)}".strip()

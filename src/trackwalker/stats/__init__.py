@@ -1,0 +1,1 @@
+"""Pure functions over numbers: no job, no Prometheus, no files."""

@@ -1,0 +1,124 @@
+"""The vocabulary of playbook tests: each takes one number per host and says who stands out.
+
+A detector never decides a diagnosis; it answers one question about one set of numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from trackwalker.stats.segments import robust_sigma
+
+Values = Mapping[str, float]
+
+
+@dataclass(frozen=True)
+class Finding:
+    """Whether the detector fired, for whom, and the numbers it went by."""
+
+    fired: bool
+    hosts: tuple[str, ...] = ()
+    numbers: dict[str, float] = field(default_factory=dict)
+
+
+def outliers(
+    values: Values, *, factor: float, floor: float, share: float = 0.5, reference: Values | None = None
+) -> Finding:
+    """Hosts clearly above all others: at least `floor`, `factor` times the highest of the rest, and off its noise.
+
+    At most `share` of the hosts can stand out; when more do, the condition is common, not theirs. With a
+    `reference` (the same quantity before the onset) a host must also have risen by `factor` itself.
+    """
+    order = sorted(values, key=lambda h: (-values[h], h))
+    n = len(order)
+    numbers = {"hosts": float(n), "max": values[order[0]] if order else 0.0}
+    if n < 2:
+        return Finding(False, (), numbers)
+    best: tuple[float, int] | None = None
+    for k in range(1, max(1, int(n * share)) + 1):
+        if k >= n or values[order[k - 1]] < floor:
+            break
+        rest = np.array([values[h] for h in order[k:]])
+        lowest = values[order[k - 1]]
+        ratio = lowest / max(float(rest.max()), floor / factor / 2, 1e-12)
+        separated = lowest > float(np.median(rest)) + 6.0 * robust_sigma(rest)
+        if ratio >= factor and separated and (best is None or ratio > best[0]):
+            best = (ratio, k)
+    if best is None:
+        return Finding(False, (), {**numbers, "others_max": values[order[min(1, n - 1)]]})
+    accused = order[: best[1]]
+    if reference is not None:
+        accused = [h for h in accused if values[h] >= factor * max(reference.get(h, 0.0), floor / factor / 2)]
+        if not accused:
+            return Finding(False, (), {**numbers, "others_max": values[order[best[1]]]})
+    numbers |= {
+        "value": max(values[h] for h in accused),
+        "lowest": min(values[h] for h in accused),
+        "others_max": max(values[h] for h in order if h not in accused),
+    }
+    return Finding(True, tuple(sorted(accused)), numbers)
+
+
+def silent(values: Values, *, alive: float, quiet: float = 0.0, share: float = 0.5) -> Finding:
+    """Hosts at or below `quiet` while every other host shows at least `alive`: the one that does not even tick."""
+    still = sorted(h for h, v in values.items() if v <= quiet)
+    others = [v for h, v in values.items() if h not in still]
+    fired = bool(still) and bool(others) and len(still) <= share * len(values) and min(others) >= alive
+    numbers = {"others_min": min(others, default=0.0), "others_max": max(others, default=0.0)}
+    return Finding(fired, tuple(still) if fired else (), numbers)
+
+
+def all_at_least(values: Values, *, limit: float, share: float = 0.95) -> Finding:
+    """Nearly every host is at or above a limit."""
+    return _all(values, [v >= limit for v in values.values()], share)
+
+
+def all_at_most(values: Values, *, limit: float, share: float = 0.95) -> Finding:
+    """Nearly every host is at or below a limit."""
+    return _all(values, [v <= limit for v in values.values()], share)
+
+
+def all_fell_to(values: Values, reference: Values, *, ratio: float, share: float = 0.95) -> Finding:
+    """Nearly every host fell to at most `ratio` of what it had before."""
+    both = [h for h in values if reference.get(h, 0.0) > 0]
+    finding = _all({h: values[h] for h in both}, [values[h] <= ratio * reference[h] for h in both], share)
+    before = [reference[h] for h in both]
+    extra = {"before_min": min(before, default=0.0), "before_max": max(before, default=0.0)}
+    return Finding(finding.fired, (), {**finding.numbers, **extra})
+
+
+def any_above(values: Values, *, limit: float) -> Finding:
+    """At least one host exceeds a limit; its silence is what rules a hypothesis out."""
+    over = tuple(sorted(h for h, v in values.items() if v > limit))
+    return Finding(
+        bool(over), over, {"max": max(values.values(), default=0.0), "min": min(values.values(), default=0.0)}
+    )
+
+
+def missing(values: Values, *, expected: list[str]) -> Finding:
+    """Hosts that should answer and do not."""
+    gone = tuple(h for h in expected if h not in values)
+    return Finding(bool(gone) and len(gone) < len(expected), gone, {"seen": float(len(values))})
+
+
+def equivalent(values: Values, *, group: list[str], margin: float) -> Finding:
+    """The group's mean lies within `margin` of the others' mean: accused and controls cannot be told apart."""
+    mine = [values[h] for h in group if h in values]
+    others = [v for h, v in values.items() if h not in group]
+    if not mine or len(mine) < len(group) or not others:
+        return Finding(False, (), {"group": float(len(mine)), "others": float(len(others))})
+    a, b = float(np.mean(mine)), float(np.mean(others))
+    fired = b != 0 and abs(a - b) <= margin * abs(b)
+    return Finding(fired, (), {"group_mean": a, "others_mean": b, "others_min": min(others), "others_max": max(others)})
+
+
+def _all(values: Values, passed: list[bool], share: float) -> Finding:
+    fired = bool(passed) and sum(passed) >= share * len(passed)
+    return Finding(fired, (), _span(values))
+
+
+def _span(values: Values) -> dict[str, float]:
+    return {"min": min(values.values(), default=0.0), "max": max(values.values(), default=0.0)}

@@ -1,0 +1,138 @@
+"""Change points of a step-time series, judged by the series' own noise."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+
+_MOST_POINTS = 2000  # longer series are reduced to medians of equal blocks first
+_SMALLEST_EFFECT = 0.02  # shifts below 2 % are left to comparisons between jobs, which have a control
+
+
+@dataclass(frozen=True)
+class Segment:
+    """A stretch [start, end) of the series at one level (its median)."""
+
+    start: int
+    end: int
+    level: float
+
+    @property
+    def size(self) -> int:
+        """How many points it holds."""
+        return self.end - self.start
+
+
+def segments(values: Floats, min_size: int = 5) -> list[Segment]:
+    """Split positive values into stretches of constant level.
+
+    Exact optimal partitioning of the logarithms with a penalty from the long-run variance, so that slow wandering of
+    a noisy machine is not taken for a shift; isolated spikes are set aside first; neighbours that differ by less
+    than the noise or 2 % are joined again.
+    """
+    values = np.asarray(values, dtype=float)
+    n = len(values)
+    if n == 0:
+        return []
+    block = max(1, int(np.ceil(n / _MOST_POINTS)))
+    reduced = _block_medians(values, block)
+    x = _without_spikes(np.log(np.maximum(reduced, 1e-9)))
+    if len(x) < 2 * min_size:
+        return [Segment(0, n, float(np.median(values)))]
+    noise = long_run_sigma(x)
+    cuts = _partition(x, min_size, penalty=4.0 * noise**2 * np.log(len(x)))
+    cuts = _join(x, cuts, noise)
+    bounds = [min(c * block, n) for c in cuts[:-1]] + [n]
+    return [Segment(a, b, float(np.median(values[a:b]))) for a, b in pairwise(bounds)]
+
+
+def long_run_sigma(x: Floats) -> float:
+    """Noise of the level, autocorrelation included: white noise gives its sigma, wandering gives more."""
+    residual = x - running_median(x, 51)
+    sigma = robust_sigma(residual)
+    if sigma == 0.0:
+        return 1e-4
+    clipped = np.clip(residual, -4 * sigma, 4 * sigma)
+    clipped = clipped - clipped.mean()
+    lags = min(20, len(x) // 4)
+    power = float(np.dot(clipped, clipped)) / len(x)
+    total = power
+    for lag in range(1, lags + 1):
+        weight = 1.0 - lag / (lags + 1)
+        total += 2.0 * weight * float(np.dot(clipped[lag:], clipped[:-lag])) / len(x)
+    return float(np.sqrt(max(total, power, (0.5 * sigma) ** 2)))
+
+
+def running_median(x: Floats, width: int) -> Floats:
+    """Centred median; near the ends the window shrinks."""
+    n = len(x)
+    half = min(width, n) // 2
+    if n == 0 or half == 0:
+        return x.copy()
+    padded = np.concatenate([np.full(half, np.nan), x, np.full(half, np.nan)])
+    windows = np.lib.stride_tricks.sliding_window_view(padded, 2 * half + 1)
+    return np.asarray(np.nanmedian(windows, axis=1), dtype=float)
+
+
+def robust_sigma(x: Floats) -> float:
+    """Standard deviation from the median absolute deviation."""
+    return float(1.4826 * np.median(np.abs(x - np.median(x)))) if len(x) else 0.0
+
+
+def _block_medians(values: Floats, block: int) -> Floats:
+    if block == 1:
+        return values
+    n = len(values) // block * block
+    medians = np.median(values[:n].reshape(-1, block), axis=1)
+    rest = values[n:]
+    return np.append(medians, np.median(rest)) if len(rest) else medians
+
+
+def _without_spikes(x: Floats) -> Floats:
+    """Single slow steps (a save, a garbage collection) replaced by their surroundings."""
+    smooth = running_median(x, 7)
+    residual = x - smooth
+    limit = max(5.0 * robust_sigma(residual), 0.02)
+    return np.where(np.abs(residual) > limit, smooth, x)
+
+
+def _partition(x: Floats, min_size: int, penalty: float) -> list[int]:
+    """Cut positions (with 0 and n) that minimise squared error plus a penalty per cut."""
+    n = len(x)
+    s1 = np.concatenate([[0.0], np.cumsum(x)])
+    s2 = np.concatenate([[0.0], np.cumsum(x * x)])
+    best = np.full(n + 1, np.inf)
+    best[0] = -penalty
+    previous = np.zeros(n + 1, dtype=int)
+    for t in range(min_size, n + 1):
+        starts = np.arange(0, t - min_size + 1)
+        lengths = t - starts
+        cost = (s2[t] - s2[starts]) - (s1[t] - s1[starts]) ** 2 / lengths
+        total = best[starts] + cost + penalty
+        at = int(np.argmin(total))
+        best[t], previous[t] = total[at], starts[at]
+    cuts = [n]
+    while cuts[-1] > 0:
+        cuts.append(int(previous[cuts[-1]]))
+    return cuts[::-1]
+
+
+def _join(x: Floats, cuts: list[int], noise: float) -> list[int]:
+    """Remove the weakest cut until every remaining one is both significant and large enough to matter."""
+    cuts = list(cuts)
+    while len(cuts) > 2:
+        strengths = []
+        for a, b, c in zip(cuts[:-2], cuts[1:-1], cuts[2:], strict=True):
+            shift = abs(float(np.median(x[b:c]) - np.median(x[a:b])))
+            error = noise * np.sqrt(1.0 / (b - a) + 1.0 / (c - b))
+            strengths.append(0.0 if shift < _SMALLEST_EFFECT else shift / error)
+        weakest = int(np.argmin(strengths))
+        if strengths[weakest] >= 4.0:
+            break
+        del cuts[weakest + 1]
+    return cuts
