@@ -1,0 +1,1 @@
+"""From evidence to verdict: symptoms, playbooks, causes."""

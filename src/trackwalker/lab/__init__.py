@@ -1,0 +1,1 @@
+"""Incidents on demand: real faults in real runs."""

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-import json
+import errno
 import os
 import shutil
+import uuid
 from collections.abc import Callable
 from pathlib import Path
 
-from trackwalker.observe.tsdb import Listing, list_parts
+from trackwalker.observe.tsdb import Listing, list_parts, read_block
 
 _PART = 1 << 20
+# Which live database a copy follows. Each side holds a random name, the live side also that of the copy it was made
+# from: a database left behind on another machine must not overwrite what was recorded since.
+_NAME = "mirror-of"
 # Prometheus' own suffixes for half-made and half-removed blocks: whoever opens the mirror knows to ignore them.
 _MAKING, _REMOVING, _REPLACING = ".tmp-for-creation", ".tmp-for-deletion", ".tmp"
 
@@ -27,6 +31,7 @@ class Mirror:
         self._live, self._copy, self._log, self._say = live, copy, log, say
         self._same: dict[str, int] = {}  # copied file -> inode of the live file whose bytes it is known to hold
         self._trouble: str | None = None
+        self._swept = False
 
     def sync(self) -> bool:
         """One pass; True when the copy now holds all that the live database held when the pass began."""
@@ -48,9 +53,12 @@ class Mirror:
         # Without parents: where the job directory has vanished, making a new one would hide that.
         self._copy.mkdir(exist_ok=True)
         (self._copy / "wal").mkdir(exist_ok=True)
-        self._append(self._log, self._copy / self._log.name)
-        whole = all([self._copy_folder(name) for name in parts.blocks])
-        whole = all([self._copy_folder(f"wal/{name}") for name in parts.checkpoints]) and whole
+        if not followed_by(self._live, self._copy):
+            raise FileExistsError(errno.EEXIST, "it follows another database", str(self._copy))
+        self._claim()
+        if self._log.exists():
+            self._append(self._log, self._copy / self._log.name)
+        folders = [self._copy_folder(name) for name in (*parts.blocks, *(f"wal/{c}" for c in parts.checkpoints))]
         for name in parts.needed:
             source = self._live / "wal" / name
             try:
@@ -59,9 +67,20 @@ class Mirror:
                 if source.exists():
                     raise
                 return False  # truncated under our hands; going on would leave a hole in the sequence
-        if whole:
-            self._remove_replaced(parts)
-        return whole
+        if not all(folders):
+            return False  # merged under our hands; what it was merged into is on the next pass's list
+        self._remove_replaced(parts)
+        return True
+
+    def _claim(self) -> None:
+        name = _names(self._live)[:1]
+        if name and name != _names(self._copy):
+            replace(self._copy / _NAME, name[0])
+        if not self._swept:
+            for folder in (self._copy, self._copy / "wal"):
+                for left in folder.glob("*.tmp*"):  # by a recorder that was killed at work
+                    shutil.rmtree(left) if left.is_dir() else left.unlink()
+            self._swept = True
 
     def _copy_folder(self, name: str) -> bool:
         """Copy an immutable folder whole or not at all; False when Prometheus removed it meanwhile."""
@@ -71,9 +90,9 @@ class Mirror:
         making = target.with_name(target.name + _MAKING)
         shutil.rmtree(making, ignore_errors=True)
         try:
-            shutil.copytree(source, making, copy_function=_copy_durably)
+            _copy_tree(source, making)
             os.rename(making, target)
-        except (OSError, shutil.Error):
+        except OSError:
             shutil.rmtree(making, ignore_errors=True)
             if source.exists():
                 raise
@@ -99,10 +118,19 @@ class Mirror:
             with target.open("ab", buffering=0) as out:
                 left = stat.st_size - have
                 while left > 0 and (part := live.read(min(left, _PART))):
-                    # A full disk writes less than asked or raises; either way the next pass goes on from there.
-                    left -= out.write(part) or 0
-                # The copy is for the moment this machine dies, so it must not wait in its page cache.
-                os.fsync(out.fileno())
+                    left -= len(part)
+                    view = memoryview(part)
+                    while view:  # a disk that fills up takes a part, then raises; the next pass goes on from there
+                        view = view[out.write(view) or 0 :]
+                self._flush(out.fileno(), target)
+
+    def _flush(self, fd: int, target: Path) -> None:
+        # The copy is for the moment this machine dies, so it must not wait in its page cache.
+        try:
+            os.fsync(fd)
+        except OSError:
+            del self._same[str(target)]  # pages may be lost behind a right-looking size: compare before going on
+            raise
 
     def _remove_replaced(self, parts: Listing) -> None:
         """Remove what a newer part contains; a part that merely vanished from the live side is kept."""
@@ -115,7 +143,7 @@ class Mirror:
                 self._remove_folder(self._copy / "wal" / name)
         gone = set(there.blocks) - set(parts.blocks)
         if gone:
-            merged = set().union(*(_ancestors(self._copy / name / "meta.json") for name in parts.blocks))
+            merged = frozenset().union(*(_merged_into(self._copy / name) for name in parts.blocks))
             for name in sorted(gone & merged):
                 self._remove_folder(self._copy / name)
 
@@ -126,7 +154,7 @@ class Mirror:
         shutil.rmtree(removing)
 
 
-def seed(copy: Path, live: Path) -> None:
+def seed(copy: Path, live: Path, log: Path) -> None:
     """Make a live database from an earlier copy, so that a run that moved to another machine goes on in one piece."""
     making = live.with_name(live.name + _MAKING)
     shutil.rmtree(making, ignore_errors=True)
@@ -134,16 +162,48 @@ def seed(copy: Path, live: Path) -> None:
     making.chmod(0o700)
     if copy.is_dir():
         parts = list_parts(copy)
-        for name in [*parts.blocks, *(f"wal/{c}" for c in parts.checkpoints)]:
-            shutil.copytree(copy / name, making / name, copy_function=shutil.copyfile)
+        for name in (*parts.blocks, *(f"wal/{c}" for c in parts.checkpoints)):
+            _copy_tree(copy / name, making / name)
         for name in parts.needed:
             shutil.copyfile(copy / "wal" / name, making / "wal" / name)
+        if (copy / log.name).exists():
+            shutil.copyfile(copy / log.name, log)
+    (making / _NAME).write_text("\n".join([uuid.uuid4().hex, *_names(copy)]))
     os.rename(making, live)
 
 
-def _copy_durably(source: str | Path, target: str | Path) -> None:
+def followed_by(live: Path, copy: Path) -> bool:
+    """Whether this copy may follow this live database: it has so far, was its source, or is new."""
+    return set(_names(copy)) <= set(_names(live))
+
+
+def replace(path: Path, text: str) -> None:
+    """Write a small file so that a reader sees the old or the new one, never half of it."""
+    making = path.with_name(f".{path.name}.tmp")
+    making.write_text(text)
+    os.replace(making, path)
+
+
+def _names(folder: Path) -> list[str]:
+    try:
+        return (folder / _NAME).read_text().split()
+    except FileNotFoundError:
+        return []
+
+
+def _copy_tree(source: Path, target: Path) -> None:
+    # Not shutil.copytree: it gathers errors into one long text, and a full disk should be one plain OSError.
+    target.mkdir()
+    for entry in os.scandir(source):
+        if entry.is_dir():
+            _copy_tree(source / entry.name, target / entry.name)
+        else:
+            _copy_durably(source / entry.name, target / entry.name)
+
+
+def _copy_durably(source: Path, target: Path) -> None:
     shutil.copyfile(source, target)
-    with Path(target).open("rb+") as f:
+    with target.open("rb+") as f:
         os.fsync(f.fileno())
 
 
@@ -155,11 +215,8 @@ def _starts_with(longer: Path, shorter: Path) -> bool:
     return True
 
 
-def _ancestors(meta: Path) -> set[str]:
-    """The blocks that were merged into this one, in any generation."""
+def _merged_into(block: Path) -> frozenset[str]:
     try:
-        compaction = json.loads(meta.read_bytes())["compaction"]
-        parents = {str(p["ulid"]) for p in compaction.get("parents") or ()}
-        return (parents | set(compaction.get("sources") or ())) - {meta.parent.name}
-    except (OSError, ValueError, KeyError, TypeError):
-        return set()
+        return read_block(block).replaces
+    except (OSError, ValueError):
+        return frozenset()

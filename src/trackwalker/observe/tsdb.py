@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from dataclasses import dataclass
@@ -43,3 +44,42 @@ def list_parts(folder: Path) -> Listing:
         checkpoints=tuple(sorted((n for n in wal if _CHECKPOINT.match(n)), key=lambda n: int(n[11:]))),
         segments=tuple(sorted((n for n in wal if _SEGMENT.match(n)), key=int)),
     )
+
+
+@dataclass(frozen=True)
+class Block:
+    """What a block's meta.json says."""
+
+    name: str
+    first: int  # milliseconds
+    end: int  # milliseconds, exclusive
+    samples: int
+    chunks: int
+    replaces: frozenset[str]  # the blocks that were merged into this one, in any generation
+
+
+def read_block(folder: Path) -> Block:
+    """A block's description; ValueError says what is wrong with it, FileNotFoundError that the block is gone."""
+    try:
+        meta = json.loads((folder / "meta.json").read_bytes())
+    except FileNotFoundError:
+        if not folder.exists():
+            raise
+        raise ValueError("meta.json is missing") from None
+    except ValueError:
+        raise ValueError("meta.json is not readable") from None
+    try:
+        compaction, stats = meta.get("compaction") or {}, meta.get("stats") or {}
+        older = {p["ulid"] for p in compaction.get("parents") or ()} | set(compaction.get("sources") or ())
+        if meta["ulid"] != folder.name or meta["version"] != 1:
+            raise ValueError("meta.json is that of another block")
+        return Block(
+            name=folder.name,
+            first=int(meta["minTime"]),
+            end=int(meta["maxTime"]),
+            samples=int(stats.get("numSamples", 0)),
+            chunks=int(stats.get("numChunks", 0)),
+            replaces=frozenset(older - {folder.name}),
+        )
+    except (KeyError, TypeError, AttributeError):
+        raise ValueError("meta.json is incomplete") from None

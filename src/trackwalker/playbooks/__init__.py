@@ -1,0 +1,1 @@
+"""Playbooks: one Markdown file per cause."""

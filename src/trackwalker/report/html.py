@@ -14,7 +14,6 @@ from trackwalker.report import axis, lanes, timeline, view, words
 from trackwalker.report.marks import words_of
 from trackwalker.report.text import clean, clip, one_line
 
-_HOSTS = 40
 _MARKS = 300
 
 
@@ -22,7 +21,6 @@ def render_html(verdict: Verdict, story: Story) -> str:
     """The report page; the same verdict and story give the same bytes."""
     items, refs, left_out = view.evidence(verdict)
     document, cut = view.raw(verdict)
-    hosts = words.culprits(verdict)
     return (
         _environment()
         .get_template("report.html.j2")
@@ -33,11 +31,6 @@ def render_html(verdict: Verdict, story: Story) -> str:
             summary=clip(one_line(verdict.summary), 1500),
             size=words.job_size(verdict),
             window=words.window(verdict),
-            hosts=[clip(one_line(host), 120) for host in hosts[:_HOSTS]],
-            more_hosts=max(len(hosts) - _HOSTS, 0),
-            devices=list(dict.fromkeys(device for cause in verdict.roots for device in (*cause.gpus, *cause.devices)))[
-                :_HOSTS
-            ],
             causes=view.causes(verdict, refs),
             evidence=items,
             evidence_left_out=left_out,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from itertools import pairwise
 
 from trackwalker.diagnose.story import Lane, Story
 from trackwalker.report import axis, words
@@ -34,6 +35,8 @@ class Row:
     gaps: str
     ends: str  # "data ends 19:22:10" where the row stops early
     ends_x: str
+    ends_anchor: str
+    cap_x: str
     facts: tuple[str, ...]
     marks: tuple[tuple[str, str, str], ...]  # kind, column, title
 
@@ -74,13 +77,14 @@ def build(story: Story) -> Lanes:
     shown = choose(tracks, x)
     low, high = min(values), max(values)
     # From zero, unless that would press all of it into the upper part of a row.
-    base = low - 0.15 * (high - low) if low > 0.6 * high or low < 0 else 0.0
+    base = min(low - 0.15 * (high - low), 0.75 * high) if low > 0.6 * high or low < 0 else 0.0
     span = (base, high) if high > base else (base - 1, base + 1)
+    domain = common_domain([one_line(track.lane.host) for track in tracks])
     rows: list[Row] = []
     top = 6
     for track in shown:
         height = 40 if track.lane.accused else 22 if len(shown) > 8 else 30
-        rows.append(_row(story, track, x, span, top, height, len(shown)))
+        rows.append(_row(story, track, x, span, top, height, len(shown), domain))
         top += height + 4
     onsets = sorted({px(x(m.time)) for m in story.marks if m.kind == "onset" and axis.inside(x, m)}, key=float)
     return Lanes(
@@ -93,11 +97,23 @@ def build(story: Story) -> Lanes:
     )
 
 
+def common_domain(hosts: list[str]) -> str:
+    """The domain that all hosts share: the rows leave it out, because the names differ before it."""
+    first, *others = hosts
+    parts = first.split(".")
+    for start in range(1, len(parts)):
+        domain = "." + ".".join(parts[start:])
+        # An address has no domain: its last numbers are what tells hosts apart.
+        if others and not parts[start].isdigit() and all(host.endswith(domain) for host in others):
+            return domain
+    return ""
+
+
 def cut(lane: Lane, x: Scale) -> list[list[Point]]:
     """The runs of recorded samples on the axis: a missing value, or a hole of four intervals, ends a run."""
     pairs = [(t, v) for t, v in zip(lane.times, lane.values, strict=False) if words.is_time(t) and x.lo <= t <= x.hi]
     pairs.sort(key=lambda pair: pair[0])
-    steps = sorted(b[0] - a[0] for a, b in zip(pairs, pairs[1:], strict=False))
+    steps = sorted(b[0] - a[0] for a, b in pairwise(pairs))
     hole = 4 * quantile(steps, 0.5) if steps else math.inf
     runs: list[list[Point]] = [[]]
     for time, value in pairs:
@@ -134,19 +150,21 @@ def difference(tracks: list[_Track], x: Scale, buckets: int = 48) -> list[float]
         means.append([math.fsum(column) / len(column) if column else None for column in sums])
     totals = [0.0] * len(tracks)
     for bucket in range(buckets):
-        known = sorted(value for row in means if (value := row[bucket]) is not None)
+        known = sorted(mean for row in means if (mean := row[bucket]) is not None)
         if 2 * len(known) <= len(tracks):
             continue
         middle = quantile(known, 0.5)
         # Scaled by the farthest lane, so that no single bucket decides alone.
         far = max(known[-1] - middle, middle - known[0]) or 1.0
         for i, row in enumerate(means):
-            value = row[bucket]
-            totals[i] += 1.0 if value is None else abs(value - middle) / far
+            mean = row[bucket]
+            totals[i] += 1.0 if mean is None else abs(mean - middle) / far
     return totals
 
 
-def _row(story: Story, track: _Track, x: Scale, span: tuple[float, float], top: int, height: int, rows: int) -> Row:
+def _row(
+    story: Story, track: _Track, x: Scale, span: tuple[float, float], top: int, height: int, rows: int, domain: str
+) -> Row:
     lane, runs = track.lane, _bridge(track.runs, max(_GAPS // rows, 8))
     y = Scale(*span, top + height - 1.5, top + 2.5)
     limit = max(_POINTS // rows, 60) // max(len(runs), 1)
@@ -163,12 +181,13 @@ def _row(story: Story, track: _Track, x: Scale, span: tuple[float, float], top: 
             gaps += f"M{px(a)} {top}H{px(b)}V{top + height}H{px(a)}Z"
     first, last = (runs[0][0][0], runs[-1][-1][0]) if runs else (x.lo, x.lo)
     ends = f"data ends {words.utc(last, date=False)}" if runs else "no data in this window"
-    early = (x.hi - last) > 0.02 * (x.hi - x.lo) and text_width(ends, 6.2) + 10 < RIGHT - x(last)
+    early = (x.hi - last) > 0.02 * (x.hi - x.lo)
+    outside = text_width(ends, 6.2) + 14 < RIGHT - x(last)
     host = one_line(lane.host)
     marks = [m for m in story.marks if m.host == lane.host and m.kind != "checkpoint" and axis.inside(x, m)][:12]
     return Row(
         host=clip(host, 300),
-        label=clip_middle(host, 19),
+        label=clip_middle(host.removesuffix(domain), 19),
         accused=lane.accused,
         y=top,
         height=height,
@@ -178,7 +197,9 @@ def _row(story: Story, track: _Track, x: Scale, span: tuple[float, float], top: 
         line=line,
         gaps=gaps,
         ends=ends if early else "",
-        ends_x=px(x(last) + 8),
+        ends_x=px(x(last) + (12 if outside else -8)),
+        ends_anchor="start" if outside else "end",
+        cap_x=px(x(last)),
         facts=_facts(track),
         marks=tuple((m.kind, px(x(m.time)), f"{clip(words_of(m), 120)}, {words.utc(m.time)} UTC") for m in marks),
     )
@@ -209,15 +230,16 @@ def _bridge(runs: list[list[Point]], most: int) -> list[list[Point]]:
 
 def _caption(story: Story, tracks: list[_Track], shown: list[_Track], span: tuple[float, float]) -> list[str]:
     metric = one_line(story.lane_metric)
+    what = clip(metric, 160) if metric else "the deciding metric"
     notes = [
-        f"Every row shows {clip(metric, 160) if metric else 'the deciding metric'} from {short(span[0])} to {short(span[1])}."
+        f"Every row shows {what} from {short(span[0])} to {short(span[1])}.",
+        "A hatched stretch or an early end means that nothing was recorded there.",
     ]
-    notes.append("A hatched stretch or an early end means that nothing was recorded there.")
     if hidden := len(tracks) - len(shown):
         left_out = sum(track.lane.accused for track in tracks) - sum(track.lane.accused for track in shown)
         also = f" ({left_out:,} of them accused)" if left_out else ""
         notes.append(
-            f"{len(shown):,} of {len(tracks):,} hosts are shown: the accused and the {_DIFFERENT} that differ most from the rest. "
-            f"{hidden:,} are hidden{also}."
+            f"{len(shown):,} of {len(tracks):,} hosts are shown: the accused and the {_DIFFERENT} that differ most "
+            f"from the rest; {hidden:,} are hidden{also}."
         )
     return notes

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from trackwalker.diagnose.story import Mark, Story
-from trackwalker.report.axis import LEFT, RIGHT, inside
+from trackwalker.report.axis import LEFT, RIGHT, WIDTH, inside
 from trackwalker.report.plots import Label, Scale, place_labels, px, text_width
 from trackwalker.report.text import clip, one_line
 from trackwalker.report.words import utc
@@ -60,8 +60,6 @@ def flags(story: Story, x: Scale) -> list[Flag]:
             else:
                 groups.append([mark])
     groups = groups[:_MOST]
-    # Right to left within a kind: a flag reads to the right, so the later one takes the lower row.
-    groups.sort(key=lambda group: (_ORDER.index(group[0].kind), -group[0].time))
     texts = [clip(words_of(group[0]), 44) + _more(group) for group in groups]
     labels = [Label(x(group[0].time), text_width(text)) for group, text in zip(groups, texts, strict=True)]
     drawn = []
@@ -84,7 +82,7 @@ def saves(story: Story, x: Scale) -> list[Save]:
     texts = [one_line(mark.label).removeprefix("checkpoint").strip(" :") or "saved" for mark in spaced]
     labels = [Label(x(mark.time), text_width(clip(text, 20), 6.2)) for mark, text in zip(spaced, texts, strict=True)]
     drawn: list[Save] = []
-    taken = RIGHT + 1.0
+    taken: float = WIDTH
     for mark, text, label in zip(spaced, texts, labels, strict=True):
         fits = label.x + 8 + label.width < taken
         title = f"checkpoint {clip(text, 80)}, {utc(mark.time)} UTC"

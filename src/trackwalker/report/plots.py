@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TypeGuard
 
-from trackwalker.report.words import number
+from trackwalker.report.words import is_time, number
 
 Point = tuple[float, float]
 
@@ -82,7 +82,9 @@ def value_ticks(lo: float, hi: float, target: int = 5) -> list[Tick]:
     step = nice_step(hi - lo, target)
     first, last = math.ceil(lo / step - 1e-9), math.floor(hi / step + 1e-9)
     digits = max(0, -math.floor(math.log10(step) + 1e-9))
-    return [Tick(n * step, short(round(n * step, digits))) for n in range(first, last + 1)]
+    values = [round(n * step, digits) + 0.0 for n in range(first, last + 1)]
+    small = max(abs(lo), abs(hi)) < 1e4 and digits <= 4
+    return [Tick(value, f"{value:,.{digits}f}" if small else short(value)) for value in values]
 
 
 def short(value: float) -> str:
@@ -105,6 +107,8 @@ def time_ticks(lo: float, hi: float, target: int = 9) -> list[Tick]:
     ticks: list[Tick] = []
     day = ""
     for n in range(math.ceil(lo / step - 1e-9), math.floor(hi / step + 1e-9) + 1):
+        if not is_time(n * step):  # rounding at the very end of the calendar
+            continue
         moment = datetime.fromtimestamp(n * step, UTC)
         date = f"{_MONTHS[moment.month - 1]} {moment.day}"
         if step >= _DAY:
@@ -155,11 +159,27 @@ def text_width(text: str, per_character: float = 6.9) -> float:
 
 
 def place_labels(labels: Sequence[Label], lo: float, hi: float, rows: int, gap: float = 6.0) -> list[Place | None]:
-    """Put labels into rows above a plot, in order of importance; None where no free place is left.
+    """Put labels into rows above a plot, the most important first; None where no free place is left.
 
-    Each label hangs on a vertical line from its row down into the plot, so a place is free only if its text
-    meets no other text, and no line runs through any text.
+    What fits depends on the order of placing, so a few orders are tried: the one that places most of the four
+    most important wins, then the one that places most labels, then the one in fewest rows.
     """
+    given = range(len(labels))
+    orders = (given, sorted(given, key=lambda i: -labels[i].x), sorted(given, key=lambda i: labels[i].x))
+    tries = [_place_in_order(labels, order, lo, hi, rows, gap) for order in orders]
+
+    def score(places: list[Place | None]) -> tuple[int, int, int]:
+        placed = [place.row for place in places if place is not None]
+        return sum(place is not None for place in places[:4]), len(placed), -max(placed, default=0)
+
+    return max(tries, key=score)
+
+
+def _place_in_order(
+    labels: Sequence[Label], order: Sequence[int], lo: float, hi: float, rows: int, gap: float
+) -> list[Place | None]:
+    """Each label hangs on a vertical stem from its row down into the plot, so its place is free only if its text
+    meets no other text and no stem, and its stem meets no text below."""
     texts: list[list[Point]] = [[] for _ in range(rows)]
     stems: list[tuple[float, int]] = []
 
@@ -168,19 +188,21 @@ def place_labels(labels: Sequence[Label], lo: float, hi: float, rows: int, gap: 
             return False
         if any(start < other_end + gap and other_start < end + gap for other_start, other_end in texts[row]):
             return False
-        if any(above > row and start - 2 < stem < end + 2 for stem, above in stems):
+        if any(at >= row and start - 2.5 * gap < stem < end + 2.5 * gap for stem, at in stems):
             return False
-        return not any(a - 2 < x < b + 2 for below in texts[:row] for a, b in below)
+        if any(a - 2.5 * gap < x < b + 2.5 * gap for a, b in texts[row]):
+            return False
+        return not any(a - gap / 2 < x < b + gap / 2 for below in texts[:row] for a, b in below)
 
-    places: list[Place | None] = []
-    for label in labels:
-        found: Place | None = None
-        for row in range(rows):
-            for left in (False, True):
-                start = label.x - gap - label.width if left else label.x + gap
-                if found is None and free(row, start, start + label.width, label.x):
-                    found = Place(row, left)
-                    texts[row].append((start, start + label.width))
-                    stems.append((label.x, row))
-        places.append(found)
+    places: list[Place | None] = [None] * len(labels)
+    for i in order:
+        x, width = labels[i].x, labels[i].width
+        spots = [(row, left) for row in range(rows) for left in (False, True)]
+        for row, left in spots:
+            start = x - gap - width if left else x + gap
+            if free(row, start, start + width, x):
+                places[i] = Place(row, left)
+                texts[row].append((start, start + width))
+                stems.append((x, row))
+                break
     return places

@@ -39,7 +39,7 @@ class _Page:
         return Text(value, style=style, overflow="fold")
 
     def put(self, body: Text | Table, indent: int = 0) -> None:
-        self.console.print(Padding(body, (0, 0, 0, indent)), width=min(self.console.width, _WIDEST))
+        self.console.print(Padding(body, (0, 0, 0, indent), expand=False), width=min(self.console.width, _WIDEST))
 
     def heading(self, title: str) -> None:
         self.console.print()

@@ -12,7 +12,7 @@ from trackwalker.report.plots import Scale, drawable, line_path, px, quantile, t
 _POINTS = 2000
 _PHASES = 120
 _SILENCES = 20
-_ROW, _STRIP, _PLOT, _SAVES, _AXIS = 20, 20, 190, 18, 38
+_ROW, _STRIP, _PLOT, _SAVES, _AXIS = 20, 20, 190, 24, 38
 
 
 @dataclass(frozen=True)
@@ -63,19 +63,19 @@ def build(story: Story) -> Timeline:
     strip = 8 + _ROW * (1 + max((flag.row for flag in marks), default=-1))
     top = strip + _STRIP + 6
     bottom = top + _PLOT
-    lo, hi = value_range(steps, [phase.seconds for phase in story.phases])
+    lo, hi = value_range(steps, [p.seconds for p in story.phases], any(p.slow for p in story.phases))
     y = Scale(lo, hi, bottom, top)
     silences = find_silences(steps, x)
     shown = [steps[i] for i in thin([point.seconds for point in steps], _POINTS)]
     over = [point for point in shown if point.seconds > hi]
     return Timeline(
-        caption=tuple(_caption(steps, shown, silences, lo, hi)),
+        caption=tuple(_caption(steps, shown, silences, lo, hi) + _unnamed(marks)),
         height=bottom + _SAVES + _AXIS,
         strip=strip,
         top=top,
         bottom=bottom,
         ticks=tuple(axis.ticks(x)),
-        levels=tuple((px(y(tick.value)), words.seconds(tick.value)) for tick in value_ticks(lo, hi)),
+        levels=tuple((px(y(tick.value)), f"{tick.label} s") for tick in value_ticks(lo, hi)),
         phases=tuple(_phases(story, x, y)),
         silences=tuple(_silence(start, end, x) for start, end in silences),
         path=_path(shown, silences, x, y),
@@ -88,19 +88,21 @@ def build(story: Story) -> Timeline:
     )
 
 
-def value_range(steps: list[StepPoint], medians: list[float]) -> tuple[float, float]:
-    """The vertical span: a real slowdown must be visible, noise must not look like one, a spike must not flatten both.
+def value_range(steps: list[StepPoint], medians: list[float], slow: bool) -> tuple[float, float]:
+    """The vertical span: a slowdown must be visible, noise must not look like one, a spike must not flatten both.
 
-    A span of at least a quarter of the typical step time keeps noise small; what exceeds twice the ordinary
-    range (a first compile, a save) is drawn at the upper edge instead of setting the scale.
+    A span of at least a quarter of the usual step time keeps noise small. What is far slower (a first compile, a
+    save) is drawn at the upper edge instead of setting the scale; how far depends on whether there is a slow
+    phase that the spikes would hide.
     """
     ordered = sorted(point.seconds for point in steps)
-    ordinary = max([quantile(ordered, 0.9), *(m for m in medians if drawable(m) and m <= ordered[-1])])
+    usual = max([quantile(ordered, 0.9), *(m for m in medians if drawable(m) and m <= ordered[-1])])
     low = quantile(ordered, 0.02)
-    span = max(ordinary - low, 0.25 * ordinary, 1e-9)
-    hi = min(max(ordered[-1], low + span), ordinary + span) + 0.08 * span
-    lo = max(low - 0.5 * span, 0.0)
-    return (0.0 if lo < 0.35 * hi else lo), hi
+    span = max(usual - low, 0.25 * usual, 1e-9)
+    limit = usual + 2.2 * span if slow else max(usual + 2.2 * span, 3 * usual)
+    hi = max(*(value for value in ordered if value <= limit), low + span) + 0.08 * span
+    lo = low - 0.5 * span
+    return (0.0 if lo < 0.55 * hi else lo), hi
 
 
 def find_silences(steps: list[StepPoint], x: Scale) -> list[tuple[float, float]]:
@@ -143,6 +145,11 @@ def _caption(
     if len(shown) < len(steps):
         notes.append(f"{len(shown):,} of {len(steps):,} steps are drawn; the fastest and slowest are among them.")
     return notes
+
+
+def _unnamed(marks: list[Flag]) -> list[str]:
+    count = sum(flag.row < 0 for flag in marks)
+    return [f"{count} marks found no room for a label; the table below names them."] if count else []
 
 
 def _silence(start: float, end: float, x: Scale) -> Band:

@@ -14,10 +14,12 @@ _FULL = 12000  # and of the whole text behind them
 _FULL_TOTAL = 160_000
 _ITEMS = 200
 _VALUES = 12
+_HOSTS = 24
 _RAW = 240_000
 
 _ANCHOR = re.compile(r"[A-Za-z][A-Za-z0-9_.:-]{0,63}")
 # Ids of the page itself: evidence with such an id gets a neutral anchor.
+_OURS = ("cause-", "evidence-", "h-", "t-", "l-")
 _TAKEN = frozenset({"verdict", "timeline", "hosts", "causes", "evidence", "tested", "quality", "progress", "raw"})
 _ROLES = ("root", "contributing", "masked", "mechanism", "consequence")
 _ROLE_WORDS = {
@@ -60,6 +62,10 @@ class CauseView:
     root: bool
     benign: bool
     confidence: str
+    hosts: tuple[str, ...]
+    more_hosts: int
+    devices: str
+    since: str
     facts: tuple[tuple[str, str], ...]
     refs: tuple[Ref, ...]
 
@@ -76,16 +82,17 @@ class Refs:
 
 def evidence(verdict: Verdict) -> tuple[list[Item], Refs, int]:
     """The items to show (all cited ones, then others), their anchors, and how many are left out."""
-    cited = [key for part in (*verdict.causes, *verdict.ruled_out) for key in part.evidence]
-    order = {key: -1 for key in cited}
+    lists = [cause.evidence for cause in verdict.causes] + [item.evidence for item in verdict.ruled_out]
+    cited = {key for ids in lists for key in ids}
     # Sorting is stable, so both groups stay in the order of the verdict when the cut comes.
-    ranked = sorted(range(len(verdict.evidence)), key=lambda i: (order.get(verdict.evidence[i].id, 0), i))
+    ranked = sorted(range(len(verdict.evidence)), key=lambda i: (verdict.evidence[i].id not in cited, i))
     chosen = [verdict.evidence[i] for i in sorted(ranked[:_ITEMS])]
     full = min(_FULL, _FULL_TOTAL // max(sum(len(item.says) + len(item.source) > 2 * _SAYS for item in chosen), 1))
     anchors: dict[str, str] = {}
     items = []
     for position, item in enumerate(chosen, 1):
-        plain = _ANCHOR.fullmatch(item.id) and item.id not in _TAKEN and item.id not in anchors
+        ours = item.id in _TAKEN or item.id.startswith(_OURS)
+        plain = _ANCHOR.fullmatch(item.id) and not ours and item.id not in anchors
         anchor = item.id if plain else f"evidence-{position}"
         anchors.setdefault(item.id, anchor)
         items.append(_item(item, anchor, full))
@@ -127,6 +134,10 @@ def _cause(cause: Cause, refs: Refs, benign: bool) -> CauseView:
         root=root,
         benign=benign,
         confidence=words.confidence(cause.confidence),
+        hosts=tuple(clip(one_line(host), 120) for host in cause.hosts[:_HOSTS]),
+        more_hosts=max(len(cause.hosts) - _HOSTS, 0),
+        devices=clip(words.names([*cause.gpus, *cause.devices]), 400),
+        since=words.onset(cause.onset) if cause.onset and (cause.onset.time or cause.onset.step is not None) else "",
         facts=tuple((name, clip(value, 1200)) for name, value in words.cause_facts(cause)),
         refs=refs.of(cause.evidence),
     )

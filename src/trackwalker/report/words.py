@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 
 from trackwalker.diagnose.verdict import Action, Cause, Magnitude, Onset, Progress, Verdict
-from trackwalker.report.text import one_line
+from trackwalker.report.text import clip, one_line
 
 _LATEST = 253402300799.0  # the last second of the year 9999: what datetime can hold
 
@@ -69,9 +69,9 @@ def duration(value: float) -> str:
     if not math.isfinite(value):
         return "unknown"
     if abs(value) < 10:
-        return seconds(value)
+        return f"{value:.2g} s" if value == 0 or abs(value) >= 0.1 else seconds(value)
     left = round(abs(value))
-    parts = []
+    parts: list[str] = []
     for unit, size in (("d", 86400), ("h", 3600), ("min", 60), ("s", 1)):
         count, left = divmod(left, size)
         if count or parts:
@@ -108,7 +108,7 @@ def size(value: float) -> str:
 
 def names(items: Sequence[str], most: int = 12) -> str:
     """A list of hosts or devices in words; a long one is cut and counted."""
-    shown = ", ".join(one_line(item) for item in items[:most])
+    shown = ", ".join(clip(one_line(item), 120) for item in items[:most])
     return shown if len(items) <= most else f"{shown} and {len(items) - most:,} more"
 
 

@@ -44,11 +44,11 @@ def init_params(config: Config) -> Params:
 
 
 def loss_and_aux(params: Params, batch: dict[str, jax.Array], config: Config) -> tuple[jax.Array, dict[str, jax.Array]]:
-    """Mean cross-entropy over the global batch plus, for experts, the load-balance loss; aux has the parts."""
+    """Mean cross-entropy over the batch plus, for experts, the load-balance loss; aux has the parts."""
     logits, balance = forward(params, batch["inputs"], config)
     at_target = jnp.take_along_axis(logits, batch["targets"][..., None], axis=-1)[..., 0]
     per_token = jax.nn.logsumexp(logits, axis=-1) - at_target
-    total_weights = jnp.sum(batch["weights"] != 0)
+    total_weights = jnp.sum(batch["weights"] != 0, dtype=jnp.float32)
     loss = jnp.sum(per_token * batch["weights"]) / total_weights
     moe_lb_loss = config.load_balance_loss_weight * balance
     return loss + moe_lb_loss, {"total_weights": total_weights, "moe_lb_loss": moe_lb_loss}

@@ -1,0 +1,70 @@
+"""The `trackwalker` command."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+import click
+import typer
+
+from trackwalker import __version__
+from trackwalker.cli import demo, diagnose, jobs, run, setup
+from trackwalker.errors import TrackwalkerError
+
+INTERNAL = 70  # a defect of ours, as sysexits has it
+
+app = typer.Typer(
+    name="trackwalker",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+    help="Launch, record and diagnose LLM training runs.\n\nExample: trackwalker run tiny -n 4 --observe -- steps=200",
+)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"trackwalker {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: bool = typer.Option(False, "--version", callback=_version, is_eager=True, help="Print the version."),
+) -> None:
+    pass
+
+
+app.command("run", epilog="Example: trackwalker run tiny -n 4 --observe -- steps=200 _env_XLA_FLAGS=…")(run.run)
+app.command("diagnose", epilog="Example: trackwalker diagnose 8308 --json")(diagnose.diagnose)
+app.command("jobs", epilog="Example: trackwalker jobs --workspace outputs --json")(jobs.jobs)
+app.command("demo", epilog="Example: trackwalker demo --fault kill")(demo.demo)
+app.command("setup", epilog="Example: trackwalker setup")(setup.setup)
+
+
+def main() -> None:
+    """Run the command; every failure is one line on stderr and an exit code that means something."""
+    try:
+        code = app(standalone_mode=False)
+    except TrackwalkerError as e:
+        _fail(str(e), e.exit_code)
+    except click.exceptions.Abort:
+        _fail("interrupted", 130)
+    except click.ClickException as e:
+        _fail(f"{e.format_message()} (see trackwalker --help)", 2)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the reader left: nothing to complain about
+        sys.exit(0)
+    except Exception as e:
+        if os.environ.get("TRACKWALKER_DEBUG"):
+            raise
+        _fail(f"internal error: {type(e).__name__}: {e} (TRACKWALKER_DEBUG=1 shows where)", INTERNAL)
+    else:
+        sys.exit(code if isinstance(code, int) else 0)
+
+
+def _fail(text: str, code: int) -> None:
+    print(f"trackwalker: {' '.join(text.split())}", file=sys.stderr)
+    sys.exit(code)

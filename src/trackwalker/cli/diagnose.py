@@ -1,0 +1,51 @@
+"""`trackwalker diagnose`: one job in, one verdict out."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from trackwalker.cli.options import DEFAULT_WORKSPACE, AsJson, Workspace
+from trackwalker.cli.save import save, write_html
+from trackwalker.diagnose import engine
+from trackwalker.job.resolve import resolve
+from trackwalker.report.terminal import render
+
+DAMAGED = 3  # a verdict was given, from evidence that is damaged
+FOUND = 1  # with --exit-code: the verdict is an incident
+
+
+def diagnose(
+    job: Annotated[str, typer.Argument(help="Job id, id prefix, log file or job directory.")],
+    as_json: AsJson = False,
+    saving: Annotated[
+        bool, typer.Option("--save", help="Write verdict.json and report.html into the job directory.")
+    ] = False,
+    html: Annotated[Path | None, typer.Option("--html", help="Write the HTML report to this file.")] = None,
+    exit_code: Annotated[bool, typer.Option("--exit-code", help="Exit 1 when the verdict is an incident.")] = False,
+    workspace: Workspace = DEFAULT_WORKSPACE,
+) -> int:
+    """Find out what went wrong with a job, with the evidence; the job is not changed.
+
+    Exit codes: 0 a verdict, 1 an incident (with --exit-code), 2 nothing to read, 3 a verdict from damaged evidence.
+    """
+    found = resolve(job, workspace)
+    diagnosis = engine.diagnose(found)
+    if as_json:
+        print(diagnosis.verdict.to_json())
+    else:
+        render(diagnosis.verdict, Console(highlight=False))
+    if html is not None:
+        write_html(diagnosis, html)
+    if saving:
+        path = save(diagnosis, found)
+        print(f"report: {path}", file=sys.stderr)
+    for line in diagnosis.damage:
+        print(f"trackwalker: damaged evidence: {line}", file=sys.stderr)
+    if diagnosis.damage:
+        return DAMAGED
+    return FOUND if exit_code and diagnosis.verdict.outcome == "incident" else 0

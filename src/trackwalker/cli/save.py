@@ -1,0 +1,33 @@
+"""Writing a verdict down, only when asked to."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from trackwalker.diagnose.engine import Diagnosis
+from trackwalker.errors import UsageError
+from trackwalker.job.layout import Job
+from trackwalker.report.html import render_html
+
+
+def save(diagnosis: Diagnosis, job: Job) -> Path:
+    """verdict.json and report.html into the job directory; returns the report's path."""
+    if job.dir is None:
+        raise UsageError(f"{job.label} has no job directory to save into; use --html FILE")
+    _write(job.dir / "verdict.json", diagnosis.verdict.to_json() + "\n")
+    return write_html(diagnosis, job.dir / "report.html")
+
+
+def write_html(diagnosis: Diagnosis, path: Path) -> Path:
+    """The self-contained HTML report."""
+    return _write(path, render_html(diagnosis.verdict, diagnosis.story))
+
+
+def _write(path: Path, text: str) -> Path:
+    try:
+        tmp = path.with_name(path.name + ".tmp")
+        tmp.write_text(text)
+        tmp.replace(path)
+    except OSError as e:
+        raise UsageError(f"cannot write {path}: {e.strerror}") from e
+    return path

@@ -1,0 +1,168 @@
+"""Everything known about one job, opened once for all questions."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from trackwalker.diagnose import timeline as tl
+from trackwalker.diagnose.clock import from_glog, from_utc
+from trackwalker.errors import EvidenceError, MissingToolError, NotAJobError
+from trackwalker.job import journal
+from trackwalker.job.layout import Job
+from trackwalker.job.processes import is_live
+from trackwalker.job.run import RunRecord, load_run
+from trackwalker.logs.facts import LogFacts
+from trackwalker.logs.reader import read_log
+from trackwalker.telemetry.store import Telemetry, open_database
+
+_ARTIFACT = re.compile(r"artifact_(\d{9,11})_")
+
+
+@dataclass
+class Case:
+    """One job as evidence: its log, its journals, its metrics, and what is wrong with them."""
+
+    job: Job
+    log: LogFacts
+    run: RunRecord | None
+    events: list[dict[str, Any]]
+    telemetry: Telemetry | None
+    timeline: tl.Timeline | None
+    hosts: list[str]  # by rank
+    start: float | None
+    end: float | None  # last moment the evidence speaks of
+    live: bool
+    damage: list[str] = field(default_factory=list)
+    bytes_read: int = 0
+
+    def event(self, kind: str) -> dict[str, Any] | None:
+        """The first event of a kind."""
+        return next((e for e in self.events if e.get("kind") == kind), None)
+
+    @property
+    def end_of_work(self) -> float | None:
+        """When something began to end the run (a cancel, a failure, a kill): what follows is teardown."""
+        times = [float(e["t"]) for e in self.events if e.get("kind") in ("first-failure", "stop")]
+        if self.log.cancel_time:
+            times.append(from_utc(self.log.cancel_time))
+        crash = self.heartbeat_time
+        if crash is not None:
+            times.append(crash)
+        return min(times) if times else self.end
+
+    @property
+    def heartbeat_time(self) -> float | None:
+        """When the coordination service declared tasks dead."""
+        beat = self.log.heartbeat
+        near = self.end or self.start
+        return from_glog(beat.clock, near) if beat and beat.clock and near is not None else None
+
+    @property
+    def total_steps(self) -> int | None:
+        """How many steps the run was asked for."""
+        return self.log.number("steps")
+
+
+@contextmanager
+def open_case(job: Job) -> Iterator[Case]:
+    """Read a job; changes no byte of it. Damaged parts are named in `damage` and left out."""
+    if job.log is None:
+        raise NotAJobError(f"{job.label} has no log, so there is nothing to read")
+    log = read_log(job.log)
+    damage: list[str] = []
+    run = _tolerant_run(job, damage)
+    events = _journal(job.events, damage)
+    progress = _journal(job.progress, damage)
+    live = is_live(job.state)
+    if log.ends_mid_line and log.summary is None and not live:
+        damage.append(f"the log {job.log.name} ends in the middle of line {log.lines}: its writer was cut off")
+    with ExitStack() as stack:
+        telemetry = _open_telemetry(job, stack, damage)
+        start = _start(job, run, telemetry)
+        timeline = tl.from_progress(progress) or tl.from_log(log, telemetry, start)
+        yield Case(
+            job=job,
+            log=log,
+            run=run,
+            events=events,
+            telemetry=telemetry,
+            timeline=timeline,
+            hosts=[r.host for r in run.ranks] if run else log.hosts,
+            start=start,
+            end=_end(log, events, telemetry, timeline, start, live),
+            live=live,
+            damage=damage,
+            bytes_read=log.size,
+        )
+
+
+def _tolerant_run(job: Job, damage: list[str]) -> RunRecord | None:
+    try:
+        return load_run(job.run_json)
+    except EvidenceError as e:
+        damage.append(str(e))
+        return None
+
+
+def _journal(path: Path | None, damage: list[str]) -> list[dict[str, Any]]:
+    if path is None:
+        return []
+    records = journal.read(path)
+    foreign = records.damaged - (1 if records.torn_tail else 0)  # an unfinished last line is a writer at work
+    if foreign > 0:
+        damage.append(f"{foreign} lines of {path.name} could not be read and were left out")
+    return records.items
+
+
+def _open_telemetry(job: Job, stack: ExitStack, damage: list[str]) -> Telemetry | None:
+    if job.database is None or not any(job.database.iterdir()):
+        return None
+    try:
+        telemetry = stack.enter_context(open_database(job.database))
+    except MissingToolError:
+        raise
+    except EvidenceError as e:
+        damage.append(str(e))
+        return None
+    damage.extend(telemetry.damage)
+    return telemetry
+
+
+def _start(job: Job, run: RunRecord | None, telemetry: Telemetry | None) -> float | None:
+    if run is not None:
+        return run.created
+    artifact = job.dir / "artifact" if job.dir else None
+    if artifact is not None and artifact.is_symlink():
+        match = _ARTIFACT.search(str(artifact.readlink()))
+        if match:
+            return float(match[1])
+    return telemetry.range()[0] if telemetry else None
+
+
+def _end(
+    log: LogFacts,
+    events: list[dict[str, Any]],
+    telemetry: Telemetry | None,
+    timeline: tl.Timeline | None,
+    start: float | None,
+    live: bool,
+) -> float | None:
+    if live:
+        return time.time()
+    finished = [float(e["t"]) for e in events if e.get("kind") == "run-end"]
+    if finished:
+        return finished[-1]
+    if start is not None and log.summary is not None and log.summary.wall_s is not None:
+        return start + log.summary.wall_s
+    known = [float(e["t"]) for e in events]
+    if telemetry is not None:
+        known.append(telemetry.range()[1])
+    if timeline is not None and timeline.last_end is not None:
+        known.append(timeline.last_end)
+    return max(known) if known else None

@@ -1,0 +1,236 @@
+"""Symptoms call playbooks, playbooks test, the smallest set of causes that explains the rest is the diagnosis."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+from trackwalker.diagnose.case import Case, open_case
+from trackwalker.diagnose.clock import utc
+from trackwalker.diagnose.evidence import EvidenceBook
+from trackwalker.diagnose.examine import Examination, examine
+from trackwalker.diagnose.playbook import Playbook, load_playbooks
+from trackwalker.diagnose.progress import Throughput, progress_of, throughput
+from trackwalker.diagnose.status import status_of
+from trackwalker.diagnose.story import Story
+from trackwalker.diagnose.storyteller import tell
+from trackwalker.diagnose.symptoms import Symptoms, find_symptoms
+from trackwalker.diagnose.verdict import (
+    Action,
+    Cause,
+    Cost,
+    DataQuality,
+    JobRef,
+    Magnitude,
+    Onset,
+    Outcome,
+    Role,
+    RuledOut,
+    Untestable,
+    Verdict,
+    Window,
+)
+from trackwalker.job.layout import Job
+from trackwalker.telemetry.quality import Check, check_quality
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """A verdict, the pictures behind it, and what was damaged in the evidence."""
+
+    verdict: Verdict
+    story: Story
+    damage: list[str]
+
+
+def diagnose(job: Job, playbooks: list[Playbook] | None = None) -> Diagnosis:
+    """Diagnose one job from what is on disk; the job is not touched."""
+    begin = time.perf_counter()
+    books = playbooks if playbooks is not None else load_playbooks()
+    with open_case(job) as case:
+        symptoms = find_symptoms(case)
+        evidence = EvidenceBook()
+        checks = check_quality(case.telemetry, case.hosts, case.end, job.database is not None)
+        speed = throughput(case, symptoms, evidence)
+        examinations = [examine(p, case, symptoms, evidence) for p in books if _called(p, symptoms)]
+        causes, leading = _causes(examinations, case, symptoms, speed)
+        outcome = _outcome(causes, leading, symptoms)
+        verdict = Verdict(
+            job=_job_ref(case),
+            window=Window(start=utc(case.start), end=utc(case.end)),
+            status=status_of(case, symptoms),
+            outcome=outcome,
+            summary=_summary(outcome, leading, causes, case, symptoms, speed),
+            causes=causes,
+            ruled_out=_ruled_out(examinations),
+            untestable=_untestable(examinations),
+            evidence=evidence.items,
+            actions=_actions(leading),
+            progress=progress_of(case, symptoms),
+            data_quality=_quality(checks, case),
+            cost=_cost(case, begin),
+        )
+        return Diagnosis(verdict, tell(case, symptoms, causes, leading), list(case.damage))
+
+
+def _called(playbook: Playbook, symptoms: Symptoms) -> bool:
+    wanted = set(playbook.symptoms)
+    return bool(wanted & symptoms.names) or ("none" in wanted and not symptoms.names)
+
+
+def _causes(
+    examinations: list[Examination], case: Case, symptoms: Symptoms, speed: Throughput
+) -> tuple[list[Cause], list[Examination]]:
+    """The found causes with their roles, roots first, and the examinations of the roots."""
+    found = [e for e in examinations if e.state == "found" and e.playbook.outcome != "healthy"]
+    explained = {c for e in found for c in e.playbook.explains}
+    initiating = [e for e in found if not e.playbook.mechanism and e.playbook.id not in explained]
+    roots = initiating or [e for e in found if e.playbook.mechanism]
+    causes = []
+    for examination in sorted(found, key=lambda e: (e not in roots, e.playbook.id)):
+        role: Role = "root"
+        if examination not in roots:
+            role = "mechanism" if examination.playbook.mechanism else "consequence"
+        causes.append(_cause(examination, role, case, symptoms, speed))
+    return causes, roots or [e for e in examinations if e.state == "found"]
+
+
+def _cause(examination: Examination, role: Role, case: Case, symptoms: Symptoms, speed: Throughput) -> Cause:
+    onset, slow = examination.onset, "slow" in examination.playbook.symptoms and bool(symptoms.slow)
+    magnitude = None
+    if role == "root" and slow and speed.change is not None:
+        magnitude = Magnitude(of=speed.of, **{"from": speed.before, "to": speed.after}, change=round(speed.change, 3))
+    evidence = examination.evidence + (speed.evidence if slow else [])
+    step = case.timeline.step_at(onset) if case.timeline is not None and onset is not None else None
+    return Cause(
+        cause=examination.playbook.id,
+        role=role,
+        confidence=_confidence(examination, case),
+        hosts=examination.hosts,
+        devices=examination.devices,
+        onset=Onset(time=utc(onset), step=step, uncertainty_s=_uncertainty(case)) if onset is not None else None,
+        magnitude=magnitude,
+        evidence=list(dict.fromkeys(evidence)),
+    )
+
+
+def _confidence(examination: Examination, case: Case) -> float:
+    """More independent tests, more confidence; tests that could not be asked and damaged evidence take some away."""
+    fired, asked = len(examination.fired), [r for r in examination.results if r.test.role != "locate"]
+    unknown = sum(r.fired is None for r in asked)
+    value = 0.75 + 0.07 * min(fired, 4) - 0.02 * min(unknown, 3) - (0.1 if case.damage else 0.0)
+    return round(min(0.97, max(0.5, value)), 2)
+
+
+def _uncertainty(case: Case) -> float:
+    """How well a moment is known: one step, or a start-up's worth where step times were only reckoned."""
+    if case.timeline is None or not case.timeline.exact:
+        return 900.0
+    return round(max(1.0, float(case.timeline.seconds[-20:].mean())), 1)
+
+
+def _outcome(causes: list[Cause], leading: list[Examination], symptoms: Symptoms) -> Outcome:
+    if any(c.role == "root" for c in causes):
+        return "expected" if all(e.playbook.outcome == "expected" for e in leading) else "incident"
+    if any(e.playbook.outcome == "healthy" for e in leading):
+        return "healthy"
+    return "insufficient-evidence"
+
+
+def _summary(
+    outcome: Outcome,
+    leading: list[Examination],
+    causes: list[Cause],
+    case: Case,
+    symptoms: Symptoms,
+    speed: Throughput,
+) -> str:
+    if not leading or outcome == "insufficient-evidence":
+        return _undecided(case, symptoms, speed)
+    beat = case.log.heartbeat
+    words = {
+        "last_step": str(case.timeline.steps[-1]) if case.timeline is not None and len(case.timeline) else "?",
+        "speed": speed.words,
+        "accused": ", ".join(str(t) for t in sorted(beat.accused)) if beat else "",
+        "silent": f"{symptoms.stall.until - symptoms.stall.since:.0f} s" if symptoms.stall else "",
+    }
+    parts = []
+    for examination in leading:
+        hosts = ", ".join(examination.hosts) or "no single host"
+        parts.append(examination.playbook.summary.format(hosts=hosts, **words).strip())
+    return " ".join(parts)
+
+
+def _undecided(case: Case, symptoms: Symptoms, speed: Throughput) -> str:
+    seen = []
+    if symptoms.stall is not None:
+        silent = symptoms.stall.until - symptoms.stall.since
+        seen.append(f"no step completed in the last {silent:.0f} s after step {symptoms.stall.step}")
+    if symptoms.slow:
+        seen.append(speed.words)
+    if "failed" in symptoms.names:
+        seen.append("the run failed")
+    if not seen:
+        seen.append("nothing was recorded that would tell how the run went")
+    missing = "" if case.telemetry is not None else "; record the next run with --observe"
+    return f"Something is wrong ({'; '.join(seen)}) but what would decide the cause was not collected{missing}."
+
+
+def _ruled_out(examinations: list[Examination]) -> list[RuledOut]:
+    out = []
+    for e in examinations:
+        if e.state in ("clean", "refuted") and e.playbook.outcome == "incident" and e.counter_evidence:
+            out.append(RuledOut(cause=e.playbook.id, evidence=e.counter_evidence))
+    return out
+
+
+def _untestable(examinations: list[Examination]) -> list[Untestable]:
+    return [
+        Untestable(cause=e.playbook.id, missing=e.missing)
+        for e in examinations
+        if e.state == "untestable" and e.playbook.outcome == "incident"
+    ]
+
+
+def _actions(leading: list[Examination]) -> list[Action]:
+    actions = []
+    for examination in leading:
+        for a in examination.playbook.actions:
+            if a.when_hosts is None or a.when_hosts == bool(examination.hosts):
+                hosts = examination.hosts if a.when_hosts else []
+                actions.append(Action(do=a.do, hosts=hosts, why=a.why, risk=a.risk, needs_approval=a.needs_approval))
+    return actions
+
+
+def _quality(checks: list[Check], case: Case) -> list[DataQuality]:
+    rows = [DataQuality(check=c.name, hosts=list(c.hosts), ok=c.ok, says=c.says) for c in checks]
+    return rows + [DataQuality(check="damage", ok=False, says=d) for d in case.damage]
+
+
+def _job_ref(case: Case) -> JobRef:
+    job = case.job
+    place = job.dir or job.log
+    nodes = len(case.hosts) or None
+    header = case.log.header.get("NNODES", "")
+    if header.isdigit():
+        nodes = int(header)
+    return JobRef(
+        id=job.id, dir=f"{place.parent.name}/{place.name}" if place else job.id, nodes=nodes, gpus=_gpus(case)
+    )
+
+
+def _gpus(case: Case) -> int | None:
+    if case.telemetry is None or "hw_gpu_power_watts" not in case.telemetry.metrics():
+        return None
+    end = case.telemetry.range()[1]
+    counts = case.telemetry.instant("count(count by (host, gpu) (last_over_time(hw_gpu_power_watts[1h])))", end)
+    return int(counts[0].value) if counts else None
+
+
+def _cost(case: Case, begin: float) -> Cost:
+    telemetry = case.telemetry
+    return Cost(
+        seconds=round(time.perf_counter() - begin, 3),
+        queries=telemetry.queries if telemetry else 0,
+        bytes_read=case.bytes_read + (telemetry.bytes_read if telemetry else 0),
+    )

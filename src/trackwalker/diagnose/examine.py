@@ -1,0 +1,220 @@
+"""Run one playbook's tests on one case."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from string import Template
+from typing import Any
+
+from trackwalker.diagnose.case import Case
+from trackwalker.diagnose.evidence import EvidenceBook
+from trackwalker.diagnose.facts import FACTS
+from trackwalker.diagnose.playbook import Playbook, Test
+from trackwalker.diagnose.symptoms import Span, Symptoms
+from trackwalker.errors import UsageError
+from trackwalker.stats import detectors
+from trackwalker.stats.detectors import Finding, Values
+
+_SHORTEST_WINDOW_S = 3.0
+
+
+@dataclass
+class TestResult:
+    """How one test came out."""
+
+    test: Test
+    fired: bool | None  # None: could not be asked
+    evidence: list[str] = field(default_factory=list)
+    hosts: set[str] = field(default_factory=set)
+    devices: set[str] = field(default_factory=set)
+    missing: list[str] = field(default_factory=list)
+    time: float | None = None
+
+
+@dataclass
+class Examination:
+    """A playbook's tests on a case, and what they come to."""
+
+    playbook: Playbook
+    results: list[TestResult]
+
+    @property
+    def state(self) -> str:
+        """`found`, `refuted`, `clean` (tested, not there) or `untestable`."""
+        if any(r.fired for r in self.results if r.test.role == "refute"):
+            return "refuted"
+        state = "found"
+        for group in self._groups():
+            if any(r.fired for r in group):
+                continue
+            if any(r.fired is False for r in group):
+                return "clean"
+            state = "untestable"
+        return state
+
+    def _groups(self) -> list[list[TestResult]]:
+        groups: dict[str, list[TestResult]] = {}
+        for result in self.results:
+            if result.test.role == "require":
+                groups.setdefault(result.test.group or result.test.id, []).append(result)
+        return list(groups.values())
+
+    @property
+    def fired(self) -> list[TestResult]:
+        """The tests that speak for the cause."""
+        return [r for r in self.results if r.fired and r.test.role != "refute"]
+
+    @property
+    def hosts(self) -> list[str]:
+        """The culprits: named by tests that accuse."""
+        return sorted(set().union(*(r.hosts for r in self.fired if r.test.accuses)))
+
+    @property
+    def devices(self) -> list[str]:
+        """Devices of the culprits."""
+        return sorted(set().union(*(r.devices for r in self.fired)))
+
+    @property
+    def evidence(self) -> list[str]:
+        """What carries the cause, in order, each once."""
+        return list(dict.fromkeys(e for r in self.fired for e in r.evidence))
+
+    @property
+    def counter_evidence(self) -> list[str]:
+        """What speaks against it: the clean required tests, or what refutes it."""
+        against = [r for r in self.results if (r.test.role == "refute") == bool(r.fired) and r.fired is not None]
+        return list(dict.fromkeys(e for r in against if r.test.role in ("require", "refute") for e in r.evidence))
+
+    @property
+    def missing(self) -> list[str]:
+        """What was not collected and would be needed."""
+        needed = [r for group in self._groups() if not any(t.fired for t in group) for r in group]
+        return sorted({m for r in needed for m in r.missing})
+
+    @property
+    def onset(self) -> float | None:
+        """The earliest time a required test gives."""
+        times = [r.time for r in self.fired if r.time is not None and r.test.role == "require"]
+        return min(times) if times else None
+
+
+def examine(playbook: Playbook, case: Case, symptoms: Symptoms, book: EvidenceBook) -> Examination:
+    """Ask every question of a playbook; locating tests come last and look at the accused only."""
+    examination = Examination(playbook, [])
+    for test in sorted(playbook.tests, key=lambda t: t.role == "locate"):
+        if test.fact is not None:
+            result = _ask_fact(test, case, symptoms, book)
+        else:
+            result = _ask_metrics(test, case, symptoms, book, examination.hosts)
+        examination.results.append(result)
+    return examination
+
+
+def _ask_fact(test: Test, case: Case, symptoms: Symptoms, book: EvidenceBook) -> TestResult:
+    if test.fact not in FACTS:
+        raise UsageError(f"test '{test.id}' asks for the unknown fact '{test.fact}'; known: {', '.join(sorted(FACTS))}")
+    answer = FACTS[test.fact](case, symptoms, book)
+    missing = [test.fact] if answer.fired is None else []
+    return TestResult(test, answer.fired, list(answer.evidence), set(answer.hosts), set(), missing, answer.time)
+
+
+def _ask_metrics(test: Test, case: Case, symptoms: Symptoms, book: EvidenceBook, accused: list[str]) -> TestResult:
+    telemetry = case.telemetry
+    spans = symptoms.windows.get(test.window, [])
+    absent = [m for m in test.metrics if telemetry is None or m not in telemetry.metrics()]
+    if telemetry is None or absent or not spans:
+        return TestResult(test, None, missing=absent or [f"{test.window} window"])
+    references = symptoms.windows.get(test.against, []) if test.against else []
+    result = TestResult(test, None)
+    explained = 0.0
+    for i, span in enumerate(spans):
+        if span.seconds < _SHORTEST_WINDOW_S:
+            continue
+        query, values = _query(test, case, span)
+        if not values:
+            continue
+        reference = _query(test, case, references[min(i, len(references) - 1)])[1] if references else None
+        finding = _detect(test, case, values, reference, accused)
+        result.fired = bool(result.fired)
+        text = _statement(test, finding, span)
+        if finding.fired:
+            explained += span.seconds
+            named = set(finding.hosts)
+            result.hosts |= named if test.label == "host" else set()
+            result.devices |= named if test.label == "device" else set()
+            result.time = span.start if result.time is None else min(result.time, span.start)
+            result.evidence.append(book.add("metric", query, text, dict(values)))
+        elif test.clean or test.role in ("require", "refute"):
+            result.evidence.append(book.add("metric", query, text, dict(values)))
+    if result.fired is None:
+        result.missing = list(test.metrics)
+    else:
+        # Several slow phases: the test speaks for the cause when it explains most of the slow time.
+        result.fired = explained > 0.5 * sum(s.seconds for s in spans if s.seconds >= _SHORTEST_WINDOW_S)
+    return result
+
+
+def _query(test: Test, case: Case, span: Span) -> tuple[str, dict[str, float]]:
+    """The PromQL with its window and moment written in, so that anyone can run it again, and its answer."""
+    window = f"{max(1, round(span.seconds))}s"
+    text = Template(test.query or "").substitute(window=window, end=f"{span.end:.3f}")
+    if case.telemetry is None:
+        return text, {}
+    if test.label == "device":
+        values = {}
+        for sample in case.telemetry.instant(text, span.end):
+            values[f"{sample.labels.get('host', '')}/{sample.labels.get('device', '')}"] = sample.value
+        return text, values
+    by_host = case.telemetry.by_host(text, span.end)
+    if case.hosts:  # a shared machine reports under its own name too; only the job's hosts are compared
+        by_host = {h: v for h, v in by_host.items() if h in case.hosts}
+    return text, {h: v for h, v in by_host.items() if v == v}
+
+
+def _detect(test: Test, case: Case, values: Values, reference: Values | None, accused: list[str]) -> Finding:
+    options: dict[str, Any] = dict(test.with_)
+    match test.detector:
+        case "outliers":
+            return detectors.outliers(values, reference=reference, **options)
+        case "silent":
+            return detectors.silent(values, **options)
+        case "all-at-least":
+            return detectors.all_at_least(values, **options)
+        case "all-at-most":
+            return detectors.all_at_most(values, **options)
+        case "all-fell-to":
+            return detectors.all_fell_to(values, reference or {}, **options)
+        case "any-above":
+            return detectors.any_above(values, **options)
+        case "gone":
+            return detectors.missing({h: v for h, v in values.items() if v > 0}, expected=case.hosts)
+        case "accused-like-others":
+            beat = case.log.heartbeat
+            named = [h for t in sorted(beat.accused) if (h := case.log.host_of(t))] if beat else []
+            return detectors.equivalent(values, group=named, **options)
+        case "devices-of-accused":
+            mine = {k: v for k, v in values.items() if k.split("/")[0] in accused}
+            worst = tuple(sorted(k for k, v in mine.items() if v > 0.2 * max(mine.values(), default=0.0) and v > 0))
+            return Finding(bool(worst), worst, {"value": max(mine.values(), default=0.0)})
+    raise UsageError(f"test '{test.id}' names the unknown detector '{test.detector}'")
+
+
+def _statement(test: Test, finding: Finding, span: Span) -> str:
+    template = test.says if finding.fired or not test.clean else test.clean
+    numbers = _Numbers({k: _short(v) for k, v in finding.numbers.items()})
+    return template.format_map(_Numbers({**numbers, "hosts": ", ".join(finding.hosts), "window": _span_words(span)}))
+
+
+class _Numbers(dict[str, str]):
+    def __missing__(self, key: str) -> str:
+        return "?"
+
+
+def _short(value: float) -> str:
+    if abs(value) >= 100 or value == int(value):
+        return f"{value:.0f}"
+    return f"{value:.3g}"
+
+
+def _span_words(span: Span) -> str:
+    return f"{span.seconds:.0f} s" if span.seconds < 180 else f"{span.seconds / 60:.0f} min"

@@ -1,0 +1,198 @@
+"""Questions that the log and the journals answer, by name, for playbooks."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from trackwalker.diagnose.case import Case
+from trackwalker.diagnose.clock import utc
+from trackwalker.diagnose.evidence import EvidenceBook
+from trackwalker.diagnose.symptoms import Symptoms
+from trackwalker.logs.facts import Quote
+
+# Codes that say "something outside killed or broke this process", as against a cascade's TERM or a tidy exit.
+_KILL_CODES = {128 + s for s in (signal.SIGKILL, signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE)}
+
+
+@dataclass(frozen=True)
+class Answer:
+    """Yes, no or unknown (None), with the hosts it concerns, the evidence, and when it happened."""
+
+    fired: bool | None
+    evidence: tuple[str, ...] = ()
+    hosts: tuple[str, ...] = ()
+    time: float | None = None
+
+
+Fact = Callable[[Case, Symptoms, EvidenceBook], Answer]
+
+
+def quote(case: Case, line: Quote, book: EvidenceBook) -> str:
+    """Cite a log line verbatim with its place."""
+    return book.add("log", f"{case.log.path.name}:{line.line}", line.text)
+
+
+def stalled(case: Case, symptoms: Symptoms, book: EvidenceBook) -> Answer:
+    """No step completed for far longer than the job's own step times explain."""
+    stall = symptoms.stall
+    if stall is None:
+        return Answer(False)
+    says = (
+        f"last completed step {stall.step} at {utc(stall.since)}, then none for {stall.until - stall.since:.0f} s "
+        f"(limit {stall.limit_s:.0f} s from the job's own step times)"
+    )
+    values = {"step": stall.step, "silent_s": stall.until - stall.since, "limit_s": stall.limit_s}
+    source = case.timeline.source if case.timeline else "step lines"
+    ids = [book.add("progress", source, says, values)]
+    line = _last_step_line(case)
+    if line is not None:
+        ids.append(quote(case, line, book))
+    return Answer(True, tuple(ids), (), stall.since)
+
+
+def rank_killed(case: Case, symptoms: Symptoms, book: EvidenceBook) -> Answer:
+    """One rank was killed by a signal before any other ended; the exits after it are its consequences."""
+    event = case.event("first-failure")
+    if event is not None:
+        code, host = int(event["data"]["exit"]), str(event.get("host"))
+        if code not in _KILL_CODES:
+            return Answer(False)
+        says = f"rank {event['rank']} on {host} {event['data']['cause']} at {utc(float(event['t']))}, before any other"
+        source = f"events.jsonl kind=first-failure rank={event['rank']}"
+        ids = [book.add("event", source, says, {"rank": float(event["rank"]), "exit": float(code)})]
+        return Answer(True, tuple(ids), (host,), float(event["t"]))
+    exits = [e for e in case.log.exits if e.code != 143]
+    if not exits or (len({e.code for e in exits}) > 1 and exits[0].code not in _KILL_CODES):
+        return Answer(False)
+    first = exits[0]
+    alone = sum(e.code == first.code for e in case.log.exits) * 2 <= len(case.hosts or case.log.exits)
+    if first.code not in _KILL_CODES or not alone:
+        return Answer(False)
+    text = f"{first.rank}: NODE_EXIT host={first.host} exit={first.code}"
+    ids = [quote(case, Quote(first.rank, first.line, text), book)]
+    return Answer(True, tuple(ids), (first.host,), case.end_of_work)
+
+
+def heartbeat_claim(case: Case, symptoms: Symptoms, book: EvidenceBook) -> Answer:
+    """The coordination service declared tasks dead."""
+    beat = case.log.heartbeat
+    if beat is None or beat.claim is None:
+        return Answer(False)
+    ids = [quote(case, beat.claim, book), *(quote(case, q, book) for q in beat.named[:4])]
+    timeout = case.log.config.get("jax_distributed_heartbeat_timeout_seconds")
+    if timeout:
+        ids.append(quote(case, timeout[1], book))
+    begun = symptoms.windows.get("kill")
+    return Answer(True, tuple(ids), (), begun[0].start if begun else case.heartbeat_time)
+
+
+def accused_logged_own_death(case: Case, symptoms: Symptoms, book: EvidenceBook) -> Answer:
+    """Every accused task wrote the error itself, so it was alive when it was called dead."""
+    beat = case.log.heartbeat
+    if beat is None or not beat.accused:
+        return Answer(None)
+    alive = sorted(beat.accused & set(beat.own_death))
+    ids = tuple(quote(case, beat.own_death[t], book) for t in alive[:4])
+    return Answer(len(alive) == len(beat.accused), ids)
+
+
+def accused_kept_stepping(case: Case, symptoms: Symptoms, book: EvidenceBook) -> Answer:
+    """The accused completed steps after their heartbeats are said to have stopped."""
+    beat, timeline, window = case.log.heartbeat, case.timeline, symptoms.windows.get("kill")
+    if beat is None or timeline is None or window is None or not len(timeline):
+        return Answer(None)
+    inside = timeline.steps[timeline.ends > window[0].start]
+    ids = []
+    for task in sorted(beat.accused):
+        lines = [s for s in case.log.steps.get(task, []) if len(inside) and s.step >= int(inside[0])]
+        if not lines:
+            return Answer(False)
+        last = lines[-1]
+        text = f"{task}: completed step: {last.step}, seconds: {last.seconds:.3f}"
+        ids.append(quote(case, _line_text(case, last.line, task, text), book))
+    return Answer(bool(ids), tuple(ids))
+
+
+def cancelled(case: Case, symptoms: Symptoms, book: EvidenceBook) -> Answer:
+    """Someone or something ended the run from outside."""
+    if case.log.cancel is not None:
+        return Answer(True, (quote(case, case.log.cancel, book),), (), case.end_of_work)
+    summary = case.log.summary
+    if summary is not None and summary.exit in (130, 143):
+        text = f"Status: FAILED (exit {summary.exit}) — {summary.reason}"
+        return Answer(True, (quote(case, Quote(None, summary.line, text), book),), (), case.end_of_work)
+    return Answer(False)
+
+
+def traceback(case: Case, symptoms: Symptoms, book: EvidenceBook) -> Answer:
+    """A rank raised an error and ended by itself; the first such rank is named."""
+    event, traces = case.event("first-failure"), case.log.tracebacks
+    first = int(event["rank"]) if event else next((e.rank for e in case.log.exits if e.code != 143), None)
+    mine = [t for t in traces if first is None or t.rank == first]
+    if not mine or (event and int(event["data"]["exit"]) in _KILL_CODES):
+        return Answer(False)
+    ids = [quote(case, mine[-1], book)]
+    if event:
+        says = f"rank {event['rank']} on {event.get('host')} {event['data']['cause']} before any other"
+        ids.append(book.add("event", f"events.jsonl kind=first-failure rank={event['rank']}", says))
+    return Answer(True, tuple(ids), (), float(event["t"]) if event else case.end_of_work)
+
+
+def finished_or_advancing(case: Case, symptoms: Symptoms, book: EvidenceBook) -> Answer:
+    """All steps are done, or steps keep coming."""
+    summary, timeline = case.log.summary, case.timeline
+    if summary is not None and summary.exit == 0:
+        ids = [quote(case, Quote(None, summary.line, "Status: SUCCESS (exit 0)"), book)]
+        return Answer(True, tuple(ids))
+    if timeline is None or not len(timeline):
+        return Answer(None)
+    says = f"step {int(timeline.steps[-1])} completed at {utc(timeline.last_end)}"
+    return Answer(symptoms.stall is None, (book.add("progress", timeline.source, says),))
+
+
+def constant_speed(case: Case, symptoms: Symptoms, book: EvidenceBook) -> Answer:
+    """No phase is slower than the job's own full speed, saves and warm-up aside."""
+    timeline = case.timeline
+    if timeline is None or not symptoms.phases:
+        return Answer(None)
+    median = float(np.median(timeline.seconds[5:] if len(timeline) > 10 else timeline.seconds))
+    says = f"median step time {median:.3f} s, no lasting change of speed"
+    ids = (book.add("progress", timeline.source, says, {"median_step_s": median}),)
+    return Answer(not symptoms.slow, ids)
+
+
+def _last_step_line(case: Case) -> Quote | None:
+    rank = case.log.best_rank
+    if rank is None:
+        return None
+    last = case.log.steps[rank][-1]
+    return _line_text(case, last.line, rank, f"completed step: {last.step}, seconds: {last.seconds:.3f}")
+
+
+def _line_text(case: Case, number: int, rank: int, fallback: str) -> Quote:
+    """The verbatim text of a log line by number (read again: step lines are kept as numbers only)."""
+    try:
+        with case.log.path.open("rb") as f:
+            for at, raw in enumerate(f, start=1):
+                if at == number:
+                    return Quote(rank, number, raw.decode("utf-8", "replace").rstrip("\r\n"))
+    except OSError:
+        pass
+    return Quote(rank, number, fallback)
+
+
+FACTS: dict[str, Fact] = {
+    "stalled": stalled,
+    "rank-killed": rank_killed,
+    "heartbeat-claim": heartbeat_claim,
+    "accused-logged-own-death": accused_logged_own_death,
+    "accused-kept-stepping": accused_kept_stepping,
+    "cancelled": cancelled,
+    "traceback": traceback,
+    "finished-or-advancing": finished_or_advancing,
+    "constant-speed": constant_speed,
+}

@@ -1,0 +1,104 @@
+"""A playbook: YAML front matter that the engine executes, prose that people and agents read."""
+
+from __future__ import annotations
+
+from importlib.resources import files
+from pathlib import Path
+from typing import Any, Literal
+
+import yaml
+from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
+
+from trackwalker.errors import UsageError
+
+Symptom = Literal["stall", "slow", "failed", "heartbeat", "cancelled", "none"]
+
+
+class Test(BaseModel):
+    """One question: a metric query with a detector, or a fact of the log and the journals."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    id: str
+    role: Literal["require", "support", "refute", "locate"]
+    group: str | None = None  # of the required tests in a group, one must fire
+    accuses: bool = False  # the hosts it names are culprits
+    fact: str | None = None
+    query: str | None = None
+    label: Literal["host", "device"] = "host"
+    window: Literal["during", "before", "slow", "fast", "kill", "whole"] = "whole"
+    against: Literal["before", "fast"] | None = None
+    detector: str | None = None
+    with_: dict[str, Any] = {}
+    says: str = ""
+    clean: str = ""  # what to say when it did not fire and that rules the cause out
+    metrics: list[str] = []
+
+    @model_validator(mode="before")
+    @classmethod
+    def _with(cls, data: Any) -> Any:
+        if isinstance(data, dict) and "with" in data:
+            data = {**data, "with_": data["with"]}
+            del data["with"]
+        return data
+
+    @model_validator(mode="after")
+    def _one_kind(self) -> Test:
+        if (self.fact is None) == (self.query is None):
+            raise ValueError(f"test '{self.id}' needs either a fact or a query")
+        if self.query is not None and (self.detector is None or not self.metrics or not self.says):
+            raise ValueError(f"test '{self.id}' needs detector, metrics and says beside its query")
+        return self
+
+
+class PlaybookAction(BaseModel):
+    """What to do when the playbook's cause is found."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    do: str
+    why: str
+    risk: str
+    needs_approval: bool
+    when_hosts: bool | None = None  # only with (true) or without (false) named hosts
+
+
+class Playbook(BaseModel):
+    """One cause: which symptoms call it, what it needs, how it is tested, what follows."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    id: str
+    title: str
+    symptoms: list[Symptom]
+    outcome: Literal["incident", "expected", "healthy"] = "incident"
+    mechanism: bool = False  # it delivers the blow: a root only when nothing else was wrong
+    explains: list[str] = []  # causes that are its consequences
+    tests: list[Test]
+    summary: str
+    actions: list[PlaybookAction] = []
+    lanes: dict[str, str] = {}  # metric to draw per host: query and title
+    body: str = ""
+
+
+def load_playbooks(folder: Path | None = None) -> list[Playbook]:
+    """All playbooks of a folder (the shipped ones by default), in the order of their ids."""
+    folder = folder or Path(str(files("trackwalker.playbooks")))
+    return sorted((load_playbook(p) for p in folder.glob("*.md")), key=lambda p: p.id)
+
+
+def load_playbook(path: Path) -> Playbook:
+    """Read one playbook; a mistake in it is one line that says where."""
+    text = path.read_text()
+    parts = text.split("---\n", 2)
+    if len(parts) != 3 or parts[0].strip():
+        raise UsageError(f"playbook {path.name}: it must begin with front matter between two '---' lines")
+    try:
+        front = yaml.safe_load(parts[1])
+        return Playbook(**front, body=parts[2].strip())
+    except (yaml.YAMLError, TypeError) as e:
+        raise UsageError(f"playbook {path.name}: bad front matter: {' '.join(str(e).split())}") from e
+    except ValidationError as e:
+        first = e.errors()[0]
+        where = ".".join(str(p) for p in first["loc"])
+        raise UsageError(f"playbook {path.name}: {where}: {first['msg']}") from e

@@ -1,0 +1,90 @@
+"""How far and how fast: the progress part of a verdict, and the size of a slowdown."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from trackwalker.diagnose.case import Case
+from trackwalker.diagnose.evidence import EvidenceBook
+from trackwalker.diagnose.story import Phase
+from trackwalker.diagnose.symptoms import WARM_UP_STEPS, Symptoms
+from trackwalker.diagnose.verdict import Progress
+
+
+@dataclass(frozen=True)
+class Throughput:
+    """Full speed against the latest slow phase, in tokens/s/device where known, else in steps per second."""
+
+    of: str = "tgs"
+    before: float = 0.0
+    after: float = 0.0
+    change: float | None = None
+    evidence: list[str] = field(default_factory=list)
+
+    @property
+    def words(self) -> str:
+        """The slowdown in a phrase."""
+        if self.change is None:
+            return "speed unknown"
+        unit = "tokens/s/device" if self.of == "tgs" else "steps/s"
+        return f"{self.before:g} {unit} at full speed, {self.after:g} when slow ({100 * self.change:+.0f} %)"
+
+
+def throughput(case: Case, symptoms: Symptoms, book: EvidenceBook) -> Throughput:
+    """Compare full speed with the slow phase that matters: the last one."""
+    slow = symptoms.slow
+    timeline = case.timeline
+    if not slow or timeline is None:
+        return Throughput()
+    fast = [p for p in symptoms.phases if not p.slow]
+    if not fast:
+        return Throughput()
+    with_tgs = bool(np.isfinite(timeline.tgs).any())
+    of = "tgs" if with_tgs else "steps-per-second"
+    reference = max(fast, key=lambda p: p.last_step - p.first_step)
+    before, after = _level(case, reference, with_tgs), _level(case, slow[-1], with_tgs)
+    ids = []
+    for phase, value, word in ((reference, before, "full speed"), (slow[-1], after, "slow")):
+        says = f"steps {phase.first_step}..{phase.last_step} ({word}): median {value:g}, {phase.seconds:.3f} s a step"
+        ids.append(book.add("progress", timeline.source, says, {"median": value, "step_s": phase.seconds}))
+    return Throughput(of, before, after, after / before - 1.0 if before else None, ids)
+
+
+def _level(case: Case, phase: Phase, with_tgs: bool) -> float:
+    timeline = case.timeline
+    if timeline is None:
+        return 0.0
+    inside = (timeline.steps >= phase.first_step) & (timeline.steps <= phase.last_step)
+    values = timeline.tgs[inside] if with_tgs else 1.0 / np.maximum(timeline.seconds[inside], 1e-9)
+    median = float(np.nanmedian(values))
+    return round(median, 1) if median >= 10 else round(median, 4)
+
+
+def progress_of(case: Case, symptoms: Symptoms) -> Progress:
+    """Steps done, speed, last checkpoint, what would be lost, what is left."""
+    timeline, total = case.timeline, case.total_steps
+    if timeline is None or not len(timeline):
+        return Progress(total_steps=total)
+    steady = slice(WARM_UP_STEPS, None) if len(timeline) > 2 * WARM_UP_STEPS else slice(None)
+    step_time = float(np.median(timeline.seconds[steady]))
+    tgs = timeline.tgs[steady]
+    last = int(timeline.steps[-1])
+    known = {s for s in case.log.saves if s <= last}
+    if case.log.restored is not None:
+        known.add(case.log.restored)
+    saved = max(known, default=None)
+    eta = None
+    if case.live and symptoms.stall is None and total is not None:
+        eta = round((total - 1 - last) * step_time, 1)
+    return Progress(
+        first_step=int(timeline.steps[0]),
+        last_step=last,
+        total_steps=total,
+        step_time_s=round(step_time, 3),
+        tgs=round(float(np.nanmedian(tgs)), 1) if np.isfinite(tgs).any() else None,
+        last_checkpoint=saved,
+        steps_lost=last - saved if saved is not None else None,
+        eta_s=eta,
+    )

@@ -1,0 +1,36 @@
+"""The status of a run: how it stands or how it ended, by the rules of docs/diagnosis.md."""
+
+from __future__ import annotations
+
+from trackwalker.diagnose.case import Case
+from trackwalker.diagnose.symptoms import Symptoms
+from trackwalker.diagnose.verdict import Status
+
+_CANCEL_CODES = (130, 143)
+
+
+def status_of(case: Case, symptoms: Symptoms) -> Status:
+    """First rule that matches wins; a file's age is never taken for progress."""
+    log, total = case.log, case.total_steps
+    last = int(case.timeline.steps[-1]) if case.timeline is not None and len(case.timeline) else None
+    all_done = total is not None and last is not None and last >= total - 1
+    if log.summary is not None:
+        code = log.summary.exit
+        if code is None:
+            return "completed" if all_done else "indeterminate"
+        if code == 0:
+            return "completed" if all_done or total is None else "completed-short"
+        if all_done:
+            return "soft-success"
+        if code in _CANCEL_CODES or (log.exits and all(e.code == 143 for e in log.exits)):
+            return "cancelled"
+        return "failed"
+    if all_done and not case.live:
+        return "completed"
+    if case.live:
+        if symptoms.stall is not None:
+            return "hanging"
+        return "running" if last is not None else "initialising"
+    if case.run is not None:
+        return "unknown-death"  # our own agent would have written a summary
+    return "indeterminate"  # a foreign log without a summary: running elsewhere, hung or dead

@@ -1,0 +1,175 @@
+"""What is visibly wrong, before anyone asks why: a stall, slow phases, a death, a heartbeat claim, a cancel."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trackwalker.diagnose.case import Case
+from trackwalker.diagnose.story import Phase
+from trackwalker.diagnose.timeline import Floats, Timeline
+from trackwalker.stats.segments import Segment, robust_sigma, segments
+
+WARM_UP_STEPS = 5
+_STALL_STEPS = 6.0  # how many of its own slow steps a run may be silent
+_STALL_FLOOR_S = 8.0  # sub-second steps: scheduling hiccups last seconds and are not hangs
+_RECKONED_ALLOWANCE_S = 900.0  # without recorded step times, start-up (compile, restore) hides in the gap
+_SAVE_ALLOWANCE_S = 900.0  # a synchronous save may hold the next step this long
+_SHORTEST_SLOW_S = 5.0
+
+
+@dataclass(frozen=True)
+class Span:
+    """A stretch of time."""
+
+    start: float
+    end: float
+
+    @property
+    def seconds(self) -> float:
+        """Its length."""
+        return self.end - self.start
+
+
+@dataclass(frozen=True)
+class Stall:
+    """No step completed from `since` until `until`, far longer than this job's own steps explain."""
+
+    step: int
+    since: float
+    until: float
+    limit_s: float
+
+
+@dataclass(frozen=True)
+class Symptoms:
+    """The findings that call playbooks, and the time windows their tests look at."""
+
+    names: frozenset[str]
+    stall: Stall | None = None
+    phases: tuple[Phase, ...] = ()
+    windows: dict[str, list[Span]] = field(default_factory=dict)
+
+    @property
+    def slow(self) -> list[Phase]:
+        """The phases below the job's own full speed."""
+        return [p for p in self.phases if p.slow]
+
+
+def find_symptoms(case: Case) -> Symptoms:
+    """Look at the job's own course; no metric is asked yet."""
+    timeline, log = case.timeline, case.log
+    names: set[str] = set()
+    stall = find_stall(case)
+    phases = find_phases(case) if timeline is not None else ()
+    if stall:
+        names.add("stall")
+    if any(p.slow for p in phases):
+        names.add("slow")
+    if log.heartbeat is not None and log.heartbeat.claim is not None:
+        names.add("heartbeat")
+    code = log.summary.exit if log.summary else None
+    if case.event("first-failure") or log.first_failure or (code not in (None, 0, 130, 143)):
+        names.add("failed")
+    if code in (130, 143) or log.cancel is not None:
+        names.add("cancelled")
+    return Symptoms(frozenset(names), stall, phases, _windows(case, stall, phases))
+
+
+def find_stall(case: Case) -> Stall | None:
+    """Whether the run went silent, by its own step times, with room for saves."""
+    timeline, until = case.timeline, case.end_of_work
+    if timeline is None or timeline.last_end is None or until is None or len(timeline) < 2:
+        return None
+    last = int(timeline.steps[-1])
+    if case.total_steps is not None and last >= case.total_steps - 1:
+        return None  # nothing was left to do
+    steady = timeline.seconds[WARM_UP_STEPS:] if len(timeline) > 2 * WARM_UP_STEPS else timeline.seconds
+    limit = max(_STALL_STEPS * float(np.quantile(steady, 0.99)), _STALL_FLOOR_S)
+    if not timeline.exact:
+        limit += _RECKONED_ALLOWANCE_S
+    period = checkpoint_period(case)
+    if period and (last % period == 0 or (last + 1) % period == 0):
+        slowest_save = float(np.max(steady, initial=0.0))
+        limit = max(limit, min(_SAVE_ALLOWANCE_S, 2.0 * slowest_save + limit))
+    since = timeline.last_end
+    return Stall(last, since, until, limit) if until - since > limit else None
+
+
+def checkpoint_period(case: Case) -> int | None:
+    """How often the run saves; None when it does not."""
+    if (case.log.setting("enable_checkpointing") or "").lower() not in ("true", "1", "yes"):
+        return None
+    return case.log.number("checkpoint_period")
+
+
+def find_phases(case: Case) -> tuple[Phase, ...]:
+    """Stretches of constant speed; saves and the first steps are masked."""
+    timeline = case.timeline
+    if timeline is None or len(timeline) < 4 * WARM_UP_STEPS or not np.isfinite(timeline.ends).all():
+        return ()
+    keep = _steady_mask(timeline, checkpoint_period(case))
+    index = np.flatnonzero(keep)
+    values = timeline.seconds[index]
+    if len(values) < 2 * WARM_UP_STEPS:
+        return ()
+    cuts = segments(values)
+    baseline = min(s.level for s in cuts)
+    wander = _wander(values, cuts, baseline)
+    phases = []
+    for cut in cuts:
+        first, last = int(index[cut.start]), int(index[cut.end - 1])
+        start = float(timeline.ends[first] - timeline.seconds[first])
+        end = float(timeline.ends[last])
+        slow = cut.level > baseline * (1.0 + max(0.03, 4.0 * wander)) and end - start >= _SHORTEST_SLOW_S
+        phases.append(Phase(int(timeline.steps[first]), int(timeline.steps[last]), start, end, cut.level, slow))
+    return tuple(phases)
+
+
+def _steady_mask(timeline: Timeline, period: int | None) -> NDArray[np.bool_]:
+    keep = np.ones(len(timeline), dtype=bool)
+    keep[:WARM_UP_STEPS] = False
+    if period:
+        for shift in (0, 1, 2):  # a save lengthens its own step and, written in the background, the next two
+            keep &= (timeline.steps - shift) % period != 0
+    return keep
+
+
+def _wander(values: Floats, cuts: list[Segment], baseline: float) -> float:
+    """How far the level of full speed strays by itself, as a fraction: the yardstick for calling a phase slow."""
+    fast = np.concatenate([values[c.start : c.end] for c in cuts if c.level <= 1.03 * baseline])
+    blocks = len(fast) // 10
+    if blocks < 3:
+        return 0.0
+    medians = np.median(fast[: blocks * 10].reshape(blocks, 10), axis=1)
+    return robust_sigma(medians) / baseline
+
+
+def _windows(case: Case, stall: Stall | None, phases: tuple[Phase, ...]) -> dict[str, list[Span]]:
+    windows: dict[str, list[Span]] = {}
+    if case.start is not None and case.end is not None:
+        windows["whole"] = [Span(case.start, case.end)]
+    if stall is not None:
+        margin = min(0.1 * (stall.until - stall.since), 60.0)
+        windows["during"] = [Span(stall.since + margin, stall.until - min(margin, 2.0))]
+        reach = max(20.0 * stall.limit_s / _STALL_STEPS, 20.0)
+        windows["before"] = [Span(max(case.start or 0.0, stall.since - min(reach, 900.0)), stall.since)]
+    slow = [p for p in phases if p.slow]
+    if slow:
+        windows["slow"] = [Span(p.start, p.end) for p in slow]
+        windows["fast"] = [_nearest_fast(p, phases) for p in slow]
+    crash = case.heartbeat_time
+    if crash is not None:
+        timeout = case.log.number("jax_distributed_heartbeat_timeout_seconds") or 100
+        windows["kill"] = [Span(crash - timeout, crash - 5.0)]
+    return windows
+
+
+def _nearest_fast(phase: Phase, phases: tuple[Phase, ...]) -> Span:
+    """The full-speed stretch to compare a slow phase with: the one before it, else the one after."""
+    fast = [p for p in phases if not p.slow]
+    before = [p for p in fast if p.end <= phase.start + 1.0]
+    chosen = before[-1] if before else fast[0]
+    return Span(chosen.start, chosen.end)

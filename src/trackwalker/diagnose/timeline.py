@@ -1,0 +1,113 @@
+"""When each step ended and how long it took, from the best source the job has."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trackwalker.logs.facts import LogFacts
+from trackwalker.telemetry.store import Telemetry
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Timeline:
+    """Steps in order. `exact` says whether the end times were recorded or only reckoned from durations."""
+
+    steps: Ints
+    ends: Floats
+    seconds: Floats
+    tgs: Floats
+    exact: bool
+    source: str
+
+    def __len__(self) -> int:
+        return len(self.steps)
+
+    @property
+    def last_end(self) -> float | None:
+        """When the last step ended."""
+        return float(self.ends[-1]) if len(self) and np.isfinite(self.ends[-1]) else None
+
+    def step_at(self, time: float) -> int | None:
+        """The step that was running at a time."""
+        if not len(self):
+            return None
+        at = int(np.searchsorted(self.ends, time, side="left"))
+        return int(self.steps[at]) if at < len(self) else int(self.steps[-1]) + 1
+
+
+def from_progress(records: list[dict[str, Any]], last_attempt: float = 0.0) -> Timeline | None:
+    """From progress.jsonl: a step has ended when its slowest rank has."""
+    ends: dict[int, float] = {}
+    seconds: dict[int, list[float]] = {}
+    tgs: dict[int, float] = {}
+    for record in records:
+        try:
+            if record.get("phase") != "train" or float(record["t"]) < last_attempt:
+                continue
+            step = int(record["step"])
+            ends[step] = max(ends.get(step, 0.0), float(record["t"]))
+            seconds.setdefault(step, []).append(float(record["seconds"]))
+            if record.get("tokens_per_s") is not None:
+                tgs[step] = float(record["tokens_per_s"])
+        except (KeyError, TypeError, ValueError):
+            continue
+    if not ends:
+        return None
+    order = sorted(ends)
+    return Timeline(
+        np.array(order),
+        np.array([ends[s] for s in order]),
+        np.array([float(np.median(seconds[s])) for s in order]),
+        np.array([tgs.get(s, np.nan) for s in order]),
+        True,
+        "progress.jsonl",
+    )
+
+
+def from_log(log: LogFacts, telemetry: Telemetry | None, start: float | None) -> Timeline | None:
+    """From step lines; their times come from recorded training scalars, else they are reckoned from the job's start."""
+    rank = log.best_rank
+    if rank is None:
+        return None
+    lines = {line.step: line for line in log.steps[rank]}  # a repeated step: the later attempt counts
+    order = sorted(lines)
+    seconds = np.array([lines[s].seconds for s in order])
+    steps = np.array(order)
+    anchors = _anchors(telemetry) if telemetry else {}
+    known = [(i, anchors[s]) for i, s in enumerate(order) if s in anchors]
+    ends = np.full(len(order), np.nan)
+    elapsed = np.cumsum(seconds)
+    if known:
+        # Between two recorded steps the durations tell the time; each step hangs on the last recorded one before it.
+        first = known[0]
+        ends[: first[0] + 1] = first[1] - (elapsed[first[0]] - elapsed[: first[0] + 1])
+        for (i, t), nxt in zip(known, [*known[1:], (len(order), 0.0)], strict=True):
+            ends[i : nxt[0]] = t + (elapsed[i : nxt[0]] - elapsed[i])
+    elif start is not None:
+        setup = sum(s.seconds or 0 for s in log.stages if s.what == "END" and s.name != "Training")
+        ends = start + setup + elapsed
+    tgs = np.array([np.nan if (v := lines[s].tgs) is None else v for s in order])
+    return Timeline(steps, ends, seconds, tgs, bool(known), "training scalars" if known else "step lines")
+
+
+def _anchors(telemetry: Telemetry) -> dict[int, float]:
+    """Step to recorded end time; synthetic fill samples are left out."""
+    begin, end = telemetry.range()
+    fills: set[tuple[str, float]] = set()
+    if "tb_metrics_plugin_staleness_fill" in telemetry.metrics():
+        for labels, times, values in telemetry.raw("tb_metrics_plugin_staleness_fill", begin, end):
+            fills |= {(labels.get("host", ""), float(t)) for t, v in zip(times, values, strict=True) if v != 0}
+    anchors: dict[int, float] = {}
+    if "tb_step" in telemetry.metrics():
+        for labels, times, values in telemetry.raw("tb_step", begin, end):
+            for t, v in zip(times, values, strict=True):
+                if (labels.get("host", ""), float(t)) not in fills:
+                    anchors[int(v)] = max(anchors.get(int(v), 0.0), float(t))
+    return anchors

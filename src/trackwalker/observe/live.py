@@ -1,0 +1,92 @@
+"""The recorder's own folder on node-local disk: the live database, its log, and who may write there."""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+import re
+import shutil
+import tempfile
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+
+from trackwalker.errors import TrackwalkerError
+from trackwalker.observe.mirror import followed_by, seed
+
+
+class LiveDir:
+    """Node-local files of one recorded job."""
+
+    def __init__(self, job_dir: Path, job_id: str) -> None:
+        # Two checkouts on one machine may count their jobs alike: the directory's own name decides.
+        mark = hashlib.sha256(os.fsencode(job_dir.resolve())).hexdigest()[:8]
+        self.root = _base() / f"{re.sub(r'[^A-Za-z0-9_.-]', '_', job_id)}-{mark}"
+        self.data = self.root / "prometheus"
+        self.log = self.root / "prometheus.log"
+        self.config = self.root / "prometheus.yml"
+        self.targets = self.root / "targets.json"
+        self._copy = job_dir / "prometheus"
+        self._lock = -1
+
+    def claim(self) -> None:
+        """Make the folder ours alone; a second recorder of the same job is an error."""
+        if "TRACKWALKER_LOCAL" not in os.environ:
+            _private(self.root.parent)
+        _private(self.root)
+        # A kernel lock: a recorder that was killed leaves the file behind, but never the lock.
+        self._lock = os.open(self.root / "recorder.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise TrackwalkerError("another recorder is at work for this job: let it, or stop it first") from None
+
+    def prepare(self, say: Callable[[str], None]) -> None:
+        """Have a live database that continues the mirror: what a killed recorder left, else a copy of the mirror."""
+        if self.data.exists() and not followed_by(self.data, self._copy):
+            # Meanwhile the run went on elsewhere; following this old database would undo what was recorded there.
+            say("the local database is older than the mirror: set aside")
+            os.rename(self.data, self.root / f"stale-{uuid.uuid4().hex[:8]}")
+        if not self.data.exists():
+            seed(self._copy, self.data, self.log)
+            self.log.touch()
+
+    @property
+    def settled(self) -> bool:
+        """Whether Prometheus did not end in the middle of rewriting its log."""
+        return not any((self.data / "wal").glob("*.repair"))
+
+    def write_config(self) -> None:
+        """The configuration: every second, whatever the node agents announce."""
+        self.config.write_text(
+            "global:\n"
+            "  scrape_interval: 1s\n"
+            "  scrape_timeout: 1s\n"
+            "scrape_configs:\n"
+            "  - job_name: node_hw\n"
+            "    honor_timestamps: true\n"
+            "    file_sd_configs:\n"
+            f"      - files: [{json.dumps(str(self.targets))}]\n"
+            "        refresh_interval: 1s\n"
+        )
+
+    def remove(self) -> None:
+        """Remove everything; only right after the mirror holds all of it."""
+        shutil.rmtree(self.root, ignore_errors=True)
+        if self._lock >= 0:
+            os.close(self._lock)
+            self._lock = -1
+
+
+def _base() -> Path:
+    chosen = os.environ.get("TRACKWALKER_LOCAL")
+    return Path(chosen) if chosen else Path(tempfile.gettempdir()) / f"trackwalker-{os.getuid()}"
+
+
+def _private(folder: Path) -> None:
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    # In a shared /tmp the name is predictable: somebody else's folder or link there is not ours to write to.
+    if folder.is_symlink() or folder.stat().st_uid != os.getuid():
+        raise TrackwalkerError(f"{folder} belongs to somebody else: set TRACKWALKER_LOCAL to a folder of your own")

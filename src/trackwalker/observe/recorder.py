@@ -1,0 +1,144 @@
+"""The recorder: runs Prometheus beside a job, mirrors its database into the job directory, ends with the run."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from trackwalker.observe.ending import Ending
+from trackwalker.observe.live import LiveDir
+from trackwalker.observe.mirror import Mirror, replace
+from trackwalker.observe.prometheus import ensure_prometheus
+from trackwalker.observe.server import Server
+
+TICK_S = 1.0
+MIRROR_S = 2.0
+LAST_SCRAPE_S = 1.5  # one more scrape interval after the end, so that the last values are in
+CLOSE_S = 10.0  # how long a broken mirror is tried again at the end
+_STEADY_S = 60.0  # a Prometheus that lasted this long did not die of its start
+_FLAGS = ("--storage.tsdb.retention.time=30d",)
+
+
+class Recorder:
+    """One job's recorder; `run` returns the exit code when the run is over."""
+
+    def __init__(self, job_dir: Path, job_id: str, say: Callable[[str], None], flags: Sequence[str] = ()) -> None:
+        self._job_dir, self._say, self._flags = job_dir, say, (*_FLAGS, *flags)
+        self._copy = job_dir / "prometheus"
+        self._live = LiveDir(job_dir, job_id)
+        self._mirror = Mirror(self._live.data, self._copy, self._live.log, say)
+        self._ending = Ending(job_dir)
+        self._stop = threading.Event()
+        self._server: Server | None = None
+        self._announced = False
+        self._failures = 0
+        self._next_start = 0.0
+        self._next_mirror = 0.0
+        self._targets_seen: tuple[int, int] | None = None
+        self._trouble: str | None = None
+
+    def run(self) -> int:
+        """Record until the run is over or a signal says so."""
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, lambda *_: self._stop.set())
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)  # a closed terminal is not the end of the run
+        binary = ensure_prometheus(self._say)
+        self._live.claim()
+        self._live.write_config()
+        why = None
+        while why is None:
+            try:
+                self._tick(binary)
+                self._trouble = None
+            except OSError as e:  # a full or vanished disk: nothing of it may end the recording
+                if str(e) != self._trouble:
+                    self._say(f"trouble, trying again: {e}")
+                self._trouble = str(e)
+            why = "stopped by a signal" if self._stop.wait(TICK_S) else self._ending.reason()
+        return self._close(why)
+
+    def _tick(self, binary: Path) -> None:
+        self._take_targets()
+        now = time.monotonic()
+        if self._server is None:
+            if self._targets_seen is not None and now >= self._next_start:
+                self._start(binary)
+        elif not self._server.running:
+            self._note_death(now)
+        elif self._server.ready():  # before that it may be rewriting its log: nothing to mirror
+            if not self._announced:
+                self._announce(self._server)
+            if now >= self._next_mirror:
+                self._next_mirror = now + MIRROR_S
+                self._mirror.sync()
+
+    def _take_targets(self) -> None:
+        # Prometheus reads a local copy: a job directory that is away for a while must not look like "no targets".
+        announced = self._job_dir / "agent" / "targets.json"
+        try:
+            stat = announced.stat()
+            seen = (stat.st_mtime_ns, stat.st_size)
+            if seen == self._targets_seen:
+                return
+            text = announced.read_text()
+            groups = json.loads(text)
+        except (OSError, ValueError):
+            return
+        if isinstance(groups, list):
+            replace(self._live.targets, text)
+            self._targets_seen = seen
+
+    def _start(self, binary: Path) -> None:
+        self._live.prepare(self._say)
+        self._announced = False
+        # It shares the machine with the training: by itself Go would run a thread for every core.
+        env = {"GOMAXPROCS": os.environ.get("GOMAXPROCS", "2")}
+        self._server = Server(binary, self._live.data, self._live.config, self._live.log, self._flags, env)
+        self._say(f"Prometheus started, pid {self._server.process.pid}, {self._server.url}")
+
+    def _note_death(self, now: float) -> None:
+        server = self._server
+        if server is None:
+            return
+        self._server = None
+        if server.lost_port():
+            self._say(f"port {server.port} was taken meanwhile, trying another")
+            return
+        self._failures = 1 if time.time() - server.started > _STEADY_S else self._failures + 1
+        wait = min(30.0, 2.0 ** (self._failures - 1))
+        self._next_start = now + wait
+        self._say(f"Prometheus died with exit code {server.process.returncode}, starting again in {wait:.0f} s")
+
+    def _announce(self, server: Server) -> None:
+        about = {"pid": server.process.pid, "port": server.port, "url": server.url, "started": server.started}
+        self._copy.mkdir(exist_ok=True)
+        replace(self._copy / "server.json", json.dumps(about))
+        self._announced = True
+
+    def _close(self, why: str) -> int:
+        self._say(f"ending: {why}")
+        if self._server is not None and self._server.running:
+            time.sleep(LAST_SCRAPE_S)
+            self._server.stop()
+        with contextlib.suppress(OSError):
+            (self._copy / "server.json").unlink(missing_ok=True)
+        if not self._live.data.exists() or (self._live.settled and self._mirror_to_the_end()):
+            self._live.remove()
+            self._say("ended")
+            return 0
+        self._say(f"the mirror is incomplete; the rest is kept in {self._live.data}")
+        return 1
+
+    def _mirror_to_the_end(self) -> bool:
+        deadline = time.monotonic() + CLOSE_S
+        while not self._mirror.sync():
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(0.5)
+        return True

@@ -1,0 +1,75 @@
+"""Read a block through once, so that a bad spot in it costs its own series and not every query that passes by."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from trackwalker.observe.tsdb import Block
+from trackwalker.telemetry.client import Api, QueryError
+
+# Reading everything takes about a second for ten million samples; beyond that only the files' structure is checked,
+# and a flipped bit in a large database shows as the error of the query that meets it.
+MOST_SAMPLES = 10_000_000
+_FILE_HEADER = 8
+_CHUNK_EXTRA = 5  # encoding byte before and checksum after the data
+
+
+def suspicious(block: Block, folder: Path, total: int) -> bool:
+    """Whether a block has to be read through: it is cheap, or its chunk files are cut."""
+    return total <= MOST_SAMPLES or count_chunks(folder / "chunks") != block.chunks
+
+
+def count_chunks(folder: Path) -> int:
+    """How many whole chunks the files hold, -1 where a file does not end at the end of a chunk."""
+    count = 0
+    for path in sorted(folder.iterdir()):
+        data = path.read_bytes()
+        at, size = _FILE_HEADER, len(data)
+        while at < size:
+            length = shift = 0
+            while at < size:
+                byte = data[at]
+                at += 1
+                length |= (byte & 0x7F) << shift
+                shift += 7
+                if byte < 0x80:
+                    break
+            at += length + _CHUNK_EXTRA
+            count += 1
+        if at != size:
+            return -1
+    return count
+
+
+def readable(api: Api, block: Block, matcher: str = '{__name__!=""}') -> str | None:
+    """Make Prometheus read all matching samples of a block; None when it could, else what it said."""
+    span = max(1, block.end - block.first)
+    query = f"count(last_over_time({matcher}[{span}ms]))"
+    try:
+        api.call("/api/v1/query", {"query": query, "time": f"{(block.end - 1) / 1000:.3f}"})
+    except QueryError as e:
+        return str(e)
+    return None
+
+
+def hide_unreadable(api: Api, block: Block) -> list[str]:
+    """Delete from the view (never the source) the series that cannot be read in this block; returns their names."""
+    span = {"start": f"{block.first / 1000:.3f}", "end": f"{block.end / 1000:.3f}"}
+    hidden = []
+    for name in api.call("/api/v1/label/__name__/values", span, "GET"):
+        if readable(api, block, _matcher({"__name__": name})) is None:
+            continue
+        for labels in api.call("/api/v1/series", {**span, "match[]": _matcher({"__name__": name})}):
+            matcher = _matcher(labels)
+            if readable(api, block, matcher) is not None:
+                api.call("/api/v1/admin/tsdb/delete_series", {**span, "match[]": matcher})
+                hidden.append(matcher)
+    return hidden
+
+
+def _matcher(labels: Mapping[str, Any]) -> str:
+    # JSON's string escapes are those of PromQL.
+    return "{" + ", ".join(f"{k}={json.dumps(v, ensure_ascii=False)}" for k, v in sorted(labels.items())) + "}"

@@ -1,0 +1,218 @@
+"""Open any job's metrics database behind a private Prometheus; the database itself stays as it is, byte for byte."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import re
+import shutil
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from pathlib import Path
+
+from trackwalker.errors import EvidenceError, MissingToolError
+from trackwalker.observe.prometheus import find_prometheus
+from trackwalker.observe.server import Server
+from trackwalker.telemetry.client import Api, Telemetry
+from trackwalker.telemetry.probe import hide_unreadable, readable, suspicious
+from trackwalker.telemetry.view import View, check_source, explain
+
+__all__ = ["Telemetry", "open_database"]
+
+READY_S = 600.0  # replaying a large log takes minutes
+_FLAGS = (
+    "--storage.tsdb.retention.time=100y",
+    # A head that never fills its block is never compacted, and blocks of the only size are never merged.
+    "--storage.tsdb.min-block-duration=50y",
+    "--storage.tsdb.max-block-duration=50y",
+    "--query.max-samples=200000000",
+    "--query.lookback-delta=5m",
+    "--query.timeout=5m",
+)
+_PREFIX = f"trackwalker-view-{os.getuid()}-"
+
+
+@contextmanager
+def open_database(db_dir: Path) -> Iterator[Telemetry]:
+    """Open a metrics database for queries, as a private view that is removed at the end."""
+    check_source(db_dir)
+    binary = find_prometheus()
+    if binary is None:
+        raise MissingToolError("reading metrics needs Prometheus >= 2.40: install it or set TRACKWALKER_PROMETHEUS")
+    _remove_stale()
+    with ExitStack() as stack:
+        root = _private_folder(stack)
+        view = View(db_dir, root / "data")
+        try:
+            view.build()
+            (root / "prometheus.yml").write_text("global: {}\n")
+            opened = _Opened(binary, view, root)
+            stack.callback(opened.close)
+            opened.start()
+            opened.check_blocks()
+        except OSError as e:
+            raise explain(e, db_dir) from e
+        bounds = opened.bounds()
+        if not bounds:
+            raise EvidenceError(_nothing(view, "it holds no samples"))
+        yield Telemetry(opened.api, bounds, view.damage)
+
+
+class _Opened:
+    """A view with its Prometheus; parts that keep it from starting are taken out one after the other."""
+
+    def __init__(self, binary: Path, view: View, root: Path) -> None:
+        self._binary, self._view, self._root = binary, view, root
+        self._server: Server | None = None
+        self._api: Api | None = None
+        self._salvaged = False
+
+    @property
+    def api(self) -> Api:
+        if self._api is None:
+            raise EvidenceError("the database is closed")
+        return self._api
+
+    def start(self, *extra: str) -> None:
+        while True:
+            self.close()
+            # Left by the start before, which was cut off in writing it; everything in it comes from the log.
+            shutil.rmtree(self._view.data / "chunks_head", ignore_errors=True)
+            server = Server(
+                self._binary,
+                self._view.data,
+                self._root / "prometheus.yml",
+                self._root / "prometheus.log",
+                (*_FLAGS, *extra),
+            )
+            self._server = server
+            self._api = Api(server.url, partial(_last_words, server))
+            if server.wait_ready(READY_S):
+                if not self._mend_log(server.said()):
+                    return
+            elif not server.lost_port():
+                self._leave_out(server)
+
+    def check_blocks(self) -> None:
+        """Find unreadable series in the blocks; hide them, or leave the block out if that does not help."""
+        view = self._view
+        total = sum(b.samples for b in view.blocks)
+        bad = [b for b in view.blocks if suspicious(b, view.data / b.name, total) and readable(self.api, b)]
+        if not bad:
+            return
+        self.start("--web.enable-admin-api")
+        for block in bad:
+            try:
+                hidden = hide_unreadable(self.api, block)
+                trouble = readable(self.api, block)
+            except ValueError as e:
+                hidden, trouble = [], str(e)
+            if trouble:
+                view.drop_block(block.name, trouble)
+                self.start("--web.enable-admin-api")
+            else:
+                what = f"samples of {len(hidden)} series are unreadable and left out, first {hidden[0]}"
+                view.damage.append(f"{block.name}/chunks: {what}")
+
+    def bounds(self) -> list[tuple[int, int]]:
+        """First and last millisecond of each part that has samples."""
+        found = [(b.first, b.end - 1) for b in self._view.blocks]
+        head = self.api.call("/api/v1/status/tsdb", method="GET")["headStats"]
+        if head["numSeries"] and head["minTime"] <= head["maxTime"]:  # an empty head has impossible times
+            found.append((head["minTime"], head["maxTime"]))
+        return found
+
+    def close(self) -> None:
+        if self._api is not None:
+            self._api.close()
+            self._api = None
+        if self._server is not None:
+            self._server.stop(grace=0.0)  # nothing in the view is worth waiting for
+            self._server = None
+
+    def _mend_log(self, said: str) -> bool:
+        """Whether the log was bad and Prometheus has to start again on a better copy."""
+        spot = self._view.bad_spot(said)
+        if spot is None:
+            return False
+        if self._salvaged:
+            self._view.damage.append(f"{spot}: not readable beyond a bad record; later samples may be missing")
+            return False
+        self.close()
+        self._view.salvage_wal()
+        self._salvaged = True
+        return True
+
+    def _leave_out(self, server: Server) -> None:
+        said = _last_error(server.said())
+        named = [b.name for b in self._view.blocks if b.name in said]
+        if named:
+            for name in named:
+                self._view.drop_block(name, _about(name, said))
+        elif self._view.has_wal and not server.running:
+            self._view.drop_wal(said)
+        else:
+            raise EvidenceError(_nothing(self._view, said))
+        if not self._view.blocks and not self._view.has_wal:
+            raise EvidenceError(_nothing(self._view, "no part of it can be read"))
+
+
+def _nothing(view: View, why: str) -> str:
+    return f"metrics database {view.source} is unreadable: {'; '.join(view.damage) or why}"
+
+
+def _last_error(said: str) -> str:
+    """The error in Prometheus' log, without our temporary paths."""
+    lines = said.strip().splitlines()
+    errors = [line for line in lines if re.search(r"level=error|level=ERROR|^panic", line)]
+    line = (errors or lines or ["Prometheus said nothing"])[-1]
+    match = re.search(r'err="((?:[^"\\]|\\.)*)"', line)
+    return re.sub(r"\S*/data/", "", (match[1] if match else line).replace('\\"', '"'))
+
+
+def _last_words(server: Server) -> str:
+    return _last_error(server.said())
+
+
+def _about(name: str, said: str) -> str:
+    """The part of an error message that concerns one block."""
+    match = re.search(rf"corrupted block {name}: ([^;]*)", said)
+    return match[1].strip() if match else said
+
+
+def _private_folder(stack: ExitStack) -> Path:
+    root = Path(tempfile.mkdtemp(prefix=f"{_PREFIX}{os.getpid()}-"))
+    stack.callback(shutil.rmtree, root, ignore_errors=True)
+    lock = os.open(root / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    stack.callback(os.close, lock)
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    return root
+
+
+def _remove_stale() -> None:
+    """Remove the views of processes that were killed; the kernel lock tells better than a pid that may be reused."""
+    for root in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
+        try:
+            lock = os.open(root / "lock", os.O_RDWR | os.O_CLOEXEC)
+        except OSError:
+            # No lock file: just being made, or its maker died in that instant.
+            if time.time() - _changed(root) > 60:
+                shutil.rmtree(root, ignore_errors=True)
+            continue
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(root, ignore_errors=True)
+        except BlockingIOError:
+            pass
+        finally:
+            os.close(lock)
+
+
+def _changed(path: Path) -> float:
+    try:
+        return path.stat().st_mtime
+    except OSError:
+        return time.time()

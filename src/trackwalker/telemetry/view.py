@@ -1,0 +1,186 @@
+"""A private, writable view of a metrics database: the original is only read, and its bad parts are left out."""
+
+from __future__ import annotations
+
+import errno
+import re
+import shutil
+import time
+from pathlib import Path
+
+from trackwalker.errors import EvidenceError
+from trackwalker.observe.tsdb import Block, list_parts, read_block
+from trackwalker.telemetry.wal import PAGE, salvage, torn_at_end
+
+_TRIES = 5
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
+_CORRUPTION = re.compile(r"corruption in segment (\S+) at (\d+)")
+
+
+class View:
+    """The view of `source` in `data`; `damage` has a line for everything that could not be used."""
+
+    def __init__(self, source: Path, data: Path) -> None:
+        self.source, self.data = source, data
+        self.blocks: list[Block] = []
+        self.damage: list[str] = []
+        self._segments: dict[str, str] = {}  # name in the view -> name in the source
+        self._checkpoint: str | None = None
+        self._last_size = 0
+        self._last_page = b""
+
+    def build(self) -> None:
+        """Copy the log, link the blocks; a database that is being mirrored meanwhile is taken as of one moment."""
+        for left in reversed(range(_TRIES)):
+            shutil.rmtree(self.data, ignore_errors=True)
+            self.blocks, self.damage = [], []
+            try:
+                self.data.mkdir()
+                # The log before the blocks: the mirror adds a block before it removes the log behind it.
+                self.copy_wal()
+                self._link_blocks()
+            except FileNotFoundError:
+                if not left:
+                    raise
+                time.sleep(0.1)  # a part was replaced under our hands
+            else:
+                return
+
+    def copy_wal(self) -> None:
+        """Copy what counts of the write-ahead log, numbered without holes, as Prometheus stops at a hole."""
+        parts = list_parts(self.source)
+        wal = self.data / "wal"
+        shutil.rmtree(wal, ignore_errors=True)
+        wal.mkdir()
+        self._checkpoint = parts.checkpoints[-1] if parts.checkpoints else None
+        if self._checkpoint:
+            _copy_files(self.source / "wal" / self._checkpoint, wal / self._checkpoint)
+        first = parts.covered + 1
+        self._segments = {}
+        for theirs in parts.needed:
+            ours = f"{first + len(self._segments):08d}"
+            try:
+                shutil.copyfile(self.source / "wal" / theirs, wal / ours)
+                self._segments[ours] = theirs
+            except OSError as e:
+                self._note(f"wal: segment {theirs}: {_reason(e)}; it is left out")
+        self._note_holes(first)
+        if self._segments:
+            last = (wal / max(self._segments)).read_bytes()
+            self._last_size = len(last)
+            self._last_page = last[max(0, len(last) - 1) // PAGE * PAGE :]
+
+    def _note_holes(self, first: int) -> None:
+        expected = first
+        for number in map(int, self._segments.values()):
+            if number > expected:
+                self._note(f"wal: segments {expected:08d} to {number - 1:08d} are missing")
+            expected = number + 1
+
+    def _link_blocks(self) -> None:
+        bad = {}
+        for name in list_parts(self.source).blocks:
+            try:
+                self.blocks.append(self._link_block(name))
+            except (ValueError, OSError) as e:
+                bad[name] = f"{name}: {_reason(e)}; this block is left out"
+        replaced = frozenset().union(*(b.replaces for b in self.blocks))
+        for name, line in bad.items():
+            shutil.rmtree(self.data / name, ignore_errors=True)
+            if name not in replaced:
+                self._note(line)
+
+    def _link_block(self, name: str) -> Block:
+        source, target = self.source / name, self.data / name
+        block = read_block(source)
+        for part in ("index", "chunks"):
+            if not (source / part).exists():
+                raise ValueError(f"{part} is missing")
+        (target / "chunks").mkdir(parents=True)
+        for small in ("meta.json", "tombstones"):
+            if (source / small).exists():
+                shutil.copyfile(source / small, target / small)
+        # Blocks never change, so links do: Prometheus maps these files for reading only.
+        for big in (source / "index", *sorted((source / "chunks").iterdir())):
+            (target / big.relative_to(source)).symlink_to(big.resolve())
+        return block
+
+    def drop_block(self, name: str, why: str) -> None:
+        """Leave a block out that Prometheus could not use."""
+        self.blocks = [b for b in self.blocks if b.name != name]
+        shutil.rmtree(self.data / name)
+        self._note(f"{name}: {why}; this block is left out")
+
+    def drop_wal(self, why: str) -> None:
+        """Leave the whole log out."""
+        shutil.rmtree(self.data / "wal", ignore_errors=True)
+        self._segments, self._checkpoint = {}, None
+        self._note(f"wal: {why}; the write-ahead log is left out")
+
+    @property
+    def has_wal(self) -> bool:
+        """Whether there is anything in the log."""
+        return bool(self._segments or self._checkpoint)
+
+    def bad_spot(self, said: str) -> str | None:
+        """Where Prometheus found the log corrupt, in the source's names; None if not, or only at its unfinished end."""
+        match = _CORRUPTION.search(said)
+        if match is None:
+            return None
+        spot, offset = Path(match[1]), int(match[2])
+        if spot.parent.name != "wal":
+            return f"wal/{spot.parent.name}/{spot.name}"
+        in_last_page = offset >= self._last_size - len(self._last_page)
+        if spot.name == max(self._segments, default="") and in_last_page and torn_at_end(self._last_page):
+            return None
+        return f"wal/{self._segments.get(spot.name, spot.name)}"
+
+    def salvage_wal(self) -> None:
+        """A fresh copy of the log without the records that cannot be read."""
+        self.damage = [line for line in self.damage if not line.startswith("wal:")]
+        self.copy_wal()
+        files = {self.data / "wal" / ours: theirs for ours, theirs in self._segments.items()}
+        if self._checkpoint:
+            folder = self.data / "wal" / self._checkpoint
+            files |= {path: f"{self._checkpoint}/{path.name}" for path in sorted(folder.iterdir())}
+        unfinished = self.data / "wal" / max(self._segments, default="")
+        for path, name in files.items():
+            lost = salvage(path)
+            if lost and not (path == unfinished and lost <= PAGE and torn_at_end(self._last_page)):
+                self._note(f"wal/{name}: {lost} bytes are unreadable and left out, the records around them are kept")
+
+    def _note(self, line: str) -> None:
+        self.damage.append(" ".join(line.split()))
+
+
+def _copy_files(source: Path, target: Path) -> None:
+    target.mkdir()
+    for path in sorted(source.iterdir()):
+        shutil.copyfile(path, target / path.name)
+
+
+def check_source(source: Path) -> None:
+    """Refuse a folder that cannot be a metrics database, with the reason."""
+    if not source.is_dir():
+        raise EvidenceError(f"metrics database {source} does not exist: was the job recorded?")
+    try:
+        parts = list_parts(source)
+    except OSError as e:
+        raise EvidenceError(f"metrics database {source} is unreadable: {e.strerror}") from e
+    wal = [*parts.checkpoints, *(s for s in parts.segments if (source / "wal" / s).stat().st_size)]
+    if not parts.blocks and not wal:
+        raise EvidenceError(f"metrics database {source} is empty: no blocks and no write-ahead log")
+
+
+def explain(error: OSError, source: Path) -> EvidenceError:
+    """Why no view could be made, and what helps."""
+    if error.errno in _NO_ROOM:
+        return EvidenceError(f"no room for a private copy of {source}: set TMPDIR to a larger disk")
+    return EvidenceError(f"metrics database {source} is unreadable: {error.strerror or error}")
+
+
+def _reason(error: OSError | ValueError) -> str:
+    """Why one part cannot be used; what concerns the whole view is raised again."""
+    if isinstance(error, FileNotFoundError) or (isinstance(error, OSError) and error.errno in _NO_ROOM):
+        raise error
+    return str(error.strerror if isinstance(error, OSError) else error)

@@ -1,0 +1,98 @@
+"""Notice trouble in a running job within seconds, from its own progress; the diagnosis decides what it is."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+
+from trackwalker.watch.follow import Follower
+
+_WARM_UP = 5
+_BASELINE_STEPS = 15
+_STALL_STEPS = 6.0
+_STALL_FLOOR_S = 8.0
+_SLOW_RATIO = 1.25
+_SLOW_FOR_S = 8.0
+
+
+@dataclass(frozen=True)
+class Notice:
+    """Something that looks wrong, with the moment it was noticed."""
+
+    kind: Literal["stall", "slow", "failure", "end"]
+    text: str
+    time: float
+
+
+@dataclass
+class LiveWatch:
+    """Follows one job directory."""
+
+    job_dir: Path
+    steps: dict[int, float] = field(default_factory=dict)  # step -> when its last rank completed it
+    losses: dict[int, float] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._progress = Follower(self.job_dir / "progress.jsonl")
+        self._events = Follower(self.job_dir / "events.jsonl")
+        self.phase = "starting"
+
+    def look(self, now: float | None = None) -> Notice | None:
+        """Take in what is new and say whether something looks wrong."""
+        now = time.time() if now is None else now
+        for record in self._progress.new():
+            self.phase = str(record.get("phase", self.phase))
+            if record.get("phase") == "train" and "step" in record:
+                step = int(record["step"])
+                self.steps[step] = max(self.steps.get(step, 0.0), float(record["t"]))
+                if record.get("loss") is not None:
+                    self.losses[step] = float(record["loss"])
+        for event in self._events.new():
+            if event.get("kind") == "first-failure":
+                return Notice("failure", f"rank {event['rank']} ({event['host']}) {event['data']['cause']}", now)
+            if event.get("kind") == "run-end":
+                return Notice("end", f"the run ended with exit code {event['data']['exit']}", now)
+        return self._stall(now) or self._slow(now)
+
+    @property
+    def last_step(self) -> int | None:
+        """The latest completed step."""
+        return max(self.steps, default=None)
+
+    @property
+    def step_seconds(self) -> float | None:
+        """The recent step time."""
+        seconds = self._seconds()[1]
+        return float(np.median(seconds[-20:])) if len(seconds) else None
+
+    def _seconds(
+        self,
+    ) -> tuple[np.ndarray[tuple[int], np.dtype[np.float64]], np.ndarray[tuple[int], np.dtype[np.float64]]]:
+        ends = np.array([self.steps[s] for s in sorted(self.steps)][_WARM_UP:])
+        return ends[1:], np.diff(ends)
+
+    def _stall(self, now: float) -> Notice | None:
+        ends, seconds = self._seconds()
+        if len(seconds) < _BASELINE_STEPS:
+            return None
+        limit = max(_STALL_STEPS * float(np.quantile(seconds, 0.99)), _STALL_FLOOR_S)
+        silent = now - float(ends[-1])
+        if silent <= limit:
+            return None
+        return Notice("stall", f"no step for {silent:.0f} s after step {self.last_step} (limit {limit:.0f} s)", now)
+
+    def _slow(self, now: float) -> Notice | None:
+        ends, seconds = self._seconds()
+        recent = ends > now - _SLOW_FOR_S
+        if recent.sum() < 3 or (~recent).sum() < _BASELINE_STEPS or now - float(ends[0]) < 2 * _SLOW_FOR_S:
+            return None
+        before, after = float(np.median(seconds[~recent])), seconds[recent]
+        # Nearly all recent steps must be slower than nearly all earlier ones: a hiccup is not a phase.
+        usual = float(np.quantile(seconds[~recent], 0.9))
+        if float(np.quantile(after, 0.25)) <= max(_SLOW_RATIO * before, usual):
+            return None
+        return Notice("slow", f"steps take {float(np.median(after)):.2f} s instead of {before:.2f} s", now)

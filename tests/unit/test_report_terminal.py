@@ -1,0 +1,104 @@
+"""The terminal report: complete, plain without colour, and deaf to escapes in the data."""
+
+from __future__ import annotations
+
+import io
+import re
+
+import pytest
+from rich.console import Console
+from test_report_samples import SAMPLES, healthy, nasty, rdma
+
+from trackwalker.diagnose.verdict import Verdict
+from trackwalker.report.terminal import render
+
+
+def shown(verdict: Verdict, width: int = 90, terminal: bool = False, encoding: str = "utf-8") -> str:
+    raw = io.BytesIO()
+    file = io.TextIOWrapper(raw, encoding=encoding)
+    render(
+        verdict, Console(file=file, width=width, force_terminal=terminal, color_system="standard" if terminal else None)
+    )
+    file.flush()
+    return raw.getvalue().decode(encoding)
+
+
+def test_first_line_and_order() -> None:
+    text = shown(rdma()[0])
+    assert text.splitlines()[0].rstrip() == "INCIDENT  running, job 8308, 24 nodes, 192 GPUs"
+    parts = [
+        "Two hosts lose",
+        "2 ROOT CAUSES",
+        "ALSO WRONG",
+        "RULED OUT",
+        "COULD NOT BE TESTED",
+        "DO NEXT",
+        "PROGRESS",
+        "DATA QUALITY",
+    ]
+    places = [text.index(part) for part in parts]
+    assert places == sorted(places)
+
+
+def test_it_can_be_acted_on() -> None:
+    text = shown(rdma()[0])
+    for fact in (
+        "chi2822/ionic_3",
+        "2026-02-24 19:06:34 UTC, step 97, ± 20 s",
+        "tokens/s/device 3,293 → 2,620 (-20.4 %)",
+        "confidence 97 %",
+        "1. exclude-nodes chi2822, chi2827  [needs approval]",
+        "2. run-fabric-test chi2822, chi2827",
+        "sum by (host) (increase(hw_rdma_tx_retx_pkts_total[2m]))",
+        "input-stall: missing dataloader wait time",
+        "scrape-gaps (chi2815)",
+        "2 d 9 h",
+    ):
+        assert fact in text
+    assert "ghost-data" not in text  # passed checks are not news
+
+
+def test_healthy_names_no_cause() -> None:
+    text = shown(healthy()[0])
+    assert text.startswith("HEALTHY  completed")
+    assert "ROOT CAUSE" not in text
+    assert "Nothing is recommended." in text
+
+
+@pytest.mark.parametrize("name", SAMPLES)
+@pytest.mark.parametrize("width", [40, 80, 200])
+def test_no_line_is_too_wide(name: str, width: int) -> None:
+    assert max(len(line) for line in shown(SAMPLES[name]()[0], width).splitlines()) <= min(width, 100)
+
+
+def test_colour_only_on_a_terminal() -> None:
+    plain, coloured = shown(rdma()[0]), shown(rdma()[0], terminal=True)
+    assert "\x1b" not in plain
+    assert "\x1b[1;31mINCIDENT" in coloured
+
+    def words(text: str) -> list[str]:
+        return re.sub(r"\x1b\[[0-9;]*m", "", text).split()
+
+    assert words(coloured) == words(plain)
+
+
+def test_data_is_never_markup_or_escape() -> None:
+    text = shown(nasty()[0])
+    assert not re.search("[\x00-\x09\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]", text)
+    assert "[bold red]markup[/]" in text
+    assert not any(line.startswith("HEALTHY") for line in text.splitlines())
+    coloured = shown(nasty()[0], terminal=True)
+    assert set(re.findall("\x1b.", coloured)) == {"\x1b["}
+    assert "\x1b]" not in coloured
+    assert "\x1b[2J" not in coloured
+    assert len(text) < 15_000  # the endless line is cut
+
+
+def test_an_old_locale_is_no_crash() -> None:
+    text = shown(rdma()[0], encoding="ascii")
+    assert "3,293 -> 2,620" in text
+    assert "+/- 20 s" in text
+
+
+def test_same_verdict_same_bytes() -> None:
+    assert shown(rdma()[0]) == shown(rdma()[0])
