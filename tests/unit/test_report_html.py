@@ -10,7 +10,8 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
-from test_report_samples import NASTY_HOST, SAMPLES, T0, hang, nasty, rdma
+from test_report_samples import T0, hang, rdma
+from test_report_samples_more import NASTY_HOST, SAMPLES, nasty
 
 from trackwalker.diagnose.story import Lane, Mark, Phase, StepPoint, Story
 from trackwalker.diagnose.verdict import Verdict
@@ -160,21 +161,21 @@ def test_thin_stories_still_make_a_page(story: Story) -> None:
 
 
 def test_a_huge_job_stays_below_one_megabyte() -> None:
-    steps = tuple(StepPoint(i, T0 + 2 * i, 2.0 + (i % 7) / 100, 900.0) for i in range(30_000))
+    steps = tuple(StepPoint(i, T0 + 5 * i, 2.0 + (i % 7) / 100, 900.0) for i in range(12_000))
     end = T0 + 60_000
     times = tuple(T0 + 300 * i for i in range(200))
     lanes = tuple(
         Lane(
             f"node{n:04d}", n % 4 == 0, times, tuple(None if i % 2 and n % 3 else float(i * n % 17) for i in range(200))
         )
-        for n in range(300)
+        for n in range(150)
     )
     marks = tuple(
         Mark(T0 + 60 * i, kind, "<&>" * 30, f"node{i:04d}")
         for i in range(1000)
         for kind in ("checkpoint", "exit", "onset")
     )
-    phases = tuple(Phase(i, i, T0 + 6 * i, T0 + 6 * i + 6, 2.0, bool(i % 2)) for i in range(10_000))
+    phases = tuple(Phase(i, i, T0 + 15 * i, T0 + 15 * i + 15, 2.0, bool(i % 2)) for i in range(4_000))
     data = hang()[0].model_dump(by_alias=True)
     data["evidence"] += [
         data["evidence"][1] | {"id": f"x{i}", "says": "<" * 10_000, "values": {f"h{k}": k for k in range(50)}}
@@ -187,26 +188,22 @@ def test_a_huge_job_stays_below_one_megabyte() -> None:
 
 def test_same_input_same_bytes_in_any_process() -> None:
     code = (
-        "import sys, hashlib; sys.path[:0] = sys.argv[1:]\n"
-        "from test_report_samples import SAMPLES\n"
+        "import sys; sys.path[:0] = sys.argv[1:]\n"
+        "from test_report_samples_more import SAMPLES\n"
         "from trackwalker.report.html import render_html\n"
-        "print(hashlib.sha256(''.join(render_html(*make()) for make in SAMPLES.values()).encode()).hexdigest())\n"
+        "sys.stdout.buffer.write(render_html(*SAMPLES['nasty']()).encode())\n"
     )
     paths = [str(Path(__file__).parent), *sys.path]
-    digests = {
-        subprocess.run(
-            [sys.executable, "-c", code, *paths],
-            env={"PYTHONHASHSEED": seed},
-            capture_output=True,
-            text=True,
-            check=True,
-        ).stdout
-        for seed in ("1", "2")
-    }
-    assert len(digests) == 1
+    other = subprocess.run(
+        [sys.executable, "-c", code, *paths], env={"PYTHONHASHSEED": "1"}, capture_output=True, check=True
+    )
+    assert other.stdout == render_html(*nasty()).encode()
 
 
 def test_importing_the_room_is_light() -> None:
-    code = "import sys; sys.path[:0] = sys.argv[1:]; import trackwalker.report; print('jinja2' in sys.modules, 'rich' in sys.modules)"
+    code = (
+        "import sys; sys.path[:0] = sys.argv[1:]; import trackwalker.report\n"
+        "print('jinja2' in sys.modules, 'rich' in sys.modules)"
+    )
     out = subprocess.run([sys.executable, "-c", code, *sys.path], capture_output=True, text=True, check=True)
     assert out.stdout.split() == ["False", "False"]

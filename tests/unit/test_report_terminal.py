@@ -7,7 +7,8 @@ import re
 
 import pytest
 from rich.console import Console
-from test_report_samples import SAMPLES, healthy, nasty, rdma
+from test_report_samples import rdma
+from test_report_samples_more import SAMPLES, healthy, nasty
 
 from trackwalker.diagnose.verdict import Verdict
 from trackwalker.report.terminal import render

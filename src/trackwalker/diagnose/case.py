@@ -16,6 +16,7 @@ from trackwalker.errors import EvidenceError, MissingToolError, NotAJobError
 from trackwalker.job import journal
 from trackwalker.job.layout import Job
 from trackwalker.job.processes import is_live
+from trackwalker.job.resolve import follow
 from trackwalker.job.run import RunRecord, load_run
 from trackwalker.logs.facts import LogFacts
 from trackwalker.logs.reader import read_log
@@ -137,11 +138,10 @@ def _open_telemetry(job: Job, stack: ExitStack, damage: list[str]) -> Telemetry 
 def _start(job: Job, run: RunRecord | None, telemetry: Telemetry | None) -> float | None:
     if run is not None:
         return run.created
-    artifact = job.dir / "artifact" if job.dir else None
-    if artifact is not None and artifact.is_symlink():
-        match = _ARTIFACT.search(str(artifact.readlink()))
-        if match:
-            return float(match[1])
+    artifact = follow(job.dir / "artifact") if job.dir else None
+    match = _ARTIFACT.search(str(artifact)) if artifact is not None else None
+    if match:  # upstream's snapshot folder carries the time of submission
+        return float(match[1])
     return telemetry.range()[0] if telemetry else None
 
 

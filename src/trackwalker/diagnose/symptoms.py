@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -116,7 +116,9 @@ def find_phases(case: Case) -> tuple[Phase, ...]:
     if len(values) < 2 * WARM_UP_STEPS:
         return ()
     cuts = segments(values)
-    baseline = min(s.level for s in cuts)
+    # Full speed is the fastest stretch that lasted: a short lucky one does not make the rest slow.
+    lasting = [c for c in cuts if c.size >= min(0.15 * len(values), 50)]
+    baseline = min(c.level for c in lasting or cuts)
     wander = _wander(values, cuts, baseline)
     phases = []
     for cut in cuts:
@@ -125,7 +127,22 @@ def find_phases(case: Case) -> tuple[Phase, ...]:
         end = float(timeline.ends[last])
         slow = cut.level > baseline * (1.0 + max(0.03, 4.0 * wander)) and end - start >= _SHORTEST_SLOW_S
         phases.append(Phase(int(timeline.steps[first]), int(timeline.steps[last]), start, end, cut.level, slow))
-    return tuple(phases)
+    return tuple(_with_slow_tail(phases, timeline)) if case.live else tuple(phases)
+
+
+def _with_slow_tail(phases: list[Phase], timeline: Timeline) -> list[Phase]:
+    """A run that has just become very slow has too few slow steps for statistics; two in a row are enough to say so."""
+    usual = 2.0 * float(np.quantile(timeline.seconds[WARM_UP_STEPS:-4], 0.99))
+    tail = 0
+    while tail < 4 and timeline.seconds[-1 - tail] > usual:
+        tail += 1
+    first = len(timeline) - tail
+    start = float(timeline.ends[first - 1]) if tail else 0.0
+    if tail < 2 or phases[-1].slow or float(timeline.ends[-1]) - start < _SHORTEST_SLOW_S:
+        return phases
+    level, last = float(np.median(timeline.seconds[first:])), int(timeline.steps[-1])
+    before = replace(phases[-1], last_step=int(timeline.steps[first - 1]), end=start)
+    return [*phases[:-1], before, Phase(int(timeline.steps[first]), last, start, float(timeline.ends[-1]), level, True)]
 
 
 def _steady_mask(timeline: Timeline, period: int | None) -> NDArray[np.bool_]:

@@ -38,7 +38,7 @@ class Timeline:
         """The step that was running at a time."""
         if not len(self):
             return None
-        at = int(np.searchsorted(self.ends, time, side="left"))
+        at = int(np.searchsorted(self.ends, time, side="right"))
         return int(self.steps[at]) if at < len(self) else int(self.steps[-1]) + 1
 
 

@@ -8,6 +8,8 @@ from pathlib import Path
 from trackwalker.errors import JobNotFoundError, NotAJobError
 from trackwalker.job.layout import LOG_SUFFIXES, NAME_FORM, Job
 
+_LONGEST_PATH = 1024
+
 
 def resolve(name: str, workspace: Path) -> Job:
     """The one job that `name` means; raises one clear error when there is none or more than one."""
@@ -48,10 +50,10 @@ def _age_key(job: Job) -> tuple[float, str]:
 
 
 def _from_log(log: Path) -> Job:
-    if log.name == "log" or log.is_symlink():  # the `log` link inside a job directory
-        parent = log.absolute().parent
-        if NAME_FORM.match(parent.name):
-            return Job(_id_of(parent.name), log.resolve(), parent)
+    parent = log.absolute().parent
+    if log.name == "log" and NAME_FORM.match(parent.name):  # the link inside a job directory
+        return _from_directory(parent)
+    if log.is_symlink():
         log = log.resolve()
     log = log.absolute()
     sibling = log.with_suffix("")
@@ -113,9 +115,9 @@ def _id_of(stem: str) -> str:
 
 def _log_of(directory: Path) -> Path | None:
     """The log of a job directory: its `log` link, its sibling, or, when either was renamed, the log with its id."""
-    link = directory / "log"
-    if link.is_file():
-        return link.resolve()
+    link = follow(directory / "log")
+    if link is not None and link.is_file():
+        return link
     for suffix in LOG_SUFFIXES:
         sibling = directory.with_name(directory.name + suffix)
         if sibling.is_file():
@@ -126,6 +128,24 @@ def _log_of(directory: Path) -> Path | None:
         if len(renamed) == 1:
             return renamed[0]
     return None
+
+
+def follow(link: Path) -> Path | None:
+    """Where a link of a job directory points.
+
+    An archive or a version control system without symlinks turns a link into a small file that holds the path; such
+    a file is followed too.
+    """
+    if link.is_symlink():
+        return link.resolve()
+    try:
+        if not link.is_file() or link.stat().st_size > _LONGEST_PATH:
+            return link if link.exists() else None
+        text = link.read_text().strip()
+    except (OSError, UnicodeDecodeError):
+        return link
+    pointed = link.parent / text
+    return pointed.resolve() if text and "\n" not in text and pointed.exists() else link
 
 
 def _some(jobs: list[Job]) -> str:

@@ -58,17 +58,17 @@ def run_demo(
     say(f"started {PROCS} training processes as job {plan.record.id}")
     watch = LiveWatch(run.job_dir)
     victim_host = plan.agent.ranks[VICTIM_RANK].host
-    with ExitStack() as stack:
-        stack.callback(_end, run, say)
+    notice, began = None, time.time()
+    with ExitStack() as faults, ExitStack() as stack:
+        stack.callback(_end, run, say)  # the run is ended before the fault is undone: the evidence stays as it was
         _wait_for_baseline(run, watch, show)
-        notice, began = None, time.time()
         if fault == "none":
             say("no fault this time: the run goes to its end")
             _follow(run, watch, show, lambda n: n is not None and n.kind == "end", 600.0)
         else:
             victim = find_victim(run.job_dir, VICTIM_RANK)
             say(f"fault '{fault}' on rank {VICTIM_RANK} ({victim_host}, pid {victim.pid})")
-            began = stack.enter_context(inject(fault, victim))
+            began = faults.enter_context(inject(fault, victim))
             notice = _follow(run, watch, show, lambda n: n is not None, _NOTICE_LIMIT_S)
             if notice is not None:
                 say(f"noticed after {notice.time - began:.1f} s: {notice.text}")

@@ -10,6 +10,7 @@ import subprocess
 import tarfile
 import tempfile
 import urllib.request
+import zlib
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -114,7 +115,7 @@ def unpack_release(url: str, sha256: str, tree: Path, opener: Opener | None = No
         if seen.hexdigest() != sha256:
             raise CannotInstall(f"checksum mismatch: {url} is not the expected file, it was thrown away")
         _unpack(archive, tree / "usr" / "bin")
-    except (OSError, tarfile.TarError) as e:
+    except (OSError, EOFError, zlib.error, tarfile.TarError) as e:
         raise CannotInstall(f"{url}: {e}") from e
     finally:
         archive.unlink(missing_ok=True)

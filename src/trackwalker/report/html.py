@@ -14,7 +14,7 @@ from trackwalker.report import axis, lanes, timeline, view, words
 from trackwalker.report.marks import words_of
 from trackwalker.report.text import clean, clip, one_line
 
-_MARKS = 300
+_MARKS = 200
 
 
 def render_html(verdict: Verdict, story: Story) -> str:
@@ -41,7 +41,8 @@ def render_html(verdict: Verdict, story: Story) -> str:
             timeline=timeline.build(story),
             lanes=lanes.build(story),
             phases=story.phases[:_MARKS],
-            marks=_mark_rows(story)[:_MARKS],
+            marks=_mark_rows(story),
+            marks_left_out=max(len(story.marks) - _MARKS, 0),
             notes=[clip(one_line(note), 600) for note in story.notes[:40]],
             metric=clip(one_line(story.lane_metric), 160),
             width=axis.WIDTH,
@@ -54,10 +55,14 @@ def render_html(verdict: Verdict, story: Story) -> str:
 
 
 def _mark_rows(story: Story) -> list[tuple[str, str, str]]:
-    marks: list[Mark] = sorted(
-        story.marks, key=lambda mark: (mark.time if words.is_time(mark.time) else 0.0, mark.label)
-    )
-    return [(words.utc(mark.time), clip(words_of(mark), 200), clip(one_line(mark.host or ""), 120)) for mark in marks]
+    """The marks for the table; where there are too many, checkpoints give way to what ended or began."""
+
+    def when(mark: Mark) -> float:
+        return mark.time if words.is_time(mark.time) else 0.0
+
+    chosen = sorted(story.marks, key=lambda mark: (mark.kind == "checkpoint", when(mark), mark.label))[:_MARKS]
+    chosen.sort(key=lambda mark: (when(mark), mark.label))
+    return [(words.utc(mark.time), clip(words_of(mark), 120), clip(one_line(mark.host or ""), 80)) for mark in chosen]
 
 
 def _safe(value: Any) -> Any:

@@ -15,8 +15,8 @@ from trackwalker.report.text import clip, clip_middle, one_line
 
 _ALL = 64  # up to here every host has its row
 _DIFFERENT = 16
-_POINTS = 14000  # over all rows: what keeps the page small
-_GAPS = 2400
+_POINTS = 6400  # over all rows: what keeps the page small
+_GAPS = 1200
 
 
 @dataclass(frozen=True)
@@ -165,26 +165,25 @@ def difference(tracks: list[_Track], x: Scale, buckets: int = 48) -> list[float]
 def _row(
     story: Story, track: _Track, x: Scale, span: tuple[float, float], top: int, height: int, rows: int, domain: str
 ) -> Row:
-    lane, runs = track.lane, _bridge(track.runs, max(_GAPS // rows, 8))
+    lane = track.lane
+    runs, gaps = join_patches(track.runs, max(_GAPS // rows, 8))
     y = Scale(*span, top + height - 1.5, top + 2.5)
     limit = max(_POINTS // rows, 60) // max(len(runs), 1)
-    area, line, gaps = "", "", ""
-    for i, run in enumerate(runs):
+    area, line = "", ""
+    for run in runs:
         kept = [run[k] for k in thin([value for _, value in run], max(limit, 4))]
         points = [(x(time), y(value)) for time, value in kept]
         if len(points) == 1:  # a lone sample is still a sample: give it a width the eye can find
             points = [(points[0][0] - 1, points[0][1]), (points[0][0] + 1, points[0][1])]
         area += area_path(points, top + height)
         line += line_path(points)
-        if i:
-            a, b = x(runs[i - 1][-1][0]), x(run[0][0])
-            gaps += f"M{px(a)} {top}H{px(b)}V{top + height}H{px(a)}Z"
+    holes = "".join(f"M{px(x(a))} {top}H{px(x(b))}V{top + height}H{px(x(a))}Z" for a, b in gaps)
     first, last = (runs[0][0][0], runs[-1][-1][0]) if runs else (x.lo, x.lo)
     ends = f"data ends {words.utc(last, date=False)}" if runs else "no data in this window"
     early = (x.hi - last) > 0.02 * (x.hi - x.lo)
     outside = text_width(ends, 6.2) + 14 < RIGHT - x(last)
     host = one_line(lane.host)
-    marks = [m for m in story.marks if m.host == lane.host and m.kind != "checkpoint" and axis.inside(x, m)][:12]
+    marks = [m for m in story.marks if m.host == lane.host and m.kind != "checkpoint" and axis.inside(x, m)][:6]
     return Row(
         host=clip(host, 300),
         label=clip_middle(host.removesuffix(domain), 19),
@@ -195,13 +194,13 @@ def _row(
         width=px(x(last) - x(first)),
         area=area,
         line=line,
-        gaps=gaps,
+        gaps=holes,
         ends=ends if early else "",
         ends_x=px(x(last) + (12 if outside else -8)),
         ends_anchor="start" if outside else "end",
         cap_x=px(x(last)),
         facts=_facts(track),
-        marks=tuple((m.kind, px(x(m.time)), f"{clip(words_of(m), 120)}, {words.utc(m.time)} UTC") for m in marks),
+        marks=tuple((m.kind, px(x(m.time)), f"{clip(words_of(m), 60)}, {words.utc(m.time)} UTC") for m in marks),
     )
 
 
@@ -214,18 +213,27 @@ def _facts(track: _Track) -> tuple[str, ...]:
     return (*seen, *(words.number(value) for value in numbers), str(len(track.runs) - 1))
 
 
-def _bridge(runs: list[list[Point]], most: int) -> list[list[Point]]:
-    """Keep the widest gaps only where there are too many to draw; the table still counts them all."""
-    if len(runs) - 1 <= most:
-        return runs
-    widths = [(runs[i - 1][-1][0] - runs[i][0][0], i) for i in range(1, len(runs))]
-    keep = {i for _, i in sorted(widths)[:most]}
-    merged = [list(runs[0])]
-    for i, run in enumerate(runs[1:], 1):
-        if i in keep:
-            merged.append([])
-        merged[-1].extend(run)
-    return merged
+def join_patches(runs: list[list[Point]], most: int) -> tuple[list[list[Point]], list[tuple[float, float]]]:
+    """The runs to draw and the gaps to hatch; where gaps are too many to draw, a patchy stretch is hatched as one.
+
+    Its samples are drawn as a line across the hatching, so neither what was seen nor what was missed is hidden.
+    """
+    gaps = [(a[-1][0], b[0][0]) for a, b in pairwise(runs)]
+    if len(gaps) <= most:
+        return runs, gaps
+    widths = sorted((run[-1][0] - run[0][0] for run in runs[1:-1]), reverse=True)
+    # Only runs longer than this stand alone; equal ones share one fate, or half a row would look different.
+    alone = widths[max(most - 2, 0)]
+    joined, hatched = [runs[0]], []
+    patch: list[Point] = []
+    for run in runs[1:]:
+        if run is not runs[-1] and run[-1][0] - run[0][0] <= alone:
+            patch.extend(run)
+            continue
+        hatched.append((joined[-1][-1][0], run[0][0]))
+        joined.extend([patch, run] if patch else [run])
+        patch = []
+    return joined, hatched
 
 
 def _caption(story: Story, tracks: list[_Track], shown: list[_Track], span: tuple[float, float]) -> list[str]:
@@ -233,7 +241,7 @@ def _caption(story: Story, tracks: list[_Track], shown: list[_Track], span: tupl
     what = clip(metric, 160) if metric else "the deciding metric"
     notes = [
         f"Every row shows {what} from {short(span[0])} to {short(span[1])}.",
-        "A hatched stretch or an early end means that nothing was recorded there.",
+        "Hatching or an early end means that samples are missing there.",
     ]
     if hidden := len(tracks) - len(shown):
         left_out = sum(track.lane.accused for track in tracks) - sum(track.lane.accused for track in shown)

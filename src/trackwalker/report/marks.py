@@ -13,7 +13,7 @@ from trackwalker.report.words import utc
 
 _ROWS = 4
 _NEAR = 9.0  # pixels within which marks of one kind are one flag: a job's ranks exit together
-_MOST = 60
+_MOST = 40
 _ORDER = ("onset", "exit", "cancel", "end")
 
 
@@ -66,7 +66,7 @@ def flags(story: Story, x: Scale) -> list[Flag]:
     for group, text, label, place in zip(
         groups, texts, labels, place_labels(labels, LEFT, RIGHT, _ROWS, 8), strict=True
     ):
-        title = f"{utc(group[0].time)} UTC {clip(words_of(group[0]), 300)}{_more(group)}"
+        title = f"{utc(group[0].time)} UTC {clip(words_of(group[0]), 120)}{_more(group)}"
         if place is None:
             drawn.append(Flag(group[0].kind, px(label.x), -1, "", "0", "start", title))
             continue

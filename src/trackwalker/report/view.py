@@ -5,17 +5,20 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from markupsafe import escape
+
 from trackwalker.diagnose.verdict import Cause, Evidence, Verdict
 from trackwalker.report import words
 from trackwalker.report.text import clean, clip, json_visible, one_line
 
-_SAYS = 420  # characters of an evidence text that are always visible
-_FULL = 12000  # and of the whole text behind them
-_FULL_TOTAL = 160_000
-_ITEMS = 200
+# Characters of an evidence text and of its source that are always visible.
+_SAYS, _SOURCE = 420, 240
+# What each part may weigh on the page, in escaped bytes: a log line full of "<" weighs four times its length.
+_SHOWN_BYTES, _FULL_BYTES, _RAW_BYTES = 100_000, 120_000, 150_000
+_FULL = 12_000
+_ITEMS = 120
 _VALUES = 12
 _HOSTS = 24
-_RAW = 240_000
 
 _ANCHOR = re.compile(r"[A-Za-z][A-Za-z0-9_.:-]{0,63}")
 # Ids of the page itself: evidence with such an id gets a neutral anchor.
@@ -33,10 +36,11 @@ _ROLE_WORDS = {
 
 @dataclass(frozen=True)
 class Ref:
-    """A citation: the id and its anchor, empty where the verdict holds no such evidence."""
+    """A citation: the id and its anchor; where there is none, `note` says why."""
 
     id: str
     anchor: str
+    note: str = ""
 
 
 @dataclass(frozen=True)
@@ -75,9 +79,16 @@ class Refs:
     """Resolves evidence ids to anchors on the page."""
 
     anchors: dict[str, str]
+    known: frozenset[str]
 
     def of(self, ids: list[str]) -> tuple[Ref, ...]:
-        return tuple(Ref(clip(one_line(key), 24), self.anchors.get(key, "")) for key in ids[:60])
+        """The citations of one cause."""
+        return tuple(self._one(key) for key in ids[:60])
+
+    def _one(self, key: str) -> Ref:
+        note = "not on this page" if key in self.known else "not in this verdict"
+        anchor = self.anchors.get(key, "")
+        return Ref(clip(one_line(key), 24), anchor, "" if anchor else note)
 
 
 def evidence(verdict: Verdict) -> tuple[list[Item], Refs, int]:
@@ -87,7 +98,8 @@ def evidence(verdict: Verdict) -> tuple[list[Item], Refs, int]:
     # Sorting is stable, so both groups stay in the order of the verdict when the cut comes.
     ranked = sorted(range(len(verdict.evidence)), key=lambda i: (verdict.evidence[i].id not in cited, i))
     chosen = [verdict.evidence[i] for i in sorted(ranked[:_ITEMS])]
-    full = min(_FULL, _FULL_TOTAL // max(sum(len(item.says) + len(item.source) > 2 * _SAYS for item in chosen), 1))
+    long = sum(len(item.says) > _SAYS or len(item.source) > _SOURCE for item in chosen)
+    shown, full = _SHOWN_BYTES // max(len(chosen), 1) // 2, _FULL_BYTES // max(long, 1) // 2
     anchors: dict[str, str] = {}
     items = []
     for position, item in enumerate(chosen, 1):
@@ -95,18 +107,24 @@ def evidence(verdict: Verdict) -> tuple[list[Item], Refs, int]:
         plain = _ANCHOR.fullmatch(item.id) and not ours and item.id not in anchors
         anchor = item.id if plain else f"evidence-{position}"
         anchors.setdefault(item.id, anchor)
-        items.append(_item(item, anchor, full))
-    return items, Refs(anchors), len(verdict.evidence) - len(items)
+        items.append(_item(item, anchor, shown, full))
+    known = frozenset(item.id for item in verdict.evidence)
+    return items, Refs(anchors, known), len(verdict.evidence) - len(items)
 
 
-def _item(item: Evidence, anchor: str, full: int) -> Item:
+def fit(text: str, limit: int, weight: int) -> str:
+    """At most `limit` characters and `weight` bytes once escaped, the cut shown by an ellipsis."""
+    text = clip(text, limit)
+    while len(text) > 1 and (heavy := len(escape(text).encode("utf-8", "replace"))) > weight:
+        text = clip(text, min(len(text) * weight // heavy, len(text) - 1))
+    return text
+
+
+def _item(item: Evidence, anchor: str, weight: int, full_weight: int) -> Item:
     says, source = clean(item.says).strip(), one_line(item.source)
-    shown, shown_source = clip(says, _SAYS), clip(source, _SAYS)
-    rest = ""
-    if shown != says:
-        rest = clip(says, full)
-    if shown_source != source:
-        rest = f"{rest}\n\n{clip(source, full)}".strip()
+    shown, shown_source = fit(says, _SAYS, weight), fit(source, _SOURCE, weight)
+    cut = [text for text, part in ((says, shown), (source, shown_source)) if part != text]
+    rest = "\n\n".join(fit(text, _FULL, full_weight) for text in cut)
     values = [(clip(one_line(key), 60), words.number(value)) for key, value in list(item.values.items())[:_VALUES]]
     return Item(
         id=clip(one_line(item.id), 24),
@@ -154,4 +172,5 @@ def title(verdict: Verdict) -> str:
 def raw(verdict: Verdict) -> tuple[str, bool]:
     """The verdict as JSON, and whether it had to be cut to keep the page small."""
     document = json_visible(verdict.to_json())
-    return (document, False) if len(document) <= _RAW else (document[:_RAW], True)
+    shown = fit(document, _RAW_BYTES, _RAW_BYTES)
+    return shown, shown != document

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import json
 from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import Any
 
@@ -82,10 +83,13 @@ class Api:
 class Telemetry:
     """An open metrics database. Results are sorted by labels, so the same data give the same answer."""
 
-    def __init__(self, api: Api, bounds: Sequence[tuple[int, int]], damage: list[str]) -> None:
+    def __init__(
+        self, api: Api, bounds: Sequence[tuple[int, int]], damage: list[str], unreadable: AbstractSet[str] = frozenset()
+    ) -> None:
         self.damage = damage
         self._api = api
         self._bounds = bounds
+        self._unreadable = unreadable
         self._range: tuple[float, float] | None = None
         self._metrics: frozenset[str] | None = None
 
@@ -100,9 +104,9 @@ class Telemetry:
         return self._api.bytes_read
 
     def metrics(self) -> frozenset[str]:
-        """The names of all metrics."""
+        """The names of all metrics that can be read."""
         if self._metrics is None:
-            self._metrics = frozenset(self._api.call("/api/v1/label/__name__/values", method="GET"))
+            self._metrics = frozenset(self._api.call("/api/v1/label/__name__/values", method="GET")) - self._unreadable
         return self._metrics
 
     def range(self) -> tuple[float, float]:

@@ -14,6 +14,7 @@ from trackwalker.telemetry.client import Api, QueryError
 # and a flipped bit in a large database shows as the error of the query that meets it.
 MOST_SAMPLES = 10_000_000
 _FILE_HEADER = 8
+_BATCH = 200
 _CHUNK_EXTRA = 5  # encoding byte before and checksum after the data
 
 
@@ -55,19 +56,30 @@ def readable(api: Api, block: Block, matcher: str = '{__name__!=""}') -> str | N
     return None
 
 
-def hide_unreadable(api: Api, block: Block) -> list[str]:
-    """Delete from the view (never the source) the series that cannot be read in this block; returns their names."""
+def hide_unreadable(api: Api, block: Block) -> tuple[list[str], set[str]]:
+    """Delete from the view (never the source) the series that cannot be read in this block.
+
+    Returns them, and the metrics that have series which cannot even be deleted, as the index entry itself is bad.
+    """
     span = {"start": f"{block.first / 1000:.3f}", "end": f"{block.end / 1000:.3f}"}
-    hidden = []
+    hidden: list[str] = []
+    hopeless: set[str] = set()
     for name in api.call("/api/v1/label/__name__/values", span, "GET"):
-        if readable(api, block, _matcher({"__name__": name})) is None:
+        whole = _matcher({"__name__": name})
+        if readable(api, block, whole) is None:
             continue
-        for labels in api.call("/api/v1/series", {**span, "match[]": _matcher({"__name__": name})}):
-            matcher = _matcher(labels)
-            if readable(api, block, matcher) is not None:
-                api.call("/api/v1/admin/tsdb/delete_series", {**span, "match[]": matcher})
-                hidden.append(matcher)
-    return hidden
+        try:
+            series = [_matcher(labels) for labels in api.call("/api/v1/series", {**span, "match[]": whole})]
+            bad = [matcher for matcher in series if readable(api, block, matcher) is not None]
+            for i in range(0, len(bad), _BATCH):
+                api.call("/api/v1/admin/tsdb/delete_series", {**span, "match[]": bad[i : i + _BATCH]})
+        except QueryError:
+            hopeless.add(name)
+            continue
+        hidden += bad
+        if readable(api, block, whole) is not None:
+            hopeless.add(name)
+    return hidden, hopeless
 
 
 def _matcher(labels: Mapping[str, Any]) -> str:

@@ -16,8 +16,9 @@ from pathlib import Path
 from trackwalker.errors import EvidenceError, MissingToolError
 from trackwalker.observe.prometheus import find_prometheus
 from trackwalker.observe.server import Server
+from trackwalker.observe.tsdb import Block
 from trackwalker.telemetry.client import Api, Telemetry
-from trackwalker.telemetry.probe import hide_unreadable, readable, suspicious
+from trackwalker.telemetry.probe import count_chunks, hide_unreadable, readable, suspicious
 from trackwalker.telemetry.view import View, check_source, explain
 
 __all__ = ["Telemetry", "open_database"]
@@ -32,6 +33,8 @@ _FLAGS = (
     "--query.lookback-delta=5m",
     "--query.timeout=5m",
 )
+_ORPHANS = re.compile(r"Unknown series references.*?\bsamples=(\d+)")
+_ADMIN = "--web.enable-admin-api"  # only to hide series in the view, and only when something is wrong
 _PREFIX = f"trackwalker-view-{os.getuid()}-"
 
 
@@ -58,7 +61,7 @@ def open_database(db_dir: Path) -> Iterator[Telemetry]:
         bounds = opened.bounds()
         if not bounds:
             raise EvidenceError(_nothing(view, "it holds no samples"))
-        yield Telemetry(opened.api, bounds, view.damage)
+        yield Telemetry(opened.api, bounds, view.damage, opened.unreadable)
 
 
 class _Opened:
@@ -69,6 +72,7 @@ class _Opened:
         self._server: Server | None = None
         self._api: Api | None = None
         self._salvaged = False
+        self.unreadable: set[str] = set()
 
     @property
     def api(self) -> Api:
@@ -97,25 +101,36 @@ class _Opened:
                 self._leave_out(server)
 
     def check_blocks(self) -> None:
-        """Find unreadable series in the blocks; hide them, or leave the block out if that does not help."""
+        """Find what cannot be read in the blocks, and take out as little as possible."""
         view = self._view
         total = sum(b.samples for b in view.blocks)
         bad = [b for b in view.blocks if suspicious(b, view.data / b.name, total) and readable(self.api, b)]
-        if not bad:
-            return
-        self.start("--web.enable-admin-api")
+        if bad:
+            self.start(_ADMIN)
         for block in bad:
-            try:
-                hidden = hide_unreadable(self.api, block)
-                trouble = readable(self.api, block)
-            except ValueError as e:
-                hidden, trouble = [], str(e)
-            if trouble:
-                view.drop_block(block.name, trouble)
-                self.start("--web.enable-admin-api")
-            else:
-                what = f"samples of {len(hidden)} series are unreadable and left out, first {hidden[0]}"
-                view.damage.append(f"{block.name}/chunks: {what}")
+            why = readable(self.api, block)
+            if count_chunks(view.data / block.name / "chunks") == 0 or not self._hide(block):
+                view.drop_block(block.name, why or "unreadable")
+                self.start(_ADMIN)
+
+    def _hide(self, block: Block) -> bool:
+        """Hide unreadable series; False when nothing worth keeping would be left of the block."""
+        try:
+            names = self.api.call("/api/v1/label/__name__/values", method="GET")
+            hidden, hopeless = hide_unreadable(self.api, block)
+        except ValueError:
+            return False
+        if len(hopeless) > len(names) / 2:
+            return False
+        if hidden:
+            what = f"samples of {len(hidden)} series are unreadable and left out, first {hidden[0]}"
+            self._view.damage.append(f"{block.name}/chunks: {what}")
+        if hopeless:
+            self.unreadable |= hopeless
+            self._view.damage.append(
+                f"{block.name}/index: metrics left out as unreadable: {', '.join(sorted(hopeless))}"
+            )
+        return True
 
     def bounds(self) -> list[tuple[int, int]]:
         """First and last millisecond of each part that has samples."""
@@ -136,6 +151,10 @@ class _Opened:
     def _mend_log(self, said: str) -> bool:
         """Whether the log was bad and Prometheus has to start again on a better copy."""
         spot = self._view.bad_spot(said)
+        orphans = _ORPHANS.search(said)
+        if self._salvaged and orphans and int(orphans[1]):
+            # Also met in sound logs, of series long gone; after a salvage it says what the lost records cost.
+            self._view.damage.append(f"wal: {orphans[1]} samples left out, the names of their series were lost")
         if spot is None:
             return False
         if self._salvaged:
@@ -151,7 +170,11 @@ class _Opened:
         named = [b.name for b in self._view.blocks if b.name in said]
         if named:
             for name in named:
-                self._view.drop_block(name, _about(name, said))
+                why = _about(name, said)
+                if "tombstones" in why and (self._view.data / name / "tombstones").exists():
+                    self._view.drop_tombstones(name)
+                else:
+                    self._view.drop_block(name, why)
         elif self._view.has_wal and not server.running:
             self._view.drop_wal(said)
         else:
@@ -161,7 +184,9 @@ class _Opened:
 
 
 def _nothing(view: View, why: str) -> str:
-    return f"metrics database {view.source} is unreadable: {'; '.join(view.damage) or why}"
+    if view.damage:
+        return f"metrics database {view.source} is unreadable: {'; '.join(view.damage)}"
+    return f"metrics database {view.source} is empty or unreadable: {why}"
 
 
 def _last_error(said: str) -> str:

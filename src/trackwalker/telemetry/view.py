@@ -66,15 +66,17 @@ class View:
                 self._note(f"wal: segment {theirs}: {_reason(e)}; it is left out")
         self._note_holes(first)
         if self._segments:
-            last = (wal / max(self._segments)).read_bytes()
-            self._last_size = len(last)
-            self._last_page = last[max(0, len(last) - 1) // PAGE * PAGE :]
+            with (wal / max(self._segments)).open("rb") as f:
+                self._last_size = f.seek(0, 2)
+                f.seek(max(0, self._last_size - 1) // PAGE * PAGE)
+                self._last_page = f.read()
 
     def _note_holes(self, first: int) -> None:
         expected = first
         for number in map(int, self._segments.values()):
             if number > expected:
-                self._note(f"wal: segments {expected:08d} to {number - 1:08d} are missing")
+                upto = f" to {number - 1:08d}" if number - 1 > expected else ""
+                self._note(f"wal: segment {expected:08d}{upto} missing")
             expected = number + 1
 
     def _link_blocks(self) -> None:
@@ -111,6 +113,11 @@ class View:
         shutil.rmtree(self.data / name)
         self._note(f"{name}: {why}; this block is left out")
 
+    def drop_tombstones(self, name: str) -> None:
+        """Leave a block's list of deletions out: without it the block has a little more, not less."""
+        (self.data / name / "tombstones").unlink()
+        self._note(f"{name}/tombstones: unreadable, left out; deleted samples may show again")
+
     def drop_wal(self, why: str) -> None:
         """Leave the whole log out."""
         shutil.rmtree(self.data / "wal", ignore_errors=True)
@@ -143,10 +150,9 @@ class View:
         if self._checkpoint:
             folder = self.data / "wal" / self._checkpoint
             files |= {path: f"{self._checkpoint}/{path.name}" for path in sorted(folder.iterdir())}
-        unfinished = self.data / "wal" / max(self._segments, default="")
+        newest = self.data / "wal" / max(self._segments, default="")
         for path, name in files.items():
-            lost = salvage(path)
-            if lost and not (path == unfinished and lost <= PAGE and torn_at_end(self._last_page)):
+            if lost := salvage(path, path == newest):
                 self._note(f"wal/{name}: {lost} bytes are unreadable and left out, the records around them are kept")
 
     def _note(self, line: str) -> None:

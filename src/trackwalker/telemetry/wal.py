@@ -53,16 +53,27 @@ def torn_at_end(page: bytes) -> bool:
     return True not in good[good.index(False) :] if False in good else True
 
 
-def salvage(segment: Path) -> int:
-    """Rewrite a segment without its unreadable records; returns how many bytes were given up."""
+def salvage(segment: Path, newest: bool) -> int:
+    """Rewrite a segment without its unreadable records; returns how many bytes of them were damaged.
+
+    The unfinished end of the newest segment is taken out too, but is no damage.
+    """
     data = segment.read_bytes()
     found = fragments(data)
-    keep = _whole_records(found, _intact(data, found))
-    kept = sum(f.end - f.start for f in keep)
-    lost = sum(f.end - f.start for f in found) - kept
-    if lost:
-        segment.write_bytes(_pages(data, keep))
-    return lost
+    good = _intact(data, found)
+    keep = _whole_records(found, good)
+    kept = set(keep)
+    if len(kept) == len(found):
+        return 0
+    segment.write_bytes(_pages(data, keep))
+    lost = [f for f in found if f not in kept]
+    if newest:
+        end = keep[-1].end if keep else 0
+        last_page = (len(data) - 1) // PAGE * PAGE
+        bad = [f for f, fine in zip(found, good, strict=True) if not fine and f.start >= end]
+        if all(f.start >= last_page for f in bad):
+            lost = [f for f in lost if f.start < end]
+    return sum(f.end - f.start for f in lost)
 
 
 def crc32c(data: bytes, starts: npt.NDArray[np.int64], lengths: npt.NDArray[np.int64]) -> npt.NDArray[np.uint32]:

@@ -39,7 +39,7 @@ class Config:
     # Model
     vocab_size: int = _number(512, 8)
     base_emb_dim: int = _number(128, 2)
-    base_num_decoder_layers: int = _number(4, 1)
+    base_num_decoder_layers: int = _number(2, 1)
     base_num_query_heads: int = _number(4, 1)
     base_mlp_dim: int = _number(384, 1)
     num_experts: int = _number(1, 1)
