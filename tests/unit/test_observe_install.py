@@ -43,7 +43,7 @@ def site(tmp_path: Path) -> Iterator[tuple[str, Path]]:
             pass
 
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=str(folder)))
-    thread = threading.Thread(target=server.serve_forever)
+    thread = threading.Thread(target=server.serve_forever, args=(0.02,))
     thread.start()
     yield f"http://127.0.0.1:{server.server_port}", folder
     server.shutdown()

@@ -46,7 +46,7 @@ def telemetry() -> Iterator[Callable[[Answer], Telemetry]]:
 
         server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         server.daemon_threads = True
-        thread = threading.Thread(target=server.serve_forever)
+        thread = threading.Thread(target=server.serve_forever, args=(0.02,))
         thread.start()
         api = Api(f"http://127.0.0.1:{server.server_port}", lambda: "its last words")
         opened.append((server, thread, api))
@@ -100,7 +100,7 @@ def test_an_error_is_prometheus_own_message_in_one_line(telemetry: Callable[[Ans
     def refuse(path: str, q: dict[str, str]) -> Any:
         raise ValueError("parse error:\n  unexpected end")
 
-    with pytest.raises(ValueError, match="^parse error: unexpected end$") as caught:
+    with pytest.raises(ValueError, match=r"^parse error: unexpected end$") as caught:
         telemetry(refuse).instant("sum(", 5.0)
     assert isinstance(caught.value, TrackwalkerError)
 

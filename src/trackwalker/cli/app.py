@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import sys
 
-import click
 import typer
+from typer.exceptions import TyperException
 
 from trackwalker import __version__
 from trackwalker.cli import demo, diagnose, jobs, run, setup
@@ -50,10 +50,10 @@ def main() -> None:
         code = app(standalone_mode=False)
     except TrackwalkerError as e:
         _fail(str(e), e.exit_code)
-    except click.exceptions.Abort:
+    except typer.Abort:
         _fail("interrupted", 130)
-    except click.ClickException as e:
-        _fail(f"{e.format_message()} (see trackwalker --help)", 2)
+    except TyperException as e:
+        _fail(f"{str(e).strip()} (see trackwalker --help)", 2)
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the reader left: nothing to complain about
         sys.exit(0)

@@ -85,7 +85,9 @@ def _causes(
     found = [e for e in examinations if e.state == "found" and e.playbook.outcome != "healthy"]
     explained = {c for e in found for c in e.playbook.explains}
     initiating = [e for e in found if not e.playbook.mechanism and e.playbook.id not in explained]
-    roots = initiating or [e for e in found if e.playbook.mechanism]
+    # A cancel is the whole story only when nothing else was wrong; an unexplained slowdown stays unexplained.
+    nothing_else = symptoms.names <= {"cancelled"}
+    roots = initiating or [e for e in found if e.playbook.mechanism and nothing_else]
     causes = []
     for examination in sorted(found, key=lambda e: (e not in roots, e.playbook.id)):
         role: Role = "root"

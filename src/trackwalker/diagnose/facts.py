@@ -46,8 +46,8 @@ def stalled(case: Case, symptoms: Symptoms, book: EvidenceBook) -> Answer:
         f"(limit {stall.limit_s:.0f} s from the job's own step times)"
     )
     values = {"step": stall.step, "silent_s": stall.until - stall.since, "limit_s": stall.limit_s}
-    source = case.timeline.source if case.timeline else "step lines"
-    ids = [book.add("progress", source, says, values)]
+    source = case.timeline.source if case.timeline else case.log.path.name
+    ids = [book.add("progress", f"{source}: last completed step", says, values)]
     line = _last_step_line(case)
     if line is not None:
         ids.append(quote(case, line, book))
@@ -151,7 +151,7 @@ def finished_or_advancing(case: Case, symptoms: Symptoms, book: EvidenceBook) ->
     if timeline is None or not len(timeline):
         return Answer(None)
     says = f"step {int(timeline.steps[-1])} completed at {utc(timeline.last_end)}"
-    return Answer(symptoms.stall is None, (book.add("progress", timeline.source, says),))
+    return Answer(symptoms.stall is None, (book.add("progress", f"{timeline.source}: last completed step", says),))
 
 
 def constant_speed(case: Case, symptoms: Symptoms, book: EvidenceBook) -> Answer:
@@ -161,7 +161,7 @@ def constant_speed(case: Case, symptoms: Symptoms, book: EvidenceBook) -> Answer
         return Answer(None)
     median = float(np.median(timeline.seconds[5:] if len(timeline) > 10 else timeline.seconds))
     says = f"median step time {median:.3f} s, no lasting change of speed"
-    ids = (book.add("progress", timeline.source, says, {"median_step_s": median}),)
+    ids = (book.add("progress", f"{timeline.source}: median of all steps", says, {"median_step_s": median}),)
     return Answer(not symptoms.slow, ids)
 
 

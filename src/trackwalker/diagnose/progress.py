@@ -12,6 +12,8 @@ from trackwalker.diagnose.story import Phase
 from trackwalker.diagnose.symptoms import WARM_UP_STEPS, Symptoms
 from trackwalker.diagnose.verdict import Progress
 
+_UNITS = {"tgs": "tokens/s/device", "steps-per-second": "steps/s"}
+
 
 @dataclass(frozen=True)
 class Throughput:
@@ -28,8 +30,7 @@ class Throughput:
         """The slowdown in a phrase."""
         if self.change is None:
             return "speed unknown"
-        unit = "tokens/s/device" if self.of == "tgs" else "steps/s"
-        return f"{self.before:g} {unit} at full speed, {self.after:g} when slow ({100 * self.change:+.0f} %)"
+        return f"{self.before:g} {_UNITS[self.of]} at full speed, {self.after:g} when slow ({100 * self.change:+.0f} %)"
 
 
 def throughput(case: Case, symptoms: Symptoms, book: EvidenceBook) -> Throughput:
@@ -47,8 +48,10 @@ def throughput(case: Case, symptoms: Symptoms, book: EvidenceBook) -> Throughput
     before, after = _level(case, reference, with_tgs), _level(case, slow[-1], with_tgs)
     ids = []
     for phase, value, word in ((reference, before, "full speed"), (slow[-1], after, "slow")):
-        says = f"steps {phase.first_step}..{phase.last_step} ({word}): median {value:g}, {phase.seconds:.3f} s a step"
-        ids.append(book.add("progress", timeline.source, says, {"median": value, "step_s": phase.seconds}))
+        steps = f"steps {phase.first_step}..{phase.last_step}"
+        says = f"{steps} ({word}): median {value:g} {_UNITS[of]}, {phase.seconds:.3f} s a step"
+        source = f"{timeline.source}: medians of {steps}, saves and first steps left out"
+        ids.append(book.add("progress", source, says, {"median": value, "step_s": phase.seconds}))
     return Throughput(of, before, after, after / before - 1.0 if before else None, ids)
 
 

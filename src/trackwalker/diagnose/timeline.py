@@ -94,7 +94,7 @@ def from_log(log: LogFacts, telemetry: Telemetry | None, start: float | None) ->
         setup = sum(s.seconds or 0 for s in log.stages if s.what == "END" and s.name != "Training")
         ends = start + setup + elapsed
     tgs = np.array([np.nan if (v := lines[s].tgs) is None else v for s in order])
-    return Timeline(steps, ends, seconds, tgs, bool(known), "training scalars" if known else "step lines")
+    return Timeline(steps, ends, seconds, tgs, bool(known), log.path.name)
 
 
 def _anchors(telemetry: Telemetry) -> dict[int, float]:

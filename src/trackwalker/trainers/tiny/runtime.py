@@ -45,9 +45,11 @@ class Place:
         devices = env.get("JAX_LOCAL_DEVICE_IDS") or "all"
         if count <= 1 or not ip:
             return cls(0, 1, "", host, progress, devices)
-        rank = _env_int(env, "NODE_RANK", 0)
+        rank = _env_int(env, "NODE_RANK", -1)
         if not 0 <= rank < count:
-            raise ConfigError(f"environment NODE_RANK={rank} is outside 0..{count - 1} (NNODES={count})")
+            raise ConfigError(
+                f"environment NODE_RANK must be in 0..{count - 1} (NNODES={count}), got '{env.get('NODE_RANK', '')}'"
+            )
         port = _env_int(env, "JAX_COORDINATOR_PORT", 0)
         if not 0 < port < 65536:
             raise ConfigError(f"environment JAX_COORDINATOR_PORT={port} is not a port")
