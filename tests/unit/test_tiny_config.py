@@ -174,18 +174,25 @@ def test_malformed_environment(name: str, value: str, message: str) -> None:
 
 
 def test_environment_is_only_completed_never_overridden() -> None:
-    env = {"JAX_PLATFORMS": "cuda", "XLA_FLAGS": "--xla_cpu_multi_thread_eigen=true --other=1"}
+    env = {"JAX_PLATFORMS": "cuda", "XLA_FLAGS": "--xla_cpu_multi_thread_eigen=true --other=1", "NPROC": "3"}
     prepare_environment(env, gpu=False, jaxlib=(0, 10))
     assert env["JAX_PLATFORMS"] == "cuda"
     assert env["XLA_FLAGS"].startswith("--xla_cpu_multi_thread_eigen=true --other=1 ")
     assert "eigen=false" not in env["XLA_FLAGS"]
-    assert "intra_op_parallelism_threads=1" in env["XLA_FLAGS"]
+    assert env["XLA_FLAGS"].endswith("--xla_cpu_collective_timeout_seconds=86400")
+    assert env["NPROC"] == "3"
+
+
+def test_xla_flags_are_all_flags() -> None:
+    env: dict[str, str] = {}
+    prepare_environment(env, gpu=False, jaxlib=(0, 10))
+    assert all(word.startswith("--") for word in env["XLA_FLAGS"].split())  # XLA stops reading at a bare word
 
 
 def test_environment_defaults() -> None:
     cpu: dict[str, str] = {}
     prepare_environment(cpu, gpu=False, jaxlib=(0, 9))
-    assert cpu["JAX_PLATFORMS"] == "cpu"
+    assert (cpu["JAX_PLATFORMS"], cpu["NPROC"]) == ("cpu", "1")
     assert "xla_cpu_collective_timeout_seconds" not in cpu["XLA_FLAGS"]  # an unknown flag aborts the process
     gpu: dict[str, str] = {}
     prepare_environment(gpu, gpu=True, jaxlib=(0, 10))

@@ -53,7 +53,8 @@ def main() -> None:
     except typer.Abort:
         _fail("interrupted", 130)
     except TyperException as e:
-        _fail(f"{str(e).strip()} (see trackwalker --help)", 2)
+        text = e.format_message() if hasattr(e, "format_message") else str(e)  # names the option where there is one
+        _fail(f"{text} (see trackwalker --help)", 2)
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the reader left: nothing to complain about
         sys.exit(0)

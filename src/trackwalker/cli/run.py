@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import time
 from typing import Annotated
@@ -45,7 +46,12 @@ def run(
     return code
 
 
+def _interrupt(number: int, frame: object) -> None:
+    raise KeyboardInterrupt
+
+
 def _stay(started: LocalRun) -> int:
+    signal.signal(signal.SIGTERM, _interrupt)  # whoever ends us means the run; kill -9 leaves it running
     watch = LiveWatch(started.job_dir)
     steps = started.plan.record.config.get("steps")
     total = str(steps.value) if steps else ""
@@ -59,5 +65,5 @@ def _stay(started: LocalRun) -> int:
                     return code
                 time.sleep(0.3)
             except KeyboardInterrupt:
-                line.say("ending the run (Ctrl-C)")
+                line.say("ending the run")
                 started.cancel()

@@ -5,6 +5,7 @@ Standard library only and Python 3.9 syntax: the node agent and the trainers car
 
 from __future__ import annotations
 
+import errno
 import json
 import math
 import os
@@ -18,10 +19,17 @@ VERSION = 1
 
 def encode(record: Mapping[str, Any]) -> bytes:
     """One journal line: the record with its schema version, ending in a newline."""
-    # A NaN loss is news, but NaN is not JSON: non-finite numbers travel as "nan", "inf", "-inf".
-    plain = {k: str(v) if isinstance(v, float) and not math.isfinite(v) else v for k, v in record.items()}
-    line = json.dumps({"v": VERSION, **plain}, separators=(",", ":"), default=str)
+    line = json.dumps({"v": VERSION, **_plain(record)}, separators=(",", ":"), default=str)
     return line.encode("utf-8", "replace") + b"\n"
+
+
+def _plain(value: Any) -> Any:
+    # A NaN loss is news, but NaN is not JSON: non-finite numbers travel as "nan", "inf", "-inf".
+    if isinstance(value, float):
+        return value if math.isfinite(value) else str(float(value))
+    if isinstance(value, Mapping):
+        return {k: _plain(v) for k, v in value.items()}
+    return [_plain(v) for v in value] if isinstance(value, (list, tuple)) else value
 
 
 class Journal:
@@ -31,11 +39,16 @@ class Journal:
         self.path = Path(path)
         self.path.parent.mkdir(parents=True, exist_ok=True)
         self._fd = os.open(str(self.path), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
-        self._mend_torn_tail()
+        self._torn = self._has_torn_tail()
 
     def append(self, record: Mapping[str, Any]) -> None:
         """Write one record; a full disk or a vanished directory raises OSError and leaves earlier records whole."""
-        os.write(self._fd, encode(record))
+        # A writer that died mid-line, or a disk that was full for a while, must not swallow the next record.
+        line = b"\n" + encode(record) if self._torn else encode(record)
+        self._torn = True
+        if os.write(self._fd, line) < len(line):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        self._torn = False
 
     def close(self) -> None:
         """Close the descriptor; appending afterwards is an error."""
@@ -43,14 +56,13 @@ class Journal:
             os.close(self._fd)
             self._fd = -1
 
-    def _mend_torn_tail(self) -> None:
-        # A writer that died mid-line must not swallow the next writer's first record.
+    def _has_torn_tail(self) -> bool:
         size = os.fstat(self._fd).st_size
-        if size:
-            with self.path.open("rb") as f:
-                f.seek(size - 1)
-                if f.read(1) != b"\n":
-                    os.write(self._fd, b"\n")
+        if not size:
+            return False
+        with self.path.open("rb") as f:
+            f.seek(size - 1)
+            return f.read(1) != b"\n"
 
 
 @dataclass
@@ -76,7 +88,7 @@ def read(path: os.PathLike[str] | str) -> Records:
             continue
         try:
             record = json.loads(line)
-        except ValueError:
+        except (ValueError, RecursionError):
             out.damaged += 1
             continue
         if isinstance(record, dict) and record.get("v") == VERSION:

@@ -72,5 +72,5 @@ def is_live(state_file: Path | None) -> bool:
         return False
     try:
         return live_members(json.loads(state_file.read_text()))
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return False

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import difflib
+import glob
+import os
 from pathlib import Path
 
 from trackwalker.errors import JobNotFoundError, NotAJobError
@@ -13,14 +16,18 @@ _LONGEST_PATH = 1024
 
 def resolve(name: str, workspace: Path) -> Job:
     """The one job that `name` means; raises one clear error when there is none or more than one."""
-    given = Path(name).expanduser()
-    if "/" in name or given.suffix in LOG_SUFFIXES or given.exists():
-        if given.is_file():
-            return _from_log(given)
-        if given.is_dir():
-            return _from_directory(given)
-        if "/" in name or given.suffix in LOG_SUFFIXES:
-            raise JobNotFoundError(f"no such file or directory: {name}")
+    given = Path(name)
+    is_log = is_directory = False
+    with contextlib.suppress(OSError, RuntimeError):  # a name too long for a file, a home directory nobody has
+        given = given.expanduser()
+        is_log = given.is_file() or (given.name == "log" and given.is_symlink())
+        is_directory = given.is_dir()
+    if is_log:
+        return _from_log(given)
+    if is_directory:
+        return _from_directory(given)
+    if "/" in name or given.suffix in LOG_SUFFIXES:
+        raise JobNotFoundError(f"no such file or directory: {name}")
     return _from_id(name, workspace)
 
 
@@ -37,7 +44,7 @@ def list_jobs(workspace: Path) -> list[Job]:
             log = _log_of(entry)
             if log is not None:
                 found[match["id"]] = Job(match["id"], log, entry)
-        elif entry.suffix in LOG_SUFFIXES and match["id"] not in found:
+        elif entry.suffix in LOG_SUFFIXES and entry.is_file() and match["id"] not in found:
             found[match["id"]] = Job(match["id"], entry, None)
     return sorted(found.values(), key=_age_key, reverse=True)
 
@@ -50,9 +57,8 @@ def _age_key(job: Job) -> tuple[float, str]:
 
 
 def _from_log(log: Path) -> Job:
-    parent = log.absolute().parent
-    if log.name == "log" and NAME_FORM.match(parent.name):  # the link inside a job directory
-        return _from_directory(parent)
+    if log.name == "log":  # the link inside a job directory
+        return _from_directory(log.parent)
     if log.is_symlink():
         log = log.resolve()
     log = log.absolute()
@@ -66,7 +72,7 @@ def _from_log(log: Path) -> Job:
 
 
 def _from_directory(directory: Path) -> Job:
-    directory = directory.absolute()
+    directory = Path(os.path.abspath(directory))  # without '..', whose name says nothing
     log = _log_of(directory)
     if log is not None:
         return Job(_id_of(directory.name), log, directory)
@@ -96,7 +102,7 @@ def _from_id(name: str, workspace: Path) -> Job:
         return begins[0]
     if begins:
         raise JobNotFoundError(f"'{name}' could be {len(begins)} jobs; name one of: {_some(begins)}")
-    logless = [d for d in workspace.glob(f"{name}-*") if d.is_dir()] if name.strip("*?[]") == name else []
+    logless = [d for d in workspace.glob(f"{glob.escape(name)}-*") if d.is_dir()]
     if logless:
         return _from_directory(logless[0])  # raises the error that says the log is missing
     if not workspace.is_dir():
@@ -119,7 +125,7 @@ def _log_of(directory: Path) -> Path | None:
     if link is not None and link.is_file():
         return link
     for suffix in LOG_SUFFIXES:
-        sibling = directory.with_name(directory.name + suffix)
+        sibling = directory.parent / (directory.name + suffix)
         if sibling.is_file():
             return sibling
     match = NAME_FORM.match(directory.name)
@@ -136,16 +142,21 @@ def follow(link: Path) -> Path | None:
     An archive or a version control system without symlinks turns a link into a small file that holds the path; such
     a file is followed too.
     """
-    if link.is_symlink():
-        return link.resolve()
     try:
+        if link.is_symlink():
+            return link.resolve()
         if not link.is_file() or link.stat().st_size > _LONGEST_PATH:
             return link if link.exists() else None
         text = link.read_text().strip()
+        pointed = link.parent / text
+        if text and "\n" not in text and pointed.exists():
+            return pointed.resolve()
+    except RuntimeError:  # a link that leads to itself
+        return None
     except (OSError, UnicodeDecodeError):
         return link
-    pointed = link.parent / text
-    return pointed.resolve() if text and "\n" not in text and pointed.exists() else link
+    # What can only have been a link points at a log that was renamed or removed since.
+    return None if text.startswith("../") and pointed.suffix in LOG_SUFFIXES and "\n" not in text else link
 
 
 def _some(jobs: list[Job]) -> str:

@@ -18,6 +18,7 @@ from trackwalker.observe.prometheus import ensure_prometheus
 from trackwalker.observe.server import Server
 
 TICK_S = 1.0
+STARTING_S = 0.2  # until Prometheus is up, each tick delays the first sample
 MIRROR_S = 2.0
 LAST_SCRAPE_S = 1.5  # one more scrape interval after the end, so that the last values are in
 CLOSE_S = 10.0  # how long a broken mirror is tried again at the end
@@ -60,7 +61,7 @@ class Recorder:
                 if str(e) != self._trouble:
                     self._say(f"trouble, trying again: {e}")
                 self._trouble = str(e)
-            why = "stopped by a signal" if self._stop.wait(TICK_S) else self._ending.reason()
+            why = "stopped by a signal" if self._stop.wait(self._pause()) else self._ending.reason()
         return self._close(why)
 
     def _tick(self, binary: Path) -> None:
@@ -77,6 +78,10 @@ class Recorder:
             if now >= self._next_mirror:
                 self._next_mirror = now + MIRROR_S
                 self._mirror.sync()
+
+    def _pause(self) -> float:
+        waiting = self._server is not None and not self._announced
+        return STARTING_S if waiting or self._targets_seen is None else TICK_S
 
     def _take_targets(self) -> None:
         # Prometheus reads a local copy: a job directory that is away for a while must not look like "no targets".

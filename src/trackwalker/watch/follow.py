@@ -28,7 +28,7 @@ class Follower:
         for line in data[:end].splitlines():
             try:
                 record = json.loads(line)
-            except ValueError:
+            except (ValueError, RecursionError):
                 continue
             if isinstance(record, dict):
                 records.append(record)

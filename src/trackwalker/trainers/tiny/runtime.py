@@ -71,9 +71,10 @@ def prepare_environment(env: MutableMapping[str, str], *, gpu: bool, jaxlib: tup
     """Set what JAX reads at import and the user did not: the platform, and a modest share of the CPU."""
     if not env.get("JAX_PLATFORMS") and not gpu:
         env["JAX_PLATFORMS"] = "cpu"
-    # One compute thread per process: several ranks share a small box, and a rank's CPU use stays readable.
+    # One compute thread: several ranks share a small box, and a rank's CPU use stays readable. XLA sizes its pool
+    # by NPROC; a bare intra_op_parallelism_threads=1 in XLA_FLAGS would make it drop every flag that follows.
+    env.setdefault("NPROC", "1")
     wanted = {"xla_cpu_multi_thread_eigen": "--xla_cpu_multi_thread_eigen=false"}
-    wanted["intra_op_parallelism_threads"] = "intra_op_parallelism_threads=1"
     # XLA aborts on a flag it does not know; this one was checked with jaxlib 0.10.
     if jaxlib >= (0, 10):
         flag = f"--xla_cpu_collective_timeout_seconds={COLLECTIVE_TIMEOUT_S}"

@@ -150,7 +150,7 @@ class Trainer:
             out_specs=spec(),
             check_vma=False,  # else JAX sums the gradients itself, one message per tensor
         )
-        compiled = jax.jit(step, donate_argnums=0).lower(self._state, batch).compile()
+        compiled = _compile_quickly(jax.jit(step, donate_argnums=0).lower(self._state, batch))
         self._progress.record("compile", state="end", seconds=_since(began))
         return compiled
 
@@ -189,6 +189,17 @@ class Trainer:
         import jax
 
         return jax.tree_util.tree_map_with_path(lambda path, _: arrays[_name(path)], self._state)
+
+
+def _compile_quickly(lowered: Any) -> Any:
+    import jax
+
+    if jax.default_backend() == "cpu":
+        try:  # half the time and two thirds of the memory, for code that is as fast
+            return lowered.compile(compiler_options={"xla_cpu_use_fusion_emitters": False})
+        except jax.errors.JaxRuntimeError:
+            pass  # another XLA, without this option
+    return lowered.compile()
 
 
 def _name(path: Any) -> str:

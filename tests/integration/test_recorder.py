@@ -1,0 +1,345 @@
+"""The recorder with a real Prometheus: runs, ends, is killed at every level, and loses nothing it need not lose."""
+
+from __future__ import annotations
+
+import http.server
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from trackwalker.errors import MissingToolError
+from trackwalker.job.journal import Journal
+from trackwalker.job.processes import alive, read_stat
+from trackwalker.observe.mirror import Mirror
+from trackwalker.observe.prometheus import ensure_prometheus, find_promtool
+from trackwalker.observe.server import Server
+from trackwalker.observe.tsdb import list_parts, read_block
+from trackwalker.telemetry.store import open_database
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def prometheus() -> Path:
+    try:
+        return ensure_prometheus(print)
+    except MissingToolError as e:
+        pytest.skip(str(e))
+
+
+class Exporter:
+    """A target whose one metric counts its scrapes: a hole in the recorded values is a lost sample."""
+
+    def __init__(self, series: int = 1) -> None:
+        self.scrapes = 0
+
+        class Handler(http.server.BaseHTTPRequestHandler):
+            def do_GET(handler) -> None:  # self is the exporter
+                self.scrapes += 1
+                body = "".join(f'scrapes_total{{host="h{i}"}} {self.scrapes}\n' for i in range(series))
+                handler.send_response(200)
+                handler.end_headers()
+                handler.wfile.write(body.encode())
+
+            def log_message(handler, *args: object) -> None:
+                pass
+
+        self._server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.address = f"127.0.0.1:{self._server.server_port}"
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.02,))
+        self._thread.start()
+
+    def close(self) -> None:
+        self._server.shutdown()
+        self._thread.join()
+        self._server.server_close()
+
+
+class Job:
+    """A job directory with what an agent would write, and the recorder beside it."""
+
+    def __init__(self, root: Path) -> None:
+        self.dir = root / "1-JAX-test"
+        (self.dir / "agent").mkdir(parents=True)
+        self.local = root / "local"
+        self.output = root / "recorder.out"
+        self.recorder: subprocess.Popen[bytes] | None = None
+        stat = read_stat(os.getpid())
+        assert stat is not None
+        state = {"agent": {"pid": os.getpid(), "start": stat.start}, "ranks": []}
+        (self.dir / "agent" / "state.json").write_text(json.dumps(state))
+        self.event("rank-start")
+
+    def event(self, kind: str) -> None:
+        journal = Journal(self.dir / "events.jsonl")
+        journal.append({"kind": kind, "data": {}})
+        journal.close()
+
+    def announce(self, *exporters: Exporter) -> None:
+        groups = [{"targets": [e.address for e in exporters], "labels": {"job_id": "1"}}]
+        (self.dir / "agent" / "new").write_text(json.dumps(groups))
+        (self.dir / "agent" / "new").rename(self.dir / "agent" / "targets.json")
+
+    def start(self) -> subprocess.Popen[bytes]:
+        argv = [sys.executable, "-m", "trackwalker.observe", "--job-dir", str(self.dir), "--job-id", "1"]
+        env = {**os.environ, "TRACKWALKER_LOCAL": str(self.local)}
+        with self.output.open("ab") as out:
+            self.recorder = subprocess.Popen(argv, stdout=out, stderr=out, env=env, start_new_session=True)
+        return self.recorder
+
+    def server(self) -> dict[str, Any]:
+        """What server.json says, once it is there."""
+        path = self.dir / "prometheus" / "server.json"
+        wait_for(path.exists, 20, self.output)
+        about: dict[str, Any] = json.loads(path.read_text())
+        return about
+
+    def counts(self) -> dict[str, list[int]]:
+        """The recorded counter of each exporter, in order of time."""
+        with open_database(self.dir / "prometheus") as t:
+            assert t.damage == []
+            found = t.raw("scrapes_total", *t.range())
+        for labels, times, _ in found:
+            assert (labels["job"], labels["job_id"]) == ("node_hw", "1")
+            assert np.median(np.diff(times)) == pytest.approx(1.0, abs=0.1)
+        return {labels["instance"]: values.astype(int).tolist() for labels, _, values in found}
+
+    def close(self) -> None:
+        if self.recorder is not None and self.recorder.poll() is None:
+            self.recorder.kill()
+            self.recorder.wait()
+
+
+def wait_for(condition: Callable[[], bool], seconds: float, log: Path | None = None) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > deadline:
+            pytest.fail(f"not within {seconds} s; {log.read_text() if log and log.exists() else ''}")
+        time.sleep(0.05)
+
+
+def gone(pid: int) -> bool:
+    stat = read_stat(pid)
+    return stat is None or not alive(pid, stat.start)
+
+
+@pytest.fixture
+def exporter() -> Iterator[Exporter]:
+    exporter = Exporter()
+    yield exporter
+    exporter.close()
+
+
+@pytest.fixture
+def job(tmp_path: Path, prometheus: Path) -> Iterator[Job]:
+    job = Job(tmp_path)
+    yield job
+    job.close()
+
+
+def test_a_run_from_its_first_target_to_its_end(job: Job, exporter: Exporter) -> None:
+    recorder = job.start()
+    time.sleep(1.5)
+    assert not job.local.exists() or not list(job.local.glob("*/prometheus/wal")), "nothing to scrape yet"
+    job.announce(exporter)
+    server = job.server()
+    assert server["url"] == f"http://127.0.0.1:{server['port']}"
+    [live] = job.local.glob("1-*/prometheus")
+    assert live.stat().st_mode & 0o777 == 0o700
+    wait_for(lambda: exporter.scrapes >= 3, 10)
+    late = Exporter()
+    try:
+        job.announce(exporter, late)
+        wait_for(lambda: late.scrapes >= 3, 10)
+        job.event("run-end")
+        assert recorder.wait(20) == 0, job.output.read_text()
+        counts = job.counts()
+        for target in (exporter, late):
+            assert counts[target.address] == list(range(1, target.scrapes + 1)), "every scrape, to the last"
+    finally:
+        late.close()
+    assert gone(server["pid"])
+    assert list(job.local.iterdir()) == []
+    left = {p.name for p in (job.dir / "prometheus").iterdir()}
+    assert left == {"wal", "prometheus.log", "mirror-of"}
+    assert "Server is ready" in (job.dir / "prometheus" / "prometheus.log").read_text()
+
+
+def test_a_killed_recorder_takes_prometheus_along_and_its_successor_goes_on(job: Job, exporter: Exporter) -> None:
+    job.announce(exporter)
+    recorder = job.start()
+    first = job.server()
+    wait_for(lambda: exporter.scrapes >= 5, 20)
+    recorder.kill()
+    recorder.wait()
+    at_kill = exporter.scrapes
+    wait_for(lambda: gone(first["pid"]), 3)
+    mirrored = job.counts()[exporter.address]
+    assert mirrored == list(range(1, len(mirrored) + 1))
+    assert len(mirrored) >= at_kill - 4, "the mirror is at most two seconds and two ticks behind"
+
+    recorder = job.start()
+    wait_for(lambda: job.server()["pid"] != first["pid"], 20, job.output)
+    wait_for(lambda: exporter.scrapes >= at_kill + 2, 20)
+    recorder.terminate()
+    assert recorder.wait(20) == 0, job.output.read_text()
+    everything = job.counts()[exporter.address]
+    # One scrape may have been on its way into the database when the kill came.
+    lost = set(range(1, exporter.scrapes + 1)) - set(everything)
+    assert lost <= {at_kill, at_kill + 1}
+    assert list(job.local.iterdir()) == []
+
+
+def test_a_killed_prometheus_is_started_again_on_its_own_data(job: Job, exporter: Exporter) -> None:
+    job.announce(exporter)
+    recorder = job.start()
+    first = job.server()
+    wait_for(lambda: exporter.scrapes >= 4, 20)
+    os.kill(first["pid"], signal.SIGKILL)
+    at_kill = exporter.scrapes
+    wait_for(lambda: job.server()["pid"] != first["pid"], 20, job.output)
+    # Meanwhile the job directory goes away and comes back: the recording does not care.
+    job.dir.rename(job.dir.with_name("away"))
+    wait_for(lambda: exporter.scrapes >= at_kill + 3, 20)
+    job.dir.with_name("away").rename(job.dir)
+    job.event("run-end")
+    assert recorder.wait(20) == 0, job.output.read_text()
+    said = job.output.read_text()
+    assert "Prometheus died with exit code -9, starting again in 1 s" in said
+    assert said.count("No such file or directory") == 1, "told once"
+    assert "mirror: working again" in said
+    lost = set(range(1, exporter.scrapes + 1)) - set(job.counts()[exporter.address])
+    assert lost <= {at_kill, at_kill + 1}
+
+
+def test_the_mirror_is_whole_through_compaction_and_truncation(tmp_path: Path, prometheus: Path) -> None:
+    promtool = find_promtool(prometheus)
+    if promtool is None:
+        pytest.skip("this Prometheus came without promtool")
+    live, job, log, config = (tmp_path / n for n in ("live", "job", "prometheus.log", "prometheus.yml"))
+    live.mkdir()
+    job.mkdir()
+    exporter = Exporter(series=20)
+    config.write_text(
+        "global: {scrape_interval: 200ms, scrape_timeout: 200ms}\n"
+        f"scrape_configs: [{{job_name: t, static_configs: [{{targets: ['{exporter.address}']}}]}}]\n"
+    )
+    short = ["--storage.tsdb.min-block-duration=2s", "--storage.tsdb.max-block-duration=18s"]
+    server = Server(prometheus, live, config, log, short)
+    troubles: list[str] = []
+    mirror = Mirror(live, job / "prometheus", log, troubles.append)
+    snapshots: list[tuple[Path, int]] = []
+    removed, checkpoints = set(), set()
+    try:
+        assert server.wait_ready(10)
+        began = time.monotonic()
+        chance = random.Random(1)
+        while not (len(removed) >= 2 and len(checkpoints) >= 2 and len(snapshots) >= 3):
+            assert time.monotonic() - began < 60, (removed, checkpoints)
+            before = time.time()
+            if mirror.sync() and chance.random() < 0.1:
+                # What a reader would find if this machine died right here.
+                snapshot = tmp_path / f"snapshot{len(snapshots)}"
+                shutil.copytree(job / "prometheus", snapshot)
+                snapshots.append((snapshot, int(before * 1000) - 500))
+            parts = list_parts(job / "prometheus")
+            checkpoints |= set(parts.checkpoints)
+            removed |= {old for b in parts.blocks for old in read_block(job / "prometheus" / b).replaces}
+            time.sleep(0.2)
+    finally:
+        server.stop()
+        exporter.close()
+    assert mirror.sync()
+    assert troubles == []
+    assert not removed & set(list_parts(job / "prometheus").blocks)
+
+    def dump(folder: Path) -> set[tuple[str, int]]:
+        done = subprocess.run([promtool, "tsdb", "dump", str(folder)], capture_output=True, text=True, check=True)
+        lines = (line.rsplit(" ", 1) for line in done.stdout.splitlines())
+        return {(series, int(at)) for series, at in lines}
+
+    all_samples = dump(live)
+    assert len(all_samples) > 500
+    assert dump(job / "prometheus") == all_samples
+    for snapshot, until in snapshots:
+        due = {sample for sample in all_samples if sample[1] <= until}
+        assert due <= dump(snapshot), "a snapshot lacks samples that were there before it was taken"
+
+
+def test_two_recorders_do_not_fight(job: Job, exporter: Exporter) -> None:
+    job.announce(exporter)
+    first = job.start()
+    job.server()
+    second = job.start()
+    assert second.wait(20) == 2
+    assert "another recorder is at work" in job.output.read_text()
+    job.recorder = first
+    assert first.poll() is None
+    first.terminate()
+    assert first.wait(20) == 0
+
+
+def test_apt_gives_a_prometheus_that_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    if not shutil.which("apt-get") or not shutil.which("dpkg-deb"):
+        pytest.skip("no apt on this system")
+    from trackwalker.observe.install import BINARY, CannotInstall, from_apt, place
+    from trackwalker.observe.prometheus import _unfit, version_of
+
+    services = subprocess.run(["dpkg", "-l", "prometheus"], capture_output=True, check=False).stdout
+    try:
+        place(from_apt, tmp_path, _unfit, print)
+    except CannotInstall as e:
+        pytest.skip(f"the package archive cannot be reached: {e}")
+    assert (version_of(tmp_path / BINARY) or (0, 0)) >= (2, 40)
+    assert find_promtool(tmp_path / BINARY) is not None
+    assert [p.name for p in tmp_path.iterdir()] == ["prometheus"], "the package file is gone"
+    after = subprocess.run(["dpkg", "-l", "prometheus"], capture_output=True, check=False).stdout
+    assert after == services, "unpacked, not installed"
+
+
+def test_a_port_taken_in_between_is_noticed_not_mistaken_for_ours(tmp_path: Path, prometheus: Path) -> None:
+    config = tmp_path / "prometheus.yml"
+    config.write_text("global: {}\n")
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+    first = Server(prometheus, tmp_path / "a", config, tmp_path / "a.log")
+    try:
+        assert first.wait_ready(10)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("trackwalker.observe.server.free_port", lambda: first.port)
+            second = Server(prometheus, tmp_path / "b", config, tmp_path / "b.log")
+        assert not second.wait_ready(10)
+        assert second.lost_port()
+    finally:
+        first.stop()
+    assert gone(first.process.pid)
+
+
+def test_a_server_started_from_a_passing_thread_outlives_that_thread(tmp_path: Path, prometheus: Path) -> None:
+    config = tmp_path / "prometheus.yml"
+    config.write_text("global: {}\n")
+    (tmp_path / "data").mkdir()
+    started: list[Server] = []
+    thread = threading.Thread(
+        target=lambda: started.append(Server(prometheus, tmp_path / "data", config, tmp_path / "log"))
+    )
+    thread.start()
+    thread.join()
+    try:
+        assert started[0].wait_ready(10)
+        time.sleep(0.2)
+        assert started[0].running
+    finally:
+        started[0].stop()

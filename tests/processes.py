@@ -1,0 +1,38 @@
+"""Which processes belong to a job: everything started for it names its directory or carries its id."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+
+def processes_of(job_dir: Path, wait_s: float = 15.0) -> list[str]:
+    """Command lines of processes that still belong to a job, after giving them time to leave."""
+    job_id = job_dir.name.split("-JAX-")[0]
+    deadline = time.monotonic() + wait_s
+    while True:
+        left = _find(job_id)
+        if not left or time.monotonic() > deadline:
+            return left
+        time.sleep(0.3)
+
+
+def pids_with(job_id: str, word: str) -> list[int]:
+    """Processes of a job whose command line holds a word."""
+    return [int(line.split(" ", 1)[0]) for line in _find(job_id) if word in line]
+
+
+def _find(job_id: str) -> list[str]:
+    found = []
+    for name in os.listdir("/proc"):
+        if not name.isdigit() or int(name) == os.getpid():
+            continue
+        try:
+            words = Path(f"/proc/{name}/cmdline").read_bytes().replace(b"\0", b" ").decode("utf-8", "replace")
+            env = Path(f"/proc/{name}/environ").read_bytes()
+        except OSError:
+            continue
+        if words and (job_id in words or f"JOB_ID={job_id}".encode() in env):
+            found.append(f"{name} {words}")
+    return found
