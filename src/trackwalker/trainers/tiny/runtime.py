@@ -73,9 +73,11 @@ def prepare_environment(env: MutableMapping[str, str], *, gpu: bool, jaxlib: tup
         env["JAX_PLATFORMS"] = "cpu"
     # One compute thread: several ranks share a small box, and a rank's CPU use stays readable. XLA sizes its pool
     # by NPROC; a bare intra_op_parallelism_threads=1 in XLA_FLAGS would make it drop every flag that follows.
-    env.setdefault("NPROC", "1")
+    # Not with a GPU, whose kernels compile on that pool.
+    if env.get("JAX_PLATFORMS") == "cpu":
+        env.setdefault("NPROC", "1")
     wanted = {"xla_cpu_multi_thread_eigen": "--xla_cpu_multi_thread_eigen=false"}
-    # XLA aborts on a flag it does not know; this one was checked with jaxlib 0.10.
+    # XLA aborts on a flag it does not know; this one was checked with jaxlib 0.10 and 0.11.
     if jaxlib >= (0, 10):
         flag = f"--xla_cpu_collective_timeout_seconds={COLLECTIVE_TIMEOUT_S}"
         wanted["xla_cpu_collective_timeout_seconds"] = flag
