@@ -31,6 +31,9 @@ def main() -> int:
     except TrackwalkerError as e:
         say(str(e))
         return e.exit_code
+    except OSError as e:
+        say(f"cannot record: {e}; set TRACKWALKER_LOCAL to a writable folder on this machine's own disk")
+        return 1
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import signal
+import subprocess
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -57,7 +58,8 @@ class Recorder:
             try:
                 self._tick(binary)
                 self._trouble = None
-            except OSError as e:  # a full or vanished disk: nothing of it may end the recording
+            except (OSError, subprocess.SubprocessError) as e:
+                # A full or vanished disk: nothing of it may end the recording.
                 if str(e) != self._trouble:
                     self._say(f"trouble, trying again: {e}")
                 self._trouble = str(e)
@@ -73,11 +75,11 @@ class Recorder:
         elif not self._server.running:
             self._note_death(now)
         elif self._server.ready():  # before that it may be rewriting its log: nothing to mirror
-            if not self._announced:
-                self._announce(self._server)
             if now >= self._next_mirror:
                 self._next_mirror = now + MIRROR_S
                 self._mirror.sync()
+            if not self._announced:
+                self._announce(self._server)
 
     def _pause(self) -> float:
         waiting = self._server is not None and not self._announced

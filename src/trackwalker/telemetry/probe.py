@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import mmap
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -27,19 +28,22 @@ def count_chunks(folder: Path) -> int:
     """How many whole chunks the files hold, -1 where a file does not end at the end of a chunk."""
     count = 0
     for path in sorted(folder.iterdir()):
-        data = path.read_bytes()
-        at, size = _FILE_HEADER, len(data)
-        while at < size:
-            length = shift = 0
+        size = path.stat().st_size
+        if size < _FILE_HEADER:
+            return -1
+        with path.open("rb") as f, mmap.mmap(f.fileno(), 0, access=mmap.ACCESS_READ) as data:
+            at = _FILE_HEADER
             while at < size:
-                byte = data[at]
-                at += 1
-                length |= (byte & 0x7F) << shift
-                shift += 7
-                if byte < 0x80:
-                    break
-            at += length + _CHUNK_EXTRA
-            count += 1
+                length = shift = 0
+                while at < size:
+                    byte = data[at]
+                    at += 1
+                    length |= (byte & 0x7F) << shift
+                    shift += 7
+                    if byte < 0x80:
+                        break
+                at += length + _CHUNK_EXTRA
+                count += 1
         if at != size:
             return -1
     return count

@@ -44,7 +44,7 @@ def open_database(db_dir: Path) -> Iterator[Telemetry]:
     check_source(db_dir)
     binary = find_prometheus()
     if binary is None:
-        raise MissingToolError("reading metrics needs Prometheus >= 2.40: install it or set TRACKWALKER_PROMETHEUS")
+        raise MissingToolError("reading metrics needs Prometheus >= 2.40: run 'trackwalker setup' or set TRACKWALKER_PROMETHEUS")
     _remove_stale()
     with ExitStack() as stack:
         root = _private_folder(stack)
@@ -97,7 +97,7 @@ class _Opened:
             if server.wait_ready(READY_S):
                 if not self._mend_log(server.said()):
                     return
-            elif not server.lost_port():
+            elif not server.lost_port() and not self._mend_log(server.said()):
                 self._leave_out(server)
 
     def check_blocks(self) -> None:
@@ -152,8 +152,8 @@ class _Opened:
         """Whether the log was bad and Prometheus has to start again on a better copy."""
         spot = self._view.bad_spot(said)
         orphans = _ORPHANS.search(said)
-        if self._salvaged and orphans and int(orphans[1]):
-            # Also met in sound logs, of series long gone; after a salvage it says what the lost records cost.
+        if orphans and int(orphans[1]) and any(line.startswith("wal") for line in self._view.damage):
+            # Also met in sound logs, of series long gone; in a bad one it says what the lost records cost.
             self._view.damage.append(f"wal: {orphans[1]} samples left out, the names of their series were lost")
         if spot is None:
             return False
@@ -168,7 +168,10 @@ class _Opened:
     def _leave_out(self, server: Server) -> None:
         said = _last_error(server.said())
         named = [b.name for b in self._view.blocks if b.name in said]
-        if named:
+        if any(not (self._view.source / name).exists() for name in named):
+            self._view.build()  # not bad, but merged into another between our look and Prometheus'
+            self._salvaged = False
+        elif named:
             for name in named:
                 why = _about(name, said)
                 if "tombstones" in why and (self._view.data / name / "tombstones").exists():
@@ -211,9 +214,10 @@ def _about(name: str, said: str) -> str:
 def _private_folder(stack: ExitStack) -> Path:
     root = Path(tempfile.mkdtemp(prefix=f"{_PREFIX}{os.getpid()}-"))
     stack.callback(shutil.rmtree, root, ignore_errors=True)
-    lock = os.open(root / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    lock = os.open(root / "lock.new", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     stack.callback(os.close, lock)
     fcntl.flock(lock, fcntl.LOCK_EX)
+    os.rename(root / "lock.new", root / "lock")  # seen by others only when it is held
     return root
 
 

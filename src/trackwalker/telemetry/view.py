@@ -37,7 +37,7 @@ class View:
             try:
                 self.data.mkdir()
                 # The log before the blocks: the mirror adds a block before it removes the log behind it.
-                self.copy_wal()
+                self._copy_wal()
                 self._link_blocks()
             except FileNotFoundError:
                 if not left:
@@ -46,7 +46,7 @@ class View:
             else:
                 return
 
-    def copy_wal(self) -> None:
+    def _copy_wal(self) -> None:
         """Copy what counts of the write-ahead log, numbered without holes, as Prometheus stops at a hole."""
         parts = list_parts(self.source)
         wal = self.data / "wal"
@@ -64,16 +64,16 @@ class View:
                 self._segments[ours] = theirs
             except OSError as e:
                 self._note(f"wal: segment {theirs}: {_reason(e)}; it is left out")
-        self._note_holes(first)
+        self._note_holes(first, parts.needed)
         if self._segments:
             with (wal / max(self._segments)).open("rb") as f:
                 self._last_size = f.seek(0, 2)
                 f.seek(max(0, self._last_size - 1) // PAGE * PAGE)
                 self._last_page = f.read()
 
-    def _note_holes(self, first: int) -> None:
+    def _note_holes(self, first: int, there: tuple[str, ...]) -> None:
         expected = first
-        for number in map(int, self._segments.values()):
+        for number in map(int, there):
             if number > expected:
                 upto = f" to {number - 1:08d}" if number - 1 > expected else ""
                 self._note(f"wal: segment {expected:08d}{upto} missing")
@@ -97,6 +97,8 @@ class View:
         block = read_block(source)
         for part in ("index", "chunks"):
             if not (source / part).exists():
+                if not source.exists():
+                    raise FileNotFoundError(errno.ENOENT, "the block was merged meanwhile", str(source))
                 raise ValueError(f"{part} is missing")
         (target / "chunks").mkdir(parents=True)
         for small in ("meta.json", "tombstones"):
@@ -143,9 +145,8 @@ class View:
         return f"wal/{self._segments.get(spot.name, spot.name)}"
 
     def salvage_wal(self) -> None:
-        """A fresh copy of the log without the records that cannot be read."""
-        self.damage = [line for line in self.damage if not line.startswith("wal:")]
-        self.copy_wal()
+        """A fresh view, its log without the records that cannot be read."""
+        self.build()
         files = {self.data / "wal" / ours: theirs for ours, theirs in self._segments.items()}
         if self._checkpoint:
             folder = self.data / "wal" / self._checkpoint
@@ -171,10 +172,11 @@ def check_source(source: Path) -> None:
         raise EvidenceError(f"metrics database {source} does not exist: was the job recorded?")
     try:
         parts = list_parts(source)
+        empty = not parts.blocks and not parts.checkpoints
+        empty = empty and not any((source / "wal" / name).stat().st_size for name in parts.segments)
     except OSError as e:
-        raise EvidenceError(f"metrics database {source} is unreadable: {e.strerror}") from e
-    wal = [*parts.checkpoints, *(s for s in parts.segments if (source / "wal" / s).stat().st_size)]
-    if not parts.blocks and not wal:
+        raise explain(e, source) from e
+    if empty:
         raise EvidenceError(f"metrics database {source} is empty: no blocks and no write-ahead log")
 
 
