@@ -254,7 +254,7 @@ def test_without_prometheus_the_message_says_what_to_do(
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setenv("TRACKWALKER_TOOLS", str(tmp_path))
     monkeypatch.delenv("TRACKWALKER_PROMETHEUS", raising=False)
-    with pytest.raises(MissingToolError, match="install it or set TRACKWALKER_PROMETHEUS"), open_database(blocks):
+    with pytest.raises(MissingToolError, match="run 'trackwalker setup'"), open_database(blocks):
         pass
 
 

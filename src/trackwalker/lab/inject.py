@@ -39,11 +39,13 @@ def find_victim(job_dir: Path, rank: int) -> Victim:
     try:
         state = json.loads((job_dir / "agent" / "state.json").read_text())
         entry = next(r for r in state["ranks"] if r["rank"] == rank)
-    except (OSError, ValueError, StopIteration) as e:
+        victim = Victim(rank, entry["host"], entry["main"])
+        lives = alive(entry["pid"], entry["start"])
+    except (OSError, ValueError, KeyError, TypeError, StopIteration) as e:
         raise JobNotFoundError(f"{job_dir.name} has no running rank {rank}") from e
-    if not alive(entry["pid"], entry["start"]):
+    if not lives:
         raise JobNotFoundError(f"rank {rank} of {job_dir.name} is not running any more")
-    return Victim(rank, entry["host"], entry["main"])
+    return victim
 
 
 @contextmanager

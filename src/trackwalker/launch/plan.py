@@ -57,8 +57,8 @@ def plan_local(
 
     config = {k: Setting(value=v, source=f"model {spec.model}") for k, v in shipped.items()}
     config["base_output_directory"] = Setting(value=str(_output_root(spec, passthrough, job_dir)), source="layout")
-    config |= {k: Setting(value=redact(k, v), source="command line") for k, v in passthrough.config.items()}
     settings = {"base_output_directory": config["base_output_directory"].value, **passthrough.config}
+    config |= _shown(passthrough.config)
     command = [sys.executable, "-u", "-m", "trackwalker.trainers.tiny", str(model_file)]
     command += [f"{k}={v}" for k, v in settings.items()]
 
@@ -87,7 +87,7 @@ def plan_local(
         argv=[_starred(a) for a in argv],
         command=[_starred(c) for c in command],
         config=config,
-        env={k: Setting(value=redact(k, v), source="command line") for k, v in passthrough.env.items()},
+        env=_shown(passthrough.env),
         ranks=[RankPlace(rank=r, host=h, node=box) for r, h in enumerate(hosts)],
         observe=observe,
         workspace=str(workspace),
@@ -131,9 +131,18 @@ def _header(record: RunRecord, hosts: list[str], port: int, passthrough: Passthr
     return "\n".join(row.replace("\n", " ") for row in rows) + "\n"
 
 
+def _shown(settings: dict[str, str]) -> dict[str, Setting]:
+    return {_text(k): Setting(value=_text(redact(k, v)), source="command line") for k, v in settings.items()}
+
+
 def _starred(word: str) -> str:
     key, eq, value = word.partition("=")
-    return f"{key}={redact(key.removeprefix('_env_'), value)}" if eq else word
+    return _text(f"{key}={redact(key.lstrip('-').removeprefix('_env_'), value)}" if eq else word)
+
+
+def _text(word: str) -> str:
+    """A word for the record: bytes that are no UTF-8 reach the trainer as they are, but JSON cannot hold them."""
+    return word.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
 
 
 def _code() -> dict[str, str]:

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 
 from trackwalker.errors import UsageError
 
-_SPEC_WORD = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._+-]*$")
-_ENV_NAME = re.compile(r"^[A-Za-z_][A-Za-z0-9_]*$")
+_SPEC_WORD = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]*")
+_ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _LONGEST_NAME = 200  # a file name may have 255 bytes; the id, the suffix and a later throughput tag need room
 
 
@@ -38,7 +38,7 @@ def parse_model_spec(text: str) -> ModelSpec:
     alias = parts[1] if len(parts) == 3 else None
     tag = parts[-1] if len(parts) > 1 else None
     for word in (model, alias, tag):
-        if word and not _SPEC_WORD.match(word):
+        if word and not _SPEC_WORD.fullmatch(word):
             raise UsageError(f"'{word}' in model spec '{text}': use letters, digits, '.', '_', '+' and '-' only")
     if not model:
         raise UsageError(f"model spec '{text}' names no model")
@@ -53,14 +53,14 @@ def parse_passthrough(words: list[str]) -> Passthrough:
         if word in ("", "--"):
             continue
         key, eq, value = word.partition("=")
-        if not eq:
+        if not eq or not key.removeprefix("--"):
             raise UsageError(f"'{word}' behind '--' is neither key=value nor _env_NAME=VALUE")
+        if "\0" in word:
+            raise UsageError(f"the value of {key!r} holds a NUL byte, which neither words nor environment can carry")
         if key.startswith("_env_"):
             name = key[len("_env_") :]
-            if not _ENV_NAME.match(name):
+            if not _ENV_NAME.fullmatch(name):
                 raise UsageError(f"'{key}' does not name an environment variable")
-            if "\0" in value:
-                raise UsageError(f"the value of {key} holds a NUL byte, which no environment can carry")
             env[name] = value
         else:
             config[key.removeprefix("--")] = value

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 ANSI = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b[@-_]|\x1b\(B")
-TASK_LABEL = re.compile(r"^\s*0*(\d+): ?")
+TASK_LABEL = re.compile(r"^\s*0*(\d+): ")
 RAY_LABEL = re.compile(r"^\(MaxTextTrainerActor pid=\d+(?:, ip=[^)]*)?\) ?")
 GLOG = re.compile(r"^[IWEF](\d{2})(\d{2}) (\d{2}):(\d{2}):(\d{2}(?:\.\d+)?) +\d+ [\w.+-]+:\d+\] ?")
 
@@ -18,9 +18,9 @@ STAGE = re.compile(
     r"^== (?P<name>[A-Za-z ]+?) (?P<what>BEGIN|END|TIMEOUT|FAILED)(?: \((?:exit=(?P<exit>\d+), )?(?P<seconds>\d+)s)?"
 )
 STEP = re.compile(
-    r"completed step: *(?P<step>\d+), seconds: *(?P<seconds>[0-9.]+)"
-    r"(?:, TFLOP/s/device: *(?P<tflops>[0-9.]+))?(?:, MFU: *(?P<mfu>[0-9.]+)%)?"
-    r"(?:, Tokens/s/device: *(?P<tgs>[0-9.]+))?(?:.*?, loss: *(?P<loss>[-+]?(?:nan|inf|[0-9.]+(?:e[-+]?\d+)?)))?",
+    r"completed step: *(?P<step>\d+), seconds: *(?P<seconds>\d+\.?\d*)"
+    r"(?:, TFLOP/s/device: *(?P<tflops>\d+\.?\d*))?(?:, MFU: *(?P<mfu>\d+\.?\d*)%)?"
+    r"(?:, Tokens/s/device: *(?P<tgs>\d+\.?\d*))?(?:.*?, loss: *(?P<loss>[-+]?(?:nan|inf|\d+\.?\d*(?:e[-+]?\d+)?)))?",
     re.IGNORECASE,
 )
 SAVED = re.compile(r"Saved a checkpoint at step (\d+)")

@@ -1,26 +1,37 @@
-"""Slurm's compressed host lists: node[001-003,7],gpu1 and so on."""
+"""Slurm's compressed host lists: node[001-003,7],gpu1, rack[1-2]n[1-4]-ib and so on."""
 
 from __future__ import annotations
 
 import re
 
-_PART = re.compile(r"([^,\[]*)(?:\[([^\]]*)\])?([^,\[]*)(?:,|$)")
+_LIST = re.compile(r"(?:[^\[\]]|\[[^\[\]]*\])*")
+_ITEM = re.compile(r"(?:[^,\[]|\[[^\]]*\])+")
+_GROUP = re.compile(r"\[([^\]]*)\]")
+_RANGE = re.compile(r"([0-9]{1,9})-([0-9]{1,9})")
 _MOST = 100_000  # a damaged range must not eat the machine
 
 
 def expand(text: str) -> list[str]:
     """Host names in order; text that is not a host list comes back as it is."""
-    hosts: list[str] = []
-    for match in _PART.finditer(text.strip()):
-        prefix, ranges, suffix = match.groups()
-        if ranges is None:
-            if prefix:
-                hosts.append(prefix)
-            continue
-        for item in ranges.split(","):
-            low, dash, high = item.partition("-")
-            if not dash:
-                hosts.append(f"{prefix}{low}{suffix}")
-            elif low.isdigit() and high.isdigit() and int(high) - int(low) < _MOST:
-                hosts += [f"{prefix}{n:0{len(low)}d}{suffix}" for n in range(int(low), int(high) + 1)]
-    return hosts
+    text = text.strip()
+    if not _LIST.fullmatch(text):
+        return [text]
+    return [host for item in _ITEM.findall(text) for host in _expand_item(item)]
+
+
+def _expand_item(item: str) -> list[str]:
+    group = _GROUP.search(item)
+    if not group:
+        return [item]
+    numbers = [n for part in group[1].split(",") for n in _expand_range(part)]
+    tails = _expand_item(item[group.end() :])
+    if len(numbers) * len(tails) > _MOST:
+        return [item]
+    return [f"{item[: group.start()]}{number}{tail}" for number in numbers for tail in tails]
+
+
+def _expand_range(part: str) -> list[str]:
+    match = _RANGE.fullmatch(part)
+    if not match or not 0 <= int(match[2]) - int(match[1]) < _MOST:
+        return [part]
+    return [f"{n:0{len(match[1])}d}" for n in range(int(match[1]), int(match[2]) + 1)]

@@ -55,7 +55,10 @@ def _lines(data: mmap.mmap, facts: LogFacts) -> Iterator[tuple[int, bytes]]:
         end = len(data) if end < 0 else end
         number += _newlines(data, counted, begin)
         counted, done = begin, end
-        yield number, data[begin : min(end, begin + _LONGEST)]
+        raw = data[begin : min(end, begin + _LONGEST)]
+        if end == len(data) and b"completed step:" in raw:
+            raw = raw.rpartition(b",")[0]  # cut in the middle: the last number may lack digits
+        yield number, raw
     facts.lines = number + _newlines(data, counted, len(data)) - (0 if facts.ends_mid_line else 1)
 
 
@@ -108,7 +111,8 @@ class _Reader:
     def _launcher_line(self, number: int, body: str) -> bool:
         facts = self._facts
         if match := d.HEADER.match(body):
-            facts.header.setdefault(match[1], match[2].strip().strip('"'))
+            # Local runs print several on one line, two spaces apart, before the header proper.
+            facts.header.setdefault(match[1], match[2].split("  JOB_")[0].strip().strip('"'))
         elif d.SUMMARY.match(body):
             facts.summary, self._in_summary = Summary(None, "", None, number), number
         elif self._in_summary and number - self._in_summary < 10 and (match := d.STATUS.search(body)):

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import signal
-import sys
 import time
 from typing import Any
 
@@ -15,7 +15,7 @@ from trackwalker.node.collectors.host import HostCollector
 from trackwalker.node.collectors.lane import Lane, LaneCollector
 from trackwalker.node.collectors.training import TrainingCollector, parse_step_line
 from trackwalker.node.exporter import Exporter
-from trackwalker.node.output import RankOutput, Sink, Tail, label
+from trackwalker.node.output import RankOutput, Sink, Tail, complain, label
 from trackwalker.node.ranks import Rank, describe_exit
 from trackwalker.node.spec import AgentSpec
 from trackwalker.node.summary import summary_block
@@ -36,7 +36,11 @@ class Agent:
         self._progress = Journal(spec.job_dir / "progress.jsonl")
         self._training = TrainingCollector()
         self._hooked: set[int] = set()  # ranks whose trainer reports by itself
+        self._outputs: dict[int, RankOutput] = {}
+        self._hooks: dict[int, Tail] = {}
         self._offsets: dict[str, int] = {}
+        self._saved = ""
+        self._unwritable: set[str] = set()  # complained about once
         self._started = time.time()
         self._stop_signal: int | None = None
         self._stop_why = ""
@@ -44,37 +48,41 @@ class Agent:
         self._first_bad: Rank | None = None
         self._killed = False
 
-    def run(self, adopt: bool) -> int:
-        """Run the ranks to their end and return the job's exit code."""
+    def run(self, adopt: bool, stop: bool = False) -> int:
+        """Run the ranks to their end and return the job's exit code; with `stop`, end them at once."""
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._on_signal)
-        signal.signal(signal.SIGHUP, signal.SIG_IGN)  # a closed terminal is no reason to stop training
+        # A closed terminal is no reason to stop training; and what is ignored, not handled, the ranks would inherit.
+        signal.signal(signal.SIGHUP, lambda number, frame: None)
         self._take_over() if adopt else self._launch()
-        outputs = {r.spec.rank: self._output(r) for r in self._ranks}
-        hooks = {r.spec.rank: Tail(r.progress, self._offsets.get(f"p{r.spec.rank}", 0)) for r in self._ranks}
+        if stop:
+            self._on_signal(signal.SIGTERM, None)
+        self._outputs = {r.spec.rank: self._output(r, cut=adopt) for r in self._ranks}
+        self._hooks = {r.spec.rank: Tail(r.progress, self._offsets.get(f"p{r.spec.rank}", 0)) for r in self._ranks}
         lanes = [Lane(r.spec.rank, r.spec.host, r.pid, r.main) for r in self._ranks]
         exporter = Exporter(
             self._spec.node,
             [HostCollector(self._spec.node), LaneCollector(lambda: lanes), self._training],
         )
-        self._announce(exporter.start())
-        saved = 0.0
+        try:
+            self._announce(exporter.start())
+        except OSError as e:
+            complain(f"cannot serve metrics: {e.strerror}")
         while True:
             done = self._poll_ranks()
-            moved = self._pump(outputs, hooks, done)
-            if moved or time.time() - saved > 1.0:
-                saved = time.time()
-                self._save(outputs, hooks)
-            if done:
+            moved = self._pump(done)
+            self._save()
+            if done and not moved:
                 break
             self._enforce_stop()
-            time.sleep(_TICK_S)
+            time.sleep(0 if done else _TICK_S)
         code = self._finish()
         exporter.stop()
         for rank in self._ranks:
-            outputs[rank.spec.rank].close()
-            hooks[rank.spec.rank].close()
-            if not self._merged.lost:  # with lines lost, the raw files are the evidence
+            output = self._outputs[rank.spec.rank]
+            output.close()
+            self._hooks[rank.spec.rank].close()
+            if not self._merged.lost and not output.log.lost:  # with lines lost, the raw files are the evidence
                 rank.tidy()
         return code
 
@@ -83,6 +91,7 @@ class Agent:
         self._event("stage-begin", name="Training")
         for rank in self._ranks:
             rank.launch(dict(os.environ))
+            self._save()  # from here on a later agent can find what this one started
             self._event("rank-start", rank=rank, pid=rank.main)
 
     def _take_over(self) -> None:
@@ -91,32 +100,52 @@ class Agent:
         by_rank = {r["rank"]: r for r in state["ranks"]}
         for rank in self._ranks:
             rank.adopt(by_rank[rank.spec.rank])
+        stop = state["stop"]
+        self._stop_signal, self._stop_why = stop["signal"], stop["why"]
+        self._stop_sent = time.monotonic() if stop["sent"] else None
+        self._first_bad = next((r for r in self._ranks if r.spec.rank == stop["first_bad"]), None)
+        if len(self._ranks) == self._spec.world:  # nobody else writes there
+            self._merged.cut_back(self._offsets["log"])
         self._event("agent-restart", pid=os.getpid())
 
-    def _output(self, rank: Rank) -> RankOutput:
+    def _output(self, rank: Rank, cut: bool) -> RankOutput:
         number = rank.spec.rank
         log = self._spec.job_dir / "ranks" / f"{number}.log"
-        return RankOutput(number, self._spec.world, rank.raw, log, self._merged, self._offsets.get(f"o{number}", 0))
+        offset = self._offsets.get(f"o{number}", 0)
+        output = RankOutput(number, self._spec.world, rank.raw, log, self._merged, offset)
+        if cut:  # what the last agent wrote after it last saved is read again
+            output.log.cut_back(self._offsets.get(f"l{number}", 0))
+        return output
 
     def _announce(self, port: int) -> None:
         targets = [{"targets": [f"127.0.0.1:{port}"], "labels": {"job_id": self._spec.job_id}}]
         self._replace("targets.json", json.dumps(targets))
 
-    def _save(self, outputs: dict[int, RankOutput], hooks: dict[int, Tail]) -> None:
+    def _save(self) -> None:
         me = read_stat(os.getpid())
         state: dict[str, Any] = {
             "v": 1,
             "agent": {"pid": os.getpid(), "start": me.start if me else 0},
             "started": self._started,
             "ranks": [r.saved() for r in self._ranks],
+            "stop": {
+                "signal": self._stop_signal,
+                "why": self._stop_why,
+                "sent": self._stop_sent is not None,
+                "first_bad": self._first_bad.spec.rank if self._first_bad else None,
+            },
             "offsets": {
-                **{f"o{n}": o.tail.offset for n, o in outputs.items()},
-                **{f"p{n}": h.offset for n, h in hooks.items()},
+                "log": self._merged.size(),
+                **{f"o{n}": o.tail.offset for n, o in self._outputs.items()},
+                **{f"l{n}": o.log.size() for n, o in self._outputs.items()},
+                **{f"p{n}": h.offset for n, h in self._hooks.items()},
             },
         }
-        self._replace("state.json", json.dumps(state))
+        text = json.dumps(state)
+        if text != self._saved and self._replace("state.json", text):
+            self._saved = text
 
-    def _replace(self, name: str, text: str) -> None:
+    def _replace(self, name: str, text: str) -> bool:
         """Write a small file so that readers see the old or the new one, never half of it."""
         path = self._spec.job_dir / "agent" / name
         try:
@@ -125,16 +154,21 @@ class Agent:
             tmp.write_text(text)
             os.replace(tmp, path)
         except OSError as e:
-            print(f"cannot write {name}: {e.strerror}", file=sys.stderr)
+            if name not in self._unwritable:
+                complain(f"cannot write {name}: {e.strerror}")
+            self._unwritable.add(name)
+            return False
+        self._unwritable.discard(name)
+        return True
 
-    def _pump(self, outputs: dict[int, RankOutput], hooks: dict[int, Tail], final: bool) -> bool:
+    def _pump(self, final: bool) -> bool:
         now, moved = time.time(), False
         for rank in self._ranks:
             number = rank.spec.rank
-            for line in hooks[number].lines(final):
+            for line in self._hooks[number].lines(final):
                 moved = True
                 self._take_progress(rank, line)
-            for raw in outputs[number].pump(now, final):
+            for raw in self._outputs[number].pump(now, final):
                 moved = True
                 if number not in self._hooked:
                     record = parse_step_line(raw.decode("utf-8", "replace"))
@@ -146,8 +180,10 @@ class Agent:
         try:
             record = json.loads(line)
             record = {**record, "rank": rank.spec.rank, "host": rank.spec.host, "t": float(record["t"])}
-        except (ValueError, TypeError, KeyError):
+        except (ValueError, TypeError, KeyError, OverflowError, RecursionError):
             return  # a torn or foreign line in the trainer's own file
+        if not math.isfinite(record["t"]):
+            return
         self._hooked.add(rank.spec.rank)
         self._note_progress(record)
 
@@ -159,21 +195,17 @@ class Agent:
             self._merged.lost += 1
 
     def _poll_ranks(self) -> bool:
-        running = False
-        for rank in self._ranks:
-            if rank.exit is not None:
-                continue
-            code = rank.poll()
-            if code is None:
-                running = True
-                continue
+        before = [r for r in self._ranks if r.exit is None]
+        ended = [r for r in before if r.poll() is not None]
+        for rank in sorted(ended, key=lambda r: (r.ended or 0.0, r.spec.rank)):
+            code = rank.exit or 0
             self._event("rank-exit", rank=rank, exit=code, cause=describe_exit(code))
-            if code != 0 and self._first_bad is None and self._stop_signal is None:
+            if code != 0 and self._first_bad is None and self._stop_sent is None:
                 # As srun --kill-on-bad-exit: the first bad exit ends the others; only this one is the cause.
                 self._first_bad = rank
                 self._event("first-failure", rank=rank, exit=code, cause=describe_exit(code))
                 self._stop_signal, self._stop_why = signal.SIGTERM, f"rank {rank.spec.rank} {describe_exit(code)}"
-        return not running
+        return len(ended) == len(before)
 
     def _on_signal(self, number: int, frame: object) -> None:
         if self._stop_signal is None:
@@ -185,6 +217,7 @@ class Agent:
             return
         if self._stop_sent is None:
             self._stop_sent = time.monotonic()
+            self._save()
             self._event("stop", signal=int(self._stop_signal), why=self._stop_why)
             for rank in self._ranks:
                 if rank.exit is None:
@@ -198,7 +231,7 @@ class Agent:
 
     def _finish(self) -> int:
         elapsed = int(time.time() - self._started)
-        cancelled = self._stop_signal is not None and self._first_bad is None
+        cancelled = self._stop_sent is not None and self._first_bad is None
         for rank in sorted(self._ranks, key=lambda r: (r.ended or 0.0, r.spec.rank)):
             if rank.exit:
                 line = f"{label(rank.spec.rank, self._spec.world)}NODE_EXIT host={rank.spec.host} exit={rank.exit}\n"
@@ -231,4 +264,4 @@ class Agent:
         try:
             self._events.append(record)
         except OSError as e:
-            print(f"cannot write events.jsonl: {e.strerror}", file=sys.stderr)
+            complain(f"cannot write events.jsonl: {e.strerror}")

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
-import sys
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import BinaryIO
 
 _CHUNK = 1 << 20
 _LONGEST = 1 << 16  # a line longer than this is passed on in pieces, so that memory stays bounded
+_MOST_LINES = 10000  # of one call; the rest is for the next
 
 
 class Tail:
@@ -22,25 +23,20 @@ class Tail:
         self._file: BinaryIO | None = None
 
     def lines(self, final: bool = False) -> list[bytes]:
-        """Lines completed since the last call; with `final` also an unfinished last one."""
+        """Lines completed since the last call, a bounded number; with `final` also an unfinished one at the end."""
         out: list[bytes] = []
-        while True:
+        while len(out) <= _MOST_LINES:
             chunk = self._read()
-            if not chunk:
-                break
-            parts = (self._rest + chunk).split(b"\n")
-            self._rest = parts.pop()
-            out.extend(parts)
-            if len(self._rest) > _LONGEST:
+            *whole, self._rest = (self._rest + chunk).split(b"\n")
+            out.extend(whole)
+            self.offset += sum(len(line) + 1 for line in whole)
+            at_end = not chunk
+            if len(self._rest) > _LONGEST or (at_end and final and self._rest):
                 out.append(self._rest)
-                self.offset += len(self._rest) - 1  # there is no newline to count
+                self.offset += len(self._rest)  # there is no newline to count
                 self._rest = b""
-            if len(out) > 10000:
+            if at_end:
                 break
-        if final and self._rest:
-            out.append(self._rest)
-            self._rest = b""
-        self.offset += sum(len(line) + 1 for line in out)
         return out
 
     def _read(self) -> bytes:
@@ -65,27 +61,50 @@ class Sink:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._fd: int | None = None
+        self._torn = False
         self.lost = 0
 
     def write(self, text: bytes) -> None:
         """Append in one write; count what could not be written."""
+        text = b"\n" + text if self._torn else text
+        done = 0
         try:
             if self._fd is None:
                 self._path.parent.mkdir(parents=True, exist_ok=True)
                 self._fd = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
-            os.write(self._fd, text)
+            while done < len(text):  # a disk that is nearly full takes a part
+                done += os.write(self._fd, text[done:])
+            self._torn = False
         except OSError as e:
+            self._torn = self._torn or done > 0
             if not self.lost:
-                print(
-                    f"cannot write {self._path.name}: {e.strerror}; lines are lost until it is mended", file=sys.stderr
-                )
+                complain(f"cannot write {self._path.name}: {e.strerror}; lines are lost until it is mended")
             self.lost += 1
+
+    def size(self) -> int:
+        """How many bytes the file has now."""
+        try:
+            return os.fstat(self._fd).st_size if self._fd is not None else self._path.stat().st_size
+        except OSError:
+            return 0
+
+    def cut_back(self, size: int) -> None:
+        """Take back what was written after a size was noted."""
+        with contextlib.suppress(OSError):
+            if self.size() > size:
+                os.truncate(self._path, size)
 
     def close(self) -> None:
         """Close the file."""
         if self._fd is not None:
             os.close(self._fd)
             self._fd = None
+
+
+def complain(text: str) -> None:
+    """A line for the agent's own log, which may be on the very disk that is full."""
+    with contextlib.suppress(OSError):
+        os.write(2, text.encode("utf-8", "replace") + b"\n")
 
 
 def stamp(time: float) -> bytes:
@@ -103,7 +122,7 @@ class RankOutput:
 
     def __init__(self, rank: int, world: int, raw: Path, log: Path, merged: Sink, offset: int) -> None:
         self.tail = Tail(raw, offset)
-        self._log = Sink(log)
+        self.log = Sink(log)
         self._merged = merged
         self._label = label(rank, world).encode()
 
@@ -112,11 +131,11 @@ class RankOutput:
         lines = self.tail.lines(final)
         if lines:
             mark = stamp(now)
-            self._log.write(b"".join(mark + line + b"\n" for line in lines))
+            self.log.write(b"".join(mark + line + b"\n" for line in lines))
             self._merged.write(b"".join(self._label + line + b"\n" for line in lines))
         return lines
 
     def close(self) -> None:
         """Close both files."""
         self.tail.close()
-        self._log.close()
+        self.log.close()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 
-from trackwalker.job.processes import read_stat
+from trackwalker.job.processes import read_bytes, read_stat
 
 
 def session_members(session: int) -> list[int]:
@@ -14,6 +14,15 @@ def session_members(session: int) -> list[int]:
     for pid in all_pids():
         stat = read_stat(pid)
         if stat is not None and stat.session == session and stat.state not in "ZX":
+            found.append(pid)
+    return found
+
+
+def marked_members(mark: bytes) -> list[int]:
+    """All live processes whose environment holds an entry: also those that left the session they began in."""
+    found = []
+    for pid in all_pids():
+        if mark in (read_bytes(f"/proc/{pid}/environ") or b"").split(b"\0"):
             found.append(pid)
     return found
 

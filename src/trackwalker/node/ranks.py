@@ -11,12 +11,15 @@ from pathlib import Path
 from typing import Any
 
 from trackwalker.job.processes import alive, read_bytes, read_stat
-from trackwalker.node.proc import session_members
+from trackwalker.node.output import complain
+from trackwalker.node.proc import marked_members, session_members
 from trackwalker.node.spec import RankSpec
 
 # The shell outlives the agent and records the exit code, which only a parent can learn. It ignores nothing for
 # its child (traps are reset on exec) and the user's words reach it as arguments, never as shell text.
 _SHIM = 'trap : TERM INT HUP; "$@"; rc=$?; printf %s "$rc" >"$0.tmp" && mv "$0.tmp" "$0"; exit "$rc"'
+_MARK = "TRACKWALKER_PROGRESS"  # tells the trainer where to report, and us whose child a process is
+_NEVER_STARTED = 126
 _SIGNALS = {s.value: s.name for s in signal.Signals}
 
 
@@ -37,13 +40,19 @@ class Rank:
         self._process: subprocess.Popen[bytes] | None = None
 
     def launch(self, env: dict[str, str]) -> None:
-        """Start the process; its session id is the pid of the shell around it."""
+        """Start the process; one that cannot be started (no memory, no disk) counts as ended badly."""
+        try:
+            self._start(env)
+        except OSError as e:
+            complain(f"cannot start rank {self.spec.rank}: {e.strerror}")
+
+    def _start(self, env: dict[str, str]) -> None:
         self._exit_file.unlink(missing_ok=True)
         out = os.open(self.raw, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
         try:
             self._process = subprocess.Popen(
                 ["/bin/sh", "-c", _SHIM, str(self._exit_file), *self.spec.argv],
-                env={**env, **self.spec.env, "TRACKWALKER_PROGRESS": str(self.progress)},
+                env={**env, **self.spec.env, _MARK: str(self.progress)},
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=out,
@@ -51,11 +60,12 @@ class Rank:
             )
         finally:
             os.close(out)
-        self._identify(self._process.pid)
+        self._identify(self._process.pid)  # the session id is the pid of the shell around it
 
     def adopt(self, saved: dict[str, Any]) -> None:
         """Take over a rank that a dead agent started; it may have ended meanwhile."""
         self.pid, self.start, self.main = saved["pid"], saved["start"], saved["main"]
+        self.exit, self.ended = saved["exit"], saved["ended"]
 
     def _identify(self, pid: int) -> None:
         stat = read_stat(pid)
@@ -74,7 +84,9 @@ class Rank:
         """The exit code once the rank has ended, None while it runs."""
         if self.exit is not None:
             return self.exit
-        if self._process is not None:
+        if self.pid == 0:
+            self.exit = _NEVER_STARTED
+        elif self._process is not None:
             code = self._process.poll()
             if code is None:
                 return None
@@ -83,7 +95,7 @@ class Rank:
             return None
         else:
             self.exit = self._recorded_exit()
-        self.ended = time.time()
+        self.ended = self._recorded_end()
         self.kill_leftovers()
         return self.exit
 
@@ -93,36 +105,63 @@ class Rank:
         except (OSError, ValueError):
             return 128 + signal.SIGKILL  # the shell itself went without a word: only SIGKILL does that
 
+    def _recorded_end(self) -> float:
+        """When the shell wrote the exit code: ranks that end within one look keep their order."""
+        try:
+            return min(self._exit_file.stat().st_mtime, time.time())
+        except OSError:
+            return time.time()
+
     def signal(self, number: int) -> None:
-        """Signal the whole session; a stopped process is continued so that it can obey."""
-        for pid in [*session_members(self.pid), self.pid]:
+        """Signal the rank and all it forked; a stopped process is continued so that it can obey."""
+        for pid in self._members():
             with contextlib.suppress(OSError):
                 os.kill(pid, number)
         if number != signal.SIGKILL:
-            for pid in session_members(self.pid):
+            for pid in self._members():
                 with contextlib.suppress(OSError):
                     os.kill(pid, signal.SIGCONT)
 
     def kill_leftovers(self) -> None:
         """End what the rank forked and left behind; the rank itself is already gone."""
-        for pid in session_members(self.pid):
+        for pid in self._members():
             with contextlib.suppress(OSError):
                 os.kill(pid, signal.SIGKILL)
+
+    def _members(self) -> set[int]:
+        if self.pid == 0:
+            return set()
+        found = set(marked_members(f"{_MARK}={self.progress}".encode()))
+        shell = read_stat(self.pid)
+        if shell is None or shell.start == self.start:  # else the number is another's now, and so is the session
+            found.update(session_members(self.pid))
+        return found
 
     def tidy(self) -> None:
         """Remove the working files whose content is now in the logs and journals."""
         for path in (self.raw, self._exit_file, self.progress):
-            path.unlink(missing_ok=True)
+            with contextlib.suppress(OSError):
+                path.unlink(missing_ok=True)
 
     def saved(self) -> dict[str, Any]:
         """What a later agent needs to take over."""
-        return {"rank": self.spec.rank, "host": self.spec.host, "pid": self.pid, "start": self.start, "main": self.main}
+        return {
+            "rank": self.spec.rank,
+            "host": self.spec.host,
+            "pid": self.pid,
+            "start": self.start,
+            "main": self.main,
+            "exit": self.exit,
+            "ended": self.ended,
+        }
 
 
 def describe_exit(code: int) -> str:
     """An exit code in words: the signal's name where it was one."""
     if code == 0:
         return "exited normally"
+    if code == _NEVER_STARTED:
+        return "could not be started"
     if code > 128 and code - 128 in _SIGNALS:
         return f"killed by {_SIGNALS[code - 128]}"
     return f"exited with code {code}"

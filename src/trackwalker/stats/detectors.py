@@ -50,8 +50,9 @@ def outliers(
     if best is None:
         return Finding(False, (), {**numbers, "others_max": values[order[min(1, n - 1)]]})
     accused = order[: best[1]]
-    if reference is not None:
-        accused = [h for h in accused if values[h] >= factor * max(reference.get(h, 0.0), floor / factor / 2)]
+    if reference:
+        known = [h for h in accused if h in reference]  # who was not measured before cannot be said to have risen
+        accused = [h for h in known if values[h] >= factor * max(reference[h], floor / factor / 2)]
         if not accused:
             return Finding(False, (), {**numbers, "others_max": values[order[best[1]]]})
     numbers |= {
@@ -101,7 +102,8 @@ def any_above(values: Values, *, limit: float) -> Finding:
 def missing(values: Values, *, expected: list[str]) -> Finding:
     """Hosts that should answer and do not."""
     gone = tuple(h for h in expected if h not in values)
-    return Finding(bool(gone) and len(gone) < len(expected), gone, {"seen": float(len(values))})
+    fired = bool(gone) and len(gone) < len(expected)
+    return Finding(fired, gone if fired else (), {"seen": float(len(values))})
 
 
 def equivalent(values: Values, *, group: list[str], margin: float) -> Finding:

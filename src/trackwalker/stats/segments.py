@@ -41,10 +41,11 @@ def segments(values: Floats, min_size: int = 5) -> list[Segment]:
         return []
     block = max(1, int(np.ceil(n / _MOST_POINTS)))
     reduced = _block_medians(values, block)
-    x = _without_spikes(np.log(np.maximum(reduced, 1e-9)))
+    logs = np.log(np.maximum(reduced, 1e-9))
+    x = _without_spikes(logs)
     if len(x) < 2 * min_size:
         return [Segment(0, n, float(np.median(values)))]
-    noise = long_run_sigma(x)
+    noise = max(long_run_sigma(x), _rounding_sigma(logs))
     cuts = _partition(x, min_size, penalty=4.0 * noise**2 * np.log(len(x)))
     cuts = _join(x, cuts, noise)
     bounds = [min(c * block, n) for c in cuts[:-1]] + [n]
@@ -83,6 +84,13 @@ def robust_sigma(x: Floats) -> float:
     return float(1.4826 * np.median(np.abs(x - np.median(x)))) if len(x) else 0.0
 
 
+def _rounding_sigma(x: Floats) -> float:
+    """Noise of values printed with few digits: most neighbours are equal, which a median takes for no noise at all."""
+    steps = np.diff(x)
+    equal = len(steps) > 0 and float(np.median(np.abs(steps))) == 0.0
+    return float(np.sqrt(np.mean(steps**2) / 2.0)) if equal else 0.0
+
+
 def _block_medians(values: Floats, block: int) -> Floats:
     if block == 1:
         return values
@@ -96,7 +104,11 @@ def _without_spikes(x: Floats) -> Floats:
     """Single slow steps (a save, a garbage collection) replaced by their surroundings."""
     smooth = running_median(x, 7)
     residual = x - smooth
-    limit = max(5.0 * robust_sigma(residual), 0.02)
+    sigma = robust_sigma(residual)
+    limit = max(5.0 * sigma, 0.02)
+    steps = np.abs(np.diff(x))
+    if sigma == 0.0 and steps.any():  # printed with few digits: one unit of the last digit is no spike
+        limit = max(limit, 1.5 * float(steps[steps > 0].min()))
     return np.where(np.abs(residual) > limit, smooth, x)
 
 

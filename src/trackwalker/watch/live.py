@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -17,6 +18,7 @@ _STALL_STEPS = 6.0
 _STALL_FLOOR_S = 8.0
 _SLOW_RATIO = 1.25
 _SLOW_FOR_S = 8.0
+_SLOW_STEPS = 5
 
 
 @dataclass(frozen=True)
@@ -39,6 +41,7 @@ class LiveWatch:
     def __post_init__(self) -> None:
         self._progress = Follower(self.job_dir / "progress.jsonl")
         self._events = Follower(self.job_dir / "events.jsonl")
+        self._pending: list[Notice] = []
         self.phase = "starting"
 
     def look(self, now: float | None = None) -> Notice | None:
@@ -46,17 +49,26 @@ class LiveWatch:
         now = time.time() if now is None else now
         for record in self._progress.new():
             self.phase = str(record.get("phase", self.phase))
-            if record.get("phase") == "train" and "step" in record:
-                step = int(record["step"])
-                self.steps[step] = max(self.steps.get(step, 0.0), float(record["t"]))
-                if record.get("loss") is not None:
-                    self.losses[step] = float(record["loss"])
+            with contextlib.suppress(KeyError, TypeError, ValueError, OverflowError):  # a foreign record
+                self._take(record)
         for event in self._events.new():
+            data = event.get("data") or {}
             if event.get("kind") == "first-failure":
-                return Notice("failure", f"rank {event['rank']} ({event['host']}) {event['data']['cause']}", now)
+                text = f"rank {event.get('rank')} ({event.get('host')}) {data.get('cause', 'failed')}"
+                self._pending.append(Notice("failure", text, now))
             if event.get("kind") == "run-end":
-                return Notice("end", f"the run ended with exit code {event['data']['exit']}", now)
+                self._pending.append(Notice("end", f"the run ended with exit code {data.get('exit')}", now))
+        if self._pending:  # both may come within one look: each is told once, in order
+            return self._pending.pop(0)
         return self._stall(now) or self._slow(now)
+
+    def _take(self, record: dict[str, Any]) -> None:
+        if record.get("phase") != "train" or "step" not in record:
+            return
+        step = int(record["step"])
+        self.steps[step] = max(self.steps.get(step, 0.0), float(record["t"]))
+        if record.get("loss") is not None:
+            self.losses[step] = float(record["loss"])
 
     @property
     def last_step(self) -> int | None:
@@ -88,7 +100,8 @@ class LiveWatch:
     def _slow(self, now: float) -> Notice | None:
         ends, seconds = self._seconds()
         recent = ends > now - _SLOW_FOR_S
-        if recent.sum() < 3 or (~recent).sum() < _BASELINE_STEPS or now - float(ends[0]) < 2 * _SLOW_FOR_S:
+        recent[-_SLOW_STEPS:] = True  # steps may take longer than that, or come to
+        if (~recent).sum() < _BASELINE_STEPS or now - float(ends[0]) < 2 * _SLOW_FOR_S:
             return None
         before, after = float(np.median(seconds[~recent])), seconds[recent]
         # Nearly all recent steps must be slower than nearly all earlier ones: a hiccup is not a phase.

@@ -43,8 +43,9 @@ class LocalRun:
         try:
             (run.job_dir / "agent").mkdir(parents=True)
             (run.job_dir / "log").symlink_to(Path("..") / agent.log.name)
-            agent.log.write_text(plan.header)
+            agent.log.write_bytes(plan.header.encode("utf-8", "surrogateescape"))
             record.save(run.job_dir / "run.json")
+            run._spec_file.touch(mode=0o600)  # the one place where a secret setting stands as it is
             run._spec_file.write_text(json.dumps(dataclasses.asdict(agent), default=str))
         except OSError as e:
             raise UsageError(
@@ -66,6 +67,9 @@ class LocalRun:
         if ended is not None:
             return ended
         if self._agent is not None and self._agent.poll() is not None:
+            ended = self._run_end()  # it may have ended properly since we looked
+            if ended is not None:
+                return ended
             self._agent = self._restart_agent()
             if self._agent is None:
                 return 1
@@ -97,10 +101,8 @@ class LocalRun:
         # Without a saved state there is nothing to take over: the agent died before it started a rank.
         if not self._may_restart("agent") or not self.plan.agent.state_file.exists():
             return None
-        replacement = self._start_agent("--adopt")
-        if self._cancelled:
-            replacement.send_signal(signal.SIGTERM)
-        return replacement
+        # A signal would come before the new agent listens for it.
+        return self._start_agent("--adopt", *(["--stop"] if self._cancelled else []))
 
     def _may_restart(self, name: str) -> bool:
         self._restarts[name] += 1
@@ -117,10 +119,12 @@ class LocalRun:
 
     def _spawn(self, argv: list[str], log: Path, env: dict[str, str]) -> subprocess.Popen[bytes]:
         log.parent.mkdir(parents=True, exist_ok=True)
+        # What an outer run left in our environment would make a single process wait for a coordinator.
+        inherited = {k: v for k, v in os.environ.items() if not k.startswith("JAX_COORDINATOR_")}
         with log.open("ab") as out:
             return subprocess.Popen(
                 argv,
-                env={**os.environ, **env},
+                env={**inherited, **env},
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=out,

@@ -17,11 +17,17 @@ class HostCollector:
 
     def collect(self) -> list[Family]:
         """All host families."""
-        return [*self._stat(), *self._memory(), *self._pressure(), *self._tcp(), *self._oom()]
+        out: list[Family] = []
+        for part in (self._stat, self._memory, self._pressure, self._tcp, self._oom):
+            try:
+                out += part()
+            except (ValueError, KeyError):  # a file this kernel writes in another way costs its own metrics only
+                continue
+        return out
 
     def _read(self, path: str) -> list[list[str]]:
         raw = read_bytes(f"{self._root}/{path}")
-        return [line.split() for line in raw.decode("ascii", "replace").splitlines() if line] if raw else []
+        return [line.split() for line in raw.decode("ascii", "replace").splitlines() if line.strip()] if raw else []
 
     def _one(self, name: str, kind: str, help: str, value: float | None) -> Family:
         family = Family(name, kind, help)

@@ -6,6 +6,7 @@ per-thread accounting can. Time spent runnable but not running is the direct mea
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable
 
@@ -13,7 +14,7 @@ from trackwalker.job.processes import read_bytes, read_stat
 from trackwalker.node.exposition import Family
 from trackwalker.node.proc import session_members, threads
 
-_PAGE = 4096
+_PAGE = os.sysconf("SC_PAGE_SIZE")
 _MEMBERS_EVERY_S = 5.0  # finding a session's members walks all of /proc: not every second
 
 
@@ -44,9 +45,10 @@ class LaneCollector:
             stopped.add(reading.stopped, host=lane.host, rank=rank)
             running.add(reading.running, host=lane.host)
             blocked.add(reading.blocked, host=lane.host)
-            switches.add(lane.switches, host=lane.host)
-            cpu.add(lane.cpu_s, host=lane.host)
-            wait.add(lane.wait_s, host=lane.host)
+            if reading.accounted:
+                switches.add(lane.switches, host=lane.host)
+                cpu.add(lane.cpu_s, host=lane.host)
+                wait.add(lane.wait_s, host=lane.host)
             rss.add(reading.rss, host=lane.host)
         return [up, stopped, running, blocked, switches, cpu, wait, rss]
 
@@ -59,6 +61,7 @@ class Reading:
         self.running = 0
         self.blocked = 0
         self.rss = 0
+        self.accounted = False  # whether this kernel keeps the scheduler's per-thread counters
 
 
 class Lane:
@@ -69,6 +72,8 @@ class Lane:
         self.cpu_s = self.wait_s = 0.0
         self.switches = 0
         self._session, self._main = session, main
+        known = read_stat(main)
+        self._start = known.start if known else None
         self._members: list[int] = []
         self._looked = 0.0
         self._seen: dict[tuple[int, int], tuple[int, int, int]] = {}
@@ -76,7 +81,7 @@ class Lane:
     def read(self) -> Reading | None:
         """Read every thread once; None when the rank process is gone."""
         main = read_stat(self._main)
-        if main is None or main.state in "ZX":
+        if main is None or main.state in "ZX" or main.start != self._start:
             return None
         if time.monotonic() - self._looked > _MEMBERS_EVERY_S:
             # The session leader is our own shell around the rank: not part of the workload.
@@ -97,11 +102,14 @@ class Lane:
         self, pid: int, tid: int, reading: Reading, seen: dict[tuple[int, int], tuple[int, int, int]]
     ) -> None:
         stat = read_stat(pid, tid)
-        fields = (read_bytes(f"/proc/{pid}/task/{tid}/schedstat") or b"").split()
-        if stat is None or len(fields) < 3:
+        if stat is None:
             return
         reading.running += stat.state == "R"
         reading.blocked += stat.state == "D"
+        fields = (read_bytes(f"/proc/{pid}/task/{tid}/schedstat") or b"").split()
+        if len(fields) < 3:
+            return
+        reading.accounted = True
         now = (int(fields[0]), int(fields[1]), int(fields[2]))
         before = self._seen.get((pid, tid), (0, 0, 0))
         self.cpu_s += max(0, now[0] - before[0]) / 1e9

@@ -9,7 +9,9 @@ from trackwalker.node.exposition import Family
 
 _STEP = re.compile(
     r"completed step: *(?P<step>\d+), seconds: *(?P<seconds>[0-9.]+)(?:, TFLOP/s/device: *(?P<tflops>[0-9.]+))?"
-    r"(?:, MFU: *[0-9.]+%)?(?:, Tokens/s/device: *(?P<tokens_per_s>[0-9.]+))?.*?, loss: *(?P<loss>[-+0-9.einfa]+)"
+    r"(?:, MFU: *[0-9.]+%)?(?:, Tokens/s/device: *(?P<tokens_per_s>[0-9.]+))?"
+    r".*?, loss: *(?P<loss>[-+]?(?:nan|inf|[0-9.]+(?:e[-+]?\d+)?))",
+    re.IGNORECASE,
 )
 _FAMILIES = {
     "step": ("tb_step", "Last completed step."),
@@ -28,8 +30,11 @@ def parse_step_line(line: str) -> dict[str, Any] | None:
     match = _STEP.search(line)
     if not match:
         return None
-    values = {k: float(v) for k, v in match.groupdict().items() if v is not None}
-    return {"phase": "train", **values, "step": int(values["step"])}
+    try:
+        values = {k: float(v) for k, v in match.groupdict().items() if v is not None}
+        return {"phase": "train", **values, "step": int(values["step"])}
+    except (ValueError, OverflowError):  # the words of a step line, but not its numbers
+        return None
 
 
 class TrainingCollector:
@@ -50,6 +55,12 @@ class TrainingCollector:
         families = {key: Family(name, "gauge", text) for key, (name, text) in _FAMILIES.items()}
         for rank, record in sorted(self._last.items()):
             for key, family in families.items():
-                if record.get(key) is not None:
-                    family.add(float(record[key]), time=record["t"], host=record["host"], rank=str(rank))
+                family.add(_number(record.get(key)), time=record["t"], host=record["host"], rank=str(rank))
         return list(families.values())
+
+
+def _number(value: Any) -> float | None:
+    try:
+        return float(value)
+    except (TypeError, ValueError, OverflowError):  # nothing reported, or nothing that is a number
+        return None
