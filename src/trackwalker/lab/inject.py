@@ -19,10 +19,10 @@ from trackwalker.errors import JobNotFoundError
 from trackwalker.job.processes import alive
 
 FaultName = Literal["stop", "kill", "cpu", "none"]
-# The scheduler's weights (1024, 335, 110): a hog gets three times the victim's share of a core, but a third of another
+# The scheduler's weights (1024, 335, 56): a hog gets six times the victim's share of a core, but a third of another
 # rank's, so that only the victim suffers and its steps take a few times as long.
 _HOG_NICE = 5
-_VICTIM_NICE = 10
+_VICTIM_NICE = 13
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import numpy as np
@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 Floats = NDArray[np.float64]
 
 _MOST_POINTS = 2000  # longer series are reduced to medians of equal blocks first
+_FEWEST_BLOCKS = 9
 _SMALLEST_EFFECT = 0.02  # shifts below 2 % are left to comparisons between jobs, which have a control
 
 
@@ -45,27 +46,44 @@ def segments(values: Floats, min_size: int = 5) -> list[Segment]:
     x = _without_spikes(logs)
     if len(x) < 2 * min_size:
         return [Segment(0, n, float(np.median(values)))]
-    noise = max(long_run_sigma(x), _rounding_sigma(logs))
-    cuts = _partition(x, min_size, penalty=4.0 * noise**2 * np.log(len(x)))
+    noise = long_run_noise(x)
+    noise = replace(noise, sigma=max(noise.sigma, _rounding_sigma(logs)))
+    cuts = _partition(x, min_size, penalty=4.0 * noise.sigma**2 * np.log(len(x)))
     cuts = _join(x, cuts, noise)
     bounds = [min(c * block, n) for c in cuts[:-1]] + [n]
     return [Segment(a, b, float(np.median(values[a:b]))) for a, b in pairwise(bounds)]
 
 
-def long_run_sigma(x: Floats) -> float:
+@dataclass(frozen=True)
+class Noise:
+    """How uncertain a level is: sigma / sqrt(points), but a level that wanders gains nothing beyond `memory` points."""
+
+    sigma: float
+    memory: float = np.inf
+
+    def of_level(self, points: int) -> float:
+        """Standard error of the level of that many points."""
+        return float(self.sigma / np.sqrt(min(points, self.memory)))
+
+
+def long_run_noise(x: Floats) -> Noise:
     """Noise of the level, wandering included: white noise gives its sigma, slow drift back and forth gives more.
 
     Judged from differences of neighbouring block means at several block sizes. A real shift touches one difference
-    of many, so it does not raise the yardstick it is measured with.
+    of many, so it does not raise the yardstick it is measured with. Noise that grows with the block size has a long
+    memory (other load on a shared machine comes and goes): then averaging over more points than the largest block
+    cannot be trusted to help, and only larger shifts count.
     """
-    worst = 1e-4
+    sigmas = {}
     for block in (1, 3, 5, 10, 20):
         blocks = len(x) // block
-        if blocks < 9:
+        if blocks < _FEWEST_BLOCKS:
             break
         means = x[: blocks * block].reshape(blocks, block).mean(axis=1)
-        worst = max(worst, robust_sigma(np.diff(means)) / np.sqrt(2.0) * np.sqrt(block))
-    return worst
+        sigmas[block] = robust_sigma(np.diff(means)) / np.sqrt(2.0) * np.sqrt(block)
+    worst = max(sigmas.values(), default=0.0)
+    wanders = len(sigmas) > 1 and worst > 1.3 * sigmas[1]
+    return Noise(max(worst, 1e-4), float(max(sigmas)) if wanders else np.inf)
 
 
 def running_median(x: Floats, width: int) -> Floats:
@@ -133,17 +151,17 @@ def _partition(x: Floats, min_size: int, penalty: float) -> list[int]:
     return cuts[::-1]
 
 
-def _join(x: Floats, cuts: list[int], noise: float) -> list[int]:
+def _join(x: Floats, cuts: list[int], noise: Noise) -> list[int]:
     """Remove the weakest cut until every remaining one is both significant and large enough to matter."""
     cuts = list(cuts)
     while len(cuts) > 2:
         strengths = []
         for a, b, c in zip(cuts[:-2], cuts[1:-1], cuts[2:], strict=True):
             shift = abs(float(np.median(x[b:c]) - np.median(x[a:b])))
-            error = noise * np.sqrt(1.0 / (b - a) + 1.0 / (c - b))
+            error = np.hypot(noise.of_level(b - a), noise.of_level(c - b))
             strengths.append(0.0 if shift < _SMALLEST_EFFECT else shift / error)
         weakest = int(np.argmin(strengths))
-        if strengths[weakest] >= 4.0:
+        if strengths[weakest] >= 3.0:
             break
         del cuts[weakest + 1]
     return cuts

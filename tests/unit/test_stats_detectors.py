@@ -1,0 +1,181 @@
+"""Every detector: when it speaks, when it holds its tongue."""
+
+from __future__ import annotations
+
+import pytest
+
+from trackwalker.stats.detectors import (
+    Finding,
+    all_at_least,
+    all_at_most,
+    all_fell_to,
+    any_above,
+    equivalent,
+    missing,
+    outliers,
+    silent,
+)
+
+
+def hosts(*values: float) -> dict[str, float]:
+    return {f"h{i}": float(v) for i, v in enumerate(values)}
+
+
+def accused(finding: Finding) -> list[str] | None:
+    """The named hosts, None when the detector did not fire; a silent detector names nobody."""
+    assert finding.fired or finding.hosts == ()
+    return list(finding.hosts) if finding.fired else None
+
+
+@pytest.mark.parametrize(
+    ("values", "named"),
+    [
+        (hosts(1, 1, 10, 1), ["h2"]),
+        (hosts(1, 10), ["h1"]),
+        (hosts(1, 1, 10), ["h2"]),
+        (hosts(1, 1, 1, 1, 9, 10), ["h4", "h5"]),
+        (hosts(100, 30, 1, 1, 1, 1), ["h0", "h1"]),
+        (hosts(0, 0, 0, 5), ["h3"]),  # nothing anywhere else
+        (hosts(10, 10, 10, 10), None),  # all high: common, not theirs
+        (hosts(10, 10, 10, 1), None),  # more than half stand out
+        (hosts(10, 10, 1, 1), ["h0", "h1"]),  # exactly half may
+        (hosts(10, 10, 1), None),  # of three, one may stand out
+        (hosts(10, 10), None),  # a tie
+        (hosts(1, 1, 1, 1.9), None),  # below the factor
+        (hosts(0, 0, 0, 0.9), None),  # below the floor
+        (hosts(0, 0, 0, 0), None),
+        (hosts(10), None),  # nobody to compare with
+        ({}, None),
+        (hosts(1, 2, 3, 4, 5, 6, 13), None),  # twice the next, but within the others' own spread
+    ],
+)
+def test_outliers(values: dict[str, float], named: list[str] | None) -> None:
+    assert accused(outliers(values, factor=2, floor=1)) == named
+
+
+def test_outliers_give_their_numbers() -> None:
+    finding = outliers(hosts(1, 2, 8, 10, 1, 1), factor=3, floor=1)
+    assert finding.numbers == {"hosts": 6, "max": 10, "value": 10, "lowest": 8, "others_max": 2}
+    assert outliers(hosts(1, 3), factor=10, floor=1).numbers == {"hosts": 2, "max": 3, "others_max": 1}
+
+
+@pytest.mark.parametrize(
+    ("reference", "named"),
+    [
+        (None, ["h3"]),
+        (hosts(1, 1, 1, 2), ["h3"]),  # it rose
+        (hosts(1, 1, 1, 9), None),  # it was always so
+        (hosts(0, 0, 0, 0), ["h3"]),
+        (hosts(1, 1, 1), None),  # it was not measured before: nobody can say that it rose
+        ({}, ["h3"]),  # nothing was measured before: the question was not asked
+    ],
+)
+def test_outliers_against_a_reference(reference: dict[str, float] | None, named: list[str] | None) -> None:
+    assert accused(outliers(hosts(1, 1, 1, 10), factor=2, floor=1, reference=reference)) == named
+
+
+def test_only_those_that_rose_are_accused() -> None:
+    finding = outliers(hosts(1, 1, 1, 1, 10, 12), factor=2, floor=1, reference=hosts(1, 1, 1, 1, 10, 1))
+    assert accused(finding) == ["h5"]
+    assert finding.numbers["others_max"] == 10
+
+
+@pytest.mark.parametrize(
+    ("values", "named"),
+    [
+        (hosts(0, 9, 9), ["h0"]),
+        (hosts(0, 9), ["h0"]),
+        (hosts(0, 0, 9), None),  # most are silent: not a silent host but a quiet job
+        (hosts(0, 9, 4), None),  # another hardly lives either
+        (hosts(9, 9), None),
+        (hosts(0, 0), None),
+        ({}, None),
+    ],
+)
+def test_silent(values: dict[str, float], named: list[str] | None) -> None:
+    assert accused(silent(values, alive=5)) == named
+
+
+def test_silent_with_a_threshold() -> None:
+    assert accused(silent(hosts(0.5, 9, 9), alive=5, quiet=1.0)) == ["h0"]
+    assert accused(silent(hosts(0.5, 9, 9), alive=5)) is None
+
+
+@pytest.mark.parametrize(
+    ("values", "at_least", "at_most"),
+    [
+        (hosts(5, 5), True, True),  # a tie with the limit is at the limit
+        (hosts(5, 9), True, False),
+        (hosts(5, 1), False, True),
+        (hosts(*[9] * 19, 1), True, False),  # 95 % is nearly every host
+        (hosts(*[9] * 18, 1, 1), False, False),
+        ({}, False, False),
+    ],
+)
+def test_all_at_a_limit(values: dict[str, float], at_least: bool, at_most: bool) -> None:
+    assert all_at_least(values, limit=5).fired == at_least
+    assert all_at_most(values, limit=5).fired == at_most
+    assert all_at_least(values, limit=5).hosts == ()
+    assert all_at_least(hosts(*[9] * 19, 1), limit=5, share=1.0).fired is False
+
+
+@pytest.mark.parametrize(
+    ("values", "reference", "fired"),
+    [
+        (hosts(3, 3), hosts(9, 9), True),
+        (hosts(4.5, 4.5), hosts(9, 9), True),  # exactly the ratio
+        (hosts(3, 9), hosts(9, 9), False),
+        (hosts(3, 3), {}, False),  # nothing to have fallen from
+        (hosts(0, 0), hosts(0, 0), False),  # zero before cannot fall
+        (hosts(3, 3, 0), hosts(9, 9, 0), True),
+        ({}, hosts(9, 9), False),
+    ],
+)
+def test_all_fell_to(values: dict[str, float], reference: dict[str, float], fired: bool) -> None:
+    assert all_fell_to(values, reference, ratio=0.5).fired == fired
+
+
+def test_all_fell_to_gives_before_and_after() -> None:
+    assert all_fell_to(hosts(3, 4), hosts(9, 10), ratio=0.5).numbers == {
+        "min": 3,
+        "max": 4,
+        "before_min": 9,
+        "before_max": 10,
+    }
+
+
+def test_any_above() -> None:
+    assert accused(any_above(hosts(1, 7, 5), limit=5)) == ["h1"]
+    assert accused(any_above(hosts(5, 5), limit=5)) is None
+    assert any_above({}, limit=5).numbers == {"max": 0.0, "min": 0.0}
+
+
+@pytest.mark.parametrize(
+    ("seen", "expected", "named"),
+    [
+        (hosts(1, 1), ["h0", "h1", "h2"], ["h2"]),
+        (hosts(1, 1), ["h0", "h1"], None),
+        ({}, ["h0", "h1"], None),  # all gone: the telemetry ended, not a host
+        (hosts(1), [], None),
+    ],
+)
+def test_missing(seen: dict[str, float], expected: list[str], named: list[str] | None) -> None:
+    assert accused(missing(seen, expected=expected)) == named
+
+
+@pytest.mark.parametrize(
+    ("values", "group", "fired"),
+    [
+        (hosts(100, 100, 103), ["h2"], True),
+        (hosts(100, 100, 105), ["h2"], True),  # on the margin
+        (hosts(100, 100, 120), ["h2"], False),
+        (hosts(100, 100, 80), ["h2"], False),
+        (hosts(100, 100), ["h2"], False),  # the accused was not measured
+        (hosts(100, 100), ["h0", "h1"], False),  # no one to compare with
+        (hosts(100, 100), [], False),
+        (hosts(0, 0, 0), ["h2"], False),  # all zero: no signal to agree in
+        (hosts(-100, -100, -103), ["h2"], True),
+    ],
+)
+def test_equivalent(values: dict[str, float], group: list[str], fired: bool) -> None:
+    assert equivalent(values, group=group, margin=0.05).fired == fired

@@ -1,0 +1,151 @@
+"""Change points, judged on a hundred seeded series each: what must be found, what must not be invented.
+
+The counts in the comments were measured with seeds 0..99; the asserted bars leave room for other numpy versions.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from trackwalker.stats.segments import Floats, Segment, long_run_noise, robust_sigma, running_median, segments
+
+Make = Callable[[np.random.Generator], Floats]
+
+
+def count(make: Make, right: Callable[[list[Segment]], bool], seeds: int = 100) -> int:
+    """In how many seeded series the segmentation is right."""
+    return sum(right(segments(make(np.random.default_rng(seed)))) for seed in range(seeds))
+
+
+def white(rng: np.random.Generator, n: int, sigma: float = 0.01) -> Floats:
+    return np.asarray(10.0 * (1.0 + sigma * rng.normal(size=n)))
+
+
+def shifted(rng: np.random.Generator, n: int, at: list[int], factor: float, sigma: float = 0.01) -> Floats:
+    """Every second stretch is slower by a factor."""
+    x = white(rng, n, sigma)
+    for a, b in zip([*at, n][::2], [*at[1:], n][::2], strict=False):
+        x[a:b] *= factor
+    return x
+
+
+def wandering(rng: np.random.Generator, n: int, rho: float, sigma: float) -> Floats:
+    x = np.empty(n)
+    x[0] = rng.normal(0, sigma)
+    for i in range(1, n):
+        x[i] = rho * x[i - 1] + rng.normal(0, sigma * np.sqrt(1 - rho**2))
+    return np.asarray(10.0 * np.exp(x))
+
+
+def one(found: list[Segment]) -> bool:
+    return len(found) == 1
+
+
+def cuts_at(*places: int) -> Callable[[list[Segment]], bool]:
+    """Right when there is a cut within 2 steps of every place, and no other."""
+    return lambda found: (
+        len(found) == len(places) + 1 and all(abs(s.start - p) <= 2 for s, p in zip(found[1:], places, strict=True))
+    )
+
+
+@pytest.mark.parametrize("n", [60, 200])
+def test_constant_speed_is_one_stretch(n: int) -> None:
+    assert count(lambda rng: white(rng, n), one) >= 97  # 100
+
+
+@pytest.mark.parametrize("at", [100, 185])
+def test_a_shift_is_found_in_its_place(at: int) -> None:
+    assert count(lambda rng: shifted(rng, 200, [at], 1.2), cuts_at(at)) >= 95  # 100
+
+
+def test_a_small_shift_in_little_noise_is_found() -> None:
+    """A 5 % drop can be certain: the job's own noise sets the threshold."""
+    assert count(lambda rng: shifted(rng, 200, [100], 1.05), cuts_at(100)) >= 95  # 100
+
+
+def test_drop_recover_drop() -> None:
+    assert count(lambda rng: shifted(rng, 240, [60, 120, 180], 1.3), cuts_at(60, 120, 180)) >= 95  # 100
+
+
+@pytest.mark.parametrize("every", [7, 20])
+def test_single_slow_steps_do_not_cut(every: int) -> None:
+    def spiky(rng: np.random.Generator) -> Floats:
+        x = white(rng, 200)
+        x[::every] *= 3.0
+        return x
+
+    assert count(spiky, one) >= 97  # 100
+
+
+def test_wandering_noise_is_not_taken_for_shifts() -> None:
+    assert count(lambda rng: wandering(rng, 300, 0.8, 0.1), one) >= 90  # 100
+    assert count(lambda rng: wandering(rng, 100, 0.8, 0.1), one) >= 90  # 97
+
+
+def test_heavy_tails_are_not_taken_for_shifts() -> None:
+    assert count(lambda rng: np.asarray(10.0 * np.exp(0.05 * rng.standard_t(2, size=200))), one) >= 97  # 100
+
+
+@pytest.mark.parametrize("share", [0.02, 0.1, 0.2, 0.3])
+def test_step_times_printed_with_few_digits(share: float) -> None:
+    """A 3 ms step is printed as 0.003 or 0.004: most neighbours are equal, and still it is noise."""
+    assert count(lambda rng: np.where(rng.random(200) < share, 0.004, 0.003), one) >= 97  # 99 and 100
+
+
+@pytest.mark.parametrize("level", [0.003, 0.011])
+def test_a_shift_in_rounded_step_times_is_still_found(level: float) -> None:
+    def rounded(rng: np.random.Generator) -> Floats:
+        return np.round(shifted(rng, 300, [150], 1.4, sigma=0.05) * level / 10.0, 3)
+
+    assert count(rounded, cuts_at(150)) >= 90  # 97 and 98
+
+
+def test_long_series_are_fast_and_cut_in_the_right_block() -> None:
+    x = shifted(np.random.default_rng(0), 200_000, [100_000], 1.2)
+    begin = time.perf_counter()
+    found = segments(x)
+    assert time.perf_counter() - begin < 2.0  # 0.06 s
+    assert [s.start for s in found] == [0, 100_000]
+    assert found[1].end == 200_000
+    assert found[1].level == pytest.approx(12.0, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        ([], []),
+        ([3.0], [(0, 1, 3.0)]),
+        ([1.0] * 5 + [2.0] * 4, [(0, 9, 1.0)]),  # too short to split
+        ([1.0] * 10 + [2.0] * 10, [(0, 10, 1.0), (10, 20, 2.0)]),
+        ([0.0] * 20, [(0, 20, 0.0)]),
+        ([1.0] * 30, [(0, 30, 1.0)]),
+        ([100.0] * 30 + [101.0] * 30, [(0, 60, 100.5)]),  # below the smallest effect
+    ],
+)
+def test_edges(values: list[float], expected: list[tuple[int, int, float]]) -> None:
+    assert [(s.start, s.end, s.level) for s in segments(np.array(values))] == expected
+
+
+@pytest.mark.parametrize("n", [1999, 2000, 2001, 4003, 9999])
+def test_segments_cover_the_series_without_gaps(n: int) -> None:
+    found = segments(shifted(np.random.default_rng(1), n, [n // 2], 1.5))
+    assert [s.start for s in found] == [0, *[s.end for s in found][:-1]]
+    assert found[-1].end == n
+    assert sum(s.size for s in found) == n
+    assert abs(found[1].start - n // 2) <= 5
+
+
+def test_helpers() -> None:
+    x = np.random.default_rng(0).normal(size=4000)
+    assert robust_sigma(x) == pytest.approx(1.0, rel=0.1)
+    assert robust_sigma(np.array([])) == 0.0
+    assert 0.9 < long_run_noise(x).sigma < 1.6
+    shift = x + np.where(np.arange(4000) < 2000, 0.0, 50.0)
+    assert long_run_noise(shift).sigma < 1.7, "a shift must not raise the yardstick it is measured with"
+    assert running_median(np.array([5.0, 1.0, 9.0, 2.0, 3.0]), 3).tolist() == [3.0, 5.0, 2.0, 3.0, 2.5]
+    assert running_median(np.array([]), 7).tolist() == []
+    assert running_median(np.array([4.0]), 7).tolist() == [4.0]
