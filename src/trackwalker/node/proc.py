@@ -18,10 +18,14 @@ def session_members(session: int) -> list[int]:
     return found
 
 
-def marked_members(mark: bytes) -> list[int]:
-    """All live processes whose environment holds an entry: also those that left the session they began in."""
+def marked_members(mark: bytes, since: int) -> list[int]:
+    """Live processes no older than a start time whose environment holds an entry, in whatever session they are."""
     found = []
     for pid in all_pids():
+        stat = read_stat(pid)
+        # Reading the environment of a process that hangs in the kernel can hang the reader.
+        if stat is None or stat.start < since or stat.state in "DZX":
+            continue
         if mark in (read_bytes(f"/proc/{pid}/environ") or b"").split(b"\0"):
             found.append(pid)
     return found

@@ -131,7 +131,7 @@ class Rank:
     def _members(self) -> set[int]:
         if self.pid == 0:
             return set()
-        found = set(marked_members(f"{_MARK}={self.progress}".encode()))
+        found = set(marked_members(f"{_MARK}={self.progress}".encode(), self.start))
         shell = read_stat(self.pid)
         if shell is None or shell.start == self.start:  # else the number is another's now, and so is the session
             found.update(session_members(self.pid))
