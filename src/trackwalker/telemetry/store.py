@@ -44,7 +44,7 @@ def open_database(db_dir: Path) -> Iterator[Telemetry]:
     check_source(db_dir)
     binary = find_prometheus()
     if binary is None:
-        raise MissingToolError("reading metrics needs Prometheus >= 2.40: run 'trackwalker setup' or set TRACKWALKER_PROMETHEUS")
+        raise MissingToolError("metrics need Prometheus >= 2.40: run 'trackwalker setup' or set TRACKWALKER_PROMETHEUS")
     _remove_stale()
     with ExitStack() as stack:
         root = _private_folder(stack)
