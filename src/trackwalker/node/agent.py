@@ -7,20 +7,23 @@ import math
 import os
 import signal
 import time
+from pathlib import Path
 from typing import Any
 
 from trackwalker.job.journal import Journal
 from trackwalker.job.processes import read_stat
-from trackwalker.node.collectors.host import HostCollector
 from trackwalker.node.collectors.lane import Lane, LaneCollector
+from trackwalker.node.collectors.machine import machine_collectors
 from trackwalker.node.collectors.training import TrainingCollector, parse_step_line
 from trackwalker.node.exporter import Exporter
 from trackwalker.node.output import RankOutput, Sink, Tail, complain, label
+from trackwalker.node.plugins import PluginFolder
 from trackwalker.node.ranks import Rank, describe_exit
 from trackwalker.node.spec import AgentSpec
 from trackwalker.node.summary import summary_block
 
 _TICK_S = 0.1
+_TRAINING_S = 0.25  # only remembers what it was fed: no reason to lag behind the steps
 
 
 class Agent:
@@ -42,6 +45,7 @@ class Agent:
         self._saved = ""
         self._unwritable: set[str] = set()  # complained about once
         self._started = time.time()
+        self._port = 0
         self._stop_signal: int | None = None
         self._stop_why = ""
         self._stop_sent: float | None = None
@@ -60,12 +64,15 @@ class Agent:
         self._outputs = {r.spec.rank: self._output(r, cut=adopt) for r in self._ranks}
         self._hooks = {r.spec.rank: Tail(r.progress, self._offsets.get(f"p{r.spec.rank}", 0)) for r in self._ranks}
         lanes = [Lane(r.spec.rank, r.spec.host, r.pid, r.main) for r in self._ranks]
-        exporter = Exporter(
-            self._spec.node,
-            [HostCollector(self._spec.node), LaneCollector(lambda: lanes), self._training],
-        )
+        exporter = Exporter(self._spec.node, [LaneCollector(lambda: lanes)], {"job_id": self._spec.job_id})
+        exporter.add(self._training, _TRAINING_S)
+        for collector, interval_s in machine_collectors(self._spec.node, [str(self._spec.job_dir)]):
+            exporter.add(collector, interval_s)
+        folder = Path(os.environ.get("TRACKWALKER_PLUGINS") or self._spec.job_dir / "plugins")
+        plugins = PluginFolder(folder, self._spec.node, exporter, complain)
         try:
-            self._announce(exporter.start())
+            self._announce(exporter.start(self._port))
+            plugins.start()
         except OSError as e:
             complain(f"cannot serve metrics: {e.strerror}")
         while True:
@@ -77,6 +84,7 @@ class Agent:
             self._enforce_stop()
             time.sleep(0 if done else _TICK_S)
         code = self._finish()
+        plugins.stop()
         exporter.stop()
         for rank in self._ranks:
             output = self._outputs[rank.spec.rank]
@@ -96,7 +104,7 @@ class Agent:
 
     def _take_over(self) -> None:
         state = json.loads(self._spec.state_file.read_text())
-        self._started, self._offsets = state["started"], state["offsets"]
+        self._started, self._offsets, self._port = state["started"], state["offsets"], state["port"]
         by_rank = {r["rank"]: r for r in state["ranks"]}
         for rank in self._ranks:
             rank.adopt(by_rank[rank.spec.rank])
@@ -118,6 +126,7 @@ class Agent:
         return output
 
     def _announce(self, port: int) -> None:
+        self._port = port
         targets = [{"targets": [f"127.0.0.1:{port}"], "labels": {"job_id": self._spec.job_id}}]
         self._replace("targets.json", json.dumps(targets))
 
@@ -127,6 +136,7 @@ class Agent:
             "v": 1,
             "agent": {"pid": os.getpid(), "start": me.start if me else 0},
             "started": self._started,
+            "port": self._port,  # a later agent takes it over: Prometheus needs seconds to notice a new one
             "ranks": [r.saved() for r in self._ranks],
             "stop": {
                 "signal": self._stop_signal,

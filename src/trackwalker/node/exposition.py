@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 
@@ -22,18 +23,38 @@ class Family:
 
 
 def render(families: list[Family]) -> str:
-    """The exposition text of all families that have samples."""
+    """The classic text format (0.0.4) of all families that have samples; times in milliseconds."""
     lines = []
     for family in families:
-        if not family.samples:
-            continue
-        lines.append(f"# HELP {family.name} {family.help}")
-        lines.append(f"# TYPE {family.name} {family.kind}")
-        for labels, value, time in family.samples:
-            text = ",".join(f'{k}="{escape(v)}"' for k, v in labels.items())
-            stamp = f" {round(time * 1000)}" if time is not None else ""
-            lines.append(f"{family.name}{{{text}}} {number(value)}{stamp}")
+        if family.samples:
+            lines.append(f"# HELP {family.name} {_help(family)}")
+            lines.append(f"# TYPE {family.name} {family.kind}")
+            lines += [_sample(family.name, s, lambda t: str(round(t * 1000))) for s in family.samples]
     return "\n".join(lines) + "\n"
+
+
+def render_openmetrics(families: list[Family]) -> str:
+    """OpenMetrics 1.0: a counter's family is named without _total, times are in seconds, the end is marked."""
+    lines = []
+    for family in families:
+        if family.samples:
+            name, kind = family.name, family.kind
+            if kind == "counter":  # upstream has counters of other names: these can only be of unknown type
+                name, kind = (name[: -len("_total")], kind) if name.endswith("_total") else (name, "unknown")
+            lines.append(f"# HELP {name} {_help(family)}")
+            lines.append(f"# TYPE {name} {kind}")
+            lines += [_sample(family.name, s, lambda t: f"{t:.3f}") for s in family.samples]
+    return "\n".join([*lines, "# EOF"]) + "\n"
+
+
+def _help(family: Family) -> str:
+    return family.help.replace("\\", "\\\\").replace("\n", "\\n")
+
+
+def _sample(name: str, sample: tuple[dict[str, str], float, float | None], stamp: Callable[[float], str]) -> str:
+    labels, value, time = sample
+    text = ",".join(f'{k}="{escape(v)}"' for k, v in labels.items())
+    return f"{name}{{{text}}} {number(value)}" + (f" {stamp(time)}" if time is not None else "")
 
 
 def escape(value: str) -> str:

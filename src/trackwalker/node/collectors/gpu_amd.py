@@ -1,0 +1,305 @@
+"""AMD GPUs from sysfs: sensors and links in one collector, RAS (whose reads can hang in the driver) in another."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Iterable
+
+from trackwalker.job.processes import read_bytes
+from trackwalker.node import gpu_metrics
+from trackwalker.node.exposition import Family
+from trackwalker.node.gpu_throttle import Residency, active_limits
+from trackwalker.node.sysfs import PciCard, SysFile, families, line, names
+
+METRICS = {
+    "hw_gpu_up": ("gauge", "1 when the GPU's sensors answer, 0 when a GPU that was there no longer does."),
+    "hw_gpu_info": ("gauge", "Which card this is."),
+    "hw_gpu_temperature_celsius": ("gauge", "Temperature of the GPU: junction, else HBM, else edge."),
+    "hw_gpu_memory_temperature_celsius": ("gauge", "Temperature of the HBM."),
+    "hw_gpu_sensor_celsius": ("gauge", "Every temperature sensor by name."),
+    "hw_gpu_power_watts": ("gauge", "Power drawn (the driver's average where it gives no momentary value)."),
+    "hw_gpu_power_limit_watts": ("gauge", "Power limit in force."),
+    "hw_gpu_energy_joules_total": ("counter", "Energy used."),
+    "hw_gpu_clock_mhz": ("gauge", "Clock: sclk of the compute units, mclk of the memory."),
+    "hw_gpu_vram_used_bytes": ("gauge", "Memory in use."),
+    "hw_gpu_vram_total_bytes": ("gauge", "Memory of the GPU."),
+    "hw_gpu_utilization_percent": ("gauge", "How busy the compute units are."),
+    "hw_gpu_memory_utilization_percent": ("gauge", "How busy the memory is."),
+    "hw_gpu_throttle_active": ("gauge", "1 for each limit that held the clocks down since the last scrape."),
+    "hw_gpu_throttle_seconds_total": ("counter", "Time a limit has held the clocks down since the agent started."),
+    **PciCard.metrics("hw_gpu_"),
+    "hw_gpu_pcie_replay_total": ("counter", "PCIe packets sent again."),
+    "hw_gpu_pcie_replay_rollover_total": ("counter", "PCIe packets sent again until the replay counter overflowed."),
+    "hw_gpu_pcie_recovery_total": ("counter", "Times the PCIe link left normal operation to recover."),
+    "hw_gpu_pcie_nak_sent_total": ("counter", "PCIe packets refused by the GPU."),
+    "hw_gpu_pcie_nak_received_total": ("counter", "PCIe packets of the GPU that were refused."),
+    "hw_gpu_xgmi_link_width": ("gauge", "Lanes of an XGMI link."),
+    "hw_gpu_xgmi_link_speed_gbps": ("gauge", "Bit rate of an XGMI lane."),
+    "hw_gpu_xgmi_link_up": ("gauge", "1 when the XGMI link is active."),
+    "hw_gpu_xgmi_read_bytes_total": ("counter", "Data read over an XGMI link."),
+    "hw_gpu_xgmi_write_bytes_total": ("counter", "Data written over an XGMI link."),
+    "hw_gpu_user_processes": ("gauge", "Processes with a compute context on any GPU of the host."),
+}  # fmt: skip
+
+BLOCKS = {"umc": "HBM", "xgmi": "XGMI links", "gfx": "compute units", "mmhub": "memory hub", "sdma": "copy engines"}
+_KINDS = {"ue": "Uncorrected", "ce": "Corrected", "de": "Deferred"}
+RAS_METRICS = {
+    **{
+        f"hw_gpu_ras_{block}_{kind}_total": ("counter", f"{text} errors of the {where}.")
+        for block, where in BLOCKS.items()
+        for kind, text in _KINDS.items()
+    },
+    "hw_gpu_bad_pages": ("gauge", "HBM pages out of use: retired, pending a reset, or impossible to retire (failed)."),
+}
+
+_PCI = re.compile(r"[0-9a-f]{4,}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
+_TEMPERATURE = re.compile(r"temp(\d+)_input")
+_RAS_LINE = re.compile(rb"^\s*(ue|ce|de)\s*:\s*(\d+)\s*$", re.MULTILINE)
+_PAGE_LINE = re.compile(rb"^\s*0x[0-9a-fA-F]+\s*:\s*0x[0-9a-fA-F]+\s*:\s*([RPF])\s*$")
+_PAGE_STATES = {b"R": "retired", b"P": "pending", b"F": "failed"}
+_SENSORS = {1: "edge", 2: "junction", 3: "mem"}  # where the driver gives no label
+_TABLE = (  # field of gpu_metrics, metric, how many of the field make one of the metric
+    ("average_gfx_activity", "hw_gpu_utilization_percent", 1),
+    ("average_umc_activity", "hw_gpu_memory_utilization_percent", 1),
+    ("energy_accumulator", "hw_gpu_energy_joules_total", 2**16),
+    ("pcie_replay_count_acc", "hw_gpu_pcie_replay_total", 1),
+    ("pcie_replay_rover_count_acc", "hw_gpu_pcie_replay_rollover_total", 1),
+    ("pcie_l0_to_recov_count_acc", "hw_gpu_pcie_recovery_total", 1),
+    ("pcie_nak_sent_count_acc", "hw_gpu_pcie_nak_sent_total", 1),
+    ("pcie_nak_rcvd_count_acc", "hw_gpu_pcie_nak_received_total", 1),
+    ("xgmi_link_width", "hw_gpu_xgmi_link_width", 1),
+    ("xgmi_link_speed", "hw_gpu_xgmi_link_speed_gbps", 1),
+)
+_FILES = {"mem_info_vram_used": "hw_gpu_vram_used_bytes", "mem_info_vram_total": "hw_gpu_vram_total_bytes"}
+# Where the table has no value for it, as on cards before MI300.
+_INSTEAD = {
+    "hw_gpu_utilization_percent": "gpu_busy_percent",
+    "hw_gpu_memory_utilization_percent": "mem_busy_percent",
+    "hw_gpu_pcie_replay_total": "pcie_replay_count",
+}
+
+Families = dict[str, Family]
+
+
+def discover(sysfs: str) -> dict[str, str]:
+    """PCI address and hwmon folder of every amdgpu device, ordered by address."""
+    found = {}
+    for name in names(f"{sysfs}/class/hwmon"):
+        hwmon = f"{sysfs}/class/hwmon/{name}"
+        if line(f"{hwmon}/name") == "amdgpu":
+            pci = os.path.basename(os.path.realpath(f"{hwmon}/device"))
+            if _PCI.fullmatch(pci):
+                found[pci] = hwmon
+    return dict(sorted(found.items()))
+
+
+class Inventory:
+    """Which GPU has which number. A GPU keeps its number for the agent's life, so that a lost one renames no other."""
+
+    def __init__(self, sysfs: str) -> None:
+        self._sysfs = sysfs
+        self._listing: list[str] | None = None
+        self._numbers: dict[str, int] = {}
+        self.present: dict[str, str] = {}
+
+    def changed(self) -> bool:
+        """Look again; whether the devices are others than before."""
+        listing = names(f"{self._sysfs}/class/hwmon")
+        if listing == self._listing:
+            return False
+        self._listing = listing
+        before, self.present = self.present, discover(self._sysfs)
+        for pci in self.present:
+            self._numbers.setdefault(pci, len(self._numbers))
+        return before != self.present
+
+    def numbers(self) -> dict[str, int]:
+        """Every GPU ever seen."""
+        return self._numbers
+
+
+class AmdGpuCollector:
+    """Sensors, clocks, memory, links and identity of every AMD GPU."""
+
+    name = "gpu_amd"
+
+    def __init__(self, node: str, sysfs: str = "/sys") -> None:
+        self._node = node
+        self._sysfs = sysfs
+        self._inventory = Inventory(sysfs)
+        self._gpus: dict[str, _Gpu] = {}
+        self._uuids: dict[str, str] = {}
+
+    def collect(self) -> list[Family]:
+        """All families of now."""
+        if self._inventory.changed():
+            numbers = self._inventory.numbers()
+            self._gpus = {
+                pci: _Gpu({"gpu": str(numbers[pci]), "host": self._node}, pci, hwmon)
+                for pci, hwmon in self._inventory.present.items()
+            }
+            self._uuids.update({pci: gpu.identity["uuid"] for pci, gpu in self._gpus.items()})
+        out = families(METRICS)
+        for pci, number in self._inventory.numbers().items():
+            gpu = self._gpus.get(pci)
+            up = gpu.read(out) if gpu else False
+            out["hw_gpu_up"].add(up, gpu=str(number), host=self._node, uuid=self._uuids[pci])
+        processes = names(f"{self._sysfs}/class/kfd/kfd/proc")
+        if processes or os.path.isdir(f"{self._sysfs}/class/kfd/kfd/proc"):
+            out["hw_gpu_user_processes"].add(sum(p.isdigit() for p in processes), host=self._node)
+        return list(out.values())
+
+
+class _Gpu:
+    """The files of one GPU."""
+
+    def __init__(self, labels: dict[str, str], pci: str, hwmon: str) -> None:
+        device = os.path.realpath(f"{hwmon}/device")
+        here = set(names(hwmon))
+        present = set(names(device))
+        self._labels = labels
+        self.identity = {
+            "pci": pci,
+            "uuid": line(f"{device}/unique_id"),
+            "serial": line(f"{device}/serial_number"),
+            "name": line(f"{device}/product_name") or f"{line(f'{device}/vendor')}:{line(f'{device}/device')}",
+            "vbios": line(f"{device}/vbios_version"),
+        }
+        self._sensors = {}
+        for match in filter(None, map(_TEMPERATURE.fullmatch, sorted(here))):
+            number = int(match[1])
+            label = line(f"{hwmon}/temp{number}_label") or _SENSORS.get(number, f"temp{number}")
+            self._sensors[number] = (label, SysFile(f"{hwmon}/{match[0]}"))
+        self._power = [SysFile(f"{hwmon}/{n}") for n in ("power1_input", "power1_average") if n in here]
+        self._cap = SysFile(f"{hwmon}/power1_cap")
+        self._clocks = {"sclk": SysFile(f"{hwmon}/freq1_input"), "mclk": SysFile(f"{hwmon}/freq2_input")}
+        self._files = [(SysFile(f"{device}/{file}"), metric) for file, metric in _FILES.items()]
+        self._instead = {m: SysFile(f"{device}/{file}") for m, file in _INSTEAD.items() if file in present}
+        self._table = SysFile(f"{device}/gpu_metrics")
+        self._card = PciCard(device)
+        self._residency = Residency()
+
+    def read(self, out: Families) -> bool:
+        """Add this GPU's samples; whether any of its sensors answered."""
+        labels = self._labels
+        out["hw_gpu_info"].add(1, None, **labels, **self.identity)
+        table = gpu_metrics.parse(self._table.read() or b"")
+        answered = self._hwmon(out, table) or bool(table)
+        for file, metric in self._files:
+            out[metric].add(file.number(), None, **labels)
+        for name, value in self._card.samples():
+            out[f"hw_gpu_{name}"].add(value, None, **labels)
+        self._tables(out, table)
+        return answered
+
+    def _hwmon(self, out: Families, table: gpu_metrics.Values) -> bool:
+        labels = self._labels
+        values = {number: (file, file.number()) for number, (_, file) in self._sensors.items()}
+        sensors = {self._sensors[number][0]: value for number, (_, value) in values.items() if value is not None}
+        for sensor, milli in sensors.items():
+            out["hw_gpu_sensor_celsius"].add(milli / 1000, None, sensor=sensor, **labels)
+        if "vrsoc" not in sensors:
+            out["hw_gpu_sensor_celsius"].add(one(table, "temperature_vrsoc"), None, sensor="vrsoc", **labels)
+        main = first((values[n] for n in (2, 3, 1) if n in values), lambda milli: milli > 0)
+        out["hw_gpu_temperature_celsius"].add(ratio(main, 1000), None, **labels)
+        out["hw_gpu_memory_temperature_celsius"].add(ratio(sensors.get("mem"), 1000), None, **labels)
+        power = first(((file, file.number()) for file in self._power), lambda micro: True)
+        out["hw_gpu_power_watts"].add(ratio(power, 10**6), None, **labels)
+        out["hw_gpu_power_limit_watts"].add(ratio(self._cap.number(), 10**6), None, **labels)
+        for kind, file in self._clocks.items():
+            out["hw_gpu_clock_mhz"].add(ratio(file.number(), 10**6), None, type=kind, **labels)
+        return bool(sensors) or power is not None
+
+    def _tables(self, out: Families, table: gpu_metrics.Values) -> None:
+        labels = self._labels
+        for field, metric, per in _TABLE:
+            value = one(table, field)
+            if value is None and metric in self._instead:
+                value = self._instead[metric].number()
+            out[metric].add(ratio(value, per), None, **labels)
+        for way in ("read", "write"):
+            for link, kilobytes in enumerate(table.get(f"xgmi_{way}_data_acc", ())):
+                out[f"hw_gpu_xgmi_{way}_bytes_total"].add(
+                    kilobytes and kilobytes * 1024, None, link=str(link), **labels
+                )
+        for link, status in enumerate(table.get("xgmi_link_status", ())):
+            out["hw_gpu_xgmi_link_up"].add(None if status is None else status == 1, None, link=str(link), **labels)
+        held = self._residency.update(table)
+        for reason, seconds in self._residency.seconds.items():
+            out["hw_gpu_throttle_seconds_total"].add(seconds, None, reason=reason, **labels)
+        for reason, active in {**active_limits(table), **held}.items():
+            out["hw_gpu_throttle_active"].add(active, None, reason=reason, **labels)
+
+
+class AmdRasCollector:
+    """Error counters of the GPUs' own blocks, and the HBM pages they have cost."""
+
+    name = "gpu_amd_ras"
+
+    def __init__(self, node: str, sysfs: str = "/sys") -> None:
+        self._node = node
+        self._inventory = Inventory(sysfs)
+        self._blocks: list[tuple[dict[str, str], str, SysFile]] = []
+        self._pages: list[tuple[dict[str, str], str]] = []
+
+    def collect(self) -> list[Family]:
+        """All families of now."""
+        if self._inventory.changed():
+            self._find()
+        out = families(RAS_METRICS)
+        for labels, block, file in self._blocks:
+            # During a reset the driver answers with a sentence: no line of it is a counter.
+            for kind, count in _RAS_LINE.findall(file.read() or b""):
+                out[f"hw_gpu_ras_{block}_{kind.decode()}_total"].add(int(count), None, **labels)
+        for labels, path in self._pages:
+            for state, count in bad_pages(read_bytes(path)).items():
+                out["hw_gpu_bad_pages"].add(count, None, state=state, **labels)
+        return list(out.values())
+
+    def _find(self) -> None:
+        self._blocks, self._pages = [], []
+        for pci, hwmon in self._inventory.present.items():
+            labels = {"gpu": str(self._inventory.numbers()[pci]), "host": self._node}
+            folder = f"{os.path.realpath(f'{hwmon}/device')}/ras"
+            present = set(names(folder))
+            for block in BLOCKS:
+                stem = "xgmi_wafl" if block == "xgmi" else block
+                file = next((f for f in (f"aca_{stem}", f"{stem}_err_count") if f in present), None)
+                if file:
+                    self._blocks.append((labels, block, SysFile(f"{folder}/{file}")))
+            if "gpu_vram_bad_pages" in present:
+                self._pages.append((labels, f"{folder}/gpu_vram_bad_pages"))
+
+
+def bad_pages(raw: bytes | None) -> dict[str, int]:
+    """How many pages are in which state; an empty list is a true zero, a line in another form is no answer."""
+    if raw is None:
+        return {}
+    counts = dict.fromkeys(_PAGE_STATES.values(), 0)
+    for text in raw.splitlines():
+        match = _PAGE_LINE.match(text)
+        if match is None:
+            return {}
+        counts[_PAGE_STATES[match[1]]] += 1
+    return counts
+
+
+def first(read: Iterable[tuple[SysFile, int | None]], good: Callable[[int], bool]) -> int | None:
+    """The first good value. A file that exists and failed is not replaced by the next: that would be another sensor."""
+    for file, value in read:
+        if value is None and not file.unsupported:
+            return None
+        if value is not None and good(value):
+            return value
+    return None
+
+
+def one(table: gpu_metrics.Values, field: str) -> int | None:
+    """A field that has one instance."""
+    return (table.get(field) or (None,))[0]
+
+
+def ratio(value: int | None, per: int) -> float | None:
+    """The value in our unit."""
+    return None if value is None else value / per
