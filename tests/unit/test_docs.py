@@ -1,0 +1,28 @@
+"""The pages say what the code does."""
+
+from __future__ import annotations
+
+import re
+import runpy
+from pathlib import Path
+
+from trackwalker.diagnose.playbook import load_playbooks
+
+ROOT = Path(__file__).parent.parent.parent
+
+
+def test_the_metrics_page_is_what_the_collectors_declare() -> None:
+    script = runpy.run_path(str(ROOT / "scripts" / "metrics-page"))
+    assert (ROOT / "docs" / "metrics.md").read_text() == script["page"](), "run scripts/metrics-page"
+
+
+def test_playbooks_ask_only_for_metrics_that_someone_collects() -> None:
+    page = (ROOT / "docs" / "metrics.md").read_text()
+    known = set(re.findall(r"^\| `(\w+)`", page, re.M))
+    asked = {m for p in load_playbooks() for t in p.tests for m in t.metrics}
+    assert {m for m in asked - known if not m.startswith("ray_")} == set()  # Ray's own are upstream's
+
+
+def test_every_link_of_the_readme_leads_somewhere() -> None:
+    for target in re.findall(r"\]\((\S+?)\)", (ROOT / "README.md").read_text()):
+        assert (ROOT / target).exists(), target
