@@ -34,7 +34,7 @@ def read_log(path: Path) -> LogFacts:
             raise EvidenceError(f"the log {path} is empty: the job wrote nothing before it ended, or has not started")
         with path.open("rb") as f, mmap.mmap(f.fileno(), 0, access=mmap.ACCESS_READ) as data:
             facts.ends_mid_line = data[-1:] != b"\n"
-            reader = _Reader(facts)
+            reader = FactReader(facts)
             for number, raw in _lines(data, facts):
                 reader.take(number, raw)
     except OSError as e:
@@ -69,7 +69,7 @@ def _newlines(data: mmap.mmap, begin: int, end: int) -> int:
     return total
 
 
-class _Reader:
+class FactReader:
     """Sorts one line after the other into the facts."""
 
     def __init__(self, facts: LogFacts) -> None:

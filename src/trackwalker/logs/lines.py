@@ -1,0 +1,105 @@
+"""One log line taken apart: whose it is, when it was written, how serious it calls itself, what of it is payload."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from trackwalker.logs import dialect as d
+
+# Every escape sequence, whole: nothing of it may reach a terminal or stand between two letters of a pattern.
+_ESCAPES = re.compile(
+    r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]|\x1b[\]PX^_][^\x07\x1b\n]{0,2000}(?:\x07|\x1b\\)|\x1b[ -/]*[0-~]|[\x00-\x08\x0b-\x1f\x7f]"  # noqa: E501
+)
+# srun's label; torchrun's [default3]: and [rank3]:; Horovod's [3]<stderr>:; mpirun's [1,3]<stderr>:
+_LABELS = (
+    d.TASK_LABEL,
+    re.compile(r"^\[(?:rank|default|worker)[ _-]?(\d+)\]:? ?"),
+    re.compile(r"^\[(?:\d+,)?(\d+)\]<std(?:err|out)>:? ?"),
+    re.compile(r"^(?:rank|Rank|worker)[ _-]?(\d+)\s?[:|] "),
+)
+_INNER_RANK = re.compile(r"\[?\b(?:PG \S+ )?[Rr]ank[ :]?(\d+)\b\]?")
+_STAMP = re.compile(
+    r"^\[?(\d{4})-(\d\d)-(\d\d)[T ](\d\d):(\d\d):(\d\d)(?:[.,](\d{1,9}))?(?:Z|[+-]\d\d:?\d\d)?\]?:?(?:\s+|$)(?:\[?std(?:out|err)\]?[:\s]+)?"  # noqa: E501
+)
+_GLOG = re.compile(r"^([IWEF])(\d\d)(\d\d) (\d\d):(\d\d):(\d\d)(?:\.(\d+))?\s+\d+ [\w.+/-]+:\d+\] ?")
+_INFORMS = re.compile(
+    r"^\S{0,40}\s?NCCL INFO|NCCL INFO|^\[?(?:INFO|DEBUG|TRACE)\b|^\S+ (?:INFO|DEBUG) |[\s\[|:(-](?:INFO|DEBUG)[\s\]|:)]",  # noqa: E501
+    re.ASCII,
+)
+_CODE_ABOVE = re.compile(rb'File "[^"]+", line \d+')
+# A key that names data, followed by that data: what stands behind it was written by people or models, not by a program.
+_KEYS = (
+    r"(?:text|prompts?|samples?|examples?|completions?|generations?|generated(?: text)?|responses?|decoded(?: text)?"
+    r"|documents?|content|input_text|output_text|inputs?_decoded|instructions?|answers?|questions?|messages|targets?_plaintext"
+    r"|predictions?|summary_text|article|dialogue|batch\[\d+\]|user|assistant|model output|dataset (?:row|item|example|text))"  # noqa: E501
+)
+_PAYLOAD = re.compile(
+    rf"""(?ix) (?:^|[\s{{,\[(<|"'])["']?{_KEYS}["']?\s*(?:\#?\d+\s*)?(?:[:=]|=>|->)\s*["'`\[{{<|“«]
+    | \b(?:prompt|sample|completion|generated\ text|generation|decoded(?:\ text)?|model\ (?:output|says)|assistant|user
+        |dataset\ (?:row|item|example|text)|input\ text|output\ text|training\ example|document)\s*(?:\#?\d+)?\s*(?:[:>]|=>)"""  # noqa: E501
+)
+_NOT_OUTPUT = re.compile(
+    r"^(?:Config param |\+{1,3} |PASSTHROUGH_ARGS=|[A-Z][A-Z0-9_]+=|diff --git |@@ |Launching training subprocess)"
+)
+
+
+@dataclass(frozen=True)
+class Body:
+    """A line without label, time and escapes."""
+
+    text: str
+    rank: int | None
+    clock: float | None  # seconds within its year or its era; only differences within one log mean something
+    informs: bool
+    payload_from: int | None
+
+    def in_payload(self, at: int) -> bool:
+        """Whether a place lies behind a payload key."""
+        return self.payload_from is not None and at >= self.payload_from
+
+
+def clean(raw: bytes) -> str:
+    """The text of a raw line without escapes and control characters."""
+    text = raw.decode("utf-8", "replace")
+    if "\r" in text.rstrip("\r"):  # a progress bar redraws its line: the last drawing counts
+        text = text.rstrip("\r").rpartition("\r")[2]
+    return _ESCAPES.sub("", text.rstrip("\r"))
+
+
+def parse(raw: bytes, above: bytes = b"", rank: int | None = None) -> Body | None:
+    """Take a line apart; None when it is not output but source code, configuration or an echoed command."""
+    text = clean(raw)
+    clock = None
+    for _ in range(4):  # label, time and actor prefix come in any order
+        before = text
+        for label in _LABELS:
+            if match := label.match(text):
+                rank = int(match[1][:9])
+                text = text[match.end() :]
+                break
+        text = d.RAY_LABEL.sub("", text)
+        if match := _STAMP.match(text):
+            clock = clock or _seconds(match[2], match[3], match[4], match[5], match[6], match[7])
+            text = text[match.end() :]
+        if text == before:
+            break
+    informs = False
+    if match := _GLOG.match(text):
+        clock = clock or _seconds(match[2], match[3], match[4], match[5], match[6], match[7])
+        informs = match[1] == "I"
+    if _NOT_OUTPUT.match(text):
+        return None
+    if text.startswith("    ") and _CODE_ABOVE.search(above):
+        return None  # the source line that a traceback quotes
+    head = text[:160]
+    informs = informs or _INFORMS.search(head) is not None
+    if rank is None and (match := _INNER_RANK.search(head)):
+        rank = int(match[1][:9])
+    payload = _PAYLOAD.search(text)
+    return Body(text, rank, clock, informs, payload.end() if payload else None)
+
+
+def _seconds(month: str, day: str, hour: str, minute: str, second: str, fraction: str | None) -> float:
+    days = int(month) * 31 + int(day)
+    return days * 86400.0 + int(hour) * 3600 + int(minute) * 60 + int(second) + float(f"0.{fraction or 0}")

@@ -1,0 +1,276 @@
+"""Which of many error lines is the cause: tiers, order in time, cascades (spec 2.4, 2.9 and 2.13)."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from typing import Literal
+
+from trackwalker.logs.index import Hit, LogIndex
+
+Role = Literal["primary", "consequence", "mechanism", "contributing", "note"]
+
+_STEPS_AFTER = 3  # a run that completes this many further steps did not die of what came before
+_FATAL_ANYWAY = frozenset({"loss-divergence", "xid-hardware", "silent-data-corruption", "host-kernel-fault"})
+_KILLED = frozenset({137})
+_CANCELS = frozenset({130, 143})
+_SEQ = re.compile(r"SeqNum=(\d+), OpType=(\w+)(?:, NumelIn=(\d+))?")
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One failure class in this log, with its role."""
+
+    id: str
+    cause: str
+    role: Role
+    tier: int
+    rank: int | None
+    host: str | None
+    line: int
+    file: str
+    text: str
+    count: int
+    ranks: tuple[int, ...]
+    why: str = ""
+    fc: str | None = None
+    proves_not: str = ""
+    next: tuple[str, ...] = ()
+
+
+@dataclass
+class Stall:
+    """The run stopped completing steps long before it ended."""
+
+    seconds: float
+    says: str
+
+
+@dataclass
+class Roles:
+    """All findings, the primary first, and the rank that failed first."""
+
+    findings: list[Finding] = field(default_factory=list)
+    first_rank: int | None = None
+    first_host: str | None = None
+    first_says: str = ""
+
+    @property
+    def primary(self) -> Finding | None:
+        """The cause, as far as the log alone can say."""
+        return next((f for f in self.findings if f.role == "primary"), None)
+
+
+@dataclass
+class _Group:
+    """All hits of one signature."""
+
+    hits: list[Hit]
+    tier: int
+    cause: str
+    why: str = ""
+
+    @property
+    def first(self) -> Hit:
+        return self.hits[0]
+
+    @property
+    def id(self) -> str:
+        return self.first.signature.id
+
+
+def assign(index: LogIndex, stall: Stall | None, completed: bool) -> Roles:
+    """Give every failure class its role."""
+    groups = _groups(index)
+    _demote_survived(groups, index, completed)
+    _refine(groups, index)
+    first_rank, first_host, says = _first_failure(groups, index)
+    ordered = sorted(groups, key=lambda g: (g.tier, -g.first.signature.priority, _when(g.first, index)))
+    primary = ordered[0] if ordered and ordered[0].tier <= 5 and not completed else None
+    if primary is not None and primary.tier == 4:
+        primary = _specific_or_first(ordered, first_rank) or primary
+    roles = Roles(first_rank=first_rank, first_host=first_host, first_says=says)
+    if stall is not None and (primary is None or primary.tier >= 3) and not completed:
+        roles.findings.append(_hang(index, stall))
+        primary = None
+        takes_over = True
+    else:
+        takes_over = False
+    if primary is not None:
+        roles.findings.append(_finding(primary, "primary", index))
+        if roles.first_rank is None:
+            roles.first_rank, roles.first_host = primary.first.rank, _host(index, primary.first.rank)
+            roles.first_says = f"first line of {primary.id}"
+    if primary is not None and primary.cause == "heartbeat-false-positive":
+        # Everyone was killed at once: the order of the exits says nothing about a culprit.
+        roles.first_rank, roles.first_host, roles.first_says = None, None, ""
+    for group in sorted(groups, key=lambda g: (g.tier, _when(g.first, index))):
+        if group is not primary:
+            roles.findings.append(_finding(group, _other_role(group, primary, takes_over, completed, index), index))
+    return roles
+
+
+def _groups(index: LogIndex) -> list[_Group]:
+    found: dict[str, list[Hit]] = {}
+    for hit in sorted(index.hits, key=lambda h: _when(h, index)):
+        found.setdefault(hit.signature.id, []).append(hit)
+    groups = [_Group(hits, hits[0].signature.order, hits[0].signature.cause) for hits in found.values()]
+    for group in groups:
+        # A crash that follows another error is how the process ended, not why.
+        if group.first.signature.first_only and any(
+            o.tier <= 3 and o is not group and not o.first.signature.first_only
+            and _when(o.first, index) < _when(group.first, index) for o in groups
+        ):  # fmt: skip
+            group.tier = 4
+    return groups
+
+
+def _when(hit: Hit, index: LogIndex) -> tuple[float, int]:
+    """Order in time where every hit tells it, in the file otherwise (srun interleaves: neighbours may be swapped)."""
+    if len(index.files) > 1 and all(h.clock is not None for h in index.hits):
+        return (hit.clock or 0.0, hit.line)
+    return (0.0, hit.line)
+
+
+def _demote_survived(groups: list[_Group], index: LogIndex, completed: bool) -> None:
+    """What the run outlived did not kill it: complaints before the first step, errors with steps after them."""
+    steps = index.steps
+    for group in groups:
+        if group.tier > 4 or group.id in _FATAL_ANYWAY:
+            continue
+        if any(h.file != index.path.name for h in group.hits):
+            continue  # another rank's file: its line numbers do not compare with the main log's
+        last = max(h.last_line for h in group.hits)
+        after = int((steps.line > last).sum()) if len(steps) else 0
+        if completed or after >= _STEPS_AFTER:
+            group.tier, group.why = 8, "the run went on after it"
+
+
+def _refine(groups: list[_Group], index: LogIndex) -> None:
+    by_id = {g.id: g for g in groups}
+    if group := by_id.get("watchdog-timeout"):
+        _who_is_missing(group, groups, index)
+    if (group := by_id.get("sigkill")) and group.tier <= 4:
+        peers = {"peer-died", "coordination-lost", "heartbeat-timeout", "abort", "watchdog-timeout"} & by_id.keys()
+        if peers or index.facts.exits or index.facts.header:
+            group.cause = "peer-died"
+            group.why = "a rank was killed from outside; nothing in the log says by whom"
+    if group := by_id.get("heartbeat-timeout"):
+        _heartbeat(group, index)
+    if (group := by_id.get("node-exit")) and not any(g.tier <= 3 for g in groups):
+        codes = [e.code for e in index.facts.exits if e.code not in _CANCELS]
+        if codes and codes[0] in (139, 135):
+            group.cause, group.why = "segfault", f"exit code {codes[0]}"
+    if (group := by_id.get("nccl-nic-fail")) and group.tier == 1:
+        # Loopback among the interfaces is only wrong when connecting failed afterwards.
+        texts = [h.text for h in group.hits]
+        failed = {"nccl-error", "nccl-warn", "peer-died", "watchdog-timeout", "rendezvous-incomplete"} & by_id.keys()
+        if all("lo:" in t for t in texts) and not failed:
+            group.tier = 8
+
+
+def _who_is_missing(group: _Group, groups: list[_Group], index: LogIndex) -> None:
+    waiting = {h.rank for h in group.hits if h.rank is not None}
+    others = {h.rank for g in groups if g is not group and g.tier <= 4 for h in g.hits if h.rank is not None}
+    world = _world(index) or (max(waiting) + 1 if waiting else 0)
+    silent = set(range(world)) - waiting - others
+    asked = {m.groups() for h in group.hits if (m := _SEQ.search(h.text))}
+    if len(asked) > 1 and len({a[0] for a in asked}) < len(asked):
+        group.cause, group.why = "collective-mismatch", "ranks wait in different collectives of the same number"
+        group.tier = 2
+    elif len(waiting) > 1 and silent and len(silent) <= len(waiting):
+        names = ", ".join(str(r) for r in sorted(silent)[:8])
+        group.cause = "collective-mismatch"
+        group.why = f"rank {names} never joined the collective the others wait in, and reported no error"
+
+
+def _world(index: LogIndex) -> int | None:
+    return len(index.facts.hosts) or None
+
+
+def _heartbeat(group: _Group, index: LogIndex) -> None:
+    """Init kill, real death or false alarm (2.9)."""
+    beat = index.facts.heartbeat
+    accused = beat.accused if beat else set()
+    exits = {e.rank: e.code for e in index.facts.exits if e.rank is not None}
+    dead = {r for r in accused if exits.get(r) in (137, 139, 135, 136)}
+    if dead:
+        group.cause = "peer-died"
+        group.why = f"accused rank {', '.join(map(str, sorted(dead)))} really ended by a signal"
+    elif not len(index.steps) and index.facts.header:
+        group.cause, group.why = "heartbeat-init-timeout", "no step was completed: the timeout is shorter than start-up"
+    elif beat and accused and not accused & beat.own_death.keys() and beat.own_death:
+        group.cause = "peer-died"
+        group.why = "the accused logged nothing afterwards while the other ranks did"
+
+
+def _first_failure(groups: list[_Group], index: LogIndex) -> tuple[int | None, str | None, str]:
+    facts = index.facts
+    if facts.first_failure is not None:
+        return facts.first_failure.rank, facts.first_failure.host, "the agent's FIRST_FAILURE line"
+    real = [e for e in facts.exits if e.code not in (0, *_CANCELS)]
+    killed = [e for e in real if e.code in _KILLED]
+    # 134 (abort) and 1 follow when a peer is gone; a rank that was killed or crashed went first.
+    chosen = (killed or real)[:1] if len({e.code for e in real}) > 1 else real[:1]
+    specific = [h for g in groups if g.tier <= 2 for h in g.hits if h.rank is not None]
+    if specific:
+        hit = min(specific, key=lambda h: (h.signature.order, _when(h, index)))
+        return hit.rank, _host(index, hit.rank), f"its {hit.signature.id} line comes first"
+    if chosen:
+        rank = chosen[0].rank
+        return rank, chosen[0].host, f"its exit code {chosen[0].code} comes first"
+    return None, None, ""
+
+
+def _host(index: LogIndex, rank: int | None) -> str | None:
+    return index.facts.host_of(rank) if rank is not None else None
+
+
+def _specific_or_first(ordered: list[_Group], first_rank: int | None) -> _Group | None:
+    """Among wrappers, the one of the rank that failed first; a traceback says more than an exit code."""
+    wrappers = [g for g in ordered if g.tier == 4]
+    preferred = ("sigkill", "segfault", "xid-teardown", "abort", "nccl-warn", "python-exception", "coordination-lost")
+    for name in preferred:
+        for group in wrappers:
+            if group.id == name and (first_rank is None or any(h.rank in (first_rank, None) for h in group.hits)):
+                return group
+    return None
+
+
+def _other_role(group: _Group, primary: _Group | None, hang: bool, completed: bool, index: LogIndex) -> Role:
+    if group.tier >= 8 or (completed and group.tier <= 7):
+        return "note"
+    if group.tier == 7:
+        return "contributing"
+    if group.tier == 5 or (hang and group.tier == 3):
+        return "mechanism"
+    if primary is None:
+        return "consequence" if hang else "note"
+    if group.tier <= 2 and _when(group.first, index) <= _when(primary.first, index):
+        return "contributing"
+    return "consequence"
+
+
+def _finding(group: _Group, role: Role, index: LogIndex) -> Finding:
+    hit = group.first
+    signature = hit.signature
+    return Finding(
+        id=signature.id, cause=group.cause, role=role, tier=group.tier, rank=hit.rank, host=_host(index, hit.rank),
+        line=hit.line, file=hit.file, text=hit.text, count=sum(h.count for h in group.hits),
+        ranks=tuple(sorted({h.rank for h in group.hits if h.rank is not None})), why=group.why, fc=signature.fc,
+        proves_not=signature.proves_not, next=tuple(signature.next),
+    )  # fmt: skip
+
+
+def _hang(index: LogIndex, stall: Stall) -> Finding:
+    last = index.steps.last
+    in_eval = bool(len(index.steps) and index.eval_line > int(index.steps.line[-1]))
+    cause = "dataloader-hang" if in_eval else "collective-hang"
+    where = "in the evaluation after" if in_eval else "after"
+    return Finding(
+        id="hang", cause=cause, role="primary", tier=6, rank=None, host=None,
+        line=int(index.steps.line[-1]) if len(index.steps) else index.lines, file=index.path.name, text="",
+        count=1, ranks=(), why=f"{stall.says}, {where} step {last}", fc="FC-14",
+        proves_not="which rank or link stopped first; the log of a hang is silent",
+        next=("take stacks of every rank while it still hangs", "retry on the same nodes first; exclude nodes only when it recurs there"),  # noqa: E501
+    )  # fmt: skip

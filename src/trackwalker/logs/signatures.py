@@ -1,0 +1,162 @@
+"""Failure signatures as data: `signatures/*.yml`, read once, matched against lines the scanner found."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import cache, cached_property
+from pathlib import Path
+from typing import Literal
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, field_validator
+
+from trackwalker.logs.lines import Body
+from trackwalker.logs.needles import SHORTEST
+
+FOLDER = Path(__file__).with_name("signatures")
+NOTE = 9  # the tier of what is worth saying and never the failure
+
+
+class Pattern(BaseModel):
+    """A literal that must stand in the line and, where that is not enough, an expression that must match it."""
+
+    model_config = ConfigDict(extra="forbid", populate_by_name=True)
+
+    has: str
+    expression: str | None = Field(default=None, alias="re")
+    case: bool = False
+
+    @field_validator("has")
+    @classmethod
+    def _long_enough(cls, value: str) -> str:
+        if len(value.encode()) < SHORTEST:
+            raise ValueError(f"{value!r} is shorter than {SHORTEST} bytes: the scanner cannot find it")
+        return value
+
+
+class Harmless(BaseModel):
+    """What looks like a failure and is none."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    id: str
+    why: str
+    any: list[Pattern | str]
+
+
+class Signature(BaseModel):
+    """One failure class: what it looks like, how much it means, what it does not prove, what to do."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    id: str
+    cause: str
+    tier: Literal[0, 1, 2, 3, 4, 5, 6, 7, "note"]
+    any: list[Pattern | str]
+    fc: str | None = None
+    unless: list[str] = []
+    beats: list[str] = []
+    first_only: bool = False  # counts as its tier only when nothing else failed before it
+    info: bool = False  # also counts on lines that call themselves information
+    priority: int = 0  # among equals of one tier, the higher comes first
+    proves_not: str = ""
+    next: list[str] = []
+
+    @property
+    def order(self) -> int:
+        """The tier as a number: lower is nearer to the cause."""
+        return NOTE if self.tier == "note" else self.tier
+
+
+@dataclass
+class _Rule:
+    owner: str
+    literal: str
+    pattern: str | None
+    case: bool
+
+    @cached_property
+    def expression(self) -> re.Pattern[str] | None:
+        """Compiled when first needed: most logs need few of them."""
+        if self.pattern is None:
+            return None
+        return re.compile(self.pattern, 0 if self.case else re.IGNORECASE)
+
+    def place(self, body: str, lower: str) -> int:
+        """Where the rule matches, -1 when it does not."""
+        at = body.find(self.literal) if self.case else lower.find(self.literal)
+        if at < 0 and self.literal.endswith("\n"):  # the end of the line stands for the newline
+            head = self.literal.rstrip("\n")
+            at = body.rfind(head) if self.case and body.rstrip().endswith(head) else -1
+        if at < 0:
+            return -1
+        if self.expression is None:
+            return at
+        match = self.expression.search(body)
+        return min(at, match.end()) if match else -1
+
+
+class Signatures:
+    """All signatures, ready to match; needle numbers are positions in `literals`."""
+
+    def __init__(self, signatures: list[Signature], harmless: list[Harmless]) -> None:
+        self.by_id = {s.id: s for s in signatures}
+        self.harmless = {h.id: h for h in harmless}
+        self.literals: list[bytes] = []
+        self._rules: list[_Rule] = []
+        self._unless: dict[str, list[re.Pattern[str]]] = {}
+        for owner, patterns in [(h.id, h.any) for h in harmless] + [(s.id, s.any) for s in signatures]:
+            for pattern in patterns:
+                self._add(owner, pattern if isinstance(pattern, Pattern) else Pattern(has=pattern))
+
+    def _add(self, owner: str, pattern: Pattern) -> None:
+        literal = pattern.has if pattern.case else pattern.has.lower()
+        self._rules.append(_Rule(owner, literal, pattern.expression, pattern.case))
+        self.literals.append(pattern.has.encode())
+
+    def match(self, body: Body, needles: tuple[int, ...]) -> tuple[list[Signature], list[str]]:
+        """The signatures a line carries, the beaten ones removed, and the harmless patterns it carries."""
+        text = body.text
+        lower = text.lower()
+        found: dict[str, Signature] = {}
+        harmless = []
+        for number in needles:
+            rule = self._rules[number]
+            if rule.owner in found:
+                continue
+            at = rule.place(text, lower)
+            if at < 0 or body.in_payload(at):
+                continue
+            if rule.owner in self.harmless:
+                harmless.append(rule.owner)
+            elif not any(u.search(text) for u in self._exclusions(rule.owner)):
+                signature = self.by_id[rule.owner]
+                if signature.info or not body.informs:
+                    found[signature.id] = signature
+        if harmless:
+            return [], harmless
+        beaten = {loser for s in found.values() for loser in s.beats}
+        return [s for s in found.values() if s.id not in beaten], []
+
+    def _exclusions(self, owner: str) -> list[re.Pattern[str]]:
+        if owner not in self._unless:
+            self._unless[owner] = [re.compile(u, re.IGNORECASE) for u in self.by_id[owner].unless]
+        return self._unless[owner]
+
+
+@cache
+def load(folder: Path = FOLDER) -> Signatures:
+    """Every signature of a folder; a malformed file is a defect of ours and raises."""
+    signatures: list[Signature] = []
+    harmless: list[Harmless] = []
+    for path in sorted(folder.glob("*.yml")):
+        for item in yaml.load(path.read_text(), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # noqa: S506
+            if "why" in item:
+                harmless.append(Harmless.model_validate(item))
+            else:
+                signatures.append(Signature.model_validate(item))
+    ids = [s.id for s in signatures]
+    if len(set(ids)) < len(ids):
+        raise ValueError(f"signature ids are not unique: {sorted({i for i in ids if ids.count(i) > 1})}")
+    return Signatures(signatures, harmless)

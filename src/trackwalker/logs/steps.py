@@ -1,0 +1,224 @@
+"""Step lines of the trainers we know: a literal to find them, an expression with named groups to read them."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trackwalker.logs import dialect as d
+from trackwalker.logs.lines import clean, parse
+from trackwalker.logs.scan import LABEL, StepLines
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+_NUMBER = r"[-+]?(?:nan|inf|\d[\d,]*\.?\d*(?:e[-+]?\d+)?)"
+
+
+@dataclass(frozen=True)
+class StepDialect:
+    """How one trainer reports a finished step. Groups: step, total, seconds, ms, rate (steps/s), tgs, loss."""
+
+    name: str
+    needle: bytes
+    expression: re.Pattern[str]
+    first: int = 1  # the number of the first step
+
+
+def _dialect(name: str, needle: bytes, expression: str, first: int = 1) -> StepDialect:
+    return StepDialect(name, needle, re.compile(expression.replace("NUM", _NUMBER), re.IGNORECASE), first)
+
+
+DIALECTS = (
+    StepDialect("maxtext", b"completed step:", d.STEP, 0),
+    _dialect(
+        "megatron",
+        b"elapsed time per iteration",
+        r"iteration\s+(?P<step>\d+)\s*/\s*(?P<total>\d+) \|.*?elapsed time per iteration "
+        r"\((?:ms\): *(?P<ms>NUM)|s\): *(?P<seconds>NUM))(?:.*?\blm loss: *(?P<loss>NUM))?",
+    ),
+    _dialect(
+        "torchtitan",
+        b"  memory: ",
+        r"\bstep: *(?P<step>\d+)\s+loss: *(?P<loss>NUM).*?\b(?:tps|wps): *(?P<tgs>NUM)",
+    ),
+    _dialect("hugging-face", b"'learning_rate':", r"\{'loss': *'?(?P<loss>NUM)'?"),
+    _dialect(
+        "tqdm",
+        b"s/it, loss=",
+        r"(?P<step>\d+)/(?P<total>\d+) \[[\d:]+<[\d:?]+, *(?P<seconds>NUM)s/it.*?\bloss=(?P<loss>NUM)",
+    ),
+    _dialect(
+        "tqdm-fast",
+        b"it/s, loss=",
+        r"(?P<step>\d+)/(?P<total>\d+) \[[\d:]+<[\d:?]+, *(?P<rate>NUM)it/s.*?\bloss=(?P<loss>NUM)",
+    ),
+    _dialect(
+        "lightning",
+        b"_loss=",
+        r"(?P<step>\d+)/(?P<total>\d+) \[[\d:]+<[\d:?]+, *(?:(?P<rate>NUM)it/s|(?P<seconds>NUM)s/it).*?_loss\w*=(?P<loss>NUM)",  # noqa: E501
+    ),
+)
+# The form nearly every line of a long MaxText log has; without choices it reads a line in a microsecond.
+_FULL_FORM = re.compile(
+    rb"completed step: *(\d{1,15}), seconds: *(\d{1,9}\.\d{1,9}), TFLOP/s/device: *[\d.]+(?:, MFU: *[\d.]+%)?"
+    rb", Tokens/s/device: *(\d{1,12}\.\d{1,9}), total_weights: *\d+, loss: *(\d{1,9}\.\d{1,9})\r?(?=\n|$)"
+)
+_LIGHTNING = (b"train_loss=", b", v_num=")  # six letters are too few for the scanner
+NEEDLES = tuple(n for s in DIALECTS for n in (_LIGHTNING if s.name == "lightning" else (s.needle,)))
+
+
+@dataclass
+class Steps:
+    """The steps of the rank that was read in full, and how far every rank came."""
+
+    rank: int | None = None
+    dialect: str | None = None
+    total: int | None = None  # as the step lines state it
+    first_number: int = 0
+    step: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
+    seconds: Floats = field(default_factory=lambda: np.zeros(0))
+    tgs: Floats = field(default_factory=lambda: np.zeros(0))
+    loss: Floats = field(default_factory=lambda: np.zeros(0))
+    line: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
+    last_by_rank: dict[int, int] = field(default_factory=dict)
+    has_loss: NDArray[np.bool_] = field(
+        default_factory=lambda: np.zeros(0, np.bool_)
+    )  # a loss was printed that is no number
+
+    def __len__(self) -> int:
+        return len(self.step)
+
+    @property
+    def last(self) -> int | None:
+        """The last step any rank completed."""
+        known = [*self.last_by_rank.values(), *([int(self.step.max())] if len(self) else [])]
+        return max(known, default=None)
+
+
+class StepReader:
+    """Collects step lines chunk by chunk."""
+
+    def __init__(self, rank: int | None = None) -> None:
+        self._given = rank
+        self._rows: list[tuple[int, float, float, float, int]] = []
+        self._dialect: StepDialect | None = None
+        self.total: int | None = None
+        self.label: bytes | None = None
+        self._last: dict[bytes, bytes] = {}
+        self._inner: int | None = None
+        self._with_loss: list[int] = []  # lines whose loss is printed as no number
+        self._columns: list[list[Floats]] = [[], [], [], [], []]
+        self.rank: int | None = rank
+
+    def choose(self, labels: list[bytes]) -> bytes | None:
+        """Whose steps to read: the lowest rank's."""
+        by_rank = sorted(labels, key=lambda label: (_rank(label, self._given) or 0, label))
+        self.label = by_rank[0] if by_rank else None
+        if self.label is not None:
+            self.rank = _rank(self.label, self._given)
+        return self.label
+
+    def take(self, lines: StepLines) -> None:
+        """One chunk's step lines."""
+        if self.rank is None:
+            lines = self._by_parsed_rank(lines)
+        self._last.update(lines.last)
+        if self._dialect is DIALECTS[0] and self._take_many(lines):
+            return
+        for raw, number in zip(lines.lines, lines.numbers, strict=True):
+            if (row := self._read(raw, number)) is not None:
+                self._rows.append(row)
+
+    def _by_parsed_rank(self, lines: StepLines) -> StepLines:
+        """Lines that begin with a time or an actor's name show their rank only when taken apart; read one rank's."""
+        bodies = [(parse(raw), raw, number) for raw, number in zip(lines.lines, lines.numbers, strict=True)]
+        ranks = {b.rank for b, _, _ in bodies if b is not None and b.rank is not None}
+        if not ranks:
+            return lines
+        self._inner = min(ranks) if self._inner is None else self._inner
+        last = {b"%d: " % (b.rank or 0): raw for b, raw, _ in bodies if b is not None}
+        own = [(raw, number) for b, raw, number in bodies if b is not None and b.rank == self._inner]
+        return StepLines([raw for raw, _ in own], [number for _, number in own], last)
+
+    def _take_many(self, lines: StepLines) -> bool:
+        """A chunk whose lines all have MaxText's full form, in one expression over all of them."""
+        if not lines.lines:
+            return True
+        rows = _FULL_FORM.findall(b"\n".join(lines.lines))
+        if len(rows) != len(lines.lines):
+            return False
+        for column, values in zip(self._columns, (*zip(*rows, strict=True), lines.numbers), strict=True):
+            column.append(np.array(values).astype(float))
+        return True
+
+    def _read(self, raw: bytes, number: int) -> tuple[int, float, float, float, int] | None:
+        text = raw.decode("utf-8", "replace") if b"\x1b" not in raw and b"\r" not in raw else clean(raw)
+        dialects = (self._dialect,) if self._dialect else DIALECTS
+        for dialect in dialects:
+            match = dialect.expression.search(text)
+            if match is None:
+                continue
+            self._dialect = dialect
+            groups = match.groupdict()
+            seconds = _float(groups.get("seconds"))
+            if (ms := groups.get("ms")) is not None:
+                seconds = _float(ms) / 1000.0
+            if groups.get("rate"):
+                seconds = 1.0 / max(_float(groups["rate"]), 1e-9)
+            if groups.get("total"):
+                self.total = int(groups["total"][:15])
+            if number and (groups.get("loss") or "").lower().strip("+-") in ("nan", "inf"):
+                self._with_loss.append(number)
+            step = int(groups["step"][:15]) if groups.get("step") else len(self._rows)
+            return (step, seconds, _float(groups.get("tgs")), _float(groups.get("loss")), number)
+        return None
+
+    @property
+    def ranks(self) -> dict[int, int]:
+        """The last step of every rank."""
+        found: dict[int, int] = {}
+        for label, raw in self._last.items():
+            row = self._read(raw, 0)
+            if row is not None:
+                rank = _rank(label, self._given) or 0
+                found[rank] = max(found.get(rank, -1), row[0])
+        return dict(sorted(found.items()))
+
+    def result(self) -> Steps:
+        """All steps read, as arrays in the order of the log."""
+        few = np.array(self._rows, float).reshape(-1, 5)
+        columns = [np.concatenate([few[:, i], *many]) for i, many in enumerate(self._columns)]
+        order = np.argsort(columns[4], kind="stable")
+        step, seconds, tgs, loss, line = (c[order] for c in columns)
+        return Steps(
+            rank=self.rank if self.rank is not None else self._inner,
+            dialect=self._dialect.name if self._dialect else None,
+            total=self.total,
+            first_number=self._dialect.first if self._dialect else 0,
+            step=step.astype(np.int64),
+            seconds=seconds,
+            tgs=tgs,
+            loss=loss,
+            line=line.astype(np.int64),
+            last_by_rank=self.ranks,
+            has_loss=np.isin(line, self._with_loss) if self._with_loss else np.zeros(len(line), np.bool_),
+        )
+
+
+def _float(text: str | None) -> float:
+    try:
+        return float(text.replace(",", "")) if text else float("nan")
+    except ValueError:
+        return float("nan")
+
+
+_KEY = re.compile(rb"^\s*0*(\d{1,6}): |^\[(?:rank|default|worker)?[ _-]?(\d{1,6})\]?")
+
+
+def _rank(label: bytes, given: int | None) -> int | None:
+    match = _KEY.match(label[:LABEL])
+    return int(match[1] or match[2]) if match else given

@@ -1,0 +1,143 @@
+"""A triage in a terminal or as Markdown; every string of the log passes through here as plain text."""
+
+from __future__ import annotations
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from trackwalker.diagnose.triage import Triage
+from trackwalker.logs.roles import Finding
+from trackwalker.report.text import clip, one_line
+
+_WIDEST = 100
+_QUOTE = 300
+_COLUMNS = ("id", "status", "failure", "rank", "steps", "speed", "next")
+_GOOD = ("completed", "running", "initialising", "soft-success")
+
+
+def render(triage: Triage, console: Console) -> None:
+    """Print one triage."""
+    style = "bold green" if triage.status in _GOOD else "bold red"
+    width = min(console.width, _WIDEST)
+    head = Text.assemble(
+        (triage.status.upper(), style), f"  job {_safe(triage.job.id)}  ", (_safe(triage.phase), "dim")
+    )
+    console.print(head, width=width)
+    console.print(Text(_safe(triage.summary), style="bold"), width=width)
+    for finding in triage.roles.findings:
+        if finding.role == "note":
+            continue
+        console.print(Text(f"\n{finding.role}: {finding.id} -> {finding.cause}{_who(finding)}"), width=width)
+        if finding.text:
+            console.print(Text(f"  {_safe(finding.file)}:{finding.line}  {_quote(finding)}", style="dim"), width=width)
+        if finding.proves_not and finding.role == "primary":
+            console.print(Text(f"  does not prove: {finding.proves_not}"), width=width)
+    rows = _rows(triage)
+    if rows:
+        grid = Table.grid(padding=(0, 2, 0, 0))
+        for name, value in rows:
+            grid.add_row(Text(name, style="dim"), Text(_safe(value)))
+        console.print()
+        console.print(grid, width=width)
+    for number, step in enumerate(triage.next, 1):
+        console.print(Text(f"{chr(10) if number == 1 else ''}next {number}. {_safe(step)}"), width=width)
+
+
+def markdown(triage: Triage) -> str:
+    """The same as Markdown, in upstream's order: status, primary failure, stage, evidence, projection, next steps."""
+    primary = triage.primary
+    lines = [
+        f"# Triage: {_md(str(triage.job.log))}",
+        "",
+        f"- **Status**: {triage.status}",
+        f"- **Primary failure**: {primary.id + ' (' + primary.cause + ')' if primary else 'none'}",
+        f"- **Stage**: {_md(triage.phase)}",
+        "",
+        _md(triage.summary),
+        "",
+        "## Evidence",
+        "",
+    ]
+    for finding in triage.roles.findings:
+        place = f"{_md(finding.file)}:{finding.line}"
+        lines.append(
+            f"- {finding.role}: {finding.id}{_who(finding)}, {place}: `{_quote(finding).replace('`', chr(39))}`"
+        )
+    lines += ["", "## Projection", "", "| quantity | value |", "|---|---|"]
+    lines += [f"| {name} | {_md(value)} |" for name, value in _rows(triage)]
+    lines += ["", "## Next steps", ""]
+    lines += [f"{number}. {_md(step)}" for number, step in enumerate(triage.next, 1)]
+    return "\n".join(lines) + "\n"
+
+
+def table(rows: list[Triage | tuple[str, str]], console: Console) -> None:
+    """One line a job, as `triage --all` shows them; a job that cannot be read says why."""
+    lines = [_COLUMNS, *(_row(row) for row in rows)]
+    widths = [max(len(cell) for cell in column) for column in zip(*lines, strict=True)][:-1]
+    room = max(console.width - sum(widths) - 2 * len(widths), 20)  # the last column takes what is left
+    for *cells, last in lines:
+        line = "  ".join(cell.ljust(width) for cell, width in zip(cells, widths, strict=True))
+        console.print(Text(f"{line}  {clip(last, room)}".rstrip()), soft_wrap=True)
+
+
+def _row(row: Triage | tuple[str, str]) -> tuple[str, ...]:
+    if isinstance(row, tuple):
+        return (_safe(row[0]), "not readable", "", "", "", "", _safe(row[1]))
+    primary, progress, first = row.primary, row.progress, row.roles.first_rank
+    steps = "" if progress.last_step is None else f"{progress.last_step}/{progress.total_steps or '?'}"
+    cause = primary.cause if primary else ""
+    rank = "" if first is None else str(first)
+    return (_safe(row.job.id), row.status, cause, rank, steps, row.pattern.name, _safe(row.next[0]) if row.next else "")
+
+
+def _who(finding: Finding) -> str:
+    if finding.rank is None:
+        return f" ({finding.count}x)" if finding.count > 1 else ""
+    host = f" {_safe(finding.host)}" if finding.host else ""
+    others = len(finding.ranks) - 1
+    return f" on rank {finding.rank}{host}" + (f" and {others} more" if others > 0 else "")
+
+
+def _rows(triage: Triage) -> list[tuple[str, str]]:
+    p, rows = triage.progress, []
+    if triage.roles.first_rank is not None:
+        host = f" ({triage.roles.first_host})" if triage.roles.first_host else ""
+        rows.append(("first failing", f"rank {triage.roles.first_rank}{host}: {triage.roles.first_says}"))
+    if p.last_step is not None:
+        done = f", {100 * p.done:.1f} %" if p.done is not None else ""
+        rows.append(
+            (
+                "steps",
+                f"{p.first_step}..{p.last_step} of {p.total_steps or 'unknown'}{done} ({p.start or 'start unknown'})",
+            )
+        )
+    if p.step_time_s is not None:
+        rows.append(("step time", f"{p.step_time_s:g} s" + (f", {p.tgs:g} tokens/s/device" if p.tgs else "")))
+    if p.gap_s is not None:
+        rows.append(("time", f"wall {p.wall_s:g} s, steps {p.training_s:g} s, not accounted for {p.gap_s:g} s"))
+    if p.last_checkpoint is not None:
+        rows.append(("checkpoint", f"step {p.last_checkpoint}; {p.steps_lost} steps would be lost"))
+    if p.remaining_s:
+        rows.append(("remaining", f"{p.remaining_s / 3600:.1f} h"))
+    if p.behind:
+        rows.append(("behind", ", ".join(f"rank {r} at step {s}" for r, s in list(p.behind.items())[:6])))
+    if triage.pattern.name != "too-short":
+        rows.append(("throughput", f"{triage.pattern.name}: {triage.pattern.says}"))
+    return rows
+
+
+def _quote(finding: Finding) -> str:
+    return clip(one_line(finding.text), _QUOTE)
+
+
+def _safe(text: str | None) -> str:
+    return one_line(text or "")
+
+
+def _md(text: str) -> str:
+    """Text that Markdown shows as it is: no tags, no tables, no emphasis from a log."""
+    out = one_line(text)
+    for char in "\\`*_<>|[]#":
+        out = out.replace(char, "\\" + char)
+    return out

@@ -1,0 +1,234 @@
+"""Which of many errors is the cause: cascades, precedence, and the upstream defects that concern logs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from trackwalker.diagnose.triage import Triage
+from triage_logs import ending, header, steps, triage_text
+
+HEARTBEAT = (
+    "0: E0212 19:58:10.0 99 coordination_service.cc:1146] UNAVAILABLE: The following tasks are unhealthy "
+    "(stopped sending heartbeats):\n0: /job:jax_worker/replica:0/task:3\n0: The tasks have crashed.\n"
+)
+CANCEL = "slurmstepd: error: *** STEP 77.0 ON node001 CANCELLED AT 2026-02-11T16:00:49 ***\n"
+NCCL = "{rank}: torch.distributed.DistBackendError: NCCL error in: x.cpp:1, unhandled system error, ncclSystemError\n"
+
+
+def role(found: Triage, name: str) -> str:
+    return next(f.role for f in found.roles.findings if f.id == name)
+
+
+@pytest.mark.parametrize(
+    ("middle", "cause", "rank"),
+    [
+        pytest.param(
+            "2: kernel: Out of memory: Killed process 4242 (python3)\n" + NCCL.format(rank=0) + HEARTBEAT,
+            "oom-host", 2, id="CR-1",
+        ),
+        pytest.param(
+            "3: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB\n" + NCCL.format(rank=1) + HEARTBEAT,  # noqa: E501
+            "oom-gpu", 3, id="CR-1-gpu",
+        ),
+        pytest.param(
+            "1: kernel: mlx5_core ens3: Link is Down\n0: Watchdog caught collective operation timeout: x\n"
+            "== Training TIMEOUT (7201s/7200s) ==\n",
+            "network-link-down", 1, id="CR-2",
+        ),
+        pytest.param("srun: error: Node failure on node003\n" + HEARTBEAT + CANCEL, "node-death", None, id="CR-3"),
+        pytest.param(
+            "2: INTERNAL: Failed to compile module jit_step\n2: Traceback (most recent call last):\n"
+            "2: RuntimeError: boom\n2: NODE_EXIT host=node003 exit=1\n",
+            "xla-compile-fail", 2, id="CR-4",
+        ),
+        pytest.param(
+            "1: LustreError: 11-0: scratch-OST0012: operation ost_write failed: rc = -107\n" + HEARTBEAT,
+            "storage-error", 1, id="CR-6",
+        ),
+        pytest.param(
+            "3: Traceback (most recent call last):\n3: KeyError: 'x'\n3: NODE_EXIT host=node004 exit=1\n" + CANCEL
+            + "".join(f"{r}: NODE_EXIT host=node00{r + 1} exit=143\n" for r in range(3)),
+            "python-exception", 3, id="CR-7",
+        ),
+        pytest.param(
+            "1: rocdevice.cpp:3020: HSA_STATUS_ERROR_OUT_OF_RESOURCES Available Free mem : 9 MB\n"
+            "1: Queue aborting with error : HSA_STATUS_ERROR_EXCEPTION\n"
+            "1: [Node 1 @ node002] Training subprocess killed by SIGABRT (signal 6)\n1: NODE_EXIT host=node002 exit=134\n",  # noqa: E501
+            "collective-alloc-fail", 1, id="CR-9",
+        ),
+    ],
+)  # fmt: skip
+def test_a_cascade_is_traced_to_its_root(tmp_path: Path, middle: str, cause: str, rank: int | None) -> None:
+    found = triage_text(tmp_path, header() + steps(20) + middle + ending(wall="0h 6m 0s"))
+    assert found.primary is not None
+    assert (found.primary.cause, found.primary.rank) == (cause, rank)
+    assert found.status == "failed"
+    assert all(f.role != "primary" for f in found.roles.findings if f is not found.primary)
+    if rank is not None:
+        assert found.roles.first_rank == rank
+        assert found.roles.first_host == f"node{rank + 1:03d}"
+
+
+@pytest.mark.parametrize("killer", [HEARTBEAT, CANCEL, "== Training TIMEOUT (7201s/7200s) ==\n"])
+def test_a_hang_wears_three_disguises(tmp_path: Path, killer: str) -> None:
+    """CR-5: wall time that no step accounts for makes the hang primary and its killer the mechanism."""
+    code = 143 if killer is CANCEL else 1
+    found = triage_text(tmp_path, header() + steps(20) + killer + ending(code, "x", "1h 30m 0s"))
+    assert found.primary is not None
+    assert (found.primary.id, found.primary.cause) == ("hang", "collective-hang")
+    assert "mechanism" in [f.role for f in found.roles.findings]
+    assert found.progress.gap_s == pytest.approx(5400 - 210 - 12)
+
+
+def test_the_same_cancel_without_a_gap_is_just_a_cancel(tmp_path: Path) -> None:
+    found = triage_text(
+        tmp_path, header() + steps(20) + CANCEL + ending(143, "CANCELLED (scancel / SIGTERM)", "0h 5m 0s")
+    )
+    assert found.status == "cancelled"
+    assert found.primary is not None
+    assert found.primary.cause == "user-cancel"
+    assert "preemption" in found.primary.proves_not  # D-33: the log alone cannot tell
+
+
+def test_a_driver_fault_that_training_outlived_is_a_note(tmp_path: Path) -> None:
+    """CR-8."""
+    text = (
+        header(steps=40)
+        + steps(20)
+        + "kernel: NVRM: Xid (PCI:0000:3b:00): 119, Timeout after 6s of waiting for RPC response from GPU0 GSP!\n"
+    )
+    found = triage_text(tmp_path, text + steps(39, first=21) + ending(0, wall="0h 8m 0s"))
+    assert found.status == "completed"
+    assert found.primary is None
+    assert role(found, "gpu-driver-fault") == "note"
+
+
+def test_complaints_before_the_first_step_did_not_stop_the_run(tmp_path: Path) -> None:
+    noise = "2: ImportError: libfoo.so: cannot open shared object file: No such file or directory\n"
+    found = triage_text(tmp_path, header() + noise + steps(20) + "3: CUDA out of memory\n" + ending(wall="0h 5m 0s"))
+    assert found.primary is not None
+    assert found.primary.cause == "oom-gpu"
+    assert role(found, "missing-library") == "note"
+
+
+def test_an_init_kill_is_told_from_a_false_alarm(tmp_path: Path) -> None:
+    found = triage_text(tmp_path, header() + HEARTBEAT + ending(wall="0h 5m 0s"))
+    assert found.primary is not None
+    assert found.primary.cause == "heartbeat-init-timeout"
+    found = triage_text(tmp_path, header() + steps(20) + HEARTBEAT + ending(wall="0h 5m 0s"))
+    assert found.primary is not None
+    assert found.primary.cause == "heartbeat-false-positive"
+    dead = HEARTBEAT + "3: NODE_EXIT host=node004 exit=137\n"
+    found = triage_text(tmp_path, header() + steps(20) + dead + ending(wall="0h 5m 0s"))
+    assert found.primary is not None
+    assert found.primary.cause == "peer-died"
+
+
+@pytest.mark.parametrize(
+    "label",
+    [
+        "{rank:02d}: ",
+        "{rank:2d}: ",
+        "{rank}: ",
+        "{rank}: (MaxTextTrainerActor pid=9, ip=10.0.0.1) ",
+        "2026-02-11T16:00:49.123Z {rank}: ",
+    ],
+)
+def test_training_time_is_one_ranks(tmp_path: Path, label: str) -> None:
+    """D-01: no rank 10 or 20 is taken for rank 0."""
+    text = header(nodes=24, steps=9) + steps(8, nodes=24, label=label) + ending(0)
+    found = triage_text(tmp_path, text)
+    assert found.progress.training_s == pytest.approx(90.0)
+    assert len(found.index.steps.last_by_rank) == 24
+    assert found.status == "completed"
+
+
+def test_gpu_memory_is_not_host_memory(tmp_path: Path) -> None:
+    """D-03, D-36: the specific class wins over the wrappers printed around it."""
+    text = (
+        "1: Traceback (most recent call last):\n1: jaxlib.XlaRuntimeError: RESOURCE_EXHAUSTED: Out of memory while trying "  # noqa: E501
+        "to allocate 9 bytes\n1: [Node 1 @ node002] Training subprocess exited with code 1\n1: [Node 1] Actor failed: x\n"  # noqa: E501
+    )
+    found = triage_text(tmp_path, header() + steps(20) + text + ending(wall="0h 5m 0s"))
+    assert found.primary is not None
+    assert found.primary.id == "oom-gpu"
+    assert {role(found, n) for n in ("python-exception", "subprocess-fail", "actor-fail")} <= {"consequence"}
+
+
+def test_an_unknown_checkpoint_period_stays_unknown(tmp_path: Path) -> None:
+    """D-05."""
+    found = triage_text(tmp_path, header() + steps(20) + ending(wall="0h 5m 0s"))
+    assert found.progress.checkpoint_period is None
+    assert found.progress.last_checkpoint is None
+    assert found.progress.steps_lost is None
+
+
+@pytest.mark.parametrize(("code", "cause"), [(135, "segfault"), (139, "segfault"), (137, "peer-died")])
+def test_exit_codes_mean_signals(tmp_path: Path, code: int, cause: str) -> None:
+    """D-14, D-34: one process per GPU prints no "killed by" line; the code alone tells."""
+    text = header() + steps(20) + f"2: NODE_EXIT host=node003 exit={code}\n" + ending(wall="0h 5m 0s")
+    found = triage_text(tmp_path, text)
+    assert found.primary is not None
+    assert found.primary.cause == cause
+    assert found.roles.first_rank == 2
+
+
+def test_nan_and_lines_without_mfu_count(tmp_path: Path) -> None:
+    """D-23."""
+    text = header() + "0: completed step: 0, seconds: 3.5, loss: 9.1\n0: completed step: 1, seconds: 3.5, loss: nan\n"
+    found = triage_text(tmp_path, text)
+    assert found.progress.last_step == 1
+    assert found.primary is not None
+    assert found.primary.cause == "loss-divergence"
+
+
+def test_a_summary_without_status_is_no_success(tmp_path: Path) -> None:
+    """D-24."""
+    cut = ending().split("  Status")[0]
+    assert triage_text(tmp_path, header() + steps(20) + cut).status == "indeterminate"
+
+
+def test_soft_success(tmp_path: Path) -> None:
+    text = header(steps=21) + steps(20) + "".join(f"{r}: NODE_EXIT host=n exit=143\n" for r in range(4))
+    found = triage_text(tmp_path, text + ending(143, "CANCELLED (scancel / SIGTERM)"))
+    assert found.status == "soft-success"
+    assert found.primary is None
+
+
+def test_a_long_save_is_no_hang(tmp_path: Path) -> None:
+    """D-22: a step of 772 s is inside its own seconds."""
+    slow = steps(20) + steps(21, first=21, seconds=772.0) + steps(30, first=22)
+    found = triage_text(tmp_path, header(checkpoint_period=20) + slow + CANCEL + ending(143, "x", "0h 30m 0s"))
+    assert found.primary is not None
+    assert found.primary.cause == "user-cancel"
+
+
+def test_a_chatty_hang_is_seen_by_its_steps(tmp_path: Path) -> None:
+    """D-07: a hung run that still prints is not alive because its file grows."""
+    chat = "".join(f"0: 2026-02-11T{h:02d}:00:00 heartbeat ok\n" for h in range(3, 9))
+    found = triage_text(tmp_path, header() + steps(20) + chat)
+    assert found.status == "hanging"
+    assert found.primary is not None
+    assert found.primary.id == "hang"
+
+
+def test_who_never_joined_the_collective(tmp_path: Path) -> None:
+    line = "[rank{r}]: [Rank {r}] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=7, OpType=ALLREDUCE, NumelIn=1) ran\n"  # noqa: E501
+    some = "".join(line.format(r=r) for r in (0, 1, 3))
+    found = triage_text(tmp_path, some)
+    assert found.primary is not None
+    assert found.primary.cause == "collective-mismatch"
+    assert "rank 2 never joined" in found.primary.why
+    everyone = "".join(line.format(r=r) for r in range(4))
+    found = triage_text(tmp_path, everyone)
+    assert found.primary is not None
+    assert found.primary.cause == "collective-hang"
+
+
+def test_same_bytes_same_answer(tmp_path: Path) -> None:
+    """D-02."""
+    text = header() + steps(20) + NCCL.format(rank=0) + HEARTBEAT + CANCEL + ending()
+    one, two = (triage_text(tmp_path, text).to_dict() for _ in range(2))
+    assert {**one, "cost": 0} == {**two, "cost": 0}

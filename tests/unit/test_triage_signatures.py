@@ -1,0 +1,66 @@
+"""Every signature finds two independent texts; harmless patterns alone are no failure."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from trackwalker.logs.dialect import NEEDLES
+from trackwalker.logs.index import _LONGER
+from trackwalker.logs.needles import SHORTEST
+from trackwalker.logs.signatures import load
+from triage_logs import triage_text
+
+DATA = Path(__file__).parent.parent / "data" / "triage"
+TEXTS: dict[str, str] = yaml.safe_load((DATA / "texts.yml").read_text())
+HELD_OUT: dict[str, str] = yaml.safe_load((DATA / "held_out.yml").read_text())
+HARMLESS: dict[str, list[str]] = yaml.safe_load((DATA / "harmless.yml").read_text())
+
+
+def test_every_signature_has_both_texts() -> None:
+    ids = set(load().by_id)
+    assert ids == set(TEXTS) == set(HELD_OUT)
+    assert all(TEXTS[i] != HELD_OUT[i] for i in ids)
+
+
+def test_all_classes_of_the_spec_are_there() -> None:
+    named = {s.fc for s in load().by_id.values()}
+    computed = {14, 25, 28, 30}  # hang, degradation, unknown death, soft success: from progress, not from a line
+    assert {f"FC-{n:02d}" for n in range(1, 45) if n not in computed} <= named
+    assert {f"HP-{n:02d}" for n in range(1, 18)} <= set(load().harmless)
+
+
+def test_every_signature_says_what_to_do() -> None:
+    assert [s.id for s in load().by_id.values() if not s.next] == []
+
+
+@pytest.mark.parametrize("source", ["written", "held out"])
+@pytest.mark.parametrize("name", sorted(TEXTS))
+def test_a_signature_finds_its_text(tmp_path: Path, name: str, source: str) -> None:
+    text = (TEXTS if source == "written" else HELD_OUT)[name]
+    found = triage_text(tmp_path, f"starting\n{text}\nlast words\n")
+    assert name in [f.id for f in found.roles.findings], text
+    hit = next(f for f in found.roles.findings if f.id == name)
+    assert hit.line == 2
+    if load().by_id[name].order <= 5:
+        assert found.primary is not None
+        assert found.primary.id == name
+
+
+@pytest.mark.parametrize(("name", "text"), [(n, t) for n, texts in HARMLESS.items() for t in texts])
+def test_a_harmless_line_is_no_failure(tmp_path: Path, name: str, text: str) -> None:
+    found = triage_text(tmp_path, f"starting\n{text}\n")
+    assert found.primary is None, text
+    assert found.roles.findings == []
+
+
+def test_all_harmless_lines_together_are_no_failure(tmp_path: Path) -> None:
+    found = triage_text(tmp_path, "\n".join(t for texts in HARMLESS.values() for t in texts) + "\n")
+    assert found.primary is None
+    assert set(found.index.harmless) >= {f"HP-{n:02d}" for n in range(1, 18)}
+
+
+def test_the_fact_readers_needles_are_all_scanned_for() -> None:
+    assert all(len(n) >= SHORTEST or n in _LONGER for n in NEEDLES)
