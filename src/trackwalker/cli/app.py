@@ -9,7 +9,7 @@ import typer
 from typer.exceptions import TyperException
 
 from trackwalker import __version__
-from trackwalker.cli import demo, diagnose, jobs, run, setup, triage
+from trackwalker.cli import demo, diagnose, jobs, run, setup, triage, tsdb
 from trackwalker.errors import TrackwalkerError
 
 INTERNAL = 70  # a defect of ours, as sysexits has it
@@ -42,6 +42,7 @@ app.command("diagnose", epilog="Example: trackwalker diagnose 8308 --json")(diag
 app.command("triage", epilog="Example: trackwalker triage 8308 --json; trackwalker triage --all")(triage.triage)
 app.command("jobs", epilog="Example: trackwalker jobs --workspace outputs --json")(jobs.jobs)
 app.command("demo", epilog="Example: trackwalker demo --fault kill")(demo.demo)
+app.add_typer(tsdb.app, name="tsdb")
 app.command("setup", epilog="Example: trackwalker setup")(setup.setup)
 
 

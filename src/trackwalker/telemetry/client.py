@@ -53,6 +53,7 @@ class Api:
         plain = {"Accept-Encoding": "identity"}
         self._http = httpx.Client(base_url=url, timeout=httpx.Timeout(300.0), trust_env=False, headers=plain)
         self._last_words = last_words
+        self.url = self._http.base_url
         self.queries = 0
         self.bytes_read = 0
 
@@ -92,6 +93,11 @@ class Telemetry:
         self._unreadable = unreadable
         self._range: tuple[float, float] | None = None
         self._metrics: frozenset[str] | None = None
+
+    @property
+    def url(self) -> httpx.URL:
+        """Where the private Prometheus answers while this is open."""
+        return self._api.url
 
     @property
     def queries(self) -> int:

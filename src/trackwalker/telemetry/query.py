@@ -1,0 +1,126 @@
+"""One PromQL question to one ended job: an instant at the end of its data, or a range over all of it."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+from trackwalker.errors import UsageError
+from trackwalker.telemetry.client import Labels, QueryError, Telemetry
+
+SCHEMA = "trackwalker.tsdb-query/1"
+_POINTS = 250
+_MOST_POINTS = 1_000_000  # for each series
+_FAR = 1e11  # the year 5138 in seconds: larger ones are milliseconds
+_NUMBER = re.compile(r"[+-]?\d+(\.\d*)?")
+
+
+@dataclass(frozen=True)
+class Series:
+    """One series of an answer: (time, value) pairs; where it has no value there is no pair."""
+
+    labels: Labels
+    points: list[tuple[float, float]]
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a query gave; `step` is None for an instant."""
+
+    promql: str
+    start: float
+    end: float
+    step: float | None
+    series: list[Series]
+    damage: list[str] = field(default_factory=list)
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON has it; NaN and infinities, which JSON has not, as the strings Prometheus uses."""
+        when = {"at": self.end} if self.step is None else {"start": self.start, "end": self.end, "step": self.step}
+        return {
+            "schema": SCHEMA,
+            "query": self.promql,
+            **when,
+            "series": [
+                {"labels": s.labels, "points": [[t, v if math.isfinite(v) else number(v)] for t, v in s.points]}
+                for s in self.series
+            ],
+            "damage": self.damage,
+        }
+
+    def columns(self) -> list[str]:
+        """The names of all labels, the metric's own name first."""
+        return sorted({name for s in self.series for name in s.labels}, key=lambda n: (n != "__name__", n))
+
+    def rows(self) -> Iterator[list[str]]:
+        """A header and one row for each point: labels, time, value."""
+        columns = self.columns()
+        yield ["metric" if c == "__name__" else c for c in columns] + ["time", "value"]
+        for series in self.series:
+            labels = [series.labels.get(c, "") for c in columns]
+            for time, value in series.points:
+                yield [*labels, f"{time:.3f}", number(value)]
+
+
+def ask_instant(telemetry: Telemetry, promql: str, at: float | None) -> Answer:
+    """The values at one time, by default at the end of the data."""
+    when = telemetry.range()[1] if at is None else at
+    try:
+        samples = telemetry.instant(promql, when)
+    except QueryError as e:
+        if "use raw()" not in str(e):
+            raise
+        what = "that is not one number for each series: take a function over it, such as last_over_time(…)"
+        raise UsageError(f"{promql}: {what}") from None
+    return Answer(promql, when, when, None, [Series(s.labels, [(s.time, s.value)]) for s in samples], telemetry.damage)
+
+
+def ask_range(telemetry: Telemetry, promql: str, start: float | None, end: float | None, step: float | None) -> Answer:
+    """The values on a grid, by default 250 steps from the first sample to the last."""
+    first, last = telemetry.range()
+    start, end = first if start is None else start, last if end is None else end
+    if end < start:
+        raise UsageError(f"the end ({iso(end)}) lies before the start ({iso(start)})")
+    step = max(1.0, round((end - start) / _POINTS)) if step is None else step
+    if not 0.001 <= step < math.inf:
+        raise UsageError("--step is the seconds between two points, at least 0.001")
+    if (end - start) / step > _MOST_POINTS:
+        raise UsageError(f"{(end - start) / step:,.0f} points are too many: give a longer --step or a shorter range")
+    matrix = telemetry.matrix(promql, start, end, step)
+    times = matrix.times.tolist()
+    series = [
+        Series(labels, [(t, v) for t, v in zip(times, row, strict=True) if v == v])
+        for labels, row in zip(matrix.labels, matrix.values.tolist(), strict=True)
+    ]
+    return Answer(promql, start, end, step, series, telemetry.damage)
+
+
+def parse_time(text: str | None) -> float | None:
+    """Epoch seconds from what a person writes: a number, or ISO 8601 in UTC unless it says otherwise."""
+    if text is None:
+        return None
+    if _NUMBER.fullmatch(text.strip()):
+        if not 0 <= float(text) < _FAR:
+            raise UsageError(f"'{text}' is not a time in epoch seconds")
+        return float(text)
+    try:
+        when = datetime.fromisoformat(text.strip())
+        return (when if when.tzinfo else when.replace(tzinfo=UTC)).timestamp()
+    except (ValueError, OverflowError):
+        raise UsageError(f"'{text}' is not a time: give epoch seconds or ISO such as 2026-06-01T08:00:00Z") from None
+
+
+def iso(time: float) -> str:
+    """A time as people read it, in UTC."""
+    return datetime.fromtimestamp(time, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def number(value: float) -> str:
+    """A value in the fewest digits that give it back; not-numbers as Prometheus writes them."""
+    if math.isfinite(value):
+        return repr(int(value)) if value.is_integer() and abs(value) < 1e15 else repr(value)
+    return "NaN" if math.isnan(value) else ("+Inf" if value > 0 else "-Inf")
