@@ -71,9 +71,16 @@ def test_reading_changes_nothing(workspace: Path, prometheus: Path, tmp_path: Pa
         ["diagnose", str(job / "log"), "--html", str(tmp_path / "report.html"), "--exit-code"],
         ["jobs", "-w", str(workspace)],
         ["jobs", "-w", str(workspace), "--json"],
+        ["triage", str(job), "--json"],
+        ["triage", "--all", "-w", str(workspace)],
+        ["tsdb", "list", "-w", str(workspace)],
+        ["tsdb", "query", str(job), "hw_rank_up", "--json"],
+        ["tsdb", "export", str(job), str(tmp_path / "samples.csv.gz"), "--metric", "hw_rank_.*"],
     ]
     for words in commands:
-        subprocess.run([sys.executable, "-m", "trackwalker", *words], capture_output=True, timeout=120, check=False)
+        command = [sys.executable, "-m", "trackwalker", *words]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+        assert done.returncode == (1 if "--exit-code" in words else 0), (words, done.stderr)
         assert tree_hash(workspace) == before, words
     assert (tmp_path / "report.html").stat().st_size > 10_000
 
