@@ -230,3 +230,11 @@ def test_same_bytes_twice_and_every_metric_number_comes_back(tmp_path: Path, pro
             again = telemetry.instant(item.source, START)  # the query carries its own moment
             values = {"/".join(v for k in ("host", "device") if (v := s.labels.get(k))): s.value for s in again}
             assert {k: round(v, 3) for k, v in values.items()} == item.values
+
+
+def test_a_dip_that_cost_less_than_a_step_is_no_incident(tmp_path: Path, prometheus: Path) -> None:
+    world = World(HOSTS, steps_of((60, 12.0), (10, 12.9), (60, 12.0)), total=130)
+    world.metrics = lambda h, t: {'hw_gpu_power_watts{gpu="0"}': 600.0, "hw_procs_running": 20.0}
+    diagnosis = judge(world, tmp_path, prometheus)
+    assert len(diagnosis.story.phases) == 3, "it is seen"
+    assert diagnosis.verdict.outcome == "healthy", "but it is not worth a page"

@@ -149,3 +149,14 @@ def test_helpers() -> None:
     assert running_median(np.array([5.0, 1.0, 9.0, 2.0, 3.0]), 3).tolist() == [3.0, 5.0, 2.0, 3.0, 2.5]
     assert running_median(np.array([]), 7).tolist() == []
     assert running_median(np.array([4.0]), 7).tolist() == [4.0]
+
+
+def test_a_phase_that_is_slow_and_erratic_begins_where_it_begins() -> None:
+    right = 0
+    for seed in range(50):
+        rng = np.random.default_rng(seed)
+        quiet = 0.16 * np.exp(rng.normal(0, 0.08, 90))
+        erratic = np.where(rng.random(120) < 0.6, 0.6, 0.22) * np.exp(rng.normal(0, 0.1, 120))
+        found = segments(np.concatenate([quiet, erratic]))
+        right += len(found) >= 2 and abs(found[0].end - 90) <= 5
+    assert right >= 40  # 43 when this was written

@@ -17,7 +17,7 @@ _STALL_STEPS = 6.0  # how many of its own slow steps a run may be silent
 _STALL_FLOOR_S = 8.0  # sub-second steps: scheduling hiccups last seconds and are not hangs
 _RECKONED_ALLOWANCE_S = 900.0  # without recorded step times, start-up (compile, restore) hides in the gap
 _SAVE_ALLOWANCE_S = 900.0  # a synchronous save may hold the next step this long
-_SHORTEST_SLOW_S = 5.0
+_LEAST_LOST_S = 5.0  # a slow phase that cost less than this, or less than one step, is a dip, not an incident
 
 
 @dataclass(frozen=True)
@@ -125,7 +125,8 @@ def find_phases(case: Case) -> tuple[Phase, ...]:
         first, last = int(index[cut.start]), int(index[cut.end - 1])
         start = float(timeline.ends[first] - timeline.seconds[first])
         end = float(timeline.ends[last])
-        slow = cut.level > baseline * (1.0 + max(0.03, 4.0 * wander)) and end - start >= _SHORTEST_SLOW_S
+        lost = (end - start) * (1.0 - baseline / cut.level)
+        slow = cut.level > baseline * (1.0 + max(0.03, 4.0 * wander)) and lost >= max(_LEAST_LOST_S, baseline)
         phases.append(Phase(int(timeline.steps[first]), int(timeline.steps[last]), start, end, cut.level, slow))
     return tuple(_with_slow_tail(phases, timeline)) if case.live else tuple(phases)
 
@@ -138,7 +139,7 @@ def _with_slow_tail(phases: list[Phase], timeline: Timeline) -> list[Phase]:
         tail += 1
     first = len(timeline) - tail
     start = float(timeline.ends[first - 1]) if tail else 0.0
-    if tail < 2 or phases[-1].slow or float(timeline.ends[-1]) - start < _SHORTEST_SLOW_S:
+    if tail < 2 or phases[-1].slow or float(timeline.ends[-1]) - start < 2.0 * _LEAST_LOST_S:
         return phases
     level, last = float(np.median(timeline.seconds[first:])), int(timeline.steps[-1])
     before = replace(phases[-1], last_step=int(timeline.steps[first - 1]), end=start)
@@ -185,8 +186,12 @@ def _windows(case: Case, stall: Stall | None, phases: tuple[Phase, ...]) -> dict
 
 
 def _nearest_fast(phase: Phase, phases: tuple[Phase, ...]) -> Span:
-    """The full-speed stretch to compare a slow phase with: the one before it, else the one after."""
-    fast = [p for p in phases if not p.slow]
+    """The full-speed stretch to compare a slow phase with: the one before it, else the one after.
+
+    A phase that is merely not slow enough to count may already hold the cause: it is no reference.
+    """
+    fastest = min(p.seconds for p in phases if not p.slow)
+    fast = [p for p in phases if not p.slow and p.seconds <= 1.05 * fastest]
     before = [p for p in fast if p.end <= phase.start + 1.0]
     chosen = before[-1] if before else fast[0]
     return Span(chosen.start, chosen.end)

@@ -19,10 +19,10 @@ from trackwalker.errors import JobNotFoundError
 from trackwalker.job.processes import alive
 
 FaultName = Literal["stop", "kill", "cpu", "none"]
-# The scheduler's weights (1024, 335, 56): a hog gets six times the victim's share of a core, but a third of another
-# rank's, so that only the victim suffers and its steps take a few times as long.
+# The scheduler's weights (1024, 335, 110): a hog gets three times the victim's share of a core, but a third of another
+# rank's, so that only the victim suffers. Two hogs for each core leave it no core to itself.
 _HOG_NICE = 5
-_VICTIM_NICE = 13
+_VICTIM_NICE = 10
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ def _hogs(victim: Victim) -> Iterator[None]:
     spin = "import os\nwhile os.getppid() == " + str(os.getpid()) + ":\n    for _ in range(1000000): pass\n"
     hogs = []
     try:
-        for _ in range(os.cpu_count() or 1):
+        for _ in range(2 * (os.cpu_count() or 1)):
             hog = subprocess.Popen([sys.executable, "-c", spin], start_new_session=True)
             hogs.append(hog)
             _set_priority(hog.pid, _HOG_NICE)

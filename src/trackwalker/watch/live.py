@@ -104,8 +104,10 @@ class LiveWatch:
         if (~recent).sum() < _BASELINE_STEPS or now - float(ends[0]) < 2 * _SLOW_FOR_S:
             return None
         before, after = float(np.median(seconds[~recent])), seconds[recent]
-        # Nearly all recent steps must be slower than nearly all earlier ones: a hiccup is not a phase.
+        # Half of the recent steps must be slower than nearly all earlier ones: a hiccup is not a phase, but a rank
+        # that is slowed only when another process runs makes every other step slow.
         usual = float(np.quantile(seconds[~recent], 0.9))
-        if float(np.quantile(after, 0.25)) <= max(_SLOW_RATIO * before, usual):
+        slower = float(np.mean(after > max(_SLOW_RATIO * before, usual)))
+        if slower < 0.5 or float(np.mean(after)) <= _SLOW_RATIO * before:
             return None
-        return Notice("slow", f"steps take {float(np.median(after)):.2f} s instead of {before:.2f} s", now)
+        return Notice("slow", f"steps take {float(np.mean(after)):.2f} s instead of {before:.2f} s", now)
