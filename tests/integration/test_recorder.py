@@ -19,24 +19,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from trackwalker.errors import MissingToolError
 from trackwalker.job.journal import Journal
 from trackwalker.job.processes import alive, read_stat
 from trackwalker.observe.mirror import Mirror
-from trackwalker.observe.prometheus import ensure_prometheus, find_promtool
+from trackwalker.observe.prometheus import find_promtool
 from trackwalker.observe.server import Server
 from trackwalker.observe.tsdb import list_parts, read_block
 from trackwalker.telemetry.store import open_database
 
 pytestmark = pytest.mark.slow
-
-
-@pytest.fixture(scope="module")
-def prometheus() -> Path:
-    try:
-        return ensure_prometheus(print)
-    except MissingToolError as e:
-        pytest.skip(str(e))
 
 
 class Exporter:
@@ -310,6 +301,8 @@ def test_apt_gives_a_prometheus_that_runs(tmp_path: Path, monkeypatch: pytest.Mo
     try:
         place(from_apt, tmp_path, _unfit, print)
     except CannotInstall as e:
+        if os.environ.get("CI"):  # there the archive is known to answer: a failure is ours
+            raise
         pytest.skip(f"the package archive cannot be reached: {e}")
     assert (version_of(tmp_path / BINARY) or (0, 0)) >= (2, 40)
     assert find_promtool(tmp_path / BINARY) is not None

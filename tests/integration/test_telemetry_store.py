@@ -18,7 +18,7 @@ import pytest
 
 from trackwalker.errors import EvidenceError, MissingToolError
 from trackwalker.job.processes import read_stat
-from trackwalker.observe.prometheus import ensure_prometheus, find_promtool
+from trackwalker.observe.prometheus import find_promtool
 from trackwalker.observe.tsdb import list_parts
 from trackwalker.telemetry.client import QueryError
 from trackwalker.telemetry.store import open_database
@@ -30,14 +30,6 @@ T0 = 1_700_000_000  # not on a block's border
 STEP, COUNT = 10, 1500  # a little over four hours: three blocks
 HOSTS = ("n1", "n2", "n3")
 SAMPLES = Path(__file__).parents[3] / "shared" / "data" / "samples"
-
-
-@pytest.fixture(scope="module")
-def prometheus() -> Path:
-    try:
-        return ensure_prometheus(print)
-    except MissingToolError as e:
-        pytest.skip(str(e))
 
 
 @pytest.fixture(scope="module")

@@ -11,10 +11,9 @@ from trackwalker.diagnose.case import Case
 from trackwalker.diagnose.story import Phase
 from trackwalker.diagnose.timeline import Floats, Timeline
 from trackwalker.stats.segments import Segment, robust_sigma, segments
+from trackwalker.stats.stall import STALL_STEPS, stall_limit
 
 WARM_UP_STEPS = 5
-_STALL_STEPS = 6.0  # how many of its own slow steps a run may be silent
-_STALL_FLOOR_S = 8.0  # sub-second steps: scheduling hiccups last seconds and are not hangs
 _RECKONED_ALLOWANCE_S = 900.0  # without recorded step times, start-up (compile, restore) hides in the gap
 _SAVE_ALLOWANCE_S = 900.0  # a synchronous save may hold the next step this long
 _LEAST_LOST_S = 5.0  # a slow phase that cost less than this, or less than one step, is a dip, not an incident
@@ -87,7 +86,7 @@ def find_stall(case: Case) -> Stall | None:
     if case.total_steps is not None and last >= case.total_steps - 1:
         return None  # nothing was left to do
     steady = timeline.seconds[WARM_UP_STEPS:] if len(timeline) > 2 * WARM_UP_STEPS else timeline.seconds
-    limit = max(_STALL_STEPS * float(np.quantile(steady, 0.99)), _STALL_FLOOR_S)
+    limit = stall_limit(steady)
     if not timeline.exact:
         limit += _RECKONED_ALLOWANCE_S
     period = checkpoint_period(case)
@@ -172,7 +171,7 @@ def _windows(case: Case, stall: Stall | None, phases: tuple[Phase, ...]) -> dict
     if stall is not None:
         margin = min(0.1 * (stall.until - stall.since), 60.0)
         windows["during"] = [Span(stall.since + margin, stall.until - min(margin, 2.0))]
-        reach = max(20.0 * stall.limit_s / _STALL_STEPS, 20.0)
+        reach = max(20.0 * stall.limit_s / STALL_STEPS, 20.0)
         windows["before"] = [Span(max(case.start or 0.0, stall.since - min(reach, 900.0)), stall.since)]
     slow = [p for p in phases if p.slow]
     if slow:

@@ -10,12 +10,11 @@ from typing import Any, Literal
 
 import numpy as np
 
+from trackwalker.stats.stall import stall_limit
 from trackwalker.watch.follow import Follower
 
 _WARM_UP = 5
 _BASELINE_STEPS = 15
-_STALL_STEPS = 6.0
-_STALL_FLOOR_S = 8.0
 _SLOW_RATIO = 1.25
 _SLOW_FOR_S = 8.0
 _SLOW_STEPS = 5
@@ -91,7 +90,7 @@ class LiveWatch:
         ends, seconds = self._seconds()
         if len(seconds) < _BASELINE_STEPS:
             return None
-        limit = max(_STALL_STEPS * float(np.quantile(seconds, 0.99)), _STALL_FLOOR_S)
+        limit = stall_limit(seconds)
         silent = now - float(ends[-1])
         if silent <= limit:
             return None
