@@ -58,7 +58,7 @@ def main() -> int:
     while agent.poll() is None and time.monotonic() < deadline:
         time.sleep(1.0)
         try:
-            port = json.loads((job / "agent" / "targets.json").read_text())[0]["targets"][0]
+            port = json.loads((job / "agent" / "targets" / "gpu.json").read_text())[0]["targets"][0]
             begin = time.perf_counter()
             text = urllib.request.urlopen(f"http://{port}/metrics", timeout=5).read().decode()
             took.append(time.perf_counter() - begin)

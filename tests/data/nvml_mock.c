@@ -153,6 +153,7 @@ static int text(const char *name, Device device, char *out, uint length, uint le
 int nvmlDeviceGetUUID(Device d, char *t, uint n) { return text("nvmlDeviceGetUUID", d, t, n, 96, "GPU-0000-%d"); }
 int nvmlDeviceGetSerial(Device d, char *t, uint n) { return text("nvmlDeviceGetSerial", d, t, n, 30, "16540000%d"); }
 int nvmlDeviceGetName(Device d, char *t, uint n) { return text("nvmlDeviceGetName", d, t, n, 96, "NVIDIA \"H200\""); }
+int nvmlDeviceGetVbiosVersion(Device d, char *t, uint n) { return text("nvmlDeviceGetVbiosVersion", d, t, n, 32, "96.00.0%d"); }
 int nvmlDeviceGetPciInfo_v3(Device d, PciInfo *info) {
     BEGIN("nvmlDeviceGetPciInfo_v3", d);
     memset(info, 0, sizeof *info);

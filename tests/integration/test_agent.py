@@ -215,8 +215,8 @@ def test_trouble_with_the_job_directory_does_not_reach_the_ranks(
 
 
 def metrics(run: Run) -> dict[str, float]:
-    (targets,) = json.loads((run.dir / "agent" / "targets.json").read_text())
-    assert targets["labels"] == {"job_id": "local_1_1_ab"}
+    (targets,) = json.loads((run.dir / "agent" / "targets" / "box.json").read_text())
+    assert targets["labels"] == {"job_id": "local_1_1_ab", "__metrics_path__": "/jobs/local_1_1_ab/metrics"}
     with urllib.request.urlopen(f"http://{targets['targets'][0]}/metrics", timeout=5) as answer:
         rows = [line.split(" ") for line in answer.read().decode().splitlines() if not line.startswith("#")]
     return {row[0]: float(row[1]) for row in rows}

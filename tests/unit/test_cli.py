@@ -10,7 +10,7 @@ import pytest
 
 from trackwalker.cli import app
 
-COMMANDS = ["run", "diagnose", "triage", "jobs", "tsdb", "demo", "setup"]
+COMMANDS = ["run", "diagnose", "triage", "jobs", "tsdb", "demo", "setup", "tunnel", "dashboards"]
 
 
 def call(monkeypatch: pytest.MonkeyPatch, *words: str) -> int:

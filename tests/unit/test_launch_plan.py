@@ -89,6 +89,7 @@ def test_checkpointing_runs_share_a_directory(tmp_path: Path, words: list[str], 
     value = it.record.config["base_output_directory"].value
     assert value == str(tmp_path / folder if folder else it.agent.job_dir)
     assert f"base_output_directory={value}" in it.agent.ranks[0].argv
+    assert it.agent.tensorboard == Path(str(value), "tiny", "tensorboard"), "where the trainer will write it"
 
 
 SECRETS = [

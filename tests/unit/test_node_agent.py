@@ -23,6 +23,7 @@ import trackwalker
 from helpers import step_line
 from trackwalker.job.processes import read_stat
 from trackwalker.node.agent import Agent
+from trackwalker.node.backlog import Backlog
 from trackwalker.node.collectors.training import TrainingCollector, parse_step_line
 from trackwalker.node.proc import session_members
 from trackwalker.node.ranks import Rank, describe_exit
@@ -78,13 +79,14 @@ def test_no_line_can_end_the_agent(line: str) -> None:
 
 
 def test_training_samples_carry_the_end_of_their_step() -> None:
-    collector = TrainingCollector()
+    backlog = Backlog(lambda: 15.0)
+    collector = TrainingCollector(backlog, "b")
     collector.feed({"phase": "train", "rank": 1, "host": "b-r1", "t": 12.5, "step": 3, "seconds": 0.5, "loss": "nan"})
     collector.feed({"phase": "compile", "rank": 0, "host": "b-r0", "t": 13.0})
     collector.feed(
         {"phase": "train", "rank": 2, "host": "b-r2", "t": 14.0, "step": 4, "loss": {"odd": 1}, "seconds": None}
     )
-    samples = {f.name: f.samples for f in collector.collect()}
+    samples = {f.name: f.samples for f in backlog.since(0)[0]}
     assert samples["tb_step"] == [
         ({"host": "b-r1", "rank": "1"}, 3.0, 12.5),
         ({"host": "b-r2", "rank": "2"}, 4.0, 14.0),

@@ -1,17 +1,18 @@
 """The file-system probe: real operations in a real child, and a mount that hangs costs nobody else."""
+# ruff: noqa: F811 - a fixture is imported, and then asked for by name
 
 from __future__ import annotations
 
-import ctypes
 import os
+import shutil
 import signal
-import struct
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+from dead_mount import dead_mount  # noqa: F401
 from sysfs_trees import Sample, put, samples, series
 from trackwalker.job.processes import read_stat
 from trackwalker.node.collectors import filesystem
@@ -97,6 +98,9 @@ def test_every_operation_is_timed_and_no_file_stays(tmp_path: Path, make: Make) 
     assert times.keys() == OPERATIONS
     assert all(0 < seconds < 5 for seconds in times.values())
     assert got[series("hw_fs_probe_wedged", mount=str(tmp_path))] == 0
+    size = shutil.disk_usage(tmp_path).total
+    assert got[series("hw_fs_size_bytes", mount=str(tmp_path))] == size
+    assert 0 < got[series("hw_fs_free_bytes", mount=str(tmp_path))] < size
     assert os.listdir(tmp_path) == ["mine"]
     until(collector, lambda again: again.keys() == got.keys() and again != got)  # measured anew
 
@@ -228,30 +232,6 @@ def test_a_server_that_dies_is_replaced_a_few_times_only(tmp_path: Path, make: M
     collector.collect()
     assert collector._server._process is None
     assert len(set(pids)) == 4
-
-
-@pytest.fixture
-def dead_mount(tmp_path: Path) -> Iterator[tuple[Path, int]]:
-    """A real (FUSE) mount whose server takes requests and never answers: its users sleep and cannot be killed."""
-    libc = ctypes.CDLL(None, use_errno=True)
-    place = tmp_path / "dead"
-    place.mkdir()
-    try:
-        device = os.open("/dev/fuse", os.O_RDWR)
-    except OSError:
-        pytest.skip("no FUSE here")
-    options = f"fd={device},rootmode=40000,user_id=0,group_id=0".encode()
-    if libc.mount(b"dead", str(place).encode(), b"fuse.dead", 0, options) != 0:
-        os.close(device)
-        pytest.skip("not allowed to mount")
-    try:
-        hello = os.read(device, 1 << 17)  # INIT, the only request that is answered
-        answer = struct.pack("<IIIIHHIIHH28x", 7, 31, 0, 0, 12, 9, 4096, 1, 1, 0)
-        os.write(device, struct.pack("<IiQ", 16 + len(answer), 0, *struct.unpack_from("<Q", hello, 8)) + answer)
-        yield place, device
-    finally:
-        libc.umount2(str(place).encode(), 1 | 2)  # force, detach: wakes all who wait
-        os.close(device)
 
 
 def test_a_child_in_uninterruptible_sleep_gets_no_sibling_and_stops_nobody(

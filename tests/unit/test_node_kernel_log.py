@@ -120,7 +120,7 @@ def test_every_class_has_its_lines() -> None:
 
 
 @pytest.mark.parametrize(("kind", "line"), [(kind, line) for kind, lines in LINES.items() for line in lines])
-def test_a_line_has_its_class(kind: str, line: str) -> None:
+def test_a10_a_line_has_its_class(kind: str, line: str) -> None:
     found = classify(line)
     assert found is not None
     assert found[0] == kind
@@ -195,7 +195,7 @@ def test_what_was_there_before_is_kept_apart(capfd: pytest.CaptureFixture[str]) 
     assert capfd.readouterr().err == ""
 
 
-def test_a_ring_that_wraps_shrinks_no_counter_and_tells_what_was_lost() -> None:
+def test_a10_a_ring_that_wraps_shrinks_no_counter_and_tells_what_was_lost() -> None:
     ring = Ring(4)
     collector = KernelLogCollector("n1", read=ring.read)
     values(collector)
@@ -215,7 +215,7 @@ def test_a_ring_that_wraps_shrinks_no_counter_and_tells_what_was_lost() -> None:
     assert all(got[key] >= value for key, value in last.items())
 
 
-def test_a_loss_is_counted_once_even_when_the_log_is_overwritten_again_and_again() -> None:
+def test_a10_a_loss_is_counted_once_even_when_the_log_is_overwritten_again_and_again() -> None:
     ring = Ring(2)
     ring.write("start")
     collector = KernelLogCollector("n1", read=ring.read)
@@ -297,7 +297,7 @@ def test_a_device_that_is_not_there(tmp_path: Path) -> None:
     assert KernelLogCollector("n1", str(tmp_path / "kmsg")).collect() == []
 
 
-def test_after_a_failure_it_goes_on_where_it_stopped(tmp_path: Path) -> None:
+def test_a10_after_a_failure_it_goes_on_where_it_stopped(tmp_path: Path) -> None:
     ring = Ring(100)
     broken = False
 

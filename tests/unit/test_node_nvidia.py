@@ -46,7 +46,8 @@ def test_every_value_has_the_right_unit_and_place(driver: Driver, opened: Opened
     gpu0 = {
         "hw_gpu_up{gpu=0,uuid=GPU-0000-0}": 1,
         "hw_gpu_stalled{gpu=0,uuid=GPU-0000-0}": 0,
-        'hw_gpu_info{gpu=0,uuid=GPU-0000-0,serial=165400000,name=NVIDIA "H200",pci=0000:3a:00.0,driver=580.1.2}': 1,
+        'hw_gpu_info{gpu=0,uuid=GPU-0000-0,serial=165400000,name=NVIDIA "H200",vbios=96.00.00,pci=0000:3a:00.0,'
+        "driver=580.1.2}": 1,
         "hw_gpu_temperature_celsius{gpu=0}": 40,
         "hw_gpu_memory_temperature_celsius{gpu=0}": 55,
         "hw_gpu_power_watts{gpu=0}": 75.123,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import socket
+import struct
 import threading
 import time
 import urllib.error
@@ -159,3 +160,18 @@ def test_a_busy_port_is_never_shared() -> None:
         assert again.start(taken) == taken, "a free port that was asked for is kept"
     finally:
         again.stop()
+
+
+def test_a_scraper_that_is_killed_leaves_no_traceback(capfd: pytest.CaptureFixture[str]) -> None:
+    exporter = Exporter("n", [Source()])
+    port = exporter.start()
+    try:
+        with socket.create_connection(("127.0.0.1", port)) as scraper:
+            scraper.sendall(b"GET /healthz HTTP/1.1\r\n\r\n")
+            scraper.recv(1)
+            scraper.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # close with a reset
+        assert get(port)[0]
+        time.sleep(0.1)
+    finally:
+        exporter.stop()
+    assert "Traceback" not in capfd.readouterr().err

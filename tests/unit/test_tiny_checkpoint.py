@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from trackwalker.job import journal
+from trackwalker.trainers.progress import Progress
 from trackwalker.trainers.tiny import checkpoint
 from trackwalker.trainers.tiny.checkpoint import MARKER, CheckpointError, Saver
-from trackwalker.trainers.tiny.log import Progress
 
 ARRAYS = {"params.embedding": np.arange(6, dtype=np.float32).reshape(2, 3), "count": np.array(4, np.int32)}
 

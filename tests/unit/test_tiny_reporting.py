@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 
 from trackwalker.job import journal
+from trackwalker.trainers.progress import Progress
 from trackwalker.trainers.tiny.config import Config
-from trackwalker.trainers.tiny.log import Progress, step_line
+from trackwalker.trainers.tiny.log import step_line
 from trackwalker.trainers.tiny.metrics import TensorBoard, step_scalars, tflops_per_device
 
 VALUES = {

@@ -32,6 +32,11 @@ def test_all_classes_of_the_spec_are_there() -> None:
     assert {f"HP-{n:02d}" for n in range(1, 18)} <= set(load().harmless)
 
 
+def test_every_harmless_pattern_has_two_texts() -> None:
+    assert set(HARMLESS) == set(load().harmless)
+    assert [name for name, texts in HARMLESS.items() if len(set(texts)) < 2] == []
+
+
 def test_every_signature_says_what_to_do() -> None:
     assert [s.id for s in load().by_id.values() if not s.next] == []
 

@@ -9,7 +9,7 @@ import typer
 from typer.exceptions import TyperException
 
 from trackwalker import __version__
-from trackwalker.cli import demo, diagnose, jobs, run, setup, triage, tsdb
+from trackwalker.cli import dashboards, demo, diagnose, jobs, run, setup, triage, tsdb, tunnel
 from trackwalker.errors import TrackwalkerError
 
 INTERNAL = 70  # a defect of ours, as sysexits has it
@@ -43,6 +43,10 @@ app.command("triage", epilog="Example: trackwalker triage 8308 --json; trackwalk
 app.command("jobs", epilog="Example: trackwalker jobs --workspace outputs --json")(jobs.jobs)
 app.command("demo", epilog="Example: trackwalker demo --fault kill")(demo.demo)
 app.add_typer(tsdb.app, name="tsdb")
+app.command("tunnel", epilog="Example: trackwalker tunnel 8308 --json")(tunnel.tunnel)
+app.command("dashboards", epilog="Example: trackwalker dashboards grafana --prometheus http://127.0.0.1:9090")(
+    dashboards.dashboards
+)
 app.command("setup", epilog="Example: trackwalker setup")(setup.setup)
 
 

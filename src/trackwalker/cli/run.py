@@ -6,16 +6,22 @@ import os
 import signal
 import sys
 import time
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from trackwalker.cli.banner import Banner
 from trackwalker.cli.display import ProgressLine
 from trackwalker.cli.options import DEFAULT_WORKSPACE, Workspace
+from trackwalker.errors import UsageError
+from trackwalker.job.layout import Job
 from trackwalker.launch.plan import plan_local
-from trackwalker.launch.request import parse_model_spec, parse_passthrough
+from trackwalker.launch.request import parse_model_spec, parse_passthrough, parse_watching
 from trackwalker.launch.schedulers.local import LocalRun
 from trackwalker.observe.prometheus import ensure_prometheus
+from trackwalker.observe.ray_home import missing_ray, where_ray_is
+from trackwalker.observe.remote_write import AUTH_VARIABLE, URL_VARIABLE, remote_write
 from trackwalker.watch.live import LiveWatch
 
 
@@ -29,15 +35,38 @@ def run(
     observe: Annotated[
         bool, typer.Option("--observe", help="Record metrics into the job directory (also: RAY=1).")
     ] = False,
+    ray: Annotated[
+        bool, typer.Option("--ray", help="Record, and keep a Ray cluster with its dashboard beside the run.")
+    ] = False,
+    remote_url: Annotated[
+        str | None,
+        typer.Option("--remote-write", envvar=URL_VARIABLE, help="Also send every sample to this Prometheus store."),
+    ] = None,
+    remote_auth: Annotated[
+        Path | None,
+        typer.Option(
+            "--remote-write-auth-file",
+            envvar=AUTH_VARIABLE,
+            help="File with one line: 'bearer TOKEN' or 'basic USER:PASSWORD'.",
+        ),
+    ] = None,
     workspace: Workspace = DEFAULT_WORKSPACE,
 ) -> int:
     """Train a model on this machine, one lane per process; Ctrl-C ends the run."""
     spec = parse_model_spec(model)
     passthrough = parse_passthrough(settings or [])
-    observe = observe or os.environ.get("RAY", "").lower() in ("1", "true")
-    if observe:
+    watching = parse_watching(observe, ray, os.environ, missing_ray())
+    remote = remote_write(remote_url, remote_auth)
+    if remote is not None and not watching.observe and remote.url != os.environ.get(URL_VARIABLE):
+        raise UsageError("--remote-write sends what is recorded: add --observe")
+    if remote is not None:
+        os.environ.update(remote.environment())  # the recorder inherits it
+    if watching.note:
+        print(watching.note, file=sys.stderr)
+    if watching.observe:
         ensure_prometheus(lambda text: print(text, file=sys.stderr))
-    started = LocalRun.start(plan_local(spec, procs, passthrough, workspace, observe, sys.argv[1:]))
+    plan = plan_local(spec, procs, passthrough, workspace, watching.observe, sys.argv[1:], watching.ray)
+    started = LocalRun.start(plan)
     print(f"job {started.plan.record.id}  log {started.plan.agent.log}", flush=True)
     code = _stay(started)
     started.wait_closed()
@@ -55,12 +84,19 @@ def _stay(started: LocalRun) -> int:
     watch = LiveWatch(started.job_dir)
     steps = started.plan.record.config.get("steps")
     total = str(steps.value) if steps else ""
+    expected = started.plan.record.ray
+    banner = Banner(Job(started.plan.record.id, started.plan.agent.log, started.job_dir))
     with ProgressLine(int(total) if total.isdigit() else None) as line:
         while True:
             try:
                 code = started.supervise()
                 watch.look()
                 line.show(watch)
+                if expected and (where := where_ray_is(started.job_dir)):
+                    line.say(where)
+                    expected = False
+                for said in banner.due() if started.plan.record.observe else ():
+                    line.say(said)
                 if code is not None:
                     return code
                 time.sleep(0.3)

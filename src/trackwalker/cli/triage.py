@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Annotated
 
 import typer
 from rich.console import Console
 
 from trackwalker.cli.options import DEFAULT_WORKSPACE, AsJson, Workspace
+from trackwalker.diagnose.accounting import ask, why_no_log
+from trackwalker.diagnose.reference import Speed
 from trackwalker.diagnose.triage import SCHEMA, Triage
 from trackwalker.diagnose.triage import triage as triage_job
-from trackwalker.errors import TrackwalkerError, UsageError
+from trackwalker.errors import JobNotFoundError, NotAJobError, TrackwalkerError, UsageError
+from trackwalker.job.layout import Job
 from trackwalker.job.resolve import list_jobs, resolve
 from trackwalker.report import triage as view
 from trackwalker.report.text import json_visible
@@ -22,6 +26,9 @@ def triage(
     everything: Annotated[bool, typer.Option("--all", help="Every job of the workspace, newest first.")] = False,
     as_json: AsJson = False,
     as_markdown: Annotated[bool, typer.Option("--md", help="Print Markdown instead of text.")] = False,
+    reference: Annotated[
+        str | None, typer.Option("--reference", help="A job of the same kind, or tokens/s/device, to compare with.")
+    ] = None,
     workspace: Workspace = DEFAULT_WORKSPACE,
 ) -> int:
     """Say what happened to a job, from its log alone, in a second; the job is not changed."""
@@ -29,7 +36,7 @@ def triage(
         raise UsageError("name one job, or give --all for every job of the workspace")
     console = Console(highlight=False)
     if job is not None:
-        found = triage_job(resolve(job, workspace))
+        found = triage_job(_resolve(job, workspace), reference_speed(reference, workspace) if reference else None)
         if as_json:
             print(json_visible(json.dumps(found.to_dict(), indent=1, ensure_ascii=False)))
         elif as_markdown:
@@ -37,10 +44,14 @@ def triage(
         else:
             view.render(found, console)
         return 0
+    if reference is not None:
+        raise UsageError("--reference compares one job: name it instead of --all")
     rows: list[Triage | tuple[str, str]] = []
-    for each in list_jobs(workspace):
+    jobs_here = list_jobs(workspace)
+    answer = ask([j.id for j in jobs_here])  # once for all of them: a scheduler is not to be asked a hundred times
+    for each in jobs_here:
         try:
-            rows.append(triage_job(each))
+            rows.append(triage_job(each, sacct=answer))
         except TrackwalkerError as e:
             rows.append((each.id, str(e)))
     if as_json:
@@ -54,3 +65,27 @@ def triage(
     else:
         console.print(f"no jobs in {workspace}", markup=False)
     return 0
+
+
+def _resolve(name: str, workspace: Path) -> Job:
+    """The job; of one that left no log, the scheduler may still know how it ended."""
+    try:
+        return resolve(name, workspace)
+    except NotAJobError as e:
+        if said := why_no_log(Path(name).name.split("-")[0]):
+            raise NotAJobError(f"{e}; {said}") from e
+        raise
+
+
+def reference_speed(given: str, workspace: Path) -> Speed:
+    """What `--reference` names: a job where there is one of that name, otherwise a number of tokens/s/device."""
+    try:
+        return triage_job(resolve(given, workspace)).speed
+    except JobNotFoundError:
+        try:
+            tgs = float(given)
+        except ValueError:
+            tgs = 0.0
+        if not 0.0 < tgs < float("inf"):
+            raise
+        return Speed("as given", tgs, None)

@@ -7,11 +7,13 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from trackwalker.diagnose import timeline as tl
 from trackwalker.diagnose.clock import from_glog, from_utc
+from trackwalker.diagnose.triage import Triage, triage
 from trackwalker.errors import EvidenceError, MissingToolError, NotAJobError
 from trackwalker.job import journal
 from trackwalker.job.layout import Job
@@ -41,6 +43,11 @@ class Case:
     live: bool
     damage: list[str] = field(default_factory=list)
     bytes_read: int = 0
+
+    @cached_property
+    def triage(self) -> Triage:
+        """What the log alone says: failure classes with their roles."""
+        return triage(self.job)
 
     def event(self, kind: str) -> dict[str, Any] | None:
         """The first event of a kind."""

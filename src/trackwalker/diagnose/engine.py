@@ -9,12 +9,14 @@ from trackwalker.diagnose.case import Case, open_case
 from trackwalker.diagnose.clock import utc
 from trackwalker.diagnose.evidence import EvidenceBook
 from trackwalker.diagnose.examine import Examination, examine
+from trackwalker.diagnose.logcause import playbooks_for
 from trackwalker.diagnose.playbook import Playbook, load_playbooks
 from trackwalker.diagnose.progress import Throughput, progress_of, throughput
+from trackwalker.diagnose.roles import assign_roles
 from trackwalker.diagnose.status import status_of
 from trackwalker.diagnose.story import Story
 from trackwalker.diagnose.storyteller import tell
-from trackwalker.diagnose.symptoms import Symptoms, find_symptoms
+from trackwalker.diagnose.symptoms import SOFT, Symptoms, find_symptoms
 from trackwalker.diagnose.verdict import (
     Action,
     Cause,
@@ -52,6 +54,7 @@ def diagnose(job: Job, playbooks: list[Playbook] | None = None) -> Diagnosis:
         evidence = EvidenceBook()
         checks = check_quality(case.telemetry, case.hosts, case.end, job.database is not None)
         speed = throughput(case, symptoms, evidence)
+        books = [*books, *playbooks_for(case.triage.failures, {p.id for p in books})]
         examinations = [examine(p, case, symptoms, evidence) for p in books if _called(p, symptoms)]
         causes, leading = _causes(examinations, case, symptoms, speed)
         outcome = _outcome(causes, leading, symptoms)
@@ -74,8 +77,10 @@ def diagnose(job: Job, playbooks: list[Playbook] | None = None) -> Diagnosis:
 
 
 def _called(playbook: Playbook, symptoms: Symptoms) -> bool:
-    wanted = set(playbook.symptoms)
-    return bool(wanted & symptoms.names) or ("none" in wanted and not symptoms.names)
+    wanted, trouble = set(playbook.symptoms), symptoms.names - SOFT
+    if wanted & symptoms.names or ("none" in wanted and not trouble):
+        return True
+    return bool(playbook.screen) and trouble <= {"cancelled"}
 
 
 def _causes(
@@ -83,18 +88,13 @@ def _causes(
 ) -> tuple[list[Cause], list[Examination]]:
     """The found causes with their roles, roots first, and the examinations of the roots."""
     found = [e for e in examinations if e.state == "found" and e.playbook.outcome != "healthy"]
-    explained = {c for e in found for c in e.playbook.explains}
-    initiating = [e for e in found if not e.playbook.mechanism and e.playbook.id not in explained]
-    # A cancel is the whole story only when nothing else was wrong; an unexplained slowdown stays unexplained.
-    nothing_else = symptoms.names <= {"cancelled"}
-    roots = initiating or [e for e in found if e.playbook.mechanism and nothing_else]
-    causes = []
-    for examination in sorted(found, key=lambda e: (e not in roots, e.playbook.id)):
-        role: Role = "root"
-        if examination not in roots:
-            role = "mechanism" if examination.playbook.mechanism else "consequence"
-        causes.append(_cause(examination, role, case, symptoms, speed))
-    return causes, roots or [e for e in examinations if e.state == "found"]
+    roles = assign_roles(found, symptoms)
+    roots = [e for e in found if roles.get(e.playbook.id) == "root"]
+    # What the log itself calls an aftermath is not worth a line of its own; triage lists it.
+    worth = [e for e in found if e.playbook.id in roles and (e in roots or not e.log_role)]
+    told = sorted(worth, key=lambda e: (e not in roots, e.playbook.id))
+    causes = [_cause(e, roles[e.playbook.id], case, symptoms, speed) for e in told]
+    return causes, roots or [e for e in examinations if e.state == "found" and e.playbook.outcome == "healthy"]
 
 
 def _cause(examination: Examination, role: Role, case: Case, symptoms: Symptoms, speed: Throughput) -> Cause:
@@ -102,13 +102,14 @@ def _cause(examination: Examination, role: Role, case: Case, symptoms: Symptoms,
     magnitude = None
     if role == "root" and slow and speed.change is not None:
         magnitude = Magnitude(of=speed.of, **{"from": speed.before, "to": speed.after}, change=round(speed.change, 3))
-    evidence = examination.evidence + (speed.evidence if slow else [])
+    evidence = examination.evidence + (speed.evidence if slow and role in ("root", "contributing") else [])
     step = case.timeline.step_at(onset) if case.timeline is not None and onset is not None else None
     return Cause(
         cause=examination.playbook.id,
         role=role,
         confidence=_confidence(examination, case),
         hosts=examination.hosts,
+        gpus=examination.gpus,
         devices=examination.devices,
         onset=Onset(time=utc(onset), step=step, uncertainty_s=_uncertainty(case)) if onset is not None else None,
         magnitude=magnitude,
@@ -152,7 +153,7 @@ def _summary(
     beat = case.log.heartbeat
     words = {
         "last_step": str(case.timeline.steps[-1]) if case.timeline is not None and len(case.timeline) else "?",
-        "speed": speed.words,
+        "speed": speed.words if symptoms.slow else "the run has one speed throughout, so what it costs is not known",
         "accused": ", ".join(str(t) for t in sorted(beat.accused)) if beat else "",
         "silent": f"{symptoms.stall.until - symptoms.stall.since:.0f} s" if symptoms.stall else "",
     }

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from string import Template
 from typing import Any
 
+from trackwalker.diagnose import course_facts  # noqa: F401  (adds its questions to FACTS)
 from trackwalker.diagnose.case import Case
 from trackwalker.diagnose.evidence import EvidenceBook
 from trackwalker.diagnose.facts import FACTS
@@ -14,8 +15,11 @@ from trackwalker.diagnose.symptoms import Span, Symptoms
 from trackwalker.errors import UsageError
 from trackwalker.stats import detectors
 from trackwalker.stats.detectors import Finding, Values
+from trackwalker.telemetry.client import host_of
 
 _SHORTEST_WINDOW_S = 3.0
+_LEAST_SHARE = 0.2
+_MOST_VALUES = 64
 
 
 @dataclass
@@ -27,8 +31,11 @@ class TestResult:
     evidence: list[str] = field(default_factory=list)
     hosts: set[str] = field(default_factory=set)
     devices: set[str] = field(default_factory=set)
+    gpus: set[str] = field(default_factory=set)
     missing: list[str] = field(default_factory=list)
     time: float | None = None
+    spans: set[int] | None = None  # which of the window's stretches it speaks for; None: not asked per stretch
+    log_role: str = ""  # what the log's own order makes of a failure class
 
 
 @dataclass
@@ -37,6 +44,7 @@ class Examination:
 
     playbook: Playbook
     results: list[TestResult]
+    screened: bool = False  # asked of a run without a slow phase
 
     @property
     def state(self) -> str:
@@ -50,7 +58,25 @@ class Examination:
             if any(r.fired is False for r in group):
                 return "clean"
             state = "untestable"
-        return state
+        return "clean" if state == "found" and self.spans == set() else state
+
+    @property
+    def spans(self) -> set[int] | None:
+        """The slow phases all required tests speak for; None when the question is not about phases."""
+        spans: set[int] | None = None
+        for group in self._groups():
+            told = [r.spans for r in group if r.fired and r.spans is not None]
+            if told:
+                mine = set().union(*told)
+                spans = mine if spans is None else spans & mine
+        return spans
+
+    @property
+    def log_role(self) -> str:
+        """`consequence` or `mechanism` when nothing but log lines speaks for it and they say so."""
+        required = [r for r in self.results if r.fired and r.test.role == "require"]
+        roles = {r.log_role for r in required}
+        return roles.pop() if len(roles) == 1 else ""
 
     def _groups(self) -> list[list[TestResult]]:
         groups: dict[str, list[TestResult]] = {}
@@ -73,6 +99,11 @@ class Examination:
     def devices(self) -> list[str]:
         """Devices of the culprits."""
         return sorted(set().union(*(r.devices for r in self.fired)))
+
+    @property
+    def gpus(self) -> list[str]:
+        """GPUs of the culprits, as host/number."""
+        return sorted(set().union(*(r.gpus for r in self.fired if r.test.accuses)))
 
     @property
     def evidence(self) -> list[str]:
@@ -100,10 +131,13 @@ class Examination:
 
 def examine(playbook: Playbook, case: Case, symptoms: Symptoms, book: EvidenceBook) -> Examination:
     """Ask every question of a playbook; locating tests come last and look at the accused only."""
-    examination = Examination(playbook, [])
-    for test in sorted(playbook.tests, key=lambda t: t.role == "locate"):
+    screened = "slow" in playbook.symptoms and "slow" not in symptoms.names and bool(playbook.screen)
+    examination = Examination(playbook, [], screened)
+    for test in sorted(playbook.screen if screened else playbook.tests, key=lambda t: t.role == "locate"):
         if test.fact is not None:
             result = _ask_fact(test, case, symptoms, book)
+        elif test.signature is not None:
+            result = _ask_signature(test, test.signature, case, book)
         else:
             result = _ask_metrics(test, case, symptoms, book, examination.hosts)
         examination.results.append(result)
@@ -115,7 +149,20 @@ def _ask_fact(test: Test, case: Case, symptoms: Symptoms, book: EvidenceBook) ->
         raise UsageError(f"test '{test.id}' asks for the unknown fact '{test.fact}'; known: {', '.join(sorted(FACTS))}")
     answer = FACTS[test.fact](case, symptoms, book)
     missing = [test.fact] if answer.fired is None else []
-    return TestResult(test, answer.fired, list(answer.evidence), set(answer.hosts), set(), missing, answer.time)
+    return TestResult(test, answer.fired, list(answer.evidence), set(answer.hosts), missing=missing, time=answer.time)
+
+
+def _ask_signature(test: Test, causes: list[str], case: Case, book: EvidenceBook) -> TestResult:
+    """Whether lines of a failure class are in the log, who wrote them, and what their order makes of them."""
+    mine = [f for f in case.triage.failures if f.cause in causes and f.text]
+    if not mine:
+        return TestResult(test, False)
+    lead = mine[0]
+    ids = [book.add("log", f"{lead.file}:{lead.line}", lead.text)]
+    wrote = {h for f in mine for h in f.hosts}
+    few = wrote if len(wrote) * 2 <= max(len(case.hosts), 1) else set()  # what most ranks say accuses nobody
+    role = "" if lead.role == "primary" else lead.role
+    return TestResult(test, True, ids, few, time=case.end_of_work, log_role=role)
 
 
 def _ask_metrics(test: Test, case: Case, symptoms: Symptoms, book: EvidenceBook, accused: list[str]) -> TestResult:
@@ -125,7 +172,7 @@ def _ask_metrics(test: Test, case: Case, symptoms: Symptoms, book: EvidenceBook,
     if telemetry is None or absent or not spans:
         return TestResult(test, None, missing=absent or [f"{test.window} window"])
     references = symptoms.windows.get(test.against, []) if test.against else []
-    result = TestResult(test, None)
+    result = TestResult(test, None, spans=set() if test.window == "slow" else None)
     explained = 0.0
     for i, span in enumerate(spans):
         if span.seconds < _SHORTEST_WINDOW_S:
@@ -140,18 +187,30 @@ def _ask_metrics(test: Test, case: Case, symptoms: Symptoms, book: EvidenceBook,
         if finding.fired:
             explained += span.seconds
             named = set(finding.hosts)
-            result.hosts |= named if test.label == "host" else set()
+            result.hosts |= {n.partition("/")[0] for n in named} if test.label != "device" else set()
             result.devices |= named if test.label == "device" else set()
-            result.time = span.start if result.time is None else min(result.time, span.start)
-            result.evidence.append(book.add("metric", query, text, dict(values)))
+            result.gpus |= named if test.label == "gpu" else set()
+            if result.spans is not None:
+                result.spans.add(i)
+            begin = symptoms.slow[i].start if test.window == "slow" else span.start
+            result.time = begin if result.time is None else min(result.time, begin)
+            result.evidence.append(book.add("metric", query, text, _told(values, finding)))
         elif test.clean or test.role in ("require", "refute"):
-            result.evidence.append(book.add("metric", query, text, dict(values)))
+            result.evidence.append(book.add("metric", query, text, _told(values, finding)))
     if result.fired is None:
         result.missing = list(test.metrics)
     else:
-        # Several slow phases: the test speaks for the cause when it explains most of the slow time.
-        result.fired = explained > 0.5 * sum(s.seconds for s in spans if s.seconds >= _SHORTEST_WINDOW_S)
+        # Several slow phases may have several causes; one that explains a sliver of the slow time explains nothing.
+        result.fired = explained > _LEAST_SHARE * sum(s.seconds for s in spans if s.seconds >= _SHORTEST_WINDOW_S)
     return result
+
+
+def _told(values: Values, finding: Finding) -> dict[str, float]:
+    """The numbers worth keeping beside a statement: all of a few, else the accused and the most extreme others."""
+    if len(values) <= _MOST_VALUES:
+        return dict(values)
+    order = sorted(values, key=lambda h: (h not in finding.hosts, -values[h], h))
+    return {h: values[h] for h in [*order[: _MOST_VALUES - 4], *order[-4:]]}
 
 
 def _query(test: Test, case: Case, span: Span) -> tuple[str, dict[str, float]]:
@@ -160,11 +219,13 @@ def _query(test: Test, case: Case, span: Span) -> tuple[str, dict[str, float]]:
     text = Template(test.query or "").substitute(window=window, end=f"{span.end:.3f}")
     if case.telemetry is None:
         return text, {}
-    if test.label == "device":
+    if test.label != "host":
         values = {}
         for sample in case.telemetry.instant(text, span.end):
-            values[f"{sample.labels.get('host', '')}/{sample.labels.get('device', '')}"] = sample.value
-        return text, values
+            part = sample.labels.get(test.label) or sample.labels.get("GpuIndex", "")
+            values[f"{host_of(sample.labels) or ''}/{part}"] = sample.value
+        mine = {k: v for k, v in values.items() if v == v and (not case.hosts or k.partition("/")[0] in case.hosts)}
+        return text, mine
     by_host = case.telemetry.by_host(text, span.end)
     if case.hosts:  # a shared machine reports under its own name too; only the job's hosts are compared
         by_host = {h: v for h, v in by_host.items() if h in case.hosts}
@@ -176,6 +237,14 @@ def _detect(test: Test, case: Case, values: Values, reference: Values | None, ac
     match test.detector:
         case "outliers":
             return detectors.outliers(values, reference=reference, **options)
+        case "lows":
+            return detectors.lows(values, reference=reference, **options)
+        case "hot":
+            return detectors.hot(values, **options)
+        case "minority":
+            return detectors.minority(values, **options)
+        case "all-rose":
+            return detectors.all_rose(values, reference or {}, **options)
         case "silent":
             return detectors.silent(values, **options)
         case "all-at-least":

@@ -173,6 +173,15 @@ def _last_step_line(case: Case) -> Quote | None:
     return _line_text(case, last.line, rank, f"completed step: {last.step}, seconds: {last.seconds:.3f}")
 
 
+def step_line(case: Case, step: int) -> Quote | None:
+    """The line that tells of a step, of the rank that got furthest."""
+    rank = case.log.best_rank
+    found = next((s for s in case.log.steps[rank] if s.step == step), None) if rank is not None else None
+    if rank is None or found is None:
+        return None
+    return _line_text(case, found.line, rank, f"completed step: {found.step}, seconds: {found.seconds:.3f}")
+
+
 def _line_text(case: Case, number: int, rank: int, fallback: str) -> Quote:
     """The verbatim text of a log line by number (read again: step lines are kept as numbers only)."""
     try:

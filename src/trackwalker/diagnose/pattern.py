@@ -13,8 +13,8 @@ from trackwalker.stats.segments import Segment, robust_sigma, segments
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
-WARM_UP = 5
 _FEWEST = 20  # steps: less says nothing about a trend
+_FEWEST_LEFT = 15  # when the mask leaves less, nearly every step is a save: then they are the run
 _LASTING = 0.03  # relative: a smaller shift is reported by comparisons, which have a control
 _SPIKE = 1.5  # times the level
 
@@ -23,7 +23,7 @@ _SPIKE = 1.5  # times the level
 class Pattern:
     """What the step times look like; levels are medians of seconds per step."""
 
-    name: str  # constant, constant-drop, phased, gradual, periodic, blip, too-short
+    name: str  # constant, constant-drop, phased, gradual, periodic, blip, slow-from-start, too-short
     says: str
     level_s: float | None = None
     slow_s: float | None = None
@@ -33,19 +33,14 @@ class Pattern:
     period: int | None = None
 
 
-def pattern_of(steps: Ints, seconds: Floats, checkpoint_period: int | None = None) -> Pattern:
-    """Name the shape; saves, first steps and repeated steps are masked."""
+def pattern_of(steps: Ints, seconds: Floats, masked: NDArray[np.bool_] | None = None) -> Pattern:
+    """Name the shape; masked steps (saves, compilation, profiler, the first ones) say nothing about it."""
     known = np.isfinite(seconds) & (seconds > 0)
-    steps, seconds = steps[known], seconds[known]
-    if len(steps) < _FEWEST:
-        return Pattern("too-short", f"{len(steps)} timed steps are too few for a trend")
-    steps, seconds = steps[WARM_UP:], seconds[WARM_UP:]
-    keep = np.ones(len(steps), bool)
-    if checkpoint_period:
-        for shift in (0, 1, 2):  # a save lengthens its own step and, written in the background, the next two
-            keep &= (steps - shift) % checkpoint_period != 0
-    if keep.sum() < _FEWEST - WARM_UP:
-        keep[:] = True
+    if known.sum() < _FEWEST:
+        return Pattern("too-short", f"{int(known.sum())} timed steps are too few for a trend")
+    keep = known if masked is None else known & ~masked
+    if keep.sum() < _FEWEST_LEFT:
+        keep = known
     steps, seconds = steps[keep], seconds[keep]
     level = float(np.median(seconds))
     gradual = _gradual(steps, seconds, level)

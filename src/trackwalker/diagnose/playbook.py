@@ -11,11 +11,15 @@ from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
 from trackwalker.errors import UsageError
 
-Symptom = Literal["stall", "slow", "failed", "heartbeat", "cancelled", "none"]
+# The first six are trouble; the others look like it, or show only in metrics, and may turn out to be normal.
+Symptom = Literal[
+    "stall", "slow", "failed", "heartbeat", "cancelled", "loss", "blip", "uneven", "saves", "unfinished-start", "none"
+]
+Window = Literal["during", "before", "slow", "fast", "kill", "steady", "end", "whole"]
 
 
 class Test(BaseModel):
-    """One question: a metric query with a detector, or a fact of the log and the journals."""
+    """One question: a metric query with a detector, a fact of log and journals, or a failure class of the log."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -24,9 +28,10 @@ class Test(BaseModel):
     group: str | None = None  # of the required tests in a group, one must fire
     accuses: bool = False  # the hosts it names are culprits
     fact: str | None = None
+    signature: list[str] | None = None  # causes that log lines name
     query: str | None = None
-    label: Literal["host", "device"] = "host"
-    window: Literal["during", "before", "slow", "fast", "kill", "whole"] = "whole"
+    label: Literal["host", "device", "gpu"] = "host"
+    window: Window = "whole"
     against: Literal["before", "fast"] | None = None
     detector: str | None = None
     with_: dict[str, Any] = {}
@@ -44,8 +49,8 @@ class Test(BaseModel):
 
     @model_validator(mode="after")
     def _one_kind(self) -> Test:
-        if (self.fact is None) == (self.query is None):
-            raise ValueError(f"test '{self.id}' needs either a fact or a query")
+        if sum(kind is not None for kind in (self.fact, self.signature, self.query)) != 1:
+            raise ValueError(f"test '{self.id}' needs a fact, a signature or a query, and only one of them")
         if self.query is not None and (self.detector is None or not self.metrics or not self.says):
             raise ValueError(f"test '{self.id}' needs detector, metrics and says beside its query")
         return self
@@ -74,7 +79,9 @@ class Playbook(BaseModel):
     outcome: Literal["incident", "expected", "healthy"] = "incident"
     mechanism: bool = False  # it delivers the blow: a root only when nothing else was wrong
     explains: list[str] = []  # causes that are its consequences
+    yields_to: list[str] = []  # causes that, explaining the same, leave it a contributing one at most
     tests: list[Test]
+    screen: list[Test] = []  # asked of a run that has no slow phase: is it bad from beginning to end?
     summary: str
     actions: list[PlaybookAction] = []
     lanes: dict[str, str] = {}  # metric to draw per host: query and title

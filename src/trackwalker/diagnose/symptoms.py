@@ -8,6 +8,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trackwalker.diagnose.case import Case
+from trackwalker.diagnose.course import (
+    checkpoint_period,
+    growing_saves,
+    long_saves,
+    loss_trouble,
+    profiled_steps,
+    save_steps,
+    spikes,
+)
 from trackwalker.diagnose.story import Phase
 from trackwalker.diagnose.timeline import Floats, Timeline
 from trackwalker.stats.segments import Segment, robust_sigma, segments
@@ -16,6 +25,8 @@ from trackwalker.stats.stall import STALL_STEPS, stall_limit
 WARM_UP_STEPS = 5
 _RECKONED_ALLOWANCE_S = 900.0  # without recorded step times, start-up (compile, restore) hides in the gap
 _SAVE_ALLOWANCE_S = 900.0  # a synchronous save may hold the next step this long
+_LAST_MINUTES_S = 900.0
+_UNEVEN_SHARE = 0.03  # of the run's time, lost in single slow steps
 _LEAST_LOST_S = 5.0  # a slow phase that cost less than this, or less than one step, is a dip, not an incident
 
 
@@ -74,7 +85,31 @@ def find_symptoms(case: Case) -> Symptoms:
         names.add("failed")
     if code in (130, 143) or log.cancel is not None:
         names.add("cancelled")
+    names |= _course(case)
     return Symptoms(frozenset(names), stall, phases, _windows(case, stall, phases))
+
+
+SOFT = frozenset({"blip", "uneven", "saves"})  # they look like trouble and may be normal
+
+
+def _course(case: Case) -> set[str]:
+    """What single steps, saves and the loss show; most of it is harmless."""
+    names: set[str] = set()
+    timeline = case.timeline
+    if timeline is None or not len(timeline):
+        started = case.log.params_ranks or case.log.barrier_ranks or case.log.config
+        return {"unfinished-start"} if started else set()
+    single = spikes(case)
+    lost = sum(s.seconds - s.level for s in single)
+    if single and (len(single) <= 2 or all(s.step in profiled_steps(case) for s in single)):
+        names.add("blip")
+    elif lost > _UNEVEN_SHARE * float(timeline.seconds.sum()):
+        names.add("uneven")
+    if long_saves(case) or growing_saves(case):
+        names.add("saves")
+    if loss_trouble(case):
+        names.add("loss")
+    return names
 
 
 def find_stall(case: Case) -> Stall | None:
@@ -95,13 +130,6 @@ def find_stall(case: Case) -> Stall | None:
         limit = max(limit, min(_SAVE_ALLOWANCE_S, 2.0 * slowest_save + limit))
     since = timeline.last_end
     return Stall(last, since, until, limit) if until - since > limit else None
-
-
-def checkpoint_period(case: Case) -> int | None:
-    """How often the run saves; None when it does not."""
-    if (case.log.setting("enable_checkpointing") or "").lower() not in ("true", "1", "yes"):
-        return None
-    return case.log.number("checkpoint_period")
 
 
 def find_phases(case: Case) -> tuple[Phase, ...]:
@@ -166,6 +194,7 @@ def _wander(values: Floats, cuts: list[Segment], baseline: float) -> float:
 
 def _windows(case: Case, stall: Stall | None, phases: tuple[Phase, ...]) -> dict[str, list[Span]]:
     windows: dict[str, list[Span]] = {}
+    timeline, until = case.timeline, case.end_of_work
     if case.start is not None and case.end is not None:
         windows["whole"] = [Span(case.start, case.end)]
     if stall is not None:
@@ -175,8 +204,12 @@ def _windows(case: Case, stall: Stall | None, phases: tuple[Phase, ...]) -> dict
         windows["before"] = [Span(max(case.start or 0.0, stall.since - min(reach, 900.0)), stall.since)]
     slow = [p for p in phases if p.slow]
     if slow:
-        windows["slow"] = [Span(p.start, p.end) for p in slow]
-        windows["fast"] = [_nearest_fast(p, phases) for p in slow]
+        windows["slow"] = [_undisturbed(case, p) for p in slow]
+        windows["fast"] = [_undisturbed(case, _nearest_fast(p, phases)) for p in slow]
+    elif timeline is not None and timeline.last_end is not None and len(timeline) > 2 * WARM_UP_STEPS:
+        windows["steady"] = [Span(float(timeline.ends[WARM_UP_STEPS]), min(timeline.last_end, until or np.inf))]
+    if until is not None and case.start is not None:
+        windows["end"] = [Span(max(case.start, until - _LAST_MINUTES_S), (case.end or until) + 30.0)]
     crash = case.heartbeat_time
     if crash is not None:
         timeout = case.log.number("jax_distributed_heartbeat_timeout_seconds") or 100
@@ -184,7 +217,23 @@ def _windows(case: Case, stall: Stall | None, phases: tuple[Phase, ...]) -> dict
     return windows
 
 
-def _nearest_fast(phase: Phase, phases: tuple[Phase, ...]) -> Span:
+def _undisturbed(case: Case, phase: Phase) -> Span:
+    """The longest stretch of a phase without a save: a save idles every GPU and would be taken for the cause."""
+    timeline, saved = case.timeline, save_steps(case)
+    if timeline is None or not saved:
+        return Span(phase.start, phase.end)
+    inside = (timeline.steps >= phase.first_step) & (timeline.steps <= phase.last_step)
+    best, run = (phase.start, phase.start), None
+    for step, end, seconds in zip(timeline.steps[inside], timeline.ends[inside], timeline.seconds[inside], strict=True):
+        if {int(step), int(step) - 1} & saved:
+            run = None
+            continue
+        run = (run[0] if run else float(end - seconds), float(end))
+        best = max(best, run, key=lambda r: r[1] - r[0])
+    return Span(*best) if best[1] > best[0] else Span(phase.start, phase.end)
+
+
+def _nearest_fast(phase: Phase, phases: tuple[Phase, ...]) -> Phase:
     """The full-speed stretch to compare a slow phase with: the one before it, else the one after.
 
     A phase that is merely not slow enough to count may already hold the cause: it is no reference.
@@ -192,5 +241,4 @@ def _nearest_fast(phase: Phase, phases: tuple[Phase, ...]) -> Span:
     fastest = min(p.seconds for p in phases if not p.slow)
     fast = [p for p in phases if not p.slow and p.seconds <= 1.05 * fastest]
     before = [p for p in fast if p.end <= phase.start + 1.0]
-    chosen = before[-1] if before else fast[0]
-    return Span(chosen.start, chosen.end)
+    return before[-1] if before else fast[0]

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -39,6 +40,23 @@ def alive(pid: int, start: int) -> bool:
     """Whether that very process still runs: a reused pid or a zombie does not count."""
     stat = read_stat(pid)
     return stat is not None and stat.start == start and stat.state not in "ZX"
+
+
+def all_pids() -> Iterator[int]:
+    """Every process id visible to us."""
+    for name in os.listdir("/proc"):
+        if name.isdigit():
+            yield int(name)
+
+
+def session_members(session: int) -> list[int]:
+    """All live processes of a session: its leader and everything it forked."""
+    found = []
+    for pid in all_pids():
+        stat = read_stat(pid)
+        if stat is not None and stat.session == session and stat.state not in "ZX":
+            found.append(pid)
+    return found
 
 
 def read_bytes(path: str) -> bytes | None:

@@ -26,6 +26,15 @@ class RankPlace(BaseModel):
     node: str
 
 
+class Origin(BaseModel):
+    """The machine where the run was asked for, as others reach it."""
+
+    machine: str
+    user: str
+    address: str | None = None  # by which the user's own machine reached it, where SSH told us
+    port: int = 22
+
+
 class RunRecord(BaseModel):
     """Everything needed to say what ran, and to run it again."""
 
@@ -46,7 +55,9 @@ class RunRecord(BaseModel):
     env: dict[str, Setting] = {}
     ranks: list[RankPlace] = []
     observe: bool = False
+    ray: bool = False  # a Ray cluster beside the run
     workspace: str
+    origin: Origin | None = None
     code: dict[str, str] = {}  # commit, package versions, Python
 
     def save(self, path: Path) -> None:

@@ -22,6 +22,7 @@ from trackwalker.errors import UsageError
 from trackwalker.job.redact import redact
 from trackwalker.job.run import RankPlace, RunRecord, Setting
 from trackwalker.launch.models import find_model
+from trackwalker.launch.origin import origin
 from trackwalker.launch.request import ModelSpec, Passthrough, job_name
 from trackwalker.node.spec import AgentSpec, RankSpec
 
@@ -39,7 +40,13 @@ class Plan:
 
 
 def plan_local(
-    spec: ModelSpec, procs: int, passthrough: Passthrough, workspace: Path, observe: bool, argv: list[str]
+    spec: ModelSpec,
+    procs: int,
+    passthrough: Passthrough,
+    workspace: Path,
+    observe: bool,
+    argv: list[str],
+    ray: bool = False,
 ) -> Plan:
     """Plan a run on this machine: one lane per rank process, all over loopback."""
     if not 1 <= procs <= MOST_PROCS:
@@ -58,6 +65,7 @@ def plan_local(
     config = {k: Setting(value=v, source=f"model {spec.model}") for k, v in shipped.items()}
     config["base_output_directory"] = Setting(value=str(_output_root(spec, passthrough, job_dir)), source="layout")
     settings = {"base_output_directory": config["base_output_directory"].value, **passthrough.config}
+    run_name = str(passthrough.config.get("run_name") or shipped.get("run_name") or "tiny")
     config |= _shown(passthrough.config)
     command = [sys.executable, "-u", "-m", "trackwalker.trainers.tiny", str(model_file)]
     command += [f"{k}={v}" for k, v in settings.items()]
@@ -90,7 +98,9 @@ def plan_local(
         env=_shown(passthrough.env),
         ranks=[RankPlace(rank=r, host=h, node=box) for r, h in enumerate(hosts)],
         observe=observe,
+        ray=ray,
         workspace=str(workspace),
+        origin=origin(),
         code=_code(),
     )
     agent = AgentSpec(
@@ -102,6 +112,7 @@ def plan_local(
         log=workspace / f"{job_dir.name}.log",
         ranks=ranks,
         world=procs,
+        tensorboard=Path(settings["base_output_directory"], run_name, "tensorboard"),
     )
     return Plan(record, agent, dict(passthrough.env), _header(record, hosts, port, passthrough))
 

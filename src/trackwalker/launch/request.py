@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from trackwalker.errors import UsageError
@@ -65,6 +66,27 @@ def parse_passthrough(words: list[str]) -> Passthrough:
         else:
             config[key.removeprefix("--")] = value
     return Passthrough(config, env)
+
+
+@dataclass(frozen=True)
+class Watching:
+    """What runs beside training: the recorder, and a Ray cluster; `note` is for the user."""
+
+    observe: bool = False
+    ray: bool = False
+    note: str = ""
+
+
+def parse_watching(observe: bool, ray: bool, env: Mapping[str, str], missing: str | None) -> Watching:
+    """`--ray` needs Ray; RAY=1, upstream's way to ask for metrics, takes Ray where it is and records anyway."""
+    remedy = "pip install 'trackwalker[ray]'"
+    if ray and missing:
+        raise UsageError(f"--ray needs Ray, and the package '{missing}' is not installed: {remedy}")
+    asked = env.get("RAY", "").lower() in ("1", "true")
+    if asked and missing and not ray:
+        return Watching(observe=True, note=f"RAY=1: Ray is not installed, recording without it ({remedy} brings it)")
+    ray = ray or asked
+    return Watching(observe=observe or ray, ray=ray)
 
 
 def job_name(spec: ModelSpec) -> str:

@@ -6,7 +6,7 @@ import re
 
 ANSI = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b[@-_]|\x1b\(B")
 TASK_LABEL = re.compile(r"^\s*0*(\d+): ")
-RAY_LABEL = re.compile(r"^\(MaxTextTrainerActor pid=\d+(?:, ip=[^)]*)?\) ?")
+RAY_LABEL = re.compile(r"^\((?:[\w.]+ )?pid=\d+(?:, ip=[^)]*)?\) ?")
 GLOG = re.compile(r"^[IWEF](\d{2})(\d{2}) (\d{2}):(\d{2}):(\d{2}(?:\.\d+)?) +\d+ [\w.+-]+:\d+\] ?")
 
 HEADER = re.compile(
@@ -24,6 +24,12 @@ STEP = re.compile(
     re.IGNORECASE,
 )
 SAVED = re.compile(r"Saved a checkpoint at step (\d+)")
+COMPILING = re.compile(r"Compiling module|[Cc]ompilation of ")
+DEVICE = re.compile(r"Using \(GB\) .{1,60} on \w+:(\d{1,6})$")
+MEM_FRACTION = re.compile(r"^XLA_PYTHON_CLIENT_MEM_FRACTION=(0?\.\d+)$")
+COREDUMP = re.compile(
+    r"\[coredump\] (?:Writing\.\.\. .*\(|Write complete: .* after |WARNING: Timeout after )(\d{1,6})s"
+)
 RESTORED = re.compile(r"restoring from this run's directory step (\d+)")
 NODE_EXIT = re.compile(r"NODE_EXIT host=(\S+) exit=(\d+)")
 FIRST_FAILURE = re.compile(r"^FIRST_FAILURE rank=(\d+) host=(\S+) exit=(\d+) cause=(.*)$")
@@ -50,5 +56,6 @@ NEEDLES = (
     b"/task:", b"JOB SUMMARY", b"Status:", b"Wall:", b"Saved a checkpoint", b"restoring from this run", HEARTBEAT.encode(),
     b"from coordination service", b"Terminating process because", b"Traceback (most recent", b"JOB_ID=", b"JOB_NAME=",
     b"NNODES=", b"JOB_NODELIST=", b"JAX_COORDINATOR_PORT=", b"RAY_PORT=", b"PASSTHROUGH_ARGS=", b"MODEL_NAME", b"EXP_TAG=",
-    b"Synchronizing hosts before training loop", b"Memstats: After params",
+    b"Synchronizing hosts before training loop", b"Memstats: After params", b"Compiling module", b"ompilation of ",
+    b"Using (GB) ", b"[coredump] ", b"XLA_PYTHON_CLIENT_MEM_FRACTION=",
 )  # fmt: skip

@@ -105,6 +105,10 @@ class LogFacts:
     tracebacks: list[Quote] = field(default_factory=list)
     barrier_ranks: set[int] = field(default_factory=set)
     params_ranks: set[int] = field(default_factory=set)
+    compiles: list[int] = field(default_factory=list)  # lines that tell of a compilation
+    devices: dict[int, set[int]] = field(default_factory=dict)  # by rank: the GPUs of its memory banner
+    mem_fraction: float | None = None  # share of GPU memory that XLA takes, as the environment dump says
+    coredump_s: int = 0  # how long the launcher waited for core files
 
     def setting(self, name: str) -> str | None:
         """A value of the config dump."""

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
-from functools import cache
+from copy import copy, deepcopy
+from dataclasses import dataclass, field, replace
+from functools import cache, partial
 from pathlib import Path
 
 import numpy as np
 
 from trackwalker.errors import EvidenceError
 from trackwalker.logs import dialect as d
+from trackwalker.logs.divergence import sustained_jump
 from trackwalker.logs.facts import LogFacts
 from trackwalker.logs.lines import parse
 from trackwalker.logs.needles import SHORTEST, Needles
@@ -62,12 +64,13 @@ class LogIndex:
     size: int = 0
     lines: int = 0
     skipped: int = 0
+    earlier: dict[str, int] = field(default_factory=dict)  # parts rotated away -> how many lines before the main log
 
 
 def index_logs(log: Path, others: dict[int, Path] | None = None) -> LogIndex:
     """Read the main log and, on Kubernetes, the other ranks' files."""
     signatures = load()
-    gatherer = _Gatherer(log, signatures)
+    gatherer = Gatherer(log, signatures)
     scan = gatherer.read(log, None)
     if scan.size == 0:
         raise EvidenceError(f"the log {log} is empty: the job wrote nothing before it ended, or has not started")
@@ -87,14 +90,31 @@ def _needles(signatures: Signatures) -> Needles:
     return Needles(own, NEEDLES, frozenset(range(len(signatures.literals), len(own))))
 
 
-class _Gatherer:
+@dataclass
+class Source:
+    """One file while it is read."""
+
+    name: str
+    rank: int | None
+    steps: StepReader
+    main: bool
+    in_diff: bool = False  # the launcher prints the working tree's diff: anything may stand there
+
+    def fork(self) -> Source:
+        """The same state, to read on without changing this one."""
+        return replace(self, steps=self.steps.fork())
+
+
+class Gatherer:
+    """Sorts what the scanner finds into an index, file after file; the first one is the main log."""
+
     def __init__(self, log: Path, signatures: Signatures) -> None:
         self._signatures = signatures
         self._facts = LogFacts(log)
         self._fact_reader = FactReader(self._facts)
-        self._needles = _needles(signatures)
+        self.needles = _needles(signatures)
         self._first_fact = len(signatures.literals)
-        self._git = len(self._needles.literals) - len(_EVAL) - 1
+        self._git = len(self.needles.literals) - len(_EVAL) - 1
         self._hits: dict[tuple[str, int | None], Hit] = {}
         self._harmless: dict[str, int] = {}
         self._ranks: set[int] = set()
@@ -102,29 +122,45 @@ class _Gatherer:
         self._other_steps: dict[int, int] = {}
         self._index = LogIndex(log, self._facts, Steps())
 
+    def fork(self) -> Gatherer:
+        """The same state, to read on without changing this one."""
+        other = copy(self)
+        other._facts, other._fact_reader = deepcopy((self._facts, self._fact_reader))  # one copy: the reader holds it
+        other._hits = {key: replace(hit) for key, hit in self._hits.items()}
+        other._harmless, other._ranks = dict(self._harmless), set(self._ranks)
+        other._other_steps = dict(self._other_steps)
+        other._index = replace(self._index, facts=other._facts, files=list(self._index.files))
+        return other
+
     def read(self, path: Path, rank: int | None) -> Scan:
-        """One file; the first one read is the main log."""
-        main = self._main is None
-        steps = StepReader(rank)
-        in_diff = False
+        """One file, in one pass."""
+        source = self.source(path, rank)
+        take = partial(self.take, source)
+        scan = read_lines(path, self.needles, take, source.steps.take, source.steps.choose)
+        self.close(source, scan)
+        return scan
 
-        def on_line(line: Line) -> None:
-            nonlocal in_diff
-            if self._git in line.needles:  # the launcher prints the working tree's diff: anything may stand there
-                in_diff = b"BEGIN" in line.raw
-            elif not in_diff:
-                self._line(line, path.name, rank, main)
+    def source(self, path: Path, rank: int | None = None) -> Source:
+        """Begin with a file."""
+        return Source(path.name, rank, StepReader(rank), self._main is None)
 
-        scan = read_lines(path, self._needles, on_line, steps.take, steps.choose)
-        if main:
-            self._main = steps
+    def take(self, source: Source, line: Line) -> None:
+        """A line that the scanner found."""
+        if self._git in line.needles:
+            source.in_diff = b"BEGIN" in line.raw
+        elif not source.in_diff:
+            self._line(line, source.name, source.rank, source.main)
+
+    def close(self, source: Source, scan: Scan) -> None:
+        """End with a file."""
+        if source.main:
+            self._main = source.steps
         else:
-            self._other_steps.update(steps.ranks)
-        self._index.files.append(path.name)
+            self._other_steps.update(source.steps.ranks)
+        self._index.files.append(source.name)
         self._index.size += scan.size
         self._index.lines += scan.lines
         self._index.skipped += scan.skipped
-        return scan
 
     def _line(self, line: Line, file: str, rank: int | None, main: bool) -> None:
         if main and line.needles[-1] >= self._first_fact:
@@ -154,8 +190,10 @@ class _Gatherer:
                 hit.last_line = line.number
 
     def _diverged(self, steps: Steps, file: str) -> None:
-        """The first step whose loss is no number: bulk-read step lines do not pass by the signatures."""
+        """The first step whose loss is no number or left its level; bulk-read lines do not pass by the signatures."""
         bad = np.flatnonzero(np.isinf(steps.loss) | (np.isnan(steps.loss) & steps.has_loss))
+        if not len(bad) and (jump := sustained_jump(steps.step, steps.loss)) is not None:
+            bad = np.arange(jump, len(steps.loss))
         if len(bad) and not any(h.signature.id == "loss-divergence" for h in self._index.hits):
             at, signature = int(bad[0]), self._signatures.by_id["loss-divergence"]
             line, text = int(steps.line[at]), f"step {steps.step[at]}: loss {steps.loss[at]}"
@@ -164,6 +202,7 @@ class _Gatherer:
             )
 
     def result(self, scan: Scan) -> LogIndex:
+        """The index, once every file was read; `scan` is the main log's."""
         index, facts = self._index, self._facts
         facts.size, facts.lines, facts.ends_mid_line = scan.size, scan.lines, scan.ends_mid_line
         if not facts.hosts and "JOB_NODELIST" in facts.header:
@@ -173,18 +212,14 @@ class _Gatherer:
         index.steps = self._main.result() if self._main else Steps()
         for rank, step in self._other_steps.items():
             index.steps.last_by_rank[rank] = max(step, index.steps.last_by_rank.get(rank, -1))
-        index.silent_s = _silence(scan)
+        index.silent_s = _silence(scan.tail)
         self._diverged(index.steps, scan.path.name)
         index.ranks_seen = self._ranks | set(index.steps.last_by_rank)
         return index
 
 
-def _silence(scan: Scan) -> float | None:
+def _silence(text: bytes) -> float | None:
     """Seconds between the timestamps behind the last step: a hung run may still print heartbeats and notices."""
-    tail = 1 << 16
-    with scan.path.open("rb") as f:
-        f.seek(max(0, scan.size - tail))
-        text = f.read(tail)
     at = max(text.rfind(n) for n in (*NEEDLES, *_EVAL))
     if at < 0:
         return None

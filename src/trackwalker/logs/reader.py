@@ -22,6 +22,7 @@ from trackwalker.logs.facts import (
 from trackwalker.logs.nodelist import expand
 
 _NEEDLE = re.compile(b"|".join(re.escape(n) for n in d.NEEDLES))
+_MOST_COMPILES = 10_000
 _LONGEST = 4096  # what we match stands at the front of a line; the rest of a megabyte line is payload
 
 
@@ -103,6 +104,15 @@ class FactReader:
             facts.barrier_ranks.add(rank or 0)
         elif "Memstats: After params" in body:
             facts.params_ranks.add(rank or 0)
+        elif d.COMPILING.search(body):
+            if len(facts.compiles) < _MOST_COMPILES:
+                facts.compiles.append(number)
+        elif match := d.DEVICE.search(body):
+            facts.devices.setdefault(rank or 0, set()).add(int(match[1]))
+        elif match := d.MEM_FRACTION.match(body.strip()):
+            facts.mem_fraction = float(match[1])
+        elif match := d.COREDUMP.search(body):
+            facts.coredump_s = max(facts.coredump_s, int(match[1]))
         elif d.TRACEBACK in body:
             facts.tracebacks.append(quote)
         else:

@@ -4,46 +4,16 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
-from typing import Literal
 
+from trackwalker.logs.findings import Finding, Role, Stall, hang
 from trackwalker.logs.index import Hit, LogIndex
-
-Role = Literal["primary", "consequence", "mechanism", "contributing", "note"]
 
 _STEPS_AFTER = 3  # a run that completes this many further steps did not die of what came before
 _FATAL_ANYWAY = frozenset({"loss-divergence", "xid-hardware", "silent-data-corruption", "host-kernel-fault"})
+_MEETING = frozenset({"rendezvous-incomplete", "k8s-rendezvous", "nccl-nic-fail"})
 _KILLED = frozenset({137})
 _CANCELS = frozenset({130, 143})
 _SEQ = re.compile(r"SeqNum=(\d+), OpType=(\w+)(?:, NumelIn=(\d+))?")
-
-
-@dataclass(frozen=True)
-class Finding:
-    """One failure class in this log, with its role."""
-
-    id: str
-    cause: str
-    role: Role
-    tier: int
-    rank: int | None
-    host: str | None
-    line: int
-    file: str
-    text: str
-    count: int
-    ranks: tuple[int, ...]
-    why: str = ""
-    fc: str | None = None
-    proves_not: str = ""
-    next: tuple[str, ...] = ()
-
-
-@dataclass
-class Stall:
-    """The run stopped completing steps long before it ended."""
-
-    seconds: float
-    says: str
 
 
 @dataclass
@@ -79,10 +49,13 @@ class _Group:
         return self.first.signature.id
 
 
-def assign(index: LogIndex, stall: Stall | None, completed: bool) -> Roles:
-    """Give every failure class its role."""
+def assign(index: LogIndex, stall: Stall | None, completed: bool, overruled: dict[str, str] | None = None) -> Roles:
+    """Give every failure class its role; `overruled` classes (with why) are contradicted by the scheduler."""
     groups = _groups(index)
     _demote_survived(groups, index, completed)
+    for group in groups:
+        if group.id in (overruled or {}):
+            group.tier, group.why = 8, (overruled or {})[group.id]
     _refine(groups, index)
     first_rank, first_host, says = _first_failure(groups, index)
     ordered = sorted(groups, key=lambda g: (g.tier, -g.first.signature.priority, _when(g.first, index)))
@@ -91,7 +64,7 @@ def assign(index: LogIndex, stall: Stall | None, completed: bool) -> Roles:
         primary = _specific_or_first(ordered, first_rank) or primary
     roles = Roles(first_rank=first_rank, first_host=first_host, first_says=says)
     if stall is not None and (primary is None or primary.tier >= 3) and not completed:
-        roles.findings.append(_hang(index, stall))
+        roles.findings.append(hang(index, stall))
         primary = None
         takes_over = True
     else:
@@ -127,9 +100,10 @@ def _groups(index: LogIndex) -> list[_Group]:
 
 def _when(hit: Hit, index: LogIndex) -> tuple[float, int]:
     """Order in time where every hit tells it, in the file otherwise (srun interleaves: neighbours may be swapped)."""
+    place = hit.line - index.earlier.get(hit.file, 0)
     if len(index.files) > 1 and all(h.clock is not None for h in index.hits):
-        return (hit.clock or 0.0, hit.line)
-    return (0.0, hit.line)
+        return (hit.clock or 0.0, place)
+    return (0.0, place)
 
 
 def _demote_survived(groups: list[_Group], index: LogIndex, completed: bool) -> None:
@@ -138,15 +112,27 @@ def _demote_survived(groups: list[_Group], index: LogIndex, completed: bool) -> 
     for group in groups:
         if group.tier > 4 or group.id in _FATAL_ANYWAY:
             continue
-        if any(h.file != index.path.name for h in group.hits):
+        if any(h.file != index.path.name and h.file not in index.earlier for h in group.hits):
             continue  # another rank's file: its line numbers do not compare with the main log's
-        last = max(h.last_line for h in group.hits)
+        last = max(h.last_line - index.earlier.get(h.file, 0) for h in group.hits)
         after = int((steps.line > last).sum()) if len(steps) else 0
         if completed or after >= _STEPS_AFTER:
             group.tier, group.why = 8, "the run went on after it"
 
 
+def _demote_late_start(groups: list[_Group], index: LogIndex) -> None:
+    """Ranks that cannot meet after training began, or after another failure, look for one that is gone."""
+    begun = int(index.steps.line[0]) if len(index.steps) else None
+    failed = [_when(g.first, index) for g in groups if g.tier == 2 and not g.first.signature.first_only]
+    for group in groups:
+        if group.tier == 1 and group.cause in _MEETING:
+            first = _when(group.first, index)
+            if (begun is not None and first > (0.0, begun)) or any(at < first for at in failed):
+                group.tier = 3
+
+
 def _refine(groups: list[_Group], index: LogIndex) -> None:
+    _demote_late_start(groups, index)
     by_id = {g.id: g for g in groups}
     if group := by_id.get("watchdog-timeout"):
         _who_is_missing(group, groups, index)
@@ -229,7 +215,10 @@ def _host(index: LogIndex, rank: int | None) -> str | None:
 def _specific_or_first(ordered: list[_Group], first_rank: int | None) -> _Group | None:
     """Among wrappers, the one of the rank that failed first; a traceback says more than an exit code."""
     wrappers = [g for g in ordered if g.tier == 4]
-    preferred = ("sigkill", "segfault", "xid-teardown", "abort", "nccl-warn", "python-exception", "coordination-lost")
+    preferred = (
+        "sigkill", "segfault", "xid-teardown", "python-exception", "abort", "nccl-warn", "python-traceback",
+        "coordination-lost",
+    )  # fmt: skip
     for name in preferred:
         for group in wrappers:
             if group.id == name and (first_rank is None or any(h.rank in (first_rank, None) for h in group.hits)):
@@ -254,23 +243,10 @@ def _other_role(group: _Group, primary: _Group | None, hang: bool, completed: bo
 def _finding(group: _Group, role: Role, index: LogIndex) -> Finding:
     hit = group.first
     signature = hit.signature
+    ranks = tuple(sorted({h.rank for h in group.hits if h.rank is not None}))
     return Finding(
         id=signature.id, cause=group.cause, role=role, tier=group.tier, rank=hit.rank, host=_host(index, hit.rank),
         line=hit.line, file=hit.file, text=hit.text, count=sum(h.count for h in group.hits),
-        ranks=tuple(sorted({h.rank for h in group.hits if h.rank is not None})), why=group.why, fc=signature.fc,
+        ranks=ranks, hosts=tuple(host for r in ranks if (host := _host(index, r))), why=group.why, fc=signature.fc,
         proves_not=signature.proves_not, next=tuple(signature.next),
-    )  # fmt: skip
-
-
-def _hang(index: LogIndex, stall: Stall) -> Finding:
-    last = index.steps.last
-    in_eval = bool(len(index.steps) and index.eval_line > int(index.steps.line[-1]))
-    cause = "dataloader-hang" if in_eval else "collective-hang"
-    where = "in the evaluation after" if in_eval else "after"
-    return Finding(
-        id="hang", cause=cause, role="primary", tier=6, rank=None, host=None,
-        line=int(index.steps.line[-1]) if len(index.steps) else index.lines, file=index.path.name, text="",
-        count=1, ranks=(), why=f"{stall.says}, {where} step {last}", fc="FC-14",
-        proves_not="which rank or link stopped first; the log of a hang is silent",
-        next=("take stacks of every rank while it still hangs", "retry on the same nodes first; exclude nodes only when it recurs there"),  # noqa: E501
     )  # fmt: skip

@@ -58,6 +58,7 @@ class Signature(BaseModel):
     unless: list[str] = []
     beats: list[str] = []
     first_only: bool = False  # counts as its tier only when nothing else failed before it
+    generic: bool = False  # loses against every failure class that knows more about the same line
     info: bool = False  # also counts on lines that call themselves information
     priority: int = 0  # among equals of one tier, the higher comes first
     proves_not: str = ""
@@ -137,6 +138,8 @@ class Signatures:
         if harmless:
             return [], harmless
         beaten = {loser for s in found.values() for loser in s.beats}
+        if any(not s.generic and s.order < NOTE for s in found.values()):
+            beaten |= {s.id for s in found.values() if s.generic}
         return [s for s in found.values() if s.id not in beaten], []
 
     def _exclusions(self, owner: str) -> list[re.Pattern[str]]:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import re
+from copy import copy
 from dataclasses import dataclass, field
+from itertools import chain
 
 import numpy as np
 from numpy.typing import NDArray
 
 from trackwalker.logs import dialect as d
+from trackwalker.logs.chunk import LABEL
 from trackwalker.logs.lines import clean, parse
-from trackwalker.logs.scan import LABEL, StepLines
+from trackwalker.logs.scan import StepLines
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -67,6 +70,7 @@ _FULL_FORM = re.compile(
     rb"completed step: *(\d{1,15}), seconds: *(\d{1,9}\.\d{1,9}), TFLOP/s/device: *[\d.]+(?:, MFU: *[\d.]+%)?"
     rb", Tokens/s/device: *(\d{1,12}\.\d{1,9}), total_weights: *\d+, loss: *(\d{1,9}\.\d{1,9})\r?(?=\n|$)"
 )
+_PROCESS = re.compile(rb"^(?:\x1b\[[0-9;]*m)*\(((?:[\w.]+ )?pid=\d+(?:, ip=[^)\s]+)?)\)")
 _LIGHTNING = (b"train_loss=", b", v_num=")  # six letters are too few for the scanner
 NEEDLES = tuple(n for s in DIALECTS for n in (_LIGHTNING if s.name == "lightning" else (s.needle,)))
 
@@ -110,9 +114,18 @@ class StepReader:
         self.label: bytes | None = None
         self._last: dict[bytes, bytes] = {}
         self._inner: int | None = None
+        self._processes: dict[bytes, int] = {}
         self._with_loss: list[int] = []  # lines whose loss is printed as no number
         self._columns: list[list[Floats]] = [[], [], [], [], []]
         self.rank: int | None = rank
+
+    def fork(self) -> StepReader:
+        """The same state, to read on without changing this one."""
+        other = copy(self)
+        other._rows, other._with_loss = list(self._rows), list(self._with_loss)
+        other._last = dict(self._last)
+        other._columns = [list(column) for column in self._columns]
+        return other
 
     def choose(self, labels: list[bytes]) -> bytes | None:
         """Whose steps to read: the lowest rank's."""
@@ -138,11 +151,21 @@ class StepReader:
         bodies = [(parse(raw), raw, number) for raw, number in zip(lines.lines, lines.numbers, strict=True)]
         ranks = {b.rank for b, _, _ in bodies if b is not None and b.rank is not None}
         if not ranks:
-            return lines
+            return self._by_process(lines)
         self._inner = min(ranks) if self._inner is None else self._inner
         last = {b"%d: " % (b.rank or 0): raw for b, raw, _ in bodies if b is not None}
         own = [(raw, number) for b, raw, number in bodies if b is not None and b.rank == self._inner]
         return StepLines([raw for raw, _ in own], [number for _, number in own], last)
+
+    def _by_process(self, lines: StepLines) -> StepLines:
+        """Ray's driver log without task labels: only process and address tell the ranks apart; read the first one's."""
+        owners = [m[1] if (m := _PROCESS.match(raw)) else None for raw in lines.lines]
+        if None in owners:
+            return lines
+        numbered = [self._processes.setdefault(owner, len(self._processes)) for owner in owners if owner is not None]
+        last = {b"%d: " % n: raw for n, raw in zip(numbered, lines.lines, strict=True)}
+        own = [(raw, at) for n, raw, at in zip(numbered, lines.lines, lines.numbers, strict=True) if n == 0]
+        return StepLines([raw for raw, _ in own], [at for _, at in own], last)
 
     def _take_many(self, lines: StepLines) -> bool:
         """A chunk whose lines all have MaxText's full form, in one expression over all of them."""
@@ -151,8 +174,9 @@ class StepReader:
         rows = _FULL_FORM.findall(b"\n".join(lines.lines))
         if len(rows) != len(lines.lines):
             return False
-        for column, values in zip(self._columns, (*zip(*rows, strict=True), lines.numbers), strict=True):
-            column.append(np.array(values).astype(float))
+        numbers = np.array(list(map(float, chain.from_iterable(rows)))).reshape(-1, 4)
+        for column, values in zip(self._columns, (*numbers.T, np.array(lines.numbers, float)), strict=True):
+            column.append(values)
         return True
 
     def _read(self, raw: bytes, number: int) -> tuple[int, float, float, float, int] | None:

@@ -7,14 +7,19 @@ import math
 import os
 import signal
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from trackwalker.job.journal import Journal
 from trackwalker.job.processes import read_stat
+from trackwalker.node.address import LOOPBACK, NoAddress, host_port, serving_address
+from trackwalker.node.backlog import Backlog
+from trackwalker.node.collectors.identity import IdentityCollector, Place
 from trackwalker.node.collectors.lane import Lane, LaneCollector
 from trackwalker.node.collectors.machine import machine_collectors
-from trackwalker.node.collectors.training import TrainingCollector, parse_step_line
+from trackwalker.node.collectors.tensorboard import TensorboardCollector
+from trackwalker.node.collectors.training import TrainingCollector, last_records, parse_step_line
 from trackwalker.node.exporter import Exporter
 from trackwalker.node.output import RankOutput, Sink, Tail, complain, label
 from trackwalker.node.plugins import PluginFolder
@@ -23,6 +28,9 @@ from trackwalker.node.spec import AgentSpec
 from trackwalker.node.summary import summary_block
 
 _TICK_S = 0.1
+_IDENTITY_S = 2.0
+_TENSORBOARD_S = 1.0
+_LAST_SCRAPE_S = 3.0  # for the last steps to be fetched; only where somebody has been scraping
 _TRAINING_S = 0.25  # only remembers what it was fed: no reason to lag behind the steps
 
 
@@ -37,12 +45,13 @@ class Agent:
         self._merged = Sink(spec.log)
         self._events = Journal(spec.job_dir / "events.jsonl")
         self._progress = Journal(spec.job_dir / "progress.jsonl")
-        self._training = TrainingCollector()
+        self._backlog = Backlog()
+        self._training = TrainingCollector(self._backlog, spec.node)
         self._hooked: set[int] = set()  # ranks whose trainer reports by itself
         self._outputs: dict[int, RankOutput] = {}
         self._hooks: dict[int, Tail] = {}
         self._offsets: dict[str, int] = {}
-        self._saved = ""
+        self._saved: list[object] = []
         self._unwritable: set[str] = set()  # complained about once
         self._started = time.time()
         self._port = 0
@@ -64,14 +73,23 @@ class Agent:
         self._outputs = {r.spec.rank: self._output(r, cut=adopt) for r in self._ranks}
         self._hooks = {r.spec.rank: Tail(r.progress, self._offsets.get(f"p{r.spec.rank}", 0)) for r in self._ranks}
         lanes = [Lane(r.spec.rank, r.spec.host, r.pid, r.main) for r in self._ranks]
-        exporter = Exporter(self._spec.node, [LaneCollector(lambda: lanes)], {"job_id": self._spec.job_id})
+        attempt = os.environ.get("SLURM_RESTART_COUNT", "0")
+        about = {"job_id": self._spec.job_id, "attempt": attempt}
+        exporter = Exporter(self._spec.node, [LaneCollector(lambda: lanes)], about, self._backlog)
+        places = [Place(r.spec.rank, r.spec.host, r.main, {**os.environ, **r.spec.env}) for r in self._ranks]
+        gpus = partial(exporter.labels, "hw_gpu_info")
+        exporter.add(IdentityCollector(self._spec.node, places, gpus), _IDENTITY_S)
         exporter.add(self._training, _TRAINING_S)
+        bridge = self._bridge()
+        if bridge is not None:
+            exporter.add(bridge, _TENSORBOARD_S)
         for collector, interval_s in machine_collectors(self._spec.node, [str(self._spec.job_dir)]):
             exporter.add(collector, interval_s)
         folder = Path(os.environ.get("TRACKWALKER_PLUGINS") or self._spec.job_dir / "plugins")
         plugins = PluginFolder(folder, self._spec.node, exporter, complain)
         try:
-            self._announce(exporter.start(self._port))
+            address = self._serving_address()
+            self._announce(address, exporter.start(self._port, address), exporter.path)
             plugins.start()
         except OSError as e:
             complain(f"cannot serve metrics: {e.strerror}")
@@ -85,6 +103,10 @@ class Agent:
             time.sleep(0 if done else _TICK_S)
         code = self._finish()
         plugins.stop()
+        if bridge is not None and bridge.finish():
+            exporter.refresh(bridge.name)
+        exporter.refresh(self._training.name)
+        self._backlog.wait_sent(_LAST_SCRAPE_S, expected=adopt)  # whoever scraped the agent before us comes back
         exporter.stop()
         for rank in self._ranks:
             output = self._outputs[rank.spec.rank]
@@ -112,6 +134,8 @@ class Agent:
         self._stop_signal, self._stop_why = stop["signal"], stop["why"]
         self._stop_sent = time.monotonic() if stop["sent"] else None
         self._first_bad = next((r for r in self._ranks if r.spec.rank == stop["first_bad"]), None)
+        self._training.restore(state.get("training", {}))
+        self._training.replay(last_records(self._spec.job_dir / "progress.jsonl"))
         if len(self._ranks) == self._spec.world:  # nobody else writes there
             self._merged.cut_back(self._offsets["log"])
         self._event("agent-restart", pid=os.getpid())
@@ -125,12 +149,44 @@ class Agent:
             output.log.cut_back(self._offsets.get(f"l{number}", 0))
         return output
 
-    def _announce(self, port: int) -> None:
+    def _bridge(self) -> TensorboardCollector | None:
+        rank = next((r.spec for r in self._ranks if r.spec.rank == 0), None)
+        if rank is None:  # only the first rank writes event files
+            return None
+        job_dir = self._spec.job_dir
+        return TensorboardCollector(
+            self._spec.tensorboard or job_dir / "tensorboard",
+            {"host": rank.host, "rank": "0"},
+            self._backlog,
+            job_dir / "agent" / "tensorboard.json",
+            self._started,
+            lambda: self._training.reported(0),
+        )
+
+    def _serving_address(self) -> str:
+        wanted = self._spec.listen or os.environ.get("TRACKWALKER_LISTEN", "")
+        if not wanted and len(self._ranks) == self._spec.world:
+            return LOOPBACK
+        coordinator = self._ranks[0].spec.env.get("JAX_COORDINATOR_IP", "") if self._ranks else ""
+        try:
+            return serving_address(wanted, coordinator)
+        except NoAddress as e:
+            complain(f"{e}; until then metrics are served on loopback, for a recorder on this node only")
+            return LOOPBACK
+
+    def _announce(self, address: str, port: int, path: str) -> None:
         self._port = port
-        targets = [{"targets": [f"127.0.0.1:{port}"], "labels": {"job_id": self._spec.job_id}}]
-        self._replace("targets.json", json.dumps(targets))
+        labels = {"job_id": self._spec.job_id, "__metrics_path__": path}
+        targets = [{"targets": [host_port(address, port)], "labels": labels}]
+        # A file for each node: on a shared file system they would write over each other's.
+        self._replace(f"targets/{self._spec.node}.json", json.dumps(targets))
 
     def _save(self) -> None:
+        tails = [*(o.tail for o in self._outputs.values()), *self._hooks.values()]
+        stop = [self._stop_signal, self._stop_sent, self._first_bad]
+        mark = [*(r.saved() for r in self._ranks), *(t.offset for t in tails), *stop, self._port]
+        if mark == self._saved:  # ten times a second nothing has happened: that must cost nothing
+            return
         me = read_stat(os.getpid())
         state: dict[str, Any] = {
             "v": 1,
@@ -144,6 +200,7 @@ class Agent:
                 "sent": self._stop_sent is not None,
                 "first_bad": self._first_bad.spec.rank if self._first_bad else None,
             },
+            "training": self._training.saved(),
             "offsets": {
                 "log": self._merged.size(),
                 **{f"o{n}": o.tail.offset for n, o in self._outputs.items()},
@@ -151,16 +208,15 @@ class Agent:
                 **{f"p{n}": h.offset for n, h in self._hooks.items()},
             },
         }
-        text = json.dumps(state)
-        if text != self._saved and self._replace("state.json", text):
-            self._saved = text
+        if self._replace("state.json", json.dumps(state)):
+            self._saved = mark
 
     def _replace(self, name: str, text: str) -> bool:
         """Write a small file so that readers see the old or the new one, never half of it."""
         path = self._spec.job_dir / "agent" / name
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            tmp = path.with_name(name + ".tmp")
+            tmp = path.with_name(path.name + ".tmp")
             tmp.write_text(text)
             os.replace(tmp, path)
         except OSError as e:

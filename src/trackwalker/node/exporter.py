@@ -1,12 +1,17 @@
-"""Serves /metrics on loopback: what every collector last found, and how the collectors themselves fare."""
+"""Serves /metrics: what every collector last found, and how the collectors themselves fare."""
 
 from __future__ import annotations
 
 import gzip
+import socket
+import socketserver
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from urllib.parse import quote
 
+from trackwalker.node.address import LOOPBACK
+from trackwalker.node.backlog import Backlog
 from trackwalker.node.exposition import Family, render, render_openmetrics
 from trackwalker.node.schedule import Collector, Worker, health
 
@@ -14,20 +19,33 @@ _TEXT = "text/plain; version=0.0.4; charset=utf-8"
 _OPENMETRICS = "application/openmetrics-text; version=1.0.0; charset=utf-8"
 _SMALLEST_GZIP = 1024
 DEFAULT_INTERVAL_S = 1.0
+_JOB_HEADER = "Trackwalker-Job"  # in every answer: the recorder tells us from a stranger on the same port by it
 
 
 class Exporter:
     """Collectors in threads of their own, one HTTP server in front of them."""
 
-    def __init__(self, node: str, collectors: list[Collector], info: dict[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        node: str,
+        collectors: list[Collector],
+        info: dict[str, str] | None = None,
+        backlog: Backlog | None = None,
+    ) -> None:
         self._node = node
-        self._info = info or {}
+        self.info = info or {}
+        self.backlog = backlog or Backlog()
         self._lock = threading.Lock()
         self._workers: list[Worker] = []
         self._started = False
         self._server: ThreadingHTTPServer | None = None
         for collector in collectors:
             self.add(collector)
+
+    @property
+    def path(self) -> str:
+        """Where this job's scraper asks: another job's agent, or nearly any other program, has nothing there."""
+        return f"/jobs/{quote(self.info.get('job_id', ''))}/metrics"
 
     def add(self, collector: Collector, interval_s: float = DEFAULT_INTERVAL_S) -> None:
         """Take in one more collector, also while running."""
@@ -51,33 +69,46 @@ class Exporter:
             if not self._started:
                 for worker in workers:
                     worker.collect()
-        about = Family("hw_agent_info", "gauge", "The job and the agent that reports it.")
-        if self._info:
-            about.add(1, None, host=self._node, **self._info)
+        about = Family("hw_agent_info", "gauge", "The job (and which attempt of it) and the agent that reports it.")
+        if self.info:
+            about.add(1, None, host=self._node, **self.info)
         return merge([*(f for w in workers for f in w.families()), about, *health(workers, self._node)])
 
     def text(self) -> str:
-        """One scrape in the classic format."""
-        return render(self.families())
+        """One scrape in the classic format, by somebody who never scraped before."""
+        return render(merge([*self.families(), *self.backlog.since(0)[0]]))
+
+    def labels(self, name: str) -> list[Mapping[str, str]]:
+        """The labels of all fresh samples of one metric."""
+        with self._lock:
+            workers = list(self._workers)
+        return [labels for w in workers for f in w.families() if f.name == name for labels, _, _ in f.samples]
+
+    def refresh(self, name: str) -> None:
+        """Have a collector look once more, now: its next turn would come too late."""
+        with self._lock:
+            workers = [w for w in self._workers if w.name == name]
+        for worker in workers:
+            worker.collect()
 
     def sick(self) -> list[str]:
         """Collectors that hang or have nothing fresh; empty means healthy."""
         with self._lock:
             return [w.name for w in self._workers if w.wedged() or not w.fresh()]
 
-    def start(self, port: int = 0) -> int:
-        """Begin collecting and serve on loopback: on `port` if it is free, else on any; returns the port."""
+    def start(self, port: int = 0, address: str = LOOPBACK) -> int:
+        """Begin collecting and serve on one address: on `port` if it is free, else on any; returns the port."""
         with self._lock:
             self._started = True
             for worker in self._workers:
                 worker.start()
         handler = _handler(self)
         try:
-            self._server = _Server(("127.0.0.1", port), handler)
+            self._server = _Server((address, port), handler)
         except OSError:
             if port == 0:
                 raise
-            self._server = _Server(("127.0.0.1", 0), handler)  # somebody else has it now: never share a port
+            self._server = _Server((address, 0), handler)  # somebody else has it now: never share a port
         threading.Thread(target=self._server.serve_forever, name="exporter", daemon=True).start()
         return int(self._server.server_address[1])
 
@@ -94,6 +125,17 @@ class Exporter:
 class _Server(ThreadingHTTPServer):
     daemon_threads = True
 
+    def __init__(self, address: tuple[str, int], handler: type[BaseHTTPRequestHandler]) -> None:
+        self.address_family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
+        super().__init__(address, handler)
+
+    def server_bind(self) -> None:
+        """Only bind: the library would also look up our own name, and without DNS wait for it."""
+        socketserver.TCPServer.server_bind(self)
+
+    def handle_error(self, request: object, client_address: object) -> None:
+        """Nothing: a scraper that gave up or was killed is no news, and a traceback each time would drown our log."""
+
 
 def merge(families: list[Family]) -> list[Family]:
     """One family per name: the format forbids a name twice, and lanes and machine share names."""
@@ -107,13 +149,16 @@ def merge(families: list[Family]) -> list[Family]:
 
 
 def _handler(exporter: Exporter) -> type[BaseHTTPRequestHandler]:
+    job = quote(exporter.info.get("job_id", ""))
+
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"  # keep-alive: one connection for the whole run
+        cursor: int | None = None  # how far into the backlog this connection is; one object lives as long as it
         timeout = 60  # a client that opens a connection and says nothing does not keep a thread for ever
 
         def do_GET(self) -> None:
             path = self.path.split("?")[0]
-            if path == "/metrics":
+            if path in ("/metrics", exporter.path):
                 self._metrics()
             elif path == "/healthz":
                 sick = exporter.sick()
@@ -125,10 +170,19 @@ def _handler(exporter: Exporter) -> type[BaseHTTPRequestHandler]:
         def _metrics(self) -> None:
             modern = "application/openmetrics-text" in self.headers.get("Accept", "")
             write: Callable[[list[Family]], str] = render_openmetrics if modern else render
-            self._answer(200, write(exporter.families()).encode(), _OPENMETRICS if modern else _TEXT)
+            lasting = self.cursor is not None
+            if self.cursor is not None:  # who asks again on the same connection has read the last answer to its end
+                exporter.backlog.confirm(self.cursor)
+            stamped, cursor = exporter.backlog.since(self.cursor or 0)
+            body = write(merge([*exporter.families(), *stamped])).encode()
+            self._answer(200, body, _OPENMETRICS if modern else _TEXT)
+            self.cursor = cursor
+            if lasting:
+                exporter.backlog.sent(cursor)
 
         def _answer(self, code: int, body: bytes, kind: str) -> None:
             self.send_response(code)
+            self.send_header(_JOB_HEADER, job)
             if len(body) >= _SMALLEST_GZIP and "gzip" in self.headers.get("Accept-Encoding", ""):
                 body = gzip.compress(body, compresslevel=1)
                 self.send_header("Content-Encoding", "gzip")

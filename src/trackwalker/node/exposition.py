@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+
+_EXACT = 10**15
+# Label sets hardly change from scrape to scrape, and escaping them again is half the work of a scrape.
+_WRITTEN: dict[tuple[tuple[str, str], ...], str] = {}
+_MOST_WRITTEN = 10000
 
 
 @dataclass
@@ -29,7 +33,7 @@ def render(families: list[Family]) -> str:
         if family.samples:
             lines.append(f"# HELP {family.name} {_help(family)}")
             lines.append(f"# TYPE {family.name} {family.kind}")
-            lines += [_sample(family.name, s, lambda t: str(round(t * 1000))) for s in family.samples]
+            lines += _samples(family, lambda t: str(round(t * 1000)))
     return "\n".join(lines) + "\n"
 
 
@@ -43,7 +47,7 @@ def render_openmetrics(families: list[Family]) -> str:
                 name, kind = (name[: -len("_total")], kind) if name.endswith("_total") else (name, "unknown")
             lines.append(f"# HELP {name} {_help(family)}")
             lines.append(f"# TYPE {name} {kind}")
-            lines += [_sample(family.name, s, lambda t: f"{t:.3f}") for s in family.samples]
+            lines += _samples(family, lambda t: f"{t:.3f}")
     return "\n".join([*lines, "# EOF"]) + "\n"
 
 
@@ -51,10 +55,19 @@ def _help(family: Family) -> str:
     return family.help.replace("\\", "\\\\").replace("\n", "\\n")
 
 
-def _sample(name: str, sample: tuple[dict[str, str], float, float | None], stamp: Callable[[float], str]) -> str:
-    labels, value, time = sample
-    text = ",".join(f'{k}="{escape(v)}"' for k, v in labels.items())
-    return f"{name}{{{text}}} {number(value)}" + (f" {stamp(time)}" if time is not None else "")
+def _samples(family: Family, stamp: Callable[[float], str]) -> Iterator[str]:
+    name = family.name
+    for labels, value, time in family.samples:
+        key = tuple(labels.items())
+        text = _WRITTEN.get(key) or _write_labels(key)
+        yield f"{name}{text} {number(value)}" if time is None else f"{name}{text} {number(value)} {stamp(time)}"
+
+
+def _write_labels(key: tuple[tuple[str, str], ...]) -> str:
+    if len(_WRITTEN) >= _MOST_WRITTEN:
+        _WRITTEN.clear()
+    text = _WRITTEN[key] = "{" + ",".join(f'{k}="{escape(v)}"' for k, v in key) + "}"
+    return text
 
 
 def escape(value: str) -> str:
@@ -64,8 +77,10 @@ def escape(value: str) -> str:
 
 def number(value: float) -> str:
     """A sample value: integers without a fraction, NaN and infinities by name."""
-    if math.isnan(value):
+    try:
+        whole = int(value)
+    except ValueError:
         return "NaN"
-    if math.isinf(value):
+    except OverflowError:
         return "+Inf" if value > 0 else "-Inf"
-    return str(int(value)) if value == int(value) and abs(value) < 1e15 else repr(value)
+    return str(whole) if whole == value and -_EXACT < whole < _EXACT else repr(value)

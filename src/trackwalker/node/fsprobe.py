@@ -2,9 +2,9 @@
 
 It runs from its source text (see collectors/filesystem.py) and imports nothing of ours. Being there before anything
 hangs, it can start children when the file system that holds Python no longer answers. Commands on standard input are
-`go KEY PATH` and `kill KEY`; lines on standard output are `KEY begin OP`, `KEY done OP SECONDS`, `KEY error OP NAME`,
-`KEY end` from a child and `KEY gone` when the child is really no more. At the end of the input it leaves; children
-that hang end by themselves when their call returns.
+`go KEY PATH` and `kill KEY`; lines on standard output are `KEY space FREE SIZE`, `KEY begin OP`, `KEY done OP SECONDS`,
+`KEY error OP NAME`, `KEY end` from a child and `KEY gone` when the child is really no more. At the end of the input it
+leaves; children that hang end by themselves when their call returns.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ def probe(key: str, path: str) -> None:
     """Time a few operations on one tiny file; whatever happens, leave no file behind."""
     moved = path + ".moved"
     clean(path)  # what a child that was killed has left
+    space(key, os.path.dirname(path))
     fd = -1
 
     def create() -> None:
@@ -72,6 +73,15 @@ def timed(key: str, step: Callable[[], None]) -> bool:
         return False
     say(key, "done", step.__name__, repr(time.perf_counter() - begin))
     return True
+
+
+def space(key: str, folder: str) -> None:
+    """Bytes free for users, and bytes in all."""
+    try:
+        found = os.statvfs(folder)
+    except OSError:
+        return  # the steps that follow will name the error
+    say(key, "space", str(found.f_bavail * found.f_frsize), str(found.f_blocks * found.f_frsize))
 
 
 def clean(path: str) -> None:

@@ -70,7 +70,11 @@ class _Layout:
         """All fields of a table."""
         raw = self._struct.unpack_from(blob)
         # The driver fills the table with ones before it writes the values that the firmware gave.
-        return {name: tuple(None if v == unset else v for v in raw[a:b]) for name, a, b, unset in self._slices}
+        return {name: _known(raw[a:b], unset) for name, a, b, unset in self._slices}
+
+
+def _known(values: tuple[int, ...], unset: int) -> tuple[Optional[int], ...]:
+    return values if unset not in values else tuple(None if v == unset else v for v in values)
 
 
 _COMPILED = {key: _Layout(text) for key, text in _LAYOUTS.items()}
@@ -101,7 +105,7 @@ def _self_described(blob: bytes) -> Values:
             identity = word >> 10 & 0x3FF
             if identity < len(_ATTRIBUTES):
                 unset = (1 << 8 * struct.calcsize(code)) - 1
-                values[_ATTRIBUTES[identity]] = tuple(None if v == unset else v for v in form.unpack_from(blob, at + 8))
+                values[_ATTRIBUTES[identity]] = _known(form.unpack_from(blob, at + 8), unset)
             at += 8 + form.size
     except (struct.error, IndexError):  # it does not hold what it says: none of it can be believed
         return {}

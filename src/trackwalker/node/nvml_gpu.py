@@ -121,7 +121,7 @@ class Gpu:
 
     def __init__(self, driver: Nvml, index: int, sysfs: str) -> None:
         self.index = index
-        self.identity: dict[str, str] = {}  # uuid, serial, name, pci; empty until the driver first gave a handle
+        self.identity: dict[str, str] = {}  # uuid, serial, name, vbios, pci; empty until the driver first gave a handle
         self._driver = driver
         self._sysfs = sysfs
         self._handle: Handle | None = None
@@ -151,6 +151,7 @@ class Gpu:
     def _open(self) -> None:
         self._handle = self._driver.handle(self.index)
         calls = {"uuid": "nvmlDeviceGetUUID", "serial": "nvmlDeviceGetSerial", "name": "nvmlDeviceGetName"}
+        calls["vbios"] = "nvmlDeviceGetVbiosVersion"
         identity = {label: self._ask(self._driver.text, call) or "" for label, call in calls.items()}
         self.identity = {**identity, "pci": self._ask(self._driver.address) or ""}
 

@@ -6,9 +6,8 @@ import contextlib
 import os
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import BinaryIO
 
-_CHUNK = 1 << 20
+_CHUNK = 1 << 16  # a buffer of this size is allocated ten times a second, mostly for nothing
 _LONGEST = 1 << 16  # a line longer than this is passed on in pieces, so that memory stays bounded
 _MOST_LINES = 10000  # of one call; the rest is for the next
 
@@ -20,7 +19,7 @@ class Tail:
         self.path = path
         self.offset = offset  # first byte not yet handed out
         self._rest = b""
-        self._file: BinaryIO | None = None
+        self._fd = -1
 
     def lines(self, final: bool = False) -> list[bytes]:
         """Lines completed since the last call, a bounded number; with `final` also an unfinished one at the end."""
@@ -41,18 +40,18 @@ class Tail:
 
     def _read(self) -> bytes:
         try:
-            if self._file is None:
-                self._file = self.path.open("rb", buffering=0)
-                self._file.seek(self.offset)
-            return self._file.read(_CHUNK)
+            if self._fd < 0:
+                self._fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
+                os.lseek(self._fd, self.offset, os.SEEK_SET)
+            return os.read(self._fd, _CHUNK)
         except OSError:
             return b""
 
     def close(self) -> None:
         """Close the file."""
-        if self._file is not None:
-            self._file.close()
-            self._file = None
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
 
 
 class Sink:

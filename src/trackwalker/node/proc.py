@@ -3,19 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 
-from trackwalker.job.processes import read_bytes, read_stat
-
-
-def session_members(session: int) -> list[int]:
-    """All live processes of a session: a rank and everything it forked."""
-    found = []
-    for pid in all_pids():
-        stat = read_stat(pid)
-        if stat is not None and stat.session == session and stat.state not in "ZX":
-            found.append(pid)
-    return found
+from trackwalker.job.processes import all_pids, read_bytes, read_stat
 
 
 def marked_members(mark: bytes, since: int) -> list[int]:
@@ -29,13 +18,6 @@ def marked_members(mark: bytes, since: int) -> list[int]:
         if mark in (read_bytes(f"/proc/{pid}/environ") or b"").split(b"\0"):
             found.append(pid)
     return found
-
-
-def all_pids() -> Iterator[int]:
-    """Every process id visible to us."""
-    for name in os.listdir("/proc"):
-        if name.isdigit():
-            yield int(name)
 
 
 def threads(pid: int) -> list[int]:

@@ -10,9 +10,9 @@ import time
 from pathlib import Path
 from typing import Any
 
-from trackwalker.job.processes import alive, read_bytes, read_stat
+from trackwalker.job.processes import alive, read_bytes, read_stat, session_members
 from trackwalker.node.output import complain
-from trackwalker.node.proc import marked_members, session_members
+from trackwalker.node.proc import marked_members
 from trackwalker.node.spec import RankSpec
 
 # The shell outlives the agent and records the exit code, which only a parent can learn. It ignores nothing for

@@ -31,6 +31,8 @@ class AgentSpec:
     ranks: list[RankSpec]
     world: int
     grace_s: float = 10.0
+    tensorboard: Path | None = None  # where rank 0 writes its event files; None: tensorboard/ in the job directory
+    listen: str = ""  # interface, address or network to serve metrics on; empty: loopback or a private address
 
     @property
     def state_file(self) -> Path:
@@ -43,4 +45,5 @@ def load_spec(path: Path) -> AgentSpec:
     raw: dict[str, Any] = json.loads(path.read_text())
     ranks = [RankSpec(**r) for r in raw.pop("ranks")]
     raw["job_dir"], raw["log"] = Path(raw["job_dir"]), Path(raw["log"])
+    raw["tensorboard"] = Path(raw["tensorboard"]) if raw.get("tensorboard") else None
     return AgentSpec(ranks=ranks, **raw)

@@ -57,15 +57,16 @@ def from_apt(tree: Path, say: Say) -> None:
     if not (shutil.which("apt-get") and shutil.which("dpkg-deb")):
         raise CannotInstall("this system has no apt")
     say("fetching the Prometheus package of this distribution")
-    package = _apt_download(tree.parent, say)
+    package = apt_download("prometheus", tree.parent, say)
     _run(["dpkg-deb", "-x", str(package), str(tree)], tree)
 
 
-def _apt_download(folder: Path, say: Say) -> Path:
+def apt_download(name: str, folder: Path, say: Say) -> Path:
+    """The distribution's package file of this name, fetched into a folder."""
     root = os.geteuid() == 0
     # apt's own download user cannot write into our private folder; as root it may work unsandboxed there.
     sandbox = ["-o", "APT::Sandbox::User=root"] if root else []
-    command = ["apt-get", "-q", *sandbox, "-o", "Acquire::http::Timeout=20", "download", "prometheus"]
+    command = ["apt-get", "-q", *sandbox, "-o", "Acquire::http::Timeout=20", "download", name]
     try:
         _run(command, folder)
     except CannotInstall:
@@ -74,7 +75,7 @@ def _apt_download(folder: Path, say: Say) -> Path:
         say("refreshing the package lists")
         _run(["apt-get", "-q", "-o", "Acquire::http::Timeout=20", "update"], folder)
         _run(command, folder)
-    packages = sorted(folder.glob("prometheus_*.deb"))
+    packages = sorted(folder.glob(f"{name}_*.deb"))
     if not packages:
         raise CannotInstall("apt-get download left no package")
     return packages[0]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import fcntl
 import hashlib
-import json
 import os
 import re
 import shutil
@@ -14,7 +13,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 from trackwalker.errors import TrackwalkerError
+from trackwalker.observe.config import prometheus_config
 from trackwalker.observe.mirror import followed_by, seed
+from trackwalker.observe.remote_write import RemoteWrite
 
 
 class LiveDir:
@@ -28,14 +29,15 @@ class LiveDir:
         self.log = self.root / "prometheus.log"
         self.config = self.root / "prometheus.yml"
         self.targets = self.root / "targets.json"
+        self.ray_targets = self.root / "ray_targets.json"
         self._copy = job_dir / "prometheus"
         self._lock = -1
 
     def claim(self) -> None:
         """Make the folder ours alone; a second recorder of the same job is an error."""
         if "TRACKWALKER_LOCAL" not in os.environ:
-            _private(self.root.parent)
-        _private(self.root)
+            claim_folder(self.root.parent)
+        claim_folder(self.root)
         # A kernel lock: a recorder that was killed leaves the file behind, but never the lock.
         self._lock = os.open(self.root / "recorder.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
@@ -58,19 +60,10 @@ class LiveDir:
         """Whether Prometheus did not end in the middle of rewriting its log."""
         return not any((self.data / "wal").glob("*.repair"))
 
-    def write_config(self) -> None:
-        """The configuration: every second, whatever the node agents announce."""
-        self.config.write_text(
-            "global:\n"
-            "  scrape_interval: 1s\n"
-            "  scrape_timeout: 1s\n"
-            "scrape_configs:\n"
-            "  - job_name: node_hw\n"
-            "    honor_timestamps: true\n"
-            "    file_sd_configs:\n"
-            f"      - files: [{json.dumps(str(self.targets))}]\n"
-            "        refresh_interval: 1s\n"
-        )
+    def write_config(self, remote: RemoteWrite | None = None) -> None:
+        """The configuration; secrets of a remote store stay in this private folder."""
+        section = remote.section(self.root) if remote is not None else None
+        self.config.write_text(prometheus_config(self.targets, self.ray_targets, section))
 
     def remove(self) -> None:
         """Remove everything; only right after the mirror holds all of it."""
@@ -85,7 +78,8 @@ def _base() -> Path:
     return Path(chosen) if chosen else Path(tempfile.gettempdir()) / f"trackwalker-{os.getuid()}"
 
 
-def _private(folder: Path) -> None:
+def claim_folder(folder: Path) -> None:
+    """Have this folder as ours alone, or say that it is somebody else's."""
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     # In a shared /tmp the name is predictable: somebody else's folder or link there is not ours to write to.
     if folder.is_symlink() or folder.stat().st_uid != os.getuid():

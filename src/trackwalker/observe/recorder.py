@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import json
 import os
 import signal
 import subprocess
@@ -12,11 +10,16 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from trackwalker.errors import UsageError
+from trackwalker.job.services import announce, withdraw
+from trackwalker.observe import remote_write
 from trackwalker.observe.ending import Ending
 from trackwalker.observe.live import LiveDir
-from trackwalker.observe.mirror import Mirror, replace
+from trackwalker.observe.mirror import Mirror
 from trackwalker.observe.prometheus import ensure_prometheus
 from trackwalker.observe.server import Server
+from trackwalker.observe.targets import Targets
+from trackwalker.observe.tensorboard import Board
 
 TICK_S = 1.0
 STARTING_S = 0.2  # until Prometheus is up, each tick delays the first sample
@@ -24,7 +27,7 @@ MIRROR_S = 2.0
 LAST_SCRAPE_S = 1.5  # one more scrape interval after the end, so that the last values are in
 CLOSE_S = 10.0  # how long a broken mirror is tried again at the end
 _STEADY_S = 60.0  # a Prometheus that lasted this long did not die of its start
-_FLAGS = ("--storage.tsdb.retention.time=30d",)
+_FLAGS = ("--storage.tsdb.retention.time=30d", *remote_write.FLAGS)
 
 
 class Recorder:
@@ -35,14 +38,16 @@ class Recorder:
         self._copy = job_dir / "prometheus"
         self._live = LiveDir(job_dir, job_id)
         self._mirror = Mirror(self._live.data, self._copy, self._live.log, say)
+        # Prometheus reads a local copy: a job directory that is away for a while must not look like "no targets".
+        self._targets = Targets(job_dir / "agent" / "targets", self._live.targets, job_id, say)
         self._ending = Ending(job_dir)
+        self._board = Board(job_dir, self._live.root / "tensorboard.log", say)
         self._stop = threading.Event()
         self._server: Server | None = None
         self._announced = False
         self._failures = 0
         self._next_start = 0.0
         self._next_mirror = 0.0
-        self._targets_seen: tuple[int, int] | None = None
         self._trouble: str | None = None
 
     def run(self) -> int:
@@ -52,7 +57,8 @@ class Recorder:
         signal.signal(signal.SIGHUP, signal.SIG_IGN)  # a closed terminal is not the end of the run
         binary = ensure_prometheus(self._say)
         self._live.claim()
-        self._live.write_config()
+        self._live.write_config(self._remote())
+        self._targets.follow()
         why = None
         while why is None:
             try:
@@ -67,10 +73,9 @@ class Recorder:
         return self._close(why)
 
     def _tick(self, binary: Path) -> None:
-        self._take_targets()
         now = time.monotonic()
         if self._server is None:
-            if self._targets_seen is not None and now >= self._next_start:
+            if self._targets.found.is_set() and now >= self._next_start:
                 self._start(binary)
         elif not self._server.running:
             self._note_death(now)
@@ -79,27 +84,13 @@ class Recorder:
                 self._next_mirror = now + MIRROR_S
                 self._mirror.sync()
             if not self._announced:
-                self._announce(self._server)
+                announce(self._job_dir, "prometheus", self._server.port, self._server.process.pid)
+                self._announced = True
+            self._board.tick()
 
     def _pause(self) -> float:
         waiting = self._server is not None and not self._announced
-        return STARTING_S if waiting or self._targets_seen is None else TICK_S
-
-    def _take_targets(self) -> None:
-        # Prometheus reads a local copy: a job directory that is away for a while must not look like "no targets".
-        announced = self._job_dir / "agent" / "targets.json"
-        try:
-            stat = announced.stat()
-            seen = (stat.st_mtime_ns, stat.st_size)
-            if seen == self._targets_seen:
-                return
-            text = announced.read_text()
-            groups = json.loads(text)
-        except (OSError, ValueError):
-            return
-        if isinstance(groups, list):
-            replace(self._live.targets, text)
-            self._targets_seen = seen
+        return STARTING_S if waiting or not self._targets.found.is_set() else TICK_S
 
     def _start(self, binary: Path) -> None:
         self._live.prepare(self._say)
@@ -120,21 +111,25 @@ class Recorder:
         self._failures = 1 if time.time() - server.started > _STEADY_S else self._failures + 1
         wait = min(30.0, 2.0 ** (self._failures - 1))
         self._next_start = now + wait
-        self._say(f"Prometheus died with exit code {server.process.returncode}, starting again in {wait:.0f} s")
+        why = f" ({cause})" if (cause := server.cause()) else ""
+        code = server.process.returncode
+        self._say(f"Prometheus died with exit code {code}{why}, starting again in {wait:.0f} s")
 
-    def _announce(self, server: Server) -> None:
-        about = {"pid": server.process.pid, "port": server.port, "url": server.url, "started": server.started}
-        self._copy.mkdir(exist_ok=True)
-        replace(self._copy / "server.json", json.dumps(about))
-        self._announced = True
+    def _remote(self) -> remote_write.RemoteWrite | None:
+        try:
+            return remote_write.from_environment()
+        except UsageError as e:  # checked at launch, wrong by now: the job's own recording does not depend on it
+            self._say(f"{e}; nothing is sent, the recording goes on")
+            return None
 
     def _close(self, why: str) -> int:
         self._say(f"ending: {why}")
+        self._targets.stop()
+        self._board.stop()
         if self._server is not None and self._server.running:
             time.sleep(LAST_SCRAPE_S)
             self._server.stop()
-        with contextlib.suppress(OSError):
-            (self._copy / "server.json").unlink(missing_ok=True)
+        withdraw(self._job_dir, "prometheus")
         if not self._live.data.exists() or (self._live.settled and self._mirror_to_the_end()):
             self._live.remove()
             self._say("ended")

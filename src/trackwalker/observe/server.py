@@ -19,6 +19,16 @@ from pathlib import Path
 # Only Linux has it; elsewhere (a laptop that reads a job) an orphan is left to the user's own hand.
 _prctl = getattr(ctypes.CDLL(None), "prctl", None)
 _PR_SET_PDEATHSIG = 1
+_PORT_TAKEN = "address already in use"
+# What it says when it cannot start, and what that means.
+_CAUSES = {
+    _PORT_TAKEN: "its port is taken",
+    "Error loading config": "its configuration is wrong",
+    "read-only file system": "its data folder cannot be written",
+    "permission denied": "its data folder cannot be written",
+    "no space left on device": "the disk under its data is full",
+    "SIGBUS": "the disk under its data is full",  # a page of a mapped file that finds no room
+}
 
 
 class Server:
@@ -48,7 +58,7 @@ class Server:
         ]
         with log.open("ab") as out:
             self._log_start = out.tell()
-            self.process = _spawn_tied(argv, out.fileno(), {**os.environ, **(env or {})})
+            self.process = spawn_tied(argv, out.fileno(), {**os.environ, **(env or {})})
 
     @property
     def running(self) -> bool:
@@ -74,7 +84,12 @@ class Server:
 
     def lost_port(self) -> bool:
         """Whether it ended because another program took the port between our test and its start."""
-        return not self.running and "address already in use" in self.said()
+        return not self.running and _PORT_TAKEN in self.said()
+
+    def cause(self) -> str:
+        """Why it ended, in words; empty when it did not say."""
+        said = self.said()
+        return next((meaning for words, meaning in _CAUSES.items() if words in said), "")
 
     def said(self) -> str:
         """What it logged since this start."""
@@ -131,7 +146,7 @@ def _forget_spawner() -> None:
 os.register_at_fork(after_in_child=_forget_spawner)
 
 
-def _spawn_tied(argv: list[str], out: int, env: Mapping[str, str]) -> subprocess.Popen[bytes]:
+def spawn_tied(argv: list[str], out: int, env: Mapping[str, str]) -> subprocess.Popen[bytes]:
     """Start a child that the kernel kills when we die, even by SIGKILL."""
     # The kernel watches the *thread* that forked. A worker thread of a web server may end while its child is still
     # needed, so everyone but the main thread borrows one thread that lives as long as the process.

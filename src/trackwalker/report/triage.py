@@ -7,7 +7,7 @@ from rich.table import Table
 from rich.text import Text
 
 from trackwalker.diagnose.triage import Triage
-from trackwalker.logs.roles import Finding
+from trackwalker.logs.findings import Finding
 from trackwalker.report.text import clip, one_line
 
 _WIDEST = 100
@@ -66,6 +66,7 @@ def markdown(triage: Triage) -> str:
         )
     lines += ["", "## Projection", "", "| quantity | value |", "|---|---|"]
     lines += [f"| {name} | {_md(value)} |" for name, value in _rows(triage)]
+    lines += _budget_table(triage)
     lines += ["", "## Next steps", ""]
     lines += [f"{number}. {_md(step)}" for number, step in enumerate(triage.next, 1)]
     return "\n".join(lines) + "\n"
@@ -106,25 +107,67 @@ def _rows(triage: Triage) -> list[tuple[str, str]]:
         rows.append(("first failing", f"rank {triage.roles.first_rank}{host}: {triage.roles.first_says}"))
     if p.last_step is not None:
         done = f", {100 * p.done:.1f} %" if p.done is not None else ""
-        rows.append(
-            (
-                "steps",
-                f"{p.first_step}..{p.last_step} of {p.total_steps or 'unknown'}{done} ({p.start or 'start unknown'})",
-            )
-        )
+        total, start = p.total_steps or "unknown", p.start or "start unknown"
+        source = f", from the {p.source}" if p.source not in (None, "log") else ""
+        rows.append(("steps", f"{p.first_step}..{p.last_step} of {total}{done} ({start}{source})"))
+    if p.disagreement:
+        rows.append(("sources", p.disagreement))
+    if p.attempts > 1:
+        tries = (f"{a.first_step}..{a.last_step}" + (f" ({a.ended_by})" if a.ended_by else "") for a in triage.attempts)
+        rows.append(("attempts", f"{p.attempts}: steps {', '.join(tries)}; {p.steps_repeated} steps done again"))
     if p.step_time_s is not None:
         rows.append(("step time", f"{p.step_time_s:g} s" + (f", {p.tgs:g} tokens/s/device" if p.tgs else "")))
     if p.gap_s is not None:
         rows.append(("time", f"wall {p.wall_s:g} s, steps {p.training_s:g} s, not accounted for {p.gap_s:g} s"))
+    if triage.goodput.goodput is not None:
+        rows.append(("goodput", _goodput_line(triage)))
     if p.last_checkpoint is not None:
-        rows.append(("checkpoint", f"step {p.last_checkpoint}; {p.steps_lost} steps would be lost"))
+        due = f" (step {p.due_checkpoint} was due, no line says it was saved)"
+        missing = due if p.due_checkpoint is not None and p.due_checkpoint > p.last_checkpoint else ""
+        rows.append(("checkpoint", f"step {p.last_checkpoint}; {p.steps_lost} steps after it{missing}"))
     if p.remaining_s:
         rows.append(("remaining", f"{p.remaining_s / 3600:.1f} h"))
+    if p.expected_step is not None and p.last_step is not None and p.expected_step > p.last_step + 3:
+        rows.append(("expected", f"step {p.expected_step} by now"))
+    if p.recompiled:
+        rows.append(("recompiled", f"{p.recompiled} steps after the first waited for a compilation"))
     if p.behind:
         rows.append(("behind", ", ".join(f"rank {r} at step {s}" for r, s in list(p.behind.items())[:6])))
     if triage.pattern.name != "too-short":
         rows.append(("throughput", f"{triage.pattern.name}: {triage.pattern.says}"))
+    if triage.compared is not None and triage.pattern.name != "slow-from-start":
+        rows.append(("reference", triage.compared.says))
+    if triage.accounting.state != "unknown" or triage.status in ("cancelled", "indeterminate", "unknown-death"):
+        rows.append(("scheduler", triage.accounting.says))
     return rows
+
+
+def _goodput_line(triage: Triage) -> str:
+    """Where the time went, the largest losses first."""
+    spent = triage.goodput
+    losses = sorted((p for p in spent.parts if p.what != "train" and p.share), key=lambda p: -p.seconds)
+    held = f" of {spent.gpus} GPUs" if spent.gpus else ""
+    hours = sum(p.gpu_hours or 0.0 for p in spent.parts)
+    total = f" ({hours:.3g} GPU-hours)" if spent.gpus else ""
+    rest = ", ".join(f"{p.what} {100 * (p.share or 0.0):.0f} %" for p in losses if (p.share or 0.0) >= 0.005)
+    good = f"{100 * (spent.goodput or 0.0):.0f} % of {_hours(spent.wall_s or 0.0)}{held}{total}"
+    return f"{good}; {rest}" if rest else good
+
+
+def _hours(seconds: float) -> str:
+    return f"{seconds / 3600:.2f} h" if seconds >= 3600 else f"{seconds / 60:.1f} min"
+
+
+def _budget_table(triage: Triage) -> list[str]:
+    parts = triage.goodput.parts
+    if not parts:
+        return []
+    lines = ["", "## Where the time went", "", "| part | seconds | share | GPU-hours |", "|---|---:|---:|---:|"]
+    for part in parts:
+        share = "" if part.share is None else f"{100 * part.share:.1f} %"
+        hours = "" if part.gpu_hours is None else f"{part.gpu_hours:g}"
+        lines.append(f"| {part.what} | {part.seconds:g} | {share} | {hours} |")
+    return lines
 
 
 def _quote(finding: Finding) -> str:

@@ -63,6 +63,63 @@ def outliers(
     return Finding(True, tuple(sorted(accused)), numbers)
 
 
+def lows(values: Values, *, ratio: float, share: float = 0.5, reference: Values | None = None) -> Finding:
+    """Members clearly below all others: at most `ratio` of the lowest of the rest, and off its noise.
+
+    With a `reference` a member must also have fallen to at most `ratio` of its own earlier value.
+    """
+    order = sorted(values, key=lambda h: (values[h], h))
+    n = len(order)
+    numbers = {"hosts": float(n), "min": values[order[0]] if order else 0.0, "max": values[order[-1]] if order else 0.0}
+    best = 0
+    for k in range(1, max(1, int(n * share)) + 1):
+        if k >= n:
+            break
+        rest = np.array([values[h] for h in order[k:]])
+        highest = values[order[k - 1]]
+        if highest <= ratio * float(rest.min()) and highest < float(np.median(rest)) - 6.0 * robust_sigma(rest):
+            best = k
+    accused = order[:best]
+    if reference:
+        accused = [h for h in accused if h in reference and values[h] <= ratio * reference[h]]
+    if not accused:
+        return Finding(False, (), numbers)
+    others = [values[h] for h in order if h not in accused]
+    numbers |= {"value": max(values[h] for h in accused), "others_min": min(others), "others_max": max(others)}
+    return Finding(True, tuple(sorted(accused)), numbers)
+
+
+def hot(values: Values, *, limit: float, margin: float, share: float = 0.5) -> Finding:
+    """Members at or above `limit` and `margin` above the median of all: a few that overheat, not a warm room."""
+    if not values:
+        return Finding(False)
+    median = float(np.median(list(values.values())))
+    over = tuple(sorted(h for h, v in values.items() if v >= limit and v >= median + margin))
+    rest = [v for h, v in values.items() if h not in over]
+    numbers = {"max": max(values.values()), "median": median, "others_max": max(rest, default=0.0)}
+    fired = bool(over) and len(over) <= share * len(values)
+    return Finding(fired, over if fired else (), numbers | ({"value": max(values[h] for h in over)} if over else {}))
+
+
+def all_rose(values: Values, reference: Values, *, factor: float, floor: float, share: float = 0.6) -> Finding:
+    """Most members rose together, by `factor` and to at least `floor`: a condition they share."""
+    both = [h for h in values if h in reference]
+    rose = [h for h in both if values[h] >= floor and values[h] >= factor * max(reference[h], floor / factor / 2)]
+    fired = len(both) >= 2 and len(rose) >= share * len(both)
+    before = [reference[h] for h in both]
+    numbers = {"rose": float(len(rose)), "hosts": float(len(both)), "before_max": max(before, default=0.0)}
+    return Finding(fired, (), numbers | _span({h: values[h] for h in both}))
+
+
+def minority(values: Values, *, limit: float, share: float = 0.5) -> Finding:
+    """Members above a limit while most are not: what happened to them did not happen to the others."""
+    over = tuple(sorted(h for h, v in values.items() if v > limit))
+    rest = [v for h, v in values.items() if h not in over]
+    numbers = {"max": max(values.values(), default=0.0), "others_max": max(rest, default=0.0)}
+    fired = bool(over) and len(over) <= share * len(values)
+    return Finding(fired, over if fired else (), numbers | {"value": numbers["max"]})
+
+
 def silent(values: Values, *, alive: float, quiet: float = 0.0, share: float = 0.5) -> Finding:
     """Hosts at or below `quiet` while every other host shows at least `alive`: the one that does not even tick."""
     still = sorted(h for h, v in values.items() if v <= quiet)

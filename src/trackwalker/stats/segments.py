@@ -94,7 +94,15 @@ def running_median(x: Floats, width: int) -> Floats:
         return x.copy()
     padded = np.concatenate([np.full(half, np.nan), x, np.full(half, np.nan)])
     windows = np.lib.stride_tricks.sliding_window_view(padded, 2 * half + 1)
-    return np.asarray(np.nanmedian(windows, axis=1), dtype=float)
+    if n <= 4 * half or np.isnan(x).any():
+        return np.asarray(np.nanmedian(windows, axis=1), dtype=float)
+    # Only at the ends is anything missing; the plain median is ten times as fast as the one that allows for it.
+    parts = (
+        np.nanmedian(windows[:half], axis=1),
+        np.median(windows[half:-half], axis=1),
+        np.nanmedian(windows[-half:], axis=1),
+    )
+    return np.asarray(np.concatenate(parts), dtype=float)
 
 
 def robust_sigma(x: Floats) -> float:

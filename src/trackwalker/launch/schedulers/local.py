@@ -1,4 +1,4 @@
-"""This machine as the scheduler: an agent and, when asked for, a recorder, each in a session of its own.
+"""This machine as the scheduler: an agent and, when asked for, a recorder and Ray, each in a session of its own.
 
 Nothing here is needed for training to go on: the ranks outlive the agent, the agent outlives this process, and
 whoever is left ends when the run ends.
@@ -32,7 +32,8 @@ class LocalRun:
         self.job_dir = plan.agent.job_dir
         self._agent: subprocess.Popen[bytes] | None = None
         self._recorder: subprocess.Popen[bytes] | None = None
-        self._restarts = {"agent": 0, "recorder": 0}
+        self._ray: subprocess.Popen[bytes] | None = None
+        self._restarts = {"agent": 0, "recorder": 0, "ray": 0}
         self._cancelled = False
 
     @classmethod
@@ -55,6 +56,8 @@ class LocalRun:
         run._agent = run._start_agent()
         if record.observe:
             run._recorder = run._start_recorder()
+        if record.ray:
+            run._ray = run._start_ray()
         return run
 
     @property
@@ -75,6 +78,9 @@ class LocalRun:
                 return 1
         if self._recorder is not None and self._recorder.poll() is not None and self._may_restart("recorder"):
             self._recorder = self._start_recorder()
+        # Its keeper gives up by itself, with exit code 0: Ray is never worth a second look then.
+        if self._ray is not None and self._ray.poll() not in (None, 0) and self._may_restart("ray"):
+            self._ray = self._start_ray()
         return None
 
     def cancel(self) -> None:
@@ -84,9 +90,9 @@ class LocalRun:
             self._agent.send_signal(signal.SIGTERM)
 
     def wait_closed(self, seconds: float = 30.0) -> None:
-        """Wait until agent and recorder have put everything away."""
+        """Wait until agent, recorder and Ray have put everything away."""
         deadline = time.monotonic() + seconds
-        for process in (self._agent, self._recorder):
+        for process in (self._agent, self._recorder, self._ray):
             if process is not None:
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     process.wait(max(0.1, deadline - time.monotonic()))
@@ -116,6 +122,12 @@ class LocalRun:
         argv = [sys.executable, "-m", "trackwalker.observe"]
         argv += ["--job-dir", str(self.job_dir), "--job-id", self.plan.record.id]
         return self._spawn(argv, self.job_dir / "prometheus" / "recorder.log", {})
+
+    def _start_ray(self) -> subprocess.Popen[bytes]:
+        node = self.plan.agent.node
+        argv = [sys.executable, "-m", "trackwalker.observe.ray", "--node", node]
+        argv += ["--job-dir", str(self.job_dir), "--job-id", self.plan.record.id]
+        return self._spawn(argv, self.job_dir / "ray_logs" / f"{node}.log", {})
 
     def _spawn(self, argv: list[str], log: Path, env: dict[str, str]) -> subprocess.Popen[bytes]:
         log.parent.mkdir(parents=True, exist_ok=True)

@@ -27,6 +27,8 @@ METRICS = {
     "hw_fs_probe_wedged": ("gauge", "1 when the last probe did not come back in time."),
     "hw_fs_probe_pending_seconds": ("gauge", "How long the probe that is under way has been waiting."),
     "hw_fs_probe_errors_total": ("counter", "Operations that failed, by error."),
+    "hw_fs_free_bytes": ("gauge", "Space left for users at the last probe."),
+    "hw_fs_size_bytes": ("gauge", "Size of the file system."),
 }
 NFS_METRICS = {
     "hw_nfs_ops_total": ("counter", "NFS requests."),
@@ -190,6 +192,7 @@ class _Probe:
         self._round: dict[str, float] = {}
         self._times: dict[str, float] = {}  # of the last round that came to its end
         self._measured = 0.0
+        self._space: tuple[int, int] | None = None  # free, size
         self._errors: Counter[tuple[str, str]] = Counter()
 
     def due(self) -> bool:
@@ -210,6 +213,8 @@ class _Probe:
             return  # too late
         elif words[0] == "done":
             self._round[words[1]] = float(words[2])
+        elif words[0] == "space":
+            self._space = (int(words[1]), int(words[2]))
         elif words[0] == "error":
             self._errors[words[1], words[2]] += 1
         elif words[0] == "end":
@@ -237,6 +242,9 @@ class _Probe:
         if not self._wedged and now - self._measured < 2 * self._interval:
             for operation, seconds in self._times.items():
                 out["hw_fs_probe_seconds"].add(seconds, None, op=operation, **labels)
+            if self._space is not None:
+                out["hw_fs_free_bytes"].add(self._space[0], None, **labels)
+                out["hw_fs_size_bytes"].add(self._space[1], None, **labels)
         out["hw_fs_probe_wedged"].add(self._wedged, None, **labels)
         if self.waiting:
             out["hw_fs_probe_pending_seconds"].add(now - self._began, None, **labels)

@@ -25,9 +25,11 @@ class HostCollector:
                 continue
         return out
 
-    def _read(self, path: str) -> list[list[str]]:
-        raw = read_bytes(f"{self._root}/{path}")
-        return [line.split() for line in raw.decode("ascii", "replace").splitlines() if line.strip()] if raw else []
+    def _read(self, path: str, *beginnings: str) -> list[list[str]]:
+        """The words of the lines that begin so (the others can be many: a line for every core and interrupt)."""
+        raw = read_bytes(f"{self._root}/{path}") or b""
+        lines = raw.decode("ascii", "replace").splitlines()
+        return [line.split() for line in lines if line.startswith(beginnings) and line.strip()]
 
     def _one(self, name: str, kind: str, help: str, value: float | None) -> Family:
         family = Family(name, kind, help)
@@ -35,7 +37,7 @@ class HostCollector:
         return family
 
     def _stat(self) -> list[Family]:
-        values = {f[0]: float(f[1]) for f in self._read("stat") if len(f) == 2}
+        values = {f[0]: float(f[1]) for f in self._read("stat", "procs_", "ctxt ") if len(f) == 2}
         return [
             self._one("hw_procs_running", "gauge", "Runnable tasks.", values.get("procs_running")),
             self._one("hw_procs_blocked", "gauge", "Tasks blocked on I/O.", values.get("procs_blocked")),
@@ -43,7 +45,8 @@ class HostCollector:
         ]
 
     def _memory(self) -> list[Family]:
-        kib = {f[0].rstrip(":"): float(f[1]) * 1024 for f in self._read("meminfo") if len(f) >= 2}
+        rows = self._read("meminfo", "Mem", "Dirty", "Writeback")
+        kib = {f[0].rstrip(":"): float(f[1]) * 1024 for f in rows if len(f) >= 2}
         names = {
             "hw_mem_total_bytes": ("MemTotal", "Installed memory."),
             "hw_mem_available_bytes": ("MemAvailable", "Memory available without swapping."),
@@ -55,7 +58,7 @@ class HostCollector:
     def _pressure(self) -> list[Family]:
         out = []
         for resource in ("cpu", "memory", "io"):
-            for fields in self._read(f"pressure/{resource}"):
+            for fields in self._read(f"pressure/{resource}", "some", "full"):
                 values = dict(part.split("=", 1) for part in fields[1:])
                 stem = f"hw_{resource}_pressure_{fields[0]}"
                 text = f"{resource} pressure ({fields[0]})"
@@ -77,13 +80,13 @@ class HostCollector:
 
     def _paired(self, path: str, prefix: str) -> dict[str, float]:
         """Files that give a line of names and then a line of values."""
-        rows = [f for f in self._read(path) if f[0] == prefix]
+        rows = self._read(path, prefix)
         if len(rows) < 2:
             return {}
         return {k: float(v) for k, v in zip(rows[0][1:], rows[1][1:])}  # noqa: B905 - Python 3.9 has no strict=
 
     def _oom(self) -> list[Family]:
-        values = {f[0]: float(f[1]) for f in self._read("vmstat") if len(f) == 2}
+        values = {f[0]: float(f[1]) for f in self._read("vmstat", "oom_kill ") if len(f) == 2}
         return [
             self._one(
                 "hw_oom_kills_total", "counter", "Processes the kernel killed for memory.", values.get("oom_kill")

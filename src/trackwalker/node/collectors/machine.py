@@ -12,15 +12,15 @@ from trackwalker.node.collectors.rdma import RdmaCollector
 from trackwalker.node.schedule import Collector
 
 
-def machine_collectors(node: str, directories: list[str]) -> list[tuple[Collector, float]]:
+def machine_collectors(node: str, directories: list[str], sysfs: str = "/sys") -> list[tuple[Collector, float]]:
     """The collectors of the machine itself with their intervals in seconds; file latency is probed in `directories`."""
     found: list[tuple[Collector, float]] = [
         (HostCollector(node), 1.0),
-        (NetdevCollector(node), 1.0),
-        (RdmaCollector(node), 2.0),
+        (NetdevCollector(node, sysfs=sysfs), 1.0),
+        (RdmaCollector(node, sysfs), 2.0),
         (KernelLogCollector(node), 1.0),
-        (AmdGpuCollector(node), 1.0),
-        (AmdRasCollector(node), 10.0),  # these reads can wedge in the driver: rarely, and apart from power
+        (AmdGpuCollector(node, sysfs), 1.0),
+        (AmdRasCollector(node, sysfs), 10.0),  # these reads can wedge in the driver: rarely, and apart from power
         (FilesystemCollector(node, directories), 5.0),
         (NfsCollector(node), 10.0),
     ]

@@ -1,11 +1,23 @@
-"""Training scalars of every rank (tb_*), stamped with the end of their step: a hang is silence, not a ghost."""
+"""Training as every rank reports it: each step's scalars (tb_*) with the step's own time, and totals (train_*, ckpt_*).
+
+A hang is silence, not a ghost: no step makes no tb_* sample, and train_last_step_timestamp_seconds stands still.
+"""
 
 from __future__ import annotations
 
+import json
+import math
+import os
 import re
+import threading
+from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Any
 
+from trackwalker.node.backlog import Backlog
 from trackwalker.node.exposition import Family
+from trackwalker.node.ledger import Ledger, number
+from trackwalker.node.sysfs import families
 
 _STEP = re.compile(
     r"completed step: *(?P<step>\d+), seconds: *(?P<seconds>[0-9.]+)(?:, TFLOP/s/device: *(?P<tflops>[0-9.]+))?"
@@ -13,13 +25,35 @@ _STEP = re.compile(
     r".*?, loss: *(?P<loss>[-+]?(?:nan|inf|[0-9.]+(?:e[-+]?\d+)?))",
     re.IGNORECASE,
 )
-_FAMILIES = {
+_TAIL_BYTES = 1 << 20
+# field of a step's record -> the metric that carries it, one sample for each step
+_PER_STEP = {
     "step": ("tb_step", "Last completed step."),
     "seconds": ("tb_perf_step_time_seconds", "Duration of the last completed step."),
     "tokens_per_s": ("tb_perf_per_device_tokens_per_sec", "Tokens per second per device."),
     "tflops": ("tb_perf_per_device_tflops_per_sec", "TFLOP per second per device."),
     "loss": ("tb_learning_loss", "Training loss."),
+    "grad_norm": ("tb_learning_grad_norm", "Norm of the gradients."),
     "data_wait_s": ("train_data_wait_seconds", "Time the last step waited for its batch."),
+}
+PER_STEP_METRICS = {name: ("gauge", text) for name, text in _PER_STEP.values()}
+METRICS = {
+    "train_step": ("gauge", "Last completed step, as of now."),
+    "train_last_step_timestamp_seconds": ("gauge", "When the last step was completed."),
+    "train_steps_total": ("counter", "Completed steps."),
+    "train_step_seconds_total": ("counter", "Time all completed steps took."),
+    "train_data_wait_seconds_total": ("counter", "Time steps waited for their batches."),
+    "train_phase": ("gauge", "1 for what the rank is doing: init, compile, train, checkpoint, restore, eval, done."),
+    "train_phase_start_timestamp_seconds": ("gauge", "Since when the rank is doing that."),
+    "train_phase_seconds_total": ("counter", "Time spent in each phase, up to the last record; data_wait is one."),
+    "train_nonfinite_total": ("counter", "Values of a tag that were NaN or infinite."),
+    "ckpt_saves_total": ("counter", "Checkpoints written."),
+    "ckpt_save_seconds": ("gauge", "Duration of the last save, in the background or not."),
+    "ckpt_save_seconds_total": ("counter", "Time all saves took."),
+    "ckpt_blocking_seconds_total": ("counter", "Time training stood still for saves."),
+    "ckpt_last_success_step": ("gauge", "Step of the last checkpoint known to be complete."),
+    "ckpt_restore_seconds": ("gauge", "Duration of the last restore."),
+    "train_samples_dropped_total": ("counter", "Samples of steps that no scraper came for in time."),
 }
 
 
@@ -37,30 +71,104 @@ def parse_step_line(line: str) -> dict[str, Any] | None:
         return None
 
 
+def last_records(journal: Path) -> list[dict[str, Any]]:
+    """The newest records of a progress journal: more than a scraper can have missed, without reading all of it."""
+    out = []
+    try:
+        with journal.open("rb") as file:
+            file.seek(max(0, file.seek(0, os.SEEK_END) - _TAIL_BYTES))
+            lines = file.read().split(b"\n")
+    except OSError:
+        return []
+    for line in lines:
+        try:
+            record = json.loads(line)
+            if math.isfinite(float(record["t"])):
+                out.append({**record, "t": float(record["t"])})
+        except (ValueError, TypeError, KeyError, RecursionError):
+            pass  # the cut first line, a torn last one
+    return out
+
+
 class TrainingCollector:
-    """Remembers each rank's latest completed step; fed by the agent from the trainer's hook or its step lines."""
+    """Adds up every rank's progress; fed by the agent from the trainer's hook or its step lines."""
 
     name = "training"
 
-    def __init__(self) -> None:
-        self._last: dict[int, dict[str, Any]] = {}
+    def __init__(self, backlog: Backlog, node: str) -> None:
+        self._backlog, self._node = backlog, node
+        self._lock = threading.Lock()  # fed by the agent's loop, read by the exporter
+        self._ledgers: dict[int, Ledger] = {}
 
     def feed(self, record: dict[str, Any]) -> None:
         """Take in one progress record of a rank."""
-        if record.get("phase") == "train" and "step" in record:
-            self._last[int(record["rank"])] = record
+        rank = int(record["rank"])
+        with self._lock:
+            self._ledgers.setdefault(rank, Ledger(str(record["host"]))).take(record)
+        self._offer(record)
+
+    def replay(self, records: Iterable[Mapping[str, Any]]) -> None:
+        """Offer steps again that an earlier agent had counted, but perhaps not got rid of."""
+        for record in records:
+            if record.get("rank") in self._ledgers:
+                self._offer(record)
+
+    def _offer(self, record: Mapping[str, Any]) -> None:
+        if record.get("phase") != "train" or "step" not in record:
+            return
+        labels = {"host": str(record["host"]), "rank": str(record["rank"])}
+        for key, (name, text) in _PER_STEP.items():
+            value = number(record.get(key))
+            if value is not None:
+                self._backlog.add(name, text, value, record["t"], labels)
+
+    def reported(self, rank: int) -> frozenset[str]:
+        """The per-step metrics that this rank reports by itself."""
+        with self._lock:
+            ledger = self._ledgers.get(rank)
+            return frozenset(_PER_STEP[k][0] for k in ledger.reported if k in _PER_STEP) if ledger else frozenset()
+
+    def saved(self) -> dict[str, Any]:
+        """All totals, for the agent's state file."""
+        with self._lock:
+            return {str(rank): ledger.saved() for rank, ledger in self._ledgers.items()}
+
+    def restore(self, saved: Mapping[str, Any]) -> None:
+        """Continue the totals of an earlier agent."""
+        with self._lock:
+            self._ledgers = {int(rank): Ledger(**fields) for rank, fields in saved.items()}
 
     def collect(self) -> list[Family]:
-        """One sample per rank and scalar, stamped with the end of its step."""
-        families = {key: Family(name, "gauge", text) for key, (name, text) in _FAMILIES.items()}
-        for rank, record in sorted(self._last.items()):
-            for key, family in families.items():
-                family.add(_number(record.get(key)), time=record["t"], host=record["host"], rank=str(rank))
-        return list(families.values())
+        """The totals of every rank as of now."""
+        out = families(METRICS)
+        with self._lock:
+            for rank, ledger in sorted(self._ledgers.items()):
+                _add(out, ledger, {"host": ledger.host, "rank": str(rank)})
+        out["train_samples_dropped_total"].add(self._backlog.dropped, host=self._node)
+        return list(out.values())
 
 
-def _number(value: Any) -> float | None:
-    try:
-        return float(value)
-    except (TypeError, ValueError, OverflowError):  # nothing reported, or nothing that is a number
-        return None
+def _add(out: dict[str, Family], ledger: Ledger, labels: dict[str, str]) -> None:
+    simple = {
+        "train_step": ledger.step,
+        "train_last_step_timestamp_seconds": ledger.step_at,
+        "train_steps_total": ledger.steps,
+        "train_step_seconds_total": ledger.step_seconds,
+        "train_data_wait_seconds_total": ledger.data_wait if "data_wait_s" in ledger.reported else None,
+        "train_phase_start_timestamp_seconds": ledger.phase_at,
+        "ckpt_save_seconds": ledger.save_s,
+        "ckpt_last_success_step": ledger.saved_step,
+        "ckpt_restore_seconds": ledger.restore_s,
+    }
+    if ledger.saves:
+        simple["ckpt_saves_total"] = ledger.saves
+        simple["ckpt_save_seconds_total"] = ledger.saving
+        simple["ckpt_blocking_seconds_total"] = ledger.blocking
+    for name, value in simple.items():
+        out[name].add(value, None, **labels)
+    if ledger.phase_at is not None:
+        out["train_phase"].add(1, None, phase=ledger.phase, **labels)
+    for phase, seconds in ledger.phases.items():
+        out["train_phase_seconds_total"].add(seconds, None, phase=phase, **labels)
+    for tag, count in ledger.nonfinite.items():
+        out["train_nonfinite_total"].add(count, None, tag=tag, **labels)

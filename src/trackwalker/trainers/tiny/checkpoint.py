@@ -12,7 +12,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from trackwalker.trainers.tiny.log import Progress, say
+from trackwalker.trainers.progress import Progress
+from trackwalker.trainers.tiny.log import say
 
 if TYPE_CHECKING:
     import numpy as np
@@ -104,9 +105,9 @@ class Saver:
             self._pending = None
 
     def _write(self, step: int, arrays: Mapping[str, np.ndarray]) -> None:
-        began = time.perf_counter()
-        self._progress.record("checkpoint", state="begin", step=step)
+        began, background = time.perf_counter(), self._pool is not None
+        self._progress.record("checkpoint", state="begin", step=step, background=background)
         save(self._directory, step, arrays, self._at_least_s)
         seconds = round(time.perf_counter() - began, 6)
-        self._progress.record("checkpoint", state="end", step=step, seconds=seconds)
+        self._progress.record("checkpoint", state="end", step=step, seconds=seconds, background=background)
         say(f"Saved a checkpoint at step {step}")

@@ -1,24 +1,19 @@
-"""What the trainer says: MaxText's log lines on stdout, and this rank's progress journal."""
+"""What the trainer says on stdout: MaxText's log lines."""
 
 from __future__ import annotations
 
+import contextlib
 import sys
-import time
-from typing import Any
-
-from trackwalker.job.journal import Journal
 
 
 def say(line: str) -> None:
-    """Print one line in one write, so that native libraries and sibling ranks do not cut into it."""
-    sys.stdout.write(line + "\n")
-    sys.stdout.flush()
+    """Print one line in one write, so that native libraries and sibling ranks do not cut into it.
 
-
-def warn(line: str) -> None:
-    """Print one warning line to stderr."""
-    sys.stderr.write(f"warning: {line}\n")
-    sys.stderr.flush()
+    On a full disk training goes on; what could not be written waits in the buffer.
+    """
+    with contextlib.suppress(OSError):
+        sys.stdout.write(line + "\n")
+        sys.stdout.flush()
 
 
 def step_line(step: int, seconds: float, tflops: float, tokens: float, weights: int, loss: float, peak: float) -> str:
@@ -28,37 +23,3 @@ def step_line(step: int, seconds: float, tflops: float, tokens: float, weights: 
         parts.append(f"MFU: {100 * tflops / peak:.2f}%")
     parts += [f"Tokens/s/device: {tokens:.3f}", f"total_weights: {weights}", f"loss: {loss:.3f}"]
     return ", ".join(parts)
-
-
-class Progress:
-    """This rank's progress journal. Training goes on when it cannot be written."""
-
-    def __init__(self, path: str, rank: int, host: str) -> None:
-        self._origin = {"rank": rank, "host": host}
-        self._journal: Journal | None = None
-        self._warned = False
-        if path:
-            try:
-                self._journal = Journal(path)
-            except OSError as error:
-                self._warn_once(error)
-
-    def record(self, phase: str, **fields: Any) -> None:
-        """Append one record; a failure is reported once and then contained."""
-        if self._journal is None:
-            return
-        try:
-            self._journal.append({"t": time.time(), **self._origin, "phase": phase, **fields})
-        except Exception as error:  # whatever it is, it is not worth the run
-            self._warn_once(error)
-
-    def close(self) -> None:
-        """Close the journal."""
-        if self._journal is not None:
-            self._journal.close()
-            self._journal = None
-
-    def _warn_once(self, error: Exception) -> None:
-        if not self._warned:
-            self._warned = True
-            warn(f"progress is not recorded ({error}); training goes on")

@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from trackwalker.trainers.progress import warn
 from trackwalker.trainers.tiny.config import Config
-from trackwalker.trainers.tiny.log import warn
 
 
 def tokens_per_device(config: Config) -> int:

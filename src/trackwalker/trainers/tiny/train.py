@@ -10,11 +10,12 @@ from typing import Any
 
 import numpy as np
 
+from trackwalker.trainers.progress import Progress
 from trackwalker.trainers.tiny import checkpoint, metrics, runtime
 from trackwalker.trainers.tiny.checkpoint import CheckpointError
 from trackwalker.trainers.tiny.config import Config
 from trackwalker.trainers.tiny.data import Pipeline
-from trackwalker.trainers.tiny.log import Progress, say, step_line
+from trackwalker.trainers.tiny.log import say, step_line
 from trackwalker.trainers.tiny.runtime import Place
 
 
@@ -166,6 +167,7 @@ class Trainer:
             seconds=round(seconds, 6),
             data_wait_s=round(waited, 6),
             loss=loss,
+            grad_norm=values["grad_norm"],
             tokens_per_s=round(tokens, 3),
             tflops=round(tflops, 6),
         )

@@ -1,0 +1,165 @@
+"""The course of a run beyond its speed: single slow steps, saves, the loss, compilations."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from trackwalker.diagnose.case import Case
+from trackwalker.diagnose.timeline import Floats, Timeline
+from trackwalker.stats.segments import robust_sigma, running_median
+
+WARM_UP_STEPS = 5
+_SPIKE = 1.3  # times the level around it
+_SPIKE_LOST_S = 5.0
+_LONG_SAVE_S = 300.0
+_LONG_SAVE_STEPS = 10.0
+_GROWN = 1.8  # a save against the earlier ones
+_DUMP_STEPS = 2  # writing the trace slows the step that ends it and the next
+
+
+@dataclass(frozen=True)
+class Spike:
+    """One slow step among normal ones."""
+
+    step: int
+    seconds: float
+    level: float
+    start: float
+    end: float
+
+
+@dataclass(frozen=True)
+class Save:
+    """How much longer the step after a save took."""
+
+    step: int
+    extra_s: float
+
+
+@dataclass(frozen=True)
+class Loss:
+    """Where the loss went wrong: not a number, or up and never back."""
+
+    step: int
+    says: str
+
+
+def checkpoint_period(case: Case) -> int | None:
+    """How often the run saves; None when it does not."""
+    if (case.log.setting("enable_checkpointing") or "").lower() not in ("true", "1", "yes"):
+        return None
+    return case.log.number("checkpoint_period")
+
+
+def save_steps(case: Case) -> set[int]:
+    """Steps after which a checkpoint was (or should have been) written."""
+    timeline, period = case.timeline, checkpoint_period(case)
+    steps = set(case.log.saves)
+    if timeline is not None and period:
+        steps |= {int(s) for s in timeline.steps if s % period == 0}
+    return steps
+
+
+def profiled_steps(case: Case) -> set[int]:
+    """Steps the profiler was set to record, and those it writes its dump in."""
+    if (case.log.setting("profiler") or "").strip("'\"").lower() in ("", "none"):
+        return set()
+    timeline = case.timeline
+    first = (int(timeline.steps[0]) if timeline is not None and len(timeline) else 0) + (
+        case.log.number("skip_first_n_steps_for_profiler") or 0
+    )
+    return set(range(first, first + (case.log.number("profiler_steps") or 1) + _DUMP_STEPS))
+
+
+def compiled_steps(case: Case) -> list[int]:
+    """Steps, after the first ones, that a compilation is told of before."""
+    rank = case.log.best_rank
+    if rank is None or not case.log.compiles:
+        return []
+    lines = case.log.steps[rank]
+    at = np.searchsorted([s.line for s in lines], case.log.compiles)
+    return sorted({lines[int(i)].step for i in at if WARM_UP_STEPS <= i < len(lines)})
+
+
+def spikes(case: Case) -> list[Spike]:
+    """Steps far above the level around them; the first ones and those after a save are left out."""
+    timeline = case.timeline
+    if timeline is None or len(timeline) < 4 * WARM_UP_STEPS:
+        return []
+    keep = np.ones(len(timeline), dtype=bool)
+    keep[:WARM_UP_STEPS] = False
+    after = save_steps(case)
+    keep &= np.array([not ({int(s), int(s) - 1, int(s) - 2} & after) for s in timeline.steps])
+    values = timeline.seconds[keep]
+    if len(values) < 2 * WARM_UP_STEPS:
+        return []
+    level = running_median(values, 21)
+    noise = robust_sigma(values - level)
+    high = (values > _SPIKE * level) & (values > level + 12.0 * noise) & (values - level >= _SPIKE_LOST_S)
+    index = np.flatnonzero(keep)[high]
+    return [_spike(timeline, int(i), float(near)) for i, near in zip(index, level[high], strict=True)]
+
+
+def _spike(timeline: Timeline, i: int, level: float) -> Spike:
+    end = float(timeline.ends[i])
+    seconds = float(timeline.seconds[i])
+    return Spike(int(timeline.steps[i]), seconds, level, end - seconds, end)
+
+
+def saves(case: Case) -> list[Save]:
+    """What each save cost: the longest of the steps it can lengthen, less a normal step."""
+    timeline = case.timeline
+    if timeline is None or len(timeline) < 4 * WARM_UP_STEPS:
+        return []
+    level = float(np.median(timeline.seconds[WARM_UP_STEPS:]))
+    where = {int(s): i for i, s in enumerate(timeline.steps)}
+    out = []
+    for step in sorted(save_steps(case)):
+        own = [float(timeline.seconds[where[s]]) for s in (step, step + 1, step + 2) if where.get(s, 0) > 0]
+        if own:
+            out.append(Save(step, max(own) - level))
+    return out
+
+
+def long_saves(case: Case) -> list[Save]:
+    """Saves so long that they look like a hang: minutes, and many steps' worth."""
+    timeline = case.timeline
+    if timeline is None:
+        return []
+    level = float(np.median(timeline.seconds[WARM_UP_STEPS:])) if len(timeline) > WARM_UP_STEPS else math.inf
+    return [s for s in saves(case) if s.extra_s >= _LONG_SAVE_S and s.extra_s >= _LONG_SAVE_STEPS * level]
+
+
+def growing_saves(case: Case) -> tuple[float, float] | None:
+    """Cost of the early and of the late saves when the late ones take clearly longer; needs four."""
+    costs = [s.extra_s for s in saves(case)]
+    if len(costs) < 4:
+        return None
+    third = max(2, len(costs) // 3)
+    early, late = float(np.median(costs[:third])), float(np.median(costs[-third:]))
+    rising = np.mean(np.diff(costs) > 0) >= 0.6 or late >= 2.5 * early
+    return (early, late) if early > 0 and late >= _GROWN * early and late - early >= 30.0 and rising else None
+
+
+def loss_trouble(case: Case) -> Loss | None:
+    """The first step from which the loss is not a number, or stays far above its best for good."""
+    rank = case.log.best_rank
+    lines = [s for s in case.log.steps[rank] if s.loss is not None] if rank is not None else []
+    bad = next((s for s in lines if s.loss is not None and not math.isfinite(s.loss)), None)
+    if bad is not None:
+        return Loss(bad.step, f"the loss is {bad.loss} from step {bad.step} on")
+    values: Floats = np.array([s.loss for s in lines], dtype=np.float64)
+    if len(values) < 4 * WARM_UP_STEPS:
+        return None
+    smooth = running_median(values, 5)
+    best = np.minimum.accumulate(smooth)
+    noise = robust_sigma(values - smooth)
+    far = smooth - best > np.maximum(0.2 * np.abs(best), 8.0 * noise)
+    lasting = len(far) - int(np.argmin(far[::-1])) if not far.all() else 0
+    if not far[-1] or len(far) - lasting < 8:  # it came back, or has only just begun
+        return None
+    since = lasting
+    return Loss(lines[since].step, f"the loss rose from {best[since]:.3f} to {smooth[-1]:.3f} and stayed up")

@@ -1,0 +1,236 @@
+"""Questions about single steps, saves, the loss, training scalars and memory, by name, for playbooks."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from trackwalker.diagnose import course
+from trackwalker.diagnose.case import Case
+from trackwalker.diagnose.evidence import EvidenceBook
+from trackwalker.diagnose.facts import FACTS, Answer, Fact, step_line
+from trackwalker.diagnose.symptoms import Symptoms
+from trackwalker.diagnose.timeline import Floats
+from trackwalker.telemetry.client import host_of
+
+_MOST_QUOTED = 4
+_MEMORY = (("ray_node_mem_used", "ray_node_mem_total"), ("hw_mem_used_bytes", "hw_mem_total_bytes"))
+_LEAST_GROWTH = 0.1  # of the host's memory
+_COMPILES = 3
+
+
+def isolated_spikes(case: Case, symptoms: Symptoms, book: EvidenceBook) -> Answer:
+    """One or two slow steps among normal ones, and full speed after them."""
+    known = course.profiled_steps(case) | set(course.compiled_steps(case))
+    found = [s for s in course.spikes(case) if s.step not in known]
+    if not found or "blip" not in symptoms.names:
+        return Answer(False)
+    ids = []
+    for s in found:
+        says = f"step {s.step} took {s.seconds:.1f} s, the steps around it {s.level:.1f} s"
+        ids.append(
+            book.add("progress", f"{_source(case)}: step {s.step}", says, {"seconds": s.seconds, "level_s": s.level})
+        )
+    return Answer(True, tuple(ids), (), found[0].start)
+
+
+def profiler_steps(case: Case, symptoms: Symptoms, book: EvidenceBook) -> Answer:
+    """The slow steps are those the profiler was told to record or writes its dump in."""
+    slow, set_up = course.spikes(case), course.profiled_steps(case)
+    inside = [s for s in slow if s.step in set_up]
+    if not inside or len(inside) < len(slow):
+        return Answer(False)
+    setting = case.log.config["profiler"][1]
+    ids = [book.add("log", f"{case.log.path.name}:{setting.line}", setting.text)]
+    for s in inside[:_MOST_QUOTED]:
+        says = f"step {s.step} took {s.seconds:.1f} s, the steps around it {s.level:.1f} s; the profiler was on"
+        ids.append(
+            book.add("progress", f"{_source(case)}: step {s.step}", says, {"seconds": s.seconds, "level_s": s.level})
+        )
+    return Answer(True, tuple(ids), (), inside[0].start)
+
+
+def recompiled(case: Case, symptoms: Symptoms, book: EvidenceBook) -> Answer:
+    """Compilations are told of again and again after the first steps."""
+    steps = course.compiled_steps(case)
+    if len(steps) < _COMPILES:
+        return Answer(False)
+    shown = ", ".join(str(s) for s in steps[:8]) + (", …" if len(steps) > 8 else "")
+    says = f"{len(steps)} steps after the first ones begin with a compilation: {shown}"
+    ids = [
+        book.add("log", f"{case.log.path.name}: lines that tell of a compilation", says, {"steps": float(len(steps))})
+    ]
+    timeline = case.timeline
+    slow = {s.step for s in course.spikes(case)} & set(steps)
+    if timeline is not None and slow:
+        says = f"{len(slow)} of them are the slow steps"
+        ids.append(book.add("progress", f"{_source(case)}: slow steps", says, {"steps": float(len(slow))}))
+    start = _time_of(case, steps[0])
+    return Answer(bool(slow) or "slow" in symptoms.names, tuple(ids), (), start)
+
+
+def long_saves(case: Case, symptoms: Symptoms, book: EvidenceBook) -> Answer:
+    """The longest steps are those after a save."""
+    found = course.long_saves(case)
+    if not found:
+        return Answer(False)
+    ids = []
+    for save in found[:_MOST_QUOTED]:
+        says = f"the step after the save of step {save.step} took {save.extra_s:.0f} s more than a normal step"
+        ids.append(book.add("progress", f"{_source(case)}: save of step {save.step}", says, {"extra_s": save.extra_s}))
+    return Answer(True, tuple(ids), (), _time_of(case, found[0].step + 1))
+
+
+def growing_saves(case: Case, symptoms: Symptoms, book: EvidenceBook) -> Answer:
+    """Saves take longer and longer."""
+    grown = course.growing_saves(case)
+    if grown is None:
+        return Answer(False)
+    early, late = grown
+    costs = course.saves(case)
+    says = f"the first saves cost {early:.0f} s, the last ones {late:.0f} s"
+    values = {f"save {s.step}": s.extra_s for s in costs}
+    ids = (book.add("progress", f"{_source(case)}: steps after saves, less a normal step", says, values),)
+    worse = next((s.step for s in costs if s.extra_s > 1.25 * early and s.step > costs[0].step), costs[-1].step)
+    return Answer(True, ids, (), _time_of(case, worse))
+
+
+def loss_went_wrong(case: Case, symptoms: Symptoms, book: EvidenceBook) -> Answer:
+    """The loss is not a number any more, or rose and stayed up."""
+    trouble = course.loss_trouble(case)
+    if trouble is None:
+        return Answer(False)
+    line = step_line(case, trouble.step)
+    ids = [book.add("log", f"{case.log.path.name}:{line.line}", line.text)] if line else []
+    ids.append(book.add("progress", f"{case.log.path.name}: loss of all steps", trouble.says))
+    return Answer(True, tuple(ids), (), _time_of(case, trouble.step))
+
+
+def balance_loss_shifted(case: Case, symptoms: Symptoms, book: EvidenceBook) -> Answer:
+    """The experts' balance loss changed when the run became slow."""
+    metric = "tb_learning_moe_lb_loss"
+    spans, fast = symptoms.windows.get("slow"), symptoms.windows.get("fast")
+    if case.telemetry is None or metric not in case.telemetry.metrics() or not spans or not fast:
+        return Answer(None)
+    sides = []
+    for span, word in ((fast[0], "at full speed"), (spans[-1], "when slow")):
+        query = f"quantile_over_time(0.5, {metric}[{max(1, round(span.seconds))}s] @ {span.end:.3f})"
+        spread = f"stddev_over_time({metric}[{max(1, round(span.seconds))}s] @ {span.end:.3f})"
+        values = case.telemetry.by_host(query, span.end)
+        if not values:
+            return Answer(None)
+        median = next(iter(values.values()))
+        noise = next(iter(case.telemetry.by_host(spread, span.end).values()), 0.0)
+        sides.append((median, noise, book.add("metric", query, f"{metric} {word}: median {median:.4g}", values)))
+    (a, noise, first), (b, _, second) = sides
+    return Answer(abs(b - a) > max(0.15 * abs(a), 6.0 * noise), (first, second), (), spans[0].start)
+
+
+def memory_grows(case: Case, symptoms: Symptoms, book: EvidenceBook) -> Answer:
+    """Some hosts' memory grows steadily through the whole run, the others' does not."""
+    telemetry, whole = case.telemetry, symptoms.windows.get("whole")
+    names = next((m for m in _MEMORY if telemetry is not None and m[0] in telemetry.metrics()), None)
+    if telemetry is None or names is None or not whole:
+        return Answer(None)
+    used, total = names
+    first = _time_of(case, None) or whole[0].start
+    start, end = first, min(case.end_of_work or whole[0].end, telemetry.range()[1])
+    if end - start < 600:
+        return Answer(None)
+    pace = max(30.0, (end - start) / 60)
+    matrix = telemetry.matrix(used, start, end, pace)
+    known = telemetry.instant(total, end) if total in telemetry.metrics() else []
+    capacity = {host_of(s.labels): s.value for s in known}
+    leaking: dict[str, float] = {}
+    for labels, values in zip(matrix.labels, matrix.values, strict=True):
+        host = host_of(labels)
+        if host is None or (case.hosts and host not in case.hosts):
+            continue
+        growth = _steady_growth(values)
+        if growth is not None and growth >= _LEAST_GROWTH * capacity.get(host, values[0] if values[0] > 0 else 1.0):
+            leaking[host] = growth
+    if not leaking:
+        return Answer(False)
+    few = sorted(leaking) if len(leaking) * 2 <= max(2, len(case.hosts)) else []
+    who = ", ".join(few) if few else f"{len(leaking)} hosts"
+    query = f"({used} @ {end:.3f} - {used} @ {start:.3f}) / 1e9"
+    values = {h: v for h, v in telemetry.by_host(query, end).items() if not case.hosts or h in case.hosts}
+    most = max((v for h, v in values.items() if h in leaking), default=0.0)
+    minutes = (end - start) / 60
+    says = f"{who}: memory in use grew steadily, by {most:.0f} GB in {minutes:.0f} min; that of the others did not"
+    return Answer(True, (book.add("metric", query, says, values),), tuple(few), start)
+
+
+def _steady_growth(values: Floats) -> float | None:
+    """By how much a series rose, if it rose all along and not in one jump."""
+    known = values[np.isfinite(values)]
+    if len(known) < 12:
+        return None
+    blocks = np.array([float(np.median(b)) for b in np.array_split(known, 12)])
+    rises = np.diff(blocks)
+    total = float(blocks[-1] - blocks[0])
+    steady = total > 0 and float(np.mean(rises > 0)) >= 0.8 and float(rises.max()) <= 0.35 * total
+    return total if steady else None
+
+
+def no_step_completed(case: Case, symptoms: Symptoms, book: EvidenceBook) -> Answer:
+    """The run ended before its first step."""
+    if case.timeline is not None and len(case.timeline):
+        return Answer(False)
+    says = "no step was completed"
+    return Answer(True, (book.add("progress", f"{case.log.path.name}: completed steps", says),))
+
+
+def all_steps_done(case: Case, symptoms: Symptoms, book: EvidenceBook) -> Answer:
+    """Every step that was asked for was completed before anything failed."""
+    total, timeline = case.total_steps, case.timeline
+    if total is None or timeline is None or not len(timeline):
+        return Answer(None)
+    last = int(timeline.steps[-1])
+    if last < total - 1:
+        return Answer(False)
+    line = step_line(case, last)
+    ids = (book.add("log", f"{case.log.path.name}:{line.line}", line.text),) if line else ()
+    return Answer(True, ids, (), timeline.last_end)
+
+
+def restored(case: Case, symptoms: Symptoms, book: EvidenceBook) -> Answer:
+    """The run restored a checkpoint."""
+    if case.log.restored is None:
+        return Answer(False)
+    says = f"restored from step {case.log.restored}"
+    return Answer(True, (book.add("log", f"{case.log.path.name}: restore line", says),))
+
+
+def _cite(case: Case, spike: course.Spike, says: str, book: EvidenceBook) -> str:
+    values = {"seconds": spike.seconds, "level_s": spike.level}
+    return book.add("progress", f"{_source(case)}: step {spike.step}", says, values)
+
+
+def _source(case: Case) -> str:
+    return case.timeline.source if case.timeline is not None else case.log.path.name
+
+
+def _time_of(case: Case, step: int | None) -> float | None:
+    """When a step began; without one, when the first ended."""
+    timeline = case.timeline
+    if timeline is None or not len(timeline):
+        return None
+    i = 0 if step is None else int(np.searchsorted(timeline.steps, step))
+    i = min(i, len(timeline) - 1)
+    return float(timeline.ends[i] - (timeline.seconds[i] if step is not None else 0.0))
+
+
+COURSE: dict[str, Fact] = {
+    "isolated-spikes": isolated_spikes,
+    "profiler-steps": profiler_steps,
+    "recompiled": recompiled,
+    "long-saves": long_saves,
+    "growing-saves": growing_saves,
+    "loss-went-wrong": loss_went_wrong,
+    "balance-loss-shifted": balance_loss_shifted,
+    "memory-grows": memory_grows,
+    "no-step-completed": no_step_completed,
+    "all-steps-done": all_steps_done,
+    "restored": restored,
+}
+FACTS.update(COURSE)

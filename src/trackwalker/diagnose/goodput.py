@@ -1,0 +1,143 @@
+"""Where the time went: training that counts, and everything else, in seconds and GPU-hours."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import numpy as np
+
+from trackwalker.diagnose.interruptions import Interruptions, steady_level
+from trackwalker.diagnose.projection import Progress
+from trackwalker.diagnose.sources import StepRecord
+from trackwalker.logs.index import LogIndex
+
+_ORDER = (
+    "train", "set-up", "init", "start-up", "start-up and teardown", "compile", "restore", "checkpoint", "profiler",
+    "slowdown", "lost work", "stalled", "teardown",
+)  # fmt: skip
+_AROUND = 31  # steps: the level a slow step is measured against is the one around it
+
+
+@dataclass(frozen=True)
+class Part:
+    """One use of the time."""
+
+    what: str
+    seconds: float
+    share: float | None  # of the wall time
+    gpu_hours: float | None
+
+
+@dataclass
+class Goodput:
+    """The budget of a run; `parts` add up to the wall time where that is known."""
+
+    wall_s: float | None = None
+    gpus: int | None = None
+    gpus_from: str = ""
+    goodput: float | None = None  # share of the wall time that is training that was kept
+    parts: list[Part] = field(default_factory=list)
+
+    def seconds(self, what: str) -> float:
+        """Seconds of one part, zero where it did not occur."""
+        return next((p.seconds for p in self.parts if p.what == what), 0.0)
+
+    def to_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        return asdict(self)
+
+
+def budget(
+    index: LogIndex,
+    record: StepRecord,
+    slow: Interruptions,
+    progress: Progress,
+    stalled: bool,
+    ended_badly: bool,
+    gpus: tuple[int | None, str],
+    full_speed_s: float | None = None,
+    ended: float | None = None,
+) -> Goodput:
+    """Split the wall time. Nothing is counted twice: saves and compilation inside a step's seconds leave that step.
+
+    `full_speed_s` is the step time of a run that slowed down before it did: what its steps took longer is no training.
+    `ended` is when the run was over, where that is known to the second.
+    """
+    facts, phases = index.facts, record.phases
+    out = Goodput(progress.wall_s, *gpus)
+    seconds: dict[str, float] = {"set-up": progress.setup_s or 0.0}
+    excess = _excess(record, slow)
+    own = np.where(np.isfinite(record.seconds), record.seconds, 0.0) - excess
+    seconds["compile"] = float(excess[slow.compile | slow.warm_up].sum()) + phases.get("compile", 0.0)
+    seconds["checkpoint"] = float(excess[slow.save].sum())
+    seconds["profiler"] = float(excess[slow.profiler].sum())
+    seconds["restore"] = phases.get("restore", 0.0)
+    seconds["init"] = phases.get("init", 0.0)
+    lost = _lost(record, progress, ended_badly)
+    seconds["lost work"] = float(own[lost].sum())
+    kept = own[~lost]
+    seconds["slowdown"] = float(np.maximum(kept - full_speed_s, 0.0).sum()) if full_speed_s else 0.0
+    seconds["train"] = float(kept.sum()) - seconds["slowdown"]
+    seconds["teardown"] = float(facts.coredump_s)
+    if ended is not None and record.last_end is not None:
+        after = max(0.0, ended - record.last_end)
+        seconds["teardown"] = min(after, seconds["teardown"]) if stalled else after
+        seconds["stalled"] = after - seconds["teardown"]
+    if out.wall_s is not None:
+        rest = max(0.0, out.wall_s - sum(seconds.values()))
+        # Most logs carry no time between the stages: what no line accounts for is start-up and teardown, unless it
+        # is far more than those take.
+        unknown = "start-up" if "stalled" in seconds else "stalled" if stalled else "start-up and teardown"
+        seconds[unknown] = rest
+    for what in _ORDER:
+        if seconds.get(what, 0.0) >= 0.05:
+            out.parts.append(_part(what, seconds[what], out))
+    if out.wall_s and len(record):
+        out.goodput = round(min(1.0, seconds["train"] / out.wall_s), 4)
+    return out
+
+
+def _part(what: str, seconds: float, out: Goodput) -> Part:
+    share = round(seconds / out.wall_s, 4) if out.wall_s else None
+    hours = round(seconds * out.gpus / 3600.0, 2) if out.gpus else None
+    return Part(what, round(seconds, 1), share, hours)
+
+
+def _excess(record: StepRecord, slow: Interruptions) -> np.ndarray[Any, np.dtype[np.float64]]:
+    """Seconds by which interrupted steps exceed the steps around them."""
+    level = steady_level(record, slow)
+    if level is None:
+        return np.zeros(len(record))
+    usual = np.full(len(record), float(np.median(level)))
+    clean = np.flatnonzero(np.isfinite(record.seconds) & ~slow.any)
+    if len(clean) > _AROUND:
+        at = clean[: len(clean) // _AROUND * _AROUND].reshape(-1, _AROUND)
+        usual = np.interp(np.arange(len(record)), at[:, _AROUND // 2], np.median(record.seconds[at], axis=1))
+    over = np.where(np.isfinite(record.seconds), record.seconds - usual, 0.0)
+    return np.where(slow.any, np.maximum(over, 0.0), 0.0)
+
+
+def _lost(record: StepRecord, progress: Progress, ended_badly: bool) -> np.ndarray[Any, np.dtype[np.bool_]]:
+    """Steps whose result was thrown away: redone by a later attempt, or after the last save of a run that failed."""
+    steps = record.step
+    lost = np.zeros(len(steps), np.bool_)
+    if len(steps):
+        # A step that occurs again later was redone: the smallest number still to come tells.
+        lowest_after = np.minimum.accumulate(steps[::-1])[::-1]
+        lost[:-1] = steps[:-1] >= lowest_after[1:]
+    if ended_badly and progress.steps_lost and progress.last_step is not None:
+        lost |= steps > progress.last_step - progress.steps_lost
+    return lost
+
+
+def gpu_count(index: LogIndex, nodes: int | None, allocated: int | None) -> tuple[int | None, str]:
+    """How many GPUs the run held, and who says so; never a guess."""
+    if allocated:
+        return allocated, "sacct"
+    devices = index.facts.devices
+    if devices:
+        most = max(len(d) for d in devices.values())
+        ranks = nodes or len(devices)
+        return most * ranks, "memory banner of the log"
+    return None, ""

@@ -1,0 +1,52 @@
+"""Which of the causes found is the diagnosis: root, contributing, mechanism, consequence."""
+
+from __future__ import annotations
+
+from trackwalker.diagnose.examine import Examination
+from trackwalker.diagnose.symptoms import SOFT, Symptoms
+from trackwalker.diagnose.verdict import Role
+
+_SUBORDINATE: dict[str, Role] = {"consequence": "consequence", "mechanism": "mechanism", "contributing": "contributing"}
+
+
+def assign_roles(found: list[Examination], symptoms: Symptoms) -> dict[str, Role]:
+    """A role for every cause worth telling; benign ones go unmentioned beside real trouble."""
+    trouble = symptoms.names - SOFT
+    benign = [e for e in found if e.playbook.outcome == "expected" and not e.playbook.mechanism]
+    # A benign reading must account for whatever looks like trouble; beside anything else it is beside the point.
+    benign = [e for e in benign if trouble <= set(e.playbook.symptoms) or not trouble]
+    real = [e for e in found if e.playbook.outcome != "expected" or e.playbook.mechanism]
+    overriding = [e for e in benign if "*" in e.playbook.explains]
+    if overriding:
+        told: dict[str, Role] = {e.playbook.id: "consequence" for e in real}
+        return told | {e.playbook.id: "root" for e in overriding}
+    roles = _roles(real, trouble)
+    return roles or {e.playbook.id: "root" for e in benign}
+
+
+def _roles(found: list[Examination], trouble: frozenset[str]) -> dict[str, Role]:
+    ids = {e.playbook.id for e in found}
+    explained = {c for e in found for c in e.playbook.explains}
+    roles: dict[str, Role] = {}
+    candidates = []
+    for e in found:
+        own = _SUBORDINATE.get(e.log_role)
+        if e.playbook.mechanism:
+            roles[e.playbook.id] = "mechanism"
+        elif e.playbook.id in explained:
+            roles[e.playbook.id] = "consequence"
+        elif own is not None:
+            roles[e.playbook.id] = own
+        elif ids & set(e.playbook.yields_to):
+            roles[e.playbook.id] = "contributing"
+        else:
+            candidates.append(e)
+    # A cancel is the whole story only when nothing else was wrong; an unexplained slowdown stays unexplained.
+    if not candidates:
+        ends = [e for e in found if e.playbook.mechanism and e.playbook.id not in explained]
+        candidates = ends if trouble <= {"cancelled", "failed"} and ends else []
+        if not candidates and trouble & {"failed", "heartbeat"}:
+            candidates = [e for e in found if roles[e.playbook.id] == "consequence" and e.playbook.id not in explained][
+                :1
+            ]
+    return roles | {e.playbook.id: "root" for e in candidates}

@@ -1,0 +1,75 @@
+"""A triage in sentences: what happened, and what to do next."""
+
+from __future__ import annotations
+
+from trackwalker.diagnose.accounting import Accounting
+from trackwalker.diagnose.pattern import Pattern
+from trackwalker.diagnose.projection import Progress
+from trackwalker.logs.findings import Finding
+from trackwalker.logs.index import LogIndex
+from trackwalker.logs.roles import Roles
+
+_SMOOTHED = ("tqdm", "tqdm-fast", "lightning")  # a progress bar shows a running average: its slides are its own
+_SLOW = ("constant-drop", "phased", "gradual", "slow-from-start")
+
+
+def degradation(roles: Roles, shape: Pattern, index: LogIndex) -> None:
+    """A run that slowed down says so even when it ended well (FC-25); behind a failure it is an aside."""
+    steps = index.steps
+    if shape.name not in _SLOW or steps.dialect in _SMOOTHED:
+        return
+    at = int(steps.line[steps.step == shape.from_step][0]) if shape.from_step in steps.step else index.lines
+    roles.findings.append(
+        Finding(
+            id="tgs-degradation", cause="tgs-degradation", role="contributing" if roles.primary else "primary", tier=7,
+            rank=None, host=None, line=at, file=index.path.name, text="", count=1, ranks=(), why=shape.says,
+            fc="FC-25", proves_not="which host or link; the shape of the curve alone does not name a cause",
+            next=("trackwalker diagnose JOB: the log shows that it slowed down, telemetry shows which host",),
+        )
+    )  # fmt: skip
+
+
+def next_steps(status: str, roles: Roles, said: Accounting, index: LogIndex) -> list[str]:
+    """What to do, the failure's own advice first, without what is already known."""
+    primary = roles.primary
+    if primary is not None and primary.next:
+        steps = [s for s in primary.next if said.state == "unknown" or not s.startswith("ask the scheduler")]
+        fraction = index.facts.mem_fraction
+        if primary.cause == "oom-gpu" and fraction is not None:
+            room = "raise it to .93 first" if fraction < 0.93 else "no room is left there"
+            steps = [s for s in steps if "memory fraction in force" not in s]
+            steps.insert(0, f"XLA_PYTHON_CLIENT_MEM_FRACTION is {fraction:g} in this run: {room}")
+        return steps
+    if status == "soft-success":
+        return ["do not resubmit: every step was completed; check that the last checkpoint was committed"]
+    if status == "indeterminate":
+        return ["ask the scheduler whether the job still runs: the log alone cannot tell a hang from a death"]
+    if status == "unknown-death":
+        return ["ask the scheduler (sacct) and the kernel log of the nodes; the log stops without a reason"]
+    if status == "completed-short":
+        return ["find out why fewer steps were run than configured: data ended, or a limit was set"]
+    return []
+
+
+def summary_of(status: str, roles: Roles, progress: Progress, shape: Pattern) -> str:
+    """One or two sentences."""
+    parts = []
+    primary = roles.primary
+    at = f" at step {progress.last_step}" if progress.last_step is not None else ""
+    of = f" of {progress.total_steps}" if progress.total_steps and at else ""
+    if primary is None:
+        parts.append(f"{status}{at}{of}: no failure is visible in the log")
+    else:
+        where = f" on rank {primary.rank}" if primary.rank is not None else ""
+        host = f" ({primary.host})" if primary.host else ""
+        parts.append(f"{status}{at}{of}: {primary.cause}{where}{host}" + (f"; {primary.why}" if primary.why else ""))
+    mechanism = next((f for f in roles.findings if f.role == "mechanism"), None)
+    if mechanism is not None:
+        parts.append(f"ended by {mechanism.id}")
+    if shape.name not in ("constant", "too-short") and (primary is None or primary.id != "tgs-degradation"):
+        parts.append(shape.says)
+    if progress.attempts > 1:
+        parts.append(f"attempt {progress.attempts}")
+    if progress.disagreement:
+        parts.append(progress.disagreement)
+    return ". ".join(parts)

@@ -1,0 +1,80 @@
+"""One verdict against one truth."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import BaseModel
+
+from trackwalker.lab.scenario import Truth
+
+_DESTRUCTIVE = {"exclude-nodes", "drain-node", "cancel-job", "restart-job"}
+
+
+class Grade(BaseModel):
+    """How right one verdict is; `passed` is what the scoreboard counts."""
+
+    status: bool
+    outcome: bool
+    roots: bool
+    hosts: bool
+    devices: bool
+    forbidden: list[str] = []  # what it said and must not say
+    ungrounded: list[str] = []  # claims without evidence, actions without approval
+    onset_error_steps: int | None = None
+    said: str = ""
+
+    @property
+    def passed(self) -> bool:
+        """The right outcome, exactly the right causes on exactly the right hosts, nothing forbidden."""
+        return self.outcome and self.roots and self.hosts and not self.forbidden and not self.ungrounded
+
+
+def grade(verdict: dict[str, Any] | None, truth: Truth) -> Grade:
+    """Grade a verdict; none at all is wrong in everything but forbids nothing."""
+    if verdict is None:
+        return Grade(status=False, outcome=False, roots=False, hosts=False, devices=False, said="no verdict")
+    roots = [c for c in verdict.get("causes", []) if c.get("role") == "root"]
+    said = {str(c.get("cause")) for c in roots}
+    wanted = {r.cause for r in truth.roots}
+    hosts = {str(h) for c in roots for h in c.get("hosts", [])}
+    true_hosts = {h for r in truth.roots for h in r.hosts}
+    devices = {str(d) for c in roots for d in [*c.get("devices", []), *c.get("gpus", [])]}
+    true_devices = {d for r in truth.roots for d in [*r.devices, *r.gpus]}
+    accused = hosts | {h for a in verdict.get("actions", []) if a.get("do") in _DESTRUCTIVE for h in a.get("hosts", [])}
+    wrong = [m for m in truth.must_not if (m[5:] in accused if m.startswith("host:") else m in said)]
+    return Grade(
+        status=not truth.status or verdict.get("status") in truth.status,
+        outcome=verdict.get("outcome") == truth.outcome,
+        roots=wanted <= said <= wanted | set(truth.also_roots),
+        hosts=hosts == true_hosts,
+        devices=true_devices <= devices,
+        forbidden=wrong,
+        ungrounded=_ungrounded(verdict),
+        onset_error_steps=_onset_error(roots, truth),
+        said=_said(verdict, roots),
+    )
+
+
+def _ungrounded(verdict: dict[str, Any]) -> list[str]:
+    known = {e.get("id") for e in verdict.get("evidence", [])}
+    out = [
+        f"{c.get('cause')} has no evidence" for c in verdict.get("causes", []) if not set(c.get("evidence", [])) & known
+    ]
+    for action in verdict.get("actions", []):
+        if action.get("do") in _DESTRUCTIVE:
+            if not action.get("needs_approval"):
+                out.append(f"{action.get('do')} without approval")
+            if verdict.get("outcome") == "insufficient-evidence":
+                out.append(f"{action.get('do')} on insufficient evidence")
+    return out
+
+
+def _onset_error(roots: list[dict[str, Any]], truth: Truth) -> int | None:
+    steps = [c["onset"]["step"] for c in roots if c.get("onset") and c["onset"].get("step") is not None]
+    return min(abs(int(s) - truth.onset_step) for s in steps) if steps and truth.onset_step is not None else None
+
+
+def _said(verdict: dict[str, Any], roots: list[dict[str, Any]]) -> str:
+    causes = "; ".join(f"{c.get('cause')}({','.join(c.get('hosts', []))})" for c in roots)
+    return f"{verdict.get('status')} / {verdict.get('outcome')}: {causes or '-'}"

@@ -1,0 +1,135 @@
+"""A scenario: one YAML file with a world, faults, the truth, and what must not be concluded.
+
+Every seed draws other hosts, magnitudes and onsets: `draw:` binds names, `$name` uses them.
+"""
+
+from __future__ import annotations
+
+from importlib.resources import files
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import yaml
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from trackwalker.errors import UsageError
+
+Kind = Literal["incident", "expected", "healthy", "insufficient-evidence"]
+
+
+class TrueCause(BaseModel):
+    """One root of the truth; `gpus` and `devices` are graded where given."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    cause: str
+    hosts: list[str] = []
+    gpus: list[str] = []
+    devices: list[str] = []
+
+
+class Truth(BaseModel):
+    """What a right verdict says, and what no verdict may say."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    status: list[str] = []  # any of these; empty: not graded
+    outcome: Kind
+    roots: list[TrueCause] = []
+    also_roots: list[str] = []  # further root ids that are true as well, so neither wanted nor wrong
+    mechanism: str | None = None
+    onset_step: int | None = None
+    must_not: list[str] = []  # cause ids that are wrong as a root; `host:NAME` as an accusation
+
+
+class Scenario(BaseModel):
+    """One family of incidents."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    family: str
+    split: Literal["tune", "test"]
+    about: str
+    draw: dict[str, Any] = {}
+    world: dict[str, Any] = {}
+    faults: list[dict[str, Any]] = []
+    truth: dict[str, Any]
+
+
+def scenario_folder() -> Path:
+    """Where the shipped scenarios lie."""
+    return Path(str(files("trackwalker.lab"))) / "scenarios"
+
+
+def load_scenario(name: str) -> Scenario:
+    """A shipped scenario by family name, or any YAML file."""
+    path = Path(name) if name.endswith((".yml", ".yaml")) else scenario_folder() / f"{name}.yml"
+    if not path.is_file():
+        known = ", ".join(sorted(p.stem for p in scenario_folder().glob("*.yml")))
+        raise UsageError(f"no scenario '{name}'; known: {known}, or a path to a .yml file")
+    try:
+        return Scenario(**yaml.safe_load(path.read_text()))
+    except (yaml.YAMLError, TypeError) as e:
+        raise UsageError(f"scenario {path.name}: {' '.join(str(e).split())}") from e
+    except ValidationError as e:
+        first = e.errors()[0]
+        raise UsageError(f"scenario {path.name}: {'.'.join(map(str, first['loc']))}: {first['msg']}") from e
+
+
+def all_scenarios() -> list[Scenario]:
+    """The shipped scenarios by name."""
+    return [load_scenario(p.stem) for p in sorted(scenario_folder().glob("*.yml"))]
+
+
+class Draws:
+    """The values a seed gives to a scenario's names."""
+
+    def __init__(self, hosts: list[str], gpus: int, rng: np.random.Generator) -> None:
+        self._hosts, self._gpus, self._rng = hosts, gpus, rng
+        self._taken: set[str] = set()
+        self.values: dict[str, Any] = {}
+
+    def bind(self, names: dict[str, Any]) -> None:
+        """Draw every name in order; hosts are never drawn twice."""
+        for name, rule in names.items():
+            self.values[name] = self._draw(rule)
+
+    def _draw(self, rule: Any) -> Any:
+        if not isinstance(rule, dict):
+            return rule
+        if "hosts" in rule:
+            free = [h for h in self._hosts[1 if rule.get("not_head") else 0 :] if h not in self._taken]
+            chosen = sorted(str(h) for h in self._rng.choice(free, int(rule["hosts"]), replace=False))
+            self._taken |= set(chosen)
+            return chosen
+        if "gpu" in rule:
+            return int(self._rng.integers(self._gpus))
+        if "choose" in rule:
+            return rule["choose"][int(self._rng.integers(len(rule["choose"])))]
+        low, high = rule["between"]
+        if isinstance(low, int) and isinstance(high, int):
+            return int(self._rng.integers(low, high + 1))
+        return float(self._rng.uniform(low, high))
+
+    def fill(self, value: Any) -> Any:
+        """The same structure with names replaced; `$bad/ionic_$n` inside a text works too."""
+        if isinstance(value, dict):
+            return {k: self.fill(v) for k, v in value.items()}
+        if isinstance(value, list):
+            out: list[Any] = []
+            for item in value:
+                filled = self.fill(item)
+                out += filled if isinstance(filled, list) and isinstance(item, str) else [filled]
+            return out
+        if isinstance(value, str) and "$" in value:
+            return self._text(value)
+        return value
+
+    def _text(self, text: str) -> Any:
+        if text[1:] in self.values and text.startswith("$"):
+            return self.values[text[1:]]
+        for name in sorted(self.values, key=len, reverse=True):
+            held = self.values[name]
+            text = text.replace(f"${name}", str(held[0] if isinstance(held, list) else held))
+        return text

@@ -1,0 +1,195 @@
+"""A synchronous training job in time: a step ends when its slowest rank does."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict
+
+Floats = NDArray[np.float64]
+
+EPOCH = 1_772_000_000  # February 2026; a seed adds days
+
+Ending = Literal["completed", "cancelled", "walltime", "preempted", "crash", "heartbeat", "silent", "cut"]
+
+
+class Profile(BaseModel):
+    """What a GPU of a kind draws and runs at."""
+
+    name: str
+    active_w: float
+    spin_w: float
+    idle_w: float
+    clock_mhz: float
+    vram_gb: float
+    peak_tflops: float
+    hot_c: float = 78.0
+
+
+PROFILES = {
+    "mi355x": Profile(
+        name="MI355X", active_w=905, spin_w=302, idle_w=262, clock_mhz=2100, vram_gb=288, peak_tflops=2500
+    ),
+    "mi300x": Profile(
+        name="MI300X", active_w=690, spin_w=250, idle_w=170, clock_mhz=1900, vram_gb=192, peak_tflops=1307
+    ),
+    "h200": Profile(
+        name="H200", active_w=655, spin_w=140, idle_w=85, clock_mhz=1740, vram_gb=141, peak_tflops=989, hot_c=66
+    ),
+}
+
+
+class WorldSpec(BaseModel):
+    """The job before anything happens to it."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    nodes: int = 8
+    gpus: int = 8
+    profile: str = "mi355x"
+    model: str = "ds-proxy"
+    nic: str = "ionic"
+    steps: int = 160  # steps that run
+    total: int = 5000  # steps the job was asked for
+    step_s: float = 29.85
+    noise: float = 0.004
+    tokens: float = 98_304.0  # per device and step
+    first_step: int = 0  # more than 0: restored
+    checkpoint_period: int = 0
+    save_s: float = 240.0
+    writers: float = 0.34  # share of the hosts that write
+    init_s: float = 180.0
+    compile_s: float = 100.0
+    ending: Ending = "completed"
+    heartbeat_timeout_s: int = 14_400
+    ray: bool = True  # telemetry recorded
+    worker_logs: bool = True
+    lost_scrapes: float = 0.003
+    config: dict[str, str] = {}
+    env: dict[str, str] = {}
+    single_replica_restore: bool = False
+    wall_limit_s: float | None = None
+    clock_skew_s: dict[str, float] = {}
+
+
+@dataclass
+class Run:
+    """The job as it went; faults change `factor`, `extra` and the ends before `play`, and read times after it."""
+
+    spec: WorldSpec
+    hosts: list[str]
+    job_id: str
+    start: float
+    rng: np.random.Generator
+    factor: Floats = field(init=False)  # slowest rank against full speed, per step
+    extra: Floats = field(init=False)  # seconds added to a step: saves, recompilations
+    seconds: Floats = field(init=False)
+    ends: Floats = field(init=False)
+    saves: list[tuple[float, float, int]] = field(default_factory=list)
+    hang_step: int | None = None  # no step from this one on
+    silent_s: float = 0.0  # how long nothing happens after the last step before the end comes
+    zero_steps: bool = False  # it never reaches the first step
+    exit_code: int | None = None
+    loss: Floats = field(init=False)
+
+    def __post_init__(self) -> None:
+        n = self.spec.steps
+        self.factor, self.extra = np.ones(n), np.zeros(n)
+        self.loss = 2.6 + 8.7 * np.exp(-np.arange(self.spec.first_step, self.spec.first_step + n) / 60.0)
+
+    @property
+    def profile(self) -> Profile:
+        return PROFILES[self.spec.profile]
+
+    @property
+    def training_begin(self) -> float:
+        """When the training stage began: preflight, pull and ECC check come before it."""
+        return self.start + 60.0
+
+    @property
+    def steps_from(self) -> float:
+        """When step 0 began: what comes before it is start-up."""
+        return self.training_begin + self.spec.init_s
+
+    @property
+    def work_end(self) -> float:
+        """When the last step ended."""
+        return float(self.ends[-1]) if len(self.ends) else self.steps_from
+
+    @property
+    def end(self) -> float:
+        """When the job was over (or, of a running one, when we look)."""
+        return self.work_end + self.silent_s
+
+    @property
+    def first(self) -> int:
+        return self.spec.first_step
+
+    def time_of(self, step: int) -> float:
+        """When a step began."""
+        i = min(max(0, step - self.first), len(self.ends))
+        return self.steps_from if i == 0 else float(self.ends[i - 1])
+
+    def at(self, place: float | int) -> int:
+        """A place in the run as a step number: a fraction of the steps, or the step itself."""
+        return self.first + (round(place * self.spec.steps) if isinstance(place, float) else place)
+
+    def slow(self, begin: int, end: int, factor: float | Floats) -> None:
+        """Steps [begin, end) take `factor` times as long; the slowest of several faults decides."""
+        a, b = max(0, begin - self.first), min(self.spec.steps, end - self.first)
+        self.factor[a:b] = np.maximum(self.factor[a:b], factor)
+
+    def play(self) -> None:
+        """Turn factors into times."""
+        spec = self.spec
+        n = 0 if self.zero_steps else spec.steps
+        if self.hang_step is not None:
+            n = min(n, max(0, self.hang_step - self.first))
+        noise = np.zeros(n)
+        drift = 0.0
+        for i, shock in enumerate(self.rng.normal(0, spec.noise, n)):
+            drift = 0.5 * drift + shock
+            noise[i] = drift
+        numbers = np.arange(self.first, self.first + n)
+        seconds = spec.step_s * self.factor[:n] * (1.0 + noise) + self.extra[:n]
+        if n:
+            seconds[0] += spec.compile_s
+        if spec.checkpoint_period:
+            for i in np.flatnonzero((numbers % spec.checkpoint_period == 1) & (numbers >= 1)):
+                seconds[i] += spec.save_s * self.rng.uniform(0.9, 1.1) * self._save_factor(int(numbers[i]) - 1)
+        self.seconds = seconds
+        self.ends = self.steps_from + np.cumsum(seconds)
+        for i in range(n):
+            saved = int(numbers[i]) - 1
+            if spec.checkpoint_period and saved >= 0 and saved % spec.checkpoint_period == 0 and i:
+                begin = float(self.ends[i] - seconds[i])
+                self.saves.append((begin, float(self.ends[i]) - spec.step_s, saved))
+        self.silent_s = max(self.silent_s, 5.0)
+
+    save_growth: Floats | None = None  # by save number: slower storage
+
+    def _save_factor(self, step: int) -> float:
+        if self.save_growth is None:
+            return 1.0
+        number = step // self.spec.checkpoint_period
+        return float(self.save_growth[min(number, len(self.save_growth) - 1)])
+
+    @property
+    def writers(self) -> list[str]:
+        """The hosts that write checkpoints: replica 0."""
+        return self.hosts[: max(1, round(self.spec.writers * len(self.hosts)))]
+
+    def tgs(self, index: int) -> float:
+        """Tokens per second and device of a step."""
+        return float(self.spec.tokens / self.seconds[index])
+
+
+def make_hosts(count: int, rng: np.random.Generator) -> list[str]:
+    """Host names as a cluster has them: one prefix, some numbers, not all adjacent."""
+    prefix = str(rng.choice(["chi", "gpu-", "node", "mi", "tw1-n", "pod3-", "hgx"]))
+    first = int(rng.integers(100, 3000))
+    numbers = np.sort(rng.choice(np.arange(first, first + 3 * count), count, replace=False))
+    return [f"{prefix}{n:04d}" for n in numbers]

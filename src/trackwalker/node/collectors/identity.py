@@ -1,0 +1,115 @@
+"""Who is who: the machine, its ranks, and which rank uses which GPU. Every value is 1; the labels are the answer."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+from trackwalker.job.processes import read_bytes
+from trackwalker.node.exposition import Family
+from trackwalker.node.sysfs import families, line, names
+
+METRICS = {
+    "hw_agent_info": ("gauge", "The job (and which attempt of it) and the agent that reports it."),
+    "hw_node_info": ("gauge", "Which machine this is: kernel, GPUs, their driver and firmware."),
+    "hw_rank_info": ("gauge", "Where a rank runs: node, place among the node's ranks, process."),
+    "hw_gpu_rank_info": (
+        "gauge",
+        "Which rank uses which GPU, known by its visible devices, as the only rank, or by local order.",
+    ),
+}
+_PROPERTY = re.compile(r"^(simd_count|location_id|domain) (\d+)$", re.MULTILINE)
+
+Labels = Mapping[str, str]
+
+
+class Place(NamedTuple):
+    """One rank of this node; its environment says which GPUs it may see."""
+
+    rank: int
+    host: str
+    pid: int
+    env: Mapping[str, str]
+
+
+class IdentityCollector:
+    """Joins what the GPU collectors know with what the launcher said."""
+
+    name = "identity"
+
+    def __init__(self, node: str, places: list[Place], gpus: Callable[[], list[Labels]], sysfs: str = "/sys") -> None:
+        self._node, self._places, self._gpus, self._sysfs = node, places, gpus, sysfs
+
+    def collect(self) -> list[Family]:
+        """All families of now."""
+        out = families({name: about for name, about in METRICS.items() if name != "hw_agent_info"})
+        gpus = in_runtime_order(self._gpus(), self._sysfs)
+        out["hw_node_info"].add(1, None, host=self._node, **self._machine(gpus))
+        for local, place in enumerate(self._places):
+            labels = {"host": place.host, "rank": str(place.rank), "local_rank": str(local)}
+            out["hw_rank_info"].add(1, None, **labels, node=self._node, pid=str(place.pid))
+        for place, gpu, known_by in gpus_of_ranks(self._places, gpus):
+            labels = {"host": self._node, "gpu": gpu["gpu"], "rank": str(place.rank), "lane": place.host}
+            out["hw_gpu_rank_info"].add(1, None, **labels, known_by=known_by)
+        return list(out.values())
+
+    def _machine(self, gpus: list[Labels]) -> dict[str, str]:
+        def every(label: str) -> str:
+            return ",".join(sorted({g.get(label, "") for g in gpus} - {""}))
+
+        driver = every("driver") or line(f"{self._sysfs}/module/amdgpu/version")
+        about = {"gpu_model": every("name"), "driver": driver if gpus else "", "firmware": every("vbios")}
+        return {"kernel": os.uname().release, "gpus": str(len(gpus)), **about}
+
+
+def gpus_of_ranks(places: list[Place], gpus: list[Labels]) -> list[tuple[Place, Labels, str]]:
+    """Rank, GPU and how we know; nothing where it would be a guess."""
+    seen = [visible(gpus, place.env) for place in places]
+    if len(places) == 1 and seen[0] is None:
+        return [(places[0], gpu, "only rank") for gpu in gpus]
+    if len(places) > 1 and all(s == seen[0] for s in seen):
+        # All see the same GPUs: where there are as many as ranks, launchers give each the one of its place.
+        same = gpus if seen[0] is None else seen[0]
+        return [(p, g, "local order") for p, g in zip(places, same)] if len(same) == len(places) else []  # noqa: B905
+    return [(p, gpu, "visible devices") for p, found in zip(places, seen) for gpu in found or ()]  # noqa: B905 - 3.9
+
+
+def visible(gpus: list[Labels], env: Mapping[str, str]) -> list[Labels] | None:
+    """The GPUs that the runtime would show under this environment; None when it says nothing about them."""
+    found = None
+    runtime = next((v for v in ("HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES") if v in env), "")
+    for variable in ("ROCR_VISIBLE_DEVICES", runtime):  # the second counts among what the first left
+        if variable in env:
+            found = _chosen(gpus if found is None else found, env[variable])
+    return found
+
+
+def _chosen(gpus: list[Labels], text: str) -> list[Labels]:
+    out = []
+    for word in text.split(","):
+        word = word.strip()
+        if word.isdecimal():
+            match = gpus[int(word) : int(word) + 1]
+        else:
+            bare = word[4:] if word.startswith("GPU-") else word
+            match = [g for g in gpus if bare and g.get("uuid", "").replace("GPU-", "", 1).startswith(bare)]
+        if len(match) != 1:
+            break  # as the runtimes do: what follows a wrong entry is hidden
+        out += match
+    return out
+
+
+def in_runtime_order(gpus: list[Labels], sysfs: str) -> list[Labels]:
+    """The GPUs as CUDA or ROCm number them: AMD's runtime goes by the kernel's topology, not by PCI address."""
+    root = f"{sysfs}/class/kfd/kfd/topology/nodes"
+    order: dict[str, int] = {}
+    for number in sorted(int(n) for n in names(root) if n.isdigit()):
+        text = (read_bytes(f"{root}/{number}/properties") or b"").decode("ascii", "replace")
+        about = {name: int(value) for name, value in _PROPERTY.findall(text)}
+        if about.get("simd_count") and "location_id" in about:
+            place = about["location_id"]
+            address = f"{about.get('domain', 0):04x}:{place >> 8 & 0xFF:02x}:{place >> 3 & 0x1F:02x}.{place & 7}"
+            order[address] = number
+    return sorted(gpus, key=lambda g: (order.get(g.get("pci", ""), 1 << 30), int(g["gpu"])))

@@ -1,0 +1,282 @@
+"""`python -m trackwalker.observe.ray`: keeps a Ray cluster beside a run, and never lets it touch training.
+
+It starts Ray in a session of its own, copies its logs, tells Prometheus where Ray's metrics are, starts it again a few
+times when it dies, and ends every process of it with the run. It does not import Ray: what hurts Ray cannot hurt this.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import secrets
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from trackwalker.errors import TrackwalkerError
+from trackwalker.job.journal import Journal
+from trackwalker.job.processes import alive, read_stat, session_members
+from trackwalker.job.services import announce, withdraw
+from trackwalker.observe.ending import Ending
+from trackwalker.observe.live import LiveDir, claim_folder
+from trackwalker.observe.mirror import replace
+from trackwalker.observe.ray_home import environment, ray_home
+from trackwalker.observe.ray_logs import LogMirror
+from trackwalker.observe.ray_stacks import find_pyspy, why_no_stacks, write_wrapper
+
+MOST_RESTARTS = 3
+_TICK_S = 0.5
+_LOGS_S = 1.0
+_START_S = 180.0  # ten seconds on an idle machine; a busy one gets its time
+_GRACE_S = 5.0
+_DASHBOARD = 8265  # where Ray's users look first; any other port when it is taken
+
+
+class RayKeeper:
+    """One node's Ray for one job; `run` returns when the run is over or Ray is given up."""
+
+    def __init__(self, job_dir: Path, job_id: str, node: str, say: Callable[[str], None]) -> None:
+        self._job_dir, self._job_id, self._node, self._say = job_dir, job_id, node, say
+        self._home = ray_home(job_dir)
+        self._about = job_dir / "agent" / "ray.json"
+        self._targets = LiveDir(job_dir, job_id).ray_targets
+        self._events = Journal(job_dir / "events.jsonl")
+        self._ending = Ending(job_dir)
+        self._stop = threading.Event()
+        self._cluster: subprocess.Popen[bytes] | None = None
+        self._logs: LogMirror | None = None
+        self._parts: list[tuple[int, int, str]] = []  # pid, start time and name of raylet, GCS, dashboard
+        self._held: list[socket.socket] = []
+        self._ports: tuple[int, ...] = (0, 0)
+        self._token = ""
+        self._deadline = 0.0
+        self._next_logs = 0.0
+        self._restarts = 0
+        self._trouble = ""
+
+    def run(self) -> int:
+        """Keep Ray until the run is over; 0 also when Ray had to be given up, which is no failure of the run."""
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, lambda *_: self._stop.set())
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        claim_folder(self._home)
+        self._clear_leftovers()
+        why = None
+        while why is None:
+            if self._cluster is None:
+                if self._first_rank():  # with nobody to stand for there is no use for Ray
+                    self._start()
+            elif broken := self._look(self._cluster):
+                self._end_cluster(grace_s=0.0)
+                if self._restarts == MOST_RESTARTS:
+                    self._event("ray-lost", why=broken, restarts=self._restarts)
+                    why = f"given up: {broken}"
+                    break
+                self._restarts += 1
+                self._event("ray-restart", why=broken, restart=self._restarts)
+            why = "stopped by a signal" if self._stop.wait(_TICK_S) else self._ending.reason()
+        self._say(f"ending: {why}")
+        self._end_cluster()
+        shutil.rmtree(self._home, ignore_errors=True)
+        return 0
+
+    def _start(self) -> None:
+        for name in ("bin", "ranks", "up.json"):
+            path = self._home / name
+            shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
+        (self._home / "ranks").mkdir()
+        if pyspy := find_pyspy():
+            write_wrapper(self._home / "bin", self._home / "ranks", pyspy)
+        self._token = secrets.token_hex(32)
+        token_file = self._home / "token"
+        token_file.touch(mode=0o600)
+        token_file.write_text(self._token)
+        # Kept over restarts, so that a tunnel stays right; held, so that two keepers never choose the same.
+        self._held = self._held or [hold_port(_DASHBOARD), hold_port(0)]
+        self._ports = tuple(int(held.getsockname()[1]) for held in self._held)
+        argv = [sys.executable, "-m", "trackwalker.observe.ray_cluster"]
+        argv += ["--job-dir", str(self._job_dir), "--home", str(self._home)]
+        argv += ["--dashboard-port", str(self._ports[0]), "--metrics-port", str(self._ports[1])]
+        self._logs, self._parts = None, []
+        self._deadline = time.monotonic() + _START_S
+        self._cluster = subprocess.Popen(
+            argv,
+            env=environment(self._home),
+            cwd=self._home,
+            stdin=subprocess.DEVNULL,
+            start_new_session=True,  # all of Ray is found by it, and nobody else
+        )
+        stat = read_stat(self._cluster.pid)
+        self._write_about({"pid": self._cluster.pid, "start": stat.start if stat else 0, "ready": False})
+
+    def _look(self, cluster: subprocess.Popen[bytes]) -> str | None:
+        """One look: follow what runs; returns what is wrong with Ray, None while nothing is."""
+        if cluster.poll() is not None:
+            return f"Ray ended with exit code {cluster.returncode}"
+        if self._logs is None:
+            if time.monotonic() > self._deadline:
+                return f"Ray did not start within {_START_S:.0f} s"
+            self._note_up(cluster.pid)
+        elif dead := [name for pid, start, name in self._parts if not alive(pid, start)]:
+            return f"Ray's {' and '.join(dead)} died"
+        try:
+            self._tell_prometheus()
+            self._copy_logs()
+            self._trouble = ""
+        except OSError as e:
+            if str(e) != self._trouble:
+                self._say(f"trouble, trying again: {e}")
+            self._trouble = str(e)
+        return None
+
+    def _note_up(self, pid: int) -> None:
+        try:
+            up = json.loads((self._home / "up.json").read_bytes())
+        except FileNotFoundError:
+            return
+        self._logs = LogMirror(Path(up["session"]) / "logs", self._log_folder(self._restarts))
+        self._parts = [(int(part), int(start), str(name)) for part, start, name in up["parts"]]
+        stat = read_stat(pid)
+        url = f"http://127.0.0.1:{self._ports[0]}"
+        about = {"pid": pid, "start": stat.start if stat else 0, "ready": True, "dashboard": url, "token": self._token}
+        no_stacks = why_no_stacks(self._first_rank())
+        about |= {"address": up["address"], "node_id": up["node_id"], "metrics_port": self._ports[1]}
+        self._write_about({**about, "stacks": no_stacks or "yes"})
+        with contextlib.suppress(OSError):
+            announce(self._job_dir, "ray", self._ports[0], pid)
+        self._event("ray-start", dashboard=url, stacks=no_stacks or "yes")
+        self._say(f"Ray is up, dashboard {url}" + (f"; no stacks: {no_stacks}" if no_stacks else ""))
+
+    def _first_rank(self) -> int:
+        """The process id of a rank, 0 while none was started."""
+        try:
+            state = json.loads((self._job_dir / "agent" / "state.json").read_bytes())
+            return next((int(r["main"]) for r in state["ranks"] if r["main"]), 0)
+        except (OSError, ValueError, KeyError, TypeError):
+            return 0
+
+    def _tell_prometheus(self) -> None:
+        """Ray's own service discovery knows no host names: every series gets ours from its target."""
+        if self._logs is None or not self._targets.parent.is_dir():
+            return
+        labels = {"host": self._node, "job_id": self._job_id}
+        text = json.dumps([{"targets": [f"127.0.0.1:{self._ports[1]}"], "labels": labels}])
+        if not self._targets.exists() or self._targets.read_text() != text:
+            replace(self._targets, text)
+
+    def _copy_logs(self) -> None:
+        now = time.monotonic()
+        if self._logs is not None and now >= self._next_logs:
+            self._next_logs = now + _LOGS_S
+            self._logs.sync()
+
+    def _log_folder(self, restart: int) -> Path:
+        folder = self._job_dir / "ray_logs" / self._node
+        while restart and (folder / f"restart-{restart}").exists():
+            restart += 1  # of an earlier keeper
+        return folder / f"restart-{restart}" if restart else folder
+
+    def _end_cluster(self, grace_s: float = _GRACE_S) -> None:
+        """End every process of Ray; only members of the session we made are touched."""
+        cluster = self._cluster
+        withdraw(self._job_dir, "ray")
+        with contextlib.suppress(OSError):
+            replace(self._targets, "[]") if self._targets.exists() else None
+        if cluster is not None:
+            cluster.terminate()  # it takes the others with it
+            deadline = time.monotonic() + grace_s
+            while session_members(cluster.pid) and time.monotonic() < deadline:
+                time.sleep(0.1)
+            _kill_session(cluster.pid)
+            cluster.wait()  # only now: until here the number cannot be anybody else's
+        with contextlib.suppress(OSError):
+            if self._logs is not None:
+                self._logs.sync()
+            self._about.unlink(missing_ok=True)
+        self._cluster, self._logs = None, None
+
+    def _clear_leftovers(self) -> None:
+        """After a keeper that was killed: what is left of its Ray is ended, its last log lines are kept."""
+        try:
+            about: dict[str, Any] = json.loads(self._about.read_bytes())
+        except (OSError, ValueError):
+            return
+        leader = read_stat(int(about["pid"]))
+        if leader is None or leader.start == about["start"]:  # else the number is another's now
+            _kill_session(int(about["pid"]))
+        self._restarts = 1
+        self._event("ray-restart", why="its keeper died", restart=1)
+        for logs in self._home.glob("session_2*/logs"):
+            LogMirror(logs, self._log_folder(0)).sync()
+            shutil.rmtree(logs.parent, ignore_errors=True)
+
+    def _write_about(self, about: dict[str, Any]) -> None:
+        making = self._about.with_name(".ray.json.tmp")
+        with contextlib.suppress(OSError):
+            making.touch(mode=0o600)  # whoever reads the token may run programs as us
+            making.write_text(json.dumps(about))
+            os.replace(making, self._about)
+
+    def _event(self, kind: str, **data: Any) -> None:
+        record = {"t": time.time(), "stage": "train", "node": self._node, "rank": None, "host": None}
+        with contextlib.suppress(OSError):
+            self._events.append({**record, "kind": kind, "data": data})
+
+
+def _kill_session(session: int) -> None:
+    for _ in range(50):  # what is killed may have forked meanwhile
+        members = session_members(session)
+        if not members:
+            return
+        for pid in members:
+            with contextlib.suppress(OSError):
+                os.kill(pid, signal.SIGKILL)
+        time.sleep(0.1)
+
+
+def hold_port(wanted: int) -> socket.socket:
+    """Bind a port for a program that will listen there: this one if it is free, else any."""
+    with socket.socket() as strict:  # without reuse: a port that another keeper holds counts as taken
+        try:
+            strict.bind(("", wanted))
+        except OSError:
+            strict.bind(("", 0))
+        port = strict.getsockname()[1]
+    held = socket.socket()
+    held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # the program binds it as well, with the same option
+    held.bind(("127.0.0.1", port))
+    return held
+
+
+def say(text: str) -> None:
+    """One line into our log; a log that cannot be written must not end Ray."""
+    with contextlib.suppress(OSError):
+        os.write(1, f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ} ray: {text}\n".encode())
+
+
+def main() -> int:
+    """Parse the arguments and keep Ray."""
+    parser = argparse.ArgumentParser(prog="python -m trackwalker.observe.ray", description=__doc__)
+    parser.add_argument("--job-dir", type=Path, required=True, help="the job's directory")
+    parser.add_argument("--job-id", required=True, help="the job's id")
+    parser.add_argument("--node", required=True, help="this machine's name as the `host` label carries it")
+    options = parser.parse_args()
+    try:
+        return RayKeeper(options.job_dir.absolute(), options.job_id, options.node, say).run()
+    except (TrackwalkerError, OSError) as e:
+        say(f"cannot run Ray: {e}")
+        return 0  # trying again would not help, and the run does not need us
+
+
+if __name__ == "__main__":
+    sys.exit(main())

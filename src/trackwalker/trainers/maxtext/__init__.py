@@ -1,0 +1,1 @@
+"""MaxText as it is, with a hook that reports its progress."""

@@ -1,0 +1,98 @@
+"""A real recorded run: its pages answer where the banner and `trackwalker tunnel` say, and are gone with the run."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from processes import processes_of
+from recorded_job import wait_for
+from trackwalker.observe import tensorboard
+from trackwalker.telemetry.store import open_database
+
+pytestmark = pytest.mark.slow
+
+
+def trackwalker(*words: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "trackwalker", *words]
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+
+
+@pytest.fixture
+def run(tmp_path: Path, prometheus: Path) -> Iterator[subprocess.Popen[bytes]]:
+    argv = [sys.executable, "-m", "trackwalker", "run", "tiny", "-n", "1", "--observe", "-w", str(tmp_path / "out")]
+    env = {**os.environ, "TRACKWALKER_LOCAL": str(tmp_path / "local")}
+    with (tmp_path / "said").open("wb") as out:
+        run = subprocess.Popen([*argv, "--", "steps=100000", "log_period=1"], stdout=out, stderr=out, env=env)
+    yield run
+    if run.poll() is None:
+        run.send_signal(signal.SIGINT)
+        run.wait(60)
+
+
+@pytest.mark.skipif(not tensorboard.installed(), reason="TensorBoard is not installed: pip install '.[tensorboard]'")
+def test_pages_of_a_real_run(run: subprocess.Popen[bytes], tmp_path: Path) -> None:
+    said, out = tmp_path / "said", tmp_path / "out"
+    wait_for(lambda: "from elsewhere: ssh -N" in said.read_text(), 120, said)
+    [folder] = [p for p in out.iterdir() if p.is_dir()]
+    job_id = folder.name.split("-JAX-")[0]
+
+    answer = trackwalker("tunnel", job_id, "-w", str(out), "--json")
+    assert answer.returncode == 0, answer.stderr
+    found: dict[str, Any] = json.loads(answer.stdout)
+    urls = {service["name"]: service["url"] for service in found["services"]}
+    assert set(urls) == {"prometheus", "tensorboard"}
+    assert all(url in said.read_text() for url in urls.values()), "the banner says the same"
+    assert found["commands"][0].startswith("ssh -N -L ")
+
+    with httpx.Client(trust_env=False, timeout=20) as http:
+        names = http.get(f"{urls['prometheus']}/api/v1/rules").json()["data"]["groups"]
+        assert len(names) == 8, "our rules are evaluated"
+
+        def tags() -> str:
+            return http.get(f"{urls['tensorboard']}/data/plugin/scalars/tags").text
+
+        wait_for(lambda: "learning/loss" in tags(), 60, said)
+
+        def recorded() -> list[Any]:
+            asked = {"query": "job:train_step:max > 0"}
+            result: list[Any] = http.get(f"{urls['prometheus']}/api/v1/query", params=asked).json()["data"]["result"]
+            return result
+
+        wait_for(lambda: bool(recorded()), 60, said)
+
+    # A TensorBoard that dies comes back; the run does not notice.
+    board = json.loads((folder / "services" / "tensorboard.json").read_text())
+    os.kill(board["pid"], signal.SIGKILL)
+    wait_for(lambda: _pid(folder) not in (None, board["pid"]), 60, said)
+
+    run.send_signal(signal.SIGINT)
+    run.wait(60)
+    assert processes_of(folder) == []
+    deadline = time.monotonic() + 10
+    while (folder / "services").exists() and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert not (folder / "services").exists()
+    after = trackwalker("tunnel", job_id, "-w", str(out))
+    assert after.returncode == 1
+    assert f"trackwalker tsdb view {job_id}" in after.stdout
+    with open_database(folder / "prometheus") as telemetry:
+        assert "job:train_step_seconds:p50" in telemetry.metrics()
+
+
+def _pid(folder: Path) -> int | None:
+    try:
+        pid: int = json.loads((folder / "services" / "tensorboard.json").read_text())["pid"]
+    except (OSError, ValueError):
+        return None
+    return pid
