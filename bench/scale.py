@@ -33,6 +33,7 @@ REPLACE_EVERY_S = 10.0
 BLOCK_STEPS = 480  # samples of a series in a block: two hours at 15 s
 BLOCK_NODES = 2
 LEAST_SUCCESS = 0.999
+FILL_S = 300.0
 ACCEPT = {"Accept": "application/openmetrics-text; version=1.0.0"}
 
 
@@ -108,9 +109,10 @@ def own(server: Server, name: str) -> float:
     return sum(map(float, values))
 
 
-def query(server: Server, expression: str) -> float:
-    """The value of an expression that gives one."""
-    result = json.loads(get(f"{server.url}/api/v1/query?query={quote(expression)}"))["data"]["result"]
+def query(server: Server, expression: str, at: float | None = None) -> float:
+    """The value of an expression that gives one, as of a moment."""
+    url = f"{server.url}/api/v1/query?query={quote(expression)}&time={at or time.time():.3f}"
+    result = json.loads(get(url))["data"]["result"]
     return float(result[0]["value"][1]) if result else 0.0
 
 
@@ -137,10 +139,20 @@ def block_bytes(payload: Payload, promtool: Path, folder: Path, interval_s: floa
     return size(blocks) / count
 
 
+def fill(server: Server, series: int, interval_s: float) -> float:
+    """Wait until every node has been seen, and one round more; how long the first took."""
+    begin = time.monotonic()
+    while own(server, "prometheus_tsdb_head_series") < series:
+        if time.monotonic() - begin > FILL_S:
+            raise SystemExit(f"after {FILL_S:.0f} s not every node has been scraped: too many nodes for this machine")
+        time.sleep(1)
+    took = time.monotonic() - begin
+    time.sleep(interval_s + 1)
+    return took
+
+
 def observe(server: Server, fleet: Fleet, options: argparse.Namespace) -> dict[str, float]:
     """Scrape for a while with nodes coming and going."""
-    warm = 2 * options.interval + 5
-    time.sleep(warm)  # every target has been seen: their series exist
     begin, cpu, samples = time.monotonic(), cpu_seconds([server.process.pid]), own(server, _APPENDED)
     fakes = cpu_seconds([p.pid for p in fleet.processes])
     rss, next_replace = 0.0, begin + REPLACE_EVERY_S
@@ -150,18 +162,22 @@ def observe(server: Server, fleet: Fleet, options: argparse.Namespace) -> dict[s
         if time.monotonic() >= next_replace:
             fleet.replace()
             next_replace += REPLACE_EVERY_S
-    took = time.monotonic() - begin
+    # The counts first: the queries below take their time on a busy machine, and cost CPU that is not ingestion.
+    samples = own(server, _APPENDED) - samples
+    cpu, fakes = cpu_seconds([server.process.pid]) - cpu, cpu_seconds([p.pid for p in fleet.processes]) - fakes
+    took, end = time.monotonic() - begin, time.time()
     window = f"[{int(took)}s]"
-    done, good = query(server, f"sum(count_over_time(up{window}))"), query(server, f"sum(sum_over_time(up{window}))")
     return {
-        "samples_s": (own(server, _APPENDED) - samples) / took,
-        "cores": (cpu_seconds([server.process.pid]) - cpu) / took,
-        "fake_cores": (cpu_seconds([p.pid for p in fleet.processes]) - fakes) / took,
+        "samples_s": samples / took,
+        "cores": cpu / took,
+        "fake_cores": fakes / took,
         "rss_mb": rss,
-        "success": good / max(done, 1),
-        "complete": done / (options.nodes * int(took) / options.interval),
-        "slowest_s": query(server, f"max(max_over_time(scrape_duration_seconds{window}))"),
-        "median_s": query(server, "quantile(0.5, scrape_duration_seconds)"),
+        # One expression: a late scrape is stored under the time it began, also between two queries.
+        "success": query(server, f"sum(sum_over_time(up{window})) / sum(count_over_time(up{window}))", end),
+        "complete": query(server, f"sum(count_over_time(up{window}))", end)
+        / (options.nodes * int(took) / options.interval),
+        "slowest_s": query(server, f"max(max_over_time(scrape_duration_seconds{window}))", end),
+        "median_s": query(server, "quantile(0.5, scrape_duration_seconds)", end),
         "head_series": own(server, "prometheus_tsdb_head_series"),
     }
 
@@ -185,6 +201,7 @@ def run(folder: Path, options: argparse.Namespace) -> int:
     try:
         if not server.wait_ready(60):
             raise SystemExit(f"Prometheus does not start: {server.said()[-500:]}")
+        filled_s = fill(server, options.nodes * payload.series, options.interval)
         seen = observe(server, fleet, options)
         total = own(server, _APPENDED)
         wal = size(data / "wal") / total
@@ -210,6 +227,7 @@ def run(folder: Path, options: argparse.Namespace) -> int:
     rows = {
         "scrapes that succeeded": f"{100 * seen['success']:.3f} %  (of those due: {100 * seen['complete']:.2f} %)",
         "a scrape takes": f"{1000 * seen['median_s']:.0f} ms, the slowest {1000 * seen['slowest_s']:.0f} ms",
+        "all nodes seen after": f"{filled_s:.0f} s",
         "nodes replaced": f"{fleet.replaced}, series in the head {seen['head_series']:,.0f}",
         "ingested": f"{seen['samples_s']:,.0f} samples/s",
         "Prometheus": f"{seen['cores']:.2f} cores, {seen['rss_mb']:,.0f} MB",

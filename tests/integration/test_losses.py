@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from processes import pids_with
+from processes import pids_with, processes_of
 from recorded_job import Exporter, Job, wait_for
 from trackwalker.job.journal import read
 from trackwalker.telemetry.store import open_database
@@ -120,7 +120,7 @@ def test_kill_9_of_everybody_and_a_full_disk_cost_seconds_of_samples_and_no_trai
     times = run.sample_times()
     gaps = np.diff(times)
     for name, moment in kills.items():
-        near = gaps[(times[1:] >= moment) & (times[:-1] <= moment + MOST_LOST_S)]
+        near = gaps[(times[1:] >= moment) & (times[:-1] <= moment + 2)]
         print(f"{name}: {near.max():.1f} s without samples")
     assert gaps.max() <= MOST_LOST_S
 

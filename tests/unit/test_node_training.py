@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from helpers import write_lines
@@ -98,6 +98,7 @@ records = st.fixed_dictionaries(
 )
 
 
+@settings(max_examples=60, deadline=None)
 @given(st.lists(records, max_size=12))
 def test_no_record_breaks_the_totals(story: list[dict[str, Any]]) -> None:
     ledger = Ledger("n")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -12,7 +13,7 @@ import pytest
 from trackwalker.cli import app
 from trackwalker.errors import UsageError
 from trackwalker.launch.request import Watching, parse_watching
-from trackwalker.observe.ray_home import environment, ray_home
+from trackwalker.observe.ray_home import environment, hold_port, ray_home
 from trackwalker.observe.ray_logs import LogMirror
 from trackwalker.observe.ray_stacks import point, why_no_stacks, write_wrapper
 
@@ -140,3 +141,15 @@ def test_stacks_are_promised_only_where_they_can_be_had(monkeypatch: pytest.Monk
     assert "ptrace" in (why_no_stacks(os.getpid()) or "")
     monkeypatch.setattr("trackwalker.observe.ray_stacks.find_pyspy", lambda: None)
     assert "py-spy is not installed" in (why_no_stacks(os.getpid()) or "")
+
+
+def test_a_held_port_is_nobody_elses_but_can_be_listened_on() -> None:
+    first = hold_port(0)
+    port = first.getsockname()[1]
+    second = hold_port(port)
+    server = socket.create_server(("127.0.0.1", port))  # with the same option, as Ray's servers have it
+    assert second.getsockname()[1] != port
+    third = hold_port(port)
+    assert third.getsockname()[1] != port
+    for held in (first, second, third, server):
+        held.close()

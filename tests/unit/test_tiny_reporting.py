@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import builtins
 import errno
+import io
 import math
 import os
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from trackwalker.job import journal
-from trackwalker.trainers.progress import Progress
+from trackwalker.trainers.progress import Progress, warn
 from trackwalker.trainers.tiny.config import Config
-from trackwalker.trainers.tiny.log import step_line
+from trackwalker.trainers.tiny.log import say, step_line
 from trackwalker.trainers.tiny.metrics import TensorBoard, step_scalars, tflops_per_device
 
 VALUES = {
@@ -26,6 +28,15 @@ VALUES = {
     "total_weights": 2048.0,
     "moe_lb_loss": 0.01,
 }
+
+
+def test_a_full_disk_under_the_output_does_not_stop_the_trainer(monkeypatch: pytest.MonkeyPatch) -> None:
+    for stream in ("stdout", "stderr"):
+        full = os.fdopen(os.open("/dev/full", os.O_WRONLY), "wb", buffering=0)
+        monkeypatch.setattr(sys, stream, io.TextIOWrapper(full, write_through=True))  # as under `python -u`
+    for _ in range(2):
+        say("completed step: 1")
+        warn("no room")
 
 
 def test_step_line() -> None:

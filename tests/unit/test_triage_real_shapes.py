@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from triage_logs import header, steps, triage_text
+from triage_logs import ending, header, steps, triage_text
 
 FLOOD = (
     "[rank1]: torch.distributed.DistBackendError: NCCL error in: NCCLUtils.cpp:77, remote process exited or there was a"
-    " network error\nn2:81:90 [1] misc/socket.cc:49 NCCL WARN socketProgress: Connection closed by remote peer n1<4021>\n"
+    " network error\nn2:81:90 [1] misc/socket.cc:49 NCCL WARN Net : Connection closed by remote peer n1<4021>\n"
 )
 AGENT = (
     "W0901 10:00:02.000000 71 api.py:897] Sending process 812 closing signal SIGTERM\n"
@@ -35,19 +35,19 @@ TRACEBACK = (
             "peer-died", id="flood-before-exception",
         ),
         pytest.param(
-            TRACEBACK.format("build(cfg)") + "[rank0]: AssertionError: num_heads (30) must be divisible by tp degree 8\n"
+            TRACEBACK.format("build(cfg)") + "[rank0]: AssertionError: num_heads (30) must be divisible by tp 8\n"
             + AGENT,
             "config-error", id="exception-about-a-setting",
         ),
         pytest.param(
             "kernel: Memory cgroup out of memory: Killed process 991 (pt_data_worker)\n"
-            "[E socket.cpp:957] [c10d] The client socket has timed out after 300s while trying to connect to (n1, 29500).\n",
+            "[E socket.cpp:957] [c10d] The client socket has timed out after 300s while trying to connect to (n1, 9)\n",
             "oom-host", id="rendezvous-after-a-death",
         ),
         pytest.param(
             "ray.exceptions.ActorDiedError: The actor died unexpectedly before finishing this task.\n"
-            "Worker exit type: SYSTEM_ERROR Worker exit detail: Worker unexpectedly exits with a connection error code 2."
-            " There are some potential root causes. (1) The process is killed by SIGKILL by OOM killer due to high memory"
+            "Worker exit type: SYSTEM_ERROR Worker exit detail: Worker unexpectedly exits with a connection error 2."
+            " There are some potential root causes. (1) The process is killed by SIGKILL by OOM killer due to memory"
             " usage. (2) ray stop --force is called. (3) The worker is crashed unexpectedly due to SIGSEGV.\n",
             "peer-died", id="a-list-of-possible-reasons",
         ),
@@ -99,3 +99,53 @@ def test_ranks_that_meet_no_more_after_training_began_are_victims(tmp_path: Path
     early = triage_text(tmp_path, header() + late)
     assert early.primary is not None
     assert early.primary.cause == "rendezvous-incomplete"
+
+
+WAITING = (
+    "0: [rank0]:[E901 10:31:00.1 ProcessGroupNCCL.cpp:616] [Rank 0] Watchdog caught collective operation timeout: "
+    "WorkNCCL(SeqNum=91, OpType=ALLREDUCE, NumelIn=8, NumelOut=8, Timeout(ms)=600000) ran for 600011 milliseconds\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("middle", "cause", "rank"),
+    [
+        pytest.param(
+            "2: slurmstepd: error: Detected 1 oom_kill event in StepId=77.0. Some tasks were OOM Killed.\n"
+            + WAITING, "oom-host", 2, id="CR-1",
+        ),
+        pytest.param(
+            "1: n2:5:5 [3] NCCL WARN NET/IB : Got completion from peer n4<405> with status=12 opcode=0 vendor err 129\n"
+            + WAITING, "rdma-link-failure", 1, id="CR-2",
+        ),
+        pytest.param(
+            WAITING + "slurmstepd: error: *** STEP 77.0 ON node001 CANCELLED AT 2026-02-11 DUE TO NODE FAILURE ***\n",
+            "node-death", None, id="CR-3",
+        ),
+        pytest.param(
+            "2: F external/xla/nvptx_compiler.cc:619] ptxas returned an error during compilation of ptx to sass\n"
+            "2: Fatal Python error: Aborted\n2: NODE_EXIT host=node003 exit=134\n", "xla-compile-fail", 2, id="CR-4",
+        ),
+        pytest.param("1: nfs: server 10.9.0.4 not responding, timed out\n" + WAITING, "storage-error", 1, id="CR-6"),
+        pytest.param(
+            "3: Traceback (most recent call last):\n3: ValueError: too many dimensions 'str'\n"
+            "3: NODE_EXIT host=node004 exit=1\n0: NODE_EXIT host=node001 exit=143\n", "python-exception", 3, id="CR-7",
+        ),
+        pytest.param(
+            "1: n1:1:1 [0] include/alloc.h:80 NCCL WARN Cuda failure 2 'out of memory'\n1: Aborted (core dumped)\n"
+            "1: NODE_EXIT host=node002 exit=134\n", "collective-alloc-fail", 1, id="CR-9",
+        ),
+    ],
+)  # fmt: skip
+def test_the_cascades_in_other_words(tmp_path: Path, middle: str, cause: str, rank: int | None) -> None:
+    found = triage_text(tmp_path, header() + steps(20) + middle + ending(wall="0h 6m 0s"))
+    assert found.primary is not None
+    assert (found.primary.cause, found.primary.rank) == (cause, rank), [(f.id, f.role) for f in found.roles.findings]
+
+
+def test_a_driver_complaint_that_training_outlived_is_a_note(tmp_path: Path) -> None:
+    """CR-8 on another vendor's driver."""
+    fault = "kernel: amdgpu 0000:c5:00.0: amdgpu: MES failed to respond to msg=REMOVE_QUEUE\n"
+    found = triage_text(tmp_path, header(steps=30) + steps(20) + fault + steps(29, first=21) + ending(0))
+    assert found.primary is None
+    assert [f.role for f in found.roles.findings if f.cause == "gpu-driver-fault"] == ["note"]

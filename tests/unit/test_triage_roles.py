@@ -144,3 +144,27 @@ def test_who_never_joined_the_collective(tmp_path: Path) -> None:
     found = triage_text(tmp_path, everyone)
     assert found.primary is not None
     assert found.primary.cause == "collective-hang"
+
+
+LOST = "{rank}: E1115 05:02:33.2 28825 coordination_service_agent.cc:289] Polled an error from coordination service.\n"
+
+
+def test_ranks_that_are_told_to_end_complain_about_each_other(tmp_path: Path) -> None:
+    """What stands behind a cancel is its sound, not its cause; what stands before it can be."""
+    end = ending(143, "CANCELLED (scancel / SIGTERM)", "0h 5m 0s")
+    found = triage_text(tmp_path, header() + steps(20) + CANCEL + LOST.format(rank=3) + NCCL.format(rank=1) + end)
+    assert found.primary is not None
+    assert (found.primary.cause, found.roles.first_rank) == ("user-cancel", None)
+    found = triage_text(tmp_path, header() + steps(20) + NCCL.format(rank=1) + CANCEL + LOST.format(rank=3) + end)
+    assert found.primary is not None
+    assert (found.primary.cause, found.primary.rank) == ("nccl-error", 1)
+    crash = "2: NODE_EXIT host=node003 exit=139\n"
+    found = triage_text(tmp_path, header() + steps(20) + CANCEL + crash + LOST.format(rank=3) + end)
+    assert found.primary is not None
+    assert found.primary.cause != "user-cancel"
+
+
+def test_nobody_failed_in_a_run_that_went_well(tmp_path: Path) -> None:
+    text = header(steps=41) + steps(20) + NCCL.format(rank=1) + steps(40, first=21) + ending(0)
+    found = triage_text(tmp_path, text)
+    assert (found.status, found.primary, found.roles.first_rank) == ("completed", None, None)

@@ -261,3 +261,25 @@ def test_epochs_of_a_progress_bar_are_no_restarts(tmp_path: Path) -> None:
     bar = "train:   2% {n}/30 [05:00<48:31,  2.50s/it, loss=2.5]\n"
     text = "".join(bar.format(n=n) for _ in range(3) for n in range(1, 31))
     assert triage(job_in(tmp_path, text)).progress.attempts == 1
+
+
+def test_damaged_journals_and_event_files_never_stop_a_triage(tmp_path: Path) -> None:
+    """Bytes turned over at random, from a fixed seed: some answer always comes."""
+    job = job_in(tmp_path, header() + steps(40))
+    assert job.dir is not None
+    events = write_events(job.dir / "run" / "tensorboard", range(30))
+    trained(job, 1200.0)
+    journal = job.dir / "progress.jsonl"
+    whole, lines = events.read_bytes(), journal.read_bytes()
+    rng = np.random.default_rng(7)
+    for _ in range(12):
+        for path, data in ((events, whole), (journal, lines)):
+            broken = bytearray(data)
+            for at in rng.integers(0, len(data), 20):
+                broken[at] = int(rng.integers(0, 256))
+            path.write_bytes(bytes(broken))
+        assert triage(job).progress.last_step is not None
+    journal.write_text(
+        '{"v":1,"t":1e999,"phase":"train","step":1e999,"rank":0,"seconds":1}\n{"v":1,"t":[],"phase":{}}\n'
+    )
+    assert triage(job).progress.last_step == 40

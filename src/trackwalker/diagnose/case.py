@@ -13,6 +13,7 @@ from typing import Any
 
 from trackwalker.diagnose import timeline as tl
 from trackwalker.diagnose.clock import from_glog, from_utc
+from trackwalker.diagnose.identity import check_identity
 from trackwalker.diagnose.triage import Triage, triage
 from trackwalker.errors import EvidenceError, MissingToolError, NotAJobError
 from trackwalker.job import journal
@@ -22,6 +23,7 @@ from trackwalker.job.resolve import follow
 from trackwalker.job.run import RunRecord, load_run
 from trackwalker.logs.facts import LogFacts
 from trackwalker.logs.reader import read_log
+from trackwalker.telemetry.quality import Check, check_quality
 from trackwalker.telemetry.store import Telemetry, open_database
 
 _ARTIFACT = re.compile(r"artifact_(\d{9,11})_")
@@ -43,6 +45,17 @@ class Case:
     live: bool
     damage: list[str] = field(default_factory=list)
     bytes_read: int = 0
+    checks: list[Check] = field(default_factory=list)  # is the recording itself to be trusted?
+
+    @property
+    def trusted(self) -> list[str]:
+        """The job's hosts whose numbers can be believed: a frozen exporter says nothing about its host."""
+        frozen = {h for c in self.checks if c.name == "ghost-data" for h in c.hosts}
+        return [h for h in self.hosts if h not in frozen]
+
+    def check(self, name: str) -> Check | None:
+        """One of the checks of the recording."""
+        return next((c for c in self.checks if c.name == name), None)
 
     @cached_property
     def triage(self) -> Triage:
@@ -94,6 +107,13 @@ def open_case(job: Job) -> Iterator[Case]:
         telemetry = _open_telemetry(job, stack, damage)
         start = _start(job, run, telemetry)
         timeline = tl.from_progress(progress) or tl.from_log(log, telemetry, start)
+        hosts = [r.host for r in run.ranks] if run else log.hosts
+        end = _end(log, events, telemetry, timeline, start, live)
+        checks = check_quality(telemetry, hosts, end, job.database is not None)
+        identity = check_identity(telemetry, log) if telemetry is not None else None
+        if identity is not None:
+            checks.append(identity)
+            telemetry = telemetry if identity.ok else None  # another job's numbers decide nothing here
         yield Case(
             job=job,
             log=log,
@@ -101,12 +121,13 @@ def open_case(job: Job) -> Iterator[Case]:
             events=events,
             telemetry=telemetry,
             timeline=timeline,
-            hosts=[r.host for r in run.ranks] if run else log.hosts,
+            hosts=hosts,
             start=start,
-            end=_end(log, events, telemetry, timeline, start, live),
+            end=end,
             live=live,
             damage=damage,
             bytes_read=log.size,
+            checks=checks,
         )
 
 

@@ -193,6 +193,31 @@ def all_steps_done(case: Case, symptoms: Symptoms, book: EvidenceBook) -> Answer
     return Answer(True, ids, (), timeline.last_end)
 
 
+def frozen_exporter(case: Case, symptoms: Symptoms, book: EvidenceBook) -> Answer:
+    """An exporter repeated the same values for many minutes."""
+    return _observer(case, "ghost-data", book)
+
+
+def scrape_gap(case: Case, symptoms: Symptoms, book: EvidenceBook) -> Answer:
+    """A host was not scraped for many minutes and then was again."""
+    return _observer(case, "gaps", book)
+
+
+def foreign_database(case: Case, symptoms: Symptoms, book: EvidenceBook) -> Answer:
+    """The database is not this job's."""
+    return _observer(case, "identity", book)
+
+
+def _observer(case: Case, name: str, book: EvidenceBook) -> Answer:
+    check = case.check(name)
+    if check is None or not check.query:
+        return Answer(None)
+    if check.ok:
+        return Answer(False)
+    few = check.hosts if len(check.hosts) * 2 <= max(2, len(case.hosts)) else ()
+    return Answer(True, (book.add("metric", check.query, check.says),), few)
+
+
 def restored(case: Case, symptoms: Symptoms, book: EvidenceBook) -> Answer:
     """The run restored a checkpoint."""
     if case.log.restored is None:
@@ -232,5 +257,8 @@ COURSE: dict[str, Fact] = {
     "no-step-completed": no_step_completed,
     "all-steps-done": all_steps_done,
     "restored": restored,
+    "frozen-exporter": frozen_exporter,
+    "scrape-gap": scrape_gap,
+    "foreign-database": foreign_database,
 }
 FACTS.update(COURSE)

@@ -33,7 +33,7 @@ from trackwalker.diagnose.verdict import (
     Window,
 )
 from trackwalker.job.layout import Job
-from trackwalker.telemetry.quality import Check, check_quality
+from trackwalker.telemetry.quality import Check
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,6 @@ def diagnose(job: Job, playbooks: list[Playbook] | None = None) -> Diagnosis:
     with open_case(job) as case:
         symptoms = find_symptoms(case)
         evidence = EvidenceBook()
-        checks = check_quality(case.telemetry, case.hosts, case.end, job.database is not None)
         speed = throughput(case, symptoms, evidence)
         books = [*books, *playbooks_for(case.triage.failures, {p.id for p in books})]
         examinations = [examine(p, case, symptoms, evidence) for p in books if _called(p, symptoms)]
@@ -70,7 +69,7 @@ def diagnose(job: Job, playbooks: list[Playbook] | None = None) -> Diagnosis:
             evidence=evidence.items,
             actions=_actions(leading),
             progress=progress_of(case, symptoms),
-            data_quality=_quality(checks, case),
+            data_quality=_quality(case.checks, case),
             cost=_cost(case, begin),
         )
         return Diagnosis(verdict, tell(case, symptoms, causes, leading), list(case.damage))

@@ -224,11 +224,11 @@ def _query(test: Test, case: Case, span: Span) -> tuple[str, dict[str, float]]:
         for sample in case.telemetry.instant(text, span.end):
             part = sample.labels.get(test.label) or sample.labels.get("GpuIndex", "")
             values[f"{host_of(sample.labels) or ''}/{part}"] = sample.value
-        mine = {k: v for k, v in values.items() if v == v and (not case.hosts or k.partition("/")[0] in case.hosts)}
+        mine = {k: v for k, v in values.items() if v == v and (not case.hosts or k.partition("/")[0] in case.trusted)}
         return text, mine
     by_host = case.telemetry.by_host(text, span.end)
     if case.hosts:  # a shared machine reports under its own name too; only the job's hosts are compared
-        by_host = {h: v for h, v in by_host.items() if h in case.hosts}
+        by_host = {h: v for h, v in by_host.items() if h in case.trusted}
     return text, {h: v for h, v in by_host.items() if v == v}
 
 

@@ -72,12 +72,12 @@ def _with_save(limit: float, record: StepRecord, slow: Interruptions, progress: 
 
 def _never_started(index: LogIndex, progress: Progress, clock: Clock) -> Stall | None:
     """No step at all after more time than any start-up takes (ST-11 against ST-12)."""
-    if clock.elapsed_s is None:
-        return None
+    facts = index.facts
+    if clock.elapsed_s is None or not (facts.header or facts.config):
+        return None  # not a log we know the beginning of: its steps may look like nothing we know
     waited = clock.elapsed_s - (progress.setup_s or 0.0)
     if waited <= _INIT_BUDGET_S:
         return None
-    facts = index.facts
     reached = "barrier" if facts.barrier_ranks else "params" if facts.params_ranks else "init"
     return Stall(waited, f"no first step in {waited / 60:.0f} minutes of the training stage", reached)
 

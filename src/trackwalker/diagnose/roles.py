@@ -16,9 +16,9 @@ def assign_roles(found: list[Examination], symptoms: Symptoms) -> dict[str, Role
     # A benign reading must account for whatever looks like trouble; beside anything else it is beside the point.
     benign = [e for e in benign if trouble <= set(e.playbook.symptoms) or not trouble]
     real = [e for e in found if e.playbook.outcome != "expected" or e.playbook.mechanism]
-    overriding = [e for e in benign if "*" in e.playbook.explains]
+    overriding = [e for e in [*benign, *real] if "*" in e.playbook.explains]
     if overriding:
-        told: dict[str, Role] = {e.playbook.id: "consequence" for e in real}
+        told: dict[str, Role] = {e.playbook.id: "consequence" for e in real if not e.playbook.mechanism}
         return told | {e.playbook.id: "root" for e in overriding}
     roles = _roles(real, trouble)
     return roles or {e.playbook.id: "root" for e in benign}

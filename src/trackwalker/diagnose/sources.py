@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from trackwalker.job import journal
 from trackwalker.job.layout import Job
 from trackwalker.logs.index import LogIndex
-from trackwalker.logs.tfevents import EventSteps, read_events
+from trackwalker.logs.tfevents import MOST_STEPS, EventSteps, read_events
 from trackwalker.logs.workers import add_workers, last_step, worker_files
 
 Floats = NDArray[np.float64]
@@ -136,7 +136,7 @@ def _from_journal(job: Job) -> StepRecord | None:
         try:
             rank, at, phase = int(record.get("rank", 0)), float(record["t"]), record.get("phase")
             begin = at if begin is None else min(begin, at)
-            if phase == "train":
+            if phase == "train" and 0 <= int(record["step"]) < MOST_STEPS:
                 tgs = record.get("tokens_per_s")
                 rows.setdefault(rank, []).append(
                     (int(record["step"]), float(record["seconds"]), np.nan if tgs is None else float(tgs), at)
@@ -144,7 +144,7 @@ def _from_journal(job: Job) -> StepRecord | None:
             elif record.get("state") == "end" and phase in ("init", "compile", "restore", "checkpoint"):
                 by_rank = phases.setdefault(phase, {})
                 by_rank[rank] = by_rank.get(rank, 0.0) + float(record["seconds"])
-        except (KeyError, TypeError, ValueError):
+        except (KeyError, TypeError, ValueError, OverflowError):
             continue
     if not rows:
         return None

@@ -60,8 +60,9 @@ def summary_of(status: str, roles: Roles, progress: Progress, shape: Pattern) ->
     if primary is None:
         parts.append(f"{status}{at}{of}: no failure is visible in the log")
     else:
-        where = f" on rank {primary.rank}" if primary.rank is not None else ""
-        host = f" ({primary.host})" if primary.host else ""
+        placed = primary.tier != 5  # a cancel or a time limit comes from nowhere in particular
+        where = f" on rank {primary.rank}" if primary.rank is not None and placed else ""
+        host = f" ({primary.host})" if primary.host and placed else ""
         parts.append(f"{status}{at}{of}: {primary.cause}{where}{host}" + (f"; {primary.why}" if primary.why else ""))
     mechanism = next((f for f in roles.findings if f.role == "mechanism"), None)
     if mechanism is not None:

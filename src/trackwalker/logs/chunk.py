@@ -115,7 +115,7 @@ class Chunk:
         if inside > self._skipped:
             found.last_newline = self._base + int(self._ends[inside - 1])
         finder = needles.text if label else needles.all
-        places, texts = finder.find(self._data.data)
+        places, texts, found.skipped = finder.find(self._data.data)
         if len(places):
             is_text, is_step = finder.is_text[texts], finder.is_step[texts]
             self._lines(places[is_text], texts[is_text], finder, needles, found)
@@ -180,17 +180,16 @@ class Chunk:
         """One rank's step lines, told by how they begin: no other rank's are looked at."""
         # All line starts of the piece; the front of the file is none, its piece is read before a label is known.
         begin, end = max(self._skipped - 1, 0), int(np.searchsorted(self._ends, self._last - 1))
-        starts = self._ends[begin:end] + 1
         # The second letter alone rules out most ranks, and single bytes are gathered ten times as fast as words.
-        own = np.flatnonzero(self._spare.take(starts + 1) == label.start[1])
+        own = np.flatnonzero(self._spare[2:].take(self._ends[begin:end]) == label.start[1])
+        index, starts = own + begin + 1, self._ends[own + begin] + 1
         words = np.ndarray((len(self._spare) - LABEL + 1,), np.uint64, self._spare.data, strides=(1,))
-        own = own[words[starts[own]] == np.frombuffer(label.start, np.uint64)[0]]
-        own = own[starts[own] >= self._first]
-        starts, index = starts[own], own + begin + 1
+        mine = (words[starts] == np.frombuffer(label.start, np.uint64)[0]) & (starts >= self._first)
+        index, starts = index[mine], starts[mine]
         found.steps = self._texts(starts, index)
         found.step_numbers = (index - self._skipped).tolist()
-        held = [label.needle in raw for raw in found.steps]
-        if not all(held):
+        if b"".join(found.steps).count(label.needle) < len(found.steps):
+            held = [label.needle in raw for raw in found.steps]
             found.steps = list(compress(found.steps, held))
             found.step_numbers = list(compress(found.step_numbers, held))
         if found.steps:

@@ -25,7 +25,7 @@ STEP = re.compile(
 )
 SAVED = re.compile(r"Saved a checkpoint at step (\d+)")
 COMPILING = re.compile(r"Compiling module|[Cc]ompilation of ")
-DEVICE = re.compile(r"Using \(GB\) .{1,60} on \w+:(\d{1,6})$")
+DEVICE = re.compile(r"Using \(GB\) .{1,60} on (?:rocm|cuda|gpu):(\d{1,6})$", re.IGNORECASE)
 MEM_FRACTION = re.compile(r"^XLA_PYTHON_CLIENT_MEM_FRACTION=(0?\.\d+)$")
 COREDUMP = re.compile(
     r"\[coredump\] (?:Writing\.\.\. .*\(|Write complete: .* after |WARNING: Timeout after )(\d{1,6})s"

@@ -62,7 +62,11 @@ def assign(index: LogIndex, stall: Stall | None, completed: bool, overruled: dic
     primary = ordered[0] if ordered and ordered[0].tier <= 5 and not completed else None
     if primary is not None and primary.tier == 4:
         primary = _specific_or_first(ordered, first_rank) or primary
+    if primary is not None and primary.tier in (3, 4):
+        primary = _ended_from_outside(groups, primary, index) or primary
     roles = Roles(first_rank=first_rank, first_host=first_host, first_says=says)
+    if completed and not index.facts.exits:
+        roles = Roles()  # nobody failed: what was outlived accuses no rank
     if stall is not None and (primary is None or primary.tier >= 3) and not completed:
         roles.findings.append(hang(index, stall))
         primary = None
@@ -74,7 +78,7 @@ def assign(index: LogIndex, stall: Stall | None, completed: bool, overruled: dic
         if roles.first_rank is None:
             roles.first_rank, roles.first_host = primary.first.rank, _host(index, primary.first.rank)
             roles.first_says = f"first line of {primary.id}"
-    if primary is not None and primary.cause == "heartbeat-false-positive":
+    if primary is not None and (primary.cause == "heartbeat-false-positive" or primary.tier == 5):
         # Everyone was killed at once: the order of the exits says nothing about a culprit.
         roles.first_rank, roles.first_host, roles.first_says = None, None, ""
     for group in sorted(groups, key=lambda g: (g.tier, _when(g.first, index))):
@@ -224,6 +228,18 @@ def _specific_or_first(ordered: list[_Group], first_rank: int | None) -> _Group 
             if group.id == name and (first_rank is None or any(h.rank in (first_rank, None) for h in group.hits)):
                 return group
     return None
+
+
+def _ended_from_outside(groups: list[_Group], primary: _Group, index: LogIndex) -> _Group | None:
+    """Of a run whose summary says "cancelled": the cancel, when it stands before the lost peers and wrappers.
+
+    Ranks that are told to end drop their connections and complain about each other: that is how a cancel sounds.
+    """
+    summary = index.facts.summary
+    if summary is None or summary.exit not in _CANCELS or any(e.code not in (0, *_CANCELS) for e in index.facts.exits):
+        return None
+    before = [g for g in groups if g.tier == 5 and _when(g.first, index) < _when(primary.first, index)]
+    return min(before, key=lambda g: (-g.first.signature.priority, _when(g.first, index)), default=None)
 
 
 def _other_role(group: _Group, primary: _Group | None, hang: bool, completed: bool, index: LogIndex) -> Role:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from copy import copy
 from dataclasses import dataclass, field
-from itertools import chain
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +13,7 @@ from trackwalker.logs import dialect as d
 from trackwalker.logs.chunk import LABEL
 from trackwalker.logs.lines import clean, parse
 from trackwalker.logs.scan import StepLines
+from trackwalker.logs.steptable import read_table
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -65,12 +65,6 @@ DIALECTS = (
         r"(?P<step>\d+)/(?P<total>\d+) \[[\d:]+<[\d:?]+, *(?:(?P<rate>NUM)it/s|(?P<seconds>NUM)s/it).*?_loss\w*=(?P<loss>NUM)",  # noqa: E501
     ),
 )
-# The form nearly every line of a long MaxText log has; without choices it reads a line in a microsecond.
-_FULL_FORM = re.compile(
-    rb"completed step: *(\d{1,15}), seconds: *(\d{1,9}\.\d{1,9}), TFLOP/s/device: *[\d.]+(?:, MFU: *[\d.]+%)?"
-    rb", Tokens/s/device: *(\d{1,12}\.\d{1,9}), total_weights: *\d+, loss: *(\d{1,9}\.\d{1,9})\r?(?=\n|$)"
-)
-_PROCESS = re.compile(rb"^(?:\x1b\[[0-9;]*m)*\(((?:[\w.]+ )?pid=\d+(?:, ip=[^)\s]+)?)\)")
 _LIGHTNING = (b"train_loss=", b", v_num=")  # six letters are too few for the scanner
 NEEDLES = tuple(n for s in DIALECTS for n in (_LIGHTNING if s.name == "lightning" else (s.needle,)))
 
@@ -122,8 +116,7 @@ class StepReader:
     def fork(self) -> StepReader:
         """The same state, to read on without changing this one."""
         other = copy(self)
-        other._rows, other._with_loss = list(self._rows), list(self._with_loss)
-        other._last = dict(self._last)
+        vars(other).update({k: copy(v) for k, v in vars(self).items() if isinstance(v, list | dict | set)})
         other._columns = [list(column) for column in self._columns]
         return other
 
@@ -168,14 +161,11 @@ class StepReader:
         return StepLines([raw for raw, _ in own], [at for _, at in own], last)
 
     def _take_many(self, lines: StepLines) -> bool:
-        """A chunk whose lines all have MaxText's full form, in one expression over all of them."""
-        if not lines.lines:
-            return True
-        rows = _FULL_FORM.findall(b"\n".join(lines.lines))
-        if len(rows) != len(lines.lines):
+        """A piece whose lines all have MaxText's full form, all of them at once."""
+        table = read_table(lines.lines)
+        if table is None:
             return False
-        numbers = np.array(list(map(float, chain.from_iterable(rows)))).reshape(-1, 4)
-        for column, values in zip(self._columns, (*numbers.T, np.array(lines.numbers, float)), strict=True):
+        for column, values in zip(self._columns, (*table.T, np.array(lines.numbers, float)), strict=True):
             column.append(values)
         return True
 

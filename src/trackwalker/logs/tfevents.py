@@ -6,6 +6,7 @@ flushes every two minutes and a killed run leaves whatever had reached the disk.
 
 from __future__ import annotations
 
+import math
 import mmap
 import struct
 from collections.abc import Iterator
@@ -19,6 +20,7 @@ from trackwalker.logs.steps import Floats, Ints
 _STEP_TIME = b"perf/step_time_seconds"
 _TOKENS = b"perf/per_device_tokens_per_sec"
 _TRAINING = (b"learning/", b"perf/", b"loss", b"train")  # evaluation has step numbers of its own
+MOST_STEPS = 1 << 48  # no run has more: a larger number is damage
 _LARGEST = 1 << 26  # a record larger than this is an embedded image or damage: the file is not read further
 _FRONT, _BACK = 1 << 20, 4 << 20  # of a long run's file the middle is walked over, not decoded
 
@@ -84,7 +86,8 @@ def _event(body: bytes) -> tuple[float, int, bytes, float] | None:
                         tag, value = _value(item)
     except (IndexError, struct.error):
         return None
-    return (written, step, tag, value) if tag else None
+    sane = tag and step < MOST_STEPS and math.isfinite(written)  # damage can look like a message
+    return (written, step, tag, value) if sane else None
 
 
 def _value(item: bytes) -> tuple[bytes, float]:

@@ -184,7 +184,7 @@ class Agent:
     def _save(self) -> None:
         tails = [*(o.tail for o in self._outputs.values()), *self._hooks.values()]
         stop = [self._stop_signal, self._stop_sent, self._first_bad]
-        mark = [*(r.saved() for r in self._ranks), *(t.offset for t in tails), *stop, self._port]
+        mark: list[object] = [*(r.saved() for r in self._ranks), *(t.offset for t in tails), *stop, self._port]
         if mark == self._saved:  # ten times a second nothing has happened: that must cost nothing
             return
         me = read_stat(os.getpid())

@@ -30,7 +30,7 @@ from trackwalker.job.services import announce, withdraw
 from trackwalker.observe.ending import Ending
 from trackwalker.observe.live import LiveDir, claim_folder
 from trackwalker.observe.mirror import replace
-from trackwalker.observe.ray_home import environment, ray_home
+from trackwalker.observe.ray_home import environment, hold_port, ray_home
 from trackwalker.observe.ray_logs import LogMirror
 from trackwalker.observe.ray_stacks import find_pyspy, why_no_stacks, write_wrapper
 
@@ -55,6 +55,8 @@ class RayKeeper:
         self._stop = threading.Event()
         self._cluster: subprocess.Popen[bytes] | None = None
         self._logs: LogMirror | None = None
+        self._logs_to = self._log_folder(0)
+        self._mark: dict[str, Any] = {}
         self._parts: list[tuple[int, int, str]] = []  # pid, start time and name of raylet, GCS, dashboard
         self._held: list[socket.socket] = []
         self._ports: tuple[int, ...] = (0, 0)
@@ -117,7 +119,9 @@ class RayKeeper:
             start_new_session=True,  # all of Ray is found by it, and nobody else
         )
         stat = read_stat(self._cluster.pid)
-        self._write_about({"pid": self._cluster.pid, "start": stat.start if stat else 0, "ready": False})
+        self._logs_to = self._log_folder(self._restarts)
+        self._mark = {"pid": self._cluster.pid, "start": stat.start if stat else 0, "logs": str(self._logs_to)}
+        self._write_about({**self._mark, "ready": False})
 
     def _look(self, cluster: subprocess.Popen[bytes]) -> str | None:
         """One look: follow what runs; returns what is wrong with Ray, None while nothing is."""
@@ -144,11 +148,10 @@ class RayKeeper:
             up = json.loads((self._home / "up.json").read_bytes())
         except FileNotFoundError:
             return
-        self._logs = LogMirror(Path(up["session"]) / "logs", self._log_folder(self._restarts))
+        self._logs = LogMirror(Path(up["session"]) / "logs", self._logs_to)
         self._parts = [(int(part), int(start), str(name)) for part, start, name in up["parts"]]
-        stat = read_stat(pid)
         url = f"http://127.0.0.1:{self._ports[0]}"
-        about = {"pid": pid, "start": stat.start if stat else 0, "ready": True, "dashboard": url, "token": self._token}
+        about = {**self._mark, "ready": True, "dashboard": url, "token": self._token}
         no_stacks = why_no_stacks(self._first_rank())
         about |= {"address": up["address"], "node_id": up["node_id"], "metrics_port": self._ports[1]}
         self._write_about({**about, "stacks": no_stacks or "yes"})
@@ -198,12 +201,18 @@ class RayKeeper:
             while session_members(cluster.pid) and time.monotonic() < deadline:
                 time.sleep(0.1)
             _kill_session(cluster.pid)
-            cluster.wait()  # only now: until here the number cannot be anybody else's
+            cluster.wait()
+            self._keep_logs(self._logs_to)
         with contextlib.suppress(OSError):
-            if self._logs is not None:
-                self._logs.sync()
             self._about.unlink(missing_ok=True)
         self._cluster, self._logs = None, None
+
+    def _keep_logs(self, to: Path) -> None:
+        """The last lines of a Ray that has ended, also of one that never came up; then its folder goes."""
+        for session in self._home.glob("session_2*"):
+            with contextlib.suppress(OSError):
+                (self._logs or LogMirror(session / "logs", to)).sync()
+            shutil.rmtree(session, ignore_errors=True)
 
     def _clear_leftovers(self) -> None:
         """After a keeper that was killed: what is left of its Ray is ended, its last log lines are kept."""
@@ -216,9 +225,7 @@ class RayKeeper:
             _kill_session(int(about["pid"]))
         self._restarts = 1
         self._event("ray-restart", why="its keeper died", restart=1)
-        for logs in self._home.glob("session_2*/logs"):
-            LogMirror(logs, self._log_folder(0)).sync()
-            shutil.rmtree(logs.parent, ignore_errors=True)
+        self._keep_logs(Path(about["logs"]))
 
     def _write_about(self, about: dict[str, Any]) -> None:
         making = self._about.with_name(".ray.json.tmp")
@@ -242,20 +249,6 @@ def _kill_session(session: int) -> None:
             with contextlib.suppress(OSError):
                 os.kill(pid, signal.SIGKILL)
         time.sleep(0.1)
-
-
-def hold_port(wanted: int) -> socket.socket:
-    """Bind a port for a program that will listen there: this one if it is free, else any."""
-    with socket.socket() as strict:  # without reuse: a port that another keeper holds counts as taken
-        try:
-            strict.bind(("", wanted))
-        except OSError:
-            strict.bind(("", 0))
-        port = strict.getsockname()[1]
-    held = socket.socket()
-    held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # the program binds it as well, with the same option
-    held.bind(("127.0.0.1", port))
-    return held
 
 
 def say(text: str) -> None:

@@ -21,7 +21,7 @@ from typing import Any
 import ray
 from ray._private.parameter import RayParams
 
-from trackwalker.job.processes import read_stat, session_members
+from trackwalker.job.processes import read_bytes, read_stat, session_members
 from trackwalker.observe.mirror import replace
 from trackwalker.observe.ray_stacks import point
 
@@ -105,7 +105,7 @@ def _end(number: int, frame: object) -> None:
 def _children() -> list[int]:
     found = []
     for task in os.listdir("/proc/self/task"):
-        found += [int(pid) for pid in Path(f"/proc/self/task/{task}/children").read_text().split()]
+        found += [int(pid) for pid in (read_bytes(f"/proc/self/task/{task}/children") or b"").split()]
     return found
 
 

@@ -1,10 +1,11 @@
-"""Ray's folder and environment: private, short, quiet."""
+"""Ray's folder, ports and environment: private, short, quiet."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import os
+import socket
 import tempfile
 from importlib.util import find_spec
 from pathlib import Path
@@ -65,3 +66,17 @@ def environment(home: Path) -> dict[str, str]:
     env["RAY_AUTH_TOKEN_PATH"] = str(home / "token")
     env["RAY_DASHBOARD_ENABLE_PROFILING"] = "1"  # stacks, which Ray leaves off for security: here they need the token
     return env
+
+
+def hold_port(wanted: int) -> socket.socket:
+    """Bind a port for a program that will listen there: this one if it is free, else any."""
+    with socket.socket() as strict:  # without reuse: a port that another keeper holds counts as taken
+        try:
+            strict.bind(("", wanted))
+        except OSError:
+            strict.bind(("", 0))
+        port = strict.getsockname()[1]
+    held = socket.socket()
+    held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # the program binds it as well, with the same option
+    held.bind(("127.0.0.1", port))
+    return held

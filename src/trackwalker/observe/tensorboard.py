@@ -9,7 +9,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from subprocess import Popen, TimeoutExpired
+from subprocess import Popen
 
 from trackwalker.errors import EvidenceError
 from trackwalker.job.run import load_run
@@ -20,7 +20,7 @@ MISSING = "TensorBoard is not installed: pip install 'trackwalker[tensorboard]' 
 _LOOK_S = 5.0
 _MOST_STARTS = 5
 _RELOAD_S = 15
-_NICE = 10  # on the machine of a rank its page can wait, the step cannot
+_NICE = 19  # on the machine of a rank its page can wait, the step cannot
 
 
 def installed() -> bool:
@@ -59,12 +59,8 @@ class Board:
     def stop(self) -> None:
         """End it and take its announcement back."""
         if self._process is not None:
-            self._process.terminate()
-            try:
-                self._process.wait(5)
-            except TimeoutExpired:
-                self._process.kill()
-                self._process.wait()
+            self._process.kill()  # it has nothing to put away, and its helper ends with it
+            self._process.wait()
             self._process = None
         withdraw(self._job_dir, "tensorboard")
 

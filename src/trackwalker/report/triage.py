@@ -28,8 +28,9 @@ def render(triage: Triage, console: Console) -> None:
     for finding in triage.roles.findings:
         if finding.role == "note":
             continue
-        console.print(Text(f"\n{finding.role}: {finding.id} -> {finding.cause}{_who(finding)}"), width=width)
-        if finding.text:
+        leads_to = f" -> {finding.cause}" if finding.cause != finding.id else ""
+        console.print(Text(f"\n{finding.role}: {finding.id}{leads_to}{_who(finding)}"), width=width)
+        if finding.text or finding.why:
             console.print(Text(f"  {_safe(finding.file)}:{finding.line}  {_quote(finding)}", style="dim"), width=width)
         if finding.proves_not and finding.role == "primary":
             console.print(Text(f"  does not prove: {finding.proves_not}"), width=width)
@@ -108,7 +109,7 @@ def _rows(triage: Triage) -> list[tuple[str, str]]:
     if p.last_step is not None:
         done = f", {100 * p.done:.1f} %" if p.done is not None else ""
         total, start = p.total_steps or "unknown", p.start or "start unknown"
-        source = f", from the {p.source}" if p.source not in (None, "log") else ""
+        source = f", from {p.source}" if p.source not in (None, "log") else ""
         rows.append(("steps", f"{p.first_step}..{p.last_step} of {total}{done} ({start}{source})"))
     if p.disagreement:
         rows.append(("sources", p.disagreement))
@@ -171,7 +172,7 @@ def _budget_table(triage: Triage) -> list[str]:
 
 
 def _quote(finding: Finding) -> str:
-    return clip(one_line(finding.text), _QUOTE)
+    return clip(one_line(finding.text or finding.why), _QUOTE)  # no line tells of a stall or a slowdown
 
 
 def _safe(text: str | None) -> str:

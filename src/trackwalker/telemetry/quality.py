@@ -9,6 +9,7 @@ from trackwalker.telemetry.store import Telemetry
 _PRESENCE = ("hw_rank_up", "hw_procs_running", "hw_gpu_power_watts")  # what every recorded host has at least one of
 _GHOST_WINDOW_S = 600
 _GHOST_SAMPLES = 10
+_GAP_S = 600
 
 
 @dataclass(frozen=True)
@@ -19,6 +20,7 @@ class Check:
     ok: bool
     hosts: tuple[str, ...] = ()
     says: str = ""
+    query: str = ""  # what gives the finding back
 
 
 def check_quality(telemetry: Telemetry | None, hosts: list[str], end: float | None, recorded: bool) -> list[Check]:
@@ -28,7 +30,11 @@ def check_quality(telemetry: Telemetry | None, hosts: list[str], end: float | No
         return [Check("telemetry", False, (), says)]
     begin, last = telemetry.range()
     at = min(last, end) if end is not None else last
-    checks = [_coverage(telemetry, hosts, begin, last), _ghosts(telemetry, hosts, at)]
+    checks = [
+        _coverage(telemetry, hosts, begin, last),
+        _ghosts(telemetry, hosts, begin, at),
+        _gaps(telemetry, hosts, begin, at),
+    ]
     if end is not None:
         early = end - last
         limit = max(60.0, 0.05 * (end - begin))
@@ -48,13 +54,41 @@ def _coverage(telemetry: Telemetry, hosts: list[str], begin: float, end: float) 
     return Check("host-coverage", not absent, absent, says)
 
 
-def _ghosts(telemetry: Telemetry, hosts: list[str], at: float) -> Check:
+def _ghosts(telemetry: Telemetry, hosts: list[str], begin: float, at: float) -> Check:
     """A stuck exporter repeats its last values with fresh times; a real scrape never takes exactly as long twice."""
     metric = "hw_scrape_duration_seconds"
     if metric not in telemetry.metrics():
         return Check("ghost-data", True, (), f"not checked: {metric} was not collected")
-    changes = telemetry.by_host(f"changes({metric}[{_GHOST_WINDOW_S}s])", at)
-    counts = telemetry.by_host(f"count_over_time({metric}[{_GHOST_WINDOW_S}s])", at)
-    frozen = tuple(sorted(h for h, n in changes.items() if n == 0 and counts.get(h, 0) >= _GHOST_SAMPLES))
-    says = f"{', '.join(frozen)}: values frozen for {_GHOST_WINDOW_S} s" if frozen else ""
-    return Check("ghost-data", not frozen, frozen, says)
+    window = f"[{_GHOST_WINDOW_S}s]"
+    still = f"(changes({metric}{window}) == bool 0) * (count_over_time({metric}{window}) >= bool {_GHOST_SAMPLES})"
+    query = ghost_query(still, begin, at)
+    shares = telemetry.by_host(query, at)
+    frozen = tuple(sorted(h for h, n in shares.items() if n > 0 and (not hosts or h in hosts)))
+    says = (
+        f"{', '.join(frozen)}: the exporter repeated the same values for {_GHOST_WINDOW_S} s or more" if frozen else ""
+    )
+    return Check("ghost-data", not frozen, frozen, says, query)
+
+
+def ghost_query(still: str, begin: float, end: float) -> str:
+    """Whether an expression was true at any look between two times, in steps of half its window."""
+    return (
+        f"max by (host) (max_over_time(({still})[{max(1, round(end - begin))}s:{_GHOST_WINDOW_S // 2}s] @ {end:.3f}))"
+    )
+
+
+def _gaps(telemetry: Telemetry, hosts: list[str], begin: float, at: float) -> Check:
+    """Hosts that were scraped clearly less often than the others, though they answer again at the end."""
+    metric = next((m for m in _PRESENCE if m in telemetry.metrics()), None)
+    if metric is None or at - begin < 2 * _GAP_S:
+        return Check("gaps", True, (), "not checked: nothing to count")
+    query = f"max by (host) (count_over_time({metric}[{max(1, round(at - begin))}s] @ {at:.3f}))"
+    counts = {h: n for h, n in telemetry.by_host(query, at).items() if not hosts or h in hosts}
+    if len(counts) < 2:
+        return Check("gaps", True, (), "not checked: too few hosts")
+    usual = sorted(counts.values())[len(counts) // 2]
+    back = telemetry.by_host(f"max by (host) (count_over_time({metric}[{_GAP_S}s] @ {at:.3f}))", at)
+    lost = {h: (1.0 - n / usual) * (at - begin) for h, n in counts.items() if usual and h in back}
+    holes = tuple(sorted(h for h, s in lost.items() if s >= _GAP_S))
+    says = f"{', '.join(holes)}: {max(lost[h] for h in holes) / 60:.0f} min of samples are missing" if holes else ""
+    return Check("gaps", not holes, holes, says, query)

@@ -7,6 +7,7 @@ A step: phase "train", step, seconds, and where known loss, grad_norm, tokens_pe
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import time
 from typing import Any
@@ -15,9 +16,10 @@ from trackwalker.job.journal import Journal
 
 
 def warn(line: str) -> None:
-    """Print one warning line to stderr."""
-    sys.stderr.write(f"warning: {line}\n")
-    sys.stderr.flush()
+    """Print one warning line to stderr; where even that is on a full disk, say nothing."""
+    with contextlib.suppress(OSError):
+        sys.stderr.write(f"warning: {line}\n")
+        sys.stderr.flush()
 
 
 class Progress:

@@ -9,7 +9,7 @@ import sys
 def say(line: str) -> None:
     """Print one line in one write, so that native libraries and sibling ranks do not cut into it.
 
-    On a full disk training goes on; what could not be written waits in the buffer.
+    On a full disk the line is lost, and training goes on.
     """
     with contextlib.suppress(OSError):
         sys.stdout.write(line + "\n")
