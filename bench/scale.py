@@ -166,7 +166,7 @@ def observe(server: Server, fleet: Fleet, options: argparse.Namespace) -> dict[s
     samples = own(server, _APPENDED) - samples
     cpu, fakes = cpu_seconds([server.process.pid]) - cpu, cpu_seconds([p.pid for p in fleet.processes]) - fakes
     took, end = time.monotonic() - begin, time.time()
-    window = f"[{int(took)}s]"
+    window, due = f"[{int(took)}s]", options.nodes * int(took) / options.interval
     return {
         "samples_s": samples / took,
         "cores": cpu / took,
@@ -174,8 +174,7 @@ def observe(server: Server, fleet: Fleet, options: argparse.Namespace) -> dict[s
         "rss_mb": rss,
         # One expression: a late scrape is stored under the time it began, also between two queries.
         "success": query(server, f"sum(sum_over_time(up{window})) / sum(count_over_time(up{window}))", end),
-        "complete": query(server, f"sum(count_over_time(up{window}))", end)
-        / (options.nodes * int(took) / options.interval),
+        "complete": query(server, f"sum(count_over_time(up{window}))", end) / due,
         "slowest_s": query(server, f"max(max_over_time(scrape_duration_seconds{window}))", end),
         "median_s": query(server, "quantile(0.5, scrape_duration_seconds)", end),
         "head_series": own(server, "prometheus_tsdb_head_series"),

@@ -65,7 +65,7 @@ def need(measured: Measured, nodes: int, interval_s: float) -> Need:
 def table(measured: Measured, sizes: list[tuple[int, float]]) -> str:
     """Markdown: a row for each size."""
     rows = [
-        "| nodes | interval | series | samples/s | CPU cores | memory | disk/day | WAL | replay of 3 h | recipe |",
+        "| nodes | interval | series | samples/s | cores | memory | disk/day | WAL | replay of 3 h, at most | recipe |",
         "|---|---|---|---|---|---|---|---|---|---|",
     ]
     for nodes, interval_s in sizes:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import urllib.request
+from pathlib import Path
 
 import pytest
 
@@ -16,7 +17,9 @@ from trackwalker.node.address import (
     serving_address,
     source_address,
 )
+from trackwalker.node.agent import Agent
 from trackwalker.node.exporter import Exporter
+from trackwalker.node.spec import AgentSpec, RankSpec
 
 NODE = [
     Interface("lo", "127.0.0.1"),
@@ -106,3 +109,24 @@ def test_the_exporter_serves_there_and_only_there(address: str) -> None:
             other.connect(("127.0.0.2", port))
     finally:
         exporter.stop()
+
+
+@pytest.mark.parametrize(
+    ("world", "told", "address"),
+    [(1, "", "127.0.0.1"), (2, "", "10.1.0.7"), (1, "ib0", "192.168.4.7"), (2, "0.0.0.0", "127.0.0.1")],  # noqa: S104
+)
+def test_an_agent_leaves_loopback_only_for_other_nodes_or_when_told(
+    world: int,
+    told: str,
+    address: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    ranks = [RankSpec(0, "n-r0", ["true"], {"JAX_COORDINATOR_IP": "head"})]
+    spec = AgentSpec("7", "JAX-x", "x", "n", tmp_path / "7-JAX-x", tmp_path / "log", ranks, world, listen=told)
+    monkeypatch.delenv("TRACKWALKER_LISTEN", raising=False)
+    monkeypatch.setattr("trackwalker.node.address.interfaces", lambda: NODE)
+    monkeypatch.setattr("trackwalker.node.address.source_address", lambda host: "10.1.0.7")
+    assert Agent(spec)._serving_address() == address
+    assert ("TRACKWALKER_LISTEN" in capfd.readouterr().err) == (told == "0.0.0.0")  # noqa: S104

@@ -21,11 +21,10 @@ from hypothesis import strategies as st
 
 import trackwalker
 from helpers import step_line
-from trackwalker.job.processes import read_stat
+from trackwalker.job.processes import read_stat, session_members
 from trackwalker.node.agent import Agent
 from trackwalker.node.backlog import Backlog
 from trackwalker.node.collectors.training import TrainingCollector, parse_step_line
-from trackwalker.node.proc import session_members
 from trackwalker.node.ranks import Rank, describe_exit
 from trackwalker.node.spec import AgentSpec, RankSpec, load_spec
 from trackwalker.node.summary import summary_block, wall

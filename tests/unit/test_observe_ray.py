@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import socket
 import subprocess
@@ -12,7 +13,10 @@ import pytest
 
 from trackwalker.cli import app
 from trackwalker.errors import UsageError
+from trackwalker.job.journal import read
+from trackwalker.job.processes import read_stat
 from trackwalker.launch.request import Watching, parse_watching
+from trackwalker.observe.ray import MOST_RESTARTS, RayKeeper
 from trackwalker.observe.ray_home import environment, hold_port, ray_home
 from trackwalker.observe.ray_logs import LogMirror
 from trackwalker.observe.ray_stacks import point, why_no_stacks, write_wrapper
@@ -153,3 +157,25 @@ def test_a_held_port_is_nobody_elses_but_can_be_listened_on() -> None:
     assert third.getsockname()[1] != port
     for held in (first, second, third, server):
         held.close()
+
+
+def test_a_ray_that_never_comes_up_is_given_up(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    job = tmp_path / "1-JAX-x"
+    (job / "agent").mkdir(parents=True)
+    stat = read_stat(os.getpid())
+    assert stat is not None
+    me = {"pid": stat.pid, "start": stat.start}
+    rank = {**me, "rank": 0, "host": "box-r0", "main": stat.pid, "exit": None}
+    (job / "agent" / "state.json").write_text(json.dumps({"agent": me, "ranks": [rank]}))
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    monkeypatch.setattr("trackwalker.observe.ray.signal.signal", lambda *_: None)
+    monkeypatch.setattr("trackwalker.observe.ray._TICK_S", 0.05)
+    monkeypatch.setattr("trackwalker.observe.ray.sys.executable", "/bin/false")
+    said: list[str] = []
+    assert RayKeeper(job, "1", "box", said.append).run() == 0  # no failure of the run
+    events = read(job / "events.jsonl").items
+    assert [e["kind"] for e in events] == ["ray-restart"] * MOST_RESTARTS + ["ray-lost"]
+    assert "exit code 1" in events[-1]["data"]["why"]
+    assert "given up" in said[-1]
+    assert not ray_home(job).exists()
+    assert sorted(p.name for p in (job / "agent").iterdir()) == ["state.json"]

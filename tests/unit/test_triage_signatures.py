@@ -69,3 +69,12 @@ def test_all_harmless_lines_together_are_no_failure(tmp_path: Path) -> None:
 
 def test_the_fact_readers_needles_are_all_scanned_for() -> None:
     assert all(len(n) >= SHORTEST or n in _LONGER for n in NEEDLES)
+
+
+@pytest.mark.parametrize(
+    "word", ["ValueError: num_heads ", "SW Power Cap ", "checkpoint key ", "NVLink ", "rdma link down "]
+)
+def test_a_line_without_end_stays_cheap(tmp_path: Path, word: str) -> None:
+    """An expression looks at a window around its literal: on the whole line these take minutes."""
+    found = triage_text(tmp_path, f"starting\n{word * 4000}{'a' * 40_000}\nlast words\n")
+    assert found.index.lines == 3

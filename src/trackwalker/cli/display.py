@@ -50,5 +50,5 @@ class ProgressLine:
             self._console.print(text, highlight=False, markup=False)
 
     def say(self, text: str) -> None:
-        """Print a line above the progress."""
-        self._console.print(text, highlight=False, markup=False)
+        """Print a line above the progress; never broken, because it may be a command to copy."""
+        self._console.print(text, highlight=False, markup=False, soft_wrap=True)

@@ -16,6 +16,7 @@ _MOST_QUOTED = 4
 _MEMORY = (("ray_node_mem_used", "ray_node_mem_total"), ("hw_mem_used_bytes", "hw_mem_total_bytes"))
 _LEAST_GROWTH = 0.1  # of the host's memory
 _COMPILES = 3
+START_BUDGET_S = 2700.0  # a cold start of a large mixture of experts compiles for half an hour
 
 
 def isolated_spikes(case: Case, symptoms: Symptoms, book: EvidenceBook) -> Answer:
@@ -180,6 +181,41 @@ def no_step_completed(case: Case, symptoms: Symptoms, book: EvidenceBook) -> Ans
     return Answer(True, (book.add("progress", f"{case.log.path.name}: completed steps", says),))
 
 
+def start_overdue(case: Case, symptoms: Symptoms, book: EvidenceBook) -> Answer:
+    """No step was completed in far more time than any start-up takes."""
+    took = _start_took(case)
+    if took is None:
+        return Answer(False)
+    says = f"no step was completed in {took / 60:.0f} min since the job began"
+    return Answer(took > START_BUDGET_S, (book.add("progress", f"{case.log.path.name}: completed steps", says),))
+
+
+def starting_up(case: Case, symptoms: Symptoms, book: EvidenceBook) -> Answer:
+    """No step yet, no failure, no end, and no longer than a cold start may take."""
+    took = _start_took(case)
+    open_end = case.log.summary is None and case.log.cancel is None and not case.triage.failures
+    if took is None or not open_end:
+        return Answer(False)
+    says = f"no step was completed in the {took / 60:.0f} min since the job began, and nothing failed"
+    return Answer(took <= START_BUDGET_S, (book.add("progress", f"{case.log.path.name}: completed steps", says),))
+
+
+def params_initialised(case: Case, symptoms: Symptoms, book: EvidenceBook) -> Answer:
+    """Every rank had its parameters; what came next was compilation."""
+    ranks = case.log.params_ranks
+    if not ranks or len(ranks) < len(case.hosts):
+        return Answer(False)
+    says = f"{len(ranks)} ranks report their parameters initialised"
+    return Answer(True, (book.add("log", f"{case.log.path.name}: Memstats lines", says, {"ranks": float(len(ranks))}),))
+
+
+def _start_took(case: Case) -> float | None:
+    until = case.end_of_work
+    if (case.timeline is not None and len(case.timeline)) or case.start is None or until is None:
+        return None
+    return until - case.start
+
+
 def all_steps_done(case: Case, symptoms: Symptoms, book: EvidenceBook) -> Answer:
     """Every step that was asked for was completed before anything failed."""
     total, timeline = case.total_steps, case.timeline
@@ -256,6 +292,9 @@ COURSE: dict[str, Fact] = {
     "memory-grows": memory_grows,
     "no-step-completed": no_step_completed,
     "all-steps-done": all_steps_done,
+    "start-overdue": start_overdue,
+    "starting-up": starting_up,
+    "params-initialised": params_initialised,
     "restored": restored,
     "frozen-exporter": frozen_exporter,
     "scrape-gap": scrape_gap,

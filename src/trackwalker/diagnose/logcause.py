@@ -16,6 +16,7 @@ _ABOUT_THE_HOST = frozenset(
     }
 )  # fmt: skip
 _AFTERMATH = ["python-exception", "peer-died", "nccl-error", "node-death", "heartbeat-false-positive", "unknown-death"]
+_AFTERMATH += ["collective-hang", "silent-compile-oom"]
 
 
 def playbooks_for(findings: list[Finding], known: set[str]) -> list[Playbook]:

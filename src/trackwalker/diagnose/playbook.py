@@ -15,7 +15,7 @@ from trackwalker.errors import UsageError
 Symptom = Literal[
     "stall", "slow", "failed", "heartbeat", "cancelled", "loss", "blip", "uneven", "saves", "unfinished-start", "none"
 ]
-Window = Literal["during", "before", "slow", "fast", "kill", "steady", "end", "whole"]
+Window = Literal["during", "before", "slow", "fast", "kill", "steady", "start", "end", "whole"]
 
 
 class Test(BaseModel):

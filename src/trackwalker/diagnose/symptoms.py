@@ -209,7 +209,10 @@ def _windows(case: Case, stall: Stall | None, phases: tuple[Phase, ...]) -> dict
     elif timeline is not None and timeline.last_end is not None and len(timeline) > 2 * WARM_UP_STEPS:
         windows["steady"] = [Span(float(timeline.ends[WARM_UP_STEPS]), min(timeline.last_end, until or np.inf))]
     if until is not None and case.start is not None:
-        windows["end"] = [Span(max(case.start, until - _LAST_MINUTES_S), (case.end or until) + 30.0)]
+        last = timeline.last_end if timeline is not None and timeline.last_end is not None else until
+        windows["end"] = [Span(max(case.start, min(last, until) - _LAST_MINUTES_S), (case.end or until) + 30.0)]
+        if timeline is None or not len(timeline):  # it never began: the later half is past any normal set-up
+            windows["start"] = [Span(0.5 * (case.start + until), until)]
     crash = case.heartbeat_time
     if crash is not None:
         timeout = case.log.number("jax_distributed_heartbeat_timeout_seconds") or 100

@@ -5,6 +5,7 @@ Only what a reader needs is written: chunks, index (symbols, series, postings), 
 
 from __future__ import annotations
 
+import itertools
 import json
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -142,7 +143,7 @@ def _cuts(times: Ints) -> list[tuple[int, int]]:
     """Where chunks begin and end: at most 120 samples, never across two blocks."""
     edges = [0, *(np.flatnonzero(np.diff(times // BLOCK_MS)) + 1).tolist(), len(times)]
     cuts = []
-    for begin, end in zip(edges, edges[1:], strict=False):
+    for begin, end in itertools.pairwise(edges):
         for at in range(begin, end, SAMPLES_PER_CHUNK):
             cuts.append((at, min(at + SAMPLES_PER_CHUNK, end)))
     return cuts

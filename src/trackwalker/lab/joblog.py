@@ -142,7 +142,8 @@ class JobLog:
             self.say(begin, f"[Node {rank} @ {host}] Training subprocess started (pid={1000 + rank})", rank)
             self.say(
                 begin + 2,
-                f"E{glog(begin + 2)}   27562 cuda_platform.cc:51] failed call to cuInit: INTERNAL: CUDA error: Failed call to cuInit: UNKNOWN ERROR (303)",
+                f"E{glog(begin + 2)}   27562 cuda_platform.cc:51] failed call to cuInit: INTERNAL: "
+                "CUDA error: Failed call to cuInit: UNKNOWN ERROR (303)",
                 rank,
             )
             self.say(begin + 8, "Attempting to initialize the jax distributed system for GPU backend...", rank)
@@ -153,7 +154,8 @@ class JobLog:
                 gigabytes = run.profile.vram_gb * 0.93
                 self.say(
                     begin + 40,
-                    f"Memstats: After params initialized:\n\tUsing (GB) {gigabytes * 0.55:.2f} / {gigabytes:.2f} (55.000000%) on rocm:0",
+                    f"Memstats: After params initialized:\n\tUsing (GB) {gigabytes * 0.55:.2f} / {gigabytes:.2f} "
+                    "(55.000000%) on rocm:0",
                     rank,
                 )
                 self.say(begin + 45, "Synchronizing hosts before training loop", rank)
@@ -185,7 +187,8 @@ class JobLog:
             stamp = datetime.fromtimestamp(t, UTC).strftime("%Y-%m-%d %H:%M:%S")
             self.say(
                 t,
-                f"[{stamp}] {host}:{1000 + rank}:37121 [0] /build/rccl/src/init.cc:2095 NCCL WARN MSCCL++: Feature not enabled. ENABLE_MSCCLPP must be defined at compile-time",
+                f"[{stamp}] {host}:{1000 + rank}:37121 [0] /build/rccl/src/init.cc:2095 NCCL WARN "
+                "MSCCL++: Feature not enabled. ENABLE_MSCCLPP must be defined at compile-time",
                 rank,
             )
 
@@ -241,7 +244,8 @@ class JobLog:
         tasks = "\n".join(f"/job:jax_worker/replica:0/task:{t}" for t in self.accused)
         self.say(
             time,
-            f"E{glog(time)}   27562 coordination_service.cc:1146] Stopping coordination service after fatal error: {_LOST_HEARTBEAT}\n{tasks}\n{_CRASHED}",
+            f"E{glog(time)}   27562 coordination_service.cc:1146] Stopping coordination service after fatal error: "
+            f"{_LOST_HEARTBEAT}\n{tasks}\n{_CRASHED}",
             0,
         )
         for rank in range(len(self.run.hosts)):
@@ -250,7 +254,8 @@ class JobLog:
             t = time + float(self.run.rng.uniform(0.1, 1.4))
             self.say(
                 t,
-                f"E{glog(t)}   27680 coordination_service_agent.cc:310] Polled error from coordination service: {_LOST_HEARTBEAT}\n{tasks}\n{_CRASHED}",
+                f"E{glog(t)}   27680 coordination_service_agent.cc:310] Polled error from coordination service: "
+                f"{_LOST_HEARTBEAT}\n{tasks}\n{_CRASHED}",
                 rank,
             )
             self.say(

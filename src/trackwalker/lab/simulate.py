@@ -13,7 +13,8 @@ from trackwalker.lab.blocks import BlockWriter
 from trackwalker.lab.faults import FAULTS
 from trackwalker.lab.joblog import JobLog
 from trackwalker.lab.scenario import Draws, Scenario, Truth
-from trackwalker.lab.sheet import Sheet
+from trackwalker.lab.sheet.overlays import Sheet
+from trackwalker.lab.sheet.writer import write_sheet
 from trackwalker.lab.world import EPOCH, PROFILES, Run, WorldSpec, make_hosts
 
 
@@ -76,7 +77,7 @@ def _write(run: Run, sheet: Sheet, log: JobLog, out: Path, truth: Truth) -> Simu
     samples = 0
     if run.spec.ray and not log.no_training:
         writer = BlockWriter(job / "prometheus", seed=int(run.job_id))
-        sheet.write(writer)
+        write_sheet(sheet, writer)
         samples = writer.close()
     (out / "truth.json").write_text(json.dumps(truth.model_dump(), indent=1) + "\n")
     return Simulated(workspace, job, truth, samples)

@@ -158,7 +158,7 @@ class Run:
         if n:
             seconds[0] += spec.compile_s
         if spec.checkpoint_period:
-            for i in np.flatnonzero((numbers % spec.checkpoint_period == 1) & (numbers >= 1)):
+            for i in np.flatnonzero((numbers % spec.checkpoint_period == 1) & (numbers >= 1)).tolist():
                 seconds[i] += spec.save_s * self.rng.uniform(0.9, 1.1) * self._save_factor(int(numbers[i]) - 1)
         self.seconds = seconds
         self.ends = self.steps_from + np.cumsum(seconds)

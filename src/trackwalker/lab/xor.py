@@ -20,7 +20,7 @@ _SAME_WINDOW = 0b10
 
 
 def encode_chunks(times: Ints, values: Floats) -> list[bytes]:
-    """One XOR chunk per row: `times` in milliseconds, strictly rising along each row, and `values`, both (rows, samples)."""
+    """One XOR chunk per row of `times` (milliseconds, strictly rising) and `values`, both (rows, samples)."""
     chunks: list[bytes] = []
     for at in range(0, len(times), STREAMS_AT_ONCE):
         chunks += _encode(times[at : at + STREAMS_AT_ONCE], values[at : at + STREAMS_AT_ONCE])

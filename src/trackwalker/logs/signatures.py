@@ -16,6 +16,7 @@ from trackwalker.logs.needles import SHORTEST
 
 FOLDER = Path(__file__).with_name("signatures")
 NOTE = 9  # the tier of what is worth saying and never the failure
+_AROUND = 1500  # characters on both sides of a literal that its expression may look at: a hostile line stays cheap
 
 
 class Pattern(BaseModel):
@@ -94,7 +95,7 @@ class _Rule:
             return -1
         if self.expression is None:
             return at
-        match = self.expression.search(body)
+        match = self.expression.search(body, max(0, at - _AROUND), at + _AROUND)
         return min(at, match.end()) if match else -1
 
 

@@ -65,6 +65,7 @@ DIALECTS = (
         r"(?P<step>\d+)/(?P<total>\d+) \[[\d:]+<[\d:?]+, *(?:(?P<rate>NUM)it/s|(?P<seconds>NUM)s/it).*?_loss\w*=(?P<loss>NUM)",  # noqa: E501
     ),
 )
+_PROCESS = re.compile(rb"^(?:\x1b\[[0-9;]*m)*\(((?:[\w.]+ )?pid=\d+(?:, ip=[^)\s]+)?)\)")
 _LIGHTNING = (b"train_loss=", b", v_num=")  # six letters are too few for the scanner
 NEEDLES = tuple(n for s in DIALECTS for n in (_LIGHTNING if s.name == "lightning" else (s.needle,)))
 

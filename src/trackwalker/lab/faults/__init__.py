@@ -1,0 +1,11 @@
+"""The fault library: what can happen to a run, and where it shows.
+
+A fault first changes the run (how slow, where it stops), then, once the times are known, shows itself in metrics and
+log.
+Places in the run are fractions of its steps (`0.4`) or step numbers (`97`).
+"""
+
+from trackwalker.lab.faults import benign, gpu, host, network, observer, stops, training
+from trackwalker.lab.faults.base import FAULTS
+
+__all__ = ["FAULTS", "benign", "gpu", "host", "network", "observer", "stops", "training"]

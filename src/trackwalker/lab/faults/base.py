@@ -1,0 +1,35 @@
+"""What every fault is: a function that changes the run and returns how it shows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from trackwalker.lab.joblog import JobLog
+from trackwalker.lab.sheet.overlays import Sheet
+
+Show = Callable[[Sheet, JobLog], None]
+Place = float | int  # a fraction of the run's steps (0.4) or a step number (97)
+Hosts = str | list[str]
+
+FAULTS: dict[str, Callable[..., Show]] = {}
+
+
+def fault(build: Callable[..., Show]) -> Callable[..., Show]:
+    """Register a fault under its function's name, with dashes."""
+    FAULTS[build.__name__.replace("_", "-")] = build
+    return build
+
+
+def many(hosts: Hosts) -> list[str]:
+    """One host or several, as a list."""
+    return [hosts] if isinstance(hosts, str) else list(hosts)
+
+
+def only(host: Hosts) -> str:
+    """The one host of a fault that hits one."""
+    (name,) = many(host)
+    return name
+
+
+def nothing(sheet: Sheet, log: JobLog) -> None:
+    """How a fault shows that only changes the run's times."""
