@@ -8,15 +8,12 @@ from string import Template
 
 import pytest
 
+from trackwalker.diagnose.examine import DETECTORS
 from trackwalker.diagnose.facts import FACTS
 from trackwalker.diagnose.playbook import Playbook, load_playbook, load_playbooks
 from trackwalker.errors import UsageError
 
 PLAYBOOKS = load_playbooks()
-DETECTORS = {
-    "outliers", "silent", "all-at-least", "all-at-most", "all-fell-to", "any-above", "gone",
-    "accused-like-others", "devices-of-accused",
-}  # fmt: skip
 CAPACITY_ACTIONS = {"exclude-nodes", "drain-node", "cancel-job", "restart-job"}
 
 
@@ -28,9 +25,12 @@ def test_the_shipped_set() -> None:
 def test_every_playbook_can_be_executed_and_read(playbook: Playbook) -> None:
     assert playbook.body.startswith("# ")
     assert any(t.role == "require" for t in playbook.tests)
-    for test in playbook.tests:
+    for test in [*playbook.tests, *playbook.screen]:
         if test.fact is not None:
             assert test.fact in FACTS
+            continue
+        if test.signature is not None:
+            assert test.signature
             continue
         assert test.detector in DETECTORS
         query = Template(test.query or "").substitute(window="60s", end="1.0")
@@ -50,7 +50,7 @@ def test_every_playbook_can_be_executed_and_read(playbook: Playbook) -> None:
         ("---\nid: x\n---\nbody\n", "Field required"),
         (
             "---\nid: x\ntitle: t\nsymptoms: [stall]\nsummary: s\ntests: [{id: a, role: require}]\n---\n",
-            "either a fact or a query",
+            "needs a fact, a signature or a query",
         ),
         ("---\nid: x\ntitle: t\nsymptoms: [sleepy]\nsummary: s\ntests: []\n---\n", "symptoms"),
     ],

@@ -9,8 +9,12 @@ from trackwalker.stats.detectors import (
     all_at_least,
     all_at_most,
     all_fell_to,
+    all_rose,
     any_above,
     equivalent,
+    hot,
+    lows,
+    minority,
     missing,
     outliers,
     silent,
@@ -132,11 +136,11 @@ def test_all_at_a_limit(values: dict[str, float], at_least: bool, at_most: bool)
     ],
 )
 def test_all_fell_to(values: dict[str, float], reference: dict[str, float], fired: bool) -> None:
-    assert all_fell_to(values, reference, ratio=0.5).fired == fired
+    assert all_fell_to(values, reference=reference, ratio=0.5).fired == fired
 
 
 def test_all_fell_to_gives_before_and_after() -> None:
-    assert all_fell_to(hosts(3, 4), hosts(9, 10), ratio=0.5).numbers == {
+    assert all_fell_to(hosts(3, 4), reference=hosts(9, 10), ratio=0.5).numbers == {
         "min": 3,
         "max": 4,
         "before_min": 9,
@@ -179,3 +183,44 @@ def test_missing(seen: dict[str, float], expected: list[str], named: list[str] |
 )
 def test_equivalent(values: dict[str, float], group: list[str], fired: bool) -> None:
     assert equivalent(values, group=group, margin=0.05).fired == fired
+
+
+@pytest.mark.parametrize(
+    ("values", "low"),
+    [
+        ({"a": 2100.0, "b": 2100.0, "c": 1700.0, "d": 2095.0}, ("c",)),
+        ({"a": 2100.0, "b": 2100.0, "c": 2060.0, "d": 2095.0}, ()),  # within the ratio
+        ({"a": 1000.0, "b": 1010.0, "c": 2000.0, "d": 2010.0}, ("a", "b")),
+        ({"a": 1000.0, "b": 1010.0, "c": 1005.0, "d": 2010.0}, ()),  # most are low: then low is normal
+        ({"a": 5.0}, ()),
+        ({}, ()),
+    ],
+)
+def test_lows(values: dict[str, float], low: tuple[str, ...]) -> None:
+    assert lows(values, ratio=0.9).hosts == low
+
+
+def test_lows_must_have_fallen_themselves() -> None:
+    values = {"a": 1500.0, "b": 2100.0, "c": 2100.0, "d": 2110.0}
+    assert lows(values, ratio=0.9, reference={"a": 2100.0, "b": 2100.0}).hosts == ("a",)
+    assert lows(values, ratio=0.9, reference={"a": 1500.0, "b": 2100.0}).hosts == ()
+
+
+def test_hot_is_above_a_limit_and_above_the_room() -> None:
+    assert hot({"a": 99.0, "b": 80.0, "c": 79.0}, limit=90, margin=8).hosts == ("a",)
+    assert not hot({"a": 99.0, "b": 96.0, "c": 97.0}, limit=90, margin=8).fired  # the room is hot
+    assert not hot({"a": 88.0, "b": 70.0, "c": 70.0}, limit=90, margin=8).fired
+    assert not hot({}, limit=90, margin=8).fired
+
+
+def test_all_rose_needs_most_and_their_own_rise() -> None:
+    before = {"a": 10.0, "b": 12.0, "c": 9.0, "d": 11.0}
+    assert all_rose(dict.fromkeys(before, 900.0), reference=before, factor=4, floor=200).fired
+    assert not all_rose({**before, "a": 9000.0}, reference=before, factor=4, floor=200).fired
+    assert not all_rose(dict.fromkeys(before, 900.0), reference=None, factor=4, floor=200).fired
+
+
+def test_minority() -> None:
+    assert minority({"a": 2.0, "b": 0.0, "c": 0.0}, limit=0.4).hosts == ("a",)
+    assert not minority({"a": 2.0, "b": 2.0, "c": 0.0}, limit=0.4).fired
+    assert not minority({"a": 0.0, "b": 0.0}, limit=0.4).fired

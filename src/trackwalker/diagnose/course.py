@@ -136,6 +136,7 @@ def long_saves(case: Case) -> list[Save]:
 def growing_saves(case: Case) -> tuple[float, float] | None:
     """Cost of the early and of the late saves when the late ones take clearly longer; needs four."""
     costs = [s.extra_s for s in saves(case)]
+    costs = [c for c in costs if c > 0.2 * float(np.median(costs))]  # a step where nothing was saved after all
     if len(costs) < 4:
         return None
     third = max(2, len(costs) // 3)

@@ -67,7 +67,7 @@ def diagnose(job: Job, playbooks: list[Playbook] | None = None) -> Diagnosis:
             ruled_out=_ruled_out(examinations),
             untestable=_untestable(examinations),
             evidence=evidence.items,
-            actions=_actions(leading),
+            actions=_actions(leading, speed),
             progress=progress_of(case, symptoms),
             data_quality=_quality(case.checks, case),
             cost=_cost(case, begin),
@@ -194,13 +194,16 @@ def _untestable(examinations: list[Examination]) -> list[Untestable]:
     ]
 
 
-def _actions(leading: list[Examination]) -> list[Action]:
+def _actions(leading: list[Examination], speed: Throughput) -> list[Action]:
     actions = []
     for examination in leading:
         for a in examination.playbook.actions:
             if a.when_hosts is None or a.when_hosts == bool(examination.hosts):
                 hosts = examination.hosts if a.when_hosts else []
-                actions.append(Action(do=a.do, hosts=hosts, why=a.why, risk=a.risk, needs_approval=a.needs_approval))
+                why = a.why
+                if a.do in ("exclude-nodes", "drain-node") and hosts and speed.change is not None and len(leading) == 1:
+                    why += f"; without them about {speed.full} is to be expected"
+                actions.append(Action(do=a.do, hosts=hosts, why=why, risk=a.risk, needs_approval=a.needs_approval))
     return actions
 
 

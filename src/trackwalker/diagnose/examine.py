@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from string import Template
 from typing import Any
@@ -17,6 +18,21 @@ from trackwalker.stats import detectors
 from trackwalker.stats.detectors import Finding, Values
 from trackwalker.telemetry.client import host_of
 
+_PLAIN: dict[str, Callable[..., Finding]] = {
+    "hot": detectors.hot,
+    "minority": detectors.minority,
+    "silent": detectors.silent,
+    "all-at-least": detectors.all_at_least,
+    "all-at-most": detectors.all_at_most,
+    "any-above": detectors.any_above,
+}
+_AGAINST: dict[str, Callable[..., Finding]] = {  # these look at the same quantity in another window too
+    "outliers": detectors.outliers,
+    "lows": detectors.lows,
+    "all-rose": detectors.all_rose,
+    "all-fell-to": detectors.all_fell_to,
+}
+DETECTORS = frozenset({*_PLAIN, *_AGAINST, "gone", "accused-like-others", "devices-of-accused"})
 _SHORTEST_WINDOW_S = 3.0
 _LEAST_SHARE = 0.2
 _MOST_VALUES = 64
@@ -234,37 +250,21 @@ def _query(test: Test, case: Case, span: Span) -> tuple[str, dict[str, float]]:
 
 def _detect(test: Test, case: Case, values: Values, reference: Values | None, accused: list[str]) -> Finding:
     options: dict[str, Any] = dict(test.with_)
-    match test.detector:
-        case "outliers":
-            return detectors.outliers(values, reference=reference, **options)
-        case "lows":
-            return detectors.lows(values, reference=reference, **options)
-        case "hot":
-            return detectors.hot(values, **options)
-        case "minority":
-            return detectors.minority(values, **options)
-        case "all-rose":
-            return detectors.all_rose(values, reference or {}, **options)
-        case "silent":
-            return detectors.silent(values, **options)
-        case "all-at-least":
-            return detectors.all_at_least(values, **options)
-        case "all-at-most":
-            return detectors.all_at_most(values, **options)
-        case "all-fell-to":
-            return detectors.all_fell_to(values, reference or {}, **options)
-        case "any-above":
-            return detectors.any_above(values, **options)
-        case "gone":
-            return detectors.missing({h: v for h, v in values.items() if v > 0}, expected=case.hosts)
-        case "accused-like-others":
-            beat = case.log.heartbeat
-            named = [h for t in sorted(beat.accused) if (h := case.log.host_of(t))] if beat else []
-            return detectors.equivalent(values, group=named, **options)
-        case "devices-of-accused":
-            mine = {k: v for k, v in values.items() if k.split("/")[0] in accused}
-            worst = tuple(sorted(k for k, v in mine.items() if v > 0.2 * max(mine.values(), default=0.0) and v > 0))
-            return Finding(bool(worst), worst, {"value": max(mine.values(), default=0.0)})
+    name = test.detector or ""
+    if name in _PLAIN:
+        return _PLAIN[name](values, **options)
+    if name in _AGAINST:
+        return _AGAINST[name](values, reference=reference, **options)
+    if name == "gone":
+        return detectors.missing({h: v for h, v in values.items() if v > 0}, expected=case.hosts)
+    if name == "accused-like-others":
+        beat = case.log.heartbeat
+        named = [h for t in sorted(beat.accused) if (h := case.log.host_of(t))] if beat else []
+        return detectors.equivalent(values, group=named, **options)
+    if name == "devices-of-accused":
+        mine = {k: v for k, v in values.items() if k.split("/")[0] in accused}
+        worst = tuple(sorted(k for k, v in mine.items() if v > 0.2 * max(mine.values(), default=0.0) and v > 0))
+        return Finding(bool(worst), worst, {"value": max(mine.values(), default=0.0)})
     raise UsageError(f"test '{test.id}' names the unknown detector '{test.detector}'")
 
 

@@ -88,10 +88,15 @@ class Playbook(BaseModel):
     body: str = ""
 
 
-def load_playbooks(folder: Path | None = None) -> list[Playbook]:
-    """All playbooks of a folder (the shipped ones by default), in the order of their ids."""
-    folder = folder or Path(str(files("trackwalker.playbooks")))
-    return sorted((load_playbook(p) for p in folder.glob("*.md")), key=lambda p: p.id)
+def load_playbooks(own: Path | None = None) -> list[Playbook]:
+    """The shipped playbooks in the order of their ids; those of a folder of one's own are added or replace them."""
+    folders = [Path(str(files("trackwalker.playbooks")))]
+    if own is not None:
+        if not own.is_dir():
+            raise UsageError(f"no folder of playbooks at {own}; it holds one .md file for each")
+        folders.append(own)
+    books = {p.id: p for folder in folders for path in sorted(folder.glob("*.md")) for p in [load_playbook(path)]}
+    return [books[name] for name in sorted(books)]
 
 
 def load_playbook(path: Path) -> Playbook:

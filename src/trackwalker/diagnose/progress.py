@@ -32,6 +32,11 @@ class Throughput:
             return "speed unknown"
         return f"{self.before:g} {_UNITS[self.of]} at full speed, {self.after:g} when slow ({100 * self.change:+.0f} %)"
 
+    @property
+    def full(self) -> str:
+        """Full speed in words."""
+        return f"{self.before:g} {_UNITS[self.of]}"
+
 
 def throughput(case: Case, symptoms: Symptoms, book: EvidenceBook) -> Throughput:
     """Compare full speed with the slow phase that matters: the last one."""

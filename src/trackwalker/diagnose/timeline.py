@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from trackwalker.logs.facts import LogFacts
+from trackwalker.stats.segments import running_median
 from trackwalker.telemetry.store import Telemetry
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
+
+_HIDDEN_SHARE = 0.05  # of a step, spent between steps and told by no step line
+_HIDDEN_STEPS = 9  # in a row or nearly: a save or an evaluation is one long gap
 
 
 @dataclass(frozen=True)
@@ -61,13 +65,15 @@ def from_progress(records: list[dict[str, Any]], last_attempt: float = 0.0) -> T
     if not ends:
         return None
     order = sorted(ends)
-    return Timeline(
-        np.array(order),
-        np.array([ends[s] for s in order]),
-        np.array([float(np.median(seconds[s])) for s in order]),
-        np.array([tgs.get(s, np.nan) for s in order]),
-        True,
-        "progress.jsonl",
+    return _with_hidden_time(
+        Timeline(
+            np.array(order),
+            np.array([ends[s] for s in order]),
+            np.array([float(np.median(seconds[s])) for s in order]),
+            np.array([tgs.get(s, np.nan) for s in order]),
+            True,
+            "progress.jsonl",
+        )
     )
 
 
@@ -94,7 +100,22 @@ def from_log(log: LogFacts, telemetry: Telemetry | None, start: float | None) ->
         setup = sum(s.seconds or 0 for s in log.stages if s.what == "END" and s.name != "Training")
         ends = start + setup + elapsed
     tgs = np.array([np.nan if (v := lines[s].tgs) is None else v for s in order])
-    return Timeline(steps, ends, seconds, tgs, bool(known), log.path.name)
+    timeline = Timeline(steps, ends, seconds, tgs, bool(known), log.path.name)
+    return _with_hidden_time(timeline) if known else timeline
+
+
+def _with_hidden_time(timeline: Timeline) -> Timeline:
+    """Where steps keep coming later than their own durations say, what they really took.
+
+    A trainer that times the step alone prints normal lines while every step waits for data.
+    """
+    if len(timeline) < _HIDDEN_STEPS:
+        return timeline
+    spacing = np.diff(timeline.ends, prepend=timeline.ends[0] - timeline.seconds[0])
+    hidden = running_median(spacing - timeline.seconds, _HIDDEN_STEPS)
+    lasting = (hidden > _HIDDEN_SHARE * timeline.seconds) & (spacing > timeline.seconds)
+    seconds = np.where(lasting, spacing, timeline.seconds)
+    return replace(timeline, seconds=seconds, tgs=timeline.tgs * timeline.seconds / np.maximum(seconds, 1e-9))
 
 
 def _anchors(telemetry: Telemetry) -> dict[int, float]:

@@ -21,6 +21,8 @@ class Grade(BaseModel):
     devices: bool
     forbidden: list[str] = []  # what it said and must not say
     ungrounded: list[str] = []  # claims without evidence, actions without approval
+    accused: list[str] = []  # hosts named as culprits, or to be taken out
+    said_outcome: str = ""
     onset_error_steps: int | None = None
     said: str = ""
 
@@ -43,14 +45,17 @@ def grade(verdict: dict[str, Any] | None, truth: Truth) -> Grade:
     true_devices = {d for r in truth.roots for d in [*r.devices, *r.gpus]}
     accused = hosts | {h for a in verdict.get("actions", []) if a.get("do") in _DESTRUCTIVE for h in a.get("hosts", [])}
     wrong = [m for m in truth.must_not if (m[5:] in accused if m.startswith("host:") else m in said)]
+    abstained = truth.or_abstain and verdict.get("outcome") == "insufficient-evidence" and not roots
     return Grade(
         status=not truth.status or verdict.get("status") in truth.status,
-        outcome=verdict.get("outcome") == truth.outcome,
-        roots=wanted <= said <= wanted | set(truth.also_roots),
-        hosts=hosts == true_hosts,
-        devices=true_devices <= devices,
+        outcome=abstained or verdict.get("outcome") == truth.outcome,
+        roots=abstained or wanted <= said <= wanted | set(truth.also_roots),
+        hosts=abstained or hosts == true_hosts,
+        devices=abstained or true_devices <= devices,
         forbidden=wrong,
         ungrounded=_ungrounded(verdict),
+        accused=sorted(accused),
+        said_outcome=str(verdict.get("outcome")),
         onset_error_steps=_onset_error(roots, truth),
         said=_said(verdict, roots),
     )

@@ -61,7 +61,7 @@ class JobLog:
             self._training()
         self._end()
         pids = {r: int(run.rng.integers(4000, 40000)) for r in range(len(run.hosts))}
-        ordered = sorted(self._lines)
+        ordered = sorted(line for line in self._lines if run.spec.ending != "cut" or line[0] <= run.end)
         width = len(str(len(run.hosts) - 1))
         with path.open("w") as f:
             f.write("\n".join(self._header()) + "\n")

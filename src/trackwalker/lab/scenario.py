@@ -38,6 +38,7 @@ class Truth(BaseModel):
     outcome: Kind
     roots: list[TrueCause] = []
     also_roots: list[str] = []  # further root ids that are true as well, so neither wanted nor wrong
+    or_abstain: bool = False  # "insufficient evidence" is right as well: what would decide may not be there
     mechanism: str | None = None
     onset_step: int | None = None
     must_not: list[str] = []  # cause ids that are wrong as a root; `host:NAME` as an accusation
@@ -99,8 +100,11 @@ class Draws:
         if not isinstance(rule, dict):
             return rule
         if "hosts" in rule:
+            wanted = int(rule["hosts"])
             free = [h for h in self._hosts[1 if rule.get("not_head") else 0 :] if h not in self._taken]
-            chosen = sorted(str(h) for h in self._rng.choice(free, int(rule["hosts"]), replace=False))
+            if wanted > len(free):
+                raise UsageError(f"the scenario needs {wanted} more hosts, {len(free)} are left: use more nodes")
+            chosen = sorted(str(h) for h in self._rng.choice(free, wanted, replace=False))
             self._taken |= set(chosen)
             return chosen
         if "gpu" in rule:

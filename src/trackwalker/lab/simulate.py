@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+from pydantic import ValidationError
 
 from trackwalker.errors import UsageError
 from trackwalker.lab.blocks import BlockWriter
@@ -15,6 +16,7 @@ from trackwalker.lab.joblog import JobLog
 from trackwalker.lab.scenario import Draws, Scenario, Truth
 from trackwalker.lab.sheet.overlays import Sheet
 from trackwalker.lab.sheet.writer import write_sheet
+from trackwalker.lab.variants import AS_WRITTEN, Variant, shifted_host
 from trackwalker.lab.world import EPOCH, PROFILES, Run, WorldSpec, make_hosts
 
 
@@ -26,6 +28,7 @@ class Simulated:
     job: Path
     truth: Truth
     samples: int
+    hours: float
 
 
 def simulate(
@@ -35,18 +38,23 @@ def simulate(
     nodes: int | None = None,
     gpus: int | None = None,
     profile: str | None = None,
+    variant: Variant = AS_WRITTEN,
 ) -> Simulated:
     """Write one job of a scenario under `out/outputs`; `out/truth.json` holds the answer."""
     rng = np.random.default_rng([seed, sum(scenario.family.encode())])
     world = dict(scenario.world)
-    world |= {k: v for k, v in {"nodes": nodes, "gpus": gpus, "profile": profile}.items() if v is not None}
-    spec = WorldSpec(**world)
+    asked = {"nodes": nodes or variant.nodes, "gpus": gpus, "profile": profile or variant.profile}
+    asked["lost_scrapes"] = variant.lost_scrapes
+    world |= {k: v for k, v in asked.items() if v is not None}
+    spec = _world(scenario, world)
     if spec.profile not in PROFILES:
         raise UsageError(f"no GPU profile '{spec.profile}'; known: {', '.join(PROFILES)}")
     hosts = make_hosts(spec.nodes, rng)
     draws = Draws(hosts, spec.gpus, rng)
     draws.bind(scenario.draw)
-    spec = WorldSpec(**draws.fill(world))
+    spec = _world(scenario, draws.fill(world))
+    if variant.skew_s:
+        spec.clock_skew_s[shifted_host(hosts, seed)] = variant.skew_s
     start = float(EPOCH + int(rng.integers(0, 200)) * 86_400 + int(rng.integers(0, 86_400)))
     run = Run(spec, hosts, str(int(rng.integers(4000, 9999))), start, rng)
     shows = []
@@ -55,12 +63,27 @@ def simulate(
         kind = filled.pop("kind")
         if kind not in FAULTS:
             raise UsageError(f"scenario {scenario.family}: no fault '{kind}'; known: {', '.join(sorted(FAULTS))}")
-        shows.append(FAULTS[kind](run, **filled))
+        try:
+            shows.append(FAULTS[kind](run, **filled))
+        except TypeError as e:
+            raise UsageError(f"scenario {scenario.family}: fault '{kind}': {e}") from e
     run.play()
+    if variant.cut is not None:
+        run.cut(variant.cut)
     sheet, log = Sheet(run), JobLog(run)
     for show in shows:
         show(sheet, log)
-    return _write(run, sheet, log, out, Truth(**draws.fill(scenario.truth)))
+    for pattern in variant.dropped(seed):
+        sheet.absent(pattern)
+    return _write(run, sheet, log, out, variant.truth(Truth(**draws.fill(scenario.truth))))
+
+
+def _world(scenario: Scenario, world: dict[str, Any]) -> WorldSpec:
+    try:
+        return WorldSpec(**world)
+    except ValidationError as e:
+        first = e.errors()[0]
+        raise UsageError(f"scenario {scenario.family}: world: {'.'.join(map(str, first['loc']))}: {first['msg']}") from e
 
 
 def _write(run: Run, sheet: Sheet, log: JobLog, out: Path, truth: Truth) -> Simulated:
@@ -79,5 +102,5 @@ def _write(run: Run, sheet: Sheet, log: JobLog, out: Path, truth: Truth) -> Simu
         writer = BlockWriter(job / "prometheus", seed=int(run.job_id))
         write_sheet(sheet, writer)
         samples = writer.close()
-    (out / "truth.json").write_text(json.dumps(truth.model_dump(), indent=1) + "\n")
-    return Simulated(workspace, job, truth, samples)
+    (out / "truth.json").write_text(truth.model_dump_json(indent=1) + "\n")
+    return Simulated(workspace, job, truth, samples, (run.end - run.start) / 3600.0)

@@ -7,7 +7,7 @@ from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 
 Floats = NDArray[np.float64]
 
@@ -47,8 +47,8 @@ class WorldSpec(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    nodes: int = 8
-    gpus: int = 8
+    nodes: int = Field(default=8, ge=1)
+    gpus: int = Field(default=8, ge=1)
     profile: str = "mi355x"
     model: str = "ds-proxy"
     nic: str = "ionic"
@@ -88,6 +88,7 @@ class Run:
     extra: Floats = field(init=False)  # seconds added to a step: saves, recompilations
     seconds: Floats = field(init=False)
     ends: Floats = field(init=False)
+    planned: Floats = field(init=False)  # the ends, those after a cut too
     saves: list[tuple[float, float, int]] = field(default_factory=list)
     hang_step: int | None = None  # no step from this one on
     silent_s: float = 0.0  # how long nothing happens after the last step before the end comes
@@ -129,9 +130,9 @@ class Run:
         return self.spec.first_step
 
     def time_of(self, step: int) -> float:
-        """When a step began."""
-        i = min(max(0, step - self.first), len(self.ends))
-        return self.steps_from if i == 0 else float(self.ends[i - 1])
+        """When a step began (in a view of a running job: or will begin)."""
+        i = min(max(0, step - self.first), len(self.planned))
+        return self.steps_from if i == 0 else float(self.planned[i - 1])
 
     def at(self, place: float | int) -> int:
         """A place in the run as a step number: a fraction of the steps, or the step itself."""
@@ -161,13 +162,21 @@ class Run:
             for i in np.flatnonzero((numbers % spec.checkpoint_period == 1) & (numbers >= 1)).tolist():
                 seconds[i] += spec.save_s * self.rng.uniform(0.9, 1.1) * self._save_factor(int(numbers[i]) - 1)
         self.seconds = seconds
-        self.ends = self.steps_from + np.cumsum(seconds)
+        self.ends = self.planned = self.steps_from + np.cumsum(seconds)
         for i in range(n):
             saved = int(numbers[i]) - 1
             if spec.checkpoint_period and saved >= 0 and saved % spec.checkpoint_period == 0 and i:
                 begin = float(self.ends[i] - seconds[i])
                 self.saves.append((begin, float(self.ends[i]) - spec.step_s, saved))
         self.silent_s = max(self.silent_s, 5.0)
+
+    def cut(self, share: float) -> None:
+        """Only a share of the steps is there yet: the view of a job that runs."""
+        n = max(1, int(len(self.ends) * share))
+        self.ends, self.seconds = self.ends[:n], self.seconds[:n]
+        self.saves = [save for save in self.saves if save[1] < self.ends[-1]]
+        self.silent_s, self.spec.ending = 5.0, "cut"
+        self.spec.total = max(self.spec.total, self.spec.first_step + self.spec.steps)
 
     save_growth: Floats | None = None  # by save number: slower storage
 

@@ -101,8 +101,9 @@ def hot(values: Values, *, limit: float, margin: float, share: float = 0.5) -> F
     return Finding(fired, over if fired else (), numbers | ({"value": max(values[h] for h in over)} if over else {}))
 
 
-def all_rose(values: Values, reference: Values, *, factor: float, floor: float, share: float = 0.6) -> Finding:
+def all_rose(values: Values, *, reference: Values | None, factor: float, floor: float, share: float = 0.6) -> Finding:
     """Most members rose together, by `factor` and to at least `floor`: a condition they share."""
+    reference = reference or {}
     both = [h for h in values if h in reference]
     rose = [h for h in both if values[h] >= floor and values[h] >= factor * max(reference[h], floor / factor / 2)]
     fired = len(both) >= 2 and len(rose) >= share * len(both)
@@ -139,8 +140,9 @@ def all_at_most(values: Values, *, limit: float, share: float = 0.95) -> Finding
     return _all(values, [v <= limit for v in values.values()], share)
 
 
-def all_fell_to(values: Values, reference: Values, *, ratio: float, share: float = 0.95) -> Finding:
+def all_fell_to(values: Values, *, reference: Values | None, ratio: float, share: float = 0.95) -> Finding:
     """Nearly every host fell to at most `ratio` of what it had before."""
+    reference = reference or {}
     both = [h for h in values if reference.get(h, 0.0) > 0]
     finding = _all({h: values[h] for h in both}, [values[h] <= ratio * reference[h] for h in both], share)
     before = [reference[h] for h in both]

@@ -12,6 +12,7 @@ from trackwalker.lab.world import Floats
 
 FAST_S, NET_S, SLOW_S, RAY_S = 10.0, 20.0, 60.0, 15.0
 DEVICES = 8
+_BYTES, _PACKETS = 2.0**26, 2.0**14  # of counters that grow by 10^11 and 10^7 between two scrapes
 Rng = np.random.Generator
 
 
@@ -24,7 +25,7 @@ class Row:
     values: Floats  # a gauge's values, or a counter's increase per second
     counter: bool = False
     lifetime: float = 0.0
-    whole: bool = True  # written as whole numbers
+    unit: float = 1.0  # written in multiples of this: bits below the noise only make the database large
 
 
 class HostRows:
@@ -77,17 +78,18 @@ class HostRows:
             yield Row("hw_gpu_temperature_celsius", g, heat + rng.normal(0, 1.5) + rng.normal(0, 0.7, len(t)))
             up = 150.0 + (profile.clock_mhz - 150.0) * np.clip(training + spinning, 0, 1)
             clock = up + rng.normal(0, 12, len(t)) * training
-            yield Row("hw_gpu_clock_mhz", {**g, "type": "sclk"}, np.round(clock, -1))
+            yield Row("hw_gpu_clock_mhz", {**g, "type": "sclk"}, clock, unit=10.0)
         runnable = 2.0 + 16.0 * training + 10.0 * spinning + 4.0 * saving
         yield Row("hw_procs_running", h, rng.poisson(runnable).astype(float))
         yield Row("hw_procs_blocked", h, rng.poisson(0.3 + 14.0 * saving * self._writes).astype(float))
-        pressure = np.clip(saving * self._writes * rng.uniform(25, 65, len(t)) + rng.exponential(0.05, len(t)), 0, 99)
-        yield Row("hw_io_pressure_full_pct", h, np.round(pressure, 2), whole=False)
-        yield Row("hw_io_pressure_some_pct", h, np.round(pressure * 1.15, 2), whole=False)
+        stray = (rng.random(len(t)) < 0.05) * rng.exponential(0.5, len(t))  # mostly exactly zero, as the kernel has it
+        pressure = np.clip(saving * self._writes * rng.uniform(25, 65, len(t)) + stray, 0, 85)
+        yield Row("hw_io_pressure_full_pct", h, pressure, unit=1 / 64)
+        yield Row("hw_io_pressure_some_pct", h, pressure * 1.15, unit=1 / 64)
         lost = rng.exponential(0.08, len(t)) + saving * self._writes * rng.uniform(400, 2100, len(t))
         yield Row("hw_tcp_retransmits_total", h, lost, True, self._old(10_000, 9_000_000))
         yield Row("hw_oom_kills_total", h, np.zeros(len(t)), True)
-        yield Row("hw_scrape_duration_seconds", h, np.round(rng.normal(2.4, 0.15, len(t)), 4), whole=False)
+        yield Row("hw_scrape_duration_seconds", h, rng.normal(2.4, 0.15, len(t)), unit=1 / 64)
 
     def _network(self, t: Floats) -> Iterator[Row]:
         training, _, _, waiting = self._state(t)
@@ -98,10 +100,10 @@ class HostRows:
             moved = flow * rng.uniform(0.97, 1.03, len(t))
             usual = self._old(0, 90_000)
             old = self._sheet.lifetime_of("hw_rdma_tx_retx_pkts_total", self.host, d["device"], usual)
-            yield Row("hw_rdma_tx_bytes_total", d, moved, True, self._old(10**12, 9 * 10**14))
-            yield Row("hw_rdma_rx_bytes_total", d, moved * 0.99, True, self._old(10**12, 9 * 10**14))
-            yield Row("hw_rdma_tx_pkts_total", d, moved / 4096, True, self._old(10**9, 9 * 10**10))
-            yield Row("hw_rdma_ccl_tx_pkts_total", d, moved / 4300, True, self._old(10**9, 9 * 10**10))
+            yield Row("hw_rdma_tx_bytes_total", d, moved, True, self._old(10**12, 9 * 10**14), _BYTES)
+            yield Row("hw_rdma_rx_bytes_total", d, moved * 0.99, True, self._old(10**12, 9 * 10**14), _BYTES)
+            yield Row("hw_rdma_tx_pkts_total", d, moved / 4096, True, self._old(10**9, 9 * 10**10), _PACKETS)
+            yield Row("hw_rdma_ccl_tx_pkts_total", d, moved / 4300, True, self._old(10**9, 9 * 10**10), _PACKETS)
             for name, lifetime in (
                 ("tx_retx_pkts", old),
                 ("ccl_tx_retx_pkts", old * 0.9),
@@ -135,7 +137,7 @@ class HostRows:
         yield Row("hw_dmesg_gpu_errors_total", h, flat)
         yield Row("hw_gpu_user_processes", h, np.where(alive, flat + float(self._run.spec.gpus), 0.0))
         writing = saving * self._writes
-        yield Row("hw_mem_dirty_bytes", h, self._rng.uniform(1e7, 9e7, len(t)) + writing * 4e10)
+        yield Row("hw_mem_dirty_bytes", h, self._rng.uniform(1e7, 9e7, len(t)) + writing * 4e10, unit=2.0**16)
         yield Row("hw_mem_writeback_bytes", h, writing * 8e8)
         switches = 9e4 + 6e4 * training + 3e4 * spinning
         yield Row("hw_context_switches_total", h, switches, True, self._old(10**9, 9 * 10**11))
@@ -162,7 +164,7 @@ class HostRows:
                 grown = np.clip((t - start) / max(end - start, 1.0), 0, 1) * 1.16e12
                 kept = np.maximum(kept, np.where(t >= start, grown, 0))
             memory = memory + kept + saving * 9e10
-        yield Row("ray_node_mem_used", who, memory)
+        yield Row("ray_node_mem_used", who, memory, unit=2.0**24)
         yield Row("ray_node_mem_total", who, np.full(len(t), 2.16e12))
         cpu = 3.0 + 22.0 * training + 11.0 * spinning + 6.0 * saving + rng.normal(0, 0.8, len(t))
-        yield Row("ray_node_cpu_utilization", who, np.round(np.clip(cpu, 0, 100), 1), whole=False)
+        yield Row("ray_node_cpu_utilization", who, cpu.clip(0, 100), unit=0.25)

@@ -76,9 +76,7 @@ def _values(sheet: Sheet, host: str, row: Row, times: Floats) -> Floats:
         for jump in overlays:
             if jump.what == "jump":
                 values = values + jump.amount * (times >= jump.start)
-    if row.whole:
-        values = np.floor(values) if row.counter else np.round(values)
-    return values
+    return (np.floor(values / row.unit) if row.counter else np.round(values / row.unit)) * row.unit
 
 
 def _write_scalars(sheet: Sheet, writer: BlockWriter) -> None:

@@ -1,0 +1,122 @@
+"""Which cases make a suite, and how one case is made: from a scenario and a seed, or from a recorded incident."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+import yaml
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from trackwalker.errors import UsageError
+from trackwalker.lab.scenario import Truth, all_scenarios, load_scenario
+from trackwalker.lab.simulate import simulate
+from trackwalker.lab.variants import AS_WRITTEN, VARIANTS
+
+CASE_FILE = "case.yml"  # beside the job of a recorded incident
+SMOKE = (
+    "collective-hang",
+    "container-pull-fail",
+    "cpu-contention",
+    "expected-checkpoint",
+    "gpu-thermal-throttle",
+    "healthy-plain",
+    "input-stall",
+    "node-death",
+    "oom-gpu",
+    "pre-existing-counters",
+    "rdma-retry-exhaustion",
+    "slow-without-telemetry",
+)
+SCALE = (("gpu-thermal-throttle", 96), ("rdma-from-start", 96), ("healthy-spread", 256), ("node-death", 1000))
+FULL_SEEDS = 5
+
+
+@dataclass(frozen=True)
+class Case:
+    """One question: a family under a seed and a condition, or (`folder`) a recorded incident."""
+
+    family: str
+    split: str
+    seed: int = 1
+    variant: str = ""
+    nodes: int | None = None
+    folder: Path | None = None
+
+
+class Recorded(BaseModel):
+    """What `lab add` writes beside a recorded incident."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    family: str
+    split: str = "tune"
+    about: str = ""
+    truth: Truth
+
+
+def make_suite(names: list[str], seeds: int | None, variants: bool) -> list[Case]:
+    """The cases of suites (smoke, full, scale), of single scenarios (names or files), of folders with recorded ones."""
+    cases: list[Case] = []
+    for name in names:
+        if name == "smoke":
+            cases += [c for family in SMOKE for c in _of_scenario(family, seeds or 1, variants)]
+        elif name == "full":
+            cases += [c for s in all_scenarios() for c in _of_scenario(s.family, seeds or FULL_SEEDS, variants)]
+        elif name == "scale":
+            for family, nodes in SCALE:
+                split = load_scenario(family).split
+                cases += [Case(family, split, seed, nodes=nodes) for seed in range(1, (seeds or 1) + 1)]
+        elif Path(name).is_dir():
+            cases += _recorded(Path(name))
+        else:
+            cases += _of_scenario(name, seeds or 1, variants)
+    return cases
+
+
+def build(case: Case, place: Path) -> tuple[Path, Truth]:
+    """Make the case in an empty place that holds the job and nothing else; the truth is only returned."""
+    if case.folder is not None:
+        shutil.copytree(case.folder / "outputs", place / "outputs", symlinks=True)
+        return _only_job(place / "outputs"), _read_case(case.folder).truth
+    made = place.with_name(place.name + "-made")
+    variant = VARIANTS[case.variant] if case.variant else AS_WRITTEN
+    try:
+        done = simulate(load_scenario(case.family), made, case.seed, case.nodes, variant=variant)
+        place.mkdir(parents=True, exist_ok=True)
+        done.workspace.rename(place / "outputs")
+    finally:
+        shutil.rmtree(made, ignore_errors=True)
+    return place / "outputs" / done.job.name, done.truth
+
+
+def _of_scenario(name: str, seeds: int, variants: bool) -> list[Case]:
+    scenario = load_scenario(name)
+    fitting = [v.name for v in VARIANTS.values() if v.fits(scenario)] if variants else []
+    conditions = ["", *fitting]
+    # A scenario that is a file is loaded again by its path.
+    return [Case(name, scenario.split, seed, v) for v in conditions for seed in range(1, seeds + 1)]
+
+
+def _recorded(folder: Path) -> list[Case]:
+    folders = [folder] if (folder / CASE_FILE).is_file() else sorted(p.parent for p in folder.glob(f"*/{CASE_FILE}"))
+    if not folders:
+        raise UsageError(f"{folder} holds no recorded cases (folders with {CASE_FILE}, as 'lab add' makes them)")
+    found = [(f, _read_case(f)) for f in folders]
+    return [Case(c.family, c.split, folder=f) for f, c in found]
+
+
+def _read_case(folder: Path) -> Recorded:
+    path = folder / CASE_FILE
+    try:
+        return Recorded(**yaml.safe_load(path.read_text()))
+    except (OSError, yaml.YAMLError, TypeError, ValidationError) as e:
+        raise UsageError(f"{path}: not a recorded case: {' '.join(str(e).split())}") from e
+
+
+def _only_job(workspace: Path) -> Path:
+    jobs = [p for p in workspace.iterdir() if p.is_dir() and not p.name.startswith(".")]
+    if len(jobs) != 1:
+        raise UsageError(f"{workspace} holds {len(jobs)} jobs, a case has one")
+    return jobs[0]

@@ -1,0 +1,64 @@
+"""The verdict as Markdown, for a ticket."""
+
+from __future__ import annotations
+
+from trackwalker.diagnose.verdict import Cause, Evidence, Verdict
+from trackwalker.report.text import one_line
+
+_SPECIAL = str.maketrans({c: f"\\{c}" for c in "\\`*_[]<>|#"})
+
+
+def markdown(verdict: Verdict) -> str:
+    """One page: what happened, who, since when, the evidence, what was ruled out, what to do."""
+    evidence = {e.id: e for e in verdict.evidence}
+    job = verdict.job
+    lines = [f"# {verdict.outcome}: job {_plain(job.id or '')} ({verdict.status})", "", _plain(verdict.summary), ""]
+    if verdict.window.start:
+        lines += [
+            f"{job.nodes or '?'} nodes, {job.gpus or '?'} GPUs, {verdict.window.start} to {verdict.window.end}",
+            "",
+        ]
+    for cause in verdict.causes:
+        lines += _cause(cause, evidence)
+    if verdict.actions:
+        lines += ["## Do next", ""]
+        for number, action in enumerate(verdict.actions, start=1):
+            asks = " **(needs approval)**" if action.needs_approval else ""
+            where = f" {', '.join(action.hosts)}" if action.hosts else ""
+            lines.append(f"{number}. `{action.do}`{_plain(where)}{asks}: {_plain(action.why)}")
+        lines.append("")
+    if verdict.ruled_out:
+        lines += ["## Ruled out", ""]
+        for item in verdict.ruled_out:
+            says = "; ".join(_plain(evidence[e].says) for e in item.evidence[:2] if e in evidence)
+            lines.append(f"- {item.cause}: {says}")
+        lines.append("")
+    if verdict.untestable:
+        lines += ["## Could not be tested", ""]
+        lines += [f"- {u.cause}: not collected: {_plain(', '.join(u.missing))}" for u in verdict.untestable]
+        lines.append("")
+    return "\n".join(lines).rstrip()
+
+
+def _cause(cause: Cause, evidence: dict[str, Evidence]) -> list[str]:
+    lines = [f"## {cause.role}: {cause.cause} ({cause.confidence:.0%})", ""]
+    culprits = [*cause.hosts, *cause.gpus, *cause.devices]
+    if culprits:
+        lines.append(f"- culprits: {_plain(', '.join(culprits))}")
+    if cause.onset is not None:
+        step = f", step {cause.onset.step}" if cause.onset.step is not None else ""
+        lines.append(f"- since {cause.onset.time}{step}")
+    if cause.magnitude is not None:
+        m = cause.magnitude
+        lines.append(f"- {m.of}: {m.from_:g} to {m.to:g} ({m.change:+.1%})")
+    for number in cause.evidence:
+        if number in evidence:
+            item = evidence[number]
+            lines.append(f"- {_plain(item.says)}  ")
+            lines.append(f"  `{one_line(item.source).replace('`', '')}`")
+    return [*lines, ""]
+
+
+def _plain(text: str) -> str:
+    """Log text is data: it must not become markup."""
+    return one_line(text).translate(_SPECIAL)

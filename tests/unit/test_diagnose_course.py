@@ -1,0 +1,118 @@
+"""Single slow steps, saves and the loss: what is normal, what is not."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from trackwalker.diagnose import course
+from trackwalker.diagnose.case import Case
+from trackwalker.diagnose.timeline import Timeline
+from trackwalker.job.layout import Job
+from trackwalker.logs.facts import LogFacts, Quote, StepLine
+
+
+def case_of(
+    seconds: list[float],
+    losses: list[float] | None = None,
+    config: dict[str, str] | None = None,
+    compiles: list[int] | None = None,
+) -> Case:
+    steps = np.arange(len(seconds))
+    facts = LogFacts(Path("job.log"))
+    facts.config = {k: (v, Quote(0, 1, f"Config param {k}: {v}")) for k, v in (config or {}).items()}
+    told = losses or [2.0] * len(seconds)
+    facts.steps = {
+        0: [StepLine(0, i, s, None, told[i], 10 * (i + 1)) for i, s in enumerate(seconds)],
+    }
+    facts.compiles = compiles or []
+    values = np.array(seconds)
+    timeline = Timeline(steps, 1000.0 + np.cumsum(values), values, np.full(len(values), np.nan), True, "job.log")
+    return Case(Job("1", None, None), facts, None, [], None, timeline, ["a"], 900.0, None, False)
+
+
+def noisy(n: int, level: float = 10.0, seed: int = 3) -> list[float]:
+    return [float(v) for v in level * (1 + np.random.default_rng(seed).normal(0, 0.01, n))]
+
+
+def test_a_single_slow_step_is_found_and_the_first_ones_are_not() -> None:
+    seconds = noisy(60)
+    seconds[0], seconds[2], seconds[40] = 90.0, 30.0, 26.0
+    assert [s.step for s in course.spikes(case_of(seconds))] == [40]
+
+
+def test_ordinary_noise_has_no_slow_steps() -> None:
+    for seed in range(20):
+        assert course.spikes(case_of(noisy(80, seed=seed))) == []
+
+
+def test_a_slow_step_after_a_save_is_the_save() -> None:
+    seconds = noisy(60)
+    seconds[21] = 55.0
+    saving = {"enable_checkpointing": "true", "checkpoint_period": "20"}
+    assert [s.step for s in course.spikes(case_of(seconds))] == [21]
+    assert course.spikes(case_of(seconds, config=saving)) == []
+    assert max(s.extra_s for s in course.saves(case_of(seconds, config=saving))) == pytest.approx(45, abs=1)
+
+
+def test_saves_are_long_only_when_they_last_minutes_and_many_steps() -> None:
+    saving = {"enable_checkpointing": "true", "checkpoint_period": "20"}
+    for extra, long in ((90.0, False), (280.0, False), (420.0, True)):
+        seconds = noisy(60)
+        seconds[21] += extra
+        assert bool(course.long_saves(case_of(seconds, config=saving))) == long
+    slow_steps = noisy(60, level=60.0)
+    slow_steps[21] += 420.0  # seven steps' worth: unremarkable
+    assert not course.long_saves(case_of(slow_steps, config=saving))
+
+
+@pytest.mark.parametrize(
+    ("costs", "grows"),
+    [([60, 60, 62, 58, 61, 60], False), ([60, 65, 80, 110, 150, 190], True), ([60, 300, 60, 60, 60, 60], False)],
+)
+def test_saves_that_take_longer_and_longer(costs: list[float], grows: bool) -> None:
+    seconds = noisy(20 * len(costs) + 5)
+    for i, cost in enumerate(costs):
+        seconds[20 * i + 1] += cost
+    saving = {"enable_checkpointing": "true", "checkpoint_period": "20"}
+    assert (course.growing_saves(case_of(seconds, config=saving)) is not None) == grows
+
+
+def falling(n: int) -> list[float]:
+    rng = np.random.default_rng(5)
+    return [float(v) for v in 2.5 + 8 * np.exp(-np.arange(n) / 30) + rng.normal(0, 0.02, n)]
+
+
+def test_a_falling_loss_is_fine_and_nan_is_not() -> None:
+    losses = falling(100)
+    assert course.loss_trouble(case_of(noisy(100), losses)) is None
+    losses[70:] = [math.nan] * 30
+    trouble = course.loss_trouble(case_of(noisy(100), losses))
+    assert trouble is not None
+    assert trouble.step == 70
+
+
+def test_a_loss_that_jumps_and_stays_is_trouble_one_that_returns_is_not() -> None:
+    stays, returns = falling(120), falling(120)
+    for i in range(60, 120):
+        stays[i] += 4.0
+    for i in range(60, 66):
+        returns[i] += 4.0
+    trouble = course.loss_trouble(case_of(noisy(120), stays))
+    assert trouble is not None
+    assert abs(trouble.step - 60) <= 2
+    assert course.loss_trouble(case_of(noisy(120), returns)) is None
+
+
+def test_compilations_are_put_to_the_step_they_delay() -> None:
+    case = case_of(noisy(40), compiles=[5, 115, 118, 245])  # step i ends on line 10 * (i + 1)
+    assert course.compiled_steps(case) == [11, 24]  # the first is start-up
+
+
+def test_profiled_steps_follow_the_settings() -> None:
+    settings = {"profiler": "xplane", "skip_first_n_steps_for_profiler": "10", "profiler_steps": "3"}
+    assert course.profiled_steps(case_of(noisy(40), config=settings)) == {10, 11, 12, 13, 14}
+    assert course.profiled_steps(case_of(noisy(40), config={"profiler": ""})) == set()

@@ -1,0 +1,71 @@
+"""Which cause is the diagnosis: roles by what explains what, who yields, who only delivered the blow."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from trackwalker.diagnose.examine import Examination, TestResult
+from trackwalker.diagnose.playbook import Playbook, Test
+from trackwalker.diagnose.roles import assign_roles
+from trackwalker.diagnose.symptoms import Symptoms
+
+
+def found(cause: str, log_role: str = "", **fields: Any) -> Examination:
+    test = Test(id="t", role="require", fact="stalled")
+    book = Playbook.model_validate(
+        {"id": cause, "title": cause, "symptoms": ["slow"], "summary": "s", "tests": [test], **fields}
+    )
+    return Examination(book, [TestResult(test, True, ["e1"], log_role=log_role)])
+
+
+def roles(*examinations: Examination, symptoms: str = "slow") -> dict[str, str]:
+    return dict(assign_roles(list(examinations), Symptoms(frozenset(symptoms.split()))))
+
+
+def test_what_is_explained_is_a_consequence() -> None:
+    got = roles(found("oom-host", explains=["node-death"]), found("node-death"), symptoms="failed")
+    assert got == {"oom-host": "root", "node-death": "consequence"}
+
+
+def test_two_causes_that_do_not_explain_each_other_are_both_roots() -> None:
+    assert roles(found("gpu-thermal-throttle"), found("rdma-degradation")) == {
+        "gpu-thermal-throttle": "root",
+        "rdma-degradation": "root",
+    }
+
+
+def test_a_cause_yields_to_a_stronger_one_and_stands_alone_without_it() -> None:
+    congestion = found("fabric-congestion", yields_to=["rdma-degradation"])
+    assert roles(congestion, found("rdma-degradation"))["fabric-congestion"] == "contributing"
+    assert roles(congestion) == {"fabric-congestion": "root"}
+
+
+@pytest.mark.parametrize(
+    ("symptoms", "root"), [("cancelled", True), ("cancelled blip", True), ("cancelled slow", False), ("stall", False)]
+)
+def test_a_cancel_is_the_root_only_when_nothing_else_was_wrong(symptoms: str, root: bool) -> None:
+    cancel = found("user-cancel", mechanism=True, outcome="expected")
+    assert roles(cancel, symptoms=symptoms)["user-cancel"] == ("root" if root else "mechanism")
+    assert roles(cancel, found("collective-hang"), symptoms=symptoms)["user-cancel"] == "mechanism"
+
+
+def test_the_logs_own_order_makes_a_consequence() -> None:
+    got = roles(found("storage-full"), found("peer-died", "consequence"), symptoms="failed")
+    assert got == {"storage-full": "root", "peer-died": "consequence"}
+    # With nothing before it, the first of the aftermath is all there is.
+    assert roles(found("peer-died", "consequence"), symptoms="failed") == {"peer-died": "root"}
+
+
+def test_benign_readings_count_only_without_trouble_of_another_kind() -> None:
+    blip = found("transient-blip", outcome="expected", symptoms=["blip"])
+    assert roles(blip, symptoms="blip") == {"transient-blip": "root"}
+    assert roles(blip, symptoms="blip slow") == {}
+    assert roles(blip, found("rdma-degradation"), symptoms="blip slow") == {"rdma-degradation": "root"}
+
+
+def test_work_that_was_done_makes_a_failure_a_teardown() -> None:
+    done = found("teardown-crash", outcome="expected", symptoms=["failed"], explains=["*"])
+    got = roles(done, found("python-exception"), symptoms="failed")
+    assert got == {"teardown-crash": "root", "python-exception": "consequence"}
