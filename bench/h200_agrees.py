@@ -7,7 +7,8 @@ On a machine with an NVIDIA GPU, from the repository root:
 Both are sampled side by side, several times a second. A sample of ours agrees strictly when it is within the tolerance
 of the nearest nvidia-smi sample, and loosely when it lies between the nvidia-smi samples of the second before and after
 it (a value that moves between two looks). A quantity passes when the means are within the tolerance, nine of ten
-samples agree strictly and all of them at least loosely; throttle reasons, bit for bit in nine of ten samples.
+samples agree strictly and 49 of 50 at least loosely (a jump shorter than the time between two looks is seen by one of
+them only); throttle reasons, bit for bit in nine of ten samples.
 
 A second nvidia-smi runs as a control: where the two of them do not always agree strictly with each other (the SM clock
 of a GPU at its power limit jumps by up to 100 MHz from one look to the next), no sampler can, and ours passes when it
@@ -208,7 +209,7 @@ def compare(ours: list[Sample], smi: list[Sample], control: list[Sample]) -> Ite
             continue
         mine, itself = agreement(field, ours, smi), agreement(field, control, smi)
         mean, their_mean = (mine.total / mine.number if mine.number else float("nan")), sum(theirs) / len(theirs)
-        good = mine.strict_share >= 0.9 and mine.outside_share == 0
+        good = mine.strict_share >= 0.9 and mine.outside_share <= 0.02
         if itself.number > 10 and itself.strict_share < 1:
             as_well = mine.strict_share >= itself.strict_share - 0.10
             good = good or (as_well and mine.outside_share <= itself.outside_share + 0.05)

@@ -35,7 +35,10 @@ def measure(nodes: int) -> None:
         shutil.rmtree(out)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     goal = " (goal: {:.0f} s, {:.0f} MB)".format(*GOAL[nodes]) if nodes in GOAL else ""
-    print(f"{nodes} nodes x 8 GPUs, {done.hours:.1f} h: {seconds:.1f} s, {size:.1f} MB, peak memory {peak:.0f} MB, ", end="")
+    print(
+        f"{nodes} nodes x 8 GPUs, {done.hours:.1f} h: {seconds:.1f} s, {size:.1f} MB, peak memory {peak:.0f} MB, ",
+        end="",
+    )
     print(f"{done.samples / 1e6:.1f} M samples{goal}")
 
 

@@ -7,6 +7,7 @@ import json
 import re
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -46,7 +47,7 @@ class Recording:
     def __init__(self, folder: Path) -> None:
         phases = json.loads((folder / "phases.json").read_text())["phases"]
         names, starts = [p["name"] for p in phases], [float(p["start"]) for p in phases]
-        self.bounds = dict(zip(names[:-1], zip(starts[:-1], starts[1:], strict=True), strict=True))
+        self.bounds = dict(zip(names[:-1], pairwise(starts), strict=True))
         rows = list(csv.reader((folder / "nvidia_smi.csv").open(), skipinitialspace=True))
         self.columns, self.rows = rows[0], rows[1:]
         self.times = np.array([_seconds(row[0]) for row in self.rows])
@@ -73,7 +74,10 @@ class Recording:
         job = workspace / "7100-JAX-small"
         job.mkdir(parents=True)
         steps = [
-            Step(s.time - shift, s.number, s.loss, s.line) for a, b, shift in moved for s in self.steps if a < s.time <= b
+            Step(s.time - shift, s.number, s.loss, s.line)
+            for a, b, shift in moved
+            for s in self.steps
+            if a < s.time <= b
         ]
         status = ended or "SUCCESS (exit 0)"
         text = [

@@ -9,7 +9,7 @@ import typer
 from typer.exceptions import TyperException
 
 from trackwalker import __version__
-from trackwalker.cli import dashboards, demo, diagnose, jobs, run, setup, triage, tsdb, tunnel
+from trackwalker.cli import dashboards, demo, diagnose, jobs, lab, run, setup, triage, tsdb, tunnel
 from trackwalker.errors import TrackwalkerError
 
 INTERNAL = 70  # a defect of ours, as sysexits has it
@@ -41,6 +41,7 @@ app.command("run", epilog="Example: trackwalker run tiny -n 4 --observe -- steps
 app.command("diagnose", epilog="Example: trackwalker diagnose 8308 --json")(diagnose.diagnose)
 app.command("triage", epilog="Example: trackwalker triage 8308 --json; trackwalker triage --all")(triage.triage)
 app.command("jobs", epilog="Example: trackwalker jobs --workspace outputs --json")(jobs.jobs)
+app.add_typer(lab.app, name="lab")
 app.command("demo", epilog="Example: trackwalker demo --fault kill")(demo.demo)
 app.add_typer(tsdb.app, name="tsdb")
 app.command("tunnel", epilog="Example: trackwalker tunnel 8308 --json")(tunnel.tunnel)

@@ -8,7 +8,7 @@ from trackwalker.diagnose import course
 from trackwalker.diagnose.case import Case
 from trackwalker.diagnose.evidence import EvidenceBook
 from trackwalker.diagnose.facts import FACTS, Answer, Fact, step_line
-from trackwalker.diagnose.symptoms import Symptoms
+from trackwalker.diagnose.symptoms import Span, Symptoms
 from trackwalker.diagnose.timeline import Floats
 from trackwalker.telemetry.client import host_of
 
@@ -107,13 +107,15 @@ def loss_went_wrong(case: Case, symptoms: Symptoms, book: EvidenceBook) -> Answe
 
 
 def balance_loss_shifted(case: Case, symptoms: Symptoms, book: EvidenceBook) -> Answer:
-    """The experts' balance loss changed when the run became slow."""
+    """The experts' balance loss rose when the run became slow."""
     metric = "tb_learning_moe_lb_loss"
     spans, fast = symptoms.windows.get("slow"), symptoms.windows.get("fast")
     if case.telemetry is None or metric not in case.telemetry.metrics() or not spans or not fast:
         return Answer(None)
     sides = []
-    for span, word in ((fast[0], "at full speed"), (spans[-1], "when slow")):
+    near = fast[0]  # the loss drifts by itself: only what came just before the slowdown is a reference
+    near = Span(max(near.start, near.end - max(600.0, 0.3 * near.seconds)), near.end)
+    for span, word in ((near, "just before"), (spans[-1], "when slow")):
         query = f"quantile_over_time(0.5, {metric}[{max(1, round(span.seconds))}s] @ {span.end:.3f})"
         spread = f"stddev_over_time({metric}[{max(1, round(span.seconds))}s] @ {span.end:.3f})"
         values = case.telemetry.by_host(query, span.end)
@@ -123,7 +125,7 @@ def balance_loss_shifted(case: Case, symptoms: Symptoms, book: EvidenceBook) -> 
         noise = next(iter(case.telemetry.by_host(spread, span.end).values()), 0.0)
         sides.append((median, noise, book.add("metric", query, f"{metric} {word}: median {median:.4g}", values)))
     (a, noise, first), (b, _, second) = sides
-    return Answer(abs(b - a) > max(0.15 * abs(a), 6.0 * noise), (first, second), (), spans[0].start)
+    return Answer(b - a > max(0.1 * abs(a), 5.0 * noise), (first, second), (), spans[0].start)
 
 
 def memory_grows(case: Case, symptoms: Symptoms, book: EvidenceBook) -> Answer:

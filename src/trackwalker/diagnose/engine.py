@@ -12,7 +12,7 @@ from trackwalker.diagnose.examine import Examination, examine
 from trackwalker.diagnose.logcause import playbooks_for
 from trackwalker.diagnose.playbook import Playbook, load_playbooks
 from trackwalker.diagnose.progress import Throughput, progress_of, throughput
-from trackwalker.diagnose.roles import assign_roles
+from trackwalker.diagnose.roles import assign_roles, undisputed
 from trackwalker.diagnose.status import status_of
 from trackwalker.diagnose.story import Story
 from trackwalker.diagnose.storyteller import tell
@@ -87,6 +87,7 @@ def _causes(
 ) -> tuple[list[Cause], list[Examination]]:
     """The found causes with their roles, roots first, and the examinations of the roots."""
     found = [e for e in examinations if e.state == "found" and e.playbook.outcome != "healthy"]
+    found = undisputed(found, examinations)
     roles = assign_roles(found, symptoms)
     roots = [e for e in found if roles.get(e.playbook.id) == "root"]
     # What the log itself calls an aftermath is not worth a line of its own; triage lists it.

@@ -77,6 +77,12 @@ class Examination:
         return "clean" if state == "found" and self.spans == set() else state
 
     @property
+    def half_proven(self) -> bool:
+        """What was measured speaks for it, and what would settle it was not measured."""
+        measured = any(r.fired and r.test.query for r in self.results if r.test.role == "require")
+        return measured and self.state == "untestable"
+
+    @property
     def spans(self) -> set[int] | None:
         """The slow phases all required tests speak for; None when the question is not about phases."""
         spans: set[int] | None = None
@@ -150,6 +156,8 @@ def examine(playbook: Playbook, case: Case, symptoms: Symptoms, book: EvidenceBo
     screened = "slow" in playbook.symptoms and "slow" not in symptoms.names and bool(playbook.screen)
     examination = Examination(playbook, [], screened)
     for test in sorted(playbook.screen if screened else playbook.tests, key=lambda t: t.role == "locate"):
+        if test.when is not None and not any(r.fired for r in examination.results if r.test.id == test.when):
+            continue
         if test.fact is not None:
             result = _ask_fact(test, case, symptoms, book)
         elif test.signature is not None:
@@ -170,14 +178,15 @@ def _ask_fact(test: Test, case: Case, symptoms: Symptoms, book: EvidenceBook) ->
 
 def _ask_signature(test: Test, causes: list[str], case: Case, book: EvidenceBook) -> TestResult:
     """Whether lines of a failure class are in the log, who wrote them, and what their order makes of them."""
-    mine = [f for f in case.triage.failures if f.cause in causes and f.text]
+    known = case.triage.roles.findings if test.warnings else case.triage.failures
+    mine = [f for f in known if f.cause in causes and f.text]
     if not mine:
         return TestResult(test, False)
     lead = mine[0]
     ids = [book.add("log", f"{lead.file}:{lead.line}", lead.text)]
     wrote = {h for f in mine for h in f.hosts}
     few = wrote if len(wrote) * 2 <= max(len(case.hosts), 1) else set()  # what most ranks say accuses nobody
-    role = "" if lead.role == "primary" else lead.role
+    role = "" if lead.role == "primary" or test.warnings else lead.role
     return TestResult(test, True, ids, few, time=case.end_of_work, log_role=role)
 
 
@@ -196,10 +205,14 @@ def _ask_metrics(test: Test, case: Case, symptoms: Symptoms, book: EvidenceBook,
         query, values = _query(test, case, span)
         if not values:
             continue
-        reference = _query(test, case, references[min(i, len(references) - 1)])[1] if references else None
+        before, reference = _query(test, case, references[min(i, len(references) - 1)]) if references else ("", None)
         finding = _detect(test, case, values, reference, accused)
         result.fired = bool(result.fired)
-        text = _statement(test, finding, span)
+        text, told = _statement(test, finding, span), _told(values, finding)
+        if reference and "{before" in (test.says if finding.fired else test.clean):
+            # What is said of both windows has to come back from one query.
+            query = f'{query} or label_replace({before}, "window", "{test.against}", "", "")'
+            told |= {f"{name}/{test.against}": v for name, v in _told(reference, Finding(False)).items()}
         if finding.fired:
             explained += span.seconds
             named = set(finding.hosts)
@@ -210,9 +223,9 @@ def _ask_metrics(test: Test, case: Case, symptoms: Symptoms, book: EvidenceBook,
                 result.spans.add(i)
             begin = symptoms.slow[i].start if test.window == "slow" else span.start
             result.time = begin if result.time is None else min(result.time, begin)
-            result.evidence.append(book.add("metric", query, text, _told(values, finding)))
-        elif test.clean or test.role in ("require", "refute"):
-            result.evidence.append(book.add("metric", query, text, _told(values, finding)))
+            result.evidence.append(book.add("metric", query, text, told))
+        elif test.clean:
+            result.evidence.append(book.add("metric", query, text, told))
     if result.fired is None:
         result.missing = list(test.metrics)
     else:

@@ -15,7 +15,8 @@ from trackwalker.diagnose.symptoms import Symptoms
 from trackwalker.logs.facts import Quote
 
 # Codes that say "something outside killed or broke this process", as against a cascade's TERM or a tidy exit.
-_KILL_CODES = {128 + s for s in (signal.SIGKILL, signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE)}
+_CRASH_CODES = {128 + s for s in (signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE)}
+_KILL_CODES = {128 + signal.SIGKILL} | _CRASH_CODES
 
 
 @dataclass(frozen=True)
@@ -56,10 +57,19 @@ def stalled(case: Case, symptoms: Symptoms, book: EvidenceBook) -> Answer:
 
 def rank_killed(case: Case, symptoms: Symptoms, book: EvidenceBook) -> Answer:
     """One rank was killed by a signal before any other ended; the exits after it are its consequences."""
+    return _ended_by(_KILL_CODES, case, book)
+
+
+def rank_crashed(case: Case, symptoms: Symptoms, book: EvidenceBook) -> Answer:
+    """One rank crashed by itself (a bad address, an illegal instruction) before any other ended."""
+    return _ended_by(_CRASH_CODES, case, book)
+
+
+def _ended_by(codes: set[int], case: Case, book: EvidenceBook) -> Answer:
     event = case.event("first-failure")
     if event is not None:
         code, host = int(event["data"]["exit"]), str(event.get("host"))
-        if code not in _KILL_CODES:
+        if code not in codes:
             return Answer(False)
         says = f"rank {event['rank']} on {host} {event['data']['cause']} at {utc(float(event['t']))}, before any other"
         source = f"events.jsonl kind=first-failure rank={event['rank']}"
@@ -70,7 +80,7 @@ def rank_killed(case: Case, symptoms: Symptoms, book: EvidenceBook) -> Answer:
         return Answer(False)
     first = exits[0]
     alone = sum(e.code == first.code for e in case.log.exits) * 2 <= len(case.hosts or case.log.exits)
-    if first.code not in _KILL_CODES or not alone:
+    if first.code not in codes or not alone:
         return Answer(False)
     text = f"{first.rank}: NODE_EXIT host={first.host} exit={first.code}"
     ids = [quote(case, Quote(first.rank, first.line, text), book)]
@@ -197,6 +207,7 @@ def _line_text(case: Case, number: int, rank: int, fallback: str) -> Quote:
 FACTS: dict[str, Fact] = {
     "stalled": stalled,
     "rank-killed": rank_killed,
+    "rank-crashed": rank_crashed,
     "heartbeat-claim": heartbeat_claim,
     "accused-logged-own-death": accused_logged_own_death,
     "accused-kept-stepping": accused_kept_stepping,

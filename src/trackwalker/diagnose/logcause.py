@@ -16,7 +16,8 @@ _ABOUT_THE_HOST = frozenset(
     }
 )  # fmt: skip
 _AFTERMATH = ["python-exception", "peer-died", "nccl-error", "node-death", "heartbeat-false-positive", "unknown-death"]
-_AFTERMATH += ["collective-hang", "silent-compile-oom"]
+_AFTERMATH += ["collective-hang", "silent-compile-oom", "segfault"]
+_HEARSAY = "peer-died"  # a victim's line: whatever says who died, and how, knows more
 
 
 def playbooks_for(findings: list[Finding], known: set[str]) -> list[Playbook]:
@@ -37,7 +38,9 @@ def _playbook(finding: Finding) -> Playbook:
         id=finding.cause,
         title=finding.cause.replace("-", " "),
         symptoms=["failed", "stall", "heartbeat", "cancelled", "unfinished-start"],
-        explains=[c for c in _AFTERMATH if c != finding.cause] if finding.role == "primary" else [],
+        explains=[c for c in _AFTERMATH if c != finding.cause]
+        if finding.role == "primary" and finding.cause != _HEARSAY
+        else [],
         tests=[Test(id="log-says", role="require", accuses=blames, signature=[finding.cause])],
         summary=f"The log names the cause{where}: {finding.cause.replace('-', ' ')}.{caveat}".replace(
             "{hosts}.", "{hosts}."

@@ -13,7 +13,18 @@ from trackwalker.errors import UsageError
 
 # The first six are trouble; the others look like it, or show only in metrics, and may turn out to be normal.
 Symptom = Literal[
-    "stall", "slow", "failed", "heartbeat", "cancelled", "loss", "blip", "uneven", "saves", "unfinished-start", "none"
+    "stall",
+    "slow",
+    "failed",
+    "heartbeat",
+    "cancelled",
+    "loss",
+    "blip",
+    "uneven",
+    "saves",
+    "unfinished-start",
+    "short",
+    "none",
 ]
 Window = Literal["during", "before", "slow", "fast", "kill", "steady", "start", "end", "whole"]
 
@@ -27,8 +38,10 @@ class Test(BaseModel):
     role: Literal["require", "support", "refute", "locate"]
     group: str | None = None  # of the required tests in a group, one must fire
     accuses: bool = False  # the hosts it names are culprits
+    when: str | None = None  # asked only if this test fired
     fact: str | None = None
     signature: list[str] | None = None  # causes that log lines name
+    warnings: bool = False  # lines that by themselves mean little count too
     query: str | None = None
     label: Literal["host", "device", "gpu"] = "host"
     window: Window = "whole"

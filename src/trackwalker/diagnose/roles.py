@@ -9,6 +9,12 @@ from trackwalker.diagnose.verdict import Role
 _SUBORDINATE: dict[str, Role] = {"consequence": "consequence", "mechanism": "mechanism", "contributing": "contributing"}
 
 
+def undisputed(found: list[Examination], examinations: list[Examination]) -> list[Examination]:
+    """The causes found that no half-proven one would explain: what could not be measured is not ruled out."""
+    disputed = {c for e in examinations if e.half_proven for c in e.playbook.explains}
+    return [e for e in found if e.playbook.id not in disputed]
+
+
 def assign_roles(found: list[Examination], symptoms: Symptoms) -> dict[str, Role]:
     """A role for every cause worth telling; benign ones go unmentioned beside real trouble."""
     trouble = symptoms.names - SOFT

@@ -33,4 +33,22 @@ def status_of(case: Case, symptoms: Symptoms) -> Status:
         return "running" if last is not None else "initialising"
     if case.run is not None:
         return "unknown-death"  # our own agent would have written a summary
-    return "indeterminate"  # a foreign log without a summary: running elsewhere, hung or dead
+    return _seen_from_outside(case, symptoms, last)
+
+
+def _seen_from_outside(case: Case, symptoms: Symptoms, last: int | None) -> Status:
+    """A foreign log without a summary: only a recording tells running, hung and dead apart."""
+    if "failed" in symptoms.names:
+        return "failed"
+    if case.telemetry is None or case.end is None:
+        return "indeterminate"
+    if last is None:
+        return "initialising" if "unfinished-start" in symptoms.names else "indeterminate"
+    if symptoms.stall is None:
+        return "running"
+    reporting = "hw_gpu_user_processes" if "hw_gpu_user_processes" in case.telemetry.metrics() else "hw_gpu_power_watts"
+    if reporting not in case.telemetry.metrics():
+        return "indeterminate"
+    query = f"max by (host) (last_over_time({reporting}[120s] @ {case.end:.3f}))"
+    alive = [h for h, v in case.telemetry.by_host(query, case.end).items() if v > 0]
+    return "hanging" if alive else "unknown-death"

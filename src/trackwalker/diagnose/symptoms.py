@@ -25,6 +25,7 @@ from trackwalker.stats.stall import STALL_STEPS, stall_limit
 WARM_UP_STEPS = 5
 _RECKONED_ALLOWANCE_S = 900.0  # without recorded step times, start-up (compile, restore) hides in the gap
 _SAVE_ALLOWANCE_S = 900.0  # a synchronous save may hold the next step this long
+_OWN_ERRORS = 4  # tiers of failure classes that are errors, not a kill from outside or a silence
 _LAST_MINUTES_S = 900.0
 _UNEVEN_SHARE = 0.03  # of the run's time, lost in single slow steps
 _LEAST_LOST_S = 5.0  # a slow phase that cost less than this, or less than one step, is a dip, not an incident
@@ -85,8 +86,26 @@ def find_symptoms(case: Case) -> Symptoms:
         names.add("failed")
     if code in (130, 143) or log.cancel is not None:
         names.add("cancelled")
+    if _log_names_failure(case):
+        names.add("failed")
+    if status_code_short(case):
+        names.add("short")
     names |= _course(case)
     return Symptoms(frozenset(names), stall, phases, _windows(case, stall, phases))
+
+
+def _log_names_failure(case: Case) -> bool:
+    """Whether the log holds the error the run died of, even where the launcher had no time for its summary."""
+    primary = case.triage.primary
+    return primary is not None and primary.tier <= _OWN_ERRORS and primary.text != ""
+
+
+def status_code_short(case: Case) -> bool:
+    """Whether the run reports success with steps left to do."""
+    summary, total, timeline = case.log.summary, case.total_steps, case.timeline
+    if summary is None or summary.exit != 0 or total is None or timeline is None or not len(timeline):
+        return False
+    return int(timeline.steps[-1]) < total - 1
 
 
 SOFT = frozenset({"blip", "uneven", "saves"})  # they look like trouble and may be normal

@@ -1,37 +1,37 @@
-"""The demo: a real run, a real fault, noticed live, diagnosed, checked against what was done."""
+"""A real run with a real fault: trained, broken, noticed live, diagnosed, checked against what was done."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from trackwalker.diagnose.engine import Diagnosis, diagnose
 from trackwalker.job.resolve import resolve
-from trackwalker.lab.inject import FaultName, find_victim, inject
+from trackwalker.lab.inject import find_victim, inject
+from trackwalker.lab.real import PROCS, RealCase
+from trackwalker.lab.undo import note_for
 from trackwalker.launch.plan import plan_local
 from trackwalker.launch.request import ModelSpec, Passthrough
 from trackwalker.launch.schedulers.local import LocalRun
 from trackwalker.watch.live import LiveWatch, Notice
 
-PROCS = 4
-VICTIM_RANK = 2
-_BASELINE_STEPS = 60  # full speed to compare with
-_BASELINE_S = 15.0
+_BASELINE = {"steady": (60, 15.0), "first-steps": (12, 0.0)}  # steps and seconds at full speed, to compare with
 _START_LIMIT_S = 150.0
 _NOTICE_LIMIT_S = 90.0
-_EVIDENCE_S = {"stop": 12.0, "cpu": 15.0}  # how long the fault is left to speak before the diagnosis
-_EXPECTED = {"stop": "collective-hang", "kill": "node-death", "cpu": "cpu-contention", "none": None}
+_END_LIMIT_S = 240.0
+
+Say = Callable[[str], None]
+Show = Callable[[LiveWatch], None]
 
 
 @dataclass(frozen=True)
 class DemoResult:
     """What was done, what was found, and whether the two agree."""
 
-    fault: FaultName
-    victim: str
+    case: RealCase
     job_dir: Path
     notice: Notice | None
     noticed_after_s: float | None
@@ -40,77 +40,108 @@ class DemoResult:
     @property
     def right(self) -> bool:
         """Whether the verdict names the injected fault and exactly its host."""
-        verdict, cause = self.diagnosis.verdict, _EXPECTED[self.fault]
-        if cause is None:
-            return verdict.outcome == "healthy" and not verdict.causes
-        roots = verdict.roots
-        return [c.cause for c in roots] == [cause] and roots[0].hosts == [self.victim]
+        verdict, truth = self.diagnosis.verdict, self.case.truth
+        said = [(c.cause, c.hosts) for c in verdict.roots]
+        return verdict.outcome == truth.outcome and said == [(r.cause, r.hosts) for r in truth.roots]
 
 
-def run_demo(
-    fault: FaultName, workspace: Path, say: Callable[[str], None], show: Callable[[LiveWatch], None]
-) -> DemoResult:
+@dataclass
+class BrokenRun:
+    """A run with its fault in place."""
+
+    job_dir: Path
+    began: float
+    notice: Notice | None = None
+
+
+def run_demo(case: RealCase, workspace: Path, say: Say, show: Show) -> DemoResult:
     """Train, break, notice, diagnose; ends everything it started."""
-    steps = {"none": "150"}.get(fault, "100000")
-    config = {"steps": steps, "jax_distributed_heartbeat_timeout_seconds": "14400"}
-    plan = plan_local(ModelSpec("tiny", tag=fault), PROCS, Passthrough(config), workspace, True, ["demo", fault])
-    run = LocalRun.start(plan)
-    say(f"started {PROCS} training processes as job {plan.record.id}")
-    watch = LiveWatch(run.job_dir)
-    victim_host = plan.agent.ranks[VICTIM_RANK].host
-    notice, began = None, time.time()
-    with ExitStack() as faults, ExitStack() as stack:
-        stack.callback(_end, run, say)  # the run is ended before the fault is undone: the evidence stays as it was
-        _wait_for_baseline(run, watch, show)
-        if fault == "none":
-            say("no fault this time: the run goes to its end")
-            _follow(run, watch, show, lambda n: n is not None and n.kind == "end", 600.0)
-        else:
-            victim = find_victim(run.job_dir, VICTIM_RANK)
-            say(f"fault '{fault}' on rank {VICTIM_RANK} ({victim_host}, pid {victim.pid})")
-            began = faults.enter_context(inject(fault, victim))
-            notice = _follow(run, watch, show, lambda n: n is not None, _NOTICE_LIMIT_S)
-            if notice is not None:
-                say(f"noticed after {notice.time - began:.1f} s: {notice.text}")
-            _follow(run, watch, show, lambda n: False, _EVIDENCE_S.get(fault, 0.0))
-        if fault in ("kill", "none"):
-            _finish(run)
+    with broken_run(case, workspace, say, show) as broken:
         say("diagnosing from the job directory")
-        diagnosis = diagnose(resolve(str(run.job_dir), workspace))
-    return DemoResult(fault, victim_host, run.job_dir, notice, notice.time - began if notice else None, diagnosis)
+        diagnosis = diagnose(resolve(str(broken.job_dir), workspace))
+    notice = broken.notice
+    return DemoResult(case, broken.job_dir, notice, notice.time - broken.began if notice else None, diagnosis)
 
 
-def _wait_for_baseline(run: LocalRun, watch: LiveWatch, show: Callable[[LiveWatch], None]) -> None:
-    deadline = time.monotonic() + _START_LIMIT_S
-    first: float | None = None
-    while time.monotonic() < deadline:
-        watch.look()
-        show(watch)
-        if run.supervise() is not None:
-            return
-        if watch.last_step is not None:
-            first = first or time.monotonic()
-            if watch.last_step >= _BASELINE_STEPS and time.monotonic() - first >= _BASELINE_S:
-                return
-        time.sleep(0.2)
+def run_case(case: RealCase, workspace: Path) -> Path:
+    """The same without the diagnosis: the job directory of a run that ended."""
+    with broken_run(case, workspace, lambda text: None, lambda watch: None) as broken:
+        pass
+    return broken.job_dir
 
 
-def _follow(
-    run: LocalRun,
-    watch: LiveWatch,
-    show: Callable[[LiveWatch], None],
-    enough: Callable[[Notice | None], bool],
-    seconds: float,
-) -> Notice | None:
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
-        notice = watch.look()
-        show(watch)
-        if enough(notice):
-            return notice
-        run.supervise()
-        time.sleep(0.2)
-    return None
+@contextmanager
+def broken_run(case: RealCase, workspace: Path, say: Say, show: Show) -> Iterator[BrokenRun]:
+    """A real run, broken as the case says, for as long as the block lasts."""
+    config = {"steps": "100000", "jax_distributed_heartbeat_timeout_seconds": "14400", **case.config}
+    plan = plan_local(
+        ModelSpec("tiny", tag=case.name), PROCS, Passthrough(config), workspace, True, ["demo", case.name]
+    )
+    staged = note_for(plan.agent.job_dir, "stage")
+    with ExitStack() as faults, ExitStack() as stack:
+        faults.callback(staged.run)
+        if case.stage is not None:
+            plan.agent.job_dir.parent.mkdir(parents=True, exist_ok=True)
+            plan = case.stage(plan, case.rank, staged, faults)
+        run = LocalRun.start(plan)
+        stack.callback(_end, run, say)  # the run is ended before the fault is undone: the evidence stays as it was
+        say(f"started {PROCS} training processes as job {plan.record.id}")
+        follow = _Follower(run, show)
+        if case.begins in _BASELINE:
+            follow.until(lambda n: follow.steady(*_BASELINE[case.begins]), _START_LIMIT_S)
+        broken = BrokenRun(run.job_dir, time.time())
+        if case.cause is None and case.live is None:
+            say("no fault this time: the run goes to its end")
+        else:
+            say(f"fault: {case.about}" + (f" (rank {case.rank})" if case.accused else ""))
+        fault = faults.enter_context(ExitStack())
+        if case.live is not None:
+            broken.began = fault.enter_context(inject(case.live, find_victim(run.job_dir, case.rank)))
+        if case.cause is not None:
+            broken.notice = follow.until(lambda n: n is not None, _NOTICE_LIMIT_S if _noticeable(case) else 0.0)
+            if broken.notice is not None:
+                say(f"noticed after {broken.notice.time - broken.began:.1f} s: {broken.notice.text}")
+        if case.live is not None or case.cause is not None:
+            follow.until(lambda n: run.supervise() is not None, case.speaks_s)
+        if case.undone_early:
+            fault.close()
+        if case.ends:
+            follow.until(lambda n: run.supervise() is not None, _END_LIMIT_S)
+            _finish(run)
+        yield broken
+
+
+def _noticeable(case: RealCase) -> bool:
+    """A leak and a bad loss neither stop nor slow a run: only the recording shows them."""
+    return case.cause not in ("host-memory-leak", "loss-divergence", "storage-degradation")
+
+
+class _Follower:
+    """Keeps a run going and watched while something is waited for."""
+
+    def __init__(self, run: LocalRun, show: Show) -> None:
+        self._run, self._show = run, show
+        self._watch = LiveWatch(run.job_dir)
+        self._first: float | None = None
+
+    def until(self, enough: Callable[[Notice | None], bool], seconds: float) -> Notice | None:
+        """Look until it is enough, the run is over or time is up; the notice that was enough."""
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline:
+            notice = self._watch.look()
+            self._show(self._watch)
+            if enough(notice) or self._run.supervise() is not None:
+                return notice
+            time.sleep(0.2)
+        return None
+
+    def steady(self, steps: int, seconds: float) -> bool:
+        """Whether so many steps are done, over so many seconds."""
+        last = self._watch.last_step
+        if last is None:
+            return False
+        self._first = self._first or time.monotonic()
+        return last >= steps and time.monotonic() - self._first >= seconds
 
 
 def _finish(run: LocalRun) -> None:
@@ -120,7 +151,7 @@ def _finish(run: LocalRun) -> None:
     run.wait_closed()
 
 
-def _end(run: LocalRun, say: Callable[[str], None]) -> None:
+def _end(run: LocalRun, say: Say) -> None:
     if run.supervise() is None:
         say("ending the run")
         run.cancel()

@@ -36,6 +36,11 @@ def grade(verdict: dict[str, Any] | None, truth: Truth) -> Grade:
     """Grade a verdict; none at all is wrong in everything but forbids nothing."""
     if verdict is None:
         return Grade(status=False, outcome=False, roots=False, hosts=False, devices=False, said="no verdict")
+    grades = [_grade_one(verdict, t) for t in (truth, *truth.alternatives)]
+    return next((g for g in grades if g.passed), grades[0])
+
+
+def _grade_one(verdict: dict[str, Any], truth: Truth) -> Grade:
     roots = [c for c in verdict.get("causes", []) if c.get("role") == "root"]
     said = {str(c.get("cause")) for c in roots}
     wanted = {r.cause for r in truth.roots}

@@ -2,36 +2,42 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
-from trackwalker.errors import JobNotFoundError
-from trackwalker.job.processes import alive
+from trackwalker.errors import JobNotFoundError, UsageError
+from trackwalker.job.processes import alive, all_pids, read_bytes
+from trackwalker.lab import network
+from trackwalker.lab.cgroups import limit_memory, limit_writes
+from trackwalker.lab.undo import Undo, note_for, set_priority, start_of
 
-FaultName = Literal["stop", "kill", "cpu", "none"]
 # The scheduler's weights (1024, 335, 110): a hog gets three times the victim's share of a core, but a third of another
 # rank's, so that only the victim suffers. Two hogs for each core leave it no core to itself.
 _HOG_NICE = 5
 _VICTIM_NICE = 10
+_MEMORY_LEFT = 200 << 20  # what a rank may still allocate before the kernel kills it
+_WRITES_PER_S = 400 << 10
 
 
 @dataclass(frozen=True)
 class Victim:
-    """The rank a fault hits."""
+    """The rank a fault hits, and its job."""
 
     rank: int
     host: str
     pid: int
+    job_dir: Path
+
+
+Fault = Callable[[Victim, Undo], None]
 
 
 def find_victim(job_dir: Path, rank: int) -> Victim:
@@ -39,7 +45,7 @@ def find_victim(job_dir: Path, rank: int) -> Victim:
     try:
         state = json.loads((job_dir / "agent" / "state.json").read_text())
         entry = next(r for r in state["ranks"] if r["rank"] == rank)
-        victim = Victim(rank, entry["host"], entry["main"])
+        victim = Victim(rank, entry["host"], entry["main"], job_dir)
         lives = alive(entry["pid"], entry["start"])
     except (OSError, ValueError, KeyError, TypeError, StopIteration) as e:
         raise JobNotFoundError(f"{job_dir.name} has no running rank {rank}") from e
@@ -49,52 +55,100 @@ def find_victim(job_dir: Path, rank: int) -> Victim:
 
 
 @contextmanager
-def inject(fault: FaultName, victim: Victim) -> Iterator[float]:
-    """Break one rank for the length of the block; yields when the fault began."""
-    if fault == "stop":
-        os.kill(victim.pid, signal.SIGSTOP)
-        try:
-            yield time.time()
-        finally:
-            with contextlib.suppress(OSError):
-                os.kill(victim.pid, signal.SIGCONT)
-    elif fault == "kill":
-        os.kill(victim.pid, signal.SIGKILL)
-        yield time.time()
-    elif fault == "cpu":
-        with _hogs(victim):
-            yield time.time()
-    else:
-        yield time.time()
-
-
-@contextmanager
-def _hogs(victim: Victim) -> Iterator[None]:
-    """Busy loops on every core that outrank the victim but not the other ranks: its threads wait for a CPU."""
-    _set_priority(victim.pid, _VICTIM_NICE)
-    spin = "import os\nwhile os.getppid() == " + str(os.getpid()) + ":\n    for _ in range(1000000): pass\n"
-    hogs = []
+def inject(fault: str, victim: Victim) -> Iterator[float]:
+    """Break a running job for the length of the block; yields when the fault began."""
+    if fault not in FAULTS:
+        raise UsageError(f"unknown fault '{fault}'; there are: {', '.join(FAULTS)}")
+    undo = note_for(victim.job_dir, fault)
     try:
-        for _ in range(2 * (os.cpu_count() or 1)):
-            hog = subprocess.Popen([sys.executable, "-c", spin], start_new_session=True)
-            hogs.append(hog)
-            _set_priority(hog.pid, _HOG_NICE)
-        yield
+        began = time.time()
+        FAULTS[fault](victim, undo)
+        yield began
     finally:
-        for hog in hogs:
-            hog.kill()
-            hog.wait()
-        _set_priority(victim.pid, 0)
+        undo.run()
 
 
-def _set_priority(pid: int, nice: int) -> None:
-    """Set the niceness of all threads and of the session's autogroup (where the kernel groups by session)."""
-    with contextlib.suppress(OSError):
-        Path(f"/proc/{pid}/autogroup").write_text(str(nice))
-    try:
-        threads = [int(t) for t in os.listdir(f"/proc/{pid}/task")]
-    except OSError:
-        return
-    for thread in threads:
-        with contextlib.suppress(OSError):  # only root may make a thread more important again
-            os.setpriority(os.PRIO_PROCESS, thread, nice)
+def _stop(victim: Victim, undo: Undo) -> None:
+    undo.push("signal", victim.pid, start_of(victim.pid), signal.SIGCONT)
+    os.kill(victim.pid, signal.SIGSTOP)
+
+
+def _kill(victim: Victim, undo: Undo) -> None:
+    os.kill(victim.pid, signal.SIGKILL)
+
+
+def _segfault(victim: Victim, undo: Undo) -> None:
+    os.kill(victim.pid, signal.SIGSEGV)
+
+
+def _hog_cpus(victim: Victim, undo: Undo) -> None:
+    """Busy loops on every core that outrank the victim but not the other ranks: its threads wait for a CPU."""
+    undo.push("renice", victim.pid, start_of(victim.pid), 0)
+    set_priority(victim.pid, _VICTIM_NICE)
+    spin = "import os\nwhile os.getppid() == " + str(os.getpid()) + ":\n    for _ in range(1000000): pass\n"
+    for _ in range(2 * (os.cpu_count() or 1)):
+        hog = subprocess.Popen([sys.executable, "-c", spin], start_new_session=True)
+        undo.push("end", hog.pid, start_of(hog.pid))
+        set_priority(hog.pid, _HOG_NICE)
+
+
+def _starve_memory(victim: Victim, undo: Undo) -> None:
+    """What the rank holds already stays its own; from now on it gets a little more, then the kernel kills it."""
+    limit_memory(victim.pid, _MEMORY_LEFT, _group(victim), undo)
+
+
+def _slow_disk(victim: Victim, undo: Undo) -> None:
+    """The disk takes this rank's writes at a crawl; a save waits for it (fsync), other ranks write as ever."""
+    limit_writes(victim.pid, victim.job_dir, _WRITES_PER_S, _group(victim), undo)
+
+
+def _kill_recorder(victim: Victim, undo: Undo) -> None:
+    os.kill(_service(victim.job_dir, b"trackwalker.observe"), signal.SIGKILL)
+
+
+def _freeze_exporter(victim: Victim, undo: Undo) -> None:
+    """The agent stops: its page answers nobody. The ranks write to files and train on."""
+    pid = _service(victim.job_dir, b"agent.pyz")
+    undo.push("signal", pid, start_of(pid), signal.SIGCONT)
+    os.kill(pid, signal.SIGSTOP)
+
+
+def _lose_packets(victim: Victim, undo: Undo) -> None:
+    network.impair(victim.pid, undo, loss=0.05)
+
+
+def _delay_packets(victim: Victim, undo: Undo) -> None:
+    network.impair(victim.pid, undo, delay_s=0.01)
+
+
+def _take_link_down(victim: Victim, undo: Undo) -> None:
+    network.link_down(victim.pid, undo)
+
+
+def _group(victim: Victim) -> str:
+    return f"trackwalker-{victim.job_dir.name}-r{victim.rank}"
+
+
+def _service(job_dir: Path, word: bytes) -> int:
+    """The job's agent or recorder: the process whose command names both the program and the job directory."""
+    for pid in all_pids():
+        words = (read_bytes(f"/proc/{pid}/cmdline") or b"").split(b"\0")
+        named = any(w == word or w.endswith(b"/" + word) for w in words)
+        if named and any(str(job_dir).encode() in w for w in words):
+            return pid
+    raise JobNotFoundError(f"{job_dir.name} has no running {word.decode()}")
+
+
+FAULTS: dict[str, Fault] = {
+    "stop": _stop,
+    "kill": _kill,
+    "segfault": _segfault,
+    "cpu": _hog_cpus,
+    "oom": _starve_memory,
+    "slow-disk": _slow_disk,
+    "packet-loss": _lose_packets,
+    "packet-delay": _delay_packets,
+    "link-down": _take_link_down,
+    "kill-recorder": _kill_recorder,
+    "freeze-exporter": _freeze_exporter,
+}

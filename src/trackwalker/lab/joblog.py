@@ -41,6 +41,7 @@ class JobLog:
     no_training: bool = False  # the run ended before the trainer started
     hide_workers: set[int] = field(default_factory=set)  # ranks whose worker log was not kept
     compile_lines: bool = False
+    stages: bool = True  # False: the fault itself tells how far the stages came
 
     def say(self, time: float, text: str, rank: int | None = None) -> None:
         """One or more lines of one rank (or of the launcher)."""
@@ -56,7 +57,8 @@ class JobLog:
     def write(self, path: Path, workers: Path | None) -> None:
         """Write the merged log and, where Ray ran, every rank's own."""
         run = self.run
-        self._stages()
+        if self.stages:
+            self._stages()
         if not self.no_training:
             self._training()
         self._end()

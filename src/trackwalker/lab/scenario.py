@@ -42,6 +42,7 @@ class Truth(BaseModel):
     mechanism: str | None = None
     onset_step: int | None = None
     must_not: list[str] = []  # cause ids that are wrong as a root; `host:NAME` as an accusation
+    alternatives: list[Truth] = []  # other answers that an honest examiner takes as right
 
 
 class Scenario(BaseModel):

@@ -43,7 +43,11 @@ def simulate(
     """Write one job of a scenario under `out/outputs`; `out/truth.json` holds the answer."""
     rng = np.random.default_rng([seed, sum(scenario.family.encode())])
     world = dict(scenario.world)
-    asked = {"nodes": nodes or variant.nodes, "gpus": gpus, "profile": profile or variant.profile}
+    asked: dict[str, int | float | str | None] = {
+        "nodes": nodes or variant.nodes,
+        "gpus": gpus,
+        "profile": profile or variant.profile,
+    }
     asked["lost_scrapes"] = variant.lost_scrapes
     world |= {k: v for k, v in asked.items() if v is not None}
     spec = _world(scenario, world)
@@ -83,7 +87,9 @@ def _world(scenario: Scenario, world: dict[str, Any]) -> WorldSpec:
         return WorldSpec(**world)
     except ValidationError as e:
         first = e.errors()[0]
-        raise UsageError(f"scenario {scenario.family}: world: {'.'.join(map(str, first['loc']))}: {first['msg']}") from e
+        raise UsageError(
+            f"scenario {scenario.family}: world: {'.'.join(map(str, first['loc']))}: {first['msg']}"
+        ) from e
 
 
 def _write(run: Run, sheet: Sheet, log: JobLog, out: Path, truth: Truth) -> Simulated:

@@ -13,6 +13,8 @@ _FATAL_ANYWAY = frozenset({"loss-divergence", "xid-hardware", "silent-data-corru
 _MEETING = frozenset({"rendezvous-incomplete", "k8s-rendezvous", "nccl-nic-fail"})
 _KILLED = frozenset({137})
 _CANCELS = frozenset({130, 143})
+_FIRST_TRANSFER = re.compile(r"NET/IB.*Got completion.*(?:error|status)[ =]*12\b")
+_ASKED_TO_END = re.compile(r"(?i)signal:? 15|SIGTERM|CANCELLED|preempt|time limit|death signal")
 _SEQ = re.compile(r"SeqNum=(\d+), OpType=(\w+)(?:, NumelIn=(\d+))?")
 
 
@@ -147,16 +149,37 @@ def _refine(groups: list[_Group], index: LogIndex) -> None:
             group.why = "a rank was killed from outside; nothing in the log says by whom"
     if group := by_id.get("heartbeat-timeout"):
         _heartbeat(group, index)
+    _demote_followers(by_id, index)
     if (group := by_id.get("node-exit")) and not any(g.tier <= 3 for g in groups):
         codes = [e.code for e in index.facts.exits if e.code not in _CANCELS]
         if codes and codes[0] in (139, 135):
             group.cause, group.why = "segfault", f"exit code {codes[0]}"
+    if (group := by_id.get("rdma-completion-error")) and not len(index.steps) and not index.facts.header:
+        # Links that fail do so in the middle of a run; those that never worked have the wrong GID, VLAN or route.
+        if any(_FIRST_TRANSFER.search(h.text) for h in group.hits):
+            group.cause, group.why = "rdma-misconfigured", "the first transfers failed: no step was made before"
+    if (group := by_id.get("python-traceback")) and "python-exception" not in by_id:
+        if any("KeyboardInterrupt" in h.text for h in by_id["cancelled"].hits) if "cancelled" in by_id else False:
+            group.tier, group.why = 8, "it shows where the interrupt met the program"
     if (group := by_id.get("nccl-nic-fail")) and group.tier == 1:
         # Loopback among the interfaces is only wrong when connecting failed afterwards.
         texts = [h.text for h in group.hits]
         failed = {"nccl-error", "nccl-warn", "peer-died", "watchdog-timeout", "rendezvous-incomplete"} & by_id.keys()
         if all("lo:" in t for t in texts) and not failed:
             group.tier = 8
+
+
+def _demote_followers(by_id: dict[str, _Group], index: LogIndex) -> None:
+    """What another finding explains: a kill after a request to end, an image that a full disk could not take."""
+    kill = by_id.get("sigkill")
+    asked = [by_id[i].first for i in ("preempted", "walltime", "cancelled") if i in by_id]
+    asked = [h for h in asked if _ASKED_TO_END.search(h.text)]
+    if kill is not None and kill.tier <= 4 and any(_when(h, index) < _when(kill.first, index) for h in asked):
+        kill.tier, kill.why = 6, "it came after the request to end"
+    if "storage-full" in by_id and by_id["storage-full"].tier == 2:
+        for name in ("container-pull-fail", "container-load-fail"):
+            if name in by_id and by_id[name].tier == 1:
+                by_id[name].tier, by_id[name].why = 3, "the image had no room on the disk"
 
 
 def _who_is_missing(group: _Group, groups: list[_Group], index: LogIndex) -> None:

@@ -16,6 +16,10 @@ from trackwalker.logs.needles import SHORTEST
 
 FOLDER = Path(__file__).with_name("signatures")
 NOTE = 9  # the tier of what is worth saying and never the failure
+# What follows lists what might have happened, and is no report that it did.
+_GUESSES = re.compile(
+    r"(?i)(?:possible|potential|likely|common) (?:root )?(?:reasons?|causes?)\b|indicates that the remote task|scheduler events"
+)
 _AROUND = 1500  # characters on both sides of a literal that its expression may look at: a hostile line stays cheap
 
 
@@ -128,7 +132,7 @@ class Signatures:
             if rule.owner in found:
                 continue
             at = rule.place(text, lower)
-            if at < 0 or body.in_payload(at):
+            if at < 0 or body.in_payload(at) or _GUESSES.search(text, 0, at):
                 continue
             if rule.owner in self.harmless:
                 harmless.append(rule.owner)

@@ -18,6 +18,7 @@ from trackwalker.node.backlog import Backlog
 from trackwalker.node.collectors.identity import IdentityCollector, Place
 from trackwalker.node.collectors.lane import Lane, LaneCollector
 from trackwalker.node.collectors.machine import machine_collectors
+from trackwalker.node.collectors.rank_net import RankNetCollector
 from trackwalker.node.collectors.tensorboard import TensorboardCollector
 from trackwalker.node.collectors.training import TrainingCollector, last_records, parse_step_line
 from trackwalker.node.exporter import Exporter
@@ -29,6 +30,7 @@ from trackwalker.node.summary import summary_block
 
 _TICK_S = 0.1
 _IDENTITY_S = 2.0
+_RANK_NET_S = 2.0
 _TENSORBOARD_S = 1.0
 _LAST_SCRAPE_S = 3.0  # for the last steps to be fetched; only where somebody has been scraping
 _TRAINING_S = 0.25  # only remembers what it was fed: no reason to lag behind the steps
@@ -79,6 +81,7 @@ class Agent:
         places = [Place(r.spec.rank, r.spec.host, r.main, {**os.environ, **r.spec.env}) for r in self._ranks]
         gpus = partial(exporter.labels, "hw_gpu_info")
         exporter.add(IdentityCollector(self._spec.node, places, gpus), _IDENTITY_S)
+        exporter.add(RankNetCollector(lanes), _RANK_NET_S)
         exporter.add(self._training, _TRAINING_S)
         bridge = self._bridge()
         if bridge is not None:

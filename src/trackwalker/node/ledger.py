@@ -8,6 +8,7 @@ from typing import Any
 
 FIELDS = ("step", "seconds", "tokens_per_s", "tflops", "loss", "grad_norm", "data_wait_s")  # of a step's record
 _MOST_PHASES = 16  # a trainer may name its own, but not without end
+_DATA_WAIT = "data_wait"
 _TAGS = {"loss": "learning/loss", "grad_norm": "learning/grad_norm"}  # TensorBoard's names of what a record may hold
 
 
@@ -56,7 +57,9 @@ class Ledger:
             self.open.clear()
             self._move_to("done", at)
         elif state == "begin":
-            if not record.get("background"):
+            if phase == _DATA_WAIT:
+                self._await_data(at)
+            elif not record.get("background"):
                 self._begin(phase, at)
         elif state == "end":
             seconds = _duration(record.get("seconds"))
@@ -71,6 +74,9 @@ class Ledger:
         seconds, wait = _duration(record.get("seconds")), _duration(record.get("data_wait_s"))
         self.step, self.step_at = int(step), at
         self.steps += 1
+        if _DATA_WAIT in self.open:
+            self.open.remove(_DATA_WAIT)
+            self.phase_at = at
         self.step_seconds += seconds
         if self.base != "train":
             self._settle(at - seconds)
@@ -84,6 +90,12 @@ class Ledger:
             if value is not None:
                 self.nonfinite[tag] = self.nonfinite.get(tag, 0) + (not math.isfinite(value))
         self.reported += [k for k in FIELDS if k not in self.reported and number(record.get(k)) is not None]
+
+    def _await_data(self, at: float) -> None:
+        """A batch is overdue. The step that gets it tells how long that took, and only then is the time divided."""
+        if _DATA_WAIT not in self.open:
+            self.open.append(_DATA_WAIT)
+            self.phase_at = at
 
     def _begin(self, phase: str, at: float) -> None:
         self._settle(at)
@@ -128,7 +140,7 @@ class Ledger:
         if self.settled is not None and at > self.settled:
             self.phases[self.phase] = self.phases.get(self.phase, 0.0) + at - self.settled - wait
             if wait:
-                self.phases["data_wait"] = self.phases.get("data_wait", 0.0) + wait
+                self.phases[_DATA_WAIT] = self.phases.get(_DATA_WAIT, 0.0) + wait
         self.settled = at if self.settled is None else max(at, self.settled)
 
     def _move_to(self, base: str, at: float) -> None:

@@ -92,7 +92,7 @@ def export(
             for done, metric in enumerate(metrics):
                 if progress is not None:
                     progress(done, len(metrics), metric)
-                for labels, times, values in _stored(telemetry, metric, start, end):
+                for labels, times, values in stored(telemetry, metric, start, end):
                     sink.write(labels, times, values)
                     samples += len(times)
     except OSError as e:
@@ -100,7 +100,7 @@ def export(
     return Exported(out, len(metrics), samples)
 
 
-def _stored(telemetry: Telemetry, metric: str, start: float, end: float) -> Iterator[tuple[Labels, Floats, Floats]]:
+def stored(telemetry: Telemetry, metric: str, start: float, end: float) -> Iterator[tuple[Labels, Floats, Floats]]:
     """A metric's series in pieces of time, so that no answer grows with the length of the job."""
     selector = f"{{__name__={json.dumps(metric, ensure_ascii=False)}}}"
     first, last = round(start * 1000), round(end * 1000)

@@ -90,5 +90,6 @@ def _gaps(telemetry: Telemetry, hosts: list[str], begin: float, at: float) -> Ch
     back = telemetry.by_host(f"max by (host) (count_over_time({metric}[{_GAP_S}s] @ {at:.3f}))", at)
     lost = {h: (1.0 - n / usual) * (at - begin) for h, n in counts.items() if usual and h in back}
     holes = tuple(sorted(h for h, s in lost.items() if s >= _GAP_S))
-    says = f"{', '.join(holes)}: {max(lost[h] for h in holes) / 60:.0f} min of samples are missing" if holes else ""
+    fewest = min((counts[h] for h in holes), default=0.0)
+    says = f"{', '.join(holes)}: only {fewest:.0f} of the usual {usual:.0f} samples" if holes else ""
     return Check("gaps", not holes, holes, says, query)

@@ -71,26 +71,27 @@ class Lane:
         self.rank, self.host = rank, host
         self.cpu_s = self.wait_s = 0.0
         self.switches = 0
-        self._session, self._main = session, main
+        self.main = main
+        self._session = session
         known = read_stat(main)
         self._start = known.start if known else None
-        self._members: list[int] = []
+        self.members: list[int] = []  # the rank and all it forked
         self._looked = 0.0
         self._seen: dict[tuple[int, int], tuple[int, int, int]] = {}
 
     def read(self) -> Reading | None:
         """Read every thread once; None when the rank process is gone."""
-        main = read_stat(self._main)
+        main = read_stat(self.main)
         if main is None or main.state in "ZX" or main.start != self._start:
             return None
         if time.monotonic() - self._looked > _MEMBERS_EVERY_S:
             # The session leader is our own shell around the rank: not part of the workload.
-            self._members = [p for p in session_members(self._session) if p != self._session]
+            self.members = [p for p in session_members(self._session) if p != self._session]
             self._looked = time.monotonic()
         reading = Reading()
         reading.stopped = int(main.state in "Tt")
         seen: dict[tuple[int, int], tuple[int, int, int]] = {}
-        for pid in self._members:
+        for pid in self.members:
             statm = (read_bytes(f"/proc/{pid}/statm") or b"").split()
             reading.rss += int(statm[1]) * _PAGE if len(statm) > 1 else 0
             for tid in threads(pid):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import queue
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from trackwalker.trainers.tiny.config import Config
@@ -19,6 +19,7 @@ Batch = dict[str, "np.ndarray"]
 _RULES = ((5, 3), (3, 7), (7, 1), (9, 11))
 _NOISE = 0.05
 _PREFETCH = 2
+_PATIENCE_S = 5.0  # after that a wait is worth telling: it may never end
 
 
 def make_batch(config: Config, rank: int, step: int, rows: int) -> Batch:
@@ -55,10 +56,14 @@ class Pipeline:
         self._batches = _paced(config, rank, rows, start)
         threading.Thread(target=self._fill, name="data", daemon=True).start()
 
-    def take(self) -> tuple[Batch, float]:
-        """The next batch and the seconds spent waiting for it."""
+    def take(self, overdue: Callable[[], None] = lambda: None) -> tuple[Batch, float]:
+        """The next batch and the seconds spent waiting for it; `overdue` is called once when it does not come."""
         began = time.perf_counter()
-        item = self._queue.get()
+        try:
+            item = self._queue.get(timeout=_PATIENCE_S)
+        except queue.Empty:
+            overdue()
+            item = self._queue.get()
         if isinstance(item, BaseException):
             raise item
         return item, time.perf_counter() - began

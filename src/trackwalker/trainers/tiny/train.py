@@ -111,7 +111,7 @@ class Trainer:
         aborted = False
         last = time.perf_counter()
         for step in range(start, config.steps):
-            host_batch, waited = pipeline.take()
+            host_batch, waited = pipeline.take(lambda: self._progress.record("data_wait", state="begin"))
             batch = self._global_batch(host_batch)
             if compiled is None:
                 compiled = self._compile(batch)
