@@ -19,11 +19,11 @@ from trackwalker.diagnose.engine import diagnose
 from trackwalker.job.journal import read
 from trackwalker.job.resolve import resolve
 from trackwalker.lab.demo import DemoResult, run_demo
-from trackwalker.lab.inject import FaultName
+from trackwalker.lab.real import CASES
 from trackwalker.telemetry.store import open_database
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(420)]
-FAULTS: list[FaultName] = ["stop", "kill", "cpu", "none"]
+FAULTS = ["stop", "kill", "cpu", "none"]
 _made: dict[str, DemoResult] = {}
 
 
@@ -32,14 +32,14 @@ def workspace(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("demo")
 
 
-def demo(fault: FaultName, workspace: Path) -> DemoResult:
+def demo(fault: str, workspace: Path) -> DemoResult:
     if fault not in _made:
-        _made[fault] = run_demo(fault, workspace, lambda text: None, lambda watch: None)
+        _made[fault] = run_demo(CASES[fault], workspace, lambda text: None, lambda watch: None)
     return _made[fault]
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_the_verdict_names_what_was_done(fault: FaultName, workspace: Path, prometheus: Path) -> None:
+def test_the_verdict_names_what_was_done(fault: str, workspace: Path, prometheus: Path) -> None:
     result = demo(fault, workspace)
     verdict = result.diagnosis.verdict
     assert result.right, verdict.to_json()
@@ -55,7 +55,7 @@ def test_the_verdict_names_what_was_done(fault: FaultName, workspace: Path, prom
 
 
 @pytest.mark.parametrize("fault", ["stop", "kill"])
-def test_the_same_root_after_the_run_was_ended(fault: FaultName, workspace: Path, prometheus: Path) -> None:
+def test_the_same_root_after_the_run_was_ended(fault: str, workspace: Path, prometheus: Path) -> None:
     result = demo(fault, workspace)
     after = diagnose(resolve(str(result.job_dir), workspace)).verdict
     assert [(c.cause, c.hosts) for c in after.roots] == [(c.cause, c.hosts) for c in result.diagnosis.verdict.roots]

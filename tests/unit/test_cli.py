@@ -80,7 +80,7 @@ def test_bad_jobs_get_one_clear_line(
         (["run", "tiny", "-n", "four"], "Invalid value for '-n'"),
         (["diagnose"], "Missing argument 'job'"),
         (["fly"], "No such command"),
-        (["demo", "--fault", "flood"], "is not one of"),
+        (["demo", "--fault", "flood"], "unknown fault 'flood'"),
     ],
 )
 def test_usage_errors_are_exit_code_two(

@@ -30,7 +30,9 @@ def case(
     lines += [f"0: Config param {k}: {v}" for k, v in (config or {"steps": "100"}).items()]
     first = 50 if restored else 0
     lines += ["0: restoring from this run's directory step 49"] if restored else []
-    lines += [f"0: completed step: {s}, seconds: 10.0, Tokens/s/device: 100.0, loss: 4.0" for s in range(first, first + 3)]
+    lines += [
+        f"0: completed step: {s}, seconds: 10.0, Tokens/s/device: 100.0, loss: 4.0" for s in range(first, first + 3)
+    ]
     (folder / name).mkdir()
     (folder / f"{name}.log").write_text("\n".join(lines) + "\n")
     (folder / name / "log").symlink_to(f"../{name}.log")
@@ -83,7 +85,12 @@ def test_settings_from_the_command_line_and_its_environment(tmp_path: Path) -> N
 
 
 def test_the_environment_without_names_places_and_secrets(tmp_path: Path) -> None:
-    env = {"XLA_FLAGS": "--xla_a=true --xla_b=1 --xla_dump_to=/x", "NCCL_DEBUG": "WARN", "HF_TOKEN": "one", "HOME": "/a"}
+    env = {
+        "XLA_FLAGS": "--xla_a=true --xla_b=1 --xla_dump_to=/x",
+        "NCCL_DEBUG": "WARN",
+        "HF_TOKEN": "one",
+        "HOME": "/a",
+    }
     a = case(tmp_path, "11", env=env)
     b = case(tmp_path, "12", env=env | {"XLA_FLAGS": "--xla_b=1 --xla_a=true", "HF_TOKEN": "two", "HOME": "/b"})
     assert config_changes(a, b) == [], "the order of flags and where dumps go do not matter"

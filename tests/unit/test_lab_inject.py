@@ -18,9 +18,9 @@ from trackwalker.lab.inject import Victim, find_victim, inject
 
 
 @pytest.fixture
-def victim() -> Iterator[Victim]:
+def victim(tmp_path: Path) -> Iterator[Victim]:
     child = subprocess.Popen(["sleep", "60"], start_new_session=True)
-    yield Victim(2, "box-r2", child.pid)
+    yield Victim(2, "box-r2", child.pid, tmp_path)
     child.kill()
     child.wait()
 
@@ -46,10 +46,9 @@ def test_stop_is_undone(victim: Victim) -> None:
     assert becomes(lambda: state_of(victim.pid) == "S")
 
 
-def test_kill_and_none(victim: Victim) -> None:
-    with inject("none", victim):
-        assert becomes(lambda: state_of(victim.pid) == "S")
-    with inject("kill", victim):
+@pytest.mark.parametrize("fault", ["kill", "segfault"])
+def test_killed_at_once(victim: Victim, fault: str) -> None:
+    with inject(fault, victim):
         assert becomes(lambda: state_of(victim.pid) == "Z")
 
 

@@ -12,8 +12,9 @@ from pathlib import Path
 import pytest
 
 from sysfs_trees import Sample, samples, series
-from trackwalker.node.collectors.kernel_log import METRICS, KernelLogCollector, parse_record
+from trackwalker.node.collectors.kernel_log import METRICS, KernelLine, KernelLogCollector, parse_record
 from trackwalker.node.kernel_classes import CLASSES, classify
+from trackwalker.node.oom import kernel_kill
 
 LINES = {
     "xid": [
@@ -335,3 +336,12 @@ def test_this_machine(capfd: pytest.CaptureFixture[str]) -> None:
     assert got[series("hw_kmsg_lost_total")] >= 0
     assert values(collector).keys() == got.keys()
     collector.close()
+
+
+def test_a_kill_for_memory_is_told_from_a_kill_by_somebody() -> None:
+    words = "Memory cgroup out of memory: Killed process 14914 (python3) total-vm:211880kB, anon-rss:48640kB"
+    line = KernelLine(7, 100.0, 3, "oom", words)
+    assert kernel_kill([line], [14913, 14914], since=90.0) == words
+    assert kernel_kill([line], [1491], since=90.0) is None
+    assert kernel_kill([line], [14914], since=110.0) is None, "an earlier process of that number"
+    assert kernel_kill([line._replace(kind="oops")], [14914], since=90.0) is None

@@ -55,6 +55,16 @@ def test_every_second_belongs_to_one_phase() -> None:
     assert ledger.nonfinite == {"learning/loss": 1, "learning/grad_norm": 1}
 
 
+def test_an_overdue_batch_is_a_phase_until_its_step_and_is_counted_once() -> None:
+    ledger = told([*STORY, rec(121, "data_wait", "begin")])
+    assert (ledger.phase, ledger.phase_at) == ("data_wait", 121)
+    assert ledger.data_wait == 0.75, "the step that gets the batch tells how long it waited"
+    ledger.take(rec(127, "train", step=13, seconds=11.0, data_wait_s=10.0))
+    assert (ledger.phase, ledger.data_wait) == ("train", 10.75)
+    assert ledger.phases["data_wait"] == pytest.approx(10.75)
+    assert sum(ledger.phases.values()) == pytest.approx(27)
+
+
 def test_what_a_rank_is_doing_while_it_does_it() -> None:
     doing = []
     ledger = Ledger("n")

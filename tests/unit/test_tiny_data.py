@@ -84,6 +84,18 @@ def test_pipeline_hides_its_time_behind_a_longer_step() -> None:
     assert pipeline.take()[1] < 0.05
 
 
+def test_an_overdue_batch_is_told_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(data, "_PATIENCE_S", 0.05)
+    told: list[float] = []
+    pipeline = Pipeline(dataclasses.replace(CONFIG, data_seconds=0.4), 0, 2, start=0)
+    _, waited = pipeline.take(lambda: told.append(time.perf_counter()))
+    assert len(told) == 1
+    assert waited > 0.2
+    time.sleep(1.0)
+    pipeline.take(lambda: told.append(time.perf_counter()))
+    assert len(told) == 1, "this one was there already"
+
+
 def test_pipeline_hands_its_error_to_the_training_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(*_: object) -> None:
         raise RuntimeError("no more data")

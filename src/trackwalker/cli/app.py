@@ -9,7 +9,7 @@ import typer
 from typer.exceptions import TyperException
 
 from trackwalker import __version__
-from trackwalker.cli import dashboards, demo, diagnose, jobs, lab, run, setup, triage, tsdb, tunnel
+from trackwalker.cli import compare, dashboards, demo, diagnose, jobs, lab, run, setup, triage, tsdb, tunnel
 from trackwalker.errors import TrackwalkerError
 
 INTERNAL = 70  # a defect of ours, as sysexits has it
@@ -39,6 +39,7 @@ def _root(
 
 app.command("run", epilog="Example: trackwalker run tiny -n 4 --observe -- steps=200 _env_XLA_FLAGS=…")(run.run)
 app.command("diagnose", epilog="Example: trackwalker diagnose 8308 --json")(diagnose.diagnose)
+app.command("compare", epilog="Example: trackwalker compare 7879 7882 --md")(compare.compare)
 app.command("triage", epilog="Example: trackwalker triage 8308 --json; trackwalker triage --all")(triage.triage)
 app.command("jobs", epilog="Example: trackwalker jobs --workspace outputs --json")(jobs.jobs)
 app.add_typer(lab.app, name="lab")

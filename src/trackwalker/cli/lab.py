@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from trackwalker.cli.lab_inject import inject
 from trackwalker.cli.options import DEFAULT_WORKSPACE, AsJson, Workspace
 from trackwalker.errors import UsageError
 from trackwalker.job.resolve import resolve
@@ -21,16 +22,18 @@ from trackwalker.lab.cases import make_suite
 from trackwalker.lab.results import CaseResult, read_results
 from trackwalker.lab.scenario import all_scenarios, load_scenario
 from trackwalker.lab.score import score as run_score
+from trackwalker.lab.score_real import score_real
 from trackwalker.lab.simulate import simulate as run_simulate
 from trackwalker.lab.tools import OWN
 from trackwalker.report.text import one_line
 
+REAL = "real"
 WORSE = 1  # the score fell below the recorded one
 
 app = typer.Typer(
     no_args_is_help=True,
     help="Make incidents with a known truth, and score any diagnoser on them.",
-    epilog="Example: trackwalker lab simulate rdma-phased --seed 3 --out /tmp/case",
+    epilog="Example: trackwalker lab simulate rdma-phased --seed 3 --out case",
 )
 
 
@@ -57,6 +60,9 @@ def simulate(
     print(f"{done.hours:.1f} h, {done.samples} samples; the truth: {out / 'truth.json'}", file=sys.stderr)
 
 
+app.command("inject", epilog="Example: trackwalker lab inject cpu 8308 --rank 1 --seconds 30")(inject)
+
+
 @app.command("score", epilog="Example: trackwalker lab score --suite full --tool 'my-tool {job}' --out results.json")
 def score(
     suite: Annotated[
@@ -80,8 +86,13 @@ def score(
     tools = list(dict.fromkeys(tool)) if tool else [OWN]
     if out is not None and not out.absolute().parent.is_dir():
         raise UsageError(f"{out}: there is no folder {out.parent}")
-    cases = make_suite(suite, seeds, variants)
-    results = run_score(cases, tools, suite, jobs or os.cpu_count() or 1, timeout, _progress)
+    if REAL in suite:
+        if suite != [REAL]:
+            raise UsageError("the suite 'real' is run alone: it needs the machine for itself")
+        results = score_real(tools, seeds or 1, timeout, _say, _progress)
+    else:
+        cases = make_suite(suite, seeds, variants)
+        results = run_score(cases, tools, suite, jobs or os.cpu_count() or 1, timeout, _progress)
     if out is not None:
         _write(out, results.to_json() + "\n")
     if as_json:

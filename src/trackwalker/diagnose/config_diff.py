@@ -44,11 +44,11 @@ _ENVIRONMENT = re.compile(
     r"|(DOCKER_)?IMAGE$|LD_PRELOAD$|RAY$"
 )
 _ENVIRONMENT_NONE = re.compile(
-    r".*(PORT|ADDRESS|ADDR|HOST|DIR|PATH|FILE|RANK|ID|VISIBLE_DEVICES|PROCESS_COUNT|SOCKET_IFNAME)$|JAX_CO|.*DEBUG"
+    r".*(PORT|ADDRESS|ADDR|HOST|DIR|PATH|FILE|RANK|ID|VISIBLE_DEVICES|PROCESS_COUNT|SOCKET_IFNAME)$|JAX_CO|.*DEBUG|.*LOG_LEVEL"
 )
 _VARIABLE = re.compile(r"^\s*(?:0*(\d{1,6}): )?(?:\([^)]*\) )?([A-Z][A-Z0-9_]{2,60})=(.*)$")
 _FRONT = 4 << 20  # bytes in which launcher and rank 0 print their environment
-_FLAG_PLACES = re.compile(r"--xla_dump\w*=\S+")
+_FLAG_PLACES = re.compile(r"--xla_dump\w*=\S+|--\w+=\S*/\S*")
 
 
 @dataclass(frozen=True)
@@ -79,11 +79,11 @@ class Stated:
 def config_changes(a: Case, b: Case) -> list[Change]:
     """Everything that differs, what explains most first; settings only one log states are no difference."""
     out = []
-    for read in (_settings, _environment):
+    for read in (settings_of, _environment):
         one, two = read(a), read(b)
         complete = bool(one) and bool(two)
         for name in sorted(one.keys() | two.keys()):
-            effect = _effect(name) if read is _settings else _environment_effect(name)
+            effect = _effect(name) if read is settings_of else _environment_effect(name)
             x, y = one.get(name), two.get(name)
             if (x is None or y is None) and not (complete and effect == "speed"):
                 continue  # the two logs may merely tell different parts
@@ -105,7 +105,7 @@ def _change(name: str, x: Stated | None, y: Stated | None, effect: Effect) -> Ch
     )
 
 
-def _settings(case: Case) -> dict[str, Stated]:
+def settings_of(case: Case) -> dict[str, Stated]:
     """Settings by name: run.json, else the config dump, else what was passed on the command line."""
     out: dict[str, Stated] = {}
     log = case.log

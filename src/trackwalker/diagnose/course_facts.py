@@ -13,8 +13,13 @@ from trackwalker.diagnose.timeline import Floats
 from trackwalker.telemetry.client import host_of
 
 _MOST_QUOTED = 4
-_MEMORY = (("ray_node_mem_used", "ray_node_mem_total"), ("hw_mem_used_bytes", "hw_mem_total_bytes"))
-_LEAST_GROWTH = 0.1  # of the host's memory
+# What grows, its limit, the shortest run that can tell, and the least growth: of the limit, else of the first value.
+# A rank's own memory has no page cache in it and settles within seconds; a host's does neither.
+_MEMORY = (
+    ("ray_node_mem_used", "ray_node_mem_total", 600.0, 0.1),
+    ("hw_mem_used_bytes", "hw_mem_total_bytes", 600.0, 0.1),
+    ("hw_mem_rss_bytes", "", 20.0, 0.5),
+)
 _COMPILES = 3
 START_BUDGET_S = 2700.0  # a cold start of a large mixture of experts compiles for half an hour
 
@@ -134,12 +139,12 @@ def memory_grows(case: Case, symptoms: Symptoms, book: EvidenceBook) -> Answer:
     names = next((m for m in _MEMORY if telemetry is not None and m[0] in telemetry.metrics()), None)
     if telemetry is None or names is None or not whole:
         return Answer(None)
-    used, total = names
+    used, total, shortest_s, least = names
     first = _time_of(case, None) or whole[0].start
     start, end = first, min(case.end_of_work or whole[0].end, telemetry.range()[1])
-    if end - start < 600:
+    if end - start < shortest_s:
         return Answer(None)
-    pace = max(30.0, (end - start) / 60)
+    pace = max(shortest_s / 20, (end - start) / 60)
     matrix = telemetry.matrix(used, start, end, pace)
     known = telemetry.instant(total, end) if total in telemetry.metrics() else []
     capacity = {host_of(s.labels): s.value for s in known}
@@ -149,7 +154,7 @@ def memory_grows(case: Case, symptoms: Symptoms, book: EvidenceBook) -> Answer:
         if host is None or (case.hosts and host not in case.hosts):
             continue
         growth = _steady_growth(values)
-        if growth is not None and growth >= _LEAST_GROWTH * capacity.get(host, values[0] if values[0] > 0 else 1.0):
+        if growth is not None and growth >= least * capacity.get(host, float(values[np.isfinite(values)][0])):
             leaking[host] = growth
     if not leaking:
         return Answer(False)
@@ -159,7 +164,7 @@ def memory_grows(case: Case, symptoms: Symptoms, book: EvidenceBook) -> Answer:
     values = {h: v for h, v in telemetry.by_host(query, end).items() if not case.hosts or h in case.hosts}
     most = max((v for h, v in values.items() if h in leaking), default=0.0)
     minutes = (end - start) / 60
-    says = f"{who}: memory in use grew steadily, by {most:.0f} GB in {minutes:.0f} min; that of the others did not"
+    says = f"{who}: memory in use grew steadily, by {most:.3g} GB in {minutes:.3g} min; that of the others did not"
     return Answer(True, (book.add("metric", query, says, values),), tuple(few), start)
 
 

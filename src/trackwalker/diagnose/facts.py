@@ -140,7 +140,8 @@ def cancelled(case: Case, symptoms: Symptoms, book: EvidenceBook) -> Answer:
 
 def traceback(case: Case, symptoms: Symptoms, book: EvidenceBook) -> Answer:
     """A rank raised an error and ended by itself; the first such rank is named."""
-    event, traces = case.event("first-failure"), case.log.tracebacks
+    event, cancel = case.event("first-failure"), case.log.cancel
+    traces = [t for t in case.log.tracebacks if cancel is None or t.line < cancel.line]  # not of ranks told to end
     first = int(event["rank"]) if event else next((e.rank for e in case.log.exits if e.code != 143), None)
     mine = [t for t in traces if first is None or t.rank == first]
     if not mine or (event and int(event["data"]["exit"]) in _KILL_CODES):

@@ -7,6 +7,7 @@ the threads that poll them.
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -14,6 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from trackwalker.diagnose.case import Case
+from trackwalker.diagnose.config_diff import settings_of
 from trackwalker.diagnose.deltas import Delta, quantity, where
 from trackwalker.diagnose.evidence import EvidenceBook
 from trackwalker.errors import EvidenceError
@@ -25,7 +27,7 @@ _MOST_CHANGE = 0.05  # such threads cost about one per cent; more has another re
 _FLAT = 0.35  # early against late, in shares of the rise
 _ONE_WAVE_S = 1.5
 # What a leak itself moves: more threads switch more and use more CPU.
-_ITS_OWN = {"runnable tasks", "time waiting for a CPU", "CPU pressure", "context switches", "CPU in use", "memory in use"}
+_ITS_OWN = {"runnable tasks", "time waiting for a CPU", "CPU pressure"}
 _SETTING = "enable_single_replica_ckpt_restoring"
 _WAVES = (b"NCCL WARN MSCCL++", b"Init COMPLETE")
 _BROADCAST = (b"SingleReplicaArrayHandler", b"broadcast_one_replica_to_all")
@@ -69,7 +71,12 @@ def restored_single_replica(case: Case) -> bool:
     restored = case.log.restored is not None or (
         case.timeline is not None and len(case.timeline) > 0 and int(case.timeline.steps[0]) > 0
     )
-    return restored and (case.log.setting(_SETTING) or "true").strip("'\"").lower() in ("true", "1", "yes")
+    return restored and (_setting(case) or "true") in ("true", "1", "yes")
+
+
+def _setting(case: Case) -> str | None:
+    stated = settings_of(case).get(_SETTING)
+    return stated.value.strip("'\"").lower() if stated is not None else None
 
 
 def find_leak(
@@ -86,7 +93,7 @@ def find_leak(
         return None
     start, other = read_start(slow), read_start(fast)
     more = start.waves is not None and other.waves is not None and start.waves > other.waves
-    if slow.log.setting(_SETTING) is None and start.broadcast is None and not more:
+    if _setting(slow) is None and start.broadcast is None and not more:
         return None  # that it restored is not enough: how is not known
     flat = _flat(slow, abs(tasks.difference), slower_is_b, book)
     if flat is None:
@@ -125,10 +132,8 @@ def _read(path: Path) -> Start:
             time = datetime.fromisoformat(stamp[1].decode()).replace(tzinfo=UTC).timestamp() if stamp else None
             start.made.setdefault(int(label[1]) if label else 0, []).append(time)
 
-    try:
+    with suppress(EvidenceError):
         read_lines(path, Needles([*_WAVES, *_BROADCAST, _RESTORE]), seen)
-    except EvidenceError:
-        pass
     return start
 
 
@@ -141,9 +146,9 @@ def _starts(case: Case, start: Start, book: EvidenceBook) -> list[str]:
     for found in (start.restored, start.broadcast):
         if found is not None:
             ids.append(book.add("log", f"{start.file}:{found[0]}", found[1]))
-    if _SETTING in case.log.config:
-        quote = case.log.config[_SETTING][1]
-        ids.append(book.add("log", f"{case.log.path.name}:{quote.line}", quote.text))
+    stated = settings_of(case).get(_SETTING)
+    if stated is not None:
+        ids.append(book.add("log", stated.source, f"{_SETTING}: {stated.value}"))
     return ids
 
 

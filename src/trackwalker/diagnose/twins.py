@@ -14,8 +14,6 @@ from trackwalker.diagnose.evidence import EvidenceBook
 from trackwalker.diagnose.facts import step_line
 from trackwalker.stats.parting import parting
 
-_FORGOTTEN = ("nodes",)  # another number of nodes is another batch
-
 
 @dataclass(frozen=True)
 class Losses:
@@ -40,12 +38,14 @@ def compare_losses(a: Case, b: Case, changes: list[Change], book: EvidenceBook) 
     found = parting(np.array([x[s] for s in steps]), np.array([y[s] for s in steps]))
     if len(steps) < 2:
         return Losses(untestable="losses of common steps")
-    ids = (_cite(a, b, x, y, steps, book),)
+    ids: tuple[str, ...] = (_cite(a, b, x, y, steps, book),)
     if found is None:
         return Losses(evidence=ids)
     told = [c for c in changes if c.effect in ("numbers", "speed", "perhaps")]
     if told:
-        return Losses(says=f"the losses differ, as does {told[0].name}", evidence=ids, untestable="a run with equal settings")
+        return Losses(
+            says=f"the losses differ, as does {told[0].name}", evidence=ids, untestable="a run with equal settings"
+        )
     if found.at == 0:
         why = "the losses differ from the first common step on: another seed, other data or another start"
         return Losses(says=why, evidence=ids, untestable="a run with the same seed and data")
@@ -53,7 +53,7 @@ def compare_losses(a: Case, b: Case, changes: list[Change], book: EvidenceBook) 
     last = steps[found.at - 1]
     says = f"the losses agree up to step {last} and part from step {step} on"
     more = []
-    for word, case in (("A", a), ("B", b)):
+    for case in (a, b):
         line = step_line(case, steps[-1])
         if line is not None:
             more.append(book.add("log", f"{case.log.path.name}:{line.line}", line.text))
@@ -81,6 +81,8 @@ def _losses(case: Case) -> dict[int, float]:
 
 def _cite(a: Case, b: Case, x: dict[int, float], y: dict[int, float], steps: list[int], book: EvidenceBook) -> str:
     largest = max(steps, key=lambda s: (abs(x[s] - y[s]), -s))
-    says = f"the losses of {len(steps)} common steps differ by at most {abs(x[largest] - y[largest]):.3f} (step {largest})"
+    says = (
+        f"the losses of {len(steps)} common steps differ by at most {abs(x[largest] - y[largest]):.3f} (step {largest})"
+    )
     source = f"{a.log.path.name} and {b.log.path.name}: loss of steps {steps[0]}..{steps[-1]}"
     return book.add("progress", source, says, {"largest": abs(x[largest] - y[largest]), "steps": float(len(steps))})

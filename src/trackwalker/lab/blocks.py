@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import itertools
 import json
+from array import array
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 
 import google_crc32c
@@ -30,7 +32,13 @@ Labels = tuple[tuple[str, str], ...]  # sorted by name, `__name__` among them
 
 def labels(name: str, **pairs: str) -> Labels:
     """A series' labels in the order Prometheus keeps them."""
-    return tuple(sorted({"__name__": name, **pairs}.items()))
+    return tuple(_pair(*each) for each in sorted({"__name__": name, **pairs}.items()))
+
+
+@lru_cache(maxsize=1 << 16)
+def _pair(name: str, value: str) -> tuple[str, str]:
+    """One object for each pair: a large cluster repeats few of them in a million series."""
+    return (name, value)
 
 
 @dataclass
@@ -45,7 +53,8 @@ class _Block:
     chunks: int = 0
     first: int | None = None
     last: int = 0
-    refs: dict[Labels, list[tuple[int, int, int]]] = field(default_factory=dict)  # (mint, maxt, ref)
+    refs: dict[Labels, array[int]] = field(default_factory=dict)  # mint, maxt, ref of each chunk, one after the other
+    _pending: list[bytes] = field(default_factory=list)
 
     def put(self, series: Labels, mint: int, maxt: int, count: int, data: bytes) -> None:
         body = _XOR + data
@@ -55,9 +64,8 @@ class _Block:
             self.size = len(_CHUNK_MAGIC)
             self._path().parent.mkdir(parents=True, exist_ok=True)
             self._path().write_bytes(_CHUNK_MAGIC)
-            self._pending: list[bytes] = []
         self._pending.append(record)
-        self.refs.setdefault(series, []).append((mint, maxt, (self.segment - 1) << 32 | self.size))
+        self.refs.setdefault(series, array("q")).extend((mint, maxt, (self.segment - 1) << 32 | self.size))
         self.size += len(record)
         self.samples += count
         self.chunks += 1
@@ -111,8 +119,6 @@ class BlockWriter:
         """Write the indexes; returns the number of samples."""
         self._flush()
         for block in self._blocks.values():
-            for chunks in block.refs.values():
-                chunks.sort()
             (block.folder / "index").write_bytes(_index(block.refs))
             meta = {
                 "ulid": block.folder.name,
@@ -149,7 +155,7 @@ def _cuts(times: Ints) -> list[tuple[int, int]]:
     return cuts
 
 
-def _index(refs: dict[Labels, list[tuple[int, int, int]]]) -> bytes:
+def _index(refs: dict[Labels, array[int]]) -> bytes:
     ordered = sorted(refs)
     symbols = sorted({text.encode() for series in ordered for pair in series for text in pair} | {b""})
     number = {text: i for i, text in enumerate(symbols)}
@@ -181,9 +187,9 @@ def _index(refs: dict[Labels, list[tuple[int, int, int]]]) -> bytes:
     return bytes(out + tail + _crc(tail))
 
 
-def _chunk_list(chunks: list[tuple[int, int, int]]) -> bytes:
-    (mint, maxt, ref), *rest = chunks
-    out = uvarint(len(chunks)) + varint(mint) + uvarint(maxt - mint) + uvarint(ref)
+def _chunk_list(chunks: array[int]) -> bytes:
+    (mint, maxt, ref), *rest = sorted(zip(chunks[0::3], chunks[1::3], chunks[2::3], strict=True))
+    out = uvarint(len(rest) + 1) + varint(mint) + uvarint(maxt - mint) + uvarint(ref)
     for next_mint, next_maxt, next_ref in rest:
         out += uvarint(next_mint - maxt) + uvarint(next_maxt - next_mint) + varint(next_ref - ref)
         maxt, ref = next_maxt, next_ref

@@ -10,7 +10,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from trackwalker.errors import UsageError
-from trackwalker.lab.scenario import Truth, all_scenarios, load_scenario
+from trackwalker.lab.scenario import Scenario, Truth, all_scenarios, load_scenario
 from trackwalker.lab.simulate import simulate
 from trackwalker.lab.variants import AS_WRITTEN, VARIANTS
 
@@ -61,9 +61,11 @@ def make_suite(names: list[str], seeds: int | None, variants: bool) -> list[Case
     cases: list[Case] = []
     for name in names:
         if name == "smoke":
-            cases += [c for family in SMOKE for c in _of_scenario(family, seeds or 1, variants)]
+            for family in SMOKE:
+                cases += _of_scenario(family, load_scenario(family), seeds or 1, variants)
         elif name == "full":
-            cases += [c for s in all_scenarios() for c in _of_scenario(s.family, seeds or FULL_SEEDS, variants)]
+            for scenario in all_scenarios():
+                cases += _of_scenario(scenario.family, scenario, seeds or FULL_SEEDS, variants)
         elif name == "scale":
             for family, nodes in SCALE:
                 split = load_scenario(family).split
@@ -71,7 +73,7 @@ def make_suite(names: list[str], seeds: int | None, variants: bool) -> list[Case
         elif Path(name).is_dir():
             cases += _recorded(Path(name))
         else:
-            cases += _of_scenario(name, seeds or 1, variants)
+            cases += _of_scenario(name, load_scenario(name), seeds or 1, variants)
     return cases
 
 
@@ -91,11 +93,10 @@ def build(case: Case, place: Path) -> tuple[Path, Truth]:
     return place / "outputs" / done.job.name, done.truth
 
 
-def _of_scenario(name: str, seeds: int, variants: bool) -> list[Case]:
-    scenario = load_scenario(name)
+def _of_scenario(name: str, scenario: Scenario, seeds: int, variants: bool) -> list[Case]:
+    """`name` is how the scenario is loaded again: its family, or the path of its file."""
     fitting = [v.name for v in VARIANTS.values() if v.fits(scenario)] if variants else []
     conditions = ["", *fitting]
-    # A scenario that is a file is loaded again by its path.
     return [Case(name, scenario.split, seed, v) for v in conditions for seed in range(1, seeds + 1)]
 
 

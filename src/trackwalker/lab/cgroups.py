@@ -56,9 +56,9 @@ def _group_of(pid: int, root: Path) -> Path:
     controller = root.name
     for line in Path(f"/proc/{pid}/cgroup").read_text().splitlines():
         _, names, path = line.split(":", 2)
-        if controller in names.split(",") or not names:
-            if (root / path.lstrip("/") / "cgroup.procs").exists():
-                return root / path.lstrip("/")
+        group = root / path.lstrip("/")
+        if (controller in names.split(",") or not names) and (group / "cgroup.procs").exists():
+            return group
     return root
 
 

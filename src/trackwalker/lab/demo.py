@@ -18,7 +18,7 @@ from trackwalker.launch.request import ModelSpec, Passthrough
 from trackwalker.launch.schedulers.local import LocalRun
 from trackwalker.watch.live import LiveWatch, Notice
 
-_BASELINE = {"steady": (60, 15.0), "first-steps": (12, 0.0)}  # steps and seconds at full speed, to compare with
+_BASELINE = {"steady": (60, 15.0), "early": (30, 5.0)}  # steps and seconds at full speed, to compare with
 _START_LIMIT_S = 150.0
 _NOTICE_LIMIT_S = 90.0
 _END_LIMIT_S = 240.0
@@ -98,7 +98,7 @@ def broken_run(case: RealCase, workspace: Path, say: Say, show: Show) -> Iterato
         if case.live is not None:
             broken.began = fault.enter_context(inject(case.live, find_victim(run.job_dir, case.rank)))
         if case.cause is not None:
-            broken.notice = follow.until(lambda n: n is not None, _NOTICE_LIMIT_S if _noticeable(case) else 0.0)
+            broken.notice = follow.until(lambda n: n is not None, _NOTICE_LIMIT_S if case.noticed else 0.0)
             if broken.notice is not None:
                 say(f"noticed after {broken.notice.time - broken.began:.1f} s: {broken.notice.text}")
         if case.live is not None or case.cause is not None:
@@ -109,11 +109,6 @@ def broken_run(case: RealCase, workspace: Path, say: Say, show: Show) -> Iterato
             follow.until(lambda n: run.supervise() is not None, _END_LIMIT_S)
             _finish(run)
         yield broken
-
-
-def _noticeable(case: RealCase) -> bool:
-    """A leak and a bad loss neither stop nor slow a run: only the recording shows them."""
-    return case.cause not in ("host-memory-leak", "loss-divergence", "storage-degradation")
 
 
 class _Follower:

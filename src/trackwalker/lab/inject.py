@@ -24,7 +24,7 @@ from trackwalker.lab.undo import Undo, note_for, set_priority, start_of
 _HOG_NICE = 5
 _VICTIM_NICE = 10
 _MEMORY_LEFT = 200 << 20  # what a rank may still allocate before the kernel kills it
-_WRITES_PER_S = 400 << 10
+_WRITES_PER_S = 800 << 10
 
 
 @dataclass(frozen=True)
@@ -114,7 +114,7 @@ def _freeze_exporter(victim: Victim, undo: Undo) -> None:
 
 
 def _lose_packets(victim: Victim, undo: Undo) -> None:
-    network.impair(victim.pid, undo, loss=0.05)
+    network.impair(victim.pid, undo, loss=0.15)
 
 
 def _delay_packets(victim: Victim, undo: Undo) -> None:

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import heapq
 import os
 import random
@@ -42,6 +43,7 @@ def relay(rank_side: socket.socket, switch_side: socket.socket, loss: float, del
     other = {rank_side: switch_side, switch_side: rank_side}
     waiting: list[tuple[float, int, socket.socket, bytes]] = []
     count, looked = 0, time.monotonic()
+    chance = random.SystemRandom()
     while True:
         now = time.monotonic()
         if now - looked > _LOOK_AT_PARENT_S:
@@ -57,7 +59,7 @@ def relay(rank_side: socket.socket, switch_side: socket.socket, loss: float, del
                 frame = source.recv(_LONGEST)
             except OSError:
                 continue  # the device went down for a moment
-            if source is rank_side and random.random() < loss:
+            if source is rank_side and chance.random() < loss:
                 continue
             if delay_s:
                 count += 1
@@ -67,10 +69,8 @@ def relay(rank_side: socket.socket, switch_side: socket.socket, loss: float, del
 
 
 def _send(out: socket.socket, frame: bytes) -> None:
-    try:
+    with contextlib.suppress(OSError):  # a full queue loses frames as a real link does
         out.send(frame)
-    except OSError:
-        pass  # a full queue loses frames as a real link does
 
 
 def main(words: list[str]) -> int:

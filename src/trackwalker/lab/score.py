@@ -52,12 +52,13 @@ def score_case(case: Case, tools: list[str], twice: bool, limit_s: float) -> lis
     place = Path(tempfile.mkdtemp(prefix="trackwalker-lab-"))
     try:
         job, truth = build(case, place / "case")
-        return [_graded(case, tool, job, truth, twice, limit_s) for tool in tools]
+        return [graded(case, tool, job, truth, twice, limit_s) for tool in tools]
     finally:
         shutil.rmtree(place, ignore_errors=True)
 
 
-def _graded(case: Case, tool: str, job: Path, truth: Truth, twice: bool, limit_s: float) -> CaseResult:
+def graded(case: Case, tool: str, job: Path, truth: Truth, twice: bool, limit_s: float) -> CaseResult:
+    """One tool on one job; `twice`: whether it says the same again is looked at too."""
     answer = ask(tool, job, limit_s)
     result, error = grade_answer(answer, truth)
     again = ask(tool, job, limit_s) if twice and answer.verdict is not None else None

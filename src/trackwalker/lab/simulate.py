@@ -50,7 +50,8 @@ def simulate(
     }
     asked["lost_scrapes"] = variant.lost_scrapes
     world |= {k: v for k, v in asked.items() if v is not None}
-    spec = _world(scenario, world)
+    drawn = {k for k, v in world.items() if str(v).startswith("$")}  # known once the hosts are, which need the rest
+    spec = _world(scenario, {k: v for k, v in world.items() if k not in drawn})
     if spec.profile not in PROFILES:
         raise UsageError(f"no GPU profile '{spec.profile}'; known: {', '.join(PROFILES)}")
     hosts = make_hosts(spec.nodes, rng)
@@ -79,7 +80,7 @@ def simulate(
         show(sheet, log)
     for pattern in variant.dropped(seed):
         sheet.absent(pattern)
-    return _write(run, sheet, log, out, variant.truth(Truth(**draws.fill(scenario.truth))))
+    return write_job(run, sheet, log, out, variant.truth(Truth(**draws.fill(scenario.truth))))
 
 
 def _world(scenario: Scenario, world: dict[str, Any]) -> WorldSpec:
@@ -92,7 +93,8 @@ def _world(scenario: Scenario, world: dict[str, Any]) -> WorldSpec:
         ) from e
 
 
-def _write(run: Run, sheet: Sheet, log: JobLog, out: Path, truth: Truth) -> Simulated:
+def write_job(run: Run, sheet: Sheet, log: JobLog, out: Path, truth: Truth) -> Simulated:
+    """Write what a played run left: log, worker logs, database, the truth beside the workspace."""
     workspace = out / "outputs"
     name = f"{run.job_id}-JAX-{run.spec.model}"
     job = workspace / name

@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import shlex
+import shutil
 import signal
 import subprocess
 import tempfile
@@ -44,9 +45,11 @@ def check_tool(tool: str) -> None:
     if "{job}" not in tool:
         raise UsageError(f"--tool {tool}: say where the job goes with {{job}}, as in 'my-tool {{job}} --json'")
     try:
-        shlex.split(tool)
+        program = shlex.split(tool)[0]
     except ValueError as e:
         raise UsageError(f"--tool {tool}: {e}") from e
+    if shutil.which(program) is None:
+        raise UsageError(f"--tool {tool}: there is no program '{program}'")
 
 
 def ask(tool: str, job: Path, limit_s: float) -> Answer:

@@ -25,6 +25,11 @@ class Undo:
         self.path = path
         self._steps: list[list[Any]] = []
 
+    @property
+    def abandoned(self) -> bool:
+        """Whether the process that began it is gone: else it will undo it by itself."""
+        return read_stat(int(self.path.name.split(".")[-2])) is None
+
     def push(self, verb: str, *args: Any) -> None:
         """Note one step back; call it before the step forward, so that nothing is ever done and not noted."""
         if verb not in _VERBS:

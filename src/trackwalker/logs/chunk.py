@@ -14,6 +14,7 @@ from itertools import compress
 import numpy as np
 
 from trackwalker.logs.needles import Finder, Ints, Needles
+from trackwalker.logs.steptable import NEEDLE, Floats, Letters, read_rows
 
 CHUNK = 1 << 21  # fits the processor's cache, and is worth the calls it costs
 LABEL = 8  # bytes at the start of a step line that tell its rank
@@ -55,9 +56,11 @@ class Found:
     newlines: int = 0
     last_newline: int | None = None  # offset in the file
     lines: list[FoundLine] = field(default_factory=list)
-    steps: list[bytes] = field(default_factory=list)
-    step_numbers: list[int] = field(default_factory=list)
+    step_numbers: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
+    steps: list[bytes] = field(default_factory=list)  # every rank's
     step_starts: list[bytes] = field(default_factory=list)
+    step_text: bytes = b""  # or, searched with a label, that rank's: lines between newlines
+    step_table: Floats | None = None  # and what they say, where they all have the usual form
     last_steps: dict[bytes, bytes] = field(default_factory=dict)  # line start (the label) -> last step line
     skipped: int = 0
 
@@ -171,9 +174,9 @@ class Chunk:
         index, starts = index[mine], starts[mine]
         if not len(index):
             return
-        found.steps = self._texts(starts, index)
+        found.steps = self._texts(starts, np.minimum(self._ends[index], starts + LONGEST))
         found.step_starts = [raw[:LABEL] for raw in found.steps]
-        found.step_numbers = (index - self._skipped).tolist()
+        found.step_numbers = index - self._skipped
         found.last_steps = dict(zip(found.step_starts, found.steps, strict=True))
 
     def _own_steps(self, label: Label, found: Found) -> None:
@@ -186,23 +189,36 @@ class Chunk:
         words = np.ndarray((len(self._spare) - LABEL + 1,), np.uint64, self._spare.data, strides=(1,))
         mine = (words[starts] == np.frombuffer(label.start, np.uint64)[0]) & (starts >= self._first)
         index, starts = index[mine], starts[mine]
-        found.steps = self._texts(starts, index)
-        found.step_numbers = (index - self._skipped).tolist()
-        if b"".join(found.steps).count(label.needle) < len(found.steps):
-            held = [label.needle in raw for raw in found.steps]
-            found.steps = list(compress(found.steps, held))
-            found.step_numbers = list(compress(found.step_numbers, held))
-        if found.steps:
-            found.last_steps[label.start] = found.steps[-1]
-
-    def _texts(self, starts: Ints, index: Ints) -> list[bytes]:
-        """The lines without their newlines, cut where they are too long."""
+        found.step_numbers = index - self._skipped
         ends = np.minimum(self._ends[index], starts + LONGEST)
-        width = int((ends - starts).max(initial=0)) + 1
-        if width > _ROW:
+        rows = self._rows(starts, ends) if label.needle == NEEDLE else None
+        found.step_table = None if rows is None else read_rows(rows, ends - starts)
+        if rows is not None and found.step_table is not None:
+            found.step_text = rows.tobytes()
+        else:
+            lines = self._texts(starts, ends)
+            held = [label.needle in raw for raw in lines]
+            found.step_numbers = found.step_numbers[held]
+            found.step_text = b"\n".join(compress(lines, held))
+        if len(found.step_numbers):
+            found.last_steps[label.start] = found.step_text.rstrip(b"\n").rpartition(b"\n")[2]
+
+    def _texts(self, starts: Ints, ends: Ints) -> list[bytes]:
+        """The lines without their newlines."""
+        rows = self._rows(starts, ends)
+        if rows is None:
             data = self._data.data
             return [data[a:b].tobytes() for a, b in zip(starts.tolist(), ends.tolist(), strict=True)]
         # One copy of all lines and one split: a slice for each line would hold the interpreter ten times as long.
-        rows = np.ndarray((len(self._spare) - width + 1, width), np.uint8, self._spare.data, strides=(1, 1))[starts]
-        rows[np.arange(width) >= (ends - starts)[:, None]] = 10
         return [raw for raw in rows.tobytes().split(b"\n") if raw]
+
+    def _rows(self, starts: Ints, ends: Ints) -> Letters | None:
+        """The lines as rows of a table, filled up with newlines; None when one is too long for that."""
+        width = int((ends - starts).max(initial=0)) + 1
+        if width > _ROW:
+            return None
+        rows = np.ndarray((len(self._spare) - width + 1, width), np.uint8, self._spare.data, strides=(1, 1))[starts]
+        if (short := ends - starts < width - 1).any():
+            rows[short] = np.where(np.arange(width) < (ends - starts)[short, None], rows[short], 10)
+        rows[:, -1] = 10
+        return rows

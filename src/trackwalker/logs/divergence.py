@@ -8,6 +8,8 @@ from numpy.typing import NDArray
 _FEWEST = 3  # values before and after: fewer are no level
 _RISE = 1.0  # of a loss in nats: noise and a new mixture of data stay below
 _SHARE = 0.5  # of the level before
+_LATE = 1000  # steps after which a loss no longer falls from its start
+_FAR = 2.0  # times the level before
 
 
 def sustained_jump(step: NDArray[np.int64], loss: NDArray[np.float64]) -> int | None:
@@ -15,9 +17,11 @@ def sustained_jump(step: NDArray[np.int64], loss: NDArray[np.float64]) -> int | 
     again = np.flatnonzero(np.diff(step) < 0)  # a restart may begin anew: only the last attempt is one curve
     begin = int(again[-1]) + 1 if len(again) else 0
     known = begin + np.flatnonzero(np.isfinite(loss[begin:]))
-    if len(known) < 2 * _FEWEST:
-        return None
     values = loss[known]
+    if len(known) < 2 * _FEWEST:
+        # A cut-out of a long run: one value of its level is enough when all that follow lie far above it.
+        late = len(known) > _FEWEST and int(step[known[0]]) >= _LATE
+        return int(known[1]) if late and values[1:].min() > _FAR * abs(values[0]) else None
     smooth = np.median(np.lib.stride_tricks.sliding_window_view(values, _FEWEST), axis=1)
     best = float(smooth.min())
     limit = best + max(_RISE, _SHARE * abs(best))

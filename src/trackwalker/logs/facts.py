@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 
-@dataclass(frozen=True)
-class StepLine:
-    """One `completed step` line of one rank."""
+class StepLine(NamedTuple):
+    """One `completed step` line of one rank; a large job has hundreds of thousands."""
 
     rank: int
     step: int

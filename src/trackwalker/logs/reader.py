@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import mmap
 import re
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
 from trackwalker.errors import EvidenceError
@@ -21,7 +21,13 @@ from trackwalker.logs.facts import (
 )
 from trackwalker.logs.nodelist import expand
 
-_NEEDLE = re.compile(b"|".join(re.escape(n) for n in d.NEEDLES))
+_STEP = b"completed step:"
+_NEEDLE = re.compile(b"|".join(re.escape(n) for n in d.NEEDLES if n != _STEP))
+# The form nearly every step line has, read without decoding; any other goes the long way.
+_PLAIN_STEP = re.compile(
+    rb"0*(\d{1,7}): completed step: (\d{1,15}), seconds: (\d+\.\d+), TFLOP/s/device: [\d.]+(?:, MFU: [\d.]+%)?"
+    rb"(?:, Tokens/s/device: (\d+\.\d+))?, total_weights: \d+, loss: (\d+\.\d+)\r?$"
+)
 _MOST_COMPILES = 10_000
 _LONGEST = 4096  # what we match stands at the front of a line; the rest of a megabyte line is payload
 
@@ -46,21 +52,40 @@ def read_log(path: Path) -> LogFacts:
 
 
 def _lines(data: mmap.mmap, facts: LogFacts) -> Iterator[tuple[int, bytes]]:
-    """(number, bytes) of every line that holds a needle."""
-    number, counted, done = 1, 0, 0
-    for match in _NEEDLE.finditer(data):
+    """(number, bytes) of every line that holds a needle.
+
+    Most of a long log is step lines: they are found by their own words, and only what lies between them is searched
+    for all the others.
+    """
+    number, at, size = 1, 0, len(data)  # line `number` begins at `at`
+    while at < size:
+        step = data.find(_STEP, at)
+        begin = size if step < 0 else max(at, data.rfind(b"\n", at, step) + 1)
+        if begin > at:
+            number = yield from _between(data, at, begin, number)
+        at = begin
+        if step >= 0:
+            end = data.find(b"\n", step)
+            raw = data[begin : min(size if end < 0 else end, begin + _LONGEST)]
+            # Cut in the middle: the last number may lack digits.
+            yield number, raw.rpartition(b",")[0] if end < 0 else raw
+            at, number = (size, number) if end < 0 else (end + 1, number + 1)
+    facts.lines = number - (0 if facts.ends_mid_line else 1)
+
+
+def _between(data: mmap.mmap, begin: int, end: int, number: int) -> Generator[tuple[int, bytes], None, int]:
+    """The lines with a needle in a part without step lines; returns the number of the line behind it."""
+    counted, done = begin, begin
+    for match in _NEEDLE.finditer(data, begin, end):
         if match.start() < done:
             continue  # a second needle on a line already taken
-        begin = data.rfind(b"\n", 0, match.start()) + 1
-        end = data.find(b"\n", match.end())
-        end = len(data) if end < 0 else end
-        number += _newlines(data, counted, begin)
-        counted, done = begin, end
-        raw = data[begin : min(end, begin + _LONGEST)]
-        if end == len(data) and b"completed step:" in raw:
-            raw = raw.rpartition(b",")[0]  # cut in the middle: the last number may lack digits
-        yield number, raw
-    facts.lines = number + _newlines(data, counted, len(data)) - (0 if facts.ends_mid_line else 1)
+        first = max(begin, data.rfind(b"\n", begin, match.start()) + 1)
+        last = data.find(b"\n", match.end(), end)
+        last = end if last < 0 else last
+        number += _newlines(data, counted, first)
+        counted, done = first, last
+        yield number, data[first : min(last, first + _LONGEST)]
+    return number + _newlines(data, counted, end)
 
 
 def _newlines(data: mmap.mmap, begin: int, end: int) -> int:
@@ -78,6 +103,11 @@ class FactReader:
         self._in_summary: int | None = None
 
     def take(self, number: int, raw: bytes) -> None:
+        if plain := _PLAIN_STEP.match(raw):
+            rank, step, seconds, tgs, loss = plain.groups()
+            line = StepLine(int(rank), int(step), float(seconds), float(tgs) if tgs else None, float(loss), number)
+            self._facts.steps.setdefault(line.rank, []).append(line)
+            return
         text = d.ANSI.sub("", raw.decode("utf-8", "replace")).rstrip("\r")
         label = d.TASK_LABEL.match(text)
         rank = int(label[1]) if label else None

@@ -259,7 +259,10 @@ def _ended_from_outside(groups: list[_Group], primary: _Group, index: LogIndex) 
     Ranks that are told to end drop their connections and complain about each other: that is how a cancel sounds.
     """
     summary = index.facts.summary
-    if summary is None or summary.exit not in _CANCELS or any(e.code not in (0, *_CANCELS) for e in index.facts.exits):
+    if summary is None or summary.exit not in _CANCELS:
+        return None
+    # Without a line of its own the cancel's place is unknown: an exit by anything else may have come before it.
+    if index.facts.cancel is None and any(e.code not in (0, *_CANCELS) for e in index.facts.exits):
         return None
     before = [g for g in groups if g.tier == 5 and _when(g.first, index) < _when(primary.first, index)]
     return min(before, key=lambda g: (-g.first.signature.priority, _when(g.first, index)), default=None)

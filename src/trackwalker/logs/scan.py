@@ -14,12 +14,15 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from copy import copy
 from dataclasses import dataclass, field
-from itertools import islice
+from itertools import compress, islice
 from pathlib import Path
+
+import numpy as np
 
 from trackwalker.errors import EvidenceError
 from trackwalker.logs.chunk import CHUNK, FRONT, MARGIN, Buffers, Chunk, Found, FoundLine, Label
-from trackwalker.logs.needles import Needles
+from trackwalker.logs.needles import Ints, Needles
+from trackwalker.logs.steptable import Floats
 
 _THREADS = 4
 _TAIL = 1 << 16
@@ -43,9 +46,19 @@ class Line:
 class StepLines:
     """The step lines of one piece: the chosen rank's in full, of every rank the last one."""
 
-    lines: list[bytes] = field(default_factory=list)
-    numbers: list[int] = field(default_factory=list)
+    text: bytes = b""  # the lines, newlines between them
+    numbers: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
     last: dict[bytes, bytes] = field(default_factory=dict)  # line start (the label) -> last line
+    table: Floats | None = None  # what the lines say, where they were read as a table
+
+    @property
+    def lines(self) -> list[bytes]:
+        """Each line by itself."""
+        return [raw for raw in self.text.split(b"\n") if raw]
+
+    def pick(self, wanted: list[bool], last: dict[bytes, bytes]) -> StepLines:
+        """Some of the lines, with other last ones."""
+        return StepLines(b"\n".join(compress(self.lines, wanted)), self.numbers[wanted], last)
 
 
 @dataclass
@@ -167,9 +180,9 @@ class Reading:
         return os.pread(self._fd, FRONT, self._line_start) + line.raw if line.cut else line.raw
 
     def _step_lines(self, found: Found, choose: Choose | None) -> StepLines:
-        numbers = [self._lines + n + 1 for n in found.step_numbers]
+        numbers = found.step_numbers + (self._lines + 1)
         if not found.step_starts:  # the piece was searched for the wanted rank alone
-            return StepLines(found.steps, numbers, found.last_steps)
+            return StepLines(found.step_text, numbers, found.last_steps, found.step_table)
         known, last = self._label, found.last_steps
         if self._wanted is None and choose is not None:
             self._wanted = choose(list(last))
@@ -179,7 +192,7 @@ class Reading:
         if known is not None:  # searched before the label was known: what a later search would not see does not count
             own = [i for i in own if known.needle in found.steps[i]]
             last = {known.start: found.steps[own[-1]]} if own else {}
-        return StepLines([found.steps[i] for i in own], [numbers[i] for i in own], last)
+        return StepLines(b"\n".join([found.steps[i] for i in own]), numbers[own], last)
 
     def _label_of(self, last: dict[bytes, bytes]) -> Label | None:
         """The label to search by, where the wanted rank's lines begin in a way that no other rank's do."""

@@ -136,37 +136,37 @@ class StepReader:
         self._last.update(lines.last)
         if self._dialect is DIALECTS[0] and self._take_many(lines):
             return
-        for raw, number in zip(lines.lines, lines.numbers, strict=True):
+        for raw, number in zip(lines.lines, lines.numbers.tolist(), strict=True):
             if (row := self._read(raw, number)) is not None:
                 self._rows.append(row)
 
     def _by_parsed_rank(self, lines: StepLines) -> StepLines:
         """Lines that begin with a time or an actor's name show their rank only when taken apart; read one rank's."""
-        bodies = [(parse(raw), raw, number) for raw, number in zip(lines.lines, lines.numbers, strict=True)]
-        ranks = {b.rank for b, _, _ in bodies if b is not None and b.rank is not None}
+        bodies = [(parse(raw), raw) for raw in lines.lines]
+        ranks = {b.rank for b, _ in bodies if b is not None and b.rank is not None}
         if not ranks:
             return self._by_process(lines)
         self._inner = min(ranks) if self._inner is None else self._inner
-        last = {b"%d: " % (b.rank or 0): raw for b, raw, _ in bodies if b is not None}
-        own = [(raw, number) for b, raw, number in bodies if b is not None and b.rank == self._inner]
-        return StepLines([raw for raw, _ in own], [number for _, number in own], last)
+        last = {b"%d: " % (b.rank or 0): raw for b, raw in bodies if b is not None}
+        own = [b is not None and b.rank == self._inner for b, _ in bodies]
+        return lines.pick(own, last)
 
     def _by_process(self, lines: StepLines) -> StepLines:
         """Ray's driver log without task labels: only process and address tell the ranks apart; read the first one's."""
-        owners = [m[1] if (m := _PROCESS.match(raw)) else None for raw in lines.lines]
+        texts = lines.lines
+        owners = [m[1] if (m := _PROCESS.match(raw)) else None for raw in texts]
         if None in owners:
             return lines
         numbered = [self._processes.setdefault(owner, len(self._processes)) for owner in owners if owner is not None]
-        last = {b"%d: " % n: raw for n, raw in zip(numbered, lines.lines, strict=True)}
-        own = [(raw, at) for n, raw, at in zip(numbered, lines.lines, lines.numbers, strict=True) if n == 0]
-        return StepLines([raw for raw, _ in own], [at for _, at in own], last)
+        last = {b"%d: " % n: raw for n, raw in zip(numbered, texts, strict=True)}
+        return lines.pick([n == 0 for n in numbered], last)
 
     def _take_many(self, lines: StepLines) -> bool:
         """A piece whose lines all have MaxText's full form, all of them at once."""
-        table = read_table(lines.lines)
+        table = lines.table if lines.table is not None else read_table(lines.lines)
         if table is None:
             return False
-        for column, values in zip(self._columns, (*table.T, np.array(lines.numbers, float)), strict=True):
+        for column, values in zip(self._columns, (*table.T, lines.numbers.astype(float)), strict=True):
             column.append(values)
         return True
 

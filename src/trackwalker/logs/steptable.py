@@ -6,46 +6,69 @@ A long run has hundreds of thousands of them; reading each with an expression wo
 from __future__ import annotations
 
 import re
+from itertools import chain
 
 import numpy as np
 from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
+Letters = NDArray[np.uint8]
 
+NEEDLE = b"completed step:"
 # The form nearly every line of a long MaxText log has: step, seconds, tokens per second, loss.
 _FULL_FORM = re.compile(
-    rb"completed step: *(\d{1,15}), seconds: *(\d{1,9}\.\d{1,9}), TFLOP/s/device: *[\d.]+(?:, MFU: *[\d.]+%)?"
+    NEEDLE + rb" *(\d{1,15}), seconds: *(\d{1,9}\.\d{1,9}), TFLOP/s/device: *[\d.]+(?:, MFU: *[\d.]+%)?"
     rb", Tokens/s/device: *(\d{1,12}\.\d{1,9}), total_weights: *\d+, loss: *(\d{1,9}\.\d{1,9})\r?(?=\n|$)"
 )
-_FORM = bytes.maketrans(b"123456789", b"0" * 9)
+_ZERO = np.uint8(ord("0"))
 _FEW = 8  # lines of one form: fewer are read one by one
 _EXACT = 15  # digits that a double holds
 
 
 def read_table(lines: list[bytes]) -> Floats | None:
     """Step, seconds, tokens per second and loss of each line; None when a line has not MaxText's full form."""
-    out = np.empty((len(lines), 4))
-    by_form: dict[bytes, list[int]] = {}
-    for row, raw in enumerate(lines):
-        by_form.setdefault(raw.translate(_FORM), []).append(row)
-    for rows in by_form.values():
-        match = _FULL_FORM.search(lines[rows[0]])
-        if match is None:
-            return None
-        spans = [match.span(group) for group in (1, 2, 3, 4)]
-        if len(rows) < _FEW or max(b - a for a, b in spans) > _EXACT:
-            for row in rows:
-                out[row] = [float(lines[row][a:b]) for a, b in spans]
-            continue
-        table = np.frombuffer(b"".join([lines[row] for row in rows]), np.uint8).reshape(len(rows), -1)
-        for column, (begin, end) in enumerate(spans):
-            out[rows, column] = _numbers(table[:, begin:end], match[column + 1].find(b"."))
+    lengths = np.fromiter(map(len, lines), np.int64, len(lines))
+    width = int(lengths.max(initial=1))
+    letters = np.frombuffer(b"".join([raw.ljust(width) for raw in lines]), np.uint8)
+    return read_rows(letters.reshape(-1, width), lengths)
+
+
+def read_rows(letters: Letters, lengths: NDArray[np.int64]) -> Floats | None:
+    """The same of lines that are rows of letters already, with anything behind their ends."""
+    out = np.empty((len(letters), 4))
+    for length in sorted(set(lengths.tolist())):
+        rows = np.flatnonzero(lengths == length)
+        same = letters[rows, :length] if len(rows) < len(letters) else letters[:, :length]
+        for alike in _by_form(same * (same - _ZERO > 9)):  # every digit a zero byte
+            match = _FULL_FORM.search(same[alike][0].tobytes())
+            if match is None:
+                return None
+            out[rows[alike]] = _numbers(same[alike], match)
     return out
 
 
-def _numbers(letters: NDArray[np.uint8], dot: int) -> Floats:
-    """What the digits of each row say: a whole number divided once, which rounds as reading the text would."""
-    places = [i for i in range(letters.shape[1]) if i != dot]
-    behind = letters.shape[1] - 1 - dot if dot >= 0 else 0
-    digits = letters[:, places] - np.uint8(ord("0"))
-    return np.asarray(digits @ 10.0 ** np.arange(len(places) - 1, -1, -1) / 10.0**behind)
+def _by_form(form: Letters) -> list[slice] | list[list[int]]:
+    """The rows that are alike; nearly always all of them."""
+    if (form == form[0]).all():
+        return [slice(None)]
+    found: dict[bytes, list[int]] = {}
+    for row, letters in enumerate(form):
+        found.setdefault(letters.tobytes(), []).append(row)
+    return list(found.values())
+
+
+def _numbers(letters: Letters, match: re.Match[bytes]) -> Floats:
+    """The four numbers of lines that have the form of the one that matched.
+
+    Each is a whole number divided once, which rounds as reading the text would.
+    """
+    spans = [match.span(group) for group in (1, 2, 3, 4)]
+    if len(letters) < _FEW or max(end - begin for begin, end in spans) > _EXACT:
+        return np.array([[float(raw[begin:end]) for begin, end in spans] for raw in map(bytes, letters)])
+    digits = [[at for at in range(*span) if match.string[at] != ord(".")] for span in spans]
+    weights = [10.0**power for places in digits for power in range(len(places) - 1, -1, -1)]
+    behind = [text[::-1].find(b".") if b"." in text else 0 for text in match.groups()]
+    # No matrix product: its library starts threads of its own, and they would fight ours for the processors.
+    whole = np.multiply(letters[:, list(chain(*digits))] - _ZERO, weights)
+    firsts = np.cumsum([0, *map(len, digits[:-1])])
+    return np.asarray(np.add.reduceat(whole, firsts, axis=1) / 10.0 ** np.array(behind))

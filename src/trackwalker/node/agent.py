@@ -16,12 +16,14 @@ from trackwalker.job.processes import read_stat
 from trackwalker.node.address import LOOPBACK, NoAddress, host_port, serving_address
 from trackwalker.node.backlog import Backlog
 from trackwalker.node.collectors.identity import IdentityCollector, Place
+from trackwalker.node.collectors.kernel_log import KernelLogCollector
 from trackwalker.node.collectors.lane import Lane, LaneCollector
 from trackwalker.node.collectors.machine import machine_collectors
 from trackwalker.node.collectors.rank_net import RankNetCollector
 from trackwalker.node.collectors.tensorboard import TensorboardCollector
 from trackwalker.node.collectors.training import TrainingCollector, last_records, parse_step_line
 from trackwalker.node.exporter import Exporter
+from trackwalker.node.oom import kernel_kill
 from trackwalker.node.output import RankOutput, Sink, Tail, complain, label
 from trackwalker.node.plugins import PluginFolder
 from trackwalker.node.ranks import Rank, describe_exit
@@ -62,6 +64,8 @@ class Agent:
         self._stop_sent: float | None = None
         self._first_bad: Rank | None = None
         self._killed = False
+        self._lanes: dict[int, Lane] = {}
+        self._kernel: KernelLogCollector | None = None
 
     def run(self, adopt: bool, stop: bool = False) -> int:
         """Run the ranks to their end and return the job's exit code; with `stop`, end them at once."""
@@ -75,6 +79,7 @@ class Agent:
         self._outputs = {r.spec.rank: self._output(r, cut=adopt) for r in self._ranks}
         self._hooks = {r.spec.rank: Tail(r.progress, self._offsets.get(f"p{r.spec.rank}", 0)) for r in self._ranks}
         lanes = [Lane(r.spec.rank, r.spec.host, r.pid, r.main) for r in self._ranks]
+        self._lanes = {lane.rank: lane for lane in lanes}
         attempt = os.environ.get("SLURM_RESTART_COUNT", "0")
         about = {"job_id": self._spec.job_id, "attempt": attempt}
         exporter = Exporter(self._spec.node, [LaneCollector(lambda: lanes)], about, self._backlog)
@@ -88,6 +93,8 @@ class Agent:
             exporter.add(bridge, _TENSORBOARD_S)
         for collector, interval_s in machine_collectors(self._spec.node, [str(self._spec.job_dir)]):
             exporter.add(collector, interval_s)
+            if isinstance(collector, KernelLogCollector):
+                self._kernel = collector
         folder = Path(os.environ.get("TRACKWALKER_PLUGINS") or self._spec.job_dir / "plugins")
         plugins = PluginFolder(folder, self._spec.node, exporter, complain)
         try:
@@ -269,12 +276,25 @@ class Agent:
         for rank in sorted(ended, key=lambda r: (r.ended or 0.0, r.spec.rank)):
             code = rank.exit or 0
             self._event("rank-exit", rank=rank, exit=code, cause=describe_exit(code))
+            if code == 128 + signal.SIGKILL and not self._killed:
+                self._ask_the_kernel(rank)
             if code != 0 and self._first_bad is None and self._stop_sent is None:
                 # As srun --kill-on-bad-exit: the first bad exit ends the others; only this one is the cause.
                 self._first_bad = rank
                 self._event("first-failure", rank=rank, exit=code, cause=describe_exit(code))
                 self._stop_signal, self._stop_why = signal.SIGTERM, f"rank {rank.spec.rank} {describe_exit(code)}"
         return len(ended) == len(before)
+
+    def _ask_the_kernel(self, rank: Rank) -> None:
+        """A rank that the kernel killed for want of memory is told apart from one that somebody killed."""
+        if self._kernel is None:
+            return
+        self._kernel.collect()  # what it wrote as it killed; its next turn would come too late
+        lane = self._lanes[rank.spec.rank]
+        text = kernel_kill(self._kernel.recent(), [rank.main, *lane.members], self._started)
+        if text is not None:
+            self._event("kernel-kill", rank=rank, text=text)
+            self._merged.write(f"{label(rank.spec.rank, self._spec.world)}kernel: {text}\n".encode())
 
     def _on_signal(self, number: int, frame: object) -> None:
         if self._stop_signal is None:
@@ -288,6 +308,11 @@ class Agent:
             self._stop_sent = time.monotonic()
             self._save()
             self._event("stop", signal=int(self._stop_signal), why=self._stop_why)
+            if self._first_bad is None:  # as Slurm marks it: what ranks print from here on is how a cancel sounds
+                stamp = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime())
+                self._merged.write(
+                    f"*** JOB {self._spec.job_id} ON {self._spec.node} CANCELLED AT {stamp} ***\n".encode()
+                )
             for rank in self._ranks:
                 if rank.exit is None:
                     rank.signal(self._stop_signal)

@@ -10,7 +10,7 @@ from trackwalker.stats.segments import Floats, robust_sigma, running_median
 
 _FEWEST_BEFORE = 10  # points of agreement
 _FEWEST_AFTER = 8  # points apart, up to the end
-_WIDTH = 5
+_NARROWEST, _WIDEST = 5, 25  # points that are smoothed over: an eighth of the curve within these
 _SIGMAS = 6.0
 _LEAST = 0.004  # relative: rounding and the order of sums move a loss less
 _RUNS_TOGETHER = 0.6  # of the points before the parting lie within the noise
@@ -35,8 +35,9 @@ def parting(a: Floats, b: Floats) -> Parting | None:
     digits = float(np.min(np.abs(np.diff(a))[np.abs(np.diff(a)) > 0], initial=np.inf))
     rounding = digits if np.isfinite(digits) and digits < 0.02 * float(np.median(np.abs(a))) else 0.0
     noise = max(robust_sigma(np.diff(d)) / np.sqrt(2.0), 0.5 * min(rounding, 1e-3), 1e-9)
-    smooth = running_median(d, _WIDTH)
-    limit = np.maximum(_SIGMAS * noise * 1.25 / np.sqrt(_WIDTH), _LEAST * np.abs(a))
+    width = min(max(n // 8, _NARROWEST), _WIDEST)
+    smooth = running_median(d, width)
+    limit = np.maximum(_SIGMAS * noise * 1.25 / np.sqrt(width), _LEAST * np.abs(a))
     far = np.abs(smooth) > limit
     same = far & (np.sign(smooth) == np.sign(smooth[-1]))
     if not same[-1]:

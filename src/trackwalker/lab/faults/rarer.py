@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from copy import copy
+from typing import Any
 
 import numpy as np
 
@@ -63,8 +64,8 @@ def gauge_shift(
     return show
 
 
-def _pick(run: Run, device: int | None, gpu: int | None) -> dict[str, str]:
-    named = {} if device is None else {"device": f"{run.spec.nic}_{device}"}
+def _pick(run: Run, device: int | None, gpu: int | None) -> dict[str, Any]:
+    named: dict[str, Any] = {} if device is None else {"device": f"{run.spec.nic}_{device}"}
     return named | ({} if gpu is None else {"gpu": str(gpu)})
 
 
@@ -235,10 +236,11 @@ def tail(run: Run, seconds: float) -> Show:
 
 @fault
 def empty_database(run: Run) -> Show:
-    """Prometheus never stored a sample."""
+    """Prometheus never started, so nothing was stored."""
 
     def show(sheet: Sheet, log: JobLog) -> None:
         sheet.only_between(0.0, 0.0)
+        log.say(run.training_begin + 30.0, "[Prometheus] FAILED: could not bind any port", 0)
 
     return show
 

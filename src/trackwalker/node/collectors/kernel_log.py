@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import errno
 import os
+import threading
 import time
 from collections import Counter, deque
 from collections.abc import Callable
@@ -78,6 +79,7 @@ class KernelLogCollector:
         self._node = node
         self._path = path
         self._fd = -1
+        self._turn = threading.Lock()  # the agent may look out of turn: records must be taken in their order
         self._read = read or self._read_device
         self._said = False
         self._next: int | None = None  # the sequence number to come
@@ -96,7 +98,8 @@ class KernelLogCollector:
     def collect(self) -> list[Family]:
         """All families of now; none where the log cannot be read."""
         try:
-            self._follow()
+            with self._turn:
+                self._follow()
         except OSError as error:
             self.close()
             if not self._said:

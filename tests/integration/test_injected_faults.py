@@ -1,0 +1,118 @@
+"""Real faults in real four-process runs, each diagnosed from its own recording: the cause, its rank, nobody else.
+
+Beside `test_real_faults.py` (stop, kill, cpu, none). A fault this machine cannot make is skipped with the reason.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from processes import processes_of
+from trackwalker.diagnose.engine import diagnose
+from trackwalker.errors import UsageError
+from trackwalker.job.processes import read_stat
+from trackwalker.job.resolve import resolve
+from trackwalker.lab import network
+from trackwalker.lab.demo import run_demo
+from trackwalker.lab.grade import grade
+from trackwalker.lab.real import CASES, real_cases
+from trackwalker.lab.undo import pending
+from trackwalker.launch.plan import plan_local
+from trackwalker.launch.request import ModelSpec, Passthrough
+from trackwalker.launch.schedulers.local import LocalRun
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(420)]
+ELSEWHERE = {"none", "stop", "kill", "cpu"}
+
+
+@pytest.mark.parametrize("name", [name for name in CASES if name not in ELSEWHERE])
+def test_the_recording_tells_what_was_done(name: str, tmp_path: Path, prometheus: Path) -> None:
+    case = CASES[name]
+    try:
+        result = run_demo(case, tmp_path, lambda text: None, lambda watch: None)
+    except UsageError as e:
+        pytest.skip(f"this machine cannot do that to a run: {e}")
+    assert result.right, result.diagnosis.verdict.to_json()
+    # After the end the same, read from the disk alone: what we did to end the run is no cause.
+    after = diagnose(resolve(str(result.job_dir), tmp_path)).verdict
+    graded = grade(json.loads(after.to_json()), case.truth)
+    assert graded.passed, (graded, after.to_json())
+    assert pending(result.job_dir) == [], "nothing is left to undo"
+    assert processes_of(result.job_dir) == []
+    assert [p.name for p in tmp_path.iterdir() if not p.name.startswith("local_")] == [], "stores and hosts files"
+    assert not any(n.startswith("twlab-") for n in _namespaces() - _before)
+
+
+def _namespaces() -> set[str]:
+    folder = Path("/run/netns")
+    return {p.name for p in folder.iterdir()} if folder.exists() else set()
+
+
+_before = _namespaces()
+
+
+def test_there_are_ten_real_faults_with_truth() -> None:
+    cases = real_cases()
+    assert len([truth for _, _, truth in cases if truth.outcome == "incident"]) >= 10
+    assert len({name for name, _, _ in cases}) == len(cases)
+    assert any(truth.outcome == "healthy" for _, _, truth in cases)
+
+
+def test_inject_from_the_command_line_is_undone_even_after_a_kill(tmp_path: Path) -> None:
+    plan = plan_local(ModelSpec("tiny"), 1, Passthrough({"steps": "100000"}), tmp_path, False, ["test"])
+    run = LocalRun.start(plan)
+    command = [sys.executable, "-m", "trackwalker", "lab", "inject", "stop", str(run.job_dir), "--rank", "0"]
+    with ExitStack() as stack:
+        stack.callback(_end, run)
+        pid = _main_pid(run)
+        done = subprocess.run([*command, "--seconds", "1"], capture_output=True, text=True, timeout=60, check=False)
+        assert (done.returncode, "undone" in done.stderr) == (0, True), done.stderr
+        assert _state(pid) != "T"
+        injector = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        assert injector.stdout is not None
+        assert "stop on rank 0" in injector.stdout.readline()
+        injector.send_signal(signal.SIGKILL)
+        injector.wait()
+        assert _state(pid) == "T", "nobody was there to undo it"
+        done = subprocess.run([*command, "--undo"], capture_output=True, text=True, timeout=60, check=False)
+        assert (done.returncode, done.stdout) == (0, "undid 1 steps\n")
+        assert _state(pid) != "T"
+        done = subprocess.run([*command[:5], "gremlins", str(run.job_dir)], capture_output=True, text=True, check=False)
+        assert done.returncode == 2
+        assert "unknown fault 'gremlins'" in done.stderr
+        if network.unavailable() is None:
+            words = [*command[:5], "link-down", str(run.job_dir), "--rank", "0"]
+            done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
+            assert (done.returncode, "share the machine's network" in done.stderr) == (2, True)
+
+
+def _end(run: LocalRun) -> None:
+    run.cancel()
+    deadline = time.monotonic() + 30
+    while run.supervise() is None and time.monotonic() < deadline:
+        time.sleep(0.1)
+    run.wait_closed()
+
+
+def _main_pid(run: LocalRun) -> int:
+    deadline = time.monotonic() + 30
+    state = run.job_dir / "agent" / "state.json"
+    while time.monotonic() < deadline:
+        if state.exists() and (pid := json.loads(state.read_text())["ranks"][0]["main"]):
+            return int(pid)
+        time.sleep(0.1)
+    raise AssertionError("the rank did not start")
+
+
+def _state(pid: int) -> str:
+    time.sleep(0.3)
+    stat = read_stat(pid)
+    return stat.state if stat else "gone"
