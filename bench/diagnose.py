@@ -26,7 +26,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from usage import family
+from usage import cpu_seconds, family
 
 from trackwalker.diagnose import case
 from trackwalker.diagnose.engine import diagnose
@@ -72,6 +72,8 @@ class Cost:
     bytes_read: int
     own_mb: float
     prometheus_mb: float
+    own_cpu_s: float  # what a loaded machine falsifies least
+    prometheus_cpu_s: float
 
     @property
     def megabytes(self) -> float:
@@ -95,7 +97,7 @@ def made(size: Size, keep: Path) -> tuple[Path, int]:
 def measure(job: Path) -> Cost:
     """Diagnose once in this process."""
     opened: list[float] = []
-    peaks: list[float] = []
+    server: list[tuple[float, float]] = []
 
     @contextmanager
     def timed(folder: Path) -> Iterator[Telemetry]:
@@ -103,16 +105,25 @@ def measure(job: Path) -> Cost:
         with open_database(folder) as telemetry:
             opened.append(time.perf_counter() - began)
             yield telemetry
-            peaks.append(sum(peak_mb(pid) for pid in family(os.getpid())[1:]))
+            others = family(os.getpid())[1:]
+            server.append((sum(peak_mb(pid) for pid in others), cpu_seconds(others)))
 
     case.open_database = timed  # type: ignore[assignment]
     found = resolve(str(job), job.parent)
     began = time.perf_counter()
     verdict = diagnose(found).verdict
     whole = time.perf_counter() - began
-    own = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    roots = [f"{c.cause}({','.join(c.hosts)})" for c in verdict.roots]
-    return Cost(roots, opened[0], whole - opened[0], verdict.cost.queries, verdict.cost.bytes_read, own, peaks[0])
+    return Cost(
+        roots=[f"{c.cause}({','.join(c.hosts)})" for c in verdict.roots],
+        open_s=opened[0],
+        then_s=whole - opened[0],
+        queries=verdict.cost.queries,
+        bytes_read=verdict.cost.bytes_read,
+        own_mb=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
+        prometheus_mb=server[0][0],
+        own_cpu_s=time.process_time(),
+        prometheus_cpu_s=server[0][1],
+    )
 
 
 def peak_mb(pid: int) -> float:
@@ -181,7 +192,8 @@ def main() -> int:
             log_mb = job.with_name(f"{job.name}.log").stat().st_size / 1e6
             print(
                 f"{size.name:12} {samples / 1e6:7.1f} M samples, log {log_mb:.0f} MB: opened in {cost.open_s:.1f} s, "
-                f"then {cost.then_s:.1f} s, {cost.queries} queries, {cost.bytes_read / 1e6:.0f} MB read, "
+                f"then {cost.then_s:.1f} s (CPU {cost.own_cpu_s:.1f} s + {cost.prometheus_cpu_s:.1f} s of Prometheus), "
+                f"{cost.queries} queries, {cost.bytes_read / 1e6:.0f} MB read, "
                 f"peak {cost.own_mb:.0f} MB + Prometheus {cost.prometheus_mb:.0f} MB; {'; '.join(cost.roots)}",
                 flush=True,
             )

@@ -18,13 +18,7 @@ from worlds import START, World
 
 HOSTS = ["alder7", "birch7", "cedar7"]
 GAP = (START + 405, START + 905)
-# As the command line does it; registers the commands where the application does not yet.
-MAIN = """
-from trackwalker.cli import app, tsdb
-if all(group.name != "tsdb" for group in app.app.registered_groups):
-    app.app.add_typer(tsdb.app, name="tsdb")
-app.main()
-"""
+MAIN = "from trackwalker.cli import app; app.main()"
 
 
 def world(job_id: str, silent: Callable[[str, float], bool] = lambda name, time: False) -> World:

@@ -17,14 +17,13 @@ import pytest
 
 from processes import processes_of
 from trackwalker.diagnose.engine import diagnose
-from trackwalker.errors import UsageError
 from trackwalker.job.processes import read_stat
 from trackwalker.job.resolve import resolve
 from trackwalker.lab import network
 from trackwalker.lab.demo import run_demo
 from trackwalker.lab.grade import grade
 from trackwalker.lab.real import CASES, real_cases
-from trackwalker.lab.undo import pending
+from trackwalker.lab.undo import NotHereError, pending
 from trackwalker.launch.plan import plan_local
 from trackwalker.launch.request import ModelSpec, Passthrough
 from trackwalker.launch.schedulers.local import LocalRun
@@ -38,7 +37,7 @@ def test_the_recording_tells_what_was_done(name: str, tmp_path: Path, prometheus
     case = CASES[name]
     try:
         result = run_demo(case, tmp_path, lambda text: None, lambda watch: None)
-    except UsageError as e:
+    except NotHereError as e:
         pytest.skip(f"this machine cannot do that to a run: {e}")
     assert result.right, result.diagnosis.verdict.to_json()
     # After the end the same, read from the disk alone: what we did to end the run is no cause.

@@ -193,7 +193,7 @@ def test_a_bundle_holds_no_secret_and_becomes_a_case(hot: Made, tmp_path: Path, 
     workspace = hot.job.parent
     log = workspace / f"{hot.job.name}.log"
     text = log.read_text()
-    lines = f"0: WANDB_API_KEY={PLANTED}\n1: retry with {PLANTED}\n2: curl -H 'Authorization: Bearer {PLANTED}'\n3: {OTHER}\n"
+    lines = f"0: WANDB_API_KEY={PLANTED}\n1: retry with {PLANTED}\n2: Authorization: Bearer {PLANTED}\n3: {OTHER}\n"
     log.write_text(text + lines)
     record = {"env": {"HF_TOKEN": {"value": OTHER, "source": "env"}}, "argv": [f"--password {PLANTED}"]}
     (hot.job / "run.json").write_text(json.dumps(record))

@@ -27,7 +27,7 @@ SCENARIOS = (
     "node-death",
     "rdma-phased",
 )
-NODES, GPUS, SEED = 6, 2, 1
+NODES, GPUS, SEED = 6, 1, 1
 
 
 @dataclass(frozen=True)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
 from trackwalker.cli import app
-
-COMMANDS = ["run", "diagnose", "triage", "jobs", "tsdb", "demo", "setup", "tunnel", "dashboards"]
+from trackwalker.cli.commands import COMMANDS, load
 
 
 def call(monkeypatch: pytest.MonkeyPatch, *words: str) -> int:
@@ -25,6 +25,32 @@ def test_help_has_an_example(command: str, monkeypatch: pytest.MonkeyPatch, caps
     words = [command, "--help"] if command else ["--help"]
     assert call(monkeypatch, *words) == 0
     assert f"Example: trackwalker {command}".rstrip() in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_the_list_of_commands_says_what_each_says_of_itself(name: str) -> None:
+    own = load(name).help or ""
+    assert own.split("\n\n")[0].replace("\n", " ") == COMMANDS[name].help
+
+
+def test_only_the_command_that_is_called_is_imported() -> None:
+    code = """
+import sys
+from trackwalker.cli import app
+try:
+    app.main()
+finally:
+    print(*sorted({m.partition(".")[0] for m in sys.modules} & {"numpy", "httpx", "pydantic", "hyperscan", "jinja2"}))
+    print(*sorted(m for m in sys.modules if m.startswith("trackwalker.") and m.count(".") == 1))
+"""
+
+    def imported(*words: str) -> tuple[str, str]:
+        run = subprocess.run([sys.executable, "-c", code, *words], capture_output=True, text=True, check=True)
+        libraries, ours = run.stdout.splitlines()[-2:]
+        return libraries, ours
+
+    assert imported("--version") == imported("--help") == ("", "trackwalker.cli trackwalker.errors")
+    assert imported("triage", "--help")[0] == "hyperscan numpy pydantic"
 
 
 def job(workspace: Path, log: str | None, name: str = "77-JAX-x") -> Path:

@@ -75,7 +75,8 @@ def test_two_jobs_that_were_told_the_same(tmp_path: Path) -> None:
 def test_what_a_setting_changes(tmp_path: Path, name: str, x: str, y: str, effect: str) -> None:
     (change,) = config_changes(case(tmp_path, "11", {name: x}), case(tmp_path, "12", {name: y}))
     assert (change.name, change.a, change.b, change.effect) == (name, x, y, effect)
-    assert change.source_a == "11-JAX-toy.log:6" and change.source_b == "12-JAX-toy.log:6"
+    assert change.source_a == "11-JAX-toy.log:6"
+    assert change.source_b == "12-JAX-toy.log:6"
 
 
 def test_settings_from_the_command_line_and_its_environment(tmp_path: Path) -> None:

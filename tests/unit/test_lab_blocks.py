@@ -26,7 +26,11 @@ def write(folder: Path, samples: int = 300, every: int = 60_000) -> BlockWriter:
 
 
 def chunks_of(block: Path) -> list[list[tuple[int, float]]]:
-    data = (block / "chunks" / "000001").read_bytes()
+    return chunks_in(block / "chunks" / "000001")
+
+
+def chunks_in(file: Path) -> list[list[tuple[int, float]]]:
+    data = file.read_bytes()
     assert data[:8] == bytes.fromhex("85BD40DD01000000")
     at, out = 8, []
     while at < len(data):
@@ -64,6 +68,16 @@ def test_the_same_samples_give_the_same_bytes(tmp_path: Path) -> None:
     write(tmp_path / "a")
     write(tmp_path / "b")
     assert tree_hash(tmp_path / "a") == tree_hash(tmp_path / "b")
+
+
+def test_a_full_chunk_file_is_followed_by_the_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(tmp_path / "one")
+    monkeypatch.setattr("trackwalker.lab.blocks._SEGMENT_BYTES", 100)
+    write(tmp_path / "many")
+    for one, many in zip(sorted((tmp_path / "one").iterdir()), sorted((tmp_path / "many").iterdir()), strict=True):
+        files = sorted((many / "chunks").iterdir())
+        assert len(files) > 1
+        assert [c for f in files for c in chunks_in(f)] == chunks_of(one)
 
 
 @pytest.mark.parametrize("section", [b"host", b"h2", b"power"])

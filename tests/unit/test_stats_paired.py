@@ -57,8 +57,10 @@ def test_what_both_runs_share_step_by_step_cancels() -> None:
     common = np.exp(rng.normal(0, 0.05, 80))  # the data make some steps longer in both
     a, b = 3000.0 * common, 2970.0 * common * np.exp(rng.normal(0, 0.001, 80))
     by_step, by_level = paired(a, b), unpaired(a, rng.permutation(b))
-    assert by_step is not None and by_level is not None
-    assert by_step.differs(0.99) and by_step.change == pytest.approx(-0.01, abs=0.001)
+    assert by_step is not None
+    assert by_level is not None
+    assert by_step.differs(0.99)
+    assert by_step.change == pytest.approx(-0.01, abs=0.001)
     assert by_level.detectable > 10 * by_step.detectable
 
 
@@ -67,8 +69,10 @@ def test_a_phase_is_part_of_the_difference_not_of_its_noise() -> None:
     a, b = speeds(rng, 120, 3000.0, 0.004, 0.3), speeds(rng, 120, 3000.0, 0.004, 0.3)
     b[50:80] *= 0.8
     found = paired(a, b)
-    assert found is not None and [p.start for p in found.phases] == pytest.approx([0, 50, 80], abs=1)
-    assert found.differs(0.99) and found.change == pytest.approx(0.8**0.25 - 1, abs=0.004)
+    assert found is not None
+    assert [p.start for p in found.phases] == pytest.approx([0, 50, 80], abs=1)
+    assert found.differs(0.99)
+    assert found.change == pytest.approx(0.8**0.25 - 1, abs=0.004)
 
 
 def test_equivalence_needs_an_interval_inside_the_margin() -> None:
@@ -87,5 +91,8 @@ def test_too_few_or_unknown_steps_give_no_answer() -> None:
 def test_exact_twins_have_no_error() -> None:
     same = np.linspace(3000, 3010, 50)
     found = paired(same, same)
-    assert found is not None and found.change == 0.0 and found.interval() == (0.0, 0.0) and not found.differs()
+    assert found is not None
+    assert found.change == 0.0
+    assert found.interval() == (0.0, 0.0)
+    assert not found.differs()
     assert mean_error(np.zeros(20)) == (0.0, 19.0)

@@ -32,7 +32,8 @@ def test_curves_of_two_seeds_were_never_one() -> None:
     b = CURVE + rng.normal(0, 0.05, len(STEPS))
     assert parting(a, b) is None, "other batches, the same curve"
     found = parting(a, b + 0.6)
-    assert found is not None and found.at == 0
+    assert found is not None
+    assert found.at == 0
 
 
 def test_drift_of_the_last_digits_is_no_parting() -> None:

@@ -160,3 +160,14 @@ def test_a_phase_that_is_slow_and_erratic_begins_where_it_begins() -> None:
         found = segments(np.concatenate([quiet, erratic]))
         right += len(found) >= 2 and abs(found[0].end - 90) <= 5
     assert right >= 40  # 43 when this was written
+
+
+@pytest.mark.parametrize("steps", [80, 160, 215, 240, 600])
+def test_three_shifts_are_not_taken_for_wandering(steps: int) -> None:
+    # Two slow phases in a run of some two hundred steps: most differences of large blocks hold a shift.
+    rng = np.random.default_rng(4)
+    level = np.full(steps, 30.0)
+    level[int(0.32 * steps) : int(0.72 * steps)] *= 1.17
+    level[int(0.84 * steps) :] *= 1.28
+    found = segments(level * rng.normal(1.0, 0.004, steps))
+    assert [round(s.level, 0) for s in found] == [30.0, 35.0, 30.0, 38.0]

@@ -9,13 +9,14 @@ import typer
 from typer.exceptions import TyperException
 
 from trackwalker import __version__
-from trackwalker.cli import compare, dashboards, demo, diagnose, jobs, lab, run, setup, triage, tsdb, tunnel
+from trackwalker.cli.commands import Commands
 from trackwalker.errors import TrackwalkerError
 
 INTERNAL = 70  # a defect of ours, as sysexits has it
 
 app = typer.Typer(
     name="trackwalker",
+    cls=Commands,
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -35,21 +36,6 @@ def _root(
     version: bool = typer.Option(False, "--version", callback=_version, is_eager=True, help="Print the version."),
 ) -> None:
     pass
-
-
-app.command("run", epilog="Example: trackwalker run tiny -n 4 --observe -- steps=200 _env_XLA_FLAGS=…")(run.run)
-app.command("diagnose", epilog="Example: trackwalker diagnose 8308 --json")(diagnose.diagnose)
-app.command("compare", epilog="Example: trackwalker compare 7879 7882 --md")(compare.compare)
-app.command("triage", epilog="Example: trackwalker triage 8308 --json; trackwalker triage --all")(triage.triage)
-app.command("jobs", epilog="Example: trackwalker jobs --workspace outputs --json")(jobs.jobs)
-app.add_typer(lab.app, name="lab")
-app.command("demo", epilog="Example: trackwalker demo --fault kill")(demo.demo)
-app.add_typer(tsdb.app, name="tsdb")
-app.command("tunnel", epilog="Example: trackwalker tunnel 8308 --json")(tunnel.tunnel)
-app.command("dashboards", epilog="Example: trackwalker dashboards grafana --prometheus http://127.0.0.1:9090")(
-    dashboards.dashboards
-)
-app.command("setup", epilog="Example: trackwalker setup")(setup.setup)
 
 
 def main() -> None:

@@ -31,7 +31,7 @@ class Aligned:
     of: str
     steps_a: Ints
     steps_b: Ints
-    level_a: float  # median
+    level_a: float  # geometric mean, as the difference is one of logarithms
     level_b: float
     difference: Difference
     in_common: bool
@@ -103,8 +103,9 @@ def _speeds(timeline: Timeline, steps: Ints, of: str) -> Floats:
 
 
 def _rounded(values: Floats) -> float:
-    median = float(np.nanmedian(values))
-    return round(median, 1) if median >= 10 else round(median, 5)
+    good = values[np.isfinite(values) & (values > 0)]
+    mean = float(np.exp(np.log(good).mean()))
+    return round(mean, 1) if mean >= 10 else round(mean, 5)
 
 
 def _evidence(found: Aligned, a: Case, b: Case, book: EvidenceBook) -> tuple[str, ...]:
@@ -113,9 +114,9 @@ def _evidence(found: Aligned, a: Case, b: Case, book: EvidenceBook) -> tuple[str
     for word, case, steps, level in (("A", a, found.steps_a, found.level_a), ("B", b, found.steps_b, found.level_b)):
         source = case.timeline.source if case.timeline is not None else case.log.path.name
         where = f"steps {int(steps[0])}..{int(steps[-1])}, {left_out}"
-        says = f"{word} ({case.job.id}): median {level:g} {found.unit} in {len(steps)} steps"
-        values = {"median": level, "steps": float(len(steps))}
-        ids.append(book.add("progress", f"{case.job.id}/{source}: median of {where}", says, values))
+        says = f"{word} ({case.job.id}): {level:g} {found.unit} in {len(steps)} steps"
+        values = {"mean": level, "steps": float(len(steps))}
+        ids.append(book.add("progress", f"{case.job.id}/{source}: geometric mean of {where}", says, values))
     d, (low, high) = found.difference, found.difference.interval()
     how = "step by step" if found.in_common else "level against level, as no steps are common"
     says = (

@@ -11,7 +11,7 @@ from trackwalker.diagnose.belonging import foreign_database
 from trackwalker.diagnose.case import Case, open_case
 from trackwalker.diagnose.config_diff import Change, config_changes
 from trackwalker.diagnose.deltas import Delta, where
-from trackwalker.diagnose.engine import Diagnosis, diagnose
+from trackwalker.diagnose.engine import Diagnosis, diagnose_case
 from trackwalker.diagnose.evidence import EvidenceBook
 from trackwalker.diagnose.explain import Explanation, adopt, explain
 from trackwalker.diagnose.twins import Losses, compare_losses
@@ -54,10 +54,8 @@ def compare(a: Job, b: Job) -> Comparison:
     begin = time.perf_counter()
     if (a.dir or a.log) == (b.dir or b.log):
         raise UsageError(f"{a.label} was given twice: name two jobs to compare")
-    own_a, own_b = diagnose(a), diagnose(b)
     with open_case(a) as one, open_case(b) as two:
-        book = EvidenceBook()
-        draft = _Draft(begin, own_a, own_b, one, two, book)
+        draft = _Draft(begin, diagnose_case(one), diagnose_case(two), one, two, EvidenceBook())
         for word, case, other in (("A", one, two), ("B", two, one)):
             if (foreign := foreign_database(case, other)) is not None:
                 return draft.wrong_database(word, case, foreign)
@@ -189,11 +187,10 @@ class _Draft:
 
     def _cost(self) -> Cost:
         open_now = [c.telemetry for c in (self.a, self.b) if c.telemetry is not None]
-        before = [self.own_a.verdict.cost, self.own_b.verdict.cost]
         return Cost(
             seconds=round(time.perf_counter() - self.begin, 3),
-            queries=sum(t.queries for t in open_now) + sum(c.queries for c in before),
-            bytes_read=sum(t.bytes_read for t in open_now) + sum(c.bytes_read for c in before),
+            queries=sum(t.queries for t in open_now),
+            bytes_read=sum(t.bytes_read for t in open_now) + self.a.bytes_read + self.b.bytes_read,
         )
 
 

@@ -117,20 +117,26 @@ def balance_loss_shifted(case: Case, symptoms: Symptoms, book: EvidenceBook) -> 
     spans, fast = symptoms.windows.get("slow"), symptoms.windows.get("fast")
     if case.telemetry is None or metric not in case.telemetry.metrics() or not spans or not fast:
         return Answer(None)
-    sides = []
-    near = fast[0]  # the loss drifts by itself: only what came just before the slowdown is a reference
-    near = Span(max(near.start, near.end - max(600.0, 0.3 * near.seconds)), near.end)
-    for span, word in ((near, "just before"), (spans[-1], "when slow")):
-        query = f"quantile_over_time(0.5, {metric}[{max(1, round(span.seconds))}s] @ {span.end:.3f})"
-        spread = f"stddev_over_time({metric}[{max(1, round(span.seconds))}s] @ {span.end:.3f})"
-        values = case.telemetry.by_host(query, span.end)
-        if not values:
-            return Answer(None)
-        median = next(iter(values.values()))
-        noise = next(iter(case.telemetry.by_host(spread, span.end).values()), 0.0)
-        sides.append((median, noise, book.add("metric", query, f"{metric} {word}: median {median:.4g}", values)))
-    (a, noise, first), (b, _, second) = sides
-    return Answer(b - a > max(0.1 * abs(a), 5.0 * noise), (first, second), (), spans[0].start)
+    before, spread, first = _level(case, metric, fast[0], "at full speed", book)
+    after, _, second = _level(case, metric, spans[-1], "when slow", book)
+    if before is None or after is None:
+        return Answer(None)
+    return Answer(after - before > max(0.1 * abs(before), 4.0 * spread), (first, second), (), spans[0].start)
+
+
+def _level(case: Case, metric: str, span: Span, word: str, book: EvidenceBook) -> tuple[float | None, float, str]:
+    """Median of a training scalar in a span, half its spread, and the evidence for the median."""
+    if case.telemetry is None:
+        return None, 0.0, ""
+    inside = f"{metric}[{max(1, round(span.seconds))}s] @ {span.end:.3f}"
+    query = f"quantile_over_time(0.5, {inside})"
+    values = case.telemetry.by_host(query, span.end)
+    if not values:
+        return None, 0.0, ""
+    quarters = f"quantile_over_time(0.75, {inside}) - quantile_over_time(0.25, {inside})"
+    spread = next(iter(case.telemetry.by_host(quarters, span.end).values()), 0.0)
+    median = next(iter(values.values()))
+    return median, spread, book.add("metric", query, f"{metric} {word}: median {median:.4g}", values)
 
 
 def memory_grows(case: Case, symptoms: Symptoms, book: EvidenceBook) -> Answer:

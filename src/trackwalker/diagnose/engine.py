@@ -48,31 +48,37 @@ class Diagnosis:
 def diagnose(job: Job, playbooks: list[Playbook] | None = None) -> Diagnosis:
     """Diagnose one job from what is on disk; the job is not touched."""
     begin = time.perf_counter()
-    books = playbooks if playbooks is not None else load_playbooks()
     with open_case(job) as case:
-        symptoms = find_symptoms(case)
-        evidence = EvidenceBook()
-        speed = throughput(case, symptoms, evidence)
-        books = [*books, *playbooks_for(case.triage.failures, {p.id for p in books})]
-        examinations = [examine(p, case, symptoms, evidence) for p in books if _called(p, symptoms)]
-        causes, leading = _causes(examinations, case, symptoms, speed)
-        outcome = _outcome(causes, leading, symptoms)
-        verdict = Verdict(
-            job=_job_ref(case),
-            window=Window(start=utc(case.start), end=utc(case.end)),
-            status=status_of(case, symptoms),
-            outcome=outcome,
-            summary=_summary(outcome, leading, causes, case, symptoms, speed),
-            causes=causes,
-            ruled_out=_ruled_out(examinations),
-            untestable=_untestable(examinations),
-            evidence=evidence.items,
-            actions=_actions(leading, speed),
-            progress=progress_of(case, symptoms),
-            data_quality=_quality(case.checks, case),
-            cost=_cost(case, begin),
-        )
-        return Diagnosis(verdict, tell(case, symptoms, causes, leading), list(case.damage))
+        return diagnose_case(case, playbooks, begin)
+
+
+def diagnose_case(case: Case, playbooks: list[Playbook] | None = None, begin: float | None = None) -> Diagnosis:
+    """Diagnose a job that is open already."""
+    begin = time.perf_counter() if begin is None else begin
+    books = playbooks if playbooks is not None else load_playbooks()
+    symptoms = find_symptoms(case)
+    evidence = EvidenceBook()
+    speed = throughput(case, symptoms, evidence)
+    books = [*books, *playbooks_for(case.triage.failures, {p.id for p in books})]
+    examinations = [examine(p, case, symptoms, evidence) for p in books if _called(p, symptoms)]
+    causes, leading = _causes(examinations, case, symptoms, speed)
+    outcome = _outcome(causes, leading, symptoms)
+    verdict = Verdict(
+        job=_job_ref(case),
+        window=Window(start=utc(case.start), end=utc(case.end)),
+        status=status_of(case, symptoms),
+        outcome=outcome,
+        summary=_summary(outcome, leading, causes, case, symptoms, speed),
+        causes=causes,
+        ruled_out=_ruled_out(examinations),
+        untestable=_untestable(examinations),
+        evidence=evidence.items,
+        actions=_actions(leading, speed),
+        progress=progress_of(case, symptoms),
+        data_quality=_quality(case.checks, case),
+        cost=_cost(case, begin),
+    )
+    return Diagnosis(verdict, tell(case, symptoms, causes, leading), list(case.damage))
 
 
 def _called(playbook: Playbook, symptoms: Symptoms) -> bool:

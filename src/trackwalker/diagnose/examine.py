@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from string import Template
 from typing import Any
 
-from trackwalker.diagnose import course_facts  # noqa: F401  (adds its questions to FACTS)
+from trackwalker.diagnose import course_facts, network_facts  # noqa: F401  (they add their questions to FACTS)
 from trackwalker.diagnose.case import Case
 from trackwalker.diagnose.evidence import EvidenceBook
 from trackwalker.diagnose.facts import FACTS
@@ -153,10 +153,11 @@ class Examination:
 
 def examine(playbook: Playbook, case: Case, symptoms: Symptoms, book: EvidenceBook) -> Examination:
     """Ask every question of a playbook; locating tests come last and look at the accused only."""
-    screened = "slow" in playbook.symptoms and "slow" not in symptoms.names and bool(playbook.screen)
+    screened = bool(playbook.screen) and not set(playbook.symptoms) & symptoms.names
     examination = Examination(playbook, [], screened)
     for test in sorted(playbook.screen if screened else playbook.tests, key=lambda t: t.role == "locate"):
-        if test.when is not None and not any(r.fired for r in examination.results if r.test.id == test.when):
+        fired = {r.test.id for r in examination.results if r.fired}
+        if (test.when is not None and test.when not in fired) or test.unless in fired:
             continue
         if test.fact is not None:
             result = _ask_fact(test, case, symptoms, book)

@@ -152,7 +152,10 @@ def _settings(pair: Pair, told: list[Change], own: list[tuple[Cause, Verdict]], 
     if not own:
         return Explanation("expected", text, [cause], [action], untestable=not_collected(pair))
     fault = _faults(pair, own)
-    return Explanation("incident", f"{fault.summary} {text}", [*fault.causes, cause], fault.actions)
+    told_by = dict(zip([c.cause for c, _ in own], [c.magnitude for c, _ in own], strict=True))
+    causes = [c.model_copy(update={"magnitude": told_by[c.cause]}) for c in fault.causes]  # its own share, not all
+    text = f"{fault.summary} The settings differ, too, and explain the rest ({names})."
+    return Explanation("incident", text, [*causes, cause], fault.actions)
 
 
 def _own_roots(pair: Pair) -> list[tuple[Cause, Verdict]]:

@@ -41,6 +41,7 @@ class Test(BaseModel):
     group: str | None = None  # of the required tests in a group, one must fire
     accuses: bool = False  # the hosts it names are culprits
     when: str | None = None  # asked only if this test fired
+    unless: str | None = None  # not asked if this test fired
     fact: str | None = None
     signature: list[str] | None = None  # causes that log lines name
     warnings: bool = False  # lines that by themselves mean little count too
@@ -94,6 +95,7 @@ class Playbook(BaseModel):
     outcome: Literal["incident", "expected", "healthy"] = "incident"
     mechanism: bool = False  # it delivers the blow: a root only when nothing else was wrong
     explains: list[str] = []  # causes that are its consequences
+    may_cause: list[str] = []  # on several hosts at the same time these are its echo, not causes of their own
     yields_to: list[str] = []  # causes that, explaining the same, leave it a contributing one at most
     tests: list[Test]
     screen: list[Test] = []  # asked of a run that has no slow phase: is it bad from beginning to end?

@@ -11,31 +11,68 @@ _TOPICS: dict[str, tuple[str, frozenset[str], str]] = {
     "speed": (
         r"slow|tgs|mfu|throughput|tokens|speed|step time|perf",
         frozenset(
-            "rdma-degradation rdma-link-failure fabric-congestion congestion-control-misconfigured gpu-thermal-throttle "
-            "gpu-power-cap gpu-clock-degraded cpu-contention restore-thread-leak input-stall storage-degradation "
-            "moe-routing-shift recompilation config-difference expected-checkpoint expected-profiler "
-            "transient-blip".split()
+            [
+                "rdma-degradation",
+                "rdma-link-failure",
+                "fabric-congestion",
+                "congestion-control-misconfigured",
+                "gpu-thermal-throttle",
+                "gpu-power-cap",
+                "gpu-clock-degraded",
+                "cpu-contention",
+                "restore-thread-leak",
+                "input-stall",
+                "storage-degradation",
+                "moe-routing-shift",
+                "recompilation",
+                "config-difference",
+                "expected-checkpoint",
+                "expected-profiler",
+                "transient-blip",
+            ]
         ),
         "no cause for a slowdown was found",
     ),
     "stop": (
         r"hang|hung|stuck|stall|freeze|frozen|stop|progress",
         frozenset(
-            "collective-hang dataloader-hang collective-mismatch node-death silent-compile-oom expected-compile "
-            "heartbeat-init-timeout unkillable-step walltime preempted user-cancel".split()
+            [
+                "collective-hang",
+                "dataloader-hang",
+                "collective-mismatch",
+                "node-death",
+                "silent-compile-oom",
+                "expected-compile",
+                "heartbeat-init-timeout",
+                "unkillable-step",
+                "walltime",
+                "preempted",
+                "user-cancel",
+            ]
         ),
         "the run is not known to have hung",
     ),
     "memory": (
         r"memory|oom|leak",
-        frozenset("oom-gpu oom-host host-memory-leak silent-compile-oom collective-alloc-fail shm-too-small".split()),
+        frozenset(
+            ["oom-gpu", "oom-host", "host-memory-leak", "silent-compile-oom", "collective-alloc-fail", "shm-too-small"]
+        ),
         "no trouble with memory was found",
     ),
     "network": (
         r"network|nic|rdma|nccl|rccl|fabric|link|congest",
         frozenset(
-            "rdma-degradation rdma-link-failure fabric-congestion congestion-control-misconfigured nccl-error "
-            "network-link-down rdma-misconfigured nccl-nic-fail storage-tcp-noise".split()
+            [
+                "rdma-degradation",
+                "rdma-link-failure",
+                "fabric-congestion",
+                "congestion-control-misconfigured",
+                "nccl-error",
+                "network-link-down",
+                "rdma-misconfigured",
+                "nccl-nic-fail",
+                "storage-tcp-noise",
+            ]
         ),
         "no trouble with the network was found",
     ),

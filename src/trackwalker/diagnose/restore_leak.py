@@ -30,6 +30,7 @@ _ONE_WAVE_S = 1.5
 _ITS_OWN = {"runnable tasks", "time waiting for a CPU", "CPU pressure"}
 _SETTING = "enable_single_replica_ckpt_restoring"
 _WAVES = (b"NCCL WARN MSCCL++", b"Init COMPLETE")
+_ALL_WAVES = frozenset(range(len(_WAVES)))  # every line of every rank counts
 _BROADCAST = (b"SingleReplicaArrayHandler", b"broadcast_one_replica_to_all")
 _RESTORE = b"restoring from this run"
 _LABEL = re.compile(rb"^\s*0*(\d{1,6}): ")
@@ -133,7 +134,7 @@ def _read(path: Path) -> Start:
             start.made.setdefault(int(label[1]) if label else 0, []).append(time)
 
     with suppress(EvidenceError):
-        read_lines(path, Needles([*_WAVES, *_BROADCAST, _RESTORE]), seen)
+        read_lines(path, Needles([*_WAVES, *_BROADCAST, _RESTORE], plenty=_ALL_WAVES), seen)
     return start
 
 

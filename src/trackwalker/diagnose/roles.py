@@ -30,9 +30,21 @@ def assign_roles(found: list[Examination], symptoms: Symptoms) -> dict[str, Role
     return roles or {e.playbook.id: "root" for e in benign}
 
 
+def _echoes(found: list[Examination]) -> set[str]:
+    """Causes named on several hosts in no other phase than a straggler's: waiting and bursts make them."""
+    out: set[str] = set()
+    for e in found:
+        for other in found:
+            if other.playbook.id in e.playbook.may_cause and len(other.hosts) != 1:
+                phases, own = other.spans, e.spans
+                if phases is not None and own is not None and phases <= own:
+                    out.add(other.playbook.id)
+    return out
+
+
 def _roles(found: list[Examination], trouble: frozenset[str]) -> dict[str, Role]:
     ids = {e.playbook.id for e in found}
-    explained = {c for e in found for c in e.playbook.explains}
+    explained = {c for e in found for c in e.playbook.explains} | _echoes(found)
     roles: dict[str, Role] = {}
     candidates = []
     for e in found:

@@ -22,7 +22,8 @@ def status_of(case: Case, symptoms: Symptoms) -> Status:
             return "completed" if all_done or total is None else "completed-short"
         if all_done:
             return "soft-success"
-        if code in _CANCEL_CODES or (log.exits and all(e.code == 143 for e in log.exits)):
+        ended_itself = "TIMEOUT" in (log.summary.reason or "")  # the launcher's own limit sends the same signal
+        if code in _CANCEL_CODES or (log.exits and all(e.code == 143 for e in log.exits) and not ended_itself):
             return "cancelled"
         return "failed"
     if all_done and not case.live:

@@ -17,6 +17,7 @@ from trackwalker.diagnose.course import (
     save_steps,
     spikes,
 )
+from trackwalker.diagnose.pattern import pattern_of
 from trackwalker.diagnose.story import Phase
 from trackwalker.diagnose.timeline import Floats, Timeline
 from trackwalker.stats.segments import Segment, robust_sigma, segments
@@ -26,7 +27,10 @@ WARM_UP_STEPS = 5
 _RECKONED_ALLOWANCE_S = 900.0  # without recorded step times, start-up (compile, restore) hides in the gap
 _SAVE_ALLOWANCE_S = 900.0  # a synchronous save may hold the next step this long
 _OWN_ERRORS = 4  # tiers of failure classes that are errors, not a kill from outside or a silence
+_CALM_S = 240.0  # between two saves, long enough for rates
+_LEAST_SLIDE = 0.05  # of throughput, lost little by little
 _LAST_MINUTES_S = 900.0
+_COSTLY_SHARE = 0.08  # then it is no jitter
 _UNEVEN_SHARE = 0.03  # of the run's time, lost in single slow steps
 _LEAST_LOST_S = 5.0  # a slow phase that cost less than this, or less than one step, is a dip, not an incident
 
@@ -123,7 +127,7 @@ def _course(case: Case) -> set[str]:
     if single and (len(single) <= 2 or all(s.step in profiled_steps(case) for s in single)):
         names.add("blip")
     elif lost > _UNEVEN_SHARE * float(timeline.seconds.sum()):
-        names.add("uneven")
+        names |= {"uneven"} if lost < _COSTLY_SHARE * float(timeline.seconds.sum()) else {"uneven", "costly"}
     if long_saves(case) or growing_saves(case):
         names.add("saves")
     if loss_trouble(case):
@@ -174,7 +178,24 @@ def find_phases(case: Case) -> tuple[Phase, ...]:
         lost = (end - start) * (1.0 - baseline / cut.level)
         slow = cut.level > baseline * (1.0 + max(0.03, 4.0 * wander)) and lost >= max(_LEAST_LOST_S, baseline)
         phases.append(Phase(int(timeline.steps[first]), int(timeline.steps[last]), start, end, cut.level, slow))
+    if not any(p.slow for p in phases):
+        phases = _slide(timeline, index) or phases
     return tuple(_with_slow_tail(phases, timeline)) if case.live else tuple(phases)
+
+
+def _slide(timeline: Timeline, index: NDArray[np.intp]) -> list[Phase] | None:
+    """A run that becomes slower little by little has no step in its speed: its beginning is fast, its end slow."""
+    shape = pattern_of(timeline.steps[index], timeline.seconds[index])
+    if shape.name != "gradual" or shape.change is None or shape.change > -_LEAST_SLIDE:
+        return None
+    parts = np.array_split(index, 4)
+    out = []
+    for part, slow in ((parts[0], False), (np.concatenate(parts[1:3]), True), (parts[3], True)):
+        first, last = int(part[0]), int(part[-1])
+        start, end = float(timeline.ends[first] - timeline.seconds[first]), float(timeline.ends[last])
+        level = float(np.median(timeline.seconds[part]))
+        out.append(Phase(int(timeline.steps[first]), int(timeline.steps[last]), start, end, level, slow))
+    return out
 
 
 def _with_slow_tail(phases: list[Phase], timeline: Timeline) -> list[Phase]:
@@ -226,7 +247,10 @@ def _windows(case: Case, stall: Stall | None, phases: tuple[Phase, ...]) -> dict
         windows["slow"] = [_undisturbed(case, p) for p in slow]
         windows["fast"] = [_undisturbed(case, _nearest_fast(p, phases)) for p in slow]
     elif timeline is not None and timeline.last_end is not None and len(timeline) > 2 * WARM_UP_STEPS:
-        windows["steady"] = [Span(float(timeline.ends[WARM_UP_STEPS]), min(timeline.last_end, until or np.inf))]
+        begin, stop = float(timeline.ends[WARM_UP_STEPS]), min(timeline.last_end, until or np.inf)
+        whole = Phase(int(timeline.steps[WARM_UP_STEPS]), int(timeline.steps[-1]), begin, stop, 0.0, False)
+        calm = _undisturbed(case, whole)
+        windows["steady"] = [calm if calm.seconds >= _CALM_S else Span(begin, stop)]
     if until is not None and case.start is not None:
         last = timeline.last_end if timeline is not None and timeline.last_end is not None else until
         windows["end"] = [Span(max(case.start, min(last, until) - _LAST_MINUTES_S), (case.end or until) + 30.0)]
@@ -261,6 +285,6 @@ def _nearest_fast(phase: Phase, phases: tuple[Phase, ...]) -> Phase:
     A phase that is merely not slow enough to count may already hold the cause: it is no reference.
     """
     fastest = min(p.seconds for p in phases if not p.slow)
-    fast = [p for p in phases if not p.slow and p.seconds <= 1.05 * fastest]
+    fast = [p for p in phases if not p.slow and p.seconds <= 1.02 * fastest]
     before = [p for p in fast if p.end <= phase.start + 1.0]
     return before[-1] if before else fast[0]

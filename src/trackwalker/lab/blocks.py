@@ -60,6 +60,7 @@ class _Block:
         body = _XOR + data
         record = uvarint(len(data)) + body + _crc(body)
         if self.segment == 0 or self.size + len(record) > _SEGMENT_BYTES:
+            self.flush()  # what waits belongs to the segment before
             self.segment += 1
             self.size = len(_CHUNK_MAGIC)
             self._path().parent.mkdir(parents=True, exist_ok=True)

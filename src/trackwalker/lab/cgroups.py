@@ -5,8 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from trackwalker.errors import UsageError
-from trackwalker.lab.undo import Undo
+from trackwalker.lab.undo import NotHereError, Undo
 
 # controller of v1 and its file, controller of v2 and its file, and how each wants the value written
 _KNOBS = {
@@ -37,7 +36,7 @@ def _confine(pid: int, knob: str, name: str, undo: Undo, **values: object) -> No
         (group / "cgroup.procs").write_text(str(pid))
     except OSError as e:
         undo.run()
-        raise UsageError(f"this machine lets nobody limit {knob} by control group ({group}: {e.strerror})") from e
+        raise NotHereError(f"this machine lets nobody limit {knob} by control group ({group}: {e.strerror})") from e
 
 
 def _find(knob: str) -> tuple[Path, str, str]:
@@ -49,7 +48,7 @@ def _find(knob: str) -> tuple[Path, str, str]:
             return Path(place), file1, form1
         if kind == "cgroup2" and second in _words(Path(place) / "cgroup.subtree_control"):
             return Path(place), file2, form2
-    raise UsageError(f"this machine has no control group that limits {knob}")
+    raise NotHereError(f"this machine has no control group that limits {knob}")
 
 
 def _group_of(pid: int, root: Path) -> Path:
@@ -68,7 +67,7 @@ def _disk_of(folder: Path) -> str:
     number = f"{os.major(device)}:{os.minor(device)}"
     block = Path("/sys/dev/block") / number
     if not block.exists():
-        raise UsageError(f"{folder} is on no disk of its own (an overlay or a memory file system): cannot slow it")
+        raise NotHereError(f"{folder} is on no disk of its own (an overlay or a memory file system): cannot slow it")
     return (block.resolve().parent / "dev").read_text().strip() if (block / "partition").exists() else number
 
 

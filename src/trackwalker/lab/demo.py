@@ -93,7 +93,7 @@ def broken_run(case: RealCase, workspace: Path, say: Say, show: Show) -> Iterato
         if case.cause is None and case.live is None:
             say("no fault this time: the run goes to its end")
         else:
-            say(f"fault: {case.about}" + (f" (rank {case.rank})" if case.accused else ""))
+            say(f"fault: {case.about}" + (f" (rank {case.rank})" if case.culprits else ""))
         fault = faults.enter_context(ExitStack())
         if case.live is not None:
             broken.began = fault.enter_context(inject(case.live, find_victim(run.job_dir, case.rank)))

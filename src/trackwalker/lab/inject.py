@@ -114,11 +114,11 @@ def _freeze_exporter(victim: Victim, undo: Undo) -> None:
 
 
 def _lose_packets(victim: Victim, undo: Undo) -> None:
-    network.impair(victim.pid, undo, loss=0.15)
+    network.impair(victim.pid, undo, loss=0.2)
 
 
 def _delay_packets(victim: Victim, undo: Undo) -> None:
-    network.impair(victim.pid, undo, delay_s=0.01)
+    network.impair(victim.pid, undo, delay_s=0.04)
 
 
 def _take_link_down(victim: Victim, undo: Undo) -> None:

@@ -15,7 +15,7 @@ import time
 from pathlib import Path
 
 from trackwalker.errors import UsageError
-from trackwalker.lab.undo import Undo, start_of
+from trackwalker.lab.undo import NotHereError, Undo, start_of
 from trackwalker.launch.plan import Plan
 
 _NAMES = Path("/run/netns")
@@ -103,7 +103,7 @@ def impair(pid: int, undo: Undo, loss: float = 0.0, delay_s: float = 0.0) -> Non
     undo.push("end", relay.pid, start_of(relay.pid))
     time.sleep(0.5)  # it listens before the link is cut over: until then the bridge still forwards
     if relay.poll() is not None:
-        raise UsageError("the relay could not open the link (raw sockets need root)")
+        raise NotHereError("the relay could not open the link (raw sockets need root)")
     _ip("-n", switch, "link", "set", port, "nomaster")
 
 
@@ -123,7 +123,7 @@ def _port_of(pid: int) -> tuple[str, str]:
 def _ip(*words: str) -> None:
     trouble = _try("ip", *words)
     if trouble:
-        raise UsageError(f"ip {' '.join(words)}: {trouble}")
+        raise NotHereError(f"ip {' '.join(words)}: {trouble}")
 
 
 def _try(*words: str) -> str | None:

@@ -146,6 +146,33 @@ def _nic(hosts: list[str], rng: Rng) -> Pair:
     return Pair(truth, Side(), Side(faults=[{"kind": "nic", "hosts": bad, "factor": 1.06}]))
 
 
+def _phased(hosts: list[str], rng: Rng) -> Pair:
+    """The NIC is bad for a while only."""
+    bad = str(rng.choice(hosts[1:]))
+    truth = _incident("rdma-degradation", [bad], ("restore-thread-leak", "config-difference"))
+    return Pair(truth, Side(), Side(faults=[{"kind": "nic", "hosts": bad, "factor": 1.2, "begin": 0.4, "end": 0.7}]))
+
+
+def _more_tasks(hosts: list[str], rng: Rng) -> Pair:
+    """As many more tasks as the leak makes, but nothing was restored."""
+    truth = Truth(outcome="healthy", or_abstain=True, must_not=list(_NO_FAULT))
+    return Pair(truth, Side(), Side(faults=[{"kind": "thread-leak"}]))
+
+
+def _both_restored(hosts: list[str], rng: Rng) -> Pair:
+    """Both were restored and both leak: nothing differs."""
+    truth = Truth(outcome="healthy", must_not=list(_NO_FAULT))
+    leaking = Side(dict(_RESTORED), [{"kind": "thread-leak"}])
+    return Pair(truth, leaking, Side(dict(_RESTORED), [{"kind": "thread-leak"}]))
+
+
+def _died(hosts: list[str], rng: Rng) -> Pair:
+    """B's memory ran out on one host; until then both were equally fast."""
+    bad = str(rng.choice(hosts[1:]))
+    truth = _incident("oom-host", [bad], ("restore-thread-leak", "config-difference"))
+    return Pair(truth, Side(), Side({"ending": "crash"}, [{"kind": "host-oom", "host": bad, "at": 0.8}]))
+
+
 def _hog(hosts: list[str], rng: Rng) -> Pair:
     """SC-10: another program on one host, and B was restored, too."""
     bad = str(rng.choice(hosts[1:]))
@@ -204,7 +231,11 @@ PAIRS: dict[str, Callable[[list[str], Rng], Pair]] = {
     "restored-without-leak": _restored,
     "remat": _remat,
     "nic": _nic,
+    "nic-phased": _phased,
     "cpu-hog": _hog,
+    "more-tasks-but-fresh": _more_tasks,
+    "both-restored": _both_restored,
+    "died": _died,
     "corrupted": _corrupted,
     "other-seed": _other_seed,
     "swapped": _swapped,

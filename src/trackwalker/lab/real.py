@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Literal
 
 from trackwalker.lab import stage
+from trackwalker.lab.leaky import CONFINED
 from trackwalker.lab.scenario import Kind, TrueCause, Truth
 from trackwalker.lab.stage import Stage
 from trackwalker.launch.plan import short_hostname
@@ -81,7 +82,7 @@ _CASES = (
         "network-degradation",
         stage=stage.own_network,
         live="packet-loss",
-        begins="early",
+        speaks_s=20.0,
     ),
     RealCase(
         "packet-delay",
@@ -89,7 +90,7 @@ _CASES = (
         "network-degradation",
         stage=stage.own_network,
         live="packet-delay",
-        begins="early",
+        speaks_s=20.0,
     ),
     RealCase(
         "link-down",
@@ -104,16 +105,16 @@ _CASES = (
         "leak",
         "one rank leaks memory",
         "host-memory-leak",
-        stage=stage.leaking(5.0, 24.0),
+        stage=stage.leaking("5", 24.0),
         begins="early",
         noticed=False,
         speaks_s=20.0,
     ),
     RealCase(
         "oom",
-        "one rank leaks until its control group is full",
+        "one rank suddenly needs more than its control group has",
         "oom-host",
-        stage=stage.leaking(5.0, 24.0),
+        stage=stage.leaking(CONFINED, 80.0),
         live="oom",
         begins="early",
         ends=True,

@@ -12,9 +12,8 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 
-from trackwalker.errors import UsageError
 from trackwalker.lab import network
-from trackwalker.lab.undo import Undo
+from trackwalker.lab.undo import NotHereError, Undo
 from trackwalker.launch.plan import Plan
 
 Stage = Callable[[Plan, int, Undo, ExitStack], Plan]
@@ -27,7 +26,7 @@ def own_network(plan: Plan, rank: int, undo: Undo, stack: ExitStack) -> Plan:
     """Every rank in a network namespace of its own, joined by a bridge."""
     reason = network.unavailable()
     if reason:
-        raise UsageError(reason)
+        raise NotHereError(reason)
     token = secrets.token_hex(2)
     hosts_file = plan.agent.job_dir.parent / f"hosts-{token}"
     stack.callback(hosts_file.unlink, missing_ok=True)
@@ -35,13 +34,13 @@ def own_network(plan: Plan, rank: int, undo: Undo, stack: ExitStack) -> Plan:
     return network.into_namespaces(plan, token, hosts_file)
 
 
-def leaking(after_s: float, mb_per_s: float) -> Stage:
-    """One rank's process never frees what it allocates."""
+def leaking(after: str, mb_per_s: float) -> Stage:
+    """One rank's process never frees what it allocates, from so many seconds (or lab/leaky's CONFINED) on."""
 
     def stage(plan: Plan, rank: int, undo: Undo, stack: ExitStack) -> Plan:
         argv = list(plan.agent.ranks[rank].argv)
         at = argv.index("trackwalker.trainers.tiny")
-        argv[at : at + 1] = ["trackwalker.lab.leaky", str(after_s), str(mb_per_s)]
+        argv[at : at + 1] = ["trackwalker.lab.leaky", after, str(mb_per_s)]
         return _changed(plan, rank, argv=argv)
 
     return stage
@@ -56,7 +55,7 @@ def small_disk(plan: Plan, rank: int, undo: Undo, stack: ExitStack) -> Plan:
     words = ["mount", "-t", "tmpfs", "-o", f"size={_STORE_MB}m", "trackwalker-lab", str(store)]
     done = subprocess.run(words, capture_output=True, text=True, timeout=20, check=False)
     if done.returncode:
-        raise UsageError(f"cannot mount a small file system: {' '.join(done.stderr.split())} (it needs root)")
+        raise NotHereError(f"cannot mount a small file system: {' '.join(done.stderr.split())} (it needs root)")
     for number in range(plan.agent.world):
         argv = [w for w in plan.agent.ranks[number].argv if not w.startswith("base_output_directory=")]
         plan = _changed(plan, number, argv=[*argv, f"base_output_directory={store}"])
@@ -75,10 +74,10 @@ def lost_library(plan: Plan, rank: int, undo: Undo, stack: ExitStack) -> Plan:
     """One rank finds JAX's package without the shared library that it links to."""
     found = importlib.util.find_spec("jaxlib")
     if found is None or found.origin is None:
-        raise UsageError("jaxlib is not installed (pip install 'trackwalker[tiny]')")
+        raise NotHereError("jaxlib is not installed (pip install 'trackwalker[tiny]')")
     real = Path(found.origin).parent
     if not (real / _LIBRARY).exists():
-        raise UsageError(f"this jaxlib has no {_LIBRARY} that could be missing")
+        raise NotHereError(f"this jaxlib has no {_LIBRARY} that could be missing")
     shadow = plan.agent.job_dir.parent / f"shadow-{secrets.token_hex(2)}"
     stack.callback(shutil.rmtree, shadow, ignore_errors=True)
     (shadow / "jaxlib").mkdir(parents=True)

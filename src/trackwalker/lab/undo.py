@@ -13,9 +13,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from trackwalker.errors import UsageError
 from trackwalker.job.processes import alive, read_stat
 
 _COMMAND_S = 20.0
+
+
+class NotHereError(UsageError):
+    """This machine cannot make that fault: a right, a tool or a part of the kernel is missing."""
 
 
 class Undo:

@@ -20,6 +20,7 @@ class Profile(BaseModel):
     """What a GPU of a kind draws and runs at."""
 
     name: str
+    maker: str = "AMD_Instinct"
     active_w: float
     spin_w: float
     idle_w: float
@@ -37,7 +38,15 @@ PROFILES = {
         name="MI300X", active_w=690, spin_w=250, idle_w=170, clock_mhz=1900, vram_gb=192, peak_tflops=1307
     ),
     "h200": Profile(
-        name="H200", active_w=655, spin_w=140, idle_w=85, clock_mhz=1740, vram_gb=141, peak_tflops=989, hot_c=66
+        name="H200",
+        maker="NVIDIA",
+        active_w=655,
+        spin_w=140,
+        idle_w=85,
+        clock_mhz=1740,
+        vram_gb=141,
+        peak_tflops=989,
+        hot_c=66,
     ),
 }
 

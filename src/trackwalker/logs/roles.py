@@ -11,6 +11,7 @@ from trackwalker.logs.index import Hit, LogIndex
 _STEPS_AFTER = 3  # a run that completes this many further steps did not die of what came before
 _FATAL_ANYWAY = frozenset({"loss-divergence", "xid-hardware", "silent-data-corruption", "host-kernel-fault"})
 _MEETING = frozenset({"rendezvous-incomplete", "k8s-rendezvous", "nccl-nic-fail"})
+_TRACEBACK = 60  # lines of a traceback, interleaved with those of other ranks
 _KILLED = frozenset({137})
 _CANCELS = frozenset({130, 143})
 _FIRST_TRANSFER = re.compile(r"NET/IB.*Got completion.*(?:error|status)[ =]*12\b")
@@ -159,7 +160,12 @@ def _refine(groups: list[_Group], index: LogIndex) -> None:
         if any(_FIRST_TRANSFER.search(h.text) for h in group.hits):
             group.cause, group.why = "rdma-misconfigured", "the first transfers failed: no step was made before"
     if (group := by_id.get("python-traceback")) and "python-exception" not in by_id:
-        if any("KeyboardInterrupt" in h.text for h in by_id["cancelled"].hits) if "cancelled" in by_id else False:
+        cancel = by_id.get("cancelled")
+        asked = [h for h in cancel.hits if _ASKED_TO_END.search(h.text)] if cancel else []
+        if cancel and (
+            any("KeyboardInterrupt" in h.text for h in cancel.hits)
+            or any(_when(h, index) < _when(group.first, index) for h in asked)
+        ):
             group.tier, group.why = 8, "it shows where the interrupt met the program"
     if (group := by_id.get("nccl-nic-fail")) and group.tier == 1:
         # Loopback among the interfaces is only wrong when connecting failed afterwards.
@@ -171,15 +177,26 @@ def _refine(groups: list[_Group], index: LogIndex) -> None:
 
 def _demote_followers(by_id: dict[str, _Group], index: LogIndex) -> None:
     """What another finding explains: a kill after a request to end, an image that a full disk could not take."""
-    kill = by_id.get("sigkill")
     asked = [by_id[i].first for i in ("preempted", "walltime", "cancelled") if i in by_id]
     asked = [h for h in asked if _ASKED_TO_END.search(h.text)]
-    if kill is not None and kill.tier <= 4 and any(_when(h, index) < _when(kill.first, index) for h in asked):
-        kill.tier, kill.why = 6, "it came after the request to end"
+    for end in (by_id[i] for i in ("sigkill", "elastic-teardown") if i in by_id):
+        if end.tier <= 4 and any(_when(h, index) < _when(end.first, index) for h in asked):
+            end.tier, end.why = 6, "it came after the request to end"
+    error = by_id.get("python-exception")
+    frames = [by_id[i] for i in ("checkpoint-load-frame", "checkpoint-save-frame") if i in by_id]
+    if error is not None and error.tier == 3 and any(_near(error, frame) for frame in frames):
+        error.tier, error.why = 4, "it was raised while a checkpoint was read or written"
+    if (wait := by_id.get("barrier-wait")) and len(index.steps):
+        wait.tier, wait.why = 8, "training began after it"
     if "storage-full" in by_id and by_id["storage-full"].tier == 2:
         for name in ("container-pull-fail", "container-load-fail"):
             if name in by_id and by_id[name].tier == 1:
                 by_id[name].tier, by_id[name].why = 3, "the image had no room on the disk"
+
+
+def _near(error: _Group, frame: _Group) -> bool:
+    """Whether an error line and a frame belong to one traceback, or to those of ranks that failed together."""
+    return any(e.file == f.file and abs(e.line - f.line) <= _TRACEBACK for e in error.hits for f in frame.hits)
 
 
 def _who_is_missing(group: _Group, groups: list[_Group], index: LogIndex) -> None:
@@ -261,8 +278,10 @@ def _ended_from_outside(groups: list[_Group], primary: _Group, index: LogIndex) 
     summary = index.facts.summary
     if summary is None or summary.exit not in _CANCELS:
         return None
-    # Without a line of its own the cancel's place is unknown: an exit by anything else may have come before it.
-    if index.facts.cancel is None and any(e.code not in (0, *_CANCELS) for e in index.facts.exits):
+    # A rank that loses its peers while it is told to end may exit with an error or an abort; where the cancel has a line
+    # of its own, that line stands before them.
+    excused = {0, *_CANCELS} | ({1, 134} if index.facts.cancel is not None else set())
+    if any(e.code not in excused for e in index.facts.exits):
         return None
     before = [g for g in groups if g.tier == 5 and _when(g.first, index) < _when(primary.first, index)]
     return min(before, key=lambda g: (-g.first.signature.priority, _when(g.first, index)), default=None)

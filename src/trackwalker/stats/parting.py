@@ -12,7 +12,7 @@ _FEWEST_BEFORE = 10  # points of agreement
 _FEWEST_AFTER = 8  # points apart, up to the end
 _NARROWEST, _WIDEST = 5, 25  # points that are smoothed over: an eighth of the curve within these
 _SIGMAS = 6.0
-_LEAST = 0.004  # relative: rounding and the order of sums move a loss less
+_LEAST = 0.008  # relative: rounding and the order of sums move a loss less
 _RUNS_TOGETHER = 0.6  # of the points before the parting lie within the noise
 
 

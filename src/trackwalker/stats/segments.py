@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 Floats = NDArray[np.float64]
 
 _MOST_POINTS = 2000  # longer series are reduced to medians of equal blocks first
-_FEWEST_BLOCKS = 9
+_FEWEST_BLOCKS = 12  # differences of fewer are mostly shifts when a run has three of them
 _SMALLEST_EFFECT = 0.02  # shifts below 2 % are left to comparisons between jobs, which have a control
 
 

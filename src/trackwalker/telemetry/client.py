@@ -93,6 +93,7 @@ class Telemetry:
         self._unreadable = unreadable
         self._range: tuple[float, float] | None = None
         self._metrics: frozenset[str] | None = None
+        self._answers: dict[tuple[str, float], list[Sample]] = {}  # several playbooks ask the same question
 
     @property
     def url(self) -> httpx.URL:
@@ -127,7 +128,12 @@ class Telemetry:
         return self._range
 
     def instant(self, promql: str, at: float) -> list[Sample]:
-        """The value of every series that a query gives at one time."""
+        """The value of every series that a query gives at one time; asked of the server once."""
+        if (promql, at) not in self._answers:
+            self._answers[promql, at] = self._instant(promql, at)
+        return list(self._answers[promql, at])
+
+    def _instant(self, promql: str, at: float) -> list[Sample]:
         data = self._query(promql, at)
         kind, result = data["resultType"], data["result"]
         if kind == "scalar":

@@ -155,7 +155,7 @@ class HostRows:
         who = {"ip": f"10.4.7.{self._number % 250 + 4}", "SessionName": "session_2026", "Version": "2.48.0"}
         for gpu in range(run.spec.gpus):
             used = 100.0 * np.clip(training + spinning, 0, 1) - training * rng.integers(0, 4, len(t)) + saving * 2
-            device = {"GpuIndex": str(gpu), "GpuDeviceName": f"AMD_Instinct_{run.profile.name}"}
+            device = {"GpuIndex": str(gpu), "GpuDeviceName": f"{run.profile.maker}_{run.profile.name}"}
             yield Row("ray_node_gpus_utilization", {**who, **device}, used)
         memory = 62e9 + (t >= run.steps_from - 60.0) * 142e9 + rng.normal(0, 6e8, len(t))
         if self._writes:

@@ -1,0 +1,90 @@
+"""The commands by name; a module is imported when its command is called: `--help` and `--version` need none."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any, NamedTuple
+
+import typer
+from typer.core import TyperCommand, TyperGroup
+from typer.main import get_group
+
+
+class Entry(NamedTuple):
+    """Where a command is, and what the list of commands says about it."""
+
+    place: str  # module of this package and its function, or its Typer with commands of its own
+    help: str
+    example: str = ""  # without "Example: trackwalker"
+
+
+COMMANDS = {
+    "run": Entry(
+        "run:run",
+        "Train a model on this machine, one lane per process; Ctrl-C ends the run.",
+        "run tiny -n 4 --observe -- steps=200 _env_XLA_FLAGS=…",
+    ),
+    "diagnose": Entry(
+        "diagnose:diagnose",
+        "Find out what went wrong with a job, with the evidence; the job is not changed.",
+        "diagnose 8308 --json",
+    ),
+    "compare": Entry(
+        "compare:compare",
+        "Find out by how much job B differs from job A, how sure that is, and why; neither job is changed.",
+        "compare 7879 7882 --md",
+    ),
+    "triage": Entry(
+        "triage:triage",
+        "Say what happened to a job, from its log alone, in a second; the job is not changed.",
+        "triage 8308 --json; trackwalker triage --all",
+    ),
+    "jobs": Entry("jobs:jobs", "List the jobs of a workspace.", "jobs --workspace outputs --json"),
+    "lab": Entry("lab:app", "Make incidents with a known truth, and score any diagnoser on them."),
+    "demo": Entry(
+        "demo:demo",
+        "Train four real processes, break one, notice it live, diagnose it, check the verdict.",
+        "demo --fault kill",
+    ),
+    "tsdb": Entry("tsdb:app", "List, query, view and export the metrics of recorded jobs; a job is never changed."),
+    "tunnel": Entry(
+        "tunnel:tunnel",
+        "Print the SSH commands and addresses of a running job's Prometheus, TensorBoard and Ray dashboard.",
+        "tunnel 8308 --json",
+    ),
+    "dashboards": Entry(
+        "dashboards:dashboards",
+        "Write Grafana dashboards (job, node, GPU, network) and their provisioning files into a folder.",
+        "dashboards grafana --prometheus http://127.0.0.1:9090",
+    ),
+    "setup": Entry("setup:setup", "Find Prometheus or install it for this user; prints where it is.", "setup"),
+}
+
+
+def load(name: str) -> TyperCommand | TyperGroup:
+    """The command itself."""
+    entry = COMMANDS[name]
+    module, _, attribute = entry.place.partition(":")
+    found = getattr(import_module(f"trackwalker.cli.{module}"), attribute)
+    holder = typer.Typer(rich_markup_mode="rich", add_completion=False)
+    if isinstance(found, typer.Typer):
+        holder.add_typer(found, name=name)
+    else:
+        holder.command(name, epilog=f"Example: trackwalker {entry.example}")(found)
+    command = get_group(holder).commands[name]
+    assert isinstance(command, TyperCommand | TyperGroup)  # noqa: S101
+    return command
+
+
+class Commands(TyperGroup):
+    """Lists every command from the table, and imports the one that is called."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        for name, entry in COMMANDS.items():
+            self.add_command(TyperCommand(name, help=entry.help))  # what the list needs of it
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
+        """The command that is called."""
+        name, listed, rest = super().resolve_command(ctx, args)
+        return name, load(name) if name in COMMANDS else listed, rest
