@@ -35,6 +35,22 @@ TRACEBACK = (
             "peer-died", id="flood-before-exception",
         ),
         pytest.param(
+            "[rank3]: KeyError: 'exp_avg'\n" + TRACEBACK.format("resume()")
+            + '[rank0]:   File "/app/ckpt.py", line 81, in load_checkpoint\n[rank0]:     opt.take(state)\n',
+            "checkpoint-restore-mismatch", id="exception-while-a-checkpoint-is-read",
+        ),
+        pytest.param(
+            "W0901 10:00:01.000000 71 api.py:688] Received Signals.SIGTERM death signal, shutting down workers\n"
+            "W0901 10:00:02.000000 71 api.py:857] Sending process 812 closing signal SIGTERM\n"
+            + TRACEBACK.format("launch()"),
+            "user-cancel", id="traceback-of-a-request-to-end",
+        ),
+        pytest.param(
+            "E0901 10:00:01 9 coord.cc:41] UNAVAILABLE: tasks are unhealthy (stopped sending heartbeats): task:3."
+            " Look for an earlier error, or scheduler events (e.g. preemption, eviction) to debug further.\n",
+            "heartbeat-false-positive", id="advice-that-names-preemption",
+        ),
+        pytest.param(
             TRACEBACK.format("build(cfg)") + "[rank0]: AssertionError: num_heads (30) must be divisible by tp 8\n"
             + AGENT,
             "config-error", id="exception-about-a-setting",

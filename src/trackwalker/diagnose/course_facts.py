@@ -229,6 +229,19 @@ def _start_took(case: Case) -> float | None:
     return until - case.start
 
 
+def stopped_together(case: Case, symptoms: Symptoms, book: EvidenceBook) -> Answer:
+    """Without a recording: every rank's last step is the same, nobody failed first, and then silence."""
+    if case.telemetry is not None or symptoms.stall is None:
+        return Answer(None)  # where there are metrics they decide
+    last = {rank: lines[-1].step for rank, lines in case.log.steps.items() if lines}
+    own_errors = [f for f in case.triage.failures if f.role == "primary" and f.cause != "collective-hang"]
+    if len(last) < max(2, len(case.hosts)) or own_errors:
+        return Answer(None)
+    together = len(set(last.values())) == 1
+    says = f"all {len(last)} ranks completed step {max(last.values())} and none completed another"
+    return Answer(together, (book.add("log", f"{case.log.path.name}: last step lines", says),))
+
+
 def all_steps_done(case: Case, symptoms: Symptoms, book: EvidenceBook) -> Answer:
     """Every step that was asked for was completed before anything failed."""
     total, timeline = case.total_steps, case.timeline
@@ -305,6 +318,7 @@ COURSE: dict[str, Fact] = {
     "memory-grows": memory_grows,
     "no-step-completed": no_step_completed,
     "all-steps-done": all_steps_done,
+    "stopped-together": stopped_together,
     "start-overdue": start_overdue,
     "starting-up": starting_up,
     "params-initialised": params_initialised,

@@ -94,6 +94,11 @@ class Examination:
         return spans
 
     @property
+    def log_only(self) -> bool:
+        """Nothing but log lines speaks for it."""
+        return all(r.test.signature is not None for r in self.results if r.fired and r.test.role == "require")
+
+    @property
     def log_role(self) -> str:
         """`consequence` or `mechanism` when nothing but log lines speaks for it and they say so."""
         required = [r for r in self.results if r.fired and r.test.role == "require"]

@@ -30,6 +30,19 @@ def assign_roles(found: list[Examination], symptoms: Symptoms) -> dict[str, Role
     return roles or {e.playbook.id: "root" for e in benign}
 
 
+def _explained(speaking: list[Examination]) -> set[str]:
+    """What the found causes explain; where two explain each other, measurements win over log lines."""
+    known = {e.playbook.id: e for e in speaking}
+    out: set[str] = set()
+    for e in speaking:
+        for cause in e.playbook.explains:
+            other = known.get(cause)
+            mutual = other is not None and e.playbook.id in other.playbook.explains
+            if not (mutual and other is not None and e.log_only and not other.log_only):
+                out.add(cause)
+    return out
+
+
 def _echoes(found: list[Examination]) -> set[str]:
     """Causes named on several hosts in no other phase than a straggler's: waiting and bursts make them."""
     out: set[str] = set()
@@ -44,7 +57,9 @@ def _echoes(found: list[Examination]) -> set[str]:
 
 def _roles(found: list[Examination], trouble: frozenset[str]) -> dict[str, Role]:
     ids = {e.playbook.id for e in found}
-    explained = {c for e in found for c in e.playbook.explains} | _echoes(found)
+    # What the log itself calls an aftermath explains nothing: an abort after a heartbeat kill is not its cause.
+    speaking = [e for e in found if e.log_role not in _SUBORDINATE]
+    explained = _explained(speaking) | _echoes(found)
     roles: dict[str, Role] = {}
     candidates = []
     for e in found:
@@ -63,7 +78,7 @@ def _roles(found: list[Examination], trouble: frozenset[str]) -> dict[str, Role]
     if not candidates:
         ends = [e for e in found if e.playbook.mechanism and e.playbook.id not in explained]
         candidates = ends if trouble <= {"cancelled", "failed"} and ends else []
-        if not candidates and trouble & {"failed", "heartbeat"}:
+        if not candidates and trouble <= {"failed"}:
             candidates = [e for e in found if roles[e.playbook.id] == "consequence" and e.playbook.id not in explained][
                 :1
             ]

@@ -155,10 +155,14 @@ def _refine(groups: list[_Group], index: LogIndex) -> None:
         codes = [e.code for e in index.facts.exits if e.code not in _CANCELS]
         if codes and codes[0] in (139, 135):
             group.cause, group.why = "segfault", f"exit code {codes[0]}"
-    if (group := by_id.get("rdma-completion-error")) and not len(index.steps) and not index.facts.header:
-        # Links that fail do so in the middle of a run; those that never worked have the wrong GID, VLAN or route.
-        if any(_FIRST_TRANSFER.search(h.text) for h in group.hits):
-            group.cause, group.why = "rdma-misconfigured", "the first transfers failed: no step was made before"
+    never_worked = not len(index.steps) and not index.facts.header
+    # Links that fail do so in the middle of a run; those that never worked have the wrong GID, VLAN or route.
+    if (
+        never_worked
+        and (group := by_id.get("rdma-completion-error"))
+        and any(_FIRST_TRANSFER.search(h.text) for h in group.hits)
+    ):
+        group.cause, group.why = "rdma-misconfigured", "the first transfers failed: no step was made before"
     if (group := by_id.get("python-traceback")) and "python-exception" not in by_id:
         cancel = by_id.get("cancelled")
         asked = [h for h in cancel.hits if _ASKED_TO_END.search(h.text)] if cancel else []

@@ -18,7 +18,8 @@ FOLDER = Path(__file__).with_name("signatures")
 NOTE = 9  # the tier of what is worth saying and never the failure
 # What follows lists what might have happened, and is no report that it did.
 _GUESSES = re.compile(
-    r"(?i)(?:possible|potential|likely|common) (?:root )?(?:reasons?|causes?)\b|indicates that the remote task|scheduler events"
+    r"(?i)(?:possible|potential|likely|common) (?:root )?(?:reasons?|causes?)\b"
+    r"|indicates that the remote task|scheduler events"
 )
 _AROUND = 1500  # characters on both sides of a literal that its expression may look at: a hostile line stays cheap
 
