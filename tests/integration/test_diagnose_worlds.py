@@ -228,7 +228,8 @@ def test_same_bytes_twice_and_every_metric_number_comes_back(tmp_path: Path, pro
     with open_database(job.database) as telemetry:
         for item in metric:
             again = telemetry.instant(item.source, START)  # the query carries its own moment
-            values = {"/".join(v for k in ("host", "gpu", "device", "window") if (v := s.labels.get(k))): s.value for s in again}
+            keys = ("host", "gpu", "device", "window")
+            values = {"/".join(v for k in keys if (v := s.labels.get(k))): s.value for s in again}
             assert {k: round(v, 3) for k, v in values.items()} == item.values
 
 

@@ -6,18 +6,20 @@ from typing import Any
 
 import pytest
 
-from trackwalker.diagnose.examine import Examination, TestResult
-from trackwalker.diagnose.playbook import Playbook, Test
+from trackwalker.diagnose.examine import Examination
+from trackwalker.diagnose.examine import TestResult as Result
+from trackwalker.diagnose.playbook import Playbook
+from trackwalker.diagnose.playbook import Test as Question
 from trackwalker.diagnose.roles import assign_roles
 from trackwalker.diagnose.symptoms import Symptoms
 
 
 def found(cause: str, log_role: str = "", **fields: Any) -> Examination:
-    test = Test(id="t", role="require", fact="stalled")
+    test = Question(id="t", role="require", fact="stalled")
     book = Playbook.model_validate(
         {"id": cause, "title": cause, "symptoms": ["slow"], "summary": "s", "tests": [test], **fields}
     )
-    return Examination(book, [TestResult(test, True, ["e1"], log_role=log_role)])
+    return Examination(book, [Result(test, True, ["e1"], log_role=log_role)])
 
 
 def roles(*examinations: Examination, symptoms: str = "slow") -> dict[str, str]:

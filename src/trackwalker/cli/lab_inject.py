@@ -23,7 +23,7 @@ def inject(
     job: Annotated[str, typer.Argument(help="A running local job: id, directory or log.")],
     rank: Annotated[int, typer.Option("--rank", min=0, help="Whom to hit.")] = 2,
     seconds: Annotated[float, typer.Option("--seconds", min=0.0, help="For how long; 0: until Ctrl-C.")] = 0.0,
-    undo: Annotated[bool, typer.Option("--undo", help="Only undo what killed injectors left behind, whatever it was.")] = False,
+    undo: Annotated[bool, typer.Option("--undo", help="Only undo what killed injectors left behind.")] = False,
     workspace: Workspace = DEFAULT_WORKSPACE,
 ) -> None:
     """Inject a real fault into a running local job; it is undone at the end, on Ctrl-C, or by --undo later."""

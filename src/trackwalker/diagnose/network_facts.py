@@ -79,7 +79,7 @@ def bursts_slow_steps(case: Case, symptoms: Symptoms, book: EvidenceBook) -> Ans
 def _aligned(
     loud: np.ndarray, times: Floats, ends: Floats, seconds: Floats, keep: np.ndarray
 ) -> tuple[float, float, int] | None:
-    """Step time inside and outside a host's loud moments, and how many bursts there were; None when they do not match."""
+    """Step time inside and outside a host's loud moments, and how many bursts; None when they do not match."""
     at = np.searchsorted(times, np.stack([ends - seconds, ends]))
     inside = np.array([bool(loud[a : max(b, a + 1)].any()) for a, b in zip(*at, strict=True)])
     bursts = int(np.sum(np.diff(inside.astype(int), prepend=0) == 1))

@@ -282,8 +282,8 @@ def _ended_from_outside(groups: list[_Group], primary: _Group, index: LogIndex) 
     summary = index.facts.summary
     if summary is None or summary.exit not in _CANCELS:
         return None
-    # A rank that loses its peers while it is told to end may exit with an error or an abort; where the cancel has a line
-    # of its own, that line stands before them.
+    # A rank that loses its peers while it is told to end may exit with an error or an abort; where the cancel has its
+    # own line, that line stands before them.
     excused = {0, *_CANCELS} | ({1, 134} if index.facts.cancel is not None else set())
     if any(e.code not in excused for e in index.facts.exits):
         return None

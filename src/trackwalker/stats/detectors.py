@@ -41,12 +41,13 @@ def outliers(
     for k in range(1, max(1, int(n * share)) + 1):
         if k >= n or values[order[k - 1]] < floor:
             break
-        rest = np.array([values[h] for h in order[k:]])
         lowest = values[order[k - 1]]
-        ratio = lowest / max(float(rest.max()), floor / factor / 2, 1e-12)
-        separated = lowest > float(np.median(rest)) + 6.0 * robust_sigma(rest)
-        if ratio >= factor and separated and (best is None or ratio > best[0]):
-            best = (ratio, k)
+        ratio = lowest / max(values[order[k]], floor / factor / 2, 1e-12)
+        # The noise of the rest is asked last: of thousands of members hardly any gets this far.
+        if ratio >= factor and (best is None or ratio > best[0]):
+            rest = np.array([values[h] for h in order[k:]])
+            if lowest > float(np.median(rest)) + 6.0 * robust_sigma(rest):
+                best = (ratio, k)
     if best is None:
         return Finding(False, (), {**numbers, "others_max": values[order[min(1, n - 1)]]})
     accused = order[: best[1]]
@@ -75,10 +76,11 @@ def lows(values: Values, *, ratio: float, share: float = 0.5, reference: Values 
     for k in range(1, max(1, int(n * share)) + 1):
         if k >= n:
             break
-        rest = np.array([values[h] for h in order[k:]])
         highest = values[order[k - 1]]
-        if highest <= ratio * float(rest.min()) and highest < float(np.median(rest)) - 6.0 * robust_sigma(rest):
-            best = k
+        if highest <= ratio * values[order[k]]:
+            rest = np.array([values[h] for h in order[k:]])
+            if highest < float(np.median(rest)) - 6.0 * robust_sigma(rest):
+                best = k
     accused = order[:best]
     if reference:
         accused = [h for h in accused if h in reference and values[h] <= ratio * reference[h]]
