@@ -41,6 +41,11 @@ def test_header_and_hosts(tmp_path: Path) -> None:
     assert facts.host_of(-1) is None
 
 
+def test_a_long_node_list_is_read_to_its_end(tmp_path: Path) -> None:
+    names = [f"gpu-node-{7 * n:05d}" for n in range(1000)]
+    assert facts_of(tmp_path, f"JOB_ID=1\nJOB_NODELIST={','.join(names)}\n").hosts == names
+
+
 def test_legacy_and_local_headers(tmp_path: Path) -> None:
     legacy = facts_of(tmp_path, "SLURM_JOB_ID=7\nSLURM_JOB_NODELIST=n[1-2]\nSLURM_NNODES=2\n")
     assert (legacy.header["JOB_ID"], legacy.hosts) == ("7", ["n1", "n2"])

@@ -10,10 +10,11 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
+import orjson
 import pytest
 
 from trackwalker.errors import EvidenceError, TrackwalkerError
-from trackwalker.telemetry.client import Api, QueryError, Telemetry, host_of
+from trackwalker.telemetry.client import Api, QueryError, Telemetry, host_of, read_matrix
 
 Answer = Callable[[str, dict[str, str]], Any]
 
@@ -157,3 +158,16 @@ def test_a_server_that_is_gone_is_said_with_its_last_words(telemetry: Callable[[
     t._api._http.base_url = "http://127.0.0.1:9"
     with pytest.raises(EvidenceError, match="its last words"):
         t.instant("x", 5.0)
+
+
+def test_a_matrix_read_without_json_says_the_same_as_json() -> None:
+    awkward = '{"metric":"values":[['
+    values = [[1772280794.123, "1e-07"], [1772280804, "NaN"], [1772280814.5, "+Inf"], [1772280824, "600.2500000000001"]]
+    result = [{"metric": {"__name__": "a", "x": awkward}, "values": values}, {"metric": {}, "values": [[1, "2"]]}]
+    body = orjson.dumps({"status": "success", "data": {"resultType": "matrix", "result": result}})
+    found = read_matrix(body)
+    assert found is not None
+    assert [labels for labels, _, _ in found] == [s["metric"] for s in result]
+    np.testing.assert_array_equal(found[0][1], [t for t, _ in values])
+    np.testing.assert_array_equal(found[0][2], [float(str(v)) for _, v in values])
+    assert read_matrix(b'{"status":"success","data":{"resultType":"matrix","result":[]}}') is None

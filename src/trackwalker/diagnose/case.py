@@ -7,7 +7,6 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +45,7 @@ class Case:
     damage: list[str] = field(default_factory=list)
     bytes_read: int = 0
     checks: list[Check] = field(default_factory=list)  # is the recording itself to be trusted?
+    seen: Triage | None = None
 
     @property
     def trusted(self) -> list[str]:
@@ -53,14 +53,16 @@ class Case:
         frozen = {h for c in self.checks if c.name == "ghost-data" for h in c.hosts}
         return [h for h in self.hosts if h not in frozen]
 
+    @property
+    def triage(self) -> Triage:
+        """What the log alone says: failure classes with their roles."""
+        if self.seen is None:
+            self.seen = triage(self.job)
+        return self.seen
+
     def check(self, name: str) -> Check | None:
         """One of the checks of the recording."""
         return next((c for c in self.checks if c.name == name), None)
-
-    @cached_property
-    def triage(self) -> Triage:
-        """What the log alone says: failure classes with their roles."""
-        return triage(self.job)
 
     def event(self, kind: str) -> dict[str, Any] | None:
         """The first event of a kind."""
@@ -106,7 +108,11 @@ def open_case(job: Job) -> Iterator[Case]:
     with ExitStack() as stack:
         telemetry = _open_telemetry(job, stack, damage)
         start = _start(job, run, telemetry)
-        timeline = tl.from_progress(progress) or tl.from_log(log, telemetry, start)
+        seen = triage(job)
+        timeline = tl.from_progress(progress)
+        if timeline is None and seen.record.last is not None and seen.record.last > (log.last_step or -1) + 1:
+            timeline = tl.from_record(seen.record, log, telemetry, start)
+        timeline = timeline or tl.from_log(log, telemetry, start)
         hosts = [r.host for r in run.ranks] if run else log.hosts
         end = _end(log, events, telemetry, timeline, start, live)
         checks = check_quality(telemetry, hosts, end, job.database is not None)
@@ -128,6 +134,7 @@ def open_case(job: Job) -> Iterator[Case]:
             damage=damage,
             bytes_read=log.size,
             checks=checks,
+            seen=seen,
         )
 
 

@@ -35,6 +35,7 @@ _AGAINST: dict[str, Callable[..., Finding]] = {  # these look at the same quanti
 DETECTORS = frozenset({*_PLAIN, *_AGAINST, "gone", "accused-like-others", "devices-of-accused"})
 _SHORTEST_WINDOW_S = 3.0
 _LEAST_SHARE = 0.2
+_COVERED = 0.75
 _MOST_VALUES = 64
 
 
@@ -232,12 +233,25 @@ def _ask_metrics(test: Test, case: Case, symptoms: Symptoms, book: EvidenceBook,
             result.evidence.append(book.add("metric", query, text, told))
         elif test.clean:
             result.evidence.append(book.add("metric", query, text, told))
+    if result.fired is False and not _covered(case, spans):
+        # Nothing was found in the part that was recorded: that says nothing about the rest.
+        return TestResult(test, None, missing=[f"samples of the whole {test.window} window"])
     if result.fired is None:
         result.missing = list(test.metrics)
     else:
         # Several slow phases may have several causes; one that explains a sliver of the slow time explains nothing.
         result.fired = explained > _LEAST_SHARE * sum(s.seconds for s in spans if s.seconds >= _SHORTEST_WINDOW_S)
     return result
+
+
+def _covered(case: Case, spans: list[Span]) -> bool:
+    """Whether the recording reaches over nearly all of a window."""
+    if case.telemetry is None:
+        return False
+    begin, end = case.telemetry.range()
+    seconds = sum(s.seconds for s in spans)
+    recorded = sum(max(0.0, min(s.end, end) - max(s.start, begin)) for s in spans)
+    return recorded >= _COVERED * seconds
 
 
 def _told(values: Values, finding: Finding) -> dict[str, float]:
@@ -254,16 +268,17 @@ def _query(test: Test, case: Case, span: Span) -> tuple[str, dict[str, float]]:
     text = Template(test.query or "").substitute(window=window, end=f"{span.end:.3f}")
     if case.telemetry is None:
         return text, {}
+    trusted = frozenset(case.trusted)
     if test.label != "host":
         values = {}
         for sample in case.telemetry.instant(text, span.end):
             part = sample.labels.get(test.label) or sample.labels.get("GpuIndex", "")
             values[f"{host_of(sample.labels) or ''}/{part}"] = sample.value
-        mine = {k: v for k, v in values.items() if v == v and (not case.hosts or k.partition("/")[0] in case.trusted)}
+        mine = {k: v for k, v in values.items() if v == v and (not case.hosts or k.partition("/")[0] in trusted)}
         return text, mine
     by_host = case.telemetry.by_host(text, span.end)
     if case.hosts:  # a shared machine reports under its own name too; only the job's hosts are compared
-        by_host = {h: v for h, v in by_host.items() if h in case.trusted}
+        by_host = {h: v for h, v in by_host.items() if h in trusted}
     return text, {h: v for h, v in by_host.items() if v == v}
 
 

@@ -23,6 +23,10 @@ def assign_roles(found: list[Examination], symptoms: Symptoms) -> dict[str, Role
     benign = [e for e in benign if trouble <= set(e.playbook.symptoms) or not trouble]
     real = [e for e in found if e.playbook.outcome != "expected" or e.playbook.mechanism]
     overriding = [e for e in [*benign, *real] if "*" in e.playbook.explains]
+    foreign = [e for e in overriding if e.playbook.outcome == "incident"]
+    if foreign:  # another job's database says nothing, but this job's log still does
+        others = [e for e in real if e not in foreign]
+        return _roles(others, trouble) | {e.playbook.id: "root" for e in foreign}
     if overriding:
         told: dict[str, Role] = {e.playbook.id: "consequence" for e in real if not e.playbook.mechanism}
         return told | {e.playbook.id: "root" for e in overriding}

@@ -251,6 +251,8 @@ def _windows(case: Case, stall: Stall | None, phases: tuple[Phase, ...]) -> dict
         whole = Phase(int(timeline.steps[WARM_UP_STEPS]), int(timeline.steps[-1]), begin, stop, 0.0, False)
         calm = _undisturbed(case, whole)
         windows["steady"] = [calm if calm.seconds >= _CALM_S else Span(begin, stop)]
+        if calm.seconds >= 60.0 and (calm.seconds < stop - begin or not save_steps(case)):
+            windows["calm"] = [calm]
     if until is not None and case.start is not None:
         last = timeline.last_end if timeline is not None and timeline.last_end is not None else until
         windows["end"] = [Span(max(case.start, min(last, until) - _LAST_MINUTES_S), (case.end or until) + 30.0)]

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from trackwalker.diagnose.sources import StepRecord
 from trackwalker.logs.facts import LogFacts
 from trackwalker.stats.segments import running_median
 from trackwalker.telemetry.store import Telemetry
@@ -85,7 +86,29 @@ def from_log(log: LogFacts, telemetry: Telemetry | None, start: float | None) ->
     lines = {line.step: line for line in log.steps[rank]}  # a repeated step: the later attempt counts
     order = sorted(lines)
     seconds = np.array([lines[s].seconds for s in order])
-    steps = np.array(order)
+    tgs = np.array([np.nan if (v := lines[s].tgs) is None else v for s in order])
+    return _timed(order, seconds, tgs, log, telemetry, start, log.path.name)
+
+
+def from_record(record: StepRecord, log: LogFacts, telemetry: Telemetry | None, start: float | None) -> Timeline | None:
+    """From the workers' own files or the event file, where the merged log stopped before the run did."""
+    known = {int(s): i for i, s in enumerate(record.step) if np.isfinite(record.seconds[i])}
+    order = sorted(known)
+    if not order:
+        return None
+    at = [known[s] for s in order]
+    return _timed(order, record.seconds[at], record.tgs[at], log, telemetry, start, record.used or log.path.name)
+
+
+def _timed(
+    order: list[int],
+    seconds: Floats,
+    tgs: Floats,
+    log: LogFacts,
+    telemetry: Telemetry | None,
+    start: float | None,
+    source: str,
+) -> Timeline:
     anchors = _anchors(telemetry) if telemetry else {}
     known = [(i, anchors[s]) for i, s in enumerate(order) if s in anchors]
     ends = np.full(len(order), np.nan)
@@ -99,8 +122,7 @@ def from_log(log: LogFacts, telemetry: Telemetry | None, start: float | None) ->
     elif start is not None:
         setup = sum(s.seconds or 0 for s in log.stages if s.what == "END" and s.name != "Training")
         ends = start + setup + elapsed
-    tgs = np.array([np.nan if (v := lines[s].tgs) is None else v for s in order])
-    timeline = Timeline(steps, ends, seconds, tgs, bool(known), log.path.name)
+    timeline = Timeline(np.array(order), ends, seconds, tgs, bool(known), source)
     return _with_hidden_time(timeline) if known else timeline
 
 

@@ -48,6 +48,7 @@ class Triage:
     goodput: Goodput
     attempts: list[Attempt]
     speed: Speed
+    record: StepRecord
     compared: Comparison | None = None
     seconds: float = field(default=0.0, compare=False)
 
@@ -144,7 +145,8 @@ def triage(job: Job, reference: Speed | None = None, sacct: Answer | None = None
     phase = phase_of(index, progress)
     return Triage(
         job, status, roles, progress, shape, phase, summary_of(status, roles, progress, shape),
-        next_steps(status, roles, said, index), index, said, spent, tries, speed, compared, time.perf_counter() - began,
+        next_steps(status, roles, said, index), index, said, spent, tries, speed, record, compared,
+        time.perf_counter() - began,
     )  # fmt: skip
 
 

@@ -29,6 +29,8 @@ _PLAIN_STEP = re.compile(
     rb"(?:, Tokens/s/device: (\d+\.\d+))?, total_weights: \d+, loss: (\d+\.\d+)\r?$"
 )
 _MOST_COMPILES = 10_000
+_NODELIST = b"JOB_NODELIST="
+_LONGEST_NODELIST = 1 << 20  # a thousand names fill many kilobytes, and a host that is cut off is never accused
 _LONGEST = 4096  # what we match stands at the front of a line; the rest of a megabyte line is payload
 
 
@@ -84,7 +86,8 @@ def _between(data: mmap.mmap, begin: int, end: int, number: int) -> Generator[tu
         last = end if last < 0 else last
         number += _newlines(data, counted, first)
         counted, done = first, last
-        yield number, data[first : min(last, first + _LONGEST)]
+        longest = _LONGEST_NODELIST if match[0] == _NODELIST else _LONGEST
+        yield number, data[first : min(last, first + longest)]
     return number + _newlines(data, counted, end)
 
 

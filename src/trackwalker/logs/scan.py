@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from copy import copy
 from dataclasses import dataclass, field
 from itertools import compress, islice
@@ -25,11 +27,23 @@ from trackwalker.logs.needles import Ints, Needles
 from trackwalker.logs.steptable import Floats
 
 _THREADS = 4
+_HAND_OVER_S = 0.0005
 _TAIL = 1 << 16
 _TAIL_CHUNKS = 4
 _MOST_STOPPED = 64  # ranks whose last line is searched for in the middle of the file
 _MOST_KEPT = 64  # pieces whose last step lines are remembered
 _TELLS_RANK = re.compile(rb"\s*\d{1,6}: |\[\w{0,10}\d{1,6}\]")
+
+
+@contextmanager
+def _quick_hand_over() -> Iterator[None]:
+    """Threads that search for a millisecond and then need the interpreter must not wait five for it."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(_HAND_OVER_S)
+    try:
+        yield
+    finally:
+        sys.setswitchinterval(before)
 
 
 @dataclass(frozen=True)
@@ -159,8 +173,8 @@ class Reading:
         if self.done == until:
             return
         numbers = iter(range(self.done, until))
-        threads = min(_THREADS, os.cpu_count() or 1)
-        with ThreadPoolExecutor(threads) as pool:
+        threads = min(_THREADS, len(os.sched_getaffinity(0)))
+        with ThreadPoolExecutor(threads) as pool, _quick_hand_over():
             pending: list[Future[Found]] = [
                 pool.submit(self._look, n, self._label) for n in islice(numbers, 2 * threads)
             ]

@@ -64,7 +64,9 @@ def outliers(
     return Finding(True, tuple(sorted(accused)), numbers)
 
 
-def lows(values: Values, *, ratio: float, share: float = 0.5, reference: Values | None = None) -> Finding:
+def lows(
+    values: Values, *, ratio: float, share: float = 0.5, sigmas: float = 6.0, reference: Values | None = None
+) -> Finding:
     """Members clearly below all others: at most `ratio` of the lowest of the rest, and off its noise.
 
     With a `reference` a member must also have fallen to at most `ratio` of its own earlier value.
@@ -79,7 +81,7 @@ def lows(values: Values, *, ratio: float, share: float = 0.5, reference: Values 
         highest = values[order[k - 1]]
         if highest <= ratio * values[order[k]]:
             rest = np.array([values[h] for h in order[k:]])
-            if highest < float(np.median(rest)) - 6.0 * robust_sigma(rest):
+            if highest < float(np.median(rest)) - sigmas * robust_sigma(rest):
                 best = k
     accused = order[:best]
     if reference:

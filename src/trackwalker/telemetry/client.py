@@ -7,6 +7,8 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
+from itertools import pairwise
+from operator import itemgetter
 from typing import Any
 
 import httpx
@@ -19,6 +21,9 @@ from trackwalker.errors import EvidenceError, TrackwalkerError
 Floats = npt.NDArray[np.float64]
 Labels = dict[str, str]
 
+_TIME, _VALUE = itemgetter(0), itemgetter(1)
+_MATRIX = b'{"status":"success","data":{"resultType":"matrix","result":[{'
+_METRIC, _VALUES = b'{"metric":', b'"values":[['
 _MOST_POINTS = 11_000  # Prometheus refuses more points for each series in one range query
 
 
@@ -59,6 +64,17 @@ class Api:
 
     def call(self, path: str, params: Mapping[str, Any] | None = None, method: str = "POST") -> Any:
         """The `data` of an API answer."""
+        return self._data(self._ask(path, params, method))
+
+    def samples(self, path: str, params: Mapping[str, Any]) -> list[tuple[Labels, Floats, Floats]]:
+        """The labels, times and values of every series of a matrix answer."""
+        answer = self._ask(path, params, "POST")
+        found = read_matrix(answer.content)
+        if found is None:
+            found = [(s["metric"], *_samples(s)) for s in self._data(answer)["result"] if s.get("values")]
+        return found
+
+    def _ask(self, path: str, params: Mapping[str, Any] | None, method: str) -> httpx.Response:
         self.queries += 1
         try:
             if method == "POST":  # long queries do not fit into a URL
@@ -68,6 +84,9 @@ class Api:
         except httpx.TransportError as e:
             raise EvidenceError(f"the private Prometheus stopped answering ({e!r}): {self._last_words()}") from e
         self.bytes_read += answer.num_bytes_downloaded
+        return answer
+
+    def _data(self, answer: httpx.Response) -> Any:
         try:
             body = _decode(answer.content) if answer.content else {"status": "success"}
         except ValueError:
@@ -171,32 +190,48 @@ class Telemetry:
     def raw(self, selector: str, start: float, end: float) -> list[tuple[Labels, Floats, Floats]]:
         """The stored samples of every matching series, with their true times, from start to end inclusive."""
         found: dict[tuple[tuple[str, str], ...], list[tuple[Floats, Floats]]] = {}
-        for series in self._raw(selector, round(start * 1000), round(end * 1000)):
-            found.setdefault(_order(series["metric"]), []).append(_samples(series))
+        for labels, times, values in self._raw(selector, round(start * 1000), round(end * 1000)):
+            found.setdefault(_order(labels), []).append((times, values))
         return [
             (dict(key), np.concatenate([t for t, _ in parts]), np.concatenate([v for _, v in parts]))
             for key, parts in sorted(found.items())
         ]
 
-    def _raw(self, selector: str, first: int, last: int) -> list[Any]:
+    def _raw(self, selector: str, first: int, last: int) -> list[tuple[Labels, Floats, Floats]]:
         if last < first:
             return []
         # One millisecond more at the front and a filter: whether that edge belongs to a range depends on the version.
+        params = {"query": f"{selector}[{last - first + 1}ms]", "time": f"{last / 1000:.3f}"}
         try:
-            data = self._query(f"{selector}[{last - first + 1}ms]", last / 1000)
+            found = self._api.samples("/api/v1/query", params)
         except QueryError as e:
             if "too many samples" not in str(e) or last == first:
                 raise
             middle = (first + last) // 2
             return self._raw(selector, first, middle) + self._raw(selector, middle + 1, last)
-        for series in data["result"]:
-            values = series.get("values", [])
-            while values and round(values[0][0] * 1000) < first:
-                values.pop(0)
-        return [series for series in data["result"] if series.get("values")]
+        inside = ((labels, np.rint(times * 1000) >= first, times, values) for labels, times, values in found)
+        return [(labels, times[keep], values[keep]) for labels, keep, times, values in inside if keep.any()]
 
     def _query(self, promql: str, at: float) -> Any:
         return self._api.call("/api/v1/query", {"query": promql, "time": f"{at:.3f}"})
+
+
+def read_matrix(content: bytes) -> list[tuple[Labels, Floats, Floats]] | None:
+    """A matrix answer without an object for each of a million samples; None when it is anything else.
+
+    Inside a label's value a quotation mark is escaped, so the words that are looked for here stand nowhere else.
+    """
+    if not content.startswith(_MATRIX):
+        return None
+    out = []
+    parts = content.split(_VALUES)
+    for before, after in pairwise(parts):
+        labels = orjson.loads(before[before.rindex(_METRIC) + len(_METRIC) : -1])
+        numbers = np.fromstring(after[: after.index(b"]]")].translate(None, b'[]"').decode(), dtype=np.float64, sep=",")
+        if len(numbers) % 2:
+            return None
+        out.append((labels, numbers[0::2], numbers[1::2]))
+    return out
 
 
 def _decode(content: bytes) -> Any:
@@ -238,8 +273,8 @@ def _order(labels: Labels) -> tuple[tuple[str, str], ...]:
 
 def _samples(series: Mapping[str, Any]) -> tuple[Floats, Floats]:
     pairs = series.get("values", ())
-    times = np.fromiter((p[0] for p in pairs), np.float64, len(pairs))
-    return times, np.fromiter((float(p[1]) for p in pairs), np.float64, len(pairs))
+    times = np.fromiter(map(_TIME, pairs), np.float64, len(pairs))
+    return times, np.fromiter(map(float, map(_VALUE, pairs)), np.float64, len(pairs))
 
 
 def _s(milliseconds: int | np.int64) -> str:

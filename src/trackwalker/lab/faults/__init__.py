@@ -5,7 +5,30 @@ log.
 Places in the run are fractions of its steps (`0.4`) or step numbers (`97`).
 """
 
-from trackwalker.lab.faults import benign, gpu, host, network, observer, rarer_ends, rarer_shapes, stops, training
+from trackwalker.lab.faults import (
+    benign,
+    gpu,
+    host,
+    network,
+    observer,
+    rarer_ends,
+    rarer_shapes,
+    second_set,
+    stops,
+    training,
+)
 from trackwalker.lab.faults.base import FAULTS
 
-__all__ = ["FAULTS", "benign", "gpu", "host", "network", "observer", "rarer_ends", "rarer_shapes", "stops", "training"]
+__all__ = [
+    "FAULTS",
+    "benign",
+    "gpu",
+    "host",
+    "network",
+    "observer",
+    "rarer_ends",
+    "rarer_shapes",
+    "second_set",
+    "stops",
+    "training",
+]
