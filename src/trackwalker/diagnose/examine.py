@@ -148,7 +148,8 @@ class Examination:
     def missing(self) -> list[str]:
         """What was not collected and would be needed."""
         needed = [r for group in self._groups() if not any(t.fired for t in group) for r in group]
-        return sorted({m for r in needed for m in r.missing})
+        measured = {m for r in needed if r.test.query is not None for m in r.missing}
+        return sorted(measured or {m for r in needed for m in r.missing})  # a metric's name says more than a question's
 
     @property
     def onset(self) -> float | None:
