@@ -146,13 +146,13 @@ def _partition(x: Floats, min_size: int, penalty: float) -> list[int]:
     best = np.full(n + 1, np.inf)
     best[0] = -penalty
     previous = np.zeros(n + 1, dtype=int)
+    numbers = np.arange(n + 1)
     for t in range(min_size, n + 1):
-        starts = np.arange(0, t - min_size + 1)
-        lengths = t - starts
-        cost = (s2[t] - s2[starts]) - (s1[t] - s1[starts]) ** 2 / lengths
-        total = best[starts] + cost + penalty
+        m = t - min_size + 1  # slices, not index arrays: this loop is the whole cost of a long series
+        cost = (s2[t] - s2[:m]) - (s1[t] - s1[:m]) ** 2 / (t - numbers[:m])
+        total = best[:m] + cost + penalty
         at = int(np.argmin(total))
-        best[t], previous[t] = total[at], starts[at]
+        best[t], previous[t] = total[at], at
     cuts = [n]
     while cuts[-1] > 0:
         cuts.append(int(previous[cuts[-1]]))
