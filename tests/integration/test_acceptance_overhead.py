@@ -1,4 +1,4 @@
-"""Acceptance test 18 in short: recording must not be seen to slow training. `bench/overhead.py` measures how much at most."""
+"""Acceptance test 18 in short: recording is not seen to slow training; `bench/overhead.py` says by how much."""
 
 from __future__ import annotations
 
