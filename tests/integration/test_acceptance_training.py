@@ -218,11 +218,13 @@ def test_a03_idle_trainer_makes_no_samples(start: Callable[[str], Run], recordin
 
 def test_a04_second_event_file_is_followed(start: Callable[[str], Run], recording: Recording, tmp_path: Path) -> None:
     again = 'EventWriter(job / "tensorboard", "events.out.tfevents.2.box")'
-    run = start(f"train(0, 9, 0.1, hooked=False)\ntime.sleep(2.5)\ntrain(5, 14, 0.1, board={again}, hooked=False)")
+    go = "while not (job / 'go').exists(): time.sleep(0.05)"
+    run = start(f"train(0, 9, 0.1, hooked=False)\n{go}\ntrain(5, 14, 0.1, board={again}, hooked=False)\ntime.sleep(4)")
     announce(tmp_path, address(run))
     wait_for(lambda: len(recording.steps()) >= 10, 20)
     run.agent.kill()  # and an agent that was not there when the second file appeared
     run.agent.wait()
+    (run.dir / "go").touch()
     time.sleep(2.5)
     run.start("--adopt")
     assert run.ends(30) == 0
