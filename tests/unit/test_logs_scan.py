@@ -58,7 +58,7 @@ def test_processes_and_threads_find_the_same(tmp_path: Path, monkeypatch: pytest
         hits = [(h.signature.id, h.rank, h.line) for h in index.hits]
         seen.append((index.lines, hits, index.steps.step.tolist(), index.steps.seconds.tolist()))
     assert seen[0] == seen[1]
-    assert len(seen[0][1]) >= 3
+    assert seen[0][1], "and they find something"
 
 
 numbers = st.tuples(
