@@ -216,7 +216,7 @@ def test_a14_no_ray_installed_full_telemetry(workspace: Path, prometheus: Path) 
         check=False,
     )
     assert b"No module named 'ray'" in gone.stderr  # the premise
-    run = Run(workspace, steps=20, env={"RAY": "1", "PYTHONPATH": str(blind)})
+    run = Run(workspace, steps=90, env={"RAY": "1", "PYTHONPATH": str(blind)})
     assert run.ends() == 0
     assert len(re.findall("Ray is not installed, recording without it", run.said)) == 1
     record = load_run(run.dir / "run.json")
