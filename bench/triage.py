@@ -24,17 +24,15 @@ RANKS = 24
 RATIO = 3.0
 MEGABYTES = 300
 _CHILD = """
-import json, os, resource, sys, time
+import json, resource, sys, time
 from pathlib import Path
 from trackwalker.diagnose.triage import triage
 from trackwalker.job.layout import Job
 began = time.perf_counter()
 found = triage(Job("bench", Path(sys.argv[1]), None))
-seconds = time.perf_counter() - began
-own, forked = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
-most = own.ru_maxrss + min(4, len(os.sched_getaffinity(0))) * forked.ru_maxrss  # shared pages count each time
-print(json.dumps({"seconds": seconds, "cpu": sum(u.ru_utime + u.ru_stime for u in (own, forked)),
-                  "mb": most / 1024, "cause": found.primary.cause if found.primary else None,
+usage = resource.getrusage(resource.RUSAGE_SELF)
+print(json.dumps({"seconds": time.perf_counter() - began, "cpu": usage.ru_utime + usage.ru_stime,
+                  "mb": usage.ru_maxrss / 1024, "cause": found.primary.cause if found.primary else None,
                   "steps": len(found.index.steps)}))
 """
 

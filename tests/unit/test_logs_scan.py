@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from helpers import step_line
-from trackwalker.logs import scan
 from trackwalker.logs.index import index_logs
 from trackwalker.logs.needles import _FLOOD, Needles
 from trackwalker.logs.scan import Line, read_lines
@@ -42,23 +40,6 @@ def test_payload_and_errors_deep_inside_a_long_line(tmp_path: Path) -> None:
     )
     hits = index_logs(path).hits
     assert {(h.signature.id, h.rank, h.line) for h in hits} == {("oom-gpu", 8, 2)}
-
-
-def test_processes_and_threads_find_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = tmp_path / "x.log"
-    with path.open("w") as f:
-        for step in range(22_000):
-            f.writelines(f"{rank}: {step_line(step)}\n" for rank in range(4))
-            if step % 7000 == 6999:
-                f.write(f"2: RuntimeError: CUDA error: an illegal memory access was encountered at {step}\n")
-    seen = []
-    for pieces in (10**9, 2):  # threads, then processes
-        monkeypatch.setattr(scan, "FORK_PIECES", pieces)
-        index = index_logs(path)
-        hits = [(h.signature.id, h.rank, h.line) for h in index.hits]
-        seen.append((index.lines, hits, index.steps.step.tolist(), index.steps.seconds.tolist()))
-    assert seen[0] == seen[1]
-    assert seen[0][1], "and they find something"
 
 
 numbers = st.tuples(

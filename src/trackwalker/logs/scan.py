@@ -7,14 +7,12 @@ piece gives does not depend on when it was read, so a growing log can be read pi
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import re
-import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from copy import copy
 from dataclasses import dataclass, field
@@ -28,8 +26,7 @@ from trackwalker.logs.chunk import CHUNK, FRONT, MARGIN, Buffers, Chunk, Found, 
 from trackwalker.logs.needles import Ints, Needles
 from trackwalker.logs.steptable import Floats
 
-_WORKERS = 4
-FORK_PIECES = 128  # 256 MB: below, starting processes costs more than they gain
+_THREADS = 4
 _HAND_OVER_S = 0.0005
 _TAIL = 1 << 16
 _TAIL_CHUNKS = 4
@@ -176,31 +173,15 @@ class Reading:
         if self.done == until:
             return
         numbers = iter(range(self.done, until))
-        workers = min(_WORKERS, len(os.sched_getaffinity(0)))
-        with self._searching(workers, until - self.done) as search:
-            pending = [search(n) for n in islice(numbers, 2 * workers)]
+        threads = min(_THREADS, len(os.sched_getaffinity(0)))
+        with ThreadPoolExecutor(threads) as pool, _quick_hand_over():
+            pending: list[Future[Found]] = [
+                pool.submit(self._look, n, self._label) for n in islice(numbers, 2 * threads)
+            ]
             while pending:
                 found = pending.pop(0).result()
-                pending += [search(n) for n in islice(numbers, 1)]
+                pending += [pool.submit(self._look, n, self._label) for n in islice(numbers, 1)]
                 yield found
-
-    @contextmanager
-    def _searching(self, workers: int, pieces: int) -> Iterator[Callable[[int], Future[Found]]]:
-        """How pieces are searched at the same time: by threads, and by processes where there are very many.
-
-        Threads hold each other up by a third. A fork is safe only while nobody else runs in this process.
-        """
-        global _inherited
-        if pieces >= FORK_PIECES and workers > 1 and threading.active_count() == 1:
-            _inherited = self
-            context = multiprocessing.get_context("fork")
-            quiet = (signal.SIGINT, signal.SIG_IGN)  # an interrupt is for the parent, which then ends them
-            with ProcessPoolExecutor(workers, context, signal.signal, quiet) as processes:
-                yield lambda n: processes.submit(_look_inherited, n, self._label)
-            _inherited = None
-            return
-        with ThreadPoolExecutor(workers) as threads, _quick_hand_over():
-            yield lambda n: threads.submit(self._look, n, self._label)
 
     def _look(self, number: int, label: Label | None = None) -> Found:
         """Search one piece. Everything heavy here runs without the interpreter lock."""
@@ -262,12 +243,3 @@ class Reading:
                 self._held.clear()
             self._held[number] = last
         return last
-
-
-_inherited: Reading | None = None  # what a forked process goes on with: nothing is sent to it but numbers
-
-
-def _look_inherited(number: int, label: Label | None) -> Found:
-    if _inherited is None:
-        raise RuntimeError("forked without anything to read")
-    return _inherited._look(number, label)
