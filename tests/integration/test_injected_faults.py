@@ -32,7 +32,7 @@ from trackwalker.launch.schedulers.local import LocalRun
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(420)]
 ELSEWHERE = {"none", "stop", "kill", "cpu"}
 # Half a minute each: every run of the tests takes these, TRACKWALKER_ALL_FAULTS=1 (or `lab score --suite real`) all.
-ALWAYS = {"slow-data", "leak", "packet-loss", "packet-delay", "slow-disk"}
+ALWAYS = {"slow-data", "leak", "packet-delay", "slow-disk"}
 CHOSEN = [n for n in CASES if n not in ELSEWHERE and (n in ALWAYS or os.environ.get("TRACKWALKER_ALL_FAULTS"))]
 
 
