@@ -224,12 +224,15 @@ int nvmlDeviceGetMemoryErrorCounter(Device d, uint type, uint counter, uint loca
 }
 int nvmlDeviceGetTotalEccErrors(Device d, uint type, uint counter, ull *n) {
     BEGIN("nvmlDeviceGetTotalEccErrors", d, ".%u.%u", type, counter);
-    *n = 0x100000000ull + 10 * type + counter;
+    char key[64];
+    snprintf(key, 64, "ecctotal.%u.%u", type, counter);
+    *n = value(key, d, 0x100000000ull + 10 * type + counter);
     return OK;
 }
 int nvmlDeviceGetRemappedRows(Device d, uint *corrected, uint *uncorrected, uint *pending, uint *failed) {
     BEGIN("nvmlDeviceGetRemappedRows", d);
-    *corrected = 1, *uncorrected = 2, *pending = 1, *failed = 0;
+    *corrected = 1, *uncorrected = 2;
+    *pending = (uint)value("rowpending", d, 1), *failed = (uint)value("rowfailed", d, 0);
     return OK;
 }
 int nvmlDeviceGetFieldValues(Device d, int n, FieldValue *fields) {

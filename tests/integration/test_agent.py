@@ -80,20 +80,20 @@ def test_the_first_failing_rank_ends_the_others_and_is_named(start: Callable[...
     run.up()
     if how == "kill":
         os.kill(run.main(1), signal.SIGKILL)
-    assert run.ends() == 1
     code, cause = (3, "exited with code 3") if how == "exit" else (137, "killed by SIGKILL")
+    assert run.ends() == code
     facts = read_log(run.log)
     assert facts.first_failure is not None
     assert (facts.first_failure.rank, facts.first_failure.host, facts.first_failure.code) == (1, "box-r1", code)
     assert facts.first_failure.cause == cause
     assert [(e.rank, e.code) for e in facts.exits] == [(1, code)]
     assert facts.summary is not None
-    assert (facts.summary.exit, facts.summary.reason) == (1, f"Training FAILED (exit={code})")
+    assert (facts.summary.exit, facts.summary.reason) == (code, f"Training FAILED (exit={code})")
     assert run.text.count("got TERM") == 2
     (failure,) = run.events("first-failure")
     assert (failure["rank"], failure["data"]) == (1, {"exit": code, "cause": cause})
     assert {e["rank"]: e["data"]["exit"] for e in run.events("rank-exit")} == {0: 0, 1: code, 2: 0}
-    assert [e["data"]["exit"] for e in run.events("run-end")] == [1]
+    assert [e["data"]["exit"] for e in run.events("run-end")] == [code]
 
 
 def test_cancel_ends_willing_deaf_and_stopped_ranks(start: Callable[..., Run]) -> None:
@@ -125,7 +125,7 @@ def test_ranks_outlive_the_agent_and_a_new_one_takes_over(start: Callable[..., R
         wait_for(lambda raw=raw, size=size: raw.stat().st_size > size)  # nobody reads, and still they write
         run.start("--adopt")
         wait_for(lambda restarts=restarts: len(run.events("agent-restart")) == restarts)
-    assert run.ends() == 1
+    assert run.ends() == 5
     for rank in (0, 1):
         lines = re.findall(rf"^{rank}: line (\d+)$", run.text, re.M)
         own = (run.dir / "ranks" / f"{rank}.log").read_text()
@@ -147,7 +147,7 @@ def test_a_rank_that_ended_while_nobody_watched(start: Callable[..., Run]) -> No
     run.agent.wait()
     wait_for(lambda: all((run.dir / "ranks" / f"{r}.exit").exists() for r in (0, 1)))
     run.start("--adopt")
-    assert run.ends() == 1
+    assert run.ends() == 4
     facts = read_log(run.log)
     assert facts.first_failure is not None
     assert (facts.first_failure.rank, facts.first_failure.code) == (1, 4)

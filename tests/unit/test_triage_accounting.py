@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import time
 from pathlib import Path
 
@@ -32,7 +33,11 @@ def sacct(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder that is first on PATH; tests put an executable `sacct` there."""
     folder = tmp_path / "bin"
     folder.mkdir()
-    monkeypatch.setenv("PATH", f"{folder}:/usr/bin:/bin")
+    tools = tmp_path / "tools"  # not all of /usr/bin: a real sacct may be there
+    tools.mkdir()
+    for name in ("sh", "cat", "sleep"):
+        (tools / name).symlink_to(shutil.which(name) or f"/bin/{name}")
+    monkeypatch.setenv("PATH", f"{folder}:{tools}")
     return folder / "sacct"
 
 

@@ -73,7 +73,10 @@ def score(
         typer.Option("--tool", help="Command with {job}, baseline:NAME, or trackwalker (default); repeatable."),
     ] = None,
     seeds: Annotated[int | None, typer.Option("--seeds", min=1, help="Cases of each family (full: 5, else 1).")] = None,
-    variants: Annotated[bool, typer.Option("--variants", help="Add the derived conditions of every case.")] = False,
+    conditions: Annotated[bool, typer.Option("--conditions", help="Add the derived conditions of every case.")] = False,
+    variants: Annotated[
+        int, typer.Option("--variants", min=0, help="Add so many perturbed worlds of each family.")
+    ] = 0,
     jobs: Annotated[int | None, typer.Option("--jobs", min=1, help="Cases at once (default: all cores).")] = None,
     timeout: Annotated[float, typer.Option("--timeout", min=1, help="Seconds a tool may take for a case.")] = 600.0,
     out: Annotated[Path | None, typer.Option("--out", help="Write the results to this file.")] = None,
@@ -91,7 +94,7 @@ def score(
             raise UsageError("the suite 'real' is run alone: it needs the machine for itself")
         results = score_real(tools, seeds or 1, timeout, _say, _progress)
     else:
-        cases = make_suite(suite, seeds, variants)
+        cases = make_suite(suite, seeds, conditions, variants)
         results = run_score(cases, tools, suite, jobs or os.cpu_count() or 1, timeout, _progress)
     if out is not None:
         _write(out, results.to_json() + "\n")

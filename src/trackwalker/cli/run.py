@@ -67,7 +67,7 @@ def run(
         ensure_prometheus(lambda text: print(text, file=sys.stderr))
     plan = plan_local(spec, procs, passthrough, workspace, watching.observe, sys.argv[1:], watching.ray)
     started = LocalRun.start(plan)
-    print(f"job {started.plan.record.id}  log {started.plan.agent.log}", flush=True)
+    print(f"job {started.plan.record.id}  log {started.plan.log}", flush=True)
     code = _stay(started)
     started.wait_closed()
     status = "finished" if code == 0 else f"ended with exit code {code}"
@@ -85,7 +85,7 @@ def _stay(started: LocalRun) -> int:
     steps = started.plan.record.config.get("steps")
     total = str(steps.value) if steps else ""
     expected = started.plan.record.ray
-    banner = Banner(Job(started.plan.record.id, started.plan.agent.log, started.job_dir))
+    banner = Banner(Job(started.plan.record.id, started.plan.log, started.job_dir))
     with ProgressLine(int(total) if total.isdigit() else None) as line:
         while True:
             try:

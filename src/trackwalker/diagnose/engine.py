@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 
+from trackwalker.diagnose import heartbeat
 from trackwalker.diagnose.case import Case, open_case
 from trackwalker.diagnose.clock import utc
 from trackwalker.diagnose.evidence import EvidenceBook
@@ -34,6 +35,8 @@ from trackwalker.diagnose.verdict import (
 )
 from trackwalker.job.layout import Job
 from trackwalker.telemetry.quality import Check
+
+_TOLD_PHASES = 3  # in one sentence
 
 
 @dataclass(frozen=True)
@@ -156,18 +159,29 @@ def _summary(
 ) -> str:
     if not leading or outcome == "insufficient-evidence":
         return _undecided(case, symptoms, speed)
-    beat = case.log.heartbeat
     words = {
         "last_step": str(case.timeline.steps[-1]) if case.timeline is not None and len(case.timeline) else "?",
         "speed": speed.words if symptoms.slow else "the run has one speed throughout, so what it costs is not known",
-        "accused": ", ".join(str(t) for t in sorted(beat.accused)) if beat else "",
+        "accused": "",
+        "control": "",
+        **heartbeat.words(case),
         "silent": f"{symptoms.stall.until - symptoms.stall.since:.0f} s" if symptoms.stall else "",
     }
     parts = []
     for examination in leading:
-        hosts = ", ".join(examination.hosts) or "no single host"
+        hosts = _culprits(examination, symptoms)
         parts.append(examination.playbook.summary.format(hosts=hosts, **words).strip())
     return " ".join(parts)
+
+
+def _culprits(examination: Examination, symptoms: Symptoms) -> str:
+    """The culprits in words, with the phases they are at fault in where these differ."""
+    phases = examination.hosts_by_span
+    if len({tuple(who) for who in phases.values()}) < 2 or len(phases) > _TOLD_PHASES:
+        return ", ".join(examination.hosts) or "no single host"
+    slow = symptoms.slow
+    told = [f"{', '.join(who)} (steps {slow[i].first_step}..{slow[i].last_step})" for i, who in phases.items() if who]
+    return " and ".join(told)
 
 
 def _undecided(case: Case, symptoms: Symptoms, speed: Throughput) -> str:
@@ -209,7 +223,8 @@ def _actions(leading: list[Examination], speed: Throughput) -> list[Action]:
                 hosts = examination.hosts if a.when_hosts else []
                 why = a.why
                 if a.do in ("exclude-nodes", "drain-node") and hosts and speed.change is not None and len(leading) == 1:
-                    why += f"; without them about {speed.full} is to be expected"
+                    gain = f", {100 * speed.gain:+.1f} %" if speed.gain is not None else ""
+                    why += f"; without them about {speed.full} is to be expected{gain}"
                 actions.append(Action(do=a.do, hosts=hosts, why=why, risk=a.risk, needs_approval=a.needs_approval))
     return actions
 

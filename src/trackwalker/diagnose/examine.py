@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from string import Template
 from typing import Any
 
-from trackwalker.diagnose import course_facts, network_facts  # noqa: F401  (they add their questions to FACTS)
+from trackwalker.diagnose import course_facts, heartbeat, network_facts  # noqa: F401  (they add questions to FACTS)
 from trackwalker.diagnose.case import Case
 from trackwalker.diagnose.evidence import EvidenceBook
 from trackwalker.diagnose.facts import FACTS
@@ -52,6 +52,7 @@ class TestResult:
     missing: list[str] = field(default_factory=list)
     time: float | None = None
     spans: set[int] | None = None  # which of the window's stretches it speaks for; None: not asked per stretch
+    hosts_by_span: dict[int, set[str]] = field(default_factory=dict)  # of slow phases: whom it names in which
     log_role: str = ""  # what the log's own order makes of a failure class
 
 
@@ -122,6 +123,15 @@ class Examination:
     def hosts(self) -> list[str]:
         """The culprits: named by tests that accuse."""
         return sorted(set().union(*(r.hosts for r in self.fired if r.test.accuses)))
+
+    @property
+    def hosts_by_span(self) -> dict[int, list[str]]:
+        """The culprits of each slow phase, where the tests tell the phases apart."""
+        told: dict[int, set[str]] = {}
+        for r in self.fired:
+            for i, who in r.hosts_by_span.items() if r.test.accuses else ():
+                told[i] = told.get(i, set()) | who
+        return {i: sorted(who) for i, who in sorted(told.items())}
 
     @property
     def devices(self) -> list[str]:
@@ -216,7 +226,8 @@ def _ask_metrics(test: Test, case: Case, symptoms: Symptoms, book: EvidenceBook,
         before, reference = _query(test, case, references[min(i, len(references) - 1)]) if references else ("", None)
         finding = _detect(test, case, values, reference, accused)
         result.fired = bool(result.fired)
-        text, told = _statement(test, finding, span), _told(values, finding)
+        words = {"window": _span_words(span), **heartbeat.words(case)}
+        text, told = _statement(test, finding, words), _told(values, finding)
         if reference and "{before" in (test.says if finding.fired else test.clean):
             # What is said of both windows has to come back from one query.
             query = f'{query} or label_replace({before}, "window", "{test.against}", "", "")'
@@ -224,11 +235,13 @@ def _ask_metrics(test: Test, case: Case, symptoms: Symptoms, book: EvidenceBook,
         if finding.fired:
             explained += span.seconds
             named = set(finding.hosts)
-            result.hosts |= {n.partition("/")[0] for n in named} if test.label != "device" else set()
+            who = {n.partition("/")[0] for n in named} if test.label != "device" else set()
+            result.hosts |= who
             result.devices |= named if test.label == "device" else set()
             result.gpus |= named if test.label == "gpu" else set()
             if result.spans is not None:
                 result.spans.add(i)
+                result.hosts_by_span[i] = who
             begin = symptoms.slow[i].start if test.window == "slow" else span.start
             result.time = begin if result.time is None else min(result.time, begin)
             result.evidence.append(book.add("metric", query, text, told))
@@ -266,7 +279,7 @@ def _told(values: Values, finding: Finding) -> dict[str, float]:
 def _query(test: Test, case: Case, span: Span) -> tuple[str, dict[str, float]]:
     """The PromQL with its window and moment written in, so that anyone can run it again, and its answer."""
     window = f"{max(1, round(span.seconds))}s"
-    text = Template(test.query or "").substitute(window=window, end=f"{span.end:.3f}")
+    text = Template(test.query or "").substitute(window=window, start=f"{span.start:.3f}", end=f"{span.end:.3f}")
     if case.telemetry is None:
         return text, {}
     trusted = frozenset(case.trusted)
@@ -293,9 +306,10 @@ def _detect(test: Test, case: Case, values: Values, reference: Values | None, ac
     if name == "gone":
         return detectors.missing({h: v for h, v in values.items() if v > 0}, expected=case.hosts)
     if name == "accused-like-others":
-        beat = case.log.heartbeat
-        named = [h for t in sorted(beat.accused) if (h := case.log.host_of(t))] if beat else []
-        return detectors.equivalent(values, group=named, **options)
+        control = heartbeat.control(case)
+        finding = detectors.equivalent(values, group=[h for _, h in heartbeat.accused(case)], **options)
+        beside = {"control_value": values[control[1]]} if control is not None and control[1] in values else {}
+        return Finding(finding.fired, finding.hosts, {**finding.numbers, **beside})
     if name == "devices-of-accused":
         mine = {k: v for k, v in values.items() if k.split("/")[0] in accused}
         worst = tuple(sorted(k for k, v in mine.items() if v > 0.2 * max(mine.values(), default=0.0) and v > 0))
@@ -303,10 +317,11 @@ def _detect(test: Test, case: Case, values: Values, reference: Values | None, ac
     raise UsageError(f"test '{test.id}' names the unknown detector '{test.detector}'")
 
 
-def _statement(test: Test, finding: Finding, span: Span) -> str:
+def _statement(test: Test, finding: Finding, words: dict[str, str]) -> str:
     template = test.says if finding.fired or not test.clean else test.clean
     numbers = _Numbers({k: _short(v) for k, v in finding.numbers.items()})
-    return template.format_map(_Numbers({**numbers, "hosts": ", ".join(finding.hosts), "window": _span_words(span)}))
+    named = {"hosts": ", ".join(finding.hosts)} if finding.hosts else {}  # else their number, where it is told
+    return template.format_map(_Numbers({**numbers, **words, **named}))
 
 
 class _Numbers(dict[str, str]):

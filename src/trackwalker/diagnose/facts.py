@@ -41,7 +41,7 @@ def stalled(case: Case, symptoms: Symptoms, book: EvidenceBook) -> Answer:
     """No step completed for far longer than the job's own step times explain."""
     stall = symptoms.stall
     if stall is None:
-        return Answer(False)
+        return Answer(False, _kept_going(case, book))
     says = (
         f"last completed step {stall.step} at {utc(stall.since)}, then none for {stall.until - stall.since:.0f} s "
         f"(limit {stall.limit_s:.0f} s from the job's own step times)"
@@ -55,9 +55,28 @@ def stalled(case: Case, symptoms: Symptoms, book: EvidenceBook) -> Answer:
     return Answer(True, tuple(ids), (), stall.since)
 
 
+def _kept_going(case: Case, book: EvidenceBook) -> tuple[str, ...]:
+    timeline, until = case.timeline, case.end_of_work
+    if timeline is None or timeline.last_end is None or until is None or not timeline.exact:
+        return ()
+    after = max(0.0, until - timeline.last_end)
+    says = f"step {int(timeline.steps[-1])} was completed at {utc(timeline.last_end)}, {after:.0f} s before the end"
+    return (book.add("progress", f"{timeline.source}: last completed step", says, {"before_end_s": after}),)
+
+
 def rank_killed(case: Case, symptoms: Symptoms, book: EvidenceBook) -> Answer:
     """One rank was killed by a signal before any other ended; the exits after it are its consequences."""
-    return _ended_by(_KILL_CODES, case, book)
+    answer = _ended_by(_KILL_CODES, case, book)
+    return answer if answer.fired else Answer(False, _nobody_killed(case, book))
+
+
+def _nobody_killed(case: Case, book: EvidenceBook) -> tuple[str, ...]:
+    codes = sorted({e.code for e in case.log.exits})
+    if not case.hosts or {e.host for e in case.log.exits} < set(case.hosts) or set(codes) & _KILL_CODES:
+        return ()
+    told = ", ".join(str(c) for c in codes)
+    says = f"every rank lived to report its own end (exit {told}): none was killed by a signal before the others"
+    return (book.add("log", f"{case.log.path.name}: NODE_EXIT lines", says),)
 
 
 def rank_crashed(case: Case, symptoms: Symptoms, book: EvidenceBook) -> Answer:
@@ -98,16 +117,6 @@ def heartbeat_claim(case: Case, symptoms: Symptoms, book: EvidenceBook) -> Answe
         ids.append(quote(case, timeout[1], book))
     begun = symptoms.windows.get("kill")
     return Answer(True, tuple(ids), (), begun[0].start if begun else case.heartbeat_time)
-
-
-def accused_logged_own_death(case: Case, symptoms: Symptoms, book: EvidenceBook) -> Answer:
-    """Every accused task wrote the error itself, so it was alive when it was called dead."""
-    beat = case.log.heartbeat
-    if beat is None or not beat.accused:
-        return Answer(None)
-    alive = sorted(beat.accused & set(beat.own_death))
-    ids = tuple(quote(case, beat.own_death[t], book) for t in alive[:4])
-    return Answer(len(alive) == len(beat.accused), ids)
 
 
 def accused_kept_stepping(case: Case, symptoms: Symptoms, book: EvidenceBook) -> Answer:
@@ -210,7 +219,6 @@ FACTS: dict[str, Fact] = {
     "rank-killed": rank_killed,
     "rank-crashed": rank_crashed,
     "heartbeat-claim": heartbeat_claim,
-    "accused-logged-own-death": accused_logged_own_death,
     "accused-kept-stepping": accused_kept_stepping,
     "cancelled": cancelled,
     "traceback": traceback,

@@ -28,7 +28,7 @@ Symptom = Literal[
     "short",
     "none",
 ]
-Window = Literal["during", "before", "slow", "fast", "kill", "steady", "calm", "start", "end", "whole"]
+Window = Literal["during", "before", "slow", "fast", "kill", "missed", "steady", "calm", "start", "end", "whole"]
 
 
 class Test(BaseModel):

@@ -12,6 +12,8 @@ from trackwalker.diagnose.story import Phase
 from trackwalker.diagnose.symptoms import WARM_UP_STEPS, Symptoms
 from trackwalker.diagnose.verdict import Progress
 
+_TOLD_PHASES = 3  # in one sentence
+_LISTED_PHASES = 12
 _UNITS = {"tgs": "tokens/s/device", "steps-per-second": "steps/s"}
 
 
@@ -24,13 +26,23 @@ class Throughput:
     after: float = 0.0
     change: float | None = None
     evidence: list[str] = field(default_factory=list)
+    slow: list[tuple[str, float]] = field(default_factory=list)  # every slow phase: its steps, its level
 
     @property
     def words(self) -> str:
         """The slowdown in a phrase."""
         if self.change is None:
             return "speed unknown"
-        return f"{self.before:g} {_UNITS[self.of]} at full speed, {self.after:g} when slow ({100 * self.change:+.0f} %)"
+        full = f"{self.before:g} {_UNITS[self.of]} at full speed"
+        if not 1 < len(self.slow) <= _TOLD_PHASES:
+            return f"{full}, {self.after:g} when slow ({100 * self.change:+.0f} %)"
+        phases = [f"{v:g} in {steps} ({100 * (v / self.before - 1):+.0f} %)" for steps, v in self.slow]
+        return f"{full}, {', '.join(phases)}"
+
+    @property
+    def gain(self) -> float | None:
+        """What full speed is worth against the latest slow phase, as a fraction."""
+        return self.before / self.after - 1.0 if self.change is not None and self.after else None
 
     @property
     def full(self) -> str:
@@ -52,12 +64,18 @@ def throughput(case: Case, symptoms: Symptoms, book: EvidenceBook) -> Throughput
     reference = max(fast, key=lambda p: p.last_step - p.first_step)
     before, after = _level(case, reference, with_tgs), _level(case, slow[-1], with_tgs)
     ids = []
-    for phase, value, word in ((reference, before, "full speed"), (slow[-1], after, "slow")):
-        steps = f"steps {phase.first_step}..{phase.last_step}"
+    many = len(symptoms.phases) > _LISTED_PHASES
+    for phase in (reference, slow[-1]) if many else symptoms.phases:
+        value, word, steps = _level(case, phase, with_tgs), "slow" if phase.slow else "full speed", _steps(phase)
         says = f"{steps} ({word}): median {value:g} {_UNITS[of]}, {phase.seconds:.3f} s a step"
         source = f"{timeline.source}: medians of {steps}, saves and first steps left out"
         ids.append(book.add("progress", source, says, {"median": value, "step_s": phase.seconds}))
-    return Throughput(of, before, after, after / before - 1.0 if before else None, ids)
+    told = [(_steps(p), _level(case, p, with_tgs)) for p in slow]
+    return Throughput(of, before, after, after / before - 1.0 if before else None, ids, told)
+
+
+def _steps(phase: Phase) -> str:
+    return f"steps {phase.first_step}..{phase.last_step}"
 
 
 def _level(case: Case, phase: Phase, with_tgs: bool) -> float:

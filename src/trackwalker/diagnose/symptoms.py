@@ -148,7 +148,7 @@ def find_stall(case: Case) -> Stall | None:
     if not timeline.exact:
         limit += _RECKONED_ALLOWANCE_S
     period = checkpoint_period(case)
-    if period and (last % period == 0 or (last + 1) % period == 0):
+    if period and any((last + ahead) % period == 0 for ahead in (0, 1, 2)):  # a step is told of one or two later
         slowest_save = float(np.max(steady, initial=0.0))
         limit = max(limit, min(_SAVE_ALLOWANCE_S, 2.0 * slowest_save + limit))
     since = timeline.last_end
@@ -262,6 +262,7 @@ def _windows(case: Case, stall: Stall | None, phases: tuple[Phase, ...]) -> dict
     if crash is not None:
         timeout = case.log.number("jax_distributed_heartbeat_timeout_seconds") or 100
         windows["kill"] = [Span(crash - timeout, crash - 5.0)]
+        windows["missed"] = [Span(crash - timeout, crash - 0.5 * timeout)]  # the client beats twice per timeout
     return windows
 
 

@@ -43,8 +43,12 @@ class Journal:
 
     def append(self, record: Mapping[str, Any]) -> None:
         """Write one record; a full disk or a vanished directory raises OSError and leaves earlier records whole."""
+        self.copy(encode(record)[:-1])
+
+    def copy(self, line: bytes) -> None:
+        """Write one line of another journal, as it is; raises OSError as `append` does."""
         # A writer that died mid-line, or a disk that was full for a while, must not swallow the next record.
-        line = b"\n" + encode(record) if self._torn else encode(record)
+        line = b"\n" + line + b"\n" if self._torn else line + b"\n"
         self._torn = True
         if os.write(self._fd, line) < len(line):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))

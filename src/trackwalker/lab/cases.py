@@ -10,9 +10,11 @@ import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from trackwalker.errors import UsageError
+from trackwalker.lab.perturb import NAME as WORLD_NAME
+from trackwalker.lab.perturb import perturbed
 from trackwalker.lab.scenario import Scenario, Truth, all_scenarios, load_scenario
 from trackwalker.lab.simulate import simulate
-from trackwalker.lab.variants import AS_WRITTEN, VARIANTS
+from trackwalker.lab.variants import AS_WRITTEN, VARIANTS, Variant
 
 CASE_FILE = "case.yml"  # beside the job of a recorded incident
 SMOKE = (
@@ -31,6 +33,7 @@ SMOKE = (
 )
 SCALE = (("gpu-thermal-throttle", 96), ("rdma-from-start", 96), ("healthy-spread", 256), ("node-death", 1000))
 FULL_SEEDS = 5
+_WORLD_SEED = 1000  # perturbed worlds draw other hosts and numbers than the plain cases
 
 
 @dataclass(frozen=True)
@@ -56,16 +59,19 @@ class Recorded(BaseModel):
     truth: Truth
 
 
-def make_suite(names: list[str], seeds: int | None, variants: bool) -> list[Case]:
-    """The cases of suites (smoke, full, scale), of single scenarios (names or files), of folders with recorded ones."""
+def make_suite(names: list[str], seeds: int | None, conditions: bool = False, worlds: int = 0) -> list[Case]:
+    """The cases of suites (smoke, full, scale), of single scenarios (names or files), of folders with recorded ones.
+
+    `conditions` adds every derived condition, `worlds` so many perturbed worlds of each family.
+    """
     cases: list[Case] = []
     for name in names:
         if name == "smoke":
             for family in SMOKE:
-                cases += _of_scenario(family, load_scenario(family), seeds or 1, variants)
+                cases += _of_scenario(family, load_scenario(family), seeds or 1, conditions, worlds)
         elif name == "full":
             for scenario in all_scenarios():
-                cases += _of_scenario(scenario.family, scenario, seeds or FULL_SEEDS, variants)
+                cases += _of_scenario(scenario.family, scenario, seeds or FULL_SEEDS, conditions, worlds)
         elif name == "scale":
             for family, nodes in SCALE:
                 split = load_scenario(family).split
@@ -73,7 +79,7 @@ def make_suite(names: list[str], seeds: int | None, variants: bool) -> list[Case
         elif Path(name).is_dir():
             cases += _recorded(Path(name))
         else:
-            cases += _of_scenario(name, load_scenario(name), seeds or 1, variants)
+            cases += _of_scenario(name, load_scenario(name), seeds or 1, conditions, worlds)
     return cases
 
 
@@ -83,9 +89,9 @@ def build(case: Case, place: Path) -> tuple[Path, Truth]:
         shutil.copytree(case.folder / "outputs", place / "outputs", symlinks=True)
         return _only_job(place / "outputs"), _read_case(case.folder).truth
     made = place.with_name(place.name + "-made")
-    variant = VARIANTS[case.variant] if case.variant else AS_WRITTEN
+    scenario = load_scenario(case.family)
     try:
-        done = simulate(load_scenario(case.family), made, case.seed, case.nodes, variant=variant)
+        done = simulate(scenario, made, case.seed, case.nodes, variant=_variant(scenario, case.variant))
         place.mkdir(parents=True, exist_ok=True)
         done.workspace.rename(place / "outputs")
     finally:
@@ -93,11 +99,18 @@ def build(case: Case, place: Path) -> tuple[Path, Truth]:
     return place / "outputs" / done.job.name, done.truth
 
 
-def _of_scenario(name: str, scenario: Scenario, seeds: int, variants: bool) -> list[Case]:
+def _of_scenario(name: str, scenario: Scenario, seeds: int, conditions: bool, worlds: int) -> list[Case]:
     """`name` is how the scenario is loaded again: its family, or the path of its file."""
-    fitting = [v.name for v in VARIANTS.values() if v.fits(scenario)] if variants else []
-    conditions = ["", *fitting]
-    return [Case(name, scenario.split, seed, v) for v in conditions for seed in range(1, seeds + 1)]
+    fitting = [v.name for v in VARIANTS.values() if v.fits(scenario)] if conditions else []
+    plain = [Case(name, scenario.split, seed, v) for v in ["", *fitting] for seed in range(1, seeds + 1)]
+    return plain + [Case(name, scenario.split, _WORLD_SEED + n, f"world-{n}") for n in range(1, worlds + 1)]
+
+
+def _variant(scenario: Scenario, name: str) -> Variant:
+    world = WORLD_NAME.fullmatch(name)
+    if world:
+        return perturbed(scenario, int(world[1]))
+    return VARIANTS[name] if name else AS_WRITTEN
 
 
 def _recorded(folder: Path) -> list[Case]:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from trackwalker.lab.world import Run
+from trackwalker.lab.world import TFLOP_PER_TOKEN, Run
 
 _LOST_HEARTBEAT = "UNAVAILABLE: The following tasks are unhealthy (stopped sending heartbeats):"
 _CRASHED = (
@@ -40,6 +40,7 @@ class JobLog:
     reason: str = ""
     no_training: bool = False  # the run ended before the trainer started
     hide_workers: set[int] = field(default_factory=set)  # ranks whose worker log was not kept
+    unheard: set[int] = field(default_factory=set)  # ranks whose trainer reached neither log
     compile_lines: bool = False
     stages: bool = True  # False: the fault itself tells how far the stages came
 
@@ -63,7 +64,9 @@ class JobLog:
             self._training()
         self._end()
         pids = {r: int(run.rng.integers(4000, 40000)) for r in range(len(run.hosts))}
+        begin = run.training_begin + 45.0
         ordered = sorted(line for line in self._lines if run.spec.ending != "cut" or line[0] <= run.end)
+        ordered = [line for line in ordered if line[3] not in self.unheard or line[0] <= begin]
         width = len(str(len(run.hosts) - 1))
         with path.open("w") as f:
             f.write("\n".join(self._header()) + "\n")
@@ -72,21 +75,17 @@ class JobLog:
                     f.write(text + "\n")
                     continue
                 actor = ""
-                if (
-                    run.spec.ray
-                    and time > run.training_begin + 45.0
-                    and not text.startswith(("[INFO]", "NODE_EXIT", "[Ray]"))
-                ):
+                if run.spec.ray and time > begin and not text.startswith(("[INFO]", "NODE_EXIT", "[Ray]")):
                     where = "" if rank == 0 else f", ip=10.4.7.{rank % 250 + 4}"
                     actor = f"(MaxTextTrainerActor pid={pids[rank]}{where}) "
                 f.write(f"{rank:>{width}}: {actor}{text}\n")
         if workers is not None and run.spec.ray and run.spec.worker_logs and not self.no_training:
             for rank, host in enumerate(run.hosts):
-                if rank in self.hide_workers:
+                if rank in self.hide_workers | self.unheard:
                     continue
                 folder = workers / host
                 folder.mkdir(parents=True, exist_ok=True)
-                mine = [text for time, _, text, r in ordered if r == rank and time > run.training_begin + 45.0]
+                mine = [text for time, _, text, r in ordered if r == rank and time > begin]
                 (folder / f"worker-{rank:032x}-01000000-{pids[rank]}.out").write_text("\n".join(mine) + "\n")
 
     @property
@@ -197,7 +196,7 @@ class JobLog:
     def _step(self, i: int) -> str:
         run = self.run
         tokens = run.tgs(i)
-        flops = tokens * 0.0634
+        flops = tokens * TFLOP_PER_TOKEN
         loss = run.loss[i]
         shown = f"{loss:.3f}" if np.isfinite(loss) else "nan"
         return (

@@ -43,28 +43,26 @@ def simulate(
     """Write one job of a scenario under `out/outputs`; `out/truth.json` holds the answer."""
     rng = np.random.default_rng([seed, sum(scenario.family.encode())])
     world = dict(scenario.world)
-    asked: dict[str, int | float | str | None] = {
-        "nodes": nodes or variant.nodes,
-        "gpus": gpus,
-        "profile": profile or variant.profile,
-    }
-    asked["lost_scrapes"] = variant.lost_scrapes
-    world |= {k: v for k, v in asked.items() if v is not None}
+    world |= variant.world({"nodes": nodes, "gpus": gpus, "profile": profile})
     drawn = {k for k, v in world.items() if str(v).startswith("$")}  # known once the hosts are, which need the rest
     spec = _world(scenario, {k: v for k, v in world.items() if k not in drawn})
     if spec.profile not in PROFILES:
         raise UsageError(f"no GPU profile '{spec.profile}'; known: {', '.join(PROFILES)}")
-    hosts = make_hosts(spec.nodes, rng)
+    if spec.hosts and len(spec.hosts) != spec.nodes:
+        raise UsageError(
+            f"scenario {scenario.family}: its {len(spec.hosts)} hosts have names; it cannot be made with {spec.nodes}"
+        )
+    hosts = spec.hosts or make_hosts(spec.nodes, rng)
     draws = Draws(hosts, spec.gpus, rng)
     draws.bind(scenario.draw)
     spec = _world(scenario, draws.fill(world))
     if variant.skew_s:
         spec.clock_skew_s[shifted_host(hosts, seed)] = variant.skew_s
     start = float(EPOCH + int(rng.integers(0, 200)) * 86_400 + int(rng.integers(0, 86_400)))
-    run = Run(spec, hosts, str(int(rng.integers(4000, 9999))), start, rng)
+    run = Run(spec, hosts, spec.job_id or str(int(rng.integers(4000, 9999))), start, rng)
     shows = []
     for entry in scenario.faults:
-        filled = draws.fill(entry)
+        filled = variant.fault(draws.fill(entry))
         kind = filled.pop("kind")
         if kind not in FAULTS:
             raise UsageError(f"scenario {scenario.family}: no fault '{kind}'; known: {', '.join(sorted(FAULTS))}")
@@ -73,6 +71,8 @@ def simulate(
         except TypeError as e:
             raise UsageError(f"scenario {scenario.family}: fault '{kind}': {e}") from e
     run.play()
+    if spec.ends_at is not None:
+        run.end_at(spec.ends_at.timestamp())
     if variant.cut is not None:
         run.cut(variant.cut)
     sheet, log = Sheet(run), JobLog(run)

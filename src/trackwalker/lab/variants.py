@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -46,6 +47,15 @@ class Variant:
         if (self.drop or self.skew_s or self.lost_scrapes is not None) and not world.ray:
             return False
         return self.cut is None or not _ends(scenario)
+
+    def world(self, asked: dict[str, Any]) -> dict[str, Any]:
+        """The settings of the world that this condition changes, under those asked for."""
+        mine = {"nodes": self.nodes, "profile": self.profile, "lost_scrapes": self.lost_scrapes}
+        return {k: v for k, v in (mine | {k: v for k, v in asked.items() if v is not None}).items() if v is not None}
+
+    def fault(self, filled: dict[str, Any]) -> dict[str, Any]:
+        """A fault as this condition has it."""
+        return filled
 
     def dropped(self, seed: int) -> tuple[str, ...]:
         """The metrics that this seed's cluster does not collect."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Literal
 
 import numpy as np
@@ -12,6 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field
 Floats = NDArray[np.float64]
 
 EPOCH = 1_772_000_000  # February 2026; a seed adds days
+TFLOP_PER_TOKEN = 0.06412  # of the model whose 30.309 s a step are 207.973 TFLOP/s/device
 
 Ending = Literal["completed", "cancelled", "walltime", "preempted", "crash", "heartbeat", "silent", "cut"]
 
@@ -57,8 +59,12 @@ class WorldSpec(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     nodes: int = Field(default=8, ge=1)
+    hosts: list[str] = []  # names by task, of a case that happened; else they are drawn
+    job_id: str | None = None
+    ends_at: datetime | None = None  # when the job was over; else the day is drawn
     gpus: int = Field(default=8, ge=1)
     profile: str = "mi355x"
+    active_w: float | None = None  # instead of what the profile draws at work
     model: str = "ds-proxy"
     nic: str = "ionic"
     steps: int = 160  # steps that run
@@ -69,6 +75,7 @@ class WorldSpec(BaseModel):
     first_step: int = 0  # more than 0: restored
     checkpoint_period: int = 0
     save_s: float = 240.0
+    save_spread: float = Field(default=0.1, ge=0, lt=1)  # how much one save differs from another
     writers: float = 0.34  # share of the hosts that write
     init_s: float = 180.0
     compile_s: float = 100.0
@@ -112,7 +119,8 @@ class Run:
 
     @property
     def profile(self) -> Profile:
-        return PROFILES[self.spec.profile]
+        profile = PROFILES[self.spec.profile]
+        return profile if self.spec.active_w is None else profile.model_copy(update={"active_w": self.spec.active_w})
 
     @property
     def training_begin(self) -> float:
@@ -128,6 +136,12 @@ class Run:
     def work_end(self) -> float:
         """When the last step ended."""
         return float(self.ends[-1]) if len(self.ends) else self.steps_from
+
+    @property
+    def busy_until(self) -> float:
+        """When the GPUs stopped working: a heartbeat kill hits a run that is in the middle of its next step."""
+        killed = self.spec.ending == "heartbeat" and self.hang_step is None and not self.zero_steps
+        return self.end - 5.0 if killed else self.work_end
 
     @property
     def end(self) -> float:
@@ -168,8 +182,9 @@ class Run:
         if n:
             seconds[0] += spec.compile_s
         if spec.checkpoint_period:
-            for i in np.flatnonzero((numbers % spec.checkpoint_period == 1) & (numbers >= 1)).tolist():
-                seconds[i] += spec.save_s * self.rng.uniform(0.9, 1.1) * self._save_factor(int(numbers[i]) - 1)
+            for i in np.flatnonzero((numbers % spec.checkpoint_period == 1) & (numbers > self.first)).tolist():
+                spread = 1.0 + spec.save_spread * self.rng.uniform(-1.0, 1.0)
+                seconds[i] += spec.save_s * spread * self._save_factor(int(numbers[i]) - 1)
         self.seconds = seconds
         self.ends = self.planned = self.steps_from + np.cumsum(seconds)
         for i in range(n):
@@ -178,6 +193,13 @@ class Run:
                 begin = float(self.ends[i] - seconds[i])
                 self.saves.append((begin, float(self.ends[i]) - spec.step_s, saved))
         self.silent_s = max(self.silent_s, 5.0)
+
+    def end_at(self, time: float) -> None:
+        """Move the whole run in time so that it is over at a given moment."""
+        by = time - self.end
+        self.start += by
+        self.ends = self.planned = self.planned + by
+        self.saves = [(begin + by, end + by, step) for begin, end, step in self.saves]
 
     def cut(self, share: float) -> None:
         """Only a share of the steps is there yet: the view of a job that runs."""
@@ -188,6 +210,7 @@ class Run:
         self.spec.total = max(self.spec.total, self.spec.first_step + self.spec.steps)
 
     save_growth: Floats | None = None  # by save number: slower storage
+    last_save_begins: float | None = None  # a save that the end of the job cut off
 
     def _save_factor(self, step: int) -> float:
         if self.save_growth is None:

@@ -37,6 +37,7 @@ class Plan:
     agent: AgentSpec
     env: dict[str, str]
     header: str
+    log: Path
 
 
 def plan_local(
@@ -103,18 +104,20 @@ def plan_local(
         origin=origin(),
         code=_code(),
     )
+    log = workspace / f"{job_dir.name}.log"
     agent = AgentSpec(
         job_id=job_id,
         job_name=name,
         model=spec.model,
         node=box,
         job_dir=job_dir,
-        log=workspace / f"{job_dir.name}.log",
+        log=log,
         ranks=ranks,
         world=procs,
+        nodes=procs,
         tensorboard=Path(settings["base_output_directory"], run_name, "tensorboard"),
     )
-    return Plan(record, agent, dict(passthrough.env), _header(record, hosts, port, passthrough))
+    return Plan(record, agent, dict(passthrough.env), _header(record, hosts, port, passthrough), log)
 
 
 def _output_root(spec: ModelSpec, passthrough: Passthrough, job_dir: Path) -> Path:

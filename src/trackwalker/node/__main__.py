@@ -1,21 +1,41 @@
-"""Entry of the zipapp: `agent.pyz SPEC [--adopt [--stop]]`."""
+"""Entry of the zipapp: `agent.pyz SPEC [--adopt [--stop]]` on one machine, `agent.pyz node ORDER` on a cluster."""
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 
+_USAGE = "usage: agent.pyz SPEC.json [--adopt [--stop]] | agent.pyz node ORDER.json"
+
 
 def main() -> int:
-    """Run the agent described by the spec file."""
-    arguments = [a for a in sys.argv[1:] if a not in ("--adopt", "--stop")]
-    if len(arguments) != 1:
-        print("usage: agent.pyz SPEC.json [--adopt [--stop]]", file=sys.stderr)
+    """Run the agent that the words describe."""
+    words = [a for a in sys.argv[1:] if a not in ("--adopt", "--stop")]
+    if len(words) == 2 and words[0] == "node":
+        return _node(Path(words[1]))
+    if len(words) != 1:
+        print(_USAGE, file=sys.stderr)
         return 2
     from trackwalker.node.agent import Agent
     from trackwalker.node.spec import load_spec
 
-    return Agent(load_spec(Path(arguments[0]))).run(adopt="--adopt" in sys.argv, stop="--stop" in sys.argv)
+    return Agent(load_spec(Path(words[0]))).run(adopt="--adopt" in sys.argv, stop="--stop" in sys.argv)
+
+
+def _node(path: Path) -> int:
+    from trackwalker.node.order import NoSeat, find_seat, load_order
+    from trackwalker.node.stages import conduct
+
+    try:
+        order, seat = load_order(path), find_seat(os.environ)
+    except NoSeat as e:
+        print(f"FATAL: {e}", file=sys.stderr)
+        return 2
+    except (OSError, ValueError, TypeError) as e:
+        print(f"FATAL: cannot read the order {path}: {e}", file=sys.stderr)
+        return 2
+    return conduct(order, seat, path.parent)
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ _PRIVATE = [
     for text in ("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "169.254.0.0/16", "100.64.0.0/10", "fc00::/7")
 ]
 # Networks that exist on this machine only: no other node reaches them.
-_INSIDE = ("lo", "docker", "br-", "veth", "virbr", "cni", "flannel", "cali", "podman", "lxc", "lxd")
+INSIDE = ("lo", "docker", "br-", "veth", "virbr", "cni", "flannel", "cali", "podman", "lxc", "lxd")
 _HINT = "set TRACKWALKER_LISTEN to an interface, an address or a network of this node"
 
 
@@ -45,7 +45,7 @@ def serving_address(
     found = interfaces() if found is None else found
     if wanted:
         return _asked_for(wanted, found)
-    private = [i.address for i in found if is_private(i.address) and not i.name.startswith(_INSIDE)]
+    private = [i.address for i in found if is_private(i.address) and not i.name.startswith(INSIDE)]
     towards = (route or source_address)(coordinator) if coordinator else ""
     if towards in private:
         return towards

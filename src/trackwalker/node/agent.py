@@ -7,6 +7,7 @@ import math
 import os
 import signal
 import time
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,13 +23,14 @@ from trackwalker.node.collectors.machine import machine_collectors
 from trackwalker.node.collectors.rank_net import RankNetCollector
 from trackwalker.node.collectors.tensorboard import TensorboardCollector
 from trackwalker.node.collectors.training import TrainingCollector, last_records, parse_step_line
+from trackwalker.node.crew import Alone, Crew, RankEnd
 from trackwalker.node.exporter import Exporter
 from trackwalker.node.oom import kernel_kill
+from trackwalker.node.outcome import Course, judge
 from trackwalker.node.output import RankOutput, Sink, Tail, complain, label
 from trackwalker.node.plugins import PluginFolder
 from trackwalker.node.ranks import Rank, describe_exit
 from trackwalker.node.spec import AgentSpec
-from trackwalker.node.summary import summary_block
 
 _TICK_S = 0.1
 _IDENTITY_S = 2.0
@@ -41,14 +43,15 @@ _TRAINING_S = 0.25  # only remembers what it was fed: no reason to lag behind th
 class Agent:
     """One node's agent: bad files cost it lines, never its life; its own death costs the ranks nothing."""
 
-    def __init__(self, spec: AgentSpec) -> None:
+    def __init__(self, spec: AgentSpec, crew: Crew | None = None) -> None:
         self._spec = spec
-        ranks_dir = spec.job_dir / "ranks"
-        ranks_dir.mkdir(parents=True, exist_ok=True)
-        self._ranks = [Rank(r, ranks_dir) for r in spec.ranks]
+        self._crew: Crew = crew or Alone()
+        for folder in (spec.job_dir / "ranks", spec.ranks_dir):
+            folder.mkdir(parents=True, exist_ok=True)
+        self._ranks = [Rank(r, spec.ranks_dir) for r in spec.ranks]
         self._merged = Sink(spec.log)
-        self._events = Journal(spec.job_dir / "events.jsonl")
-        self._progress = Journal(spec.job_dir / "progress.jsonl")
+        self._events = Journal(spec.journal("events.jsonl"))
+        self._progress = Journal(spec.journal("progress.jsonl"))
         self._backlog = Backlog()
         self._training = TrainingCollector(self._backlog, spec.node)
         self._hooked: set[int] = set()  # ranks whose trainer reports by itself
@@ -62,17 +65,21 @@ class Agent:
         self._stop_signal: int | None = None
         self._stop_why = ""
         self._stop_sent: float | None = None
-        self._first_bad: Rank | None = None
+        self._first_bad: RankEnd | None = None
         self._killed = False
+        self._warned = False  # the scheduler said that the time limit is near
+        self._timed_out = False
         self._lanes: dict[int, Lane] = {}
         self._kernel: KernelLogCollector | None = None
 
-    def run(self, adopt: bool, stop: bool = False) -> int:
+    def run(self, adopt: bool, stop: bool = False, warned: bool = False) -> int:
         """Run the ranks to their end and return the job's exit code; with `stop`, end them at once."""
+        self._warned = warned
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._on_signal)
         # A closed terminal is no reason to stop training; and what is ignored, not handled, the ranks would inherit.
         signal.signal(signal.SIGHUP, lambda number, frame: None)
+        signal.signal(signal.SIGUSR1, self._on_warning)
         self._take_over() if adopt else self._launch()
         if stop:
             self._on_signal(signal.SIGTERM, None)
@@ -80,9 +87,8 @@ class Agent:
         self._hooks = {r.spec.rank: Tail(r.progress, self._offsets.get(f"p{r.spec.rank}", 0)) for r in self._ranks}
         lanes = [Lane(r.spec.rank, r.spec.host, r.pid, r.main) for r in self._ranks]
         self._lanes = {lane.rank: lane for lane in lanes}
-        attempt = os.environ.get("SLURM_RESTART_COUNT", "0")
-        about = {"job_id": self._spec.job_id, "attempt": attempt}
-        exporter = Exporter(self._spec.node, [LaneCollector(lambda: lanes)], about, self._backlog)
+        about = {"job_id": self._spec.job_id, "attempt": str(self._spec.attempt)}
+        exporter = Exporter(self._spec.node, [LaneCollector(lambda: lanes, self._spec.node)], about, self._backlog)
         places = [Place(r.spec.rank, r.spec.host, r.main, {**os.environ, **r.spec.env}) for r in self._ranks]
         gpus = partial(exporter.labels, "hw_gpu_info")
         exporter.add(IdentityCollector(self._spec.node, places, gpus), _IDENTITY_S)
@@ -107,10 +113,11 @@ class Agent:
             done = self._poll_ranks()
             moved = self._pump(done)
             self._save()
-            if done and not moved:
+            self._hear()
+            if done and not moved and self._crew.finish(self._ends(), self._stop_sent is not None):
                 break
             self._enforce_stop()
-            time.sleep(0 if done else _TICK_S)
+            time.sleep(0 if moved and done else _TICK_S)
         code = self._finish()
         plugins.stop()
         if bridge is not None and bridge.finish():
@@ -127,8 +134,12 @@ class Agent:
         return code
 
     def _launch(self) -> None:
-        self._merged.write(b"== Training BEGIN (no timeout) ==\n")
-        self._event("stage-begin", name="Training")
+        if self._crew.is_head:
+            limit = self._spec.limit_s
+            self._merged.write(
+                f"== Training BEGIN ({'no timeout' if limit is None else f'timeout={limit:.0f}s'}) ==\n".encode()
+            )
+            self._event("stage-begin", name="Training")
         for rank in self._ranks:
             rank.launch(dict(os.environ))
             self._save()  # from here on a later agent can find what this one started
@@ -143,7 +154,7 @@ class Agent:
         stop = state["stop"]
         self._stop_signal, self._stop_why = stop["signal"], stop["why"]
         self._stop_sent = time.monotonic() if stop["sent"] else None
-        self._first_bad = next((r for r in self._ranks if r.spec.rank == stop["first_bad"]), None)
+        self._first_bad = RankEnd(**stop["first_bad"]) if stop["first_bad"] else None
         self._training.restore(state.get("training", {}))
         self._training.replay(last_records(self._spec.job_dir / "progress.jsonl"))
         if len(self._ranks) == self._spec.world:  # nobody else writes there
@@ -208,7 +219,7 @@ class Agent:
                 "signal": self._stop_signal,
                 "why": self._stop_why,
                 "sent": self._stop_sent is not None,
-                "first_bad": self._first_bad.spec.rank if self._first_bad else None,
+                "first_bad": asdict(self._first_bad) if self._first_bad else None,
             },
             "training": self._training.saved(),
             "offsets": {
@@ -218,7 +229,7 @@ class Agent:
                 **{f"p{n}": h.offset for n, h in self._hooks.items()},
             },
         }
-        if self._replace("state.json", json.dumps(state)):
+        if self._replace(self._spec.state_file.name, json.dumps(state)):
             self._saved = mark
 
     def _replace(self, name: str, text: str) -> bool:
@@ -280,10 +291,28 @@ class Agent:
                 self._ask_the_kernel(rank)
             if code != 0 and self._first_bad is None and self._stop_sent is None:
                 # As srun --kill-on-bad-exit: the first bad exit ends the others; only this one is the cause.
-                self._first_bad = rank
-                self._event("first-failure", rank=rank, exit=code, cause=describe_exit(code))
-                self._stop_signal, self._stop_why = signal.SIGTERM, f"rank {rank.spec.rank} {describe_exit(code)}"
+                end = self._end(rank)
+                self._event("first-failure", rank=rank, exit=code, cause=end.cause)
+                self._crew.tell(end)
+                self._end_for(end)
         return len(ended) == len(before)
+
+    def _hear(self) -> None:
+        """A failure on another node ends the ranks of this one."""
+        end = self._crew.look(time.monotonic())
+        if end is not None and self._first_bad is None and self._stop_sent is None:
+            self._end_for(end)
+
+    def _end_for(self, end: RankEnd) -> None:
+        self._first_bad = end
+        self._stop_signal, self._stop_why = signal.SIGTERM, f"rank {end.rank} {end.cause}"
+
+    def _end(self, rank: Rank) -> RankEnd:
+        code = rank.exit or 0
+        return RankEnd(rank.spec.rank, rank.spec.host, code, rank.ended or 0.0, describe_exit(code))
+
+    def _ends(self) -> list[RankEnd]:
+        return [self._end(rank) for rank in self._ranks]
 
     def _ask_the_kernel(self, rank: Rank) -> None:
         """A rank that the kernel killed for want of memory is told apart from one that somebody killed."""
@@ -301,14 +330,22 @@ class Agent:
             self._stop_signal = number
             self._stop_why = "cancelled"
 
+    def _on_warning(self, number: int, frame: object) -> None:
+        self._warned = True
+
     def _enforce_stop(self) -> None:
+        limit = self._spec.limit_s
+        if self._stop_signal is None and limit is not None and time.time() - self._started > limit:
+            self._timed_out = True
+            self._stop_signal, self._stop_why = signal.SIGTERM, f"still running after {limit:.0f} s"
         if self._stop_signal is None:
             return
         if self._stop_sent is None:
             self._stop_sent = time.monotonic()
             self._save()
             self._event("stop", signal=int(self._stop_signal), why=self._stop_why)
-            if self._first_bad is None:  # as Slurm marks it: what ranks print from here on is how a cancel sounds
+            # As Slurm marks it: what ranks print from here on is how a cancel sounds.
+            if self._first_bad is None and self._crew.is_head:
                 stamp = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime())
                 self._merged.write(
                     f"*** JOB {self._spec.job_id} ON {self._spec.node} CANCELLED AT {stamp} ***\n".encode()
@@ -325,25 +362,17 @@ class Agent:
 
     def _finish(self) -> int:
         elapsed = int(time.time() - self._started)
-        cancelled = self._stop_sent is not None and self._first_bad is None
-        for rank in sorted(self._ranks, key=lambda r: (r.ended or 0.0, r.spec.rank)):
-            if rank.exit:
-                line = f"{label(rank.spec.rank, self._spec.world)}NODE_EXIT host={rank.spec.host} exit={rank.exit}\n"
-                self._merged.write(line.encode())
-        if cancelled:
-            code, reason = 128 + int(self._stop_signal or 0), "CANCELLED (scancel / SIGTERM)"
-        elif self._first_bad is not None:
-            bad = self._first_bad
-            code, reason = 1, f"Training FAILED (exit={bad.exit})"
-            cause = describe_exit(bad.exit or 0)
-            text = f"FIRST_FAILURE rank={bad.spec.rank} host={bad.spec.host} exit={bad.exit} cause={cause}\n"
-            self._merged.write(text.encode() + f"== Training FAILED (exit={bad.exit}, {elapsed}s) ==\n".encode())
-        else:
-            code, reason = 0, ""
-            self._merged.write(f"== Training END ({elapsed}s) ==\n".encode())
-        self._merged.write(summary_block(self._spec, elapsed, code, reason).encode())
-        self._event("run-end", exit=code, reason=reason, seconds=elapsed)
-        return code
+        if not self._crew.is_head:
+            self._event("node-end", seconds=elapsed)
+            return 0  # how its ranks ended the first node knows, and says so for the job
+        stopped_by = int(self._stop_signal) if self._stop_sent is not None and self._stop_signal else None
+        ends = [*self._ends(), *self._crew.all_ends()]
+        missing = self._crew.missing()
+        course = Course(ends, self._first_bad, stopped_by, self._warned, self._timed_out, missing, elapsed)
+        outcome = judge(self._spec, course)
+        self._merged.write(outcome.text.encode())
+        self._event("run-end", exit=outcome.code, reason=outcome.reason, seconds=elapsed)
+        return outcome.code
 
     def _event(self, kind: str, rank: Rank | None = None, **data: Any) -> None:
         record = {

@@ -18,6 +18,7 @@ LIBRARIES = ("libnvidia-ml.so.1", "/usr/local/nvidia/lib64/libnvidia-ml.so.1")  
 SUCCESS = 0
 NO_PERMISSION = 4
 INSUFFICIENT_SIZE = 7
+DRIVER_NOT_LOADED = 9
 TIMEOUT = 10
 FUNCTION_NOT_FOUND = 13
 UNKNOWN = 999

@@ -55,11 +55,11 @@ class Tail:
 
 
 class Sink:
-    """An append-only text file; a full disk costs lines, never the agent."""
+    """An append-only text file, or standard output; a full disk costs lines, never the agent."""
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._fd: int | None = None
+    def __init__(self, path: Path | None) -> None:
+        self._path = path or Path("standard output")
+        self._fd: int | None = None if path else 1
         self._torn = False
         self.lost = 0
 
@@ -83,7 +83,7 @@ class Sink:
     def size(self) -> int:
         """How many bytes the file has now."""
         try:
-            return os.fstat(self._fd).st_size if self._fd is not None else self._path.stat().st_size
+            return os.fstat(self._fd).st_size if self._fd is not None else self._path.stat().st_size  # a pipe has none
         except OSError:
             return 0
 
@@ -95,7 +95,7 @@ class Sink:
 
     def close(self) -> None:
         """Close the file."""
-        if self._fd is not None:
+        if self._fd is not None and self._fd != 1:
             os.close(self._fd)
             self._fd = None
 

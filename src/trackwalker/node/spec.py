@@ -27,23 +27,42 @@ class AgentSpec:
     model: str
     node: str
     job_dir: Path
-    log: Path
+    log: Path | None  # None: standard output, which the scheduler collects
     ranks: list[RankSpec]
     world: int
     grace_s: float = 10.0
+    limit_s: float | None = None  # how long the ranks may run
+    nodes: int = 1
+    attempt: int = 0
+    own: Path | None = None  # where this node keeps working files and journals; None: where the job has them
     tensorboard: Path | None = None  # where rank 0 writes its event files; None: tensorboard/ in the job directory
     listen: str = ""  # interface, address or network to serve metrics on; empty: loopback or a private address
 
     @property
+    def is_first(self) -> bool:
+        """Whether this is the job's first node."""
+        return any(rank.rank == 0 for rank in self.ranks)
+
+    @property
     def state_file(self) -> Path:
         """Process ids and read offsets, so that a new agent can take over from a dead one."""
-        return self.job_dir / "agent" / "state.json"
+        return self.job_dir / "agent" / ("state.json" if self.is_first else f"{self.node}.state.json")
+
+    @property
+    def ranks_dir(self) -> Path:
+        """The raw output of the ranks, while they run."""
+        return self.own / "ranks" if self.own else self.job_dir / "ranks"
+
+    def journal(self, name: str) -> Path:
+        """Where this node writes events or progress: the job's own file has one writer, the first node."""
+        return self.job_dir / name if self.is_first or self.own is None else self.own / name
 
 
 def load_spec(path: Path) -> AgentSpec:
     """Read a spec written by the launcher."""
     raw: dict[str, Any] = json.loads(path.read_text())
     ranks = [RankSpec(**r) for r in raw.pop("ranks")]
-    raw["job_dir"], raw["log"] = Path(raw["job_dir"]), Path(raw["log"])
-    raw["tensorboard"] = Path(raw["tensorboard"]) if raw.get("tensorboard") else None
+    raw["job_dir"] = Path(raw["job_dir"])
+    for name in ("log", "own", "tensorboard"):
+        raw[name] = Path(raw[name]) if raw.get(name) else None
     return AgentSpec(ranks=ranks, **raw)

@@ -11,7 +11,7 @@ def summary_block(spec: AgentSpec, seconds: int, code: int, reason: str) -> str:
     rows = [
         f"  Job:    {spec.job_id} ({spec.job_name})",
         f"  Model:  {spec.model}",
-        f"  Nodes:  {spec.world}",
+        f"  Nodes:  {spec.nodes}",
         f"  Wall:   {wall(seconds)}",
         f"  Status: {status}",
     ]

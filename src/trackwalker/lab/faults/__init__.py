@@ -15,6 +15,7 @@ from trackwalker.lab.faults import (
     rarer_shapes,
     second_set,
     stops,
+    third_set,
     training,
 )
 from trackwalker.lab.faults.base import FAULTS
@@ -30,5 +31,6 @@ __all__ = [
     "rarer_shapes",
     "second_set",
     "stops",
+    "third_set",
     "training",
 ]

@@ -37,6 +37,18 @@ def thread_leak(run: Run, procs: float = 17.0, factor: float = 1.0103) -> Show:
 
 
 @fault
+def restore_memory(run: Run, peak_gb: float = 249.0, after_gb: float = 95.0) -> Show:
+    """A restore needs memory for a while and gives it back before training."""
+
+    def show(sheet: Sheet, log: JobLog) -> None:
+        begin, end, training = run.training_begin + 40.0, run.training_begin + 130.0, run.steps_from - 60.0
+        sheet.add("ray_node_mem_used", (peak_gb - 62.0) * 1e9, begin, end, shape=ramp(begin, 60.0))
+        sheet.add("ray_node_mem_used", (after_gb - 62.0) * 1e9, end, training)
+
+    return show
+
+
+@fault
 def slow_storage(run: Run, growth: list[float]) -> Show:
     """Saves take longer and longer."""
     run.save_growth = np.array(growth, dtype=float)

@@ -63,3 +63,23 @@ def driver_reporting(run: Run, host: Hosts, begin: Place) -> Show:
         sheet.add("hw_scrape_duration_seconds", 9.7, since, run.end, name)
 
     return show
+
+
+@fault
+def database_begins(run: Run, hours: float) -> Show:
+    """The database holds only the last hours of the job."""
+
+    def show(sheet: Sheet, log: JobLog) -> None:
+        sheet.only_between(run.end - 3600.0 * hours, run.end)
+
+    return show
+
+
+@fault
+def worker_log_lost(run: Run, host: Hosts) -> Show:
+    """Nothing of what a host's trainer wrote was kept; the launcher's own lines were."""
+
+    def show(sheet: Sheet, log: JobLog) -> None:
+        log.unheard |= {run.hosts.index(name) for name in many(host)}
+
+    return show

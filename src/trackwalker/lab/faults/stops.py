@@ -105,6 +105,17 @@ def heartbeat(run: Run, hosts: Hosts, wait_s: float = 0.0) -> Show:
 
 
 @fault
+def save_cut_off(run: Run, seconds: float) -> Show:
+    """The job ends inside a save; the step before it is done and not yet told of."""
+    run.silent_s = max(run.silent_s, seconds + run.spec.step_s)
+
+    def show(sheet: Sheet, log: JobLog) -> None:
+        run.last_save_begins = run.end - 5.0 - seconds
+
+    return show
+
+
+@fault
 def crash(
     run: Run,
     text: str,

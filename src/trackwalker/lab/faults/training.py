@@ -39,6 +39,15 @@ def moe_routing(run: Run, begin: Place, factor: float, over: float = 0.3, jump: 
         balance = 0.0102 + run.rng.normal(0, 1e-4, n)
         balance[index >= first] *= 1.0 + jump
         sheet.scalar("learning_moe_lb_loss", np.round(balance, 6))
+        # The time goes into larger expert batches, not into waiting: the GPUs draw what they drew before.
+        lost = 1.0 - 1.0 / grown[: len(run.ends)]
+        sheet.add(
+            "hw_gpu_power_watts",
+            run.profile.active_w - run.profile.spin_w,
+            run.time_of(first),
+            run.work_end,
+            shape=lambda t: lost[np.clip(np.searchsorted(run.ends, t), 0, len(lost) - 1)],
+        )
 
     return show
 

@@ -51,10 +51,12 @@ class HostRows:
     def _state(self, times: Floats) -> tuple[Floats, Floats, Floats, Floats]:
         """Per moment: training, saving, spinning (each 0 or 1) and the share of a step spent waiting."""
         run = self._run
-        training = ((times >= run.steps_from) & (times < run.work_end)).astype(float)
+        training = ((times >= run.steps_from) & (times < run.busy_until)).astype(float)
         saving = np.zeros(len(times))
         for start, end, _ in run.saves:
             saving[(times >= start) & (times < end)] = 1.0
+        if run.last_save_begins is not None:
+            saving[times >= run.last_save_begins] = 1.0
         training = training * (1.0 - saving)
         spinning = (times >= run.work_end).astype(float) if run.hang_step is not None else np.zeros(len(times))
         dead = times >= self._sheet.idle_after(self.host)
@@ -160,10 +162,11 @@ class HostRows:
         memory = 62e9 + (t >= run.steps_from - 60.0) * 142e9 + rng.normal(0, 6e8, len(t))
         if self._writes:
             kept = np.zeros(len(t))
+            own = np.random.default_rng([int(run.job_id), self._number, 1]).uniform(1.146e12, 1.191e12)
             for start, end, _ in run.saves:
-                grown = np.clip((t - start) / max(end - start, 1.0), 0, 1) * 1.16e12
+                grown = np.clip((t - start) / max(end - start, 1.0), 0, 1) * own
                 kept = np.maximum(kept, np.where(t >= start, grown, 0))
-            memory = memory + kept + saving * 9e10
+            memory = memory + kept + saving * 1e11
         yield Row("ray_node_mem_used", who, memory, unit=2.0**24)
         yield Row("ray_node_mem_total", who, np.full(len(t), 2.16e12))
         cpu = 3.0 + 22.0 * training + 11.0 * spinning + 6.0 * saving + rng.normal(0, 0.8, len(t))

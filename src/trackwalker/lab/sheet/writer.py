@@ -9,7 +9,7 @@ import numpy as np
 from trackwalker.lab.blocks import BlockWriter, Labels, labels
 from trackwalker.lab.sheet.overlays import Sheet
 from trackwalker.lab.sheet.rows import FAST_S, RAY_S, HostRows, Rng, Row
-from trackwalker.lab.world import Floats
+from trackwalker.lab.world import TFLOP_PER_TOKEN, Floats
 from trackwalker.lab.xor import Ints
 
 FILL_S = 150.0  # the training collector repeats its last values this often while no step comes
@@ -113,7 +113,7 @@ def _scalars(sheet: Sheet, n: int) -> dict[str, Floats]:
         "learning_moe_lb_loss": np.round(0.0102 + run.rng.normal(0, 1e-4, n), 6),
         "perf_step_time_seconds": np.round(run.seconds, 3),
         "perf_per_device_tokens_per_sec": np.round(run.spec.tokens / run.seconds, 3),
-        "perf_per_device_tflops_per_sec": np.round(run.spec.tokens / run.seconds * 0.0634, 3),
+        "perf_per_device_tflops_per_sec": np.round(run.spec.tokens / run.seconds * TFLOP_PER_TOKEN, 3),
         "metrics_plugin_staleness_fill": np.zeros(n),
     }
     return quiet | {tag: values[:n] for tag, values in sheet.scalars.items()}

@@ -43,8 +43,8 @@ class LocalRun:
         agent, record = plan.agent, plan.record
         try:
             (run.job_dir / "agent").mkdir(parents=True)
-            (run.job_dir / "log").symlink_to(Path("..") / agent.log.name)
-            agent.log.write_bytes(plan.header.encode("utf-8", "surrogateescape"))
+            (run.job_dir / "log").symlink_to(Path("..") / plan.log.name)
+            plan.log.write_bytes(plan.header.encode("utf-8", "surrogateescape"))
             record.save(run.job_dir / "run.json")
             run._spec_file.touch(mode=0o600)  # the one place where a secret setting stands as it is
             run._spec_file.write_text(json.dumps(dataclasses.asdict(agent), default=str))

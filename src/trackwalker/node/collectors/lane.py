@@ -23,8 +23,8 @@ class LaneCollector:
 
     name = "lane"
 
-    def __init__(self, lanes: Callable[[], list[Lane]]) -> None:
-        self._lanes = lanes
+    def __init__(self, lanes: Callable[[], list[Lane]], node: str = "") -> None:
+        self._lanes, self._node = lanes, node
 
     def collect(self) -> list[Family]:
         """The families of all lanes."""
@@ -36,20 +36,25 @@ class LaneCollector:
         cpu = Family("hw_cpu_seconds_total", "counter", "CPU time used.")
         wait = Family("hw_cpu_wait_seconds_total", "counter", "Time runnable tasks waited for a CPU.")
         rss = Family("hw_mem_rss_bytes", "gauge", "Resident memory.")
+        hosts: dict[str, list[tuple[Lane, Reading]]] = {}
         for lane in self._lanes():
             rank = str(lane.rank)
             reading = lane.read()
             up.add(1 if reading else 0, host=lane.host, rank=rank)
-            if reading is None:
-                continue
-            stopped.add(reading.stopped, host=lane.host, rank=rank)
-            running.add(reading.running, host=lane.host)
-            blocked.add(reading.blocked, host=lane.host)
-            if reading.accounted:
-                switches.add(lane.switches, host=lane.host)
-                cpu.add(lane.cpu_s, host=lane.host)
-                wait.add(lane.wait_s, host=lane.host)
-            rss.add(reading.rss, host=lane.host)
+            if reading is not None:
+                stopped.add(reading.stopped, host=lane.host, rank=rank)
+                hosts.setdefault(lane.host, []).append((lane, reading))
+        for host, there in hosts.items():
+            accounted = all(reading.accounted for _, reading in there)
+            if host != self._node:  # ranks that have the machine to themselves go by its name, and it counts these
+                running.add(sum(reading.running for _, reading in there), host=host)
+                blocked.add(sum(reading.blocked for _, reading in there), host=host)
+                if accounted:
+                    switches.add(sum(lane.switches for lane, _ in there), host=host)
+            if accounted:
+                cpu.add(sum(lane.cpu_s for lane, _ in there), host=host)
+                wait.add(sum(lane.wait_s for lane, _ in there), host=host)
+            rss.add(sum(reading.rss for _, reading in there), host=host)
         return [up, stopped, running, blocked, switches, cpu, wait, rss]
 
 

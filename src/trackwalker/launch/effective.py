@@ -1,0 +1,113 @@
+"""The values a trainer would see: command line over model file over the trainer's own defaults, as numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from trackwalker.errors import UsageError
+
+# MaxText's defaults, of the keys that decide about mesh, memory and rules.
+_DEFAULTS: dict[str, Any] = {
+    "attention_type": "global",
+    "base_emb_dim": 2048,
+    "base_mlp_dim": 7168,
+    "base_moe_mlp_dim": -1,
+    "base_num_decoder_layers": 16,
+    "base_num_kv_heads": 16,
+    "base_num_query_heads": 16,
+    "dcn_data_parallelism": -1,
+    "decoder_block": "llama2",
+    "first_num_dense_layers": 0,
+    "gradient_accumulation_steps": 1,
+    "head_dim": 128,
+    "ici_fsdp_parallelism": -1,
+    "interleave_moe_layer_step": 1,
+    "kv_lora_rank": 512,
+    "logits_via_embedding": False,
+    "max_target_length": 2048,
+    "mlp_activations": ["silu", "linear"],
+    "mtp_num_layers": 0,
+    "mu_dtype": "",
+    "num_experts": 1,
+    "num_experts_per_tok": 1,
+    "num_layers_per_pipeline_stage": 1,
+    "opt_type": "adamw",
+    "override_model_config": False,
+    "per_device_batch_size": 12.0,
+    "pipeline_parallel_layers": -1,
+    "q_lora_rank": 0,
+    "qk_nope_head_dim": 128,
+    "qk_rope_head_dim": 64,
+    "remat_policy": "full",
+    "routed_bias": False,
+    "shared_experts": 0,
+    "sparse_matmul": True,
+    "steps": 150001,
+    "use_qk_norm": False,
+    "use_turbo_deepep_dispatch": False,
+    "v_head_dim": 128,
+    "vocab_size": 32000,
+    "weight_dtype": "float32",
+}
+_FLAGS = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
+
+
+class Effective(Mapping[str, Any]):
+    """A config with its defaults; words of the command line are read as the numbers they stand for."""
+
+    def __init__(self, config: Mapping[str, Any], architecture: Mapping[str, Any] | None = None) -> None:
+        self._values = {**_DEFAULTS, **(architecture or {}), **config}
+
+    def __getitem__(self, key: str) -> Any:
+        return self._values[key]
+
+    def __iter__(self) -> Any:
+        return iter(self._values)
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def whole(self, key: str) -> int:
+        """A whole number; anything else is one clear line."""
+        number = self.number(key, "a whole number")
+        if not number.is_integer():
+            raise UsageError(f"{key}={self[key]}: a whole number is needed")
+        return int(number)
+
+    def number(self, key: str, kind: str = "a number") -> float:
+        """A finite number; anything else is one clear line."""
+        value = self[key]
+        try:
+            number = float("nan") if isinstance(value, bool) else float(value)
+        except (TypeError, ValueError):
+            number = float("nan")
+        if not abs(number) < float("inf"):
+            raise UsageError(f"{key}={value}: {kind} is needed")
+        return number
+
+    def flag(self, key: str) -> bool:
+        """True or false, however it was written."""
+        value = self[key]
+        if isinstance(value, bool):
+            return value
+        try:
+            return _FLAGS[str(value).strip().lower()]
+        except KeyError:
+            raise UsageError(f"{key}={value}: true or false is needed") from None
+
+    def facts(self) -> dict[str, Any]:
+        """Every value, words that are numbers or flags turned into them: what conditions are asked on."""
+        return {k: _plain(v) for k, v in self._values.items()}
+
+
+def _plain(value: Any) -> Any:
+    if not isinstance(value, str):
+        return value
+    if value.strip().lower() in ("true", "false"):
+        return value.strip().lower() == "true"
+    try:
+        number = float(value)
+    except ValueError:
+        return value
+    return int(number) if number.is_integer() else number

@@ -1,0 +1,1 @@
+"""Kubernetes as the scheduler: manifests from typed plans, and kubectl to apply and read them."""

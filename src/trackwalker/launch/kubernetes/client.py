@@ -1,0 +1,117 @@
+"""kubectl, as argument lists with a deadline each: create, read, follow, delete by our own label."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from trackwalker.errors import MissingToolError, UsageError
+from trackwalker.launch.kubernetes.manifest import (
+    CONTAINER,
+    JOB_LABEL,
+    PodPlan,
+    job_manifests,
+    jobset_manifests,
+    to_json,
+)
+from trackwalker.launch.kubernetes.state import Seen, read_state
+
+_SECONDS = 30
+_OWN = "app.kubernetes.io/managed-by=trackwalker"
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a command said."""
+
+    code: int
+    out: str
+    err: str
+
+
+Runner = Callable[[list[str], str], Answer]  # argument list and standard input
+
+
+def kubectl(argv: list[str], text: str = "") -> Answer:
+    """Run one kubectl command; a server that does not answer is an answer with exit code 124."""
+    try:
+        done = subprocess.run(
+            argv, input=text, capture_output=True, encoding="utf-8", errors="replace", timeout=_SECONDS, check=False
+        )
+    except FileNotFoundError as e:
+        raise MissingToolError("kubectl is not installed; `--dry-run` prints the manifest to apply by hand") from e
+    except subprocess.TimeoutExpired:
+        return Answer(124, "", f"no answer in {_SECONDS} s")
+    return Answer(done.returncode, done.stdout, done.stderr)
+
+
+def create_argv(namespace: str) -> list[str]:
+    """Create what stands on standard input, and print it back with its uid."""
+    return ["kubectl", "create", "--namespace", namespace, "--filename", "-", "--output", "json"]
+
+
+def apply_argv(namespace: str) -> list[str]:
+    """Apply what stands on standard input: the command for a manifest applied by hand, too."""
+    return ["kubectl", "apply", "--namespace", namespace, "--filename", "-"]
+
+
+def get_argv(namespace: str, job_id: str) -> list[str]:
+    """The job and its pods in one reading, so that the two agree with each other."""
+    kinds = ["get", "jobs.batch,pods"]
+    return ["kubectl", *kinds, "--namespace", namespace, "--selector", _mine(job_id), "--output", "json"]
+
+
+def logs_argv(namespace: str, job_id: str, follow: bool = False, tail: int | None = None) -> list[str]:
+    """The output of every pod, each line with its pod."""
+    argv = ["kubectl", "logs", "--namespace", namespace, "--selector", _mine(job_id), "--container", CONTAINER]
+    # Without a request limit kubectl refuses to follow more than five pods, and shows the last ten lines of each.
+    argv += ["--prefix", "--max-log-requests", "10000", "--tail", str(-1 if tail is None else tail)]
+    return [*argv, "--follow"] if follow else argv
+
+
+def delete_argv(namespace: str, job_id: str, jobset: bool = False) -> list[str]:
+    """Delete the job with everything that belongs to it; the label keeps this to our own."""
+    kinds = "jobsets.jobset.x-k8s.io" if jobset else "jobs.batch,services"
+    argv = ["kubectl", "delete", kinds, "--namespace", namespace, "--selector", _mine(job_id)]
+    return [*argv, "--cascade=background", "--wait=false"]
+
+
+def submit(plan: PodPlan, jobset: bool = False, run: Runner = kubectl) -> None:
+    """Create the job and then its Service, owned by it: whoever deletes the job, or its time to live, takes both.
+
+    The agents look for each other again and again, so a Service that comes a moment later is in time.
+    """
+    job = (jobset_manifests(plan) if jobset else job_manifests(plan))[0]
+    made = run(create_argv(plan.namespace), json.dumps(job))
+    if made.code != 0:
+        raise UsageError(f"Kubernetes did not take the job: {_line(made)}")
+    if jobset:
+        return
+    try:
+        uid = str(json.loads(made.out)["metadata"]["uid"])
+        served = run(apply_argv(plan.namespace), to_json(job_manifests(plan, owner_uid=uid)[1:]))
+    except (ValueError, KeyError, TypeError):
+        served = Answer(1, "", "its answer to `create` names no uid")
+    if served.code != 0:
+        run(delete_argv(plan.namespace, plan.job_id), "")  # without a Service its ranks would never meet
+        raise UsageError(f"Kubernetes did not take the job's Service, the job is deleted again: {_line(served)}")
+
+
+def observe(namespace: str, job_id: str, run: Runner = kubectl) -> Seen:
+    """How the job stands; a cluster that cannot be reached says nothing about it, which is `unknown`."""
+    answer = run(get_argv(namespace, job_id), "")
+    if answer.code != 0:
+        return Seen("unknown", "unreachable", _line(answer))
+    return read_state(answer.out)
+
+
+def _mine(job_id: str) -> str:
+    return f"{JOB_LABEL}={job_id},{_OWN}"
+
+
+def _line(answer: Answer) -> str:
+    # kubectl logs its retries first; the last line is the one that counts.
+    lines = [line.strip() for line in answer.err.splitlines() if line.strip()]
+    return lines[-1] if lines else f"kubectl ended with exit code {answer.code}"

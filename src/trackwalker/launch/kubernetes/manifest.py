@@ -1,0 +1,273 @@
+"""One plan, two kinds of manifest: an Indexed Job with a headless Service, or a JobSet that brings its own.
+
+Plain dictionaries, written as JSON: no template and no YAML stands between a value and the API. The pods start one
+argument list, never a shell, and nobody in a pod works out a name or a directory again that was decided at submit.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from trackwalker.errors import UsageError
+from trackwalker.launch.kubernetes.names import check_dns_label, label_value
+from trackwalker.launch.kubernetes.settings import Toleration
+
+Manifest = dict[str, Any]
+
+JOB_LABEL = "trackwalker/job-id"
+CONTAINER = "agent"
+_REPLICATED_JOB = "node"  # part of every pod's host name under a JobSet
+_TERMINATION_GRACE = 60  # the agent tells the ranks, waits for a last checkpoint, writes the summary
+
+
+@dataclass(frozen=True)
+class SecretRef:
+    """One key of a Kubernetes Secret; its value stands in no manifest."""
+
+    name: str
+    key: str
+
+
+@dataclass(frozen=True)
+class PodPlan:
+    """Everything a manifest says, decided before it is written."""
+
+    name: str
+    namespace: str
+    job_id: str
+    nodes: int
+    image: str
+    argv: Sequence[str]
+    claim: str
+    mount: str
+    env: Mapping[str, str] = field(default_factory=dict)
+    secrets: Mapping[str, SecretRef] = field(default_factory=dict)
+    gpus_per_node: int = 8
+    gpu_resource: str = "amd.com/gpu"
+    node_selector: Mapping[str, str] = field(default_factory=dict)
+    tolerations: Sequence[Toleration] = ()
+    service_account: str = ""
+    shm_size: str = "128Gi"
+    host_network: bool = False
+    privileged: bool = False
+    labels: Mapping[str, str] = field(default_factory=dict)  # short facts to search by: model, tag
+    annotations: Mapping[str, str] = field(default_factory=dict)  # the same facts in full
+    ttl_seconds: int | None = None
+    deadline_seconds: int | None = None
+
+    def __post_init__(self) -> None:
+        check_dns_label(self.name, "job name")
+        check_dns_label(f"{self.name}-{_REPLICATED_JOB}-0-{self.nodes - 1}", "pod host name")
+        for word in self.argv:
+            _check_text(word, "an argument")
+        for name, value in self.env.items():
+            _check_text(value, f"the value of {name}")
+        both = sorted(set(self.env) & set(self.secrets))
+        if both:
+            raise UsageError(f"{both[0]} is given both as a value and as a secret: keep one")
+
+
+def name_room(nodes: int) -> int:
+    """What a pod's host name adds to the job's name, in the longer of the two kinds."""
+    return len(f"-{_REPLICATED_JOB}-0-{nodes - 1}")
+
+
+def coordinator(plan: PodPlan, jobset: bool = False) -> str:
+    """Where every pod finds node 0: its host name under the headless service, in the pods' own namespace."""
+    host = f"{plan.name}-{_REPLICATED_JOB}-0-0" if jobset else f"{plan.name}-0"
+    return f"{host}.{plan.name}"
+
+
+def job_manifests(plan: PodPlan, owner_uid: str | None = None) -> list[Manifest]:
+    """The Job and its headless Service; with the Job's uid the Service goes when the Job goes."""
+    owner: Manifest = {}
+    if owner_uid:
+        owner["ownerReferences"] = [{"apiVersion": "batch/v1", "kind": "Job", "name": plan.name, "uid": owner_uid}]
+    service = {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": _metadata(plan) | owner,
+        "spec": {
+            "clusterIP": "None",
+            "selector": {JOB_LABEL: plan.job_id},
+            "publishNotReadyAddresses": True,  # the ranks look for the coordinator before anybody is ready
+        },
+    }
+    spec = _job_spec(plan, coordinator(plan))
+    if plan.ttl_seconds is not None:
+        spec["ttlSecondsAfterFinished"] = plan.ttl_seconds
+    job = {"apiVersion": "batch/v1", "kind": "Job", "metadata": _metadata(plan), "spec": spec}
+    return [job, service]
+
+
+def jobset_manifests(plan: PodPlan) -> list[Manifest]:
+    """The same pods as a JobSet, for clusters that queue and place those; it makes the Service itself."""
+    spec: Manifest = {
+        "network": {"enableDNSHostnames": True, "subdomain": plan.name, "publishNotReadyAddresses": True},
+        "successPolicy": {"operator": "All"},
+        "failurePolicy": {"maxRestarts": 0},
+        "coordinator": {"replicatedJob": _REPLICATED_JOB, "jobIndex": 0, "podIndex": 0},
+        "replicatedJobs": [
+            {
+                "name": _REPLICATED_JOB,
+                "replicas": 1,
+                "template": {
+                    "metadata": {"labels": _labels(plan)},
+                    "spec": _job_spec(plan, coordinator(plan, jobset=True)),
+                },
+            }
+        ],
+    }
+    if plan.ttl_seconds is not None:
+        spec["ttlSecondsAfterFinished"] = plan.ttl_seconds
+    metadata = _metadata(plan)
+    return [{"apiVersion": "jobset.x-k8s.io/v1alpha2", "kind": "JobSet", "metadata": metadata, "spec": spec}]
+
+
+def to_json(manifests: Sequence[Manifest]) -> str:
+    """What `kubectl apply -f -` reads: one List, in ASCII, so that no terminal or locale touches a value."""
+    return json.dumps({"apiVersion": "v1", "kind": "List", "items": list(manifests)}, indent=1) + "\n"
+
+
+def literal(text: str) -> str:
+    """`text` so that it reaches the process unchanged: the kubelet expands `$(NAME)` and turns `$$` into `$`.
+
+    Doubling only the `$` before a parenthesis is not enough: a value that holds `$$` would lose one.
+    """
+    return text.replace("$", "$$")
+
+
+def _job_spec(plan: PodPlan, coordinator_host: str) -> Manifest:
+    spec: Manifest = {
+        "completionMode": "Indexed",
+        "completions": plan.nodes,
+        "parallelism": plan.nodes,
+        # A rank that starts again alone finds nobody: whole new attempts are the resume policy's business.
+        "backoffLimit": 0,
+        # Both rules end the job, as the limit would; they make the Job itself say why, when its pods are long gone.
+        "podFailurePolicy": {
+            "rules": [
+                {"action": "FailJob", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]},
+                {
+                    "action": "FailJob",
+                    "onExitCodes": {"containerName": CONTAINER, "operator": "NotIn", "values": [0]},
+                },
+            ]
+        },
+        "template": {
+            "metadata": {"labels": _labels(plan), "annotations": dict(plan.annotations)},
+            "spec": _pod_spec(plan, coordinator_host),
+        },
+    }
+    if plan.deadline_seconds is not None:
+        spec["activeDeadlineSeconds"] = plan.deadline_seconds
+    return spec
+
+
+def _pod_spec(plan: PodPlan, coordinator_host: str) -> Manifest:
+    spec: Manifest = {
+        "restartPolicy": "Never",
+        "subdomain": plan.name,
+        "terminationGracePeriodSeconds": _TERMINATION_GRACE,
+        "enableServiceLinks": False,  # or every Service of the namespace would add variables to the trainer's
+        "automountServiceAccountToken": bool(plan.service_account),
+        "affinity": {
+            "podAntiAffinity": {
+                "requiredDuringSchedulingIgnoredDuringExecution": [
+                    {
+                        "labelSelector": {"matchLabels": {JOB_LABEL: plan.job_id}},
+                        "topologyKey": "kubernetes.io/hostname",
+                    }
+                ]
+            }
+        },
+        "containers": [_container(plan, coordinator_host)],
+        "volumes": [
+            {"name": "workspace", "persistentVolumeClaim": {"claimName": plan.claim}},
+            {"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": plan.shm_size}},
+        ],
+    }
+    tolerations = [_toleration(t) for t in plan.tolerations]
+    if plan.gpus_per_node:
+        tolerations.insert(0, _toleration(Toleration(plan.gpu_resource)))
+    if tolerations:
+        spec["tolerations"] = tolerations
+    if plan.node_selector:
+        spec["nodeSelector"] = dict(plan.node_selector)
+    if plan.service_account:
+        spec["serviceAccountName"] = plan.service_account
+    if plan.host_network:
+        spec |= {"hostNetwork": True, "dnsPolicy": "ClusterFirstWithHostNet"}
+    return spec
+
+
+def _container(plan: PodPlan, coordinator_host: str) -> Manifest:
+    container: Manifest = {
+        "name": CONTAINER,
+        "image": plan.image,
+        "imagePullPolicy": "IfNotPresent",
+        "command": [literal(word) for word in plan.argv],
+        "env": _env(plan, coordinator_host),
+        "securityContext": _security(plan),
+        "volumeMounts": [
+            {"name": "workspace", "mountPath": plan.mount},
+            {"name": "shm", "mountPath": "/dev/shm"},  # noqa: S108
+        ],
+    }
+    if plan.gpus_per_node:
+        gpus = {plan.gpu_resource: str(plan.gpus_per_node)}
+        container["resources"] = {"limits": gpus, "requests": dict(gpus)}
+    return container
+
+
+def _env(plan: PodPlan, coordinator_host: str) -> list[Manifest]:
+    values = {**plan.env, "TRACKWALKER_COORDINATOR": coordinator_host}
+    env: list[Manifest] = [{"name": name, "value": literal(value)} for name, value in values.items()]
+    for name, ref in plan.secrets.items():
+        env.append({"name": name, "valueFrom": {"secretKeyRef": {"name": ref.name, "key": ref.key}}})
+    return env
+
+
+def _security(plan: PodPlan) -> Manifest:
+    if plan.privileged:
+        return {"privileged": True}
+    rules: Manifest = {"allowPrivilegeEscalation": False}
+    if plan.nodes > 1:
+        rules["capabilities"] = {"add": ["IPC_LOCK"]}  # RDMA pins memory beyond the pod's memlock limit
+    return rules
+
+
+def _toleration(wanted: Toleration) -> Manifest:
+    rule: Manifest = {"operator": "Equal" if wanted.value else "Exists"}
+    if wanted.key:
+        rule["key"] = wanted.key
+    if wanted.value:
+        rule["value"] = wanted.value
+    if wanted.effect:
+        rule["effect"] = wanted.effect
+    return rule
+
+
+def _metadata(plan: PodPlan) -> Manifest:
+    return {
+        "name": plan.name,
+        "namespace": plan.namespace,
+        "labels": _labels(plan),
+        "annotations": dict(plan.annotations),
+    }
+
+
+def _labels(plan: PodPlan) -> dict[str, str]:
+    own = {"app.kubernetes.io/managed-by": "trackwalker", JOB_LABEL: plan.job_id}
+    return {key: label_value(value) for key, value in plan.labels.items()} | own
+
+
+def _check_text(text: str, what: str) -> None:
+    # A manifest is JSON: what is no Unicode text cannot be in it, and NUL cannot be in any process's words.
+    if "\0" in text:
+        raise UsageError(f"{what} holds a NUL byte, which neither words nor environment can carry")
+    if any("\ud800" <= c <= "\udfff" for c in text):
+        raise UsageError(f"{what} is not UTF-8, and a Kubernetes manifest can hold nothing else")

@@ -1,0 +1,1 @@
+"""Slurm as the scheduler: what we ask of it, and what its answers mean."""

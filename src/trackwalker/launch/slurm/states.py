@@ -1,0 +1,183 @@
+"""What Slurm says of a job, in our words: walltime, preemption, scancel and node failure are different endings."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+State = Literal[
+    "pending",
+    "launch-failed",
+    "running",
+    "suspended",
+    "completing",
+    "completed",
+    "failed",
+    "cancelled",
+    "timeout",
+    "preempted",
+    "node-fail",
+    "boot-fail",
+    "oom",
+    "deadline",
+    "revoked",
+    "unknown",
+]
+STATES: tuple[State, ...] = get_args(State)
+
+# Slurm's base states, then the flags it may add to one or show instead (both are words of one list since 23.11).
+_BASE: dict[str, State] = {
+    "PENDING": "pending",
+    "RUNNING": "running",
+    "SUSPENDED": "suspended",
+    "COMPLETED": "completed",
+    "CANCELLED": "cancelled",
+    "FAILED": "failed",
+    "TIMEOUT": "timeout",
+    "NODE_FAIL": "node-fail",
+    "PREEMPTED": "preempted",
+    "BOOT_FAIL": "boot-fail",
+    "DEADLINE": "deadline",
+    "OUT_OF_MEMORY": "oom",
+}
+_FLAGS: dict[str, State] = {
+    "LAUNCH_FAILED": "launch-failed",
+    "REVOKED": "revoked",  # the job of a federation runs on another cluster
+    "COMPLETING": "completing",
+    "STAGE_OUT": "completing",
+    "SIGNALING": "running",
+    "CONFIGURING": "running",  # the nodes are ours and being prepared
+    "RESIZING": "running",
+    "STOPPED": "suspended",
+    "REQUEUED": "pending",
+    "REQUEUE_FED": "pending",
+    "REQUEUE_HOLD": "pending",
+    "SPECIAL_EXIT": "pending",
+    "RESV_DEL_HOLD": "pending",
+    "POWER_UP_NODE": "pending",
+    "RECONFIG_FAIL": "failed",
+    "UPDATE_DB": "completing",
+    "EXPEDITING": "pending",
+}
+_ENDED: frozenset[State] = frozenset(_BASE.values()) - {"pending", "running", "suspended"} | {"revoked"}
+_STARTED: frozenset[State] = frozenset({"running", "suspended", "completing"})
+_NO_START = 53  # slurmd's own number for "the batch script could not be started", given as if it were a signal
+_TIMED_OUT, _TERMINATED = 124, 143  # as timeout(1) and a shell say it
+
+_MEANING: dict[State, str] = {
+    "pending": "waits in the queue",
+    "launch-failed": "a node's prolog failed: Slurm drained that node and holds the job until 'scontrol release'",
+    "running": "runs",
+    "suspended": "is suspended",
+    "completing": "is ending",
+    "completed": "finished",
+    "failed": "failed",
+    "cancelled": "was cancelled",
+    "timeout": "reached its time limit",
+    "preempted": "had to make room for another job",
+    "node-fail": "lost a node",
+    "boot-fail": "did not start: a node failed to boot",
+    "oom": "ran out of memory",
+    "deadline": "passed its deadline before it could finish",
+    "revoked": "runs on another cluster of the federation",
+    "unknown": "cannot be asked about: Slurm does not answer",
+}
+_HELD = re.compile(r"held", re.IGNORECASE)
+_SIGNAL_REASON = re.compile(r"RaisedSignal:(\d+)")
+
+
+@dataclass(frozen=True)
+class JobState:
+    """One job as Slurm sees it; `exit_code` and `signal` are the batch script's, None while it has none."""
+
+    id: str
+    state: State
+    raw: str = ""  # Slurm's own words
+    reason: str = ""
+    exit_code: int | None = None
+    signal: int | None = None
+    nodes: str = ""
+    restarts: int = 0
+    uid: int | None = None
+    name: str = ""
+    log: str = ""
+
+    @property
+    def ended(self) -> bool:
+        """Whether it is over for good; never true of a job that could not be asked about."""
+        return self.state in _ENDED
+
+    @property
+    def started(self) -> bool:
+        """Whether it holds nodes now."""
+        return self.state in _STARTED
+
+    @property
+    def stuck(self) -> bool:
+        """Whether it waits for a person, not for nodes."""
+        return self.state == "launch-failed" or (self.state == "pending" and bool(_HELD.search(self.reason)))
+
+    @property
+    def exit(self) -> int | None:
+        """The code a shell would see; None until it has ended."""
+        if not self.ended:
+            return None
+        if self.state == "completed":
+            return 0
+        if self.state in ("timeout", "cancelled", "preempted"):  # what the script said then is an echo of that
+            return _TIMED_OUT if self.state == "timeout" else _TERMINATED
+        if self.exit_code:
+            return self.exit_code
+        return 128 + self.signal if self.signal and self.signal != _NO_START else 1
+
+    @property
+    def meaning(self) -> str:
+        """One phrase for people: what happened, and how it ended."""
+        text = _MEANING[self.state]
+        if self.state == "pending":
+            text = "is held" if self.stuck else text
+            text += f" again (restart {self.restarts})" if self.restarts else ""
+            return f"{text}: {self.reason}" if self.reason else text
+        if self.state == "failed" and self.signal == _NO_START:
+            return "was never started: the node could not open its log or run its script (Slurm's signal 53)"
+        if self.state == "failed" and (self.exit_code or self.signal):
+            return f"{text} with exit code {self.exit_code}" if self.exit_code else f"{text} by signal {self.signal}"
+        return text
+
+
+def term(words: Iterable[str], reason: str = "") -> State:
+    """Our word for Slurm's: one state, and perhaps flags, of which the telling one counts."""
+    said = [w.upper() for w in words]
+    if reason.lower().replace(" ", "_").startswith("launch_failed_requeued_held"):
+        return "launch-failed"
+    for flag in ("LAUNCH_FAILED", "REVOKED", "COMPLETING", "STAGE_OUT", "REQUEUED", "REQUEUE_HOLD", "SPECIAL_EXIT"):
+        if flag in said:
+            return _FLAGS[flag]
+    known = [_BASE[w] for w in said if w in _BASE] or [_FLAGS[w] for w in said if w in _FLAGS]
+    return known[0] if known else "unknown"
+
+
+def split_words(text: str) -> list[str]:
+    """`CANCELLED by 1000`, `CANCELLED+`, `CANCELLED,COMPLETING` and `RUNNING` as words of Slurm's vocabulary."""
+    return [w for w in re.split(r"[\s,+]+", text.strip()) if w in _BASE or w in _FLAGS] or [text.strip()]
+
+
+def exit_pair(text: str) -> tuple[int | None, int | None]:
+    """`exit:signal` as two numbers, None for what it does not say; 0:0 says that all was well."""
+    match = re.fullmatch(r"(\d+)(?::(\d+))?", text.strip())
+    if not match:
+        return None, None
+    return int(match[1]), int(match[2]) if match[2] and int(match[2]) else None
+
+
+def make(job: str, raw: str, reason: str = "", code: str = "", **more: object) -> JobState:
+    """A job's state from Slurm's words, its reason and its `exit:signal`."""
+    reason = "" if reason in ("None", "(null)") else reason
+    state = term(split_words(raw), reason)
+    exit_code, signal = exit_pair(code) if state in _ENDED else (None, None)
+    raised = _SIGNAL_REASON.search(reason)
+    if raised and signal is None:
+        signal = int(raised[1])
+    return JobState(job, state, raw, reason, exit_code, signal, **more)  # type: ignore[arg-type]

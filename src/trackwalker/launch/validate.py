@@ -1,0 +1,195 @@
+"""Everything that is wrong with a request, found before anything is queued; each problem is one line."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from trackwalker.errors import UsageError
+from trackwalker.job.redact import redact
+from trackwalker.launch.keys import unknown_keys
+from trackwalker.launch.memory import Estimate, estimate_memory, find_gpu
+from trackwalker.launch.mesh import cuts
+from trackwalker.launch.models import Model, load_model
+from trackwalker.launch.request import ModelSpec, job_name, parse_model_spec, parse_passthrough
+from trackwalker.launch.resolved import Resolved, Target, resolve
+from trackwalker.launch.timeouts import parse_timeouts
+from trackwalker.node.image import ImageError, is_archive, normalise
+
+MOST_NODES = 16384
+# Shapes of secrets that are known by themselves, whatever the key is called.
+_SECRET_VALUE = re.compile(
+    r"hf_[A-Za-z0-9]{20,}|gh[pousr]_[A-Za-z0-9]{20,}|github_pat_\w{20,}|glpat-[\w-]{15,}|sk-[A-Za-z0-9_-]{20,}"
+    r"|AKIA[A-Z0-9]{16}|xox[abprs]-[\w-]{10,}|AIza[\w-]{30,}|nvapi-[\w-]{20,}"
+)
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One line about one part of the request; an error forbids the run, a warning does not."""
+
+    about: str
+    text: str
+    level: Literal["error", "warning"] = "error"
+
+    def to_dict(self) -> dict[str, str]:
+        """As data."""
+        return {"level": self.level, "about": self.about, "text": self.text}
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A request as it was typed, nothing of it checked."""
+
+    spec: str
+    words: list[str] = field(default_factory=list)  # behind `--`
+    nodes: int = 1
+    gpus_per_node: int | None = None  # None: what the model file says
+    gpu: str | None = None  # GPU profile; None: what the model file says
+    fabric: str | None = None
+    image: str | None = None
+    registry: str = "docker.io"
+    stage_timeouts: str | None = None
+    workspace: Path | None = None
+    models: Mapping[str, str] = field(default_factory=lambda: os.environ)  # where TRACKWALKER_MODELS is looked up
+
+
+@dataclass(frozen=True)
+class Checked:
+    """What a request comes to: all its problems, and whatever of it could be resolved in spite of them."""
+
+    problems: list[Problem]
+    spec: ModelSpec | None = None
+    resolved: Resolved | None = None
+    estimate: Estimate | None = None
+
+    @property
+    def errors(self) -> list[Problem]:
+        """The problems that forbid the run."""
+        return [p for p in self.problems if p.level == "error"]
+
+
+def validate(asked: Asked) -> list[Problem]:
+    """All problems of a request, errors first."""
+    return check(asked).problems
+
+
+def check(asked: Asked) -> Checked:
+    """Check every part of a request that can be checked, whatever is wrong with the others."""
+    found: list[Problem] = []
+
+    def attempt[T](about: str, work: Callable[[], T]) -> T | None:
+        try:
+            return work()
+        except (UsageError, ImageError) as e:
+            found.append(Problem(about, str(e)))
+            return None
+
+    spec = attempt("model", lambda: parse_model_spec(asked.spec))
+    model = attempt("model", lambda: load_model(spec.model, asked.models)) if spec else None
+    if spec and model:
+        attempt("name", lambda: job_name(ModelSpec(model.name, spec.alias, spec.tag)))
+    config, env = _words(asked.words, attempt)
+    found += [Problem("name", text) for text in _secrets(spec, config)]
+    found += [Problem("nodes", text) for text in _nodes(asked)]
+    if asked.stage_timeouts is not None:
+        given = asked.stage_timeouts
+        attempt("stage timeouts", lambda: parse_timeouts(given))
+    if asked.image is not None:
+        found += [Problem("image", text) for text in _image(asked.image)]
+        image = asked.image
+        if not is_archive(image):
+            attempt("image", lambda: normalise(image, asked.registry))
+    if asked.workspace is not None:
+        found += [Problem("workspace", text) for text in _workspace(asked.workspace)]
+    resolved, estimate = None, None
+    if model:
+        found += [Problem("config", text) for text in _keys(model, config)]
+        name = asked.gpu or model.about.gpu
+        gpu = attempt("gpu", lambda: find_gpu(name)) if name else None
+        gpus = model.about.gpus_per_node if asked.gpus_per_node is None else asked.gpus_per_node
+        target = Target(max(1, asked.nodes), max(1, gpus), gpu.vendor if gpu else None, asked.fabric)
+        resolved = attempt("environment", lambda: resolve(model, target, config, env))
+        if resolved and resolved.model.about.trainer == "maxtext":
+            found += [Problem("mesh", text) for text in _mesh(resolved)]
+            if resolved.mesh and gpu:
+                mesh = resolved.mesh
+                effective = resolved.effective
+                estimate = attempt("memory", lambda: estimate_memory(effective, mesh, gpu))
+                found += _memory(estimate) if estimate else []
+    unique = list(dict.fromkeys(found))
+    return Checked(sorted(unique, key=lambda p: p.level), spec, resolved, estimate)
+
+
+def _words(words: list[str], attempt: Callable[[str, Callable[[], object]], object]) -> tuple[dict[str, str], dict[str, str]]:
+    config: dict[str, str] = {}
+    env: dict[str, str] = {}
+
+    def take(word: str) -> None:
+        parsed = parse_passthrough([word])
+        config.update(parsed.config)
+        env.update(parsed.env)
+
+    for word in words:  # one at a time: every bad one is told
+        attempt("words", lambda word=word: take(word))  # type: ignore[misc]
+    return config, env
+
+
+def _secrets(spec: ModelSpec | None, config: Mapping[str, str]) -> Iterator[str]:
+    named = {"tag": spec.tag, "alias": spec.alias} if spec else {}
+    named["run_name"] = config.get("run_name")
+    for what, word in named.items():
+        if word and _SECRET_VALUE.search(word):
+            yield f"the {what} looks like a secret, and would be in names that everybody reads: leave it out"
+
+
+def _nodes(asked: Asked) -> Iterator[str]:
+    if not 1 <= asked.nodes <= MOST_NODES:
+        yield f"-N {asked.nodes}: between 1 and {MOST_NODES} nodes"
+    if asked.gpus_per_node is not None and not 1 <= asked.gpus_per_node <= 128:
+        yield f"{asked.gpus_per_node} GPUs per node: between 1 and 128"
+
+
+def _image(image: str) -> Iterator[str]:
+    if is_archive(image) and not Path(image).is_file():
+        yield f"image file '{image}' does not exist here; it has to be on a file system that every node sees"
+
+
+def _workspace(workspace: Path) -> Iterator[str]:
+    place = workspace.absolute()
+    there = next(p for p in (place, *place.parents) if p.exists())
+    if not there.is_dir():
+        yield f"workspace {workspace} cannot be made: {there} is a file"
+    elif not os.access(there, os.W_OK | os.X_OK):
+        yield f"workspace {workspace} cannot be written: no permission in {there}"
+
+
+def _keys(model: Model, words: Mapping[str, str]) -> Iterator[str]:
+    about = model.about
+    yield from unknown_keys(about.trainer, words, about.keys)
+    yield from (f"{model.path.name}: {line}" for line in unknown_keys(about.trainer, model.config, about.keys))
+    # MaxText refuses this itself, but only on the nodes.
+    named = str(words.get("model_name", model.config.get("model_name", "")))
+    if named and words.get("override_model_config", "").lower() not in ("true", "1"):
+        for key, value in words.items():
+            if key in about.architecture and value != str(about.architecture[key]):
+                yield f"{key}={redact(key, value)} contradicts model_name={named}: add override_model_config=True"
+
+
+def _mesh(resolved: Resolved) -> Iterator[str]:
+    yield from resolved.mesh_problems
+    if resolved.mesh:
+        yield from cuts(resolved.effective, resolved.mesh)
+
+
+def _memory(estimate: Estimate) -> Iterator[Problem]:
+    if estimate.verdict == "impossible":
+        advice = "use more nodes, or shard the weights over more GPUs"
+        yield Problem("memory", f"weights and optimizer alone do not fit: {estimate.words()}; {advice}")
+    elif estimate.verdict != "fits":
+        likely = "probably does not fit" if estimate.verdict == "unlikely" else "may not fit"
+        yield Problem("memory", f"a step {likely}: {estimate.words()}", "warning")

@@ -1,0 +1,111 @@
+"""Network: links up and as fast as their like, RDMA ports active, and the settings that ionic fabrics need."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+
+from trackwalker.node.checks.command import as_root
+from trackwalker.node.checks.result import Check, Context, Result, failed, passed, several, skipped, warned
+from trackwalker.node.interfaces import links
+from trackwalker.node.rdma_ports import Port, ports
+
+_FD_RULE = re.compile(r"\bfd[0-9a-f]{2}:", re.IGNORECASE)
+_ROCE = re.compile(r"^\s*ROCE device\s*:\s*(\S+)", re.IGNORECASE | re.MULTILINE)
+_STATUS = re.compile(r"^\s*Status\s*:\s*(\w+)", re.IGNORECASE | re.MULTILINE)
+_RAILS = 8  # of the machines that have these rules, when the adapters themselves cannot be counted
+_ALONE = "single-node job"
+
+
+def nics(context: Context) -> Result:
+    """Physical links and their speeds. An unused port that is down is no fault: only having none up is."""
+    found = {link.name: link for link in links(context.sys) if link.kind in ("physical", "bond")}
+    if not found:
+        return skipped("no physical network device is visible here")
+    up = {name: link.speed for name, link in found.items() if link.up}
+    data = {"up": up, "down": sorted(set(found) - set(up))}
+    if not up:
+        return failed("no physical link is up", "check cables and drivers (ip link)", **data)
+    speeds = Counter(up.values())
+    text = ", ".join(
+        f"{n} x {speed / 1000:g} Gb/s" if speed else f"{n} of unknown speed" for speed, n in speeds.items()
+    )
+    return passed(text, **data)
+
+
+def rdma(context: Context) -> Result:
+    """Every adapter that could carry the collectives is ACTIVE, and as fast as others of its make."""
+    found = ports(context.sys)
+    if not found:
+        return skipped("no RDMA devices")
+    active = [p for p in found if p.active]
+    down = [p.name for p in found if not p.active]
+    data = {"active": {p.name: p.rate for p in active}, "down": down}
+    if not active:
+        text = f"none of {several(len(found), 'RDMA port')} is ACTIVE"
+        remedy = "check cables, switch ports and drivers (ibstat)"
+        return (failed if context.nodes > 1 else warned)(text, remedy, **data)
+    slow = [f"{p.name} runs at {p.rate:g} of {best:g} Gb/s" for p, best in _slow(active)]
+    dark = [p.name for p in found if not p.active and any(p.model == a.model for a in active)]
+    text = f"{len(active)} ACTIVE"
+    if slow or dark:
+        text += "".join(f"; {part}" for part in (*slow, *(f"{name} is not ACTIVE" for name in dark)))
+        return warned(text, "check the cable and the switch port; fewer rails mean slower collectives", **data)
+    return passed(text, **data)
+
+
+def _slow(active: list[Port]) -> list[tuple[Port, float]]:
+    """Ports slower than most of their own model: another model is another network."""
+    out = []
+    for port in active:
+        usual, count = Counter(p.rate for p in active if p.model == port.model).most_common(1)[0]
+        if port.rate < usual and count > 1:
+            out.append((port, usual))
+    return out
+
+
+def ipv6_rules(context: Context) -> Result:
+    """Routing rules of an IPv6 RoCE fabric: one for each rail, or none. Some missing shows up later as CQE errors."""
+    if context.nodes < 2:
+        return skipped(_ALONE)
+    listed = context.command(["ip", "-6", "rule"])
+    if listed is None:
+        return skipped("`ip -6 rule` cannot be asked here")
+    count = sum(bool(_FD_RULE.search(text)) for text in listed.splitlines())
+    rails = len(_ionic(context)) or _RAILS
+    if not count:
+        return skipped("IPv4 fabric: no fd rules", count=0)
+    if count != rails:
+        remedy = "restore the RDMA routing rules of this host"
+        return failed(f"{count} (expected {rails})", remedy, count=count, expected=rails)
+    return passed(str(count), count=count, expected=rails)
+
+
+def dcqcn(context: Context) -> Result:
+    """Congestion control enabled on every Pensando adapter."""
+    if context.nodes < 2:
+        return skipped(_ALONE)
+    adapters = _ionic(context)
+    if not adapters:
+        return skipped("no Pensando adapters")
+    text = as_root(context.command, ["nicctl", "show", "dcqcn"])
+    if not text:
+        return skipped("nicctl cannot be asked here")
+    enabled = sum(word.lower() == "enabled" for word in _STATUS.findall(text))
+    expected = len(_ROCE.findall(text)) or len(adapters)
+    if enabled != expected:
+        remedy = "enable DCQCN on every adapter: without it congestion stalls the collectives"
+        return failed(f"{enabled} enabled (expected {expected})", remedy, enabled=enabled, expected=expected)
+    return passed(str(enabled), enabled=enabled, expected=expected)
+
+
+def _ionic(context: Context) -> list[str]:
+    return sorted({p.device for p in ports(context.sys) if p.driver == "ionic" or "ionic" in p.device})
+
+
+CHECKS = (
+    Check("nics", nics, gates=False),
+    Check("rdma", rdma, gates=True),
+    Check("ipv6_rules", ipv6_rules, gates=True),
+    Check("dcqcn", dcqcn, gates=False, seconds=45.0),
+)

@@ -1,0 +1,81 @@
+"""What a preflight check looks at and what it says. A check reads; it never kills, deletes or sets anything."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from trackwalker.node.checks.command import output
+
+PASS, WARN, FAIL, SKIP = "pass", "warn", "fail", "skip"
+OFF = "off"  # in a policy
+
+
+@dataclass(frozen=True)
+class Context:
+    """The machine and the job that are checked; tests give other roots and other commands."""
+
+    host: str = field(default_factory=socket.gethostname)
+    nodes: int = 1
+    gpus: int | None = None  # how many of this node's GPUs the job will use; None: whatever is there, 0: none
+    job_dir: str = ""
+    sys: str = "/sys"
+    proc: str = "/proc"
+    dev: str = "/dev"
+    tmp: str = "/tmp"  # noqa: S108 - its free space is looked at, nothing is written there
+    nvml: str | None = None  # another NVML library than the machine's own
+    command: Callable[[Sequence[str]], str | None] = output  # what a command printed, None when it cannot be had
+
+
+@dataclass(frozen=True)
+class Result:
+    """One check's finding on one host: one line of text for people, the same as data for programs."""
+
+    id: str
+    status: str
+    text: str
+    data: Mapping[str, Any] = field(default_factory=dict)
+    remedy: str = ""  # what to do, when something is wrong
+    host: str = ""
+    seconds: float = 0.0
+
+    def record(self) -> dict[str, Any]:
+        """For events and the rendezvous; `Result(**record)` gives it back."""
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class Check:
+    """One check: its function answers `fail` for what is wrong, and the policy says whether that ends the job."""
+
+    id: str
+    run: Callable[[Context], Result]
+    gates: bool  # by default
+    seconds: float = 20.0  # after which it is given up
+
+
+def passed(text: str, **data: Any) -> Result:
+    """All is well."""
+    return Result("", PASS, text, data)
+
+
+def failed(text: str, remedy: str, **data: Any) -> Result:
+    """Something is wrong; the policy decides whether the job may go on."""
+    return Result("", FAIL, text, data, remedy)
+
+
+def warned(text: str, remedy: str = "", **data: Any) -> Result:
+    """Worth knowing, never a reason to stop."""
+    return Result("", WARN, text, data, remedy)
+
+
+def skipped(text: str, **data: Any) -> Result:
+    """There is nothing here to look at."""
+    return Result("", SKIP, text, data)
+
+
+def several(count: int, one: str) -> str:
+    """`1 GPU`, `2 GPUs`."""
+    return f"{count} {one}" if count == 1 else f"{count} {one}s"

@@ -1,0 +1,178 @@
+"""One agent among the agents of a job: who ends the run, who waits for whom, who writes the last words."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from trackwalker.job.journal import Journal
+from trackwalker.node.output import Tail
+from trackwalker.node.rendezvous import Rendezvous
+
+_LOOK_S = 0.5
+_PATIENCE_S = 20.0  # for the last words of the other nodes, beyond the time that their ranks have to end
+
+
+@dataclass(frozen=True)
+class RankEnd:
+    """How one rank ended."""
+
+    rank: int
+    host: str
+    exit: int
+    ended: float
+    cause: str
+
+
+class Crew(Protocol):
+    """What the agent needs to know of the other nodes."""
+
+    is_head: bool  # writes what there is once for the job: banner, summary, run-end
+
+    def look(self, now: float) -> RankEnd | None:
+        """Take in what happened elsewhere; the failure that ends the run here too."""
+        ...
+
+    def tell(self, end: RankEnd) -> None:
+        """A rank of this node ended badly by itself: everybody is to end."""
+        ...
+
+    def finish(self, ends: list[RankEnd], stopping: bool) -> bool:
+        """All ranks of this node have ended; whether there is nobody left to wait for."""
+        ...
+
+    def all_ends(self) -> list[RankEnd]:
+        """How the ranks of the other nodes ended."""
+        ...
+
+    def missing(self) -> list[str]:
+        """Hosts that never reported how their ranks ended."""
+        ...
+
+
+class Alone:
+    """The only agent of its job."""
+
+    is_head = True
+
+    def look(self, now: float) -> RankEnd | None:
+        """Nothing happens elsewhere."""
+        return None
+
+    def tell(self, end: RankEnd) -> None:
+        """Nobody listens."""
+
+    def finish(self, ends: list[RankEnd], stopping: bool) -> bool:
+        """Nobody to wait for."""
+        return True
+
+    def all_ends(self) -> list[RankEnd]:
+        """There are no other nodes."""
+        return []
+
+    def missing(self) -> list[str]:
+        """Nobody is."""
+        return []
+
+
+class Member:
+    """An agent that reports to the first node's."""
+
+    is_head = False
+
+    def __init__(self, meeting: Rendezvous) -> None:
+        self._meeting = meeting
+        self._looked = 0.0
+        self._said = False
+
+    def look(self, now: float) -> RankEnd | None:
+        """Whether the first node said that the run is over."""
+        if now - self._looked < _LOOK_S:
+            return None
+        self._looked = now
+        note = self._meeting.decided("stop")
+        return RankEnd(**note) if note else None
+
+    def tell(self, end: RankEnd) -> None:
+        """Only the first failure of this node is news."""
+        if not self._said:
+            self._said = True
+            self._meeting.post("failed", asdict(end))
+
+    def finish(self, ends: list[RankEnd], stopping: bool) -> bool:
+        """Report and go."""
+        self._meeting.post("ended", {"ends": [asdict(end) for end in ends]})
+        return True
+
+    def all_ends(self) -> list[RankEnd]:
+        """That is for the first node."""
+        return []
+
+    def missing(self) -> list[str]:
+        """That is for the first node."""
+        return []
+
+
+class Head:
+    """The first node's agent: spreads the first failure, merges journals, waits for everybody."""
+
+    is_head = True
+
+    def __init__(self, meeting: Rendezvous, hosts: list[str], journals: list[tuple[Path, Journal]], grace_s: float):
+        self._meeting, self._hosts, self._grace_s = meeting, hosts, grace_s
+        self._journals = [(Tail(path), journal) for path, journal in journals]
+        self._looked = 0.0
+        self._stop: RankEnd | None = None
+        self._finished: float | None = None
+        self._done = False
+
+    def look(self, now: float) -> RankEnd | None:
+        """The first failure that another node told of; everybody else is told."""
+        if now - self._looked < _LOOK_S:
+            return None
+        self._looked = now
+        self._merge(final=False)
+        told = [RankEnd(**note) for note in self._meeting.posted("failed").values()]
+        if not told or self._stop is not None:
+            return None
+        first = min(told, key=lambda end: (end.ended, end.rank))
+        self.tell(first)
+        return first
+
+    def tell(self, end: RankEnd) -> None:
+        """Only the first failure counts."""
+        if self._stop is None:
+            self._stop = end
+            self._meeting.decide("stop", asdict(end))
+
+    def finish(self, ends: list[RankEnd], stopping: bool) -> bool:
+        """Whether all nodes have reported; when the run is being stopped, for a bounded time only."""
+        if self._done:
+            return True
+        now = time.monotonic()
+        self._finished = self._finished if self._finished is not None and stopping else now
+        reported = self._meeting.posted("ended")
+        late = stopping and now - self._finished > self._grace_s + _PATIENCE_S
+        if len(reported) < len(self._hosts) - 1 and not late:
+            return False
+        self._merge(final=True)
+        self._done = True
+        return True
+
+    def all_ends(self) -> list[RankEnd]:
+        """How the ranks of the other nodes ended, as far as they said."""
+        notes: list[dict[str, Any]] = list(self._meeting.posted("ended").values())
+        return [RankEnd(**end) for note in notes for end in note["ends"]]
+
+    def missing(self) -> list[str]:
+        """Hosts that never reported how their ranks ended."""
+        reported = self._meeting.posted("ended")
+        return [host for rank, host in enumerate(self._hosts) if rank and rank not in reported]
+
+    def _merge(self, final: bool) -> None:
+        """What the others wrote down goes into the job's own journals: each file has one writer."""
+        for tail, journal in self._journals:
+            for line in tail.lines(final):
+                journal.copy(line)

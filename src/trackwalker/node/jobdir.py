@@ -1,0 +1,46 @@
+"""The job directory as a node opens it: whoever comes first makes it, and nothing depends on who that was."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from trackwalker.node.order import Order, Seat, write_whole
+
+
+def job_dir_of(order: Order, seat: Seat) -> Path:
+    """Where the job is: the same on all nodes."""
+    return order.workspace / f"{seat.job_id}-{order.name}"
+
+
+def open_job(order: Order, seat: Seat, submission: Path) -> None:
+    """Make the job directory with its links and its record, where the submitter has not yet."""
+    job_dir = job_dir_of(order, seat)
+    (job_dir / "agent" / f"attempt-{seat.attempt}").mkdir(parents=True, exist_ok=True)
+    if not seat.is_head:
+        return
+    with contextlib.suppress(FileExistsError):
+        (job_dir / "log").symlink_to(Path("..") / f"{job_dir.name}.log")
+    with contextlib.suppress(OSError, ValueError):
+        if not (job_dir / "run.json").exists():
+            record: dict[str, Any] = json.loads((submission / "run.json").read_text())
+            write_whole(job_dir / "run.json", json.dumps({**record, "id": seat.job_id}, indent=1) + "\n")
+        artifact = json.loads((job_dir / "run.json").read_text()).get("snapshot")
+        if artifact and not (job_dir / "artifact").is_symlink():
+            os.symlink(f"../.artifacts/{artifact}", job_dir / "artifact")
+
+
+def place_ranks(job_dir: Path, hosts: list[str], procs: int) -> None:
+    """Write down which rank runs where, now that it is known."""
+    path = job_dir / "run.json"
+    with contextlib.suppress(OSError, ValueError):
+        record: dict[str, Any] = json.loads(path.read_text())
+        record["ranks"] = [
+            {"rank": node * procs + local, "host": host, "node": host}
+            for node, host in enumerate(hosts)
+            for local in range(procs)
+        ]
+        write_whole(path, json.dumps(record, indent=1) + "\n")

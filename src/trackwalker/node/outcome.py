@@ -1,0 +1,66 @@
+"""How a run ended, in upstream's words and with the real exit code."""
+
+from __future__ import annotations
+
+import signal
+from dataclasses import dataclass
+
+from trackwalker.node.crew import RankEnd
+from trackwalker.node.output import label
+from trackwalker.node.spec import AgentSpec
+from trackwalker.node.summary import summary_block
+
+TIMED_OUT = 124  # as timeout(1) has it
+_AS_CANCELLED = (128 + signal.SIGINT, 128 + signal.SIGTERM)  # how parsers read these codes in a summary
+
+
+@dataclass(frozen=True)
+class Course:
+    """What happened to the run, as far as the first node knows."""
+
+    ends: list[RankEnd]
+    first_bad: RankEnd | None
+    stopped_by: int | None  # a signal that reached the agent
+    warned: bool  # the scheduler had said that the time limit is near
+    timed_out: bool  # the stage's own limit
+    missing: list[str]  # nodes that never reported
+    seconds: int
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """The exit code, why, and the last lines of the log."""
+
+    code: int
+    reason: str
+    text: str
+
+
+def judge(spec: AgentSpec, course: Course) -> Outcome:
+    """The job's exit code and its closing lines; of several failures the first one is the cause."""
+    lines = [
+        f"{label(end.rank, spec.world)}NODE_EXIT host={end.host} exit={end.exit}"
+        for end in sorted(course.ends, key=lambda end: (end.ended, end.rank))
+        if end.exit
+    ]
+    lines += [f"NODE_LOST host={host}: its agent never said how its ranks ended" for host in course.missing]
+    bad = course.first_bad
+    if bad is not None:
+        code, reason = bad.exit if bad.exit not in _AS_CANCELLED else 1, f"Training FAILED (exit={bad.exit})"
+        lines.append(f"FIRST_FAILURE rank={bad.rank} host={bad.host} exit={bad.exit} cause={bad.cause}")
+        lines.append(f"== Training FAILED (exit={bad.exit}, {course.seconds}s) ==")
+    elif course.timed_out:
+        code, reason = TIMED_OUT, f"Training TIMEOUT ({course.seconds}s/{spec.limit_s or 0:.0f}s)"
+        lines += [f"== {reason} ==", '  Hint: STAGE_TIMEOUTS="train:<seconds>" to adjust.']
+    elif course.stopped_by is not None:
+        code = 128 + course.stopped_by
+        reason = "CANCELLED (time limit)" if course.warned else "CANCELLED (scancel / SIGTERM)"
+    elif course.missing:
+        code, reason = 1, f"Training FAILED (lost {', '.join(course.missing)})"
+        lines.append(f"== Training FAILED (exit=1, {course.seconds}s) ==")
+    else:
+        code, reason = 0, ""
+        lines.append(f"== Training END ({course.seconds}s) ==")
+    return Outcome(
+        code, reason, "".join(f"{line}\n" for line in lines) + summary_block(spec, course.seconds, code, reason)
+    )

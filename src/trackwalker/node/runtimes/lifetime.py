@@ -1,0 +1,139 @@
+"""The end of a container: bounded even when the runtime hangs, and never somebody else's."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from trackwalker.job.processes import alive, read_stat
+from trackwalker.node.proc import marked_members
+from trackwalker.node.runtimes.container import MARK, OrderError, Runtime
+
+# Slurm kills what is left 30 s after its TERM (KillWait): all of this has to fit well inside.
+STOP_BUDGET_S = 15.0
+_ASK_S = 2.0
+_KILL_S = 2.0
+_DIE_S = 2.0
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a command of the runtime said; code None: it hung and was ended."""
+
+    code: int | None
+    output: str
+    error: str
+
+
+@dataclass(frozen=True)
+class Stopped:
+    """How a container ended: by the runtime, by signals, or not at all."""
+
+    how: str
+    left: tuple[int, ...] = ()  # processes that not even KILL ended: they wait in the kernel
+
+
+def ask(argv: list[str], timeout_s: float, env: Mapping[str, str] | None = None) -> Answer:
+    """Run a short command of the runtime; one that hangs is ended with all it started."""
+    try:
+        process = subprocess.Popen(
+            argv,
+            env=None if env is None else dict(env),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            errors="replace",
+            start_new_session=True,
+        )
+    except OSError as e:
+        return Answer(127, "", f"{argv[0]}: {e.strerror}")
+    try:
+        output, error = process.communicate(timeout=timeout_s)
+        return Answer(process.returncode, output, error)
+    except subprocess.TimeoutExpired:
+        with contextlib.suppress(OSError):
+            os.killpg(process.pid, signal.SIGKILL)
+        with contextlib.suppress(subprocess.TimeoutExpired):  # in the kernel's hands: it is not waited for
+            process.wait(0.5)
+        for pipe in (process.stdout, process.stderr):
+            if pipe is not None:
+                pipe.close()
+        return Answer(None, "", f"{argv[0]} {argv[1]} gave no answer within {timeout_s:g} s")
+
+
+def own_containers(runtime: Runtime, job_id: str, timeout_s: float = _ASK_S) -> list[str] | None:
+    """The names of the job's containers on this machine; None when the runtime does not say."""
+    argv = runtime.list_own_argv(job_id)
+    if not argv:
+        return []
+    answer = ask(argv, timeout_s)
+    return answer.output.split() if answer.code == 0 else None
+
+
+def remove_stale(runtime: Runtime, job_id: str, name: str) -> bool:
+    """Before a start: remove our own container of that name, which an earlier attempt left; True when there was one."""
+    names = own_containers(runtime, job_id, timeout_s=10.0)
+    if names is None:
+        raise OrderError(f"{runtime.name} does not answer: look at '{runtime.name} ps' on this node")
+    if name not in names:
+        return False
+    answer = ask(runtime.remove_argv(name), STOP_BUDGET_S)
+    if answer.code != 0:
+        raise OrderError(f"the old container {name} cannot be removed: {answer.error.strip()}")
+    return True
+
+
+def stop_container(runtime: Runtime, job_id: str, name: str, grace_s: float = 5.0) -> Stopped:
+    """End one container of the job within `STOP_BUDGET_S`, whatever the runtime does about it."""
+    deadline = time.monotonic() + STOP_BUDGET_S
+    marked = _Marked(name)
+    if not runtime.list_own_argv(job_id):  # no service owns it: nobody but us can say TERM
+        marked.end(signal.SIGTERM, grace_s)
+        return Stopped("by signals", marked.end(signal.SIGKILL, _DIE_S))
+    names = own_containers(runtime, job_id)
+    listed = names is not None and name in names
+    if listed and _by_runtime(runtime, name, grace_s):
+        return Stopped(f"by {runtime.name}", marked.end(signal.SIGKILL, _DIE_S))
+    left = marked.end(signal.SIGKILL, _DIE_S)
+    if listed:  # its name has to be free for the next start; one that is not listed may be somebody else's
+        ask(runtime.remove_argv(name), max(0.5, deadline - time.monotonic()))
+    return Stopped("by signals", left)
+
+
+def _by_runtime(runtime: Runtime, name: str, grace_s: float) -> bool:
+    if ask(runtime.stop_argv(name, int(grace_s)), grace_s + 2.0).code == 0:
+        return True
+    return ask(runtime.kill_argv(name), _KILL_S).code == 0
+
+
+class _Marked:
+    """The processes of a container that we may see, by the mark in their environment: no runtime is asked."""
+
+    def __init__(self, name: str) -> None:
+        self._mark = f"{MARK}={name}".encode()
+        self._seen: dict[int, int] = {}  # with start times: one that hangs in the kernel later is remembered
+
+    def end(self, number: int, seconds: float) -> tuple[int, ...]:
+        """Signal them until they are gone or the time is up; returns who is left."""
+        until = time.monotonic() + seconds
+        told: set[int] = set()
+        while True:
+            for pid in marked_members(self._mark, 0):
+                stat = read_stat(pid)
+                if stat is not None and pid != os.getpid():
+                    self._seen[pid] = stat.start
+            left = [pid for pid, start in self._seen.items() if alive(pid, start)]
+            for pid in left:
+                if pid not in told:
+                    told.add(pid)
+                    with contextlib.suppress(OSError):
+                        os.kill(pid, number)
+            if not left or time.monotonic() > until:
+                return tuple(left)
+            time.sleep(0.05)

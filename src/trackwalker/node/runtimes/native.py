@@ -1,0 +1,63 @@
+"""No container: the command as it is, on the machine's own software."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from trackwalker.node.runtimes.container import MARK, ContainerOrder, Identity, check
+
+_CHDIR = 'cd -- "$1" && shift && exec "$@"'
+
+
+@dataclass(frozen=True)
+class Native:
+    """The command itself; mounts, devices and limits are the machine's."""
+
+    name: str = "native"
+    keeps_images: bool = False
+
+    def run_argv(self, order: ContainerOrder) -> list[str]:
+        """The command; a shell takes it to its folder first, and is gone by then."""
+        check(order)
+        return ["/bin/sh", "-c", _CHDIR, "sh", order.workdir, *order.argv] if order.workdir else list(order.argv)
+
+    def run_env(self, order: ContainerOrder, base: Mapping[str, str]) -> dict[str, str]:
+        """The machine's environment and the order's."""
+        return {**base, **order.env, MARK: order.name}
+
+    def auth_env(self, auth_file: str) -> dict[str, str]:
+        """Nothing is fetched."""
+        return {}
+
+    def pull_argv(self, ref: str) -> list[str]:
+        """Nothing to fetch."""
+        return []
+
+    def load_argv(self, archive: str) -> list[str]:
+        """Nothing to load."""
+        return []
+
+    def digest_argv(self, ref: str) -> list[str]:
+        """Nothing to identify."""
+        return []
+
+    def identity(self, output: str) -> Identity:
+        """None."""
+        return Identity("")
+
+    def list_own_argv(self, job_id: str) -> list[str]:
+        """Nothing keeps a list: the processes are ours."""
+        return []
+
+    def stop_argv(self, name: str, grace_s: int) -> list[str]:
+        """By signal."""
+        return []
+
+    def kill_argv(self, name: str) -> list[str]:
+        """By signal."""
+        return []
+
+    def remove_argv(self, name: str) -> list[str]:
+        """Nothing stays behind."""
+        return []

@@ -1,0 +1,285 @@
+"""A real Slurm on this machine: a controller and several nodes, each with a daemon of its own, ready in a second.
+
+All state is in one temporary folder, every port is its own, and nothing is written outside: two clusters run beside
+each other, and beside a Slurm that the machine may belong to.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import getpass
+import os
+import secrets
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "srun", "scontrol")
+_SBIN = ("/usr/sbin", "/usr/local/sbin", "/sbin")  # where an ordinary user's PATH does not look
+
+_CONF = """
+ClusterName=trackwalker
+SlurmctldHost={host}(127.0.0.1)
+SlurmctldPort={controller_port}
+SlurmUser={user}
+SlurmdUser={user}
+AuthType=auth/munge
+CredType=cred/munge
+AuthInfo=socket={dir}/munge/socket,cred_expire=5
+StateSaveLocation={dir}/state
+SlurmdSpoolDir={dir}/spool/%n
+SlurmctldPidFile={dir}/slurmctld.pid
+SlurmdPidFile={dir}/slurmd.%n.pid
+SwitchType=switch/none
+MpiDefault=none
+ProctrackType=proctrack/linuxproc
+TaskPlugin=task/none
+SelectType=select/cons_tres
+SchedulerType=sched/backfill
+SchedulerParameters=batch_sched_delay=0,sched_interval=1,sched_min_interval=100000,bf_interval=1
+SlurmdParameters=config_overrides
+SlurmdTimeout={slurmd_timeout}
+MessageTimeout=5
+KillWait=5
+OverTimeLimit=0
+ReturnToService=2
+JobRequeue=1
+JobAcctGatherType=jobacct_gather/none
+JobCompType=jobcomp/filetxt
+JobCompLoc={dir}/jobcomp.log
+{extra}
+"""
+
+
+class SlurmCluster:
+    """A running cluster; `env` is what a client needs to find it."""
+
+    def __init__(self, nodes: int = 4, *, gpus: int = 0, prolog: str = "", conf: str = "", slurmd_timeout: int = 10) -> None:
+        self.names = [f"n{i}" for i in range(1, nodes + 1)]
+        self._gpus = gpus  # on each node, as Slurm counts them; nothing is behind them
+        self._slurmd_timeout = slurmd_timeout
+        self.dir = Path(tempfile.mkdtemp(prefix="tw-slurm-", dir="/tmp"))  # short: a socket's path may have 107 bytes
+        self.conf = self.dir / "slurm.conf"
+        self._daemons: dict[str, subprocess.Popen[bytes]] = {}
+        self._prolog = prolog
+        self._more_conf = conf  # further lines of slurm.conf
+        own = {k: v for k, v in os.environ.items() if not k.startswith(("SLURM", "SBATCH", "SRUN", "SACCT", "SQUEUE"))}
+        path = os.pathsep.join([own.get("PATH", ""), *_SBIN])
+        self.env = {**own, "PATH": path, "SLURM_CONF": str(self.conf)}
+
+    def __enter__(self) -> SlurmCluster:
+        try:
+            self._start()
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def client(self, *argv: str, check: bool = True, timeout: float = 30.0) -> str:
+        """What a Slurm command prints."""
+        done = subprocess.run(argv, env=self.env, capture_output=True, text=True, timeout=timeout, check=False)
+        assert done.returncode == 0 or not check, f"{argv}: {done.stderr}{done.stdout}"
+        return done.stdout
+
+    def wait_idle(self, seconds: float = 20.0) -> None:
+        """Until every node takes jobs, and no job is left."""
+        self.wait_for(lambda: self.node_states() == {n: "idle" for n in self.names}, "idle nodes", seconds)
+
+    def node_states(self) -> dict[str, str]:
+        """What the controller thinks of each node."""
+        rows = self.client("sinfo", "-h", "-N", "-o", "%N %T", check=False).split("\n")
+        return dict(row.split() for row in rows if row.strip())
+
+    def wait_for(self, ready: Callable[[], Any], what: str, seconds: float = 20.0) -> Any:
+        """The first true answer."""
+        deadline = time.monotonic() + seconds
+        while not (found := ready()):
+            if time.monotonic() > deadline:
+                raise AssertionError(f"no {what} within {seconds:g} s; {self._last_words()}")
+            time.sleep(0.1)
+        return found
+
+    def kill_node(self, name: str) -> None:
+        """The node is gone at once: its daemon and everything it runs."""
+        daemon = self._daemons.pop(name)
+        tasks = [pid for pid in self._belonging() if _node_of(pid) == name]
+        keepers = {_parent(pid) for pid in tasks} & {p for p in self._belonging() if "slurmstepd" in _read(p, "cmdline")}
+        for pid in [daemon.pid, *keepers, *tasks]:
+            _kill(pid)
+        daemon.wait()
+
+    def restart_node(self, name: str) -> None:
+        """The node comes back with nothing running on it."""
+        self._spawn(name, "slurmd", "-D", "-N", name)
+        self.wait_for(lambda: "down" not in self.node_states().get(name, "down"), f"{name} back")
+
+    def stop_controller(self) -> None:
+        """The controller crashes; jobs go on."""
+        daemon = self._daemons.pop("slurmctld")
+        daemon.kill()
+        daemon.wait()
+
+    def start_controller(self) -> None:
+        """The controller is back, with the jobs it knew."""
+        self._spawn("slurmctld", "slurmctld", "-D", "-i")
+        self.wait_for(lambda: self.node_states(), "controller")
+
+    def close(self) -> None:
+        """Ends jobs, daemons and whatever they started; leaves no file."""
+        if "slurmctld" in self._daemons:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                subprocess.run(["scancel", "-u", getpass.getuser()], env=self.env, capture_output=True, timeout=15)
+                deadline = time.monotonic() + 10
+                while time.monotonic() < deadline and self.client("squeue", "-h", check=False).strip():
+                    time.sleep(0.1)
+        for name in [n for n in self._daemons if n not in ("munged",)]:
+            self._daemons[name].terminate()
+        for _ in range(50):
+            left = self._belonging()
+            if not left:
+                break
+            for pid in left:
+                _kill(pid)
+            time.sleep(0.1)
+        for daemon in self._daemons.values():
+            daemon.kill()
+            daemon.wait()
+        self._daemons.clear()
+        shutil.rmtree(self.dir, ignore_errors=True)
+
+    def leftovers(self) -> list[int]:
+        """Processes of jobs: what runs for this cluster and is none of its daemons."""
+        daemons = {d.pid for d in self._daemons.values()}
+        return [p for p in self._belonging() if p not in daemons and "slurmscriptd" not in _read(p, "cmdline")]
+
+    def _start(self) -> None:
+        for name in ("munge", "state", "spool", "dev"):
+            (self.dir / name).mkdir(mode=0o755)
+        key = self.dir / "munge" / "key"
+        key.touch(mode=0o600)
+        key.write_bytes(secrets.token_bytes(128))
+        self._configure()
+        munge = self.dir / "munge"
+        files = [f"--{what}={munge}/{what}" for what in ("socket", "pid-file", "log-file", "seed-file")]
+        # --force: munged would rather not have its files below a folder that others may write to.
+        self._spawn("munged", "munged", "-F", "--force", "--num-threads=2", f"--key-file={key}", *files)
+        self.wait_for((munge / "socket").exists, "munge socket")
+        self._spawn("slurmctld", "slurmctld", "-D")
+        for name in self.names:
+            self._spawn(name, "slurmd", "-D", "-N", name)
+        self.wait_idle()
+
+    def _configure(self) -> None:
+        ports = free_ports(1 + len(self.names))
+        host = socket.gethostname()
+        extra = [self._more_conf, "GresTypes=gpu" if self._gpus else ""]
+        if self._prolog:
+            script = self.dir / "prolog.sh"
+            script.write_text(self._prolog)
+            script.chmod(0o755)
+            extra.append(f"Prolog={script}\nPrologFlags=Alloc")
+        for name, port in zip(self.names, ports[1:], strict=True):
+            gres = f" Gres=gpu:{self._gpus}" if self._gpus else ""
+            extra.append(f"NodeName={name} NodeHostname={host} NodeAddr=127.0.0.1 Port={port} CPUs=2{gres}")
+        extra.append(f"PartitionName=main Nodes={','.join(self.names)} Default=YES MaxTime=INFINITE State=UP")
+        conf = _CONF.format(
+            host=host,
+            user=getpass.getuser(),
+            dir=self.dir,
+            controller_port=ports[0],
+            slurmd_timeout=self._slurmd_timeout,
+            extra="\n".join(extra),
+        )
+        self.conf.write_text(conf)
+        if self._gpus:
+            devices = [self.dir / "dev" / f"gpu{i}" for i in range(self._gpus)]
+            for i, device in enumerate(devices):
+                os.mknod(device, 0o20666, os.makedev(195, i))
+            (self.dir / "gres.conf").write_text("".join(f"Name=gpu File={device}\n" for device in devices))
+
+    def _spawn(self, name: str, *argv: str) -> None:
+        with (self.dir / f"{name}.log").open("ab") as out:
+            self._daemons[name] = subprocess.Popen(
+                argv, env=self.env, stdin=subprocess.DEVNULL, stdout=out, stderr=out, start_new_session=True, cwd="/"
+            )
+
+    def _last_words(self) -> str:
+        tails = {p.stem: p.read_text(errors="replace")[-600:] for p in sorted(self.dir.glob("*.log"))}
+        return "\n".join(f"--- {name}\n{text}" for name, text in tails.items())
+
+    def _belonging(self) -> list[int]:
+        """Processes that name our folder in their environment or command, or hold a file of it open."""
+        mark = str(self.dir)
+        found = []
+        for name in os.listdir("/proc"):
+            if not name.isdigit() or int(name) == os.getpid():
+                continue
+            pid = int(name)
+            if mark in _read(pid, "environ") or mark in _read(pid, "cmdline") or mark in _open_files(pid):
+                found.append(pid)
+        return found
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports that nobody listens on right now, all different."""
+    with contextlib.ExitStack() as held:
+        sockets = [held.enter_context(socket.socket()) for _ in range(count)]
+        for s in sockets:
+            s.bind(("127.0.0.1", 0))
+        return [int(s.getsockname()[1]) for s in sockets]
+
+
+def missing() -> str:
+    """Why a cluster cannot run here; empty when it can."""
+    path = os.pathsep.join([os.environ.get("PATH", ""), *_SBIN])
+    absent = [p for p in PROGRAMS if shutil.which(p, path=path) is None]
+    if absent:
+        return f"Slurm is not installed ({', '.join(absent)} missing): apt-get install slurm-wlm munge"
+    return "" if os.getuid() == 0 else "a Slurm of several nodes on one machine needs root"
+
+
+def need_slurm() -> None:
+    """Skips the test, with the reason, where a cluster cannot run."""
+    if why := missing():
+        pytest.skip(why)
+
+
+def _read(pid: int, what: str) -> str:
+    try:
+        return Path(f"/proc/{pid}/{what}").read_bytes().decode("utf-8", "replace")
+    except OSError:
+        return ""
+
+
+def _node_of(pid: int) -> str:
+    words = [w for w in _read(pid, "environ").split("\0") if w.startswith("SLURMD_NODENAME=")]
+    return words[0].partition("=")[2] if words else ""
+
+
+def _parent(pid: int) -> int:
+    return int((_read(pid, "stat").rpartition(")")[2].split() or ["", "0"])[1])
+
+
+def _open_files(pid: int) -> str:
+    out = []
+    with contextlib.suppress(OSError):
+        for fd in os.listdir(f"/proc/{pid}/fd"):
+            with contextlib.suppress(OSError):
+                out.append(os.readlink(f"/proc/{pid}/fd/{fd}"))
+    return "\n".join(out)
+
+
+def _kill(pid: int) -> None:
+    with contextlib.suppress(OSError):
+        os.kill(pid, signal.SIGKILL)
