@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from slurm_cluster import SlurmCluster, need_slurm
 
 from trackwalker.observe.prometheus import ensure_prometheus
 
@@ -25,6 +26,22 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def prometheus() -> Path:
     """The real Prometheus, installed when missing."""
     return ensure_prometheus(lambda text: None)
+
+
+@pytest.fixture(scope="session")
+def slurm_session() -> Iterator[SlurmCluster]:
+    """One real Slurm of four nodes for all tests that leave its nodes alive."""
+    need_slurm()
+    with SlurmCluster() as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def slurm(slurm_session: SlurmCluster) -> Iterator[SlurmCluster]:
+    """The shared Slurm, idle before the test; the test's jobs are ended after it."""
+    slurm_session.wait_idle()
+    yield slurm_session
+    slurm_session.cancel_all()
 
 
 @pytest.fixture(scope="session")

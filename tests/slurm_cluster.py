@@ -125,26 +125,21 @@ class SlurmCluster:
         self.wait_for(lambda: "down" not in self.node_states().get(name, "down"), f"{name} back")
 
     def stop_controller(self) -> None:
-        """The controller crashes; jobs go on."""
+        """The controller goes, having saved what it knows; jobs go on."""
         daemon = self._daemons.pop("slurmctld")
-        daemon.kill()
-        daemon.wait()
+        daemon.terminate()
+        daemon.wait(20)
 
     def start_controller(self) -> None:
         """The controller is back, with the jobs it knew."""
-        self._spawn("slurmctld", "slurmctld", "-D", "-i")
+        self._spawn("slurmctld", "slurmctld", "-D")
         self.wait_for(lambda: self.node_states(), "controller")
 
     def close(self) -> None:
         """Ends jobs, daemons and whatever they started; leaves no file."""
         if "slurmctld" in self._daemons:
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                subprocess.run(["scancel", "-u", getpass.getuser()], env=self.env, capture_output=True, timeout=15)
-                deadline = time.monotonic() + 10
-                while time.monotonic() < deadline and self.client("squeue", "-h", check=False).strip():
-                    time.sleep(0.1)
-        for name in [n for n in self._daemons if n not in ("munged",)]:
-            self._daemons[name].terminate()
+            with contextlib.suppress(subprocess.TimeoutExpired, AssertionError):
+                self.cancel_all()
         for _ in range(50):
             left = self._belonging()
             if not left:
@@ -157,6 +152,11 @@ class SlurmCluster:
             daemon.wait()
         self._daemons.clear()
         shutil.rmtree(self.dir, ignore_errors=True)
+
+    def cancel_all(self) -> None:
+        """Ends every job and waits until none is left."""
+        self.client("scancel", "-u", getpass.getuser(), check=False)
+        self.wait_for(lambda: not self.client("squeue", "-h", check=False).strip(), "empty queue")
 
     def leftovers(self) -> list[int]:
         """Processes of jobs: what runs for this cluster and is none of its daemons."""

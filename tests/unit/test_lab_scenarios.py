@@ -11,12 +11,12 @@ from conftest import tree_hash
 from trackwalker.errors import UsageError
 from trackwalker.lab.faults import FAULTS
 from trackwalker.lab.groups import group_of
-from trackwalker.lab.scenario import Draws, Scenario, Truth, all_scenarios, load_scenario
+from trackwalker.lab.scenario import Draws, Scenario, Truth, all_scenarios, load_scenario, post_cases
 from trackwalker.lab.simulate import simulate
 from trackwalker.lab.variants import VARIANTS
 
 HOSTS = [f"h{i}" for i in range(8)]
-SHIPPED = all_scenarios()
+SHIPPED = [*all_scenarios(), *post_cases()]
 
 
 def draws(seed: int = 1, **rules: object) -> Draws:

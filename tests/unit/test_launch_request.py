@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from trackwalker.errors import UsageError
-from trackwalker.launch.models import find_model, shipped_models
 from trackwalker.launch.request import ModelSpec, job_name, parse_model_spec, parse_passthrough
 
 
@@ -98,12 +97,3 @@ def test_job_names() -> None:
     assert len(job_name(ModelSpec("tiny", tag="x" * 191))) == 200
     with pytest.raises(UsageError, match="more than 200; shorten the tag"):
         job_name(ModelSpec("tiny", tag="x" * 192))
-
-
-def test_models_are_found_by_name() -> None:
-    assert find_model("tiny") == shipped_models()["tiny"]
-    for wrong, near in (("tniy", "tiny"), ("tiny-mo", "tiny-moe")):
-        with pytest.raises(UsageError, match=f"did you mean '{near}'"):
-            find_model(wrong)
-    with pytest.raises(UsageError, match=r"unknown model 'zzzzzz'; models: .*tiny"):
-        find_model("zzzzzz")

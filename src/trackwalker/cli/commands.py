@@ -9,6 +9,8 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 from typer.main import get_group
 
+from trackwalker.cli.words import WordsCommand
+
 
 class Entry(NamedTuple):
     """Where a command is, and what the list of commands says about it."""
@@ -16,6 +18,7 @@ class Entry(NamedTuple):
     place: str  # module of this package and its function, or its Typer with commands of its own
     help: str
     example: str = ""  # without "Example: trackwalker"
+    takes_words: bool = False  # upstream's grammar: scheduler words, then the trainer's behind `--`
 
 
 COMMANDS = {
@@ -23,6 +26,18 @@ COMMANDS = {
         "run:run",
         "Train a model on this machine, one lane per process; Ctrl-C ends the run.",
         "run tiny -n 4 --observe -- steps=200 _env_XLA_FLAGS=…",
+    ),
+    "submit": Entry(
+        "submit:submit",
+        "Queue a run on Slurm; words before '--' are sbatch's, words behind it the trainer's.",
+        "submit 70b -N 8 --observe -- remat_policy=full",
+        takes_words=True,
+    ),
+    "plan": Entry(
+        "submit:plan",
+        "Print exactly what submit would run, and everything that is wrong with it; nothing is queued.",
+        "plan 405b -N 8 --gpu MI355X --json -- per_device_batch_size=5",
+        takes_words=True,
     ),
     "diagnose": Entry(
         "diagnose:diagnose",
@@ -57,6 +72,22 @@ COMMANDS = {
         "Write Grafana dashboards (job, node, GPU, network) and their provisioning files into a folder.",
         "dashboards grafana --prometheus http://127.0.0.1:9090",
     ),
+    "shell": Entry(
+        "shell:shell",
+        "Open a shell in the container of a run, or on this machine, with the run's environment; prints its command.",
+        "shell 8308 --image rocm/jax-training:maxtext-v26.2 --dry-run",
+    ),
+    "repro": Entry(
+        "repro:repro",
+        "Repeat a short run on this machine until it fails; keeps its log, its core and a first backtrace.",
+        "repro tiny --most 100 -- steps=1",
+    ),
+    "config": Entry("config:app", "List, show and check model configs, and make new ones; nothing is started."),
+    "explain": Entry(
+        "explain:explain",
+        "Say which layer sets a variable, XLA flag or config key of a run, and what the layers below it said.",
+        "explain NCCL_DEBUG deepseek -N 8 --vendor amd --fabric ionic",
+    ),
     "setup": Entry("setup:setup", "Find Prometheus or install it for this user; prints where it is.", "setup"),
 }
 
@@ -70,7 +101,8 @@ def load(name: str) -> TyperCommand | TyperGroup:
     if isinstance(found, typer.Typer):
         holder.add_typer(found, name=name)
     else:
-        holder.command(name, epilog=f"Example: trackwalker {entry.example}")(found)
+        kind = WordsCommand if entry.takes_words else TyperCommand
+        holder.command(name, cls=kind, epilog=f"Example: trackwalker {entry.example}")(found)
     command = get_group(holder).commands[name]
     assert isinstance(command, TyperCommand | TyperGroup)  # noqa: S101
     return command

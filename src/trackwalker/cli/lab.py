@@ -20,7 +20,7 @@ from trackwalker.lab import bundle as bundles
 from trackwalker.lab import recorded, scoreboard
 from trackwalker.lab.cases import make_suite
 from trackwalker.lab.results import CaseResult, read_results
-from trackwalker.lab.scenario import all_scenarios, load_scenario
+from trackwalker.lab.scenario import all_scenarios, load_scenario, post_cases
 from trackwalker.lab.score import score as run_score
 from trackwalker.lab.score_real import score_real
 from trackwalker.lab.simulate import simulate as run_simulate
@@ -66,7 +66,8 @@ app.command("inject", epilog="Example: trackwalker lab inject cpu 8308 --rank 1 
 @app.command("score", epilog="Example: trackwalker lab score --suite full --tool 'my-tool {job}' --out results.json")
 def score(
     suite: Annotated[
-        list[str], typer.Option("--suite", help="smoke, full, scale, real, a scenario, or a folder of recorded cases.")
+        list[str],
+        typer.Option("--suite", help="smoke, full, scale, posts, real, a scenario, or a folder of recorded cases."),
     ] = ["smoke"],  # noqa: B006 - read only
     tool: Annotated[
         list[str] | None,
@@ -151,7 +152,7 @@ def add(
 
 def _list() -> None:
     table = Table("scenario", "split", "outcome", "about", box=None)
-    for s in all_scenarios():
+    for s in [*all_scenarios(), *post_cases()]:
         table.add_row(s.family, s.split, str(s.truth.get("outcome")), s.about)
     Console(highlight=False).print(table)
 

@@ -10,6 +10,7 @@ from trackwalker.diagnose.evidence import EvidenceBook
 from trackwalker.diagnose.facts import FACTS, Answer, Fact, step_line
 from trackwalker.diagnose.symptoms import Span, Symptoms
 from trackwalker.diagnose.timeline import Floats
+from trackwalker.stats.segments import running_median
 from trackwalker.telemetry.client import host_of
 
 _MOST_QUOTED = 4
@@ -121,7 +122,25 @@ def balance_loss_shifted(case: Case, symptoms: Symptoms, book: EvidenceBook) -> 
     after, _, second = _level(case, metric, spans[-1], "when slow", book)
     if before is None or after is None:
         return Answer(None)
-    return Answer(after - before > max(0.1 * abs(before), 4.0 * spread), (first, second), (), spans[0].start)
+    if after - before <= max(0.1 * abs(before), 4.0 * spread):
+        return Answer(False, (first, second), (), spans[0].start)
+    rise = _rise(case, metric, fast[0].start, spans[-1].end, 0.5 * (before + after))
+    if rise is None:
+        return Answer(True, (first, second), (), spans[0].start)
+    query = f"{metric} @ {rise:.3f}"
+    values = case.telemetry.by_host(query, rise)
+    says = f"{metric} is {next(iter(values.values())):.4g} at the first step of its new level"
+    return Answer(True, (first, book.add("metric", query, says, values), second), (), rise)
+
+
+def _rise(case: Case, metric: str, start: float, end: float, middle: float) -> float | None:
+    """When a training scalar came to lie above a value for good: one stray step does not count."""
+    series = case.telemetry.raw(metric, start, end) if case.telemetry is not None else []
+    for _, times, values in series[:1]:
+        above = running_median(values, 9) > middle
+        if above.any():
+            return float(times[int(np.argmax(above))])
+    return None
 
 
 def _level(case: Case, metric: str, span: Span, word: str, book: EvidenceBook) -> tuple[float | None, float, str]:

@@ -75,7 +75,7 @@ def _nobody_killed(case: Case, book: EvidenceBook) -> tuple[str, ...]:
     if not case.hosts or {e.host for e in case.log.exits} < set(case.hosts) or set(codes) & _KILL_CODES:
         return ()
     told = ", ".join(str(c) for c in codes)
-    says = f"every rank lived to report its own end (exit {told}): none was killed by a signal before the others"
+    says = f"all {len(case.hosts)} ranks ended with exit {told}: none was killed before the others"
     return (book.add("log", f"{case.log.path.name}: NODE_EXIT lines", says),)
 
 

@@ -12,6 +12,7 @@ from trackwalker.diagnose.story import Phase
 from trackwalker.diagnose.symptoms import WARM_UP_STEPS, Symptoms
 from trackwalker.diagnose.verdict import Progress
 
+_NEARLY = 0.01  # off full speed
 _TOLD_PHASES = 3  # in one sentence
 _LISTED_PHASES = 12
 _UNITS = {"tgs": "tokens/s/device", "steps-per-second": "steps/s"}
@@ -66,7 +67,8 @@ def throughput(case: Case, symptoms: Symptoms, book: EvidenceBook) -> Throughput
     ids = []
     many = len(symptoms.phases) > _LISTED_PHASES
     for phase in (reference, slow[-1]) if many else symptoms.phases:
-        value, word, steps = _level(case, phase, with_tgs), "slow" if phase.slow else "full speed", _steps(phase)
+        value, steps = _level(case, phase, with_tgs), _steps(phase)
+        word = "slow" if phase.slow else "full speed" if value >= (1 - _NEARLY) * before else "a little slower"
         says = f"{steps} ({word}): median {value:g} {_UNITS[of]}, {phase.seconds:.3f} s a step"
         source = f"{timeline.source}: medians of {steps}, saves and first steps left out"
         ids.append(book.add("progress", source, says, {"median": value, "step_s": phase.seconds}))

@@ -59,6 +59,8 @@ class RunRecord(BaseModel):
     workspace: str
     origin: Origin | None = None
     code: dict[str, str] = {}  # commit, package versions, Python
+    snapshot: str = ""  # hash of the code snapshot in the workspace's .artifacts
+    submission: str = ""  # folder with what the nodes were told
 
     def save(self, path: Path) -> None:
         """Write atomically: a reader sees the whole record or none."""

@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from trackwalker.errors import UsageError
 from trackwalker.lab.perturb import NAME as WORLD_NAME
 from trackwalker.lab.perturb import perturbed
-from trackwalker.lab.scenario import Scenario, Truth, all_scenarios, load_scenario
+from trackwalker.lab.scenario import Scenario, Truth, all_scenarios, load_scenario, post_cases
 from trackwalker.lab.simulate import simulate
 from trackwalker.lab.variants import AS_WRITTEN, VARIANTS, Variant
 
@@ -60,7 +60,7 @@ class Recorded(BaseModel):
 
 
 def make_suite(names: list[str], seeds: int | None, conditions: bool = False, worlds: int = 0) -> list[Case]:
-    """The cases of suites (smoke, full, scale), of single scenarios (names or files), of folders with recorded ones.
+    """The cases of suites (smoke, full, scale, posts), of single scenarios (names or files), of recorded ones (folders).
 
     `conditions` adds every derived condition, `worlds` so many perturbed worlds of each family.
     """
@@ -72,6 +72,9 @@ def make_suite(names: list[str], seeds: int | None, conditions: bool = False, wo
         elif name == "full":
             for scenario in all_scenarios():
                 cases += _of_scenario(scenario.family, scenario, seeds or FULL_SEEDS, conditions, worlds)
+        elif name == "posts":
+            for scenario in post_cases():
+                cases += _of_scenario(scenario.family, scenario, seeds or 1, conditions, 0)
         elif name == "scale":
             for family, nodes in SCALE:
                 split = load_scenario(family).split

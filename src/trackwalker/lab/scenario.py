@@ -89,6 +89,11 @@ def all_scenarios() -> list[Scenario]:
     return [load_scenario(p.stem) for p in sorted(scenario_folder().glob("*.yml"))]
 
 
+def post_cases() -> list[Scenario]:
+    """The worked cases of upstream's posts: their own hosts, steps and times, nothing left to a seed but noise."""
+    return [load_scenario(f"posts/{p.stem}") for p in sorted((scenario_folder() / "posts").glob("*.yml"))]
+
+
 class Draws:
     """The values a seed gives to a scenario's names."""
 

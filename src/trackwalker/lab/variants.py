@@ -40,7 +40,7 @@ class Variant:
     def fits(self, scenario: Scenario) -> bool:
         """Whether the condition makes another case of this scenario, with a truth that is known."""
         world = WorldSpec.model_validate({k: v for k, v in scenario.world.items() if k in ("nodes", "profile", "ray")})
-        if self.nodes is not None and self.nodes == world.nodes:
+        if self.nodes is not None and (self.nodes == world.nodes or "hosts" in scenario.world):
             return False
         if self.profile is not None and self.profile == world.profile:
             return False

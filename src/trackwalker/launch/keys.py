@@ -28,5 +28,6 @@ def unknown_keys(trainer: str, keys: Iterable[str], more: Iterable[str] = ()) ->
 
 def _line(trainer: str, key: str, known: frozenset[str]) -> str:
     near = difflib.get_close_matches(key, known, n=1, cutoff=0.75)
-    hint = f"did you mean '{near[0]}'?" if near else "a key of your own branch goes into trackwalker.keys of the model file"
+    near = near or sorted(k for k in known if k.startswith(f"{key}_"))
+    hint = f"did you mean '{near[0]}'?" if near else "list keys of your own branch under trackwalker.keys of the model"
     return f"unknown key '{key}' for {trainer}; {hint}"

@@ -1,4 +1,4 @@
-"""The trainer's environment in layers, base < vendor < fabric < model < rule < command line; every value says who set it."""
+"""The environment in layers, each value with its layer: base < vendor < fabric < model < rule < command line."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class Environment:
             self.flags.setdefault(name, []).append(replace(step, value=f"--{name}={step.value}"))
 
     def override(self, env: Mapping[str, str]) -> None:
-        """The command line: an empty value is a value; XLA_FLAGS are merged flag by flag, empty XLA_FLAGS clear them all."""
+        """The command line: an empty value is a value; XLA_FLAGS merge flag by flag, empty ones clear all flags."""
         self.add(COMMAND_LINE, {k: v for k, v in env.items() if k != XLA_FLAGS}, {})
         if (words := env.get(XLA_FLAGS)) is not None:
             self._emptied = None if words.strip() else Step(COMMAND_LINE, "")

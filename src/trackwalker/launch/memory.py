@@ -154,7 +154,8 @@ class Estimate:
         parts = [("weights", self.weights), ("optimizer", self.optimizer), ("gradients", self.gradients)]
         parts += [("activations", self.activations)]
         listed = " + ".join(f"{name} {amount / GIB:.0f}" for name, amount in parts)
-        return f"{self.total / GIB:.0f} GiB ± {ERROR:.0%} of {self.usable / GIB:.0f} usable on {self.gpu.name} ({listed})"
+        whole = f"{self.total / GIB:.0f} GiB ± {ERROR:.0%}"
+        return f"{whole} of {self.usable / GIB:.0f} usable on {self.gpu.name} ({listed})"
 
 
 def estimate_memory(config: Effective, mesh: Mesh, gpu: Gpu) -> Estimate:

@@ -107,7 +107,7 @@ def _said(rule: Callable[[Effective, Mesh], Iterator[str]], config: Effective, m
 def _width(config: Effective, mesh: Mesh) -> Iterator[str]:
     width, shards = config.whole("base_emb_dim"), mesh.size(*_WIDTH)
     if width % shards:
-        yield f"the model's width {width} cannot be cut into {shards} equal parts (fsdp x expert x context): {mesh.words()}"
+        yield f"the model's width {width} cannot be cut into {shards} equal parts (fsdp x context x expert axes)"
 
 
 def _heads(config: Effective, mesh: Mesh) -> Iterator[str]:
@@ -140,7 +140,7 @@ def _pipeline(config: Effective, mesh: Mesh) -> Iterator[str]:
     at_once = stages * config.whole("num_layers_per_pipeline_stage")
     if layers % at_once:
         yield (
-            f"{layers} pipelined layers cannot be shared out evenly over {at_once} (pipeline stages x layers per stage);"
+            f"{layers} pipelined layers cannot be shared out evenly over {at_once} (stages x layers per stage);"
             f" set pipeline_parallel_layers={layers - layers % at_once} or another number of stages"
         )
 
@@ -165,6 +165,6 @@ def _length(config: Effective, mesh: Mesh) -> Iterator[str]:
 
 
 def _sparse(config: Effective, mesh: Mesh) -> Iterator[str]:
-    if mesh.size("pipeline") > 1 and config.whole("num_experts") > 1 and config.flag("sparse_matmul"):
-        if not config.flag("use_turbo_deepep_dispatch"):
-            yield "sparse_matmul does not work with pipeline parallelism: add sparse_matmul=False, or set pipeline to 1"
+    sparse = config.whole("num_experts") > 1 and config.flag("sparse_matmul")
+    if mesh.size("pipeline") > 1 and sparse and not config.flag("use_turbo_deepep_dispatch"):
+        yield "sparse_matmul does not work with pipeline parallelism: add sparse_matmul=False, or set pipeline to 1"

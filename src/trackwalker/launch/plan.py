@@ -10,18 +10,15 @@ import socket
 import subprocess
 import sys
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
-
-import yaml
 
 from trackwalker import __version__
 from trackwalker.errors import UsageError
 from trackwalker.job.redact import redact
 from trackwalker.job.run import RankPlace, RunRecord, Setting
-from trackwalker.launch.models import find_model
+from trackwalker.launch.models import load_model
 from trackwalker.launch.origin import origin
 from trackwalker.launch.request import ModelSpec, Passthrough, job_name
 from trackwalker.node.spec import AgentSpec, RankSpec
@@ -52,8 +49,9 @@ def plan_local(
     """Plan a run on this machine: one lane per rank process, all over loopback."""
     if not 1 <= procs <= MOST_PROCS:
         raise UsageError(f"-n {procs}: between 1 and {MOST_PROCS} processes on one machine")
-    model_file = find_model(spec.model)
-    shipped: dict[str, Any] = yaml.safe_load(model_file.read_text()) or {}
+    model = load_model(spec.model)
+    spec = replace(spec, model=model.name)
+    shipped = model.config
     now = time.time()
     job_id = f"local_{datetime.fromtimestamp(now, UTC):%Y%m%d_%H%M%S}_{secrets.token_hex(2)}"
     name = job_name(spec)
@@ -67,8 +65,8 @@ def plan_local(
     config["base_output_directory"] = Setting(value=str(_output_root(spec, passthrough, job_dir)), source="layout")
     settings = {"base_output_directory": config["base_output_directory"].value, **passthrough.config}
     run_name = str(passthrough.config.get("run_name") or shipped.get("run_name") or "tiny")
-    config |= _shown(passthrough.config)
-    command = [sys.executable, "-u", "-m", "trackwalker.trainers.tiny", str(model_file)]
+    config |= shown_words(passthrough.config)
+    command = [sys.executable, "-u", "-m", "trackwalker.trainers.tiny", str(model.path)]
     command += [f"{k}={v}" for k, v in settings.items()]
 
     common = {
@@ -93,16 +91,16 @@ def plan_local(
         scheduler="local",
         trainer="tiny",
         created=now,
-        argv=[_starred(a) for a in argv],
-        command=[_starred(c) for c in command],
+        argv=[starred(a) for a in argv],
+        command=[starred(c) for c in command],
         config=config,
-        env=_shown(passthrough.env),
+        env=shown_words(passthrough.env),
         ranks=[RankPlace(rank=r, host=h, node=box) for r, h in enumerate(hosts)],
         observe=observe,
         ray=ray,
         workspace=str(workspace),
         origin=origin(),
-        code=_code(),
+        code=tool_versions(),
     )
     log = workspace / f"{job_dir.name}.log"
     agent = AgentSpec(
@@ -145,11 +143,13 @@ def _header(record: RunRecord, hosts: list[str], port: int, passthrough: Passthr
     return "\n".join(row.replace("\n", " ") for row in rows) + "\n"
 
 
-def _shown(settings: dict[str, str]) -> dict[str, Setting]:
+def shown_words(settings: dict[str, str]) -> dict[str, Setting]:
+    """The user's settings for the record, secrets starred."""
     return {_text(k): Setting(value=_text(redact(k, v)), source="command line") for k, v in settings.items()}
 
 
-def _starred(word: str) -> str:
+def starred(word: str) -> str:
+    """A word of the command line for the record: a secret's value is starred."""
     key, eq, value = word.partition("=")
     return _text(f"{key}={redact(key.lstrip('-').removeprefix('_env_'), value)}" if eq else word)
 
@@ -159,7 +159,8 @@ def _text(word: str) -> str:
     return word.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
 
 
-def _code() -> dict[str, str]:
+def tool_versions() -> dict[str, str]:
+    """What this run was launched by: our version and commit, Python, the kernel."""
     code = {"trackwalker": __version__, "python": platform.python_version(), "kernel": platform.release()}
     git = shutil.which("git")
     if git:

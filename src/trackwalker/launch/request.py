@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from trackwalker.errors import UsageError
 
 _SPEC_WORD = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]*")
+_MODEL_FILE = (".yml", ".yaml")  # a model may be given as a file of one's own
 _ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _LONGEST_NAME = 200  # a file name may have 255 bytes; the id, the suffix and a later throughput tag need room
 
@@ -38,7 +39,7 @@ def parse_model_spec(text: str) -> ModelSpec:
     model = parts[0]
     alias = parts[1] if len(parts) == 3 else None
     tag = parts[-1] if len(parts) > 1 else None
-    for word in (model, alias, tag):
+    for word in (alias, tag) if model.endswith(_MODEL_FILE) else (model, alias, tag):
         if word and not _SPEC_WORD.fullmatch(word):
             raise UsageError(f"'{word}' in model spec '{text}': use letters, digits, '.', '_', '+' and '-' only")
     if not model:

@@ -1,4 +1,4 @@
-"""A model, node count and the user's words, resolved: config, mesh, rules and environment, each value with its source."""
+"""A model on so many nodes with the user's words: config, mesh, rules, environment, each value with its source."""
 
 from __future__ import annotations
 
@@ -12,6 +12,9 @@ from trackwalker.launch.layers import COMMAND_LINE, Environment, stack
 from trackwalker.launch.mesh import Mesh, build_mesh
 from trackwalker.launch.models import Model
 from trackwalker.launch.rules import Rule, matching
+
+_AXES = ("data", "fsdp", "tensor", "context", "sequence", "pipeline", "expert")
+FACTS = frozenset({"nodes", "gpus", "vendor", "fabric", "dropless", *_AXES})  # what rules may ask beside config keys
 
 
 @dataclass(frozen=True)
@@ -80,6 +83,6 @@ def _facts(config: Effective, mesh: Mesh | None, target: Target) -> dict[str, An
     facts |= {"nodes": target.nodes, "gpus": target.nodes * target.gpus_per_node}
     facts |= {"vendor": target.vendor, "fabric": target.fabric}
     facts["dropless"] = facts["sparse_matmul"] is True or facts["use_turbo_deepep_dispatch"] is True
-    for axis in ("data", "fsdp", "tensor", "context", "sequence", "pipeline", "expert"):
+    for axis in _AXES:
         facts[axis] = mesh.size(axis) if mesh else None
     return facts

@@ -1,50 +1,31 @@
 """The code as it was at submit: a read-only tree named by its content, every file stored once.
 
-`<workspace>/.artifacts/<hash>/…` is the tree, its files hard links into `.artifacts/blobs/`. A second submit of the same
-code finds the tree and copies nothing; one changed file costs one file. Submitters need no lock: a blob appears whole under
-its final name, a tree by one rename, and who comes second takes what is there.
+`<workspace>/.artifacts/<hash>/…` is the tree, its files are hard links into `.artifacts/blobs/`. A second submit of the
+same code finds the tree and copies nothing; one changed file costs one file.
 """
 
 from __future__ import annotations
 
 import contextlib
 import errno
-import fnmatch
 import hashlib
 import os
-import secrets
-import shutil
 import stat
-import subprocess
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
 from trackwalker.errors import UsageError
-
-STORE = ".artifacts"
-BLOBS = "blobs"
-UNFINISHED = ".tmp-"
-# Where there is no git to say what is ignored.
-_IGNORED_DIRS = {"__pycache__", "node_modules", "venv", ".venv", ".git", ".hg", ".svn", ".tox", ".nox", STORE}
-_IGNORED_DIRS |= {".mypy_cache", ".pytest_cache", ".ruff_cache", ".submissions"}
-_SECRET_FILES = (
-    *(".env", ".env.*", "*.env", "*.local.sh", ".netrc", ".pgpass", ".pypirc", ".git-credentials", ".htpasswd"),
-    *("*.pem", "*.key", "*.p12", "*.pfx", "*.jks", "*.keystore", "id_rsa", "id_dsa", "id_ecdsa", "id_ed25519"),
-    *("credentials", "credentials.json", "service-account*.json", "service_account*.json", "kubeconfig"),
-    *("*.kubeconfig", "token", "*.token", ".token", "secrets.y*ml", "secrets.json", "secrets.toml"),
-)
-_HARMLESS = (".env.example", ".env.sample", ".env.template", ".env.dist")
-_WHOLE = 8 << 20  # files up to this size are read once and kept in memory between hash and copy
+from trackwalker.launch.sources import code_files, is_secret_file
+from trackwalker.launch.store import Store, remove_tree
 
 
 class Entry(NamedTuple):
     """One file or link of the tree."""
 
-    path: bytes  # relative
-    kind: str  # f: file, x: executable file, l: link
-    mark: bytes  # content hash, or the link's target
+    path: bytes
+    kind: bytes  # f: file, x: executable file, l: link
+    mark: bytes  # the content's hash, or the link's target
 
 
 @dataclass(frozen=True)
@@ -54,126 +35,128 @@ class Snapshot:
     hash: str
     path: Path
     files: int
-    copied: int  # files that were new to the store
-    copied_bytes: int
+    created: bool  # False: the tree was there already
+    added: tuple[Path, ...]  # blobs that were new to the store
+    added_bytes: int
     left_out: tuple[str, ...]  # files whose name says that they hold a secret
     outside: tuple[str, ...]  # links that leave the tree: what they point at is not frozen
+    stamp: int  # when the tree was last taken, by us: another submitter changes it
 
 
 def take_snapshot(root: Path, workspace: Path) -> Snapshot:
-    """Copy the code below `root` into the workspace's store; a failure leaves nothing behind and is one clear error."""
+    """Copy the code below `root` into the workspace's store; a failure is one clear error and leaves nothing behind."""
     root, workspace = Path(os.path.realpath(root)), Path(os.path.realpath(workspace))
     if root == workspace:
-        raise UsageError(f"the workspace is the code folder itself ({root}); choose a --workspace inside or outside it")
-    job = _Snapshotting(root, workspace / STORE)
+        raise UsageError(f"the workspace is the code folder itself ({root}): choose another --workspace")
+    store = Store(workspace)
+    building = store.unfinished()
     try:
-        return job.run(_wanted(root, workspace))
+        store.path.mkdir(parents=True, exist_ok=True)
+        taken = _take(os.fsencode(root), code_files(root, workspace), store, building)
+    except BaseException as e:
+        if building.exists():
+            remove_tree(building)
+        store.forget(store.added)
+        if isinstance(e, OSError):
+            where = os.fsdecode(e.filename) if isinstance(e.filename, str | bytes) else str(root)
+            raise UsageError(f"cannot copy the code into {store.path}: {where}: {e.strerror}") from e
+        raise
+    return taken
+
+
+def discard(snapshot: Snapshot) -> None:
+    """Take back a snapshot whose job was never queued, unless it was there before or somebody else took it since."""
+    with contextlib.suppress(OSError):
+        if snapshot.created and snapshot.path.stat().st_mtime_ns == snapshot.stamp:
+            remove_tree(snapshot.path)
+            Store(snapshot.path.parents[1]).forget(list(snapshot.added))
+
+
+def _take(root: bytes, wanted: list[bytes], store: Store, building: Path) -> Snapshot:
+    left_out = {path for path in wanted if is_secret_file(os.fsdecode(path))}
+    entries = [entry for path in wanted if path not in left_out and (entry := _entry(root, path, store))]
+    if not entries:
+        raise UsageError(f"there is no code to copy in {os.fsdecode(root)}")
+    name = _tree_hash(entries)
+    tree = store.path / name
+    created = not tree.is_dir() and _build(root, entries, store, building, tree)
+    # The grace period starts again, for a tree of long ago as well; another user's tree is not ours to touch.
+    with contextlib.suppress(PermissionError):
+        os.utime(tree)
+    return Snapshot(
+        hash=name,
+        path=tree,
+        files=len(entries),
+        created=created,
+        added=tuple(store.added),
+        added_bytes=store.added_bytes,
+        left_out=tuple(map(_shown, sorted(left_out))),
+        outside=tuple(_shown(entry.path) for entry in entries if _leaves(entry)),
+        stamp=tree.stat().st_mtime_ns,
+    )
+
+
+def _entry(root: bytes, path: bytes, store: Store) -> Entry | None:
+    full = os.path.join(root, path)
+    try:
+        mode = os.lstat(full).st_mode
+    except (FileNotFoundError, NotADirectoryError):
+        return None  # tracked, but deleted in the working tree
+    if stat.S_ISLNK(mode):
+        return Entry(path, b"l", os.readlink(full))
+    if not stat.S_ISREG(mode):
+        return None
+    executable = bool(mode & stat.S_IXUSR)
+    return Entry(path, b"x" if executable else b"f", store.keep(full, executable).encode())
+
+
+def _tree_hash(entries: list[Entry]) -> str:
+    digest = hashlib.sha256(b"trackwalker.tree/1\0")
+    for entry in entries:
+        digest.update(b"\0".join((*entry, b"")))  # no path and no link can hold a NUL
+    return digest.hexdigest()
+
+
+def _build(root: bytes, entries: list[Entry], store: Store, building: Path, tree: Path) -> bool:
+    """Make the tree apart and rename it into place; False when another submitter was faster."""
+    top = os.fsencode(building)
+    os.mkdir(top)
+    for entry in entries:
+        to = os.path.join(top, entry.path)
+        os.makedirs(os.path.dirname(to), exist_ok=True)
+        if entry.kind == b"l":
+            os.symlink(entry.mark, to)
+        else:
+            _link(os.path.join(root, entry.path), entry, store, to)
+    for folder, _, _ in os.walk(top, topdown=False):
+        os.chmod(folder, 0o555)  # noqa: S103
+    try:
+        os.rename(building, tree)
     except OSError as e:
-        where = os.fsdecode(e.filename) if e.filename is not None else str(root)
-        raise UsageError(f"cannot copy the code to {workspace / STORE}: {where}: {e.strerror}") from e
-    finally:
-        job.tidy()
+        if e.errno not in (errno.EEXIST, errno.ENOTEMPTY):
+            raise
+        remove_tree(building)
+        return False
+    return True
 
 
-def is_secret_file(name: str) -> bool:
-    """Whether a file's name says that it holds a secret; case does not matter."""
-    base = name.rsplit("/", 1)[-1].lower()
-    return base not in _HARMLESS and any(fnmatch.fnmatchcase(base, pattern) for pattern in _SECRET_FILES)
+def _link(source: bytes, entry: Entry, store: Store, to: bytes) -> None:
+    executable = entry.kind == b"x"
+    try:
+        store.link(entry.mark.decode(), executable, to)
+    except FileNotFoundError:
+        # Somebody cleaned up between our look at the blob and now.
+        if store.keep(source, executable).encode() != entry.mark:
+            raise UsageError(f"{_shown(source)} changed while it was copied: submit again") from None
+        store.link(entry.mark.decode(), executable, to)
 
 
-class _Snapshotting:
-    def __init__(self, root: Path, store: Path) -> None:
-        self.root = os.fsencode(root)
-        self.store = store
-        self.building = store / f"{UNFINISHED}{secrets.token_hex(8)}"
-        self.copied: list[tuple[Path, int]] = []
-        self.done = False
+def _leaves(entry: Entry) -> bool:
+    if entry.kind != b"l":
+        return False
+    end = os.path.normpath(os.path.join(os.path.dirname(entry.path), entry.mark))
+    return end.startswith(b"/") or end == b".." or end.startswith(b"../")
 
-    def run(self, wanted: Iterator[bytes]) -> Snapshot:
-        entries: list[Entry] = []
-        left_out: list[str] = []
-        (self.store / BLOBS).mkdir(parents=True, exist_ok=True)
-        for path in sorted(set(wanted)):
-            if is_secret_file(os.fsdecode(path)):
-                left_out.append(_shown(path))
-            elif entry := self._take(path):
-                entries.append(entry)
-        name = _tree_hash(entries)
-        tree = self.store / name
-        if not tree.is_dir():
-            self._build(entries, tree)
-        # The clock of the grace period starts again, for a tree of long ago as well. Another user's we may not touch.
-        with contextlib.suppress(PermissionError):
-            os.utime(tree)
-        self.done = True
-        return Snapshot(
-            hash=name,
-            path=tree,
-            files=len(entries),
-            copied=len(self.copied),
-            copied_bytes=sum(size for _, size in self.copied),
-            left_out=tuple(left_out),
-            outside=tuple(_shown(e.path) for e in entries if e.kind == "l" and self._leaves(e)),
-        )
 
-    def tidy(self) -> None:
-        """Remove what an unfinished attempt left; nobody else's tree can hold a link to a blob that has only one."""
-        if self.building.exists():
-            remove_tree(self.building)
-        if self.done:
-            return
-        for blob, _ in self.copied:
-            with contextlib.suppress(OSError):
-                if blob.stat().st_nlink == 1:
-                    blob.unlink()
-        for folder in (*{blob.parent for blob, _ in self.copied}, self.store / BLOBS, self.store):
-            with contextlib.suppress(OSError):
-                folder.rmdir()  # only what is empty
-
-    def _take(self, path: bytes) -> Entry | None:
-        full = os.path.join(self.root, path)
-        try:
-            info = os.lstat(full)
-        except FileNotFoundError:
-            return None  # tracked, but deleted in the working tree
-        if stat.S_ISLNK(info.st_mode):
-            return Entry(path, "l", os.readlink(full))
-        if not stat.S_ISREG(info.st_mode):
-            return None
-        kind = "x" if info.st_mode & stat.S_IXUSR else "f"
-        return Entry(path, kind, self._keep(full, kind).encode())
-
-    def _keep(self, full: bytes, kind: str) -> str:
-        """The content's hash, with its blob in the store. What is hashed is what is copied, whoever is editing."""
-        with open(full, "rb") as source:
-            content = source.read(_WHOLE + 1)
-            digest = hashlib.sha256(content)
-            if len(content) <= _WHOLE:
-                if not self._blob(digest.hexdigest(), kind).exists():
-                    with self._new_blob() as (blob, path):
-                        blob.write(content)
-                        blob.flush()
-                        self._publish(path, digest.hexdigest(), kind)
-                return digest.hexdigest()
-            while chunk := source.read(_WHOLE):
-                digest.update(chunk)
-            if self._blob(digest.hexdigest(), kind).exists():
-                return digest.hexdigest()
-            source.seek(0)
-            digest = hashlib.sha256()
-            with self._new_blob() as (blob, path):
-                while chunk := source.read(_WHOLE):
-                    digest.update(chunk)
-                    blob.write(chunk)
-                blob.flush()
-                self._publish(path, digest.hexdigest(), kind)
-            return digest.hexdigest()
-
-    @contextlib.contextmanager
-    def _new_blob(self) -> Iterator[tuple[object, Path]]:
-        raise NotImplementedError
-        yield
-
-    def _blob(self, digest: str, kind: str) -> Path:
-        # A hard link shares its mode with the blob: the same content, executable and not, is two blobs.
-        return self.store / BLOBS / digest[:2] / (digest + (".x" if kind == "x" else ""))
+def _shown(path: bytes) -> str:
+    return path.decode("utf-8", "backslashreplace")

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import Literal
+from typing import Literal, TypeVar
 
 from trackwalker.errors import UsageError
 from trackwalker.job.redact import redact
@@ -16,10 +17,12 @@ from trackwalker.launch.memory import Estimate, estimate_memory, find_gpu
 from trackwalker.launch.mesh import cuts
 from trackwalker.launch.models import Model, load_model
 from trackwalker.launch.request import ModelSpec, job_name, parse_model_spec, parse_passthrough
-from trackwalker.launch.resolved import Resolved, Target, resolve
+from trackwalker.launch.resolved import FACTS, Resolved, Target, resolve
+from trackwalker.launch.rules import names_in
 from trackwalker.launch.timeouts import parse_timeouts
 from trackwalker.node.image import ImageError, is_archive, normalise
 
+T = TypeVar("T")
 MOST_NODES = 16384
 # Shapes of secrets that are known by themselves, whatever the key is called.
 _SECRET_VALUE = re.compile(
@@ -80,63 +83,71 @@ def validate(asked: Asked) -> list[Problem]:
 
 def check(asked: Asked) -> Checked:
     """Check every part of a request that can be checked, whatever is wrong with the others."""
-    found: list[Problem] = []
+    desk = _Desk()
+    spec = desk.attempt("model", lambda: parse_model_spec(asked.spec))
+    model = desk.attempt("model", lambda: load_model(spec.model, asked.models)) if spec else None
+    if spec and model:
+        desk.attempt("name", lambda: job_name(ModelSpec(model.name, spec.alias, spec.tag)))
+    # One word at a time: every bad one is told.
+    parsed = [desk.attempt("words", partial(parse_passthrough, [word])) for word in asked.words]
+    config = {k: v for each in parsed if each for k, v in each.config.items()}
+    env = {k: v for each in parsed if each for k, v in each.env.items()}
+    desk.say("name", _secrets(spec, config))
+    desk.say("nodes", _nodes(asked))
+    if asked.stage_timeouts is not None:
+        desk.attempt("stage timeouts", partial(parse_timeouts, asked.stage_timeouts))
+    if asked.image is not None:
+        desk.attempt("image", partial(_image, asked.image, asked.registry))
+    if asked.workspace is not None:
+        desk.say("workspace", _workspace(asked.workspace))
+    resolved, estimate = _config(asked, model, config, env, desk) if model else (None, None)
+    return Checked(desk.problems(), spec, resolved, estimate)
 
-    def attempt[T](about: str, work: Callable[[], T]) -> T | None:
+
+class _Desk:
+    """Collects problems instead of stopping at the first."""
+
+    def __init__(self) -> None:
+        self._found: list[Problem] = []
+
+    def attempt(self, about: str, work: Callable[[], T]) -> T | None:
         try:
             return work()
         except (UsageError, ImageError) as e:
-            found.append(Problem(about, str(e)))
+            self.say(about, [str(e)])
             return None
 
-    spec = attempt("model", lambda: parse_model_spec(asked.spec))
-    model = attempt("model", lambda: load_model(spec.model, asked.models)) if spec else None
-    if spec and model:
-        attempt("name", lambda: job_name(ModelSpec(model.name, spec.alias, spec.tag)))
-    config, env = _words(asked.words, attempt)
-    found += [Problem("name", text) for text in _secrets(spec, config)]
-    found += [Problem("nodes", text) for text in _nodes(asked)]
-    if asked.stage_timeouts is not None:
-        given = asked.stage_timeouts
-        attempt("stage timeouts", lambda: parse_timeouts(given))
-    if asked.image is not None:
-        found += [Problem("image", text) for text in _image(asked.image)]
-        image = asked.image
-        if not is_archive(image):
-            attempt("image", lambda: normalise(image, asked.registry))
-    if asked.workspace is not None:
-        found += [Problem("workspace", text) for text in _workspace(asked.workspace)]
-    resolved, estimate = None, None
-    if model:
-        found += [Problem("config", text) for text in _keys(model, config)]
-        name = asked.gpu or model.about.gpu
-        gpu = attempt("gpu", lambda: find_gpu(name)) if name else None
-        gpus = model.about.gpus_per_node if asked.gpus_per_node is None else asked.gpus_per_node
-        target = Target(max(1, asked.nodes), max(1, gpus), gpu.vendor if gpu else None, asked.fabric)
-        resolved = attempt("environment", lambda: resolve(model, target, config, env))
-        if resolved and resolved.model.about.trainer == "maxtext":
-            found += [Problem("mesh", text) for text in _mesh(resolved)]
-            if resolved.mesh and gpu:
-                mesh = resolved.mesh
-                effective = resolved.effective
-                estimate = attempt("memory", lambda: estimate_memory(effective, mesh, gpu))
-                found += _memory(estimate) if estimate else []
-    unique = list(dict.fromkeys(found))
-    return Checked(sorted(unique, key=lambda p: p.level), spec, resolved, estimate)
+    def say(self, about: str, lines: Iterable[str]) -> None:
+        self._found += [Problem(about, " ".join(line.split())) for line in lines]
+
+    def add(self, problems: Iterable[Problem]) -> None:
+        self._found += problems
+
+    def problems(self) -> list[Problem]:
+        once = {p.text: p for p in reversed(self._found)}  # mesh and memory stumble over the same value
+        return sorted(reversed(once.values()), key=lambda p: p.level)  # errors first
 
 
-def _words(words: list[str], attempt: Callable[[str, Callable[[], object]], object]) -> tuple[dict[str, str], dict[str, str]]:
-    config: dict[str, str] = {}
-    env: dict[str, str] = {}
-
-    def take(word: str) -> None:
-        parsed = parse_passthrough([word])
-        config.update(parsed.config)
-        env.update(parsed.env)
-
-    for word in words:  # one at a time: every bad one is told
-        attempt("words", lambda word=word: take(word))  # type: ignore[misc]
-    return config, env
+def _config(
+    asked: Asked, model: Model, config: dict[str, str], env: dict[str, str], desk: _Desk
+) -> tuple[Resolved | None, Estimate | None]:
+    desk.say("config", _keys(model, config))
+    name = asked.gpu or model.about.gpu
+    gpu = desk.attempt("gpu", partial(find_gpu, name)) if name else None
+    gpus = model.about.gpus_per_node if asked.gpus_per_node is None else asked.gpus_per_node
+    target = Target(max(1, asked.nodes), max(1, gpus), gpu.vendor if gpu else None, asked.fabric)
+    resolved = desk.attempt("environment", partial(resolve, model, target, config, env))
+    if not resolved or model.about.trainer != "maxtext":
+        return resolved, None
+    desk.say("mesh", resolved.mesh_problems)
+    if not resolved.mesh:
+        return resolved, None
+    desk.say("mesh", cuts(resolved.effective, resolved.mesh))
+    work = partial(estimate_memory, resolved.effective, resolved.mesh)
+    estimate = desk.attempt("memory", partial(work, gpu)) if gpu else None
+    if estimate:
+        desk.add(_memory(estimate))
+    return resolved, estimate
 
 
 def _secrets(spec: ModelSpec | None, config: Mapping[str, str]) -> Iterator[str]:
@@ -154,9 +165,11 @@ def _nodes(asked: Asked) -> Iterator[str]:
         yield f"{asked.gpus_per_node} GPUs per node: between 1 and 128"
 
 
-def _image(image: str) -> Iterator[str]:
-    if is_archive(image) and not Path(image).is_file():
-        yield f"image file '{image}' does not exist here; it has to be on a file system that every node sees"
+def _image(image: str, registry: str) -> None:
+    if not is_archive(image):
+        normalise(image, registry)
+    elif not Path(image).is_file():
+        raise UsageError(f"image file '{image}' does not exist here; every node has to see it")
 
 
 def _workspace(workspace: Path) -> Iterator[str]:
@@ -172,18 +185,17 @@ def _keys(model: Model, words: Mapping[str, str]) -> Iterator[str]:
     about = model.about
     yield from unknown_keys(about.trainer, words, about.keys)
     yield from (f"{model.path.name}: {line}" for line in unknown_keys(about.trainer, model.config, about.keys))
+    for rule in about.rules:
+        for line in unknown_keys(about.trainer, [*rule.config, *(names_in(rule.when) - FACTS)], about.keys):
+            yield f"{model.path.name}, rule '{rule.name}': {line}"
+    named = str(model.config.get("model_name", ""))
+    if named and words.get("model_name", named) != named:
+        yield f"{model.name} describes model_name={named}; for {words['model_name']} make a file: trackwalker config new"
     # MaxText refuses this itself, but only on the nodes.
-    named = str(words.get("model_name", model.config.get("model_name", "")))
-    if named and words.get("override_model_config", "").lower() not in ("true", "1"):
+    elif named and words.get("override_model_config", "").lower() not in ("true", "1"):
         for key, value in words.items():
             if key in about.architecture and value != str(about.architecture[key]):
                 yield f"{key}={redact(key, value)} contradicts model_name={named}: add override_model_config=True"
-
-
-def _mesh(resolved: Resolved) -> Iterator[str]:
-    yield from resolved.mesh_problems
-    if resolved.mesh:
-        yield from cuts(resolved.effective, resolved.mesh)
 
 
 def _memory(estimate: Estimate) -> Iterator[Problem]:

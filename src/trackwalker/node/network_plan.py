@@ -1,8 +1,8 @@
 """One network for the whole job: node 0 decides it from what every node has, and everything else follows it.
 
-The coordinator's address, NCCL's sockets and the exporters' binds come from the same decision. It is made from all nodes
-at once, because a choice that looks right on one node (docker0, virbr0) leads nowhere from the next. Without a private
-network that joins all nodes nothing is opened, unless the user says so; what the user names is always taken.
+The coordinator's address, NCCL's sockets and the exporters' binds come from the same decision. It is made from all
+nodes at once, because a choice that looks right on one node (docker0, virbr0) leads nowhere from the next. Without a
+private network that joins all nodes nothing is opened, unless the user says so; what the user names is always taken.
 """
 
 from __future__ import annotations
@@ -162,20 +162,29 @@ def _listening(node: NodeNet, wanted: str) -> Nic:
 
 def _common(nodes: Sequence[NodeNet], public: bool) -> tuple[list[Nic | None], str, list[str]]:
     """The best subnet that all nodes are in; else the best device name, where a router joins their subnets."""
-    usable = [[n for n in node.nics if _usable(n, public)] for node in nodes]
-    for key, word in ((_subnet, ""), (lambda n: n.name, "different subnets, taken to be routed: ")):
-        shared = set.intersection(*({key(n) for n in found} for found in usable))
-        groups = {k: [next(n for n in found if key(n) == k) for found in usable] for k in sorted(shared)}
-        # The same address on two machines: a network that every machine has for itself (virbr0 under another name).
-        groups = {k: g for k, g in groups.items() if len({n.address for n in g}) == len({n.machine for n in nodes})}
-        if groups:
-            best = min(groups, key=lambda k: _rank(groups[k]))
-            lines = [f"[WARN] {word}{', '.join(_subnet(n) for n in groups[best])}"] if word else []
-            return list(groups[best]), best if not word else "", lines
+    usable = [sorted((n for n in node.nics if _usable(n, public)), key=_number) for node in nodes]
+    machines = len({n.machine for n in nodes})
+    # A node with two cards in one subnet: better the one that has the same name everywhere.
+    groups = _shared(usable, lambda n: (_subnet(n), n.name), machines) + _shared(usable, _subnet, machines)
+    if groups:
+        best = min(groups, key=_rank)
+        return list(best), _subnet(best[0]), []
+    routed = _shared(usable, lambda n: n.name, machines)
+    if routed:
+        best = min(routed, key=_rank)
+        return list(best), "", [f"[WARN] different subnets, taken to be routed: {', '.join(map(_subnet, best))}"]
     raise NoNetwork(
         f"no {'' if public else 'private '}network joins all {len(nodes)} nodes: "
         f"{'; '.join(f'{n.host} has {_inventory(n)}' for n in nodes[:4])}; {_HINT}"
     )
+
+
+def _shared(usable: Sequence[Sequence[Nic]], key: Callable[[Nic], Any], machines: int) -> list[list[Nic]]:
+    """One card of each node for everything that all nodes have."""
+    shared = set.intersection(*({key(n) for n in found} for found in usable))
+    groups = [[next(n for n in found if key(n) == k) for found in usable] for k in sorted(shared)]
+    # The same address on two machines: a network that every machine has for itself (virbr0 under another name).
+    return [group for group in groups if len({n.address for n in group}) == machines]
 
 
 def _usable(nic: Nic, public: bool) -> bool:
@@ -201,8 +210,12 @@ def _rank(group: Sequence[Nic]) -> tuple[Any, ...]:
         len({n.name for n in group}),
         -min(n.speed for n in group),
         block,
-        min(int(ipaddress.ip_address(n.address)) for n in group),
+        min(map(_number, group)),
     )
+
+
+def _number(nic: Nic) -> int:
+    return int(ipaddress.ip_address(nic.address))
 
 
 def _subnet(nic: Nic) -> str:

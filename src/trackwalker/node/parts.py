@@ -2,77 +2,107 @@
 
 from __future__ import annotations
 
-import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
 
-from trackwalker.node.checks.compare import compare
 from trackwalker.node.checks.result import FAIL, Context, Result
 from trackwalker.node.checks.runner import CHECKS, gating, run_checks
 from trackwalker.node.checks.table import lines
-from trackwalker.node.containers import Container
-from trackwalker.node.interfaces import Nic, nics
-from trackwalker.node.network_plan import plan_network
+from trackwalker.node.checks.compare import NodeReport, compare
+from trackwalker.node.containers import Containers
+from trackwalker.node.held_ports import HeldPorts, NoPort
+from trackwalker.node.network_plan import NetworkPlan, NodeNet, NoNetwork, Wishes, plan_network, this_node
 from trackwalker.node.order import Order, Seat
+from trackwalker.node.rdma_env import UnsafeDmabuf, rdma_env
 from trackwalker.node.rendezvous import Note
+from trackwalker.node.runtimes.container import OrderError
 
 _HEALTH = ("ecc",)
+_PUBLIC = "TRACKWALKER_ALLOW_PUBLIC"
 Say = Callable[..., None]
+
+
+class Unfit(Exception):
+    """The job cannot go on here; the message is a line for the log."""
 
 
 class Parts:
     """This node's part of the stages before training."""
 
-    def __init__(self, order: Order, seat: Seat, job_dir: Path) -> None:
+    def __init__(self, order: Order, seat: Seat, job_dir: Path, own: Path) -> None:
         self._order, self._seat, self._job_dir = order, seat, job_dir
-        self._container = Container(order.container, seat, job_dir) if order.container else None
         self._context = Context(seat.host, order.nodes, order.expected_gpus, str(job_dir))
+        self._containers = Containers(order, seat, job_dir, own) if order.container else None
+        self._held: HeldPorts | None = None
 
     def stages(self) -> list[str]:
         """The stages in which there is something to do."""
-        return ["preflight", "pull", "health"] if self._container else ["preflight", "health"]
+        return ["preflight", "pull", "health"] if self._containers else ["preflight", "health"]
 
     def do(self, stage: str, deadline: float | None) -> Note:
         """Do this node's part; `ok` says whether the job may go on as far as this node is concerned."""
-        if stage == "pull" and self._container is not None:
-            return {"host": self._seat.host, **self._container.pull(deadline)}
+        if stage == "pull" and self._containers is not None:
+            return {"host": self._seat.host, **self._containers.fetch(deadline)}
         wanted = [check for check in CHECKS if (check.id in _HEALTH) == (stage == "health")]
-        policy = {name: what for name, what in self._order.policy.items() if name in {c.id for c in wanted}}
+        known = {check.id for check in wanted}
+        policy = {name: decision for name, decision in self._order.policy.items() if name in known}
         results = run_checks(self._context, policy, wanted)
-        bad = gating(results)
-        note: Note = {
-            "host": self._seat.host,
-            "t": time.time(),
-            "ok": not bad,
-            "results": [result.record() for result in results],
-            "lines": lines(results),
-        }
+        note: Note = {"host": self._seat.host, "written_at": time.time(), "ok": not gating(results)}
+        note["results"], note["lines"] = [result.record() for result in results], lines(results)
         if stage == "preflight":
-            note["nics"] = [nic.record() for nic in nics()]
+            note["net"] = this_node(self._seat.host).record()
         return note
 
     def judge(self, stage: str, notes: dict[int, Note], say: Say) -> Note:
         """Whether the job goes on: no node failed, and they are alike where they must be."""
         exits = {str(rank): 1 for rank, note in sorted(notes.items()) if not note["ok"]}
-        if stage == "preflight" and not exits:
-            odd = compare([[Result(**r) for r in note["results"]] for _, note in sorted(notes.items())])
-            say(*lines(odd))
+        if stage == "preflight":
+            reports = [
+                NodeReport(note["host"], [Result(**r) for r in note["results"]], "", note["written_at"])
+                for _, note in sorted(notes.items())
+            ]
+            known = {name: what for name, what in self._order.policy.items() if name.startswith("uniform_")}
+            odd = compare(reports, known)
+            say(*lines(odd, "all nodes"))
             if any(result.status == FAIL for result in odd):
-                return {"ok": False, "exit": 1, "exits": {}}
+                return {"ok": False, "exit": 1, "exits": exits}
+        digests = {note["digest"]: note["host"] for note in notes.values()} if stage == "pull" else {}
+        if len(digests) > 1 and not exits:
+            say("[ERROR] the image is not the same everywhere: " + ", ".join(f"{d} on {h}" for d, h in digests.items()))
+            return {"ok": False, "exit": 1, "exits": {}}
         return {"ok": not exits, "exit": 1 if exits else 0, "exits": exits}
 
     def network(self, notes: dict[int, Note], say: Say) -> Note:
-        """Where the ranks meet: one plan for coordinator, collectives and metrics."""
-        plan = plan_network([[Nic(**nic) for nic in notes[rank]["nics"]] for rank in range(self._order.nodes)], env)
+        """Where the ranks meet: one plan for coordinator, collectives and metrics; raises Unfit when there is none."""
+        given = self._order.overrides
+        wishes = Wishes(
+            socket_ifname=given.get("NCCL_SOCKET_IFNAME", ""),
+            coordinator=given.get("JAX_COORDINATOR_IP", ""),
+            network=self._order.listen,
+            public=given.get(_PUBLIC, "") in ("1", "true"),
+        )
+        try:
+            nets = [NodeNet.from_record(notes[rank]["net"]) for rank in range(self._order.nodes)]
+            plan = plan_network(nets, wishes)
+            self._held = HeldPorts(["JAX coordinator"], self._seat.job_id)
+        except (NoNetwork, NoPort) as e:
+            raise Unfit(f"FATAL: {e}") from e
         say(*plan.lines)
-        return plan.record()
+        port = given.get("JAX_COORDINATOR_PORT") or str(self._held.ports["JAX coordinator"])
+        return {**plan.record(), "port": port}
 
-    def rank_command(self, rank: int, local: int, plan: Note) -> tuple[list[str], dict[str, str]]:
-        """What one rank executes, and its environment."""
+    def release(self) -> None:
+        """The ranks are about to bind what was held for them."""
+        if self._held is not None:
+            self._held.close()
+
+    def rank_commands(self, plan: Note, say: Say) -> list[tuple[int, list[str], dict[str, str]]]:
+        """Rank, words and environment of every rank of this node; raises Unfit."""
         order, seat = self._order, self._seat
-        env: dict[str, str] = {
+        place = NetworkPlan.from_record({k: v for k, v in plan.items() if k not in ("port", "hosts")})
+        shared = {
+            **order.env,
             "JOB_ID": seat.job_id,
             "JOB_NAME": order.name,
             "JOB_WORKSPACE": str(order.workspace),
@@ -81,15 +111,48 @@ class Parts:
             "NODE_RANK": str(seat.node_rank),
             "NODELIST_EXPANDED": ",".join(plan["hosts"]),
             "TRACKWALKER_HOST": seat.host,
-            **order.env,
-            **plan["env"],
         }
         if order.world > 1:
-            env["JAX_COORDINATOR_IP"], env["JAX_COORDINATOR_PORT"] = plan["coordinator"], str(plan["port"])
-        if order.procs > 1:
-            env |= {"LOCAL_RANK": str(local), "GLOBAL_RANK": str(rank), "NPROCS": str(order.world)}
-            env["LOCAL_WORLD_SIZE"] = str(order.procs)
-        env |= order.overrides
-        place = [] if order.output is None else [f"base_output_directory={order.output or self._job_dir}"]
-        argv = [*order.argv, *place, *order.settings]
-        return self._container.wrap(rank, argv, env) if self._container else (argv, env)
+            shared["JAX_COORDINATOR_IP"], shared["JAX_COORDINATOR_PORT"] = plan["coordinator"], str(plan["port"])
+        if order.nodes > 1 and place.places[seat.node_rank].socket_ifname:
+            shared["NCCL_SOCKET_IFNAME"] = place.places[seat.node_rank].socket_ifname
+        shared |= order.overrides
+        shared |= self._fabric(shared, say)
+        where = [] if order.output is None else [f"base_output_directory={order.output or self._job_dir}"]
+        words = [*order.argv, *where, *order.settings]
+        found = []
+        for local in range(order.procs):
+            rank = seat.node_rank * order.procs + local
+            env = {**shared, **_process(order, rank, local)}
+            try:
+                argv, env = (words, env) if self._containers is None else self._containers.wrap(rank, words, env)
+            except OrderError as e:
+                raise Unfit(f"[ERROR] {seat.host}: {e}") from e
+            found.append((rank, argv, env))
+        return found
+
+    def close(self) -> None:
+        """Leave nothing of this job behind on the node."""
+        self.release()
+        if self._containers is not None:
+            self._containers.close()
+
+    def _fabric(self, shared: Mapping[str, str], say: Say) -> dict[str, str]:
+        try:
+            found = rdma_env(self._seat.host, shared, set(self._order.overrides))
+        except UnsafeDmabuf as e:
+            raise Unfit(str(e)) from e
+        say(*found.lines)
+        return found.variables
+
+
+def _process(order: Order, rank: int, local: int) -> dict[str, str]:
+    """What tells the processes of one node apart; with one process a node the node's rank is enough."""
+    if order.procs == 1:
+        return {}
+    return {
+        "LOCAL_RANK": str(local),
+        "GLOBAL_RANK": str(rank),
+        "NPROCS": str(order.world),
+        "LOCAL_WORLD_SIZE": str(order.procs),
+    }

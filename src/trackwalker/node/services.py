@@ -19,7 +19,9 @@ class Services:
     """Keeps them running while the job runs; they end by themselves when it has ended."""
 
     def __init__(self, commands: dict[str, list[str]], job_dir: Path, job_id: str) -> None:
-        self._commands = {name: [*argv, "--job-dir", str(job_dir), "--job-id", job_id] for name, argv in commands.items()}
+        self._commands = {
+            name: [*argv, "--job-dir", str(job_dir), "--job-id", job_id] for name, argv in commands.items()
+        }
         self._job_dir = job_dir
         self._running: dict[str, subprocess.Popen[bytes]] = {}
         self._restarts = dict.fromkeys(commands, 0)

@@ -10,22 +10,24 @@ import os
 import signal
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from trackwalker.job.journal import Journal
 from trackwalker.node.agent import Agent
-from trackwalker.node.crew import Crew, Head, Member
+from trackwalker.node.crew import Crew, Head, Member, RankEnd
 from trackwalker.node.jobdir import job_dir_of, open_job, place_ranks
 from trackwalker.node.order import STAGES, Order, Seat
 from trackwalker.node.outcome import TIMED_OUT
 from trackwalker.node.output import Sink, complain
-from trackwalker.node.parts import Parts
+from trackwalker.node.parts import Parts, Unfit
 from trackwalker.node.rendezvous import Absent, Note, Rendezvous, Stopped
 from trackwalker.node.services import Services
 from trackwalker.node.spec import AgentSpec, RankSpec
 from trackwalker.node.summary import summary_block
 
+_T = TypeVar("_T")
 _SLACK_S = 30.0  # how much longer the others wait for the first node's word than it waits for theirs
 
 
@@ -49,7 +51,7 @@ class Conductor:
         self._began = time.time()
         self._submission = submission
         self._meeting = Rendezvous(self._attempt, seat.node_rank, order.nodes, lambda: self._signal is not None)
-        self._parts = Parts(order, seat, self._job_dir)
+        self._parts = Parts(order, seat, self._job_dir, self._attempt / str(seat.node_rank))
         self._hosts: list[str] = list(seat.hosts)
 
     def run(self) -> int:
@@ -77,6 +79,8 @@ class Conductor:
             return self._close(128 + (self._signal or signal.SIGTERM), reason)
         except Failed as e:
             return self._close(e.code, e.reason)
+        finally:
+            self._parts.close()
 
     def _stage(self, name: str) -> None:
         limit = self._order.timeouts.get(name)
@@ -130,11 +134,13 @@ class Conductor:
         if seat.is_head:
             notes = self._meeting.gather("preflight", None)
             self._hosts = [str(notes[rank]["host"]) for rank in range(order.nodes)]
-            plan = self._parts.network(notes, self._say)
+            plan = {**self._fit(lambda: self._parts.network(notes, self._say)), "hosts": self._hosts}
             place_ranks(self._job_dir, self._hosts, order.procs)
-            self._meeting.decide("plan", {**plan, "hosts": self._hosts})
+            self._meeting.decide("plan", plan)
         else:
             plan = self._meeting.await_decision("plan", None)
+            if "failed" in plan:
+                raise Failed(1, plan["failed"])
             self._hosts = list(plan["hosts"])
         spec = self._spec(plan)
         services = Services(order.services, self._job_dir, seat.job_id)
@@ -142,11 +148,26 @@ class Conductor:
             services.start()
         if self._signal is not None:
             raise Stopped
-        self._log.close()
+        self._parts.release()
         agent = Agent(spec, self._crew())
         code = agent.run(adopt=False, warned=self._warned)
         services.close()
         return code
+
+    def _fit(self, what: Callable[[], _T]) -> _T:
+        """What cannot be had on the first node ends the job for all."""
+        try:
+            return what()
+        except Unfit as e:
+            self._say(str(e), "== Training FAILED (exit=1, 0s) ==")
+            reason = "Training FAILED (exit=1)"
+            if self._seat.is_head:
+                self._meeting.decide("plan", {"failed": reason})
+            else:
+                end = RankEnd(self._seat.node_rank * self._order.procs, self._seat.host, 1, time.time(), str(e))
+                Member(self._meeting).tell(end)
+                Member(self._meeting).finish([end], stopping=True)
+            raise Failed(1, reason) from e
 
     def _crew(self) -> Crew:
         if not self._seat.is_head:
@@ -158,11 +179,8 @@ class Conductor:
 
     def _spec(self, plan: Note) -> AgentSpec:
         order, seat = self._order, self._seat
-        first = seat.node_rank * order.procs
-        ranks = []
-        for local in range(order.procs):
-            argv, env = self._parts.rank_command(first + local, local, plan)
-            ranks.append(RankSpec(first + local, seat.host, argv, env))
+        commands = self._fit(lambda: self._parts.rank_commands(plan, self._say))
+        ranks = [RankSpec(rank, seat.host, argv, env) for rank, argv, env in commands]
         board = Path(order.tensorboard) if order.tensorboard else None
         return AgentSpec(
             job_id=seat.job_id,

@@ -177,7 +177,8 @@ def equivalent(values: Values, *, group: list[str], margin: float) -> Finding:
         return Finding(False, (), {"group": float(len(mine)), "others": float(len(others))})
     a, b = float(np.mean(mine)), float(np.mean(others))
     fired = b != 0 and abs(a - b) <= margin * abs(b)
-    return Finding(fired, (), {"group_mean": a, "others_mean": b, "others_min": min(others), "others_max": max(others)})
+    numbers = {"group_mean": a, "group_min": min(mine), "group_max": max(mine), "others_mean": b}
+    return Finding(fired, (), {**numbers, "others_min": min(others), "others_max": max(others)})
 
 
 def _all(values: Values, passed: list[bool], share: float) -> Finding:

@@ -23,6 +23,7 @@ State = Literal[
     "oom",
     "deadline",
     "revoked",
+    "forgotten",
     "unknown",
 ]
 STATES: tuple[State, ...] = get_args(State)
@@ -61,7 +62,7 @@ _FLAGS: dict[str, State] = {
     "UPDATE_DB": "completing",
     "EXPEDITING": "pending",
 }
-_ENDED: frozenset[State] = frozenset(_BASE.values()) - {"pending", "running", "suspended"} | {"revoked"}
+_ENDED: frozenset[State] = frozenset(_BASE.values()) - {"pending", "running", "suspended"} | {"revoked", "forgotten"}
 _STARTED: frozenset[State] = frozenset({"running", "suspended", "completing"})
 _NO_START = 53  # slurmd's own number for "the batch script could not be started", given as if it were a signal
 _TIMED_OUT, _TERMINATED = 124, 143  # as timeout(1) and a shell say it
@@ -82,6 +83,7 @@ _MEANING: dict[State, str] = {
     "oom": "ran out of memory",
     "deadline": "passed its deadline before it could finish",
     "revoked": "runs on another cluster of the federation",
+    "forgotten": "is over: Slurm no longer remembers how it ended",
     "unknown": "cannot be asked about: Slurm does not answer",
 }
 _HELD = re.compile(r"held", re.IGNORECASE)
@@ -121,8 +123,8 @@ class JobState:
 
     @property
     def exit(self) -> int | None:
-        """The code a shell would see; None until it has ended."""
-        if not self.ended:
+        """The code a shell would see; None until it has ended, and when nobody knows."""
+        if not self.ended or self.state in ("forgotten", "revoked"):
             return None
         if self.state == "completed":
             return 0

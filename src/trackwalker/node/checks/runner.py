@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from trackwalker.node.checks import fabric, gpu, storage, system
+from trackwalker.node.checks import compare, fabric, gpu, storage, system
 from trackwalker.node.checks.result import FAIL, OFF, WARN, Check, Context, Result, warned
 
 CHECKS: tuple[Check, ...] = (*gpu.CHECKS, *fabric.CHECKS, *storage.CHECKS, *system.CHECKS)
@@ -17,9 +17,9 @@ class BadPolicy(ValueError):
     """A policy that names no check or no decision; the message says which there are."""
 
 
-def policy(given: Mapping[str, str] | None = None, checks: Sequence[Check] = CHECKS) -> dict[str, str]:
+def policy(given: Mapping[str, str] | None = None) -> dict[str, str]:
     """Check id -> fail, warn or off: the defaults, with what the user wants instead."""
-    decided = {check.id: FAIL if check.gates else WARN for check in checks}
+    decided = {**{check.id: _default(check) for check in CHECKS}, **compare.DEFAULTS}
     for name, decision in (given or {}).items():
         if name not in decided:
             raise BadPolicy(f"{name!r} is no check; there are {', '.join(sorted(decided))}")
@@ -33,11 +33,15 @@ def run_checks(
     context: Context, wanted: Mapping[str, str] | None = None, checks: Sequence[Check] = CHECKS
 ) -> list[Result]:
     """Every check's result, in the checks' order, under the policy."""
-    decided = policy(wanted, checks)
+    decided = {**{check.id: _default(check) for check in checks}, **(wanted or {})}
     runs = [_Run(check, context) for check in checks if decided[check.id] != OFF]
     for run in runs:
         run.start()
     return [_judged(run.result(), decided[run.check.id]) for run in runs]
+
+
+def _default(check: Check) -> str:
+    return FAIL if check.gates else WARN
 
 
 def gating(results: Iterable[Result]) -> list[Result]:

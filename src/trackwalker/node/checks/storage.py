@@ -77,7 +77,7 @@ def filesystem(path: str, proc: str = "/proc") -> dict[str, str]:
     best: tuple[int, dict[str, str]] = (-1, {})
     path = os.path.abspath(path)
     for text in (read_bytes(f"{proc}/self/mounts") or b"").decode("utf-8", "replace").splitlines():
-        source, point, kind = (text.split(" ") + ["", "", ""])[:3]
+        source, point, kind = [*text.split(" "), "", "", ""][:3]
         point = point.replace("\\040", " ")
         if (path == point or path.startswith(point.rstrip("/") + "/")) and len(point) >= best[0]:
             best = len(point), {"type": kind, "source": source, "mount": point}
@@ -97,10 +97,10 @@ def disk(context: Context) -> Result:
     if sizes.get("tmp_free", TMP_FREE) < TMP_FREE:
         short.append(f"{context.tmp} has {_gib(sizes['tmp_free'])} free")
     if sizes.get("shm_size", SHM_SIZE) < SHM_SIZE:
-        short.append(f"/dev/shm is {_gib(sizes['shm_size'])} large")
+        short.append(f"{context.dev}/shm is {_gib(sizes['shm_size'])} large")
     if short:
         return failed("; ".join(short), "free /tmp; enlarge /dev/shm (mount -o remount,size=, --shm-size)", **sizes)
-    text = f"{_gib(sizes.get('tmp_free', 0))} free in {context.tmp}, /dev/shm {_gib(sizes.get('shm_size', 0))}"
+    text = f"{_gib(sizes.get('tmp_free', 0))} free in {context.tmp}, {context.dev}/shm {_gib(sizes.get('shm_size', 0))}"
     return passed(text, **sizes)
 
 

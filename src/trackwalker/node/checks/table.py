@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from trackwalker.node.checks.result import FAIL, PASS, SKIP, Result
 
-_CLEAN = {"\n": " ", "\r": " "}
+_ONE_LINE = str.maketrans("\n\r", "  ")
 
 
 def lines(results: Iterable[Result], host: str = "") -> list[str]:
@@ -16,7 +16,7 @@ def lines(results: Iterable[Result], host: str = "") -> list[str]:
 
 def _line(result: Result, host: str) -> str:
     name = f"{host} | [CHECK_{result.id.upper()}]"
-    text = result.text.translate(str.maketrans(_CLEAN))  # a file name or an error may hold a newline
+    text = result.text.translate(_ONE_LINE)  # a file name or an error may hold a newline
     if result.status == PASS:
         return f"{name} OK ({text})"
     if result.status == SKIP:

@@ -16,9 +16,9 @@ from trackwalker.node.runtimes.container import MARK, OrderError, Runtime
 
 # Slurm kills what is left 30 s after its TERM (KillWait): all of this has to fit well inside.
 STOP_BUDGET_S = 15.0
-_ASK_S = 2.0
-_KILL_S = 2.0
-_DIE_S = 2.0
+GRACE_S = 5.0
+_ANSWER_S = 2.0  # for every command of the runtime that should take no time
+_DIE_S = 1.5
 
 
 @dataclass(frozen=True)
@@ -60,14 +60,14 @@ def ask(argv: list[str], timeout_s: float, env: Mapping[str, str] | None = None)
         with contextlib.suppress(OSError):
             os.killpg(process.pid, signal.SIGKILL)
         with contextlib.suppress(subprocess.TimeoutExpired):  # in the kernel's hands: it is not waited for
-            process.wait(0.5)
+            process.wait(0.1)
         for pipe in (process.stdout, process.stderr):
             if pipe is not None:
                 pipe.close()
         return Answer(None, "", f"{argv[0]} {argv[1]} gave no answer within {timeout_s:g} s")
 
 
-def own_containers(runtime: Runtime, job_id: str, timeout_s: float = _ASK_S) -> list[str] | None:
+def own_containers(runtime: Runtime, job_id: str, timeout_s: float) -> list[str] | None:
     """The names of the job's containers on this machine; None when the runtime does not say."""
     argv = runtime.list_own_argv(job_id)
     if not argv:
@@ -89,27 +89,26 @@ def remove_stale(runtime: Runtime, job_id: str, name: str) -> bool:
     return True
 
 
-def stop_container(runtime: Runtime, job_id: str, name: str, grace_s: float = 5.0) -> Stopped:
-    """End one container of the job within `STOP_BUDGET_S`, whatever the runtime does about it."""
-    deadline = time.monotonic() + STOP_BUDGET_S
+def stop_container(runtime: Runtime, job_id: str, name: str, grace_s: float = GRACE_S) -> Stopped:
+    """End one container of the job within `STOP_BUDGET_S` at the usual grace, whatever the runtime does about it."""
     marked = _Marked(name)
     if not runtime.list_own_argv(job_id):  # no service owns it: nobody but us can say TERM
         marked.end(signal.SIGTERM, grace_s)
         return Stopped("by signals", marked.end(signal.SIGKILL, _DIE_S))
-    names = own_containers(runtime, job_id)
+    names = own_containers(runtime, job_id, _ANSWER_S)
     listed = names is not None and name in names
     if listed and _by_runtime(runtime, name, grace_s):
         return Stopped(f"by {runtime.name}", marked.end(signal.SIGKILL, _DIE_S))
     left = marked.end(signal.SIGKILL, _DIE_S)
     if listed:  # its name has to be free for the next start; one that is not listed may be somebody else's
-        ask(runtime.remove_argv(name), max(0.5, deadline - time.monotonic()))
+        ask(runtime.remove_argv(name), _ANSWER_S)
     return Stopped("by signals", left)
 
 
 def _by_runtime(runtime: Runtime, name: str, grace_s: float) -> bool:
-    if ask(runtime.stop_argv(name, int(grace_s)), grace_s + 2.0).code == 0:
+    if ask(runtime.stop_argv(name, int(grace_s)), grace_s + _ANSWER_S).code == 0:
         return True
-    return ask(runtime.kill_argv(name), _KILL_S).code == 0
+    return ask(runtime.kill_argv(name), _ANSWER_S).code == 0
 
 
 class _Marked:

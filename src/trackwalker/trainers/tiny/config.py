@@ -120,7 +120,7 @@ def _read_yaml(path: Path) -> Mapping[str, Any]:
         return {}
     if not isinstance(loaded, dict):
         raise ConfigError(f"'{path}' must hold key: value pairs, not a {type(loaded).__name__}")
-    return {str(key): value for key, value in loaded.items()}
+    return {str(key): value for key, value in loaded.items() if key != "trackwalker"}  # the launcher's own block
 
 
 def _overrides(arguments: Iterable[str]) -> dict[str, str]:

@@ -55,17 +55,21 @@ def _words(value: Any) -> str | None:
     return value if isinstance(value, str) else ", ".join(map(str, value))
 
 
+def _version(key: str) -> Callable[[NodeReport], str | None]:
+    return lambda report: _words(report.data("versions").get(key))
+
+
+_UPDATE = "bring the odd hosts to what the others have, or leave them out"
 SAME = (
     _Same("uniform_gpus", "GPUs", lambda r: r.data("gpus").get("count"), "leave the odd hosts out", gates=True),
-    _Same("uniform_driver", "GPU driver", lambda r: _words(r.data("versions").get("driver")), "bring all to one driver"),
-    _Same("uniform_firmware", "GPU firmware", lambda r: _words(r.data("versions").get("firmware")), "update the odd ones"),
-    _Same("uniform_nic_firmware", "NIC firmware", lambda r: _words(r.data("versions").get("nic_firmware")),
-          "update the odd ones: adapters of one fabric must agree"),
-    _Same("uniform_kernel", "kernel", lambda r: _words(r.data("versions").get("kernel")), "boot all into one kernel"),
-    _Same("uniform_image", "image digest", lambda r: r.image or None,
-          "pin the image by its digest: a tag means something else on each node", gates=True),
+    _Same("uniform_driver", "GPU driver", _version("driver"), _UPDATE),
+    _Same("uniform_firmware", "GPU firmware", _version("firmware"), _UPDATE),
+    _Same("uniform_nic_firmware", "NIC firmware", _version("nic_firmware"), _UPDATE),
+    _Same("uniform_kernel", "kernel", _version("kernel"), _UPDATE),
+    _Same("uniform_image", "image digest", lambda r: r.image or None, "pin the image by its digest", gates=True),
     _Same("uniform_speed", "link speeds", _speeds, "check cables and switch ports of the odd hosts"),
-)  # fmt: skip
+)
+DEFAULTS = {**{thing.id: FAIL if thing.gates else WARN for thing in SAME}, "uniform_clock": WARN}
 
 
 def compare(reports: Sequence[NodeReport], policy: Mapping[str, str] | None = None) -> list[Result]:
@@ -74,7 +78,7 @@ def compare(reports: Sequence[NodeReport], policy: Mapping[str, str] | None = No
         return []
     results = [_same(thing, reports) for thing in SAME]
     results.append(_clocks(reports))
-    wanted = {**{thing.id: FAIL if thing.gates else WARN for thing in SAME}, "uniform_clock": WARN, **(policy or {})}
+    wanted = {**DEFAULTS, **(policy or {})}
     return [replace(r, status=wanted[r.id]) if r.status == FAIL else r for r in results if wanted[r.id] != OFF]
 
 
@@ -107,8 +111,8 @@ def _list(hosts: Sequence[str]) -> str:
 def _clocks(reports: Sequence[NodeReport]) -> Result:
     """How far apart the clocks are, as far as it can be proven.
 
-    On NFS each node has measured itself against the server. Everywhere, a file that node 0 read before its writer's clock
-    says it was written proves that clock to be ahead by at least the difference.
+    On NFS each node has measured itself against the server. Everywhere, a file that node 0 read before its writer's
+    clock says it was written proves that clock to be ahead by at least the difference.
     """
     measured = {
         r.host: (r.data("clock")["offset_s"], r.data("clock").get("offset_error_s", 0.0))

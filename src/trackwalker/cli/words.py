@@ -1,0 +1,31 @@
+"""Commands that take upstream's grammar: `model [scheduler args] -- key=value _env_K=V`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import typer
+from typer.core import TyperCommand
+
+_BEHIND = "trackwalker.behind"
+
+
+class WordsCommand(TyperCommand):
+    """Splits at the first `--` before options are read: what stands behind it is never an option of ours."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Keep what stands behind the first `--`, and read the rest; later ones are swallowed, as upstream does."""
+        cut = args.index("--") if "--" in args else len(args)
+        ctx.meta[_BEHIND] = [word for word in args[cut + 1 :] if word != "--"]
+        ctx.allow_extra_args = ctx.ignore_unknown_options = True
+        return super().parse_args(ctx, args[:cut])
+
+
+def behind(ctx: typer.Context) -> list[str]:
+    """The words behind `--`."""
+    return list(ctx.meta.get(_BEHIND, []))
+
+
+def before(ctx: typer.Context) -> list[str]:
+    """Words before `--` that are no options of ours: the scheduler's."""
+    return list(ctx.args)

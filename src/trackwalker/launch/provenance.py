@@ -1,0 +1,186 @@
+"""Where the code came from: commit, branch, uncommitted changes, installed packages. It never stops a run.
+
+What cannot be found out is a note, not an error. Everything is bounded, and secrets are starred before they are kept.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Mapping, Sequence
+from importlib import metadata
+from pathlib import Path
+
+from pydantic import BaseModel
+
+from trackwalker.job.redact import HIDDEN, is_secret
+from trackwalker.launch.sources import is_secret_file
+
+_SECONDS = 20
+_MOST_PATCH = 1 << 20
+_MOST_NAMES = 1000
+_MOST_PACKAGES = 3000
+
+# name = "value", name: value, ["name"] = value, --name value: as settings, scripts, YAML, JSON and commands write them.
+_VALUE = r"""(?P<value>"[^"\n]*"|'[^'\n]*'|[^\s"'(){}\[\],;]+)"""
+_ASSIGNED = re.compile(r"""(?P<name>[A-Za-z_][A-Za-z0-9_.-]*)(?P<mid>["']?\]?[ \t]*[:=][ \t]*)""" + _VALUE)
+_OPTION = re.compile(r"(?P<name>--[A-Za-z][A-Za-z0-9_-]*)(?P<mid>[ \t]+)" + _VALUE)
+_BEARER = re.compile(r"(?P<head>\b(?:Bearer|Basic)[ \t]+)[A-Za-z0-9._~+/=-]+")
+# Values that are secrets whatever they are called.
+_TOKENS = re.compile(
+    r"\b(?:hf_[A-Za-z0-9]{20,}|gh[pousr]_[A-Za-z0-9]{20,}|github_pat_\w{20,}|glpat-[\w-]{16,}|sk-[\w-]{20,}|AKIA[0-9A-Z]{16}"
+    r"|xox[abprs]-[\w-]{10,}|eyJ[\w-]{10,}\.[\w-]{10,}\.[\w-]{10,})"
+)
+_URL_PASSWORD = re.compile(r"(?P<head>\b[a-z][a-z0-9+.-]*://[^\s/:@]*:)[^\s/@]+(?=@)")
+_PRIVATE_KEY = re.compile(r"(-----BEGIN [A-Z ]*PRIVATE KEY-----).*?(-----END [A-Z ]*PRIVATE KEY-----|\Z)", re.DOTALL)
+
+_INVENTORY = (
+    "import json; from importlib import metadata as m; "
+    "print(json.dumps({d.metadata['Name']: d.version for d in m.distributions() if d.metadata['Name']}))"
+)
+
+
+class Provenance(BaseModel):
+    """What is known about the code of a run."""
+
+    commit: str = ""
+    branch: str = ""  # as `git status -sb` says it, with the distance to its upstream
+    last_commit: str = ""
+    last_commit_stat: str = ""
+    changes: str = ""  # name and status of what is not committed
+    patch: str = ""  # against the commit, starred and bounded; the snapshot has the files themselves
+    patch_cut: int = 0  # bytes of the patch that were over the bound
+    untracked: list[str] = []
+    packages: dict[str, str] = {}
+    image: str = ""
+    image_digest: str = ""
+    notes: list[str] = []
+
+    @property
+    def dirty(self) -> bool:
+        """Whether the commit alone does not say what ran."""
+        return bool(self.changes or self.untracked)
+
+
+def provenance(root: Path, python: str | None = None, image: str = "", image_digest: str = "") -> Provenance:
+    """Everything git and the interpreter `python` (default: this one) can tell; never raises."""
+    found = Provenance(image=image, image_digest=image_digest)
+    try:
+        _ask_git(root, found)
+    except (OSError, subprocess.SubprocessError, ValueError) as e:
+        found.notes.append(f"git summary unavailable: {_said(e)}")
+    try:
+        packages = sorted((_own_packages() if python is None else _packages_of(python)).items())
+        found.packages = dict(packages[:_MOST_PACKAGES])
+        if len(packages) > _MOST_PACKAGES:
+            found.notes.append(f"{len(packages) - _MOST_PACKAGES} more packages are not listed")
+    except (OSError, subprocess.SubprocessError, ValueError) as e:
+        found.notes.append(f"package inventory unavailable: {_said(e)}")
+    return found
+
+
+def git_summary(found: Provenance) -> str:
+    """The block that upstream prints into every log, for the tools that look for it."""
+    rows = ["=== GIT SUMMARY BEGIN ==="]
+    rows += [f"[WARN] {note}" for note in found.notes]
+    sections = (
+        ("[BRANCH]", found.branch),
+        ("[LAST COMMIT]", found.last_commit),
+        ("[LAST COMMIT DIFF --stat]", found.last_commit_stat),
+        ("[CHANGES --name-status]", found.changes),
+        ("[DIFF]", found.patch + (f"\n[{found.patch_cut} more bytes]" if found.patch_cut else "")),
+        ("[UNTRACKED]", "\n".join(found.untracked)),
+    )
+    for title, text in sections if found.commit else ():
+        rows += [title, *([text.rstrip("\n")] if text else [])]
+    return "\n".join([*rows, "=== GIT SUMMARY END ==="]) + "\n"
+
+
+def starred(text: str) -> str:
+    """Text of any kind without its secrets: assignments by their name, known tokens and keys by their form."""
+    text = _PRIVATE_KEY.sub(rf"\1 {HIDDEN} \2", text)
+    text = _TOKENS.sub(HIDDEN, text)
+    text = _URL_PASSWORD.sub(rf"\g<head>{HIDDEN}", text)
+    text = _BEARER.sub(rf"\g<head>{HIDDEN}", text)
+    return _OPTION.sub(_star_value, _ASSIGNED.sub(_star_value, text))
+
+
+def _star_value(match: re.Match[str]) -> str:
+    if not is_secret(match["name"]):
+        return match[0]
+    value = match["value"]
+    quote = value[0] if value[0] in "\"'" else ""
+    return f"{match['name']}{match['mid']}{quote}{HIDDEN}{quote}"
+
+
+def _ask_git(root: Path, found: Provenance) -> None:
+    git = shutil.which("git")
+    if git is None:
+        found.notes.append("git summary unavailable: git is not installed")
+        return
+    # Reading must not start a monitor or run a configured diff program, and git refreshes the index as it compares:
+    # it gets a copy of its own.
+    base = [git, "-C", str(root), "-c", "core.fsmonitor=false", "-c", "core.quotepath=off", "-c", "color.ui=never"]
+
+    index = root / _output([*base, "rev-parse", "--git-path", "index"], 1 << 16)[0].removesuffix("\n")
+    with tempfile.TemporaryDirectory(prefix="trackwalker-index-") as private:
+        copy = Path(private, "index")
+        if index.is_file():
+            shutil.copyfile(index, copy)
+        _read_repository(base, str(copy), found)
+
+
+def _read_repository(base: list[str], index: str, found: Provenance) -> None:
+    def ask(*words: str, most: int = 1 << 22) -> tuple[str, int]:
+        return _output([*base, *words], most, {"GIT_INDEX_FILE": index})
+
+    found.commit = ask("rev-parse", "HEAD")[0].strip()
+    found.branch = ask("status", "-sb", "--untracked-files=no")[0].splitlines()[0]
+    found.last_commit = starred(ask("log", "-1", "--format=%h %s (%ad) <%an>")[0].strip())
+    found.last_commit_stat = ask("show", "--stat=120", "--format=", "--no-ext-diff", "HEAD", most=1 << 14)[0].strip(
+        "\n"
+    )
+    names = [n for n in ask("diff", "--name-only", "--no-renames", "-z", "HEAD")[0].split("\0") if n]
+    hidden = [n for n in names if is_secret_file(n)]
+    if names:
+        found.changes = ask("diff", "--name-status", "--no-ext-diff", "HEAD", most=1 << 16)[0].strip("\n")
+        without = [f":(top,exclude,literal){n}" for n in hidden[:_MOST_NAMES]]
+        patch, found.patch_cut = ask(
+            "diff", "--no-ext-diff", "--no-textconv", "HEAD", "--", ":/", *without, most=_MOST_PATCH
+        )
+        found.patch = starred(patch)
+    if hidden:
+        found.notes.append(f"left out of the patch, their names say secret: {', '.join(hidden[:20])}")
+    others = [n for n in ask("ls-files", "-z", "--others", "--exclude-standard")[0].split("\0") if n]
+    found.untracked = others[:_MOST_NAMES]
+    if len(others) > _MOST_NAMES:
+        found.notes.append(f"{len(others) - _MOST_NAMES} more untracked files are not listed")
+
+
+def _output(argv: Sequence[str], most: int, extra: Mapping[str, str] | None = None) -> tuple[str, int]:
+    """At most `most` bytes of what a command prints, as text, and how many there were beyond."""
+    env = {**os.environ, "LC_ALL": "C", **(extra or {})}
+    done = subprocess.run(argv, capture_output=True, timeout=_SECONDS, env=env, check=False)
+    if done.returncode != 0:
+        lines = done.stderr.decode("utf-8", "replace").strip().splitlines()
+        raise ValueError(lines[0] if lines else f"{argv[0]} ended with exit code {done.returncode}")
+    return done.stdout[:most].decode("utf-8", "backslashreplace"), max(0, len(done.stdout) - most)
+
+
+def _own_packages() -> dict[str, str]:
+    return {d.metadata["Name"]: d.version for d in metadata.distributions() if d.metadata["Name"]}
+
+
+def _packages_of(python: str) -> dict[str, str]:
+    listed = json.loads(_output([python, "-c", _INVENTORY], 1 << 20)[0])
+    return {str(name): str(version) for name, version in listed.items()}
+
+
+def _said(error: Exception) -> str:
+    if isinstance(error, subprocess.TimeoutExpired):
+        return f"no answer in {_SECONDS} s"
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]

@@ -1,0 +1,89 @@
+"""Slurm as the scheduler: the submission folder is written, sbatch is called, and nothing waits for us."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from trackwalker.errors import UsageError
+from trackwalker.launch.origin import origin
+from trackwalker.launch.slurm.client import Slurm
+from trackwalker.launch.slurm.options import SubmitOptions
+from trackwalker.launch.slurm.reservation import choose_reservation
+from trackwalker.launch.slurm.script import render_script, sbatch_options
+from trackwalker.launch.slurm.states import JobState
+from trackwalker.launch.submission import Submission
+
+_LOOK_S = 0.3
+
+
+@dataclass(frozen=True)
+class Batch:
+    """A submission as Slurm is given it."""
+
+    submission: Submission
+    options: list[str]
+    script: str
+
+    def argv(self) -> list[str]:
+        """The sbatch command."""
+        return ["sbatch", "--parsable", *self.options, str(self.submission.folder / "job.sh")]
+
+
+@dataclass(frozen=True)
+class Queued:
+    """A job that Slurm has taken."""
+
+    id: str
+    job_dir: Path
+    log: Path
+
+
+def plan_batch(submission: Submission, options: SubmitOptions, slurm: Slurm | None, python: str) -> Batch:
+    """The batch script and the options; a reservation of the user's own is found where none was named.
+
+    Without a Slurm to ask (a plan made on a laptop) there is no reservation either.
+    """
+    known = slurm.reservations() if slurm is not None and options.reservation is None else ""
+    options = replace(options, reservation=choose_reservation(known, origin().user, options.reservation))
+    order = submission.order
+    words = sbatch_options(options, order.name, order.workspace, submission.folder)
+    return Batch(submission, words, render_script(submission.folder, python))
+
+
+def submit(batch: Batch, slurm: Slurm) -> Queued:
+    """Write the folder and queue the job; a refusal leaves nothing behind."""
+    submission = batch.submission
+    script = submission.folder / "job.sh"
+    try:
+        submission.write()
+        script.write_text(batch.script)
+        job = slurm.submit(script, batch.options)
+    except OSError as e:
+        shutil.rmtree(submission.folder, ignore_errors=True)
+        raise UsageError(f"cannot write {script}: {e.strerror}; choose another --workspace") from e
+    except UsageError:
+        shutil.rmtree(submission.folder, ignore_errors=True)
+        raise
+    job_dir = submission.open_job(job.id)
+    return Queued(job.id, job_dir, job_dir.parent / f"{job_dir.name}.log")
+
+
+def first_look(queued: Queued, slurm: Slurm, seconds: float = 3.0) -> JobState:
+    """How the job fares in its first moments: it waits, it runs, or it died before it wrote a line."""
+    deadline = time.monotonic() + seconds
+    while True:
+        state = slurm.state(queued.id)
+        if state.state != "pending" or time.monotonic() > deadline:
+            return state
+        if state.reason and state.reason not in ("None", "Prolog"):
+            return state  # it waits for something, and says for what
+        time.sleep(_LOOK_S)
+
+
+def died_silently(queued: Queued, state: JobState) -> bool:
+    """Whether the job ended before it wrote a line: a prolog that failed, a log that cannot be opened."""
+    return state.ended and (not queued.log.exists() or queued.log.stat().st_size == 0)
+

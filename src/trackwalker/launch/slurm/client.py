@@ -1,0 +1,190 @@
+"""Talking to Slurm: argument lists only, every call bounded, and silence is never taken for an ending."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from trackwalker.errors import MissingToolError, TrackwalkerError, UsageError
+from trackwalker.launch.slurm.parse import SACCT_FIELDS, fields, job_of_sacct, jobs_of_scontrol, jobs_of_squeue
+from trackwalker.launch.slurm.states import JobState
+
+_ASK_S = 15.0  # with the controller down a command gives up after 4 to 9 s by itself
+_SUBMIT_S = 60.0  # a busy controller may take that long, and giving up early leaves a job that nobody knows of
+_JOB_ID = re.compile(r"\d+")
+_FORGOTTEN = "invalid job id"
+# What an outer allocation left in the environment would shape the new job; formats and filters would change answers.
+_KEPT = ("SLURM_CONF", "SLURM_CLUSTERS", "SLURM_JWT")
+_STRIPPED = ("SLURM_", "SLURMD_", "SRUN_", "SQUEUE_", "SACCT_", "SCONTROL_")
+
+
+class SlurmRefused(UsageError):
+    """Slurm understood the request and said no."""
+
+
+class SlurmUnreachable(TrackwalkerError):
+    """Nobody answered; what was asked may still happen or have happened."""
+
+    exit_code = 69
+
+
+@dataclass(frozen=True)
+class Submitted:
+    """A job that Slurm has taken."""
+
+    id: str
+    cluster: str = ""  # of a federation
+
+
+@dataclass(frozen=True)
+class NodeState:
+    """A node as the controller sees it."""
+
+    name: str
+    state: str
+    reason: str = ""
+
+
+def submit_environment(env: Mapping[str, str]) -> dict[str, str]:
+    """The environment that sbatch is called with, and that the job inherits: an outer allocation's traces are gone."""
+    return {k: v for k, v in env.items() if not k.startswith(_STRIPPED) or k in _KEPT}
+
+
+class Slurm:
+    """The cluster that the environment names (SLURM_CONF, or the machine's own)."""
+
+    def __init__(self, env: Mapping[str, str] | None = None, ask_s: float = _ASK_S) -> None:
+        self._env = submit_environment(os.environ if env is None else env)
+        self._ask_s = ask_s
+
+    def submit(self, script: Path, options: Sequence[str] = ()) -> Submitted:
+        """Queue a batch script; raises one clear error when Slurm refuses it."""
+        done = self._call(["sbatch", "--parsable", *options, str(script)], _SUBMIT_S)
+        if done.returncode != 0:
+            self._refuse("sbatch", done.stderr)
+        # Plugins may print first; a federation answers 'id;cluster'.
+        last = done.stdout.strip().splitlines()[-1:] or [""]
+        number, _, cluster = last[0].partition(";")
+        if not _JOB_ID.fullmatch(number):
+            raise SlurmUnreachable(f"sbatch answered '{last[0]}', not a job id; squeue --me shows whether it is queued")
+        return Submitted(number, cluster)
+
+    def test_only(self, script: Path, options: Sequence[str] = ()) -> str:
+        """Ask whether a submission would be accepted, and when it would start; nothing is queued."""
+        done = self._call(["sbatch", "--test-only", *options, str(script)], _SUBMIT_S)
+        if done.returncode != 0:
+            self._refuse("sbatch --test-only", done.stderr)
+        return _words(done.stderr)
+
+    def state(self, job: str) -> JobState:
+        """How a job is doing; `unknown` when nobody answers, `forgotten` when Slurm no longer has it."""
+        _check(job)
+        try:
+            done = self._call(["scontrol", "show", "job", "-o", job], self._ask_s)
+        except SlurmUnreachable as e:
+            return JobState(job, "unknown", reason=str(e))
+        if done.returncode == 0:
+            found = jobs_of_scontrol(done.stdout)
+            if found:
+                return found[0]
+        elif _FORGOTTEN not in done.stderr.lower():
+            return JobState(job, "unknown", reason=_words(done.stderr))
+        return self._remembered(job) or JobState(job, "forgotten")
+
+    def queue(self) -> list[JobState]:
+        """Every job the controller remembers, ended ones too."""
+        done = self._call(["squeue", "--json"], self._ask_s)
+        if done.returncode == 0:
+            return jobs_of_squeue(done.stdout)
+        plain = self._call(["scontrol", "show", "job", "-o"], self._ask_s)  # a Slurm built without JSON
+        if plain.returncode != 0:
+            self._refuse("squeue", plain.stderr)
+        return jobs_of_scontrol(plain.stdout)
+
+    def nodes(self) -> list[NodeState]:
+        """Every node with its state and why it is not in service."""
+        done = self._call(["scontrol", "show", "node", "-o"], self._ask_s)
+        if done.returncode != 0:
+            self._refuse("scontrol show node", done.stderr)
+        said = [fields(line) for line in done.stdout.splitlines() if line.startswith("NodeName=")]
+        return [NodeState(n["NodeName"], n.get("State", "").lower(), n.get("Reason", "")) for n in said]
+
+    def reservations(self) -> str:
+        """The reservations as Slurm prints them, one a line."""
+        done = self._call(["scontrol", "show", "reservation", "-o"], self._ask_s)
+        if done.returncode != 0:
+            self._refuse("scontrol show reservation", done.stderr)
+        return done.stdout
+
+    def cancel(self, job: str, name: str, owner: int) -> JobState:
+        """End one of our jobs: it must carry our name and belong to us or to `owner`, who owns its job directory.
+
+        Where everybody is root, the user id says nothing: the name of the job directory is what makes a job ours. A
+        number may also be given out again after Slurm lost its state.
+        """
+        state = self.state(job)
+        if state.state == "unknown":
+            raise SlurmUnreachable(f"job {job} was not cancelled: {state.reason}; try again")
+        if state.ended:
+            return state
+        if state.name != name:
+            raise UsageError(f"Slurm's job {job} is '{state.name}', not '{name}' of this workspace: not cancelled")
+        if state.uid is not None and state.uid not in (os.getuid(), owner):
+            raise UsageError(f"job {job} belongs to user id {state.uid}, not to you: not cancelled")
+        done = self._call(["scancel", job], self._ask_s)
+        if done.returncode != 0:
+            self._refuse("scancel", done.stderr)
+        return state
+
+    def _remembered(self, job: str) -> JobState | None:
+        """A job that left the controller's memory: from the accounting database, else from the completion log."""
+        for source in ([], ["-c"]):
+            argv = ["sacct", *source, "-P", "-n", "-j", job, "-o", SACCT_FIELDS]
+            try:
+                done = self._call(argv, self._ask_s)
+            except (SlurmUnreachable, MissingToolError):
+                continue
+            found = job_of_sacct(done.stdout, job) if done.returncode == 0 else None
+            if found is not None and found.ended:
+                return found
+        return None
+
+    def _call(self, argv: list[str], seconds: float) -> subprocess.CompletedProcess[str]:
+        try:
+            return subprocess.run(
+                argv,
+                env=self._env,
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                errors="replace",
+                timeout=seconds,
+                check=False,
+            )
+        except FileNotFoundError:
+            raise MissingToolError(f"'{argv[0]}' is not here: run this on a machine of the Slurm cluster") from None
+        except OSError as e:  # an argument list longer than the kernel takes
+            raise UsageError(f"cannot call {argv[0]}: {e.strerror}") from e
+        except subprocess.TimeoutExpired:
+            raise SlurmUnreachable(f"{argv[0]} did not answer within {seconds:g} s") from None
+
+    def _refuse(self, what: str, stderr: str) -> None:
+        said = _words(stderr)
+        if re.search(r"unable to contact|connect(ion)? (failure|refused)|timed out|zero bytes", said, re.IGNORECASE):
+            raise SlurmUnreachable(f"{what}: {said}; the Slurm controller does not answer, try again")
+        raise SlurmRefused(f"{what}: {said or 'refused without a word'}")
+
+
+def _check(job: str) -> None:
+    if not _JOB_ID.fullmatch(job):
+        raise UsageError(f"'{job}' is not a Slurm job id")
+
+
+def _words(text: str) -> str:
+    """What a Slurm command complained about, without its prefixes, in one line."""
+    lines = [re.sub(r"^\w+: (error: )?", "", line).strip() for line in text.splitlines()]
+    return "; ".join(line for line in lines if line)

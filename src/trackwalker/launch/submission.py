@@ -1,0 +1,202 @@
+"""A run on a cluster, decided before it is queued: the nodes' order, the record, and the folder that holds them.
+
+The job needs nothing from the submitting process once the folder is written: whatever happens to the terminal, every
+node finds its order there, and the first node makes the job directory.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import os
+import secrets
+import sys
+import time
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from trackwalker.errors import UsageError
+from trackwalker.job.redact import redact
+from trackwalker.job.run import RunRecord, Setting
+from trackwalker.launch.bundle import build_agent
+from trackwalker.launch.origin import origin
+from trackwalker.launch.plan import shown_words, starred, tool_versions
+from trackwalker.launch.request import ModelSpec, Passthrough, job_name, parse_passthrough
+from trackwalker.launch.resolved import Resolved
+from trackwalker.launch.timeouts import parse_timeouts
+from trackwalker.launch.validate import Asked, Checked, check
+from trackwalker.node.order import Order
+
+FOLDER = ".submissions"
+_RECORDER = "trackwalker.observe"
+_RAY = "trackwalker.observe.ray"
+
+
+@dataclass(frozen=True)
+class How:
+    """How a run is to be carried out, beyond what it is."""
+
+    scheduler: str  # slurm, kubernetes
+    argv: list[str]  # what the user typed
+    procs: int = 1  # processes on each node
+    observe: bool = False
+    ray: bool = False
+    runtime: str = "native"
+    privileged: bool = False
+    python: str = sys.executable  # that runs the trainer: the container's own, or this one on a shared file system
+    policy: dict[str, str] = field(default_factory=dict)
+    listen: str = ""
+    snapshot: str = ""  # hash of the code snapshot
+    workdir: str = ""
+
+
+@dataclass(frozen=True)
+class Submission:
+    """One run, fully resolved."""
+
+    folder: Path
+    order: Order
+    record: RunRecord
+    checked: Checked
+    config_yaml: str
+
+    def write(self) -> None:
+        """Write the folder that the nodes read; a failure is one clear error."""
+        try:
+            self.folder.mkdir(parents=True)
+            build_agent(self.folder / "agent.pyz")
+            (self.folder / "config.yml").write_text(self.config_yaml, encoding="utf-8")
+            order = self.folder / "order.json"
+            order.touch(mode=0o600)  # the one place where a secret setting stands as it is
+            order.write_text(json.dumps(dataclasses.asdict(self.order), default=str))
+            self.record.save(self.folder / "run.json")
+        except OSError as e:
+            raise UsageError(f"cannot write {self.folder}: {e.strerror}; choose another --workspace") from e
+
+    def open_job(self, job_id: str) -> Path:
+        """Make the job directory with its record and links; the first node may have done so already."""
+        job_dir = self.order.workspace / f"{job_id}-{self.order.name}"
+        job_dir.mkdir(exist_ok=True)
+        with contextlib.suppress(FileExistsError):
+            (job_dir / "log").symlink_to(Path("..") / f"{job_dir.name}.log")
+        with contextlib.suppress(FileExistsError):
+            if self.record.snapshot:
+                (job_dir / "artifact").symlink_to(Path("..") / ".artifacts" / self.record.snapshot)
+        # Linked, not written: where the first node was quicker, its record knows more than ours.
+        whole = self.folder / "run.id.json"
+        self.record.model_copy(update={"id": job_id}).save(whole)
+        with contextlib.suppress(FileExistsError):
+            os.link(whole, job_dir / "run.json")
+        whole.unlink()
+        return job_dir
+
+
+def plan_submission(asked: Asked, how: How) -> Submission:
+    """Resolve and check a request; everything that is wrong with it is told in one error."""
+    checked = check(asked)
+    if checked.errors or checked.resolved is None or checked.spec is None:
+        raise UsageError("; ".join(problem.text for problem in checked.errors))
+    resolved, spec = checked.resolved, checked.spec
+    model = resolved.model
+    passthrough = parse_passthrough(asked.words)
+    workspace = (asked.workspace or Path("outputs")).absolute()
+    now = time.time()
+    folder = workspace / FOLDER / f"{datetime.fromtimestamp(now, UTC):%Y%m%d_%H%M%S}_{secrets.token_hex(3)}"
+    named = ModelSpec(model.name, spec.alias, spec.tag)
+    name = job_name(named)
+    container = _container(asked, how)
+    python = "python3" if container else how.python
+    module = f"trackwalker.trainers.{model.about.trainer}"
+    argv = [python, "-u", "-m", module, str(folder / "config.yml")]
+    env = {key: str(setting.value) for key, setting in resolved.env.items()}
+    beyond = {key: value for key, value in resolved.settings_beyond_the_file().items() if key not in passthrough.config}
+    settings = [f"{key}={value}" for key, value in {**beyond, **passthrough.config}.items()]
+    order = Order(
+        name=name,
+        model=model.name,
+        scheduler=how.scheduler,
+        workspace=workspace,
+        nodes=asked.nodes,
+        argv=argv,
+        settings=settings,
+        output=None
+        if "base_output_directory" in passthrough.config
+        else _output(resolved, named, passthrough, workspace),
+        procs=how.procs,
+        env={key: value for key, value in env.items() if key not in passthrough.env},
+        overrides={key: env.get(key, value) for key, value in passthrough.env.items()},
+        header=_header(named, passthrough),
+        timeouts=parse_timeouts(asked.stage_timeouts or ""),
+        policy=how.policy,
+        expected_gpus=0 if model.about.trainer == "tiny" else resolved.target.gpus_per_node,
+        tensorboard=_tensorboard(resolved, passthrough),
+        listen=how.listen,
+        services=_services(how),
+        container=container,
+        workdir=how.workdir,
+    )
+    record = RunRecord(
+        id="",
+        name=name,
+        model=model.name,
+        alias=spec.alias,
+        tag=spec.tag,
+        scheduler=how.scheduler,
+        trainer=model.about.trainer,
+        created=now,
+        argv=[starred(word) for word in how.argv],
+        command=[*argv, *(starred(word) for word in settings)],
+        config={**resolved.config, **shown_words(passthrough.config)},
+        env={k: Setting(value=redact(k, str(s.value)), source=s.source) for k, s in resolved.env.items()},
+        observe=how.observe,
+        ray=how.ray,
+        workspace=str(workspace),
+        origin=origin(),
+        code=tool_versions(),
+        snapshot=how.snapshot,
+        submission=str(folder),
+    )
+    return Submission(folder, order, record, checked, model.trainer_yaml())
+
+
+def _container(asked: Asked, how: How) -> dict[str, Any] | None:
+    if how.runtime == "native":
+        return None
+    if not asked.image:
+        raise UsageError("a container needs an image: give --image, or --runtime native to run without one")
+    wanted = {"image": asked.image, "registry": asked.registry, "privileged": how.privileged}
+    return wanted if how.runtime == "auto" else {**wanted, "runtime": how.runtime}
+
+
+def _output(resolved: Resolved, spec: ModelSpec, passthrough: Passthrough, workspace: Path) -> str:
+    """Runs of a model that keep checkpoints share a directory, so that the next one can restore; empty: the job's own.
+
+    Read from the resolved config, not from the words: it does not matter who switched checkpoints on. The small trainer
+    keeps them in every run, and shares them only when asked to on the command line.
+    """
+    asked = resolved.model.about.trainer == "maxtext" or "enable_checkpointing" in passthrough.config
+    keeps = asked and "enable_checkpointing" in resolved.effective and resolved.effective.flag("enable_checkpointing")
+    return str(workspace / (spec.alias or spec.model)) if keeps else ""
+
+
+def _tensorboard(resolved: Resolved, passthrough: Passthrough) -> str:
+    root = passthrough.config.get("base_output_directory") or ""
+    name = str(resolved.config["run_name"].value) if "run_name" in resolved.config else resolved.model.name
+    return str(Path(root, name, "tensorboard"))
+
+
+def _services(how: How) -> dict[str, list[str]]:
+    found = {"recorder": [sys.executable, "-m", _RECORDER]} if how.observe else {}
+    return {**found, "ray": [sys.executable, "-m", _RAY]} if how.ray else found
+
+
+def _header(spec: ModelSpec, passthrough: Passthrough) -> list[str]:
+    words = [f"{k}={redact(k, v)}" for k, v in passthrough.config.items()]
+    words += [f"_env_{k}={redact(k, v)}" for k, v in passthrough.env.items()]
+    rows = [f'PASSTHROUGH_ARGS="{" ".join(words)}"', f"MODEL_NAME={spec.model}"]
+    rows += [f"MODEL_NAME_ALIAS={spec.alias}"] if spec.alias else []
+    rows += [f"EXP_TAG={spec.tag}"] if spec.tag else []
+    return [row.replace("\n", " ") for row in rows]

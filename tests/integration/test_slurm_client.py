@@ -1,0 +1,241 @@
+"""A real Slurm: what becomes of a job, in our words, with its files and with nothing left running."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from slurm_cluster import SlurmCluster, need_slurm
+
+from trackwalker.errors import UsageError
+from trackwalker.launch.slurm.client import Slurm, SlurmRefused, SlurmUnreachable
+from trackwalker.launch.slurm.options import SubmitOptions
+from trackwalker.launch.slurm.reservation import choose_reservation
+from trackwalker.launch.slurm.script import render_script, sbatch_options
+from trackwalker.launch.slurm.states import JobState
+
+pytestmark = pytest.mark.slow
+
+NAME = "JAX-stub"
+# Stands for the node agent: it says what it was given and does what order.json says.
+STUB = """
+import json, os, signal, sys, time
+order = json.loads(open(sys.argv[2]).read())
+rank = os.environ["SLURM_NODEID"]
+told = []
+for number in (signal.SIGTERM, signal.SIGUSR1):
+    signal.signal(number, lambda n, f: told.append(n))
+attempt = os.environ.get("SLURM_RESTART_COUNT", "0")
+print(f"{rank}: up attempt={attempt} word={sys.argv[1]} coordinator={os.environ.get('JAX_COORDINATOR_IP')}", flush=True)
+end = time.monotonic() + order["seconds"]
+while time.monotonic() < end and signal.SIGTERM not in told:
+    time.sleep(0.05)
+    if signal.SIGUSR1 in told:
+        told.remove(signal.SIGUSR1)
+        print(f"{rank}: USR1", flush=True)
+if told:
+    time.sleep(0.5)  # the grace that ranks need to write what they have
+print(f"{rank}: end told={[int(n) for n in told]}", flush=True)
+sys.exit(order["exit"])
+"""
+
+
+class Submitter:
+    """Submits stub runs into one workspace."""
+
+    def __init__(self, cluster: SlurmCluster, workspace: Path) -> None:
+        self.cluster = cluster
+        self.workspace = workspace
+        self.slurm = Slurm(cluster.env)
+        self._count = 0
+
+    def submit(self, options: SubmitOptions, seconds: float = 300, code: int = 0, env: dict[str, str] | None = None) -> str:
+        self._count += 1
+        folder = self.workspace / ".submissions" / str(self._count)
+        folder.mkdir(parents=True)
+        (folder / "agent.pyz").write_text(STUB)
+        (folder / "order.json").write_text(f'{{"seconds": {seconds}, "exit": {code}}}')
+        script = folder / "job.sh"
+        script.write_text(render_script(folder))
+        slurm = Slurm({**self.cluster.env, **(env or {})})
+        return slurm.submit(script, sbatch_options(options, NAME, self.workspace, folder)).id
+
+    def log(self, job: str) -> str:
+        path = self.workspace / f"{job}-{NAME}.log"
+        return path.read_text() if path.exists() else ""
+
+    def until(self, job: str, ready: Callable[[JobState], bool], seconds: float = 40) -> JobState:
+        seen: list[JobState] = []
+
+        def look() -> JobState | None:
+            seen.append(self.slurm.state(job))
+            return seen[-1] if ready(seen[-1]) else None
+
+        try:
+            found: JobState = self.cluster.wait_for(look, f"end of the wait for job {job}", seconds)
+        except AssertionError as e:
+            raise AssertionError(f"last seen: {seen[-1]}; {e}") from e
+        return found
+
+    def until_up(self, job: str, agents: int) -> None:
+        self.cluster.wait_for(lambda: self.log(job).count(": up ") >= agents, f"{agents} agents of job {job}", 30)
+
+
+@pytest.fixture
+def at(slurm: SlurmCluster, tmp_path: Path) -> Submitter:
+    workspace = tmp_path / "out put %j 'ü"
+    workspace.mkdir()
+    return Submitter(slurm, workspace)
+
+
+def test_a_job_on_four_nodes_completes_and_logs_where_it_should(at: Submitter) -> None:
+    job = at.submit(SubmitOptions(nodes=4, time="10"), seconds=0.1)
+    state = at.until(job, lambda s: s.ended)
+    assert (state.state, state.exit, state.nodes, state.name) == ("completed", 0, "n[1-4]", NAME)
+    ups = sorted(line for line in at.log(job).splitlines() if " up " in line)
+    assert ups == [f"{rank}: up attempt=0 word=node coordinator=None" for rank in range(4)]
+    assert [s.state for s in at.slurm.queue() if s.id == job] == ["completed"]
+
+
+def test_the_first_bad_exit_code_is_the_jobs(at: Submitter) -> None:
+    job = at.submit(SubmitOptions(nodes=1), seconds=0.1, code=3)
+    state = at.until(job, lambda s: s.ended)
+    assert (state.state, state.exit, state.meaning) == ("failed", 3, "failed with exit code 3")
+
+
+def test_r16_stale_coordinator_variables_are_ignored(at: Submitter) -> None:
+    stale = {"JAX_COORDINATOR_IP": "192.0.2.7", "SLURM_NTASKS": "99", "SLURM_MEM_PER_CPU": "1", "SLURM_JOB_ID": "77"}
+    job = at.submit(SubmitOptions(nodes=2), seconds=0.1, env=stale)
+    assert at.until(job, lambda s: s.ended).state == "completed"
+    assert at.log(job).count("coordinator=None") == 2
+
+
+def test_cancel_gives_every_agent_its_last_word(at: Submitter) -> None:
+    job = at.submit(SubmitOptions(nodes=4), code=7)
+    at.until_up(job, 4)
+    with pytest.raises(UsageError, match=f"job {job} is '{NAME}', not 'JAX-other'"):
+        at.slurm.cancel(job, "JAX-other", os.getuid())
+    assert at.slurm.cancel(job, NAME, os.getuid()).state == "running"
+    state = at.until(job, lambda s: s.ended)
+    assert (state.state, state.exit) == ("cancelled", 143)
+    assert at.log(job).count(f"end told=[{int(signal.SIGTERM)}]") == 4
+    at.cluster.wait_for(lambda: not at.cluster.leftovers(), "end of all processes")
+
+
+def test_signals_for_the_script_alone_reach_the_agents(at: Submitter) -> None:
+    job = at.submit(SubmitOptions(nodes=2, signal_before_s=60), code=7)
+    at.until_up(job, 2)
+    at.cluster.client("scancel", "--batch", "--signal=USR1", job)
+    at.cluster.wait_for(lambda: at.log(job).count(": USR1") == 2, "USR1 at both agents")
+    at.cluster.client("scancel", "--batch", "--signal=TERM", job)
+    state = at.until(job, lambda s: s.ended)
+    assert state.exit_code == 7  # srun's own, not the signal's echo in the script
+    assert at.log(job).count("end told=") == 2
+
+
+def test_a_requeued_job_keeps_its_log(at: Submitter) -> None:
+    job = at.submit(SubmitOptions(nodes=1, requeue=True))
+    at.until_up(job, 1)
+    at.cluster.client("scontrol", "requeue", job)
+    waiting = at.until(job, lambda s: s.state == "pending")
+    assert not waiting.ended
+    assert waiting.meaning.startswith("waits in the queue again (restart 1)")
+    at.until_up(job, 2)
+    assert "attempt=0" in at.log(job)
+    assert "attempt=1" in at.log(job)
+
+
+def test_what_slurm_refuses_is_one_line(at: Submitter, tmp_path: Path) -> None:
+    with pytest.raises(SlurmRefused, match="invalid partition specified: nope") as refused:
+        at.submit(SubmitOptions(nodes=1, partition="nope"))
+    assert "\n" not in str(refused.value)
+    script = tmp_path / "job.sh"
+    script.write_text(render_script(tmp_path))
+    with pytest.raises(SlurmRefused):  # sbatch itself would queue it, and it would wait for ever
+        at.slurm.test_only(script, ["--nodes=9"])
+    assert "to start at" in at.slurm.test_only(script, ["--nodes=2"])
+    assert at.slurm.state("999999").state == "forgotten"
+
+
+def test_r15_a_real_reservation_is_found(slurm: SlurmCluster) -> None:
+    create = ["scontrol", "create", "reservation", "users=root", "duration=60", "nodes=n4"]
+    slurm.client(*create, "reservationname=soon", "starttime=now+2hours")
+    slurm.client(*create, "reservationname=mine", "starttime=now")
+    try:
+        assert choose_reservation(Slurm(slurm.env).reservations(), "root") == "mine"
+    finally:
+        for name in ("mine", "soon"):
+            slurm.client("scontrol", "delete", f"reservationname={name}")
+    assert choose_reservation(Slurm(slurm.env).reservations(), "root") is None
+
+
+def test_a_failed_prolog_and_an_impossible_log(tmp_path: Path) -> None:
+    need_slurm()
+    with SlurmCluster(2, prolog='#!/bin/bash\n[ "$SLURMD_NODENAME" != n2 ]\n') as cluster:
+        at = Submitter(cluster, tmp_path)
+        held = at.submit(SubmitOptions(nodes=2, requeue=True))
+        state = at.until(held, lambda s: s.state == "launch-failed")
+        assert state.stuck
+        assert not state.ended
+        assert [(n.name, n.reason[:12]) for n in at.slurm.nodes() if "drain" in n.state] == [("n2", "Prolog error")]
+        gone = at.submit(SubmitOptions(nodes=1, extra=["--output=/nonexistent/folder/%j.log"]))
+        state = at.until(gone, lambda s: s.ended)
+        assert (state.state, state.signal, state.exit) == ("failed", 53, 1)
+        assert "never started" in state.meaning
+
+
+def test_a_silent_controller_is_never_an_ending(tmp_path: Path) -> None:
+    need_slurm()
+    with SlurmCluster(1) as cluster:
+        at = Submitter(cluster, tmp_path)
+        job = at.submit(SubmitOptions(nodes=1))
+        at.until_up(job, 1)
+        cluster.stop_controller()
+        began = time.monotonic()
+        state = Slurm(cluster.env, ask_s=2).state(job)
+        assert time.monotonic() - began < 4
+        assert (state.state, state.ended, state.exit) == ("unknown", False, None)
+        with pytest.raises(SlurmUnreachable, match="did not answer|does not answer"):
+            Slurm(cluster.env, ask_s=2).cancel(job, NAME, os.getuid())
+        with pytest.raises(SlurmUnreachable, match="Unable to contact slurm controller"):
+            at.submit(SubmitOptions(nodes=1))
+        cluster.start_controller()
+        assert at.until(job, lambda s: s.state != "unknown").state == "running"
+        at.slurm.cancel(job, NAME, os.getuid())
+        at.until(job, lambda s: s.ended)
+
+
+def test_r19_walltime_preemption_scancel_and_node_failure_are_told_apart(tmp_path: Path) -> None:
+    need_slurm()
+    conf = "PreemptType=preempt/partition_prio\nPreemptMode=CANCEL\nPartitionName=urgent Nodes=ALL PriorityTier=9"
+    with SlurmCluster(5, conf=conf, slurmd_timeout=5) as cluster:
+        at = Submitter(cluster, tmp_path)
+        jobs = {
+            "timeout": at.submit(SubmitOptions(nodelist="n1", time="5")),
+            "cancelled": at.submit(SubmitOptions(nodelist="n2")),
+            "preempted": at.submit(SubmitOptions(nodelist="n3")),
+            "node-fail": at.submit(SubmitOptions(nodes=2, nodelist="n[4-5]")),
+        }
+        for ending, job in jobs.items():
+            at.until_up(job, 2 if ending == "node-fail" else 1)
+        cluster.kill_node("n5")
+        # The controller looks at time limits every 30 s, and counts them in minutes.
+        cluster.client("scontrol", "update", f"JobId={jobs['timeout']}", "EndTime=now")
+        at.slurm.cancel(jobs["cancelled"], NAME, os.getuid())
+        at.submit(SubmitOptions(nodelist="n3", partition="urgent"), seconds=0.1)
+        seen = {ending: at.until(job, lambda s: s.ended, 90) for ending, job in jobs.items()}
+        assert {ending: state.state for ending, state in seen.items()} == {ending: ending for ending in jobs}
+        exits = {ending: state.exit for ending, state in seen.items() if ending != "node-fail"}
+        assert exits == {"timeout": 124, "cancelled": 143, "preempted": 143}
+        assert seen["node-fail"].exit not in (0, None)
+        # All four, from the completion log alone: what is left once the controller has forgotten them.
+        remembered = {ending: at.slurm._remembered(job) for ending, job in jobs.items()}
+        assert {ending: state.state for ending, state in remembered.items() if state} == {e: e for e in jobs}
+        cluster.restart_node("n5")
+        cluster.cancel_all()
+        cluster.wait_for(lambda: not cluster.leftovers(), "end of all processes")
+    assert not cluster.dir.exists()
