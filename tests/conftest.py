@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from slurm_cluster import SlurmCluster, need_slurm
 
+from slurm_cluster import SlurmCluster, need_slurm
 from trackwalker.observe.prometheus import ensure_prometheus
 
 ROOT = Path(__file__).parent.parent

@@ -74,6 +74,12 @@ def kfd_process(root: Path, pid: int, *, vram: int = 0, queues: int = 0) -> None
         put(folder / "queues" / str(queue), {"gpuid": 51140, "size": 8192, "type": 0})
 
 
+def kfd_nodes(root: Path, gpus: int, cpus: int = 2) -> None:
+    """The KFD's topology: CPUs first, then every GPU (or partition of one)."""
+    for node in range(cpus + gpus):
+        put(root / "class/kfd/kfd/topology/nodes" / str(node), {"gpu_id": 0 if node < cpus else 4000 + 13 * node})
+
+
 def qos(
     rows: tuple[str, ...] = ("DSCP : 0-23, 25-45, 47-63 ==> priority : 0", "DSCP : 24 ==> priority : 3",
                              "DSCP : 46 ==> priority : 6"),

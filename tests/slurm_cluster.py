@@ -62,7 +62,9 @@ JobCompLoc={dir}/jobcomp.log
 class SlurmCluster:
     """A running cluster; `env` is what a client needs to find it."""
 
-    def __init__(self, nodes: int = 4, *, gpus: int = 0, prolog: str = "", conf: str = "", slurmd_timeout: int = 10) -> None:
+    def __init__(
+        self, nodes: int = 4, *, gpus: int = 0, prolog: str = "", conf: str = "", slurmd_timeout: int = 10
+    ) -> None:
         self.names = [f"n{i}" for i in range(1, nodes + 1)]
         self._gpus = gpus  # on each node, as Slurm counts them; nothing is behind them
         self._slurmd_timeout = slurmd_timeout
@@ -77,7 +79,9 @@ class SlurmCluster:
 
     def __enter__(self) -> SlurmCluster:
         try:
-            self._start()
+            # A port that was free when we looked may be somebody's by now.
+            if not self._start() and not self._start() and not self._start():
+                raise AssertionError(f"a daemon of the Slurm cluster does not stay; {self._last_words()}")
         except BaseException:
             self.close()
             raise
@@ -94,7 +98,7 @@ class SlurmCluster:
 
     def wait_idle(self, seconds: float = 20.0) -> None:
         """Until every node takes jobs, and no job is left."""
-        self.wait_for(lambda: self.node_states() == {n: "idle" for n in self.names}, "idle nodes", seconds)
+        self.wait_for(lambda: self.node_states() == dict.fromkeys(self.names, "idle"), "idle nodes", seconds)
 
     def node_states(self) -> dict[str, str]:
         """What the controller thinks of each node."""
@@ -114,7 +118,9 @@ class SlurmCluster:
         """The node is gone at once: its daemon and everything it runs."""
         daemon = self._daemons.pop(name)
         tasks = [pid for pid in self._belonging() if _node_of(pid) == name]
-        keepers = {_parent(pid) for pid in tasks} & {p for p in self._belonging() if "slurmstepd" in _read(p, "cmdline")}
+        keepers = {_parent(pid) for pid in tasks} & {
+            p for p in self._belonging() if "slurmstepd" in _read(p, "cmdline")
+        }
         for pid in [daemon.pid, *keepers, *tasks]:
             _kill(pid)
         daemon.wait()
@@ -140,17 +146,7 @@ class SlurmCluster:
         if "slurmctld" in self._daemons:
             with contextlib.suppress(subprocess.TimeoutExpired, AssertionError):
                 self.cancel_all()
-        for _ in range(50):
-            left = self._belonging()
-            if not left:
-                break
-            for pid in left:
-                _kill(pid)
-            time.sleep(0.1)
-        for daemon in self._daemons.values():
-            daemon.kill()
-            daemon.wait()
-        self._daemons.clear()
+        self._stop()
         shutil.rmtree(self.dir, ignore_errors=True)
 
     def cancel_all(self) -> None:
@@ -163,8 +159,11 @@ class SlurmCluster:
         daemons = {d.pid for d in self._daemons.values()}
         return [p for p in self._belonging() if p not in daemons and "slurmscriptd" not in _read(p, "cmdline")]
 
-    def _start(self) -> None:
+    def _start(self) -> bool:
+        """Starts every daemon; false when one of them ended at once."""
+        self._stop()
         for name in ("munge", "state", "spool", "dev"):
+            shutil.rmtree(self.dir / name, ignore_errors=True)
             (self.dir / name).mkdir(mode=0o755)
         key = self.dir / "munge" / "key"
         key.touch(mode=0o600)
@@ -178,7 +177,26 @@ class SlurmCluster:
         self._spawn("slurmctld", "slurmctld", "-D")
         for name in self.names:
             self._spawn(name, "slurmd", "-D", "-N", name)
-        self.wait_idle()
+        idle = dict.fromkeys(self.names, "idle")
+        self.wait_for(lambda: self._has_lost() or self.node_states() == idle, "idle nodes", 30)
+        return not self._has_lost()
+
+    def _has_lost(self) -> bool:
+        return any(daemon.poll() is not None for daemon in self._daemons.values())
+
+    def _stop(self) -> None:
+        """Ends the daemons and everything they started."""
+        for _ in range(50):
+            left = self._belonging()
+            if not left:
+                break
+            for pid in left:
+                _kill(pid)
+            time.sleep(0.1)
+        for daemon in self._daemons.values():
+            daemon.kill()
+            daemon.wait()
+        self._daemons.clear()
 
     def _configure(self) -> None:
         ports = free_ports(1 + len(self.names))

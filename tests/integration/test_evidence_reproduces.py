@@ -25,7 +25,9 @@ SCENARIOS = (
     "fabric-congestion",
     "gpu-thermal-throttle",
     "healthy-plain",
+    "heartbeat-false-positive",
     "host-memory-leak",
+    "moe-routing-shift",
     "rdma-phased",
     "telemetry-gap",
 )

@@ -58,6 +58,18 @@ def test_a_slow_step_after_a_save_is_the_save() -> None:
     assert max(s.extra_s for s in course.saves(case_of(seconds, config=saving))) == pytest.approx(45, abs=1)
 
 
+@pytest.mark.parametrize("late", [-1, 0, 1])  # trainers count from 0 or from 1, and tell before or after
+def test_a_slow_step_of_an_evaluation_is_the_evaluation(late: int) -> None:
+    seconds = noisy(90)
+    for step in (20, 40, 60, 80):
+        seconds[step + late] = 60.0
+    assert len(course.spikes(case_of(seconds))) == 4
+    assert course.spikes(case_of(seconds, config={"eval_interval": "20"})) == []
+    seconds[50] = 60.0
+    assert [s.step for s in course.spikes(case_of(seconds, config={"eval_interval": "20"}))] == [50]
+    assert len(course.spikes(case_of(seconds, config={"eval_interval": "-1"}))) == 5
+
+
 def test_saves_are_long_only_when_they_last_minutes_and_many_steps() -> None:
     saving = {"enable_checkpointing": "true", "checkpoint_period": "20"}
     for extra, long in ((90.0, False), (280.0, False), (420.0, True)):

@@ -11,6 +11,7 @@ from trackwalker.diagnose.examine import TestResult as Result
 from trackwalker.diagnose.playbook import Playbook
 from trackwalker.diagnose.playbook import Test as Question
 from trackwalker.diagnose.roles import assign_roles
+from trackwalker.diagnose.story import Phase
 from trackwalker.diagnose.symptoms import Symptoms
 
 
@@ -20,6 +21,14 @@ def found(cause: str, log_role: str = "", **fields: Any) -> Examination:
         {"id": cause, "title": cause, "symptoms": ["slow"], "summary": "s", "tests": [test], **fields}
     )
     return Examination(book, [Result(test, True, ["e1"], log_role=log_role)])
+
+
+def measured(cause: str, hosts: str = "", spans: set[int] | None = None, **fields: Any) -> Examination:
+    test = Question(id="t", role="require", accuses=True, query="q", detector="hot", metrics=["m"], says="s")
+    book = Playbook.model_validate(
+        {"id": cause, "title": cause, "symptoms": ["slow"], "summary": "s", "tests": [test], **fields}
+    )
+    return Examination(book, [Result(test, True, ["e1"], set(hosts.split()), spans=spans)])
 
 
 def roles(*examinations: Examination, symptoms: str = "slow") -> dict[str, str]:
@@ -44,8 +53,35 @@ def test_a_cause_yields_to_a_stronger_one_and_stands_alone_without_it() -> None:
     assert roles(congestion) == {"fabric-congestion": "root"}
 
 
+@pytest.mark.parametrize(("level", "role"), [(15.0, "root"), (12.1, "contributing")])
+def test_a_cause_that_slows_further_does_not_yield(level: float, role: str) -> None:
+    slow = Phase(30, 59, 300.0, 660.0, 12.0, True)
+    phases = (Phase(0, 29, 0.0, 300.0, 10.0, False), slow, Phase(60, 89, 660.0, 1000.0, level, True))
+    symptoms = Symptoms(frozenset({"slow"}), phases=phases)
+    stall = measured("input-stall", spans={1}, yields_to=["gpu-clock-degraded"])
+    held_back = measured("gpu-clock-degraded", "h1", spans={0, 1})
+    assert assign_roles([stall, held_back], symptoms)["input-stall"] == role
+    # Where they speak for the same phases there is nothing more to explain.
+    same = measured("gpu-clock-degraded", "h1", spans={1})
+    assert assign_roles([stall, same], symptoms)["input-stall"] == "contributing"
+
+
+def test_of_two_that_explain_each_other_the_one_with_fewer_hosts_is_the_root() -> None:
+    port = measured("rdma-link-failure", "h1", explains=["rdma-degradation"])
+    senders = measured("rdma-degradation", "h2 h3 h4", explains=["rdma-link-failure"])
+    assert roles(port, senders) == {"rdma-link-failure": "root", "rdma-degradation": "consequence"}
+
+
 @pytest.mark.parametrize(
-    ("symptoms", "root"), [("cancelled", True), ("cancelled blip", True), ("cancelled slow", False), ("stall", False)]
+    ("symptoms", "root"),
+    [
+        ("cancelled", True),
+        ("cancelled blip", True),
+        ("cancelled unfinished-start", True),  # ended while it was starting, in good time
+        ("cancelled unfinished-start overdue", False),
+        ("cancelled slow", False),
+        ("stall", False),
+    ],
 )
 def test_a_cancel_is_the_root_only_when_nothing_else_was_wrong(symptoms: str, root: bool) -> None:
     cancel = found("user-cancel", mechanism=True, outcome="expected")

@@ -11,7 +11,7 @@ import pytest
 from trackwalker.errors import UsageError
 from trackwalker.launch.kubernetes import client
 from trackwalker.launch.kubernetes.client import Answer
-from trackwalker.launch.kubernetes.manifest import PodPlan
+from trackwalker.launch.kubernetes.pods import PodPlan
 from trackwalker.launch.kubernetes.state import Seen, read_state
 
 PLAN = PodPlan("jax-a-1", "ml", "k8s-1-1-a", 2, "image", ["python3", "agent.pyz"], "shared-data", "/mnt/shared")

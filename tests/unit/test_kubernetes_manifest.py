@@ -20,13 +20,12 @@ from trackwalker.errors import UsageError
 from trackwalker.launch.kubernetes.manifest import (
     JOB_LABEL,
     Manifest,
-    PodPlan,
-    SecretRef,
     coordinator,
     job_manifests,
     jobset_manifests,
     to_json,
 )
+from trackwalker.launch.kubernetes.pods import PodPlan, SecretRef
 from trackwalker.launch.kubernetes.settings import Toleration
 
 VERSIONS = ["1.29", "1.33", "1.37"]
@@ -38,6 +37,7 @@ ALL_OPTIONS: dict[str, Any] = {
     "service_account": "trainer",
     "host_network": True,
     "privileged": True,
+    "queue": "team-a",
     "labels": {"trackwalker/model": "llama3.1-70b", "trackwalker/tag": "a+b/c" * 20},
     "annotations": {"trackwalker/tag": "a+b/c" * 20},
     "ttl_seconds": 3600,
@@ -154,7 +154,8 @@ def kubelet_start(manifest: Manifest) -> tuple[list[str], dict[str, str]]:
     container = pod_spec(json.loads(to_json([manifest]))["items"][0])["containers"][0]
     env: dict[str, str] = {}
     for variable in container["env"]:
-        env[variable["name"]] = kubelet_expand(variable["value"], env)
+        if "value" in variable:  # the others come from Secrets and from the pod itself
+            env[variable["name"]] = kubelet_expand(variable["value"], env)
     return [kubelet_expand(word, env) for word in container["command"]], env
 
 
@@ -237,6 +238,15 @@ def test_least_privilege_unless_asked() -> None:
     assert asked["containers"][0]["securityContext"] == {"privileged": True}
     assert asked["dnsPolicy"] == "ClusterFirstWithHostNet"
     assert asked["tolerations"][-1] == {"operator": "Exists"}
+
+
+def test_a_queue_holds_the_job_not_its_pods() -> None:
+    job, service = job_manifests(plan(queue="team-a"))
+    (jobset,) = jobset_manifests(plan(queue="team-a"))
+    for whole in (job, jobset):
+        assert whole["metadata"]["labels"]["kueue.x-k8s.io/queue-name"] == "team-a"
+        assert "kueue" not in str(whole["spec"])
+    assert "kueue" not in str(service)
 
 
 def test_one_pod_per_machine_and_no_second_try() -> None:

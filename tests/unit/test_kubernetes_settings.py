@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from trackwalker.errors import UsageError
 from trackwalker.job.layout import ID_FORM, NAME_FORM
-from trackwalker.launch.kubernetes.manifest import job_manifests, jobset_manifests, name_room
+from trackwalker.launch.kubernetes.manifest import job_manifests, jobset_manifests
 from trackwalker.launch.kubernetes.names import LONGEST, label_value, new_job_id, object_name
-from trackwalker.launch.kubernetes.pods import plan_pods
+from trackwalker.launch.kubernetes.pods import name_room, plan_pods
 from trackwalker.launch.kubernetes.settings import ClusterSettings, Toleration, path_in_pod, read_settings
 from trackwalker.launch.request import parse_model_spec
 
@@ -50,6 +50,7 @@ def test_knobs_and_their_defaults() -> None:
             "K8S_HOST_NETWORK": "true",
             "K8S_SERVICE_ACCOUNT": "trainer",
             "K8S_SHM_SIZE": "64Gi",
+            "K8S_QUEUE": "team-a",
         },
     )
     assert asked == ClusterSettings(
@@ -65,6 +66,7 @@ def test_knobs_and_their_defaults() -> None:
         shm_size="64Gi",
         host_network=True,
         privileged=True,
+        queue="team-a",
     )
 
 
@@ -150,7 +152,8 @@ def test_r43_tag_and_alias_keep_one_job_directory_for_all_ranks(spec: str) -> No
         assert "stale" not in text
         spec_of = manifest["spec"]
         pods = spec_of["replicatedJobs"][0]["template"]["spec"] if manifest["kind"] == "JobSet" else spec_of
-        env = {v["name"]: v["value"] for v in pods["template"]["spec"]["containers"][0]["env"]}
+        variables = pods["template"]["spec"]["containers"][0]["env"]
+        env = {v["name"]: v["value"] for v in variables if "value" in v}
         assert env["JOB_DIR"] == f"{job_id}-{env['JOB_NAME']}"
         assert NAME_FORM.match(env["JOB_DIR"])
         assert env["JOB_NAME"] == "JAX-llama2-70b" + (f"-{asked.tag}" if asked.tag else "")

@@ -113,6 +113,9 @@ def test_suites() -> None:
     full = make_suite(["full"], None, False)
     assert len(full) == 5 * len({c.family for c in full})
     assert {c.split for c in full} >= {"tune"}
+    apart = [make_suite([split], 1) for split in ("tune", "test")]
+    assert [{c.split for c in cases} for cases in apart] == [{"tune"}, {"test"}]
+    assert sum(map(len, apart)) * 5 == len(full)
     derived = make_suite(["gpu-thermal-throttle"], 2, True)
     assert {c.variant for c in derived} >= {"", "drop-metrics", "clock-shift", "nodes-96", "gpu-h200", "live-cut"}
     with pytest.raises(UsageError, match="no scenario 'meteor'"):

@@ -134,6 +134,7 @@ def test_r30_nothing_listens_on_all_addresses() -> None:
 def test_r30_one_machine_stays_on_loopback() -> None:
     one = plan_network([node(1, public(1))])
     assert (one.coordinator, one.places[0].bind, one.places[0].socket_ifname) == ("127.0.0.1", "127.0.0.1", "=lo")
+    assert one.lines == []
     shared = [replace(node(n, public(1)), machine="same") for n in (1, 2, 3)]  # several agents on one machine
     assert {p.bind for p in plan_network(shared).places} == {"127.0.0.1"}
 

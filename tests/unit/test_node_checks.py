@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import json
+import resource
+import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
 
 import pytest
 
+from dead_mount import dead_mount  # noqa: F401 - fixture
+from fabric_trees import rdma
 from sysfs_trees import put
+from trackwalker.launch.bundle import build_agent
 from trackwalker.node.checks.compare import NodeReport, compare
 from trackwalker.node.checks.result import Check, Context, Result, failed, passed, skipped, warned
 from trackwalker.node.checks.runner import CHECKS, BadPolicy, gating, policy, run_checks
-from trackwalker.node.checks.storage import filesystem, look, shared
+from trackwalker.node.checks.storage import filesystem, shared
 from trackwalker.node.checks.system import clock, huge_pages, limits, numa_balancing
 from trackwalker.node.checks.table import lines
 
@@ -125,11 +131,16 @@ def test_shared_file_system(tmp_path: Path) -> None:
     assert shared(Context()).status == "skip"
 
 
-def test_a_file_system_that_hangs_is_given_up(tmp_path: Path) -> None:
-    # The child is stopped before it can answer: for us the same as a server that does not.
+def test_a_file_system_that_hangs_is_given_up(
+    dead_mount: tuple[Path, int],  # noqa: F811 - the fixture
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("trackwalker.node.checks.storage.CHILD_S", 0.3)
     begin = time.monotonic()
-    assert look(str(tmp_path), timeout=0.0) == {"hangs": True}
+    found = shared(Context(job_dir=str(dead_mount[0])))
     assert time.monotonic() - begin < 10
+    assert (found.status, found.data["hangs"]) == ("fail", True)
+    assert "(fuse.dead) does not answer" in found.text
 
 
 def test_which_file_system_holds_a_path(tmp_path: Path) -> None:
@@ -163,9 +174,18 @@ def test_memory_settings(tmp_path: Path) -> None:
     assert (thp / "enabled").read_text() == "[always] madvise never\n"  # reported, not changed
 
 
-def test_limits_are_reported() -> None:
-    found = limits(HERE)
-    assert set(found.data) == {"nofile", "memlock", "core"}
+def test_limits(tmp_path: Path) -> None:
+    here = Context(sys=str(tmp_path))
+    before = {what: resource.getrlimit(what) for what in (resource.RLIMIT_NOFILE, resource.RLIMIT_MEMLOCK)}
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (4096, before[resource.RLIMIT_NOFILE][1]))
+        resource.setrlimit(resource.RLIMIT_MEMLOCK, (1 << 16, before[resource.RLIMIT_MEMLOCK][1]))
+        assert (limits(here).status, limits(here).text) == ("fail", "nofile 4096 (expected 65536)")
+        rdma(tmp_path, 0)
+        assert limits(here).text.endswith("memlock 64 KiB (RDMA needs unlimited)")
+    finally:
+        for what, values in before.items():
+            resource.setrlimit(what, values)
 
 
 def report(host: str, **checks: dict[str, object]) -> NodeReport:
@@ -230,3 +250,16 @@ def test_clocks_that_are_apart() -> None:
     found = verdict(at("n1", 0.0), late, early)
     assert "n2 is at least 3.0 s ahead" in found.text
     assert "n3" not in found.text
+
+
+def test_the_checks_run_from_the_zipapp(tmp_path: Path) -> None:
+    agent = build_agent(tmp_path / "agent.pyz")
+    code = (
+        "import sys; sys.path.insert(0, sys.argv[1])\n"
+        "from trackwalker.node.checks.result import Context\n"
+        "from trackwalker.node.checks.runner import run_checks\n"
+        "print({r.id: r.status for r in run_checks(Context(job_dir=sys.argv[2]))}['shared_fs'])\n"
+    )
+    argv = [sys.executable, "-I", "-S", "-c", code, str(agent), str(tmp_path)]
+    done = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=60)
+    assert done.stdout.strip() in ("pass", "warn"), done.stderr

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
+import socket
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from fabric_trees import IONIC, dcqcn, kfd_process, netdev, rdma
+from fabric_trees import IONIC, dcqcn, kfd_nodes, kfd_process, netdev, rdma
 from nvml_driver import LOST, NOT_SUPPORTED, Driver, built, driver  # noqa: F401 - fixtures
 from sysfs_trees import mi250, mi300x, put
 from trackwalker.node.checks import fabric, gpu
 from trackwalker.node.checks.result import Context, Result
+from trackwalker.node.held_ports import HeldPorts
 
 NO_NVML = "none.so"
 
@@ -39,6 +43,14 @@ def test_as_many_gpus_as_expected(tmp_path: Path) -> None:
     (tmp_path / "class/hwmon/hwmon5").unlink()  # one fell off the bus
     found = gpu.present(amd(tmp_path, 8))
     assert (found.status, found.text) == ("fail", "7 GPUs (expected 8)")
+
+
+def test_gpus_as_programs_will_see_them(tmp_path: Path) -> None:
+    mi300x(tmp_path, 2)
+    kfd_nodes(tmp_path, 16)  # both cards divided into eight partitions
+    assert gpu.present(amd(tmp_path, 16)).text == "16 GPUs"
+    found = gpu.present(amd(tmp_path, 17))
+    assert (found.status, found.data["amd_cards"]) == ("fail", 2)
 
 
 def test_who_holds_an_amd_gpu(tmp_path: Path) -> None:
@@ -108,16 +120,13 @@ def nvidia(driver: Driver, tmp_path: Path) -> Context:  # noqa: F811 - the fixtu
     return Context("n1", gpus=2, sys=str(tmp_path), proc=str(tmp_path), nvml=str(driver.path))
 
 
-def statuses(context: Context) -> list[str]:
-    return [check.run(context).status for check in gpu.CHECKS]
-
-
 def test_nvidia_node_that_is_well(nvidia: Context, driver: Driver) -> None:  # noqa: F811
-    assert statuses(nvidia) == ["pass"] * 4
-    assert gpu.versions(nvidia).data["driver"]["nvidia"]
+    assert [check.run(nvidia).status for check in gpu.CHECKS[:3]] == ["pass"] * 3
+    found = gpu.versions(nvidia)
+    assert found.text == "kernel , nvidia 580.1.2; GPUs differ in vbios"  # the stand-in's do
+    assert found.data["odd"] == {"GPU 0": {"vbios": "96.00.00"}, "GPU 1": {"vbios": "96.00.01"}}
     driver.value("ecctotal.1.1", 9)  # errors of the card's earlier life, mended by remapping since
     assert gpu.errors(nvidia).status == "pass"
-    assert driver.calls("nvmlInit_v2") == driver.calls("nvmlShutdown")
 
 
 def test_nvidia_gates(nvidia: Context, driver: Driver) -> None:  # noqa: F811
@@ -172,6 +181,8 @@ def test_rdma_ports(tmp_path: Path) -> None:
     found = fabric.rdma(net(tmp_path))
     assert found.status == "warn"
     assert found.text == "5 ACTIVE; mlx5_3 runs at 200 of 400 Gb/s; mlx5_4 is not ACTIVE"
+    rdma(tmp_path, 5, rate="200 Gb/sec (4X HDR)")  # two of that speed: a storage network
+    assert fabric.rdma(net(tmp_path)).text == "6 ACTIVE; mlx5_4 is not ACTIVE"
 
 
 def test_no_active_rdma_port_ends_a_job_of_several_nodes(tmp_path: Path) -> None:
@@ -199,6 +210,23 @@ def test_ipv6_rules_by_the_adapters_that_are_there(tmp_path: Path) -> None:
         rdma(tmp_path, number, "ionic", IONIC)
     assert fabric.ipv6_rules(net(tmp_path, {"ip -6 rule": rules(4)})).status == "pass"
     assert fabric.ipv6_rules(net(tmp_path)).status == "skip"  # no `ip` here
+
+
+def test_the_coordinator_answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert fabric.reach(net(tmp_path)).status == "skip"  # before there is a plan
+    with HeldPorts(["coordinator"]) as held:
+        there = replace(net(tmp_path), meeting=("127.0.0.1", held.ports["coordinator"]))
+        assert fabric.reach(there).status == "pass"
+    monkeypatch.setattr(fabric, "REACH_S", 0.2)
+    with socket.socket() as deaf, contextlib.ExitStack() as waiting:
+        deaf.bind(("127.0.0.1", 0))
+        deaf.listen(0)
+        for _ in range(4):  # its queue is full: to newcomers it says nothing, like a firewall that drops
+            one = waiting.enter_context(socket.socket())
+            one.setblocking(False)
+            one.connect_ex(deaf.getsockname())
+        found = fabric.reach(replace(there, meeting=deaf.getsockname()))
+    assert (found.status, found.text.endswith(": timed out")) == ("fail", True)
 
 
 def test_congestion_control(tmp_path: Path) -> None:

@@ -31,7 +31,14 @@ from trackwalker.node.runtimes.container import (
     steers_client,
 )
 from trackwalker.node.runtimes.docker import Docker
-from trackwalker.node.runtimes.lifetime import GRACE_S, STOP_BUDGET_S, ask, remove_stale, stop_container
+from trackwalker.node.runtimes.lifetime import (
+    GRACE_S,
+    STOP_BUDGET_S,
+    ask,
+    remove_stale,
+    stop_container,
+    stop_containers,
+)
 from trackwalker.node.runtimes.native import Native
 from trackwalker.node.runtimes.podman import Podman
 
@@ -55,7 +62,11 @@ _COMMON = {
 }
 DOCUMENTED: dict[str, dict[str, dict[str, bool]]] = {
     "docker": {**_COMMON, "run": {**_RUN, "--gpus": True}},
-    "podman": {**_COMMON, "run": {**_RUN, "--http-proxy": False, "--security-opt": True}},
+    "podman": {
+        **_COMMON,
+        "rm": {"--force": False, "--time": True},
+        "run": {**_RUN, "--http-proxy": False, "--security-opt": True},
+    },
     "apptainer": {
         "exec": {
             **dict.fromkeys(["--contain", "--cleanenv", "--pid", "--no-eval", "--nv", "--rocm"], False),
@@ -322,16 +333,16 @@ def test_r18_the_container_is_gone_although_the_runtime_hangs(tmp_path: Path, mo
     # list, stop, kill, remove; and what the signals take. With the real figures: tests/integration/test_podman.py.
     assert 4 * (lifetime._ANSWER_S + 0.1) + GRACE_S + lifetime._DIE_S < STOP_BUDGET_S
     monkeypatch.setattr(lifetime, "_ANSWER_S", 0.5)
-    name = own_name("8308", 0)
-    fake(tmp_path, "docker", f'case "$1" in ps) echo {name};; *) exec sleep 60;; esac')
-    inside, foreign = container(name), container("somebody-elses")
+    names = [own_name("8308", rank) for rank in range(3)]
+    fake(tmp_path, "docker", f'case "$1" in ps) echo {" ".join(names)};; *) exec sleep 60;; esac')
+    inside, foreign = [container(name) for name in names], container("somebody-elses")
     try:
-        ended = stop_container(Docker(str(tmp_path / "docker")), "8308", name, grace_s=0.0)
-        assert (ended.how, ended.left) == ("by signals", ())
-        assert inside.wait(1) == -signal.SIGKILL
+        for ended in stop_containers(Docker(str(tmp_path / "docker")), "8308", names, grace_s=0.0):
+            assert (ended.how, ended.left) == ("by signals", ())
+        assert [process.wait(1) for process in inside] == [-signal.SIGKILL] * 3
         assert foreign.poll() is None
     finally:
-        for process in (inside, foreign):
+        for process in (*inside, foreign):
             process.kill()
             process.wait()
             process.stdout.close()  # type: ignore[union-attr]

@@ -160,6 +160,8 @@ def test_any_above() -> None:
         (hosts(1, 1), ["h0", "h1", "h2"], ["h2"]),
         (hosts(1, 1), ["h0", "h1"], None),
         ({}, ["h0", "h1"], None),  # all gone: the telemetry ended, not a host
+        (hosts(1), ["h0", "h1", "h2"], None),  # most gone: the one left has a clock of its own
+        (hosts(1), ["h0", "h1"], ["h1"]),
         (hosts(1), [], None),
     ],
 )

@@ -35,9 +35,29 @@ COMMANDS = {
     ),
     "plan": Entry(
         "submit:plan",
-        "Print exactly what submit would run, and everything that is wrong with it; nothing is queued.",
+        "Print exactly what `submit` would run, and everything that is wrong with it; nothing is queued.",
         "plan 405b -N 8 --gpu MI355X --json -- per_device_batch_size=5",
         takes_words=True,
+    ),
+    "status": Entry(
+        "status:status",
+        "Say how a job stands: waiting, running, or how it ended, as its scheduler sees it.",
+        "status 8308 --json",
+    ),
+    "logs": Entry(
+        "logs:logs",
+        "Print the end of a job's log, and with -f what it writes from now on; the job is not changed.",
+        "logs 8308 -f --rank 3",
+    ),
+    "wait": Entry(
+        "wait:wait",
+        "Wait until a job ends and exit with its exit code; a scheduler that does not answer is asked again.",
+        "wait 8308 --timeout 3600",
+    ),
+    "cancel": Entry(
+        "cancel:cancel",
+        "End a job of this workspace; its ranks are told and write what they have. Other jobs are refused.",
+        "cancel 8308",
     ),
     "diagnose": Entry(
         "diagnose:diagnose",
@@ -87,6 +107,16 @@ COMMANDS = {
         "explain:explain",
         "Say which layer sets a variable, XLA flag or config key of a run, and what the layers below it said.",
         "explain NCCL_DEBUG deepseek -N 8 --vendor amd --fabric ionic",
+    ),
+    "resubmit": Entry(
+        "resubmit:resubmit",
+        "Ask for a recorded run again: the same words, knobs and code.",
+        "resubmit 8308 --dry-run",
+    ),
+    "clean": Entry(
+        "clean:clean",
+        "List code snapshots and who needs them; with --yes, remove those that nobody does.",
+        "clean --workspace outputs",
     ),
     "setup": Entry("setup:setup", "Find Prometheus or install it for this user; prints where it is.", "setup"),
 }

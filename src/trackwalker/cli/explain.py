@@ -47,7 +47,9 @@ def explain(
         print(json.dumps(document, indent=1, ensure_ascii=False))
         return
     counts = "all of these" if variable == XLA_FLAGS else "the last line counts"
-    print(f"{variable} for {found.name} on {target.nodes} node{'s' * (target.nodes != 1)}: {counts}")
+    place = " ".join(word for word in (vendor, fabric) if word)
+    on = f"{target.nodes} {place} node".replace("  ", " ") + "s" * (target.nodes != 1)
+    print(f"{variable} for {found.name} on {on}: {counts}")
     width = max((len(s.source) for s in steps), default=0)
     for step in steps:
         note = f"   {step.why}" if step.why else ""

@@ -17,13 +17,14 @@ from trackwalker.cli.options import DEFAULT_WORKSPACE, AsJson, Workspace
 from trackwalker.errors import UsageError
 from trackwalker.job.resolve import resolve
 from trackwalker.lab import bundle as bundles
-from trackwalker.lab import recorded, scoreboard
+from trackwalker.lab import calibration, recorded, scoreboard
 from trackwalker.lab.cases import make_suite
 from trackwalker.lab.results import CaseResult, read_results
 from trackwalker.lab.scenario import all_scenarios, load_scenario, post_cases
 from trackwalker.lab.score import score as run_score
 from trackwalker.lab.score_real import score_real
 from trackwalker.lab.simulate import simulate as run_simulate
+from trackwalker.lab.table import Table as ScoreTable
 from trackwalker.lab.tools import OWN
 from trackwalker.report.text import one_line
 
@@ -67,7 +68,7 @@ app.command("inject", epilog="Example: trackwalker lab inject cpu 8308 --rank 1 
 def score(
     suite: Annotated[
         list[str],
-        typer.Option("--suite", help="smoke, full, scale, posts, real, a scenario, or a folder of recorded cases."),
+        typer.Option("--suite", help="smoke, full, tune, test, scale, posts, real, a scenario, or a folder of cases."),
     ] = ["smoke"],  # noqa: B006 - read only
     tool: Annotated[
         list[str] | None,
@@ -77,6 +78,9 @@ def score(
     conditions: Annotated[bool, typer.Option("--conditions", help="Add the derived conditions of every case.")] = False,
     variants: Annotated[
         int, typer.Option("--variants", min=0, help="Add so many perturbed worlds of each family.")
+    ] = 0,
+    stress: Annotated[
+        int, typer.Option("--stress", min=0, help="Add so many worlds in which much is too faint or not collected.")
     ] = 0,
     jobs: Annotated[int | None, typer.Option("--jobs", min=1, help="Cases at once (default: all cores).")] = None,
     timeout: Annotated[float, typer.Option("--timeout", min=1, help="Seconds a tool may take for a case.")] = 600.0,
@@ -95,7 +99,7 @@ def score(
             raise UsageError("the suite 'real' is run alone: it needs the machine for itself")
         results = score_real(tools, seeds or 1, timeout, _say, _progress)
     else:
-        cases = make_suite(suite, seeds, conditions, variants)
+        cases = make_suite(suite, seeds, conditions, variants, stress)
         results = run_score(cases, tools, suite, jobs or os.cpu_count() or 1, timeout, _progress)
     if out is not None:
         _write(out, results.to_json() + "\n")
@@ -123,6 +127,19 @@ def report(
         print(scoreboard.to_markdown(read), end="")
     elif html is None:
         _show(scoreboard.tables(read))
+
+
+@app.command("calibrate", epilog="Example: trackwalker lab calibrate results.json --out confidence.json")
+def calibrate(
+    results: Annotated[list[Path], typer.Argument(metavar="RESULTS…", help="Files that 'lab score --out' wrote.")],
+    out: Annotated[Path | None, typer.Option("--out", help="Write the table that diagnose reads.")] = None,
+) -> None:
+    """Fit how sure a cause is to how often it was right: fitted on tuning families, shown on test families."""
+    read = [read_results(path) for path in results]
+    made = calibration.calibrate(read)
+    if out is not None:
+        _write(out, made.model_dump_json(indent=1) + "\n")
+    _show(calibration.tables(read, made))
 
 
 @app.command("pack", epilog="Example: trackwalker lab pack 8308 --out 8308.tar.gz")
@@ -157,7 +174,7 @@ def _list() -> None:
     Console(highlight=False).print(table)
 
 
-def _show(all_tables: list[scoreboard.Table]) -> None:
+def _show(all_tables: list[ScoreTable]) -> None:
     console = Console(highlight=False)
     for each in all_tables:
         table = Table(*each.head, title=each.title, title_justify="left", box=None)

@@ -37,7 +37,7 @@ def repro(
     ended = repeat(make_plan, most, Path.cwd(), lambda text: print(text, flush=True))
     for core in ended.cores:
         print(f"core {core}")
-    if ended.code and ended.job_dir is not None:
+    if ended.crashed and ended.job_dir is not None:
         print(f"trackwalker diagnose {ended.job_dir} says why")
     return ended.code
 

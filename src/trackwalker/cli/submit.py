@@ -23,6 +23,7 @@ from trackwalker.launch.slurm.options import parse_scheduler_words
 from trackwalker.launch.snapshot import discard, take_snapshot
 from trackwalker.launch.submission import How, plan_submission
 from trackwalker.launch.validate import Asked
+from trackwalker.node.checks.runner import BadPolicy, policy
 from trackwalker.observe.prometheus import ensure_prometheus
 from trackwalker.observe.ray_home import missing_ray
 
@@ -176,6 +177,10 @@ def _policy(words: list[str]) -> dict[str, str]:
         if not eq or decision not in ("fail", "warn", "off"):
             raise UsageError(f"--check {word}: the form is name=fail, name=warn or name=off")
         found[name] = decision
+    try:
+        policy(found)
+    except BadPolicy as e:
+        raise UsageError(f"--check: {e}") from e
     return found
 
 
@@ -194,6 +199,7 @@ def _show(batch: Batch, as_json: bool) -> int:
             "command": record.command,
             "container": order.container,
             "env": env,
+            "env_on_nodes": order.layers,
             "config": {k: {"value": s.value, "source": s.source} for k, s in record.config.items()},
             "stage_timeouts": order.timeouts,
             "problems": [problem.to_dict() for problem in submission.checked.problems],
@@ -205,6 +211,8 @@ def _show(batch: Batch, as_json: bool) -> int:
     print("# environment, and which layer says so")
     for name, setting in record.env.items():
         print(f"{name}={shlex.quote(redact(name, str(setting.value)))}  # {setting.source}")
+    if order.layers:
+        print(f"# and on each node the layer of its GPUs and network, one of: {', '.join(order.layers)}")
     changed = {k: s for k, s in record.config.items() if not s.source.startswith("model ")}
     print("\n# config beyond the model file")
     for name, setting in changed.items():

@@ -17,6 +17,7 @@ _SPIKE_LOST_S = 5.0
 _LONG_SAVE_S = 300.0
 _LONG_SAVE_STEPS = 10.0
 _GROWN = 1.8  # a save against the earlier ones
+_LEAST_EVAL_INTERVAL = 10  # more often, and hardly a step would be left to look at
 _DUMP_STEPS = 2  # writing the trace slows the step that ends it and the next
 
 
@@ -74,6 +75,14 @@ def profiled_steps(case: Case) -> set[int]:
     return set(range(first, first + (case.log.number("profiler_steps") or 1) + _DUMP_STEPS))
 
 
+def evaluated_steps(case: Case) -> set[int]:
+    """Steps that an evaluation, as it was configured, may lengthen: trainers count from 0 or 1, before or after."""
+    timeline, period = case.timeline, case.log.number("eval_interval")
+    if timeline is None or not period or period < _LEAST_EVAL_INTERVAL:
+        return set()
+    return {int(s) for s in timeline.steps if s >= period - 1 and any((s + d) % period == 0 for d in (-1, 0, 1))}
+
+
 def compiled_steps(case: Case) -> list[int]:
     """Steps, after the first ones, that a compilation is told of before."""
     rank = case.log.best_rank
@@ -93,6 +102,7 @@ def spikes(case: Case) -> list[Spike]:
     keep[:WARM_UP_STEPS] = False
     after = save_steps(case)
     keep &= np.array([not ({int(s), int(s) - 1, int(s) - 2} & after) for s in timeline.steps])
+    keep &= ~np.isin(timeline.steps, list(evaluated_steps(case)))
     values = timeline.seconds[keep]
     if len(values) < 2 * WARM_UP_STEPS:
         return []

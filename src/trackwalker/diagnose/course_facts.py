@@ -8,7 +8,7 @@ from trackwalker.diagnose import course
 from trackwalker.diagnose.case import Case
 from trackwalker.diagnose.evidence import EvidenceBook
 from trackwalker.diagnose.facts import FACTS, Answer, Fact, step_line
-from trackwalker.diagnose.symptoms import Span, Symptoms
+from trackwalker.diagnose.symptoms import START_BUDGET_S, Span, Symptoms
 from trackwalker.diagnose.timeline import Floats
 from trackwalker.stats.segments import running_median
 from trackwalker.telemetry.client import host_of
@@ -22,7 +22,6 @@ _MEMORY = (
     ("hw_mem_rss_bytes", "", 20.0, 0.5),
 )
 _COMPILES = 3
-START_BUDGET_S = 2700.0  # a cold start of a large mixture of experts compiles for half an hour
 
 
 def isolated_spikes(case: Case, symptoms: Symptoms, book: EvidenceBook) -> Answer:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from trackwalker.diagnose import heartbeat
 from trackwalker.diagnose.case import Case, open_case
 from trackwalker.diagnose.clock import utc
+from trackwalker.diagnose.confidence import with_confidence
 from trackwalker.diagnose.evidence import EvidenceBook
 from trackwalker.diagnose.examine import Examination, examine
 from trackwalker.diagnose.logcause import playbooks_for
@@ -81,6 +82,7 @@ def diagnose_case(case: Case, playbooks: list[Playbook] | None = None, begin: fl
         data_quality=_quality(case.checks, case),
         cost=_cost(case, begin),
     )
+    verdict = with_confidence(verdict)
     return Diagnosis(verdict, tell(case, symptoms, causes, leading), list(case.damage))
 
 
@@ -116,7 +118,7 @@ def _cause(examination: Examination, role: Role, case: Case, symptoms: Symptoms,
     return Cause(
         cause=examination.playbook.id,
         role=role,
-        confidence=_confidence(examination, case),
+        confidence=0.0,  # weighed when the whole verdict is there
         hosts=examination.hosts,
         gpus=examination.gpus,
         devices=examination.devices,
@@ -124,14 +126,6 @@ def _cause(examination: Examination, role: Role, case: Case, symptoms: Symptoms,
         magnitude=magnitude,
         evidence=list(dict.fromkeys(evidence)),
     )
-
-
-def _confidence(examination: Examination, case: Case) -> float:
-    """More independent tests, more confidence; tests that could not be asked and damaged evidence take some away."""
-    fired, asked = len(examination.fired), [r for r in examination.results if r.test.role != "locate"]
-    unknown = sum(r.fired is None for r in asked)
-    value = 0.75 + 0.07 * min(fired, 4) - 0.02 * min(unknown, 3) - (0.1 if case.damage else 0.0)
-    return round(min(0.97, max(0.5, value)), 2)
 
 
 def _uncertainty(case: Case) -> float:

@@ -37,6 +37,7 @@ _SHORTEST_WINDOW_S = 3.0
 _LEAST_SHARE = 0.2
 _COVERED = 0.75
 _MOST_VALUES = 64
+_TAIL_S = 150.0  # the last part of a window: longer than a clock may be wrong
 
 
 @dataclass
@@ -279,7 +280,9 @@ def _told(values: Values, finding: Finding) -> dict[str, float]:
 def _query(test: Test, case: Case, span: Span) -> tuple[str, dict[str, float]]:
     """The PromQL with its window and moment written in, so that anyone can run it again, and its answer."""
     window = f"{max(1, round(span.seconds))}s"
-    text = Template(test.query or "").substitute(window=window, start=f"{span.start:.3f}", end=f"{span.end:.3f}")
+    tail = f"{max(1, round(min(_TAIL_S, 0.5 * span.seconds)))}s"
+    begin, end = f"{span.start:.3f}", f"{span.end:.3f}"
+    text = Template(test.query or "").substitute(window=window, tail=tail, start=begin, end=end)
     if case.telemetry is None:
         return text, {}
     trusted = frozenset(case.trusted)

@@ -170,6 +170,9 @@ def finished_or_advancing(case: Case, symptoms: Symptoms, book: EvidenceBook) ->
         return Answer(True, tuple(ids))
     if timeline is None or not len(timeline):
         return Answer(None)
+    reaches = case.check("reaches-end")
+    if summary is None and not case.live and reaches is not None and not reaches.ok:
+        return Answer(None)  # neither the log nor the recording tells of its end: it may have died long ago
     says = f"step {int(timeline.steps[-1])} completed at {utc(timeline.last_end)}"
     return Answer(symptoms.stall is None, (book.add("progress", f"{timeline.source}: last completed step", says),))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+from numpy.typing import NDArray
 
 from trackwalker.diagnose import course
 from trackwalker.diagnose.case import Case
@@ -14,8 +15,10 @@ from trackwalker.stats.detectors import outliers
 from trackwalker.telemetry.client import host_of
 
 _RETX, _DUP = "hw_rdma_tx_retx_pkts_total", "hw_rdma_rx_dup_request_total"
+_PORT = "hw_rdma_port_state"
 _SENDERS = 3  # fewer may each have a fault of their own
 _LEAST_RATE = 1.0  # retransmits a second
+_FLAPS = 2  # a port does not go down by chance
 _BURSTS = 3  # coincidences that are no coincidence any more
 _SLOWER = 1.05
 _IDLE_PERCENT = 40.0
@@ -51,8 +54,7 @@ def bursts_slow_steps(case: Case, symptoms: Symptoms, book: EvidenceBook) -> Ans
     telemetry, timeline = case.telemetry, case.timeline
     if telemetry is None or timeline is None or _RETX not in telemetry.metrics() or len(timeline) < 20:
         return Answer(None)
-    saved = course.save_steps(case)
-    keep = np.array([i >= 5 and not {int(s), int(s) - 1, int(s) - 2} & saved for i, s in enumerate(timeline.steps)])
+    keep = _ordinary(case, timeline.steps)
     if keep.sum() < 20:
         return Answer(None)
     begin, end = float(timeline.ends[0]), float(timeline.ends[-1])
@@ -76,15 +78,51 @@ def bursts_slow_steps(case: Case, symptoms: Symptoms, book: EvidenceBook) -> Ans
     return Answer(True, tuple(ids), tuple(sorted(found)), begin)
 
 
+def flaps_slow_steps(case: Case, symptoms: Symptoms, book: EvidenceBook) -> Answer:
+    """A host's port goes down and comes back, and the run's slow steps are those in which it is down."""
+    telemetry, timeline = case.telemetry, case.timeline
+    if telemetry is None or timeline is None or _PORT not in telemetry.metrics() or len(timeline) < 20:
+        return Answer(None)
+    keep = _ordinary(case, timeline.steps)
+    begin, end = float(timeline.ends[0]), float(timeline.ends[-1])
+    pace = max(10.0, (end - begin) / 2000)
+    query = f"min by (host) (min_over_time({_PORT}[{max(30, round(2 * pace))}s]))"
+    found: dict[str, tuple[float, float, int]] = {}
+    matrix = telemetry.matrix(query, begin, end, pace)
+    for labels, values in zip(matrix.labels, matrix.values, strict=True):
+        host = host_of(labels)
+        if host in case.trusted and np.isfinite(values).any():
+            down = values < 0.5 * float(np.nanmax(values))
+            match = _aligned(down, matrix.times, timeline.ends, timeline.seconds, keep, _FLAPS)
+            if match is not None:
+                found[str(host)] = match
+    if not found or len(found) * 2 > len(case.hosts):
+        return Answer(False)
+    ids = []
+    for host, (slow, usual, downs) in sorted(found.items()):
+        says = (
+            f"{host}: its port goes down {downs} times; steps meanwhile take {slow:.2f} s, the others {usual:.2f} s"
+        )
+        source = f"{timeline.source} against {query} by step"
+        ids.append(book.add("progress", source, says, {"inside_s": slow, "outside_s": usual, "downs": float(downs)}))
+    return Answer(True, tuple(ids), tuple(sorted(found)), begin)
+
+
+def _ordinary(case: Case, steps: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """The steps that neither warm-up nor a save lengthens."""
+    saved = course.save_steps(case)
+    return np.array([i >= 5 and not {int(s), int(s) - 1, int(s) - 2} & saved for i, s in enumerate(steps)])
+
+
 def _aligned(
-    loud: np.ndarray, times: Floats, ends: Floats, seconds: Floats, keep: np.ndarray
+    loud: NDArray[np.bool_], times: Floats, ends: Floats, seconds: Floats, keep: NDArray[np.bool_], least: int = _BURSTS
 ) -> tuple[float, float, int] | None:
     """Step time inside and outside a host's loud moments, and how many bursts; None when they do not match."""
     at = np.searchsorted(times, np.stack([ends - seconds, ends]))
     inside = np.array([bool(loud[a : max(b, a + 1)].any()) for a, b in zip(*at, strict=True)])
     bursts = int(np.sum(np.diff(inside.astype(int), prepend=0) == 1))
     a, b = seconds[inside & keep], seconds[~inside & keep]
-    if bursts < _BURSTS or len(a) < _BURSTS or len(b) < 10 or len(a) > len(b):
+    if bursts < least or len(a) < _BURSTS or len(b) < 10 or len(a) > len(b):
         return None
     slow, usual = float(np.median(a)), float(np.median(b))
     above = float(np.mean(a > np.quantile(b, 0.9)))  # most loud steps are slower than nearly all quiet ones
@@ -118,6 +156,7 @@ def idle_in_slow_steps(case: Case, symptoms: Symptoms, book: EvidenceBook) -> An
 NETWORK: dict[str, Fact] = {
     "lossy-receiver": lossy_receiver,
     "bursts-slow-steps": bursts_slow_steps,
+    "flaps-slow-steps": flaps_slow_steps,
     "idle-in-slow-steps": idle_in_slow_steps,
 }
 FACTS.update(NETWORK)

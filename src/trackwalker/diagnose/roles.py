@@ -6,6 +6,7 @@ from trackwalker.diagnose.examine import Examination
 from trackwalker.diagnose.symptoms import SOFT, Symptoms
 from trackwalker.diagnose.verdict import Role
 
+_FURTHER = 1.05  # a phase this much slower than another holds something more
 _SUBORDINATE: dict[str, Role] = {"consequence": "consequence", "mechanism": "mechanism", "contributing": "contributing"}
 
 
@@ -26,25 +27,49 @@ def assign_roles(found: list[Examination], symptoms: Symptoms) -> dict[str, Role
     foreign = [e for e in overriding if e.playbook.outcome == "incident"]
     if foreign:  # another job's database says nothing, but this job's log still does
         others = [e for e in real if e not in foreign]
-        return _roles(others, trouble) | {e.playbook.id: "root" for e in foreign}
+        return _roles(others, symptoms) | {e.playbook.id: "root" for e in foreign}
     if overriding:
         told: dict[str, Role] = {e.playbook.id: "consequence" for e in real if not e.playbook.mechanism}
         return told | {e.playbook.id: "root" for e in overriding}
-    roles = _roles(real, trouble)
+    roles = _roles(real, symptoms)
     return roles or {e.playbook.id: "root" for e in benign}
 
 
 def _explained(speaking: list[Examination]) -> set[str]:
-    """What the found causes explain; where two explain each other, measurements win over log lines."""
+    """What the found causes explain; where two explain each other, measurements win over log lines.
+
+    Of two measured ones the one that names fewer hosts does: a port that flaps makes all who send to it retransmit.
+    """
     known = {e.playbook.id: e for e in speaking}
     out: set[str] = set()
     for e in speaking:
         for cause in e.playbook.explains:
             other = known.get(cause)
             mutual = other is not None and e.playbook.id in other.playbook.explains
-            if not (mutual and other is not None and e.log_only and not other.log_only):
+            if not (mutual and other is not None and _stands_behind(e, other)):
                 out.add(cause)
     return out
+
+
+def _stands_behind(one: Examination, other: Examination) -> bool:
+    if one.log_only != other.log_only:
+        return one.log_only
+    return not one.log_only and 0 < len(other.hosts) < len(one.hosts)
+
+
+def _slows_further(cause: Examination, others: list[Examination], symptoms: Symptoms) -> bool:
+    """Whether the phases a cause speaks for are slower still than those that the others had for themselves."""
+    mine = cause.spans
+    if not mine:
+        return False
+    for other in others:
+        own = (other.spans or set()) - mine
+        if not own or not mine <= (other.spans or set()):
+            return False
+        alone = max(symptoms.slow[i].seconds for i in own)
+        if min(symptoms.slow[i].seconds for i in mine) < _FURTHER * alone:
+            return False
+    return bool(others)
 
 
 def _echoes(found: list[Examination]) -> set[str]:
@@ -59,8 +84,13 @@ def _echoes(found: list[Examination]) -> set[str]:
     return out
 
 
-def _roles(found: list[Examination], trouble: frozenset[str]) -> dict[str, Role]:
-    ids = {e.playbook.id for e in found}
+def _yields(cause: Examination, found: list[Examination], symptoms: Symptoms) -> bool:
+    stronger = [e for e in found if e.playbook.id in cause.playbook.yields_to]
+    return bool(stronger) and not _slows_further(cause, stronger, symptoms)
+
+
+def _roles(found: list[Examination], symptoms: Symptoms) -> dict[str, Role]:
+    trouble = symptoms.names - SOFT
     # What the log itself calls an aftermath explains nothing: an abort after a heartbeat kill is not its cause.
     speaking = [e for e in found if e.log_role not in _SUBORDINATE]
     explained = _explained(speaking) | _echoes(found)
@@ -74,14 +104,14 @@ def _roles(found: list[Examination], trouble: frozenset[str]) -> dict[str, Role]
             roles[e.playbook.id] = "consequence"
         elif own is not None:
             roles[e.playbook.id] = own
-        elif ids & set(e.playbook.yields_to):
+        elif _yields(e, found, symptoms):
             roles[e.playbook.id] = "contributing"
         else:
             candidates.append(e)
     # A cancel is the whole story only when nothing else was wrong; an unexplained slowdown stays unexplained.
     if not candidates:
         ends = [e for e in found if e.playbook.mechanism and e.playbook.id not in explained]
-        candidates = ends if trouble <= {"cancelled", "failed"} and ends else []
+        candidates = ends if trouble <= {"cancelled", "failed", "unfinished-start"} and ends else []
         if not candidates and trouble <= {"failed"}:
             candidates = [e for e in found if roles[e.playbook.id] == "consequence" and e.playbook.id not in explained][
                 :1

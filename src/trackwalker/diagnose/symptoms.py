@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from trackwalker.diagnose.case import Case
 from trackwalker.diagnose.course import (
     checkpoint_period,
+    evaluated_steps,
     growing_saves,
     long_saves,
     loss_trouble,
@@ -24,6 +25,7 @@ from trackwalker.stats.segments import Segment, robust_sigma, segments
 from trackwalker.stats.stall import STALL_STEPS, stall_limit
 
 WARM_UP_STEPS = 5
+START_BUDGET_S = 2700.0  # a cold start of a large mixture of experts compiles for half an hour
 _RECKONED_ALLOWANCE_S = 900.0  # without recorded step times, start-up (compile, restore) hides in the gap
 _SAVE_ALLOWANCE_S = 900.0  # a synchronous save may hold the next step this long
 _OWN_ERRORS = 4  # tiers of failure classes that are errors, not a kill from outside or a silence
@@ -120,8 +122,11 @@ def _course(case: Case) -> set[str]:
     names: set[str] = set()
     timeline = case.timeline
     if timeline is None or not len(timeline):
-        started = case.log.params_ranks or case.log.barrier_ranks or case.log.config
-        return {"unfinished-start"} if started else set()
+        if not (case.log.params_ranks or case.log.barrier_ranks or case.log.config):
+            return set()
+        began, until = case.start, case.end_of_work
+        overdue = began is None or until is None or until - began > START_BUDGET_S
+        return {"unfinished-start", "overdue"} if overdue else {"unfinished-start"}
     single = spikes(case)
     lost = sum(s.seconds - s.level for s in single)
     if single and (len(single) <= 2 or all(s.step in profiled_steps(case) for s in single)):
@@ -160,7 +165,7 @@ def find_phases(case: Case) -> tuple[Phase, ...]:
     timeline = case.timeline
     if timeline is None or len(timeline) < 4 * WARM_UP_STEPS or not np.isfinite(timeline.ends).all():
         return ()
-    keep = _steady_mask(timeline, checkpoint_period(case))
+    keep = _steady_mask(timeline, checkpoint_period(case)) & ~np.isin(timeline.steps, list(evaluated_steps(case)))
     index = np.flatnonzero(keep)
     values = timeline.seconds[index]
     if len(values) < 2 * WARM_UP_STEPS:

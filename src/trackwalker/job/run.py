@@ -61,6 +61,7 @@ class RunRecord(BaseModel):
     code: dict[str, str] = {}  # commit, package versions, Python
     snapshot: str = ""  # hash of the code snapshot in the workspace's .artifacts
     submission: str = ""  # folder with what the nodes were told
+    knobs: dict[str, str] = {}  # environment variables that shaped the request, as options do
 
     def save(self, path: Path) -> None:
         """Write atomically: a reader sees the whole record or none."""

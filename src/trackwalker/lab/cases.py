@@ -10,8 +10,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from trackwalker.errors import UsageError
-from trackwalker.lab.perturb import NAME as WORLD_NAME
-from trackwalker.lab.perturb import perturbed
+from trackwalker.lab.perturb import named
 from trackwalker.lab.scenario import Scenario, Truth, all_scenarios, load_scenario, post_cases
 from trackwalker.lab.simulate import simulate
 from trackwalker.lab.variants import AS_WRITTEN, VARIANTS, Variant
@@ -59,22 +58,24 @@ class Recorded(BaseModel):
     truth: Truth
 
 
-def make_suite(names: list[str], seeds: int | None, conditions: bool = False, worlds: int = 0) -> list[Case]:
-    """The cases of suites (smoke, full, scale, posts), of single scenarios (names or files), of recorded ones (folders).
+def make_suite(
+    names: list[str], seeds: int | None, conditions: bool = False, worlds: int = 0, stress: int = 0
+) -> list[Case]:
+    """The cases of suites (smoke, full, tune, test, scale, posts), of scenarios, of recorded cases (folders).
 
-    `conditions` adds every derived condition, `worlds` so many perturbed worlds of each family.
+    `conditions` adds every derived condition, `worlds` and `stress` so many perturbed and harsh worlds of each family.
     """
     cases: list[Case] = []
     for name in names:
         if name == "smoke":
             for family in SMOKE:
-                cases += _of_scenario(family, load_scenario(family), seeds or 1, conditions, worlds)
-        elif name == "full":
-            for scenario in all_scenarios():
-                cases += _of_scenario(scenario.family, scenario, seeds or FULL_SEEDS, conditions, worlds)
+                cases += _of_scenario(family, load_scenario(family), seeds or 1, conditions, worlds, stress)
+        elif name in ("full", "tune", "test"):
+            for scenario in [s for s in all_scenarios() if name in ("full", s.split)]:
+                cases += _of_scenario(scenario.family, scenario, seeds or FULL_SEEDS, conditions, worlds, stress)
         elif name == "posts":
             for scenario in post_cases():
-                cases += _of_scenario(scenario.family, scenario, seeds or 1, conditions, 0)
+                cases += _of_scenario(scenario.family, scenario, seeds or 1, conditions, 0, 0)
         elif name == "scale":
             for family, nodes in SCALE:
                 split = load_scenario(family).split
@@ -82,7 +83,7 @@ def make_suite(names: list[str], seeds: int | None, conditions: bool = False, wo
         elif Path(name).is_dir():
             cases += _recorded(Path(name))
         else:
-            cases += _of_scenario(name, load_scenario(name), seeds or 1, conditions, worlds)
+            cases += _of_scenario(name, load_scenario(name), seeds or 1, conditions, worlds, stress)
     return cases
 
 
@@ -102,18 +103,16 @@ def build(case: Case, place: Path) -> tuple[Path, Truth]:
     return place / "outputs" / done.job.name, done.truth
 
 
-def _of_scenario(name: str, scenario: Scenario, seeds: int, conditions: bool, worlds: int) -> list[Case]:
+def _of_scenario(name: str, scenario: Scenario, seeds: int, conditions: bool, worlds: int, stress: int) -> list[Case]:
     """`name` is how the scenario is loaded again: its family, or the path of its file."""
     fitting = [v.name for v in VARIANTS.values() if v.fits(scenario)] if conditions else []
     plain = [Case(name, scenario.split, seed, v) for v in ["", *fitting] for seed in range(1, seeds + 1)]
-    return plain + [Case(name, scenario.split, _WORLD_SEED + n, f"world-{n}") for n in range(1, worlds + 1)]
+    numbered = [("world", n) for n in range(1, worlds + 1)] + [("stress", n) for n in range(1, stress + 1)]
+    return plain + [Case(name, scenario.split, _WORLD_SEED + n, f"{kind}-{n}") for kind, n in numbered]
 
 
 def _variant(scenario: Scenario, name: str) -> Variant:
-    world = WORLD_NAME.fullmatch(name)
-    if world:
-        return perturbed(scenario, int(world[1]))
-    return VARIANTS[name] if name else AS_WRITTEN
+    return named(scenario, name) or (VARIANTS[name] if name else AS_WRITTEN)
 
 
 def _recorded(folder: Path) -> list[Case]:

@@ -6,9 +6,19 @@ from typing import Any
 
 from pydantic import BaseModel
 
+from trackwalker.diagnose.confidence import support
 from trackwalker.lab.scenario import Truth
 
 _DESTRUCTIVE = {"exclude-nodes", "drain-node", "cancel-job", "restart-job"}
+
+
+class Claim(BaseModel):
+    """One root that a verdict names: how sure it is, what supports it, and whether it is true."""
+
+    cause: str
+    confidence: float | None  # None: it does not say
+    support: float  # the raw score that our own confidence is made of
+    right: bool
 
 
 class Grade(BaseModel):
@@ -25,6 +35,7 @@ class Grade(BaseModel):
     said_outcome: str = ""
     onset_error_steps: int | None = None
     said: str = ""
+    claims: list[Claim] = []
 
     @property
     def passed(self) -> bool:
@@ -36,8 +47,24 @@ def grade(verdict: dict[str, Any] | None, truth: Truth) -> Grade:
     """Grade a verdict; none at all is wrong in everything but forbids nothing."""
     if verdict is None:
         return Grade(status=False, outcome=False, roots=False, hosts=False, devices=False, said="no verdict")
-    grades = [_grade_one(verdict, t) for t in (truth, *truth.alternatives)]
-    return next((g for g in grades if g.passed), grades[0])
+    right = (truth, *truth.alternatives)
+    grades = [_grade_one(verdict, t) for t in right]
+    best = next((g for g in grades if g.passed), grades[0])
+    roots = [c for c in verdict.get("causes", []) if c.get("role") == "root"]
+    return best.model_copy(update={"claims": [_claim(verdict, c, right) for c in roots]})
+
+
+def _claim(verdict: dict[str, Any], cause: dict[str, Any], right: tuple[Truth, ...]) -> Claim:
+    """A claim is true when some right answer has this cause on exactly these hosts, whatever else it has."""
+    name, hosts = str(cause.get("cause")), {str(h) for h in cause.get("hosts", [])}
+    true = any(
+        name in t.also_roots
+        or (name in {r.cause for r in t.roots} and hosts == {h for r in t.roots if r.cause == name for h in r.hosts})
+        for t in right
+    )
+    sure = cause.get("confidence")
+    confidence = float(sure) if isinstance(sure, int | float) else None
+    return Claim(cause=name, confidence=confidence, support=support(verdict, cause), right=true)
 
 
 def _grade_one(verdict: dict[str, Any], truth: Truth) -> Grade:

@@ -4,16 +4,16 @@ fault. One draw of a family may be right by luck; many are not."""
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from trackwalker.lab.scenario import Scenario
-from trackwalker.lab.variants import Variant
+from trackwalker.lab.scenario import Scenario, Truth
+from trackwalker.lab.variants import FAMILIES, Variant
 from trackwalker.lab.world import WorldSpec
 
-NAME = re.compile(r"world-(\d+)")
+_NAME = re.compile(r"(world|stress)-(\d+)")
 _NODES = (0.5, 0.75, 1.0, 1.5, 2.0)
 _MOST_NODES = 64
 _MOST_NOISE = 0.012  # louder worlds are families of their own: what is small there is not to be seen
@@ -29,6 +29,8 @@ class World(Variant):
     noise: float = 0.0
     bend: float = 1.0  # of the places in the run: share ** bend
     much: float = 1.0  # of the fault
+    harsh: bool = False  # faults down to nothing, as hard to see as may be
+    dark: tuple[str, ...] = ()  # metrics that are not collected
 
     def world(self, asked: dict[str, Any]) -> dict[str, Any]:
         """The world's own settings over the scenario's."""
@@ -41,12 +43,21 @@ class World(Variant):
             if isinstance(out.get(key), float):
                 out[key] = out[key] ** self.bend  # 0 and 1 stay where they are, the order too
         if isinstance(out.get("factor"), float):
-            effect, least = out["factor"] - 1.0, max(_LEAST_EFFECT, _LEAST_OF_NOISE * self.noise)
+            effect = out["factor"] - 1.0
+            least = 0.0 if self.harsh else max(_LEAST_EFFECT, _LEAST_OF_NOISE * self.noise)
             out["factor"] = 1.0 + max(effect * self.much, min(effect, least))
         for key in _MUCH:
             if isinstance(out.get(key), float | int):
-                out[key] = float(out[key]) * max(self.much, 0.7)
+                out[key] = float(out[key]) * (self.much if self.harsh else max(self.much, 0.7))
         return out
+
+    def dropped(self, seed: int) -> tuple[str, ...]:
+        """The metrics that this world does not collect."""
+        return self.dark
+
+    def truth(self, truth: Truth) -> Truth:
+        """In a harsh world what would decide may not be there: then abstaining is right too."""
+        return truth.model_copy(update={"or_abstain": True}) if self.harsh else truth
 
 
 def perturbed(scenario: Scenario, number: int) -> World:
@@ -60,6 +71,31 @@ def perturbed(scenario: Scenario, number: int) -> World:
         bend=float(np.exp(rng.uniform(-0.25, 0.25))),
         much=float(np.exp(rng.uniform(np.log(0.5), np.log(2.0)))),
     )
+
+
+def stressed(scenario: Scenario, number: int) -> World:
+    """A world in which a diagnoser has to go wrong now and then: small faults, much noise, half the metrics gone."""
+    usual = perturbed(scenario, number)
+    rng = np.random.default_rng([number, sum(scenario.family.encode()), 78])
+    dark = rng.choice(len(FAMILIES), int(rng.integers(1, 4)), replace=False)
+    return replace(
+        usual,
+        name=f"stress-{number}",
+        noise=usual.noise * float(rng.uniform(1.0, 4.0)),
+        much=float(np.exp(rng.uniform(np.log(0.15), np.log(1.5)))),
+        lost_scrapes=float(rng.choice([0.01, 0.05, 0.1])),
+        skew_s=float(rng.choice([0.0, 60.0])),
+        harsh=True,
+        dark=tuple(pattern for i in sorted(dark.tolist()) for pattern in FAMILIES[i]),
+    )
+
+
+def named(scenario: Scenario, name: str) -> World | None:
+    """The world that a case's variant names, where it names one."""
+    found = _NAME.fullmatch(name)
+    if found is None:
+        return None
+    return (perturbed if found[1] == "world" else stressed)(scenario, int(found[2]))
 
 
 def _nodes(scenario: Scenario, nodes: int, share: float) -> int | None:

@@ -4,21 +4,12 @@ from __future__ import annotations
 
 import html
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 
+from trackwalker.lab.calibration import reliability, stated
 from trackwalker.lab.groups import ORDER
 from trackwalker.lab.measures import MEASURES, PASSED, families_right, seconds
 from trackwalker.lab.results import CaseResult, Results
-
-
-@dataclass(frozen=True)
-class Table:
-    """One table with a heading; `notes` stand below it."""
-
-    title: str
-    head: list[str]
-    rows: list[list[str]]
-    notes: list[str] = field(default_factory=list)
+from trackwalker.lab.table import Table
 
 
 def tables(all_results: list[Results]) -> list[Table]:
@@ -39,6 +30,10 @@ def tables(all_results: list[Results]) -> list[Table]:
     changed = [c for c in cases if c.variant]
     if changed:
         out.append(_by("Other conditions", "variant", tools, changed, sorted({c.variant for c in changed})))
+    for split in sorted({c.split for c in cases}):  # other conditions count here: sure of what is hard to see?
+        claims = stated(c for c in cases if c.split == split and c.tool == tools[0])
+        if claims:
+            out.append(reliability(f"How sure, how right: {tools[0]}, {split} families", claims))
     wrong = [c for c in cases if not c.passed and c.tool == tools[0]]
     if wrong:
         out.append(_wrong(tools[0], wrong))

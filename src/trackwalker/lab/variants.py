@@ -11,7 +11,7 @@ from trackwalker.lab.faults import FAULTS
 from trackwalker.lab.scenario import Scenario, Truth
 from trackwalker.lab.world import WorldSpec
 
-_FAMILIES = (
+FAMILIES = (
     ("hw_rdma_*",),
     ("hw_gpu_power_*",),
     ("hw_gpu_temperature_*", "hw_gpu_clock_*"),
@@ -59,7 +59,7 @@ class Variant:
 
     def dropped(self, seed: int) -> tuple[str, ...]:
         """The metrics that this seed's cluster does not collect."""
-        return _FAMILIES[seed % len(_FAMILIES)] if self.drop else ()
+        return FAMILIES[seed % len(FAMILIES)] if self.drop else ()
 
     def truth(self, truth: Truth) -> Truth:
         """What is right to say under this condition."""

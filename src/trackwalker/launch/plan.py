@@ -18,6 +18,7 @@ from trackwalker import __version__
 from trackwalker.errors import UsageError
 from trackwalker.job.redact import redact
 from trackwalker.job.run import RankPlace, RunRecord, Setting
+from trackwalker.launch.again import knobs
 from trackwalker.launch.models import load_model
 from trackwalker.launch.origin import origin
 from trackwalker.launch.request import ModelSpec, Passthrough, job_name
@@ -101,6 +102,7 @@ def plan_local(
         workspace=str(workspace),
         origin=origin(),
         code=tool_versions(),
+        knobs=knobs(os.environ),
     )
     log = workspace / f"{job_dir.name}.log"
     agent = AgentSpec(

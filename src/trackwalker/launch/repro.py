@@ -14,6 +14,7 @@ from trackwalker.node import coredump
 
 _RULE = "=" * 40
 _TICK_S = 0.1
+_BY_HAND = (130, 143)  # INT, TERM
 
 
 @dataclass(frozen=True)
@@ -24,6 +25,11 @@ class Repeated:
     code: int
     job_dir: Path | None
     cores: tuple[Path, ...]
+
+    @property
+    def crashed(self) -> bool:
+        """Whether the run failed by itself."""
+        return self.code not in (0, *_BY_HAND)
 
 
 def repeat(make_plan: Callable[[], Plan], most: int, work_dir: Path, say: Callable[[str], None]) -> Repeated:
@@ -50,9 +56,11 @@ def repeat(make_plan: Callable[[], Plan], most: int, work_dir: Path, say: Callab
             f"Duration: {seconds}s ({clock})",
         ):
             say(line)
-        if code:
+        if code in _BY_HAND:
+            say("Stopped by hand.")
+        elif code:
             cores = _cores(run, begin, work_dir, say)
-            say(f"The run failed with exit code {code}. Stopping loop.")
+            say(f"{run.plan.record.model} crashed with exit code {code}. Stopping loop.")
     say(f"Loop terminated after {number} iteration(s)")
     return Repeated(number, code, last, tuple(cores))
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from trackwalker.job.run import Setting
 from trackwalker.launch.effective import Effective
-from trackwalker.launch.layers import COMMAND_LINE, Environment, stack
+from trackwalker.launch.layers import COMMAND_LINE, FABRICS, VENDORS, XLA_FLAGS, Environment, stack
 from trackwalker.launch.mesh import Mesh, build_mesh
 from trackwalker.launch.models import Model
 from trackwalker.launch.rules import Rule, matching
@@ -39,11 +39,26 @@ class Resolved:
     mesh_problems: list[str]
     rules: list[Rule]
     environment: Environment
+    overrides: dict[str, str]  # environment, as the user gave it
 
     @property
     def env(self) -> dict[str, Setting]:
         """The environment of every rank."""
         return self.environment.settings()
+
+    def env_on_nodes(self) -> dict[str, dict[str, str]]:
+        """`vendor/fabric` to environment, for all that a node may turn out to have; empty where both are known."""
+        known = self.target
+        if self.model.about.trainer != "maxtext" or (known.vendor and known.fabric):
+            return {}
+        words = {k: s.value for k, s in self.config.items() if s.source == COMMAND_LINE}
+        found = {}
+        for vendor in [known.vendor] if known.vendor else VENDORS:
+            for fabric in [known.fabric] if known.fabric else FABRICS:
+                it = resolve(self.model, replace(known, vendor=vendor, fabric=fabric), words, self.overrides)
+                own = it.overrides.keys() - {XLA_FLAGS}  # travel once, above all of this
+                found[f"{vendor}/{fabric}"] = {k: str(s.value) for k, s in it.env.items() if k not in own}
+        return found
 
     def settings_beyond_the_file(self) -> dict[str, Any]:
         """What the trainer must be told beside its config file: by rules and by the command line."""
@@ -71,7 +86,7 @@ def resolve(
     if _has_mesh(model):
         mesh, problems = build_mesh(effective, target.nodes, target.gpus_per_node)
     environment = stack(model.about, rules, env, target.vendor, target.fabric)
-    return Resolved(model, target, settings, effective, mesh, problems, rules, environment)
+    return Resolved(model, target, settings, effective, mesh, problems, rules, environment, dict(env or {}))
 
 
 def _has_mesh(model: Model) -> bool:

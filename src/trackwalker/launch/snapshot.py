@@ -49,6 +49,8 @@ def take_snapshot(root: Path, workspace: Path) -> Snapshot:
     if root == workspace:
         raise UsageError(f"the workspace is the code folder itself ({root}): choose another --workspace")
     store = Store(workspace)
+    if root.parent == store.path:
+        return _again(root)
     building = store.unfinished()
     try:
         store.path.mkdir(parents=True, exist_ok=True)
@@ -72,6 +74,25 @@ def discard(snapshot: Snapshot) -> None:
             Store(snapshot.path.parents[1]).forget(list(snapshot.added))
 
 
+def touch(tree: Path) -> bool:
+    """Start the grace period of a tree again, for one of long ago as well; False when there is no such tree."""
+    try:
+        os.utime(tree)
+    except PermissionError:
+        return True  # another user's, whose time we cannot set
+    except FileNotFoundError:
+        return False
+    return True
+
+
+def _again(tree: Path) -> Snapshot:
+    """A snapshot of a snapshot is itself."""
+    if not touch(tree):
+        raise UsageError(f"the code snapshot {tree} is gone")
+    files = sum(len(files) for _, _, files in os.walk(tree))
+    return Snapshot(tree.name, tree, files, False, (), 0, (), (), tree.stat().st_mtime_ns)
+
+
 def _take(root: bytes, wanted: list[bytes], store: Store, building: Path) -> Snapshot:
     left_out = {path for path in wanted if is_secret_file(os.fsdecode(path))}
     entries = [entry for path in wanted if path not in left_out and (entry := _entry(root, path, store))]
@@ -80,9 +101,8 @@ def _take(root: bytes, wanted: list[bytes], store: Store, building: Path) -> Sna
     name = _tree_hash(entries)
     tree = store.path / name
     created = not tree.is_dir() and _build(root, entries, store, building, tree)
-    # The grace period starts again, for a tree of long ago as well; another user's tree is not ours to touch.
-    with contextlib.suppress(PermissionError):
-        os.utime(tree)
+    if not touch(tree):  # cleaned up since we saw it
+        created = _build(root, entries, store, building, tree)
     return Snapshot(
         hash=name,
         path=tree,

@@ -21,7 +21,9 @@ from typing import Any
 from trackwalker.errors import UsageError
 from trackwalker.job.redact import redact
 from trackwalker.job.run import RunRecord, Setting
+from trackwalker.launch.again import knobs
 from trackwalker.launch.bundle import build_agent
+from trackwalker.launch.layers import XLA_FLAGS
 from trackwalker.launch.origin import origin
 from trackwalker.launch.plan import shown_words, starred, tool_versions
 from trackwalker.launch.request import ModelSpec, Passthrough, job_name, parse_passthrough
@@ -81,6 +83,8 @@ class Submission:
         job_dir = self.order.workspace / f"{job_id}-{self.order.name}"
         job_dir.mkdir(exist_ok=True)
         with contextlib.suppress(FileExistsError):
+            (self.folder / "job").symlink_to(Path("../..") / job_dir.name)  # `clean` asks whether it is still there
+        with contextlib.suppress(FileExistsError):
             (job_dir / "log").symlink_to(Path("..") / f"{job_dir.name}.log")
         with contextlib.suppress(FileExistsError):
             if self.record.snapshot:
@@ -112,6 +116,8 @@ def plan_submission(asked: Asked, how: How) -> Submission:
     module = f"trackwalker.trainers.{model.about.trainer}"
     argv = [python, "-u", "-m", module, str(folder / "config.yml")]
     env = {key: str(setting.value) for key, setting in resolved.env.items()}
+    # XLA_FLAGS are merged flag by flag in the layers; everything else of the user's stands above what a node finds.
+    overrides = {key: value for key, value in passthrough.env.items() if key != XLA_FLAGS}
     beyond = {key: value for key, value in resolved.settings_beyond_the_file().items() if key not in passthrough.config}
     settings = [f"{key}={value}" for key, value in {**beyond, **passthrough.config}.items()]
     order = Order(
@@ -126,8 +132,9 @@ def plan_submission(asked: Asked, how: How) -> Submission:
         if "base_output_directory" in passthrough.config
         else _output(resolved, named, passthrough, workspace),
         procs=how.procs,
-        env={key: value for key, value in env.items() if key not in passthrough.env},
-        overrides={key: env.get(key, value) for key, value in passthrough.env.items()},
+        env={key: value for key, value in env.items() if key not in overrides},
+        layers=resolved.env_on_nodes(),
+        overrides=overrides,
         header=_header(named, passthrough),
         timeouts=parse_timeouts(asked.stage_timeouts or ""),
         policy=how.policy,
@@ -156,6 +163,7 @@ def plan_submission(asked: Asked, how: How) -> Submission:
         workspace=str(workspace),
         origin=origin(),
         code=tool_versions(),
+        knobs=knobs(os.environ),
         snapshot=how.snapshot,
         submission=str(folder),
     )

@@ -124,18 +124,21 @@ class _Desk:
         self._found += problems
 
     def problems(self) -> list[Problem]:
-        once = {p.text: p for p in reversed(self._found)}  # mesh and memory stumble over the same value
-        return sorted(reversed(once.values()), key=lambda p: p.level)  # errors first
+        once: dict[str, Problem] = {}
+        for problem in self._found:
+            once.setdefault(problem.text, problem)  # mesh and memory stumble over the same value
+        return sorted(once.values(), key=lambda p: p.level)  # errors first
 
 
 def _config(
     asked: Asked, model: Model, config: dict[str, str], env: dict[str, str], desk: _Desk
 ) -> tuple[Resolved | None, Estimate | None]:
     desk.say("config", _keys(model, config))
-    name = asked.gpu or model.about.gpu
+    name = asked.gpu or model.about.gpu  # memory is checked for the GPU that the model is documented for,
     gpu = desk.attempt("gpu", partial(find_gpu, name)) if name else None
+    vendor = gpu.vendor if gpu and asked.gpu else None  # but whose GPUs the nodes have, only the user or a node knows
     gpus = model.about.gpus_per_node if asked.gpus_per_node is None else asked.gpus_per_node
-    target = Target(max(1, asked.nodes), max(1, gpus), gpu.vendor if gpu else None, asked.fabric)
+    target = Target(max(1, asked.nodes), max(1, gpus), vendor, asked.fabric)
     resolved = desk.attempt("environment", partial(resolve, model, target, config, env))
     if not resolved or model.about.trainer != "maxtext":
         return resolved, None
@@ -190,7 +193,8 @@ def _keys(model: Model, words: Mapping[str, str]) -> Iterator[str]:
             yield f"{model.path.name}, rule '{rule.name}': {line}"
     named = str(model.config.get("model_name", ""))
     if named and words.get("model_name", named) != named:
-        yield f"{model.name} describes model_name={named}; for {words['model_name']} make a file: trackwalker config new"
+        other = words["model_name"]
+        yield f"{model.name} describes model_name={named}; for {other} make a file: trackwalker config new"
     # MaxText refuses this itself, but only on the nodes.
     elif named and words.get("override_model_config", "").lower() not in ("true", "1"):
         for key, value in words.items():

@@ -25,6 +25,7 @@ from trackwalker.node.collectors.tensorboard import TensorboardCollector
 from trackwalker.node.collectors.training import TrainingCollector, last_records, parse_step_line
 from trackwalker.node.crew import Alone, Crew, RankEnd
 from trackwalker.node.exporter import Exporter
+from trackwalker.node.first_failure import Suspects, end_of
 from trackwalker.node.oom import kernel_kill
 from trackwalker.node.outcome import Course, judge
 from trackwalker.node.output import RankOutput, Sink, Tail, complain, label
@@ -66,20 +67,18 @@ class Agent:
         self._stop_why = ""
         self._stop_sent: float | None = None
         self._first_bad: RankEnd | None = None
+        self._suspects = Suspects([])
         self._killed = False
-        self._warned = False  # the scheduler said that the time limit is near
         self._timed_out = False
         self._lanes: dict[int, Lane] = {}
         self._kernel: KernelLogCollector | None = None
 
-    def run(self, adopt: bool, stop: bool = False, warned: bool = False) -> int:
+    def run(self, adopt: bool, stop: bool = False) -> int:
         """Run the ranks to their end and return the job's exit code; with `stop`, end them at once."""
-        self._warned = warned
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._on_signal)
         # A closed terminal is no reason to stop training; and what is ignored, not handled, the ranks would inherit.
         signal.signal(signal.SIGHUP, lambda number, frame: None)
-        signal.signal(signal.SIGUSR1, self._on_warning)
         self._take_over() if adopt else self._launch()
         if stop:
             self._on_signal(signal.SIGTERM, None)
@@ -155,6 +154,7 @@ class Agent:
         self._stop_signal, self._stop_why = stop["signal"], stop["why"]
         self._stop_sent = time.monotonic() if stop["sent"] else None
         self._first_bad = RankEnd(**stop["first_bad"]) if stop["first_bad"] else None
+        self._suspects = Suspects(self._ranks)
         self._training.restore(state.get("training", {}))
         self._training.replay(last_records(self._spec.job_dir / "progress.jsonl"))
         if len(self._ranks) == self._spec.world:  # nobody else writes there
@@ -289,30 +289,36 @@ class Agent:
             self._event("rank-exit", rank=rank, exit=code, cause=describe_exit(code))
             if code == 128 + signal.SIGKILL and not self._killed:
                 self._ask_the_kernel(rank)
-            if code != 0 and self._first_bad is None and self._stop_sent is None:
-                # As srun --kill-on-bad-exit: the first bad exit ends the others; only this one is the cause.
-                end = self._end(rank)
-                self._event("first-failure", rank=rank, exit=code, cause=end.cause)
-                self._crew.tell(end)
-                self._end_for(end)
-        return len(ended) == len(before)
+            if code != 0:
+                self._suspects.waiting.append(rank)
+        self._judge_suspects()
+        return len(ended) == len(before) and not self._suspects.waiting
+
+    def _judge_suspects(self) -> None:
+        if self._stop_signal is not None:
+            self._suspects.waiting.clear()  # they were told to end
+        guilty = self._suspects.guilty(time.time())
+        if guilty is not None:
+            end = end_of(guilty)
+            self._event("first-failure", rank=guilty, exit=end.exit, cause=end.cause)
+            self._crew.tell(end)
+            self._end_for(end)
 
     def _hear(self) -> None:
-        """A failure on another node ends the ranks of this one."""
+        """A failure on another node ends the ranks of this one, and so does a note of the scheduler's."""
+        note = self._spec.stop_note
+        if note is not None and self._crew.is_head and self._stop_signal is None and note.exists():
+            self._on_signal(signal.SIGTERM, None)
         end = self._crew.look(time.monotonic())
-        if end is not None and self._first_bad is None and self._stop_sent is None:
+        if end is not None and self._first_bad is None and self._stop_signal is None:
             self._end_for(end)
 
     def _end_for(self, end: RankEnd) -> None:
         self._first_bad = end
         self._stop_signal, self._stop_why = signal.SIGTERM, f"rank {end.rank} {end.cause}"
 
-    def _end(self, rank: Rank) -> RankEnd:
-        code = rank.exit or 0
-        return RankEnd(rank.spec.rank, rank.spec.host, code, rank.ended or 0.0, describe_exit(code))
-
     def _ends(self) -> list[RankEnd]:
-        return [self._end(rank) for rank in self._ranks]
+        return [end_of(rank) for rank in self._ranks]
 
     def _ask_the_kernel(self, rank: Rank) -> None:
         """A rank that the kernel killed for want of memory is told apart from one that somebody killed."""
@@ -329,9 +335,6 @@ class Agent:
         if self._stop_signal is None:
             self._stop_signal = number
             self._stop_why = "cancelled"
-
-    def _on_warning(self, number: int, frame: object) -> None:
-        self._warned = True
 
     def _enforce_stop(self) -> None:
         limit = self._spec.limit_s
@@ -368,7 +371,8 @@ class Agent:
         stopped_by = int(self._stop_signal) if self._stop_sent is not None and self._stop_signal else None
         ends = [*self._ends(), *self._crew.all_ends()]
         missing = self._crew.missing()
-        course = Course(ends, self._first_bad, stopped_by, self._warned, self._timed_out, missing, elapsed)
+        warned = self._spec.warning is not None and self._spec.warning.exists()
+        course = Course(ends, self._first_bad, stopped_by, warned, self._timed_out, missing, elapsed)
         outcome = judge(self._spec, course)
         self._merged.write(outcome.text.encode())
         self._event("run-end", exit=outcome.code, reason=outcome.reason, seconds=elapsed)

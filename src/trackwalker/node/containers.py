@@ -12,7 +12,7 @@ from trackwalker.node.order import Order, Seat
 from trackwalker.node.rendezvous import Note
 from trackwalker.node.runtimes import caller_groups, detect, fabric_devices, gpu_vendor, gpu_warning, training_limits
 from trackwalker.node.runtimes.container import JOB_LABEL, ContainerOrder, Mount, OrderError, Runtime, own_name
-from trackwalker.node.runtimes.lifetime import remove_stale, stop_container
+from trackwalker.node.runtimes.lifetime import remove_stale, stop_containers
 
 _PULL_S = 3600.0  # where the stage has no limit of its own
 _PROGRESS = "TRACKWALKER_PROGRESS"
@@ -80,5 +80,5 @@ class Containers:
 
     def close(self) -> None:
         """End what is left of them: killing a client does not kill a container that a service owns."""
-        for name in self._names if self._runtime else []:
-            stop_container(self._runtime, self._seat.job_id, name)  # type: ignore[arg-type]
+        if self._runtime is not None:
+            stop_containers(self._runtime, self._seat.job_id, self._names)

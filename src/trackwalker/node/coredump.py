@@ -20,7 +20,7 @@ from trackwalker.node.corefile import CoreFile, read_core
 
 PATTERN_FILE = Path("/proc/sys/kernel/core_pattern")
 _WAIT_S = 900.0  # cores of large ranks have 35-120 GB
-_STILL = 3  # looks at a file that no longer grows before it is taken as it is
+_STILL = 10  # looks at a file that does not grow before it is taken as it is
 _SAY_EVERY_S = 10.0
 _GDB_S = 120.0
 _MEGABYTE = 1 << 20
@@ -91,7 +91,7 @@ def collect(
     folders: Sequence[Path],
     say: Callable[[str], None],
     wait_s: float = _WAIT_S,
-    interval_s: float = 1.0,
+    interval_s: float = 2.0,
 ) -> list[Collected]:
     """Bring every core of this run into the job directory; `pids` says which process is which rank.
 

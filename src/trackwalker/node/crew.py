@@ -5,11 +5,11 @@ from __future__ import annotations
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 from trackwalker.job.journal import Journal
 from trackwalker.node.output import Tail
-from trackwalker.node.rendezvous import Rendezvous
+from trackwalker.node.rendezvous import Note, Rendezvous
 
 _LOOK_S = 0.5
 _PATIENCE_S = 20.0  # for the last words of the other nodes, beyond the time that their ranks have to end
@@ -24,6 +24,10 @@ class RankEnd:
     exit: int
     ended: float
     cause: str
+
+
+def _rank_end(note: Note) -> RankEnd:
+    return RankEnd(**{name: note[name] for name in ("rank", "host", "exit", "ended", "cause")})
 
 
 class Crew(Protocol):
@@ -93,7 +97,7 @@ class Member:
             return None
         self._looked = now
         note = self._meeting.decided("stop")
-        return RankEnd(**note) if note else None
+        return _rank_end(note) if note else None
 
     def tell(self, end: RankEnd) -> None:
         """Only the first failure of this node is news."""
@@ -126,6 +130,8 @@ class Head:
         self._looked = 0.0
         self._stop: RankEnd | None = None
         self._finished: float | None = None
+        self._asked = 0.0
+        self._reported: dict[int, Note] = {}
         self._done = False
 
     def look(self, now: float) -> RankEnd | None:
@@ -134,7 +140,7 @@ class Head:
             return None
         self._looked = now
         self._merge(final=False)
-        told = [RankEnd(**note) for note in self._meeting.posted("failed").values()]
+        told = [_rank_end(note) for note in self._meeting.posted("failed").values()]
         if not told or self._stop is not None:
             return None
         first = min(told, key=lambda end: (end.ended, end.rank))
@@ -149,11 +155,12 @@ class Head:
 
     def finish(self, ends: list[RankEnd], stopping: bool) -> bool:
         """Whether all nodes have reported; when the run is being stopped, for a bounded time only."""
-        if self._done:
-            return True
         now = time.monotonic()
+        if self._done or now - self._asked < _LOOK_S:
+            return self._done
+        self._asked = now
         self._finished = self._finished if self._finished is not None and stopping else now
-        reported = self._meeting.posted("ended")
+        reported = self._reported = self._meeting.posted("ended", self._reported)
         late = stopping and now - self._finished > self._grace_s + _PATIENCE_S
         if len(reported) < len(self._hosts) - 1 and not late:
             return False
@@ -163,13 +170,11 @@ class Head:
 
     def all_ends(self) -> list[RankEnd]:
         """How the ranks of the other nodes ended, as far as they said."""
-        notes: list[dict[str, Any]] = list(self._meeting.posted("ended").values())
-        return [RankEnd(**end) for note in notes for end in note["ends"]]
+        return [_rank_end(end) for note in self._reported.values() for end in note["ends"]]
 
     def missing(self) -> list[str]:
         """Hosts that never reported how their ranks ended."""
-        reported = self._meeting.posted("ended")
-        return [host for rank, host in enumerate(self._hosts) if rank and rank not in reported]
+        return [host for rank, host in enumerate(self._hosts) if rank and rank not in self._reported]
 
     def _merge(self, final: bool) -> None:
         """What the others wrote down goes into the job's own journals: each file has one writer."""

@@ -22,6 +22,8 @@ def open_job(order: Order, seat: Seat, submission: Path) -> None:
     (job_dir / "agent" / f"attempt-{seat.attempt}").mkdir(parents=True, exist_ok=True)
     if not seat.is_head:
         return
+    with contextlib.suppress(OSError):
+        (submission / "job").symlink_to(Path("../..") / job_dir.name)
     with contextlib.suppress(FileExistsError):
         (job_dir / "log").symlink_to(Path("..") / f"{job_dir.name}.log")
     with contextlib.suppress(OSError, ValueError):

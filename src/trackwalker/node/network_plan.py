@@ -107,7 +107,8 @@ def plan_network(nodes: Sequence[NodeNet], wishes: Wishes = Wishes()) -> Network
     for node, nic in zip(nodes, chosen):  # noqa: B905 - Python 3.9
         name = wishes.socket_ifname or (f"={nic.name}" if nic else "")
         places.append(Place(node.host, nic.name if nic else "", nic.address if nic else LOOPBACK, name))
-        lines.append(f"NCCL INFO {node.host}: NCCL_SOCKET_IFNAME={name or '(left to NCCL)'}")
+        if len(nodes) > 1:
+            lines.append(f"NCCL INFO {node.host}: NCCL_SOCKET_IFNAME={name or '(left to NCCL)'}")
         if nic and not is_private(nic.address) and nic.kind != "loopback":
             lines.append(f"[WARN] {node.host}: {nic.address} on {nic.name} is a public address, used because you asked")
     coordinator = wishes.coordinator or (chosen[0].address if chosen[0] else "")

@@ -5,14 +5,17 @@ A node finds out by itself which of them it is: the scheduler's environment says
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import socket
+import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Optional
 
+_ASK_S = 10.0
 STAGES = {"preflight": "Preflight", "pull": "Docker pull", "health": "ECC check", "train": "Training"}
 
 
@@ -30,6 +33,7 @@ class Order:
     output: Optional[str] = None  # where the trainer writes: empty for the job directory, None when it is not told
     procs: int = 1  # rank processes on each node
     env: dict[str, str] = field(default_factory=dict)  # of the layers; what a node detects goes above it
+    layers: dict[str, dict[str, str]] = field(default_factory=dict)  # "amd/ionic" -> env in its place, on such a node
     overrides: dict[str, str] = field(default_factory=dict)  # the user's own: above everything
     workdir: str = ""  # where ranks start: the code snapshot
     header: list[str] = field(default_factory=list)  # further lines of the log's header
@@ -56,7 +60,6 @@ class Seat:
     node_rank: int
     host: str
     attempt: int = 0
-    hosts: tuple[str, ...] = ()  # of all nodes, where the scheduler says
 
     @property
     def is_head(self) -> bool:
@@ -79,15 +82,24 @@ def find_seat(env: Mapping[str, str]) -> Seat:
     """Which node this is, from Slurm's or Kubernetes' environment."""
     host = env.get("TRACKWALKER_NODE") or env.get("SLURMD_NODENAME") or socket.gethostname().split(".")[0]
     if env.get("SLURM_JOB_ID") and env.get("SLURM_NODEID"):
-        hosts = tuple(h for h in env.get("NODELIST_EXPANDED", "").replace("\n", ",").split(",") if h)
         attempt = int(env.get("SLURM_RESTART_COUNT") or 0)
-        return Seat(env["SLURM_JOB_ID"], int(env["SLURM_NODEID"]), host, attempt, hosts)
+        return Seat(env["SLURM_JOB_ID"], int(env["SLURM_NODEID"]), host, attempt)
     if env.get("JOB_ID") and env.get("JOB_COMPLETION_INDEX"):
         node = env.get("NODE_NAME") or host
         return Seat(env["JOB_ID"], int(env["JOB_COMPLETION_INDEX"]), node)
     raise NoSeat(
         "neither Slurm (SLURM_JOB_ID, SLURM_NODEID) nor Kubernetes (JOB_ID, JOB_COMPLETION_INDEX) started this"
     )
+
+
+def slurm_hosts(env: Mapping[str, str]) -> list[str]:
+    """The job's nodes in the order of their ranks, for naming those that never came; empty where nobody knows."""
+    if not env.get("SLURM_JOB_NODELIST"):
+        return []
+    with contextlib.suppress(OSError, subprocess.SubprocessError):
+        argv = ["scontrol", "show", "hostnames", env["SLURM_JOB_NODELIST"]]
+        return subprocess.run(argv, capture_output=True, text=True, timeout=_ASK_S, check=True).stdout.split()
+    return []
 
 
 def write_whole(path: Path, text: str) -> None:

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
-from trackwalker.node.checks.result import FAIL, Context, Result
-from trackwalker.node.checks.runner import CHECKS, gating, run_checks
-from trackwalker.node.checks.table import lines
 from trackwalker.node.checks.compare import NodeReport, compare
+from trackwalker.node.checks.result import FAIL, Check, Context, Result
+from trackwalker.node.checks.runner import CHECKS, PLANNED, gating, run_checks
+from trackwalker.node.checks.table import lines
 from trackwalker.node.containers import Containers
 from trackwalker.node.held_ports import HeldPorts, NoPort
+from trackwalker.node.layer_choice import choose, fabric_of
 from trackwalker.node.network_plan import NetworkPlan, NodeNet, NoNetwork, Wishes, plan_network, this_node
 from trackwalker.node.order import Order, Seat
-from trackwalker.node.rdma_env import UnsafeDmabuf, rdma_env
+from trackwalker.node.rdma_env import UnsafeDmabuf, fabric_ports, rdma_env
+from trackwalker.node.rdma_ports import ports
 from trackwalker.node.rendezvous import Note
+from trackwalker.node.runtimes import gpu_vendor
 from trackwalker.node.runtimes.container import OrderError
 
 _HEALTH = ("ecc",)
@@ -45,9 +49,7 @@ class Parts:
         if stage == "pull" and self._containers is not None:
             return {"host": self._seat.host, **self._containers.fetch(deadline)}
         wanted = [check for check in CHECKS if (check.id in _HEALTH) == (stage == "health")]
-        known = {check.id for check in wanted}
-        policy = {name: decision for name, decision in self._order.policy.items() if name in known}
-        results = run_checks(self._context, policy, wanted)
+        results = run_checks(self._context, self._policy(wanted), wanted)
         note: Note = {"host": self._seat.host, "written_at": time.time(), "ok": not gating(results)}
         note["results"], note["lines"] = [result.record() for result in results], lines(results)
         if stage == "preflight":
@@ -59,7 +61,12 @@ class Parts:
         exits = {str(rank): 1 for rank, note in sorted(notes.items()) if not note["ok"]}
         if stage == "preflight":
             reports = [
-                NodeReport(note["host"], [Result(**r) for r in note["results"]], "", note["written_at"])
+                NodeReport(
+                    note["host"],
+                    [Result(**r) for r in note["results"]],
+                    written_at=note["written_at"],
+                    seen_at=note["seen_at"],
+                )
                 for _, note in sorted(notes.items())
             ]
             known = {name: what for name, what in self._order.policy.items() if name.startswith("uniform_")}
@@ -102,7 +109,7 @@ class Parts:
         order, seat = self._order, self._seat
         place = NetworkPlan.from_record({k: v for k, v in plan.items() if k not in ("port", "hosts")})
         shared = {
-            **order.env,
+            **(self._layers(say) or order.env),
             "JOB_ID": seat.job_id,
             "JOB_NAME": order.name,
             "JOB_WORKSPACE": str(order.workspace),
@@ -118,6 +125,7 @@ class Parts:
             shared["NCCL_SOCKET_IFNAME"] = place.places[seat.node_rank].socket_ifname
         shared |= order.overrides
         shared |= self._fabric(shared, say)
+        self._reach(plan, say)
         where = [] if order.output is None else [f"base_output_directory={order.output or self._job_dir}"]
         words = [*order.argv, *where, *order.settings]
         found = []
@@ -137,6 +145,14 @@ class Parts:
         if self._containers is not None:
             self._containers.close()
 
+    def _layers(self, say: Say) -> dict[str, str]:
+        if not self._order.layers:
+            return {}
+        env, name = choose(self._order.layers, gpu_vendor(), fabric_of(fabric_ports(ports())))
+        if name:
+            say(f"[INFO] {self._seat.host}: environment of {name.replace('/', ' GPUs on ')}")
+        return env
+
     def _fabric(self, shared: Mapping[str, str], say: Say) -> dict[str, str]:
         try:
             found = rdma_env(self._seat.host, shared, set(self._order.overrides))
@@ -144,6 +160,20 @@ class Parts:
             raise Unfit(str(e)) from e
         say(*found.lines)
         return found.variables
+
+    def _reach(self, plan: Note, say: Say) -> None:
+        """Whether this node can get to where the ranks meet."""
+        if self._order.nodes == 1 or self._seat.is_head:
+            return
+        context = replace(self._context, meeting=(plan["coordinator"], int(plan["port"])))
+        results = run_checks(context, self._policy(PLANNED), PLANNED)
+        say(*lines(results))
+        if gating(results):
+            raise Unfit(f"FATAL: {self._seat.host} does not reach the coordinator")
+
+    def _policy(self, checks: Sequence[Check]) -> dict[str, str]:
+        known = {check.id for check in checks}
+        return {name: decision for name, decision in self._order.policy.items() if name in known}
 
 
 def _process(order: Order, rank: int, local: int) -> dict[str, str]:

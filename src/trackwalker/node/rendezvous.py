@@ -15,7 +15,7 @@ from typing import Any
 
 from trackwalker.node.order import write_whole
 
-_LOOK_S = 0.2
+_LOOK_S = 0.05
 Note = dict[str, Any]
 
 
@@ -41,20 +41,21 @@ class Rendezvous:
         """Tell the first node something."""
         write_whole(self._place / topic / f"{self._rank}.json", json.dumps(note))
 
-    def posted(self, topic: str) -> dict[int, Note]:
-        """What was posted so far, by node rank."""
-        found: dict[int, Note] = {}
+    def posted(self, topic: str, known: dict[int, Note] | None = None) -> dict[int, Note]:
+        """What was posted so far, by node rank, with the time it was first seen here; `known` is not read again."""
+        found = dict(known or {})
         with contextlib.suppress(OSError):
             for path in (self._place / topic).iterdir():
-                if path.suffix == ".json" and path.stem.isdigit():
+                if path.suffix == ".json" and path.stem.isdigit() and int(path.stem) not in found:
                     with contextlib.suppress(OSError, ValueError):
-                        found[int(path.stem)] = json.loads(path.read_text())
+                        found[int(path.stem)] = {**json.loads(path.read_text()), "seen_at": time.time()}
         return found
 
     def gather(self, topic: str, deadline: float | None) -> dict[int, Note]:
         """Wait until every node has posted; raises Absent at the deadline (monotonic), Stopped on a signal."""
+        found: dict[int, Note] = {}
         while True:
-            found = self.posted(topic)
+            found = self.posted(topic, found)
             if len(found) >= self._nodes:
                 return found
             if deadline is not None and time.monotonic() > deadline:

@@ -34,6 +34,8 @@ class AgentSpec:
     limit_s: float | None = None  # how long the ranks may run
     nodes: int = 1
     attempt: int = 0
+    warning: Path | None = None  # there when the scheduler has said that the time limit is near
+    stop_note: Path | None = None  # there when the scheduler has told its batch script, and only that, to end
     own: Path | None = None  # where this node keeps working files and journals; None: where the job has them
     tensorboard: Path | None = None  # where rank 0 writes its event files; None: tensorboard/ in the job directory
     listen: str = ""  # interface, address or network to serve metrics on; empty: loopback or a private address
@@ -63,6 +65,6 @@ def load_spec(path: Path) -> AgentSpec:
     raw: dict[str, Any] = json.loads(path.read_text())
     ranks = [RankSpec(**r) for r in raw.pop("ranks")]
     raw["job_dir"] = Path(raw["job_dir"])
-    for name in ("log", "own", "tensorboard"):
+    for name in ("log", "own", "tensorboard", "warning", "stop_note"):
         raw[name] = Path(raw[name]) if raw.get(name) else None
     return AgentSpec(ranks=ranks, **raw)

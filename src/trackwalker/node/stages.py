@@ -18,7 +18,7 @@ from trackwalker.job.journal import Journal
 from trackwalker.node.agent import Agent
 from trackwalker.node.crew import Crew, Head, Member, RankEnd
 from trackwalker.node.jobdir import job_dir_of, open_job, place_ranks
-from trackwalker.node.order import STAGES, Order, Seat
+from trackwalker.node.order import STAGES, Order, Seat, slurm_hosts
 from trackwalker.node.outcome import TIMED_OUT
 from trackwalker.node.output import Sink, complain
 from trackwalker.node.parts import Parts, Unfit
@@ -47,19 +47,20 @@ class Conductor:
         self._job_dir = job_dir_of(order, seat)
         self._attempt = self._job_dir / "agent" / f"attempt-{seat.attempt}"
         self._signal: int | None = None
-        self._warned = False
+        self._warning = submission / f"time-limit-{seat.attempt}"  # both written by the batch script
+        self._stop_note = submission / f"stop-{seat.attempt}"
         self._began = time.time()
         self._submission = submission
-        self._meeting = Rendezvous(self._attempt, seat.node_rank, order.nodes, lambda: self._signal is not None)
+        self._meeting = Rendezvous(self._attempt, seat.node_rank, order.nodes, self._stopped)
         self._parts = Parts(order, seat, self._job_dir, self._attempt / str(seat.node_rank))
-        self._hosts: list[str] = list(seat.hosts)
+        self._hosts: list[str] = []
 
     def run(self) -> int:
         """Go through the stages; the exit code is the job's on the first node, elsewhere whether we could report."""
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._on_signal)
         signal.signal(signal.SIGHUP, lambda number, frame: None)
-        signal.signal(signal.SIGUSR1, self._on_warning)
+        signal.signal(signal.SIGUSR1, lambda number, frame: None)
         try:
             open_job(self._order, self._seat, self._submission)
         except OSError as e:
@@ -75,7 +76,7 @@ class Conductor:
                 self._stage(stage)
             return self._train()
         except Stopped:
-            reason = "CANCELLED (time limit)" if self._warned else "CANCELLED (scancel / SIGTERM)"
+            reason = "CANCELLED (time limit)" if self._warning.exists() else "CANCELLED (scancel / SIGTERM)"
             return self._close(128 + (self._signal or signal.SIGTERM), reason)
         except Failed as e:
             return self._close(e.code, e.reason)
@@ -91,6 +92,8 @@ class Conductor:
             self._say(f"== {title} BEGIN ({_limit_text(limit)}) ==")
             self._event("stage-begin", stage=name, name=title)
         note = self._parts.do(name, deadline)
+        if self._stopped():
+            raise Stopped  # what a check said while its commands were being ended is not to be believed
         for line in note.pop("lines", []):
             self._say(line)
         self._meeting.post(name, note)
@@ -146,11 +149,11 @@ class Conductor:
         services = Services(order.services, self._job_dir, seat.job_id)
         if seat.is_head:
             services.start()
-        if self._signal is not None:
+        if self._stopped():
             raise Stopped
         self._parts.release()
         agent = Agent(spec, self._crew())
-        code = agent.run(adopt=False, warned=self._warned)
+        code = agent.run(adopt=False)
         services.close()
         return code
 
@@ -198,6 +201,8 @@ class Conductor:
             own=self._attempt / str(seat.node_rank),
             tensorboard=self._job_dir / board if board else None,
             listen=order.listen,
+            warning=self._warning,
+            stop_note=self._stop_note,
         )
 
     def _close(self, code: int, reason: str) -> int:
@@ -215,7 +220,7 @@ class Conductor:
 
     def _header(self) -> list[str]:
         order, seat = self._order, self._seat
-        nodes = os.environ.get("SLURM_JOB_NODELIST") or ",".join(seat.hosts) or seat.host
+        nodes = os.environ.get("SLURM_JOB_NODELIST") or seat.host
         return [
             f"JOB_ID={seat.job_id}",
             f"JOB_NAME={order.name}",
@@ -239,6 +244,7 @@ class Conductor:
         return self._job_dir / name if self._seat.is_head else self._attempt / str(self._seat.node_rank) / name
 
     def _host(self, rank: int) -> str:
+        self._hosts = self._hosts or slurm_hosts(os.environ)
         return self._hosts[rank] if rank < len(self._hosts) else f"node {rank}"
 
     def _say(self, *lines: str) -> None:
@@ -251,11 +257,11 @@ class Conductor:
         except OSError as e:
             complain(f"cannot write events.jsonl: {e.strerror}")
 
+    def _stopped(self) -> bool:
+        return self._signal is not None or (self._seat.is_head and self._stop_note.exists())
+
     def _on_signal(self, number: int, frame: object) -> None:
         self._signal = number
-
-    def _on_warning(self, number: int, frame: object) -> None:
-        self._warned = True
 
 
 def _limit_text(limit: float | None) -> str:

@@ -159,7 +159,8 @@ class HostRows:
             used = 100.0 * np.clip(training + spinning, 0, 1) - training * rng.integers(0, 4, len(t)) + saving * 2
             device = {"GpuIndex": str(gpu), "GpuDeviceName": f"{run.profile.maker}_{run.profile.name}"}
             yield Row("ray_node_gpus_utilization", {**who, **device}, used)
-        memory = 62e9 + (t >= run.steps_from - 60.0) * 142e9 + rng.normal(0, 6e8, len(t))
+        head = 3e9 if self._number == 0 else 0.0  # the coordinator and Ray's own services
+        memory = 62e9 + head + (t >= run.steps_from - 60.0) * 142e9 + rng.normal(0, 6e8, len(t))
         if self._writes:
             kept = np.zeros(len(t))
             own = np.random.default_rng([int(run.job_id), self._number, 1]).uniform(1.146e12, 1.191e12)

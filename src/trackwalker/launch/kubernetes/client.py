@@ -8,14 +8,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from trackwalker.errors import MissingToolError, UsageError
-from trackwalker.launch.kubernetes.manifest import (
-    CONTAINER,
-    JOB_LABEL,
-    PodPlan,
-    job_manifests,
-    jobset_manifests,
-    to_json,
-)
+from trackwalker.launch.kubernetes.manifest import CONTAINER, JOB_LABEL, job_manifests, jobset_manifests, to_json
+from trackwalker.launch.kubernetes.pods import PodPlan
 from trackwalker.launch.kubernetes.state import Seen, read_state
 
 _SECONDS = 30

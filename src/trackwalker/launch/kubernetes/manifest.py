@@ -7,77 +7,23 @@ argument list, never a shell, and nobody in a pod works out a name or a director
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 from typing import Any
 
-from trackwalker.errors import UsageError
-from trackwalker.launch.kubernetes.names import check_dns_label, label_value
+from trackwalker.launch.kubernetes.names import label_value
+from trackwalker.launch.kubernetes.pods import REPLICATED_JOB, PodPlan
 from trackwalker.launch.kubernetes.settings import Toleration
 
 Manifest = dict[str, Any]
 
 JOB_LABEL = "trackwalker/job-id"
 CONTAINER = "agent"
-_REPLICATED_JOB = "node"  # part of every pod's host name under a JobSet
 _TERMINATION_GRACE = 60  # the agent tells the ranks, waits for a last checkpoint, writes the summary
-
-
-@dataclass(frozen=True)
-class SecretRef:
-    """One key of a Kubernetes Secret; its value stands in no manifest."""
-
-    name: str
-    key: str
-
-
-@dataclass(frozen=True)
-class PodPlan:
-    """Everything a manifest says, decided before it is written."""
-
-    name: str
-    namespace: str
-    job_id: str
-    nodes: int
-    image: str
-    argv: Sequence[str]
-    claim: str
-    mount: str
-    env: Mapping[str, str] = field(default_factory=dict)
-    secrets: Mapping[str, SecretRef] = field(default_factory=dict)
-    gpus_per_node: int = 8
-    gpu_resource: str = "amd.com/gpu"
-    node_selector: Mapping[str, str] = field(default_factory=dict)
-    tolerations: Sequence[Toleration] = ()
-    service_account: str = ""
-    shm_size: str = "128Gi"
-    host_network: bool = False
-    privileged: bool = False
-    labels: Mapping[str, str] = field(default_factory=dict)  # short facts to search by: model, tag
-    annotations: Mapping[str, str] = field(default_factory=dict)  # the same facts in full
-    ttl_seconds: int | None = None
-    deadline_seconds: int | None = None
-
-    def __post_init__(self) -> None:
-        check_dns_label(self.name, "job name")
-        check_dns_label(f"{self.name}-{_REPLICATED_JOB}-0-{self.nodes - 1}", "pod host name")
-        for word in self.argv:
-            _check_text(word, "an argument")
-        for name, value in self.env.items():
-            _check_text(value, f"the value of {name}")
-        both = sorted(set(self.env) & set(self.secrets))
-        if both:
-            raise UsageError(f"{both[0]} is given both as a value and as a secret: keep one")
-
-
-def name_room(nodes: int) -> int:
-    """What a pod's host name adds to the job's name, in the longer of the two kinds."""
-    return len(f"-{_REPLICATED_JOB}-0-{nodes - 1}")
 
 
 def coordinator(plan: PodPlan, jobset: bool = False) -> str:
     """Where every pod finds node 0: its host name under the headless service, in the pods' own namespace."""
-    host = f"{plan.name}-{_REPLICATED_JOB}-0-0" if jobset else f"{plan.name}-0"
+    host = f"{plan.name}-{REPLICATED_JOB}-0-0" if jobset else f"{plan.name}-0"
     return f"{host}.{plan.name}"
 
 
@@ -99,7 +45,7 @@ def job_manifests(plan: PodPlan, owner_uid: str | None = None) -> list[Manifest]
     spec = _job_spec(plan, coordinator(plan))
     if plan.ttl_seconds is not None:
         spec["ttlSecondsAfterFinished"] = plan.ttl_seconds
-    job = {"apiVersion": "batch/v1", "kind": "Job", "metadata": _metadata(plan), "spec": spec}
+    job = {"apiVersion": "batch/v1", "kind": "Job", "metadata": _queued(plan), "spec": spec}
     return [job, service]
 
 
@@ -109,10 +55,10 @@ def jobset_manifests(plan: PodPlan) -> list[Manifest]:
         "network": {"enableDNSHostnames": True, "subdomain": plan.name, "publishNotReadyAddresses": True},
         "successPolicy": {"operator": "All"},
         "failurePolicy": {"maxRestarts": 0},
-        "coordinator": {"replicatedJob": _REPLICATED_JOB, "jobIndex": 0, "podIndex": 0},
+        "coordinator": {"replicatedJob": REPLICATED_JOB, "jobIndex": 0, "podIndex": 0},
         "replicatedJobs": [
             {
-                "name": _REPLICATED_JOB,
+                "name": REPLICATED_JOB,
                 "replicas": 1,
                 "template": {
                     "metadata": {"labels": _labels(plan)},
@@ -123,8 +69,7 @@ def jobset_manifests(plan: PodPlan) -> list[Manifest]:
     }
     if plan.ttl_seconds is not None:
         spec["ttlSecondsAfterFinished"] = plan.ttl_seconds
-    metadata = _metadata(plan)
-    return [{"apiVersion": "jobset.x-k8s.io/v1alpha2", "kind": "JobSet", "metadata": metadata, "spec": spec}]
+    return [{"apiVersion": "jobset.x-k8s.io/v1alpha2", "kind": "JobSet", "metadata": _queued(plan), "spec": spec}]
 
 
 def to_json(manifests: Sequence[Manifest]) -> str:
@@ -226,6 +171,7 @@ def _container(plan: PodPlan, coordinator_host: str) -> Manifest:
 def _env(plan: PodPlan, coordinator_host: str) -> list[Manifest]:
     values = {**plan.env, "TRACKWALKER_COORDINATOR": coordinator_host}
     env: list[Manifest] = [{"name": name, "value": literal(value)} for name, value in values.items()]
+    env.append({"name": "NODE_NAME", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}})
     for name, ref in plan.secrets.items():
         env.append({"name": name, "valueFrom": {"secretKeyRef": {"name": ref.name, "key": ref.key}}})
     return env
@@ -260,14 +206,14 @@ def _metadata(plan: PodPlan) -> Manifest:
     }
 
 
+def _queued(plan: PodPlan) -> Manifest:
+    """Metadata of what is queued as a whole; its pods and its Service are not."""
+    metadata = _metadata(plan)
+    if plan.queue:
+        metadata["labels"]["kueue.x-k8s.io/queue-name"] = plan.queue
+    return metadata
+
+
 def _labels(plan: PodPlan) -> dict[str, str]:
     own = {"app.kubernetes.io/managed-by": "trackwalker", JOB_LABEL: plan.job_id}
     return {key: label_value(value) for key, value in plan.labels.items()} | own
-
-
-def _check_text(text: str, what: str) -> None:
-    # A manifest is JSON: what is no Unicode text cannot be in it, and NUL cannot be in any process's words.
-    if "\0" in text:
-        raise UsageError(f"{what} holds a NUL byte, which neither words nor environment can carry")
-    if any("\ud800" <= c <= "\udfff" for c in text):
-        raise UsageError(f"{what} is not UTF-8, and a Kubernetes manifest can hold nothing else")

@@ -1,14 +1,70 @@
-"""From a model spec and the cluster's settings to one pod plan: every name is decided here, once, at submit."""
+"""Everything a manifest says, decided once, at submit: nobody in a pod works out a name or a directory again."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from trackwalker.launch.kubernetes.manifest import PodPlan, SecretRef, name_room
-from trackwalker.launch.kubernetes.names import object_name
-from trackwalker.launch.kubernetes.settings import ClusterSettings, path_in_pod
+from trackwalker.errors import UsageError
+from trackwalker.launch.kubernetes.names import check_dns_label, object_name
+from trackwalker.launch.kubernetes.settings import ClusterSettings, Toleration, path_in_pod
 from trackwalker.launch.request import ModelSpec, job_name
+
+REPLICATED_JOB = "node"  # part of every pod's host name under a JobSet
+
+
+@dataclass(frozen=True)
+class SecretRef:
+    """One key of a Kubernetes Secret; its value stands in no manifest."""
+
+    name: str
+    key: str
+
+
+@dataclass(frozen=True)
+class PodPlan:
+    """Everything a manifest says, decided before it is written."""
+
+    name: str
+    namespace: str
+    job_id: str
+    nodes: int
+    image: str
+    argv: Sequence[str]
+    claim: str
+    mount: str
+    env: Mapping[str, str] = field(default_factory=dict)
+    secrets: Mapping[str, SecretRef] = field(default_factory=dict)
+    gpus_per_node: int = 8
+    gpu_resource: str = "amd.com/gpu"
+    node_selector: Mapping[str, str] = field(default_factory=dict)
+    tolerations: Sequence[Toleration] = ()
+    service_account: str = ""
+    shm_size: str = "128Gi"
+    host_network: bool = False
+    privileged: bool = False
+    queue: str = ""  # of Kueue, which lets the job start when its turn comes
+    labels: Mapping[str, str] = field(default_factory=dict)  # short facts to search by: model, tag
+    annotations: Mapping[str, str] = field(default_factory=dict)  # the same facts in full
+    ttl_seconds: int | None = None
+    deadline_seconds: int | None = None
+
+    def __post_init__(self) -> None:
+        check_dns_label(self.name, "job name")
+        check_dns_label(f"{self.name}-{REPLICATED_JOB}-0-{self.nodes - 1}", "pod host name")
+        for word in self.argv:
+            _check_text(word, "an argument")
+        for name, value in self.env.items():
+            _check_text(value, f"the value of {name}")
+        both = sorted(set(self.env) & set(self.secrets))
+        if both:
+            raise UsageError(f"{both[0]} is given both as a value and as a secret: keep one")
+
+
+def name_room(nodes: int) -> int:
+    """What a pod's host name adds to the job's name, in the longer of the two kinds."""
+    return len(f"-{REPLICATED_JOB}-0-{nodes - 1}")
 
 
 def plan_pods(
@@ -55,8 +111,17 @@ def plan_pods(
         shm_size=settings.shm_size,
         host_network=settings.host_network,
         privileged=settings.privileged,
+        queue=settings.queue,
         labels=facts,
         annotations={**facts, "trackwalker/job-dir": identity["JOB_DIR"]},
         ttl_seconds=ttl_seconds,
         deadline_seconds=deadline_seconds,
     )
+
+
+def _check_text(text: str, what: str) -> None:
+    # A manifest is JSON: what is no Unicode text cannot be in it, and NUL cannot be in any process's words.
+    if "\0" in text:
+        raise UsageError(f"{what} holds a NUL byte, which neither words nor environment can carry")
+    if any("\ud800" <= c <= "\udfff" for c in text):
+        raise UsageError(f"{what} is not UTF-8, and a Kubernetes manifest can hold nothing else")

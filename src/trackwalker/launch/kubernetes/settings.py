@@ -42,6 +42,7 @@ class ClusterSettings:
     shm_size: str = "128Gi"
     host_network: bool = False
     privileged: bool = False
+    queue: str = ""  # of Kueue
 
 
 def read_settings(words: Sequence[str], environ: Mapping[str, str]) -> ClusterSettings:
@@ -78,6 +79,7 @@ def read_settings(words: Sequence[str], environ: Mapping[str, str]) -> ClusterSe
         shm_size=_form(environ.get("K8S_SHM_SIZE") or "128Gi", _QUANTITY, "K8S_SHM_SIZE"),
         host_network=_switch(environ, "K8S_HOST_NETWORK"),
         privileged=_switch(environ, "K8S_PRIVILEGED"),
+        queue=_form(environ.get("K8S_QUEUE", ""), _SUBDOMAIN, "K8S_QUEUE"),
     )
 
 

@@ -27,8 +27,32 @@ _LONG = {
 }
 # Options of sbatch that take no value: behind any other one the next word is its value.
 _ALONE = frozenset(
-    "contiguous exclusive get-user-env help hold ignore-pbs nice no-bell no-kill no-requeue overcommit oversubscribe "
-    "parsable propagate quiet reboot requeue spread-job test-only usage use-min-nodes verbose version wait".split()
+    [
+        "contiguous",
+        "exclusive",
+        "get-user-env",
+        "help",
+        "hold",
+        "ignore-pbs",
+        "nice",
+        "no-bell",
+        "no-kill",
+        "no-requeue",
+        "overcommit",
+        "oversubscribe",
+        "parsable",
+        "propagate",
+        "quiet",
+        "reboot",
+        "requeue",
+        "spread-job",
+        "test-only",
+        "usage",
+        "use-min-nodes",
+        "verbose",
+        "version",
+        "wait",
+    ]
 )
 _SHORT_ALONE = frozenset("HOQVWhksv")
 _OURS = {
@@ -108,7 +132,11 @@ def _options(words: Sequence[str]) -> Iterator[tuple[str, str | None, str]]:
                 yield _LONG.get(letter, letter), None, word
                 continue
             value = value or _next(word, rest)
-            yield _LONG.get(letter, letter), value, f"--{_LONG[letter]}={value}" if letter in _LONG else f"-{letter}{value}"
+            yield (
+                _LONG.get(letter, letter),
+                value,
+                f"--{_LONG[letter]}={value}" if letter in _LONG else f"-{letter}{value}",
+            )
         else:
             raise UsageError(f"'{word}' is no scheduler option; trainer settings go behind '--'")
 

@@ -81,11 +81,11 @@ def _number(value: Any) -> int | None:
 
 
 def _exit_of(value: Any) -> str:
-    """`exit:signal` from a wait status (22.05) or from {return_code, signal} (later)."""
-    if isinstance(value, dict):
+    """`exit:signal` from a wait status, bare (22.05) or wrapped (23.02), or from {return_code, signal} (later)."""
+    if isinstance(value, dict) and "return_code" in value:
         signal = value.get("signal") or {}
         number = _number(signal.get("id", signal.get("signal_id"))) if isinstance(signal, dict) else None
-        return f"{_number(value.get('return_code')) or 0}:{number or 0}"
+        return f"{_number(value['return_code']) or 0}:{number or 0}"
     status = _number(value)
     return "" if status is None else f"{status >> 8 & 0xFF}:{status & 0x7F}"
 

@@ -25,17 +25,20 @@ STALE = (
     "MASTER_ADDR MASTER_PORT RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE "
     "USE_RAY RAY_PORT RAY_ADDRESS LOGIN_NODE_HOSTNAME LOGIN_NODE_IP MAXTEXT_SLURM_DIR MAXTEXT_GIT_SUMMARY_EMITTED "
     "OUTPUTS_BASE_DIR TRACKWALKER_HOST TRACKWALKER_NODE"
-).split()
+)
 
 _SCRIPT = """\
 #!/bin/bash
 # Written by trackwalker: one agent on each node. What it runs stands in order.json beside this file.
 unset {stale}
+folder={folder}
 told=0
-# Slurm tells the agents itself when it ends a job, so we only stay until they are done. A signal for this script alone
-# is passed on by scancel: srun would answer SIGTERM by killing every task at once.
-trap 'told=1; scancel --quiet --signal=TERM "$SLURM_JOB_ID" 2>/dev/null &' TERM
-trap 'told=1; kill -USR1 "$srun" 2>/dev/null' USR1
+attempt=${{SLURM_RESTART_COUNT:-0}}
+# Slurm tells the agents itself when it ends a job, so we only stay until they are done. What reaches this script alone
+# is left as a note for the first node: srun would answer SIGTERM by killing every task at once and hand SIGUSR1 (the
+# time limit is near) to ranks that do not expect it; scancel from here could hit the next attempt of a requeued job.
+trap 'told=1; : > {folder}/stop-"$attempt"' TERM
+trap 'told=1; : > {folder}/time-limit-"$attempt"' USR1
 # --kill-on-bad-exit=0 --wait=0: the agents agree on the end among themselves, and each has its last word.
 srun --nodes="$SLURM_JOB_NUM_NODES" --ntasks="$SLURM_JOB_NUM_NODES" --ntasks-per-node=1 --export=ALL --mpi=none \\
   --cpu-bind=none --input=none --kill-on-bad-exit=0 --wait=0 \\
@@ -54,8 +57,9 @@ exit "$code"
 def render_script(folder: Path, python: str = "python3") -> str:
     """The batch script of a submission folder; `python` is the interpreter on the nodes."""
     return _SCRIPT.format(
-        stale=" ".join(STALE),
+        stale=STALE,
         python=shlex.quote(python),
+        folder=shlex.quote(str(folder.absolute())),
         agent=shlex.quote(str(folder.absolute() / "agent.pyz")),
         order=shlex.quote(str(folder.absolute() / "order.json")),
     )

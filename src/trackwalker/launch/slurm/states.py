@@ -63,9 +63,9 @@ _FLAGS: dict[str, State] = {
     "EXPEDITING": "pending",
 }
 _ENDED: frozenset[State] = frozenset(_BASE.values()) - {"pending", "running", "suspended"} | {"revoked", "forgotten"}
-_STARTED: frozenset[State] = frozenset({"running", "suspended", "completing"})
 _NO_START = 53  # slurmd's own number for "the batch script could not be started", given as if it were a signal
-_TIMED_OUT, _TERMINATED = 124, 143  # as timeout(1) and a shell say it
+# As timeout(1), a shell and the kernel's memory killer say it; endings without a number of their own give 1.
+_EXITS: dict[State, int] = {"completed": 0, "timeout": 124, "cancelled": 143, "preempted": 143, "oom": 137}
 
 _MEANING: dict[State, str] = {
     "pending": "waits in the queue",
@@ -112,11 +112,6 @@ class JobState:
         return self.state in _ENDED
 
     @property
-    def started(self) -> bool:
-        """Whether it holds nodes now."""
-        return self.state in _STARTED
-
-    @property
     def stuck(self) -> bool:
         """Whether it waits for a person, not for nodes."""
         return self.state == "launch-failed" or (self.state == "pending" and bool(_HELD.search(self.reason)))
@@ -126,10 +121,8 @@ class JobState:
         """The code a shell would see; None until it has ended, and when nobody knows."""
         if not self.ended or self.state in ("forgotten", "revoked"):
             return None
-        if self.state == "completed":
-            return 0
-        if self.state in ("timeout", "cancelled", "preempted"):  # what the script said then is an echo of that
-            return _TIMED_OUT if self.state == "timeout" else _TERMINATED
+        if self.state != "failed":  # what the script said while Slurm ended it is only an echo of that
+            return _EXITS.get(self.state, 1)
         if self.exit_code:
             return self.exit_code
         return 128 + self.signal if self.signal and self.signal != _NO_START else 1

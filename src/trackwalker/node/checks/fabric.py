@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import socket
+import time
 from collections import Counter
 
 from trackwalker.node.checks.command import as_root
@@ -14,6 +16,7 @@ _FD_RULE = re.compile(r"\bfd[0-9a-f]{2}:", re.IGNORECASE)
 _ROCE = re.compile(r"^\s*ROCE device\s*:\s*(\S+)", re.IGNORECASE | re.MULTILINE)
 _STATUS = re.compile(r"^\s*Status\s*:\s*(\w+)", re.IGNORECASE | re.MULTILINE)
 _RAILS = 8  # of the machines that have these rules, when the adapters themselves cannot be counted
+REACH_S = 10.0  # a lost SYN is sent again after 1, 3 and 7 s
 _ALONE = "single-node job"
 
 
@@ -55,11 +58,13 @@ def rdma(context: Context) -> Result:
 
 
 def _slow(active: list[Port]) -> list[tuple[Port, float]]:
-    """Ports slower than most of their own model: another model is another network."""
+    """A port slower than all others of its model. Two of one lower speed are more likely a storage network; if they are
+    not, the comparison with other nodes tells."""
     out = []
     for port in active:
-        usual, count = Counter(p.rate for p in active if p.model == port.model).most_common(1)[0]
-        if port.rate < usual and count > 1:
+        rates = Counter(p.rate for p in active if p.model == port.model)
+        usual, count = rates.most_common(1)[0]
+        if port.rate < usual and count > 1 and rates[port.rate] == 1:
             out.append((port, usual))
     return out
 
@@ -99,6 +104,26 @@ def dcqcn(context: Context) -> Result:
     return passed(str(enabled), enabled=enabled, expected=expected)
 
 
+def reach(context: Context) -> Result:
+    """The coordinator's port answers. It is only held yet, so the answer is a refusal: that, too, came from there."""
+    if context.nodes < 2:
+        return skipped(_ALONE)
+    if context.meeting is None:
+        return skipped("no network plan yet")
+    address, port = context.meeting
+    begin = time.monotonic()
+    try:
+        socket.create_connection(context.meeting, timeout=REACH_S).close()
+    except ConnectionRefusedError:
+        pass
+    except OSError as error:
+        why = error.strerror or str(error)  # "timed out" has no number
+        remedy = "open the firewall between the nodes, or choose another network with NCCL_SOCKET_IFNAME"
+        return failed(f"{address} port {port}: {why}", remedy, address=address, port=port)
+    seconds = round(time.monotonic() - begin, 4)
+    return passed(f"{address} answers in {seconds * 1000:.1f} ms", address=address, port=port, answer_s=seconds)
+
+
 def _ionic(context: Context) -> list[str]:
     return sorted({p.device for p in ports(context.sys) if p.driver == "ionic" or "ionic" in p.device})
 
@@ -109,3 +134,4 @@ CHECKS = (
     Check("ipv6_rules", ipv6_rules, gates=True),
     Check("dcqcn", dcqcn, gates=False, seconds=45.0),
 )
+PLANNED = (Check("reach", reach, gates=True),)

@@ -16,7 +16,7 @@ _RAS = re.compile(rb"^\s*(ue|ce)\s*:\s*(\d+)\s*$", re.MULTILINE)
 _BAD_PAGE = re.compile(rb":\s*([PF])\s*$", re.MULTILINE)
 _RESET = "drain the node and reset the GPU; if it returns, replace the card"
 _FW = "_fw_version"  # files of amdgpu: smc_fw_version, vcn_fw_version, …
-_NONE = "this node has no GPUs, and the job asks for none"
+_NONE = "no GPUs here"
 
 
 @contextmanager
@@ -49,8 +49,10 @@ def present(context: Context) -> Result:
                 driver.text(driver.handle(index), "nvmlDeviceGetUUID")
             except nvml.NvmlError as error:
                 lost.append(f"GPU {index}: {error.name}")
-    count = len(amd) + len(nvidia)
-    data = {"count": count, "amd": len(amd), "nvidia": len(nvidia), "lost": lost}
+    # The KFD counts what programs will see: every partition of a card, and only what this job's cgroup lets through.
+    usable = _kfd_nodes(context) or len(amd)
+    count = usable + len(nvidia)
+    data = {"count": count, "amd": usable, "amd_cards": len(amd), "nvidia": len(nvidia), "lost": lost}
     if lost:
         return failed(f"{several(count, 'GPU')}, lost: {', '.join(lost)}", _RESET, **data)
     if context.gpus and count < context.gpus:
@@ -59,6 +61,11 @@ def present(context: Context) -> Result:
     if not count:
         return skipped(_NONE, **data)
     return passed(several(count, "GPU"), **data)
+
+
+def _kfd_nodes(context: Context) -> int:
+    root = f"{context.sys}/class/kfd/kfd/topology/nodes"
+    return sum(line(f"{root}/{name}/gpu_id") not in ("", "0") for name in names(root))  # a CPU's is 0
 
 
 def free(context: Context) -> Result:
@@ -73,7 +80,7 @@ def free(context: Context) -> Result:
             except nvml.NvmlError as error:
                 if error.code not in nvml.LOST:  # the check for presence names a lost GPU
                     raise
-    count = len(amd) + len(nvidia)
+    count = max(len(amd), _kfd_nodes(context)) + len(nvidia)
     if not count:
         return skipped(_NONE)
     if not holders:

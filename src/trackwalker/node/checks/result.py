@@ -21,6 +21,7 @@ class Context:
     nodes: int = 1
     gpus: int | None = None  # how many of this node's GPUs the job will use; None: whatever is there, 0: none
     job_dir: str = ""
+    meeting: tuple[str, int] | None = None  # the coordinator's address and port, once the network plan is made
     sys: str = "/sys"
     proc: str = "/proc"
     dev: str = "/dev"

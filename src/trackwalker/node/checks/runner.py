@@ -11,6 +11,7 @@ from trackwalker.node.checks import compare, fabric, gpu, storage, system
 from trackwalker.node.checks.result import FAIL, OFF, WARN, Check, Context, Result, warned
 
 CHECKS: tuple[Check, ...] = (*gpu.CHECKS, *fabric.CHECKS, *storage.CHECKS, *system.CHECKS)
+PLANNED: tuple[Check, ...] = fabric.PLANNED  # those that need the network plan (Context.meeting)
 
 
 class BadPolicy(ValueError):
@@ -19,7 +20,7 @@ class BadPolicy(ValueError):
 
 def policy(given: Mapping[str, str] | None = None) -> dict[str, str]:
     """Check id -> fail, warn or off: the defaults, with what the user wants instead."""
-    decided = {**{check.id: _default(check) for check in CHECKS}, **compare.DEFAULTS}
+    decided = {**{check.id: _default(check) for check in (*CHECKS, *PLANNED)}, **compare.DEFAULTS}
     for name, decision in (given or {}).items():
         if name not in decided:
             raise BadPolicy(f"{name!r} is no check; there are {', '.join(sorted(decided))}")

@@ -19,7 +19,7 @@ JOB_ROOM = 50 * GIB  # less and one checkpoint may not fit
 TMP_FREE = 1 * GIB
 SHM_SIZE = 8 * GIB  # what RCCL and data loaders of eight ranks take between them
 SLOW_S = 5.0
-_CHILD_S = 15.0
+CHILD_S = 15.0
 # Read now: a job directory that hangs may hold this very program.
 _SOURCE = (pkgutil.get_data(__package__, "fschild.py") or b"").decode("utf-8")
 
@@ -48,7 +48,7 @@ def shared(context: Context) -> Result:
     return passed(text, **data)
 
 
-def look(folder: str, timeout: float = _CHILD_S) -> dict[str, Any]:
+def look(folder: str) -> dict[str, Any]:
     """What the child found; `hangs` when it has not come back (then it is left behind, and cleans up by itself)."""
     name = f".trackwalker-preflight-{uuid.uuid4().hex[:12]}"
     # -I -S: nothing of the user's Python setup, which may be on the file system that hangs.
@@ -61,9 +61,12 @@ def look(folder: str, timeout: float = _CHILD_S) -> dict[str, Any]:
         start_new_session=True,
     )
     try:
-        answer, trouble = child.communicate(timeout=timeout)
+        answer, trouble = child.communicate(timeout=CHILD_S)
     except subprocess.TimeoutExpired:
         child.kill()
+        for pipe in (child.stdout, child.stderr):
+            if pipe is not None:
+                pipe.close()
         return {"hangs": True}
     try:
         found: dict[str, Any] = json.loads(answer)

@@ -7,7 +7,8 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from trackwalker.job.processes import alive, read_stat
@@ -32,7 +33,7 @@ class Answer:
 
 @dataclass(frozen=True)
 class Stopped:
-    """How a container ended: by the runtime, by signals, or not at all."""
+    """How a container ended: by the runtime, by signals, or that it was not there."""
 
     how: str
     left: tuple[int, ...] = ()  # processes that not even KILL ended: they wait in the kernel
@@ -96,13 +97,22 @@ def stop_container(runtime: Runtime, job_id: str, name: str, grace_s: float = GR
         marked.end(signal.SIGTERM, grace_s)
         return Stopped("by signals", marked.end(signal.SIGKILL, _DIE_S))
     names = own_containers(runtime, job_id, _ANSWER_S)
-    listed = names is not None and name in names
-    if listed and _by_runtime(runtime, name, grace_s):
+    if names is not None and name not in names:
+        return Stopped("was not there")  # or it is somebody else's
+    if names and _by_runtime(runtime, name, grace_s):
         return Stopped(f"by {runtime.name}", marked.end(signal.SIGKILL, _DIE_S))
     left = marked.end(signal.SIGKILL, _DIE_S)
-    if listed:  # its name has to be free for the next start; one that is not listed may be somebody else's
+    if names:  # its name has to be free for the next start
         ask(runtime.remove_argv(name), _ANSWER_S)
     return Stopped("by signals", left)
+
+
+def stop_containers(runtime: Runtime, job_id: str, names: Sequence[str], grace_s: float = GRACE_S) -> list[Stopped]:
+    """End several at the same time: a node's eight take no longer than one."""
+    if not names:
+        return []
+    with ThreadPoolExecutor(len(names)) as workers:
+        return list(workers.map(lambda name: stop_container(runtime, job_id, name, grace_s), names))
 
 
 def _by_runtime(runtime: Runtime, name: str, grace_s: float) -> bool:

@@ -35,6 +35,10 @@ class Podman(Docker):
         """Podman reads the file itself."""
         return {"REGISTRY_AUTH_FILE": auth_file}
 
+    def remove_argv(self, name: str) -> list[str]:
+        """`podman rm` would wait for its TERM to be obeyed; docker's does not."""
+        return [self.program, "rm", "--force", "--time", "0", name]
+
     def _own_options(self) -> list[str]:
         # The proxy of the machine is no part of the run; and relabelling for SELinux would change the user's files.
         options = ["--http-proxy=false", "--security-opt", "label=disable"]
@@ -62,7 +66,17 @@ def _hard_limits() -> dict[str, int]:
     if _may_raise():
         return {}
     found = {name: resource.getrlimit(number)[1] for name, number in _LIMITS.items()}
-    return {name: hard for name, hard in found.items() if hard != resource.RLIM_INFINITY}
+    bounded = {name: hard for name, hard in found.items() if hard != resource.RLIM_INFINITY}
+    if "nproc" in bounded:  # podman lowers its own to what the kernel has numbers for, and cannot go back up
+        bounded["nproc"] = min(bounded["nproc"], _pid_max())
+    return bounded
+
+
+def _pid_max() -> int:
+    try:
+        return int(Path("/proc/sys/kernel/pid_max").read_text())
+    except (OSError, ValueError):
+        return 32768
 
 
 def _may_raise() -> bool:

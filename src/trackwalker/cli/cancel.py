@@ -1,0 +1,33 @@
+"""`trackwalker cancel`: end a job of this workspace."""
+
+from __future__ import annotations
+
+import json
+
+from trackwalker.cli.options import DEFAULT_WORKSPACE, AsJson, Workspace
+from trackwalker.cli.status import JobName, as_dict, sentence
+from trackwalker.errors import UsageError
+from trackwalker.launch import standing
+
+SCHEMA = "trackwalker.cancel/1"
+
+
+def cancel(
+    job: JobName,
+    as_json: AsJson = False,
+    workspace: Workspace = DEFAULT_WORKSPACE,
+) -> int:
+    """End a job of this workspace; its ranks are told and write what they have. Other jobs are refused.
+
+    Exit codes: 0 it was told to end or had ended, 2 no such job or not ours, 69 the scheduler does not answer.
+    """
+    found = standing.find_job(job, workspace)
+    if job not in (found.id, found.label) and "/" not in job:
+        raise UsageError(f"'{job}' is not the whole id: did you mean job {found.id}?")
+    before = standing.cancel(found)
+    told = not before.ended
+    if as_json:
+        print(json.dumps({"schema": SCHEMA, "told": told, "before": as_dict(found, before)}, indent=1))
+    else:
+        print(f"job {found.id} is told to end" if told else f"{sentence(found, before)}: nothing to cancel")
+    return 0

@@ -1,0 +1,100 @@
+"""`trackwalker logs`: the end of a job's log, of all ranks or of one, and what comes next."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, BinaryIO
+
+import typer
+
+from trackwalker.cli.options import DEFAULT_WORKSPACE, AsJson, Workspace
+from trackwalker.cli.status import JobName, sentence
+from trackwalker.errors import UsageError
+from trackwalker.job.layout import Job
+from trackwalker.job.tail import open_at_last
+from trackwalker.launch.standing import find_job, standing
+
+SCHEMA = "trackwalker.logs/1"
+NO_LOG = 1
+_LOOK_S = 0.3
+_ASK_S = 5.0  # between two questions to the scheduler
+Keep = Callable[[bytes], bool]
+
+
+def logs(
+    job: JobName,
+    follow: Annotated[bool, typer.Option("-f", "--follow", help="Stay until the job ends.")] = False,
+    rank: Annotated[int | None, typer.Option("--rank", min=0, help="Only this rank, with times.")] = None,
+    lines: Annotated[int, typer.Option("-n", "--lines", min=-1, help="Last lines to begin with; -1: all.")] = 100,
+    as_json: AsJson = False,
+    workspace: Workspace = DEFAULT_WORKSPACE,
+) -> int:
+    """Print the end of a job's log, and with -f what it writes from now on; the job is not changed.
+
+    Exit codes: 0 there is a log, 1 there is none yet, 2 no such job.
+    """
+    if follow and as_json:
+        raise UsageError("--json prints one object: leave out --follow")
+    found = find_job(job, workspace)
+    path, keep = _source(found, rank)
+    while path is None:
+        seen = standing(found)
+        if not follow or seen.ended or seen.stuck:
+            print(f"{sentence(found, seen)}; it has no log", file=sys.stderr)
+            return NO_LOG
+        time.sleep(1.0)
+        found = find_job(job, workspace)
+        path, keep = _source(found, rank)
+    with open_at_last(path, lines if keep is None else -1) as file:
+        begin = _read(file, keep)
+        begin = begin if keep is None or lines < 0 else begin[len(begin) - min(lines, len(begin)) :]
+        if as_json:
+            text = [line.decode("utf-8", "replace").rstrip("\n") for line in begin]
+            print(
+                json.dumps({"schema": SCHEMA, "id": found.id, "log": str(path), "rank": rank, "lines": text}, indent=1)
+            )
+            return 0
+        _write(begin)
+        if follow:
+            _follow(found, file, keep)
+    return 0
+
+
+def _source(job: Job, rank: int | None) -> tuple[Path | None, Keep | None]:
+    """The file to read, and which of its lines where it holds more than was asked for."""
+    if rank is None:
+        return job.log, None
+    own = [job.dir / "ranks" / f"{rank}.log", job.dir / f"rank-{rank}.log"] if job.dir else []
+    for path in own:
+        if path.is_file():
+            return path, None
+    label = re.compile(rb"\s*%d: " % rank)
+    return job.log, lambda line: label.match(line) is not None
+
+
+def _follow(job: Job, file: BinaryIO, keep: Keep | None) -> None:
+    asked = time.monotonic() - _ASK_S  # a job that is over is not waited for
+    while True:
+        _write(_read(file, keep))
+        if time.monotonic() - asked >= _ASK_S:
+            asked = time.monotonic()
+            if standing(job).ended:
+                _write(_read(file, keep))  # what it wrote since we looked
+                return
+        time.sleep(_LOOK_S)
+
+
+def _read(file: BinaryIO, keep: Keep | None) -> list[bytes]:
+    return [line for line in file if keep is None or keep(line)]
+
+
+def _write(lines: list[bytes]) -> None:
+    if lines:
+        sys.stdout.flush()
+        sys.stdout.buffer.writelines(lines)
+        sys.stdout.buffer.flush()

@@ -1,0 +1,58 @@
+"""`trackwalker wait`: stay until a job ends, and end with its exit code."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from typing import Annotated
+
+import typer
+
+from trackwalker.cli.options import DEFAULT_WORKSPACE, AsJson, Workspace
+from trackwalker.cli.status import JobName, as_dict, sentence
+from trackwalker.launch.standing import Standing, find_job, standing
+
+SCHEMA = "trackwalker.wait/1"
+STILL_THERE = 75  # as sysexits has it: try again later
+_FIRST_S, _LONGEST_S = 0.3, 10.0  # between two questions: soon for a short job, gently for a long one
+
+
+def wait(
+    job: JobName,
+    seconds: Annotated[float | None, typer.Option("--timeout", min=0, help="Give up after this many seconds.")] = None,
+    as_json: AsJson = False,
+    workspace: Workspace = DEFAULT_WORKSPACE,
+) -> int:
+    """Wait until a job ends and exit with its exit code; a scheduler that does not answer is asked again.
+
+    Exit codes: the job's own; 124 its time limit, 143 cancelled or preempted, 1 it failed without a code of its own or
+    is held until somebody helps; 75 --timeout passed, 2 no such job.
+    """
+    found = find_job(job, workspace)
+    deadline = None if seconds is None else time.monotonic() + seconds
+    pause, silent = _FIRST_S, False
+    while True:
+        seen = standing(found)
+        if seen.ended or seen.stuck or (deadline is not None and time.monotonic() >= deadline):
+            break
+        if seen.state == "unknown" and not silent:
+            print(f"{sentence(found, seen)}; still waiting", file=sys.stderr)
+        silent = seen.state == "unknown"
+        left = _LONGEST_S if deadline is None else max(0.0, deadline - time.monotonic())
+        time.sleep(min(pause, left))
+        pause = min(pause * 1.5, _LONGEST_S)
+    found = find_job(job, workspace)  # its log may be there by now
+    code = _code(seen)
+    print(
+        json.dumps({"schema": SCHEMA, "code": code, **as_dict(found, seen)}, indent=1)
+        if as_json
+        else sentence(found, seen)
+    )
+    return code
+
+
+def _code(seen: Standing) -> int:
+    if seen.ended:
+        return 1 if seen.exit is None else seen.exit
+    return 1 if seen.stuck else STILL_THERE

@@ -1,0 +1,94 @@
+"""How sure a cause is: what supports it, turned into how often causes so supported were right in the lab."""
+
+from __future__ import annotations
+
+import json
+from bisect import bisect_right
+from collections.abc import Mapping
+from functools import cache
+from importlib.resources import files
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict
+
+from trackwalker.diagnose.verdict import Verdict
+
+_MOST_PIECES, _MOST_OPEN = 5, 4  # more of the same adds nothing
+TABLE = "confidence.json"  # beside this file; `trackwalker lab calibrate` writes it
+
+
+class CalibratedLevel(BaseModel):
+    """Causes supported at least this well were right so often."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    support: float
+    confidence: float
+    right: int
+    of: int
+    families: int
+
+
+class Calibration(BaseModel):
+    """The table with the command that made it; levels rise in support and in confidence."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    made_by: str
+    version: str
+    levels: list[CalibratedLevel]
+
+
+def confidence(supported: float) -> float:
+    """How often a cause with this support was right, over the tuning families of the lab."""
+    return look_up(calibration(), supported)
+
+
+def look_up(table: Calibration, supported: float) -> float:
+    """The confidence of the highest level that a support reaches."""
+    at = bisect_right([level.support for level in table.levels], supported) - 1
+    return table.levels[max(at, 0)].confidence
+
+
+@cache
+def calibration() -> Calibration:
+    """The shipped table."""
+    return Calibration.model_validate(json.loads((files("trackwalker.diagnose") / TABLE).read_text()))
+
+
+def with_confidence(verdict: Verdict) -> Verdict:
+    """The same verdict, every cause as sure as what the verdict shows for it."""
+    kinds = {e.id: e.kind for e in verdict.evidence}
+    sure = []
+    for cause in verdict.causes:
+        supported = _weigh(
+            [kinds[e] for e in cause.evidence if e in kinds],
+            untestable=len(verdict.untestable),
+            doubts=sum(not q.ok for q in verdict.data_quality),
+        )
+        sure.append(cause.model_copy(update={"confidence": confidence(supported)}))
+    return verdict.model_copy(update={"causes": sure})
+
+
+def support(verdict: Mapping[str, Any], cause: Mapping[str, Any]) -> float:
+    """What any recorded verdict, as JSON, shows for one of its causes."""
+    kinds = {e.get("id"): str(e.get("kind")) for e in verdict.get("evidence", [])}
+    return _weigh(
+        [kinds[e] for e in cause.get("evidence", []) if e in kinds],
+        untestable=len(verdict.get("untestable", [])),
+        doubts=sum(not q.get("ok", True) for q in verdict.get("data_quality", [])),
+    )
+
+
+def _weigh(kinds: list[str], *, untestable: int, doubts: int) -> float:
+    """One number: pieces of evidence and how many kinds of them; less for what could not be asked or not be trusted.
+
+    Only what a reader of the verdict can see counts. Only the order of these numbers matters: the table makes
+    probabilities of them.
+    """
+    return (
+        min(len(kinds), _MOST_PIECES)
+        + 0.5 * len(set(kinds))
+        - 0.25 * min(untestable, _MOST_OPEN)
+        - 0.5 * min(doubts, 2)
+    )

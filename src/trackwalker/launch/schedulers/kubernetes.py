@@ -1,0 +1,111 @@
+"""Kubernetes as the scheduler: the submission folder on the shared claim, a manifest beside it, and kubectl."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from trackwalker.errors import MissingToolError, TrackwalkerError, UsageError
+from trackwalker.launch.kubernetes import client
+from trackwalker.launch.kubernetes.manifest import Manifest, job_manifests, jobset_manifests, to_json
+from trackwalker.launch.kubernetes.names import new_job_id
+from trackwalker.launch.kubernetes.pods import PodPlan, plan_pods
+from trackwalker.launch.kubernetes.settings import ClusterSettings, path_in_pod
+from trackwalker.launch.request import ModelSpec
+from trackwalker.launch.submission import Submission
+from trackwalker.node.order import Order
+
+
+@dataclass(frozen=True)
+class PodBatch:
+    """A submission as Kubernetes is given it."""
+
+    submission: Submission
+    in_pod: Submission  # the same with the pods' paths
+    plan: PodPlan
+    jobset: bool
+
+    def manifests(self) -> list[Manifest]:
+        """What is created in the cluster."""
+        return jobset_manifests(self.plan) if self.jobset else job_manifests(self.plan)
+
+
+@dataclass(frozen=True)
+class PodJob:
+    """A job that Kubernetes has taken, or whose manifest waits to be applied by hand."""
+
+    id: str
+    job_dir: Path
+    log: Path
+    manifest: Path
+    applied: bool
+
+
+def plan_pod_batch(
+    submission: Submission,
+    settings: ClusterSettings,
+    image: str,
+    repo: Path,
+    python: str = "python3",
+    jobset: bool = False,
+) -> PodBatch:
+    """The manifest of a submission; the pod is the container, so its agent starts the ranks without another one."""
+    order, record = submission.order, submission.record
+    if order.container is not None:
+        raise UsageError("the pods are the containers of a Kubernetes run: leave --runtime away")
+    seen = path_in_pod(order.workspace, settings, repo)
+    folder = _moved(str(submission.folder), order, seen)
+    plan = plan_pods(
+        ModelSpec(record.model, record.alias, record.tag),
+        replace(settings, nodes=order.nodes),
+        new_job_id(time.time()),
+        image,
+        [python, f"{folder}/agent.pyz", "node", f"{folder}/order.json"],
+        order.workspace,
+        repo,
+    )
+    return PodBatch(submission, replace(submission, order=_order_in_pod(order, seen)), plan, jobset)
+
+
+def submit(batch: PodBatch, run: client.Runner = client.kubectl) -> PodJob:
+    """Write the folder and create the job; a refusal leaves nothing behind, a missing kubectl leaves the manifest."""
+    folder, plan = batch.submission.folder, batch.plan
+    manifest = folder / "manifest.json"
+    applied = True
+    try:
+        batch.in_pod.write()
+        manifest.write_text(to_json(batch.manifests()))
+        try:
+            client.submit(plan, batch.jobset, run)
+        except MissingToolError:
+            applied = False
+    except OSError as e:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise UsageError(f"cannot write {manifest}: {e.strerror}; choose another --workspace") from e
+    except TrackwalkerError:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
+    job_dir = batch.submission.open_job(plan.job_id)
+    return PodJob(plan.job_id, job_dir, job_dir.parent / f"{job_dir.name}.log", manifest, applied)
+
+
+def _order_in_pod(order: Order, workspace: str) -> Order:
+    def moved(text: str) -> str:
+        return _moved(text, order, workspace)
+
+    return replace(
+        order,
+        workspace=Path(workspace),
+        argv=[moved(word) for word in order.argv],
+        output=moved(order.output) if order.output else order.output,
+        workdir=moved(order.workdir),
+        tensorboard=moved(order.tensorboard),
+    )
+
+
+def _moved(text: str, order: Order, workspace: str) -> str:
+    """A path below the workspace as the pods see it; anything else as it is."""
+    here = str(order.workspace)
+    return workspace + text[len(here) :] if text == here or text.startswith(here + "/") else text

@@ -1,0 +1,237 @@
+"""How a job of the workspace stands, and how to end it, whichever scheduler runs it.
+
+The scheduler is asked first: only it knows of a job that waits, or that died before it could write. Where it cannot be
+asked the answer is `unknown`; where it has forgotten, the job's own record of its end counts.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import socket
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from trackwalker.errors import NotAJobError, TrackwalkerError, UsageError
+from trackwalker.job.journal import read
+from trackwalker.job.layout import NAME_FORM, Job
+from trackwalker.job.processes import alive, live_members, session_members
+from trackwalker.job.resolve import list_jobs, resolve
+from trackwalker.job.run import load_run
+from trackwalker.launch.kubernetes.client import delete_argv, kubectl, observe
+from trackwalker.launch.plan import short_hostname
+from trackwalker.launch.slurm.client import Slurm
+from trackwalker.launch.slurm.states import JobState
+
+LOCAL, SLURM, KUBERNETES = "local", "slurm", "kubernetes"
+_UNASKED = frozenset({"forgotten", "gone"})
+_CANCEL_CODES = (128 + signal.SIGINT, 128 + signal.SIGTERM)
+
+
+@dataclass(frozen=True)
+class Standing:
+    """Where a job is between submission and its end; `exit` is a shell's code, None until there is one."""
+
+    state: str
+    ended: bool
+    exit: int | None = None
+    meaning: str = ""  # one phrase for people
+    reason: str = ""  # the scheduler's word
+    nodes: str = ""
+    restarts: int = 0
+    stuck: bool = False  # it waits for a person
+
+
+def find_job(name: str, workspace: Path) -> Job:
+    """The job that `name` means, also one that has not written a line yet."""
+    # The whole id first: the prefix of another job must not stand for one that has no log yet.
+    places = [Path(name)] if "/" in name else sorted(workspace.glob("*-*"))
+    for place in places:
+        match = NAME_FORM.match(place.name)
+        if match and (match["id"] == name or "/" in name) and (place / "run.json").is_file():
+            try:
+                return resolve(str(place.absolute()), workspace)
+            except NotAJobError:
+                return Job(match["id"], None, place.absolute())
+    return resolve(name, workspace)
+
+
+def scheduler_of(job: Job) -> str:
+    """Which scheduler runs it: by its record, else (an upstream job) by the form of its id."""
+    record = load_run(job.run_json)
+    if record is not None:
+        return KUBERNETES if record.scheduler in ("k8s", KUBERNETES) else record.scheduler
+    if job.id.isdigit():
+        return SLURM
+    return KUBERNETES if job.id.startswith("k8s-") else LOCAL
+
+
+def submitted(workspace: Path) -> list[Job]:
+    """Every job of a workspace, newest first, with those that wait and have no log yet."""
+    written = list_jobs(workspace)
+    known = {job.id for job in written}
+    waiting = []
+    for record in workspace.glob("*-*/run.json"):
+        match = NAME_FORM.match(record.parent.name)
+        if match and match["id"] not in known:
+            waiting.append(Job(match["id"], None, record.parent.absolute()))
+    return [*sorted(waiting, key=lambda job: job.id, reverse=True), *written]
+
+
+def standings(jobs: list[Job], slurm: Slurm | None = None) -> list[Standing]:
+    """How each of many jobs is doing: Slurm is asked once for all of them, and not where every end is written down.
+
+    A job without a record of ours is read from its files only: it may be of another cluster, or of last year.
+    """
+    ours = {job.id: scheduler_of(job) if load_run(job.run_json) else "" for job in jobs}
+    queue: dict[str, JobState] | None = {}
+    if any(ours[job.id] == SLURM and _recorded(job) is None for job in jobs):
+        try:
+            queue = {seen.id: seen for seen in (slurm or Slurm()).queue()}
+        except (TrackwalkerError, ValueError):
+            queue = None
+    return [_among_many(job, ours[job.id], queue) for job in jobs]
+
+
+def _among_many(job: Job, scheduler: str, queue: dict[str, JobState] | None) -> Standing:
+    if scheduler == LOCAL:
+        return _local(job)
+    if scheduler == SLURM and queue is not None:
+        seen = _of_slurm(job, queue.get(job.id) or JobState(job.id, "forgotten"))
+        if seen.state not in _UNASKED:
+            return seen
+        return _recorded(job) or seen
+    return _recorded(job) or Standing("unknown", False, meaning="was not asked about")
+
+
+def standing(job: Job, slurm: Slurm | None = None) -> Standing:
+    """How the job is doing."""
+    where = scheduler_of(job)
+    if where == LOCAL:
+        return _local(job)
+    found = _of_slurm(job, (slurm or Slurm()).state(job.id)) if where == SLURM else _kubernetes(job)
+    if found.state in _UNASKED:
+        return _recorded(job) or found
+    return found
+
+
+def cancel(job: Job, slurm: Slurm | None = None) -> Standing:
+    """Ask the job to end and return how it stood before; a job that is not of this workspace is refused."""
+    if job.dir is None:
+        raise UsageError(f"job {job.id} has no directory in this workspace, so it is not ours: not cancelled")
+    before = standing(job, slurm)
+    if before.ended:
+        return before
+    where = scheduler_of(job)
+    if where == SLURM:
+        (slurm or Slurm()).cancel(job.id, _name(job), job.dir.stat().st_uid)
+    elif where == KUBERNETES:
+        answer = kubectl(delete_argv(_namespace(job), job.id))
+        if answer.code != 0:
+            raise UsageError(f"job {job.id} was not cancelled: {' '.join(answer.err.split())}")
+    else:
+        _end_local(job, before)
+    return before
+
+
+def _of_slurm(job: Job, seen: JobState) -> Standing:
+    if seen.name and not _same_name(seen.name, job):
+        return Standing("forgotten", True, meaning=f"is over: Slurm's job {job.id} is now '{seen.name}'")
+    return Standing(seen.state, seen.ended, seen.exit, seen.meaning, seen.reason, seen.nodes, seen.restarts, seen.stuck)
+
+
+def _kubernetes(job: Job) -> Standing:
+    seen = observe(_namespace(job), job.id)
+    ended = seen.state in ("completed", "failed", "gone")
+    code = 0 if seen.state == "completed" else (seen.exit_code or 1) if seen.state == "failed" else None
+    meaning = f"{seen.state}: {seen.detail}" if seen.detail else seen.state
+    return Standing(seen.state, ended, code, meaning, seen.reason, seen.node)
+
+
+def _local(job: Job) -> Standing:
+    if _live(job):
+        return Standing("running", False, meaning="runs", nodes=_machine(job) or "")
+    recorded = _recorded(job)
+    if recorded is not None:
+        return recorded
+    machine = _machine(job)
+    if machine and machine not in (socket.gethostname(), short_hostname()):
+        return Standing("unknown", False, meaning=f"cannot be asked about from here: it runs on {machine}")
+    return Standing("lost", True, meaning="is over: its processes are gone and nobody wrote down how it ended")
+
+
+def _recorded(job: Job) -> Standing | None:
+    """The end of the run as its agent wrote it down; of several attempts the last counts."""
+    for event in reversed(read(job.events).items if job.events else []):
+        if event.get("kind") == "attempt-begin":
+            return None
+        if event.get("kind") == "run-end":
+            data: dict[str, Any] = event.get("data") or {}
+            code, reason = int(data.get("exit", 1)), str(data.get("reason", ""))
+            cancelled = reason.startswith("CANCELLED") or code in _CANCEL_CODES
+            state = "completed" if code == 0 else "cancelled" if cancelled else "failed"
+            words = {"completed": "finished", "cancelled": "was cancelled", "failed": f"failed with exit code {code}"}
+            return Standing(state, True, code, words[state], reason)
+    return None
+
+
+def _end_local(job: Job, before: Standing) -> None:
+    if before.state == "unknown":
+        raise UsageError(f"job {job.id} {before.meaning}: cancel it there")
+    state = _agent_state(job)
+    agent = state.get("agent") or {}
+    try:
+        if agent and alive(int(agent["pid"]), int(agent["start"])):
+            os.kill(int(agent["pid"]), signal.SIGTERM)
+            return
+        # The agent died and nobody started another: what it would have told the ranks, we tell them.
+        for rank in state.get("ranks", []):
+            if alive(int(rank["pid"]), int(rank["start"])):
+                for pid in session_members(int(rank["pid"])):
+                    with contextlib.suppress(ProcessLookupError):
+                        os.kill(pid, signal.SIGTERM)
+    except PermissionError:
+        raise UsageError(f"job {job.id} belongs to another user: not cancelled") from None
+
+
+def _agent_state(job: Job) -> dict[str, Any]:
+    with contextlib.suppress(OSError, ValueError):
+        said = json.loads(job.state.read_text()) if job.state else {}
+        return said if isinstance(said, dict) else {}
+    return {}
+
+
+def _live(job: Job) -> bool:
+    with contextlib.suppress(KeyError, TypeError, AttributeError):
+        return live_members(_agent_state(job))
+    return False
+
+
+def _machine(job: Job) -> str | None:
+    record = load_run(job.run_json)
+    if record is None:
+        return None
+    return record.ranks[0].node if record.ranks else record.origin.machine if record.origin else None
+
+
+def _name(job: Job) -> str:
+    record = load_run(job.run_json)
+    return record.name if record else job.name
+
+
+def _same_name(name: str, job: Job) -> bool:
+    # A finished job's directory may carry a throughput tag behind its name.
+    return name == _name(job) or (load_run(job.run_json) is None and job.name.startswith(name))
+
+
+def _namespace(job: Job) -> str:
+    """Where the manifest put the job."""
+    record = load_run(job.run_json)
+    with contextlib.suppress(OSError, ValueError, KeyError, IndexError, TypeError):
+        said = json.loads(Path(record.submission if record else "", "manifest.json").read_text())
+        items = said["items"] if said.get("kind") == "List" else [said]
+        return str(items[0]["metadata"]["namespace"])
+    return "default"

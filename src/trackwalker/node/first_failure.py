@@ -1,0 +1,37 @@
+"""Which rank failed first: the first bad exit ends the others, as with srun --kill-on-bad-exit, and it is the cause."""
+
+from __future__ import annotations
+
+import signal
+
+from trackwalker.node.crew import RankEnd
+from trackwalker.node.ranks import Rank, describe_exit
+
+# A scheduler that cancels a job tells the ranks too, and they may be gone before it tells us: a bad exit is judged a
+# moment later, one by a signal that schedulers send after a longer one.
+_HASTY_S = 0.2
+_TOLD_S = 1.0
+_TOLD = (128 + signal.SIGTERM, 128 + signal.SIGINT)
+
+
+def end_of(rank: Rank) -> RankEnd:
+    """How a rank ended, for others to read."""
+    code = rank.exit or 0
+    return RankEnd(rank.spec.rank, rank.spec.host, code, rank.ended or 0.0, describe_exit(code))
+
+
+class Suspects:
+    """Bad exits that are still to be judged, in their order."""
+
+    def __init__(self, ended: list[Rank]) -> None:
+        self.waiting = sorted((r for r in ended if r.exit), key=lambda r: r.ended or 0.0)
+
+    def guilty(self, now: float) -> Rank | None:
+        """The first of them, once it is old enough to be judged; the others ended because of it."""
+        if not self.waiting:
+            return None
+        first = self.waiting[0]
+        if now - (first.ended or 0.0) < (_TOLD_S if first.exit in _TOLD else _HASTY_S):
+            return None
+        self.waiting.clear()
+        return first

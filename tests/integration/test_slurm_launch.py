@@ -1,0 +1,249 @@
+"""Runs on a real Slurm of four nodes: however one ends, status, cause, exit code and files tell the truth."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from slurm_cluster import SlurmCluster, need_slurm
+from trackwalker.diagnose.triage import triage
+from trackwalker.job.journal import read
+from trackwalker.job.resolve import resolve
+from trackwalker.job.run import load_run
+from trackwalker.launch.schedulers.slurm import Queued, plan_batch, submit
+from trackwalker.launch.slurm.client import Slurm
+from trackwalker.launch.slurm.options import SubmitOptions
+from trackwalker.launch.submission import How, plan_submission
+from trackwalker.launch.validate import Asked
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
+# A trainer that is there in milliseconds: what Slurm and the agents do is what these tests are about.
+STEPS = """
+import os, sys, time
+rank, steps = os.environ["NODE_RANK"], int(sys.argv[1])
+print("Config param steps:", steps, flush=True)
+for step in range(steps):
+    print(f"completed step: {step}, seconds: 0.100, TFLOP/s/device: 1.0, Tokens/s/device: 9.0, loss: 1.0", flush=True)
+    time.sleep(0.1)
+"""
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[SlurmCluster]:
+    need_slurm()
+    with SlurmCluster(4) as cluster:
+        yield cluster
+
+
+class Run:
+    """A job on the cluster, followed from outside."""
+
+    def __init__(self, cluster: SlurmCluster, queued: Queued) -> None:
+        self.cluster, self.id, self.dir, self.log = cluster, queued.id, queued.job_dir, queued.log
+        self.slurm = Slurm(cluster.env)
+
+    @property
+    def text(self) -> str:
+        return self.log.read_text() if self.log.exists() else ""
+
+    def says(self, words: str, seconds: float = 30.0) -> None:
+        self.cluster.wait_for(lambda: words in self.text, f"{words!r} in the log:\n{self.text[-2000:]}", seconds)
+
+    def ends(self, seconds: float = 60.0) -> str:
+        self.cluster.wait_for(lambda: self.slurm.state(self.id).ended, f"end of job {self.id}", seconds)
+        self.cluster.wait_for(lambda: not self.cluster.leftovers(), "nothing left running", 20)
+        return self.slurm.state(self.id).state
+
+    def events(self, kind: str) -> list[dict[str, object]]:
+        return [e for e in read(self.dir / "events.jsonl").items if e["kind"] == kind]
+
+    def summary(self) -> str:
+        assert self.text.count("JOB SUMMARY") == 1, self.text[-3000:]
+        return next(line.strip() for line in self.text.splitlines() if line.startswith("  Status:"))
+
+    def rank_pid(self, rank: int) -> int:
+        """The trainer process of a rank."""
+        name = "state.json" if rank == 0 else f"n{rank + 1}.state.json"
+        ready: Callable[[], bool] = lambda: (self.dir / "agent" / name).exists()  # noqa: E731
+        self.cluster.wait_for(ready, "the agent's state")
+        state = json.loads((self.dir / "agent" / name).read_text())
+        return int(state["ranks"][0]["main"])
+
+
+@pytest.fixture
+def start(cluster: SlurmCluster, tmp_path: Path) -> Callable[..., Run]:
+    def start(steps: int = 40, nodes: int = 4, timeouts: str = "", **options: object) -> Run:
+        slurm = Slurm(cluster.env)
+        how = How("slurm", ["submit", "tiny"])
+        planned = plan_submission(Asked("tiny", nodes=nodes, stage_timeouts=timeouts, workspace=tmp_path), how)
+        words = [sys.executable, "-c", STEPS, str(steps)]
+        quick = dataclasses.replace(planned, order=dataclasses.replace(planned.order, argv=words, output=None))
+        batch = plan_batch(quick, SubmitOptions(nodes=nodes, **options), slurm, sys.executable)  # type: ignore[arg-type]
+        return Run(cluster, submit(batch, slurm))
+
+    return start
+
+
+def cli(cluster: SlurmCluster, *words: str) -> subprocess.CompletedProcess[str]:
+    argv = [sys.executable, "-m", "trackwalker", *words]
+    return subprocess.run(argv, env=cluster.env, capture_output=True, text=True, timeout=120, check=False)
+
+
+def test_a_run_completes_on_four_nodes(start: Callable[..., Run]) -> None:
+    run = start(steps=10)
+    assert run.ends() == "completed"
+    assert run.summary() == "Status: SUCCESS (exit 0)"
+    record = load_run(run.dir / "run.json")
+    assert record is not None
+    assert record.id == run.id
+    assert [(place.rank, place.host) for place in record.ranks] == [(0, "n1"), (1, "n2"), (2, "n3"), (3, "n4")]
+    assert (run.dir / "log").resolve() == run.log
+    for rank in range(4):
+        assert run.text.count(f"\n{rank}: completed step: ") == 10
+        assert (run.dir / "ranks" / f"{rank}.log").read_text().count("completed step") == 10
+    steps = [(r["rank"], r["step"]) for r in read(run.dir / "progress.jsonl").items]
+    assert sorted(steps) == [(rank, step) for rank in range(4) for step in range(10)]
+    assert sorted(e["rank"] for e in run.events("rank-exit")) == [0, 1, 2, 3]
+    for line in ("== Preflight BEGIN (timeout=900s) ==", "== ECC check BEGIN", "== Training BEGIN (no timeout) =="):
+        assert line in run.text
+    assert triage(resolve(run.id, run.dir.parent)).status == "completed"
+
+
+def test_r23_a_killed_rank_is_named_and_its_code_is_the_jobs(start: Callable[..., Run]) -> None:
+    run = start(steps=600)
+    run.says("2: completed step: 3")
+    os.kill(run.rank_pid(2), signal.SIGKILL)
+    assert run.ends() == "failed"
+    assert run.slurm.state(run.id).exit_code == 137
+    assert "FIRST_FAILURE rank=2 host=n3 exit=137 cause=killed by SIGKILL" in run.text
+    assert run.summary() == "Status: FAILED (exit 137) — Training FAILED (exit=137)"
+    (first,) = run.events("first-failure")
+    assert (first["rank"], first["host"]) == (2, "n3")
+    others = {e["rank"]: e["data"]["exit"] for e in run.events("rank-exit") if e["rank"] != 2}  # type: ignore[index]
+    assert others == {0: 143, 1: 143, 3: 143}  # secondary: they were told to end
+    found = triage(resolve(run.id, run.dir.parent))
+    assert found.status == "failed"
+
+
+def test_cancel_ends_everything_and_says_so(cluster: SlurmCluster, start: Callable[..., Run]) -> None:
+    run = start(steps=600)
+    run.says("3: completed step: 2")
+    done = cli(cluster, "cancel", run.id, "--workspace", str(run.dir.parent))
+    assert done.returncode == 0, done.stderr
+    assert run.ends() == "cancelled"
+    assert run.summary() == "Status: FAILED (exit 143) — CANCELLED (scancel / SIGTERM)"
+    assert run.events("first-failure") == []
+    assert triage(resolve(run.id, run.dir.parent)).status == "cancelled"
+
+
+def test_r17_cancel_between_stages_is_never_success(start: Callable[..., Run], cluster: SlurmCluster) -> None:
+    run = start(steps=600)
+    run.says("== Preflight BEGIN")
+    cluster.client("scancel", run.id)
+    assert run.ends() in ("cancelled", "failed")
+    assert "SUCCESS" not in run.text
+    assert "(exit 143) — CANCELLED" in run.summary()
+
+
+def test_r19_a_time_limit_is_no_cancel(start: Callable[..., Run], cluster: SlurmCluster) -> None:
+    run = start(steps=900, time="0:06", signal_before_s=5)
+    assert run.ends(120) == "timeout"
+    assert run.summary() == "Status: FAILED (exit 143) — CANCELLED (time limit)"
+
+
+def test_requeue_keeps_both_attempts(start: Callable[..., Run], cluster: SlurmCluster) -> None:
+    run = start(steps=25, requeue=True)
+    run.says("completed step: 2")
+    cluster.client("scontrol", "requeue", run.id)
+    cluster.wait_for(lambda: run.text.count("JOB_ID=") == 2, "a second attempt", 90)
+    assert run.ends(90) == "completed"
+    assert [e["data"]["attempt"] for e in run.events("attempt-begin")] == [0, 1]  # type: ignore[index]
+    assert {p.name for p in (run.dir / "agent").glob("attempt-*")} == {"attempt-0", "attempt-1"}
+    assert "CANCELLED" in run.text.partition("JOB_ID=")[2].partition("JOB_ID=")[0], (
+        "the first attempt's evidence is kept"
+    )
+    assert "SUCCESS (exit 0)" in run.text.rpartition("JOB_ID=")[2]
+
+
+def test_a_stage_that_takes_too_long_names_the_missing_node(start: Callable[..., Run], cluster: SlurmCluster) -> None:
+    run = start(steps=10, timeouts="preflight:4,health:4")
+    agent = cluster.wait_for(lambda: next(iter(agents_on(cluster, "n4")), None), "the agent of n4")
+    os.kill(agent, signal.SIGSTOP)
+    try:
+        run.says("no word from n4", 40)
+    finally:
+        os.kill(agent, signal.SIGCONT)
+    assert run.ends() == "failed"
+    assert run.slurm.state(run.id).exit_code == 124
+    assert "TIMEOUT (" in run.summary()
+    assert 'Hint: STAGE_TIMEOUTS="' in run.text
+
+
+def test_training_has_a_limit_of_its_own(start: Callable[..., Run]) -> None:
+    run = start(steps=900, nodes=2, timeouts="train:2")
+    assert run.ends() == "failed"
+    assert run.slurm.state(run.id).exit_code == 124
+    assert run.summary().startswith("Status: FAILED (exit 124) — Training TIMEOUT (")
+
+
+def test_a_lost_node_ends_the_job(cluster: SlurmCluster, start: Callable[..., Run]) -> None:
+    run = start(steps=3000)
+    run.says("1: completed step: 2")
+    cluster.kill_node("n2")
+    try:
+        assert run.ends(120) in ("node-fail", "failed")
+        assert "SUCCESS" not in run.text
+        found = triage(resolve(run.id, run.dir.parent))
+        assert found.status in ("failed", "cancelled", "unknown-death")
+    finally:
+        cluster.restart_node("n2")
+        cluster.client("scontrol", "update", "nodename=n2", "state=resume", check=False)
+        cluster.wait_idle(60)
+
+
+def agents_on(cluster: SlurmCluster, node: str) -> list[int]:
+    """Agents that Slurm started on a node."""
+    found = []
+    for name in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            words = Path(f"/proc/{name}/cmdline").read_bytes()
+            env = Path(f"/proc/{name}/environ").read_bytes()
+        except OSError:
+            continue
+        mine = f"SLURMD_NODENAME={node}\0".encode() in env and str(cluster.conf).encode() in env
+        if mine and b"agent.pyz\0node" in words and b"srun" not in words.split(b"\0")[0]:
+            found.append(int(name))
+    return found
+
+
+def test_a_prolog_that_fails_is_told_at_once(tmp_path: Path) -> None:
+    need_slurm()
+    with SlurmCluster(2, prolog="exit 1") as cluster:
+        done = cli(cluster, "submit", "tiny", "-N", "2", "--workspace", str(tmp_path), "--", "steps=5")
+        assert done.returncode == 1, done.stdout
+        assert "died before it wrote a line: cancelled (Prolog)" in done.stderr
+        assert (next(tmp_path.glob("1-*/")) / "run.json").exists(), "nothing is removed"
+
+
+def test_a_real_run_is_recorded_on_all_nodes(cluster: SlurmCluster, tmp_path: Path, prometheus: Path) -> None:
+    words = ["submit", "tiny", "-N", "4", "--observe", "--json", "--workspace", str(tmp_path)]
+    done = cli(cluster, *words, "--", "steps=60", "enable_checkpointing=false", "_env_GREETING=a b'c\"$d%e\nf")
+    assert done.returncode == 0, done.stderr
+    answer = json.loads(done.stdout)
+    run = Run(cluster, Queued(answer["id"], Path(answer["dir"]), Path(answer["log"])))
+    assert run.ends(150) == "completed", run.text[-3000:]
+    time.sleep(0.5)
+    said = cli(cluster, "diagnose", str(run.dir), "--json")
+    verdict = json.loads(said.stdout)
+    assert verdict["outcome"] in ("healthy", "expected", "insufficient"), verdict
+    told = cli(cluster, "tsdb", "query", str(run.dir), "count by (host) (max_over_time(hw_rank_up[10m]))", "--json")
+    assert all(f'"n{i}"' in told.stdout for i in (1, 2, 3, 4)), told.stdout + told.stderr
