@@ -33,7 +33,7 @@ def test_every_playbook_can_be_executed_and_read(playbook: Playbook) -> None:
             assert test.signature
             continue
         assert test.detector in DETECTORS
-        query = Template(test.query or "").substitute(window="60s", tail="60s", start="1.0", end="61.0")
+        query = Template(test.query or "").substitute(window="60s", tail="60s", start="0.5", end="1.0")
         assert "@ 1.0" in query, "evidence must carry its moment"
         for metric in test.metrics:
             assert re.search(rf"\b{metric}\b", query)
