@@ -27,3 +27,9 @@ class EvidenceError(TrackwalkerError):
 
 class MissingToolError(TrackwalkerError):
     """A program we need (Prometheus) is neither present nor installable."""
+
+
+class MaybeQueuedError(TrackwalkerError):
+    """A scheduler did not answer in time: the job may be queued all the same, so what it needs is kept."""
+
+    exit_code = 69

@@ -16,6 +16,7 @@ import pytest
 from conftest import tree_hash
 from trackwalker.cli.app import main
 from trackwalker.lab.blocks import BlockWriter, Labels
+from trackwalker.lab.results import read_results
 from trackwalker.lab.scenario import Truth, load_scenario
 from trackwalker.lab.simulate import simulate
 from trackwalker.lab.xor import Floats, Ints
@@ -151,6 +152,10 @@ def test_the_smoke_suite_holds_its_record(tmp_path: Path, prometheus: Path) -> N
     done = lab("score", "--suite", "smoke", "--out", tmp_path / "r.json")
     assert done.returncode == 0, done.stdout + done.stderr
     assert "12/12" in done.stderr
+    claims = [claim for case in read_results(tmp_path / "r.json").cases for claim in case.grade.claims]
+    sure = [claim for claim in claims if claim.confidence is not None and claim.confidence >= 0.95]
+    assert len(sure) >= 4  # otherwise the next line says nothing
+    assert all(claim.right for claim in sure)
     page = lab("report", tmp_path / "r.json", "--md", "--html", tmp_path / "page.html")
     assert page.returncode == 0, page.stderr
     assert "| right in everything | " in page.stdout

@@ -129,15 +129,17 @@ def test_cancel_gives_every_agent_its_last_word(at: Submitter) -> None:
     at.cluster.wait_for(lambda: not at.cluster.leftovers(), "end of all processes")
 
 
-def test_signals_for_the_script_alone_reach_the_agents(at: Submitter) -> None:
+def test_signals_for_the_script_alone_become_notes(at: Submitter) -> None:
     job = at.submit(SubmitOptions(nodes=2, signal_before_s=60), code=7)
     at.until_up(job, 2)
+    # Files, not signals: a rank that does not expect USR1 would die of it, and TERM to srun kills every task at once.
     at.cluster.client("scancel", "--batch", "--signal=USR1", job)
-    # The word that the limit is near is a file: a rank that does not expect the signal would die of it.
     at.cluster.wait_for((at.folder / "time-limit-0").exists, "note that the time limit is near")
     at.cluster.client("scancel", "--batch", "--signal=TERM", job)
+    at.cluster.wait_for((at.folder / "stop-0").exists, "note to end")
+    at.cluster.client("scancel", "--signal=TERM", job)  # as the agents would end by themselves
     state = at.until(job, lambda s: s.ended)
-    assert state.exit_code == 7  # srun's own, not the signal's echo in the script
+    assert state.exit_code == 7  # srun's own, not the signals' echo in the script
     assert at.log(job).count(f"end told=[{int(signal.SIGTERM)}]") == 2
 
 

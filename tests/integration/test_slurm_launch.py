@@ -154,6 +154,14 @@ def test_r17_cancel_between_stages_is_never_success(start: Callable[..., Run], c
     assert "(exit 143) — CANCELLED" in run.summary()
 
 
+def test_a_word_to_the_batch_script_alone_ends_the_run(cluster: SlurmCluster, start: Callable[..., Run]) -> None:
+    run = start(steps=600, nodes=2)
+    run.says("1: completed step: 2")
+    cluster.client("scancel", "--batch", "--signal=TERM", run.id)
+    assert run.ends() in ("failed", "cancelled")
+    assert run.summary() == "Status: FAILED (exit 143) — CANCELLED (scancel / SIGTERM)"
+
+
 def test_r19_a_time_limit_is_no_cancel(start: Callable[..., Run], cluster: SlurmCluster) -> None:
     run = start(steps=900, time="0:06", signal_before_s=5)
     assert run.ends(120) == "timeout"

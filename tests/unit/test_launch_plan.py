@@ -84,7 +84,7 @@ def test_impossible_numbers_of_processes(tmp_path: Path, procs: int) -> None:
         (["enable_checkpointing=false"], None),
     ],
 )
-def test_checkpointing_runs_share_a_directory(tmp_path: Path, words: list[str], folder: str | None) -> None:
+def test_r09_checkpointing_runs_share_a_directory(tmp_path: Path, words: list[str], folder: str | None) -> None:
     it = plan(tmp_path, words=words)
     value = it.record.config["base_output_directory"].value
     assert value == str(tmp_path / folder if folder else it.agent.job_dir)
@@ -106,7 +106,7 @@ def start_without_an_agent(it: Plan, monkeypatch: pytest.MonkeyPatch) -> LocalRu
     return LocalRun.start(it)
 
 
-def test_secrets_stay_out_of_everything_that_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_r06_secrets_stay_out_of_everything_that_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     it = plan(tmp_path, 2, [*SECRETS, "tokens_per_s=5"])
     run = start_without_an_agent(it, monkeypatch)
     assert "hush-2" in " ".join(it.agent.ranks[0].argv)  # the trainer does get them
@@ -153,7 +153,7 @@ def test_a_workspace_that_cannot_be_written(tmp_path: Path) -> None:
         LocalRun.start(plan(tmp_path / "file"))
 
 
-def test_stale_coordinator_variables_do_not_reach_the_ranks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_r16_stale_coordinator_variables_do_not_reach_the_ranks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("JAX_COORDINATOR_IP", "10.0.0.1")
     run = LocalRun(plan(tmp_path))
     code = "import os; print([k for k in os.environ if 'COORDINATOR' in k], os.environ['KEPT'])"

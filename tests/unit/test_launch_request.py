@@ -20,7 +20,7 @@ from trackwalker.launch.request import ModelSpec, job_name, parse_model_spec, pa
         ("llama3.1-70b:a_b+c", "llama3.1-70b", None, "a_b+c"),
     ],
 )
-def test_model_specs(text: str, model: str, alias: str | None, tag: str | None) -> None:
+def test_r03_a_spec_is_read_from_the_right(text: str, model: str, alias: str | None, tag: str | None) -> None:
     assert parse_model_spec(text) == ModelSpec(model, alias, tag)
 
 
@@ -39,7 +39,7 @@ def test_model_specs(text: str, model: str, alias: str | None, tag: str | None) 
         ("tiny:*", "letters, digits"),
     ],
 )
-def test_bad_model_specs(text: str, says: str) -> None:
+def test_r03_bad_model_specs(text: str, says: str) -> None:
     with pytest.raises(UsageError, match=says):
         parse_model_spec(text)
 

@@ -69,7 +69,7 @@ def test_legacy_and_local_headers(tmp_path: Path) -> None:
     ],
 )
 @pytest.mark.parametrize("inner", ["", RAY, "(MaxTextTrainerActor pid=7) ", ABSL, f"\x1b[36m{RAY}\x1b[0m", RAY + ABSL])
-def test_prefixes_in_any_combination(tmp_path: Path, prefix: str, inner: str, rank: int) -> None:
+def test_r41_prefixes_in_any_combination(tmp_path: Path, prefix: str, inner: str, rank: int) -> None:
     facts = facts_of(tmp_path, f"first\n{prefix}{inner}{step_line(7)}\nlast\n")
     (step,) = facts.steps[rank]
     assert (step.step, step.seconds, step.tgs, step.loss, step.line) == (7, 12.345, 2034.567, 10.123, 2)
@@ -90,7 +90,7 @@ def test_prefixes_in_any_combination(tmp_path: Path, prefix: str, inner: str, ra
         ("completed step: 1, seconds: 12.345.6, Tokens/s/device: 1.2.3, loss: 1.2.3", None, 1.2),
     ],
 )
-def test_step_line_forms(tmp_path: Path, line: str, tgs: float | None, loss: float | None) -> None:
+def test_r41_step_line_forms(tmp_path: Path, line: str, tgs: float | None, loss: float | None) -> None:
     ((step,),) = facts_of(tmp_path, f"0: {line}\r\n").steps.values()
     assert (step.step, step.seconds, step.tgs) == (1, 12.345, tgs)
     assert str(step.loss) == str(loss)
@@ -207,7 +207,7 @@ def test_other_facts(tmp_path: Path) -> None:
     assert [q.rank for q in facts.signals] == [2]
 
 
-def test_the_rank_that_got_furthest_is_read(tmp_path: Path) -> None:
+def test_r41_the_rank_that_got_furthest_is_read(tmp_path: Path) -> None:
     lines = [f"{rank}: {step_line(step)}" for step in range(3) for rank in (2, 1)] + [f"2: {step_line(3)}"]
     facts = facts_of(tmp_path, "\n".join(lines) + "\n")
     assert (facts.best_rank, facts.last_step) == (2, 3)

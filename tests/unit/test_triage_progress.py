@@ -117,7 +117,7 @@ def test_other_trainers(tmp_path: Path, dialect: str, line: str, total: int | No
         assert found.progress.step_time_s == pytest.approx(2.5)
 
 
-def test_kubernetes_ranks_in_files_of_their_own(tmp_path: Path) -> None:
+def test_r41_kubernetes_ranks_in_files_of_their_own(tmp_path: Path) -> None:
     job = tmp_path / "k8s-20260211-160000-ab12-JAX-toy"
     job.mkdir()
     log = tmp_path / (job.name + ".log")

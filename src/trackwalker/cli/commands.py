@@ -29,7 +29,7 @@ COMMANDS = {
     ),
     "submit": Entry(
         "submit:submit",
-        "Queue a run on Slurm; words before '--' are sbatch's, words behind it the trainer's.",
+        "Queue a run on Slurm or Kubernetes; words before '--' are the scheduler's, words behind it the trainer's.",
         "submit 70b -N 8 --observe -- remat_policy=full",
         takes_words=True,
     ),
@@ -112,6 +112,16 @@ COMMANDS = {
         "resubmit:resubmit",
         "Ask for a recorded run again: the same words, knobs and code.",
         "resubmit 8308 --dry-run",
+    ),
+    "resume": Entry(
+        "resume:resume",
+        "Say whether a run that ended is worth another attempt, and on which nodes; with --yes, start it.",
+        "resume 8308 --yes --exclude n7",
+    ),
+    "nodes": Entry(
+        "nodes:nodes",
+        "List the nodes that were in trouble in the jobs of a workspace, and which to leave out; nothing is changed.",
+        "nodes --json",
     ),
     "clean": Entry(
         "clean:clean",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -17,7 +18,7 @@ from trackwalker.cli.status import JobName, sentence
 from trackwalker.errors import UsageError
 from trackwalker.job.layout import Job
 from trackwalker.job.tail import open_at_last
-from trackwalker.launch.standing import find_job, standing
+from trackwalker.launch.standing import find_job, pod_logs, standing
 
 SCHEMA = "trackwalker.logs/1"
 NO_LOG = 1
@@ -36,6 +37,7 @@ def logs(
 ) -> int:
     """Print the end of a job's log, and with -f what it writes from now on; the job is not changed.
 
+    Where the log of a Kubernetes job is on a claim that this machine does not mount, kubectl shows what its pods say.
     Exit codes: 0 there is a log, 1 there is none yet, 2 no such job.
     """
     if follow and as_json:
@@ -44,6 +46,8 @@ def logs(
     path, keep = _source(found, rank)
     while path is None:
         seen = standing(found)
+        if rank is None and not as_json and (argv := pod_logs(found, seen, follow, lines)):
+            return subprocess.run(argv, check=False).returncode
         if not follow or seen.ended or seen.stuck:
             print(f"{sentence(found, seen)}; it has no log", file=sys.stderr)
             return NO_LOG

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
+import inspect
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, get_type_hints
 
 import typer
 
@@ -13,3 +16,35 @@ Workspace = Annotated[
 ]
 DEFAULT_WORKSPACE = Path("outputs")
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout instead of text.")]
+Image = Annotated[str | None, typer.Option("--image", envvar="DOCKER_IMAGE", help="Container image, or a .tar of one.")]
+Registry = Annotated[str, typer.Option("--registry", envvar="DOCKER_REGISTRY", help="Where images come from.")]
+Runtime = Annotated[str | None, typer.Option("--runtime", help="docker, podman, apptainer, native, or auto.")]
+Privileged = Annotated[bool, typer.Option("--privileged", help="Give containers every privilege.")]
+
+
+def takes(kind: type[Any]) -> Callable[[Callable[..., int]], Callable[..., int]]:
+    """A command that gets the fields of a dataclass as its options, and itself one object: its last parameter.
+
+    Typer reads options from a flat signature; commands that share twenty of them shall not repeat them.
+    """
+
+    def wrap(command: Callable[..., int]) -> Callable[..., int]:
+        *own, last = inspect.signature(command, eval_str=True).parameters.values()
+        hints = get_type_hints(kind, include_extras=True)
+        keyword = inspect.Parameter.KEYWORD_ONLY
+        shared = [
+            inspect.Parameter(f.name, keyword, default=f.default, annotation=hints[f.name])
+            for f in dataclasses.fields(kind)
+        ]
+
+        def flat(**given: Any) -> int:
+            options = kind(**{f.name: given.pop(f.name) for f in dataclasses.fields(kind)})
+            return command(**given, **{last.name: options})
+
+        parameters = [*(p.replace(kind=keyword) for p in own), *shared]
+        flat.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+        flat.__annotations__ = {p.name: p.annotation for p in parameters}
+        flat.__doc__, flat.__name__ = command.__doc__, command.__name__
+        return flat
+
+    return wrap

@@ -13,12 +13,17 @@ import typer
 
 from trackwalker.cli.banner import Banner
 from trackwalker.cli.display import ProgressLine
-from trackwalker.cli.options import DEFAULT_WORKSPACE, Workspace
+from trackwalker.cli.options import DEFAULT_WORKSPACE, Image, Privileged, Registry, Runtime, Workspace
 from trackwalker.errors import UsageError
 from trackwalker.job.layout import Job
 from trackwalker.launch.plan import plan_local
+from trackwalker.launch.provenance import code_of
 from trackwalker.launch.request import parse_model_spec, parse_passthrough, parse_watching
+from trackwalker.launch.schedulers.by_hand import RunByHand, place_by_hand
 from trackwalker.launch.schedulers.local import LocalRun
+from trackwalker.launch.store import FOLDER
+from trackwalker.launch.submission import How, plan_submission
+from trackwalker.launch.validate import Asked
 from trackwalker.observe.prometheus import ensure_prometheus
 from trackwalker.observe.ray_home import missing_ray, where_ray_is
 from trackwalker.observe.remote_write import AUTH_VARIABLE, URL_VARIABLE, remote_write
@@ -50,11 +55,22 @@ def run(
             help="File with one line: 'bearer TOKEN' or 'basic USER:PASSWORD'.",
         ),
     ] = None,
+    image: Image = None,
+    registry: Registry = "docker.io",
+    runtime: Runtime = None,
+    privileged: Privileged = False,
+    in_container: Annotated[
+        bool,
+        typer.Option(
+            "--in-container",
+            help="This is inside the image already; with JOB_ID, NNODES and NODE_RANK set it is one node of several.",
+        ),
+    ] = False,
     workspace: Workspace = DEFAULT_WORKSPACE,
 ) -> int:
     """Train a model on this machine, one lane per process; Ctrl-C ends the run."""
-    spec = parse_model_spec(model)
-    passthrough = parse_passthrough(settings or [])
+    words = settings or []
+    spec, passthrough = parse_model_spec(model), parse_passthrough(words)
     watching = parse_watching(observe, ray, os.environ, missing_ray())
     remote = remote_write(remote_url, remote_auth)
     if remote is not None and not watching.observe and remote.url != os.environ.get(URL_VARIABLE):
@@ -65,27 +81,53 @@ def run(
         print(watching.note, file=sys.stderr)
     if watching.observe:
         ensure_prometheus(lambda text: print(text, file=sys.stderr))
-    plan = plan_local(spec, procs, passthrough, workspace, watching.observe, sys.argv[1:], watching.ray)
-    started = LocalRun.start(plan)
-    print(f"job {started.plan.record.id}  log {started.plan.log}", flush=True)
-    code = _stay(started)
+    native = in_container or runtime == "native" or not (image or runtime)
+    code = code_of(Path.cwd(), workspace / FOLDER, None if native else "")
+    started: LocalRun | RunByHand
+    if native and not in_container:
+        plan = plan_local(spec, procs, passthrough, workspace, watching.observe, sys.argv[1:], watching.ray, code)
+        started = LocalRun.start(plan)
+    else:
+        place = place_by_hand(os.environ) if in_container else place_by_hand({})
+        asked = Asked(
+            model,
+            [*place.coordinator, *words],
+            place.nodes,
+            image=None if native else image,
+            registry=registry,
+            workspace=workspace,
+        )
+        how = How(
+            scheduler="local",
+            argv=sys.argv[1:],
+            procs=procs,
+            observe=watching.observe,
+            ray=watching.ray,
+            runtime="native" if native else runtime or "auto",
+            privileged=privileged,
+            listen=os.environ.get("TRACKWALKER_LISTEN", ""),
+            provenance=code,
+        )
+        started = RunByHand(plan_submission(asked, how), place)
+    print(f"job {started.record.id}  log {started.log}", flush=True)
+    status = _stay(started)
     started.wait_closed()
-    status = "finished" if code == 0 else f"ended with exit code {code}"
-    print(f"{status}; trackwalker diagnose {started.plan.record.id} says why" if code else status)
-    return code
+    word = "finished" if status == 0 else f"ended with exit code {status}"
+    print(f"{word}; trackwalker diagnose {started.record.id} says why" if status else word)
+    return status
 
 
 def _interrupt(number: int, frame: object) -> None:
     raise KeyboardInterrupt
 
 
-def _stay(started: LocalRun) -> int:
+def _stay(started: LocalRun | RunByHand) -> int:
     signal.signal(signal.SIGTERM, _interrupt)  # whoever ends us means the run; kill -9 leaves it running
     watch = LiveWatch(started.job_dir)
-    steps = started.plan.record.config.get("steps")
+    steps = started.record.config.get("steps")
     total = str(steps.value) if steps else ""
-    expected = started.plan.record.ray
-    banner = Banner(Job(started.plan.record.id, started.plan.log, started.job_dir))
+    expected = started.record.ray
+    banner = Banner(Job(started.record.id, started.log, started.job_dir))
     with ProgressLine(int(total) if total.isdigit() else None) as line:
         while True:
             try:
@@ -95,7 +137,7 @@ def _stay(started: LocalRun) -> int:
                 if expected and (where := where_ray_is(started.job_dir)):
                     line.say(where)
                     expected = False
-                for said in banner.due() if started.plan.record.observe else ():
+                for said in banner.due() if started.record.observe else ():
                     line.say(said)
                 if code is not None:
                     return code

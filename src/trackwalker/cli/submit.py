@@ -2,172 +2,248 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shlex
 import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Literal
 
 import typer
 
-from trackwalker.cli.options import DEFAULT_WORKSPACE, AsJson
+from trackwalker.cli.nodes import suspect_lines
+from trackwalker.cli.options import DEFAULT_WORKSPACE, AsJson, Image, Privileged, Registry, Runtime, takes
+from trackwalker.cli.plan_view import show
 from trackwalker.cli.words import before, behind
-from trackwalker.errors import UsageError
-from trackwalker.job.redact import redact
-from trackwalker.launch.request import parse_watching
-from trackwalker.launch.schedulers.slurm import Batch, died_silently, first_look, plan_batch
-from trackwalker.launch.schedulers.slurm import submit as queue
+from trackwalker.errors import MaybeQueuedError, TrackwalkerError, UsageError
+from trackwalker.launch.kubernetes.client import apply_file_argv
+from trackwalker.launch.kubernetes.settings import read_settings
+from trackwalker.launch.provenance import Provenance, code_of
+from trackwalker.launch.request import Watching, parse_watching
+from trackwalker.launch.schedulers import kubernetes, slurm
 from trackwalker.launch.slurm.client import Slurm
 from trackwalker.launch.slurm.options import parse_scheduler_words
-from trackwalker.launch.snapshot import discard, take_snapshot
-from trackwalker.launch.submission import How, plan_submission
+from trackwalker.launch.snapshot import Snapshot, discard, take_snapshot
+from trackwalker.launch.store import FOLDER
+from trackwalker.launch.submission import How, Submission, plan_submission
 from trackwalker.launch.validate import Asked
 from trackwalker.node.checks.runner import BadPolicy, policy
+from trackwalker.node.image import is_archive, normalise
 from trackwalker.observe.prometheus import ensure_prometheus
 from trackwalker.observe.ray_home import missing_ray
 
-SCHEMA = "trackwalker.plan/1"
+SUBMITTED = "trackwalker.submitted/1"
 
 Model = Annotated[str, typer.Argument(help="Model, as model[[:alias]:tag].")]
-Place = Annotated[Path, typer.Option("--workspace", envvar="JOB_WORKSPACE", help="Folder that holds the jobs.")]
-Observe = Annotated[bool, typer.Option("--observe", help="Record metrics into the job directory (also: RAY=1).")]
-Ray = Annotated[bool, typer.Option("--ray", help="Record, and keep a Ray cluster beside the run.")]
-PerGpu = Annotated[
-    int, typer.Option("--procs-per-node", min=1, help="Rank processes on each node; 1: one that sees all GPUs.")
-]
-Image = Annotated[str | None, typer.Option("--image", envvar="DOCKER_IMAGE", help="Container image, or a .tar of one.")]
-Registry = Annotated[str, typer.Option("--registry", envvar="DOCKER_REGISTRY", help="Where images come from.")]
-Runtime = Annotated[str | None, typer.Option("--runtime", help="docker, podman, apptainer, native, or auto.")]
-Privileged = Annotated[bool, typer.Option("--privileged", help="Give containers every privilege.")]
-Timeouts = Annotated[
-    str | None,
-    typer.Option("--stage-timeouts", envvar="STAGE_TIMEOUTS", help="As preflight:600,pull:900,health:300,train:none."),
-]
-Gpu = Annotated[str | None, typer.Option("--gpu", help="GPU of the nodes, as MI300X or H200: for memory and layers.")]
-Fabric = Annotated[str | None, typer.Option("--fabric", help="Network of the nodes: ionic, mlx5, bnxt, efa, tcp.")]
-Checks = Annotated[
-    list[str] | None, typer.Option("--check", help="Preflight policy, as ecc=warn or gpus_free=off; repeatable.")
-]
-Code = Annotated[
-    Path | None, typer.Option("--code", help="Folder whose code is frozen for the run; ranks start in that copy.")
-]
-Python = Annotated[str, typer.Option("--python", help="Python on the nodes, for the agent and for native runs.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Print what would run, and queue nothing.")]
 
 
+@dataclass(frozen=True)
+class Wanted:
+    """How a run on a cluster is asked for: what `submit` and `plan` have in common."""
+
+    on: Annotated[Literal["slurm", "k8s"], typer.Option("--on", help="The scheduler.")] = "slurm"
+    workspace: Annotated[
+        Path, typer.Option("--workspace", envvar="JOB_WORKSPACE", help="Folder that holds the jobs.")
+    ] = DEFAULT_WORKSPACE
+    observe: Annotated[bool, typer.Option("--observe", help="Record metrics into the job directory (also: RAY=1).")] = (
+        False
+    )
+    ray: Annotated[bool, typer.Option("--ray", help="Record, and keep a Ray cluster beside the run.")] = False
+    procs: Annotated[
+        int, typer.Option("--procs-per-node", min=1, help="Rank processes on each node; 1: one that sees all GPUs.")
+    ] = 1
+    image: Image = None
+    registry: Registry = "docker.io"
+    runtime: Runtime = None
+    privileged: Privileged = False
+    stage_timeouts: Annotated[
+        str | None,
+        typer.Option(
+            "--stage-timeouts", envvar="STAGE_TIMEOUTS", help="As preflight:600,pull:900,health:300,train:none."
+        ),
+    ] = None
+    gpu: Annotated[
+        str | None, typer.Option("--gpu", help="GPU of the nodes, as MI300X or H200: for memory and layers.")
+    ] = None
+    fabric: Annotated[
+        str | None, typer.Option("--fabric", help="Network of the nodes: ionic, mlx5, bnxt, efa, tcp.")
+    ] = None
+    checks: Annotated[
+        list[str] | None, typer.Option("--check", help="Preflight policy, as ecc=warn or gpus_free=off; repeatable.")
+    ] = None
+    code: Annotated[
+        Path | None, typer.Option("--code", help="Folder whose code is frozen for the run; ranks start in that copy.")
+    ] = None
+    python: Annotated[
+        str | None,
+        typer.Option(
+            "--python", help="Python on the nodes, for the agent and for native runs; this one, in pods python3."
+        ),
+    ] = None
+    jobset: Annotated[bool, typer.Option("--jobset", help="On k8s: a JobSet instead of an Indexed Job.")] = False
+    auto_resume: Annotated[
+        int,
+        typer.Option(
+            "--auto-resume", min=0, metavar="[N]", help="Up to N (3) further attempts, by failure class; see 'resume'."
+        ),
+    ] = 0
+
+    def asked(self, model: str, words: list[str], nodes: int, gpus_per_node: int | None) -> Asked:
+        """The request, nothing of it checked."""
+        where = (self.gpu, self.fabric, self.image, self.registry, self.stage_timeouts, self.workspace)
+        return Asked(model, words, nodes, gpus_per_node, *where)
+
+    def how(self, scheduler: str, python: str, runtime: str, frozen: Snapshot | None, code: Provenance | None) -> How:
+        """How it is to be carried out."""
+        watching = self.watching
+        return How(
+            scheduler=scheduler,
+            argv=sys.argv[1:],
+            procs=self.procs,
+            observe=watching.observe,
+            ray=watching.ray,
+            runtime=runtime,
+            privileged=self.privileged,
+            python=python,
+            policy=_policy(self.checks or []),
+            listen=os.environ.get("TRACKWALKER_LISTEN", ""),
+            snapshot=frozen.hash if frozen else "",
+            workdir=str(frozen.path) if frozen else "",
+            provenance=code,
+        )
+
+    @property
+    def watching(self) -> Watching:
+        """What runs beside training; whether Ray is there is a question for the pods' image, not for this machine."""
+        return parse_watching(self.observe, self.ray, os.environ, None if self.on == "k8s" else missing_ray())
+
+
+@takes(Wanted)
 def submit(
     ctx: typer.Context,
     model: Model,
-    workspace: Place = DEFAULT_WORKSPACE,
-    observe: Observe = False,
-    ray: Ray = False,
-    procs: PerGpu = 1,
-    image: Image = None,
-    registry: Registry = "docker.io",
-    runtime: Runtime = None,
-    privileged: Privileged = False,
-    stage_timeouts: Timeouts = None,
-    gpu: Gpu = None,
-    fabric: Fabric = None,
-    checks: Checks = None,
-    code: Code = None,
-    python: Python = sys.executable,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would run, and queue nothing.")] = False,
+    dry_run: DryRun = False,
     as_json: AsJson = False,
+    options: Wanted = Wanted(),  # noqa: B008
 ) -> int:
-    """Queue a run on Slurm; words before '--' are sbatch's, words behind it the trainer's."""
-    slurm = Slurm()
-    options = parse_scheduler_words(before(ctx))
-    asked = Asked(
-        model,
-        behind(ctx),
-        options.nodes or 1,
-        options.gpus_per_node,
-        gpu,
-        fabric,
-        image,
-        registry,
-        stage_timeouts,
-        workspace,
-    )
-    watching = parse_watching(observe, ray, os.environ, missing_ray())
-    if watching.note:
-        print(watching.note, file=sys.stderr)
-    frozen = take_snapshot(code, workspace) if code is not None and not dry_run else None
-    how = How(
-        scheduler="slurm",
-        argv=sys.argv[1:],
-        procs=procs,
-        observe=watching.observe,
-        ray=watching.ray,
-        runtime=runtime or ("auto" if image else "native"),
-        privileged=privileged,
-        python=python,
-        policy=_policy(checks or []),
-        listen=os.environ.get("TRACKWALKER_LISTEN", ""),
-        snapshot=frozen.hash if frozen else "",
-        workdir=str(frozen.path) if frozen else "",
-    )
-    try:
-        batch = plan_batch(plan_submission(asked, how), options, None if dry_run else slurm, python)
+    """Queue a run on Slurm or Kubernetes; words before '--' are the scheduler's, words behind it the trainer's.
+
+    Exit codes: 0 it is queued, 1 it died at once, 2 it was refused, 69 the scheduler did not answer.
+    """
+    if options.watching.note:
+        print(options.watching.note, file=sys.stderr)
+    to = _to_kubernetes if options.on == "k8s" else _to_slurm
+    return to(ctx, model, options, dry_run, as_json)
+
+
+@takes(Wanted)
+def plan(
+    ctx: typer.Context,
+    model: Model,
+    as_json: AsJson = False,
+    options: Wanted = Wanted(),  # noqa: B008
+) -> int:
+    """Print exactly what `submit` would run, and everything that is wrong with it; nothing is queued."""
+    to = _to_kubernetes if options.on == "k8s" else _to_slurm
+    return to(ctx, model, options, True, as_json)
+
+
+def _to_slurm(ctx: typer.Context, model: str, options: Wanted, dry_run: bool, as_json: bool) -> int:
+    if options.jobset:
+        raise UsageError("--jobset is for --on k8s")
+    client, python = Slurm(), options.python or sys.executable
+    words = parse_scheduler_words(before(ctx))
+    words = replace(words, requeue=True) if options.auto_resume else words
+    asked = options.asked(model, behind(ctx), words.nodes or 1, words.gpus_per_node)
+    runtime = options.runtime or ("auto" if options.image else "native")
+    with _frozen(options, dry_run) as frozen:
+        packages = "" if runtime != "native" else None if python == sys.executable else python
+        how = options.how("slurm", python, runtime, frozen, _code(options, dry_run, packages))
+        submission = plan_submission(asked, how)
+        record = submission.record.model_copy(update={"auto_resume": options.auto_resume})
+        submission = replace(submission, record=record)
+        batch = slurm.plan_batch(submission, words, None if dry_run else client, python)
         if dry_run:
-            return _show(batch, as_json)
-        if watching.observe:
+            return show(batch.submission, {"sbatch": batch.argv(), "script": batch.script}, as_json)
+        if how.observe:
             ensure_prometheus(lambda text: print(text, file=sys.stderr))
-        queued = queue(batch, slurm)
-    except UsageError:
-        if frozen is not None:
-            discard(frozen)
-        raise
-    for problem in batch.submission.checked.problems:
-        print(f"warning: {problem.text}", file=sys.stderr)
-    state = first_look(queued, slurm)
+        queued = slurm.submit(batch, client)
+    _warn(batch.submission)
+    for line in suspect_lines(options.workspace, words.nodelist, words.exclude):
+        print(line, file=sys.stderr)
+    state = slurm.first_look(queued, client)
+    where = {"id": queued.id, "dir": str(queued.job_dir), "log": str(queued.log)}
     if as_json:
-        print(
-            json.dumps(
-                {
-                    "schema": "trackwalker.submitted/1",
-                    "id": queued.id,
-                    "dir": str(queued.job_dir),
-                    "log": str(queued.log),
-                    "state": state.state,
-                    "reason": state.reason,
-                }
-            )
-        )
+        print(json.dumps({"schema": SUBMITTED, **where, "state": state.state, "reason": state.reason}))
     else:
         print(f"job {queued.id}  log {queued.log}", flush=True)
-    if died_silently(queued, state):
+    if options.auto_resume:
+        print(f"note: after a lost node or a preemption Slurm itself restarts it; for the rest, "
+              f"'trackwalker wait {queued.id} --auto-resume' has to run", file=sys.stderr)  # fmt: skip
+    if slurm.died_silently(queued, state):
         print(f"job {queued.id} died before it wrote a line: {state.state} ({state.reason or 'no reason given'}); "
               "see slurmd's log on the node (a prolog that fails looks like this)", file=sys.stderr)  # fmt: skip
         return 1
     return 0
 
 
-def plan(
-    ctx: typer.Context,
-    model: Model,
-    workspace: Place = DEFAULT_WORKSPACE,
-    observe: Observe = False,
-    ray: Ray = False,
-    procs: PerGpu = 1,
-    image: Image = None,
-    registry: Registry = "docker.io",
-    runtime: Runtime = None,
-    privileged: Privileged = False,
-    stage_timeouts: Timeouts = None,
-    gpu: Gpu = None,
-    fabric: Fabric = None,
-    checks: Checks = None,
-    code: Code = None,
-    python: Python = sys.executable,
-    as_json: AsJson = False,
-) -> int:
-    """Print exactly what `submit` would run, and everything that is wrong with it; nothing is queued."""
-    return submit(
-        ctx, model, workspace, observe, ray, procs, image, registry, runtime, privileged, stage_timeouts, gpu, fabric,
-        checks, code, python, dry_run=True, as_json=as_json,
-    )  # fmt: skip
+def _to_kubernetes(ctx: typer.Context, model: str, options: Wanted, dry_run: bool, as_json: bool) -> int:
+    settings = read_settings(before(ctx), os.environ)
+    if options.auto_resume:
+        raise UsageError("--auto-resume is for Slurm: on k8s the Job's own backoffLimit restarts pods")
+    if options.runtime:
+        raise UsageError("the pods are the containers of a Kubernetes run: leave --runtime away")
+    if not options.image or is_archive(options.image):
+        given = f", not the file {options.image}" if options.image else ""
+        raise UsageError(f"pods need an image that their nodes can pull{given}: --image or DOCKER_IMAGE")
+    python = options.python or "python3"
+    asked = options.asked(model, behind(ctx), settings.nodes, settings.gpus_per_node or None)
+    with _frozen(options, dry_run) as frozen:
+        how = options.how("kubernetes", python, "native", frozen, _code(options, dry_run, ""))
+        submission = plan_submission(asked, how)  # says what is wrong with the image, too
+        image = str(normalise(options.image, options.registry))
+        batch = kubernetes.plan_pod_batch(submission, settings, image, Path.cwd(), python, options.jobset)
+        if dry_run:
+            return show(batch.in_pod, {"manifest": batch.manifests(), "container": list(batch.plan.argv)}, as_json)
+        job = kubernetes.submit(batch)
+    _warn(submission)
+    by_hand = shlex.join(apply_file_argv(settings.namespace, job.manifest))
+    if as_json:
+        where = {"id": job.id, "dir": str(job.job_dir), "log": str(job.log), "manifest": str(job.manifest)}
+        state = {"state": "pending" if job.applied else "not applied", "reason": "" if job.applied else by_hand}
+        print(json.dumps({"schema": SUBMITTED, **where, **state}))
+    else:
+        print(f"job {job.id}  log {job.log}", flush=True)
+    if not job.applied:
+        print(f"kubectl is not here, nothing is queued yet; where it is: {by_hand}", file=sys.stderr)
+    return 0
+
+
+@contextlib.contextmanager
+def _frozen(options: Wanted, dry_run: bool) -> Iterator[Snapshot | None]:
+    """The snapshot of the code; taken back when the job was not queued, kept when that is not known."""
+    frozen = take_snapshot(options.code, options.workspace) if options.code is not None and not dry_run else None
+    try:
+        yield frozen
+    except MaybeQueuedError:
+        raise
+    except TrackwalkerError:
+        if frozen is not None:
+            discard(frozen)
+        raise
+
+
+def _code(options: Wanted, dry_run: bool, packages: str | None) -> Provenance | None:
+    return None if dry_run else code_of(options.code or Path.cwd(), options.workspace / FOLDER, packages)
+
+
+def _warn(submission: Submission) -> None:
+    for problem in submission.checked.problems:
+        print(f"warning: {problem.text}", file=sys.stderr)
 
 
 def _policy(words: list[str]) -> dict[str, str]:
@@ -182,41 +258,3 @@ def _policy(words: list[str]) -> dict[str, str]:
     except BadPolicy as e:
         raise UsageError(f"--check: {e}") from e
     return found
-
-
-def _show(batch: Batch, as_json: bool) -> int:
-    submission = batch.submission
-    record, order = submission.record, submission.order
-    env = {name: {"value": s.value, "source": s.source} for name, s in record.env.items()}
-    if as_json:
-        answer: dict[str, Any] = {
-            "schema": SCHEMA,
-            "name": record.name,
-            "nodes": order.nodes,
-            "ranks": order.world,
-            "sbatch": batch.argv(),
-            "script": batch.script,
-            "command": record.command,
-            "container": order.container,
-            "env": env,
-            "env_on_nodes": order.layers,
-            "config": {k: {"value": s.value, "source": s.source} for k, s in record.config.items()},
-            "stage_timeouts": order.timeouts,
-            "problems": [problem.to_dict() for problem in submission.checked.problems],
-        }
-        print(json.dumps(answer, default=str))
-        return 0
-    print(f"# {record.name}: {order.nodes} nodes, {order.world} ranks\n{shlex.join(batch.argv())}\n")
-    print(f"# {submission.folder.name}/job.sh\n{batch.script}\n# every rank\n{shlex.join(record.command)}\n")
-    print("# environment, and which layer says so")
-    for name, setting in record.env.items():
-        print(f"{name}={shlex.quote(redact(name, str(setting.value)))}  # {setting.source}")
-    if order.layers:
-        print(f"# and on each node the layer of its GPUs and network, one of: {', '.join(order.layers)}")
-    changed = {k: s for k, s in record.config.items() if not s.source.startswith("model ")}
-    print("\n# config beyond the model file")
-    for name, setting in changed.items():
-        print(f"{name}: {setting.value}  # {setting.source}")
-    for problem in submission.checked.problems:
-        print(f"\nwarning: {problem.text}")
-    return 0

@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import sys
 import time
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from trackwalker.cli.options import DEFAULT_WORKSPACE, AsJson, Workspace
 from trackwalker.cli.status import JobName, as_dict, sentence
+from trackwalker.job.layout import Job
 from trackwalker.launch.standing import Standing, find_job, standing
 
 SCHEMA = "trackwalker.wait/1"
@@ -21,6 +23,9 @@ _FIRST_S, _LONGEST_S = 0.3, 10.0  # between two questions: soon for a short job,
 def wait(
     job: JobName,
     seconds: Annotated[float | None, typer.Option("--timeout", min=0, help="Give up after this many seconds.")] = None,
+    auto_resume: Annotated[
+        bool, typer.Option("--auto-resume", help="Start further attempts as 'resume' decides; stays until the last.")
+    ] = False,
     as_json: AsJson = False,
     workspace: Workspace = DEFAULT_WORKSPACE,
 ) -> int:
@@ -31,18 +36,12 @@ def wait(
     """
     found = find_job(job, workspace)
     deadline = None if seconds is None else time.monotonic() + seconds
-    pause, silent = _FIRST_S, False
     while True:
-        seen = standing(found)
-        if seen.ended or seen.stuck or (deadline is not None and time.monotonic() >= deadline):
+        seen = _until_ended(found, deadline)
+        found = find_job(found.id if found.dir is None else str(found.dir), workspace)  # its log may be there by now
+        if not (auto_resume and seen.ended and (after := _next(found, seen, workspace)) is not None):
             break
-        if seen.state == "unknown" and not silent:
-            print(f"{sentence(found, seen)}; still waiting", file=sys.stderr)
-        silent = seen.state == "unknown"
-        left = _LONGEST_S if deadline is None else max(0.0, deadline - time.monotonic())
-        time.sleep(min(pause, left))
-        pause = min(pause * 1.5, _LONGEST_S)
-    found = find_job(job, workspace)  # its log may be there by now
+        found = after
     code = _code(seen)
     print(
         json.dumps({"schema": SCHEMA, "code": code, **as_dict(found, seen)}, indent=1)
@@ -50,6 +49,32 @@ def wait(
         else sentence(found, seen)
     )
     return code
+
+
+def _until_ended(found: Job, deadline: float | None) -> Standing:
+    pause, silent = _FIRST_S, False
+    while True:
+        seen = standing(found)
+        if seen.ended or seen.stuck or (deadline is not None and time.monotonic() >= deadline):
+            return seen
+        if seen.state == "unknown" and not silent:
+            print(f"{sentence(found, seen)}; still waiting", file=sys.stderr)
+        silent = seen.state == "unknown"
+        left = _LONGEST_S if deadline is None else max(0.0, deadline - time.monotonic())
+        time.sleep(min(pause, left))
+        pause = min(pause * 1.5, _LONGEST_S)
+
+
+def _next(job: Job, seen: Standing, workspace: Path) -> Job | None:
+    """The job of the next attempt; None when there is none to be."""
+    from trackwalker.watch.resume import resume, weigh  # reading logs is heavy, and most waits need none of it
+
+    weighed = weigh(job, seen)
+    print(weighed.sentence(), file=sys.stderr, flush=True)
+    if not weighed.decision.resume:
+        return None
+    begun = resume(weighed, seen)
+    return find_job(str(begun.job_dir), workspace)
 
 
 def _code(seen: Standing) -> int:

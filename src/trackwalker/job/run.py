@@ -58,10 +58,16 @@ class RunRecord(BaseModel):
     ray: bool = False  # a Ray cluster beside the run
     workspace: str
     origin: Origin | None = None
-    code: dict[str, str] = {}  # commit, package versions, Python
+    code: dict[str, str] = {}  # commit, branch, whether there were changes, Python; provenance.json has the rest
+    image: str = ""  # container image as it was asked for
+    image_digest: str = ""  # what it was, once a node has resolved it
+    kubernetes: dict[str, str] = {}  # namespace, kind (Job, JobSet) and name of what was created
     snapshot: str = ""  # hash of the code snapshot in the workspace's .artifacts
     submission: str = ""  # folder with what the nodes were told
     knobs: dict[str, str] = {}  # environment variables that shaped the request, as options do
+    auto_resume: int = 0  # further attempts that were asked for, by failure class (docs/resume.md)
+    attempts: list[dict[str, Any]] = []  # those before this one: how each ended, and what followed from it
+    resumed_from: str = ""  # the job whose next attempt this is, when Slurm no longer knew that job
 
     def save(self, path: Path) -> None:
         """Write atomically: a reader sees the whole record or none."""

@@ -49,9 +49,10 @@ def calibrate(results: list[Results]) -> Calibration:
         raise UsageError(f"{_families(claims)} tuning families made claims; 'lab score --suite full' asks all of them")
     suites = " ".join(dict.fromkeys(f"--suite {name}" for r in results for name in r.suite))
     variants = [c.variant for r in results for c in r.cases]
+    seeds = len({c.seed for r in results for c in r.cases if not c.variant})
     worlds, stress = (len({v for v in variants if v.startswith(kind)}) for kind in ("world-", "stress-"))
-    made_by = f"trackwalker lab score {suites} --variants {worlds} --stress {stress}; trackwalker lab calibrate"
-    return Calibration(made_by=made_by, version=__version__, levels=fit(claims))
+    asked = f"trackwalker lab score {suites} --seeds {seeds} --variants {worlds} --stress {stress}"
+    return Calibration(made_by=f"{asked}; trackwalker lab calibrate", version=__version__, levels=fit(claims))
 
 
 def tables(results: list[Results], made: Calibration) -> list[Table]:

@@ -2,30 +2,55 @@
 
 from __future__ import annotations
 
-import shutil
-import tempfile
-import zipapp
+import importlib.util
+import marshal
+import zipfile
+from collections.abc import Iterator
+from importlib.machinery import SourceFileLoader
 from pathlib import Path
 
 import trackwalker
 
-# The agent's own room and the hallway files it shares with everyone.
-_CARRIED = ["__init__.py", "job/__init__.py", "job/journal.py", "job/processes.py", "node"]
+# The agent's own room, the hallway files it shares with everyone, and the hook that goes around MaxText in an image.
+_HALLWAY = ["__init__.py", "job/__init__.py", "job/journal.py", "job/processes.py"]
+_CARRIED = [*_HALLWAY, "node", "trainers/__init__.py", "trainers/progress.py", "trainers/maxtext"]
+_MAIN = """import sys
+if sys.argv[1:2] == ["maxtext"]:
+    del sys.argv[1]
+    from trackwalker.trainers.maxtext.__main__ import main
+else:
+    from trackwalker.node.__main__ import main
+sys.exit(main())
+"""
+_UNCHECKED = (1).to_bytes(4, "little")  # byte code that is known by its source's hash, and believed
 
 
 def build_agent(target: Path) -> Path:
-    """Write the zipapp to `target`; it needs a Python 3.9 and no packages."""
+    """Write the zipapp to `target`; it needs a Python 3.9 and no packages.
+
+    The byte code of this Python lies beside the sources: compiling them takes longer than everything else the agent
+    does before it starts the ranks. Another version of Python passes over it and reads the sources.
+    """
     source = Path(trackwalker.__file__).parent
-    with tempfile.TemporaryDirectory(prefix="trackwalker-bundle-") as tmp:
-        root = Path(tmp)
-        for name in _CARRIED:
-            to = root / "trackwalker" / name
-            to.parent.mkdir(parents=True, exist_ok=True)
-            if (source / name).is_dir():
-                shutil.copytree(source / name, to, ignore=shutil.ignore_patterns("__pycache__"))
-            else:
-                shutil.copyfile(source / name, to)
-        (root / "__main__.py").write_text("import sys\nfrom trackwalker.node.__main__ import main\nsys.exit(main())\n")
-        target.parent.mkdir(parents=True, exist_ok=True)
-        zipapp.create_archive(root, target, interpreter="/usr/bin/env python3", compressed=True)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with target.open("wb") as file:
+        file.write(b"#!/usr/bin/env python3\n")
+        with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
+            archive.writestr("__main__.py", _MAIN)
+            for path in _carried(source):
+                name = path.relative_to(source.parent).as_posix()
+                archive.write(path, name)
+                archive.writestr(f"{name}c", _byte_code(path))
     return target
+
+
+def _carried(source: Path) -> Iterator[Path]:
+    for name in _CARRIED:
+        yield from sorted((source / name).rglob("*.py")) if (source / name).is_dir() else [source / name]
+
+
+def _byte_code(path: Path) -> bytes:
+    code = SourceFileLoader(path.stem, str(path)).get_code(path.stem)  # from Python's own cache, where it is valid
+    return (
+        importlib.util.MAGIC_NUMBER + _UNCHECKED + importlib.util.source_hash(path.read_bytes()) + marshal.dumps(code)
+    )

@@ -5,11 +5,10 @@ from __future__ import annotations
 import os
 import platform
 import secrets
-import shutil
 import socket
-import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -19,12 +18,17 @@ from trackwalker.errors import UsageError
 from trackwalker.job.redact import redact
 from trackwalker.job.run import RankPlace, RunRecord, Setting
 from trackwalker.launch.again import knobs
+from trackwalker.launch.keys import unknown_keys
 from trackwalker.launch.models import load_model
 from trackwalker.launch.origin import origin
+from trackwalker.launch.provenance import Provenance, git_summary
 from trackwalker.launch.request import ModelSpec, Passthrough, job_name
+from trackwalker.launch.resolved import Resolved, Target, resolve
+from trackwalker.node.runtimes import gpu_vendor
 from trackwalker.node.spec import AgentSpec, RankSpec
 
 MOST_PROCS = 64
+CONFIG = "config.yml"
 
 
 @dataclass(frozen=True)
@@ -36,6 +40,8 @@ class Plan:
     env: dict[str, str]
     header: str
     log: Path
+    config_yaml: str  # what the trainer reads
+    provenance: Provenance | None = None
 
 
 def plan_local(
@@ -46,15 +52,22 @@ def plan_local(
     observe: bool,
     argv: list[str],
     ray: bool = False,
+    provenance: Provenance | None = None,
 ) -> Plan:
     """Plan a run on this machine: one lane per rank process, all over loopback."""
     if not 1 <= procs <= MOST_PROCS:
         raise UsageError(f"-n {procs}: between 1 and {MOST_PROCS} processes on one machine")
     model = load_model(spec.model)
+    trainer = model.about.trainer
     spec = replace(spec, model=model.name)
-    shipped = model.config
+    # The small trainer says by itself which keys it knows; MaxText would say so after a minute.
+    unknown = [] if trainer == "tiny" else unknown_keys(trainer, passthrough.config, model.about.keys)
+    if unknown:
+        raise UsageError("; ".join(unknown))
+    target = Target(gpus_per_node=model.about.gpus_per_node, vendor=gpu_vendor() or None)
+    resolved = resolve(model, target, passthrough.config, passthrough.env)
     now = time.time()
-    job_id = f"local_{datetime.fromtimestamp(now, UTC):%Y%m%d_%H%M%S}_{secrets.token_hex(2)}"
+    job_id = new_local_id(now)
     name = job_name(spec)
     workspace = workspace.absolute()
     job_dir = workspace / f"{job_id}-{name}"
@@ -62,12 +75,13 @@ def plan_local(
     hosts = [f"{box}-r{r}" for r in range(procs)]
     port = free_port()
 
-    config = {k: Setting(value=v, source=f"model {spec.model}") for k, v in shipped.items()}
-    config["base_output_directory"] = Setting(value=str(_output_root(spec, passthrough, job_dir)), source="layout")
-    settings = {"base_output_directory": config["base_output_directory"].value, **passthrough.config}
-    run_name = str(passthrough.config.get("run_name") or shipped.get("run_name") or "tiny")
-    config |= shown_words(passthrough.config)
-    command = [sys.executable, "-u", "-m", "trackwalker.trainers.tiny", str(model.path)]
+    output = passthrough.config.get("base_output_directory")
+    output = output or shared_output(resolved, spec, passthrough, workspace) or str(job_dir)
+    where = {"base_output_directory": Setting(value=output, source="layout")}
+    config = {**resolved.config, **where, **shown_words(passthrough.config)}
+    beyond = {k: str(v) for k, v in resolved.settings_beyond_the_file().items() if k not in passthrough.config}
+    settings = {"base_output_directory": output, **beyond, **passthrough.config}
+    command = [sys.executable, "-u", *trainer_program(trainer, job_dir / "agent"), str(job_dir / CONFIG)]
     command += [f"{k}={v}" for k, v in settings.items()]
 
     common = {
@@ -90,18 +104,18 @@ def plan_local(
         alias=spec.alias,
         tag=spec.tag,
         scheduler="local",
-        trainer="tiny",
+        trainer=trainer,
         created=now,
         argv=[starred(a) for a in argv],
         command=[starred(c) for c in command],
         config=config,
-        env=shown_words(passthrough.env),
+        env=shown_env(resolved.env),
         ranks=[RankPlace(rank=r, host=h, node=box) for r, h in enumerate(hosts)],
         observe=observe,
         ray=ray,
         workspace=str(workspace),
         origin=origin(),
-        code=tool_versions(),
+        code=code_facts(provenance),
         knobs=knobs(os.environ),
     )
     log = workspace / f"{job_dir.name}.log"
@@ -115,34 +129,62 @@ def plan_local(
         ranks=ranks,
         world=procs,
         nodes=procs,
-        tensorboard=Path(settings["base_output_directory"], run_name, "tensorboard"),
+        tensorboard=event_folder(resolved, output),
     )
-    return Plan(record, agent, dict(passthrough.env), _header(record, hosts, port, passthrough), log)
+    rows = [
+        f"JOB_ID={job_id}",
+        f"JOB_NAME={name}",
+        f"NNODES={procs}",
+        f"JOB_NODELIST={hosts[0] if procs == 1 else f'{box}-r[0-{procs - 1}]'}",
+        f"JAX_COORDINATOR_PORT={port}",
+        *header_words(spec, passthrough, provenance),
+    ]
+    env = {key: str(setting.value) for key, setting in resolved.env.items()}
+    return Plan(record, agent, env, "\n".join(rows) + "\n", log, model.trainer_yaml(), provenance)
 
 
-def _output_root(spec: ModelSpec, passthrough: Passthrough, job_dir: Path) -> Path:
-    # Upstream's rule: checkpointing runs of a model share a directory, so that the next run can restore.
-    checkpointing = passthrough.config.get("enable_checkpointing", "").lower() in ("true", "1", "yes")
-    return job_dir.parent / (spec.alias or spec.model) if checkpointing else job_dir
+def trainer_program(trainer: str, folder: Path) -> list[str]:
+    """What Python runs: that of MaxText, in an image or beside us, has no trackwalker; the agent carries the hook."""
+    return [str(folder / "agent.pyz"), "maxtext"] if trainer == "maxtext" else ["-m", f"trackwalker.trainers.{trainer}"]
 
 
-def _header(record: RunRecord, hosts: list[str], port: int, passthrough: Passthrough) -> str:
+def event_folder(resolved: Resolved, output: str) -> Path:
+    """Where rank 0 writes its event files; MaxText adds the name of the run once more."""
+    name = str(resolved.config["run_name"].value) if "run_name" in resolved.config else resolved.model.name
+    folder = Path(output, name, "tensorboard")
+    return folder / name if resolved.model.about.trainer == "maxtext" else folder
+
+
+def new_local_id(now: float) -> str:
+    """`local_<date>_<time>_<4 hex>`, the form that every reader of job directories knows."""
+    return f"local_{datetime.fromtimestamp(now, UTC):%Y%m%d_%H%M%S}_{secrets.token_hex(2)}"
+
+
+def shared_output(resolved: Resolved, spec: ModelSpec, passthrough: Passthrough, workspace: Path) -> str:
+    """Runs of a model that keep checkpoints share a directory, so that the next one can restore; empty: the job's own.
+
+    Read from the resolved config, not from the words: it does not matter who switched checkpoints on. The small trainer
+    keeps them in every run, and shares them only when asked to on the command line.
+    """
+    asked = resolved.model.about.trainer == "maxtext" or "enable_checkpointing" in passthrough.config
+    keeps = asked and "enable_checkpointing" in resolved.effective and resolved.effective.flag("enable_checkpointing")
+    return str(workspace / (spec.alias or spec.model)) if keeps else ""
+
+
+def header_words(spec: ModelSpec, passthrough: Passthrough, provenance: Provenance | None) -> list[str]:
+    """What the log's header says about the request and its code, line by line."""
     words = [f"{k}={redact(k, v)}" for k, v in passthrough.config.items()]
     words += [f"_env_{k}={redact(k, v)}" for k, v in passthrough.env.items()]
-    box = record.ranks[0].node
-    nodelist = hosts[0] if len(hosts) == 1 else f"{box}-r[0-{len(hosts) - 1}]"
-    rows = [
-        f"JOB_ID={record.id}",
-        f"JOB_NAME={record.name}",
-        f"NNODES={len(hosts)}",
-        f"JOB_NODELIST={nodelist}",
-        f"JAX_COORDINATOR_PORT={port}",
-        f'PASSTHROUGH_ARGS="{" ".join(words)}"',
-        f"MODEL_NAME={record.model}",
-    ]
-    rows += [f"MODEL_NAME_ALIAS={record.alias}"] if record.alias else []
-    rows += [f"EXP_TAG={record.tag}"] if record.tag else []
-    return "\n".join(row.replace("\n", " ") for row in rows) + "\n"
+    rows = [f'PASSTHROUGH_ARGS="{" ".join(words)}"', f"MODEL_NAME={spec.model}"]
+    rows += [f"MODEL_NAME_ALIAS={spec.alias}"] if spec.alias else []
+    rows += [f"EXP_TAG={spec.tag}"] if spec.tag else []
+    rows = [row.replace("\n", " ") for row in rows]
+    return rows + (git_summary(provenance).rstrip("\n").split("\n") if provenance is not None else [])
+
+
+def shown_env(settings: Mapping[str, Setting]) -> dict[str, Setting]:
+    """The environment for the record, secrets starred."""
+    return {k: Setting(value=_text(redact(k, str(s.value))), source=s.source) for k, s in settings.items()}
 
 
 def shown_words(settings: dict[str, str]) -> dict[str, Setting]:
@@ -161,22 +203,10 @@ def _text(word: str) -> str:
     return word.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
 
 
-def tool_versions() -> dict[str, str]:
-    """What this run was launched by: our version and commit, Python, the kernel."""
+def code_facts(provenance: Provenance | None) -> dict[str, str]:
+    """What this run was launched by and from: our version, Python, the kernel, the commit of the code."""
     code = {"trackwalker": __version__, "python": platform.python_version(), "kernel": platform.release()}
-    git = shutil.which("git")
-    if git:
-        here = Path(__file__).parent
-        answer = subprocess.run(
-            [git, "-C", str(here), "describe", "--always", "--dirty", "--abbrev=12"],
-            capture_output=True,
-            text=True,
-            timeout=10,
-            check=False,
-        )
-        if answer.returncode == 0:
-            code["commit"] = answer.stdout.strip()
-    return code
+    return {**code, **(provenance.facts() if provenance is not None else {})}
 
 
 def short_hostname() -> str:

@@ -11,6 +11,7 @@ import re
 import shutil
 import subprocess
 import tempfile
+import time
 from collections.abc import Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
@@ -20,8 +21,9 @@ from pydantic import BaseModel
 from trackwalker.job.redact import HIDDEN, is_secret
 from trackwalker.launch.sources import is_secret_file
 
-_SECONDS = 20
+_SECONDS = 6.0  # for git and for the packages, each in all: a repository on a slow file system holds nobody up
 _MOST_PATCH = 1 << 20
+_MOST_LOGGED = 1 << 16  # of the patch in a log
 _MOST_NAMES = 1000
 _MOST_PACKAGES = 3000
 
@@ -38,6 +40,7 @@ _TOKENS = re.compile(
 _URL_PASSWORD = re.compile(r"(?P<head>\b[a-z][a-z0-9+.-]*://[^\s/:@]*:)[^\s/@]+(?=@)")
 _PRIVATE_KEY = re.compile(r"(-----BEGIN [A-Z ]*PRIVATE KEY-----).*?(-----END [A-Z ]*PRIVATE KEY-----|\Z)", re.DOTALL)
 
+NAME = "provenance.json"
 _INVENTORY = (
     "import json; from importlib import metadata as m; "
     "print(json.dumps({d.metadata['Name']: d.version for d in m.distributions() if d.metadata['Name']}))"
@@ -65,14 +68,28 @@ class Provenance(BaseModel):
         """Whether the commit alone does not say what ran."""
         return bool(self.changes or self.untracked)
 
+    def facts(self) -> dict[str, str]:
+        """What stands in the run's record: the rest is in provenance.json."""
+        if not self.commit:
+            return {}
+        dirty = "true" if self.dirty else "false"
+        return {"commit": self.commit, "branch": self.branch.removeprefix("## "), "dirty": dirty}
+
+    def save(self, folder: Path) -> None:
+        """Write provenance.json."""
+        (folder / NAME).write_text(self.model_dump_json(indent=1) + "\n", encoding="utf-8")
+
 
 def provenance(root: Path, python: str | None = None, image: str = "", image_digest: str = "") -> Provenance:
-    """Everything git and the interpreter `python` (default: this one) can tell; never raises."""
+    """Everything git and the interpreter `python` (None: this one, empty: none) can tell; never raises."""
     found = Provenance(image=image, image_digest=image_digest)
     try:
         _ask_git(root, found)
     except (OSError, subprocess.SubprocessError, ValueError) as e:
         found.notes.append(f"git summary unavailable: {_said(e)}")
+    if python == "":
+        found.notes.append("the packages are those of the image, and not listed")
+        return found
     try:
         packages = sorted((_own_packages() if python is None else _packages_of(python)).items())
         found.packages = dict(packages[:_MOST_PACKAGES])
@@ -83,16 +100,24 @@ def provenance(root: Path, python: str | None = None, image: str = "", image_dig
     return found
 
 
+def code_of(root: Path, store: Path, python: str | None) -> Provenance:
+    """The provenance of a run's code; `python` is whose packages it uses, empty where only its image knows."""
+    if root.parent.resolve() == store.resolve():  # git would answer for the repository around the workspace
+        return Provenance(notes=[f"git summary unavailable: the code is the snapshot {root.name}"])
+    return provenance(root, python)
+
+
 def git_summary(found: Provenance) -> str:
-    """The block that upstream prints into every log, for the tools that look for it."""
+    """The block that upstream prints into every log, for the tools that look for it; a long diff is cut."""
     rows = ["=== GIT SUMMARY BEGIN ==="]
     rows += [f"[WARN] {note}" for note in found.notes]
+    diff, cut = found.patch[:_MOST_LOGGED], found.patch_cut + max(0, len(found.patch) - _MOST_LOGGED)
     sections = (
         ("[BRANCH]", found.branch),
         ("[LAST COMMIT]", found.last_commit),
         ("[LAST COMMIT DIFF --stat]", found.last_commit_stat),
         ("[CHANGES --name-status]", found.changes),
-        ("[DIFF]", found.patch + (f"\n[{found.patch_cut} more bytes]" if found.patch_cut else "")),
+        ("[DIFF]", diff + (f"\n[{cut} more bytes]" if cut else "")),
         ("[UNTRACKED]", "\n".join(found.untracked)),
     )
     for title, text in sections if found.commit else ():
@@ -126,17 +151,18 @@ def _ask_git(root: Path, found: Provenance) -> None:
     # it gets a copy of its own.
     base = [git, "-C", str(root), "-c", "core.fsmonitor=false", "-c", "core.quotepath=off", "-c", "color.ui=never"]
 
-    index = root / _output([*base, "rev-parse", "--git-path", "index"], 1 << 16)[0].removesuffix("\n")
+    deadline = time.monotonic() + _SECONDS
+    index = root / _output([*base, "rev-parse", "--git-path", "index"], 1 << 16, deadline)[0].removesuffix("\n")
     with tempfile.TemporaryDirectory(prefix="trackwalker-index-") as private:
         copy = Path(private, "index")
         if index.is_file():
             shutil.copyfile(index, copy)
-        _read_repository(base, str(copy), found)
+        _read_repository(base, str(copy), deadline, found)
 
 
-def _read_repository(base: list[str], index: str, found: Provenance) -> None:
+def _read_repository(base: list[str], index: str, deadline: float, found: Provenance) -> None:
     def ask(*words: str, most: int = 1 << 22) -> tuple[str, int]:
-        return _output([*base, *words], most, {"GIT_INDEX_FILE": index})
+        return _output([*base, *words], most, deadline, {"GIT_INDEX_FILE": index})
 
     found.commit = ask("rev-parse", "HEAD")[0].strip()
     found.branch = ask("status", "-sb", "--untracked-files=no")[0].splitlines()[0]
@@ -161,10 +187,11 @@ def _read_repository(base: list[str], index: str, found: Provenance) -> None:
         found.notes.append(f"{len(others) - _MOST_NAMES} more untracked files are not listed")
 
 
-def _output(argv: Sequence[str], most: int, extra: Mapping[str, str] | None = None) -> tuple[str, int]:
+def _output(argv: Sequence[str], most: int, deadline: float, extra: Mapping[str, str] | None = None) -> tuple[str, int]:
     """At most `most` bytes of what a command prints, as text, and how many there were beyond."""
     env = {**os.environ, "LC_ALL": "C", **(extra or {})}
-    done = subprocess.run(argv, capture_output=True, timeout=_SECONDS, env=env, check=False)
+    left = max(0.1, deadline - time.monotonic())
+    done = subprocess.run(argv, capture_output=True, timeout=left, env=env, check=False)
     if done.returncode != 0:
         lines = done.stderr.decode("utf-8", "replace").strip().splitlines()
         raise ValueError(lines[0] if lines else f"{argv[0]} ended with exit code {done.returncode}")
@@ -176,11 +203,11 @@ def _own_packages() -> dict[str, str]:
 
 
 def _packages_of(python: str) -> dict[str, str]:
-    listed = json.loads(_output([python, "-c", _INVENTORY], 1 << 20)[0])
+    listed = json.loads(_output([python, "-c", _INVENTORY], 1 << 20, time.monotonic() + _SECONDS)[0])
     return {str(name): str(version) for name, version in listed.items()}
 
 
 def _said(error: Exception) -> str:
     if isinstance(error, subprocess.TimeoutExpired):
-        return f"no answer in {_SECONDS} s"
+        return f"no answer in {_SECONDS:g} s"
     return (str(error).strip().splitlines() or [type(error).__name__])[0]

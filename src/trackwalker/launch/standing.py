@@ -15,13 +15,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from trackwalker.errors import NotAJobError, TrackwalkerError, UsageError
+from trackwalker.errors import MissingToolError, NotAJobError, TrackwalkerError, UsageError
 from trackwalker.job.journal import read
 from trackwalker.job.layout import NAME_FORM, Job
 from trackwalker.job.processes import alive, live_members, session_members
 from trackwalker.job.resolve import list_jobs, resolve
 from trackwalker.job.run import load_run
-from trackwalker.launch.kubernetes.client import delete_argv, kubectl, observe
+from trackwalker.launch.kubernetes.client import delete_argv, kubectl, logs_argv, observe
 from trackwalker.launch.plan import short_hostname
 from trackwalker.launch.slurm.client import Slurm
 from trackwalker.launch.slurm.states import JobState
@@ -129,12 +129,20 @@ def cancel(job: Job, slurm: Slurm | None = None) -> Standing:
     if where == SLURM:
         (slurm or Slurm()).cancel(job.id, _name(job), job.dir.stat().st_uid)
     elif where == KUBERNETES:
-        answer = kubectl(delete_argv(_namespace(job), job.id))
+        cluster = _in_cluster(job)
+        answer = kubectl(delete_argv(cluster["namespace"], job.id, cluster["kind"] == "JobSet"))
         if answer.code != 0:
             raise UsageError(f"job {job.id} was not cancelled: {' '.join(answer.err.split())}")
     else:
         _end_local(job, before)
     return before
+
+
+def pod_logs(job: Job, seen: Standing, follow: bool, lines: int) -> list[str] | None:
+    """The command that prints what the job's pods said, for a log that this machine does not see; None without pods."""
+    if scheduler_of(job) != KUBERNETES or seen.state not in ("running", "completed", "failed"):
+        return None
+    return logs_argv(_in_cluster(job)["namespace"], job.id, follow, lines)
 
 
 def _of_slurm(job: Job, seen: JobState) -> Standing:
@@ -144,7 +152,10 @@ def _of_slurm(job: Job, seen: JobState) -> Standing:
 
 
 def _kubernetes(job: Job) -> Standing:
-    seen = observe(_namespace(job), job.id)
+    try:
+        seen = observe(_in_cluster(job)["namespace"], job.id)
+    except MissingToolError as e:
+        return Standing("unknown", False, meaning="cannot be asked about from here", reason=str(e))
     ended = seen.state in ("completed", "failed", "gone")
     code = 0 if seen.state == "completed" else (seen.exit_code or 1) if seen.state == "failed" else None
     meaning = f"{seen.state}: {seen.detail}" if seen.detail else seen.state
@@ -227,11 +238,7 @@ def _same_name(name: str, job: Job) -> bool:
     return name == _name(job) or (load_run(job.run_json) is None and job.name.startswith(name))
 
 
-def _namespace(job: Job) -> str:
-    """Where the manifest put the job."""
+def _in_cluster(job: Job) -> dict[str, str]:
+    """Namespace and kind of what was created; upstream's jobs do not say."""
     record = load_run(job.run_json)
-    with contextlib.suppress(OSError, ValueError, KeyError, IndexError, TypeError):
-        said = json.loads(Path(record.submission if record else "", "manifest.json").read_text())
-        items = said["items"] if said.get("kind") == "List" else [said]
-        return str(items[0]["metadata"]["namespace"])
-    return "default"
+    return {"namespace": "default", "kind": "Job", **(record.kubernetes if record else {})}

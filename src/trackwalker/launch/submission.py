@@ -19,14 +19,25 @@ from pathlib import Path
 from typing import Any
 
 from trackwalker.errors import UsageError
-from trackwalker.job.redact import redact
-from trackwalker.job.run import RunRecord, Setting
+from trackwalker.job.run import RunRecord
 from trackwalker.launch.again import knobs
 from trackwalker.launch.bundle import build_agent
 from trackwalker.launch.layers import XLA_FLAGS
 from trackwalker.launch.origin import origin
-from trackwalker.launch.plan import shown_words, starred, tool_versions
-from trackwalker.launch.request import ModelSpec, Passthrough, job_name, parse_passthrough
+from trackwalker.launch.plan import (
+    CONFIG,
+    code_facts,
+    event_folder,
+    header_words,
+    shared_output,
+    shown_env,
+    shown_words,
+    starred,
+    trainer_program,
+)
+from trackwalker.launch.provenance import NAME as PROVENANCE
+from trackwalker.launch.provenance import Provenance
+from trackwalker.launch.request import ModelSpec, job_name, parse_passthrough
 from trackwalker.launch.resolved import Resolved
 from trackwalker.launch.timeouts import parse_timeouts
 from trackwalker.launch.validate import Asked, Checked, check
@@ -53,6 +64,7 @@ class How:
     listen: str = ""
     snapshot: str = ""  # hash of the code snapshot
     workdir: str = ""
+    provenance: Provenance | None = None  # of the code; None: nobody looked
 
 
 @dataclass(frozen=True)
@@ -64,17 +76,20 @@ class Submission:
     record: RunRecord
     checked: Checked
     config_yaml: str
+    provenance: Provenance | None = None
 
     def write(self) -> None:
         """Write the folder that the nodes read; a failure is one clear error."""
         try:
             self.folder.mkdir(parents=True)
             build_agent(self.folder / "agent.pyz")
-            (self.folder / "config.yml").write_text(self.config_yaml, encoding="utf-8")
+            (self.folder / CONFIG).write_text(self.config_yaml, encoding="utf-8")
             order = self.folder / "order.json"
             order.touch(mode=0o600)  # the one place where a secret setting stands as it is
             order.write_text(json.dumps(dataclasses.asdict(self.order), default=str))
             self.record.save(self.folder / "run.json")
+            if self.provenance is not None:
+                self.provenance.save(self.folder)
         except OSError as e:
             raise UsageError(f"cannot write {self.folder}: {e.strerror}; choose another --workspace") from e
 
@@ -89,6 +104,8 @@ class Submission:
         with contextlib.suppress(FileExistsError):
             if self.record.snapshot:
                 (job_dir / "artifact").symlink_to(Path("..") / ".artifacts" / self.record.snapshot)
+        with contextlib.suppress(OSError):  # the first node was quicker, or nobody looked
+            os.link(self.folder / PROVENANCE, job_dir / PROVENANCE)
         # Linked, not written: where the first node was quicker, its record knows more than ours.
         whole = self.folder / "run.id.json"
         self.record.model_copy(update={"id": job_id}).save(whole)
@@ -113,13 +130,14 @@ def plan_submission(asked: Asked, how: How) -> Submission:
     name = job_name(named)
     container = _container(asked, how)
     python = "python3" if container else how.python
-    module = f"trackwalker.trainers.{model.about.trainer}"
-    argv = [python, "-u", "-m", module, str(folder / "config.yml")]
+    argv = [python, "-u", *trainer_program(model.about.trainer, folder), str(folder / CONFIG)]
     env = {key: str(setting.value) for key, setting in resolved.env.items()}
     # XLA_FLAGS are merged flag by flag in the layers; everything else of the user's stands above what a node finds.
     overrides = {key: value for key, value in passthrough.env.items() if key != XLA_FLAGS}
     beyond = {key: value for key, value in resolved.settings_beyond_the_file().items() if key not in passthrough.config}
     settings = [f"{key}={value}" for key, value in {**beyond, **passthrough.config}.items()]
+    elsewhere = passthrough.config.get("base_output_directory")
+    shared = shared_output(resolved, named, passthrough, workspace)
     order = Order(
         name=name,
         model=model.name,
@@ -128,18 +146,17 @@ def plan_submission(asked: Asked, how: How) -> Submission:
         nodes=asked.nodes,
         argv=argv,
         settings=settings,
-        output=None
-        if "base_output_directory" in passthrough.config
-        else _output(resolved, named, passthrough, workspace),
+        output=None if elsewhere is not None else shared,
+        steps=_steps(resolved),
         procs=how.procs,
         env={key: value for key, value in env.items() if key not in overrides},
         layers=resolved.env_on_nodes(),
         overrides=overrides,
-        header=_header(named, passthrough),
+        header=header_words(named, passthrough, how.provenance),
         timeouts=parse_timeouts(asked.stage_timeouts or ""),
         policy=how.policy,
-        expected_gpus=0 if model.about.trainer == "tiny" else resolved.target.gpus_per_node,
-        tensorboard=_tensorboard(resolved, passthrough),
+        expected_gpus=0 if _on_cpus(resolved) else resolved.target.gpus_per_node,
+        tensorboard=str(event_folder(resolved, elsewhere or shared)),
         listen=how.listen,
         services=_services(how),
         container=container,
@@ -157,17 +174,18 @@ def plan_submission(asked: Asked, how: How) -> Submission:
         argv=[starred(word) for word in how.argv],
         command=[*argv, *(starred(word) for word in settings)],
         config={**resolved.config, **shown_words(passthrough.config)},
-        env={k: Setting(value=redact(k, str(s.value)), source=s.source) for k, s in resolved.env.items()},
+        env=shown_env(resolved.env),
         observe=how.observe,
         ray=how.ray,
         workspace=str(workspace),
         origin=origin(),
-        code=tool_versions(),
+        code=code_facts(how.provenance),
+        image=str(container["image"]) if container else "",
         knobs=knobs(os.environ),
         snapshot=how.snapshot,
         submission=str(folder),
     )
-    return Submission(folder, order, record, checked, model.trainer_yaml())
+    return Submission(folder, order, record, checked, model.trainer_yaml(), how.provenance)
 
 
 def _container(asked: Asked, how: How) -> dict[str, Any] | None:
@@ -179,32 +197,17 @@ def _container(asked: Asked, how: How) -> dict[str, Any] | None:
     return wanted if how.runtime == "auto" else {**wanted, "runtime": how.runtime}
 
 
-def _output(resolved: Resolved, spec: ModelSpec, passthrough: Passthrough, workspace: Path) -> str:
-    """Runs of a model that keep checkpoints share a directory, so that the next one can restore; empty: the job's own.
-
-    Read from the resolved config, not from the words: it does not matter who switched checkpoints on. The small trainer
-    keeps them in every run, and shares them only when asked to on the command line.
-    """
-    asked = resolved.model.about.trainer == "maxtext" or "enable_checkpointing" in passthrough.config
-    keeps = asked and "enable_checkpointing" in resolved.effective and resolved.effective.flag("enable_checkpointing")
-    return str(workspace / (spec.alias or spec.model)) if keeps else ""
+def _on_cpus(resolved: Resolved) -> bool:
+    hardware = resolved.config.get("hardware")
+    return resolved.model.about.trainer == "tiny" or (hardware is not None and hardware.value == "cpu")
 
 
-def _tensorboard(resolved: Resolved, passthrough: Passthrough) -> str:
-    root = passthrough.config.get("base_output_directory") or ""
-    name = str(resolved.config["run_name"].value) if "run_name" in resolved.config else resolved.model.name
-    return str(Path(root, name, "tensorboard"))
+def _steps(resolved: Resolved) -> int | None:
+    """How many steps there are to be; None where the trainer makes that out itself."""
+    steps = resolved.effective.whole("steps") if "steps" in resolved.effective else 0
+    return steps if steps > 0 else None
 
 
 def _services(how: How) -> dict[str, list[str]]:
-    found = {"recorder": [sys.executable, "-m", _RECORDER]} if how.observe else {}
-    return {**found, "ray": [sys.executable, "-m", _RAY]} if how.ray else found
-
-
-def _header(spec: ModelSpec, passthrough: Passthrough) -> list[str]:
-    words = [f"{k}={redact(k, v)}" for k, v in passthrough.config.items()]
-    words += [f"_env_{k}={redact(k, v)}" for k, v in passthrough.env.items()]
-    rows = [f'PASSTHROUGH_ARGS="{" ".join(words)}"', f"MODEL_NAME={spec.model}"]
-    rows += [f"MODEL_NAME_ALIAS={spec.alias}"] if spec.alias else []
-    rows += [f"EXP_TAG={spec.tag}"] if spec.tag else []
-    return [row.replace("\n", " ") for row in rows]
+    found = {"recorder": [how.python, "-m", _RECORDER]} if how.observe else {}
+    return {**found, "ray": [how.python, "-m", _RAY]} if how.ray else found

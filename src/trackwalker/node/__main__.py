@@ -24,18 +24,24 @@ def main() -> int:
 
 
 def _node(path: Path) -> int:
+    from trackwalker.node.keeper import keep
     from trackwalker.node.order import NoSeat, find_seat, load_order
-    from trackwalker.node.stages import conduct
 
     try:
         order, seat = load_order(path), find_seat(os.environ)
     except NoSeat as e:
         print(f"FATAL: {e}", file=sys.stderr)
         return 2
-    except (OSError, ValueError, TypeError) as e:
+    except (OSError, ValueError, TypeError, KeyError) as e:
         print(f"FATAL: cannot read the order {path}: {e}", file=sys.stderr)
         return 2
-    return conduct(order, seat, path.parent)
+
+    def work() -> int:
+        from trackwalker.node.stages import conduct
+
+        return conduct(order, seat, path.parent)
+
+    return keep(order, seat, work)
 
 
 if __name__ == "__main__":

@@ -309,9 +309,9 @@ class Agent:
         note = self._spec.stop_note
         if note is not None and self._crew.is_head and self._stop_signal is None and note.exists():
             self._on_signal(signal.SIGTERM, None)
-        end = self._crew.look(time.monotonic())
-        if end is not None and self._first_bad is None and self._stop_signal is None:
-            self._end_for(end)
+        word = self._crew.look(time.monotonic())
+        if word is not None and self._first_bad is None and self._stop_signal is None:
+            self._end_for(word.failure) if word.failure else self._on_signal(signal.SIGTERM, None)
 
     def _end_for(self, end: RankEnd) -> None:
         self._first_bad = end
@@ -347,6 +347,7 @@ class Agent:
             self._stop_sent = time.monotonic()
             self._save()
             self._event("stop", signal=int(self._stop_signal), why=self._stop_why)
+            self._crew.tell(self._first_bad)
             # As Slurm marks it: what ranks print from here on is how a cancel sounds.
             if self._first_bad is None and self._crew.is_head:
                 stamp = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime())
@@ -372,10 +373,11 @@ class Agent:
         ends = [*self._ends(), *self._crew.all_ends()]
         missing = self._crew.missing()
         warned = self._spec.warning is not None and self._spec.warning.exists()
-        course = Course(ends, self._first_bad, stopped_by, warned, self._timed_out, missing, elapsed)
+        last, late = self._training.last_step(0), self._timed_out
+        course = Course(ends, self._first_bad, stopped_by, warned, late, missing, elapsed, last)
         outcome = judge(self._spec, course)
         self._merged.write(outcome.text.encode())
-        self._event("run-end", exit=outcome.code, reason=outcome.reason, seconds=elapsed)
+        self._event("run-end", exit=outcome.code, reason=outcome.reason, seconds=elapsed, missing=missing)
         return outcome.code
 
     def _event(self, kind: str, rank: Rank | None = None, **data: Any) -> None:

@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from pathlib import Path
 from typing import Any
 
-from trackwalker.node.image import HUB, credentials_from, ensure_image
+from trackwalker.node.image import HUB, credentials_from, ensure_image, is_archive, normalise
 from trackwalker.node.order import Order, Seat
 from trackwalker.node.rendezvous import Note
-from trackwalker.node.runtimes import caller_groups, detect, fabric_devices, gpu_vendor, gpu_warning, training_limits
+from trackwalker.node.runtimes import (
+    ORDER,
+    caller_groups,
+    detect,
+    fabric_devices,
+    gpu_vendor,
+    gpu_warning,
+    runtime_named,
+    training_limits,
+)
 from trackwalker.node.runtimes.container import JOB_LABEL, ContainerOrder, Mount, OrderError, Runtime, own_name
 from trackwalker.node.runtimes.lifetime import remove_stale, stop_containers
 
@@ -55,14 +65,25 @@ class Containers:
         """The command that runs a rank in its container, and the environment of that command."""
         if self._runtime is None:
             raise OrderError("the image was not fetched")
-        name = own_name(self._seat.job_id, rank)
-        remove_stale(self._runtime, self._seat.job_id, name)
+        container = self._container(self._image, rank, argv, env)
+        remove_stale(self._runtime, self._seat.job_id, container.name)
+        self._names.append(container.name)
+        return self._runtime.run_argv(container), self._runtime.run_env(container, {})
+
+    def preview(self, argv: list[str], env: dict[str, str]) -> list[str]:
+        """The first rank's command as a machine with the devices of this one would run it; nothing is fetched."""
+        runtime = runtime_named(self._wanted.get("runtime") or ORDER[0], str(self._order.workspace / ".images"))
+        image: str = self._wanted["image"]
+        ref = image if is_archive(image) else str(normalise(image, self._wanted.get("registry") or HUB))
+        return runtime.run_argv(self._container(ref, 0, argv, env))
+
+    def _container(self, image: str, rank: int, argv: list[str], env: dict[str, str]) -> ContainerOrder:
         mounts = [Mount(str(self._order.workspace), str(self._order.workspace))]
         mounts += [Mount("/boot", "/boot", read_only=True)] if Path("/boot").is_dir() else []  # RCCL's DMABUF probe
         mounts += [Mount(**mount) for mount in self._wanted.get("mounts", [])]
-        container = ContainerOrder(
-            image=self._image,
-            name=name,
+        return ContainerOrder(
+            image=image,
+            name=own_name(self._seat.job_id, rank),
             argv=argv,
             labels={JOB_LABEL: self._seat.job_id},
             env={**env, _PROGRESS: str(self._own / "ranks" / f"{rank}.progress.jsonl")},
@@ -75,8 +96,14 @@ class Containers:
             privileged=bool(self._wanted.get("privileged")),
             host_network=bool(self._wanted.get("host_network", True)),
         )
-        self._names.append(name)
-        return self._runtime.run_argv(container), self._runtime.run_env(container, {})
+
+    def end_left_behind(self) -> None:
+        """End the containers of this node's ranks after the agent that started them has died."""
+        first = self._seat.node_rank * self._order.procs
+        self._names = [own_name(self._seat.job_id, rank) for rank in range(first, first + self._order.procs)]
+        with contextlib.suppress(OrderError):
+            self._runtime = detect(str(self._order.workspace / ".images"), self._wanted.get("runtime", "")).runtime
+            self.close()
 
     def close(self) -> None:
         """End what is left of them: killing a client does not kill a container that a service owns."""

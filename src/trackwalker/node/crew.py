@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Optional, Protocol
 
 from trackwalker.job.journal import Journal
 from trackwalker.node.output import Tail
@@ -26,8 +27,19 @@ class RankEnd:
     cause: str
 
 
-def _rank_end(note: Note) -> RankEnd:
+def rank_end(note: Note) -> RankEnd:
+    """A rank's end as another node wrote it down."""
     return RankEnd(**{name: note[name] for name in ("rank", "host", "exit", "ended", "cause")})
+
+
+@dataclass(frozen=True)
+class Word:
+    """The run is over everywhere: because of a failure, or (None) because somebody ended it."""
+
+    failure: RankEnd | None
+
+
+Orphaned = Callable[[], Optional[RankEnd]]  # what to say once whoever watches over this agent is gone
 
 
 class Crew(Protocol):
@@ -35,12 +47,12 @@ class Crew(Protocol):
 
     is_head: bool  # writes what there is once for the job: banner, summary, run-end
 
-    def look(self, now: float) -> RankEnd | None:
-        """Take in what happened elsewhere; the failure that ends the run here too."""
+    def look(self, now: float) -> Word | None:
+        """Take in what happened elsewhere; a word that ends the run here too."""
         ...
 
-    def tell(self, end: RankEnd) -> None:
-        """A rank of this node ended badly by itself: everybody is to end."""
+    def tell(self, end: RankEnd | None) -> None:
+        """Everybody is to end: a rank of this node ended badly by itself, or (None) this node was told to."""
         ...
 
     def finish(self, ends: list[RankEnd], stopping: bool) -> bool:
@@ -61,11 +73,11 @@ class Alone:
 
     is_head = True
 
-    def look(self, now: float) -> RankEnd | None:
+    def look(self, now: float) -> Word | None:
         """Nothing happens elsewhere."""
         return None
 
-    def tell(self, end: RankEnd) -> None:
+    def tell(self, end: RankEnd | None) -> None:
         """Nobody listens."""
 
     def finish(self, ends: list[RankEnd], stopping: bool) -> bool:
@@ -86,22 +98,27 @@ class Member:
 
     is_head = False
 
-    def __init__(self, meeting: Rendezvous) -> None:
-        self._meeting = meeting
+    def __init__(self, meeting: Rendezvous, orphaned: Orphaned = lambda: None) -> None:
+        self._meeting, self._orphaned = meeting, orphaned
         self._looked = 0.0
         self._said = False
 
-    def look(self, now: float) -> RankEnd | None:
+    def look(self, now: float) -> Word | None:
         """Whether the first node said that the run is over."""
         if now - self._looked < _LOOK_S:
             return None
         self._looked = now
         note = self._meeting.decided("stop")
-        return _rank_end(note) if note else None
+        if note is None and (end := self._orphaned()) is not None:
+            self.tell(end)
+            return Word(end)
+        if note is None:
+            return None
+        return Word(rank_end(note["failure"]) if note["failure"] else None)
 
-    def tell(self, end: RankEnd) -> None:
-        """Only the first failure of this node is news."""
-        if not self._said:
+    def tell(self, end: RankEnd | None) -> None:
+        """Only the first failure of this node is news; that it was told to end, whoever told it has told all."""
+        if end is not None and not self._said:
             self._said = True
             self._meeting.post("failed", asdict(end))
 
@@ -124,34 +141,42 @@ class Head:
 
     is_head = True
 
-    def __init__(self, meeting: Rendezvous, hosts: list[str], journals: list[tuple[Path, Journal]], grace_s: float):
-        self._meeting, self._hosts, self._grace_s = meeting, hosts, grace_s
+    def __init__(
+        self,
+        meeting: Rendezvous,
+        hosts: list[str],
+        journals: list[tuple[Path, Journal]],
+        grace_s: float,
+        orphaned: Orphaned = lambda: None,
+    ) -> None:
+        self._meeting, self._hosts, self._grace_s, self._orphaned = meeting, hosts, grace_s, orphaned
         self._journals = [(Tail(path), journal) for path, journal in journals]
         self._looked = 0.0
-        self._stop: RankEnd | None = None
+        self._told = False
         self._finished: float | None = None
         self._asked = 0.0
         self._reported: dict[int, Note] = {}
         self._done = False
 
-    def look(self, now: float) -> RankEnd | None:
+    def look(self, now: float) -> Word | None:
         """The first failure that another node told of; everybody else is told."""
         if now - self._looked < _LOOK_S:
             return None
         self._looked = now
         self._merge(final=False)
-        told = [_rank_end(note) for note in self._meeting.posted("failed").values()]
-        if not told or self._stop is not None:
+        told = [rank_end(note) for note in self._meeting.posted("failed").values()]
+        told += [end for end in [self._orphaned()] if end is not None]
+        if not told or self._told:
             return None
         first = min(told, key=lambda end: (end.ended, end.rank))
         self.tell(first)
-        return first
+        return Word(first)
 
-    def tell(self, end: RankEnd) -> None:
-        """Only the first failure counts."""
-        if self._stop is None:
-            self._stop = end
-            self._meeting.decide("stop", asdict(end))
+    def tell(self, end: RankEnd | None) -> None:
+        """Only the first word counts."""
+        if not self._told:
+            self._told = True
+            self._meeting.decide("stop", {"failure": asdict(end) if end else None})
 
     def finish(self, ends: list[RankEnd], stopping: bool) -> bool:
         """Whether all nodes have reported; when the run is being stopped, for a bounded time only."""
@@ -170,7 +195,7 @@ class Head:
 
     def all_ends(self) -> list[RankEnd]:
         """How the ranks of the other nodes ended, as far as they said."""
-        return [_rank_end(end) for note in self._reported.values() for end in note["ends"]]
+        return [rank_end(end) for note in self._reported.values() for end in note["ends"]]
 
     def missing(self) -> list[str]:
         """Hosts that never reported how their ranks ended."""

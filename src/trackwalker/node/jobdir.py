@@ -26,6 +26,8 @@ def open_job(order: Order, seat: Seat, submission: Path) -> None:
         (submission / "job").symlink_to(Path("../..") / job_dir.name)
     with contextlib.suppress(FileExistsError):
         (job_dir / "log").symlink_to(Path("..") / f"{job_dir.name}.log")
+    with contextlib.suppress(OSError):  # there already, or none was kept
+        os.link(submission / "provenance.json", job_dir / "provenance.json")
     with contextlib.suppress(OSError, ValueError):
         if not (job_dir / "run.json").exists():
             record: dict[str, Any] = json.loads((submission / "run.json").read_text())
@@ -35,8 +37,8 @@ def open_job(order: Order, seat: Seat, submission: Path) -> None:
             os.symlink(f"../.artifacts/{artifact}", job_dir / "artifact")
 
 
-def place_ranks(job_dir: Path, hosts: list[str], procs: int) -> None:
-    """Write down which rank runs where, now that it is known."""
+def place_ranks(job_dir: Path, hosts: list[str], procs: int, image_digest: str = "") -> None:
+    """Write down which rank runs where and in which image, now that it is known."""
     path = job_dir / "run.json"
     with contextlib.suppress(OSError, ValueError):
         record: dict[str, Any] = json.loads(path.read_text())
@@ -45,4 +47,5 @@ def place_ranks(job_dir: Path, hosts: list[str], procs: int) -> None:
             for node, host in enumerate(hosts)
             for local in range(procs)
         ]
+        record["image_digest"] = image_digest
         write_whole(path, json.dumps(record, indent=1) + "\n")

@@ -31,6 +31,7 @@ class Order:
     argv: list[str]  # the trainer's program and what it needs before its settings
     settings: list[str] = field(default_factory=list)  # key=value, the user's bytes
     output: Optional[str] = None  # where the trainer writes: empty for the job directory, None when it is not told
+    steps: Optional[int] = None  # that the trainer is to complete, where that is known
     procs: int = 1  # rank processes on each node
     env: dict[str, str] = field(default_factory=dict)  # of the layers; what a node detects goes above it
     layers: dict[str, dict[str, str]] = field(default_factory=dict)  # "amd/ionic" -> env in its place, on such a node

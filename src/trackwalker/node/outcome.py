@@ -25,6 +25,7 @@ class Course:
     timed_out: bool  # the stage's own limit
     missing: list[str]  # nodes that never reported
     seconds: int
+    last_step: int | None = None  # that rank 0 completed
 
 
 @dataclass(frozen=True)
@@ -47,6 +48,9 @@ def judge(spec: AgentSpec, course: Course) -> Outcome:
     bad = course.first_bad
     if bad is not None:
         code, reason = bad.exit if bad.exit not in _AS_CANCELLED else 1, f"Training FAILED (exit={bad.exit})"
+        # The exit code stays what it was; whether the work was done is what the next hours depend on.
+        if spec.steps is not None and course.last_step is not None and course.last_step + 1 >= spec.steps:
+            reason += f" after all {spec.steps} steps were completed"
         lines.append(f"FIRST_FAILURE rank={bad.rank} host={bad.host} exit={bad.exit} cause={bad.cause}")
         lines.append(f"== Training FAILED (exit={bad.exit}, {course.seconds}s) ==")
     elif course.timed_out:

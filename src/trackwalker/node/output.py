@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
+import select
 from datetime import datetime, timezone
 from pathlib import Path
 
 _CHUNK = 1 << 16  # a buffer of this size is allocated ten times a second, mostly for nothing
 _LONGEST = 1 << 16  # a line longer than this is passed on in pieces, so that memory stays bounded
 _MOST_LINES = 10000  # of one call; the rest is for the next
+_PATIENCE_S = 10.0  # with whoever reads standard output
 
 
 class Tail:
@@ -60,6 +63,8 @@ class Sink:
     def __init__(self, path: Path | None) -> None:
         self._path = path or Path("standard output")
         self._fd: int | None = None if path else 1
+        self._own = path is not None
+        self._patience_s = _PATIENCE_S
         self._torn = False
         self.lost = 0
 
@@ -72,13 +77,21 @@ class Sink:
                 self._path.parent.mkdir(parents=True, exist_ok=True)
                 self._fd = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
             while done < len(text):  # a disk that is nearly full takes a part
-                done += os.write(self._fd, text[done:])
+                done += os.write(self._fd, text[done:] if self._own else self._bite(text[done:]))
             self._torn = False
         except OSError as e:
             self._torn = self._torn or done > 0
             if not self.lost:
                 complain(f"cannot write {self._path.name}: {e.strerror}; lines are lost until it is mended")
             self.lost += 1
+
+    def _bite(self, text: bytes) -> bytes:
+        """As much as standard output takes at once: a reader that has stopped reading must not stop the agent."""
+        ready = select.select([], [1], [], self._patience_s)[1]
+        self._patience_s = _PATIENCE_S if ready else 0.0  # once is enough to wait for it
+        if not ready:
+            raise OSError(errno.EAGAIN, "nobody reads it")
+        return text[: select.PIPE_BUF]
 
     def size(self) -> int:
         """How many bytes the file has now."""

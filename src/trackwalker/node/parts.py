@@ -39,6 +39,7 @@ class Parts:
         self._context = Context(seat.host, order.nodes, order.expected_gpus, str(job_dir))
         self._containers = Containers(order, seat, job_dir, own) if order.container else None
         self._held: HeldPorts | None = None
+        self.image_digest = ""  # the same on all nodes, known to the first one once all have the image
 
     def stages(self) -> list[str]:
         """The stages in which there is something to do."""
@@ -78,6 +79,7 @@ class Parts:
         if len(digests) > 1 and not exits:
             say("[ERROR] the image is not the same everywhere: " + ", ".join(f"{d} on {h}" for d, h in digests.items()))
             return {"ok": False, "exit": 1, "exits": {}}
+        self.image_digest = next(iter(digests), self.image_digest)
         return {"ok": not exits, "exit": 1 if exits else 0, "exits": exits}
 
     def network(self, notes: dict[int, Note], say: Say) -> Note:

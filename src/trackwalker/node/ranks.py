@@ -57,6 +57,7 @@ class Rank:
                 stdout=out,
                 stderr=out,
                 start_new_session=True,
+                cwd=self.spec.cwd or None,
             )
         finally:
             os.close(out)

@@ -6,23 +6,29 @@ import contextlib
 import subprocess
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 
+from trackwalker.node.order import Seat
 from trackwalker.node.output import complain
 
 _LOOK_S = 1.0
 _MOST_RESTARTS = 5
+_NOT_INSTALLED = "No module named"
 _CLOSE_S = 30.0  # for the last samples to be mirrored
 
 
 class Services:
     """Keeps them running while the job runs; they end by themselves when it has ended."""
 
-    def __init__(self, commands: dict[str, list[str]], job_dir: Path, job_id: str) -> None:
-        self._commands = {
-            name: [*argv, "--job-dir", str(job_dir), "--job-id", job_id] for name, argv in commands.items()
-        }
-        self._job_dir = job_dir
+    def __init__(
+        self, commands: dict[str, list[str]], job_dir: Path, seat: Seat, say: Callable[[str], None] = complain
+    ) -> None:
+        job = ["--job-dir", str(job_dir), "--job-id", seat.job_id]
+        self._commands = {name: [*argv, *job] for name, argv in commands.items()}
+        if "ray" in self._commands:
+            self._commands["ray"] += ["--node", seat.host]
+        self._job_dir, self._say = job_dir, say
         self._running: dict[str, subprocess.Popen[bytes]] = {}
         self._restarts = dict.fromkeys(commands, 0)
         self._stop = threading.Event()
@@ -46,16 +52,33 @@ class Services:
         while not self._stop.wait(_LOOK_S):
             for name, process in list(self._running.items()):
                 # Exit code 0 means that it gave up by itself, or that the run has ended.
-                if process.poll() not in (None, 0) and self._restarts[name] < _MOST_RESTARTS:
-                    self._restarts[name] += 1
+                if process.poll() in (None, 0):
+                    continue
+                self._restarts[name] += 1
+                said = self._last_words(name)
+                if _NOT_INSTALLED in said:
+                    python = self._commands[name][0]
+                    said = f"trackwalker is not installed for {python} here (an image needs it to be recorded)"
+                elif self._restarts[name] <= _MOST_RESTARTS:
                     self._spawn(name)
+                    continue
+                del self._running[name]
+                self._say(f"[WARN] no {name}: {said or 'it ends at once'}; training goes on without it")
+
+    def _last_words(self, name: str) -> str:
+        with contextlib.suppress(OSError):
+            lines = self._log(name).read_text(errors="replace").strip().splitlines()
+            return lines[-1].strip() if lines else ""
+        return ""
+
+    def _log(self, name: str) -> Path:
+        return self._job_dir / "agent" / f"{name}.log"
 
     def _spawn(self, name: str) -> None:
-        log = self._job_dir / "agent" / f"{name}.log"
         try:
-            with log.open("ab") as out:
+            with self._log(name).open("ab") as out:
                 self._running[name] = subprocess.Popen(
                     self._commands[name], stdin=subprocess.DEVNULL, stdout=out, stderr=out, start_new_session=True
                 )
         except OSError as e:
-            complain(f"cannot start the {name}: {e.strerror}; training goes on without it")
+            self._say(f"[WARN] no {name}: {self._commands[name][0]}: {e.strerror}; training goes on without it")

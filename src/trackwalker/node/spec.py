@@ -16,6 +16,7 @@ class RankSpec:
     host: str
     argv: list[str]
     env: dict[str, str] = field(default_factory=dict)
+    cwd: str = ""  # where it starts: the code snapshot; empty: where the agent did
 
 
 @dataclass(frozen=True)
@@ -32,6 +33,7 @@ class AgentSpec:
     world: int
     grace_s: float = 10.0
     limit_s: float | None = None  # how long the ranks may run
+    steps: int | None = None  # that the trainer is to complete, where that is known
     nodes: int = 1
     attempt: int = 0
     warning: Path | None = None  # there when the scheduler has said that the time limit is near

@@ -14,9 +14,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
-from trackwalker.job.journal import Journal
+from trackwalker.job.journal import Journal, read
 from trackwalker.node.agent import Agent
+from trackwalker.node.cores import Cores
 from trackwalker.node.crew import Crew, Head, Member, RankEnd
+from trackwalker.node.incidents import Scribe
 from trackwalker.node.jobdir import job_dir_of, open_job, place_ranks
 from trackwalker.node.order import STAGES, Order, Seat, slurm_hosts
 from trackwalker.node.outcome import TIMED_OUT
@@ -54,6 +56,8 @@ class Conductor:
         self._meeting = Rendezvous(self._attempt, seat.node_rank, order.nodes, self._stopped)
         self._parts = Parts(order, seat, self._job_dir, self._attempt / str(seat.node_rank))
         self._hosts: list[str] = []
+        self._keeper = os.getppid()
+        self._scribe = Scribe(order.workspace, seat.job_id, seat.attempt)
 
     def run(self) -> int:
         """Go through the stages; the exit code is the job's on the first node, elsewhere whether we could report."""
@@ -106,9 +110,14 @@ class Conductor:
         try:
             notes = self._meeting.gather(name, deadline)
             verdict = self._parts.judge(name, notes, self._say)
+            hosts = [str(notes[int(rank)]["host"]) for rank in verdict.get("exits", {})]
+            if not verdict["ok"]:
+                self._scribe.stage_failed(notes)
         except Absent as absent:
             seconds = int(time.monotonic() - began)
-            missing = ", ".join(self._host(rank) for rank in absent.nodes)
+            hosts = [self._host(rank) for rank in absent.nodes]
+            missing = ", ".join(hosts)
+            self._scribe.no_word(name, hosts)
             reason = f"{title} TIMEOUT ({seconds}s/{limit or 0:.0f}s)"
             self._say(f"FATAL: {title}: no word from {missing}", f"== {reason} ==")
             self._say(f'  Hint: STAGE_TIMEOUTS="{name}:<seconds>" to adjust.')
@@ -121,7 +130,8 @@ class Conductor:
             for rank, code in verdict.get("exits", {}).items():
                 self._say(f"{rank}: NODE_EXIT host={self._host(int(rank))} exit={code}")
             self._say(f"== {title} FAILED (exit={verdict['exit']}, {seconds}s) ==")
-        self._event("stage-end", stage=name, name=title, seconds=seconds, **verdict)
+        place = {"hosts": hosts, "nodes": self._order.nodes}  # who is to blame, of how many
+        self._event("stage-end", stage=name, name=title, seconds=seconds, **verdict, **place)
         self._meeting.decide(name, verdict)
         return verdict
 
@@ -138,7 +148,7 @@ class Conductor:
             notes = self._meeting.gather("preflight", None)
             self._hosts = [str(notes[rank]["host"]) for rank in range(order.nodes)]
             plan = {**self._fit(lambda: self._parts.network(notes, self._say)), "hosts": self._hosts}
-            place_ranks(self._job_dir, self._hosts, order.procs)
+            place_ranks(self._job_dir, self._hosts, order.procs, self._parts.image_digest)
             self._meeting.decide("plan", plan)
         else:
             plan = self._meeting.await_decision("plan", None)
@@ -146,16 +156,26 @@ class Conductor:
                 raise Failed(1, plan["failed"])
             self._hosts = list(plan["hosts"])
         spec = self._spec(plan)
-        services = Services(order.services, self._job_dir, seat.job_id)
+        services = Services(order.services, self._job_dir, seat, self._say)
         if seat.is_head:
             services.start()
         if self._stopped():
             raise Stopped
         self._parts.release()
-        agent = Agent(spec, self._crew())
-        code = agent.run(adopt=False)
+        cores = Cores(self._job_dir, seat, "" if order.container else order.workdir, self._say)
+        cores.enable()
+        code = Agent(spec, self._crew()).run(adopt=False)
+        events = self._events_of_this_attempt()
+        cores.collect(events, self._began)
+        if seat.is_head:
+            self._scribe.run_ended(events)
         services.close()
         return code
+
+    def _events_of_this_attempt(self) -> list[dict[str, Any]]:
+        events = read(self._own("events.jsonl")).items
+        begins = [at for at, event in enumerate(events) if event.get("kind") == "attempt-begin"]
+        return events[begins[-1] :] if begins else events
 
     def _fit(self, what: Callable[[], _T]) -> _T:
         """What cannot be had on the first node ends the job for all."""
@@ -174,16 +194,24 @@ class Conductor:
 
     def _crew(self) -> Crew:
         if not self._seat.is_head:
-            return Member(self._meeting)
+            return Member(self._meeting, self._orphaned)
         files = [("events.jsonl", self._events), ("progress.jsonl", Journal(self._job_dir / "progress.jsonl"))]
         others = range(1, self._order.nodes)
         journals = [(self._attempt / str(rank) / name, journal) for rank in others for name, journal in files]
-        return Head(self._meeting, self._hosts, journals, self._order.grace_s)
+        return Head(self._meeting, self._hosts, journals, self._order.grace_s, self._orphaned)
+
+    def _orphaned(self) -> RankEnd | None:
+        """The end of this node's part once its keeper is gone: what stays would outlive the job unseen."""
+        if os.getppid() == self._keeper:
+            return None
+        rank = self._seat.node_rank * self._order.procs
+        return RankEnd(rank, self._seat.host, 128 + signal.SIGKILL, time.time(), "its agent's keeper was killed")
 
     def _spec(self, plan: Note) -> AgentSpec:
         order, seat = self._order, self._seat
         commands = self._fit(lambda: self._parts.rank_commands(plan, self._say))
-        ranks = [RankSpec(rank, seat.host, argv, env) for rank, argv, env in commands]
+        cwd = "" if order.container else order.workdir  # a container starts there by itself
+        ranks = [RankSpec(rank, seat.host, argv, env, cwd) for rank, argv, env in commands]
         board = Path(order.tensorboard) if order.tensorboard else None
         return AgentSpec(
             job_id=seat.job_id,
@@ -196,6 +224,7 @@ class Conductor:
             world=order.world,
             grace_s=order.grace_s,
             limit_s=order.timeouts.get("train"),
+            steps=order.steps,
             nodes=order.nodes,
             attempt=seat.attempt,
             own=self._attempt / str(seat.node_rank),

@@ -1,9 +1,9 @@
 """A rank's own account of its progress: one journal line for each step and each change of phase.
 
 The agent names the file in TRACKWALKER_PROGRESS, adds rank and host as it knows them, and makes metrics of the records.
-A step: phase "train", step, seconds, and where known loss, grad_norm, tokens_per_s, tflops, data_wait_s. Other phases
-(init, compile, restore, checkpoint, eval): state "begin" and "end", seconds at the end. A batch that does not come:
-"data_wait", state "begin"; the step that gets it ends it. Last of all: "done".
+A step: phase "train", step, seconds, and where known loss, grad_norm, tokens_per_s, tflops, mfu (of 1), data_wait_s.
+Other phases (init, compile, restore, checkpoint, eval): state "begin" and "end", seconds at the end. A batch that does
+not come: "data_wait", state "begin"; the step that gets it ends it. Last of all: "done".
 """
 
 from __future__ import annotations
@@ -35,6 +35,11 @@ class Progress:
                 self._journal = Journal(path)
             except OSError as error:
                 self._warn_once(error)
+
+    @property
+    def is_wanted(self) -> bool:
+        """Whether somebody asked for records, and they can be written."""
+        return self._journal is not None
 
     def record(self, phase: str, **fields: Any) -> None:
         """Append one record; a failure is reported once and then contained."""

@@ -6,13 +6,15 @@ import json
 import subprocess
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
-from trackwalker.errors import MissingToolError, UsageError
+from trackwalker.errors import MaybeQueuedError, MissingToolError, UsageError
 from trackwalker.launch.kubernetes.manifest import CONTAINER, JOB_LABEL, job_manifests, jobset_manifests, to_json
 from trackwalker.launch.kubernetes.pods import PodPlan
 from trackwalker.launch.kubernetes.state import Seen, read_state
 
 _SECONDS = 30
+_SILENT = 124
 _OWN = "app.kubernetes.io/managed-by=trackwalker"
 
 
@@ -37,7 +39,7 @@ def kubectl(argv: list[str], text: str = "") -> Answer:
     except FileNotFoundError as e:
         raise MissingToolError("kubectl is not installed; `--dry-run` prints the manifest to apply by hand") from e
     except subprocess.TimeoutExpired:
-        return Answer(124, "", f"no answer in {_SECONDS} s")
+        return Answer(_SILENT, "", f"no answer in {_SECONDS} s")
     return Answer(done.returncode, done.stdout, done.stderr)
 
 
@@ -47,8 +49,13 @@ def create_argv(namespace: str) -> list[str]:
 
 
 def apply_argv(namespace: str) -> list[str]:
-    """Apply what stands on standard input: the command for a manifest applied by hand, too."""
+    """Apply what stands on standard input."""
     return ["kubectl", "apply", "--namespace", namespace, "--filename", "-"]
+
+
+def apply_file_argv(namespace: str, manifest: Path) -> list[str]:
+    """Apply a manifest by hand."""
+    return ["kubectl", "apply", "--namespace", namespace, "--filename", str(manifest)]
 
 
 def get_argv(namespace: str, job_id: str) -> list[str]:
@@ -79,6 +86,11 @@ def submit(plan: PodPlan, jobset: bool = False, run: Runner = kubectl) -> None:
     """
     job = (jobset_manifests(plan) if jobset else job_manifests(plan))[0]
     made = run(create_argv(plan.namespace), json.dumps(job))
+    if made.code == _SILENT:
+        raise MaybeQueuedError(
+            f"kubectl create: {_line(made)}; the job may be there all the same: kubectl get {job['kind']} {plan.name} "
+            f"--namespace {plan.namespace}"
+        )
     if made.code != 0:
         raise UsageError(f"Kubernetes did not take the job: {_line(made)}")
     if jobset:

@@ -57,7 +57,8 @@ def read_state(text: str) -> Seen:
         jobs = [i for i in items if i["kind"] == "Job"]
         pods = [i for i in items if i["kind"] == "Pod"]
         if not jobs:
-            return Seen("gone", "not-found", "no such job in this namespace: deleted, or past its time to live")
+            why = "deleted, past its time to live, or not applied yet"
+            return Seen("gone", "not-found", f"no such job in this namespace: {why}")
         return _of_job(jobs[0], pods)
     except (ValueError, KeyError, TypeError, AttributeError) as e:
         return Seen("unknown", "unreadable", f"kubectl's answer is not a list of jobs and pods ({type(e).__name__})")

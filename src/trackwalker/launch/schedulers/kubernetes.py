@@ -7,7 +7,7 @@ import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from trackwalker.errors import MissingToolError, TrackwalkerError, UsageError
+from trackwalker.errors import MaybeQueuedError, MissingToolError, TrackwalkerError, UsageError
 from trackwalker.launch.kubernetes import client
 from trackwalker.launch.kubernetes.manifest import Manifest, job_manifests, jobset_manifests, to_json
 from trackwalker.launch.kubernetes.names import new_job_id
@@ -66,6 +66,10 @@ def plan_pod_batch(
         order.workspace,
         repo,
     )
+    where = {"namespace": plan.namespace, "kind": "JobSet" if jobset else "Job", "name": plan.name}
+    command = [_moved(word, order, seen) for word in record.command]
+    known = {"kubernetes": where, "image": image, "command": command}
+    submission = replace(submission, record=record.model_copy(update=known))
     return PodBatch(submission, replace(submission, order=_order_in_pod(order, seen)), plan, jobset)
 
 
@@ -84,6 +88,8 @@ def submit(batch: PodBatch, run: client.Runner = client.kubectl) -> PodJob:
     except OSError as e:
         shutil.rmtree(folder, ignore_errors=True)
         raise UsageError(f"cannot write {manifest}: {e.strerror}; choose another --workspace") from e
+    except MaybeQueuedError as e:
+        raise MaybeQueuedError(f"{e}; so {folder} stays: delete it if it is not") from e
     except TrackwalkerError:
         shutil.rmtree(folder, ignore_errors=True)
         raise

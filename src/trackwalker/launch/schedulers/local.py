@@ -19,7 +19,7 @@ from pathlib import Path
 from trackwalker.errors import UsageError
 from trackwalker.job.journal import read
 from trackwalker.launch.bundle import build_agent
-from trackwalker.launch.plan import Plan
+from trackwalker.launch.plan import CONFIG, Plan
 
 _MOST_RESTARTS = 5
 
@@ -29,7 +29,7 @@ class LocalRun:
 
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
-        self.job_dir = plan.agent.job_dir
+        self.record, self.job_dir, self.log = plan.record, plan.agent.job_dir, plan.log
         self._agent: subprocess.Popen[bytes] | None = None
         self._recorder: subprocess.Popen[bytes] | None = None
         self._ray: subprocess.Popen[bytes] | None = None
@@ -46,6 +46,9 @@ class LocalRun:
             (run.job_dir / "log").symlink_to(Path("..") / plan.log.name)
             plan.log.write_bytes(plan.header.encode("utf-8", "surrogateescape"))
             record.save(run.job_dir / "run.json")
+            (run.job_dir / CONFIG).write_text(plan.config_yaml, encoding="utf-8")
+            if plan.provenance is not None:
+                plan.provenance.save(run.job_dir)
             run._spec_file.touch(mode=0o600)  # the one place where a secret setting stands as it is
             run._spec_file.write_text(json.dumps(dataclasses.asdict(agent), default=str))
         except OSError as e:

@@ -7,9 +7,10 @@ import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from trackwalker.errors import UsageError
+from trackwalker.errors import MaybeQueuedError, TrackwalkerError, UsageError
+from trackwalker.launch.attempts import keep_options
 from trackwalker.launch.origin import origin
-from trackwalker.launch.slurm.client import Slurm
+from trackwalker.launch.slurm.client import Slurm, SlurmDown, SlurmUnreachable
 from trackwalker.launch.slurm.options import SubmitOptions
 from trackwalker.launch.slurm.reservation import choose_reservation
 from trackwalker.launch.slurm.script import render_script, sbatch_options
@@ -54,17 +55,29 @@ def plan_batch(submission: Submission, options: SubmitOptions, slurm: Slurm | No
 
 
 def submit(batch: Batch, slurm: Slurm) -> Queued:
-    """Write the folder and queue the job; a refusal leaves nothing behind."""
+    """Write the folder and queue the job.
+
+    A refusal leaves nothing behind. An sbatch that did not answer may have queued the job: its folder stays.
+    """
     submission = batch.submission
     script = submission.folder / "job.sh"
     try:
         submission.write()
         script.write_text(batch.script)
+        keep_options(submission.folder, batch.options)
         job = slurm.submit(script, batch.options)
     except OSError as e:
         shutil.rmtree(submission.folder, ignore_errors=True)
         raise UsageError(f"cannot write {script}: {e.strerror}; choose another --workspace") from e
-    except UsageError:
+    except SlurmUnreachable as e:
+        if not isinstance(e, SlurmDown):
+            raise MaybeQueuedError(
+                f"{e}; the job may be queued all the same (squeue --me --name={submission.order.name}), "
+                f"so {submission.folder} stays: delete it if it is not"
+            ) from e
+        shutil.rmtree(submission.folder, ignore_errors=True)
+        raise
+    except TrackwalkerError:
         shutil.rmtree(submission.folder, ignore_errors=True)
         raise
     job_dir = submission.open_job(job.id)
@@ -86,4 +99,3 @@ def first_look(queued: Queued, slurm: Slurm, seconds: float = 3.0) -> JobState:
 def died_silently(queued: Queued, state: JobState) -> bool:
     """Whether the job ended before it wrote a line: a prolog that failed, a log that cannot be opened."""
     return state.ended and (not queued.log.exists() or queued.log.stat().st_size == 0)
-

@@ -32,6 +32,10 @@ class SlurmUnreachable(TrackwalkerError):
     exit_code = 69
 
 
+class SlurmDown(SlurmUnreachable):
+    """The controller could not be connected to, so nothing was asked of it."""
+
+
 @dataclass(frozen=True)
 class Submitted:
     """A job that Slurm has taken."""
@@ -140,6 +144,28 @@ class Slurm:
             self._refuse("scancel", done.stderr)
         return state
 
+    def requeue(self, job: str, name: str, exclude: Sequence[str] = (), only: str = "") -> bool:
+        """Queue a job of ours once more after its end, without some nodes or on given ones; False: Slurm forgot it."""
+        _check(job)
+        shown = self._call(["scontrol", "show", "job", "-o", job], self._ask_s)
+        known = fields(shown.stdout.splitlines()[0]) if shown.returncode == 0 and shown.stdout.strip() else {}
+        if known.get("JobName") != name or known.get("Requeue") != "1":
+            return False  # forgotten, another's by now, or never meant to run twice
+        # Held first: it must not start before it is known where.
+        held = self._call(["scontrol", "requeuehold", job], self._ask_s)
+        if held.returncode != 0:
+            self._refuse(f"scontrol requeuehold {job}", held.stderr)
+        before = known.get("ExcNodeList", "(null)").replace("(null)", "")
+        left_out = ",".join(dict.fromkeys(host for host in [before, *exclude] if host))
+        places = [f"ExcNodeList={left_out}"] if left_out else []
+        places += [f"ReqNodeList={only}"] if only else []
+        steps = [["scontrol", "update", f"JobId={job}", *places]] if places else []
+        for argv in [*steps, ["scontrol", "release", job]]:
+            done = self._call(argv, self._ask_s)
+            if done.returncode != 0:
+                self._refuse(f"job {job} is held until 'scontrol release {job}': {argv[1]}", done.stderr)
+        return True
+
     def _remembered(self, job: str) -> JobState | None:
         """A job that left the controller's memory: from the accounting database, else from the completion log."""
         for source in ([], ["-c"]):
@@ -174,7 +200,9 @@ class Slurm:
 
     def _refuse(self, what: str, stderr: str) -> None:
         said = _words(stderr)
-        if re.search(r"unable to contact|connect(ion)? (failure|refused)|timed out|zero bytes", said, re.IGNORECASE):
+        if re.search(r"connect(ion)? (failure|refused)", said, re.IGNORECASE):
+            raise SlurmDown(f"{what}: {said}; the Slurm controller does not answer, try again")
+        if re.search(r"unable to contact|timed out|zero bytes", said, re.IGNORECASE):
             raise SlurmUnreachable(f"{what}: {said}; the Slurm controller does not answer, try again")
         raise SlurmRefused(f"{what}: {said or 'refused without a word'}")
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
+import signal
 import subprocess
 from collections.abc import Callable, Sequence
 
 _TIMEOUT_S = 10.0
+_END_S = 1.0
 
 Command = Callable[[Sequence[str]], "str | None"]
 
@@ -17,18 +20,32 @@ def output(argv: Sequence[str], timeout: float = _TIMEOUT_S) -> str | None:
     if shutil.which(argv[0]) is None:
         return None
     try:
-        done = subprocess.run(
+        process = subprocess.Popen(
             list(argv),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
-            timeout=timeout,
-            check=True,
             env={**os.environ, "LC_ALL": "C"},
+            start_new_session=True,
         )
-    except (OSError, subprocess.SubprocessError):
+    except OSError:
         return None
-    return done.stdout.decode("utf-8", "replace")
+    try:
+        text, _ = process.communicate(timeout=timeout)
+    except subprocess.TimeoutExpired:
+        _end(process)
+        return None
+    return text.decode("utf-8", "replace") if process.returncode == 0 else None
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """End a command and what it started itself, which would outlive it; nobody waits for one that cannot be ended."""
+    with contextlib.suppress(OSError):  # sudo's, which is root's
+        os.killpg(process.pid, signal.SIGKILL)
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(_END_S)
+    if process.stdout is not None:
+        process.stdout.close()
 
 
 def as_root(command: Command, argv: Sequence[str]) -> str | None:

@@ -21,7 +21,8 @@ SHM_SIZE = 8 * GIB  # what RCCL and data loaders of eight ranks take between the
 SLOW_S = 5.0
 CHILD_S = 15.0
 # Read now: a job directory that hangs may hold this very program.
-_SOURCE = (pkgutil.get_data(__package__, "fschild.py") or b"").decode("utf-8")
+# By name: in a zipapp, Python 3.9 has not set __package__ yet.
+_SOURCE = (pkgutil.get_data(__name__.rpartition(".")[0], "fschild.py") or b"").decode("utf-8")
 
 
 def shared(context: Context) -> Result:

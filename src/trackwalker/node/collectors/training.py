@@ -128,6 +128,12 @@ class TrainingCollector:
             ledger = self._ledgers.get(rank)
             return frozenset(_PER_STEP[k][0] for k in ledger.reported if k in _PER_STEP) if ledger else frozenset()
 
+    def last_step(self, rank: int) -> int | None:
+        """The last step that a rank completed."""
+        with self._lock:
+            ledger = self._ledgers.get(rank)
+            return ledger.step if ledger else None
+
     def saved(self) -> dict[str, Any]:
         """All totals, for the agent's state file."""
         with self._lock:

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from types import ModuleType
 from typing import Any
 
+from trackwalker.trainers.maxtext.peaks import local_peak
 from trackwalker.trainers.progress import Progress, warn
 
 _LONG_COMPILE_S = 0.5  # JAX compiles hundreds of small functions; only the long ones are news
@@ -28,56 +29,80 @@ _SCALARS = {
 }
 
 
-def install(progress: Progress) -> bool:
-    """Wrap what MaxText calls while it trains; False, after one warning, where this MaxText cannot be hooked."""
+def install(progress: Progress) -> Hook:
+    """Wrap what MaxText calls while it trains; where this MaxText cannot be hooked one warning says so."""
+    hook = Hook(progress)
+    checkpointing = _module("checkpointing")
+    hook.wait = getattr(checkpointing, "wait_until_finished", None) or _wait
+    _wrap(checkpointing, "save_checkpoint", hook.save)
     logger = getattr(_module("metric_logger"), "MetricLogger", None)
+    if not progress.is_wanted:
+        return hook
     if not hasattr(logger, "write_metrics"):
+        progress.close()  # a record would stop the agent from reading the lines
         warn("this MaxText has no MetricLogger.write_metrics to hook: its progress is read from its step lines")
-        return False
-    hook = _Hook(progress)
+        return hook
     _wrap(logger, "write_metrics", hook.write_metrics)
     _wrap(logger, "__init__", hook.start)
     _wrap(logger, "reset_eval_metrics", hook.begin_eval)
     loaders = _module("data_loader")
     for name in ("DataLoader", "RampUpDataLoader"):
         _wrap(getattr(loaders, name, None), "load_next_batch", hook.load)
-    _wrap(_module("checkpointing"), "save_checkpoint", hook.save)
-    _wrap(_module("checkpointing"), "load_state_if_possible", hook.restore)
+    _wrap(checkpointing, "load_state_if_possible", hook.restore)
     with contextlib.suppress(ImportError, AttributeError):
         importlib.import_module("jax.monitoring").register_event_duration_secs_listener(hook.compiled)
     progress.record("init", state="begin")
-    return True
+    return hook
 
 
-class _Hook:
+class Hook:
     """What the wrappers do, each around the `call` of the wrapped function. Only `call` may raise."""
 
     def __init__(self, progress: Progress) -> None:
         self._progress = progress
+        self.wait: Callable[[Any], Any] = _wait
+        self._managers: list[Any] = []
+        self._peak: float | None = None
+        self._asked_peak = False
         self._began = time.perf_counter()
         self._eval_began: float | None = None
         self._loading = False
         # MaxText writes a step's metrics one step later, when the next batch is already there: first in, first out.
         self._waits: deque[float] = deque(maxlen=64)
 
+    def commit(self) -> None:
+        """Wait until every save is complete; raises what went wrong with one."""
+        for manager in self._managers:
+            self.wait(manager)
+
     def write_metrics(
-        self, call: Callable[[], Any], _logger: Any, metrics: Any, step: Any, *rest: Any, **named: Any
+        self, call: Callable[[], Any], logger: Any, metrics: Any, step: Any, *rest: Any, **named: Any
     ) -> Any:
         kind = rest[0] if rest else named.get("metric_type", named.get("is_training", "train"))
         with _contained():
             if kind in ("train", True):  # before the call: it may end the process because of a NaN
-                self._record_step(metrics["scalar"], int(step))
+                self._record_step(metrics["scalar"], int(step), getattr(logger, "config", None))
             elif kind == "eval" and self._eval_began is not None:
                 self._progress.record("eval", state="end", seconds=_since(self._eval_began))
                 self._eval_began = None
         return call()
 
-    def _record_step(self, scalars: Any, step: int) -> None:
+    def _record_step(self, scalars: Any, step: int, config: Any) -> None:
         # Reading a value waits until the device has it, as MaxText's own log line of this step does next.
         fields = {key: float(scalars[tag]) for key, tag in _SCALARS.items() if tag in scalars}
+        peak = self._peak_tflops(config)
+        if peak and "tflops" in fields:
+            fields["mfu"] = round(fields["tflops"] / peak, 6)
         if self._waits:
             fields["data_wait_s"] = round(self._waits.popleft(), 6)
         self._progress.record("train", step=step, **fields)
+
+    def _peak_tflops(self, config: Any) -> float | None:
+        if not self._asked_peak:
+            self._asked_peak = True
+            with _contained():
+                self._peak = local_peak(config)
+        return self._peak
 
     def start(self, call: Callable[[], Any], *_: Any, **__: Any) -> Any:
         result = call()
@@ -102,6 +127,8 @@ class _Hook:
     def save(
         self, call: Callable[[], Any], manager: Any, step: Any, state: Any, config: Any = None, *rest: Any, **named: Any
     ) -> Any:
+        if manager is not None and not any(manager is known for known in self._managers):
+            self._managers.append(manager)
         number, due, background = 0, False, False
         with _contained():
             number, background = int(step), bool(config.async_checkpointing)
@@ -132,6 +159,10 @@ class _Hook:
     def compiled(self, event: str, seconds: float, **_: Any) -> None:
         if event == _COMPILED and seconds >= _LONG_COMPILE_S:
             self._progress.record("compile", state="end", seconds=round(seconds, 6))
+
+
+def _wait(manager: Any) -> None:
+    manager.wait_until_finished()
 
 
 def _module(name: str) -> ModuleType | None:

@@ -1,0 +1,51 @@
+"""`trackwalker nodes`: which nodes were in trouble lately, and which of them to leave out."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+
+from trackwalker.cli.options import DEFAULT_WORKSPACE, AsJson, Workspace
+from trackwalker.launch.ledger import Suspect, suspects, to_exclude
+from trackwalker.logs.nodelist import expand
+
+SCHEMA = "trackwalker.nodes/1"
+
+
+def nodes(as_json: AsJson = False, workspace: Workspace = DEFAULT_WORKSPACE) -> None:
+    """List the nodes that were in trouble in the jobs of a workspace, and which to leave out; nothing is changed."""
+    found = suspects(workspace)
+    if as_json:
+        hosts = [
+            {
+                "host": suspect.host,
+                "exclude": suspect.exclude,
+                "why": suspect.why,
+                "incidents": [incident.record() for incident in suspect.incidents],
+            }
+            for suspect in found
+        ]
+        print(json.dumps({"schema": SCHEMA, "workspace": str(workspace), "nodes": hosts}, indent=1))
+        return
+    if not found:
+        print(f"no node was in trouble in {workspace} within 7 days")
+    for suspect in found:
+        print(f"{suspect.host}  {'leave out' if suspect.exclude else 'watch'}: {suspect.why}")
+        for incident in suspect.incidents:
+            stamp = time.strftime("%Y-%m-%d %H:%M", time.gmtime(incident.t))
+            print(f"  {stamp} UTC  job {incident.job} attempt {incident.attempt}  {incident.kind}: {incident.line}")
+    if left_out := [suspect.host for suspect in found if suspect.exclude]:
+        print(f"suggested: --exclude={','.join(left_out)}")
+
+
+def suspect_lines(workspace: Path, nodelist: str | None, exclude: str | None) -> list[str]:
+    """A warning for each node that the job may get and that had better be left out."""
+    asked, left_out = set(expand(nodelist or "")), set(expand(exclude or ""))
+    return [_line(s) for s in to_exclude(workspace) if s.host not in left_out and (not asked or s.host in asked)]
+
+
+def _line(suspect: Suspect) -> str:
+    return (
+        f"warning: {suspect.host} may fail again ({suspect.why}): --exclude={suspect.host}, or see 'trackwalker nodes'"
+    )

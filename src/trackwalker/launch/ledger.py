@@ -1,0 +1,100 @@
+"""The node ledger of a workspace: which hosts were in trouble in which jobs, and whom it would be wise to leave out.
+
+Agents write down facts as jobs end (`node/incidents.py`); whoever reads weighs them. Nothing is excluded because of it:
+the list is a suggestion, and `submit` a warning.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from trackwalker.job.journal import Journal, read
+from trackwalker.node.incidents import LEDGER, Incident
+
+WINDOW_S = 7 * 86400.0
+_SUSPECT_AT = 2  # independent incidents: of different jobs
+# One of these is enough: a machine said it of its own hardware.
+_CERTAIN_CHECKS = frozenset({"ecc", "gpus"})
+_CERTAIN_CAUSES = frozenset(
+    {"gpu-hardware-fault", "ecc-timeout", "silent-data-corruption", "host-kernel-fault", "rdma-link-failure", "no-gpu"}
+)
+_CRASHES = range(128, 256)  # a rank that ended by a signal; an ordinary exit code is the program's own doing
+
+
+@dataclass(frozen=True)
+class Suspect:
+    """A host with incidents in the window."""
+
+    host: str
+    incidents: list[Incident]
+    exclude: bool
+    why: str
+
+    @property
+    def last(self) -> float:
+        """When the newest one was."""
+        return max(incident.t for incident in self.incidents)
+
+
+def path_of(workspace: Path) -> Path:
+    """Where the ledger of a workspace is."""
+    return workspace / LEDGER
+
+
+def incidents(workspace: Path) -> list[Incident]:
+    """Everything that was written down, the oldest first; a torn or foreign line is passed over."""
+    found = [Incident.of(record) for record in read(path_of(workspace)).items]
+    return sorted((incident for incident in found if incident is not None), key=lambda incident: incident.t)
+
+
+def note(workspace: Path, found: Iterable[Incident]) -> None:
+    """Add what was learnt later, as by triage; a fact that is there already is not written twice."""
+    known = {incident.key for incident in incidents(workspace)}
+    new = [incident for incident in found if incident.key not in known]
+    if not new:
+        return
+    journal = Journal(path_of(workspace))
+    for incident in new:
+        journal.append(incident.record())
+    journal.close()
+
+
+def suspects(workspace: Path, now: float | None = None) -> list[Suspect]:
+    """Hosts with incidents in the last seven days, those to leave out first."""
+    since = (time.time() if now is None else now) - WINDOW_S
+    by_host: dict[str, list[Incident]] = {}
+    for incident in incidents(workspace):
+        if incident.t >= since:
+            by_host.setdefault(incident.host, []).append(incident)
+    found = [_weigh(host, of_host) for host, of_host in by_host.items()]
+    return sorted(found, key=lambda s: (not s.exclude, -s.last, s.host))
+
+
+def to_exclude(workspace: Path) -> list[Suspect]:
+    """The hosts that it would be wise to leave out."""
+    return [suspect for suspect in suspects(workspace) if suspect.exclude]
+
+
+def certain(incident: Incident) -> bool:
+    """Whether it alone is reason enough."""
+    if incident.kind == "check-failed":
+        return incident.what in _CERTAIN_CHECKS
+    return incident.kind == "triage" and incident.what in _CERTAIN_CAUSES
+
+
+def counts(incident: Incident) -> bool:
+    """Whether it says something about the node: an ordinary exit code of a program does not."""
+    return incident.kind != "first-failure" or (incident.exit or 0) in _CRASHES
+
+
+def _weigh(host: str, found: Sequence[Incident]) -> Suspect:
+    sure = [incident for incident in found if certain(incident)]
+    jobs = {incident.job for incident in found if counts(incident)}
+    if sure:
+        return Suspect(host, list(found), True, f"its hardware: {sure[-1].what} in job {sure[-1].job}")
+    if len(jobs) >= _SUSPECT_AT:
+        return Suspect(host, list(found), True, f"in trouble in {len(jobs)} jobs within 7 days")
+    return Suspect(host, list(found), False, "one incident may be chance" if jobs else "may be the program's own doing")

@@ -1,0 +1,115 @@
+"""Whether a run that ended is worth another attempt, and on which nodes: a table, and the rules around it.
+
+What a failure was called by triage decides. A second attempt that must end as the first did only costs node hours, so a
+class that a retry cannot mend is never retried, and one that a retry may mend is retried as often as that has sense.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+DEFAULT_BUDGET = 3  # attempts after the first, of all classes together
+ANY, SAME, EXCLUDE = "any", "same", "exclude"  # on which nodes
+
+
+@dataclass(frozen=True)
+class Rule:
+    """What is done about one class of failure."""
+
+    times: int | None  # further attempts because of this class; None: as many as the budget has
+    nodes: str
+    why: str
+
+
+RULES: dict[str, Rule] = {
+    "completed": Rule(0, ANY, "every step was completed"),
+    "cancelled": Rule(0, ANY, "somebody ended it on purpose"),
+    "oom": Rule(0, ANY, "the same memory would run out again; change the batch size, remat or sharding first"),
+    "config": Rule(0, ANY, "the same request would be refused again; mend it first"),
+    "nan": Rule(0, ANY, "the loss would diverge again from the same checkpoint; change data order or learning rate"),
+    "storage": Rule(0, ANY, "the storage needs a person: room, rights, or a checkpoint that can be read"),
+    "hang": Rule(1, SAME, "a hang may be chance; on the same nodes a second one shows that it is not"),
+    "node": Rule(None, EXCLUDE, "the fault is a node's: without it the run can go on"),
+    "node-fail": Rule(None, ANY, "the scheduler lost a node and gives another"),
+    "preempted": Rule(None, ANY, "it had to make room and may have its turn again"),
+    "time-limit": Rule(None, ANY, "its time was up, not its work"),
+    "crash": Rule(1, ANY, "the cause is not known: once may be chance, twice is not"),
+}
+
+# Triage's causes. What is not named here is a crash of unknown cause.
+_CLASS = {
+    "oom": "oom-gpu oom-host silent-compile-oom host-memory-leak shm-too-small collective-alloc-fail",
+    "config": (
+        "config-error model-not-found missing-library gpu-arch-mismatch xla-compile-fail xla-unknown-flag "
+        "compile-divergence collective-mismatch checkpoint-restore-mismatch container-load-fail container-pull-fail "
+        "patch-branch-fail dmabuf-guard memlock-limit rdma-misconfigured train-timeout pull-timeout"
+    ),
+    "nan": "loss-divergence",
+    "storage": "storage-full checkpoint-corrupt checkpoint-fs-error",
+    "hang": "collective-hang dataloader-hang input-stall heartbeat-false-positive coordinator-overload",
+    "node": (
+        "gpu-hardware-fault gpu-driver-fault ecc-timeout no-gpu fabric-manager-down silent-data-corruption "
+        "host-kernel-fault nccl-nic-fail network-link-down rdma-link-failure preflight-gpu-busy preflight-ipv6-rules "
+        "preflight-timeout preflight-check clock-skew p2p-unavailable unkillable-step prolog-kill node-death"
+    ),
+    "preempted": "preempted",
+    "time-limit": "walltime",
+    "cancelled": "user-cancel",
+}
+_OF_CAUSE = {cause: name for name, causes in _CLASS.items() for cause in causes.split()}
+_OF_STATE = {"oom": "oom", "node-fail": "node-fail", "boot-fail": "node-fail", "preempted": "preempted"}
+_FINISHED = ("completed", "completed-short", "soft-success")
+
+
+@dataclass(frozen=True)
+class Ending:
+    """How an attempt ended, as far as the scheduler, the log and the journal say."""
+
+    state: str  # the scheduler's word, in ours: failed, cancelled, timeout, node-fail…
+    status: str  # triage's: failed, cancelled, completed, hanging…
+    cause: str = ""  # triage's first finding
+    hosts: tuple[str, ...] = ()  # that the failure is laid to
+    line: str = ""  # the evidence
+    steps: int | None = None  # the last step that was completed
+
+
+@dataclass(frozen=True)
+class Decision:
+    """Whether there is another attempt, and why."""
+
+    resume: bool
+    failure: str  # class
+    why: str
+    exclude: list[str] = field(default_factory=list)
+    same_nodes: bool = False
+
+
+def classify(ending: Ending) -> str:
+    """The class of an ending; what the scheduler did for reasons of its own outranks what the log says of it."""
+    if ending.status in _FINISHED or ending.state == "completed":
+        return "completed"
+    if ending.state in _OF_STATE:
+        return _OF_STATE[ending.state]
+    found = _OF_CAUSE.get(ending.cause, "crash")
+    if found == "node" and not ending.hosts:
+        return "crash"  # a node's fault, but nobody knows whose: there is nothing to exclude
+    if ending.state == "timeout":
+        return "hang" if found == "hang" else "time-limit"
+    if ending.state == "cancelled" or (ending.status == "cancelled" and found in ("crash", "cancelled")):
+        return "cancelled"
+    return found
+
+
+def decide(ending: Ending, earlier: Sequence[str], budget: int, excluded: Sequence[str] = ()) -> Decision:
+    """Whether to go on; `earlier` are the classes of the attempts before, `excluded` the nodes they left out."""
+    failure = classify(ending)
+    rule = RULES[failure]
+    exclude = list(dict.fromkeys([*excluded, *(ending.hosts if rule.nodes == EXCLUDE else ())]))
+    if rule.times == 0:
+        return Decision(False, failure, rule.why)
+    if len(earlier) >= budget:
+        return Decision(False, failure, f"all {budget} further attempts are used up ({', '.join(earlier)})")
+    if rule.times is not None and earlier.count(failure) >= rule.times:
+        return Decision(False, failure, f"it has had its {rule.times} further attempt for that: {rule.why}")
+    return Decision(True, failure, rule.why, exclude, rule.nodes == SAME)
