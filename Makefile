@@ -3,7 +3,7 @@ SHELL := /bin/bash
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: demo test setup lint unit clean
+.PHONY: demo test test-maxtext setup lint unit clean
 .DEFAULT_GOAL := help
 
 help:  ## what there is
@@ -24,6 +24,11 @@ test: setup lint  ## all checks and all tests
 unit: setup  ## the fast tests only
 	@$(BIN)/python -m pytest tests/unit
 
+test-maxtext: setup  ## the real MaxText 0.2.5 through the launcher, locally and on Slurm (opt-in: 4.2 GB, 20 minutes the first time)
+	@scripts/setup-tests
+	@scripts/setup-maxtext
+	@$(BIN)/python -m pytest tests/maxtext/real_maxtext.py
+
 lint: setup  ## style, types, import directions
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
@@ -31,4 +36,4 @@ lint: setup  ## style, types, import directions
 	@$(BIN)/lint-imports
 
 clean:  ## remove what setup and tests made (never outputs/)
-	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .import_linter_cache
+	rm -rf .venv .maxtext-venv .pytest_cache .mypy_cache .ruff_cache .import_linter_cache

@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 from pathlib import Path
 
-from trackwalker.node.tfevents import masked_crc
+from trackwalker.job.tfevents import masked_crc
 
 
 def _field(number: int, content: bytes) -> bytes:

@@ -7,6 +7,13 @@ from pathlib import Path
 from trackwalker.diagnose.triage import Triage, triage
 from trackwalker.job.layout import Job
 
+HEARTBEAT = (
+    "0: E0212 19:58:10.0 99 coordination_service.cc:1146] UNAVAILABLE: The following tasks are unhealthy "
+    "(stopped sending heartbeats):\n0: /job:jax_worker/replica:0/task:3\n0: The tasks have crashed.\n"
+)
+CANCEL = "slurmstepd: error: *** STEP 77.0 ON node001 CANCELLED AT 2026-02-11T16:00:49 ***\n"
+NCCL = "{rank}: torch.distributed.DistBackendError: NCCL error in: x.cpp:1, unhandled system error, ncclSystemError\n"
+
 
 def triage_text(folder: Path, text: str | bytes, name: str = "77-JAX-toy.log") -> Triage:
     """Triage of a log with this text."""
@@ -38,3 +45,8 @@ def ending(code: int = 1, reason: str = "Training FAILED (exit=1)", wall: str = 
     rule = "=" * 26
     status = "SUCCESS (exit 0)" if code == 0 else f"FAILED (exit {code}) — {reason}"
     return f"{rule} JOB SUMMARY {rule}\n  Job:    77 (JAX-toy)\n  Nodes:  4\n  Wall:   {wall}\n  Status: {status}\n{rule}\n"  # noqa: E501
+
+
+def role(found: Triage, name: str) -> str:
+    """The role that triage gave a finding."""
+    return next(f.role for f in found.roles.findings if f.id == name)

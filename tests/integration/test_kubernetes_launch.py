@@ -12,7 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
 
+import hard_values
 from trackwalker.diagnose.triage import triage
 from trackwalker.errors import MaybeQueuedError, MissingToolError, UsageError
 from trackwalker.job.journal import read
@@ -155,6 +157,26 @@ def test_r43_the_manifest_runs_to_its_end_in_one_job_directory(tmp_path: Path) -
     steps = [(r["rank"], r["step"]) for r in read(job.job_dir / "progress.jsonl").items]
     assert sorted(steps) == [(rank, step) for rank in (0, 1) for step in range(3)]
     assert triage(resolve(job.id, tmp_path)).status == "completed"
+
+
+@pytest.mark.slow
+@hard_values.few_runs(4)
+@given(values=hard_values.VALUES)
+def test_r04_kubernetes_values_reach_the_trainer_byte_for_byte(
+    tmp_path_factory: pytest.TempPathFactory, values: list[str]
+) -> None:
+    folder = tmp_path_factory.mktemp("values")
+    words = [f"_env_{name}={value}" for name, value in hard_values.environment(values).items()]
+    asked = Asked("tiny", words, nodes=2, workspace=folder)
+    submission = plan_submission(asked, How("kubernetes", ["submit", "tiny"], python=sys.executable))
+    trainer, told = hard_values.stand_in(folder / "seen"), hard_values.settings_words(values)
+    order = dataclasses.replace(submission.order, argv=trainer, settings=told, output=None)
+    settings = read_settings(["-N2"], {"K8S_PVC_NAME": "shared", "K8S_PVC_MOUNT": str(folder)})
+    quick = dataclasses.replace(submission, order=order)
+    job = submit(plan_pod_batch(quick, settings, "image", folder, python=sys.executable), run=cluster)
+    assert run_pods(job.manifest) == [0, 0], job.log.read_text(errors="replace")[-3000:]
+    for rank in (0, 1):
+        hard_values.check(folder / "seen", rank, values)
 
 
 def test_r11_a_refused_submit_leaves_nothing(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ Needs a podman that can run a container here (root, runc) and a static busybox; 
 from __future__ import annotations
 
 import contextlib
+import io
 import json
 import os
 import pty
@@ -30,6 +31,12 @@ from trackwalker.node.runtimes.podman import Podman, podman_here
 pytestmark = pytest.mark.slow
 IMAGE = "localhost/trackwalker-test-busybox:1"
 APPLETS = ("sh", "cat", "env", "sleep", "printf", "id", "ls", "grep", "touch", "kill", "stat")
+PROGRAM = """#!/bin/sh
+for step in 0 1 2; do
+  echo "completed step: $step, seconds: 0.100, TFLOP/s/device: 1.0, Tokens/s/device: 9.0, loss: 1.0"
+done
+printf '%s|' "$NODE_RANK" "$@"
+"""
 HARD_VALUES = {
     "TW_PLAIN": "a b",
     "TW_QUOTES": 'it\'s "quoted" `x` $(id) $HOME ${HOME} %s %% \\n \\',
@@ -67,6 +74,9 @@ def runtime(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Podman]:
                 link = tarfile.TarInfo(f"bin/{applet}")
                 link.type, link.linkname = tarfile.SYMTYPE, "busybox"
                 tar.addfile(link)
+            program = tarfile.TarInfo("bin/python3")  # enough of it to stand for a trainer's
+            program.size, program.mode = len(PROGRAM), 0o755
+            tar.addfile(program, io.BytesIO(PROGRAM.encode()))
             for name in ("tmp", "proc", "sys", "dev", "etc"):
                 made = tarfile.TarInfo(name)
                 made.type, made.mode = tarfile.DIRTYPE, 0o755
@@ -336,3 +346,19 @@ def test_r17_r18_a_cancelled_job_leaves_no_container(runtime: Podman, job_id: st
     assert agent.returncode == 143
     assert "CANCELLED (scancel / SIGTERM)" in log
     assert own_containers(runtime, job_id, 20.0) == []
+
+
+def test_run_in_an_image_on_this_machine(runtime: Podman, tmp_path: Path) -> None:
+    words = ["run", "tiny", "--image", IMAGE, "--runtime", "podman", "--workspace", str(tmp_path), "--", "run_name=a b"]
+    argv = [sys.executable, "-m", "trackwalker", *words]
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=100, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    (log,) = tmp_path.glob("local_*.log")
+    text = log.read_text()
+    assert "0: completed step: 2" in text
+    assert "|run_name=a b|" in text
+    assert "SUCCESS (exit 0)" in text
+    record = json.loads((log.with_suffix("") / "run.json").read_text())
+    assert record["image"] == IMAGE
+    assert record["image_digest"].startswith("sha256:")
+    assert own_containers(runtime, record["id"], 20.0) == []

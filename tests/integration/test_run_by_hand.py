@@ -90,7 +90,7 @@ def test_in_container_on_one_machine_from_the_command_line(tmp_path: Path) -> No
     text = log.read_text()
     assert "== Preflight END" in text
     assert "SUCCESS (exit 0)" in text
-    assert text.count("=== GIT SUMMARY BEGIN ===") == 1
+    assert text.splitlines().count("=== GIT SUMMARY BEGIN ===") == 1
     (found,) = tmp_path.glob("local_*/provenance.json")
     assert json.loads(found.read_text())["packages"]["trackwalker"]
 

@@ -13,7 +13,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import given
 
+import hard_values
 from slurm_cluster import SlurmCluster, need_slurm
 from trackwalker.diagnose.triage import triage
 from trackwalker.job.journal import read
@@ -240,6 +242,50 @@ def test_a_prolog_that_fails_is_told_at_once(tmp_path: Path) -> None:
         assert done.returncode == 1, done.stdout
         assert "died before it wrote a line: cancelled (Prolog)" in done.stderr
         assert (next(tmp_path.glob("1-*/")) / "run.json").exists(), "nothing is removed"
+
+
+@hard_values.few_runs(3)
+@given(values=hard_values.VALUES)
+def test_r04_slurm_values_reach_the_trainer_byte_for_byte(
+    cluster: SlurmCluster, tmp_path_factory: pytest.TempPathFactory, values: list[str]
+) -> None:
+    folder, slurm = tmp_path_factory.mktemp("values"), Slurm(cluster.env)
+    words = [f"_env_{name}={value}" for name, value in hard_values.environment(values).items()]
+    planned = plan_submission(Asked("tiny", words, nodes=2, workspace=folder), How("slurm", ["submit", "tiny"]))
+    trainer, told = hard_values.stand_in(folder / "seen"), hard_values.settings_words(values)
+    order = dataclasses.replace(planned.order, argv=trainer, settings=told, output=None)
+    batch = plan_batch(dataclasses.replace(planned, order=order), SubmitOptions(nodes=2), slurm, sys.executable)
+    run = Run(cluster, submit(batch, slurm))
+    assert run.ends() == "completed", run.text[-3000:]
+    for rank in (0, 1):
+        hard_values.check(folder / "seen", rank, values)
+
+
+@pytest.mark.parametrize(
+    ("sbatch", "code", "kept"),
+    [
+        ("echo 'sbatch: error: Invalid account' >&2; exit 1", 2, False),
+        ("echo 'Unable to contact slurm controller (connect failure)' >&2; exit 1", 69, False),
+        ("echo 'Socket timed out on send/recv operation' >&2; exit 1", 69, True),
+        ("echo queued, I think", 69, True),
+    ],
+)
+def test_r11_what_stays_of_a_submit_that_failed(tmp_path: Path, sbatch: str, code: int, kept: bool) -> None:
+    programs = {"sbatch": sbatch, "scontrol": "echo 'No reservations in the system'"}  # of a Slurm in trouble
+    (tmp_path / "bin").mkdir()
+    for name, text in programs.items():
+        (tmp_path / "bin" / name).write_text(f"#!/bin/sh\n{text}\n")
+        (tmp_path / "bin" / name).chmod(0o755)
+    (tmp_path / "code").mkdir()
+    (tmp_path / "code" / "train.py").write_text("print(1)\n")
+    argv = [sys.executable, "-m", "trackwalker", "submit", "tiny", "--workspace", "ws", "--code", "code"]
+    env = {**os.environ, "PATH": f"{tmp_path / 'bin'}:{os.environ['PATH']}"}
+    done = subprocess.run(argv, env=env, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == code, done.stderr
+    assert ("may be queued all the same" in done.stderr) == kept
+    assert bool(list(tmp_path.glob("ws/.submissions/*/order.json"))) == kept
+    assert bool(list(tmp_path.glob("ws/.artifacts/*/train.py"))) == kept
+    assert list(tmp_path.glob("ws/*-JAX-*")) == [], "a job directory is the first node's to make, if there is a job"
 
 
 def test_a_real_run_is_recorded_on_all_nodes(cluster: SlurmCluster, tmp_path: Path, prometheus: Path) -> None:

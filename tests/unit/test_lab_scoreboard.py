@@ -61,7 +61,7 @@ def test_derived_conditions_do_not_count_as_cases_of_their_own() -> None:
     held = results(case(), case(variant="clock-shift", right=False))
     found = {t.title: t for t in tables([held])}
     assert found["Totals: tune families"].rows[0][1].startswith("1/1 ")
-    assert found["Other conditions"].rows == [["clock-shift", "tune", "0/1 (0-79 %)"]]
+    assert found["Other conditions: tune families"].rows == [["clock-shift", "tune", "0/1 (0-79 %)"]]
 
 
 def test_what_a_tool_says_cannot_break_the_page() -> None:

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tb_writer import EventWriter, block, event, record, simple, tensor, varint
-from trackwalker.node.tfevents import EventFile, Scalar, decode_event, masked_crc
+from trackwalker.job.tfevents import EventFile, Scalar, decode_event, masked_crc
 
 FLOAT, DOUBLE, INT32, STRING, INT64, BFLOAT16, HALF = 1, 2, 3, 7, 9, 14, 19
 

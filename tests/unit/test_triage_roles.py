@@ -6,19 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from trackwalker.diagnose.triage import Triage
-from triage_logs import ending, header, steps, triage_text
-
-HEARTBEAT = (
-    "0: E0212 19:58:10.0 99 coordination_service.cc:1146] UNAVAILABLE: The following tasks are unhealthy "
-    "(stopped sending heartbeats):\n0: /job:jax_worker/replica:0/task:3\n0: The tasks have crashed.\n"
-)
-CANCEL = "slurmstepd: error: *** STEP 77.0 ON node001 CANCELLED AT 2026-02-11T16:00:49 ***\n"
-NCCL = "{rank}: torch.distributed.DistBackendError: NCCL error in: x.cpp:1, unhandled system error, ncclSystemError\n"
-
-
-def role(found: Triage, name: str) -> str:
-    return next(f.role for f in found.roles.findings if f.id == name)
+from triage_logs import CANCEL, HEARTBEAT, NCCL, ending, header, role, steps, triage_text
 
 
 @pytest.mark.parametrize(

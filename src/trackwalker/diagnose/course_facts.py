@@ -298,14 +298,6 @@ def _observer(case: Case, name: str, book: EvidenceBook) -> Answer:
     return Answer(True, (book.add("metric", check.query, check.says),), few)
 
 
-def restored(case: Case, symptoms: Symptoms, book: EvidenceBook) -> Answer:
-    """The run restored a checkpoint."""
-    if case.log.restored is None:
-        return Answer(False)
-    says = f"restored from step {case.log.restored}"
-    return Answer(True, (book.add("log", f"{case.log.path.name}: restore line", says),))
-
-
 def _cite(case: Case, spike: course.Spike, says: str, book: EvidenceBook) -> str:
     values = {"seconds": spike.seconds, "level_s": spike.level}
     return book.add("progress", f"{_source(case)}: step {spike.step}", says, values)
@@ -340,7 +332,6 @@ COURSE: dict[str, Fact] = {
     "start-overdue": start_overdue,
     "starting-up": starting_up,
     "params-initialised": params_initialised,
-    "restored": restored,
     "frozen-exporter": frozen_exporter,
     "scrape-gap": scrape_gap,
     "foreign-database": foreign_database,

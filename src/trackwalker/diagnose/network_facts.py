@@ -100,9 +100,7 @@ def flaps_slow_steps(case: Case, symptoms: Symptoms, book: EvidenceBook) -> Answ
         return Answer(False)
     ids = []
     for host, (slow, usual, downs) in sorted(found.items()):
-        says = (
-            f"{host}: its port goes down {downs} times; steps meanwhile take {slow:.2f} s, the others {usual:.2f} s"
-        )
+        says = f"{host}: its port goes down {downs} times; steps meanwhile take {slow:.2f} s, the others {usual:.2f} s"
         source = f"{timeline.source} against {query} by step"
         ids.append(book.add("progress", source, says, {"inside_s": slow, "outside_s": usual, "downs": float(downs)}))
     return Answer(True, tuple(ids), tuple(sorted(found)), begin)

@@ -7,9 +7,10 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from trackwalker.diagnose.case import Case
+from trackwalker.diagnose.course import WARM_UP_STEPS
 from trackwalker.diagnose.evidence import EvidenceBook
 from trackwalker.diagnose.story import Phase
-from trackwalker.diagnose.symptoms import WARM_UP_STEPS, Symptoms
+from trackwalker.diagnose.symptoms import Symptoms
 from trackwalker.diagnose.verdict import Progress
 
 _NEARLY = 0.01  # off full speed

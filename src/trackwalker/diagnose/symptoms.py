@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from trackwalker.diagnose.case import Case
 from trackwalker.diagnose.course import (
+    WARM_UP_STEPS,
     checkpoint_period,
     evaluated_steps,
     growing_saves,
@@ -24,7 +25,6 @@ from trackwalker.diagnose.timeline import Floats, Timeline
 from trackwalker.stats.segments import Segment, robust_sigma, segments
 from trackwalker.stats.stall import STALL_STEPS, stall_limit
 
-WARM_UP_STEPS = 5
 START_BUDGET_S = 2700.0  # a cold start of a large mixture of experts compiles for half an hour
 _RECKONED_ALLOWANCE_S = 900.0  # without recorded step times, start-up (compile, restore) hides in the gap
 _SAVE_ALLOWANCE_S = 900.0  # a synchronous save may hold the next step this long
@@ -94,7 +94,7 @@ def find_symptoms(case: Case) -> Symptoms:
         names.add("cancelled")
     if _log_names_failure(case):
         names.add("failed")
-    if status_code_short(case):
+    if _ended_short(case):
         names.add("short")
     names |= _course(case)
     return Symptoms(frozenset(names), stall, phases, _windows(case, stall, phases))
@@ -106,7 +106,7 @@ def _log_names_failure(case: Case) -> bool:
     return primary is not None and primary.tier <= _OWN_ERRORS and primary.text != ""
 
 
-def status_code_short(case: Case) -> bool:
+def _ended_short(case: Case) -> bool:
     """Whether the run reports success with steps left to do."""
     summary, total, timeline = case.log.summary, case.total_steps, case.timeline
     if summary is None or summary.exit != 0 or total is None or timeline is None or not len(timeline):

@@ -27,9 +27,10 @@ def tables(all_results: list[Results]) -> list[Table]:
             )
         )
     out.append(_by("Families", "family", tools, plain, sorted({c.family for c in plain})))
-    changed = [c for c in cases if c.variant]
-    if changed:
-        out.append(_by("Other conditions", "variant", tools, changed, sorted({c.variant for c in changed})))
+    for split in sorted({c.split for c in cases if c.variant}):
+        changed = [c for c in cases if c.variant and c.split == split]
+        title = f"Other conditions: {split} families"
+        out.append(_by(title, "variant", tools, changed, sorted({c.variant for c in changed})))
     for split in sorted({c.split for c in cases}):  # other conditions count here: sure of what is hard to see?
         claims = stated(c for c in cases if c.split == split and c.tool == tools[0])
         if claims:

@@ -21,7 +21,7 @@ from trackwalker.launch.again import knobs
 from trackwalker.launch.keys import unknown_keys
 from trackwalker.launch.models import load_model
 from trackwalker.launch.origin import origin
-from trackwalker.launch.provenance import Provenance, git_summary
+from trackwalker.launch.provenance import NAME, Provenance, git_summary
 from trackwalker.launch.request import ModelSpec, Passthrough, job_name
 from trackwalker.launch.resolved import Resolved, Target, resolve
 from trackwalker.node.runtimes import gpu_vendor
@@ -179,7 +179,11 @@ def header_words(spec: ModelSpec, passthrough: Passthrough, provenance: Provenan
     rows += [f"MODEL_NAME_ALIAS={spec.alias}"] if spec.alias else []
     rows += [f"EXP_TAG={spec.tag}"] if spec.tag else []
     rows = [row.replace("\n", " ") for row in rows]
-    return rows + (git_summary(provenance).rstrip("\n").split("\n") if provenance is not None else [])
+    if provenance is None:
+        return rows
+    # Not the patch itself: one that touches a log reader would read as steps, errors and summaries of this run.
+    said = f"{len(provenance.patch)} characters, in {NAME}" if provenance.patch else ""
+    return rows + git_summary(provenance.model_copy(update={"patch": said, "patch_cut": 0})).splitlines()
 
 
 def shown_env(settings: Mapping[str, Setting]) -> dict[str, Setting]:

@@ -23,7 +23,6 @@ from trackwalker.launch.sources import is_secret_file
 
 _SECONDS = 6.0  # for git and for the packages, each in all: a repository on a slow file system holds nobody up
 _MOST_PATCH = 1 << 20
-_MOST_LOGGED = 1 << 16  # of the patch in a log
 _MOST_NAMES = 1000
 _MOST_PACKAGES = 3000
 
@@ -108,16 +107,15 @@ def code_of(root: Path, store: Path, python: str | None) -> Provenance:
 
 
 def git_summary(found: Provenance) -> str:
-    """The block that upstream prints into every log, for the tools that look for it; a long diff is cut."""
+    """The block that upstream prints into every log, for the tools that look for it."""
     rows = ["=== GIT SUMMARY BEGIN ==="]
     rows += [f"[WARN] {note}" for note in found.notes]
-    diff, cut = found.patch[:_MOST_LOGGED], found.patch_cut + max(0, len(found.patch) - _MOST_LOGGED)
     sections = (
         ("[BRANCH]", found.branch),
         ("[LAST COMMIT]", found.last_commit),
         ("[LAST COMMIT DIFF --stat]", found.last_commit_stat),
         ("[CHANGES --name-status]", found.changes),
-        ("[DIFF]", diff + (f"\n[{cut} more bytes]" if cut else "")),
+        ("[DIFF]", found.patch + (f"\n[{found.patch_cut} more bytes]" if found.patch_cut else "")),
         ("[UNTRACKED]", "\n".join(found.untracked)),
     )
     for title, text in sections if found.commit else ():

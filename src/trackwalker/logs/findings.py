@@ -48,22 +48,13 @@ def hang(index: LogIndex, stall: Stall) -> Finding:
     last = index.steps.last
     in_eval = bool(len(index.steps) and index.eval_line > int(index.steps.line[-1]))
     where = "in the evaluation after" if in_eval else "after"
-    return Finding(
-        id="hang",
+    return _silent(
+        index,
         cause="dataloader-hang" if in_eval else "collective-hang",
-        role="primary",
-        tier=6,
-        rank=None,
-        host=None,
         line=int(index.steps.line[-1]) if len(index.steps) else index.lines,
-        file=index.path.name,
-        text="",
-        count=1,
-        ranks=(),
         why=f"{stall.says}, {where} step {last}",
-        fc="FC-14",
         proves_not="which rank or link stopped first; the log of a hang is silent",
-        next=(
+        next_steps=(
             "take stacks of every rank while it still hangs",
             "retry on the same nodes first; exclude nodes only when it recurs there",
         ),
@@ -85,20 +76,32 @@ def _never_started(index: LogIndex, stall: Stall) -> Finding:
     """No first step: upstream's two rules contradict each other here, and the log alone cannot decide (D-37)."""
     compiler = stall.before_first == "params"
     retry = "do not retry unchanged: lower the batch size" if compiler else "retry once on the same nodes"
+    return _silent(
+        index,
+        cause="silent-compile-oom" if compiler else "collective-hang",
+        line=index.lines,
+        why=f"{stall.says}: {_REACHED[stall.before_first]}",
+        proves_not="whether the first collective never met or the compiler ran out of memory without a word",
+        next_steps=(retry,) if stall.before_first == "init" else (_DECIDE, retry),
+    )
+
+
+def _silent(index: LogIndex, cause: str, line: int, why: str, proves_not: str, next_steps: tuple[str, ...]) -> Finding:
+    """A hang: no line of the log says it, so no rank is named."""
     return Finding(
         id="hang",
-        cause="silent-compile-oom" if compiler else "collective-hang",
+        cause=cause,
         role="primary",
         tier=6,
         rank=None,
         host=None,
-        line=index.lines,
+        line=line,
         file=index.path.name,
         text="",
         count=1,
         ranks=(),
-        why=f"{stall.says}: {_REACHED[stall.before_first]}",
+        why=why,
         fc="FC-14",
-        proves_not="whether the first collective never met or the compiler ran out of memory without a word",
-        next=(retry,) if stall.before_first == "init" else (_DECIDE, retry),
+        proves_not=proves_not,
+        next=next_steps,
     )

@@ -6,7 +6,6 @@ flushes every two minutes and a killed run leaves whatever had reached the disk.
 
 from __future__ import annotations
 
-import math
 import mmap
 import struct
 from collections.abc import Iterator
@@ -15,11 +14,12 @@ from pathlib import Path
 
 import numpy as np
 
+from trackwalker.job.tfevents import decode_event
 from trackwalker.logs.steps import Floats, Ints
 
-_STEP_TIME = b"perf/step_time_seconds"
-_TOKENS = b"perf/per_device_tokens_per_sec"
-_TRAINING = (b"learning/", b"perf/", b"loss", b"train")  # evaluation has step numbers of its own
+_STEP_TIME = "perf/step_time_seconds"
+_TOKENS = "perf/per_device_tokens_per_sec"
+_TRAINING = ("learning/", "perf/", "loss", "train")  # evaluation has step numbers of its own
 MOST_STEPS = 1 << 48  # no run has more: a larger number is damage
 _LARGEST = 1 << 26  # a record larger than this is an embedded image or damage: the file is not read further
 _FRONT, _BACK = 1 << 20, 4 << 20  # of a long run's file the middle is walked over, not decoded
@@ -41,18 +41,19 @@ def read_events(paths: list[Path]) -> EventSteps | None:
     for path in sorted(paths):
         try:
             with path.open("rb") as f, mmap.mmap(f.fileno(), 0, access=mmap.ACCESS_READ) as data:
-                events = [event for body in _records(data) if (event := _event(body)) is not None]
+                scalars = [scalar for body in _records(data) for scalar in decode_event(body) or ()]
         except (OSError, ValueError):  # gone, not ours to read, or empty
             continue
-        for written, step, tag, value in events:
-            if not tag.startswith(_TRAINING):
+        for scalar in scalars:
+            # Damage can look like a message.
+            if not scalar.tag.startswith(_TRAINING) or not 0 <= scalar.step < MOST_STEPS:
                 continue
-            row = rows.setdefault(step, [written, np.nan, np.nan])
-            row[0] = max(row[0], written)
-            if tag == _STEP_TIME:
-                row[1] = value
-            elif tag == _TOKENS:
-                row[2] = value
+            row = rows.setdefault(scalar.step, [scalar.wall_time, np.nan, np.nan])
+            row[0] = max(row[0], scalar.wall_time)
+            if scalar.tag == _STEP_TIME:
+                row[1] = scalar.value
+            elif scalar.tag == _TOKENS:
+                row[2] = scalar.value
     if not rows:
         return None
     steps = sorted(rows)
@@ -69,69 +70,3 @@ def _records(data: mmap.mmap) -> Iterator[bytes]:
         if at < _FRONT or at > length - _BACK:
             yield data[at + 12 : at + 12 + size]
         at += 16 + size
-
-
-def _event(body: bytes) -> tuple[float, int, bytes, float] | None:
-    """(wall time, step, tag, value) of an event that holds one scalar."""
-    written, step, tag, value = 0.0, 0, b"", np.nan
-    try:
-        for field, content in _fields(body):
-            if field == 1 and isinstance(content, bytes):
-                (written,) = struct.unpack("<d", content)
-            elif field == 2 and isinstance(content, int):
-                step = content
-            elif field == 5 and isinstance(content, bytes):
-                for _, item in _fields(content):
-                    if isinstance(item, bytes):
-                        tag, value = _value(item)
-    except (IndexError, struct.error):
-        return None
-    sane = tag and step < MOST_STEPS and math.isfinite(written)  # damage can look like a message
-    return (written, step, tag, value) if sane else None
-
-
-def _value(item: bytes) -> tuple[bytes, float]:
-    tag, value = b"", np.nan
-    for field, content in _fields(item):
-        if field == 1 and isinstance(content, bytes):
-            tag = content
-        elif field == 2 and isinstance(content, bytes) and len(content) == 4:
-            (value,) = struct.unpack("<f", content)
-        elif field == 8 and isinstance(content, bytes):  # TensorFlow 2 writes scalars as tensors
-            for inner, data in _fields(content):
-                if inner in (4, 5) and isinstance(data, bytes) and len(data) == 4:
-                    (value,) = struct.unpack("<f", data)
-    return tag, value
-
-
-def _fields(data: bytes) -> Iterator[tuple[int, int | bytes]]:
-    """The fields of a protocol buffer message: numbers as int, everything else as bytes."""
-    at = 0
-    while at < len(data):
-        key, at = _varint(data, at)
-        kind = key & 7
-        if kind == 0:
-            number, at = _varint(data, at)
-            yield key >> 3, number
-            continue
-        size = {1: 8, 5: 4}.get(kind, -1)
-        if size < 0:
-            if kind != 2:
-                raise IndexError(kind)
-            size, at = _varint(data, at)
-        if at + size > len(data):
-            raise IndexError(size)
-        yield key >> 3, data[at : at + size]
-        at += size
-
-
-def _varint(data: bytes, at: int) -> tuple[int, int]:
-    value = shift = 0
-    while shift < 70:
-        byte = data[at]
-        value |= (byte & 0x7F) << shift
-        at += 1
-        if byte < 0x80:
-            return value, at
-        shift += 7
-    raise IndexError(at)

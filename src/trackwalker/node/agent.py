@@ -377,7 +377,8 @@ class Agent:
         course = Course(ends, self._first_bad, stopped_by, warned, late, missing, elapsed, last)
         outcome = judge(self._spec, course)
         self._merged.write(outcome.text.encode())
-        self._event("run-end", exit=outcome.code, reason=outcome.reason, seconds=elapsed, missing=missing)
+        first = asdict(outcome.first) if outcome.first else None
+        self._event("run-end", exit=outcome.code, reason=outcome.reason, seconds=elapsed, missing=missing, first=first)
         return outcome.code
 
     def _event(self, kind: str, rank: Rank | None = None, **data: Any) -> None:

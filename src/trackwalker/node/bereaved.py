@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -97,7 +98,13 @@ def _close(order: Order, seat: Seat, job_dir: Path, course: Course) -> int:
     outcome = judge(spec, course)
     log = None if order.scheduler == "slurm" else order.workspace / f"{job_dir.name}.log"
     Sink(log).write(outcome.text.encode())
-    told = {"exit": outcome.code, "reason": outcome.reason, "seconds": course.seconds, "missing": course.missing}
+    told: dict[str, Any] = {
+        "exit": outcome.code,
+        "reason": outcome.reason,
+        "seconds": course.seconds,
+        "missing": course.missing,
+    }
+    told["first"] = dataclasses.asdict(outcome.first) if outcome.first else None
     with contextlib.suppress(OSError):
         _event(job_dir, seat, "run-end", None, **told)
     return outcome.code

@@ -74,13 +74,12 @@ class Scribe:
     def run_ended(self, events: Iterable[Mapping[str, Any]]) -> None:
         """The rank that failed first, and nodes that never reported their end."""
         found = []
-        for event in events:
-            data = event.get("data") or {}
-            if event.get("kind") == "first-failure":
-                line = f"rank {event.get('rank')} {data.get('cause')}"
-                what = str(data.get("cause", ""))
-                found.append(self._incident(str(event["host"]), "first-failure", what, line, int(data.get("exit", 1))))
-            for host in data.get("missing", []) if event.get("kind") == "run-end" else []:
+        for data in (event.get("data") or {} for event in events if event.get("kind") == "run-end"):
+            first = data.get("first")
+            if first:
+                line = f"rank {first['rank']} {first['cause']}"
+                found.append(self._incident(first["host"], "first-failure", first["cause"], line, int(first["exit"])))
+            for host in data.get("missing", []):
                 line = "its agent never said how its ranks ended"
                 found.append(self._incident(host, "node-lost", "node-lost", line))
         self._write(found)

@@ -35,6 +35,7 @@ class Outcome:
     code: int
     reason: str
     text: str
+    first: RankEnd | None = None  # the failure that it is laid to
 
 
 def judge(spec: AgentSpec, course: Course) -> Outcome:
@@ -45,7 +46,7 @@ def judge(spec: AgentSpec, course: Course) -> Outcome:
         if end.exit
     ]
     lines += [f"NODE_LOST host={host}: its agent never said how its ranks ended" for host in course.missing]
-    bad = course.first_bad
+    bad = first_failure(course)
     if bad is not None:
         code, reason = bad.exit if bad.exit not in _AS_CANCELLED else 1, f"Training FAILED (exit={bad.exit})"
         # The exit code stays what it was; whether the work was done is what the next hours depend on.
@@ -65,6 +66,20 @@ def judge(spec: AgentSpec, course: Course) -> Outcome:
     else:
         code, reason = 0, ""
         lines.append(f"== Training END ({course.seconds}s) ==")
-    return Outcome(
-        code, reason, "".join(f"{line}\n" for line in lines) + summary_block(spec, course.seconds, code, reason)
-    )
+    text = "".join(f"{line}\n" for line in lines) + summary_block(spec, course.seconds, code, reason)
+    return Outcome(code, reason, text, bad)
+
+
+def first_failure(course: Course) -> RankEnd | None:
+    """The failure that came before all others, now that every node has told.
+
+    Ranks fall within milliseconds of each other, and the word of another node takes longer than that: what ended the
+    run was perhaps not the first. Whoever was told to end is no candidate.
+    """
+    bad = course.first_bad
+    if bad is None and (course.timed_out or course.stopped_by is not None):
+        return None
+    ends = [end for end in course.ends if end.exit]
+    if bad is not None:
+        ends = [bad, *(end for end in ends if end.exit not in _AS_CANCELLED and end.ended < bad.ended)]
+    return min(ends, key=lambda end: (end.ended, end.rank), default=None)

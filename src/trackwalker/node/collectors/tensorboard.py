@@ -20,7 +20,7 @@ from typing import Any
 from trackwalker.node.backlog import Backlog
 from trackwalker.node.exposition import Family
 from trackwalker.node.sysfs import families
-from trackwalker.node.tfevents import EventFile, Scalar
+from trackwalker.job.tfevents import EventFile, Scalar
 
 METRICS = {
     "train_nonfinite_total": ("counter", "Values of a tag that were NaN or infinite."),

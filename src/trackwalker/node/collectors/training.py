@@ -32,6 +32,7 @@ _PER_STEP = {
     "seconds": ("tb_perf_step_time_seconds", "Duration of the last completed step."),
     "tokens_per_s": ("tb_perf_per_device_tokens_per_sec", "Tokens per second per device."),
     "tflops": ("tb_perf_per_device_tflops_per_sec", "TFLOP per second per device."),
+    "mfu": ("train_mfu_ratio", "Model FLOP/s against the dense peak of the GPU, of 1."),
     "loss": ("tb_learning_loss", "Training loss."),
     "grad_norm": ("tb_learning_grad_norm", "Norm of the gradients."),
     "data_wait_s": ("train_data_wait_seconds", "Time the last step waited for its batch."),

@@ -1,0 +1,103 @@
+"""Whether a run gets another attempt: by the class of its failure, what it had before, and the budget."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+import trackwalker.logs
+from trackwalker.launch.attempts import _with_nodes
+from trackwalker.launch.resume import _OF_CAUSE, RULES, Ending, classify, decide
+
+
+def ended(cause: str = "", state: str = "failed", status: str = "failed", hosts: tuple[str, ...] = ()) -> Ending:
+    return Ending(state, status, cause, hosts, "a line", 10)
+
+
+@pytest.mark.parametrize(
+    ("ending", "failure"),
+    [
+        (ended("oom-gpu"), "oom"),
+        (ended(state="oom"), "oom"),
+        (ended("loss-divergence"), "nan"),
+        (ended("config-error"), "config"),
+        (ended("xla-compile-fail"), "config"),
+        (ended("collective-hang", status="hanging"), "hang"),
+        (ended("collective-hang", state="timeout", status="cancelled"), "hang"),
+        (ended("walltime", state="timeout", status="cancelled"), "time-limit"),
+        (ended("gpu-hardware-fault", hosts=("n3",)), "node"),
+        (ended("gpu-hardware-fault"), "crash"),
+        (ended("peer-died", state="node-fail"), "node-fail"),
+        (ended("user-cancel", state="preempted", status="cancelled"), "preempted"),
+        (ended("user-cancel", state="cancelled", status="cancelled"), "cancelled"),
+        (ended("collective-hang", state="cancelled", status="cancelled"), "cancelled"),
+        (ended("python-exception"), "crash"),
+        (ended("segfault"), "crash"),
+        (ended(status="unknown-death"), "crash"),
+        (ended("python-exception", status="soft-success"), "completed"),
+        (ended(state="completed", status="completed"), "completed"),
+    ],
+)
+def test_an_ending_has_a_class(ending: Ending, failure: str) -> None:
+    assert classify(ending) == failure
+
+
+@pytest.mark.parametrize("failure", ["oom-gpu", "loss-divergence", "config-error", "storage-full"])
+def test_what_a_retry_cannot_mend_is_never_retried(failure: str) -> None:
+    decision = decide(ended(failure), [], budget=5)
+    assert not decision.resume
+    assert decision.why
+
+
+def test_cancelled_and_completed_runs_are_left_alone() -> None:
+    assert not decide(ended(state="cancelled", status="cancelled"), [], 5).resume
+    assert not decide(ended(status="soft-success"), [], 5).resume
+
+
+def test_a_hang_is_tried_once_more_on_the_same_nodes() -> None:
+    hang = ended("collective-hang", status="hanging", hosts=("n3",))
+    first = decide(hang, [], 3)
+    assert (first.resume, first.same_nodes, first.exclude) == (True, True, [])
+    assert not decide(hang, ["hang"], 3).resume
+    assert decide(hang, ["node"], 3).resume, "only hangs count against a hang"
+
+
+def test_a_nodes_fault_leaves_the_node_out_and_keeps_out_those_before_it() -> None:
+    decision = decide(ended("rdma-link-failure", hosts=("n7", "n9")), ["node"], 3, ["n2", "n7"])
+    assert decision.resume
+    assert decision.exclude == ["n2", "n7", "n9"]
+
+
+def test_an_unknown_crash_is_tried_once_more() -> None:
+    assert decide(ended("segfault"), [], 3).resume
+    again = decide(ended("segfault"), ["crash"], 3)
+    assert not again.resume
+
+
+def test_the_budget_bounds_every_class() -> None:
+    assert decide(ended(state="preempted"), ["preempted"] * 2, 3).resume
+    spent = decide(ended(state="preempted"), ["preempted"] * 3, 3)
+    assert not spent.resume
+    assert "used up" in spent.why
+
+
+def test_every_class_has_a_rule_and_every_cause_is_one_that_triage_names() -> None:
+    assert set(_OF_CAUSE.values()) <= set(RULES)
+    folder = Path(trackwalker.logs.__file__).parent / "signatures"
+    known = {entry["cause"] for file in folder.glob("*.yml") for entry in _entries(yaml.safe_load(file.read_text()))}
+    ours = {"silent-compile-oom", "preflight-check"}  # a finding without a line; the first node's own word
+    assert set(_OF_CAUSE) - known - ours == set()
+
+
+def _entries(document: object) -> list[dict[str, str]]:
+    found = document if isinstance(document, list) else next(iter(document.values()))  # type: ignore[attr-defined]
+    return [entry for entry in found if isinstance(entry, dict) and "cause" in entry]
+
+
+def test_a_new_job_leaves_out_what_the_old_one_did_and_more() -> None:
+    old = ["--nodes=2", "--exclude=n1", "--nodelist=n[1-4]"]
+    assert _with_nodes(old, ["n3"], "") == ["--nodes=2", "--nodelist=n[1-4]", "--exclude=n1,n3"]
+    assert _with_nodes(["--nodes=2"], [], "n[2-3]") == ["--nodes=2", "--nodelist=n[2-3]"]
+    assert _with_nodes(old, [], "n[2-3]") == ["--nodes=2", "--exclude=n1", "--nodelist=n[2-3]"]
