@@ -12,6 +12,7 @@ import itertools
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -180,11 +181,10 @@ def begin(
         return runs[-1]
 
     yield begin
-    for run in runs:
-        left = processes_of(run.dir)
-        for pid in left:
-            with contextlib.suppress(OSError):
-                os.kill(pid, 9)
+    slurm_session.cancel_all()
+    for pid in [pid for run in runs for pid in processes_of(run.dir)]:
+        with contextlib.suppress(OSError):
+            os.kill(pid, signal.SIGKILL)
 
 
 def processes_of(job_dir: Path) -> list[int]:
@@ -200,7 +200,7 @@ def processes_of(job_dir: Path) -> list[int]:
 
 
 def until(happened: Callable[[], object], run: Started) -> None:
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 30
     while not happened():
         assert time.monotonic() < deadline, run.text[-3000:]
         time.sleep(0.05)
@@ -226,7 +226,7 @@ def test_r40_every_cell_runs_to_its_summary(
 ) -> None:
     run = begin(entry, procs, observe, pause=observe)
     if observe:  # the recorder is up later than a trainer that needs no time to start
-        until(lambda: resolve(run.id, run.dir.parent).database, run)
+        until(lambda: (run.dir / "wait").exists() and resolve(run.id, run.dir.parent).database, run)
         (run.dir / "wait").unlink()
     assert run.wait() == 0, run.text[-3000:]
     text, world = run.text, procs if entry == "local" else NODES * procs

@@ -17,6 +17,7 @@ import pytest
 from slurm_cluster import SlurmCluster, need_slurm
 from trackwalker.job.journal import read
 from trackwalker.launch.slurm.client import Slurm
+from trackwalker.logs.reader import read_log
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 ROOT = Path(__file__).parents[2]
@@ -69,6 +70,7 @@ def check_recorded(job: Path, ranks: int, steps: int = STEPS) -> None:
         assert lines.count("completed step: ") == steps, "its own step lines"
         assert "Memstats: After params initialized:" in lines
         assert "MFU" not in lines, "its stream is its own"
+    assert read_log(job / "log").params_ranks == set(range(ranks)), "its memory lines"
     everyone = {str(rank): float(steps) for rank in range(ranks)}
     assert stored(job, "count_over_time(tb_learning_loss[30m])") == everyone
     assert stored(job, "count_over_time(train_mfu_ratio[30m])") == everyone
@@ -97,7 +99,7 @@ class Job:
 
     def __init__(self, cluster: SlurmCluster, workspace: Path, *words: str) -> None:
         python = ["--python", str(VENV / "python")]  # for MaxText and the agent; neither needs trackwalker there
-        argv = ["submit", MODEL, "-N", "2", "--observe", "--json", "--workspace", str(workspace), *python, *words]
+        argv = ["submit", MODEL, "--observe", "--json", "--workspace", str(workspace), *python, *words]
         answer = json.loads(trackwalker(*argv, env=cluster.env))
         self.id, self.dir, self.log = answer["id"], Path(answer["dir"]), Path(answer["log"])
         self.cluster, self.slurm = cluster, Slurm(cluster.env)
@@ -121,7 +123,7 @@ def submit(cluster: SlurmCluster, tmp_path: Path) -> Callable[..., Job]:
 
 
 def test_two_nodes(submit: Callable[..., Job], prometheus: Path) -> None:
-    job = submit("--", f"steps={STEPS}", "jax_distributed_heartbeat_timeout_seconds=3600")
+    job = submit("-N", "2", "--", f"steps={STEPS}", "jax_distributed_heartbeat_timeout_seconds=3600")
     assert job.ends(600) == "completed", job.text[-4000:]
     assert "Status: SUCCESS (exit 0)" in job.text
     for rank in range(2):
@@ -131,9 +133,27 @@ def test_two_nodes(submit: Callable[..., Job], prometheus: Path) -> None:
     check_judged(job.dir)
 
 
+def test_one_process_per_device(submit: Callable[..., Job], prometheus: Path) -> None:
+    profile = ["profiler=xplane", "upload_all_profiler_results=true", "skip_first_n_steps_for_profiler=4"]
+    saves = ["enable_checkpointing=true", "async_checkpointing=true", "checkpoint_period=8"]
+    words = [f"steps={STEPS}", *saves, *profile, "profiler_steps=2", "_env_ENABLE_XLA_DUMP=1"]
+    job = submit("-N", "1", "--procs-per-node", "2", "--", *words)
+    assert job.ends(600) == "completed", job.text[-4000:]
+    for rank in range(2):
+        met = f"[jax-preinit] nprocs=2 rank={rank} local_device={rank} heartbeat_timeout_s=14400 init_timeout_s=300"
+        assert met in job.text
+    check_recorded(job.dir, 2)
+    output = job.dir.parent / "mini"  # shared by the runs of a model that keep checkpoints
+    saved = sorted(int(p.name) for p in (output / "mini" / "checkpoints").iterdir() if p.name.isdigit())
+    assert saved == [0, 8, 16, STEPS - 1]
+    assert not list(output.rglob("*checkpoint-tmp*")), "the last save was complete before the processes left"
+    traces = sorted(p.name.partition(".")[2] for p in output.rglob("*.xplane.pb"))
+    assert traces == ["proc0.xplane.pb", "proc1.xplane.pb"]
+    assert list((output / "xla_dump").glob("*jit_train_step*"))
+
+
 def test_a_killed_rank_is_named(submit: Callable[..., Job], prometheus: Path) -> None:
-    job = submit("--", "steps=3000")
-    job.says("1: I", 60)
+    job = submit("-N", "2", "--", "steps=3000")
     job.says("completed step: 40,", 600)
     time.sleep(5)  # a few scrapes more, so that the recording has seen it well
     state = json.loads((job.dir / "agent" / "n2.state.json").read_text())

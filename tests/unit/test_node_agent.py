@@ -22,6 +22,7 @@ from hypothesis import strategies as st
 import trackwalker
 from helpers import step_line
 from trackwalker.job.processes import read_stat, session_members
+from trackwalker.launch.bundle import carried
 from trackwalker.node.agent import Agent
 from trackwalker.node.backlog import Backlog
 from trackwalker.node.collectors.training import TrainingCollector, parse_step_line
@@ -239,10 +240,7 @@ def test_the_first_of_two_failures_is_the_earlier_one(tmp_path: Path) -> None:
     assert text.index("2: NODE_EXIT") < text.index("0: NODE_EXIT")
 
 
-ON_NODES = sorted(Path(__file__).parents[2].glob("src/trackwalker/node/**/*.py"))
-ON_NODES += [
-    Path(__file__).parents[2] / "src/trackwalker/job" / n for n in ("__init__.py", "journal.py", "processes.py")
-]
+ON_NODES = list(carried(Path(__file__).parents[2] / "src" / "trackwalker"))
 
 
 @pytest.mark.parametrize("path", ON_NODES, ids=lambda p: f"{p.parent.name}/{p.name}")

@@ -37,14 +37,15 @@ def build_agent(target: Path) -> Path:
         file.write(b"#!/usr/bin/env python3\n")
         with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
             archive.writestr("__main__.py", _MAIN)
-            for path in _carried(source):
+            for path in carried(source):
                 name = path.relative_to(source.parent).as_posix()
                 archive.write(path, name)
                 archive.writestr(f"{name}c", _byte_code(path))
     return target
 
 
-def _carried(source: Path) -> Iterator[Path]:
+def carried(source: Path) -> Iterator[Path]:
+    """The files of the package at `source` that travel; they need a Python 3.9 and no packages."""
     for name in _CARRIED:
         yield from sorted((source / name).rglob("*.py")) if (source / name).is_dir() else [source / name]
 

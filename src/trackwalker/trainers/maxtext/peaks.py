@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import math
 import os
 from collections.abc import Mapping
@@ -49,8 +50,7 @@ def peak_tflops(device: str, quantization: str, env: Mapping[str, str] = os.envi
 
 def local_peak(config: Any) -> float | None:
     """The peak of this process's first device for a MaxText config; JAX must be up."""
-    import jax
-
+    jax: Any = importlib.import_module("jax")
     device = jax.local_devices()[0]
     return peak_tflops(str(device.device_kind), str(getattr(config, "quantization", "") or ""))
 
