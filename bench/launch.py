@@ -1,10 +1,11 @@
 """What the launcher adds between the command and the trainer's first line, against plain Slurm in the same run.
 
 One real Slurm on this machine. In turn, and every round in another order, the same trainer command is started by
-`trackwalker submit`, by `sbatch` of a script that calls `srun`, and by `srun` from the terminal. The clock runs from the
-start of that command until the first line of *every* rank stands in the log; what is added is the difference of medians. The
-trainer is a stand-in that prints one line, so its own start (JAX needs seconds) hides nothing. Byte code is cached, in a
-folder of the benchmark's own, as it is for an installed package.
+`trackwalker submit`, by `sbatch` of a script that calls `srun`, and by `srun` from the terminal. The clock runs from
+the start of that command until the first line of *every* rank stands in the log; what is added is the difference of
+medians. The trainer is a stand-in that prints one line, so its own start (JAX needs seconds) hides nothing. Byte code
+is cached, in a folder of the benchmark's own, as it is for an installed package. CPU time is
+printed as well: what the command costs where nobody else wants the machine.
 Where our time goes is read from the job's own events. Passes when 2 s at most are added to plain `srun` on one node.
 Usage: .venv/bin/python bench/launch.py [--rounds 7] [--nodes 1 4]
 """
@@ -16,6 +17,7 @@ import contextlib
 import itertools
 import json
 import os
+import resource
 import shlex
 import subprocess
 import sys
@@ -27,7 +29,6 @@ from statistics import median
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
 from slurm_cluster import SlurmCluster, missing
-
 from trackwalker.job.journal import read
 
 LIMIT_S = 2.0
@@ -57,6 +58,7 @@ class Bench:
             (folder / "__init__.py").touch()
         (fake / "__main__.py").write_text(f"print({LINE!r}, flush=True)\n")
         self._path = str(root / "fake")
+        self.cpu: list[float] = []  # of every `submit`
         cluster.env.pop("PYTHONDONTWRITEBYTECODE", None)
         cluster.env["PYTHONPYCACHEPREFIX"] = str(root / "bytecode")
         self._env = {**cluster.env, "PYTHONPATH": self._path}
@@ -99,12 +101,15 @@ class Bench:
         """Starts a command; the cluster is idle again behind it."""
         began = time.time()
         process = subprocess.Popen(argv, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, cwd=self.root)
+        before = _children_cpu()
         try:
             yield began
         except TimeoutError as e:
             process.terminate()
             raise SystemExit(f"{e}; {shlex.join(argv)}: {process.communicate()[0].decode()}") from e
         process.communicate(timeout=WAIT_S)
+        if "trackwalker" in argv:
+            self.cpu.append(_children_cpu() - before)
         self.cluster.wait_idle(60)
 
     def _spoken(self, log: Callable[[], Path | None], nodes: int) -> float:
@@ -117,6 +122,11 @@ class Bench:
             time.sleep(LOOK_S)
         text = path.read_text() if path is not None and path.exists() else "no log"
         raise TimeoutError(f"no first line within {WAIT_S:.0f} s; {text[-3000:]}")
+
+
+def _children_cpu() -> float:
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 def _phases(job: Path, began: float, ended: float) -> dict[str, float]:
@@ -158,6 +168,7 @@ def measure(bench: Bench, nodes: int, rounds: int) -> bool:
     for how, found in times.items():
         added = "" if how == "submit" else f"  submit adds {ours - median(found):5.2f} s ({ours / median(found):.1f}x)"
         print(f"  {how:<7} {median(found):5.2f} s  ({min(found):.2f}..{max(found):.2f}){added}")
+    print(f"    CPU time of the submit command: {median(bench.cpu[-rounds:]):.2f} s")
     for name, what in PHASES.items():
         print(f"    {median(p[name] for p in phases):5.2f} s  {what}")
     return ours - median(times["srun"]) < LIMIT_S

@@ -29,7 +29,11 @@ class MissingToolError(TrackwalkerError):
     """A program we need (Prometheus) is neither present nor installable."""
 
 
-class MaybeQueuedError(TrackwalkerError):
-    """A scheduler did not answer in time: the job may be queued all the same, so what it needs is kept."""
+class UnreachableError(TrackwalkerError):
+    """A scheduler does not answer."""
 
     exit_code = 69
+
+
+class MaybeQueuedError(UnreachableError):
+    """A scheduler did not answer in time: the job may be queued all the same, so what it needs is kept."""

@@ -12,6 +12,7 @@ import pytest
 BENCH = Path(__file__).parents[2] / "bench" / "overhead.py"
 
 
+@pytest.mark.alone
 @pytest.mark.usefixtures("prometheus")
 def test_a18_recording_is_not_seen_to_slow_training() -> None:
     done = subprocess.run(

@@ -170,7 +170,7 @@ def test_an_agent_killed_while_it_ends_the_run_is_replaced_in_the_same_mind(
     run.agent.kill()
     run.agent.wait()
     run.start("--adopt", *(["--stop"] if why == "told on the way in" else []))
-    assert run.ends() == (1 if why == "failure" else 143)
+    assert run.ends() == (3 if why == "failure" else 143)
     assert len(run.events("first-failure")) == (1 if why == "failure" else 0)
     assert ("FIRST_FAILURE rank=1" in run.text) == (why == "failure")
     assert ("CANCELLED" in run.text) == (why != "failure")

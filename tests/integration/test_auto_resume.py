@@ -161,6 +161,9 @@ def test_a_job_that_slurm_does_not_repeat_goes_on_as_a_new_one(cluster: SlurmClu
     assert after["started"] != answer["id"]
     record = record_of(Path(after["dir"]))
     assert record.resumed_from == answer["id"]
+    twice = cli(cluster, "resume", answer["id"], "--yes", "--workspace", str(tmp_path))
+    assert twice.returncode == 2
+    assert f"goes on as job {after['started']}" in twice.stderr
     assert [attempt["class"] for attempt in record.attempts] == ["crash"]
     again = Path(after["log"])
     restored = lambda: again.exists() and "restoring from this run's directory step" in again.read_text()  # noqa: E731

@@ -207,6 +207,7 @@ echo "$@" >> "$0.asked"
 case "$1" in
 create) cat > "$0.job"; echo '{"metadata": {"uid": "u1"}}' ;;
 get) cat "$0.answer" || { echo 'Unable to connect to the server' >&2; exit 1; } ;;
+delete) [ -e "$0.answer" ] || { echo 'Unable to connect to the server' >&2; exit 1; } ;;
 logs) echo "[pod/x] FATAL: cannot read the order" ;;
 esac
 """
@@ -227,6 +228,12 @@ def test_status_cancel_logs_and_wait_of_a_job_in_a_cluster(tmp_path: Path, no_ku
     assert (done.returncode, "Unable to connect" in done.stdout) == (69, True)
     done = cli(tmp_path, "wait", job, "--timeout", "0.1", path=path)
     assert done.returncode == 75
+    done = cli(tmp_path, "cancel", job, path=path)
+    assert done.returncode == 69, "nobody was told"
+    assert "was not cancelled: Unable to connect to the server; the cluster does not answer" in done.stderr
+    again = cli(tmp_path, "resubmit", job, "--dry-run", path=path)
+    assert "K8S_PVC_NAME=shared" in again.stdout, again.stderr
+    assert "submit tiny -n ml --nodes=2 --on k8s" in again.stdout
     condition = {"type": "Complete", "status": "True"}
     running = {"kind": "Job", "spec": {"completions": 1}, "status": {}}
     pod = {"kind": "Pod", "metadata": {"name": "p"}, "spec": {}, "status": {"phase": "Running"}}

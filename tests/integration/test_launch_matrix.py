@@ -29,9 +29,10 @@ from trackwalker.job.journal import read
 from trackwalker.job.resolve import resolve
 from trackwalker.launch.kubernetes.client import Answer
 from trackwalker.launch.kubernetes.settings import read_settings
-from trackwalker.launch.plan import plan_local
+from trackwalker.launch.plan import new_local_id, plan_local
 from trackwalker.launch.request import parse_model_spec, parse_passthrough
 from trackwalker.launch.schedulers import kubernetes, slurm
+from trackwalker.launch.schedulers.by_hand import RunByHand, place_by_hand
 from trackwalker.launch.schedulers.local import LocalRun
 from trackwalker.launch.slurm.client import Slurm
 from trackwalker.launch.slurm.options import SubmitOptions
@@ -161,7 +162,33 @@ def on_this_machine(cell: Cell) -> Started:
     return Started(plan.record.id, run.job_dir, plan.log, wait)
 
 
-ENTRIES = {"slurm": on_slurm, "kubernetes": on_kubernetes, "local": on_this_machine}
+def in_the_container(cell: Cell) -> Started:
+    """Two nodes that somebody started by hand inside their image, as `run --in-container` does."""
+    job_id = new_local_id(time.time())
+    nodes = []
+    for rank in reversed(range(NODES)):  # whoever comes first waits
+        place = place_by_hand({"JOB_ID": job_id, "NNODES": str(NODES), "NODE_RANK": str(rank)})
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("TRACKWALKER_NODE", f"box{rank}")
+            nodes.append(RunByHand(cell.submission("local"), place))
+    head = nodes[-1]
+
+    def wait() -> int:
+        deadline = time.monotonic() + 90
+        while any(node.supervise() is None for node in nodes):
+            assert time.monotonic() < deadline, head.log.read_text()[-2000:]
+            time.sleep(0.05)
+        return max(node.supervise() or 0 for node in nodes)
+
+    return Started(job_id, head.job_dir, head.log, wait)
+
+
+ENTRIES = {
+    "slurm": on_slurm,
+    "kubernetes": on_kubernetes,
+    "local": on_this_machine,
+    "in-container": in_the_container,
+}
 
 
 @pytest.fixture
@@ -213,7 +240,7 @@ def nobody_is_left(run: Started) -> None:
         time.sleep(0.1)
 
 
-CELLS = list(itertools.product(["slurm", "kubernetes", "local"], [1, 2], [False, True]))
+CELLS = list(itertools.product(ENTRIES, [1, 2], [False, True]))
 
 
 @pytest.mark.parametrize(
@@ -254,13 +281,6 @@ def _saw_what_was_asked(run: Started, world: int) -> None:
     assert (None in meeting) == (world == 1)
 
 
-@pytest.mark.xfail(
-    reason="`--on in-container` is being built; its four cells belong into ENTRIES and CELLS", strict=True
-)
-def test_r40_the_fourth_entry_is_in_the_matrix() -> None:
-    assert "in-container" in ENTRIES
-
-
 @pytest.mark.parametrize("entry", ["slurm", "kubernetes"])
 def test_r39_services_that_cannot_start_or_die_stop_nobody(begin: Callable[..., Started], entry: str) -> None:
     broken = {"recorder": ["/nonexistent/program"], "ray": [sys.executable, "-c", "raise SystemExit(3)"]}
@@ -280,7 +300,7 @@ def test_r39_a_recorder_without_prometheus_stops_nobody(
     nobody_is_left(run)
 
 
-@pytest.mark.parametrize("entry", ["slurm", "kubernetes", "local"])
+@pytest.mark.parametrize("entry", ENTRIES)
 def test_r42_one_summary_and_it_follows_a_renamed_log(begin: Callable[..., Started], entry: str) -> None:
     run = begin(entry, pause=True)
     until(lambda: "0: completed step: 0" in run.text or "\ncompleted step: 0" in run.text, run)

@@ -80,6 +80,18 @@ def test_nodes_started_by_hand_meet_in_the_job_directory(tmp_path: Path, monkeyp
         RunByHand(planned(tmp_path, place), place)
 
 
+def test_r10_ranks_without_a_container_start_in_the_snapshot(tmp_path: Path) -> None:
+    frozen = tmp_path / "frozen"
+    frozen.mkdir()
+    (frozen / "mine.py").write_text("print('the code of the snapshot')\n")
+    place = place_by_hand({})
+    submission = planned(tmp_path / "ws", place)
+    order = dataclasses.replace(submission.order, argv=[sys.executable, "-m", "mine"], workdir=str(frozen))
+    run = RunByHand(dataclasses.replace(submission, order=order), place)
+    assert ended(run) == [0]
+    assert "0: the code of the snapshot" in run.log.read_text()
+
+
 def test_in_container_on_one_machine_from_the_command_line(tmp_path: Path) -> None:
     words = ["run", "tiny", "--in-container", "--workspace", str(tmp_path), "--", "steps=2", "base_emb_dim=16"]
     env = {**os.environ, "SLURM_JOB_ID": "7", "SLURM_NODEID": "3"}  # an allocation around it is not its scheduler

@@ -166,3 +166,14 @@ def test_a_killed_rank_is_named(submit: Callable[..., Job], prometheus: Path) ->
     judged = verdict(job.dir)
     assert judged["outcome"] == "incident"
     assert "n2" in json.dumps(judged["causes"][0]), judged
+
+
+def test_cancel(submit: Callable[..., Job], cluster: SlurmCluster) -> None:
+    job = submit("-N", "2", "--", "steps=3000")
+    job.says("completed step: 3,", 600)
+    began = time.monotonic()
+    trackwalker("cancel", job.id, "--workspace", str(job.dir.parent), env=cluster.env)
+    assert job.ends(120) == "cancelled"
+    print(f"from cancel to the end: {time.monotonic() - began:.1f} s")
+    assert "Status: FAILED (exit 143) — CANCELLED (scancel / SIGTERM)" in job.text
+    assert json.loads(said("triage", job.dir))["status"] == "cancelled"

@@ -92,6 +92,22 @@ def test_r09_checkpointing_runs_share_a_directory(tmp_path: Path, words: list[st
     assert it.agent.tensorboard == Path(str(value), "tiny", "tensorboard"), "where the trainer will write it"
 
 
+def test_a_maxtext_model_has_its_layers_its_file_and_the_hook(tmp_path: Path) -> None:
+    words = ["steps=7", "_env_NCCL_DEBUG=INFO"]
+    it = plan(tmp_path, words=words, spec=ModelSpec("70b"))
+    (rank,) = it.agent.ranks
+    job_dir = it.agent.job_dir
+    assert rank.argv[1:5] == ["-u", str(job_dir / "agent" / "agent.pyz"), "maxtext", str(job_dir / "config.yml")]
+    assert "steps=7" in rank.argv
+    assert "trackwalker:" not in it.config_yaml
+    assert "model_name" in it.config_yaml
+    assert (it.record.model, it.record.trainer) == ("llama2-70b", "maxtext")
+    assert it.env["NCCL_DEBUG"] == "INFO"
+    assert it.record.env["XLA_PYTHON_CLIENT_MEM_FRACTION"].source == "base"
+    with pytest.raises(UsageError, match="did you mean 'remat_policy'"):
+        plan(tmp_path, words=["remat_polcy=full"], spec=ModelSpec("70b"))
+
+
 SECRETS = [
     "_env_HF_TOKEN=hush-1",
     "hf_access_token=hush-2",
@@ -153,7 +169,9 @@ def test_a_workspace_that_cannot_be_written(tmp_path: Path) -> None:
         LocalRun.start(plan(tmp_path / "file"))
 
 
-def test_r16_stale_coordinator_variables_do_not_reach_the_ranks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_r16_stale_coordinator_variables_do_not_reach_the_ranks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("JAX_COORDINATOR_IP", "10.0.0.1")
     run = LocalRun(plan(tmp_path))
     code = "import os; print([k for k in os.environ if 'COORDINATOR' in k], os.environ['KEPT'])"

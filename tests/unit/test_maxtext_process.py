@@ -13,8 +13,11 @@ from typing import Any
 import pytest
 
 from maxtext_standin import MODULES, put
+from trackwalker.errors import UsageError
 from trackwalker.job.journal import read
 from trackwalker.launch.bundle import build_agent
+from trackwalker.launch.submission import How, plan_submission
+from trackwalker.launch.validate import Asked
 from trackwalker.trainers.maxtext.dump import choose_dump
 from trackwalker.trainers.maxtext.meeting import for_maxtext, prepare_meeting
 from trackwalker.trainers.maxtext.peaks import peak_tflops
@@ -270,3 +273,40 @@ def test_a_process_that_fails_among_others_goes_at_once(tmp_path: Path, how: str
     assert (done.code, done.out) == (code, []), "neither waits nor tears down"
     assert said in done.err
     assert done.records[-1]["phase"] != "done"
+
+
+@pytest.mark.parametrize(
+    ("runtime", "image", "python"), [("auto", "repo/maxtext:1", "python3"), ("native", None, "/py")]
+)
+def test_the_launcher_starts_the_hook_that_travels(
+    tmp_path: Path, runtime: str, image: str | None, python: str
+) -> None:
+    asked = Asked("default", ["steps=3"], nodes=2, image=image, workspace=tmp_path)
+    order = plan_submission(asked, How("slurm", [], runtime=runtime, python="/py")).order
+    folder = Path(order.argv[-1]).parent
+    assert order.argv == [python, "-u", f"{folder}/agent.pyz", "maxtext", f"{folder}/config.yml"]
+    assert order.settings == ["steps=3"]
+    assert order.tensorboard == "default/tensorboard/default", "where MaxText writes, in the job directory"
+    kept = Asked("default", ["enable_checkpointing=true"], nodes=2, workspace=tmp_path)
+    shared = plan_submission(kept, How("slurm", [])).order.tensorboard
+    assert shared == f"{tmp_path}/default/default/tensorboard/default"
+
+
+def test_on_cpus_no_gpu_is_expected(tmp_path: Path) -> None:
+    for words, gpus in ((["hardware=cpu"], 0), ([], 8)):
+        order = plan_submission(Asked("default", words, workspace=tmp_path), How("slurm", [])).order
+        assert order.expected_gpus == gpus
+
+
+def test_the_old_word_for_one_process_per_gpu_is_understood(tmp_path: Path) -> None:
+    def procs(*words: str, told: int = 1) -> int:
+        asked = Asked("default", list(words), workspace=tmp_path)
+        return plan_submission(asked, How("slurm", [], procs=told)).order.procs
+
+    assert procs() == 1
+    assert procs("_env_ONE_GPU_PER_PROCESS=false") == 1
+    assert procs("_env_ONE_GPU_PER_PROCESS=true") == 8
+    assert procs("_env_ONE_GPU_PER_PROCESS=1", "_env_LOCAL_WORLD_SIZE=4") == 4
+    assert procs("_env_ONE_GPU_PER_PROCESS=1", told=2) == 2, "the flag wins"
+    with pytest.raises(UsageError, match=r"ONE_GPU_PER_PROCESS=maybe.*true or false"):
+        procs("_env_ONE_GPU_PER_PROCESS=maybe")

@@ -8,8 +8,11 @@ import pytest
 import yaml
 
 import trackwalker.logs
+from trackwalker.job.journal import Journal
+from trackwalker.job.layout import Job
 from trackwalker.launch.attempts import _with_nodes
 from trackwalker.launch.resume import _OF_CAUSE, RULES, Ending, classify, decide
+from trackwalker.watch.resume import _by_nodes
 
 
 def ended(cause: str = "", state: str = "failed", status: str = "failed", hosts: tuple[str, ...] = ()) -> Ending:
@@ -101,3 +104,38 @@ def test_a_new_job_leaves_out_what_the_old_one_did_and_more() -> None:
     assert _with_nodes(old, ["n3"], "") == ["--nodes=2", "--nodelist=n[1-4]", "--exclude=n1,n3"]
     assert _with_nodes(["--nodes=2"], [], "n[2-3]") == ["--nodes=2", "--nodelist=n[2-3]"]
     assert _with_nodes(old, [], "n[2-3]") == ["--nodes=2", "--exclude=n1", "--nodelist=n[2-3]"]
+
+
+def told(tmp_path: Path, *events: dict[str, object]) -> Ending | None:
+    """What the journal makes of an ending that the log alone calls a crash."""
+    journal = Journal(tmp_path / "events.jsonl")
+    for event in events:
+        journal.append(event)
+    return _by_nodes(Job("8308", None, tmp_path), ended("python-exception"))
+
+
+def stage_end(**data: object) -> dict[str, object]:
+    return {"kind": "stage-end", "stage": "preflight", "data": {"ok": False, "reason": "Preflight FAILED", **data}}
+
+
+def test_a_check_that_failed_on_one_node_is_that_nodes_fault(tmp_path: Path) -> None:
+    found = told(tmp_path, {"kind": "attempt-begin"}, stage_end(hosts=["n3"], nodes=4))
+    assert found is not None
+    decision = decide(found, [], 3)
+    assert (decision.failure, decision.exclude) == ("node", ["n3"])
+
+
+def test_a_check_that_failed_everywhere_is_no_nodes_fault(tmp_path: Path) -> None:
+    found = told(tmp_path, {"kind": "attempt-begin"}, stage_end(hosts=["n1", "n2"], nodes=2))
+    assert found is not None
+    assert not decide(found, [], 3).resume
+
+
+def test_nodes_that_never_reported_are_left_out(tmp_path: Path) -> None:
+    found = told(tmp_path, {"kind": "attempt-begin"}, {"kind": "run-end", "data": {"exit": 1, "missing": ["n2"]}})
+    assert found is not None
+    assert decide(found, [], 3).exclude == ["n2"]
+
+
+def test_an_earlier_attempts_trouble_is_not_this_ones(tmp_path: Path) -> None:
+    assert told(tmp_path, stage_end(hosts=["n3"], nodes=4), {"kind": "attempt-begin"}) is None

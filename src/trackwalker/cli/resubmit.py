@@ -11,9 +11,9 @@ import typer
 
 from trackwalker.cli.options import DEFAULT_WORKSPACE, Workspace
 from trackwalker.errors import UsageError
-from trackwalker.job.resolve import resolve
 from trackwalker.job.run import load_run
 from trackwalker.launch.again import again, environment
+from trackwalker.launch.standing import find_job
 
 
 def resubmit(
@@ -25,7 +25,7 @@ def resubmit(
     workspace: Workspace = DEFAULT_WORKSPACE,
 ) -> None:
     """Ask for a recorded run again: the same words, knobs and code."""
-    found = resolve(job, workspace)
+    found = find_job(job, workspace)  # also one that never wrote a line
     record = load_run(found.run_json)
     if record is None:
         raise UsageError(f"{found.label} has no run.json: only runs that trackwalker started can be repeated")

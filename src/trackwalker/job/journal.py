@@ -54,6 +54,15 @@ class Journal:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         self._torn = False
 
+    def size(self) -> int:
+        """How many bytes the journal has now."""
+        return os.fstat(self._fd).st_size
+
+    def cut_back(self, size: int) -> None:
+        """Take back what its only writer appended after a size was noted."""
+        if self.size() > size:
+            os.ftruncate(self._fd, size)
+
     def close(self) -> None:
         """Close the descriptor; appending afterwards is an error."""
         if self._fd >= 0:

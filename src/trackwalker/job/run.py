@@ -67,6 +67,7 @@ class RunRecord(BaseModel):
     knobs: dict[str, str] = {}  # environment variables that shaped the request, as options do
     auto_resume: int = 0  # further attempts that were asked for, by failure class (docs/resume.md)
     attempts: list[dict[str, Any]] = []  # those before this one: how each ended, and what followed from it
+    continued_by: str = ""  # the job that is the next attempt of this one
     resumed_from: str = ""  # the job whose next attempt this is, when Slurm no longer knew that job
 
     def save(self, path: Path) -> None:

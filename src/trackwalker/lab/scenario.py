@@ -118,6 +118,9 @@ class Draws:
             chosen = sorted(str(h) for h in self._rng.choice(free, wanted, replace=False))
             self._taken |= set(chosen)
             return chosen
+        if rule.get("head"):  # rank 0's host, where the coordinator runs
+            self._taken.add(self._hosts[0])
+            return self._hosts[:1]
         if "gpu" in rule:
             return int(self._rng.integers(self._gpus))
         if "choose" in rule:

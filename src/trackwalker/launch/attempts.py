@@ -84,6 +84,7 @@ def _anew(job_dir: Path, record: RunRecord, exclude: Sequence[str], only: str, s
     except UsageError:
         shutil.rmtree(folder, ignore_errors=True)
         raise
+    record.model_copy(update={"continued_by": queued.id}).save(job_dir / "run.json")
     next_dir = job_dir.parent / f"{queued.id}-{record.name}"
     next_dir.mkdir(exist_ok=True)
     if not (next_dir / "run.json").exists():

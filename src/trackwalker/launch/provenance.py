@@ -41,8 +41,8 @@ _PRIVATE_KEY = re.compile(r"(-----BEGIN [A-Z ]*PRIVATE KEY-----).*?(-----END [A-
 
 NAME = "provenance.json"
 _INVENTORY = (
-    "import json; from importlib import metadata as m; "
-    "print(json.dumps({d.metadata['Name']: d.version for d in m.distributions() if d.metadata['Name']}))"
+    "import json; from importlib import metadata; about = [d.metadata for d in metadata.distributions()]; "
+    "print(json.dumps({m['Name']: m['Version'] for m in about if m['Name']}))"
 )
 
 
@@ -197,7 +197,8 @@ def _output(argv: Sequence[str], most: int, deadline: float, extra: Mapping[str,
 
 
 def _own_packages() -> dict[str, str]:
-    return {d.metadata["Name"]: d.version for d in metadata.distributions() if d.metadata["Name"]}
+    about = [d.metadata for d in metadata.distributions()]  # each look at it reads and parses the file
+    return {str(m["Name"]): str(m["Version"]) for m in about if m["Name"]}
 
 
 def _packages_of(python: str) -> dict[str, str]:

@@ -21,7 +21,7 @@ from trackwalker.job.layout import NAME_FORM, Job
 from trackwalker.job.processes import alive, live_members, session_members
 from trackwalker.job.resolve import list_jobs, resolve
 from trackwalker.job.run import load_run
-from trackwalker.launch.kubernetes.client import delete_argv, kubectl, logs_argv, observe
+from trackwalker.launch.kubernetes.client import delete_argv, kubectl, logs_argv, observe, refusal
 from trackwalker.launch.plan import short_hostname
 from trackwalker.launch.slurm.client import Slurm
 from trackwalker.launch.slurm.states import JobState
@@ -132,7 +132,7 @@ def cancel(job: Job, slurm: Slurm | None = None) -> Standing:
         cluster = _in_cluster(job)
         answer = kubectl(delete_argv(cluster["namespace"], job.id, cluster["kind"] == "JobSet"))
         if answer.code != 0:
-            raise UsageError(f"job {job.id} was not cancelled: {' '.join(answer.err.split())}")
+            raise refusal(f"job {job.id} was not cancelled", answer)
     else:
         _end_local(job, before)
     return before

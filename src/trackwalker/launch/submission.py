@@ -37,7 +37,7 @@ from trackwalker.launch.plan import (
 )
 from trackwalker.launch.provenance import NAME as PROVENANCE
 from trackwalker.launch.provenance import Provenance
-from trackwalker.launch.request import ModelSpec, job_name, parse_passthrough
+from trackwalker.launch.request import ModelSpec, Passthrough, job_name, parse_passthrough
 from trackwalker.launch.resolved import Resolved
 from trackwalker.launch.timeouts import parse_timeouts
 from trackwalker.launch.validate import Asked, Checked, check
@@ -46,6 +46,7 @@ from trackwalker.node.order import Order
 FOLDER = ".submissions"
 _RECORDER = "trackwalker.observe"
 _RAY = "trackwalker.observe.ray"
+_PER_GPU = "ONE_GPU_PER_PROCESS"
 
 
 @dataclass(frozen=True)
@@ -148,7 +149,7 @@ def plan_submission(asked: Asked, how: How) -> Submission:
         settings=settings,
         output=None if elsewhere is not None else shared,
         steps=_steps(resolved),
-        procs=how.procs,
+        procs=_procs(how, resolved, passthrough),
         env={key: value for key, value in env.items() if key not in overrides},
         layers=resolved.env_on_nodes(),
         overrides=overrides,
@@ -195,6 +196,17 @@ def _container(asked: Asked, how: How) -> dict[str, Any] | None:
         raise UsageError("a container needs an image: give --image, or --runtime native to run without one")
     wanted = {"image": asked.image, "registry": asked.registry, "privileged": how.privileged}
     return wanted if how.runtime == "auto" else {**wanted, "runtime": how.runtime}
+
+
+def _procs(how: How, resolved: Resolved, passthrough: Passthrough) -> int:
+    """Processes on each node; upstream's word for one per GPU counts where no flag does."""
+    word = passthrough.env.get(_PER_GPU, "")
+    if word.lower() not in ("", "0", "false", "1", "true"):
+        raise UsageError(f"_env_{_PER_GPU}={word}: it is true or false; --procs-per-node says how many")
+    if how.procs > 1 or word.lower() not in ("1", "true"):
+        return how.procs
+    told = passthrough.env.get("LOCAL_WORLD_SIZE", "")
+    return int(told) if told.isdecimal() and int(told) else resolved.target.gpus_per_node
 
 
 def _on_cpus(resolved: Resolved) -> bool:

@@ -16,6 +16,9 @@ _KILLED = frozenset({137})
 _CANCELS = frozenset({130, 143})
 _FIRST_TRANSFER = re.compile(r"NET/IB.*Got completion.*(?:error|status)[ =]*12\b")
 _ASKED_TO_END = re.compile(r"(?i)signal:? 15|SIGTERM|CANCELLED|preempt|time limit|death signal")
+_TOLD = re.compile(
+    r"(?:FATAL|WARNING): (\S+) \| \[CHECK_|NODE_LOST host=([^\s:]+)|FATAL: [\w ]+: no word from ([^\s,]+(?:, [^\s,]+)*)"
+)
 _SEQ = re.compile(r"SeqNum=(\d+), OpType=(\w+)(?:, NumelIn=(\d+))?")
 
 
@@ -256,6 +259,12 @@ def _first_failure(groups: list[_Group], index: LogIndex) -> tuple[int | None, s
     return None, None, ""
 
 
+def _hosts_told(text: str) -> list[str]:
+    """The hosts that a line of the launcher names by itself; whoever prints it may be another one."""
+    match = _TOLD.search(text)
+    return re.split(r",\s*", match[1] or match[2] or match[3]) if match else []
+
+
 def _host(index: LogIndex, rank: int | None) -> str | None:
     return index.facts.host_of(rank) if rank is not None else None
 
@@ -309,9 +318,12 @@ def _finding(group: _Group, role: Role, index: LogIndex) -> Finding:
     hit = group.first
     signature = hit.signature
     ranks = tuple(sorted({h.rank for h in group.hits if h.rank is not None}))
+    told = tuple(dict.fromkeys(host for h in group.hits for host in _hosts_told(h.text)))
+    hosts = told or tuple(host for r in ranks if (host := _host(index, r)))
     return Finding(
-        id=signature.id, cause=group.cause, role=role, tier=group.tier, rank=hit.rank, host=_host(index, hit.rank),
+        id=signature.id, cause=group.cause, role=role, tier=group.tier, rank=hit.rank,
+        host=told[0] if told else _host(index, hit.rank),
         line=hit.line, file=hit.file, text=hit.text, count=sum(h.count for h in group.hits),
-        ranks=ranks, hosts=tuple(host for r in ranks if (host := _host(index, r))), why=group.why, fc=signature.fc,
+        ranks=ranks, hosts=hosts, why=group.why, fc=signature.fc,
         proves_not=signature.proves_not, next=tuple(signature.next),
     )  # fmt: skip

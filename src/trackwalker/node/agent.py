@@ -31,9 +31,11 @@ from trackwalker.node.outcome import Course, judge
 from trackwalker.node.output import RankOutput, Sink, Tail, complain, label
 from trackwalker.node.plugins import PluginFolder
 from trackwalker.node.ranks import Rank, describe_exit
+from trackwalker.node.small_files import SmallFiles
 from trackwalker.node.spec import AgentSpec
 
 _TICK_S = 0.1
+_SAVE_S = 1.0
 _IDENTITY_S = 2.0
 _RANK_NET_S = 2.0
 _TENSORBOARD_S = 1.0
@@ -60,7 +62,8 @@ class Agent:
         self._hooks: dict[int, Tail] = {}
         self._offsets: dict[str, int] = {}
         self._saved: list[object] = []
-        self._unwritable: set[str] = set()  # complained about once
+        self._saved_at = 0.0
+        self._files = SmallFiles(spec.job_dir / "agent")
         self._started = time.time()
         self._port = 0
         self._stop_signal: int | None = None
@@ -155,10 +158,11 @@ class Agent:
         self._stop_sent = time.monotonic() if stop["sent"] else None
         self._first_bad = RankEnd(**stop["first_bad"]) if stop["first_bad"] else None
         self._suspects = Suspects(self._ranks)
-        self._training.restore(state.get("training", {}))
-        self._training.replay(last_records(self._spec.job_dir / "progress.jsonl"))
         if len(self._ranks) == self._spec.world:  # nobody else writes there
             self._merged.cut_back(self._offsets["log"])
+            self._progress.cut_back(self._offsets["progress"])
+        self._training.restore(state.get("training", {}))
+        self._training.replay(last_records(self._spec.job_dir / "progress.jsonl"))
         self._event("agent-restart", pid=os.getpid())
 
     def _output(self, rank: Rank, cut: bool) -> RankOutput:
@@ -200,14 +204,18 @@ class Agent:
         labels = {"job_id": self._spec.job_id, "__metrics_path__": path}
         targets = [{"targets": [host_port(address, port)], "labels": labels}]
         # A file for each node: on a shared file system they would write over each other's.
-        self._replace(f"targets/{self._spec.node}.json", json.dumps(targets))
+        self._files.replace(f"targets/{self._spec.node}.json", json.dumps(targets))
 
     def _save(self) -> None:
         tails = [*(o.tail for o in self._outputs.values()), *self._hooks.values()]
-        stop = [self._stop_signal, self._stop_sent, self._first_bad]
-        mark: list[object] = [*(r.saved() for r in self._ranks), *(t.offset for t in tails), *stop, self._port]
+        urgent: list[object] = [*(r.saved() for r in self._ranks), self._stop_signal, self._stop_sent, self._first_bad]
+        mark = [*urgent, self._port, *(t.offset for t in tails)]
         if mark == self._saved:  # ten times a second nothing has happened: that must cost nothing
             return
+        # How far we have read may be a second old: a later agent takes back what was written since, and reads it again.
+        if urgent == self._saved[: len(urgent)] and time.monotonic() - self._saved_at < _SAVE_S:
+            return
+        self._saved_at = time.monotonic()
         me = read_stat(os.getpid())
         state: dict[str, Any] = {
             "v": 1,
@@ -224,29 +232,14 @@ class Agent:
             "training": self._training.saved(),
             "offsets": {
                 "log": self._merged.size(),
+                "progress": self._progress.size(),
                 **{f"o{n}": o.tail.offset for n, o in self._outputs.items()},
                 **{f"l{n}": o.log.size() for n, o in self._outputs.items()},
                 **{f"p{n}": h.offset for n, h in self._hooks.items()},
             },
         }
-        if self._replace(self._spec.state_file.name, json.dumps(state)):
+        if self._files.replace(self._spec.state_file.name, json.dumps(state)):
             self._saved = mark
-
-    def _replace(self, name: str, text: str) -> bool:
-        """Write a small file so that readers see the old or the new one, never half of it."""
-        path = self._spec.job_dir / "agent" / name
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            tmp = path.with_name(path.name + ".tmp")
-            tmp.write_text(text)
-            os.replace(tmp, path)
-        except OSError as e:
-            if name not in self._unwritable:
-                complain(f"cannot write {name}: {e.strerror}")
-            self._unwritable.add(name)
-            return False
-        self._unwritable.discard(name)
-        return True
 
     def _pump(self, final: bool) -> bool:
         now, moved = time.time(), False

@@ -9,7 +9,6 @@ import shutil
 import subprocess
 import tarfile
 import tempfile
-import urllib.request
 import zlib
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -123,6 +122,8 @@ def unpack_release(url: str, sha256: str, tree: Path, opener: Opener | None = No
 
 
 def _open(url: str) -> AbstractContextManager[IO[bytes]]:
+    import urllib.request  # here: HTTP and TLS take longer to load than anything else of a `submit`, which needs neither
+
     stream: AbstractContextManager[IO[bytes]] = urllib.request.urlopen(url, timeout=30)  # noqa: S310 - a constant
     return stream
 

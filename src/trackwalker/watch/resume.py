@@ -64,6 +64,8 @@ def weigh(job: Job, seen: Standing, exclude: list[str] | None = None) -> Weighed
     record = load_run(job.run_json)
     if record is None or scheduler_of(job) != SLURM:
         raise UsageError(f"job {job.id} was not submitted to Slurm by trackwalker: 'resubmit' asks for a run again")
+    if record.continued_by:
+        raise UsageError(f"job {job.id} goes on as job {record.continued_by}")
     if not seen.ended:
         raise UsageError(f"job {job.id} has not ended: it {seen.meaning}")
     budget = record.auto_resume or DEFAULT_BUDGET

@@ -7,6 +7,7 @@ Places in the run are fractions of its steps (`0.4`) or step numbers (`97`).
 
 from trackwalker.lab.faults import (
     benign,
+    fourth_set,
     gpu,
     host,
     network,
@@ -23,6 +24,7 @@ from trackwalker.lab.faults.base import FAULTS
 __all__ = [
     "FAULTS",
     "benign",
+    "fourth_set",
     "gpu",
     "host",
     "network",

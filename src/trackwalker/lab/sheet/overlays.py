@@ -54,6 +54,7 @@ class Sheet:
         self._lifetime: dict[tuple[str, str, str], float] = {}
         self._idle_after: dict[str, float] = {}
         self.gone_at: dict[str, float] = {}
+        self.strangers: list[str] = []  # machines in the database that are no part of the job
         self.kept: tuple[float, float] | None = None
         self.scalars: dict[str, Floats] = {}
 

@@ -31,9 +31,9 @@ class Row:
 class HostRows:
     """One host of a run: its exporters' pages at any times."""
 
-    def __init__(self, sheet: Sheet, number: int, rng: Rng) -> None:
+    def __init__(self, sheet: Sheet, number: int, rng: Rng, stranger: str | None = None) -> None:
         self._sheet, self._run, self._rng = sheet, sheet.run, rng
-        self._number, self.host = number, sheet.run.hosts[number]
+        self._number, self.host = number, stranger or sheet.run.hosts[number]
         self._writes = self.host in sheet.run.writers
 
     def exporters(self) -> Iterator[tuple[float, Callable[[Floats], Iterator[Row]]]]:

@@ -22,6 +22,12 @@ def write_sheet(sheet: Sheet, writer: BlockWriter) -> None:
         host = HostRows(sheet, number, rng)
         for every, rows in host.exporters():
             _write_exporter(sheet, writer, host.host, every, rows, rng)
+    for number, name in enumerate(sheet.strangers):
+        rng = np.random.default_rng([int(sheet.run.job_id), len(sheet.run.hosts) + number])
+        host = HostRows(sheet, 0, rng, name)
+        for every, rows in host.exporters():
+            if every != RAY_S:  # Ray knows the job's own nodes only
+                _write_exporter(sheet, writer, name, every, rows, rng)
     _write_scalars(sheet, writer)
 
 

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from trackwalker.errors import MaybeQueuedError, MissingToolError, UsageError
+from trackwalker.errors import MaybeQueuedError, MissingToolError, TrackwalkerError, UnreachableError, UsageError
 from trackwalker.launch.kubernetes.manifest import CONTAINER, JOB_LABEL, job_manifests, jobset_manifests, to_json
 from trackwalker.launch.kubernetes.pods import PodPlan
 from trackwalker.launch.kubernetes.state import Seen, read_state
 
 _SECONDS = 30
 _SILENT = 124
+_NOBODY = re.compile(r"connection refused|was refused|unable to connect|no such host|i/o timeout", re.IGNORECASE)
 _OWN = "app.kubernetes.io/managed-by=trackwalker"
 
 
@@ -92,7 +94,7 @@ def submit(plan: PodPlan, jobset: bool = False, run: Runner = kubectl) -> None:
             f"--namespace {plan.namespace}"
         )
     if made.code != 0:
-        raise UsageError(f"Kubernetes did not take the job: {_line(made)}")
+        raise refusal("Kubernetes did not take the job", made)
     if jobset:
         return
     try:
@@ -111,6 +113,13 @@ def observe(namespace: str, job_id: str, run: Runner = kubectl) -> Seen:
     if answer.code != 0:
         return Seen("unknown", "unreachable", _line(answer))
     return read_state(answer.out)
+
+
+def refusal(what: str, answer: Answer) -> TrackwalkerError:
+    """Why kubectl failed: the cluster said no, or nobody was there to say it."""
+    if answer.code == _SILENT or _NOBODY.search(answer.err):
+        return UnreachableError(f"{what}: {_line(answer)}; the cluster does not answer, try again")
+    return UsageError(f"{what}: {_line(answer)}")
 
 
 def _mine(job_id: str) -> str:

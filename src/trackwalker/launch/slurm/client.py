@@ -151,6 +151,8 @@ class Slurm:
         known = fields(shown.stdout.splitlines()[0]) if shown.returncode == 0 and shown.stdout.strip() else {}
         if known.get("JobName") != name or known.get("Requeue") != "1":
             return False  # forgotten, another's by now, or never meant to run twice
+        if not self.state(job).ended:
+            raise SlurmRefused(f"job {job} is not over: somebody else has started its next attempt")
         # Held first: it must not start before it is known where.
         held = self._call(["scontrol", "requeuehold", job], self._ask_s)
         if held.returncode != 0:
