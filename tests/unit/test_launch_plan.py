@@ -213,3 +213,18 @@ def test_the_bundle_holds_the_agent_only_and_runs_on_bare_python(tmp_path: Path)
     assert answer.stderr.startswith("usage: agent.pyz SPEC.json")
     everything = "import sys; sys.path.insert(0, sys.argv[1]); import trackwalker.node.agent; print(len(sys.modules))"
     subprocess.run([sys.executable, "-I", "-S", "-c", everything, str(target)], check=True, capture_output=True)
+
+
+def test_byte_code_of_another_python_is_passed_over(tmp_path: Path) -> None:
+    whole, foreign = bundle.build_agent(tmp_path / "agent.pyz"), tmp_path / "foreign.pyz"
+    with zipfile.ZipFile(whole) as source, zipfile.ZipFile(foreign, "w") as target:
+        assert {n for n in source.namelist() if n.endswith(".py")} == {
+            *(n.removesuffix("c") for n in source.namelist() if n.endswith(".pyc")),
+            "__main__.py",
+        }
+        for name in source.namelist():
+            data = source.read(name)
+            target.writestr(name, b"\0\0\r\n" + data[4:] if name.endswith(".pyc") else data)
+    for path in (whole, foreign):
+        answer = subprocess.run([sys.executable, "-I", "-S", str(path)], capture_output=True, text=True, check=False)
+        assert answer.stderr.startswith("usage: agent.pyz SPEC.json"), answer.stderr

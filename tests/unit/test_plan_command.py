@@ -11,7 +11,7 @@ import pytest
 from trackwalker.cli import app
 from trackwalker.cli.commands import load
 
-SECRET = "_env_HF_TOKEN=hush"
+HUSH = "_env_HF_TOKEN=hush"
 
 
 def call(monkeypatch: pytest.MonkeyPatch, folder: Path, *words: str) -> int:
@@ -29,7 +29,7 @@ def test_plan_takes_what_submit_takes() -> None:
 
 
 def test_a_plan_for_slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    words = ["70b", "-N2", "--image", "rocm/jax:1", "--runtime", "docker", "--", "remat_policy=minimal", SECRET]
+    words = ["70b", "-N2", "--image", "rocm/jax:1", "--runtime", "docker", "--", "remat_policy=minimal", HUSH]
     assert call(monkeypatch, tmp_path, "plan", *words) == 0
     said = capsys.readouterr().out
     assert "# JAX-llama2-70b: 2 nodes, 2 ranks\nsbatch --parsable" in said
@@ -52,7 +52,7 @@ def test_a_plan_for_kubernetes(
 ) -> None:
     monkeypatch.setenv("K8S_PVC_NAME", "shared")
     words = ["plan", "tiny", "--nodes=3", "--on", "k8s", "--image", "rocm/jax:1", "--json", *more, "--", "steps=9"]
-    assert call(monkeypatch, tmp_path, *words, SECRET) == 0
+    assert call(monkeypatch, tmp_path, *words, HUSH) == 0
     text = capsys.readouterr().out
     said = json.loads(text)
     assert [manifest["kind"] for manifest in said["manifest"]] == kinds

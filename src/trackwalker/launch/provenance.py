@@ -13,6 +13,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from importlib import metadata
 from pathlib import Path
 
@@ -82,20 +83,17 @@ class Provenance(BaseModel):
 def provenance(root: Path, python: str | None = None, image: str = "", image_digest: str = "") -> Provenance:
     """Everything git and the interpreter `python` (None: this one, empty: none) can tell; never raises."""
     found = Provenance(image=image, image_digest=image_digest)
-    try:
-        _ask_git(root, found)
-    except (OSError, subprocess.SubprocessError, ValueError) as e:
-        found.notes.append(f"git summary unavailable: {_said(e)}")
-    if python == "":
-        found.notes.append("the packages are those of the image, and not listed")
-        return found
-    try:
-        packages = sorted((_own_packages() if python is None else _packages_of(python)).items())
-        found.packages = dict(packages[:_MOST_PACKAGES])
-        if len(packages) > _MOST_PACKAGES:
-            found.notes.append(f"{len(packages) - _MOST_PACKAGES} more packages are not listed")
-    except (OSError, subprocess.SubprocessError, ValueError) as e:
-        found.notes.append(f"package inventory unavailable: {_said(e)}")
+    with ThreadPoolExecutor(1) as aside:  # git keeps other processes busy, the packages this one
+        asked = aside.submit(_ask_git, root, found)
+        try:
+            found.packages, notes = _packages(python)
+        except (OSError, subprocess.SubprocessError, ValueError) as e:
+            notes = [f"package inventory unavailable: {_said(e)}"]
+        try:
+            asked.result()
+        except (OSError, subprocess.SubprocessError, ValueError) as e:
+            found.notes.append(f"git summary unavailable: {_said(e)}")
+    found.notes += notes
     return found
 
 
@@ -194,6 +192,15 @@ def _output(argv: Sequence[str], most: int, deadline: float, extra: Mapping[str,
         lines = done.stderr.decode("utf-8", "replace").strip().splitlines()
         raise ValueError(lines[0] if lines else f"{argv[0]} ended with exit code {done.returncode}")
     return done.stdout[:most].decode("utf-8", "backslashreplace"), max(0, len(done.stdout) - most)
+
+
+def _packages(python: str | None) -> tuple[dict[str, str], list[str]]:
+    """Names and versions, and what has to be said about them."""
+    if python == "":
+        return {}, []
+    packages = sorted((_own_packages() if python is None else _packages_of(python)).items())
+    more = len(packages) - _MOST_PACKAGES
+    return dict(packages[:_MOST_PACKAGES]), [f"{more} more packages are not listed"] if more > 0 else []
 
 
 def _own_packages() -> dict[str, str]:

@@ -76,7 +76,7 @@ def _hold(candidates: Iterator[int], name: str) -> tuple[socket.socket, int]:
         held = _bound(port)
         if held is not None:
             return held, port
-    raise NoPort(f"FATAL: Could not find a free port for {name}")
+    raise NoPort(f"Could not find a free port for {name}")
 
 
 def _bound(port: int) -> socket.socket | None:

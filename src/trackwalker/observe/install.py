@@ -122,7 +122,7 @@ def unpack_release(url: str, sha256: str, tree: Path, opener: Opener | None = No
 
 
 def _open(url: str) -> AbstractContextManager[IO[bytes]]:
-    import urllib.request  # here: HTTP and TLS take longer to load than anything else of a `submit`, which needs neither
+    import urllib.request  # here: `submit` needs neither HTTP nor TLS, and they take long to load
 
     stream: AbstractContextManager[IO[bytes]] = urllib.request.urlopen(url, timeout=30)  # noqa: S310 - a constant
     return stream
