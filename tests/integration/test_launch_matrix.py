@@ -54,6 +54,9 @@ with open(os.path.join(here, "seen-" + rank), "w") as f:
     seen = {k: v for k, v in os.environ.items() if k != "HF_TOKEN"}
     json.dump({"argv": sys.argv, "env": seen, "secret": len(os.environ["HF_TOKEN"])}, f)
 wait = os.path.join(here, "wait")
+if FAILS:
+    time.sleep(0.5)
+    sys.exit(7) if rank == FAILS else time.sleep(60)
 if rank == "0" and PAUSE:
     open(wait, "x").close()
 for step in range(3):
@@ -87,13 +90,14 @@ class Cell:
     observe: bool
     services: dict[str, list[str]] | None = None
     python: str = sys.executable
+    fails: str = ""  # the rank that ends badly
     pause: bool = False  # the first rank waits after its first step until the test lets it go
     cluster: SlurmCluster | None = None
 
     @property
     def code(self) -> str:
         """The trainer's program."""
-        return f"PAUSE = {self.pause}\n{TRAINER}"
+        return f"PAUSE, FAILS = {self.pause}, {self.fails!r}\n{TRAINER}"
 
     def submission(self, scheduler: str) -> Submission:
         """The run as a cluster is given it, with the stand-in as its trainer."""
@@ -315,27 +319,64 @@ def test_r42_one_summary_and_it_follows_a_renamed_log(begin: Callable[..., Start
     nobody_is_left(run)
 
 
-def test_r13_a_job_that_fails_at_once_keeps_its_log_and_its_code(slurm_session: SlurmCluster, tmp_path: Path) -> None:
-    slurm_session.wait_idle(60)
-    fake, code = tmp_path / "fake" / "trackwalker" / "trainers" / "tiny", tmp_path / "code"
+def submit_stand_in(cluster: SlurmCluster, root: Path, program: str, *options: str) -> dict[str, Any]:
+    """What `submit` answers, with this program in the trainer's place."""
+    fake = root / "fake" / "trackwalker" / "trainers" / "tiny"
     fake.mkdir(parents=True)
     for folder in (fake, fake.parent, fake.parent.parent):
         (folder / "__init__.py").touch()
-    (fake / "__main__.py").write_text("raise SystemExit('the data is not there')\n")
+    (fake / "__main__.py").write_text(f"import sys; sys.path.insert(0, ''); {program}\n")
+    words = ["submit", "tiny", "--workspace", str(root / "ws"), "--json", *options]
+    argv = [sys.executable, "-m", "trackwalker", *words, "--", f"_env_PYTHONPATH={root / 'fake'}"]
+    done = subprocess.run(argv, env=cluster.env, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    answer: dict[str, Any] = json.loads(done.stdout)
+    return answer
+
+
+def test_r13_a_job_that_fails_at_once_keeps_its_log_and_its_code(slurm_session: SlurmCluster, tmp_path: Path) -> None:
+    """That it was queued and wrote a log is all `submit` promises; that it failed is for `wait` to say."""
+    slurm_session.wait_idle(60)
+    code = tmp_path / "code"
     code.mkdir()
     (code / "mine.py").write_text("x = 1\n")
-    words = ["submit", "tiny", "--workspace", str(tmp_path / "ws"), "--code", str(code), "--json"]
-    argv = [sys.executable, "-m", "trackwalker", *words, "--", f"_env_PYTHONPATH={tmp_path / 'fake'}"]
-    done = subprocess.run(argv, env=slurm_session.env, capture_output=True, text=True, timeout=60, check=False)
-    answer = json.loads(done.stdout)
+    program = "raise SystemExit('the data is not there')"
+    answer = submit_stand_in(slurm_session, tmp_path, program, "--code", str(code))
     client = Slurm(slurm_session.env)
     slurm_session.wait_for(lambda: client.state(answer["id"]).ended, "its end", 60)
     log, job_dir = Path(answer["log"]), Path(answer["dir"])
-    assert done.returncode == 0, "it was queued, it wrote a log: that it failed is for `wait` to say"
     assert "the data is not there" in log.read_text()
     assert "FAILED (exit 1)" in log.read_text()
     assert (job_dir / "artifact" / "mine.py").read_text() == "x = 1\n"
     assert client.state(answer["id"]).exit == 1
+
+
+@pytest.mark.parametrize("entry", ENTRIES)
+def test_r23_the_first_failing_rank_is_named_and_its_code_is_the_jobs(
+    begin: Callable[..., Started], entry: str
+) -> None:
+    run = begin(entry, 2, fails="1")
+    assert run.wait() == 7, run.text[-3000:]
+    assert "FIRST_FAILURE rank=1 host=" in run.text
+    assert "  Status: FAILED (exit 7) — Training FAILED (exit=7)\n" in run.text
+    exits = {e["rank"]: e["data"]["exit"] for e in read(run.dir / "events.jsonl").items if e["kind"] == "rank-exit"}
+    others = range(2 if entry == "local" else NODES * 2)
+    assert exits == {rank: 7 if rank == 1 else 143 for rank in others}, "the others were told to end"
+    nobody_is_left(run)
+
+
+def test_r10_a_queued_job_runs_the_code_of_its_submission(slurm_session: SlurmCluster, tmp_path: Path) -> None:
+    slurm_session.wait_idle(60)
+    code = tmp_path / "code"
+    code.mkdir()
+    (code / "mine.py").write_text("words = 'as submitted'\n")
+    answer = submit_stand_in(slurm_session, tmp_path, "import mine; print(mine.words)", "--hold", "--code", str(code))
+    (code / "mine.py").write_text("words = 'edited since'\n")
+    slurm_session.client("scontrol", "release", answer["id"])
+    client = Slurm(slurm_session.env)
+    slurm_session.wait_for(lambda: client.state(answer["id"]).ended, "its end", 60)
+    assert "as submitted" in Path(answer["log"]).read_text()
+    assert "edited since" not in Path(answer["log"]).read_text()
 
 
 def oldest_python() -> str:

@@ -5,9 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import typer
 import yaml
 
 import trackwalker.logs
+from trackwalker.cli import submit
+from trackwalker.cli.commands import load
+from trackwalker.cli.words import before
 from trackwalker.job.journal import Journal
 from trackwalker.job.layout import Job
 from trackwalker.launch.attempts import _with_nodes
@@ -139,3 +143,21 @@ def test_nodes_that_never_reported_are_left_out(tmp_path: Path) -> None:
 
 def test_an_earlier_attempts_trouble_is_not_this_ones(tmp_path: Path) -> None:
     assert told(tmp_path, stage_end(hosts=["n3"], nodes=4), {"kind": "attempt-begin"}) is None
+
+
+@pytest.mark.parametrize(
+    ("words", "budget"),
+    [(["--auto-resume", "-N", "2"], 3), (["--auto-resume=5"], 5), (["--auto-resume", "2", "-N2"], 2), (["-N2"], 0)],
+)
+def test_the_budget_may_stand_alone(words: list[str], budget: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[tuple[int, list[str]]] = []
+
+    def catch(ctx: typer.Context, model: str, options: submit.Wanted, *rest: object) -> int:
+        seen.append((options.auto_resume, before(ctx)))
+        return 0
+
+    monkeypatch.setattr(submit, "_to_slurm", catch)
+    load("submit").main(["tiny", *words, "--", "--auto-resume"], standalone_mode=False)
+    ((number, rest),) = seen
+    assert number == budget
+    assert not [word for word in rest if "resume" in word]

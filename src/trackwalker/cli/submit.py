@@ -194,7 +194,7 @@ def _to_slurm(ctx: typer.Context, model: str, options: Wanted, dry_run: bool, as
 def _to_kubernetes(ctx: typer.Context, model: str, options: Wanted, dry_run: bool, as_json: bool) -> int:
     settings = read_settings(before(ctx), os.environ)
     if options.auto_resume:
-        raise UsageError("--auto-resume is for Slurm: on k8s the Job's own backoffLimit restarts pods")
+        raise UsageError("--auto-resume is for Slurm: a job on k8s is asked for again by hand (resubmit)")
     if options.runtime:
         raise UsageError("the pods are the containers of a Kubernetes run: leave --runtime away")
     if not options.image or is_archive(options.image):

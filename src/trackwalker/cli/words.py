@@ -7,10 +7,8 @@ from typing import Any
 import typer
 from typer.core import TyperCommand
 
-from trackwalker.launch.resume import DEFAULT_BUDGET
-
 _BEHIND = "trackwalker.behind"
-_NUMBERED = {"--auto-resume": DEFAULT_BUDGET}  # options that may stand without their number
+_RESUME = "--auto-resume"  # may stand without its number
 
 
 class WordsCommand(TyperCommand):
@@ -20,8 +18,10 @@ class WordsCommand(TyperCommand):
         """Keep what stands behind the first `--`, and read the rest; later ones are swallowed, as upstream does."""
         cut = args.index("--") if "--" in args else len(args)
         for at, word in enumerate(args[:cut]):
-            bare = word in _NUMBERED and not (at + 1 < cut and args[at + 1].isdigit())
-            args[at] = f"{word}={_NUMBERED[word]}" if bare else word
+            if word == _RESUME and not (at + 1 < cut and args[at + 1].isdigit()):
+                from trackwalker.launch.resume import DEFAULT_BUDGET  # the list of commands needs nothing of it
+
+                args[at] = f"{word}={DEFAULT_BUDGET}"
         ctx.meta[_BEHIND] = [word for word in args[cut + 1 :] if word != "--"]
         ctx.allow_extra_args = ctx.ignore_unknown_options = True
         return super().parse_args(ctx, args[:cut])

@@ -13,7 +13,7 @@ from itertools import compress
 
 import numpy as np
 
-from trackwalker.logs.needles import Finder, Ints, Needles
+from trackwalker.logs.needles import Ints, Needles
 from trackwalker.logs.steptable import NEEDLE, Floats, Letters, read_rows
 
 CHUNK = 1 << 21  # fits the processor's cache, and is worth the calls it costs
@@ -117,14 +117,13 @@ class Chunk:
             return found
         if inside > self._skipped:
             found.last_newline = self._base + int(self._ends[inside - 1])
-        finder = needles.text if label else needles.all
-        places, texts, found.skipped = finder.find(self._data.data)
+        places, texts, found.skipped = needles.text.find(self._data.data)
         if len(places):
-            is_text, is_step = finder.is_text[texts], finder.is_step[texts]
-            self._lines(places[is_text], texts[is_text], finder, needles, found)
-            self._all_steps(places[is_step], found)
+            self._lines(places, texts, needles, found)
         if label:
             self._own_steps(label, found)
+        else:
+            self._all_steps(needles.find_steps(self._data.data), found)
         return found
 
     def _starts(self, index: Ints) -> Ints:
@@ -133,7 +132,7 @@ class Chunk:
             return np.full(len(index), self._front)
         return np.where(index > 0, self._ends[np.maximum(index, 1) - 1] + 1, self._front)
 
-    def _lines(self, places: Ints, texts: Ints, finder: Finder, needles: Needles, found: Found) -> None:
+    def _lines(self, places: Ints, texts: Ints, needles: Needles, found: Found) -> None:
         index = np.searchsorted(self._ends, places)
         starts = self._starts(index)
         ends = np.append(self._ends, self._size + MARGIN)[index]
@@ -147,9 +146,7 @@ class Chunk:
         lines: dict[int, tuple[int, set[int]]] = {}
         columns = (c[mine].tolist() for c in (texts, regions, keys))
         for at, text, region, key in zip(mine.tolist(), *columns, strict=True):
-            for number in finder.numbers[text]:
-                if number >= len(needles.literals):
-                    break
+            for number in needles.text.numbers[text]:
                 count = seen[number, region] = seen.get((number, region), 0) + 1
                 if count > (_PLENTY if number in needles.plenty else _FLOOD):
                     found.skipped += 1

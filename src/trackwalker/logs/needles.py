@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from functools import cached_property
 from typing import NamedTuple
 
 import hyperscan
@@ -28,17 +27,15 @@ class Hits(NamedTuple):
 class Finder:
     """Finds every occurrence of some literals; safe to share between threads."""
 
-    def __init__(self, literals: Sequence[bytes], steps: Sequence[bytes], endless: frozenset[int]) -> None:
+    def __init__(self, literals: Sequence[bytes], endless: frozenset[int]) -> None:
         numbers: dict[bytes, list[int]] = {}
-        for number, literal in enumerate([*literals, *steps]):
+        for number, literal in enumerate(literals):
             numbers.setdefault(literal.lower(), []).append(number)
         self.numbers = list(numbers.values())  # by text: the needles that read so
-        self.is_text = np.array([n[0] < len(literals) for n in self.numbers], np.bool_)
-        self.is_step = np.array([n[-1] >= len(literals) for n in self.numbers], np.bool_)
         self._texts = list(numbers)
         self._lengths = np.array([len(t) for t in self._texts], np.int64)
         self._longest = int(self._lengths.max(initial=0))
-        self._limits = [None if n[-1] >= len(literals) or not endless.isdisjoint(n) else _FLOOD for n in self.numbers]
+        self._limits = [_FLOOD if endless.isdisjoint(n) else None for n in self.numbers]
         self._engines = {frozenset[int](): _Engine(dict(enumerate(self._texts)))}
 
     def find(self, data: memoryview) -> Hits:
@@ -105,9 +102,9 @@ class Needles:
         short = [n for n in (*self.literals, *self.steps) if len(n) < SHORTEST]
         if short:
             raise ValueError(f"needles shorter than {SHORTEST} bytes: {short}")
-        self.all = Finder(self.literals, self.steps, plenty)
+        self.text = Finder(self.literals, plenty)
+        self._step_finder = Finder(self.steps, frozenset(range(len(self.steps)))) if self.steps else None
 
-    @cached_property
-    def text(self) -> Finder:
-        """Without the step needles, for logs whose step lines are told by their label."""
-        return Finder(self.literals, (), self.plenty)
+    def find_steps(self, data: memoryview) -> Ints:
+        """Where step lines hold their needle."""
+        return self._step_finder.find(data).places if self._step_finder else np.zeros(0, np.int64)
