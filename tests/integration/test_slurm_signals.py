@@ -145,6 +145,7 @@ def test_r20_a_keeper_that_is_killed_ends_the_job_too(start: Callable[..., Run])
     run.says("2: completed step: 2")
     os.kill(run.agents("n3")[0], signal.SIGKILL)
     assert run.ends() == "failed"
+    assert "FIRST_FAILURE rank=2 host=n3 exit=137 cause=its agent's keeper was killed" in run.text
     assert "SUCCESS" not in run.text
 
 
@@ -153,7 +154,7 @@ def test_r20_an_agent_killed_before_training_is_not_waited_for(start: Callable[.
     agent = run.cluster.wait_for(lambda: run.agents("n2")[1:], "the agent of n2")[0]
     os.kill(agent, signal.SIGKILL)
     assert run.ends() == "failed"
-    assert "n2" in run.text
+    assert "FATAL: n2: its agent was killed by SIGKILL" in run.text
     assert "SUCCESS" not in run.text
 
 

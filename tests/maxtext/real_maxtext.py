@@ -19,7 +19,10 @@ from trackwalker.job.journal import read
 from trackwalker.launch.slurm.client import Slurm
 from trackwalker.logs.reader import read_log
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+# On CPUs JAX gives a rank 30 s to come to the first collective, and that cannot be set: on a machine that is busy
+# otherwise one rank may compile that much longer than the other.
+LATE = "Gloo context initialization failed"
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900), pytest.mark.flaky(reruns=1, only_rerun=[LATE])]
 ROOT = Path(__file__).parents[2]
 VENV = ROOT / ".maxtext-venv" / "bin"
 MODEL = str(Path(__file__).with_name("mini.yml"))
@@ -109,7 +112,9 @@ class Job:
         return self.log.read_text() if self.log.exists() else ""
 
     def says(self, words: str, seconds: float) -> None:
-        self.cluster.wait_for(lambda: words in self.text, f"{words!r} in the log:\n{self.text[-2000:]}", seconds)
+        said = lambda: words in self.text  # noqa: E731
+        self.cluster.wait_for(lambda: said() or self.slurm.state(self.id).ended, f"{words!r} in the log", seconds)
+        assert said(), f"no {words!r} in the log:\n{self.text[-9000:]}"
 
     def ends(self, seconds: float) -> str:
         self.cluster.wait_for(lambda: self.slurm.state(self.id).ended, f"end of job {self.id}", seconds)
@@ -124,7 +129,7 @@ def submit(cluster: SlurmCluster, tmp_path: Path) -> Callable[..., Job]:
 
 def test_two_nodes(submit: Callable[..., Job], prometheus: Path) -> None:
     job = submit("-N", "2", "--", f"steps={STEPS}", "jax_distributed_heartbeat_timeout_seconds=3600")
-    assert job.ends(600) == "completed", job.text[-4000:]
+    assert job.ends(600) == "completed", job.text[-9000:]
     assert "Status: SUCCESS (exit 0)" in job.text
     for rank in range(2):
         met = f"[jax-preinit] nprocs=2 rank={rank} local_device=None heartbeat_timeout_s=3600 init_timeout_s=300"
@@ -138,7 +143,7 @@ def test_one_process_per_device(submit: Callable[..., Job], prometheus: Path) ->
     saves = ["enable_checkpointing=true", "async_checkpointing=true", "checkpoint_period=8"]
     words = [f"steps={STEPS}", *saves, *profile, "profiler_steps=2", "_env_ENABLE_XLA_DUMP=1"]
     job = submit("-N", "1", "--procs-per-node", "2", "--", *words)
-    assert job.ends(600) == "completed", job.text[-4000:]
+    assert job.ends(600) == "completed", job.text[-9000:]
     for rank in range(2):
         met = f"[jax-preinit] nprocs=2 rank={rank} local_device={rank} heartbeat_timeout_s=14400 init_timeout_s=300"
         assert met in job.text

@@ -20,7 +20,7 @@ from trackwalker.watch.resume import _by_nodes
 
 
 def ended(cause: str = "", state: str = "failed", status: str = "failed", hosts: tuple[str, ...] = ()) -> Ending:
-    return Ending(state, status, cause, hosts, "a line", 10)
+    return Ending(state, status, cause, hosts, "a line")
 
 
 @pytest.mark.parametrize(

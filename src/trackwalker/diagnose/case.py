@@ -120,6 +120,8 @@ def open_case(job: Job) -> Iterator[Case]:
         if identity is not None:
             checks.append(identity)
             telemetry = telemetry if identity.ok else None  # another job's numbers decide nothing here
+        if timeline is None and telemetry is not None and not log.exits:  # a log that was lost, not a start that failed
+            timeline = tl.from_scalars(telemetry)
         yield Case(
             job=job,
             log=log,

@@ -12,12 +12,12 @@ _ABOUT_THE_HOST = frozenset(
         "host-kernel-fault", "memlock-limit", "network-link-down", "nccl-nic-fail", "no-gpu", "node-death", "oom-host",
         "p2p-unavailable", "preflight-gpu-busy", "preflight-ipv6-rules", "preflight-timeout", "prolog-kill",
         "pull-timeout", "rdma-link-failure", "rdma-misconfigured", "segfault", "shm-too-small", "clock-skew",
-        "container-pull-fail", "container-load-fail",
+        "container-pull-fail", "container-load-fail", "unkillable-step",
     }
 )  # fmt: skip
 _AFTERMATH = ["python-exception", "peer-died", "nccl-error", "node-death", "heartbeat-false-positive", "unknown-death"]
 _AFTERMATH += ["collective-hang", "silent-compile-oom", "segfault"]
-_HEARSAY = "peer-died"  # a victim's line: whatever says who died, and how, knows more
+HEARSAY = "peer-died"  # a victim's line: whatever says who died, and how, knows more
 
 
 def playbooks_for(findings: list[Finding], known: set[str]) -> list[Playbook]:
@@ -38,9 +38,7 @@ def _playbook(finding: Finding) -> Playbook:
         id=finding.cause,
         title=finding.cause.replace("-", " "),
         symptoms=["failed", "stall", "heartbeat", "cancelled", "unfinished-start"],
-        explains=[c for c in _AFTERMATH if c != finding.cause]
-        if finding.role == "primary" and finding.cause != _HEARSAY
-        else [],
+        explains=[c for c in _AFTERMATH if c != finding.cause] if finding.role == "primary" else [],
         tests=[Test(id="log-says", role="require", accuses=blames, signature=[finding.cause])],
         summary=f"The log names the cause{where}: {finding.cause.replace('-', ' ')}.{caveat}".replace(
             "{hosts}.", "{hosts}."

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from trackwalker.diagnose.examine import Examination
+from trackwalker.diagnose.logcause import HEARSAY
 from trackwalker.diagnose.symptoms import SOFT, Symptoms
 from trackwalker.diagnose.verdict import Role
 
@@ -43,6 +44,8 @@ def _explained(speaking: list[Examination]) -> set[str]:
     known = {e.playbook.id: e for e in speaking}
     out: set[str] = set()
     for e in speaking:
+        if e.playbook.id == HEARSAY and e.log_only:
+            continue
         for cause in e.playbook.explains:
             other = known.get(cause)
             mutual = other is not None and e.playbook.id in other.playbook.explains

@@ -100,6 +100,34 @@ def from_record(record: StepRecord, log: LogFacts, telemetry: Telemetry | None, 
     return _timed(order, record.seconds[at], record.tgs[at], log, telemetry, start, record.used or log.path.name)
 
 
+def from_scalars(telemetry: Telemetry) -> Timeline | None:
+    """From recorded training scalars alone, where no log tells of any step."""
+    anchors = _anchors(telemetry)
+    if len(anchors) < _HIDDEN_STEPS:
+        return None
+    order = sorted(anchors)
+    ends = np.array([anchors[s] for s in order])
+    spacing = np.diff(ends, prepend=np.nan) / np.diff(order, prepend=order[0] - 1)  # where steps are missing, their mean
+    spacing[0] = spacing[1]
+    took = _by_time(telemetry, "tb_perf_step_time_seconds")
+    tgs = _by_time(telemetry, "tb_perf_per_device_tokens_per_sec")
+    seconds = np.array([took.get(round(anchors[s], 3), spacing[i]) for i, s in enumerate(order)])
+    speed = np.array([tgs.get(round(anchors[s], 3), np.nan) for s in order])
+    return _with_hidden_time(Timeline(np.array(order), ends, seconds, speed, True, "tb_step"))
+
+
+def _by_time(telemetry: Telemetry, metric: str) -> dict[float, float]:
+    """A scalar by the time of its step."""
+    if metric not in telemetry.metrics():
+        return {}
+    begin, end = telemetry.range()
+    return {
+        round(float(t), 3): float(v)
+        for _, times, values in telemetry.raw(metric, begin, end)
+        for t, v in zip(times, values, strict=True)
+    }
+
+
 def _timed(
     order: list[int],
     seconds: Floats,

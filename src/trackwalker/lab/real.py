@@ -57,7 +57,7 @@ _SLOW_DATA = {"data_slow_from_step": "40", "data_slow_rank": str(VICTIM_RANK)}
 _CASES = (
     RealCase("none", "nothing is broken", None, "healthy", config={"steps": "150"}, ends=True),
     RealCase("stop", "one rank is stopped (SIGSTOP)", "collective-hang", live="stop"),
-    RealCase("kill", "one rank is killed (SIGKILL)", "node-death", live="kill", begins="early", ends=True),
+    RealCase("kill", "one rank is killed (SIGKILL)", "peer-died", live="kill", begins="early", ends=True),
     RealCase("segfault", "one rank crashes (SIGSEGV)", "segfault", live="segfault", begins="early", ends=True),
     RealCase("cpu", "busy loops take one rank's CPU time", "cpu-contention", live="cpu", speaks_s=15.0),
     RealCase(

@@ -71,7 +71,6 @@ class Ending:
     cause: str = ""  # triage's first finding
     hosts: tuple[str, ...] = ()  # that the failure is laid to
     line: str = ""  # the evidence
-    steps: int | None = None  # the last step that was completed
 
 
 @dataclass(frozen=True)

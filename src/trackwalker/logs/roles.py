@@ -18,6 +18,7 @@ _FIRST_TRANSFER = re.compile(r"NET/IB.*Got completion.*(?:error|status)[ =]*12\b
 _ASKED_TO_END = re.compile(r"(?i)signal:? 15|SIGTERM|CANCELLED|preempt|time limit|death signal")
 _TOLD = re.compile(
     r"(?:FATAL|WARNING): (\S+) \| \[CHECK_|NODE_LOST host=([^\s:]+)|FATAL: [\w ]+: no word from ([^\s,]+(?:, [^\s,]+)*)"
+    r"|STEPD TERMINATED ON (\S+) AT|Node failure on ([\w.-]+)"
 )
 _SEQ = re.compile(r"SeqNum=(\d+), OpType=(\w+)(?:, NumelIn=(\d+))?")
 
@@ -262,7 +263,7 @@ def _first_failure(groups: list[_Group], index: LogIndex) -> tuple[int | None, s
 def _hosts_told(text: str) -> list[str]:
     """The hosts that a line of the launcher names by itself; whoever prints it may be another one."""
     match = _TOLD.search(text)
-    return re.split(r",\s*", match[1] or match[2] or match[3]) if match else []
+    return re.split(r",\s*", next(filter(None, match.groups()))) if match else []
 
 
 def _host(index: LogIndex, rank: int | None) -> str | None:

@@ -12,6 +12,9 @@ Floats = NDArray[np.float64]
 
 _MOST_POINTS = 2000  # longer series are reduced to medians of equal blocks first
 _FEWEST_BLOCKS = 12  # differences of fewer are mostly shifts when a run has three of them
+_LEAST_SIGMA = 1e-4
+_PLAIN = 10.0  # times the noise from step to step: nobody takes that for noise
+_PLAIN_EFFECT = 0.05
 _SMALLEST_EFFECT = 0.02  # shifts below 2 % are left to comparisons between jobs, which have a control
 
 
@@ -46,7 +49,7 @@ def segments(values: Floats, min_size: int = 5) -> list[Segment]:
     x = _without_spikes(logs)
     if len(x) < 2 * min_size:
         return [Segment(0, n, float(np.median(values)))]
-    noise = long_run_noise(x)
+    noise = long_run_noise(_levelled(x, min_size))
     noise = replace(noise, sigma=max(noise.sigma, _rounding_sigma(logs)))
     cuts = _partition(x, min_size, penalty=4.0 * noise.sigma**2 * np.log(len(x)))
     cuts = _refine(x, _join(x, cuts, noise), min_size)
@@ -83,7 +86,29 @@ def long_run_noise(x: Floats) -> Noise:
         sigmas[block] = robust_sigma(np.diff(means)) / np.sqrt(2.0) * np.sqrt(block)
     worst = max(sigmas.values(), default=0.0)
     wanders = len(sigmas) > 1 and worst > 1.3 * sigmas[1]
-    return Noise(max(worst, 1e-4), float(max(sigmas)) if wanders else np.inf)
+    return Noise(max(worst, _LEAST_SIGMA), float(max(sigmas)) if wanders else np.inf)
+
+
+def _levelled(x: Floats, min_size: int) -> Floats:
+    """The series without its plain phases: stretches far apart, as the noise from step to step judges it.
+
+    A run that becomes slow and fast again twice has four shifts; in wide blocks they would be most of the differences,
+    and the phases would be taken for the noise they are to be measured with. Many small shifts are wandering, and stay.
+    """
+    sigma = max(robust_sigma(np.diff(x)) / np.sqrt(2.0), _LEAST_SIGMA)
+    cuts = _partition(x, 2 * min_size, penalty=(_PLAIN * sigma) ** 2)
+    while len(cuts) > 2:
+        shifts = [
+            abs(float(np.median(x[b:c]) - np.median(x[a:b])))
+            for a, b, c in zip(cuts[:-2], cuts[1:-1], cuts[2:], strict=True)
+        ]
+        weakest = int(np.argmin(shifts))
+        if shifts[weakest] >= max(_PLAIN * sigma, _PLAIN_EFFECT):
+            break
+        del cuts[weakest + 1]
+    if len(cuts) - 2 > len(x) / (4 * min_size):
+        return x
+    return x - np.concatenate([np.full(b - a, np.median(x[a:b])) for a, b in pairwise(cuts)])
 
 
 def running_median(x: Floats, width: int) -> Floats:

@@ -109,7 +109,7 @@ def ending_of(job: Job, seen: Standing) -> Ending:
     cause = primary.cause if primary else ""
     hosts = (primary.hosts or ((primary.host,) if primary.host else ())) if primary else ()
     hosts = hosts or ((found.roles.first_host,) if found.roles.first_host else ())
-    ending = Ending(seen.state, found.status, cause, hosts, primary.text if primary else "", found.progress.last_step)
+    ending = Ending(seen.state, found.status, cause, hosts, primary.text if primary else "")
     return _by_nodes(job, ending) or ending
 
 

@@ -17,10 +17,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from trackwalker.job.tfevents import EventFile, Scalar
 from trackwalker.node.backlog import Backlog
 from trackwalker.node.exposition import Family
 from trackwalker.node.sysfs import families
-from trackwalker.job.tfevents import EventFile, Scalar
 
 METRICS = {
     "train_nonfinite_total": ("counter", "Values of a tag that were NaN or infinite."),
