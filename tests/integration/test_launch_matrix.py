@@ -89,6 +89,7 @@ class Cell:
     procs: int
     observe: bool
     services: dict[str, list[str]] | None = None
+    gpus: int = 0  # that every node must have
     python: str = sys.executable
     fails: str = ""  # the rank that ends badly
     pause: bool = False  # the first rank waits after its first step until the test lets it go
@@ -104,7 +105,8 @@ class Cell:
         asked = Asked("tiny:exp", WORDS, nodes=NODES, workspace=self.workspace)
         how = How(scheduler, ["submit", "tiny:exp"], procs=self.procs, observe=self.observe)
         planned = plan_submission(asked, how)
-        order = dataclasses.replace(planned.order, argv=[sys.executable, "-c", self.code], output=None)
+        trainer = [sys.executable, "-c", self.code]
+        order = dataclasses.replace(planned.order, argv=trainer, output=None, expected_gpus=self.gpus)
         if self.services is not None:
             order = dataclasses.replace(order, services=self.services)
         return dataclasses.replace(planned, order=order)
@@ -362,6 +364,20 @@ def test_r23_the_first_failing_rank_is_named_and_its_code_is_the_jobs(
     exits = {e["rank"]: e["data"]["exit"] for e in read(run.dir / "events.jsonl").items if e["kind"] == "rank-exit"}
     others = range(2 if entry == "local" else NODES * 2)
     assert exits == {rank: 7 if rank == 1 else 143 for rank in others}, "the others were told to end"
+    nobody_is_left(run)
+
+
+@pytest.mark.parametrize("entry", ["slurm", "kubernetes"])
+def test_a_check_that_fails_ends_the_job_and_triage_names_it(begin: Callable[..., Started], entry: str) -> None:
+    run = begin(entry, gpus=63)
+    assert run.wait() == 1
+    assert run.text.count(" JOB SUMMARY ") == 1
+    assert "— Preflight FAILED (exit=1)\n" in run.text
+    found = triage(resolve(run.id, run.dir.parent)).primary
+    assert found is not None, run.text
+    assert found.cause == "no-gpu"
+    texts = [run.text, *(path.read_text() for path in run.dir.glob("rank-*.log"))]
+    assert any(f"FATAL: {found.host} | [CHECK_GPUS]" in text for text in texts)
     nobody_is_left(run)
 
 

@@ -107,7 +107,9 @@ def from_scalars(telemetry: Telemetry) -> Timeline | None:
         return None
     order = sorted(anchors)
     ends = np.array([anchors[s] for s in order])
-    spacing = np.diff(ends, prepend=np.nan) / np.diff(order, prepend=order[0] - 1)  # where steps are missing, their mean
+    spacing = np.diff(ends, prepend=np.nan) / np.diff(
+        order, prepend=order[0] - 1
+    )  # where steps are missing, their mean
     spacing[0] = spacing[1]
     took = _by_time(telemetry, "tb_perf_step_time_seconds")
     tgs = _by_time(telemetry, "tb_perf_per_device_tokens_per_sec")

@@ -77,6 +77,22 @@ _CASES = (
         speaks_s=8.0,
     ),
     RealCase(
+        "failing-data",
+        "one rank's data pipeline raises in the middle of the run",
+        "data-corruption",
+        config={"data_fails_at_step": "40", "data_fails_rank": str(VICTIM_RANK)},
+        begins="early",
+        ends=True,
+    ),
+    RealCase(
+        "other-program",
+        "one rank compiles another program than the rest",
+        "collective-mismatch",
+        stage=stage.other_program("base_mlp_dim=256"),
+        begins="start",
+        ends=True,
+    ),
+    RealCase(
         "packet-loss",
         "one rank's link loses packets",
         "network-degradation",

@@ -46,6 +46,15 @@ def leaking(after: str, mb_per_s: float) -> Stage:
     return stage
 
 
+def other_program(*settings: str) -> Stage:
+    """One rank is started with other settings than the rest, so that it compiles another program."""
+
+    def stage(plan: Plan, rank: int, undo: Undo, stack: ExitStack) -> Plan:
+        return _changed(plan, rank, argv=[*plan.agent.ranks[rank].argv, *settings])
+
+    return stage
+
+
 def small_disk(plan: Plan, rank: int, undo: Undo, stack: ExitStack) -> Plan:
     """Checkpoints go to a file system that holds two of them."""
     store = plan.agent.job_dir.parent / f"store-{secrets.token_hex(2)}"

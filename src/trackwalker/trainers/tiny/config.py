@@ -64,6 +64,8 @@ class Config:
     data_slow_seconds: float = _number(0.0, 0)
     data_slow_rank: int = _number(-1, -1)  # -1: on every rank
     nan_at_step: int = _number(-1, -1)  # -1: never
+    data_fails_at_step: int = _number(-1, -1)  # -1: every batch can be read
+    data_fails_rank: int = _number(-1, -1)  # -1: on every rank
 
     # Checkpoints
     enable_checkpointing: bool = True

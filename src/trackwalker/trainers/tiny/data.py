@@ -48,6 +48,10 @@ def batch_seconds(config: Config, rank: int, step: int) -> float:
     return config.data_slow_seconds if slow else config.data_seconds
 
 
+class DataError(Exception):
+    """A batch cannot be made of what was read."""
+
+
 class Pipeline:
     """Makes batches ahead in a thread; `take` waits only when the pipeline is slower than the step."""
 
@@ -78,6 +82,8 @@ class Pipeline:
 
 def _paced(config: Config, rank: int, rows: int, start: int) -> Iterator[Batch]:
     for step in range(start, config.steps):
+        if step == config.data_fails_at_step and config.data_fails_rank in (-1, rank):
+            raise DataError(f"shard {rank:05d}: record {step} is truncated (DataLoss: 512 of 516 bytes)")
         began = time.perf_counter()
         batch = make_batch(config, rank, step, rows)
         left = batch_seconds(config, rank, step) - (time.perf_counter() - began)
