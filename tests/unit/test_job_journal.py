@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trackwalker.job.journal import Journal, encode, read
+from trackwalker.job.journal import Journal, encode, has_ended, read
 from trackwalker.watch.follow import Follower
 
 values = st.recursive(
@@ -153,3 +153,17 @@ def test_a_disk_that_fills_up_costs_only_the_records_that_did_not_fit(tmp_path: 
     child.join()
     assert child.exitcode == 0, "a record that did not fit must raise OSError"
     assert [r["n"] for r in read(path).items] == [1, 3]
+
+
+@pytest.mark.parametrize(
+    ("kinds", "over"),
+    [
+        ([], False),
+        (["attempt-begin", "rank-start"], False),
+        (["attempt-begin", "run-end"], True),
+        (["run-end"], True),  # a run on one machine has one attempt and does not say so
+        (["attempt-begin", "run-end", "attempt-begin", "rank-start"], False),
+    ],
+)
+def test_only_the_end_of_the_last_attempt_counts(kinds: list[str], over: bool) -> None:
+    assert has_ended([{"kind": kind} for kind in kinds]) is over

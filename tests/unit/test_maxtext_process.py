@@ -130,6 +130,16 @@ def test_a_process_that_is_alone_meets_nobody(monkeypatch: pytest.MonkeyPatch) -
     assert jax.calls == []
 
 
+@pytest.mark.parametrize(("word", "off"), [("false", True), ("False", True), ("true", False), ("", False)])
+def test_sigterm_ends_a_process_that_keeps_no_checkpoints(
+    monkeypatch: pytest.MonkeyPatch, word: str, off: bool
+) -> None:
+    Jax(monkeypatch)
+    env = dict(PER_NODE[0])
+    prepare_meeting(find_place(env), Words(["c.yml", *([f"enable_checkpointing={word}"] if word else [])]), env)
+    assert env.get("JAX_ENABLE_PREEMPTION_SERVICE") == ("0" if off else None)
+
+
 @pytest.mark.parametrize("known", [True, False])
 def test_a_maxtext_without_the_heartbeat_key_is_not_told_of_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, known: bool

@@ -23,6 +23,7 @@ from trackwalker.lab.results import CaseResult, read_results
 from trackwalker.lab.scenario import all_scenarios, load_scenario, post_cases
 from trackwalker.lab.score import score as run_score
 from trackwalker.lab.score_real import score_real
+from trackwalker.lab.simulate import Format
 from trackwalker.lab.simulate import simulate as run_simulate
 from trackwalker.lab.table import Table as ScoreTable
 from trackwalker.lab.tools import OWN
@@ -46,6 +47,9 @@ def simulate(
     gpus: Annotated[int | None, typer.Option("--gpus", min=1, help="GPUs of a node.")] = None,
     seed: Annotated[int, typer.Option("--seed", min=0, help="Draws hosts, magnitudes and onsets.")] = 1,
     profile: Annotated[str | None, typer.Option("--profile", help="GPU: mi355x, mi300x or h200.")] = None,
+    form: Annotated[
+        Format, typer.Option("--format", help="Whose launcher wrote the job: upstream or ours.")
+    ] = "upstream",
     listing: Annotated[bool, typer.Option("--list", help="List the scenarios.")] = False,
 ) -> None:
     """Write the job directory of an incident, with logs of all ranks and a real metrics database."""
@@ -56,7 +60,7 @@ def simulate(
         raise UsageError("say which scenario (--list shows them) and where: lab simulate SCENARIO --out DIR")
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise UsageError(f"{out} exists and is not an empty folder: choose another --out")
-    done = run_simulate(load_scenario(scenario), out, seed, nodes, gpus, profile)
+    done = run_simulate(load_scenario(scenario), out, seed, nodes, gpus, profile, form=form)
     print(done.job)
     print(f"{done.hours:.1f} h, {done.samples} samples; the truth: {out / 'truth.json'}", file=sys.stderr)
 

@@ -87,6 +87,14 @@ class Records:
     torn_tail: bool = False  # the last line has no newline: a writer is at work, or died there
 
 
+def has_ended(events: list[dict[str, Any]]) -> bool:
+    """Whether the run's last attempt is over: a requeued job has an end of each attempt in its journal."""
+    for event in reversed(events):
+        if event.get("kind") in ("run-end", "attempt-begin"):
+            return event.get("kind") == "run-end"
+    return False
+
+
 def read(path: os.PathLike[str] | str) -> Records:
     """All readable records. A missing file is empty; foreign, torn or newer-version lines are counted, not raised."""
     out = Records()

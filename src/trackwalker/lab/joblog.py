@@ -89,7 +89,8 @@ class JobLog:
                 (folder / f"worker-{rank:032x}-01000000-{pids[rank]}.out").write_text("\n".join(mine) + "\n")
 
     @property
-    def _settings(self) -> dict[str, str]:
+    def settings(self) -> dict[str, str]:
+        """What was asked for on the command line."""
         spec = self.run.spec
         settings = {"steps": str(spec.total), "per_device_batch_size": "24"}
         if spec.checkpoint_period:
@@ -102,7 +103,7 @@ class JobLog:
 
     def _header(self) -> list[str]:
         run = self.run
-        passed = " ".join(f"{k}={v}" for k, v in self._settings.items())
+        passed = " ".join(f"{k}={v}" for k, v in self.settings.items())
         return [
             f"JOB_ID={run.job_id}",
             f"JOB_NAME=JAX-{run.spec.model}",
@@ -137,7 +138,7 @@ class JobLog:
         config = {
             "model_name": spec.model,
             "enable_single_replica_ckpt_restoring": str(spec.single_replica_restore),
-            **self._settings,
+            **self.settings,
         }
         for rank, host in enumerate(run.hosts):
             self.say(begin, f"[Node {rank} @ {host}] Training subprocess started (pid={1000 + rank})", rank)

@@ -79,15 +79,17 @@ _CASES = (
     RealCase(
         "failing-data",
         "one rank's data pipeline raises in the middle of the run",
-        "data-corruption",
+        "python-exception",
+        accused=False,  # a record is damaged, not the machine that read it
         config={"data_fails_at_step": "40", "data_fails_rank": str(VICTIM_RANK)},
         begins="early",
         ends=True,
     ),
     RealCase(
-        "other-program",
+        "divergent-program",
         "one rank compiles another program than the rest",
         "collective-mismatch",
+        accused=False,  # two sizes do not fit; which of them is wrong, no message says
         stage=stage.other_program("base_mlp_dim=256"),
         begins="start",
         ends=True,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from pydantic import ValidationError
@@ -13,11 +13,15 @@ from trackwalker.errors import UsageError
 from trackwalker.lab.blocks import BlockWriter
 from trackwalker.lab.faults import FAULTS
 from trackwalker.lab.joblog import JobLog
+from trackwalker.lab.own.job import write_own_job
+from trackwalker.lab.own.log import OwnLog
 from trackwalker.lab.scenario import Draws, Scenario, Truth
 from trackwalker.lab.sheet.overlays import Sheet
 from trackwalker.lab.sheet.writer import write_sheet
 from trackwalker.lab.variants import AS_WRITTEN, Variant, shifted_host
 from trackwalker.lab.world import EPOCH, PROFILES, Run, WorldSpec, make_hosts
+
+Format = Literal["upstream", "ours"]  # whose launcher the job directory seems to come from
 
 
 @dataclass(frozen=True)
@@ -39,6 +43,7 @@ def simulate(
     gpus: int | None = None,
     profile: str | None = None,
     variant: Variant = AS_WRITTEN,
+    form: Format = "upstream",
 ) -> Simulated:
     """Write one job of a scenario under `out/outputs`; `out/truth.json` holds the answer."""
     rng = np.random.default_rng([seed, sum(scenario.family.encode())])
@@ -75,7 +80,8 @@ def simulate(
         run.end_at(spec.ends_at.timestamp())
     if variant.cut is not None:
         run.cut(variant.cut)
-    sheet, log = Sheet(run), JobLog(run)
+    sheet = Sheet(run)
+    log = OwnLog(run, sheet) if form == "ours" else JobLog(run)
     for show in shows:
         show(sheet, log)
     for pattern in variant.dropped(seed):
@@ -99,6 +105,10 @@ def write_job(run: Run, sheet: Sheet, log: JobLog, out: Path, truth: Truth) -> S
     name = f"{run.job_id}-JAX-{run.spec.model}"
     job = workspace / name
     job.mkdir(parents=True)
+    (out / "truth.json").write_text(truth.model_dump_json(indent=1) + "\n")
+    hours = (run.end - run.start) / 3600.0
+    if isinstance(log, OwnLog):
+        return Simulated(workspace, job, truth, write_own_job(run, sheet, log, job), hours)
     log.write(workspace / f"{name}.log", job / "ray_logs")
     (job / "log").symlink_to(f"../{name}.log")
     artifact = workspace / ".artifacts" / f"artifact_{run.start:.0f}_{run.job_id}"
@@ -110,5 +120,4 @@ def write_job(run: Run, sheet: Sheet, log: JobLog, out: Path, truth: Truth) -> S
         writer = BlockWriter(job / "prometheus", seed=int(run.job_id))
         write_sheet(sheet, writer)
         samples = writer.close()
-    (out / "truth.json").write_text(truth.model_dump_json(indent=1) + "\n")
-    return Simulated(workspace, job, truth, samples, (run.end - run.start) / 3600.0)
+    return Simulated(workspace, job, truth, samples, hours)

@@ -111,6 +111,7 @@ class Run:
     zero_steps: bool = False  # it never reaches the first step
     exit_code: int | None = None
     loss: Floats = field(init=False)
+    _data_waits: list[tuple[int, int, float, list[str] | None]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         n = self.spec.steps
@@ -210,6 +211,20 @@ class Run:
         self.spec.total = max(self.spec.total, self.spec.first_step + self.spec.steps)
 
     save_growth: Floats | None = None  # by save number: slower storage
+    batch_never_comes: bool = False  # the silence after the last step is a wait for data
+
+    def await_data(self, begin: int, end: int, share: float, hosts: list[str] | None = None) -> None:
+        """Of steps [begin, end) a share goes by waiting for a batch, on all hosts or on some."""
+        self._data_waits.append((max(0, begin - self.first), max(0, end - self.first), share, hosts))
+
+    def data_wait_of(self, host: str) -> Floats:
+        """Seconds that each completed step of a host waited for its batch."""
+        waited = np.zeros(len(self.ends))
+        for begin, end, share, hosts in self._data_waits:
+            if hosts is None or host in hosts:
+                waited[begin:end] = np.maximum(waited[begin:end], share * self.seconds[begin:end])
+        return waited
+
     last_save_begins: float | None = None  # a save that the end of the job cut off
 
     def _save_factor(self, step: int) -> float:

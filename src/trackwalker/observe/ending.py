@@ -54,7 +54,7 @@ class Ending:
         except OSError:
             return False
         self._events_size, self._changed = size, now
-        return any(record.get("kind") == "run-end" for record in records.items)
+        return journal.has_ended(records.items)
 
     def _read_state(self) -> None:
         try:

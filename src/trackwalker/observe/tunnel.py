@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from trackwalker.errors import EvidenceError
-from trackwalker.job.journal import read
+from trackwalker.job.journal import has_ended, read
 from trackwalker.job.layout import Job
 from trackwalker.job.processes import is_live
 from trackwalker.job.run import Origin, load_run
@@ -78,7 +78,7 @@ def _none(job: Job, why: str) -> Tunnel:
 
 
 def _ended(job: Job) -> bool:
-    if job.events is not None and any(r.get("kind") == "run-end" for r in read(job.events).items):
+    if job.events is not None and has_ended(read(job.events).items):
         return True
     # Killed without a word; on another machine we cannot see that, and the services' own files have to do.
     return not is_live(job.state) and not (job.dir is not None and read_services(job.dir))

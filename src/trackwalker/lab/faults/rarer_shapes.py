@@ -178,6 +178,8 @@ def periodic_stall(run: Run, every: int, seconds: float, begin: Place = 3) -> Sh
     def show(sheet: Sheet, log: JobLog) -> None:
         for s, n in zip(hits, lengths, strict=True):
             since = run.time_of(s)
+            if s - run.first < len(run.seconds):
+                run.await_data(s, s + 1, n / float(run.seconds[s - run.first]))
             sheet.add("hw_gpu_power_watts", run.profile.idle_w - run.profile.active_w, since, since + n)
             sheet.put("ray_node_gpus_utilization", 0.0, since, since + n)
             sheet.rate("hw_net_rx_bytes_total", 9e8, since, since + n, device="eno0")

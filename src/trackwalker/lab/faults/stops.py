@@ -21,6 +21,7 @@ def data_hang(run: Run, at: Place, silent_s: float) -> Show:
     """The next batch never comes: steps stop, GPUs idle, processes live."""
     run.hang_step = run.at(at)
     run.silent_s = silent_s
+    run.batch_never_comes = True
 
     def show(sheet: Sheet, log: JobLog) -> None:
         since = run.work_end

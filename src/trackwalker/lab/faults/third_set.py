@@ -15,6 +15,7 @@ def host_loader(run: Run, host: Hosts, factor: float, begin: Place, end: Place =
     """One host's input pipeline is slow: its GPUs idle until their batch comes, all others wait."""
     first, last = run.at(begin), run.at(end)
     run.slow(first, last, factor)
+    run.await_data(first, last, 1.0 - 1.0 / factor, many(host))
 
     def show(sheet: Sheet, log: JobLog) -> None:
         since, until, idle = run.time_of(first), run.time_of(last), 1.0 - 1.0 / factor

@@ -15,6 +15,7 @@ def input_stall(run: Run, factor: float, begin: Place, end: Place = 1.0) -> Show
     """Steps wait for data: GPUs idle for part of every step, everywhere alike."""
     first, last = run.at(begin), run.at(end)
     run.slow(first, last, factor)
+    run.await_data(first, last, 1.0 - 1.0 / factor)
 
     def show(sheet: Sheet, log: JobLog) -> None:
         since, until = run.time_of(first), run.time_of(last)

@@ -39,7 +39,7 @@ def _write_exporter(
     rows: Callable[[Floats], Iterator[Row]],
     rng: Rng,
 ) -> None:
-    times = _scrapes(sheet, host, every, rng)
+    times = scrape_times(sheet, host, every, rng)
     if len(times) < 2:
         return
     ray = every == RAY_S
@@ -49,28 +49,30 @@ def _write_exporter(
     for row in rows(times):
         if not sheet.is_absent(row.metric, host):
             names.append(labels(row.metric, **row.labels, **base))
-            table.append(sheet.frozen(host, times, _values(sheet, host, row, times)))
+            table.append(sheet.frozen(host, times, values_of(sheet, host, row, times)))
     up = labels("up", **base)
     whole = every in (FAST_S, RAY_S)  # the page that stands for its target
     if whole:
         names.append(up)
         table.append(np.ones(len(times)))
     if names:
-        writer.add(names, _stamps(times + sheet.run.spec.clock_skew_s.get(host, 0.0)), np.array(table))
+        writer.add(names, stamps(times + sheet.run.spec.clock_skew_s.get(host, 0.0)), np.array(table))
     if whole and host in sheet.gone_at and sheet.kept is None:
         # A scrape that fails is recorded too: `up` 0, after the last good one.
         late = np.arange(times[-1] + every, sheet.run.end, every)
-        writer.add([up], _stamps(late), np.zeros((1, len(late))))
+        writer.add([up], stamps(late), np.zeros((1, len(late))))
 
 
-def _scrapes(sheet: Sheet, host: str, every: float, rng: Rng) -> Floats:
+def scrape_times(sheet: Sheet, host: str, every: float, rng: Rng) -> Floats:
+    """When an exporter of a host was asked and answered."""
     run = sheet.run
     begin = run.training_begin + 40.0 + rng.uniform(0, every)
     times = np.arange(begin, min(run.end, sheet.gone_at.get(host, run.end)), every)
     return sheet.scraped(host, times[rng.random(len(times)) >= run.spec.lost_scrapes])
 
 
-def _values(sheet: Sheet, host: str, row: Row, times: Floats) -> Floats:
+def values_of(sheet: Sheet, host: str, row: Row, times: Floats) -> Floats:
+    """What a series shows at these moments, with everything that faults laid over it."""
     values = row.values
     overlays = list(sheet.overlays(row.metric, host, row.labels))
     for overlay in overlays:
@@ -92,7 +94,7 @@ def _write_scalars(sheet: Sheet, writer: BlockWriter) -> None:
     if not n:
         return
     head = {"host": run.hosts[0], "instance": f"{run.hosts[0]}:9400", "job": "node_hw"}
-    tags = _scalars(sheet, n)
+    tags = training_scalars(sheet)
     times, table = run.ends.copy(), np.array(list(tags.values()))
     fills = np.arange(times[-1] + FILL_S, run.end, FILL_S)
     if len(fills):
@@ -103,11 +105,12 @@ def _write_scalars(sheet: Sheet, writer: BlockWriter) -> None:
     shown = [i for i, tag in enumerate(tags) if not sheet.is_absent(f"tb_{tag}", run.hosts[0])]
     if keep.any() and shown:
         names = [labels(f"tb_{tag}", **head) for tag in tags]
-        writer.add([names[i] for i in shown], _stamps(times[keep]), table[shown][:, keep])
+        writer.add([names[i] for i in shown], stamps(times[keep]), table[shown][:, keep])
 
 
-def _scalars(sheet: Sheet, n: int) -> dict[str, Floats]:
-    run = sheet.run
+def training_scalars(sheet: Sheet) -> dict[str, Floats]:
+    """Rank 0's scalars by tag, one value for every step that was completed."""
+    run, n = sheet.run, len(sheet.run.ends)
     steps = np.arange(run.first, run.first + n).astype(float)
     grad = 0.8 + 0.6 * np.exp(-steps / 80.0) + run.rng.normal(0, 0.02, n)
     quiet = {
@@ -125,5 +128,6 @@ def _scalars(sheet: Sheet, n: int) -> dict[str, Floats]:
     return quiet | {tag: values[:n] for tag, values in sheet.scalars.items()}
 
 
-def _stamps(times: Floats) -> Ints:
+def stamps(times: Floats) -> Ints:
+    """Times as the database has them."""
     return np.round(times * 1000).astype(np.int64)

@@ -25,6 +25,9 @@ def prepare_meeting(place: Place, words: Words, env: MutableMapping[str, str]) -
     """Set the timeouts of `jax.distributed`, and call it where MaxText could not."""
     if not place.coordinator:
         return
+    if words.get("enable_checkpointing").lower() in ("false", "0", "no"):
+        # JAX keeps SIGTERM to itself, for a last checkpoint. Where there is none, the process would just train on.
+        env.setdefault("JAX_ENABLE_PREEMPTION_SERVICE", "0")
     distributed: Any = importlib.import_module("jax.distributed")
     patience = {
         "initialization_timeout": int(words.get(INIT_KEY) or _INIT_S),
