@@ -1,3 +1,3 @@
 #!/bin/sh
-# Old habit: in_container_run.sh MODEL [-- key=value …] inside the image; NNODES, NODE_RANK and JAX_COORDINATOR_* for several nodes.
-exec trackwalker submit --on in-container "$@"
+# Old habit: in_container_run.sh MODEL [-- key=value …] inside the image; JOB_ID, NNODES and NODE_RANK for several nodes.
+exec trackwalker run --in-container "$@"

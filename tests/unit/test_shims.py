@@ -34,7 +34,7 @@ WORDS = [
         ("submit.sh", ["submit"]),
         ("k8s_submit.sh", ["submit", "--on", "k8s"]),
         ("run_local.sh", ["run"]),
-        ("in_container_run.sh", ["submit", "--on", "in-container"]),
+        ("in_container_run.sh", ["run", "--in-container"]),
     ],
 )
 def test_the_words_reach_trackwalker_as_they_are(tmp_path: Path, shim: str, verb: list[str]) -> None:

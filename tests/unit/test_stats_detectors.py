@@ -10,6 +10,7 @@ from trackwalker.stats.detectors import (
     all_at_most,
     all_fell_to,
     all_rose,
+    alone_rose,
     any_above,
     equivalent,
     hot,
@@ -220,6 +221,13 @@ def test_all_rose_needs_most_and_their_own_rise() -> None:
     assert all_rose(dict.fromkeys(before, 900.0), reference=before, factor=4, floor=200).fired
     assert not all_rose({**before, "a": 9000.0}, reference=before, factor=4, floor=200).fired
     assert not all_rose(dict.fromkeys(before, 900.0), reference=None, factor=4, floor=200).fired
+
+
+def test_the_only_host_is_judged_by_its_own_past() -> None:
+    assert alone_rose({"a": 80.0}, reference={"a": 17.0}, factor=2.5, floor=16).hosts == ("a",)
+    assert not alone_rose({"a": 20.0}, reference={"a": 17.0}, factor=2.5, floor=16).fired
+    assert not alone_rose({"a": 80.0, "b": 80.0}, reference={"a": 17.0, "b": 17.0}, factor=2.5, floor=16).fired
+    assert not alone_rose({"a": 80.0}, reference=None, factor=2.5, floor=16).fired
 
 
 def test_minority() -> None:

@@ -171,3 +171,25 @@ def test_three_shifts_are_not_taken_for_wandering(steps: int) -> None:
     level[int(0.84 * steps) :] *= 1.28
     found = segments(level * rng.normal(1.0, 0.004, steps))
     assert [round(s.level, 0) for s in found] == [30.0, 35.0, 30.0, 38.0]
+
+
+@pytest.mark.parametrize("phases", [2, 3, 5])
+@pytest.mark.parametrize("steps", [200, 260, 420])
+def test_phases_that_come_and_go_are_not_their_own_noise(phases: int, steps: int) -> None:
+    rng = np.random.default_rng(9)
+    level = np.full(steps, 8.0)
+    begins = np.linspace(0.1, 0.95, phases, endpoint=False) * steps
+    for begin in begins.astype(int):
+        level[begin : begin + steps // (3 * phases)] *= 1.2
+    found = segments(level * rng.normal(1.0, 0.005, steps))
+    assert [round(s.level, 1) for s in found] == [8.0, *[9.6, 8.0] * phases]
+
+
+def test_wandering_is_not_taken_for_phases() -> None:
+    """What a shared machine does by itself: many small shifts back and forth, none of them far beyond the noise."""
+    calm = 0
+    for seed in range(40):
+        rng = np.random.default_rng(seed)
+        wander = np.repeat(rng.normal(0.0, 0.05, 20), 15)
+        calm += len(segments(np.exp(wander + rng.normal(0.0, 0.03, 300)))) <= 3
+    assert calm >= 30

@@ -18,7 +18,7 @@ from trackwalker.errors import UsageError
 from trackwalker.job.resolve import resolve
 from trackwalker.lab import bundle as bundles
 from trackwalker.lab import calibration, recorded, scoreboard
-from trackwalker.lab.cases import make_suite
+from trackwalker.lab.cases import make_suite, only
 from trackwalker.lab.results import CaseResult, read_results
 from trackwalker.lab.scenario import all_scenarios, load_scenario, post_cases
 from trackwalker.lab.score import score as run_score
@@ -78,7 +78,11 @@ def score(
         list[str] | None,
         typer.Option("--tool", help="Command with {job}, baseline:NAME, or trackwalker (default); repeatable."),
     ] = None,
+    family: Annotated[
+        list[str] | None, typer.Option("--family", help="Only this family of the suite; repeatable.")
+    ] = None,
     seeds: Annotated[int | None, typer.Option("--seeds", min=1, help="Cases of each family (full: 5, else 1).")] = None,
+    nodes: Annotated[int | None, typer.Option("--nodes", min=1, help="Simulate with so many nodes.")] = None,
     conditions: Annotated[bool, typer.Option("--conditions", help="Add the derived conditions of every case.")] = False,
     variants: Annotated[
         int, typer.Option("--variants", min=0, help="Add so many perturbed worlds of each family.")
@@ -101,9 +105,13 @@ def score(
     if REAL in suite:
         if suite != [REAL]:
             raise UsageError("the suite 'real' is run alone: it needs the machine for itself")
-        results = score_real(tools, seeds or 1, timeout, _say, _progress)
+        if nodes is not None or conditions or variants or stress:
+            raise UsageError(
+                "the suite 'real' is as it is: --nodes, --conditions, --variants and --stress need a world"
+            )
+        results = score_real(tools, family or [], seeds or 1, timeout, _say, _progress)
     else:
-        cases = make_suite(suite, seeds, conditions, variants, stress)
+        cases = only(make_suite(suite, seeds, conditions, variants, stress), family or [], nodes)
         results = run_score(cases, tools, suite, jobs or os.cpu_count() or 1, timeout, _progress)
     if out is not None:
         _write(out, results.to_json() + "\n")
@@ -111,7 +119,7 @@ def score(
         print(results.to_json())
     else:
         _show(scoreboard.tables([results]))
-    worse = recorded.below_recorded(results) if tools == [OWN] else None
+    worse = recorded.below_recorded(results) if tools == [OWN] and nodes is None else None
     if worse:
         print(f"trackwalker: {worse}", file=sys.stderr)
     return WORSE if worse else 0

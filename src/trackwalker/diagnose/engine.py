@@ -72,7 +72,7 @@ def diagnose_case(case: Case, playbooks: list[Playbook] | None = None, begin: fl
         window=Window(start=utc(case.start), end=utc(case.end)),
         status=status_of(case, symptoms),
         outcome=outcome,
-        summary=_summary(outcome, leading, causes, case, symptoms, speed),
+        summary=_summary(outcome, leading, case, symptoms, speed, _unhealthy(examinations, evidence)),
         causes=causes,
         ruled_out=_ruled_out(examinations),
         untestable=_untestable(examinations),
@@ -146,13 +146,13 @@ def _outcome(causes: list[Cause], leading: list[Examination], symptoms: Symptoms
 def _summary(
     outcome: Outcome,
     leading: list[Examination],
-    causes: list[Cause],
     case: Case,
     symptoms: Symptoms,
     speed: Throughput,
+    unhealthy: list[str],
 ) -> str:
     if not leading or outcome == "insufficient-evidence":
-        return _undecided(case, symptoms, speed)
+        return _undecided(case, symptoms, speed, unhealthy)
     words = {
         "last_step": str(case.timeline.steps[-1]) if case.timeline is not None and len(case.timeline) else "?",
         "speed": speed.words if symptoms.slow else "the run has one speed throughout, so what it costs is not known",
@@ -178,8 +178,16 @@ def _culprits(examination: Examination, symptoms: Symptoms) -> str:
     return " and ".join(told)
 
 
-def _undecided(case: Case, symptoms: Symptoms, speed: Throughput) -> str:
-    seen = []
+def _unhealthy(examinations: list[Examination], evidence: EvidenceBook) -> list[str]:
+    """What speaks against a run that looks well otherwise."""
+    ids = {
+        i for e in examinations if e.playbook.outcome == "healthy" and e.state == "refuted" for i in e.counter_evidence
+    }
+    return [item.says for item in evidence.items if item.id in ids]
+
+
+def _undecided(case: Case, symptoms: Symptoms, speed: Throughput, unhealthy: list[str]) -> str:
+    seen = list(unhealthy)
     if symptoms.stall is not None:
         silent = symptoms.stall.until - symptoms.stall.since
         seen.append(f"no step completed in the last {silent:.0f} s after step {symptoms.stall.step}")

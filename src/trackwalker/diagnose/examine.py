@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from string import Template
 from typing import Any
 
-from trackwalker.diagnose import course_facts, heartbeat, network_facts  # noqa: F401  (they add questions to FACTS)
+from trackwalker.diagnose import course_facts, hardware, heartbeat, network_facts  # noqa: F401  (they add questions to FACTS)
 from trackwalker.diagnose.case import Case
 from trackwalker.diagnose.evidence import EvidenceBook
 from trackwalker.diagnose.facts import FACTS
@@ -30,6 +30,7 @@ _AGAINST: dict[str, Callable[..., Finding]] = {  # these look at the same quanti
     "outliers": detectors.outliers,
     "lows": detectors.lows,
     "all-rose": detectors.all_rose,
+    "alone-rose": detectors.alone_rose,
     "all-fell-to": detectors.all_fell_to,
 }
 DETECTORS = frozenset({*_PLAIN, *_AGAINST, "gone", "accused-like-others", "devices-of-accused"})
@@ -307,7 +308,8 @@ def _detect(test: Test, case: Case, values: Values, reference: Values | None, ac
     if name in _AGAINST:
         return _AGAINST[name](values, reference=reference, **options)
     if name == "gone":
-        return detectors.missing({h: v for h, v in values.items() if v > 0}, expected=case.hosts)
+        # Whoever cannot be believed cannot be missed either: a frozen exporter's host may well be alive.
+        return detectors.missing({h: v for h, v in values.items() if v > 0}, expected=case.trusted)
     if name == "accused-like-others":
         control = heartbeat.control(case)
         finding = detectors.equivalent(values, group=[h for _, h in heartbeat.accused(case)], **options)

@@ -30,6 +30,9 @@ from trackwalker.telemetry.store import open_database
 SCHEMA = "trackwalker.bundle/1"
 # What a diagnosis reads. Everything else (the code snapshot, core files, checkpoints) stays at home.
 _TEXTS = ("run.json", "events.jsonl", "progress.jsonl", "ranks/*.log", "ray_logs/**/*", "stacks/**/*")
+# Read for the names of secrets, never packed: what the nodes were told holds values that a log may repeat nameless.
+_TELLING = ("provenance.json", "config.yml", "agent/spec.json")
+_TOLD = ("order.json", "config.yml")  # in the run's folder of .submissions
 _LARGEST_TEXT = 512 << 20
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
@@ -108,7 +111,7 @@ def _pack_texts(job: Job, folder: Path, scrubber: Scrubber) -> None:
         found = sorted({p for pattern in _TEXTS for p in job.dir.glob(pattern)})
         inside = [p for p in found if p.is_file() and not p.is_symlink()]
         texts += [(p, folder / p.relative_to(job.dir)) for p in inside]
-    for source, _ in texts:
+    for source in [*(source for source, _ in texts), *_telling(job)]:
         text = _read(source)
         document = as_document(text) if source.suffix == ".json" else None
         scrubber.learn(text) if document is None else scrubber.learn_document(document)
@@ -118,6 +121,15 @@ def _pack_texts(job: Job, folder: Path, scrubber: Scrubber) -> None:
         cleaned = scrubber.clean(text) if document is None else json.dumps(scrubber.clean_document(document), indent=1)
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_bytes(cleaned.encode("utf-8", "surrogateescape"))
+
+
+def _telling(job: Job) -> list[Path]:
+    if job.dir is None:
+        return []
+    record = as_document(_text(job.dir / "run.json"))
+    folder = record.get("submission") if isinstance(record, dict) else None
+    told = [Path(folder) / name for name in _TOLD] if isinstance(folder, str) and folder else []
+    return [path for path in [*(job.dir / name for name in _TELLING), *told] if path.is_file()]
 
 
 def _read(path: Path) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import yaml
@@ -30,7 +30,8 @@ SMOKE = (
     "rdma-retry-exhaustion",
     "slow-without-telemetry",
 )
-SCALE = (("gpu-thermal-throttle", 96), ("rdma-from-start", 96), ("healthy-spread", 256), ("node-death", 1000))
+SCALE = ("gpu-thermal-throttle", "healthy-spread", "node-death", "rdma-from-start")
+SCALE_NODES = 1000
 FULL_SEEDS = 5
 _WORLD_SEED = 1000  # perturbed worlds draw other hosts and numbers than the plain cases
 
@@ -77,14 +78,23 @@ def make_suite(
             for scenario in post_cases():
                 cases += _of_scenario(scenario.family, scenario, seeds or 1, conditions, 0, 0)
         elif name == "scale":
-            for family, nodes in SCALE:
+            for family in SCALE:
                 split = load_scenario(family).split
-                cases += [Case(family, split, seed, nodes=nodes) for seed in range(1, (seeds or 1) + 1)]
+                cases += [Case(family, split, seed, nodes=SCALE_NODES) for seed in range(1, (seeds or 1) + 1)]
         elif Path(name).is_dir():
             cases += _recorded(Path(name))
         else:
             cases += _of_scenario(name, load_scenario(name), seeds or 1, conditions, worlds, stress)
     return cases
+
+
+def only(cases: list[Case], families: list[str], nodes: int | None = None) -> list[Case]:
+    """The cases of some families (all, where none is named), on another number of nodes where one is given."""
+    unknown = set(families) - {Path(case.family).stem for case in cases}
+    if unknown:
+        raise UsageError(f"no family '{min(unknown)}' in this suite")
+    chosen = [case for case in cases if not families or Path(case.family).stem in families]
+    return [replace(case, nodes=nodes or case.nodes) for case in chosen]
 
 
 def build(case: Case, place: Path) -> tuple[Path, Truth]:

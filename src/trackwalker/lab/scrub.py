@@ -38,7 +38,7 @@ class Scrubber:
         """Remember the values that stand under secret names."""
         for pattern in (_NAMED, _FLAG):
             for match in pattern.finditer(text):
-                if is_secret(match["name"].lstrip("-").removeprefix("_env_")):
+                if _is_secret(match["name"]):
                     self._remember(match["value"])
         for match in _SCHEME.finditer(text):
             self._remember(match["value"])
@@ -49,10 +49,10 @@ class Scrubber:
         """The same for a document: everything below a secret name is a secret."""
         if isinstance(value, dict):
             for name, held in value.items():
-                self.learn_document(held, secret or is_secret(str(name)))
+                self.learn_document(held, secret or _is_secret(str(name)))
         elif isinstance(value, list):
-            for held in value:
-                self.learn_document(held, secret)
+            for before, held in zip(["", *value], value, strict=False):
+                self.learn_document(held, secret or _announces(before))
         elif isinstance(value, str):
             if secret:
                 self._remember(value)
@@ -83,9 +83,10 @@ class Scrubber:
     def clean_document(self, value: Any, secret: bool = False) -> Any:
         """The document without secrets; its form stays."""
         if isinstance(value, dict):
-            return {self.clean(str(k)): self.clean_document(v, secret or is_secret(str(k))) for k, v in value.items()}
+            return {self.clean(str(k)): self.clean_document(v, secret or _is_secret(str(k))) for k, v in value.items()}
         if isinstance(value, list):
-            return [self.clean_document(v, secret) for v in value]
+            pairs = zip(["", *value], value, strict=False)
+            return [self.clean_document(v, secret or _announces(before)) for before, v in pairs]
         if secret and value not in (None, "", HIDDEN, True, False):
             self.hidden += 1
             return HIDDEN
@@ -93,7 +94,7 @@ class Scrubber:
 
     def _hide_named(self, match: re.Match[str]) -> str:
         value = match["value"]
-        if not is_secret(match["name"].lstrip("-").removeprefix("_env_")) or HIDDEN in value:
+        if not _is_secret(match["name"]) or HIDDEN in value:
             return match[0]
         quote = value[: 2 if value.startswith('\\"') else 1] if value[0] in "\"'\\" else ""
         self.hidden += 1
@@ -103,6 +104,16 @@ class Scrubber:
         text, count = pattern.subn(by, text)
         self.hidden += count
         return text
+
+
+def _is_secret(name: str) -> bool:
+    """Names as they stand in texts: options have dashes, the launcher's environment settings a prefix."""
+    return is_secret(name.lstrip("-").removeprefix("_env_").replace("-", "_"))
+
+
+def _announces(word: Any) -> bool:
+    """Whether the next of a command's words is a secret: `--hf-token` stands alone in a list."""
+    return isinstance(word, str) and word.startswith("--") and "=" not in word and _is_secret(word)
 
 
 def as_document(text: str) -> Any:

@@ -13,6 +13,7 @@ from trackwalker.errors import UsageError
 from trackwalker.lab.blocks import BlockWriter
 from trackwalker.lab.faults import FAULTS
 from trackwalker.lab.joblog import JobLog
+from trackwalker.lab.own.ends import end_at_first_failure
 from trackwalker.lab.own.job import write_own_job
 from trackwalker.lab.own.log import OwnLog
 from trackwalker.lab.scenario import Draws, Scenario, Truth
@@ -86,7 +87,10 @@ def simulate(
         show(sheet, log)
     for pattern in variant.dropped(seed):
         sheet.absent(pattern)
-    return write_job(run, sheet, log, out, variant.truth(Truth(**draws.fill(scenario.truth))))
+    truth = variant.truth(Truth(**draws.fill(scenario.truth)))
+    if isinstance(log, OwnLog) and end_at_first_failure(log, sheet) and truth.status:
+        truth = truth.model_copy(update={"status": ["failed"]})
+    return write_job(run, sheet, log, out, truth)
 
 
 def _world(scenario: Scenario, world: dict[str, Any]) -> WorldSpec:

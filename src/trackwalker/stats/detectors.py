@@ -116,6 +116,16 @@ def all_rose(values: Values, *, reference: Values | None, factor: float, floor: 
     return Finding(fired, (), numbers | _span({h: values[h] for h in both}))
 
 
+def alone_rose(values: Values, *, reference: Values | None, factor: float, floor: float) -> Finding:
+    """The only member rose by `factor` and to at least `floor`: with nobody beside it, its own past is the control."""
+    both = [h for h in values if h in (reference or {})]
+    if len(values) != 1 or not both or reference is None:
+        return Finding(False, (), _span(values))
+    before, now = reference[both[0]], values[both[0]]
+    fired = now >= floor and now >= factor * max(before, floor / factor / 2)
+    return Finding(fired, tuple(both) if fired else (), {"value": now, "before_max": before} | _span(values))
+
+
 def minority(values: Values, *, limit: float, share: float = 0.5) -> Finding:
     """Members above a limit while most are not: what happened to them did not happen to the others."""
     over = tuple(sorted(h for h, v in values.items() if v > limit))

@@ -108,7 +108,8 @@ def _levelled(x: Floats, min_size: int) -> Floats:
         del cuts[weakest + 1]
     if len(cuts) - 2 > len(x) / (4 * min_size):
         return x
-    return x - np.concatenate([np.full(b - a, np.median(x[a:b])) for a, b in pairwise(cuts)])
+    levels: Floats = np.concatenate([np.full(b - a, np.median(x[a:b])) for a, b in pairwise(cuts)])
+    return x - levels
 
 
 def running_median(x: Floats, width: int) -> Floats:

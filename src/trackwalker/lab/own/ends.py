@@ -17,6 +17,7 @@ from trackwalker.node.ranks import describe_exit
 from trackwalker.node.spec import AgentSpec
 
 CANCELLED = ("cancelled", "walltime", "preempted")
+_LAST_S = 8.0  # from the first failure to the end of the run: words of the others, their ends, the summary
 _ORDERED = (128 + signal.SIGTERM, 128 + signal.SIGINT)  # how a rank ends that was told to
 
 
@@ -59,6 +60,18 @@ def ending_of(log: JobLog, sheet: Sheet, job_dir: Path) -> Ending | None:
     guilty = first_failure(course)
     stop_at = guilty.ended + 0.3 if guilty is not None else run.end - 4.0 if stopped or timed_out else None
     return Ending(outcome, ends, missing, stop_at)
+
+
+def end_at_first_failure(log: JobLog, sheet: Sheet) -> bool:
+    """Our agent ends the ranks as soon as one has failed: whatever the others would have waited for never comes."""
+    run = log.run
+    failed = [sheet.idle_after(run.hosts[r]) for r, code in log.exits.items() if code and code not in _ORDERED]
+    first = min(failed, default=np.inf)
+    if log.no_training or run.spec.ending in ("silent", "cut") or first + _LAST_S >= run.end:
+        return False
+    run.silent_s = float(first) + _LAST_S - run.work_end
+    run.spec.ending = "crash"
+    return True
 
 
 def failed_stage(log: JobLog) -> str | None:

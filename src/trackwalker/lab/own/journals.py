@@ -174,7 +174,13 @@ def _end_events(log: OwnLog) -> Iterator[Record]:
         why = f"rank {out.first.rank} {out.first.cause}" if out.first is not None else "cancelled"
         yield _event(ending.stop_at, "train", head, "stop", signal=15, why=why)
     first = asdict(out.first) if out.first is not None else None
-    about = {"exit": out.code, "reason": out.reason, "seconds": seconds, "missing": ending.missing, "first": first}
+    about: Record = {
+        "exit": out.code,
+        "reason": out.reason,
+        "seconds": seconds,
+        "missing": ending.missing,
+        "first": first,
+    }
     yield _event(run.end, "train", head, "run-end", **about)
 
 

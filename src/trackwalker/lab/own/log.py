@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from trackwalker.lab.joblog import JobLog
-from trackwalker.lab.own.ends import CANCELLED, Ending, ending_of, failed_stage
+from trackwalker.lab.own.ends import CANCELLED, Ending, agent_spec, ending_of, failed_stage
 from trackwalker.lab.sheet.overlays import Sheet
 from trackwalker.lab.world import Run
 from trackwalker.launch.provenance import Provenance, git_summary
@@ -47,7 +47,11 @@ class OwnLog(JobLog):
             for title in STAGES:
                 if title == "train":
                     break
-                said = [text for time, _, text, rank in heard if rank is not None and self._stage_at(time) == title]
+                said = [
+                    self._node_words(title, rank, text)
+                    for time, _, text, rank in heard
+                    if rank is not None and self._stage_at(time) == title
+                ]
                 f.writelines(f"{line}\n" for line in self._stage(title, said, title == stopped_in))
                 if title == stopped_in:
                     break
@@ -62,7 +66,7 @@ class OwnLog(JobLog):
 
     def _is_ours(self, time: float, order: int, text: str, rank: int | None) -> bool:
         run = self.run
-        if text.startswith(_THEIRS) or (run.spec.ending == "cut" and time > run.end):
+        if text.startswith(_THEIRS) or time > run.end:
             return False
         if rank is not None and self._stage_at(time) and time < run.training_begin:
             return True
@@ -114,6 +118,11 @@ class OwnLog(JobLog):
         else:
             yield f"== {title} FAILED (exit={self.ending.outcome.code}, {end - begin:.0f}s) =="
 
+    def _node_words(self, key: str, rank: int, text: str) -> str:
+        """What a node says in a stage: no label stands before it, so where it matters it names itself."""
+        engine = key == "pull" and not text.startswith("[")
+        return f"[ERROR] {self.run.hosts[rank]}: {text}" if engine else text
+
     def _checks(self, key: str, host: str) -> list[Result]:
         gpus = self.run.spec.gpus
         if key == "preflight":
@@ -140,7 +149,8 @@ class OwnLog(JobLog):
         for end in self.ending.ends:
             killed = any(o.what == "jump" for o in self.sheet.overlays("hw_oom_kills_total", end.host, {}))
             if killed and end.exit == 137:
-                self.say(end.ended + 0.1, f"kernel: {kernel_words(end.rank)}", end.rank)
+                # The agent says it, in the merged log only: the rank itself had no time for words.
+                self.say(end.ended + 0.1, f"{label(end.rank, len(run.hosts))}kernel: {kernel_words(end.rank)}")
         if run.spec.ending == "heartbeat":
             self._heartbeat(run.end - 5)
         if run.spec.ending in CANCELLED:
@@ -154,8 +164,6 @@ class OwnLog(JobLog):
     def _last_words(self) -> list[str]:
         if self.ending is None:
             return []
-        from trackwalker.lab.own.ends import agent_spec
-
         outcome = self.ending.outcome
         text = outcome.text
         if self.ending.stage:
