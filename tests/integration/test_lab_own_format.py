@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 import re
-from collections.abc import Iterator
+import signal
+import subprocess
+import sys
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,9 +19,8 @@ from conftest import tree_hash
 from trackwalker.diagnose.engine import diagnose
 from trackwalker.job.journal import read
 from trackwalker.job.resolve import resolve
-from trackwalker.lab.demo import run_case
 from trackwalker.lab.grade import grade
-from trackwalker.lab.real import CASES
+from trackwalker.lab.inject import find_victim
 from trackwalker.lab.scenario import load_scenario
 from trackwalker.lab.simulate import simulate
 from trackwalker.telemetry.store import open_database
@@ -72,14 +75,35 @@ def look(folder: Path) -> Job:
     return Job(folder, found)
 
 
+def killed_run(workspace: Path) -> Path:
+    """A real recorded run of four processes, as a user starts it, of which one is killed after some steps."""
+    words = ["run", "tiny", "-n", "4", "--observe", "-w", str(workspace), "--", "steps=100000", "checkpoint_period=10"]
+    with (workspace / "out").open("w") as out:
+        command = subprocess.Popen([sys.executable, "-m", "trackwalker", *words], stdout=out, stderr=out)
+    try:
+        deadline = time.monotonic() + 120
+        while time.monotonic() < deadline:
+            found = list(workspace.glob("local_*/progress.jsonl"))
+            if found and any(record.get("step", 0) >= 30 for record in read(found[0]).items):
+                break
+            time.sleep(0.5)
+        (job_dir,) = (path.parent for path in found)
+        os.kill(find_victim(job_dir, 2).pid, signal.SIGKILL)
+        assert command.wait(60) == 128 + signal.SIGKILL
+    finally:
+        command.terminate()
+        command.wait(60)
+    return job_dir
+
+
 @pytest.fixture(scope="module")
-def pair(tmp_path_factory: pytest.TempPathFactory, prometheus: Path) -> Iterator[tuple[Job, Job]]:
-    """A real run of four processes of which one was killed, and a simulated one in which a process died."""
-    real = run_case(CASES["kill"], tmp_path_factory.mktemp("real") / "outputs")
+def pair(tmp_path_factory: pytest.TempPathFactory, prometheus: Path) -> tuple[Job, Job]:
+    """The real run, and a simulated one in which a process died."""
+    real = killed_run(tmp_path_factory.mktemp("real"))
     scenario = load_scenario("segfault")
     scenario.world |= {"nodes": 4, "gpus": 2, "checkpoint_period": 40}
     made = simulate(scenario, tmp_path_factory.mktemp("made") / "case", form="ours")
-    yield look(real), look(made.job)
+    return look(real), look(made.job)
 
 
 def test_the_same_files(pair: tuple[Job, Job]) -> None:

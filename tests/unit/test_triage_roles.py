@@ -156,3 +156,15 @@ def test_nobody_failed_in_a_run_that_went_well(tmp_path: Path) -> None:
     text = header(steps=41) + steps(20) + NCCL.format(rank=1) + steps(40, first=21) + ending(0)
     found = triage_text(tmp_path, text)
     assert (found.status, found.primary, found.roles.first_rank) == ("completed", None, None)
+
+
+def test_a_lost_peer_is_told_by_its_own_line(tmp_path: Path) -> None:
+    """Rank 0 only missed it; the rank that was killed says so itself, a few lines later."""
+    text = (
+        "0: jax.errors.JaxRuntimeError: FAILED_PRECONDITION: Gloo all-reduce failed: Connection closed by peer\n"
+        "1: Killed\n1: NODE_EXIT host=node002 exit=137\n0: NODE_EXIT host=node001 exit=1\n"
+        "FIRST_FAILURE rank=1 host=node002 exit=137 cause=killed by SIGKILL\n"
+    )
+    found = triage_text(tmp_path, header() + steps(20) + text + ending(137, "Training FAILED (exit=137)", "0h 1m 0s"))
+    assert found.primary is not None
+    assert (found.primary.id, found.primary.cause, found.primary.rank) == ("sigkill", "peer-died", 1)

@@ -91,7 +91,7 @@ def has_ended(events: list[dict[str, Any]]) -> bool:
     """Whether the run's last attempt is over: a requeued job has an end of each attempt in its journal."""
     for event in reversed(events):
         if event.get("kind") in ("run-end", "attempt-begin"):
-            return event.get("kind") == "run-end"
+            return bool(event.get("kind") == "run-end")
     return False
 
 

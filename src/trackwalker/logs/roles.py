@@ -71,6 +71,8 @@ def assign(index: LogIndex, stall: Stall | None, completed: bool, overruled: dic
         primary = _specific_or_first(ordered, first_rank) or primary
     if primary is not None and primary.tier in (3, 4):
         primary = _ended_from_outside(groups, primary, index) or primary
+    if primary is not None:
+        primary = _own_line(groups, primary, first_rank) or primary
     roles = Roles(first_rank=first_rank, first_host=first_host, first_says=says)
     if completed and not index.facts.exits:
         roles = Roles()  # nobody failed: what was outlived accuses no rank
@@ -92,6 +94,13 @@ def assign(index: LogIndex, stall: Stall | None, completed: bool, overruled: dic
         if group is not primary:
             roles.findings.append(_finding(group, _other_role(group, primary, takes_over, completed, index), index))
     return roles
+
+
+def _own_line(groups: list[_Group], primary: _Group, first_rank: int | None) -> _Group | None:
+    """A lost peer is told best by its own line: that it was killed, not that another rank missed it."""
+    if primary.id != "peer-died" or first_rank is None:
+        return None
+    return next((g for g in groups if g.id == "sigkill" and g.first.rank == first_rank), None)
 
 
 def _groups(index: LogIndex) -> list[_Group]:
