@@ -251,3 +251,11 @@ def test_wrong_requests_are_one_line(
         assert ended.value.code == 2, words
         assert said.startswith("trackwalker: "), words
         assert len(said.splitlines()) == 1, said
+
+
+def test_the_scale_suite_runs_as_a_command(tmp_path: Path, prometheus: Path) -> None:
+    words = ["--suite", "scale", "--family", "node-death", "--nodes", "12", "--jobs", "1"]
+    done = lab("score", *words, "--out", tmp_path / "scale.json")
+    assert done.returncode == 0, done.stderr
+    (case,) = read_results(tmp_path / "scale.json").cases
+    assert (case.family, case.nodes, case.passed, case.error) == ("node-death", 12, True, "")

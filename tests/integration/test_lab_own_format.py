@@ -81,7 +81,7 @@ def killed_run(workspace: Path) -> Path:
     with (workspace / "out").open("w") as out:
         command = subprocess.Popen([sys.executable, "-m", "trackwalker", *words], stdout=out, stderr=out)
     try:
-        deadline = time.monotonic() + 120
+        deadline = time.monotonic() + 200
         while time.monotonic() < deadline:
             found = list(workspace.glob("local_*/progress.jsonl"))
             if found and any(record.get("step", 0) >= 30 for record in read(found[0]).items):
@@ -180,7 +180,7 @@ def test_the_same_root_in_both_formats(family: str, tmp_path: Path, prometheus: 
     said = []
     for form in ("upstream", "ours"):
         scenario = load_scenario(family)
-        scenario.world |= {"gpus": 2}
+        scenario.world |= {"nodes": 4, "gpus": 2}
         made = simulate(scenario, tmp_path / form, seed=2, form=form)  # type: ignore[arg-type]
         verdict = diagnose(resolve(str(made.job), made.workspace)).verdict
         graded = grade(json.loads(verdict.to_json()), made.truth)

@@ -15,7 +15,7 @@ from trackwalker.launch.models import load_model, model_files
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.skipif(find_spec("maxtext") is None, reason="MaxText is not installed: make test-maxtext"),
+    pytest.mark.skipif(find_spec("maxtext.configs") is None, reason="MaxText is not installed: make test-maxtext"),
 ]
 
 # The eight GPUs of a node are eight pretended CPU devices: the loader counts them, nothing is computed.

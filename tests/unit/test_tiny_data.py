@@ -10,7 +10,7 @@ import pytest
 
 from trackwalker.trainers.tiny import data
 from trackwalker.trainers.tiny.config import Config
-from trackwalker.trainers.tiny.data import Pipeline, batch_seconds, make_batch
+from trackwalker.trainers.tiny.data import DataError, Pipeline, batch_seconds, make_batch
 
 CONFIG = Config(steps=6, max_target_length=32, vocab_size=64)
 
@@ -104,3 +104,13 @@ def test_pipeline_hands_its_error_to_the_training_thread(monkeypatch: pytest.Mon
     pipeline = Pipeline(CONFIG, 0, 2, start=0)
     with pytest.raises(RuntimeError, match="no more data"):
         pipeline.take()
+
+
+def test_a_pipeline_that_fails_tells_the_training_thread() -> None:
+    config = dataclasses.replace(CONFIG, data_fails_at_step=1, data_fails_rank=2)
+    failing, sound = Pipeline(config, 2, 2, 0), Pipeline(config, 0, 2, 0)
+    failing.take()
+    with pytest.raises(DataError, match="record 1 is truncated"):
+        failing.take()
+    sound.take()
+    sound.take()

@@ -168,3 +168,20 @@ def test_a_lost_peer_is_told_by_its_own_line(tmp_path: Path) -> None:
     found = triage_text(tmp_path, header() + steps(20) + text + ending(137, "Training FAILED (exit=137)", "0h 1m 0s"))
     assert found.primary is not None
     assert (found.primary.id, found.primary.cause, found.primary.rank) == ("sigkill", "peer-died", 1)
+
+
+def test_the_schedulers_line_names_the_host_that_could_not_be_ended(tmp_path: Path) -> None:
+    said = (
+        "slurmstepd: error: *** STEP 77.3 STEPD TERMINATED ON node003 AT 2026-02-24T20:41:09 "
+        "DUE TO JOB NOT ENDING WITH SIGNALS ***\n"
+    )
+    found = triage_text(tmp_path, header() + steps(20) + CANCEL + said + ending(143, "CANCELLED", "0h 5m 0s"))
+    mine = [f for f in found.failures if f.cause == "unkillable-step"]
+    assert [f.hosts for f in mine] == [("node003",)]
+
+
+def test_a_bus_error_in_the_trainers_own_report_is_a_crash(tmp_path: Path) -> None:
+    said = "2: Fatal Python error: Bus error\n2: [Node 2 @ node003] Training subprocess killed by SIGBUS (signal 7)\n"
+    found = triage_text(tmp_path, header() + steps(20) + said + "2: NODE_EXIT host=node003 exit=135\n" + ending())
+    assert found.primary is not None
+    assert found.primary.cause == "segfault"

@@ -15,6 +15,7 @@ from trackwalker.errors import JobNotFoundError, UsageError
 from trackwalker.job.resolve import resolve
 from trackwalker.lab.inject import FAULTS, find_victim
 from trackwalker.lab.inject import inject as break_job
+from trackwalker.lab.real import CASES
 from trackwalker.lab.undo import pending
 
 
@@ -27,6 +28,8 @@ def inject(
     workspace: Workspace = DEFAULT_WORKSPACE,
 ) -> None:
     """Inject a real fault into a running local job; it is undone at the end, on Ctrl-C, or by --undo later."""
+    if fault not in FAULTS and fault in CASES:
+        raise UsageError(f"'{fault}' has to be there when the run begins: trackwalker demo --fault {fault}")
     if fault not in FAULTS:
         raise UsageError(f"unknown fault '{fault}'; there are: {', '.join(FAULTS)}")
     job_dir = resolve(job, workspace).dir

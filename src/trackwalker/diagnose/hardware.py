@@ -65,21 +65,23 @@ def held_back_everywhere(case: Case, symptoms: Symptoms, book: EvidenceBook) -> 
     if kind is None:
         return Answer(None)
     name, profile = kind
-    work = f"min(quantile_over_time(0.5, {busy}[{width}] @ {end:.3f}))"
     power = f"max(quantile_over_time(0.5, hw_gpu_power_watts[{width}] @ {end:.3f}))"
     clock = f'max(quantile_over_time(0.5, hw_gpu_clock_mhz{{type="sclk"}}[{width}] @ {end:.3f}))'
-    values = []
-    for query in (work, power, clock):
+    work = f"min(quantile_over_time(0.5, {busy}[{width}] @ {end:.3f}))"
+    told = {}
+    for query, least, most in (
+        (power, 0.0, _LOW_POWER * profile.busy_w),
+        (clock, 0.0, _LOW_CLOCK * profile.peak_mhz),
+        (work, _BUSY_PERCENT, 100.0),
+    ):
         got = telemetry.instant(query, end)
         if not got:
             return Answer(None)
-        values.append(got[0].value)
-    if values[0] < _BUSY_PERCENT or values[1] >= _LOW_POWER * profile.busy_w:
-        return Answer(False)
-    if values[2] >= _LOW_CLOCK * profile.peak_mhz:
-        return Answer(False)
-    drawn = book.add("metric", power, f"no {name} draws more than {values[1]:.0f} W at work", {"max": values[1]})
-    runs = book.add("metric", clock, f"no {name} runs faster than {values[2]:.0f} MHz", {"max": values[2]})
+        told[query] = got[0].value
+        if not least <= told[query] <= most:
+            return Answer(False)  # power is asked first: of a run that is well, nothing else
+    drawn = book.add("metric", power, f"no {name} draws more than {told[power]:.0f} W at work", {"max": told[power]})
+    runs = book.add("metric", clock, f"no {name} runs faster than {told[clock]:.0f} MHz", {"max": told[clock]})
     return Answer(True, (drawn, runs))
 
 

@@ -65,6 +65,8 @@ def ending_of(log: JobLog, sheet: Sheet, job_dir: Path) -> Ending | None:
 def end_at_first_failure(log: JobLog, sheet: Sheet) -> bool:
     """Our agent ends the ranks as soon as one has failed: whatever the others would have waited for never comes."""
     run = log.run
+    if log.no_training and log.stages:  # the job ends with the stage that failed, not when training would have begun
+        run.spec.init_s = 0.0
     failed = [sheet.idle_after(run.hosts[r]) for r, code in log.exits.items() if code and code not in _ORDERED]
     first = min(failed, default=np.inf)
     if log.no_training or run.spec.ending in ("silent", "cut") or first + _LAST_S >= run.end:
@@ -72,6 +74,12 @@ def end_at_first_failure(log: JobLog, sheet: Sheet) -> bool:
     run.silent_s = float(first) + _LAST_S - run.work_end
     run.spec.ending = "crash"
     return True
+
+
+def killed_by_kernel(end: RankEnd, sheet: Sheet) -> bool:
+    """Whether the kernel killed this rank for want of memory: its host's counter says so."""
+    kills = sheet.overlays("hw_oom_kills_total", end.host, {})
+    return end.exit == 128 + signal.SIGKILL and any(overlay.what == "jump" for overlay in kills)
 
 
 def failed_stage(log: JobLog) -> str | None:

@@ -9,6 +9,7 @@ from typing import Any
 
 from trackwalker.job.journal import encode
 from trackwalker.job.run import RankPlace, RunRecord, Setting
+from trackwalker.lab.own.ends import killed_by_kernel
 from trackwalker.lab.own.log import CODE, STAGE_TIMES, OwnLog, kernel_words, pid_of
 from trackwalker.lab.sheet.overlays import Sheet
 from trackwalker.lab.world import TFLOP_PER_TOKEN, Floats, Run
@@ -165,7 +166,7 @@ def _end_events(log: OwnLog) -> Iterator[Record]:
         yield _event(end.ended + 0.05, "train", end.host, "rank-exit", end.rank, end.host, **said)
         if out.first is not None and out.first.rank == end.rank:
             yield _event(end.ended + 0.25, "train", end.host, "first-failure", end.rank, end.host, **said)
-        if end.exit == 137 and any(o.what == "jump" for o in log.sheet.overlays("hw_oom_kills_total", end.host, {})):
+        if killed_by_kernel(end, log.sheet):
             text = kernel_words(end.rank)
             yield _event(end.ended + 0.1, "train", end.host, "kernel-kill", end.rank, end.host, text=text)
         if end.host != head:

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from trackwalker.lab.joblog import JobLog
-from trackwalker.lab.own.ends import CANCELLED, Ending, agent_spec, ending_of, failed_stage
+from trackwalker.lab.own.ends import CANCELLED, Ending, agent_spec, ending_of, failed_stage, killed_by_kernel
 from trackwalker.lab.sheet.overlays import Sheet
 from trackwalker.lab.world import Run
 from trackwalker.launch.provenance import Provenance, git_summary
@@ -44,9 +44,7 @@ class OwnLog(JobLog):
         heard = sorted(line for line in self._lines if self._is_ours(*line))
         with path.open("w", encoding="utf-8", errors="surrogateescape") as f:
             f.writelines(f"{line}\n" for line in self._header())
-            for title in STAGES:
-                if title == "train":
-                    break
+            for title in STAGE_TIMES:
                 said = [
                     self._node_words(title, rank, text)
                     for time, _, text, rank in heard
@@ -68,8 +66,6 @@ class OwnLog(JobLog):
         run = self.run
         if text.startswith(_THEIRS) or time > run.end:
             return False
-        if rank is not None and self._stage_at(time) and time < run.training_begin:
-            return True
         return rank not in self.unheard or time <= run.training_begin + 45.0
 
     def _stage_at(self, time: float) -> str:
@@ -101,9 +97,9 @@ class OwnLog(JobLog):
     def _stage(self, key: str, said: list[str], failed: bool) -> Iterator[str]:
         title, (begin, end) = STAGES[key], STAGE_TIMES[key]
         yield f"== {title} BEGIN (timeout={_LIMITS[key]}) =="
-        if not failed:
-            for host in self.run.hosts:
-                yield from check_lines(self._checks(key, host))
+        told = [line for line in said if "[CHECK_" in line]
+        for host in self.run.hosts:
+            yield from check_lines(self._checks(key, host, told))
         yield from said
         if not failed:
             yield f"== {title} END ({end - begin:.0f}s) =="
@@ -123,14 +119,14 @@ class OwnLog(JobLog):
         engine = key == "pull" and not text.startswith("[")
         return f"[ERROR] {self.run.hosts[rank]}: {text}" if engine else text
 
-    def _checks(self, key: str, host: str) -> list[Result]:
+    def _checks(self, key: str, host: str, told: list[str]) -> list[Result]:
         gpus = self.run.spec.gpus
         if key == "preflight":
             texts = {"gpus": f"{gpus} x {self.run.profile.name}", "gpus_free": "no process on them", "ipv6_rules": "8"}
             texts |= {"dcqcn": "8", "numa_balancing": "0"}
             # What a fault says of a check stands in its place.
-            told = [text for _, _, text, _ in self._lines if f"{host} | [CHECK_" in text]
-            texts = {k: v for k, v in texts.items() if not any(f"[CHECK_{k.upper()}]" in text for text in told)}
+            names = {name: f"{host} | [CHECK_{name.upper()}]" for name in texts}
+            texts = {name: text for name, text in texts.items() if not any(names[name] in line for line in told)}
         else:
             texts = {"ecc": "no uncorrected errors"} if key == "health" else {}
         skipped = [Result("clock", SKIP, "the nodes share no clock to be compared with", host=host)]
@@ -147,8 +143,7 @@ class OwnLog(JobLog):
         if self.ending is None:
             return
         for end in self.ending.ends:
-            killed = any(o.what == "jump" for o in self.sheet.overlays("hw_oom_kills_total", end.host, {}))
-            if killed and end.exit == 137:
+            if killed_by_kernel(end, self.sheet):
                 # The agent says it, in the merged log only: the rank itself had no time for words.
                 self.say(end.ended + 0.1, f"{label(end.rank, len(run.hosts))}kernel: {kernel_words(end.rank)}")
         if run.spec.ending == "heartbeat":

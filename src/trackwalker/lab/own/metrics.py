@@ -11,13 +11,14 @@ from trackwalker.lab.blocks import BlockWriter, Labels, labels
 from trackwalker.lab.own.journals import rank_records
 from trackwalker.lab.own.log import pid_of
 from trackwalker.lab.sheet.overlays import Sheet
-from trackwalker.lab.sheet.rows import FAST_S, RAY_S, HostRows
+from trackwalker.lab.sheet.rows import FAST_S, RAY_S, HostRows, Rng
 from trackwalker.lab.sheet.writer import scrape_times, stamps, values_of
-from trackwalker.lab.world import Floats
+from trackwalker.lab.world import TFLOP_PER_TOKEN, Floats
 from trackwalker.node.backlog import Backlog
 from trackwalker.node.collectors.training import PER_STEP_FIELDS, TrainingCollector
 
 _OTHERS_BYTES = 62e9  # what runs on a node beside the trainer
+_INSTALLED = 2.16e12  # bytes, as the sheet has it
 _CORES = 192
 Series = tuple[str, dict[str, str], Floats]
 
@@ -66,9 +67,6 @@ def _renamed(metric: str, about: dict[str, str], values: Floats, host: str, time
         yield metric, about, values
 
 
-_INSTALLED = 2.16e12
-
-
 def _identity(sheet: Sheet, rank: int, host: str, times: Floats) -> Iterator[Series]:
     """Who is who, and whether the rank's process is there."""
     run, one = sheet.run, np.ones(len(times))
@@ -85,7 +83,7 @@ def _identity(sheet: Sheet, rank: int, host: str, times: Floats) -> Iterator[Ser
     yield "hw_rank_stopped", who, np.where(there, 0.0, np.nan)
 
 
-def _training(sheet: Sheet, writer: BlockWriter, rank: int, scalars: dict[str, Floats], rng: Any) -> None:
+def _training(sheet: Sheet, writer: BlockWriter, rank: int, scalars: dict[str, Floats], rng: Rng) -> None:
     """The agent's own collector adds up the rank's records; between two of them its totals stand still."""
     run, host = sheet.run, sheet.run.hosts[rank]
     until = min(sheet.gone_at.get(host, run.end), sheet.idle_after(host))
@@ -96,7 +94,8 @@ def _training(sheet: Sheet, writer: BlockWriter, rank: int, scalars: dict[str, F
         held = [(name, who, np.array([r[key] for r in steps], float)) for key, name in PER_STEP_FIELDS.items()]
         reported = {name for name, _, _ in held}
         if rank == 0:  # the bridge: what only the event files hold
-            extra = {f"tb_{tag}": values for tag, values in scalars.items() if tag != "metrics_plugin_staleness_fill"}
+            tags = {**scalars, **_constants(sheet, len(steps))}
+            extra = {f"tb_{tag}": values for tag, values in tags.items() if tag != "metrics_plugin_staleness_fill"}
             held += [(name, who, values[: len(steps)]) for name, values in extra.items() if name not in reported]
         at = np.array([r["t"] for r in steps])
         keep = np.isin(at, sheet.in_database(at))
@@ -104,6 +103,17 @@ def _training(sheet: Sheet, writer: BlockWriter, rank: int, scalars: dict[str, F
         _add(sheet, writer, host, at[keep], held, nan_is_news=True)
     times = scrape_times(sheet, host, FAST_S, rng)
     _add(sheet, writer, host, times, _totals(records, host, rank, times))
+
+
+def _constants(sheet: Sheet, steps: int) -> dict[str, Floats]:
+    """Scalars of the event files that say the same at every step, or nearly so."""
+    tokens = sheet.run.spec.tokens
+    return {
+        "learning_total_weights": np.full(steps, 6_291_456.0),
+        "learning_param_norm": np.round(1_180.0 + 0.01 * np.arange(steps), 3),
+        "perf_per_device_tokens": np.full(steps, tokens),
+        "perf_per_device_tflops": np.full(steps, round(tokens * TFLOP_PER_TOKEN, 3)),
+    }
 
 
 def _totals(records: list[dict[str, Any]], host: str, rank: int, times: Floats) -> list[Series]:
