@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import time
 from collections.abc import Iterator
@@ -65,8 +66,9 @@ class Case:
         return next((c for c in self.checks if c.name == name), None)
 
     def event(self, kind: str) -> dict[str, Any] | None:
-        """The first event of a kind."""
-        return next((e for e in self.events if e.get("kind") == kind), None)
+        """The first event of a kind in time: the nodes' journals are merged as they come, not in order."""
+        found = [e for e in self.events if e.get("kind") == kind]
+        return min(found, key=lambda e: e["t"] if isinstance(e.get("t"), int | float) else math.inf, default=None)
 
     @property
     def end_of_work(self) -> float | None:
