@@ -27,8 +27,8 @@ from urllib.parse import urlsplit
 from tree_agent import TreeAgent, plant
 from usage import cpu_seconds, family, memory_mb
 
+from trackwalker.job.ports import free_port
 from trackwalker.observe.prometheus import tool_dir
-from trackwalker.observe.server import free_port
 
 PACKAGE = "prometheus-node-exporter"
 ACCEPT = "application/openmetrics-text;version=1.0.0,application/openmetrics-text;version=0.0.1;q=0.75,text/plain;version=0.0.4;q=0.5,*/*;q=0.1"  # noqa: E501

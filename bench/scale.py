@@ -25,8 +25,9 @@ from sizing import Measured, table
 from tree_agent import TreeAgent, plant
 from usage import cpu_seconds, memory_mb
 
+from trackwalker.job.ports import free_port
 from trackwalker.observe.prometheus import ensure_prometheus, find_promtool
-from trackwalker.observe.server import Server, free_port
+from trackwalker.observe.server import Server
 
 SHARD = 500  # nodes of one fake-target process
 REPLACE_EVERY_S = 10.0

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from recorded_job import Exporter, Job, wait_for
+from trackwalker.job.ports import free_port
 from trackwalker.observe.remote_write import AUTH_VARIABLE, URL_VARIABLE
-from trackwalker.observe.server import free_port
 from victoria import PASSWORD, USER, Victoria, find_victoria
 
 pytestmark = pytest.mark.slow

@@ -17,6 +17,7 @@ from hypothesis import given
 
 import hard_values
 from slurm_cluster import SlurmCluster, need_slurm
+from slurm_run import Run
 from trackwalker.diagnose.triage import triage
 from trackwalker.job.journal import read
 from trackwalker.job.resolve import resolve
@@ -44,41 +45,6 @@ def cluster() -> Iterator[SlurmCluster]:
     need_slurm()
     with SlurmCluster(4) as cluster:
         yield cluster
-
-
-class Run:
-    """A job on the cluster, followed from outside."""
-
-    def __init__(self, cluster: SlurmCluster, queued: Queued) -> None:
-        self.cluster, self.id, self.dir, self.log = cluster, queued.id, queued.job_dir, queued.log
-        self.slurm = Slurm(cluster.env)
-
-    @property
-    def text(self) -> str:
-        return self.log.read_text() if self.log.exists() else ""
-
-    def says(self, words: str, seconds: float = 30.0) -> None:
-        self.cluster.wait_for(lambda: words in self.text, f"{words!r} in the log:\n{self.text[-2000:]}", seconds)
-
-    def ends(self, seconds: float = 60.0) -> str:
-        self.cluster.wait_for(lambda: self.slurm.state(self.id).ended, f"end of job {self.id}", seconds)
-        self.cluster.wait_for(lambda: not self.cluster.leftovers(), "nothing left running", 20)
-        return self.slurm.state(self.id).state
-
-    def events(self, kind: str) -> list[dict[str, object]]:
-        return [e for e in read(self.dir / "events.jsonl").items if e["kind"] == kind]
-
-    def summary(self) -> str:
-        assert self.text.count("JOB SUMMARY") == 1, self.text[-3000:]
-        return next(line.strip() for line in self.text.splitlines() if line.startswith("  Status:"))
-
-    def rank_pid(self, rank: int) -> int:
-        """The trainer process of a rank."""
-        name = "state.json" if rank == 0 else f"n{rank + 1}.state.json"
-        ready: Callable[[], bool] = lambda: (self.dir / "agent" / name).exists()  # noqa: E731
-        self.cluster.wait_for(ready, "the agent's state")
-        state = json.loads((self.dir / "agent" / name).read_text())
-        return int(state["ranks"][0]["main"])
 
 
 @pytest.fixture
@@ -186,7 +152,7 @@ def test_requeue_keeps_both_attempts(start: Callable[..., Run], cluster: SlurmCl
 
 def test_a_stage_that_takes_too_long_names_the_missing_node(start: Callable[..., Run], cluster: SlurmCluster) -> None:
     run = start(steps=10, timeouts="preflight:4,health:4")
-    agent = cluster.wait_for(lambda: agents_on(cluster, "n4")[1:], "the agent of n4")[0]
+    agent = cluster.wait_for(lambda: run.agents("n4")[1:], "the agent of n4")[0]
     os.kill(agent, signal.SIGSTOP)
     try:
         run.says("no word from n4", 40)
@@ -218,21 +184,6 @@ def test_a_lost_node_ends_the_job(cluster: SlurmCluster, start: Callable[..., Ru
         cluster.restart_node("n2")
         cluster.client("scontrol", "update", "nodename=n2", "state=resume", check=False)
         cluster.wait_idle(60)
-
-
-def agents_on(cluster: SlurmCluster, node: str) -> list[int]:
-    """The keeper that Slurm started on a node, and the agent that it keeps."""
-    found = []
-    for name in filter(str.isdigit, os.listdir("/proc")):
-        try:
-            words = Path(f"/proc/{name}/cmdline").read_bytes()
-            env = Path(f"/proc/{name}/environ").read_bytes()
-        except OSError:
-            continue
-        mine = f"SLURMD_NODENAME={node}\0".encode() in env and str(cluster.conf).encode() in env
-        if mine and b"agent.pyz\0node" in words and b"srun" not in words.split(b"\0")[0]:
-            found.append(int(name))
-    return found
 
 
 def test_a_prolog_that_fails_is_told_at_once(tmp_path: Path) -> None:

@@ -15,12 +15,12 @@ from pathlib import Path
 import pytest
 
 from slurm_cluster import SlurmCluster, need_slurm
+from slurm_run import Run
 from trackwalker.diagnose.triage import triage
 from trackwalker.job.journal import read
-from trackwalker.job.processes import read_stat
 from trackwalker.job.resolve import resolve
 from trackwalker.launch.ledger import incidents
-from trackwalker.launch.schedulers.slurm import Queued, plan_batch, submit
+from trackwalker.launch.schedulers.slurm import plan_batch, submit
 from trackwalker.launch.slurm.client import Slurm
 from trackwalker.launch.slurm.options import SubmitOptions
 from trackwalker.launch.submission import How, Submission, plan_submission
@@ -54,47 +54,6 @@ def cluster() -> Iterator[SlurmCluster]:
     need_slurm()
     with SlurmCluster(3) as cluster:
         yield cluster
-
-
-class Run:
-    """A job on the cluster, followed from outside."""
-
-    def __init__(self, cluster: SlurmCluster, queued: Queued) -> None:
-        self.cluster, self.id, self.dir, self.log = cluster, queued.id, queued.job_dir, queued.log
-        self.slurm = Slurm(cluster.env)
-
-    @property
-    def text(self) -> str:
-        return self.log.read_text() if self.log.exists() else ""
-
-    def says(self, words: str, seconds: float = 40.0) -> None:
-        self.cluster.wait_for(lambda: words in self.text, f"{words!r} in the log:\n{self.text[-2000:]}", seconds)
-
-    def ends(self, seconds: float = 60.0) -> str:
-        self.cluster.wait_for(lambda: self.slurm.state(self.id).ended, f"end of job {self.id}", seconds)
-        self.cluster.wait_for(lambda: not self.cluster.leftovers(), "nothing left running", 20)
-        return self.slurm.state(self.id).state
-
-    def events(self, kind: str) -> list[dict[str, object]]:
-        return [e for e in read(self.dir / "events.jsonl").items if e["kind"] == kind]
-
-    def summary(self) -> str:
-        assert self.text.count("JOB SUMMARY") == 1, self.text[-3000:]
-        return next(line.strip() for line in self.text.splitlines() if line.startswith("  Status:"))
-
-    def agents(self, node: str) -> list[int]:
-        """Keeper and agent on a node, in this order."""
-        mark, found = f"SLURMD_NODENAME={node}\0".encode(), []
-        for name in filter(str.isdigit, os.listdir("/proc")):
-            try:
-                words = Path(f"/proc/{name}/cmdline").read_bytes()
-                env = Path(f"/proc/{name}/environ").read_bytes()
-            except OSError:
-                continue
-            mine = mark in env and str(self.cluster.conf).encode() in env
-            if mine and b"agent.pyz\0node" in words and b"srun" not in words.split(b"\0")[0]:
-                found.append(int(name))
-        return sorted(found, key=lambda pid: (stat.start if (stat := read_stat(pid)) else 0, pid))
 
 
 def planned(workspace: Path, script: str, nodes: int, steps: int, **order: object) -> Submission:

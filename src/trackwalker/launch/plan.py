@@ -15,6 +15,7 @@ from pathlib import Path
 
 from trackwalker import __version__
 from trackwalker.errors import UsageError
+from trackwalker.job.ports import free_port
 from trackwalker.job.redact import redact
 from trackwalker.job.run import RankPlace, RunRecord, Setting
 from trackwalker.launch.again import knobs
@@ -216,10 +217,3 @@ def code_facts(provenance: Provenance | None) -> dict[str, str]:
 def short_hostname() -> str:
     """This machine's name as the `host` label carries it."""
     return os.environ.get("TRACKWALKER_NODE") or socket.gethostname().split(".")[0] or "box"
-
-
-def free_port() -> int:
-    """A loopback port nobody listens on right now."""
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return int(s.getsockname()[1])

@@ -7,13 +7,14 @@ import http.client
 import json
 import os
 import signal
-import socket
 import subprocess
 import threading
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+
+from trackwalker.job.ports import free_port
 
 # Bound before any fork: between fork and exec a child must not import or allocate more than it has to.
 # Only Linux has it; elsewhere (a laptop that reads a job) an orphan is left to the user's own hand.
@@ -118,13 +119,6 @@ class Server:
             return None
         finally:
             connection.close()
-
-
-def free_port() -> int:
-    """A loopback port that nobody listens on at this moment."""
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return int(s.getsockname()[1])
 
 
 def _path_in(flags: bytes) -> str | None:

@@ -12,9 +12,10 @@ from pathlib import Path
 from subprocess import Popen
 
 from trackwalker.errors import EvidenceError
+from trackwalker.job.ports import free_port
 from trackwalker.job.run import load_run
 from trackwalker.job.services import announce, withdraw
-from trackwalker.observe.server import free_port, spawn_tied
+from trackwalker.observe.server import spawn_tied
 
 MISSING = "TensorBoard is not installed: pip install 'trackwalker[tensorboard]' gives every run its page"
 _LOOK_S = 5.0
