@@ -99,5 +99,6 @@ def test_a_process_counts_with_what_it_started() -> None:
     assert len(members) == 2
     assert cpu_seconds(members) >= 0.15
     assert memory_mb(members[1]) > memory_mb(members[1], "Pss") > 1
-    assert family(os.getpid(), without=[shell.pid]) == [os.getpid()]
+    # Other tests of this worker may have left children that are just ending: only these two must be gone.
+    assert not set(members) & set(family(os.getpid(), without=[shell.pid]))
     shell.communicate(b"\n", timeout=20)
