@@ -18,7 +18,8 @@ NEEDLES = [b"Segmentation fault", b"out of memory", b"Aborted (core dumped)\n", 
 def step_line(rank: int, step: int, rng: random.Random, label: str = "{:02d}: ") -> bytes:
     return (
         f"{label.format(rank)}completed step: {step}, seconds: {rng.uniform(0.5, 20):.3f}, TFLOP/s/device: 812.345, "
-        f"MFU: 32.49%, Tokens/s/device: {rng.uniform(900, 2500):.3f}, total_weights: 262144, loss: {rng.uniform(2, 12):.3f}\n"
+        f"MFU: 32.49%, Tokens/s/device: {rng.uniform(900, 2500):.3f}, total_weights: 262144, "
+        f"loss: {rng.uniform(2, 12):.3f}\n"
     ).encode()
 
 

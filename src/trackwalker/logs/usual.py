@@ -1,8 +1,8 @@
 """The lines that a long run's log mostly consists of: finished steps in their usual form. They hold no needle.
 
-A line counts as usual when it begins as a step line does, ends with a printed loss, and is no longer than the step lines
-at the beginning of the log. A line that broke off, that another text follows or precedes, or that a whole message was
-written into is another line and is searched; only a single word inserted into the middle of a step line would be missed.
+A line counts as usual when it begins as a step line does, ends with a printed loss, and is no longer than the step
+lines at the beginning of the log. A line that broke off, that another text follows or precedes, or that a whole message
+was written into is another line and is searched; only a word inserted into the middle of a step line would be missed.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class Usual:
 
 def _any(words: NDArray[np.uint64], places: Ints, shifts: Sequence[int], wanted: np.uint64) -> NDArray[np.bool_]:
     """Whether the word stands at one of these distances from each place."""
-    found = words[places + shifts[0]] == wanted
+    found: NDArray[np.bool_] = words[places + shifts[0]] == wanted
     for shift in shifts[1:]:
         missing = np.flatnonzero(~found)
         found[missing] = words[places[missing] + shift] == wanted
