@@ -199,7 +199,7 @@ def _end(
         return finished[-1]
     if start is not None and log.summary is not None and log.summary.wall_s is not None:
         return start + log.summary.wall_s
-    known = [float(e["t"]) for e in events]
+    known = [float(e["t"]) for e in events if e.get("stage") != "supervise"]  # that is said of it, later
     if telemetry is not None:
         known.append(telemetry.range()[1])
     if timeline is not None and timeline.last_end is not None:

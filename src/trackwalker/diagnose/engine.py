@@ -18,7 +18,7 @@ from trackwalker.diagnose.roles import assign_roles, undisputed
 from trackwalker.diagnose.status import status_of
 from trackwalker.diagnose.story import Story
 from trackwalker.diagnose.storyteller import tell
-from trackwalker.diagnose.symptoms import SOFT, Symptoms, find_symptoms
+from trackwalker.diagnose.symptoms import KEEN, SOFT, Symptoms, find_symptoms
 from trackwalker.diagnose.verdict import (
     Action,
     Cause,
@@ -60,13 +60,10 @@ def diagnose_case(case: Case, playbooks: list[Playbook] | None = None, begin: fl
     """Diagnose a job that is open already."""
     begin = time.perf_counter() if begin is None else begin
     books = playbooks if playbooks is not None else load_playbooks()
-    symptoms = find_symptoms(case)
-    evidence = EvidenceBook()
-    speed = throughput(case, symptoms, evidence)
     books = [*books, *playbooks_for(case.triage.failures, {p.id for p in books})]
-    examinations = [examine(p, case, symptoms, evidence) for p in books if _called(p, symptoms)]
-    causes, leading = _causes(examinations, case, symptoms, speed)
-    outcome = _outcome(causes, leading, symptoms)
+    look = _faint(case, books) or _look(case, books, find_symptoms(case))
+    symptoms, evidence, speed, examinations = look.symptoms, look.evidence, look.speed, look.examinations
+    causes, leading, outcome = look.causes, look.leading, look.outcome
     verdict = Verdict(
         job=_job_ref(case),
         window=Window(start=utc(case.start), end=utc(case.end)),
@@ -84,6 +81,42 @@ def diagnose_case(case: Case, playbooks: list[Playbook] | None = None, begin: fl
     )
     verdict = with_confidence(verdict)
     return Diagnosis(verdict, tell(case, symptoms, causes, leading), list(case.damage))
+
+
+@dataclass(frozen=True)
+class _Look:
+    """One look at the case: what is wrong, what was tested, what was found."""
+
+    symptoms: Symptoms
+    evidence: EvidenceBook
+    speed: Throughput
+    examinations: list[Examination]
+    causes: list[Cause]
+    leading: list[Examination]
+
+    @property
+    def outcome(self) -> Outcome:
+        return _outcome(self.causes, self.leading, self.symptoms)
+
+
+def _look(case: Case, books: list[Playbook], symptoms: Symptoms) -> _Look:
+    evidence = EvidenceBook()
+    speed = throughput(case, symptoms, evidence)
+    examinations = [examine(p, case, symptoms, evidence) for p in books if _called(p, symptoms)]
+    causes, leading = _causes(examinations, case, symptoms, speed)
+    return _Look(symptoms, evidence, speed, examinations, causes, leading)
+
+
+def _faint(case: Case, books: list[Playbook]) -> _Look | None:
+    """A change of speed too small to be trouble by itself, where a measured cause on named hosts fits it."""
+    if find_symptoms(case).names - SOFT:
+        return None
+    symptoms = find_symptoms(case, KEEN)
+    if not symptoms.slow:
+        return None
+    look = _look(case, books, symptoms)
+    fits = [e for e in look.leading if "slow" in e.playbook.symptoms and e.hosts and not e.log_only]
+    return look if look.outcome == "incident" and len(fits) == len(look.leading) else None
 
 
 def _called(playbook: Playbook, symptoms: Symptoms) -> bool:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from string import Template
 from typing import Any
 
-from trackwalker.diagnose import course_facts, hardware, heartbeat, network_facts  # noqa: F401  (they add questions to FACTS)
+from trackwalker.diagnose import course_facts, hardware, heartbeat, network_facts, stack_facts  # noqa: F401  (they add questions to FACTS)
 from trackwalker.diagnose.case import Case
 from trackwalker.diagnose.evidence import EvidenceBook
 from trackwalker.diagnose.facts import FACTS

@@ -10,11 +10,14 @@ import numpy as np
 
 from trackwalker.diagnose.case import Case
 from trackwalker.diagnose.clock import utc
+from trackwalker.diagnose.course import WARM_UP_STEPS
 from trackwalker.diagnose.evidence import EvidenceBook
 from trackwalker.diagnose.symptoms import Symptoms
 from trackwalker.logs.facts import Quote
 
 # Codes that say "something outside killed or broke this process", as against a cascade's TERM or a tidy exit.
+_FEWEST_STEPS = 3
+_ALIKE = 1.3  # longest against shortest of a few steps
 _CRASH_CODES = {128 + s for s in (signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE)}
 _KILL_CODES = {128 + signal.SIGKILL} | _CRASH_CODES
 
@@ -181,11 +184,25 @@ def constant_speed(case: Case, symptoms: Symptoms, book: EvidenceBook) -> Answer
     """No phase is slower than the job's own full speed, saves and warm-up aside."""
     timeline = case.timeline
     if timeline is None or not symptoms.phases:
-        return Answer(None)
+        return _first_steps(case, book)
     median = float(np.median(timeline.seconds[5:] if len(timeline) > 10 else timeline.seconds))
     says = f"median step time {median:.3f} s, no lasting change of speed"
     ids = (book.add("progress", f"{timeline.source}: median of all steps", says, {"median_step_s": median}),)
     return Answer(not symptoms.slow, ids)
+
+
+def _first_steps(case: Case, book: EvidenceBook) -> Answer:
+    """Of a run that has only begun: whether its first steps, the compiled one aside, are alike."""
+    timeline = case.timeline
+    if timeline is None or not _FEWEST_STEPS < len(timeline) < 4 * WARM_UP_STEPS:
+        return Answer(None)
+    if case.log.summary is not None:
+        return Answer(None)
+    seconds = timeline.seconds[1:]
+    low, high = float(seconds.min()), float(seconds.max())
+    says = f"{len(timeline)} steps so far, of {low:.3f} to {high:.3f} s: too few to see a small change of speed"
+    ids = (book.add("progress", f"{timeline.source}: shortest and longest step", says, {"low": low, "high": high}),)
+    return Answer(high <= _ALIKE * low, ids)
 
 
 def _last_step_line(case: Case) -> Quote | None:

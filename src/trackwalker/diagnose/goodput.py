@@ -16,6 +16,8 @@ _ORDER = (
     "train", "set-up", "init", "start-up", "start-up and teardown", "compile", "restore", "checkpoint", "profiler",
     "slowdown", "lost work", "stalled", "teardown",
 )  # fmt: skip
+# What may have been told twice, the likeliest first: initialisation spans the set-up of the ranks and the compilation.
+_SHORTENED = ("init", "compile", "restore", "set-up", "checkpoint", "teardown")
 _AROUND = 31  # steps: the level a slow step is measured against is the one around it
 
 
@@ -86,6 +88,7 @@ def budget(
         seconds["teardown"] = min(after, seconds["teardown"]) if stalled else after
         seconds["stalled"] = after - seconds["teardown"]
     if out.wall_s is not None:
+        _fit(seconds, out.wall_s)
         rest = max(0.0, out.wall_s - sum(seconds.values()))
         # Most logs carry no time between the stages: what no line accounts for is start-up and teardown, unless it
         # is far more than those take.
@@ -97,6 +100,17 @@ def budget(
     if out.wall_s and len(record):
         out.goodput = round(min(1.0, seconds["train"] / out.wall_s), 4)
     return out
+
+
+def _fit(seconds: dict[str, float], wall_s: float) -> None:
+    """Two clocks may tell of the same seconds (a stage's and a rank's own): no run spent more time than it lasted."""
+    over = sum(seconds.values()) - wall_s
+    for what in _SHORTENED:
+        if over <= 0:
+            return
+        cut = min(over, seconds.get(what, 0.0))
+        seconds[what] = seconds.get(what, 0.0) - cut
+        over -= cut
 
 
 def _part(what: str, seconds: float, out: Goodput) -> Part:

@@ -47,7 +47,8 @@ def interruptions(index: LogIndex, record: StepRecord, period: int | None) -> In
         save |= np.isin(steps - shift, saved)
         if period:
             save |= ((steps - shift) % period == 0) & (steps - shift > 0)
-    if (facts.setting("profiler") or "").strip("'\"").lower() not in ("", "none"):
+    # MaxText prints an empty setting as it is, or since 2026 as ProfilerType.NONE.
+    if (facts.setting("profiler") or "").strip("'\"").lower().rpartition(".")[2] not in ("", "none"):
         skip = facts.number("skip_first_n_steps_for_profiler") or 0
         width = (facts.number("profiler_steps") or 1) + _PROFILER_DUMP
         for start in starts:

@@ -30,7 +30,7 @@ def playbooks_for(findings: list[Finding], known: set[str]) -> list[Playbook]:
 
 
 def _playbook(finding: Finding) -> Playbook:
-    blames = finding.cause in _ABOUT_THE_HOST
+    blames = finding.local or finding.cause in _ABOUT_THE_HOST
     where = " on {hosts}" if blames and finding.hosts else ""
     caveat = f" This does not prove {finding.proves_not}." if finding.proves_not else ""
     actions = [PlaybookAction(do="next-step", why=text, risk="none", needs_approval=False) for text in finding.next]

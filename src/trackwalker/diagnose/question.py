@@ -7,7 +7,7 @@ import re
 from trackwalker.diagnose.verdict import Verdict
 
 # A topic's words, the causes that answer it, and what to say when none was found.
-_TOPICS: dict[str, tuple[str, frozenset[str], str]] = {
+TOPICS: dict[str, tuple[str, frozenset[str], str]] = {
     "speed": (
         r"slow|tgs|mfu|throughput|tokens|speed|step time|perf",
         frozenset(
@@ -87,7 +87,7 @@ _TOPICS: dict[str, tuple[str, frozenset[str], str]] = {
 def answer(question: str, verdict: Verdict) -> Verdict:
     """The verdict with a summary that answers the question first; it says so when the answer lies elsewhere."""
     roots = {c.cause for c in verdict.causes if c.role == "root"}
-    for words, causes, nothing in _TOPICS.values():
+    for words, causes, nothing in TOPICS.values():
         if re.search(words, question, re.IGNORECASE):
             if roots & causes:
                 return verdict

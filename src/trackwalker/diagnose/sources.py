@@ -22,6 +22,8 @@ from trackwalker.logs.workers import add_workers, last_step, worker_files
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
+Spans = dict[str, dict[int, list[tuple[float, float]]]]  # by phase and rank: begin and end
+
 JOURNAL, WORKERS, EVENTS, LOG = "progress.jsonl", "worker logs", "event file", "log"
 EVENT_LAG_S = 240.0  # the writer flushes every two minutes and a step is written when the next one ends
 _SAME = 0.02  # log and event file time a step within a few milliseconds
@@ -130,7 +132,7 @@ def _from_journal(job: Job) -> StepRecord | None:
     if job.progress is None:
         return None
     rows: dict[int, list[tuple[int, float, float, float]]] = {}
-    phases: dict[str, dict[int, float]] = {}
+    phases: Spans = {}
     begin: float | None = None
     for record in journal.read(job.progress).items:
         try:
@@ -142,8 +144,8 @@ def _from_journal(job: Job) -> StepRecord | None:
                     (int(record["step"]), float(record["seconds"]), np.nan if tgs is None else float(tgs), at)
                 )
             elif record.get("state") == "end" and phase in ("init", "compile", "restore", "checkpoint"):
-                by_rank = phases.setdefault(phase, {})
-                by_rank[rank] = by_rank.get(rank, 0.0) + float(record["seconds"])
+                spans = phases.setdefault(phase, {}).setdefault(rank, [])
+                spans.append((at - float(record["seconds"]), at))
         except (KeyError, TypeError, ValueError, OverflowError):
             continue
     if not rows:
@@ -151,12 +153,28 @@ def _from_journal(job: Job) -> StepRecord | None:
     own = rows[min(rows)]
     columns = np.array(own, float)
     last = max(r[0] for each in rows.values() for r in each)
-    took = {name: max(by_rank.values()) for name, by_rank in phases.items()}  # done together: the slowest counts
+    # Done together: the slowest counts.
+    took = {name: max(_own_seconds(phases, name, rank) for rank in by_rank) for name, by_rank in phases.items()}
     return StepRecord(
         columns[:, 0].astype(np.int64), columns[:, 1], columns[:, 2], None, JOURNAL, last,
         last_end=max(r[3] for each in rows.values() for r in each), first_end=float(columns[0, 3]), begin=begin,
         phases=took,
     )  # fmt: skip
+
+
+def _own_seconds(phases: Spans, name: str, rank: int) -> float:
+    """A rank's time in a phase; what it compiled or restored while it initialised counts there, not as init."""
+    own = phases[name][rank]
+    total = sum(end - begin for begin, end in own)
+    if name != "init":
+        return total
+    others = sorted(span for other, ranks in phases.items() if other != name for span in ranks.get(rank, []))
+    done = -np.inf  # nested phases may overlap each other: each moment is taken off once
+    for begin, end in others:
+        left = max(begin, done)
+        total -= sum(max(0.0, min(end, b) - max(left, a)) for a, b in own)
+        done = max(done, end)
+    return max(total, 0.0)
 
 
 def event_files(job: Job, index: LogIndex) -> list[Path]:
@@ -168,7 +186,7 @@ def event_files(job: Job, index: LogIndex) -> list[Path]:
     own = [p for place in places for p in job.dir.glob(f"{place}/events.out.tfevents.*") if p.is_file()]
     if own:
         return sorted(own)
-    shared = _shared_folder(job.dir.parent, index.facts.setting("tensorboard_dir"))
+    shared = shared_folder(job.dir.parent, index.facts.setting("tensorboard_dir"))
     if shared is None or job.log is None:
         return []
     # Several jobs write here. Ours is on one of our hosts; of those, the newest that began before our log ended.
@@ -182,7 +200,7 @@ def event_files(job: Job, index: LogIndex) -> list[Path]:
     return [max(mine)[1]] if mine else []
 
 
-def _shared_folder(workspace: Path, setting: str | None) -> Path | None:
+def shared_folder(workspace: Path, setting: str | None) -> Path | None:
     """A path inside the container, found again in the workspace by its tail."""
     parts = [p for p in (setting or "").split("/") if p not in ("", ".", "..")]
     for begin in range(len(parts)):

@@ -38,6 +38,20 @@ _LEAST_LOST_S = 5.0  # a slow phase that cost less than this, or less than one s
 
 
 @dataclass(frozen=True)
+class Eye:
+    """How small a lasting change of speed still counts, as a fraction, and how sure it has to be."""
+
+    shift: float  # between neighbouring stretches
+    slow: float  # against full speed
+    sure: float  # standard errors
+
+
+PLAIN = Eye(0.02, 0.03, 3.0)
+# A percent is much money on a large run, and may be the weather on any: believed only where a measured cause fits.
+KEEN = Eye(0.008, 0.01, 5.0)
+
+
+@dataclass(frozen=True)
 class Span:
     """A stretch of time."""
 
@@ -75,12 +89,12 @@ class Symptoms:
         return [p for p in self.phases if p.slow]
 
 
-def find_symptoms(case: Case) -> Symptoms:
+def find_symptoms(case: Case, eye: Eye = PLAIN) -> Symptoms:
     """Look at the job's own course; no metric is asked yet."""
     timeline, log = case.timeline, case.log
     names: set[str] = set()
     stall = find_stall(case)
-    phases = find_phases(case) if timeline is not None else ()
+    phases = find_phases(case, eye) if timeline is not None else ()
     if stall:
         names.add("stall")
     if any(p.slow for p in phases):
@@ -160,7 +174,7 @@ def find_stall(case: Case) -> Stall | None:
     return Stall(last, since, until, limit) if until - since > limit else None
 
 
-def find_phases(case: Case) -> tuple[Phase, ...]:
+def find_phases(case: Case, eye: Eye = PLAIN) -> tuple[Phase, ...]:
     """Stretches of constant speed; saves and the first steps are masked."""
     timeline = case.timeline
     if timeline is None or len(timeline) < 4 * WARM_UP_STEPS or not np.isfinite(timeline.ends).all():
@@ -170,18 +184,18 @@ def find_phases(case: Case) -> tuple[Phase, ...]:
     values = timeline.seconds[index]
     if len(values) < 2 * WARM_UP_STEPS:
         return ()
-    cuts = segments(values)
+    cuts = segments(values, smallest=eye.shift, sure=eye.sure)
     # Full speed is the fastest stretch that lasted: a short lucky one does not make the rest slow.
     lasting = [c for c in cuts if c.size >= min(0.15 * len(values), 50)]
     baseline = min(c.level for c in lasting or cuts)
-    wander = _wander(values, cuts, baseline)
+    wander = _wander(values, cuts, baseline, eye)
     phases = []
     for cut in cuts:
         first, last = int(index[cut.start]), int(index[cut.end - 1])
         start = float(timeline.ends[first] - timeline.seconds[first])
         end = float(timeline.ends[last])
         lost = (end - start) * (1.0 - baseline / cut.level)
-        slow = cut.level > baseline * (1.0 + max(0.03, 4.0 * wander)) and lost >= max(_LEAST_LOST_S, baseline)
+        slow = cut.level > baseline * (1.0 + max(eye.slow, 4.0 * wander)) and lost >= max(_LEAST_LOST_S, baseline)
         phases.append(Phase(int(timeline.steps[first]), int(timeline.steps[last]), start, end, cut.level, slow))
     if not any(p.slow for p in phases):
         phases = _slide(timeline, index) or phases
@@ -227,9 +241,9 @@ def _steady_mask(timeline: Timeline, period: int | None) -> NDArray[np.bool_]:
     return keep
 
 
-def _wander(values: Floats, cuts: list[Segment], baseline: float) -> float:
+def _wander(values: Floats, cuts: list[Segment], baseline: float, eye: Eye) -> float:
     """How far the level of full speed strays by itself, as a fraction: the yardstick for calling a phase slow."""
-    fast = np.concatenate([values[c.start : c.end] for c in cuts if c.level <= 1.03 * baseline])
+    fast = np.concatenate([values[c.start : c.end] for c in cuts if c.level <= (1.0 + eye.slow) * baseline])
     blocks = len(fast) // 10
     if blocks < 3:
         return 0.0

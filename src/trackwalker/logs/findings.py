@@ -30,6 +30,7 @@ class Finding:
     fc: str | None = None
     proves_not: str = ""
     next: tuple[str, ...] = ()
+    local: bool = False  # it concerns a disk of the host that says so, not one that all share
 
 
 @dataclass

@@ -118,57 +118,90 @@ class _Reader:
         return self._stack[-1]
 
 
-@dataclass(frozen=True)
+_Groups = dict[tuple[str, tuple[int, ...]], dict[int, "_Place"]]
+
+
+@dataclass
 class _Place:
     """How far one rank is in one process group."""
 
-    enqueued: int
-    completed: int
+    entered: int = -1  # the last collective that it has put on its device's queue
+    open: int | None = None  # the first of them that its device has not finished
 
 
 def behind(dumps: Mapping[int, Any]) -> dict[int, str]:
-    """Ranks that others wait for and that wait for nobody, each with why; empty where the dumps do not tell.
+    """Ranks that hold the others up, each with why; empty where the dumps do not tell.
 
-    A rank waits for the members of a group that have not entered the collective it is in. Whoever is behind because it
-    waits in another group is a witness: only the ends of these chains are named.
+    A device that has not finished what its peers have finished is stuck by itself. Otherwise a rank waits for the
+    members of its group that have not entered the collective it is in; whoever is late because it waits in another
+    group is a witness, so only the ends of these chains are named.
     """
     groups = _groups(dumps)
+    found = _stuck(groups) or _absent(groups, set(dumps))
+    return found if 2 * len(found) < len(dumps) else {}
+
+
+def _stuck(groups: _Groups) -> dict[int, str]:
+    found: dict[int, str] = {}
+    for (name, _), places in sorted(groups.items()):
+        for rank, place in sorted(places.items()):
+            if place.open is None:
+                continue
+            passed = [r for r, other in places.items() if other.open is not None and other.open > place.open]
+            if passed and rank not in found:
+                others = ", ".join(str(r) for r in sorted(passed)[:4])
+                found[rank] = f"its device has not finished collective {place.open} of {name}, which rank {others} has"
+    return found
+
+
+def _absent(groups: _Groups, known: set[int]) -> dict[int, str]:
     waits: dict[int, set[int]] = {}
     why: dict[int, str] = {}
-    for (name, members), places in groups.items():
-        last = max(place.enqueued for place in places.values())
-        late = {rank for rank, place in places.items() if place.enqueued < last}
-        gone = set(members) - set(dumps)
-        for rank, place in places.items():
-            if place.enqueued == last and place.completed < last and late | gone:
-                waits.setdefault(rank, set()).update(late | gone)
-        for rank in late:
-            why.setdefault(rank, f"it has not entered collective {last} of {name}, the others wait in it")
-        for rank in gone:
-            why.setdefault(rank, f"it left no flight-recorder dump, the others of {name} wait")
-    wanted = {rank for ones in waits.values() for rank in ones}
-    ends = sorted(rank for rank in wanted if not waits.get(rank))
-    return {rank: why[rank] for rank in ends} if 2 * len(ends) < len(dumps) else {}
+    for (name, members), places in sorted(groups.items()):
+        waiting = {rank: place.open for rank, place in places.items() if place.open is not None}
+        for rank, at in waiting.items():
+            late = {m for m in members if m != rank and places.get(m, _Place()).entered < at}
+            waits.setdefault(rank, set()).update(late)
+            for one in late:
+                said = "it has not entered" if one in known else "it left no dump, and the others wait for it in"
+                why.setdefault(one, f"{said} collective {at} of {name}")
+    ends = sorted({one for late in waits.values() for one in late if not waits.get(one)})
+    return {rank: why[rank] for rank in ends}
 
 
-def _groups(dumps: Mapping[int, Any]) -> dict[tuple[str, tuple[int, ...]], dict[int, _Place]]:
-    found: dict[tuple[str, tuple[int, ...]], dict[int, _Place]] = {}
+def _groups(dumps: Mapping[int, Any]) -> _Groups:
+    """Every process group with the places of those of its ranks that have something in it."""
+    found: _Groups = {}
     for rank, dump in dumps.items():
-        if not isinstance(dump, dict):
+        config = dump.get("pg_config") if isinstance(dump, dict) else None
+        entries = dump.get("entries") if isinstance(dump, dict) else None
+        if not isinstance(config, dict) or not isinstance(entries, list):
             continue
-        config, status = dump.get("pg_config"), dump.get("pg_status")
-        if not isinstance(config, dict) or not isinstance(status, dict):
-            continue
-        for number, said in config.items():
-            at = status.get(number)
-            if not isinstance(said, dict) or not isinstance(at, dict):
+        for entry in entries:
+            said = _collective(entry)
+            if said is None:
                 continue
-            members = _members(said.get("ranks"))
-            enqueued, completed = at.get("last_enqueued_collective"), at.get("last_completed_collective")
-            if len(members) < 2 or not isinstance(enqueued, int) or not isinstance(completed, int) or enqueued < 0:
+            name, number, done = said
+            about = config.get(name)
+            members = _members(about.get("ranks")) if isinstance(about, dict) else ()
+            if not isinstance(about, dict) or rank not in members:
                 continue
-            found.setdefault((str(said.get("desc", number)), members), {})[rank] = _Place(enqueued, completed)
+            place = found.setdefault((str(about.get("desc", name)), members), {}).setdefault(rank, _Place())
+            place.entered = max(place.entered, number)
+            if not done:
+                place.open = number if place.open is None else min(place.open, number)
     return found
+
+
+def _collective(entry: Any) -> tuple[str, int, bool] | None:
+    """Group, number and whether it is finished; None for what is no collective, such as a message between two."""
+    if not isinstance(entry, dict) or entry.get("is_p2p"):
+        return None
+    group, number = entry.get("process_group"), entry.get("collective_seq_id")
+    name = group[0] if isinstance(group, list | tuple) and group else group
+    if not isinstance(name, str) or not isinstance(number, int):
+        return None
+    return name, number, entry.get("state") == "completed"
 
 
 def _members(text: Any) -> tuple[int, ...]:

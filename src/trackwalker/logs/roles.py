@@ -20,6 +20,11 @@ _TOLD = re.compile(
     r"(?:FATAL|WARNING): (\S+) \| \[CHECK_|NODE_LOST host=([^\s:]+)|FATAL: [\w ]+: no word from ([^\s,]+(?:, [^\s,]+)*)"
     r"|STEPD TERMINATED ON (\S+) AT|Node failure on ([\w.-]+)"
 )
+_IMAGE_STAGE = re.compile(r"== (?:Docker|Image|Container) pull FAILED")
+# What a rank reports of itself and its host; whoever talks to it then loses it.
+_OWN_END = frozenset(
+    {"gpu-hardware-fault", "gpu-driver-fault", "host-kernel-fault", "oom-host", "oom-gpu", "segfault", "storage-full"}
+)
 _SEQ = re.compile(r"SeqNum=(\d+), OpType=(\w+)(?:, NumelIn=(\d+))?")
 
 
@@ -46,6 +51,8 @@ class _Group:
     tier: int
     cause: str
     why: str = ""
+    hosts: tuple[str, ...] = ()  # where it happened, when its lines do not say so
+    local: bool = False  # it concerns a disk of the host that says so
 
     @property
     def first(self) -> Hit:
@@ -164,6 +171,9 @@ def _refine(groups: list[_Group], index: LogIndex) -> None:
     if group := by_id.get("heartbeat-timeout"):
         _heartbeat(group, index)
     _demote_followers(by_id, index)
+    _demote_hearsay(groups, by_id)
+    if (group := by_id.get("stage-fail")) and _IMAGE_STAGE.match(group.first.text):
+        _image_stage(group, index)
     if (group := by_id.get("node-exit")) and not any(g.tier <= 3 for g in groups):
         codes = [e.code for e in index.facts.exits if e.code not in _CANCELS]
         if codes and codes[0] in (139, 135):
@@ -209,6 +219,29 @@ def _demote_followers(by_id: dict[str, _Group], index: LogIndex) -> None:
         for name in ("container-pull-fail", "container-load-fail"):
             if name in by_id and by_id[name].tier == 1:
                 by_id[name].tier, by_id[name].why = 3, "the image had no room on the disk"
+                by_id["storage-full"].local = True
+
+
+def _demote_hearsay(groups: list[_Group], by_id: dict[str, _Group]) -> None:
+    """Ranks whose transfers to a peer broke off say nothing about why: a peer that reports its own end knows more."""
+    group = by_id.get("rdma-completion-error")
+    if group is None or group.tier > 2:
+        return
+    witnesses = {h.rank for h in group.hits}
+    for other in groups:
+        ranks = {h.rank for h in other.hits}
+        apart = len(ranks) == 1 and None not in ranks | witnesses and not ranks & witnesses
+        if apart and other.cause in _OWN_END and other.tier <= 2:
+            group.tier, group.why = 3, f"rank {ranks.pop()}, which the others lost, reports {other.cause} itself"
+            return
+
+
+def _image_stage(group: _Group, index: LogIndex) -> None:
+    """The stage that fetches the image failed in words that nobody knows: still it was the image, on who failed."""
+    group.cause, group.why = "container-pull-fail", "the stage that fetches and loads the image failed"
+    failed = {e.host for e in index.facts.exits if e.host and e.code not in (0, *_CANCELS)}
+    if failed and len(failed) < len({e.host for e in index.facts.exits}):
+        group.hosts = tuple(sorted(failed))
 
 
 def _near(error: _Group, frame: _Group) -> bool:
@@ -328,12 +361,12 @@ def _finding(group: _Group, role: Role, index: LogIndex) -> Finding:
     hit = group.first
     signature = hit.signature
     ranks = tuple(sorted({h.rank for h in group.hits if h.rank is not None}))
-    told = tuple(dict.fromkeys(host for h in group.hits for host in _hosts_told(h.text)))
+    told = group.hosts or tuple(dict.fromkeys(host for h in group.hits for host in _hosts_told(h.text)))
     hosts = told or tuple(host for r in ranks if (host := _host(index, r)))
     return Finding(
         id=signature.id, cause=group.cause, role=role, tier=group.tier, rank=hit.rank,
         host=told[0] if told else _host(index, hit.rank),
         line=hit.line, file=hit.file, text=hit.text, count=sum(h.count for h in group.hits),
         ranks=ranks, hosts=hosts, why=group.why, fc=signature.fc,
-        proves_not=signature.proves_not, next=tuple(signature.next),
+        proves_not=signature.proves_not, next=tuple(signature.next), local=group.local,
     )  # fmt: skip

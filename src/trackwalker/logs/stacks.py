@@ -1,4 +1,4 @@
-"""Stacks of many ranks: read what py-spy, faulthandler and gdb print, put equal ones together, name who stands elsewhere.
+"""Stacks of many ranks: read what py-spy, faulthandler and gdb print, put equal ones together, name the odd ones.
 
 A stack is one moment and text from outside: it is parsed, never believed beyond what the ranks have in common. Line
 numbers are left out of the comparison, because ranks that wait in the same loop stand on different lines of it.
@@ -12,23 +12,25 @@ from dataclasses import dataclass
 
 _PYSPY = re.compile(r"^Thread (?P<id>\S+) \((?P<state>[^)]*)\)(?:: \"(?P<name>.*)\")?\s*$")
 _PYSPY_FRAME = re.compile(r"^\s{2,}(?P<function>.+?) \((?P<file>[^()]*?)(?::(?P<line>\d+))?\)\s*$")
-_FAULT = re.compile(r"^(?P<current>Current thread|Thread) (?P<id>0x[0-9a-f]+)(?: \[(?P<name>[^\]]*)\])? \(most recent call first\):")
+_FAULT = re.compile(
+    r"^(?P<current>Current thread|Thread) (?P<id>0x[0-9a-f]+)(?: \[(?P<name>[^\]]*)\])? \(most recent call first\):"
+)
 _FAULT_FRAME = re.compile(r'^\s+File "(?P<file>[^"]*)", line (?P<line>\d+) in (?P<function>\S.*)$')
 _GDB = re.compile(r"^Thread (?P<number>\d+) \((?P<rest>.*)\):\s*$")
 _GDB_FRAME = re.compile(
-    r"^#\d+\s+(?:0x[0-9a-f]+ in )?(?P<function>[^\s(]+(?:<[^(]*>)?)\s*\(.*?\)(?: (?:at|from) (?P<file>\S+?)(?::(?P<line>\d+))?)?\s*$"
+    r"^#\d+\s+(?:0x[0-9a-f]+ in )?(?P<function>[^\s(]+(?:<[^(]*>)?)\s*\(.*?\)"
+    r"(?: (?:at|from) (?P<file>\S+?)(?::(?P<line>\d+))?)?\s*$"
 )
 _MOST_LINES = 200_000
 _MOST_FRAMES = 400
 
 # The main thread of a rank that waits for others, or for a device that waits for others, stands in one of these.
 _WAITING = re.compile(
-    r"(?:^|[: ])(?:_value|block_until_ready|_single_device_array_to_np_array_did_copy|sync_global_devices"
-    r"|wait_at_barrier|barrier) \(.*jax"
-    r"|\(.*distributed_c10d\.py"
-    r"|(?:synchronize|wait_stream|item|wait) \(.*torch/"
-    r"|^(?:p?nccl|rccl)[A-Z]\w+ \(|gloo::|^P?MPI_(?:All|Barrier|Bcast|Reduce|Gather|Wait|Recv)\w*"
-    r"|(?:cuda|hip)(?:Stream|Event|Device)Synchronize|^cu(?:Stream|Event|Ctx)Synchronize"
+    r"(?:^|\.)(?:_value|block_until_ready|sync_global_devices|wait_at_barrier) \(.*\bjax/"
+    r"|\(.*\bdistributed_c10d\.py\)"
+    r"|(?:^|\.)(?:synchronize|wait_stream|wait) \(.*\btorch/"
+    r"|BlockUntilReady|^p?nccl[A-Z]\w+ \(|\bgloo::|^P?MPI_(?:All|Barrier|Bcast|Reduce|Gather|Wait|Recv)"
+    r"|^(?:cuda|hip)(?:Stream|Event|Device)Synchronize|^cu(?:Stream|Event|Ctx)Synchronize"
 )
 _LOOKED_AT = 25  # frames from the innermost: below them every rank looks the same
 
@@ -161,8 +163,8 @@ def group(stacks: Iterable[RankStack]) -> list[Group]:
 def odd_ones(stacks: Sequence[RankStack]) -> list[Odd]:
     """Ranks that keep the others waiting. Nobody is named when it is not clear who waits for whom.
 
-    A stopped process and one that hangs in the kernel say so themselves. Otherwise most ranks have to wait in one place,
-    and only few may stand elsewhere without waiting: a rank that waits is a witness.
+    A stopped process and one that hangs in the kernel say so themselves. Otherwise most ranks have to wait in one
+    place, and only few may stand elsewhere without waiting: a rank that waits is a witness.
     """
     few = max(1, len(stacks) // 4)
     stopped = [s for s in stacks if s.stopped]
@@ -170,20 +172,23 @@ def odd_ones(stacks: Sequence[RankStack]) -> list[Odd]:
         return [Odd(s.rank, s.host, f"its process is stopped (state {s.state}){_at(s)}", s.source) for s in stopped]
     stuck = [s for s in stacks if s.stuck_in_kernel]
     if 0 < len(stuck) <= few and len(stuck) < len(stacks):
-        return [Odd(s.rank, s.host, f"its process hangs in the kernel ({s.wchan or '?'}){_at(s)}", s.source) for s in stuck]
+        return [
+            Odd(s.rank, s.host, f"its process hangs in the kernel ({s.wchan or '?'}){_at(s)}", s.source) for s in stuck
+        ]
     waiting = [s for s in stacks if s.waits]
     elsewhere = [s for s in stacks if s.frames and not s.waits]
     if not elsewhere or len(elsewhere) > few or 2 * len(waiting) <= len(stacks):
         return []
-    return [Odd(s.rank, s.host, f"it is not in the collective the others wait in{_at(s)}", s.source) for s in elsewhere]
+    why = "it is not in the collective that the others wait in, but"
+    return [Odd(s.rank, s.host, f"{why}{_at(s)}", s.source) for s in elsewhere]
 
 
 def short(file: str) -> str:
-    """The end of a path, which is the same on every node: from the package on, else the last two parts."""
+    """The end of a path, which is the same on every node: from the package on, else the last three parts."""
     _, packages, rest = file.rpartition("-packages/")
-    if packages:
-        return rest
-    return "/".join(file.rsplit("/", 2)[-2:])
+    if packages or not file.startswith("/"):
+        return rest or file
+    return "/".join(file.rsplit("/", 3)[-3:])
 
 
 def _at(stack: RankStack) -> str:

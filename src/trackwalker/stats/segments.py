@@ -15,7 +15,8 @@ _FEWEST_BLOCKS = 12  # differences of fewer are mostly shifts when a run has thr
 _LEAST_SIGMA = 1e-4
 _PLAIN = 10.0  # times the noise from step to step: nobody takes that for noise
 _PLAIN_EFFECT = 0.05
-_SMALLEST_EFFECT = 0.02  # shifts below 2 % are left to comparisons between jobs, which have a control
+_SMALLEST_EFFECT = 0.02  # a smaller shift may be the weather: only a measured cause that fits makes it more
+_SURE = 3.0  # standard errors of the difference of two levels
 
 
 @dataclass(frozen=True)
@@ -32,12 +33,14 @@ class Segment:
         return self.end - self.start
 
 
-def segments(values: Floats, min_size: int = 5) -> list[Segment]:
+def segments(
+    values: Floats, min_size: int = 5, smallest: float = _SMALLEST_EFFECT, sure: float = _SURE
+) -> list[Segment]:
     """Split positive values into stretches of constant level.
 
     Exact optimal partitioning of the logarithms with a penalty from the long-run variance, so that slow wandering of
     a noisy machine is not taken for a shift; isolated spikes are set aside first; neighbours that differ by less
-    than the noise or 2 % are joined again.
+    than `sure` times the noise of their levels, or than the `smallest` fraction, are joined again.
     """
     values = np.asarray(values, dtype=float)
     n = len(values)
@@ -52,7 +55,7 @@ def segments(values: Floats, min_size: int = 5) -> list[Segment]:
     noise = long_run_noise(_levelled(x, min_size))
     noise = replace(noise, sigma=max(noise.sigma, _rounding_sigma(logs)))
     cuts = _partition(x, min_size, penalty=4.0 * noise.sigma**2 * np.log(len(x)))
-    cuts = _refine(x, _join(x, cuts, noise), min_size)
+    cuts = _refine(x, _join(x, cuts, noise, smallest, sure), min_size)
     bounds = [min(c * block, n) for c in cuts[:-1]] + [n]
     return [Segment(a, b, float(np.median(values[a:b]))) for a, b in pairwise(bounds)]
 
@@ -207,7 +210,7 @@ def _refine(x: Floats, cuts: list[int], min_size: int) -> list[int]:
     return cuts
 
 
-def _join(x: Floats, cuts: list[int], noise: Noise) -> list[int]:
+def _join(x: Floats, cuts: list[int], noise: Noise, smallest: float, sure: float) -> list[int]:
     """Remove the weakest cut until every remaining one is both significant and large enough to matter."""
     cuts = list(cuts)
     while len(cuts) > 2:
@@ -215,9 +218,9 @@ def _join(x: Floats, cuts: list[int], noise: Noise) -> list[int]:
         for a, b, c in zip(cuts[:-2], cuts[1:-1], cuts[2:], strict=True):
             shift = abs(float(np.median(x[b:c]) - np.median(x[a:b])))
             error = np.hypot(noise.of_level(b - a), noise.of_level(c - b))
-            strengths.append(0.0 if shift < _SMALLEST_EFFECT else shift / error)
+            strengths.append(0.0 if shift < smallest else shift / error)
         weakest = int(np.argmin(strengths))
-        if strengths[weakest] >= 3.0:
+        if strengths[weakest] >= sure:
             break
         del cuts[weakest + 1]
     return cuts
