@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from trackwalker.diagnose import course
+from trackwalker.diagnose import course, course_facts
 from trackwalker.diagnose.case import Case
 from trackwalker.diagnose.timeline import Timeline
 from trackwalker.job.layout import Job
@@ -128,3 +128,14 @@ def test_profiled_steps_follow_the_settings() -> None:
     settings = {"profiler": "xplane", "skip_first_n_steps_for_profiler": "10", "profiler_steps": "3"}
     assert course.profiled_steps(case_of(noisy(40), config=settings)) == {10, 11, 12, 13, 14}
     assert course.profiled_steps(case_of(noisy(40), config={"profiler": ""})) == set()
+
+
+def test_only_what_still_grows_at_the_end_is_a_leak() -> None:
+    rng = np.random.default_rng(2)
+    noise = rng.normal(0, 1e8, 60)
+    leak = np.linspace(100e9, 400e9, 60) + noise
+    fills = np.minimum(np.linspace(100e9, 1300e9, 60), 450e9) + noise
+    saved_once = np.r_[np.full(20, 100e9), np.full(40, 300e9)] + noise
+    assert course_facts._steady_growth(leak) == pytest.approx(275e9, rel=0.1)
+    assert course_facts._steady_growth(fills) is None
+    assert course_facts._steady_growth(saved_once) is None

@@ -193,3 +193,14 @@ def test_wandering_is_not_taken_for_phases() -> None:
         wander = np.repeat(rng.normal(0.0, 0.05, 20), 15)
         calm += len(segments(np.exp(wander + rng.normal(0.0, 0.03, 300)))) <= 3
     assert calm >= 30
+
+
+def test_a_keen_eye_sees_a_percent_where_the_noise_allows_it() -> None:
+    rng = np.random.default_rng(5)
+    level = np.r_[np.full(200, 12.0), np.full(200, 12.17)]
+    quiet, loud = level * np.exp(rng.normal(0, 0.004, 400)), level * np.exp(rng.normal(0, 0.08, 400))
+    assert len(segments(quiet)) == 1
+    cuts = segments(quiet, smallest=0.008, sure=5.0)
+    assert len(cuts) == 2
+    assert abs(cuts[1].start - 200) < 10
+    assert len(segments(loud, smallest=0.008, sure=5.0)) == 1

@@ -185,3 +185,51 @@ def test_a_bus_error_in_the_trainers_own_report_is_a_crash(tmp_path: Path) -> No
     found = triage_text(tmp_path, header() + steps(20) + said + "2: NODE_EXIT host=node003 exit=135\n" + ending())
     assert found.primary is not None
     assert found.primary.cause == "segfault"
+
+
+COMPLETION = "{rank}: node00{rank}:1:2 [5] NCCL WARN NET/IB: Got completion from peer 10.0.0.9<1> with status=12\n"
+
+
+@pytest.mark.parametrize(
+    ("own", "cause"),
+    [
+        ("3: NVRM: Xid (PCI:0000:9b:00): 95, pid=4118, name=python3, Uncontained\n", "gpu-hardware-fault"),
+        ("3: kernel: Out of memory: Killed process 4242 (python3)\n", "oom-host"),
+    ],
+)
+def test_the_lost_ranks_own_word_counts_more_than_its_witnesses(tmp_path: Path, own: str, cause: str) -> None:
+    witnesses = "".join(COMPLETION.format(rank=r) for r in range(3))
+    found = triage_text(tmp_path, header() + steps(20) + witnesses + own + ending(wall="0h 6m 0s"))
+    assert found.primary is not None
+    assert (found.primary.cause, found.primary.rank, found.roles.first_rank) == (cause, 3, 3)
+
+
+def test_a_rank_that_also_lost_its_peers_is_no_better_witness(tmp_path: Path) -> None:
+    witnesses = "".join(COMPLETION.format(rank=r) for r in range(4))
+    fault = "3: NVRM: Xid (PCI:0000:9b:00): 95, pid=4118, name=python3, Uncontained\n"
+    found = triage_text(tmp_path, header() + steps(20) + witnesses + fault + ending(wall="0h 6m 0s"))
+    assert found.primary is not None
+    assert found.primary.cause == "rdma-link-failure"
+
+
+EXITS = "2: NODE_EXIT host=node003 exit=1\n" + "".join(
+    f"{r}: NODE_EXIT host=node00{r + 1} exit=143\n" for r in (0, 1, 3)
+)
+
+
+def test_an_image_stage_that_failed_in_unknown_words_is_the_image_on_who_failed(tmp_path: Path) -> None:
+    stage = "== Docker pull BEGIN (timeout=900s) ==\n2: the daemon says no\n== Docker pull FAILED (exit=1, 3s) ==\n"
+    found = triage_text(tmp_path, header() + stage + EXITS + ending(reason="Docker pull FAILED (exit=1, 3s)"))
+    assert found.primary is not None
+    assert (found.primary.cause, found.primary.hosts) == ("container-pull-fail", ("node003",))
+
+
+def test_a_disk_without_room_for_the_image_is_that_hosts_own(tmp_path: Path) -> None:
+    stage = (
+        "== Docker pull BEGIN (timeout=900s) ==\n"
+        "2: failed to register layer: write /usr/lib/libx.so: no space left on device\n"
+        "== Docker pull FAILED (exit=1, 3s) ==\n"
+    )
+    found = triage_text(tmp_path, header() + stage + EXITS + ending(reason="Docker pull FAILED (exit=1, 3s)"))
+    assert found.primary is not None
+    assert (found.primary.cause, found.primary.host, found.primary.local) == ("storage-full", "node003", True)
