@@ -37,3 +37,7 @@ class UnreachableError(TrackwalkerError):
 
 class MaybeQueuedError(UnreachableError):
     """A scheduler did not answer in time: the job may be queued all the same, so what it needs is kept."""
+
+
+class RefusedError(TrackwalkerError):
+    """An action that its policy, its approval or the owner of the job does not allow; nothing was done."""

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+import time
 
 import pytest
 
-from trackwalker.lab.scrub import Scrubber
+from trackwalker.job.scrub import Scrubber
 
 SECRETS = {
     "HF_TOKEN=hunter2hunter2": "hunter2hunter2",
@@ -74,3 +75,13 @@ def test_a_dull_value_is_hidden_where_it_is_named_only() -> None:
     text = "USE_AUTH=default\noptimizer: default\n"
     scrubber.learn(text)
     assert scrubber.clean(text) == "USE_AUTH=***\noptimizer: default\n"
+
+
+@pytest.mark.parametrize("word", ["z", "a-", "--a", "a.b_", "9a", "http", "x='", 'k="'])
+def test_an_endless_word_takes_no_longer_than_a_text_of_its_length(word: str) -> None:
+    scrubber = Scrubber()
+    text = word * (60_000 // len(word))
+    began = time.process_time()
+    scrubber.learn(text)
+    scrubber.clean(text)
+    assert time.process_time() - began < 3.0  # a minute and more, once

@@ -69,11 +69,21 @@ COMMANDS = {
         "Find out by how much job B differs from job A, how sure that is, and why; neither job is changed.",
         "compare 7879 7882 --md",
     ),
+    "perf": Entry(
+        "perf:app", "Say how fast a run is, where its steps' time goes and what to fix first; a job is not changed."
+    ),
     "triage": Entry(
         "triage:triage",
         "Say what happened to a job, from its log alone, in a second; the job is not changed.",
         "triage 8308 --json; trackwalker triage --all",
     ),
+    "ask": Entry(
+        "ask:ask_command",
+        "Answer a question about a job from its evidence; a model, if one is given, looks further. No job is changed.",
+        'ask "why is 8308 TGS so bad"',
+    ),
+    "mcp": Entry("mcp:app", "Serve a workspace to an AI agent (MCP): reading only, unless a policy allows actions."),
+    "skills": Entry("skills:app", "Install the methods that AI agents follow (triage, diagnosis, sweeps, …), check them."),
     "jobs": Entry("jobs:jobs", "List the jobs of a workspace.", "jobs --workspace outputs --json"),
     "lab": Entry("lab:app", "Make incidents with a known truth, and score any diagnoser on them."),
     "demo": Entry(
@@ -112,6 +122,11 @@ COMMANDS = {
         "resubmit:resubmit",
         "Ask for a recorded run again: the same words, knobs and code.",
         "resubmit 8308 --dry-run",
+    ),
+    "watch": Entry(
+        "watch:watch",
+        "Watch jobs, and tell what goes wrong with them, with evidence and verdict; no job is changed.",
+        "watch --all --config watch.yml; trackwalker watch 8308 --once --json",
     ),
     "resume": Entry(
         "resume:resume",

@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from trackwalker.cli.lab_false_alarms import false_alarms
 from trackwalker.cli.lab_inject import inject
 from trackwalker.cli.options import DEFAULT_WORKSPACE, AsJson, Workspace
 from trackwalker.errors import UsageError
@@ -66,6 +67,7 @@ def simulate(
 
 
 app.command("inject", epilog="Example: trackwalker lab inject cpu 8308 --rank 1 --seconds 30")(inject)
+app.command("false-alarms", epilog="Example: trackwalker lab false-alarms --seeds 3")(false_alarms)
 
 
 @app.command("score", epilog="Example: trackwalker lab score --suite full --tool 'my-tool {job}' --out results.json")

@@ -14,16 +14,17 @@ def save(diagnosis: Diagnosis, job: Job) -> Path:
     """verdict.json and report.html into the job directory; returns the report's path."""
     if job.dir is None:
         raise UsageError(f"{job.label} has no job directory to save into; use --html FILE")
-    _write(job.dir / "verdict.json", diagnosis.verdict.to_json() + "\n")
+    write_text(job.dir / "verdict.json", diagnosis.verdict.to_json() + "\n")
     return write_html(diagnosis, job.dir / "report.html")
 
 
 def write_html(diagnosis: Diagnosis, path: Path) -> Path:
     """The self-contained HTML report."""
-    return _write(path, render_html(diagnosis.verdict, diagnosis.story))
+    return write_text(path, render_html(diagnosis.verdict, diagnosis.story))
 
 
-def _write(path: Path, text: str) -> Path:
+def write_text(path: Path, text: str) -> Path:
+    """The whole text or nothing."""
     try:
         tmp = path.with_name(path.name + ".tmp")
         tmp.write_text(text)

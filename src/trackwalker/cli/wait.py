@@ -6,14 +6,18 @@ import json
 import sys
 import time
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from trackwalker.cli.options import DEFAULT_WORKSPACE, AsJson, Workspace
 from trackwalker.cli.status import JobName, as_dict, sentence
+from trackwalker.errors import UsageError
 from trackwalker.job.layout import Job
 from trackwalker.launch.standing import Standing, find_job, standing
+
+if TYPE_CHECKING:
+    from trackwalker.watch.resume_policy import ResumePolicy
 
 SCHEMA = "trackwalker.wait/1"
 STILL_THERE = 75  # as sysexits has it: try again later
@@ -26,6 +30,9 @@ def wait(
     auto_resume: Annotated[
         bool, typer.Option("--auto-resume", help="Start further attempts as 'resume' decides; stays until the last.")
     ] = False,
+    policy: Annotated[
+        Path | None, typer.Option("--policy", help="With --auto-resume: a file whose section 'resume:' limits it.")
+    ] = None,
     as_json: AsJson = False,
     workspace: Workspace = DEFAULT_WORKSPACE,
 ) -> int:
@@ -34,12 +41,13 @@ def wait(
     Exit codes: the job's own; 124 its time limit, 143 cancelled or preempted, 1 it failed without a code of its own or
     is held until somebody helps; 75 --timeout passed, 2 no such job.
     """
+    rules = _policy(policy, auto_resume)
     found = find_job(job, workspace)
     deadline = None if seconds is None else time.monotonic() + seconds
     while True:
         seen = _until_ended(found, deadline)
         found = find_job(found.id if found.dir is None else str(found.dir), workspace)  # its log may be there by now
-        if not (auto_resume and seen.ended and (after := _next(found, seen, workspace)) is not None):
+        if not (auto_resume and seen.ended and (after := _next(found, seen, workspace, rules)) is not None):
             break
         found = after
     code = _code(seen)
@@ -65,9 +73,28 @@ def _until_ended(found: Job, deadline: float | None) -> Standing:
         pause = min(pause * 1.5, _LONGEST_S)
 
 
-def _next(job: Job, seen: Standing, workspace: Path) -> Job | None:
+def _policy(path: Path | None, auto_resume: bool) -> ResumePolicy | None:
+    """Read before the waiting begins: a mistake in it is not found out at the end."""
+    if path is None:
+        return None
+    if not auto_resume:
+        raise UsageError("--policy says what --auto-resume may do: give both")
+    from trackwalker.watch.resume_policy import load_policy
+
+    return load_policy(path)
+
+
+def _next(job: Job, seen: Standing, workspace: Path, policy: ResumePolicy | None) -> Job | None:
     """The job of the next attempt; None when there is none to be."""
-    from trackwalker.watch.resume import resume, weigh  # reading logs is heavy, and most waits need none of it
+    # Reading logs is heavy, and most waits need none of it.
+    from trackwalker.watch import supervise
+    from trackwalker.watch.resume import resume, weigh
+
+    if policy is not None:
+        decision = supervise.consider(job, seen, policy)
+        print(decision.sentence(), file=sys.stderr, flush=True)
+        started = supervise.carry_out(decision, seen)
+        return find_job(str(started.job_dir), workspace) if started else None
 
     weighed = weigh(job, seen)
     print(weighed.sentence(), file=sys.stderr, flush=True)

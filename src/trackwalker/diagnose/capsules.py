@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
 from trackwalker.errors import EvidenceError
 from trackwalker.logs.flight_recorder import behind, load
 from trackwalker.logs.nccl_ras import stragglers
-from trackwalker.logs.stacks import Group, Odd, RankStack, group, main_thread, odd_ones, parse
+from trackwalker.logs.stacks import Frame, Group, Odd, RankStack, group, main_thread, odd_ones, parse
 
 STACKS, DONE = "stacks", "done.json"  # as node/capsule.py writes them
 _MOST_TEXT = 8 << 20
 _PLAIN = ("py-spy.txt", "faulthandler.txt")
+_THREAD = re.compile(r"(?<=hread )(?:0x[0-9a-fA-F]+|\d{3,})")
 
 
 @dataclass(frozen=True)
@@ -135,12 +137,22 @@ def _stack(folder: Path, entry: dict[str, Any]) -> RankStack:
     place = folder.parent.parent
     for ending in _PLAIN:
         path = folder / f"rank-{number}.{ending}"
-        thread = main_thread(parse(_text(path)))
-        if thread is not None:
-            found = replace(found, frames=thread.frames, source=str(path.relative_to(place)))
+        if frames := _main_frames(_text(path)):
+            found = replace(found, frames=frames, source=str(path.relative_to(place)))
             break
-    native = main_thread(parse(_text(folder / f"rank-{number}.native.txt")))
-    return replace(found, native=native.frames) if native is not None else found
+    later, native = (_main_frames(_text(folder / f"rank-{number}.{kind}.txt")) for kind in ("py-spy-later", "native"))
+    return replace(found, later_frames=later, native=native)
+
+
+def _main_frames(text: str) -> tuple[Frame, ...]:
+    # A thousand ranks that wait are a thousand times the same text but for the threads' numbers: it is parsed once.
+    return _parsed(_THREAD.sub("0", text))
+
+
+@lru_cache(maxsize=256)
+def _parsed(text: str) -> tuple[Frame, ...]:
+    thread = main_thread(parse(text))
+    return thread.frames if thread is not None else ()
 
 
 def _text(path: Path) -> str:

@@ -8,6 +8,7 @@ from trackwalker.diagnose.clock import utc
 from trackwalker.diagnose.evidence import EvidenceBook
 from trackwalker.diagnose.facts import FACTS, Answer, Fact
 from trackwalker.diagnose.symptoms import Symptoms
+from trackwalker.logs.stacks import place
 
 
 def capsule_of(case: Case, symptoms: Symptoms) -> Capsule | None:
@@ -43,5 +44,24 @@ def stacks_wait(case: Case, symptoms: Symptoms, book: EvidenceBook) -> Answer:
     return Answer(True, (book.add("event", f"stacks/{capsule.incident}", says),), (), None)
 
 
-STACKS: dict[str, Fact] = {"stands-elsewhere": stands_elsewhere, "stacks-wait": stacks_wait}
+def odd_rank_in_data(case: Case, symptoms: Symptoms, book: EvidenceBook) -> Answer:
+    """The rank that holds the others up stands in the code that brings its next batch."""
+    capsule = capsule_of(case, symptoms)
+    odd = {one.rank for one in capsule.odd} if capsule is not None else set()
+    stacks = [s for s in capsule.stacks if s.rank in odd and s.frames] if capsule is not None else []
+    if not stacks:
+        return Answer(None)
+    mine = [s for s in stacks if s.in_data and not s.stopped]
+    ids = [
+        book.add("event", f"stacks/{s.source}", f"rank {s.rank} on {s.host} waits for its next batch{place(s)}")
+        for s in mine
+    ]
+    return Answer(bool(mine), tuple(ids), tuple(s.host for s in mine))
+
+
+STACKS: dict[str, Fact] = {
+    "stands-elsewhere": stands_elsewhere,
+    "stacks-wait": stacks_wait,
+    "odd-rank-in-data": odd_rank_in_data,
+}
 FACTS.update(STACKS)

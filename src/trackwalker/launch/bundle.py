@@ -13,7 +13,8 @@ import trackwalker
 
 # The agent's own room, the hallway files it shares with everyone, and the hook that goes around MaxText in an image.
 _HALLWAY = ["__init__.py", "job/__init__.py", "job/journal.py", "job/processes.py", "job/tfevents.py"]
-_CARRIED = [*_HALLWAY, "node", "trainers/__init__.py", "trainers/progress.py", "trainers/maxtext"]
+_TRAINERS = [f"trainers/{name}" for name in ("__init__.py", "capture.py", "progress.py", "stacks.py", "maxtext")]
+_CARRIED = [*_HALLWAY, "node", *_TRAINERS]
 _MAIN = """import sys
 if sys.argv[1:2] == ["maxtext"]:
     del sys.argv[1]

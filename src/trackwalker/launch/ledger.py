@@ -15,6 +15,7 @@ from trackwalker.job.journal import Journal, read
 from trackwalker.node.incidents import LEDGER, Incident
 
 WINDOW_S = 7 * 86400.0
+EXCLUDED = "excluded"  # the kind of an incident by which a person leaves a host out
 _SUSPECT_AT = 2  # independent incidents: of different jobs
 # One of these is enough: a machine said it of its own hardware.
 _CERTAIN_CHECKS = frozenset({"ecc", "gpus"})
@@ -93,6 +94,8 @@ def counts(incident: Incident) -> bool:
 def _weigh(host: str, found: Sequence[Incident]) -> Suspect:
     sure = [incident for incident in found if certain(incident)]
     jobs = {incident.job for incident in found if counts(incident)}
+    if told := [incident for incident in found if incident.kind == EXCLUDED]:
+        return Suspect(host, list(found), True, f"a person left it out: {told[-1].line}")
     if sure:
         return Suspect(host, list(found), True, f"its hardware: {sure[-1].what} in job {sure[-1].job}")
     if len(jobs) >= _SUSPECT_AT:

@@ -78,15 +78,16 @@ def count_parameters(config: Effective) -> Parameters:
     vocabulary = config.whole("vocab_size") * width
     outside = vocabulary * (1 if config.flag("logits_via_embedding") else 2) + width
     per_layer = _attention(config) + 2 * width
-    dense, sparse = _layers(config, layers)
+    dense, sparse = layer_kinds(config, layers)
     experts, chosen = config.whole("num_experts"), config.whole("num_experts_per_tok")
-    one_expert = _mlp(config, _expert_width(config))
+    one_expert = mlp_weights(config, expert_width(config))
     always = config.whole("shared_experts") * one_expert + width * experts + experts * config.flag("routed_bias")
-    fixed = outside + layers * per_layer + dense * _mlp(config, config.whole("base_mlp_dim")) + sparse * always
+    fixed = outside + layers * per_layer + dense * mlp_weights(config, config.whole("base_mlp_dim")) + sparse * always
     return Parameters(fixed + sparse * experts * one_expert, fixed + sparse * chosen * one_expert)
 
 
-def _layers(config: Effective, layers: int) -> tuple[int, int]:
+def layer_kinds(config: Effective, layers: int) -> tuple[int, int]:
+    """How many of the layers are dense, and how many have experts."""
     if config.whole("num_experts") == 1:
         return layers, 0
     first, step = config.whole("first_num_dense_layers"), config.whole("interleave_moe_layer_step")
@@ -94,12 +95,14 @@ def _layers(config: Effective, layers: int) -> tuple[int, int]:
     return layers - sparse, sparse
 
 
-def _expert_width(config: Effective) -> int:
+def expert_width(config: Effective) -> int:
+    """Hidden width of one expert."""
     width = config.whole("base_moe_mlp_dim")
     return width if width > 0 else config.whole("base_mlp_dim")
 
 
-def _mlp(config: Effective, hidden: int) -> int:
+def mlp_weights(config: Effective, hidden: int) -> int:
+    """Weights of one feed-forward block."""
     return (len(config["mlp_activations"]) + 1) * config.whole("base_emb_dim") * hidden
 
 
@@ -196,7 +199,7 @@ def _pieces(config: Effective) -> dict[str, int]:
     hidden = config.whole("base_mlp_dim")
     if config.whole("num_experts") > 1:
         chosen = config.whole("num_experts_per_tok") + config.whole("shared_experts")
-        hidden = chosen * _expert_width(config)
+        hidden = chosen * expert_width(config)
     up = hidden * len(config["mlp_activations"])
     return {"qkv": qkv, "context": context, "out": width, "up": up, "down": width, "norms": 2 * width}
 

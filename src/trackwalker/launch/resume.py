@@ -6,7 +6,7 @@ class that a retry cannot mend is never retried, and one that a retry may mend i
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 DEFAULT_BUDGET = 3  # attempts after the first, of all classes together
@@ -100,10 +100,16 @@ def classify(ending: Ending) -> str:
     return found
 
 
-def decide(ending: Ending, earlier: Sequence[str], budget: int, excluded: Sequence[str] = ()) -> Decision:
+def decide(
+    ending: Ending,
+    earlier: Sequence[str],
+    budget: int,
+    excluded: Sequence[str] = (),
+    rules: Mapping[str, Rule] = RULES,
+) -> Decision:
     """Whether to go on; `earlier` are the classes of the attempts before, `excluded` the nodes they left out."""
     failure = classify(ending)
-    rule = RULES[failure]
+    rule = rules[failure]
     exclude = list(dict.fromkeys([*excluded, *(ending.hosts if rule.nodes == EXCLUDE else ())]))
     if rule.times == 0:
         return Decision(False, failure, rule.why)

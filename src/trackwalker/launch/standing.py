@@ -100,7 +100,7 @@ def _among_many(job: Job, scheduler: str, queue: dict[str, JobState] | None) -> 
     if scheduler == LOCAL:
         return _local(job)
     if scheduler == SLURM and queue is not None:
-        seen = _of_slurm(job, queue.get(job.id) or JobState(job.id, "forgotten"))
+        seen = of_slurm(job, queue.get(job.id) or JobState(job.id, "forgotten"))
         if seen.state not in _UNASKED:
             return seen
         return _recorded(job) or seen
@@ -112,7 +112,7 @@ def standing(job: Job, slurm: Slurm | None = None) -> Standing:
     where = scheduler_of(job)
     if where == LOCAL:
         return _local(job)
-    found = _of_slurm(job, (slurm or Slurm()).state(job.id)) if where == SLURM else _kubernetes(job)
+    found = of_slurm(job, (slurm or Slurm()).state(job.id)) if where == SLURM else _kubernetes(job)
     if found.state in _UNASKED:
         return _recorded(job) or found
     return found
@@ -145,7 +145,8 @@ def pod_logs(job: Job, seen: Standing, follow: bool, lines: int) -> list[str] | 
     return logs_argv(_in_cluster(job)["namespace"], job.id, follow, lines)
 
 
-def _of_slurm(job: Job, seen: JobState) -> Standing:
+def of_slurm(job: Job, seen: JobState) -> Standing:
+    """How a job stands by what Slurm said of its number, which may be another job's by now."""
     if seen.name and not _same_name(seen.name, job):
         return Standing("forgotten", True, meaning=f"is over: Slurm's job {job.id} is now '{seen.name}'")
     return Standing(seen.state, seen.ended, seen.exit, seen.meaning, seen.reason, seen.nodes, seen.restarts, seen.stuck)

@@ -32,6 +32,12 @@ _WAITING = re.compile(
     r"|BlockUntilReady|^p?nccl[A-Z]\w+ \(|\bgloo::|^P?MPI_(?:All|Barrier|Bcast|Reduce|Gather|Wait|Recv)"
     r"|^(?:cuda|hip)(?:Stream|Event|Device)Synchronize|^cu(?:Stream|Event|Ctx)Synchronize"
 )
+# And one that waits for its next batch in one of these.
+_DATA = re.compile(
+    r"\(.*(?:\bdata\.py|data_?load|input_pipeline|\bgrain/|tensorflow/python/data/|torch/utils/data/|tensorflow_datasets/)"
+    r"|(?:^|[._])(?:load_)?next_batch \(",
+    re.IGNORECASE,
+)
 _LOOKED_AT = 25  # frames from the innermost: below them every rank looks the same
 
 
@@ -72,6 +78,7 @@ class RankStack:
     source: str = ""  # the file it was read from
     later: str | None = None  # the state seconds later, where it was looked at twice
     wchan: str = ""
+    later_frames: tuple[Frame, ...] = ()  # where it stood seconds later, where it was read twice
     native: tuple[Frame, ...] = ()  # with the C frames, where the rank could be held for them
 
     @property
@@ -89,6 +96,16 @@ class RankStack:
         """Its main thread waits for other ranks or for a device."""
         frames = (*self.frames[:_LOOKED_AT], *self.native[:_LOOKED_AT])
         return any(_WAITING.search(frame.key) for frame in frames)
+
+    @property
+    def moved(self) -> bool:
+        """It stood in two places: it runs, and where it was met is chance."""
+        return bool(self.later_frames) and [f.key for f in self.frames] != [f.key for f in self.later_frames]
+
+    @property
+    def in_data(self) -> bool:
+        """Its main thread stands in the code that brings the next batch."""
+        return not self.waits and any(_DATA.search(frame.key) for frame in self.frames[:_LOOKED_AT])
 
 
 @dataclass(frozen=True)
@@ -164,23 +181,21 @@ def odd_ones(stacks: Sequence[RankStack]) -> list[Odd]:
     """Ranks that keep the others waiting. Nobody is named when it is not clear who waits for whom.
 
     A stopped process and one that hangs in the kernel say so themselves. Otherwise most ranks have to wait in one
-    place, and only few may stand elsewhere without waiting: a rank that waits is a witness.
+    place, and only few may stand elsewhere, both times one looked: a rank that waits is a witness, one that moves runs.
     """
     few = max(1, len(stacks) // 4)
     stopped = [s for s in stacks if s.stopped]
     if 0 < len(stopped) <= few and len(stopped) < len(stacks):
-        return [Odd(s.rank, s.host, f"its process is stopped (state {s.state}){_at(s)}", s.source) for s in stopped]
+        return [Odd(s.rank, s.host, f"its process is stopped (state {s.state}){place(s)}", s.source) for s in stopped]
     stuck = [s for s in stacks if s.stuck_in_kernel]
     if 0 < len(stuck) <= few and len(stuck) < len(stacks):
-        return [
-            Odd(s.rank, s.host, f"its process hangs in the kernel ({s.wchan or '?'}){_at(s)}", s.source) for s in stuck
-        ]
+        return [Odd(s.rank, s.host, f"it hangs in the kernel ({s.wchan or '?'}){place(s)}", s.source) for s in stuck]
     waiting = [s for s in stacks if s.waits]
-    elsewhere = [s for s in stacks if s.frames and not s.waits]
+    elsewhere = [s for s in stacks if s.frames and not s.waits and not s.moved]
     if not elsewhere or len(elsewhere) > few or 2 * len(waiting) <= len(stacks):
         return []
     why = "it is not in the collective that the others wait in, but"
-    return [Odd(s.rank, s.host, f"{why}{_at(s)}", s.source) for s in elsewhere]
+    return [Odd(s.rank, s.host, f"{why}{place(s)}", s.source) for s in elsewhere]
 
 
 def short(file: str) -> str:
@@ -191,12 +206,19 @@ def short(file: str) -> str:
     return "/".join(file.rsplit("/", 3)[-3:])
 
 
-def _at(stack: RankStack) -> str:
+def place(stack: RankStack) -> str:
+    """Where a rank stands, for the end of a sentence; empty where it is not known."""
     return f" in {_telling(stack.frames)}" if stack.frames else ""
 
 
 def _telling(frames: Sequence[Frame]) -> Frame:
-    """The first frame that is Python or has a name: an address alone tells nobody anything."""
-    return next((f for f in frames if f.file.endswith(".py")), None) or next(
-        (f for f in frames if not f.function.startswith("0x")), frames[0]
-    )
+    """The innermost frame that tells something: of a program, not of Python's own library or a bare address."""
+    python = [f for f in frames if f.file.endswith(".py")]
+    named = [f for f in frames if not f.function.startswith("0x")]
+    return next(iter([*(f for f in python if not _of_python(f.file)), *python, *named, *frames]))
+
+
+def _of_python(file: str) -> bool:
+    """Whether a file is of the standard library: py-spy names those without a folder, others with Python's own."""
+    inside = re.search(r"/lib/python3[^/]*/(?!(?:site|dist)-packages/)", file) is not None
+    return "/" not in file or inside or file.startswith(("concurrent/", "asyncio/", "multiprocessing/"))

@@ -16,6 +16,7 @@ from trackwalker.job.journal import Journal
 from trackwalker.job.processes import read_stat
 from trackwalker.node.address import LOOPBACK, NoAddress, host_port, serving_address
 from trackwalker.node.backlog import Backlog
+from trackwalker.node.capsule import Capsules
 from trackwalker.node.collectors.identity import IdentityCollector, Place
 from trackwalker.node.collectors.kernel_log import KernelLogCollector
 from trackwalker.node.collectors.lane import Lane, LaneCollector
@@ -34,13 +35,14 @@ from trackwalker.node.ranks import Rank, describe_exit
 from trackwalker.node.small_files import SmallFiles
 from trackwalker.node.spec import AgentSpec
 
-_TICK_S = 0.1
+_TICK_S = 0.2
 _SAVE_S = 1.0
 _IDENTITY_S = 2.0
 _RANK_NET_S = 2.0
 _TENSORBOARD_S = 1.0
 _LAST_SCRAPE_S = 3.0  # for the last steps to be fetched; only where somebody has been scraping
 _TRAINING_S = 0.25  # only remembers what it was fed: no reason to lag behind the steps
+_SILENT_S = 60.0  # a run cancelled after such a silence may have been hanging: its ranks are read first
 
 
 class Agent:
@@ -75,6 +77,7 @@ class Agent:
         self._timed_out = False
         self._lanes: dict[int, Lane] = {}
         self._kernel: KernelLogCollector | None = None
+        self._capsules = Capsules(spec, self._ranks, self._event)
 
     def run(self, adopt: bool, stop: bool = False) -> int:
         """Run the ranks to their end and return the job's exit code; with `stop`, end them at once."""
@@ -111,6 +114,7 @@ class Agent:
             plugins.start()
         except OSError as e:
             complain(f"cannot serve metrics: {e.strerror}")
+        self._capsules.start(self._started)
         while True:
             done = self._poll_ranks()
             moved = self._pump(done)
@@ -120,6 +124,7 @@ class Agent:
                 break
             self._enforce_stop()
             time.sleep(0 if moved and done else _TICK_S)
+        self._capsules.close()
         code = self._finish()
         plugins.stop()
         if bridge is not None and bridge.finish():
@@ -337,6 +342,9 @@ class Agent:
         if self._stop_signal is None:
             return
         if self._stop_sent is None:
+            wanted = self._first_bad or self._timed_out or self._training.silent_s(time.time()) > _SILENT_S
+            if wanted and self._capsules.holding(self._stop_why):
+                return  # where the survivors stand is written down before they are ended
             self._stop_sent = time.monotonic()
             self._save()
             self._event("stop", signal=int(self._stop_signal), why=self._stop_why)

@@ -33,6 +33,7 @@ class Rank:
         self.spec = spec
         self.raw = ranks_dir / f"{spec.rank}.out"
         self.progress = ranks_dir / f"{spec.rank}.progress.jsonl"
+        self.stack_note = ranks_dir / f"{spec.rank}.stack.json"  # its trainer can be asked where it stands
         self.exit: int | None = None
         self.ended: float | None = None
         self.pid = self.start = self.main = 0
@@ -115,21 +116,22 @@ class Rank:
 
     def signal(self, number: int) -> None:
         """Signal the rank and all it forked; a stopped process is continued so that it can obey."""
-        for pid in self._members():
+        for pid in self.members():
             with contextlib.suppress(OSError):
                 os.kill(pid, number)
         if number != signal.SIGKILL:
-            for pid in self._members():
+            for pid in self.members():
                 with contextlib.suppress(OSError):
                     os.kill(pid, signal.SIGCONT)
 
     def kill_leftovers(self) -> None:
         """End what the rank forked and left behind; the rank itself is already gone."""
-        for pid in self._members():
+        for pid in self.members():
             with contextlib.suppress(OSError):
                 os.kill(pid, signal.SIGKILL)
 
-    def _members(self) -> set[int]:
+    def members(self) -> set[int]:
+        """The rank and all it forked, in whatever session they are."""
         if self.pid == 0:
             return set()
         found = set(marked_members(f"{_MARK}={self.progress}".encode(), self.start))
@@ -140,7 +142,7 @@ class Rank:
 
     def tidy(self) -> None:
         """Remove the working files whose content is now in the logs and journals."""
-        for path in (self.raw, self._exit_file, self.progress):
+        for path in (self.raw, self._exit_file, self.progress, self.stack_note, self.stack_note.with_suffix(".txt")):
             with contextlib.suppress(OSError):
                 path.unlink(missing_ok=True)
 

@@ -21,7 +21,7 @@ CHECK_S = 5.0  # a port can change hands while an agent is dead: ask again who i
 _PATIENCE_S = 1.0
 _AT_ONCE = 16
 _MOST_READ = 1 << 16
-_JOB_HEADER = "Trackwalker-Job"  # what the agent's exporter puts into every answer
+JOB_HEADER = "Trackwalker-Job"  # what the agent's exporter puts into every answer
 
 Group = dict[str, Any]  # of a Prometheus targets file
 
@@ -118,7 +118,7 @@ def job_at(target: str) -> str | None:
         connection.request("GET", "/healthz")
         answer = connection.getresponse()
         answer.read(_MOST_READ)  # closing with something unread would look like a broken connection over there
-        return answer.getheader(_JOB_HEADER, "")
+        return answer.getheader(JOB_HEADER, "")
     except (OSError, http.client.HTTPException):
         return None
     finally:

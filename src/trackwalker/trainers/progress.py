@@ -2,8 +2,8 @@
 
 The agent names the file in TRACKWALKER_PROGRESS, adds rank and host as it knows them, and makes metrics of the records.
 A step: phase "train", step, seconds, and where known loss, grad_norm, tokens_per_s, tflops, mfu (of 1), data_wait_s.
-Other phases (init, compile, restore, checkpoint, eval): state "begin" and "end", seconds at the end. A batch that does
-not come: "data_wait", state "begin"; the step that gets it ends it. Last of all: "done".
+Other phases (init, compile, restore, checkpoint, eval, capture): state "begin" and "end", seconds at the end. A batch
+that does not come: "data_wait", state "begin"; the step that gets it ends it. Last of all: "done".
 """
 
 from __future__ import annotations

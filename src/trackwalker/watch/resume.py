@@ -77,8 +77,10 @@ def weigh(job: Job, seen: Standing, exclude: list[str] | None = None) -> Weighed
     return Weighed(job, record, ending, decide(ending, earlier, budget, [*before, *(exclude or [])]), budget)
 
 
-def resume(weighed: Weighed, seen: Standing, slurm: Slurm | None = None) -> Next:
-    """Start the next attempt as it was decided, and write down why."""
+def resume(
+    weighed: Weighed, seen: Standing, slurm: Slurm | None = None, checkpoint: int | None = None, only: str = ""
+) -> Next:
+    """Start the next attempt as it was decided, on given nodes or not, and write down why and how far it had come."""
     job, ending, decision = weighed.job, weighed.ending, weighed.decision
     number = max(len(weighed.record.attempts), seen.restarts)
     attempt: dict[str, Any] = {
@@ -89,13 +91,14 @@ def resume(weighed: Weighed, seen: Standing, slurm: Slurm | None = None) -> Next
         "hosts": list(ending.hosts),
         "line": ending.line,
         "excluded": decision.exclude,
+        "checkpoint": checkpoint,
     }
     if job.dir is not None and decision.failure == "node":
         found = [
             Incident(time.time(), host, job.id, number, "triage", ending.cause, ending.line) for host in ending.hosts
         ]
         ledger.note(job.dir.parent, found)
-    same = seen.nodes if decision.same_nodes else ""
+    same = only or (seen.nodes if decision.same_nodes else "")
     return next_attempt(job, weighed.record, attempt, decision.exclude, same, slurm or Slurm())
 
 

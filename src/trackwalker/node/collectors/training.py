@@ -130,6 +130,11 @@ class TrainingCollector:
             ledger = self._ledgers.get(rank)
             return frozenset(_PER_STEP[k][0] for k in ledger.reported if k in _PER_STEP) if ledger else frozenset()
 
+    def silent_s(self, now: float) -> float:
+        """Since when no rank has completed a step; 0 before the first."""
+        with self._lock:
+            return now - max((led.step_at for led in self._ledgers.values() if led.step_at is not None), default=now)
+
     def last_step(self, rank: int) -> int | None:
         """The last step that a rank completed."""
         with self._lock:

@@ -18,6 +18,7 @@ from trackwalker.trainers.maxtext.meeting import for_maxtext, prepare_meeting
 from trackwalker.trainers.maxtext.place import Words, find_place
 from trackwalker.trainers.maxtext.traces import separate_traces
 from trackwalker.trainers.progress import Progress
+from trackwalker.trainers.stacks import listen
 
 _TRAINERS = ("maxtext.trainers.pre_train.train", "MaxText.train")
 
@@ -33,6 +34,7 @@ def main() -> int:
     prepare_meeting(place, words, os.environ)
     separate_traces(place)
     progress = Progress(os.environ.get("TRACKWALKER_PROGRESS", ""), place.rank, os.environ.get("TRACKWALKER_HOST", ""))
+    listen(os.environ.get("TRACKWALKER_PROGRESS", ""))
     hook = install(progress)
     sys.argv[1:] = for_maxtext(words, module.partition(".")[0])
     code = _train(module)

@@ -9,12 +9,14 @@ from __future__ import annotations
 import contextlib
 import functools
 import importlib
+import os
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from types import ModuleType
 from typing import Any
 
+from trackwalker.trainers.capture import Capture
 from trackwalker.trainers.maxtext.peaks import local_peak
 from trackwalker.trainers.progress import Progress, warn
 
@@ -61,6 +63,7 @@ class Hook:
     def __init__(self, progress: Progress) -> None:
         self._progress = progress
         self.wait: Callable[[Any], Any] = _wait
+        self._capture = Capture(progress, os.environ.get("TRACKWALKER_PROGRESS", ""))
         self._managers: list[Any] = []
         self._peak: float | None = None
         self._asked_peak = False
@@ -82,10 +85,17 @@ class Hook:
         with _contained():
             if kind in ("train", True):  # before the call: it may end the process because of a NaN
                 self._record_step(metrics["scalar"], int(step), getattr(logger, "config", None))
+                self._trace_on_request(int(step), getattr(logger, "config", None))
             elif kind == "eval" and self._eval_began is not None:
                 self._progress.record("eval", state="end", seconds=_since(self._eval_began))
                 self._eval_began = None
         return call()
+
+    def _trace_on_request(self, step: int, config: Any) -> None:
+        # The next step is under way already: a trace begins within it and ends within the one behind the last.
+        self._capture.folder = self._capture.folder or str(getattr(config, "tensorboard_dir", "") or "")
+        self._capture.end_step(step)
+        self._capture.begin_step(step + 1)
 
     def _record_step(self, scalars: Any, step: int, config: Any) -> None:
         # Reading a value waits until the device has it, as MaxText's own log line of this step does next.

@@ -10,7 +10,11 @@ from typing import Any
 
 import numpy as np
 
+from trackwalker.trainers.capture import Capture
+from trackwalker.trainers.maxtext.place import Place as TracedPlace
+from trackwalker.trainers.maxtext.traces import separate_traces
 from trackwalker.trainers.progress import Progress
+from trackwalker.trainers.stacks import listen
 from trackwalker.trainers.tiny import checkpoint, metrics, runtime
 from trackwalker.trainers.tiny.checkpoint import CheckpointError
 from trackwalker.trainers.tiny.config import Config
@@ -22,9 +26,11 @@ from trackwalker.trainers.tiny.runtime import Place
 def run(config: Config, place: Place) -> int:
     """Train to the last step; the process's exit status."""
     progress = Progress(place.progress_path, place.rank, place.host)
+    listen(place.progress_path)
     began = time.perf_counter()
     progress.record("init", state="begin")
     runtime.join(place, config)
+    separate_traces(TracedPlace(place.rank, place.count))
     trainer = Trainer(config, place, progress)
     progress.record("init", state="end", seconds=_since(began))
     try:
@@ -107,19 +113,23 @@ class Trainer:
             metrics.TensorBoard(config.run_directory / "tensorboard") if config.enable_tensorboard and rank0 else None
         )
         pipeline = Pipeline(config, self._place.rank, self._rows, start)
+        capture = Capture(self._progress, self._place.progress_path, str(config.run_directory / "tensorboard"))
         compiled = None
         aborted = False
         last = time.perf_counter()
         for step in range(start, config.steps):
+            capture.begin_step(step)
             host_batch, waited = pipeline.take(lambda: self._progress.record("data_wait", state="begin"))
             batch = self._global_batch(host_batch)
             if compiled is None:
                 compiled = self._compile(batch)
-            self._state, result = compiled(self._state, batch)
-            values = {name: float(value) for name, value in result.items()}  # waits for the step to finish
+            with capture.marked(step):
+                self._state, result = compiled(self._state, batch)
+                values = {name: float(value) for name, value in result.items()}  # waits for the step to finish
             now = time.perf_counter()
             seconds, last = now - last, now
             self._report(step, seconds, waited, values, board)
+            capture.end_step(step)
             if config.abort_on_nan_loss and math.isnan(values["loss"]):
                 say("Aborting training due to NaN loss.")
                 aborted = True
@@ -127,6 +137,7 @@ class Trainer:
             if rank0 and self._is_save_step(step):
                 saver.save(step, self._host_arrays())
         saver.wait()
+        capture.close()
         if board is not None:
             board.close()
         return aborted

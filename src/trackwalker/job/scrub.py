@@ -8,17 +8,20 @@ from typing import Any
 
 from trackwalker.job.redact import HIDDEN, is_secret
 
+# Names and schemes have a largest length and begin at a word's beginning: one endless word must not take an hour.
 _NAMED = re.compile(
-    r"""(?P<name>[A-Za-z_][\w.-]*)(?P<join>(?:\\?["'])?\s*[=:]\s*)"""
+    r"""(?<![A-Za-z_])(?P<name>[A-Za-z_][\w.-]{0,120}+)(?P<join>(?:\\?["'])?\s*[=:]\s*)"""
     r"""(?P<value>\\"[^"\\\n]*\\"|"(?:[^"\\\n]|\\.)*"|'[^'\n]*'|[^\s"',;}&|]+)"""
 )
-_FLAG = re.compile(r"(?P<name>--[A-Za-z_][\w.-]*)(?P<join>\s+)(?P<value>[^\s-]\S*)")
+_FLAG = re.compile(r"(?P<name>--[A-Za-z_][\w.-]{0,120}+)(?P<join>\s+)(?P<value>[^\s-]\S*)")
 _SCHEME = re.compile(r"\b(?P<name>Bearer|Basic)(?P<join>\s+)(?P<value>[A-Za-z0-9._~+/=-]{8,})")
-_ACCOUNT = re.compile(r"(?P<scheme>[a-z][a-z0-9+.-]*://)[^\s/@\"']+@")
+_ACCOUNT = re.compile(r"(?P<scheme>(?<![a-z0-9])[a-z][a-z0-9+.-]{0,20}+://)[^\s/@\"']+@")
 _SHAPES = re.compile(
     r"\b(?:hf_[A-Za-z0-9]{16,}|gh[pousr]_[A-Za-z0-9]{20,}|github_pat_\w{20,}|glpat-[\w-]{16,}|sk-[\w-]{16,}"
     r"|(?:AKIA|ASIA)[0-9A-Z]{16}|xox[abeprs]-[\w-]{10,}|AIza[\w-]{30,}|npm_[A-Za-z0-9]{30,}|dckr_pat_[\w-]{16,}"
-    r"|eyJ[\w-]{8,}\.[\w-]{8,}\.[\w-]*)"
+    r"|eyJ[\w-]{8,}\.[\w-]{8,}\.[\w-]*|whsec_[\w+/=-]{16,})"
+    r"|(?<!\d)\d{8,10}:AA[\w-]{33}"  # a Telegram bot; in its URL it stands right behind "bot"
+    r"|(?<=hooks\.slack\.com/)(?:services|workflows|triggers)/[\w/]+"
 )
 _SIGNED = re.compile(r"(?P<name>X-Amz-(?:Signature|Credential|Security-Token)|[?&]sig|Signature)=[^&\s\"']+")
 _PEM = re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)", re.DOTALL)
@@ -58,6 +61,12 @@ class Scrubber:
                 self._remember(value)
             else:
                 self.learn(value)
+
+    def hide(self, value: str) -> None:
+        """A value that is known to be a secret, whatever it looks like."""
+        if value:
+            self._values.add(value)
+            self._known = None
 
     def _remember(self, value: str) -> None:
         value = value.strip("\\\"'")

@@ -1,0 +1,204 @@
+"""The MCP server: the toolbox over stdio, or over loopback HTTP behind a token; playbooks and reports as resources."""
+
+from __future__ import annotations
+
+import hmac
+import os
+import socket
+import stat
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pydantic import ValidationError
+
+from trackwalker import __version__
+from trackwalker.agent.answers import NOTICE
+from trackwalker.agent.toolbox import ACTION_TOOLS, Toolbox
+from trackwalker.diagnose.playbook import load_playbooks
+from trackwalker.errors import MissingToolError, TrackwalkerError, UsageError
+from trackwalker.report.markdown import markdown
+
+if TYPE_CHECKING:
+    from mcp.server.mcpserver import MCPServer
+    from starlette.types import ASGIApp, Receive, Scope, Send
+
+TOKEN_VARIABLE = "TRACKWALKER_MCP_TOKEN"  # noqa: S105 - the name of a variable
+PATH = "/mcp"
+_SHORTEST_TOKEN = 20
+_INSTRUCTIONS = (
+    "Trackwalker diagnoses LLM training runs. Order of work: list_jobs (when no id was given), triage, diagnose, then "
+    "evidence, query_metrics, log_window and playbook for detail; compare for 'why is B slower than A'. Numbers come "
+    "from these tools: repeat them with their evidence ids, never work out your own. 'untestable' and missing metrics "
+    "are not proof of health. Answers hold at most 8 kB: 'next' is the cursor for more. " + NOTICE
+)
+
+
+def make_server(toolbox: Toolbox) -> MCPServer[Any]:
+    """The server with the toolbox's tools; anything a tool complains about is one line for the model."""
+    try:
+        from mcp.server.mcpserver import MCPServer
+        from mcp.server.mcpserver.exceptions import ToolError
+        from mcp.server.mcpserver.tools import Tool
+        from mcp_types import ToolAnnotations
+    except ImportError as e:
+        raise MissingToolError(
+            "the MCP server needs the package mcp 2 or later: pip install 'trackwalker[agent]'"
+        ) from e
+
+    class Server(MCPServer[Any]):
+        """Writes down also those calls that never reach a tool."""
+
+        async def call_tool(self, name: str, arguments: dict[str, Any], context: Any = None) -> Any:
+            """Call a tool by name."""
+            try:
+                given = {key: value for key, value in arguments.items() if value is not None}  # null is absent
+                return await super().call_tool(name, given, context)
+            except ToolError as e:
+                if e.__cause__ is None or isinstance(e.__cause__, ValidationError):  # others are in the log already
+                    why = "no such tool, or not its arguments"
+                    toolbox.audit.note(toolbox.caller, name[:80], arguments, "refused", says=why)
+                raise
+
+    tools = []
+    for tool in toolbox.tools():
+        acts = tool in ACTION_TOOLS
+        hints = ToolAnnotations(read_only_hint=not acts, destructive_hint=acts, open_world_hint=False)
+        # Text only: structured output would send every answer twice, and ten output schemas would fill a context
+        # before the first question. The text is one JSON object of the type that the tool declares.
+        made = Tool.from_function(toolbox.bound(tool, ToolError), annotations=hints, structured_output=False)
+        made.parameters = _briefly(made.parameters)
+        tools.append(made)
+    server = Server(
+        "trackwalker",
+        title="Trackwalker",
+        version=__version__,
+        instructions=_INSTRUCTIONS,
+        log_level="WARNING",
+        subscriptions=False,
+        tools=tools,
+    )
+    _add_resources(server, toolbox)
+    return server
+
+
+def _briefly(schema: dict[str, Any]) -> dict[str, Any]:
+    """A schema of parameters in fewer words, as every client loads all of them: no titles, what is optional may go."""
+    out = {name: value for name, value in schema.items() if name != "title"}
+    if "properties" in out:
+        out["properties"] = {name: _briefly(value) for name, value in out["properties"].items()}
+    kinds = [kind for kind in out.get("anyOf", ()) if kind != {"type": "null"}]
+    if len(kinds) == 1:
+        del out["anyOf"]
+        out |= kinds[0]
+        if out.get("default", "") is None:
+            del out["default"]
+    return out
+
+
+def _add_resources(server: MCPServer[Any], toolbox: Toolbox) -> None:
+    """Playbooks as they are written; a job's report and verdict, computed when they are read."""
+    from mcp.server.mcpserver.exceptions import ResourceError
+
+    def add_playbook(name: str, title: str, body: str) -> None:
+        @server.resource(f"trackwalker://playbooks/{name}", name=name, title=title, mime_type="text/markdown")
+        def text() -> str:
+            return body
+
+    for book in load_playbooks():
+        add_playbook(book.id, book.title, book.body)
+
+    def reading(what: str, job: str, show: Callable[[Any], str]) -> str:
+        args = {"job": job}
+        try:
+            found = toolbox.ws.job(job)
+            verdict = toolbox.ws.verdict(found).verdict
+            text = toolbox.ws.scrubber(found).clean(show(verdict))
+        except TrackwalkerError as e:
+            toolbox.audit.note(toolbox.caller, what, args, "error", says=str(e))
+            raise ResourceError(toolbox.line(e)) from e
+        toolbox.audit.note(toolbox.caller, what, args, "ok", size=len(text.encode()))
+        return text
+
+    @server.resource("trackwalker://jobs/{job}/report", mime_type="text/markdown", description="The verdict to read.")
+    def report(job: str) -> str:
+        return reading("resource report", job, markdown)
+
+    @server.resource("trackwalker://jobs/{job}/verdict", mime_type="application/json", description="The whole verdict.")
+    def verdict(job: str) -> str:
+        return reading("resource verdict", job, lambda found: found.to_json())
+
+
+def serve_stdio(toolbox: Toolbox) -> None:
+    """Serve the process that started us, until it closes our input."""
+    try:
+        make_server(toolbox).run("stdio")
+    finally:
+        toolbox.ws.close()
+
+
+def serve_http(toolbox: Toolbox, port: int, token: str) -> None:
+    """Serve loopback until Ctrl-C; every request needs the token and a loopback Host."""
+    server = make_server(toolbox)
+    import uvicorn
+    from mcp.server.transport_security import TransportSecuritySettings
+
+    with socket.socket() as door:
+        door.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            door.bind(("127.0.0.1", port))
+        except (OSError, OverflowError) as e:
+            raise UsageError(f"port {port} of 127.0.0.1 cannot be used: {e}") from None
+        chosen = door.getsockname()[1]
+        # A page in a browser can make a name of its own point at 127.0.0.1: its Host and Origin give it away.
+        here = [f"127.0.0.1:{chosen}", f"localhost:{chosen}"]
+        security = TransportSecuritySettings(allowed_hosts=here, allowed_origins=[f"http://{name}" for name in here])
+        app = _Guard(server.streamable_http_app(streamable_http_path=PATH, transport_security=security), token)
+        print(f"trackwalker mcp: http://127.0.0.1:{chosen}{PATH}", file=sys.stderr, flush=True)
+        try:
+            uvicorn.Server(uvicorn.Config(app, log_level="warning", lifespan="on")).run(sockets=[door])
+        finally:
+            toolbox.ws.close()
+
+
+class _Guard:
+    """Lets nothing through that does not carry the token."""
+
+    def __init__(self, app: ASGIApp, token: str) -> None:
+        self._app, self._expected = app, f"Bearer {token}".encode()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """One request."""
+        if scope["type"] == "lifespan":
+            await self._app(scope, receive, send)
+            return
+        given = [value for name, value in scope.get("headers", []) if name.lower() == b"authorization"]
+        if scope["type"] == "http" and len(given) == 1 and hmac.compare_digest(given[0], self._expected):
+            await self._app(scope, receive, send)
+        elif scope["type"] == "http":
+            headers = [(b"content-type", b"text/plain"), (b"www-authenticate", b"Bearer")]
+            await send({"type": "http.response.start", "status": 401, "headers": headers})
+            await send({"type": "http.response.body", "body": b"a token is needed: Authorization: Bearer ...\n"})
+
+
+def read_token(path: Path | None) -> str:
+    """The token from a file that only its owner can read, else from the environment."""
+    if path is None:
+        token = os.environ.pop(TOKEN_VARIABLE, "")  # not for the programs that we start
+        where = TOKEN_VARIABLE
+        if not token:
+            raise UsageError(f"HTTP needs a token: give --token-file, or set {TOKEN_VARIABLE}")
+    else:
+        where = str(path)
+        try:
+            if path.stat().st_mode & (stat.S_IRWXG | stat.S_IRWXO):
+                raise UsageError(f"others can read the token file {path}: chmod 600 {path}")
+            token = path.read_text().strip()
+        except OSError as e:
+            raise UsageError(f"cannot read the token file {path}: {e.strerror}") from e
+    if len(token) < _SHORTEST_TOKEN or not token.isascii() or not token.isprintable() or " " in token:
+        raise UsageError(
+            f"the token of {where} is too easy: {_SHORTEST_TOKEN} letters or more, as 'openssl rand -hex 24'"
+        )
+    return token

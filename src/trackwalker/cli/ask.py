@@ -1,0 +1,151 @@
+"""`trackwalker ask`: a question in plain words, answered from the evidence; a model may look further."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import sys
+from contextlib import closing
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.padding import Padding
+from rich.text import Text
+
+from trackwalker.agent.ask import Answered, add_model, ask, document, place, transcript, unaccused
+from trackwalker.agent.audit import Audit, Caller
+from trackwalker.agent.budget import Budget
+from trackwalker.agent.parts import Reply
+from trackwalker.agent.policy import state_folder, this_person
+from trackwalker.agent.toolbox import Toolbox
+from trackwalker.agent.workspace import Workspace
+from trackwalker.cli import options
+from trackwalker.cli.diagnose import DAMAGED
+from trackwalker.cli.options import DEFAULT_WORKSPACE, AsJson
+from trackwalker.errors import MissingToolError, UsageError
+from trackwalker.report import words
+from trackwalker.report.text import json_visible
+
+KEY_VARIABLE = "TRACKWALKER_ENDPOINT_KEY"
+_STRUCK = re.compile(r"~~(.*?)~~", re.DOTALL)
+
+
+def ask_command(
+    question: Annotated[
+        list[str], typer.Argument(metavar="QUESTION…", help="In plain words, a job's id anywhere in it.")
+    ],
+    workspace: options.Workspace = DEFAULT_WORKSPACE,
+    no_model: Annotated[
+        bool, typer.Option("--no-model", help="Answer without a model, even where one is set.")
+    ] = False,
+    model: Annotated[
+        str | None,
+        typer.Option("--model", envvar="TRACKWALKER_MODEL", help="provider:name; the key in the provider's variable."),
+    ] = None,
+    endpoint: Annotated[
+        str | None,
+        typer.Option(
+            "--endpoint", envvar="TRACKWALKER_ENDPOINT", help="OpenAI-compatible URL; --model names its model."
+        ),
+    ] = None,
+    turns: Annotated[int, typer.Option("--turns", min=1, help="Most requests to the model.")] = Budget.turns,
+    tokens: Annotated[int, typer.Option("--tokens", min=1, help="Most tokens of the model.")] = Budget.tokens,
+    seconds: Annotated[float, typer.Option("--seconds", min=1, help="Most seconds of the model.")] = Budget.seconds,
+    keep: Annotated[
+        bool, typer.Option("--transcript", help="Write what was asked and said into the job's folder.")
+    ] = False,
+    as_json: AsJson = False,
+) -> int:
+    """Answer a question about a job from its evidence; a model, if one is given, looks further. No job is changed.
+
+    Exit codes: 0 an answer, 2 not understood or no such job, 3 an answer from damaged evidence.
+    """
+    asked, home = place(" ".join(question), workspace)
+    wanted = not no_model and (model is not None or endpoint is not None)
+    if wanted and endpoint is None and model is not None and ":" not in model:
+        raise UsageError(f"--model {model}: give provider:name, as in anthropic:claude-sonnet-4-5, or an --endpoint")
+    with closing(Workspace(home)) as ws:
+        reply = ask(asked, ws)
+        answered = Answered(reply)
+        if not as_json:
+            _show(reply)
+        if wanted:
+            answered = _with_model(reply, ws, model, endpoint, Budget(turns, tokens, seconds))
+            if not as_json:
+                _show_model(answered)
+        if as_json:
+            print(json_visible(json.dumps(document(answered, ws), indent=1, ensure_ascii=False)))
+        if keep:
+            print(f"transcript: {transcript(answered, ws)}", file=sys.stderr)
+    for line in reply.damage:
+        print(f"trackwalker: damaged evidence: {line}", file=sys.stderr)
+    return DAMAGED if reply.damage else 0
+
+
+def _with_model(reply: Reply, ws: Workspace, model: str | None, endpoint: str | None, budget: Budget) -> Answered:
+    """The same answer with what a model adds; where it cannot be reached, with a note."""
+    name = model or endpoint
+    try:
+        from trackwalker.agent.loop import open_model
+
+        opened = open_model(model, endpoint, os.environ.get(KEY_VARIABLE, "none"))
+    except MissingToolError as e:
+        return Answered(reply, name, note=str(e))
+    with closing(Audit(state_folder() / "audit.jsonl")) as audit:
+        toolbox = Toolbox(ws, audit, Caller(this_person(), "ask"))
+        _say(f"{name} looks further: at most {budget.turns} turns, {budget.tokens:,} tokens, {budget.seconds:g} s")
+        return Answered(reply, name, add_model(reply, toolbox, opened, budget, _say))
+
+
+def _show(reply: Reply) -> None:
+    console = Console(highlight=False)
+    for guess in reply.asked.guesses:
+        console.print(Text(f"({guess})", "dim"))
+    for sentence in reply.sentences:
+        console.print(Text(sentence))
+    if reply.evidence:
+        console.print(Text("evidence", "bold"))
+    for quote in reply.evidence:
+        said = f"\u201c{quote.says}\u201d" if quote.quoted else quote.says
+        console.print(_in(2, Text(f"{quote.id + ': ' if quote.id else ''}{said}")))
+        if quote.source:
+            console.print(_in(6, Text(quote.source, "dim")))
+    if reply.next:
+        console.print(Text("next", "bold"))
+    for step in reply.next:
+        console.print(_in(2, Text(step)))
+    console.print(Text(f"the same in full: {reply.asked.command}", "dim"), soft_wrap=True)
+
+
+def _show_model(answered: Answered) -> None:
+    console = Console(highlight=False)
+    found = answered.investigation
+    if found is None or found.grounded is None:
+        note = answered.note or (found.note if found else "")
+        console.print(Text(f"note: {note}; the answer above is the engine's and stands without it", "yellow"))
+        return
+    console.print(Text(f"{answered.model} adds (checked against the evidence; the verdict above is not its)", "bold"))
+    text = Text()
+    at = 0
+    for match in _STRUCK.finditer(found.says):
+        text.append(found.says[at : match.start()])
+        text.append(match[0], "strike dim")
+        at = match.end()
+    console.print(text.append(found.says[at:]))
+    if found.grounded.struck:
+        missing = list(dict.fromkeys(name for _, names in found.grounded.struck for name in names))
+        count = f"{len(found.grounded.struck)} sentence{'s' if len(found.grounded.struck) > 1 else ''}"
+        console.print(Text(f"struck out: {count} with what is in no evidence: {words.names(missing)}", "yellow"))
+    others = unaccused(answered.reply, found.says)
+    if others:
+        console.print(Text(f"named by the model, but not by the verdict: {words.names(others)}", "yellow"))
+
+
+def _in(columns: int, text: Text) -> Padding:
+    return Padding(text, (0, 0, 0, columns))
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)

@@ -1,0 +1,1 @@
+"""Where the step goes: traces, programs, throughput, and what to fix first."""

@@ -1,0 +1,222 @@
+"""Reduces every rank's trace where it lies, and brings only the small tables together: in processes, or on Ray."""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import trackwalker
+from trackwalker.errors import MissingToolError, TrackwalkerError, UnreachableError
+from trackwalker.perf.calls import find_calls
+from trackwalker.perf.classes import Engine, classify
+from trackwalker.perf.collectives import Collective, by_name, program_collectives
+from trackwalker.perf.hlo_proto import read_proto
+from trackwalker.perf.model import NONE, Device, Gap, HostThread, Int64, Kernels, Trace
+from trackwalker.perf.rank_table import KernelSum, RankTable
+from trackwalker.perf.steps import find_steps, main_program
+from trackwalker.perf.timeline import timeline
+from trackwalker.perf.xplane import TraceFile, completeness
+
+_CONNECT_S = 5.0
+_KERNELS = 200  # names kept of each rank
+_SMALL = 32 << 20  # bytes of all files together: not worth a process
+
+
+def gather(
+    paths: Sequence[Path], workers: int | None = None, ray: str | None = None
+) -> tuple[list[RankTable], list[Gap]]:
+    """The tables of all ranks, hosts and devices in order, and what could not be read."""
+    ordered = sorted(paths, key=_natural)
+    answers = _on_ray(ordered, ray) if ray is not None else _in_processes(ordered, workers)
+    tables: list[RankTable] = []
+    gaps: list[Gap] = []
+    for path, (found, trouble) in zip(ordered, answers, strict=True):
+        tables += found
+        if trouble:
+            gaps.append(Gap(f"the ranks of {path.name}", trouble, "copy the trace again, or trace again"))
+    return tables, gaps
+
+
+def reduce_file(path: Path) -> list[RankTable]:
+    """One trace file, device by device, so that memory follows the largest device and not the file."""
+    file = TraceFile(path)
+    trace = file.trace
+    # Of the host only launches and step markers matter here.
+    trace.threads = [_light(thread) for thread in file.threads()]
+    launches = _Launches(trace)
+    programs = _Programs(trace)
+    tables = []
+    # While one device is reduced the next is read: two cores are used, and two devices are held at most.
+    with ThreadPoolExecutor(1) as pool:
+        pending: Future[RankTable] | None = None
+        for device in file.devices():
+            if pending:
+                tables.append(pending.result())
+            pending = pool.submit(_reduce, trace, device, launches, programs)
+        if pending:
+            tables.append(pending.result())
+    if not tables:
+        tables = [_reduce(trace, device, launches, programs) for device in file.cpu_devices()]
+    if not tables:
+        trace.gaps += completeness(trace)
+    return tables
+
+
+def _reduce(trace: Trace, device: Device, launches: _Launches, programs: _Programs) -> RankTable:
+    kernels = device.kernels
+    launch = launches.of(kernels)
+    classes = classify(kernels, trace.strings)
+    steps = find_steps(trace, device, launch)
+    line = timeline(kernels, classes.engine, launch, steps[0].start if steps else None)
+    ops, calls = find_calls(kernels, trace.strings, classes.engine == Engine.COLLECTIVE, line, steps)
+    planned, participants, module = programs.of(kernels)
+    return RankTable(
+        path=str(trace.path),
+        host=trace.hostname,
+        pid=trace.process,
+        device=device.id,
+        kind=device.kind,
+        origin_ns=trace.origin_ns,
+        steps=steps,
+        buckets=line.buckets(steps),
+        ops=ops,
+        calls=calls,
+        kernels=list(_sums(kernels, classes.names, classes.number, trace)),
+        planned={op: planned[op] for op in ops if op in planned},
+        participants=participants,
+        module=module,
+        gaps=list(trace.gaps),
+    )
+
+
+class _Launches:
+    """When the host began to launch each kernel; sorted once for all devices of a file."""
+
+    def __init__(self, trace: Trace) -> None:
+        rows = [(t.events, t.events.correlation > 0) for t in trace.threads]
+        number = np.concatenate([e.correlation[r] for e, r in rows] or [np.zeros(0, np.int64)])
+        start = np.concatenate([e.start[r] for e, r in rows] or [np.zeros(0, np.int64)])
+        order = np.argsort(number, kind="stable")
+        self._number, self._start = number[order], start[order]
+
+    def of(self, kernels: Kernels) -> Int64:
+        """For each kernel, NONE where no launch carries its number."""
+        if not len(self._number):
+            return np.full(len(kernels), NONE, np.int64)
+        place = np.searchsorted(self._number, kernels.correlation).clip(max=len(self._number) - 1)
+        known = (self._number[place] == kernels.correlation) & (kernels.correlation > 0)
+        return np.where(known, self._start[place], NONE)
+
+
+class _Programs:
+    """The programs of a file, each read when a device is found to run it."""
+
+    def __init__(self, trace: Trace) -> None:
+        self._trace = trace
+        self._known: dict[int, tuple[dict[str, Collective], tuple[int, ...]]] = {}
+
+    def of(self, kernels: Kernels) -> tuple[dict[str, Collective], tuple[int, ...], str]:
+        """Collectives by name, devices and name of the program that takes most of a device's time."""
+        rows = np.flatnonzero(main_program(kernels))
+        if not len(rows):
+            return {}, (), ""
+        number = int(kernels.program[rows[0]])
+        module = self._trace.strings[int(kernels.module[rows[0]])]
+        if number not in self._known:
+            self._known[number] = self._read(number)
+        return *self._known[number], module or self._trace.program_names.get(number, "")
+
+    def _read(self, number: int) -> tuple[dict[str, Collective], tuple[int, ...]]:
+        raw = self._trace.programs.get(number)
+        if raw is None:
+            why = "the trace carries no HLO of its main program"
+            self._trace.gaps.append(Gap("bytes and groups of collectives", why, "trace with enable_hlo_proto on"))
+            return {}, ()
+        try:
+            program = read_proto(raw, number)
+        except TrackwalkerError as error:
+            self._trace.gaps.append(Gap("bytes and groups of collectives", str(error)))
+            return {}, ()
+        return by_name(program_collectives(program)), program.devices
+
+
+def _light(thread: HostThread) -> HostThread:
+    events = thread.events
+    return HostThread(thread.id, thread.name, events.take((events.correlation > 0) | (events.step >= 0)))
+
+
+def _sums(kernels: Kernels, names: tuple[str, ...], number: Int64, trace: Trace) -> Iterator[KernelSum]:
+    """The kernels that cost most, by name."""
+    found, first, index = np.unique(kernels.name, return_index=True, return_inverse=True)
+    spent = np.bincount(index, kernels.end - kernels.start, len(found))
+    count = np.bincount(index, minlength=len(found))
+    for i in np.argsort(-spent)[:_KERNELS]:
+        yield KernelSum(trace.strings[int(found[i])], names[int(number[first[i]])], int(count[i]), int(spent[i]))
+
+
+def _natural(path: Path) -> list[list[tuple[int, str]]]:
+    """host2 before host10, whatever folders they are in; the folder decides between files of one name."""
+    names = (path.name, str(path.parent))
+    return [[(int(p), "") if p.isdigit() else (-1, p) for p in re.split(r"(\d+)", name)] for name in names]
+
+
+Answer = tuple[list[RankTable], str]
+
+
+def _attempt(path: Path) -> Answer:
+    """One bad file must not cost the others."""
+    try:
+        return reduce_file(path), ""
+    except (TrackwalkerError, OSError) as error:
+        return [], str(error)
+
+
+def _in_processes(paths: Sequence[Path], workers: int | None) -> list[Answer]:
+    workers = min(workers or os.cpu_count() or 1, len(paths))
+    size = sum(path.stat().st_size for path in paths if path.exists())
+    if workers < 2 or size < _SMALL:
+        return [_attempt(path) for path in paths]
+    with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
+        return list(pool.map(_attempt, paths))
+
+
+def _answers(address: str) -> None:
+    """Ray itself would try for minutes."""
+    host, _, port = address.rpartition("/")[2].rpartition(":")
+    if not port.isdigit():
+        return  # "auto": Ray knows where to look
+    try:
+        socket.create_connection((host, int(port)), _CONNECT_S).close()
+    except OSError as error:
+        raise UnreachableError(
+            f"no Ray cluster answers at {address} ({error}); `ray status` there says more"
+        ) from error
+
+
+def _on_ray(paths: Sequence[Path], address: str) -> list[Answer]:
+    """The files must be readable under the same path on the Ray nodes; our code travels there with the task."""
+    try:
+        import ray
+    except ImportError as error:
+        raise MissingToolError('Ray is not installed here; pip install "trackwalker[ray]"') from error
+    _answers(address)
+    package = str(Path(trackwalker.__file__).parent)
+    try:
+        ray.init(address=address, runtime_env={"py_modules": [package]}, log_to_driver=False, logging_level="ERROR")
+    except (ConnectionError, RuntimeError, ValueError) as error:
+        raise UnreachableError(
+            f"no Ray cluster answers at {address} ({error}); `ray status` there says more"
+        ) from error
+    try:
+        task: Any = ray.remote(num_cpus=1)(_attempt)
+        return list(ray.get([task.remote(path.resolve()) for path in paths]))
+    finally:
+        ray.shutdown()

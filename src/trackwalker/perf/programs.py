@@ -1,0 +1,71 @@
+"""The compiled program of a step in figures: FLOPs, what is computed again, memory, collectives."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+from pathlib import Path
+
+from trackwalker.perf.collectives import by_kind, bytes_by_kind, program_collectives
+from trackwalker.perf.hlo import Program
+from trackwalker.perf.hlo_cost import Cost, cost
+from trackwalker.perf.hlo_proto import read_proto
+from trackwalker.perf.hlo_text import read_text
+from trackwalker.perf.result import ProgramPart
+
+# XLA's names of types, as the table of peaks has them.
+_KINDS = {"bf16": "bfloat16", "f16": "float16", "f32": "float32", "f64": "float64", "s8": "int8", "u8": "int8"}
+_MOST_OPCODES = 60
+_MOST_BUFFERS = 20
+_MEMORY = ("arguments", "outputs", "temporary", "constants")
+
+
+def read_program(path: Path) -> Program:
+    """The program of a dump, as proto or text, compressed or not."""
+    raw = path.read_bytes()
+    raw = gzip.decompress(raw) if path.name.endswith(".gz") else raw
+    return read_proto(raw) if ".hlo.pb" in path.name else read_text(raw.decode("utf-8", "replace"))
+
+
+def program_part(program: Program) -> tuple[ProgramPart, dict[str, float]]:
+    """The figures of a program, and its FLOPs by type."""
+    spent, memory = cost(program), program.memory
+    planned = program_collectives(program)
+    part = ProgramPart(
+        name=program.name,
+        fingerprint=fingerprint(program),
+        tflops=spent.flops / 1e12,
+        remat_share=spent.recomputed / spent.flops if spent.flops else None,
+        peak_bytes=memory.peak if memory else None,
+        memory={name: getattr(memory, name) for name in _MEMORY} if memory else {},
+        live_at_peak=memory.live[:_MOST_BUFFERS] if memory else [],
+        collectives=by_kind(planned),
+        collective_bytes=bytes_by_kind(planned),
+        fusions=sum(program.fusions().values()),
+        ops=dict(list(program.opcodes().items())[:_MOST_OPCODES]),
+        notes=_notes(program, spent),
+    )
+    executed: dict[str, float] = {}
+    for dtype, flops in spent.by_dtype.items():
+        kind = _KINDS.get(dtype) or ("float8" if dtype.startswith("f8") else dtype)
+        executed[kind] = executed.get(kind, 0.0) + flops
+    return part, executed
+
+
+def fingerprint(program: Program) -> str:
+    """The same for two compilations that do the same: what is done to which shapes, not how it is numbered."""
+    digest = hashlib.sha256()
+    for name in program.runs:
+        for instruction in program.computations[name].instructions if name in program.computations else []:
+            digest.update(f"{instruction.opcode} {instruction.shape} {instruction.target}\n".encode())
+    return digest.hexdigest()[:16]
+
+
+def _notes(program: Program, spent: Cost) -> list[str]:
+    notes = []
+    if spent.unknown:
+        names = ", ".join(f"{target} x {runs}" for target, runs in list(spent.unknown.items())[:4])
+        notes.append(f"FLOPs of custom calls are not known ({names}): executed FLOPs are a lower bound")
+    if program.unknown_loops:
+        notes.append(f"{len(program.unknown_loops)} loops of unknown length are counted once")
+    return notes

@@ -1,0 +1,234 @@
+"""Ranks against each other: one clock, who comes last again and again, and what the job would gain without that."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from trackwalker.perf.arrivals import Arrivals
+from trackwalker.perf.bandwidth import CollectiveSum, collective_sums
+from trackwalker.perf.clocks import Alignment, align
+from trackwalker.perf.collectives import kind_of
+from trackwalker.perf.meetings import Meetings, match
+from trackwalker.perf.model import NONE, Gap, Int64
+from trackwalker.perf.rank_table import RankTable
+from trackwalker.perf.replay import Floats, Replay, median_of
+
+_SUSPECTS = 4  # ranks whose absence is played
+_LEAST_SHARE = 0.01  # of the job's time: less is not worth a name
+_LEAST_LAST = 0.3  # of the executions in which somebody was clearly last
+_STEADILY = 0.5  # of its lateness against the middle rank must be left when earliness is taken off
+_MORE = 1.1  # compute time over what slower kernels explain: then it is not only their speed
+_OF_EXCESS = 0.6  # of a rank's excess: then that is the cause
+
+
+@dataclass(frozen=True)
+class RankRow:
+    """One rank at its meetings."""
+
+    rank: int
+    label: str
+    last: int  # executions that it was among the last to enter
+    of: int  # executions in which anybody came clearly after the others
+    wait_ps: int  # what it waited for others, in all
+    step_ps: int | None  # median
+    compute_ps: int | None  # of a step, median
+
+
+@dataclass(frozen=True)
+class Straggler:
+    """A rank the others wait for."""
+
+    rank: int
+    label: str
+    last: int
+    of: int
+    gain_ps: int  # what the played part of the job would save if it were like the others
+    share: float  # of the played part
+    step_ps: int  # the same for one step
+    cause: str  # "compute", "host" or "" when neither explains it
+    slower: float | None  # one run of its kernels against the other ranks', 1.3 is 30 % slower
+    work: float | None  # compute time of its steps against the other ranks'
+    kernels: list[tuple[str, float]] = field(default_factory=list)  # the kernels that are slowest against the others
+    together: list[int] = field(default_factory=list)  # ranks that must be mended with it before anything is gained
+    says: str = ""
+
+
+@dataclass
+class Across:
+    """What the comparison of ranks found."""
+
+    ranks: list[RankRow]
+    alignment: Alignment
+    meetings: Meetings
+    start: Int64  # rank x execution, on the common clock
+    end: Int64
+    stragglers: list[Straggler]
+    collectives: list[CollectiveSum]
+    played_ps: int  # the job as played
+    even_ps: int  # the same with all ranks alike
+    steps: Int64  # numbers, the columns of `late`
+    late: Int64  # rank x step: how long after the middle rank it came, over all collectives
+    gaps: list[Gap]
+
+
+def compare(ranks: Sequence[RankTable]) -> Across:
+    """All of it; with one rank there is only its own collectives to tell of."""
+    meetings = match(ranks)
+    names: dict[str, int] = {}
+    files = np.array([names.setdefault(r.path, len(names)) for r in ranks], np.int64)
+    alignment = align(meetings, files)
+    start = alignment.moved(meetings.start, meetings.base)
+    end = alignment.moved(meetings.end, meetings.base)
+    arrivals = Arrivals(meetings, start, (alignment.residual_ps or 0) if len(names) > 1 else 0)
+    replay = Replay(meetings, start, end)
+    gaps = [*meetings.gaps, *_clock_gaps(alignment)]
+    steps, late = arrivals.late(meetings)
+    stragglers, played, even = _stragglers(ranks, meetings, arrivals, replay)
+    return Across(
+        ranks=[_row(i, rank, arrivals) for i, rank in enumerate(ranks)],
+        alignment=alignment,
+        meetings=meetings,
+        start=start,
+        end=end,
+        stragglers=stragglers,
+        collectives=collective_sums(ranks, meetings, start, end, arrivals),
+        played_ps=played,
+        even_ps=even,
+        steps=steps,
+        late=late,
+        gaps=gaps,
+    )
+
+
+def _stragglers(
+    ranks: Sequence[RankTable], meetings: Meetings, arrivals: Arrivals, replay: Replay
+) -> tuple[list[Straggler], int, int]:
+    """The ranks whose lateness costs the job, by playing it without: each alone, and all, for two hide each other."""
+    if not replay.executions or len(ranks) < 2:
+        return [], 0, 0
+    suspects = _suspects(arrivals, replay)
+    typical = {r: replay.typical(r) for r in suspects}
+
+    def mended(chosen: Sequence[int]) -> Floats:
+        changed = replay.segments.copy()
+        for r in chosen:
+            changed[r] = np.minimum(changed[r], typical[r])
+        return changed
+
+    everybody = np.minimum(replay.segments, replay.middle())
+    played, even, together, *alone = replay.play(
+        [replay.segments, everybody, mended(suspects), *(mended([r]) for r in suspects)]
+    )
+    joint = max(played - together, 0.0)
+    found = []
+    for r, length in zip(suspects, alone, strict=True):
+        gain, others = max(played - length, 0.0), []
+        if gain < _LEAST_SHARE * played:
+            if joint < _LEAST_SHARE * played or len(suspects) < 2:
+                continue
+            gain, others = joint, [s for s in suspects if s != r]
+        slower, kernels = _slower(ranks, r, suspects)
+        made = Straggler(
+            rank=r,
+            label=ranks[r].label,
+            last=int(arrivals.last[r].sum()),
+            of=int(arrivals.decided[r].sum()),
+            gain_ps=int(gain),
+            share=gain / played,
+            step_ps=int(gain / replay.steps),
+            cause=_cause(meetings, r, replay.segments[r] - typical[r], suspects),
+            slower=slower,
+            work=_work(ranks, r, suspects),
+            kernels=kernels,
+            together=others,
+        )
+        found.append(replace(made, says=_sentence(made)))
+    found.sort(key=lambda s: -s.gain_ps)
+    return found, int(played), int(even)
+
+
+def _suspects(arrivals: Arrivals, replay: Replay) -> list[int]:
+    """Ranks that need longer again and again, not now and then: chance falls to both sides alike."""
+    excess = replay.segments - replay.middle()
+    net, gross = np.nansum(excess, axis=1), np.nansum(np.abs(excess), axis=1)
+    last, decided = arrivals.last.sum(axis=1), arrivals.decided.sum(axis=1)
+    steadily = (net > _STEADILY * gross) & (last >= _LEAST_LAST * decided) & (last > 0)
+    return [int(r) for r in np.argsort(-net) if steadily[r]][:_SUSPECTS]
+
+
+def _sentence(made: Straggler) -> str:
+    why = {"compute": "its kernels take longer", "host": "its host launches late"}.get(made.cause)
+    if made.cause == "compute" and made.slower and made.work:
+        why = f"its kernels take {made.slower:.2f} times as long as on the other ranks"
+        if made.work > _MORE * made.slower:
+            why = f"it has more work, and computes {made.work:.2f} times as long as the other ranks"
+    others = ", ".join(map(str, made.together))
+    gain = f"without its delay the job would need {made.share:.1%} less time"
+    if others:
+        gain = f"with rank {others} mended as well the job would need {made.share:.1%} less time"
+    return (
+        f"{made.label} (rank {made.rank}) is among the last to enter {made.last} of {made.of} collectives: "
+        f"{why or 'neither its kernels nor its launches explain it'}; {gain}"
+    )
+
+
+def _cause(meetings: Meetings, rank: int, excess: Floats, late: list[int]) -> str:
+    """What a rank does longer than the others before it comes: compute, or wait for its host."""
+    count = len(excess)
+    total = float(np.nansum(excess))
+    if total <= 0:
+        return ""
+    for cause, table in (("compute", meetings.work), ("host", meetings.host)):
+        own = np.where(table[:, :count] == NONE, np.nan, table[:, :count].astype(float))
+        others = [i for i in range(len(own)) if i not in late] or [i for i in range(len(own)) if i != rank]
+        if float(np.nansum(own[rank] - median_of(own[others], own[rank]))) >= _OF_EXCESS * total:
+            return cause
+    return ""
+
+
+def _slower(ranks: Sequence[RankTable], rank: int, late: list[int]) -> tuple[float | None, list[tuple[str, float]]]:
+    """A rank's kernels against the median of the others: the typical ratio, and the worst."""
+    others: dict[str, list[float]] = {}
+    for i, table in enumerate(ranks):
+        if i != rank and (i not in late or len(late) == len(ranks)):
+            for row in table.kernels:
+                others.setdefault(row.name, []).append(row.ps / row.count)
+    ratios, weights = [], []
+    for row in ranks[rank].kernels:
+        if row.name in others and not kind_of(row.name) and row.kind != "collective":
+            typical = float(np.median(others[row.name]))
+            if typical > 0:
+                ratios.append((row.name, row.ps / row.count / typical))
+                weights.append(row.ps)
+    if not ratios:
+        return None, []
+    order = np.argsort([ratio for _, ratio in ratios])
+    half = np.searchsorted(np.cumsum(np.array(weights)[order]), sum(weights) / 2)
+    return ratios[order[half]][1], sorted(ratios, key=lambda pair: -pair[1])[:3]
+
+
+def _work(ranks: Sequence[RankTable], rank: int, late: list[int]) -> float | None:
+    """Compute time of a rank's steps against the median of those that are not late."""
+    own = [b.compute for b in ranks[rank].buckets]
+    rest = [r for i, r in enumerate(ranks) if i != rank and (i not in late or len(late) == len(ranks))]
+    others = [float(np.median([b.compute for b in r.buckets])) for r in rest if r.buckets]
+    return float(np.median(own) / np.median(others)) if own and others and np.median(others) > 0 else None
+
+
+def _row(i: int, rank: RankTable, arrivals: Arrivals) -> RankRow:
+    steps = [s.span for s in rank.steps]
+    compute = [b.compute for b in rank.buckets]
+    return RankRow(
+        i, rank.label, int(arrivals.last[i].sum()), int(arrivals.decided[i].sum()), int(arrivals.wait[i].sum()),
+        int(np.median(steps)) if steps else None, int(np.median(compute)) if compute else None,
+    )  # fmt: skip
+
+
+def _clock_gaps(alignment: Alignment) -> list[Gap]:
+    if alignment.early > 0.05:
+        why = f"in {alignment.early:.0%} of the collectives a rank seems to leave before the last has come"
+        return [Gap("the order of arrivals", why, "check that all files are of the same run and steps")]
+    return []

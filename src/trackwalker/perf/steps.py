@@ -1,0 +1,119 @@
+"""Finds the steps in a trace: by what repeats on the device, numbered by step markers where the host set them.
+
+Kernels carry no step. But an instruction outside every loop runs once a step, so the starts of one such
+instruction are the steps' boundaries. Markers alone would not do: the host marks when it dispatched a step, and the
+device may be a step behind.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from trackwalker.perf.model import NONE, Device, Flags, Int64, Kernels, Step, Trace
+
+_AGREE = 0.9  # share of a program's instructions whose count must fit the number of steps
+_WHOLE = 0.9  # of the median number of kernels: a step with fewer was cut by the start or end of the trace
+
+
+def find_steps(trace: Trace, device: Device, launch: Int64) -> list[Step]:
+    """The whole steps on a device, in order; `launch` is when the host began to launch each kernel."""
+    kernels = device.kernels
+    rows = np.flatnonzero(_main_module(kernels) & _launched_in_trace(launch))
+    if not len(rows):
+        return []
+    # A program that was compiled again in between has another id and other instructions: each has its own anchor.
+    groups = [rows[kernels.program[rows] == program] for program in np.unique(kernels.program[rows])]
+    anchors = np.sort(np.concatenate([own[_anchors(kernels.take(own))] for own in groups]))
+    numbers = _numbers(trace, launch[anchors])
+    # Several runs of the program under one marker (accumulated gradients) are one step.
+    first = np.concatenate(([True], (numbers[1:] != numbers[:-1]) | (numbers[1:] == NONE)))
+    anchors, numbers = anchors[first], numbers[first]
+    starts = kernels.start[anchors]
+    bounds = np.append(starts, kernels.end[rows].max())
+    whole = _whole(
+        np.diff(np.append(np.searchsorted(kernels.start[rows], starts), len(rows))), kernels.program[anchors]
+    )
+    return [
+        Step(int(number) if number != NONE else None, int(start), int(end))
+        for number, start, end, keep in zip(numbers, bounds[:-1], bounds[1:], whole, strict=True)
+        if keep
+    ]
+
+
+def _whole(sizes: Int64, program: Int64) -> Flags:
+    """Steps with about as many kernels as the program's other steps have."""
+    usual = {int(p): float(np.median(sizes[program == p])) for p in np.unique(program)}
+    return sizes >= _WHOLE * np.array([usual[int(p)] for p in program])
+
+
+def _main_module(kernels: Kernels) -> Flags:
+    """The busiest program and others of its name: the same function, compiled for other shapes."""
+    main = main_program(kernels)
+    module = kernels.module[main]
+    return kernels.module == module[0] if len(module) and module[0] != NONE else main
+
+
+def _launched_in_trace(launch: Int64) -> Flags:
+    """Leaves out what was launched before the trace began: the rest of a step that the trace saw only the end of."""
+    known = launch != NONE
+    if 2 * np.count_nonzero(known) <= len(launch):
+        return np.ones(len(launch), np.bool_)  # launches were not traced at all
+    return np.arange(len(launch)) >= int(known.argmax())
+
+
+def main_program(kernels: Kernels) -> Flags:
+    """Which kernels belong to the program that took most of the device's time."""
+    # Not every trace tells the program's id; the module's name is nearly as good.
+    owner = np.where(kernels.program != NONE, kernels.program, kernels.module)
+    programs, index = np.unique(owner, return_inverse=True)
+    if not len(programs):
+        return np.zeros(0, np.bool_)
+    spent = np.zeros(len(programs), np.int64)
+    np.add.at(spent, index, kernels.end - kernels.start)
+    if len(programs) > 1:
+        spent[programs == NONE] = -1  # copies belong to no program
+    return np.equal(index, int(spent.argmax()))
+
+
+def _anchors(kernels: Kernels) -> Int64:
+    """Rows of the instruction whose starts are the boundaries of the steps."""
+    key = (kernels.op.astype(np.int64) << 32) | (kernels.name.astype(np.int64) & 0xFFFFFFFF)
+    _, first, index, count = np.unique(key, return_index=True, return_inverse=True, return_counts=True)
+    steps = _step_count(count)
+    # One more than the others: the trace ends inside a step that had begun.
+    once = np.flatnonzero((count == steps) | ((count == steps + 1) & (steps > 1)))
+    return np.flatnonzero(index == once[first[once].argmin()])
+
+
+def _step_count(count: Int64) -> int:
+    """How often the program ran, from how often each of its instructions did.
+
+    Instructions in a loop run a multiple of that, and a step that the trace cuts takes one from some of them.
+    """
+    candidates, keys = np.unique(count, return_counts=True)
+    best, votes = 1, 0
+    for candidate, support in zip(candidates, keys, strict=True):
+        times = np.maximum(np.rint(count / candidate), 1)
+        agree = np.mean(np.abs(count - times * candidate) <= times)
+        if agree >= _AGREE and support >= votes:
+            best, votes = int(candidate), int(support)
+    return best if votes else int(candidates[0])
+
+
+def _numbers(trace: Trace, launch: Int64) -> Int64:
+    """The number that the host's step markers give to each launch; NONE where nothing tells."""
+    marked = [(t.events, rows) for t in trace.threads if len(rows := np.flatnonzero(t.events.step >= 0))]
+    numbers = np.full(len(launch), NONE, np.int64)
+    if not marked:
+        return numbers
+    number = np.concatenate([events.step[rows] for events, rows in marked])
+    start = np.concatenate([events.start[rows] for events, rows in marked])
+    order = np.argsort(start, kind="stable")
+    _, first = np.unique(number[order], return_index=True)  # a step marked on several threads begins with the first
+    rows = order[np.sort(first)]
+    begun, by_start = start[rows], number[rows]
+    if (launch != NONE).all():
+        place = np.searchsorted(begun, launch, side="right") - 1
+        return np.where(place >= 0, by_start[place.clip(min=0)], NONE)
+    # No launches (a CPU trace): the order tells, if there are as many markers as runs.
+    return by_start if len(by_start) == len(launch) else numbers

@@ -1,0 +1,137 @@
+"""MFU and HFU: ideal time over step time, with the trainer's own figures beside ours."""
+
+from __future__ import annotations
+
+import mmap
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+
+import numpy as np
+
+from trackwalker.perf.flops import FORMULA, Flops
+from trackwalker.perf.model import Device
+from trackwalker.perf.peaks import Known, by_name, by_trace, from_environment, stated
+from trackwalker.perf.result import FlopsPart, Utilisation
+from trackwalker.perf.settings import Settings
+
+_LINES = 400  # step lines are enough for a median
+_SAME = 0.02  # the trainer prints few digits
+_STEP = re.compile(
+    rb"completed step: *\d+, seconds: *(\d+\.?\d*), TFLOP/s/device: *(\d+\.?\d*)(?:, MFU: *(\d+\.?\d*)%)?"
+    rb"(?:, Tokens/s/device: *(\d+\.?\d*))?"
+)
+_TOTAL = re.compile(rb"Total TFLOPs: *(\d+\.?\d*)")
+_SPLIT = re.compile(rb"split as [\d.]+% learnable weight flops and (\d+\.?\d*)% attention flops")
+_PEAK = re.compile(rb"\[MFU\][^\n]{0,200}?peak=(\d+\.?\d*)")
+
+
+@dataclass(frozen=True)
+class Logged:
+    """What the trainer says about its FLOPs; None where it does not."""
+
+    tflops: float | None = None  # of one device in one step
+    digits: float = 0.0  # relative: how far rounding may have moved it
+    attention_share: float | None = None
+    mfu: float | None = None
+    peak: float | None = None
+
+
+def logged_flops(log: Path | None, tokens: float | None) -> Logged:
+    """Read the trainer's own count from its log."""
+    if log is None or not log.is_file() or not log.stat().st_size:
+        return Logged()
+    with log.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+        lines = [[float(g) if g else np.nan for g in m.groups()] for m in islice(_STEP.finditer(data), _LINES)]
+        total, split, peak = _TOTAL.search(data), _SPLIT.search(data), _PEAK.search(data)
+        said = float(total[1]) if total else None
+        share = float(split[1]) / 100.0 if split else None
+        told_peak = float(peak[1]) if peak else None
+    rows = np.array(lines, float).reshape(-1, 4)
+    mfu = float(np.nanmedian(rows[:, 2])) / 100.0 if np.isfinite(rows[:, 2]).any() else None
+    if mfu and told_peak is None:
+        told_peak = float(np.nanmedian(rows[:, 1] / rows[:, 2])) * 100.0
+    if said:
+        return Logged(said, 0.005 / said, share, mfu, told_peak)
+    rate = rows[rows[:, 1] > 0]
+    if not len(rate):
+        return Logged(None, 0.0, share, mfu, told_peak)
+    # Tokens/s has more digits than seconds; the line with the largest rate has the most digits of all.
+    by_tokens = tokens is not None and np.isfinite(rate[:, 3]).all() and (rate[:, 3] > 0).all()
+    each = rate[:, 1] / rate[:, 3] * tokens if by_tokens and tokens else rate[:, 1] * rate[:, 0]
+    digits = 0.0006 / rate[:, 1] + (0.0 if by_tokens else 0.0006 / np.maximum(rate[:, 0], 1e-9))
+    best = int(np.argmin(digits))
+    close = digits <= 2 * digits[best]
+    return Logged(float(np.median(each[close])), float(digits[best]), share, mfu, told_peak)
+
+
+def flops_part(flops: Flops, logged: Logged) -> FlopsPart:
+    """Our count, and how the trainer's compares: with the masked half, without it, or neither."""
+    agrees = ""
+    if logged.tflops:
+        room = max(_SAME, 2 * logged.digits)
+        if abs(logged.tflops * 1e12 / flops.total - 1.0) <= room:
+            agrees = "the trainer counts the same"
+        elif abs(logged.tflops * 1e12 / flops.with_masked_half - 1.0) <= room:
+            agrees = "the trainer counts the masked half of attention, too (MaxText before mid-2025)"
+        else:
+            apart = logged.tflops * 1e12 / flops.total - 1.0
+            agrees = f"the trainer counts {100 * apart:+.0f} %: its own formula, or another architecture"
+    return FlopsPart(
+        formula=FORMULA,
+        tflops=flops.total / 1e12,
+        parts={name: count / 1e12 for name, count in flops.parts.items()},
+        attention_share=flops.parts["attention"] / flops.total,
+        logged_tflops=logged.tflops,
+        agrees=agrees,
+        notes=flops.notes,
+    )
+
+
+def find_peak(
+    settings: Settings, logged: Logged, devices: Iterable[Device], gpu: str | None, peak: float | None
+) -> Known | None:
+    """Whose peak to measure against; the user first, then the run, the trace, the log. None: no percentage."""
+    if peak is not None:
+        return stated(peak, "as given with --peak")
+    if gpu is not None:
+        return by_name(gpu)
+    if (known := from_environment(settings.env)) is not None:
+        return known
+    for device in devices:
+        if (known := by_trace(device)) is not None:
+            return known
+    try:
+        own = float(settings.told.get("hardware_peak_tflops") or 0)
+    except (TypeError, ValueError):
+        own = 0.0
+    if own > 0:
+        return stated(own, "hardware_peak_tflops of the config")
+    return stated(logged.peak, "the peak that the trainer's own MFU was reckoned with") if logged.peak else None
+
+
+def utilisation(
+    flops: Flops | None, executed: dict[str, float] | None, known: Known, step_s: float, logged: Logged, dtype: str
+) -> Utilisation:
+    """Ideal time over step time, of the model's FLOPs and of those that were executed (FLOPs by type).
+
+    Where the architecture is not known, the trainer's own count has to do, and it is said so.
+    """
+    out = Utilisation(step_s=step_s, device=known.device, peak_from=known.source, logged_mfu=logged.mfu)
+    if flops is None and logged.tflops and known.tflops.get(dtype):
+        out.peak_tflops = {dtype: known.tflops[dtype]}
+        out.ideal_s = logged.tflops / known.tflops[dtype]
+        out.mfu = out.ideal_s / step_s
+        out.peak_from += "; FLOPs as the trainer counts them"
+    if flops is not None:
+        kinds = sorted(set(flops.dtypes.values()))
+        out.peak_tflops = {kind: peak for kind in kinds if (peak := known.tflops.get(kind)) is not None}
+        out.ideal_s = flops.ideal_seconds(known.tflops)
+        out.mfu = out.ideal_s / step_s if out.ideal_s is not None else None
+    if executed:
+        out.executed_tflops = sum(executed.values()) / 1e12
+        ideal = [count / (peak * 1e12) for kind, count in executed.items() if (peak := known.tflops.get(kind))]
+        out.hfu = sum(ideal) / step_s if len(ideal) == len(executed) else None
+    return out

@@ -1,0 +1,273 @@
+"""The protobuf wire format by numpy: many small messages decoded at once, column by column.
+
+`fields` walks one message in plain Python: right for metadata. `chain`, `varints` and `windows` work on
+millions of messages: a loop per field, never per message. Nothing here knows what the fields mean.
+"""
+
+from __future__ import annotations
+
+import mmap
+import struct
+import tempfile
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO
+
+import numpy as np
+import numpy.typing as npt
+
+from trackwalker.errors import EvidenceError
+from trackwalker.perf.model import NONE, Gap, Int64
+
+Bytes = npt.NDArray[np.uint8]
+Words = npt.NDArray[np.uint64]
+Value = int | memoryview
+
+PAD = 16  # bytes of zeros after a block, so that a window at its last byte is inside
+_GZIP = 31  # zlib's code for its header
+_UNPACK_PIECE = 64 << 10  # small: a piece can become a thousand times larger
+_CHUNK = 4 << 10  # bytes each walker of `chain` covers
+_OVERRUN = 1 << 10  # bytes it goes on beside the next one
+
+
+class CutError(ValueError):
+    """A message ends before its own length says."""
+
+
+class Source:
+    """The bytes of a file, mapped and not read; gzip is unpacked into an unnamed temporary file first."""
+
+    def __init__(self, path: Path) -> None:
+        self.gaps: list[Gap] = []
+        try:
+            with path.open("rb") as file:
+                self._map = self._mapped(path, file)
+        except OSError as error:
+            raise EvidenceError(f"{path}: cannot be read ({error.strerror})") from error
+        self.view = memoryview(self._map)
+        self.data: Bytes = np.frombuffer(self._map, np.uint8)
+
+    def _mapped(self, path: Path, file: IO[bytes]) -> mmap.mmap:
+        if file.read(2) != b"\x1f\x8b":
+            return _mapped(path, file)
+        file.seek(0)
+        with tempfile.TemporaryFile() as plain:
+            self._unpack(path, file, plain)
+            return _mapped(path, plain)
+
+    def _unpack(self, path: Path, packed: IO[bytes], plain: IO[bytes]) -> None:
+        unpacker = zlib.decompressobj(wbits=_GZIP)
+        unfinished, trouble = False, ""
+        try:
+            while piece := packed.read(_UNPACK_PIECE):
+                while piece:
+                    plain.write(unpacker.decompress(piece))
+                    unfinished, piece = not unpacker.eof, unpacker.unused_data
+                    if unpacker.eof:  # a file can be several gzip streams, one after the other
+                        unpacker = zlib.decompressobj(wbits=_GZIP)
+        except zlib.error as error:
+            trouble = str(error)
+        plain.flush()
+        if unfinished or trouble:
+            why = f"{path.name} is cut or damaged ({trouble or 'it ends in the middle'})"
+            self.gaps.append(Gap("the end of the trace", why, "copy it again"))
+
+    def __len__(self) -> int:
+        return len(self._map)
+
+    def block(self, start: int, end: int) -> Bytes:
+        """A padded copy of a stretch: what the vectorised functions work on."""
+        copy = np.zeros(end - start + PAD, np.uint8)
+        copy[: end - start] = self.data[start:end]
+        return copy
+
+    def release(self, start: int, end: int) -> None:
+        """Pages that were read and are not needed again need not count as our memory."""
+        first = -(-start // mmap.PAGESIZE) * mmap.PAGESIZE
+        if end - first >= mmap.PAGESIZE:
+            self._map.madvise(mmap.MADV_DONTNEED, first, (end - first) // mmap.PAGESIZE * mmap.PAGESIZE)
+
+
+def _mapped(path: Path, file: IO[bytes]) -> mmap.mmap:
+    try:
+        return mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)
+    except ValueError as error:
+        raise EvidenceError(f"{path}: the trace is empty; the profiler was stopped before it wrote it") from error
+
+
+def varint(view: memoryview, at: int, end: int) -> tuple[int, int]:
+    """One varint: its value and where the next byte is."""
+    value = shift = 0
+    while at < end:
+        byte = view[at]
+        value |= (byte & 0x7F) << shift
+        at += 1
+        if byte < 0x80:
+            return value, at
+        shift += 7
+        if shift > 63:
+            break
+    raise CutError(f"no varint ends before byte {at}")
+
+
+def field_at(view: memoryview, at: int, end: int) -> tuple[int, int, int]:
+    """The field at a byte: its number, and where its payload starts and ends (the next field begins there)."""
+    key, at = varint(view, at, end)
+    kind = key & 7
+    if kind == 0:
+        return key >> 3, at, varint(view, at, end)[1]
+    if kind == 2:
+        size, at = varint(view, at, end)
+    elif kind in (1, 5):
+        size = 8 if kind == 1 else 4
+    else:
+        raise CutError(f"unknown wire type {kind} at byte {at}")
+    if at + size > end:
+        raise CutError(f"a field of {size} bytes at byte {at} is not whole")
+    return key >> 3, at, at + size
+
+
+def fields(view: memoryview) -> Iterator[tuple[int, Value]]:
+    """The fields of one message in order: numbers as they are, texts and messages as views; CutError at a torn end."""
+    at, end = 0, len(view)
+    while at < end:
+        kind = view[at] & 7  # the wire type is in the low bits of the first byte, however long the key is
+        number, start, at = field_at(view, at, end)
+        if kind == 2:
+            yield number, view[start:at]
+        elif kind == 0:
+            yield number, varint(view, start, end)[0]
+        else:
+            yield number, int.from_bytes(view[start:at], "little")
+
+
+def text(value: Value) -> str:
+    """A string field."""
+    return str(value, "utf-8", "replace") if isinstance(value, memoryview) else str(value)
+
+
+def signed(value: Value) -> int:
+    """An int64 field: the wire holds negative numbers as their 64-bit complement."""
+    number = int(value) if isinstance(value, int) else 0
+    return number - (1 << 64) if number >> 63 else number
+
+
+def double(value: Value) -> float:
+    """A double field, from the eight bytes that `fields` gave as an integer."""
+    return float(struct.unpack("<d", (value if isinstance(value, int) else 0).to_bytes(8, "little"))[0])
+
+
+def packed(value: Value) -> list[int]:
+    """A repeated integer field, packed (one view) or single."""
+    if isinstance(value, int):
+        return [value]
+    numbers, at = [], 0
+    while at < len(value):
+        number, at = varint(value, at, len(value))
+        numbers.append(number)
+    return numbers
+
+
+def windows(block: Bytes, at: Int64) -> Words:
+    """The eight bytes from each position on, as little-endian integers (two aligned reads, which numpy does fast)."""
+    words = block[: len(block) // 8 * 8].view(np.uint64)
+    index = at >> 3
+    shift = ((at & 7) << 3).astype(np.uint64)
+    low = words.take(index, mode="clip") >> shift
+    # A shift by 64 gives 0 in numpy, so an aligned position takes nothing from the second word.
+    return low | (words.take(index + 1, mode="clip") << (np.uint64(64) - shift))
+
+
+_STOPS = np.uint64(0x8080808080808080)
+_ONE = np.uint64(1)
+_SIZES = np.uint64(0x0102030405060708)
+_FOLDS = [
+    (np.uint64(0x007F007F007F007F), np.uint64(0x7F007F007F007F00), np.uint64(1)),
+    (np.uint64(0x00003FFF00003FFF), np.uint64(0x3FFF00003FFF0000), np.uint64(2)),
+    (np.uint64(0x000000000FFFFFFF), np.uint64(0x0FFFFFFF00000000), np.uint64(4)),
+]
+
+
+def varints(block: Bytes, at: Int64) -> tuple[Int64, Int64]:
+    """The varints at many positions: values (int64, negative where the wire says so) and sizes in bytes."""
+    window = windows(block, at)
+    stops = ~window & _STOPS
+    stop = stops & (~stops + _ONE)  # the lowest byte without a continuation bit; 0: longer than eight bytes
+    value = window & (stop - _ONE) & ~_STOPS
+    for even, odd, shift in _FOLDS:
+        value = (value & even) | ((value & odd) >> shift)
+    size = (((stop >> np.uint64(7)) * _SIZES) >> np.uint64(56)).astype(np.int64)
+    values = value.view(np.int64)
+    for row in np.flatnonzero(stop == 0):  # nine and ten bytes: hashes and negative numbers, rare in a column
+        try:
+            number, after = varint(block.data, int(at[row]), len(block))
+            values[row], size[row] = signed(number), after - at[row]
+        except CutError:
+            values[row], size[row] = NONE, 1  # no number at all: damaged
+    return values, size
+
+
+def chain(block: Bytes, start: int, end: int, tag: int) -> tuple[Int64, Int64, int]:
+    """Messages of one repeated field that follow each other: their starts and ends, and where we stopped.
+
+    Each length must be read to find the next message, which is a loop per message. Many walkers therefore start
+    in the middle of the block, at a guess; a wrong guess runs into the true chain within a message or two, because
+    nested messages end where the outer ones do. A walker is believed only from where the true chain meets its path,
+    and only as long as each message begins where the one before ended. The caller goes on where we stopped.
+    """
+    heads = _by_walkers(block, start, end, tag) if end - start >= 4 * _CHUNK else None
+    if heads is None:
+        walked: list[int] = []
+        at = start
+        while 0 <= at < end and block[at] == tag:
+            walked.append(at)
+            at = _after(block, at, end)
+        heads = np.array(walked, np.int64)
+    return _whole(block, heads, start, end)
+
+
+def _by_walkers(block: Bytes, start: int, end: int, tag: int) -> Int64 | None:
+    """The heads of the chain, if every walker met it (it fails only in strange data)."""
+    at = np.arange(start, end - _CHUNK, _CHUNK, dtype=np.int64)
+    stop = np.append(at[1:], end)
+    limit = np.minimum(stop + _OVERRUN, end)
+    trails: list[Int64] = []
+    while (live := at < limit).any():
+        head = block.take(at, mode="clip") == tag
+        size = block.take(at + 1, mode="clip").astype(np.int64)
+        if size.max() >= 0x80:
+            high = block.take(at + 2, mode="clip").astype(np.int64) << 7
+            size = np.where(size < 0x80, size, (size & 0x7F) + high + 1)
+        trails.append(np.where(head & live, at, NONE))
+        at = at + np.where(head, size + 2, 1) * live
+    paths = np.array(trails)
+    own = np.zeros(len(block), np.bool_)
+    own[paths[(paths >= 0) & (paths < stop)]] = True
+    # Each walker goes on into the next one's stretch until it steps where that one has stepped: there it hands over.
+    meets = (paths[:, :-1] >= stop[:-1]) & own[paths[:, :-1]]
+    if not meets.any(axis=0).all():
+        return None
+    handed = np.take_along_axis(paths[:, :-1], meets.argmax(axis=0)[None], axis=0)[0]
+    first, last = np.concatenate(([start], handed)), np.append(handed, end)
+    return paths.T[((paths >= first) & (paths < last)).T]
+
+
+def _after(block: Bytes, head: int, end: int) -> int:
+    """Where the message that starts at `head` ends; -1 when it is not whole."""
+    try:
+        size, body = varint(block.data, head + 1, end)
+    except CutError:
+        return -1
+    return body + size if body + size <= end else -1
+
+
+def _whole(block: Bytes, heads: Int64, start: int, end: int) -> tuple[Int64, Int64, int]:
+    """The messages up to the first that is not whole or is not followed by the next head."""
+    size, width = varints(block, heads + 1)
+    bodies = heads + 1 + width
+    ends = bodies + size
+    broken = np.flatnonzero((ends > end) | (ends < bodies) | (heads != np.concatenate(([start], ends))[:-1]))
+    if len(broken):
+        bodies, ends = bodies[: broken[0]], ends[: broken[0]]
+    return bodies, ends, int(ends[-1]) if len(ends) else start

@@ -1,0 +1,244 @@
+"""A JAX trace (*.xplane.pb, gzip or not) as a Trace: devices, host threads, programs, allocations."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+
+from trackwalker.perf.events import Events, Lookup, Wanted, read_events
+from trackwalker.perf.model import (
+    PS_PER_NS,
+    Allocations,
+    Device,
+    Gap,
+    HostEvents,
+    HostThread,
+    Int64,
+    Kernels,
+    Strings,
+    Trace,
+)
+from trackwalker.perf.planes import Contents, Line, Plane, read_contents
+from trackwalker.perf.wire import CutError, Source
+
+_DEVICE = re.compile(r"/device:GPU:(\d+)")
+_HOST = "/host:CPU"
+_STREAM = "Stream #"  # lines of other names on a device plane repeat the same time by other names
+_PROGRAM = re.compile(r"(.*)\((\d+)\)")  # of a program: module(program_id)
+_AROUND = re.compile(r"(while|conditional|call)(\.\d+)?")  # ops that only contain others
+_SIZE = re.compile(r"\b(?:size|num_bytes):(\d+)")
+_COLLECTOR_LIMIT = 4_194_304  # events per process that the ROCm tracer keeps by default
+_ABSOLUTE_NS = 10**15  # a line that starts later than this counts from 1970, not from the start of the profile
+_MEMORY = ("requested_bytes", "bytes_allocated", "bytes_available", "peak_bytes_in_use")
+_DEVICE_NUMBERS = ("correlation_id", "program_id", "cuda_graph_id")
+_HOST_NUMBERS = ("correlation_id", "step_num", "program_id", "device_ordinal", *_MEMORY)
+_DETAILS = ("kernel_details", "memcpy_details", "memset_details", "Memset_details")
+_DEVICE_NAMES = ("hlo_op", "hlo_module", "name", "tf_op", *_DETAILS)
+_HOST_NAMES = ("hlo_op", "hlo_module", "allocator_name")
+
+
+def read_trace(path: Path) -> Trace:
+    """Everything of one trace file that the analyses use; what cannot be read becomes a gap."""
+    file = TraceFile(path)
+    trace = file.trace
+    trace.devices = list(file.devices())
+    trace.threads = list(file.threads())
+    trace.devices = trace.devices or file.cpu_devices()
+    trace.memory = file.allocations()
+    trace.gaps += completeness(trace)
+    return trace
+
+
+class TraceFile:
+    """A trace whose parts are read one at a time, so that memory follows the largest plane and not the file."""
+
+    def __init__(self, path: Path) -> None:
+        self.source = Source(path)
+        self.contents = read_contents(self.source, path.name)
+        self.trace = _frame(path, self.contents, self.source.gaps)
+        self._base_ns = _clock(self.trace, self.contents)
+        self._cpu: list[tuple[Int64, Kernels]] = []
+        self._memory: list[Allocations] = []
+        self._threads: list[str] = []
+
+    def devices(self) -> Iterator[Device]:
+        """The GPUs that ran something, one by one; those that did not are only counted."""
+        for plane in self.contents.planes:
+            if found := _DEVICE.fullmatch(plane.name):
+                device = self._device(plane, int(found[1]))
+                if plane.cut and (device.kernels.name < 0).any():
+                    # The names come after the events: without them nobody can say what ran.
+                    self.trace.gaps.append(Gap(f"all of {plane.name}", "the file breaks off before its kernels' names"))
+                elif len(device.kernels):
+                    yield device
+                else:
+                    self.trace.idle_devices += 1
+
+    def threads(self) -> Iterator[HostThread]:
+        """The host's threads, one by one; allocations and the ops of CPU devices are put aside on the way."""
+        self._cpu, self._memory, self._threads = [], [], []
+        for plane in self.contents.planes:
+            if plane.name == _HOST:
+                wanted = Wanted.of(plane.stat_names, _HOST_NUMBERS, _HOST_NAMES, self.trace.strings)
+                names = _names(plane, self.trace.strings)
+                for line in plane.lines:
+                    table = HostEvents.concat([self._host(e, line, names) for e in self._events(plane, line, wanted)])
+                    self._threads.append(line.name)
+                    # A call starts no earlier than its caller: of two that start together the longer is the caller.
+                    yield HostThread(line.id, line.name, table.take(np.lexsort((-table.end, table.start))))
+
+    def cpu_devices(self) -> list[Device]:
+        """The devices of a CPU trace, whose ops run on host threads; `threads` must have been read."""
+        if not self._cpu:
+            return []
+        ordinal = np.concatenate([ordinals for ordinals, _ in self._cpu])
+        kernels = Kernels.concat([kernels for _, kernels in self._cpu])
+        names = self.trace.strings
+        around = [bool(_AROUND.fullmatch(names[int(op)])) for op in np.unique(kernels.op)]
+        inner = ~np.isin(kernels.op, np.unique(kernels.op)[around])
+        ordinal, kernels = ordinal[inner], kernels.take(inner)
+        streams = dict(enumerate(self._threads))
+        return [
+            Device(int(i), f"/device:CPU:{i}", "cpu", _by_start(kernels.take(ordinal == i)), streams)
+            for i in np.unique(ordinal)
+        ]
+
+    def allocations(self) -> Allocations:
+        """What the device allocator reported; `threads` must have been read."""
+        table = Allocations.concat(self._memory)
+        return table.take(np.argsort(table.time, kind="stable"))
+
+    def _events(self, plane: Plane, line: Line, wanted: Wanted) -> Iterator[Events]:
+        try:
+            yield from read_events(self.source, line.start, line.end, wanted)
+        except CutError as error:
+            if not plane.cut:  # the cut itself is told once, for the file
+                self.trace.gaps.append(Gap(f"part of {line.name}", f"damaged: {error}", "copy the trace again"))
+
+    def _device(self, plane: Plane, ordinal: int) -> Device:
+        wanted = Wanted.of(plane.stat_names, _DEVICE_NUMBERS, _DEVICE_NAMES, self.trace.strings)
+        names = _names(plane, self.trace.strings)
+        streams = [line for line in plane.lines if line.name.startswith(_STREAM)]
+        tables = [self._kernels(e, line, names) for line in streams for e in self._events(plane, line, wanted)]
+        kernels = _by_start(Kernels.concat(tables))
+        kernels.bytes = _sizes(kernels, self.trace.strings)
+        vendor = str(plane.stats.get("device_vendor", ""))
+        return Device(ordinal, plane.name, "gpu", kernels, {_number(s): s.name for s in streams}, vendor, plane.stats)
+
+    def _kernels(self, events: Events, line: Line, names: Lookup) -> Kernels:
+        start, stats = self._start(events, line), events.stats
+        return Kernels.of(
+            len(events), start=start, end=start + events.duration, stream=_number(line), name=names(events.metadata),
+            op=stats["hlo_op"], module=stats["hlo_module"], path=_either(stats, ("name", "tf_op")),
+            details=_either(stats, _DETAILS), correlation=stats["correlation_id"], program=stats["program_id"],
+            graph=stats["cuda_graph_id"],
+        )  # fmt: skip
+
+    def _host(self, events: Events, line: Line, names: Lookup) -> HostEvents:
+        start, stats, name = self._start(events, line), events.stats, names(events.metadata)
+        reported = np.flatnonzero(stats["bytes_allocated"] >= 0)
+        if len(reported):
+            freed = name[reported] == self.trace.strings.find("MemoryDeallocation")
+            requested = stats["requested_bytes"][reported]
+            self._memory.append(
+                Allocations.of(
+                    len(reported), time=start[reported], requested=np.where(freed, -requested, requested),
+                    allocated=stats["bytes_allocated"][reported], available=stats["bytes_available"][reported],
+                    peak=stats["peak_bytes_in_use"][reported], allocator=stats["allocator_name"][reported],
+                )
+            )  # fmt: skip
+        ops = np.flatnonzero((stats["device_ordinal"] >= 0) & (stats["hlo_op"] >= 0))
+        if len(ops):
+            kernels = Kernels.of(
+                len(ops), start=start[ops], end=(start + events.duration)[ops], stream=len(self._threads),
+                name=name[ops], op=stats["hlo_op"][ops], module=stats["hlo_module"][ops],
+                program=stats["program_id"][ops],
+            )  # fmt: skip
+            self._cpu.append((stats["device_ordinal"][ops], kernels))
+        return HostEvents.of(
+            len(events), start=start, end=start + events.duration, name=name, op=stats["hlo_op"],
+            correlation=stats["correlation_id"], step=stats["step_num"],
+        )  # fmt: skip
+
+    def _start(self, events: Events, line: Line) -> Int64:
+        return events.offset + (line.timestamp_ns - self._base_ns) * PS_PER_NS
+
+
+def _frame(path: Path, contents: Contents, gaps: list[Gap]) -> Trace:
+    """A trace without its events: who wrote it, when, and the programs it carries."""
+    trace = Trace(path, Strings(), hostname=next(iter(contents.hostnames), ""), gaps=list(gaps))
+    for plane in contents.planes:
+        origin, stop = plane.stats.get("profile_start_time"), plane.stats.get("profile_stop_time")
+        if isinstance(origin, int):
+            trace.origin_ns = origin
+        if isinstance(stop, int):
+            trace.stop_ns = stop
+        process = plane.stats.get("process_id")
+        if isinstance(process, int) and not _DEVICE.fullmatch(plane.name):
+            trace.process = process
+        trace.versions |= {k: str(v) for k, v in plane.stats.items() if k in ("jax_version", "jaxlib_version")}
+        for key, (name, proto) in plane.programs.items():
+            found = _PROGRAM.fullmatch(name)
+            number = int(found[2]) if found else key
+            number -= 1 << 64 if number >> 63 else 0  # as the column of program ids has it
+            trace.programs[number] = proto
+            trace.program_names[number] = found[1] if found else name
+    if contents.cut:
+        why = f"{path.name} breaks off {contents.cut}"
+        trace.gaps.append(Gap("the end of the trace", why, "copy it again, or let the profiler finish writing"))
+    trace.gaps += [Gap("completeness of the trace", f"the profiler said: {m}") for m in contents.errors]
+    trace.gaps += [Gap("completeness of the trace", f"the profiler warned: {m}") for m in contents.warnings]
+    return trace
+
+
+def _clock(trace: Trace, contents: Contents) -> int:
+    """What to subtract from a line's timestamp: nothing, unless its clock counts from 1970."""
+    starts = [line.timestamp_ns for plane in contents.planes for line in plane.lines if line.start < line.end]
+    if not starts or min(starts) < _ABSOLUTE_NS:
+        return 0
+    if trace.origin_ns is None:
+        trace.origin_ns = min(starts)
+    return trace.origin_ns
+
+
+def completeness(trace: Trace) -> list[Gap]:
+    """What a trace cannot show because of how it was recorded."""
+    if not trace.devices:
+        why = "it has no device plane with a kernel in it"
+        return [Gap("the device's timeline", why, "trace a step that runs on the device, with device tracing on")]
+    events = sum(len(device.kernels) for device in trace.devices)
+    if trace.devices[0].vendor == "AMD" and events >= 0.99 * _COLLECTOR_LIMIT:
+        why = f"{events} device events: the ROCm tracer stops at about {_COLLECTOR_LIMIT} per process"
+        return [Gap("completeness of the trace", why, "trace fewer steps, or raise --xla_gpu_rocm_max_trace_events")]
+    return []
+
+
+def _names(plane: Plane, strings: Strings) -> Lookup:
+    # ROCm names the kernel's descriptor; the kernel is meant.
+    return Lookup({key: strings.add(name.removesuffix(".kd")) for key, name in plane.event_names.items()})
+
+
+def _number(line: Line) -> int:
+    """A stream's number fits its small column even in a damaged file."""
+    return line.id & 0x7FFFFFFF
+
+
+def _either(stats: dict[str, Int64], columns: tuple[str, ...]) -> Int64:
+    """The first of several columns that tells."""
+    told = stats[columns[0]]
+    for column in columns[1:]:
+        told = np.where(told >= 0, told, stats[column])
+    return told
+
+
+def _by_start(kernels: Kernels) -> Kernels:
+    return kernels.take(np.lexsort((kernels.end, kernels.start)))
+
+
+def _sizes(kernels: Kernels, strings: Strings) -> Int64:
+    """Bytes of copies and fills, from the details the trace spells out."""
+    sizes = {int(key): _SIZE.search(strings[int(key)]) for key in np.unique(kernels.details) if key >= 0}
+    return Lookup({key: int(found[1]) for key, found in sizes.items() if found})(kernels.details.astype(np.int64))

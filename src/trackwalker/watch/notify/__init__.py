@@ -1,0 +1,1 @@
+"""The channels that carry messages to people: one small class each."""

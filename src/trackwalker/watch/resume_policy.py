@@ -1,0 +1,81 @@
+"""The `resume:` section of the watcher's settings: what may be started again, how often, and on which nodes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+
+from trackwalker.errors import UsageError
+from trackwalker.launch.resume import RULES, Rule
+from trackwalker.logs.nodelist import expand
+
+_FINAL = ("completed", "cancelled")  # nobody wants these again, whatever a file says
+_OWN_NODES = {"node-fail": "exclude"}  # Slurm gives another node, unless the lost one is back by then
+
+
+class ClassRule(BaseModel):
+    """How one class of failure is treated; what is left out stays as docs/resume.md has it."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    times: int | None = Field(default=None, ge=0, le=100)
+    nodes: Literal["any", "same", "exclude"] | None = None
+
+
+class ResumePolicy(BaseModel):
+    """What the owner allows. The defaults are the table of docs/resume.md, for jobs that asked for it."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    jobs: Literal["asked", "all"] = "asked"  # asked: submitted with --auto-resume
+    dry_run: bool = False
+    budget: int = Field(default=3, ge=0, le=1000)  # further attempts of one run, all classes together
+    classes: dict[str, ClassRule] = {}
+    most_excluded: int = Field(default=2, ge=0)  # nodes that may be left out of one run, all attempts together
+    spare: tuple[str, ...] = ()  # nodes that take the place of those left out, the first free one first
+    without_progress: int = Field(default=2, ge=1)  # stop after so many attempts in a row without a new checkpoint
+
+    @field_validator("classes")
+    @classmethod
+    def _known(cls, value: dict[str, ClassRule]) -> dict[str, ClassRule]:
+        unknown = sorted(set(value) - set(RULES))
+        if unknown:
+            raise ValueError(f"no failure class '{unknown[0]}'; known: {', '.join(sorted(RULES))}")
+        if final := [name for name in _FINAL if name in value and value[name].times]:
+            raise ValueError(f"a run that was {final[0]} is never started again")
+        return value
+
+    @field_validator("spare", mode="before")
+    @classmethod
+    def _nodes(cls, value: object) -> object:
+        return tuple(expand(value)) if isinstance(value, str) else value
+
+    def rules(self) -> dict[str, Rule]:
+        """The table of the failure classes with this policy's changes."""
+        out = {}
+        for name, rule in RULES.items():
+            mine = self.classes.get(name, ClassRule())
+            times = rule.times if mine.times is None else mine.times
+            out[name] = Rule(times, mine.nodes or _OWN_NODES.get(name, rule.nodes), rule.why)
+        return out
+
+
+def load_policy(path: Path) -> ResumePolicy:
+    """The `resume:` section of a settings file; what is wrong with it in one line."""
+    try:
+        raw = yaml.safe_load(path.read_text())
+    except OSError as e:
+        raise UsageError(f"the policy {path} cannot be read: {e.strerror}") from None
+    except (yaml.YAMLError, UnicodeDecodeError) as e:
+        raise UsageError(f"the policy {path} is not YAML: {' '.join(str(e).split())[:200]}") from None
+    if not isinstance(raw, dict) or not isinstance(raw.get("resume"), dict):
+        raise UsageError(f"{path} has no section 'resume:'; docs/supervise.md shows one")
+    try:
+        return ResumePolicy.model_validate(raw["resume"])
+    except ValidationError as e:
+        first = e.errors()[0]
+        where = ".".join(["resume", *(str(part) for part in first["loc"])])
+        raise UsageError(f"{path}: {where}: {first['msg'].removeprefix('Value error, ')}") from None

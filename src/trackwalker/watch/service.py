@@ -1,0 +1,92 @@
+"""The watcher put together: memory, outbox, questions, diagnoses, and the threads that carry messages away."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from trackwalker.errors import TrackwalkerError
+from trackwalker.watch.asking import Asker, Background
+from trackwalker.watch.config import Config, load_config
+from trackwalker.watch.daemon import Daemon
+from trackwalker.watch.jobs import Jobs
+from trackwalker.watch.memory import FOLDER, ForgetfulError, Memory
+from trackwalker.watch.message import Message, presentable
+from trackwalker.watch.outbox import Outbox
+from trackwalker.watch.post import Post
+from trackwalker.watch.verdicts import Diagnoses
+
+_THREADS = 4
+_ONCE_S = 120.0
+
+Say = Callable[[Message], None]
+Warn = Callable[[str], None]
+
+
+class Service:
+    """One watcher of one workspace, for as long as the block lasts."""
+
+    def __init__(self, workspace: Path, names: Sequence[str], settings: Path | None, say: Say, warn: Warn) -> None:
+        self._config = load_config(settings) if settings is not None else Config()
+        jobs = Jobs(workspace, names)
+        if not workspace.is_dir():
+            raise TrackwalkerError(f"the workspace {workspace} does not exist (set --workspace or JOB_WORKSPACE)")
+        folder = workspace.absolute() / FOLDER
+        self._say = say
+        self.memory = Memory(folder, time.time())
+        self.outbox = Outbox(folder, self._config)
+        self._post = Post(self.outbox, self._config, workspace, folder)
+        background = Background(_THREADS)
+        self.daemon = Daemon(
+            jobs,
+            self.memory,
+            self._put,
+            Asker(background),
+            background,
+            Diagnoses(folder),
+            policy=self._config.resume,
+            warn=warn,
+        )
+
+    def __enter__(self) -> Service:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.daemon.close()
+        self.outbox.close()
+
+    def run(self, stop: threading.Event) -> None:
+        """Watch until told to stop."""
+        self._post.start()
+        try:
+            self.daemon.run(self._post.waiting(stop.wait))
+        finally:
+            self._post.close()
+
+    def _put(self, message: Message) -> None:
+        try:
+            news = self.outbox.put(message)
+        except OSError as e:
+            raise ForgetfulError(f"cannot write the outbox: {e.strerror}") from e
+        if news:  # else it was told before a restart
+            self._say(presentable(message))
+
+
+def look_once(
+    workspace: Path, names: Sequence[str], settings: Path | None, say: Say, warn: Warn
+) -> list[dict[str, Any]]:
+    """Look until everything that is wrong was told, deliver it, and report."""
+    with Service(workspace, names, settings, say, warn) as service:
+        deadline = time.monotonic() + _ONCE_S
+        looks = 0
+        while time.monotonic() < deadline:
+            service.daemon.look(time.time())
+            looks += 1
+            if looks > 2 and not service.daemon.busy:
+                break
+            time.sleep(0.2)
+        service.outbox.deliver()
+        return service.daemon.report()

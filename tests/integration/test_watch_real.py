@@ -1,0 +1,131 @@
+"""A real watcher beside real four-process runs: what is broken is called in time, with its rank, stack and verdict."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from processes import processes_of
+from trackwalker.lab.demo import broken_run
+from trackwalker.lab.real import CASES, RealCase
+
+pytestmark = [pytest.mark.slow, pytest.mark.alone, pytest.mark.timeout(300)]
+PATIENCE_S = 120.0
+CALL_S = 60.0  # from the third missed step on
+
+
+class Watcher:
+    """`trackwalker watch --all --json`, as a user starts it."""
+
+    def __init__(self, workspace: Path) -> None:
+        self._out = workspace.parent / "watch.out"
+        argv = [sys.executable, "-m", "trackwalker", "watch", "--all", "--json", "--workspace", str(workspace)]
+        with self._out.open("wb") as out:
+            self.process = subprocess.Popen(argv, stdout=out, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL)
+
+    @property
+    def said(self) -> list[dict[str, Any]]:
+        lines = self._out.read_text().split("\n")[:-1]
+        return [json.loads(line) for line in lines]
+
+    def says(self, enough: Callable[[list[dict[str, Any]]], object]) -> list[dict[str, Any]]:
+        """Wait until what it said is enough."""
+        deadline = time.monotonic() + PATIENCE_S
+        while not enough(self.said):
+            assert self.process.poll() is None, self._out.read_text()
+            assert time.monotonic() < deadline, json.dumps(self.said, indent=1)
+            time.sleep(0.3)
+        return self.said
+
+    def stop(self) -> int:
+        self.process.send_signal(signal.SIGTERM)
+        return self.process.wait(20)
+
+
+@contextlib.contextmanager
+def watched(case: RealCase, tmp_path: Path) -> Iterator[tuple[Watcher, Any]]:
+    workspace = tmp_path / "outputs"
+    workspace.mkdir()
+    watcher = Watcher(workspace)
+    try:
+        quick = replace(case, begins="early", speaks_s=0.0, noticed=False, ends=False)
+        with broken_run(quick, workspace, lambda text: None, lambda watch: None) as broken:
+            yield watcher, broken
+        # The run was ended: that is told once, and what was wrong with it is over, once.
+        told = watcher.says(lambda said: [m for m in said if m["key"].endswith("-ended-1:opened")])
+        keys = [m["key"] for m in told]
+        assert len(keys) == len(set(keys))
+        lasting = {m["thread"] for m in told if m["key"].endswith(":opened")} - _events(told)
+        assert {m["thread"] for m in told if m["resolves"]} == lasting
+        assert watcher.stop() == 0
+        assert processes_of(broken.job_dir) == []
+    finally:
+        watcher.process.kill()
+        watcher.process.wait()
+
+
+def _events(told: list[dict[str, Any]]) -> set[str]:
+    """Threads of what happened once and has no end of its own."""
+    return {m["thread"] for m in told if m["kind"] in ("failure", "ended", "requeued")}
+
+
+def has_all(text: str, *words: str) -> bool:
+    return all(word in text for word in words)
+
+
+def _verdict(message: dict[str, Any]) -> str:
+    return str(message["facts"].get("verdict", ""))
+
+
+def of_kind(said: list[dict[str, Any]], *kinds: str) -> list[dict[str, Any]]:
+    return [m for m in said if m["kind"] in kinds]
+
+
+def test_a_stopped_rank_is_called_in_a_minute_with_its_stack_and_a_verdict(tmp_path: Path, prometheus: Path) -> None:
+    with watched(CASES["stop"], tmp_path) as (watcher, broken):
+        told = watcher.says(
+            lambda said: [m for m in of_kind(said, "hang") if has_all(m["text"], "Stacks:", "Verdict:")]
+        )
+        first = of_kind(told, "hang")[0]
+        # Steps take a fraction of a second: the third one was missed within two seconds.
+        assert first["time"] < broken.began + 2.0 + CALL_S
+        assert first["facts"]["points at"].startswith("rank 2 (")
+        full = of_kind(told, "hang")[-1]
+        assert full["facts"]["ranks"] == "2"
+        assert "collective-hang" in full["facts"]["verdict"]
+        assert {m["thread"] for m in of_kind(told, "hang")} == {first["thread"]}
+        assert list((broken.job_dir / "stacks" / first["thread"]).rglob("*.txt"))
+
+
+CALLED = [
+    ("kill", "failure", "rank 2", "peer-died"),
+    ("nan", "loss", "not a number from step 30", "loss-divergence"),
+    ("slow-data", "data-slow", "rank 2", "input-stall"),
+    ("cpu", "slow", "instead of", "cpu-contention"),
+]
+# Half a minute each: every run of the tests takes these, TRACKWALKER_ALL_FAULTS=1 all.
+CHOSEN = [case for case in CALLED if case[0] != "cpu" or os.environ.get("TRACKWALKER_ALL_FAULTS")]
+
+
+@pytest.mark.parametrize(("name", "kind", "words", "cause"), CHOSEN)
+def test_what_is_broken_is_called_with_a_verdict(
+    name: str, kind: str, words: str, cause: str, tmp_path: Path, prometheus: Path
+) -> None:
+    with watched(CASES[name], tmp_path) as (watcher, broken):
+        told = watcher.says(lambda said: [m for m in of_kind(said, kind) if has_all(_verdict(m), cause)])
+        first = of_kind(told, kind)[0]
+        assert words in first["title"]
+        step_s = float(first["facts"].get("now", "0.5 s").split()[0])  # on a busy machine seconds
+        assert first["time"] < broken.began + 3 * step_s + CALL_S
+        assert len([m for m in told if m["key"].endswith(":opened") and m["kind"] == kind]) == 1
