@@ -116,14 +116,23 @@ def _lead(asked: Asked, verdict: Verdict) -> list[str]:
     beside = {c.cause for c in verdict.causes} - roots
     yes_no = bool(_YES_NO.match(asked.question))
     if roots & topic.causes:
-        return [f"{'Yes: ' if yes_no and asked.intent != 'heartbeat' else ''}{verdict.summary}"]
+        return [f"{_yes(asked) if yes_no else ''}{verdict.summary}"]
     if beside & topic.causes:
         part = sorted(beside & topic.causes)[0]
         return [f"In part: {part} is there, but it is not the root. {verdict.summary}"]
-    return [*_not_it(topic, verdict, yes_no), _instead(verdict)]
+    return [*_not_it(asked.intent, topic, verdict, yes_no), _instead(verdict)]
 
 
-def _not_it(topic: Topic, verdict: Verdict, yes_no: bool) -> list[str]:
+def _yes(asked: Asked) -> str:
+    """The first word where the cause is the one that was asked about; a false alarm means that nobody was dead."""
+    if asked.intent != "heartbeat":
+        return "Yes: "
+    if re.search(r"\b(?:dead|die[ds]?|crash\w*|fail\w*)\b", asked.question, re.IGNORECASE):
+        return "No: "
+    return "Yes: " if re.search(r"\b(?:false|innocent|alive)\b", asked.question, re.IGNORECASE) else ""
+
+
+def _not_it(intent: Intent, topic: Topic, verdict: Verdict, yes_no: bool) -> list[str]:
     """No, and how well that is known: what was not measured is never ruled out."""
     clean = sorted({r.cause for r in verdict.ruled_out if r.evidence} & topic.causes)
     blind = {u.cause: u.missing for u in verdict.untestable if u.cause in topic.causes}
@@ -131,7 +140,9 @@ def _not_it(topic: Topic, verdict: Verdict, yes_no: bool) -> list[str]:
         missing = sorted({m for needs in blind.values() for m in needs})
         what, needed = words.names(sorted(blind), 4), words.names(missing, 4)
         return [f"That cannot be told: {what} needs {needed}, which was not collected."]
-    said = [f"{'No: ' if yes_no else ''}{topic.nothing}."]
+    known = bool(clean) or (intent == "hang" and verdict.status == "completed")
+    begin = "" if not yes_no else "No: " if known else "Nothing points to it: "
+    said = [f"{begin}{topic.nothing}."]
     said[0] = said[0][0].upper() + said[0][1:]
     if clean:
         said.append(f"It was looked for and ruled out by measurements: {words.names(clean, 5)}.")
@@ -187,7 +198,8 @@ def _evidence(asked: Asked, verdict: Verdict, causes: list[Cause]) -> list[Quote
     if not cited:
         topic = _TOPICS.get(asked.intent)
         clean = [e for r in verdict.ruled_out if topic and r.cause in topic.causes for e in r.evidence if e in known]
-        cited = [known[e] for e in clean] or verdict.evidence
+        speed = [e for e in verdict.evidence if e.kind == "progress"]  # where nothing was tested: that it went on
+        cited = [known[e] for e in clean] or speed or verdict.evidence
     most = 12 if asked.intent == "evidence" else _MOST_EVIDENCE
     ranked = sorted(dict.fromkeys(e.id for e in cited), key=lambda e: known[e].kind not in ("metric", "progress"))
     return [Quote.of(known[e]) for e in ranked[:most]]

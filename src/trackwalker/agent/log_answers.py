@@ -26,7 +26,10 @@ _COUNT = re.compile(r"\b(\d{1,3}) lines\b")
 def jobs_here(asked: Asked, ws: Workspace) -> Reply:
     """The newest jobs with their states."""
     found = list_jobs(ws)
-    rows = [f"{row.id} ({row.name}) {row.state}{'' if row.recorded else ', not recorded'}" for row in found.jobs]
+    rows = []
+    for row in found.jobs:
+        told = [*([row.state] if row.state != "unknown" else []), *([] if row.recorded else ["not recorded"])]
+        rows.append(f"{row.id} ({row.name}){' ' if told else ''}{', '.join(told)}")
     more = f" and {found.total - _MOST_ROWS} older ones" if found.total > _MOST_ROWS else ""
     said = f"{found.total} jobs, newest first: {'; '.join(rows[:_MOST_ROWS])}{more}." if rows else "There are no jobs."
     return Reply(

@@ -25,8 +25,8 @@ HAND_OFFS = "## Hand over"
 
 _NAME = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
 _LINK = re.compile(r"\[[^\]\n]*\]\(([^)\s]+)\)")
-# A machine's own places; the kernel's (/proc, /sys, /dev) are the same everywhere.
-_PLACES = r"(?:/(?:home|root|tmp|work|mnt|opt|usr|var|etc|data|scratch|Users)|[A-Z]:\\\w+)(?=[/\\`'\")\s])"
+# Places that differ from machine to machine; /proc, /dev, /etc and /usr are found everywhere.
+_PLACES = r"(?:/(?:home|root|tmp|work|mnt|opt|var|data|scratch|Users)|[A-Z]:\\\w+)(?=[/\\`'\")\s])"
 _ABSOLUTE = re.compile(rf"(?<![\w./~$}}>-]){_PLACES}[^\s`'\")]*")
 _SKILL_NAMED = re.compile(r"\*\*([a-z0-9-]+)\*\*")
 

@@ -102,21 +102,21 @@ def _with_model(reply: Reply, ws: Workspace, model: str | None, endpoint: str | 
 def _show(reply: Reply) -> None:
     console = Console(highlight=False)
     for guess in reply.asked.guesses:
-        console.print(Text(f"({guess})", "dim"))
+        _put(console, f"({guess})", "dim")
     for sentence in reply.sentences:
-        console.print(Text(sentence))
+        _put(console, sentence)
     if reply.evidence:
-        console.print(Text("evidence", "bold"))
+        _put(console, "evidence", "bold")
     for quote in reply.evidence:
         said = f"\u201c{quote.says}\u201d" if quote.quoted else quote.says
-        console.print(_in(2, Text(f"{quote.id + ': ' if quote.id else ''}{said}")))
+        _put(console, f"{quote.id + ': ' if quote.id else ''}{said}", indent=2)
         if quote.source:
-            console.print(_in(6, Text(quote.source, "dim")))
+            _put(console, quote.source, "dim", indent=6)
     if reply.next:
-        console.print(Text("next", "bold"))
+        _put(console, "next", "bold")
     for step in reply.next:
-        console.print(_in(2, Text(step)))
-    console.print(Text(f"the same in full: {reply.asked.command}", "dim"), soft_wrap=True)
+        _put(console, step, indent=2)
+    _put(console, f"the same in full: {reply.asked.command}", "dim")
 
 
 def _show_model(answered: Answered) -> None:
@@ -124,27 +124,31 @@ def _show_model(answered: Answered) -> None:
     found = answered.investigation
     if found is None or found.grounded is None:
         note = answered.note or (found.note if found else "")
-        console.print(Text(f"note: {note}; the answer above is the engine's and stands without it", "yellow"))
+        _put(console, f"note: {note}; the answer above is the engine's and stands without it", "yellow")
         return
-    console.print(Text(f"{answered.model} adds (checked against the evidence; the verdict above is not its)", "bold"))
+    _put(console, f"{answered.model} adds (checked against the evidence; the verdict above is not its)", "bold")
     text = Text()
     at = 0
     for match in _STRUCK.finditer(found.says):
         text.append(found.says[at : match.start()])
         text.append(match[0], "strike dim")
         at = match.end()
-    console.print(text.append(found.says[at:]))
+    console.print(text.append(found.says[at:]), soft_wrap=not console.is_terminal)
     if found.grounded.struck:
         missing = list(dict.fromkeys(name for _, names in found.grounded.struck for name in names))
         count = f"{len(found.grounded.struck)} sentence{'s' if len(found.grounded.struck) > 1 else ''}"
-        console.print(Text(f"struck out: {count} with what is in no evidence: {words.names(missing)}", "yellow"))
+        _put(console, f"struck out: {count} with what is in no evidence: {words.names(missing)}", "yellow")
     others = unaccused(answered.reply, found.says)
     if others:
-        console.print(Text(f"named by the model, but not by the verdict: {words.names(others)}", "yellow"))
+        _put(console, f"named by the model, but not by the verdict: {words.names(others)}", "yellow")
 
 
-def _in(columns: int, text: Text) -> Padding:
-    return Padding(text, (0, 0, 0, columns))
+def _put(console: Console, text: str, style: str = "", indent: int = 0) -> None:
+    """Wrapped on a terminal; elsewhere one line each, for those who search in it."""
+    if console.is_terminal:
+        console.print(Padding(Text(text, style), (0, 0, 0, indent)))
+    else:
+        console.print(Text(" " * indent + text), soft_wrap=True)
 
 
 def _say(text: str) -> None:

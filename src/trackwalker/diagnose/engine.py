@@ -228,6 +228,8 @@ def _undecided(case: Case, symptoms: Symptoms, speed: Throughput, unhealthy: lis
         seen.append(speed.words)
     if "failed" in symptoms.names:
         seen.append("the run failed")
+    if not seen and case.run is not None and case.log.summary is None and not case.live:
+        seen.append("the run and its agent are gone without a last word")
     if not seen:
         seen.append("nothing was recorded that would tell how the run went")
     missing = "" if case.telemetry is not None else "; record the next run with --observe"

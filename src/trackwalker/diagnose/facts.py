@@ -173,6 +173,8 @@ def finished_or_advancing(case: Case, symptoms: Symptoms, book: EvidenceBook) ->
         return Answer(True, tuple(ids))
     if timeline is None or not len(timeline):
         return Answer(None)
+    if summary is None and not case.live and case.run is not None:
+        return Answer(None)  # our agent would have written how it ended: it was killed with its ranks
     reaches = case.check("reaches-end")
     if summary is None and not case.live and reaches is not None and not reaches.ok:
         return Answer(None)  # neither the log nor the recording tells of its end: it may have died long ago

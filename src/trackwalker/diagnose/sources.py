@@ -139,10 +139,9 @@ def _from_journal(job: Job) -> StepRecord | None:
             rank, at, phase = int(record.get("rank", 0)), float(record["t"]), record.get("phase")
             begin = at if begin is None else min(begin, at)
             if phase == "train" and 0 <= int(record["step"]) < MOST_STEPS:
-                tgs = record.get("tokens_per_s")
-                rows.setdefault(rank, []).append(
-                    (int(record["step"]), float(record["seconds"]), np.nan if tgs is None else float(tgs), at)
-                )
+                told = (record.get(name) for name in ("seconds", "tokens_per_s"))
+                seconds, tgs = (np.nan if value is None else float(value) for value in told)
+                rows.setdefault(rank, []).append((int(record["step"]), seconds, tgs, at))
             elif record.get("state") == "end" and phase in ("init", "compile", "restore", "checkpoint"):
                 spans = phases.setdefault(phase, {}).setdefault(rank, [])
                 spans.append((at - float(record["seconds"]), at))

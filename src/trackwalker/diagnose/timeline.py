@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -58,7 +59,8 @@ def from_progress(records: list[dict[str, Any]], last_attempt: float = 0.0) -> T
                 continue
             step = int(record["step"])
             ends[step] = max(ends.get(step, 0.0), float(record["t"]))
-            seconds.setdefault(step, []).append(float(record["seconds"]))
+            if record.get("seconds") is not None:
+                seconds.setdefault(step, []).append(float(record["seconds"]))
             if record.get("tokens_per_s") is not None:
                 tgs[step] = float(record["tokens_per_s"])
         except (KeyError, TypeError, ValueError):
@@ -66,11 +68,14 @@ def from_progress(records: list[dict[str, Any]], last_attempt: float = 0.0) -> T
     if not ends:
         return None
     order = sorted(ends)
+    # A trainer that does not say how long a step took is timed by when its steps ended.
+    apart = {s: ends[s] - ends[before] for before, s in pairwise(order)}
+    apart[order[0]] = float(np.median(list(apart.values()))) if apart else 0.0
     return _with_hidden_time(
         Timeline(
             np.array(order),
             np.array([ends[s] for s in order]),
-            np.array([float(np.median(seconds[s])) for s in order]),
+            np.array([float(np.median(seconds.get(s, [apart[s]]))) for s in order]),
             np.array([tgs.get(s, np.nan) for s in order]),
             True,
             "progress.jsonl",
