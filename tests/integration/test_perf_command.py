@@ -131,6 +131,19 @@ def test_one_operation_is_found_by_any_part_of_its_names(tmp_path: Path) -> None
         call("perf", "drill", str(job), "--op", "no such thing")
 
 
+def test_all_ranks_become_one_file_for_perfetto(tmp_path: Path) -> None:
+    job, out = make_job(tmp_path, 74), tmp_path / "job.perfetto-trace"
+    write_ranks(SMALL, profile(job))
+    words = ["perf", "merge", str(job), "--out", str(out)]
+    assert "4 ranks, kernels of 0, 2" in call(*words, "--rank", "0", "--rank", "2")
+    held = out.read_bytes()
+    assert all(f"rank {rank}: ".encode() in held for rank in range(4))
+    with pytest.raises(UsageError, match="ranks 0 to 3"):
+        code(*words, "--rank", "9")
+    with pytest.raises(UsageError, match="cannot write"):
+        code(*words[:-1], str(tmp_path / "nowhere" / "x"))
+
+
 def test_traces_in_a_shared_folder_are_told_apart_by_their_own_clock(tmp_path: Path) -> None:
     job = make_job(tmp_path, 71, tensorboard_dir="/outputs/shared/run/tensorboard/")
     shared = tmp_path / "shared" / "run"

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from trackwalker.agent.grounding import Corpus, check
 
@@ -62,6 +64,7 @@ def test_what_was_seen_stands_however_it_is_written(sentence: str, corpus: Corpu
         ("GPU 5 of chi2822 is hot.", "5"),
         ("The rest needs 3 d 2 h.", "3 d 2 h"),
         ("A step takes 2.52 s.", "2.52"),
+        ("It is 97.2x slower.", "97.2x"),
     ],
 )
 def test_what_nobody_has_seen_takes_its_sentence_with_it(sentence: str, missing: str, corpus: Corpus) -> None:
@@ -83,6 +86,36 @@ def test_only_the_sentence_is_struck_and_lists_keep_their_form(corpus: Corpus) -
     counted = found.to_dict()
     assert counted["checked"] - counted["grounded"] == 2
     assert [s["not_in_evidence"] for s in counted["struck"]] == [["12,345"], ["chi7777"]]
+
+
+PIECES = [
+    "chi2822",
+    "chi9999",
+    "2,520",
+    "31 %",
+    "e39",
+    "e77",
+    "Four",
+    "1.",
+    "2.",
+    "- ",
+    "\n",
+    ".",
+    "! ",
+    "is bad",
+    "19:41:03",
+    "~",
+]
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.one_of(st.text(max_size=60), st.lists(st.sampled_from(PIECES), max_size=12).map(" ".join)))
+def test_striking_out_loses_and_invents_no_word(text: str) -> None:
+    corpus = Corpus()
+    corpus.add(json.dumps(SEEN))
+    found = check(text, corpus)
+    assert found.text.replace("~", "").split() == text.replace("~", "").split()
+    assert (found.text == text) == (not found.struck)
 
 
 def test_a_name_of_the_question_may_be_repeated_but_its_numbers_prove_nothing(corpus: Corpus) -> None:

@@ -147,7 +147,7 @@ def test_before_the_last_turn_the_model_is_told_to_answer(box: Toolbox) -> None:
 
 
 def test_a_claim_without_evidence_is_struck_out_and_the_rest_stays(box: Toolbox) -> None:
-    text = "It came to step 39. The GPUs of chi4711 were at 117 C. Memory ran out."
+    text = "It came to step 39. The GPUs of chi4711 were at 117 C. ~~Memory~~ ran out."
     reply, found, _ = talk(box, steps(says(text)))
     assert found.says == "It came to step 39. ~~The GPUs of chi4711 were at 117 C.~~ Memory ran out."
     assert found.grounded is not None

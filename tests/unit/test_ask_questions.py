@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from trackwalker.agent.questions import examples, phrasings, understand
 from trackwalker.agent.spelling import corrected, distance
@@ -26,6 +28,19 @@ WS = jobs(
     "7879-JAX-ds-proxy",
     "local_20261115_093000_ab12-JAX-tiny",
 )
+
+WORDS = [
+    *(w for p in phrasings() for w in p["ask"].split()),
+    "8308",
+    "8309",
+    "the",
+    "last",
+    "job",
+    "running",
+    "B",
+    "A",
+    "12",
+]
 
 
 def asked(
@@ -153,6 +168,21 @@ def test_what_is_not_understood_names_one_example_of_each_kind() -> None:
         asked("sing a song")
     assert examples() in str(caught.value)
     assert examples().count(";") == len({p["intent"] for p in phrasings()}) - 1
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.one_of(st.text(max_size=80), st.lists(st.sampled_from(WORDS), max_size=9).map(" ".join)))
+def test_whatever_is_asked_is_understood_or_refused_in_one_line(question: str) -> None:
+    try:
+        found = understand(question, WS, lambda: ["8308"])
+    except TrackwalkerError as e:
+        said, jobs_of = str(e), None
+    else:
+        said, jobs_of = "", found
+    assert "\n" not in said
+    if jobs_of is not None:
+        assert {*jobs_of.jobs} <= {job.id for job in WS}
+        assert len(jobs_of.jobs) == {"jobs": 0, "compare": 2}.get(jobs_of.intent, 1)
 
 
 def test_right_words_are_left_alone_and_wrong_ones_mended() -> None:

@@ -136,6 +136,13 @@ def transcript(answered: Answered, ws: Workspace) -> Path:
 
 def _found(reply: Reply, toolbox: Toolbox) -> list[str]:
     """What the engine found, as the tools tell it: small, redacted, quotes labelled."""
+    try:
+        return _by_tools(reply, toolbox)
+    except TrackwalkerError as e:  # a job that waits has a standing, but no log to triage
+        return [f"error: {toolbox.line(e)}"]
+
+
+def _by_tools(reply: Reply, toolbox: Toolbox) -> list[str]:
     asked = reply.asked
     if asked.intent == "compare":
         return [toolbox.call(compare, baseline=asked.jobs[0], job=asked.jobs[1])]

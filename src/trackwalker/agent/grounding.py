@@ -15,6 +15,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+STRIKE = "~~"  # around what is struck out, as Markdown has it
 _SENTENCE = re.compile(r"(?<=[.!?])\s+(?=[\"'(\[*_`]*[A-Z0-9])|\n+")
 _MARKER = re.compile(r"\s*(?:[-*+]|\d{1,2}[.)]|#+)\s+")  # of a list or a heading: no claim
 _NUMBER = r"\d{1,3}(?:,\d{3})+(?:\.\d+)?|\d+(?:\.\d+)?(?:[eE][+-]?\d+)?"
@@ -77,7 +78,8 @@ class Corpus:
     def has_name(self, name: str) -> bool:
         """Whether a host, device or id was seen; a host may be told without its device or domain."""
         name = name.lower().strip(".-/")
-        if name in self._names or name.split(".")[0] in self._names:
+        short = name.partition(".")[0]
+        if name in self._names or (short in self._names and re.search(r"[a-z]", short)):
             return True
         whole = re.compile(rf"(?<![\w-]){re.escape(name)}(?![\w-])")
         return any(whole.search(seen) for seen in self.texts)
@@ -122,7 +124,7 @@ def check(text: str, corpus: Corpus) -> Grounded:
             continue
         struck.append((sentence.strip(), missing))
         head = marker[0] if marker else sentence[: len(sentence) - len(sentence.lstrip())]
-        out.append(f"{head}~~{sentence[len(head) :].strip()}~~")
+        out.append(f"{head}{STRIKE}{sentence[len(head) :].strip()}{STRIKE}")
     out.append(text[at:])
     return Grounded("".join(out), checked, tuple(struck))
 

@@ -77,9 +77,13 @@ def first_failure(asked: Asked, ws: Workspace) -> Reply:
         said.append(f"{primary.why[0].upper()}{primary.why[1:]}.")
     if primary is not None and primary.proves_not:
         said.append(f"That does not prove {primary.proves_not}.")
-    later = [f.cause for f in found.failures if primary is not None and f.id != primary.id]
-    if later:
-        said.append(f"Later, and probably because of it: {words.names(list(dict.fromkeys(later)), 4)}.")
+    for role, begin in (
+        ("consequence", "Its consequences"),
+        ("mechanism", "What ended the run"),
+        ("contributing", "Also seen"),
+    ):
+        if others := list(dict.fromkeys(f.cause for f in found.failures if f.role == role)):
+            said.append(f"{begin}: {words.names(others, 4)}.")
     return Reply(asked, said, _lines(primary), _next(found), facts=_facts(found))
 
 

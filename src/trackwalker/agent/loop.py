@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from trackwalker.agent.answers import NOTICE
 from trackwalker.agent.budget import Budget, OutOfBudget, Spending
-from trackwalker.agent.grounding import Corpus, Grounded, check
+from trackwalker.agent.grounding import STRIKE, Corpus, Grounded, check
 from trackwalker.agent.toolbox import READ_TOOLS, Tool, Toolbox
 from trackwalker.errors import MissingToolError, TrackwalkerError, UsageError
 from trackwalker.job.scrub import Scrubber
@@ -67,7 +67,8 @@ def investigate(
     out = Investigation()
     spending = Spending(budget)
     prompt = "\n\n".join([f"Question: {scrubber.clean(question)}", "What the engine found:", *shown])
-    said = clean(scrubber.clean(asyncio.run(_run(toolbox, prompt, model, spending, corpus, say, out)))).strip()
+    text = asyncio.run(_run(toolbox, prompt, model, spending, corpus, say, out))
+    said = clean(scrubber.clean(text)).replace(STRIKE, "").strip()  # what is struck out is ours to say
     if said:
         out.grounded = check(said, corpus)
     elif out.ended == "answered":

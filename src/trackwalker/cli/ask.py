@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import sys
 from contextlib import closing
 from typing import Annotated
@@ -25,6 +26,7 @@ from trackwalker.cli import options
 from trackwalker.cli.diagnose import DAMAGED
 from trackwalker.cli.options import DEFAULT_WORKSPACE, AsJson
 from trackwalker.errors import MissingToolError, UsageError
+from trackwalker.job.scrub import Scrubber
 from trackwalker.report import words
 from trackwalker.report.text import json_visible
 
@@ -70,7 +72,7 @@ def ask_command(
         reply = ask(asked, ws)
         answered = Answered(reply)
         if not as_json:
-            _show(reply)
+            _show(reply, "" if home == DEFAULT_WORKSPACE else f" --workspace {shlex.quote(str(home))}")
         if wanted:
             answered = _with_model(reply, ws, model, endpoint, Budget(turns, tokens, seconds))
             if not as_json:
@@ -86,7 +88,7 @@ def ask_command(
 
 def _with_model(reply: Reply, ws: Workspace, model: str | None, endpoint: str | None, budget: Budget) -> Answered:
     """The same answer with what a model adds; where it cannot be reached, with a note."""
-    name = model or endpoint
+    name = Scrubber().clean(model or endpoint or "")  # an address may hold a password
     try:
         from trackwalker.agent.loop import open_model
 
@@ -99,7 +101,7 @@ def _with_model(reply: Reply, ws: Workspace, model: str | None, endpoint: str | 
         return Answered(reply, name, add_model(reply, toolbox, opened, budget, _say))
 
 
-def _show(reply: Reply) -> None:
+def _show(reply: Reply, where: str) -> None:
     console = Console(highlight=False)
     for guess in reply.asked.guesses:
         _put(console, f"({guess})", "dim")
@@ -116,7 +118,7 @@ def _show(reply: Reply) -> None:
         _put(console, "next", "bold")
     for step in reply.next:
         _put(console, step, indent=2)
-    _put(console, f"the same in full: {reply.asked.command}", "dim")
+    _put(console, f"the same in full: {reply.asked.command}{where}", "dim")
 
 
 def _show_model(answered: Answered) -> None:

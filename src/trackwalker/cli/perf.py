@@ -22,6 +22,7 @@ from trackwalker.perf.capture import capture as capture_trace
 from trackwalker.perf.diff import diff as diff_reports
 from trackwalker.perf.drill import drill as drill_down
 from trackwalker.perf.find import is_trace, traces_in
+from trackwalker.perf.merge import merge as merge_traces
 from trackwalker.perf.result import PerfReport
 from trackwalker.perf.saved import NAME, load_report
 from trackwalker.report.perf_diff import diff_markdown, render_diff
@@ -109,6 +110,27 @@ def drill(
         print(drill_markdown(report), end="")
     else:
         render_drill(report, _console())
+    return 0
+
+
+@app.command(epilog="Example: trackwalker perf merge 8104 --out 8104.perfetto-trace --rank 5")
+def merge(
+    job: JobName,
+    out: Annotated[Path, typer.Option("--out", help="File to write; open it in ui.perfetto.dev or a local Perfetto.")],
+    rank: Annotated[
+        list[int] | None,
+        typer.Option("--rank", help="Also this rank's kernels (else: rank 0 and the stragglers); repeatable."),
+    ] = None,
+    trace: Trace = None,
+    ray: Ray = None,
+    workspace: Workspace = DEFAULT_WORKSPACE,
+) -> int:
+    """All ranks' steps and collectives in one trace for Perfetto, on one clock that the collectives set."""
+    found, traces = _job(job, trace or [], workspace)
+    merged = merge_traces(found, Options(traces=traces, ray=ray), out, rank or [])
+    for gap in merged.missing:
+        print(f"missing: {gap.what}: {gap.why}", file=sys.stderr)
+    print(f"{merged.path}: {merged.ranks} ranks, kernels of {', '.join(map(str, merged.detailed))}")
     return 0
 
 

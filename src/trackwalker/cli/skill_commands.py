@@ -19,6 +19,7 @@ from trackwalker.launch.slurm.options import parse_scheduler_words
 PROGRAM = "trackwalker"
 _FENCED = re.compile(r"^( *)```[^\n]*\n(.*?)^ *```", re.S | re.M)
 _INLINE = re.compile(r"`([^`\n]+)`")
+_ASSIGNED = re.compile(r"[A-Za-z_]\w*=")
 _ENV = "_env_"
 
 
@@ -32,15 +33,29 @@ def commands_in(page: str) -> Iterator[list[str]]:
     blocks = [line for match in _FENCED.finditer(page) for line in match[2].replace("\\\n", " ").splitlines()]
     inline = [code for code in _INLINE.findall(_FENCED.sub("", page)) if code.split()[:1] == [PROGRAM]]
     for line in blocks + inline:
-        if PROGRAM not in line:
-            continue
-        words: list[str] = []
-        for word in [*_words(line), ";"]:
-            if word in (";", "&&", "||", "|"):
-                yield from [words] if words else []
-                words = []
-            elif words or word == PROGRAM:
-                words.append(word)
+        if PROGRAM in line:
+            for words in _simple(line):
+                while words and (words[0] in ("do", "then", "$") or _ASSIGNED.match(words[0])):
+                    words.pop(0)
+                if words[:1] == [PROGRAM]:
+                    yield words
+
+
+def _simple(line: str) -> Iterator[list[str]]:
+    """The commands of a line that a shell would run one after the other."""
+    words: list[str] = []
+    for word in [*_words(line), ";"]:
+        if word in (";", "&&", "||", "|"):
+            yield words
+            words = []
+        else:
+            words.append(_shown(word))
+
+
+def _shown(word: str) -> str:
+    """Without the brackets that say that something may be left out, as in `[--rank 3]`."""
+    word = word.removeprefix("[")
+    return word[:-1] if word.endswith("]") and "[" not in word else word
 
 
 def refused(words: list[str]) -> Iterator[str]:

@@ -184,6 +184,7 @@ class DeviceRow(BaseModel):
     steps: int
     step_s: float
     buckets: list[Bucket]
+    clock_s: float = 0.0  # to be added to the file's times: then all devices are on one clock
 
 
 class CollectiveRow(BaseModel):
@@ -214,6 +215,15 @@ class StragglerRow(BaseModel):
     says: str = ""
 
 
+class RankSteps(BaseModel):
+    """Device x step: how long each traced step was, and how late each device came to its collectives."""
+
+    devices: list[str] = []
+    steps: list[int] = []
+    step_s: list[list[float | None]] = []
+    late_s: list[list[float | None]] = []  # after the middle device, over all collectives of the step
+
+
 class TracePart(BaseModel):
     """What the traces say about a step."""
 
@@ -233,6 +243,7 @@ class TracePart(BaseModel):
     gaps: list[OpRow] = []  # host-bound gaps by the frame that caused them
     collectives: list[CollectiveRow] = []
     stragglers: list[StragglerRow] = []
+    rank_steps: RankSteps | None = None
     alignment_us: float | None = None
     notes: list[str] = []
 

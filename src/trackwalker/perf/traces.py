@@ -17,6 +17,7 @@ from trackwalker.perf.gather import gather
 from trackwalker.perf.hlo import Program
 from trackwalker.perf.model import PS_PER_S, Device, Gap
 from trackwalker.perf.programs import program_part, read_program
+from trackwalker.perf.rank_steps import add_rank_steps
 from trackwalker.perf.rank_table import RankTable
 from trackwalker.perf.ranks import Across, compare
 from trackwalker.perf.result import (
@@ -93,6 +94,7 @@ def read_traces(found: Found, span: tuple[float, float] | None, most: int, ray: 
         across = out.attempt("comparison of ranks", lambda: compare(tables), "report this as a defect")
         if across is not None:
             _add_ranks(out, out.part, across, stepped)
+            add_rank_steps(out.part, across, tables)
     elif files:
         why = "no whole step was found in the traces"
         out.missing.append(Missing(what="where the step goes", why=why, do="trace at least two steps that compute"))
