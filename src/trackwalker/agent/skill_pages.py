@@ -1,4 +1,4 @@
-"""The parts of skills that repeat what the engine executes: written from its own playbooks and signatures, never by hand."""
+"""The parts of skills that repeat what the engine executes: made from playbooks and signatures, never by hand."""
 
 from __future__ import annotations
 
@@ -108,7 +108,9 @@ def signature_pages(signatures: list[Signature]) -> dict[str, str]:
         index.append(f"| [{tier}]({name}.md) | {means} | {', '.join(s.id for s in mine)} |")
         page = [f"# Tier {tier}: {means}", "", _WRITTEN.format(what="the log signatures"), ""]
         for s in mine:
-            page += [f"- **{s.id}** (cause `{s.cause}`)" + (f". Does not prove: {s.proves_not}" if s.proves_not else "")]
+            page += [
+                f"- **{s.id}** (cause `{s.cause}`)" + (f". Does not prove: {s.proves_not}" if s.proves_not else "")
+            ]
             page += [f"  Next: {'; '.join(s.next)}."] if s.next else []
         made[name] = "\n".join([*page, ""])
     return {"signatures": "\n".join([*index, ""]), **made}

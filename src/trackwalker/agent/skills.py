@@ -1,4 +1,4 @@
-"""Skills: written methods for agents. Where ours are, and the rules of the format (agentskills.io) and of this house."""
+"""Skills: written methods for agents. Where ours are; the rules of the format (agentskills.io) and of this house."""
 
 from __future__ import annotations
 
@@ -197,7 +197,7 @@ def links_lead_somewhere(skill: Skill, known: frozenset[str]) -> Iterator[str]:
 
 
 def references_are_one_level_deep(skill: Skill, known: frozenset[str]) -> Iterator[str]:
-    """Files lie beside the page or one folder below it, and each reference is named by the page or by an index of it."""
+    """Files lie beside the page or one folder below it, and each reference is linked from a page."""
     named = {t.partition("#")[0].rpartition("/")[2] for _, text in skill.pages for t in _LINK.findall(text)}
     for path in skill.files:
         inside = path.relative_to(skill.folder)

@@ -83,7 +83,7 @@ COMMANDS = {
         'ask "why is 8308 TGS so bad"',
     ),
     "mcp": Entry("mcp:app", "Serve a workspace to an AI agent (MCP): reading only, unless a policy allows actions."),
-    "skills": Entry("skills:app", "Install the methods that AI agents follow (triage, diagnosis, sweeps, …), check them."),
+    "skills": Entry("skills:app", "List the skills (methods that AI agents follow), install them, check them."),
     "jobs": Entry("jobs:jobs", "List the jobs of a workspace.", "jobs --workspace outputs --json"),
     "lab": Entry("lab:app", "Make incidents with a known truth, and score any diagnoser on them."),
     "demo": Entry(

@@ -28,7 +28,7 @@ _SAYS = {
 
 app = typer.Typer(
     no_args_is_help=True,
-    help="List the skills (methods that AI agents follow), install them for an agent, check them.",
+    help="List the skills (methods that AI agents follow), install them, check them.",
     epilog="Example: trackwalker skills install --project .",
 )
 
@@ -52,7 +52,8 @@ def install(
     project: Annotated[Path | None, typer.Option("--project", help="For everybody who works in this folder.")] = None,
     home: Annotated[bool, typer.Option("--home", help="For you, in every project.")] = False,
     agent: Annotated[
-        str, typer.Option("--for", help="claude: .claude/skills (Claude Code, Cursor); agents: .agents/skills (others).")
+        str,
+        typer.Option("--for", help="claude: .claude/skills (Claude Code, Cursor); agents: .agents/skills (others)."),
     ] = "claude",
     force: Annotated[bool, typer.Option("--force", help="Replace files that were changed there.")] = False,
     as_json: AsJson = False,

@@ -15,7 +15,6 @@ import numpy as np
 
 from trackwalker.logs.needles import Ints, Needles
 from trackwalker.logs.steptable import NEEDLE, Floats, Letters, read_rows
-from trackwalker.logs.usual import Usual
 
 CHUNK = 1 << 21  # fits the processor's cache, and is worth the calls it costs
 LABEL = 8  # bytes at the start of a step line that tell its rank
@@ -37,7 +36,6 @@ class Label:
 
     start: bytes
     needle: bytes
-    usual: Usual | None = None  # what every rank's step lines look like: they need no search
 
 
 @dataclass(frozen=True)
@@ -119,11 +117,7 @@ class Chunk:
             return found
         if inside > self._skipped:
             found.last_newline = self._base + int(self._ends[inside - 1])
-        if label and label.usual and len(self._ends):
-            hits = label.usual.find(needles.text, self._data, self._spare, self._ends)
-        else:
-            hits = needles.text.find(self._data.data)
-        places, texts, found.skipped = hits
+        places, texts, found.skipped = needles.text.find(self._data.data)
         if len(places):
             self._lines(places, texts, needles, found)
         if label:

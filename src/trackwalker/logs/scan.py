@@ -24,8 +24,7 @@ import numpy as np
 from trackwalker.errors import EvidenceError
 from trackwalker.logs.chunk import CHUNK, FRONT, MARGIN, Buffers, Chunk, Found, FoundLine, Label
 from trackwalker.logs.needles import Ints, Needles
-from trackwalker.logs.steptable import NEEDLE, Floats
-from trackwalker.logs.usual import Usual
+from trackwalker.logs.steptable import Floats
 
 _THREADS = 4
 _HAND_OVER_S = 0.0005
@@ -215,10 +214,7 @@ class Reading:
             return None
         line = last[self._wanted]
         places = [(at, n) for n in self._needles.steps if (at := line.lower().find(n)) >= 0]
-        if not places:
-            return None
-        needle = line[places[0][0] :][: len(places[0][1])]
-        return Label(self._wanted, needle, Usual.learn(list(last.values())) if needle == NEEDLE else None)
+        return Label(self._wanted, line[places[0][0] :][: len(places[0][1])]) if places else None
 
     def _last_lines(self) -> dict[bytes, bytes]:
         """Each rank's last step line: near the end of the file, or where a rank that stopped early was seen last."""

@@ -22,6 +22,7 @@ from trackwalker.perf.timeline import Timeline
 
 STATES = ("compute", "exposed_comm", "copy", "host_gap", "idle")  # what a device does, as the buckets name it
 _MOST_DEVICES = 8
+_MOST_STREAMS = 6  # of one device; a CPU device has a thread for every core
 _MOST_BARS = 36_000  # on the whole page
 _MOST_BYTES = 2 << 30  # of trace files that are read for the drawing
 
@@ -47,6 +48,7 @@ class DeviceLanes:
     step: int | None
     state: Lane
     streams: list[Lane]
+    more_streams: int = 0  # that did least and are not drawn
 
 
 @dataclass
@@ -127,15 +129,15 @@ def _steps(
 def _device(row: DeviceRow, seen: DeviceView, step: Step, origin: int, most: int) -> DeviceLanes:
     kernels = seen.device.kernels
     inside = np.flatnonzero((kernels.end > step.start) & (kernels.start < step.end) & (kernels.end > kernels.start))
-    streams = [int(s) for s in np.unique(kernels.stream[inside])]
+    used, place = np.unique(kernels.stream[inside], return_inverse=True)
+    spent = np.bincount(place, (kernels.end - kernels.start)[inside], len(used))
     lanes = []
-    for stream in streams:
+    for stream in np.sort(used[np.argsort(-spent)[:_MOST_STREAMS]]):
         rows = inside[kernels.stream[inside] == stream]
         share = max(most * len(rows) // max(len(inside), 1), 200)
-        lanes.append(_stream(seen, rows, stream, step, origin, share))
-    # The stream that does most stands first.
-    lanes.sort(key=lambda lane: -int(lane.busy.sum()))
-    return DeviceLanes(row.device, step.number, _state(seen.line, step, origin, max(most // 3, 200)), lanes)
+        lanes.append(_stream(seen, rows, int(stream), step, origin, share))
+    state = _state(seen.line, step, origin, max(most // 3, 200))
+    return DeviceLanes(row.device, step.number, state, lanes, max(len(used) - _MOST_STREAMS, 0))
 
 
 def _stream(seen: DeviceView, rows: Int64, stream: int, step: Step, origin: int, most: int) -> Lane:

@@ -43,4 +43,4 @@ def _shift(across: Across, rank: int, table: RankTable) -> float:
     """What is to be added to a device's times, in the middle of its steps: a drift moves that by next to nothing."""
     a, base = across.alignment, int(across.meetings.base[rank])
     middle = float(np.mean([(s.start + s.end) / 2 for s in table.steps])) + base
-    return base + float(a.offset[rank]) + float(a.drift[rank]) * (middle - a.pivot)
+    return float(base + a.offset[rank] + a.drift[rank] * (middle - a.pivot))

@@ -22,7 +22,7 @@ def render_html(verdict: Verdict, story: Story) -> str:
     items, refs, left_out = view.evidence(verdict)
     document, cut = view.raw(verdict)
     return (
-        _environment()
+        environment()
         .get_template("report.html.j2")
         .render(
             v=verdict,
@@ -71,8 +71,9 @@ def _safe(value: Any) -> Any:
 
 
 @cache
-def _environment() -> Environment:
-    environment = Environment(
+def environment() -> Environment:
+    """The templates of this package, with the filters that the pages share."""
+    made = Environment(
         loader=PackageLoader("trackwalker.report"),
         autoescape=True,  # for every template, whatever its suffix: all of this is untrusted text
         finalize=_safe,
@@ -80,7 +81,7 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters.update(
+    made.filters.update(
         line=one_line,
         clip=clip,
         number=words.number,
@@ -89,4 +90,4 @@ def _environment() -> Environment:
         utc=words.utc,
         size=words.size,
     )
-    return environment
+    return made

@@ -38,11 +38,11 @@ def diff_markdown(report: DiffReport) -> str:
     return "\n".join([*lines, *(f"\nNot shown: {plain(m)}" for m in report.missing)]) + "\n"
 
 
-def diff_grids(report: DiffReport) -> list[Grid]:
-    """Settings, waterfall, operations, collectives, program."""
+def diff_grids(report: DiffReport, most: int = _ROWS) -> list[Grid]:
+    """Settings, waterfall, operations, collectives, program; at most so many rows of each."""
     out = []
     if report.config:
-        out.append(_changes("Settings that differ", report.config))
+        out.append(_changes("Settings that differ", report.config, most))
     if report.waterfall:
         rows = []
         for row in report.waterfall:
@@ -55,29 +55,29 @@ def diff_grids(report: DiffReport) -> list[Grid]:
         out.append(Grid("Waterfall of the step", header, rows, {1, 2, 3, 4, 5}))
     for title, ops in (("Operations that changed", report.ops), ("Collectives that changed", report.collectives)):
         if ops:
-            out.append(_ops(title, ops))
+            out.append(_ops(title, ops, most))
     if report.program:
-        out.append(_changes("Compiled program", report.program))
+        out.append(_changes("Compiled program", report.program, most))
     return out
 
 
-def _changes(title: str, changes: list[Changed]) -> Grid:
+def _changes(title: str, changes: list[Changed], most: int) -> Grid:
     rows = [[clip(c.name, 50), *(clip("not stated" if v is None else v, 60) for v in (c.a, c.b))] for c in changes]
-    note = f"{len(rows) - _ROWS} more in --json" if len(rows) > _ROWS else ""
-    return Grid(title, ["what", "A", "B"], rows[:_ROWS], set(), note)
+    note = f"{len(rows) - most} more in --json" if len(rows) > most else ""
+    return Grid(title, ["what", "A", "B"], rows[:most], set(), note)
 
 
-def _ops(title: str, ops: list[OpDelta]) -> Grid:
+def _ops(title: str, ops: list[OpDelta], most: int) -> Grid:
     rows = [
         [
             clip_middle(one_line(short_path(o.path)), 60) + (f" (only in {o.only})" if o.only else ""),
             f"{o.a_count:.4g}", f"{o.b_count:.4g}", _plain_ms(o.a_s), _plain_ms(o.b_s), _ms(o.delta_s),
             _ms(o.count_effect_s), _ms(o.time_effect_s),
         ]
-        for o in ops[:_ROWS]
+        for o in ops[:most]
     ]  # fmt: skip
     header = ["operation", "A calls", "B calls", "A ms", "B ms", "difference", "by count", "by time"]
-    note = f"{len(ops) - _ROWS} more in --json" if len(ops) > _ROWS else ""
+    note = f"{len(ops) - most} more in --json" if len(ops) > most else ""
     return Grid(title, header, rows, set(range(1, 8)), note)
 
 

@@ -1,0 +1,238 @@
+"""A PyTorch trace (Kineto's Chrome JSON, gzip or not) as a Trace: the same devices, threads and launches as JAX's.
+
+Kernels, copies and fills carry their device and stream; a correlation number joins them with the call of the CUDA or
+HIP runtime that launched them. Steps are the host's `ProfilerStep#N`. A collective says its kind, size and group itself.
+"""
+
+from __future__ import annotations
+
+import re
+from array import array
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from trackwalker.perf.chrome import ChromeJson, Event
+from trackwalker.perf.model import (
+    NONE,
+    PS_PER_NS,
+    Allocations,
+    Device,
+    Gap,
+    HostEvents,
+    HostThread,
+    Int64,
+    Kernels,
+    Strings,
+    Trace,
+)
+from trackwalker.perf.torch_comm import TorchCollectives
+from trackwalker.perf.torch_paths import ANNOTATION, CALL, OP, PYTHON, HostRows, launch_paths
+
+# Kineto's categories, old and new; what is not listed (flows, overheads, GPU copies of annotations) tells nothing more.
+_ON_DEVICE = frozenset(["kernel", "gpu_memcpy", "gpu_memset", "memcpy", "memset"])
+_ON_HOST = {
+    "cpu_op": OP, "operator": OP, "user_annotation": ANNOTATION, "python_function": PYTHON,
+    "cuda_runtime": CALL, "cuda_driver": CALL, "hip_runtime": CALL, "hip_driver": CALL, "runtime": CALL,
+    "privateuse1_runtime": CALL, "privateuse1_driver": CALL,
+}  # fmt: skip
+_STEP = re.compile(r"ProfilerStep#(\d+)")
+_EPOCH_US = 1e14  # times later than three years after their zero count from 1970
+_ON_GPU = 1  # how a memory event says that it is about a GPU
+_DEVICE_COLUMNS = ("start", "end", "correlation", "bytes", "stream", "name", "op", "details")
+_MEMORY_COLUMNS = ("time", "requested", "allocated", "available", "allocator")
+
+
+@dataclass
+class _Rows:
+    """What the events of a file said, as plain numbers in rows."""
+
+    devices: dict[int, array[int]] = field(default_factory=dict)
+    threads: dict[int, array[int]] = field(default_factory=dict)
+    memory: array[int] = field(default_factory=lambda: array("q"))
+    thread_names: dict[int, str] = field(default_factory=dict)
+    odd: int = 0  # events of a known kind without the fields they must have
+
+
+class KinetoFile:
+    """A trace whose events are read in one go, a piece of text at a time, when the first of them is asked for."""
+
+    def __init__(self, path: Path, text: ChromeJson) -> None:
+        self._text = text
+        info = text.head.get("distributedInfo")
+        self._info: dict[str, Any] = info if isinstance(info, dict) else {}
+        self.trace = Trace(path, Strings(), compiled=False)
+        self.trace.versions = {
+            key: str(value) for key, value in text.head.items() if key.endswith("_version") or key == "schemaVersion"
+        }
+        self._rank = _whole(self._info.get("rank"))
+        if (world := _whole(self._info.get("world_size"))) > 0:
+            self.trace.participants = tuple(range(world))
+        self._comm = TorchCollectives()
+        self._rows: _Rows | None = None
+        if window := text.window_us():
+            self._date(*(round(t * 1000) for t in window))
+
+    def devices(self) -> Iterator[Device]:
+        """The GPUs that ran something, one by one."""
+        rows = self._read()
+        paths, strings = self._paths, self.trace.strings
+        for number, values in sorted(rows.devices.items()):
+            columns = _columns(values, _DEVICE_COLUMNS)
+            self._clock(columns, "start", "end")
+            kernels = Kernels.of(len(columns["start"]), **columns, path=_looked_up(paths, columns["correlation"]))
+            kernels = kernels.take(np.lexsort((kernels.end, kernels.start)))
+            streams = {int(s): f"stream {int(s)}" for s in np.unique(kernels.stream)}
+            facts, vendor = self._facts(number)
+            # In a job of many processes every one may call its device 0: the rank tells them apart.
+            known = self._rank if self._rank >= 0 and len(rows.devices) == 1 else number
+            yield Device(known, f"GPU {number}", "gpu", kernels, streams, vendor, facts)
+        self.trace.collectives = self._comm.planned(strings)
+
+    def threads(self) -> Iterator[HostThread]:
+        """The host's threads, one by one."""
+        rows = self._read()
+        for number, values in sorted(rows.threads.items()):
+            columns = _columns(values, HostRows.columns)
+            self._clock(columns, "start", "end")
+            kept = {name: columns[name] for name in ("start", "end", "correlation", "step", "name")}
+            table = HostEvents.of(len(columns["start"]), **kept)
+            name = rows.thread_names.get(number, f"thread {number}")
+            yield HostThread(number, name, table.take(np.lexsort((-table.end, table.start))))
+
+    def cpu_devices(self) -> list[Device]:
+        """None: a trace of PyTorch on CPUs alone has no device timeline."""
+        return []
+
+    def allocations(self) -> Allocations:
+        """What PyTorch's allocator reported (profile_memory=True)."""
+        columns = _columns(self._read().memory, _MEMORY_COLUMNS)
+        self._clock(columns, "time")
+        table = Allocations.of(len(columns["time"]), **columns)
+        table = table.take(np.argsort(table.time, kind="stable"))
+        table.peak = np.maximum.accumulate(table.allocated)
+        return table
+
+    def _read(self) -> _Rows:
+        if self._rows is None:
+            rows = self._rows = _Rows()
+            for events in self._text.batches():
+                for event in events:
+                    try:
+                        self._add(rows, event)
+                    except (KeyError, TypeError, ValueError, OverflowError):
+                        rows.odd += 1
+            if rows.odd:
+                self.trace.gaps.append(Gap(f"{rows.odd} events", "they lack a time, a name or a device"))
+            self.trace.gaps += self._text.gaps + self._comm.gaps()
+            starts = [min(values[:: len(HostRows.columns)]) for values in rows.threads.values()]
+            starts += [min(values[:: len(_DEVICE_COLUMNS)]) for values in rows.devices.values()]
+            stop = max((max(v[1 :: len(_DEVICE_COLUMNS)]) for v in rows.devices.values()), default=0)
+            self._date(min(starts, default=0), max(stop, *starts, 0))
+            self._paths = launch_paths(list(map(HostRows, rows.threads.values())), self.trace.strings)
+        return self._rows
+
+    def _add(self, rows: _Rows, event: Event) -> None:
+        kind, phase = str(event.get("cat", "")).lower(), event.get("ph")
+        if phase == "X":
+            if kind in _ON_DEVICE:
+                self._add_kernel(rows, event)
+            elif kind in _ON_HOST:
+                self._add_call(rows, event, _ON_HOST[kind])
+        elif phase == "M":
+            if event.get("name") == "thread_name":
+                rows.thread_names[int(event["tid"])] = str(event["args"]["name"])
+            elif event.get("name") == "process_labels" and event["args"].get("labels") == "CPU":
+                self.trace.process = int(event["pid"])
+        elif phase == "i" and event.get("name") == "[memory]":
+            self._add_memory(rows, event)
+
+    def _add_kernel(self, rows: _Rows, event: Event) -> None:
+        args, strings = event.get("args") or {}, self.trace.strings
+        start = round(event["ts"] * 1000)
+        device = int(args.get("device", event["pid"]))
+        rows.devices.setdefault(device, array("q")).extend(
+            (
+                start, start + max(round(event.get("dur", 0) * 1000), 0), _whole(args.get("correlation")),
+                _whole(args.get("bytes")), _whole(args.get("stream", event["tid"])) & 0x7FFFFFFF,
+                strings.add(str(event["name"])), self._comm.op(args, strings), strings.add(_launch_shape(args)),
+            )
+        )  # fmt: skip
+
+    def _add_call(self, rows: _Rows, event: Event, kind: int) -> None:
+        args, name = event.get("args") or {}, str(event["name"])
+        start = round(event["ts"] * 1000)
+        marker = _STEP.match(name) if kind == ANNOTATION else None
+        correlation = _whole(args.get("correlation")) if kind == CALL else NONE
+        rows.threads.setdefault(int(event["tid"]), array("q")).extend(
+            (
+                start, start + max(round(event.get("dur", 0) * 1000), 0), correlation,
+                int(marker[1]) if marker else NONE, self.trace.strings.add("$" + name if kind == PYTHON else name),
+                kind, _whole(args.get("Sequence number")),
+            )
+        )  # fmt: skip
+
+    def _add_memory(self, rows: _Rows, event: Event) -> None:
+        args = event["args"]
+        if args.get("Device Type") != _ON_GPU:
+            return
+        device, used = int(args["Device Id"]), int(args["Total Allocated"])
+        limit = int(self._facts(device)[0].get("memory_size", 0))
+        rows.memory.extend(
+            (
+                round(event["ts"] * 1000), int(args["Bytes"]), used, limit - used if limit else NONE,
+                self.trace.strings.add(f"GPU_{device}_torch"),
+            )
+        )  # fmt: skip
+
+    def _facts(self, device: int) -> tuple[dict[str, int | float | str], str]:
+        """What the file says about a GPU, by the names that JAX's traces use."""
+        told = self._text.head.get("deviceProperties")
+        for row in told if isinstance(told, list) else []:
+            if isinstance(row, dict) and row.get("id") == device:
+                name = str(row.get("name", ""))
+                vendor = "Nvidia" if "NVIDIA" in name.upper() else "AMD" if "AMD" in name.upper() else ""
+                numbers = {
+                    "memory_size": row.get("totalGlobalMem"), "core_count": row.get("numSms"),
+                    "compute_cap_major": row.get("computeMajor"), "compute_cap_minor": row.get("computeMinor"),
+                }  # fmt: skip
+                facts: dict[str, int | float | str] = {k: v for k, v in numbers.items() if isinstance(v, int)}
+                return facts | ({"device_name": name} if name else {}), vendor
+        return {}, ""
+
+    def _date(self, start_ns: int, stop_ns: int) -> None:
+        """Time 0 is the first event; when that was is known if the file has a base, or counts from 1970."""
+        self._zero_ns = start_ns
+        base = self._text.base_ns
+        if base is None and start_ns > _EPOCH_US * 1000:
+            base = 0
+        if base is not None:
+            self.trace.origin_ns, self.trace.stop_ns = base + start_ns, base + stop_ns
+
+    def _clock(self, columns: dict[str, Int64], *names: str) -> None:
+        for name in names:
+            columns[name] = (columns[name] - self._zero_ns) * PS_PER_NS
+
+
+def _columns(values: array[int], names: tuple[str, ...]) -> dict[str, Int64]:
+    table = np.frombuffer(values, np.int64).reshape(-1, len(names)) if len(values) else np.zeros((0, len(names)), int)
+    return {name: table[:, i].copy() for i, name in enumerate(names)}
+
+
+def _looked_up(paths: dict[int, int], correlation: Int64) -> Int64:
+    return np.array([paths.get(number, NONE) for number in correlation.tolist()], np.int64)
+
+
+def _whole(value: Any) -> int:
+    """A number of an event's arguments; NONE when it is absent or something else."""
+    return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 62 else NONE
+
+
+def _launch_shape(args: dict[str, Any]) -> str:
+    grid, block = args.get("grid"), args.get("block")
+    if not isinstance(grid, list) or not isinstance(block, list):
+        return ""
+    return f"grid:{','.join(map(str, grid))} block:{','.join(map(str, block))}"

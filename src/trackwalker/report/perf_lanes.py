@@ -1,0 +1,98 @@
+"""The timeline lanes of the performance page: what the script draws, and the table behind it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+
+from trackwalker.perf.classes import Engine, kernel_classes
+from trackwalker.perf.lanes import STATES, DeviceLanes, Lane, StepLanes
+from trackwalker.report.perf_charts import Sheet, duration
+from trackwalker.report.perf_view import BUCKETS
+from trackwalker.report.text import clip_middle, one_line
+
+_NAME = 120
+_LONGEST = 60
+# What kernels are painted as: few colours, each with a word in the legend.
+GROUPS = {
+    "gemm": "matrix products", "attention": "attention kernels", "reduce": "softmax, norms, reductions",
+    "loops": "element-wise, data movement", "comm": "communication", "copy": "copies", "other": "other",
+}  # fmt: skip
+_GROUP_OF = {
+    "gemm": "gemm", "grouped-gemm": "gemm", "convolution": "gemm", "attention-forward": "attention",
+    "attention-backward": "attention", "softmax": "reduce", "normalisation": "reduce", "reduction": "reduce",
+    "other": "other",
+}  # fmt: skip
+
+
+@dataclass
+class Lanes:
+    """The drawing's data for the script, and its legend."""
+
+    kind = "lanes"
+    says: str
+    data: dict[str, object]
+    legend: list[tuple[str, str]]  # style and word
+    notes: list[str]
+
+
+def lanes_chart(lanes: StepLanes) -> Lanes:
+    """All bars, with names said once."""
+    names: dict[str, int] = {}
+    styles = [*(f"b-{s}" for s in STATES), *(f"g-{g}" for g in GROUPS)]
+    rows = []
+    for device in lanes.devices:
+        rows.append(_row(device, device.state, names, styles, True))
+        rows += [_row(device, lane, names, styles, False) for lane in device.streams]
+    legend = [(f"b-{s}", f"state: {BUCKETS[s]}") for s in STATES] + [(f"g-{g}", word) for g, word in GROUPS.items()]
+    used = {styles[k] for row in rows for k in row["bars"][3::6]}  # type: ignore[index]
+    notes = list(lanes.left_out)
+    more = sum(device.more_streams for device in lanes.devices)
+    if more:
+        notes.append(f"{more} streams that did least are not drawn")
+    number = lanes.devices[0].step
+    says = f"{'Step ' + str(number) if number is not None else 'One step'} on {len(lanes.devices)} devices"
+    data = {"span": lanes.span_ns, "names": list(names), "styles": styles, "lanes": rows}
+    return Lanes(says, data, [pair for pair in legend if pair[0] in used], notes)
+
+
+def _row(device: DeviceLanes, lane: Lane, names: dict[str, int], styles: list[str], state: bool) -> dict[str, object]:
+    bars: list[int] = []
+    for i, name in enumerate(lane.name):
+        said = BUCKETS.get(name, name) if state else clip_middle(one_line(name), _NAME)
+        style = f"b-{lane.kind[i]}" if state else f"g-{group_of(lane.kind[i])}"
+        place = names.setdefault(said, len(names))
+        bars += [int(lane.start[i]), int(lane.length[i]), place, styles.index(style)]
+        bars += [int(lane.count[i]), int(lane.busy[i])]
+    title = "state" if state else one_line(lane.title)
+    return {"device": clip_middle(one_line(device.device), 60), "title": clip_middle(title, 40), "bars": bars}
+
+
+@cache
+def group_of(kind: str) -> str:
+    """The colour group of a class of kernels."""
+    engine = next((c.engine for c in kernel_classes() if c.id == kind), Engine.COMPUTE)
+    if engine != Engine.COMPUTE:
+        return "comm" if engine == Engine.COLLECTIVE else "copy"
+    return _GROUP_OF.get(kind, "loops")
+
+
+def lanes_sheet(lanes: StepLanes) -> Sheet:
+    """The longest bars as a table."""
+    found = [
+        (int(lane.length[i]), device.device, lane, i)
+        for device in lanes.devices
+        for lane in device.streams
+        for i in range(len(lane.name))
+    ]
+    found.sort(key=lambda row: (-row[0], row[1], int(row[2].start[row[3]])))
+    rows = [
+        [
+            clip_middle(one_line(device), 40), clip_middle(one_line(lane.title), 30), duration(int(lane.start[i]) / 1e9),
+            duration(length / 1e9), str(int(lane.count[i])), lane.kind[i], clip_middle(one_line(lane.name[i]), 90),
+        ]
+        for length, device, lane, i in found[:_LONGEST]
+    ]  # fmt: skip
+    header = ["device", "stream", "from", "length", "kernels", "kind", "what"]
+    note = f"the longest {len(rows)} of {len(found)} bars"
+    return Sheet("The timeline as a table", header, rows, {2, 3, 4}, note, search=True, folded=True)
