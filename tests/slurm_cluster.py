@@ -23,6 +23,7 @@ from typing import Any
 import pytest
 
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "srun", "scontrol")
+_MEMORY = Path("/sys/fs/cgroup/memory")
 _SBIN = ("/usr/sbin", "/usr/local/sbin", "/sbin")  # where an ordinary user's PATH does not look
 
 _CONF = """
@@ -41,7 +42,6 @@ SlurmdPidFile={dir}/slurmd.%n.pid
 SwitchType=switch/none
 MpiDefault=none
 ProctrackType=proctrack/linuxproc
-TaskPlugin=task/none
 SelectType=select/cons_tres
 SchedulerType=sched/backfill
 SchedulerParameters=batch_sched_delay=0,sched_interval=1,sched_min_interval=100000,bf_interval=1
@@ -63,9 +63,19 @@ class SlurmCluster:
     """A running cluster; `env` is what a client needs to find it."""
 
     def __init__(
-        self, nodes: int = 4, *, gpus: int = 0, prolog: str = "", conf: str = "", slurmd_timeout: int = 10
+        self,
+        nodes: int = 4,
+        *,
+        gpus: int = 0,
+        prolog: str = "",
+        conf: str = "",
+        slurmd_timeout: int = 10,
+        memory_mb: int = 0,
     ) -> None:
-        self.names = [f"n{i}" for i in range(1, nodes + 1)]
+        # A node's control group has the node's name, and the kernel has one tree of them: no two clusters may share it.
+        prefix = f"t{os.getpid()}x" if memory_mb else "n"
+        self.names = [f"{prefix}{i}" for i in range(1, nodes + 1)]
+        self._memory_mb = memory_mb  # of each node; jobs are held to what they asked for
         self._gpus = gpus  # on each node, as Slurm counts them; nothing is behind them
         self._slurmd_timeout = slurmd_timeout
         self.dir = Path(tempfile.mkdtemp(prefix="tw-slurm-", dir="/tmp"))  # short: a socket's path may have 107 bytes
@@ -147,6 +157,8 @@ class SlurmCluster:
             with contextlib.suppress(subprocess.TimeoutExpired, AssertionError):
                 self.cancel_all()
         self._stop()
+        for name in self.names if self._memory_mb else []:
+            _remove_groups(_MEMORY / f"slurm_{name}")
         shutil.rmtree(self.dir, ignore_errors=True)
 
     def cancel_all(self) -> None:
@@ -201,15 +213,16 @@ class SlurmCluster:
     def _configure(self) -> None:
         ports = free_ports(1 + len(self.names))
         host = socket.gethostname()
-        extra = [self._more_conf, "GresTypes=gpu" if self._gpus else ""]
+        extra = [self._more_conf, "GresTypes=gpu" if self._gpus else "", self._holding_to_memory()]
         if self._prolog:
             script = self.dir / "prolog.sh"
             script.write_text(self._prolog)
             script.chmod(0o755)
             extra.append(f"Prolog={script}\nPrologFlags=Alloc")
         for name, port in zip(self.names, ports[1:], strict=True):
-            gres = f" Gres=gpu:{self._gpus}" if self._gpus else ""
-            extra.append(f"NodeName={name} NodeHostname={host} NodeAddr=127.0.0.1 Port={port} CPUs=2{gres}")
+            has = f" Gres=gpu:{self._gpus}" if self._gpus else ""
+            has += f" RealMemory={self._memory_mb}" if self._memory_mb else ""
+            extra.append(f"NodeName={name} NodeHostname={host} NodeAddr=127.0.0.1 Port={port} CPUs=2{has}")
         extra.append(f"PartitionName=main Nodes={','.join(self.names)} Default=YES MaxTime=INFINITE State=UP")
         conf = _CONF.format(
             host=host,
@@ -225,6 +238,14 @@ class SlurmCluster:
             for i, device in enumerate(devices):
                 os.mknod(device, 0o20666, os.makedev(195, i))
             (self.dir / "gres.conf").write_text("".join(f"Name=gpu File={device}\n" for device in devices))
+
+    def _holding_to_memory(self) -> str:
+        if not self._memory_mb:
+            return "TaskPlugin=task/none"
+        (self.dir / "cgroup.conf").write_text(
+            "CgroupPlugin=cgroup/v1\nCgroupAutomount=no\nConstrainRAMSpace=yes\nMinRAMSpace=10\n"
+        )
+        return "TaskPlugin=task/cgroup\nSelectTypeParameters=CR_CPU_Memory"
 
     def _spawn(self, name: str, *argv: str) -> None:
         with (self.dir / f"{name}.log").open("ab") as out:
@@ -271,6 +292,21 @@ def need_slurm() -> None:
     """Skips the test, with the reason, where a cluster cannot run."""
     if why := missing():
         pytest.skip(why)
+
+
+def need_memory_groups() -> None:
+    """Skips the test, with the reason, where Slurm cannot hold jobs to their memory."""
+    need_slurm()
+    if not (_MEMORY / "release_agent").exists():
+        pytest.skip(f"no memory control groups of version 1 at {_MEMORY}: Slurm cannot hold jobs to their memory here")
+    if not os.access(_MEMORY, os.W_OK):
+        pytest.skip(f"{_MEMORY} cannot be written here: Slurm cannot hold jobs to their memory")
+
+
+def _remove_groups(top: Path) -> None:
+    for folder, _, _ in os.walk(top, topdown=False):
+        with contextlib.suppress(OSError):
+            os.rmdir(folder)
 
 
 def _read(pid: int, what: str) -> str:

@@ -2,15 +2,32 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
+import sys
 from pathlib import Path
 
 from slurm_cluster import SlurmCluster
 from trackwalker.job.journal import read
 from trackwalker.job.processes import read_stat
-from trackwalker.launch.schedulers.slurm import Queued
+from trackwalker.launch.schedulers.slurm import Queued, plan_batch, submit
 from trackwalker.launch.slurm.client import Slurm
+from trackwalker.launch.slurm.options import SubmitOptions
+from trackwalker.launch.submission import How, plan_submission
+from trackwalker.launch.validate import Asked
+
+
+def submit_program(
+    cluster: SlurmCluster, workspace: Path, program: str, options: SubmitOptions, auto_resume: int = 0
+) -> Queued:
+    """A run of one node whose rank is a Python program of the test's, with the real agent around it."""
+    planned = plan_submission(Asked("tiny", nodes=1, workspace=workspace), How("slurm", ["submit", "tiny"]))
+    order = dataclasses.replace(planned.order, argv=[sys.executable, "-c", program], output=None)
+    record = planned.record.model_copy(update={"auto_resume": auto_resume})
+    slurm = Slurm(cluster.env)
+    quick = dataclasses.replace(planned, order=order, record=record)
+    return submit(plan_batch(quick, options, slurm, sys.executable), slurm)
 
 
 class Run:

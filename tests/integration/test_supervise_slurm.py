@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
+import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -13,14 +14,12 @@ from typing import Any
 import pytest
 
 from slurm_cluster import SlurmCluster, need_slurm
+from slurm_run import submit_program
 from trackwalker.job.journal import read
 from trackwalker.job.run import load_run
-from trackwalker.launch.schedulers.slurm import Queued, plan_batch, submit
 from trackwalker.launch.slurm.client import Slurm
 from trackwalker.launch.slurm.options import SubmitOptions
 from trackwalker.launch.standing import find_job
-from trackwalker.launch.submission import How, plan_submission
-from trackwalker.launch.validate import Asked
 from trackwalker.watch import capsule
 
 # As MaxText says a step, and then a bad address.
@@ -62,18 +61,9 @@ def decisions(job_dir: Path) -> list[dict[str, Any]]:
     return [event["data"] for event in read(job_dir / "events.jsonl").items if event["kind"] == "supervise"]
 
 
-def crashing(cluster: SlurmCluster, workspace: Path) -> Queued:
-    """A run whose only rank crashes the same way each time."""
-    planned = plan_submission(Asked("tiny", nodes=1, workspace=workspace), How("slurm", ["submit", "tiny"]))
-    order = dataclasses.replace(planned.order, argv=[sys.executable, "-c", CRASHES], output=None)
-    record = planned.record.model_copy(update={"auto_resume": 9})
-    slurm = Slurm(cluster.env)
-    quick = dataclasses.replace(planned, order=order, record=record)
-    return submit(plan_batch(quick, SubmitOptions(nodes=1, requeue=True), slurm, sys.executable), slurm)
-
-
 def test_a_crash_loop_stops_at_the_budget_and_a_dry_run_does_nothing(cluster: SlurmCluster, tmp_path: Path) -> None:
-    queued = crashing(cluster, tmp_path)
+    # The only rank crashes the same way each time.
+    queued = submit_program(cluster, tmp_path, CRASHES, SubmitOptions(nodes=1, requeue=True), auto_resume=9)
     job, job_dir = queued.id, queued.job_dir
     dry = policy(tmp_path, dry_run=True, classes={"crash": {"times": 9}})
     looked = cli(cluster, "wait", job, "--auto-resume", "--policy", dry, "--workspace", str(tmp_path))
@@ -100,27 +90,21 @@ def test_a_crash_loop_stops_at_the_budget_and_a_dry_run_does_nothing(cluster: Sl
     assert len(begins) == 2, "never more than the policy says"
 
 
-def test_a_node_is_lost_and_the_run_goes_on_from_its_checkpoint_without_it(
+def test_a_node_is_lost_and_the_watcher_lets_the_run_go_on_from_its_checkpoint_without_it(
     cluster: SlurmCluster, tmp_path: Path
 ) -> None:
     settings = ["steps=100000", "checkpoint_period=5"]
     job, job_dir, log = submitted(cluster, tmp_path, "-N", "2", "--", *settings)
-    saved = lambda: log.exists() and "Saved a checkpoint at step" in log.read_text()  # noqa: E731
-    cluster.wait_for(saved, "a checkpoint", 90)
-    here = find_job(str(job_dir), tmp_path)
-    capsule.request(here, "look-1", pause=False)
-    taken = capsule.wait(here, "look-1")
-    assert taken is not None
-    assert (taken.nodes, taken.missing) == (("n1", "n2"), ()), "every node's agent answers into one folder"
-    assert [bool(stack.frames) for stack in taken.stacks] == [True, True]
-    assert taken.odd == [], "a run that goes on has no odd rank"
-    cluster.kill_node("n2")
     allowed = policy(tmp_path, jobs="all", budget=1, most_excluded=1)
-    argv = ["wait", job, "--auto-resume", "--policy", allowed, "--timeout", "60", "--workspace", str(tmp_path)]
-    waiting = subprocess.Popen(
-        [sys.executable, "-m", "trackwalker", *argv], env=cluster.env, stdout=subprocess.PIPE, stderr=subprocess.PIPE
-    )
+    argv = ["watch", "--all", "--json", "--config", allowed, "--workspace", str(tmp_path)]
+    out = tmp_path / "watch.out"
+    with out.open("wb") as place:
+        watcher = subprocess.Popen([sys.executable, "-m", "trackwalker", *argv], env=cluster.env, stdout=place)
     try:
+        saved = lambda: log.exists() and "Saved a checkpoint at step" in log.read_text()  # noqa: E731
+        cluster.wait_for(saved, "a checkpoint", 90)
+        _look_at_all_nodes(job_dir, tmp_path)
+        cluster.kill_node("n2")
         cluster.wait_for(lambda: decisions(job_dir), "a decision", 60)
         (said,) = decisions(job_dir)
         assert said["resume"], said
@@ -137,8 +121,33 @@ def test_a_node_is_lost_and_the_run_goes_on_from_its_checkpoint_without_it(
         assert record.resumed_from == job
         assert [place.host for place in record.ranks] == ["n1", "n3"]
         assert [attempt["checkpoint"] for attempt in record.attempts] == [said["checkpoint"]]
+        _stops_within_the_budget(cluster, again.with_suffix(""), out)
+        told = [message for line in out.read_text().splitlines() if (message := json.loads(line))["kind"] == "resume"]
+        assert [message["job"] for message in told] == [job, said["started"]]
+        assert "without n2 from the checkpoint of step" in told[0]["title"]
     finally:
-        waiting.kill()
-        waiting.communicate()
+        watcher.kill()
+        watcher.wait()
         cluster.restart_node("n2")
         cluster.cancel_all()
+
+
+def _look_at_all_nodes(job_dir: Path, workspace: Path) -> None:
+    here = find_job(str(job_dir), workspace)
+    capsule.request(here, "look-1", pause=False)
+    taken = capsule.wait(here, "look-1")
+    assert taken is not None
+    assert (taken.nodes, taken.missing) == (("n1", "n2"), ()), "every node's agent answers into one folder"
+    assert [bool(stack.frames) for stack in taken.stacks] == [True, True]
+    assert taken.odd == [], "a run that goes on has no odd rank"
+
+
+def _stops_within_the_budget(cluster: SlurmCluster, job_dir: Path, out: Path) -> None:
+    """The second attempt fails as well; one was allowed."""
+    victim = json.loads((job_dir / "agent" / "state.json").read_text())["ranks"][0]["main"]
+    os.kill(int(victim), signal.SIGSEGV)
+    cluster.wait_for(lambda: decisions(job_dir), "a second decision", 60)
+    (said,) = decisions(job_dir)
+    assert not said["resume"], said
+    assert "all 1 further attempts are used up" in said["why"]
+    cluster.wait_for(lambda: out.read_text().count('"kind": "resume"') >= 2, "both decisions told", 30)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import subprocess
 import sys
 import time
@@ -13,8 +14,10 @@ from typing import Any
 import pytest
 from test_slurm_client import NAME, Submitter, open_job
 
-from slurm_cluster import SlurmCluster, need_slurm
+from slurm_cluster import SlurmCluster, need_memory_groups, need_slurm
+from slurm_run import submit_program
 from trackwalker.launch.slurm.options import SubmitOptions
+from trackwalker.launch.slurm.script import sbatch_options
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 CONF = """
@@ -30,6 +33,12 @@ SEVERITIES = {
     "preempted": "warning",
     "node-fail": "critical",
 }
+EATS = """
+import pathlib, time
+while not pathlib.Path({go!r}).exists():
+    time.sleep(0.1)
+held = [bytearray(b"x" * (64 << 20)) for _ in range(16)]  # a gigabyte
+"""
 
 
 class Watcher:
@@ -113,3 +122,45 @@ def _end(at: Submitter, jobs: dict[str, str]) -> str:
     for state in ("completed", "failed"):  # their agents are told to end, and do, each with its own exit code
         cluster.client("scancel", "--signal=TERM", jobs[state])
     return urgent
+
+
+def test_a_job_without_memory_is_told_as_that_also_where_slurm_says_failed(tmp_path: Path) -> None:
+    need_memory_groups()
+    with SlurmCluster(2, memory_mb=2000) as cluster:
+        at = Submitter(cluster, tmp_path)
+        watcher: Watcher | None = None
+        try:
+            # Slurm says it of a batch script. Ours starts agents with srun, and then it says that the job failed.
+            go = tmp_path / "go"
+            eats = EATS.format(go=str(go))
+            script = _script(tmp_path, f"{sys.executable} -c {shlex.quote(eats)}")
+            little = SubmitOptions(nodes=1, extra=["--mem=100"])
+            batch = at.slurm.submit(script, sbatch_options(little, NAME, tmp_path, script.parent)).id
+            rank = submit_program(cluster, tmp_path, eats, SubmitOptions(nodes=1, extra=["--mem=400"]))
+            for job in (batch, rank.id):
+                at.until(job, lambda state: state.state == "running")
+            watcher = Watcher(at)
+            journal = tmp_path / ".watch" / "journal.jsonl"
+            known = lambda: journal.exists() and journal.read_text().count('"path"') >= 2  # noqa: E731
+            cluster.wait_for(known, "two jobs that the watcher knows", 40)
+            go.touch()
+            assert at.until(batch, lambda state: state.ended).raw == "OUT_OF_MEMORY"
+            assert at.until(rank.id, lambda state: state.ended).raw == "FAILED", rank.log.read_text()[-2000:]
+            cluster.wait_for(lambda: len(watcher.ends()) >= 2, f"two ends: {watcher.said()}", 60)
+            assert sorted(watcher.ends()) == sorted((job, "oom", "critical") for job in (batch, rank.id))
+            (first,) = [m for m in watcher.said() if m["kind"] == "failure"]
+            assert "rank 0" in first["title"]
+            assert "the kernel killed it for want of memory" in first["title"]
+            assert "oom-host" in first["facts"]["verdict"]
+        finally:
+            if watcher is not None:
+                watcher.process.kill()
+                watcher.process.wait()
+            cluster.cancel_all()
+
+
+def _script(workspace: Path, command: str) -> Path:
+    script = workspace / ".submissions" / "batch" / "job.sh"
+    script.parent.mkdir(parents=True)
+    script.write_text(f"#!/bin/bash\n{command}\n")
+    return script

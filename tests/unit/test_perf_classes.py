@@ -6,7 +6,7 @@ import pytest
 
 from conftest import ROOT
 from trackwalker.perf.classes import Engine, class_of, classify, kernel_classes
-from trackwalker.perf.xplane import read_trace
+from trackwalker.perf.reader import read_trace
 
 H200 = ROOT / "tests" / "data" / "perf" / "h200.xplane.pb.gz"
 

@@ -10,7 +10,7 @@ from trackwalker.perf.graphs import align
 from trackwalker.perf.hlo import Computation, Instruction, Program, Shape
 from trackwalker.perf.hlo_proto import read_proto
 from trackwalker.perf.parts import part_of, phase_of
-from trackwalker.perf.xplane import read_trace
+from trackwalker.perf.reader import read_trace
 
 H200 = ROOT / "tests" / "data" / "perf" / "h200.xplane.pb.gz"
 

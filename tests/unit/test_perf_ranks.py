@@ -20,7 +20,7 @@ from trackwalker.perf.perfetto import write_perfetto
 from trackwalker.perf.rank_table import RankTable
 from trackwalker.perf.ranks import Across, compare
 from trackwalker.perf.wire import fields, text
-from trackwalker.perf.xplane import read_trace
+from trackwalker.perf.reader import read_trace
 
 DATA = ROOT.parent / "shared" / "data"
 Made = Callable[[Recipe], tuple[Timeline, list[RankTable], Across]]

@@ -11,7 +11,7 @@ from conftest import ROOT
 from trackwalker.perf.host import launches
 from trackwalker.perf.model import NONE, Device, HostEvents, HostThread, Kernels, Step, Strings, Trace
 from trackwalker.perf.steps import find_steps
-from trackwalker.perf.xplane import read_trace
+from trackwalker.perf.reader import read_trace
 
 SHARED = ROOT.parent / "shared" / "data"
 PERIOD = 1_000

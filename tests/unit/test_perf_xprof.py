@@ -10,7 +10,7 @@ import pytest
 from conftest import ROOT
 from trackwalker.perf.device_view import DeviceView, view
 from trackwalker.perf.model import PS_PER_MS, PS_PER_US
-from trackwalker.perf.xplane import read_trace
+from trackwalker.perf.reader import read_trace
 
 DATA = ROOT / "tests" / "data" / "perf"
 FIGURES = json.loads((DATA / "xprof_figures.json").read_text())

@@ -13,6 +13,7 @@ from rich.console import Console
 from typer.core import TyperGroup
 
 from trackwalker.cli.options import DEFAULT_WORKSPACE, AsJson, Workspace
+from trackwalker.cli.perf_page import serve_page, write_page
 from trackwalker.cli.save import write_text
 from trackwalker.errors import TrackwalkerError, UsageError
 from trackwalker.job.layout import Job
@@ -28,19 +29,21 @@ from trackwalker.perf.saved import NAME, load_report
 from trackwalker.report.perf_diff import diff_markdown, render_diff
 from trackwalker.report.perf_drill import drill_markdown, render_drill
 from trackwalker.report.perf_markdown import perf_markdown
+from trackwalker.report.perf_page import diff_page
 from trackwalker.report.perf_terminal import render_perf
 from trackwalker.report.text import json_visible
 
 _WIDE = 120
 REGRESSION = 1  # with --fail-over: B is slower than allowed
 
-JobName = Annotated[str, typer.Argument(help="Job id, id prefix, log file, job directory, or a trace (*.xplane.pb).")]
+JobName = Annotated[str, typer.Argument(help="Job id, id prefix, log file, job directory, or a trace file or folder.")]
 Trace = Annotated[
     list[Path] | None, typer.Option("--trace", help="Trace file or folder, instead of those of the job; repeatable.")
 ]
 AsMd = Annotated[bool, typer.Option("--md", help="Print Markdown for a ticket.")]
 Gpu = Annotated[str | None, typer.Option("--gpu", help="Kind of device for MFU, such as MI300X or H200.")]
 PeakTflops = Annotated[float | None, typer.Option("--peak", min=0.001, help="Peak TFLOP/s of one device for MFU.")]
+Html = Annotated[Path | None, typer.Option("--html", help="Write the page to this file: it opens without a server.")]
 Ray = Annotated[str | None, typer.Option("--ray", help="Ray cluster that reduces the ranks' traces (an address).")]
 
 
@@ -67,7 +70,10 @@ def show(
     job: JobName,
     as_json: AsJson = False,
     as_md: AsMd = False,
-    saving: Annotated[bool, typer.Option("--save", help="Write perf.json and perf.md into the job directory.")] = False,
+    html: Html = None,
+    saving: Annotated[
+        bool, typer.Option("--save", help="Write perf.json, perf.md and perf.html into the job directory.")
+    ] = False,
     trace: Trace = None,
     gpu: Gpu = None,
     peak: PeakTflops = None,
@@ -82,12 +88,15 @@ def show(
     found, traces = _job(job, trace or [], workspace)
     options = Options(traces=traces, gpu=gpu, peak=peak, price=price, with_traces=not no_trace, ray=ray)
     report = analyse(found, options)
+    if html is not None:
+        print(f"page: {write_page(report, html)}", file=sys.stderr)
     _print(report, as_json, as_md)
     if saving:
         if found.dir is None:
-            raise UsageError(f"{found.label} has no job directory to save into; redirect --json or --md to a file")
+            raise UsageError(f"{found.label} has no job directory to save into; use --html FILE, or redirect --json")
         path = write_text(found.dir / NAME, report.to_json() + "\n")
         write_text(found.dir / "perf.md", perf_markdown(report))
+        write_page(report, found.dir / "perf.html")
         print(f"report: {path}", file=sys.stderr)
     return 0
 
@@ -140,6 +149,7 @@ def diff(
     b: Annotated[str, typer.Argument(help="What is compared with it.")],
     as_json: AsJson = False,
     as_md: AsMd = False,
+    html: Html = None,
     fail_over: Annotated[
         float | None, typer.Option("--fail-over", min=0.0, help="Exit 1 when B is slower by more percent than this.")
     ] = None,
@@ -159,6 +169,8 @@ def diff(
         print(diff_markdown(report), end="")
     else:
         render_diff(report, _console())
+    if html is not None:
+        print(f"page: {write_text(html, diff_page(report))}", file=sys.stderr)
     if fail_over is None:
         return 0
     if report.speed is None:
@@ -168,6 +180,21 @@ def diff(
         says = f"only a change of {100 * noisy:.1f} % or more would be seen"
         print(f"trackwalker: the gate of {fail_over:g} % is finer than the noise: {says}; run longer", file=sys.stderr)
     return REGRESSION if report.regression(fail_over) else 0
+
+
+@app.command(epilog="Example: trackwalker perf serve 8104 --port 8484")
+def serve(
+    job: JobName,
+    port: Annotated[int, typer.Option("--port", min=0, max=65535, help="Port on 127.0.0.1; 0 takes a free one.")] = 0,
+    trace: Trace = None,
+    gpu: Gpu = None,
+    peak: PeakTflops = None,
+    workspace: Workspace = DEFAULT_WORKSPACE,
+) -> int:
+    """Analyse once and show the page in a browser on this machine, until Ctrl-C; `/perf.json` is the report as data."""
+    found, traces = _job(job, trace or [], workspace)
+    serve_page(analyse(found, Options(traces=traces, gpu=gpu, peak=peak)), port)
+    return 0
 
 
 @app.command(epilog="Example: trackwalker perf capture 8104 --steps 3")
@@ -217,7 +244,7 @@ def _job(name: str, traces: list[Path], workspace: Path) -> tuple[Job, list[Path
 
 def _report(name: str, workspace: Path) -> PerfReport:
     path = Path(name).expanduser()
-    if path.suffix == ".json" and path.is_file():
+    if path.suffix == ".json" and path.is_file() and not is_trace(path):
         return load_report(path)
     job, traces = _job(name, [], workspace)
     return analyse(job, Options(traces=traces))

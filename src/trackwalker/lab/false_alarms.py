@@ -70,14 +70,14 @@ class FalseAlarms:
         return {**total, "at_most_per_job_day": round(self.at_most, 4), "families": shown}
 
 
-def false_alarms(seeds: int, say: Callable[[str], None] = lambda text: None) -> FalseAlarms:
-    """Simulate every healthy and every expected family with so many seeds, and replay each job."""
+def false_alarms(seeds: int, say: Callable[[str], None] = lambda text: None, first: int = 1) -> FalseAlarms:
+    """Simulate every healthy and every expected family with so many seeds from `first` on, and replay each job."""
     found = []
     for scenario in all_scenarios():
         if scenario.truth.get("outcome") not in _QUIET:
             continue
         family = Family(scenario.family)
-        for seed in range(1, seeds + 1):
+        for seed in range(first, first + seeds):
             _one(scenario, seed, family)
         found.append(family)
         say(f"{family.name}: {family.days:.2f} job-days, {len(family.alarms)} alarms")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
@@ -11,9 +12,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 SHORTEST = 7  # bytes of a needle: shorter words stand in too many lines that mean nothing
+_ANCHOR = 10  # bytes; with fewer the search is not faster, and false alarms are more
+# What a long run's log mostly says, in small letters: anchors are chosen from the rest.
+_ORDINARY = (
+    b"00: completed step: 1234, seconds: 30.567, tflop/s/device: 812.345, mfu: 32.49%, tokens/s/device: 2034.890, "
+    b"total_weights: 262144, loss: 9.123\n07: i1115 00:44:52.139872 pjrt_client.cc:99] enabling async dispatch for 7\n"
+    b"12: node012:88:99 [0] nccl info channel 00/0 : 3[3] -> 5[4] via p2p/ipc\n(actor pid=4242, ip=10.0.0.7) "
+)
 _FLOOD = 1024  # of one needle in one search: each costs a call, so a line that floods the log is searched for no longer
 _MOST_ENGINES = 16
 Ints = NDArray[np.int64]
+_Places = set[tuple[int, int]]  # where, and which text
 
 
 class Hits(NamedTuple):
@@ -24,8 +33,20 @@ class Hits(NamedTuple):
     dropped: int  # repeats of flooding needles that were only counted
 
 
+class _Flood(NamedTuple):
+    """What was found so often that the search is begun anew without it."""
+
+    key: int
+    end: int
+
+
 class Finder:
-    """Finds every occurrence of some literals; safe to share between threads."""
+    """Finds every occurrence of some literals; safe to share between threads.
+
+    Searched for are rare pieces of them, their anchors, and where one stands the data around it is compared: many
+    literals share an anchor, and pieces that ordinary lines hardly hold are searched for twice as fast. An anchor that
+    floods the data after all gives way to its literals.
+    """
 
     def __init__(self, literals: Sequence[bytes], endless: frozenset[int]) -> None:
         numbers: dict[bytes, list[int]] = {}
@@ -33,43 +54,98 @@ class Finder:
             numbers.setdefault(literal.lower(), []).append(number)
         self.numbers = list(numbers.values())  # by text: the needles that read so
         self._texts = list(numbers)
-        self._lengths = np.array([len(t) for t in self._texts], np.int64)
-        self._longest = int(self._lengths.max(initial=0))
-        self._limits = [_FLOOD if endless.isdisjoint(n) else None for n in self.numbers]
-        self._engines = {frozenset[int](): _Engine(dict(enumerate(self._texts)))}
+        self._longest = max(map(len, self._texts), default=0)
+        self._endless = {i for i, n in enumerate(self.numbers) if not endless.isdisjoint(n)}
+        held = anchors_of(self._texts)
+        # A key is a text's own number, or behind those the number of an anchor.
+        self._patterns = [*self._texts, *held]
+        self._means = [[(i, len(t))] for i, t in enumerate(self._texts)]
+        self._means += [[(i, at + len(anchor)) for i, at in means] for anchor, means in held.items()]
+        self._engines: dict[tuple[frozenset[int], frozenset[int]], _Engine] = {}
+        self._engine(frozenset(), frozenset())
 
     def find(self, data: memoryview) -> Hits:
-        """Every occurrence, in the order of their ends; of what floods the data the first thousand."""
-        ends: list[int] = []
-        texts: list[int] = []
-        counts = [0] * len(self._texts)
+        """Every occurrence, in the order of their places; of what floods the data the first thousand."""
+        found: _Places = set()
+        counts: Counter[int] = Counter()
+        whole: frozenset[int] = frozenset()  # texts searched for as they are
+        quiet: frozenset[int] = frozenset()  # and those searched for no longer
         begin = stop = dropped = 0
-        quiet: frozenset[int] = frozenset()
-
-        def found(text: int, _begin: int, end: int, _flags: int, _context: object) -> bool | None:
-            if end + begin <= stop:
-                return None  # seen before the search was begun anew
-            ends.append(end + begin)
-            texts.append(text)
-            counts[text] += 1
-            return counts[text] == self._limits[text]
-
-        while not self._engine(quiet).search(data[begin:], found):
-            text, stop = texts[-1], ends[-1]
-            quiet |= {text}
-            dropped += bytes(data[stop:]).count(bytes(data[stop - len(self._texts[text]) : stop]))
+        while (flood := self._search(data, begin, stop, self._engine(whole, quiet), found, counts)) is not None:
+            key, stop = flood
+            if key < len(self._texts):
+                quiet |= {key}
+                dropped += bytes(data[stop:]).count(bytes(data[stop - len(self._texts[key]) : stop]))
+            else:
+                whole |= {text for text, _ in self._means[key]}
             begin = max(0, stop - self._longest)
-        which = np.array(texts, np.int64)
-        return Hits(np.array(ends, np.int64) - self._lengths[which], which, dropped)
+        places, texts = np.array(sorted(found), np.int64).reshape(-1, 2).T
+        return Hits(places, texts, dropped)
 
-    def _engine(self, quiet: frozenset[int]) -> _Engine:
-        """The search without some texts; they are few and the same again and again."""
-        if quiet not in self._engines:
-            engine = _Engine({i: text for i, text in enumerate(self._texts) if i not in quiet})
+    def _search(
+        self,
+        data: memoryview,
+        begin: int,
+        stop: int,
+        engine: _Engine,
+        found: set[tuple[int, int]],
+        counts: Counter[int],
+    ) -> _Flood | None:
+        floods: list[_Flood] = []
+
+        def hit(key: int, _begin: int, end: int, _flags: int, _context: object) -> bool | None:
+            at = end + begin
+            if at <= stop:
+                return None  # seen before the search was begun anew
+            counts[key] += 1
+            for text, back in self._means[key]:
+                place, size = at - back, len(self._texts[text])
+                same = key == text or bytes(data[max(place, 0) : place + size]).lower() == self._texts[text]
+                if same and place >= 0:
+                    found.add((place, text))
+                    counts[text] += key != text
+            if counts[key] >= _FLOOD and self._endless.isdisjoint(t for t, _ in self._means[key]):
+                floods.append(_Flood(key, at))
+                return True
+            return None
+
+        engine.search(data[begin:], hit)
+        return floods[0] if floods else None
+
+    def _engine(self, whole: frozenset[int], quiet: frozenset[int]) -> _Engine:
+        """The search with some texts as they are and without others; they are few and the same again and again."""
+        if (whole, quiet) not in self._engines:
+            first = len(self._texts)
+            keys = {k for k in range(first, len(self._patterns)) if not whole.issuperset(t for t, _ in self._means[k])}
+            engine = _Engine({key: self._patterns[key] for key in sorted(keys | whole - quiet)})
             if len(self._engines) >= _MOST_ENGINES:
                 return engine
-            self._engines[quiet] = engine
-        return self._engines[quiet]
+            self._engines[whole, quiet] = engine
+        return self._engines[whole, quiet]
+
+
+def anchors_of(texts: Sequence[bytes]) -> dict[bytes, list[tuple[int, int]]]:
+    """A piece of every text to search for: anchor -> the texts that hold it, each with where.
+
+    Short texts come first and are anchors themselves; a longer one that holds an anchor already shares it.
+    """
+    anchors: dict[bytes, list[tuple[int, int]]] = {}
+    for number in sorted(range(len(texts)), key=lambda i: (len(texts[i]), texts[i])):
+        text = texts[number]
+        pieces = [text[i : i + _ANCHOR] for i in range(max(1, len(text) - _ANCHOR + 1))]
+        held = [a for size in range(SHORTEST, _ANCHOR + 1) for a in _pieces(text, size) if a in anchors]
+        anchor = held[0] if held else min(pieces, key=_frequency)
+        anchors.setdefault(anchor, []).append((number, text.index(anchor)))
+    return anchors
+
+
+def _pieces(text: bytes, size: int) -> list[bytes]:
+    return [text[i : i + size] for i in range(len(text) - size + 1)]
+
+
+def _frequency(piece: bytes) -> tuple[int, int, bytes]:
+    """How much of a piece ordinary lines hold, its end above all: the search looks at the last letters first."""
+    return _ORDINARY.count(piece[-3:]), sum(_ORDINARY.count(p) for p in _pieces(piece, 3)), piece
 
 
 class _Engine:

@@ -104,8 +104,6 @@ class Analysis:
         found = found or Found()
         if not found.traces:
             why = "no *.xplane.pb in the job's directory"
-            if found.capped:
-                why += f"; {found.capped[0].name} is there, but JAX cuts it to the first million events"
             do = "trackwalker perf capture JOB while it runs, or profiler=xplane in the config; --trace FILE names one"
             self.missing.append(Missing(what="traces", why=why, do=do))
         if not found.traces and not found.programs:

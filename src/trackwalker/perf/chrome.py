@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -67,6 +66,10 @@ class ChromeJson:
         last = [t for t in map(float, _TIMES.findall(view[max(self._begin, len(view) - _EDGE) :])) if t]
         return (min(first), max(last)) if first and last else None
 
+    def begins_with(self, pattern: re.Pattern[bytes]) -> bool:
+        """Whether the first events hold a text."""
+        return pattern.search(self._source.view[self._begin : self._begin + _EDGE]) is not None
+
     def batches(self) -> Iterator[list[Event]]:
         """All whole events, some thousand at a time; what is broken is left out and becomes a gap."""
         data, at, size, broken = self._source.data, self._begin, _PIECE, 0
@@ -99,9 +102,7 @@ class ChromeJson:
     def _cut(self) -> None:
         if not any(gap.what == "the end of the trace" for gap in self.gaps):
             why = f"{self._name} breaks off after {self.events} events"
-            self.gaps.append(
-                Gap("the end of the trace", why, "copy it again, or let the profiler finish writing")
-            )
+            self.gaps.append(Gap("the end of the trace", why, "copy it again, or let the profiler finish writing"))
 
 
 def _object(text: bytes) -> dict[str, Any]:

@@ -13,9 +13,9 @@ from trackwalker.perf.hlo_proto import read_proto
 from trackwalker.perf.host import HostGap, compilations
 from trackwalker.perf.memory import fullest
 from trackwalker.perf.model import PS_PER_S, Device, Gap, Kernels, Trace
+from trackwalker.perf.reader import open_trace, read_trace
 from trackwalker.perf.result import OpRow
 from trackwalker.perf.steps import main_program
-from trackwalker.perf.xplane import TraceFile, read_trace
 
 _MOST_DEVICES = 8  # looked at in detail: more of the same program say the same
 _MOST_GAPS = 100
@@ -34,6 +34,7 @@ class Detail:
     kernels: list[OpRow] = field(default_factory=list)
     gaps: list[OpRow] = field(default_factory=list)  # host-bound gaps by frame
     program: Program | None = None
+    compiled: bool = True  # False: there is no program to look for
     versions: dict[str, str] = field(default_factory=dict)
     missing: list[Gap] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
@@ -41,7 +42,7 @@ class Detail:
 
 def window_of(path: Path) -> tuple[float, float] | None:
     """When a trace was taken, in unix seconds, by what the file itself says; None when it does not."""
-    trace = TraceFile(path).trace
+    trace = open_trace(path).trace
     if trace.origin_ns is None:
         return None
     begin = trace.origin_ns / 1e9
@@ -58,7 +59,7 @@ def views(path: Path) -> tuple[Trace, list[DeviceView], dict[int, Program]]:
 def read_detail(path: Path) -> Detail:
     """Read one file and keep the sums; an op or a program that cannot be understood costs itself only."""
     trace, seen, programs = views(path)
-    out = Detail(path.name, versions=trace.versions, missing=trace.gaps)
+    out = Detail(path.name, versions=trace.versions, missing=trace.gaps, compiled=trace.compiled)
     out.devices = [replace(device, kernels=Kernels.empty()) for device in trace.devices]
     if full := fullest(trace):
         used, limit = full.peak / 2**30, full.limit / 2**30

@@ -9,13 +9,14 @@ import numpy as np
 import numpy.typing as npt
 
 from trackwalker.perf.model import NONE, Int64, Strings
-from trackwalker.perf.wire import Bytes, Source, chain, field_at, varint, varints, windows
+from trackwalker.perf.wire import Bytes, Source, Words, chain, field_at, unfolded, varint, varints, windows
 
 _EVENT = 0x22  # field 4 of XLine; a stat is field 4 of XEvent, so its tag is the same
 _ID, _OFFSET, _DURATION = 0x08, 0x10, 0x18
 _UNSIGNED, _SIGNED, _TEXT, _REFERENCE = 0x18, 0x20, 0x2A, 0x38  # a reference is the id of a stat: its name is meant
 _BYTE = [np.uint64(8 * n) for n in range(8)]
 _LOW = np.uint64(0xFF)
+_THREE = np.uint64(1 << 23)  # the highest bit of a third byte
 _BLOCK = 2 << 20  # bytes decoded at a time: the columns of a block stay in the processor's cache
 
 
@@ -26,14 +27,17 @@ class Lookup:
         self._keys = np.array(sorted(known), np.int64)
         self._values = np.array([known[int(key)] for key in self._keys], np.int64)
         dense = len(known) > 0 and self._keys[0] >= 0 and self._keys[-1] < 1 << 22
-        self._dense = np.full(int(self._keys[-1]) + 2, NONE, np.int64) if dense else None
+        self._dense = np.full(int(self._keys[-1]) + 3, NONE, np.int64) if dense else None
         if self._dense is not None:
-            self._dense[self._keys] = self._values
+            self._dense[self._keys + 1] = self._values  # NONE comes first and last: for all that lies outside
+
+    def values(self) -> set[int]:
+        """The numbers it can give for known ids."""
+        return set(self._values.tolist())
 
     def __call__(self, ids: Int64) -> Int64:
         if self._dense is not None:
-            last = len(self._dense) - 1  # always NONE
-            return self._dense.take(np.where((ids < 0) | (ids > last), last, ids))
+            return self._dense.take(ids + 1, mode="clip")
         if not len(self._keys):
             return np.full(len(ids), NONE, np.int64)
         place = np.searchsorted(self._keys, ids).clip(max=len(self._keys) - 1)
@@ -98,7 +102,8 @@ def _decode(block: Bytes, starts: Int64, ends: Int64, wanted: Wanted) -> Events:
         values, width = varints(block, cursor + 1)
         head.append(values * there)  # a zero is not written
         cursor = np.minimum(cursor + (width + 1) * there, ends)
-    table = np.full((len(wanted.numbers) + len(wanted.names), count), NONE, np.int64)
+    names = wanted.numbers + wanted.names
+    table = {place: np.full(count, NONE, np.int64) for place in wanted.column.values()}
     rows = np.arange(count)
     while len(rows):
         more = (cursor < ends) & (block.take(cursor) == _EVENT)
@@ -106,11 +111,12 @@ def _decode(block: Bytes, starts: Int64, ends: Int64, wanted: Wanted) -> Events:
             rows, cursor, ends = rows[more], cursor[more], ends[more]
         if len(rows):
             cursor = np.minimum(_stat(block, rows, cursor, wanted, table), ends)
-    stats = dict(zip(wanted.numbers + wanted.names, table, strict=True))
+    absent = np.broadcast_to(np.int64(NONE), count)  # what no event of the plane can have takes no memory
+    stats = {name: table.get(place, absent) for place, name in enumerate(names)}
     return Events(head[0], head[1], head[2], stats)
 
 
-def _stat(block: Bytes, rows: npt.NDArray[np.intp], cursor: Int64, wanted: Wanted, table: Int64) -> Int64:
+def _stat(block: Bytes, rows: npt.NDArray[np.intp], cursor: Int64, wanted: Wanted, table: dict[int, Int64]) -> Int64:
     """The next stat of each of these events goes into the column that wants it; gives where the stats end."""
     window = windows(block, cursor)  # tag, length, tag of the id, id, tag of the value, first bytes of the value
     size = ((window >> _BYTE[1]) & _LOW).astype(np.int64)
@@ -127,18 +133,24 @@ def _stat(block: Bytes, rows: npt.NDArray[np.intp], cursor: Int64, wanted: Wante
     place = wanted.column(key)
     if (place == place[0]).all():  # the usual case: events of a line have the same stats in the same order
         if place[0] >= 0:
-            table[place[0], rows] = _values(block, at, wanted, bool(place[0] >= len(wanted.numbers)))
+            short = window if not len(long) else None
+            table[int(place[0])][rows] = _values(block, at, wanted, bool(place[0] >= len(wanted.numbers)), short)
         return after
     for column in np.unique(place[place >= 0]):
         chosen = np.flatnonzero(place == column)
-        table[column, rows[chosen]] = _values(block, at[chosen], wanted, bool(column >= len(wanted.numbers)))
+        table[int(column)][rows[chosen]] = _values(block, at[chosen], wanted, bool(column >= len(wanted.numbers)))
     return after
 
 
-def _values(block: Bytes, at: Int64, wanted: Wanted, named: bool) -> Int64:
+def _values(block: Bytes, at: Int64, wanted: Wanted, named: bool, window: Words | None = None) -> Int64:
     """The values whose tags are at these places; what does not fit the column (a text among numbers) is NONE."""
     kind = block.take(at, mode="clip")
-    values = varints(block, at + 1)[0]
+    if window is not None:  # three bytes of the value were read with the stat's head: often that is all of it
+        values, stop = unfolded(window >> _BYTE[5])
+        if stop.max() > _THREE:
+            values = varints(block, at + 1)[0]
+    else:
+        values = varints(block, at + 1)[0]
     if not named:
         return np.where((kind == _UNSIGNED) | (kind == _SIGNED), values, NONE)
     found = np.where(kind == _REFERENCE, wanted.refers(values), NONE)

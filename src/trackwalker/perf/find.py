@@ -6,6 +6,8 @@ it was taken.
 
 from __future__ import annotations
 
+import re
+import zlib
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -13,8 +15,11 @@ from trackwalker.diagnose.sources import shared_folder
 from trackwalker.job.layout import Job
 from trackwalker.job.resolve import follow
 
-TRACES = (".xplane.pb", ".xplane.pb.gz")
-CAPPED = ".trace.json.gz"  # what JAX writes beside it: cut to the first million events
+TRACES = (".xplane.pb", ".xplane.pb.gz", ".pt.trace.json", ".pt.trace.json.gz")  # JAX's, PyTorch's
+CAPPED = ".trace.json.gz"  # what JAX writes beside its own: cut to the first million events
+_JSON = (".json", ".json.gz")
+_EVENTS = re.compile(rb'"traceEvents"\s*:\s*\[|^\s*\[\s*\{[^{}]*"ph"\s*:')
+_HEAD = 64 << 10  # bytes in which a trace's events begin
 _PROFILES = ("tensorboard", "*/tensorboard", "*/*/tensorboard", ".", "profile", "profiles")
 _DUMPS = ("xla_dump", "*/xla_dump", "artifact/xla_dump", "xla_dumps")
 _MOST_FILES = 4096
@@ -27,13 +32,12 @@ class Found:
     traces: list[Path] = field(default_factory=list)
     shared: bool = False  # the folder may hold other jobs' profiles
     programs: list[Path] = field(default_factory=list)
-    capped: list[Path] = field(default_factory=list)  # only the cut form of a profile is there
     notes: list[str] = field(default_factory=list)
 
 
 def is_trace(path: Path) -> bool:
-    """Whether a file is a profile by its name."""
-    return path.name.endswith(TRACES)
+    """Whether a file that a user names is a profile: by its name, or as JSON by what is in it."""
+    return path.name.endswith(TRACES) or (path.name.endswith(_JSON) and _holds_events(path))
 
 
 def find_files(job: Job, tensorboard_dir: str | None) -> Found:
@@ -63,7 +67,9 @@ def traces_in(path: Path) -> list[Path]:
     """The profiles of a folder (or the one file) that a user names."""
     if path.is_file():
         return [path]
-    return sorted({p for p in path.rglob("*") if is_trace(p) and p.is_file()})[:_MOST_FILES]
+    files = [p for p in path.rglob("*") if p.is_file()]
+    named = [p for p in files if p.name.endswith(TRACES)]
+    return sorted(named or [p for p in files if is_trace(p)])[:_MOST_FILES]
 
 
 def _folders(root: Path, place: str) -> list[Path]:
@@ -74,6 +80,7 @@ def _folders(root: Path, place: str) -> list[Path]:
 
 def _add_traces(out: Found, folders: list[Path]) -> None:
     seen: set[Path] = {p.resolve() for p in out.traces}
+    capped: list[Path] = []
     for folder in folders:
         for place in ("", "plugins/profile/*", "*"):
             base = sorted(folder.glob(place)) if place else [folder]
@@ -81,11 +88,22 @@ def _add_traces(out: Found, folders: list[Path]) -> None:
                 if not each.is_dir():
                     continue
                 for path in sorted(each.iterdir()):
-                    if is_trace(path) and path.resolve() not in seen and len(out.traces) < _MOST_FILES:
-                        seen.add(path.resolve())
-                        out.traces.append(path)
-                    elif path.name.endswith(CAPPED) and path not in out.capped:
-                        out.capped.append(path)
+                    if not path.name.endswith((*TRACES, CAPPED)) or path.resolve() in seen:
+                        continue
+                    seen.add(path.resolve())
+                    (out.traces if path.name.endswith(TRACES) else capped).append(path)
+    out.traces = (out.traces or capped)[:_MOST_FILES]  # the cut form only where there is nothing better
+
+
+def _holds_events(path: Path) -> bool:
+    try:
+        with path.open("rb") as file:
+            head = file.read(_HEAD)
+        if head[:2] == b"\x1f\x8b":
+            head = zlib.decompressobj(wbits=31).decompress(head, _HEAD)
+    except (OSError, zlib.error):
+        return False
+    return _EVENTS.search(head) is not None
 
 
 def _dumps(folder: Path) -> list[Path]:

@@ -7,6 +7,8 @@ import re
 import socket
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor
+from dataclasses import replace
+from functools import cached_property
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -21,9 +23,10 @@ from trackwalker.perf.collectives import Collective, by_name, program_collective
 from trackwalker.perf.hlo_proto import read_proto
 from trackwalker.perf.model import NONE, Device, Gap, HostThread, Int64, Kernels, Trace
 from trackwalker.perf.rank_table import KernelSum, RankTable
+from trackwalker.perf.reader import open_trace
 from trackwalker.perf.steps import find_steps, main_program
 from trackwalker.perf.timeline import timeline
-from trackwalker.perf.xplane import TraceFile, completeness
+from trackwalker.perf.xplane import completeness
 
 _CONNECT_S = 5.0
 _KERNELS = 200  # names kept of each rank
@@ -42,16 +45,29 @@ def gather(
         tables += found
         if trouble:
             gaps.append(Gap(f"the ranks of {path.name}", trouble, "copy the trace again, or trace again"))
+    _unite_groups(tables)
     return tables, gaps
+
+
+def _unite_groups(tables: list[RankTable]) -> None:
+    """A program knows all groups of a collective; without one each rank knows its own, and together they know all."""
+    for op in {op for table in tables for op in table.planned}:
+        planned = [table.planned[op] for table in tables if op in table.planned]
+        groups = {group for one in planned for group in one.groups}
+        members = [member for group in groups for member in group]
+        if any(set(one.groups) != groups for one in planned) and len(set(members)) == len(members):
+            for table in tables:
+                if op in table.planned:
+                    table.planned[op] = replace(table.planned[op], groups=tuple(sorted(groups)))
 
 
 def reduce_file(path: Path) -> list[RankTable]:
     """One trace file, device by device, so that memory follows the largest device and not the file."""
-    file = TraceFile(path)
+    file = open_trace(path)
     trace = file.trace
-    # Of the host only launches and step markers matter here.
-    trace.threads = [_light(thread) for thread in file.threads()]
-    launches = _Launches(trace)
+    launches = _Launches()
+    # Of the host only launches and step markers matter here; a thread is let go before the next is read.
+    trace.threads = [launches.taken(thread) for thread in file.threads()]
     programs = _Programs(trace)
     tables = []
     # While one device is reduced the next is read: two cores are used, and two devices are held at most.
@@ -98,22 +114,36 @@ def _reduce(trace: Trace, device: Device, launches: _Launches, programs: _Progra
 
 
 class _Launches:
-    """When the host began to launch each kernel; sorted once for all devices of a file."""
+    """When the host began to launch each kernel; put in order once for all devices of a file."""
 
-    def __init__(self, trace: Trace) -> None:
-        rows = [(t.events, t.events.correlation > 0) for t in trace.threads]
-        number = np.concatenate([e.correlation[r] for e, r in rows] or [np.zeros(0, np.int64)])
-        start = np.concatenate([e.start[r] for e, r in rows] or [np.zeros(0, np.int64)])
-        order = np.argsort(number, kind="stable")
-        self._number, self._start = number[order], start[order]
+    def __init__(self) -> None:
+        self._numbers, self._starts = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
+
+    def taken(self, thread: HostThread) -> HostThread:
+        """Takes the launches of one thread; gives the thread with its step markers only."""
+        events, rows = thread.events, thread.events.correlation > 0
+        self._numbers.append(events.correlation[rows])
+        self._starts.append(events.start[rows])
+        return HostThread(thread.id, thread.name, events.take(np.flatnonzero(events.step >= 0)))
 
     def of(self, kernels: Kernels) -> Int64:
         """For each kernel, NONE where no launch carries its number."""
-        if not len(self._number):
+        number, start = self._sorted
+        if not len(number):
             return np.full(len(kernels), NONE, np.int64)
-        place = np.searchsorted(self._number, kernels.correlation).clip(max=len(self._number) - 1)
-        known = (self._number[place] == kernels.correlation) & (kernels.correlation > 0)
-        return np.where(known, self._start[place], NONE)
+        # Numbers are given in a row: usually a number's place is how far it is from the first.
+        place = (kernels.correlation - number[0]).clip(0, len(number) - 1)
+        if not (number[place] == kernels.correlation).all():
+            place = np.searchsorted(number, kernels.correlation).clip(max=len(number) - 1)
+        known = (number[place] == kernels.correlation) & (kernels.correlation > 0)
+        return np.where(known, start[place], NONE)
+
+    @cached_property
+    def _sorted(self) -> tuple[Int64, Int64]:
+        number, start = np.concatenate(self._numbers), np.concatenate(self._starts)
+        self._numbers, self._starts = [], []
+        order = np.argsort(number, kind="stable")
+        return number[order], start[order]
 
 
 class _Programs:
@@ -125,6 +155,8 @@ class _Programs:
 
     def of(self, kernels: Kernels) -> tuple[dict[str, Collective], tuple[int, ...], str]:
         """Collectives by name, devices and name of the program that takes most of a device's time."""
+        if not self._trace.compiled:
+            return self._trace.collectives, self._trace.participants, ""
         rows = np.flatnonzero(main_program(kernels))
         if not len(rows):
             return {}, (), ""
@@ -146,11 +178,6 @@ class _Programs:
             self._trace.gaps.append(Gap("bytes and groups of collectives", str(error)))
             return {}, ()
         return by_name(program_collectives(program)), program.devices
-
-
-def _light(thread: HostThread) -> HostThread:
-    events = thread.events
-    return HostThread(thread.id, thread.name, events.take((events.correlation > 0) | (events.step >= 0)))
 
 
 def _sums(kernels: Kernels, names: tuple[str, ...], number: Int64, trace: Trace) -> Iterator[KernelSum]:

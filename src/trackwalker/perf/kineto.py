@@ -1,7 +1,7 @@
 """A PyTorch trace (Kineto's Chrome JSON, gzip or not) as a Trace: the same devices, threads and launches as JAX's.
 
 Kernels, copies and fills carry their device and stream; a correlation number joins them with the call of the CUDA or
-HIP runtime that launched them. Steps are the host's `ProfilerStep#N`. A collective says its kind, size and group itself.
+HIP runtime that launched them. Steps are the host's `ProfilerStep#N`. A collective says its kind, size and group.
 """
 
 from __future__ import annotations
@@ -74,23 +74,21 @@ class KinetoFile:
         self._comm = TorchCollectives()
         self._rows: _Rows | None = None
         if window := text.window_us():
-            self._date(*(round(t * 1000) for t in window))
+            self._date(*map(_ns, window))
 
     def devices(self) -> Iterator[Device]:
         """The GPUs that ran something, one by one."""
         rows = self._read()
-        paths, strings = self._paths, self.trace.strings
         for number, values in sorted(rows.devices.items()):
             columns = _columns(values, _DEVICE_COLUMNS)
             self._clock(columns, "start", "end")
-            kernels = Kernels.of(len(columns["start"]), **columns, path=_looked_up(paths, columns["correlation"]))
+            kernels = Kernels.of(len(columns["start"]), **columns, path=_looked_up(self._paths, columns["correlation"]))
             kernels = kernels.take(np.lexsort((kernels.end, kernels.start)))
             streams = {int(s): f"stream {int(s)}" for s in np.unique(kernels.stream)}
             facts, vendor = self._facts(number)
             # In a job of many processes every one may call its device 0: the rank tells them apart.
             known = self._rank if self._rank >= 0 and len(rows.devices) == 1 else number
             yield Device(known, f"GPU {number}", "gpu", kernels, streams, vendor, facts)
-        self.trace.collectives = self._comm.planned(strings)
 
     def threads(self) -> Iterator[HostThread]:
         """The host's threads, one by one."""
@@ -132,6 +130,7 @@ class KinetoFile:
             starts += [min(values[:: len(_DEVICE_COLUMNS)]) for values in rows.devices.values()]
             stop = max((max(v[1 :: len(_DEVICE_COLUMNS)]) for v in rows.devices.values()), default=0)
             self._date(min(starts, default=0), max(stop, *starts, 0))
+            self.trace.collectives = self._comm.planned(self.trace.strings)
             self._paths = launch_paths(list(map(HostRows, rows.threads.values())), self.trace.strings)
         return self._rows
 
@@ -146,14 +145,14 @@ class KinetoFile:
             if event.get("name") == "thread_name":
                 rows.thread_names[int(event["tid"])] = str(event["args"]["name"])
             elif event.get("name") == "process_labels" and event["args"].get("labels") == "CPU":
-                self.trace.process = int(event["pid"])
+                self.trace.process = _whole(event.get("pid"))
         elif phase == "i" and event.get("name") == "[memory]":
             self._add_memory(rows, event)
 
     def _add_kernel(self, rows: _Rows, event: Event) -> None:
         args, strings = event.get("args") or {}, self.trace.strings
-        start = round(event["ts"] * 1000)
-        device = int(args.get("device", event["pid"]))
+        start = _ns(event["ts"])
+        device = int(args["device"] if "device" in args else event["pid"])
         rows.devices.setdefault(device, array("q")).extend(
             (
                 start, start + max(round(event.get("dur", 0) * 1000), 0), _whole(args.get("correlation")),
@@ -164,7 +163,7 @@ class KinetoFile:
 
     def _add_call(self, rows: _Rows, event: Event, kind: int) -> None:
         args, name = event.get("args") or {}, str(event["name"])
-        start = round(event["ts"] * 1000)
+        start = _ns(event["ts"])
         marker = _STEP.match(name) if kind == ANNOTATION else None
         correlation = _whole(args.get("correlation")) if kind == CALL else NONE
         rows.threads.setdefault(int(event["tid"]), array("q")).extend(
@@ -180,10 +179,10 @@ class KinetoFile:
         if args.get("Device Type") != _ON_GPU:
             return
         device, used = int(args["Device Id"]), int(args["Total Allocated"])
-        limit = int(self._facts(device)[0].get("memory_size", 0))
+        limit = int(self._facts(device)[0].get("memory_size") or 0)
         rows.memory.extend(
             (
-                round(event["ts"] * 1000), int(args["Bytes"]), used, limit - used if limit else NONE,
+                _ns(event["ts"]), int(args["Bytes"]), used, limit - used if limit else NONE,
                 self.trace.strings.add(f"GPU_{device}_torch"),
             )
         )  # fmt: skip
@@ -229,6 +228,12 @@ def _looked_up(paths: dict[int, int], correlation: Int64) -> Int64:
 def _whole(value: Any) -> int:
     """A number of an event's arguments; NONE when it is absent or something else."""
     return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 62 else NONE
+
+
+def _ns(us: float) -> int:
+    """Microseconds in nanoseconds; those since 1970 are too large to be multiplied as they are."""
+    whole = int(us)
+    return whole * 1000 + round((us - whole) * 1000)
 
 
 def _launch_shape(args: dict[str, Any]) -> str:

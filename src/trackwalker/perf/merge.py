@@ -14,9 +14,9 @@ from trackwalker.perf.model import Device, Trace
 from trackwalker.perf.perfetto import write_perfetto
 from trackwalker.perf.rank_table import RankTable
 from trackwalker.perf.ranks import compare
+from trackwalker.perf.reader import read_trace
 from trackwalker.perf.result import Missing
 from trackwalker.perf.traces import Traces, last_window
-from trackwalker.perf.xplane import read_trace
 
 
 @dataclass(frozen=True)

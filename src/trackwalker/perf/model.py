@@ -9,10 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 import numpy.typing as npt
+
+if TYPE_CHECKING:
+    from trackwalker.perf.collectives import Collective
 
 Int64 = npt.NDArray[np.int64]
 Int32 = npt.NDArray[np.int32]
@@ -181,6 +184,9 @@ class Trace:
     threads: list[HostThread] = field(default_factory=list)
     programs: dict[int, bytes] = field(default_factory=dict)  # program_id -> HloProto
     program_names: dict[int, str] = field(default_factory=dict)  # program_id -> module name
+    compiled: bool = True  # False: the framework launches op by op, and there is no program to carry
+    collectives: dict[str, Collective] = field(default_factory=dict)  # by op, where the kernels say it and no program
+    participants: tuple[int, ...] = ()  # ranks of the job, where the file says it and no program
     memory: Allocations = field(default_factory=Allocations.empty)
     hostname: str = ""
     process: int | None = None

@@ -56,9 +56,10 @@ def phase_of(path: str) -> str:
     """The pass an op path belongs to."""
     if "rematted_computation" in path:
         return RECOMPUTE
-    if "transpose(" in path:  # the transposed program; the operation of that name has no parenthesis
+    first = path.partition("/")[0]
+    if "transpose(" in path or first == BACKWARD:  # the operation "transpose" has no parenthesis
         return BACKWARD
-    if "jvp(" in path:
+    if "jvp(" in path or first == FORWARD:
         return FORWARD
     return OPTIMISER if part_of(path) == "optimiser" else OTHER
 
@@ -67,11 +68,12 @@ def origins(kernels: Kernels, strings: Strings, programs: Mapping[int, Program])
     """Where every kernel of a device comes from; each distinct kernel is looked up once."""
     position = positions(kernels)
     owner, which = np.unique(kernels.program, return_inverse=True)
+    known = {int(program): programs[int(program)] for program in owner if int(program) in programs}
     width = len(strings) + 1
-    key = (which.astype(np.int64) * width + kernels.op + 1) * width + kernels.name + 1
+    tells = kernels.op if known else kernels.path  # without a program nothing but the trace's own path tells
+    key = (which.astype(np.int64) * width + tells + 1) * width + kernels.name + 1
     key = key * (int(position.max(initial=0)) + 2) + position + 1
     _, first, index = np.unique(key, return_index=True, return_inverse=True)
-    known = {int(program): programs[int(program)] for program in owner if int(program) in programs}
     in_graphs = graph_instructions(kernels, position, strings, known)
     by_kernel = {key: {plain(n): made for n, made in p.instructions.items()} for key, p in known.items()}
     rows = []

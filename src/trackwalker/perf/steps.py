@@ -18,6 +18,29 @@ _WHOLE = 0.9  # of the median number of kernels: a step with fewer was cut by th
 def find_steps(trace: Trace, device: Device, launch: Int64) -> list[Step]:
     """The whole steps on a device, in order; `launch` is when the host began to launch each kernel."""
     kernels = device.kernels
+    if not trace.compiled:
+        return _by_marker(kernels, launch, _markers(trace)) or _by_repetition(trace, kernels, launch)
+    return _by_repetition(trace, kernels, launch)
+
+
+def _by_marker(kernels: Kernels, launch: Int64, markers: Markers) -> list[Step]:
+    """Op by op a step is what was launched under its marker; nothing has to repeat."""
+    number, begun, ended = markers
+    place = np.searchsorted(begun, launch, side="right") - 1
+    inside = (launch != NONE) & (place >= 0)
+    inside[inside] &= launch[inside] < ended[place[inside]]
+    found, first = np.unique(place[inside], return_index=True)  # kernels are sorted by start: the first is the earliest
+    rows = np.flatnonzero(inside)
+    starts = kernels.start[rows[first]]
+    last = kernels.end[rows].max(initial=0)
+    return [
+        Step(int(number[at]), int(start), int(end))
+        for at, start, end in zip(found, starts, np.append(starts[1:], last), strict=True)
+        if end > start
+    ]
+
+
+def _by_repetition(trace: Trace, kernels: Kernels, launch: Int64) -> list[Step]:
     rows = np.flatnonzero(_main_module(kernels) & _launched_in_trace(launch))
     if not len(rows):
         return []
@@ -100,18 +123,27 @@ def _step_count(count: Int64) -> int:
     return best if votes else int(candidates[0])
 
 
+Markers = tuple[Int64, Int64, Int64]  # number, start and end of each step marker, by start
+
+
+def _markers(trace: Trace) -> Markers:
+    """The host's step markers; a step marked on several threads begins with the first."""
+    marked = [t.events.take(t.events.step >= 0) for t in trace.threads]
+    number = np.concatenate([e.step for e in marked] or [np.zeros(0, np.int64)])
+    start = np.concatenate([e.start for e in marked] or [np.zeros(0, np.int64)])
+    end = np.concatenate([e.end for e in marked] or [np.zeros(0, np.int64)])
+    order = np.argsort(start, kind="stable")
+    _, first = np.unique(number[order], return_index=True)
+    rows = order[np.sort(first)]
+    return number[rows], start[rows], end[rows]
+
+
 def _numbers(trace: Trace, launch: Int64) -> Int64:
     """The number that the host's step markers give to each launch; NONE where nothing tells."""
-    marked = [(t.events, rows) for t in trace.threads if len(rows := np.flatnonzero(t.events.step >= 0))]
+    by_start, begun, _ = _markers(trace)
     numbers = np.full(len(launch), NONE, np.int64)
-    if not marked:
+    if not len(begun):
         return numbers
-    number = np.concatenate([events.step[rows] for events, rows in marked])
-    start = np.concatenate([events.start[rows] for events, rows in marked])
-    order = np.argsort(start, kind="stable")
-    _, first = np.unique(number[order], return_index=True)  # a step marked on several threads begins with the first
-    rows = order[np.sort(first)]
-    begun, by_start = start[rows], number[rows]
     if (launch != NONE).all():
         place = np.searchsorted(begun, launch, side="right") - 1
         return np.where(place >= 0, by_start[place.clip(min=0)], NONE)

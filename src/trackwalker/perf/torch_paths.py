@@ -94,6 +94,8 @@ class _Scopes:
 
 def _path(stack: list[tuple[str, int, int]], places: dict[int, str]) -> str:
     names = [scope for scope, _, _ in stack]
+    if stack[-1][1] != OP:
+        names.append("launch")  # a path ends with an operation, and the call around it is none
     for at, (scope, _, sequence) in enumerate(stack):
         if scope.startswith(_NODE):
             around = places.get(sequence, "")

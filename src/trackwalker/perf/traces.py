@@ -84,7 +84,8 @@ def read_traces(found: Found, span: tuple[float, float] | None, most: int, ray: 
     if first is not None:
         detail = out.attempt(f"operations of {first.name}", lambda: read_detail(first), "copy the trace again")
     out.ranks = len(tables)
-    _add_program(out, detail.program if detail else None, found.programs, bool(files))
+    compiled = detail is None or detail.compiled
+    _add_program(out, detail.program if detail else None, found.programs, bool(files) and compiled)
     if detail is not None:
         out.note(detail.missing)
         out.devices, out.versions = detail.devices, detail.versions

@@ -27,7 +27,7 @@ Value = int | memoryview
 PAD = 16  # bytes of zeros after a block, so that a window at its last byte is inside
 _GZIP = 31  # zlib's code for its header
 _UNPACK_PIECE = 64 << 10  # small: a piece can become a thousand times larger
-_CHUNK = 4 << 10  # bytes each walker of `chain` covers
+_CHUNK = 2 << 10  # bytes each walker of `chain` covers
 _OVERRUN = 1 << 10  # bytes it goes on beside the next one
 
 
@@ -113,7 +113,10 @@ def varint(view: memoryview, at: int, end: int) -> tuple[int, int]:
 
 def field_at(view: memoryview, at: int, end: int) -> tuple[int, int, int]:
     """The field at a byte: its number, and where its payload starts and ends (the next field begins there)."""
-    key, at = varint(view, at, end)
+    if at < end and view[at] < 0x80:
+        key, at = view[at], at + 1
+    else:
+        key, at = varint(view, at, end)
     kind = key & 7
     if kind == 0:
         return key >> 3, at, varint(view, at, end)[1]
@@ -132,6 +135,16 @@ def fields(view: memoryview) -> Iterator[tuple[int, Value]]:
     """The fields of one message in order: numbers as they are, texts and messages as views; CutError at a torn end."""
     at, end = 0, len(view)
     while at < end:
+        if at + 1 < end and view[at] < 0x80 and view[at + 1] < 0x80:  # a key and a number or length of one byte each
+            key, size = view[at], view[at + 1]
+            if key & 7 == 0:
+                yield key >> 3, size
+                at += 2
+                continue
+            if key & 7 == 2 and at + 2 + size <= end:
+                yield key >> 3, view[at + 2 : at + 2 + size]
+                at += 2 + size
+                continue
         kind = view[at] & 7  # the wire type is in the low bits of the first byte, however long the key is
         number, start, at = field_at(view, at, end)
         if kind == 2:
@@ -170,35 +183,39 @@ def packed(value: Value) -> list[int]:
 
 
 def windows(block: Bytes, at: Int64) -> Words:
-    """The eight bytes from each position on, as little-endian integers (two aligned reads, which numpy does fast)."""
-    words = block[: len(block) // 8 * 8].view(np.uint64)
-    index = at >> 3
-    shift = ((at & 7) << 3).astype(np.uint64)
-    low = words.take(index, mode="clip") >> shift
-    # A shift by 64 gives 0 in numpy, so an aligned position takes nothing from the second word.
-    return low | (words.take(index + 1, mode="clip") << (np.uint64(64) - shift))
+    """The eight bytes from each position on, as little-endian integers."""
+    # A view with an item at every byte: numpy reads unaligned items faster than we could put two aligned ones together.
+    every: Words = np.ndarray((len(block) - 7,), np.dtype("<u8"), buffer=block, strides=(1,))
+    return every[np.minimum(at, len(block) - 8)]
 
 
 _STOPS = np.uint64(0x8080808080808080)
 _ONE = np.uint64(1)
 _SIZES = np.uint64(0x0102030405060708)
 _FOLDS = [
-    (np.uint64(0x007F007F007F007F), np.uint64(0x7F007F007F007F00), np.uint64(1)),
-    (np.uint64(0x00003FFF00003FFF), np.uint64(0x3FFF00003FFF0000), np.uint64(2)),
-    (np.uint64(0x000000000FFFFFFF), np.uint64(0x0FFFFFFF00000000), np.uint64(4)),
+    (np.uint64(1 << 8), np.uint64(0x007F007F007F007F), np.uint64(0x7F007F007F007F00), np.uint64(1)),
+    (np.uint64(1 << 16), np.uint64(0x00003FFF00003FFF), np.uint64(0x3FFF00003FFF0000), np.uint64(2)),
+    (np.uint64(1 << 32), np.uint64(0x000000000FFFFFFF), np.uint64(0x0FFFFFFF00000000), np.uint64(4)),
 ]
+
+
+def unfolded(window: Words) -> tuple[Int64, Words]:
+    """The varints at the low ends of windows, and the highest bit of the byte each ends in (0: it ends outside)."""
+    stops = ~window & _STOPS
+    stop = stops & (~stops + _ONE)  # the lowest byte without a continuation bit
+    value = window & (stop - _ONE) & ~_STOPS
+    longest = value.max(initial=np.uint64(0))
+    for least, even, odd, shift in _FOLDS:
+        if longest < least:  # no value of the column is that long
+            break
+        value = (value & even) | ((value & odd) >> shift)
+    return value.view(np.int64), stop
 
 
 def varints(block: Bytes, at: Int64) -> tuple[Int64, Int64]:
     """The varints at many positions: values (int64, negative where the wire says so) and sizes in bytes."""
-    window = windows(block, at)
-    stops = ~window & _STOPS
-    stop = stops & (~stops + _ONE)  # the lowest byte without a continuation bit; 0: longer than eight bytes
-    value = window & (stop - _ONE) & ~_STOPS
-    for even, odd, shift in _FOLDS:
-        value = (value & even) | ((value & odd) >> shift)
+    values, stop = unfolded(windows(block, at))
     size = (((stop >> np.uint64(7)) * _SIZES) >> np.uint64(56)).astype(np.int64)
-    values = value.view(np.int64)
     for row in np.flatnonzero(stop == 0):  # nine and ten bytes: hashes and negative numbers, rare in a column
         try:
             number, after = varint(block.data, int(at[row]), len(block))

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
+from trackwalker.perf.cpu_runs import CpuRuns, call_names
 from trackwalker.perf.events import Events, Lookup, Wanted, read_events
 from trackwalker.perf.model import (
     PS_PER_NS,
@@ -34,33 +35,22 @@ _COLLECTOR_LIMIT = 4_194_304  # events per process that the ROCm tracer keeps by
 _ABSOLUTE_NS = 10**15  # a line that starts later than this counts from 1970, not from the start of the profile
 _MEMORY = ("requested_bytes", "bytes_allocated", "bytes_available", "peak_bytes_in_use")
 _DEVICE_NUMBERS = ("correlation_id", "program_id", "cuda_graph_id")
-_HOST_NUMBERS = ("correlation_id", "step_num", "program_id", "device_ordinal", *_MEMORY)
+_HOST_NUMBERS = ("correlation_id", "step_num", "program_id", "device_ordinal", "run_id", *_MEMORY)
 _DETAILS = ("kernel_details", "memcpy_details", "memset_details", "Memset_details")
 _DEVICE_NAMES = ("hlo_op", "hlo_module", "name", "tf_op", *_DETAILS)
 _HOST_NAMES = ("hlo_op", "hlo_module", "allocator_name")
 
 
-def read_trace(path: Path) -> Trace:
-    """Everything of one trace file that the analyses use; what cannot be read becomes a gap."""
-    file = TraceFile(path)
-    trace = file.trace
-    trace.devices = list(file.devices())
-    trace.threads = list(file.threads())
-    trace.devices = trace.devices or file.cpu_devices()
-    trace.memory = file.allocations()
-    trace.gaps += completeness(trace)
-    return trace
-
-
 class TraceFile:
     """A trace whose parts are read one at a time, so that memory follows the largest plane and not the file."""
 
-    def __init__(self, path: Path) -> None:
-        self.source = Source(path)
+    def __init__(self, path: Path, source: Source | None = None) -> None:
+        self.source = source or Source(path)
         self.contents = read_contents(self.source, path.name)
         self.trace = _frame(path, self.contents, self.source.gaps)
         self._base_ns = _clock(self.trace, self.contents)
         self._cpu: list[tuple[Int64, Kernels]] = []
+        self._runs = CpuRuns()
         self._memory: list[Allocations] = []
         self._threads: list[str] = []
 
@@ -79,16 +69,20 @@ class TraceFile:
 
     def threads(self) -> Iterator[HostThread]:
         """The host's threads, one by one; allocations and the ops of CPU devices are put aside on the way."""
-        self._cpu, self._memory, self._threads = [], [], []
+        self._cpu, self._memory, self._threads, self._runs = [], [], [], CpuRuns()
         for plane in self.contents.planes:
             if plane.name == _HOST:
                 wanted = Wanted.of(plane.stat_names, _HOST_NUMBERS, _HOST_NAMES, self.trace.strings)
                 names = _names(plane, self.trace.strings)
+                calls = call_names(self.trace.strings)
                 for line in plane.lines:
-                    table = HostEvents.concat([self._host(e, line, names) for e in self._events(plane, line, wanted)])
+                    events = self._events(plane, line, wanted)
+                    table = HostEvents.concat([self._host(e, line, names, calls) for e in events])
                     self._threads.append(line.name)
                     # A call starts no earlier than its caller: of two that start together the longer is the caller.
-                    yield HostThread(line.id, line.name, table.take(np.lexsort((-table.end, table.start))))
+                    in_order = (table.start[1:] > table.start[:-1]).all()
+                    order = slice(None) if in_order else np.lexsort((-table.end, table.start))
+                    yield HostThread(line.id, line.name, table.take(order))
 
     def cpu_devices(self) -> list[Device]:
         """The devices of a CPU trace, whose ops run on host threads; `threads` must have been read."""
@@ -101,6 +95,8 @@ class TraceFile:
         inner = ~np.isin(kernels.op, np.unique(kernels.op)[around])
         ordinal, kernels = ordinal[inner], kernels.take(inner)
         streams = dict(enumerate(self._threads))
+        if len(np.unique(ordinal)) == 1:
+            kernels.correlation = self._runs.joined(kernels)
         return [
             Device(int(i), f"/device:CPU:{i}", "cpu", _by_start(kernels.take(ordinal == i)), streams)
             for i in np.unique(ordinal)
@@ -137,7 +133,7 @@ class TraceFile:
             graph=stats["cuda_graph_id"],
         )  # fmt: skip
 
-    def _host(self, events: Events, line: Line, names: Lookup) -> HostEvents:
+    def _host(self, events: Events, line: Line, names: Lookup, calls: list[int]) -> HostEvents:
         start, stats, name = self._start(events, line), events.stats, names(events.metadata)
         reported = np.flatnonzero(stats["bytes_allocated"] >= 0)
         if len(reported):
@@ -151,16 +147,17 @@ class TraceFile:
                 )
             )  # fmt: skip
         ops = np.flatnonzero((stats["device_ordinal"] >= 0) & (stats["hlo_op"] >= 0))
+        launched = self._runs.correlations(stats, name, start, calls)
         if len(ops):
             kernels = Kernels.of(
                 len(ops), start=start[ops], end=(start + events.duration)[ops], stream=len(self._threads),
                 name=name[ops], op=stats["hlo_op"][ops], module=stats["hlo_module"][ops],
-                program=stats["program_id"][ops],
+                program=stats["program_id"][ops], correlation=launched[ops],
             )  # fmt: skip
             self._cpu.append((stats["device_ordinal"][ops], kernels))
         return HostEvents.of(
             len(events), start=start, end=start + events.duration, name=name, op=stats["hlo_op"],
-            correlation=stats["correlation_id"], step=stats["step_num"],
+            step=stats["step_num"], correlation=launched,
         )  # fmt: skip
 
     def _start(self, events: Events, line: Line) -> Int64:
@@ -235,7 +232,11 @@ def _either(stats: dict[str, Int64], columns: tuple[str, ...]) -> Int64:
 
 
 def _by_start(kernels: Kernels) -> Kernels:
-    return kernels.take(np.lexsort((kernels.end, kernels.start)))
+    order = np.argsort(kernels.start, kind="stable")
+    start = kernels.start[order]
+    if (start[1:] == start[:-1]).any():
+        order = np.lexsort((kernels.end, kernels.start))
+    return kernels.take(order)
 
 
 def _sizes(kernels: Kernels, strings: Strings) -> Int64:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from trackwalker.perf.result import Bucket, Level, RankSteps, Throughput
-from trackwalker.report.perf_view import BUCKETS
+from trackwalker.report.perf_view import BUCKETS, Grid
 from trackwalker.report.plots import Scale, drawable, px, quantile, thin, value_ticks
 from trackwalker.report.text import clip_middle, one_line
 
@@ -16,6 +17,22 @@ _POINTS = 2000
 _SHADES = 5
 _HEAT_ROWS = 64
 LABELS = ("restart", "compile", "checkpoint", "profiler", "eval", "warm-up")  # each has a shape of its own
+
+
+class Item(Protocol):
+    """Something a panel shows; the template knows each kind."""
+
+    kind: str
+
+
+@dataclass
+class Panel:
+    """One tab of the page."""
+
+    id: str
+    title: str
+    items: list[Item] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
 
 
 @dataclass
@@ -52,7 +69,7 @@ class Sheet:
     numbers: set[int] = field(default_factory=set)
     note: str = ""
     bars: list[list[Segment]] = field(default_factory=list)  # of each row
-    bar_title: str = ""
+    legend: list[tuple[str, str]] = field(default_factory=list)  # style and word of the bars' pieces
     search: bool = False  # a field that filters the rows
     folded: bool = False
 
@@ -99,6 +116,14 @@ class Heat:
     steps: list[tuple[str, str]]
     bounds: list[str]  # what each shade stands for
     note: str
+
+
+def sheet_of(grid: Grid) -> Sheet:
+    """A table of the terminal view on the page, without columns in which nothing stands."""
+    kept = [n for n in range(len(grid.header)) if n == 0 or any(row[n] for row in grid.rows)]
+    rows = [[row[n] for n in kept] for row in grid.rows]
+    numbers = {place for place, n in enumerate(kept) if n in grid.numbers}
+    return Sheet(grid.title, [grid.header[n] for n in kept], rows, numbers, grid.note)
 
 
 def stack(title: str, buckets: Sequence[Bucket], whole: float, note: str = "") -> Stack:
@@ -198,7 +223,9 @@ def heat_map(ranks: RankSteps) -> Heat | None:
         else f"length of the step on the device{left_out}"
     )
     says = f"{len(shown)} devices by {len(ranks.steps)} steps, {note}"
-    return Heat(says, _WIDTH, 4 + tall * len(shown) + 22, rows, px(max(cell - 1, 0.5)), px(tall - 1), steps, bounds, note)
+    return Heat(
+        says, _WIDTH, 4 + tall * len(shown) + 22, rows, px(max(cell - 1, 0.5)), px(tall - 1), steps, bounds, note
+    )
 
 
 def _shade(value: float, lo: float, hi: float) -> int:

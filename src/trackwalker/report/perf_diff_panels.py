@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from trackwalker.perf.diff_result import DiffReport
-from trackwalker.report.perf_charts import Sheet, duration
+from trackwalker.report.perf_charts import Item, Panel, Sheet, duration
 from trackwalker.report.perf_diff import diff_grids
-from trackwalker.report.perf_falls import Falls, falls
-from trackwalker.report.perf_panels import Panel
+from trackwalker.report.perf_falls import falls
 
 _PANELS = {
     "Waterfall of the step": ("waterfall", "Waterfall"),
@@ -26,7 +25,7 @@ def diff_panels(report: DiffReport) -> list[Panel]:
             continue
         grid = grids[title]
         sheet = Sheet(grid.title, grid.header, grid.rows, grid.numbers, grid.note, search=len(grid.rows) > 20)
-        drawing: list[Falls | Sheet] = [falls(report.waterfall)] if name == "waterfall" else []
+        drawing: list[Item] = [falls(report.waterfall)] if name == "waterfall" else []
         made.append(Panel(name, tab, [*drawing, sheet]))
     return made
 

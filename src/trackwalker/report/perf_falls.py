@@ -53,10 +53,12 @@ def falls(waterfall: Sequence[Fall]) -> Falls:
     rows = [_bar(0, "A: step", low, a, "f-whole", duration(a), x)]
     at = a
     for n, row in enumerate(waterfall, 1):
-        css = "f-worse" if row.delta_s > 0 else "f-better"
-        sure = "" if row.certain else " (noise)"
-        said = f"{1e3 * row.delta_s:+.4g} ms{sure}"
-        rows.append(_bar(n, BUCKETS.get(row.name, row.name), *sorted((at, at + row.delta_s)), css, said, x))
+        moved = abs(row.delta_s) > 1e-6 * a
+        css = "f-same" if not moved else "f-worse" if row.delta_s > 0 else "f-better"
+        sure = "" if row.certain else " (within noise)"
+        said = f"{1e3 * row.delta_s:+.4g} ms{sure}" if moved else "the same"
+        lo, hi = min(at, at + row.delta_s), max(at, at + row.delta_s)
+        rows.append(_bar(n, BUCKETS.get(row.name, row.name), lo, hi, css, said, x))
         at += row.delta_s
     rows.append(_bar(len(rows), "B: step", low, b, "f-whole", duration(b), x))
     says = "; ".join(f"{row.label} {row.value}" for row in rows)

@@ -32,7 +32,7 @@ class Lanes:
     kind = "lanes"
     says: str
     data: dict[str, object]
-    legend: list[tuple[str, str]]  # style and word
+    legends: list[tuple[str, list[tuple[str, str]]]]  # of state rows and of streams: style and word
     notes: list[str]
 
 
@@ -44,16 +44,19 @@ def lanes_chart(lanes: StepLanes) -> Lanes:
     for device in lanes.devices:
         rows.append(_row(device, device.state, names, styles, True))
         rows += [_row(device, lane, names, styles, False) for lane in device.streams]
-    legend = [(f"b-{s}", f"state: {BUCKETS[s]}") for s in STATES] + [(f"g-{g}", word) for g, word in GROUPS.items()]
+    states = [(f"b-{s}", BUCKETS[s]) for s in STATES]
+    kinds = [(f"g-{g}", word) for g, word in GROUPS.items()]
     used = {styles[k] for row in rows for k in row["bars"][3::6]}  # type: ignore[index]
     notes = list(lanes.left_out)
     more = sum(device.more_streams for device in lanes.devices)
     if more:
         notes.append(f"{more} streams that did least are not drawn")
     number = lanes.devices[0].step
-    says = f"{'Step ' + str(number) if number is not None else 'One step'} on {len(lanes.devices)} devices"
+    many = f"{len(lanes.devices)} device{'s' if len(lanes.devices) != 1 else ''}"
+    says = f"{'One step' if number is None else f'Step {number}'} on {many}"
+    legends = [("state", [p for p in states if p[0] in used]), ("streams", [p for p in kinds if p[0] in used])]
     data = {"span": lanes.span_ns, "names": list(names), "styles": styles, "lanes": rows}
-    return Lanes(says, data, [pair for pair in legend if pair[0] in used], notes)
+    return Lanes(says, data, legends, notes)
 
 
 def _row(device: DeviceLanes, lane: Lane, names: dict[str, int], styles: list[str], state: bool) -> dict[str, object]:
@@ -88,8 +91,9 @@ def lanes_sheet(lanes: StepLanes) -> Sheet:
     found.sort(key=lambda row: (-row[0], row[1], int(row[2].start[row[3]])))
     rows = [
         [
-            clip_middle(one_line(device), 40), clip_middle(one_line(lane.title), 30), duration(int(lane.start[i]) / 1e9),
-            duration(length / 1e9), str(int(lane.count[i])), lane.kind[i], clip_middle(one_line(lane.name[i]), 90),
+            clip_middle(one_line(device), 40), clip_middle(one_line(lane.title), 30),
+            duration(int(lane.start[i]) / 1e9), duration(length / 1e9), str(int(lane.count[i])), lane.kind[i],
+            clip_middle(one_line(lane.name[i]), 90),
         ]
         for length, device, lane, i in found[:_LONGEST]
     ]  # fmt: skip

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import json
 from typing import Any
-
-from markupsafe import Markup
 
 from trackwalker.perf.diff_result import DiffReport
 from trackwalker.perf.lanes import StepLanes
 from trackwalker.perf.result import PerfReport
 from trackwalker.report.html import environment
+from trackwalker.report.perf_charts import Panel
 from trackwalker.report.perf_diff_panels import diff_panels, diff_tiles, speed_words
-from trackwalker.report.perf_panels import PLACES, Panel, panels, step_bar, tiles
-from trackwalker.report.text import clean, clip, one_line
+from trackwalker.report.perf_panels import PLACES, panels, step_bar, tiles
+from trackwalker.report.text import clip, one_line
 
 _ON_TOP = 3  # fixes that are told in full on the first screen
 
@@ -28,11 +26,12 @@ def perf_page(report: PerfReport, lanes: StepLanes | None = None) -> str:
     job = report.job
     counts = ((job.nodes, "node"), (job.ranks, "rank"), (job.devices, "traced device"))
     about = [f"{n:,} {word}{'' if n == 1 else 's'}" for n, word in counts if n]
+    name = job.model or (job.name if job.name != job.id else "")
     return _render(
         "perf.html.j2",
         made,
         title=f"Performance of job {clip(one_line(job.id), 80)}",
-        about=[one_line(x) for x in (job.model or job.name, *about, job.device or "", job.status or "") if x],
+        about=[one_line(x) for x in (name, *about, job.device, job.status) if x],
         report=report,
         fixes=fixes[:_ON_TOP],
         more_fixes=fixes[_ON_TOP:],
@@ -57,23 +56,13 @@ def diff_page(report: DiffReport) -> str:
 
 def _render(template: str, made: list[Panel], **facts: Any) -> str:
     env = environment()
-    style = env.get_template("report.css").render() + env.get_template("perf.css").render()
+    # As the template includes them: nothing else is obeyed, whatever a kernel or a host is called.
+    style = "".join(env.get_template(name).render() for name in ("report.css", "perf.css"))
     script = env.get_template("perf.js").render()
-    # Nothing but this style and this script is obeyed, whatever a kernel or a host is called.
-    policy = "; ".join((
-        "default-src 'none'", f"style-src '{_hash(style)}'", f"script-src '{_hash(script)}'", "img-src data:",
-        "base-uri 'none'", "form-action 'none'",
-    ))  # fmt: skip
-    return env.get_template(template).render(
-        panels=made, style=Markup(style), script=Markup(script), policy=policy, block=_block, **facts
-    )
+    allowed = [f"style-src '{_hash(style)}'", f"script-src '{_hash(script)}'", "img-src data:"]
+    policy = "; ".join(["default-src 'none'", *allowed, "base-uri 'none'", "form-action 'none'"])
+    return env.get_template(template).render(panels=made, policy=policy, **facts)
 
 
 def _hash(text: str) -> str:
     return f"sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}"
-
-
-def _block(data: object) -> Markup:
-    """Data for the script: no name in it can end the block it stands in."""
-    text = clean(json.dumps(data, separators=(",", ":"), ensure_ascii=True))
-    return Markup(text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e"))

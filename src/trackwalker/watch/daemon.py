@@ -22,6 +22,7 @@ from trackwalker.watch.message import Message
 from trackwalker.watch.restarts import Restarts
 from trackwalker.watch.resume_policy import ResumePolicy
 from trackwalker.watch.verdicts import Diagnoses
+from trackwalker.watch.want_of_memory import told_apart
 
 TICK_S = 1.0
 _DISCOVER_S = 20.0
@@ -278,10 +279,11 @@ class Daemon:
     def _end(self, watched: Watched, seen: Standing, now: float) -> None:
         watched.read(now)  # its last words
         self._judge_last(watched, now)
-        job = watched.job.id
+        job, begun = watched.job.id, watched.signs.course.begun
+        events = [event for event in watched.signs.events if float(event["t"]) >= begun]
+        seen = told_apart(seen, events, watched.job.log)
         attempt = max(seen.restarts, watched.attempt)
         condition = telling.ending(seen, watched.ended_at or now, attempt)
-        begun = watched.signs.course.begun
         failures = [i for i in self.memory.of(job) if i.kind == "failure" and i.since >= begun]
         thread = failures[-1].thread if failures else ""
         for incident in self.memory.open_of(job):

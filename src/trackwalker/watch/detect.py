@@ -13,6 +13,7 @@ from trackwalker.stats.segments import Floats
 from trackwalker.watch.incident import Condition, Incident
 from trackwalker.watch.message import Severity
 from trackwalker.watch.phases import BUDGETS, DATA_WAIT, Course, Quiet
+from trackwalker.watch.want_of_memory import killed_ranks
 
 _SHORT_S, _SHORT_STEPS, _SHORT_BASE, _SHORT_RATIO = 20.0, 8, 30, 1.25
 _LONG_S, _LONG_STEPS, _LONG_BASE, _LONG_RATIO = 600.0, 60, 120, 1.05
@@ -195,10 +196,12 @@ def _metrics_gone(signs: Signs, now: float) -> Condition | None:
 
 
 def _failures(events: list[dict[str, Any]]) -> Iterator[Condition]:
+    killed = killed_ranks(events)
     for event in events:
         data, at = event.get("data") or {}, float(event.get("t", 0.0))
         if event.get("kind") == "first-failure":
             rank, host, cause = event.get("rank"), event.get("host"), str(data.get("cause", "failed"))
+            cause = "the kernel killed it for want of memory" if rank in killed else cause
             ranks = (int(rank),) if isinstance(rank, int) else ()
             facts = {"rank": str(rank), "host": str(host), "exit code": str(data.get("exit"))}
             text = f"rank {rank} ({host}) failed first: {cause}"

@@ -19,7 +19,7 @@ from trackwalker.watch.phases import Course
 
 _AT_ONCE = 4 << 20  # bytes of a journal in one look
 _FIRST = 32 << 20  # of a journal that is there already
-_TELLING = frozenset({"first-failure", "ray-lost"})
+_TELLING = frozenset({"first-failure", "kernel-kill", "ray-lost"})
 _MOST_EVENTS = 50
 _SOONEST_S, _LATEST_S = 2.0, 10.0
 _STALE_S = 86_400.0  # a log that nobody has written to for a day, of a job nobody else speaks of

@@ -83,7 +83,8 @@ class Course:
     periods: tuple[int, ...] = ()  # of saves and evaluations, where only a log speaks: the steps beside them are long
     lag: float = math.inf  # of records behind our clock: their node's clock may be another
     count: int = 0  # steps of this attempt
-    _off: bool = False
+    _pauses: set[str] = field(default_factory=set)  # what the ranks stopped for since the last step
+    _resumed: set[str] = field(default_factory=set)  # and what they have come back from before, in this attempt
     _limit: tuple[int, float] | None = None
 
     def take(self, record: dict[str, Any], now: float | None = None) -> None:
@@ -113,7 +114,8 @@ class Course:
                     self.ranks[rank] = known
                 self._step(record, rank, known, at)
             elif phase in BUDGETS:
-                self._off = self._off or not record.get("background")
+                if not record.get("background"):
+                    self._pauses.add(str(phase))
                 if state == "end":
                     self._learn(str(phase), record)
 
@@ -124,6 +126,8 @@ class Course:
         self.losses.clear()
         self.last_step = self.last_at = self.bad = None
         self.bad_ranks.clear()
+        self._pauses.clear()
+        self._resumed.clear()
         self.begun, self.count = max(self.begun, at), 0
 
     def budget(self, phase: str) -> float:
@@ -136,7 +140,9 @@ class Course:
         """How long there may be no step while ranks train."""
         if self._limit is None or self._limit[0] != self.count:  # between two steps it is the same
             self._limit = (self.count, self._step_limit())
-        return self._limit[1]
+        # The first step after the first evaluation (or save, …) of an attempt may compile or refill queues, as the
+        # very first steps do; from the second on the job's usual steps are the measure.
+        return self._limit[1] if self._pauses <= self._resumed else max(self._limit[1], _FEW_STEPS_S)
 
     def _step_limit(self) -> float:
         steady = self.steady()
@@ -199,12 +205,13 @@ class Course:
         self.last_step, self.last_at, self.count = step, at, self.count + 1
         beside = self._beside_pause(step)
         if seconds is not None and math.isfinite(seconds) and self.count > _WARM_UP:
-            if not (self._off or beside):
+            if not (self._pauses or beside):
                 self.seconds.append(seconds)
             elif beside and len(self.seconds) and seconds > 2.0 * self.seconds[-1]:
                 self.longest["checkpoint"] = max(self.longest.get("checkpoint", 0.0), seconds)
-        # A rank's own phase may have been open all the while, and be open still.
-        self._off = any(k.ledger.phase in BUDGETS for k in self.ranks.values()) if self._off else False
+        self._resumed |= self._pauses
+        if self._pauses:  # a rank's own phase may have been open all the while, and be open still
+            self._pauses = {k.ledger.phase for k in self.ranks.values() if k.ledger.phase in BUDGETS}
 
     def _values(self, record: dict[str, Any], rank: int, step: int, at: float) -> None:
         found = {tag: number(record.get(tag)) for tag in ("loss", "grad_norm")}
