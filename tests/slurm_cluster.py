@@ -294,13 +294,11 @@ def need_slurm() -> None:
         pytest.skip(why)
 
 
-def need_memory_groups() -> None:
-    """Skips the test, with the reason, where Slurm cannot hold jobs to their memory."""
-    need_slurm()
+def no_memory_limits() -> str:
+    """Why a cluster cannot hold jobs to their memory here; empty when it can."""
     if not (_MEMORY / "release_agent").exists():
-        pytest.skip(f"no memory control groups of version 1 at {_MEMORY}: Slurm cannot hold jobs to their memory here")
-    if not os.access(_MEMORY, os.W_OK):
-        pytest.skip(f"{_MEMORY} cannot be written here: Slurm cannot hold jobs to their memory")
+        return f"no memory control groups of version 1 at {_MEMORY}: Slurm cannot hold jobs to their memory"
+    return "" if os.access(_MEMORY, os.W_OK) else f"{_MEMORY} is read-only: Slurm cannot hold jobs to their memory"
 
 
 def _remove_groups(top: Path) -> None:

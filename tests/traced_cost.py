@@ -64,7 +64,7 @@ def trace(kind: str, local: Local, side: int, pause_s: float = 0.0) -> None:
     jax.profiler.stop_trace()
 
 
-trace("compute", products, 768)
+trace("compute", products, 640)
 trace("communication", gradients, 2048)
 trace("host", little, 128, pause_s=0.2)
-trace("copy", moving, 3072)
+trace("copy", moving, 2048)

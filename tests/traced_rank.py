@@ -43,7 +43,7 @@ batch = spread(np.ones((1, size, size), np.float32))
 rounds = spread(np.array([2 * times if rank == slow else 2], np.int32))
 for _ in range(2):
     weights = jax.block_until_ready(train_step(weights, batch, rounds))
-jax.profiler.start_trace(folder)
+jax.profiler.start_trace(f"{folder}/rank{rank}")
 for step in range(8):
     with jax.profiler.StepTraceAnnotation("train", step_num=step):
         weights = jax.block_until_ready(train_step(weights, batch, rounds))

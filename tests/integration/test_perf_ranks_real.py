@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from conftest import ROOT
+from jax_ranks import run_ranks
 from trace_maker import Recipe, write_ranks
 from trackwalker.errors import UnreachableError
 from trackwalker.job.ports import free_port
@@ -47,22 +47,7 @@ def traces(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     """A trace of each rank."""
     pytest.importorskip("jax")
     folder = tmp_path_factory.mktemp("ranks")
-    script, port = str(ROOT / "tests" / "traced_rank.py"), free_port()
-    started = [
-        subprocess.Popen(
-            [sys.executable, script, *map(str, (rank, RANKS, port, folder / f"rank{rank}", SLOW, TIMES))],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-        for rank in range(RANKS)
-    ]
-    try:
-        said = [process.communicate(timeout=180)[0] for process in started]
-    finally:
-        for process in started:
-            process.kill()
-    assert [process.returncode for process in started] == [0] * RANKS, said[0][-2000:]
+    run_ranks("traced_rank.py", RANKS, folder, SLOW, TIMES)
     return sorted(folder.rglob("*.xplane.pb"))
 
 

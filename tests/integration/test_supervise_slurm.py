@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -121,10 +119,9 @@ def test_a_node_is_lost_and_the_watcher_lets_the_run_go_on_from_its_checkpoint_w
         assert record.resumed_from == job
         assert [place.host for place in record.ranks] == ["n1", "n3"]
         assert [attempt["checkpoint"] for attempt in record.attempts] == [said["checkpoint"]]
-        _stops_within_the_budget(cluster, again.with_suffix(""), out)
         told = [message for line in out.read_text().splitlines() if (message := json.loads(line))["kind"] == "resume"]
-        assert [message["job"] for message in told] == [job, said["started"]]
-        assert "without n2 from the checkpoint of step" in told[0]["title"]
+        assert [message["job"] for message in told] == [job]
+        assert "another attempt without n2 from the checkpoint of step" in told[0]["title"]
     finally:
         watcher.kill()
         watcher.wait()
@@ -140,14 +137,3 @@ def _look_at_all_nodes(job_dir: Path, workspace: Path) -> None:
     assert (taken.nodes, taken.missing) == (("n1", "n2"), ()), "every node's agent answers into one folder"
     assert [bool(stack.frames) for stack in taken.stacks] == [True, True]
     assert taken.odd == [], "a run that goes on has no odd rank"
-
-
-def _stops_within_the_budget(cluster: SlurmCluster, job_dir: Path, out: Path) -> None:
-    """The second attempt fails as well; one was allowed."""
-    victim = json.loads((job_dir / "agent" / "state.json").read_text())["ranks"][0]["main"]
-    os.kill(int(victim), signal.SIGSEGV)
-    cluster.wait_for(lambda: decisions(job_dir), "a second decision", 60)
-    (said,) = decisions(job_dir)
-    assert not said["resume"], said
-    assert "all 1 further attempts are used up" in said["why"]
-    cluster.wait_for(lambda: out.read_text().count('"kind": "resume"') >= 2, "both decisions told", 30)

@@ -139,3 +139,13 @@ def test_only_what_still_grows_at_the_end_is_a_leak() -> None:
     assert course_facts._steady_growth(leak) == pytest.approx(275e9, rel=0.1)
     assert course_facts._steady_growth(fills) is None
     assert course_facts._steady_growth(saved_once) is None
+
+
+def test_saves_that_were_slow_for_a_while_count_and_single_ones_do_not() -> None:
+    rng = np.random.default_rng(4)
+    jitter = list(70.0 * rng.uniform(0.6, 1.5, 11))
+    assert course._slow_for_a_while(jitter) is None
+    assert course._slow_for_a_while([*jitter[:5], 280.0, *jitter[6:]]) is None
+    usual, slow = course._slow_for_a_while([*jitter[:4], 220.0, 260.0, 280.0, 240.0, *jitter[8:]]) or (0.0, 0.0)
+    assert usual < 105.0  # the longest of the usual ones
+    assert slow == pytest.approx(250.0)

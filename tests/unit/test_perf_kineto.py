@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import json
+import random
+import re
 from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 
 from kineto_maker import BASE_NS, FIRST_US, NELEMS, SLEEP, US, TorchJob, rank_events, text, truth, write
+from trackwalker.errors import TrackwalkerError
 from trackwalker.job.layout import Job
 from trackwalker.perf import chrome, jax_json
 from trackwalker.perf.analysis import Options, analyse
-from trackwalker.perf.detail import views, window_of
+from trackwalker.perf.detail import read_detail, views, window_of
 from trackwalker.perf.find import traces_in
 from trackwalker.perf.gather import gather, reduce_file
 from trackwalker.perf.ranks import compare
@@ -187,6 +191,34 @@ def test_json_traces_are_found_in_a_folder_by_name_or_else_by_content(tmp_path: 
     assert traces_in(tmp_path) == [named]
 
 
+def test_steps_without_markers_are_found_by_what_repeats(tmp_path: Path) -> None:
+    rows = [row for row in rank_events(TorchJob(steps=6), 0) if not str(row["name"]).startswith("ProfilerStep")]
+    (table,) = reduce_file(put(tmp_path, json.dumps({"schemaVersion": 1, "traceEvents": rows}).encode()))
+    assert [step.number for step in table.steps] == [None] * 6
+    steady = [asdict(bucket) for bucket in table.buckets]
+    assert steady[:5] == truth(JOB, 0)[:1] * 5
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_damage_ends_in_a_gap_or_a_plain_error(seed: int, tmp_path: Path) -> None:
+    rng = random.Random(seed)
+    values = [b"{}", b"[]", b"null", b"-1", b"1e300", b'"x"', b"NaN", b"9" * 25, b"true"]
+    for raw in (text(TorchJob(steps=2), 0), gzip.decompress(jax_text())):
+        for _ in range(5):
+            content = bytearray(raw)
+            for _ in range(8):
+                places = list(re.finditer(rb':\s*("[^"]*"|[-0-9.]+)', bytes(content)))
+                start, end = rng.choice(places).span(1)
+                content[start:end] = rng.choice(values)
+                content[rng.randrange(len(content))] = rng.randrange(256)
+            path = put(tmp_path, bytes(content))
+            with contextlib.suppress(TrackwalkerError):
+                window_of(path)
+                read_detail(path)
+                for table in reduce_file(path):
+                    assert [b.total for b in table.buckets] == [s.span for s in table.steps]
+
+
 def test_a_trace_without_kernels_says_so(tmp_path: Path) -> None:
     rows = [row for row in rank_events(JOB, 0) if row.get("cat") not in ("kernel", "gpu_memcpy")]
     trace = read_trace(put(tmp_path, json.dumps({"schemaVersion": 1, "traceEvents": rows}).encode()))
@@ -203,7 +235,7 @@ def jax_text() -> bytes:
         meta("thread_name", "python", pid=2, tid=9),
     ]  # fmt: skip
     for step in range(3):
-        at = 1000.0 * step
+        at = 100.0 + 1000.0 * step
         for i, name in enumerate(("gemm", "loop_add_fusion", "ncclDevKernel_AllReduce_Sum_f32")):
             op = {"hlo_op": f"op.{i}", "hlo_module": "jit_step", "correlation_id": str(1 + step * 3 + i)}
             rows.append({"ph": "X", "pid": 1, "tid": 14, "ts": at + 100 * i, "dur": 100.0, "name": name, "args": op})

@@ -159,6 +159,23 @@ def test_one_rank_alone_and_a_damaged_file_give_what_there_is(tmp_path: Path) ->
     assert [row.of for row in across.ranks] == [0]
 
 
+@pytest.mark.filterwarnings("error::RuntimeWarning")
+def test_few_collectives_and_groups_without_a_second_rank_are_compared_all_the_same(by_rank: Made) -> None:
+    recipe = Recipe(gpus=4, steps=3, layers=2, kernels=2, group=2, slow={1: 1.5}, clock_error_us={1: 100_000})
+    _, tables, whole = by_rank(recipe)
+    assert whole.collectives
+    gathers = [place for place, op in enumerate(tables[0].ops) if op.startswith("all-gather")]
+    tables[1].calls = tables[1].calls.take(tables[1].calls.step != 1)
+    tables[3].calls = tables[3].calls.take(~np.isin(tables[3].calls.op, gathers))
+    for left in (tables, tables[:2], [tables[0], tables[2]], [*tables[:1], *tables[3:]]):
+        found = compare(left)
+        assert len(found.ranks) == len(left)
+        assert all(row.wait_ps >= 0 and row.transfer_ps < PS_PER_S for row in found.collectives)
+    for table in tables:
+        table.calls = table.calls.take(slice(0, 1))
+    assert len(compare(tables).collectives) == 1
+
+
 def test_what_travels_is_small(tmp_path: Path) -> None:
     write_one(Recipe(gpus=2, steps=60, layers=8), tmp_path / "host0.xplane.pb")
     tables = reduce_file(tmp_path / "host0.xplane.pb")

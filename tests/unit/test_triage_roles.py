@@ -233,3 +233,41 @@ def test_a_disk_without_room_for_the_image_is_that_hosts_own(tmp_path: Path) -> 
     found = triage_text(tmp_path, header() + stage + EXITS + ending(reason="Docker pull FAILED (exit=1, 3s)"))
     assert found.primary is not None
     assert (found.primary.cause, found.primary.host, found.primary.local) == ("storage-full", "node003", True)
+
+
+def test_ranks_that_all_end_alike_without_a_word_accuse_nobody(tmp_path: Path) -> None:
+    exits = "".join(f"{r}: NODE_EXIT host=node00{r + 1} exit=1\n" for r in range(4))
+    found = triage_text(tmp_path, header() + steps(20) + exits + ending(wall="0h 6m 0s"))
+    assert found.primary is None
+    assert role(found, "node-exit") == "note"
+
+
+def test_a_reclaimed_node_is_the_cause_and_lost_transfers_are_not(tmp_path: Path) -> None:
+    reclaimed = "3: [Node 3 @ node004] received SIGTERM, the instance is being reclaimed (spot preemption)\n"
+    witnesses = "".join(COMPLETION.format(rank=r) for r in range(3))
+    found = triage_text(tmp_path, header() + steps(20) + witnesses + reclaimed + ending(wall="0h 6m 0s"))
+    assert found.primary is not None
+    assert (found.primary.cause, found.primary.hosts) == ("preempted", ("node004",))
+
+
+def test_an_oom_kill_without_a_rank_is_on_the_host_whose_rank_was_killed(tmp_path: Path) -> None:
+    middle = (
+        "slurmstepd: error: Detected 1 oom_kill event in StepId=5.3. Some of the step tasks have been OOM Killed.\n"
+    )
+    middle += "1: NODE_EXIT host=node002 exit=137\n" + "".join(
+        f"{r}: NODE_EXIT host=node00{r + 1} exit=143\n" for r in (0, 2, 3)
+    )
+    found = triage_text(tmp_path, header() + middle + ending(wall="0h 6m 0s"))
+    assert found.primary is not None
+    assert (found.primary.cause, found.primary.hosts) == ("oom-host", ("node002",))
+
+
+def test_ranks_that_cannot_meet_after_training_began_look_for_one_that_is_gone(tmp_path: Path) -> None:
+    lost = "".join(
+        f"{r}: jax.errors.JaxRuntimeError: INTERNAL: socketPollConnect: connect returned Connection refused\n"
+        for r in range(3)
+    )
+    watchdog = "3: [E ProcessGroupNCCL.cpp:632] [Rank 3] Watchdog caught collective operation timeout: WorkNCCL(x)\n"
+    found = triage_text(tmp_path, header() + steps(20) + lost + watchdog + ending(wall="0h 20m 0s"))
+    assert found.primary is not None
+    assert found.primary.cause == "collective-hang"

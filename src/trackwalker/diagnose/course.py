@@ -16,6 +16,8 @@ _SPIKE = 1.3  # times the level around it
 _SPIKE_LOST_S = 5.0
 _LONG_SAVE_S = 300.0
 _LONG_SAVE_STEPS = 10.0
+_PLAINLY = 2.5  # times as long: no jitter of a shared store
+_IN_A_ROW = 3
 _GROWN = 1.8  # a save against the earlier ones
 _LEAST_EVAL_INTERVAL = 10  # more often, and hardly a step would be left to look at
 _DUMP_STEPS = 2  # writing the trace slows the step that ends it and the next
@@ -144,15 +146,30 @@ def long_saves(case: Case) -> list[Save]:
 
 
 def growing_saves(case: Case) -> tuple[float, float] | None:
-    """Cost of the early and of the late saves when the late ones take clearly longer; needs four."""
+    """Cost of the early and of the late saves when the late ones, or some in a row, take clearly longer; needs four."""
     costs = [s.extra_s for s in saves(case)]
     costs = [c for c in costs if c > 0.2 * float(np.median(costs))]  # a step where nothing was saved after all
     if len(costs) < 4:
         return None
     third = max(2, len(costs) // 3)
     early, late = float(np.median(costs[:third])), float(np.median(costs[-third:]))
-    rising = np.mean(np.diff(costs) > 0) >= 0.6 or late >= 2.5 * early
-    return (early, late) if early > 0 and late >= _GROWN * early and late - early >= 30.0 and rising else None
+    rising = np.mean(np.diff(costs) > 0) >= 0.6 or late >= _PLAINLY * early
+    if early > 0 and late >= _GROWN * early and late - early >= 30.0 and rising:
+        return early, late
+    return _slow_for_a_while(costs)
+
+
+def _slow_for_a_while(costs: list[float]) -> tuple[float, float] | None:
+    """Usual and longer cost where several saves in a row were plainly slow and those before and after were not."""
+    usual = float(np.median(np.sort(costs)[: (len(costs) + 1) // 2]))
+    slow = np.array(costs) >= max(_PLAINLY * usual, usual + 30.0)
+    edges = np.flatnonzero(np.diff(slow, prepend=False, append=False))
+    longest = max(
+        ((a, b) for a, b in zip(edges[::2], edges[1::2], strict=True)), key=lambda s: s[1] - s[0], default=None
+    )
+    if longest is None or longest[1] - longest[0] < _IN_A_ROW:
+        return None
+    return usual, float(np.median(costs[longest[0] : longest[1]]))
 
 
 def loss_trouble(case: Case) -> Loss | None:

@@ -60,8 +60,11 @@ def diagnose_case(case: Case, playbooks: list[Playbook] | None = None, begin: fl
     """Diagnose a job that is open already."""
     begin = time.perf_counter() if begin is None else begin
     books = playbooks if playbooks is not None else load_playbooks()
-    books = [*books, *playbooks_for(case.triage.failures, {p.id for p in books})]
-    look = _faint(case, books) or _look(case, books, find_symptoms(case))
+    symptoms = find_symptoms(case)
+    # A watchdog's word for a hang that was too short to be a stall still counts, where nothing else would be asked.
+    asked = {p.id for p in books if p.id != _primary_cause(case) or _called(p, symptoms)}
+    books = [*books, *playbooks_for(case.triage.failures, asked)]
+    look = _faint(case, books) or _look(case, books, symptoms)
     symptoms, evidence, speed, examinations = look.symptoms, look.evidence, look.speed, look.examinations
     causes, leading, outcome = look.causes, look.leading, look.outcome
     verdict = Verdict(
@@ -81,6 +84,10 @@ def diagnose_case(case: Case, playbooks: list[Playbook] | None = None, begin: fl
     )
     verdict = with_confidence(verdict)
     return Diagnosis(verdict, tell(case, symptoms, causes, leading), list(case.damage))
+
+
+def _primary_cause(case: Case) -> str | None:
+    return case.triage.primary.cause if case.triage.primary is not None else None
 
 
 @dataclass(frozen=True)

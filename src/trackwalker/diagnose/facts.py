@@ -82,6 +82,15 @@ def _nobody_killed(case: Case, book: EvidenceBook) -> tuple[str, ...]:
     return (book.add("log", f"{case.log.path.name}: NODE_EXIT lines", says),)
 
 
+def named_by_peers(case: Case, symptoms: Symptoms, book: EvidenceBook) -> Answer:
+    """The coordinator misses ranks that said nothing any more while all others did."""
+    found = next((f for f in case.triage.failures if f.id == "heartbeat-timeout" and f.cause == "peer-died"), None)
+    if found is None or found.role != "primary" or 2 * len(found.hosts) > len(case.hosts):
+        return Answer(False)
+    says = f"{', '.join(found.hosts)}: missed by the coordinator; {found.why}"
+    return Answer(bool(found.hosts), (book.add("log", f"{found.file}:{found.line}", says),), found.hosts)
+
+
 def rank_crashed(case: Case, symptoms: Symptoms, book: EvidenceBook) -> Answer:
     """One rank crashed by itself (a bad address, an illegal instruction) before any other ended."""
     return _ended_by(_CRASH_CODES, case, book)
@@ -240,6 +249,7 @@ FACTS: dict[str, Fact] = {
     "stalled": stalled,
     "rank-killed": rank_killed,
     "rank-crashed": rank_crashed,
+    "named-by-peers": named_by_peers,
     "heartbeat-claim": heartbeat_claim,
     "accused-kept-stepping": accused_kept_stepping,
     "cancelled": cancelled,

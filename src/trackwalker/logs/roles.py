@@ -24,7 +24,9 @@ _IMAGE_STAGE = re.compile(r"== (?:Docker|Image|Container) pull FAILED")
 # What a rank reports of itself and its host; whoever talks to it then loses it.
 _OWN_END = frozenset(
     {"gpu-hardware-fault", "gpu-driver-fault", "host-kernel-fault", "oom-host", "oom-gpu", "segfault", "storage-full"}
+    | {"network-link-down"}
 )
+_HEARSAY = ("rdma-completion-error", "nccl-error", "peer-died", "coordination-lost")
 _SEQ = re.compile(r"SeqNum=(\d+), OpType=(\w+)(?:, NumelIn=(\d+))?")
 
 
@@ -154,7 +156,9 @@ def _demote_late_start(groups: list[_Group], index: LogIndex) -> None:
     for group in groups:
         if group.tier == 1 and group.cause in _MEETING:
             first = _when(group.first, index)
-            if (begun is not None and first > (0.0, begun)) or any(at < first for at in failed):
+            if begun is not None and first > (0.0, begun):
+                group.tier, group.cause, group.why = 4, "peer-died", "training had begun: it looks for one that is gone"
+            elif any(at < first for at in failed):
                 group.tier = 3
 
 
@@ -172,6 +176,7 @@ def _refine(groups: list[_Group], index: LogIndex) -> None:
         _heartbeat(group, index)
     _demote_followers(by_id, index)
     _demote_hearsay(groups, by_id)
+    _name_hosts(by_id, index)
     if (group := by_id.get("stage-fail")) and _IMAGE_STAGE.match(group.first.text):
         _image_stage(group, index)
     if (group := by_id.get("node-exit")) and not any(g.tier <= 3 for g in groups):
@@ -224,16 +229,31 @@ def _demote_followers(by_id: dict[str, _Group], index: LogIndex) -> None:
 
 def _demote_hearsay(groups: list[_Group], by_id: dict[str, _Group]) -> None:
     """Ranks whose transfers to a peer broke off say nothing about why: a peer that reports its own end knows more."""
-    group = by_id.get("rdma-completion-error")
-    if group is None or group.tier > 2:
-        return
-    witnesses = {h.rank for h in group.hits}
-    for other in groups:
-        ranks = {h.rank for h in other.hits}
+    heard = [by_id[i] for i in _HEARSAY if i in by_id]
+    # Whoever ends may also fail in the collective it was in; only a broken transfer or a lost peer makes a witness.
+    witnesses = {h.rank for group in heard if group.id != "nccl-error" for h in group.hits}
+    for own in groups:
+        ranks = {h.rank for h in own.hits}
         apart = len(ranks) == 1 and None not in ranks | witnesses and not ranks & witnesses
-        if apart and other.cause in _OWN_END and other.tier <= 2:
-            group.tier, group.why = 3, f"rank {ranks.pop()}, which the others lost, reports {other.cause} itself"
-            return
+        if not apart or not heard or not (own.id == "preempted" or (own.cause in _OWN_END and own.tier <= 2)):
+            continue
+        own.tier = min(own.tier, 2)
+        for group in heard:
+            if group.tier <= 3:
+                group.tier, group.why = 3, f"rank {own.first.rank}, which the others lost, reports {own.cause} itself"
+        return
+
+
+def _name_hosts(by_id: dict[str, _Group], index: LogIndex) -> None:
+    """Where it happened, for lines that tell of a host without naming it; and who cannot be told from the others."""
+    exits = index.facts.exits
+    killed = {e.host for e in exits if e.code in _KILLED and e.host}
+    if (group := by_id.get("oom-host")) and len(killed) == 1 and all(h.rank is None for h in group.hits):
+        group.hosts = tuple(killed)
+    others = [g for g in by_id.values() if g.tier <= 4 and g.id not in ("node-exit", "stage-fail", "abort")]
+    alike = len({e.code for e in exits}) == 1 and exits[0].code < 128 and len(exits) >= max(2, _world(index) or 0)
+    if (group := by_id.get("node-exit")) and alike and not others:
+        group.tier, group.why = 8, "all ranks ended alike and none says why"
 
 
 def _image_stage(group: _Group, index: LogIndex) -> None:
@@ -277,11 +297,13 @@ def _heartbeat(group: _Group, index: LogIndex) -> None:
     if dead:
         group.cause = "peer-died"
         group.why = f"accused rank {', '.join(map(str, sorted(dead)))} really ended by a signal"
+        group.hosts = tuple(h for r in sorted(dead) if (h := _host(index, r)))
     elif not len(index.steps) and index.facts.header:
         group.cause, group.why = "heartbeat-init-timeout", "no step was completed: the timeout is shorter than start-up"
     elif beat and accused and not accused & beat.own_death.keys() and beat.own_death:
         group.cause = "peer-died"
         group.why = "the accused logged nothing afterwards while the other ranks did"
+        group.hosts = tuple(h for r in sorted(accused) if (h := _host(index, r)))
 
 
 def _first_failure(groups: list[_Group], index: LogIndex) -> tuple[int | None, str | None, str]:

@@ -40,11 +40,12 @@ def collective_sums(
     steps = max((len(r.steps) for r in ranks), default=0) or 1
     found = []
     for number, op in enumerate(meetings.ops):
-        columns = np.flatnonzero(meetings.op == number)
+        # Where only one of each group was traced nobody met: there is nothing to tell of waiting and transfer.
+        columns = np.flatnonzero((meetings.op == number) & arrivals.present.any(axis=0))
         planned = next((r.planned[op] for r in ranks if op in r.planned), None)
         kind = planned.kind if planned else kind_of(op) or "collective"
         here = arrivals.present[:, columns]
-        if not here.any():
+        if not len(columns):
             continue
         length = np.where(here, end[:, columns] - start[:, columns], 0)
         transfer = np.where(here, end[:, columns] - arrivals.latest[:, columns], np.iinfo(np.int64).max).min(axis=0)

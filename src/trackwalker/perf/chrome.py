@@ -22,7 +22,8 @@ Event = dict[str, Any]
 _JSON = re.compile(rb'\s*(\{\s*"|\[\s*\{)')  # an xplane file may begin with a byte that JSON reads as a line's end
 _BARE = re.compile(rb"\s*\[")
 _EVENTS = re.compile(rb'"traceEvents"\s*:\s*\[')
-_TIMES = re.compile(rb'"ts"\s*:\s*([0-9.]+)')
+_TIMES = re.compile(rb'"ts"\s*:\s*(\d+(?:\.\d+)?(?:[eE][+-]?\d+)?)')
+_DAY_US = 86_400e6
 _BASE = re.compile(rb'"baseTimeNanoseconds"\s*:\s*(\d+)')
 _BETWEEN = b" \t\r\n,"
 _PIECE = 4 << 20  # bytes decoded at a time
@@ -62,9 +63,13 @@ class ChromeJson:
     def window_us(self) -> tuple[float, float] | None:
         """About when the first and the last event were, in the file's microseconds; only its ends are looked at."""
         view = self._source.view
-        first = [t for t in map(float, _TIMES.findall(view[self._begin : self._begin + _EDGE])) if t]
-        last = [t for t in map(float, _TIMES.findall(view[max(self._begin, len(view) - _EDGE) :])) if t]
-        return (min(first), max(last)) if first and last else None
+        edges = view[self._begin : self._begin + _EDGE], view[max(self._begin, len(view) - _EDGE) :]
+        times = [float(time) for edge in edges for time in _TIMES.findall(edge)]
+        if not times:
+            return None
+        middle = sorted(times)[len(times) // 2]
+        near = [time for time in times if abs(time - middle) < _DAY_US / 2]  # metadata may say 0
+        return min(near), max(near)
 
     def begins_with(self, pattern: re.Pattern[bytes]) -> bool:
         """Whether the first events hold a text."""

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 import trackwalker
-from trackwalker.errors import MissingToolError, TrackwalkerError, UnreachableError
+from trackwalker.errors import EvidenceError, MissingToolError, TrackwalkerError, UnreachableError
 from trackwalker.perf.calls import find_calls
 from trackwalker.perf.classes import Engine, classify
 from trackwalker.perf.collectives import Collective, by_name, program_collectives
@@ -81,8 +81,8 @@ def reduce_file(path: Path) -> list[RankTable]:
             tables.append(pending.result())
     if not tables:
         tables = [_reduce(trace, device, launches, programs) for device in file.cpu_devices()]
-    if not tables:
-        trace.gaps += completeness(trace)
+    if not tables:  # there is no table that could carry what the file lacks
+        raise EvidenceError("; ".join(gap.why for gap in [*trace.gaps, *completeness(trace)]))
     return tables
 
 

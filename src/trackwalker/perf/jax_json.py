@@ -14,6 +14,7 @@ from trackwalker.perf.chrome import ChromeJson, Event
 from trackwalker.perf.cpu_runs import RUN
 from trackwalker.perf.model import (
     NONE,
+    PS_PER_S,
     PS_PER_US,
     Allocations,
     Device,
@@ -25,6 +26,7 @@ from trackwalker.perf.model import (
     Trace,
 )
 
+_LONGEST = 10 * 86_400 * PS_PER_S  # later times are damage, and would not add up
 CAP = 1_000_000  # events that JAX writes at most: the first by time
 _DEVICE = re.compile(r"/device:GPU:(\d+)")
 _OURS = re.compile(rb'"name"\s*:\s*"/(?:host|device):')
@@ -46,11 +48,11 @@ class JaxJsonFile:
     def __init__(self, path: Path, text: ChromeJson) -> None:
         self.trace = Trace(path, Strings())
         self._text = text
-        self._processes: dict[Any, str] = {}
-        self._names: dict[tuple[Any, Any], str] = {}
+        self._processes: dict[int, str] = {}
+        self._names: dict[tuple[int, int], str] = {}
         self._gpus: dict[int, array[int]] = {}
         self._cpus: dict[int, array[int]] = {}
-        self._threads: dict[tuple[Any, Any], array[int]] = {}
+        self._threads: dict[tuple[int, int], array[int]] = {}
         self._read = False
 
     def devices(self) -> Iterator[Device]:
@@ -63,12 +65,12 @@ class JaxJsonFile:
     def threads(self) -> Iterator[HostThread]:
         """The host's threads."""
         self._load()
-        for key, values in sorted(self._threads.items(), key=str):
+        for key, values in sorted(self._threads.items()):
             table = np.frombuffer(values, np.int64).reshape(-1, len(_HOST_COLUMNS))
             columns = {name: table[:, i] for i, name in enumerate(_HOST_COLUMNS)}
             events = HostEvents.of(len(table), **columns)
             order = np.lexsort((-events.end, events.start))
-            yield HostThread(int(key[1]), self._names.get(key, ""), events.take(order))
+            yield HostThread(key[1], self._names.get(key, ""), events.take(order))
 
     def cpu_devices(self) -> list[Device]:
         """CPU devices, whose ops run on host threads."""
@@ -88,7 +90,7 @@ class JaxJsonFile:
             for event in events:
                 try:
                     spans += self._add(event)
-                except (KeyError, TypeError, ValueError, OverflowError):
+                except (AttributeError, KeyError, TypeError, ValueError, OverflowError):
                     continue  # JAX ends its list with an empty event
         self.trace.gaps += self._text.gaps
         advice = "give the *.xplane.pb that lies beside it"
@@ -102,33 +104,34 @@ class JaxJsonFile:
         """Take one event in; 1 when it is a span of time."""
         if event.get("ph") == "M":
             if event["name"] == "process_name":
-                self._processes[event["pid"]] = str(event["args"]["name"])
+                self._processes[int(event["pid"])] = str(event["args"]["name"])
             elif event["name"] == "thread_name":
-                self._names[event["pid"], event["tid"]] = str(event["args"]["name"])
+                self._names[int(event["pid"]), int(event["tid"])] = str(event["args"]["name"])
         if event.get("ph") != "X":
             return 0
         args = event.get("args") or {}
         start = round(event["ts"] * PS_PER_US)
         end = start + round(event.get("dur", 0) * PS_PER_US)
-        key = event["pid"], event["tid"]
-        gpu = self._gpu(event["pid"])
+        if not 0 <= start <= end < _LONGEST:
+            return 0
+        key = int(event["pid"]), int(event["tid"])
+        gpu = self._gpu(key[0])
         if gpu is not None:
             if self._names.get(key, "").startswith("Stream #"):  # other lines repeat the same time by other names
-                self._gpus.setdefault(gpu, array("q")).extend(self._kernel(event, args, start, end))
+                self._gpus.setdefault(gpu, array("q")).extend(array("q", self._kernel(event, args, start, end)))
             return 1
         if "hlo_op" in args and "device_ordinal" in args:
             ordinal = int(args["device_ordinal"])
-            self._cpus.setdefault(ordinal, array("q")).extend(self._kernel(event, args, start, end))
+            self._cpus.setdefault(ordinal, array("q")).extend(array("q", self._kernel(event, args, start, end)))
         strings = self.trace.strings
-        self._threads.setdefault(key, array("q")).extend(
-            (
-                start, end, _launch(args), _number(args.get("step_num")), strings.add(str(event["name"])),
-                strings.add(str(args.get("hlo_op", ""))),
-            )
+        values = (
+            start, end, _launch(args), _number(args.get("step_num")), strings.add(str(event["name"])),
+            strings.add(str(args.get("hlo_op", ""))),
         )  # fmt: skip
+        self._threads.setdefault(key, array("q")).extend(array("q", values))
         return 1
 
-    def _gpu(self, process: Any) -> int | None:
+    def _gpu(self, process: int) -> int | None:
         found = _DEVICE.search(self._processes.get(process, ""))
         return int(found[1]) if found else None
 

@@ -41,6 +41,7 @@ _ON_HOST = {
 }  # fmt: skip
 _STEP = re.compile(r"ProfilerStep#(\d+)")
 _EPOCH_US = 1e14  # times later than three years after their zero count from 1970
+_DAY_NS = 86_400 * 10**9
 _ON_GPU = 1  # how a memory event says that it is about a GPU
 _DEVICE_COLUMNS = ("start", "end", "correlation", "bytes", "stream", "name", "op", "details")
 _MEMORY_COLUMNS = ("time", "requested", "allocated", "available", "allocator")
@@ -73,6 +74,7 @@ class KinetoFile:
             self.trace.participants = tuple(range(world))
         self._comm = TorchCollectives()
         self._rows: _Rows | None = None
+        self._zero_ns: int | None = None
         if window := text.window_us():
             self._date(*map(_ns, window))
 
@@ -121,7 +123,7 @@ class KinetoFile:
                 for event in events:
                     try:
                         self._add(rows, event)
-                    except (KeyError, TypeError, ValueError, OverflowError):
+                    except (AttributeError, KeyError, TypeError, ValueError, OverflowError):
                         rows.odd += 1
             if rows.odd:
                 self.trace.gaps.append(Gap(f"{rows.odd} events", "they lack a time, a name or a device"))
@@ -149,30 +151,37 @@ class KinetoFile:
         elif phase == "i" and event.get("name") == "[memory]":
             self._add_memory(rows, event)
 
+    def _times(self, event: Event) -> tuple[int, int]:
+        """When an event began and ended; times far from all others are damage, and would push them out of range."""
+        start, span = _ns(event["ts"]), max(_ns(event.get("dur", 0)), 0)
+        if self._zero_ns is None:
+            self._zero_ns = start
+        if abs(start - self._zero_ns) + span > _DAY_NS:
+            raise ValueError("a time of another day")
+        return start, start + span
+
     def _add_kernel(self, rows: _Rows, event: Event) -> None:
         args, strings = event.get("args") or {}, self.trace.strings
-        start = _ns(event["ts"])
+        start, end = self._times(event)
         device = int(args["device"] if "device" in args else event["pid"])
-        rows.devices.setdefault(device, array("q")).extend(
-            (
-                start, start + max(round(event.get("dur", 0) * 1000), 0), _whole(args.get("correlation")),
-                _whole(args.get("bytes")), _whole(args.get("stream", event["tid"])) & 0x7FFFFFFF,
-                strings.add(str(event["name"])), self._comm.op(args, strings), strings.add(_launch_shape(args)),
-            )
+        values = (
+            start, end, _whole(args.get("correlation")),
+            _whole(args.get("bytes")), _whole(args.get("stream", event["tid"])) & 0x7FFFFFFF,
+            strings.add(str(event["name"])), self._comm.op(args, strings), strings.add(_launch_shape(args)),
         )  # fmt: skip
+        rows.devices.setdefault(device, array("q")).extend(array("q", values))
 
     def _add_call(self, rows: _Rows, event: Event, kind: int) -> None:
         args, name = event.get("args") or {}, str(event["name"])
-        start = _ns(event["ts"])
+        start, end = self._times(event)
         marker = _STEP.match(name) if kind == ANNOTATION else None
         correlation = _whole(args.get("correlation")) if kind == CALL else NONE
-        rows.threads.setdefault(int(event["tid"]), array("q")).extend(
-            (
-                start, start + max(round(event.get("dur", 0) * 1000), 0), correlation,
-                int(marker[1]) if marker else NONE, self.trace.strings.add("$" + name if kind == PYTHON else name),
-                kind, _whole(args.get("Sequence number")),
-            )
+        values = (
+            start, end, correlation,
+            int(marker[1]) if marker else NONE, self.trace.strings.add("$" + name if kind == PYTHON else name),
+            kind, _whole(args.get("Sequence number")),
         )  # fmt: skip
+        rows.threads.setdefault(int(event["tid"]), array("q")).extend(array("q", values))
 
     def _add_memory(self, rows: _Rows, event: Event) -> None:
         args = event["args"]
@@ -180,12 +189,11 @@ class KinetoFile:
             return
         device, used = int(args["Device Id"]), int(args["Total Allocated"])
         limit = int(self._facts(device)[0].get("memory_size") or 0)
-        rows.memory.extend(
-            (
-                _ns(event["ts"]), int(args["Bytes"]), used, limit - used if limit else NONE,
-                self.trace.strings.add(f"GPU_{device}_torch"),
-            )
+        values = (
+            self._times(event)[0], int(args["Bytes"]), used, limit - used if limit else NONE,
+            self.trace.strings.add(f"GPU_{device}_torch"),
         )  # fmt: skip
+        rows.memory.extend(array("q", values))
 
     def _facts(self, device: int) -> tuple[dict[str, int | float | str], str]:
         """What the file says about a GPU, by the names that JAX's traces use."""
@@ -213,7 +221,7 @@ class KinetoFile:
 
     def _clock(self, columns: dict[str, Int64], *names: str) -> None:
         for name in names:
-            columns[name] = (columns[name] - self._zero_ns) * PS_PER_NS
+            columns[name] = (columns[name] - (self._zero_ns or 0)) * PS_PER_NS
 
 
 def _columns(values: array[int], names: tuple[str, ...]) -> dict[str, Int64]:

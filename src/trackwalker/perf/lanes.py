@@ -23,7 +23,7 @@ from trackwalker.perf.timeline import Timeline
 STATES = ("compute", "exposed_comm", "copy", "host_gap", "idle")  # what a device does, as the buckets name it
 _MOST_DEVICES = 8
 _MOST_STREAMS = 6  # of one device; a CPU device has a thread for every core
-_MOST_BARS = 36_000  # on the whole page
+_MOST_BARS = 24_000  # on the whole page
 _MOST_BYTES = 2 << 30  # of trace files that are read for the drawing
 
 

@@ -199,6 +199,12 @@ def _mismatches(ranks: Sequence[RankTable], gaps: list[Gap]) -> None:
     """Ranks that do not do what the others do."""
     if len(ranks) < 2:
         return
+    counts = [len(rank.steps) for rank in ranks]
+    usual = max(set(counts), key=counts.count)
+    for rank, count in zip(ranks, counts, strict=True):
+        if abs(count - usual) > 1:  # one more or less is where the profiler happened to begin and end
+            why = f"{rank.label} has {count} whole steps in its trace, and most ranks {usual}"
+            gaps.append(Gap("steps that not all ranks have", why, "trace all ranks over the same steps"))
     sets = [frozenset(rank.ops) for rank in ranks]
     common = max(set(sets), key=sets.count)
     for rank, ops in zip(ranks, sets, strict=True):

@@ -20,6 +20,7 @@ _SUSPECTS = 4  # ranks whose absence is played
 _LEAST_SHARE = 0.01  # of the job's time: less is not worth a name
 _LEAST_LAST = 0.3  # of the executions in which somebody was clearly last
 _STEADILY = 0.5  # of its lateness against the middle rank must be left when earliness is taken off
+_MOST_EARLY = 0.2  # of the executions left before the last had come: these ranks did not meet, and nobody is late
 _MORE = 1.1  # compute time over what slower kernels explain: then it is not only their speed
 _OF_EXCESS = 0.6  # of a rank's excess: then that is the cause
 
@@ -87,6 +88,8 @@ def compare(ranks: Sequence[RankTable]) -> Across:
     gaps = [*meetings.gaps, *_clock_gaps(alignment)]
     steps, late = arrivals.late(meetings)
     stragglers, played, even = _stragglers(ranks, meetings, arrivals, replay)
+    if alignment.early > _MOST_EARLY:
+        stragglers = []
     return Across(
         ranks=[_row(i, rank, arrivals) for i, rank in enumerate(ranks)],
         alignment=alignment,
@@ -230,5 +233,6 @@ def _row(i: int, rank: RankTable, arrivals: Arrivals) -> RankRow:
 def _clock_gaps(alignment: Alignment) -> list[Gap]:
     if alignment.early > 0.05:
         why = f"in {alignment.early:.0%} of the collectives a rank seems to leave before the last has come"
+        why += ", so no rank is called late" if alignment.early > _MOST_EARLY else ""
         return [Gap("the order of arrivals", why, "check that all files are of the same run and steps")]
     return []

@@ -29,10 +29,12 @@ def _by_marker(kernels: Kernels, launch: Int64, markers: Markers) -> list[Step]:
     place = np.searchsorted(begun, launch, side="right") - 1
     inside = (launch != NONE) & (place >= 0)
     inside[inside] &= launch[inside] < ended[place[inside]]
+    if not inside.any():
+        return []
     found, first = np.unique(place[inside], return_index=True)  # kernels are sorted by start: the first is the earliest
     rows = np.flatnonzero(inside)
     starts = kernels.start[rows[first]]
-    last = kernels.end[rows].max(initial=0)
+    last = kernels.end[rows].max()
     return [
         Step(int(number[at]), int(start), int(end))
         for at, start, end in zip(found, starts, np.append(starts[1:], last), strict=True)

@@ -32,6 +32,8 @@ from trackwalker.perf.result import (
 
 T = TypeVar("T")
 NAMES = ("compute", "exposed_comm", "copy", "host_gap", "idle")
+_OTHER = 0.05  # of a rank's kernel time in kernels of its own: then it runs something else
+_MOST_OTHERS = 8  # such ranks that are named
 _TOGETHER_S = 60.0  # windows that begin within this belong to one capture
 
 
@@ -92,6 +94,7 @@ def read_traces(found: Found, span: tuple[float, float] | None, most: int, ray: 
     stepped = [t for t in tables if t.steps]
     if stepped:
         out.part = _part(stepped, files, detail, most)
+        out.note(_other_work(stepped, detail))
         across = out.attempt("comparison of ranks", lambda: compare(tables), "report this as a defect")
         if across is not None:
             _add_ranks(out, out.part, across, stepped)
@@ -179,6 +182,21 @@ def _part(tables: list[RankTable], files: list[Path], detail: Detail | None, mos
         if len(files) > 1:
             part.notes.append(f"operations are those of {detail.file}; steps and collectives of all files")
     return part
+
+
+def _other_work(tables: list[RankTable], detail: Detail | None) -> list[Gap]:
+    """Operations are read from one file; ranks that run something else must not hide behind it."""
+    shown = [t for t in tables if detail is not None and Path(t.path).name == detail.file]
+    known = {row.name for table in shown for row in table.kernels}
+    gaps = []
+    for table in tables:
+        spent = sum(row.ps for row in table.kernels)
+        other = sum(row.ps for row in table.kernels if row.name not in known)
+        if detail is not None and known and other > _OTHER * spent:
+            why = f"{other / spent:.0%} of its kernels' time is in kernels that {detail.file} does not run"
+            do = f"the operations shown are those of {detail.file}: --trace {table.path} shows this one's"
+            gaps.append(Gap(f"operations of {table.label}", why, do))
+    return gaps[:_MOST_OTHERS]
 
 
 def _bucket(name: str, ps: float, whole: float) -> Bucket:

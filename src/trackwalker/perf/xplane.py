@@ -51,6 +51,7 @@ class TraceFile:
         self._base_ns = _clock(self.trace, self.contents)
         self._cpu: list[tuple[Int64, Kernels]] = []
         self._runs = CpuRuns()
+        self._on_cpu = not any(_DEVICE.fullmatch(plane.name) for plane in self.contents.planes)
         self._memory: list[Allocations] = []
         self._threads: list[str] = []
 
@@ -61,7 +62,8 @@ class TraceFile:
                 device = self._device(plane, int(found[1]))
                 if plane.cut and (device.kernels.name < 0).any():
                     # The names come after the events: without them nobody can say what ran.
-                    self.trace.gaps.append(Gap(f"all of {plane.name}", "the file breaks off before its kernels' names"))
+                    why = "the file breaks off before its kernels' names"
+                    self.trace.gaps.append(Gap(f"all of {plane.name}", why, "copy the trace again"))
                 elif len(device.kernels):
                     yield device
                 else:
@@ -147,7 +149,9 @@ class TraceFile:
                 )
             )  # fmt: skip
         ops = np.flatnonzero((stats["device_ordinal"] >= 0) & (stats["hlo_op"] >= 0))
-        launched = self._runs.correlations(stats, name, start, calls)
+        launched = stats["correlation_id"]
+        if self._on_cpu:
+            launched = self._runs.correlations(stats, name, start, calls)
         if len(ops):
             kernels = Kernels.of(
                 len(ops), start=start[ops], end=(start + events.duration)[ops], stream=len(self._threads),
@@ -204,7 +208,7 @@ def _clock(trace: Trace, contents: Contents) -> int:
 def completeness(trace: Trace) -> list[Gap]:
     """What a trace cannot show because of how it was recorded."""
     if not trace.devices:
-        why = "it has no device plane with a kernel in it"
+        why = f"{trace.path.name} has no device plane with a kernel in it"
         return [Gap("the device's timeline", why, "trace a step that runs on the device, with device tracing on")]
     events = sum(len(device.kernels) for device in trace.devices)
     if trace.devices[0].vendor == "AMD" and events >= 0.99 * _COLLECTOR_LIMIT:

@@ -12,6 +12,7 @@ from trackwalker.report.perf_view import BUCKETS
 from trackwalker.report.text import clip_middle, one_line
 
 _NAME = 120
+_NAMES = 5_000  # distinct ones in the drawing; what comes after is told by its kind
 _LONGEST = 60
 # What kernels are painted as: few colours, each with a word in the legend.
 GROUPS = {
@@ -38,7 +39,7 @@ class Lanes:
 
 def lanes_chart(lanes: StepLanes) -> Lanes:
     """All bars, with names said once."""
-    names: dict[str, int] = {}
+    names = _Names()
     styles = [*(f"b-{s}" for s in STATES), *(f"g-{g}" for g in GROUPS)]
     rows = []
     for device in lanes.devices:
@@ -55,17 +56,34 @@ def lanes_chart(lanes: StepLanes) -> Lanes:
     many = f"{len(lanes.devices)} device{'s' if len(lanes.devices) != 1 else ''}"
     says = f"{'One step' if number is None else f'Step {number}'} on {many}"
     legends = [("state", [p for p in states if p[0] in used]), ("streams", [p for p in kinds if p[0] in used])]
-    data = {"span": lanes.span_ns, "names": list(names), "styles": styles, "lanes": rows}
+    data = {"span": lanes.span_ns, "names": list(names.shown), "styles": styles, "lanes": rows}
     return Lanes(says, data, legends, notes)
 
 
-def _row(device: DeviceLanes, lane: Lane, names: dict[str, int], styles: list[str], state: bool) -> dict[str, object]:
+class _Names:
+    """Each name once, made fit to be shown once."""
+
+    def __init__(self) -> None:
+        self.shown: dict[str, int] = {}
+        self._known: dict[str, int] = {}
+
+    def place(self, name: str, kind: str) -> int:
+        """Where a bar's name stands in the list."""
+        known = self._known.get(name)
+        if known is None:
+            said = clip_middle(one_line(BUCKETS.get(name, name)), _NAME)
+            if said not in self.shown and len(self.shown) >= _NAMES:
+                said = kind
+            known = self._known[name] = self.shown.setdefault(said, len(self.shown))
+        return known
+
+
+def _row(device: DeviceLanes, lane: Lane, names: _Names, styles: list[str], state: bool) -> dict[str, object]:
+    number = {style: n for n, style in enumerate(styles)}
     bars: list[int] = []
-    for i, name in enumerate(lane.name):
-        said = BUCKETS.get(name, name) if state else clip_middle(one_line(name), _NAME)
-        style = f"b-{lane.kind[i]}" if state else f"g-{group_of(lane.kind[i])}"
-        place = names.setdefault(said, len(names))
-        bars += [int(lane.start[i]), int(lane.length[i]), place, styles.index(style)]
+    for i, (name, kind) in enumerate(zip(lane.name, lane.kind, strict=True)):
+        style = f"b-{kind}" if state else f"g-{group_of(kind)}"
+        bars += [int(lane.start[i]), int(lane.length[i]), names.place(name, kind), number[style]]
         bars += [int(lane.count[i]), int(lane.busy[i])]
     title = "state" if state else one_line(lane.title)
     return {"device": clip_middle(one_line(device.device), 60), "title": clip_middle(title, 40), "bars": bars}

@@ -9,12 +9,12 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from trackwalker.job.journal import Journal, encode, read
+from trackwalker.job.journal import encode, read
+from trackwalker.watch.durable import DurableJournal, is_long, rewrite
 from trackwalker.watch.message import Message
 from trackwalker.watch.notify.base import Receipt
 
 State = Literal["open", "done", "dead", "dropped", "folded"]
-_COMPACT = 4 << 20  # bytes of journal after which opening it writes only what still matters
 _KEEP_S = 30 * 86_400.0  # how long the key of a message that was told is remembered
 _KNOWN = 60  # latest receipts of a channel
 
@@ -49,15 +49,6 @@ class Entry:
         return any(d.state == "open" for d in self.to.values())
 
 
-class DurableJournal(Journal):
-    """A journal whose records are on disk when `append` returns."""
-
-    def copy(self, line: bytes) -> None:
-        """Write one line and wait for the disk."""
-        super().copy(line)
-        os.fsync(self._fd)
-
-
 class Book:
     """Everything about every message, in the order in which they were put."""
 
@@ -73,7 +64,7 @@ class Book:
                 self._take(record)
             except (KeyError, TypeError, ValueError):  # a foreign record changes nothing
                 continue
-        if path.exists() and path.stat().st_size > _COMPACT:
+        if is_long(path):
             self._compact(path, now)
         self._journal = DurableJournal(path)
         os.chmod(path, 0o600)
@@ -183,12 +174,7 @@ class Book:
         self.threads = {}
         for entry in self.entries.values():
             self.threads.setdefault(entry.message.thread, []).append(entry)
-        tmp = path.with_name(path.name + ".tmp")
-        with tmp.open("wb") as out:
-            out.writelines(self._snapshot())
-            out.flush()
-            os.fsync(out.fileno())
-        os.replace(tmp, path)
+        rewrite(path, self._snapshot())
 
     def _snapshot(self) -> Iterator[bytes]:
         for channel, receipts in self.known.items():

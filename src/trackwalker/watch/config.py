@@ -5,14 +5,14 @@ from __future__ import annotations
 from fnmatch import fnmatchcase
 from pathlib import Path
 
-import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from trackwalker.errors import UsageError
 from trackwalker.watch.channels import Channel
 from trackwalker.watch.message import Message, Severity
 from trackwalker.watch.resume_policy import ResumePolicy
 from trackwalker.watch.secret import Secret
+from trackwalker.watch.settings_file import read_settings, validated
 
 
 class _Part(BaseModel):
@@ -93,21 +93,7 @@ class Config(_Part):
 
 def load_config(path: Path) -> Config:
     """The settings of a YAML file; what is wrong with it in one line, without repeating its values."""
-    try:
-        raw = yaml.safe_load(path.read_text())
-    except OSError as e:
-        raise UsageError(f"the watcher's settings {path} cannot be read: {e.strerror}") from None
-    except (yaml.YAMLError, UnicodeDecodeError) as e:
-        mark = getattr(e, "problem_mark", None)
-        where = f", line {mark.line + 1}" if mark else ""
-        raise UsageError(f"{path}{where} is not YAML: {getattr(e, 'problem', None) or type(e).__name__}") from None
-    try:
-        config = Config.model_validate(raw or {})
-    except ValidationError as e:
-        first = e.errors(include_input=False, include_url=False, include_context=False)[0]
-        place = ".".join(str(part) for part in first["loc"])
-        more = f" (and {e.error_count() - 1} more)" if e.error_count() > 1 else ""
-        raise UsageError(f"{path}: {place or 'the file'}: {first['msg'].removeprefix('Value error, ')}{more}") from None
+    config = validated(Config, read_settings(path) or {}, path)
     if config.policy is None:
         return config
     return config.model_copy(update={"policy": path.absolute().parent / config.policy.expanduser()})

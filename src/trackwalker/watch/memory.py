@@ -9,17 +9,17 @@ from __future__ import annotations
 
 import fcntl
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from trackwalker.errors import TrackwalkerError, UsageError
 from trackwalker.job.journal import Journal, encode, read
+from trackwalker.watch.durable import DurableJournal, is_long, rewrite
 from trackwalker.watch.incident import Condition, Incident
 from trackwalker.watch.message import Message
 
 FOLDER = ".watch"
-_COMPACT = 4 << 20  # bytes of journal after which a start writes only what still matters
 _SAME_S = 0.5
 _KEEP_S = 30 * 86_400.0  # resolved incidents
 
@@ -32,19 +32,11 @@ class BusyError(TrackwalkerError):
     """Another watcher has this workspace."""
 
 
-class _Durable(Journal):
-    """A journal whose records are on disk when `append` returns."""
-
-    def copy(self, line: bytes) -> None:
-        super().copy(line)
-        os.fsync(self._fd)
-
-
 class Memory:
     """Incidents, jobs and messages of one workspace; one watcher at a time holds it."""
 
-    def __init__(self, folder: Path, now: float) -> None:
-        self.folder = folder
+    def __init__(self, folder: Path, now: float, secrets: Sequence[str] = ()) -> None:
+        self.folder, self._secrets = folder, secrets
         self.incidents: dict[str, Incident] = {}
         self._by_job: dict[str, list[Incident]] = {}
         self.jobs: dict[str, dict[str, Any]] = {}  # the last standing that was told or taken note of
@@ -60,7 +52,7 @@ class Memory:
         records = read(path).items
         for record in records:
             self._take(record)
-        if path.exists() and path.stat().st_size > _COMPACT:
+        if is_long(path):
             self._compact(path, now)
         self._journal = self._open(path)
         if not records:
@@ -165,7 +157,7 @@ class Memory:
             self.jobs.setdefault(record["job"], {}).update(record["set"])
 
     def _open(self, path: Path) -> Journal:
-        return _Durable(path)
+        return DurableJournal(path, self._secrets)
 
     def _claim(self) -> None:
         try:
@@ -185,12 +177,7 @@ class Memory:
         kept = {i.id: i for i in self.incidents.values() if matters(i)}
         self.incidents = kept
         self._by_job = {job: [i for i in kept.values() if i.job == job] for job in {i.job for i in kept.values()}}
-        tmp = path.with_name(path.name + ".tmp")
-        with tmp.open("wb") as out:
-            out.writelines(self._snapshot())
-            out.flush()
-            os.fsync(out.fileno())
-        os.replace(tmp, path)
+        rewrite(path, self._snapshot())
 
     def _snapshot(self) -> Iterator[bytes]:
         yield encode({"op": "begin", "t": self.since})

@@ -5,12 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Literal
 
-import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from trackwalker.errors import UsageError
 from trackwalker.launch.resume import RULES, Rule
 from trackwalker.logs.nodelist import expand
+from trackwalker.watch.settings_file import read_settings, validated
 
 _FINAL = ("completed", "cancelled")  # nobody wants these again, whatever a file says
 _OWN_NODES = {"node-fail": "exclude"}  # Slurm gives another node, unless the lost one is back by then
@@ -65,17 +65,7 @@ class ResumePolicy(BaseModel):
 
 def load_policy(path: Path) -> ResumePolicy:
     """The `resume:` section of a settings file; what is wrong with it in one line."""
-    try:
-        raw = yaml.safe_load(path.read_text())
-    except OSError as e:
-        raise UsageError(f"the policy {path} cannot be read: {e.strerror}") from None
-    except (yaml.YAMLError, UnicodeDecodeError) as e:
-        raise UsageError(f"the policy {path} is not YAML: {' '.join(str(e).split())[:200]}") from None
+    raw = read_settings(path)
     if not isinstance(raw, dict) or not isinstance(raw.get("resume"), dict):
         raise UsageError(f"{path} has no section 'resume:'; docs/supervise.md shows one")
-    try:
-        return ResumePolicy.model_validate(raw["resume"])
-    except ValidationError as e:
-        first = e.errors()[0]
-        where = ".".join(["resume", *(str(part) for part in first["loc"])])
-        raise UsageError(f"{path}: {where}: {first['msg'].removeprefix('Value error, ')}") from None
+    return validated(ResumePolicy, raw["resume"], path, "resume")

@@ -35,8 +35,8 @@ class Service:
         if not workspace.is_dir():
             raise TrackwalkerError(f"the workspace {workspace} does not exist (set --workspace or JOB_WORKSPACE)")
         folder = workspace.absolute() / FOLDER
-        self._say = say
-        self.memory = Memory(folder, time.time())
+        self._say, self._secrets = say, self._config.secrets()
+        self.memory = Memory(folder, time.time(), self._secrets)
         self.outbox = Outbox(folder, self._config)
         self._post = Post(self.outbox, self._config, workspace, folder)
         background = Background(_THREADS)
@@ -72,7 +72,7 @@ class Service:
         except OSError as e:
             raise ForgetfulError(f"cannot write the outbox: {e.strerror}") from e
         if news:  # else it was told before a restart
-            self._say(presentable(message))
+            self._say(presentable(message, self._secrets))
 
 
 def look_once(

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import threading
 import time
 from collections.abc import Callable
@@ -15,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from trackwalker.errors import TrackwalkerError
+from trackwalker.watch.durable import rewrite
 from trackwalker.watch.message import Message, presentable
 from trackwalker.watch.notify.telegram import LONGEST, TelegramApi, fit
 from trackwalker.watch.outbox import Outbox
@@ -115,12 +115,7 @@ class TelegramChat:
 
     def _remember(self, offset: int) -> None:
         self._offset = offset
-        new = self._state.with_suffix(".new")
-        with new.open("w") as file:
-            json.dump({"offset": offset}, file)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(new, self._state)
+        rewrite(self._state, [json.dumps({"offset": offset}).encode()])
 
 
 def _offset(state: Path) -> int:

@@ -22,32 +22,13 @@ FINE_ENDS = frozenset({"completed", "cancelled", "revoked"})
 
 def opened(incident: Incident, name: str, now: float) -> Message:
     """The first message of an incident, with the verdict where there is one already."""
-    return Message(
-        key=f"{incident.id}:opened",
-        thread=incident.thread,
-        severity=incident.severity,
-        kind=incident.kind,
-        title=f"{_job(incident, name)}: {incident.title}",
-        text=_paragraphs(incident),
-        facts=_facts(incident),
-        time=now,
-        job=incident.job,
-    )
+    return _told(incident, "opened", f"{_job(incident, name)}: {incident.title}", now)
 
 
 def updated(incident: Incident, name: str, now: float) -> Message:
     """More is known than was told."""
-    return Message(
-        key=f"{incident.id}:update-{incident.verdicts}{'-evidence' if incident.evidence == 'collected' else ''}",
-        thread=incident.thread,
-        severity=incident.severity,
-        kind=incident.kind,
-        title=f"{_job(incident, name)}: {_headline(incident)}",
-        text=_paragraphs(incident),
-        facts=_facts(incident),
-        time=now,
-        job=incident.job,
-    )
+    step = f"update-{incident.verdicts}{'-evidence' if incident.evidence == 'collected' else ''}"
+    return _told(incident, step, f"{_job(incident, name)}: {_headline(incident)}", now)
 
 
 def resolved(incident: Incident, name: str, why: str, now: float) -> Message:
@@ -85,6 +66,20 @@ def requeued(seen: Standing, since: float) -> Condition:
     """A job that its scheduler queued again."""
     title = f"its scheduler has queued it again (restart {seen.restarts}); it {seen.meaning}"
     return Condition("requeued", title, since, subject=str(seen.restarts), once=True, facts={"state": seen.state})
+
+
+def _told(incident: Incident, step: str, title: str, now: float) -> Message:
+    return Message(
+        key=f"{incident.id}:{step}",
+        thread=incident.thread,
+        severity=incident.severity,
+        kind=incident.kind,
+        title=title,
+        text=_paragraphs(incident),
+        facts=_facts(incident),
+        time=now,
+        job=incident.job,
+    )
 
 
 def _job(incident: Incident, name: str) -> str:

@@ -1,4 +1,4 @@
-"""Whether a job that its scheduler calls failed ran out of memory: the kernel's word to the agent, or Slurm's in the log.
+"""Whether a job that its scheduler calls failed ran out of memory: as the kernel told the agent, or Slurm the log.
 
 Slurm says OUT_OF_MEMORY only of a batch script that was killed. Ours starts one agent on each node with srun: when the
 kernel kills a rank there, the step ran out of memory and the job merely failed.

@@ -30,17 +30,26 @@
     scrollTo(0, 0);
     dispatchEvent(new Event("panel"));
   };
+  // Not by the browser's own jump to an anchor: that would take the focus off the tab.
+  const open = (tab) => {
+    history.pushState(null, "", "#" + tab.dataset.tab);
+    show(tab.dataset.tab);
+    tab.focus();
+  };
   const here = () => decodeURIComponent(location.hash.slice(1)) || "overview";
-  addEventListener("hashchange", () => show(here()));
+  ["hashchange", "popstate"].forEach((event) => addEventListener(event, () => show(here())));
   nav.addEventListener("keydown", (event) => {
     const at = tabs.indexOf(document.activeElement);
     const to = { ArrowRight: at + 1, ArrowLeft: at - 1, Home: 0, End: tabs.length - 1 }[event.key];
     if (at < 0 || to === undefined) return;
     event.preventDefault();
-    const tab = tabs[(to + tabs.length) % tabs.length];
-    tab.focus();
-    location.hash = tab.dataset.tab;
+    open(tabs[(to + tabs.length) % tabs.length]);
   });
+  tabs.forEach((tab) => tab.addEventListener("click", (event) => {
+    if (event.ctrlKey || event.metaKey || event.shiftKey) return;
+    event.preventDefault();
+    open(tab);
+  }));
 
   // Filters of long tables.
   all("[data-filter]").forEach((field) => {
