@@ -35,7 +35,7 @@ def test_no_token_in_processes_files_and_words_also_when_telegram_fails_and_a_jo
             watcher = subprocess.Popen([*argv, "-w", str(workspace)], stdout=log, stderr=log)
         seen: set[bytes] = set()
         try:
-            wait_for(lambda: "begin" in (workspace / ".watch" / "journal.jsonl").read_text(), 30.0)
+            wait_for(lambda: '"path"' in (workspace / ".watch" / "journal.jsonl").read_text(), 30.0)
             job.event(time.time(), "first-failure", rank=1, exit=1, cause=f"asked bot{telegram.secret} in vain")
             job.event(time.time(), "run-end", exit=1, reason="FAILED")
             telegram.service.says(ANNA, "tail 77")
@@ -43,7 +43,7 @@ def test_no_token_in_processes_files_and_words_also_when_telegram_fails_and_a_jo
             def told() -> bool:
                 seen.update(words_of_processes(watcher.pid))
                 texts = [m.get("text", "") for m in telegram.service.told]
-                return any("failed first" in t for t in texts) and any("in vain" not in t for t in texts)
+                return any("failed first" in t for t in texts) and any("77" in t and "in vain" not in t for t in texts)
 
             wait_for(told, 60.0)
         finally:

@@ -19,8 +19,8 @@ from trackwalker.perf.model import PS_PER_S, Step
 from trackwalker.perf.perfetto import write_perfetto
 from trackwalker.perf.rank_table import RankTable
 from trackwalker.perf.ranks import Across, compare
-from trackwalker.perf.wire import fields, text
 from trackwalker.perf.reader import read_trace
+from trackwalker.perf.wire import fields, text
 
 DATA = ROOT.parent / "shared" / "data"
 Made = Callable[[Recipe], tuple[Timeline, list[RankTable], Across]]
@@ -174,6 +174,23 @@ def test_few_collectives_and_groups_without_a_second_rank_are_compared_all_the_s
     for table in tables:
         table.calls = table.calls.take(slice(0, 1))
     assert len(compare(tables).collectives) == 1
+
+
+def test_of_a_trace_with_very_many_steps_the_last_are_compared_and_nothing_else_changes(
+    by_rank: Made, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recipe = Recipe(gpus=4, steps=12, layers=2, kernels=3, slow={2: 1.4}, jitter=0.05)
+    _, every, whole = by_rank(recipe)
+    monkeypatch.setattr("trackwalker.perf.gather.MOST_CALLS", 33)  # five collectives a step
+    _, few, part = by_rank(recipe)
+    assert [len(table.calls) for table in few] == [30] * 4
+    assert [table.steps for table in few] == [table.steps for table in every]
+    assert [table.buckets for table in few] == [table.buckets for table in every]
+    assert [s.rank for s in part.stragglers] == [s.rank for s in whole.stragglers] == [2]
+    assert part.stragglers[0].step_ps == pytest.approx(whole.stragglers[0].step_ps, rel=0.1)
+    assert sorted((c.op, c.count) for c in part.collectives) == sorted((c.op, c.count) for c in whole.collectives)
+    monkeypatch.setattr("trackwalker.perf.gather.MOST_CALLS", 1)
+    assert [len(table.calls) for table in by_rank(recipe)[1]] == [10] * 4, "two steps at least"
 
 
 def test_what_travels_is_small(tmp_path: Path) -> None:

@@ -335,6 +335,18 @@ def test_the_policy_is_asked_once_about_an_end_also_across_a_restart(
     assert sorted(told) == [("ended", "77-ended-1"), ("resume", "77-ended-1")]
 
 
+def test_a_scheduler_that_does_not_answer_puts_the_decision_off(night: Night, monkeypatch: pytest.MonkeyPatch) -> None:
+    answers = [Standing("unknown", False), Standing("unknown", False), Standing("completed", True, 0, "finished")]
+    monkeypatch.setattr("trackwalker.watch.restarts.standing", lambda job: answers.pop(0))
+    night.policy = ResumePolicy()
+    at = begun(night, SimJob(night.workspace))
+    night.asker.now["77"] = Standing("node-fail", True, 1, "lost a node")
+    night.look(at + 1, at + 2)
+    assert len(answers) == 2, "it is not asked at every look"
+    night.look(at + 20, at + 40, at + 60)
+    assert answers == []
+
+
 def test_without_a_policy_nothing_is_asked_and_nothing_started(night: Night, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Restarts, "_decide", lambda self, path: pytest.fail("nobody allowed that"))
     at = begun(night, SimJob(night.workspace))

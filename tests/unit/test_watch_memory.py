@@ -163,3 +163,13 @@ def test_a_long_journal_is_made_short_and_says_the_same(tmp_path: Path, monkeypa
     again.close()
     assert (tmp_path / "journal.jsonl").stat().st_size < before / 5
     assert (again.incidents, again.jobs, again.since) == (memory.incidents, memory.jobs, T0)
+
+
+def test_a_secret_that_a_job_printed_is_not_in_the_journal(tmp_path: Path) -> None:
+    word = 'a "quoted" token'
+    memory = Memory(tmp_path, 0.0, [word, ""])
+    memory.open("77", Condition("failure", f"rank 0 said {word}", 1.0), 2.0)
+    memory.close()
+    again = Memory(tmp_path, 3.0)
+    assert again.incidents["77-failure-1"].title == "rank 0 said ***"
+    again.close()

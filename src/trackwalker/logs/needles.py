@@ -19,6 +19,7 @@ _ORDINARY = (
     b"total_weights: 262144, loss: 9.123\n07: i1115 00:44:52.139872 pjrt_client.cc:99] enabling async dispatch for 7\n"
     b"12: node012:88:99 [0] nccl info channel 00/0 : 3[3] -> 5[4] via p2p/ipc\n(actor pid=4242, ip=10.0.0.7) "
 )
+_COMMON = Counter(_ORDINARY[i : i + 3] for i in range(len(_ORDINARY) - 2))
 _FLOOD = 1024  # of one needle in one search: each costs a call, so a line that floods the log is searched for no longer
 _MOST_ENGINES = 16
 Ints = NDArray[np.int64]
@@ -130,22 +131,25 @@ def anchors_of(texts: Sequence[bytes]) -> dict[bytes, list[tuple[int, int]]]:
     Short texts come first and are anchors themselves; a longer one that holds an anchor already shares it.
     """
     anchors: dict[bytes, list[tuple[int, int]]] = {}
+    begin_so: dict[bytes, list[bytes]] = {}  # the anchors by their first letters: this runs at every start
     for number in sorted(range(len(texts)), key=lambda i: (len(texts[i]), texts[i])):
         text = texts[number]
-        pieces = [text[i : i + _ANCHOR] for i in range(max(1, len(text) - _ANCHOR + 1))]
-        held = [a for size in range(SHORTEST, _ANCHOR + 1) for a in _pieces(text, size) if a in anchors]
-        anchor = held[0] if held else min(pieces, key=_frequency)
-        anchors.setdefault(anchor, []).append((number, text.index(anchor)))
+        places = range(len(text) - SHORTEST + 1)
+        held = ((i, a) for i in places for a in begin_so.get(text[i : i + SHORTEST], ()) if text.startswith(a, i))
+        at, anchor = next(held, None) or _rarest(text)
+        if anchor not in anchors:
+            anchors[anchor] = []
+            begin_so.setdefault(anchor[:SHORTEST], []).append(anchor)
+        anchors[anchor].append((number, at))
     return anchors
 
 
-def _pieces(text: bytes, size: int) -> list[bytes]:
-    return [text[i : i + size] for i in range(len(text) - size + 1)]
-
-
-def _frequency(piece: bytes) -> tuple[int, int, bytes]:
-    """How much of a piece ordinary lines hold, its end above all: the search looks at the last letters first."""
-    return _ORDINARY.count(piece[-3:]), sum(_ORDINARY.count(p) for p in _pieces(piece, 3)), piece
+def _rarest(text: bytes) -> tuple[int, bytes]:
+    """The piece that ordinary lines hold least of, its end above all: the search looks at the last letters first."""
+    counts = [_COMMON.get(text[i : i + 3], 0) for i in range(len(text) - 2)]
+    ends = range(min(_ANCHOR, len(text)), len(text) + 1)
+    end = min(ends, key=lambda e: (counts[e - 3], sum(counts[max(0, e - _ANCHOR) : e - 2])))
+    return max(0, end - _ANCHOR), text[max(0, end - _ANCHOR) : end]
 
 
 class _Engine:

@@ -52,6 +52,15 @@ def find_calls(
     return [strings[int(name)] for name in names], made
 
 
+def last_steps(calls: Calls, most: int) -> Calls:
+    """The calls of as many whole steps as fit, two at least: all ranks keep the same ones, and little travels."""
+    if len(calls) <= most or not (calls.step >= 0).any():
+        return calls.take(slice(-most, None))
+    kept = calls.step[-most:]
+    first = kept.min(initial=calls.step.max(), where=kept >= 0) + 1  # the limit falls into the one before
+    return calls.take(calls.step >= min(first, calls.step.max() - 1))
+
+
 def _merged(start: Int64, end: Int64, op: Int64) -> tuple[Int64, Int64, Int64]:
     """One execution may be several kernels at once: those of one collective that overlap are one."""
     order = np.lexsort((start, op))

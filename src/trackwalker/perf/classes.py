@@ -68,20 +68,21 @@ def class_of(kernel: str, op: str = "", path: str = "", inside: str = "") -> Ker
 def classify(kernels: Kernels, strings: Strings, inside: Int32 | None = None) -> Classified:
     """The class of every kernel of a device; `inside` is what each one's fusion computes, where the program tells."""
     known = kernel_classes()
-    unknown = np.full(len(kernels), NONE, np.int32) if inside is None else inside
-    number = _rank(strings, kernels.name, kernels.op, kernels.path, unknown)
+    number = _rank(strings, kernels.name, kernels.op, kernels.path, inside)
     engine = np.array([c.engine for c in known], np.int64)
     return Classified(tuple(c.id for c in known), number, engine[number])
 
 
-def _rank(strings: Strings, kernel: Int32, op: Int32, path: Int32, inside: Int32) -> Int64:
+def _rank(strings: Strings, kernel: Int32, op: Int32, path: Int32, inside: Int32 | None) -> Int64:
     """The first class that any of the names fits: each distinct name is tried once, not each kernel."""
     known = kernel_classes()
     vague = next(n for n, c in enumerate(known) if c.id == "fusion")
     rank = np.minimum(_first(strings, op, "op"), _first(strings, kernel, "kernel"))
     rank = np.minimum(rank, _first(strings, path, "path"))
     for column, field in ((inside, "inside"), (path, "primitive")):
-        rank = np.where(rank >= vague, np.minimum(rank, _first(strings, column, field)), rank)
+        rows = np.flatnonzero(rank >= vague)  # few: what the names alone do not tell
+        if column is not None and len(rows):
+            rank[rows] = np.minimum(rank[rows], _first(strings, column[rows], field))
     return rank
 
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 
 from trackwalker.perf.model import NONE, Int64, Kernels, Strings
 
+AROUND = re.compile(r"(while|conditional|call)(\.\d+)?")  # operations that only contain others
 RUN = 1 << 40  # added to a run's number, so that it is nobody else's correlation number
 _CALL = 1 << 60  # added to the time of a call that does not say its run
 _ONE_DEVICE = "::ExecuteHelper"  # how the call is named in a process with one device: it says no number
@@ -35,11 +38,14 @@ class CpuRuns:
     def joined(self, kernels: Kernels) -> Int64:
         """The correlation numbers of one device's operations; where calls have no number their order tells."""
         calls = np.sort(np.concatenate(self._calls)) if self._calls else np.zeros(0, np.int64)
-        runs, first, index = np.unique(kernels.correlation, return_index=True, return_inverse=True)
+        runs, index = np.unique(kernels.correlation, return_inverse=True)
         if self._numbered or len(runs) != len(calls) or (runs == NONE).any():
             return kernels.correlation
-        order = np.argsort(np.argsort(kernels.start[first], kind="stable"), kind="stable")
-        return (calls + _CALL)[order][index]
+        begun = np.full(len(runs), np.iinfo(np.int64).max)
+        np.minimum.at(begun, index, kernels.start)
+        place = np.empty(len(runs), np.int64)
+        place[np.argsort(begun, kind="stable")] = np.arange(len(runs))
+        return (calls + _CALL)[place][index]
 
 
 def call_names(names: Strings) -> list[int]:

@@ -17,9 +17,10 @@ import numpy as np
 
 import trackwalker
 from trackwalker.errors import EvidenceError, MissingToolError, TrackwalkerError, UnreachableError
-from trackwalker.perf.calls import find_calls
+from trackwalker.perf.calls import find_calls, last_steps
 from trackwalker.perf.classes import Engine, classify
 from trackwalker.perf.collectives import Collective, by_name, program_collectives
+from trackwalker.perf.distinct import distinct
 from trackwalker.perf.hlo_proto import read_proto
 from trackwalker.perf.model import NONE, Device, Gap, HostThread, Int64, Kernels, Trace
 from trackwalker.perf.rank_table import KernelSum, RankTable
@@ -30,6 +31,7 @@ from trackwalker.perf.xplane import completeness
 
 _CONNECT_S = 5.0
 _KERNELS = 200  # names kept of each rank
+MOST_CALLS = 20_000  # executions of collectives kept of each rank
 _SMALL = 32 << 20  # bytes of all files together: not worth a process
 
 
@@ -46,6 +48,8 @@ def gather(
         if trouble:
             gaps.append(Gap(f"the ranks of {path.name}", trouble, "copy the trace again, or trace again"))
     _unite_groups(tables)
+    if len({table.device for table in tables}) == len(tables):
+        tables.sort(key=lambda table: table.device)  # the job's own numbers say more than the files' names
     return tables, gaps
 
 
@@ -93,6 +97,7 @@ def _reduce(trace: Trace, device: Device, launches: _Launches, programs: _Progra
     steps = find_steps(trace, device, launch)
     line = timeline(kernels, classes.engine, launch, steps[0].start if steps else None)
     ops, calls = find_calls(kernels, trace.strings, classes.engine == Engine.COLLECTIVE, line, steps)
+    calls = last_steps(calls, MOST_CALLS)
     planned, participants, module = programs.of(kernels)
     return RankTable(
         path=str(trace.path),
@@ -182,11 +187,11 @@ class _Programs:
 
 def _sums(kernels: Kernels, names: tuple[str, ...], number: Int64, trace: Trace) -> Iterator[KernelSum]:
     """The kernels that cost most, by name."""
-    found, first, index = np.unique(kernels.name, return_index=True, return_inverse=True)
-    spent = np.bincount(index, kernels.end - kernels.start, len(found))
-    count = np.bincount(index, minlength=len(found))
+    found = distinct(kernels.name)
+    spent = np.bincount(found.index, kernels.end - kernels.start, len(found.values))
     for i in np.argsort(-spent)[:_KERNELS]:
-        yield KernelSum(trace.strings[int(found[i])], names[int(number[first[i]])], int(count[i]), int(spent[i]))
+        kind = names[int(number[found.first[i]])]
+        yield KernelSum(trace.strings[int(found.values[i])], kind, int(found.count[i]), int(spent[i]))
 
 
 def _natural(path: Path) -> list[list[tuple[int, str]]]:

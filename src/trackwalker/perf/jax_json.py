@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from trackwalker.perf.chrome import ChromeJson, Event
-from trackwalker.perf.cpu_runs import RUN
+from trackwalker.perf.cpu_runs import AROUND, RUN
 from trackwalker.perf.model import (
     NONE,
     PS_PER_S,
@@ -120,7 +120,7 @@ class JaxJsonFile:
             if self._names.get(key, "").startswith("Stream #"):  # other lines repeat the same time by other names
                 self._gpus.setdefault(gpu, array("q")).extend(array("q", self._kernel(event, args, start, end)))
             return 1
-        if "hlo_op" in args and "device_ordinal" in args:
+        if "device_ordinal" in args and not AROUND.fullmatch(str(args.get("hlo_op", "call"))):
             ordinal = int(args["device_ordinal"])
             self._cpus.setdefault(ordinal, array("q")).extend(array("q", self._kernel(event, args, start, end)))
         strings = self.trace.strings

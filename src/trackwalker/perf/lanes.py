@@ -69,8 +69,10 @@ def step_lanes(part: TracePart) -> StepLanes:
     for file, rows in chosen.items():
         try:
             raw += _steps(file, rows, place, raw[0][2].number if raw else None)
-        except (TrackwalkerError, OSError) as e:
+        except TrackwalkerError as e:
             out.left_out.append(f"{file.name}: {e}")
+        except Exception as e:  # a trace may hold anything; the rest of the page stands
+            out.left_out.append(f"{file.name}: {type(e).__name__}: {e}")
     if not raw:
         return out
     begin = min(step.start + _clock(row) for row, _, step in raw)

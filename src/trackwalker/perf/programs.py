@@ -6,17 +6,18 @@ import gzip
 import hashlib
 from pathlib import Path
 
-from trackwalker.perf.collectives import by_kind, bytes_by_kind, program_collectives
+from trackwalker.perf.collectives import Collective, by_kind, bytes_by_kind, program_collectives
 from trackwalker.perf.hlo import Program
 from trackwalker.perf.hlo_cost import Cost, cost
 from trackwalker.perf.hlo_proto import read_proto
 from trackwalker.perf.hlo_text import read_text
-from trackwalker.perf.result import ProgramPart
+from trackwalker.perf.result import PlannedRow, ProgramPart
 
 # XLA's names of types, as the table of peaks has them.
 _KINDS = {"bf16": "bfloat16", "f16": "float16", "f32": "float32", "f64": "float64", "s8": "int8", "u8": "int8"}
 _MOST_OPCODES = 60
 _MOST_BUFFERS = 20
+_MOST_COLLECTIVES = 200
 _MEMORY = ("arguments", "outputs", "temporary", "constants")
 
 
@@ -41,6 +42,7 @@ def program_part(program: Program) -> tuple[ProgramPart, dict[str, float]]:
         live_at_peak=memory.live[:_MOST_BUFFERS] if memory else [],
         collectives=by_kind(planned),
         collective_bytes=bytes_by_kind(planned),
+        planned=[_planned(c) for c in sorted(planned, key=lambda c: -c.runs * c.bytes)[:_MOST_COLLECTIVES]],
         fusions=sum(program.fusions().values()),
         ops=dict(list(program.opcodes().items())[:_MOST_OPCODES]),
         notes=_notes(program, spent),
@@ -50,6 +52,18 @@ def program_part(program: Program) -> tuple[ProgramPart, dict[str, float]]:
         kind = _KINDS.get(dtype) or ("float8" if dtype.startswith("f8") else dtype)
         executed[kind] = executed.get(kind, 0.0) + flops
     return part, executed
+
+
+def _planned(made: Collective) -> PlannedRow:
+    groups = "all together"
+    if made.groups:
+        first = ", ".join(map(str, made.groups[0][:8])) + (" …" if len(made.groups[0]) > 8 else "")
+        groups = f"{len(made.groups)} groups of {made.size}, first {first}" if len(made.groups) > 1 else first
+    return PlannedRow(
+        name=made.op, kind=made.kind, runs=made.runs, bytes=made.bytes, groups=groups, asynchronous=made.asynchronous,
+        between=made.between, between_gflop=made.between_flops / 1e9, crosses=made.crosses,
+        recomputed=made.recomputed, source=made.source or made.path,
+    )  # fmt: skip
 
 
 def fingerprint(program: Program) -> str:

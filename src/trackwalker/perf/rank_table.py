@@ -43,5 +43,7 @@ class RankTable:
     @property
     def label(self) -> str:
         """How a person finds it: the name of the file is the host's, with the process where there are several."""
-        stem = Path(self.path).name.removesuffix(".gz").removesuffix(".pb").removesuffix(".xplane")
+        stem = Path(self.path).name.removesuffix(".gz")
+        for ending in (".pb", ".json", ".xplane", ".trace", ".pt"):
+            stem = stem.removesuffix(ending)
         return f"{stem} {self.kind} {self.device}"

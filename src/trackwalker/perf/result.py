@@ -248,6 +248,22 @@ class TracePart(BaseModel):
     notes: list[str] = []
 
 
+class PlannedRow(BaseModel):
+    """One collective as the compiler planned it."""
+
+    name: str
+    kind: str
+    runs: int  # in one run of the program
+    bytes: int
+    groups: str  # who talks to whom, in words
+    asynchronous: bool
+    between: int  # instructions with work between its start and its done
+    between_gflop: float
+    crosses: bool  # done in another iteration of the loop than it was started in
+    recomputed: bool
+    source: str = ""
+
+
 class ProgramPart(BaseModel):
     """What the compiled program says."""
 
@@ -260,6 +276,7 @@ class ProgramPart(BaseModel):
     live_at_peak: list[tuple[str, int]] = []  # the largest buffers at the worst moment: instruction, bytes
     collectives: dict[str, int] = {}  # kind -> executions per step
     collective_bytes: dict[str, int] = {}
+    planned: list[PlannedRow] = []  # every collective, the largest first
     fusions: int | None = None
     ops: dict[str, int] = {}  # opcode -> instructions
     notes: list[str] = []

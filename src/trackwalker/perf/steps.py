@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from trackwalker.perf.distinct import distinct_pairs
 from trackwalker.perf.model import NONE, Device, Flags, Int64, Kernels, Step, Trace
 
 _AGREE = 0.9  # share of a program's instructions whose count must fit the number of steps
@@ -90,6 +91,8 @@ def main_program(kernels: Kernels) -> Flags:
     """Which kernels belong to the program that took most of the device's time."""
     # Not every trace tells the program's id; the module's name is nearly as good.
     owner = np.where(kernels.program != NONE, kernels.program, kernels.module)
+    if len(owner) and (owner == owner[0]).all():
+        return np.ones(len(owner), np.bool_)
     programs, index = np.unique(owner, return_inverse=True)
     if not len(programs):
         return np.zeros(0, np.bool_)
@@ -102,12 +105,12 @@ def main_program(kernels: Kernels) -> Flags:
 
 def _anchors(kernels: Kernels) -> Int64:
     """Rows of the instruction whose starts are the boundaries of the steps."""
-    key = (kernels.op.astype(np.int64) << 32) | (kernels.name.astype(np.int64) & 0xFFFFFFFF)
-    _, first, index, count = np.unique(key, return_index=True, return_inverse=True, return_counts=True)
+    found = distinct_pairs(kernels.op, kernels.name)
+    first, count = found.first, found.count
     steps = _step_count(count)
     # One more than the others: the trace ends inside a step that had begun.
     once = np.flatnonzero((count == steps) | ((count == steps + 1) & (steps > 1)))
-    return np.flatnonzero(index == once[first[once].argmin()])
+    return np.flatnonzero(found.index == once[first[once].argmin()])
 
 
 def _step_count(count: Int64) -> int:

@@ -94,7 +94,7 @@ def read_traces(found: Found, span: tuple[float, float] | None, most: int, ray: 
     stepped = [t for t in tables if t.steps]
     if stepped:
         out.part = _part(stepped, files, detail, most)
-        out.note(_other_work(stepped, detail))
+        out.note(_other_work(stepped, first) if detail is not None and first is not None else [])
         across = out.attempt("comparison of ranks", lambda: compare(tables), "report this as a defect")
         if across is not None:
             _add_ranks(out, out.part, across, stepped)
@@ -184,17 +184,16 @@ def _part(tables: list[RankTable], files: list[Path], detail: Detail | None, mos
     return part
 
 
-def _other_work(tables: list[RankTable], detail: Detail | None) -> list[Gap]:
+def _other_work(tables: list[RankTable], shown: Path) -> list[Gap]:
     """Operations are read from one file; ranks that run something else must not hide behind it."""
-    shown = [t for t in tables if detail is not None and Path(t.path).name == detail.file]
-    known = {row.name for table in shown for row in table.kernels}
+    known = {row.name for t in tables if Path(t.path).resolve() == shown.resolve() for row in t.kernels}
     gaps = []
     for table in tables:
         spent = sum(row.ps for row in table.kernels)
         other = sum(row.ps for row in table.kernels if row.name not in known)
-        if detail is not None and known and other > _OTHER * spent:
-            why = f"{other / spent:.0%} of its kernels' time is in kernels that {detail.file} does not run"
-            do = f"the operations shown are those of {detail.file}: --trace {table.path} shows this one's"
+        if known and other > _OTHER * spent:
+            why = f"{other / spent:.0%} of its kernels' time is in kernels that {shown.name} does not run"
+            do = f"the operations shown are those of {shown.name}: --trace {table.path} shows this one's"
             gaps.append(Gap(f"operations of {table.label}", why, do))
     return gaps[:_MOST_OTHERS]
 
@@ -215,11 +214,8 @@ def _device(table: RankTable) -> DeviceRow:
 
 def _add_ranks(out: Traces, part: TracePart, across: Across, tables: list[RankTable]) -> None:
     out.note(across.gaps)
-    steps = max(len(t.steps) for t in tables)
     part.stragglers = [
-        StragglerRow(
-            device=s.label, last=s.last, of=s.of, cost_s=s.gain_ps / PS_PER_S / steps, share=s.share, says=s.says
-        )
+        StragglerRow(device=s.label, last=s.last, of=s.of, cost_s=s.step_ps / PS_PER_S, share=s.share, says=s.says)
         for s in across.stragglers
     ]
     part.collectives = [
@@ -229,13 +225,14 @@ def _add_ranks(out: Traces, part: TracePart, across: Across, tables: list[RankTa
             algbw_gb_s=c.algbw_gb_s, busbw_gb_s=c.busbw_gb_s, source=c.source, path=c.path,
         )
         for c in across.collectives
-    ] or _own_collectives(tables[0], steps)  # fmt: skip
+    ] or _own_collectives(tables[0])  # fmt: skip
     if across.alignment.residual_ps is not None:
         part.alignment_us = across.alignment.residual_ps / 1e6
 
 
-def _own_collectives(table: RankTable, steps: int) -> list[CollectiveRow]:
+def _own_collectives(table: RankTable) -> list[CollectiveRow]:
     """One device alone: how long its collectives took, waiting included."""
+    steps = len(np.unique(table.calls.step[table.calls.step >= 0]))
     rows = []
     for number, op in enumerate(table.ops):
         mine = table.calls.take((table.calls.op == number) & (table.calls.step >= 0))

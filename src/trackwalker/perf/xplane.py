@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from trackwalker.perf.cpu_runs import CpuRuns, call_names
+from trackwalker.perf.cpu_runs import AROUND, CpuRuns, call_names
 from trackwalker.perf.events import Events, Lookup, Wanted, read_events
 from trackwalker.perf.model import (
     PS_PER_NS,
@@ -29,7 +29,6 @@ _DEVICE = re.compile(r"/device:GPU:(\d+)")
 _HOST = "/host:CPU"
 _STREAM = "Stream #"  # lines of other names on a device plane repeat the same time by other names
 _PROGRAM = re.compile(r"(.*)\((\d+)\)")  # of a program: module(program_id)
-_AROUND = re.compile(r"(while|conditional|call)(\.\d+)?")  # ops that only contain others
 _SIZE = re.compile(r"\b(?:size|num_bytes):(\d+)")
 _COLLECTOR_LIMIT = 4_194_304  # events per process that the ROCm tracer keeps by default
 _ABSOLUTE_NS = 10**15  # a line that starts later than this counts from 1970, not from the start of the profile
@@ -93,7 +92,7 @@ class TraceFile:
         ordinal = np.concatenate([ordinals for ordinals, _ in self._cpu])
         kernels = Kernels.concat([kernels for _, kernels in self._cpu])
         names = self.trace.strings
-        around = [bool(_AROUND.fullmatch(names[int(op)])) for op in np.unique(kernels.op)]
+        around = [bool(AROUND.fullmatch(names[int(op)])) for op in np.unique(kernels.op)]
         inner = ~np.isin(kernels.op, np.unique(kernels.op)[around])
         ordinal, kernels = ordinal[inner], kernels.take(inner)
         streams = dict(enumerate(self._threads))

@@ -8,7 +8,7 @@ from typing import Any
 
 from trackwalker.perf.diff_result import DiffReport
 from trackwalker.perf.lanes import StepLanes
-from trackwalker.perf.result import PerfReport
+from trackwalker.perf.result import Missing, PerfReport
 from trackwalker.report.html import environment
 from trackwalker.report.perf_charts import Panel
 from trackwalker.report.perf_diff_panels import diff_panels, diff_tiles, speed_words
@@ -33,12 +33,21 @@ def perf_page(report: PerfReport, lanes: StepLanes | None = None) -> str:
         title=f"Performance of job {clip(one_line(job.id), 80)}",
         about=[one_line(x) for x in (name, *about, job.device, job.status) if x],
         report=report,
+        missing=[*report.missing, *_undrawn(lanes)],
         fixes=fixes[:_ON_TOP],
         more_fixes=fixes[_ON_TOP:],
         titles=there,
         tiles=tiles(report),
         bar=step_bar(report.trace),
     )
+
+
+def _undrawn(lanes: StepLanes | None) -> list[Missing]:
+    """Why there is no timeline though there are traces."""
+    if lanes is None or lanes.devices:
+        return []
+    why = "; ".join(lanes.left_out) or "the trace files of the report are not there"
+    return [Missing(what="timeline", why=why, do="run trackwalker perf where the traces are")]
 
 
 def diff_page(report: DiffReport) -> str:
@@ -49,6 +58,7 @@ def diff_page(report: DiffReport) -> str:
         title=f"Performance: {clip(one_line(report.b.id), 60)} against {clip(one_line(report.a.id), 60)}",
         about=[one_line(f"A {report.a.id}"), one_line(f"B {report.b.id}")],
         report=report,
+        missing=report.missing,
         tiles=diff_tiles(report),
         speed=speed_words(report),
     )

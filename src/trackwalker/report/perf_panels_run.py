@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from trackwalker.perf.result import PerfReport, Series
+from dataclasses import replace
+
+from trackwalker.perf.result import PerfReport, ProgramPart, Series
 from trackwalker.report.perf_charts import Panel, Sheet, Stack, duration, segments, sheet_of, step_plot
-from trackwalker.report.perf_view import grids, summary
+from trackwalker.report.perf_view import Grid, grids, summary
 from trackwalker.report.plots import thin
 from trackwalker.report.text import clip_middle, one_line
 from trackwalker.report.words import size
@@ -41,6 +43,8 @@ def program_panel(report: PerfReport) -> Panel:
     if program is None:
         return panel
     panel.items += [sheet_of(g) for g in grids(report) if g.title.startswith("Compiled program")]
+    if program.planned:
+        panel.items.append(_planned(program))
     if program.ops:
         most = float(max(program.ops.values()))
         rows = [[one_line(name), str(count)] for name, count in program.ops.items()]
@@ -50,6 +54,24 @@ def program_panel(report: PerfReport) -> Panel:
     if program.fingerprint:
         panel.notes.append(f"fingerprint {program.fingerprint}: the same for two compilations that do the same")
     return panel
+
+
+def _planned(program: ProgramPart) -> Sheet:
+    """What the compiler lets run beside each collective: where nothing does, its time is exposed by plan."""
+    rows = []
+    for c in program.planned:
+        beside = f"{c.between} instructions, {c.between_gflop:.3g} GFLOP" if c.between else "nothing"
+        if not c.asynchronous:
+            beside = "nothing: it is synchronous"
+        beside += " (done in the next iteration)" if c.crosses else ""
+        again = "computed again" if c.recomputed else ""
+        rows.append([
+            clip_middle(one_line(c.name), 60), c.kind, str(c.runs), size(c.bytes), one_line(c.groups), beside, again,
+            clip_middle(one_line("/".join(c.source.split("/")[-2:])), 60),
+        ])  # fmt: skip
+    header = ["collective", "kind", "runs", "bytes", "groups of devices", "planned beside it", "", "source"]
+    grid = Grid("Collectives as compiled", header, rows, {2, 3})
+    return replace(sheet_of(grid), search=len(rows) > 20)
 
 
 def throughput_panel(report: PerfReport) -> Panel:

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from trackwalker.job.journal import Journal
+from trackwalker.job.redact import HIDDEN
 
 LONG = 4 << 20  # bytes of journal after which a start writes only what still matters
 
@@ -22,7 +23,7 @@ class DurableJournal(Journal):
     def copy(self, line: bytes) -> None:
         """Write one line and wait for the disk."""
         for secret in self._secrets:  # a job may have printed one
-            line = line.replace(secret, b"***")
+            line = line.replace(secret, HIDDEN.encode())
         super().copy(line)
         os.fsync(self._fd)
 

@@ -17,6 +17,7 @@ from trackwalker.watch.message import Message
 from trackwalker.watch.resume_policy import ResumePolicy
 
 PENDING, DONE = "pending", "done"
+_AGAIN_S = 15.0
 
 
 @dataclass(frozen=True)
@@ -35,6 +36,7 @@ class Restarts:
         self, memory: Memory, background: Background, put: Callable[[Message], object], policy: ResumePolicy | None
     ) -> None:
         self._memory, self._background, self._put, self._policy = memory, background, put, policy
+        self._not_before: dict[str, float] = {}  # jobs whose scheduler did not answer
 
     @property
     def mark(self) -> str:
@@ -46,19 +48,26 @@ class Restarts:
         if self._policy is None:
             return
         for job, known in self._memory.jobs.items():
-            if known.get("supervise") == PENDING and known.get("ended") and known.get("path"):
+            due = now >= self._not_before.get(job, 0.0)
+            if known.get("supervise") == PENDING and known.get("ended") and known.get("path") and due:
                 self._background.start(("supervise", job), partial(self._decide, known["path"]))
         for (_, job), answer in self._background.done("supervise"):
+            if answer is None:
+                self._not_before[job] = now + _AGAIN_S
+                continue
             outcome = answer if isinstance(answer, Outcome) else Outcome(f"job {job}: {answer}", failed=True)
             if outcome.says:
                 self._tell(job, outcome, now)
             self._memory.see(job, supervise=DONE)
 
-    def _decide(self, path: str) -> Outcome:
+    def _decide(self, path: str) -> Outcome | None:
+        """What came of it; None where nobody can be asked now."""
         from trackwalker.watch.supervise import carry_out, consider  # reading logs is heavy, and most ends need none
 
         job = find_job(path, Path())
         seen = standing(job)
+        if seen.state == "unknown":
+            return None
         if not seen.ended:
             return Outcome("")  # somebody was faster, perhaps we were, before a crash
         slurm = Slurm()

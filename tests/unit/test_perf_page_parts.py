@@ -16,11 +16,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from trace_maker import Recipe, write_ranks
 from trackwalker.errors import UsageError
 from trackwalker.job.layout import Job
 from trackwalker.perf.analysis import Options, analyse
 from trackwalker.perf.diff import diff
 from trackwalker.perf.lanes import STATES, DeviceLanes, Lane, StepLanes, merge, step_lanes
+from trackwalker.perf.programs import program_part, read_program
 from trackwalker.perf.result import JobPart, Missing, PerfReport, RankSteps
 from trackwalker.report.perf_charts import duration, heat_map, segments
 from trackwalker.report.perf_page import diff_page, perf_page
@@ -71,13 +73,43 @@ def test_the_state_row_of_a_real_step_has_the_time_of_its_buckets(h200: PerfRepo
     assert any("attention" in name for lane in device.streams for name in lane.name)
 
 
+def test_devices_whose_clocks_differ_are_drawn_on_one(tmp_path: Path) -> None:
+    recipe = Recipe(
+        gpus=4, steps=4, layers=8, kernels=3, slow={2: 1.5}, clock_error_us={1: 700, 3: -900}, start_skew_us=5000
+    )
+    write_ranks(recipe, tmp_path, gpus_per_host=2)
+    trace = analyse(Job("made", None, None), Options(traces=[tmp_path])).trace
+    assert trace is not None
+    lanes = step_lanes(trace)
+    assert [d.device for d in lanes.devices] == [d.device for d in trace.devices]
+    for place in range(8):  # ranks leave a collective together
+        ends = {int(d.streams[1].start[place] + d.streams[1].length[place]) for d in lanes.devices}
+        assert max(ends) - min(ends) <= 1000
+    assert trace.rank_steps is not None
+    late = {
+        device: sum(v or 0 for v in row)
+        for device, row in zip(trace.rank_steps.devices, trace.rank_steps.late_s, strict=True)
+    }
+    assert max(late, key=lambda device: late[device]) == "host1.proc0 gpu 0"
+
+
+def test_collectives_as_compiled_say_who_talks_and_what_runs_beside() -> None:
+    program, _ = program_part(read_program(H200.with_name("train_step.hlo.txt")))
+    rows = {row.kind for row in program.planned}
+    assert rows == set(program.collectives)
+    assert all(row.groups and row.runs > 0 and row.bytes > 0 for row in program.planned)
+    assert any(row.asynchronous and row.between for row in program.planned)
+
+
 def test_a_trace_that_is_gone_leaves_a_page_without_lanes(h200: PerfReport) -> None:
     assert h200.trace is not None
     moved = h200.trace.model_copy(update={"files": ["gone/h200.xplane.pb.gz"]})
     lanes = step_lanes(moved)
     assert lanes.devices == []
     assert lanes.left_out
-    assert 'id="timeline"' not in perf_page(h200, lanes)
+    page = perf_page(h200, lanes)
+    assert 'id="timeline"' not in page
+    assert "run trackwalker perf where the traces are" in page
 
 
 def test_only_the_pages_own_style_and_script_are_allowed(h200: PerfReport) -> None:
