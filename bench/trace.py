@@ -51,7 +51,9 @@ import json, resource, sys, time
 from pathlib import Path
 path = Path(sys.argv[1])
 def peak():
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    # Not getrusage: its peak begins with that of the process that started this one.
+    rows = dict(line.split(":", 1) for line in open("/proc/self/status"))
+    return int(rows["VmHWM"].split()[0]) / 1024
 def cpu():
     usage = resource.getrusage(resource.RUSAGE_SELF)
     return usage.ru_utime + usage.ru_stime
@@ -153,18 +155,21 @@ def against(folder: Path, megabytes: float, rounds: int) -> bool:
         shutil.copy(path, copy / path.name)
         theirs.append(measured(str(python), THEIRS, copy / path.name))
         shutil.rmtree(copy)
-    time_ratio = statistics.median(t["seconds"] / o["seconds"] for o, t in zip(ours, theirs, strict=True))
+    # The quickest round of each: what else the machine does can only add to a time.
+    time_ratio = min(t["seconds"] for t in theirs) / min(o["seconds"] for o in ours)
+    cpu_ratio = min(t["cpu"] for t in theirs) / min(o["cpu"] for o in ours)
     memory_ratio = statistics.median(t["mb"] / o["mb"] for o, t in zip(ours, theirs, strict=True))
     found = right(ours[0], made)
     good = found and time_ratio >= LEAST and memory_ratio >= LEAST
     print(f"{path.stat().st_size / 1e6:.0f} MB, 8 GPUs, {made.recipe.steps} steps; straggler and buckets {found=}")
     for name, runs in (("ours", ours), ("xprof", theirs)):
-        middle = {key: statistics.median(run[key] for run in runs) for key in ("seconds", "cpu", "mb")}
-        print(f"  {name:6}{middle['seconds']:7.2f} s  (cpu {middle['cpu']:.2f} s)  {middle['mb']:7.0f} MB")
+        best = {key: min(run[key] for run in runs) for key in ("seconds", "cpu", "mb")}
+        print(f"  {name:6}{best['seconds']:7.2f} s  (cpu {best['cpu']:.2f} s)  {best['mb']:7.0f} MB")
     print(f"  of ours, comparing the ranks: {statistics.median(o['central_s'] for o in ours):.2f} s")
     rows = " ".join(f"{t['seconds'] / o['seconds']:.1f}" for o, t in zip(ours, theirs, strict=True))
     print(
-        f"  {time_ratio:.1f} times faster (rounds {rows}), {memory_ratio:.1f} times less memory (target {LEAST:.0f}), "
+        f"  {time_ratio:.1f} times faster (rounds {rows}; {cpu_ratio:.1f} times less CPU time), "
+        f"{memory_ratio:.1f} times less memory (target {LEAST:.0f}), "
         f"load {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores: {'PASS' if good else 'FAIL'}"
     )
     return good

@@ -236,7 +236,7 @@ def test_a_running_job_traces_the_steps_it_is_asked_for_on_every_rank(running: P
     assert trace["steps"] >= 2
     assert sum(b["share"] for b in trace["buckets"]) == pytest.approx(1.0)
     assert any(c["kind"] == "all-reduce" for c in trace["collectives"])
-    assert found["throughput"]["source"] == "progress.jsonl"
+    assert found["throughput"]["source"] in ("progress.jsonl", "event file")  # whichever was written last
     traced = set(range(got["first_step"], got["last_step"] + 1))
     assert traced <= set(found["throughput"]["labels"]["profiler"])
     assert found["flops"]["agrees"] == "the trainer counts the same"

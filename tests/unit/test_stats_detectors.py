@@ -234,3 +234,10 @@ def test_minority() -> None:
     assert minority({"a": 2.0, "b": 0.0, "c": 0.0}, limit=0.4).hosts == ("a",)
     assert not minority({"a": 2.0, "b": 2.0, "c": 0.0}, limit=0.4).fired
     assert not minority({"a": 0.0, "b": 0.0}, limit=0.4).fired
+
+
+def test_who_is_warm_all_day_is_not_hot() -> None:
+    before = {"a/0": 66.0, "b/0": 89.0, "c/0": 67.0, "d/0": 65.0}
+    while_slow = {"a/0": 88.0, "b/0": 90.0, "c/0": 66.0, "d/0": 66.0}
+    assert hot(while_slow, reference=before, limit=85, margin=10, rise=5).hosts == ("a/0",)
+    assert hot(while_slow, limit=85, margin=10).hosts == ("a/0", "b/0")

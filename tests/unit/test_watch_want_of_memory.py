@@ -58,7 +58,7 @@ def test_the_watcher_names_the_rank_that_the_kernel_killed(tmp_path: Path) -> No
     job.event(at + 1, "kernel-kill", rank=1, text="Memory cgroup out of memory: Killed process 7 (python3)")
     job.event(at + 1, "first-failure", rank=1, exit=137, cause="was killed (SIGKILL)")
     night.asker.now["77"] = FAILED
-    night.look(at + 2, at + 40)
+    night.look(at + 2, at + 40, at + 41)  # the end is told after what began its thread
     night.stop()
     assert night.box.titles("failure") == ["rank 1 (n1) failed first: the kernel killed it for want of memory"]
     assert night.box.titles("ended") == ["it ran out of memory"]

@@ -19,7 +19,6 @@ from trackwalker.stats.detectors import Finding, Values
 from trackwalker.telemetry.client import host_of
 
 _PLAIN: dict[str, Callable[..., Finding]] = {
-    "hot": detectors.hot,
     "minority": detectors.minority,
     "silent": detectors.silent,
     "all-at-least": detectors.all_at_least,
@@ -29,6 +28,7 @@ _PLAIN: dict[str, Callable[..., Finding]] = {
 _AGAINST: dict[str, Callable[..., Finding]] = {  # these look at the same quantity in another window too
     "outliers": detectors.outliers,
     "lows": detectors.lows,
+    "hot": detectors.hot,
     "all-rose": detectors.all_rose,
     "alone-rose": detectors.alone_rose,
     "all-fell-to": detectors.all_fell_to,

@@ -28,7 +28,7 @@ PAD = 16  # bytes of zeros after a block, so that a window at its last byte is i
 _GZIP = 31  # zlib's code for its header
 _UNPACK_PIECE = 64 << 10  # small: a piece can become a thousand times larger
 _CHUNK = 2 << 10  # bytes each walker of `chain` covers
-_OVERRUN = 1 << 10  # bytes it goes on beside the next one
+_OVERRUNS = (384, 2 << 10)  # bytes it goes on beside the next one, and at the second attempt
 
 
 class CutError(ValueError):
@@ -233,7 +233,10 @@ def chain(block: Bytes, start: int, end: int, tag: int) -> tuple[Int64, Int64, i
     nested messages end where the outer ones do. A walker is believed only from where the true chain meets its path,
     and only as long as each message begins where the one before ended. The caller goes on where we stopped.
     """
-    heads = _by_walkers(block, start, end, tag) if end - start >= 4 * _CHUNK else None
+    heads = None
+    if end - start >= 4 * _CHUNK:
+        tries = (_by_walkers(block, start, end, tag, overrun) for overrun in _OVERRUNS)
+        heads = next((found for found in tries if found is not None), None)
     if heads is None:
         walked: list[int] = []
         at = start
@@ -244,11 +247,11 @@ def chain(block: Bytes, start: int, end: int, tag: int) -> tuple[Int64, Int64, i
     return _whole(block, heads, start, end)
 
 
-def _by_walkers(block: Bytes, start: int, end: int, tag: int) -> Int64 | None:
+def _by_walkers(block: Bytes, start: int, end: int, tag: int, overrun: int) -> Int64 | None:
     """The heads of the chain, if every walker met it (it fails only in strange data)."""
     at = np.arange(start, end - _CHUNK, _CHUNK, dtype=np.int64)
     stop = np.append(at[1:], end)
-    limit = np.minimum(stop + _OVERRUN, end)
+    limit = np.minimum(stop + overrun, end)
     trails: list[Int64] = []
     while (live := at < limit).any():
         head = block.take(at, mode="clip") == tag

@@ -93,12 +93,28 @@ def lows(
     return Finding(True, tuple(sorted(accused)), numbers)
 
 
-def hot(values: Values, *, limit: float, margin: float, share: float = 0.5) -> Finding:
-    """Members at or above `limit` and `margin` above the median of all: a few that overheat, not a warm room."""
+def hot(
+    values: Values,
+    *,
+    limit: float,
+    margin: float,
+    share: float = 0.5,
+    rise: float = 0.0,
+    reference: Values | None = None,
+) -> Finding:
+    """Members at or above `limit` and `margin` above the median of all: a few that overheat, not a warm room.
+
+    With a reference they also have to be hotter by `rise` than they were: who is warm all day is no news.
+    """
     if not values:
         return Finding(False)
+    before = reference or {}
     median = float(np.median(list(values.values())))
-    over = tuple(sorted(h for h, v in values.items() if v >= limit and v >= median + margin))
+    over = tuple(
+        sorted(
+            h for h, v in values.items() if v >= limit and v >= median + margin and v >= before.get(h, -np.inf) + rise
+        )
+    )
     rest = [v for h, v in values.items() if h not in over]
     numbers = {"max": max(values.values()), "median": median, "others_max": max(rest, default=0.0)}
     fired = bool(over) and len(over) <= share * len(values)
