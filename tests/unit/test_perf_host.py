@@ -12,8 +12,8 @@ from trackwalker.perf.classes import Engine
 from trackwalker.perf.device_view import view
 from trackwalker.perf.host import compilations, host_gaps, launches
 from trackwalker.perf.model import NONE, Device, HostEvents, HostThread, Kernels, Step, Strings, Trace
-from trackwalker.perf.timeline import timeline
 from trackwalker.perf.reader import read_trace
+from trackwalker.perf.timeline import timeline
 
 H200 = ROOT / "tests" / "data" / "perf" / "h200.xplane.pb.gz"
 

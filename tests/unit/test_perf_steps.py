@@ -10,8 +10,8 @@ import pytest
 from conftest import ROOT
 from trackwalker.perf.host import launches
 from trackwalker.perf.model import NONE, Device, HostEvents, HostThread, Kernels, Step, Strings, Trace
-from trackwalker.perf.steps import find_steps
 from trackwalker.perf.reader import read_trace
+from trackwalker.perf.steps import find_steps
 
 SHARED = ROOT.parent / "shared" / "data"
 PERIOD = 1_000

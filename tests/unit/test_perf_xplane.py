@@ -15,9 +15,9 @@ from trackwalker.errors import EvidenceError
 from trackwalker.perf.device_view import view
 from trackwalker.perf.memory import fullest
 from trackwalker.perf.model import NONE, Buckets, Trace
+from trackwalker.perf.reader import read_trace
 from trackwalker.perf.wire import field_at
 from trackwalker.perf.wire_out import block, number
-from trackwalker.perf.reader import read_trace
 from trackwalker.perf.xplane import TraceFile
 
 H200 = ROOT / "tests" / "data" / "perf" / "h200.xplane.pb.gz"
@@ -134,7 +134,12 @@ def test_damaged_bytes_never_end_in_anything_but_a_plain_error(made: Path, tmp_p
 
 @pytest.mark.parametrize(
     ("content", "says"),
-    [(b"", "empty"), (b"neither", "not an XLA trace"), (b'{"perf": 1}', "no traceEvents"), (b"\x0a\x00\x99", "damaged")],
+    [
+        (b"", "empty"),
+        (b"neither", "not an XLA trace"),
+        (b'{"perf": 1}', "no traceEvents"),
+        (b"\x0a\x00\x99", "damaged"),
+    ],
 )
 def test_what_is_no_trace_is_refused_in_one_line(content: bytes, says: str, tmp_path: Path) -> None:
     (tmp_path / "x.xplane.pb").write_bytes(content)
