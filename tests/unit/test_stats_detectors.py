@@ -241,3 +241,14 @@ def test_who_is_warm_all_day_is_not_hot() -> None:
     while_slow = {"a/0": 88.0, "b/0": 90.0, "c/0": 66.0, "d/0": 66.0}
     assert hot(while_slow, reference=before, limit=85, margin=10, rise=5).hosts == ("a/0",)
     assert hot(while_slow, limit=85, margin=10).hosts == ("a/0", "b/0")
+
+
+def test_who_rose_less_than_another_does_not_stand_out() -> None:
+    # Four ranks of a starved run: a few segments sent again here and there, by one also before.
+    before = {"r0": 0.6, "r1": 0.0, "r2": 0.0, "r3": 0.0}
+    assert not outliers({"r0": 2.15, "r1": 1.05, "r2": 0.0, "r3": 0.0}, reference=before, factor=4, floor=1).fired
+    # What one had all along does not shield another whose own rise is plain.
+    old = {"r0": 1000.0, "r1": 0.0, "r2": 0.0, "r3": 0.0}
+    assert outliers({"r0": 1010.0, "r1": 900.0, "r2": 0.0, "r3": 0.0}, reference=old, factor=4, floor=1).hosts == (
+        "r1",
+    )

@@ -54,7 +54,9 @@ def outliers(
     if reference:
         known = [h for h in accused if h in reference]  # who was not measured before cannot be said to have risen
         accused = [h for h in known if values[h] >= factor * max(reference[h], floor / factor / 2)]
-        if not accused:
+        rises = {h: values[h] - reference[h] for h in values if h in reference}
+        others = max((rise for h, rise in rises.items() if h not in accused), default=0.0)
+        if not accused or min(rises[h] for h in accused) <= 2.0 * others:  # one that had some before rose as much
             return Finding(False, (), {**numbers, "others_max": values[order[best[1]]]})
     numbers |= {
         "value": max(values[h] for h in accused),
