@@ -18,8 +18,7 @@ SAMPLES = ROOT.parent / "shared" / "data" / "samples"
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """A test on the real clock of a shared machine may lose a race once; twice in a row is a failure."""
     for item in items:
-        if "integration" in item.path.parts:
-            item.add_marker(pytest.mark.flaky(reruns=1))
+        item.add_marker(pytest.mark.flaky(reruns=1))
 
 
 @pytest.fixture(scope="session")
