@@ -64,7 +64,7 @@ def diagnose_case(case: Case, playbooks: list[Playbook] | None = None, begin: fl
     # A watchdog's word for a hang that was too short to be a stall still counts, where nothing else would be asked.
     asked = {p.id for p in books if p.id != _primary_cause(case) or _called(p, symptoms)}
     books = [*books, *playbooks_for(case.triage.failures, asked)]
-    look = _faint(case, books) or _look(case, books, symptoms)
+    look = _faint(case, books, symptoms) or _look(case, books, symptoms)
     symptoms, evidence, speed, examinations = look.symptoms, look.evidence, look.speed, look.examinations
     causes, leading, outcome = look.causes, look.leading, look.outcome
     verdict = Verdict(
@@ -114,9 +114,9 @@ def _look(case: Case, books: list[Playbook], symptoms: Symptoms) -> _Look:
     return _Look(symptoms, evidence, speed, examinations, causes, leading)
 
 
-def _faint(case: Case, books: list[Playbook]) -> _Look | None:
+def _faint(case: Case, books: list[Playbook], plain: Symptoms) -> _Look | None:
     """A change of speed too small to be trouble by itself, where a measured cause on named hosts fits it."""
-    if find_symptoms(case).names - SOFT:
+    if plain.names - SOFT:
         return None
     symptoms = find_symptoms(case, KEEN)
     if not symptoms.slow:
