@@ -1,0 +1,136 @@
+"""What a sweep is made of: trials, their results, a strategy that chooses the next ones, and what it concludes.
+
+A strategy is pure: the trials it wants depend on the finished results only, never on time, order of arrival or memory
+of its own. So a sweep that was killed is continued by asking its strategy again, and a simulated cluster can drive the
+same strategy a thousand times a second.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal, Protocol
+
+SCHEMA = "trackwalker.sweep/1"
+
+# How a trial ended, as a strategy has to know it. The failure policy (policy.yml) maps log classes to these.
+Status = Literal["ok", "oom", "hang", "node-fault", "config-error", "failed", "cancelled"]
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One job of a sweep: what is run, with which settings, on exactly which nodes."""
+
+    key: str  # unique within the sweep and the same whenever the strategy is asked again, as "batch=12#2"
+    model: str
+    nodes: tuple[str, ...]  # pinned; empty on a single machine without a scheduler
+    config: Mapping[str, str] = field(default_factory=dict)  # the trainer's settings
+    env: Mapping[str, str] = field(default_factory=dict)  # _env_ settings
+    code: str = ""  # folder or commit whose code it runs; empty: as the sweep was started
+    why: str = ""  # one sentence: what this trial is to find out
+    minutes: float = 10.0  # expected length, for budget and ETA until results tell better
+
+    def to_dict(self) -> dict[str, Any]:
+        """For the plan and for --json."""
+        return asdict(self) | {"nodes": list(self.nodes)}
+
+
+@dataclass(frozen=True)
+class Result:
+    """What came of a trial; figures are of the steady stretch only, never of compile-dominated first steps."""
+
+    key: str
+    status: Status
+    job: str = ""  # id, to look at it with triage, perf and diagnose
+    score: float | None = None  # tokens/s/device, mean of the steady stretch
+    low: float | None = None  # its 95 % interval within the run
+    high: float | None = None
+    step_s: float | None = None  # median steady step time
+    steps: int = 0  # steady steps behind the score
+    mfu: float | None = None
+    comm_s: float | None = None  # steady collective time of a step where the run measured it
+    why: str = ""  # the failure in one line, or what explains the figure
+    cause: str = ""  # class of triage or cause of diagnose behind it
+    hosts: tuple[str, ...] = ()  # nodes that the failure names
+    phase: str = ""  # of a hang or an OOM: init, compile, first-step, train, checkpoint
+    memory_gb: float | None = None  # peak device memory where the run printed it
+    signals: Mapping[str, Mapping[str, float]] = field(default_factory=dict)  # host -> metric -> steady mean
+    minutes: float = 0.0  # node-minutes are this times the nodes
+    attempt: int = 1
+
+    @property
+    def ok(self) -> bool:
+        """Whether it has a score to compare."""
+        return self.status == "ok" and self.score is not None
+
+    def to_dict(self) -> dict[str, Any]:
+        """For results.jsonl and --json."""
+        return asdict(self) | {"hosts": list(self.hosts)}
+
+
+Done = Mapping[str, Result]  # by trial key
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table of a report; cells are text, ready to print."""
+
+    title: str
+    columns: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+
+
+@dataclass(frozen=True)
+class Plot:
+    """Points of a figure in a report: x (numbers or names), y, and an interval where it is known."""
+
+    title: str
+    x_label: str
+    y_label: str
+    x: tuple[str | float, ...]
+    y: tuple[float | None, ...]
+    low: tuple[float | None, ...] = ()
+    high: tuple[float | None, ...] = ()
+    marked: tuple[int, ...] = ()  # indexes to stand out: the optimum, the accused
+
+
+@dataclass(frozen=True)
+class Conclusion:
+    """What a sweep found out; also asked for half-way, then `final` is false."""
+
+    headline: str  # one sentence: the answer
+    final: bool
+    recommend: Mapping[str, str] = field(default_factory=dict)  # setting -> value, ready for behind `--`
+    exclude: tuple[str, ...] = ()  # nodes to leave out
+    pairs: tuple[tuple[str, str], ...] = ()  # links between two nodes that are bad though the nodes are not
+    evidence: tuple[str, ...] = ()  # sentences with numbers
+    caveats: tuple[str, ...] = ()  # what this does not prove
+    tables: tuple[Table, ...] = ()
+    plots: tuple[Plot, ...] = ()
+    details: Mapping[str, Any] = field(default_factory=dict)  # of this kind of sweep, for --json
+
+    def to_dict(self) -> dict[str, Any]:
+        """For report.json and --json."""
+        return asdict(self)
+
+
+class Strategy(Protocol):
+    """One kind of sweep; made from the `request` of a plan file, which must be plain JSON."""
+
+    kind: str
+
+    def next_trials(self, done: Done) -> list[Trial]:
+        """What to run now; may name trials that are running already (the engine knows); empty: nothing more to learn."""
+        ...
+
+    def stop(self, done: Done) -> str:
+        """Why the sweep should end at once, in one sentence; empty: go on."""
+        ...
+
+    def at_most(self) -> int:
+        """The most jobs this sweep can come to, for the budget asked for before it starts."""
+        ...
+
+    def conclude(self, done: Done) -> Conclusion:
+        """What the results say so far."""
+        ...

@@ -1,0 +1,1 @@
+"""The local web app over a workspace: pages and small JSON answers, read-only."""
