@@ -11,6 +11,8 @@ import hyperscan
 import numpy as np
 from numpy.typing import NDArray
 
+from trackwalker.logs.kept import forget, kept
+
 SHORTEST = 7  # bytes of a needle: shorter words stand in too many lines that mean nothing
 _ANCHOR = 10  # bytes; with fewer the search is not faster, and false alarms are more
 # What a long run's log mostly says, in small letters: anchors are chosen from the rest.
@@ -152,14 +154,29 @@ def _rarest(text: bytes) -> tuple[int, bytes]:
     return max(0, end - _ANCHOR), text[max(0, end - _ANCHOR) : end]
 
 
+def _compiled(texts: dict[int, bytes]) -> hyperscan.Database:
+    """The search for some texts; compiling takes a tenth of a second, reading what was compiled before takes none."""
+
+    def compile_() -> bytes:
+        database = hyperscan.Database(mode=hyperscan.HS_MODE_BLOCK)
+        flags = [hyperscan.HS_FLAG_CASELESS] * len(texts)
+        database.compile(list(texts.values()), list(texts), len(texts), flags, literal=True)
+        return hyperscan.dumpb(database)
+
+    source = repr((hyperscan.__version__, texts)).encode()
+    try:
+        return hyperscan.loadb(kept("search", source, compile_), hyperscan.HS_MODE_BLOCK)
+    except hyperscan.HyperscanError:  # compiled on another processor: a home that several machines share
+        forget("search", source)
+        return hyperscan.loadb(compile_(), hyperscan.HS_MODE_BLOCK)
+
+
 class _Engine:
     """One compiled set of texts."""
 
     def __init__(self, texts: dict[int, bytes]) -> None:
         self._scratch = threading.local()  # what a search writes to: one for each thread
-        self._database = hyperscan.Database(mode=hyperscan.HS_MODE_BLOCK)
-        flags = [hyperscan.HS_FLAG_CASELESS] * len(texts)
-        self._database.compile(list(texts.values()), list(texts), len(texts), flags, literal=True)
+        self._database = _compiled(texts)
 
     def search(self, data: memoryview, found: Callable[[int, int, int, int, object], bool | None]) -> bool:
         """Call `found` for every occurrence; whether the end was reached before it said stop."""

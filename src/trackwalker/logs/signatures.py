@@ -8,9 +8,11 @@ from functools import cache, cached_property
 from pathlib import Path
 from typing import Literal
 
+import orjson
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
+from trackwalker.logs.kept import kept
 from trackwalker.logs.lines import Body
 from trackwalker.logs.needles import SHORTEST
 
@@ -159,13 +161,18 @@ def load(folder: Path = FOLDER) -> Signatures:
     """Every signature of a folder; a malformed file is a defect of ours and raises."""
     signatures: list[Signature] = []
     harmless: list[Harmless] = []
-    for path in sorted(folder.glob("*.yml")):
-        for item in yaml.load(path.read_text(), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # noqa: S506
-            if "why" in item:
-                harmless.append(Harmless.model_validate(item))
-            else:
-                signatures.append(Signature.model_validate(item))
+    texts = [path.read_text() for path in sorted(folder.glob("*.yml"))]
+    for item in orjson.loads(kept("signatures", "\0".join(texts).encode(), lambda: _as_json(texts))):
+        if "why" in item:
+            harmless.append(Harmless.model_validate(item))
+        else:
+            signatures.append(Signature.model_validate(item))
     ids = [s.id for s in signatures]
     if len(set(ids)) < len(ids):
         raise ValueError(f"signature ids are not unique: {sorted({i for i in ids if ids.count(i) > 1})}")
     return Signatures(signatures, harmless)
+
+
+def _as_json(texts: list[str]) -> bytes:
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    return orjson.dumps([item for text in texts for item in yaml.load(text, Loader=loader)])  # noqa: S506

@@ -14,6 +14,7 @@ from trackwalker.perf.model import NONE, Device, Flags, Int64, Kernels, Step, Tr
 
 _AGREE = 0.9  # share of a program's instructions whose count must fit the number of steps
 _WHOLE = 0.9  # of the median number of kernels: a step with fewer was cut by the start or end of the trace
+_FEWEST_TO_DROP = 3  # steps: the others must be enough to go on
 
 
 def find_steps(trace: Trace, device: Device, launch: Int64) -> list[Step]:
@@ -36,11 +37,13 @@ def _by_marker(kernels: Kernels, launch: Int64, markers: Markers) -> list[Step]:
     rows = np.flatnonzero(inside)
     starts = kernels.start[rows[first]]
     last = kernels.end[rows].max()
-    return [
-        Step(int(number[at]), int(start), int(end))
-        for at, start, end in zip(found, starts, np.append(starts[1:], last), strict=True)
-        if end > start
-    ]
+    return _without_cut_tail(
+        [
+            Step(int(number[at]), int(start), int(end))
+            for at, start, end in zip(found, starts, np.append(starts[1:], last), strict=True)
+            if end > start
+        ]
+    )
 
 
 def _by_repetition(trace: Trace, kernels: Kernels, launch: Int64) -> list[Step]:
@@ -59,11 +62,24 @@ def _by_repetition(trace: Trace, kernels: Kernels, launch: Int64) -> list[Step]:
     whole = _whole(
         np.diff(np.append(np.searchsorted(kernels.start[rows], starts), len(rows))), kernels.program[anchors]
     )
-    return [
-        Step(int(number) if number != NONE else None, int(start), int(end))
-        for number, start, end, keep in zip(numbers, bounds[:-1], bounds[1:], whole, strict=True)
-        if keep
-    ]
+    return _without_cut_tail(
+        [
+            Step(int(number) if number != NONE else None, int(start), int(end))
+            for number, start, end, keep in zip(numbers, bounds[:-1], bounds[1:], whole, strict=True)
+            if keep
+        ]
+    )
+
+
+def _without_cut_tail(steps: list[Step]) -> list[Step]:
+    """Drop the last step when the wait at its end is not in the trace: it ends with its last kernel, not with a next step.
+
+    A host that sleeps between steps would otherwise have one step without any sleep.
+    """
+    if len(steps) < _FEWEST_TO_DROP:
+        return steps
+    usual = float(np.median([step.end - step.start for step in steps[:-1]]))
+    return steps[:-1] if steps[-1].end - steps[-1].start < _WHOLE * usual else steps
 
 
 def _whole(sizes: Int64, program: Int64) -> Flags:
