@@ -26,8 +26,8 @@ def report_of(name: str) -> tuple[PerfReport, TracePart]:
 @pytest.mark.parametrize(
     ("name", "bucket", "kinds", "step_ms"),
     [
-        ("dense.xplane.pb.gz", "compute", {"gemm"}, 156),
-        ("moe.xplane.pb.gz", "compute", MOVING, 7.6),
+        ("dense.xplane.pb.gz", "compute", {"gemm"}, 155),
+        ("moe.xplane.pb.gz", "compute", MOVING, 7.24),
         ("host.xplane.pb.gz", "host_gap", set(), 51),  # 50 of them asleep
         ("copy.xplane.pb.gz", "copy", {"copy-d2h", "copy-h2d"}, 40),
         ("kineto.json.gz", "compute", {"gemm"}, 6.4),

@@ -111,13 +111,13 @@ class Workspace:
 
     def verdict(self, job: Job) -> Diagnosis:
         """The diagnosis; made once as long as the evidence stays as it is."""
-        key = (job.id, *_signature(job))
+        key = (job.id, *signature(job))
         with self._lock:
             return _remembered(self._verdicts, key, lambda: diagnose_job(job))
 
     def comparison(self, a: Job, b: Job) -> Comparison:
         """The comparison of two jobs; made once as long as their evidence stays as it is."""
-        key = (a.id, b.id, *_signature(a), *_signature(b))
+        key = (a.id, b.id, *signature(a), *signature(b))
         with self._lock:
             return _remembered(self._comparisons, key, lambda: comparing.compare(a, b))
 
@@ -127,7 +127,7 @@ class Workspace:
         if job.database is None:
             raise EvidenceError(f"job {job.id} was not recorded: it has no metrics")
         with self._lock:
-            now = _listing(job.database)
+            now = listing(job.database)
             opened = self._opened
             stale = opened is not None and opened[1] != now and time.monotonic() - opened[2] > _FRESH_S
             if opened is None or opened[0] != job.database or stale:
@@ -197,7 +197,7 @@ def _remembered(known: dict[tuple[object, ...], T], key: tuple[object, ...], mak
     return known[key]
 
 
-def _signature(job: Job) -> tuple[object, ...]:
+def signature(job: Job) -> tuple[object, ...]:
     """Changes when the evidence does."""
     stats = []
     for path in (job.log, job.events, job.progress):
@@ -206,10 +206,11 @@ def _signature(job: Job) -> tuple[object, ...]:
         except OSError:
             held = None
         stats.append((held.st_size, held.st_mtime_ns) if held else None)
-    return (*stats, _listing(job.database) if job.database else ())
+    return (*stats, listing(job.database) if job.database else ())
 
 
-def _listing(database: Path) -> Signature:
+def listing(database: Path) -> Signature:
+    """The files of a database with their sizes and times."""
     found = []
     for folder in (database, database / "wal"):
         if folder.is_dir():

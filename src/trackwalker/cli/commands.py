@@ -138,6 +138,10 @@ COMMANDS = {
         "List the nodes that were in trouble in the jobs of a workspace, and which to leave out; nothing is changed.",
         "nodes --json",
     ),
+    "sweep": Entry(
+        "sweep:app",
+        "Plan, run, watch and judge a series of short jobs: the best setting, the bad node, the commit that broke it.",
+    ),
     "clean": Entry(
         "clean:clean",
         "List code snapshots and who needs them; with --yes, remove those that nobody does.",
@@ -149,7 +153,11 @@ COMMANDS = {
 
 def load(name: str) -> TyperCommand | TyperGroup:
     """The command itself."""
-    entry = COMMANDS[name]
+    return load_entry(name, COMMANDS[name])
+
+
+def load_entry(name: str, entry: Entry) -> TyperCommand | TyperGroup:
+    """A command from where its entry says it is; a group with many commands has entries of its own."""
     module, _, attribute = entry.place.partition(":")
     found = getattr(import_module(f"trackwalker.cli.{module}"), attribute)
     holder = typer.Typer(rich_markup_mode="rich", add_completion=False)

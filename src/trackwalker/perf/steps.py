@@ -14,7 +14,7 @@ from trackwalker.perf.model import NONE, Device, Flags, Int64, Kernels, Step, Tr
 
 _AGREE = 0.9  # share of a program's instructions whose count must fit the number of steps
 _WHOLE = 0.9  # of the median number of kernels: a step with fewer was cut by the start or end of the trace
-_FEWEST_TO_DROP = 3  # steps: the others must be enough to go on
+_FEWEST_TO_DROP = 5  # steps: where there are fewer, even a cut one says more than it distorts
 
 
 def find_steps(trace: Trace, device: Device, launch: Int64) -> list[Step]:
@@ -72,14 +72,14 @@ def _by_repetition(trace: Trace, kernels: Kernels, launch: Int64) -> list[Step]:
 
 
 def _without_cut_tail(steps: list[Step]) -> list[Step]:
-    """Drop the last step when the wait at its end is not in the trace: it ends with its last kernel, not with a next step.
+    """Drop the last step when the wait at its end is not in the trace: it ends with its last kernel.
 
     A host that sleeps between steps would otherwise have one step without any sleep.
     """
     if len(steps) < _FEWEST_TO_DROP:
         return steps
-    usual = float(np.median([step.end - step.start for step in steps[:-1]]))
-    return steps[:-1] if steps[-1].end - steps[-1].start < _WHOLE * usual else steps
+    shortest = min(step.end - step.start for step in steps[:-1])  # where steps differ, a short one proves nothing
+    return steps[:-1] if steps[-1].end - steps[-1].start < _WHOLE * shortest else steps
 
 
 def _whole(sizes: Int64, program: Int64) -> Flags:
