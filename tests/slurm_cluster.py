@@ -22,13 +22,15 @@ from typing import Any
 
 import pytest
 
+from netns_nodes import NodeNetwork
+
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "srun", "scontrol")
 _MEMORY = Path("/sys/fs/cgroup/memory")
 _SBIN = ("/usr/sbin", "/usr/local/sbin", "/sbin")  # where an ordinary user's PATH does not look
 
 _CONF = """
 ClusterName=trackwalker
-SlurmctldHost={host}(127.0.0.1)
+SlurmctldHost={host}({at})
 SlurmctldPort={controller_port}
 SlurmUser={user}
 SlurmdUser={user}
@@ -71,11 +73,13 @@ class SlurmCluster:
         conf: str = "",
         slurmd_timeout: int = 10,
         memory_mb: int = 0,
+        network: NodeNetwork | None = None,
     ) -> None:
         # A node's control group has the node's name, and the kernel has one tree of them: no two clusters may share it.
         prefix = f"t{os.getpid()}x" if memory_mb else "n"
         self.names = [f"{prefix}{i}" for i in range(1, nodes + 1)]
         self._memory_mb = memory_mb  # of each node; jobs are held to what they asked for
+        self._network = network  # of the nodes; without one they share this machine's
         self._gpus = gpus  # on each node, as Slurm counts them; nothing is behind them
         self._slurmd_timeout = slurmd_timeout
         self.dir = Path(tempfile.mkdtemp(prefix="tw-slurm-", dir="/tmp"))  # short: a socket's path may have 107 bytes
@@ -135,9 +139,13 @@ class SlurmCluster:
             _kill(pid)
         daemon.wait()
 
+    def daemon(self, name: str) -> int:
+        """The process of a node's daemon: what it starts inherits its limits."""
+        return self._daemons[name].pid
+
     def restart_node(self, name: str) -> None:
         """The node comes back with nothing running on it."""
-        self._spawn(name, "slurmd", "-D", "-N", name)
+        self._start_node(name)
         self.wait_for(lambda: "down" not in self.node_states().get(name, "down"), f"{name} back")
 
     def stop_controller(self) -> None:
@@ -188,10 +196,14 @@ class SlurmCluster:
         self.wait_for((munge / "socket").exists, "munge socket")
         self._spawn("slurmctld", "slurmctld", "-D")
         for name in self.names:
-            self._spawn(name, "slurmd", "-D", "-N", name)
+            self._start_node(name)
         idle = dict.fromkeys(self.names, "idle")
         self.wait_for(lambda: self._has_lost() or self.node_states() == idle, "idle nodes", 30)
         return not self._has_lost()
+
+    def _start_node(self, name: str) -> None:
+        enter = self._network.enter(self.names.index(name), name) if self._network else []
+        self._spawn(name, *enter, "slurmd", "-D", "-N", name)
 
     def _has_lost(self) -> bool:
         return any(daemon.poll() is not None for daemon in self._daemons.values())
@@ -219,13 +231,17 @@ class SlurmCluster:
             script.write_text(self._prolog)
             script.chmod(0o755)
             extra.append(f"Prolog={script}\nPrologFlags=Alloc")
-        for name, port in zip(self.names, ports[1:], strict=True):
+        if self._network:
+            self._network.name_nodes(self.names)
+        for i, (name, port) in enumerate(zip(self.names, ports[1:], strict=True)):
+            at = self._network.address(i) if self._network else "127.0.0.1"
             has = f" Gres=gpu:{self._gpus}" if self._gpus else ""
             has += f" RealMemory={self._memory_mb}" if self._memory_mb else ""
-            extra.append(f"NodeName={name} NodeHostname={host} NodeAddr=127.0.0.1 Port={port} CPUs=2{has}")
+            extra.append(f"NodeName={name} NodeHostname={host} NodeAddr={at} Port={port} CPUs=2{has}")
         extra.append(f"PartitionName=main Nodes={','.join(self.names)} Default=YES MaxTime=INFINITE State=UP")
         conf = _CONF.format(
             host=host,
+            at=self._network.controller if self._network else "127.0.0.1",
             user=getpass.getuser(),
             dir=self.dir,
             controller_port=ports[0],

@@ -68,6 +68,12 @@ def test_slow_on_every_rank_or_never() -> None:
     assert batch_seconds(Config(data_slow_seconds=3.0), 0, 100) == 0.0
 
 
+@pytest.mark.parametrize(("rows", "seconds"), [(4, 0.1), (16, 0.1), (17, 0.15), (20, 0.3)])
+def test_a_batch_larger_than_the_readers_cache_is_late(rows: int, seconds: float) -> None:
+    config = Config(per_device_batch_size=rows, data_seconds=0.1, data_rows_cached=16, data_miss_seconds=0.05)
+    assert batch_seconds(config, 0, 0) == pytest.approx(seconds)
+
+
 def test_pipeline_delivers_in_order_from_the_start_step() -> None:
     pipeline = Pipeline(CONFIG, 0, 2, start=4)
     for step in (4, 5):

@@ -3,24 +3,29 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import time
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trackwalker.agent.answering import answer
+from trackwalker.agent.audit import Audit, Caller
 from trackwalker.agent.budget import Budget
 from trackwalker.agent.grounding import Corpus, check
-from trackwalker.agent.loop import Investigation, Say, investigate
+from trackwalker.agent.loop import Investigation, Say, investigate, open_model
 from trackwalker.agent.parts import Reply
+from trackwalker.agent.policy import state_folder, this_person
 from trackwalker.agent.questions import understand
 from trackwalker.agent.toolbox import Toolbox
 from trackwalker.agent.tools import compare, diagnose, list_jobs, perf_summary, triage
 from trackwalker.agent.workspace import Workspace
 from trackwalker.diagnose.playbook import load_playbooks
-from trackwalker.errors import NotAJobError, TrackwalkerError, UsageError
+from trackwalker.errors import MissingToolError, NotAJobError, TrackwalkerError, UsageError
 from trackwalker.job.resolve import resolve
+from trackwalker.job.scrub import Scrubber
 from trackwalker.launch.standing import standings
 from trackwalker.report import words
 
@@ -29,6 +34,7 @@ if TYPE_CHECKING:
 
 SCHEMA = "trackwalker.ask/1"
 TRANSCRIPT = "trackwalker.transcript/1"
+KEY_VARIABLE = "TRACKWALKER_ENDPOINT_KEY"
 _PATH = re.compile(r"(?<!\S)[\"'(]?((?:~|\.{1,2})?/?(?:[\w.+=@~-]+/)+[\w.+=@~-]*[\w/]|/[\w.+=@~-]+)")
 
 
@@ -72,6 +78,21 @@ def add_model(reply: Reply, toolbox: Toolbox, model: Model, budget: Budget, say:
     scrubber = ws.scrubber(ws.job(reply.asked.jobs[-1]) if reply.asked.jobs else None)
     shown = [scrubber.clean(reply.text), *_found(reply, toolbox)]
     return investigate(toolbox, reply.asked.question, shown, model, budget, say, scrubber)
+
+
+def with_model(
+    reply: Reply, ws: Workspace, model: str | None, endpoint: str | None, budget: Budget, say: Say, way: str = "ask"
+) -> Answered:
+    """The same answer with what a model adds; where it cannot be reached, with a note."""
+    name = Scrubber().clean(model or endpoint or "")  # an address may hold a password
+    try:
+        opened = open_model(model, endpoint, os.environ.get(KEY_VARIABLE, "none"))
+    except MissingToolError as e:
+        return Answered(reply, name, note=str(e))
+    with closing(Audit(state_folder() / "audit.jsonl")) as audit:
+        toolbox = Toolbox(ws, audit, Caller(this_person(), way))
+        say(f"{name} looks further: at most {budget.turns} turns, {budget.tokens:,} tokens, {budget.seconds:g} s")
+        return Answered(reply, name, add_model(reply, toolbox, opened, budget, say))
 
 
 def unaccused(reply: Reply, says: str) -> list[str]:

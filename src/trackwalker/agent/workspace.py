@@ -17,9 +17,8 @@ from trackwalker.diagnose.engine import Diagnosis
 from trackwalker.diagnose.engine import diagnose as diagnose_job
 from trackwalker.errors import EvidenceError, JobNotFoundError, RefusedError, UsageError
 from trackwalker.job.layout import Job
-from trackwalker.job.redact import is_secret
 from trackwalker.job.resolve import follow
-from trackwalker.job.scrub import Scrubber
+from trackwalker.job.scrub import Scrubber, scrubber_of
 from trackwalker.launch.standing import submitted
 from trackwalker.report.text import one_line
 from trackwalker.telemetry.client import Telemetry
@@ -34,7 +33,6 @@ _FOLDERS = (
 _MOST_ENTRIES = 500_000
 _KEPT = 16  # verdicts
 _FRESH_S = 30.0  # a database that grows is opened anew after this
-_HEAD = 1 << 18  # of a log: where launchers print the environment
 _LONGEST_NAME = 255
 
 T = TypeVar("T")
@@ -141,7 +139,7 @@ class Workspace:
         with self._lock:
             name = job.id if job is not None else ""
             if name not in self._scrubbers:
-                self._scrubbers[name] = _scrubber(job)
+                self._scrubbers[name] = scrubber_of(job.log if job is not None else None)
             return self._scrubbers[name]
 
     def close(self) -> None:
@@ -219,16 +217,3 @@ def listing(database: Path) -> Signature:
                     held = entry.stat(follow_symlinks=False)
                     found.append((entry.name, held.st_size, held.st_mtime_ns))
     return tuple(sorted(found))
-
-
-def _scrubber(job: Job | None) -> Scrubber:
-    scrubber = Scrubber()
-    secrets = {name: value for name, value in os.environ.items() if is_secret(name)}
-    scrubber.learn_document(secrets)
-    if job is not None and job.log is not None:
-        try:
-            with job.log.open("rb") as log:
-                scrubber.learn(log.read(_HEAD).decode("utf-8", "replace"))
-        except OSError:
-            pass  # a log that cannot be read is the reader's error to tell
-    return scrubber

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import shlex
 import sys
@@ -15,22 +14,17 @@ from rich.console import Console
 from rich.padding import Padding
 from rich.text import Text
 
-from trackwalker.agent.ask import Answered, add_model, ask, document, place, transcript, unaccused
-from trackwalker.agent.audit import Audit, Caller
+from trackwalker.agent.ask import Answered, ask, document, place, transcript, unaccused, with_model
 from trackwalker.agent.budget import Budget
 from trackwalker.agent.parts import Reply
-from trackwalker.agent.policy import state_folder, this_person
-from trackwalker.agent.toolbox import Toolbox
 from trackwalker.agent.workspace import Workspace
 from trackwalker.cli import options
 from trackwalker.cli.diagnose import DAMAGED
 from trackwalker.cli.options import DEFAULT_WORKSPACE, AsJson
-from trackwalker.errors import MissingToolError, UsageError
-from trackwalker.job.scrub import Scrubber
+from trackwalker.errors import UsageError
 from trackwalker.report import words
 from trackwalker.report.text import json_visible
 
-KEY_VARIABLE = "TRACKWALKER_ENDPOINT_KEY"
 _STRUCK = re.compile(r"~~(.*?)~~", re.DOTALL)
 
 
@@ -74,7 +68,7 @@ def ask_command(
         if not as_json:
             _show(reply, "" if home == DEFAULT_WORKSPACE else f" --workspace {shlex.quote(str(home))}")
         if wanted:
-            answered = _with_model(reply, ws, model, endpoint, Budget(turns, tokens, seconds))
+            answered = with_model(reply, ws, model, endpoint, Budget(turns, tokens, seconds), _say)
             if not as_json:
                 _show_model(answered)
         if as_json:
@@ -84,21 +78,6 @@ def ask_command(
     for line in reply.damage:
         print(f"trackwalker: damaged evidence: {line}", file=sys.stderr)
     return DAMAGED if reply.damage else 0
-
-
-def _with_model(reply: Reply, ws: Workspace, model: str | None, endpoint: str | None, budget: Budget) -> Answered:
-    """The same answer with what a model adds; where it cannot be reached, with a note."""
-    name = Scrubber().clean(model or endpoint or "")  # an address may hold a password
-    try:
-        from trackwalker.agent.loop import open_model
-
-        opened = open_model(model, endpoint, os.environ.get(KEY_VARIABLE, "none"))
-    except MissingToolError as e:
-        return Answered(reply, name, note=str(e))
-    with closing(Audit(state_folder() / "audit.jsonl")) as audit:
-        toolbox = Toolbox(ws, audit, Caller(this_person(), "ask"))
-        _say(f"{name} looks further: at most {budget.turns} turns, {budget.tokens:,} tokens, {budget.seconds:g} s")
-        return Answered(reply, name, add_model(reply, toolbox, opened, budget, _say))
 
 
 def _show(reply: Reply, where: str) -> None:

@@ -84,6 +84,11 @@ COMMANDS = {
     ),
     "mcp": Entry("mcp:app", "Serve a workspace to an AI agent (MCP): reading only, unless a policy allows actions."),
     "skills": Entry("skills:app", "List the skills (methods that AI agents follow), install them, check them."),
+    "serve": Entry(
+        "serve:serve",
+        "Show a workspace in a browser: jobs, verdicts, metrics, logs, nodes; nothing is changed. Ctrl-C ends it.",
+        "serve --workspace outputs --open",
+    ),
     "jobs": Entry("jobs:jobs", "List the jobs of a workspace.", "jobs --workspace outputs --json"),
     "lab": Entry("lab:app", "Make incidents with a known truth, and score any diagnoser on them."),
     "demo": Entry(

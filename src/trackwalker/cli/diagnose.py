@@ -58,7 +58,7 @@ def diagnose(
     else:
         render(diagnosis.verdict, Console(highlight=False))
     if html is not None:
-        write_html(diagnosis, html)
+        write_html(diagnosis, found, html)
     if saving:
         path = save(diagnosis, found)
         print(f"report: {path}", file=sys.stderr)

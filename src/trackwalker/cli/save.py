@@ -7,7 +7,9 @@ from pathlib import Path
 from trackwalker.diagnose.engine import Diagnosis
 from trackwalker.errors import UsageError
 from trackwalker.job.layout import Job
+from trackwalker.job.resolve import list_jobs
 from trackwalker.report.html import render_html
+from trackwalker.report.story_background import background
 
 
 def save(diagnosis: Diagnosis, job: Job) -> Path:
@@ -15,12 +17,15 @@ def save(diagnosis: Diagnosis, job: Job) -> Path:
     if job.dir is None:
         raise UsageError(f"{job.label} has no job directory to save into; use --html FILE")
     write_text(job.dir / "verdict.json", diagnosis.verdict.to_json() + "\n")
-    return write_html(diagnosis, job.dir / "report.html")
+    return write_html(diagnosis, job, job.dir / "report.html")
 
 
-def write_html(diagnosis: Diagnosis, path: Path) -> Path:
-    """The self-contained HTML report."""
-    return write_text(path, render_html(diagnosis.verdict, diagnosis.story))
+def write_html(diagnosis: Diagnosis, job: Job, path: Path) -> Path:
+    """The self-contained HTML report: the verdict, its pictures, and what a reader without the job would miss."""
+    place = job.dir or job.log
+    others = list_jobs(place.parent) if place is not None else []
+    more = background(job, diagnosis.verdict, others)
+    return write_text(path, render_html(diagnosis.verdict, diagnosis.story, more))
 
 
 def write_text(path: Path, text: str) -> Path:

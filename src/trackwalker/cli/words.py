@@ -9,6 +9,7 @@ from typer.core import TyperCommand
 
 _BEHIND = "trackwalker.behind"
 _RESUME = "--auto-resume"  # may stand without its number
+_LISTS = ("--commits", "--models")  # take every word up to the next option
 
 
 class WordsCommand(TyperCommand):
@@ -24,7 +25,21 @@ class WordsCommand(TyperCommand):
                 args[at] = f"{word}={DEFAULT_BUDGET}"
         ctx.meta[_BEHIND] = [word for word in args[cut + 1 :] if word != "--"]
         ctx.allow_extra_args = ctx.ignore_unknown_options = True
-        return super().parse_args(ctx, args[:cut])
+        return super().parse_args(ctx, _spread(args[:cut]))
+
+
+def _spread(args: list[str]) -> list[str]:
+    """`--commits A B` as `--commits A --commits B`, which is what the parser takes."""
+    found, option = [], ""
+    for at, word in enumerate(args):
+        if word in _LISTS and at + 1 < len(args) and not args[at + 1].startswith("-"):
+            option = word
+        elif option and not word.startswith("-"):
+            found += [option, word]
+        else:
+            option = ""
+            found.append(word)
+    return found
 
 
 def behind(ctx: typer.Context) -> list[str]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 import re
 import time
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,8 @@ from trackwalker.telemetry.quality import Check, check_quality
 from trackwalker.telemetry.store import Telemetry, open_database
 
 _ARTIFACT = re.compile(r"artifact_(\d{9,11})_")
+
+Opener = Callable[[Path], AbstractContextManager[Telemetry]]  # a server keeps databases open between questions
 
 
 @dataclass
@@ -95,7 +97,7 @@ class Case:
 
 
 @contextmanager
-def open_case(job: Job) -> Iterator[Case]:
+def open_case(job: Job, opener: Opener | None = None) -> Iterator[Case]:
     """Read a job; changes no byte of it. Damaged parts are named in `damage` and left out."""
     if job.log is None:
         raise NotAJobError(f"{job.label} has no log, so there is nothing to read")
@@ -108,7 +110,7 @@ def open_case(job: Job) -> Iterator[Case]:
     if log.ends_mid_line and log.summary is None and not live:
         damage.append(f"the log {job.log.name} ends in the middle of line {log.lines}: its writer was cut off")
     with ExitStack() as stack:
-        telemetry = _open_telemetry(job, stack, damage)
+        telemetry = _open_telemetry(job, opener or open_database, stack, damage)
         start = _start(job, run, telemetry)
         seen = triage(job)
         timeline = tl.from_progress(progress)
@@ -160,11 +162,11 @@ def _journal(path: Path | None, damage: list[str]) -> list[dict[str, Any]]:
     return records.items
 
 
-def _open_telemetry(job: Job, stack: ExitStack, damage: list[str]) -> Telemetry | None:
+def _open_telemetry(job: Job, opener: Opener, stack: ExitStack, damage: list[str]) -> Telemetry | None:
     if job.database is None or not any(job.database.iterdir()):
         return None
     try:
-        telemetry = stack.enter_context(open_database(job.database))
+        telemetry = stack.enter_context(opener(job.database))
     except MissingToolError:
         raise
     except EvidenceError as e:

@@ -6,7 +6,7 @@ import time
 from dataclasses import dataclass
 
 from trackwalker.diagnose import heartbeat
-from trackwalker.diagnose.case import Case, open_case
+from trackwalker.diagnose.case import Case, Opener, open_case
 from trackwalker.diagnose.clock import utc
 from trackwalker.diagnose.confidence import with_confidence
 from trackwalker.diagnose.evidence import EvidenceBook
@@ -49,10 +49,10 @@ class Diagnosis:
     damage: list[str]
 
 
-def diagnose(job: Job, playbooks: list[Playbook] | None = None) -> Diagnosis:
+def diagnose(job: Job, playbooks: list[Playbook] | None = None, opener: Opener | None = None) -> Diagnosis:
     """Diagnose one job from what is on disk; the job is not touched."""
     begin = time.perf_counter()
-    with open_case(job) as case:
+    with open_case(job, opener) as case:
         return diagnose_case(case, playbooks, begin)
 
 

@@ -33,7 +33,7 @@ class Mark:
     """Something that happened at a moment: a save, an exit, the onset of a cause."""
 
     time: float
-    kind: Literal["onset", "checkpoint", "exit", "cancel", "end"]
+    kind: Literal["onset", "checkpoint", "exit", "cancel", "restart", "end"]
     label: str
     host: str | None = None
 

@@ -9,6 +9,7 @@ from trackwalker.diagnose.clock import from_utc
 from trackwalker.diagnose.examine import Examination
 from trackwalker.diagnose.story import Lane, Mark, StepPoint, Story
 from trackwalker.diagnose.symptoms import Symptoms
+from trackwalker.diagnose.timeline import Timeline
 from trackwalker.diagnose.verdict import Cause
 
 _MOST_POINTS = 2000
@@ -25,7 +26,7 @@ def tell(case: Case, symptoms: Symptoms, causes: list[Cause], leading: list[Exam
     """The story behind a verdict."""
     lanes, title = _lanes(case, causes, leading)
     return Story(
-        steps=_steps(case),
+        steps=steps_of(case.timeline),
         phases=symptoms.phases,
         marks=tuple(sorted(_marks(case, causes), key=lambda m: (m.time, m.kind))),
         lanes=lanes,
@@ -36,8 +37,8 @@ def tell(case: Case, symptoms: Symptoms, causes: list[Cause], leading: list[Exam
     )
 
 
-def _steps(case: Case) -> tuple[StepPoint, ...]:
-    timeline = case.timeline
+def steps_of(timeline: Timeline | None) -> tuple[StepPoint, ...]:
+    """The steps as a page draws them: few enough, and no slow one lost."""
     if timeline is None:
         return ()
     points = []

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+from pathlib import Path
 from typing import Any
 
 from trackwalker.job.redact import HIDDEN, is_secret
@@ -25,6 +27,7 @@ _SHAPES = re.compile(
 )
 _SIGNED = re.compile(r"(?P<name>X-Amz-(?:Signature|Credential|Security-Token)|[?&]sig|Signature)=[^&\s\"']+")
 _PEM = re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)", re.DOTALL)
+_HEAD = 1 << 18  # of a log: where launchers print the environment
 _LEAST = 6  # shorter ones are hidden where they are named, not everywhere: "yes" is no secret
 _DULL = re.compile(r"(?:true|false|none|null|default|auto|\d{1,11}|[\d.eE+-]+|/[\w./-]*)$", re.IGNORECASE)
 
@@ -113,6 +116,19 @@ class Scrubber:
         text, count = pattern.subn(by, text)
         self.hidden += count
         return text
+
+
+def scrubber_of(log: Path | None = None) -> Scrubber:
+    """Knows the secrets of this process's environment and those that a log prints at its head."""
+    scrubber = Scrubber()
+    scrubber.learn_document({name: value for name, value in os.environ.items() if is_secret(name)})
+    if log is not None:
+        try:
+            with log.open("rb") as file:
+                scrubber.learn(file.read(_HEAD).decode("utf-8", "replace"))
+        except OSError:
+            pass  # a log that cannot be read is the reader's error to tell
+    return scrubber
 
 
 def _is_secret(name: str) -> bool:

@@ -18,7 +18,7 @@ from types import TracebackType
 from trackwalker.errors import EvidenceError
 
 BLOCK = 1 << 20
-LONGEST = 2048  # bytes of a line that are given at once
+LONGEST = 2304  # bytes of a line that are given at once
 _FARTHEST = 1 << 28  # bytes: a line may be longer, but nobody looks farther for its ends
 _MARK = 64  # bytes that tell whether the counted part is still the same text
 Wanted = Callable[[bytes], bool]

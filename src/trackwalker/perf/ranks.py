@@ -19,6 +19,7 @@ from trackwalker.perf.replay import Floats, Replay, median_of
 _SUSPECTS = 4  # ranks whose absence is played
 _LEAST_SHARE = 0.01  # of the job's time: less is not worth a name
 _LEAST_LAST = 0.3  # of the executions in which somebody was clearly last
+_FEWEST_LAST = 3  # executions: once or twice is chance
 _STEADILY = 0.5  # of its lateness against the middle rank must be left when earliness is taken off
 _MOST_EARLY = 0.2  # of the executions left before the last had come: these ranks did not meet, and nobody is late
 _MORE = 1.1  # compute time over what slower kernels explain: then it is not only their speed
@@ -158,7 +159,7 @@ def _suspects(arrivals: Arrivals, replay: Replay) -> list[int]:
     excess = replay.segments - replay.middle()
     net, gross = np.nansum(excess, axis=1), np.nansum(np.abs(excess), axis=1)
     last, decided = arrivals.last.sum(axis=1), arrivals.decided.sum(axis=1)
-    steadily = (net > _STEADILY * gross) & (last >= _LEAST_LAST * decided) & (last > 0)
+    steadily = (net > _STEADILY * gross) & (last >= np.maximum(_LEAST_LAST * decided, _FEWEST_LAST))
     return [int(r) for r in np.argsort(-net) if steadily[r]][:_SUSPECTS]
 
 

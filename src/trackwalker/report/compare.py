@@ -9,20 +9,13 @@ from rich.text import Text
 from trackwalker.diagnose.compare import Comparison
 from trackwalker.diagnose.config_diff import Change
 from trackwalker.diagnose.deltas import Delta, quantity
+from trackwalker.report import words
 from trackwalker.report.markdown import markdown
 from trackwalker.report.terminal import render
 from trackwalker.report.text import clip, one_line
 
 _WIDEST = 100
 _MOST_CHANGES = 20
-_EFFECTS = {
-    "speed": "explains speed",
-    "perhaps": "may explain speed",
-    "numbers": "explains losses",
-    "start": "how it began",
-    "nodes": "other machines",
-    "none": "no effect",
-}
 
 
 def render_comparison(comparison: Comparison, console: Console) -> None:
@@ -67,7 +60,7 @@ def tables(comparison: Comparison) -> list[tuple[str, list[str], list[list[str]]
 
 def _setting(change: Change) -> list[str]:
     values = [clip("not stated" if v is None else v, 60) for v in (change.a, change.b)]
-    return [change.name, *values, _EFFECTS[change.effect]]
+    return [change.name, *values, words.EFFECTS[change.effect]]
 
 
 def _measured(delta: Delta) -> list[str]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 from functools import cache
 from typing import Any
 
@@ -10,15 +12,19 @@ from markupsafe import Markup
 
 from trackwalker.diagnose.story import Mark, Story
 from trackwalker.diagnose.verdict import Verdict
-from trackwalker.report import axis, lanes, timeline, view, words
+from trackwalker.report import axis, lanes, story_heat, story_overlay, timeline, view, words
 from trackwalker.report.marks import words_of
+from trackwalker.report.story_background import Background, with_restarts, without_secrets
 from trackwalker.report.text import clean, clip, one_line
 
 _MARKS = 200
+_CHANGES = 100
 
 
-def render_html(verdict: Verdict, story: Story) -> str:
-    """The report page; the same verdict and story give the same bytes."""
+def render_html(verdict: Verdict, story: Story, more: Background | None = None) -> str:
+    """The report page; the same verdict, story and background give the same bytes."""
+    more = more or Background()
+    verdict, story = without_secrets(verdict, more), with_restarts(story, more)
     items, refs, left_out = view.evidence(verdict)
     document, cut = view.raw(verdict)
     return (
@@ -40,6 +46,12 @@ def render_html(verdict: Verdict, story: Story) -> str:
             progress=words.progress_facts(verdict.progress),
             timeline=timeline.build(story),
             lanes=lanes.build(story),
+            heat=story_heat.build(story),
+            overlay=story_overlay.build(story),
+            more=more,
+            effects=words.EFFECTS,
+            changes=more.changes[:_CHANGES],
+            policy=content_policy(),
             phases=story.phases[:_MARKS],
             marks=_mark_rows(story),
             marks_left_out=max(len(story.marks) - _MARKS, 0),
@@ -63,6 +75,25 @@ def _mark_rows(story: Story) -> list[tuple[str, str, str]]:
     chosen = sorted(story.marks, key=lambda mark: (mark.kind == "checkpoint", when(mark), mark.label))[:_MARKS]
     chosen.sort(key=lambda mark: (when(mark), mark.label))
     return [(words.utc(mark.time), clip(words_of(mark), 120), clip(one_line(mark.host or ""), 80)) for mark in chosen]
+
+
+def content_policy() -> str:
+    """What a browser may do with the page: show it with its own style, which is named by its hash, and nothing else."""
+    style = environment().get_template("report.css").render()
+    return "; ".join(
+        (
+            "default-src 'none'",
+            f"style-src '{inline_hash(style)}'",
+            "img-src data:",
+            "base-uri 'none'",
+            "form-action 'none'",
+        )
+    )
+
+
+def inline_hash(text: str) -> str:
+    """How a content policy names an inline style or script."""
+    return f"sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}"
 
 
 def _safe(value: Any) -> Any:

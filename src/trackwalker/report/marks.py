@@ -14,7 +14,7 @@ from trackwalker.report.words import utc
 _ROWS = 4
 _NEAR = 9.0  # pixels within which marks of one kind are one flag: a job's ranks exit together
 _MOST = 40
-_ORDER = ("onset", "exit", "cancel", "end")
+_ORDER = ("onset", "exit", "cancel", "restart", "end")
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ def words_of(mark: Mark) -> str:
 
 
 def flags(story: Story, x: Scale) -> list[Flag]:
-    """The onset, exit, cancel and end marks, the close ones merged, with labels that do not overlap."""
+    """The onset, exit, cancel, restart and end marks, the close ones merged, with labels that do not overlap."""
     groups: list[list[Mark]] = []
     for kind in _ORDER:
         for mark in sorted(

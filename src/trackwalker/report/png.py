@@ -1,4 +1,4 @@
-"""A line plot as PNG bytes, without a drawing library: for chats and phones, which do not show SVG."""
+"""Pictures as PNG bytes, without a drawing library: a line plot for chats and phones, a grid of cells for a page."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ _LEFT, _RIGHT, _TOP, _BOTTOM = 110, 24, 20, 44
 _INK, _GRID, _LINE, _PAPER = (70, 70, 70), (225, 225, 225), (20, 90, 170), (255, 255, 255)
 _DOT = 3  # pixels of one dot of a digit
 _POINTS = 2000
+_TRUE_COLOUR, _INDEXED = 2, 3
 # Rows of three dots, top to bottom: what the labels of an axis need. The plot's title is the message it comes with.
 _GLYPHS = {
     "0": (7, 5, 5, 5, 7), "1": (2, 6, 2, 2, 7), "2": (7, 1, 7, 4, 7), "3": (7, 1, 3, 1, 7), "4": (5, 5, 7, 1, 1),
@@ -80,11 +81,23 @@ def _write(canvas: Canvas, text: str, left: int, top: int) -> None:
 def _encode(canvas: Canvas) -> bytes:
     """Rows without a filter, compressed: all that the format asks for."""
     height, width, _ = canvas.shape
-    rows = np.concatenate([np.zeros((height, 1), np.uint8), canvas.reshape(height, -1)], axis=1)
+    return _file(width, height, _TRUE_COLOUR, canvas.reshape(height, -1))
 
-    def chunk(name: bytes, data: bytes) -> bytes:
-        return struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data))
 
-    head = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
-    body = zlib.compress(rows.tobytes(), 9)
-    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head) + chunk(b"IDAT", body) + chunk(b"IEND", b"")
+def encode_indexed(pixels: Canvas, palette: Sequence[tuple[int, int, int, int]]) -> bytes:
+    """A picture of few colours, each red, green, blue and how much it covers; one byte a pixel before compression."""
+    height, width = pixels.shape
+    colours = bytes(part for colour in palette for part in colour[:3])
+    covers = bytes(colour[3] for colour in palette)
+    return _file(width, height, _INDEXED, pixels, _chunk(b"PLTE", colours) + _chunk(b"tRNS", covers))
+
+
+def _file(width: int, height: int, kind: int, rows: Canvas, colours: bytes = b"") -> bytes:
+    unfiltered = np.concatenate([np.zeros((height, 1), np.uint8), rows], axis=1)
+    head = struct.pack(">IIBBBBB", width, height, 8, kind, 0, 0, 0)
+    body = zlib.compress(unfiltered.tobytes(), 9)
+    return b"\x89PNG\r\n\x1a\n" + _chunk(b"IHDR", head) + colours + _chunk(b"IDAT", body) + _chunk(b"IEND", b"")
+
+
+def _chunk(name: bytes, data: bytes) -> bytes:
+    return struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data))

@@ -31,6 +31,13 @@ def clean(text: str) -> str:
     return _STACKED.sub(r"\1", _SURROGATE.sub("\ufffd", text))
 
 
+def visible(text: str) -> str:
+    """One line of a log for people who want to see what is there: controls as signs, colours gone, nothing hidden."""
+    text = _ANSI.sub("", text.removesuffix("\r"))
+    text = _UNSAFE.sub(lambda match: chr(0x2400 + ord(match[0])) if match[0] < " " else "\ufffd", text)
+    return _STACKED.sub(r"\1", _SURROGATE.sub("\ufffd", text))
+
+
 def one_line(text: str) -> str:
     """The clean text on one line, so that data cannot fake a line of the report."""
     return _SPACE.sub(" ", clean(text)).strip()

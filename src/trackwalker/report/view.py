@@ -22,8 +22,10 @@ _HOSTS = 24
 
 _ANCHOR = re.compile(r"[A-Za-z][A-Za-z0-9_.:-]{0,63}")
 # Ids of the page itself: evidence with such an id gets a neutral anchor.
-_OURS = ("cause-", "evidence-", "h-", "t-", "l-")
-_TAKEN = frozenset({"verdict", "timeline", "hosts", "causes", "evidence", "tested", "quality", "progress", "raw"})
+_OURS = ("cause-", "evidence-", "h-", "t-", "l-", "m-", "o-")
+_TAKEN = frozenset(
+    {"verdict", "timeline", "hosts", "causes", "evidence", "tested", "quality", "progress", "settings", "raw"}
+)
 _ROLES = ("root", "contributing", "masked", "mechanism", "consequence")
 _ROLE_WORDS = {
     "root": "root cause",
@@ -48,6 +50,7 @@ class Item:
     """One evidence item on the page."""
 
     id: str
+    key: str  # the id as the verdict has it
     anchor: str
     kind: str
     says: str
@@ -128,6 +131,7 @@ def _item(item: Evidence, anchor: str, weight: int, full_weight: int) -> Item:
     values = [(clip(one_line(key), 60), words.number(value)) for key, value in list(item.values.items())[:_VALUES]]
     return Item(
         id=clip(one_line(item.id), 24),
+        key=item.id,
         anchor=anchor,
         kind=item.kind,
         says=shown,

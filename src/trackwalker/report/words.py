@@ -17,6 +17,15 @@ OUTCOMES = {
     "healthy": "Healthy",
     "insufficient-evidence": "Insufficient evidence",
 }
+# What a setting that differs means for two runs.
+EFFECTS = {
+    "speed": "explains speed",
+    "perhaps": "may explain speed",
+    "numbers": "explains losses",
+    "start": "how it began",
+    "nodes": "other machines",
+    "none": "no effect",
+}
 _QUANTITIES = {"tgs": "tokens/s/device", "step_time_s": "step time (s)", "step_time": "step time (s)"}
 
 

@@ -107,6 +107,7 @@ class Conclusion:
     caveats: tuple[str, ...] = ()  # what this does not prove
     tables: tuple[Table, ...] = ()
     plots: tuple[Plot, ...] = ()
+    recipe: str = ""  # lines for a model file, ready to paste; empty: there is nothing to write down
     details: Mapping[str, Any] = field(default_factory=dict)  # of this kind of sweep, for --json
 
     def to_dict(self) -> dict[str, Any]:

@@ -113,6 +113,14 @@ class Telemetry:
         self._range: tuple[float, float] | None = None
         self._metrics: frozenset[str] | None = None
         self._answers: dict[tuple[str, float], list[Sample]] = {}  # several playbooks ask the same question
+        self._before = (0, 0)  # requests and bytes that are not this one's
+
+    def fresh(self) -> Telemetry:
+        """The same open database for another purpose: with a memory and a count of its own."""
+        other = Telemetry(self._api, self._bounds, self.damage, self._unreadable)
+        other._range, other._metrics = self.range(), self.metrics()
+        other._before = (self._api.queries, self._api.bytes_read)
+        return other
 
     @property
     def url(self) -> httpx.URL:
@@ -122,12 +130,12 @@ class Telemetry:
     @property
     def queries(self) -> int:
         """How many requests were made so far."""
-        return self._api.queries
+        return self._api.queries - self._before[0]
 
     @property
     def bytes_read(self) -> int:
         """How many bytes the answers had on the wire."""
-        return self._api.bytes_read
+        return self._api.bytes_read - self._before[1]
 
     def metrics(self) -> frozenset[str]:
         """The names of all metrics that can be read."""

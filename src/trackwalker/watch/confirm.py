@@ -35,6 +35,7 @@ _LABEL = re.compile(r'(\w+)="([^"]*)"')
 _IDLE_CPU, _BUSY_CPU = 0.1, 0.5  # cores
 _QUIET_BYTES, _FLOWING_BYTES = 1e6, 100e6  # a second and host
 _TICKS = 100.0
+_UNSURE, _AGAINST = 2.0, 4.0  # times the limit, where a second signal is not to be had, or speaks against a hang
 
 
 @dataclass
@@ -65,6 +66,13 @@ class Second:
     says: str
     ranks: tuple[int, ...] = ()
     hosts: tuple[str, ...] = ()
+
+
+def is_hang(second: Second, silent_s: float, limit_s: float) -> bool:
+    """Whether a silence beyond its limit may be called a hang, given the second signal."""
+    if second.hang:
+        return True
+    return silent_s > (_UNSURE if second.hang is None else _AGAINST) * limit_s
 
 
 def second_signal(job_dir: Path | None, job_id: str, sleep: Callable[[float], None] = time.sleep) -> Second:

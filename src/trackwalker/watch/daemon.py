@@ -13,7 +13,7 @@ from trackwalker.launch.standing import Standing
 from trackwalker.watch import telling
 from trackwalker.watch.asking import Asker, Background
 from trackwalker.watch.casework import Casework
-from trackwalker.watch.confirm import Second, second_signal
+from trackwalker.watch.confirm import Second, is_hang, second_signal
 from trackwalker.watch.detect import detect
 from trackwalker.watch.incident import Condition, Incident
 from trackwalker.watch.jobs import Jobs, Watched, was_over
@@ -32,7 +32,6 @@ _SURE_S = 10.0  # an end that nobody recorded is looked at twice
 _ODD_S = 30.0  # until a job whose files could not be understood is looked at again
 _GUESSED = frozenset({"lost", "forgotten", "gone"})
 _SILENCE = frozenset({"hang", "data-stall"})
-_UNSURE, _AGAINST = 2.0, 4.0  # times the limit, where a second signal is not to be had, or speaks against a hang
 
 Put = Callable[[Message], object]
 Confirm = Callable[[Job], Second]
@@ -207,10 +206,7 @@ class Daemon:
         at, second = self._second.get(job, (0.0, None))
         if second is None or at < now - condition.silent_s:  # none yet, or one about an earlier silence
             return False
-        if second.hang:
-            return True
-        times = _UNSURE if second.hang is None else _AGAINST
-        return condition.silent_s > times * condition.limit_s
+        return is_hang(second, condition.silent_s, condition.limit_s)
 
     def _with_second(self, watched: Watched, condition: Condition) -> Condition:
         found = self._second.pop(watched.job.id, None)

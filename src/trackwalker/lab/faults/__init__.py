@@ -7,6 +7,7 @@ Places in the run are fractions of its steps (`0.4`) or step numbers (`97`).
 
 from trackwalker.lab.faults import (
     benign,
+    fifth_set,
     fourth_set,
     gpu,
     host,
@@ -24,6 +25,7 @@ from trackwalker.lab.faults.base import FAULTS
 __all__ = [
     "FAULTS",
     "benign",
+    "fifth_set",
     "fourth_set",
     "gpu",
     "host",

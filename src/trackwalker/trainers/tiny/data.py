@@ -45,7 +45,8 @@ def make_batch(config: Config, rank: int, step: int, rows: int) -> Batch:
 def batch_seconds(config: Config, rank: int, step: int) -> float:
     """How long the pipeline takes for this batch, by the configuration."""
     slow = 0 <= config.data_slow_from_step <= step and config.data_slow_rank in (-1, rank)
-    return config.data_slow_seconds if slow else config.data_seconds
+    missed = max(0, config.per_device_batch_size - config.data_rows_cached) if config.data_rows_cached else 0
+    return (config.data_slow_seconds if slow else config.data_seconds) + missed * config.data_miss_seconds
 
 
 class DataError(Exception):

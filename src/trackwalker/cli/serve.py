@@ -1,0 +1,107 @@
+"""`trackwalker serve`: the web app over a workspace, until Ctrl-C."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import socket
+import sys
+import webbrowser
+from typing import Annotated
+
+import typer
+
+from trackwalker.cli.options import DEFAULT_WORKSPACE, Workspace
+from trackwalker.errors import MissingToolError, UsageError
+
+TOKEN_VARIABLE = "TRACKWALKER_WEB_TOKEN"  # noqa: S105 - a name
+_PORT = 8321  # tried first, so that an address can be kept
+_SHORTEST = 16
+
+
+def serve(
+    workspace: Workspace = DEFAULT_WORKSPACE,
+    port: Annotated[
+        int | None, typer.Option("--port", min=0, max=65535, help="Default: 8321, or a free one where that is taken.")
+    ] = None,
+    host: Annotated[
+        str, typer.Option("--host", help="Address to listen on; any but this machine's own needs a token.")
+    ] = "127.0.0.1",
+    show: Annotated[bool, typer.Option("--open", help="Open it in a browser.")] = False,
+    model: Annotated[
+        str | None, typer.Option("--model", envvar="TRACKWALKER_MODEL", help="For the ask box, as `ask` takes it.")
+    ] = None,
+    endpoint: Annotated[
+        str | None, typer.Option("--endpoint", envvar="TRACKWALKER_ENDPOINT", help="For the ask box, as `ask` takes it.")
+    ] = None,
+) -> int:
+    """Show a workspace in a browser: jobs, verdicts, metrics, logs, nodes; nothing is changed. Ctrl-C ends it.
+
+    Listening on another address than this machine's own needs a token: it is printed once as part of the address, or
+    taken from TRACKWALKER_WEB_TOKEN.
+    """
+    try:
+        import uvicorn
+
+        from trackwalker.web.app import create_app
+    except ImportError as e:
+        raise MissingToolError(f"the web app needs {e.name}: pip install 'trackwalker[web]'") from e
+    from trackwalker.web.settings import LOOPBACK, Settings
+
+    token = "" if host in LOOPBACK else _token()
+    app = create_app(Settings(workspace, token, model, endpoint))
+    listener = _listen(host, port)
+    url = _url(host, listener.getsockname()[1])
+    if token and not os.environ.get(TOKEN_VARIABLE):
+        print(f"{url}?token={token}", flush=True)
+        print("this address lets whoever has it look at the workspace; it is not shown again", file=sys.stderr)
+    elif token:
+        print(f"{url}  (add ?token= with the value of {TOKEN_VARIABLE})", flush=True)
+    else:
+        print(f"{url}  (Ctrl-C ends it)", flush=True)
+    if show:
+        webbrowser.open(f"{url}?token={token}" if token else url)
+    config = uvicorn.Config(
+        app,
+        log_level="warning",
+        access_log=False,  # addresses may hold the token
+        server_header=False,
+        timeout_graceful_shutdown=3,
+        lifespan="on",
+    )
+    try:
+        uvicorn.Server(config).run(sockets=[listener])
+    except KeyboardInterrupt:
+        print()
+    return 0
+
+
+def _token() -> str:
+    given = os.environ.get(TOKEN_VARIABLE, "")
+    if given and len(given) < _SHORTEST:
+        raise UsageError(f"{TOKEN_VARIABLE} is too short to be a secret: give at least {_SHORTEST} characters")
+    return given or secrets.token_urlsafe(24)
+
+
+def _listen(host: str, port: int | None) -> socket.socket:
+    """The first address that can be had; a port that was asked for is that one or none."""
+    kind = socket.AF_INET6 if ":" in host else socket.AF_INET
+    wanted = [_PORT, 0] if port is None else [port]
+    for number in wanted:
+        listener = socket.socket(kind, socket.SOCK_STREAM)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            listener.bind((host, number))
+            listener.listen(128)
+            return listener
+        except OSError as e:
+            listener.close()
+            said = e.strerror or str(e)
+            if number == wanted[-1]:
+                raise UsageError(f"cannot listen on {host} port {number}: {said}; --port 0 takes a free one") from e
+    raise AssertionError("unreachable")
+
+
+def _url(host: str, port: int) -> str:
+    shown = socket.gethostname() if host in ("0.0.0.0", "::") else f"[{host}]" if ":" in host else host  # noqa: S104
+    return f"http://{shown}:{port}/"

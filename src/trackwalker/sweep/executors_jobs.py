@@ -1,0 +1,96 @@
+"""What Slurm and this machine have in common as executors: jobs with a directory in the workspace."""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from trackwalker.errors import TrackwalkerError
+from trackwalker.job.layout import NAME_FORM, Job
+from trackwalker.job.processes import all_pids, read_bytes
+from trackwalker.launch.request import parse_model_spec
+from trackwalker.launch.standing import find_job
+from trackwalker.sweep.executors import Look
+from trackwalker.sweep.measure import measure
+from trackwalker.sweep.model import Result, Trial
+from trackwalker.sweep.monitor import Monitor
+from trackwalker.sweep.plan import Setup
+
+_HERE_S, _ELSEWHERE_S = 5.0, 90.0  # an sbatch of another machine cannot be seen, but gives up after a minute
+
+
+class JobExecutor:
+    """Runs trials as jobs of a workspace."""
+
+    def __init__(self, setup: Setup) -> None:
+        self.setup = setup
+        self.workspace = Path(setup.workspace)
+        self._monitors: dict[str, Monitor] = {}
+
+    def now(self) -> float:
+        """The time."""
+        return time.time()
+
+    def sleep(self, seconds: float) -> None:
+        """Wait."""
+        time.sleep(seconds)
+
+    def settle_s(self, host: str) -> float:
+        """How long a tag must be absent before its job is asked for again."""
+        return _HERE_S if host == socket.gethostname() else _ELSEWHERE_S
+
+    def _job(self, job: str) -> Job | None:
+        """The job in the workspace; None before it has a directory."""
+        try:
+            return find_job(job, self.workspace)
+        except TrackwalkerError:
+            return None
+
+    def _written(self, tag: str) -> str | None:
+        """The id of the job that carries the tag, by the directory or the log that it has in the workspace."""
+        for place in sorted(self.workspace.glob(f"*-{tag}")) + sorted(self.workspace.glob(f"*-{tag}.log")):
+            if match := NAME_FORM.match(place.name):
+                return str(match["id"])
+        return None
+
+    def _moving(self, job: str) -> Look:
+        """A running job: whether it still moves."""
+        found = self._job(job)
+        if found is None or found.dir is None:
+            return Look("running")
+        if job not in self._monitors:
+            try:
+                self._monitors[job] = Monitor(found)
+            except TrackwalkerError:
+                return Look("running")
+        hang = self._monitors[job].look()
+        step = self._monitors[job].step
+        return Look("running", hang=hang.says, phase=hang.phase, step=step) if hang else Look("running", step=step)
+
+    def _measured(self, trial: Trial, job: str, state: str, says: str) -> Result:
+        self._monitors.pop(job, None)
+        found = self._job(job) or Job(job, None, None)
+        return measure(found, trial, state, says, self.setup.gpu)
+
+
+def spec_of(trial: Trial, tag: str) -> str:
+    """The model with the tag in the job's name and, as alias, in its own checkpoint folder: trials share nothing."""
+    spec = parse_model_spec(trial.model)
+    named = f"{spec.tag}-{tag}" if spec.tag else tag
+    return f"{spec.model}:{named}:{named}"
+
+
+def words_of(trial: Trial) -> list[str]:
+    """The trial's settings as they stand behind `--`."""
+    return [f"{k}={v}" for k, v in trial.config.items()] + [f"_env_{k}={v}" for k, v in trial.env.items()]
+
+
+def processes_with(mark: str) -> Iterator[int]:
+    """Processes of this machine one of whose words ends in the mark."""
+    ending = mark.encode() + b"\0"
+    for pid in all_pids():
+        if pid != os.getpid() and ending in (read_bytes(f"/proc/{pid}/cmdline") or b""):
+            yield pid

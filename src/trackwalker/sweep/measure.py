@@ -1,0 +1,161 @@
+"""From a job that has ended to a result: how it ended by triage, how fast it was by perf, what explains that."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+from trackwalker.diagnose.triage import Triage, triage
+from trackwalker.errors import TrackwalkerError
+from trackwalker.job.journal import read
+from trackwalker.job.layout import Job
+from trackwalker.perf.analysis import Options, analyse
+from trackwalker.perf.result import PerfReport
+from trackwalker.sweep.model import Result, Status, Trial
+from trackwalker.sweep.policy import Policy, Signal, load_policy
+
+_GOOD = frozenset({"completed", "soft-success"})
+# What only the scheduler knows of an end.
+_STATES: dict[str, tuple[Status, str]] = {
+    "oom": ("oom", "oom-host"),
+    "node-fail": ("node-fault", "node-failure"),
+    "boot-fail": ("node-fault", "node-failure"),
+    "launch-failed": ("node-fault", "launch-failed"),
+    "preempted": ("cancelled", "preempted"),
+    "cancelled": ("cancelled", "cancelled"),
+    "timeout": ("failed", "walltime"),
+    "deadline": ("failed", "walltime"),
+}
+_PHASES = {"training": "train", "teardown": "train", "compile": "compile"}
+_MEMORY = re.compile(rb"Using \(GB\) ([0-9.]+) / ")
+_PER_HOUR = 3600.0
+
+
+def measure(job: Job, trial: Trial, state: str, says: str, gpu: str | None = None) -> Result:
+    """What came of a job; `state` and `says` are its scheduler's. It never raises: what cannot be read is said."""
+    policy = load_policy()
+    try:
+        seen = triage(job)
+    except TrackwalkerError as e:
+        status, cause = _STATES.get(state, ("failed", state))
+        return Result(trial.key, status, job.id, why=f"{says}; {e}" if says else str(e), cause=cause,
+                      hosts=_lone(trial, ()), minutes=_minutes(job))  # fmt: skip
+    if seen.status in _GOOD:
+        return _good(job, trial, seen, policy, gpu)
+    return _bad(job, trial, seen, policy, state, says)
+
+
+def _good(job: Job, trial: Trial, seen: Triage, policy: Policy, gpu: str | None) -> Result:
+    try:
+        report = analyse(job, Options(gpu=gpu, with_traces=False))
+    except TrackwalkerError as e:
+        return Result(trial.key, "failed", job.id, why=f"it ran, but its speed cannot be read: {e}", cause="no-figure",
+                      minutes=_minutes(job))  # fmt: skip
+    speed = report.throughput
+    steady = speed.tgs if speed is not None else None
+    if speed is None or steady is None or steady.n < policy.least_steps or _only_first_steps(report):
+        had = steady.n if steady is not None else 0
+        why = f"it ran, but only {had} steady steps are left to judge its speed by: give more --steps"
+        return Result(trial.key, "failed", job.id, why=why, cause="no-figure", minutes=_minutes(job))
+    return Result(
+        trial.key,
+        "ok",
+        job.id,
+        score=steady.mean,
+        low=steady.low,
+        high=steady.high,
+        step_s=speed.seconds.median,
+        steps=steady.n,
+        mfu=report.utilisation.mfu if report.utilisation else None,
+        memory_gb=peak_memory(job.log),
+        signals=signals(job, seen, policy.signals),
+        minutes=_minutes(job),
+    )
+
+
+def _only_first_steps(report: PerfReport) -> bool:
+    """Perf judges a run of few steps by its labelled ones; a sweep never compares warm-up or compilation."""
+    return report.throughput is not None and any(
+        note.startswith("nearly every step is labelled") for note in report.throughput.notes
+    )
+
+
+def _bad(job: Job, trial: Trial, seen: Triage, policy: Policy, state: str, says: str) -> Result:
+    primary = seen.primary
+    cause = primary.id if primary is not None else ""
+    status = policy.status_of(cause) if cause else "failed"
+    why = f"{seen.summary}" if not primary else f"{primary.text or primary.why or seen.summary}"
+    if state in _STATES and (status == "failed" or state in ("oom", "node-fail")):
+        status, cause = _STATES[state]
+        why = f"{says}: {why}" if says else why
+    elif status == "failed" and seen.status == "completed-short":
+        cause, why = "completed-short", "it ended well, but before its last step"
+    named = tuple(primary.hosts or ((primary.host,) if primary.host else ())) if primary is not None else ()
+    hosts = _lone(trial, named or ((seen.roles.first_host,) if seen.roles.first_host else ()))
+    if status == "node-fault" and len(trial.nodes) > 1 and not hosts:
+        status = "failed"  # all nodes alike: not one node's doing
+    return Result(trial.key, status, job.id, why=why, cause=cause, hosts=hosts, phase=_phase(seen),
+                  memory_gb=peak_memory(job.log), minutes=_minutes(job))  # fmt: skip
+
+
+def _lone(trial: Trial, named: tuple[str, ...]) -> tuple[str, ...]:
+    """The nodes of this trial that are named, where that is not all of several."""
+    if len(trial.nodes) == 1:
+        return trial.nodes
+    found = tuple(node for node in trial.nodes if node in named)
+    return found if len(found) < len(trial.nodes) else ()
+
+
+def _phase(seen: Triage) -> str:
+    return _PHASES.get(seen.phase, "first-step" if seen.phase.startswith("before the first step") else "init")
+
+
+def _minutes(job: Job) -> float:
+    """From the first event of the job to its last, as its agents wrote them down; 0 where they did not."""
+    times = [float(e["t"]) for e in (read(job.events).items if job.events else []) if isinstance(e.get("t"), (int, float))]
+    return (max(times) - min(times)) / 60.0 if times else 0.0
+
+
+def peak_memory(log: Path | None) -> float | None:
+    """The most device memory that any rank printed, in GB."""
+    if log is None:
+        return None
+    try:
+        found = [float(m) for line in log.open("rb") for m in _MEMORY.findall(line)]
+    except (OSError, ValueError):
+        return None
+    return max(found, default=None)
+
+
+def signals(job: Job, seen: Triage, wanted: Mapping[str, Signal]) -> dict[str, dict[str, float]]:
+    """Host -> signal -> its steady value, where the job was recorded; a database that cannot be read costs nothing else."""
+    first, last = seen.record.first_end, seen.record.last_end
+    if job.database is None or first is None or last is None or last - first < 1.0:
+        return {}
+    from trackwalker.telemetry.store import open_database  # a server is started: only where there is a database
+
+    begin = first + 0.2 * (last - first)  # what the first steps did explains nothing
+    found: dict[str, dict[str, float]] = {}
+    try:
+        with open_database(job.database) as telemetry:
+            there = telemetry.metrics()
+            for name, signal in wanted.items():
+                if signal.metric not in there:
+                    continue
+                query = _query(signal, last - begin, last)
+                for host, value in telemetry.by_host(query, last).items():
+                    found.setdefault(host, {})[name] = round(value, 4)
+    except (TrackwalkerError, OSError, ValueError):
+        return found
+    return found
+
+
+def _query(signal: Signal, seconds: float, end: float) -> str:
+    window = f"{signal.metric}[{max(round(seconds), 1)}s] @ {end:.3f}"
+    if signal.of == "mean":
+        return f"avg by (host) (avg_over_time({window}))"
+    if signal.of == "max":
+        return f"max by (host) (max_over_time({window}))"
+    scale = f" * {_PER_HOUR:.0f}" if signal.of == "rate" else ""
+    return f"sum by (host) (rate({window})){scale}"

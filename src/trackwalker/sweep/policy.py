@@ -1,0 +1,146 @@
+"""The failure policy of sweeps: policy.yml says it, this applies it. Pure functions of a result and what came before."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from importlib.resources import files
+from typing import Literal
+
+import yaml
+from pydantic import BaseModel, ConfigDict
+
+from trackwalker.sweep.model import Done, Result, Status
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class HangPhase(_Part):
+    """What a hang in one phase of a run means."""
+
+    again: int = 0
+    status: Status = "hang"
+
+
+class Again(_Part):
+    """How often a trial is repeated, by what a strategy is told and by failure class."""
+
+    status: dict[Status, int] = {}
+    class_: dict[str, int] = {}
+
+
+class Stop(_Part):
+    """When failures of jobs end the whole sweep."""
+
+    alike: int
+    config_error: int
+    not_for: tuple[str, ...] = ()
+    no_sign: tuple[Status, ...] = ()
+
+
+class Signal(_Part):
+    """One metric that may explain a figure."""
+
+    metric: str
+    of: Literal["mean", "max", "rate", "share"]
+
+
+class Policy(_Part):
+    """policy.yml."""
+
+    status: dict[Status, tuple[str, ...]]
+    hang_phases: dict[str, HangPhase]
+    again: Again
+    most_again: int
+    replaces_nodes: tuple[str, ...]
+    most_replaced: int
+    stop: Stop
+    least_steps: int
+    signals: dict[str, Signal]
+
+    def status_of(self, failure_class: str) -> Status:
+        """What a strategy is told of a job that ended by this class."""
+        return next((status for status, classes in self.status.items() if failure_class in classes), "failed")
+
+    def of_hang(self, result: Result) -> Result:
+        """A hang as its phase has it: some are a memory failure that nobody printed."""
+        phase = self.hang_phases.get(result.phase)
+        if result.status != "hang" or phase is None or phase.status == "hang":
+            return result
+        return replace(result, status=phase.status, why=f"{result.why}; a hang in {result.phase} counts as out of memory")
+
+
+@dataclass(frozen=True)
+class Decision:
+    """What follows from one result."""
+
+    again: str = ""  # why its trial is repeated
+    replace: tuple[str, ...] = ()  # faulty nodes that make room for spares
+    stop: str = ""  # why the sweep ends
+
+
+@cache
+def load_policy() -> Policy:
+    """The policy that is shipped."""
+    said = yaml.safe_load((files("trackwalker.sweep") / "policy.yml").read_text(encoding="utf-8"))
+    said["again"]["class_"] = said["again"].pop("class", {})
+    return Policy.model_validate(said)
+
+
+def decide(
+    policy: Policy, kind: str, result: Result, before: Sequence[Result], nodes: Sequence[str], spares: int, replaced: int
+) -> Decision:
+    """What follows from a result, given the earlier results of its trial; `spares` are free, `replaced` in use."""
+    if result.status == "ok":
+        return Decision()
+    if result.status == "node-fault":
+        return _node_fault(policy, kind, result, before, nodes, spares, replaced)
+    times = policy.again.class_.get(result.cause, policy.again.status.get(result.status, 0))
+    if result.status == "hang" and result.phase in policy.hang_phases:
+        times = policy.hang_phases[result.phase].again
+    elif result.status == "hang":
+        times = max(times, 1)
+    alike = sum(earlier.status == result.status for earlier in before)
+    if alike < times and len(before) < policy.most_again:
+        return Decision(again=f"{_end(result)}: repeated once on the same nodes")
+    return Decision()
+
+
+def _node_fault(
+    policy: Policy, kind: str, result: Result, before: Sequence[Result], nodes: Sequence[str], spares: int, replaced: int
+) -> Decision:
+    """The node makes room for a spare one, where the nodes are not themselves the question."""
+    faulty = tuple(host for host in result.hosts if host in nodes)
+    if kind not in policy.replaces_nodes or not faulty:
+        return Decision()
+    if replaced + len(faulty) > policy.most_replaced:
+        return Decision(stop=f"{', '.join(faulty)}: {replaced + len(faulty)} nodes are faulty, the cluster is unwell")
+    if len(faulty) > spares:
+        return Decision(stop=f"{', '.join(faulty)} failed ({result.why}) and there is no spare node: give --spares")
+    earlier = sum(each.status == "node-fault" for each in before)
+    if earlier < policy.again.status.get("node-fault", 0) and len(before) < policy.most_again:
+        return Decision(again=f"{', '.join(faulty)} failed: repeated once on another node", replace=faulty)
+    return Decision(replace=faulty)
+
+
+def all_alike(policy: Policy, kind: str, done: Done) -> str:
+    """Why the sweep should end: its jobs fail alike and none has run; empty while that is not so."""
+    rule = policy.stop
+    if kind in rule.not_for or any(result.ok for result in done.values()):
+        return ""
+    telling = [result for result in done.values() if result.status not in rule.no_sign]
+    wrong = [result for result in telling if result.status == "config-error"]
+    if len(wrong) >= rule.config_error:
+        return f"the configuration is refused: {wrong[0].why or wrong[0].cause}"
+    causes = [result.cause or result.status for result in telling]
+    common = max(set(causes), key=lambda cause: (causes.count(cause), cause), default="")
+    if causes.count(common) >= rule.alike:
+        return f"{causes.count(common)} jobs failed alike ({common}) and none has run: it is not one trial's doing"
+    return ""
+
+
+def _end(result: Result) -> str:
+    return f"{result.status} in {result.phase}" if result.phase else result.cause or result.status

@@ -1,0 +1,30 @@
+"""The kinds of sweeps by name; a kind is imported when it is asked for."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from importlib import import_module
+from typing import Any, cast
+
+from trackwalker.errors import UsageError
+from trackwalker.sweep.model import Strategy
+
+# Each offers `build(request) -> Strategy`: it checks the request and raises UsageError before anything is submitted.
+KINDS = {
+    "batch": "trackwalker.sweep.batch:build",
+    "nodes": "trackwalker.sweep.nodes:build",
+    "network": "trackwalker.sweep.network:build",
+    "models": "trackwalker.sweep.models:build",
+    "flags": "trackwalker.sweep.flags:build",
+}
+
+
+def build(kind: str, request: Mapping[str, Any]) -> Strategy:
+    """The strategy of a plan; an unknown kind or a request that cannot work is one clear error."""
+    if kind not in KINDS:
+        near = difflib.get_close_matches(kind, KINDS, n=1)
+        hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(KINDS)}"
+        raise UsageError(f"no sweep is called '{kind}': {hint}")
+    module, _, name = KINDS[kind].partition(":")
+    return cast("Strategy", getattr(import_module(module), name)(request))

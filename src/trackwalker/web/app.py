@@ -1,0 +1,77 @@
+"""The web app over one workspace: pages and small JSON answers, read-only."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from types import ModuleType
+
+import anyio
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.responses import Response
+from starlette.routing import BaseRoute, Mount
+from starlette.staticfiles import StaticFiles
+
+from trackwalker.errors import TrackwalkerError
+from trackwalker.web import ask, compare, errors, jobs, lab, nodes, sweeps
+from trackwalker.web.jobs_index import JobIndex
+from trackwalker.web.pages import in_thread
+from trackwalker.web.security import Guard
+from trackwalker.web.settings import Settings
+from trackwalker.web.workspace import WebWorkspace
+
+_STATIC = Path(__file__).with_name("static")
+_LOOK_S = 20.0  # how often idle databases are looked for
+
+# Each module of pages gives its own `routes()`; the first that matches answers.
+_PAGES: tuple[ModuleType, ...] = (jobs, compare, nodes, lab, sweeps, ask)
+
+
+def create_app(settings: Settings) -> Starlette:
+    """The app; nothing is read from the workspace before somebody asks."""
+    workspace = WebWorkspace(settings.workspace)
+
+    @asynccontextmanager
+    async def lifespan(app: Starlette) -> AsyncIterator[None]:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(_close_idle, workspace)
+            yield
+            tasks.cancel_scope.cancel()
+        for ending in (app.state.jobs.close, workspace.close):
+            await anyio.to_thread.run_sync(ending)
+
+    routes: list[BaseRoute] = [route for module in _PAGES for route in module.routes()]
+    routes.append(Mount("/static", _Static(directory=_STATIC), name="static"))
+    app = Starlette(
+        routes=routes,
+        middleware=[Middleware(Guard, token=settings.token)],
+        exception_handlers={
+            TrackwalkerError: errors.told,
+            OSError: errors.vanished,
+            HTTPException: errors.http,
+            Exception: errors.unexpected,
+        },
+        lifespan=lifespan,
+    )
+    app.state.workspace, app.state.settings = workspace, settings
+    app.state.jobs, app.state.started = JobIndex(workspace), time.time_ns()
+    return app
+
+
+async def _close_idle(workspace: WebWorkspace) -> None:
+    while True:
+        await anyio.sleep(_LOOK_S)
+        await in_thread(workspace.databases.close_idle)
+
+
+class _Static(StaticFiles):
+    """Files of the package; a browser keeps them, and asks whether they are still the same."""
+
+    def file_response(self, *args: object, **kwargs: object) -> Response:
+        answer: Response = super().file_response(*args, **kwargs)  # type: ignore[arg-type]
+        answer.headers["Cache-Control"] = "no-cache"
+        return answer

@@ -1,0 +1,126 @@
+"""The ask box: a question in plain words, answered from the evidence; a model looks further only when asked to."""
+
+from __future__ import annotations
+
+import logging
+import re
+from typing import Any
+from urllib.parse import urlencode
+
+from markupsafe import Markup, escape
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute, Route
+
+from trackwalker.agent.ask import Answered, ask, unaccused, with_model
+from trackwalker.agent.budget import Budget
+from trackwalker.agent.questions import phrasings
+from trackwalker.agent.workspace import signature
+from trackwalker.report import words
+from trackwalker.report.text import clean, clip, one_line
+from trackwalker.web.cache import Cache
+from trackwalker.web.pages import in_thread, page, settings_of, workspace_of
+from trackwalker.web.settings import Settings
+from trackwalker.web.workspace import WebWorkspace
+
+_LONGEST = 500  # characters of a question
+_log = logging.getLogger("trackwalker.web")
+_STRUCK = re.compile(r"~~(.*?)~~", re.DOTALL)
+# A reload must not pay for the model's answer again.
+_MODEL_ANSWERS: Cache[Answered] = Cache(32)
+
+
+def routes() -> list[BaseRoute]:
+    """The page, and the answer alone."""
+    return [Route("/ask", asked), Route("/ask/answer", answer)]
+
+
+async def asked(request: Request) -> Response:
+    """The box, and where a question is given, its answer: fetched by a script, or waited for without one."""
+    question, model = _question(request), _wants_model(request)
+    query = urlencode({"q": question, **({"model": "1"} if model else {})})
+    found = None
+    if question and request.query_params.get("wait") == "1":
+        found = await in_thread(_answer, workspace_of(request), settings_of(request), question, model)
+    return page(
+        request,
+        "ask.html.j2",
+        question=question,
+        fill=f"/ask/answer?{query}",
+        wait=f"/ask?{query}&wait=1",
+        found=found,
+        wants_model=model,
+        model=_model_name(settings_of(request)),
+        examples=await in_thread(_examples, workspace_of(request)),
+    )
+
+
+async def answer(request: Request) -> Response:
+    """The answer as a piece of the page."""
+    question = _question(request)
+    found = await in_thread(_answer, workspace_of(request), settings_of(request), question, _wants_model(request))
+    return page(request, "ask_answer.html.j2", found=found)
+
+
+def _question(request: Request) -> str:
+    return clip(one_line(request.query_params.get("q", "")), _LONGEST)
+
+
+def _wants_model(request: Request) -> bool:
+    return request.query_params.get("model") == "1" and settings_of(request).has_model
+
+
+def _model_name(settings: Settings) -> str:
+    return clip(one_line(settings.model or ("the model of your endpoint" if settings.endpoint else "")), 80)
+
+
+def _answer(ws: WebWorkspace, settings: Settings, question: str, model: bool) -> dict[str, Any]:
+    reply = ask(question, ws.agent)
+    answered = Answered(reply)
+    if model:
+
+        def make() -> Answered:
+            return with_model(reply, ws.agent, settings.model, settings.endpoint, Budget(), _log.info, "web")
+
+        state = tuple(signature(ws.job(name)) for name in reply.asked.jobs)
+        answered = _MODEL_ANSWERS.get((str(ws.root), question), state, make)
+    return {"reply": reply, "jobs": list(reply.asked.jobs), "model": _model_part(answered) if model else None}
+
+
+def _model_part(answered: Answered) -> dict[str, Any]:
+    found = answered.investigation
+    if found is None or found.grounded is None:
+        note = answered.note or (found.note if found else "it gave no answer")
+        return {"name": answered.model, "note": note, "says": "", "others": "", "struck": 0}
+    return {
+        "name": answered.model,
+        "note": "",
+        "says": _with_strikes(clip(found.says, 8000)),
+        "others": words.names(unaccused(answered.reply, found.says)),
+        "struck": len(found.grounded.struck),
+    }
+
+
+def _with_strikes(says: str) -> Markup:
+    """The model's text; sentences that no evidence supports are struck out, everything is escaped."""
+    parts, at = [], 0
+    for match in _STRUCK.finditer(says):
+        parts += [escape(clean(says[at : match.start()])), Markup("<del>{}</del>").format(clean(match[1]))]
+        at = match.end()
+    return Markup("").join([*parts, escape(clean(says[at:]))])
+
+
+def _examples(ws: WebWorkspace) -> list[str]:
+    """One phrasing of each kind, about jobs that are really here."""
+    ids = [job.id for job in ws.jobs()[:2]]
+    if not ids:
+        return []
+    first: dict[str, str] = {}
+    for each in phrasings():
+        if each["jobs"] and len(each["jobs"]) <= len(ids):
+            said = each["ask"]
+            for old, new in zip(each["jobs"], reversed(ids[: len(each["jobs"])]), strict=True):
+                said = said.replace(old, new)
+            first.setdefault(each["intent"], said)
+    chosen = ("slow", "culprit", "triage", "compare", "network", "progress", "next", "hang", "memory")
+    return [first[intent] for intent in chosen if intent in first]

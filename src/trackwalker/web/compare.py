@@ -1,0 +1,148 @@
+"""Two jobs side by side: by how much they differ, how sure that is, and why."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import urlencode
+
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
+from starlette.routing import BaseRoute, Route
+
+from trackwalker.diagnose.compare import Comparison
+from trackwalker.diagnose.deltas import Delta
+from trackwalker.errors import TrackwalkerError
+from trackwalker.job.layout import Job
+from trackwalker.report import view, words
+from trackwalker.report.compare import tables
+from trackwalker.report.text import clip, one_line
+from trackwalker.web.jobs import index_of
+from trackwalker.web.jobs_rows import JobRow, of_error, of_triage, spark_path
+from trackwalker.web.pages import in_thread, page, workspace_of
+from trackwalker.web.workspace import WebWorkspace
+
+_HALF = 56.0  # of the small interval pictures, in pixels
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A difference as a small picture: zero in the middle, what could matter as a band, the interval as a bar."""
+
+    low: float | None
+    high: float | None
+    at: float
+    floor: float
+    matters: bool
+
+
+def routes() -> list[BaseRoute]:
+    """The page, and its slow part alone."""
+    return [Route("/compare", compared), Route("/compare/result", result)]
+
+
+async def compared(request: Request) -> Response:
+    """The page at once, with what the logs say; the comparison follows, unless it is known."""
+    given = request.query_params
+    ticked = given.getlist("job")
+    if len(ticked) >= 2:
+        older, newer = await in_thread(_by_age, request, ticked[0], ticked[1])
+        return RedirectResponse(f"/compare?{urlencode({'a': older, 'b': newer})}", 303)
+    a, b = given.get("a", "") or (ticked[0] if ticked else ""), given.get("b", "")
+    if not a or not b:
+        names = [row.id for row in (await in_thread(index_of(request).rows))[0][:500]]
+        return page(request, "compare_ask.html.j2", a=clip(one_line(a), 80), b=clip(one_line(b), 80), names=names)
+    ws = workspace_of(request)
+    wait = given.get("wait") == "1"
+    context = await in_thread(_first, ws, a, b, wait)
+    return page(request, "compare.html.j2", **context)
+
+
+async def result(request: Request) -> Response:
+    """The comparison as a piece of the page; seconds, where nobody asked before."""
+    ws, given = workspace_of(request), request.query_params
+    context = await in_thread(_whole, ws, given.get("a", ""), given.get("b", ""))
+    return page(request, "compare_result.html.j2", **context)
+
+
+def _by_age(request: Request, one: str, two: str) -> tuple[str, str]:
+    """The older of two ticked jobs is the baseline."""
+    order = {row.id: place for place, row in enumerate(index_of(request).rows()[0])}
+    return (one, two) if order.get(one, 0) >= order.get(two, 0) else (two, one)
+
+
+def _first(ws: WebWorkspace, a: str, b: str, wait: bool) -> dict[str, Any]:
+    one, two = ws.job(a), ws.job(b)
+    known = ws.comparison(one, two) if wait else ws.known_comparison(one, two)
+    query = urlencode({"a": one.id, "b": two.id})
+    return {
+        "a": _row(ws, one),
+        "b": _row(ws, two),
+        "spark_path": spark_path,
+        "fill": f"/compare/result?{query}",
+        "wait": f"/compare?{query}&wait=1",
+        "swap": f"/compare?{urlencode({'a': two.id, 'b': one.id})}",
+        "found": _shown(known) if known is not None else None,
+    }
+
+
+def _whole(ws: WebWorkspace, a: str, b: str) -> dict[str, Any]:
+    return {"found": _shown(ws.comparison(ws.job(a), ws.job(b)))}
+
+
+def _row(ws: WebWorkspace, job: Job) -> JobRow:
+    try:
+        return of_triage(ws.triage(job), ws.saved_verdict(job))
+    except TrackwalkerError as e:
+        return of_error(job, str(e))
+
+
+def _shown(found: Comparison) -> dict[str, Any]:
+    """The comparison as its template reads it."""
+    verdict = found.verdict
+    items, refs, left_out = view.evidence(verdict)
+    by_title = {title.split(" (")[0]: (title, head, rows) for title, head, rows in tables(found)}
+    return {
+        "v": verdict,
+        "outcome": words.OUTCOMES[verdict.outcome],
+        "tone": {"incident": "bad", "healthy": "good", "expected": "note"}.get(verdict.outcome, "unknown"),
+        "summary": clip(one_line(verdict.summary), 1500),
+        "speed": _speed(found),
+        "causes": view.causes(verdict, refs),
+        "evidence": items,
+        "left_out": left_out,
+        "settings": by_title.get("Settings that differ"),
+        "measured": by_title.get("Measured over the compared steps"),
+        "intervals": [_interval(delta) for delta in found.deltas],
+        "half": _HALF,
+        "quality": [check for check in verdict.data_quality if not check.ok],
+        "damage": [clip(one_line(line), 300) for line in found.damage[:20]],
+    }
+
+
+def _speed(found: Comparison) -> dict[str, Any] | None:
+    aligned = found.aligned
+    if aligned is None:
+        return None
+    low, high = aligned.difference.interval()
+    return {
+        "a": aligned.level_a,
+        "b": aligned.level_b,
+        "unit": aligned.unit,
+        "change": aligned.difference.change,
+        "low": low,
+        "high": high,
+        "differs": aligned.difference.differs(),
+        "steps": aligned.difference.steps,
+        "in_common": aligned.in_common,
+    }
+
+
+def _interval(delta: Delta) -> Interval:
+    known = [abs(v) for v in (delta.difference, delta.low, delta.high, 1.6 * delta.floor) if v is not None]
+    scale = _HALF / (max(known) or 1.0)
+
+    def at(value: float | None) -> float | None:
+        return None if value is None else round(value * scale, 1)
+
+    return Interval(at(delta.low), at(delta.high), round(delta.difference * scale, 1), delta.floor * scale, delta.matters)

@@ -1,0 +1,189 @@
+"""The numbers behind the charts of a job page, each answer bounded in points, and the query box."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute, Route
+
+from trackwalker.errors import EvidenceError, TrackwalkerError, UsageError
+from trackwalker.job.layout import Job
+from trackwalker.web import gpu_lanes, heat_rows, query, series
+from trackwalker.web.heat import How, is_counter
+from trackwalker.web.job_data import telling_metrics
+from trackwalker.web.job_page_work import Work, work_of
+from trackwalker.web.overlay import overlay
+from trackwalker.web.pages import in_thread, job_url, json_answer, page, workspace_of
+from trackwalker.web.workspace import WebWorkspace
+
+# What to draw while no verdict says what is telling: the first that was recorded.
+_USUAL = ("hw_gpu_power_watts", "ray_node_gpus_utilization", "hw_cpu_seconds_total", "hw_procs_running", "up")
+_GPU = ("hw_gpu_power_watts", "hw_gpu_clock_mhz", "hw_gpu_temperature_celsius", "ray_node_gpus_utilization")
+_LATEST = 253402300799.0
+
+
+def routes() -> list[BaseRoute]:
+    """Everything that ends in .json, and the query page."""
+    return [
+        Route("/job/{id}/timeline.json", timeline),
+        Route("/job/{id}/metrics.json", metrics),
+        Route("/job/{id}/heat.json", heat_map),
+        Route("/job/{id}/overlay.json", against_control),
+        Route("/job/{id}/lanes.json", lanes),
+        Route("/job/{id}/query", query_page),
+        Route("/job/{id}/query.json", query_json),
+    ]
+
+
+async def _job(request: Request) -> Job:
+    return await in_thread(workspace_of(request).job, request.path_params["id"])
+
+
+async def timeline(request: Request) -> Response:
+    """Steps, phases and marks; without a diagnosis only the steps."""
+    job = await _job(request)
+    return json_answer(await in_thread(_timeline, workspace_of(request), work_of(request), job))
+
+
+def _timeline(workspace: WebWorkspace, work: Work, job: Job) -> dict[str, Any]:
+    known = work.known(job)
+    if known is not None:
+        return series.told(known.story, series.restarts_of(job))
+    seen = workspace.triage(job)
+    try:
+        with workspace.metrics(job) as telemetry:
+            return series.early(job, seen, telemetry)
+    except TrackwalkerError:
+        return series.early(job, seen, None)
+
+
+async def metrics(request: Request) -> Response:
+    """What was recorded, what is telling, and over which time."""
+    job = await _job(request)
+    return json_answer(await in_thread(_metrics, workspace_of(request), work_of(request), job))
+
+
+def _metrics(workspace: WebWorkspace, work: Work, job: Job) -> dict[str, Any]:
+    with workspace.metrics(job) as telemetry:
+        names, (start, end) = sorted(telemetry.metrics()), telemetry.range()
+    verdict = work.verdict(job)
+    telling = [name for name in (telling_metrics(verdict) if verdict else []) if name in names]
+    usual = [name for name in _USUAL if name in names]
+    return {
+        "metrics": names[:5000],
+        "counters": [name for name in names if is_counter(name)],
+        "telling": telling,
+        "first": next(iter([*telling, *usual, *names]), ""),
+        "gpu": next((n for n in [*(t for t in telling if "gpu" in t), *_GPU] if n in names), ""),
+        "accused": work.accused(job)[:40],
+        "ways": list(How.__args__),  # type: ignore[attr-defined]
+        "start": start,
+        "end": end,
+    }
+
+
+async def heat_map(request: Request) -> Response:
+    """Hosts x time of one metric, at most 200 rows; `ranks=a-b` gives the hosts of one shared row."""
+    job, asked = await _job(request), request.query_params
+    work = work_of(request)
+
+    def make() -> dict[str, Any]:
+        grid = work.grid(job, asked.get("metric", ""), asked.get("how", "auto"), *_span(request))
+        accused = work.accused(job)
+        order = heat_rows.rank(grid, accused)
+        ranks = asked.get("ranks", "")
+        rows = (
+            heat_rows.members(grid, order, accused, *_ranks(ranks)) if ranks else heat_rows.group(grid, order, accused)
+        )
+        return heat_rows.document(grid, order, rows)
+
+    return json_answer(await in_thread(make))
+
+
+async def against_control(request: Request) -> Response:
+    """Chosen hosts (else the accused) over the band of the others."""
+    job, asked = await _job(request), request.query_params
+    work = work_of(request)
+
+    def make() -> dict[str, Any]:
+        how = asked.get("how", "auto")
+        metric = asked.get("metric", "")
+        if how == "auto" and not is_counter(metric):
+            how = "mean"  # a line that jumps between a host's highest and lowest GPU would tell nothing
+        grid = work.grid(job, metric, how, *_span(request))
+        hosts = asked.getlist("host")[: 2 * gpu_lanes.MOST_LANES] or work.accused(job)
+        return overlay(grid, hosts)
+
+    return json_answer(await in_thread(make))
+
+
+async def lanes(request: Request) -> Response:
+    """The devices of one host."""
+    job, asked = await _job(request), request.query_params
+    workspace = workspace_of(request)
+
+    def make() -> dict[str, Any]:
+        with workspace.metrics(job) as telemetry:
+            return gpu_lanes.lanes(telemetry, asked.get("host", ""), asked.get("metric", ""), *_span(request))
+
+    return json_answer(await in_thread(make))
+
+
+async def query_page(request: Request) -> Response:
+    """The query box on its own page, so that every number can link to its question."""
+    job = await _job(request)
+    asked = _question(request)
+    answer, error = None, ""
+    if asked.promql.strip():
+        try:
+            answer = await in_thread(_answer, workspace_of(request), job, asked)
+        except (UsageError, EvidenceError, query.QueryError) as e:
+            error = str(e)
+    return page(
+        request, "job_query.html.j2", job=job, asked=asked, answer=answer, error=error, url=job_url(job.id, "query")
+    )
+
+
+async def query_json(request: Request) -> Response:
+    """One PromQL question; an error is 400 with Prometheus' own words."""
+    job = await _job(request)
+    try:
+        return json_answer(await in_thread(_answer, workspace_of(request), job, _question(request)))
+    except query.QueryError as e:
+        raise UsageError(str(e)) from e
+
+
+def _answer(workspace: WebWorkspace, job: Job, asked: query.Question) -> dict[str, Any]:
+    with workspace.metrics(job) as telemetry:
+        return query.ask(telemetry, asked)
+
+
+def _question(request: Request) -> query.Question:
+    asked = request.query_params
+    start, end = _span(request)
+    return query.Question(asked.get("q", ""), start, end, asked.get("mode") == "instant")
+
+
+def _span(request: Request) -> tuple[float | None, float | None]:
+    """`from` and `to` in epoch seconds."""
+    found = []
+    for name in ("from", "to"):
+        text = request.query_params.get(name, "")
+        try:
+            value = float(text) if text else None
+        except ValueError:
+            raise UsageError(f"'{text[:40]}' is no time: epoch seconds are meant") from None
+        if value is not None and not (math.isfinite(value) and 0 <= value <= _LATEST):
+            raise UsageError(f"'{text[:40]}' is no time: epoch seconds are meant")
+        found.append(value)
+    return found[0], found[1]
+
+
+def _ranks(text: str) -> tuple[int, int]:
+    first, _, last = text.partition("-")
+    if not (first.isdecimal() and last.isdecimal() and len(text) < 20):
+        raise UsageError("ranks are two places in the order of the hosts, such as 120-125")
+    return int(first), int(last)

@@ -1,0 +1,106 @@
+"""Rendering: the templates of this room over those of the reports, and work that must not hold up other requests."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from datetime import UTC, datetime
+from functools import cache
+from typing import Any, ParamSpec, TypeVar
+from urllib.parse import quote
+
+import anyio.to_thread
+import orjson
+from jinja2 import ChoiceLoader, Environment, PackageLoader
+from markupsafe import Markup, escape
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, Response
+
+from trackwalker import __version__
+from trackwalker.report import html, words
+from trackwalker.report.text import json_visible
+from trackwalker.web.settings import Settings
+from trackwalker.web.workspace import WebWorkspace
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+NAV = (("Jobs", "/"), ("Nodes", "/nodes"), ("Sweeps", "/sweeps"), ("Lab", "/lab"), ("Ask", "/ask"))
+
+
+def workspace_of(request: Request) -> WebWorkspace:
+    """What this server shows."""
+    found: WebWorkspace = request.app.state.workspace
+    return found
+
+
+def settings_of(request: Request) -> Settings:
+    """What this server was told."""
+    found: Settings = request.app.state.settings
+    return found
+
+
+async def in_thread(work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    """Blocking work off the event loop; a visitor who leaves does not have to be waited for."""
+    return await anyio.to_thread.run_sync(lambda: work(*args, **kwargs), abandon_on_cancel=True)
+
+
+def page(request: Request, template: str, status: int = 200, **context: Any) -> Response:
+    """A template as an HTML answer; `request`, `nav`, `version` and `here` are there in every template."""
+    text = (
+        environment()
+        .get_template(template)
+        .render(request=request, nav=NAV, version=__version__, here=request.url.path, **context)
+    )
+    return HTMLResponse(text, status)
+
+
+def json_answer(document: Any, status: int = 200, headers: dict[str, str] | None = None) -> Response:
+    """A JSON answer; numbers that are not numbers become null, and numpy arrays are taken as they are."""
+    raw = orjson.dumps(document, option=orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_NON_STR_KEYS)
+    return Response(raw, status, headers, media_type="application/json")
+
+
+def moment(value: float | None, date: bool = True) -> Markup:
+    """A moment as <time>: UTC in the page, the viewer's zone by app.js; for templates as `t | moment`."""
+    if value is None or not words.is_time(value):
+        return Markup('<span class="soft">unknown</span>')
+    iso = datetime.fromtimestamp(value, UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
+    kind = "" if date else ' data-clock=""'
+    return Markup('<time datetime="{}"{}>{} UTC</time>').format(iso, Markup(kind), words.utc(value, date))
+
+
+def json_island(value: Any) -> Markup:
+    """JSON for a <script type="application/json">: nothing in it can end the element or begin another."""
+    text = json_visible(json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":")))
+    return Markup(text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026"))  # noqa: S704
+
+
+def job_url(job_id: str, *rest: str) -> str:
+    """The address of a job's page, or of something below it."""
+    return "/".join(["/job", *(quote(part, safe="") for part in (job_id, *rest))])
+
+
+@cache
+def environment() -> Environment:
+    """Our templates first, then the report room's, so that a page can include `timeline.svg.j2`; a name is taken once."""
+    made = html.environment().overlay(
+        loader=ChoiceLoader([PackageLoader("trackwalker.web"), PackageLoader("trackwalker.report")])
+    )
+    # An overlay shares its filters with what it lies over; ours are not the report's business.
+    made.filters = {
+        **made.filters,
+        "moment": moment,
+        "json_island": json_island,
+        "duration": words.duration,
+        "change": words.change,
+        "confidence": words.confidence,
+        "utc_iso": words.utc_iso,
+    }
+    made.globals = {**made.globals, "job_url": job_url}
+    return made
+
+
+def in_words(text: str) -> Markup:
+    """Plain text as HTML with its line breaks kept."""
+    return Markup("<br>").join(escape(line) for line in text.splitlines())

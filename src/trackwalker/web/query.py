@@ -1,0 +1,188 @@
+"""The query box: one PromQL question to a job's own Prometheus, bounded in time, points and bytes."""
+
+from __future__ import annotations
+
+import math
+import re
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import httpx
+import numpy as np
+import orjson
+
+from trackwalker.errors import EvidenceError, UsageError
+from trackwalker.telemetry.client import Floats, Labels, QueryError, Telemetry, read_matrix
+
+LONGEST = 4_000  # characters of a question
+POINTS = 400  # of one series
+MOST_CHARTED, MOST_LISTED = 24, 200  # series
+_MOST_BYTES = 12 << 20
+_SECONDS = 15
+_BOUND_TIME = re.compile(r"\s*@\s*(?:\d+(?:\.\d+)?(?:[eE][+-]?\d+)?|start\(\)|end\(\))")
+
+
+@dataclass(frozen=True)
+class Question:
+    """What is asked: over a span, or (`instant`) at its end."""
+
+    promql: str
+    start: float | None = None
+    end: float | None = None
+    instant: bool = False
+
+
+def pinned(promql: str) -> bool:
+    """Whether a query names its own moment (`@ 1780300800`), so that it gives the same number at every time."""
+    return bool(_BOUND_TIME.search(promql))
+
+
+def unpinned(promql: str) -> str:
+    """The same query as it goes over time."""
+    return _BOUND_TIME.sub("", promql)
+
+
+def ask(telemetry: Telemetry, question: Question) -> dict[str, Any]:
+    """The answer for the chart and the table, with what was left out said in words."""
+    promql = question.promql.strip()
+    if not promql:
+        raise UsageError("ask something, for example: sum by (host) (rate(hw_rdma_tx_retx_pkts_total[2m]))")
+    if len(promql) > LONGEST:
+        raise UsageError(f"the query has {len(promql):,} characters: {LONGEST:,} are enough for one question")
+    low, high = telemetry.range()
+    # Far outside there is nothing, and a window of years would be a grid of days.
+    first = low if question.start is None else min(max(question.start, low - 3600), high + 3600)
+    last = high if question.end is None else min(max(question.end, low - 3600), high + 3600)
+    if last < first:
+        raise UsageError("the end of the window lies before its start")
+    step = max(1.0, math.ceil((last - first) / POINTS))
+    began = time.perf_counter()
+    if question.instant or last == first:
+        step, times, found = 0.0, np.array([last]), _instant(telemetry, promql, last)
+    else:
+        times = np.arange(round(first * 1000), round(last * 1000) + 1, round(step * 1000)) / 1000.0
+        found = _over_time(telemetry, promql, first, last, step, times)
+    found.sort(key=lambda pair: _interest(pair[1]))
+    return {
+        "query": promql,
+        "start": round(first, 3),
+        "end": round(last, 3),
+        "step": step,
+        "seconds": round(time.perf_counter() - began, 3),
+        "times": [round(float(t), 3) for t in times] if step else [round(last, 3)],
+        "series": [
+            {"labels": labels, "values": _plain(row) if i < MOST_CHARTED else None, **_summary(row)}
+            for i, (labels, row) in enumerate(found[:MOST_LISTED])
+        ],
+        "total": len(found),
+        "note": _note(telemetry, promql, len(found)),
+    }
+
+
+def _over_time(
+    telemetry: Telemetry, promql: str, first: float, last: float, step: float, times: Floats
+) -> list[tuple[Labels, Floats]]:
+    raw = _fetch(
+        telemetry,
+        "/api/v1/query_range",
+        {"query": promql, "start": f"{first:.3f}", "end": f"{last:.3f}", "step": f"{step:.3f}"},
+    )
+    out = []
+    for labels, own, values in read_matrix(raw) or _slowly(raw):
+        row = np.full(len(times), np.nan)
+        at = np.rint((own - first) / step).astype(np.int64)
+        inside = (at >= 0) & (at < len(row))
+        row[at[inside]] = values[inside]
+        out.append((labels, row))
+    return out
+
+
+def _instant(telemetry: Telemetry, promql: str, at: float) -> list[tuple[Labels, Floats]]:
+    data = _data(_fetch(telemetry, "/api/v1/query", {"query": promql, "time": f"{at:.3f}"}))
+    if data["resultType"] == "scalar":
+        return [({}, np.array([float(data["result"][1])]))]
+    if data["resultType"] != "vector":
+        raise UsageError("that is not one number for each series: take a function over it, such as rate(…[2m])")
+    return [(s["metric"], np.array([float(s["value"][1])])) for s in data["result"] if "value" in s]
+
+
+def _fetch(telemetry: Telemetry, path: str, params: dict[str, str]) -> bytes:
+    """The answer's bytes, read only as far as a page can use them."""
+    limit = httpx.Timeout(_SECONDS + 5.0)
+    try:
+        with (
+            httpx.Client(base_url=telemetry.url, timeout=limit, trust_env=False) as client,
+            client.stream("POST", path, data={**params, "timeout": f"{_SECONDS}s"}) as answer,
+        ):
+            parts, size = [], 0
+            for part in answer.iter_bytes():
+                parts.append(part)
+                size += len(part)
+                if size > _MOST_BYTES:
+                    raise UsageError(
+                        f"the answer is larger than {_MOST_BYTES >> 20} MB: aggregate it, "
+                        "for example topk(20, …) or max by (host) (…), or zoom in"
+                    )
+            return b"".join(parts)
+    except httpx.TimeoutException as e:
+        raise UsageError(f"no answer within {_SECONDS} s: {_SMALLER}") from e
+    except httpx.TransportError as e:
+        raise EvidenceError(f"the job's Prometheus stopped answering ({type(e).__name__}): load the page again") from e
+
+
+_SMALLER = "ask for fewer series, a shorter range or a longer subquery step"
+
+
+def _data(raw: bytes) -> dict[str, Any]:
+    try:
+        body: dict[str, Any] = orjson.loads(raw)
+    except orjson.JSONDecodeError as e:
+        raise EvidenceError("the job's Prometheus gave no answer that can be read: load the page again") from e
+    if body.get("status") == "success":
+        data: dict[str, Any] = body["data"]
+        return data
+    said = " ".join(str(body.get("error")).split())
+    if body.get("errorType") in ("timeout", "canceled") or "timed out" in said:
+        raise UsageError(f"stopped after {_SECONDS} s: {_SMALLER}")
+    if "too many samples" in said:
+        raise UsageError(f"the question touches too many samples: {_SMALLER}")
+    raise QueryError(said)
+
+
+def _slowly(raw: bytes) -> list[tuple[Labels, Floats, Floats]]:
+    """An answer that is empty, or an error; both are small."""
+    result = _data(raw)["result"]
+    pairs = [(s["metric"], np.array(s["values"], dtype=np.float64)) for s in result if s.get("values")]
+    return [(labels, values[:, 0], values[:, 1]) for labels, values in pairs]
+
+
+def _interest(row: Floats) -> tuple[float, float]:
+    """Those that vary most first, then the largest."""
+    known = row[np.isfinite(row)]
+    return (float(known.min() - known.max()), -abs(float(known[-1]))) if known.size else (math.inf, 0.0)
+
+
+def _summary(row: Floats) -> dict[str, float | None]:
+    known = row[np.isfinite(row)]
+    if not known.size:
+        return {"last": None, "min": None, "mean": None, "max": None}
+    numbers = {"last": known[-1], "min": known.min(), "mean": known.mean(), "max": known.max()}
+    return {name: float(f"{value:.6g}") for name, value in numbers.items()}
+
+
+def _plain(row: Floats) -> list[float | None]:
+    return [float(f"{v:.6g}") if math.isfinite(v) else None for v in row.tolist()]
+
+
+def _note(telemetry: Telemetry, promql: str, found: int) -> str:
+    if found > MOST_LISTED:
+        return f"{found:,} series: the {MOST_LISTED} that vary most are listed, {MOST_CHARTED} drawn; aggregate for fewer"
+    if found > MOST_CHARTED:
+        return f"{found:,} series: the {MOST_CHARTED} that vary most are drawn"
+    if found:
+        return ""
+    unknown = [word for word in re.findall(r"\b(?:hw|tb|ray)_\w+", promql) if word not in telemetry.metrics()]
+    if unknown:
+        return f"no series: {unknown[0][:80]} was not recorded in this job, and absent is not zero"
+    return "no series in this window; absent is not zero"

@@ -1,0 +1,23 @@
+"""What a server of the web app is told when it starts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+LOOPBACK = ("127.0.0.1", "localhost", "::1")
+
+
+@dataclass(frozen=True)
+class Settings:
+    """One workspace, and who may look at it."""
+
+    workspace: Path
+    token: str = ""  # empty: whoever reaches the loopback address may look
+    model: str | None = None  # for the ask box, as `ask --model` and `ask --endpoint` take them
+    endpoint: str | None = None
+
+    @property
+    def has_model(self) -> bool:
+        """Whether a model may be asked to look further; otherwise answers come from the engine alone."""
+        return self.model is not None or self.endpoint is not None

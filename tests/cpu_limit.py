@@ -1,0 +1,54 @@
+"""A slow node: the kernel lets a daemon, and everything it starts, have only a share of one CPU."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+_PERIOD_US = 100_000
+_V1, _V2 = Path("/sys/fs/cgroup/cpu"), Path("/sys/fs/cgroup")
+
+
+def missing() -> str:
+    """Why no CPU limit can be set here; empty when it can."""
+    if (_V1 / "cpu.cfs_quota_us").exists():
+        return "" if os.access(_V1, os.W_OK) else f"{_V1} is read-only: no node can be slowed"
+    v2 = _V2 / "cgroup.subtree_control"
+    if v2.exists() and "cpu" in v2.read_text().split():
+        return "" if os.access(_V2, os.W_OK) else f"{_V2} is read-only: no node can be slowed"
+    return "no control groups that limit the CPU: no node can be slowed"
+
+
+@contextlib.contextmanager
+def cpu_limit(pid: int, share: float) -> Iterator[None]:
+    """While inside, this process and what it starts from now on share so much of one CPU."""
+    old = (_V1 / "cpu.cfs_quota_us").exists()
+    root = _V1 if old else _V2
+    group = root / f"tw-slow-{pid}"
+    group.mkdir()
+    try:
+        quota = int(share * _PERIOD_US)
+        if old:
+            (group / "cpu.cfs_period_us").write_text(str(_PERIOD_US))
+            (group / "cpu.cfs_quota_us").write_text(str(quota))
+        else:
+            (group / "cpu.max").write_text(f"{quota} {_PERIOD_US}")
+        (group / "cgroup.procs").write_text(str(pid))
+        yield
+    finally:
+        _dissolve(group, root)
+
+
+def _dissolve(group: Path, root: Path) -> None:
+    """Everybody moves back up: a group with members cannot be removed, and one that forks has new ones meanwhile."""
+    deadline = time.monotonic() + 20
+    while group.exists():
+        for pid in (group / "cgroup.procs").read_text().split():
+            with contextlib.suppress(OSError):
+                (root / "cgroup.procs").write_text(pid)
+        with contextlib.suppress(OSError):
+            group.rmdir()
+        assert time.monotonic() < deadline, f"{group} stays in use"
