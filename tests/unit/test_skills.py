@@ -87,7 +87,8 @@ def test_a_named_command_prints_its_help_as_a_process() -> None:
 @pytest.mark.parametrize(
     ("text", "complaint"),
     [
-        ("`trackwalker sweep batch 70b`", "no command 'sweep'"),
+        ("`trackwalker sweeep batch 70b`", "no command 'sweeep'"),
+        ("`trackwalker sweep bach 70b`", "'sweep' has no command 'bach'"),
         ("`trackwalker perf drill 8 --operation x`", "No such option"),
         ("`trackwalker tsdb ask 8`", "'tsdb' has no command 'ask'"),
         ("`trackwalker compare 1 2 3`", "one argument too many"),

@@ -32,7 +32,11 @@ def serve(
         str | None, typer.Option("--model", envvar="TRACKWALKER_MODEL", help="For the ask box, as `ask` takes it.")
     ] = None,
     endpoint: Annotated[
-        str | None, typer.Option("--endpoint", envvar="TRACKWALKER_ENDPOINT", help="For the ask box, as `ask` takes it.")
+        str | None,
+        typer.Option("--endpoint", envvar="TRACKWALKER_ENDPOINT", help="For the ask box, as `ask` takes it."),
+    ] = None,
+    price: Annotated[
+        float | None, typer.Option("--price", min=0.0, help="Price of one GPU-hour, for what an incident cost.")
     ] = None,
 ) -> int:
     """Show a workspace in a browser: jobs, verdicts, metrics, logs, nodes; nothing is changed. Ctrl-C ends it.
@@ -49,7 +53,7 @@ def serve(
     from trackwalker.web.settings import LOOPBACK, Settings
 
     token = "" if host in LOOPBACK else _token()
-    app = create_app(Settings(workspace, token, model, endpoint))
+    app = create_app(Settings(workspace, token, model, endpoint, price))
     listener = _listen(host, port)
     url = _url(host, listener.getsockname()[1])
     if token and not os.environ.get(TOKEN_VARIABLE):

@@ -79,7 +79,7 @@ def refused(words: list[str]) -> Iterator[str]:
             if rest[0] not in command.commands:
                 yield f"'{words[0]}' has no command '{rest[0]}'"
                 return
-            command, rest = command.commands[rest[0]], rest[1:]
+            _, command, rest = command.resolve_command(context, rest)  # a group may import it only now
         yield from _leaf(command, rest)
     except TyperException as e:
         yield e.format_message() if hasattr(e, "format_message") else str(e)

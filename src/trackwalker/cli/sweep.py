@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -100,7 +99,7 @@ def resume(
         print(f"sweep {plan.id} is finished already", file=sys.stderr)
         show_report(plan.folder, as_json, False)
         return 0
-    return carry_out_and_show(plan if budget is None else replace(plan, budget=budget), as_json)
+    return carry_out_and_show(plan, as_json, budget)
 
 
 @app.command(epilog="Example: trackwalker sweep show last --md")
@@ -124,7 +123,10 @@ def list_(as_json: AsJson = False, workspace: Workspace = DEFAULT_WORKSPACE) -> 
     elif not rows:
         print(f"no sweep in {workspace}")
     for row in rows if not as_json else []:
-        print(f"{row['id']}  {row['status']}" + (f"  {row['jobs']} jobs  {row['why']}" if row["why"] else f"  {row['jobs']} jobs"))
+        print(
+            f"{row['id']}  {row['status']}"
+            + (f"  {row['jobs']} jobs  {row['why']}" if row["why"] else f"  {row['jobs']} jobs")
+        )
     return 0
 
 

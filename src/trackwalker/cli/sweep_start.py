@@ -47,7 +47,8 @@ class Common:
         Path, typer.Option("--workspace", envvar="JOB_WORKSPACE", help="Folder that holds jobs and sweeps.")
     ] = DEFAULT_WORKSPACE
     nodelist: Annotated[
-        str | None, typer.Option("--nodelist", help="The nodes of the sweep, as n[1-8]: fixed for all that is compared.")
+        str | None,
+        typer.Option("--nodelist", help="The nodes of the sweep, as n[1-8]: fixed for all that is compared."),
     ] = None
     spares: Annotated[
         str | None, typer.Option("--spares", help="Nodes that may take the place of one whose hardware fails.")
@@ -101,11 +102,11 @@ def start(kind: str, request: dict[str, Any], common: Common, ctx: typer.Context
     return carry_out_and_show(plan, common.as_json)
 
 
-def carry_out_and_show(plan: Plan, as_json: bool) -> int:
+def carry_out_and_show(plan: Plan, as_json: bool, budget: float | None = None) -> int:
     """Run a sweep to its end and print its report; Ctrl-C leaves its jobs running, and says how to go on."""
     signal.signal(signal.SIGTERM, _interrupt)
     try:
-        outcome = carry_out(plan, Teller)
+        outcome = carry_out(plan, Teller, budget=budget)
     except KeyboardInterrupt:
         left = [run.job or run.trial.key for run in load_state(plan.folder).open_runs]
         jobs = f"its jobs {', '.join(left)} go on; " if left else ""

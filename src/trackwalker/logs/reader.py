@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import mmap
 import re
 from collections.abc import Generator, Iterator
 from pathlib import Path
+from typing import BinaryIO
 
 from trackwalker.errors import EvidenceError
 from trackwalker.logs import dialect as d
@@ -31,6 +31,7 @@ _PLAIN_STEP = re.compile(
 _MOST_COMPILES = 10_000
 _NODELIST = b"JOB_NODELIST="
 _LONGEST_NODELIST = 1 << 20  # a thousand names fill many kilobytes, and a host that is cut off is never accused
+_PIECE = 1 << 25  # bytes read at once, up to the last whole line of them
 _LONGEST = 4096  # what we match stands at the front of a line; the rest of a megabyte line is payload
 
 
@@ -41,10 +42,9 @@ def read_log(path: Path) -> LogFacts:
         facts.size = path.stat().st_size
         if facts.size == 0:
             raise EvidenceError(f"the log {path} is empty: the job wrote nothing before it ended, or has not started")
-        with path.open("rb") as f, mmap.mmap(f.fileno(), 0, access=mmap.ACCESS_READ) as data:
-            facts.ends_mid_line = data[-1:] != b"\n"
+        with path.open("rb") as file:
             reader = FactReader(facts)
-            for number, raw in _lines(data, facts):
+            for number, raw in _numbered(file, facts):
                 reader.take(number, raw)
     except OSError as e:
         raise EvidenceError(f"cannot read the log {path}: {e.strerror}") from e
@@ -53,13 +53,35 @@ def read_log(path: Path) -> LogFacts:
     return facts
 
 
-def _lines(data: mmap.mmap, facts: LogFacts) -> Iterator[tuple[int, bytes]]:
-    """(number, bytes) of every line that holds a needle.
+def _numbered(file: BinaryIO, facts: LogFacts) -> Iterator[tuple[int, bytes]]:
+    number = 1
+    for piece in _pieces(file, facts.size):
+        facts.ends_mid_line = not piece.endswith(b"\n")
+        number = yield from _lines(piece, number)
+    facts.lines = number - (0 if facts.ends_mid_line else 1)
+
+
+def _pieces(file: BinaryIO, size: int) -> Iterator[bytes]:
+    """The file in pieces of whole lines. It is not mapped: a mapped file that is cut meanwhile kills the process."""
+    rest = b""
+    while size > 0 and (block := file.read(min(_PIECE, size))):
+        size -= len(block)
+        block = rest + block
+        cut = block.rfind(b"\n") + 1
+        if cut:
+            yield block[:cut]
+        rest = block[cut:] if cut else block[:_LONGEST_NODELIST]  # of an endless line its front is enough
+    if rest:
+        yield rest
+
+
+def _lines(data: bytes, number: int) -> Generator[tuple[int, bytes], None, int]:
+    """(number, bytes) of every line that holds a needle; returns the number of the line behind the last.
 
     Most of a long log is step lines: they are found by their own words, and only what lies between them is searched
     for all the others.
     """
-    number, at, size = 1, 0, len(data)  # line `number` begins at `at`
+    at, size = 0, len(data)  # line `number` begins at `at`
     while at < size:
         step = data.find(_STEP, at)
         begin = size if step < 0 else max(at, data.rfind(b"\n", at, step) + 1)
@@ -72,10 +94,10 @@ def _lines(data: mmap.mmap, facts: LogFacts) -> Iterator[tuple[int, bytes]]:
             # Cut in the middle: the last number may lack digits.
             yield number, raw.rpartition(b",")[0] if end < 0 else raw
             at, number = (size, number) if end < 0 else (end + 1, number + 1)
-    facts.lines = number - (0 if facts.ends_mid_line else 1)
+    return number
 
 
-def _between(data: mmap.mmap, begin: int, end: int, number: int) -> Generator[tuple[int, bytes], None, int]:
+def _between(data: bytes, begin: int, end: int, number: int) -> Generator[tuple[int, bytes], None, int]:
     """The lines with a needle in a part without step lines; returns the number of the line behind it."""
     counted, done = begin, begin
     for match in _NEEDLE.finditer(data, begin, end):
@@ -84,18 +106,11 @@ def _between(data: mmap.mmap, begin: int, end: int, number: int) -> Generator[tu
         first = max(begin, data.rfind(b"\n", begin, match.start()) + 1)
         last = data.find(b"\n", match.end(), end)
         last = end if last < 0 else last
-        number += _newlines(data, counted, first)
+        number += data.count(b"\n", counted, first)
         counted, done = first, last
         longest = _LONGEST_NODELIST if match[0] == _NODELIST else _LONGEST
         yield number, data[first : min(last, first + longest)]
-    return number + _newlines(data, counted, end)
-
-
-def _newlines(data: mmap.mmap, begin: int, end: int) -> int:
-    total, step = 0, 1 << 24  # slices of an mmap are copies: keep them bounded
-    for at in range(begin, end, step):
-        total += data[at : min(end, at + step)].count(b"\n")
-    return total
+    return number + data.count(b"\n", counted, end)
 
 
 class FactReader:

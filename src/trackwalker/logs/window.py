@@ -211,7 +211,9 @@ class LineCounts:
         if not self.whole(log):
             return None
         number = self.number_at(log, log.size)
-        return number if number is None or log.read(log.size - 1, 1) != b"\n" else number - 1
+        if number is None or (log.size and log.read(log.size - 1, 1) != b"\n"):
+            return number
+        return number - 1
 
     def _same(self, log: OpenLog) -> bool:
         if self.identity != log.identity or self.counted > log.size:

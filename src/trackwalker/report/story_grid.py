@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import numpy.typing as npt
 
@@ -26,7 +28,8 @@ def cells(lanes: list[Lane], x: Scale) -> Floats:
         there = count > 0
         out[i, there] = np.bincount(at, values[good], COLUMNS)[there] / count[there]
         if len(at) > 1:  # fewer samples than columns: a sample stands for the time until the next one
-            _fill(out[i], int(np.median(np.diff(at))))
+            apart = float(np.median(np.diff(np.sort(times[good])))) / (x.hi - x.lo) * COLUMNS
+            _fill(out[i], math.ceil(apart))
     return out
 
 

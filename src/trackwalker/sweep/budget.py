@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from trackwalker.sweep.model import Strategy, Trial
+from trackwalker.sweep.plan import Plan
 from trackwalker.sweep.state import Run, State
 
 _LEAST_MINUTES = 1.0 / 60.0
@@ -49,7 +50,12 @@ def spent(state: State, now: float) -> float:
     return total
 
 
-def fits(budget: float | None, state: State, trial: Trial, now: float) -> bool:
+def budget_of(plan: Plan, state: State) -> float | None:
+    """The node-hours it may cost: as planned, or as a later `resume` allowed."""
+    return plan.budget if state.budget is None else state.budget
+
+
+def fits(budget: float | None, state: State, trial: Trial) -> bool:
     """Whether a job may still be started: what runs is counted at its expected length."""
     if budget is None:
         return True

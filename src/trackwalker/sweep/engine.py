@@ -12,7 +12,7 @@ from typing import Literal
 
 from trackwalker.errors import MaybeQueuedError, MissingToolError, TrackwalkerError, UnreachableError, UsageError
 from trackwalker.launch.slurm.client import SlurmUnreachable
-from trackwalker.sweep.budget import fits, minutes_left
+from trackwalker.sweep.budget import budget_of, fits, minutes_left
 from trackwalker.sweep.executors import Executor, Look
 from trackwalker.sweep.model import Result, Strategy, Trial
 from trackwalker.sweep.plan import Plan
@@ -51,6 +51,7 @@ class Engine:
         self._landed, self._policy = landed, load_policy()
         self._state = book.state
         self._absent: dict[str, float] = {}  # tag -> since when a submission without an answer is nowhere to be found
+        self._told: set[str] = set()  # tags of jobs that were told to end
         self._over_budget = False
         self._stopping = ""
 
@@ -70,7 +71,8 @@ class Engine:
             pause = _SOONEST_S if moved else min(1.4 * pause, _LATEST_S)
             self._executor.sleep(pause)
         if self._over_budget:
-            return self._stop(f"the budget of {self._plan.budget:g} node-hours does not allow another job")
+            budget = budget_of(self._plan, self._state)
+            return self._stop(f"the budget of {budget:g} node-hours does not allow another job")
         self._book.write("end", self._executor.now(), stop="")
         self._book.forget_order()
         return Outcome("finished")
@@ -83,12 +85,15 @@ class Engine:
         if self._book.told_to_cancel:
             return _BY_ORDER
         done = self._state.done
-        return self._state.must_stop or all_alike(self._policy, self._plan.kind, done) or self._strategy.stop(done)
+        why = self._state.must_stop or all_alike(self._policy, self._plan.kind, done)
+        over = not self._state.open_runs and not self._wanted()  # then there is nothing to stop
+        return why or ("" if over else self._strategy.stop(done))
 
     def _wanted(self) -> list[Trial]:
         """Trials that the strategy asks for and that are neither done nor under way."""
         known = self._state.done.keys() | {run.trial.key for run in self._state.open_runs}
-        return [trial for trial in self._strategy.next_trials(self._state.done) if trial.key not in known]
+        wanted = {trial.key: trial for trial in self._strategy.next_trials(self._state.done)}
+        return [trial for key, trial in wanted.items() if key not in known]
 
     def _left(self, wanted: list[Trial]) -> float | None:
         at_once = self._executor.at_once or max(len(self._state.open_runs), 1)
@@ -104,7 +109,7 @@ class Engine:
         return moved
 
     def _seek(self, run: Run) -> bool:
-        """An intent without a job: killed between the two, or an answer that was lost. It is looked for, never guessed."""
+        """An intent without a job: killed between the two, or an answer was lost. It is looked for, never guessed."""
         try:
             job = self._executor.find(run.tag)
         except _SILENT as e:
@@ -134,13 +139,13 @@ class Engine:
         if look.state == "running" and run.started is None:
             self._book.write("started", self._executor.now(), tag=run.tag)
             return True
-        if look.state == "stuck" and not run.stalled:
+        if run.stalled:  # we were killed before we could end it
+            return run.tag not in self._told and self._cancel(run)
+        if look.state == "stuck":
             self._end_job(run, Look("running", hang=f"it never started: {look.says}", phase="start"))
-            return True
-        if look.hang and not run.stalled:
+        elif look.hang:
             self._end_job(run, look)
-            return True
-        return False
+        return bool(run.stalled)
 
     def _end_job(self, run: Run, look: Look) -> None:
         """A job of ours that no longer moves is ended; why is on disk first, or it would look like anybody's cancel."""
@@ -156,6 +161,7 @@ class Engine:
             return False
         except TrackwalkerError as e:  # it is over, or not ours any more: what it came to will tell
             self._tell.line(f"{run.trial.key}: {e}")
+        self._told.add(run.tag)
         return True
 
     def _judge(self, run: Run) -> None:
@@ -173,7 +179,7 @@ class Engine:
             self._tell.line(f"{node} is left out of this sweep ({result.why}); {spare} takes its place")
         said = {"result": result.to_dict(), "again": decision.again, "stop": decision.stop}
         self._book.write("result", now, tag=run.tag, **said)
-        self._tell.landed(self._state, run, result, decision.again)
+        self._tell.landed(self._state, run, result, decision.again, self._left(self._wanted()))
         self._landed()
 
     def _decide(self, run: Run, result: Result, before: list[Result]) -> tuple[Decision, list[str]]:
@@ -187,13 +193,13 @@ class Engine:
     # New jobs
 
     def _submit(self, wanted: list[Trial]) -> bool:
-        """Submit what fits now: no two trials on one node, never more than the budget; whether anything was submitted."""
+        """Submit what fits now: no two trials on one node, never beyond the budget; whether anything was submitted."""
         moved = self._over_budget = False
         for trial in wanted:
             placed = self._placed(trial)
             if not self._is_free(placed):
                 continue
-            if not fits(self._plan.budget, self._state, placed, self._executor.now()):
+            if not fits(budget_of(self._plan, self._state), self._state, placed):
                 self._over_budget = True
                 break
             if not self._start(placed):
@@ -237,7 +243,8 @@ class Engine:
     def _refused(self, tag: str, trial: Trial, attempt: int, why: str) -> None:
         result = Result(trial.key, "config-error", why=why, cause="refused", attempt=attempt)
         self._book.write("result", self._executor.now(), tag=tag, result=result.to_dict(), again="", stop="")
-        self._tell.landed(self._state, self._state.runs[tag], result, "")
+        self._tell.landed(self._state, self._state.runs[tag], result, "", None)
+        self._landed()
 
     # The end before the end
 
@@ -245,14 +252,14 @@ class Engine:
         """End our own jobs, measure what they left, and write down why."""
         self._tell.line(f"stopping: {why}")
         self._stopping = why
-        pause, asked = _SOONEST_S, set[str]()
+        pause = _SOONEST_S
         while self._state.open_runs:
             for run in self._state.open_runs:
-                if run.job and run.tag not in asked and self._cancel(run):
-                    asked.add(run.tag)
-            if not self._attend():
-                pause = min(1.4 * pause, _LATEST_S)
-            self._executor.sleep(pause)
+                if run.job and run.tag not in self._told:
+                    self._cancel(run)
+            pause = _SOONEST_S if self._attend() else min(1.4 * pause, _LATEST_S)
+            if self._state.open_runs:
+                self._executor.sleep(pause)
         self._book.write("end", self._executor.now(), stop=why)
         self._book.forget_order()
         return Outcome("cancelled" if why == _BY_ORDER else "stopped", why)

@@ -39,14 +39,16 @@ def first_wave(strategy: Strategy, executor: Executor) -> list[Trial]:
     return wave
 
 
-def carry_out(plan: Plan, telling: Telling, executor: Executor | None = None) -> Outcome:
-    """Run a sweep from where it is to its end; a sweep that was stopped goes on."""
+def carry_out(plan: Plan, telling: Telling, executor: Executor | None = None, budget: float | None = None) -> Outcome:
+    """Run a sweep from where it is to its end; one that was stopped goes on, with another budget if given."""
     strategy = build(plan.kind, plan.request)
     with Book(plan.folder) as book:
         teller = telling(strategy.at_most())
         runner = executor or executor_of(plan)
         if book.state.ended is not None:
             book.write("resumed", runner.now())
+        if budget is not None:
+            book.write("budget", runner.now(), node_hours=budget)
         book.forget_order()
         engine = Engine(plan, strategy, runner, book, teller, lambda: _save(plan, book.state, strategy))
         try:

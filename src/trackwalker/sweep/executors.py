@@ -1,4 +1,4 @@
-"""What the engine needs of whatever runs its jobs: Slurm, this machine, or (in tests) a cluster that is only simulated."""
+"""What the engine needs of whatever runs its jobs: Slurm, this machine, or (in tests) a simulated cluster."""
 
 from __future__ import annotations
 

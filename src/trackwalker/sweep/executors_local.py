@@ -47,7 +47,9 @@ class LocalExecutor(JobExecutor):
         problems: dict[str, None] = {}
         for trial in trials:
             if trial.nodes:
-                problems[f"{trial.key}: a sweep with --on local has no nodes to choose from ({', '.join(trial.nodes)})"] = None
+                problems[
+                    f"{trial.key}: a sweep with --on local has no nodes to choose from ({', '.join(trial.nodes)})"
+                ] = None
             try:
                 plan_local(
                     parse_model_spec(spec_of(trial, "check")), self.setup.procs, parse_passthrough(words_of(trial)),

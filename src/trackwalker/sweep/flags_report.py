@@ -113,7 +113,7 @@ def _rows(course: Course, done: Done, standing: Mapping[str, float], rules: Rule
     rows = []
     for arm in sorted(order, key=lambda a: (-order[a], a)):
         effect = course.effects.get(arm)
-        jobs = [r.job for key, r in done.items() if key.partition(":")[2] == arm and r.job and _is_plain(key, arm)]
+        jobs = [r.job for key, r in done.items() if r.job and _is_plain(key, arm)]
         rows.append((
             arm,
             f"{standing[arm]:+.1%}" if arm in standing else "",
@@ -148,7 +148,7 @@ def _tables(
     if course.out:
         failed = tuple((arm, r.status, r.job, r.why or r.cause, _remedy(r.status)) for arm, r in course.out.items())
         tables.append(Table("Failed and dropped", ("variant", "how", "job", "why", "what it means"), failed))
-    stages = Counter(key.rstrip("0123456789.").partition(":")[0].rstrip("0123456789.") for key in done)
+    stages = Counter(key.partition(":")[0].rstrip("0123456789.") for key in done)
     ran = tuple((_STAGES.get(stage, stage), str(n)) for stage, n in stages.items())
     return (*tables, Table(f"Runs for {variants} variants", ("stage", "runs"), ran))
 

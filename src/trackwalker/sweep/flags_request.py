@@ -39,7 +39,6 @@ def request_of(asked: Asked, wanted: Wanted, workspace: Path) -> dict[str, Any]:
         "variants": [v.to_dict() for v in variants],
         "profile": wanted.profile,
         "condition": condition(checked.resolved),
-        "workspace": str(workspace.absolute()),
     }
 
 

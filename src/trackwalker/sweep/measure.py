@@ -27,6 +27,7 @@ _STATES: dict[str, tuple[Status, str]] = {
     "timeout": ("failed", "walltime"),
     "deadline": ("failed", "walltime"),
 }
+_CERTAIN = frozenset({"oom", "node-fail", "boot-fail", "launch-failed", "preempted"})  # whatever the log says
 _PHASES = {"training": "train", "teardown": "train", "compile": "compile"}
 _MEMORY = re.compile(rb"Using \(GB\) ([0-9.]+) / ")
 _PER_HOUR = 3600.0
@@ -86,7 +87,7 @@ def _bad(job: Job, trial: Trial, seen: Triage, policy: Policy, state: str, says:
     cause = primary.id if primary is not None else ""
     status = policy.status_of(cause) if cause else "failed"
     why = f"{seen.summary}" if not primary else f"{primary.text or primary.why or seen.summary}"
-    if state in _STATES and (status == "failed" or state in ("oom", "node-fail")):
+    if state in _CERTAIN or (state in _STATES and (status == "failed" or cause in ("", "cancelled"))):
         status, cause = _STATES[state]
         why = f"{says}: {why}" if says else why
     elif status == "failed" and seen.status == "completed-short":
@@ -113,7 +114,9 @@ def _phase(seen: Triage) -> str:
 
 def _minutes(job: Job) -> float:
     """From the first event of the job to its last, as its agents wrote them down; 0 where they did not."""
-    times = [float(e["t"]) for e in (read(job.events).items if job.events else []) if isinstance(e.get("t"), (int, float))]
+    times = [
+        float(e["t"]) for e in (read(job.events).items if job.events else []) if isinstance(e.get("t"), (int, float))
+    ]
     return (max(times) - min(times)) / 60.0 if times else 0.0
 
 
@@ -129,7 +132,7 @@ def peak_memory(log: Path | None) -> float | None:
 
 
 def signals(job: Job, seen: Triage, wanted: Mapping[str, Signal]) -> dict[str, dict[str, float]]:
-    """Host -> signal -> its steady value, where the job was recorded; a database that cannot be read costs nothing else."""
+    """Host -> signal -> its steady value, where the job was recorded; a database that cannot be read costs no more."""
     first, last = seen.record.first_end, seen.record.last_end
     if job.database is None or first is None or last is None or last - first < 1.0:
         return {}

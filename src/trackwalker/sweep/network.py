@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from trackwalker.errors import UsageError
@@ -14,6 +14,8 @@ from trackwalker.sweep.network_design import Faults
 from trackwalker.sweep.network_report import Findings, conclude
 from trackwalker.sweep.network_search import solve
 from trackwalker.sweep.nodes_request import NodesRequest
+
+Search = Callable[[Book, int, int], Faults]  # what is known, how many nodes, the most faults to follow up
 
 _MOST_CANCELLED = 3
 _INTERVAL = 3.92  # widths of the standard error in a 95 % interval
@@ -35,11 +37,12 @@ class NetworkSweep:
 
     kind = "network"
 
-    def __init__(self, asked: NodesRequest, expect: float | None = None) -> None:
-        self._asked, self._expect = asked, expect
+    def __init__(self, asked: NodesRequest, expect: float | None = None, search: Search = solve) -> None:
+        self._asked, self._expect, self._search = asked, expect, search
         nodes = len(asked.nodes)
         self._most_faults = 3 if nodes < 32 else 4 if nodes < 128 else 6
         self._names = asked.nodes
+        self._digests: dict[Group, str] = {}  # reckoned once for each group
 
     def next_trials(self, done: Done) -> list[Trial]:
         """The runs that the search waits for; none beyond what was announced."""
@@ -71,7 +74,7 @@ class NetworkSweep:
 
     def conclude(self, done: Done) -> Conclusion:
         """Bad nodes, bad links, or what they share; half-way what is known so far."""
-        book, wanted, faults = self._replay(done, full=True)
+        book, wanted, faults = self._replay(done)
         spent = len(done) >= self.at_most()
         findings = Findings(
             names=self._names,
@@ -88,17 +91,17 @@ class NetworkSweep:
         )
         return conclude(findings)
 
-    def _replay(self, done: Done, full: bool = False) -> tuple[Book, list[Run], Faults]:
+    def _replay(self, done: Done) -> tuple[Book, list[Run], Faults]:
         book = self._book(done)
         try:
             return book, [], self._solve(book)
         except Need as need:
-            return book, need.runs, Faults()
+            return book, need.runs, need.so_far if isinstance(need.so_far, Faults) else Faults()
         except NothingRuns:
             return book, [], Faults()
 
     def _solve(self, book: Book) -> Faults:
-        return solve(book, len(self._names), self._most_faults)
+        return self._search(book, len(self._names), self._most_faults)
 
     def _book(self, done: Done) -> Book:
         cache: dict[Group, list[Seen]] = {}
@@ -122,11 +125,11 @@ class NetworkSweep:
         return self._asked.trial(self._key(run.group, number), self._members(run.group), run.why)
 
     def _key(self, group: Group, number: int) -> str:
-        members = self._members(group)
-        if len(group) <= 2:
-            return f"{'+'.join(members)}#{number}"
-        digest = hashlib.sha256(",".join(members).encode()).hexdigest()[:10]
-        return f"{len(group)}-nodes-{digest}#{number}"
+        if group not in self._digests:
+            members = self._members(group)
+            digest = hashlib.sha256(",".join(members).encode()).hexdigest()[:10]
+            self._digests[group] = "+".join(members) if len(group) <= 2 else f"{len(group)}-nodes-{digest}"
+        return f"{self._digests[group]}#{number}"
 
     def _members(self, group: Group) -> Sequence[str]:
         return [self._names[node] for node in group]

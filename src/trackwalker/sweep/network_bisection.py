@@ -105,7 +105,7 @@ class _Halving:
     def _ends(self, pair: Group, root: Group) -> Faults:
         judge = Culprits(self.book, self.faults, self.nodes)
         for node in pair:
-            if not self.book.holds_clean([node]) and (found := judge.as_node(node)):
+            if node not in self.book.good() and (found := judge.as_node(node)):
                 return found
         return (judge.as_pair(*pair) if len(pair) == 2 else None) or self._give_up(root)
 
@@ -124,7 +124,7 @@ class _Halving:
     def _same_size(self, groups: Sequence[Group]) -> list[Group]:
         size = max(max(map(len, groups)), 2)
         inside = {node for group in groups for node in group}
-        pool = [n for n in range(self.nodes) if n not in inside and self.book.holds_clean([n])]
+        pool = sorted(self.book.good() - inside)
         return [padded(group, size, pool, self.faults.links) for group in groups]
 
     def _give_up(self, group: Group) -> Faults:

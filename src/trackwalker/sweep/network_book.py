@@ -44,6 +44,7 @@ class Need(Exception):  # noqa: N818 - not an error: the search waits for these 
     def __init__(self, runs: Iterable[Run]) -> None:
         super().__init__()
         self.runs = list(runs)
+        self.so_far: object = None  # what the search had named by then
 
 
 class NothingRuns(Exception):  # noqa: N818 - an outcome
@@ -124,10 +125,9 @@ class Book:
         self.clean[len(group)] = others if slow else [*others, group]
         return slow
 
-    def holds_clean(self, members: Iterable[int]) -> bool:
-        """Whether a clean group holds all of these: then neither they nor the links between them are at fault."""
-        wanted = set(members)
-        return any(wanted.issubset(group) for groups in self.clean.values() for group in groups)
+    def good(self) -> set[int]:
+        """Nodes that were in a clean group: none of them is at fault by itself."""
+        return {node for groups in self.clean.values() for group in groups for node in group}
 
     def fork(self) -> Book:
         """A copy for a search beside others, so that none depends on how far the others are."""

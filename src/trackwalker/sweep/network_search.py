@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from trackwalker.sweep.network_book import ACCUSE, Book, Group, Run, gather
+from trackwalker.sweep.network_book import ACCUSE, Book, Group, Need, Run, gather
 from trackwalker.sweep.network_design import Exchange, Faults, cover, group_of, padded, without_faults
 
 SCREEN = "cover every link: is any group slower than the others of its size?"
@@ -18,6 +18,7 @@ _WALK = "between a clean group and a slow one: who brings the slowness in?"
 _PAIR = "two nodes: is it the node or the link?"
 _CONTROL = "two good nodes: the yardstick for pairs"
 _BREADTH = "neighbours of a bad link's ends: is it this link alone or something shared?"
+_ROUNDS = 8  # screens for each fault that may be there: only a search that goes in circles needs more
 _FILLINGS = 3  # tries to build a clean group around the end of a link
 
 Check = Callable[[int, Group], Faults | None]
@@ -26,15 +27,21 @@ Check = Callable[[int, Group], Faults | None]
 def solve(book: Book, nodes: int, most: int) -> Faults:
     """Name every bad node and link; needs runs until nothing more is slow."""
     faults = Faults()
-    while True:
-        groups = list(dict.fromkeys(v for g in cover(nodes) for v in without_faults(g, faults, nodes)))
-        slow = [group for group in book.screen(groups, SCREEN) if group not in faults.given_up]
-        if not slow or faults.shared or faults.count >= most:
-            return faults
-        worst = max(slow, key=lambda group: (_time(book, group), group))
-        if len(slow) == 1 and not book.is_slow(worst, SCREEN, runs=2):
-            continue  # one disturbed run
-        faults = Culprits(book, faults, nodes).localise(worst)
+    try:
+        for _ in range(_ROUNDS * most):
+            groups = list(dict.fromkeys(v for g in cover(nodes) for v in without_faults(g, faults, nodes)))
+            slow = [group for group in book.screen(groups, SCREEN) if group not in faults.given_up]
+            if not slow:
+                break
+            worst = max(slow, key=lambda group: (_time(book, group), group))
+            if len(slow) > 1 or book.is_slow(worst, SCREEN, runs=2):  # else it was one disturbed run
+                faults = Culprits(book, faults, nodes).localise(worst)
+            if faults.shared or faults.count >= most:
+                break
+        return faults
+    except Need as need:
+        need.so_far = faults
+        raise
 
 
 class Culprits:
@@ -66,7 +73,7 @@ class Culprits:
         if not self._slow_pairs([pair], runs=2)[0]:
             return None
         for end, far_end in ((node, other), (other, node)):
-            if not self.book.holds_clean([end]):
+            if end not in self.book.good():
                 partners = [p for p in self._partners(end) if p != far_end][:1]
                 if not partners or self._slow_pairs([group_of((end, partners[0]))], runs=2)[0]:
                     return replace(self.faults, nodes=self.faults.nodes | {end}) if partners else None
@@ -113,7 +120,7 @@ class Culprits:
         return None
 
     def _as_node(self, node: int, _: Group) -> Faults | None:
-        return None if self.book.holds_clean([node]) else self.as_node(node)
+        return None if node in self.book.good() else self.as_node(node)
 
     def _slow_pairs(self, pairs: Sequence[Group], runs: int) -> list[bool]:
         """Whether pairs are slow; the first of them bring good pairs along to be measured with."""
@@ -128,7 +135,7 @@ class Culprits:
 
     def _controls(self, busy: set[int]) -> list[Group]:
         """Two pairs of neighbours that are good, near one of the nodes in question and far from it."""
-        good = [node for node in range(self.nodes) if node not in busy and self.book.holds_clean([node])]
+        good = [node for node in self.book.good() if node not in busy]
         centre = min(busy)
         good.sort(key=lambda node: (abs(node - centre), node))
         pairs = [group_of(good[:2]), group_of(good[-2:])]
@@ -137,18 +144,18 @@ class Culprits:
     def _partners(self, node: int) -> list[int]:
         """Two good nodes to measure a node with: measured ones first, then its neighbour and the farthest."""
         linked = {other for link in self.faults.links if node in link for other in link}
-        good = [p for p in range(self.nodes) if p != node and p not in linked and self.book.holds_clean([p])]
+        good = [p for p in self.book.good() if p != node and p not in linked]
         good.sort(key=lambda p: (abs(p - node), p))
         measured = [p for p in good if group_of((node, p)) in self.book.asked]
         return list(dict.fromkeys([*measured[:2], *good[:1], *good[-1:], *good[1:2]]))[:2]
 
     def _beside(self, node: int, other: int) -> list[Group]:
         """Two pairs of neighbours of both ends, to tell one bad link from something that many links share."""
-        good = [n for n in range(self.nodes) if n not in (node, other) and self.book.holds_clean([n])]
+        good = self.book.good() - {node, other}
         near = sorted(good, key=lambda n: (abs(n - node), n))[:2]
         far = [n for n in sorted(good, key=lambda n: (abs(n - other), n)) if n not in near][:2]
         # Neighbours of both at once say nothing about a boundary between them.
-        if abs(node - other) <= 2 or len(far) < 2:
+        if abs(node - other) <= 2 or len(near) < 2 or len(far) < 2:
             return []
         return [group_of(pair) for pair in zip(near, far, strict=True)]
 

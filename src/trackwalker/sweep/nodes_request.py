@@ -33,9 +33,6 @@ class NodesRequest:
             raise UsageError(f"{', '.join(twice)} is in the node list twice: every node must be there once")
         if bad := [node for node in nodes if any(c in node for c in "[]+# \t")]:
             raise UsageError(f"'{bad[0]}' is no node name; lists look like n[1-8] or n1,n2")
-        known = request.get("known")
-        if known and (strange := [node for node in nodes if node not in known]):
-            raise UsageError(f"the scheduler does not know {', '.join(strange)}; see 'sinfo -N' for its nodes")
         config = {str(k): str(v) for k, v in (request.get("config") or {}).items()}
         config.setdefault("steps", str(request.get("steps", 30)))
         if not config["steps"].isdecimal() or int(config["steps"]) < _FEWEST_STEPS:

@@ -77,8 +77,15 @@ class Plan:
 
     def shown(self) -> dict[str, Any]:
         """For reports and --json: secrets starred."""
-        return {"id": self.id, "kind": self.kind, "created": self.created, "budget_node_hours": self.budget,
-                "argv": self.argv, "request": _starred(self.request), "setup": _starred(asdict(self.setup))}  # fmt: skip
+        return {
+            "id": self.id,
+            "kind": self.kind,
+            "created": self.created,
+            "budget_node_hours": self.budget,
+            "argv": self.argv,
+            "request": _starred(self.request),
+            "setup": _starred(asdict(self.setup)),
+        }
 
 
 def new_id(kind: str, now: float) -> str:

@@ -1,4 +1,4 @@
-"""The failure policy of sweeps: policy.yml says it, this applies it. Pure functions of a result and what came before."""
+"""The failure policy of sweeps: policy.yml says it, this applies it, as pure functions of results."""
 
 from __future__ import annotations
 
@@ -70,7 +70,9 @@ class Policy(_Part):
         phase = self.hang_phases.get(result.phase)
         if result.status != "hang" or phase is None or phase.status == "hang":
             return result
-        return replace(result, status=phase.status, why=f"{result.why}; a hang in {result.phase} counts as out of memory")
+        return replace(
+            result, status=phase.status, why=f"{result.why}; a hang in {result.phase} counts as out of memory"
+        )
 
 
 @dataclass(frozen=True)
@@ -91,7 +93,13 @@ def load_policy() -> Policy:
 
 
 def decide(
-    policy: Policy, kind: str, result: Result, before: Sequence[Result], nodes: Sequence[str], spares: int, replaced: int
+    policy: Policy,
+    kind: str,
+    result: Result,
+    before: Sequence[Result],
+    nodes: Sequence[str],
+    spares: int,
+    replaced: int,
 ) -> Decision:
     """What follows from a result, given the earlier results of its trial; `spares` are free, `replaced` in use."""
     if result.status == "ok":
@@ -110,7 +118,13 @@ def decide(
 
 
 def _node_fault(
-    policy: Policy, kind: str, result: Result, before: Sequence[Result], nodes: Sequence[str], spares: int, replaced: int
+    policy: Policy,
+    kind: str,
+    result: Result,
+    before: Sequence[Result],
+    nodes: Sequence[str],
+    spares: int,
+    replaced: int,
 ) -> Decision:
     """The node makes room for a spare one, where the nodes are not themselves the question."""
     faulty = tuple(host for host in result.hosts if host in nodes)

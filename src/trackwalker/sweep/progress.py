@@ -46,9 +46,10 @@ class Teller:
         why = f": {trial.why}" if trial.why else ""
         self.line(f"{trial.key}: job {job}{_on(trial.nodes)}{again}{why}")
 
-    def landed(self, state: State, run: Run, result: Result, again: str) -> None:
-        """A result is there."""
-        self.line(f"[{len(state.done)}/{self._at_most}] {sentence(run.trial, result)}" + (f"; {again}" if again else ""))
+    def landed(self, state: State, run: Run, result: Result, again: str, left: float | None) -> None:
+        """A result is there; `left` are the minutes for what is known to come."""
+        more = (f"; {again}" if again else "") + (f"; about {minutes(left)} to go" if left else "")
+        self.line(f"[{len(state.done)}/{self._at_most}] {sentence(run.trial, result)}{more}")
 
     def state(self, state: State, waiting: int, left: float | None) -> None:
         """How it stands, on a terminal."""
@@ -78,7 +79,9 @@ def sentence(trial: Trial, result: Result) -> str:
     job = f", job {result.job}" if result.job else ""
     where = f"{_on(trial.nodes)}{job}, {minutes(result.minutes)}"
     if result.ok and result.score is not None:
-        width = f" ({result.low:,.4g} to {result.high:,.4g})" if result.low is not None and result.high is not None else ""
+        width = (
+            f" ({result.low:,.4g} to {result.high:,.4g})" if result.low is not None and result.high is not None else ""
+        )
         step = f", {result.step_s:.4g} s a step" if result.step_s is not None else ""
         mfu = f", MFU {100 * result.mfu:.1f} %" if result.mfu is not None else ""
         return f"{trial.key}: {score(result.score)} tokens/s/device{width}{step}{mfu}{where}"
@@ -104,5 +107,3 @@ def _on(nodes: Sequence[str]) -> str:
     if not nodes:
         return ""
     return f" on {', '.join(nodes)}" if len(nodes) <= 4 else f" on {len(nodes)} nodes ({nodes[0]} … {nodes[-1]})"
-
-

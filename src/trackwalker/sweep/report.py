@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from trackwalker.report.text import json_visible
-from trackwalker.sweep.budget import spent
+from trackwalker.sweep.budget import budget_of, spent
 from trackwalker.sweep.model import SCHEMA, Strategy, Table
 from trackwalker.sweep.plan import Plan
 from trackwalker.sweep.progress import minutes, score
@@ -23,6 +23,7 @@ def report(plan: Plan, state: State, strategy: Strategy, running: str = "", now:
     return {
         "schema": SCHEMA,
         **plan.shown(),
+        "budget_node_hours": budget_of(plan, state),
         "status": standing(state, running),
         "why": state.stop,
         "running": running,
@@ -31,7 +32,9 @@ def report(plan: Plan, state: State, strategy: Strategy, running: str = "", now:
         "jobs": len([run for run in state.runs.values() if run.job]),
         "node_hours": round(spent(state, now), 4),
         "replaced_nodes": dict(state.replaced),
-        "results": [_row(run.trial.to_dict(), run.result.to_dict(), run.again) for run in state.runs.values() if run.result],
+        "results": [
+            _row(run.trial.to_dict(), run.result.to_dict(), run.again) for run in state.runs.values() if run.result
+        ],
         "open": [{"key": run.trial.key, "job": run.job, "attempt": run.attempt} for run in state.open_runs],
         "conclusion": conclusion.to_dict(),
     }
@@ -57,10 +60,22 @@ def results_table(state: State) -> Table:
         if result is None:
             continue
         figure = score(result.score) if result.score is not None else ""
-        width = f"{score(result.low)} to {score(result.high)}" if result.low is not None and result.high is not None else ""
+        width = (
+            f"{score(result.low)} to {score(result.high)}" if result.low is not None and result.high is not None else ""
+        )
         end = result.status + (f" ({result.cause})" if result.cause and result.cause != result.status else "")
         end += ", repeated" if run.again else ""
-        rows.append((run.trial.key, result.job, ",".join(run.trial.nodes) or "here", figure, width, end, minutes(result.minutes)))
+        rows.append(
+            (
+                run.trial.key,
+                result.job,
+                ",".join(run.trial.nodes) or "here",
+                figure,
+                width,
+                end,
+                minutes(result.minutes),
+            )
+        )
     columns = ("trial", "job", "nodes", "tokens/s/device", "95 % interval", "end", "time")
     return Table("Jobs", columns, tuple(rows))
 

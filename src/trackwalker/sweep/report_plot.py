@@ -67,7 +67,9 @@ def _points(plot: Plot, y: Scale, low: list[float | None], high: list[float | No
 
 
 def _below(at: float, text: str, slanted: bool = False) -> str:
-    turn = f' transform="rotate(35 {px(at)} {_BOTTOM + 14})" text-anchor="start"' if slanted else ' text-anchor="middle"'
+    turn = (
+        f' transform="rotate(35 {px(at)} {_BOTTOM + 14})" text-anchor="start"' if slanted else ' text-anchor="middle"'
+    )
     return f'<text x="{px(at)}" y="{_BOTTOM + 18}"{turn}>{_text(text)}</text>'
 
 

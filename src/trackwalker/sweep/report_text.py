@@ -11,7 +11,7 @@ from rich.table import Table as RichTable
 from trackwalker.report.perf_markdown import plain
 from trackwalker.report.text import one_line
 from trackwalker.report.words import utc
-from trackwalker.sweep.budget import spent
+from trackwalker.sweep.budget import budget_of, spent
 from trackwalker.sweep.model import Conclusion, Table
 from trackwalker.sweep.plan import Plan
 from trackwalker.sweep.report import results_table, standing
@@ -66,8 +66,11 @@ def _head(plan: Plan, state: State, at_most: int, running: str) -> str:
     said += f": {state.stop}" if state.stop else f" ({running})" if running and how == "running" else ""
     jobs = len([run for run in state.runs.values() if run.job])
     end = state.ended if state.ended is not None else plan.created
-    budget = f" of {plan.budget:g}" if plan.budget is not None else ""
-    said += f"; {jobs} jobs (at most {at_most}), {spent(state, end):.3g}{budget} node-hours, begun {utc(plan.created)} UTC"
+    allowed = budget_of(plan, state)
+    budget = f" of {allowed:g}" if allowed is not None else ""
+    said += (
+        f"; {jobs} jobs (at most {at_most}), {spent(state, end):.3g}{budget} node-hours, begun {utc(plan.created)} UTC"
+    )
     return said
 
 

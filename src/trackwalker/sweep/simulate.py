@@ -52,7 +52,7 @@ def play(strategy: Strategy, world: World, seed: int = 0, at_once: int | None = 
 def disjoint(trials: list[Trial], at_once: int | None = None) -> list[Trial]:
     """Those of the trials that can run at the same time: no two share a node."""
     taken: set[str] = set()
-    wave = []
+    wave: list[Trial] = []
     for trial in trials:
         if taken.isdisjoint(trial.nodes) and (at_once is None or len(wave) < at_once):
             taken |= set(trial.nodes)

@@ -55,6 +55,7 @@ class State:
 
     runs: dict[str, Run] = field(default_factory=dict)  # by tag, in the order of their intents
     replaced: dict[str, str] = field(default_factory=dict)  # faulty node -> the spare in its place, or nobody
+    budget: float | None = None  # another one than the plan's
     must_stop: str = ""  # a result after which nothing more may be submitted
     stop: str = ""  # why the sweep ended before its question was answered
     ended: float | None = None
@@ -85,6 +86,8 @@ class State:
             self.replaced[str(record["node"])] = str(record["by"])
         elif kind == "end":
             self.stop, self.ended = str(record["stop"]), float(record["t"])
+        elif kind == "budget":
+            self.budget = float(record["node_hours"])
         elif kind == "resumed":
             self.stop, self.must_stop, self.ended = "", "", None
         else:

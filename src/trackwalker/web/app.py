@@ -17,7 +17,7 @@ from starlette.routing import BaseRoute, Mount
 from starlette.staticfiles import StaticFiles
 
 from trackwalker.errors import TrackwalkerError
-from trackwalker.web import ask, compare, errors, jobs, lab, nodes, sweeps
+from trackwalker.web import ask, compare, errors, job_page, jobs, lab, log_view, nodes, report_file, sweeps
 from trackwalker.web.jobs_index import JobIndex
 from trackwalker.web.pages import in_thread
 from trackwalker.web.security import Guard
@@ -28,7 +28,7 @@ _STATIC = Path(__file__).with_name("static")
 _LOOK_S = 20.0  # how often idle databases are looked for
 
 # Each module of pages gives its own `routes()`; the first that matches answers.
-_PAGES: tuple[ModuleType, ...] = (jobs, compare, nodes, lab, sweeps, ask)
+_PAGES: tuple[ModuleType, ...] = (jobs, job_page, compare, nodes, lab, sweeps, ask, log_view, report_file)
 
 
 def create_app(settings: Settings) -> Starlette:
@@ -48,12 +48,11 @@ def create_app(settings: Settings) -> Starlette:
     routes.append(Mount("/static", _Static(directory=_STATIC), name="static"))
     app = Starlette(
         routes=routes,
-        middleware=[Middleware(Guard, token=settings.token)],
+        middleware=[Middleware(Guard, token=settings.token), Middleware(errors.Mistakes)],
         exception_handlers={
             TrackwalkerError: errors.told,
             OSError: errors.vanished,
             HTTPException: errors.http,
-            Exception: errors.unexpected,
         },
         lifespan=lifespan,
     )

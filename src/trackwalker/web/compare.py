@@ -145,4 +145,6 @@ def _interval(delta: Delta) -> Interval:
     def at(value: float | None) -> float | None:
         return None if value is None else round(value * scale, 1)
 
-    return Interval(at(delta.low), at(delta.high), round(delta.difference * scale, 1), delta.floor * scale, delta.matters)
+    return Interval(
+        at(delta.low), at(delta.high), round(delta.difference * scale, 1), delta.floor * scale, delta.matters
+    )

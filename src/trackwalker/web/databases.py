@@ -26,7 +26,7 @@ class _Entry:
 
     state: object  # its files when it was opened
     since: float
-    holder: AbstractContextManager[Telemetry]
+    holder: AbstractContextManager[Telemetry] | None = None
     opening: threading.Lock = field(default_factory=threading.Lock)
     telemetry: Telemetry | None = None
     users: int = 0
@@ -49,6 +49,7 @@ class Databases:
         try:
             with entry.opening:
                 if entry.telemetry is None:
+                    entry.holder = open_database(path)
                     entry.telemetry = entry.holder.__enter__()
             yield entry.telemetry.fresh()  # what one asker asked must not pile up for as long as it is open
         except BaseException:
@@ -80,36 +81,35 @@ class Databases:
         return len(self._entries)
 
     def _borrow(self, path: Path) -> _Entry:
-        end: _Entry | None = None
         deadline = time.monotonic() + _WAIT_S
         state = listing(path)
+        gone: list[_Entry] = []  # closed once nobody has to wait for it
         with self._changed:
             while True:
-                entry = self._entries.get(path)
                 now = time.monotonic()
+                entry = self._entries.get(path)
                 if entry is not None and entry.state != state and now - entry.since > _FRESH_S and not entry.users:
-                    end = self._entries.pop(path)
+                    gone.append(self._entries.pop(path))
                     entry = None
-                if entry is None and self._make_room(path):
-                    entry = self._entries[path] = _Entry(state, now, open_database(path))
+                if entry is None and self._has_room(gone):
+                    entry = self._entries[path] = _Entry(state, now)
                 if entry is not None:
                     entry.users += 1
                     break
                 if now > deadline:
                     raise EvidenceError("too many jobs are open at once: close a page of another job and try again")
                 self._changed.wait(deadline - now)
-        if end is not None:
-            _end(end)
+        for old in gone:
+            _end(old)
         return entry
 
-    def _make_room(self, path: Path) -> bool:
-        """Whether one more may be opened, after closing the one that was not used for the longest time."""
-        if len(self._entries) < self._most:
-            return True
-        free = sorted((e.used, p) for p, e in self._entries.items() if not e.users)
-        if not free:
-            return False
-        _end(self._entries.pop(free[0][1]))
+    def _has_room(self, gone: list[_Entry]) -> bool:
+        """Whether one more may be opened, where needed in place of the one that was not used for the longest time."""
+        if len(self._entries) >= self._most:
+            free = sorted((e.used, p) for p, e in self._entries.items() if not e.users)
+            if not free:
+                return False
+            gone.append(self._entries.pop(free[0][1]))
         return True
 
     def _give_back(self, path: Path, entry: _Entry) -> None:
@@ -129,6 +129,6 @@ class Databases:
 
 
 def _end(entry: _Entry) -> None:
-    if entry.telemetry is not None:
+    if entry.telemetry is not None and entry.holder is not None:
         entry.telemetry = None
         entry.holder.__exit__(None, None, None)

@@ -7,6 +7,7 @@ import logging
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from trackwalker.errors import (
     EvidenceError,
@@ -54,11 +55,34 @@ async def http(request: Request, error: Exception) -> Response:
     return answer(request, status, title, f"There is nothing at {clip(one_line(request.url.path), 120)}.")
 
 
-async def unexpected(request: Request, error: Exception) -> Response:
-    """A mistake of ours: the terminal of the server has the details, the page has one line."""
-    _log.error("%s %s", request.method, request.url.path, exc_info=error)
-    kind = type(error).__name__
-    return answer(request, 500, "This is a mistake in Trackwalker", f"{kind}; the server's terminal says where.")
+class Mistakes:
+    """ASGI middleware for what nobody expected: the server's terminal has the details, the page has one line.
+
+    Starlette's own place for such a handler lies outside of every middleware, so its answers would lack the rules for
+    browsers.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """One request."""
+        began = False
+
+        async def noting(message: Message) -> None:
+            nonlocal began
+            began = began or message["type"] == "http.response.start"
+            await send(message)
+
+        try:
+            await self._app(scope, receive, noting)
+        except Exception as e:
+            if scope["type"] != "http" or began:
+                raise
+            request = Request(scope)
+            _log.error("%s %s", request.method, request.url.path, exc_info=e)
+            said = f"{type(e).__name__}; the server's terminal says where."
+            await answer(request, 500, "This is a mistake in Trackwalker", said)(scope, receive, send)
 
 
 def answer(request: Request, status: int, title: str, says: str) -> Response:

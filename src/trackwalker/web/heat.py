@@ -99,7 +99,9 @@ def ask(telemetry: Telemetry, metric: str, how: str, start: float | None, end: f
     values, usual, deviation = shown[0]
     for other in shown[1:]:
         further = np.nan_to_num(np.abs(other[2]), nan=-1.0) > np.nan_to_num(np.abs(deviation), nan=-1.0)
-        values, usual, deviation = (np.where(further, b, a) for a, b in zip((values, usual, deviation), other, strict=True))
+        values, usual, deviation = (
+            np.where(further, b, a) for a, b in zip((values, usual, deviation), other, strict=True)
+        )
     queries = tuple(f"{side} by (host, instance) ({whole})" for side in sides)
     return Grid(metric, how, queries, names, made[0][1], values, usual, deviation, step)  # type: ignore[arg-type]
 

@@ -92,7 +92,13 @@ def document(grid: Grid, order: Order, rows: list[Row]) -> dict[str, Any]:
         "step": grid.step,
         "hosts": len(grid.hosts),
         "rows": [
-            {"hosts": list(r.hosts[:40]), "count": len(r.hosts), "ranks": r.ranks, "accused": r.accused, "score": _short(r.score)}
+            {
+                "hosts": list(r.hosts[:40]),
+                "count": len(r.hosts),
+                "ranks": r.ranks,
+                "accused": r.accused,
+                "score": _short(r.score),
+            }
             for r in rows
         ],
         "lo": lo,

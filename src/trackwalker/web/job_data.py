@@ -80,7 +80,9 @@ def verdict_view(job: Job, verdict: Verdict, seen: Triage | None) -> dict[str, A
         "culprits": [clip(one_line(host), 120) for host in words.culprits(verdict)[:24]],
         "more_culprits": max(0, len(words.culprits(verdict)) - 24),
         "commands": commands(job, verdict, seen),
-        "reasons": [(by_id[r.id], evidence_links(job, known[r.id])) for c in roots[:1] for r in c.refs[:3] if r.id in by_id],
+        "reasons": [
+            (by_id[r.id], evidence_links(job, known[r.id])) for c in roots[:1] for r in c.refs[:3] if r.id in by_id
+        ],
         "evidence": [(item, evidence_links(job, known[item.id])) for item in items],
         "evidence_left_out": left_out,
         "ruled_out": [
@@ -109,7 +111,10 @@ def telling_metrics(verdict: Verdict) -> list[str]:
 
 # PromQL's own words with an underscore; a name that is no metric of the job is left out later anyway.
 _FUNCTIONS = frozenset(
-    [f"{what}_over_time" for what in ("avg", "min", "max", "sum", "count", "quantile", "stddev", "last", "present", "mad")]
+    [
+        f"{what}_over_time"
+        for what in ("avg", "min", "max", "sum", "count", "quantile", "stddev", "last", "present", "mad")
+    ]
     + ["group_left", "group_right", "label_replace", "label_join", "count_values", "histogram_quantile"]
 )
 
@@ -117,7 +122,11 @@ _FUNCTIONS = frozenset(
 def triage_view(job: Job, seen: Triage) -> dict[str, Any]:
     """What the log alone says: the first screen until the verdict is there."""
     return {
-        "card": "note" if seen.status in _GOOD and seen.primary is None else "bad" if seen.status not in _GOOD else "warn",
+        "card": "note"
+        if seen.status in _GOOD and seen.primary is None
+        else "bad"
+        if seen.status not in _GOOD
+        else "warn",
         "status": seen.status,
         "summary": clip(one_line(seen.summary), 1200),
         "findings": [(f, _finding_link(job, f)) for f in seen.failures[:4]],
@@ -128,7 +137,9 @@ def triage_view(job: Job, seen: Triage) -> dict[str, Any]:
 
 
 def _finding_link(job: Job, finding: Finding) -> Link | None:
-    return log_link(job, finding.file, finding.line, f"{one_line(finding.file)}:{finding.line}") if finding.file else None
+    return (
+        log_link(job, finding.file, finding.line, f"{one_line(finding.file)}:{finding.line}") if finding.file else None
+    )
 
 
 def header_view(job: Job, seen: Triage | None, verdict: Verdict | None) -> dict[str, Any]:

@@ -49,7 +49,10 @@ def _advice(job: Job, action: Action, verdict: Verdict, record: RunRecord | None
         if action.do == "drain-node":
             cause = verdict.roots[0].cause if verdict.roots else "incident"
             reason = shlex.quote(f"trackwalker: {one_line(cause)} in job {job.id}")
-            command, note = f"scontrol update NodeName={_joined(hosts)} State=DRAIN Reason={reason}", "takes capacity away"
+            command, note = (
+                f"scontrol update NodeName={_joined(hosts)} State=DRAIN Reason={reason}",
+                "takes capacity away",
+            )
     elif action.do == "restart-job" and record is not None:
         command, note = f"trackwalker resume {shlex.quote(job.id)}", "says what it would do; --yes starts it"
     elif action.do in ("find-the-first-failure", "read-traceback"):

@@ -1,4 +1,4 @@
-"""The parts of a job page below the fold: what the incident cost, events, the run's record, settings against another run."""
+"""The parts of a job page below the fold: what the incident cost, events, the run's record."""
 
 from __future__ import annotations
 
@@ -6,21 +6,17 @@ import json
 from dataclasses import replace
 from typing import Any
 
-from trackwalker.diagnose.case import Case
-from trackwalker.diagnose.config_diff import Change, config_changes
 from trackwalker.diagnose.triage import Triage
 from trackwalker.diagnose.verdict import Verdict
-from trackwalker.errors import EvidenceError, NotAJobError
+from trackwalker.errors import EvidenceError
 from trackwalker.job import journal
 from trackwalker.job.layout import Job
-from trackwalker.job.run import load_run
 from trackwalker.job.scrub import Scrubber
-from trackwalker.logs.reader import read_log
 from trackwalker.perf.spending import goodput_part
+from trackwalker.report.story_cost import LOSSES
 from trackwalker.report.text import clip, json_visible, one_line
 
-LOSSES = ("slowdown", "lost work", "stalled")
-_MOST_EVENTS, _MOST_CHANGES = 500, 300
+_MOST_EVENTS = 500
 _LARGEST_RECORD = 4 << 20
 _LARGEST_JOURNAL = 64 << 20
 
@@ -85,38 +81,7 @@ def run_view(job: Job, scrubber: Scrubber) -> dict[str, Any]:
     clean = scrubber.clean_document(document)
     text = json_visible(json.dumps(clean, indent=1, ensure_ascii=False))
     wanted = ("model", "scheduler", "trainer", "image", "image_digest", "snapshot", "created")
-    facts = [(name, clip(one_line(str(clean[name])), 200)) for name in wanted if isinstance(clean, dict) and clean.get(name)]
-    return {"text": text, "facts": facts, "why": ""}
-
-
-def changes_between(reference: Job, job: Job, scrubber: Scrubber) -> tuple[list[Change], int]:
-    """What the job was told differently from a reference run, what explains most first; and how many more there are."""
-    found = config_changes(_bare_case(reference), _bare_case(job))
-    clean = [
-        replace(c, a=None if c.a is None else scrubber.clean(c.a), b=None if c.b is None else scrubber.clean(c.b))
-        for c in found
+    facts = [
+        (name, clip(one_line(str(clean[name])), 200)) for name in wanted if isinstance(clean, dict) and clean.get(name)
     ]
-    return clean[:_MOST_CHANGES], max(0, len(clean) - _MOST_CHANGES)
-
-
-def reference_for(job: Job, jobs: list[Job]) -> Job | None:
-    """The run to compare settings with: the nearest older one of the same name, else the nearest newer one."""
-    same = [other for other in jobs if other.name == job.name and other.log is not None]
-    at = next((i for i, other in enumerate(same) if other.id == job.id), None)
-    if at is None:
-        return same[0] if same else None
-    rest = same[at + 1 :] or same[:at][::-1]
-    return rest[0] if rest else None
-
-
-def _bare_case(job: Job) -> Case:
-    """A case without its metrics: settings stand in the log and in run.json."""
-    if job.log is None:
-        raise NotAJobError(f"job {job.id} has no log, so its settings are not known")
-    log = read_log(job.log)
-    try:
-        run = load_run(job.run_json)
-    except EvidenceError:
-        run = None
-    hosts = [place.host for place in run.ranks] if run else log.hosts
-    return Case(job, log, run, [], None, None, hosts, None, None, live=False)
+    return {"text": text, "facts": facts, "why": ""}

@@ -9,19 +9,22 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
+from trackwalker.diagnose.config_diff import Change
 from trackwalker.diagnose.triage import Triage
 from trackwalker.diagnose.verdict import Verdict
 from trackwalker.job.layout import Job
+from trackwalker.report.story_changes import changes_between, reference_for
 from trackwalker.web import job_page_charts, job_page_perf
 from trackwalker.web.job_data import header_view, triage_view, verdict_view
-from trackwalker.web.job_data_parts import changes_between, cost_view, events_view, reference_for, run_view
-from trackwalker.web.job_page_work import Work, work_of
+from trackwalker.web.job_data_parts import cost_view, events_view, run_view
+from trackwalker.web.job_page_work import work_of
 from trackwalker.web.pages import in_thread, json_answer, page, settings_of, workspace_of
 from trackwalker.web.workspace import WebWorkspace
 
 _FIRST_PAINT_S = 0.4  # what the log may take before the page is sent without it
 _PATIENCE_S = 8.0  # one wait of the page's script for the verdict
 _OTHERS = 60  # jobs to choose a reference run from
+_CHANGES = 300
 
 
 def routes() -> list[BaseRoute]:
@@ -99,10 +102,10 @@ async def config(request: Request) -> Response:
     jobs = await in_thread(workspace.jobs)
     named = request.query_params.get("ref", "")
     reference = await in_thread(workspace.job, named) if named else reference_for(job, jobs)
-    changes, more = [], 0
+    changes: list[Change] = []
     if reference is not None and reference.id != job.id:
         scrubber = await in_thread(workspace.agent.scrubber, job)
-        changes, more = await in_thread(changes_between, reference, job, scrubber)
+        changes = await in_thread(changes_between, reference, job, scrubber)
     others = [other for other in jobs if other.id != job.id and other.log is not None]
     others.sort(key=lambda other: other.name != job.name)
     return page(
@@ -110,14 +113,14 @@ async def config(request: Request) -> Response:
         "job_config.html.j2",
         job=job,
         reference=reference,
-        changes=changes,
-        more=more,
+        changes=changes[:_CHANGES],
+        more=max(0, len(changes) - _CHANGES),
         others=others[:_OTHERS],
     )
 
 
 def _context(request: Request, job: Job, found: Verdict | None, seen: Triage | None) -> dict[str, Any]:
-    price = getattr(settings_of(request), "price", None)
+    price = settings_of(request).price
     return {
         "job": job,
         "head": header_view(job, seen, found),
@@ -142,6 +145,3 @@ def _progress(job: Job, seconds: float) -> str:
         return "Reading the log"
     where = " and its metrics" if job.database is not None else ""
     return f"Reading the log{where}, then testing every known cause: {seconds:.0f} s so far"
-
-
-__all__ = ["Work", "routes"]

@@ -11,6 +11,7 @@ from starlette.routing import BaseRoute, Route
 
 from trackwalker.errors import EvidenceError, TrackwalkerError, UsageError
 from trackwalker.job.layout import Job
+from trackwalker.report.story_background import restarts_of
 from trackwalker.web import gpu_lanes, heat_rows, query, series
 from trackwalker.web.heat import How, is_counter
 from trackwalker.web.job_data import telling_metrics
@@ -51,7 +52,7 @@ async def timeline(request: Request) -> Response:
 def _timeline(workspace: WebWorkspace, work: Work, job: Job) -> dict[str, Any]:
     known = work.known(job)
     if known is not None:
-        return series.told(known.story, series.restarts_of(job))
+        return series.told(known.story, restarts_of(job))
     seen = workspace.triage(job)
     try:
         with workspace.metrics(job) as telemetry:

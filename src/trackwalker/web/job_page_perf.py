@@ -1,8 +1,9 @@
-"""The performance page of a job, with its script and style as files of this server: the content policy allows no other."""
+"""The performance page of a job; its script and style are files of this server: the content policy allows no other."""
 
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
@@ -32,15 +33,15 @@ async def perf(request: Request) -> Response:
     """The page; while traces are still being read, a short one that loads itself again."""
     workspace, work = workspace_of(request), work_of(request)
     job = await in_thread(workspace.job, request.path_params["id"])
-    price = getattr(settings_of(request), "price", None)
-    asked = asyncio.create_task(
-        in_thread(work.pages.get, job.id, signature(job), lambda: _page(workspace, job, price))
-    )
+    price = settings_of(request).price
+    asked = asyncio.create_task(in_thread(work.pages.get, job.id, signature(job), lambda: _page(workspace, job, price)))
     done, _ = await asyncio.wait({asked}, timeout=_PATIENCE_S)
     if done:
         return HTMLResponse(asked.result())
     asked.add_done_callback(lambda task: task.cancelled() or task.exception())  # the next look tells of an error
-    return page(request, "job_perf_wait.html.j2", job=job)
+    answer = page(request, "job_perf_wait.html.j2", job=job)
+    answer.headers["Refresh"] = f"{_PATIENCE_S:.0f}"
+    return answer
 
 
 def _page(workspace: WebWorkspace, job: Job, price: float | None) -> str:
@@ -53,12 +54,15 @@ def _report(workspace: WebWorkspace, job: Job, price: float | None) -> PerfRepor
     """The saved report where it is newer than the log, else a new one."""
     saved = job.dir / NAME if job.dir is not None else None
     try:
-        if saved is not None and job.log is not None and workspace.agent.inside(saved):
-            if saved.stat().st_mtime >= job.log.stat().st_mtime:
-                return load_report(saved)
+        if saved is not None and workspace.agent.inside(saved) and _as_new_as_log(saved, job):
+            return load_report(saved)
     except (OSError, EvidenceError):
         pass  # none, or of another version
     return analyse(job, Options(price=price))
+
+
+def _as_new_as_log(saved: Path, job: Job) -> bool:
+    return job.log is None or saved.stat().st_mtime >= job.log.stat().st_mtime
 
 
 async def style(request: Request) -> Response:

@@ -30,8 +30,10 @@ from trackwalker.web.workspace import WebWorkspace
 _LOOK_S = 2.0  # the workspace is listed anew after this
 _AGAIN_S = 15.0  # a log that grows is read again after this, or after twenty times what its reading took
 _AGAIN_COST = 20.0
+_BEAT_S = 60.0  # a job that runs is looked at anew after this, whatever it writes
 _SAVE_S = 10.0
 _LARGEST = 64 << 20
+_MOST_FILES = 40  # workspaces; those that were looked at longest ago go first
 
 
 @dataclass
@@ -148,7 +150,7 @@ class JobIndex:
         held = self._held.get(job.id)
         if held is None:
             return None
-        state = _state(job)
+        state = _state(job, held.row)
         if state == held.state:
             return None
         fresh = held.row.pending or time.monotonic() - held.read > max(_AGAIN_S, _AGAIN_COST * held.cost)
@@ -173,9 +175,7 @@ class JobIndex:
                 held = json.loads(f.read())
             if held["version"] != __version__:
                 return {}
-            return {
-                key: _Held(JobRow.from_dict(row), _frozen(state)) for key, (row, state) in held["jobs"].items()
-            }
+            return {key: _Held(JobRow.from_dict(row), _frozen(state)) for key, (row, state) in held["jobs"].items()}
         except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
             return {}
 
@@ -192,15 +192,17 @@ class JobIndex:
             with os.fdopen(os.open(tmp, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as f:
                 json.dump({"version": __version__, "jobs": jobs}, f)
             tmp.replace(self._file)
+            for old in sorted(self._file.parent.glob("jobs-*.json"), key=lambda p: p.stat().st_mtime)[:-_MOST_FILES]:
+                old.unlink(missing_ok=True)
 
 
-def _state(job: Job) -> Any:
-    """Changes when the job's row may; a job that runs here changes by itself, for one that hangs writes nothing."""
+def _state(job: Job, row: JobRow) -> Any:
+    """Changes when the job's row may; a job that runs changes by itself, for one that hangs or died writes nothing."""
     if job.log is None:
         return int(time.time() / _AGAIN_S)
     verdict = job.dir / "verdict.json" if job.dir else None
     files = tuple(_stat(path) for path in (job.log, job.events, job.progress, verdict))
-    return (*files, int(time.time() / 60.0) if is_live(job.state) else None)
+    return (*files, int(time.time() / _BEAT_S) if row.group == "running" or is_live(job.state) else None)
 
 
 def _stat(path: Path | None) -> tuple[int, int] | None:

@@ -34,7 +34,13 @@ _TONES: dict[str, tuple[Group, Tone]] = {
     "waiting": ("waiting", "idle"),
     "pending": ("waiting", "idle"),
 }
-_OUTCOMES: dict[str, Tone] = {"incident": "bad", "expected": "run", "healthy": "good", "insufficient-evidence": "unknown"}
+_OUTCOMES: dict[str, Tone] = {
+    "incident": "bad",
+    "expected": "run",
+    "healthy": "good",
+    "insufficient-evidence": "unknown",
+}
+_SLOWDOWN = "tgs-degradation"  # the class of a run that lost speed
 _SLOWER = ("constant-drop", "phased", "gradual", "slow-from-start")
 
 
@@ -85,7 +91,9 @@ class JobRow:
 
 def unread(job: Job) -> JobRow:
     """A job before its log was looked at."""
-    return JobRow(job.id, clip(one_line(job.name), 120), model_of(job, ""), changed=_changed(job), recorded=_recorded(job))
+    return JobRow(
+        job.id, clip(one_line(job.name), 120), model_of(job, ""), changed=_changed(job), recorded=_recorded(job)
+    )
 
 
 def of_triage(found: Triage, verdict: Verdict | None) -> JobRow:
@@ -174,8 +182,9 @@ def _with_verdict(row: JobRow, verdict: Verdict) -> JobRow:
 
 
 def _with_class(row: JobRow, found: Triage) -> JobRow:
+    """What the log alone says: a failure's class, or by how much the run became slower."""
     primary, shape = found.primary, found.pattern
-    if primary is not None:
+    if primary is not None and primary.id != _SLOWDOWN:
         tone: Tone = "" if row.group == "cancelled" else "bad"
         host = (one_line(found.roles.first_host)[:80],) if found.roles.first_host else ()
         return replace(row, badge=clip(one_line(primary.cause), 60), badge_tone=tone, badge_from="log", hosts=host)

@@ -68,7 +68,9 @@ async def listed(request: Request) -> Response:
     """The hosts, those to leave out first."""
     hosts = await in_thread(_hosts, request)
     out = [host.name for host in hosts if host.exclude]
-    return page(request, "nodes.html.j2", hosts=hosts[:_MOST], left_out=max(len(hosts) - _MOST, 0), exclude=out, days=_DAYS)
+    return page(
+        request, "nodes.html.j2", hosts=hosts[:_MOST], left_out=max(len(hosts) - _MOST, 0), exclude=out, days=_DAYS
+    )
 
 
 async def as_json(request: Request) -> Response:
@@ -101,8 +103,12 @@ def _hosts(request: Request) -> list[Host]:
 
 
 def _of_incident(incident: Incident) -> Fact:
-    said = f"{incident.what}: {incident.line}" if incident.line and incident.what not in incident.line else incident.line
-    return Fact(incident.t, incident.job, _KINDS.get(incident.kind, incident.kind), clip(one_line(said or incident.what), 200))
+    said = (
+        f"{incident.what}: {incident.line}" if incident.line and incident.what not in incident.line else incident.line
+    )
+    return Fact(
+        incident.t, incident.job, _KINDS.get(incident.kind, incident.kind), clip(one_line(said or incident.what), 200)
+    )
 
 
 def _of_verdict(row: JobRow) -> Fact:
@@ -123,4 +129,3 @@ def _plain(host: Host) -> dict[str, Any]:
         "jobs": host.jobs,
         "facts": [{"t": fact.t, "job": fact.job, "kind": fact.kind, "says": fact.line} for fact in host.facts],
     }
-

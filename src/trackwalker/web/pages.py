@@ -66,8 +66,8 @@ def moment(value: float | None, date: bool = True) -> Markup:
     if value is None or not words.is_time(value):
         return Markup('<span class="soft">unknown</span>')
     iso = datetime.fromtimestamp(value, UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
-    kind = "" if date else ' data-clock=""'
-    return Markup('<time datetime="{}"{}>{} UTC</time>').format(iso, Markup(kind), words.utc(value, date))
+    form = '<time datetime="{}">{} UTC</time>' if date else '<time datetime="{}" data-clock="">{} UTC</time>'
+    return Markup(form).format(iso, words.utc(value, date))  # noqa: S704 - one of the two above
 
 
 def json_island(value: Any) -> Markup:
@@ -83,7 +83,7 @@ def job_url(job_id: str, *rest: str) -> str:
 
 @cache
 def environment() -> Environment:
-    """Our templates first, then the report room's, so that a page can include `timeline.svg.j2`; a name is taken once."""
+    """Our templates first, then the report room's: a page can include `timeline.svg.j2`, and a name is taken once."""
     made = html.environment().overlay(
         loader=ChoiceLoader([PackageLoader("trackwalker.web"), PackageLoader("trackwalker.report")])
     )

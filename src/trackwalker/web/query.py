@@ -177,7 +177,9 @@ def _plain(row: Floats) -> list[float | None]:
 
 def _note(telemetry: Telemetry, promql: str, found: int) -> str:
     if found > MOST_LISTED:
-        return f"{found:,} series: the {MOST_LISTED} that vary most are listed, {MOST_CHARTED} drawn; aggregate for fewer"
+        return (
+            f"{found:,} series: the {MOST_LISTED} that vary most are listed, {MOST_CHARTED} drawn; aggregate for fewer"
+        )
     if found > MOST_CHARTED:
         return f"{found:,} series: the {MOST_CHARTED} that vary most are drawn"
     if found:

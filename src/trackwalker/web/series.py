@@ -18,7 +18,6 @@ from trackwalker.report.words import is_time
 from trackwalker.telemetry.client import Telemetry
 
 MOST_MARKS = 300
-_RESTART = "attempt-begin"
 
 
 def told(story: Story, restarts: Sequence[Mark] = ()) -> dict[str, Any]:
@@ -42,8 +41,8 @@ def told(story: Story, restarts: Sequence[Mark] = ()) -> dict[str, Any]:
         "marks": [
             {
                 "time": round(m.time, 3),
-                "kind": "restart" if m in restarts else m.kind,
-                "label": clip(words_of(m) if m not in restarts else one_line(m.label), 80),
+                "kind": m.kind,
+                "label": clip(one_line(m.label) if m.kind == "restart" else words_of(m), 80),
                 "host": clip(one_line(m.host or ""), 80),
             }
             for m in sorted(marks, key=lambda m: m.time)
@@ -59,13 +58,6 @@ def early(job: Job, seen: Triage, telemetry: Telemetry | None) -> dict[str, Any]
     start = telemetry.range()[0] if telemetry is not None else None
     timeline = tl.from_progress(records) or tl.from_record(seen.record, seen.index.facts, telemetry, start)
     return {"complete": False, **_steps(steps_of(timeline)), "phases": [], "marks": [], "start": start, "end": None}
-
-
-def restarts_of(job: Job) -> list[Mark]:
-    """When a run began again; its first beginning is none."""
-    events = journal.read(job.events).items if job.events else []
-    times = [float(e["t"]) for e in events if e.get("kind") == _RESTART and isinstance(e.get("t"), int | float)]
-    return [Mark(t, "end", f"attempt {n} begins") for n, t in enumerate(sorted(times)[1:], 2)]
 
 
 def _weight(mark: Mark) -> tuple[bool, float]:

@@ -16,6 +16,7 @@ class Settings:
     token: str = ""  # empty: whoever reaches the loopback address may look
     model: str | None = None  # for the ask box, as `ask --model` and `ask --endpoint` take them
     endpoint: str | None = None
+    price: float | None = None  # of one GPU-hour, for what an incident cost
 
     @property
     def has_model(self) -> bool:

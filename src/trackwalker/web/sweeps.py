@@ -2,69 +2,73 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
-from trackwalker.errors import JobNotFoundError, TrackwalkerError
+from trackwalker.errors import EvidenceError, JobNotFoundError, TrackwalkerError
 from trackwalker.report.text import clip, one_line
-from trackwalker.sweep.model import SCHEMA, Conclusion
+from trackwalker.sweep.budget import budget_of, spent
+from trackwalker.sweep.model import Conclusion, Strategy
 from trackwalker.sweep.plan import Plan, list_folders, load_plan
+from trackwalker.sweep.report import dumps, report, standing
 from trackwalker.sweep.state import NAME as JOURNAL
 from trackwalker.sweep.state import State, load_state, running
 from trackwalker.sweep.strategies import build
 from trackwalker.web.cache import Cache
 from trackwalker.web.jobs_rows import Tone
-from trackwalker.web.pages import in_thread, json_answer, page, workspace_of
-from trackwalker.web.sweeps_plot import Figure, figure
+from trackwalker.web.pages import in_thread, page, workspace_of
+from trackwalker.web.sweeps_plot import BOTTOM, HEIGHT, LEFT, RIGHT, WIDTH, Figure, figure
 from trackwalker.web.workspace import WebWorkspace
 
 _MOST = 200  # sweeps on one page
 _ROWS = 1000
-_TONES: dict[str, Tone] = {"ok": "good", "cancelled": "", "config-error": "warn"}
+_STANDINGS: dict[str, Tone] = {"running": "run", "finished": "good"}
+_ENDS: dict[str, Tone] = {"ok": "good", "cancelled": "", "config-error": "warn"}
 
 
 @dataclass(frozen=True)
 class Sweep:
-    """One sweep as its pages show it."""
+    """One sweep as its pages show it; the conclusion is the strategy's word on the results so far."""
 
     plan: Plan
     state: State
-    conclusion: Conclusion | None
-    note: str  # why there is no conclusion
+    strategy: Strategy
+    conclusion: Conclusion
     runner: str  # who runs it now
 
     @property
     def standing(self) -> tuple[str, Tone]:
         """In a word, and its colour."""
-        if self.runner:
-            return "running", "run"
-        if self.state.ended is None:
-            return "interrupted", "warn"
-        return ("stopped", "warn") if self.state.stop else ("finished", "good")
+        word = standing(self.state, self.runner)
+        return word, _STANDINGS.get(word, "warn")
 
     @property
     def figures(self) -> list[Figure]:
         """The plots of its conclusion."""
-        return [figure(plot) for plot in self.conclusion.plots] if self.conclusion else []
+        return [figure(plot) for plot in self.conclusion.plots]
 
     @property
-    def minutes(self) -> float:
-        """Node-minutes spent on what has come to a result."""
-        runs = (run for run in self.state.runs.values() if run.result is not None)
-        return sum(run.result.minutes * max(len(run.trial.nodes), 1) for run in runs if run.result)
+    def node_hours(self) -> float:
+        """What it has cost."""
+        return spent(self.state, time.time())
+
+    @property
+    def budget(self) -> float | None:
+        """What it may cost."""
+        return budget_of(self.plan, self.state)
 
 
 _KEPT: Cache[Sweep] = Cache(64)
 
 
 def routes() -> list[BaseRoute]:
-    """The list, one sweep, and one sweep as JSON."""
-    return [Route("/sweeps", listed), Route("/sweeps/{id}.json", as_json), Route("/sweeps/{id}", shown)]
+    """The list, one sweep as JSON, one sweep."""
+    return [Route("/sweeps", listed), Route("/sweeps/{id}/report.json", as_json), Route("/sweeps/{id}", shown)]
 
 
 async def listed(request: Request) -> Response:
@@ -76,25 +80,21 @@ async def listed(request: Request) -> Response:
 async def shown(request: Request) -> Response:
     """One sweep: the answer, its plots and tables, every trial."""
     found = await in_thread(_one, workspace_of(request), request.path_params["id"])
-    rows = list(found.state.runs.values())
-    return page(request, "sweep.html.j2", sweep=found, runs=rows[:_ROWS], left_out=len(rows) - _ROWS, tones=_TONES)
+    runs = list(found.state.runs.values())
+    frame = {"width": WIDTH, "height": HEIGHT, "left": LEFT, "right": RIGHT, "bottom": BOTTOM}
+    left_out = max(len(runs) - _ROWS, 0)
+    return page(request, "sweep.html.j2", sweep=found, runs=runs[:_ROWS], left_out=left_out, ends=_ENDS, frame=frame)
 
 
 async def as_json(request: Request) -> Response:
-    """One sweep for programs."""
+    """One sweep for programs, as `sweep` reports it."""
     found = await in_thread(_one, workspace_of(request), request.path_params["id"])
-    document = {
-        "schema": SCHEMA,
-        **found.plan.shown(),
-        "standing": found.standing[0],
-        "conclusion": found.conclusion.to_dict() if found.conclusion else None,
-        "results": [result.to_dict() for result in found.state.done.values()],
-    }
-    return json_answer(document)
+    text = dumps(report(found.plan, found.state, found.strategy, found.runner))
+    return Response(text, media_type="application/json")
 
 
 def _all(ws: WebWorkspace) -> tuple[list[Sweep | tuple[str, str]], int]:
-    folders = [folder for folder in list_folders(ws.root) if ws.agent.inside(folder)]
+    folders = _folders(ws)
     out: list[Sweep | tuple[str, str]] = []
     for folder in folders[:_MOST]:
         try:
@@ -105,25 +105,28 @@ def _all(ws: WebWorkspace) -> tuple[list[Sweep | tuple[str, str]], int]:
 
 
 def _one(ws: WebWorkspace, name: str) -> Sweep:
-    for folder in list_folders(ws.root):
-        if folder.name == name and ws.agent.inside(folder):
+    for folder in _folders(ws):
+        if folder.name == name:
             return _read(folder)
-    raise JobNotFoundError(f"no sweep '{clip(one_line(name), 80)}' in this workspace; the list of sweeps shows what is there")
+    raise JobNotFoundError(f"no sweep '{clip(one_line(name), 80)}' in this workspace: the page of sweeps lists them")
+
+
+def _folders(ws: WebWorkspace) -> list[Path]:
+    return [folder for folder in list_folders(ws.root) if ws.agent.inside(folder)]
 
 
 def _read(folder: Path) -> Sweep:
     journal = folder / JOURNAL
     held = journal.stat() if journal.exists() else None
-    state = (held.st_size, held.st_mtime_ns, running(folder)) if held else (0, 0, running(folder))
-    return _KEPT.get(folder, state, lambda: _make(folder, state[2]))
+    state = (held.st_size, held.st_mtime_ns) if held else None
+    runner = running(folder)
+    return _KEPT.get(folder, (state, runner), lambda: _make(folder, runner))
 
 
 def _make(folder: Path, runner: str) -> Sweep:
     plan, state = load_plan(folder), load_state(folder)
-    # What the strategy says of the results now: also right for a sweep that is half-way, or was killed.
     try:
-        return Sweep(plan, state, build(plan.kind, plan.request).conclude(state.done), "", runner)
-    except TrackwalkerError as e:
-        return Sweep(plan, state, None, clip(one_line(str(e)), 300), runner)
-    except (ImportError, KeyError, TypeError, ValueError) as e:
-        return Sweep(plan, state, None, f"its conclusion cannot be worked out here ({type(e).__name__})", runner)
+        strategy = build(plan.kind, plan.request)
+        return Sweep(plan, state, strategy, strategy.conclude(state.done), runner)
+    except (KeyError, TypeError, ValueError, AttributeError) as e:
+        raise EvidenceError(f"sweep {folder.name} was made by another version ({type(e).__name__}: {e})") from e

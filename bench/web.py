@@ -1,0 +1,134 @@
+"""The job page in a real browser over a cold server: first paint, verdict, heat map, memory, share of Prometheus.
+
+python bench/web.py --keep /some/folder   # simulated jobs are made once and kept there
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from diagnose import Size, made, peak_mb
+from usage import cpu_seconds, family
+
+ROOT = Path(__file__).parents[1]
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+LONG_MS = 300_000
+FIRST_PAINT_S = {24: 1.0, 1000: 3.0}  # by nodes, on two cores
+SIZES = (Size(24, 24), Size(1000, 2))
+PAINT = "performance.getEntriesByName('first-contentful-paint')[0]?.startTime ?? null"
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What one visit took, in seconds from the click; CPU by process."""
+
+    paint_s: float
+    said_s: float  # until the first screen says something about the job
+    verdict_s: float
+    heat_s: float
+    culprits: str
+    own_cpu_s: float
+    prometheus_cpu_s: float
+    own_mb: float
+    prometheus_mb: float
+
+    @property
+    def share(self) -> float:
+        """Of the CPU time, spent in Prometheus."""
+        return self.prometheus_cpu_s / max(self.own_cpu_s + self.prometheus_cpu_s, 1e-9)
+
+
+@contextmanager
+def server(workspace: Path) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """`trackwalker serve` as a user starts it, and where it listens."""
+    argv = [sys.executable, "-m", "trackwalker", "serve", "--workspace", str(workspace), "--port", "0"]
+    with tempfile.TemporaryDirectory(prefix="trackwalker-bench-cache-") as cache:
+        environ = {**os.environ, "XDG_CACHE_HOME": cache}  # nothing that an earlier server had worked out
+        process = subprocess.Popen(argv, stdout=subprocess.PIPE, text=True, env=environ)
+        try:
+            line = process.stdout.readline() if process.stdout else ""
+            yield process, line.split()[0].rstrip("/")
+        finally:
+            process.terminate()
+            process.wait(60)
+
+
+def visit(browser: Any, url: str, process: subprocess.Popen[str]) -> Seen:
+    """Open the page once and look until everything on it is there."""
+    page = browser.new_context(viewport={"width": 1440, "height": 900}).new_page()
+    page.set_default_timeout(LONG_MS)
+    began = time.perf_counter()
+    page.goto(url, wait_until="commit")
+    while (paint := page.evaluate(PAINT)) is None:  # the content policy refuses the waiting of Playwright itself
+        time.sleep(0.01)
+    page.wait_for_selector("#verdict .summary")
+    said = time.perf_counter() - began
+    page.evaluate("document.getElementById('hosts').scrollIntoView()")
+    times = {}
+    done = {
+        "heat": "document.getElementById('heat').dataset.drawn !== undefined",
+        "verdict": "document.getElementById('job').dataset.complete === 'yes'",
+    }
+    while len(times) < len(done):
+        for name, test in done.items():
+            if name not in times and page.evaluate(test):
+                times[name] = time.perf_counter() - began
+        time.sleep(0.02)
+    culprits = ", ".join(page.locator("#verdict .culprits button").all_inner_texts())
+    others = family(process.pid)[1:]
+    seen = Seen(
+        paint / 1000, said, times["verdict"], times["heat"], culprits, cpu_seconds([process.pid]), cpu_seconds(others),
+        peak_mb(process.pid), sum(peak_mb(pid) for pid in others),
+    )  # fmt: skip
+    page.context.close()
+    return seen
+
+
+def main() -> int:
+    """Make, look, judge."""
+    from playwright.sync_api import sync_playwright
+
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--keep", type=Path, help="keep the simulated jobs here, and use those that are here")
+    parser.add_argument("--nodes", type=int, choices=sorted(FIRST_PAINT_S), help="only the job of this many nodes")
+    args = parser.parse_args()
+    verdicts = []
+    with tempfile.TemporaryDirectory(prefix="trackwalker-bench-") as temporary, sync_playwright() as driver:
+        browser = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", "--disable-dev-shm-usage"])
+        warm = browser.new_page()  # the browser's own start is not the page's
+        warm.goto("about:blank")
+        for size in SIZES:
+            if args.nodes not in (None, size.nodes):
+                continue
+            job, samples = made(size, args.keep or Path(temporary))
+            with server(job.parent) as (process, url):
+                seen = visit(browser, f"{url}/job/{job.name.partition('-')[0]}", process)
+            print(
+                f"{size.name:12} {samples / 1e6:7.1f} M samples: first paint {seen.paint_s:.2f} s, what the log says "
+                f"{seen.said_s:.2f} s, heat map {seen.heat_s:.1f} s, verdict {seen.verdict_s:.1f} s ({seen.culprits}); "
+                f"CPU {seen.own_cpu_s:.1f} s + {seen.prometheus_cpu_s:.1f} s of Prometheus ({100 * seen.share:.0f} %); "
+                f"peak {seen.own_mb:.0f} MB + Prometheus {seen.prometheus_mb:.0f} MB",
+                flush=True,
+            )
+            limit = FIRST_PAINT_S[size.nodes]
+            text = f"{size.name}: first paint {seen.paint_s:.2f} s (at most {limit:g})"
+            verdicts.append((seen.paint_s <= limit, text))
+        browser.close()
+    for good, text in verdicts:
+        print("PASS" if good else "FAIL", text)
+    return 0 if all(good for good, _ in verdicts) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,217 @@
+"""The web app's core in a real browser: find the broken job among 200, compare two, every page usable and clean."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from trackwalker.sweep.model import Result
+from trackwalker.sweep.plan import Plan, Setup
+from trackwalker.sweep.state import Book
+from trackwalker.sweep.strategies import build
+from web_client import (
+    ACCUSED,
+    BROKEN,
+    SLOW,
+    Looked,
+    Site,
+    browser,  # noqa: F401
+    log_of,
+    look,  # noqa: F401
+    make_job,
+    needs_chromium,
+    serving,
+    workspace_of,
+    write_ledger,
+)
+
+pytestmark = [pytest.mark.slow, needs_chromium]
+Look = Callable[..., Looked]
+JOBS = 200
+SWEEP = "nodes-20260601-080000-1f3a"
+
+
+@pytest.fixture(scope="module")
+def workspace(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = workspace_of(JOBS, tmp_path_factory.mktemp("web") / "outputs")
+    now = time.time()
+    trouble = {"attempt": 1, "kind": "check-failed", "what": "ecc", "line": "GPU 3: 2 uncorrectable memory errors"}
+    silent = {"attempt": 1, "kind": "no-word", "what": "preflight", "line": "no word within the time of the stage"}
+    write_ledger(
+        root,
+        {"t": now - 3_600, "host": "node002", "job": "9150", **trouble},
+        {"t": now - 90_000, "host": "node002", "job": "9140", **silent},
+        {"t": now - 200_000, "host": "node031", "job": "9120", **silent},
+    )
+    make_sweep(root)
+    return root
+
+
+def make_sweep(root: Path) -> None:
+    """A finished sweep over four nodes, one of them slow, written as the engine writes one."""
+    request = {"model": "toy", "nodes": ["n1", "n2", "n3", "n4"]}
+    plan, strategy = Plan(SWEEP, "nodes", request, Setup("slurm", str(root)), 1_780_300_800.0), build("nodes", request)
+    plan.save()
+    with Book(plan.folder) as book:
+        while trials := [t for t in strategy.next_trials(book.state.done) if t.key not in book.state.done]:
+            for trial in trials:
+                number = len(book.state.runs)
+                run = book.intend(f"t{number}", trial, 1, 0.0)
+                book.write("submitted", 1.0, tag=run.tag, job=str(9000 + number))
+                speed = 80.0 + number / 10 if "n3" in trial.nodes else 100.0 + number / 10
+                result = Result(trial.key, "ok", run.job, speed, speed - 1, speed + 1, 10.0, 20, minutes=5.0)
+                book.write("result", 2.0, tag=run.tag, result=result.to_dict(), again="")
+        book.write("end", 3.0, stop="")
+
+
+@pytest.fixture(scope="module")
+def site(workspace: Path) -> Iterator[Site]:
+    with serving(workspace) as made:
+        assert made.app.state.jobs.wait(120.0)
+        yield made
+
+
+def test_the_broken_job_is_found_among_two_hundred(site: Site, look: Look) -> None:  # noqa: F811
+    seen = look(site.url)
+    page = seen.page
+    page.wait_for_selector("#rows tr")
+    assert page.locator("#rows tr").count() == JOBS
+    assert page.inner_text(".tabs a[data-group=trouble] .count") == "3"
+    seen.screenshot("jobs", whole=False)
+    page.click(".tabs a[data-group=trouble]")
+    page.wait_for_function("document.querySelectorAll('#rows tr').length === 3")
+    seen.screenshot("jobs-trouble", whole=False)
+    page.keyboard.press("/")
+    page.keyboard.type("failed")
+    page.wait_for_function("document.querySelectorAll('#rows tr').length === 1")
+    assert page.inner_text("#rows tr th") == BROKEN
+    assert "q=failed" in page.url
+    page.reload()
+    assert page.locator("#rows tr").count() == 1
+    with page.expect_response(lambda r: f"/job/{BROKEN}" in r.url) as opened:
+        page.click(f"#job-{BROKEN} th a")
+    assert opened.value.status == 200
+    assert BROKEN in page.inner_text("main")
+
+
+def test_two_jobs_are_ticked_and_compared(site: Site, look: Look) -> None:  # noqa: F811
+    seen = look(f"{site.url}/?q=llama2")
+    page = seen.page
+    assert page.is_disabled("#compare")
+    page.check("#job-9004 .tick input")
+    page.fill("#q", "")
+    page.wait_for_selector(f"#job-{SLOW}")
+    assert page.is_checked("#job-9004 .tick input")  # a search does not forget what was ticked
+    page.check(f"#job-{SLOW} .tick input")
+    page.click("#compare")
+    page.wait_for_selector(".versus")
+    assert page.url.endswith(f"/compare?a=9004&b={SLOW}")
+    assert "tokens/s/device" in page.inner_text(".versus")
+    assert "Settings that differ" in page.inner_text("main")
+    assert seen.axe() == []
+    seen.screenshot("compare")
+
+
+def test_the_list_follows_the_workspace_and_keeps_the_focus(tmp_path: Path, look: Look) -> None:  # noqa: F811
+    root = workspace_of(3, tmp_path / "outputs")
+    with serving(root) as own:
+        page = look(own.url).page
+        page.wait_for_function("document.querySelector('#rows').dataset.pending === '0'")
+        page.focus("#job-9001 .tick input")
+        make_job(root, "9100", "late")
+        page.wait_for_selector("#job-9100 .badge.good")
+        assert page.evaluate("document.activeElement.value") == "9001"
+        shutil.rmtree(root / "9100-JAX-late")
+        log_of(root, "9100").unlink()
+        page.wait_for_selector("#job-9100", state="detached")
+
+
+@pytest.mark.parametrize(
+    ("name", "path"),
+    [
+        ("jobs", "/"),
+        ("none", "/?q=nothing-like-it"),
+        ("nodes", "/nodes"),
+        ("lab", "/lab"),
+        ("sweeps", "/sweeps"),
+        ("sweep", f"/sweeps/{SWEEP}"),
+        ("ask", f"/ask?q=which+node+is+bad+in+{ACCUSED}&wait=1"),
+        ("compare-ask", "/compare"),
+    ],
+)
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_every_page_passes_the_accessibility_checks(
+    site: Site,
+    look: Look,  # noqa: F811
+    name: str,
+    path: str,
+    scheme: str,
+) -> None:
+    seen = look(site.url + path, scheme=scheme)
+    seen.page.wait_for_load_state("networkidle")
+    seen.screenshot(f"{name}-{scheme}", whole=name != "jobs")
+    assert seen.axe() == []
+    assert seen.page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+
+
+def test_a_page_that_is_not_there_says_so_in_the_same_frame(site: Site, look: Look) -> None:  # noqa: F811
+    seen = look(f"{site.url}/ask")
+    seen.page.goto(f"{site.url}/job/no-such-job-anywhere")
+    assert "No such job" in seen.page.inner_text("h1")
+    assert seen.axe() == []
+    seen.complaints.clear()  # a browser notes a 404 on its console
+
+
+def test_theme_and_zone_are_chosen_by_keyboard_and_kept(site: Site, look: Look) -> None:  # noqa: F811
+    page = look(f"{site.url}/nodes", timezone_id="Asia/Kolkata").page
+    first = page.locator("time").first
+    written = first.inner_text()
+    assert written.endswith("UTC")
+    page.focus("#zone")
+    page.keyboard.press("Enter")
+    assert not first.inner_text().endswith("UTC")
+    assert first.get_attribute("title") == written
+    ground = "getComputedStyle(document.documentElement).backgroundColor"
+    light = page.evaluate(ground)
+    page.focus("#theme")
+    page.keyboard.press("Enter")
+    dark = page.evaluate(ground)
+    assert dark != light
+    page.reload()
+    assert page.evaluate(ground) == dark
+    assert not page.locator("time").first.inner_text().endswith("UTC")
+    page.keyboard.press("Tab")
+    assert "Skip" in page.evaluate("document.activeElement.textContent")
+
+
+def test_the_command_serves_until_it_is_interrupted(workspace: Path) -> None:
+    code = "from trackwalker.cli import app; app.main()"
+    argv = [sys.executable, "-c", code, "serve", "--workspace", str(workspace), "--port", "0"]
+    process = subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout is not None
+        url = re.match(r"http://127\.0\.0\.1:\d+/", process.stdout.readline())
+        assert url is not None
+        answer = _answer(url[0])
+        assert answer.status_code == 200
+        assert "Trackwalker" in answer.text
+        process.send_signal(signal.SIGINT)
+        assert process.wait(60) == 0
+    finally:
+        process.kill()
+        _, said = process.communicate()
+    assert "Traceback" not in said
+
+
+def _answer(url: str) -> httpx.Response:
+    """The socket listens before the server is up: the first answer may take a while."""
+    return httpx.get(url, timeout=60.0)
