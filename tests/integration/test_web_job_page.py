@@ -20,6 +20,7 @@ from worlds import START, World
 pytestmark = [pytest.mark.slow, needs_chromium, pytest.mark.usefixtures("prometheus")]
 
 NODES, GPUS = 8, 2
+Look = Callable[..., Looked]
 EVIL = "<img src=x onerror=alert(1)>"
 
 
@@ -56,7 +57,7 @@ def test_the_page_comes_before_the_verdict(incident: Incident) -> None:
     assert first.json()["progress"]
 
 
-def opened(look: Callable[..., Looked], url: str, **how: Any) -> Looked:
+def opened(look: Look, url: str, **how: Any) -> Looked:  # noqa: F811
     """The page with its verdict."""
     looked = look(url, **how)
     looked.page.wait_for_selector("#job[data-complete=yes]")
@@ -64,7 +65,7 @@ def opened(look: Callable[..., Looked], url: str, **how: Any) -> Looked:
     return looked
 
 
-def test_the_first_screen_names_the_bad_hosts_and_what_to_do(incident: Incident, look: Callable[..., Looked]) -> None:
+def test_the_first_screen_names_the_bad_hosts_and_what_to_do(incident: Incident, look: Look) -> None:  # noqa: F811
     looked = opened(look, incident.url)
     page = looked.page
     assert set(page.locator("#verdict .culprits button").all_inner_texts()) == incident.guilty
@@ -81,7 +82,7 @@ def test_the_first_screen_names_the_bad_hosts_and_what_to_do(incident: Incident,
     looked.screenshot("job-page-first-screen", whole=False)
 
 
-def test_dragging_and_keys_zoom_all_charts_alike(incident: Incident, look: Callable[..., Looked]) -> None:
+def test_dragging_and_keys_zoom_all_charts_alike(incident: Incident, look: Look) -> None:  # noqa: F811
     page = opened(look, incident.url).page
     wide = "window.jobPage.span.to - window.jobPage.span.from"
     whole = page.evaluate(wide)
@@ -108,7 +109,7 @@ def test_dragging_and_keys_zoom_all_charts_alike(incident: Incident, look: Calla
     assert "from=" not in page.url
 
 
-def test_the_heat_map_has_the_bad_hosts_on_top_and_opens_them(incident: Incident, look: Callable[..., Looked]) -> None:
+def test_the_heat_map_has_the_bad_hosts_on_top_and_opens_them(incident: Incident, look: Look) -> None:  # noqa: F811
     looked = opened(look, incident.url)
     page = looked.page
     page.locator("#hosts").scroll_into_view_if_needed()
@@ -132,9 +133,7 @@ def test_the_heat_map_has_the_bad_hosts_on_top_and_opens_them(incident: Incident
     looked.screenshot("job-page-hosts")
 
 
-def test_numbers_link_to_their_query_and_the_query_box_answers(
-    incident: Incident, look: Callable[..., Looked]
-) -> None:
+def test_numbers_link_to_their_query_and_the_query_box_answers(incident: Incident, look: Look) -> None:  # noqa: F811
     looked = opened(look, incident.url)
     page = looked.page
     page.locator("#findings .evidence a[data-query][data-instant]").first.click()
@@ -155,9 +154,7 @@ def test_numbers_link_to_their_query_and_the_query_box_answers(
     looked.complaints.clear()  # the browser notes each answer of 400 in its console
 
 
-def test_the_whole_page_is_accessible_in_both_themes(
-    incident: Incident, look: Callable[..., Looked]
-) -> None:
+def test_the_whole_page_is_accessible_in_both_themes(incident: Incident, look: Look) -> None:
     for scheme in ("light", "dark"):
         looked = opened(look, incident.url, scheme=scheme)
         page = looked.page
@@ -170,7 +167,7 @@ def test_the_whole_page_is_accessible_in_both_themes(
         looked.screenshot(f"job-page-{scheme}")
 
 
-def test_the_performance_page_fits_the_content_policy(incident: Incident, look: Callable[..., Looked]) -> None:
+def test_the_performance_page_fits_the_content_policy(incident: Incident, look: Look) -> None:  # noqa: F811
     looked = look(f"{incident.url}/perf")
     looked.page.wait_for_selector("#tab-overview")  # its script has run
     looked.screenshot("job-page-performance", whole=False)
@@ -214,7 +211,7 @@ def test_many_visitors_share_one_prometheus(incident: Incident) -> None:
 def test_a_hostile_host_is_text_and_a_vanished_job_is_told(
     tmp_path: Path,
     prometheus: Path,
-    look: Callable[..., Looked],
+    look: Look,  # noqa: F811
 ) -> None:
     def metrics(host: str, time: float) -> dict[str, float]:
         busy = 40.0 if host == EVIL and time > START + 400 else 4.0

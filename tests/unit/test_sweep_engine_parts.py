@@ -69,12 +69,12 @@ XID = "2: kernel: NVRM: Xid (PCI:0000:3b:00): 79, pid=1, GPU has fallen off the 
     [
         (header() + OOM + ending(), "failed", "oom", "oom-gpu"),
         (header() + steps(20) + ending(), "oom", "oom", "oom-host"),
-        (header() + steps(20) + ending(), "node-fail", "node-fault", "node-failure"),
+        (header() + steps(20) + ending(), "node-fail", "failed", "node-failure"),
         (header() + steps(20) + CANCEL, "cancelled", "cancelled", "cancelled"),
         (header() + steps(20) + CANCEL, "preempted", "cancelled", "preempted"),
         ("", "failed", "failed", "failed"),
     ],
-    ids=["oom-gpu", "oom-by-slurm", "node-lost", "cancelled", "preempted", "no-log"],
+    ids=["oom-gpu", "oom-by-slurm", "lost-node-that-nobody-names", "cancelled", "preempted", "no-log"],
 )
 def test_how_a_job_ended_is_told_by_class_and_scheduler(
     tmp_path: Path, text: str, state: str, status: str, cause: str
@@ -88,6 +88,9 @@ def test_how_a_job_ended_is_told_by_class_and_scheduler(
 def test_a_hardware_error_names_its_node_and_one_of_all_nodes_is_not_a_nodes_fault(tmp_path: Path) -> None:
     found = measured(tmp_path, header() + steps(20) + XID + ending())
     assert (found.status, found.hosts, found.phase) == ("node-fault", ("node003",), "train")
+    alone = Trial("t", "toy", ("node007",))
+    found = measured(tmp_path, header(nodes=1) + steps(20, nodes=1) + ending(), "node-fail", alone)
+    assert (found.status, found.hosts) == ("node-fault", ("node007",))
     everywhere = "".join(XID.replace("2: kernel", f"{rank}: kernel") for rank in range(4))
     found = measured(tmp_path, header() + steps(20) + everywhere + ending())
     assert (found.status, found.hosts) == ("failed", ())

@@ -14,6 +14,7 @@ from trackwalker.perf.model import NONE, Device, Flags, Int64, Kernels, Step, Tr
 
 _AGREE = 0.9  # share of a program's instructions whose count must fit the number of steps
 _WHOLE = 0.9  # of the median number of kernels: a step with fewer was cut by the start or end of the trace
+_CUT = 0.5  # of the shortest other step: the last one lacks most of what a step is
 _FEWEST_TO_DROP = 5  # steps: where there are fewer, even a cut one says more than it distorts
 
 
@@ -79,7 +80,7 @@ def _without_cut_tail(steps: list[Step]) -> list[Step]:
     if len(steps) < _FEWEST_TO_DROP:
         return steps
     shortest = min(step.end - step.start for step in steps[:-1])  # where steps differ, a short one proves nothing
-    return steps[:-1] if steps[-1].end - steps[-1].start < _WHOLE * shortest else steps
+    return steps[:-1] if steps[-1].end - steps[-1].start < _CUT * shortest else steps
 
 
 def _whole(sizes: Int64, program: Int64) -> Flags:

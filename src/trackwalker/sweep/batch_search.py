@@ -8,7 +8,8 @@ from dataclasses import dataclass
 
 _FINE = 8  # sizes closer than an eighth are not told apart
 _WIDE = 0.35  # of the best size: a gap beside it that is wider is looked into
-_DOWN = 2 / 3
+_BELOW = 0.75  # of the best size: something at most so large has to be known, or the way down is
+_DOWN, _FAR_DOWN = 2 / 3, 1 / 2
 
 
 @dataclass(frozen=True)
@@ -58,37 +59,34 @@ def _wanted(space: Space, scores: Mapping[int, float], bounds: Mapping[int, bool
     best = max(sizes, key=lambda s: (scores[s], -s))
     left = max((s for s in sizes if s < best), default=None)
     right = min((s for s in sizes if s > best), default=None)
-    if right is None and (up := _up(space, best, ceiling)) is not None:
-        return up
-    if left is None and (down := space.snap(best * _DOWN)) < best:
-        return down
+    if right is None and ceiling is None and (larger := space.snap(best * space.growth)) > best:
+        return larger
+    if not any(s <= _BELOW * best for s in sizes):
+        # Before the ceiling is looked for any closer: the fastest may be far below it.
+        smaller = space.snap(best * (_FAR_DOWN if sum(s > best for s in sizes) > 1 else _DOWN))
+        if smaller < best and smaller != left:
+            return smaller
+    if right is None and ceiling is not None and ceiling - best > space.fine(best):
+        middle = space.snap((best + ceiling) / 2)
+        if best < middle < ceiling:
+            return middle
     return _between(space, scores, best, left, right)
 
 
-def _up(space: Space, best: int, ceiling: int | None) -> int | None:
-    """The fastest so far is also the largest that ran: further up, or half-way to what did not."""
-    if ceiling is None:
-        larger = space.snap(best * space.growth)
-        return larger if larger > best else None
-    middle = space.snap((best + ceiling) / 2)
-    return middle if ceiling - best > space.fine(best) and best < middle < ceiling else None
-
-
 def _between(space: Space, scores: Mapping[int, float], best: int, left: int | None, right: int | None) -> int | None:
-    """The fastest lies between slower ones: where a parabola through three has its top, unless that is known well."""
-    near = sorted(sorted(scores, key=lambda s: abs(s - best))[:3]) if None in (left, right) else [left, best, right]
-    points = [s for s in near if s is not None]
-    if len(points) < 3:
+    """Both sides of the fastest are known: into a wide gap beside it, then where a parabola has its top."""
+    near = [s for s in (left, best, right) if s is not None]
+    if len(near) < 3:
+        near = sorted(sorted(scores, key=lambda s: abs(s - best))[:3])
+    top = _top(near, [scores[s] for s in near], best) if len(near) == 3 else float(best)
+    towards = right if right is not None and (top >= best or left is None) else left
+    if towards is None:
         return None
-    top = _top(points, [scores[p] for p in points], best)
-    other = right if top >= best else left
-    if other is None:
-        return None
-    if abs(other - best) > max(_WIDE * best, space.fine(best)):
-        return space.snap((best + other) / 2)
+    if abs(towards - best) > max(_WIDE * best, space.fine(best)):
+        return space.snap((best + towards) / 2)
     wanted = space.snap(top)
     known = min(abs(wanted - s) for s in scores)
-    return wanted if known >= space.fine(best) and min(points) < wanted < max(points) else None
+    return wanted if known >= space.fine(best) and min(near) < wanted < max(near) else None
 
 
 def _top(x: list[int], y: list[float], best: int) -> float:

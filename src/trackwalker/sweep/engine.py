@@ -142,15 +142,16 @@ class Engine:
         if run.stalled:  # we were killed before we could end it
             return run.tag not in self._told and self._cancel(run)
         if look.state == "stuck":
-            self._end_job(run, Look("running", hang=f"it never started: {look.says}", phase="start"))
+            self._end_job(run, replace(look, hang=f"it cannot start: {look.says}", phase="start"))
         elif look.hang:
             self._end_job(run, look)
         return bool(run.stalled)
 
     def _end_job(self, run: Run, look: Look) -> None:
         """A job of ours that no longer moves is ended; why is on disk first, or it would look like anybody's cancel."""
-        self._book.write("stalled", self._executor.now(), tag=run.tag, phase=look.phase, why=look.hang)
-        self._tell.line(f"{run.trial.key}: job {run.job} hangs in {look.phase}, ending it: {look.hang}")
+        said = {"phase": look.phase, "why": look.hang, "hosts": ",".join(look.hosts)}
+        self._book.write("stalled", self._executor.now(), tag=run.tag, **said)
+        self._tell.line(f"{run.trial.key}: ending job {run.job}, it does not move ({look.phase}): {look.hang}")
         self._cancel(run)
 
     def _cancel(self, run: Run) -> bool:
@@ -267,6 +268,7 @@ class Engine:
 
 def _as_hang(result: Result, run: Run) -> Result:
     phase, why = run.stalled["phase"], run.stalled["why"]
-    if phase == "start":  # a prolog that failed: the node, not the trial
-        return replace(result, status="node-fault", why=why, cause="launch-failed", hosts=run.trial.nodes)
+    if phase == "start":  # a prolog that failed, a node that went down: not the trial's doing
+        hosts = tuple(run.stalled["hosts"].split(","))
+        return replace(result, status="node-fault", why=why, cause="out-of-service", phase="", hosts=hosts)
     return replace(result, status="hang", phase=phase, why=why, cause=result.cause or "hang")

@@ -7,7 +7,7 @@ from typing import Any, Literal, Protocol
 
 from trackwalker.sweep.model import Result, Trial
 
-# `unknown`: nobody answers, so nothing follows from it. `stuck`: it waits for a person.
+# `unknown`: nobody answers, so nothing follows from it. `stuck`: it cannot start, its nodes are out of service.
 State = Literal["waiting", "running", "ended", "stuck", "unknown"]
 
 
@@ -20,6 +20,7 @@ class Look:
     hang: str = ""  # a running job that no longer moves: how that was seen
     phase: str = ""  # of that hang: init, compile, first-step, train, checkpoint
     step: int | None = None  # the last one that was completed
+    hosts: tuple[str, ...] = ()  # of a job that is stuck: the nodes it waits for in vain
 
 
 class Executor(Protocol):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import time
@@ -14,7 +15,7 @@ from trackwalker.errors import MaybeQueuedError, MissingToolError, TrackwalkerEr
 from trackwalker.launch.plan import starred
 from trackwalker.launch.provenance import Provenance, code_of
 from trackwalker.launch.schedulers import slurm
-from trackwalker.launch.slurm.client import Slurm, SlurmUnreachable
+from trackwalker.launch.slurm.client import NodeState, Slurm, SlurmUnreachable
 from trackwalker.launch.slurm.options import parse_scheduler_words
 from trackwalker.launch.slurm.states import JobState
 from trackwalker.launch.snapshot import Snapshot, discard, take_snapshot
@@ -28,6 +29,7 @@ from trackwalker.sweep.model import Result, Trial
 from trackwalker.sweep.plan import Setup
 
 _FRESH_S = 2.0  # one answer of the controller serves all jobs of a look
+_NOT_THERE = "ReqNodeNotAvail"  # Slurm's word where a node of the list is down, drained or reserved
 _UNFIT = ("down", "drain", "fail", "maint", "unknown", "inval", "not_responding", "power")
 
 
@@ -112,9 +114,11 @@ class SlurmExecutor(JobExecutor):
             return Look("unknown", state.reason or state.meaning)
         if state.ended:
             return Look("ended", state.meaning)
-        if state.state == "launch-failed":
-            return Look("stuck", state.meaning)
-        if state.state == "pending":
+        if state.state in ("pending", "launch-failed"):
+            out = self._out_of_service(trial) if state.stuck or _NOT_THERE in state.reason else {}
+            if out:
+                said = ", ".join(f"{name} is {node.state}" for name, node in out.items())
+                return Look("stuck", f"{state.meaning}; {said}", hosts=tuple(out))
             return Look("waiting", state.meaning)
         return self._moving(job)
 
@@ -133,7 +137,12 @@ class SlurmExecutor(JobExecutor):
     def measure(self, trial: Trial, job: str) -> Result:
         """What came of it."""
         state = self._state(job)
-        return self._measured(trial, job, state.state, state.meaning)
+        result = self._measured(trial, job, state.state, state.meaning)
+        if state.state in ("node-fail", "boot-fail") and not result.hosts:  # the log rarely names who was lost
+            with contextlib.suppress(TrackwalkerError):
+                lost = tuple(self._out_of_service(trial))
+                return replace(result, status="node-fault", hosts=lost) if lost else result
+        return result
 
     def _state(self, job: str) -> JobState:
         known = self._queue.get(job)
@@ -147,6 +156,11 @@ class SlurmExecutor(JobExecutor):
         if seen is not None and seen.state in ("completed", "failed", "cancelled"):  # by its own record
             return JobState(job, seen.state, reason=seen.reason, exit_code=seen.exit)  # type: ignore[arg-type]
         return state
+
+    def _out_of_service(self, trial: Trial) -> dict[str, NodeState]:
+        """The trial's nodes that take no job now."""
+        nodes = {node.name: node for node in self._slurm.nodes() if node.name in trial.nodes}
+        return {name: node for name, node in nodes.items() if any(word in node.state for word in _UNFIT)}
 
     def _refresh(self, age_s: float) -> None:
         if time.monotonic() - self._asked < age_s and self._asked:

@@ -105,7 +105,7 @@ class _Halving:
     def _ends(self, pair: Group, root: Group) -> Faults:
         judge = Culprits(self.book, self.faults, self.nodes)
         for node in pair:
-            if node not in self.book.good() and (found := judge.as_node(node)):
+            if found := judge.as_node(node):
                 return found
         return (judge.as_pair(*pair) if len(pair) == 2 else None) or self._give_up(root)
 

@@ -10,15 +10,15 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from trackwalker.sweep.network_book import ACCUSE, Book, Group, Need, Run, gather
+from trackwalker.sweep.network_book import ACCUSE, Book, Group, Need, Run
 from trackwalker.sweep.network_design import Exchange, Faults, cover, group_of, padded, without_faults
 
 SCREEN = "cover every link: is any group slower than the others of its size?"
 _WALK = "between a clean group and a slow one: who brings the slowness in?"
 _PAIR = "two nodes: is it the node or the link?"
 _CONTROL = "two good nodes: the yardstick for pairs"
-_BREADTH = "neighbours of a bad link's ends: is it this link alone or something shared?"
 _ROUNDS = 8  # screens for each fault that may be there: only a search that goes in circles needs more
+_STARTS = 3  # clean groups from which a walk to one slow group may begin
 _FILLINGS = 3  # tries to build a clean group around the end of a link
 
 Check = Callable[[int, Group], Faults | None]
@@ -34,7 +34,7 @@ def solve(book: Book, nodes: int, most: int) -> Faults:
             if not slow:
                 break
             worst = max(slow, key=lambda group: (_time(book, group), group))
-            if len(slow) > 1 or book.is_slow(worst, SCREEN, runs=2):  # else it was one disturbed run
+            if len(slow) > 2 or book.is_slow(worst, SCREEN, runs=2):  # else it was one disturbed run
                 faults = Culprits(book, faults, nodes).localise(worst)
             if faults.shared or faults.count >= most:
                 break
@@ -52,42 +52,48 @@ class Culprits:
 
     def localise(self, slow: Group) -> Faults:
         """The faults with one more; or with the group given up, when nothing in it can be proven."""
-        start = self._nearest(slow, self.book.clean.get(len(slow), []))
-        found = self._walk(Exchange(start, slow), self._as_node, self.as_link) if start else None
+        found = None
+        for _ in range(_STARTS):
+            start = self._nearest(slow, self.book.clean.get(len(slow), []))
+            if start is None:
+                break
+            found = self._walk(Exchange(start, slow), lambda node, _: self.as_node(node), self.as_link)
+            if found is not None or start in self.book.clean[len(slow)]:
+                break  # else the way began in a group that turned out to have a fault itself
         return found or replace(self.faults, given_up=self.faults.given_up | {slow})
 
     def as_node(self, node: int) -> Faults | None:
-        """The node is accused when it is slow with two others that are good; slow with one of them, that link is."""
+        """The node is accused when it is slow with two others; slow with one of them only, that link may be."""
         partners = self._partners(node)
-        pairs = [group_of((node, partner)) for partner in partners]
-        if len(pairs) < 2:
+        if len(partners) < 2 or not self._slow_pair(node, partners[0]):
             return None
-        slow = self._slow_pairs(pairs, runs=1)
-        if all(slow):
+        if self._slow_pair(node, partners[1]):
             return replace(self.faults, nodes=self.faults.nodes | {node})
-        return self.as_pair(node, partners[slow.index(True)]) if any(slow) else None
+        return self.as_pair(node, partners[0])
 
     def as_pair(self, node: int, other: int) -> Faults | None:
-        """The link is accused when the pair is slow, twice, and each of its ends is good elsewhere."""
-        pair = group_of((node, other))
-        if not self._slow_pairs([pair], runs=2)[0]:
+        """The link is accused when the pair is slow, twice, and each end is good in another pair."""
+        if not self._slow_pair(node, other, runs=2):
             return None
-        for end, far_end in ((node, other), (other, node)):
-            if end not in self.book.good():
-                partners = [p for p in self._partners(end) if p != far_end][:1]
-                if not partners or self._slow_pairs([group_of((end, partners[0]))], runs=2)[0]:
-                    return replace(self.faults, nodes=self.faults.nodes | {end}) if partners else None
-        beside = self._beside(node, other)
-        also = []
-        for near in beside:
-            if not self.book.is_slow(near, _BREADTH, sure=ACCUSE):
-                break
-            also.append(near)
-        if len(also) > 1:
-            return replace(self.faults, shared=(pair, *also))
-        if also and not self.book.is_slow(also[0], _BREADTH, runs=2, sure=ACCUSE):
-            also = []
-        return replace(self.faults, links=self.faults.links | {pair, *also})
+        pair = group_of((node, other))
+        beside, also = self._beside(node, other), self._beside(other, node)
+        if not self._good_in_pairs(node) and self._slow_pair(node, also):
+            return self._several(other, node, also)
+        if self._slow_pair(other, beside):
+            return self._several(node, other, beside)
+        return replace(self.faults, links=self.faults.links | {pair})
+
+    def _several(self, first: int, hub: int, second: int) -> Faults | None:
+        """A node is slow with two neighbours: by itself, by two links, or by what many links share."""
+        pairs = {group_of((first, hub)), group_of((second, hub))}
+        near = self._beside(hub, first, second)
+        if self._slow_pair(hub, near):
+            return replace(self.faults, nodes=self.faults.nodes | {hub})
+        if self._slow_pair(second, near):
+            return replace(self.faults, shared=(*sorted(pairs), group_of((second, near))))
+        if not self._slow_pair(*sorted((second, hub)), runs=2):
+            return replace(self.faults, links=self.faults.links | {group_of((first, hub))})
+        return replace(self.faults, links=self.faults.links | pairs)
 
     def as_link(self, node: int, slow: Group) -> Faults | None:
         """The node is one end of a bad link within the slow group: walk there from a clean group that has the node."""
@@ -95,8 +101,9 @@ class Culprits:
         start = start or self._around(node, slow)
         if start is None:
             return None
-        check: Check = lambda other, _: self.as_pair(node, other)  # noqa: E731
-        return self._walk(Exchange(start, slow), check, self._as_node)
+        return self._walk(
+            Exchange(start, slow), lambda other, _: self.as_pair(node, other), lambda other, _: self.as_node(other)
+        )
 
     def _walk(self, way: Exchange, quick: Check, deep: Check) -> Faults | None:
         """Halve the way to the first slow group, then ask what its newcomer is; a disturbed run leads on, not astray."""
@@ -110,6 +117,8 @@ class Culprits:
                     slow.add(middle)
                 else:
                     low = middle
+            if self.book.is_slow(way.at(low), _WALK):  # a faster group since has shown that this one is not clean
+                return None
             newcomer, group = way.coming[high - 1], way.at(high)
             found = quick(newcomer, group)
             if found is not None:
@@ -119,19 +128,17 @@ class Culprits:
             low, slow = high, {place for place in slow if place > high}
         return None
 
-    def _as_node(self, node: int, _: Group) -> Faults | None:
-        return None if node in self.book.good() else self.as_node(node)
-
-    def _slow_pairs(self, pairs: Sequence[Group], runs: int) -> list[bool]:
-        """Whether pairs are slow; the first of them bring good pairs along to be measured with."""
-        controls = [] if self.book.clean.get(2) else self._controls({node for pair in pairs for node in pair})
-        self.book.ask([*(Run(pair, 1, _PAIR) for pair in pairs), *(Run(pair, 1, _CONTROL) for pair in controls)])
+    def _slow_pair(self, node: int, other: int, runs: int = 1) -> bool:
+        """Whether two nodes are slow together; the first pair brings good pairs along to be measured with."""
+        pair = group_of((node, other))
+        controls = [] if self.book.clean.get(2) else self._controls({node, other})
+        self.book.ask([Run(pair, 1, _PAIR), *(Run(control, 1, _CONTROL) for control in controls)])
         if controls:
             self.book.screen(controls, _CONTROL)
-        judged: list[Callable[[Book], bool]] = [
-            lambda book, p=pair: book.is_slow(p, _PAIR, runs=runs, sure=ACCUSE) for pair in pairs
-        ]
-        return gather(self.book, judged)
+        return self.book.is_slow(pair, _PAIR, runs=runs, sure=ACCUSE)
+
+    def _good_in_pairs(self, node: int) -> bool:
+        return any(node in pair for pair in self.book.clean.get(2, []))
 
     def _controls(self, busy: set[int]) -> list[Group]:
         """Two pairs of neighbours that are good, near one of the nodes in question and far from it."""
@@ -145,19 +152,17 @@ class Culprits:
         """Two good nodes to measure a node with: measured ones first, then its neighbour and the farthest."""
         linked = {other for link in self.faults.links if node in link for other in link}
         good = [p for p in self.book.good() if p != node and p not in linked]
-        good.sort(key=lambda p: (abs(p - node), p))
+        good.sort(key=lambda p: (abs(p - node) + (0.5 if p < node else 0.0), p))
         measured = [p for p in good if group_of((node, p)) in self.book.asked]
         return list(dict.fromkeys([*measured[:2], *good[:1], *good[-1:], *good[1:2]]))[:2]
 
-    def _beside(self, node: int, other: int) -> list[Group]:
-        """Two pairs of neighbours of both ends, to tell one bad link from something that many links share."""
-        good = self.book.good() - {node, other}
-        near = sorted(good, key=lambda n: (abs(n - node), n))[:2]
-        far = [n for n in sorted(good, key=lambda n: (abs(n - other), n)) if n not in near][:2]
-        # Neighbours of both at once say nothing about a boundary between them.
-        if abs(node - other) <= 2 or len(near) < 2 or len(far) < 2:
-            return []
-        return [group_of(pair) for pair in zip(near, far, strict=True)]
+    def _beside(self, node: int, *but: int) -> int:
+        """A good neighbour of a node in the node list, the next one before the previous one.
+
+        Walks bring nodes in by the order of the list, so the first bad one of a block has its like behind it.
+        """
+        good = (self.book.good() or set(range(self.nodes))) - {node, *but}
+        return min(good, key=lambda n: (abs(n - node) + (0.5 if n < node else 0.0), n))
 
     def _around(self, node: int, slow: Group) -> Group | None:
         """A clean group of the same size that has the node: nodes outside of the slow group, then a part of it."""

@@ -38,7 +38,7 @@ class Run:
     job: str = ""
     submitted: float | None = None
     started: float | None = None  # seen running for the first time
-    stalled: dict[str, str] = field(default_factory=dict)  # it was found hanging and told to end: phase, why
+    stalled: dict[str, str] = field(default_factory=dict)  # it does not move and was told to end: phase, why, hosts
     result: Result | None = None
     again: str = ""  # why the trial is repeated, so that this result does not count
     void: str = ""  # why there never was a job
@@ -101,7 +101,7 @@ class State:
         elif kind == "void":
             run.void = str(record["why"])
         elif kind == "stalled":
-            run.stalled = {"phase": str(record["phase"]), "why": str(record["why"])}
+            run.stalled = {name: str(record[name]) for name in ("phase", "why", "hosts")}
         elif kind == "result":
             run.result, run.again = result_of(record["result"]), str(record["again"])
             self.must_stop = str(record["stop"]) or self.must_stop

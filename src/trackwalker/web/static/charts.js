@@ -1,6 +1,7 @@
 // What the charts of a job share: one span of time, colours of the theme, numbers in words, and uPlot dressed for them.
 "use strict";
 
+export const LEFT = 150, RIGHT = 14;  // the timeline and the heat map stand exactly below each other
 const LEAST_S = 5;  // no closer than this
 
 // The span of time that every chart shows. `whole` grows as charts learn how far their data reach.
@@ -96,6 +97,15 @@ export function table(head, rows, caption) {
   return make("div", { class: "scroll table-box", tabindex: "0", role: "region", "aria-label": caption || "Numbers" }, made);
 }
 
+// The numbers behind a chart are written down when somebody opens them.
+export function behind(place, write) {
+  const details = place.closest("details");
+  place.replaceChildren();
+  const fill = () => { if (details.open && !place.childNodes.length) place.replaceChildren(...write()); };
+  details.ontoggle = fill;
+  fill();
+}
+
 export function queryLinks(queries, base) {
   const out = make("span");
   queries.forEach((query, i) => out.append(make("a", { class: "cite", href: `${base}/query?q=${encodeURIComponent(query)}`, "data-query": query, text: queries.length > 1 ? `query ${i + 1}` : "query" }), " "));
@@ -155,8 +165,8 @@ export class Chart {
       },
       scales: { x: { time: true, range: () => facts.alone || !span.known() ? facts.reach() : [span.from, span.to] }, y: { range: facts.range } },
       axes: [
-        { ...axis, space: 70, values: [[86400, "{YYYY}-{MM}-{DD}", null, null, null, null, null, null, 1], [3600, "{HH}:{mm}", "\n{YYYY}-{MM}-{DD}", null, "\n{MM}-{DD}", null, null, null, 1], [60, "{HH}:{mm}", "\n{YYYY}-{MM}-{DD}", null, "\n{MM}-{DD}", null, null, null, 1], [1, "{HH}:{mm}:{ss}", "\n{YYYY}-{MM}-{DD}", null, "\n{MM}-{DD}", null, null, null, 1]] },
-        { ...axis, size: 58, values: (_, ticks) => ticks.map((t) => t === null ? "" : number(t)) },
+        { ...axis, space: 70, size: 40, values: [[86400, "{YYYY}-{MM}-{DD}", null, null, null, null, null, null, 1], [3600, "{HH}:{mm}", "\n{YYYY}-{MM}-{DD}", null, "\n{MM}-{DD}", null, null, null, 1], [60, "{HH}:{mm}", "\n{YYYY}-{MM}-{DD}", null, "\n{MM}-{DD}", null, null, null, 1], [1, "{HH}:{mm}:{ss}", "\n{YYYY}-{MM}-{DD}", null, "\n{MM}-{DD}", null, null, null, 1]] },
+        { ...axis, size: facts.left || 58, values: (_, ticks) => ticks.map((t) => t === null ? "" : number(t)) },
       ],
       series: [{}, ...facts.series()],
       bands: facts.bands ? facts.bands() : [],

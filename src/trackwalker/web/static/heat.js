@@ -1,9 +1,9 @@
 // Hosts: the heat map on a canvas, the accused over the band of the others, the devices of one host.
 "use strict";
-import { ask, Chart, clock, colour, LINES, make, moment, number, queryLinks, roomy, say, span, table, zoomByKeys } from "./charts.js";
+import { ask, behind, Chart, clock, colour, LEFT, LINES, make, moment, number, queryLinks, RIGHT, roomy, say, span, table, zoomByKeys } from "./charts.js";
 
 const $ = (id) => document.getElementById(id);
-const LEFT = 168, TOP = 20, RIGHT = 14;
+const TOP = 20;
 const VALUE = ["#00224e", "#35456c", "#666970", "#948e77", "#c8b866", "#fee838"];  // dark to light, for every kind of eye
 
 const rgb = (text) => {
@@ -67,8 +67,8 @@ class HeatMap {
     this.draw();
     const about = $("heat-about");
     about.replaceChildren(`${data.hosts.toLocaleString("en")} host${data.hosts === 1 ? "" : "s"}${data.rows.length < data.hosts ? ` in ${data.rows.length} rows: the most unlike one by one, the rest in groups whose furthest host shows` : ", the most unlike on top"}; a column is ${number(data.step)} s; `, queryLinks(data.queries, this.base));
-    const rows = data.outliers.map((o) => [o.host, number(o.score), moment(o.time), number(o.value), number(o.usual), `${(100 * o.share).toFixed(0)} %`]);
-    $("heat-table").replaceChildren(table(["host", "spreads away", "furthest at", "value there", "others then", "time unlike"], rows, `${data.metric}: the ${rows.length} most unlike hosts`));
+    const rows = () => data.outliers.map((o) => [o.host, number(o.score), moment(o.time), number(o.value), number(o.usual), `${(100 * o.share).toFixed(0)} %`]);
+    behind($("heat-table"), () => [table(["host", "spreads away", "furthest at", "value there", "others then", "time unlike"], rows(), `${data.metric}: the ${data.outliers.length} most unlike hosts`)]);
   }
 
   async expand(row) {
@@ -158,7 +158,7 @@ class HeatMap {
       ctx.font = `${r.accused ? 700 : 400} ${Math.min(12, row - 1)}px ui-monospace, Menlo, Consolas, "DejaVu Sans Mono", monospace`;
       ctx.fillStyle = colour(r.accused ? "--bad-ink" : r.count > 1 ? "--soft" : "--fg");
       const name = r.count > 1 ? `▸ ${r.count} hosts` : `${r.accused ? "▲ " : ""}${r.hosts[0]}`;
-      ctx.fillText(name.length > 24 ? `${name.slice(0, 11)}…${name.slice(-12)}` : name, LEFT - 8, TOP + (i + 0.5) * row);
+      ctx.fillText(name.length > 19 ? `${name.slice(0, 8)}…${name.slice(-10)}` : name, LEFT - 8, TOP + (i + 0.5) * row);
     });
     $("heat-legend").className = `legend ${$("heat-colour").value}`;
     $("heat-legend").textContent = $("heat-colour").value === "value" ? `${number(d.lo)} … ${number(d.hi)}` : "below the others · like them · above";
@@ -293,8 +293,8 @@ class Overlay {
     about.replaceChildren(...names.map((name, i) => make("span", { class: `key line-${i % LINES.length}`, text: name })), make("span", { class: "key line-control", text: `${d.control.hosts.toLocaleString("en")} others: median, 5–95 %` }), ` ${d.metric} `, queryLinks(d.queries, this.base));
     if (d.absent.length) about.append(` ${d.absent.join(", ")} did not report it.`);
     const every = Math.max(1, Math.ceil(d.times.length / 120));
-    const rows = d.times.map((t, i) => [moment(t), ...d.lines.map((line) => number(line.values[i])), number(d.control.low[i]), number(d.control.median[i]), number(d.control.high[i])]).filter((_, i) => i % every === 0);
-    $("overlay-table").replaceChildren(table(["time", ...names, "others 5 %", "median", "95 %"], rows, d.metric));
+    const rows = () => d.times.map((t, i) => [moment(t), ...d.lines.map((line) => number(line.values[i])), number(d.control.low[i]), number(d.control.median[i]), number(d.control.high[i])]).filter((_, i) => i % every === 0);
+    behind($("overlay-table"), () => [table(["time", ...names, "others 5 %", "median", "95 %"], rows(), d.metric)]);
   }
 }
 
@@ -336,8 +336,8 @@ class Lanes {
       this.data = data;
       this.draw();
       $("lanes-about").replaceChildren(`${data.lanes.length} of ${host}${data.left_out ? `, ${data.left_out} more left out` : ""}, one scale for all; a dashed line is their median; `, queryLinks(data.queries, this.base));
-      const rows = data.lanes.map((lane) => { const known = lane.values.filter((v) => v !== null); return [lane.name, number(Math.min(...known)), number(known.reduce((a, b) => a + b, 0) / known.length), number(Math.max(...known)), number(known.at(-1))]; });
-      $("lanes-table").replaceChildren(table(["device", "lowest", "mean", "highest", "last"], rows, `${metric} of ${host}`));
+      const rows = () => data.lanes.map((lane) => { const known = lane.values.filter((v) => v !== null); return [lane.name, number(Math.min(...known)), number(known.reduce((a, b) => a + b, 0) / known.length), number(Math.max(...known)), number(known.at(-1))]; });
+      behind($("lanes-table"), () => [table(["device", "lowest", "mean", "highest", "last"], rows(), `${metric} of ${host}`)]);
     } catch (error) { if (mine === this.newest) { this.data = null; say($("lanes"), error.message); } }
   }
 

@@ -1,6 +1,6 @@
 // The job page: swaps in the verdict when it is there, and draws each chart when it comes into view.
 "use strict";
-import { ask, Chart, clock, colour, make, moment, number, say, span, table, zoomByKeys } from "./charts.js";
+import { ask, behind, Chart, clock, colour, LEFT, make, moment, number, RIGHT, say, span, table, zoomByKeys } from "./charts.js";
 import { setUpHosts } from "./heat.js";
 import { setUpQuery } from "./query.js";
 
@@ -57,7 +57,7 @@ function drawMarks(plot) {
   const font = (weight) => `${weight} ${11 * dpr}px system-ui, sans-serif`;
   const seen = (t) => t >= plot.scales.x.min && t <= plot.scales.x.max;
   ctx.save();
-  ctx.textBaseline = "middle";
+  ctx.textBaseline = "middle"; ctx.textAlign = "left";
   // Checkpoints lie on the floor; what began or ended stands above the plot, labels where there is room.
   ctx.fillStyle = colour("--good");
   for (const mark of d.marks) {
@@ -105,7 +105,8 @@ function drawTimeline() {
   const range = levels(values);
   timeline.chart = new Chart(box, {
     height: box.clientHeight || 250,
-    padding: [36, 14, 0, 0],
+    padding: [36, RIGHT, 0, 0],
+    left: LEFT,
     reach: () => ends,
     range: () => range,
     data: () => [d.times, values],
@@ -117,7 +118,7 @@ function drawTimeline() {
     },
   });
   span.learn(...ends);
-  $("timeline-table").replaceChildren(...timelineTables(d));
+  behind($("timeline-table"), () => timelineTables(d));
 }
 
 function timelineTables(d) {
