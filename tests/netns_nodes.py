@@ -65,8 +65,11 @@ class NodeNetwork:
         rows = [f"{self.address(i)} {name}" for i, name in enumerate(names)]
         self._hosts.write_text("\n".join(["127.0.0.1 localhost", *rows]) + "\n")
 
-    def bad_cable(self, a: int, b: int, loss: float) -> None:
-        """Join two nodes by a cable of their own that loses this share of what the first sends to the second."""
+    def bad_cable(self, a: int, b: int, loss: float, delay_s: float = 0.0) -> None:
+        """Join two nodes by a cable of their own that loses this share of what the first sends to the second.
+
+        On a cable without length TCP mends a loss at once; `delay_s`, both ways, is what makes each one cost time.
+        """
         switch = self._switch
         for end, other in ((a, b), (b, a)):
             inside = self._namespace(end)
@@ -76,7 +79,7 @@ class NodeNetwork:
             _ip("-n", inside, "route", "add", f"{self.address(other)}/32", "dev", "cable", "src", self.address(end))
         words = ["nsenter", f"--net={_NAMES / switch}", sys.executable, "-m", "trackwalker.lab.relay", f"c{a}", f"c{b}"]
         self._cables.append(
-            subprocess.Popen([*words, str(loss), "0", str(os.getpid())], stdin=subprocess.DEVNULL, cwd="/")
+            subprocess.Popen([*words, str(loss), str(delay_s), str(os.getpid())], stdin=subprocess.DEVNULL, cwd="/")
         )
         ping = ["nsenter", f"--net={_NAMES / self._namespace(b)}", sys.executable, "-c", _REACHES, self.address(a)]
         deadline = time.monotonic() + 20

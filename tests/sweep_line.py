@@ -93,3 +93,19 @@ def run(plan: Plan, strategy: Line, executor: Executor, out: io.StringIO | None 
             book.write("resumed", executor.now())
         told = Teller(strategy.at_most(), out or io.StringIO())
         return Engine(plan, strategy, executor, book, told).run(), book.state
+
+
+@dataclass
+class RealLine(Line):
+    """The same with the small trainer on one node, or on this machine: batch sizes one after the other."""
+
+    def trial(self, value: int) -> Trial:
+        """One batch size."""
+        small = {"base_emb_dim": "16", "base_mlp_dim": "16", "max_target_length": "16", "enable_tensorboard": "false"}
+        config = {**small, "steps": "16", "per_device_batch_size": str(value), "enable_checkpointing": "false"}
+        return Trial(f"x={value}", "tiny", self.nodes, config, why="a point of the line", minutes=1.0)
+
+
+def build_real(request: Mapping[str, Any]) -> RealLine:
+    """As a plan asks for it."""
+    return RealLine(tuple(request["values"]), (), tuple(request["nodes"]))

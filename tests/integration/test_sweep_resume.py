@@ -16,113 +16,116 @@ from typing import Any
 import pytest
 
 from slurm_cluster import SlurmCluster
+from trackwalker.sweep.plan import Plan, Setup
 from trackwalker.sweep.state import State, load_state
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
+# The command itself, with a kind of sweep whose number of jobs does not depend on noise.
+COMMAND = """
+import sys
+sys.path.insert(0, {tests!r})
+from trackwalker.sweep import strategies
+strategies.KINDS["line"] = "sweep_line:build_real"
+from trackwalker.cli.app import main
+main()
+"""
 # The second submission dies before it is made. The third one's caller dies, and the job is queued a moment later by an
 # sbatch that nobody waits for any more: as after a kill -9 in the middle of a submission to a busy controller.
 SBATCH = """\
 #!/bin/bash
-case "$*" in *--parsable*) ;; *) exec {real} "$@" ;; esac
 echo >> {count}
 case $(wc -l < {count}) in
 2) kill -9 $PPID; exit 1 ;;
-3) kill -9 $PPID; sleep 1.5 ;;
+3) kill -9 $PPID; sleep 2 ;;
 esac
 exec {real} "$@"
 """
-WORDS = ("--steps", "16", "--minutes", "1", "--yes")
-SETTINGS = ("base_emb_dim=32", "base_mlp_dim=32", "max_target_length=32", "enable_checkpointing=false")
+_TESTS = str(Path(__file__).parent.parent)
 
 
-def begin(env: dict[str, str], out: Path, *words: str) -> subprocess.Popen[bytes]:
-    with out.open("ab") as log:
-        return subprocess.Popen(
-            [sys.executable, "-m", "trackwalker", *words], env=env, stdin=subprocess.DEVNULL, stdout=log, stderr=log
-        )
+class Sweep:
+    """A planned sweep that the real command runs, in processes that can be killed."""
+
+    def __init__(self, folder: Path, on: str, values: list[int], nodes: list[str], env: dict[str, str]) -> None:
+        self.out = folder / "out"
+        self.plan = Plan("line-20260101-000000-abcd", "line", {"values": values, "nodes": nodes},
+                         Setup(on, str(folder / "outputs")), time.time())  # fmt: skip
+        self.plan.save()
+        self.env = {**env, "JOB_WORKSPACE": str(folder / "outputs")}
+
+    def begin(self, *words: str) -> subprocess.Popen[bytes]:
+        argv = [sys.executable, "-c", COMMAND.format(tests=_TESTS), "sweep", *words]
+        with self.out.open("ab") as log:
+            return subprocess.Popen(argv, env=self.env, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+
+    def ask(self, *words: str) -> dict[str, Any]:
+        argv = [sys.executable, "-c", COMMAND.format(tests=_TESTS), "sweep", *words, "--json"]
+        done = subprocess.run(argv, env=self.env, capture_output=True, text=True, timeout=200, check=False)
+        self.out.write_text(self.said + done.stderr)
+        assert done.returncode == 0, self.said
+        return dict(json.loads(done.stdout))
+
+    @property
+    def said(self) -> str:
+        return self.out.read_text() if self.out.exists() else ""
+
+    @property
+    def state(self) -> State:
+        return load_state(self.plan.folder)
+
+    def until(self, ready: Callable[[State], Any], what: str, seconds: float = 120.0) -> None:
+        deadline = time.monotonic() + seconds
+        while not ready(self.state):
+            assert time.monotonic() < deadline, f"no {what}: {self.said[-3000:]}"
+            time.sleep(0.1)
 
 
-def until(ready: Callable[[], Any], what: str, out: Path, seconds: float = 90.0) -> Any:
-    deadline = time.monotonic() + seconds
-    while not (found := ready()):
-        assert time.monotonic() < deadline, f"no {what}: {out.read_text()[-3000:]}"
-        time.sleep(0.1)
-    return found
-
-
-def state_of(workspace: Path) -> State:
-    folders = sorted((workspace / "sweeps").glob("*/state.jsonl"))
-    return load_state(folders[0].parent) if folders else State()
+def kill(process: subprocess.Popen[bytes]) -> None:
+    process.send_signal(signal.SIGKILL)
+    process.wait()
 
 
 def test_killed_while_submitting_and_while_a_job_runs_it_ends_in_the_same_table(
     slurm: SlurmCluster, tmp_path: Path
 ) -> None:
-    workspace, out = tmp_path / "outputs", tmp_path / "out"
-    wrapper, count = tmp_path / "bin" / "sbatch", tmp_path / "count"
+    wrapper = tmp_path / "bin" / "sbatch"
     wrapper.parent.mkdir()
     real = shutil.which("sbatch", path=slurm.env["PATH"])
-    wrapper.write_text(SBATCH.format(real=real, count=count))
+    wrapper.write_text(SBATCH.format(real=real, count=tmp_path / "count"))
     wrapper.chmod(0o755)
-    env = {**slurm.env, "PATH": f"{wrapper.parent}:{slurm.env['PATH']}", "JOB_WORKSPACE": str(workspace)}
-    node = slurm.names[0]
-    values = "per_device_batch_size=1,2,3"
-    sweep = begin(env, out, "sweep", "batch", "tiny", "--nodelist", node, "--param", values, *WORDS, "--", *SETTINGS)
-    assert sweep.wait(90) == -signal.SIGKILL, out.read_text()
-    assert [bool(run.job) for run in state_of(workspace).runs.values()] == [True, False]  # an intent without a job
+    env = {**slurm.env, "PATH": f"{wrapper.parent}:{slurm.env['PATH']}"}
+    sweep = Sweep(tmp_path, "slurm", [1, 2], slurm.names[:1], env)
 
-    sweep = begin(env, out, "sweep", "resume", "last")
-    assert sweep.wait(90) == -signal.SIGKILL, out.read_text()
-    voided = [run.void for run in state_of(workspace).runs.values()]
-    assert voided == ["", "it was never queued", ""]
+    first = sweep.begin("resume", "last")
+    sweep.until(lambda state: any(run.started for run in state.runs.values()), "running job")
+    kill(first)
+    assert sweep.begin("resume", "last").wait(200) == -signal.SIGKILL, sweep.said
+    assert [bool(run.job) for run in sweep.state.runs.values()] == [True, False]  # an intent that nothing came of
+    assert sweep.begin("resume", "last").wait(200) == -signal.SIGKILL, sweep.said
+    assert [run.void for run in sweep.state.runs.values()] == ["", "it was never queued", ""]
+    said = sweep.ask("resume", "last")  # while the lost sbatch is still on its way
 
-    sweep = begin(env, out, "sweep", "resume", "last")  # while the lost sbatch is still on its way
-    until(lambda: any(run.job and run.open for run in state_of(workspace).runs.values()), "adopted job", out)
-    os.kill(sweep.pid, signal.SIGKILL)
-    sweep.wait()
-
-    done = subprocess.run(
-        [sys.executable, "-m", "trackwalker", "sweep", "resume", "last", "--json"],
-        env=env, capture_output=True, text=True, timeout=120, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr + out.read_text()
-    said = json.loads(done.stdout)
-    assert (said["schema"], said["status"]) == ("trackwalker.sweep/1", "finished")
-    assert "adopted" in out.read_text() + done.stderr
+    assert (said["schema"], said["status"], said["conclusion"]["final"]) == ("trackwalker.sweep/1", "finished", True)
+    assert "x=2: job" in sweep.said
+    assert "is there already, adopted" in sweep.said
     results = said["results"]
-    assert sorted(row["trial"]["config"]["per_device_batch_size"] for row in results) == ["1", "2", "3"]
-    assert {row["status"] for row in results} == {"ok"}
-    assert all(row["score"] > 0 and row["steps"] >= 3 and row["attempt"] == 1 for row in results)
-
+    assert [(row["key"], row["status"], row["attempt"]) for row in results] == [("x=1", "ok", 1), ("x=2", "ok", 1)]
+    assert all(row["score"] > 0 and row["steps"] >= 3 for row in results)
     # Slurm's own record: each trial's job ran once, and nothing else did.
     ran = [line for line in (slurm.dir / "jobcomp.log").read_text().splitlines() if said["id"] in line]
-    assert len(ran) == 3
-    assert sorted(row["job"] for row in results) == sorted(
-        next(word.partition("=")[2] for word in line.split() if word.startswith("JobId=")) for line in ran
-    )
-    shown = subprocess.run(
-        [sys.executable, "-m", "trackwalker", "sweep", "show", "last", "--json"],
-        env=env, capture_output=True, text=True, timeout=60, check=True,
-    )  # fmt: skip
-    assert json.loads(shown.stdout)["conclusion"] == said["conclusion"]
+    ids = [next(w.partition("=")[2] for w in line.split() if w.startswith("JobId=")) for line in ran]
+    assert sorted(ids) == sorted(row["job"] for row in results)
+    assert sweep.ask("show", "last")["conclusion"] == said["conclusion"]
 
 
 def test_on_this_machine_a_run_outlives_its_killed_sweep_and_is_adopted(tmp_path: Path) -> None:
-    out = tmp_path / "out"
-    env = {**os.environ, "JOB_WORKSPACE": str(tmp_path / "outputs")}
-    values = "per_device_batch_size=1,2"
-    sweep = begin(env, out, "sweep", "batch", "tiny", "--on", "local", "--param", values, *WORDS, "--", *SETTINGS)
-    until(lambda: any(run.started for run in state_of(tmp_path / "outputs").runs.values()), "running job", out)
-    os.kill(sweep.pid, signal.SIGKILL)
-    sweep.wait()
-    first = next(iter(state_of(tmp_path / "outputs").runs.values())).job
-    done = subprocess.run(
-        [sys.executable, "-m", "trackwalker", "sweep", "resume", "last", "--json"],
-        env=env, capture_output=True, text=True, timeout=120, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    results = json.loads(done.stdout)["results"]
-    assert {row["status"] for row in results} == {"ok"}
-    assert first in [row["job"] for row in results]
-    assert len(results) == len(list((tmp_path / "outputs").glob("local_*.log"))) == 2
+    sweep = Sweep(tmp_path, "local", [1, 2], [], dict(os.environ))
+    first = sweep.begin("resume", "last")
+    sweep.until(lambda state: any(run.started for run in state.runs.values()), "running job")
+    kill(first)
+    job = next(iter(sweep.state.runs.values())).job
+    results = sweep.ask("resume", "last")["results"]
+    assert [(row["key"], row["status"]) for row in results] == [("x=1", "ok"), ("x=2", "ok")]
+    assert results[0]["job"] == job
+    assert len(list((tmp_path / "outputs").glob("local_*.log"))) == 2

@@ -154,17 +154,23 @@ def test_numbers_link_to_their_query_and_the_query_box_answers(incident: Inciden
     looked.complaints.clear()  # the browser notes each answer of 400 in its console
 
 
-def test_the_whole_page_is_accessible_in_both_themes(incident: Incident, look: Look) -> None:
+def test_the_whole_page_is_accessible_in_both_themes(incident: Incident, look: Look) -> None:  # noqa: F811
+    looked = opened(look, incident.url)
+    page = looked.page
+    for part in ("hosts", "overlay", "devices", "events", "settings", "record", "query"):
+        page.locator(f"#{part}").scroll_into_view_if_needed()
+    page.wait_for_selector("#overlay-plot canvas")
+    page.wait_for_selector("#lanes canvas")
+    page.wait_for_selector("main:not(:has(.spinner))")
+    assert page.input_value("#lanes-host") in incident.guilty
+    for summary in page.locator("#heat-behind summary, #overlay .behind summary").all():
+        summary.click()
     for scheme in ("light", "dark"):
-        looked = opened(look, incident.url, scheme=scheme)
-        page = looked.page
-        for part in ("hosts", "overlay", "devices", "events", "settings", "record", "query"):
-            page.locator(f"#{part}").scroll_into_view_if_needed()
-        page.wait_for_selector("#overlay-plot canvas")
-        page.wait_for_selector("#lanes canvas")
-        page.wait_for_selector("main:not(:has(.spinner))")
+        page.emulate_media(color_scheme=scheme)
         assert looked.axe() == []
         looked.screenshot(f"job-page-{scheme}")
+    page.emulate_media(media="print", color_scheme="light")
+    looked.screenshot("job-page-print")
 
 
 def test_the_performance_page_fits_the_content_policy(incident: Incident, look: Look) -> None:  # noqa: F811

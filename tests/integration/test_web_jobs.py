@@ -88,11 +88,11 @@ def test_the_broken_job_is_found_among_two_hundred(site: Site, look: Look) -> No
     assert page.inner_text(".tabs a[data-group=trouble] .count") == "3"
     seen.screenshot("jobs", whole=False)
     page.click(".tabs a[data-group=trouble]")
-    page.wait_for_function("document.querySelectorAll('#rows tr').length === 3")
+    seen.wait_for_count("#rows tr", 3)
     seen.screenshot("jobs-trouble", whole=False)
     page.keyboard.press("/")
     page.keyboard.type("failed")
-    page.wait_for_function("document.querySelectorAll('#rows tr').length === 1")
+    seen.wait_for_count("#rows tr", 1)
     assert page.inner_text("#rows tr th") == BROKEN
     assert "q=failed" in page.url
     page.reload()
@@ -125,7 +125,7 @@ def test_the_list_follows_the_workspace_and_keeps_the_focus(tmp_path: Path, look
     root = workspace_of(3, tmp_path / "outputs")
     with serving(root) as own:
         page = look(own.url).page
-        page.wait_for_function("document.querySelector('#rows').dataset.pending === '0'")
+        page.wait_for_selector("#rows[data-pending='0']")
         page.focus("#job-9001 .tick input")
         make_job(root, "9100", "late")
         page.wait_for_selector("#job-9100 .badge.good")
@@ -138,7 +138,7 @@ def test_the_list_follows_the_workspace_and_keeps_the_focus(tmp_path: Path, look
 @pytest.mark.parametrize(
     ("name", "path"),
     [
-        ("jobs", "/"),
+        ("jobs", "/?state=trouble"),
         ("none", "/?q=nothing-like-it"),
         ("nodes", "/nodes"),
         ("lab", "/lab"),
@@ -158,7 +158,7 @@ def test_every_page_passes_the_accessibility_checks(
 ) -> None:
     seen = look(site.url + path, scheme=scheme)
     seen.page.wait_for_load_state("networkidle")
-    seen.screenshot(f"{name}-{scheme}", whole=name != "jobs")
+    seen.screenshot(f"{name}-{scheme}", whole=name != "lab")
     assert seen.axe() == []
     assert seen.page.evaluate("document.documentElement.scrollWidth <= innerWidth")
 

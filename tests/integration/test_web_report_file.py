@@ -84,11 +84,30 @@ def test_the_file_tells_the_whole_story_and_names_the_host(told: Told) -> None:
     text = told.file.read_text(encoding="utf-8")
     assert len(text.encode()) < 1_000_000
     assert "hf_abcdefghijklmnopqrstuvwxyz" not in text
-    for section in ("verdict", "timeline", "hosts", "causes", "evidence", "tested", "quality", "progress", "settings", "raw"):
+    for section in (
+        "verdict",
+        "timeline",
+        "hosts",
+        "causes",
+        "evidence",
+        "tested",
+        "quality",
+        "progress",
+        "settings",
+        "raw",
+    ):
         assert f'<section id="{section}"' in text
-    for word in ("rdma", BAD, "exclude-nodes", "Where the time went", "GPU-hours", "per_device_batch_size", "explains speed"):
+    for word in (
+        "rdma",
+        BAD,
+        "exclude-nodes",
+        "Where the time went",
+        "GPU-hours",
+        "per_device_batch_size",
+        "explains speed",
+    ):
         assert word in text
-    assert text.count("<svg class=\"plot") == 4
+    assert text.count('<svg class="plot') == 4
     assert text.count("data:image/png;base64,") == 1
 
 
@@ -141,6 +160,10 @@ def test_the_file_prints_to_a_few_pages_with_no_chart_cut(offline: Any) -> None:
     # On paper nothing scrolls and nothing that is drawn is higher than a page, so no chart is cut.
     offline.emulate_media(media="print")
     offline.set_viewport_size({"width": 703, "height": 1000})  # A4 less its margins
-    heights = offline.evaluate("[...document.querySelectorAll('figure')].map(f => [f.offsetHeight, getComputedStyle(f).breakInside])")
+    heights = offline.evaluate(
+        "[...document.querySelectorAll('figure')].map(f => [f.offsetHeight, getComputedStyle(f).breakInside])"
+    )
     assert all(height < 1000 and inside == "avoid" for height, inside in heights)
-    assert offline.evaluate("[...document.querySelectorAll('figure svg')].every(s => s.getBoundingClientRect().right <= innerWidth)")
+    assert offline.evaluate(
+        "[...document.querySelectorAll('figure svg')].every(s => s.getBoundingClientRect().right <= innerWidth)"
+    )

@@ -60,11 +60,20 @@ def test_two_thousand_hosts_and_ten_thousand_steps_stay_below_three_megabytes() 
         evidence=[
             {"id": f"e{n}", "kind": "log", "source": f"x.log:{n}", "says": "<" * 4000, "values": {}} for n in range(300)
         ],
-        causes=[{"cause": "rdma-degradation", "role": "root", "confidence": 0.9, "hosts": [f"node{n:04d}" for n in range(900)]}],
-        data_quality=[{"check": f"c{n}", "ok": n % 2 == 0, "hosts": [f"node{i}" for i in range(2000)]} for n in range(40)],
+        causes=[
+            {
+                "cause": "rdma-degradation",
+                "role": "root",
+                "confidence": 0.9,
+                "hosts": [f"node{n:04d}" for n in range(900)],
+            }
+        ],
+        data_quality=[
+            {"check": f"c{n}", "ok": n % 2 == 0, "hosts": [f"node{i}" for i in range(2000)]} for n in range(40)
+        ],
     )
     more = Background(excerpts={f"e{n}": Excerpt("x.log", lines) for n in range(40)})
-    text = render_html(verdict, many(2000, accused=9), more)
+    text = render_html(verdict, many(2000, accused=9, points=120), more)
     assert len(text.encode()) < 3_000_000
     page = Page(text)
     assert len(page.values("id")) == len(set(page.values("id")))
@@ -154,7 +163,9 @@ def test_the_accused_are_drawn_over_the_band_of_the_others() -> None:
 def test_a_hole_in_everybodys_recording_breaks_the_band() -> None:
     story = many(5)
     hole = tuple(
-        Lane(lane.host, lane.accused, lane.times, tuple(None if 90 <= i < 130 else v for i, v in enumerate(lane.values)))
+        Lane(
+            lane.host, lane.accused, lane.times, tuple(None if 90 <= i < 130 else v for i, v in enumerate(lane.values))
+        )
         for lane in story.lanes
     )
     drawn = story_overlay.build(Story(story.steps, (), story.marks, hole, "m", story.start, story.end))
@@ -167,13 +178,22 @@ def job_with_log(root: Path) -> Job:
     (folder / "ranks").mkdir(parents=True)
     log = root / "7-JAX-toy.log"
     log.write_text("".join(f"{n % 2}: line {n}\n" for n in range(1, 101)))
-    (folder / "ranks" / "1.log").write_bytes(b"a\n<script>alert(1)</script> \x1b[31mred HF_TOKEN=hf_abcdefghijklmnopqrst\nc\n")
+    (folder / "ranks" / "1.log").write_bytes(
+        b"a\n<script>alert(1)</script> \x1b[31mred HF_TOKEN=hf_abcdefghijklmnopqrst\nc\n"
+    )
     return Job("7", log, folder)
 
 
 def test_excerpts_are_the_lines_around_the_cited_one_without_secrets(tmp_path: Path) -> None:
     job = job_with_log(tmp_path)
-    sources = ["7-JAX-toy.log:50", "ranks/1.log:2", "../7-JAX-toy.log:3", "7-JAX-toy.log: all", "gone.log:1", "x:99999999"]
+    sources = [
+        "7-JAX-toy.log:50",
+        "ranks/1.log:2",
+        "../7-JAX-toy.log:3",
+        "7-JAX-toy.log: all",
+        "gone.log:1",
+        "x:99999999",
+    ]
     evidence = [{"id": f"e{n}", "kind": "log", "source": s, "says": "x"} for n, s in enumerate(sources)]
     found = excerpts(job, verdict_of(evidence=evidence), Scrubber())
     assert set(found) == {"e0", "e1"}
@@ -195,7 +215,9 @@ def test_secrets_of_a_quoted_line_do_not_reach_the_page(tmp_path: Path) -> None:
     assert job.log is not None
     job.log.write_text("0: WANDB_API_KEY=0123456789abcdefghij\n" + job.log.read_text())
     verdict = verdict_of(
-        evidence=[{"id": "e1", "kind": "log", "source": "7-JAX-toy.log:1", "says": "login with 0123456789abcdefghij failed"}],
+        evidence=[
+            {"id": "e1", "kind": "log", "source": "7-JAX-toy.log:1", "says": "login with 0123456789abcdefghij failed"}
+        ],
         causes=[{"cause": "c", "role": "root", "confidence": 0.5, "evidence": ["e1"]}],
     )
     text = render_html(verdict, Story(), background(job, verdict))
@@ -205,11 +227,16 @@ def test_secrets_of_a_quoted_line_do_not_reach_the_page(tmp_path: Path) -> None:
 
 
 def test_cost_counts_what_was_lost_and_says_when_gpus_are_unknown() -> None:
-    parts = [Part("train", 3600.0, 0.5, None), Part("slowdown", 1800.0, 0.25, None), Part("stalled", 1800.0, 0.25, None)]
+    parts = [
+        Part("train", 3600.0, 0.5, None),
+        Part("slowdown", 1800.0, 0.25, None),
+        Part("stalled", 1800.0, 0.25, None),
+    ]
     verdict = verdict_of(job={"id": "7", "dir": "x", "nodes": 2, "gpus": 16})
     cost = cost_of(Goodput(7200.0, None, "", 0.5, parts), verdict)
     assert cost.says == (
-        "Slowdown, stalls and lost work took 1 h, 16 GPU-hours of 16 GPUs. 50.0 % of the wall time is training that was kept."
+        "Slowdown, stalls and lost work took 1 h, 16 GPU-hours of 16 GPUs. "
+        "50.0 % of the wall time is training that was kept."
     )
     assert [row[0] for row in cost.rows if row[4]] == ["slowdown", "stalled"]
     unknown = cost_of(Goodput(7200.0, None, "", 0.5, parts), verdict_of(job={"id": "7", "dir": "x"}))

@@ -22,7 +22,7 @@ MFU = {8: 0.1192, 12: 0.1342, 16: 0.1402, 20: 0.1373}
 
 
 def request(**more: Any) -> dict[str, Any]:
-    param = {"name": BATCH, "start": 16, "step": 4, "growth": 1.5, "most": 7}
+    param = {"name": BATCH, "start": 16, "step": 4, "growth": 1.5, "most": 8}
     return {"model": "m", "nodes": ["n1"], "steps": 30, "params": [param], **more}
 
 
@@ -82,7 +82,7 @@ def test_the_optimum_of_the_reference_sweep_is_found_in_four_sizes() -> None:
 
 @pytest.mark.parametrize("start", [4, 8, 12, 20, 24, 32, 64])
 def test_the_reference_optimum_is_found_from_any_first_guess(start: int) -> None:
-    found, _ = finish(searched(start=start, step=4, growth=1.5, most=7), Curve({4: 900, **F12}, ceiling=24))
+    found, _ = finish(searched(start=start, step=4, growth=1.5, most=8), Curve({4: 900, **F12}, ceiling=24))
     assert found.recommend == {BATCH: "16"}
 
 
@@ -107,7 +107,7 @@ def test_on_random_curves_the_recommended_size_is_as_fast_as_any_that_fits(known
     lost, jobs = [], []
     for seed in range(60):
         world, guess = curve(seed)
-        space = {"start": guess, "growth": 1.5, "most": 7} if known else {"start": 2, "growth": 2.0, "most": 10}
+        space = {"start": guess, "growth": 1.5, "most": 8} if known else {"start": 2, "growth": 2.0, "most": 10}
         found, done = finish(searched(**space), world)
         best = max(world.truth(size) for size in range(1, 80))
         lost.append(1 - world.truth(int(found.recommend[BATCH])) / best)

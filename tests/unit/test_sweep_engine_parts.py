@@ -209,3 +209,31 @@ def test_resume_of_a_finished_sweep_shows_it_and_runs_nothing(call: Any, tmp_pat
     assert (code, "is finished already" in err, out.splitlines()[0]) == (0, True, "x=3 is best")
     code, _, err = call("sweep", "cancel", "last")
     assert (code, "is over: nothing to cancel" in err) == (2, True)
+
+
+def test_a_sweep_asks_before_it_starts_and_shows_its_jobs_when_asked_to(
+    call: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.undo()
+    here = ("sweep", "batch", "tiny", "--on", "local", "--workspace", str(tmp_path), "--param", "per_device_batch_size=1,8")
+    monkeypatch.setattr(sys, "stdin", None)
+    code, out, err = call(*here)
+    assert (code, out, len(err.splitlines())) == (2, "", 1)
+    assert "node-hours" in err
+    assert "add --yes to start it, or --dry-run to see its jobs" in err
+    code, out, _ = call(*here, "--dry-run", "--json", "--", "_env_HF_TOKEN=hf_secret")
+    said = json.loads(out)
+    assert (code, said["schema"], said["dry_run"]) == (0, "trackwalker.sweep/1", True)
+    assert said["first_wave"][0]["command"][:2] == ["trackwalker", "run"]
+    assert "hf_secret" not in out
+    code, out, _ = call(*here, "--dry-run")
+    assert (code, "nothing is queued" in out) == (0, True)
+    assert list(tmp_path.iterdir()) == []
+    for words, complaint in (
+        (("-N", "4"), "-N: the jobs of a sweep run on the nodes of --nodelist"),
+        (("--nodelist", "n1"), "is for --on slurm"),
+        (("--dry-run", "--", "stepps=3"), "stepps"),
+    ):
+        code, _, err = call(*here, *words)
+        assert (code, len(err.splitlines())) == (2, 1), err
+        assert complaint in err

@@ -1,4 +1,4 @@
-"""The model sweep: which model runs where, what a commit changed, what is noise, and what is refused before it starts."""
+"""The model sweep: which model runs where, what a commit changed, what is noise, what is refused."""
 
 from __future__ import annotations
 
@@ -67,7 +67,8 @@ def test_d09_a_full_sweep_is_ten_jobs_and_leaves_no_listed_model_out() -> None:
     assert len(sizes) == 10
     assert {Size("grok-2", 8), Size("qwen3-480b-a35b", 8)} <= set(sizes)
     assert {size.model for size in sizes} <= set(model_files())
-    sweep = build(request_of(Asked(Path("nowhere"), "n[1-8]", setup=dict.fromkeys(ALIKE))) | {"steps": 15, "minutes": 9})
+    made = request_of(Asked(Path("nowhere"), "n[1-8]", setup=dict.fromkeys(ALIKE)))
+    sweep = build(made | {"steps": 15, "minutes": 9})
     assert {trial.model for trial in sweep.next_trials({})} == {size.model for size in sizes}
     assert len(sweep.next_trials({})) == 10
 
@@ -107,7 +108,7 @@ def test_a_model_keeps_its_nodes_for_ever() -> None:
         (["llama2-70b:1"], "n1/n[1-2]", "the node sets overlap: n1 is named more than once"),
         (["llama2-70b:1"], "n1,n1", "overlap"),
         (["llama2-70b:1"], "n1//n2", "no nodes"),
-        (["lama2-70b"], "n1", "unknown model 'lama2-70b'; did you mean 'llama2-70b'"),
+        (["lama2-7b"], "n1", "unknown model 'lama2-7b'; did you mean 'llama2-70b'"),
         (["llama2-70b:0"], "n1", "the form is NAME or NAME:N"),
         (["llama2-70b:x"], "n1", "the form is NAME or NAME:N"),
     ],
@@ -243,12 +244,12 @@ def test_a_change_between_the_bands_is_run_again_until_it_is_decided() -> None:
 
 
 def test_what_stays_open_after_all_runs_is_within_the_noise() -> None:
-    scores = {"x": [1000.0, 1060.0, 960.0], "y": [960.0, 990.0, 980.0]}
+    scores = {"x": [1000.0, 1060.0, 960.0], "y": [970.0, 1000.0, 940.0]}
     conclusion, done = drive(build(request({"a": 1}, ["x", "y"])), lambda commit, size, run: scores[commit][run - 1])
     assert verdicts(conclusion)["y", "a/1N"] == "within noise"
     assert len(done) == 2 * MOST_RUNS
     assert conclusion.headline.startswith("no regression")
-    assert any("would have shown" in line for line in conclusion.caveats)
+    assert any("would have been seen" in line for line in conclusion.caveats)
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -307,7 +308,7 @@ def test_two_models_that_newly_fail_end_the_sweep() -> None:
     sweep = build(request(sizes, ["x", "y", "z"]))
     conclusion, done = drive(sweep, lambda commit, size, run: "failed" if commit == "y" and size[0] in "ab" else 9.0)
     assert "y is broken: a and b ran before and fail on it" in sweep.stop(done)
-    assert not any(key.startswith("z/a") or key.startswith("z/b") for key in done)
+    assert sum(key.startswith("z/") for key in done) < len(sizes), "the rest of the last commit is not run"
     assert "stopped early" in conclusion.headline
     assert conclusion.final
 

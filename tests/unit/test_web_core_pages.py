@@ -13,7 +13,7 @@ from starlette.testclient import TestClient
 
 from trackwalker.sweep.model import Plot
 from trackwalker.web import jobs_index
-from trackwalker.web.jobs_rows import spark, spark_path
+from trackwalker.web.jobs_rows import spark, spark_area, spark_path
 from trackwalker.web.sweeps_plot import figure
 from web_client import ACCUSED, BROKEN, SLOW, accusing, make_job, web_app, workspace_of, write_ledger
 
@@ -196,6 +196,24 @@ def test_a_model_is_not_asked_where_none_is_configured(client: TestClient) -> No
     assert "adds</h2>" not in client.get("/ask/answer?q=how+far+did+9007+come&model=1", headers=HTML).text
 
 
+def test_a_verdict_made_for_a_question_is_on_the_list_from_then_on(tmp_path: Path) -> None:
+    root = workspace_of(2, tmp_path / "outputs")
+    with TestClient(web_app(root), base_url="http://127.0.0.1") as client:
+        index = client.app.state.jobs  # type: ignore[attr-defined]
+        assert index.wait(60.0)
+        assert {row["badge_from"] for row in client.get("/jobs.json").json()["jobs"]} == {""}
+        assert client.get("/ask/answer?q=why+is+9000+slow").status_code == 200
+        for held in index._held.values():
+            held.read = float("-inf")
+        deadline = time.monotonic() + 60.0
+        while not (
+            badges := {r["id"] for r in client.get("/jobs.json").json()["jobs"] if r["badge_from"] == "verdict"}
+        ):
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        assert badges == {"9000"}
+
+
 def test_a_sparkline_keeps_the_proportions_and_leaves_gaps_open() -> None:
     nothing = np.full(100, np.nan)
     seconds = np.concatenate([np.full(50, 10.0), np.full(50, 20.0)])
@@ -203,7 +221,8 @@ def test_a_sparkline_keeps_the_proportions_and_leaves_gaps_open() -> None:
     assert len(points) == 48
     assert (points[0], points[-1]) == (1.0, 0.5)
     assert spark(nothing, nothing) == ()
-    assert spark_path((1.0, None, 0.0), 96, 20) == "M0.0 1.0M96.0 19.0"
+    assert spark_path((1.0, None, 0.0)) == "M0 1.5M96 20"
+    assert spark_area((1.0, 1.0)) == "M0 20L0 1.5L96 1.5L96 20Z"
 
 
 def test_a_plot_has_a_mark_for_what_was_measured_and_a_row_for_everything() -> None:

@@ -71,9 +71,9 @@ def test_how_serious_a_line_calls_itself(raw: bytes, said: str) -> None:
 
 @pytest.mark.parametrize("label", [b"3: ", b"  03: ", b"[rank3]: ", b"[default3]:", b"[1,3]<stderr>:", b"Rank 3: "])
 def test_the_lines_of_a_rank_are_known_by_every_launchers_label(label: bytes) -> None:
-    assert rank_filter(3).match(label + b"x")
-    assert not rank_filter(33).match(label + b"x")
-    assert not rank_filter(0).match(label + b"x")
+    assert rank_filter(3)(label + b"x")
+    assert not rank_filter(33)(label + b"x")
+    assert not rank_filter(0)(label + b"x")
 
 
 def test_secrets_are_stars_on_the_page_too(tmp_path: Path) -> None:

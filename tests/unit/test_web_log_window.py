@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from trackwalker.errors import EvidenceError
 from trackwalker.logs import window
 from trackwalker.logs.window import LineCounts, OpenLog, around
+from trackwalker.web.log_lines import rank_filter
 from trackwalker.web.log_search import Needle, search
 
 
@@ -119,12 +120,13 @@ def test_a_log_that_is_cut_while_it_is_read_ends_the_window(tmp_path: Path) -> N
 
 
 def test_a_folder_or_a_pipe_in_place_of_a_log_is_one_clear_error(tmp_path: Path) -> None:
-    with pytest.raises(EvidenceError, match="cannot read gone.log: No such file"):
+    with pytest.raises(EvidenceError, match=r"cannot read gone\.log: No such file"):
         OpenLog(tmp_path / "gone.log")
     os.mkfifo(tmp_path / "pipe.log")
-    with pytest.raises(EvidenceError, match=r"cannot read pipe.log"), OpenLog(tmp_path / "pipe.log") as log:
+    with OpenLog(tmp_path / "pipe.log") as log:
         log.size = 10
-        log.read(0, 10)
+        with pytest.raises(EvidenceError, match=r"cannot read pipe\.log"):
+            log.read(0, 10)
 
 
 @pytest.mark.parametrize(
@@ -176,9 +178,33 @@ def test_a_search_tells_how_far_it_came_when_its_time_is_over(tmp_path: Path) ->
 def test_a_search_skips_lines_of_other_ranks(tmp_path: Path) -> None:
     path = written(tmp_path / "x.log", b"0: boom\n1: fine\n1: boom\n0: boom\n")
     with OpenLog(path) as log:
-        hit = search(log, Needle("boom"), 0, back=False, seconds=60, wanted=lambda raw: raw.startswith(b"1:"))
+        hit = search(log, Needle("boom"), 0, back=False, seconds=60, wanted=rank_filter(1))
         assert hit.line is not None
         assert hit.line.raw == b"1: boom"
+
+
+@pytest.mark.parametrize("block", [16, 64, 1 << 20])
+def test_the_lines_of_a_rank_are_the_same_from_both_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, block: int
+) -> None:
+    lines = [b"%d: line %d of 3: x" % (n % 5, n) for n in range(60)] + [
+        b"3: " + b"y" * 200,
+        b"no label 3: z",
+        b"3: end",
+    ]
+    path = written(tmp_path / "x.log", b"\n".join(lines))
+    monkeypatch.setattr(window, "BLOCK", block)
+    wanted = [line for line in lines if line.startswith(b"3: ")]
+    with OpenLog(path) as log:
+        for found in (log.forward(0, 99, rank_filter(3)), log.backward(log.size, 99, rank_filter(3))):
+            assert [log.read(line.start, line.size) for line in found.lines] == wanted
+        half = log.forward(0, 5, rank_filter(3))
+        rest = log.forward(half.at, 99, rank_filter(3))
+        assert len(half.lines) + len(rest.lines) == len(wanted)
+        late = log.backward(log.size, 5, rank_filter(3))
+        both = log.backward(late.at, 99, rank_filter(3)).lines + late.lines
+        assert [line.start for line in both] == [line.start for line in half.lines + rest.lines]
+        assert log.forward(0, 99, rank_filter(9)).lines == []
 
 
 def test_lines_around_a_number_stop_at_the_ends_of_the_log(tmp_path: Path) -> None:

@@ -47,6 +47,7 @@ class StepRecord:
     first_end: float | None = None
     begin: float | None = None  # wall time of the first sign of the ranks
     phases: dict[str, float] = field(default_factory=dict)  # seconds that the ranks timed themselves, by phase
+    written: Floats | None = None  # the time of each step's line by the trainer's own clock, of whatever zone
 
     def __len__(self) -> int:
         return len(self.step)
@@ -57,7 +58,8 @@ def gather(job: Job, index: LogIndex) -> StepRecord:
     steps = index.steps
     found: dict[str, StepRecord] = {}
     if len(steps):
-        found[LOG] = StepRecord(steps.step, steps.seconds, steps.tgs, steps.line, LOG, steps.last)
+        own = steps.written if len(steps.written) else None
+        found[LOG] = StepRecord(steps.step, steps.seconds, steps.tgs, steps.line, LOG, steps.last, written=own)
     workers = worker_files(job.dir, index.facts.hosts)
     if workers:
         furthest = max((s for p in workers.values() if (s := last_step(p)) is not None), default=None)
@@ -95,7 +97,7 @@ def _best(found: dict[str, StepRecord]) -> StepRecord:
     # The series comes from where most of it is: a journal may have begun late, an event file drops steps.
     fullest = max(order, key=lambda name: (int(np.isfinite(found[name].seconds).sum()), -order.index(name)))
     best = found[fullest]
-    out = StepRecord(*_series(best), used, last, says)
+    out = StepRecord(*_series(best), used, last, says, written=best.written)
     timed = next((found[n] for n in (JOURNAL, EVENTS) if n in found and found[n].last_end is not None), None)
     if timed is not None and timed.last is not None:
         usual = float(np.nanmedian(best.seconds)) if np.isfinite(best.seconds).any() else 0.0

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from trackwalker.diagnose.case import Case
@@ -11,6 +13,7 @@ from trackwalker.diagnose.story import Lane, Mark, StepPoint, Story
 from trackwalker.diagnose.symptoms import Symptoms
 from trackwalker.diagnose.timeline import Timeline
 from trackwalker.diagnose.verdict import Cause
+from trackwalker.telemetry.coverage import scrape_interval
 
 _MOST_POINTS = 2000
 _LANE_POINTS = 240
@@ -88,7 +91,10 @@ def _lanes(case: Case, causes: list[Cause], leading: list[Examination]) -> tuple
     step = max(1.0, (end - start) / _LANE_POINTS)
     if end - start < 2 * step:
         return (), ""
-    query = chosen[1].replace("$rate", f"{max(5, round(4 * step))}s")
+    query = chosen[1]
+    if "$rate" in query:  # over a few samples: a rate of one is none, and would be drawn as a gap
+        window = max(5, round(4 * step), math.ceil(3 * scrape_interval(telemetry, chosen[0])))
+        query = query.replace("$rate", f"{window}s")
     matrix = telemetry.matrix(query, start, end, step)
     accused = {h for c in causes if c.role == "root" for h in c.hosts}
     lanes = []

@@ -18,6 +18,7 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
 _HIDDEN_SHARE = 0.05  # of a step, spent between steps and told by no step line
+_SLACK_S = 60.0  # clocks of one cluster
 _HIDDEN_STEPS = 9  # in a row or nearly: a save or an evaluation is one long gap
 
 
@@ -102,7 +103,21 @@ def from_record(record: StepRecord, log: LogFacts, telemetry: Telemetry | None, 
     if not order:
         return None
     at = [known[s] for s in order]
-    return _timed(order, record.seconds[at], record.tgs[at], log, telemetry, start, record.used or log.path.name)
+    source = record.used or log.path.name
+    timeline = _timed(order, record.seconds[at], record.tgs[at], log, telemetry, start, source)
+    if timeline.exact or record.written is None:
+        return timeline
+    written = record.written[at]
+    return replace(timeline, ends=written, exact=True) if _plausible(written, log, telemetry, start) else timeline
+
+
+def _plausible(written: Floats, log: LogFacts, telemetry: Telemetry | None, start: float | None) -> bool:
+    """Whether the lines' own times can be UTC: in order, and all inside the job; another zone's would lie outside."""
+    if start is None or not len(written) or not np.isfinite(written).all() or (np.diff(written) < 0).any():
+        return False
+    wall = log.summary.wall_s if log.summary is not None else None
+    end = start + wall if wall is not None else telemetry.range()[1] if telemetry is not None else None
+    return end is not None and bool(start - _SLACK_S <= written[0] and written[-1] <= end + _SLACK_S)
 
 
 def from_scalars(telemetry: Telemetry) -> Timeline | None:

@@ -46,6 +46,7 @@ class Hit:
     clock: float | None = None
     count: int = 1
     last_line: int = 0
+    task: int | None = None  # the launcher's label of the line, where it has one: a task of eight GPUs may hold ranks
 
 
 @dataclass
@@ -58,6 +59,7 @@ class LogIndex:
     hits: list[Hit] = field(default_factory=list)
     harmless: dict[str, int] = field(default_factory=dict)
     ranks_seen: set[int] = field(default_factory=set)
+    last_task: int = -1  # the highest label that the launcher put before a line
     eval_line: int = 0  # last line that speaks of evaluation
     silent_s: float | None = None  # how long the log goes on after its last step, where its lines tell the time
     files: list[str] = field(default_factory=list)
@@ -175,6 +177,8 @@ class Gatherer:
             return
         if body.rank is not None and len(self._ranks) < _MOST_RANKS:
             self._ranks.add(body.rank)
+        if body.task is not None:
+            self._index.last_task = max(self._index.last_task, body.task)
         found, harmless = self._signatures.match(body, needles)
         for name in harmless:
             self._harmless[name] = self._harmless.get(name, 0) + 1
@@ -184,7 +188,7 @@ class Gatherer:
             hit = self._hits.get(key)
             if hit is None:
                 text = body.text.strip()[:_QUOTED]
-                self._hits[key] = Hit(signature, owner, line.number, text, file, body.clock, 1, line.number)
+                self._hits[key] = Hit(signature, owner, line.number, text, file, body.clock, 1, line.number, body.task)
             else:
                 hit.count += 1
                 hit.last_line = line.number

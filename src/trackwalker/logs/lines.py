@@ -53,6 +53,7 @@ class Body:
     clock: float | None  # seconds within its year or its era; only differences within one log mean something
     informs: bool
     payload_from: int | None
+    task: int | None = None  # by the launcher's own label or file; a rank that the line names may be one of many in it
 
     def in_payload(self, at: int) -> bool:
         """Whether a place lies behind a payload key."""
@@ -70,12 +71,13 @@ def clean(raw: bytes) -> str:
 def parse(raw: bytes, above: bytes = b"", rank: int | None = None) -> Body | None:
     """Take a line apart; None when it is not output but source code, configuration or an echoed command."""
     text = clean(raw)
-    clock = None
+    clock, task = None, rank
     for _ in range(4):  # label, time and actor prefix come in any order
         before = text
         for label in _LABELS:
             if match := label.match(text):
                 rank = int(match[1][:9])
+                task = rank if label is d.TASK_LABEL else task
                 text = text[match.end() :]
                 break
         text = d.RAY_LABEL.sub("", text)
@@ -97,7 +99,7 @@ def parse(raw: bytes, above: bytes = b"", rank: int | None = None) -> Body | Non
     if rank is None and (match := _INNER_RANK.search(head)):
         rank = int(match[1][:9])
     payload = _PAYLOAD.search(text)
-    return Body(text, rank, clock, informs, payload.end() if payload else None)
+    return Body(text, rank, clock, informs, payload.end() if payload else None, task)
 
 
 def _seconds(month: str, day: str, hour: str, minute: str, second: str, fraction: str | None) -> float:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from trackwalker.logs.findings import Finding, Role, Stall, hang
 from trackwalker.logs.index import Hit, LogIndex
+from trackwalker.logs.told import host_of_hit, hosts_told, local_disk_hosts
 
 _STEPS_AFTER = 3  # a run that completes this many further steps did not die of what came before
 _FATAL_ANYWAY = frozenset({"loss-divergence", "xid-hardware", "silent-data-corruption", "host-kernel-fault"})
@@ -16,10 +17,6 @@ _KILLED = frozenset({137})
 _CANCELS = frozenset({130, 143})
 _FIRST_TRANSFER = re.compile(r"NET/IB.*Got completion.*(?:error|status)[ =]*12\b")
 _ASKED_TO_END = re.compile(r"(?i)signal:? 15|SIGTERM|CANCELLED|preempt|time limit|death signal")
-_TOLD = re.compile(
-    r"(?:FATAL|WARNING): (\S+) \| \[CHECK_|NODE_LOST host=([^\s:]+)|FATAL: [\w ]+: no word from ([^\s,]+(?:, [^\s,]+)*)"
-    r"|STEPD TERMINATED ON (\S+) AT|Node failure on ([\w.-]+)"
-)
 _IMAGE_STAGE = re.compile(r"== (?:Docker|Image|Container) pull FAILED")
 # What a rank reports of itself and its host; whoever talks to it then loses it.
 _OWN_END = frozenset(
@@ -94,7 +91,7 @@ def assign(index: LogIndex, stall: Stall | None, completed: bool, overruled: dic
     if primary is not None:
         roles.findings.append(_finding(primary, "primary", index))
         if roles.first_rank is None:
-            roles.first_rank, roles.first_host = primary.first.rank, _host(index, primary.first.rank)
+            roles.first_rank, roles.first_host = primary.first.rank, host_of_hit(index, primary.first)
             roles.first_says = f"first line of {primary.id}"
     if primary is not None and (primary.cause == "heartbeat-false-positive" or primary.tier == 5):
         # Everyone was killed at once: the order of the exits says nothing about a culprit.
@@ -151,12 +148,13 @@ def _demote_survived(groups: list[_Group], index: LogIndex, completed: bool) -> 
 
 def _demote_late_start(groups: list[_Group], index: LogIndex) -> None:
     """Ranks that cannot meet after training began, or after another failure, look for one that is gone."""
-    begun = int(index.steps.line[0]) if len(index.steps) else None
+    # A step needs all ranks: where one was made they had met, whichever rank's file the line stands in.
+    begun = bool(len(index.steps))
     failed = [_when(g.first, index) for g in groups if g.tier == 2 and not g.first.signature.first_only]
     for group in groups:
         if group.tier == 1 and group.cause in _MEETING:
             first = _when(group.first, index)
-            if begun is not None and first > (0.0, begun):
+            if begun:
                 group.tier, group.cause, group.why = 4, "peer-died", "training had begun: it looks for one that is gone"
             elif any(at < first for at in failed):
                 group.tier = 3
@@ -250,6 +248,10 @@ def _name_hosts(by_id: dict[str, _Group], index: LogIndex) -> None:
     killed = {e.host for e in exits if e.code in _KILLED and e.host}
     if (group := by_id.get("oom-host")) and len(killed) == 1 and all(h.rank is None for h in group.hits):
         group.hosts = tuple(killed)
+    if (group := by_id.get("storage-error")) and (own := local_disk_hosts(index, group.hits)):
+        group.hosts, group.local = own, True
+    if (group := by_id.get("evicted-disk")) and any(hosts_told(h.text) for h in group.hits):
+        group.local = True
     others = [g for g in by_id.values() if g.tier <= 4 and g.id not in ("node-exit", "stage-fail", "abort")]
     alike = len({e.code for e in exits}) == 1 and exits[0].code < 128 and len(exits) >= max(2, _world(index) or 0)
     if (group := by_id.get("node-exit")) and alike and not others:
@@ -317,17 +319,11 @@ def _first_failure(groups: list[_Group], index: LogIndex) -> tuple[int | None, s
     specific = [h for g in groups if g.tier <= 2 for h in g.hits if h.rank is not None]
     if specific:
         hit = min(specific, key=lambda h: (h.signature.order, _when(h, index)))
-        return hit.rank, _host(index, hit.rank), f"its {hit.signature.id} line comes first"
+        return hit.rank, host_of_hit(index, hit), f"its {hit.signature.id} line comes first"
     if chosen:
         rank = chosen[0].rank
         return rank, chosen[0].host, f"its exit code {chosen[0].code} comes first"
     return None, None, ""
-
-
-def _hosts_told(text: str) -> list[str]:
-    """The hosts that a line of the launcher names by itself; whoever prints it may be another one."""
-    match = _TOLD.search(text)
-    return re.split(r",\s*", next(filter(None, match.groups()))) if match else []
 
 
 def _host(index: LogIndex, rank: int | None) -> str | None:
@@ -383,11 +379,13 @@ def _finding(group: _Group, role: Role, index: LogIndex) -> Finding:
     hit = group.first
     signature = hit.signature
     ranks = tuple(sorted({h.rank for h in group.hits if h.rank is not None}))
-    told = group.hosts or tuple(dict.fromkeys(host for h in group.hits for host in _hosts_told(h.text)))
-    hosts = told or tuple(host for r in ranks if (host := _host(index, r)))
+    known = index.facts.hosts
+    told = group.hosts or tuple(dict.fromkeys(host for h in group.hits for host in hosts_told(h.text, known)))
+    wrote = sorted(group.hits, key=lambda h: -1 if h.rank is None else h.rank)
+    hosts = told or tuple(dict.fromkeys(host for h in wrote if (host := host_of_hit(index, h))))
     return Finding(
         id=signature.id, cause=group.cause, role=role, tier=group.tier, rank=hit.rank,
-        host=told[0] if told else _host(index, hit.rank),
+        host=told[0] if told else host_of_hit(index, hit),
         line=hit.line, file=hit.file, text=hit.text, count=sum(h.count for h in group.hits),
         ranks=ranks, hosts=hosts, why=group.why, fc=signature.fc,
         proves_not=signature.proves_not, next=tuple(signature.next), local=group.local,

@@ -13,6 +13,7 @@ from trackwalker.logs import dialect as d
 from trackwalker.logs.chunk import LABEL
 from trackwalker.logs.lines import clean, parse
 from trackwalker.logs.scan import StepLines
+from trackwalker.logs.stamps import durations, written_at
 from trackwalker.logs.steptable import read_table
 
 Floats = NDArray[np.float64]
@@ -48,6 +49,18 @@ DIALECTS = (
         b"  memory: ",
         r"\bstep: *(?P<step>\d+)\s+loss: *(?P<loss>NUM).*?\b(?:tps|wps): *(?P<tgs>NUM)",
     ),
+    _dialect(
+        "nemo",
+        b"train_step_timing in s: ",
+        r"iteration (?P<step>\d+)/(?P<total>\d+) \|.*?\breduced_train_loss: *(?P<loss>NUM).*?train_step_timing in s: *(?P<seconds>NUM)",  # noqa: E501
+        0,
+    ),
+    _dialect(
+        "deepspeed",
+        b" iter time (s): ",
+        r"\bsteps: *(?P<step>\d+) loss: *(?P<loss>NUM) iter time \(s\): *(?P<seconds>NUM)",
+    ),
+    _dialect("nanogpt", b"ms, mfu ", r"\biter (?P<step>\d+): loss (?P<loss>NUM), time (?P<ms>NUM)ms, mfu", 0),
     _dialect("hugging-face", b"'learning_rate':", r"\{'loss': *'?(?P<loss>NUM)'?"),
     _dialect(
         "tqdm",
@@ -87,6 +100,7 @@ class Steps:
     has_loss: NDArray[np.bool_] = field(
         default_factory=lambda: np.zeros(0, np.bool_)
     )  # a loss was printed that is no number
+    written: Floats = field(default_factory=lambda: np.zeros(0))  # each line's own time, nan where it has none
 
     def __len__(self) -> int:
         return len(self.step)
@@ -111,6 +125,7 @@ class StepReader:
         self._inner: int | None = None
         self._processes: dict[bytes, int] = {}
         self._with_loss: list[int] = []  # lines whose loss is printed as no number
+        self._written: dict[int, float] = {}  # by line
         self._columns: list[list[Floats]] = [[], [], [], [], []]
         self.rank: int | None = rank
 
@@ -188,6 +203,8 @@ class StepReader:
                 self.total = int(groups["total"][:15])
             if number and (groups.get("loss") or "").lower().strip("+-") in ("nan", "inf"):
                 self._with_loss.append(number)
+            if number and dialect is not DIALECTS[0] and (at := written_at(text)) == at:
+                self._written[number] = at
             step = int(groups["step"][:15]) if groups.get("step") else len(self._rows)
             return (step, seconds, _float(groups.get("tgs")), _float(groups.get("loss")), number)
         return None
@@ -209,6 +226,9 @@ class StepReader:
         columns = [np.concatenate([few[:, i], *many]) for i, many in enumerate(self._columns)]
         order = np.argsort(columns[4], kind="stable")
         step, seconds, tgs, loss, line = (c[order] for c in columns)
+        written = np.array([self._written.get(int(n), np.nan) for n in line]) if self._written else np.zeros(0)
+        if len(written) and not np.isfinite(seconds).any():
+            seconds = durations(step.astype(np.int64), written)
         return Steps(
             rank=self.rank if self.rank is not None else self._inner,
             dialect=self._dialect.name if self._dialect else None,
@@ -221,6 +241,7 @@ class StepReader:
             line=line.astype(np.int64),
             last_by_rank=self.ranks,
             has_loss=np.isin(line, self._with_loss) if self._with_loss else np.zeros(len(line), np.bool_),
+            written=written,
         )
 
 

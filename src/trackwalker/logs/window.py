@@ -6,10 +6,11 @@ Files are read by position and not mapped into memory: a mapped file that is cut
 from __future__ import annotations
 
 import os
+import re
 import time
 from array import array
 from bisect import bisect_left
-from collections.abc import Callable
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Lock
@@ -21,7 +22,26 @@ BLOCK = 1 << 20
 LONGEST = 2304  # bytes of a line that are given at once
 _FARTHEST = 1 << 28  # bytes: a line may be longer, but nobody looks farther for its ends
 _MARK = 64  # bytes that tell whether the counted part is still the same text
-Wanted = Callable[[bytes], bool]
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """Lines that begin in a certain way; `hint` is found in each of them and is quick to look for."""
+
+    begins: re.Pattern[bytes]
+    hint: re.Pattern[bytes]
+
+    def __call__(self, raw: bytes) -> bool:
+        """Whether a line is one of them."""
+        return self.begins.match(raw) is not None
+
+    def among(self, block: bytes, begin: int, end: int) -> Iterator[int]:
+        """Where such lines begin between two places of a block; both are beginnings of lines."""
+        while (hint := self.hint.search(block, begin, end)) is not None:
+            begin = max(begin, block.rfind(b"\n", begin, hint.start()) + 1)
+            if self.begins.match(block, begin):
+                yield begin
+            begin = block.find(b"\n", hint.start()) + 1 or end
 
 
 @dataclass(frozen=True)
@@ -107,34 +127,29 @@ class OpenLog:
     def forward(self, at: int, count: int, wanted: Wanted | None = None, until: float | None = None) -> Window:
         """The next lines from a line's beginning on, those that are wanted."""
         lines: list[Line] = []
-
-        def take(start: int, end: int, raw: bytes) -> None:
-            if wanted is None or wanted(raw):
-                lines.append(Line(start, end, raw))
-
         while at < self.size and len(lines) < count:
             if _over(until):
                 return Window(lines, at, stopped=True)
-            block, begin = self.read(at, BLOCK), 0
+            block = self.read(at, BLOCK)
+            whole = block.rfind(b"\n") + 1  # of the block, in whole lines
             if not block:
                 break
-            while len(lines) < count and (end := block.find(b"\n", begin)) >= 0:
-                take(at + begin, at + end, block[begin : min(end, begin + LONGEST)])
-                begin = end + 1
-            if begin == 0:  # longer than a block, or the last line without its newline
-                begin = self.line_end(at + len(block)) + 1 - at
-                take(at, at + begin - 1, block[:LONGEST])
-            at += begin
+            if not whole:  # longer than a block, or the last line without its newline
+                end = self.line_end(at + len(block))
+                if wanted is None or wanted(block[:LONGEST]):
+                    lines.append(Line(at, end, block[:LONGEST]))
+                at = end + 1
+                continue
+            for begin in _starts(block, whole) if wanted is None else wanted.among(block, 0, whole):
+                lines.append(_line(block, begin, at))
+                if len(lines) == count:
+                    return Window(lines, lines[-1].end + 1)
+            at += whole
         return Window(lines, min(at, self.size))
 
     def backward(self, at: int, count: int, wanted: Wanted | None = None, until: float | None = None) -> Window:
         """The lines before a line's beginning, as many as are wanted; `at` of the answer is where the first begins."""
         lines: list[Line] = []
-
-        def take(start: int, end: int, raw: bytes) -> None:
-            if wanted is None or wanted(raw):
-                lines.append(Line(start, end, raw))
-
         at = min(at, self.size)
         while at > 0 and len(lines) < count:
             if _over(until):
@@ -143,14 +158,21 @@ class OpenLog:
             block = self.read(begin, at - begin)
             if len(block) < at - begin:
                 break  # cut meanwhile
-            end = len(block) - block.endswith(b"\n")
-            while len(lines) < count and (newline := block.rfind(b"\n", 0, end)) >= 0:
-                take(begin + newline + 1, begin + end, block[newline + 1 : min(end, newline + 1 + LONGEST)])
-                end, at = newline, begin + newline + 1
-            if len(lines) < count and (begin == 0 or at == begin + len(block)):
-                start = self.line_start(begin)
-                take(start, begin + end, self.read(start, min(begin + end - start, LONGEST)))
-                at = start
+            first = 0 if begin == 0 else block.find(b"\n") + 1  # the first line that begins in the block
+            if (begin and not first) or first == len(block):  # one that began before it
+                line = self.line_at(begin)
+                if wanted is None or wanted(line.raw):
+                    lines.append(line)
+                at = line.start
+                continue
+            if not block.endswith(b"\n"):
+                block += b"\n"
+            found = _starts(block, len(block)) if wanted is None else wanted.among(block, first, len(block))
+            for start in reversed([each for each in found if each >= first]):
+                lines.append(_line(block, start, begin))
+                if len(lines) == count:
+                    return Window(lines[::-1], begin + start)
+            at = begin + first
         return Window(lines[::-1], at)
 
 
@@ -230,6 +252,19 @@ def around(path: Path, line: int, before: int, after: int, seconds: float = 2.0)
         if start is None:
             return []
         return list(enumerate(log.forward(start, line - first + 1 + after).lines, first))
+
+
+def _starts(block: bytes, end: int) -> Iterator[int]:
+    begin = 0
+    while begin < end:
+        yield begin
+        begin = block.find(b"\n", begin) + 1 or end
+
+
+def _line(block: bytes, start: int, at: int) -> Line:
+    """The line that begins at a place of a block that lies at an offset of the file."""
+    end = block.find(b"\n", start)
+    return Line(at + start, at + end, block[start : min(end, start + LONGEST)])
 
 
 def _over(until: float | None) -> bool:

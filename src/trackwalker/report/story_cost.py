@@ -23,7 +23,9 @@ class Cost:
 def cost_of(budget: Goodput, verdict: Verdict) -> Cost:
     """Where the time of a run went."""
     if budget.gpus is None and verdict.job.gpus:
-        budget = replace(budget, gpus=verdict.job.gpus, gpus_from="the recorded GPUs", parts=_held(budget, verdict.job.gpus))
+        budget = replace(
+            budget, gpus=verdict.job.gpus, gpus_from="the recorded GPUs", parts=_held(budget, verdict.job.gpus)
+        )
     part = goodput_part(budget, None)
     rows = [
         (
@@ -44,11 +46,17 @@ def _held(budget: Goodput, gpus: int) -> list[Part]:
 
 
 def _sentence(lost_h: float, gpus: int | None, budget: Goodput) -> str:
-    kept = "" if budget.goodput is None else f" {100 * budget.goodput:.1f} % of the wall time is training that was kept."
+    kept = (
+        "" if budget.goodput is None else f" {100 * budget.goodput:.1f} % of the wall time is training that was kept."
+    )
     if not budget.parts:
         return "Where the time went is not known: the log tells neither steps nor a wall time."
     if not lost_h:
         return f"No time was lost to a slowdown, a stall or work that was thrown away, as far as the log tells.{kept}"
     took = words.duration(lost_h * 3600)
-    held = f", {words.number(lost_h * gpus)} GPU-hours of {gpus:,} GPUs" if gpus else "; how many GPUs it held is not known"
+    held = (
+        f", {words.number(lost_h * gpus)} GPU-hours of {gpus:,} GPUs"
+        if gpus
+        else "; how many GPUs it held is not known"
+    )
     return f"Slowdown, stalls and lost work took {took}{held}.{kept}"

@@ -155,7 +155,13 @@ def _told(lane: Lane, i: int, values: Floats, usual: Floats, deviation: Floats, 
     when = x.lo + (at + 0.5) * (x.hi - x.lo) / COLUMNS
     share = 100 * float((size > _BESIDE).mean())
     numbers = (words.number(float(values[i, at])), words.number(float(usual[at])))
-    return (clip(one_line(lane.host), 300), "accused" if lane.accused else "", *numbers, words.utc(when), f"{share:.0f} %")
+    return (
+        clip(one_line(lane.host), 300),
+        "accused" if lane.accused else "",
+        *numbers,
+        words.utc(when),
+        f"{share:.0f} %",
+    )
 
 
 def _caption(story: Story, named: int, rest: int) -> list[str]:

@@ -140,7 +140,8 @@ def _table(tracks: list[tuple[Lane, list[list[tuple[float, float]]]]], control: 
 def _caption(story: Story, accused: int, others: int) -> list[str]:
     metric = clip(one_line(story.lane_metric), 160) or "the deciding metric"
     what = "host" if others == 1 else "hosts"
-    notes = [f"{metric[0].upper()}{metric[1:]}. The band holds 90 % of the {others:,} other {what}, the dotted line is their median."]
+    band = f"The band holds 90 % of the {others:,} other {what}, the dotted line is their median."
+    notes = [f"{metric[0].upper()}{metric[1:]}. {band}"]
     if accused > _LINES:
         notes.append(f"{_LINES} of {accused:,} accused hosts are drawn.")
     return notes

@@ -15,8 +15,10 @@ USUAL = 0.007  # spread of runs with the same settings on the same nodes, until 
 _USUAL_FREEDOM = 3.0  # so many runs this prior is worth
 _LEAST = 0.001
 _MAD = 1.4826
-_MAD_WORTH = 0.37  # of a standard deviation's degrees of freedom
-_CLIP = 1.5  # Huber's: residuals beyond so many standard deviations pull no harder
+_STRAY = 2.5  # standard deviations: what lies further out counts as if it lay there
+_CLIPPED = 1.03  # what that, and a level made from the same runs, take from the spread of normal noise
+_CLIPPED_WORTH = 0.85  # of a standard deviation's degrees of freedom
+_CLIP = 2.0  # Huber's: residuals beyond so many standard deviations pull no harder
 _ROUNDS = 50
 
 
@@ -60,13 +62,15 @@ def local_level(values: Floats, half: int = 7) -> Floats:
 
 
 def run_noise(deviations: Floats) -> Noise:
-    """The spread of runs from their deviations, most of which are nothing but noise; a few large ones do not count."""
+    """The spread of runs from their deviations, most of which are nothing but noise; a few large ones count little."""
     x = np.asarray(deviations, float)
-    x = x[np.isfinite(x)]
+    x = x[np.isfinite(x)] - np.median(x[np.isfinite(x)]) if np.isfinite(x).any() else np.zeros(0)
     if len(x) < 3:
         return Noise(USUAL, _USUAL_FREEDOM)
-    measured, freedom = _MAD * float(np.median(np.abs(x - np.median(x)))), _MAD_WORTH * (len(x) - 1)
-    return pooled(Noise(USUAL, _USUAL_FREEDOM), Noise(measured, freedom))
+    limit = _STRAY * _MAD * float(np.median(np.abs(x)))
+    clipped = np.clip(x, -limit, limit)
+    measured = _CLIPPED * float(np.sqrt((clipped @ clipped) / (len(x) - 1)))
+    return pooled(Noise(USUAL, _USUAL_FREEDOM), Noise(measured, _CLIPPED_WORTH * (len(x) - 1)))
 
 
 def repeat_noise(groups: Sequence[Floats]) -> Noise:

@@ -17,7 +17,7 @@ BATCH = "per_device_batch_size"
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.]*")
 _RANGE = re.compile(r"(\d+):(\d+)?(?::(\d+))?")
 _FIRST = 0.75  # of the room: the estimate errs by a quarter
-_CAREFUL, _MOST_CAREFUL = 1.5, 7  # growth and number of sizes where the room is known
+_CAREFUL, _MOST_CAREFUL = 1.5, 8  # growth and number of sizes where the room is known
 _BLIND, _MOST_BLIND = 2.0, 10  # and where it is not
 
 

@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 _FINE = 8  # sizes closer than an eighth are not told apart
-_WIDE = 0.35  # of the best size: a gap beside it that is wider is looked into
+_WIDE = 0.3  # of the best size: a gap beside it that is wider is looked into
 _BELOW = 0.75  # of the best size: something at most so large has to be known, or the way down is
 _DOWN, _FAR_DOWN = 2 / 3, 1 / 2
 

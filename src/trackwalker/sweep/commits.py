@@ -98,9 +98,8 @@ def _run(repository: Path, wrong: str, *words: str) -> bytes:
     if git is None:
         raise UsageError("--commits needs git, which is not installed here")
     try:
-        done = subprocess.run(
-            [git, "-C", str(repository), *words], capture_output=True, timeout=_GIT_S, check=False, stdin=subprocess.DEVNULL
-        )
+        argv = [git, "-C", str(repository), *words]
+        done = subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, timeout=_GIT_S, check=False)
     except subprocess.TimeoutExpired:
         raise UsageError(f"{wrong}: git did not answer in {_GIT_S:g} s") from None
     if done.returncode != 0:

@@ -23,6 +23,7 @@ from trackwalker.sweep.state import STOPPED, Book, Run
 End = Literal["finished", "stopped", "cancelled"]
 
 _SOONEST_S, _LATEST_S = 0.3, 10.0  # between two looks: soon for short jobs, gently for long ones
+_SEEKING_S = 2.0
 _SILENT = (UnreachableError, SlurmUnreachable)
 _BY_ORDER = "cancelled by order"
 
@@ -68,7 +69,7 @@ class Engine:
             if not self._state.open_runs and (self._over_budget or not self._wanted()):
                 break
             self._tell.state(self._state, len(wanted), self._left(wanted))
-            pause = _SOONEST_S if moved else min(1.4 * pause, _LATEST_S)
+            pause = self._pause(moved, pause)
             self._executor.sleep(pause)
         if self._over_budget:
             budget = budget_of(self._plan, self._state)
@@ -94,6 +95,10 @@ class Engine:
         known = self._state.done.keys() | {run.trial.key for run in self._state.open_runs}
         wanted = {trial.key: trial for trial in self._strategy.next_trials(self._state.done)}
         return [trial for key, trial in wanted.items() if key not in known]
+
+    def _pause(self, moved: bool, before: float) -> float:
+        lost = any(not run.job for run in self._state.open_runs)  # what is looked for holds up all others
+        return _SOONEST_S if moved else min(1.4 * before, _SEEKING_S if lost else _LATEST_S)
 
     def _left(self, wanted: list[Trial]) -> float | None:
         at_once = self._executor.at_once or max(len(self._state.open_runs), 1)
@@ -258,7 +263,7 @@ class Engine:
             for run in self._state.open_runs:
                 if run.job and run.tag not in self._told:
                     self._cancel(run)
-            pause = _SOONEST_S if self._attend() else min(1.4 * pause, _LATEST_S)
+            pause = self._pause(self._attend(), pause)
             if self._state.open_runs:
                 self._executor.sleep(pause)
         self._book.write("end", self._executor.now(), stop=why)

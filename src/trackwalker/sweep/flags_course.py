@@ -33,6 +33,7 @@ class Rules:
     finalists: int = 3
     rounds: int = 4  # of each look at the finalists
     looks: int = 2
+    undecided: int = 2  # finalists that a later look takes on
     pairs: int = 5  # rounds of a combination against its best part
     alpha: float = 0.02  # chance that any of the finalists is confirmed by luck
     worthwhile: float = 0.01  # a smaller gain is not recommended
@@ -99,7 +100,8 @@ def at_most(variants: int, rules: Rules, profile: bool) -> int:
     last = min(variants, rules.finalists)
     screening = variants + math.ceil(variants / rules.wave) + 1 if variants > rules.finalists else 0
     second = min(variants, rules.again) if variants > rules.finalists else 0
-    rounds = rules.rounds * (last + _baselines(last)) + (rules.looks - 1) * rules.rounds * (last + _baselines(last))
+    later = min(last, rules.undecided)
+    rounds = rules.rounds * (last + _baselines(last) + (rules.looks - 1) * (later + _baselines(later)))
     return screening + second + rounds + (2 * rules.pairs if last > 1 else 0) + (2 if profile else 0)
 
 
@@ -154,6 +156,7 @@ def _confirm(course: Course, parts: Parts, done: Done, rules: Rules) -> None:
         alive = [a for a in alive if a in found and a not in _failed(done, slots)]
         sure = {a for a in {*sure, *alive} if a not in _failed(done, slots) and (a in sure or _sure(found[a], rules))}
         alive = [a for a in alive if a not in sure and found[a].change >= rules.worthwhile / 2]
+        alive = sorted(alive, key=lambda a: -found[a].change)[: rules.undecided]
         if not alive or any(course.effects[a].change >= rules.enough for a in sure):
             break
     course.confirmed = tuple(sorted(sure, key=lambda a: -course.effects[a].change))
@@ -189,7 +192,7 @@ def _round(number: int, arms: Sequence[str]) -> list[Slot]:
     order = [BASELINE, *arms]
     if _baselines(len(arms)) > 1:
         order.insert(1 + len(arms) // 2 + 1, BASELINE)
-    turn = number % len(order)
+    turn = (number - 1) % len(order)
     order = order[turn:] + order[:turn]
     return [Slot(f"confirm{number}.{at}:{arm}", arm, number) for at, arm in enumerate(order, 1)]
 

@@ -179,4 +179,3 @@ class ModelSweep:
     def _first_failure(column: Column) -> str:
         runs = [run for runs in column.cells.values() for run in runs if run.failed]
         return next((run.why for run in runs if run.why), runs[0].status if runs else "no reason known")
-

@@ -20,7 +20,6 @@ from trackwalker.launch.models import load_model
 from trackwalker.logs.nodelist import expand
 
 
-
 @dataclass(frozen=True)
 class Size:
     """A model at a node count."""

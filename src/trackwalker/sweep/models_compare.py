@@ -1,9 +1,9 @@
 """Two columns of a model sweep against each other: what became slower, what broke, and what is only noise.
 
-The noise that counts is between runs: the same code on the same nodes, started again. One run says nothing about it, so
-it begins as an assumption and is replaced by what repeated runs show. Upstream calls a change within 2 % none and one
-beyond -5 % a regression, and leaves the rest open. Here what is open is run again until its interval leaves zero out, or
-the runs are used up: then it is within the noise, and the report says how small a change could have been seen.
+The noise that counts is between runs: the same code on the same nodes, started again. One run says nothing about it,
+so it begins as an assumption and is replaced by what repeated runs show. Upstream calls a change within 2 % none and
+one beyond -5 % a regression, and leaves the rest open. Here what is open is run again until its interval leaves zero
+out, or the runs are used up: then it is within the noise, and the report says how small a change would have been seen.
 """
 
 from __future__ import annotations
@@ -87,7 +87,6 @@ class Column:
         if self.scores(size):
             return True
         return False if any(run.failed for run in self.runs(size)) else None
-
 
     def to_dict(self) -> dict[str, Any]:
         """For the plan of a later sweep and for --json."""

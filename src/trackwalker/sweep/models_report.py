@@ -96,7 +96,7 @@ def _evidence(found: Findings) -> list[str]:
         else:
             lines.append(f"{name}: runs on {now.name} and failed on {before.label}")
     for verdict in found.of("pre-existing"):
-        lines.append(f"{verdict.size}: fails on {verdict.column} as it did on {verdict.before}: not this commit's doing")
+        lines.append(f"{verdict.size}: fails on {verdict.column} as on {verdict.before}: not this commit's doing")
     return lines
 
 
@@ -104,7 +104,7 @@ def _caveats(found: Findings) -> list[str]:
     lines = []
     for verdict in found.of("within noise"):
         seen = verdict.difference.detectable if verdict.difference else 0.0
-        lines.append(f"{verdict.size}: {verdict.percent()} is within the noise; a change of {seen:.1%} would have shown")
+        lines.append(f"{verdict.size}: {verdict.percent()} is within the noise; {seen:.1%} would have been seen")
     for verdict in found.of("open"):
         if found.final:
             lines.append(f"{verdict.size} was not run on {verdict.column}")
@@ -165,11 +165,11 @@ def _across(found: Findings) -> Table:
 
 def _plot(found: Findings) -> tuple[Plot, ...]:
     """What the last commit changed; nothing when there is nothing to compare."""
-    known = [(v, v.difference) for v in found.verdicts if v.difference is not None]
-    last = next((column.name for column in reversed(found.columns) if any(v.column == column.name for v, _ in known)), "")
-    mine = [(verdict, apart) for verdict, apart in known if verdict.column == last]
-    if not mine:
+    known = [(verdict, verdict.difference) for verdict in found.verdicts if verdict.difference is not None]
+    if not known:
         return ()
+    last = known[-1][0].column
+    mine = [(verdict, apart) for verdict, apart in known if verdict.column == last]
     bounds = [apart.interval() for _, apart in mine]
     return (
         Plot(

@@ -53,7 +53,9 @@ def _places(asked: Asked, sizes: Sequence[Size]) -> dict[Size, tuple[str, ...]]:
     if not asked.nodes:
         large = [size.name for size in sizes if size.count > 1]
         if large:
-            raise UsageError(f"this machine is one node: {', '.join(large[:6])} need more; --models NAME:1 says which fit")
+            raise UsageError(
+                f"this machine is one node, {', '.join(large[:6])} need more: name others, as --models tiny:1"
+            )
         return dict.fromkeys(sizes, ())
     known = {} if asked.reassign else remembered_nodes(asked.workspace)
     return assign(sizes, parse_node_sets(asked.nodes), known)
@@ -69,9 +71,7 @@ def _codes(asked: Asked, dry_run: bool) -> list[dict[str, str]]:
     if not dry_run:
         for commit in commits:
             freeze(repository, commit, sweeps)
-    return [
-        {"name": c.short, "sha": c.sha, "subject": c.subject, "code": str(code_folder(sweeps, c))} for c in commits
-    ]
+    return [{"name": c.short, "sha": c.sha, "subject": c.subject, "code": str(code_folder(sweeps, c))} for c in commits]
 
 
 def check_checkpoints(config: Mapping[str, str]) -> None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import NamedTuple, TypeVar
 
-from trackwalker.stats.groups import SMALLEST, between_runs, fast_ones, odds
+from trackwalker.stats.groups import between_runs, fast_ones, odds
 
 Group = tuple[int, ...]  # places of nodes in the node list, ascending
 T = TypeVar("T")
@@ -20,6 +20,7 @@ T = TypeVar("T")
 SEARCH = 3.5  # log odds (33 : 1) at which a step of the search goes on
 ACCUSE = 5.5  # log odds (245 : 1) for each of the runs that an accusation rests on
 MOST_RUNS = 4  # of one group
+_APART = 4.0  # standard deviations between two runs of one group
 _FAILED = 0.7  # a run that failed or hung counts as one that took twice as long
 
 
@@ -38,7 +39,7 @@ class Run(NamedTuple):
     why: str
 
 
-class Need(Exception):  # noqa: N818 - not an error: the search waits for these runs
+class Need(Exception):
     """The search cannot go on before these runs are done."""
 
     def __init__(self, runs: Iterable[Run]) -> None:
@@ -47,7 +48,7 @@ class Need(Exception):  # noqa: N818 - not an error: the search waits for these 
         self.so_far: object = None  # what the search had named by then
 
 
-class NothingRuns(Exception):  # noqa: N818 - an outcome
+class NothingRuns(Exception):
     """Not one of the groups could be measured."""
 
 
@@ -93,7 +94,10 @@ class Book:
             if not levels:
                 raise NothingRuns
             self.clean[size] = [groups[at] for at in fast_ones(levels)]
-        slow = gather(self, [lambda book, g=group: book.is_slow(g, why, sure=sure) for group in groups])
+        tasks: list[Callable[[Book], bool]] = [lambda book, g=group: book.is_slow(g, why, sure=sure) for group in groups]
+        slow = gather(self, tasks)
+        if self._settle(size):
+            slow = gather(self, tasks)
         return [group for group, s in zip(groups, slow, strict=True) if s]
 
     def is_slow(self, group: Group, why: str, runs: int = 1, sure: float = SEARCH) -> bool:
@@ -111,9 +115,7 @@ class Book:
             level, variance = self._level(group, yard.level)
             weight = odds(level - yard.level, variance + yard.variance)
             slow = weight > 0
-            if abs(weight) >= sure or runs >= MOST_RUNS:
-                if odds(yard.level - level, variance + yard.variance) >= sure:
-                    self._lower(group, level)
+            if (abs(weight) >= sure and not self._disagree(group, yard.level)) or runs >= MOST_RUNS:
                 break
             runs += 1
             more = [Run(group, runs, f"{why}; too close to call, once more")]
@@ -123,6 +125,8 @@ class Book:
         self.verdicts[group] = (slow, runs, sure)
         others = [g for g in self.clean.get(len(group), []) if g != group]
         self.clean[len(group)] = others if slow else [*others, group]
+        if not slow and yard is not None and odds(yard.level - level, variance + yard.variance) >= sure:
+            self._settle(len(group))  # clearly faster than its yardstick
         return slow
 
     def good(self) -> set[int]:
@@ -163,6 +167,11 @@ class Book:
         level = median(times) if len(times) > 2 else sum(times) / len(times)
         return level, (self.sigma() ** 2 + self._within(group) ** 2) / len(times)
 
+    def _disagree(self, group: Group, yard: float) -> bool:
+        """Two runs so far apart that one of them was disturbed: a third one decides."""
+        times = [yard + _FAILED if t is None else t for t in self.times(group)]
+        return len(times) == 2 and abs(times[0] - times[1]) > _APART * self.sigma()
+
     def _within(self, group: Group) -> float:
         seen = self.look(group, 1)
         return seen.within if seen is not None else 0.0
@@ -171,25 +180,32 @@ class Book:
         known = [g for g in self.clean.get(size, []) if g != but and any(t is not None for t in self.times(g))]
         if not known:
             return None
-        levels = []
-        for group in known:
-            times = [t for t in self.times(group) if t is not None]
-            levels.append((median(times) if len(times) > 2 else sum(times) / len(times), len(times)))
+        levels = [(self._mean(group), self.asked[group]) for group in known]
         runs = sum(count for _, count in levels)
         level = sum(value * count for value, count in levels) / runs
         variance = (self.sigma() ** 2 + self._within(known[0]) ** 2) / runs
         return _Yardstick(level, variance, runs, min(known, key=lambda g: (self.asked[g], g)))
 
-    def _lower(self, group: Group, level: float) -> None:
-        """A group clearly faster than its yardstick shows that a fault was in the yardstick: judge those anew."""
-        kept = []
-        for other in self.clean.get(len(group), []):
-            times = [t for t in self.times(other) if t is not None]
-            if times and sum(times) / len(times) - level > SMALLEST / 2.0:
-                self.verdicts.pop(other, None)
-            else:
-                kept.append(other)
-        self.clean[len(group)] = kept
+    def _settle(self, size: int) -> bool:
+        """Whether some of the clean groups are slower than the fast ones of them: those had a fault, and are judged anew."""
+        groups = self.clean.get(size, [])
+        levels = dict(enumerate(self._mean(group) for group in groups))
+        fast = fast_ones(levels)
+        level = sum(levels[at] for at in fast) / max(len(fast), 1)
+        variance = self.sigma() ** 2
+        doubted = [
+            group
+            for at, group in enumerate(groups)
+            if at not in fast and odds(levels[at] - level, variance * (1.0 / self.asked[group] + 1.0 / len(fast))) > 0
+        ]
+        for group in doubted:
+            self.verdicts.pop(group, None)
+        self.clean[size] = [group for group in groups if group not in doubted]
+        return bool(doubted)
+
+    def _mean(self, group: Group) -> float:
+        times = [t for t in self.times(group) if t is not None]
+        return median(times) if len(times) > 2 else sum(times) / max(len(times), 1)
 
 
 def gather(book: Book, searches: Sequence[Callable[[Book], T]]) -> list[T]:

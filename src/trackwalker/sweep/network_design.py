@@ -9,6 +9,7 @@ from itertools import combinations
 from trackwalker.sweep.network_book import Group
 
 _BLOCKS = 4
+_SEARCHED = 48  # nodes up to which the best groups are searched for; beyond, halves are as good
 
 
 @dataclass(frozen=True)
@@ -75,6 +76,67 @@ def without_faults(group: Group, faults: Faults, nodes: int) -> list[Group]:
     return variants
 
 
+def uncovered(nodes: int, clean: Iterable[Group], faults: Faults) -> list[Group]:
+    """Groups of the cover's size for the links of good nodes that no clean group has had; at first the cover itself."""
+    base = cover(nodes)
+    seen = _together(nodes, [*clean, *faults.given_up], faults)
+    if nodes <= _SEARCHED and any(seen):
+        return _filled(nodes, len(base[0]), seen, faults)
+    chosen: list[Group] = []
+    for group in dict.fromkeys(v for g in base for v in without_faults(g, faults, nodes)):
+        mask = _mask(group)
+        if any(mask & ~seen[node] for node in group):
+            chosen.append(group)
+            for node in group:
+                seen[node] |= mask
+    return chosen
+
+
+def _filled(nodes: int, size: int, seen: list[int], faults: Faults) -> list[Group]:
+    """Groups put together node by node, each time the one that brings the most new links."""
+    good = [node for node in range(nodes) if node not in faults.nodes]
+    chosen: list[Group] = []
+    while any(_mask(good) & ~seen[node] for node in good):
+        first = max(good, key=lambda node: ((_mask(good) & ~seen[node]).bit_count(), -node))
+        members = {first}
+        while len(members) < size:
+            mask = _mask(members)
+            free = [
+                node
+                for node in good
+                if node not in members and not any(node in x and set(x) - {node} <= members for x in faults.links)
+            ]
+            if not free:
+                break
+            members.add(max(free, key=lambda n: ((mask & ~seen[n]).bit_count(), (_mask(good) & ~seen[n]).bit_count(), -n)))
+        mask = _mask(members)
+        if len(members) < size or not any(mask & ~seen[node] for node in members):
+            break  # what is left cannot be measured at this size
+        chosen.append(group_of(members))
+        for node in members:
+            seen[node] |= mask
+    return chosen
+
+
+def _together(nodes: int, groups: Iterable[Group], faults: Faults) -> list[int]:
+    """For each node a bit for every node it was with; itself, bad nodes and the other ends of bad links need no more."""
+    bad = _mask(faults.nodes)
+    groups = list(groups)
+    seen = [bad | 1 << node for node in range(nodes)] if groups else [0] * nodes
+    for group in groups:
+        mask = _mask(group)
+        for node in group:
+            seen[node] |= mask
+    for one, other in faults.links:
+        seen[one] |= 1 << other
+        seen[other] |= 1 << one
+    return seen
+
+
+def _mask(members: Iterable[int]) -> int:
+    return sum(1 << node for node in members)
+
+
 @dataclass(frozen=True)
 class Exchange:
     """A way from a clean group to a slow one of the same size, one node at a time.
@@ -85,6 +147,7 @@ class Exchange:
 
     clean: Group
     slow: Group
+    links: frozenset[Group] = frozenset()  # known bad ones, which no group on the way may have
     kept: frozenset[int] = field(init=False)
     coming: Group = field(init=False)
     leaving: Group = field(init=False)
@@ -93,8 +156,10 @@ class Exchange:
         """Who stays, who comes in, who goes."""
         clean, slow = set(self.clean), set(self.slow)
         object.__setattr__(self, "kept", frozenset(clean & slow))
-        object.__setattr__(self, "coming", group_of(slow - clean))
-        object.__setattr__(self, "leaving", group_of(clean - slow))
+        ends = {node for link in self.links for node in link}
+        # Ends of bad links leave first and come last, so that they do not meet.
+        object.__setattr__(self, "coming", tuple(sorted(slow - clean, key=lambda node: (node in ends, node))))
+        object.__setattr__(self, "leaving", tuple(sorted(clean - slow, key=lambda node: (node not in ends, node))))
 
     def at(self, place: int) -> Group:
         """The group after so many nodes were exchanged."""

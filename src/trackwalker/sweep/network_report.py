@@ -80,7 +80,7 @@ def conclude(found: Findings) -> Conclusion:
 def bisection_jobs(found: Findings, model: Fit) -> int:
     """Jobs that bisection takes for the same faults in a world without noise: played, not guessed."""
     effects = {frozenset(f): max(model.effects.get(frozenset(f), 0.0), _LEAST_EFFECT) for f in _all(found.faults)}
-    world = Fit({size: 0.0 for size in range(2, len(found.names) + 1)}, effects, 0.0)
+    world = Fit(dict.fromkeys(range(2, len(found.names) + 1), 0.0), effects, 0.0)
     book = Book(lambda group, number: Seen(world.expected(frozenset(group)), 0.0))
     bisect(book, len(found.names), found.most_faults)
     return sum(book.asked.values())

@@ -10,33 +10,41 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+from trackwalker.stats.groups import SMALLEST
 from trackwalker.sweep.network_book import ACCUSE, Book, Group, Need, Run
-from trackwalker.sweep.network_design import Exchange, Faults, cover, group_of, padded, without_faults
+from trackwalker.sweep.network_design import Exchange, Faults, cover, group_of, padded, uncovered
 
 SCREEN = "cover every link: is any group slower than the others of its size?"
 _WALK = "between a clean group and a slow one: who brings the slowness in?"
+_SHRINK = "a part of a slow group, with one end of a link in it: is the other end here?"
 _PAIR = "two nodes: is it the node or the link?"
 _CONTROL = "two good nodes: the yardstick for pairs"
 _ROUNDS = 8  # screens for each fault that may be there: only a search that goes in circles needs more
+_FEW = 32  # nodes
 _STARTS = 3  # clean groups from which a walk to one slow group may begin
-_FILLINGS = 3  # tries to build a clean group around the end of a link
+_MOST_GIVEN_UP = 3  # slow groups in which nobody can be named: more of them are no use to anybody
 
 Check = Callable[[int, Group], Faults | None]
 
 
 def solve(book: Book, nodes: int, most: int) -> Faults:
-    """Name every bad node and link; needs runs until nothing more is slow."""
+    """Name every bad node and link; needs runs until each link of good nodes was in a clean group."""
     faults = Faults()
+    size = len(cover(nodes)[0])
     try:
         for _ in range(_ROUNDS * most):
-            groups = list(dict.fromkeys(v for g in cover(nodes) for v in without_faults(g, faults, nodes)))
-            slow = [group for group in book.screen(groups, SCREEN) if group not in faults.given_up]
+            slow = [g for g, seen in book.verdicts.items() if seen[0] and len(g) == size and _open(g, faults)]
             if not slow:
-                break
+                groups = uncovered(nodes, [g for gs in book.clean.values() for g in gs], faults)
+                if not groups or not book.screen(groups, SCREEN):
+                    break
+                continue
             worst = max(slow, key=lambda group: (_time(book, group), group))
-            if len(slow) > 2 or book.is_slow(worst, SCREEN, runs=2):  # else it was one disturbed run
+            # One slow group may be one disturbed run; two alike are not, and from few nodes the way back is short.
+            alike = sum(abs(_time(book, group) - _time(book, worst)) < SMALLEST for group in slow)
+            if alike > 1 or nodes < _FEW or book.is_slow(worst, SCREEN, runs=2):
                 faults = Culprits(book, faults, nodes).localise(worst)
-            if faults.shared or faults.count >= most:
+            if faults.shared or faults.count >= most or len(faults.given_up) >= _MOST_GIVEN_UP:
                 break
         return faults
     except Need as need:
@@ -44,23 +52,39 @@ def solve(book: Book, nodes: int, most: int) -> Faults:
         raise
 
 
+def _open(group: Group, faults: Faults) -> bool:
+    """Whether nothing that is known explains why the group is slow."""
+    members = set(group)
+    return group not in faults.given_up and not members & faults.nodes and not any(members >= set(x) for x in faults.links)
+
+
 class Culprits:
     """Names what makes one slow group slow; the faults that are known already are left out of all groups."""
 
     def __init__(self, book: Book, faults: Faults, nodes: int) -> None:
         self.book, self.faults, self.nodes = book, faults, nodes
+        self.runs = 1  # of each group on a way
 
     def localise(self, slow: Group) -> Faults:
         """The faults with one more; or with the group given up, when nothing in it can be proven."""
-        found = None
+        found = self._from_clean(slow)
+        if found is None:  # led astray by a disturbed run, or by one in the slow group itself
+            if not self.book.is_slow(slow, SCREEN, runs=3):
+                return self.faults
+            self.runs = 2
+            found = self._from_clean(slow)
+        return found or replace(self.faults, given_up=self.faults.given_up | {slow})
+
+    def _from_clean(self, slow: Group) -> Faults | None:
         for _ in range(_STARTS):
             start = self._nearest(slow, self.book.clean.get(len(slow), []))
             if start is None:
-                break
-            found = self._walk(Exchange(start, slow), lambda node, _: self.as_node(node), self.as_link)
+                return None
+            way = Exchange(start, slow, self.faults.links)
+            found = self._walk(way, lambda node, _: self.as_node(node), self.as_link)
             if found is not None or start in self.book.clean[len(slow)]:
-                break  # else the way began in a group that turned out to have a fault itself
-        return found or replace(self.faults, given_up=self.faults.given_up | {slow})
+                return found  # else the way began in a group that turned out to have a fault itself
+        return None
 
     def as_node(self, node: int) -> Faults | None:
         """The node is accused when it is slow with two others; slow with one of them only, that link may be."""
@@ -87,7 +111,7 @@ class Culprits:
         """A node is slow with two neighbours: by itself, by two links, or by what many links share."""
         pairs = {group_of((first, hub)), group_of((second, hub))}
         near = self._beside(hub, first, second)
-        if self._slow_pair(hub, near):
+        if self._slow_pair(hub, near) and self._slow_pair(hub, near, runs=2):
             return replace(self.faults, nodes=self.faults.nodes | {hub})
         if self._slow_pair(second, near):
             return replace(self.faults, shared=(*sorted(pairs), group_of((second, near))))
@@ -99,20 +123,20 @@ class Culprits:
         """The node is one end of a bad link within the slow group: walk there from a clean group that has the node."""
         start = self._nearest(slow, [g for g in self.book.clean.get(len(slow), []) if node in g])
         start = start or self._around(node, slow)
-        if start is None:
-            return None
-        return self._walk(
-            Exchange(start, slow), lambda other, _: self.as_pair(node, other), lambda other, _: self.as_node(other)
-        )
+        found = None
+        if start is not None:
+            way = Exchange(start, slow, self.faults.links)
+            found = self._walk(way, lambda other, _: self.as_pair(node, other))
+        return found or self._shrink(node, slow)  # another fault may lie on the way
 
-    def _walk(self, way: Exchange, quick: Check, deep: Check) -> Faults | None:
-        """Halve the way to the first slow group, then ask what its newcomer is; a disturbed run leads on, not astray."""
+    def _walk(self, way: Exchange, *checks: Check) -> Faults | None:
+        """Halve the way to the first slow group, then ask what its newcomer is; who is cleared by that is walked past."""
         low, slow = 0, {len(way.coming)}
         while slow:
             high = min(slow)
             while high - low > 1:
                 middle = (low + high) // 2
-                if self.book.is_slow(way.at(middle), _WALK):
+                if self.book.is_slow(way.at(middle), _WALK, runs=self.runs):
                     high = middle
                     slow.add(middle)
                 else:
@@ -120,11 +144,12 @@ class Culprits:
             if self.book.is_slow(way.at(low), _WALK):  # a faster group since has shown that this one is not clean
                 return None
             newcomer, group = way.coming[high - 1], way.at(high)
-            found = quick(newcomer, group)
-            if found is not None:
-                return found
+            for check in checks:
+                found = check(newcomer, group)
+                if found is not None:
+                    return found
             if self.book.is_slow(group, _WALK, runs=2):
-                return deep(newcomer, group)
+                return None
             low, slow = high, {place for place in slow if place > high}
         return None
 
@@ -141,12 +166,11 @@ class Culprits:
         return any(node in pair for pair in self.book.clean.get(2, []))
 
     def _controls(self, busy: set[int]) -> list[Group]:
-        """Two pairs of neighbours that are good, near one of the nodes in question and far from it."""
+        """A pair of good neighbours."""
         good = [node for node in self.book.good() if node not in busy]
         centre = min(busy)
         good.sort(key=lambda node: (abs(node - centre), node))
-        pairs = [group_of(good[:2]), group_of(good[-2:])]
-        return [pair for pair in dict.fromkeys(pairs) if len(pair) == 2]
+        return [group_of(good[:2])] if len(good) > 1 else []
 
     def _partners(self, node: int) -> list[int]:
         """Two good nodes to measure a node with: measured ones first, then its neighbour and the farthest."""
@@ -165,15 +189,26 @@ class Culprits:
         return min(good, key=lambda n: (abs(n - node) + (0.5 if n < node else 0.0), n))
 
     def _around(self, node: int, slow: Group) -> Group | None:
-        """A clean group of the same size that has the node: nodes outside of the slow group, then a part of it."""
+        """A clean group of the same size that has the node and as few of the slow group as possible."""
         good = [n for n in range(self.nodes) if n != node and n not in self.faults.nodes]
-        outside, inside = [n for n in good if n not in slow], [n for n in good if n in slow]
-        for at in range(_FILLINGS):
-            turned = [*inside[at * len(inside) // _FILLINGS :], *inside[: at * len(inside) // _FILLINGS]]
-            group = padded([node], len(slow), [*outside, *turned], self.faults.links)
-            if len(group) == len(slow) and not self.book.is_slow(group, _WALK):
-                return group
-        return None
+        good.sort(key=lambda n: (n in slow, n))
+        group = padded([node], len(slow), good, self.faults.links)
+        return group if len(group) == len(slow) and not self.book.is_slow(group, _WALK) else None
+
+    def _shrink(self, node: int, slow: Group) -> Faults | None:
+        """The other end among the rest of a slow group, which is clean without the node: halve it with the node added.
+
+        Sizes shrink, so each needs a yardstick; it lies in the clean rest. Twice the jobs of a walk, but no other fault
+        can come in between.
+        """
+        rest = [n for n in slow if n != node]
+        while len(rest) > 1:
+            half, other = rest[: len(rest) // 2], rest[len(rest) // 2 :]
+            group = group_of([node, *half])
+            if not self.book.clean.get(len(group)):
+                self.book.screen([group_of((other if len(other) >= len(group) else rest)[: len(group)])], _SHRINK)
+            rest = half if self.book.is_slow(group, _SHRINK, runs=self.runs) else other
+        return self.as_pair(node, rest[0])
 
     @staticmethod
     def _nearest(slow: Group, clean: Sequence[Group]) -> Group | None:

@@ -49,6 +49,12 @@ def find_gaps(telemetry: Telemetry) -> list[tuple[float, float]]:
     return [real for begin, end in gaps for real in _silences(telemetry, _EVERYTHING, begin, end, longest)]
 
 
+def scrape_interval(telemetry: Telemetry, metric: str) -> float:
+    """Seconds between two samples of a metric."""
+    # Every host has one `up`, but many series of a device's metric.
+    return _interval(telemetry, "up" if "up" in telemetry.metrics() else metric, *telemetry.range())
+
+
 def _interval(telemetry: Telemetry, selector: str, first: float, last: float) -> float:
     """Seconds between samples where they lie densest, so that gaps do not count."""
     window = min(_WINDOW_S, last - first)

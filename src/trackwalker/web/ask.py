@@ -14,15 +14,21 @@ from starlette.routing import BaseRoute, Route
 
 from trackwalker.agent.ask import Answered, ask, unaccused, with_model
 from trackwalker.agent.budget import Budget
+from trackwalker.agent.parts import Reply
 from trackwalker.agent.questions import phrasings
 from trackwalker.agent.workspace import signature
 from trackwalker.report import words
 from trackwalker.report.text import clean, clip, one_line
 from trackwalker.web.cache import Cache
+from trackwalker.web.job_data import Link, evidence_links
+from trackwalker.web.jobs import index_of
+from trackwalker.web.jobs_rows import JobRow
 from trackwalker.web.pages import in_thread, page, settings_of, workspace_of
 from trackwalker.web.settings import Settings
 from trackwalker.web.workspace import WebWorkspace
 
+_SHOWN = ("slow", "culprit", "triage", "compare", "network", "progress", "next", "hang", "memory")  # examples
+_MOST_ROWS = 300
 _LONGEST = 500  # characters of a question
 _log = logging.getLogger("trackwalker.web")
 _STRUCK = re.compile(r"~~(.*?)~~", re.DOTALL)
@@ -51,7 +57,7 @@ async def asked(request: Request) -> Response:
         found=found,
         wants_model=model,
         model=_model_name(settings_of(request)),
-        examples=await in_thread(_examples, workspace_of(request)),
+        examples=_examples((await in_thread(index_of(request).rows))[0]),
     )
 
 
@@ -84,7 +90,21 @@ def _answer(ws: WebWorkspace, settings: Settings, question: str, model: bool) ->
 
         state = tuple(signature(ws.job(name)) for name in reply.asked.jobs)
         answered = _MODEL_ANSWERS.get((str(ws.root), question), state, make)
-    return {"reply": reply, "jobs": list(reply.asked.jobs), "model": _model_part(answered) if model else None}
+    return {
+        "reply": reply,
+        "jobs": list(reply.asked.jobs),
+        "links": _links(ws, reply),
+        "model": _model_part(answered) if model else None,
+    }
+
+
+def _links(ws: WebWorkspace, reply: Reply) -> dict[str, list[Link]]:
+    """Where each cited piece of evidence can be looked at; of two jobs it is not known which one's it is."""
+    if reply.verdict is None or len(reply.asked.jobs) != 1:
+        return {}
+    job = ws.job(reply.asked.jobs[0])
+    found = {item.id: evidence_links(job, item) for item in reply.verdict.evidence}
+    return {name: [link for link in links if link.url.startswith("/")] for name, links in found.items()}
 
 
 def _model_part(answered: Answered) -> dict[str, Any]:
@@ -110,11 +130,9 @@ def _with_strikes(says: str) -> Markup:
     return Markup("").join([*parts, escape(clean(says[at:]))])
 
 
-def _examples(ws: WebWorkspace) -> list[str]:
-    """One phrasing of each kind, about jobs that are really here."""
-    ids = [job.id for job in ws.jobs()[:2]]
-    if not ids:
-        return []
+def _examples(rows: list[JobRow]) -> list[str]:
+    """One phrasing of each kind, about jobs that are really here; a job in trouble is what people ask about."""
+    ids = [row.id for row in sorted(rows[:_MOST_ROWS], key=lambda row: row.group != "trouble")[:2]]
     first: dict[str, str] = {}
     for each in phrasings():
         if each["jobs"] and len(each["jobs"]) <= len(ids):
@@ -122,5 +140,4 @@ def _examples(ws: WebWorkspace) -> list[str]:
             for old, new in zip(each["jobs"], reversed(ids[: len(each["jobs"])]), strict=True):
                 said = said.replace(old, new)
             first.setdefault(each["intent"], said)
-    chosen = ("slow", "culprit", "triage", "compare", "network", "progress", "next", "hang", "memory")
-    return [first[intent] for intent in chosen if intent in first]
+    return [first[intent] for intent in _SHOWN if intent in first]

@@ -17,8 +17,9 @@ from trackwalker.job.layout import Job
 from trackwalker.report import view, words
 from trackwalker.report.compare import tables
 from trackwalker.report.text import clip, one_line
+from trackwalker.web.job_data import evidence_links
 from trackwalker.web.jobs import index_of
-from trackwalker.web.jobs_rows import JobRow, of_error, of_triage, spark_path
+from trackwalker.web.jobs_rows import JobRow, of_error, of_triage, spark_area, spark_path
 from trackwalker.web.pages import in_thread, page, workspace_of
 from trackwalker.web.workspace import WebWorkspace
 
@@ -79,15 +80,17 @@ def _first(ws: WebWorkspace, a: str, b: str, wait: bool) -> dict[str, Any]:
         "a": _row(ws, one),
         "b": _row(ws, two),
         "spark_path": spark_path,
+        "spark_area": spark_area,
         "fill": f"/compare/result?{query}",
         "wait": f"/compare?{query}&wait=1",
         "swap": f"/compare?{urlencode({'a': two.id, 'b': one.id})}",
-        "found": _shown(known) if known is not None else None,
+        "found": _shown(known, one, two) if known is not None else None,
     }
 
 
 def _whole(ws: WebWorkspace, a: str, b: str) -> dict[str, Any]:
-    return {"found": _shown(ws.comparison(ws.job(a), ws.job(b)))}
+    one, two = ws.job(a), ws.job(b)
+    return {"found": _shown(ws.comparison(one, two), one, two)}
 
 
 def _row(ws: WebWorkspace, job: Job) -> JobRow:
@@ -97,10 +100,15 @@ def _row(ws: WebWorkspace, job: Job) -> JobRow:
         return of_error(job, str(e))
 
 
-def _shown(found: Comparison) -> dict[str, Any]:
+def _shown(found: Comparison, a: Job, b: Job) -> dict[str, Any]:
     """The comparison as its template reads it."""
     verdict = found.verdict
     items, refs, left_out = view.evidence(verdict)
+    queries = {
+        clip(one_line(item.id), 24): evidence_links(a if item.says.startswith("A (") else b, item)
+        for item in verdict.evidence
+        if item.kind == "metric"
+    }
     by_title = {title.split(" (")[0]: (title, head, rows) for title, head, rows in tables(found)}
     return {
         "v": verdict,
@@ -109,7 +117,7 @@ def _shown(found: Comparison) -> dict[str, Any]:
         "summary": clip(one_line(verdict.summary), 1500),
         "speed": _speed(found),
         "causes": view.causes(verdict, refs),
-        "evidence": items,
+        "evidence": [(item, queries.get(item.id, [])) for item in items],
         "left_out": left_out,
         "settings": by_title.get("Settings that differ"),
         "measured": by_title.get("Measured over the compared steps"),

@@ -69,6 +69,8 @@ def verdict_view(job: Job, verdict: Verdict, seen: Triage | None) -> dict[str, A
     for item in verdict.evidence:
         known.setdefault(clip(one_line(item.id), 24), item)
     by_id = {item.id: item for item in items}
+    told = [(item, evidence_links(job, known[item.id])) for item in items]
+    cited = {clip(one_line(i), 24) for cause in verdict.causes for i in cause.evidence}
     roots = [cause for cause in view.causes(verdict, refs) if cause.root]
     return {
         "v": verdict,
@@ -83,7 +85,8 @@ def verdict_view(job: Job, verdict: Verdict, seen: Triage | None) -> dict[str, A
         "reasons": [
             (by_id[r.id], evidence_links(job, known[r.id])) for c in roots[:1] for r in c.refs[:3] if r.id in by_id
         ],
-        "evidence": [(item, evidence_links(job, known[item.id])) for item in items],
+        "evidence": [pair for pair in told if pair[0].id in cited],
+        "more_evidence": [pair for pair in told if pair[0].id not in cited],
         "evidence_left_out": left_out,
         "ruled_out": [
             (clip(one_line(r.cause), 80), refs.of(r.evidence), _why(r.evidence, known)) for r in verdict.ruled_out

@@ -43,7 +43,7 @@ def events_view(job: Job) -> dict[str, Any]:
     """The journal of the run, the newest last, as plain rows."""
     path = job.events
     if path is None or not path.is_file():
-        return {"rows": [], "left_out": 0, "damaged": 0, "why": "this run wrote no events.jsonl: another launcher's"}
+        return {"rows": [], "left_out": 0, "damaged": 0, "why": "There is no events.jsonl: the run was started by another launcher."}
     if path.stat().st_size > _LARGEST_JOURNAL:
         raise EvidenceError("events.jsonl is too large to show here: read it with trackwalker logs")
     found = journal.read(path)
@@ -70,7 +70,7 @@ def run_view(job: Job, scrubber: Scrubber) -> dict[str, Any]:
     """run.json without secrets: the facts that people look for, and the whole document."""
     path = job.run_json
     if path is None or not path.is_file():
-        return {"text": "", "facts": [], "why": "there is no run.json: the run was started by another launcher"}
+        return {"text": "", "facts": [], "why": "There is no run.json: the run was started by another launcher."}
     if path.stat().st_size > _LARGEST_RECORD:
         return {"text": "", "facts": [], "why": "run.json is too large to show"}
     try:

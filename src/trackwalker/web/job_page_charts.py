@@ -12,6 +12,7 @@ from starlette.routing import BaseRoute, Route
 from trackwalker.errors import EvidenceError, TrackwalkerError, UsageError
 from trackwalker.job.layout import Job
 from trackwalker.report.story_background import restarts_of
+from trackwalker.telemetry.client import QueryError
 from trackwalker.web import gpu_lanes, heat_rows, query, series
 from trackwalker.web.heat import How, is_counter
 from trackwalker.web.job_data import telling_metrics
@@ -141,7 +142,7 @@ async def query_page(request: Request) -> Response:
     if asked.promql.strip():
         try:
             answer = await in_thread(_answer, workspace_of(request), job, asked)
-        except (UsageError, EvidenceError, query.QueryError) as e:
+        except (UsageError, EvidenceError, QueryError) as e:
             error = str(e)
     return page(
         request, "job_query.html.j2", job=job, asked=asked, answer=answer, error=error, url=job_url(job.id, "query")
@@ -153,7 +154,7 @@ async def query_json(request: Request) -> Response:
     job = await _job(request)
     try:
         return json_answer(await in_thread(_answer, workspace_of(request), job, _question(request)))
-    except query.QueryError as e:
+    except QueryError as e:
         raise UsageError(str(e)) from e
 
 

@@ -15,7 +15,7 @@ from starlette.routing import BaseRoute, Route
 
 from trackwalker.report.text import clip, one_line
 from trackwalker.web.jobs_index import JobIndex
-from trackwalker.web.jobs_rows import Group, JobRow, spark_path
+from trackwalker.web.jobs_rows import Group, JobRow, spark_area, spark_path
 from trackwalker.web.pages import in_thread, json_answer, page, workspace_of
 
 SCHEMA = "trackwalker.web.jobs/1"
@@ -119,7 +119,7 @@ async def _context(request: Request) -> tuple[dict[str, Any], int]:
     every, version = await in_thread(index_of(request).rows)
     words = wanted.q.lower().split()
     found = [row for row in every if all(word in row.text for word in words)]
-    counts = Counter(row.group for row in found)
+    counts: Counter[str] = Counter(row.group for row in found)
     shown = [row for row in found if not wanted.group or row.group == wanted.group]
     if wanted.sort:
         shown.sort(key=_SORTS[wanted.sort])
@@ -135,6 +135,7 @@ async def _context(request: Request) -> tuple[dict[str, Any], int]:
         "groups": [(key, name, counts[key] if key else len(found)) for key, name in _GROUPS.items()],
         "workspace": str(workspace_of(request).root),
         "spark_path": spark_path,
+        "spark_area": spark_area,
     }
     return context, version
 

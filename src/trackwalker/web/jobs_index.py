@@ -33,6 +33,7 @@ _AGAIN_COST = 20.0
 _BEAT_S = 60.0  # a job that runs is looked at anew after this, whatever it writes
 _SAVE_S = 10.0
 _LARGEST = 64 << 20
+_FORM = 2  # of the kept rows: another number, and they are made anew
 _MOST_FILES = 40  # workspaces; those that were looked at longest ago go first
 
 
@@ -125,7 +126,7 @@ class JobIndex:
         due = [(job, state) for job in jobs if (state := self._due(job)) is not None]
         waiting = [job for job, _ in due if job.log is None]
         for job, seen in zip(waiting, standings(waiting) if waiting else [], strict=True):
-            self._put(job, of_standing(job, seen), int(time.time() / _AGAIN_S), 0.0)
+            self._put(job, of_standing(job, seen), (0, _state(job, unread(job))), 0.0)
         written = [(job, state) for job, state in due if job.log is not None]
         # Once for all of them: a scheduler is not to be asked a hundred times.
         answer: Answer = ask([job.id for job, _ in written]) if written else ""
@@ -137,7 +138,7 @@ class JobIndex:
 
     def _row(self, job: Job, answer: Answer) -> JobRow:
         try:
-            return of_triage(triage(job, sacct=answer), self._ws.saved_verdict(job))
+            return of_triage(triage(job, sacct=answer), self._ws.told(job)[1] or self._ws.saved_verdict(job))
         except TrackwalkerError as e:
             return of_error(job, str(e))
         except OSError as e:
@@ -150,7 +151,7 @@ class JobIndex:
         held = self._held.get(job.id)
         if held is None:
             return None
-        state = _state(job, held.row)
+        state = (self._ws.told(job)[0], _state(job, held.row))
         if state == held.state:
             return None
         fresh = held.row.pending or time.monotonic() - held.read > max(_AGAIN_S, _AGAIN_COST * held.cost)
@@ -173,7 +174,7 @@ class JobIndex:
                 if about.st_uid != os.geteuid() or about.st_mode & 0o022 or about.st_size > _LARGEST:
                     return {}
                 held = json.loads(f.read())
-            if held["version"] != __version__:
+            if held["version"] != [__version__, _FORM]:
                 return {}
             return {key: _Held(JobRow.from_dict(row), _frozen(state)) for key, (row, state) in held["jobs"].items()}
         except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
@@ -190,7 +191,7 @@ class JobIndex:
             self._file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
             tmp = self._file.with_suffix(f".{os.getpid()}.tmp")
             with os.fdopen(os.open(tmp, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as f:
-                json.dump({"version": __version__, "jobs": jobs}, f)
+                json.dump({"version": [__version__, _FORM], "jobs": jobs}, f)
             tmp.replace(self._file)
             for old in sorted(self._file.parent.glob("jobs-*.json"), key=lambda p: p.stat().st_mtime)[:-_MOST_FILES]:
                 old.unlink(missing_ok=True)

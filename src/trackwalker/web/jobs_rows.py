@@ -14,12 +14,14 @@ from trackwalker.diagnose.verdict import Verdict
 from trackwalker.job.layout import Job
 from trackwalker.launch.standing import Standing
 from trackwalker.report import words
+from trackwalker.report.plots import px
 from trackwalker.report.text import clip, one_line
 
 Group = Literal["trouble", "running", "waiting", "finished", "cancelled", "reading"]
 Tone = Literal["bad", "warn", "good", "run", "unknown", "idle", ""]
 
 POINTS = 48  # of a sparkline
+SPARK_WIDTH, SPARK_HEIGHT = 96.0, 20.0
 _TONES: dict[str, tuple[Group, Tone]] = {
     "completed": ("finished", "good"),
     "soft-success": ("finished", "good"),
@@ -41,6 +43,7 @@ _OUTCOMES: dict[str, Tone] = {
     "insufficient-evidence": "unknown",
 }
 _SLOWDOWN = "tgs-degradation"  # the class of a run that lost speed
+_BY_ORDER = ("user-cancel", "preempted", "walltime")
 _SLOWER = ("constant-drop", "phased", "gradual", "slow-from-start")
 
 
@@ -119,7 +122,7 @@ def of_triage(found: Triage, verdict: Verdict | None) -> JobRow:
     )
     row = _with_verdict(row, verdict) if verdict is not None else _with_class(row, found)
     slow_or_worse = row.badge_tone in ("bad", "warn")
-    return replace(row, group="trouble") if slow_or_worse and row.group in ("finished", "running") else row
+    return replace(row, group="trouble") if slow_or_worse else row
 
 
 def of_error(job: Job, says: str) -> JobRow:
@@ -153,17 +156,29 @@ def spark(tgs: NDArray[np.float64], seconds: NDArray[np.float64]) -> tuple[float
     return tuple(None if level is None else round(level / top, 3) for level in levels)
 
 
-def spark_path(points: tuple[float | None, ...], width: float = 96.0, height: float = 20.0) -> str:
+def spark_path(points: tuple[float | None, ...]) -> str:
     """A sparkline as an SVG path from zero up: a small drop looks small."""
-    step = width / max(len(points) - 1, 1)
-    out, pen = [], "M"
+    return "".join("M" + "L".join(f"{x} {y}" for x, y in run) for run in _runs(points))
+
+
+def spark_area(points: tuple[float | None, ...]) -> str:
+    """The surface below the sparkline."""
+    return "".join(
+        f"M{run[0][0]} {SPARK_HEIGHT:g}L" + "L".join(f"{x} {y}" for x, y in run) + f"L{run[-1][0]} {SPARK_HEIGHT:g}Z"
+        for run in _runs(points)
+    )
+
+
+def _runs(points: tuple[float | None, ...]) -> list[list[tuple[str, str]]]:
+    """Stretches without a gap, in pixels."""
+    step = SPARK_WIDTH / max(len(points) - 1, 1)
+    runs: list[list[tuple[str, str]]] = [[]]
     for i, value in enumerate(points):
         if value is None:
-            pen = "M"
-            continue
-        out.append(f"{pen}{i * step:.1f} {1.0 + (height - 2.0) * (1.0 - value):.1f}")
-        pen = "L"
-    return "".join(out)
+            runs.append([])
+        else:
+            runs[-1].append((px(i * step), px(1.5 + (SPARK_HEIGHT - 1.5) * (1.0 - value))))
+    return [run for run in runs if run]
 
 
 def _with_verdict(row: JobRow, verdict: Verdict) -> JobRow:
@@ -184,13 +199,19 @@ def _with_verdict(row: JobRow, verdict: Verdict) -> JobRow:
 def _with_class(row: JobRow, found: Triage) -> JobRow:
     """What the log alone says: a failure's class, or by how much the run became slower."""
     primary, shape = found.primary, found.pattern
-    if primary is not None and primary.id != _SLOWDOWN:
-        tone: Tone = "" if row.group == "cancelled" else "bad"
-        host = (one_line(found.roles.first_host)[:80],) if found.roles.first_host else ()
-        return replace(row, badge=clip(one_line(primary.cause), 60), badge_tone=tone, badge_from="log", hosts=host)
-    if shape.name in _SLOWER and shape.change is not None and shape.change < 0:
-        return replace(row, badge=f"slower {words.change(shape.change)}", badge_tone="warn", badge_from="log")
-    return row
+    # Who cancels a run often does so because it was slow: that says more than the cancel.
+    ended_by_order = primary is not None and primary.cause in _BY_ORDER
+    if (
+        shape.name in _SLOWER
+        and (shape.change or 0.0) < 0
+        and (primary is None or primary.id == _SLOWDOWN or ended_by_order)
+    ):
+        return replace(row, badge=f"slower {words.change(shape.change or 0.0)}", badge_tone="warn", badge_from="log")
+    if primary is None:
+        return row
+    host = (one_line(found.roles.first_host)[:80],) if found.roles.first_host and not ended_by_order else ()
+    tone: Tone = "" if ended_by_order else "bad"
+    return replace(row, badge=clip(one_line(primary.cause), 60), badge_tone=tone, badge_from="log", hosts=host)
 
 
 def _finite(value: float | None) -> float | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -20,6 +21,7 @@ FOLDER = "lab"  # in the workspace: what `lab score --out` wrote
 # A checkout has the published scoreboard beside the code; an installed package has not.
 _PUBLISHED = Path(__file__).parents[3] / "docs" / "scoreboard.md"
 _MOST = 12
+_EMPHASIS = re.compile(r"\*{1,2}([^*\s](?:[^*]*[^*\s])?)\*{1,2}")
 _LARGEST = 256 << 20
 
 
@@ -103,4 +105,4 @@ def _table(title: str, lines: list[str]) -> Table:
 
 
 def _plain(text: str) -> str:
-    return text.replace("\0", "|").replace("`", "").replace("**", "").replace("&lt;", "<").strip()
+    return _EMPHASIS.sub(r"\1", text.replace("\0", "|").replace("`", "").replace("&lt;", "<")).strip()

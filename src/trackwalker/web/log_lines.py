@@ -1,4 +1,4 @@
-"""Log lines as a page shows them: harmless, without secrets, cut if long, with their number and how serious they are."""
+"""Log lines as a page shows them: harmless, without secrets, cut if long, numbered, with how serious they are."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from trackwalker.job.redact import HIDDEN
 from trackwalker.job.scrub import Scrubber
 from trackwalker.logs.lines import parse
-from trackwalker.logs.window import LONGEST, Line, LineCounts, OpenLog
+from trackwalker.logs.window import LONGEST, Line, LineCounts, OpenLog, Wanted
 from trackwalker.report.text import visible
 from trackwalker.web.log_search import Needle
 
@@ -99,12 +99,12 @@ def level(raw: bytes) -> str:
     return "error" if _ERROR.search(body.text) else "warning" if _WARNING.search(body.text) else ""
 
 
-def rank_filter(rank: int) -> re.Pattern[bytes]:
+def rank_filter(rank: int) -> Wanted:
     """How the lines of a rank begin in a log of all ranks: srun's, torchrun's, Horovod's and mpirun's labels."""
-    return re.compile(
-        rb"\s*0*%d: |\[(?:rank|default|worker)[ _-]?%d\]|\[(?:\d+,)?%d\]<std(?:err|out)>|(?:[Rr]ank|worker)[ _-]?%d\s?[:|] "
-        % (rank, rank, rank, rank)
-    )
+    n = b"%d" % rank
+    forms = (rb"[ \t]*0*%s: ", rb"\[(?:rank|default|worker)[ _-]?%s\]", rb"\[(?:\d+,)?%s\]<std(?:err|out)>")
+    forms += (rb"(?:[Rr]ank|worker)[ _-]?%s\s?[:|] ",)
+    return Wanted(re.compile(b"|".join(form % n for form in forms)), re.compile(n + rb"(?:: |\]|\s?[:|] )"))
 
 
 def _whole(log: OpenLog, at: int) -> int:

@@ -97,8 +97,7 @@ def keep_of(ask: Ask, own: int | None) -> Wanted | None:
     """Which lines of a file are a rank's; all of them in a file of its own."""
     if ask.rank is None or own == ask.rank:
         return None
-    pattern = rank_filter(ask.rank)
-    return lambda raw: pattern.match(raw) is not None
+    return rank_filter(ask.rank)
 
 
 def after(log: OpenLog, ask: Ask, wanted: Wanted | None, at: int) -> Place:

@@ -26,6 +26,7 @@ from trackwalker.web.databases import Databases
 
 _KEPT_VERDICTS = 24
 _KEPT_TRIAGES = 48
+_KEPT_BADGES = 1000
 _LARGEST_VERDICT = 32 << 20
 _NAMES_S = 2.0  # how long a name is believed to mean the same job
 _BEAT_S = 60.0
@@ -36,13 +37,16 @@ class WebWorkspace:
     """Read-only; every method may be called from any thread."""
 
     def __init__(self, root: Path) -> None:
-        self.agent = Workspace(root)  # the ask box needs it whole; pages need its names and its walls
+        self.agent: Workspace = _Shared(root, self)  # the ask box needs it whole; pages need its names and its walls
         self.databases = Databases()
         self._names: Cache[Job] = Cache(256)
         self._diagnoses: Cache[Diagnosis] = Cache(_KEPT_VERDICTS)
         self._triages: Cache[Triage] = Cache(_KEPT_TRIAGES)
         self._saved: Cache[Verdict | None] = Cache(256)
         self._comparisons: Cache[Comparison] = Cache(8)
+        self._told: dict[str, tuple[int, Verdict]] = {}
+        self._count = 0
+        self._lock = threading.Lock()
         self._hard_work = threading.BoundedSemaphore(_AT_ONCE)
 
     @property
@@ -68,13 +72,24 @@ class WebWorkspace:
 
         def make() -> Diagnosis:
             with self._hard_work:
-                return diagnose_job(job, opener=self.databases.open)  # the Prometheus that the charts use, too
+                made = diagnose_job(job, opener=self.databases.open)  # the Prometheus that the charts use, too
+            with self._lock:
+                self._count += 1
+                self._told[job.id] = (self._count, made.verdict)
+                while len(self._told) > _KEPT_BADGES:
+                    del self._told[next(iter(self._told))]
+            return made
 
         return self._diagnoses.get(job.id, (signature(job), _beat(job)), make)
 
     def known_diagnosis(self, job: Job) -> Diagnosis | None:
         """The verdict where it is there already: a first paint does not wait for it."""
         return self._diagnoses.peek(job.id, (signature(job), _beat(job)))
+
+    def told(self, job: Job) -> tuple[int, Verdict | None]:
+        """The last verdict of this server about a job, and a number that is new with each; for lists of jobs."""
+        with self._lock:
+            return self._told.get(job.id, (0, None))
 
     def saved_verdict(self, job: Job) -> Verdict | None:
         """The verdict that `diagnose --save` left in the job directory; it may be older than the evidence."""
@@ -112,6 +127,20 @@ class WebWorkspace:
         """Close every database; the workspace can be used again."""
         self.databases.close()
         self.agent.close()
+
+
+class _Shared(Workspace):
+    """The workspace as agents see it; what a page has worked out is not worked out again for a question."""
+
+    def __init__(self, root: Path, owner: WebWorkspace) -> None:
+        super().__init__(root)
+        self._owner = owner
+
+    def verdict(self, job: Job) -> Diagnosis:
+        return self._owner.diagnosis(job)
+
+    def comparison(self, a: Job, b: Job) -> Comparison:
+        return self._owner.comparison(a, b)
 
 
 def _load_verdict(path: Path) -> Verdict | None:

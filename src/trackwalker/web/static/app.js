@@ -81,6 +81,17 @@
     }
   };
 
+  // A link to something inside a closed <details> opens it.
+  const reveal = () => {
+    const target = location.hash.length > 1 && document.getElementById(decodeURIComponent(location.hash.slice(1)));
+    const closed = target && target.closest("details:not([open])");
+    if (closed) {
+      closed.open = true;
+      target.scrollIntoView();
+    }
+  };
+  addEventListener("hashchange", reveal);
+
   // For the other scripts: `trackwalker.showTimes(element)` after adding <time> elements, `trackwalker.local()` for axes.
   window.trackwalker = { showTimes, local: () => local, dark: isDark };
 
@@ -90,6 +101,7 @@
     label();
     labelZone();
     showTimes(document);
+    reveal();
     document.querySelectorAll("[data-fill]").forEach(fill);
     button.hidden = zone.hidden = false;
     button.addEventListener("click", () => {

@@ -303,25 +303,31 @@ class Lanes {
   constructor(base, facts, hosts) {
     this.base = base;
     this.newest = 0;
-    this.fill($("lanes-host"), hosts);
-    this.fill($("lanes-metric"), facts.metrics.filter((m) => /gpu|rdma|net_/.test(m)).length ? facts.metrics.filter((m) => /gpu|rdma|net_/.test(m)) : facts.metrics);
-    const telling = facts.telling.find((m) => /gpu|rdma|net_/.test(m));
-    if (telling || facts.gpu) $("lanes-metric").value = telling || facts.gpu;
-    for (const id of ["lanes-host", "lanes-metric"]) $(id).addEventListener("change", () => this.load());
+    this.touched = false;  // whether the viewer chose a host or a metric
+    this.learn(facts, hosts);
+    for (const id of ["lanes-host", "lanes-metric"]) $(id).addEventListener("change", () => { this.touched = true; this.load(); });
     for (const event of ["themechange", "zonechange"]) document.addEventListener(event, () => this.draw());
     span.watch(() => { clearTimeout(this.later); this.later = setTimeout(() => this.load(), 400); });
     new ResizeObserver(() => this.draw()).observe($("lanes"));
   }
 
-  fill(select, names) {
-    const kept = select.value;
+  learn(facts, hosts) {
+    const ofDevices = facts.metrics.filter((m) => /gpu|rdma|net_/.test(m));
+    const telling = facts.telling.find((m) => /gpu|rdma|net_/.test(m)) || facts.gpu;
+    this.fill($("lanes-host"), hosts, hosts[0]);
+    this.fill($("lanes-metric"), ofDevices.length ? ofDevices : facts.metrics, telling);
+  }
+
+  fill(select, names, first) {
+    const kept = this.touched && names.includes(select.value) ? select.value : first;
     select.replaceChildren(...names.map((name) => make("option", { value: name, text: name })));
-    if (names.includes(kept)) select.value = kept;
+    if (kept) select.value = kept;
     select.disabled = !names.length;
   }
 
   show(host) {
     const select = $("lanes-host");
+    this.touched = true;
     if (![...select.options].some((o) => o.value === host)) select.append(make("option", { value: host, text: host }));
     select.value = host;
     return this.load();
@@ -389,7 +395,7 @@ export function setUpHosts(base) {
       overlay ||= new Overlay(base, facts);
       overlay.hosts = facts.accused.length ? facts.accused.slice(0, 8) : map.data?.outliers.slice(0, 1).map((o) => o.host) || [];
       const hosts = [...new Set([...facts.accused, ...(map.data?.outliers.map((o) => o.host) || [])])];
-      if (lanes) lanes.fill($("lanes-host"), hosts); else lanes = new Lanes(base, facts, hosts);
+      if (lanes) lanes.learn(facts, hosts); else lanes = new Lanes(base, facts, hosts);
       near.observe($("overlay"));
       near.observe($("devices"));
     } catch (error) { say($("heat"), error.message); say($("overlay-plot"), error.message); say($("lanes"), error.message); }
