@@ -3,8 +3,8 @@
 Usage: python bench/sweep_network.py [--seeds 100] [--first 0] [--nodes 8,16,…] [--out FILE]
 
 Clusters of 8 to 512 nodes, each with none to four faults (a node or a link slower by 5 to 40 %), noise between runs of
-0.5 to 1 %, noise within runs, and one run in a hundred disturbed by something else. The strategy's constants were chosen on
-seeds from 1000 on; seeds 0 to 99 are the figures that are reported. Exits 1 when a target is missed.
+0.5 to 1 %, noise within runs, and one run in a hundred disturbed by something else. The strategy's constants were
+chosen on seeds from 1000 on; seeds 0 to 99 are the figures that are reported. Exits 1 when a target is missed.
 """
 
 from __future__ import annotations
@@ -88,7 +88,9 @@ def main() -> int:
         begin = time.perf_counter()
         ours = [play(random_fabric(count, seed), solve) for seed in seeds]
         theirs = [play(random_fabric(count, seed), bisect) for seed in seeds]
-        switch = [play(switch_fabric(count, seed), solve) for seed in seeds[: max(len(seeds) // 5, 1)]] if count > 8 else []
+        switch = (
+            [play(switch_fabric(count, seed), solve) for seed in seeds[: max(len(seeds) // 5, 1)]] if count > 8 else []
+        )
         fewer = sum(a.jobs < b.jobs for a, b in zip(ours, theirs, strict=True))
         wrong = [p for p in [*ours, *switch] if p.false]
         falsely += len(wrong)

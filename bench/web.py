@@ -21,6 +21,8 @@ from typing import Any
 from diagnose import Size, made, peak_mb
 from usage import cpu_seconds, family
 
+from trackwalker.observe.prometheus import find_prometheus
+
 ROOT = Path(__file__).parents[1]
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 LONG_MS = 300_000
@@ -54,7 +56,8 @@ def server(workspace: Path) -> Iterator[tuple[subprocess.Popen[str], str]]:
     """`trackwalker serve` as a user starts it, and where it listens."""
     argv = [sys.executable, "-m", "trackwalker", "serve", "--workspace", str(workspace), "--port", "0"]
     with tempfile.TemporaryDirectory(prefix="trackwalker-bench-cache-") as cache:
-        environ = {**os.environ, "XDG_CACHE_HOME": cache}  # nothing that an earlier server had worked out
+        # Nothing that an earlier server had worked out; Prometheus is where it is.
+        environ = {**os.environ, "XDG_CACHE_HOME": cache, "TRACKWALKER_PROMETHEUS": str(find_prometheus() or "")}
         process = subprocess.Popen(argv, stdout=subprocess.PIPE, text=True, env=environ)
         try:
             line = process.stdout.readline() if process.stdout else ""
@@ -72,15 +75,17 @@ def visit(browser: Any, url: str, process: subprocess.Popen[str]) -> Seen:
     page.goto(url, wait_until="commit")
     while (paint := page.evaluate(PAINT)) is None:  # the content policy refuses the waiting of Playwright itself
         time.sleep(0.01)
-    page.wait_for_selector("#verdict .summary")
-    said = time.perf_counter() - began
     page.evaluate("document.getElementById('hosts').scrollIntoView()")
     times = {}
     done = {
+        "said": "document.getElementById('job').dataset.first === 'there'",
         "heat": "document.getElementById('heat').dataset.drawn !== undefined",
         "verdict": "document.getElementById('job').dataset.complete === 'yes'",
     }
+    deadline = began + LONG_MS / 1000
     while len(times) < len(done):
+        if time.perf_counter() > deadline:
+            raise TimeoutError(f"only {', '.join(times) or 'nothing'} was drawn; {page.inner_text('#hosts')[:200]}")
         for name, test in done.items():
             if name not in times and page.evaluate(test):
                 times[name] = time.perf_counter() - began
@@ -88,7 +93,7 @@ def visit(browser: Any, url: str, process: subprocess.Popen[str]) -> Seen:
     culprits = ", ".join(page.locator("#verdict .culprits button").all_inner_texts())
     others = family(process.pid)[1:]
     seen = Seen(
-        paint / 1000, said, times["verdict"], times["heat"], culprits, cpu_seconds([process.pid]), cpu_seconds(others),
+        paint / 1000, times["said"], times["verdict"], times["heat"], culprits, cpu_seconds([process.pid]), cpu_seconds(others),
         peak_mb(process.pid), sum(peak_mb(pid) for pid in others),
     )  # fmt: skip
     page.context.close()

@@ -13,6 +13,7 @@ from slurm_cluster import SlurmCluster
 # A step is paced by the reader of data, which sleeps, and needs a fraction of that on a CPU. So a machine with more
 # nodes than cores runs them at the same speed, and only what a test broke is slower.
 SMALL = ["base_emb_dim=32", "base_mlp_dim=32", "base_num_decoder_layers=1", "base_num_query_heads=2", "vocab_size=64"]
+SMALL += ["max_target_length=32"]
 QUICK = [*SMALL, "enable_tensorboard=false", "enable_checkpointing=false"]
 
 

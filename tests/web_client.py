@@ -215,11 +215,12 @@ def look(browser: Any) -> Iterator[Callable[..., Looked]]:
         return looked
 
     yield open_page
-    for looked in opened:
-        assert looked.complaints == []
-        assert looked.foreign == []
     for context in contexts:
         context.close()
+    complaints = [line for looked in opened for line in looked.complaints]
+    foreign = [url for looked in opened for url in looked.foreign]
+    assert not complaints, complaints
+    assert not foreign, foreign
 
 
 def _ours(url: str, home: str) -> bool:

@@ -24,13 +24,12 @@ def test_a_batch_sweep_finds_the_optimum_between_a_regression_and_a_real_memory_
     need_slurm()
     if why := no_memory_limits():
         pytest.skip(why)
-    # Sixteen rows are read as fast as one; each further row is late. Attention with many heads fills the memory.
-    shape = ["base_num_query_heads=32", "base_emb_dim=64", "base_mlp_dim=32", "max_target_length=128", "vocab_size=64"]
-    pace = ["data_seconds=0.2", "data_rows_cached=16", "data_miss_seconds=0.06"]
-    with SlurmCluster(2, memory_mb=1100) as cluster:
+    # Sixteen rows are read as fast as one, each further row is late, and each needs memory.
+    reader = ["data_seconds=0.2", "data_rows_cached=16", "data_miss_seconds=0.06", "data_row_mb=40"]
+    with SlurmCluster(2, memory_mb=1600) as cluster:
         answer = sweep(
             cluster, tmp_path, "batch", "tiny", "--nodelist", cluster.names[0], "--start", "8", "--steps", "14",
-            "--param", "per_device_batch_size=4:64:4", "--", *QUICK, *shape, *pace,
+            "--param", "per_device_batch_size=8:64:8", "--", *QUICK, *reader,
         )  # fmt: skip
     found = scores(answer)
     assert answer["conclusion"]["recommend"] == {"per_device_batch_size": "16"}, found

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import httpx
@@ -193,25 +194,37 @@ def test_theme_and_zone_are_chosen_by_keyboard_and_kept(site: Site, look: Look) 
     assert "Skip" in page.evaluate("document.activeElement.textContent")
 
 
-def test_the_command_serves_until_it_is_interrupted(workspace: Path) -> None:
-    code = "from trackwalker.cli import app; app.main()"
-    argv = [sys.executable, "-c", code, "serve", "--workspace", str(workspace), "--port", "0"]
-    process = subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+@contextmanager
+def command(workspace: Path, *words: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """`trackwalker serve` as a process, and the address that it printed."""
+    argv = [sys.executable, "-c", "from trackwalker.cli import app; app.main()", "serve", "--port", "0", *words]
+    process = subprocess.Popen(
+        [*argv, "--workspace", str(workspace)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
     try:
         assert process.stdout is not None
-        url = re.match(r"http://127\.0\.0\.1:\d+/", process.stdout.readline())
-        assert url is not None
-        answer = _answer(url[0])
-        assert answer.status_code == 200
-        assert "Trackwalker" in answer.text
-        process.send_signal(signal.SIGINT)
-        assert process.wait(60) == 0
+        yield process, process.stdout.readline().split()[0]
     finally:
         process.kill()
         _, said = process.communicate()
     assert "Traceback" not in said
 
 
-def _answer(url: str) -> httpx.Response:
-    """The socket listens before the server is up: the first answer may take a while."""
-    return httpx.get(url, timeout=60.0)
+def test_the_command_serves_until_it_is_interrupted(workspace: Path) -> None:
+    with command(workspace) as (process, url):
+        assert re.fullmatch(r"http://127\.0\.0\.1:\d+/", url)
+        assert "Trackwalker" in httpx.get(url, timeout=60.0).text
+        process.send_signal(signal.SIGINT)
+        assert process.wait(60) == 0
+
+
+def test_on_another_address_the_printed_token_opens_it_and_stays_a_secret(workspace: Path, look: Look) -> None:  # noqa: F811
+    with command(workspace, "--host", "127.0.0.2") as (_, url):  # still this machine, but not by its usual name
+        bare, token = url.split("?token=")
+        assert httpx.get(bare, timeout=60.0).status_code == 401
+        page = look(url).page
+        page.wait_for_selector("table.jobs")
+        assert token not in page.url
+        assert token not in page.evaluate("document.cookie")
+        assert token not in page.content()
+        page.close()  # before the server: a browser notes on its console that nobody answers

@@ -33,7 +33,7 @@ def test_a_dialect_replaces_the_step_lines(tmp_path: Path, trainer: str, last: s
     text = (made(tmp_path, [{"kind": "dialect", "trainer": trainer}]) / "log").read_text()
     assert "completed step" not in text
     assert "Config param" not in text
-    assert [line for line in text.splitlines() if last in line][0].startswith(printer)
+    assert next(line for line in text.splitlines() if last in line).startswith(printer)
     assert "JOB SUMMARY" in text
 
 

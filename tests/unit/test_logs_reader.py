@@ -264,3 +264,18 @@ def test_line_numbers_agree_with_a_naive_reader(
     assert [s.line for s in facts.steps.get(1, [])] == numbers(STEP)
     assert [e.line for e in facts.exits] == numbers(EXIT)
     assert [s.line for s in facts.stages] == numbers(STAGE)
+
+
+@pytest.mark.parametrize("piece", [64, 1000, 1 << 20])
+def test_facts_do_not_depend_on_the_pieces_a_log_is_read_in(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, piece: int
+) -> None:
+    steps = "".join(f"{rank}: {step_line(step)}\n" for step in range(40) for rank in range(2))
+    text = HEADER + steps + "0: " + "x" * 3000 + "\n" + steps + summary("SUCCESS (exit 0)") + "0: cut off"
+    whole = facts_of(tmp_path, text)
+    monkeypatch.setattr("trackwalker.logs.reader._PIECE", piece)
+    parts = facts_of(tmp_path, text)
+    assert parts == whole
+    assert len(parts.steps[1]) == 80
+    assert parts.lines == text.count("\n") + 1
+    assert parts.ends_mid_line

@@ -223,6 +223,16 @@ def test_all_rose_needs_most_and_their_own_rise() -> None:
     assert not all_rose(dict.fromkeys(before, 900.0), reference=None, factor=4, floor=200).fired
 
 
+def test_all_rose_can_ask_for_a_part_of_many_but_never_for_one() -> None:
+    before = {f"h{i}": 10.0 for i in range(12)}
+    three = {**before, "h1": 900.0, "h5": 900.0, "h9": 900.0}
+    part = {"factor": 4, "floor": 200, "share": 0.25, "least": 3}
+    assert all_rose(three, reference=before, **part).fired  # type: ignore[arg-type]
+    assert not all_rose({**three, "h9": 10.0}, reference=before, **part).fired  # type: ignore[arg-type]
+    few = {"a": 10.0, "b": 10.0, "c": 10.0, "d": 10.0}
+    assert not all_rose({**few, "a": 900.0}, reference=few, **part).fired  # type: ignore[arg-type]
+
+
 def test_the_only_host_is_judged_by_its_own_past() -> None:
     assert alone_rose({"a": 80.0}, reference={"a": 17.0}, factor=2.5, floor=16).hosts == ("a",)
     assert not alone_rose({"a": 20.0}, reference={"a": 17.0}, factor=2.5, floor=16).fired

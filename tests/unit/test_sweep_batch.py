@@ -34,7 +34,9 @@ class Curve:
     """A cluster on which throughput depends on the batch alone."""
 
     def __init__(self, scores: Any, ceiling: float = math.inf, sd: float = 0.0, seed: int = 0) -> None:
-        self._score = scores if callable(scores) else lambda size: float(np.interp(size, list(scores), [*scores.values()]))
+        self._score = (
+            scores if callable(scores) else lambda size: float(np.interp(size, list(scores), [*scores.values()]))
+        )
         self._ceiling, self._sd, self._rng = ceiling, sd, random.Random(seed)
         self.ran: list[str] = []
 
@@ -196,7 +198,10 @@ def test_whatever_order_results_arrive_in_the_sweep_asks_for_the_same_and_never_
 
 
 def test_a_second_setting_is_fixed_to_each_of_its_values_and_the_first_searched_for_each() -> None:
-    params = [{"name": BATCH, "start": 16, "step": 4, "growth": 1.5}, {"name": "remat_policy", "values": ["full", "minimal"]}]
+    params = [
+        {"name": BATCH, "start": 16, "step": 4, "growth": 1.5},
+        {"name": "remat_policy", "values": ["full", "minimal"]},
+    ]
 
     def world(trial: Trial) -> Result:
         size, minimal = int(trial.config[BATCH]), trial.config["remat_policy"] == "minimal"
@@ -282,7 +287,9 @@ def test_memory_lines_of_an_earlier_run_are_better_than_the_model(tmp_path: Path
         (["remat_policy=full,minimal"], {"start": 4}, "are for a search"),
     ],
 )
-def test_words_that_make_no_sweep_are_refused(params: list[str], more: dict[str, Any], complaint: str, tmp_path: Path) -> None:
+def test_words_that_make_no_sweep_are_refused(
+    params: list[str], more: dict[str, Any], complaint: str, tmp_path: Path
+) -> None:
     with pytest.raises(UsageError, match=complaint):
         request_of(Asked("70b", [], 1), Wanted(params, **more), tmp_path)
 

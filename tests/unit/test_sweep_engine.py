@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -84,6 +85,7 @@ HANG = ended("x=2", "hang", phase="train", why="no step")
 def test_killed_at_any_moment_and_resumed_it_ends_in_the_same_table_and_no_job_runs_twice(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(os, "fsync", lambda fd: None)  # a hundred sweeps, and this machine stays on
     world = World({"x=2": [HANG]})
     cluster = SimulatedCluster(world)
     _, whole = run(plan_of(tmp_path / "whole"), Line(), cluster)

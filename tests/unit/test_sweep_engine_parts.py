@@ -12,6 +12,8 @@ import pytest
 
 from sweep_line import Line, World, plan_of, run
 from trackwalker.cli import app
+from trackwalker.cli.commands import load_entry
+from trackwalker.cli.sweep import KINDS
 from trackwalker.errors import UsageError
 from trackwalker.job.layout import Job
 from trackwalker.logs.signatures import load as load_signatures
@@ -215,8 +217,17 @@ def test_a_sweep_asks_before_it_starts_and_shows_its_jobs_when_asked_to(
     call: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.undo()
-    here = ("sweep", "batch", "tiny", "--on", "local", "--workspace", str(tmp_path), "--param", "per_device_batch_size=1,8")
-    monkeypatch.setattr(sys, "stdin", None)
+    here = (
+        "sweep",
+        "batch",
+        "tiny",
+        "--on",
+        "local",
+        "--workspace",
+        str(tmp_path),
+        "--param",
+        "per_device_batch_size=1,8",
+    )
     code, out, err = call(*here)
     assert (code, out, len(err.splitlines())) == (2, "", 1)
     assert "node-hours" in err
@@ -237,3 +248,17 @@ def test_a_sweep_asks_before_it_starts_and_shows_its_jobs_when_asked_to(
         code, _, err = call(*here, *words)
         assert (code, len(err.splitlines())) == (2, 1), err
         assert complaint in err
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_the_list_of_kinds_says_what_each_says_of_itself(name: str) -> None:
+    own = load_entry(name, KINDS[name]).help or ""
+    assert own.split("\n\n")[0].replace("\n", " ") == KINDS[name].help
+
+
+def test_every_kind_takes_the_same_options_for_the_same_things() -> None:
+    for name, entry in KINDS.items():
+        options = {option for each in load_entry(name, entry).params for option in each.opts}
+        assert {"--on", "--workspace", "--budget", "--yes", "--dry-run", "--json", "--steps", "--spares"} <= options, (
+            name
+        )

@@ -7,14 +7,15 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 from starlette.testclient import TestClient
 
-from trackwalker.errors import EvidenceError
+from trackwalker.cli import serve
+from trackwalker.errors import EvidenceError, UsageError
 from trackwalker.web import databases
 from trackwalker.web.cache import Cache
 from trackwalker.web.databases import Databases
@@ -90,8 +91,11 @@ def test_a_token_opens_once_by_address_and_then_by_cookie(workspace: Path) -> No
 def test_the_way_on_after_the_token_cannot_leave_the_site(workspace: Path) -> None:
     with TestClient(web_app(workspace, token=TOKEN), base_url="http://gpu-login:9000") as client:
         said = client.get("//evil.example/%22%3E%3Cscript%3E?token=a-long-secret-token").text
+        client.cookies.clear()
+        slanted = client.get("/%5Cevil.example?token=a-long-secret-token").text
     assert "url=//" not in said
     assert "<script>" not in said
+    assert "url=/%5Cevil" in slanted  # a browser reads a backslash as a slash
 
 
 def test_a_mistake_of_ours_is_one_line_with_the_same_rules(
@@ -235,6 +239,19 @@ def test_who_finds_all_places_taken_waits_for_one(opener: Opener, tmp_path: Path
     thread.join(30)
     assert order == ["a", "b"]
     pool.close()
+
+
+def test_a_port_that_is_taken_and_a_token_that_can_be_guessed_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    with closing(serve._listen("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(UsageError, match="--port 0"):
+            serve._listen("127.0.0.1", port)
+    monkeypatch.setenv(serve.TOKEN_VARIABLE, "short")
+    with pytest.raises(UsageError, match="too short"):
+        serve._token()
+    monkeypatch.delenv(serve.TOKEN_VARIABLE)
+    assert len(serve._token()) >= 32
+    assert serve._token() != serve._token()
 
 
 def test_data_in_a_page_cannot_end_its_element() -> None:

@@ -28,9 +28,6 @@ def serve(
         str, typer.Option("--host", help="Address to listen on; any but this machine's own needs a token.")
     ] = "127.0.0.1",
     show: Annotated[bool, typer.Option("--open", help="Open it in a browser.")] = False,
-    price: Annotated[
-        float | None, typer.Option("--price", min=0, help="Of one GPU-hour, for what an incident cost.")
-    ] = None,
     model: Annotated[
         str | None, typer.Option("--model", envvar="TRACKWALKER_MODEL", help="For the ask box, as `ask` takes it.")
     ] = None,

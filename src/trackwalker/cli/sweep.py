@@ -39,7 +39,7 @@ KINDS = {
     ),
     "network": Entry(
         "sweep_nodes:network",
-        "Find the node or the link that slows collectives down, by groups.",
+        "Find the node or the link that slows collectives down, by groups of nodes.",
         "sweep network n[1-16]",
         takes_words=True,
     ),

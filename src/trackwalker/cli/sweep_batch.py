@@ -22,8 +22,8 @@ def batch(
         list[str] | None,
         typer.Option(
             "--param",
-            help=f"What is varied: NAME or NAME=low:high[:step] is searched, NAME=a,b,c tried one by one; {BATCH} if not "
-            "given. A second one, NAME=a,b,c, is fixed to each of its values in turn.",
+            help=f"What is varied: NAME or NAME=low:high[:step] is searched, NAME=a,b,c tried one by one; {BATCH} if "
+            "not given. A second one, NAME=a,b,c, is fixed to each of its values in turn.",
         ),
     ] = None,
     start_at: Annotated[
@@ -36,11 +36,9 @@ def batch(
 ) -> int:
     """Find the setting with the highest steady throughput: per-device batch, or any other one or two.
 
-    Out of memory, and a hang that comes back, are bounds. Sizes too close to call are repeated; of equals the smaller wins.
+    Out of memory and a hang that comes back are bounds. Sizes too close to call are run again; the smaller wins a tie.
     """
     nodes = len(expand(options.nodelist)) if options.nodelist else 1
-    asked = Asked(
-        model, behind(ctx), nodes, gpu=options.gpu, fabric=options.fabric, image=options.image, registry=options.registry
-    )
+    asked = Asked(model, behind(ctx), nodes, gpu=options.gpu, fabric=options.fabric)
     request = request_of(asked, Wanted(param or (), start_at, prior), options.workspace)
     return start("batch", request, options, ctx)

@@ -20,7 +20,7 @@ def flags(
     model: Annotated[str, typer.Argument(help="Model, as model[[:alias]:tag].")],
     tries: Annotated[
         list[str] | None,
-        typer.Option("--try", help="A variant of your own, as '--xla_flag=value _env_NAME=VALUE key=value'; repeatable."),
+        typer.Option("--try", help="A variant of your own, as '--xla_flag=value _env_NAME=VALUE'; repeatable."),
     ] = None,
     evidence: Annotated[
         str | None, typer.Option("--evidence", help="Profiled job of this cell: what its trace calls for comes first.")
@@ -37,8 +37,6 @@ def flags(
     by luck. No flag is recommended unless it is confirmed.
     """
     nodes = len(expand(options.nodelist)) if options.nodelist else 1
-    asked = Asked(
-        model, behind(ctx), nodes, gpu=options.gpu, fabric=options.fabric, image=options.image, registry=options.registry
-    )
+    asked = Asked(model, behind(ctx), nodes, gpu=options.gpu, fabric=options.fabric)
     request = request_of(asked, Wanted(tries or (), evidence, most, profile), options.workspace)
     return start("flags", request, options, ctx)

@@ -20,25 +20,27 @@ Model = Annotated[str, typer.Option("--model", help="Model that every job trains
 @takes(Common)
 def nodes(
     ctx: typer.Context,
-    nodelist: Nodes,
+    nodes_given: Nodes,
     model: Model = _MODEL,
     options: Common = Common(),  # noqa: B008
 ) -> int:
     """Run one job on each node and tell who is slower than the others, and why.
 
-    Within 2 % of the median is healthy, 2 to 5 % below marginal, 5 % and more degraded. Who looks slow runs again first.
+    Within 2 % of the median is healthy, 2 to 5 % below marginal, 5 % and more degraded. Who looks slow runs again.
     """
-    return start("nodes", _request(nodelist, model, options), options, ctx)
+    return start("nodes", _request(nodes_given, model, options), options, ctx)
 
 
 @takes(Common)
 def network(
     ctx: typer.Context,
-    nodelist: Nodes,
+    nodes_given: Nodes,
     model: Model = _MODEL,
     expect: Annotated[
         float | None,
-        typer.Option("--expect", min=0.0, help="Tokens/s/device of half of the nodes on a good day: tells if all are slow."),
+        typer.Option(
+            "--expect", min=0.0, help="Tokens/s/device of half of the nodes on a good day: tells if all are slow."
+        ),
     ] = None,
     options: Common = Common(),  # noqa: B008
 ) -> int:
@@ -46,7 +48,7 @@ def network(
 
     Six groups cover every link; a walk from a good group to a slow one finds the culprit; pairs confirm it.
     """
-    request = _request(nodelist, model, options)
+    request = _request(nodes_given, model, options)
     return start("network", request if expect is None else {**request, "expect": expect}, options, ctx)
 
 

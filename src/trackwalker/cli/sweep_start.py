@@ -25,7 +25,7 @@ from trackwalker.sweep.budget import Cost, at_most
 from trackwalker.sweep.engine_run import carry_out, executor_of, first_wave, opened
 from trackwalker.sweep.executors import Executor
 from trackwalker.sweep.model import SCHEMA, Trial
-from trackwalker.sweep.plan import Plan, Setup, new_id
+from trackwalker.sweep.plan import Plan, Setup, new_id, without_secrets
 from trackwalker.sweep.progress import Teller
 from trackwalker.sweep.report import dumps, report
 from trackwalker.sweep.report_text import markdown, render
@@ -188,8 +188,10 @@ def _ask(cost: Cost, common: Common) -> None:
 
 def _show(plan: Plan, executor: Executor, wave: list[Trial], cost: Cost, as_json: bool) -> int:
     """--dry-run: every job of the first wave, and the most there can be."""
-    jobs = [{"trial": {k: v for k, v in trial.to_dict().items() if k != "env"},
-             **executor.describe(trial, f"{plan.id}.{number}")} for number, trial in enumerate(wave, 1)]  # fmt: skip
+    tags = [f"{plan.id}.{number}" for number in range(1, len(wave) + 1)]
+    commands = [executor.describe(trial, tag) for trial, tag in zip(wave, tags, strict=True)]
+    trials = [without_secrets(trial.to_dict()) for trial in wave]
+    jobs = [{"trial": trial, **command} for trial, command in zip(trials, commands, strict=True)]
     if as_json:
         said = {"schema": SCHEMA, **plan.shown(), "dry_run": True, "at_most_jobs": cost.jobs}
         print(dumps({**said, "at_most_node_hours": round(cost.node_hours, 4), "first_wave": jobs}), end="")

@@ -14,6 +14,7 @@ from typing import Any
 from trackwalker.diagnose import timeline as tl
 from trackwalker.diagnose.clock import from_glog, from_utc
 from trackwalker.diagnose.identity import check_identity
+from trackwalker.diagnose.other_trainers import asked_steps, complete, final_offset
 from trackwalker.diagnose.triage import Triage, triage
 from trackwalker.errors import EvidenceError, MissingToolError, NotAJobError
 from trackwalker.job import journal
@@ -93,12 +94,22 @@ class Case:
     @property
     def total_steps(self) -> int | None:
         """How many steps the run was asked for."""
-        return self.log.number("steps")
+        configured = self.log.number("steps")
+        return configured if configured is not None else asked_steps(self.triage.index)
+
+    @property
+    def final_step(self) -> int | None:
+        """The number that the last step told of has when all are done."""
+        total = self.total_steps
+        return None if total is None else total - 1 + final_offset(self.triage.index)
 
 
 @contextmanager
-def open_case(job: Job, opener: Opener | None = None) -> Iterator[Case]:
-    """Read a job; changes no byte of it. Damaged parts are named in `damage` and left out."""
+def open_case(job: Job, opener: Opener | None = None, seen: Triage | None = None) -> Iterator[Case]:
+    """Read a job; changes no byte of it. Damaged parts are named in `damage` and left out.
+
+    `seen` is a triage already made of the same evidence.
+    """
     if job.log is None:
         raise NotAJobError(f"{job.label} has no log, so there is nothing to read")
     log = read_log(job.log)
@@ -112,7 +123,7 @@ def open_case(job: Job, opener: Opener | None = None) -> Iterator[Case]:
     with ExitStack() as stack:
         telemetry = _open_telemetry(job, opener or open_database, stack, damage)
         start = _start(job, run, telemetry)
-        seen = triage(job)
+        seen = seen or triage(job)
         timeline = tl.from_progress(progress)
         if timeline is None and seen.record.last is not None and seen.record.last > (log.last_step or -1) + 1:
             timeline = tl.from_record(seen.record, log, telemetry, start)
@@ -124,6 +135,7 @@ def open_case(job: Job, opener: Opener | None = None) -> Iterator[Case]:
         if identity is not None:
             checks.append(identity)
             telemetry = telemetry if identity.ok else None  # another job's numbers decide nothing here
+        complete(log, seen.index)
         if timeline is None and telemetry is not None and not log.exits:  # a log that was lost, not a start that failed
             timeline = tl.from_scalars(telemetry)
         yield Case(

@@ -266,11 +266,11 @@ def stopped_together(case: Case, symptoms: Symptoms, book: EvidenceBook) -> Answ
 
 def all_steps_done(case: Case, symptoms: Symptoms, book: EvidenceBook) -> Answer:
     """Every step that was asked for was completed before anything failed."""
-    total, timeline = case.total_steps, case.timeline
-    if total is None or timeline is None or not len(timeline):
+    final, timeline = case.final_step, case.timeline
+    if final is None or timeline is None or not len(timeline):
         return Answer(None)
     last = int(timeline.steps[-1])
-    if last < total - 1:
+    if last < final:
         return Answer(False)
     line = step_line(case, last)
     ids = (book.add("log", f"{case.log.path.name}:{line.line}", line.text),) if line else ()

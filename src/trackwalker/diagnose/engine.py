@@ -19,6 +19,7 @@ from trackwalker.diagnose.status import status_of
 from trackwalker.diagnose.story import Story
 from trackwalker.diagnose.storyteller import tell
 from trackwalker.diagnose.symptoms import KEEN, SOFT, Symptoms, find_symptoms
+from trackwalker.diagnose.triage import Triage
 from trackwalker.diagnose.verdict import (
     Action,
     Cause,
@@ -49,10 +50,12 @@ class Diagnosis:
     damage: list[str]
 
 
-def diagnose(job: Job, playbooks: list[Playbook] | None = None, opener: Opener | None = None) -> Diagnosis:
-    """Diagnose one job from what is on disk; the job is not touched."""
+def diagnose(
+    job: Job, playbooks: list[Playbook] | None = None, opener: Opener | None = None, seen: Triage | None = None
+) -> Diagnosis:
+    """Diagnose one job from what is on disk; the job is not touched. A server has its database and triage at hand."""
     begin = time.perf_counter()
-    with open_case(job, opener) as case:
+    with open_case(job, opener, seen) as case:
         return diagnose_case(case, playbooks, begin)
 
 
@@ -237,6 +240,8 @@ def _undecided(case: Case, symptoms: Symptoms, speed: Throughput, unhealthy: lis
         seen.append("the run failed")
     if not seen and case.run is not None and case.log.summary is None and not case.live:
         seen.append("the run and its agent are gone without a last word")
+    if not seen and case.log.ends_mid_line and case.log.summary is None and not case.live:
+        seen.append("the log breaks off in the middle of a line, without a last word")
     if not seen:
         seen.append("nothing was recorded that would tell how the run went")
     missing = "" if case.telemetry is not None else "; record the next run with --observe"

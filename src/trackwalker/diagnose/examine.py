@@ -309,7 +309,11 @@ def _detect(test: Test, case: Case, values: Values, reference: Values | None, ac
         return _AGAINST[name](values, reference=reference, **options)
     if name == "gone":
         # Whoever cannot be believed cannot be missed either: a frozen exporter's host may well be alive.
-        return detectors.missing({h: v for h, v in values.items() if v > 0}, expected=case.trusted)
+        # Nor can who never answered: only silence after words is an end.
+        spoke = _ever_told(test, case)
+        return detectors.missing(
+            {h: v for h, v in values.items() if v > 0}, expected=[h for h in case.trusted if h in spoke]
+        )
     if name == "accused-like-others":
         control = heartbeat.control(case)
         finding = detectors.equivalent(values, group=[h for _, h in heartbeat.accused(case)], **options)
@@ -320,6 +324,15 @@ def _detect(test: Test, case: Case, values: Values, reference: Values | None, ac
         worst = tuple(sorted(k for k, v in mine.items() if v > 0.2 * max(mine.values(), default=0.0) and v > 0))
         return Finding(bool(worst), worst, {"value": max(mine.values(), default=0.0)})
     raise UsageError(f"test '{test.id}' names the unknown detector '{test.detector}'")
+
+
+def _ever_told(test: Test, case: Case) -> set[str]:
+    """The hosts that reported a test's metric at any time of the recording."""
+    if case.telemetry is None:
+        return set()
+    begin, end = case.telemetry.range()
+    query = f"count by (host) (count_over_time({test.metrics[0]}[{max(1, round(end - begin))}s] @ {end:.3f}))"
+    return set(case.telemetry.by_host(query, end))
 
 
 def _statement(test: Test, finding: Finding, words: dict[str, str]) -> str:

@@ -187,6 +187,8 @@ def finished_or_advancing(case: Case, symptoms: Symptoms, book: EvidenceBook) ->
     reaches = case.check("reaches-end")
     if summary is None and not case.live and reaches is not None and not reaches.ok:
         return Answer(None)  # neither the log nor the recording tells of its end: it may have died long ago
+    if summary is None and not case.live and case.telemetry is None and case.log.ends_mid_line:
+        return Answer(None)  # its writer was cut off and nothing else was recorded: nobody knows whether it lives
     says = f"step {int(timeline.steps[-1])} completed at {utc(timeline.last_end)}"
     return Answer(symptoms.stall is None, (book.add("progress", f"{timeline.source}: last completed step", says),))
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from trackwalker.diagnose.interruptions import Interruptions, steady_level
+from trackwalker.diagnose.other_trainers import asked_steps
 from trackwalker.diagnose.sources import StepRecord
 from trackwalker.logs.attempts import Attempt
 from trackwalker.logs.index import LogIndex
@@ -96,11 +97,13 @@ def project(
 
 
 def total_steps(index: LogIndex) -> int | None:
-    """How many steps were asked for: the config dump, else what the step lines state."""
+    """How many steps were asked for: the config dump, else what the step lines or the launcher's arguments state."""
     configured = index.facts.number("steps")
     steps = index.steps
-    if configured is not None or steps.total is None:
+    if configured is not None:
         return configured
+    if steps.total is None:
+        return asked_steps(index)
     return steps.total + (1 if steps.first_number == 0 else 0)
 
 

@@ -11,9 +11,9 @@ _CANCEL_CODES = (130, 143)
 
 def status_of(case: Case, symptoms: Symptoms) -> Status:
     """First rule that matches wins; a file's age is never taken for progress."""
-    log, total = case.log, case.total_steps
+    log, total, final = case.log, case.total_steps, case.final_step
     last = int(case.timeline.steps[-1]) if case.timeline is not None and len(case.timeline) else None
-    all_done = total is not None and last is not None and last >= total - 1
+    all_done = final is not None and last is not None and last >= final
     if log.summary is not None:
         code = log.summary.exit
         if code is None:

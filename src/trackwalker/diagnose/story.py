@@ -57,6 +57,7 @@ class Story:
     marks: tuple[Mark, ...] = ()
     lanes: tuple[Lane, ...] = ()
     lane_metric: str = ""  # what the lanes show, in words with its unit
+    lane_query: str = field(default="", kw_only=True)  # what gives the numbers back
     start: float | None = None
     end: float | None = None
     notes: tuple[str, ...] = field(default=())

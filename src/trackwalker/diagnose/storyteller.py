@@ -27,13 +27,14 @@ _LANES = (
 
 def tell(case: Case, symptoms: Symptoms, causes: list[Cause], leading: list[Examination]) -> Story:
     """The story behind a verdict."""
-    lanes, title = _lanes(case, causes, leading)
+    lanes, title, query = _lanes(case, causes, leading)
     return Story(
         steps=steps_of(case.timeline),
         phases=symptoms.phases,
         marks=tuple(sorted(_marks(case, causes), key=lambda m: (m.time, m.kind))),
         lanes=lanes,
         lane_metric=title,
+        lane_query=query,
         start=case.start,
         end=case.end,
         notes=tuple(case.damage),
@@ -78,19 +79,19 @@ def _marks(case: Case, causes: list[Cause]) -> list[Mark]:
     return marks
 
 
-def _lanes(case: Case, causes: list[Cause], leading: list[Examination]) -> tuple[tuple[Lane, ...], str]:
+def _lanes(case: Case, causes: list[Cause], leading: list[Examination]) -> tuple[tuple[Lane, ...], str, str]:
     telemetry = case.telemetry
     if telemetry is None or case.start is None or case.end is None:
-        return (), ""
+        return (), "", ""
     wishes = [(p.lanes["metric"], p.lanes["query"], p.lanes["title"]) for p in (e.playbook for e in leading) if p.lanes]
     chosen = next((w for w in [*wishes, *_LANES] if w[0] in telemetry.metrics()), None)
     if chosen is None:
-        return (), ""
+        return (), "", ""
     begin, last = telemetry.range()
     start, end = max(case.start, begin), min(case.end, last)
     step = max(1.0, (end - start) / _LANE_POINTS)
     if end - start < 2 * step:
-        return (), ""
+        return (), "", ""
     query = chosen[1]
     if "$rate" in query:  # over a few samples: a rate of one is none, and would be drawn as a gap
         window = max(5, round(4 * step), math.ceil(3 * scrape_interval(telemetry, chosen[0])))
@@ -104,4 +105,4 @@ def _lanes(case: Case, causes: list[Cause], leading: list[Examination]) -> tuple
             continue
         values = tuple(float(v) if np.isfinite(v) else None for v in row)
         lanes.append(Lane(host, host in accused, tuple(float(t) for t in matrix.times), values))
-    return tuple(sorted(lanes, key=lambda lane: (not lane.accused, lane.host))), chosen[2]
+    return tuple(sorted(lanes, key=lambda lane: (not lane.accused, lane.host))), chosen[2], query

@@ -122,10 +122,10 @@ def _log_names_failure(case: Case) -> bool:
 
 def _ended_short(case: Case) -> bool:
     """Whether the run reports success with steps left to do."""
-    summary, total, timeline = case.log.summary, case.total_steps, case.timeline
-    if summary is None or summary.exit != 0 or total is None or timeline is None or not len(timeline):
+    summary, final, timeline = case.log.summary, case.final_step, case.timeline
+    if summary is None or summary.exit != 0 or final is None or timeline is None or not len(timeline):
         return False
-    return int(timeline.steps[-1]) < total - 1
+    return int(timeline.steps[-1]) < final
 
 
 SOFT = frozenset({"blip", "uneven", "saves"})  # they look like trouble and may be normal
@@ -160,7 +160,7 @@ def find_stall(case: Case) -> Stall | None:
     if timeline is None or timeline.last_end is None or until is None or len(timeline) < 2:
         return None
     last = int(timeline.steps[-1])
-    if case.total_steps is not None and last >= case.total_steps - 1:
+    if case.final_step is not None and last >= case.final_step:
         return None  # nothing was left to do
     steady = timeline.seconds[WARM_UP_STEPS:] if len(timeline) > 2 * WARM_UP_STEPS else timeline.seconds
     limit = stall_limit(steady)

@@ -23,8 +23,8 @@ STEP = re.compile(
     r"(?:, Tokens/s/device: *(?P<tgs>\d+\.?\d*))?(?:.*?, loss: *(?P<loss>[-+]?(?:nan|inf|\d+\.?\d*(?:e[-+]?\d+)?)))?",
     re.IGNORECASE,
 )
-SAVED = re.compile(r"(?:Saved a checkpoint at step|successfully saved checkpoint from iteration|Saved checkpoint at global_step=) *(\d+)")  # noqa: E501
-SAVED_NOW = "Finished saving the checkpoint in "  # torchtitan: after the last step told of
+SAVED = re.compile(r"(?:Saved a checkpoint at step|successfully saved checkpoint from iteration) +(\d+)")
+SAVED_NOW = "Finished saving the checkpoint"  # torchtitan's, which names no step
 COMPILING = re.compile(r"Compiling module|[Cc]ompilation of ")
 DEVICE = re.compile(r"Using \(GB\) .{1,60} on (?:rocm|cuda|gpu):(\d{1,6})$", re.IGNORECASE)
 MEM_FRACTION = re.compile(r"^XLA_PYTHON_CLIENT_MEM_FRACTION=(0?\.\d+)$")
@@ -54,7 +54,8 @@ TRACEBACK = "Traceback (most recent call last):"
 # One pass over the bytes looks for these words; only lines that hold one are decoded and matched.
 NEEDLES = (
     b"completed step:", b"Config param ", b"== ", b"NODE_EXIT ", b"FIRST_FAILURE ", b"killed by SIG", b"CANCELLED AT",
-    b"/task:", b"JOB SUMMARY", b"Status:", b"Wall:", b"Saved a checkpoint", b"successfully saved checkpoint", SAVED_NOW.encode(), b"restoring from this run", HEARTBEAT.encode(),
+    b"/task:", b"JOB SUMMARY", b"Status:", b"Wall:", b"Saved a checkpoint", b"restoring from this run", HEARTBEAT.encode(),
+    b"successfully saved checkpoint", SAVED_NOW.encode(),
     b"from coordination service", b"Terminating process because", b"Traceback (most recent", b"JOB_ID=", b"JOB_NAME=",
     b"NNODES=", b"JOB_NODELIST=", b"JAX_COORDINATOR_PORT=", b"RAY_PORT=", b"PASSTHROUGH_ARGS=", b"MODEL_NAME", b"EXP_TAG=",
     b"Synchronizing hosts before training loop", b"Memstats: After params", b"Compiling module", b"ompilation of ",

@@ -97,6 +97,7 @@ class LogFacts:
     first_failure: FirstFailure | None = None
     signals: list[Quote] = field(default_factory=list)
     saves: set[int] = field(default_factory=set)
+    save_lines: list[int] = field(default_factory=list)  # lines that tell of a save without naming its step
     restored: int | None = None
     summary: Summary | None = None
     cancel: Quote | None = None

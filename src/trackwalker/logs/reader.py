@@ -144,6 +144,9 @@ class FactReader:
             facts.signals.append(quote)
         elif match := d.SAVED.search(body):
             facts.saves.add(int(match[1]))
+        elif d.SAVED_NOW in body:
+            if len(facts.save_lines) < _MOST_COMPILES:
+                facts.save_lines.append(number)
         elif match := d.RESTORED.search(body):
             facts.restored = int(match[1])
         elif match := d.SLURM_CANCEL.search(body):

@@ -57,6 +57,7 @@ def render_html(verdict: Verdict, story: Story, more: Background | None = None) 
             marks_left_out=max(len(story.marks) - _MARKS, 0),
             notes=[clip(one_line(note), 600) for note in story.notes[:40]],
             metric=clip(one_line(story.lane_metric), 160),
+            query=clip(one_line(story.lane_query), 600),
             width=axis.WIDTH,
             left=axis.LEFT,
             right=axis.RIGHT,

@@ -123,12 +123,14 @@ def hot(
     return Finding(fired, over if fired else (), numbers | ({"value": max(values[h] for h in over)} if over else {}))
 
 
-def all_rose(values: Values, *, reference: Values | None, factor: float, floor: float, share: float = 0.6) -> Finding:
-    """Most members rose together, by `factor` and to at least `floor`: a condition they share."""
+def all_rose(
+    values: Values, *, reference: Values | None, factor: float, floor: float, share: float = 0.6, least: int = 2
+) -> Finding:
+    """Most members (a `share`, at least `least`) rose by `factor` and to at least `floor`: a condition they share."""
     reference = reference or {}
     both = [h for h in values if h in reference]
     rose = [h for h in both if values[h] >= floor and values[h] >= factor * max(reference[h], floor / factor / 2)]
-    fired = len(both) >= 2 and len(rose) >= share * len(both)
+    fired = len(both) >= 2 and len(rose) >= max(share * len(both), min(least, len(both)))
     before = [reference[h] for h in both]
     numbers = {"rose": float(len(rose)), "hosts": float(len(both)), "before_max": max(before, default=0.0)}
     return Finding(fired, (), numbers | _span({h: values[h] for h in both}))

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 SMALLEST = math.log(1.05)  # log of the slow-down that has to be found
 _PRIOR_SIGMA = 0.008  # run-to-run noise until the runs themselves tell
 _PRIOR_RUNS = 6.0  # how many runs that belief is worth
-_CLIP = 0.03  # one disturbed run must not become the noise of all
 _LEAST_SIGMA = 0.004
 _ROUNDS = 4
 
@@ -37,14 +36,18 @@ def fast_ones(levels: Mapping[int, float], gap: float = SMALLEST / 2.0) -> list[
 
 
 def between_runs(repeats: Collection[Sequence[float]]) -> float:
-    """Standard deviation between runs of the same thing, from groups of log times that should be equal."""
-    squares, freedom = _PRIOR_RUNS * _PRIOR_SIGMA**2, _PRIOR_RUNS
+    """Standard deviation between runs of the same thing, from groups of log times that should be equal.
+
+    Robust: a disturbed run among many is not the noise of all. Few runs are not trusted to tell it alone.
+    """
+    rest: list[float] = []
     for values in repeats:
         if len(values) > 1:
-            mean = sum(values) / len(values)
-            squares += sum(min(abs(v - mean), _CLIP) ** 2 for v in values)
-            freedom += len(values) - 1
-    return max(math.sqrt(squares / freedom), _LEAST_SIGMA)
+            mean, widen = sum(values) / len(values), math.sqrt(len(values) / (len(values) - 1))
+            rest += [abs(v - mean) * widen for v in values]
+    seen = 1.4826 * _median(rest) if rest else 0.0
+    variance = (_PRIOR_RUNS * _PRIOR_SIGMA**2 + len(rest) * seen**2) / (_PRIOR_RUNS + len(rest))
+    return max(math.sqrt(variance), _LEAST_SIGMA)
 
 
 @dataclass(frozen=True)

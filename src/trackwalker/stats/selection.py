@@ -1,4 +1,4 @@
-"""Choosing among many settings without being fooled by luck: drift, noise between runs, effects by blocks, shrinkage."""
+"""Choosing among many settings without being fooled by luck: drift, noise between runs, effects, shrinkage."""
 
 from __future__ import annotations
 
@@ -118,10 +118,10 @@ def contrasts(
 
 def _huber(x: Floats, y: Floats, limit: float) -> tuple[Floats, Floats]:
     weights = np.ones(len(y))
-    beta = np.zeros(x.shape[1])
+    beta: Floats = np.zeros(x.shape[1])
     for _ in range(_ROUNDS):
         root = np.sqrt(weights)
-        new = np.linalg.lstsq(x * root[:, None], y * root, rcond=None)[0]
+        new = np.asarray(np.linalg.lstsq(x * root[:, None], y * root, rcond=None)[0], float)
         done = np.abs(new - beta).max() < 1e-9
         beta = new
         rest = np.abs(y - x @ beta)

@@ -46,7 +46,7 @@ def build(request: Mapping[str, Any]) -> BatchSweep:
     if len({p.name for p in parameters}) < len(parameters):
         raise UsageError(f"{parameters[0].name} is varied twice; name two different settings")
     if len(parameters) == 2 and parameters[1].space is not None:
-        raise UsageError(f"{parameters[1].name}: the second setting is fixed to values in turn; name them as NAME=a,b,c")
+        raise UsageError(f"{parameters[1].name}: the second setting is fixed to values in turn: NAME=a,b,c")
     for p in parameters:
         if p.name in config or p.name.removeprefix(_ENV) in env:
             raise UsageError(f"{p.name} is varied and cannot be set as well")

@@ -34,8 +34,8 @@ class Room:
     def words(self, name: str) -> str:
         """One sentence for people."""
         return (
-            f"{self.source}: {self.usable:.0f} GiB usable, {self.fixed:.0f} stay, {self.unit:.2g} for each unit of {name}: "
-            f"room for about {self.largest:.0f}"
+            f"{self.source}: {self.usable:.0f} GiB usable, {self.fixed:.0f} stay, {self.unit:.2g} for each unit of "
+            f"{name}: room for about {self.largest:.0f}"
         )
 
 

@@ -9,6 +9,7 @@ from trackwalker.sweep.batch_judge import SMALL, Point, lead, mean, noise_of, re
 from trackwalker.sweep.model import Conclusion, Done, Plot, Result, Table
 
 _ENDS = {"oom": "out of memory", "hang": "hung, read as too large", "node-fault": "a node failed"}
+_UNSTEADY = 0.05  # between equal runs: on nodes of one's own it is a tenth of that
 _COLUMNS = ("job", "tokens/s/device", "against the best", "MFU", "status")
 
 
@@ -103,6 +104,8 @@ def _caveats(
     if best is None or chosen is None:
         return []
     said = ["valid for these nodes, this mesh and this sequence length"]
+    if noise.sd > _UNSTEADY:
+        said.append(f"equal runs differ by {noise.sd:.0%} here: too unsteady to tell sizes apart, look for who else computes")
     line = [p for p in points if p.fixed == best.fixed and p.value.isdecimal()]
     if best in line and not any(int(p.value) > int(best.value) for p in line):
         said.append(f"nothing above {best.value} was tried: a larger one may be faster still")
@@ -114,7 +117,7 @@ def _caveats(
             said.append(f"{point.label} may be as fast: {ahead:.1%} behind, and noise alone makes {by_luck:.1%}")
     for point in points:
         if (bound := _bound(point, done)) and bound.status == "hang" and bound.phase == "init":
-            said.append(f"{point.label} hung before it took memory: read as too large, but the network may be the cause")
+            said.append(f"{point.label} hung before it took memory: read as a bound, but the network may be the cause")
     lost = [p.label for p in points if _lost(p, done)]
     if lost:
         said.append(f"{', '.join(lost)} failed for another reason than memory and is not judged")
@@ -126,11 +129,12 @@ def _table(points: Sequence[Point], best: Point | None, done: Done, name: str) -
     for point in points:
         results, scores = results_of(point, done), runs_of(point, done, 9)
         mfu = [r.mfu for r in results if r.ok and r.mfu is not None]
+        several = f" ({len(scores)} runs)" if len(scores) > 1 else ""
         top = mean(best, done) if best else None
         rows.append((
             point.label,
             ", ".join(r.job for r in results if r.job),
-            f"{sum(scores) / len(scores):,.0f}" + (f" ({len(scores)} runs)" if len(scores) > 1 else "") if scores else "",
+            f"{sum(scores) / len(scores):,.0f}{several}" if scores else "",
             f"{sum(scores) / len(scores) / top - 1:+.1%}" if scores and top else "",
             f"{sum(mfu) / len(mfu):.2%}" if mfu else "",
             _status(results, point == best),

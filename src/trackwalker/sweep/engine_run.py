@@ -50,12 +50,12 @@ def carry_out(plan: Plan, telling: Telling, executor: Executor | None = None, bu
         if budget is not None:
             book.write("budget", runner.now(), node_hours=budget)
         book.forget_order()
-        engine = Engine(plan, strategy, runner, book, teller, lambda: _save(plan, book.state, strategy))
+        engine = Engine(plan, strategy, runner, book, teller, lambda: _save(plan, book.state, strategy, teller))
         try:
             return engine.run()
         finally:
             teller.close()
-            _save(plan, book.state, strategy)
+            _save(plan, book.state, strategy, teller)
 
 
 def cancel(plan: Plan, telling: Telling) -> Outcome | None:
@@ -67,11 +67,11 @@ def cancel(plan: Plan, telling: Telling) -> Outcome | None:
     with Book(plan.folder) as book:
         if book.state.ended is not None and not book.state.open_runs:
             raise UsageError(f"sweep {plan.id} is over: nothing to cancel")
-        engine = Engine(plan, strategy, executor_of(plan), book, telling(strategy.at_most()))
+        teller = telling(strategy.at_most())
         try:
-            return engine.cancel()
+            return Engine(plan, strategy, executor_of(plan), book, teller).cancel()
         finally:
-            _save(plan, book.state, strategy)
+            _save(plan, book.state, strategy, teller)
 
 
 def opened(folder: Path) -> tuple[Plan, State, Strategy, str]:
@@ -80,5 +80,8 @@ def opened(folder: Path) -> tuple[Plan, State, Strategy, str]:
     return plan, load_state(folder), build(plan.kind, plan.request), running(folder)
 
 
-def _save(plan: Plan, state: State, strategy: Strategy) -> None:
-    reports.save(plan, state, strategy)
+def _save(plan: Plan, state: State, strategy: Strategy, teller: Teller) -> None:
+    try:
+        reports.save(plan, state, strategy, running(plan.folder) if state.ended is None else "")
+    except Exception as e:  # a full disk, a defect of the report: the jobs and their results are worth more
+        teller.line(f"the report was not written: {type(e).__name__}: {e}")

@@ -73,7 +73,11 @@ class JobExecutor:
     def _measured(self, trial: Trial, job: str, state: str, says: str) -> Result:
         self._monitors.pop(job, None)
         found = self._job(job) or Job(job, None, None)
-        return measure(found, trial, state, says, self.setup.gpu)
+        try:
+            return measure(found, trial, state, says, self.setup.gpu)
+        except Exception as e:  # one job's odd files must not cost the sweep, now and at every resume
+            why = f"what it left cannot be read: {type(e).__name__}: {e}"
+            return Result(trial.key, "failed", job, why=why, cause="unreadable")
 
 
 def spec_of(trial: Trial, tag: str) -> str:

@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from trackwalker.errors import TrackwalkerError, UnreachableError, UsageError
+from trackwalker.errors import MaybeQueuedError, TrackwalkerError, UnreachableError, UsageError
 from trackwalker.launch.plan import plan_local, starred
 from trackwalker.launch.provenance import code_of
 from trackwalker.launch.request import parse_model_spec, parse_passthrough
@@ -88,7 +88,7 @@ class LocalExecutor(JobExecutor):
                 last = order.with_suffix(".out").read_text(errors="replace").strip().splitlines()[-1:]
                 raise UsageError(last[0] if last else f"the run ended at once with exit code {child.returncode}")
             if time.monotonic() > deadline:
-                raise UnreachableError(f"the run of {tag} does not start")
+                raise MaybeQueuedError(f"the run of {tag} takes long to start")
             time.sleep(0.05)
         return job
 

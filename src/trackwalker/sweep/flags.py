@@ -1,7 +1,7 @@
 """The flag sweep: XLA, NCCL/RCCL and runtime flags for one model, one mesh and one node list.
 
-The baseline runs in between all the time, because nodes drift by more than most flags give. The course (flags_course.py)
-chooses the runs; the recipe that comes out (flags_report.py) is worth something in this cell only.
+The baseline runs in between all the time, because nodes drift by more than most flags give. flags_course.py chooses the
+runs; the recipe that comes out (flags_report.py) is worth something in this cell only.
 """
 
 from __future__ import annotations

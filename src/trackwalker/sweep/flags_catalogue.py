@@ -86,7 +86,8 @@ def join(variants: Sequence[Variant]) -> Variant:
     for v in variants:
         for part, values in sets.items():
             values |= getattr(v, part)
-    return Variant(JOIN.join(v.name for v in variants), **sets, why="; ".join(v.why for v in variants if v.why))
+    why = "; ".join(v.why for v in variants if v.why)
+    return Variant(JOIN.join(v.name for v in variants), sets["flags"], sets["env"], sets["config"], why)
 
 
 @cache

@@ -31,11 +31,11 @@ class Rules:
     wave: int = 6  # variants between two baselines of the screening
     again: int = 8  # variants that are run a second time
     finalists: int = 3
-    rounds: int = 4  # of each look at the finalists
-    looks: int = 2
+    rounds: int = 3  # of each look at the finalists
+    looks: int = 3
     undecided: int = 2  # finalists that a later look takes on
     pairs: int = 5  # rounds of a combination against its best part
-    alpha: float = 0.02  # chance that any of the finalists is confirmed by luck
+    alpha: float = 0.01  # chance that any of the finalists is confirmed by luck
     worthwhile: float = 0.01  # a smaller gain is not recommended
     enough: float = 0.05  # a confirmed gain of this size ends the search
     bounded: float = 0.02
@@ -145,7 +145,8 @@ def _again(course: Course, parts: Parts, done: Done, rules: Rules) -> None:
 def _confirm(course: Course, parts: Parts, done: Done, rules: Rules) -> None:
     """Rounds of finalists and baseline; after each look the hopeless leave, and those that are sure are confirmed."""
     slots: list[Slot] = []
-    alive, sure = list(course.finalists), set()
+    alive = list(course.finalists)
+    sure: set[str] = set()
     for look in range(rules.looks if alive else 0):
         first = look * rules.rounds + 1
         slots += [s for r in range(first, first + rules.rounds) for s in _round(r, alive)]

@@ -72,13 +72,15 @@ def _evidence(course: Course, done: Done, rules: Rules, tried: int) -> list[str]
     if course.seen:
         luck = best_by_luck(tried, course.noise.sd)
         told.append(
-            f"runs with the same settings differ by {_percent(course.noise.sd)} (one standard deviation, drift taken out); "
+            f"runs with the same settings differ by {_percent(course.noise.sd)} (standard deviation, drift taken out); "
             f"the best of {tried} variants that do nothing would look {_percent(luck)} faster"
         )
     for arm in course.finalists:
         if effect := course.effects.get(arm):
             word = "confirmed" if arm in course.confirmed else "not confirmed"
-            told.append(f"{arm}: {effect.change:+.1%} in {effect.runs} confirmation runs, {_interval(effect, rules)}: {word}")
+            told.append(
+                f"{arm}: {effect.change:+.1%} in {effect.runs} confirmation runs, {_interval(effect, rules)}: {word}"
+            )
     if course.joint:
         low, high = course.joint.bounds(0.025)
         add = "adds up" if len(course.winner) > 1 else "does not add up: the single one is recommended"
@@ -110,7 +112,7 @@ def _rows(course: Course, done: Done, standing: Mapping[str, float], rules: Rule
     spread = float(np.std(list(standing.values()))) if len(standing) > 2 else 0.0
     expected = {a: shrunk(s, len(course.seen[a]), spread, course.noise) for a, s in standing.items()}
     order = {**expected, **{a: e.change for a, e in course.effects.items()}}
-    rows = []
+    rows: list[tuple[str, ...]] = []
     for arm in sorted(order, key=lambda a: (-order[a], a)):
         effect = course.effects.get(arm)
         jobs = [r.job for key, r in done.items() if r.job and _is_plain(key, arm)]

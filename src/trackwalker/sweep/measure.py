@@ -11,6 +11,7 @@ from trackwalker.errors import TrackwalkerError
 from trackwalker.job.journal import read
 from trackwalker.job.layout import Job
 from trackwalker.perf.analysis import Options, analyse
+from trackwalker.perf.find import find_files
 from trackwalker.perf.result import PerfReport
 from trackwalker.sweep.model import Result, Status, Trial
 from trackwalker.sweep.policy import Policy, Signal, load_policy
@@ -49,7 +50,8 @@ def measure(job: Job, trial: Trial, state: str, says: str, gpu: str | None = Non
 
 def _good(job: Job, trial: Trial, seen: Triage, policy: Policy, gpu: str | None) -> Result:
     try:
-        report = analyse(job, Options(gpu=gpu, with_traces=False))
+        traced = bool(find_files(job, seen.index.facts.setting("tensorboard_dir")).traces)
+        report = analyse(job, Options(gpu=gpu, with_traces=traced))
     except TrackwalkerError as e:
         return Result(trial.key, "failed", job.id, why=f"it ran, but its speed cannot be read: {e}", cause="no-figure",
                       minutes=_minutes(job))  # fmt: skip
@@ -69,10 +71,17 @@ def _good(job: Job, trial: Trial, seen: Triage, policy: Policy, gpu: str | None)
         step_s=speed.seconds.median,
         steps=steady.n,
         mfu=report.utilisation.mfu if report.utilisation else None,
+        comm_s=_in_collectives(report),
         memory_gb=peak_memory(job.log),
         signals=signals(job, seen, policy.signals),
         minutes=_minutes(job),
     )
+
+
+def _in_collectives(report: PerfReport) -> float | None:
+    """Seconds of a step in collectives, where the trial took a trace; no trainer writes that down step by step."""
+    known = [row.seconds for row in report.trace.collectives if row.seconds is not None] if report.trace else []
+    return sum(known) if known else None
 
 
 def _only_first_steps(report: PerfReport) -> bool:

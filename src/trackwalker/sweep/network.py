@@ -10,7 +10,7 @@ from typing import Any
 from trackwalker.errors import UsageError
 from trackwalker.sweep.model import Conclusion, Done, Result, Trial
 from trackwalker.sweep.network_book import Book, Group, Need, NothingRuns, Run, Seen
-from trackwalker.sweep.network_design import Faults
+from trackwalker.sweep.network_design import Faults, cover
 from trackwalker.sweep.network_report import Findings, conclude
 from trackwalker.sweep.network_search import solve
 from trackwalker.sweep.nodes_request import NodesRequest
@@ -53,20 +53,16 @@ class NetworkSweep:
     def stop(self, done: Done) -> str:
         """Out of memory and cancelled jobs say nothing about a network."""
         if sum(result.status == "cancelled" for result in done.values()) >= _MOST_CANCELLED:
-            return f"{_MOST_CANCELLED} jobs of this sweep were cancelled from outside: start it again when nobody does that"
+            return f"{_MOST_CANCELLED} jobs of this sweep were cancelled: start it again when nobody does that"
         starved = [result for result in done.values() if result.status == "oom"]
         if len(starved) > 1 and not any(result.ok for result in done.values()):
             return "jobs run out of memory, so nothing can be compared: take a smaller batch or another model"
-        try:
-            self._solve(self._book(done))
-        except Need:
-            return ""
-        except NothingRuns:
+        if len(done) >= len(cover(len(self._names))) and not any(result.ok for result in done.values()):
             return "not one group of nodes runs: no node or link can be told from the others"
         return ""
 
     def at_most(self) -> int:
-        """The cover, and for each fault that is followed up two walks, the pairs and the repeats that noise may ask for."""
+        """The cover, and for each fault that is followed up two walks, the pairs and repeats against noise."""
         nodes = len(self._names)
         if nodes < 4:
             return 4 * nodes
@@ -114,7 +110,7 @@ class NetworkSweep:
         return Book(look)
 
     def _results(self, group: Group, done: Done) -> list[Result]:
-        found = []
+        found: list[Result] = []
         while (key := self._key(group, len(found) + 1)) in done:
             found.append(done[key])
         return found

@@ -12,14 +12,17 @@ from dataclasses import replace
 
 from trackwalker.sweep.network_book import Book, Group, Run
 from trackwalker.sweep.network_design import Faults, group_of, padded, without_faults
-from trackwalker.sweep.network_search import Culprits
+from trackwalker.sweep.network_search import Culprits, solve
 
 _WHY = "bisection"
+_FEWEST = 4
 
 
 def bisect(book: Book, nodes: int, most: int) -> Faults:
     """Name every bad node and link by bisection; needs runs until all halves, plain and mixed, are alike."""
     faults = Faults()
+    if nodes < _FEWEST:  # all pairs: there is nothing to halve
+        return solve(book, nodes, most)
     book.ask([Run(tuple(range(nodes)), 1, _WHY)])
     while True:
         halving = _Halving(book, faults, nodes)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from statistics import median
+from functools import partial
 from typing import NamedTuple, TypeVar
 
 from trackwalker.stats.groups import between_runs, fast_ones, odds
@@ -20,7 +20,7 @@ T = TypeVar("T")
 SEARCH = 3.5  # log odds (33 : 1) at which a step of the search goes on
 ACCUSE = 5.5  # log odds (245 : 1) for each of the runs that an accusation rests on
 MOST_RUNS = 4  # of one group
-_APART = 4.0  # standard deviations between two runs of one group
+APART = 4.0  # standard deviations between two runs of one group
 _FAILED = 0.7  # a run that failed or hung counts as one that took twice as long
 
 
@@ -94,7 +94,7 @@ class Book:
             if not levels:
                 raise NothingRuns
             self.clean[size] = [groups[at] for at in fast_ones(levels)]
-        tasks: list[Callable[[Book], bool]] = [lambda book, g=group: book.is_slow(g, why, sure=sure) for group in groups]
+        tasks = [partial(Book.is_slow, group=group, why=why, sure=sure) for group in groups]
         slow = gather(self, tasks)
         if self._settle(size):
             slow = gather(self, tasks)
@@ -108,14 +108,15 @@ class Book:
         runs = max(runs, self.asked.get(group, 1))
         self.ask([Run(group, runs, why)])
         while True:
-            yard = self._yardstick(len(group), but=group)
+            sigma = self.sigma()
+            yard = self._yardstick(len(group), group, sigma)
             if yard is None:  # nothing else of this size is clean: the fastest is the yardstick itself
                 slow = self.times(group)[0] is None
                 break
-            level, variance = self._level(group, yard.level)
+            level, variance = self._level(group, yard.level, sigma)
             weight = odds(level - yard.level, variance + yard.variance)
-            slow = weight > 0
-            if (abs(weight) >= sure and not self._disagree(group, yard.level)) or runs >= MOST_RUNS:
+            slow = weight > 0 if sure < ACCUSE else weight >= sure  # in doubt nobody is accused
+            if (abs(weight) >= sure and not self._disagree(group, yard.level, sigma)) or runs >= MOST_RUNS:
                 break
             runs += 1
             more = [Run(group, runs, f"{why}; too close to call, once more")]
@@ -161,33 +162,32 @@ class Book:
         firsts = [[self.times(group)[0] for group in groups if group in self.asked] for groups in self.clean.values()]
         return between_runs([*repeats, *([t for t in times if t is not None] for times in firsts)])
 
-    def _level(self, group: Group, yard: float) -> tuple[float, float]:
+    def _level(self, group: Group, yard: float, sigma: float) -> tuple[float, float]:
         """Log time of a group and its variance; from three runs on one disturbed run does not count."""
         times = [yard + _FAILED if t is None else t for t in self.times(group)]
-        level = median(times) if len(times) > 2 else sum(times) / len(times)
-        return level, (self.sigma() ** 2 + self._within(group) ** 2) / len(times)
+        return _middle(times), (sigma**2 + self._within(group) ** 2) / len(times)
 
-    def _disagree(self, group: Group, yard: float) -> bool:
+    def _disagree(self, group: Group, yard: float, sigma: float) -> bool:
         """Two runs so far apart that one of them was disturbed: a third one decides."""
         times = [yard + _FAILED if t is None else t for t in self.times(group)]
-        return len(times) == 2 and abs(times[0] - times[1]) > _APART * self.sigma()
+        return len(times) == 2 and abs(times[0] - times[1]) > APART * sigma
 
     def _within(self, group: Group) -> float:
         seen = self.look(group, 1)
         return seen.within if seen is not None else 0.0
 
-    def _yardstick(self, size: int, but: Group) -> _Yardstick | None:
+    def _yardstick(self, size: int, but: Group, sigma: float) -> _Yardstick | None:
         known = [g for g in self.clean.get(size, []) if g != but and any(t is not None for t in self.times(g))]
         if not known:
             return None
         levels = [(self._mean(group), self.asked[group]) for group in known]
         runs = sum(count for _, count in levels)
         level = sum(value * count for value, count in levels) / runs
-        variance = (self.sigma() ** 2 + self._within(known[0]) ** 2) / runs
+        variance = (sigma**2 + self._within(known[0]) ** 2) / runs
         return _Yardstick(level, variance, runs, min(known, key=lambda g: (self.asked[g], g)))
 
     def _settle(self, size: int) -> bool:
-        """Whether some of the clean groups are slower than the fast ones of them: those had a fault, and are judged anew."""
+        """Whether some clean groups are slower than the fast ones of them: those had a fault, and are judged anew."""
         groups = self.clean.get(size, [])
         levels = dict(enumerate(self._mean(group) for group in groups))
         fast = fast_ones(levels)
@@ -205,7 +205,12 @@ class Book:
 
     def _mean(self, group: Group) -> float:
         times = [t for t in self.times(group) if t is not None]
-        return median(times) if len(times) > 2 else sum(times) / max(len(times), 1)
+        return _middle(times)
+
+
+def _middle(times: Sequence[float]) -> float:
+    """The mean of two; of more the (lower) median, since what disturbs a run slows it down."""
+    return sorted(times)[(len(times) - 1) // 2] if len(times) > 2 else sum(times) / max(len(times), 1)
 
 
 def gather(book: Book, searches: Sequence[Callable[[Book], T]]) -> list[T]:

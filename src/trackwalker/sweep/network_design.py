@@ -95,9 +95,10 @@ def uncovered(nodes: int, clean: Iterable[Group], faults: Faults) -> list[Group]
 def _filled(nodes: int, size: int, seen: list[int], faults: Faults) -> list[Group]:
     """Groups put together node by node, each time the one that brings the most new links."""
     good = [node for node in range(nodes) if node not in faults.nodes]
+    everybody = _mask(good)
     chosen: list[Group] = []
-    while any(_mask(good) & ~seen[node] for node in good):
-        first = max(good, key=lambda node: ((_mask(good) & ~seen[node]).bit_count(), -node))
+    while any(everybody & ~seen[node] for node in good):
+        first = max(good, key=lambda node: ((everybody & ~seen[node]).bit_count(), -node))
         members = {first}
         while len(members) < size:
             mask = _mask(members)
@@ -108,7 +109,9 @@ def _filled(nodes: int, size: int, seen: list[int], faults: Faults) -> list[Grou
             ]
             if not free:
                 break
-            members.add(max(free, key=lambda n: ((mask & ~seen[n]).bit_count(), (_mask(good) & ~seen[n]).bit_count(), -n)))
+            members.add(
+                max(free, key=lambda n: ((mask & ~seen[n]).bit_count(), (everybody & ~seen[n]).bit_count(), -n))
+            )
         mask = _mask(members)
         if len(members) < size or not any(mask & ~seen[node] for node in members):
             break  # what is left cannot be measured at this size

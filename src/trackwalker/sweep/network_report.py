@@ -1,4 +1,4 @@
-"""What a network sweep says: who is at fault, by which pairs that is proven, and how many jobs bisection would have taken."""
+"""What a network sweep says: who is at fault, which pairs prove it, and how many jobs bisection would have taken."""
 
 from __future__ import annotations
 
@@ -57,7 +57,11 @@ def conclude(found: Findings) -> Conclusion:
         "saved_jobs": None if reference is None else reference - jobs,
         "noise_pct": round(100.0 * found.noise, 2),
         "faults": [
-            {"kind": "node" if len(f) == 1 else "link", "nodes": [found.names[n] for n in f], "slower_pct": _slower(model, f)}
+            {
+                "kind": "node" if len(f) == 1 else "link",
+                "nodes": [found.names[n] for n in f],
+                "slower_pct": _slower(model, f),
+            }
             for f in _all(faults)
         ],
         "shared": [[found.names[n] for n in pair] for pair in faults.shared],
@@ -131,7 +135,7 @@ def _headline(found: Findings, model: Fit) -> str:
     if faults.shared:
         pairs = ", ".join(f"{names[a]}-{names[b]}" for a, b in faults.shared)
         return (
-            f"links between neighbours are slow together ({pairs}): something they share, a leaf, an uplink or a spine; "
+            f"links between neighbours are slow together ({pairs}): something they share, a leaf, uplink or spine; "
             "no node is accused, tell the network's people"
         )
     said = [f"{names[n]} is slow with everybody ({_size(model, (n,))}): leave it out" for n in sorted(faults.nodes)]
@@ -191,7 +195,11 @@ def _against(found: Findings, model: Fit, group: Group) -> str:
 def _cost(jobs: int, reference: int | None) -> str:
     if reference is None:
         return ""
-    rest = f"{reference - jobs} saved" if reference > jobs else f"{jobs - reference} more this time, for repeats against noise"
+    rest = (
+        f"{reference - jobs} saved"
+        if reference > jobs
+        else f"{jobs - reference} more this time, for repeats against noise"
+    )
     return f"{jobs} jobs; bisection takes {reference} for the same answer without any noise: {rest}"
 
 
@@ -203,7 +211,9 @@ def _caveats(found: Findings) -> list[str]:
         said.append("other faults may hide behind what is shared: sweep again when it is mended")
     if found.faults.count >= found.most_faults:
         said.append(f"{found.faults.count} faults are named and more may be there: so many suggest a cause they share")
-    said += [f"{found.name(g)} stays slow and nobody in it could be proven at fault" for g in sorted(found.faults.given_up)]
+    said += [
+        f"{found.name(g)} stays slow and nobody in it could be proven at fault" for g in sorted(found.faults.given_up)
+    ]
     if found.expect is None and not found.faults.count:
         said.append("groups are compared with each other: if all are slow alike, only --expect can tell")
     if len(found.names) < 4:
@@ -244,7 +254,9 @@ def _plot(found: Findings, model: Fit) -> Plot:
         title="Step time of each group against good groups of its size",
         x_label="group",
         y_label="slower, %",
-        x=tuple(f"{len(g)}: {found.name(g)}" if len(g) <= 2 else f"{len(g)} nodes, {at + 1}" for at, g in enumerate(groups)),
+        x=tuple(
+            f"{len(g)}: {found.name(g)}" if len(g) <= 2 else f"{len(g)} nodes, {at + 1}" for at, g in enumerate(groups)
+        ),
         y=tuple(y),
         marked=marked,
     )

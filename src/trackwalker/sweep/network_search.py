@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from trackwalker.stats.groups import SMALLEST
-from trackwalker.sweep.network_book import ACCUSE, Book, Group, Need, Run
+from trackwalker.sweep.network_book import ACCUSE, APART, Book, Group, Need, Run
 from trackwalker.sweep.network_design import Exchange, Faults, cover, group_of, padded, uncovered
 
 SCREEN = "cover every link: is any group slower than the others of its size?"
@@ -55,7 +55,9 @@ def solve(book: Book, nodes: int, most: int) -> Faults:
 def _open(group: Group, faults: Faults) -> bool:
     """Whether nothing that is known explains why the group is slow."""
     members = set(group)
-    return group not in faults.given_up and not members & faults.nodes and not any(members >= set(x) for x in faults.links)
+    return (
+        group not in faults.given_up and not members & faults.nodes and not any(members >= set(x) for x in faults.links)
+    )
 
 
 class Culprits:
@@ -91,9 +93,17 @@ class Culprits:
         partners = self._partners(node)
         if len(partners) < 2 or not self._slow_pair(node, partners[0]):
             return None
-        if self._slow_pair(node, partners[1]):
+        if self._slow_pair(node, partners[1]) and self._alike(node, *partners):
             return replace(self.faults, nodes=self.faults.nodes | {node})
-        return self.as_pair(node, partners[0])
+        slow = [partner for partner in partners if self._slow_pair(node, partner)]
+        return self.as_pair(node, slow[0]) if slow else None
+
+    def _alike(self, node: int, one: int, other: int) -> bool:
+        """Whether a node is as slow with one as with the other; else the faster pair must show it once more."""
+        times = {partner: _time(self.book, group_of((node, partner))) for partner in (one, other)}
+        if abs(times[one] - times[other]) <= APART * self.book.sigma():
+            return True
+        return self._slow_pair(node, min(times, key=lambda partner: times[partner]), runs=2)
 
     def as_pair(self, node: int, other: int) -> Faults | None:
         """The link is accused when the pair is slow, twice, and each end is good in another pair."""
@@ -114,8 +124,10 @@ class Culprits:
         if self._slow_pair(hub, near) and self._slow_pair(hub, near, runs=2):
             return replace(self.faults, nodes=self.faults.nodes | {hub})
         if self._slow_pair(second, near):
-            return replace(self.faults, shared=(*sorted(pairs), group_of((second, near))))
-        if not self._slow_pair(*sorted((second, hub)), runs=2):
+            # Links named before are most likely of the same kind.
+            shared = dict.fromkeys([*sorted(self.faults.links), *sorted(pairs), group_of((second, near))])
+            return replace(self.faults, links=frozenset(), shared=tuple(shared))
+        if not self._slow_pair(second, hub, runs=2):
             return replace(self.faults, links=self.faults.links | {group_of((first, hub))})
         return replace(self.faults, links=self.faults.links | pairs)
 
@@ -127,10 +139,12 @@ class Culprits:
         if start is not None:
             way = Exchange(start, slow, self.faults.links)
             found = self._walk(way, lambda other, _: self.as_pair(node, other))
-        return found or self._shrink(node, slow)  # another fault may lie on the way
+        if found is not None or not self.book.is_slow(slow, _WALK, runs=2):
+            return found
+        return self._shrink(node, slow)  # another fault lay on the way
 
     def _walk(self, way: Exchange, *checks: Check) -> Faults | None:
-        """Halve the way to the first slow group, then ask what its newcomer is; who is cleared by that is walked past."""
+        """Halve the way to the first slow group, then ask what its newcomer is; who is cleared is walked past."""
         low, slow = 0, {len(way.coming)}
         while slow:
             high = min(slow)

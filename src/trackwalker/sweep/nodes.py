@@ -1,6 +1,6 @@
 """The node sweep: the same job alone on every node, all at once; who is slower than the others, and by which signal.
 
-Who looks slow is run again before it is called slow: with many nodes the slowest of equal ones looks 2 % slow by chance.
+Who looks slow is run again before it is called slow: the slowest of many equal nodes looks 2 % slow by chance.
 """
 
 from __future__ import annotations
@@ -20,7 +20,9 @@ from trackwalker.sweep.nodes_signals import Explanation, explain
 MARGINAL, DEGRADED = math.log(0.98), math.log(0.95)
 MOST_RUNS = 3  # of one node
 _SUSPICIOUS = math.log(0.984)  # short of the line by less than the noise: run it again
-_SURE = 2.0  # standard errors by which a node must be below the others
+_SURE = 3.0  # standard errors by which a node must be below the others
+
+_SCATTER = 5  # nodes from which on their scatter is noise, not one of them
 
 State = Literal["healthy", "marginal", "degraded", "unhealthy", "open"]
 
@@ -123,13 +125,10 @@ def reference(standings: Sequence[Standing]) -> float | None:
 
 
 def noise(standings: Sequence[Standing]) -> float:
-    """Noise between runs: repeats of a node, and the nodes that are near the middle."""
-    level = reference(standings)
-    if level is None:
-        return between_runs([])
-    firsts = [logs[0] for s in standings if (logs := _logs(s.runs))]
-    near = [first for first in firsts if abs(first - level) < -DEGRADED / 2.0]
-    return between_runs([near, *(_logs(s.runs) for s in standings)])
+    """Noise between runs: repeats of a node, and how first runs scatter; a few slow nodes do not raise it."""
+    logs = [of for s in standings if (of := _logs(s.runs))]
+    firsts = [of[0] for of in logs] if len(logs) >= _SCATTER else []
+    return between_runs([firsts, *logs])
 
 
 def _judge(
@@ -141,7 +140,9 @@ def _judge(
         why = failed[-1].why or failed[-1].cause or failed[-1].status if failed else ""
         return Standing(s.node, "unhealthy" if failed else "open", s.runs, None, why=why)
     against, error = _level(logs) - level, sigma / math.sqrt(len(logs))
-    proven = len(logs) > 1 and against < -_SURE * error
+    # The first run chose the node because it looked slow: the repeats have to show it by themselves.
+    repeats = sum(logs[1:]) / max(len(logs) - 1, 1) - level
+    proven = len(logs) > 1 and max(against / error, repeats / sigma * math.sqrt(len(logs) - 1)) < -_SURE
     state: State = "healthy"
     if against <= MARGINAL and not proven and not last:
         state = "open"

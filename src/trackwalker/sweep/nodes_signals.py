@@ -1,4 +1,4 @@
-"""Which recorded signal of a slow node explains it: out of line with the other nodes, and in the direction that slows."""
+"""Which recorded signal explains a slow node: out of line with the other nodes, and in the direction that slows."""
 
 from __future__ import annotations
 

@@ -83,8 +83,8 @@ class Plan:
             "created": self.created,
             "budget_node_hours": self.budget,
             "argv": self.argv,
-            "request": _starred(self.request),
-            "setup": _starred(asdict(self.setup)),
+            "request": without_secrets(self.request),
+            "setup": without_secrets(asdict(self.setup)),
         }
 
 
@@ -141,9 +141,12 @@ def _some(folders: list[Path]) -> str:
     return ", ".join(folder.name for folder in folders[:5]) + (", …" if len(folders) > 5 else "")
 
 
-def _starred(value: Any, name: str = "") -> Any:
+def without_secrets(value: Any, name: str = "") -> Any:
+    """Plain data with secrets starred, by the names of their keys and by `NAME=value` words."""
     if isinstance(value, Mapping):
-        return {k: _starred(v, str(k)) for k, v in value.items()}
+        return {k: without_secrets(v, str(k)) for k, v in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_starred(v, name) for v in value]
-    return starred(redact(name, value)) if isinstance(value, str) else value
+        return [without_secrets(v, name) for v in value]
+    if not isinstance(value, str) or name == "key":  # a trial's, not one that opens something
+        return value
+    return starred(redact(name, value))

@@ -11,7 +11,7 @@ from typing import Any
 from trackwalker.report.text import json_visible
 from trackwalker.sweep.budget import budget_of, spent
 from trackwalker.sweep.model import SCHEMA, Strategy, Table
-from trackwalker.sweep.plan import Plan
+from trackwalker.sweep.plan import Plan, without_secrets
 from trackwalker.sweep.progress import minutes, score
 from trackwalker.sweep.state import State
 
@@ -48,8 +48,7 @@ def standing(state: State, running: str) -> str:
 
 
 def _row(trial: dict[str, Any], result: dict[str, Any], again: str) -> dict[str, Any]:
-    """A trial and what came of it; env settings may be secret and stand in the job's own record, starred."""
-    return {"trial": {k: v for k, v in trial.items() if k != "env"}, **result, "again": again}
+    return {"trial": without_secrets(trial), **result, "again": again}
 
 
 def results_table(state: State) -> Table:

@@ -18,10 +18,11 @@ from trackwalker.web import job_page_charts, job_page_perf
 from trackwalker.web.job_data import header_view, triage_view, verdict_view
 from trackwalker.web.job_data_parts import cost_view, events_view, run_view
 from trackwalker.web.job_page_work import work_of
-from trackwalker.web.pages import in_thread, json_answer, page, settings_of, workspace_of
+from trackwalker.web.pages import environment, in_thread, json_answer, page, settings_of, workspace_of
 from trackwalker.web.workspace import WebWorkspace
 
 _FIRST_PAINT_S = 0.4  # what the log may take before the page is sent without it
+_QUICK_LOG = 3 << 20  # bytes; the reading of a longer one would hold up the sending of the page as well
 _PATIENCE_S = 8.0  # one wait of the page's script for the verdict
 _OTHERS = 60  # jobs to choose a reference run from
 _CHANGES = 300
@@ -52,7 +53,9 @@ async def job_page(request: Request) -> Response:
     work, workspace = work_of(request), workspace_of(request)
     known = await in_thread(work.known, job)
     saved = None if known is not None else await in_thread(workspace.saved_verdict, job)
-    seen = await _triage(workspace, job, _FIRST_PAINT_S)
+    seen = await in_thread(workspace.known_triage, job)
+    if seen is None and await in_thread(_is_quick, job):
+        seen = await _triage(workspace, job, _FIRST_PAINT_S)
     context = _context(request, job, known.verdict if known else saved, seen)
     return page(request, "job.html.j2", **context, complete=known is not None, saved=saved is not None)
 
@@ -63,13 +66,31 @@ async def verdict(request: Request) -> Response:
     work, workspace = work_of(request), workspace_of(request)
     if job.log is None:
         return json_answer({"progress": "", "wait": 0, "error": "The job has written no log yet."}, 202)
-    found = await work.diagnosis(job, _PATIENCE_S if request.query_params.get("wait") else 0.05)
+    found = await work.diagnosis(job, _patience(request))
     if found is None:
-        so_far = work.seconds(job)
-        return json_answer({"progress": _progress(job, so_far or 0.0), "seconds": so_far, "wait": 1}, 202)
+        return json_answer(await _so_far(request, job), 202)
     seen = await in_thread(workspace.triage, job)
     context = _context(request, job, found.verdict, seen)
     return page(request, "job_verdict_parts.html.j2", **context, complete=True, saved=False)
+
+
+def _patience(request: Request) -> float:
+    """A page that shows nothing yet wants to hear soon what the log says."""
+    asked = request.query_params
+    return 0.3 if asked.get("first") == "missing" else _PATIENCE_S if asked.get("wait") else 0.05
+
+
+async def _so_far(request: Request, job: Job) -> dict[str, Any]:
+    """How far the diagnosis is; with the first screen from the log alone, for a page that was sent without it."""
+    seconds = work_of(request).seconds(job) or 0.0
+    answer: dict[str, Any] = {"progress": _progress(job, seconds), "seconds": seconds, "wait": 1}
+    seen = await in_thread(workspace_of(request).known_triage, job)
+    if seen is not None and request.query_params.get("first") == "missing":
+        context = _context(request, job, None, seen)
+        answer["parts"] = (
+            environment().get_template("job_verdict_parts.html.j2").render(**context, complete=False, saved=False)
+        )
+    return answer
 
 
 async def verdict_json(request: Request) -> Response:
@@ -129,6 +150,13 @@ def _context(request: Request, job: Job, found: Verdict | None, seen: Triage | N
         "cost": cost_view(seen, found, price) if seen is not None else None,
         "recorded": job.database is not None,
     }
+
+
+def _is_quick(job: Job) -> bool:
+    try:
+        return job.log is not None and job.log.stat().st_size <= _QUICK_LOG
+    except OSError:
+        return False
 
 
 async def _triage(workspace: WebWorkspace, job: Job, seconds: float) -> Triage | None:

@@ -151,10 +151,12 @@ class JobIndex:
         held = self._held.get(job.id)
         if held is None:
             return None
-        state = (self._ws.told(job)[0], _state(job, held.row))
+        told = self._ws.told(job)[0]
+        state = (told, _state(job, held.row))
         if state == held.state:
             return None
-        fresh = held.row.pending or time.monotonic() - held.read > max(_AGAIN_S, _AGAIN_COST * held.cost)
+        new = held.row.pending or (told and (held.state or (0,))[0] != told)
+        fresh = new or time.monotonic() - held.read > max(_AGAIN_S, _AGAIN_COST * held.cost)
         return state if fresh else None
 
     def _put(self, job: Job, row: JobRow, state: Any, cost: float) -> None:

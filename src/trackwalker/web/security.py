@@ -11,7 +11,7 @@ import hashlib
 import html
 import secrets
 from http.cookies import CookieError, SimpleCookie
-from urllib.parse import parse_qsl, urlencode
+from urllib.parse import parse_qsl, quote, urlencode
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import HTMLResponse, PlainTextResponse, Response
@@ -35,7 +35,6 @@ _HEADERS = {
     "Content-Security-Policy": CONTENT_POLICY,
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "no-referrer",
-    "Cross-Origin-Opener-Policy": "same-origin",
     "Cross-Origin-Resource-Policy": "same-origin",
     "X-Frame-Options": "DENY",
 }
@@ -103,9 +102,10 @@ class Guard:
     def _welcome(self, path: str, query: list[tuple[str, str]]) -> Response:
         # A page of ours that goes on by itself, not a redirect: a strict cookie is not sent along a redirect that
         # began on another site, as a click in a chat does.
-        target = html.escape("/" + path.lstrip("/") + (f"?{urlencode(query)}" if query else ""), quote=True)
+        target = html.escape("/" + quote(path.lstrip("/")) + (f"?{urlencode(query)}" if query else ""), quote=True)
         answer = HTMLResponse(
             f"<!doctype html><html lang='en'><head><meta charset='utf-8'><title>Trackwalker</title>"
+            f'<link rel="icon" href="data:,">'
             f'<meta http-equiv="refresh" content="0;url={target}"></head>'
             f'<body><p><a href="{target}">Go on</a></p></body></html>'
         )

@@ -24,8 +24,8 @@ from trackwalker.telemetry.client import Telemetry
 from trackwalker.web.cache import Cache
 from trackwalker.web.databases import Databases
 
-_KEPT_VERDICTS = 24
-_KEPT_TRIAGES = 48
+_KEPT_VERDICTS = 12
+_KEPT_TRIAGES = 12
 _KEPT_BADGES = 1000
 _LARGEST_VERDICT = 32 << 20
 _NAMES_S = 2.0  # how long a name is believed to mean the same job
@@ -66,6 +66,10 @@ class WebWorkspace:
     def triage(self, job: Job) -> Triage:
         """What the log alone says; quick."""
         return self._triages.get(job.id, (signature(job), _beat(job)), lambda: triage_job(job))
+
+    def known_triage(self, job: Job) -> Triage | None:
+        """What the log says where it was read already: a first paint does not wait for a long one."""
+        return self._triages.peek(job.id, signature(job))
 
     def diagnosis(self, job: Job) -> Diagnosis:
         """The full verdict and its story; seconds, once for each state of the evidence."""

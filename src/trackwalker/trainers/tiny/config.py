@@ -62,6 +62,7 @@ class Config:
     data_seconds: float = _number(0.0, 0)  # what the pipeline needs for one batch
     data_rows_cached: int = _number(0, 0)  # rows of a batch that cost the reader nothing more; 0: all of them
     data_miss_seconds: float = _number(0.0, 0)  # what each further row costs: a batch can be too large to be fast
+    data_row_mb: float = _number(0.0, 0)  # what the reader keeps in memory for each row of a batch
     data_slow_from_step: int = _number(-1, -1)  # -1: the pipeline never becomes slow
     data_slow_seconds: float = _number(0.0, 0)
     data_slow_rank: int = _number(-1, -1)  # -1: on every rank

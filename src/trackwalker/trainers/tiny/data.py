@@ -81,7 +81,15 @@ class Pipeline:
             self._queue.put(error)
 
 
+def _reader_memory(config: Config, rows: int) -> np.ndarray:
+    """What decoding so many rows at a time needs; every byte is written, so the kernel has to find it."""
+    import numpy as np
+
+    return np.ones(int(rows * config.data_row_mb * 2**20), np.uint8)
+
+
 def _paced(config: Config, rank: int, rows: int, start: int) -> Iterator[Batch]:
+    kept = _reader_memory(config, rows)  # noqa: F841  (held as long as there are batches to make)
     for step in range(start, config.steps):
         if step == config.data_fails_at_step and config.data_fails_rank in (-1, rank):
             raise DataError(f"shard {rank:05d}: record {step} is truncated (DataLoss: 512 of 516 bytes)")

@@ -151,8 +151,9 @@ function swap(parts) {
 }
 
 async function verdict() {
-  for (let wait = ""; ; wait = "?wait=1") {
-    const answer = await fetch(`${base}/verdict${wait}`, { headers: { Accept: "application/json" } });
+  for (let wait = ""; ; wait = "wait=1") {
+    const missing = page.dataset.first === "missing";
+    const answer = await fetch(`${base}/verdict?${wait}${missing ? "&first=missing" : ""}`, { headers: { Accept: "application/json" } });
     if (answer.status === 200) {
       swap(new DOMParser().parseFromString(await answer.text(), "text/html"));
       break;
@@ -165,6 +166,8 @@ async function verdict() {
       return;
     }
     if (line) line.textContent = body.progress;
+    if (body.parts) { swap(new DOMParser().parseFromString(body.parts, "text/html")); page.dataset.first = "there"; }
+    else if (missing) await new Promise((go) => setTimeout(go, 300));
   }
   $("verdict").setAttribute("aria-busy", "false");
   page.dataset.complete = "yes";
