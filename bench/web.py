@@ -93,9 +93,16 @@ def visit(browser: Any, url: str, process: subprocess.Popen[str]) -> Seen:
     culprits = ", ".join(page.locator("#verdict .culprits button").all_inner_texts())
     others = family(process.pid)[1:]
     seen = Seen(
-        paint / 1000, times["said"], times["verdict"], times["heat"], culprits, cpu_seconds([process.pid]), cpu_seconds(others),
-        peak_mb(process.pid), sum(peak_mb(pid) for pid in others),
-    )  # fmt: skip
+        paint_s=paint / 1000,
+        said_s=times["said"],
+        verdict_s=times["verdict"],
+        heat_s=times["heat"],
+        culprits=culprits,
+        own_cpu_s=cpu_seconds([process.pid]),
+        prometheus_cpu_s=cpu_seconds(others),
+        own_mb=peak_mb(process.pid),
+        prometheus_mb=sum(peak_mb(pid) for pid in others),
+    )
     page.context.close()
     return seen
 

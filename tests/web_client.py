@@ -22,12 +22,17 @@ import pytest
 
 from trackwalker.diagnose.verdict import Action, Cause, Cost, Evidence, JobRef, Verdict, Window
 from trackwalker.node.incidents import LEDGER
+from trackwalker.sweep.model import Result
+from trackwalker.sweep.plan import Plan, Setup
+from trackwalker.sweep.state import Book
+from trackwalker.sweep.strategies import build
 from triage_logs import NCCL, ending, header, steps
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 LONG_MS = 60_000  # a loaded machine may stand still for seconds
 MODELS = ("llama2-70b", "mixtral-8x22b", "grok-1", "qwen3-30b-a3b")
 BROKEN, SLOW, ACCUSED = "9007", "9013", "9021"  # ids of `workspace_of`
+SWEEP = "nodes-20260601-080000-1f3a"  # of `make_sweep`
 NOW = 1_780_300_800.0  # 2026-06-01T08:00:00Z, when the newest job of `workspace_of` wrote its last line
 needs_chromium = pytest.mark.skipif(CHROMIUM is None, reason="no chromium on this machine: pages cannot be looked at")
 
@@ -97,6 +102,23 @@ def write_ledger(root: Path, *incidents: dict[str, Any]) -> None:
     path = root / LEDGER
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("".join(json.dumps({"v": 1, **incident}) + "\n" for incident in incidents))
+
+
+def make_sweep(root: Path) -> None:
+    """A finished sweep over four nodes, one of them slow, written as the engine writes one."""
+    request = {"model": "toy", "nodes": ["n1", "n2", "n3", "n4"]}
+    plan, strategy = Plan(SWEEP, "nodes", request, Setup("slurm", str(root)), NOW), build("nodes", request)
+    plan.save()
+    with Book(plan.folder) as book:
+        while trials := [t for t in strategy.next_trials(book.state.done) if t.key not in book.state.done]:
+            for trial in trials:
+                number = len(book.state.runs)
+                run = book.intend(f"t{number}", trial, 1, 0.0)
+                book.write("submitted", 1.0, tag=run.tag, job=str(9000 + number))
+                speed = 80.0 + number / 10 if "n3" in trial.nodes else 100.0 + number / 10
+                result = Result(trial.key, "ok", run.job, speed, speed - 1, speed + 1, 10.0, 20, minutes=5.0)
+                book.write("result", 2.0, tag=run.tag, result=result.to_dict(), again="", stop="")
+        book.write("end", 3.0, stop="")
 
 
 @dataclass

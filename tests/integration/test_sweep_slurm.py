@@ -26,7 +26,7 @@ def test_a_batch_sweep_finds_the_optimum_between_a_regression_and_a_real_memory_
         pytest.skip(why)
     # Sixteen rows are read as fast as one, each further row is late, and each needs memory.
     reader = ["data_seconds=0.2", "data_rows_cached=16", "data_miss_seconds=0.06", "data_row_mb=40"]
-    with SlurmCluster(2, memory_mb=1600) as cluster:
+    with SlurmCluster(2, memory_mb=1400) as cluster:
         answer = sweep(
             cluster, tmp_path, "batch", "tiny", "--nodelist", cluster.names[0], "--start", "8", "--steps", "14",
             "--param", "per_device_batch_size=8:64:8", "--", *QUICK, *reader,

@@ -15,20 +15,18 @@ from pathlib import Path
 import httpx
 import pytest
 
-from trackwalker.sweep.model import Result
-from trackwalker.sweep.plan import Plan, Setup
-from trackwalker.sweep.state import Book
-from trackwalker.sweep.strategies import build
 from web_client import (
     ACCUSED,
     BROKEN,
     SLOW,
+    SWEEP,
     Looked,
     Site,
     browser,  # noqa: F401
     log_of,
     look,  # noqa: F401
     make_job,
+    make_sweep,
     needs_chromium,
     serving,
     workspace_of,
@@ -38,7 +36,6 @@ from web_client import (
 pytestmark = [pytest.mark.slow, needs_chromium]
 Look = Callable[..., Looked]
 JOBS = 200
-SWEEP = "nodes-20260601-080000-1f3a"
 
 
 @pytest.fixture(scope="module")
@@ -55,23 +52,6 @@ def workspace(tmp_path_factory: pytest.TempPathFactory) -> Path:
     )
     make_sweep(root)
     return root
-
-
-def make_sweep(root: Path) -> None:
-    """A finished sweep over four nodes, one of them slow, written as the engine writes one."""
-    request = {"model": "toy", "nodes": ["n1", "n2", "n3", "n4"]}
-    plan, strategy = Plan(SWEEP, "nodes", request, Setup("slurm", str(root)), 1_780_300_800.0), build("nodes", request)
-    plan.save()
-    with Book(plan.folder) as book:
-        while trials := [t for t in strategy.next_trials(book.state.done) if t.key not in book.state.done]:
-            for trial in trials:
-                number = len(book.state.runs)
-                run = book.intend(f"t{number}", trial, 1, 0.0)
-                book.write("submitted", 1.0, tag=run.tag, job=str(9000 + number))
-                speed = 80.0 + number / 10 if "n3" in trial.nodes else 100.0 + number / 10
-                result = Result(trial.key, "ok", run.job, speed, speed - 1, speed + 1, 10.0, 20, minutes=5.0)
-                book.write("result", 2.0, tag=run.tag, result=result.to_dict(), again="", stop="")
-        book.write("end", 3.0, stop="")
 
 
 @pytest.fixture(scope="module")

@@ -68,7 +68,7 @@ def test_findings_of_triage_stand_beside_the_log_and_jump(logs: tuple[Site, Path
     site, _ = logs
     looked = look(f"{site.url}/job/77/log", scheme="dark")
     page = looked.page
-    found = page.locator(".log-jumps li.primary")
+    found = page.locator(".log-jumps li.is-primary")
     assert "first cause" in found.inner_text()
     found.locator("a").click()
     page.wait_for_url(f"**#L{FAILED}")

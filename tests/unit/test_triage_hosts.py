@@ -68,7 +68,7 @@ def test_a_pod_that_looks_for_a_lost_peer_is_told_from_one_that_never_met_it(tmp
     for rank in (1, 3):
         (job / f"rank-{rank}.log").write_text(
             "x:1:2 [5] socket.cc:881 NCCL WARN socketPollConnect: connect to 10.4.7.6<4> returned No route to host\n"
-        )  # noqa: E501
+        )
     found = triage(Job("77", log, job))
     assert found.primary is not None
     assert (found.primary.cause, found.primary.hosts) == ("node-death", ("node003",))

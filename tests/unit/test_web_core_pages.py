@@ -11,13 +11,17 @@ import numpy as np
 import pytest
 from starlette.testclient import TestClient
 
+from trackwalker.lab.grade import grade
+from trackwalker.lab.results import CaseResult, Results
+from trackwalker.lab.scenario import Truth
 from trackwalker.sweep.model import Plot
 from trackwalker.web import jobs, jobs_index
 from trackwalker.web.jobs_rows import spark, spark_area, spark_path
 from trackwalker.web.sweeps_plot import figure
-from web_client import ACCUSED, BROKEN, SLOW, accusing, make_job, web_app, workspace_of, write_ledger
+from web_client import ACCUSED, BROKEN, SLOW, SWEEP, accusing, make_job, make_sweep, web_app, workspace_of, write_ledger
 
 HTML = {"Accept": "text/html"}
+HEALTHY = Truth(outcome="healthy")
 EVIL = "<img src=x onerror=alert(1)>"
 
 
@@ -182,6 +186,23 @@ def test_the_lab_page_shows_scores_or_how_to_get_them(
     (workspace / "lab").mkdir()
     (workspace / "lab" / "odd.json").write_text("{}")
     assert "9/10" in client.get("/lab", headers=HTML).text
+    right = grade({"status": "completed", "outcome": "healthy"}, HEALTHY)
+    case = CaseResult(
+        tool="ours",
+        family=EVIL,
+        split="test",
+        group="healthy",
+        seed=1,
+        truth=HEALTHY,
+        grade=right,
+        passed=True,
+        seconds=1.0,
+    )
+    (workspace / "lab" / "mine.json").write_text(Results(version="1", suite=["smoke"], cases=[case]).to_json())
+    page = client.get("/lab", headers=HTML).text
+    assert "right in everything" in page
+    assert "odd.json is not a results file" in page
+    assert EVIL not in page
 
 
 def test_a_question_is_answered_without_a_model(client: TestClient) -> None:
@@ -203,6 +224,49 @@ def test_a_question_that_is_not_understood_says_what_can_be_asked(client: TestCl
 def test_a_model_is_not_asked_where_none_is_configured(client: TestClient) -> None:
     assert "look further" not in client.get("/ask", headers=HTML).text
     assert "adds</h2>" not in client.get("/ask/answer?q=how+far+did+9007+come&model=1", headers=HTML).text
+
+
+def test_a_model_looks_further_once_and_what_it_made_up_is_struck_out(
+    workspace: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    test_model = pytest.importorskip("pydantic_ai.models.test", reason="no pydantic-ai here: no model to ask")
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    asked = []
+
+    def open_model(*_: object) -> object:
+        asked.append(1)
+        return test_model.TestModel(call_tools=[], custom_output_text=f"It came far {EVIL}. node777 is to blame.")
+
+    monkeypatch.setattr("trackwalker.agent.ask.open_model", open_model)
+    with TestClient(web_app(workspace, model="test:model"), base_url="http://127.0.0.1") as client:
+        assert "let test:model look further" in client.get("/ask", headers=HTML).text
+        plain = client.get("/ask/answer?q=how+far+did+9007+come", headers=HTML).text
+        assert "adds</h2>" not in plain
+        pieces = [client.get("/ask/answer?q=how+far+did+9007+come&model=1", headers=HTML).text for _ in range(2)]
+    assert asked == [1]  # a reload does not pay again
+    assert pieces[0] == pieces[1]
+    assert "test:model adds</h2>" in pieces[0]
+    assert "<del>node777 is to blame.</del>" in pieces[0]
+    assert EVIL not in pieces[0]
+
+
+def test_sweeps_are_listed_and_a_damaged_one_says_so(tmp_path: Path) -> None:
+    root = workspace_of(1, tmp_path / "outputs")
+    make_sweep(root)
+    odd = root / "sweeps" / "batch-20260101-000000-dead"
+    odd.mkdir()
+    (odd / "plan.json").write_text("{")
+    with TestClient(web_app(root), base_url="http://127.0.0.1") as client:
+        page = client.get("/sweeps", headers=HTML).text
+        assert "leave out n3" in page
+        assert "not readable" in page
+        whole = client.get(f"/sweeps/{SWEEP}", headers=HTML).text
+        assert '<span class="chip bad">n3</span>' in whole
+        assert whole.count("<circle") == 4
+        report = client.get(f"/sweeps/{SWEEP}/report.json").json()
+        assert (report["schema"], report["status"]) == ("trackwalker.sweep/1", "finished")
+        assert client.get("/sweeps/..%2F..").status_code == 404
+        assert client.get("/sweeps/nothing").json()["error"].startswith("no sweep 'nothing'")
 
 
 def test_a_verdict_made_for_a_question_is_on_the_list_from_then_on(tmp_path: Path) -> None:

@@ -309,11 +309,11 @@ def _detect(test: Test, case: Case, values: Values, reference: Values | None, ac
         return _AGAINST[name](values, reference=reference, **options)
     if name == "gone":
         # Whoever cannot be believed cannot be missed either: a frozen exporter's host may well be alive.
-        # Nor can who never answered: only silence after words is an end.
-        spoke = _ever_told(test, case)
-        return detectors.missing(
-            {h: v for h, v in values.items() if v > 0}, expected=[h for h in case.trusted if h in spoke]
-        )
+        here, expected = {h: v for h, v in values.items() if v > 0}, case.trusted
+        if not set(expected) <= here.keys():  # nor can who never answered: only silence after words is an end
+            spoke = _ever_told(test, case)
+            expected = [h for h in expected if h in spoke]
+        return detectors.missing(here, expected=expected)
     if name == "accused-like-others":
         control = heartbeat.control(case)
         finding = detectors.equivalent(values, group=[h for _, h in heartbeat.accused(case)], **options)

@@ -102,10 +102,10 @@ class NetworkSweep:
     def _book(self, done: Done) -> Book:
         cache: dict[Group, list[Seen]] = {}
 
-        def look(group: Group, number: int) -> Seen | None:
+        def look(group: Group) -> list[Seen]:
             if group not in cache:
                 cache[group] = [_seen(result) for result in self._results(group, done) if result.status != "cancelled"]
-            return cache[group][number - 1] if number <= len(cache[group]) else None
+            return cache[group]
 
         return Book(look)
 

@@ -63,26 +63,24 @@ class _Yardstick(NamedTuple):
 class Book:
     """Runs asked for so far in this replay, and what was made of them."""
 
-    look: Callable[[Group, int], Seen | None]  # what a run came to; None: it has not run
+    look: Callable[[Group], Sequence[Seen]]  # the runs of a group that are done
     asked: dict[Group, int] = field(default_factory=dict)  # runs of each group
     verdicts: dict[Group, tuple[bool, int, float]] = field(default_factory=dict)  # slow, by so many runs, so sure
     clean: dict[int, list[Group]] = field(default_factory=dict)  # by size: the yardsticks
 
     def ask(self, runs: Iterable[Run]) -> None:
         """Take these runs into account; what has not run yet is needed."""
-        missing = []
+        missing: list[Run] = []
         for run in runs:
-            for number in range(1, run.number + 1):
-                if self.look(run.group, number) is None:
-                    missing.append(run._replace(number=number))
+            done = len(self.look(run.group))
+            missing += [run._replace(number=number) for number in range(done + 1, run.number + 1)]
             self.asked[run.group] = max(self.asked.get(run.group, 0), run.number)
         if missing:
             raise Need(missing)
 
     def times(self, group: Group) -> list[float | None]:
         """Log times of the runs of a group; None for one that failed."""
-        seen = (self.look(group, number) for number in range(1, self.asked.get(group, 0) + 1))
-        return [s.log_s for s in seen if s is not None]
+        return [seen.log_s for seen in self.look(group)[: self.asked.get(group, 0)]]
 
     def screen(self, groups: Sequence[Group], why: str, sure: float = SEARCH) -> list[Group]:
         """Those of the groups of one size that are slow; where the size has no yardstick, the fast ones become it."""
@@ -173,8 +171,7 @@ class Book:
         return len(times) == 2 and abs(times[0] - times[1]) > APART * sigma
 
     def _within(self, group: Group) -> float:
-        seen = self.look(group, 1)
-        return seen.within if seen is not None else 0.0
+        return self.look(group)[0].within
 
     def _yardstick(self, size: int, but: Group, sigma: float) -> _Yardstick | None:
         known = [g for g in self.clean.get(size, []) if g != but and any(t is not None for t in self.times(g))]

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from trackwalker.stats.groups import SMALLEST, Fit, Timing, fit
 from trackwalker.sweep.model import Conclusion, Done, Plot, Result, Table
 from trackwalker.sweep.network_bisection import bisect
-from trackwalker.sweep.network_book import Book, Group, Seen
+from trackwalker.sweep.network_book import MOST_RUNS, Book, Group, Seen
 from trackwalker.sweep.network_design import Faults
 
 _MATTERS = math.expm1(SMALLEST)  # the slow-down that has to be found, as a share
@@ -85,7 +85,7 @@ def bisection_jobs(found: Findings, model: Fit) -> int:
     """Jobs that bisection takes for the same faults in a world without noise: played, not guessed."""
     effects = {frozenset(f): max(model.effects.get(frozenset(f), 0.0), _LEAST_EFFECT) for f in _all(found.faults)}
     world = Fit(dict.fromkeys(range(2, len(found.names) + 1), 0.0), effects, 0.0)
-    book = Book(lambda group, number: Seen(world.expected(frozenset(group)), 0.0))
+    book = Book(lambda group: [Seen(world.expected(frozenset(group)), 0.0)] * MOST_RUNS)
     bisect(book, len(found.names), found.most_faults)
     return sum(book.asked.values())
 

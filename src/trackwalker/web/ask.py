@@ -19,7 +19,6 @@ from trackwalker.agent.questions import phrasings
 from trackwalker.agent.workspace import signature
 from trackwalker.report import words
 from trackwalker.report.text import clean, clip, one_line
-from trackwalker.web.cache import Cache
 from trackwalker.web.job_data import Link, evidence_links
 from trackwalker.web.jobs import index_of
 from trackwalker.web.jobs_rows import JobRow
@@ -32,8 +31,6 @@ _MOST_ROWS = 300
 _LONGEST = 500  # characters of a question
 _log = logging.getLogger("trackwalker.web")
 _STRUCK = re.compile(r"~~(.*?)~~", re.DOTALL)
-# A reload must not pay for the model's answer again.
-_MODEL_ANSWERS: Cache[Answered] = Cache(32)
 
 
 def routes() -> list[BaseRoute]:
@@ -89,7 +86,9 @@ def _answer(ws: WebWorkspace, settings: Settings, question: str, model: bool) ->
             return with_model(reply, ws.agent, settings.model, settings.endpoint, Budget(), _log.info, "web")
 
         state = tuple(signature(ws.job(name)) for name in reply.asked.jobs)
-        answered = _MODEL_ANSWERS.get((str(ws.root), question), state, make)
+        answered = ws.model_answers.get(question, state, make)
+        if answered.investigation is None or answered.investigation.grounded is None:
+            ws.model_answers.forget(question)  # it did not answer: the next visitor may be luckier
     return {
         "reply": reply,
         "jobs": list(reply.asked.jobs),

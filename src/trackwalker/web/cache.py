@@ -60,5 +60,10 @@ class Cache(Generic[T]):
             held = self._known.get(key)
         return held is not None and not held[1].done()
 
+    def forget(self, key: Hashable) -> None:
+        """Make it anew for the next who asks."""
+        with self._lock:
+            self._known.pop(key, None)
+
     def __len__(self) -> int:
         return len(self._known)

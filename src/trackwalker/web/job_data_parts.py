@@ -43,7 +43,8 @@ def events_view(job: Job) -> dict[str, Any]:
     """The journal of the run, the newest last, as plain rows."""
     path = job.events
     if path is None or not path.is_file():
-        return {"rows": [], "left_out": 0, "damaged": 0, "why": "There is no events.jsonl: the run was started by another launcher."}
+        why = "There is no events.jsonl: the run was started by another launcher."
+        return {"rows": [], "left_out": 0, "damaged": 0, "why": why}
     if path.stat().st_size > _LARGEST_JOURNAL:
         raise EvidenceError("events.jsonl is too large to show here: read it with trackwalker logs")
     found = journal.read(path)

@@ -92,7 +92,8 @@ def _look(ws: WebWorkspace, ask: Ask, wants_findings: bool) -> View:
     file = pick(files, ask.file, ask.rank)
     small = job.log is not None and job.log.stat().st_size <= _AT_ONCE
     found = jumps(ws, job) if small or wants_findings else None
-    notes = {jump.line: jump.what for jump in found or [] if jump.file in (file.name, file.path.name)}
+    here = [jump for jump in found or [] if jump.file in (file.name, file.path.name)]
+    notes = {jump.line: jump.what for jump in reversed(here)}  # of two on one line the first counts
     counts = counts_of(file.path)
     with OpenLog(file.path) as log:
         wanted = keep_of(ask, file.rank)

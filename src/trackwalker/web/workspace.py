@@ -10,6 +10,7 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
+from trackwalker.agent.ask import Answered
 from trackwalker.agent.workspace import Workspace, signature
 from trackwalker.diagnose.compare import Comparison, compare
 from trackwalker.diagnose.engine import Diagnosis
@@ -27,6 +28,7 @@ from trackwalker.web.databases import Databases
 _KEPT_VERDICTS = 12
 _KEPT_TRIAGES = 12
 _KEPT_BADGES = 1000
+_KEPT_ANSWERS = 32
 _LARGEST_VERDICT = 32 << 20
 _NAMES_S = 2.0  # how long a name is believed to mean the same job
 _BEAT_S = 60.0
@@ -47,6 +49,7 @@ class WebWorkspace:
         self._told: dict[str, tuple[int, Verdict]] = {}
         self._count = 0
         self._lock = threading.Lock()
+        self.model_answers: Cache[Answered] = Cache(_KEPT_ANSWERS)  # a reload must not pay for one again
         self._hard_work = threading.BoundedSemaphore(_AT_ONCE)
 
     @property
@@ -69,14 +72,15 @@ class WebWorkspace:
 
     def known_triage(self, job: Job) -> Triage | None:
         """What the log says where it was read already: a first paint does not wait for a long one."""
-        return self._triages.peek(job.id, signature(job))
+        return self._triages.peek(job.id, (signature(job), _beat(job)))
 
     def diagnosis(self, job: Job) -> Diagnosis:
         """The full verdict and its story; seconds, once for each state of the evidence."""
 
         def make() -> Diagnosis:
             with self._hard_work:
-                made = diagnose_job(job, opener=self.databases.open)  # the Prometheus that the charts use, too
+                # With the Prometheus that the charts use, too, and a triage that is shown before the rest is there.
+                made = diagnose_job(job, opener=self.databases.open, seen=self.triage(job) if job.log else None)
             with self._lock:
                 self._count += 1
                 self._told[job.id] = (self._count, made.verdict)

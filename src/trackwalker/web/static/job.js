@@ -170,7 +170,7 @@ async function verdict() {
     else if (missing) await new Promise((go) => setTimeout(go, 300));
   }
   $("verdict").setAttribute("aria-busy", "false");
-  page.dataset.complete = "yes";
+  page.dataset.complete = "yes"; page.dataset.first = "there";
   await loadTimeline();
   document.dispatchEvent(new CustomEvent("verdict"));
 }
