@@ -12,14 +12,12 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from trackwalker.sweep.model import Result
 from trackwalker.sweep.network import NetworkSweep
 from trackwalker.sweep.network_bisection import bisect
-from trackwalker.sweep.network_design import Faults
-from trackwalker.sweep.network_search import solve
 from trackwalker.sweep.network_simulate import Fabric, random_fabric, switch_fabric
 from trackwalker.sweep.nodes_request import NodesRequest
 from trackwalker.sweep.simulate import disjoint
@@ -40,21 +38,26 @@ class Played:
     healthy: bool
 
 
-def play(fabric: Fabric, search: Callable[..., Faults]) -> Played:
+class Bisection(NetworkSweep):
+    """The same sweep by bisection, without a bound on its jobs."""
+
+    def __init__(self, asked: NodesRequest) -> None:
+        super().__init__(asked, search=bisect)
+
+    def at_most(self) -> int:
+        """As many as it takes."""
+        return 10_000
+
+
+def play(fabric: Fabric, kind: type[NetworkSweep]) -> Played:
     """Run a sweep to its end."""
-    sweep = NetworkSweep(NodesRequest("tiny", tuple(fabric.names)), search=search)
-    done = {}
+    sweep = kind(NodesRequest("tiny", tuple(fabric.names)))
+    done: dict[str, Result] = {}
     waves = 0
-    most = sweep.at_most() if search is solve else 10_000
-    while len(done) < most:
-        # `_replay` is what `next_trials` asks; bisection has no bound of its own.
-        wanted = [sweep._trial(run, done) for run in sweep._replay(done)[1]]
-        wave = disjoint(list({trial.key: trial for trial in wanted}.values()))
-        if not wave:
-            break
+    while wave := disjoint(sweep.next_trials(done)):
         waves += 1
         done |= {trial.key: fabric(trial, 0) for trial in wave}
-    faults = sweep._replay(done)[2]
+    faults = sweep.faults(done)
     nodes = {fabric.names[n] for n in faults.nodes}
     links = {frozenset((fabric.names[a], fabric.names[b])) for a, b in faults.links}
     exact = nodes == set(fabric.nodes) and links == set(fabric.links) and not faults.shared
@@ -86,10 +89,12 @@ def main() -> int:
     falsely = sweeps = 0
     for count in map(int, asked.nodes.split(",")):
         begin = time.perf_counter()
-        ours = [play(random_fabric(count, seed), solve) for seed in seeds]
-        theirs = [play(random_fabric(count, seed), bisect) for seed in seeds]
+        ours = [play(random_fabric(count, seed), NetworkSweep) for seed in seeds]
+        theirs = [play(random_fabric(count, seed), Bisection) for seed in seeds]
         switch = (
-            [play(switch_fabric(count, seed), solve) for seed in seeds[: max(len(seeds) // 5, 1)]] if count > 8 else []
+            [play(switch_fabric(count, seed), NetworkSweep) for seed in seeds[: max(len(seeds) // 5, 1)]]
+            if count > 8
+            else []
         )
         fewer = sum(a.jobs < b.jobs for a, b in zip(ours, theirs, strict=True))
         wrong = [p for p in [*ours, *switch] if p.false]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 _PERIOD_US = 100_000
@@ -23,22 +23,26 @@ def missing() -> str:
 
 
 @contextlib.contextmanager
-def cpu_limit(pid: int, share: float) -> Iterator[None]:
-    """While inside, this process and what it starts from now on share so much of one CPU."""
+def cpu_limit(pid: int) -> Iterator[Callable[[float | None], None]]:
+    """Sets the share of one CPU (None: all) that this process and what it starts from now on have together."""
     old = (_V1 / "cpu.cfs_quota_us").exists()
     root = _V1 if old else _V2
     group = root / f"tw-slow-{pid}"
+
+    def allow(share: float | None) -> None:
+        if old:
+            (group / "cpu.cfs_quota_us").write_text(str(-1 if share is None else int(share * _PERIOD_US)))
+        else:
+            (group / "cpu.max").write_text(f"{'max' if share is None else int(share * _PERIOD_US)} {_PERIOD_US}")
+
     group.mkdir()
     try:
-        quota = int(share * _PERIOD_US)
         if old:
             (group / "cpu.cfs_period_us").write_text(str(_PERIOD_US))
-            (group / "cpu.cfs_quota_us").write_text(str(quota))
-        else:
-            (group / "cpu.max").write_text(f"{quota} {_PERIOD_US}")
         (group / "cgroup.procs").write_text(str(pid))
-        yield
+        yield allow
     finally:
+        allow(None)
         _dissolve(group, root)
 
 

@@ -5,8 +5,11 @@ The memory limit, the CPU limit and the lost packets are the kernel's; the commi
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 import subprocess
+import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -42,12 +45,35 @@ def test_a_node_sweep_finds_the_node_that_a_cpu_limit_slows(tmp_path: Path) -> N
     need_slurm()
     if why := cpu_limit.missing():
         pytest.skip(why)
-    with SlurmCluster(4) as cluster, cpu_limit.cpu_limit(cluster.daemon("n3"), 0.2):
-        answer = sweep(
-            cluster, tmp_path, "nodes", "n[1-4]", "--model", "tiny", "--steps", "20", "--", *QUICK, "data_seconds=0.1",
-            "per_device_batch_size=16",
-        )  # fmt: skip
+    settings = [*QUICK, "max_target_length=128", "per_device_batch_size=16", "data_seconds=0.1"]
+    with SlurmCluster(4) as cluster, slow_while_training(cluster, "n3", tmp_path, 20, share=0.02):
+        answer = sweep(cluster, tmp_path, "nodes", "n[1-4]", "--model", "tiny", "--steps", "20", "--", *settings)
     assert answer["conclusion"]["exclude"] == ["n3"], scores(answer)
+
+
+@contextlib.contextmanager
+def slow_while_training(cluster: SlurmCluster, node: str, workspace: Path, steps: int, share: float) -> Iterator[None]:
+    """A node that has little of a CPU while it trains; its start-up is not what the test waits for."""
+    over = threading.Event()
+
+    def trains() -> bool:
+        logs = [log.read_text() for log in workspace.glob("*-JAX-*.log")]
+        mine = [text for text in logs if f"JOB_NODELIST={node}\n" in text]
+        return any("completed step: 2," in text and f"completed step: {steps - 1}," not in text for text in mine)
+
+    with cpu_limit.cpu_limit(cluster.daemon(node)) as allow:
+
+        def follow() -> None:
+            while not over.wait(0.1):
+                allow(share if trains() else None)
+
+        thread = threading.Thread(target=follow)
+        thread.start()
+        try:
+            yield
+        finally:
+            over.set()
+            thread.join()
 
 
 def test_a_network_sweep_finds_the_pair_whose_link_loses_packets(tmp_path: Path) -> None:

@@ -26,3 +26,10 @@ def test_playbooks_ask_only_for_metrics_that_someone_collects() -> None:
 def test_every_link_of_the_readme_leads_somewhere() -> None:
     for target in re.findall(r"\]\((\S+?)\)", (ROOT / "README.md").read_text()):
         assert (ROOT / target).exists(), target
+
+
+def test_every_picture_of_a_page_is_there_and_small() -> None:
+    shown = [(p, t) for p in (ROOT / "docs").glob("*.md") for t in re.findall(r"!\[[^]]+\]\((\S+?)\)", p.read_text())]
+    assert shown
+    for page, target in shown:
+        assert (page.parent / target).stat().st_size < 150_000, target

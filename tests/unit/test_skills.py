@@ -27,7 +27,8 @@ from trackwalker.errors import UsageError
 
 ROOT = Path(__file__).parent.parent.parent
 SKILLS = load_skills()
-SUBCOMMANDS = {name: set(getattr(load(name), "commands", ())) for name in ("config", "lab", "perf", "skills", "tsdb")}
+_GROUPS = ("config", "lab", "perf", "skills", "sweep", "tsdb")
+SUBCOMMANDS = {name: set(getattr(load(name), "commands", ())) for name in _GROUPS}
 NAMES = {
     "batch-sweep",
     "coredump-debug",

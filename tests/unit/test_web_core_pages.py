@@ -235,7 +235,7 @@ def test_a_model_looks_further_once_and_what_it_made_up_is_struck_out(
 
     def open_model(*_: object) -> object:
         asked.append(1)
-        return test_model.TestModel(call_tools=[], custom_output_text=f"It came far {EVIL}. node777 is to blame.")
+        return test_model.TestModel(call_tools=[], custom_output_text=f"It came to step 17. Then node777 {EVIL} broke.")
 
     monkeypatch.setattr("trackwalker.agent.ask.open_model", open_model)
     with TestClient(web_app(workspace, model="test:model"), base_url="http://127.0.0.1") as client:
@@ -246,7 +246,8 @@ def test_a_model_looks_further_once_and_what_it_made_up_is_struck_out(
     assert asked == [1]  # a reload does not pay again
     assert pieces[0] == pieces[1]
     assert "test:model adds</h2>" in pieces[0]
-    assert "<del>node777 is to blame.</del>" in pieces[0]
+    assert "It came to step 17." in pieces[0]
+    assert "<del>Then node777 &lt;img" in pieces[0]
     assert EVIL not in pieces[0]
 
 

@@ -19,6 +19,7 @@ _STRAY = 2.5  # standard deviations: what lies further out counts as if it lay t
 _CLIPPED = 1.03  # what that, and a level made from the same runs, take from the spread of normal noise
 _CLIPPED_WORTH = 0.85  # of a standard deviation's degrees of freedom
 _CLIP = 2.0  # Huber's: residuals beyond so many standard deviations pull no harder
+_UNLIKE = 1.4  # so much wider than the noise known before: another noise
 _ROUNDS = 50
 
 
@@ -106,8 +107,10 @@ def contrasts(
         x[row, known.index(block)] = 1.0
         if arm != against:
             x[row, len(known) + others.index(arm)] = 1.0
-    beta, rest = _huber(x, y, _CLIP * noise.sd)
-    variance, freedom = _variance(rest, x.shape[1], noise)
+    _, rest = _huber(x, y, _CLIP * noise.sd)
+    scale = max(noise.sd, _own_scale(rest, x.shape[1]))  # what was known before may be far too small here
+    beta, rest = _huber(x, y, _CLIP * scale)
+    variance, freedom = _variance(rest, x.shape[1], _CLIP * scale, noise)
     spread = np.linalg.pinv(x.T @ x)
     found = {}
     for at, arm in enumerate(others, len(known)):
@@ -131,13 +134,19 @@ def _huber(x: Floats, y: Floats, limit: float) -> tuple[Floats, Floats]:
     return beta, y - x @ beta
 
 
-def _variance(rest: Floats, parameters: int, noise: Noise) -> tuple[float, float]:
+def _own_scale(rest: Floats, parameters: int) -> float:
+    """The spread of the residuals by their middle half, for as many parameters as the fit used up."""
+    return _MAD * float(np.median(np.abs(rest))) * float(np.sqrt(len(rest) / max(len(rest) - parameters, 1)))
+
+
+def _variance(rest: Floats, parameters: int, limit: float, noise: Noise) -> tuple[float, float]:
     """Variance of one run as the robust fit sees it, pooled with what was known before, and its freedom."""
     freedom = max(len(rest) - parameters, 0)
-    limit = _CLIP * noise.sd
     inside = max(float((np.abs(rest) <= limit).mean()), 0.25)
     clipped = np.clip(rest, -limit, limit)
     own = float(np.sqrt((clipped @ clipped) / freedom)) / inside if freedom else 0.0
+    if own > _UNLIKE * noise.sd:
+        return own**2, float(freedom)  # what was known before does not hold here
     together = pooled(noise, Noise(own, float(freedom)))
     return together.sd**2, together.freedom
 

@@ -105,7 +105,7 @@ def _caveats(
         return []
     said = ["valid for these nodes, this mesh and this sequence length"]
     if noise.sd > _UNSTEADY:
-        said.append(f"equal runs differ by {noise.sd:.0%}: too unsteady to tell sizes apart, see who else computes here")
+        said.append(f"equal runs differ by {noise.sd:.0%}: too unsteady to tell sizes apart, see who else computes")
     line = [p for p in points if p.fixed == best.fixed and p.value.isdecimal()]
     if best in line and not any(int(p.value) > int(best.value) for p in line):
         said.append(f"nothing above {best.value} was tried: a larger one may be faster still")

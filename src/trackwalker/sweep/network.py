@@ -87,6 +87,10 @@ class NetworkSweep:
         )
         return conclude(findings)
 
+    def faults(self, done: Done) -> Faults:
+        """What is named so far."""
+        return self._replay(done)[2]
+
     def _replay(self, done: Done) -> tuple[Book, list[Run], Faults]:
         book = self._book(done)
         try:

@@ -122,7 +122,7 @@ def _filled(nodes: int, size: int, seen: list[int], faults: Faults) -> list[Grou
 
 
 def _together(nodes: int, groups: Iterable[Group], faults: Faults) -> list[int]:
-    """For each node a bit for every node it was with; itself, bad nodes and the other ends of bad links need no more."""
+    """For each node a bit for every node it was with; itself, bad nodes and the far ends of bad links need no more."""
     bad = _mask(faults.nodes)
     groups = list(groups)
     seen = [bad | 1 << node for node in range(nodes)] if groups else [0] * nodes

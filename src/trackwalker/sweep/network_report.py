@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from trackwalker.stats.groups import SMALLEST, Fit, Timing, fit
@@ -11,9 +11,10 @@ from trackwalker.sweep.model import Conclusion, Done, Plot, Result, Table
 from trackwalker.sweep.network_bisection import bisect
 from trackwalker.sweep.network_book import MOST_RUNS, Book, Group, Seen
 from trackwalker.sweep.network_design import Faults
+from trackwalker.sweep.network_search import solve
 
 _MATTERS = math.expm1(SMALLEST)  # the slow-down that has to be found, as a share
-_LEAST_EFFECT = 1.2 * SMALLEST  # bisection is replayed without noise: a smaller one would stop it
+_LEAST_EFFECT = 1.2 * SMALLEST  # of a fault when it is played without noise: a smaller one might not be seen
 _USES = (
     "a group is taken to use the link between any two of its nodes; a ring uses only some, so a link that no group "
     "used is not judged. Who is accused was measured in pairs, where this is exact"
@@ -50,11 +51,13 @@ def conclude(found: Findings) -> Conclusion:
     model = _fit(found)
     faults = found.faults
     jobs = len(found.done)
-    reference = None if not found.final or found.stopped or faults.shared else bisection_jobs(found, model)
+    told = found.final and not found.stopped and not faults.shared
+    plain, bisected = (played_jobs(found, model, search) if told else None for search in (solve, bisect))
     details = {
         "jobs": jobs,
-        "bisection_jobs": reference,
-        "saved_jobs": None if reference is None else reference - jobs,
+        "jobs_without_noise": plain,
+        "bisection_jobs_without_noise": bisected,
+        "saved_jobs": None if plain is None or bisected is None else bisected - plain,
         "noise_pct": round(100.0 * found.noise, 2),
         "faults": [
             {
@@ -67,7 +70,7 @@ def conclude(found: Findings) -> Conclusion:
         "shared": [[found.names[n] for n in pair] for pair in faults.shared],
         "undecided": [[found.names[n] for n in group] for group in sorted(faults.given_up)],
     }
-    evidence = [*_evidence(found, model), _cost(jobs, reference)]
+    evidence = [*_evidence(found, model), _cost(jobs, plain, bisected)]
     return Conclusion(
         headline=_headline(found, model),
         final=found.final,
@@ -81,12 +84,12 @@ def conclude(found: Findings) -> Conclusion:
     )
 
 
-def bisection_jobs(found: Findings, model: Fit) -> int:
-    """Jobs that bisection takes for the same faults in a world without noise: played, not guessed."""
+def played_jobs(found: Findings, model: Fit, search: Callable[[Book, int, int], Faults]) -> int:
+    """Jobs that a search takes for the same faults in a world without noise: played, not guessed."""
     effects = {frozenset(f): max(model.effects.get(frozenset(f), 0.0), _LEAST_EFFECT) for f in _all(found.faults)}
     world = Fit(dict.fromkeys(range(2, len(found.names) + 1), 0.0), effects, 0.0)
     book = Book(lambda group: [Seen(world.expected(frozenset(group)), 0.0)] * MOST_RUNS)
-    bisect(book, len(found.names), found.most_faults)
+    search(book, len(found.names), found.most_faults)
     return sum(book.asked.values())
 
 
@@ -192,15 +195,11 @@ def _against(found: Findings, model: Fit, group: Group) -> str:
     return told if len(runs) == 1 else f"{told} in {len(runs)} runs"
 
 
-def _cost(jobs: int, reference: int | None) -> str:
-    if reference is None:
+def _cost(jobs: int, plain: int | None, bisected: int | None) -> str:
+    if plain is None or bisected is None:
         return ""
-    rest = (
-        f"{reference - jobs} saved"
-        if reference > jobs
-        else f"{jobs - reference} more this time, for repeats against noise"
-    )
-    return f"{jobs} jobs; bisection takes {reference} for the same answer without any noise: {rest}"
+    repeats = f" ({jobs - plain} of them against noise)" if jobs > plain else ""
+    return f"{jobs} jobs{repeats}; without noise it takes {plain} and bisection {bisected}: {bisected - plain} saved"
 
 
 def _caveats(found: Findings) -> list[str]:

@@ -32,7 +32,7 @@ _KINDS = (
     _Kind("memory_pressure", "memory pressure", "%", +1, 0.5, 5.0),
     _Kind("io_pressure", "I/O pressure", "%", +1, 0.5, 5.0),
     _Kind("ecc_correctable", "correctable memory errors", "/h", +1, 1.0, 10.0),
-    _Kind("retrans", "retransmitted packets", "/s", +1, 1.0, 1.0),
+    _Kind("retransmits", "retransmitted packets", "/h", +1, 1.0, 100.0),
     _Kind("cpu_used", "CPU cores in use", "", -1, 0.1),
     _Kind("power", "GPU power", "W", -1, 0.03),  # last: who waits needs less power
 )

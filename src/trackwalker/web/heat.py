@@ -20,6 +20,7 @@ How = Literal["auto", "sum", "mean", "max", "min"]
 MOST_COLUMNS = 400
 _MOST_CELLS = 2_000_000  # hosts x columns: what one answer may hold in memory
 _LEAST_WINDOW_S = 60  # a rate needs a few scrapes
+_RECENT_S = 900.0
 _COUNTER = re.compile(r"(_total|_total_us|_count|_sum|_bucket)$")
 _PLAIN_NAME = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]*")
 _MOST_SIGMAS = 1000.0
@@ -107,10 +108,12 @@ def ask(telemetry: Telemetry, metric: str, how: str, start: float | None, end: f
 
 
 def _counts(telemetry: Telemetry, metric: str, at: float, span: float) -> tuple[int, int]:
-    """How many series there are, and of how many hosts."""
-    there = f"last_over_time({selector(metric)}[{max(1, round(span))}s])"
-    found = telemetry.instant(f"count by (host, instance) ({there})", at)
-    return int(sum(s.value for s in found)), len({host_of(s.labels) for s in found})
+    """How many series there are, and of how many hosts; the last minutes tell, unless they are silent."""
+    for window in (min(span, _RECENT_S), span):
+        there = f"last_over_time({selector(metric)}[{max(1, round(window))}s])"
+        if found := telemetry.instant(f"count by (host, instance) ({there})", at):
+            return int(sum(s.value for s in found)), len({host_of(s.labels) for s in found})
+    return 0, 0
 
 
 def _side(

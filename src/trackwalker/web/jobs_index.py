@@ -28,8 +28,8 @@ from trackwalker.web.jobs_rows import JobRow, of_error, of_standing, of_triage, 
 from trackwalker.web.workspace import WebWorkspace
 
 _LOOK_S = 2.0  # the workspace is listed anew after this
-_AGAIN_S = 15.0  # a log that grows is read again after this, or after twenty times what its reading took
-_AGAIN_COST = 20.0
+_AGAIN_S = 5.0  # a log that grows is read again after this, or after ten times what its reading took
+_AGAIN_COST = 10.0
 _BEAT_S = 60.0  # a job that runs is looked at anew after this, whatever it writes
 _SAVE_S = 10.0
 _LARGEST = 64 << 20
