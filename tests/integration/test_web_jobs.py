@@ -66,6 +66,8 @@ def test_the_broken_job_is_found_among_two_hundred(site: Site, look: Look) -> No
     page = seen.page
     page.wait_for_selector("#rows tr")
     assert page.locator("#rows tr").count() == JOBS
+    head, first = page.locator("table.jobs thead").bounding_box(), page.locator("#rows tr").first.bounding_box()
+    assert head["y"] + head["height"] <= first["y"] + 1  # the head that stays in sight covers no row
     assert page.inner_text(".tabs a[data-group=trouble] .count") == "3"
     seen.screenshot("jobs", whole=False)
     page.click(".tabs a[data-group=trouble]")

@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import random
 import subprocess
+import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from trackwalker.cli import app
 from trackwalker.errors import UsageError
 from trackwalker.launch.models import model_files
 from trackwalker.launch.validate import Asked as RunAsked
@@ -264,7 +266,7 @@ def test_the_answer_does_not_depend_on_the_order_of_arrival(seed: int) -> None:
 
 
 def test_noise_makes_no_regressions_and_hides_none() -> None:
-    """Runs that differ by 1 %: of 400 models without a change at most a few are accused, a drop of 5 % is found."""
+    """Runs that differ by 1 %: of 200 models without a change at most a few are accused, a drop of 5 % is found."""
     sizes = dict.fromkeys(map(str, range(10)), 1)
 
     def truth(seed: int, drop: float) -> Truth:
@@ -275,7 +277,7 @@ def test_noise_makes_no_regressions_and_hides_none() -> None:
         return tokens
 
     def called(word: str, drop: float) -> float:
-        found = [drive(build(request(sizes, ["x", "y"])), truth(seed, drop))[0] for seed in range(40)]
+        found = [drive(build(request(sizes, ["x", "y"])), truth(seed, drop))[0] for seed in range(20)]
         words = [w for c in found for (commit, _), w in verdicts(c).items() if commit == "y"]
         return words.count(word) / len(words)
 
@@ -396,3 +398,34 @@ def test_the_same_commit_in_an_earlier_sweep_is_a_repetition(tmp_path: Path) -> 
     conclusion, _ = drive(sweep, lambda commit, size, run: 1010.0)
     assert conclusion.details["noise"]["repeats"] == 1
     assert conclusion.details["noise"]["sigma"] < 0.011
+
+
+# The command
+
+
+@pytest.mark.parametrize(
+    ("words", "wrong"),
+    [
+        (["n[1-2]/n2", "--models", "tiny:1", "tiny-moe:1"], "the node sets overlap: n2"),
+        (["n1", "--models", "tiny:1", "tiny-moe:2"], "too few nodes for tiny-moe/2N"),
+        (["n1", "--models", "tiny:1", "--commits", "main~1", "nothing"], "'nothing' is no commit"),
+        (["n1", "--models=tiny:1", "--", "enable_checkpointing=true"], "there is no checkpoint directory"),
+        (["--models", "tiny:1"], "which nodes?"),
+        (["n1", "--nodelist", "n1"], "given twice"),
+        (["--on", "local"], "this machine is one node"),
+    ],
+    ids=lambda words: None if isinstance(words, str) else words[-1],
+)
+def test_the_command_refuses_before_it_asks_the_scheduler(
+    words: list[str], wrong: str, repository: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(repository)
+    monkeypatch.setenv("PATH", "/usr/bin:/bin")
+    monkeypatch.setattr("trackwalker.launch.slurm.client.Slurm._call", None)  # nobody may be asked
+    before = sorted(repository.iterdir())
+    monkeypatch.setattr(sys, "argv", ["trackwalker", "sweep", "models", *words])
+    with pytest.raises(SystemExit) as end:
+        app.main()
+    assert end.value.code == 2
+    assert wrong in capsys.readouterr().err
+    assert sorted(repository.iterdir()) == before

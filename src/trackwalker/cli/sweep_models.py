@@ -19,7 +19,7 @@ from trackwalker.sweep.models_request import Asked, request_of
 def models(
     ctx: typer.Context,
     nodes: Annotated[
-        str | None, typer.Argument(metavar="[NODELIST]", help="As n[1-16], or disjoint sets: n1/n[2-3]/n[4-7].")
+        str | None, typer.Argument(metavar="NODELIST", help="As n[1-16], or disjoint sets: n1/n[2-3]/n[4-7].")
     ] = None,
     commits: Annotated[
         list[str] | None, typer.Option("--commits", help="Commits in order, as A B C; their code is what jobs run.")

@@ -185,7 +185,8 @@ class Engine:
             self._tell.line(f"{node} is left out of this sweep ({result.why}); {spare} takes its place")
         said = {"result": result.to_dict(), "again": decision.again, "stop": decision.stop}
         self._book.write("result", now, tag=run.tag, **said)
-        self._tell.landed(self._state, run, result, decision.again, self._left(self._wanted()))
+        left = None if self._stopping else self._left(self._wanted())
+        self._tell.landed(self._state, run, result, decision.again, left)
         self._landed()
 
     def _decide(self, run: Run, result: Result, before: list[Result]) -> tuple[Decision, list[str]]:

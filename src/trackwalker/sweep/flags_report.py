@@ -14,6 +14,7 @@ from trackwalker.sweep.flags_course import BASELINE, JOIN, PROFILED, Course, Rul
 from trackwalker.sweep.model import Conclusion, Done, Plot, Table
 
 _TOP, _BOTTOM = 8, 5
+_UNSTEADY = 0.02  # error of a confirmed effect: on nodes of one's own it is a quarter of that
 _STAGES = {"screen": "screening", "again": "second runs", "confirm": "confirmation", "combine": "combination"}
 
 
@@ -93,6 +94,8 @@ def _evidence(course: Course, done: Done, rules: Rules, tried: int) -> list[str]
 
 def _caveats(course: Course, rules: Rules) -> list[str]:
     said = ["valid for this model, mesh, node list and image only: on another mesh the sign often flips; measure there"]
+    if any(effect.error > _UNSTEADY for effect in course.effects.values()):
+        said.append("equal runs differ too much here to trust any of this: see who else computes on these nodes")
     if course.effects and not course.winner:
         error = max(effect.error for effect in course.effects.values())
         said.append(f"a gain below about {_percent(3 * error)} could have gone unseen among the finalists")

@@ -13,7 +13,7 @@ from trackwalker.sweep.budget import budget_of, spent
 from trackwalker.sweep.model import SCHEMA, Strategy, Table
 from trackwalker.sweep.plan import Plan, without_secrets
 from trackwalker.sweep.progress import minutes, score
-from trackwalker.sweep.state import State
+from trackwalker.sweep.state import STOPPED, State
 
 
 def report(plan: Plan, state: State, strategy: Strategy, running: str = "", now: float | None = None) -> dict[str, Any]:
@@ -63,7 +63,7 @@ def results_table(state: State) -> Table:
             f"{score(result.low)} to {score(result.high)}" if result.low is not None and result.high is not None else ""
         )
         end = result.status + (f" ({result.cause})" if result.cause and result.cause != result.status else "")
-        end += ", repeated" if run.again else ""
+        end += "" if not run.again else ", not counted" if run.again.startswith(STOPPED) else ", repeated"
         rows.append(
             (
                 run.trial.key,

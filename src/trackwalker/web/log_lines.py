@@ -102,8 +102,12 @@ def level(raw: bytes) -> str:
 def rank_filter(rank: int) -> Wanted:
     """How the lines of a rank begin in a log of all ranks: srun's, torchrun's, Horovod's and mpirun's labels."""
     n = b"%d" % rank
-    forms = (rb"[ \t]*0*%s: ", rb"\[(?:rank|default|worker)[ _-]?%s\]", rb"\[(?:\d+,)?%s\]<std(?:err|out)>")
-    forms += (rb"(?:[Rr]ank|worker)[ _-]?%s\s?[:|] ",)
+    forms = (
+        rb"[ \t]*0*%s: ",
+        rb"\[(?:rank|default|worker)[ _-]?%s\]",
+        rb"\[(?:\d+,)?%s\]<std(?:err|out)>",
+        rb"(?:[Rr]ank|worker)[ _-]?%s\s?[:|] ",
+    )
     return Wanted(re.compile(b"|".join(form % n for form in forms)), re.compile(n + rb"(?:: |\]|\s?[:|] )"))
 
 

@@ -59,7 +59,9 @@ def ask(telemetry: Telemetry, question: Question) -> dict[str, Any]:
     step = max(1.0, math.ceil((last - first) / POINTS))
     began = time.perf_counter()
     if question.instant or last == first:
-        step, times, found = 0.0, np.array([last]), _instant(telemetry, promql, last)
+        # As a range of one point: there Prometheus refuses raw samples (`up[2h]`), of which a database has millions.
+        step, times = 0.0, np.array([last])
+        found = _over_time(telemetry, promql, last, last, 1.0, times)
     else:
         times = np.arange(round(first * 1000), round(last * 1000) + 1, round(step * 1000)) / 1000.0
         found = _over_time(telemetry, promql, first, last, step, times)
@@ -96,15 +98,6 @@ def _over_time(
         row[at[inside]] = values[inside]
         out.append((labels, row))
     return out
-
-
-def _instant(telemetry: Telemetry, promql: str, at: float) -> list[tuple[Labels, Floats]]:
-    data = _data(_fetch(telemetry, "/api/v1/query", {"query": promql, "time": f"{at:.3f}"}))
-    if data["resultType"] == "scalar":
-        return [({}, np.array([float(data["result"][1])]))]
-    if data["resultType"] != "vector":
-        raise UsageError("that is not one number for each series: take a function over it, such as rate(…[2m])")
-    return [(s["metric"], np.array([float(s["value"][1])])) for s in data["result"] if "value" in s]
 
 
 def _fetch(telemetry: Telemetry, path: str, params: dict[str, str]) -> bytes:
@@ -145,6 +138,8 @@ def _data(raw: bytes) -> dict[str, Any]:
     said = " ".join(str(body.get("error")).split())
     if body.get("errorType") in ("timeout", "canceled") or "timed out" in said:
         raise UsageError(f"stopped after {_SECONDS} s: {_SMALLER}")
+    if "range vector" in said and "must be Scalar" in said:
+        raise UsageError("that is not one number for each series: take a function over it, such as rate(…[2m])")
     if "too many samples" in said:
         raise UsageError(f"the question touches too many samples: {_SMALLER}")
     raise QueryError(said)

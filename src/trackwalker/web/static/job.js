@@ -1,7 +1,7 @@
 // The job page: swaps in the verdict when it is there, and draws each chart when it comes into view.
 "use strict";
 import { ask, behind, Chart, clock, colour, LEFT, make, moment, number, RIGHT, say, span, table, zoomByKeys } from "./charts.js";
-import { setUpHosts } from "./heat.js";
+import { setUpHosts } from "./job_hosts.js";
 import { setUpQuery } from "./query.js";
 
 const $ = (id) => document.getElementById(id);
@@ -215,4 +215,5 @@ else { loadTimeline(); verdict().catch((error) => { const line = $("progress"); 
 // A running job is looked at again, while somebody looks at its page.
 if (page.dataset.live === "yes") setInterval(() => { if (!document.hidden && page.dataset.complete === "yes") verdict().catch(() => {}); }, 70_000);
 if (page.dataset.recorded === "yes") { setUpHosts(base); setUpQuery(base); }
+// For whoever looks with the console open, and for the browser tests.
 window.jobPage = { span, timeline, clock, make };

@@ -23,6 +23,7 @@ const params = () => {
 const showPicked = () => {
   const names = [...ticked];
   button.disabled = names.length !== 2;
+  button.classList.toggle("main", names.length === 2);
   told.textContent = names.length === 0 ? "Tick two jobs to compare them"
     : names.length === 1 ? `${names[0]} and …` : names.length === 2 ? `${names[0]} and ${names[1]}` : `${names.length} ticked, two are compared`;
 };
