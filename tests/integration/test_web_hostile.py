@@ -110,7 +110,8 @@ def test_nothing_of_a_hostile_job_executes(hostile: tuple[Site, Path], look: Any
     page = looked.page
     page.wait_for_load_state("load")
     if path == "/job/666":
-        page.wait_for_load_state("networkidle")  # the verdict comes after the first paint
+        page.locator("#verdict[aria-busy=false]").wait_for(state="attached")  # it comes after the first paint
+        page.wait_for_load_state("networkidle")
     assert page.evaluate("window.__pwned") is None
     assert page.locator("img[src=x], iframe, svg[onload], main script").count() == 0
     assert page.evaluate(

@@ -97,14 +97,10 @@ def test_a_text_is_found_forwards_and_backwards(logs: tuple[Site, Path], look: A
 def test_scrolling_brings_more_lines_and_leaves_the_page_small(logs: tuple[Site, Path], look: Any) -> None:  # noqa: F811
     site, _ = logs
     page = look(f"{site.url}/job/77/log?at=0&go=later").page
-    page.wait_for_timeout(400)
-    for _ in range(40):
+    deadline = time.monotonic() + 60
+    while page.locator("#log-later").count() and time.monotonic() < deadline:
         page.evaluate("window.scrollTo(0, document.documentElement.scrollHeight)")
-        if page.locator("#log-later").count() == 0:
-            break
-        page.wait_for_timeout(150)
-    last = page.locator(".log-row").last
-    last.wait_for()
+        page.wait_for_timeout(100)
     page.wait_for_function("n => document.querySelectorAll('.log-row').length === n", arg=TEXT.count("\n"))
     numbers = page.evaluate("[...document.querySelectorAll('.log-row')].map(r => +r.id.slice(1))")
     assert numbers == list(range(1, TEXT.count("\n") + 1))
