@@ -101,7 +101,7 @@ def test_a_model_sweep_flags_the_commit_that_slows_one_model_and_breaks_another(
         (models / f"{name}.yml").write_text(text.replace("run_name: tiny", f"run_name: {name}"))
     commits = trainer_with_two_commits(repository)
     env = {"TRACKWALKER_MODELS": str(models)}
-    settings = [*QUICK, "data_seconds=0.1"]
+    settings = [*QUICK, "data_seconds=0.2"]
     words = ["models", "n[1-3]", "--models", "plain", "paced", "deep", "--code", str(repository), "--steps", "15"]
     refused = run_sweep(slurm, tmp_path / "ws", *words, "--commits", commits[0], "nothing", "--", *settings, env=env)
     assert refused.returncode == 2
@@ -114,7 +114,7 @@ def test_a_model_sweep_flags_the_commit_that_slows_one_model_and_breaks_another(
 
 
 def trainer_with_two_commits(repository: Path) -> list[str]:
-    """A fork of the tiny trainer; its second commit waits twice for the data of one model and refuses another."""
+    """A fork of the tiny trainer; its second commit waits longer for the data of one model and refuses another."""
     package = repository / "trackwalker"
     source = ROOT / "src" / "trackwalker"
     for part in ("trainers", "job"):
@@ -123,7 +123,7 @@ def trainer_with_two_commits(repository: Path) -> list[str]:
     git(repository, "init", "-q", "-b", "main")
     commits = [commit(repository, "as it was")]
     data = package / "trainers" / "tiny" / "data.py"
-    wrong = "        if config.run_name == 'paced':\n            time.sleep(left)\n        yield batch\n"
+    wrong = "        if config.run_name == 'paced':\n            time.sleep(0.2)\n        yield batch\n"
     text = data.read_text()
     assert text.count("        yield batch\n") == 1
     data.write_text(text.replace("        yield batch\n", wrong))

@@ -1,4 +1,4 @@
-"""Other trainers' logs in the lab: their own step lines, pods with a file each, hosts that write with their own clock."""
+"""Other trainers' logs in the lab: their own step lines, pods with a file each, hosts with their own clock."""
 
 from __future__ import annotations
 

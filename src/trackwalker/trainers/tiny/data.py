@@ -90,12 +90,13 @@ def _reader_memory(config: Config, rows: int) -> np.ndarray:
 
 def _paced(config: Config, rank: int, rows: int, start: int) -> Iterator[Batch]:
     kept = _reader_memory(config, rows)  # noqa: F841  (held as long as there are batches to make)
+    due = time.perf_counter()
     for step in range(start, config.steps):
         if step == config.data_fails_at_step and config.data_fails_rank in (-1, rank):
             raise DataError(f"shard {rank:05d}: record {step} is truncated (DataLoss: 512 of 516 bytes)")
-        began = time.perf_counter()
+        began, seconds = time.perf_counter(), batch_seconds(config, rank, step)
+        # A reader keeps its pace: what a busy CPU made late, less than a batch, the next batch makes up for.
+        due = due + seconds if began - due < seconds else began + seconds
         batch = make_batch(config, rank, step, rows)
-        left = batch_seconds(config, rank, step) - (time.perf_counter() - began)
-        if left > 0:
-            time.sleep(left)
+        time.sleep(max(0.0, due - time.perf_counter()))
         yield batch
