@@ -163,7 +163,7 @@ def _compiled(texts: dict[int, bytes]) -> hyperscan.Database:
         database.compile(list(texts.values()), list(texts), len(texts), flags, literal=True)
         return hyperscan.dumpb(database)
 
-    source = repr((hyperscan.__version__, texts)).encode()
+    source = repr((getattr(hyperscan, "__version__", ""), texts)).encode()
     try:
         return hyperscan.loadb(kept("search", source, compile_), hyperscan.HS_MODE_BLOCK)
     except hyperscan.HyperscanError:  # compiled on another processor: a home that several machines share

@@ -121,7 +121,7 @@ class Strategy(Protocol):
     kind: str
 
     def next_trials(self, done: Done) -> list[Trial]:
-        """What to run now; may name trials that are running already (the engine knows); empty: nothing more to learn."""
+        """What to run now; trials that are running already may be among them; empty: nothing more to learn."""
         ...
 
     def stop(self, done: Done) -> str:
