@@ -84,7 +84,7 @@ def test_a_network_sweep_finds_the_pair_whose_link_loses_packets(tmp_path: Path)
         network.bad_cable(1, 2, loss=0.05, delay_s=0.06)
         answer = sweep(
             cluster, tmp_path / "ws", "network", "n[1-4]", "--model", "tiny", "--steps", "12",
-            "--", *QUICK, "base_emb_dim=256", "data_seconds=0.4", env={"TRACKWALKER_LISTEN": network.network},
+            "--", *QUICK, "base_emb_dim=256", "data_seconds=0.25", env={"TRACKWALKER_LISTEN": network.network},
         )  # fmt: skip
     conclusion = answer["conclusion"]
     assert [sorted(pair) for pair in conclusion["pairs"]] == [["n2", "n3"]], (conclusion["headline"], scores(answer))

@@ -153,6 +153,6 @@ def gpu_count(index: LogIndex, nodes: int | None, allocated: int | None) -> tupl
     devices = index.facts.devices
     if devices:
         most = max(len(d) for d in devices.values())
-        ranks = nodes or len(devices)
-        return most * ranks, "memory banner of the log"
+        told = sum(len(d) for d in devices.values())  # more than one for each node where a node runs several ranks
+        return max(most * (nodes or len(devices)), told), "memory banner of the log"
     return None, ""

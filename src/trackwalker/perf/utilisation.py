@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import mmap
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ from trackwalker.perf.result import FlopsPart, Utilisation
 from trackwalker.perf.settings import Settings
 
 _LINES = 400  # step lines are enough for a median
+_FRONT = 64 << 20  # bytes: what a trainer says of its FLOPs stands at the beginning
 _SAME = 0.02  # the trainer prints few digits
 _STEP = re.compile(
     rb"completed step: *\d+, seconds: *(\d+\.?\d*), TFLOP/s/device: *(\d+\.?\d*)(?:, MFU: *(\d+\.?\d*)%)?"
@@ -43,12 +43,13 @@ def logged_flops(log: Path | None, tokens: float | None) -> Logged:
     """Read the trainer's own count from its log."""
     if log is None or not log.is_file() or not log.stat().st_size:
         return Logged()
-    with log.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-        lines = [[float(g) if g else np.nan for g in m.groups()] for m in islice(_STEP.finditer(data), _LINES)]
-        total, split, peak = _TOTAL.search(data), _SPLIT.search(data), _PEAK.search(data)
-        said = float(total[1]) if total else None
-        share = float(split[1]) / 100.0 if split else None
-        told_peak = float(peak[1]) if peak else None
+    with log.open("rb") as file:
+        data = file.read(_FRONT)  # not mapped: a mapped log that is cut meanwhile kills the process
+    lines = [[float(g) if g else np.nan for g in m.groups()] for m in islice(_STEP.finditer(data), _LINES)]
+    total, split, peak = _TOTAL.search(data), _SPLIT.search(data), _PEAK.search(data)
+    said = float(total[1]) if total else None
+    share = float(split[1]) / 100.0 if split else None
+    told_peak = float(peak[1]) if peak else None
     rows = np.array(lines, float).reshape(-1, 4)
     mfu = float(np.nanmedian(rows[:, 2])) / 100.0 if np.isfinite(rows[:, 2]).any() else None
     if mfu and told_peak is None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from trackwalker.diagnose.goodput import Goodput, Part
+from trackwalker.diagnose.goodput import Goodput
 from trackwalker.diagnose.verdict import Verdict
 from trackwalker.perf.spending import goodput_part
 from trackwalker.report import words
@@ -22,11 +22,7 @@ class Cost:
 
 def cost_of(budget: Goodput, verdict: Verdict) -> Cost:
     """Where the time of a run went."""
-    if budget.gpus is None and verdict.job.gpus:
-        budget = replace(
-            budget, gpus=verdict.job.gpus, gpus_from="the recorded GPUs", parts=_held(budget, verdict.job.gpus)
-        )
-    part = goodput_part(budget, None)
+    part = goodput_part(with_recorded(budget, verdict), None)
     rows = [
         (
             row.what,
@@ -41,8 +37,16 @@ def cost_of(budget: Goodput, verdict: Verdict) -> Cost:
     return Cost(_sentence(sum(row.hours for row in lost), part.gpus, budget), tuple(rows))
 
 
-def _held(budget: Goodput, gpus: int) -> list[Part]:
-    return [replace(part, gpu_hours=round(part.seconds * gpus / 3600, 2)) for part in budget.parts]
+def with_recorded(budget: Goodput, verdict: Verdict) -> Goodput:
+    """The budget with the GPUs that were recorded where they are more than the log tells of.
+
+    A log's banner may be one process's only; what the scheduler allocated is never overruled.
+    """
+    recorded = verdict.job.gpus
+    if not recorded or budget.gpus_from == "sacct" or (budget.gpus or 0) >= recorded:
+        return budget
+    parts = [replace(part, gpu_hours=round(part.seconds * recorded / 3600, 2)) for part in budget.parts]
+    return replace(budget, gpus=recorded, gpus_from="the recorded GPUs", parts=parts)
 
 
 def _sentence(lost_h: float, gpus: int | None, budget: Goodput) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from typing import Any
 
 from trackwalker.diagnose.triage import Triage
@@ -13,7 +12,7 @@ from trackwalker.job import journal
 from trackwalker.job.layout import Job
 from trackwalker.job.scrub import Scrubber
 from trackwalker.perf.spending import goodput_part
-from trackwalker.report.story_cost import LOSSES
+from trackwalker.report.story_cost import LOSSES, with_recorded
 from trackwalker.report.text import clip, json_visible, one_line
 
 _MOST_EVENTS = 500
@@ -24,8 +23,8 @@ _LARGEST_JOURNAL = 64 << 20
 def cost_view(seen: Triage, verdict: Verdict | None, price: float | None) -> dict[str, Any]:
     """Where the time went, and what of it the incident took; unknown is unknown, never zero."""
     budget = seen.goodput
-    if budget.gpus is None and verdict is not None and verdict.job.gpus:
-        budget = replace(budget, gpus=verdict.job.gpus, gpus_from="the recorded GPUs")
+    if verdict is not None:
+        budget = with_recorded(budget, verdict)
     part = goodput_part(budget, price)
     lost = [row for row in part.rows if row.what in LOSSES]
     hours = [row.gpu_hours for row in lost if row.gpu_hours is not None]
