@@ -46,8 +46,8 @@ def test_a_node_sweep_finds_the_node_that_a_cpu_limit_slows(tmp_path: Path) -> N
     if why := cpu_limit.missing():
         pytest.skip(why)
     settings = [*QUICK, "max_target_length=128", "per_device_batch_size=16", "data_seconds=0.1"]
-    with SlurmCluster(4) as cluster, slow_while_training(cluster, "n3", tmp_path, 20, share=0.02):
-        answer = sweep(cluster, tmp_path, "nodes", "n[1-4]", "--model", "tiny", "--steps", "20", "--", *settings)
+    with SlurmCluster(4) as cluster, slow_while_training(cluster, "n3", tmp_path, 14, share=0.02):
+        answer = sweep(cluster, tmp_path, "nodes", "n[1-4]", "--model", "tiny", "--steps", "14", "--", *settings)
     assert answer["conclusion"]["exclude"] == ["n3"], scores(answer)
 
 
@@ -81,10 +81,10 @@ def test_a_network_sweep_finds_the_pair_whose_link_loses_packets(tmp_path: Path)
     if why := netns_nodes.missing():
         pytest.skip(why)
     with netns_nodes.NodeNetwork(4, tmp_path) as network, SlurmCluster(4, network=network) as cluster:
-        network.bad_cable(1, 2, loss=0.05, delay_s=0.06)
+        network.bad_cable(1, 2, loss=0.05, delay_s=0.08)
         answer = sweep(
             cluster, tmp_path / "ws", "network", "n[1-4]", "--model", "tiny", "--steps", "12",
-            "--", *QUICK, "base_emb_dim=256", "data_seconds=0.25", env={"TRACKWALKER_LISTEN": network.network},
+            "--", *QUICK, "base_emb_dim=256", "data_seconds=0.4", env={"TRACKWALKER_LISTEN": network.network},
         )  # fmt: skip
     conclusion = answer["conclusion"]
     assert [sorted(pair) for pair in conclusion["pairs"]] == [["n2", "n3"]], (conclusion["headline"], scores(answer))

@@ -11,7 +11,7 @@ from typing import Any
 from typer.exceptions import TyperException
 
 from trackwalker.cli.commands import COMMANDS, load
-from trackwalker.cli.words import WordsCommand
+from trackwalker.cli.words import WordsCommand, spread
 from trackwalker.errors import UsageError
 from trackwalker.launch.keys import known_keys
 from trackwalker.launch.slurm.options import parse_scheduler_words
@@ -94,7 +94,8 @@ def _leaf(command: Any, words: list[str]) -> Iterator[str]:
     if isinstance(command, WordsCommand):
         cut = words.index("--") if "--" in words else len(words)
         words, behind = words[:cut], words[cut + 1 :]
-        words = [f"{w}=3" if w == "--auto-resume" else w for w in words]  # may stand without its number
+        # An option that may stand without its number, and options that take several words.
+        words = spread([f"{w}=3" if w == "--auto-resume" else w for w in words])
         context.ignore_unknown_options = context.allow_extra_args = True
     _, left, _ = command.make_parser(context).parse_args(list(words))
     if isinstance(command, WordsCommand):

@@ -25,10 +25,10 @@ class WordsCommand(TyperCommand):
                 args[at] = f"{word}={DEFAULT_BUDGET}"
         ctx.meta[_BEHIND] = [word for word in args[cut + 1 :] if word != "--"]
         ctx.allow_extra_args = ctx.ignore_unknown_options = True
-        return super().parse_args(ctx, _spread(args[:cut]))
+        return super().parse_args(ctx, spread(args[:cut]))
 
 
-def _spread(args: list[str]) -> list[str]:
+def spread(args: list[str]) -> list[str]:
     """`--commits A B` as `--commits A --commits B`, which is what the parser takes."""
     found, option = [], ""
     for at, word in enumerate(args):
