@@ -81,7 +81,7 @@ def test_a_network_sweep_finds_the_pair_whose_link_loses_packets(tmp_path: Path)
     if why := netns_nodes.missing():
         pytest.skip(why)
     with netns_nodes.NodeNetwork(4, tmp_path) as network, SlurmCluster(4, network=network) as cluster:
-        network.bad_cable(1, 2, loss=0.05, delay_s=0.08)
+        network.bad_cable(1, 2, loss=0.02, delay_s=0.08)
         answer = sweep(
             cluster, tmp_path / "ws", "network", "n[1-4]", "--model", "tiny", "--steps", "12",
             "--", *QUICK, "base_emb_dim=256", "data_seconds=0.4", env={"TRACKWALKER_LISTEN": network.network},

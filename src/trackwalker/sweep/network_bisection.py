@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from trackwalker.sweep.network_book import Book, Group, Run
 from trackwalker.sweep.network_design import Faults, group_of, padded, without_faults
-from trackwalker.sweep.network_search import Culprits, solve
+from trackwalker.sweep.network_search import MOST_GIVEN_UP, ROUNDS, Culprits, solve
 
 _WHY = "bisection"
 _FEWEST = 4
@@ -24,12 +24,14 @@ def bisect(book: Book, nodes: int, most: int) -> Faults:
     if nodes < _FEWEST:  # all pairs: there is nothing to halve
         return solve(book, nodes, most)
     book.ask([Run(tuple(range(nodes)), 1, _WHY)])
-    while True:
-        halving = _Halving(book, faults, nodes)
-        found = halving.whole()
-        if found is None or found.shared or found.count >= most:
-            return found or faults
+    for _ in range(ROUNDS * most):
+        found = _Halving(book, faults, nodes).whole()
+        if found is None or found == faults:
+            break
         faults = found
+        if found.shared or found.count >= most or len(found.given_up) >= MOST_GIVEN_UP:
+            break
+    return faults
 
 
 class _Halving:

@@ -19,10 +19,10 @@ _WALK = "between a clean group and a slow one: who brings the slowness in?"
 _SHRINK = "a part of a slow group, with one end of a link in it: is the other end here?"
 _PAIR = "two nodes: is it the node or the link?"
 _CONTROL = "two good nodes: the yardstick for pairs"
-_ROUNDS = 8  # screens for each fault that may be there: only a search that goes in circles needs more
+ROUNDS = 8  # screens for each fault that may be there: only a search that goes in circles needs more
 _FEW = 32  # nodes
 _STARTS = 3  # clean groups from which a walk to one slow group may begin
-_MOST_GIVEN_UP = 3  # slow groups in which nobody can be named: more of them are no use to anybody
+MOST_GIVEN_UP = 3  # slow groups in which nobody can be named: more of them are no use to anybody
 
 Check = Callable[[int, Group], Faults | None]
 
@@ -32,7 +32,7 @@ def solve(book: Book, nodes: int, most: int) -> Faults:
     faults = Faults()
     size = len(cover(nodes)[0])
     try:
-        for _ in range(_ROUNDS * most):
+        for _ in range(ROUNDS * most):
             slow = [g for g, seen in book.verdicts.items() if seen[0] and len(g) == size and _open(g, faults)]
             if not slow:
                 groups = uncovered(nodes, [g for gs in book.clean.values() for g in gs], faults)
@@ -44,7 +44,7 @@ def solve(book: Book, nodes: int, most: int) -> Faults:
             alike = sum(abs(_time(book, group) - _time(book, worst)) < SMALLEST for group in slow)
             if alike > 1 or nodes < _FEW or book.is_slow(worst, SCREEN, runs=2):
                 faults = Culprits(book, faults, nodes).localise(worst)
-            if faults.shared or faults.count >= most or len(faults.given_up) >= _MOST_GIVEN_UP:
+            if faults.shared or faults.count >= most or len(faults.given_up) >= MOST_GIVEN_UP:
                 break
         return faults
     except Need as need:
