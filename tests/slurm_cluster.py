@@ -318,9 +318,13 @@ def no_memory_limits() -> str:
 
 
 def _remove_groups(top: Path) -> None:
-    for folder, _, _ in os.walk(top, topdown=False):
-        with contextlib.suppress(OSError):
-            os.rmdir(folder)
+    for _ in range(50):  # the kernel takes a moment to let go of a group whose last member was killed
+        for folder, _folders, _files in os.walk(top, topdown=False):
+            with contextlib.suppress(OSError):
+                os.rmdir(folder)
+        if not top.exists():
+            return
+        time.sleep(0.1)
 
 
 def _read(pid: int, what: str) -> str:
