@@ -155,8 +155,13 @@ class Book:
                 self.clean[len(group)] = [g for g in self.clean[len(group)] if g != group]
 
     def sigma(self) -> float:
-        """Noise between runs as they show it: repeats of one group, and clean groups of one size."""
-        repeats = [[t for t in self.times(group) if t is not None] for group, runs in self.asked.items() if runs > 1]
+        """Noise between runs as they show it: repeats of one group, and clean groups of one size.
+
+        A slow group's repeats do not count: a link that loses packets is as fast as luck will have it.
+        """
+        slow = {group for group, (is_slow, _, _) in self.verdicts.items() if is_slow}
+        again = [group for group, runs in self.asked.items() if runs > 1 and group not in slow]
+        repeats = [[t for t in self.times(group) if t is not None] for group in again]
         firsts = [[self.times(group)[0] for group in groups if group in self.asked] for groups in self.clean.values()]
         return between_runs([*repeats, *([t for t in times if t is not None] for times in firsts)])
 
