@@ -181,6 +181,7 @@ def test_the_whole_page_is_accessible_in_both_themes(incident: Incident, look: L
 def test_the_performance_page_fits_the_content_policy(incident: Incident, look: Look) -> None:  # noqa: F811
     looked = look(f"{incident.url}/perf")
     looked.page.wait_for_selector("#tab-overview")  # its script has run
+    assert looked.axe() == []
     looked.screenshot("job-page-performance", whole=False)
 
 

@@ -64,6 +64,17 @@ def test_evidence_leads_to_its_line_and_keys_lead_on(logs: tuple[Site, Path], lo
     looked.screenshot("log")
 
 
+def test_the_job_page_leads_to_the_line_of_its_evidence(logs: tuple[Site, Path], look: Any) -> None:  # noqa: F811
+    site, _ = logs
+    page = look(f"{site.url}/job/77").page
+    evidence = page.locator("a[href*='/log?'][href*='line=']").first
+    evidence.wait_for()
+    evidence.click()
+    page.wait_for_url("**/job/77/log?*line=*")
+    assert focused(page) == f"L{page.url.partition('line=')[2].partition('&')[0].partition('#')[0]}"
+    assert "DistBackendError" in page.evaluate("document.activeElement.innerText")
+
+
 def test_findings_of_triage_stand_beside_the_log_and_jump(logs: tuple[Site, Path], look: Any) -> None:  # noqa: F811
     site, _ = logs
     looked = look(f"{site.url}/job/77/log", scheme="dark")
