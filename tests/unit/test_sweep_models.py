@@ -4,21 +4,17 @@ from __future__ import annotations
 
 import json
 import random
-import subprocess
-import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from trackwalker.cli import app
 from trackwalker.errors import UsageError
 from trackwalker.launch.models import model_files
 from trackwalker.launch.validate import Asked as RunAsked
 from trackwalker.launch.validate import check
-from trackwalker.sweep.commits import find_commits, freeze
-from trackwalker.sweep.model import Conclusion, Result
+from trackwalker.sweep.model import Conclusion, Result, Trial
 from trackwalker.sweep.models import MOST_RUNS, ModelSweep, build
 from trackwalker.sweep.models_cells import Size, assign, parse_node_sets, parse_sizes
 from trackwalker.sweep.models_history import ALIKE
@@ -132,75 +128,6 @@ def test_what_cannot_work_is_refused(words: list[str], nodes: str, wrong: str, t
 def test_a_missing_checkpoint_directory_is_refused(config: dict[str, str], wrong: str, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=wrong):
         request_of(Asked(tmp_path, "n1", ["tiny:1"], config=config))
-
-
-# Commits
-
-
-@pytest.fixture
-def repository(tmp_path: Path) -> Path:
-    place = tmp_path / "repository"
-    place.mkdir()
-    git(place, "init", "-q", "-b", "main")
-    for words in ("one", "two"):
-        (place / "code.py").write_text(f"words = '{words}'\n")
-        git(place, "add", "-A")
-        git(place, "commit", "-q", "-m", f"say {words}")
-    return place
-
-
-def git(place: Path, *words: str) -> str:
-    who = ["-c", "user.name=Test", "-c", "user.email=test@example.org", "-c", "commit.gpgsign=false"]
-    return subprocess.run(["git", "-C", str(place), *who, *words], check=True, capture_output=True, text=True).stdout
-
-
-def test_a_frozen_commit_has_its_own_files_whatever_the_working_tree_holds(repository: Path, tmp_path: Path) -> None:
-    (repository / "code.py").write_text("words = 'edited'\n")
-    (repository / "new.py").touch()
-    first, second = find_commits(repository, ["main~1", "main"])
-    assert first.subject == "say one"
-    folders = [freeze(repository, commit, tmp_path / "sweeps") for commit in (first, second, first)]
-    assert [(folder / "code.py").read_text() for folder in folders[:2]] == ["words = 'one'\n", "words = 'two'\n"]
-    assert folders[0] == folders[2]
-    assert not (folders[1] / "new.py").exists()
-    assert sorted(p.name for p in (tmp_path / "sweeps" / "code").iterdir()) == sorted([first.sha, second.sha])
-
-
-@pytest.mark.parametrize(
-    ("names", "wrong"),
-    [
-        (["main", "no-such"], "'no-such' is no commit"),
-        (["main", "HEAD"], "the same commit"),
-        (["--output=x"], "is no commit"),
-    ],
-)
-def test_an_unknown_commit_is_refused(repository: Path, names: list[str], wrong: str, tmp_path: Path) -> None:
-    asked = Asked(tmp_path / "ws", "n1", ["tiny:1"], names, repository, setup=dict.fromkeys(ALIKE))
-    with pytest.raises(UsageError, match=wrong):
-        request_of(asked)
-    assert not (tmp_path / "ws").exists()
-
-
-def test_a_folder_without_git_has_no_commits(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"is no commit of .*: not a git repository"):
-        find_commits(tmp_path, ["main"])
-
-
-def test_a_commit_with_submodules_is_refused(repository: Path, tmp_path: Path) -> None:
-    (repository / ".gitmodules").write_text('[submodule "x"]\n')
-    git(repository, "add", "-A")
-    git(repository, "commit", "-q", "-m", "more")
-    with pytest.raises(UsageError, match="has submodules"):
-        freeze(repository, find_commits(repository, ["main"])[0], tmp_path)
-    assert not list((tmp_path / "code").iterdir())
-
-
-def test_a_dry_run_writes_no_code(repository: Path, tmp_path: Path) -> None:
-    asked = Asked(tmp_path / "ws", "n1", ["tiny:1"], ["main"], repository, setup=dict.fromkeys(ALIKE))
-    made = request_of(asked, dry_run=True)
-    assert not (tmp_path / "ws").exists()
-    request_of(asked)
-    assert (Path(made["codes"][0]["code"]) / "code.py").is_file()
 
 
 # What a commit changed
@@ -358,10 +285,9 @@ def saved(workspace: Path, made: dict[str, Any], name: str, truth: Truth) -> Non
     plan.save()
     sweep = build(made)
     _, done = drive(sweep, truth)
-    trials = {t.key: t for key in done for t in [sweep.next_trials({})[0].__class__(key, "m", ("n1",))]}
     with Book(plan.folder) as book:
         for at, (key, landed) in enumerate(done.items()):
-            book.intend(f"{name}.{at}", trials[key], 1, 0.0)
+            book.intend(f"{name}.{at}", Trial(key, "m", ("n1",)), 1, 0.0)
             book.write("result", 0.0, tag=f"{name}.{at}", result=landed.to_dict(), again="", stop="")
 
 
@@ -398,34 +324,3 @@ def test_the_same_commit_in_an_earlier_sweep_is_a_repetition(tmp_path: Path) -> 
     conclusion, _ = drive(sweep, lambda commit, size, run: 1010.0)
     assert conclusion.details["noise"]["repeats"] == 1
     assert conclusion.details["noise"]["sigma"] < 0.011
-
-
-# The command
-
-
-@pytest.mark.parametrize(
-    ("words", "wrong"),
-    [
-        (["n[1-2]/n2", "--models", "tiny:1", "tiny-moe:1"], "the node sets overlap: n2"),
-        (["n1", "--models", "tiny:1", "tiny-moe:2"], "too few nodes for tiny-moe/2N"),
-        (["n1", "--models", "tiny:1", "--commits", "main~1", "nothing"], "'nothing' is no commit"),
-        (["n1", "--models=tiny:1", "--", "enable_checkpointing=true"], "there is no checkpoint directory"),
-        (["--models", "tiny:1"], "which nodes?"),
-        (["n1", "--nodelist", "n1"], "given twice"),
-        (["--on", "local"], "this machine is one node"),
-    ],
-    ids=lambda words: None if isinstance(words, str) else words[-1],
-)
-def test_the_command_refuses_before_it_asks_the_scheduler(
-    words: list[str], wrong: str, repository: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(repository)
-    monkeypatch.setenv("PATH", "/usr/bin:/bin")
-    monkeypatch.setattr("trackwalker.launch.slurm.client.Slurm._call", None)  # nobody may be asked
-    before = sorted(repository.iterdir())
-    monkeypatch.setattr(sys, "argv", ["trackwalker", "sweep", "models", *words])
-    with pytest.raises(SystemExit) as end:
-        app.main()
-    assert end.value.code == 2
-    assert wrong in capsys.readouterr().err
-    assert sorted(repository.iterdir()) == before

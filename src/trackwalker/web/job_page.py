@@ -18,7 +18,7 @@ from trackwalker.web import job_page_charts, job_page_perf
 from trackwalker.web.job_data import header_view, triage_view, verdict_view
 from trackwalker.web.job_data_parts import cost_view, events_view, run_view
 from trackwalker.web.job_page_work import work_of
-from trackwalker.web.pages import environment, in_thread, json_answer, page, settings_of, workspace_of
+from trackwalker.web.pages import environment, in_thread, job_of, json_answer, page, settings_of, workspace_of
 from trackwalker.web.workspace import WebWorkspace
 
 _FIRST_PAINT_S = 0.4  # what the log may take before the page is sent without it
@@ -40,11 +40,6 @@ def routes() -> list[BaseRoute]:
         *job_page_charts.routes(),
         *job_page_perf.routes(),
     ]
-
-
-async def job_of(request: Request) -> Job:
-    """The job that the address names."""
-    return await in_thread(workspace_of(request).job, request.path_params["id"])
 
 
 async def job_page(request: Request) -> Response:

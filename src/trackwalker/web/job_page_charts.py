@@ -18,7 +18,7 @@ from trackwalker.web.heat import How, is_counter
 from trackwalker.web.job_data import telling_metrics
 from trackwalker.web.job_page_work import Work, work_of
 from trackwalker.web.overlay import overlay
-from trackwalker.web.pages import in_thread, job_url, json_answer, page, workspace_of
+from trackwalker.web.pages import in_thread, job_of, job_url, json_answer, page, workspace_of
 from trackwalker.web.workspace import WebWorkspace
 
 # What to draw while no verdict says what is telling: the first that was recorded.
@@ -40,13 +40,9 @@ def routes() -> list[BaseRoute]:
     ]
 
 
-async def _job(request: Request) -> Job:
-    return await in_thread(workspace_of(request).job, request.path_params["id"])
-
-
 async def timeline(request: Request) -> Response:
     """Steps, phases and marks; without a diagnosis only the steps."""
-    job = await _job(request)
+    job = await job_of(request)
     return json_answer(await in_thread(_timeline, workspace_of(request), work_of(request), job))
 
 
@@ -64,7 +60,7 @@ def _timeline(workspace: WebWorkspace, work: Work, job: Job) -> dict[str, Any]:
 
 async def metrics(request: Request) -> Response:
     """What was recorded, what is telling, and over which time."""
-    job = await _job(request)
+    job = await job_of(request)
     return json_answer(await in_thread(_metrics, workspace_of(request), work_of(request), job))
 
 
@@ -89,7 +85,7 @@ def _metrics(workspace: WebWorkspace, work: Work, job: Job) -> dict[str, Any]:
 
 async def heat_map(request: Request) -> Response:
     """Hosts x time of one metric, at most 200 rows; `ranks=a-b` gives the hosts of one shared row."""
-    job, asked = await _job(request), request.query_params
+    job, asked = await job_of(request), request.query_params
     work = work_of(request)
 
     def make() -> dict[str, Any]:
@@ -107,7 +103,7 @@ async def heat_map(request: Request) -> Response:
 
 async def against_control(request: Request) -> Response:
     """Chosen hosts (else the accused) over the band of the others."""
-    job, asked = await _job(request), request.query_params
+    job, asked = await job_of(request), request.query_params
     work = work_of(request)
 
     def make() -> dict[str, Any]:
@@ -124,7 +120,7 @@ async def against_control(request: Request) -> Response:
 
 async def lanes(request: Request) -> Response:
     """The devices of one host."""
-    job, asked = await _job(request), request.query_params
+    job, asked = await job_of(request), request.query_params
     workspace = workspace_of(request)
 
     def make() -> dict[str, Any]:
@@ -136,7 +132,7 @@ async def lanes(request: Request) -> Response:
 
 async def query_page(request: Request) -> Response:
     """The query box on its own page, so that every number can link to its question."""
-    job = await _job(request)
+    job = await job_of(request)
     asked = _question(request)
     answer, error = None, ""
     if asked.promql.strip():
@@ -151,7 +147,7 @@ async def query_page(request: Request) -> Response:
 
 async def query_json(request: Request) -> Response:
     """One PromQL question; an error is 400 with Prometheus' own words."""
-    job = await _job(request)
+    job = await job_of(request)
     try:
         return json_answer(await in_thread(_answer, workspace_of(request), job, _question(request)))
     except QueryError as e:

@@ -18,7 +18,7 @@ from trackwalker.perf.result import PerfReport
 from trackwalker.perf.saved import NAME, load_report
 from trackwalker.report.perf_page import Assets, page_script, page_style, perf_page
 from trackwalker.web.job_page_work import work_of
-from trackwalker.web.pages import in_thread, job_url, page, settings_of, workspace_of
+from trackwalker.web.pages import in_thread, job_of, job_url, page, settings_of, workspace_of
 from trackwalker.web.workspace import WebWorkspace
 
 _PATIENCE_S = 2.0
@@ -32,7 +32,7 @@ def routes() -> list[BaseRoute]:
 async def perf(request: Request) -> Response:
     """The page; while traces are still being read, a short one that loads itself again."""
     workspace, work = workspace_of(request), work_of(request)
-    job = await in_thread(workspace.job, request.path_params["id"])
+    job = await job_of(request)
     price = settings_of(request).price
     asked = asyncio.create_task(in_thread(work.pages.get, job.id, signature(job), lambda: _page(workspace, job, price)))
     done, _ = await asyncio.wait({asked}, timeout=_PATIENCE_S)

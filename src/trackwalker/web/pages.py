@@ -17,6 +17,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
 from trackwalker import __version__
+from trackwalker.job.layout import Job
 from trackwalker.report import html, words
 from trackwalker.report.text import json_visible
 from trackwalker.web.settings import Settings
@@ -43,6 +44,11 @@ def settings_of(request: Request) -> Settings:
 async def in_thread(work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
     """Blocking work off the event loop; a visitor who leaves does not have to be waited for."""
     return await anyio.to_thread.run_sync(lambda: work(*args, **kwargs), abandon_on_cancel=True)
+
+
+async def job_of(request: Request) -> Job:
+    """The job that the address names."""
+    return await in_thread(workspace_of(request).job, request.path_params["id"])
 
 
 def page(request: Request, template: str, status: int = 200, **context: Any) -> Response:
