@@ -165,7 +165,8 @@ class Chunk:
 
     def _all_steps(self, places: Ints, found: Found) -> None:
         """Every rank's step lines; whose are wanted in full is not known here."""
-        index = np.unique(np.searchsorted(self._ends, places))
+        index = np.searchsorted(self._ends, places)
+        index = index[np.diff(index, prepend=-1) > 0]  # each line once
         starts = self._starts(index)
         mine = (starts >= self._first) & (starts < self._last) & (index < len(self._ends))
         index, starts = index[mine], starts[mine]
