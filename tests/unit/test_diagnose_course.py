@@ -83,7 +83,12 @@ def test_saves_are_long_only_when_they_last_minutes_and_many_steps() -> None:
 
 @pytest.mark.parametrize(
     ("costs", "grows"),
-    [([60, 60, 62, 58, 61, 60], False), ([60, 65, 80, 110, 150, 190], True), ([60, 300, 60, 60, 60, 60], False)],
+    [
+        ([60, 60, 62, 58, 61, 60], False),
+        ([60, 65, 80, 110, 150, 190], True),
+        ([60, 300, 60, 60, 60, 60], False),
+        ([62, 68, 62, 65, 320, 400, 360, 430, 380], True),  # most are slow: the usual ones are saves all the same
+    ],
 )
 def test_saves_that_take_longer_and_longer(costs: list[float], grows: bool) -> None:
     seconds = noisy(20 * len(costs) + 5)

@@ -56,7 +56,7 @@ def test_few_families_make_no_level_of_their_own() -> None:
 
 
 def test_too_few_families_are_refused() -> None:
-    with pytest.raises(UsageError, match="0 tuning families"):
+    with pytest.raises(UsageError, match="0 families made claims"):
         calibrate([Results(version="1", suite=["smoke"], cases=[])])
 
 

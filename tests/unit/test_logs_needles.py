@@ -8,7 +8,7 @@ import pytest
 
 from trackwalker.logs import needles
 from trackwalker.logs.index import _needles
-from trackwalker.logs.needles import SHORTEST, Finder, anchors_of
+from trackwalker.logs.needles import SHORTEST, Finder, Needles, anchors_of
 from trackwalker.logs.signatures import load
 
 
@@ -57,3 +57,13 @@ def test_every_shipped_needle_has_an_anchor_inside_it() -> None:
     assert sorted(i for means in held.values() for i, _ in means) == list(range(len(texts)))
     assert all(texts[i][at : at + len(anchor)] == anchor for anchor, means in held.items() for i, at in means)
     assert len(held) < 0.8 * len(texts)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_step_needles_are_found_in_bulk_where_a_plain_search_finds_them(seed: int) -> None:
+    rng = random.Random(seed)
+    texts = [b"completed step:", b"iteration ", b"global_step="]
+    pieces = [*texts, b"Completed Step:", b"ITERATION ", b"complet", b"\n", b"loss 3.1 "]
+    data = b"".join(rng.choice(pieces) for _ in range(rng.choice([0, 1, 400])))
+    expected = [at for at, _ in plain(texts, data)]
+    assert Needles([b"a failure"], texts).find_steps(memoryview(data)).tolist() == expected

@@ -147,10 +147,13 @@ def report(
 def calibrate(
     results: Annotated[list[Path], typer.Argument(metavar="RESULTS…", help="Files that 'lab score --out' wrote.")],
     out: Annotated[Path | None, typer.Option("--out", help="Write the table that diagnose reads.")] = None,
+    first_sight: Annotated[
+        bool, typer.Option("--first-sight", help="These were scored before anybody looked: fit on all families.")
+    ] = False,
 ) -> None:
     """Fit how sure a cause is to how often it was right: fitted on tuning families, shown on test families."""
     read = [read_results(path) for path in results]
-    made = calibration.calibrate(read)
+    made = calibration.calibrate(read, first_sight)
     if out is not None:
         _write(out, made.model_dump_json(indent=1) + "\n")
     _show(calibration.tables(read, made))

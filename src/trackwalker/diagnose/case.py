@@ -130,7 +130,8 @@ def open_case(job: Job, opener: Opener | None = None, seen: Triage | None = None
         timeline = timeline or tl.from_log(log, telemetry, start)
         hosts = [r.host for r in run.ranks] if run else log.hosts
         end = _end(log, events, telemetry, timeline, start, live)
-        checks = check_quality(telemetry, hosts, end, job.database is not None)
+        finished = log.summary is not None and log.summary.exit == 0
+        checks = check_quality(telemetry, hosts, end, job.database is not None, finished)
         identity = check_identity(telemetry, log) if telemetry is not None else None
         if identity is not None:
             checks.append(identity)

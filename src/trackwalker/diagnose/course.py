@@ -148,7 +148,11 @@ def long_saves(case: Case) -> list[Save]:
 def growing_saves(case: Case) -> tuple[float, float] | None:
     """Cost of the early and of the late saves when the late ones, or some in a row, take clearly longer; needs four."""
     costs = [s.extra_s for s in saves(case)]
-    costs = [c for c in costs if c > 0.2 * float(np.median(costs))]  # a step where nothing was saved after all
+    if len(costs) < 4 or case.timeline is None:
+        return None
+    # Left out are steps where nothing was saved after all: they cost little, also measured by a normal step.
+    nothing = min(0.2 * float(np.median(costs)), 0.5 * float(np.median(case.timeline.seconds[WARM_UP_STEPS:])))
+    costs = [c for c in costs if c > nothing]
     if len(costs) < 4:
         return None
     third = max(2, len(costs) // 3)

@@ -107,6 +107,8 @@ def _ended_by(codes: set[int], case: Case, book: EvidenceBook) -> Answer:
         ids = [book.add("event", source, says, {"rank": float(event["rank"]), "exit": float(code)})]
         return Answer(True, tuple(ids), (host,), float(event["t"]))
     exits = [e for e in case.log.exits if e.code != 143]
+    if not exits and codes == _KILL_CODES:
+        return _told_in_own_log(case, book)
     if not exits or (len({e.code for e in exits}) > 1 and exits[0].code not in _KILL_CODES):
         return Answer(False)
     first = exits[0]
@@ -116,6 +118,15 @@ def _ended_by(codes: set[int], case: Case, book: EvidenceBook) -> Answer:
     text = f"{first.rank}: NODE_EXIT host={first.host} exit={first.code}"
     ids = [quote(case, Quote(first.rank, first.line, text), book)]
     return Answer(True, tuple(ids), (first.host,), case.end_of_work)
+
+
+def _told_in_own_log(case: Case, book: EvidenceBook) -> Answer:
+    """Where every rank has a log of its own, as in pods, the one that was killed is named there and nowhere else."""
+    found = next((f for f in case.triage.failures if f.id == "sigkill" and f.role == "primary"), None)
+    if found is None or len(found.hosts) != 1 or found.file == case.log.path.name:
+        return Answer(False)
+    ids = (book.add("log", f"{found.file}:{found.line}", found.text),)
+    return Answer(True, ids, found.hosts, case.end_of_work)
 
 
 def heartbeat_claim(case: Case, symptoms: Symptoms, book: EvidenceBook) -> Answer:

@@ -16,7 +16,9 @@ _ABOUT_THE_HOST = frozenset(
     }
 )  # fmt: skip
 _AFTERMATH = ["python-exception", "peer-died", "nccl-error", "node-death", "heartbeat-false-positive", "unknown-death"]
-_AFTERMATH += ["collective-hang", "silent-compile-oom", "segfault"]
+_AFTERMATH += ["collective-hang", "silent-compile-oom", "segfault", "dataloader-hang"]
+_WAITS = frozenset({"hung-task"})  # lines that tell of a wait, not of what is waited for: who knows that knows more
+_WAITED_FOR = ["dataloader-hang", "storage-degradation", "storage-error", "checkpoint-fs-error"]
 HEARSAY = "peer-died"  # a victim's line: whatever says who died, and how, knows more
 
 
@@ -31,6 +33,7 @@ def playbooks_for(findings: list[Finding], known: set[str]) -> list[Playbook]:
 
 def _playbook(finding: Finding) -> Playbook:
     blames = finding.local or finding.cause in _ABOUT_THE_HOST
+    waits = _WAITED_FOR if finding.id in _WAITS else []
     where = " on {hosts}" if blames and finding.hosts else ""
     caveat = f" This does not prove {finding.proves_not}." if finding.proves_not else ""
     actions = [PlaybookAction(do="next-step", why=text, risk="none", needs_approval=False) for text in finding.next]
@@ -38,7 +41,8 @@ def _playbook(finding: Finding) -> Playbook:
         id=finding.cause,
         title=finding.cause.replace("-", " "),
         symptoms=["failed", "stall", "heartbeat", "cancelled", "unfinished-start"],
-        explains=[c for c in _AFTERMATH if c != finding.cause] if finding.role == "primary" else [],
+        explains=[c for c in _AFTERMATH if c not in (finding.cause, *waits)] if finding.role == "primary" else [],
+        yields_to=waits,
         tests=[Test(id="log-says", role="require", accuses=blames, signature=[finding.cause])],
         summary=f"The log names the cause{where}: {finding.cause.replace('-', ' ')}.{caveat}".replace(
             "{hosts}.", "{hosts}."

@@ -23,7 +23,10 @@ def status_of(case: Case, symptoms: Symptoms) -> Status:
         if all_done:
             return "soft-success"
         ended_itself = "TIMEOUT" in (log.summary.reason or "")  # the launcher's own limit sends the same signal
-        if code in _CANCEL_CODES or (log.exits and all(e.code == 143 for e in log.exits) and not ended_itself):
+        # The ranks' own logs may tell of a death that the merged log, all ranks of which were told to end, does not.
+        killed = any(f.id == "sigkill" and f.role == "primary" for f in case.triage.failures)
+        told = bool(log.exits) and all(e.code == 143 for e in log.exits) and not killed
+        if code in _CANCEL_CODES or (told and not ended_itself):
             return "cancelled"
         return "failed"
     if all_done and not case.live:
@@ -39,7 +42,7 @@ def status_of(case: Case, symptoms: Symptoms) -> Status:
 
 def _seen_from_outside(case: Case, symptoms: Symptoms, last: int | None) -> Status:
     """A foreign log without a summary: only a recording tells running, hung and dead apart."""
-    if "failed" in symptoms.names:
+    if "failed" in symptoms.names and (case.log.exits or symptoms.stall is None or not _alive(case)):
         return "failed"
     if case.telemetry is None or case.end is None:
         return "indeterminate"
@@ -47,9 +50,16 @@ def _seen_from_outside(case: Case, symptoms: Symptoms, last: int | None) -> Stat
         return "initialising" if "unfinished-start" in symptoms.names else "indeterminate"
     if symptoms.stall is None:
         return "running"
+    alive = _alive(case)
+    return "indeterminate" if alive is None else "hanging" if alive else "unknown-death"
+
+
+def _alive(case: Case) -> bool | None:
+    """Whether some host still reports training processes at the end; None where nothing tells."""
+    if case.telemetry is None or case.end is None:
+        return None
     reporting = "hw_gpu_user_processes" if "hw_gpu_user_processes" in case.telemetry.metrics() else "hw_gpu_power_watts"
     if reporting not in case.telemetry.metrics():
-        return "indeterminate"
+        return None
     query = f"max by (host) (last_over_time({reporting}[120s] @ {case.end:.3f}))"
-    alive = [h for h, v in case.telemetry.by_host(query, case.end).items() if v > 0]
-    return "hanging" if alive else "unknown-death"
+    return any(v > 0 for v in case.telemetry.by_host(query, case.end).values())

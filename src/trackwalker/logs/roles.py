@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from trackwalker.logs.findings import Finding, Role, Stall, hang
 from trackwalker.logs.index import Hit, LogIndex
-from trackwalker.logs.told import host_of_hit, hosts_told, local_disk_hosts
+from trackwalker.logs.told import absent_hosts, host_of_hit, hosts_told, local_disk_hosts, waited_for
 
 _STEPS_AFTER = 3  # a run that completes this many further steps did not die of what came before
 _FATAL_ANYWAY = frozenset({"loss-divergence", "xid-hardware", "silent-data-corruption", "host-kernel-fault"})
@@ -190,11 +190,10 @@ def _refine(groups: list[_Group], index: LogIndex) -> None:
     ):
         group.cause, group.why = "rdma-misconfigured", "the first transfers failed: no step was made before"
     if (group := by_id.get("python-traceback")) and "python-exception" not in by_id:
-        cancel = by_id.get("cancelled")
-        asked = [h for h in cancel.hits if _ASKED_TO_END.search(h.text)] if cancel else []
-        if cancel and (
-            any("KeyboardInterrupt" in h.text for h in cancel.hits)
-            or any(_when(h, index) < _when(group.first, index) for h in asked)
+        ends = [h for i in ("preempted", "walltime", "cancelled") if i in by_id for h in by_id[i].hits]
+        asked = [h for h in ends if _ASKED_TO_END.search(h.text)]
+        if any("KeyboardInterrupt" in h.text for h in ends) or any(
+            _when(h, index) < _when(group.first, index) for h in asked
         ):
             group.tier, group.why = 8, "it shows where the interrupt met the program"
     if (group := by_id.get("nccl-nic-fail")) and group.tier == 1:
@@ -250,6 +249,13 @@ def _name_hosts(by_id: dict[str, _Group], index: LogIndex) -> None:
         group.hosts = tuple(killed)
     if (group := by_id.get("storage-error")) and (own := local_disk_hosts(index, group.hits)):
         group.hosts, group.local = own, True
+    spoke = [h for g in by_id.values() if g.tier <= 4 and g.id != "node-exit" for h in g.hits]
+    group = by_id.get("rendezvous-incomplete")
+    if group and group.tier == 1 and (absent := absent_hosts(index, group.hits, spoke)):
+        group.hosts, group.local = absent, True
+        group.why = f"all others tell that somebody did not come; {', '.join(absent)} alone does not"
+    if (group := by_id.get("missing-library")) and group.tier == 1 and waited_for(group.hits, spoke):
+        group.local = True
     if (group := by_id.get("evicted-disk")) and any(hosts_told(h.text) for h in group.hits):
         group.local = True
     others = [g for g in by_id.values() if g.tier <= 4 and g.id not in ("node-exit", "stage-fail", "abort")]

@@ -17,6 +17,12 @@ _LOCAL_DISK = re.compile(
     r"\bnvme nvme\d+: |(?:Buffer )?I/O error,? (?:on )?dev(?:ice)? (?:nvme|sd|dm-|md)\w*|(?:XFS|EXT4-fs error)\W+(?:device )?(?:nvme|sd|dm-|md)\w*"  # noqa: E501
 )
 
+# Every client's kernel says this of a server that is away; where one host says it alone, the way is that host's.
+_MOUNT = re.compile(r"\bkernel: .*\bnfs: server \S+ not responding|\bkernel: Lustre\w*: .*(?:was lost|timed out)")
+
+_FEW_ABSENT = 0.25  # of the ranks
+_VICTIMS = frozenset({"rendezvous-incomplete", "peer-died", "nccl-error", "collective-hang"})
+
 
 def hosts_told(text: str, known: Iterable[str] = ()) -> list[str]:
     """The hosts that a line of the launcher or the scheduler names by itself; whoever prints it may be another one."""
@@ -40,6 +46,26 @@ def host_of_hit(index: LogIndex, hit: Hit) -> str | None:
 
 
 def local_disk_hosts(index: LogIndex, hits: list[Hit]) -> tuple[str, ...]:
-    """The hosts whose kernel says that a disk of theirs fails."""
+    """The hosts whose kernel says that a disk of theirs fails, or the one that alone lost a mount."""
     found = (host_of_hit(index, h) for h in hits if _LOCAL_DISK.search(h.text))
-    return tuple(dict.fromkeys(h for h in found if h))
+    if own := tuple(dict.fromkeys(h for h in found if h)):
+        return own
+    lost = {host_of_hit(index, h) for h in hits}
+    alone = len(lost) == 1 and None not in lost and len(index.facts.hosts) > 2
+    return tuple(h for h in lost if h) if alone and any(_MOUNT.search(h.text) for h in hits) else ()
+
+
+def absent_hosts(index: LogIndex, hits: list[Hit], spoke: list[Hit]) -> tuple[str, ...]:
+    """The few whom all others wait for: whoever came says so, and they say nothing at all."""
+    world = set(range(len(index.facts.hosts)))
+    absent = world - {h.rank for h in spoke}
+    if not absent or len(absent) > _FEW_ABSENT * len(world) or not world - absent <= {h.rank for h in hits}:
+        return ()
+    return tuple(h for r in sorted(absent) if (h := index.facts.host_of(r)))
+
+
+def waited_for(hits: list[Hit], spoke: list[Hit]) -> bool:
+    """Whether a few ranks failed and most others tell only that they waited for somebody or lost them."""
+    own = {h.rank for h in hits}
+    others = {h.rank for h in spoke if h.signature.cause in _VICTIMS} - own
+    return None not in own and 2 * len(own) <= len(others)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
+from datetime import UTC, datetime
 
+from trackwalker.telemetry.coverage import find_gaps
 from trackwalker.telemetry.store import Telemetry
 
 _PRESENCE = ("hw_rank_up", "hw_procs_running", "hw_gpu_power_watts")  # what every recorded host has at least one of
@@ -23,8 +26,10 @@ class Check:
     query: str = ""  # what gives the finding back
 
 
-def check_quality(telemetry: Telemetry | None, hosts: list[str], end: float | None, recorded: bool) -> list[Check]:
-    """All checks for a job whose expected hosts and end are known."""
+def check_quality(
+    telemetry: Telemetry | None, hosts: list[str], end: float | None, recorded: bool, finished: bool = False
+) -> list[Check]:
+    """All checks for a job whose expected hosts and end are known, and whether it did all it was asked for."""
     if telemetry is None:
         says = "the database cannot be read" if recorded else "the job was not recorded"
         return [Check("telemetry", False, (), says)]
@@ -33,7 +38,7 @@ def check_quality(telemetry: Telemetry | None, hosts: list[str], end: float | No
     checks = [
         _coverage(telemetry, hosts, begin, last),
         _ghosts(telemetry, hosts, begin, at),
-        _gaps(telemetry, hosts, begin, at),
+        _gaps(telemetry, hosts, begin, at, finished),
     ]
     if end is not None:
         early = end - last
@@ -77,19 +82,34 @@ def ghost_query(still: str, begin: float, end: float) -> str:
     )
 
 
-def _gaps(telemetry: Telemetry, hosts: list[str], begin: float, at: float) -> Check:
-    """Hosts that were scraped clearly less often than the others, though they answer again at the end."""
+def _gaps(telemetry: Telemetry, hosts: list[str], begin: float, at: float, finished: bool) -> Check:
+    """Hosts that were scraped clearly less often than the others, though they answer again or their job finished."""
     metric = next((m for m in _PRESENCE if m in telemetry.metrics()), None)
     if metric is None or at - begin < 2 * _GAP_S:
         return Check("gaps", True, (), "not checked: nothing to count")
     query = f"max by (host) (count_over_time({metric}[{max(1, round(at - begin))}s] @ {at:.3f}))"
     counts = {h: n for h, n in telemetry.by_host(query, at).items() if not hosts or h in hosts}
+    if (everybody := _nobody_recorded(telemetry, metric, begin, at)) is not None:
+        return everybody
     if len(counts) < 2:
         return Check("gaps", True, (), "not checked: too few hosts")
     usual = sorted(counts.values())[len(counts) // 2]
     back = telemetry.by_host(f"max by (host) (count_over_time({metric}[{_GAP_S}s] @ {at:.3f}))", at)
-    lost = {h: (1.0 - n / usual) * (at - begin) for h, n in counts.items() if usual and h in back}
+    lost = {h: (1.0 - n / usual) * (at - begin) for h, n in counts.items() if usual and (finished or h in back)}
     holes = tuple(sorted(h for h, s in lost.items() if s >= _GAP_S))
     fewest = min((counts[h] for h in holes), default=0.0)
     says = f"{', '.join(holes)}: only {fewest:.0f} of the usual {usual:.0f} samples" if holes else ""
     return Check("gaps", not holes, holes, says, query)
+
+
+def _nobody_recorded(telemetry: Telemetry, metric: str, begin: float, at: float) -> Check | None:
+    """Whether the recorder itself was away: no host has a sample for many minutes, before and after all have."""
+    holes = [(max(a, begin), min(b, at)) for a, b in find_gaps(telemetry)]
+    longest = max(holes, key=lambda hole: hole[1] - hole[0], default=(0.0, 0.0))
+    seconds = math.floor(longest[1] - longest[0])
+    if seconds < _GAP_S:
+        return None
+    query = f"count(count_over_time({metric}[{seconds - 1}s] @ {longest[1] - 0.5:.3f})) or vector(0)"
+    begins = datetime.fromtimestamp(longest[0], UTC).strftime("%H:%M:%S")
+    says = f"no host was recorded for {seconds} s from {begins} UTC: the recorder was away"
+    return Check("gaps", False, (), says, query)

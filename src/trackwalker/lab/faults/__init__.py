@@ -7,6 +7,7 @@ Places in the run are fractions of its steps (`0.4`) or step numbers (`97`).
 
 from trackwalker.lab.faults import (
     benign,
+    eighth_set,
     fifth_set,
     fourth_set,
     gpu,
@@ -16,6 +17,8 @@ from trackwalker.lab.faults import (
     rarer_ends,
     rarer_shapes,
     second_set,
+    seventh_set,
+    sixth_set,
     stops,
     third_set,
     training,
@@ -25,6 +28,7 @@ from trackwalker.lab.faults.base import FAULTS
 __all__ = [
     "FAULTS",
     "benign",
+    "eighth_set",
     "fifth_set",
     "fourth_set",
     "gpu",
@@ -34,6 +38,8 @@ __all__ = [
     "rarer_ends",
     "rarer_shapes",
     "second_set",
+    "seventh_set",
+    "sixth_set",
     "stops",
     "third_set",
     "training",

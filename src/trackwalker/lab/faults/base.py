@@ -16,7 +16,10 @@ FAULTS: dict[str, Callable[..., Show]] = {}
 
 def fault(build: Callable[..., Show]) -> Callable[..., Show]:
     """Register a fault under its function's name, with dashes."""
-    FAULTS[build.__name__.replace("_", "-")] = build
+    name = build.__name__.replace("_", "-")
+    if name in FAULTS:  # the second would silently be used for scenarios of the first
+        raise ValueError(f"two faults are called '{name}'")
+    FAULTS[name] = build
     return build
 
 
