@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from itertools import combinations
 from typing import Any
 
 import pytest
 
 from trackwalker.diagnose.examine import Examination
 from trackwalker.diagnose.examine import TestResult as Result
-from trackwalker.diagnose.playbook import Playbook
+from trackwalker.diagnose.playbook import Playbook, load_playbooks
 from trackwalker.diagnose.playbook import Test as Question
 from trackwalker.diagnose.roles import assign_roles
 from trackwalker.diagnose.story import Phase
@@ -107,3 +108,21 @@ def test_work_that_was_done_makes_a_failure_a_teardown() -> None:
     done = found("teardown-crash", outcome="expected", symptoms=["failed"], explains=["*"])
     got = roles(done, found("python-exception"), symptoms="failed")
     assert got == {"teardown-crash": "root", "python-exception": "consequence"}
+
+
+def test_with_as_many_hosts_the_one_that_speaks_for_more_phases_is_the_root() -> None:
+    down = measured("rdma-link-failure", "n1", {0, 1, 2}, explains=["rdma-degradation"])
+    resent = measured("rdma-degradation", "n1", {0, 2}, explains=["rdma-link-failure"])
+    assert roles(resent, down) == {"rdma-link-failure": "root", "rdma-degradation": "consequence"}
+
+
+def test_whichever_two_or_three_of_the_shipped_causes_are_found_one_of_them_is_the_root() -> None:
+    incidents = [b for b in load_playbooks() if b.outcome == "incident" and not b.mechanism]
+    several = [*combinations(incidents, 2), *combinations(incidents, 3)]
+    rootless = [
+        [b.id for b in some]
+        for some in several
+        if "root" not in roles(*(measured(b.id, "n1", {0}, explains=b.explains) for b in some)).values()
+    ]
+    assert len(several) > 1000
+    assert rootless == []

@@ -74,7 +74,10 @@ def profiled_steps(case: Case) -> set[int]:
     first = (int(timeline.steps[0]) if timeline is not None and len(timeline) else 0) + (
         case.log.number("skip_first_n_steps_for_profiler") or 0
     )
-    return set(range(first, first + (case.log.number("profiler_steps") or 1) + _DUMP_STEPS))
+    length = (case.log.number("profiler_steps") or 1) + _DUMP_STEPS
+    period = case.log.number("profile_periodically_period") or 0
+    last = int(case.timeline.steps[-1]) if period > 0 and case.timeline is not None and len(case.timeline) else first
+    return {step for begin in range(first, last + 1, max(period, 1)) for step in range(begin, begin + length)}
 
 
 def evaluated_steps(case: Case) -> set[int]:

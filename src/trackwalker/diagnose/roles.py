@@ -40,6 +40,7 @@ def _explained(speaking: list[Examination]) -> set[str]:
     """What the found causes explain; where two explain each other, measurements win over log lines.
 
     Of two measured ones the one that names fewer hosts does: a port that flaps makes all who send to it retransmit.
+    With as many hosts it is the one that speaks for more slow phases, then the one that explains more.
     """
     known = {e.playbook.id: e for e in speaking}
     out: set[str] = set()
@@ -55,9 +56,17 @@ def _explained(speaking: list[Examination]) -> set[str]:
 
 
 def _stands_behind(one: Examination, other: Examination) -> bool:
+    """Of two that explain each other exactly one stands behind: else neither would be left as the cause."""
     if one.log_only != other.log_only:
         return one.log_only
-    return not one.log_only and 0 < len(other.hosts) < len(one.hosts)
+    if not one.log_only and len(other.hosts) != len(one.hosts) and one.hosts and other.hosts:
+        return len(other.hosts) < len(one.hosts)
+    reach, others = (len(e.spans or ()) for e in (one, other))
+    return (reach, len(one.playbook.explains), one.playbook.id) < (
+        others,
+        len(other.playbook.explains),
+        other.playbook.id,
+    )
 
 
 def _slows_further(cause: Examination, others: list[Examination], symptoms: Symptoms) -> bool:

@@ -117,7 +117,9 @@ def find_symptoms(case: Case, eye: Eye = PLAIN) -> Symptoms:
 def _log_names_failure(case: Case) -> bool:
     """Whether the log holds the error the run died of, even where the launcher had no time for its summary."""
     primary = case.triage.primary
-    return primary is not None and primary.tier <= _OWN_ERRORS and primary.text != ""
+    if primary is None or (primary.cause == "loss-divergence" and case.log.summary is None and not case.log.exits):
+        return False  # a bad loss ends nothing by itself: the steps go on
+    return primary.tier <= _OWN_ERRORS and primary.text != ""
 
 
 def _ended_short(case: Case) -> bool:
