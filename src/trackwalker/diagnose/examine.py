@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from string import Template
 from typing import Any
+
+import numpy as np
 
 from trackwalker.diagnose import course_facts, hardware, heartbeat, network_facts, stack_facts  # noqa: F401  (they add questions to FACTS)
 from trackwalker.diagnose.case import Case
@@ -37,6 +40,7 @@ DETECTORS = frozenset({*_PLAIN, *_AGAINST, "gone", "accused-like-others", "devic
 _SHORTEST_WINDOW_S = 3.0
 _LEAST_SHARE = 0.2
 _COVERED = 0.75
+_FEW_ACCUSED = 8  # whose counters are read one by one
 _MOST_VALUES = 64
 _TAIL_S = 150.0  # the last part of a window: longer than a clock may be wrong
 
@@ -244,7 +248,7 @@ def _ask_metrics(test: Test, case: Case, symptoms: Symptoms, book: EvidenceBook,
             if result.spans is not None:
                 result.spans.add(i)
                 result.hosts_by_span[i] = who
-            begin = symptoms.slow[i].start if test.window == "slow" else span.start
+            begin = symptoms.slow[i].start if test.window == "slow" else _since(test, case, named, span)
             result.time = begin if result.time is None else min(result.time, begin)
             result.evidence.append(book.add("metric", query, text, told))
         elif test.clean:
@@ -258,6 +262,21 @@ def _ask_metrics(test: Test, case: Case, symptoms: Symptoms, book: EvidenceBook,
         # Several slow phases may have several causes; one that explains a sliver of the slow time explains nothing.
         result.fired = explained > _LEAST_SHARE * sum(s.seconds for s in spans if s.seconds >= _SHORTEST_WINDOW_S)
     return result
+
+
+def _since(test: Test, case: Case, named: set[str], span: Span) -> float:
+    """When it began inside a window: where a counter of a few accused tells, its first rise; else with the window."""
+    hosts = sorted({n.partition("/")[0] for n in named})
+    counters = [m for m in test.metrics if m.endswith("_total")]
+    if case.telemetry is None or len(counters) != 1 or len(test.metrics) != 1 or not 0 < len(hosts) <= _FEW_ACCUSED:
+        return span.start
+    rises = [
+        float(times[1:][np.diff(values) > 0][0])
+        for host in hosts
+        for _, times, values in case.telemetry.raw(f"{counters[0]}{{host={json.dumps(host)}}}", span.start, span.end)
+        if (np.diff(values) > 0).any()
+    ]
+    return min(rises, default=span.start)
 
 
 def _covered(case: Case, spans: list[Span]) -> bool:

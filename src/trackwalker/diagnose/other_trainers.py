@@ -19,10 +19,10 @@ def asked_steps(index: LogIndex) -> int | None:
     steps, asked = index.steps, _ASKED.search(index.facts.header.get("PASSTHROUGH_ARGS", ""))
     if steps.dialect in _OF_THE_RUN and steps.total is not None:
         return steps.total + (1 if steps.first_number == 0 else 0)
-    if asked is None or not len(steps):
+    if asked is None:
         return None
     most = int(asked[1])
-    return most if int(steps.step.max()) <= most else None  # a run that went on beyond was asked otherwise
+    return most if not len(steps) or int(steps.step.max()) <= most else None  # who went on beyond was asked otherwise
 
 
 def final_offset(index: LogIndex) -> int:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from trackwalker.diagnose.case import Case
+from trackwalker.diagnose.checkpoints import on_disk
 from trackwalker.diagnose.course import WARM_UP_STEPS
 from trackwalker.diagnose.evidence import EvidenceBook
 from trackwalker.diagnose.story import Phase
@@ -94,8 +95,9 @@ def _level(case: Case, phase: Phase, with_tgs: bool) -> float:
 def progress_of(case: Case, symptoms: Symptoms) -> Progress:
     """Steps done, speed, last checkpoint, what would be lost, what is left."""
     timeline, total = case.timeline, case.total_steps
+    disk = on_disk(case.job, case.triage.index)
     if timeline is None or not len(timeline):
-        return Progress(total_steps=total)
+        return Progress(total_steps=total, last_checkpoint=disk.last(set(), None))
     steady = slice(WARM_UP_STEPS, None) if len(timeline) > 2 * WARM_UP_STEPS else slice(None)
     step_time = float(np.median(timeline.seconds[steady]))
     tgs = timeline.tgs[steady]
@@ -103,7 +105,7 @@ def progress_of(case: Case, symptoms: Symptoms) -> Progress:
     known = {s for s in case.log.saves if s <= last}
     if case.log.restored is not None:
         known.add(case.log.restored)
-    saved = max(known, default=None)
+    saved = disk.last(known, last)
     eta = None
     if case.live and symptoms.stall is None and total is not None:
         eta = round((total - 1 - last) * step_time, 1)

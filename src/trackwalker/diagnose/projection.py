@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from trackwalker.diagnose.checkpoints import OnDisk
 from trackwalker.diagnose.interruptions import Interruptions, steady_level
 from trackwalker.diagnose.other_trainers import asked_steps
 from trackwalker.diagnose.sources import StepRecord
@@ -32,7 +33,7 @@ class Progress:
     setup_s: float | None = None
     gap_s: float | None = None
     checkpoint_period: int | None = None
-    last_checkpoint: int | None = None  # proven by a line that says it was saved or restored
+    last_checkpoint: int | None = None  # proven by a line that says so, or by the final name of its folder
     due_checkpoint: int | None = None  # by the period alone: it may not have been committed
     steps_lost: int | None = None
     steps_repeated: int = 0  # done again after a restart
@@ -58,6 +59,7 @@ def project(
     tries: list[Attempt],
     wall_s: float | None,
     now: float | None,
+    disk: OnDisk,
 ) -> Progress:
     """Every formula of spec 2.6; `now` only for a live run."""
     facts, steps = index.facts, index.steps
@@ -87,7 +89,7 @@ def project(
         out.remaining_s = _remaining(record, slow, out, left)
     if wall_s is not None and out.training_s is not None:
         out.gap_s = round(wall_s - out.training_s - (out.setup_s or 0.0), 1)
-    _checkpoints(index, out, last)
+    _checkpoints(index, out, last, disk)
     if now is not None and record.last_end is not None and out.step_time_s:
         ahead = int(max(0.0, now - record.last_end) / out.step_time_s)
         out.expected_step = min(last + ahead, out.total_steps - 1 if out.total_steps else last + ahead)
@@ -138,12 +140,12 @@ def _remaining(record: StepRecord, slow: Interruptions, out: Progress, left: int
     return round(total, 1)
 
 
-def _checkpoints(index: LogIndex, out: Progress, last: int) -> None:
+def _checkpoints(index: LogIndex, out: Progress, last: int, disk: OnDisk) -> None:
     facts, period = index.facts, out.checkpoint_period
     known = {s for s in facts.saves if s <= last}
     if facts.restored is not None:
         known.add(facts.restored)
-    out.last_checkpoint = max(known, default=None)
+    out.last_checkpoint = disk.last(known, last)
     if period and last >= period and (facts.setting("enable_checkpointing") or "").lower() in ("true", "1", "yes"):
         out.due_checkpoint = period * (last // period)
     if out.last_checkpoint is not None:

@@ -7,6 +7,7 @@ from trackwalker.diagnose.symptoms import Symptoms
 from trackwalker.diagnose.verdict import Status
 
 _CANCEL_CODES = (130, 143)
+_DEATHS = 2  # tiers of findings that end a run by themselves
 
 
 def status_of(case: Case, symptoms: Symptoms) -> Status:
@@ -23,9 +24,9 @@ def status_of(case: Case, symptoms: Symptoms) -> Status:
         if all_done:
             return "soft-success"
         ended_itself = "TIMEOUT" in (log.summary.reason or "")  # the launcher's own limit sends the same signal
-        # The ranks' own logs may tell of a death that the merged log, all ranks of which were told to end, does not.
-        killed = any(f.id == "sigkill" and f.role == "primary" for f in case.triage.failures)
-        told = bool(log.exits) and all(e.code == 143 for e in log.exits) and not killed
+        # Ranks that were all told to end may have been told so because of a death that another line or log tells of.
+        died = case.triage.primary is not None and case.triage.primary.tier <= _DEATHS
+        told = bool(log.exits) and all(e.code == 143 for e in log.exits) and not died
         if code in _CANCEL_CODES or (told and not ended_itself):
             return "cancelled"
         return "failed"

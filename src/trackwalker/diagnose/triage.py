@@ -9,6 +9,7 @@ from typing import Any
 
 from trackwalker.diagnose import accounting as slurm
 from trackwalker.diagnose.accounting import Accounting
+from trackwalker.diagnose.checkpoints import on_disk
 from trackwalker.diagnose.goodput import Goodput, budget, gpu_count
 from trackwalker.diagnose.interruptions import interruptions
 from trackwalker.diagnose.outcome import Clock, phase_of, stall_of, status_of
@@ -126,7 +127,7 @@ def triage(job: Job, reference: Speed | None = None, sacct: Answer | None = None
     overruled = slurm.apply(said, index)
     clock, wall_s = _clock(job, index, record, said, relaunched=tries[-1].relaunched)
     slow = interruptions(index, record, save_period(index))
-    progress = project(index, record, slow, tries, wall_s, clock.now)
+    progress = project(index, record, slow, tries, wall_s, clock.now, on_disk(job, index))
     stall = stall_of(index, record, slow, progress, clock, tries[-1].seconds if len(tries) > 1 else _sum(progress))
     summary = index.facts.summary
     roles = assign(index, stall, progress.all_done or (summary is not None and summary.exit == 0), overruled)
