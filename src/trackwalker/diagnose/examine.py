@@ -15,7 +15,7 @@ from trackwalker.diagnose.case import Case
 from trackwalker.diagnose.evidence import EvidenceBook
 from trackwalker.diagnose.facts import FACTS
 from trackwalker.diagnose.playbook import Playbook, Test
-from trackwalker.diagnose.symptoms import Span, Symptoms
+from trackwalker.diagnose.symptoms import Span, Symptoms, slide_start
 from trackwalker.errors import UsageError
 from trackwalker.stats import detectors
 from trackwalker.stats.detectors import Finding, Values
@@ -248,7 +248,7 @@ def _ask_metrics(test: Test, case: Case, symptoms: Symptoms, book: EvidenceBook,
             if result.spans is not None:
                 result.spans.add(i)
                 result.hosts_by_span[i] = who
-            begin = symptoms.slow[i].start if test.window == "slow" else _since(test, case, named, span)
+            begin = slide_start(case, symptoms, i) if test.window == "slow" else _since(test, case, named, span)
             result.time = begin if result.time is None else min(result.time, begin)
             result.evidence.append(book.add("metric", query, text, told))
         elif test.clean:
@@ -267,6 +267,8 @@ def _ask_metrics(test: Test, case: Case, symptoms: Symptoms, book: EvidenceBook,
 def _since(test: Test, case: Case, named: set[str], span: Span) -> float:
     """When it began inside a window: where a counter of a few accused tells, its first rise; else with the window."""
     hosts = sorted({n.partition("/")[0] for n in named})
+    if test.window == "steady" and case.timeline is not None:  # bad all along: since the first step, if not later
+        span = Span(float(case.timeline.ends[0] - case.timeline.seconds[0]), span.end)
     counters = [m for m in test.metrics if m.endswith("_total")]
     if case.telemetry is None or len(counters) != 1 or len(test.metrics) != 1 or not 0 < len(hosts) <= _FEW_ACCUSED:
         return span.start

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -61,7 +63,7 @@ def bursts_slow_steps(case: Case, symptoms: Symptoms, book: EvidenceBook) -> Ans
     pace = max(10.0, (end - begin) / 2000)
     query = f"sum by (host) (increase({_RETX}[{max(30, round(2 * pace))}s]))"
     matrix = telemetry.matrix(query, begin, end, pace)
-    found: dict[str, tuple[float, float, int]] = {}
+    found: dict[str, _Match] = {}
     for labels, values in zip(matrix.labels, matrix.values, strict=True):
         host = host_of(labels)
         if host in case.trusted:
@@ -71,11 +73,11 @@ def bursts_slow_steps(case: Case, symptoms: Symptoms, book: EvidenceBook) -> Ans
     if not found or len(found) * 2 > len(case.hosts):
         return Answer(False)
     ids = []
-    for host, (slow, usual, bursts) in sorted(found.items()):
+    for host, (slow, usual, bursts, _) in sorted(found.items()):
         says = f"{host}: {bursts} bursts of retransmits; steps inside them take {slow:.2f} s, the others {usual:.2f} s"
         source = f"{timeline.source} against {query} by step"
         ids.append(book.add("progress", source, says, {"inside_s": slow, "outside_s": usual, "bursts": float(bursts)}))
-    return Answer(True, tuple(ids), tuple(sorted(found)), begin)
+    return Answer(True, tuple(ids), tuple(sorted(found)), min(m.first for m in found.values()))
 
 
 def flaps_slow_steps(case: Case, symptoms: Symptoms, book: EvidenceBook) -> Answer:
@@ -87,7 +89,7 @@ def flaps_slow_steps(case: Case, symptoms: Symptoms, book: EvidenceBook) -> Answ
     begin, end = float(timeline.ends[0]), float(timeline.ends[-1])
     pace = max(10.0, (end - begin) / 2000)
     query = f"min by (host) (min_over_time({_PORT}[{max(30, round(2 * pace))}s]))"
-    found: dict[str, tuple[float, float, int]] = {}
+    found: dict[str, _Match] = {}
     matrix = telemetry.matrix(query, begin, end, pace)
     for labels, values in zip(matrix.labels, matrix.values, strict=True):
         host = host_of(labels)
@@ -99,11 +101,20 @@ def flaps_slow_steps(case: Case, symptoms: Symptoms, book: EvidenceBook) -> Answ
     if not found or len(found) * 2 > len(case.hosts):
         return Answer(False)
     ids = []
-    for host, (slow, usual, downs) in sorted(found.items()):
+    for host, (slow, usual, downs, _) in sorted(found.items()):
         says = f"{host}: its port goes down {downs} times; steps meanwhile take {slow:.2f} s, the others {usual:.2f} s"
         source = f"{timeline.source} against {query} by step"
         ids.append(book.add("progress", source, says, {"inside_s": slow, "outside_s": usual, "downs": float(downs)}))
-    return Answer(True, tuple(ids), tuple(sorted(found)), begin)
+    return Answer(True, tuple(ids), tuple(sorted(found)), min(m.first for m in found.values()))
+
+
+class _Match(NamedTuple):
+    """Median step time inside and outside of a host's loud moments, how many bursts, when the first began."""
+
+    slow: float
+    usual: float
+    bursts: int
+    first: float
 
 
 def _ordinary(case: Case, steps: NDArray[np.int64]) -> NDArray[np.bool_]:
@@ -114,8 +125,8 @@ def _ordinary(case: Case, steps: NDArray[np.int64]) -> NDArray[np.bool_]:
 
 def _aligned(
     loud: NDArray[np.bool_], times: Floats, ends: Floats, seconds: Floats, keep: NDArray[np.bool_], least: int = _BURSTS
-) -> tuple[float, float, int] | None:
-    """Step time inside and outside a host's loud moments, and how many bursts; None when they do not match."""
+) -> _Match | None:
+    """How a host's loud moments go with slow steps; None when they do not."""
     at = np.searchsorted(times, np.stack([ends - seconds, ends]))
     inside = np.array([bool(loud[a : max(b, a + 1)].any()) for a, b in zip(*at, strict=True)])
     bursts = int(np.sum(np.diff(inside.astype(int), prepend=0) == 1))
@@ -124,7 +135,8 @@ def _aligned(
         return None
     slow, usual = float(np.median(a)), float(np.median(b))
     above = float(np.mean(a > np.quantile(b, 0.9)))  # most loud steps are slower than nearly all quiet ones
-    return (slow, usual, bursts) if slow > _SLOWER * usual and above > 0.6 else None
+    first = float((ends - seconds)[inside & keep][0])
+    return _Match(slow, usual, bursts, first) if slow > _SLOWER * usual and above > 0.6 else None
 
 
 def idle_in_slow_steps(case: Case, symptoms: Symptoms, book: EvidenceBook) -> Answer:

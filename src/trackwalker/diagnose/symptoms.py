@@ -26,6 +26,7 @@ from trackwalker.stats.segments import Segment, robust_sigma, segments
 from trackwalker.stats.stall import STALL_STEPS, stall_limit
 
 START_BUDGET_S = 2700.0  # a cold start of a large mixture of experts compiles for half an hour
+_SLIDE = 0.02  # of a step: what a phase on the way down is slower than full speed
 _RECKONED_ALLOWANCE_S = 900.0  # without recorded step times, start-up (compile, restore) hides in the gap
 _SAVE_ALLOWANCE_S = 900.0  # a synchronous save may hold the next step this long
 _OWN_ERRORS = 4  # tiers of failure classes that are errors, not a kill from outside or a silence
@@ -285,6 +286,21 @@ def _windows(case: Case, stall: Stall | None, phases: tuple[Phase, ...]) -> dict
         windows["kill"] = [Span(crash - timeout, crash - 5.0)]
         windows["missed"] = [Span(crash - timeout, crash - 0.5 * timeout)]  # the client beats twice per timeout
     return windows
+
+
+def slide_start(case: Case, symptoms: Symptoms, number: int) -> float:
+    """When a slow phase began to show: with the first of the phases before it that already are a little slower.
+
+    One that nothing precedes began with the first step: the warm-up steps, which no phase holds, are the run's too.
+    """
+    phases, slow = symptoms.phases, symptoms.slow[number]
+    full = min((p.seconds for p in phases if not p.slow), default=0.0)
+    at = phases.index(slow)
+    while at > 0 and not phases[at - 1].slow and phases[at - 1].seconds > (1 + _SLIDE) * full:
+        at -= 1
+    if at == 0 and case.timeline is not None:
+        return float(case.timeline.ends[0] - case.timeline.seconds[0])
+    return phases[at].start
 
 
 def _undisturbed(case: Case, phase: Phase) -> Span:
