@@ -9,8 +9,10 @@ from pathlib import Path
 import pytest
 
 from slurm_cluster import SlurmCluster, need_slurm
+from trackwalker.diagnose import examine
 from trackwalker.observe.prometheus import ensure_prometheus
 
+examine.STRICT = True  # an error inside a playbook's test is a failure here, not a question less
 ROOT = Path(__file__).parent.parent
 SAMPLES = ROOT.parent / "shared" / "data" / "samples"
 

@@ -144,8 +144,8 @@ def _causes(
     found = undisputed(found, examinations)
     roles = assign_roles(found, symptoms)
     roots = [e for e in found if roles.get(e.playbook.id) == "root"]
-    # What the log itself calls an aftermath is not worth a line of its own; triage lists it.
-    worth = [e for e in found if e.playbook.id in roles and (e in roots or not e.log_role)]
+    # What the log itself calls an aftermath is not worth a line of its own; triage lists it. Who struck the blow is.
+    worth = [e for e in found if e.playbook.id in roles and (e in roots or not e.log_role or e.playbook.mechanism)]
     told = sorted(worth, key=lambda e: (e not in roots, e.playbook.id))
     causes = [_cause(e, roles[e.playbook.id], case, symptoms, speed) for e in told]
     return causes, roots or [e for e in examinations if e.state == "found" and e.playbook.outcome == "healthy"]
@@ -196,13 +196,17 @@ def _summary(
 ) -> str:
     if not leading or outcome == "insufficient-evidence":
         return _undecided(case, symptoms, speed, unhealthy)
+    last = int(case.timeline.steps[-1]) if case.timeline is not None and len(case.timeline) else None
+    silent = f"{symptoms.stall.until - symptoms.stall.since:.0f} s" if symptoms.stall else ""
     words = {
-        "last_step": str(case.timeline.steps[-1]) if case.timeline is not None and len(case.timeline) else "?",
+        "last_step": "?" if last is None else str(last),
+        "after": "before the first step" if last is None else f"after step {last}",
         "speed": speed.words if symptoms.slow else "the run has one speed throughout, so what it costs is not known",
         "accused": "",
         "control": "",
         **heartbeat.words(case),
-        "silent": f"{symptoms.stall.until - symptoms.stall.since:.0f} s" if symptoms.stall else "",
+        "silent": silent,
+        "silent_for": f"; silent for {silent}" if silent else "",
     }
     parts = []
     for examination in leading:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from string import Template
@@ -40,6 +41,7 @@ DETECTORS = frozenset({*_PLAIN, *_AGAINST, "gone", "accused-like-others", "devic
 _SHORTEST_WINDOW_S = 3.0
 _LEAST_SHARE = 0.2
 _COVERED = 0.75
+STRICT = bool(os.environ.get("TRACKWALKER_DEBUG"))  # an error inside a test ends everything, as our own tests want it
 _FEW_ACCUSED = 8  # whose counters are read one by one
 _MOST_VALUES = 64
 _TAIL_S = 150.0  # the last part of a window: longer than a clock may be wrong
@@ -182,14 +184,24 @@ def examine(playbook: Playbook, case: Case, symptoms: Symptoms, book: EvidenceBo
         fired = {r.test.id for r in examination.results if r.fired}
         if (test.when is not None and test.when not in fired) or test.unless in fired:
             continue
-        if test.fact is not None:
-            result = _ask_fact(test, case, symptoms, book)
-        elif test.signature is not None:
-            result = _ask_signature(test, test.signature, case, book)
-        else:
-            result = _ask_metrics(test, case, symptoms, book, examination.hosts)
+        try:
+            result = _ask(test, case, symptoms, book, examination.hosts)
+        except (LookupError, ArithmeticError, ValueError, TypeError) as e:
+            if STRICT:
+                raise
+            # Data that nobody thought of must not cost the whole verdict: one question less, and it is told.
+            case.damage.append(f"test '{test.id}' of playbook {playbook.id} failed inside ({type(e).__name__}: {e})")
+            result = TestResult(test, None, missing=[f"test '{test.id}'"])
         examination.results.append(result)
     return examination
+
+
+def _ask(test: Test, case: Case, symptoms: Symptoms, book: EvidenceBook, accused: list[str]) -> TestResult:
+    if test.fact is not None:
+        return _ask_fact(test, case, symptoms, book)
+    if test.signature is not None:
+        return _ask_signature(test, test.signature, case, book)
+    return _ask_metrics(test, case, symptoms, book, accused)
 
 
 def _ask_fact(test: Test, case: Case, symptoms: Symptoms, book: EvidenceBook) -> TestResult:

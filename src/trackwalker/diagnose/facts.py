@@ -91,6 +91,16 @@ def named_by_peers(case: Case, symptoms: Symptoms, book: EvidenceBook) -> Answer
     return Answer(bool(found.hosts), (book.add("log", f"{found.file}:{found.line}", says),), found.hosts)
 
 
+def left_first(case: Case, symptoms: Symptoms, book: EvidenceBook) -> Answer:
+    """One rank ended by itself and all others were told to end: whatever it was, it was there."""
+    exits = case.log.exits
+    own = [e for e in exits if e.code not in (0, 143)]
+    if len(own) != 1 or len(exits) < max(3, len(case.hosts)) or sum(e.code == 143 for e in exits) != len(exits) - 1:
+        return Answer(False)
+    text = f"{own[0].rank}: NODE_EXIT host={own[0].host} exit={own[0].code}"
+    return Answer(True, (quote(case, Quote(own[0].rank, own[0].line, text), book),), (own[0].host,), case.end_of_work)
+
+
 def rank_crashed(case: Case, symptoms: Symptoms, book: EvidenceBook) -> Answer:
     """One rank crashed by itself (a bad address, an illegal instruction) before any other ended."""
     return _ended_by(_CRASH_CODES, case, book)
@@ -260,6 +270,7 @@ def _line_text(case: Case, number: int, rank: int, fallback: str) -> Quote:
 
 FACTS: dict[str, Fact] = {
     "stalled": stalled,
+    "left-first": left_first,
     "rank-killed": rank_killed,
     "rank-crashed": rank_crashed,
     "named-by-peers": named_by_peers,

@@ -68,7 +68,7 @@ def _processes_stayed(case: Case, symptoms: Symptoms, hosts: list[str], book: Ev
     query = f"{least} and on (host) {late}"
     values = telemetry.by_host(query, span.end)
     usual = [v for h, v in values.items() if h not in hosts]
-    if not usual or any(values.get(h, 0.0) < min(usual) or values[h] <= 0 for h in hosts):
+    if not usual or any(values.get(h, 0.0) < min(usual) or values.get(h, 0.0) <= 0 for h in hosts):
         return ()
     says = f"{', '.join(hosts)} left no log, but its {values[hosts[0]]:.0f} GPU processes were there until the kill"
     return (book.add("metric", query, says, values),)

@@ -45,10 +45,11 @@ def _explained(speaking: list[Examination]) -> set[str]:
     known = {e.playbook.id: e for e in speaking}
     out: set[str] = set()
     for e in speaking:
-        if e.playbook.id == HEARSAY and e.log_only:
-            continue
+        hearsay = e.playbook.id == HEARSAY and e.log_only
         for cause in e.playbook.explains:
             other = known.get(cause)
+            if hearsay and not (other is not None and other.hosts and set(other.hosts) <= set(e.hosts)):
+                continue  # what victims say explains nothing, unless it names the very host
             mutual = other is not None and e.playbook.id in other.playbook.explains
             if not (mutual and other is not None and _stands_behind(e, other)):
                 out.add(cause)

@@ -173,7 +173,7 @@ def _refine(groups: list[_Group], index: LogIndex) -> None:
     if group := by_id.get("heartbeat-timeout"):
         _heartbeat(group, index)
     _demote_followers(by_id, index)
-    _demote_hearsay(groups, by_id)
+    _demote_hearsay(groups, by_id, index)
     _name_hosts(by_id, index)
     if (group := by_id.get("stage-fail")) and _IMAGE_STAGE.match(group.first.text):
         _image_stage(group, index)
@@ -224,7 +224,7 @@ def _demote_followers(by_id: dict[str, _Group], index: LogIndex) -> None:
                 by_id["storage-full"].local = True
 
 
-def _demote_hearsay(groups: list[_Group], by_id: dict[str, _Group]) -> None:
+def _demote_hearsay(groups: list[_Group], by_id: dict[str, _Group], index: LogIndex) -> None:
     """Ranks whose transfers to a peer broke off say nothing about why: a peer that reports its own end knows more."""
     heard = [by_id[i] for i in _HEARSAY if i in by_id]
     # Whoever ends may also fail in the collective it was in; only a broken transfer or a lost peer makes a witness.
@@ -232,7 +232,9 @@ def _demote_hearsay(groups: list[_Group], by_id: dict[str, _Group]) -> None:
     for own in groups:
         ranks = {h.rank for h in own.hits}
         apart = len(ranks) == 1 and None not in ranks | witnesses and not ranks & witnesses
-        if not apart or not heard or not (own.id == "preempted" or (own.cause in _OWN_END and own.tier <= 2)):
+        began = [_when(g.first, index) for g in heard]
+        raised = own.id == "python-exception" and own.tier == 3 and _when(own.first, index) <= min(began, default=())
+        if not apart or not heard or not (own.id == "preempted" or raised or (own.cause in _OWN_END and own.tier <= 2)):
             continue
         own.tier = min(own.tier, 2)
         for group in heard:

@@ -164,9 +164,10 @@ def silent(values: Values, *, alive: float, quiet: float = 0.0, share: float = 0
     return Finding(fired, tuple(still) if fired else (), numbers)
 
 
-def all_at_least(values: Values, *, limit: float, share: float = 0.95) -> Finding:
-    """Nearly every host is at or above a limit."""
-    return _all(values, [v >= limit for v in values.values()], share)
+def all_at_least(values: Values, *, limit: float, share: float = 0.95, least: int = 1) -> Finding:
+    """Nearly every host, and at least so many, is at or above a limit."""
+    passed = [v >= limit for v in values.values()]
+    return _all(values, passed if sum(passed) >= least else [], share)
 
 
 def all_at_most(values: Values, *, limit: float, share: float = 0.95) -> Finding:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import math
 from dataclasses import dataclass
 from datetime import UTC, datetime
+
+import numpy as np
 
 from trackwalker.telemetry.coverage import find_gaps
 from trackwalker.telemetry.store import Telemetry
@@ -13,6 +16,7 @@ _PRESENCE = ("hw_rank_up", "hw_procs_running", "hw_gpu_power_watts")  # what eve
 _GHOST_WINDOW_S = 600
 _GHOST_SAMPLES = 10
 _GAP_S = 600
+_GAP_SHARE = 0.15  # of the run: shorter ones happen in every cluster and hide nothing
 
 
 @dataclass(frozen=True)
@@ -96,10 +100,25 @@ def _gaps(telemetry: Telemetry, hosts: list[str], begin: float, at: float, finis
     usual = sorted(counts.values())[len(counts) // 2]
     back = telemetry.by_host(f"max by (host) (count_over_time({metric}[{_GAP_S}s] @ {at:.3f}))", at)
     lost = {h: (1.0 - n / usual) * (at - begin) for h, n in counts.items() if usual and (finished or h in back)}
-    holes = tuple(sorted(h for h, s in lost.items() if s >= _GAP_S))
+    suspects = sorted(h for h, s in lost.items() if s >= _GAP_S)
+    # Fewer samples may also be a slower grid: a hole is one silence, and a large part of the run.
+    silent = {h: _longest_silence(telemetry, metric, h, begin, at) for h in suspects}
+    holes = tuple(h for h in suspects if silent[h] >= _least_gap(begin, at))
     fewest = min((counts[h] for h in holes), default=0.0)
     says = f"{', '.join(holes)}: only {fewest:.0f} of the usual {usual:.0f} samples" if holes else ""
     return Check("gaps", not holes, holes, says, query)
+
+
+def _least_gap(begin: float, at: float) -> float:
+    return max(_GAP_S, _GAP_SHARE * (at - begin))
+
+
+def _longest_silence(telemetry: Telemetry, metric: str, host: str, begin: float, at: float) -> float:
+    """Seconds without a sample of any of the host's series, at the edges too."""
+    times = [t for _, t, _ in telemetry.raw(f"{metric}{{host={json.dumps(host)}}}", begin, at)]
+    if not times:
+        return at - begin
+    return float(np.diff(np.unique(np.concatenate([*times, [begin, at]]))).max())
 
 
 def _nobody_recorded(telemetry: Telemetry, metric: str, begin: float, at: float) -> Check | None:
@@ -107,7 +126,7 @@ def _nobody_recorded(telemetry: Telemetry, metric: str, begin: float, at: float)
     holes = [(max(a, begin), min(b, at)) for a, b in find_gaps(telemetry)]
     longest = max(holes, key=lambda hole: hole[1] - hole[0], default=(0.0, 0.0))
     seconds = math.floor(longest[1] - longest[0])
-    if seconds < _GAP_S:
+    if seconds < _least_gap(begin, at):
         return None
     query = f"count(count_over_time({metric}[{seconds - 1}s] @ {longest[1] - 0.5:.3f})) or vector(0)"
     begins = datetime.fromtimestamp(longest[0], UTC).strftime("%H:%M:%S")
