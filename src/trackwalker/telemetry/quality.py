@@ -16,6 +16,7 @@ _PRESENCE = ("hw_rank_up", "hw_procs_running", "hw_gpu_power_watts")  # what eve
 _GHOST_WINDOW_S = 600
 _GHOST_SAMPLES = 10
 _GAP_S = 600
+_HOLE = 3.0  # times the host's usual interval
 _GAP_SHARE = 0.15  # of the run: shorter ones happen in every cluster and hide nothing
 
 
@@ -101,8 +102,8 @@ def _gaps(telemetry: Telemetry, hosts: list[str], begin: float, at: float, finis
     back = telemetry.by_host(f"max by (host) (count_over_time({metric}[{_GAP_S}s] @ {at:.3f}))", at)
     lost = {h: (1.0 - n / usual) * (at - begin) for h, n in counts.items() if usual and (finished or h in back)}
     suspects = sorted(h for h, s in lost.items() if s >= _GAP_S)
-    # Fewer samples may also be a slower grid: a hole is one silence, and a large part of the run.
-    silent = {h: _longest_silence(telemetry, metric, h, begin, at) for h in suspects}
+    # Fewer samples may also be a slower grid: what counts are the host's own holes, where they are much of the run.
+    silent = {h: _silent_for(telemetry, metric, h, begin, at) for h in suspects}
     holes = tuple(h for h in suspects if silent[h] >= _least_gap(begin, at))
     fewest = min((counts[h] for h in holes), default=0.0)
     says = f"{', '.join(holes)}: only {fewest:.0f} of the usual {usual:.0f} samples" if holes else ""
@@ -113,12 +114,13 @@ def _least_gap(begin: float, at: float) -> float:
     return max(_GAP_S, _GAP_SHARE * (at - begin))
 
 
-def _longest_silence(telemetry: Telemetry, metric: str, host: str, begin: float, at: float) -> float:
-    """Seconds without a sample of any of the host's series, at the edges too."""
+def _silent_for(telemetry: Telemetry, metric: str, host: str, begin: float, at: float) -> float:
+    """Seconds in holes of a host's samples, by the host's own grid, at the edges too."""
     times = [t for _, t, _ in telemetry.raw(f"{metric}{{host={json.dumps(host)}}}", begin, at)]
     if not times:
         return at - begin
-    return float(np.diff(np.unique(np.concatenate([*times, [begin, at]]))).max())
+    apart = np.diff(np.unique(np.concatenate([*times, [begin, at]])))
+    return float(apart[apart > _HOLE * np.median(apart)].sum())
 
 
 def _nobody_recorded(telemetry: Telemetry, metric: str, begin: float, at: float) -> Check | None:
