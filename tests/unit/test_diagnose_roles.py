@@ -126,3 +126,13 @@ def test_whichever_two_or_three_of_the_shipped_causes_are_found_one_of_them_is_t
     ]
     assert len(several) > 1000
     assert rootless == []
+
+
+def test_a_hang_is_the_consequence_of_what_is_wrong_with_the_host_it_waits_for() -> None:
+    hang = measured("collective-hang", "n7")
+    assert roles(hang, measured("gpu-driver-fault", "n7 n8")) == {
+        "collective-hang": "consequence",
+        "gpu-driver-fault": "root",
+    }
+    assert roles(hang, measured("gpu-driver-fault", "n2"))["collective-hang"] == "root"
+    assert roles(measured("collective-hang"), measured("gpu-driver-fault", "n2"))["collective-hang"] == "root"

@@ -8,6 +8,7 @@ from trackwalker.diagnose.symptoms import SOFT, Symptoms
 from trackwalker.diagnose.verdict import Role
 
 _FURTHER = 1.05  # a phase this much slower than another holds something more
+_WAITS = frozenset({"collective-hang", "dataloader-hang"})  # they tell that somebody is waited for, and whom
 _SUBORDINATE: dict[str, Role] = {"consequence": "consequence", "mechanism": "mechanism", "contributing": "contributing"}
 
 
@@ -102,6 +103,11 @@ def _yields(cause: Examination, found: list[Examination], symptoms: Symptoms) ->
     return bool(stronger) and not _slows_further(cause, stronger, symptoms)
 
 
+def _told_why(wait: Examination, candidates: list[Examination]) -> bool:
+    """Whether another cause says what is wrong with the hosts that all others wait for."""
+    return bool(wait.hosts) and any(set(wait.hosts) <= set(e.hosts) for e in candidates if e.playbook.id not in _WAITS)
+
+
 def _roles(found: list[Examination], symptoms: Symptoms) -> dict[str, Role]:
     trouble = symptoms.names - SOFT
     # What the log itself calls an aftermath explains nothing: an abort after a heartbeat kill is not its cause.
@@ -121,6 +127,9 @@ def _roles(found: list[Examination], symptoms: Symptoms) -> dict[str, Role]:
             roles[e.playbook.id] = "contributing"
         else:
             candidates.append(e)
+    for e in [c for c in candidates if c.playbook.id in _WAITS and _told_why(c, candidates)]:
+        candidates.remove(e)
+        roles[e.playbook.id] = "consequence"
     # A cancel is the whole story only when nothing else was wrong; an unexplained slowdown stays unexplained.
     if not candidates:
         ends = [e for e in found if e.playbook.mechanism and e.playbook.id not in explained]

@@ -8,6 +8,7 @@ Places in the run are fractions of its steps (`0.4`) or step numbers (`97`).
 from trackwalker.lab.faults import (
     benign,
     eighth_set,
+    eleventh_set,
     fifth_set,
     fourth_set,
     gpu,
@@ -21,6 +22,7 @@ from trackwalker.lab.faults import (
     seventh_set,
     sixth_set,
     stops,
+    tenth_set,
     third_set,
     training,
 )
@@ -30,6 +32,7 @@ __all__ = [
     "FAULTS",
     "benign",
     "eighth_set",
+    "eleventh_set",
     "fifth_set",
     "fourth_set",
     "gpu",
@@ -43,6 +46,7 @@ __all__ = [
     "seventh_set",
     "sixth_set",
     "stops",
+    "tenth_set",
     "third_set",
     "training",
 ]
