@@ -6,7 +6,9 @@ A long run has hundreds of thousands of them; reading each with an expression wo
 from __future__ import annotations
 
 import re
-from itertools import chain
+from functools import lru_cache
+from itertools import pairwise
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,40 +37,77 @@ def read_table(lines: list[bytes]) -> Floats | None:
 
 def read_rows(letters: Letters, lengths: NDArray[np.int64]) -> Floats | None:
     """The same of lines that are rows of letters already, with anything behind their ends."""
+    if len(letters) >= _FEW and lengths[0] == lengths.min() == lengths.max() and _alike(letters[:, : lengths[0]]):
+        return _numbers(letters[:, : lengths[0]])
     out = np.empty((len(letters), 4))
     for length in sorted(set(lengths.tolist())):
         rows = np.flatnonzero(lengths == length)
         same = letters[rows, :length] if len(rows) < len(letters) else letters[:, :length]
         for alike in _by_form(same * (same - _ZERO > 9)):  # every digit a zero byte
-            match = _FULL_FORM.search(same[alike][0].tobytes())
-            if match is None:
+            numbers = _numbers(same[alike])
+            if numbers is None:
                 return None
-            out[rows[alike]] = _numbers(same[alike], match)
+            out[rows[alike]] = numbers
     return out
 
 
-def _by_form(form: Letters) -> list[slice] | list[list[int]]:
-    """The rows that are alike; nearly always all of them."""
-    if (form == form[0]).all():
-        return [slice(None)]
+def _alike(letters: Letters) -> bool:
+    """Whether all rows have digits where the first has, and the same letters elsewhere."""
+    low, high = letters.min(axis=0), letters.max(axis=0)
+    digits = letters[0] - _ZERO <= 9
+    return bool(np.where(digits, (low - _ZERO <= 9) & (high - _ZERO <= 9), low == high).all())
+
+
+def _by_form(form: Letters) -> list[list[int]]:
+    """The rows that are alike."""
     found: dict[bytes, list[int]] = {}
     for row, letters in enumerate(form):
         found.setdefault(letters.tobytes(), []).append(row)
     return list(found.values())
 
 
-def _numbers(letters: Letters, match: re.Match[bytes]) -> Floats:
-    """The four numbers of lines that have the form of the one that matched.
+class _Layout(NamedTuple):
+    """Where the four numbers of a form stand, and what each of their digits is worth."""
+
+    spans: list[tuple[int, int]]
+    columns: list[int]
+    weights: Floats
+    parts: list[slice]  # of the columns, one for each number
+    divisors: Floats
+    exact: bool  # all fit a double
+
+
+@lru_cache(64)
+def _layout(form: bytes) -> _Layout | None:
+    """The layout of lines whose digits are all zeros here; None when they have not MaxText's full form."""
+    match = _FULL_FORM.search(form)
+    if match is None:
+        return None
+    spans = [match.span(group) for group in (1, 2, 3, 4)]
+    digits = [[at for at in range(*span) if form[at] != ord(".")] for span in spans]
+    firsts = [0, *np.cumsum([len(d) for d in digits]).tolist()]
+    behind = [text[::-1].find(b".") if b"." in text else 0 for text in match.groups()]
+    return _Layout(
+        spans,
+        [at for places in digits for at in places],
+        np.array([[10.0**power] for places in digits for power in range(len(places) - 1, -1, -1)]),
+        [slice(begin, end) for begin, end in pairwise(firsts)],
+        10.0 ** np.array(behind),
+        max(end - begin for begin, end in spans) <= _EXACT,
+    )
+
+
+def _numbers(letters: Letters) -> Floats | None:
+    """The four numbers of lines that are alike; None when they have not MaxText's full form.
 
     Each is a whole number divided once, which rounds as reading the text would.
     """
-    spans = [match.span(group) for group in (1, 2, 3, 4)]
-    if len(letters) < _FEW or max(end - begin for begin, end in spans) > _EXACT:
-        return np.array([[float(raw[begin:end]) for begin, end in spans] for raw in map(bytes, letters)])
-    digits = [[at for at in range(*span) if match.string[at] != ord(".")] for span in spans]
-    weights = [10.0**power for places in digits for power in range(len(places) - 1, -1, -1)]
-    behind = [text[::-1].find(b".") if b"." in text else 0 for text in match.groups()]
+    first = letters[0]
+    layout = _layout(np.where(first - _ZERO <= 9, _ZERO, first).tobytes())
+    if layout is None:
+        return None
+    if len(letters) < _FEW or not layout.exact:
+        return np.array([[float(raw[begin:end]) for begin, end in layout.spans] for raw in map(bytes, letters)])
     # No matrix product: its library starts threads of its own, and they would fight ours for the processors.
-    whole = np.multiply(letters[:, list(chain(*digits))] - _ZERO, weights)
-    firsts = np.cumsum([0, *map(len, digits[:-1])])
-    return np.asarray(np.add.reduceat(whole, firsts, axis=1) / 10.0 ** np.array(behind))
+    worth = (letters.T[layout.columns] - _ZERO) * layout.weights
+    return np.stack([worth[part].sum(axis=0) for part in layout.parts], axis=1) / layout.divisors
