@@ -19,7 +19,7 @@ demo: setup  ## train four processes, break one (FAULT=stop|kill|cpu|none|slow-d
 
 test: setup lint  ## all checks and all tests
 	@scripts/setup-tests
-	@$(BIN)/python -m pytest tests/unit tests/integration -m "not alone" -n $${WORKERS:-4} --dist loadfile
+	@$(BIN)/python -m pytest tests/unit tests/integration -m "not alone" -n $${WORKERS:-3} --dist loadfile
 	@$(BIN)/python -m pytest tests/integration -m alone
 
 unit: setup  ## the fast tests only

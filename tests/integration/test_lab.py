@@ -153,7 +153,7 @@ def test_the_smoke_suite_holds_its_record(tmp_path: Path, prometheus: Path) -> N
     assert done.returncode == 0, done.stdout + done.stderr
     assert "12/12" in done.stderr
     claims = [claim for case in read_results(tmp_path / "r.json").cases for claim in case.grade.claims]
-    sure = [claim for claim in claims if claim.confidence is not None and claim.confidence >= 0.95]
+    sure = [claim for claim in claims if claim.confidence is not None and claim.confidence >= 0.9]
     assert len(sure) >= 4  # otherwise the next line says nothing
     assert all(claim.right for claim in sure)
     page = lab("report", tmp_path / "r.json", "--md", "--html", tmp_path / "page.html")
