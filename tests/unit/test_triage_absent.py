@@ -90,3 +90,23 @@ def test_these_words_name_their_cause(tmp_path: Path, line: str, cause: str) -> 
 @pytest.mark.parametrize("line", ["tcsetattr: Input/output error", "bash: ioctl /dev/pts/3: Input/output error"])
 def test_a_terminal_that_was_closed_is_no_storage_error(tmp_path: Path, line: str) -> None:
     assert triage_text(tmp_path, f"starting\n{line}\n").primary is None
+
+
+RAISED = "1: Traceback (most recent call last):\n1: ValueError: could not convert string to float: 'n/a'\n"
+LOST_HER = "3: n4:81:90 [1] net_ib.cc:1912 NCCL WARN NET/IB : Got completion from peer 10.0.0.2<4021> with status=12\n"
+
+
+def test_an_exception_that_came_first_is_the_cause_of_what_its_peers_lose(tmp_path: Path) -> None:
+    first = triage_text(tmp_path, header() + steps(20) + RAISED + LOST_HER + ending(1)).primary
+    assert first is not None
+    assert (first.cause, first.rank) == ("python-exception", 1)
+    later = triage_text(tmp_path, header() + steps(20) + LOST_HER + RAISED + ending(1)).primary
+    assert later is not None
+    assert later.cause == "rdma-link-failure"
+
+
+def test_a_rank_that_was_killed_did_not_die_of_its_exception(tmp_path: Path) -> None:
+    killed = "1: [Node 1 @ node002] Training subprocess killed by SIGKILL (signal 9)\n"
+    found = triage_text(tmp_path, header() + steps(20) + RAISED + killed + LOST_HER + ending(1)).primary
+    assert found is not None
+    assert (found.cause, found.rank) == ("peer-died", 1)

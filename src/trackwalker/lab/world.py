@@ -50,6 +50,28 @@ PROFILES = {
         peak_tflops=989,
         hot_c=66,
     ),
+    "h100": Profile(
+        name="H100_80GB_HBM3",
+        maker="NVIDIA",
+        active_w=640,
+        spin_w=135,
+        idle_w=75,
+        clock_mhz=1755,
+        vram_gb=80,
+        peak_tflops=989,
+        hot_c=64,
+    ),
+    "b200": Profile(
+        name="B200",
+        maker="NVIDIA",
+        active_w=930,
+        spin_w=235,
+        idle_w=145,
+        clock_mhz=1890,
+        vram_gb=183,
+        peak_tflops=2250,
+        hot_c=62,
+    ),
 }
 
 

@@ -183,11 +183,8 @@ def _refine(groups: list[_Group], index: LogIndex) -> None:
             group.cause, group.why = "segfault", f"exit code {codes[0]}"
     never_worked = not len(index.steps) and not index.facts.header
     # Links that fail do so in the middle of a run; those that never worked have the wrong GID, VLAN or route.
-    if (
-        never_worked
-        and (group := by_id.get("rdma-completion-error"))
-        and any(_FIRST_TRANSFER.search(h.text) for h in group.hits)
-    ):
+    transfers = by_id.get("rdma-completion-error") if never_worked else None
+    if (group := transfers) and any(_FIRST_TRANSFER.search(h.text) for h in group.hits):
         group.cause, group.why = "rdma-misconfigured", "the first transfers failed: no step was made before"
     if (group := by_id.get("python-traceback")) and "python-exception" not in by_id:
         ends = [h for i in ("preempted", "walltime", "cancelled") if i in by_id for h in by_id[i].hits]
@@ -236,10 +233,11 @@ def _demote_hearsay(groups: list[_Group], by_id: dict[str, _Group], index: LogIn
         raised = own.id == "python-exception" and own.tier == 3 and _when(own.first, index) <= min(began, default=())
         if not apart or not heard or not (own.id == "preempted" or raised or (own.cause in _OWN_END and own.tier <= 2)):
             continue
-        own.tier = min(own.tier, 2)
-        for group in heard:
-            if group.tier <= 3:
-                group.tier, group.why = 3, f"rank {own.first.rank}, which the others lost, reports {own.cause} itself"
+        # An exception stays behind what else befell its own rank: one that was killed did not die of it.
+        own.tier = min(own.tier, 3 if raised else 2)
+        why = f"rank {own.first.rank}, which the others lost, reports {own.cause} itself"
+        for group in (g for g in heard if g.tier <= own.tier + 1):
+            group.tier, group.why = own.tier + 1, why
         return
 
 

@@ -1,4 +1,4 @@
-"""What the eighth held-out set needs beyond the rest: slow decay, waves, racks, ragged input, one stuck host."""
+"""What the tenth author's held-out set (`ac-`) needs beyond the rest: slow decay, waves, racks, one stuck host."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What one more held-out set needs beyond the rest."""
+"""What the thirteenth author's held-out set (`af-`) needs beyond the rest."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import re
 import numpy as np
 
 from trackwalker.lab.faults.base import Hosts, Place, Show, fault, many, only
-from trackwalker.lab.faults.fifth_set import _filled
+from trackwalker.lab.faults.fifth_set import filled
 from trackwalker.lab.joblog import JobLog
 from trackwalker.lab.sheet.overlays import Sheet, ramp
 from trackwalker.lab.world import Run
@@ -67,7 +67,7 @@ def af_console_then_gone(run: Run, host: Hosts, at: Place, text: str, silent_s: 
         said = text.rstrip("\n").split("\n")
         for number, line in enumerate(said):
             moment = since + 11.0 * number
-            log.say(moment, _filled(run, line, name, moment), rank)
+            log.say(moment, filled(run, line, name, moment), rank)
         sheet.add("hw_procs_running", 140.0, since, since + 50.0, name)
         sheet.gone(name, since + 11.0 * len(said) + 14.0)
         log.mute.add(rank)

@@ -23,7 +23,7 @@ _JAX_ONLY = re.compile(  # what only JAX and MaxText print
 )
 
 
-def _filled(run: Run, text: str, host: str, time: float) -> str:
+def filled(run: Run, text: str, host: str, time: float) -> str:
     """A line as this host writes it: with its own clock, its task and the rank of its fourth GPU."""
     rank, clock = run.hosts.index(host), time + run.spec.clock_skew_s.get(host, 0.0)
     moment = datetime.fromtimestamp(clock, UTC)
@@ -67,7 +67,7 @@ def says(
         time = (run.work_end if at is None else run.time_of(run.at(at))) + after_s
         for host in many(hosts) if hosts else run.hosts:
             moment = time + float(run.rng.uniform(0, 0.5))
-            log.say(moment, _filled(run, text, host, moment), None if launcher else run.hosts.index(host))
+            log.say(moment, filled(run, text, host, moment), None if launcher else run.hosts.index(host))
 
     return show
 
@@ -102,7 +102,7 @@ def breaks(
             said, ends = (text, code) if mine else (others, others_code)
             moment = fails + float(run.rng.uniform(0, 0.5)) + (0.0 if mine else others_after_s)
             if said:
-                log.say(moment, _filled(run, _about(run, said, guilty[0]), name, moment), number)
+                log.say(moment, filled(run, _about(run, said, guilty[0]), name, moment), number)
             if ends is not None:
                 log.exits[number] = ends
                 sheet.process_gone(name, moment + (0.0 if mine else 6.0))

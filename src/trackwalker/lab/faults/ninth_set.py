@@ -1,4 +1,4 @@
-"""What the ninth held-out set needs beyond the rest: one rail, one card's limit, a reboot, a step that will not die."""
+"""What the eleventh author's held-out set (`ad-`) needs beyond the rest: one rail, one card, a reboot."""
 
 from __future__ import annotations
 

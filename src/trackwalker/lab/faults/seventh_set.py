@@ -1,4 +1,4 @@
-"""What the eighth author's held-out set needs beyond the rest: limits that pin one quantity, slow onsets, waves."""
+"""What the ninth author's held-out set (`ab-`) needs beyond the rest: pinned limits, slow onsets, waves."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the eighth held-out set needs beyond the rest: wear, a warm rack, brakes, locked clocks, an absent scraper."""
+"""What the eighth author's held-out set (`aa-`) needs beyond the rest: wear, heat, brakes, an absent scraper."""
 
 from __future__ import annotations
 
@@ -7,36 +7,7 @@ import numpy as np
 from trackwalker.lab.faults.base import Hosts, Place, Show, fault, many, only
 from trackwalker.lab.joblog import JobLog
 from trackwalker.lab.sheet.overlays import Sheet, ramp
-from trackwalker.lab.world import PROFILES, Floats, Profile, Run
-
-PROFILES.setdefault(
-    "h100",
-    Profile(
-        name="H100_80GB_HBM3",
-        maker="NVIDIA",
-        active_w=640,
-        spin_w=135,
-        idle_w=75,
-        clock_mhz=1755,
-        vram_gb=80,
-        peak_tflops=989,
-        hot_c=64,
-    ),
-)
-PROFILES.setdefault(
-    "b200",
-    Profile(
-        name="B200",
-        maker="NVIDIA",
-        active_w=930,
-        spin_w=235,
-        idle_w=145,
-        clock_mhz=1890,
-        vram_gb=183,
-        peak_tflops=2250,
-        hot_c=62,
-    ),
-)
+from trackwalker.lab.world import Floats, Run
 
 
 def _grows(run: Run, begin: Place, over: float, factor: float) -> tuple[int, int]:

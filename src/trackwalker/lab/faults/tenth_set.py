@@ -1,4 +1,4 @@
-"""What the tenth author's held-out set needs beyond the rest: things that were so before the job began."""
+"""What the twelfth author's held-out set (`ae-`) needs beyond the rest: things that were so before the job began."""
 
 from __future__ import annotations
 
