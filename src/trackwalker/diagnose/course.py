@@ -12,7 +12,9 @@ from trackwalker.diagnose.timeline import Floats, Timeline
 from trackwalker.stats.segments import robust_sigma, running_median
 
 WARM_UP_STEPS = 5
+UNEVEN_SHARE = 0.03  # of the run's time, lost in single slow steps or short bouts: then it is no jitter
 _SPIKE = 1.3  # times the level around it
+_SMALL_SPIKE = 1.1  # where they come so often that they cost the run something
 _SPIKE_LOST_S = 5.0
 _LONG_SAVE_S = 300.0
 _LONG_SAVE_STEPS = 10.0
@@ -113,7 +115,11 @@ def spikes(case: Case) -> list[Spike]:
         return []
     level = running_median(values, 21)
     noise = robust_sigma(values - level)
-    high = (values > _SPIKE * level) & (values > level + 12.0 * noise) & (values - level >= _SPIKE_LOST_S)
+    plain = values > level + 12.0 * noise
+    often = plain & (values > _SMALL_SPIKE * level)
+    high = plain & (values > _SPIKE * level) & (values - level >= _SPIKE_LOST_S)
+    if float((values - level)[often].sum()) > max(UNEVEN_SHARE * float(values.sum()), _SPIKE_LOST_S):
+        high = often
     index = np.flatnonzero(keep)[high]
     return [_spike(timeline, int(i), float(near)) for i, near in zip(index, level[high], strict=True)]
 

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from trackwalker.diagnose.case import Case
 from trackwalker.diagnose.course import (
+    UNEVEN_SHARE,
     WARM_UP_STEPS,
     checkpoint_period,
     evaluated_steps,
@@ -34,7 +35,6 @@ _CALM_S = 240.0  # between two saves, long enough for rates
 _LEAST_SLIDE = 0.05  # of throughput, lost little by little
 _LAST_MINUTES_S = 900.0
 _COSTLY_SHARE = 0.08  # then it is no jitter
-_UNEVEN_SHARE = 0.03  # of the run's time, lost in single slow steps
 _LEAST_LOST_S = 5.0  # a slow phase that cost less than this, or less than one step, is a dip, not an incident
 
 
@@ -148,7 +148,7 @@ def _course(case: Case) -> set[str]:
     lost = sum(s.seconds - s.level for s in single)
     if single and (len(single) <= 2 or all(s.step in profiled_steps(case) for s in single)):
         names.add("blip")
-    elif lost > _UNEVEN_SHARE * float(timeline.seconds.sum()):
+    elif lost > UNEVEN_SHARE * float(timeline.seconds.sum()):
         names |= {"uneven"} if lost < _COSTLY_SHARE * float(timeline.seconds.sum()) else {"uneven", "costly"}
     if long_saves(case) or growing_saves(case):
         names.add("saves")
@@ -192,13 +192,17 @@ def find_phases(case: Case, eye: Eye = PLAIN) -> tuple[Phase, ...]:
     lasting = [c for c in cuts if c.size >= min(0.15 * len(values), 50)]
     baseline = min(c.level for c in lasting or cuts)
     wander = _wander(values, cuts, baseline, eye)
+    below = [c for c in cuts if c.level > baseline * (1.0 + max(eye.slow, 4.0 * wander))]
+    # One short dip is a dip; many of them together are what somebody is paged for.
+    cost = sum(c.size * (c.level - baseline) for c in below)
+    many = cost >= max(UNEVEN_SHARE * float(values.sum()), _LEAST_LOST_S)
     phases = []
     for cut in cuts:
         first, last = int(index[cut.start]), int(index[cut.end - 1])
         start = float(timeline.ends[first] - timeline.seconds[first])
         end = float(timeline.ends[last])
         lost = (end - start) * (1.0 - baseline / cut.level)
-        slow = cut.level > baseline * (1.0 + max(eye.slow, 4.0 * wander)) and lost >= max(_LEAST_LOST_S, baseline)
+        slow = cut in below and (many or lost >= max(_LEAST_LOST_S, baseline))
         phases.append(Phase(int(timeline.steps[first]), int(timeline.steps[last]), start, end, cut.level, slow))
     if not any(p.slow for p in phases):
         phases = _slide(timeline, index) or phases

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from trackwalker.logs.findings import Finding, Role, Stall, hang
 from trackwalker.logs.index import Hit, LogIndex
-from trackwalker.logs.told import absent_hosts, host_of_hit, hosts_told, local_disk_hosts, waited_for
+from trackwalker.logs.told import absent_hosts, host_of_hit, hosts_told, local_disk_hosts, never_joined, waited_for
 
 _STEPS_AFTER = 3  # a run that completes this many further steps did not die of what came before
 _FATAL_ANYWAY = frozenset({"loss-divergence", "xid-hardware", "silent-data-corruption", "host-kernel-fault"})
@@ -247,8 +247,9 @@ def _name_hosts(by_id: dict[str, _Group], index: LogIndex) -> None:
     killed = {e.host for e in exits if e.code in _KILLED and e.host}
     if (group := by_id.get("oom-host")) and len(killed) == 1 and all(h.rank is None for h in group.hits):
         group.hosts = tuple(killed)
-    if (group := by_id.get("storage-error")) and (own := local_disk_hosts(index, group.hits)):
-        group.hosts, group.local = own, True
+    for group in filter(None, map(by_id.get, ("storage-error", "mount-silent"))):
+        if own := local_disk_hosts(index, group.hits):
+            group.hosts, group.local = own, True
     spoke = [h for g in by_id.values() if g.tier <= 4 and g.id != "node-exit" for h in g.hits]
     group = by_id.get("rendezvous-incomplete")
     if group and group.tier == 1 and (absent := absent_hosts(index, group.hits, spoke)):
@@ -278,18 +279,15 @@ def _near(error: _Group, frame: _Group) -> bool:
 
 
 def _who_is_missing(group: _Group, groups: list[_Group], index: LogIndex) -> None:
-    waiting = {h.rank for h in group.hits if h.rank is not None}
-    others = {h.rank for g in groups if g is not group and g.tier <= 4 for h in g.hits if h.rank is not None}
-    world = _world(index) or (max(waiting) + 1 if waiting else 0)
-    silent = set(range(world)) - waiting - others
     asked = {m.groups() for h in group.hits if (m := _SEQ.search(h.text))}
     if len(asked) > 1 and len({a[0] for a in asked}) < len(asked):
         group.cause, group.why = "collective-mismatch", "ranks wait in different collectives of the same number"
         group.tier = 2
-    elif len(waiting) > 1 and silent and len(silent) <= len(waiting):
-        names = ", ".join(str(r) for r in sorted(silent)[:8])
+        return
+    spoke = [h for g in groups if g is not group and g.tier <= 4 for h in g.hits]
+    if missing := never_joined(index, group.hits, spoke):
         group.cause = "collective-mismatch"
-        group.why = f"rank {names} never joined the collective the others wait in, and reported no error"
+        group.why = f"{missing} never joined the collective the others wait in, and reported no error"
 
 
 def _world(index: LogIndex) -> int | None:

@@ -64,6 +64,24 @@ def absent_hosts(index: LogIndex, hits: list[Hit], spoke: list[Hit]) -> tuple[st
     return tuple(h for r in sorted(absent) if (h := index.facts.host_of(r)))
 
 
+def never_joined(index: LogIndex, hits: list[Hit], spoke: list[Hit]) -> str:
+    """Who says nothing while at least as many others say that they wait: its name, or nothing."""
+    waiting = {h.rank for h in hits if h.rank is not None}
+    heard = waiting | {h.rank for h in spoke if h.rank is not None}
+    if len(waiting) < 2:
+        return ""
+    hosts = len(index.facts.hosts) or max(waiting) + 1
+    each = 1  # a launcher counts one rank a host, PyTorch one a GPU: then the numbers go beyond the hosts
+    while hosts * each <= max(heard):
+        each *= 2
+    silent, word = set(range(hosts * each)) - heard, "rank"
+    if each > 1 and len(silent) > len(waiting):  # one GPU of a host speaks for all of them
+        silent, word = set(range(hosts)) - {r // each for r in heard}, "host number"
+    if len(silent) > len(waiting):
+        return ""
+    return f"{word} {', '.join(map(str, sorted(silent)[:8]))}" if silent else ""
+
+
 def waited_for(hits: list[Hit], spoke: list[Hit]) -> bool:
     """Whether a few ranks failed and most others tell only that they waited for somebody or lost them."""
     own = {h.rank for h in hits}

@@ -15,6 +15,7 @@ _FEWEST_BLOCKS = 12  # differences of fewer are mostly shifts when a run has thr
 _LEAST_SIGMA = 1e-4
 _PLAIN = 10.0  # times the noise from step to step: nobody takes that for noise
 _PLAIN_EFFECT = 0.05
+_SAME_LEVEL = 0.2  # of the distance between the slow and the fast level
 _SMALLEST_EFFECT = 0.02  # a smaller shift may be the weather: only a measured cause that fits makes it more
 _SURE = 3.0  # standard errors of the difference of two levels
 
@@ -98,8 +99,19 @@ def _levelled(x: Floats, min_size: int) -> Floats:
     A run that becomes slow and fast again twice has four shifts; in wide blocks they would be most of the differences,
     and the phases would be taken for the noise they are to be measured with. Many small shifts are wandering, and stay.
     """
+    cuts = _plain_cuts(x, min_size)
+    if not _back_and_forth(x, cuts):
+        cuts = _plain_cuts(x, 2 * min_size)
+        if len(cuts) - 2 > len(x) / (4 * min_size):
+            return x
+    levels: Floats = np.concatenate([np.full(b - a, np.median(x[a:b])) for a, b in pairwise(cuts)])
+    return x - levels
+
+
+def _plain_cuts(x: Floats, min_size: int) -> list[int]:
+    """Where the level shifts so far that nobody takes it for noise."""
     sigma = max(robust_sigma(np.diff(x)) / np.sqrt(2.0), _LEAST_SIGMA)
-    cuts = _partition(x, 2 * min_size, penalty=(_PLAIN * sigma) ** 2)
+    cuts = _partition(x, min_size, penalty=(_PLAIN * sigma) ** 2)
     while len(cuts) > 2:
         shifts = [
             abs(float(np.median(x[b:c]) - np.median(x[a:b])))
@@ -109,10 +121,14 @@ def _levelled(x: Floats, min_size: int) -> Floats:
         if shifts[weakest] >= max(_PLAIN * sigma, _PLAIN_EFFECT):
             break
         del cuts[weakest + 1]
-    if len(cuts) - 2 > len(x) / (4 * min_size):
-        return x
-    levels: Floats = np.concatenate([np.full(b - a, np.median(x[a:b])) for a, b in pairwise(cuts)])
-    return x - levels
+    return cuts
+
+
+def _back_and_forth(x: Floats, cuts: list[int]) -> bool:
+    """Whether there are two levels and nothing between: something comes and goes, however often. Wandering has many."""
+    levels = np.array([np.median(x[a:b]) for a, b in pairwise(cuts)])
+    low, high = float(levels.min()), float(levels.max())
+    return bool(np.all(np.minimum(levels - low, high - levels) <= _SAME_LEVEL * (high - low)))
 
 
 def running_median(x: Floats, width: int) -> Floats:

@@ -10,6 +10,7 @@ from trackwalker.lab.faults import (
     eighth_set,
     eleventh_set,
     fifth_set,
+    fourteenth_set,
     fourth_set,
     gpu,
     host,
@@ -24,7 +25,9 @@ from trackwalker.lab.faults import (
     stops,
     tenth_set,
     third_set,
+    thirteenth_set,
     training,
+    twelfth_set,
 )
 from trackwalker.lab.faults.base import FAULTS
 
@@ -34,6 +37,7 @@ __all__ = [
     "eighth_set",
     "eleventh_set",
     "fifth_set",
+    "fourteenth_set",
     "fourth_set",
     "gpu",
     "host",
@@ -48,5 +52,7 @@ __all__ = [
     "stops",
     "tenth_set",
     "third_set",
+    "thirteenth_set",
     "training",
+    "twelfth_set",
 ]
