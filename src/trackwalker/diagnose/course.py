@@ -22,6 +22,8 @@ _PLAINLY = 2.5  # times as long: no jitter of a shared store
 _IN_A_ROW = 3
 _GROWN = 1.8  # a save against the earlier ones
 _LEAST_EVAL_INTERVAL = 10  # more often, and hardly a step would be left to look at
+_LEAST_PERIOD = 20  # steps between saves that nobody tells of
+_UNLIKE = 3.0  # times as long: then these are not the same thing again and again
 _DUMP_STEPS = 2  # writing the trace slows the step that ends it and the next
 
 
@@ -65,7 +67,27 @@ def save_steps(case: Case) -> set[int]:
     steps = set(case.log.saves)
     if timeline is not None and period:
         steps |= {int(s) for s in timeline.steps if s % period == 0}
-    return steps
+    return steps or untold_saves(case)
+
+
+def untold_saves(case: Case) -> set[int]:
+    """Saves of a trainer that says nothing of them: single long steps at equal distances, all about as long."""
+    timeline = case.timeline
+    if timeline is None or len(timeline) < 4 * WARM_UP_STEPS or case.log.setting("enable_checkpointing"):
+        return set()
+    values, steps = timeline.seconds[WARM_UP_STEPS:], timeline.steps[WARM_UP_STEPS:]
+    extra = values - running_median(values, 21)
+    long = steps[(extra > (_SPIKE - 1.0) * (values - extra)) & (extra >= _SPIKE_LOST_S)]
+    if len(long) < _IN_A_ROW:
+        return set()
+    period = int(np.median(np.diff(long)))
+    off = np.abs((long - long[:, None] + 1) % max(period, 1) - 1)  # from the grid that each of them would begin
+    grid = long[off[int(np.argmax((off <= 1).sum(axis=1)))] <= 1]
+    due = (int(grid[-1]) - int(grid[0])) // max(period, 1) + 1
+    costs = extra[np.isin(steps, grid)]
+    alike = float(costs.max()) <= _UNLIKE * float(costs.min())
+    regular = period >= _LEAST_PERIOD and len(grid) >= max(_IN_A_ROW, 0.75 * due) and len(grid) > 0.5 * len(long)
+    return {int(s) - 1 for s in grid} if regular and alike else set()
 
 
 def profiled_steps(case: Case) -> set[int]:

@@ -171,9 +171,9 @@ def accused_kept_stepping(case: Case, symptoms: Symptoms, book: EvidenceBook) ->
 
 def cancelled(case: Case, symptoms: Symptoms, book: EvidenceBook) -> Answer:
     """Someone or something ended the run from outside."""
-    if case.log.cancel is not None:
-        return Answer(True, (quote(case, case.log.cancel, book),), (), case.end_of_work)
-    summary = case.log.summary
+    cancel, summary = case.log.cancel, case.log.summary
+    if cancel is not None:  # "DUE TO NODE FAILURE": the scheduler's own doing, with a cause of its own
+        return Answer("DUE TO NODE" not in cancel.text, (quote(case, cancel, book),), (), case.end_of_work)
     if summary is not None and summary.exit in (130, 143):
         text = f"Status: FAILED (exit {summary.exit}) — {summary.reason}"
         return Answer(True, (quote(case, Quote(None, summary.line, text), book),), (), case.end_of_work)

@@ -97,6 +97,7 @@ class Playbook(BaseModel):
     explains: list[str] = []  # causes that are its consequences
     may_cause: list[str] = []  # on several hosts at the same time these are its echo, not causes of their own
     yields_to: list[str] = []  # causes that, explaining the same, leave it a contributing one at most
+    unnamed_yields_to: list[str] = []  # the same, for one that names no host
     tests: list[Test]
     screen: list[Test] = []  # asked of a run that has no slow phase: is it bad from beginning to end?
     summary: str

@@ -99,8 +99,15 @@ def _echoes(found: list[Examination]) -> set[str]:
 
 
 def _yields(cause: Examination, found: list[Examination], symptoms: Symptoms) -> bool:
+    if any(_names_nobody_and_yields(cause, e) for e in found):
+        return True
     stronger = [e for e in found if e.playbook.id in cause.playbook.yields_to]
+    stronger = [e for e in stronger if not _names_nobody_and_yields(e, cause)]
     return bool(stronger) and not _slows_further(cause, stronger, symptoms)
+
+
+def _names_nobody_and_yields(cause: Examination, other: Examination) -> bool:
+    return not cause.hosts and other.playbook.id in cause.playbook.unnamed_yields_to
 
 
 def _told_why(wait: Examination, candidates: list[Examination]) -> bool:
@@ -130,6 +137,11 @@ def _roles(found: list[Examination], symptoms: Symptoms) -> dict[str, Role]:
     for e in [c for c in candidates if c.playbook.id in _WAITS and _told_why(c, candidates)]:
         candidates.remove(e)
         roles[e.playbook.id] = "consequence"
+    # What speaks for none of the trouble stands beside it: a run with uneven steps that a full disk ended.
+    if any(trouble & set(c.playbook.symptoms) for c in candidates):
+        for e in [c for c in candidates if not trouble & set(c.playbook.symptoms)]:
+            candidates.remove(e)
+            roles[e.playbook.id] = "contributing"
     # A cancel is the whole story only when nothing else was wrong; an unexplained slowdown stays unexplained.
     if not candidates:
         ends = [e for e in found if e.playbook.mechanism and e.playbook.id not in explained]

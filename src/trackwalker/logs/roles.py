@@ -6,7 +6,9 @@ import re
 from dataclasses import dataclass, field
 
 from trackwalker.logs.findings import Finding, Role, Stall, hang
-from trackwalker.logs.index import Hit, LogIndex
+from trackwalker.logs.groups import Group, groups_of, when
+from trackwalker.logs.hearsay import demote_hearsay
+from trackwalker.logs.index import LogIndex
 from trackwalker.logs.told import absent_hosts, host_of_hit, hosts_told, local_disk_hosts, never_joined, waited_for
 
 _STEPS_AFTER = 3  # a run that completes this many further steps did not die of what came before
@@ -18,12 +20,6 @@ _CANCELS = frozenset({130, 143})
 _FIRST_TRANSFER = re.compile(r"NET/IB.*Got completion.*(?:error|status)[ =]*12\b")
 _ASKED_TO_END = re.compile(r"(?i)signal:? 15|SIGTERM|CANCELLED|preempt|time limit|death signal")
 _IMAGE_STAGE = re.compile(r"== (?:Docker|Image|Container) pull FAILED")
-# What a rank reports of itself and its host; whoever talks to it then loses it.
-_OWN_END = frozenset(
-    {"gpu-hardware-fault", "gpu-driver-fault", "host-kernel-fault", "oom-host", "oom-gpu", "segfault", "storage-full"}
-    | {"network-link-down"}
-)
-_HEARSAY = ("rdma-completion-error", "nccl-error", "peer-died", "coordination-lost")
 _SEQ = re.compile(r"SeqNum=(\d+), OpType=(\w+)(?:, NumelIn=(\d+))?")
 
 
@@ -42,36 +38,16 @@ class Roles:
         return next((f for f in self.findings if f.role == "primary"), None)
 
 
-@dataclass
-class _Group:
-    """All hits of one signature."""
-
-    hits: list[Hit]
-    tier: int
-    cause: str
-    why: str = ""
-    hosts: tuple[str, ...] = ()  # where it happened, when its lines do not say so
-    local: bool = False  # it concerns a disk of the host that says so
-
-    @property
-    def first(self) -> Hit:
-        return self.hits[0]
-
-    @property
-    def id(self) -> str:
-        return self.first.signature.id
-
-
 def assign(index: LogIndex, stall: Stall | None, completed: bool, overruled: dict[str, str] | None = None) -> Roles:
     """Give every failure class its role; `overruled` classes (with why) are contradicted by the scheduler."""
-    groups = _groups(index)
+    groups = groups_of(index)
     _demote_survived(groups, index, completed)
     for group in groups:
         if group.id in (overruled or {}):
             group.tier, group.why = 8, (overruled or {})[group.id]
     _refine(groups, index)
     first_rank, first_host, says = _first_failure(groups, index)
-    ordered = sorted(groups, key=lambda g: (g.tier, -g.first.signature.priority, _when(g.first, index)))
+    ordered = sorted(groups, key=lambda g: (g.tier, -g.first.signature.priority, when(g.first, index)))
     primary = ordered[0] if ordered and ordered[0].tier <= 5 and not completed else None
     if primary is not None and primary.tier == 4:
         primary = _specific_or_first(ordered, first_rank) or primary
@@ -96,43 +72,20 @@ def assign(index: LogIndex, stall: Stall | None, completed: bool, overruled: dic
     if primary is not None and (primary.cause == "heartbeat-false-positive" or primary.tier == 5):
         # Everyone was killed at once: the order of the exits says nothing about a culprit.
         roles.first_rank, roles.first_host, roles.first_says = None, None, ""
-    for group in sorted(groups, key=lambda g: (g.tier, _when(g.first, index))):
+    for group in sorted(groups, key=lambda g: (g.tier, when(g.first, index))):
         if group is not primary:
             roles.findings.append(_finding(group, _other_role(group, primary, takes_over, completed, index), index))
     return roles
 
 
-def _own_line(groups: list[_Group], primary: _Group, first_rank: int | None) -> _Group | None:
+def _own_line(groups: list[Group], primary: Group, first_rank: int | None) -> Group | None:
     """A lost peer is told best by its own line: that it was killed, not that another rank missed it."""
     if primary.id != "peer-died" or first_rank is None:
         return None
     return next((g for g in groups if g.id == "sigkill" and g.first.rank == first_rank), None)
 
 
-def _groups(index: LogIndex) -> list[_Group]:
-    found: dict[str, list[Hit]] = {}
-    for hit in sorted(index.hits, key=lambda h: _when(h, index)):
-        found.setdefault(hit.signature.id, []).append(hit)
-    groups = [_Group(hits, hits[0].signature.order, hits[0].signature.cause) for hits in found.values()]
-    for group in groups:
-        # A crash that follows another error is how the process ended, not why.
-        if group.first.signature.first_only and any(
-            o.tier <= 3 and o is not group and not o.first.signature.first_only
-            and _when(o.first, index) < _when(group.first, index) for o in groups
-        ):  # fmt: skip
-            group.tier = 4
-    return groups
-
-
-def _when(hit: Hit, index: LogIndex) -> tuple[float, int]:
-    """Order in time where every hit tells it, in the file otherwise (srun interleaves: neighbours may be swapped)."""
-    place = hit.line - index.earlier.get(hit.file, 0)
-    if len(index.files) > 1 and all(h.clock is not None for h in index.hits):
-        return (hit.clock or 0.0, place)
-    return (0.0, place)
-
-
-def _demote_survived(groups: list[_Group], index: LogIndex, completed: bool) -> None:
+def _demote_survived(groups: list[Group], index: LogIndex, completed: bool) -> None:
     """What the run outlived did not kill it: complaints before the first step, errors with steps after them."""
     steps = index.steps
     for group in groups:
@@ -146,21 +99,21 @@ def _demote_survived(groups: list[_Group], index: LogIndex, completed: bool) -> 
             group.tier, group.why = 8, "the run went on after it"
 
 
-def _demote_late_start(groups: list[_Group], index: LogIndex) -> None:
+def _demote_late_start(groups: list[Group], index: LogIndex) -> None:
     """Ranks that cannot meet after training began, or after another failure, look for one that is gone."""
     # A step needs all ranks: where one was made they had met, whichever rank's file the line stands in.
     begun = bool(len(index.steps))
-    failed = [_when(g.first, index) for g in groups if g.tier == 2 and not g.first.signature.first_only]
+    failed = [when(g.first, index) for g in groups if g.tier == 2 and not g.first.signature.first_only]
     for group in groups:
         if group.tier == 1 and group.cause in _MEETING:
-            first = _when(group.first, index)
+            first = when(group.first, index)
             if begun:
                 group.tier, group.cause, group.why = 4, "peer-died", "training had begun: it looks for one that is gone"
             elif any(at < first for at in failed):
                 group.tier = 3
 
 
-def _refine(groups: list[_Group], index: LogIndex) -> None:
+def _refine(groups: list[Group], index: LogIndex) -> None:
     _demote_late_start(groups, index)
     by_id = {g.id: g for g in groups}
     if group := by_id.get("watchdog-timeout"):
@@ -173,7 +126,7 @@ def _refine(groups: list[_Group], index: LogIndex) -> None:
     if group := by_id.get("heartbeat-timeout"):
         _heartbeat(group, index)
     _demote_followers(by_id, index)
-    _demote_hearsay(groups, by_id, index)
+    demote_hearsay(groups, by_id, index)
     _name_hosts(by_id, index)
     if (group := by_id.get("stage-fail")) and _IMAGE_STAGE.match(group.first.text):
         _image_stage(group, index)
@@ -190,7 +143,7 @@ def _refine(groups: list[_Group], index: LogIndex) -> None:
         ends = [h for i in ("preempted", "walltime", "cancelled") if i in by_id for h in by_id[i].hits]
         asked = [h for h in ends if _ASKED_TO_END.search(h.text)]
         if any("KeyboardInterrupt" in h.text for h in ends) or any(
-            _when(h, index) < _when(group.first, index) for h in asked
+            when(h, index) < when(group.first, index) for h in asked
         ):
             group.tier, group.why = 8, "it shows where the interrupt met the program"
     if (group := by_id.get("nccl-nic-fail")) and group.tier == 1:
@@ -201,12 +154,12 @@ def _refine(groups: list[_Group], index: LogIndex) -> None:
             group.tier = 8
 
 
-def _demote_followers(by_id: dict[str, _Group], index: LogIndex) -> None:
+def _demote_followers(by_id: dict[str, Group], index: LogIndex) -> None:
     """What another finding explains: a kill after a request to end, an image that a full disk could not take."""
     asked = [by_id[i].first for i in ("preempted", "walltime", "cancelled") if i in by_id]
     asked = [h for h in asked if _ASKED_TO_END.search(h.text)]
     for end in (by_id[i] for i in ("sigkill", "elastic-teardown") if i in by_id):
-        if end.tier <= 4 and any(_when(h, index) < _when(end.first, index) for h in asked):
+        if end.tier <= 4 and any(when(h, index) < when(end.first, index) for h in asked):
             end.tier, end.why = 6, "it came after the request to end"
     error = by_id.get("python-exception")
     frames = [by_id[i] for i in ("checkpoint-load-frame", "checkpoint-save-frame") if i in by_id]
@@ -221,27 +174,7 @@ def _demote_followers(by_id: dict[str, _Group], index: LogIndex) -> None:
                 by_id["storage-full"].local = True
 
 
-def _demote_hearsay(groups: list[_Group], by_id: dict[str, _Group], index: LogIndex) -> None:
-    """Ranks whose transfers to a peer broke off say nothing about why: a peer that reports its own end knows more."""
-    heard = [by_id[i] for i in _HEARSAY if i in by_id]
-    # Whoever ends may also fail in the collective it was in; only a broken transfer or a lost peer makes a witness.
-    witnesses = {h.rank for group in heard if group.id != "nccl-error" for h in group.hits}
-    for own in groups:
-        ranks = {h.rank for h in own.hits}
-        apart = len(ranks) == 1 and None not in ranks | witnesses and not ranks & witnesses
-        began = [_when(g.first, index) for g in heard]
-        raised = own.id == "python-exception" and own.tier == 3 and _when(own.first, index) <= min(began, default=())
-        if not apart or not heard or not (own.id == "preempted" or raised or (own.cause in _OWN_END and own.tier <= 2)):
-            continue
-        # An exception stays behind what else befell its own rank: one that was killed did not die of it.
-        own.tier = min(own.tier, 3 if raised else 2)
-        why = f"rank {own.first.rank}, which the others lost, reports {own.cause} itself"
-        for group in (g for g in heard if g.tier <= own.tier + 1):
-            group.tier, group.why = own.tier + 1, why
-        return
-
-
-def _name_hosts(by_id: dict[str, _Group], index: LogIndex) -> None:
+def _name_hosts(by_id: dict[str, Group], index: LogIndex) -> None:
     """Where it happened, for lines that tell of a host without naming it; and who cannot be told from the others."""
     exits = index.facts.exits
     killed = {e.host for e in exits if e.code in _KILLED and e.host}
@@ -265,7 +198,7 @@ def _name_hosts(by_id: dict[str, _Group], index: LogIndex) -> None:
         group.tier, group.why = 8, "all ranks ended alike and none says why"
 
 
-def _image_stage(group: _Group, index: LogIndex) -> None:
+def _image_stage(group: Group, index: LogIndex) -> None:
     """The stage that fetches the image failed in words that nobody knows: still it was the image, on who failed."""
     group.cause, group.why = "container-pull-fail", "the stage that fetches and loads the image failed"
     failed = {e.host for e in index.facts.exits if e.host and e.code not in (0, *_CANCELS)}
@@ -273,12 +206,12 @@ def _image_stage(group: _Group, index: LogIndex) -> None:
         group.hosts = tuple(sorted(failed))
 
 
-def _near(error: _Group, frame: _Group) -> bool:
+def _near(error: Group, frame: Group) -> bool:
     """Whether an error line and a frame belong to one traceback, or to those of ranks that failed together."""
     return any(e.file == f.file and abs(e.line - f.line) <= _TRACEBACK for e in error.hits for f in frame.hits)
 
 
-def _who_is_missing(group: _Group, groups: list[_Group], index: LogIndex) -> None:
+def _who_is_missing(group: Group, groups: list[Group], index: LogIndex) -> None:
     asked = {m.groups() for h in group.hits if (m := _SEQ.search(h.text))}
     if len(asked) > 1 and len({a[0] for a in asked}) < len(asked):
         group.cause, group.why = "collective-mismatch", "ranks wait in different collectives of the same number"
@@ -294,7 +227,7 @@ def _world(index: LogIndex) -> int | None:
     return len(index.facts.hosts) or None
 
 
-def _heartbeat(group: _Group, index: LogIndex) -> None:
+def _heartbeat(group: Group, index: LogIndex) -> None:
     """Init kill, real death or false alarm (2.9)."""
     beat = index.facts.heartbeat
     accused = beat.accused if beat else set()
@@ -312,7 +245,7 @@ def _heartbeat(group: _Group, index: LogIndex) -> None:
         group.hosts = tuple(h for r in sorted(accused) if (h := _host(index, r)))
 
 
-def _first_failure(groups: list[_Group], index: LogIndex) -> tuple[int | None, str | None, str]:
+def _first_failure(groups: list[Group], index: LogIndex) -> tuple[int | None, str | None, str]:
     facts = index.facts
     if facts.first_failure is not None:
         return facts.first_failure.rank, facts.first_failure.host, "the agent's FIRST_FAILURE line"
@@ -322,7 +255,7 @@ def _first_failure(groups: list[_Group], index: LogIndex) -> tuple[int | None, s
     chosen = (killed or real)[:1] if len({e.code for e in real}) > 1 else real[:1]
     specific = [h for g in groups if g.tier <= 2 for h in g.hits if h.rank is not None]
     if specific:
-        hit = min(specific, key=lambda h: (h.signature.order, _when(h, index)))
+        hit = min(specific, key=lambda h: (h.signature.order, when(h, index)))
         return hit.rank, host_of_hit(index, hit), f"its {hit.signature.id} line comes first"
     if chosen:
         rank = chosen[0].rank
@@ -334,7 +267,7 @@ def _host(index: LogIndex, rank: int | None) -> str | None:
     return index.facts.host_of(rank) if rank is not None else None
 
 
-def _specific_or_first(ordered: list[_Group], first_rank: int | None) -> _Group | None:
+def _specific_or_first(ordered: list[Group], first_rank: int | None) -> Group | None:
     """Among wrappers, the one of the rank that failed first; a traceback says more than an exit code."""
     wrappers = [g for g in ordered if g.tier == 4]
     preferred = (
@@ -348,7 +281,7 @@ def _specific_or_first(ordered: list[_Group], first_rank: int | None) -> _Group 
     return None
 
 
-def _ended_from_outside(groups: list[_Group], primary: _Group, index: LogIndex) -> _Group | None:
+def _ended_from_outside(groups: list[Group], primary: Group, index: LogIndex) -> Group | None:
     """Of a run whose summary says "cancelled": the cancel, when it stands before the lost peers and wrappers.
 
     Ranks that are told to end drop their connections and complain about each other: that is how a cancel sounds.
@@ -361,11 +294,11 @@ def _ended_from_outside(groups: list[_Group], primary: _Group, index: LogIndex) 
     excused = {0, *_CANCELS} | ({1, 134} if index.facts.cancel is not None else set())
     if any(e.code not in excused for e in index.facts.exits):
         return None
-    before = [g for g in groups if g.tier == 5 and _when(g.first, index) < _when(primary.first, index)]
-    return min(before, key=lambda g: (-g.first.signature.priority, _when(g.first, index)), default=None)
+    before = [g for g in groups if g.tier == 5 and when(g.first, index) < when(primary.first, index)]
+    return min(before, key=lambda g: (-g.first.signature.priority, when(g.first, index)), default=None)
 
 
-def _other_role(group: _Group, primary: _Group | None, hang: bool, completed: bool, index: LogIndex) -> Role:
+def _other_role(group: Group, primary: Group | None, hang: bool, completed: bool, index: LogIndex) -> Role:
     if group.tier >= 8 or (completed and group.tier <= 7):
         return "note"
     if group.tier == 7:
@@ -374,12 +307,12 @@ def _other_role(group: _Group, primary: _Group | None, hang: bool, completed: bo
         return "mechanism"
     if primary is None:
         return "consequence" if hang else "note"
-    if group.tier <= 2 and _when(group.first, index) <= _when(primary.first, index):
+    if group.tier <= 2 and when(group.first, index) <= when(primary.first, index):
         return "contributing"
     return "consequence"
 
 
-def _finding(group: _Group, role: Role, index: LogIndex) -> Finding:
+def _finding(group: Group, role: Role, index: LogIndex) -> Finding:
     hit = group.first
     signature = hit.signature
     ranks = tuple(sorted({h.rank for h in group.hits if h.rank is not None}))

@@ -1,0 +1,41 @@
+"""What the ranks that lost a peer say, against what the peer or the scheduler says itself."""
+
+from __future__ import annotations
+
+from trackwalker.logs.groups import Group, when
+from trackwalker.logs.index import LogIndex
+from trackwalker.logs.told import host_of_hit, hosts_told
+
+# What a rank reports of itself and its host; whoever talks to it then loses it.
+_OWN_END = frozenset(
+    {"gpu-hardware-fault", "gpu-driver-fault", "host-kernel-fault", "oom-host", "oom-gpu", "segfault", "storage-full"}
+    | {"network-link-down"}
+)
+_HEARSAY = ("rdma-completion-error", "nccl-error", "peer-died", "coordination-lost")
+
+
+def demote_hearsay(groups: list[Group], by_id: dict[str, Group], index: LogIndex) -> None:
+    """Ranks whose transfers to a peer broke off say nothing about why: a peer that reports its own end knows more."""
+    heard = [by_id[i] for i in _HEARSAY if i in by_id]
+    # Whoever ends may also fail in the collective it was in; only a broken transfer or a lost peer makes a witness.
+    witnesses = {h.rank for group in heard if group.id != "nccl-error" for h in group.hits}
+    for own in groups:
+        ranks = {h.rank for h in own.hits}
+        apart = len(ranks) == 1 and None not in ranks | witnesses and not ranks & witnesses
+        began = [when(g.first, index) for g in heard]
+        raised = own.id == "python-exception" and own.tier == 3 and when(own.first, index) <= min(began, default=())
+        if not apart or not heard or not (own.id == "preempted" or raised or (own.cause in _OWN_END and own.tier <= 2)):
+            continue
+        # An exception stays behind what else befell its own rank: one that was killed did not die of it.
+        own.tier = min(own.tier, 3 if raised else 2)
+        _put_behind(heard, own, f"rank {own.first.rank}, which the others lost, reports {own.cause} itself")
+        return
+    if (down := by_id.get("node-failure")) and down.tier <= 2:
+        lost = {name for h in down.hits for name in hosts_told(h.text, index.facts.hosts)}
+        if lost and not lost & {host_of_hit(index, h) for group in heard for h in group.hits}:
+            _put_behind(heard, down, f"the scheduler says that {', '.join(sorted(lost))}, which says nothing, failed")
+
+
+def _put_behind(heard: list[Group], known: Group, why: str) -> None:
+    for group in (g for g in heard if g.tier <= known.tier + 1):
+        group.tier, group.why = known.tier + 1, why
