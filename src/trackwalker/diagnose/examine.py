@@ -109,6 +109,12 @@ class Examination:
         return all(r.test.signature is not None for r in self.results if r.fired and r.test.role == "require")
 
     @property
+    def explains(self) -> list[str]:
+        """The causes that are its consequences; more of them where the log names it before all else."""
+        told = any(r.fired and r.test.signature and not r.test.warnings and not r.log_role for r in self.results)
+        return [*self.playbook.explains, *(self.playbook.told_explains if told else ())]
+
+    @property
     def log_role(self) -> str:
         """`consequence` or `mechanism` when nothing but log lines speaks for it and they say so."""
         required = [r for r in self.results if r.fired and r.test.role == "require"]

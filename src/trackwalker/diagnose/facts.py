@@ -17,6 +17,7 @@ from trackwalker.logs.facts import Quote
 
 # Codes that say "something outside killed or broke this process", as against a cascade's TERM or a tidy exit.
 _FEWEST_STEPS = 3
+_MOST_TOLD = 4  # hosts whose end is told, before one whose end is not stands out
 _ALIKE = 1.3  # longest against shortest of a few steps
 _CRASH_CODES = {128 + s for s in (signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE)}
 _KILL_CODES = {128 + signal.SIGKILL} | _CRASH_CODES
@@ -99,6 +100,17 @@ def left_first(case: Case, symptoms: Symptoms, book: EvidenceBook) -> Answer:
         return Answer(False)
     text = f"{own[0].rank}: NODE_EXIT host={own[0].host} exit={own[0].code}"
     return Answer(True, (quote(case, Quote(own[0].rank, own[0].line, text), book),), (own[0].host,), case.end_of_work)
+
+
+def left_no_word(case: Case, symptoms: Symptoms, book: EvidenceBook) -> Answer:
+    """The launcher tells how every host's rank ended, but for one."""
+    told = {e.host for e in case.log.exits if e.host}
+    mute = [h for h in case.hosts if h not in told]
+    if len(mute) != 1 or len(told) < _MOST_TOLD:
+        return Answer(False)
+    says = f"how the ranks of {len(told)} hosts ended is told; {mute[0]} alone left no word"
+    source = f"{case.log.path.name}: NODE_EXIT lines"
+    return Answer(True, (book.add("log", source, says, {"hosts": float(len(told))}),), (mute[0],), case.end_of_work)
 
 
 def rank_crashed(case: Case, symptoms: Symptoms, book: EvidenceBook) -> Answer:
@@ -277,6 +289,7 @@ FACTS: dict[str, Fact] = {
     "heartbeat-claim": heartbeat_claim,
     "accused-kept-stepping": accused_kept_stepping,
     "cancelled": cancelled,
+    "left-no-word": left_no_word,
     "traceback": traceback,
     "finished-or-advancing": finished_or_advancing,
     "constant-speed": constant_speed,

@@ -18,7 +18,7 @@ _ABOUT_THE_HOST = frozenset(
 _AFTERMATH = ["python-exception", "peer-died", "nccl-error", "node-death", "heartbeat-false-positive", "unknown-death"]
 _AFTERMATH += ["collective-hang", "silent-compile-oom", "segfault", "dataloader-hang"]
 # Lines that tell of a wait, not of what is waited for: who knows that knows more.
-_WAITS = frozenset({"hung-task", "mount-silent"})
+WAITS = frozenset({"hung-task", "mount-silent"})
 _WAITED_FOR = ["dataloader-hang", "storage-degradation", "storage-error", "checkpoint-fs-error"]
 HEARSAY = "peer-died"  # a victim's line: whatever says who died, and how, knows more
 
@@ -34,7 +34,7 @@ def playbooks_for(findings: list[Finding], known: set[str]) -> list[Playbook]:
 
 def _playbook(finding: Finding) -> Playbook:
     blames = finding.local or finding.cause in _ABOUT_THE_HOST
-    waits = [c for c in _WAITED_FOR if c != finding.cause] if finding.id in _WAITS else []
+    waits = [c for c in _WAITED_FOR if c != finding.cause] if finding.id in WAITS else []
     where = " on {hosts}" if blames and finding.hosts else ""
     caveat = f" This does not prove {finding.proves_not}." if finding.proves_not else ""
     actions = [PlaybookAction(do="next-step", why=text, risk="none", needs_approval=False) for text in finding.next]

@@ -95,6 +95,7 @@ class Playbook(BaseModel):
     outcome: Literal["incident", "expected", "healthy"] = "incident"
     mechanism: bool = False  # it delivers the blow: a root only when nothing else was wrong
     explains: list[str] = []  # causes that are its consequences
+    told_explains: list[str] = []  # the same, where the log names it before all else
     may_cause: list[str] = []  # on several hosts at the same time these are its echo, not causes of their own
     yields_to: list[str] = []  # causes that, explaining the same, leave it a contributing one at most
     unnamed_yields_to: list[str] = []  # the same, for one that names no host

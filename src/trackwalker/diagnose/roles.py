@@ -14,7 +14,7 @@ _SUBORDINATE: dict[str, Role] = {"consequence": "consequence", "mechanism": "mec
 
 def undisputed(found: list[Examination], examinations: list[Examination]) -> list[Examination]:
     """The causes found that no half-proven one would explain: what could not be measured is not ruled out."""
-    disputed = {c for e in examinations if e.half_proven for c in e.playbook.explains}
+    disputed = {c for e in examinations if e.half_proven for c in e.explains}
     return [e for e in found if e.playbook.id not in disputed]
 
 
@@ -47,11 +47,11 @@ def _explained(speaking: list[Examination]) -> set[str]:
     out: set[str] = set()
     for e in speaking:
         hearsay = e.playbook.id == HEARSAY and e.log_only
-        for cause in e.playbook.explains:
+        for cause in e.explains:
             other = known.get(cause)
             if hearsay and not (other is not None and other.hosts and set(other.hosts) <= set(e.hosts)):
                 continue  # what victims say explains nothing, unless it names the very host
-            mutual = other is not None and e.playbook.id in other.playbook.explains
+            mutual = other is not None and e.playbook.id in other.explains
             if not (mutual and other is not None and _stands_behind(e, other)):
                 out.add(cause)
     return out
@@ -64,9 +64,9 @@ def _stands_behind(one: Examination, other: Examination) -> bool:
     if not one.log_only and len(other.hosts) != len(one.hosts) and one.hosts and other.hosts:
         return len(other.hosts) < len(one.hosts)
     reach, others = (len(e.spans or ()) for e in (one, other))
-    return (reach, len(one.playbook.explains), one.playbook.id) < (
+    return (reach, len(one.explains), one.playbook.id) < (
         others,
-        len(other.playbook.explains),
+        len(other.explains),
         other.playbook.id,
     )
 

@@ -20,6 +20,7 @@ from trackwalker.diagnose.course import (
     save_steps,
     spikes,
 )
+from trackwalker.diagnose.logcause import WAITS
 from trackwalker.diagnose.pattern import pattern_of
 from trackwalker.diagnose.story import Phase
 from trackwalker.diagnose.timeline import Floats, Timeline
@@ -118,8 +119,10 @@ def find_symptoms(case: Case, eye: Eye = PLAIN) -> Symptoms:
 def _log_names_failure(case: Case) -> bool:
     """Whether the log holds the error the run died of, even where the launcher had no time for its summary."""
     primary = case.triage.primary
-    if primary is None or (primary.cause == "loss-divergence" and case.log.summary is None and not case.log.exits):
-        return False  # a bad loss ends nothing by itself: the steps go on
+    if primary is None:
+        return False
+    if (primary.cause == "loss-divergence" or primary.id in WAITS) and case.log.summary is None and not case.log.exits:
+        return False  # a bad loss or a wait ends nothing by itself: the steps go on
     return primary.tier <= _OWN_ERRORS and primary.text != ""
 
 

@@ -25,7 +25,9 @@ STEP = re.compile(
 )
 SAVED = re.compile(r"(?:Saved a checkpoint at step|successfully saved checkpoint from iteration) +(\d+)")
 SAVED_NOW = "Finished saving the checkpoint"  # torchtitan's, which names no step
-COMPILING = re.compile(r"Compiling module|[Cc]ompilation of |Recompiling function ")
+COMPILING = re.compile(
+    r"Compiling module|[Cc]ompilation of |[Rr]ecompiling function |torch\._dynamo hit config\.(?:recompile|cache_size)_limit"
+)
 DEVICE = re.compile(r"Using \(GB\) .{1,60} on (?:rocm|cuda|gpu):(\d{1,6})$", re.IGNORECASE)
 MEM_FRACTION = re.compile(r"^XLA_PYTHON_CLIENT_MEM_FRACTION=(0?\.\d+)$")
 COREDUMP = re.compile(
@@ -59,6 +61,6 @@ NEEDLES = (
     b"from coordination service", b"Terminating process because", b"Traceback (most recent", b"JOB_ID=", b"JOB_NAME=",
     b"NNODES=", b"JOB_NODELIST=", b"JAX_COORDINATOR_PORT=", b"RAY_PORT=", b"PASSTHROUGH_ARGS=", b"MODEL_NAME", b"EXP_TAG=",
     b"Synchronizing hosts before training loop", b"Memstats: After params", b"Compiling module", b"ompilation of ",
-    b"Recompiling function ",
+    b"ecompiling function ", b"torch._dynamo hit config.",
     b"Using (GB) ", b"[coredump] ", b"XLA_PYTHON_CLIENT_MEM_FRACTION=",
 )  # fmt: skip

@@ -32,7 +32,7 @@ _CODE_ABOVE = re.compile(rb'File "[^"]+", line \d+')
 _KEYS = (
     r"(?:text|prompts?|samples?|examples?|completions?|generations?|generated(?: text)?|responses?|decoded(?: text)?"
     r"|documents?|content|input_text|output_text|inputs?_decoded|instructions?|answers?|questions?|messages|targets?_plaintext"
-    r"|predictions?|summary_text|article|dialogue|batch\[\d+\]|user|assistant|model output|dataset (?:row|item|example|text))"  # noqa: E501
+    r"|(?:eval|test|val|bench|probe|turn|item|row|doc)\[[^\]]{1,40}\]|predictions?|summary_text|article|dialogue|batch\[\d+\]|user|assistant|model output|dataset (?:row|item|example|text))"  # noqa: E501
 )
 _PAYLOAD = re.compile(
     rf"""(?ix) (?:^|[\s{{,\[(<|"'])["']?{_KEYS}["']?\s*(?:\#?\d+\s*)?(?:[:=]|=>|->)\s*["'`\[{{<|“«]

@@ -97,6 +97,10 @@ def _demote_survived(groups: list[Group], index: LogIndex, completed: bool) -> N
         after = int((steps.line > last).sum()) if len(steps) else 0
         if completed or after >= _STEPS_AFTER:
             group.tier, group.why = 8, "the run went on after it"
+            continue
+        line = [h.last_line - index.earlier.get(h.file, 0) for h in group.hits]
+        outlived = [int((steps.line > at).sum()) >= _STEPS_AFTER if len(steps) else False for at in line]
+        group.hits = [h for h, old in zip(group.hits, outlived, strict=True) if not old]
 
 
 def _demote_late_start(groups: list[Group], index: LogIndex) -> None:
