@@ -63,7 +63,7 @@ def test_a_slow_step_of_an_evaluation_is_the_evaluation(late: int) -> None:
     seconds = noisy(90)
     for step in (20, 40, 60, 80):
         seconds[step + late] = 60.0
-    assert len(course.spikes(case_of(seconds))) == 4
+    assert len(course.spikes(case_of(seconds, config={"enable_checkpointing": "false"}))) == 4
     assert course.spikes(case_of(seconds, config={"eval_interval": "20"})) == []
     seconds[50] = 60.0
     assert [s.step for s in course.spikes(case_of(seconds, config={"eval_interval": "20"}))] == [50]
@@ -154,3 +154,34 @@ def test_saves_that_were_slow_for_a_while_count_and_single_ones_do_not() -> None
     usual, slow = course._slow_for_a_while([*jitter[:4], 220.0, 260.0, 280.0, 240.0, *jitter[8:]]) or (0.0, 0.0)
     assert usual < 105.0  # the longest of the usual ones
     assert slow == pytest.approx(250.0)
+
+
+def test_small_slow_steps_count_where_they_come_often() -> None:
+    often, seldom = noisy(200, level=60.0), noisy(200, level=60.0)
+    for i in range(20, 200, 6):
+        often[i] *= 1.25
+    seldom[90] *= 1.25
+    assert len(course.spikes(case_of(often))) > 20
+    assert course.spikes(case_of(seldom)) == []
+
+
+def test_long_steps_at_equal_distances_are_saves_that_nobody_tells_of() -> None:
+    seconds = noisy(300)
+    for i in (60, 120, 180, 240):
+        seconds[i] += 45.0
+    seconds[77] += 30.0  # something else, once
+    assert course.save_steps(case_of(seconds)) == {59, 119, 179, 239}
+    assert [s.step for s in course.spikes(case_of(seconds))] == [77]
+    off = {"enable_checkpointing": "false"}
+    assert course.save_steps(case_of(seconds, config=off)) == set()
+    early = list(seconds)
+    early[180], early[179] = early[179], early[180]
+    assert len(course.save_steps(case_of(early))) == 4
+
+
+@pytest.mark.parametrize("places", [(60, 95, 180, 240), (60, 66, 72, 78)], ids=["no rhythm", "too often"])
+def test_other_long_steps_are_no_saves(places: tuple[int, ...]) -> None:
+    seconds = noisy(300)
+    for i in places:
+        seconds[i] += 45.0
+    assert course.save_steps(case_of(seconds)) == set()

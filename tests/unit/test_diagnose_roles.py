@@ -136,3 +136,33 @@ def test_a_hang_is_the_consequence_of_what_is_wrong_with_the_host_it_waits_for()
     }
     assert roles(hang, measured("gpu-driver-fault", "n2"))["collective-hang"] == "root"
     assert roles(measured("collective-hang"), measured("gpu-driver-fault", "n2"))["collective-hang"] == "root"
+
+
+def test_retransmits_that_name_nobody_yield_to_the_congestion_they_otherwise_explain() -> None:
+    congestion = measured("fabric-congestion", yields_to=["rdma-degradation"])
+    lossy = {"unnamed_yields_to": ["fabric-congestion"]}
+    assert roles(congestion, measured("rdma-degradation", **lossy)) == {
+        "fabric-congestion": "root",
+        "rdma-degradation": "contributing",
+    }
+    assert roles(congestion, measured("rdma-degradation", "h1", **lossy)) == {
+        "fabric-congestion": "contributing",
+        "rdma-degradation": "root",
+    }
+
+
+def test_what_speaks_for_none_of_the_trouble_stands_beside_it() -> None:
+    full = found("storage-full", symptoms=["failed"])
+    stall = measured("input-stall", symptoms=["slow", "uneven"])
+    assert roles(full, stall, symptoms="failed uneven") == {"storage-full": "root", "input-stall": "contributing"}
+    assert roles(full, stall, symptoms="failed slow") == {"storage-full": "root", "input-stall": "root"}
+    assert roles(stall, symptoms="uneven") == {"input-stall": "root"}
+
+
+@pytest.mark.parametrize(("log_role", "hang"), [("", "consequence"), ("consequence", "root")])
+def test_a_cause_explains_more_where_the_log_names_it_first(log_role: str, hang: str) -> None:
+    test = Question(id="log-says", role="require", signature=["gpu-driver-fault"])
+    fields = {"title": "t", "symptoms": ["stall"], "summary": "s", "tests": [test]}
+    book = Playbook.model_validate({"id": "gpu-driver-fault", "told_explains": ["collective-hang"], **fields})
+    driver = Examination(book, [Result(test, True, ["e1"], {"h1"}, log_role=log_role)])
+    assert roles(driver, measured("collective-hang", symptoms=["stall"]), symptoms="stall")["collective-hang"] == hang

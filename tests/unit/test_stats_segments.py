@@ -204,3 +204,27 @@ def test_a_keen_eye_sees_a_percent_where_the_noise_allows_it() -> None:
     assert len(cuts) == 2
     assert abs(cuts[1].start - 200) < 10
     assert len(segments(loud, smallest=0.008, sure=5.0)) == 1
+
+
+@pytest.mark.parametrize(("length", "gap", "factor"), [(9, 23, 1.27), (5, 10, 1.25), (8, 20, 1.15)])
+def test_short_bouts_that_come_and_go_are_found_one_by_one(length: int, gap: int, factor: float) -> None:
+    starts = range(30, 260, length + gap)
+
+    def bouts(rng: np.random.Generator) -> Floats:
+        x = white(rng, 280, 0.004)
+        for at in starts:
+            x[at : at + length] *= factor
+        return x
+
+    def all_found(found: list[Segment]) -> bool:
+        return sum(s.level > 10.3 for s in found) == len(starts)
+
+    assert count(bouts, all_found, seeds=20) >= 18
+
+
+def test_a_level_that_wanders_between_many_values_is_not_cut_into_bouts() -> None:
+    def unsteady(rng: np.random.Generator) -> Floats:
+        levels = np.repeat(rng.uniform(1.0, 1.4, 40), 6)
+        return np.asarray(white(rng, 240, 0.004) * levels)
+
+    assert count(unsteady, lambda found: len(found) < 20, seeds=20) >= 18

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from itertools import combinations
 
 import numpy as np
+from numpy.typing import NDArray
 
 from trackwalker.diagnose.case import Case
 from trackwalker.diagnose.timeline import Floats, Timeline
@@ -23,6 +25,8 @@ _IN_A_ROW = 3
 _GROWN = 1.8  # a save against the earlier ones
 _LEAST_EVAL_INTERVAL = 10  # more often, and hardly a step would be left to look at
 _LEAST_PERIOD = 20  # steps between saves that nobody tells of
+_MOST_PAIRED = 30  # long steps among which a rhythm is looked for
+_ON_TIME = 0.85  # of the places of a rhythm
 _UNLIKE = 3.0  # times as long: then these are not the same thing again and again
 _DUMP_STEPS = 2  # writing the trace slows the step that ends it and the next
 
@@ -73,21 +77,31 @@ def save_steps(case: Case) -> set[int]:
 def untold_saves(case: Case) -> set[int]:
     """Saves of a trainer that says nothing of them: single long steps at equal distances, all about as long."""
     timeline = case.timeline
-    if timeline is None or len(timeline) < 4 * WARM_UP_STEPS or case.log.setting("enable_checkpointing"):
+    if timeline is None or len(timeline) < 4 * WARM_UP_STEPS:
         return set()
+    if case.log.setting("enable_checkpointing") or case.log.setting("eval_interval"):
+        return set()  # a trainer that tells its settings tells these
     values, steps = timeline.seconds[WARM_UP_STEPS:], timeline.steps[WARM_UP_STEPS:]
     extra = values - running_median(values, 21)
     long = steps[(extra > (_SPIKE - 1.0) * (values - extra)) & (extra >= _SPIKE_LOST_S)]
-    if len(long) < _IN_A_ROW:
-        return set()
-    period = int(np.median(np.diff(long)))
-    off = np.abs((long - long[:, None] + 1) % max(period, 1) - 1)  # from the grid that each of them would begin
-    grid = long[off[int(np.argmax((off <= 1).sum(axis=1)))] <= 1]
-    due = (int(grid[-1]) - int(grid[0])) // max(period, 1) + 1
+    grid = _grid(long)
     costs = extra[np.isin(steps, grid)]
-    alike = float(costs.max()) <= _UNLIKE * float(costs.min())
-    regular = period >= _LEAST_PERIOD and len(grid) >= max(_IN_A_ROW, 0.75 * due) and len(grid) > 0.5 * len(long)
-    return {int(s) - 1 for s in grid} if regular and alike else set()
+    alike = len(grid) > 0 and float(costs.max()) <= _UNLIKE * float(costs.min())
+    return {int(s) - 1 for s in grid} if alike else set()
+
+
+def _grid(steps: NDArray[np.int64]) -> list[int]:
+    """The steps at equal distances among these: most of them, hardly a place left out."""
+    best: list[int] = []
+    for first, second in combinations(steps.tolist()[:_MOST_PAIRED], 2):
+        period = second - first
+        if period < _LEAST_PERIOD:
+            continue
+        mine = [s for s in steps.tolist() if (s - first + 1) % period <= 2]  # one early or late is still the same
+        due = (mine[-1] - mine[0]) / period + 1.0
+        if len(mine) >= max(_IN_A_ROW, _ON_TIME * due) and len(mine) > max(len(best), 0.5 * len(steps)):
+            best = mine
+    return best
 
 
 def profiled_steps(case: Case) -> set[int]:

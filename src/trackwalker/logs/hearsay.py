@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from trackwalker.logs.groups import Group, when
 from trackwalker.logs.index import LogIndex
 from trackwalker.logs.told import host_of_hit, hosts_told
@@ -12,6 +14,11 @@ _OWN_END = frozenset(
     | {"network-link-down"}
 )
 _HEARSAY = ("rdma-completion-error", "nccl-error", "peer-died", "coordination-lost")
+# Errors that no lost peer makes: whoever raises one has them of its own, whatever stands above them in a merged log.
+_OF_ITS_OWN = re.compile(
+    r"\b(?:JSONDecode|Unicode(?:Decode|Encode)?|Key|Index|Value|Type|Attribute|Name|Assertion|Import|ModuleNotFound"
+    r"|FileNotFound|IsADirectory|NotImplemented|ZeroDivision|Recursion|UnboundLocal)Error: "
+)
 
 
 def demote_hearsay(groups: list[Group], by_id: dict[str, Group], index: LogIndex) -> None:
@@ -23,7 +30,9 @@ def demote_hearsay(groups: list[Group], by_id: dict[str, Group], index: LogIndex
         ranks = {h.rank for h in own.hits}
         apart = len(ranks) == 1 and None not in ranks | witnesses and not ranks & witnesses
         began = [when(g.first, index) for g in heard]
-        raised = own.id == "python-exception" and own.tier == 3 and when(own.first, index) <= min(began, default=())
+        first = own.tier == 3 and when(own.first, index) <= min(began, default=())
+        alone = own.tier <= 4 and not own.why and _OF_ITS_OWN.search(own.first.text) is not None
+        raised = own.id == "python-exception" and (first or alone)
         if not apart or not heard or not (own.id == "preempted" or raised or (own.cause in _OWN_END and own.tier <= 2)):
             continue
         # An exception stays behind what else befell its own rank: one that was killed did not die of it.

@@ -89,7 +89,7 @@ def _needles(signatures: Signatures) -> Needles:
     facts = [n for f in d.NEEDLES for n in ((f,) if len(f) >= SHORTEST else _LONGER[f])]
     facts = [n for n in facts if n != b"completed step:"]  # step lines are handled in bulk
     own = [*signatures.literals, *facts, _GIT, *_EVAL]
-    return Needles(own, NEEDLES, frozenset(range(len(signatures.literals), len(own))))
+    return Needles(own, NEEDLES, frozenset({*signatures.every, *range(len(signatures.literals), len(own))}))
 
 
 @dataclass

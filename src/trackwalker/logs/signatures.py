@@ -34,6 +34,7 @@ class Pattern(BaseModel):
     has: str
     expression: str | None = Field(default=None, alias="re")
     case: bool = False
+    every: bool = False  # every rank's line counts, however many there are: who does not print it is missed
 
     @field_validator("has")
     @classmethod
@@ -113,6 +114,7 @@ class Signatures:
         self.by_id = {s.id: s for s in signatures}
         self.harmless = {h.id: h for h in harmless}
         self.literals: list[bytes] = []
+        self.every: set[int] = set()  # needles of which no line is passed over
         self._rules: list[_Rule] = []
         self._unless: dict[str, list[re.Pattern[str]]] = {}
         for owner, patterns in [(h.id, h.any) for h in harmless] + [(s.id, s.any) for s in signatures]:
@@ -122,6 +124,8 @@ class Signatures:
     def _add(self, owner: str, pattern: Pattern) -> None:
         literal = pattern.has if pattern.case else pattern.has.lower()
         self._rules.append(_Rule(owner, literal, pattern.expression, pattern.case))
+        if pattern.every:
+            self.every.add(len(self.literals))
         self.literals.append(pattern.has.encode())
 
     def match(self, body: Body, needles: tuple[int, ...]) -> tuple[list[Signature], list[str]]:
