@@ -186,3 +186,12 @@ def test_a_looping_log_link_falls_back_to_the_sibling(tmp_path: Path) -> None:
     directory, log = make_job(tmp_path, NAME, link=None)
     (directory / "log").symlink_to("log")
     assert resolve(str(directory), tmp_path).log == log
+
+
+def test_a_job_that_died_before_its_log_is_known_by_what_the_submitting_side_said(tmp_path: Path) -> None:
+    job = tmp_path / "outputs" / "77-JAX-toy"
+    job.mkdir(parents=True)
+    with pytest.raises(NotAJobError, match="has no log"):
+        resolve(str(job), tmp_path)
+    (job / "submit.err").write_text("[ERROR] Job 77 died in prolog before writing any log: FAILED\n")
+    assert resolve(str(job), tmp_path).log == job / "submit.err"

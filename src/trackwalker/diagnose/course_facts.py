@@ -55,6 +55,19 @@ def profiler_steps(case: Case, symptoms: Symptoms, book: EvidenceBook) -> Answer
     return Answer(True, tuple(ids), (), inside[0].start)
 
 
+def single_replica_restored(case: Case, symptoms: Symptoms, book: EvidenceBook) -> Answer:
+    """The run began behind step 0 and was set to restore one replica and broadcast it."""
+    found, timeline = case.log.config.get("enable_single_replica_ckpt_restoring"), case.timeline
+    if found is None or found[0].lower() not in ("true", "1") or timeline is None or not len(timeline):
+        return Answer(False)
+    first = int(timeline.steps[0])
+    ids = [book.add("log", f"{case.log.path.name}:{found[1].line}", found[1].text)]
+    ids.append(
+        book.add("progress", f"{_source(case)}: first step", f"the first step is {first}", {"step": float(first)})
+    )
+    return Answer(first > 1, tuple(ids), (), float(timeline.ends[0] - timeline.seconds[0]))
+
+
 def recompiled(case: Case, symptoms: Symptoms, book: EvidenceBook) -> Answer:
     """Compilations are told of again and again after the first steps."""
     steps = course.compiled_steps(case)
@@ -325,6 +338,7 @@ COURSE: dict[str, Fact] = {
     "isolated-spikes": isolated_spikes,
     "profiler-steps": profiler_steps,
     "recompiled": recompiled,
+    "single-replica-restored": single_replica_restored,
     "long-saves": long_saves,
     "growing-saves": growing_saves,
     "loss-went-wrong": loss_went_wrong,

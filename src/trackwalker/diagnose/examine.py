@@ -226,7 +226,8 @@ def _ask_signature(test: Test, causes: list[str], case: Case, book: EvidenceBook
         return TestResult(test, False)
     lead = mine[0]
     ids = [book.add("log", f"{lead.file}:{lead.line}", lead.text)]
-    wrote = {h for f in ([lead] if lead.local else mine) for h in f.hosts}  # a line that tells whose it is decides
+    alike = [f for f in mine if f.role == lead.role]  # what follows from the first is on other hosts too
+    wrote = {h for f in ([lead] if lead.local else alike) for h in f.hosts}  # a line that tells whose it is decides
     few = wrote if len(wrote) * 2 <= max(len(case.hosts), 1) else set()  # what most ranks say accuses nobody
     role = "" if lead.role == "primary" or test.warnings else lead.role
     return TestResult(test, True, ids, few, time=case.end_of_work, log_role=role)

@@ -98,7 +98,7 @@ def left_first(case: Case, symptoms: Symptoms, book: EvidenceBook) -> Answer:
     own = [e for e in exits if e.code not in (0, 143)]
     if len(own) != 1 or len(exits) < max(3, len(case.hosts)) or sum(e.code == 143 for e in exits) != len(exits) - 1:
         return Answer(False)
-    text = f"{own[0].rank}: NODE_EXIT host={own[0].host} exit={own[0].code}"
+    text = f"{own[0].rank}: NODE_EXIT host={own[0].host} exit={own[0].told}"
     return Answer(True, (quote(case, Quote(own[0].rank, own[0].line, text), book),), (own[0].host,), case.end_of_work)
 
 
@@ -137,7 +137,7 @@ def _ended_by(codes: set[int], case: Case, book: EvidenceBook) -> Answer:
     alone = sum(e.code == first.code for e in case.log.exits) * 2 <= len(case.hosts or case.log.exits)
     if first.code not in codes or not alone:
         return Answer(False)
-    text = f"{first.rank}: NODE_EXIT host={first.host} exit={first.code}"
+    text = f"{first.rank}: NODE_EXIT host={first.host} exit={first.told}"
     ids = [quote(case, Quote(first.rank, first.line, text), book)]
     return Answer(True, tuple(ids), (first.host,), case.end_of_work)
 
@@ -198,6 +198,10 @@ def traceback(case: Case, symptoms: Symptoms, book: EvidenceBook) -> Answer:
     traces = [t for t in case.log.tracebacks if cancel is None or t.line < cancel.line]  # not of ranks told to end
     first = int(event["rank"]) if event else next((e.rank for e in case.log.exits if e.code != 143), None)
     mine = [t for t in traces if first is None or t.rank == first]
+    primary = case.triage.primary  # where the log tells what the exception only repeats, that is the cause
+    repeats = any(f.cause == "python-exception" and f.role == "consequence" for f in case.triage.failures)
+    if primary is not None and primary.cause != "python-exception" and repeats:
+        return Answer(False)
     if not mine or (event and int(event["data"]["exit"]) in _KILL_CODES):
         return Answer(False)
     ids = [quote(case, mine[-1], book)]

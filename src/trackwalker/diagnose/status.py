@@ -48,6 +48,8 @@ def _seen_from_outside(case: Case, symptoms: Symptoms, last: int | None) -> Stat
     if case.telemetry is None or case.end is None:
         return "indeterminate"
     if last is None:
+        if "overdue" in symptoms.names and _alive(case):
+            return "hanging"
         return "initialising" if "unfinished-start" in symptoms.names else "indeterminate"
     if symptoms.stall is None:
         return "running"

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field, replace
+from itertools import groupby
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,9 +33,12 @@ START_BUDGET_S = 2700.0  # a cold start of a large mixture of experts compiles f
 _SLIDE = 0.02  # of a step: what a phase on the way down is slower than full speed
 _RECKONED_ALLOWANCE_S = 900.0  # without recorded step times, start-up (compile, restore) hides in the gap
 _SAVE_ALLOWANCE_S = 900.0  # a synchronous save may hold the next step this long
+_STILL_WAITS = re.compile(r"has been waiting for .* may be stuck|Waiting for .* threads to join")
 _OWN_ERRORS = 4  # tiers of failure classes that are errors, not a kill from outside or a silence
 _CALM_S = 240.0  # between two saves, long enough for rates
 _LEAST_SLIDE = 0.05  # of throughput, lost little by little
+_RESTLESS = 4  # slow phases side by side
+_RESTLESS_STEPS = 40  # of each
 _LAST_MINUTES_S = 900.0
 _COSTLY_SHARE = 0.08  # then it is no jitter
 _LEAST_LOST_S = 5.0  # a slow phase that cost less than this, or less than one step, is a dip, not an incident
@@ -121,7 +126,8 @@ def _log_names_failure(case: Case) -> bool:
     primary = case.triage.primary
     if primary is None:
         return False
-    if (primary.cause == "loss-divergence" or primary.id in WAITS) and case.log.summary is None and not case.log.exits:
+    harmless = primary.cause == "loss-divergence" or primary.id in WAITS or _STILL_WAITS.search(primary.text)
+    if harmless and case.log.summary is None and not case.log.exits:
         return False  # a bad loss or a wait ends nothing by itself: the steps go on
     return primary.tier <= _OWN_ERRORS and primary.text != ""
 
@@ -207,9 +213,25 @@ def find_phases(case: Case, eye: Eye = PLAIN) -> tuple[Phase, ...]:
         lost = (end - start) * (1.0 - baseline / cut.level)
         slow = cut in below and (many or lost >= max(_LEAST_LOST_S, baseline))
         phases.append(Phase(int(timeline.steps[first]), int(timeline.steps[last]), start, end, cut.level, slow))
+    phases = _restless_as_one(phases, timeline)
     if not any(p.slow for p in phases):
         phases = _slide(timeline, index) or phases
     return tuple(_with_slow_tail(phases, timeline)) if case.live else tuple(phases)
+
+
+def _restless_as_one(phases: list[Phase], timeline: Timeline) -> list[Phase]:
+    """Short slow phases side by side, up and down in turn, are one restless stretch: a test of each finds chance."""
+    out: list[Phase] = []
+    for slow, group in groupby(phases, key=lambda p: p.slow):
+        run = list(group)
+        turns = np.sign(np.diff([p.seconds for p in run]))
+        short = all(p.last_step - p.first_step < _RESTLESS_STEPS for p in run)
+        if slow and len(run) >= _RESTLESS and short and float(np.mean(turns[1:] != turns[:-1])) >= 0.6:
+            mine = (timeline.steps >= run[0].first_step) & (timeline.steps <= run[-1].last_step)
+            level = float(np.median(timeline.seconds[mine]))
+            run = [replace(run[0], last_step=run[-1].last_step, end=run[-1].end, seconds=level)]
+        out += run
+    return out
 
 
 def _slide(timeline: Timeline, index: NDArray[np.intp]) -> list[Phase] | None:

@@ -13,6 +13,8 @@ from trackwalker.job.layout import LOG_SUFFIXES, NAME_FORM, Job
 
 _LONGEST_PATH = 1024
 
+_SUBMIT_LOGS = ("submit.err", "submit.log", "artifact/submit.log")
+
 
 def resolve(name: str, workspace: Path) -> Job:
     """The one job that `name` means; raises one clear error when there is none or more than one."""
@@ -77,6 +79,9 @@ def _from_directory(directory: Path) -> Job:
     if log is not None:
         return Job(_id_of(directory.name), log, directory)
     if NAME_FORM.match(directory.name):
+        # A job that died before its first line may have left what the submitting side said about it.
+        if said := next((f for name in _SUBMIT_LOGS if (f := directory / name).is_file()), None):
+            return Job(_id_of(directory.name), said, directory)
         raise NotAJobError(
             f"{directory} has no log: neither a 'log' link nor {directory.name}.log beside it; "
             "the job died before it wrote one, or its log was moved"

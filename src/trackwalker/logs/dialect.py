@@ -10,7 +10,7 @@ RAY_LABEL = re.compile(r"^\((?:[\w.]+ )?pid=\d+(?:, ip=[^)]*)?\) ?")
 GLOG = re.compile(r"^[IWEF](\d{2})(\d{2}) (\d{2}):(\d{2}):(\d{2}(?:\.\d+)?) +\d+ [\w.+-]+:\d+\] ?")
 
 HEADER = re.compile(
-    r"^(?:SLURM_)?(JOB_ID|JOB_NAME|NNODES|JOB_NODELIST|JAX_COORDINATOR_PORT|RAY_PORT|PASSTHROUGH_ARGS"
+    r"^(?:SLURM_)?(JOB_ID|JOB_NAME|NNODES|JOB_NODELIST|NODELIST_EXPANDED|JAX_COORDINATOR_PORT|RAY_PORT|PASSTHROUGH_ARGS"
     r"|MODEL_NAME|MODEL_NAME_ALIAS|EXP_TAG)=(.*)$"
 )
 CONFIG = re.compile(r"Config param (\w+): (.*)$")
@@ -59,7 +59,7 @@ NEEDLES = (
     b"/task:", b"JOB SUMMARY", b"Status:", b"Wall:", b"Saved a checkpoint", b"restoring from this run", HEARTBEAT.encode(),
     b"successfully saved checkpoint", SAVED_NOW.encode(),
     b"from coordination service", b"Terminating process because", b"Traceback (most recent", b"JOB_ID=", b"JOB_NAME=",
-    b"NNODES=", b"JOB_NODELIST=", b"JAX_COORDINATOR_PORT=", b"RAY_PORT=", b"PASSTHROUGH_ARGS=", b"MODEL_NAME", b"EXP_TAG=",
+    b"NNODES=", b"JOB_NODELIST=", b"NODELIST_EXPANDED=", b"JAX_COORDINATOR_PORT=", b"RAY_PORT=", b"PASSTHROUGH_ARGS=", b"MODEL_NAME", b"EXP_TAG=",
     b"Synchronizing hosts before training loop", b"Memstats: After params", b"Compiling module", b"ompilation of ",
     b"ecompiling function ", b"torch._dynamo hit config.",
     b"Using (GB) ", b"[coredump] ", b"XLA_PYTHON_CLIENT_MEM_FRACTION=",

@@ -29,14 +29,23 @@ class Stage:
     line: int
 
 
+_SIGNALS = frozenset({4, 6, 7, 8, 9, 11, 15})  # by which ranks end
+
+
 @dataclass(frozen=True)
 class NodeExit:
     """A node (or lane) that ended with a non-zero code."""
 
     rank: int | None
     host: str
-    code: int
+    told: int
     line: int
+
+    @property
+    def code(self) -> int:
+        """As a shell counts: a Python launcher that returns -9 is told as 247, and means 137."""
+        signal = 256 - self.told
+        return 128 + signal if signal in _SIGNALS else self.told
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from trackwalker.logs import dialect as d
-from trackwalker.logs.nodelist import expand
+from trackwalker.logs.nodelist import hosts_in
 
 _FRONT = 256 * 1024
 
@@ -24,5 +24,4 @@ def nodes_in_header(log: Path) -> int | None:
     count = said.get("NNODES", "")
     if count.isascii() and count.isdigit() and int(count) > 0:
         return int(count)
-    hosts = expand(said.get("JOB_NODELIST", ""))
-    return len(hosts) or None
+    return len(hosts_in(said)) or None

@@ -33,7 +33,8 @@ def demote_hearsay(groups: list[Group], by_id: dict[str, Group], index: LogIndex
         first = own.tier == 3 and when(own.first, index) <= min(began, default=())
         alone = own.tier <= 4 and not own.why and _OF_ITS_OWN.search(own.first.text) is not None
         raised = own.id == "python-exception" and (first or alone)
-        if not apart or not heard or not (own.id == "preempted" or raised or (own.cause in _OWN_END and own.tier <= 2)):
+        ended = own.id in ("preempted", "sigkill") or (own.cause in _OWN_END and own.tier <= 2)
+        if not apart or not heard or not (ended or raised):
             continue
         # An exception stays behind what else befell its own rank: one that was killed did not die of it.
         own.tier = min(own.tier, 3 if raised else 2)

@@ -16,7 +16,7 @@ from trackwalker.logs.divergence import sustained_jump
 from trackwalker.logs.facts import LogFacts
 from trackwalker.logs.lines import parse
 from trackwalker.logs.needles import SHORTEST, Needles
-from trackwalker.logs.nodelist import expand
+from trackwalker.logs.nodelist import hosts_in
 from trackwalker.logs.reader import FactReader
 from trackwalker.logs.scan import Line, Scan, read_lines
 from trackwalker.logs.signatures import Signature, Signatures, load
@@ -209,8 +209,7 @@ class Gatherer:
         """The index, once every file was read; `scan` is the main log's."""
         index, facts = self._index, self._facts
         facts.size, facts.lines, facts.ends_mid_line = scan.size, scan.lines, scan.ends_mid_line
-        if not facts.hosts and "JOB_NODELIST" in facts.header:
-            facts.hosts = expand(facts.header["JOB_NODELIST"])
+        facts.hosts = facts.hosts or hosts_in(facts.header)
         index.hits = sorted(self._hits.values(), key=lambda h: (h.file != scan.path.name, h.line))
         index.harmless = dict(sorted(self._harmless.items()))
         index.steps = self._main.result() if self._main else Steps()

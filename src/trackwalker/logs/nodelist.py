@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 
 _LIST = re.compile(r"(?:[^\[\]]|\[[^\[\]]*\])*")
 _ITEM = re.compile(r"(?:[^,\[]|\[[^\]]*\])+")
@@ -17,6 +18,13 @@ def expand(text: str) -> list[str]:
     if not _LIST.fullmatch(text):
         return [text]
     return [host for item in _ITEM.findall(text) for host in _expand_item(item)]
+
+
+def hosts_in(header: Mapping[str, str]) -> list[str]:
+    """The job's hosts in the order of their ranks: the scheduler's list, or what a rank made of a damaged one."""
+    hosts = expand(header["JOB_NODELIST"]) if header.get("JOB_NODELIST") else []
+    spelled = [h for h in header.get("NODELIST_EXPANDED", "").split(",") if h]
+    return hosts if hosts and len(set(hosts)) == len(hosts) else spelled or hosts
 
 
 def _expand_item(item: str) -> list[str]:

@@ -19,7 +19,7 @@ from trackwalker.logs.facts import (
     StepLine,
     Summary,
 )
-from trackwalker.logs.nodelist import expand
+from trackwalker.logs.nodelist import hosts_in
 
 _STEP = b"completed step:"
 _NEEDLE = re.compile(b"|".join(re.escape(n) for n in d.NEEDLES if n != _STEP))
@@ -29,7 +29,7 @@ _PLAIN_STEP = re.compile(
     rb"(?:, Tokens/s/device: (\d+\.\d+))?, total_weights: \d+, loss: (\d+\.\d+)\r?$"
 )
 _MOST_COMPILES = 10_000
-_NODELIST = b"JOB_NODELIST="
+_NODELISTS = (b"JOB_NODELIST=", b"NODELIST_EXPANDED=")
 _LONGEST_NODELIST = 1 << 20  # a thousand names fill many kilobytes, and a host that is cut off is never accused
 _PIECE = 1 << 25  # bytes read at once, up to the last whole line of them
 _LONGEST = 4096  # what we match stands at the front of a line; the rest of a megabyte line is payload
@@ -48,8 +48,7 @@ def read_log(path: Path) -> LogFacts:
                 reader.take(number, raw)
     except OSError as e:
         raise EvidenceError(f"cannot read the log {path}: {e.strerror}") from e
-    if not facts.hosts and "JOB_NODELIST" in facts.header:
-        facts.hosts = expand(facts.header["JOB_NODELIST"])
+    facts.hosts = facts.hosts or hosts_in(facts.header)
     return facts
 
 
@@ -108,7 +107,7 @@ def _between(data: bytes, begin: int, end: int, number: int) -> Generator[tuple[
         last = end if last < 0 else last
         number += data.count(b"\n", counted, first)
         counted, done = first, last
-        longest = _LONGEST_NODELIST if match[0] == _NODELIST else _LONGEST
+        longest = _LONGEST_NODELIST if match[0] in _NODELISTS else _LONGEST
         yield number, data[first : min(last, first + longest)]
     return number + data.count(b"\n", counted, end)
 
@@ -132,7 +131,8 @@ class FactReader:
         body = text[label.end() :] if label else text
         body = d.RAY_LABEL.sub("", body)
         facts, quote = self._facts, Quote(rank, number, text)
-        if rank is None and self._launcher_line(number, body):
+        # A container's ranks print the launcher's variables again; only the host list, spelled out, is news.
+        if (rank is None or body.startswith("NODELIST_EXPANDED=")) and self._launcher_line(number, body):
             return
         if "completed step:" in body:
             self._step(rank or 0, number, body)

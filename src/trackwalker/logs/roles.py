@@ -263,7 +263,7 @@ def _first_failure(groups: list[Group], index: LogIndex) -> tuple[int | None, st
         return hit.rank, host_of_hit(index, hit), f"its {hit.signature.id} line comes first"
     if chosen:
         rank = chosen[0].rank
-        return rank, chosen[0].host, f"its exit code {chosen[0].code} comes first"
+        return rank, chosen[0].host, f"its exit code {chosen[0].told} comes first"
     return None, None, ""
 
 

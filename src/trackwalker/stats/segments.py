@@ -52,13 +52,13 @@ def segments(
     logs = np.log(np.maximum(reduced, 1e-9))
     x = _without_spikes(logs)
     if len(x) < 2 * min_size:
-        return [Segment(0, n, float(np.median(values)))]
+        return [Segment(0, n, level_of(values))]
     noise = long_run_noise(_levelled(x, min_size))
     noise = replace(noise, sigma=max(noise.sigma, _rounding_sigma(logs)))
     cuts = _partition(x, min_size, penalty=4.0 * noise.sigma**2 * np.log(len(x)))
     cuts = _refine(x, _join(x, cuts, noise, smallest, sure), min_size)
     bounds = [min(c * block, n) for c in cuts[:-1]] + [n]
-    return [Segment(a, b, float(np.median(values[a:b]))) for a, b in pairwise(bounds)]
+    return [Segment(a, b, level_of(values[a:b])) for a, b in pairwise(bounds)]
 
 
 @dataclass(frozen=True)
@@ -71,6 +71,10 @@ class Noise:
     def of_level(self, points: int) -> float:
         """Standard error of the level of that many points."""
         return float(self.sigma / np.sqrt(min(points, self.memory)))
+
+    def at_least(self, part: Floats) -> Noise:
+        """The same, or the noise of this part where it is the more erratic one: a starved run is slow and restless."""
+        return replace(self, sigma=max(self.sigma, robust_sigma(np.diff(part)) / np.sqrt(2.0)))
 
 
 def long_run_noise(x: Floats) -> Noise:
@@ -114,8 +118,7 @@ def _plain_cuts(x: Floats, min_size: int) -> list[int]:
     cuts = _partition(x, min_size, penalty=(_PLAIN * sigma) ** 2)
     while len(cuts) > 2:
         shifts = [
-            abs(float(np.median(x[b:c]) - np.median(x[a:b])))
-            for a, b, c in zip(cuts[:-2], cuts[1:-1], cuts[2:], strict=True)
+            abs(level_of(x[b:c]) - level_of(x[a:b])) for a, b, c in zip(cuts[:-2], cuts[1:-1], cuts[2:], strict=True)
         ]
         weakest = int(np.argmin(shifts))
         if shifts[weakest] >= max(_PLAIN * sigma, _PLAIN_EFFECT):
@@ -153,6 +156,14 @@ def running_median(x: Floats, width: int) -> Floats:
 def robust_sigma(x: Floats) -> float:
     """Standard deviation from the median absolute deviation."""
     return float(1.4826 * np.median(np.abs(x - np.median(x)))) if len(x) else 0.0
+
+
+def level_of(x: Floats) -> float:
+    """The median; of values on a coarse grid (times told in whole seconds) the mean, as their median jumps."""
+    if len(x) >= _FEWEST_BLOCKS and len(np.unique(np.round(x, 4))) <= max(3, len(x) // 6):
+        low, high = np.quantile(x, (0.05, 0.95))
+        return float(np.mean(np.clip(x, low, high)))
+    return float(np.median(x))
 
 
 def _rounding_sigma(x: Floats) -> float:
@@ -232,8 +243,8 @@ def _join(x: Floats, cuts: list[int], noise: Noise, smallest: float, sure: float
     while len(cuts) > 2:
         strengths = []
         for a, b, c in zip(cuts[:-2], cuts[1:-1], cuts[2:], strict=True):
-            shift = abs(float(np.median(x[b:c]) - np.median(x[a:b])))
-            error = np.hypot(noise.of_level(b - a), noise.of_level(c - b))
+            shift = abs(level_of(x[b:c]) - level_of(x[a:b]))
+            error = np.hypot(noise.at_least(x[a:b]).of_level(b - a), noise.at_least(x[b:c]).of_level(c - b))
             strengths.append(0.0 if shift < smallest else shift / error)
         weakest = int(np.argmin(strengths))
         if strengths[weakest] >= sure:
