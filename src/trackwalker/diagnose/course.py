@@ -146,6 +146,7 @@ def spikes(case: Case) -> list[Spike]:
     after = save_steps(case)
     keep &= np.array([not ({int(s), int(s) - 1, int(s) - 2} & after) for s in timeline.steps])
     keep &= ~np.isin(timeline.steps, list(evaluated_steps(case)))
+    keep |= np.isin(timeline.steps, compiled_steps(case))  # a compilation is told of: no save or evaluation hides it
     values = timeline.seconds[keep]
     if len(values) < 2 * WARM_UP_STEPS:
         return []

@@ -37,6 +37,8 @@ _STILL_WAITS = re.compile(r"has been waiting for .* may be stuck|Waiting for .* 
 _OWN_ERRORS = 4  # tiers of failure classes that are errors, not a kill from outside or a silence
 _CALM_S = 240.0  # between two saves, long enough for rates
 _LEAST_SLIDE = 0.05  # of throughput, lost little by little
+_SETTLING = 20  # steps
+_SETTLING_SHARE = 0.08  # of the run
 _RESTLESS = 4  # slow phases side by side
 _RESTLESS_STEPS = 40  # of each
 _LAST_MINUTES_S = 900.0
@@ -213,7 +215,7 @@ def find_phases(case: Case, eye: Eye = PLAIN) -> tuple[Phase, ...]:
         lost = (end - start) * (1.0 - baseline / cut.level)
         slow = cut in below and (many or lost >= max(_LEAST_LOST_S, baseline))
         phases.append(Phase(int(timeline.steps[first]), int(timeline.steps[last]), start, end, cut.level, slow))
-    phases = _restless_as_one(phases, timeline)
+    phases = _without_warm_up(_restless_as_one(phases, timeline))
     if not any(p.slow for p in phases):
         phases = _slide(timeline, index) or phases
     return tuple(_with_slow_tail(phases, timeline)) if case.live else tuple(phases)
@@ -232,6 +234,16 @@ def _restless_as_one(phases: list[Phase], timeline: Timeline) -> list[Phase]:
             run = [replace(run[0], last_step=run[-1].last_step, end=run[-1].end, seconds=level)]
         out += run
     return out
+
+
+def _without_warm_up(phases: list[Phase]) -> list[Phase]:
+    """The first steps may settle for longer than most runs need: a short slow beginning of a long run is no trouble."""
+    first, steps = phases[0], phases[-1].last_step - phases[0].first_step + 1
+    length = first.last_step - first.first_step + 1
+    alone = first.slow and not any(p.slow for p in phases[1:])
+    if alone and length <= min(_SETTLING, _SETTLING_SHARE * steps):
+        return [replace(first, slow=False), *phases[1:]]
+    return phases
 
 
 def _slide(timeline: Timeline, index: NDArray[np.intp]) -> list[Phase] | None:

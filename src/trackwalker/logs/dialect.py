@@ -26,7 +26,7 @@ STEP = re.compile(
 SAVED = re.compile(r"(?:Saved a checkpoint at step|successfully saved checkpoint from iteration) +(\d+)")
 SAVED_NOW = "Finished saving the checkpoint"  # torchtitan's, which names no step
 COMPILING = re.compile(
-    r"Compiling module|[Cc]ompilation of |[Rr]ecompiling function |torch\._dynamo hit config\.(?:recompile|cache_size)_limit"
+    r"Compiling module|[Cc]ompilation of |[Rr]ecompiling function |Compiling .{1,120} with global shapes|TRACING CACHE MISS|torch\._dynamo hit config\.(?:recompile|cache_size)_limit"
 )
 DEVICE = re.compile(r"Using \(GB\) .{1,60} on (?:rocm|cuda|gpu):(\d{1,6})$", re.IGNORECASE)
 MEM_FRACTION = re.compile(r"^XLA_PYTHON_CLIENT_MEM_FRACTION=(0?\.\d+)$")
@@ -61,6 +61,6 @@ NEEDLES = (
     b"from coordination service", b"Terminating process because", b"Traceback (most recent", b"JOB_ID=", b"JOB_NAME=",
     b"NNODES=", b"JOB_NODELIST=", b"NODELIST_EXPANDED=", b"JAX_COORDINATOR_PORT=", b"RAY_PORT=", b"PASSTHROUGH_ARGS=", b"MODEL_NAME", b"EXP_TAG=",
     b"Synchronizing hosts before training loop", b"Memstats: After params", b"Compiling module", b"ompilation of ",
-    b"ecompiling function ", b"torch._dynamo hit config.",
+    b"ecompiling function ", b" with global shapes", b"TRACING CACHE MISS", b"torch._dynamo hit config.",
     b"Using (GB) ", b"[coredump] ", b"XLA_PYTHON_CLIENT_MEM_FRACTION=",
 )  # fmt: skip
