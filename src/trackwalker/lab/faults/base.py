@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from trackwalker.lab.joblog import JobLog
 from trackwalker.lab.sheet.overlays import Sheet
+from trackwalker.lab.world import Run
 
 Show = Callable[[Sheet, JobLog], None]
 Place = float | int  # a fraction of the run's steps (0.4) or a step number (97)
@@ -32,6 +33,16 @@ def only(host: Hosts) -> str:
     """The one host of a fault that hits one."""
     (name,) = many(host)
     return name
+
+
+def waited(run: Run, factor: float) -> float:
+    """Watts that a GPU draws less while it waits for a slower one; who holds the others up does not wait."""
+    return (1.0 - 1.0 / factor) * (run.profile.active_w - run.profile.spin_w)
+
+
+def ends_at(run: Run, last: int) -> float:
+    """When a step ends, or the work, where the step is behind it."""
+    return run.work_end if last >= run.at(1.0) else run.time_of(last)
 
 
 def nothing(sheet: Sheet, log: JobLog) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from trackwalker.lab.faults.base import Hosts, Place, Show, fault, many, only
+from trackwalker.lab.faults.base import Hosts, Place, Show, ends_at, fault, many, only, waited
 from trackwalker.lab.faults.fifth_set import filled
 from trackwalker.lab.joblog import JobLog
 from trackwalker.lab.sheet.overlays import Sheet, ramp
@@ -13,18 +13,9 @@ from trackwalker.lab.world import Floats, Run
 _FLOWS = ("tx_bytes", "rx_bytes", "tx_pkts", "ccl_tx_pkts")
 
 
-def _waited(run: Run, factor: float) -> float:
-    """Watts that the simulator takes from a GPU whose host waits; one that holds the others up does not wait."""
-    return (1.0 - 1.0 / factor) * (run.profile.active_w - run.profile.spin_w)
-
-
 def _cooled(run: Run, factor: float) -> float:
     """Degrees that go with those watts."""
-    return _waited(run, factor) / (run.profile.active_w - run.profile.idle_w) * (run.profile.hot_c - 38.0)
-
-
-def _until(run: Run, last: int) -> float:
-    return run.work_end if last >= run.at(1.0) else run.time_of(last)
+    return waited(run, factor) / (run.profile.active_w - run.profile.idle_w) * (run.profile.hot_c - 38.0)
 
 
 @fault
@@ -37,7 +28,7 @@ def ak_unsteady_port(
     run.slow(first, last, 1.0 + (factor - 1.0) * strength[: last - first])
 
     def show(sheet: Sheet, log: JobLog) -> None:
-        since, until, port = run.time_of(first), _until(run, last), f"{run.spec.nic}_{device}"
+        since, until, port = run.time_of(first), ends_at(run, last), f"{run.spec.nic}_{device}"
         a = first - run.first
 
         def follows(t: Floats) -> Floats:
@@ -60,7 +51,7 @@ def ak_feed_lost(run: Run, hosts: Hosts, factor: float, begin: Place, end: Place
     cap = 10.0 * round(run.profile.active_w * factor**-1.5 / 10.0)
 
     def show(sheet: Sheet, log: JobLog) -> None:
-        since, until = run.time_of(first), _until(run, last)
+        since, until = run.time_of(first), ends_at(run, last)
         for name in many(hosts):
             for card in range(run.spec.gpus):
                 gpu, phase, off = str(card), float(run.rng.uniform(0, 6.28)), float(run.rng.uniform(-1.5, 1.0))
@@ -97,7 +88,7 @@ def ak_dry_paste(run: Run, host: Hosts, gpu: int, factor: float, begin: Place, p
 
         sheet.scale("hw_gpu_clock_mhz", 1.0 / factor - 0.02, since, until, name, gpu=card)
         sheet.add("hw_gpu_clock_mhz", -60.0, since, until, name, shape=hunts, gpu=card)
-        own = _waited(run, factor) - 0.05 * run.profile.active_w
+        own = waited(run, factor) - 0.05 * run.profile.active_w
         sheet.add("hw_gpu_power_watts", own, since, until, name, gpu=card)
 
     return show
@@ -116,7 +107,7 @@ def ak_low_boost(run: Run, host: Hosts, factor: float, begin: Place = 0) -> Show
                 gpu, held = str(card), 1.0 / factor - 0.015 + float(run.rng.uniform(-0.008, 0.008))
                 sheet.scale("hw_gpu_clock_mhz", held, since, run.work_end, name, gpu=gpu)
                 mine = p.idle_w + (p.active_w - p.idle_w) * factor**-1.7
-                less = mine - (p.active_w - _waited(run, factor))
+                less = mine - (p.active_w - waited(run, factor))
                 sheet.add("hw_gpu_power_watts", less, since, run.work_end, name, gpu=gpu)
                 sheet.add("hw_gpu_temperature_celsius", -2.0, since, run.work_end, name, gpu=gpu)
 
@@ -138,7 +129,7 @@ def ak_store_waits(
     def show(sheet: Sheet, log: JobLog) -> None:
         idle = 1.0 - 1.0 / factor
         for a, b in places:
-            since, until = run.time_of(a), _until(run, b)
+            since, until = run.time_of(a), ends_at(run, b)
             sheet.add("hw_gpu_power_watts", -idle * (run.profile.spin_w - run.profile.idle_w), since, until)
             sheet.add("ray_node_gpus_utilization", -100.0 * idle, since, until)
             sheet.add("hw_procs_running", -5.0 * idle, since, until)
@@ -162,7 +153,7 @@ def ak_neighbour_job(run: Run, factor: float, begin: Place, end: Place = 1.0, cn
     weights = run.rng.uniform(0.6, 1.4, len(run.hosts))
 
     def show(sheet: Sheet, log: JobLog) -> None:
-        since, until, a = run.time_of(first), _until(run, last), first - run.first
+        since, until, a = run.time_of(first), ends_at(run, last), first - run.first
 
         def follows(t: Floats) -> Floats:
             return rhythm[np.clip(np.searchsorted(run.planned, t) - a, 0, n - 1)]

@@ -4,18 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from trackwalker.lab.faults.base import Hosts, Place, Show, fault, many, only
+from trackwalker.lab.faults.base import Hosts, Place, Show, fault, many, only, waited
 from trackwalker.lab.faults.fifth_set import filled
 from trackwalker.lab.joblog import JobLog, glog
 from trackwalker.lab.sheet.overlays import Sheet, ramp
 from trackwalker.lab.world import Floats, Run
 
 _FLOWS = ("tx_bytes", "rx_bytes", "tx_pkts", "ccl_tx_pkts")
-
-
-def _waited(run: Run, factor: float) -> float:
-    """Watts that a GPU draws less while it waits for a slower one."""
-    return (1.0 - 1.0 / factor) * (run.profile.active_w - run.profile.spin_w)
 
 
 @fault
@@ -33,7 +28,7 @@ def aj_half_chassis(
         full = max(60.0, run.time_of(first + round(over * n)) - since)
         for card in range(first_gpu, run.spec.gpus):
             gpu, far = str(card), float(run.rng.uniform(0, 4))
-            cooled = _waited(run, factor) / (run.profile.active_w - run.profile.idle_w) * (run.profile.hot_c - 38)
+            cooled = waited(run, factor) / (run.profile.active_w - run.profile.idle_w) * (run.profile.hot_c - 38)
             heat = ramp(since - 500.0, full + 400.0)
             hotter = peak - run.profile.hot_c - far
             sheet.add("hw_gpu_temperature_celsius", hotter, since - 500.0, until, name, shape=heat, gpu=gpu)
@@ -41,7 +36,7 @@ def aj_half_chassis(
             sheet.add("hw_gpu_temperature_celsius", 0.6 * cooled, since, until, name, shape=held, gpu=gpu)
             slow = 1.0 / factor - 0.02 + 0.012 * far
             sheet.scale("hw_gpu_clock_mhz", slow, since, until, name, shape=held, gpu=gpu)
-            more = _waited(run, factor) - 0.08 * run.profile.active_w
+            more = waited(run, factor) - 0.08 * run.profile.active_w
             sheet.add("hw_gpu_power_watts", more, since, until, name, shape=held, gpu=gpu)
 
     return show
@@ -119,7 +114,7 @@ def aj_cap_windows(run: Run, factor: float, windows: list[list[float]], share: f
         run.slow(a, b, factor)
 
     def show(sheet: Sheet, log: JobLog) -> None:
-        want = share * run.profile.active_w - (run.profile.active_w - _waited(run, factor))
+        want = share * run.profile.active_w - (run.profile.active_w - waited(run, factor))
         for a, b in places:
             since, until = run.time_of(a), run.time_of(b)
             sheet.add("hw_gpu_power_watts", want, since, until)
@@ -143,7 +138,7 @@ def aj_step_down(run: Run, host: Hosts, gpu: int, factors: list[float], begins: 
             until = run.time_of(places[number + 1]) if number + 1 < len(factors) else run.work_end
             sheet.scale("hw_gpu_clock_mhz", 1.0 / factor - 0.02, since, until, name, gpu=card)
             mine = p.idle_w + (p.active_w - p.idle_w) * factor**-1.6
-            sheet.add("hw_gpu_power_watts", mine - (p.active_w - _waited(run, factor)), since, until, name, gpu=card)
+            sheet.add("hw_gpu_power_watts", mine - (p.active_w - waited(run, factor)), since, until, name, gpu=card)
             sheet.add("hw_gpu_temperature_celsius", -4.0, since, until, name, gpu=card)
 
     return show

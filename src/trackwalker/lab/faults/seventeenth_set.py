@@ -6,18 +6,13 @@ from collections.abc import Callable
 
 import numpy as np
 
-from trackwalker.lab.faults.base import Hosts, Place, Show, fault, many, only
+from trackwalker.lab.faults.base import Hosts, Place, Show, fault, many, only, waited
 from trackwalker.lab.faults.fifth_set import filled
 from trackwalker.lab.joblog import JobLog, glog
 from trackwalker.lab.sheet.overlays import Sheet, ramp
 from trackwalker.lab.world import Floats, Run
 
 _FLOWS = ("tx_bytes", "rx_bytes", "tx_pkts", "ccl_tx_pkts")
-
-
-def _waited(run: Run, factor: float) -> float:
-    """Watts that a GPU draws less on average while it waits for a slower one."""
-    return (1.0 - 1.0 / factor) * (run.profile.active_w - run.profile.spin_w)
 
 
 def _cooled(run: Run) -> float:
@@ -98,15 +93,13 @@ def am_hot_gpu(
     def show(sheet: Sheet, log: JobLog) -> None:
         name, card, since, until = only(host), str(gpu), run.time_of(first), run.work_end
         full = max(120.0, run.time_of(first + round(over * run.spec.steps)) - since)
-        held = ramp(since, full)
+        held, warms = ramp(since, full), ramp(since - 400, 420)
         hotter = peak - run.profile.hot_c
-        sheet.add(
-            "hw_gpu_temperature_celsius", hotter, since - 400, until, name, shape=ramp(since - 400, 420), gpu=card
-        )
+        sheet.add("hw_gpu_temperature_celsius", hotter, since - 400, until, name, shape=warms, gpu=card)
         lost = _lost(run, first)
         sheet.add("hw_gpu_temperature_celsius", _cooled(run), since, until, name, shape=lost, gpu=card)
         sheet.scale("hw_gpu_clock_mhz", 1.0 / factor - 0.02, since, until, name, shape=held, gpu=card)
-        more = _waited(run, factor) - 0.12 * run.profile.active_w
+        more = waited(run, factor) - 0.12 * run.profile.active_w
         sheet.add("hw_gpu_power_watts", more, since, until, name, shape=held, gpu=card)
 
     return show
@@ -154,7 +147,7 @@ def am_low_level(run: Run, hosts: Hosts, factor: float, begin: Place = 0, mhz: f
         mine = p.idle_w + (p.active_w - p.idle_w) * (clock / p.clock_mhz) ** 2.2
         for name in many(hosts):
             sheet.put("hw_gpu_clock_mhz", clock, since, run.work_end, name)
-            sheet.add("hw_gpu_power_watts", mine - (p.active_w - _waited(run, factor)), since, run.work_end, name)
+            sheet.add("hw_gpu_power_watts", mine - (p.active_w - waited(run, factor)), since, run.work_end, name)
             sheet.add("hw_gpu_temperature_celsius", -2.0, since, run.work_end, name)
 
     return show
@@ -255,7 +248,7 @@ def am_recompile_limit(run: Run, begin: Place, seconds: float, factor: float, ev
             sheet.add("ray_node_cpu_utilization", 25.0, time, time + much)
         # Uncompiled kernels keep the GPUs busy, less efficiently: nobody waits for anybody.
         since = run.time_of(hits[-1] + 1)
-        sheet.add("hw_gpu_power_watts", 0.8 * _waited(run, factor), since, run.work_end)
+        sheet.add("hw_gpu_power_watts", 0.8 * waited(run, factor), since, run.work_end)
         sheet.add("hw_gpu_temperature_celsius", 0.8 * _cooled(run), since, run.work_end, shape=_lost(run, hits[-1] + 1))
 
     return show

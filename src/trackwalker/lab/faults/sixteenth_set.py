@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from trackwalker.lab.faults.base import Hosts, Place, Show, fault, many, only
+from trackwalker.lab.faults.base import Hosts, Place, Show, ends_at, fault, many, only, waited
 from trackwalker.lab.faults.fifth_set import filled
 from trackwalker.lab.joblog import JobLog
 from trackwalker.lab.sheet.overlays import Shape, Sheet, ramp
@@ -13,19 +13,10 @@ from trackwalker.lab.world import Floats, Run
 _FLOWS = ("tx_bytes", "rx_bytes", "tx_pkts", "ccl_tx_pkts")
 
 
-def _waited(run: Run, factor: float) -> float:
-    """Watts that the simulator takes from a GPU of a slowed run; one that computes all the time draws them."""
-    return (1.0 - 1.0 / factor) * (run.profile.active_w - run.profile.spin_w)
-
-
 def _by_step(run: Run, strength: Floats) -> Shape:
     """A strength per step as a function of time."""
     ends, known = run.ends, strength[: max(1, len(run.ends))]
     return lambda t: known[np.clip(np.searchsorted(ends, t), 0, len(known) - 1)]
-
-
-def _stop(run: Run, last: int) -> float:
-    return run.work_end if last >= run.at(1.0) else run.time_of(last)
 
 
 @fault
@@ -123,7 +114,7 @@ def al_dry_paste(
         held = _by_step(run, grown)
         climbed = ramp(since - 900.0, 1500.0)
         hotter = peak - run.profile.hot_c
-        cooled = _waited(run, factor) / (run.profile.active_w - run.profile.idle_w) * (run.profile.hot_c - 38.0)
+        cooled = waited(run, factor) / (run.profile.active_w - run.profile.idle_w) * (run.profile.hot_c - 38.0)
         sheet.add("hw_gpu_temperature_celsius", hotter, since - 900.0, until, name, shape=climbed, gpu=card)
         sheet.add("hw_gpu_temperature_celsius", 0.5 * cooled, since, until, name, shape=held, gpu=card)
         drop = 1.0 - (1.0 / factor - 0.015)
@@ -132,7 +123,7 @@ def al_dry_paste(
             return held(t) * (1.0 + 0.35 * np.sin(0.09 * t))
 
         sheet.scale("hw_gpu_clock_mhz", 1.0 - drop, since, until, name, shape=hunting, gpu=card)
-        more = _waited(run, factor) - 0.12 * run.profile.active_w
+        more = waited(run, factor) - 0.12 * run.profile.active_w
         sheet.add("hw_gpu_power_watts", more, since, until, name, shape=held, gpu=card)
 
     return show
@@ -147,9 +138,9 @@ def al_breaker_windows(run: Run, hosts: Hosts, factor: float, windows: list[list
 
     def show(sheet: Sheet, log: JobLog) -> None:
         p = run.profile
-        want = share * p.active_w - (p.active_w - _waited(run, factor))
+        want = share * p.active_w - (p.active_w - waited(run, factor))
         for a, b in places:
-            since, until = run.time_of(a), _stop(run, b)
+            since, until = run.time_of(a), ends_at(run, b)
             for name in many(hosts):
                 sheet.add("hw_gpu_power_watts", want, since, until, name)
                 sheet.scale("hw_gpu_clock_mhz", 1.0 / factor - 0.01, since, until, name)
@@ -171,7 +162,7 @@ def al_weak_cards(run: Run, host: Hosts, gpus: list[int], mhz: list[float], begi
             mine = p.idle_w + (p.active_w - p.idle_w) * (speed / p.clock_mhz) ** 1.7
             sheet.add(
                 "hw_gpu_power_watts",
-                mine - (p.active_w - _waited(run, factor)),
+                mine - (p.active_w - waited(run, factor)),
                 since,
                 run.work_end,
                 name,
@@ -193,7 +184,7 @@ def al_agent_rollout(
         run.slow(first, first + n, 1.0 + (factor - 1.0) * run.rng.uniform(0.85, 1.15, n))
 
     def show(sheet: Sheet, log: JobLog) -> None:
-        until = _stop(run, last)
+        until = ends_at(run, last)
         for name, first in zip(names, firsts, strict=True):
             since, mine = run.time_of(first), procs * float(run.rng.uniform(0.85, 1.2))
             sheet.add("hw_procs_running", mine, since, until, name)
@@ -215,7 +206,7 @@ def al_throttled_bucket(
         run.await_data(s, s + 1, 1.0 - 1.0 / float(waits[s - first]))
 
     def show(sheet: Sheet, log: JobLog) -> None:
-        since, until, idle = run.time_of(first), _stop(run, last), 1.0 - 1.0 / factor
+        since, until, idle = run.time_of(first), ends_at(run, last), 1.0 - 1.0 / factor
         sheet.add("hw_gpu_power_watts", -idle * (run.profile.spin_w - run.profile.idle_w), since, until)
         sheet.add("ray_node_gpus_utilization", -100.0 * idle, since, until)
         sheet.scale("hw_net_rx_bytes_total", 0.6, since, until, device="eno0")

@@ -4,16 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from trackwalker.lab.faults.base import Hosts, Place, Show, fault, many, only
+from trackwalker.lab.faults.base import Hosts, Place, Show, fault, many, only, waited
 from trackwalker.lab.faults.fifth_set import filled
 from trackwalker.lab.joblog import JobLog
 from trackwalker.lab.sheet.overlays import Sheet, ramp
 from trackwalker.lab.world import Run
-
-
-def _waited(run: Run, factor: float) -> float:
-    """Watts that the simulator takes from a host that waits; a culprit does not wait."""
-    return (1.0 - 1.0 / factor) * (run.profile.active_w - run.profile.spin_w)
 
 
 @fault
@@ -29,7 +24,7 @@ def ai_fan_tray(
     def show(sheet: Sheet, log: JobLog) -> None:
         since, name = run.time_of(first), only(host)
         until = run.work_end if last >= run.at(1.0) else run.time_of(last)
-        cooled = _waited(run, factor) / (run.profile.active_w - run.profile.idle_w) * (run.profile.hot_c - 38.0)
+        cooled = waited(run, factor) / (run.profile.active_w - run.profile.idle_w) * (run.profile.hot_c - 38.0)
         for card in range(run.spec.gpus):
             gpu = str(card)
             if card not in gpus:
@@ -41,7 +36,7 @@ def ai_fan_tray(
             sheet.add("hw_gpu_temperature_celsius", cooled, since, until, name, gpu=gpu)
             slow = 1.0 / factor - 0.03 + float(run.rng.uniform(0.0, 0.05))
             sheet.scale("hw_gpu_clock_mhz", slow, since, until, name, gpu=gpu)
-            sheet.add("hw_gpu_power_watts", 0.8 * _waited(run, factor), since, until, name, gpu=gpu)
+            sheet.add("hw_gpu_power_watts", 0.8 * waited(run, factor), since, until, name, gpu=gpu)
 
     return show
 
@@ -57,7 +52,7 @@ def ai_stuck_clock(run: Run, host: Hosts, gpu: int, mhz: float, begin: Place, bo
     def show(sheet: Sheet, log: JobLog) -> None:
         since, name, card = run.time_of(first), only(host), str(gpu)
         sheet.put("hw_gpu_clock_mhz", mhz, since, run.work_end, name, gpu=card)
-        want = run.profile.active_w * share**1.6 - (run.profile.active_w - _waited(run, factor))
+        want = run.profile.active_w * share**1.6 - (run.profile.active_w - waited(run, factor))
         sheet.add("hw_gpu_power_watts", want, since, run.work_end, name, gpu=card)
         sheet.add("hw_gpu_temperature_celsius", -7.0, since, run.work_end, name, shape=ramp(since, 120), gpu=card)
 

@@ -4,16 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from trackwalker.lab.faults.base import Hosts, Place, Show, fault, many, only
+from trackwalker.lab.faults.base import Hosts, Place, Show, fault, many, only, waited
 from trackwalker.lab.faults.fifth_set import filled
 from trackwalker.lab.joblog import JobLog
 from trackwalker.lab.sheet.overlays import Shape, Sheet, ramp
 from trackwalker.lab.world import Floats, Run
-
-
-def _idled(run: Run, factor: float) -> float:
-    """Watts that a GPU draws less on average while its host waits for a slower one."""
-    return (1.0 - 1.0 / factor) * (run.profile.active_w - run.profile.spin_w)
 
 
 def _sway(period_s: float, phase: float) -> Shape:
@@ -52,7 +47,7 @@ def ah_pump(run: Run, host: Hosts, factor: float, begin: Place, end: Place = 1.0
 
     def show(sheet: Sheet, log: JobLog) -> None:
         since, until, p = run.time_of(first), run.time_of(last), run.profile
-        cooled = _idled(run, factor) / (p.active_w - p.idle_w) * (p.hot_c - 38.0)
+        cooled = waited(run, factor) / (p.active_w - p.idle_w) * (p.hot_c - 38.0)
         for name in many(host):
             for card in range(run.spec.gpus):
                 gpu, phase = str(card), float(run.rng.uniform(0, 6.28))
@@ -62,7 +57,7 @@ def ah_pump(run: Run, host: Hosts, factor: float, begin: Place, end: Place = 1.0
                 held = 1.0 / factor - 0.03 + float(run.rng.uniform(0, 0.04))
                 sheet.scale("hw_gpu_clock_mhz", held, since, until, name, gpu=gpu)
                 sheet.add("hw_gpu_clock_mhz", 70.0, since, until, name, shape=_sway(95.0, phase), gpu=gpu)
-                more = _idled(run, factor) - 0.08 * p.active_w
+                more = waited(run, factor) - 0.08 * p.active_w
                 sheet.add("hw_gpu_power_watts", more, since, until, name, gpu=gpu)
 
     return show
@@ -78,7 +73,7 @@ def ah_stuck_card(run: Run, host: Hosts, gpu: int, factor: float, begin: Place) 
         since, name, card, p = run.time_of(first), only(host), str(gpu), run.profile
         sheet.scale("hw_gpu_clock_mhz", 1.0 / factor - 0.03, since, run.work_end, name, gpu=card)
         own = p.idle_w + (p.active_w - p.idle_w) * factor**-1.8
-        sheet.add("hw_gpu_power_watts", own - (p.active_w - _idled(run, factor)), since, run.work_end, name, gpu=card)
+        sheet.add("hw_gpu_power_watts", own - (p.active_w - waited(run, factor)), since, run.work_end, name, gpu=card)
         sheet.add("hw_gpu_temperature_celsius", -2.0, since, run.work_end, name, gpu=card)
 
     return show
