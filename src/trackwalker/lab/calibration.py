@@ -136,7 +136,10 @@ def fit(claims: list[Stated]) -> list[CalibratedLevel]:
 def _unfit(pools: list[list[Stated]]) -> int | None:
     """The first two neighbours that have to be joined: the better supported is not better, or one is an anecdote."""
     for i, (lower, upper) in enumerate(pairwise(pools)):
-        if _rate(lower) >= _rate(upper) or min(_families(lower), _families(upper)) < _LEAST_FAMILIES:
+        if (
+            round(_rate(lower), 2) >= round(_rate(upper), 2)
+            or min(_families(lower), _families(upper)) < _LEAST_FAMILIES
+        ):
             return i
     return None
 

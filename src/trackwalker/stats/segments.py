@@ -15,7 +15,8 @@ _FEWEST_BLOCKS = 12  # differences of fewer are mostly shifts when a run has thr
 _LEAST_SIGMA = 1e-4
 _PLAIN = 10.0  # times the noise from step to step: nobody takes that for noise
 _PLAIN_EFFECT = 0.05
-_SAME_LEVEL = 0.2  # of the distance between the slow and the fast level
+_SAME_LEVEL = 0.2  # of the distance between the slowest and the fastest stretch: still full speed
+_BOUT = 0.5  # of that distance: plainly something else
 _SMALLEST_EFFECT = 0.02  # a smaller shift may be the weather: only a measured cause that fits makes it more
 _SURE = 3.0  # standard errors of the difference of two levels
 
@@ -128,10 +129,14 @@ def _plain_cuts(x: Floats, min_size: int) -> list[int]:
 
 
 def _back_and_forth(x: Floats, cuts: list[int]) -> bool:
-    """Whether there are two levels and nothing between: something comes and goes, however often. Wandering has many."""
+    """Whether it comes back to one level again and again and lies well above it between: bouts of something.
+
+    Bouts may differ in strength; a level that wanders has values everywhere.
+    """
     levels = np.array([np.median(x[a:b]) for a, b in pairwise(cuts)])
-    low, high = float(levels.min()), float(levels.max())
-    return bool(np.all(np.minimum(levels - low, high - levels) <= _SAME_LEVEL * (high - low)))
+    above = (levels - levels.min()) / max(float(np.ptp(levels)), 1e-12)
+    low, high = above <= _SAME_LEVEL, above >= _BOUT
+    return bool(np.all(low | high)) and int(low.sum()) >= len(levels) // 2
 
 
 def running_median(x: Floats, width: int) -> Floats:

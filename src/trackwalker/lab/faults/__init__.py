@@ -7,6 +7,7 @@ Places in the run are fractions of its steps (`0.4`) or step numbers (`97`).
 
 from trackwalker.lab.faults import (
     benign,
+    eighteenth_set,
     eighth_set,
     eleventh_set,
     fifteenth_set,
@@ -16,6 +17,7 @@ from trackwalker.lab.faults import (
     gpu,
     host,
     network,
+    nineteenth_set,
     ninth_set,
     observer,
     rarer_ends,
@@ -37,6 +39,7 @@ from trackwalker.lab.faults.base import FAULTS
 __all__ = [
     "FAULTS",
     "benign",
+    "eighteenth_set",
     "eighth_set",
     "eleventh_set",
     "fifteenth_set",
@@ -46,6 +49,7 @@ __all__ = [
     "gpu",
     "host",
     "network",
+    "nineteenth_set",
     "ninth_set",
     "observer",
     "rarer_ends",
