@@ -26,7 +26,7 @@ from trackwalker.diagnose.logcause import WAITS
 from trackwalker.diagnose.pattern import pattern_of
 from trackwalker.diagnose.story import Phase
 from trackwalker.diagnose.timeline import Floats, Timeline
-from trackwalker.stats.segments import Segment, robust_sigma, segments
+from trackwalker.stats.segments import Segment, level_of, robust_sigma, segments
 from trackwalker.stats.stall import STALL_STEPS, stall_limit
 
 START_BUDGET_S = 2700.0  # a cold start of a large mixture of experts compiles for half an hour
@@ -215,13 +215,13 @@ def find_phases(case: Case, eye: Eye = PLAIN) -> tuple[Phase, ...]:
         lost = (end - start) * (1.0 - baseline / cut.level)
         slow = cut in below and (many or lost >= max(_LEAST_LOST_S, baseline))
         phases.append(Phase(int(timeline.steps[first]), int(timeline.steps[last]), start, end, cut.level, slow))
-    phases = _without_warm_up(_restless_as_one(phases, timeline))
+    phases = _without_warm_up(_restless_as_one(phases, timeline.steps[index], values))
     if not any(p.slow for p in phases):
         phases = _slide(timeline, index) or phases
     return tuple(_with_slow_tail(phases, timeline)) if case.live else tuple(phases)
 
 
-def _restless_as_one(phases: list[Phase], timeline: Timeline) -> list[Phase]:
+def _restless_as_one(phases: list[Phase], steps: NDArray[np.int64], values: Floats) -> list[Phase]:
     """Short slow phases side by side, up and down in turn, are one restless stretch: a test of each finds chance."""
     out: list[Phase] = []
     for slow, group in groupby(phases, key=lambda p: p.slow):
@@ -229,8 +229,8 @@ def _restless_as_one(phases: list[Phase], timeline: Timeline) -> list[Phase]:
         turns = np.sign(np.diff([p.seconds for p in run]))
         short = all(p.last_step - p.first_step < _RESTLESS_STEPS for p in run)
         if slow and len(run) >= _RESTLESS and short and float(np.mean(turns[1:] != turns[:-1])) >= 0.6:
-            mine = (timeline.steps >= run[0].first_step) & (timeline.steps <= run[-1].last_step)
-            level = float(np.median(timeline.seconds[mine]))
+            mine = (steps >= run[0].first_step) & (steps <= run[-1].last_step)
+            level = level_of(values[mine])
             run = [replace(run[0], last_step=run[-1].last_step, end=run[-1].end, seconds=level)]
         out += run
     return out
