@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 
+import numpy as np
+
 from trackwalker.logs.findings import Finding, Role, Stall, hang
 from trackwalker.logs.groups import Group, groups_of, when
 from trackwalker.logs.hearsay import demote_hearsay
@@ -98,9 +100,9 @@ def _demote_survived(groups: list[Group], index: LogIndex, completed: bool) -> N
         if completed or after >= _STEPS_AFTER:
             group.tier, group.why = 8, "the run went on after it"
             continue
-        line = [h.last_line - index.earlier.get(h.file, 0) for h in group.hits]
-        outlived = [int((steps.line > at).sum()) >= _STEPS_AFTER if len(steps) else False for at in line]
-        group.hits = [h for h, old in zip(group.hits, outlived, strict=True) if not old]
+        if len(steps) >= _STEPS_AFTER:  # nor did what comes before the last few steps
+            fatal = np.sort(steps.line)[-_STEPS_AFTER]
+            group.hits = [h for h in group.hits if h.last_line - index.earlier.get(h.file, 0) >= fatal]
 
 
 def _demote_late_start(groups: list[Group], index: LogIndex) -> None:
