@@ -11,7 +11,16 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from trackwalker.stats.segments import Floats, Segment, long_run_noise, robust_sigma, running_median, segments
+from trackwalker.stats.segments import (
+    Floats,
+    Segment,
+    is_coarse,
+    level_of,
+    long_run_noise,
+    robust_sigma,
+    running_median,
+    segments,
+)
 
 Make = Callable[[np.random.Generator], Floats]
 
@@ -228,3 +237,12 @@ def test_a_level_that_wanders_between_many_values_is_not_cut_into_bouts() -> Non
         return np.asarray(white(rng, 240, 0.004) * levels)
 
     assert count(unsteady, lambda found: len(found) < 20, seeds=20) >= 18
+
+
+def test_the_level_of_whole_seconds_lies_between_them() -> None:
+    rng = np.random.default_rng(0)
+    fine = white(rng, 400, 0.02) + 0.4
+    told = np.round(fine)  # 10 or 11
+    assert (is_coarse(fine), is_coarse(told)) == (False, True)
+    assert level_of(fine) == float(np.median(fine))
+    assert abs(level_of(told) - 10.4) < 0.1 < abs(float(np.median(told)) - 10.4)

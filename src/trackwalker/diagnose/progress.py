@@ -12,7 +12,9 @@ from trackwalker.diagnose.course import WARM_UP_STEPS
 from trackwalker.diagnose.evidence import EvidenceBook
 from trackwalker.diagnose.story import Phase
 from trackwalker.diagnose.symptoms import Symptoms
+from trackwalker.diagnose.timeline import Timeline
 from trackwalker.diagnose.verdict import Progress
+from trackwalker.stats.segments import is_coarse
 
 _NEARLY = 0.01  # off full speed
 _TOLD_PHASES = 3  # in one sentence
@@ -72,7 +74,7 @@ def throughput(case: Case, symptoms: Symptoms, book: EvidenceBook) -> Throughput
         value, steps = _level(case, phase, with_tgs), _steps(phase)
         word = "slow" if phase.slow else "full speed" if value >= (1 - _NEARLY) * before else "a little slower"
         says = f"{steps} ({word}): median {value:g} {_UNITS[of]}, {phase.seconds:.3f} s a step"
-        source = f"{timeline.source}: medians of {steps}, saves and first steps left out"
+        source = f"{timeline.source}: medians of {steps}, saves and first steps left out{_mean(timeline, phase)}"
         ids.append(book.add("progress", source, says, {"median": value, "step_s": phase.seconds}))
     told = [(_steps(p), _level(case, p, with_tgs)) for p in slow]
     return Throughput(of, before, after, after / before - 1.0 if before else None, ids, told)
@@ -80,6 +82,11 @@ def throughput(case: Case, symptoms: Symptoms, book: EvidenceBook) -> Throughput
 
 def _steps(phase: Phase) -> str:
     return f"steps {phase.first_step}..{phase.last_step}"
+
+
+def _mean(timeline: Timeline, phase: Phase) -> str:
+    inside = (timeline.steps >= phase.first_step) & (timeline.steps <= phase.last_step)
+    return "; seconds are a mean, as the log rounds them" if is_coarse(timeline.seconds[inside]) else ""
 
 
 def _level(case: Case, phase: Phase, with_tgs: bool) -> float:

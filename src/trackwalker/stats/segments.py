@@ -165,10 +165,15 @@ def robust_sigma(x: Floats) -> float:
 
 def level_of(x: Floats) -> float:
     """The median; of values on a coarse grid (times told in whole seconds) the mean, as their median jumps."""
-    if len(x) >= _FEWEST_BLOCKS and len(np.unique(np.round(x, 4))) <= max(3, len(x) // 6):
+    if is_coarse(x):
         low, high = np.quantile(x, (0.05, 0.95))
         return float(np.mean(np.clip(x, low, high)))
     return float(np.median(x))
+
+
+def is_coarse(x: Floats) -> bool:
+    """Whether the values lie on a coarse grid: few that differ, each of them often."""
+    return len(x) >= _FEWEST_BLOCKS and len(np.unique(np.round(x, 4))) <= max(3, len(x) // 6)
 
 
 def _rounding_sigma(x: Floats) -> float:

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from trackwalker.lab.faults.base import Hosts, Place, Show, fault, many, only, waited
+from trackwalker.lab.faults.base import FLOWS, Hosts, Place, Show, fault, many, only, port_dark, waited
 from trackwalker.lab.faults.fifth_set import filled
 from trackwalker.lab.joblog import JobLog, glog
 from trackwalker.lab.sheet.overlays import Shape, Sheet, ramp
 from trackwalker.lab.world import Floats, Run
-
-_FLOWS = ("tx_bytes", "rx_bytes", "tx_pkts", "ccl_tx_pkts")
 
 
 def _uncooled(run: Run, factor: float) -> float:
@@ -218,13 +216,7 @@ def an_port_out(run: Run, host: Hosts, factor: float, begin: Place, device: int,
 
     def show(sheet: Sheet, log: JobLog) -> None:
         name, port, since, until = only(host), f"{run.spec.nic}_{device}", run.time_of(first) + 2.0, run.end + 60.0
-        sheet.put("hw_rdma_port_state", 0.0, since, until, name, device=port)
-        for metric in _FLOWS:
-            sheet.scale(f"hw_rdma_{metric}_total", 0.0, since, until, name, device=port)
-            for other in range(8):
-                if other != device:
-                    where = f"{run.spec.nic}_{other}"
-                    sheet.scale(f"hw_rdma_{metric}_total", 8 / 7, since, until, name, device=where)
+        port_dark(run, sheet, name, device, since, until)
         if text:
             log.say(since + 1, filled(run, text.replace("{port}", port), name, since + 1), run.hosts.index(name))
 
@@ -240,7 +232,7 @@ def an_port_dies_at_end(run: Run, host: Hosts, device: int, retried_s: float = 2
         sheet.put("hw_rdma_port_state", 0.0, since, until, name, device=port)
         sheet.rate("hw_rdma_tx_ack_timeout_total", 4.0, since, since + retried_s, name, device=port)
         sheet.count("hw_rdma_req_tx_retry_excd_err_total", 8.0, since + retried_s - 3.0, name, device=port)
-        for metric in _FLOWS:
+        for metric in FLOWS:
             sheet.scale(f"hw_rdma_{metric}_total", 0.0, since, until, name, device=port)
 
     return show
@@ -325,7 +317,7 @@ def an_slow_xla(run: Run, alarm_s: float = 120.0) -> Show:
         sheet.put("ray_node_gpus_utilization", 0.0, begin, begin + long)
         sheet.add("hw_procs_running", 26.0, begin, begin + long)
         sheet.add("ray_node_cpu_utilization", 30.0, begin, begin + long)
-        for metric in _FLOWS:
+        for metric in FLOWS:
             sheet.scale(f"hw_rdma_{metric}_total", 0.0, begin, begin + long)
 
     return show

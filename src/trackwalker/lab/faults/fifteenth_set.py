@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from trackwalker.lab.faults.base import Hosts, Place, Show, ends_at, fault, many, only, waited
+from trackwalker.lab.faults.base import FLOWS, Hosts, Place, Show, ends_at, fault, many, only, waited
 from trackwalker.lab.faults.fifth_set import filled
 from trackwalker.lab.joblog import JobLog
 from trackwalker.lab.sheet.overlays import Sheet, ramp
 from trackwalker.lab.world import Floats, Run
-
-_FLOWS = ("tx_bytes", "rx_bytes", "tx_pkts", "ccl_tx_pkts")
 
 
 def _cooled(run: Run, factor: float) -> float:
@@ -180,7 +178,7 @@ def ak_ports_in_turn(run: Run, host: Hosts, devices: list[int], factors: list[fl
             port = f"{run.spec.nic}_{device}"
             sheet.put("hw_rdma_port_state", 0.0, since, run.end, name, device=port)
             down = devices[: number + 1]
-            for metric in _FLOWS:
+            for metric in FLOWS:
                 sheet.scale(f"hw_rdma_{metric}_total", 0.0, since, run.end, name, device=port)
                 for other in range(8):
                     if other not in down:

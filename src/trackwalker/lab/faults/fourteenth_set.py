@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from trackwalker.lab.faults.base import Hosts, Place, Show, fault, many, only, waited
+from trackwalker.lab.faults.base import FLOWS, Hosts, Place, Show, fault, many, only, port_dark, waited
 from trackwalker.lab.faults.fifth_set import filled
 from trackwalker.lab.joblog import JobLog, glog
 from trackwalker.lab.sheet.overlays import Sheet, ramp
 from trackwalker.lab.world import Floats, Run
-
-_FLOWS = ("tx_bytes", "rx_bytes", "tx_pkts", "ccl_tx_pkts")
 
 
 @fault
@@ -199,11 +197,7 @@ def aj_leaf_out(run: Run, hosts: Hosts, factor: float, begin: Place, end: Place,
         since, until = run.time_of(first), run.end if last >= run.at(1.0) else run.time_of(last)
         for name in many(hosts):
             a = since + float(run.rng.uniform(0, 3))
-            sheet.put("hw_rdma_port_state", 0.0, a, until, name, device=f"{run.spec.nic}_{device}")
-            for metric in _FLOWS:
-                for other in range(8):
-                    much = 0.0 if other == device else 8 / 7
-                    sheet.scale(f"hw_rdma_{metric}_total", much, a, until, name, device=f"{run.spec.nic}_{other}")
+            port_dark(run, sheet, name, device, a, until)
 
     return show
 
@@ -242,7 +236,7 @@ def aj_jax_recompiles(run: Run, begin: Place, share: float, seconds: float) -> S
             sheet.add("hw_gpu_power_watts", run.profile.idle_w - run.profile.active_w + 15.0, time, time + n)
             sheet.add("hw_procs_running", 24.0, time, time + n)
             sheet.add("ray_node_cpu_utilization", 22.0, time, time + n)
-            for metric in _FLOWS:
+            for metric in FLOWS:
                 sheet.scale(f"hw_rdma_{metric}_total", 0.0, time, time + n)
 
     return show

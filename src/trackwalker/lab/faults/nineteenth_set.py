@@ -4,19 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from trackwalker.lab.faults.base import Hosts, Place, Show, fault, many, only, waited
+from trackwalker.lab.faults.base import Hosts, Place, Show, by_step, fault, many, only, port_dark, waited
 from trackwalker.lab.faults.fifth_set import filled
 from trackwalker.lab.joblog import JobLog
-from trackwalker.lab.sheet.overlays import Shape, Sheet, ramp
+from trackwalker.lab.sheet.overlays import Sheet, ramp
 from trackwalker.lab.world import Floats, Run
-
-_FLOWS = ("tx_bytes", "rx_bytes", "tx_pkts", "ccl_tx_pkts")
-
-
-def _by_step(run: Run, strength: Floats) -> Shape:
-    """A strength per step as a function of time."""
-    ends, known = run.ends, strength[: max(1, len(run.ends))]
-    return lambda t: known[np.clip(np.searchsorted(ends, t), 0, len(known) - 1)]
 
 
 @fault
@@ -31,7 +23,7 @@ def ao_warm_optic(
     run.factor = np.maximum(run.factor, 1.0 + (factor - 1.0) * strength)
 
     def show(sheet: Sheet, log: JobLog) -> None:
-        port, shape = f"{run.spec.nic}_{device}", _by_step(run, strength)
+        port, shape = f"{run.spec.nic}_{device}", by_step(run, strength)
         for metric, part in (("tx_retx_pkts", 1.0), ("ccl_tx_retx_pkts", 0.94), ("tx_ack_timeout", 0.004)):
             name = f"hw_rdma_{metric}_total"
             sheet.rate(name, retx * part, run.steps_from, run.work_end, only(host), shape=shape, device=port)
@@ -49,7 +41,7 @@ def ao_coolant(run: Run, hosts: Hosts, factor: float, begin: Place, waves: int =
     run.factor = np.maximum(run.factor, 1.0 + (factor - 1.0) * strength)
 
     def show(sheet: Sheet, log: JobLog) -> None:
-        p, held = run.profile, _by_step(run, strength)
+        p, held = run.profile, by_step(run, strength)
         heat = ramp(run.time_of(run.at(begin)) - 200.0, 300.0)
         back = waited(run, factor) / (p.active_w - p.idle_w) * (p.hot_c - 38.0)
         for name in many(hosts):
@@ -134,7 +126,7 @@ def ao_fork_pile(run: Run, host: Hosts, factor: float, begin: Place, every: int,
     run.factor = np.maximum(run.factor, 1.0 + (factor - 1.0) * np.clip(1.35 * pile - 0.35, 0.0, 1.0))
 
     def show(sheet: Sheet, log: JobLog) -> None:
-        shape = _by_step(run, pile)
+        shape = by_step(run, pile)
         since, name = run.time_of(run.at(begin)), only(host)
         sheet.add("hw_procs_running", most, since, run.work_end, name, shape=shape)
         sheet.add("ray_node_cpu_utilization", 62.0, since, run.work_end, name, shape=shape)
@@ -176,13 +168,7 @@ def ao_port_returns(
         for a, b in places:
             since = run.time_of(a)
             until = run.end if b >= run.at(1.0) else run.time_of(b)
-            sheet.put("hw_rdma_port_state", 0.0, since, until, name, device=port)
-            for metric in _FLOWS:
-                sheet.scale(f"hw_rdma_{metric}_total", 0.0, since, until, name, device=port)
-                for other in range(8):
-                    if other != device:
-                        mine = f"{run.spec.nic}_{other}"
-                        sheet.scale(f"hw_rdma_{metric}_total", 8 / 7, since, until, name, device=mine)
+            port_dark(run, sheet, name, device, since, until)
             if text:
                 log.say(
                     since + 2.0, filled(run, text.replace("{port}", port), name, since + 2.0), run.hosts.index(name)
@@ -236,7 +222,7 @@ def ao_slow_card(run: Run, host: Hosts, gpu: int, mhz: float, factor: float, beg
         sheet.put("hw_gpu_clock_mhz", mhz, since, run.work_end, name, gpu=card)
         sheet.add("hw_gpu_power_watts", mine - p.active_w, since, run.work_end, name, gpu=card)
         sheet.add(
-            "hw_gpu_power_watts", p.active_w - p.spin_w, since, run.work_end, name, shape=_by_step(run, lost), gpu=card
+            "hw_gpu_power_watts", p.active_w - p.spin_w, since, run.work_end, name, shape=by_step(run, lost), gpu=card
         )
 
     return show

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 import numpy as np
 
-from trackwalker.lab.faults.base import Hosts, Place, Show, fault, many, only
+from trackwalker.lab.faults.base import Hosts, Place, Show, fault, many, only, port_dark
 from trackwalker.lab.joblog import JobLog
 from trackwalker.lab.sheet.overlays import Sheet
 from trackwalker.lab.world import Floats, Run
@@ -175,13 +175,7 @@ def ad_port_away(run: Run, host: Hosts, factor: float, begin: Place, end: Place 
     run.slow(first, last, factor)
 
     def show(sheet: Sheet, log: JobLog) -> None:
-        name, port = only(host), f"{run.spec.nic}_{device}"
         since, until = run.time_of(first), run.end if last >= run.at(1.0) else run.time_of(last)
-        sheet.put("hw_rdma_port_state", 0.0, since, until, name, device=port)
-        for metric in ("tx_bytes", "rx_bytes", "tx_pkts", "ccl_tx_pkts"):
-            sheet.scale(f"hw_rdma_{metric}_total", 0.0, since, until, name, device=port)
-            for other in range(8):
-                if other != device:
-                    sheet.scale(f"hw_rdma_{metric}_total", 8 / 7, since, until, name, device=f"{run.spec.nic}_{other}")
+        port_dark(run, sheet, only(host), device, since, until)
 
     return show

@@ -6,13 +6,11 @@ from collections.abc import Callable
 
 import numpy as np
 
-from trackwalker.lab.faults.base import Hosts, Place, Show, fault, many, only, waited
+from trackwalker.lab.faults.base import FLOWS, Hosts, Place, Show, fault, many, only, waited
 from trackwalker.lab.faults.fifth_set import filled
 from trackwalker.lab.joblog import JobLog, glog
 from trackwalker.lab.sheet.overlays import Sheet, ramp
 from trackwalker.lab.world import Floats, Run
-
-_FLOWS = ("tx_bytes", "rx_bytes", "tx_pkts", "ccl_tx_pkts")
 
 
 def _cooled(run: Run) -> float:
@@ -51,7 +49,7 @@ def am_half_rate(
         sheet.put("hw_rdma_port_state", 0.0, since, since + away_s, name, device=port)
         sheet.rate("hw_rdma_tx_ack_timeout_total", 3.0, since, since + away_s, name, device=port)
         sheet.rate("hw_rdma_tx_retx_pkts_total", 60.0, since, since + away_s, name, device=port)
-        for metric in _FLOWS:
+        for metric in FLOWS:
             sheet.scale(f"hw_rdma_{metric}_total", 0.0, since, since + away_s, name, device=port)
         if text:
             moment = since + away_s + 6.0
@@ -263,7 +261,7 @@ def am_port_lost(run: Run, host: Hosts, device: int, retried_s: float = 30.0) ->
         sheet.put("hw_rdma_port_state", 0.0, since, run.end + 60.0, name, device=port)
         sheet.rate("hw_rdma_tx_ack_timeout_total", 5.0, since, since + retried_s, name, device=port)
         sheet.count("hw_rdma_req_tx_retry_excd_err_total", 6.0, since + retried_s - 4.0, name, device=port)
-        for metric in _FLOWS:
+        for metric in FLOWS:
             sheet.scale(f"hw_rdma_{metric}_total", 0.0, since, run.end + 60.0, name, device=port)
 
     return show

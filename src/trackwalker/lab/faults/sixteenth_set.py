@@ -4,19 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from trackwalker.lab.faults.base import Hosts, Place, Show, ends_at, fault, many, only, waited
+from trackwalker.lab.faults.base import Hosts, Place, Show, by_step, ends_at, fault, many, only, port_dark, waited
 from trackwalker.lab.faults.fifth_set import filled
 from trackwalker.lab.joblog import JobLog
-from trackwalker.lab.sheet.overlays import Shape, Sheet, ramp
+from trackwalker.lab.sheet.overlays import Sheet, ramp
 from trackwalker.lab.world import Floats, Run
-
-_FLOWS = ("tx_bytes", "rx_bytes", "tx_pkts", "ccl_tx_pkts")
-
-
-def _by_step(run: Run, strength: Floats) -> Shape:
-    """A strength per step as a function of time."""
-    ends, known = run.ends, strength[: max(1, len(run.ends))]
-    return lambda t: known[np.clip(np.searchsorted(ends, t), 0, len(known) - 1)]
 
 
 @fault
@@ -34,7 +26,7 @@ def al_loose_connector(
     run.factor = np.maximum(run.factor, 1.0 + (factor - 1.0) * strength)
 
     def show(sheet: Sheet, log: JobLog) -> None:
-        port, shape = f"{run.spec.nic}_{device}", _by_step(run, strength)
+        port, shape = f"{run.spec.nic}_{device}", by_step(run, strength)
         for metric, part in (("tx_retx_pkts", 1.0), ("ccl_tx_retx_pkts", 0.93), ("tx_ack_timeout", 0.005)):
             sheet.rate(
                 f"hw_rdma_{metric}_total",
@@ -61,18 +53,11 @@ def al_flaps_then_dead(
     run.slow(last, run.at(1.0), factor)
 
     def show(sheet: Sheet, log: JobLog) -> None:
-        name, port = only(host), f"{run.spec.nic}_{device}"
+        name = only(host)
         spans = [(run.time_of(s) + 3.0, run.time_of(s) + 3.0 + away_s) for s in steps]
         spans.append((run.time_of(last) + 1.0, run.end))
         for since, until in spans:
-            sheet.put("hw_rdma_port_state", 0.0, since, until, name, device=port)
-            for metric in _FLOWS:
-                sheet.scale(f"hw_rdma_{metric}_total", 0.0, since, until, name, device=port)
-                for other in range(8):
-                    if other != device:
-                        sheet.scale(
-                            f"hw_rdma_{metric}_total", 8 / 7, since, until, name, device=f"{run.spec.nic}_{other}"
-                        )
+            port_dark(run, sheet, name, device, since, until)
 
     return show
 
@@ -89,7 +74,7 @@ def al_congestion_walk(run: Run, factor: float, begin: Place, end: Place = 1.0, 
     weights = run.rng.uniform(0.65, 1.35, len(run.hosts))
 
     def show(sheet: Sheet, log: JobLog) -> None:
-        shape = _by_step(run, strength)
+        shape = by_step(run, strength)
         for name, weight in zip(run.hosts, weights.tolist(), strict=True):
             for metric, part in (("rx_cnp_pkts", 1.0), ("tx_cnp_pkts", 0.94), ("rx_ecn_pkts", 2.3)):
                 sheet.rate(
@@ -111,7 +96,7 @@ def al_dry_paste(
 
     def show(sheet: Sheet, log: JobLog) -> None:
         name, card, since, until = only(host), str(gpu), run.time_of(first), run.work_end
-        held = _by_step(run, grown)
+        held = by_step(run, grown)
         climbed = ramp(since - 900.0, 1500.0)
         hotter = peak - run.profile.hot_c
         cooled = waited(run, factor) / (run.profile.active_w - run.profile.idle_w) * (run.profile.hot_c - 38.0)
