@@ -127,8 +127,9 @@ def _aligned(
     loud: NDArray[np.bool_], times: Floats, ends: Floats, seconds: Floats, keep: NDArray[np.bool_], least: int = _BURSTS
 ) -> _Match | None:
     """How a host's loud moments go with slow steps; None when they do not."""
-    at = np.searchsorted(times, np.stack([ends - seconds, ends]))
-    inside = np.array([bool(loud[a : max(b, a + 1)].any()) for a, b in zip(*at, strict=True)])
+    start, stop = np.searchsorted(times, np.stack([ends - seconds, ends]))
+    so_far = np.concatenate([[0], np.cumsum(loud)])
+    inside = so_far[np.clip(stop, start + 1, None).clip(max=len(loud))] > so_far[start]
     bursts = int(np.sum(np.diff(inside.astype(int), prepend=0) == 1))
     a, b = seconds[inside & keep], seconds[~inside & keep]
     if bursts < least or len(a) < _BURSTS or len(b) < 10 or len(a) > len(b):

@@ -25,8 +25,9 @@ _STEP = b"completed step:"
 _NEEDLE = re.compile(b"|".join(re.escape(n) for n in d.NEEDLES if n != _STEP))
 # The form nearly every step line has, read without decoding; any other goes the long way.
 _PLAIN_STEP = re.compile(
-    rb"0*(\d{1,7}): completed step: (\d{1,15}), seconds: (\d+\.\d+), TFLOP/s/device: [\d.]+(?:, MFU: [\d.]+%)?"
-    rb"(?:, Tokens/s/device: (\d+\.\d+))?, total_weights: \d+, loss: (\d+\.\d+)\r?$"
+    rb" *0*(\d{1,7}): (?:\(\w+ pid=\d+(?:, ip=[\d.]+)?\) )?completed step: (\d{1,15}), seconds: (\d+\.\d+), "
+    rb"TFLOP/s/device: [\d.]+(?:, MFU: [\d.]+%)?(?:, Tokens/s/device: (\d+\.\d+))?, total_weights: \d+, "
+    rb"loss: (\d+\.\d+)\r?$"
 )
 _MOST_COMPILES = 10_000
 _NODELISTS = (b"JOB_NODELIST=", b"NODELIST_EXPANDED=")
