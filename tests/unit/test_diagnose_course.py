@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 
 from trackwalker.diagnose import course, course_facts
 from trackwalker.diagnose.case import Case
+from trackwalker.diagnose.evidence import EvidenceBook
+from trackwalker.diagnose.symptoms import Span, Symptoms, find_phases
 from trackwalker.diagnose.timeline import Timeline
 from trackwalker.job.layout import Job
 from trackwalker.logs.facts import LogFacts, Quote, StepLine
+from triage_logs import triage_text
 
 
 def case_of(
@@ -185,3 +191,57 @@ def test_other_long_steps_are_no_saves(places: tuple[int, ...]) -> None:
     for i in places:
         seconds[i] += 45.0
     assert course.save_steps(case_of(seconds)) == set()
+
+
+def test_long_steps_that_begin_in_the_middle_of_a_run_are_no_saves() -> None:
+    seconds = noisy(300)
+    for i in range(120, 300, 24):
+        seconds[i] += 60.0
+    assert course.save_steps(case_of(seconds)) == set()
+    assert len(course.spikes(case_of(seconds))) > 5
+
+
+@pytest.mark.parametrize(("tokens", "slow"), [(2.0, False), (1.0, True)], ids=["twice the batch", "the same batch"])
+def test_longer_steps_with_as_many_tokens_a_second_are_not_slow(tokens: float, slow: bool) -> None:
+    case = case_of(noisy(150) + noisy(150, level=20.0, seed=4))
+    assert case.timeline is not None
+    batch = np.where(np.arange(300) < 150, 1.0, tokens)
+    case.timeline = replace(case.timeline, tgs=20_000.0 * batch / case.timeline.seconds)
+    assert [p.slow for p in find_phases(case)] == [False, slow]
+
+
+class Filling:
+    """A recording of one host whose memory rises all the time."""
+
+    def metrics(self) -> set[str]:
+        return {"ray_node_mem_used"}
+
+    def range(self) -> tuple[float, float]:
+        return 0.0, 9000.0
+
+    def matrix(self, *_: Any) -> SimpleNamespace:
+        return SimpleNamespace(labels=[{"host": "a"}], values=np.linspace(1e11, 9e11, 60).reshape(1, -1))
+
+    def instant(self, *_: Any) -> list[Any]:
+        return []
+
+    def by_host(self, *_: Any) -> dict[str, float]:
+        return {"a": 800.0}
+
+
+@pytest.mark.parametrize(("symptom", "leak"), [("unfinished-start", None), ("slow", True)])
+def test_memory_that_fills_before_the_first_step_is_no_leak(symptom: str, leak: bool | None) -> None:
+    case = case_of([10.0] * 20)
+    case.telemetry = Filling()  # type: ignore[assignment]
+    symptoms = Symptoms(frozenset({symptom}), windows={"whole": [Span(900.0, 9000.0)]})
+    assert course_facts.memory_grows(case, symptoms, EvidenceBook()).fired is leak
+
+
+MEGATRON = " [2027-03-29 17:06:46] iteration {step:8d}/      40 | elapsed time per iteration (ms): 10542.0 | lm loss: 2.5E+00\n"  # noqa: E501
+
+
+@pytest.mark.parametrize(("last", "done"), [(40, True), (39, False)])
+def test_all_steps_are_done_when_the_log_says_so_however_others_count(tmp_path: Path, last: int, done: bool) -> None:
+    case = case_of([10.0] * last)  # the event file counts from 0
+    case.seen = triage_text(tmp_path, "".join(MEGATRON.format(step=s) for s in range(1, last + 1)))
+    assert (case.total_steps, case.all_done) == (40, done)

@@ -17,7 +17,7 @@ from trackwalker.job.layout import Job
 from trackwalker.lab.scenario import Scenario
 from trackwalker.lab.simulate import simulate
 from trackwalker.logs.stamps import durations, written_at
-from triage_logs import ending, header
+from triage_logs import ending, header, triage_text
 
 WORLD: dict[str, Any] = {"nodes": 3, "hosts": ["n1", "n2", "n3"], "steps": 60, "total": 60, "step_s": 8.0, "ray": False}
 
@@ -102,3 +102,18 @@ def test_only_who_ever_answered_can_fall_silent() -> None:
     assert _ever_told(test, cast(Case, SimpleNamespace(telemetry=telemetry))) == {"a", "b"}
     assert "hw_gpu_power_watts[300s] @ 400.000" in asked[0]
     assert _ever_told(test, cast(Case, SimpleNamespace(telemetry=None))) == set()
+
+
+ENGINE = (
+    "0: [2026-09-02 06:{minute:02d}:10,169] [INFO] [logging.py:96:log_dist] [Rank 0] step={step}, skipped=0, "
+    "lr=[2.8e-06], mom=[(0.9, 0.95)]\n"
+    "0: [2026-09-02 06:{minute:02d}:10,171] [INFO] [timer.py:264:stop] epoch=0/micro_step={step}/global_step={step}, "
+    "RunningAvgSamplesPerSec=12.1, CurrSamplesPerSec=12.0, MemAllocated=41.27GB, MaxMemAllocated=68.91GB\n"
+)
+
+
+def test_the_engine_of_deepspeed_tells_its_steps_and_when(tmp_path: Path) -> None:
+    text = "".join(ENGINE.format(minute=10 + 2 * i, step=5 * (i + 1)) for i in range(12))
+    steps = triage_text(tmp_path, header(nodes=2) + text).index.steps
+    assert (steps.dialect, steps.step.tolist()) == ("deepspeed-engine", list(range(5, 61, 5)))
+    assert steps.seconds[1:] == pytest.approx(24.0)

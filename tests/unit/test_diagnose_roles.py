@@ -11,7 +11,7 @@ from trackwalker.diagnose.examine import Examination
 from trackwalker.diagnose.examine import TestResult as Result
 from trackwalker.diagnose.playbook import Playbook, load_playbooks
 from trackwalker.diagnose.playbook import Test as Question
-from trackwalker.diagnose.roles import assign_roles
+from trackwalker.diagnose.roles import assign_roles, undisputed
 from trackwalker.diagnose.story import Phase
 from trackwalker.diagnose.symptoms import Symptoms
 
@@ -166,3 +166,48 @@ def test_a_cause_explains_more_where_the_log_names_it_first(log_role: str, hang:
     book = Playbook.model_validate({"id": "gpu-driver-fault", "told_explains": ["collective-hang"], **fields})
     driver = Examination(book, [Result(test, True, ["e1"], {"h1"}, log_role=log_role)])
     assert roles(driver, measured("collective-hang", symptoms=["stall"]), symptoms="stall")["collective-hang"] == hang
+
+
+def test_a_cause_that_began_behind_the_stronger_ones_phases_has_its_own() -> None:
+    phases = (Phase(0, 29, 0.0, 300.0, 10.0, False), Phase(30, 59, 300.0, 660.0, 12.0, True))
+    phases += (Phase(60, 89, 660.0, 960.0, 10.0, False), Phase(90, 140, 960.0, 1500.0, 11.5, True))
+    symptoms = Symptoms(frozenset({"slow"}), phases=phases)
+    shift = found("moe-routing-shift", yields_to=["rdma-degradation"])
+    nic = measured("rdma-degradation", "h1", spans={0})
+    for onset, role in ((970.0, "root"), (310.0, "contributing")):
+        shift.results[0].time = onset
+        assert assign_roles([shift, nic], symptoms)["moe-routing-shift"] == role
+
+
+def test_what_is_half_proven_disputes_what_it_says() -> None:
+    clock = Question(id="clock", role="require", query="q", detector="lows", metrics=["m"], says="s")
+    heat = Question(id="heat", role="require", query="h", detector="hot", metrics=["t"], says="s")
+    fields = {"id": "gpu-thermal-throttle", "title": "t", "symptoms": ["slow"], "summary": "s", "tests": [clock, heat]}
+    low, capped = measured("gpu-clock-degraded", "h1"), measured("gpu-power-cap", "h1")
+
+    def left(**more: Any) -> list[str]:
+        half = Examination(
+            Playbook.model_validate({**fields, "explains": ["gpu-clock-degraded", "gpu-power-cap"], **more}),
+            [Result(clock, True, ["e1"]), Result(heat, None)],
+        )
+        return [e.playbook.id for e in undisputed([low, capped], [half, low, capped])]
+
+    assert left() == []
+    assert left(disputes=["gpu-clock-degraded"]) == ["gpu-power-cap"]
+
+
+def test_a_test_that_narrows_leaves_out_who_only_looks_guilty() -> None:
+    hot = Question(
+        id="hot", role="require", accuses=True, label="gpu", query="q", detector="hot", metrics=["m"], says="s"
+    )
+    fell = Question(
+        id="fell", role="require", narrows=True, label="gpu", query="p", detector="lows", metrics=["m"], says="s"
+    )
+    book = Playbook.model_validate(
+        {"id": "gpu-thermal-throttle", "title": "t", "symptoms": ["slow"], "summary": "s", "tests": [hot, fell]}
+    )
+    warm = Result(hot, True, ["e1"], {"h1", "h2"}, gpus={"h1/2", "h2/4"}, hosts_by_span={0: {"h1", "h2"}})
+    slow = Result(fell, True, ["e2"], {"h1"}, gpus={"h1/2"})
+    both = Examination(book, [warm, slow])
+    assert (both.hosts, both.gpus, both.hosts_by_span) == (["h1"], ["h1/2"], {0: ["h1"]})
+    assert Examination(book, [warm, Result(fell, False)]).hosts == ["h1", "h2"]

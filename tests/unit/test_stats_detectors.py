@@ -262,3 +262,10 @@ def test_who_rose_less_than_another_does_not_stand_out() -> None:
     assert outliers({"r0": 1010.0, "r1": 900.0, "r2": 0.0, "r3": 0.0}, reference=old, factor=4, floor=1).hosts == (
         "r1",
     )
+
+
+def test_among_rates_that_differ_widely_one_that_is_nearly_nothing_is_low() -> None:
+    spread = {f"h{i}": v for i, v in enumerate((14.1, 14.6, 15.4, 16.2, 18.1, 19.7, 22.0, 22.5, 23.0))}
+    assert lows({**spread, "still": 5.9}, ratio=0.5, sigmas=3).hosts == ("still",)
+    assert lows({**spread, "calm": 8.0}, ratio=0.5, sigmas=3).hosts == ()
+    assert lows({**spread, "dead": 0.0}, ratio=0.03).hosts == ("dead",)

@@ -103,6 +103,14 @@ class Case:
         total = self.total_steps
         return None if total is None else total - 1 + final_offset(self.triage.index)
 
+    @property
+    def all_done(self) -> bool:
+        """Whether the last step was told of, by the best source or by the log, which may count otherwise."""
+        last = [int(self.timeline.steps[-1])] if self.timeline is not None and len(self.timeline) else []
+        told = self.triage.index.steps.last
+        last += [told] if told is not None else []
+        return self.final_step is not None and max(last, default=-1) >= self.final_step
+
 
 @contextmanager
 def open_case(job: Job, opener: Opener | None = None, seen: Triage | None = None) -> Iterator[Case]:

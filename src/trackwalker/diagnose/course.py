@@ -27,6 +27,7 @@ _LEAST_EVAL_INTERVAL = 10  # more often, and hardly a step would be left to look
 _LEAST_PERIOD = 20  # steps between saves that nobody tells of
 _MOST_PAIRED = 30  # long steps among which a rhythm is looked for
 _ON_TIME = 0.85  # of the places of a rhythm
+_ALL_ALONG = 1.2  # periods before the first and after the last of them
 _UNLIKE = 3.0  # times as long: then these are not the same thing again and again
 _DUMP_STEPS = 2  # writing the trace slows the step that ends it and the next
 
@@ -75,7 +76,7 @@ def save_steps(case: Case) -> set[int]:
 
 
 def untold_saves(case: Case) -> set[int]:
-    """Saves of a trainer that says nothing of them: single long steps at equal distances, all about as long."""
+    """Saves of a trainer that says nothing of them: long steps at equal distances all along, all about as long."""
     timeline = case.timeline
     if timeline is None or len(timeline) < 4 * WARM_UP_STEPS:
         return set()
@@ -86,8 +87,12 @@ def untold_saves(case: Case) -> set[int]:
     long = steps[(extra > (_SPIKE - 1.0) * (values - extra)) & (extra >= _SPIKE_LOST_S)]
     grid = _grid(long)
     costs = extra[np.isin(steps, grid)]
-    alike = len(grid) > 0 and float(costs.max()) <= _UNLIKE * float(costs.min())
-    return {int(s) - 1 for s in grid} if alike else set()
+    if not grid or float(costs.max()) > _UNLIKE * float(costs.min()):
+        return set()
+    # What begins in the middle of a run, or ends there, is no habit of the trainer.
+    period = _ALL_ALONG * float(np.max(np.diff(grid)))
+    all_along = grid[0] - int(timeline.steps[0]) <= period and int(timeline.steps[-1]) - grid[-1] <= period
+    return {int(s) - 1 for s in grid} if all_along else set()
 
 
 def _grid(steps: NDArray[np.int64]) -> list[int]:

@@ -174,7 +174,8 @@ def memory_grows(case: Case, symptoms: Symptoms, book: EvidenceBook) -> Answer:
     """Some hosts' memory grows steadily through the whole run, the others' does not."""
     telemetry, whole = case.telemetry, symptoms.windows.get("whole")
     names = next((m for m in _MEMORY if telemetry is not None and m[0] in telemetry.metrics()), None)
-    if telemetry is None or names is None or not whole:
+    loading = "unfinished-start" in symptoms.names  # weights and optimizer state fill the memory first
+    if telemetry is None or names is None or not whole or loading:
         return Answer(None)
     used, total, shortest_s, least = names
     first = _time_of(case, None) or whole[0].start
@@ -279,13 +280,12 @@ def stopped_together(case: Case, symptoms: Symptoms, book: EvidenceBook) -> Answ
 
 def all_steps_done(case: Case, symptoms: Symptoms, book: EvidenceBook) -> Answer:
     """Every step that was asked for was completed before anything failed."""
-    final, timeline = case.final_step, case.timeline
-    if final is None or timeline is None or not len(timeline):
+    timeline = case.timeline
+    if case.final_step is None or timeline is None or not len(timeline):
         return Answer(None)
-    last = int(timeline.steps[-1])
-    if last < final:
+    if not case.all_done:
         return Answer(False)
-    line = step_line(case, last)
+    line = step_line(case, int(timeline.steps[-1]))
     ids = (book.add("log", f"{case.log.path.name}:{line.line}", line.text),) if line else ()
     return Answer(True, ids, (), timeline.last_end)
 

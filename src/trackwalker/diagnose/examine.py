@@ -135,17 +135,19 @@ class Examination:
 
     @property
     def hosts(self) -> list[str]:
-        """The culprits: named by tests that accuse."""
-        return sorted(set().union(*(r.hosts for r in self.fired if r.test.accuses)))
+        """The culprits: named by tests that accuse, and by those that narrow the circle."""
+        return sorted(self._narrow(set().union(*(r.hosts for r in self.fired if r.test.accuses))))
+
+    def _narrow(self, accused: set[str]) -> set[str]:
+        return accused & set().union(*(r.hosts for r in self.fired if r.test.narrows)) or accused
 
     @property
     def hosts_by_span(self) -> dict[int, list[str]]:
         """The culprits of each slow phase, where the tests tell the phases apart."""
         told: dict[int, set[str]] = {}
-        for r in self.fired:
-            for i, who in r.hosts_by_span.items() if r.test.accuses else ():
-                told[i] = told.get(i, set()) | who
-        return {i: sorted(who) for i, who in sorted(told.items())}
+        for i, who in [x for r in self.fired if r.test.accuses for x in r.hosts_by_span.items()]:
+            told[i] = told.get(i, set()) | who
+        return {i: sorted(self._narrow(who)) for i, who in sorted(told.items())}
 
     @property
     def devices(self) -> list[str]:
@@ -155,7 +157,8 @@ class Examination:
     @property
     def gpus(self) -> list[str]:
         """GPUs of the culprits, as host/number."""
-        return sorted(set().union(*(r.gpus for r in self.fired if r.test.accuses)))
+        named = set().union(*(r.gpus for r in self.fired if r.test.accuses))
+        return sorted(g for g in named if g.rsplit("/", 1)[0] in self.hosts)
 
     @property
     def evidence(self) -> list[str]:

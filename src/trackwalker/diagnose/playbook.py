@@ -40,6 +40,7 @@ class Test(BaseModel):
     role: Literal["require", "support", "refute", "locate"]
     group: str | None = None  # of the required tests in a group, one must fire
     accuses: bool = False  # the hosts it names are culprits
+    narrows: bool = False  # of the culprits only those that it names too
     when: str | None = None  # asked only if this test fired
     unless: str | None = None  # not asked if this test fired
     fact: str | None = None
@@ -95,6 +96,7 @@ class Playbook(BaseModel):
     outcome: Literal["incident", "expected", "healthy"] = "incident"
     mechanism: bool = False  # it delivers the blow: a root only when nothing else was wrong
     explains: list[str] = []  # causes that are its consequences
+    disputes: list[str] | None = None  # what it leaves open where it is half proven; all that it explains, if not told
     told_explains: list[str] = []  # the same, where the log names it before all else
     may_cause: list[str] = []  # on several hosts at the same time these are its echo, not causes of their own
     yields_to: list[str] = []  # causes that, explaining the same, leave it a contributing one at most

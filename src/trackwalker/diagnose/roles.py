@@ -14,7 +14,8 @@ _SUBORDINATE: dict[str, Role] = {"consequence": "consequence", "mechanism": "mec
 
 def undisputed(found: list[Examination], examinations: list[Examination]) -> list[Examination]:
     """The causes found that no half-proven one would explain: what could not be measured is not ruled out."""
-    disputed = {c for e in examinations if e.half_proven for c in e.explains}
+    halves = [e for e in examinations if e.half_proven]
+    disputed = {c for e in halves for c in (e.explains if e.playbook.disputes is None else e.playbook.disputes)}
     return [e for e in found if e.playbook.id not in disputed]
 
 
@@ -103,7 +104,17 @@ def _yields(cause: Examination, found: list[Examination], symptoms: Symptoms) ->
         return True
     stronger = [e for e in found if e.playbook.id in cause.playbook.yields_to]
     stronger = [e for e in stronger if not _names_nobody_and_yields(e, cause)]
-    return bool(stronger) and not _slows_further(cause, stronger, symptoms)
+    if not stronger or _began_after(cause, stronger, symptoms):
+        return False
+    return not _slows_further(cause, stronger, symptoms)
+
+
+def _began_after(cause: Examination, others: list[Examination], symptoms: Symptoms) -> bool:
+    """Whether a cause that tells when it began, not in which phases it shows, has later phases for itself."""
+    if cause.spans is not None or cause.onset is None or any(e.spans is None for e in others):
+        return False
+    since = {i for i, phase in enumerate(symptoms.slow) if phase.end > cause.onset}
+    return bool(since) and not since & set().union(*(e.spans or set() for e in others))
 
 
 def _names_nobody_and_yields(cause: Examination, other: Examination) -> bool:

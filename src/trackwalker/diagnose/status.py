@@ -12,9 +12,8 @@ _DEATHS = 2  # tiers of findings that end a run by themselves
 
 def status_of(case: Case, symptoms: Symptoms) -> Status:
     """First rule that matches wins; a file's age is never taken for progress."""
-    log, total, final = case.log, case.total_steps, case.final_step
+    log, total, all_done = case.log, case.total_steps, case.all_done
     last = int(case.timeline.steps[-1]) if case.timeline is not None and len(case.timeline) else None
-    all_done = final is not None and last is not None and last >= final
     if log.summary is not None:
         code = log.summary.exit
         if code is None:

@@ -41,6 +41,7 @@ _SETTLING = 20  # steps
 _SETTLING_SHARE = 0.08  # of the run
 _RESTLESS = 4  # slow phases side by side
 _RESTLESS_STEPS = 40  # of each
+_AS_MANY_TOKENS = 0.985  # a second: less than any slowdown that is called one
 _LAST_MINUTES_S = 900.0
 _COSTLY_SHARE = 0.08  # then it is no jitter
 _LEAST_LOST_S = 5.0  # a slow phase that cost less than this, or less than one step, is a dip, not an incident
@@ -136,10 +137,10 @@ def _log_names_failure(case: Case) -> bool:
 
 def _ended_short(case: Case) -> bool:
     """Whether the run reports success with steps left to do."""
-    summary, final, timeline = case.log.summary, case.final_step, case.timeline
-    if summary is None or summary.exit != 0 or final is None or timeline is None or not len(timeline):
+    summary, timeline = case.log.summary, case.timeline
+    if summary is None or summary.exit != 0 or case.final_step is None or timeline is None or not len(timeline):
         return False
-    return int(timeline.steps[-1]) < final
+    return not case.all_done
 
 
 SOFT = frozenset({"blip", "uneven", "saves"})  # they look like trouble and may be normal
@@ -174,7 +175,7 @@ def find_stall(case: Case) -> Stall | None:
     if timeline is None or timeline.last_end is None or until is None or len(timeline) < 2:
         return None
     last = int(timeline.steps[-1])
-    if case.final_step is not None and last >= case.final_step:
+    if case.all_done:
         return None  # nothing was left to do
     steady = timeline.seconds[WARM_UP_STEPS:] if len(timeline) > 2 * WARM_UP_STEPS else timeline.seconds
     limit = stall_limit(steady)
@@ -216,6 +217,7 @@ def find_phases(case: Case, eye: Eye = PLAIN) -> tuple[Phase, ...]:
         slow = cut in below and (many or lost >= max(_LEAST_LOST_S, baseline))
         phases.append(Phase(int(timeline.steps[first]), int(timeline.steps[last]), start, end, cut.level, slow))
     phases = _without_warm_up(_restless_as_one(phases, timeline.steps[index], values))
+    phases = _with_larger_batches(phases, timeline)
     if not any(p.slow for p in phases):
         phases = _slide(timeline, index) or phases
     return tuple(_with_slow_tail(phases, timeline)) if case.live else tuple(phases)
@@ -244,6 +246,20 @@ def _without_warm_up(phases: list[Phase]) -> list[Phase]:
     if alone and length <= min(_SETTLING, _SETTLING_SHARE * steps):
         return [replace(first, slow=False), *phases[1:]]
     return phases
+
+
+def _with_larger_batches(phases: list[Phase], timeline: Timeline) -> list[Phase]:
+    """Longer steps that do as many tokens a second as the short ones are larger batches, and not slow."""
+    rates = [float(np.median(timeline.tgs[_inside(p, timeline)])) for p in phases]
+    full = max((r for r, p in zip(rates, phases, strict=True) if not p.slow), default=np.nan)
+    return [
+        replace(p, slow=False) if p.slow and rate >= _AS_MANY_TOKENS * full else p
+        for p, rate in zip(phases, rates, strict=True)
+    ]
+
+
+def _inside(phase: Phase, timeline: Timeline) -> NDArray[np.bool_]:
+    return (timeline.steps >= phase.first_step) & (timeline.steps <= phase.last_step)
 
 
 def _slide(timeline: Timeline, index: NDArray[np.intp]) -> list[Phase] | None:

@@ -60,6 +60,8 @@ DIALECTS = (
         b" iter time (s): ",
         r"\bsteps: *(?P<step>\d+) loss: *(?P<loss>NUM) iter time \(s\): *(?P<seconds>NUM)",
     ),
+    # DeepSpeed's engine itself: no duration and no loss, but the time it was written.
+    _dialect("deepspeed-engine", b", skipped=", r"\[Rank \d+\] step=(?P<step>\d+), skipped=\d+, lr="),
     _dialect("nanogpt", b"ms, mfu ", r"\biter (?P<step>\d+): loss (?P<loss>NUM), time (?P<ms>NUM)ms, mfu", 0),
     _dialect("hugging-face", b"'learning_rate':", r"\{'loss': *'?(?P<loss>NUM)'?"),
     _dialect(

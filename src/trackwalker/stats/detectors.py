@@ -5,12 +5,12 @@ A detector never decides a diagnosis; it answers one question about one set of n
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
-from trackwalker.stats.segments import robust_sigma
+from trackwalker.stats.segments import Floats, robust_sigma
 
 Values = Mapping[str, float]
 
@@ -71,6 +71,8 @@ def lows(
 ) -> Finding:
     """Members clearly below all others: at most `ratio` of the lowest of the rest, and off its noise.
 
+    The noise is that of ratios: among rates that differ by half, one that is nearly nothing still stands out.
+
     With a `reference` a member must also have fallen to at most `ratio` of its own earlier value.
     """
     order = sorted(values, key=lambda h: (values[h], h))
@@ -82,8 +84,8 @@ def lows(
             break
         highest = values[order[k - 1]]
         if highest <= ratio * values[order[k]]:
-            rest = np.array([values[h] for h in order[k:]])
-            if highest < float(np.median(rest)) - sigmas * robust_sigma(rest):
+            rest = _logs([values[h] for h in order[k:]])
+            if float(_logs([highest])[0]) < float(np.median(rest)) - sigmas * robust_sigma(rest):
                 best = k
     accused = order[:best]
     if reference:
@@ -93,6 +95,10 @@ def lows(
     others = [values[h] for h in order if h not in accused]
     numbers |= {"value": max(values[h] for h in accused), "others_min": min(others), "others_max": max(others)}
     return Finding(True, tuple(sorted(accused)), numbers)
+
+
+def _logs(values: Sequence[float]) -> Floats:
+    return np.log(np.maximum(values, 1e-9))
 
 
 def hot(

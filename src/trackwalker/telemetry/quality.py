@@ -115,11 +115,11 @@ def _least_gap(begin: float, at: float) -> float:
 
 
 def _silent_for(telemetry: Telemetry, metric: str, host: str, begin: float, at: float) -> float:
-    """Seconds in holes of a host's samples, by the host's own grid, at the edges too."""
+    """Seconds in holes of a host's samples, by the host's own grid, at the end too; an exporter may begin late."""
     times = [t for _, t, _ in telemetry.raw(f"{metric}{{host={json.dumps(host)}}}", begin, at)]
     if not times:
         return at - begin
-    apart = np.diff(np.unique(np.concatenate([*times, [begin, at]])))
+    apart = np.diff(np.unique(np.concatenate([*times, [at]])))
     return float(apart[apart > _HOLE * np.median(apart)].sum())
 
 
