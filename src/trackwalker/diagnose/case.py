@@ -15,6 +15,7 @@ from trackwalker.diagnose import timeline as tl
 from trackwalker.diagnose.clock import from_glog, from_utc
 from trackwalker.diagnose.identity import check_identity
 from trackwalker.diagnose.other_trainers import asked_steps, complete, final_offset
+from trackwalker.diagnose.stamped import put_on_the_clock
 from trackwalker.diagnose.triage import Triage, triage
 from trackwalker.errors import EvidenceError, MissingToolError, NotAJobError
 from trackwalker.job import journal
@@ -136,6 +137,8 @@ def open_case(job: Job, opener: Opener | None = None, seen: Triage | None = None
         if timeline is None and seen.record.last is not None and seen.record.last > (log.last_step or -1) + 1:
             timeline = tl.from_record(seen.record, log, telemetry, start)
         timeline = timeline or tl.from_log(log, telemetry, start)
+        if timeline is not None and not timeline.exact and telemetry is not None and start is not None:
+            timeline = put_on_the_clock(timeline, seen.index.steps, job.log, start, telemetry.range()[1])
         hosts = [r.host for r in run.ranks] if run else log.hosts
         end = _end(log, events, telemetry, timeline, start, live)
         finished = log.summary is not None and log.summary.exit == 0

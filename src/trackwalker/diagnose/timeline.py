@@ -18,7 +18,7 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
 _HIDDEN_SHARE = 0.05  # of a step, spent between steps and told by no step line
-_SLACK_S = 60.0  # clocks of one cluster
+SLACK_S = 60.0  # clocks of one cluster
 _HIDDEN_STEPS = 9  # in a row or nearly: a save or an evaluation is one long gap
 
 
@@ -117,7 +117,7 @@ def _plausible(written: Floats, log: LogFacts, telemetry: Telemetry | None, star
         return False
     wall = log.summary.wall_s if log.summary is not None else None
     end = start + wall if wall is not None else telemetry.range()[1] if telemetry is not None else None
-    return end is not None and bool(start - _SLACK_S <= written[0] and written[-1] <= end + _SLACK_S)
+    return end is not None and bool(start - SLACK_S <= written[0] and written[-1] <= end + SLACK_S)
 
 
 def from_scalars(telemetry: Telemetry) -> Timeline | None:
