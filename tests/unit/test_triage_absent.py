@@ -75,6 +75,8 @@ def test_a_traceback_after_the_request_to_end_is_not_the_cause(tmp_path: Path, a
         ("ValueError: 2 keys were passed at the command line but are not in base.yml: {'a', 'b'}", "config-error"),
         ("failed call to cuInit: CUDA_ERROR_SYSTEM_NOT_READY: system not yet initialized", "fabric-manager-down"),
         ("INTERNAL: CUDA error: Failed call to cuInit: CUDA_ERROR_SYSTEM_NOT_READY: x", "fabric-manager-down"),
+        ("nvidia-nvswitch0: SXid (PCI:0000:c4:00.0): 11004, Fatal, Link 08 ingress invalid ACL", "gpu-hardware-fault"),
+        ("NVSwitch initialization failed: the devices are not ready", "fabric-manager-down"),
         ("RuntimeError: Distributed package doesn't have NCCL built in", "missing-library"),
         ("RuntimeError: this PyTorch does not have MPI built in", "missing-library"),
         ("OSError: [Errno 5] Input/output error: '/mnt/ckpt/120'", "storage-error"),
