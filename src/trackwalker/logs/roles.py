@@ -11,7 +11,15 @@ from trackwalker.logs.findings import Finding, Role, Stall, hang
 from trackwalker.logs.groups import Group, groups_of, when
 from trackwalker.logs.hearsay import demote_hearsay
 from trackwalker.logs.index import LogIndex
-from trackwalker.logs.told import absent_hosts, host_of_hit, hosts_told, local_disk_hosts, never_joined, waited_for
+from trackwalker.logs.told import (
+    absent_hosts,
+    host_of_hit,
+    hosts_told,
+    local_disk_hosts,
+    never_joined,
+    unloaded,
+    waited_for,
+)
 
 _STEPS_AFTER = 3  # a run that completes this many further steps did not die of what came before
 _FATAL_ANYWAY = frozenset({"loss-divergence", "xid-hardware", "silent-data-corruption", "host-kernel-fault"})
@@ -171,6 +179,9 @@ def _demote_followers(by_id: dict[str, Group], index: LogIndex) -> None:
     frames = [by_id[i] for i in ("checkpoint-load-frame", "checkpoint-save-frame") if i in by_id]
     if error is not None and error.tier == 3 and any(_near(error, frame) for frame in frames):
         error.tier, error.why = 4, "it was raised while a checkpoint was read or written"
+    blind, library = by_id.get("no-gpu"), by_id.get("missing-library")
+    if blind and library and library.tier == 1 and unloaded(blind.hits, library.hits):
+        blind.tier, blind.why = 3, "the library by which it would use its GPU could not be loaded"
     if (wait := by_id.get("barrier-wait")) and len(index.steps):
         wait.tier, wait.why = 8, "training began after it"
     if "storage-full" in by_id and by_id["storage-full"].tier == 2:
