@@ -17,6 +17,7 @@ from trackwalker.logs.told import (
     hosts_told,
     local_disk_hosts,
     never_joined,
+    refused_at,
     unloaded,
     waited_for,
 )
@@ -200,6 +201,8 @@ def _name_hosts(by_id: dict[str, Group], index: LogIndex) -> None:
     for group in filter(None, map(by_id.get, ("storage-error", "mount-silent"))):
         if own := local_disk_hosts(index, group.hits):
             group.hosts, group.local = own, True
+    if group := by_id.get("clock-skew"):
+        group.hosts = refused_at(index, group.hits)
     spoke = [h for g in by_id.values() if g.tier <= 4 and g.id != "node-exit" for h in g.hits]
     group = by_id.get("rendezvous-incomplete")
     if group and group.tier == 1 and (absent := absent_hosts(index, group.hits, spoke)):
