@@ -94,3 +94,17 @@ def test_a_driver_complaint_that_training_outlived(tmp_path: Path) -> None:
     text += "3: [ 812.9] amdgpu 0000:c5:00.0: amdgpu: SMU: response:0xFFFFFFFF for index:18 param:0x00000005\n"
     found = triage_text(tmp_path, text + steps(59, first=21) + ending(0, wall="0h 12m 0s"))
     assert (found.status, found.primary) == ("completed", None)
+
+
+def test_the_rank_that_does_not_wait_and_reports_its_gpu_is_the_one_waited_for(tmp_path: Path) -> None:
+    waits = "".join(WATCHDOG.format(rank) for rank in (0, 2, 5))
+    own = "[rank3]: RuntimeError: CUDA error: unspecified launch failure\n"
+    down = "[rank0]:[E1115 01:37:21 ProcessGroupNCCL.cpp:695] To avoid data inconsistency, we are taking the entire process down.\n"  # noqa: E501
+    found = triage_text(tmp_path, header(8) + steps(20, 8) + waits + own + down + ending(1)).primary
+    assert found is not None
+    assert (found.cause, found.hosts) == ("gpu-hardware-fault", ("node004",))
+    # What fails once ranks are taken down, and what a waiting rank says, tells of no other cause.
+    for text in (waits + down + own, waits + own.replace("rank3", "rank2") + down):
+        late = triage_text(tmp_path, header(8) + steps(20, 8) + text + ending(1)).primary
+        assert late is not None
+        assert late.id == "watchdog-timeout"

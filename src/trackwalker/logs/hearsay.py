@@ -13,6 +13,7 @@ _OWN_END = frozenset(
     {"gpu-hardware-fault", "gpu-driver-fault", "host-kernel-fault", "oom-host", "oom-gpu", "segfault", "storage-full"}
     | {"network-link-down"}
 )
+_TAKEN_DOWN = ("elastic-teardown", "abort", "sigkill", "cancelled")
 _HEARSAY = ("rdma-completion-error", "nccl-error", "peer-died", "coordination-lost")
 # Errors that no lost peer makes: whoever raises one has them of its own, whatever stands above them in a merged log.
 _OF_ITS_OWN = re.compile(
@@ -44,6 +45,22 @@ def demote_hearsay(groups: list[Group], by_id: dict[str, Group], index: LogIndex
         lost = {name for h in down.hits for name in hosts_told(h.text, index.facts.hosts)}
         if lost and not lost & {host_of_hit(index, h) for group in heard for h in group.hits}:
             _put_behind(heard, down, f"the scheduler says that {', '.join(sorted(lost))}, which says nothing, failed")
+
+
+def told_by_the_missing(waiting: Group, groups: list[Group], index: LogIndex) -> Group | None:
+    """What a rank that is not among the waiting ones reports of its own GPU or host: it is the one they wait for.
+
+    Only what stands before the first rank is taken down: a rank may fail because its neighbours are.
+    """
+    ranks = {h.rank for h in waiting.hits}
+    down = min((when(g.first, index) for g in groups if g.id in _TAKEN_DOWN), default=None)
+    for own in groups:
+        theirs = {h.rank for h in own.hits}
+        apart = None not in theirs and not theirs & ranks
+        before = down is None or when(own.first, index) < down
+        if apart and before and own.cause in _OWN_END and own.tier <= waiting.tier:
+            return own
+    return None
 
 
 def _put_behind(heard: list[Group], known: Group, why: str) -> None:

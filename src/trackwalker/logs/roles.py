@@ -9,7 +9,7 @@ import numpy as np
 
 from trackwalker.logs.findings import Finding, Role, Stall, hang
 from trackwalker.logs.groups import Group, groups_of, when
-from trackwalker.logs.hearsay import demote_hearsay
+from trackwalker.logs.hearsay import demote_hearsay, told_by_the_missing
 from trackwalker.logs.index import LogIndex
 from trackwalker.logs.told import (
     absent_hosts,
@@ -236,6 +236,9 @@ def _who_is_missing(group: Group, groups: list[Group], index: LogIndex) -> None:
     if len(asked) > 1 and len({a[0] for a in asked}) < len(asked):
         group.cause, group.why = "collective-mismatch", "ranks wait in different collectives of the same number"
         group.tier = 2
+        return
+    if group.tier == 3 and (own := told_by_the_missing(group, groups, index)):
+        group.tier, group.why = 4, f"rank {own.first.rank}, which does not wait with them, reports {own.cause} itself"
         return
     spoke = [h for g in groups if g is not group and g.tier <= 4 for h in g.hits]
     if missing := never_joined(index, group.hits, spoke):
