@@ -108,3 +108,23 @@ def test_the_rank_that_does_not_wait_and_reports_its_gpu_is_the_one_waited_for(t
         late = triage_text(tmp_path, header(8) + steps(20, 8) + text + ending(1)).primary
         assert late is not None
         assert late.id == "watchdog-timeout"
+
+
+def test_a_coordinator_that_lived_and_did_not_answer_is_no_rendezvous(tmp_path: Path) -> None:
+    mute = (
+        "{0}: F0224 23:48:08.1 27562 client.h:77] Terminating process because the JAX distributed service detected "
+        "fatal errors. absl::Status: DEADLINE_EXCEEDED: {1}\n"
+    )
+
+    def cause(callers: list[int], leader: int, begun: bool = True, why: str = "Deadline Exceeded") -> str:
+        lines = "".join(mute.format(rank, why) for rank in callers)
+        exits = "".join(f"{rank}: NODE_EXIT host=node00{rank + 1} exit=134\n" for rank in callers)
+        exits += f"0: NODE_EXIT host=node001 exit={leader}\n"
+        found = triage_text(tmp_path, header(8) + (steps(20, 8) if begun else "") + lines + exits + ending(1)).primary
+        assert found is not None
+        return found.cause
+
+    assert cause([2, 5, 6], 143) == "coordinator-overload"
+    # The leader ended by itself; one caller may be ill itself; before the first step they may never have met.
+    assert "coordinator-overload" not in {cause([2, 5, 6], 137), cause([2], 143), cause([2, 5, 6], 143, begun=False)}
+    assert cause([2, 5, 6], 143, why="Barrier timed out. Id: save::7") != "coordinator-overload"

@@ -13,6 +13,12 @@ _OWN_END = frozenset(
     {"gpu-hardware-fault", "gpu-driver-fault", "host-kernel-fault", "oom-host", "oom-gpu", "segfault", "storage-full"}
     | {"network-link-down"}
 )
+# A call that the coordinator did not take, as against a barrier or a key with which another task did not come.
+_UNANSWERED = re.compile(
+    r"(?i)^(?!.*(?:barrier|GetKeyValue))(?=.*(?:coordination.?service(?!\w*\.cc)|distributed service))"
+    r".*(?:deadline.?exceeded|timed out)"
+)
+_TOLD_TO_END = 143
 _TAKEN_DOWN = ("elastic-teardown", "abort", "sigkill", "cancelled")
 _HEARSAY = ("rdma-completion-error", "nccl-error", "peer-died", "coordination-lost")
 # Errors that no lost peer makes: whoever raises one has them of its own, whatever stands above them in a merged log.
@@ -45,6 +51,18 @@ def demote_hearsay(groups: list[Group], by_id: dict[str, Group], index: LogIndex
         lost = {name for h in down.hits for name in hosts_told(h.text, index.facts.hosts)}
         if lost and not lost & {host_of_hit(index, h) for group in heard for h in group.hits}:
             _put_behind(heard, down, f"the scheduler says that {', '.join(sorted(lost))}, which says nothing, failed")
+
+
+def coordinator_mute(group: Group, index: LogIndex) -> bool:
+    """Whether tasks that train got no answer from a coordinator that lived: it ended when all were told to.
+
+    JAX's words leave open whether the leader died or the caller's network is ill. Several callers have no such illness
+    at once, and a leader that died does not end by the signal that ends the rest.
+    """
+    leader = next((e for e in index.facts.exits if e.rank == 0), None)
+    callers = {h.rank for h in group.hits if _UNANSWERED.search(h.text)}
+    several = len(callers) > 1 and not callers & {0, None}
+    return bool(len(index.steps)) and several and leader is not None and leader.code == _TOLD_TO_END
 
 
 def told_by_the_missing(waiting: Group, groups: list[Group], index: LogIndex) -> Group | None:

@@ -9,7 +9,7 @@ import numpy as np
 
 from trackwalker.logs.findings import Finding, Role, Stall, hang
 from trackwalker.logs.groups import Group, groups_of, when
-from trackwalker.logs.hearsay import demote_hearsay, told_by_the_missing
+from trackwalker.logs.hearsay import coordinator_mute, demote_hearsay, told_by_the_missing
 from trackwalker.logs.index import LogIndex
 from trackwalker.logs.told import (
     absent_hosts,
@@ -140,6 +140,10 @@ def _refine(groups: list[Group], index: LogIndex) -> None:
             group.why = "a rank was killed from outside; nothing in the log says by whom"
     if group := by_id.get("heartbeat-timeout"):
         _heartbeat(group, index)
+    claimed = "heartbeat-timeout" in by_id  # then the coordinator speaks, and accuses others
+    if (group := by_id.get("jax-coord-timeout")) and not claimed and coordinator_mute(group, index):
+        group.cause, group.why = "coordinator-overload", "the coordinator lived and did not answer the tasks in time"
+        group.hosts = tuple(filter(None, (_host(index, 0),)))
     _demote_followers(by_id, index)
     demote_hearsay(groups, by_id, index)
     _name_hosts(by_id, index)
