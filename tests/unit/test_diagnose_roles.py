@@ -166,3 +166,21 @@ def test_a_cause_explains_more_where_the_log_names_it_first(log_role: str, hang:
     book = Playbook.model_validate({"id": "gpu-driver-fault", "told_explains": ["collective-hang"], **fields})
     driver = Examination(book, [Result(test, True, ["e1"], {"h1"}, log_role=log_role)])
     assert roles(driver, measured("collective-hang", symptoms=["stall"]), symptoms="stall")["collective-hang"] == hang
+
+
+@pytest.mark.parametrize(
+    ("words", "role"),
+    [
+        ("KeyError: 'tokens'", "root"),
+        ("json.decoder.JSONDecodeError: Expecting value: line 1 column 1 (char 0)", "root"),
+        ("RuntimeError: NCCL communicator was aborted", "consequence"),
+        ("ConnectionResetError: [Errno 104] Connection reset by peer", "consequence"),
+    ],
+)
+def test_a_network_explains_no_error_that_only_the_program_makes(words: str, role: str) -> None:
+    raised = found("python-exception", symptoms=["failed"])
+    raised.results[0].words = words
+    nic = measured("rdma-degradation", "h1", {0}, explains=["python-exception"])
+    assert roles(nic, raised, symptoms="slow failed") == {"rdma-degradation": "root", "python-exception": role}
+    broken = measured("gpu-hardware-fault", "h1", explains=["python-exception"])
+    assert roles(broken, raised, symptoms="slow failed")["python-exception"] == "consequence"

@@ -22,7 +22,7 @@ _TOLD_TO_END = 143
 _TAKEN_DOWN = ("elastic-teardown", "abort", "sigkill", "cancelled")
 _HEARSAY = ("rdma-completion-error", "nccl-error", "peer-died", "coordination-lost")
 # Errors that no lost peer makes: whoever raises one has them of its own, whatever stands above them in a merged log.
-_OF_ITS_OWN = re.compile(
+OF_ITS_OWN = re.compile(
     r"\b(?:JSONDecode|Unicode(?:Decode|Encode)?|Key|Index|Value|Type|Attribute|Name|Assertion|Import|ModuleNotFound"
     r"|FileNotFound|IsADirectory|NotImplemented|ZeroDivision|Recursion|UnboundLocal)Error: "
 )
@@ -38,7 +38,7 @@ def demote_hearsay(groups: list[Group], by_id: dict[str, Group], index: LogIndex
         apart = len(ranks) == 1 and None not in ranks | witnesses and not ranks & witnesses
         began = [when(g.first, index) for g in heard]
         first = own.tier == 3 and when(own.first, index) <= min(began, default=())
-        alone = own.tier <= 4 and not own.why and _OF_ITS_OWN.search(own.first.text) is not None
+        alone = own.tier <= 4 and not own.why and OF_ITS_OWN.search(own.first.text) is not None
         raised = own.id == "python-exception" and (first or alone)
         ended = own.id in ("preempted", "sigkill") or (own.cause in _OWN_END and own.tier <= 2)
         if not apart or not heard or not (ended or raised):
