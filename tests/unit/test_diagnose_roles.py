@@ -184,3 +184,22 @@ def test_a_network_explains_no_error_that_only_the_program_makes(words: str, rol
     assert roles(nic, raised, symptoms="slow failed") == {"rdma-degradation": "root", "python-exception": role}
     broken = measured("gpu-hardware-fault", "h1", explains=["python-exception"])
     assert roles(broken, raised, symptoms="slow failed")["python-exception"] == "consequence"
+
+
+@pytest.mark.parametrize(
+    ("words", "host", "role"),
+    [
+        (
+            "AssertionError: Rank 9: found NaN in local forward loss calculation. Device: 1, node: h2",
+            "h2",
+            "consequence",
+        ),
+        ("AssertionError: Rank 9: found NaN in local forward loss calculation. Device: 1, node: h3", "h3", "root"),
+        ("step 40: loss nan", "h2", "root"),  # after the exchange every rank has it
+    ],
+)
+def test_a_nan_computed_where_a_gpu_reports_errors_is_its_doing(words: str, host: str, role: str) -> None:
+    bad = found("loss-divergence", symptoms=["failed"])
+    bad.results[0].words, bad.results[0].hosts = words, {host}
+    broken = measured("gpu-hardware-fault", "h2", symptoms=["failed"])
+    assert roles(broken, bad, symptoms="failed") == {"gpu-hardware-fault": "root", "loss-divergence": role}
