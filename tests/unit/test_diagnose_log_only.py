@@ -17,6 +17,18 @@ NODE_FAILED = (
 )
 
 
+ITERATION = (
+    " [2026-02-11 15:{minute:02d}:00] iteration {n:8d}/   90000 | elapsed time per iteration (ms): 60000.0 | "
+    "global batch size:   480 | lm loss: 2.5E+00 | grad norm: 1.5 |\n"
+)
+STEP_CANCELLED = "slurmstepd: error: *** STEP 77.0 ON node001 CANCELLED AT 2026-02-11T16:00:49 ***\n"
+
+
+def iterations(last: int) -> str:
+    """A plain Slurm log of another trainer: no header, no summary."""
+    return "".join("3: " + ITERATION.format(minute=n, n=n) for n in range(1, last + 1))
+
+
 def verdict_of(folder: Path, text: str) -> Verdict:
     path = folder / "77-JAX-toy.log"
     path.write_text(text)
@@ -41,3 +53,15 @@ def test_a_cancel_after_a_node_failed_is_no_users(tmp_path: Path) -> None:
     said = verdict_of(tmp_path, header() + steps(40) + NODE_FAILED + spoken(EXIT, [0, 1, 2]) + ending(1))
     assert [(c.cause, c.hosts) for c in said.causes if c.role == "root"] == [("node-death", ["node004"])]
     assert "user-cancel" not in {c.cause for c in said.causes}
+
+
+def test_a_log_without_a_summary_ends_as_the_schedulers_own_lines_tell(tmp_path: Path) -> None:
+    told = "srun: error: node002: task 1: Terminated\nsrun: error: node003: task 2: Exited with exit code 1\n"
+    assert verdict_of(tmp_path, iterations(40) + STEP_CANCELLED + told).status == "cancelled"
+    for end in ("tasks 8-15: Exited with exit code 1", "task 3: Segmentation fault (core dumped)", "task 3: Killed"):
+        first = f"srun: error: node004: {end}\nsrun: Terminating StepId=77.0\n"
+        assert verdict_of(tmp_path, iterations(40) + first + STEP_CANCELLED + told).status == "failed"
+    # A step of the job that failed before training did not end it.
+    early = "srun: error: node004: task 3: Exited with exit code 2\n" + iterations(40)
+    assert verdict_of(tmp_path, early).status == "indeterminate"
+    assert verdict_of(tmp_path, early + STEP_CANCELLED + told).status == "cancelled"

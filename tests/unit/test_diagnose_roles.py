@@ -211,3 +211,40 @@ def test_a_test_that_narrows_leaves_out_who_only_looks_guilty() -> None:
     both = Examination(book, [warm, slow])
     assert (both.hosts, both.gpus, both.hosts_by_span) == (["h1"], ["h1/2"], {0: ["h1"]})
     assert Examination(book, [warm, Result(fell, False)]).hosts == ["h1", "h2"]
+
+
+@pytest.mark.parametrize(
+    ("words", "role"),
+    [
+        ("KeyError: 'tokens'", "root"),
+        ("json.decoder.JSONDecodeError: Expecting value: line 1 column 1 (char 0)", "root"),
+        ("RuntimeError: NCCL communicator was aborted", "consequence"),
+        ("ConnectionResetError: [Errno 104] Connection reset by peer", "consequence"),
+    ],
+)
+def test_a_network_explains_no_error_that_only_the_program_makes(words: str, role: str) -> None:
+    raised = found("python-exception", symptoms=["failed"])
+    raised.results[0].words = words
+    nic = measured("rdma-degradation", "h1", {0}, explains=["python-exception"])
+    assert roles(nic, raised, symptoms="slow failed") == {"rdma-degradation": "root", "python-exception": role}
+    broken = measured("gpu-hardware-fault", "h1", explains=["python-exception"])
+    assert roles(broken, raised, symptoms="slow failed")["python-exception"] == "consequence"
+
+
+@pytest.mark.parametrize(
+    ("words", "host", "role"),
+    [
+        (
+            "AssertionError: Rank 9: found NaN in local forward loss calculation. Device: 1, node: h2",
+            "h2",
+            "consequence",
+        ),
+        ("AssertionError: Rank 9: found NaN in local forward loss calculation. Device: 1, node: h3", "h3", "root"),
+        ("step 40: loss nan", "h2", "root"),  # after the exchange every rank has it
+    ],
+)
+def test_a_nan_computed_where_a_gpu_reports_errors_is_its_doing(words: str, host: str, role: str) -> None:
+    bad = found("loss-divergence", symptoms=["failed"])
+    bad.results[0].words, bad.results[0].hosts = words, {host}
+    broken = measured("gpu-hardware-fault", "h2", symptoms=["failed"])
+    assert roles(broken, bad, symptoms="failed") == {"gpu-hardware-fault": "root", "loss-divergence": role}

@@ -75,6 +75,8 @@ def test_a_traceback_after_the_request_to_end_is_not_the_cause(tmp_path: Path, a
         ("ValueError: 2 keys were passed at the command line but are not in base.yml: {'a', 'b'}", "config-error"),
         ("failed call to cuInit: CUDA_ERROR_SYSTEM_NOT_READY: system not yet initialized", "fabric-manager-down"),
         ("INTERNAL: CUDA error: Failed call to cuInit: CUDA_ERROR_SYSTEM_NOT_READY: x", "fabric-manager-down"),
+        ("nvidia-nvswitch0: SXid (PCI:0000:c4:00.0): 11004, Fatal, Link 08 ingress invalid ACL", "gpu-hardware-fault"),
+        ("NVSwitch initialization failed: the devices are not ready", "fabric-manager-down"),
         ("RuntimeError: Distributed package doesn't have NCCL built in", "missing-library"),
         ("RuntimeError: this PyTorch does not have MPI built in", "missing-library"),
         ("OSError: [Errno 5] Input/output error: '/mnt/ckpt/120'", "storage-error"),
@@ -114,3 +116,21 @@ def test_a_rank_that_was_killed_did_not_die_of_its_exception(tmp_path: Path) -> 
     found = triage_text(tmp_path, header() + steps(20) + RAISED + killed + LOST_HER + ending(1)).primary
     assert found is not None
     assert (found.cause, found.rank) == ("peer-died", 1)
+
+
+def test_no_gpu_is_a_consequence_where_a_library_of_the_image_did_not_load(tmp_path: Path) -> None:
+    blind = "{rank}: WARNING:jax._src.xla_bridge: Unable to initialize backend 'cuda': it is not in the list\n"
+    lacks = "{rank}: ImportError: libcudnn.so.9: cannot open shared object file: No such file or directory\n"
+    ranks = [0, 1, 2, 3]
+
+    def cause(text: str) -> str:
+        found = triage_text(tmp_path, header() + text + spoken(EXIT, ranks) + ending(1)).primary
+        assert found is not None
+        return found.cause
+
+    assert cause(spoken(blind, [2]) + spoken(lacks, ranks)) == "missing-library"
+    # The driver's library comes with the GPU; a rank of its own without a GPU has another reason.
+    assert cause(spoken(blind, [2]) + spoken(lacks.replace("libcudnn.so.9", "libcuda.so.1"), ranks)) == "no-gpu"
+    assert cause(spoken(blind, [2]) + spoken(lacks, [0])) == "no-gpu"
+    driver = "{rank}: RuntimeError: no CUDA-capable device is detected\n"
+    assert cause(spoken(driver, [2]) + spoken(lacks, ranks)) == "no-gpu"

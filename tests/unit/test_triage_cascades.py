@@ -94,3 +94,37 @@ def test_a_driver_complaint_that_training_outlived(tmp_path: Path) -> None:
     text += "3: [ 812.9] amdgpu 0000:c5:00.0: amdgpu: SMU: response:0xFFFFFFFF for index:18 param:0x00000005\n"
     found = triage_text(tmp_path, text + steps(59, first=21) + ending(0, wall="0h 12m 0s"))
     assert (found.status, found.primary) == ("completed", None)
+
+
+def test_the_rank_that_does_not_wait_and_reports_its_gpu_is_the_one_waited_for(tmp_path: Path) -> None:
+    waits = "".join(WATCHDOG.format(rank) for rank in (0, 2, 5))
+    own = "[rank3]: RuntimeError: CUDA error: unspecified launch failure\n"
+    down = "[rank0]:[E1115 01:37:21 ProcessGroupNCCL.cpp:695] To avoid data inconsistency, we are taking the entire process down.\n"  # noqa: E501
+    found = triage_text(tmp_path, header(8) + steps(20, 8) + waits + own + down + ending(1)).primary
+    assert found is not None
+    assert (found.cause, found.hosts) == ("gpu-hardware-fault", ("node004",))
+    # What fails once ranks are taken down, and what a waiting rank says, tells of no other cause.
+    for text in (waits + down + own, waits + own.replace("rank3", "rank2") + down):
+        late = triage_text(tmp_path, header(8) + steps(20, 8) + text + ending(1)).primary
+        assert late is not None
+        assert late.id == "watchdog-timeout"
+
+
+def test_a_coordinator_that_lived_and_did_not_answer_is_no_rendezvous(tmp_path: Path) -> None:
+    mute = (
+        "{0}: F0224 23:48:08.1 27562 client.h:77] Terminating process because the JAX distributed service detected "
+        "fatal errors. absl::Status: DEADLINE_EXCEEDED: {1}\n"
+    )
+
+    def cause(callers: list[int], leader: int, begun: bool = True, why: str = "Deadline Exceeded") -> str:
+        lines = "".join(mute.format(rank, why) for rank in callers)
+        exits = "".join(f"{rank}: NODE_EXIT host=node00{rank + 1} exit=134\n" for rank in callers)
+        exits += f"0: NODE_EXIT host=node001 exit={leader}\n"
+        found = triage_text(tmp_path, header(8) + (steps(20, 8) if begun else "") + lines + exits + ending(1)).primary
+        assert found is not None
+        return found.cause
+
+    assert cause([2, 5, 6], 143) == "coordinator-overload"
+    # The leader ended by itself; one caller may be ill itself; before the first step they may never have met.
+    assert "coordinator-overload" not in {cause([2, 5, 6], 137), cause([2], 143), cause([2, 5, 6], 143, begun=False)}
+    assert cause([2, 5, 6], 143, why="Barrier timed out. Id: save::7") != "coordinator-overload"

@@ -72,3 +72,18 @@ def test_a_pod_that_looks_for_a_lost_peer_is_told_from_one_that_never_met_it(tmp
     found = triage(Job("77", log, job))
     assert found.primary is not None
     assert (found.primary.cause, found.primary.hosts) == ("node-death", ("node003",))
+
+
+def test_whoever_refuses_a_credential_has_the_wrong_clock_unless_most_refuse(tmp_path: Path) -> None:
+    def found(hosts: list[int], text: str) -> tuple[str, tuple[str, ...]]:
+        lines = "".join(text.format(host=f"node00{n}") for n in hosts)
+        primary = triage_text(tmp_path, header(8) + lines + ending()).primary
+        assert primary is not None
+        return primary.cause, primary.hosts
+
+    heard = "srun: error: Task launch for 77.2 failed on node {host}: Job credential expired\n"
+    daemon = "slurmd[{host}.cluster.local]: error: Munge decode failed: Expired credential\n"
+    for text in (heard, daemon):
+        assert found([6], text) == ("clock-skew", ("node006",))
+        assert found([6, 2], text) == ("clock-skew", ("node006", "node002"))
+        assert found([1, 2, 3, 4, 5, 6, 7], text) == ("clock-skew", ())

@@ -62,6 +62,7 @@ class TestResult:
     spans: set[int] | None = None  # which of the window's stretches it speaks for; None: not asked per stretch
     hosts_by_span: dict[int, set[str]] = field(default_factory=dict)  # of slow phases: whom it names in which
     log_role: str = ""  # what the log's own order makes of a failure class
+    words: str = ""  # of the log's line
 
 
 @dataclass
@@ -144,10 +145,9 @@ class Examination:
     @property
     def hosts_by_span(self) -> dict[int, list[str]]:
         """The culprits of each slow phase, where the tests tell the phases apart."""
-        told: dict[int, set[str]] = {}
-        for i, who in [x for r in self.fired if r.test.accuses for x in r.hosts_by_span.items()]:
-            told[i] = told.get(i, set()) | who
-        return {i: sorted(self._narrow(who)) for i, who in sorted(told.items())}
+        told = [x for r in self.fired if r.test.accuses for x in r.hosts_by_span.items()]
+        spans = sorted({i for i, _ in told})
+        return {i: sorted(self._narrow(set().union(*(who for j, who in told if j == i)))) for i in spans}
 
     @property
     def devices(self) -> list[str]:
@@ -233,7 +233,7 @@ def _ask_signature(test: Test, causes: list[str], case: Case, book: EvidenceBook
     wrote = {h for f in ([lead] if lead.local else alike) for h in f.hosts}  # a line that tells whose it is decides
     few = wrote if len(wrote) * 2 <= max(len(case.hosts), 1) else set()  # what most ranks say accuses nobody
     role = "" if lead.role == "primary" or test.warnings else lead.role
-    return TestResult(test, True, ids, few, time=case.end_of_work, log_role=role)
+    return TestResult(test, True, ids, few, time=case.end_of_work, log_role=role, words=lead.text)
 
 
 def _ask_metrics(test: Test, case: Case, symptoms: Symptoms, book: EvidenceBook, accused: list[str]) -> TestResult:

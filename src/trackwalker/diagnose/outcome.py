@@ -110,7 +110,7 @@ def status_of(index: LogIndex, progress: Progress, roles: Roles, clock: Clock, s
         return "unknown-death" if index.facts.ends_mid_line and index.facts.header else "indeterminate"
     if primary.id == "hang":
         return "hanging"
-    if primary.cause == "loss-divergence" and not codes:
+    if primary.cause == "loss-divergence" and not codes and index.facts.task_failed is None:
         return "indeterminate"  # a bad loss ends nothing by itself
     return "cancelled" if primary.tier == 5 else "failed"
 

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import re
+
 from trackwalker.diagnose.examine import Examination
 from trackwalker.diagnose.logcause import HEARSAY
 from trackwalker.diagnose.symptoms import SOFT, Symptoms
 from trackwalker.diagnose.verdict import Role
+from trackwalker.logs.hearsay import OF_ITS_OWN
 
 _FURTHER = 1.05  # a phase this much slower than another holds something more
 _WAITS = frozenset({"collective-hang", "dataloader-hang"})  # they tell that somebody is waited for, and whom
+_NETWORK = frozenset({"rdma-degradation", "rdma-link-failure", "network-link-down"})
+# Megatron's checks of what a rank computed by itself, before any exchange could bring another's numbers in.
+_LOCAL_NAN = re.compile(r"(?i)found (?:nan|inf)\w* in local ")
 _SUBORDINATE: dict[str, Role] = {"consequence": "consequence", "mechanism": "mechanism", "contributing": "contributing"}
 
 
@@ -48,14 +54,29 @@ def _explained(speaking: list[Examination]) -> set[str]:
     out: set[str] = set()
     for e in speaking:
         hearsay = e.playbook.id == HEARSAY and e.log_only
+        if e.playbook.id == "gpu-hardware-fault":
+            out |= {o.playbook.id for o in speaking if _computed_on(o, set(e.hosts))}
         for cause in e.explains:
             other = known.get(cause)
             if hearsay and not (other is not None and other.hosts and set(other.hosts) <= set(e.hosts)):
                 continue  # what victims say explains nothing, unless it names the very host
+            if other is not None and e.playbook.id in _NETWORK and _of_its_own(other):
+                continue
             mutual = other is not None and e.playbook.id in other.explains
             if not (mutual and other is not None and _stands_behind(e, other)):
                 out.add(cause)
     return out
+
+
+def _of_its_own(cause: Examination) -> bool:
+    """Whether the log quotes an error that only the program itself makes: an index out of range is no lost packet."""
+    return any(r.fired and OF_ITS_OWN.search(r.words) for r in cause.results)
+
+
+def _computed_on(cause: Examination, hosts: set[str]) -> bool:
+    """Whether what is no number was computed on these hosts: a GPU that reports an error there made it."""
+    told = [r for r in cause.results if r.fired and _LOCAL_NAN.search(r.words)]
+    return any(r.hosts and r.hosts <= hosts for r in told)
 
 
 def _stands_behind(one: Examination, other: Examination) -> bool:

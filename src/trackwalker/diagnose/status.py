@@ -5,6 +5,7 @@ from __future__ import annotations
 from trackwalker.diagnose.case import Case
 from trackwalker.diagnose.symptoms import Symptoms
 from trackwalker.diagnose.verdict import Status
+from trackwalker.logs.facts import Quote
 
 _CANCEL_CODES = (130, 143)
 _DEATHS = 2  # tiers of findings that end a run by themselves
@@ -42,8 +43,15 @@ def status_of(case: Case, symptoms: Symptoms) -> Status:
 
 def _seen_from_outside(case: Case, symptoms: Symptoms, last: int | None) -> Status:
     """A foreign log without a summary: only a recording tells running, hung and dead apart."""
-    if "failed" in symptoms.names and (case.log.exits or symptoms.stall is None or not _alive(case)):
+    facts, failed = case.triage.index.facts, "failed" in symptoms.names
+    cancel = facts.cancel if _nothing_after(case, facts.cancel) else None
+    # Slurm cancels the rest of a step whose task failed: its own line on that task says which came first.
+    if _nothing_after(case, facts.task_failed) and (cancel is not None or failed):
         return "failed"
+    if failed and (case.log.exits or symptoms.stall is None or not _alive(case)):
+        return "failed"
+    if cancel is not None:
+        return "cancelled"  # a step that the scheduler cancelled is over, whatever its hosts still report
     if case.telemetry is None or case.end is None:
         return "indeterminate"
     if last is None:
@@ -54,6 +62,12 @@ def _seen_from_outside(case: Case, symptoms: Symptoms, last: int | None) -> Stat
         return "running"
     alive = _alive(case)
     return "indeterminate" if alive is None else "hanging" if alive else "unknown-death"
+
+
+def _nothing_after(case: Case, said: Quote | None) -> bool:
+    """Whether a line of the scheduler is about the end: a batch script may go on with another step of the job."""
+    steps = case.triage.index.steps
+    return said is not None and not (len(steps) and int(steps.line.max()) > said.line)
 
 
 def _alive(case: Case) -> bool | None:

@@ -40,6 +40,11 @@ KILLED_BY = re.compile(r"\[Node (\d+) @ ([^\]\s]+)\] Training subprocess killed 
 SLURM_CANCEL = re.compile(
     r"\*\*\* (?:JOB|STEP) (\S+) ON (\S+) CANCELLED AT (\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(.*?)\*\*\*"
 )
+# How srun tells that a task ended by itself: not by the SIGTERM (143) or the interrupt (130) that end all of them.
+TASK_FAILED = re.compile(
+    r"^srun: error: \S+: tasks? [\d,-]+: (?:Exited with exit code (?!(?:0|130|143)\b)\d+|Killed|Aborted|Bus error"
+    r"|Segmentation fault|Illegal instruction|Floating point exception|Out Of Memory)"
+)
 ACCUSED = re.compile(r"/job:jax_worker/replica:\d+/task:(\d+)")
 SUMMARY = re.compile(r"^=+ JOB SUMMARY =+")
 STATUS = re.compile(r"Status:\s*(SUCCESS|FAILED)\s*\(exit\s+(\d+)\)(?:\s*—\s*(.*))?")
@@ -56,6 +61,7 @@ TRACEBACK = "Traceback (most recent call last):"
 # One pass over the bytes looks for these words; only lines that hold one are decoded and matched.
 NEEDLES = (
     b"completed step:", b"Config param ", b"== ", b"NODE_EXIT ", b"FIRST_FAILURE ", b"killed by SIG", b"CANCELLED AT",
+    b"srun: error: ",
     b"/task:", b"JOB SUMMARY", b"Status:", b"Wall:", b"Saved a checkpoint", b"restoring from this run", HEARTBEAT.encode(),
     b"successfully saved checkpoint", SAVED_NOW.encode(),
     b"from coordination service", b"Terminating process because", b"Traceback (most recent", b"JOB_ID=", b"JOB_NAME=",

@@ -111,6 +111,7 @@ class LogFacts:
     summary: Summary | None = None
     cancel: Quote | None = None
     cancel_time: str | None = None
+    task_failed: Quote | None = None  # the scheduler's line on the first task that ended by itself, before any cancel
     heartbeat: Heartbeat | None = None
     tracebacks: list[Quote] = field(default_factory=list)
     barrier_ranks: set[int] = field(default_factory=set)

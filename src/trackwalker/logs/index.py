@@ -31,6 +31,7 @@ _LONGER = {
 _GIT = b"=== GIT SUMMARY "
 _EVAL = (b"valid loss at", b"validation loss", b"Evaluating", b"eval metrics after")
 _MOST_RANKS = 4096
+_MOST_MORE = 64
 _QUOTED = 400  # characters of a line that is kept
 
 
@@ -46,6 +47,7 @@ class Hit:
     clock: float | None = None
     count: int = 1
     last_line: int = 0
+    more: list[str] = field(default_factory=list)  # of lines that no rank wrote: the next few, of other hosts perhaps
     task: int | None = None  # the launcher's label of the line, where it has one: a task of eight GPUs may hold ranks
 
 
@@ -128,7 +130,7 @@ class Gatherer:
         """The same state, to read on without changing this one."""
         other = copy(self)
         other._facts, other._fact_reader = deepcopy((self._facts, self._fact_reader))  # one copy: the reader holds it
-        other._hits = {key: replace(hit) for key, hit in self._hits.items()}
+        other._hits = {key: replace(hit, more=list(hit.more)) for key, hit in self._hits.items()}
         other._harmless, other._ranks = dict(self._harmless), set(self._ranks)
         other._other_steps = dict(self._other_steps)
         other._index = replace(self._index, facts=other._facts, files=list(self._index.files))
@@ -188,10 +190,14 @@ class Gatherer:
             hit = self._hits.get(key)
             if hit is None:
                 text = body.text.strip()[:_QUOTED]
-                self._hits[key] = Hit(signature, owner, line.number, text, file, body.clock, 1, line.number, body.task)
+                self._hits[key] = Hit(
+                    signature, owner, line.number, text, file, body.clock, 1, line.number, task=body.task
+                )
             else:
                 hit.count += 1
                 hit.last_line = line.number
+                if owner is None and len(hit.more) < _MOST_MORE:
+                    hit.more.append(body.text.strip()[:_QUOTED])
 
     def _diverged(self, steps: Steps, file: str) -> None:
         """The first step whose loss is no number or left its level; bulk-read lines do not pass by the signatures."""

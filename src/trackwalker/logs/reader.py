@@ -152,6 +152,9 @@ class FactReader:
             facts.restored = int(match[1])
         elif match := d.SLURM_CANCEL.search(body):
             facts.cancel, facts.cancel_time = quote, match[3]
+        elif d.TASK_FAILED.match(body):
+            if facts.cancel is None:  # who is told to end may end badly
+                facts.task_failed = facts.task_failed or quote
         elif "Synchronizing hosts before training loop" in body:
             facts.barrier_ranks.add(rank or 0)
         elif "Memstats: After params" in body:

@@ -9,9 +9,18 @@ import numpy as np
 
 from trackwalker.logs.findings import Finding, Role, Stall, hang
 from trackwalker.logs.groups import Group, groups_of, when
-from trackwalker.logs.hearsay import demote_hearsay
+from trackwalker.logs.hearsay import coordinator_mute, demote_hearsay, told_by_the_missing
 from trackwalker.logs.index import LogIndex
-from trackwalker.logs.told import absent_hosts, host_of_hit, hosts_told, local_disk_hosts, never_joined, waited_for
+from trackwalker.logs.told import (
+    absent_hosts,
+    host_of_hit,
+    hosts_told,
+    local_disk_hosts,
+    never_joined,
+    refused_at,
+    unloaded,
+    waited_for,
+)
 
 _STEPS_AFTER = 3  # a run that completes this many further steps did not die of what came before
 _FATAL_ANYWAY = frozenset({"loss-divergence", "xid-hardware", "silent-data-corruption", "host-kernel-fault"})
@@ -131,6 +140,10 @@ def _refine(groups: list[Group], index: LogIndex) -> None:
             group.why = "a rank was killed from outside; nothing in the log says by whom"
     if group := by_id.get("heartbeat-timeout"):
         _heartbeat(group, index)
+    claimed = "heartbeat-timeout" in by_id  # then the coordinator speaks, and accuses others
+    if (group := by_id.get("jax-coord-timeout")) and not claimed and coordinator_mute(group, index):
+        group.cause, group.why = "coordinator-overload", "the coordinator lived and did not answer the tasks in time"
+        group.hosts = tuple(filter(None, (_host(index, 0),)))
     _demote_followers(by_id, index)
     demote_hearsay(groups, by_id, index)
     _name_hosts(by_id, index)
@@ -171,6 +184,9 @@ def _demote_followers(by_id: dict[str, Group], index: LogIndex) -> None:
     frames = [by_id[i] for i in ("checkpoint-load-frame", "checkpoint-save-frame") if i in by_id]
     if error is not None and error.tier == 3 and any(_near(error, frame) for frame in frames):
         error.tier, error.why = 4, "it was raised while a checkpoint was read or written"
+    blind, library = by_id.get("no-gpu"), by_id.get("missing-library")
+    if blind and library and library.tier == 1 and unloaded(blind.hits, library.hits):
+        blind.tier, blind.why = 3, "the library by which it would use its GPU could not be loaded"
     if (wait := by_id.get("barrier-wait")) and len(index.steps):
         wait.tier, wait.why = 8, "training began after it"
     if "storage-full" in by_id and by_id["storage-full"].tier == 2:
@@ -189,6 +205,8 @@ def _name_hosts(by_id: dict[str, Group], index: LogIndex) -> None:
     for group in filter(None, map(by_id.get, ("storage-error", "mount-silent"))):
         if own := local_disk_hosts(index, group.hits):
             group.hosts, group.local = own, True
+    if group := by_id.get("clock-skew"):
+        group.hosts = refused_at(index, group.hits)
     spoke = [h for g in by_id.values() if g.tier <= 4 and g.id != "node-exit" for h in g.hits]
     group = by_id.get("rendezvous-incomplete")
     if group and group.tier == 1 and (absent := absent_hosts(index, group.hits, spoke)):
@@ -222,6 +240,9 @@ def _who_is_missing(group: Group, groups: list[Group], index: LogIndex) -> None:
     if len(asked) > 1 and len({a[0] for a in asked}) < len(asked):
         group.cause, group.why = "collective-mismatch", "ranks wait in different collectives of the same number"
         group.tier = 2
+        return
+    if group.tier == 3 and (own := told_by_the_missing(group, groups, index)):
+        group.tier, group.why = 4, f"rank {own.first.rank}, which does not wait with them, reports {own.cause} itself"
         return
     spoke = [h for g in groups if g is not group and g.tier <= 4 for h in g.hits]
     if missing := never_joined(index, group.hits, spoke):

@@ -20,6 +20,14 @@ _LOCAL_DISK = re.compile(
 # Every client's kernel says this of a server that is away; where one host says it alone, the way is that host's.
 _MOUNT = re.compile(r"\bkernel: .*\bnfs: server \S+ not responding|\bkernel: Lustre\w*: .*(?:was lost|timed out)")
 
+# Slurm's words on the host that would not take a task: what its daemon says, and what srun hears from there.
+_REFUSED = re.compile(r"^slurmd\[([\w.-]+)\]: |Task launch for \S+ failed on node ([\w.-]+?):? ")
+
+# A framework's word that it has no GPU to use; the driver's own words are another matter.
+_NO_BACKEND = re.compile(r"(?i)falling back to cpu|unable to initialize backend|unknown backend")
+# A shared library that the image brings along; the driver's own come with the GPU, and lack where it is not handed in.
+_OF_THE_IMAGE = re.compile(r"\blib(?!cuda\.so|nvidia-|nvcuvid)[\w.+-]*\.so\b")
+
 _FEW_ABSENT = 0.25  # of the ranks
 _VICTIMS = frozenset({"rendezvous-incomplete", "peer-died", "nccl-error", "collective-hang"})
 
@@ -87,3 +95,17 @@ def waited_for(hits: list[Hit], spoke: list[Hit]) -> bool:
     own = {h.rank for h in hits}
     others = {h.rank for h in spoke if h.signature.cause in _VICTIMS} - own
     return None not in own and 2 * len(own) <= len(others)
+
+
+def refused_at(index: LogIndex, hits: list[Hit]) -> tuple[str, ...]:
+    """The few hosts at which a credential was refused: their clocks are off. Where most refuse, it is the sender's."""
+    found = (m for h in hits for text in (h.text, *h.more) if (m := _REFUSED.search(text)))
+    mine = {h.partition(".")[0]: h for h in index.facts.hosts}
+    hosts = tuple(dict.fromkeys(mine.get(n.partition(".")[0], n) for m in found for n in m.groups() if n))
+    return hosts if len(hosts) == 1 or len(hosts) <= _FEW_ABSENT * len(mine) else ()
+
+
+def unloaded(blind: list[Hit], libraries: list[Hit]) -> bool:
+    """Whether ranks see no GPU only because a library of the image did not load there: their plugin needs it."""
+    missed = {h.rank for h in libraries if _OF_THE_IMAGE.search(h.text)}
+    return all(_NO_BACKEND.search(h.text) is not None and h.rank in missed for h in blind)
