@@ -117,3 +117,28 @@ def test_the_engine_of_deepspeed_tells_its_steps_and_when(tmp_path: Path) -> Non
     steps = triage_text(tmp_path, header(nodes=2) + text).index.steps
     assert (steps.dialect, steps.step.tolist()) == ("deepspeed-engine", list(range(5, 61, 5)))
     assert steps.seconds[1:] == pytest.approx(24.0)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "0: [rank0]:[titan] 2026-02-24 19:30:00,250 - root - INFO - Training completed",
+        "0: `Trainer.fit` stopped: `max_steps=60` reached.",
+        "0: [after training is done] datetime: 2026-02-24 19:30:00",
+    ],
+)
+def test_a_trainer_that_says_it_is_done_is(tmp_path: Path, line: str) -> None:
+    titan = "0: [rank0]:[titan] 2026-02-24 19:{minute:02d}:00,250 - root - INFO - step: {step}  loss:  2.1  memory: 139GiB(78.89%)  tps: 2,833  mfu: 10%\n"  # noqa: E501
+    text = "".join(titan.format(minute=i, step=i + 1) for i in range(25))
+    log = tmp_path / "77-JAX-toy.log"
+
+    def status() -> str:
+        with open_case(Job("77", log, None)) as case:
+            return diagnose_case(case).verdict.status
+
+    log.write_text(text)
+    assert status() == "indeterminate"
+    log.write_text(text + line + "\n")
+    assert status() == "completed"
+    log.write_text(text + line + "\n" + titan.format(minute=40, step=26))  # a text that only looks like it
+    assert status() == "indeterminate"

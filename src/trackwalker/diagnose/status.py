@@ -48,6 +48,8 @@ def _seen_from_outside(case: Case, symptoms: Symptoms, last: int | None) -> Stat
     # Slurm cancels the rest of a step whose task failed: its own line on that task says which came first.
     if _nothing_after(case, facts.task_failed) and (cancel is not None or failed):
         return "failed"
+    if not failed and cancel is None and _nothing_after(case, facts.finished):
+        return "completed"
     if failed and (case.log.exits or symptoms.stall is None or not _alive(case)):
         return "failed"
     if cancel is not None:

@@ -79,5 +79,6 @@ def keep_last(index: LogIndex, attempt: Attempt) -> None:
     facts.first_failure = facts.first_failure if facts.first_failure and facts.first_failure.line >= since else None
     facts.cancel = facts.cancel if facts.cancel and facts.cancel.line >= since else None
     facts.task_failed = facts.task_failed if facts.task_failed and facts.task_failed.line >= since else None
+    facts.finished = facts.finished if facts.finished and facts.finished.line >= since else None
     beat = facts.heartbeat
     facts.heartbeat = beat if beat and beat.claim and beat.claim.line >= since else None

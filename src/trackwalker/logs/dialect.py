@@ -45,6 +45,8 @@ TASK_FAILED = re.compile(
     r"^srun: error: \S+: tasks? [\d,-]+: (?:Exited with exit code (?!(?:0|130|143)\b)\d+|Killed|Aborted|Bus error"
     r"|Segmentation fault|Illegal instruction|Floating point exception|Out Of Memory)"
 )
+# What torchtitan and Hugging Face, Lightning, and Megatron print when no step is left.
+FINISHED = re.compile(r"(?:^|[\]:-] )(?:Training completed\b|`?Trainer\.fit`? stopped: |\[?after training is done\b)")
 ACCUSED = re.compile(r"/job:jax_worker/replica:\d+/task:(\d+)")
 SUMMARY = re.compile(r"^=+ JOB SUMMARY =+")
 STATUS = re.compile(r"Status:\s*(SUCCESS|FAILED)\s*\(exit\s+(\d+)\)(?:\s*—\s*(.*))?")
@@ -61,7 +63,7 @@ TRACEBACK = "Traceback (most recent call last):"
 # One pass over the bytes looks for these words; only lines that hold one are decoded and matched.
 NEEDLES = (
     b"completed step:", b"Config param ", b"== ", b"NODE_EXIT ", b"FIRST_FAILURE ", b"killed by SIG", b"CANCELLED AT",
-    b"srun: error: ",
+    b"srun: error: ", b"Training completed", b"Trainer.fit` stopped", b"after training is done",
     b"/task:", b"JOB SUMMARY", b"Status:", b"Wall:", b"Saved a checkpoint", b"restoring from this run", HEARTBEAT.encode(),
     b"successfully saved checkpoint", SAVED_NOW.encode(),
     b"from coordination service", b"Terminating process because", b"Traceback (most recent", b"JOB_ID=", b"JOB_NAME=",

@@ -112,6 +112,7 @@ class LogFacts:
     cancel: Quote | None = None
     cancel_time: str | None = None
     task_failed: Quote | None = None  # the scheduler's line on the first task that ended by itself, before any cancel
+    finished: Quote | None = None  # another trainer's line that no step is left
     heartbeat: Heartbeat | None = None
     tracebacks: list[Quote] = field(default_factory=list)
     barrier_ranks: set[int] = field(default_factory=set)

@@ -155,6 +155,8 @@ class FactReader:
         elif d.TASK_FAILED.match(body):
             if facts.cancel is None:  # who is told to end may end badly
                 facts.task_failed = facts.task_failed or quote
+        elif d.FINISHED.search(body):
+            facts.finished = quote
         elif "Synchronizing hosts before training loop" in body:
             facts.barrier_ranks.add(rank or 0)
         elif "Memstats: After params" in body:
