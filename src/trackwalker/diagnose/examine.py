@@ -225,7 +225,7 @@ def _ask_signature(test: Test, causes: list[str], case: Case, book: EvidenceBook
     """Whether lines of a failure class are in the log, who wrote them, and what their order makes of them."""
     known = case.triage.roles.findings if test.warnings else case.triage.failures
     mine = [f for f in known if f.cause in causes and f.text]
-    if not mine:
+    if not mine or (test.primary and mine[0].role != "primary"):
         return TestResult(test, False)
     lead = mine[0]
     ids = [book.add("log", f"{lead.file}:{lead.line}", lead.text)]

@@ -45,6 +45,7 @@ class Test(BaseModel):
     unless: str | None = None  # not asked if this test fired
     fact: str | None = None
     signature: list[str] | None = None  # causes that log lines name
+    primary: bool = False  # only where triage calls that class the primary one
     warnings: bool = False  # lines that by themselves mean little count too
     query: str | None = None
     label: Literal["host", "device", "gpu"] = "host"
