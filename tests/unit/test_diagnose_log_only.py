@@ -4,7 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
+from trackwalker.diagnose.case import open_case
 from trackwalker.diagnose.engine import diagnose
+from trackwalker.diagnose.evidence import EvidenceBook
+from trackwalker.diagnose.examine import _ask_signature
+from trackwalker.diagnose.playbook import load_playbooks
 from trackwalker.diagnose.verdict import Verdict
 from trackwalker.job.resolve import resolve
 from triage_logs import ending, header, steps
@@ -65,3 +71,19 @@ def test_a_log_without_a_summary_ends_as_the_schedulers_own_lines_tell(tmp_path:
     early = "srun: error: node004: task 3: Exited with exit code 2\n" + iterations(40)
     assert verdict_of(tmp_path, early).status == "indeterminate"
     assert verdict_of(tmp_path, early + STEP_CANCELLED + told).status == "cancelled"
+
+
+FRAME = '2: [rank2]:   File "/usr/lib/python3.12/site-packages/torch/utils/data/dataloader.py", line 1284, in _try_get_data (self)\n'  # noqa: E501
+TIMED_OUT = "2: [rank2]: RuntimeError: DataLoader timed out after 1800 seconds\n"
+KILLED = "2: kernel: Out of memory: Killed process 4242 (pt_data_worker)\n"
+
+
+@pytest.mark.parametrize(("told", "fired"), [(FRAME + TIMED_OUT, True), (KILLED + FRAME, False)])
+def test_a_loader_is_stuck_where_that_is_the_primary_failure(tmp_path: Path, told: str, fired: bool) -> None:
+    path = tmp_path / "77-JAX-toy.log"
+    path.write_text(header() + steps(40) + told + ending(1))
+    (says,) = [t for p in load_playbooks() if p.id == "dataloader-hang" for t in p.tests if t.id == "log-says"]
+    with open_case(resolve(str(path), tmp_path)) as case:
+        named = [f.cause for f in case.triage.failures]
+        assert "dataloader-hang" in named
+        assert _ask_signature(says, ["dataloader-hang"], case, EvidenceBook()).fired is fired
