@@ -31,6 +31,9 @@ class Lacking(Variant):
     ("family", "missing", "says"),
     [
         ("rdma-phased", ("hw_rdma_tx_retx_*", "hw_rdma_tx_ack_*"), "packets/s of the collectives"),
+        ("rdma-phased", ("hw_rdma_*tx_retx_*", "hw_rdma_rx_dup_*"), "retransmits are not counted"),
+        ("gpu-thermal-throttle", ("hw_gpu_clock_*",), "clocks were not collected"),
+        ("collective-hang", ("hw_gpu_power_*",), "their power was not collected"),
         ("fabric-congestion", ("hw_rdma_*_cnp_*",), "do not count notifications"),
         ("ac-hourly-scan", ("hw_procs_*", "hw_context_*"), "nobody counted runnable tasks"),
         ("gpu-power-cap", ("hw_gpu_temperature_*",), "stands still at a limit"),

@@ -14,7 +14,7 @@ import pytest
 from trackwalker.diagnose import course, course_facts
 from trackwalker.diagnose.case import Case
 from trackwalker.diagnose.evidence import EvidenceBook
-from trackwalker.diagnose.symptoms import Span, Symptoms, find_phases
+from trackwalker.diagnose.symptoms import KEEN, Span, Symptoms, find_phases
 from trackwalker.diagnose.timeline import Timeline
 from trackwalker.job.layout import Job
 from trackwalker.logs.facts import LogFacts, Quote, StepLine
@@ -208,6 +208,14 @@ def test_longer_steps_with_as_many_tokens_a_second_are_not_slow(tokens: float, s
     batch = np.where(np.arange(300) < 150, 1.0, tokens)
     case.timeline = replace(case.timeline, tgs=20_000.0 * batch / case.timeline.seconds)
     assert [p.slow for p in find_phases(case)] == [False, slow]
+
+
+def test_a_percent_less_with_the_same_batch_is_no_larger_batch() -> None:
+    steady = np.r_[np.full(150, 10.0), np.full(150, 10.12)] * (1 + np.random.default_rng(5).normal(0, 5e-4, 300))
+    case = case_of(steady.tolist())
+    assert case.timeline is not None
+    case.timeline = replace(case.timeline, tgs=20_000.0 / case.timeline.seconds)
+    assert [p.slow for p in find_phases(case, KEEN)] == [False, True]
 
 
 class Filling:

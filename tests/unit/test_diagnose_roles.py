@@ -248,3 +248,10 @@ def test_a_nan_computed_where_a_gpu_reports_errors_is_its_doing(words: str, host
     bad.results[0].words, bad.results[0].hosts = words, {host}
     broken = measured("gpu-hardware-fault", "h2", symptoms=["failed"])
     assert roles(broken, bad, symptoms="failed") == {"gpu-hardware-fault": "root", "loss-divergence": role}
+
+
+def test_of_two_benign_readings_the_one_behind_the_other_stands_beside_it() -> None:
+    noise = found("storage-tcp-noise", outcome="expected", symptoms=["none"], yields_to=["expected-checkpoint"])
+    saves = found("expected-checkpoint", outcome="expected", symptoms=["none"])
+    assert roles(noise, saves, symptoms="none") == {"storage-tcp-noise": "contributing", "expected-checkpoint": "root"}
+    assert roles(noise, symptoms="none") == {"storage-tcp-noise": "root"}

@@ -41,7 +41,12 @@ def assign_roles(found: list[Examination], symptoms: Symptoms) -> dict[str, Role
         told: dict[str, Role] = {e.playbook.id: "consequence" for e in real if not e.playbook.mechanism}
         return told | {e.playbook.id: "root" for e in overriding}
     roles = _roles(real, symptoms)
-    return roles or {e.playbook.id: "root" for e in benign}
+    return roles or {e.playbook.id: "contributing" if _beside(e, benign) else "root" for e in benign}
+
+
+def _beside(reading: Examination, others: list[Examination]) -> bool:
+    """Whether another benign reading accounts for this one: saves make storage traffic."""
+    return any(e.playbook.id in reading.playbook.yields_to for e in others)
 
 
 def _explained(speaking: list[Examination]) -> set[str]:

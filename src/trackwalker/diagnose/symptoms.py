@@ -41,7 +41,8 @@ _SETTLING = 20  # steps
 _SETTLING_SHARE = 0.08  # of the run
 _RESTLESS = 4  # slow phases side by side
 _RESTLESS_STEPS = 40  # of each
-_AS_MANY_TOKENS = 0.985  # a second: less than any slowdown that is called one
+_AS_MANY_TOKENS = 0.985  # a second
+_LARGER = 1.04  # batch
 _LAST_MINUTES_S = 900.0
 _COSTLY_SHARE = 0.08  # then it is no jitter
 _LEAST_LOST_S = 5.0  # a slow phase that cost less than this, or less than one step, is a dip, not an incident
@@ -251,10 +252,13 @@ def _without_warm_up(phases: list[Phase]) -> list[Phase]:
 def _with_larger_batches(phases: list[Phase], timeline: Timeline) -> list[Phase]:
     """Longer steps that do as many tokens a second as the short ones are larger batches, and not slow."""
     rates = [float(np.median(timeline.tgs[_inside(p, timeline)])) for p in phases]
-    full = max((r for r, p in zip(rates, phases, strict=True) if not p.slow), default=np.nan)
+    batches = [float(np.median((timeline.tgs * timeline.seconds)[_inside(p, timeline)])) for p in phases]
+    rate, batch = max(
+        ((r, b) for r, b, p in zip(rates, batches, phases, strict=True) if not p.slow), default=(0.0, 0.0)
+    )
     return [
-        replace(p, slow=False) if p.slow and rate >= _AS_MANY_TOKENS * full else p
-        for p, rate in zip(phases, rates, strict=True)
+        replace(p, slow=False) if p.slow and b > _LARGER * batch and r >= _AS_MANY_TOKENS * rate else p
+        for p, r, b in zip(phases, rates, batches, strict=True)
     ]
 
 

@@ -33,6 +33,7 @@ from trackwalker.lab.faults import (
     thirteenth_set,
     training,
     twelfth_set,
+    twentieth_set,
 )
 from trackwalker.lab.faults.base import FAULTS
 
@@ -65,4 +66,5 @@ __all__ = [
     "thirteenth_set",
     "training",
     "twelfth_set",
+    "twentieth_set",
 ]
