@@ -191,7 +191,7 @@ def examine(playbook: Playbook, case: Case, symptoms: Symptoms, book: EvidenceBo
     examination = Examination(playbook, [], screened)
     for test in sorted(playbook.screen if screened else playbook.tests, key=lambda t: t.role == "locate"):
         fired = {r.test.id for r in examination.results if r.fired}
-        if (test.when is not None and test.when not in fired) or test.unless in fired:
+        if (test.when is not None and test.when not in fired) or fired & set(test.unless.split(", ")):
             continue
         try:
             result = _ask(test, case, symptoms, book, examination.hosts)

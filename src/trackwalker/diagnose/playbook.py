@@ -42,7 +42,7 @@ class Test(BaseModel):
     accuses: bool = False  # the hosts it names are culprits
     narrows: bool = False  # of the culprits only those that it names too
     when: str | None = None  # asked only if this test fired
-    unless: str | None = None  # not asked if this test fired
+    unless: str = ""  # not asked if one of these tests fired
     fact: str | None = None
     signature: list[str] | None = None  # causes that log lines name
     primary: bool = False  # only where triage calls that class the primary one

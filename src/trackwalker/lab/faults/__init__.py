@@ -34,6 +34,8 @@ from trackwalker.lab.faults import (
     training,
     twelfth_set,
     twentieth_set,
+    twenty_first_set,
+    twenty_second_set,
 )
 from trackwalker.lab.faults.base import FAULTS
 
@@ -67,4 +69,6 @@ __all__ = [
     "training",
     "twelfth_set",
     "twentieth_set",
+    "twenty_first_set",
+    "twenty_second_set",
 ]
