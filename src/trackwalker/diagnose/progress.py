@@ -85,7 +85,7 @@ def _steps(phase: Phase) -> str:
 
 
 def _mean(timeline: Timeline, phase: Phase) -> str:
-    inside = (timeline.steps >= phase.first_step) & (timeline.steps <= phase.last_step)
+    inside = timeline.between(phase.first_step, phase.last_step)
     return "; seconds are a mean, as the log rounds them" if is_coarse(timeline.seconds[inside]) else ""
 
 
@@ -93,7 +93,7 @@ def _level(case: Case, phase: Phase, with_tgs: bool) -> float:
     timeline = case.timeline
     if timeline is None:
         return 0.0
-    inside = (timeline.steps >= phase.first_step) & (timeline.steps <= phase.last_step)
+    inside = timeline.between(phase.first_step, phase.last_step)
     values = timeline.tgs[inside] if with_tgs else 1.0 / np.maximum(timeline.seconds[inside], 1e-9)
     median = float(np.nanmedian(values))
     return round(median, 1) if median >= 10 else round(median, 4)

@@ -251,8 +251,9 @@ def _without_warm_up(phases: list[Phase]) -> list[Phase]:
 
 def _with_larger_batches(phases: list[Phase], timeline: Timeline) -> list[Phase]:
     """Longer steps that do as many tokens a second as the short ones are larger batches, and not slow."""
-    rates = [float(np.median(timeline.tgs[_inside(p, timeline)])) for p in phases]
-    batches = [float(np.median((timeline.tgs * timeline.seconds)[_inside(p, timeline)])) for p in phases]
+    inside = [timeline.between(p.first_step, p.last_step) for p in phases]
+    rates = [float(np.median(timeline.tgs[i])) for i in inside]
+    batches = [float(np.median(timeline.tgs[i] * timeline.seconds[i])) for i in inside]
     rate, batch = max(
         ((r, b) for r, b, p in zip(rates, batches, phases, strict=True) if not p.slow), default=(0.0, 0.0)
     )
@@ -260,10 +261,6 @@ def _with_larger_batches(phases: list[Phase], timeline: Timeline) -> list[Phase]
         replace(p, slow=False) if p.slow and b > _LARGER * batch and r >= _AS_MANY_TOKENS * rate else p
         for p, r, b in zip(phases, rates, batches, strict=True)
     ]
-
-
-def _inside(phase: Phase, timeline: Timeline) -> NDArray[np.bool_]:
-    return (timeline.steps >= phase.first_step) & (timeline.steps <= phase.last_step)
 
 
 def _slide(timeline: Timeline, index: NDArray[np.intp]) -> list[Phase] | None:
@@ -369,7 +366,7 @@ def _undisturbed(case: Case, phase: Phase) -> Span:
     timeline, saved = case.timeline, save_steps(case)
     if timeline is None or not saved:
         return Span(phase.start, phase.end)
-    inside = (timeline.steps >= phase.first_step) & (timeline.steps <= phase.last_step)
+    inside = timeline.between(phase.first_step, phase.last_step)
     best, run = (phase.start, phase.start), None
     for step, end, seconds in zip(timeline.steps[inside], timeline.ends[inside], timeline.seconds[inside], strict=True):
         if {int(step), int(step) - 1} & saved:

@@ -41,6 +41,10 @@ class Timeline:
         """When the last step ended."""
         return float(self.ends[-1]) if len(self) and np.isfinite(self.ends[-1]) else None
 
+    def between(self, first: int, last: int) -> NDArray[np.bool_]:
+        """Which steps lie between two, both included."""
+        return (self.steps >= first) & (self.steps <= last)
+
     def step_at(self, time: float) -> int | None:
         """The step that was running at a time."""
         if not len(self):

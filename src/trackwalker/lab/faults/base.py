@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 
@@ -62,6 +63,21 @@ def port_dark(run: Run, sheet: Sheet, name: str, device: int, since: float, unti
         for port in range(8):
             much = 0.0 if port == device else 8 / 7
             sheet.scale(f"hw_rdma_{metric}_total", much, since, until, name, device=f"{run.spec.nic}_{port}")
+
+
+def rewritten(change: Callable[[str, Run], str]) -> Show:
+    """How a fault shows that changes the text of the merged log."""
+
+    def show(sheet: Sheet, log: JobLog) -> None:
+        whole = log.write
+
+        def write(path: Path, workers: Path | None) -> None:
+            whole(path, workers)
+            path.write_text(change(path.read_text(), log.run))
+
+        log.write = write  # type: ignore[method-assign]
+
+    return show
 
 
 def nothing(sheet: Sheet, log: JobLog) -> None:

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from trackwalker.errors import UsageError
-from trackwalker.lab.faults.base import Hosts, Place, Show, fault, many
+from trackwalker.lab.faults.base import Hosts, Place, Show, fault, many, rewritten
 from trackwalker.lab.joblog import JobLog, glog
 from trackwalker.lab.sheet.overlays import Sheet
 from trackwalker.lab.world import Run
@@ -147,7 +147,7 @@ def dialect(run: Run, trainer: str) -> Show:
                 out.append(label + said)
         return "\n".join(out)
 
-    return _rewritten(change)
+    return rewritten(change)
 
 
 def _stamp(run: Run, step: int) -> datetime:
@@ -229,16 +229,3 @@ def _apart(text: str) -> tuple[str, dict[int, list[str]]]:
         else:
             rest.setdefault(int(label[1]), []).append(label[2])
     return "\n".join(first), rest
-
-
-def _rewritten(change: Callable[[str, Run], str]) -> Show:
-    def show(sheet: Sheet, log: JobLog) -> None:
-        whole = log.write
-
-        def write(path: Path, workers: Path | None) -> None:
-            whole(path, workers)
-            path.write_text(change(path.read_text(), log.run))
-
-        log.write = write  # type: ignore[method-assign]
-
-    return show

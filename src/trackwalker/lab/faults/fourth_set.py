@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
-from pathlib import Path
 
 import numpy as np
 
-from trackwalker.lab.faults.base import Hosts, Place, Show, fault, many, nothing, only
+from trackwalker.lab.faults.base import Hosts, Place, Show, fault, many, nothing, only, rewritten
 from trackwalker.lab.joblog import JobLog, glog
 from trackwalker.lab.sheet.overlays import Sheet, ramp
 from trackwalker.lab.world import Run
@@ -146,11 +144,11 @@ def slow_start(run: Run, factor: float, end: Place) -> Show:
 def coloured_log(run: Run) -> Show:
     """The merged log in colours, with rank labels of equal width."""
 
-    def change(text: str) -> str:
+    def change(text: str, _: Run) -> str:
         wide = re.sub(r"^ *(\d+): ", lambda m: f"{int(m[1]):03d}: \x1b[36m", text, flags=re.MULTILINE)
         return "\n".join(line + "\x1b[0m" if "\x1b[" in line else line for line in wide.split("\n"))
 
-    return _rewritten(change)
+    return rewritten(change)
 
 
 @fault
@@ -158,10 +156,10 @@ def log_begins(run: Run, at: Place) -> Show:
     """The beginning of the merged log was rotated away; the ranks' own logs are lost with it."""
     run.spec.worker_logs = False
 
-    def change(text: str) -> str:
+    def change(text: str, _: Run) -> str:
         return text[text.find("\n", text.find(f"completed step: {run.at(at)},")) + 1 :]
 
-    return _rewritten(change)
+    return rewritten(change)
 
 
 @fault
@@ -169,20 +167,7 @@ def only_header(run: Run) -> Show:
     """The disk of the logs was full: the merged log holds what the launcher wrote first, and nothing else."""
     run.spec.worker_logs = False
 
-    def change(text: str) -> str:
+    def change(text: str, _: Run) -> str:
         return text[: text.find("== Preflight BEGIN")]
 
-    return _rewritten(change)
-
-
-def _rewritten(change: Callable[[str], str]) -> Show:
-    def show(sheet: Sheet, log: JobLog) -> None:
-        whole = log.write
-
-        def write(path: Path, workers: Path | None) -> None:
-            whole(path, workers)
-            path.write_text(change(path.read_text()))
-
-        log.write = write  # type: ignore[method-assign]
-
-    return show
+    return rewritten(change)

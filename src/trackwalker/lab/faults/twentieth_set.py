@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from pathlib import Path
 
 import numpy as np
 
-from trackwalker.lab.faults.base import Hosts, Place, Show, by_step, fault, many, only, waited
+from trackwalker.lab.faults.base import Hosts, Place, Show, by_step, fault, many, only, rewritten, waited
 from trackwalker.lab.faults.fifth_set import _JAX_ONLY, _LABEL, _SAVED, _STEP, filled
 from trackwalker.lab.joblog import JobLog
 from trackwalker.lab.sheet.overlays import Sheet, ramp
@@ -36,7 +35,7 @@ def ap_deepspeed(run: Run, samples: int = 1024, overflows: list[Place] | None = 
             f"samples/sec: {samples / seconds:.3f}",
         ]
 
-    def change(text: str) -> str:
+    def change(text: str, _: Run) -> str:
         out: list[str] = []
         for line in text.split("\n"):
             found = _LABEL.match(line)
@@ -58,16 +57,7 @@ def ap_deepspeed(run: Run, samples: int = 1024, overflows: list[Place] | None = 
                 out.append(label + said)
         return "\n".join(out)
 
-    def show(sheet: Sheet, log: JobLog) -> None:
-        whole = log.write
-
-        def write(path: Path, workers: Path | None) -> None:
-            whole(path, workers)
-            path.write_text(change(path.read_text()))
-
-        log.write = write  # type: ignore[method-assign]
-
-    return show
+    return rewritten(change)
 
 
 @fault
@@ -183,16 +173,5 @@ def ap_loader_deadlock(run: Run, host: Hosts, at: Place, silent_s: float, mine: 
         for rank, other in enumerate(run.hosts):
             moment = asked + float(run.rng.uniform(0.0, 2.0))
             log.say(moment, filled(run, mine if other == name else others, other, moment), rank)
-
-    return show
-
-
-@fault
-def ap_no_exit_line(run: Run, host: Hosts) -> Show:
-    """A node that is gone reports no exit code of its task."""
-
-    def show(sheet: Sheet, log: JobLog) -> None:
-        for name in many(host):
-            log.exits[run.hosts.index(name)] = 0
 
     return show
