@@ -3,7 +3,7 @@ SHELL := /bin/bash
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: demo test test-maxtext setup lint unit clean
+.PHONY: demo check test test-all test-maxtext setup lint types imports unit clean
 .DEFAULT_GOAL := help
 
 help:  ## what there is
@@ -17,23 +17,34 @@ $(READY): pyproject.toml constraints.txt scripts/setup
 demo: setup  ## train four processes, break one (FAULT=stop|kill|cpu|none|slow-data|packet-loss|oom|…, see docs/lab-inject.md), diagnose it
 	@FAULT=$${FAULT:-stop} $(BIN)/trackwalker demo
 
-test: setup lint  ## all checks and all tests
-	@scripts/setup-tests
-	@$(BIN)/python -m pytest tests/unit tests/integration -m "not alone" -n $${WORKERS:-3} --dist loadfile
-	@$(BIN)/python -m pytest tests/integration -m alone
+check: setup  ## lint, types, import directions and unit tests: after every change, at most 3 minutes
+	@$(MAKE) --no-print-directory -j2 -O lint types imports unit
 
-unit: setup  ## the fast tests only
-	@$(BIN)/python -m pytest tests/unit
+test: check  ## all that a landing needs, on real parts: at most 15 minutes on two cores (what CI runs)
+	@scripts/setup-tests
+	@scripts/run-tests landing
+
+test-all: check  ## `make test`, and the long drills, every fault, fuzzing, soak: before a release
+	@scripts/setup-tests
+	@scripts/run-tests landing
+	@scripts/run-tests long
+
+unit: setup
+	@$(BIN)/python -m pytest tests/unit -m unit -n $${WORKERS:-2} -q --durations-table unit
 
 test-maxtext: setup  ## the real MaxText 0.2.5 through the launcher, locally and on Slurm (opt-in: 4.2 GB, 20 minutes the first time)
 	@scripts/setup-tests
 	@scripts/setup-maxtext
 	@$(BIN)/python -m pytest tests/maxtext/real_maxtext.py
 
-lint: setup  ## style, types, import directions
+lint: setup
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
+
+types: setup
 	@$(BIN)/mypy
+
+imports: setup
 	@$(BIN)/lint-imports
 
 clean:  ## remove what setup and tests made (never outputs/)

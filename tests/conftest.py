@@ -3,24 +3,43 @@
 from __future__ import annotations
 
 import hashlib
+import os
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from durations import Durations
 from slurm_cluster import SlurmCluster, need_slurm
 from trackwalker.diagnose import examine
 from trackwalker.observe.prometheus import ensure_prometheus
 
 examine.STRICT = True  # an error inside a playbook's test is a failure here, not a question less
 ROOT = Path(__file__).parent.parent
+UNIT = ROOT / "tests" / "unit"
 SAMPLES = ROOT.parent / "shared" / "data" / "samples"
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--durations-table", default="", metavar="NAME", help="keep build/test-durations/NAME.tsv")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.pluginmanager.register(Durations(config))
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """A test on the real clock of a shared machine may lose a race once; twice in a row is a failure."""
+    """Only a test that says why other load can disturb it is run a second time; the summary counts those."""
     for item in items:
-        item.add_marker(pytest.mark.flaky(reruns=1))
+        if UNIT in item.path.parents and item.get_closest_marker("starts_processes") is None:
+            item.add_marker(pytest.mark.unit)
+        for name in ("long", "disturbed_by_load"):
+            mark = item.get_closest_marker(name)
+            if mark is not None and not mark.kwargs.get("reason"):
+                raise pytest.UsageError(f"{item.nodeid}: the marker {name} needs a reason")
+        if item.get_closest_marker("disturbed_by_load") is not None:
+            item.add_marker(pytest.mark.flaky(reruns=1))
 
 
 @pytest.fixture(scope="session")
@@ -79,3 +98,19 @@ def unchanged() -> Iterator[list[Path]]:
     yield Watched(folders)
     for folder, before in hashes.items():
         assert tree_hash(folder) == before, f"{folder} was changed by reading it"
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _compile_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Every rank of every run compiles the same few programs: a third of a short run's CPU time, paid once."""
+    folder = Path(tempfile.gettempdir()) / f"trackwalker-test-compile-cache-{os.getuid()}"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    settings = {
+        "JAX_COMPILATION_CACHE_DIR": str(folder),
+        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+        "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
+    }
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in settings.items():
+            patch.setenv(name, value)
+        yield

@@ -31,7 +31,7 @@ from trackwalker.telemetry.store import open_database
 from tsdb_jobs import call, end, start, world
 from worlds import START
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.timeout(180)]
 
 
 @pytest.fixture

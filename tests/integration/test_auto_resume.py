@@ -23,7 +23,7 @@ from trackwalker.launch.slurm.options import SubmitOptions
 from trackwalker.launch.submission import How, plan_submission
 from trackwalker.launch.validate import Asked
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.timeout(240)]
 # Fails once in its way on rank 1, and ends well wherever that cannot happen again.
 TRAINER = """
 import os, pathlib, sys, time

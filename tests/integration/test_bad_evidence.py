@@ -12,8 +12,6 @@ from test_diagnose_worlds import rdma_world
 
 from conftest import tree_hash
 
-pytestmark = pytest.mark.slow
-
 
 def diagnose(job: Path) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "trackwalker", "diagnose", str(job), "--json"]

@@ -27,7 +27,7 @@ from trackwalker.node.rank_stacks import find_pyspy
 from trackwalker.watch import capsule
 from trackwalker.watch.live import LiveWatch
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.timeout(240)]
 ODD = 2
 
 

@@ -14,7 +14,6 @@ import pytest
 
 from trackwalker.node import coredump
 
-pytestmark = pytest.mark.slow
 CRASH = "import ctypes; ctypes.string_at(0)"
 
 

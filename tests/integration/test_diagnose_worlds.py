@@ -12,7 +12,6 @@ from trackwalker.job.resolve import resolve
 from trackwalker.telemetry.store import open_database
 from worlds import START, World
 
-pytestmark = pytest.mark.slow
 HOSTS = [f"tx{n}" for n in (11, 14, 15, 19, 23, 31)]
 
 

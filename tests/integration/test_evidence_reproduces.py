@@ -17,7 +17,7 @@ from trackwalker.lab.simulate import simulate
 from trackwalker.telemetry.client import host_of
 from trackwalker.telemetry.store import Telemetry, open_database
 
-pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("prometheus")]
+pytestmark = [pytest.mark.usefixtures("prometheus")]
 
 SCENARIOS = (
     "collective-hang",

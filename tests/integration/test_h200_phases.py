@@ -12,7 +12,7 @@ from trackwalker.diagnose.engine import diagnose
 from trackwalker.diagnose.verdict import Verdict
 from trackwalker.job.resolve import resolve
 
-pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("prometheus")]
+pytestmark = [pytest.mark.usefixtures("prometheus")]
 FOLDER = ROOT.parent / "shared" / "data" / "h200"
 CANCELLED = "FAILED (exit 143) — CANCELLED (scancel / SIGTERM)"
 

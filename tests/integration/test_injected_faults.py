@@ -29,7 +29,7 @@ from trackwalker.launch.plan import plan_local
 from trackwalker.launch.request import ModelSpec, Passthrough
 from trackwalker.launch.schedulers.local import LocalRun
 
-pytestmark = [pytest.mark.slow, pytest.mark.alone, pytest.mark.timeout(420)]
+pytestmark = [pytest.mark.alone, pytest.mark.timeout(420)]
 ELSEWHERE = {"none", "stop", "kill", "cpu"}
 # Half a minute each: every run of the tests takes these, TRACKWALKER_ALL_FAULTS=1 (or `lab score --suite real`) all.
 ALWAYS = {"slow-data", "leak", "packet-delay", "slow-disk"}

@@ -98,7 +98,6 @@ def no_kubectl(tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(folder)
 
 
-@pytest.mark.slow
 def test_a14_kubernetes_all_pods_of_a_real_run_are_recorded(tmp_path: Path, no_kubectl: str, prometheus: Path) -> None:
     words = ["submit", "tiny:a14", "-N2", "-n", "ml", "--on", "k8s", "--observe", "--image", "a.example/jax:1"]
     words += ["--python", sys.executable, "--json", "--", "steps=40", "enable_checkpointing=false"]
@@ -126,7 +125,6 @@ def test_a14_kubernetes_all_pods_of_a_real_run_are_recorded(tmp_path: Path, no_k
     assert cli(tmp_path, "status", answer["id"], path=no_kubectl).returncode == 69, "nobody can be asked"
 
 
-@pytest.mark.slow
 def test_r39_an_image_without_trackwalker_trains_unrecorded_and_says_so_once(tmp_path: Path) -> None:
     batch = planned(tmp_path)
     bare = {"recorder": [sys.executable, "-I", "-S", "-m", "trackwalker.observe"]}
@@ -140,7 +138,6 @@ def test_r39_an_image_without_trackwalker_trains_unrecorded_and_says_so_once(tmp
     assert "SUCCESS (exit 0)" in log
 
 
-@pytest.mark.slow
 def test_r43_the_manifest_runs_to_its_end_in_one_job_directory(tmp_path: Path) -> None:
     job = submit(planned(tmp_path), run=cluster)
     codes = run_pods(job.manifest)
@@ -159,7 +156,6 @@ def test_r43_the_manifest_runs_to_its_end_in_one_job_directory(tmp_path: Path) -
     assert triage(resolve(job.id, tmp_path)).status == "completed"
 
 
-@pytest.mark.slow
 @hard_values.few_runs(4)
 @given(values=hard_values.VALUES)
 def test_r04_kubernetes_values_reach_the_trainer_byte_for_byte(

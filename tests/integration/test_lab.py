@@ -23,7 +23,6 @@ from trackwalker.lab.xor import Floats, Ints
 from trackwalker.observe.prometheus import find_promtool
 from trackwalker.telemetry.store import Telemetry, open_database
 
-pytestmark = pytest.mark.slow
 THERMAL = "gpu-thermal-throttle"
 
 

@@ -21,7 +21,7 @@ from trackwalker.job.journal import read
 from trackwalker.telemetry.store import open_database
 from trackwalker.watch.live import LiveWatch
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.timeout(300)]
 MOST_LOST_S = 15.0
 PROMETHEUS, RECORDER, AGENT = "--storage.tsdb.path=", "trackwalker.observe", "agent.pyz"
 

@@ -14,7 +14,6 @@ import pytest
 from trackwalker.launch.models import load_model, model_files
 
 pytestmark = [
-    pytest.mark.slow,
     pytest.mark.skipif(find_spec("maxtext.configs") is None, reason="MaxText is not installed: make test-maxtext"),
 ]
 

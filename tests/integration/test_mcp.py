@@ -348,7 +348,6 @@ def test_http_needs_the_token_and_a_loopback_host(http_server: str) -> None:
     run(talk)
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(180)
 def test_an_approved_submit_queues_exactly_what_was_shown_and_an_approved_cancel_ends_it(
     slurm: SlurmCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -12,7 +12,6 @@ from trackwalker.lab.grade import grade
 from trackwalker.lab.scenario import load_scenario
 from trackwalker.lab.simulate import simulate
 
-pytestmark = pytest.mark.slow
 WHY = {
     "aa-mount-silent": "one host's mount is away: the others spin, so utilisation is high nearly everywhere",
     "aa-remapped-row": "a driver message that the log explains as a retired row",

@@ -221,7 +221,6 @@ def running(tmp_path: Path) -> Iterator[Path]:
             os.kill(pid, signal.SIGKILL)
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(240)
 def test_a_running_job_traces_the_steps_it_is_asked_for_on_every_rank(running: Path) -> None:
     pytest.importorskip("jax")

@@ -25,7 +25,6 @@ from triage_logs import ending, header, steps
 sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed: no browser to drive")
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 pytestmark = [
-    pytest.mark.slow,
     pytest.mark.skipif(CHROMIUM is None, reason="no chromium on this machine: the page cannot be looked at"),
 ]
 H200 = Path(__file__).parents[1] / "data" / "perf" / "h200.xplane.pb.gz"

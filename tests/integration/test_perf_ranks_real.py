@@ -24,7 +24,7 @@ from trackwalker.perf.hlo_proto import read_proto
 from trackwalker.perf.ranks import compare
 from trackwalker.perf.xplane import TraceFile
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.timeout(240)]
 RANKS, SLOW, TIMES = 3, 1, 25
 RAY_HEAD = """
 import sys

@@ -9,7 +9,7 @@ from trackwalker.job.layout import Job
 from trackwalker.perf.analysis import Options, analyse
 from trackwalker.perf.result import PerfReport, TracePart
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.timeout(240)]
 RANKS, STEPS = 2, 4
 
 

@@ -22,7 +22,7 @@ from trackwalker.lab.demo import DemoResult, run_demo
 from trackwalker.lab.real import CASES
 from trackwalker.telemetry.store import open_database
 
-pytestmark = [pytest.mark.slow, pytest.mark.alone, pytest.mark.timeout(420)]
+pytestmark = [pytest.mark.alone, pytest.mark.timeout(420)]
 FAULTS = ["stop", "kill", "cpu", "none"]
 _made: dict[str, DemoResult] = {}
 

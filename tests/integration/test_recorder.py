@@ -20,8 +20,6 @@ from trackwalker.observe.prometheus import find_promtool
 from trackwalker.observe.server import Server
 from trackwalker.observe.tsdb import list_parts, read_block
 
-pytestmark = pytest.mark.slow
-
 
 @pytest.fixture
 def exporter() -> Iterator[Exporter]:

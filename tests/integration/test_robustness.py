@@ -15,7 +15,7 @@ from trackwalker.lab.scenario import Truth, load_scenario
 from trackwalker.lab.simulate import simulate
 from trackwalker.lab.variants import AS_WRITTEN, Variant
 
-pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("prometheus")]
+pytestmark = [pytest.mark.usefixtures("prometheus")]
 
 SCENARIOS = (
     "collective-hang",

@@ -90,7 +90,6 @@ def job(tmp_path: Path, prometheus: Path) -> Iterator[Job]:
     job.close()
 
 
-@pytest.mark.slow
 def test_an_alert_fires_in_a_run_and_stays_in_its_recording(job: Job) -> None:
     exporter = Exporter()
     job.announce(exporter)

@@ -26,7 +26,7 @@ from trackwalker.launch.standing import standing
 from trackwalker.launch.submission import How, Submission, plan_submission
 from trackwalker.launch.validate import Asked
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.timeout(120)]
 ID = "local_20261115_093000_ab12"
 STEPS = """
 import os, time

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = pytest.mark.slow
 NAMES = ["collective-hang", "healthy", "heartbeat-false-positive", "rdma-phased"]
 
 

@@ -28,7 +28,7 @@ from trackwalker.launch.slurm.options import SubmitOptions
 from trackwalker.launch.submission import How, plan_submission
 from trackwalker.launch.validate import Asked
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.timeout(240)]
 # A trainer that is there in milliseconds: what Slurm and the agents do is what these tests are about.
 STEPS = """
 import os, sys, time

@@ -27,7 +27,7 @@ from trackwalker.launch.submission import How, Submission, plan_submission
 from trackwalker.launch.validate import Asked
 from trackwalker.node import coredump
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.timeout(240)]
 STEPS = """
 import os, sys, time
 rank = int(os.environ.get("GLOBAL_RANK") or os.environ["NODE_RANK"])

@@ -13,7 +13,7 @@ import pytest
 from slurm_cluster import SlurmCluster
 from trackwalker.launch.slurm.client import Slurm
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.timeout(180)]
 
 
 def submit_stand_in(cluster: SlurmCluster, root: Path, program: str, *options: str) -> dict[str, Any]:

@@ -27,7 +27,7 @@ print("Config param steps:", 8, flush=True)
 print("completed step: 0, seconds: 0.100, TFLOP/s/device: 1.0, Tokens/s/device: 9.0, loss: 1.0", flush=True)
 os.kill(os.getpid(), 11)
 """
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.timeout(240)]
 
 
 @pytest.fixture(scope="module")

@@ -19,7 +19,7 @@ from slurm_cluster import SlurmCluster
 from trackwalker.sweep.plan import Plan, Setup
 from trackwalker.sweep.state import State, load_state
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.timeout(300)]
 
 # The command itself, with a kind of sweep whose number of jobs does not depend on noise.
 COMMAND = """

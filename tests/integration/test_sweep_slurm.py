@@ -20,7 +20,7 @@ from conftest import ROOT
 from slurm_cluster import SlurmCluster, need_slurm, no_memory_limits
 from sweeping import QUICK, run_sweep, scores, sweep
 
-pytestmark = [pytest.mark.slow, pytest.mark.alone, pytest.mark.timeout(420)]
+pytestmark = [pytest.mark.alone, pytest.mark.timeout(420)]
 
 
 def test_a_batch_sweep_finds_the_optimum_between_a_regression_and_a_real_memory_limit(tmp_path: Path) -> None:

@@ -23,7 +23,6 @@ import pytest
 from trackwalker.job import journal
 
 pytest.importorskip("jax")
-pytestmark = pytest.mark.slow
 
 SRC = Path(__file__).resolve().parents[2] / "src"
 MODEL = SRC / "trackwalker" / "models" / "tiny.yml"

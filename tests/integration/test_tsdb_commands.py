@@ -21,8 +21,6 @@ from trackwalker.telemetry.store import open_database
 from tsdb_jobs import GAP, HOSTS, MAIN, call, recorded_jobs
 from worlds import EVERY_S, START
 
-pytestmark = pytest.mark.slow
-
 
 @pytest.fixture(scope="module")
 def workspace(tmp_path_factory: pytest.TempPathFactory, prometheus: Path) -> Iterator[Path]:

@@ -22,8 +22,6 @@ from trackwalker.telemetry.store import open_database
 from tsdb_jobs import HOSTS, call, end, leftovers, recorded_jobs, start
 from worlds import START
 
-pytestmark = pytest.mark.slow
-
 
 @pytest.fixture(scope="module")
 def workspace(tmp_path_factory: pytest.TempPathFactory, prometheus: Path) -> Iterator[Path]:

@@ -20,8 +20,6 @@ from recorded_job import wait_for
 from trackwalker.observe import tensorboard
 from trackwalker.telemetry.store import open_database
 
-pytestmark = pytest.mark.slow
-
 
 def trackwalker(*words: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "trackwalker", *words]

@@ -22,7 +22,7 @@ from trackwalker.lab.demo import broken_run
 from trackwalker.lab.inject import find_victim, inject
 from trackwalker.lab.real import CASES, RealCase
 
-pytestmark = [pytest.mark.slow, pytest.mark.alone, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.alone, pytest.mark.timeout(300)]
 PATIENCE_S = 120.0
 CALL_S = 60.0  # from the third missed step on
 

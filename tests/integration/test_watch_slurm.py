@@ -20,7 +20,7 @@ from slurm_run import submit_program
 from trackwalker.launch.slurm.options import SubmitOptions
 from trackwalker.launch.slurm.script import sbatch_options
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.timeout(240)]
 CONF = """
 PreemptType=preempt/partition_prio
 PreemptMode=CANCEL

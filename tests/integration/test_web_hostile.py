@@ -19,7 +19,6 @@ import pytest
 from triage_logs import NCCL, ending, header, steps
 from web_client import LONG_MS, Site, accusing, browser, look, make_job, needs_chromium, serving  # noqa: F401
 
-pytestmark = pytest.mark.slow
 
 HOST = "<img src=x onerror=window.__pwned=1>"
 LINES = (

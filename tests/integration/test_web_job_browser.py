@@ -17,7 +17,7 @@ from trackwalker.lab.simulate import simulate
 from web_client import Looked, Site, browser, look, needs_chromium, serving  # noqa: F401
 from worlds import START, World
 
-pytestmark = [pytest.mark.slow, needs_chromium, pytest.mark.usefixtures("prometheus")]
+pytestmark = [needs_chromium, pytest.mark.usefixtures("prometheus")]
 
 NODES, GPUS = 8, 2
 Look = Callable[..., Looked]

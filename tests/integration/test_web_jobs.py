@@ -33,7 +33,7 @@ from web_client import (
     write_ledger,
 )
 
-pytestmark = [pytest.mark.slow, needs_chromium]
+pytestmark = [needs_chromium]
 Look = Callable[..., Looked]
 JOBS = 200
 

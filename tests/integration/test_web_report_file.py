@@ -16,7 +16,6 @@ from trackwalker.cli.app import app
 from web_client import LONG_MS, Site, browser, needs_chromium, serving  # noqa: F401
 from worlds import START, World
 
-pytestmark = pytest.mark.slow
 HOSTS = [f"tx{n}" for n in (11, 14, 15, 19, 23, 31)]
 BAD = "tx19"
 

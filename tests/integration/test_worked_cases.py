@@ -21,7 +21,7 @@ from trackwalker.lab.scenario import load_scenario
 from trackwalker.lab.simulate import Simulated, simulate
 from trackwalker.telemetry.store import open_database
 
-pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("prometheus")]
+pytestmark = [pytest.mark.usefixtures("prometheus")]
 
 HARDWARE = {"gpu-hardware-fault", "gpu-driver-fault", "rdma-link-failure"}
 PHASE = re.compile(r"steps (\d+)\.\.(\d+) \(([a-z ]+)\): median ([\d.]+) tokens/s/device")

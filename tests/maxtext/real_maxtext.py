@@ -22,7 +22,7 @@ from trackwalker.logs.reader import read_log
 # On CPUs JAX gives a rank 30 s to come to the first collective, and that cannot be set: on a machine that is busy
 # otherwise one rank may compile that much longer than the other.
 LATE = "Gloo context initialization failed"
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(900), pytest.mark.flaky(reruns=1, only_rerun=[LATE])]
+pytestmark = [pytest.mark.timeout(900), pytest.mark.flaky(reruns=1, only_rerun=[LATE])]
 ROOT = Path(__file__).parents[2]
 VENV = ROOT / ".maxtext-venv" / "bin"
 MODEL = str(Path(__file__).with_name("mini.yml"))
