@@ -21,7 +21,6 @@ from trackwalker.lab.pairs import PAIRS, Written, write_pair
 from trackwalker.report.compare import comparison_markdown
 from trackwalker.telemetry.store import open_database
 
-
 # Every pair with one seed on each run; more seeds are a matter of patience: TRACKWALKER_PAIR_SEEDS=1,2,3,4,5
 SEEDS = [int(s) for s in os.environ.get("TRACKWALKER_PAIR_SEEDS", "11").split(",")]
 

@@ -24,7 +24,6 @@ from trackwalker.telemetry.client import QueryError
 from trackwalker.telemetry.store import open_database
 from trackwalker.telemetry.wal import PAGE, crc32c
 
-
 T0 = 1_700_000_000  # not on a block's border
 STEP, COUNT = 10, 1500  # a little over four hours: three blocks
 HOSTS = ("n1", "n2", "n3")

@@ -19,7 +19,6 @@ import pytest
 from triage_logs import NCCL, ending, header, steps
 from web_client import LONG_MS, Site, accusing, browser, look, make_job, needs_chromium, serving  # noqa: F401
 
-
 HOST = "<img src=x onerror=window.__pwned=1>"
 LINES = (
     "0: <script>window.__pwned=2</script>",
