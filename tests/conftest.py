@@ -14,6 +14,7 @@ from durations import Durations
 from slurm_cluster import SlurmCluster, need_slurm
 from trackwalker.diagnose import examine
 from trackwalker.observe.prometheus import ensure_prometheus
+from unit_rules import UnitRules
 
 examine.STRICT = True  # an error inside a playbook's test is a failure here, not a question less
 ROOT = Path(__file__).parent.parent
@@ -27,6 +28,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(Durations(config))
+    config.pluginmanager.register(UnitRules())
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

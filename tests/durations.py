@@ -1,7 +1,7 @@
-"""Where a test run's time goes: per file, what it computed, what its child processes computed, what it only waited for.
+"""Where a test run's time goes, by file: what it computed, what its children computed, what it only waited for.
 
-Every run prints the slowest files and keeps the whole table (`build/test-durations/<name>.tsv`), so that the next second
-to save is looked up and not guessed at. `starts` counts the programs that a file's tests started.
+Every run prints the slowest files and keeps the table (`build/test-durations/<name>.tsv`): the next second to save
+is looked up, not guessed at. `starts` counts the programs that a file's tests started.
 """
 
 from __future__ import annotations

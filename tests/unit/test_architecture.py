@@ -22,11 +22,13 @@ def lint(root: Path) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.starts_processes
 def test_imports_point_along_the_flow() -> None:
     result = lint(ROOT)
     assert result.returncode == 0, result.stdout
 
 
+@pytest.mark.starts_processes
 @pytest.mark.parametrize(
     ("file", "line"),
     [

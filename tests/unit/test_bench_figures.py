@@ -88,6 +88,7 @@ def test_each_target_is_judged_by_itself() -> None:
     assert [good for good, _ in verdicts(ours, other, Cost("c", 99, 20, 20, 500, 1))] == [True, False, False]
 
 
+@pytest.mark.starts_processes
 def test_a_process_counts_with_what_it_started() -> None:
     loop = "import time\nwhile time.process_time() < 0.2: pass\nprint(1, flush=True); input()"
     shell = subprocess.Popen(

@@ -88,6 +88,7 @@ def test_a_stopped_rank_is_never_signalled(listener: tuple[subprocess.Popen[str]
     assert state_of(child.pid) == "T"
 
 
+@pytest.mark.starts_processes
 def test_a_rank_whose_handler_is_gone_or_whose_note_is_anothers_is_never_signalled(tmp_path: Path) -> None:
     child = subprocess.Popen([sys.executable, "-c", "import time; print(1, flush=True); time.sleep(60)"], stdout=-1)
     assert child.stdout is not None
@@ -108,6 +109,7 @@ def test_a_rank_whose_handler_is_gone_or_whose_note_is_anothers_is_never_signall
         child.communicate()
 
 
+@pytest.mark.starts_processes
 def test_a_reader_that_dies_over_a_rank_does_not_leave_it_stopped(
     listener: tuple[subprocess.Popen[str], Subject], tmp_path: Path
 ) -> None:
@@ -120,6 +122,7 @@ def test_a_reader_that_dies_over_a_rank_does_not_leave_it_stopped(
     assert "it was continued" in stack.notes[-1]
 
 
+@pytest.mark.starts_processes
 def test_what_proc_tells_needs_no_help_of_the_process_and_holds_no_command_line() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         argv = [sys.executable, "-c", "import time; time.sleep(60)", "token=hunter2"]

@@ -18,6 +18,8 @@ from trackwalker.launch.again import again, environment, knobs
 from trackwalker.launch.gc import Stock, sweep, take_stock
 from trackwalker.launch.snapshot import Snapshot, take_snapshot
 
+pytestmark = pytest.mark.starts_processes
+
 OVER = time.time() - 3 * 24 * 3600
 
 

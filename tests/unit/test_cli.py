@@ -33,6 +33,7 @@ def test_the_list_of_commands_says_what_each_says_of_itself(name: str) -> None:
     assert own.split("\n\n")[0].replace("\n", " ") == COMMANDS[name].help
 
 
+@pytest.mark.starts_processes
 def test_only_the_command_that_is_called_is_imported() -> None:
     code = """
 import sys
@@ -96,6 +97,7 @@ def test_bad_jobs_get_one_clear_line(
         assert out == ""
 
 
+@pytest.mark.starts_processes
 @pytest.mark.parametrize(
     ("words", "complaint"),
     [

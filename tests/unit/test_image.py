@@ -22,6 +22,8 @@ from trackwalker.node.runtimes.docker import Docker
 from trackwalker.node.runtimes.native import Native
 from trackwalker.node.runtimes.podman import Podman
 
+pytestmark = pytest.mark.starts_processes
+
 ONE, TWO, ID = (f"sha256:{c * 64}" for c in "12f")
 
 

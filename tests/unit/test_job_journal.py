@@ -114,6 +114,7 @@ def _append_many(path: Path, who: int) -> None:
         journal.append({"who": who, "n": n, "pad": "x" * (37 * (n % 50))})
 
 
+@pytest.mark.starts_processes
 def test_concurrent_writers_do_not_tear_lines(tmp_path: Path) -> None:
     path = tmp_path / "progress.jsonl"
     context = multiprocessing.get_context("fork")
@@ -146,6 +147,7 @@ def _append_on_a_full_disk(path: Path) -> None:
     os._exit(0 if failures == 2 else 1)
 
 
+@pytest.mark.starts_processes
 def test_a_disk_that_fills_up_costs_only_the_records_that_did_not_fit(tmp_path: Path) -> None:
     path = tmp_path / "events.jsonl"
     child = multiprocessing.get_context("fork").Process(target=_append_on_a_full_disk, args=(path,))

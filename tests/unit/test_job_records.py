@@ -130,6 +130,7 @@ def test_a_process_is_its_pid_and_start() -> None:
     assert read_stat(2**22 + 1) is None
 
 
+@pytest.mark.starts_processes
 def test_a_zombie_is_not_alive_and_odd_names_do_not_confuse(tmp_path: Path) -> None:
     program = tmp_path / "a) S 1 (b"
     program.symlink_to("/bin/sleep")

@@ -131,6 +131,7 @@ def slurm_that_forgot(folder: Path) -> Slurm:
     return Slurm({"PATH": f"{folder}:/usr/bin:/bin"})
 
 
+@pytest.mark.starts_processes
 def test_what_slurm_forgot_the_job_itself_knows(tmp_path: Path) -> None:
     slurm = slurm_that_forgot(tmp_path / "bin")
     folder = make(tmp_path, "12", "slurm")
@@ -152,6 +153,7 @@ def test_a_job_without_a_log_is_not_mistaken_for_a_longer_id(tmp_path: Path) -> 
     assert find_job(str(tmp_path / "12-JAX-x"), tmp_path).log is None
 
 
+@pytest.mark.starts_processes
 def test_the_list_has_jobs_that_wait_and_asks_slurm_once(tmp_path: Path) -> None:
     asked = tmp_path / "asked"
     said = "JobId=12 JobName=JAX-x UserId=ann(1004) JobState=PENDING Reason=Resources"

@@ -131,6 +131,7 @@ def test_a_deleted_job_is_gone() -> None:
     assert seen().state == "gone"
 
 
+@pytest.mark.starts_processes
 @pytest.mark.skipif(shutil.which("kubectl") is None, reason="kubectl is not installed")
 def test_a_cluster_that_cannot_be_reached_is_unknown(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     config = tmp_path / "config"  # a real kubectl, a port where nobody listens

@@ -116,6 +116,7 @@ def test_a_jobset_holds_a_job_the_api_takes(version: str) -> None:
     kubernetes_validate.validate(job, version, strict=True)
 
 
+@pytest.mark.starts_processes
 @pytest.mark.skipif(shutil.which("kubectl") is None, reason="kubectl is not installed")
 @pytest.mark.parametrize("value", ["a $(HOME) $$ $", "q\"'\\", "%s", "a\nb\tc\r\n", "é\u0085\u2028🚂", " y: no # {}"])
 def test_kubectl_reads_back_what_was_written(value: str) -> None:
@@ -176,6 +177,7 @@ words = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"
 )
 
 
+@pytest.mark.starts_processes
 @settings(max_examples=12, deadline=None)
 @given(argv=st.lists(words, min_size=1, max_size=6), values=st.lists(words, min_size=1, max_size=4))
 @example(argv=["$(VALUE_0)", "$$(VALUE_0)", "$$", "", "a b", "--x=$HOME"], values=["$(PATH)$$", "'; rm -rf x #"])

@@ -58,6 +58,7 @@ def test_stop_of_one_that_dies_meanwhile_still_ends_well(victim: Victim) -> None
         os.waitpid(victim.pid, 0)
 
 
+@pytest.mark.starts_processes
 def test_hogs_are_gone_and_priorities_restored(victim: Victim) -> None:
     before = set(os.listdir("/proc"))
     with inject("cpu", victim):

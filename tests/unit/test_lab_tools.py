@@ -28,12 +28,14 @@ def script(tmp_path: Path, body: str) -> str:
     return f"{sys.executable} {path} {{job}}"
 
 
+@pytest.mark.starts_processes
 def test_the_job_is_one_argument_whatever_its_name(tmp_path: Path, job: Path) -> None:
     body = "import json, os, sys; print(json.dumps({'outcome': sys.argv[1:], 'cwd': os.getcwd()}))"
     answer = ask(script(tmp_path, body), job, 30)
     assert answer.verdict == {"outcome": [str(job)], "cwd": str(job.parent)}
 
 
+@pytest.mark.starts_processes
 def test_there_is_no_shell(tmp_path: Path, job: Path) -> None:
     body = "import json, sys; print(json.dumps({'outcome': sys.argv[1:]}))"
     answer = ask(script(tmp_path, body) + " '$HOME' ; touch gone", job, 30)
@@ -49,6 +51,7 @@ def test_an_agent_may_talk_before_it_answers() -> None:
     assert find_verdict("nothing {here}") is None
 
 
+@pytest.mark.starts_processes
 @pytest.mark.parametrize(
     ("body", "says"),
     [
@@ -63,6 +66,7 @@ def test_no_verdict_says_why(tmp_path: Path, job: Path, body: str, says: str) ->
     assert says in answer.error
 
 
+@pytest.mark.starts_processes
 def test_a_tool_that_is_too_slow_ends_with_all_it_started(tmp_path: Path, job: Path) -> None:
     pid = tmp_path / "pid"
     (tmp_path / "tool.sh").write_text(f"sleep 60 &\necho $! > {pid}\nwait\n")

@@ -86,6 +86,7 @@ def test_a_damaged_note_undoes_nothing_and_goes(tmp_path: Path, notes: Path) -> 
     assert list(notes.iterdir()) == []
 
 
+@pytest.mark.starts_processes
 def test_memory_ends_where_the_control_group_says(tmp_path: Path) -> None:
     grow = "import sys\nsys.stdin.read(1)\nheld = bytearray(200 << 20)\nheld[::4096] = b'x' * len(held[::4096])\n"
     child = subprocess.Popen([sys.executable, "-c", grow], stdin=subprocess.PIPE)
@@ -106,6 +107,7 @@ def test_memory_ends_where_the_control_group_says(tmp_path: Path) -> None:
     assert not groups[0].exists()
 
 
+@pytest.mark.starts_processes
 def test_writes_take_their_time(tmp_path: Path) -> None:
     write = (
         "import os, sys, time\nsys.stdin.read(1)\nfd = os.open(sys.argv[1], os.O_CREAT | os.O_WRONLY)\n"

@@ -169,6 +169,7 @@ def test_a_workspace_that_cannot_be_written(tmp_path: Path) -> None:
         LocalRun.start(plan(tmp_path / "file"))
 
 
+@pytest.mark.starts_processes
 def test_r16_stale_coordinator_variables_do_not_reach_the_ranks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -202,6 +203,7 @@ def test_an_agent_that_ends_between_two_looks_is_not_started_again(
     assert run.supervise() == 1
 
 
+@pytest.mark.starts_processes
 def test_the_bundle_holds_the_agent_only_and_runs_on_bare_python(tmp_path: Path) -> None:
     target = bundle.build_agent(tmp_path / "deep" / "agent.pyz")
     names = zipfile.ZipFile(target).namelist()
@@ -215,6 +217,7 @@ def test_the_bundle_holds_the_agent_only_and_runs_on_bare_python(tmp_path: Path)
     subprocess.run([sys.executable, "-I", "-S", "-c", everything, str(target)], check=True, capture_output=True)
 
 
+@pytest.mark.starts_processes
 def test_byte_code_of_another_python_is_passed_over(tmp_path: Path) -> None:
     whole, foreign = bundle.build_agent(tmp_path / "agent.pyz"), tmp_path / "foreign.pyz"
     with zipfile.ZipFile(whole) as source, zipfile.ZipFile(foreign, "w") as target:

@@ -163,6 +163,7 @@ def test_r44_words_of_the_user_are_words_for_sbatch_and_pods(tmp_path: Path) -> 
     assert f"run_name={evil}" in submission.order.settings
 
 
+@pytest.mark.starts_processes
 def test_r44_what_a_command_started_ends_with_it(tmp_path: Path) -> None:
     note = tmp_path / "child"
     code = f"import subprocess as s; p = s.Popen(['sleep', '60']); open({str(note)!r}, 'w').write(str(p.pid)); p.wait()"

@@ -13,6 +13,8 @@ import pytest
 from maxtext_standin import METRIC_LOGGER, MODULES, TRAIN, put
 from trackwalker.job.journal import read
 
+pytestmark = pytest.mark.starts_processes
+
 
 def run(root: Path, *arguments: str, **changed: str | None) -> subprocess.CompletedProcess[str]:
     put(root, {**MODULES, **changed})

@@ -250,6 +250,7 @@ def end(root: Path, how: str, env: dict[str, str] | None = None, commit: str = C
     return SimpleNamespace(code=done.returncode, out=done.stdout.splitlines()[1:], err=done.stderr, records=records)
 
 
+@pytest.mark.starts_processes
 @pytest.mark.parametrize("how", ["sys.exit(None)", "sys.exit(0)", "pass"])
 def test_a_finished_run_leaves_when_its_checkpoint_is_complete(tmp_path: Path, how: str) -> None:
     done = end(tmp_path, how)
@@ -258,16 +259,19 @@ def test_a_finished_run_leaves_when_its_checkpoint_is_complete(tmp_path: Path, h
     assert [r["mfu"] for r in done.records if r["phase"] == "train"] == [0.5]
 
 
+@pytest.mark.starts_processes
 def test_processes_part_in_order(tmp_path: Path) -> None:
     done = end(tmp_path, "sys.exit()", PER_NODE[1])
     assert (done.code, done.out) == (0, ["committed by manager", "parted"])
 
 
+@pytest.mark.starts_processes
 def test_the_ordinary_end_on_request(tmp_path: Path) -> None:
     done = end(tmp_path, "sys.exit()", {"MAXTEXT_FAST_EXIT": "0"})
     assert (done.code, done.out) == (0, ["torn down"])
 
 
+@pytest.mark.starts_processes
 def test_r24_what_fails_after_the_run_does_not_make_it_a_failure(tmp_path: Path) -> None:
     broken = CHECKPOINTING.replace("time.sleep(0.2)", "raise OSError('no space left')")
     done = end(tmp_path, "sys.exit()", commit=broken)
@@ -275,6 +279,7 @@ def test_r24_what_fails_after_the_run_does_not_make_it_a_failure(tmp_path: Path)
     assert done.err == "warning: the last checkpoint may be incomplete: no space left\n"
 
 
+@pytest.mark.starts_processes
 @pytest.mark.parametrize(
     ("how", "code", "said"), [("raise ValueError('x')", 1, "ValueError: x"), ("sys.exit(3)", 3, "")]
 )

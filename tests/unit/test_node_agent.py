@@ -163,6 +163,7 @@ def finished(rank: Rank, seconds: float = 5.0) -> int:
     return rank.poll() or 0
 
 
+@pytest.mark.starts_processes
 @pytest.mark.parametrize(
     ("argv", "code"),
     [
@@ -183,6 +184,7 @@ def test_a_rank_by_itself(tmp_path: Path, argv: list[str], code: int) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.starts_processes
 def test_a_rank_that_cannot_be_started_is_a_failed_rank(tmp_path: Path) -> None:
     rank = Rank(RankSpec(0, "box-r0", ["echo", "x" * 200_000]), tmp_path)  # more than one word may hold
     rank.launch(dict(os.environ))
@@ -190,6 +192,7 @@ def test_a_rank_that_cannot_be_started_is_a_failed_rank(tmp_path: Path) -> None:
     assert finished(rank) == 126
 
 
+@pytest.mark.starts_processes
 def test_ranks_inherit_no_ignored_signal(tmp_path: Path) -> None:
     program = "import re; print('ign', re.search('SigIgn:.*([0-9a-f]{16})', open('/proc/self/status').read())[1])"
     agent = spec(tmp_path, [sys.executable, "-c", program])
@@ -207,6 +210,7 @@ def test_ranks_inherit_no_ignored_signal(tmp_path: Path) -> None:
     assert not ignored & (1 << (signal.SIGHUP - 1)), "a terminal's hang-up must end a rank that wants to hear of it"
 
 
+@pytest.mark.starts_processes
 def test_a_reused_process_number_is_left_alone(tmp_path: Path) -> None:
     stranger = subprocess.Popen(["sleep", "30"], start_new_session=True)
     try:

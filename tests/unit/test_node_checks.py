@@ -105,6 +105,7 @@ def test_lines_are_in_the_form_that_triage_reads() -> None:
     ]
 
 
+@pytest.mark.starts_processes
 def test_all_checks_on_this_machine(tmp_path: Path) -> None:
     results = run_checks(Context(job_dir=str(tmp_path), nodes=2))
     assert [r.id for r in results] == [c.id for c in CHECKS]
@@ -116,6 +117,7 @@ def test_all_checks_on_this_machine(tmp_path: Path) -> None:
     assert found["versions"].data["kernel"]
 
 
+@pytest.mark.starts_processes
 def test_shared_file_system(tmp_path: Path) -> None:
     good = shared(Context(job_dir=str(tmp_path)))
     assert good.status in ("pass", "warn")
@@ -131,6 +133,7 @@ def test_shared_file_system(tmp_path: Path) -> None:
     assert shared(Context()).status == "skip"
 
 
+@pytest.mark.starts_processes
 def test_a_file_system_that_hangs_is_given_up(
     dead_mount: tuple[Path, int],  # noqa: F811 - the fixture
     monkeypatch: pytest.MonkeyPatch,
@@ -151,6 +154,7 @@ def test_which_file_system_holds_a_path(tmp_path: Path) -> None:
     assert filesystem("/sharedwith", str(tmp_path))["type"] == "ext4"
 
 
+@pytest.mark.starts_processes
 def test_clock_against_the_file_server(tmp_path: Path) -> None:
     job = tmp_path / "job"
     job.mkdir()
@@ -252,6 +256,7 @@ def test_clocks_that_are_apart() -> None:
     assert "n3" not in found.text
 
 
+@pytest.mark.starts_processes
 def test_the_checks_run_from_the_zipapp(tmp_path: Path) -> None:
     agent = build_agent(tmp_path / "agent.pyz")
     code = (

@@ -19,6 +19,8 @@ from trackwalker.node.collectors import filesystem
 from trackwalker.node.collectors.filesystem import METRICS, FilesystemCollector
 from trackwalker.node.exposition import Family
 
+pytestmark = pytest.mark.starts_processes
+
 OPERATIONS = {"create", "write", "read", "rename", "stat", "unlink"}
 Make = Callable[..., FilesystemCollector]
 

@@ -59,6 +59,7 @@ def test_any_sample_reads_back(value: str, number: float, time: float | None) ->
     assert time is None or stamp is None or abs(stamp / 1000 - time) <= 0.001
 
 
+@pytest.mark.starts_processes
 def test_promtool_agrees() -> None:
     prometheus = find_prometheus()
     promtool = prometheus.with_name("promtool") if prometheus else None
@@ -176,6 +177,7 @@ def test_served_over_http() -> None:
         exporter.stop()
 
 
+@pytest.mark.starts_processes
 def test_a_lane_is_one_process_and_not_its_number(monkeypatch: pytest.MonkeyPatch) -> None:
     child = subprocess.Popen(["/bin/sh", "-c", "sleep 30 & wait"], start_new_session=True)
     try:

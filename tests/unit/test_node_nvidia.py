@@ -19,6 +19,8 @@ from trackwalker.node.exposition import render
 from trackwalker.node.nvml_gpu import METRICS
 from trackwalker.observe.prometheus import find_promtool
 
+pytestmark = pytest.mark.starts_processes
+
 ROOT = Path(__file__).parents[2]
 
 

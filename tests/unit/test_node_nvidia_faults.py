@@ -25,6 +25,8 @@ from nvml_driver import (
 from trackwalker.node.collectors.gpu_nvidia import NvidiaCollector
 from trackwalker.node.nvml_gpu import SLOW
 
+pytestmark = pytest.mark.starts_processes
+
 
 def test_a_failed_read_leaves_out_its_sample_and_is_counted(driver: Driver, opened: Opened) -> None:
     collector = opened()

@@ -125,6 +125,7 @@ def _write_past_a_limit(folder: Path) -> None:
     os._exit(0 if lost == 2 and sink.lost == 2 else 1)
 
 
+@pytest.mark.starts_processes
 def test_a_full_disk_costs_lines_is_counted_and_can_be_mended(tmp_path: Path) -> None:
     child = multiprocessing.get_context("fork").Process(target=_write_past_a_limit, args=(tmp_path,))
     child.start()

@@ -11,6 +11,8 @@ from trackwalker.job.processes import read_stat
 from trackwalker.node.exporter import Exporter
 from trackwalker.node.plugins import PluginCollector, PluginError, PluginFolder, parse_exposition
 
+pytestmark = pytest.mark.starts_processes
+
 
 def script(folder: Path, text: str, name: str = "a_metrics_plugin.sh", mode: int = 0o755) -> Path:
     path = folder / name

@@ -78,6 +78,7 @@ def test_closed_connections_stay_counted(pair: tuple[socket.socket, socket.socke
     assert after["box-r0"] >= before["box-r0"]
 
 
+@pytest.mark.starts_processes
 def test_a_rank_in_a_namespace_of_its_own_shows_its_link() -> None:
     reason = network.unavailable()
     if reason:

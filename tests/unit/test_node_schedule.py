@@ -45,6 +45,7 @@ def wait_for(condition: object, seconds: float = 5.0) -> None:
         time.sleep(0.005)
 
 
+@pytest.mark.starts_processes
 def test_a_hung_collector_delays_nobody_and_its_values_are_withheld() -> None:
     good, bad = Source("good"), Source("bad")
     exporter = Exporter("n", [])
@@ -86,6 +87,7 @@ def test_errors_are_counted_and_withhold_the_samples() -> None:
     assert not worker.fresh()
 
 
+@pytest.mark.starts_processes
 def test_work_does_not_shift_the_schedule() -> None:
     class Slow(Source):
         def collect(self) -> list[Family]:

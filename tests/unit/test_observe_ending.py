@@ -71,6 +71,7 @@ def test_a_reused_pid_is_not_the_agent(tmp_path: Path, clock: Clock) -> None:
     assert ending.reason() == "neither the agent nor any rank has been alive for 10 s"
 
 
+@pytest.mark.starts_processes
 def test_a_restarted_agent_gets_its_ten_seconds(tmp_path: Path, clock: Clock) -> None:
     child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
     stat = read_stat(child.pid)

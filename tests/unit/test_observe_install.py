@@ -75,6 +75,7 @@ def test_a_download_with_the_wrong_checksum_is_refused_and_leaves_nothing(site: 
     assert list(bare.iterdir()) == []
 
 
+@pytest.mark.starts_processes
 def test_a_good_download_is_unpacked_and_only_its_two_programs(site: tuple[str, Path], bare: Path) -> None:
     url, folder = site
     archive = release(prometheus=NEW, promtool=NEW, **{"prometheus.yml": b"x", "../../evil": b"x"})
@@ -97,6 +98,7 @@ def test_a_cut_archive_is_refused_and_leaves_nothing(site: tuple[str, Path], bar
     assert list(bare.iterdir()) == []
 
 
+@pytest.mark.starts_processes
 def test_what_does_not_run_is_not_installed_and_what_is_broken_is_replaced(bare: Path) -> None:
     def broken(tree: Path, say: object) -> None:
         program(tree / "usr/bin/prometheus", b"#!/bin/sh\nexit 1\n")
@@ -111,6 +113,7 @@ def test_what_does_not_run_is_not_installed_and_what_is_broken_is_replaced(bare:
     assert [p.name for p in bare.iterdir()] == ["prometheus"]
 
 
+@pytest.mark.starts_processes
 def test_search_order_is_variable_then_path_then_tools(
     bare: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

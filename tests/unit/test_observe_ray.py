@@ -116,6 +116,7 @@ def test_a_vanished_session_costs_nothing_already_copied(tmp_path: Path) -> None
     assert (target / "a").read_text() == "kept"
 
 
+@pytest.mark.starts_processes
 @pytest.mark.parametrize("option", ["-p", "--pid"])
 def test_the_rank_is_shown_in_place_of_its_actor(tmp_path: Path, option: str) -> None:
     pyspy, ranks = tmp_path / "the real one", tmp_path / "ranks of it"
@@ -159,6 +160,7 @@ def test_a_held_port_is_nobody_elses_but_can_be_listened_on() -> None:
         held.close()
 
 
+@pytest.mark.starts_processes
 def test_a_ray_that_never_comes_up_is_given_up(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     job = tmp_path / "1-JAX-x"
     (job / "agent").mkdir(parents=True)

@@ -11,6 +11,8 @@ import pytest
 from trackwalker.launch import provenance as module
 from trackwalker.launch.provenance import Provenance, git_summary, provenance, starred
 
+pytestmark = pytest.mark.starts_processes
+
 
 def git(root: Path, *words: str) -> str:
     identity = ["-c", "user.name=Tess T", "-c", "user.email=t@example.org", "-c", "commit.gpgsign=false"]

@@ -165,6 +165,7 @@ def script(folder: Path, name: str, text: str) -> None:
     (folder / name).chmod(0o755)
 
 
+@pytest.mark.starts_processes
 def test_r29_nicctl_by_sudo_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tools = tmp_path / "bin"
     tools.mkdir()

@@ -186,6 +186,7 @@ def test_a_huge_job_stays_below_one_megabyte() -> None:
     assert "more items are in the verdict and not on this page" in text
 
 
+@pytest.mark.starts_processes
 def test_same_input_same_bytes_in_any_process() -> None:
     code = (
         "import sys; sys.path[:0] = sys.argv[1:]\n"
@@ -200,6 +201,7 @@ def test_same_input_same_bytes_in_any_process() -> None:
     assert other.stdout == render_html(*nasty()).encode()
 
 
+@pytest.mark.starts_processes
 def test_importing_the_room_is_light() -> None:
     code = (
         "import sys; sys.path[:0] = sys.argv[1:]; import trackwalker.report\n"

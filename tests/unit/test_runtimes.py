@@ -155,6 +155,7 @@ def test_every_other_command_is_documented(runtime: Runtime) -> None:
         assert commands == ["pull", "build"]
 
 
+@pytest.mark.starts_processes
 @pytest.mark.parametrize("program", ["docker", "podman", "apptainer"])
 def test_our_table_agrees_with_the_program_where_it_is_installed(program: str) -> None:
     if shutil.which(program) is None:
@@ -259,6 +260,7 @@ def test_an_impossible_order_is_refused_in_one_line(runtime: Runtime, change: di
     assert "\n" not in str(error.value)
 
 
+@pytest.mark.starts_processes
 def test_native_runs_the_words_in_their_folder(tmp_path: Path) -> None:
     order = ContainerOrder("", "n", [sys.executable, "-c", "import os; print(os.getcwd())"], workdir=str(tmp_path))
     done = subprocess.run(Native().run_argv(order), env=Native().run_env(order, os.environ), stdout=-1, check=True)
@@ -281,6 +283,7 @@ def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+@pytest.mark.starts_processes
 def test_podman_is_preferred_then_docker_then_apptainer(path: Path) -> None:
     for name in ("podman", "docker", "apptainer"):
         fake(path, name, "exit 0")
@@ -294,6 +297,7 @@ def test_podman_is_preferred_then_docker_then_apptainer(path: Path) -> None:
     assert detect("/c", "native").runtime.name == "native"
 
 
+@pytest.mark.starts_processes
 def test_a_docker_that_needs_root_is_advice_and_never_sudo(path: Path) -> None:
     fake(path, "sudo", f"touch {path}/sudo-was-called")
     fake(path, "docker", "echo 'permission denied while trying to connect to the Docker daemon socket' >&2; exit 1")
@@ -329,6 +333,7 @@ def container(name: str) -> subprocess.Popen[bytes]:
     return process
 
 
+@pytest.mark.starts_processes
 def test_r18_the_container_is_gone_although_the_runtime_hangs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # list, stop, kill, remove; and what the signals take. With the real figures: tests/integration/test_podman.py.
     assert 4 * (lifetime._ANSWER_S + 0.1) + GRACE_S + lifetime._DIE_S < STOP_BUDGET_S
@@ -348,6 +353,7 @@ def test_r18_the_container_is_gone_although_the_runtime_hangs(tmp_path: Path, mo
             process.stdout.close()  # type: ignore[union-attr]
 
 
+@pytest.mark.starts_processes
 def test_r35_only_our_own_containers_are_stopped_or_removed(tmp_path: Path) -> None:
     said = tmp_path / "said"
     fake(tmp_path, "docker", f'echo "$@" >> {said}; [ "$1" = ps ] && echo {own_name("8308", 0)}; exit 0')
@@ -365,6 +371,7 @@ def test_r35_only_our_own_containers_are_stopped_or_removed(tmp_path: Path) -> N
     ]
 
 
+@pytest.mark.starts_processes
 def test_a_runtime_without_a_service_is_stopped_by_signals() -> None:
     inside = container("apptainer-like")
     try:
@@ -376,6 +383,7 @@ def test_a_runtime_without_a_service_is_stopped_by_signals() -> None:
         inside.stdout.close()  # type: ignore[union-attr]
 
 
+@pytest.mark.starts_processes
 def test_a_command_that_hangs_is_ended_with_its_children(tmp_path: Path) -> None:
     fake(tmp_path, "hangs", f"sleep 60 & echo $! > {tmp_path}/child; wait")
     answer = ask([str(tmp_path / "hangs"), "x"], 0.5)

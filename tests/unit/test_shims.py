@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.starts_processes
+
 SHIMS = Path(__file__).parents[2] / "shims"
 SAYS = """#!/bin/sh
 printf '%s\\0' "$@" >"$SEEN"

@@ -79,6 +79,7 @@ def test_every_command_that_a_skill_names_has_a_help_with_an_example(call: Any) 
         assert (code, "Example: trackwalker" in " ".join(out.split())) == (0, True), path
 
 
+@pytest.mark.starts_processes
 def test_a_named_command_prints_its_help_as_a_process() -> None:
     asked = [sys.executable, "-m", "trackwalker", "skills", "install", "--help"]
     done = subprocess.run(asked, capture_output=True, text=True, timeout=120, check=False)

@@ -86,6 +86,7 @@ def test_the_sbatch_options_of_a_run() -> None:
         sbatch_options(SubmitOptions(), "x", Path("/data/a\\b"), Path("/d"))
 
 
+@pytest.mark.starts_processes
 def test_r04_the_script_holds_paths_only_and_they_are_quoted(tmp_path: Path) -> None:
     folder = tmp_path / 'it\'s $HOME `id` "q" ü'
     script = render_script(folder, "/opt/my python/bin/python3")
@@ -151,24 +152,28 @@ def fake(folder: Path, name: str, body: str) -> dict[str, str]:
     return {"PATH": f"{folder}:/usr/bin:/bin"}
 
 
+@pytest.mark.starts_processes
 def test_a_federation_answers_with_its_cluster(tmp_path: Path) -> None:
     env = fake(tmp_path / "bin", "sbatch", "echo 'a plugin says hello'; echo '77;east'")
     taken = Slurm(env).submit(tmp_path / "job.sh")
     assert (taken.id, taken.cluster) == ("77", "east")
 
 
+@pytest.mark.starts_processes
 def test_an_answer_that_is_no_id_is_not_taken_for_one(tmp_path: Path) -> None:
     env = fake(tmp_path / "bin", "sbatch", "echo done")
     with pytest.raises(SlurmUnreachable, match="not a job id"):
         Slurm(env).submit(tmp_path / "job.sh")
 
 
+@pytest.mark.starts_processes
 def test_a_client_that_hangs_is_given_up(tmp_path: Path) -> None:
     env = fake(tmp_path / "bin", "scontrol", "exec sleep 30")
     seen = Slurm(env, ask_s=0.3).state("7")
     assert (seen.state, seen.reason) == ("unknown", "scontrol did not answer within 0.3 s")
 
 
+@pytest.mark.starts_processes
 def test_without_slurm_one_line_says_so(tmp_path: Path) -> None:
     with pytest.raises(MissingToolError, match="'sbatch' is not here"):
         Slurm({"PATH": str(tmp_path)}).submit(tmp_path / "job.sh")

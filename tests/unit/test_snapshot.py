@@ -16,6 +16,8 @@ from trackwalker.launch.snapshot import Snapshot, discard, take_snapshot
 from trackwalker.launch.sources import is_secret_file
 from trackwalker.launch.store import Store, remove_tree
 
+pytestmark = pytest.mark.starts_processes
+
 
 def git(root: Path, *words: str) -> None:
     identity = ["-c", "user.name=T", "-c", "user.email=t@example.org", "-c", "commit.gpgsign=false"]

@@ -14,6 +14,8 @@ from trackwalker.sweep.commits import find_commits, freeze
 from trackwalker.sweep.models_history import ALIKE
 from trackwalker.sweep.models_request import Asked, request_of
 
+pytestmark = pytest.mark.starts_processes
+
 
 @pytest.fixture
 def repository(tmp_path: Path) -> Path:

@@ -107,6 +107,7 @@ def test_param_lines_are_complete_and_sorted() -> None:
     assert "Config param per_device_batch_size: 4" in lines
 
 
+@pytest.mark.starts_processes
 def test_command_line_mistake_is_one_quick_line(yml: str) -> None:
     env = {**os.environ, "PYTHONPATH": str(SRC)}
     began = time.monotonic()
@@ -123,6 +124,7 @@ def test_command_line_mistake_is_one_quick_line(yml: str) -> None:
     assert time.monotonic() - began < 5  # about 0.15 s alone; the margin is for a busy machine
 
 
+@pytest.mark.starts_processes
 def test_config_errors_need_neither_jax_nor_numpy() -> None:
     code = (
         "import sys, trackwalker.trainers.tiny.__main__ as m\n"

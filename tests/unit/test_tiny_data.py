@@ -82,6 +82,7 @@ def test_pipeline_delivers_in_order_from_the_start_step() -> None:
         assert waited >= 0
 
 
+@pytest.mark.starts_processes
 def test_pipeline_hides_its_time_behind_a_longer_step() -> None:
     pipeline = Pipeline(dataclasses.replace(CONFIG, data_seconds=0.1), 0, 2, start=0)
     assert pipeline.take()[1] > 0.05  # nothing was there to prefetch yet
@@ -90,6 +91,7 @@ def test_pipeline_hides_its_time_behind_a_longer_step() -> None:
     assert pipeline.take()[1] < 0.05
 
 
+@pytest.mark.starts_processes
 def test_an_overdue_batch_is_told_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(data, "_PATIENCE_S", 0.05)
     told: list[float] = []

@@ -15,6 +15,8 @@ from trackwalker.diagnose.triage import Triage, triage
 from trackwalker.job.layout import Job
 from triage_logs import ending, header, steps
 
+pytestmark = pytest.mark.starts_processes
+
 TERM = "slurmstepd: error: *** STEP 77.0 ON node001 CANCELLED AT 2026-02-11T16:00:49 ***\n"
 CANCELLED = TERM + ending(143, "CANCELLED (scancel / SIGTERM)", "0h 5m 0s")
 TRES = "billing=384,cpu=384,gres/gpu=32,mem=8000000M,node=4"

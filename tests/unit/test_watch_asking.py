@@ -160,6 +160,7 @@ def test_where_nobody_can_be_asked_there_is_neither_yes_nor_no(tmp_path: Path) -
     assert second_signal(tmp_path, "5").hang is None
 
 
+@pytest.mark.starts_processes
 def test_a_stopped_process_of_this_machine_is_seen_without_an_agent(tmp_path: Path) -> None:
     rank = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
     try:
@@ -207,6 +208,7 @@ def until_done(diagnoses: Diagnoses) -> list[tuple[str, dict[str, Any] | None]]:
     return done
 
 
+@pytest.mark.starts_processes
 def test_a_diagnosis_runs_beside_the_loop_and_one_without_end_is_ended(tmp_path: Path) -> None:
     quick = Diagnoses(tmp_path, [sys.executable, "-c", f"print({json.dumps(json.dumps(VERDICT))})"])
     quick.ask("i", tmp_path)
