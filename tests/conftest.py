@@ -19,6 +19,7 @@ from unit_rules import UnitRules
 examine.STRICT = True  # an error inside a playbook's test is a failure here, not a question less
 ROOT = Path(__file__).parent.parent
 UNIT = ROOT / "tests" / "unit"
+NOT_UNIT = ("starts_processes", "real_clock")
 SAMPLES = ROOT.parent / "shared" / "data" / "samples"
 
 
@@ -34,7 +35,7 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Only a test that says why other load can disturb it is run a second time; the summary counts those."""
     for item in items:
-        if UNIT in item.path.parents and item.get_closest_marker("starts_processes") is None:
+        if UNIT in item.path.parents and not any(item.get_closest_marker(name) for name in NOT_UNIT):
             item.add_marker(pytest.mark.unit)
         for name in ("long", "disturbed_by_load"):
             mark = item.get_closest_marker(name)

@@ -15,7 +15,7 @@ def processes_of(job_dir: Path, wait_s: float = 15.0) -> list[str]:
         left = _find(job_id)
         if not left or time.monotonic() > deadline:
             return left
-        time.sleep(0.3)
+        time.sleep(0.1)
 
 
 def pids_with(job_id: str, word: str) -> list[int]:

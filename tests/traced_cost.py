@@ -62,7 +62,7 @@ def trace(kind: str, local: Local, side: int, pause_s: float = 0.0) -> None:
     jax.profiler.start_trace(f"{folder}/{kind}/rank{rank}")
     for step in range(STEPS):
         with jax.profiler.StepTraceAnnotation("train", step_num=step):
-            time.sleep(pause_s)
+            time.sleep(pause_s)  # the wait is the subject: a host that idles between steps
             x = jax.block_until_ready(train_step(x))
     jax.profiler.stop_trace()
 

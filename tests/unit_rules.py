@@ -1,7 +1,7 @@
 """A unit test starts no process and does not wait: what it asks is answered by this process, in milliseconds.
 
-A test that needs a real program (git, a shell, a stand-in for `sacct`) says so with the marker `starts_processes`; it
-runs with `make test`, not with `make check`.
+A test that needs a real program (git, a shell, a stand-in for `sacct`) says so with the marker `starts_processes`, one whose
+subject is time with `real_clock`; they run with `make test`, not with `make check`.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class UnitRules:
 def _short_sleep(real: Any) -> Any:
     def sleep(seconds: float) -> None:
         if seconds > LONGEST_SLEEP_S:
-            pytest.fail(f"a unit test slept {seconds:g} s: use a simulated clock, or mark it starts_processes")
+            pytest.fail(f"a unit test slept {seconds:g} s: use a simulated clock, or mark it real_clock")
         real(seconds)
 
     return sleep

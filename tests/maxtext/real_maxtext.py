@@ -160,7 +160,7 @@ def test_one_process_per_device(submit: Callable[..., Job], prometheus: Path) ->
 def test_a_killed_rank_is_named(submit: Callable[..., Job], prometheus: Path) -> None:
     job = submit("-N", "2", "--", "steps=3000")
     job.says("completed step: 40,", 600)
-    time.sleep(5)  # a few scrapes more, so that the recording has seen it well
+    time.sleep(5)  # the wait is the subject: a few scrapes more, so that the recording has seen it well
     state = json.loads((job.dir / "agent" / "n2.state.json").read_text())
     os.kill(int(state["ranks"][0]["main"]), signal.SIGKILL)
     assert job.ends(180) == "failed"

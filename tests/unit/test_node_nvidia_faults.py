@@ -202,9 +202,9 @@ def test_waiting_for_events_of_a_lost_gpu_does_not_spin(driver: Driver, opened: 
     collector = opened()
     eventually(lambda: driver.calls("nvmlEventSetWait_v2") > 0)
     driver.fail("nvmlEventSetWait_v2", LOST)
-    time.sleep(0.7)
+    time.sleep(0.7)  # the wait is the subject: nothing may spin meanwhile
     before = driver.calls("nvmlEventSetWait_v2")
-    time.sleep(1.0)
+    time.sleep(1.0)  # the wait is the subject: calls in a second
     assert driver.calls("nvmlEventSetWait_v2") - before <= 3
     driver.fail("nvmlEventSetWait_v2", 0)
     driver.event(0, 13)

@@ -45,7 +45,7 @@ def wait_for(condition: object, seconds: float = 5.0) -> None:
         time.sleep(0.005)
 
 
-@pytest.mark.starts_processes
+@pytest.mark.real_clock
 def test_a_hung_collector_delays_nobody_and_its_values_are_withheld() -> None:
     good, bad = Source("good"), Source("bad")
     exporter = Exporter("n", [])
@@ -57,7 +57,7 @@ def test_a_hung_collector_delays_nobody_and_its_values_are_withheld() -> None:
         bad.hanging = True
         wait_for(lambda: exporter.sick() == ["bad"])
         before = len(good.calls)
-        time.sleep(0.3)
+        time.sleep(0.3)  # the wait is the subject: who keeps a schedule
         assert len(good.calls) >= before + 3, "the other collector keeps its schedule"
         families = {f.name: f.samples for f in exporter.families()}
         wedged = {labels["collector"]: value for labels, value, _ in families["hw_collector_wedged"]}
@@ -87,7 +87,7 @@ def test_errors_are_counted_and_withhold_the_samples() -> None:
     assert not worker.fresh()
 
 
-@pytest.mark.starts_processes
+@pytest.mark.real_clock
 def test_work_does_not_shift_the_schedule() -> None:
     class Slow(Source):
         def collect(self) -> list[Family]:
@@ -98,7 +98,7 @@ def test_work_does_not_shift_the_schedule() -> None:
     source = Slow()
     worker = Worker(source, 0.1)
     worker.start()
-    time.sleep(1.55)
+    time.sleep(1.55)  # the wait is the subject: fifteen turns of a schedule
     worker.stop()
     gaps = [b - a for a, b in zip(source.calls, source.calls[1:], strict=False)]
     assert len(source.calls) >= 13, "sleeping after the work would give 12 at most"

@@ -82,16 +82,16 @@ def test_pipeline_delivers_in_order_from_the_start_step() -> None:
         assert waited >= 0
 
 
-@pytest.mark.starts_processes
+@pytest.mark.real_clock
 def test_pipeline_hides_its_time_behind_a_longer_step() -> None:
     pipeline = Pipeline(dataclasses.replace(CONFIG, data_seconds=0.1), 0, 2, start=0)
     assert pipeline.take()[1] > 0.05  # nothing was there to prefetch yet
-    time.sleep(0.6)
+    time.sleep(0.6)  # the wait is the subject: a step that is longer than the data
     assert pipeline.take()[1] < 0.05
     assert pipeline.take()[1] < 0.05
 
 
-@pytest.mark.starts_processes
+@pytest.mark.real_clock
 def test_an_overdue_batch_is_told_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(data, "_PATIENCE_S", 0.05)
     told: list[float] = []
@@ -99,7 +99,7 @@ def test_an_overdue_batch_is_told_once(monkeypatch: pytest.MonkeyPatch) -> None:
     _, waited = pipeline.take(lambda: told.append(time.perf_counter()))
     assert len(told) == 1
     assert waited > 0.2
-    time.sleep(1.0)
+    time.sleep(1.0)  # the wait is the subject: a step that is longer than the data
     pipeline.take(lambda: told.append(time.perf_counter()))
     assert len(told) == 1, "this one was there already"
 
