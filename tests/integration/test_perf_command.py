@@ -17,6 +17,7 @@ import pytest
 from typer.testing import CliRunner
 
 from processes import pids_with
+from tiny_settings import PACED
 from trace_maker import Recipe, write_ranks
 from trackwalker.cli.app import app
 from trackwalker.errors import EvidenceError, UsageError
@@ -199,7 +200,7 @@ def test_what_cannot_be_asked_is_said_in_one_line(tmp_path: Path) -> None:
 def running(tmp_path: Path) -> Iterator[Path]:
     """The directory of a real run of two ranks that goes on until it is told to end."""
     command = [sys.executable, "-m", "trackwalker", "run", "tiny", "-n", "2", "-w", str(tmp_path), "--"]
-    command += ["steps=100000", "enable_checkpointing=false", "base_num_decoder_layers=1", "max_target_length=32"]
+    command += [*PACED, "steps=100000", "enable_checkpointing=false"]
     cli = subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, start_new_session=True
     )

@@ -15,8 +15,9 @@ from typing import Any
 import httpx
 import pytest
 
-from processes import processes_of
+from processes import end_runs, processes_of
 from recorded_job import wait_for
+from tiny_settings import PACED
 from trackwalker.observe import tensorboard
 from trackwalker.telemetry.store import open_database
 
@@ -31,11 +32,14 @@ def run(tmp_path: Path, prometheus: Path) -> Iterator[subprocess.Popen[bytes]]:
     argv = [sys.executable, "-m", "trackwalker", "run", "tiny", "-n", "1", "--observe", "-w", str(tmp_path / "out")]
     env = {**os.environ, "TRACKWALKER_LOCAL": str(tmp_path / "local")}
     with (tmp_path / "said").open("wb") as out:
-        run = subprocess.Popen([*argv, "--", "steps=100000", "log_period=1"], stdout=out, stderr=out, env=env)
-    yield run
-    if run.poll() is None:
-        run.send_signal(signal.SIGINT)
-        run.wait(60)
+        run = subprocess.Popen([*argv, "--", *PACED, "steps=100000", "log_period=1"], stdout=out, stderr=out, env=env)
+    try:
+        yield run
+    finally:
+        if run.poll() is None:
+            run.kill()
+            run.wait()
+        end_runs(tmp_path / "out")
 
 
 @pytest.mark.skipif(not tensorboard.installed(), reason="TensorBoard is not installed: pip install '.[tensorboard]'")
