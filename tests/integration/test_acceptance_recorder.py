@@ -110,7 +110,7 @@ def test_a12_a_store_killed_at_any_moment_keeps_what_was_mirrored(job: Job) -> N
             goal = exporter.scrapes + 3
             wait_for(lambda goal=goal: exporter.scrapes >= goal, 20, job.output)
             pid = job.server()["pid"]
-            time.sleep(chance.uniform(0.0, 2.2))  # a mirror pass begins every two seconds
+            time.sleep(chance.uniform(0.0, 2.2))  # the wait is the subject: any moment between two mirror passes
             before = len(job.counts()[exporter.address])
             recorder.kill()
             recorder.wait()

@@ -16,7 +16,7 @@ import pytest
 
 from processes import pids_with, processes_of
 from recorded_job import Exporter, Job, wait_for
-from tiny_settings import PACED
+from tiny_settings import QUIET
 from trackwalker.errors import EvidenceError
 from trackwalker.job.journal import read
 from trackwalker.telemetry.store import open_database
@@ -32,7 +32,7 @@ class Run:
 
     def __init__(self, workspace: Path, steps: int) -> None:
         command = [sys.executable, "-m", "trackwalker", "run", "tiny", "-n", "2", "--observe", "-w", str(workspace)]
-        command += ["--", *PACED, f"steps={steps}", "checkpoint_period=100000"]
+        command += ["--", *QUIET, f"steps={steps}", "checkpoint_period=100000"]
         self.cli = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True)
         assert self.cli.stdout is not None
         self.id = self.cli.stdout.readline().split()[1]

@@ -18,7 +18,7 @@ import httpx
 import pytest
 
 from processes import end_runs, pids_with, processes_of
-from tiny_settings import PACED
+from tiny_settings import QUIET
 from trackwalker.job.journal import read
 from trackwalker.job.processes import session_members
 from trackwalker.job.run import load_run
@@ -41,7 +41,7 @@ class Run:
 
     def __init__(self, workspace: Path, *words: str, steps: int, env: dict[str, str] | None = None) -> None:
         argv = [sys.executable, "-m", "trackwalker", "run", "tiny", "-n", "2", *words, "-w", str(workspace)]
-        argv += ["--", *PACED, f"steps={steps}", "checkpoint_period=100000"]
+        argv += ["--", *QUIET, f"steps={steps}", "checkpoint_period=100000"]
         environment = {k: v for k, v in os.environ.items() if not k.startswith("RAY")} | (env or {})
         self._output = workspace / "cli.out"
         with self._output.open("wb") as out:

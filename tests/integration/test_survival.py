@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from processes import end_runs, pids_with, processes_of
-from tiny_settings import PACED
+from tiny_settings import QUIET
 from trackwalker.job.journal import read
 from trackwalker.telemetry.store import open_database
 from trackwalker.watch.live import LiveWatch
@@ -48,7 +48,7 @@ def wait_for_step(watch: LiveWatch, step: int, seconds: float = 120.0) -> None:
 
 def test_training_survives_every_watcher(tmp_path: Path, prometheus: Path) -> None:
     command = [sys.executable, "-m", "trackwalker", "run", "tiny", "-n", "2", "--observe", "-w", str(tmp_path)]
-    command += ["--", *PACED, f"steps={STEPS}", "checkpoint_period=100000"]
+    command += ["--", *QUIET, f"steps={STEPS}", "checkpoint_period=100000"]
     cli = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True)
     try:
         assert cli.stdout is not None
@@ -104,7 +104,7 @@ def test_training_survives_every_watcher(tmp_path: Path, prometheus: Path) -> No
 def test_everything_killed_but_the_ranks(tmp_path: Path, prometheus: Path) -> None:
     """Agent and trackwalker are both gone: the ranks finish by themselves and the recorder leaves after them."""
     command = [sys.executable, "-m", "trackwalker", "run", "tiny", "-n", "2", "--observe", "-w", str(tmp_path)]
-    command += ["--", *PACED, "steps=40", "checkpoint_period=100000"]
+    command += ["--", *QUIET, "steps=40", "checkpoint_period=100000"]
     cli = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True)
     try:
         assert cli.stdout is not None
@@ -129,7 +129,7 @@ def test_everything_killed_but_the_ranks(tmp_path: Path, prometheus: Path) -> No
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_ctrl_c_ends_the_run(number: signal.Signals, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "trackwalker", "run", "tiny", "-n", "1", "-w", str(tmp_path)]
-    command += ["--", *PACED, "steps=5000"]
+    command += ["--", *QUIET, "steps=5000"]
     cli = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True)
     try:
         assert cli.stdout is not None
