@@ -17,7 +17,7 @@ from typing import Any
 import httpx
 import pytest
 
-from processes import end_runs, pids_with, processes_of
+from processes import end_runs, hurry, pids_with, processes_of
 from tiny_settings import QUIET
 from trackwalker.job.journal import read
 from trackwalker.job.processes import session_members
@@ -72,6 +72,7 @@ class Run:
     def ray(self) -> dict[str, Any] | None:
         """What agent/ray.json says, once Ray is up."""
         about: dict[str, Any] = json.loads((self.dir / "agent" / "ray.json").read_text())
+        hurry(session_members(about["pid"]))
         return about if about["ready"] else None
 
 
