@@ -17,7 +17,6 @@ import pytest
 
 from conftest import tree_hash
 from processes import end_runs
-from tiny_settings import PACED
 from trackwalker.diagnose.engine import diagnose
 from trackwalker.job.journal import read
 from trackwalker.job.resolve import resolve
@@ -78,9 +77,11 @@ def look(folder: Path) -> Job:
 
 
 def killed_run(workspace: Path) -> Path:
-    """A real recorded run of four processes, as a user starts it, of which one is killed after some steps."""
-    words = ["run", "tiny", "-n", "4", "--observe", "-w", str(workspace), "--"]
-    words += [*PACED, "steps=100000", "checkpoint_period=10"]
+    """A real recorded run of four processes, as a user starts it, of which one is killed after some steps.
+
+    Not paced: the others must be in a collective when it dies, as in the simulated run.
+    """
+    words = ["run", "tiny", "-n", "4", "--observe", "-w", str(workspace), "--", "steps=100000", "checkpoint_period=10"]
     with (workspace / "out").open("w") as out:
         command = subprocess.Popen([sys.executable, "-m", "trackwalker", *words], stdout=out, stderr=out)
     try:

@@ -58,8 +58,18 @@ class Run:
         return time.time()
 
     def recorded(self, after: float) -> Callable[[], bool]:
-        """Whether there are samples of the ranks from after a moment."""
-        return lambda: bool(len(times := self.sample_times())) and times[-1] > after
+        """Whether there are samples of the ranks from after a moment; looked up when the mirror has grown since."""
+        looked = after
+
+        def found() -> bool:
+            nonlocal looked
+            grown = max((p.stat().st_mtime for p in self.dir.glob("prometheus/wal/*")), default=0.0)
+            if grown <= looked:
+                return False  # a look starts a Prometheus
+            looked = grown
+            return bool(len(times := self.sample_times())) and times[-1] > after
+
+        return found
 
     def sample_times(self) -> np.ndarray:
         """When the ranks were seen, in the mirror as it is now."""

@@ -133,9 +133,10 @@ def test_a_stopped_and_a_killed_rank_are_called_in_a_minute_with_stack_and_verdi
         assert opened(told, "failure")["time"] < began + 2.0 + CALL_S
 
 
+@pytest.mark.alone  # not paced: late batches are told by what waited for data before
 def test_a_nan_and_late_batches_are_called_in_a_minute_with_a_verdict(tmp_path: Path, prometheus: Path) -> None:
     both = replace(CASES["nan"], config={**CASES["nan"].config, **CASES["slow-data"].config})
-    with watched(paced(both), tmp_path) as (watcher, broken):
+    with watched(both, tmp_path) as (watcher, broken):
         told = watcher.says(
             lambda said: (
                 [m for m in of_kind(said, "loss") if "loss-divergence" in _verdict(m)]
