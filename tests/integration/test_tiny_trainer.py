@@ -20,7 +20,6 @@ from typing import Any
 
 import pytest
 
-import tiny_settings
 from trackwalker.job import journal
 
 pytest.importorskip("jax")
@@ -28,8 +27,11 @@ pytest.importorskip("jax")
 SRC = Path(__file__).resolve().parents[2] / "src"
 MODEL = SRC / "trackwalker" / "models" / "tiny.yml"
 SMALL = [
-    *tiny_settings.SMALL,
     "run_name=small",
+    "base_emb_dim=32",
+    "base_num_query_heads=2",
+    "base_mlp_dim=64",
+    "max_target_length=32",
     "per_device_batch_size=2",
     "vocab_size=64",
 ]
