@@ -15,6 +15,8 @@ SMALL = (
     "max_target_length=32",
 )
 PACED = (*SMALL, "data_seconds=0.12")
+# Beside a recorded run whose trainer writes event files the recorder starts a TensorBoard: as much CPU time as a rank.
+QUIET = (*PACED, "enable_tensorboard=false")
 
 
 def as_mapping(settings: tuple[str, ...]) -> dict[str, str]:

@@ -119,7 +119,7 @@ def test_a07_a_bad_or_hanging_read_costs_itself_only_and_no_ghost_is_served(
         assert served.health() == (503, "gpu_amd_ras: no fresh result\n")
         moments = [series("hw_collector_last_success_timestamp_seconds", collector=c) for c in ("gpu_amd", "rdma")]
         before = served.samples()
-        time.sleep(4 * interval)
+        time.sleep(4 * interval)  # the wait is the subject: four times the others are due
         after = served.samples()
         assert all(after[key] > before[key] for key in moments), "the others keep their schedule"
         assert not [name for name, _ in after if name.startswith("hw_gpu_ras_")], "what is too old is not served"
@@ -247,7 +247,7 @@ def late_by(workers: int, interval: float, seconds: float) -> np.ndarray:
             running.append(Worker(clock, interval))
             running[-1].start()
             time.sleep(interval / workers)
-        time.sleep(seconds)
+        time.sleep(seconds)  # the wait is the subject: so long the schedule is kept
     finally:
         for process in load:
             process.kill()

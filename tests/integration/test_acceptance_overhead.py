@@ -13,6 +13,7 @@ BENCH = Path(__file__).parents[2] / "bench" / "overhead.py"
 
 
 @pytest.mark.alone
+@pytest.mark.long(reason="half a minute of measuring with nothing beside it; bench/overhead.py measures longer")
 @pytest.mark.usefixtures("prometheus")
 def test_a18_recording_is_not_seen_to_slow_training() -> None:
     done = subprocess.run(

@@ -25,6 +25,7 @@ import pytest
 import agent_run
 from conftest import tree_hash
 from recorded_job import Exporter, Job, gone, wait_for
+from tiny_settings import PACED
 from trackwalker.launch.bundle import build_agent
 from trackwalker.observe.server import Server
 from trackwalker.telemetry.store import open_database
@@ -83,7 +84,7 @@ def test_a05_a_stranger_on_the_agents_port_is_not_taken_for_it(run: agent_run.Ru
         second = announced()
         wait_for(lambda: scraped(second), 20, job.output)
         taken = stranger.scrapes
-        time.sleep(2.5)
+        time.sleep(2.5)  # the wait is the subject: two scrape intervals in which it is not asked
         assert stranger.scrapes == taken, "nobody asks it any more"
         recorder.terminate()
         assert recorder.wait(20) == 0, job.output.read_text()
@@ -109,7 +110,7 @@ def test_a12_a_store_killed_at_any_moment_keeps_what_was_mirrored(job: Job) -> N
             goal = exporter.scrapes + 3
             wait_for(lambda goal=goal: exporter.scrapes >= goal, 20, job.output)
             pid = job.server()["pid"]
-            time.sleep(chance.uniform(0.0, 2.2))  # a mirror pass begins every two seconds
+            time.sleep(chance.uniform(0.0, 2.2))  # the wait is the subject: any moment between two mirror passes
             before = len(job.counts()[exporter.address])
             recorder.kill()
             recorder.wait()
@@ -166,7 +167,7 @@ def read_only(tmp_path: Path) -> Iterator[Path]:
     place.mkdir()
     bind = ["mount", "--bind", "-o", "ro", str(source), str(place)]
     if subprocess.run(bind, capture_output=True, check=False).returncode != 0:
-        pytest.skip("not allowed to mount")
+        pytest.skip("not allowed to bind a mount: run the tests as root")
     yield place
     subprocess.run(["umount", str(place)], check=True)
 
@@ -204,11 +205,11 @@ def test_a12_a_store_that_cannot_start_says_why_and_touches_nothing(
 def test_a14_without_any_network_everything_is_recorded(tmp_path: Path, prometheus: Path) -> None:
     """D20: nothing is fetched, resolved or reached at the start; loopback is all there is."""
     words = [sys.executable, "-m", "trackwalker", "run", "tiny", "-n", "1", "--observe", "-w", str(tmp_path)]
-    words += ["--", "steps=70", "checkpoint_period=100000"]
+    words += ["--", *PACED, "steps=70", "checkpoint_period=100000"]
     isolated = ["unshare", "-n", "sh", "-c", 'ip link set lo up && exec "$@"', "sh", *words]
     probe = subprocess.run([*isolated[:4], "ip link set lo up"], capture_output=True, check=False)
     if probe.returncode != 0:
-        pytest.skip("not allowed to make a network namespace")
+        pytest.skip("not allowed to make a network namespace: run the tests as root, with iproute2")
     env = {**os.environ, "TRACKWALKER_PROMETHEUS": str(prometheus)}
     done = subprocess.run(isolated, capture_output=True, text=True, timeout=120, env=env, check=False)
     assert done.returncode == 0, done.stderr

@@ -134,7 +134,7 @@ def test_a01_agent_restart_loses_no_step(start: Callable[[str], Run], recording:
     for _ in range(2):
         run.agent.kill()
         run.agent.wait()
-        time.sleep(1.5)  # the trainer goes on
+        time.sleep(1.5)  # the wait is the subject: the trainer goes on while nobody reads
         run.start("--adopt")
         seen = len(recording.steps("tb_learning_param_norm"))
         wait_for(lambda seen=seen: len(recording.steps("tb_learning_param_norm")) > seen, 10)
@@ -191,7 +191,7 @@ def test_a02_a_killed_prometheus_misses_no_step(
     wait_for(lambda: len(recording.steps("tb_learning_param_norm")) > 20, 30)
     recording.server.process.kill()
     recording.server.process.wait()
-    time.sleep(3)
+    time.sleep(3)  # the wait is the subject: steps are made while nobody records
     recording.start()
     assert run.ends(40) == 0
     assert recording.steps() == list(range(160))
@@ -225,7 +225,7 @@ def test_a04_second_event_file_is_followed(start: Callable[[str], Run], recordin
     run.agent.kill()  # and an agent that was not there when the second file appeared
     run.agent.wait()
     (run.dir / "go").touch()
-    time.sleep(2.5)
+    time.sleep(2.5)  # the wait is the subject: the second file is written while nobody reads
     run.start("--adopt")
     assert run.ends(30) == 0
     assert recording.steps() == [*range(10), *range(5, 15)]

@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from agent_run import Run
-from processes import pids_with
+from processes import end_runs
+from tiny_settings import PACED, as_mapping
 from trackwalker.diagnose.capsules import read_capsule
 from trackwalker.diagnose.engine import diagnose
 from trackwalker.job.journal import read
@@ -33,11 +34,10 @@ ODD = 2
 
 @pytest.fixture
 def run(tmp_path: Path) -> Iterator[LocalRun]:
-    settings = Passthrough({"steps": "100000", "checkpoint_period": "100000"})
+    settings = Passthrough({**as_mapping(PACED), "steps": "100000", "checkpoint_period": "100000"})
     run = LocalRun.start(plan_local(ModelSpec("tiny"), 4, settings, tmp_path, False, ["test"]))
     yield run
-    for pid in pids_with(run.job_dir.name.split("-JAX-")[0], ""):
-        os.kill(pid, signal.SIGKILL)
+    end_runs(tmp_path)
 
 
 def until(condition: Callable[[], object], what: str, seconds: float = 90.0) -> None:

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from conftest import tree_hash
+from processes import end_runs
 from trackwalker.diagnose.engine import diagnose
 from trackwalker.job.journal import read
 from trackwalker.job.resolve import resolve
@@ -76,7 +77,10 @@ def look(folder: Path) -> Job:
 
 
 def killed_run(workspace: Path) -> Path:
-    """A real recorded run of four processes, as a user starts it, of which one is killed after some steps."""
+    """A real recorded run of four processes, as a user starts it, of which one is killed after some steps.
+
+    Not paced: the others must be in a collective when it dies, as in the simulated run.
+    """
     words = ["run", "tiny", "-n", "4", "--observe", "-w", str(workspace), "--", "steps=100000", "checkpoint_period=10"]
     with (workspace / "out").open("w") as out:
         command = subprocess.Popen([sys.executable, "-m", "trackwalker", *words], stdout=out, stderr=out)
@@ -86,13 +90,14 @@ def killed_run(workspace: Path) -> Path:
             found = list(workspace.glob("local_*/progress.jsonl"))
             if found and any(record.get("step", 0) >= 30 for record in read(found[0]).items):
                 break
-            time.sleep(0.5)
+            time.sleep(0.1)
         (job_dir,) = (path.parent for path in found)
         os.kill(find_victim(job_dir, 2).pid, signal.SIGKILL)
         assert command.wait(60) == 128 + signal.SIGKILL
     finally:
-        command.terminate()
-        command.wait(60)
+        command.kill()
+        command.wait()
+        end_runs(workspace)
     return job_dir
 
 

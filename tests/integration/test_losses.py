@@ -16,6 +16,7 @@ import pytest
 
 from processes import pids_with, processes_of
 from recorded_job import Exporter, Job, wait_for
+from tiny_settings import QUIET
 from trackwalker.errors import EvidenceError
 from trackwalker.job.journal import read
 from trackwalker.telemetry.store import open_database
@@ -31,7 +32,7 @@ class Run:
 
     def __init__(self, workspace: Path, steps: int) -> None:
         command = [sys.executable, "-m", "trackwalker", "run", "tiny", "-n", "2", "--observe", "-w", str(workspace)]
-        command += ["--", f"steps={steps}", "checkpoint_period=100000"]
+        command += ["--", *QUIET, f"steps={steps}", "checkpoint_period=100000"]
         self.cli = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True)
         assert self.cli.stdout is not None
         self.id = self.cli.stdout.readline().split()[1]
@@ -57,8 +58,18 @@ class Run:
         return time.time()
 
     def recorded(self, after: float) -> Callable[[], bool]:
-        """Whether there are samples of the ranks from after a moment."""
-        return lambda: bool(len(times := self.sample_times())) and times[-1] > after
+        """Whether there are samples of the ranks from after a moment; looked up when the mirror has grown since."""
+        looked = after
+
+        def found() -> bool:
+            nonlocal looked
+            grown = max((p.stat().st_mtime for p in self.dir.glob("prometheus/wal/*")), default=0.0)
+            if grown <= looked:
+                return False  # a look starts a Prometheus
+            looked = grown
+            return bool(len(times := self.sample_times())) and times[-1] > after
+
+        return found
 
     def sample_times(self) -> np.ndarray:
         """When the ranks were seen, in the mirror as it is now."""
@@ -77,7 +88,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     place.mkdir()
     mount = ["mount", "-t", "tmpfs", "-o", "size=32m", "none", str(place)]
     if subprocess.run(mount, capture_output=True, check=False).returncode != 0:
-        pytest.skip("not allowed to mount")
+        pytest.skip("not allowed to mount a tmpfs: run the tests as root")
     yield place
     subprocess.run(["umount", "-l", str(place)], check=True)
 
@@ -116,7 +127,7 @@ def test_kill_9_of_everybody_and_a_full_disk_cost_seconds_of_samples_and_no_trai
 
     before, kills["disk"] = run.watch.last_step or 0, time.time()
     ballast = fill(run.dir.parent)  # not under the mirror alone: under every log and journal of the job
-    time.sleep(6)
+    time.sleep(6)  # the wait is the subject: three passes of the mirror meet a full disk
     ballast.unlink()
     wait_for(run.recorded(time.time()), 60)
     run.steps(1)

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,7 +13,8 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from processes import pids_with
+from processes import end_runs
+from tiny_settings import PACED
 from trace_maker import Recipe, write_ranks
 from trackwalker.cli.app import app
 from trackwalker.errors import EvidenceError, UsageError
@@ -199,7 +197,7 @@ def test_what_cannot_be_asked_is_said_in_one_line(tmp_path: Path) -> None:
 def running(tmp_path: Path) -> Iterator[Path]:
     """The directory of a real run of two ranks that goes on until it is told to end."""
     command = [sys.executable, "-m", "trackwalker", "run", "tiny", "-n", "2", "-w", str(tmp_path), "--"]
-    command += ["steps=100000", "enable_checkpointing=false", "base_num_decoder_layers=1", "max_target_length=32"]
+    command += [*PACED, "steps=100000", "enable_checkpointing=false"]
     cli = subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, start_new_session=True
     )
@@ -209,16 +207,10 @@ def running(tmp_path: Path) -> Iterator[Path]:
         assert words is not None
         yield next(tmp_path.glob(f"{words[1]}-*/"))
     finally:
-        cli.send_signal(signal.SIGINT)
-        try:
-            cli.wait(30)
-        except subprocess.TimeoutExpired:
-            cli.kill()
-        deadline = time.monotonic() + 20
-        while (left := pids_with(str(tmp_path), "")) and time.monotonic() < deadline:
-            time.sleep(0.2)
-        for pid in left:
-            os.kill(pid, signal.SIGKILL)
+        cli.kill()
+        cli.wait()
+        cli.stdout and cli.stdout.close()
+        end_runs(tmp_path)
 
 
 @pytest.mark.timeout(240)

@@ -17,7 +17,8 @@ from typing import Any
 import httpx
 import pytest
 
-from processes import pids_with, processes_of
+from processes import end_runs, hurry, pids_with, processes_of
+from tiny_settings import QUIET
 from trackwalker.job.journal import read
 from trackwalker.job.processes import session_members
 from trackwalker.job.run import load_run
@@ -40,7 +41,7 @@ class Run:
 
     def __init__(self, workspace: Path, *words: str, steps: int, env: dict[str, str] | None = None) -> None:
         argv = [sys.executable, "-m", "trackwalker", "run", "tiny", "-n", "2", *words, "-w", str(workspace)]
-        argv += ["--", f"steps={steps}", "checkpoint_period=100000"]
+        argv += ["--", *QUIET, f"steps={steps}", "checkpoint_period=100000"]
         environment = {k: v for k, v in os.environ.items() if not k.startswith("RAY")} | (env or {})
         self._output = workspace / "cli.out"
         with self._output.open("wb") as out:
@@ -71,6 +72,7 @@ class Run:
     def ray(self) -> dict[str, Any] | None:
         """What agent/ray.json says, once Ray is up."""
         about: dict[str, Any] = json.loads((self.dir / "agent" / "ray.json").read_text())
+        hurry(session_members(about["pid"]))
         return about if about["ready"] else None
 
 
@@ -78,10 +80,7 @@ class Run:
 def workspace(tmp_path: Path) -> Iterator[Path]:
     """A workspace whose runs do not outlive a failing test."""
     yield tmp_path
-    for job in tmp_path.glob("local_*/"):
-        for pid in pids_with(job.name.split("-JAX-")[0], ""):
-            with contextlib.suppress(OSError):
-                os.kill(pid, signal.SIGKILL)
+    end_runs(tmp_path)
 
 
 def get(about: dict[str, Any], path: str) -> str:
@@ -216,7 +215,7 @@ def test_a14_no_ray_installed_full_telemetry(workspace: Path, prometheus: Path) 
         check=False,
     )
     assert b"No module named 'ray'" in gone.stderr  # the premise
-    run = Run(workspace, steps=90, env={"RAY": "1", "PYTHONPATH": str(blind)})
+    run = Run(workspace, steps=60, env={"RAY": "1", "PYTHONPATH": str(blind)})
     assert run.ends() == 0
     assert len(re.findall("Ray is not installed, recording without it", run.said)) == 1
     record = load_run(run.dir / "run.json")

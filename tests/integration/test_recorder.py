@@ -37,7 +37,7 @@ def job(tmp_path: Path, prometheus: Path) -> Iterator[Job]:
 
 def test_a_run_from_its_first_target_to_its_end(job: Job, exporter: Exporter) -> None:
     recorder = job.start()
-    time.sleep(1.5)
+    time.sleep(1.5)  # the wait is the subject: nothing happens in it
     assert not job.local.exists() or not list(job.local.glob("*/prometheus/wal")), "nothing to scrape yet"
     job.announce(exporter)
     server = job.server()
@@ -122,7 +122,7 @@ def test_prometheus_then_the_recorder_then_the_machine_go_and_the_record_stays_w
 def test_the_mirror_is_whole_through_compaction_and_truncation(tmp_path: Path, prometheus: Path) -> None:
     promtool = find_promtool(prometheus)
     if promtool is None:
-        pytest.skip("this Prometheus came without promtool")
+        pytest.skip("this Prometheus came without promtool: run `trackwalker setup`")
     live, job, log, config = (tmp_path / n for n in ("live", "job", "prometheus.log", "prometheus.yml"))
     live.mkdir()
     job.mkdir()
@@ -188,7 +188,7 @@ def test_two_recorders_do_not_fight(job: Job, exporter: Exporter) -> None:
 
 def test_apt_gives_a_prometheus_that_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     if not shutil.which("apt-get") or not shutil.which("dpkg-deb"):
-        pytest.skip("no apt on this system")
+        pytest.skip("no apt on this system: only Debian and its descendants can run this test")
     from trackwalker.observe.install import BINARY, CannotInstall, from_apt, place
     from trackwalker.observe.prometheus import _unfit, version_of
 

@@ -14,22 +14,21 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from processes import pids_with, processes_of
+from processes import end_runs, pids_with, processes_of
+from tiny_settings import QUIET
 from trackwalker.job.journal import read
 from trackwalker.telemetry.store import open_database
 from trackwalker.watch.live import LiveWatch
 
 pytestmark = [pytest.mark.timeout(300)]
-STEPS = 220
+STEPS = 180
 
 
 @pytest.fixture(autouse=True)
 def _nothing_left(tmp_path: Path) -> Iterator[None]:
     """A failing test must not leave its run behind either."""
     yield
-    for job in tmp_path.glob("local_*/"):
-        for pid in pids_with(job.name.split("-JAX-")[0], ""):
-            os.kill(pid, signal.SIGKILL)
+    end_runs(tmp_path)
 
 
 def kill(pids: list[int]) -> float:
@@ -49,7 +48,7 @@ def wait_for_step(watch: LiveWatch, step: int, seconds: float = 120.0) -> None:
 
 def test_training_survives_every_watcher(tmp_path: Path, prometheus: Path) -> None:
     command = [sys.executable, "-m", "trackwalker", "run", "tiny", "-n", "2", "--observe", "-w", str(tmp_path)]
-    command += ["--", f"steps={STEPS}", "checkpoint_period=100000"]
+    command += ["--", *QUIET, f"steps={STEPS}", "checkpoint_period=100000"]
     cli = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True)
     try:
         assert cli.stdout is not None
@@ -59,11 +58,11 @@ def test_training_survives_every_watcher(tmp_path: Path, prometheus: Path) -> No
         job = next(tmp_path.glob(f"{job_id}-*/"))
         watch = LiveWatch(job)
         kills = []
-        wait_for_step(watch, 40)
+        wait_for_step(watch, 35)
         kills.append(kill(pids_with(job_id, "trackwalker.observe")))
-        wait_for_step(watch, 85)
+        wait_for_step(watch, 75)
         kills.append(kill(pids_with(job_id, "agent.pyz")))
-        wait_for_step(watch, 130)
+        wait_for_step(watch, 115)
         cli.kill()
         cli.wait()
         kills.append(time.time())
@@ -105,14 +104,14 @@ def test_training_survives_every_watcher(tmp_path: Path, prometheus: Path) -> No
 def test_everything_killed_but_the_ranks(tmp_path: Path, prometheus: Path) -> None:
     """Agent and trackwalker are both gone: the ranks finish by themselves and the recorder leaves after them."""
     command = [sys.executable, "-m", "trackwalker", "run", "tiny", "-n", "2", "--observe", "-w", str(tmp_path)]
-    command += ["--", "steps=60", "checkpoint_period=100000"]
+    command += ["--", *QUIET, "steps=40", "checkpoint_period=100000"]
     cli = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True)
     try:
         assert cli.stdout is not None
         job_id = cli.stdout.readline().split()[1]
         job = next(tmp_path.glob(f"{job_id}-*/"))
         watch = LiveWatch(job)
-        wait_for_step(watch, 15)
+        wait_for_step(watch, 5)
         cli.kill()
         cli.wait()
         kill(pids_with(job_id, "agent.pyz"))
@@ -123,13 +122,14 @@ def test_everything_killed_but_the_ranks(tmp_path: Path, prometheus: Path) -> No
     # Nobody was there to collect it, but every rank's own output is in the job directory.
     for rank in range(2):
         raw = (job / "ranks" / f"{rank}.out").read_text()
-        assert raw.count("completed step:") == 60
+        assert raw.count("completed step:") == 40
         assert (job / "ranks" / f"{rank}.exit").read_text() == "0"
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_ctrl_c_ends_the_run(number: signal.Signals, tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "trackwalker", "run", "tiny", "-n", "2", "-w", str(tmp_path), "--", "steps=5000"]
+    command = [sys.executable, "-m", "trackwalker", "run", "tiny", "-n", "1", "-w", str(tmp_path)]
+    command += ["--", *QUIET, "steps=5000"]
     cli = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True)
     try:
         assert cli.stdout is not None

@@ -15,8 +15,9 @@ from typing import Any
 import httpx
 import pytest
 
-from processes import processes_of
+from processes import end_runs, hurry, pids_with, processes_of
 from recorded_job import wait_for
+from tiny_settings import PACED
 from trackwalker.observe import tensorboard
 from trackwalker.telemetry.store import open_database
 
@@ -31,11 +32,14 @@ def run(tmp_path: Path, prometheus: Path) -> Iterator[subprocess.Popen[bytes]]:
     argv = [sys.executable, "-m", "trackwalker", "run", "tiny", "-n", "1", "--observe", "-w", str(tmp_path / "out")]
     env = {**os.environ, "TRACKWALKER_LOCAL": str(tmp_path / "local")}
     with (tmp_path / "said").open("wb") as out:
-        run = subprocess.Popen([*argv, "--", "steps=100000", "log_period=1"], stdout=out, stderr=out, env=env)
-    yield run
-    if run.poll() is None:
-        run.send_signal(signal.SIGINT)
-        run.wait(60)
+        run = subprocess.Popen([*argv, "--", *PACED, "steps=100000", "log_period=1"], stdout=out, stderr=out, env=env)
+    try:
+        yield run
+    finally:
+        if run.poll() is None:
+            run.kill()
+            run.wait()
+        end_runs(tmp_path / "out")
 
 
 @pytest.mark.skipif(not tensorboard.installed(), reason="TensorBoard is not installed: pip install '.[tensorboard]'")
@@ -45,7 +49,12 @@ def test_pages_of_a_real_run(run: subprocess.Popen[bytes], tmp_path: Path) -> No
     [folder] = [p for p in out.iterdir() if p.is_dir()]
     job_id = folder.name.split("-JAX-")[0]
 
-    wait_for(lambda: _pid(folder) is not None, 120, said)  # at the lowest priority it may need its time
+    def board() -> int | None:
+        """The TensorBoard that answers."""
+        hurry(pids_with(job_id, "tensorboard.main"))
+        return _pid(folder)
+
+    wait_for(lambda: board() is not None, 120, said)
     answer = trackwalker("tunnel", job_id, "-w", str(out), "--json")
     assert answer.returncode == 0, answer.stderr
     found: dict[str, Any] = json.loads(answer.stdout)
@@ -71,9 +80,10 @@ def test_pages_of_a_real_run(run: subprocess.Popen[bytes], tmp_path: Path) -> No
         wait_for(lambda: bool(recorded()), 60, said)
 
     # A TensorBoard that dies comes back; the run does not notice.
-    board = json.loads((folder / "services" / "tensorboard.json").read_text())
-    os.kill(board["pid"], signal.SIGKILL)
-    wait_for(lambda: _pid(folder) not in (None, board["pid"]), 120, said)
+    first = board()
+    assert first is not None
+    os.kill(first, signal.SIGKILL)
+    wait_for(lambda: board() not in (None, first), 120, said)
 
     run.send_signal(signal.SIGINT)
     run.wait(60)
