@@ -196,11 +196,12 @@ class Looked:
             Path(folder).mkdir(parents=True, exist_ok=True)
             self.page.screenshot(path=Path(folder) / f"{name}.png", full_page=whole)
 
-    def axe(self) -> list[str]:
-        """What the accessibility checker finds wrong, one line each."""
+    def axe(self, *rules: str) -> list[str]:
+        """What the accessibility checker finds wrong, by these rules or by all, one line each."""
         from axe_playwright_python.sync_playwright import Axe
 
-        found = Axe().run(self.page).response["violations"]
+        options = {"runOnly": list(rules)} if rules else None
+        found = Axe().run(self.page, options=options).response["violations"]
         return [f"{v['id']}: {v['help']}: {[n['html'][:160] for n in v['nodes'][:3]]}" for v in found]
 
 

@@ -15,6 +15,7 @@ import pytest
 from hypothesis import given
 
 import hard_values
+from tiny_settings import PACED
 from trackwalker.diagnose.triage import triage
 from trackwalker.errors import MaybeQueuedError, MissingToolError, UsageError
 from trackwalker.job.journal import read
@@ -100,7 +101,7 @@ def no_kubectl(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 def test_a14_kubernetes_all_pods_of_a_real_run_are_recorded(tmp_path: Path, no_kubectl: str, prometheus: Path) -> None:
     words = ["submit", "tiny:a14", "-N2", "-n", "ml", "--on", "k8s", "--observe", "--image", "a.example/jax:1"]
-    words += ["--python", sys.executable, "--json", "--", "steps=40", "enable_checkpointing=false"]
+    words += ["--python", sys.executable, "--json", "--", *PACED, "steps=40", "enable_checkpointing=false"]
     done = cli(tmp_path, *words, path=no_kubectl)
     assert done.returncode == 0, done.stderr
     answer = json.loads(done.stdout)
@@ -156,7 +157,7 @@ def test_r43_the_manifest_runs_to_its_end_in_one_job_directory(tmp_path: Path) -
     assert triage(resolve(job.id, tmp_path)).status == "completed"
 
 
-@hard_values.few_runs(4)
+@hard_values.few_runs(2)
 @given(values=hard_values.VALUES)
 def test_r04_kubernetes_values_reach_the_trainer_byte_for_byte(
     tmp_path_factory: pytest.TempPathFactory, values: list[str]

@@ -9,12 +9,12 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from slurm_cluster import SlurmCluster, need_slurm
+from slurm_cluster import SlurmCluster
 from slurm_run import Run
 from trackwalker.diagnose.triage import triage
 from trackwalker.job.journal import read
@@ -49,11 +49,10 @@ DAEMON = STEPS.replace(
 )
 
 
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[SlurmCluster]:
-    need_slurm()
-    with SlurmCluster(3) as cluster:
-        yield cluster
+@pytest.fixture
+def cluster(slurm: SlurmCluster) -> SlurmCluster:
+    """The worker's own: the deaths are of processes, and no node is taken away."""
+    return slurm
 
 
 def planned(workspace: Path, script: str, nodes: int, steps: int, **order: object) -> Submission:
