@@ -102,7 +102,7 @@ class Watcher:
     def asks(self, word: str) -> None:
         """Wait until two more questions came to that; the second is asked when the first answer was dealt with."""
         enough = self.asked(word) + 2
-        self._at.cluster.wait_for(lambda: self.asked(word) >= enough, f"two questions that {word}", 60)
+        self._at.cluster.wait_for(lambda: self.asked(word) >= enough, f"two questions to Slurm: {word}", 60)
 
     def said(self) -> list[dict[str, Any]]:
         return [json.loads(line) for line in self._out.read_text().split("\n")[:-1]]
