@@ -55,7 +55,7 @@ with open(os.path.join(here, "seen-" + rank), "w") as f:
     json.dump({"argv": sys.argv, "env": seen, "secret": len(os.environ["HF_TOKEN"])}, f)
 wait = os.path.join(here, "wait")
 if FAILS:
-    time.sleep(0.5)
+    time.sleep(0.5)  # the wait is the subject: the other ranks are up when one fails
     sys.exit(7) if rank == FAILS else time.sleep(60)
 if rank == "0" and PAUSE:
     open(wait, "x").close()

@@ -35,7 +35,7 @@ end = time.monotonic() + order["seconds"]
 while time.monotonic() < end and not told:
     time.sleep(0.05)
 if told:
-    time.sleep(0.5)  # the grace that ranks need to write what they have
+    time.sleep(0.5)  # the wait is the subject: the grace that ranks need to write what they have
 print(f"{rank}: end told={[int(n) for n in told]}", flush=True)
 sys.exit(order["exit"])
 """

@@ -18,6 +18,7 @@ import hard_values
 from slurm_cluster import SlurmCluster, need_slurm
 from slurm_run import Run
 from tiny_settings import PACED
+from trackwalker.cli.app import main
 from trackwalker.diagnose.triage import triage
 from trackwalker.job.journal import read
 from trackwalker.job.resolve import resolve
@@ -212,7 +213,14 @@ def test_r04_slurm_values_reach_the_trainer_byte_for_byte(
         ("echo queued, I think", 69, True),
     ],
 )
-def test_r11_what_stays_of_a_submit_that_failed(tmp_path: Path, sbatch: str, code: int, kept: bool) -> None:
+def test_r11_what_stays_of_a_submit_that_failed(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    sbatch: str,
+    code: int,
+    kept: bool,
+) -> None:
     programs = {"sbatch": sbatch, "scontrol": "echo 'No reservations in the system'"}  # of a Slurm in trouble
     (tmp_path / "bin").mkdir()
     for name, text in programs.items():
@@ -220,11 +228,14 @@ def test_r11_what_stays_of_a_submit_that_failed(tmp_path: Path, sbatch: str, cod
         (tmp_path / "bin" / name).chmod(0o755)
     (tmp_path / "code").mkdir()
     (tmp_path / "code" / "train.py").write_text("print(1)\n")
-    argv = [sys.executable, "-m", "trackwalker", "submit", "tiny", "--workspace", "ws", "--code", "code"]
-    env = {**os.environ, "PATH": f"{tmp_path / 'bin'}:{os.environ['PATH']}"}
-    done = subprocess.run(argv, env=env, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
-    assert done.returncode == code, done.stderr
-    assert ("may be queued all the same" in done.stderr) == kept
+    monkeypatch.setattr(sys, "argv", ["trackwalker", "submit", "tiny", "--workspace", "ws", "--code", "code"])
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit) as ended:
+        main()
+    said = capsys.readouterr().err
+    assert ended.value.code == code, said
+    assert ("may be queued all the same" in said) == kept
     assert bool(list(tmp_path.glob("ws/.submissions/*/order.json"))) == kept
     assert bool(list(tmp_path.glob("ws/.artifacts/*/train.py"))) == kept
     assert list(tmp_path.glob("ws/*-JAX-*")) == [], "a job directory is the first node's to make, if there is a job"
@@ -232,7 +243,7 @@ def test_r11_what_stays_of_a_submit_that_failed(tmp_path: Path, sbatch: str, cod
 
 def test_a_real_run_is_recorded_on_all_nodes(cluster: SlurmCluster, tmp_path: Path, prometheus: Path) -> None:
     words = ["submit", "tiny", "-N", "2", "--observe", "--json", "--workspace", str(tmp_path)]
-    done = cli(cluster, *words, "--", *PACED, "steps=60", "enable_checkpointing=false", "_env_GREETING=a b'c\"$d%e\nf")
+    done = cli(cluster, *words, "--", *PACED, "steps=30", "enable_checkpointing=false", "_env_GREETING=a b'c\"$d%e\nf")
     assert done.returncode == 0, done.stderr
     answer = json.loads(done.stdout)
     run = Run(cluster, Queued(answer["id"], Path(answer["dir"]), Path(answer["log"])))

@@ -38,7 +38,7 @@ SBATCH = """\
 echo >> {count}
 case $(wc -l < {count}) in
 2) kill -9 $PPID; exit 1 ;;
-3) kill -9 $PPID; sleep 2 ;;
+3) kill -9 $PPID; sleep 2 ;; # the wait is the subject: queued when its caller is long gone
 esac
 exec {real} "$@"
 """
