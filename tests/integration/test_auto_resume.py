@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from command_here import call_here
 from slurm_cluster import SlurmCluster
 from tiny_settings import PACED
 from trackwalker.job.journal import read
@@ -74,8 +75,7 @@ def start(cluster: SlurmCluster, tmp_path: Path) -> Callable[..., Queued]:
 
 
 def cli(cluster: SlurmCluster, *words: str) -> subprocess.CompletedProcess[str]:
-    argv = [sys.executable, "-m", "trackwalker", *words]
-    return subprocess.run(argv, env=cluster.env, capture_output=True, text=True, timeout=150, check=False)
+    return call_here(cluster.env, *words)
 
 
 def record_of(job_dir: Path) -> RunRecord:

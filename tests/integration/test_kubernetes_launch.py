@@ -15,6 +15,7 @@ import pytest
 from hypothesis import given
 
 import hard_values
+from command_here import call_here
 from tiny_settings import PACED
 from trackwalker.diagnose.triage import triage
 from trackwalker.errors import MaybeQueuedError, MissingToolError, UsageError
@@ -85,9 +86,7 @@ def run_pods(manifest: Path, seconds: float = 90.0, **more: str) -> list[int]:
 def cli(workspace: Path, *words: str, path: str = os.environ["PATH"]) -> subprocess.CompletedProcess[str]:
     """Our command with a claim that is mounted here as in the pods."""
     knobs = {"K8S_PVC_NAME": "shared", "K8S_PVC_MOUNT": str(workspace), "GPUS_PER_NODE": "0", "PATH": path}
-    argv = [sys.executable, "-m", "trackwalker", *words]
-    env = {**os.environ, **knobs, "JOB_WORKSPACE": str(workspace)}
-    return subprocess.run(argv, env=env, capture_output=True, text=True, timeout=120, check=False, cwd=workspace)
+    return call_here({**os.environ, **knobs, "JOB_WORKSPACE": str(workspace)}, *words, cwd=workspace)
 
 
 @pytest.fixture

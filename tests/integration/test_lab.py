@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import tarfile
@@ -12,12 +13,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from click.testing import Result
-from typer.testing import CliRunner
 
+from command_here import call_here
 from conftest import tree_hash
-from trackwalker.cli.app import app, main
-from trackwalker.errors import UsageError
+from trackwalker.cli.app import main
 from trackwalker.lab.blocks import BlockWriter, Labels
 from trackwalker.lab.results import read_results
 from trackwalker.lab.scenario import Truth, load_scenario
@@ -72,9 +71,9 @@ def lab(*words: object) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, timeout=280, check=False)
 
 
-def call(*words: object) -> Result:
+def call(*words: object) -> subprocess.CompletedProcess[str]:
     """A command that starts nobody, in this process, which has read its modules already."""
-    return CliRunner().invoke(app, ["lab", *map(str, words)], catch_exceptions=False)
+    return call_here(os.environ, "lab", *map(str, words))
 
 
 def test_prometheus_returns_exactly_what_was_written(hot: Made, prometheus: Path) -> None:
@@ -164,7 +163,7 @@ def test_the_smoke_suite_holds_its_record(tmp_path: Path, prometheus: Path) -> N
     assert len(sure) >= 4  # otherwise the next line says nothing
     assert all(claim.right for claim in sure)
     page = call("report", tmp_path / "r.json", "--md", "--html", tmp_path / "page.html")
-    assert page.exit_code == 0, page.output
+    assert page.returncode == 0, page.stderr
     assert "| right in everything | " in page.stdout
     assert "</table>" in (tmp_path / "page.html").read_text()
 
@@ -215,7 +214,7 @@ def test_a_bundle_holds_no_secret_and_becomes_a_case(hot: Made, tmp_path: Path, 
     try:
         truth = hot.job.parent.parent / "truth.json"
         done = call("pack", hot.job, "--out", tmp_path / "b.tar.gz", "--truth", truth, "--metric", "hw_gpu_.*|up|tb_.*")
-        assert done.exit_code == 0, done.output
+        assert done.returncode == 0, done.stderr
         assert tree_hash(workspace) == before
     finally:
         (hot.job / "run.json").unlink()
@@ -229,9 +228,10 @@ def test_a_bundle_holds_no_secret_and_becomes_a_case(hot: Made, tmp_path: Path, 
         assert OTHER.encode() not in data, name
     assert b"***" in held[f"outputs/{hot.job.name}.log"]
     added = call("add", tmp_path / "b.tar.gz", "--to", tmp_path / "cases", "--family", "hot-card")
-    assert added.exit_code == 0, added.output
-    with pytest.raises(UsageError, match="exists"):
-        call("add", tmp_path / "b.tar.gz", "--to", tmp_path / "cases", "--family", "hot-card")
+    assert added.returncode == 0, added.stderr
+    again = call("add", tmp_path / "b.tar.gz", "--to", tmp_path / "cases", "--family", "hot-card")
+    assert again.returncode == 2
+    assert "exists" in again.stderr
     scored = lab("score", "--suite", tmp_path / "cases", "--json")
     (case,) = json.loads(scored.stdout)["cases"]
     assert case["family"] == "hot-card"

@@ -6,12 +6,12 @@ import json
 import os
 import signal
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from command_here import call_here
 from slurm_cluster import SlurmCluster, need_slurm
 from trackwalker.errors import UsageError
 from trackwalker.job.run import RunRecord
@@ -140,10 +140,9 @@ def test_signals_for_the_script_alone_become_notes(at: Submitter) -> None:
     assert at.log(job).count(f"end told=[{int(signal.SIGTERM)}]") == 2
 
 
-def command(at: Submitter, *words: str, timeout: float = 60) -> subprocess.CompletedProcess[str]:
+def command(at: Submitter, *words: str) -> subprocess.CompletedProcess[str]:
     """A command of ours, as a user calls it."""
-    argv = [sys.executable, "-m", "trackwalker", *words, "--workspace", str(at.workspace)]
-    return subprocess.run(argv, env=at.cluster.env, capture_output=True, text=True, timeout=timeout, check=False)
+    return call_here(at.cluster.env, *words, "--workspace", str(at.workspace))
 
 
 def open_job(at: Submitter, job: str, name: str = NAME) -> Path:

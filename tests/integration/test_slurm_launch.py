@@ -15,10 +15,10 @@ import pytest
 from hypothesis import given
 
 import hard_values
+from command_here import call_here
 from slurm_cluster import SlurmCluster, need_slurm
 from slurm_run import Run
 from tiny_settings import PACED
-from trackwalker.cli.app import main
 from trackwalker.diagnose.triage import triage
 from trackwalker.job.journal import read
 from trackwalker.job.resolve import resolve
@@ -62,8 +62,7 @@ def start(cluster: SlurmCluster, tmp_path: Path) -> Callable[..., Run]:
 
 
 def cli(cluster: SlurmCluster, *words: str) -> subprocess.CompletedProcess[str]:
-    argv = [sys.executable, "-m", "trackwalker", *words]
-    return subprocess.run(argv, env=cluster.env, capture_output=True, text=True, timeout=120, check=False)
+    return call_here(cluster.env, *words)
 
 
 def test_a_run_completes_on_four_nodes(start: Callable[..., Run]) -> None:
@@ -213,14 +212,7 @@ def test_r04_slurm_values_reach_the_trainer_byte_for_byte(
         ("echo queued, I think", 69, True),
     ],
 )
-def test_r11_what_stays_of_a_submit_that_failed(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    sbatch: str,
-    code: int,
-    kept: bool,
-) -> None:
+def test_r11_what_stays_of_a_submit_that_failed(tmp_path: Path, sbatch: str, code: int, kept: bool) -> None:
     programs = {"sbatch": sbatch, "scontrol": "echo 'No reservations in the system'"}  # of a Slurm in trouble
     (tmp_path / "bin").mkdir()
     for name, text in programs.items():
@@ -228,14 +220,10 @@ def test_r11_what_stays_of_a_submit_that_failed(
         (tmp_path / "bin" / name).chmod(0o755)
     (tmp_path / "code").mkdir()
     (tmp_path / "code" / "train.py").write_text("print(1)\n")
-    monkeypatch.setattr(sys, "argv", ["trackwalker", "submit", "tiny", "--workspace", "ws", "--code", "code"])
-    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(SystemExit) as ended:
-        main()
-    said = capsys.readouterr().err
-    assert ended.value.code == code, said
-    assert ("may be queued all the same" in said) == kept
+    env = {**os.environ, "PATH": f"{tmp_path / 'bin'}:{os.environ['PATH']}"}
+    done = call_here(env, "submit", "tiny", "--workspace", "ws", "--code", "code", cwd=tmp_path)
+    assert done.returncode == code, done.stderr
+    assert ("may be queued all the same" in done.stderr) == kept
     assert bool(list(tmp_path.glob("ws/.submissions/*/order.json"))) == kept
     assert bool(list(tmp_path.glob("ws/.artifacts/*/train.py"))) == kept
     assert list(tmp_path.glob("ws/*-JAX-*")) == [], "a job directory is the first node's to make, if there is a job"

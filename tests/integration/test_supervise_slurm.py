@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from command_here import call_here
 from slurm_cluster import SlurmCluster, need_slurm
 from slurm_run import submit_program
 from tiny_settings import PACED
@@ -47,8 +48,7 @@ def policy(folder: Path, **section: Any) -> str:
 
 
 def cli(cluster: SlurmCluster, *words: str) -> subprocess.CompletedProcess[str]:
-    argv = [sys.executable, "-m", "trackwalker", *words]
-    return subprocess.run(argv, env=cluster.env, capture_output=True, text=True, timeout=150, check=False)
+    return call_here(cluster.env, *words)
 
 
 def submitted(cluster: SlurmCluster, workspace: Path, *words: str) -> tuple[str, Path, Path]:
