@@ -8,7 +8,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -54,9 +54,13 @@ for step in range(8):
 
 
 @pytest.fixture
-def cluster(slurm: SlurmCluster) -> SlurmCluster:
-    """The worker's own."""
-    return slurm
+def cluster(slurm: SlurmCluster) -> Iterator[SlurmCluster]:
+    """The worker's own with three of its nodes: without a spare, a node that is left out is seen to be left out."""
+    slurm.client("scontrol", "update", "nodename=n4", "state=drain", "reason=three nodes are enough")
+    try:
+        yield slurm
+    finally:
+        slurm.client("scontrol", "update", "nodename=n4", "state=resume")
 
 
 @pytest.fixture
