@@ -301,7 +301,7 @@ def missing() -> str:
     absent = [p for p in PROGRAMS if shutil.which(p, path=path) is None]
     if absent:
         return f"Slurm is not installed ({', '.join(absent)} missing): apt-get install slurm-wlm munge"
-    return "" if os.getuid() == 0 else "a Slurm of several nodes on one machine needs root"
+    return "" if os.getuid() == 0 else "a Slurm of several nodes on one machine needs root: run the tests as root"
 
 
 def need_slurm() -> None:
