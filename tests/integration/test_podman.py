@@ -58,7 +58,9 @@ def podman(*words: str) -> str:
 def runtime(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Podman]:
     busybox = shutil.which("busybox")
     if shutil.which("podman") is None or busybox is None:
-        pytest.skip("podman or busybox is missing: apt-get install podman runc busybox-static (scripts/setup-tests does it)")
+        pytest.skip(
+            "podman or busybox is missing: apt-get install podman runc busybox-static (scripts/setup-tests does it)"
+        )
     folder = tmp_path_factory.mktemp("image")
     settings = folder / "containers.conf"
     if shutil.which("runc", path=f"{os.environ['PATH']}:/usr/sbin"):  # crun needs more of the kernel than a sandbox has
