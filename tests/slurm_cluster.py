@@ -125,7 +125,7 @@ class SlurmCluster:
         while not (found := ready()):
             if time.monotonic() > deadline:
                 raise AssertionError(f"no {what} within {seconds:g} s; {self._last_words()}")
-            time.sleep(0.1)
+            time.sleep(0.2)  # most of these questions start a program
         return found
 
     def kill_node(self, name: str) -> None:
