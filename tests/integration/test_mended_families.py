@@ -26,6 +26,6 @@ WHY = {
 
 @pytest.mark.parametrize("family", WHY)
 def test_what_was_wrong_once_is_right(tmp_path: Path, family: str) -> None:
-    made = simulate(load_scenario(family), tmp_path, gpus=2)  # eight on a host would all do the same
+    made = simulate(load_scenario(family), tmp_path)
     graded = grade(diagnose(resolve(str(made.job), made.workspace)).verdict.model_dump(by_alias=True), made.truth)
     assert graded.passed, f"{WHY[family]}; it says {graded.said}"

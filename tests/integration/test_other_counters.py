@@ -41,7 +41,7 @@ class Lacking(Variant):
 )
 def test_another_counter_decides(tmp_path: Path, family: str, missing: tuple[str, ...], says: str) -> None:
     lacking = Lacking("less collected", metrics=missing)
-    done = simulate(load_scenario(family), tmp_path, seed=2, nodes=8, gpus=2, variant=lacking)
+    done = simulate(load_scenario(family), tmp_path, seed=2, nodes=12, gpus=2, variant=lacking)
     verdict = diagnose(resolve(str(done.job), done.workspace)).verdict
     assert {(c.cause, *sorted(c.hosts)) for c in verdict.roots} == {
         (r.cause, *sorted(r.hosts)) for r in done.truth.roots

@@ -14,7 +14,7 @@ from trackwalker.lab.simulate import simulate
 
 
 def verdict_of(scenario: Scenario, out: Path) -> Verdict:
-    made = simulate(scenario, out, gpus=2)
+    made = simulate(scenario, out)
     return diagnose(resolve(str(made.job), made.workspace)).verdict
 
 
