@@ -106,7 +106,8 @@ class Slurm:
         if done.returncode == 0:
             with contextlib.suppress(ValueError):
                 return jobs_of_squeue(done.stdout)
-        plain = self._call(["scontrol", "show", "job", "-o"], self._ask_s)  # a Slurm built without JSON, or one that does not answer
+        # A Slurm built without JSON, and one that does not answer, are asked in the plain way.
+        plain = self._call(["scontrol", "show", "job", "-o"], self._ask_s)
         if plain.returncode != 0:
             self._refuse("squeue", plain.stderr)
         return jobs_of_scontrol(plain.stdout)
