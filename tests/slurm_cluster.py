@@ -125,7 +125,7 @@ class SlurmCluster:
         while not (found := ready()):
             if time.monotonic() > deadline:
                 raise AssertionError(f"no {what} within {seconds:g} s; {self._last_words()}")
-            time.sleep(0.1)
+            time.sleep(0.2)  # most of these questions start a program
         return found
 
     def kill_node(self, name: str) -> None:
@@ -301,7 +301,7 @@ def missing() -> str:
     absent = [p for p in PROGRAMS if shutil.which(p, path=path) is None]
     if absent:
         return f"Slurm is not installed ({', '.join(absent)} missing): apt-get install slurm-wlm munge"
-    return "" if os.getuid() == 0 else "a Slurm of several nodes on one machine needs root"
+    return "" if os.getuid() == 0 else "a Slurm of several nodes on one machine needs root: run the tests as root"
 
 
 def need_slurm() -> None:

@@ -97,15 +97,17 @@ def run(plan: Plan, strategy: Line, executor: Executor, out: io.StringIO | None 
 
 @dataclass
 class RealLine(Line):
-    """The same with the small trainer on one node, or on this machine: batch sizes one after the other."""
+    """Real runs on one node, or on this machine: batch sizes one after the other, with a stand-in for the trainer."""
+
+    trainer: str = ""  # the folder of the stand-in's package
 
     def trial(self, value: int) -> Trial:
         """One batch size."""
-        small = {"base_emb_dim": "16", "base_mlp_dim": "16", "max_target_length": "16", "enable_tensorboard": "false"}
-        config = {**small, "steps": "16", "per_device_batch_size": str(value), "enable_checkpointing": "false"}
-        return Trial(f"x={value}", "tiny", self.nodes, config, why="a point of the line", minutes=1.0)
+        config = {"steps": "16", "per_device_batch_size": str(value), "enable_checkpointing": "false"}
+        env = {"PYTHONPATH": self.trainer}
+        return Trial(f"x={value}", "tiny", self.nodes, config, env=env, why="a point of the line", minutes=1.0)
 
 
 def build_real(request: Mapping[str, Any]) -> RealLine:
     """As a plan asks for it."""
-    return RealLine(tuple(request["values"]), (), tuple(request["nodes"]))
+    return RealLine(tuple(request["values"]), (), tuple(request["nodes"]), trainer=str(request["trainer"]))

@@ -34,7 +34,7 @@ MODELS = ("llama2-70b", "mixtral-8x22b", "grok-1", "qwen3-30b-a3b")
 BROKEN, SLOW, ACCUSED = "9007", "9013", "9021"  # ids of `workspace_of`
 SWEEP = "nodes-20260601-080000-1f3a"  # of `make_sweep`
 NOW = 1_780_300_800.0  # 2026-06-01T08:00:00Z, when the newest job of `workspace_of` wrote its last line
-needs_chromium = pytest.mark.skipif(CHROMIUM is None, reason="no chromium on this machine: pages cannot be looked at")
+needs_chromium = pytest.mark.skipif(CHROMIUM is None, reason="no chromium on this machine: apt-get install chromium")
 
 
 def workspace_of(count: int, root: Path) -> Path:
@@ -196,18 +196,19 @@ class Looked:
             Path(folder).mkdir(parents=True, exist_ok=True)
             self.page.screenshot(path=Path(folder) / f"{name}.png", full_page=whole)
 
-    def axe(self) -> list[str]:
-        """What the accessibility checker finds wrong, one line each."""
+    def axe(self, *rules: str) -> list[str]:
+        """What the accessibility checker finds wrong, by these rules or by all, one line each."""
         from axe_playwright_python.sync_playwright import Axe
 
-        found = Axe().run(self.page).response["violations"]
+        options = {"runOnly": list(rules)} if rules else None
+        found = Axe().run(self.page, options=options).response["violations"]
         return [f"{v['id']}: {v['help']}: {[n['html'][:160] for n in v['nodes'][:3]]}" for v in found]
 
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
     """One Chromium for the tests of a file."""
-    sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed: no browser to drive")
+    sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed: pip install -e '.[dev]'")
     with sync_api.sync_playwright() as driver:
         made = driver.chromium.launch(
             executable_path=CHROMIUM, args=["--no-sandbox", "--disable-dev-shm-usage"], timeout=LONG_MS

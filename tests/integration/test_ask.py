@@ -202,7 +202,7 @@ def endpoint(*answers: dict[str, Any]) -> Iterator[tuple[str, list[dict[str, Any
 def test_a_local_endpoint_investigates_and_its_invention_is_struck_out(
     workspace: Path, trackwalker: Callable[..., Done]
 ) -> None:
-    pytest.importorskip("pydantic_ai", reason="the agent extra is not installed")
+    pytest.importorskip("pydantic_ai", reason="pydantic-ai is not installed: pip install -e '.[agent]'")
     query = {"job": "8308", "promql": "sum by (host) (rate(hw_rdma_tx_retx_pkts_total[5m]))"}
     call = {"id": "c1", "type": "function", "function": {"name": "query_metrics", "arguments": json.dumps(query)}}
     text = "The NICs of chi2822 and chi2834 retransmit. GPU power on chi2899 fell to 123 W."
@@ -228,7 +228,7 @@ def test_a_local_endpoint_investigates_and_its_invention_is_struck_out(
 def test_a_missing_key_is_a_note_and_a_name_without_a_provider_is_refused(
     workspace: Path, trackwalker: Callable[..., Done], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pytest.importorskip("pydantic_ai", reason="the agent extra is not installed")
+    pytest.importorskip("pydantic_ai", reason="pydantic-ai is not installed: pip install -e '.[agent]'")
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
     words = ("ask", "-w", str(workspace), "--json", "how far did 8043 come?")
     done = trackwalker(*words, "--model", "openai:gpt-5")
@@ -244,7 +244,7 @@ def test_a_missing_key_is_a_note_and_a_name_without_a_provider_is_refused(
 def test_an_endpoint_that_is_not_there_leaves_the_answer_a_note_and_exit_code_0(
     workspace: Path, trackwalker: Callable[..., Done]
 ) -> None:
-    pytest.importorskip("pydantic_ai", reason="the agent extra is not installed")
+    pytest.importorskip("pydantic_ai", reason="pydantic-ai is not installed: pip install -e '.[agent]'")
     with endpoint({"content": "gone"}) as (url, _):
         pass  # closed again: nobody listens there any more
     words = ("ask", "-w", str(workspace), "--endpoint", url, "how far did 8043 come?")

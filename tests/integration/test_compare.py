@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import re
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -29,10 +31,16 @@ def judge(pair: Written) -> Comparison:
     return compare(resolve(pair.a, pair.workspace), resolve(pair.b, pair.workspace))
 
 
+@pytest.fixture(scope="module")
+def pair_of(tmp_path_factory: pytest.TempPathFactory, prometheus: Path) -> Callable[[str, int], Written]:
+    """A pair of simulated jobs, made once for all questions about it."""
+    return functools.cache(lambda name, seed: write_pair(name, tmp_path_factory.mktemp(name), seed))
+
+
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("name", PAIRS)
-def test_the_difference_is_explained(name: str, seed: int, tmp_path: Path, prometheus: Path) -> None:
-    pair = write_pair(name, tmp_path, seed)
+def test_the_difference_is_explained(name: str, seed: int, pair_of: Callable[[str, int], Written]) -> None:
+    pair = pair_of(name, seed)
     found = judge(pair)
     verdict = json.loads(found.verdict.to_json())
     graded = grade(verdict, pair.truth)
@@ -74,17 +82,17 @@ def test_the_leak_has_the_numbers_of_the_case(tmp_path: Path, prometheus: Path) 
     assert {r.cause for r in found.verdict.ruled_out} >= {"rdma-degradation", "fabric-congestion"}
 
 
-def test_the_order_of_the_two_does_not_matter(tmp_path: Path, prometheus: Path) -> None:
-    pair = write_pair("nic", tmp_path, seed=2)
+def test_the_order_of_the_two_does_not_matter(pair_of: Callable[[str, int], Written]) -> None:
+    pair = pair_of("nic", SEEDS[0])
     turned = compare(resolve(pair.b, pair.workspace), resolve(pair.a, pair.workspace)).verdict
     assert [(c.cause, c.hosts) for c in turned.roots] == [(r.cause, r.hosts) for r in pair.truth.roots]
     assert "A is the slower one" in turned.summary
 
 
 def test_same_bytes_twice_every_number_comes_back_and_nothing_is_touched(
-    tmp_path: Path, prometheus: Path, unchanged: list[Path]
+    pair_of: Callable[[str, int], Written], unchanged: list[Path]
 ) -> None:
-    pair = write_pair("restore-leak", tmp_path, seed=3)
+    pair = pair_of("restore-leak", SEEDS[0])
     unchanged.append(pair.workspace)
     first, second = judge(pair).verdict, judge(pair).verdict
     assert first.model_copy(update={"cost": None}) == second.model_copy(update={"cost": None})
@@ -103,8 +111,8 @@ def test_same_bytes_twice_every_number_comes_back_and_nothing_is_touched(
                 assert float(shown) == pytest.approx(sum(values.values()) / len(values), abs=0.06)
 
 
-def test_the_command(tmp_path: Path, prometheus: Path) -> None:
-    pair = write_pair("remat", tmp_path, seed=5)
+def test_the_command(pair_of: Callable[[str, int], Written]) -> None:
+    pair = pair_of("remat", SEEDS[0])
     command = [sys.executable, "-m", "trackwalker", "compare", pair.a, pair.b, "-w", str(pair.workspace)]
     text = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
     assert "remat_policy" in text.stdout

@@ -22,10 +22,10 @@ from trackwalker.perf.lanes import step_lanes
 from trackwalker.report.perf_page import perf_page
 from triage_logs import ending, header, steps
 
-sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed: no browser to drive")
+sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed: pip install -e '.[dev]'")
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 pytestmark = [
-    pytest.mark.skipif(CHROMIUM is None, reason="no chromium on this machine: the page cannot be looked at"),
+    pytest.mark.skipif(CHROMIUM is None, reason="no chromium on this machine: apt-get install chromium"),
 ]
 H200 = Path(__file__).parents[1] / "data" / "perf" / "h200.xplane.pb.gz"
 STRAGGLER = Recipe(gpus=4, steps=4, layers=2, kernels=3, slow={2: 2.5})

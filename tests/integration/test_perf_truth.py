@@ -16,7 +16,7 @@ RANKS, STEPS = 2, 4
 @pytest.fixture(scope="module")
 def reports(tmp_path_factory: pytest.TempPathFactory) -> dict[str, PerfReport]:
     """The report of each kind of step."""
-    pytest.importorskip("jax")
+    pytest.importorskip("jax", reason="JAX is not installed: pip install -e '.[tiny]'")
     folder = tmp_path_factory.mktemp("costs")
     run_ranks("traced_cost.py", RANKS, folder)
     return {kind.name: analyse(Job(kind.name, None, None), Options(traces=[kind])) for kind in folder.iterdir()}

@@ -58,7 +58,9 @@ def podman(*words: str) -> str:
 def runtime(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Podman]:
     busybox = shutil.which("busybox")
     if shutil.which("podman") is None or busybox is None:
-        pytest.skip("podman or busybox is not installed (scripts/setup-tests brings both)")
+        pytest.skip(
+            "podman or busybox is missing: apt-get install podman runc busybox-static (scripts/setup-tests does it)"
+        )
     folder = tmp_path_factory.mktemp("image")
     settings = folder / "containers.conf"
     if shutil.which("runc", path=f"{os.environ['PATH']}:/usr/sbin"):  # crun needs more of the kernel than a sandbox has
@@ -192,7 +194,7 @@ def test_term_reaches_the_process_inside(runtime: Podman, job_id: str, image: st
     client = start(runtime, ContainerOrder(image, own_name(job_id, 0), words, labels={JOB_LABEL: job_id}))
     # In the first instants podman's client has no handler yet: it ends with code 0 and leaves the container running
     # (seen in 1 of 7 starts). That is why a job's end asks for its containers, whatever the clients said.
-    time.sleep(1.0)
+    time.sleep(1.0)  # the wait is the subject: there is no sign by which to see that the handler is there
     client.send_signal(signal.SIGTERM)
     assert client.communicate(timeout=30)[0] == b"bye\n"
     assert client.returncode == 3

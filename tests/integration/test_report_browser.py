@@ -19,7 +19,7 @@ from trackwalker.report.html import render_html
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 pytestmark = [
-    pytest.mark.skipif(CHROMIUM is None, reason="no chromium on this machine: the report cannot be looked at"),
+    pytest.mark.skipif(CHROMIUM is None, reason="no chromium on this machine: apt-get install chromium"),
 ]
 
 # Only the test's copy of a page carries this script (and loses its CSP for it): it measures what the page cannot.

@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given
 
 import hard_values
+from tiny_settings import SMALL
 from trackwalker.errors import UsageError
 from trackwalker.job.resolve import resolve
 from trackwalker.job.run import load_run
@@ -93,7 +94,7 @@ def test_r10_ranks_without_a_container_start_in_the_snapshot(tmp_path: Path) -> 
 
 
 def test_in_container_on_one_machine_from_the_command_line(tmp_path: Path) -> None:
-    words = ["run", "tiny", "--in-container", "--workspace", str(tmp_path), "--", "steps=2", "base_emb_dim=16"]
+    words = ["run", "tiny", "--in-container", "--workspace", str(tmp_path), "--", "steps=2", *SMALL]
     env = {**os.environ, "SLURM_JOB_ID": "7", "SLURM_NODEID": "3"}  # an allocation around it is not its scheduler
     argv = [sys.executable, "-m", "trackwalker", *words]
     done = subprocess.run(argv, env=env, capture_output=True, text=True, timeout=100, check=False)
@@ -107,7 +108,7 @@ def test_in_container_on_one_machine_from_the_command_line(tmp_path: Path) -> No
     assert json.loads(found.read_text())["packages"]["trackwalker"]
 
 
-@hard_values.few_runs(5)
+@hard_values.few_runs(3)
 @given(values=hard_values.VALUES)
 def test_r04_local_values_reach_the_trainer_byte_for_byte(
     tmp_path_factory: pytest.TempPathFactory, values: list[str]

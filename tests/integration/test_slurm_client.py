@@ -6,17 +6,16 @@ import json
 import os
 import signal
 import subprocess
-import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from command_here import call_here
 from slurm_cluster import SlurmCluster, need_slurm
 from trackwalker.errors import UsageError
 from trackwalker.job.run import RunRecord
-from trackwalker.launch.slurm.client import Slurm, SlurmRefused, SlurmUnreachable
+from trackwalker.launch.slurm.client import Slurm, SlurmRefused
 from trackwalker.launch.slurm.options import SubmitOptions
 from trackwalker.launch.slurm.reservation import choose_reservation
 from trackwalker.launch.slurm.script import render_script, sbatch_options
@@ -36,7 +35,7 @@ end = time.monotonic() + order["seconds"]
 while time.monotonic() < end and not told:
     time.sleep(0.05)
 if told:
-    time.sleep(0.5)  # the grace that ranks need to write what they have
+    time.sleep(0.5)  # the wait is the subject: the grace that ranks need to write what they have
 print(f"{rank}: end told={[int(n) for n in told]}", flush=True)
 sys.exit(order["exit"])
 """
@@ -65,8 +64,8 @@ class Submitter:
         slurm = Slurm({**self.cluster.env, **(env or {})})
         return slurm.submit(script, sbatch_options(options, NAME, self.workspace, folder)).id
 
-    def log(self, job: str) -> str:
-        path = self.workspace / f"{job}-{NAME}.log"
+    def log(self, job: str, name: str = NAME) -> str:
+        path = self.workspace / f"{job}-{name}.log"
         return path.read_text() if path.exists() else ""
 
     def until(self, job: str, ready: Callable[[JobState], bool], seconds: float = 40) -> JobState:
@@ -141,22 +140,9 @@ def test_signals_for_the_script_alone_become_notes(at: Submitter) -> None:
     assert at.log(job).count(f"end told=[{int(signal.SIGTERM)}]") == 2
 
 
-def test_a_requeued_job_keeps_its_log(at: Submitter) -> None:
-    job = at.submit(SubmitOptions(nodes=1, requeue=True))
-    at.until_up(job, 1)
-    at.cluster.client("scontrol", "requeue", job)
-    waiting = at.until(job, lambda s: s.state == "pending")
-    assert not waiting.ended
-    assert waiting.meaning.startswith("waits in the queue again (restart 1)")
-    at.until_up(job, 2)
-    assert "attempt=0" in at.log(job)
-    assert "attempt=1" in at.log(job)
-
-
-def command(at: Submitter, *words: str, timeout: float = 60) -> subprocess.CompletedProcess[str]:
+def command(at: Submitter, *words: str) -> subprocess.CompletedProcess[str]:
     """A command of ours, as a user calls it."""
-    argv = [sys.executable, "-m", "trackwalker", *words, "--workspace", str(at.workspace)]
-    return subprocess.run(argv, env=at.cluster.env, capture_output=True, text=True, timeout=timeout, check=False)
+    return call_here(at.cluster.env, *words, "--workspace", str(at.workspace))
 
 
 def open_job(at: Submitter, job: str, name: str = NAME) -> Path:
@@ -247,55 +233,3 @@ def test_a_failed_prolog_and_an_impossible_log(tmp_path: Path) -> None:
         state = at.until(gone, lambda s: s.ended)
         assert (state.state, state.signal, state.exit) == ("failed", 53, 1)
         assert "never started" in state.meaning
-
-
-def test_a_silent_controller_is_never_an_ending(tmp_path: Path) -> None:
-    need_slurm()
-    with SlurmCluster(1) as cluster:
-        at = Submitter(cluster, tmp_path)
-        job = at.submit(SubmitOptions(nodes=1))
-        at.until_up(job, 1)
-        cluster.stop_controller()
-        began = time.monotonic()
-        state = Slurm(cluster.env, ask_s=2).state(job)
-        assert time.monotonic() - began < 4
-        assert (state.state, state.ended, state.exit) == ("unknown", False, None)
-        with pytest.raises(SlurmUnreachable, match=r"did not answer|does not answer"):
-            Slurm(cluster.env, ask_s=2).cancel(job, NAME, os.getuid())
-        with pytest.raises(SlurmUnreachable, match="Unable to contact slurm controller"):
-            at.submit(SubmitOptions(nodes=1))
-        cluster.start_controller()
-        assert at.until(job, lambda s: s.state != "unknown").state == "running"
-        at.slurm.cancel(job, NAME, os.getuid())
-        at.until(job, lambda s: s.ended)
-
-
-def test_r19_walltime_preemption_scancel_and_node_failure_are_told_apart(tmp_path: Path) -> None:
-    need_slurm()
-    conf = "PreemptType=preempt/partition_prio\nPreemptMode=CANCEL\nPartitionName=urgent Nodes=ALL PriorityTier=9"
-    with SlurmCluster(5, conf=conf, slurmd_timeout=5) as cluster:
-        at = Submitter(cluster, tmp_path)
-        jobs = {
-            "timeout": at.submit(SubmitOptions(nodelist="n1", time="5")),
-            "cancelled": at.submit(SubmitOptions(nodelist="n2")),
-            "preempted": at.submit(SubmitOptions(nodelist="n3")),
-            "node-fail": at.submit(SubmitOptions(nodes=2, nodelist="n[4-5]")),
-        }
-        for ending, job in jobs.items():
-            at.until_up(job, 2 if ending == "node-fail" else 1)
-        cluster.kill_node("n5")
-        # The controller looks at time limits every 30 s, and counts them in minutes.
-        cluster.client("scontrol", "update", f"JobId={jobs['timeout']}", "EndTime=now")
-        at.slurm.cancel(jobs["cancelled"], NAME, os.getuid())
-        at.submit(SubmitOptions(nodelist="n3", partition="urgent"), seconds=0.1)
-        seen = {ending: at.until(job, lambda s: s.ended, 90) for ending, job in jobs.items()}
-        assert {ending: state.state for ending, state in seen.items()} == {ending: ending for ending in jobs}
-        exits = {ending: state.exit for ending, state in seen.items()}
-        assert exits == {"timeout": 124, "cancelled": 143, "preempted": 143, "node-fail": 1}
-        # All four, from the completion log alone: what is left once the controller has forgotten them.
-        remembered = {ending: at.slurm._remembered(job) for ending, job in jobs.items()}
-        assert {ending: state.state for ending, state in remembered.items() if state} == {e: e for e in jobs}
-        cluster.restart_node("n5")
-        cluster.cancel_all()
-        cluster.wait_for(lambda: not cluster.leftovers(), "end of all processes")
-    assert not cluster.dir.exists()

@@ -8,16 +8,17 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 
 import hard_values
+from command_here import call_here
 from slurm_cluster import SlurmCluster, need_slurm
 from slurm_run import Run
+from tiny_settings import PACED
 from trackwalker.diagnose.triage import triage
 from trackwalker.job.journal import read
 from trackwalker.job.resolve import resolve
@@ -40,16 +41,15 @@ for step in range(steps):
 """
 
 
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[SlurmCluster]:
-    need_slurm()
-    with SlurmCluster(4) as cluster:
-        yield cluster
+@pytest.fixture
+def cluster(slurm: SlurmCluster) -> SlurmCluster:
+    """The worker's own: no test of this file takes a node away."""
+    return slurm
 
 
 @pytest.fixture
 def start(cluster: SlurmCluster, tmp_path: Path) -> Callable[..., Run]:
-    def start(steps: int = 40, nodes: int = 4, timeouts: str = "", **options: object) -> Run:
+    def start(steps: int = 40, nodes: int = 2, timeouts: str = "", **options: object) -> Run:
         slurm = Slurm(cluster.env)
         how = How("slurm", ["submit", "tiny"])
         planned = plan_submission(Asked("tiny", nodes=nodes, stage_timeouts=timeouts, workspace=tmp_path), how)
@@ -62,12 +62,11 @@ def start(cluster: SlurmCluster, tmp_path: Path) -> Callable[..., Run]:
 
 
 def cli(cluster: SlurmCluster, *words: str) -> subprocess.CompletedProcess[str]:
-    argv = [sys.executable, "-m", "trackwalker", *words]
-    return subprocess.run(argv, env=cluster.env, capture_output=True, text=True, timeout=120, check=False)
+    return call_here(cluster.env, *words)
 
 
 def test_a_run_completes_on_four_nodes(start: Callable[..., Run]) -> None:
-    run = start(steps=10)
+    run = start(steps=10, nodes=4)
     assert run.ends() == "completed"
     assert run.summary() == "Status: SUCCESS (exit 0)"
     record = load_run(run.dir / "run.json")
@@ -87,7 +86,7 @@ def test_a_run_completes_on_four_nodes(start: Callable[..., Run]) -> None:
 
 
 def test_r23_a_killed_rank_is_named_and_its_code_is_the_jobs(start: Callable[..., Run]) -> None:
-    run = start(steps=600)
+    run = start(steps=600, nodes=4)
     run.says("2: completed step: 3")
     os.kill(run.rank_pid(2), signal.SIGKILL)
     assert run.ends() == "failed"
@@ -104,7 +103,7 @@ def test_r23_a_killed_rank_is_named_and_its_code_is_the_jobs(start: Callable[...
 
 def test_cancel_ends_everything_and_says_so(cluster: SlurmCluster, start: Callable[..., Run]) -> None:
     run = start(steps=600)
-    run.says("3: completed step: 2")
+    run.says("1: completed step: 2")
     done = cli(cluster, "cancel", run.id, "--workspace", str(run.dir.parent))
     assert done.returncode == 0, done.stderr
     assert run.ends() == "cancelled"
@@ -123,14 +122,15 @@ def test_r17_cancel_between_stages_is_never_success(start: Callable[..., Run], c
 
 
 def test_a_word_to_the_batch_script_alone_ends_the_run(cluster: SlurmCluster, start: Callable[..., Run]) -> None:
-    run = start(steps=600, nodes=2)
+    run = start(steps=600)
     run.says("1: completed step: 2")
     cluster.client("scancel", "--batch", "--signal=TERM", run.id)
     assert run.ends() in ("failed", "cancelled")
     assert run.summary() == "Status: FAILED (exit 143) — CANCELLED (scancel / SIGTERM)"
 
 
-def test_r19_a_time_limit_is_no_cancel(start: Callable[..., Run], cluster: SlurmCluster) -> None:
+@pytest.mark.long(reason="Slurm counts time limits in minutes; test_watch_slurm.py has one that is brought forward")
+def test_r19_slurms_own_word_before_a_time_limit_reaches_the_run(start: Callable[..., Run]) -> None:
     run = start(steps=900, time="0:06", signal_before_s=5)
     assert run.ends(120) == "timeout"
     assert run.summary() == "Status: FAILED (exit 143) — CANCELLED (time limit)"
@@ -140,6 +140,9 @@ def test_requeue_keeps_both_attempts(start: Callable[..., Run], cluster: SlurmCl
     run = start(steps=25, requeue=True)
     run.says("completed step: 2")
     cluster.client("scontrol", "requeue", run.id)
+    waiting = cluster.wait_for(lambda: (s := run.slurm.state(run.id)).state == "pending" and s, "it in the queue again")
+    assert not waiting.ended
+    assert waiting.meaning.startswith("waits in the queue again (restart 1)")
     cluster.wait_for(lambda: run.text.count("JOB_ID=") == 2, "a second attempt", 90)
     assert run.ends(90) == "completed"
     assert [e["data"]["attempt"] for e in run.events("attempt-begin")] == [0, 1]  # type: ignore[index]
@@ -152,10 +155,10 @@ def test_requeue_keeps_both_attempts(start: Callable[..., Run], cluster: SlurmCl
 
 def test_a_stage_that_takes_too_long_names_the_missing_node(start: Callable[..., Run], cluster: SlurmCluster) -> None:
     run = start(steps=10, timeouts="preflight:4,health:4")
-    agent = cluster.wait_for(lambda: run.agents("n4")[1:], "the agent of n4")[0]
+    agent = cluster.wait_for(lambda: run.agents("n2")[1:], "the agent of n2")[0]
     os.kill(agent, signal.SIGSTOP)
     try:
-        run.says("no word from n4", 40)
+        run.says("no word from n2", 40)
     finally:
         os.kill(agent, signal.SIGCONT)
     assert run.ends() == "failed"
@@ -165,25 +168,10 @@ def test_a_stage_that_takes_too_long_names_the_missing_node(start: Callable[...,
 
 
 def test_training_has_a_limit_of_its_own(start: Callable[..., Run]) -> None:
-    run = start(steps=900, nodes=2, timeouts="train:2")
+    run = start(steps=900, timeouts="train:2")
     assert run.ends() == "failed"
     assert run.slurm.state(run.id).exit_code == 124
     assert run.summary().startswith("Status: FAILED (exit 124) — Training TIMEOUT (")
-
-
-def test_a_lost_node_ends_the_job(cluster: SlurmCluster, start: Callable[..., Run]) -> None:
-    run = start(steps=3000)
-    run.says("1: completed step: 2")
-    cluster.kill_node("n2")
-    try:
-        assert run.ends(120) in ("node-fail", "failed")
-        assert "SUCCESS" not in run.text
-        found = triage(resolve(run.id, run.dir.parent))
-        assert found.status in ("failed", "cancelled", "unknown-death")
-    finally:
-        cluster.restart_node("n2")
-        cluster.client("scontrol", "update", "nodename=n2", "state=resume", check=False)
-        cluster.wait_idle(60)
 
 
 def test_a_prolog_that_fails_is_told_at_once(tmp_path: Path) -> None:
@@ -198,18 +186,18 @@ def test_a_prolog_that_fails_is_told_at_once(tmp_path: Path) -> None:
         assert (next(tmp_path.glob("1-*/")) / "run.json").exists(), "nothing is removed"
 
 
-@hard_values.few_runs(3)
+@hard_values.few_runs(2)
 @given(values=hard_values.VALUES)
 def test_r04_slurm_values_reach_the_trainer_byte_for_byte(
-    cluster: SlurmCluster, tmp_path_factory: pytest.TempPathFactory, values: list[str]
+    slurm_session: SlurmCluster, tmp_path_factory: pytest.TempPathFactory, values: list[str]
 ) -> None:
-    folder, slurm = tmp_path_factory.mktemp("values"), Slurm(cluster.env)
+    folder, slurm = tmp_path_factory.mktemp("values"), Slurm(slurm_session.env)
     words = [f"_env_{name}={value}" for name, value in hard_values.environment(values).items()]
     planned = plan_submission(Asked("tiny", words, nodes=2, workspace=folder), How("slurm", ["submit", "tiny"]))
     trainer, told = hard_values.stand_in(folder / "seen"), hard_values.settings_words(values)
     order = dataclasses.replace(planned.order, argv=trainer, settings=told, output=None)
     batch = plan_batch(dataclasses.replace(planned, order=order), SubmitOptions(nodes=2), slurm, sys.executable)
-    run = Run(cluster, submit(batch, slurm))
+    run = Run(slurm_session, submit(batch, slurm))
     assert run.ends() == "completed", run.text[-3000:]
     for rank in (0, 1):
         hard_values.check(folder / "seen", rank, values)
@@ -232,9 +220,8 @@ def test_r11_what_stays_of_a_submit_that_failed(tmp_path: Path, sbatch: str, cod
         (tmp_path / "bin" / name).chmod(0o755)
     (tmp_path / "code").mkdir()
     (tmp_path / "code" / "train.py").write_text("print(1)\n")
-    argv = [sys.executable, "-m", "trackwalker", "submit", "tiny", "--workspace", "ws", "--code", "code"]
     env = {**os.environ, "PATH": f"{tmp_path / 'bin'}:{os.environ['PATH']}"}
-    done = subprocess.run(argv, env=env, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
+    done = call_here(env, "submit", "tiny", "--workspace", "ws", "--code", "code", cwd=tmp_path)
     assert done.returncode == code, done.stderr
     assert ("may be queued all the same" in done.stderr) == kept
     assert bool(list(tmp_path.glob("ws/.submissions/*/order.json"))) == kept
@@ -243,15 +230,14 @@ def test_r11_what_stays_of_a_submit_that_failed(tmp_path: Path, sbatch: str, cod
 
 
 def test_a_real_run_is_recorded_on_all_nodes(cluster: SlurmCluster, tmp_path: Path, prometheus: Path) -> None:
-    words = ["submit", "tiny", "-N", "4", "--observe", "--json", "--workspace", str(tmp_path)]
-    done = cli(cluster, *words, "--", "steps=60", "enable_checkpointing=false", "_env_GREETING=a b'c\"$d%e\nf")
+    words = ["submit", "tiny", "-N", "2", "--observe", "--json", "--workspace", str(tmp_path)]
+    done = cli(cluster, *words, "--", *PACED, "steps=30", "enable_checkpointing=false", "_env_GREETING=a b'c\"$d%e\nf")
     assert done.returncode == 0, done.stderr
     answer = json.loads(done.stdout)
     run = Run(cluster, Queued(answer["id"], Path(answer["dir"]), Path(answer["log"])))
     assert run.ends(150) == "completed", run.text[-3000:]
-    time.sleep(0.5)
     said = cli(cluster, "diagnose", str(run.dir), "--json")
     verdict = json.loads(said.stdout)
     assert verdict["outcome"] in ("healthy", "expected", "insufficient"), verdict
     told = cli(cluster, "tsdb", "query", str(run.dir), "count by (host) (max_over_time(hw_rank_up[10m]))", "--json")
-    assert all(f'"n{i}"' in told.stdout for i in (1, 2, 3, 4)), told.stdout + told.stderr
+    assert all(f'"n{i}"' in told.stdout for i in (1, 2)), told.stdout + told.stderr

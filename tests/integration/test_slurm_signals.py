@@ -9,12 +9,12 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from slurm_cluster import SlurmCluster, need_slurm
+from slurm_cluster import SlurmCluster
 from slurm_run import Run
 from trackwalker.diagnose.triage import triage
 from trackwalker.job.journal import read
@@ -49,11 +49,10 @@ DAEMON = STEPS.replace(
 )
 
 
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[SlurmCluster]:
-    need_slurm()
-    with SlurmCluster(3) as cluster:
-        yield cluster
+@pytest.fixture
+def cluster(slurm: SlurmCluster) -> SlurmCluster:
+    """The worker's own: the deaths are of processes, and no node is taken away."""
+    return slurm
 
 
 def planned(workspace: Path, script: str, nodes: int, steps: int, **order: object) -> Submission:
@@ -67,7 +66,7 @@ def planned(workspace: Path, script: str, nodes: int, steps: int, **order: objec
 
 @pytest.fixture
 def start(cluster: SlurmCluster, tmp_path: Path) -> Callable[..., Run]:
-    def start(script: str = STEPS, steps: int = 600, nodes: int = 3, **order: object) -> Run:
+    def start(script: str = STEPS, steps: int = 600, nodes: int = 2, **order: object) -> Run:
         slurm = Slurm(cluster.env)
         submission = planned(tmp_path, script, nodes, steps, **order)
         return Run(cluster, submit(plan_batch(submission, SubmitOptions(nodes=nodes), slurm, sys.executable), slurm))
@@ -90,7 +89,7 @@ def test_r20_an_agent_that_is_killed_takes_its_ranks_along_and_is_named(start: C
 
 def test_r20_the_first_nodes_agent_is_killed_and_the_job_still_has_its_summary(start: Callable[..., Run]) -> None:
     run = start()
-    run.says("2: completed step: 2")
+    run.says("1: completed step: 2")
     os.kill(run.agents("n1")[1], signal.SIGKILL)
     assert run.ends() == "failed"
     assert "FIRST_FAILURE rank=0 host=n1 exit=137 cause=its agent was killed by SIGKILL" in run.text
@@ -101,10 +100,10 @@ def test_r20_the_first_nodes_agent_is_killed_and_the_job_still_has_its_summary(s
 
 def test_r20_a_keeper_that_is_killed_ends_the_job_too(start: Callable[..., Run]) -> None:
     run = start()
-    run.says("2: completed step: 2")
-    os.kill(run.agents("n3")[0], signal.SIGKILL)
+    run.says("1: completed step: 2")
+    os.kill(run.agents("n2")[0], signal.SIGKILL)
     assert run.ends() == "failed"
-    assert "FIRST_FAILURE rank=2 host=n3 exit=137 cause=its agent's keeper was killed" in run.text
+    assert "FIRST_FAILURE rank=1 host=n2 exit=137 cause=its agent's keeper was killed" in run.text
     assert "SUCCESS" not in run.text
 
 
@@ -120,7 +119,7 @@ def test_r20_an_agent_killed_before_training_is_not_waited_for(start: Callable[.
 def test_r21_nothing_of_ours_outlives_the_job(start: Callable[..., Run], tmp_path: Path) -> None:
     opened = tmp_path / "held"
     opened.touch()
-    run = start(DAEMON, steps=10, nodes=2, overrides={"OPENED": str(opened)})
+    run = start(DAEMON, steps=10, overrides={"OPENED": str(opened)})
     run.says("0: completed step: 2")
     assert holders(tmp_path), "the helper is there while the job runs"
     assert run.ends() == "completed"
@@ -165,14 +164,14 @@ def test_r22_a_log_that_nobody_takes_stops_nothing(tmp_path: Path, closed: bool)
 
 
 def test_r24_a_failure_after_the_last_step_says_that_all_steps_were_done(start: Callable[..., Run]) -> None:
-    run = start(TEARDOWN, steps=5, nodes=2)
+    run = start(TEARDOWN, steps=5)
     assert run.ends() == "failed"
     assert run.summary() == "Status: FAILED (exit 1) — Training FAILED (exit=1) after all 5 steps were completed"
     assert triage(resolve(run.id, run.dir.parent)).status == "soft-success"
 
 
 def test_r25_one_dead_process_ends_its_siblings_here_and_elsewhere(start: Callable[..., Run]) -> None:
-    run = start(nodes=2, procs=2)
+    run = start(procs=2)
     run.says("3: completed step: 2")
     state = json.loads((run.dir / "agent" / "n2.state.json").read_text())
     killed = time.time()
@@ -185,7 +184,7 @@ def test_r25_one_dead_process_ends_its_siblings_here_and_elsewhere(start: Callab
 
 
 def test_a_crash_leaves_a_core_or_says_why_not(start: Callable[..., Run]) -> None:
-    run = start(CRASH, nodes=2)
+    run = start(CRASH)
     assert run.ends(120) == "failed"
     assert "NODE_EXIT host=n2 exit=139" in run.text
     assert run.summary() == "Status: FAILED (exit 139) — Training FAILED (exit=139)"

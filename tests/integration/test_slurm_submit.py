@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from slurm_cluster import SlurmCluster
+from standin_trainer import put_stand_in
 from trackwalker.launch.slurm.client import Slurm
 
 pytestmark = [pytest.mark.timeout(180)]
@@ -18,13 +19,9 @@ pytestmark = [pytest.mark.timeout(180)]
 
 def submit_stand_in(cluster: SlurmCluster, root: Path, program: str, *options: str) -> dict[str, Any]:
     """What `submit` answers, with this program in the trainer's place."""
-    fake = root / "fake" / "trackwalker" / "trainers" / "tiny"
-    fake.mkdir(parents=True)
-    for folder in (fake, fake.parent, fake.parent.parent):
-        (folder / "__init__.py").touch()
-    (fake / "__main__.py").write_text(f"import sys; sys.path.insert(0, ''); {program}\n")
+    fake = put_stand_in(root / "fake", f"import sys; sys.path.insert(0, ''); {program}")
     words = ["submit", "tiny", "--workspace", str(root / "ws"), "--json", *options]
-    argv = [sys.executable, "-m", "trackwalker", *words, "--", f"_env_PYTHONPATH={root / 'fake'}"]
+    argv = [sys.executable, "-m", "trackwalker", *words, "--", f"_env_PYTHONPATH={fake}"]
     done = subprocess.run(argv, env=cluster.env, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr
     answer: dict[str, Any] = json.loads(done.stdout)

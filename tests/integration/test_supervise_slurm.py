@@ -11,9 +11,13 @@ from typing import Any
 
 import pytest
 
+from command_here import call_here
 from slurm_cluster import SlurmCluster, need_slurm
 from slurm_run import submit_program
+from tiny_settings import PACED
+from trackwalker.diagnose.triage import triage
 from trackwalker.job.journal import read
+from trackwalker.job.resolve import resolve
 from trackwalker.job.run import load_run
 from trackwalker.launch.slurm.client import Slurm
 from trackwalker.launch.slurm.options import SubmitOptions
@@ -44,8 +48,7 @@ def policy(folder: Path, **section: Any) -> str:
 
 
 def cli(cluster: SlurmCluster, *words: str) -> subprocess.CompletedProcess[str]:
-    argv = [sys.executable, "-m", "trackwalker", *words]
-    return subprocess.run(argv, env=cluster.env, capture_output=True, text=True, timeout=150, check=False)
+    return call_here(cluster.env, *words)
 
 
 def submitted(cluster: SlurmCluster, workspace: Path, *words: str) -> tuple[str, Path, Path]:
@@ -91,7 +94,7 @@ def test_a_crash_loop_stops_at_the_budget_and_a_dry_run_does_nothing(cluster: Sl
 def test_a_node_is_lost_and_the_watcher_lets_the_run_go_on_from_its_checkpoint_without_it(
     cluster: SlurmCluster, tmp_path: Path
 ) -> None:
-    settings = ["steps=100000", "checkpoint_period=5"]
+    settings = [*PACED, "steps=100000", "checkpoint_period=5"]
     job, job_dir, log = submitted(cluster, tmp_path, "-N", "2", "--", *settings)
     allowed = policy(tmp_path, jobs="all", budget=1, most_excluded=1)
     argv = ["watch", "--all", "--json", "--config", allowed, "--workspace", str(tmp_path)]
@@ -109,6 +112,9 @@ def test_a_node_is_lost_and_the_watcher_lets_the_run_go_on_from_its_checkpoint_w
         assert said["exclude"] == ["n2"], said
         assert said["started"]
         assert said["checkpoint"] >= 5
+        assert "SUCCESS" not in log.read_text()
+        assert triage(resolve(job, tmp_path)).status in ("failed", "cancelled", "unknown-death")
+        assert Slurm(cluster.env).state(job).state in ("node-fail", "failed")
         assert said["started"] != job, "Slurm was not asked to repeat it, so it goes on as a new job"
         again = tmp_path / f"{said['started']}-JAX-tiny.log"
         text = lambda: again.read_text() if again.exists() else ""  # noqa: E731

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from slurm_cluster import SlurmCluster
+from standin_trainer import put_stand_in
 from trackwalker.sweep.plan import Plan, Setup
 from trackwalker.sweep.state import State, load_state
 
@@ -37,7 +38,7 @@ SBATCH = """\
 echo >> {count}
 case $(wc -l < {count}) in
 2) kill -9 $PPID; exit 1 ;;
-3) kill -9 $PPID; sleep 2 ;;
+3) kill -9 $PPID; sleep 2 ;; # the wait is the subject: queued when its caller is long gone
 esac
 exec {real} "$@"
 """
@@ -49,8 +50,9 @@ class Sweep:
 
     def __init__(self, folder: Path, on: str, values: list[int], nodes: list[str], env: dict[str, str]) -> None:
         self.out = folder / "out"
-        self.plan = Plan("line-20260101-000000-abcd", "line", {"values": values, "nodes": nodes},
-                         Setup(on, str(folder / "outputs")), time.time())  # fmt: skip
+        request = {"values": values, "nodes": nodes, "trainer": str(put_stand_in(folder / "trainer"))}
+        setup = Setup(on, str(folder / "outputs"))
+        self.plan = Plan("line-20260101-000000-abcd", "line", request, setup, time.time())
         self.plan.save()
         self.env = {**env, "JOB_WORKSPACE": str(folder / "outputs")}
 

@@ -1,4 +1,4 @@
-"""The four sweeps on a real Slurm of several nodes, each with a real fault that it has to find.
+"""The four sweeps on a real Slurm of several nodes, each with a real fault that it has to find; two on every landing.
 
 The memory limit, the CPU limit and the lost packets are the kernel's; the commits are git's; the jobs train for real.
 """
@@ -23,6 +23,7 @@ from sweeping import QUICK, run_sweep, scores, sweep
 pytestmark = [pytest.mark.alone, pytest.mark.timeout(420)]
 
 
+@pytest.mark.long(reason="about six jobs one after the other, alone; test_watch_slurm.py meets a real memory limit")
 def test_a_batch_sweep_finds_the_optimum_between_a_regression_and_a_real_memory_limit(tmp_path: Path) -> None:
     need_slurm()
     if why := no_memory_limits():
@@ -76,6 +77,7 @@ def slow_while_training(cluster: SlurmCluster, node: str, workspace: Path, steps
             thread.join()
 
 
+@pytest.mark.long(reason="every pair of four nodes, with nothing beside them; the pairing itself is in the unit tests")
 def test_a_network_sweep_finds_the_pair_whose_link_loses_packets(tmp_path: Path) -> None:
     need_slurm()
     if why := netns_nodes.missing():

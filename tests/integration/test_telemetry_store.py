@@ -34,7 +34,7 @@ SAMPLES = Path(__file__).parents[3] / "shared" / "data" / "samples"
 def blocks_made(prometheus: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     promtool = find_promtool(prometheus)
     if promtool is None:
-        pytest.skip("this Prometheus came without promtool")
+        pytest.skip("this Prometheus came without promtool: apt-get install prometheus")
     folder = tmp_path_factory.mktemp("blocks")
     lines = ["# TYPE sent_bytes counter"]
     for i, host in enumerate(HOSTS):

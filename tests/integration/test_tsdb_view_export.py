@@ -151,7 +151,7 @@ def test_an_export_that_fails_leaves_nothing(workspace: Path, tmp_path: Path, mo
 
 
 def test_parquet(workspace: Path, tmp_path: Path) -> None:
-    parquet = pytest.importorskip("pyarrow.parquet", reason="pyarrow is an option and not installed here")
+    parquet = pytest.importorskip("pyarrow.parquet", reason="pyarrow is not installed: pip install -e '.[perf]'")
     out = tmp_path / "x.parquet"
     assert call(workspace, "export", "5150", str(out))[0] == 0
     table = parquet.read_table(out)

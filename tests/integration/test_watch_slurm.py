@@ -1,4 +1,7 @@
-"""A real watcher on a real Slurm: every end is told once and rightly, also across a controller that is away."""
+"""A real Slurm where jobs end in every way: each state is told apart, and a real watcher tells every end once.
+
+One night for all of it, because a lost node, a time limit and a controller that is away are minutes of waiting.
+"""
 
 from __future__ import annotations
 
@@ -17,14 +20,47 @@ from test_slurm_client import NAME, Submitter, open_job
 
 from slurm_cluster import SlurmCluster, need_slurm, no_memory_limits
 from slurm_run import submit_program
+from trackwalker.launch.slurm.client import Slurm, SlurmUnreachable
 from trackwalker.launch.slurm.options import SubmitOptions
 from trackwalker.launch.slurm.script import sbatch_options
+from trackwalker.launch.slurm.states import JobState
 
 pytestmark = [pytest.mark.timeout(240)]
+RUN = "JAX-tiny"  # of the one job with a real agent
 CONF = """
 PreemptType=preempt/partition_prio
 PreemptMode=CANCEL
 PartitionName=urgent Nodes=ALL PriorityTier=9
+"""
+# The command itself; it asks Slurm every second instead of every fifteen and writes down what each question came to.
+COMMAND = """
+import sys
+from trackwalker.launch.slurm.client import Slurm
+from trackwalker.watch import asking
+asking._EVERY_S[asking.SLURM] = 1.0
+ask = Slurm.queue
+
+def queue(self):
+    told = "nobody answered"
+    try:
+        answer = ask(self)
+        told = "answered"
+        return answer
+    finally:
+        with open({asked!r}, "a") as out:
+            print(told, file=out)
+
+Slurm.queue = queue
+from trackwalker.cli.app import main
+main()
+"""
+# As MaxText says steps; ends when it is told to.
+STEPS = """
+import time
+print("Config param steps:", 9000, flush=True)
+for step in range(9000):
+    print(f"completed step: {step}, seconds: 0.200, TFLOP/s/device: 1.0, Tokens/s/device: 9.0, loss: 1.0", flush=True)
+    time.sleep(0.2)
 """
 SEVERITIES = {
     "completed": "info",
@@ -49,13 +85,24 @@ class Watcher:
     def __init__(self, at: Submitter) -> None:
         self._at = at
         self._out = at.workspace / "watch.out"
+        self._asked = at.workspace.parent / "asked"
         self.process = self.start()
 
     def start(self) -> subprocess.Popen[bytes]:
-        argv = [sys.executable, "-m", "trackwalker", "watch", "--all", "--json", "-w", str(self._at.workspace)]
+        command = COMMAND.format(asked=str(self._asked))
+        argv = [sys.executable, "-c", command, "watch", "--all", "--json", "-w", str(self._at.workspace)]
         with self._out.open("ab") as out:
             self.process = subprocess.Popen(argv, env=self._at.cluster.env, stdout=out, stderr=out)
         return self.process
+
+    def asked(self, word: str) -> int:
+        """How many questions to Slurm came to that."""
+        return self._asked.read_text().splitlines().count(word) if self._asked.exists() else 0
+
+    def asks(self, word: str) -> None:
+        """Wait until two more questions came to that; the second is asked when the first answer was dealt with."""
+        enough = self.asked(word) + 2
+        self._at.cluster.wait_for(lambda: self.asked(word) >= enough, f"two questions to Slurm: {word}", 60)
 
     def said(self) -> list[dict[str, Any]]:
         return [json.loads(line) for line in self._out.read_text().split("\n")[:-1]]
@@ -67,6 +114,12 @@ class Night:
 
     jobs: dict[str, str] = field(default_factory=dict)
     urgent: str = ""
+    silent: JobState | None = None  # of a job, while the controller was away
+    silent_s: float = 0.0  # how long that answer took
+    refused: list[str] = field(default_factory=list)  # what else was said then
+    states: dict[str, JobState] = field(default_factory=dict)  # by ending, as Slurm is asked
+    remembered: dict[str, str] = field(default_factory=dict)  # the same from the completion log alone
+    out_of_time: str = ""  # the log of the run that reached its limit
     rank: str = ""  # the job whose rank the kernel killed
     raw: dict[str, str] = field(default_factory=dict)  # Slurm's own words
     early: list[tuple[str, str, str]] = field(default_factory=list)  # ends told while the controller was away
@@ -91,11 +144,13 @@ def night(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Night]:
                 night.jobs["oom"], night.rank = _submit_hungry(at)
             # The controller goes away while jobs run: nobody may be told that anything ended.
             cluster.stop_controller()
-            time.sleep(18)  # longer than the watcher waits between two questions
+            _ask_nobody(at, night)
+            watcher.asks("nobody answered")
             night.early = ends(watcher.said())
             cluster.start_controller()
             running = lambda: at.slurm.state(night.jobs["completed"]).state == "running"  # noqa: E731
             cluster.wait_for(running, "the controller's answer", 30)
+            watcher.asks("answered")
             night.urgent = _end(at, night.jobs)
             cluster.wait_for(lambda: at.slurm.state(night.jobs["cancelled"]).ended, "the first end", 30)
             watcher.process.kill()  # in the middle of it all
@@ -103,19 +158,26 @@ def night(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Night]:
             watcher.start()
             wanted = 7 + 2 * limited
             cluster.wait_for(lambda: len(ends(watcher.said())) >= wanted, "every end", 90)
-            time.sleep(2)  # for what would be told twice
+            time.sleep(2)  # the wait is the subject: what would be told twice comes with the next looks, one a second
             night.said = watcher.said()
+            night.out_of_time = at.log(night.jobs["timeout"], RUN)
+            night.states = {end: at.slurm.state(job) for end, job in night.jobs.items()}
+            left = {end: at.slurm._remembered(job) for end, job in night.jobs.items()}
+            night.remembered = {end: state.state for end, state in left.items() if state}
             night.raw = {job: at.slurm.state(job).raw for job in (*night.jobs.values(), night.rank) if job}
             yield night
         finally:
             watcher.process.kill()
             watcher.process.wait()
             cluster.cancel_all()
+        cluster.wait_for(lambda: not cluster.leftovers(), "end of all processes")
+    assert not cluster.dir.exists()
 
 
 def ends(said: list[dict[str, Any]]) -> list[tuple[str, str, str]]:
-    """Job, state and severity of every end that was told."""
-    return [(m["job"], m["facts"]["state"], m["severity"]) for m in said if m["kind"] == "ended"]
+    """Job, state and severity of every end that was told; a verdict that takes long follows as an update of it."""
+    told = [m for m in said if m["kind"] == "ended" and ":update-" not in m["key"]]
+    return [(m["job"], m["facts"]["state"], m["severity"]) for m in told]
 
 
 def test_every_end_is_told_once_and_rightly_across_a_silent_controller_and_a_killed_watcher(night: Night) -> None:
@@ -125,6 +187,28 @@ def test_every_end_is_told_once_and_rightly_across_a_silent_controller_and_a_kil
     assert night.ends({job for job, _, _ in wanted}) == wanted
     keys = [m["key"] for m in night.said]
     assert len(keys) == len(set(keys))
+
+
+def test_r19_walltime_preemption_scancel_and_node_failure_are_told_apart(night: Night) -> None:
+    exits = {"timeout": 124, "cancelled": 143, "preempted": 143, "node-fail": 1}
+    assert {end: night.states[end].state for end in exits} == {end: end for end in exits}
+    assert {end: night.states[end].exit for end in exits} == exits
+    # All four, from the completion log alone: what is left once the controller has forgotten them.
+    assert {end: night.remembered.get(end) for end in exits} == {end: end for end in exits}
+
+
+def test_r19_a_time_limit_is_no_cancel(night: Night) -> None:
+    assert night.out_of_time.count("JOB SUMMARY") == 1
+    assert "  Status: FAILED (exit 143) — CANCELLED (time limit)\n" in night.out_of_time
+
+
+def test_a_silent_controller_is_never_an_ending(night: Night) -> None:
+    assert night.silent is not None
+    assert night.silent_s < 4
+    assert (night.silent.state, night.silent.ended, night.silent.exit) == ("unknown", False, None)
+    cancel, submit = night.refused
+    assert "did not answer" in cancel or "does not answer" in cancel
+    assert "Unable to contact slurm controller" in submit
 
 
 def test_want_of_memory_is_told_as_that_also_where_slurm_says_failed(night: Night) -> None:
@@ -145,15 +229,32 @@ def _submit(at: Submitter) -> dict[str, str]:
         "completed": at.submit(SubmitOptions(nodelist=n[0]), code=0),
         "failed": at.submit(SubmitOptions(nodelist=n[1]), code=3),
         "cancelled": at.submit(SubmitOptions(nodelist=n[2])),
-        "timeout": at.submit(SubmitOptions(nodelist=n[3], time="5")),
+        "timeout": _submit_run(at, SubmitOptions(nodes=1, nodelist=n[3], time="5", signal_before_s=60)),
         "preempted": at.submit(SubmitOptions(nodelist=n[4])),
         "node-fail": at.submit(SubmitOptions(nodes=2, nodelist=f"{n[5]},{n[6]}")),
     }
-    for job in jobs.values():
-        open_job(at, job)
     for ending, job in jobs.items():
-        at.until_up(job, 2 if ending == "node-fail" else 1)
+        if ending != "timeout":
+            open_job(at, job)
+            at.until_up(job, 2 if ending == "node-fail" else 1)
+    at.cluster.wait_for(lambda: "completed step: 2" in at.log(jobs["timeout"], RUN), "a run that steps", 40)
     return jobs
+
+
+def _submit_run(at: Submitter, options: SubmitOptions) -> str:
+    return submit_program(at.cluster, at.workspace, STEPS, options).id
+
+
+def _ask_nobody(at: Submitter, night: Night) -> None:
+    """What becomes of questions and orders while the controller is away."""
+    job, impatient = night.jobs["completed"], Slurm(at.cluster.env, ask_s=2)
+    began = time.monotonic()
+    night.silent = impatient.state(job)
+    night.silent_s = time.monotonic() - began
+    for attempt in (lambda: impatient.cancel(job, NAME, os.getuid()), lambda: at.submit(SubmitOptions(nodes=1))):
+        with pytest.raises(SlurmUnreachable) as refused:
+            attempt()
+        night.refused.append(str(refused.value))
 
 
 def _submit_hungry(at: Submitter) -> tuple[str, str]:
@@ -175,6 +276,9 @@ def _end(at: Submitter, jobs: dict[str, str]) -> str:
     """Bring about every end; the job that others make room for is one of this workspace as well, with a log alone."""
     cluster = at.cluster
     cluster.kill_node(cluster.names[6])
+    # Slurm looks at limits every 30 s and counts them in minutes. Its word before the end, which `--signal` asks for,
+    # would be a minute of waiting; it is said here, and what follows is Slurm's own.
+    cluster.client("scancel", "--batch", "--signal=USR1", jobs["timeout"])
     cluster.client("scontrol", "update", f"JobId={jobs['timeout']}", "EndTime=now")
     at.slurm.cancel(jobs["cancelled"], NAME, os.getuid())
     (at.workspace / "go").touch()

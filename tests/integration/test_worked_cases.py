@@ -5,7 +5,9 @@ What the posts leave open (who was bad in which phase, how far a decline went, j
 
 from __future__ import annotations
 
+import functools
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,6 +25,7 @@ from trackwalker.telemetry.store import open_database
 
 pytestmark = [pytest.mark.usefixtures("prometheus")]
 
+FULL_SIZE = "a simulated run of 24 nodes x 8 GPUs; test_ask.py asks about the same case on six nodes"
 HARDWARE = {"gpu-hardware-fault", "gpu-driver-fault", "rdma-link-failure"}
 PHASE = re.compile(r"steps (\d+)\.\.(\d+) \(([a-z ]+)\): median ([\d.]+) tokens/s/device")
 
@@ -168,6 +171,7 @@ def test_f2_two_tasks_declared_dead_at_full_power(tmp_path: Path) -> None:
         assert powers(found, which) == pytest.approx([900] * 5, rel=0.03)
 
 
+@pytest.mark.long(reason="a simulated run of 24 nodes x 8 GPUs; f2 is the same defence on every landing")
 def test_f3_job_a_seven_beats_after_a_restore(tmp_path: Path) -> None:
     found = judge("heartbeat-a", tmp_path)
     defended(found, "10 (chi2875), 16 (chi2901)", "11 (chi2882)")
@@ -185,6 +189,7 @@ def test_f3_job_a_seven_beats_after_a_restore(tmp_path: Path) -> None:
     assert restore["chi2875"] == pytest.approx(249, abs=4)
 
 
+@pytest.mark.long(reason="a simulated run of 24 nodes x 8 GPUs; f2 is the same defence on every landing")
 def test_f3_job_b_a_save_that_came_too_late_to_be_guilty(tmp_path: Path) -> None:
     found = judge("heartbeat-b", tmp_path)
     defended(found, "4 (chi2829), 5 (chi2834), 18 (chi2907)", "6 (chi2835)")
@@ -215,9 +220,9 @@ def test_f3_job_b_a_save_that_came_too_late_to_be_guilty(tmp_path: Path) -> None
 
 
 @pytest.fixture(scope="module")
-def restores(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Job]:
+def restore(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Job]:
     folder = tmp_path_factory.mktemp("restores")
-    return {name: job_of(make(f"restore-{name}", folder / name)) for name in ("7879", "7882", "patched")}
+    return functools.cache(lambda name: job_of(make(f"restore-{name}", folder / name)))
 
 
 def delta(found: Comparison, metric: str) -> tuple[float, float]:
@@ -225,8 +230,9 @@ def delta(found: Comparison, metric: str) -> tuple[float, float]:
     return both.mean_a, both.mean_b
 
 
-def test_f4_the_restore_leaks_threads(restores: dict[str, Job]) -> None:
-    found = compare(restores["7879"], restores["7882"])
+@pytest.mark.long(reason="two simulated runs of 24 nodes x 8 GPUs; test_compare.py has the same numbers on four nodes")
+def test_f4_the_restore_leaks_threads(restore: Callable[[str], Job]) -> None:
+    found = compare(restore("7879"), restore("7882"))
     verdict = found.verdict
     assert (verdict.baseline.id, verdict.job.id, verdict.outcome) == ("7879", "7882", "incident")
     (root,) = verdict.roots
@@ -253,8 +259,9 @@ def test_f4_the_restore_leaks_threads(restores: dict[str, Job]) -> None:
     assert {r.cause for r in verdict.ruled_out} >= {"rdma-degradation", "fabric-congestion", "gpu-clock-degraded"}
 
 
-def test_f4_the_patched_restore_does_not(restores: dict[str, Job]) -> None:
-    found = compare(restores["7879"], restores["patched"])
+@pytest.mark.long(reason="two simulated runs of 24 nodes x 8 GPUs")
+def test_f4_the_patched_restore_does_not(restore: Callable[[str], Job]) -> None:
+    found = compare(restore("7879"), restore("patched"))
     assert found.verdict.outcome == "healthy"
     assert found.verdict.causes == []
     assert found.aligned is not None
@@ -263,6 +270,7 @@ def test_f4_the_patched_restore_does_not(restores: dict[str, Job]) -> None:
     assert delta(found, "hw_procs_running") == pytest.approx((18, 18), abs=0.6)
 
 
+@pytest.mark.long(reason=FULL_SIZE)
 def test_f5_experts_out_of_balance(tmp_path: Path) -> None:
     found = judge("moe-7938", tmp_path)
     assert found.verdict.job.id == "7938"
@@ -291,6 +299,7 @@ def test_f5_experts_out_of_balance(tmp_path: Path) -> None:
     assert [a.do for a in found.verdict.actions] == ["inspect-routing"]
 
 
+@pytest.mark.long(reason=FULL_SIZE)
 def test_f6_every_gpu_spins(tmp_path: Path) -> None:
     found = judge("hang-7877", tmp_path)
     assert found.verdict.job.id == "7877"

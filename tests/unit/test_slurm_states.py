@@ -60,7 +60,10 @@ def test_an_exit_status_wrapped_as_in_23_02() -> None:
     assert jobs_of_squeue(text)[0].exit == 3
 
 
-@pytest.mark.parametrize("text", ["", "[]", "{}", '{"jobs": 3}', "slurm_load_jobs error"])
+SILENT = '{"errors": [{"description": "Failed while looking for jobs", "error_number": -1}], "jobs": []}'  # and exit 0
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"jobs": 3}', "slurm_load_jobs error", SILENT])
 def test_what_is_no_answer_is_an_error_not_an_empty_queue(text: str) -> None:
     with pytest.raises(ValueError, match=r"."):
         jobs_of_squeue(text)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import subprocess
@@ -103,8 +104,10 @@ class Slurm:
         """Every job the controller remembers, ended ones too."""
         done = self._call(["squeue", "--json"], self._ask_s)
         if done.returncode == 0:
-            return jobs_of_squeue(done.stdout)
-        plain = self._call(["scontrol", "show", "job", "-o"], self._ask_s)  # a Slurm built without JSON
+            with contextlib.suppress(ValueError):
+                return jobs_of_squeue(done.stdout)
+        # A Slurm built without JSON, and one that does not answer, are asked in the plain way.
+        plain = self._call(["scontrol", "show", "job", "-o"], self._ask_s)
         if plain.returncode != 0:
             self._refuse("squeue", plain.stderr)
         return jobs_of_scontrol(plain.stdout)

@@ -55,6 +55,8 @@ def jobs_of_squeue(text: str) -> list[JobState]:
     said = json.loads(text)
     if not isinstance(said, dict) or not isinstance(said.get("jobs"), list):
         raise ValueError("squeue --json gave no list of jobs")  # noqa: TRY004
+    if said.get("errors"):  # 22.05 exits with 0 and gives an empty list when the controller does not answer
+        raise ValueError("squeue --json could not ask for jobs")
     return [_squeue_job(job) for job in said["jobs"]]
 
 
