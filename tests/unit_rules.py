@@ -1,7 +1,7 @@
 """A unit test starts no process and does not wait: what it asks is answered by this process, in milliseconds.
 
-A test that needs a real program (git, a shell, a stand-in for `sacct`) says so with the marker `starts_processes`, one whose
-subject is time with `real_clock`; they run with `make test`, not with `make check`.
+A test that needs a real program (git, a shell, a stand-in for `sacct`) says so with the marker `starts_processes`, one
+whose subject is time with `real_clock`; they run with `make test`, not with `make check`.
 """
 
 from __future__ import annotations
