@@ -27,6 +27,7 @@ test: check  ## all that a landing needs, on real parts: at most 15 minutes on t
 test-all: check  ## `make test`, and the long drills, every fault, fuzzing, soak: before a release
 	@scripts/setup-tests
 	@scripts/run-tests landing
+	@$(BIN)/python -m pytest tests/integration tests/unit -m long -q --list-long
 	@scripts/run-tests long
 
 unit: setup

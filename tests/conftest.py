@@ -25,6 +25,7 @@ SAMPLES = ROOT.parent / "shared" / "data" / "samples"
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--durations-table", default="", metavar="NAME", help="keep build/test-durations/NAME.tsv")
+    parser.addoption("--list-long", action="store_true", help="print the long tests with their reasons, run nothing")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -43,6 +44,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
                 raise pytest.UsageError(f"{item.nodeid}: the marker {name} needs a reason")
         if item.get_closest_marker("disturbed_by_load") is not None:
             item.add_marker(pytest.mark.flaky(reruns=1))
+
+
+def pytest_report_collectionfinish(config: pytest.Config, items: list[pytest.Item]) -> list[str]:
+    """The list of long tests, one line for each test and reason however many parameters it has."""
+    if not config.getoption("list_long"):
+        return []
+    long = {(i.nodeid.partition("[")[0], m.kwargs["reason"]) for i in items if (m := i.get_closest_marker("long"))}
+    items.clear()
+    return [f"{nodeid}: {reason}" for nodeid, reason in sorted(long)]
 
 
 @pytest.fixture(scope="session")

@@ -246,7 +246,7 @@ def late_by(workers: int, interval: float, seconds: float) -> np.ndarray:
         for clock in clocks:
             running.append(Worker(clock, interval))
             running[-1].start()
-            time.sleep(interval / workers)
+            time.sleep(interval / workers)  # the wait is the subject: a load of so many calls
         time.sleep(seconds)  # the wait is the subject: so long the schedule is kept
     finally:
         for process in load:

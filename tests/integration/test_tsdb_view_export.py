@@ -90,7 +90,7 @@ def test_view_ended_while_it_opens(workspace: Path, after_s: float) -> None:
     deadline = time.monotonic() + 20
     while not leftovers() and time.monotonic() < deadline:
         time.sleep(0.002)
-    time.sleep(after_s)
+    time.sleep(after_s)  # the wait is the subject: the moment of the end
     process.terminate()
     code, _, err = end(process)
     assert code in (0, 130), err

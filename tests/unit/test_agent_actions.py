@@ -80,6 +80,7 @@ CALLS: list[tuple[Callable[..., ActionAnswer], dict[str, Any]]] = [
 ]
 
 
+@pytest.mark.starts_processes
 @pytest.mark.parametrize(("act", "args"), CALLS)
 def test_no_action_without_a_policy_that_names_it(
     act: Callable[..., ActionAnswer], args: dict[str, Any], ws: Workspace, running: subprocess.Popen[bytes]
@@ -91,6 +92,7 @@ def test_no_action_without_a_policy_that_names_it(
     assert not (ws.root.parent / "approvals").exists()
 
 
+@pytest.mark.starts_processes
 @pytest.mark.parametrize(("act", "args"), CALLS)
 def test_no_action_without_an_approval(
     act: Callable[..., ActionAnswer],
@@ -112,6 +114,7 @@ def test_no_action_without_an_approval(
     assert not (ws.root / f"{JOB}-JAX-x" / "agent" / "requests").exists()
 
 
+@pytest.mark.starts_processes
 def test_an_approved_cancel_ends_the_job_once(ws: Workspace, running: subprocess.Popen[bytes]) -> None:
     desk = office(ws)
     done = approved(desk, cancel_job, job=JOB)
@@ -121,6 +124,7 @@ def test_an_approved_cancel_ends_the_job_once(ws: Workspace, running: subprocess
         cancel_job(desk, job=JOB, approval="AAAA-AAAA")
 
 
+@pytest.mark.starts_processes
 def test_an_approval_of_one_action_is_not_good_for_another(ws: Workspace, running: subprocess.Popen[bytes]) -> None:
     desk = office(ws)
     asked = exclude_nodes(desk, hosts=["n1"], why="x")
@@ -133,6 +137,7 @@ def test_an_approval_of_one_action_is_not_good_for_another(ws: Workspace, runnin
     assert running.poll() is None
 
 
+@pytest.mark.starts_processes
 def test_an_approval_by_somebody_else_is_none(ws: Workspace, running: subprocess.Popen[bytes]) -> None:
     desk = office(ws)
     args = {"workspace": str(ws.root), "job": JOB}
@@ -143,6 +148,7 @@ def test_an_approval_by_somebody_else_is_none(ws: Workspace, running: subprocess
     assert running.poll() is None
 
 
+@pytest.mark.starts_processes
 def test_a_foreign_job_is_not_acted_on(
     ws: Workspace, running: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -154,6 +160,7 @@ def test_a_foreign_job_is_not_acted_on(
     assert running.poll() is None
 
 
+@pytest.mark.starts_processes
 @pytest.mark.parametrize("job", ["local_2026", "../x", "/etc", "8308; rm -rf /", "$(id)"])
 def test_only_a_whole_id_is_acted_on(ws: Workspace, running: subprocess.Popen[bytes], job: str) -> None:
     for act in (cancel_job, stack_dump):
@@ -177,6 +184,7 @@ def test_nodes_that_a_person_left_out_are_left_out_of_submits(ws: Workspace) -> 
         exclude_nodes(desk, hosts=["n1; reboot"], why="x")
 
 
+@pytest.mark.starts_processes
 def test_a_stack_dump_is_a_request_to_the_nodes(ws: Workspace, running: subprocess.Popen[bytes]) -> None:
     done = approved(office(ws), stack_dump, job=JOB)
     assert done.result is not None
@@ -229,6 +237,7 @@ def test_metacharacters_in_settings_stay_one_word(ws: Workspace) -> None:
     assert argv[argv.index("--") + 1 :] == [nasty]
 
 
+@pytest.mark.starts_processes
 def test_an_action_is_written_down_before_and_after(
     ws: Workspace, running: subprocess.Popen[bytes], tmp_path: Path
 ) -> None:

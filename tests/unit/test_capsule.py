@@ -63,6 +63,7 @@ def state_of(pid: int) -> str:
     return stat.state
 
 
+@pytest.mark.starts_processes
 def test_without_pyspy_a_rank_that_announced_it_is_asked_and_goes_on(
     listener: tuple[subprocess.Popen[str], Subject],
 ) -> None:
@@ -75,6 +76,7 @@ def test_without_pyspy_a_rank_that_announced_it_is_asked_and_goes_on(
     assert child.poll() is None
 
 
+@pytest.mark.starts_processes
 def test_a_stopped_rank_is_never_signalled(listener: tuple[subprocess.Popen[str], Subject]) -> None:
     child, subject = listener
     os.kill(child.pid, signal.SIGSTOP)
@@ -152,6 +154,7 @@ def rank(tmp_path: Path) -> Iterator[tuple[AgentSpec, Rank]]:
     wait_for(lambda: one.poll() is not None)
 
 
+@pytest.mark.starts_processes
 def test_one_stuck_collector_delays_no_other(
     rank: tuple[AgentSpec, Rank], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -181,6 +184,7 @@ def job_of(spec: AgentSpec, *nodes: str) -> Job:
     return Job("7", None, spec.job_dir)
 
 
+@pytest.mark.starts_processes
 def test_a_request_is_answered_once_and_one_of_an_earlier_attempt_never(
     rank: tuple[AgentSpec, Rank], monkeypatch: pytest.MonkeyPatch
 ) -> None:

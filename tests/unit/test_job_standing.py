@@ -67,6 +67,7 @@ def call(monkeypatch: pytest.MonkeyPatch, workspace: Path, *words: str) -> int:
     return int(end.value.code or 0)
 
 
+@pytest.mark.starts_processes
 def test_cancel_ends_the_agent_of_a_local_run(
     agent: subprocess.Popen[bytes],
     tmp_path: Path,

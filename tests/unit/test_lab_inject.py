@@ -39,6 +39,7 @@ def state_of(pid: int) -> str:
     return stat.state if stat else "gone"
 
 
+@pytest.mark.starts_processes
 def test_stop_is_undone(victim: Victim) -> None:
     with inject("stop", victim) as began:
         assert abs(time.time() - began) < 2
@@ -46,12 +47,14 @@ def test_stop_is_undone(victim: Victim) -> None:
     assert becomes(lambda: state_of(victim.pid) == "S")
 
 
+@pytest.mark.starts_processes
 @pytest.mark.parametrize("fault", ["kill", "segfault"])
 def test_killed_at_once(victim: Victim, fault: str) -> None:
     with inject(fault, victim):
         assert becomes(lambda: state_of(victim.pid) == "Z")
 
 
+@pytest.mark.starts_processes
 def test_stop_of_one_that_dies_meanwhile_still_ends_well(victim: Victim) -> None:
     with inject("stop", victim):
         os.kill(victim.pid, signal.SIGKILL)
@@ -71,6 +74,7 @@ def test_hogs_are_gone_and_priorities_restored(victim: Victim) -> None:
     assert all(state_of(h) == "gone" for h in hogs)
 
 
+@pytest.mark.starts_processes
 def test_find_victim(tmp_path: Path, victim: Victim) -> None:
     stat = read_stat(victim.pid)
     assert stat is not None

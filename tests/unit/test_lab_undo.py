@@ -42,6 +42,7 @@ def state_of(pid: int) -> str:
     return stat.state if stat else "gone"
 
 
+@pytest.mark.starts_processes
 def test_a_killed_injector_is_cleaned_up_after(tmp_path: Path, sleeper: subprocess.Popen[bytes]) -> None:
     job = tmp_path / "job"
     note = note_for(job, "stop")
@@ -58,6 +59,7 @@ def test_a_killed_injector_is_cleaned_up_after(tmp_path: Path, sleeper: subproce
     assert pending(job) == []
 
 
+@pytest.mark.starts_processes
 def test_a_process_number_that_is_anothers_now_is_left_alone(tmp_path: Path, sleeper: subprocess.Popen[bytes]) -> None:
     note = note_for(tmp_path, "cpu")
     note.push("signal", sleeper.pid, start_of(sleeper.pid) + 1, signal.SIGKILL)
@@ -128,6 +130,7 @@ def test_writes_take_their_time(tmp_path: Path) -> None:
     assert float(seconds) > 1.0
 
 
+@pytest.mark.starts_processes
 def test_what_is_refused_leaves_nothing_behind(tmp_path: Path, sleeper: subprocess.Popen[bytes], notes: Path) -> None:
     victim = Victim(0, "box-r0", sleeper.pid, tmp_path)
     with pytest.raises(UsageError, match="unknown fault"), inject("gremlins", victim):

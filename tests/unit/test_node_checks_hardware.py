@@ -120,6 +120,7 @@ def nvidia(driver: Driver, tmp_path: Path) -> Context:  # noqa: F811 - the fixtu
     return Context("n1", gpus=2, sys=str(tmp_path), proc=str(tmp_path), nvml=str(driver.path))
 
 
+@pytest.mark.starts_processes
 def test_nvidia_node_that_is_well(nvidia: Context, driver: Driver) -> None:  # noqa: F811
     assert [check.run(nvidia).status for check in gpu.CHECKS[:3]] == ["pass"] * 3
     found = gpu.versions(nvidia)
@@ -129,6 +130,7 @@ def test_nvidia_node_that_is_well(nvidia: Context, driver: Driver) -> None:  # n
     assert gpu.errors(nvidia).status == "pass"
 
 
+@pytest.mark.starts_processes
 def test_nvidia_gates(nvidia: Context, driver: Driver) -> None:  # noqa: F811
     driver.value("ecctotal.1.0", 3, gpu=1)
     driver.value("rowpending", 1, gpu=0)
@@ -138,6 +140,7 @@ def test_nvidia_gates(nvidia: Context, driver: Driver) -> None:  # noqa: F811
     assert gpu.free(nvidia).text == "held by pid 1000 (not visible from here)"
 
 
+@pytest.mark.starts_processes
 def test_a_lost_nvidia_gpu_is_named_once(nvidia: Context, driver: Driver) -> None:  # noqa: F811
     driver.fail("nvmlDeviceGetHandleByIndex_v2", LOST, gpu=1)
     found = gpu.present(nvidia)
@@ -145,6 +148,7 @@ def test_a_lost_nvidia_gpu_is_named_once(nvidia: Context, driver: Driver) -> Non
     assert [gpu.free(nvidia).status, gpu.errors(nvidia).status] == ["pass", "pass"]
 
 
+@pytest.mark.starts_processes
 def test_cards_without_ecc_have_nothing_to_tell(nvidia: Context, driver: Driver) -> None:  # noqa: F811
     driver.fail("nvmlDeviceGetTotalEccErrors", NOT_SUPPORTED)
     driver.fail("nvmlDeviceGetRemappedRows", NOT_SUPPORTED)
