@@ -8,6 +8,7 @@ from pathlib import Path
 from trackwalker.errors import UsageError
 from trackwalker.job.redact import HIDDEN
 from trackwalker.job.run import RunRecord
+from trackwalker.launch.snapshot import foreign_tree
 from trackwalker.launch.store import FOLDER
 
 # Environment variables that shape a request as options do. The workspace and the code are named by the record itself.
@@ -46,6 +47,8 @@ def again(record: RunRecord, given: Sequence[str] = ()) -> list[str]:
         tree = Path(record.workspace, FOLDER, record.snapshot)
         if not tree.is_dir():
             raise UsageError(f"{record.id}: its code snapshot {record.snapshot[:12]} is gone from {tree.parent}")
+        if why := foreign_tree(tree):
+            raise UsageError(f"{record.id}: its code snapshot is not run: {why}")
         head = [*_without(head, "--code", ""), "--code", str(tree)]
     return [command, *head, *tail]
 
