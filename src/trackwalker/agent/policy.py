@@ -24,6 +24,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from trackwalker.errors import RefusedError, UsageError
+from trackwalker.job.private import state_home
 from trackwalker.job.strict_yaml import Strict
 from trackwalker.job.trust import distrust_open
 from trackwalker.job.whole import write_whole
@@ -187,8 +188,7 @@ class Approvals:
 
 def state_folder() -> Path:
     """Where approvals and the audit log of this user are; not in a workspace, which others may share."""
-    base = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
-    return Path(base) / "trackwalker" / "agent"
+    return state_home() / "agent"
 
 
 def this_person() -> str:

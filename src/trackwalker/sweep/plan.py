@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from trackwalker.errors import EvidenceError, UsageError
-from trackwalker.job.redact import redact
+from trackwalker.job.scrub import shown
 from trackwalker.job.trust import distrust, ours_alone
 from trackwalker.launch.plan import starred
 from trackwalker.sweep.model import SCHEMA
@@ -153,4 +153,4 @@ def without_secrets(value: Any, name: str = "") -> Any:
         return [without_secrets(v, name) for v in value]
     if not isinstance(value, str) or name == "key":  # a trial's, not one that opens something
         return value
-    return starred(redact(name, value))
+    return starred(shown(name, value))
