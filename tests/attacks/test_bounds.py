@@ -183,6 +183,28 @@ def test_with_a_token_the_exporter_answers_who_has_it() -> None:
         exporter.stop()
 
 
+def test_the_token_of_the_agents_is_a_file_and_without_it_nothing_is_served(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import yaml
+
+    from trackwalker.observe.config import prometheus_config
+
+    path = tmp_path / "token"
+    path.write_text("a-bearer-token-of-ours\n")
+    monkeypatch.setenv("TRACKWALKER_METRICS_TOKEN_FILE", str(path))
+    path.chmod(0o644)
+    with pytest.raises(OSError, match="chmod 600"):
+        Exporter("n1", []).start()
+    path.chmod(0o600)
+    exporter = Exporter("n1", [])
+    exporter.start()
+    exporter.stop()
+    assert exporter.token == "a-bearer-token-of-ours"  # noqa: S105
+    made = yaml.safe_load(prometheus_config(tmp_path / "t", tmp_path / "r", None, str(path)))
+    assert made["scrape_configs"][0]["authorization"] == {"credentials_file": str(path)}
+
+
 def test_a_log_that_is_cut_while_it_is_read_costs_lines_and_no_process(tmp_path: Path) -> None:
     """A mapped file that becomes shorter kills its reader with SIGBUS."""
     path = tmp_path / "a.log"

@@ -1,4 +1,7 @@
-"""What is this user's own on this machine: a folder that nobody else can read, and secrets kept in it."""
+"""What is this user's own on this machine: a folder that nobody else can read, and secrets kept in it.
+
+Standard library only and Python 3.9 syntax: the node agent carries this file.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +14,7 @@ from pathlib import Path
 from trackwalker.job.trust import distrust_open
 from trackwalker.job.whole import write_whole
 
+METRICS_TOKEN = "TRACKWALKER_METRICS_TOKEN_FILE"  # noqa: S105 - a name
 _OTHERS = stat.S_IRWXG | stat.S_IRWXO
 
 
@@ -40,3 +44,12 @@ def kept_secret(name: str, make: Callable[[], str]) -> str:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         write_whole(path, made, mode=0o600)
     return made
+
+
+def metrics_token() -> str:
+    """The bearer token that the agents ask of their scrapers, where the user names a file with one; else empty."""
+    path = os.environ.get(METRICS_TOKEN)
+    try:
+        return read_private(Path(path)).strip() if path else ""
+    except UnicodeDecodeError:
+        raise OSError(22, f"{path} does not hold a token") from None

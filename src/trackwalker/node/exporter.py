@@ -13,6 +13,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import quote
 
+from trackwalker.job.private import metrics_token
 from trackwalker.node.address import LOOPBACK
 from trackwalker.node.backlog import Backlog
 from trackwalker.node.exposition import Family, render, render_openmetrics
@@ -108,6 +109,7 @@ class Exporter:
             self._started = True
             for worker in self._workers:
                 worker.start()
+        self.token = self.token or metrics_token()
         handler = _handler(self)
         try:
             self._server = _Server((address, port), handler)
