@@ -3,7 +3,7 @@ SHELL := /bin/bash
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: demo check test test-all test-maxtext setup lint types imports unit clean
+.PHONY: demo check test test-all test-maxtext setup lint types imports unit audit clean
 .DEFAULT_GOAL := help
 
 help:  ## what there is
@@ -11,7 +11,7 @@ help:  ## what there is
 
 setup: $(READY)  ## prepare .venv with all extras, and Prometheus
 
-$(READY): pyproject.toml constraints.txt scripts/setup
+$(READY): pyproject.toml requirements.lock scripts/setup
 	@scripts/setup
 
 demo: setup  ## train four processes, break one (FAULT=stop|kill|cpu|none|slow-data|packet-loss|oom|…, see docs/lab-inject.md), diagnose it
@@ -47,6 +47,10 @@ types: setup
 
 imports: setup
 	@$(BIN)/lint-imports
+
+audit: setup  ## known vulnerabilities of what requirements.lock pins (opt-in: asks the network, needs pip-audit)
+	@command -v pip-audit >/dev/null || { echo "audit: install pip-audit first" >&2; exit 2; }
+	@pip-audit --require-hashes --disable-pip -r requirements.lock
 
 clean:  ## remove what setup and tests made (never outputs/)
 	rm -rf .venv .maxtext-venv .pytest_cache .mypy_cache .ruff_cache .import_linter_cache

@@ -29,6 +29,9 @@ def workspace(tmp_path_factory: pytest.TempPathFactory, prometheus: Path) -> Ite
         yield root
 
 
+TOKENS: dict[str, str] = {}  # of the addresses that were said
+
+
 def ports_said(process: subprocess.Popen[str], count: int) -> list[str]:
     """Where it serves; each address is followed by the way there from elsewhere."""
     assert process.stdout is not None
@@ -37,14 +40,16 @@ def ports_said(process: subprocess.Popen[str], count: int) -> list[str]:
     while len(tunnels) < count:
         line = process.stdout.readline()
         assert line, process.stderr.read() if process.stderr else ""
-        found += re.findall(r"(http://127\.0\.0\.1:\d+)/", line)
+        for url, token in re.findall(r"(http://127\.0\.0\.1:\d+)/\S*[?&]token=([\w-]+)", line):
+            found.append(url)
+            TOKENS[url] = token
         tunnels += re.findall(r"ssh -N -L (\d+):127\.0\.0\.1:\d+ \S+@\S+", line)
     assert [url.rpartition(":")[2] for url in found] == tunnels
     return found
 
 
 def ask(url: str, promql: str, at: float) -> Any:
-    asked = {"query": promql, "time": at}
+    asked = {"query": promql, "time": at, "token": TOKENS[url]}
     return httpx.get(f"{url}/api/v1/query", params=asked, trust_env=False).json()["data"]["result"]
 
 

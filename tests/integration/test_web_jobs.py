@@ -198,7 +198,7 @@ def command(workspace: Path, *words: str) -> Iterator[tuple[subprocess.Popen[str
 
 def test_the_command_serves_until_it_is_interrupted(workspace: Path) -> None:
     with command(workspace) as (process, url):
-        assert re.fullmatch(r"http://127\.0\.0\.1:\d+/", url)
+        assert re.fullmatch(r"http://127\.0\.0\.1:\d+/\?token=[\w-]{20,}", url)
         assert "Trackwalker" in httpx.get(url, timeout=60.0).text
         process.send_signal(signal.SIGINT)
         assert process.wait(60) == 0

@@ -181,7 +181,7 @@ def test_r44_what_a_command_started_ends_with_it(tmp_path: Path) -> None:
 
 def test_r44_what_the_nodes_read_is_whole_or_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Requests are files here too: a reader sees all of one or none of it."""
-    from trackwalker.node.order import write_whole
+    from trackwalker.job.whole import write_whole
 
     write_whole(tmp_path / "note.json", json.dumps({"old": True}))
     seen: list[str] = []

@@ -250,10 +250,10 @@ def test_a_blob_that_vanishes_meanwhile_is_copied_again(
     remove_tree(first.path)
     real = Store.link
 
-    def cleaned_just_now(self: Store, digest: str, executable: bool, to: bytes) -> None:
+    def cleaned_just_now(self: Store, digest: str, executable: bool, to: bytes, source: bytes) -> None:
         monkeypatch.setattr(Store, "link", real)
         self.blob(digest, executable).unlink()
-        real(self, digest, executable, to)
+        real(self, digest, executable, to, source)
 
     monkeypatch.setattr(Store, "link", cleaned_just_now)
     assert take_snapshot(code, workspace).hash == first.hash

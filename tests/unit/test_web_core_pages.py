@@ -242,7 +242,8 @@ def test_a_model_looks_further_once_and_what_it_made_up_is_struck_out(
         assert "let test:model look further" in client.get("/ask", headers=HTML).text
         plain = client.get("/ask/answer?q=how+far+did+9007+come", headers=HTML).text
         assert "adds</h2>" not in plain
-        pieces = [client.get("/ask/answer?q=how+far+did+9007+come&model=1", headers=HTML).text for _ in range(2)]
+        form = {"q": "how far did 9007 come", "model": "1"}
+        pieces = [client.post("/ask/answer", data=form, headers=HTML).text for _ in range(2)]
     assert asked == [1]  # a reload does not pay again
     assert pieces[0] == pieces[1]
     assert "test:model adds</h2>" in pieces[0]

@@ -163,7 +163,7 @@ class _Open:
 @pytest.mark.parametrize("text", ["", "   ", "x" * 5000], ids=["empty", "blank", "endless"])
 def test_a_question_that_is_none_is_refused_before_prometheus_is_asked(text: str) -> None:
     with pytest.raises(UsageError):
-        query.ask(_Open(), query.Question(text))  # type: ignore[arg-type]
+        query.plan(_Open(), query.Question(text))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

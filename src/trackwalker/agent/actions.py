@@ -8,7 +8,6 @@ programs get argument lists.
 from __future__ import annotations
 
 import json
-import os
 import re
 import subprocess
 import sys
@@ -24,6 +23,7 @@ from trackwalker.agent.policy import EXPIRES_S, Action, Approvals, Policy
 from trackwalker.agent.workspace import Workspace
 from trackwalker.errors import RefusedError, UsageError
 from trackwalker.job.redact import is_secret
+from trackwalker.job.whole import write_whole
 from trackwalker.launch import ledger
 from trackwalker.launch.request import parse_model_spec, parse_passthrough
 from trackwalker.launch.standing import cancel, standing
@@ -163,9 +163,7 @@ def stack_dump(
         now = time.time()
         incident = f"asked-{time.strftime('%Y%m%d-%H%M%S', time.gmtime(now))}"
         folder.mkdir(parents=True, exist_ok=True)
-        aside = folder / f".{incident}.{os.getpid()}"
-        aside.write_text(json.dumps({"v": 1, "t": now, "pause": pause, "by": who}))
-        os.replace(aside, folder / f"{incident}.json")  # the nodes' agents see it whole
+        write_whole(folder / f"{incident}.json", json.dumps({"v": 1, "t": now, "pause": pause, "by": who}))
         return {"job": found.id, "incident": incident, "read_with": "stacks, after half a minute"}
 
     return office.decide("stack-dump", {"job": found.id, "pause": pause}, approval, do)

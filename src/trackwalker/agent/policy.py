@@ -13,7 +13,6 @@ import os
 import pwd
 import re
 import secrets
-import stat
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -25,6 +24,10 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from trackwalker.errors import RefusedError, UsageError
+from trackwalker.job.private import state_home
+from trackwalker.job.strict_yaml import Strict
+from trackwalker.job.trust import distrust_open
+from trackwalker.job.whole import write_whole
 
 Action = Literal["submit", "cancel", "exclude-nodes", "stack-dump"]
 ACTIONS: tuple[Action, ...] = get_args(Action)
@@ -54,16 +57,16 @@ class Policy(BaseModel):
     def load(cls, path: Path) -> Policy:
         """Read a policy file; one that others could have written is refused, as it would be theirs."""
         try:
-            held = path.stat()
-            text = path.read_text()
+            with path.open() as file:
+                why, text = distrust_open(file.fileno(), path), file.read()
         except OSError as e:
             raise UsageError(f"cannot read the policy file {path}: {e.strerror}") from e
         except UnicodeDecodeError as e:
             raise UsageError(f"the policy file {path} is not text") from e
-        if held.st_uid not in (0, os.getuid()) or held.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-            raise UsageError(f"the policy file {path} could have been written by others: chmod go-w, and own it")
+        if why:
+            raise UsageError(f"the policy file {path} could have been written by others: {why}")
         try:
-            return cls.model_validate(yaml.safe_load(text))
+            return cls.model_validate(yaml.load(text, Loader=Strict))  # noqa: S506 - a safe one
         except yaml.YAMLError as e:
             raise UsageError(f"the policy file {path} is not YAML: {' '.join(str(e).split())}") from e
         except ValidationError as e:
@@ -174,10 +177,7 @@ class Approvals:
 
     def _write(self, approval: Approval) -> None:
         path = self._path(approval.nonce)
-        new = path.with_suffix(f".new-{os.getpid()}")
-        with os.fdopen(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
-            json.dump(asdict(approval), file)
-        os.replace(new, path)
+        write_whole(path, json.dumps(asdict(approval)), mode=0o600)
 
     def _remove_expired(self) -> None:
         for path in self._folder.glob("*.json"):
@@ -188,8 +188,7 @@ class Approvals:
 
 def state_folder() -> Path:
     """Where approvals and the audit log of this user are; not in a workspace, which others may share."""
-    base = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
-    return Path(base) / "trackwalker" / "agent"
+    return state_home() / "agent"
 
 
 def this_person() -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import mmap
 import os
 import re
 from collections import deque
@@ -16,6 +15,7 @@ from typing import Annotated
 from pydantic import Field
 
 from trackwalker.agent import answers as a
+from trackwalker.agent.held import CHUNK, Held
 from trackwalker.agent.tools import Cursor, JobId, MaxBytes
 from trackwalker.agent.workspace import Workspace
 from trackwalker.diagnose.capsules import Capsule, read_capsules
@@ -28,7 +28,6 @@ from trackwalker.telemetry.query import iso
 _MOST_LINES = 400
 _LONGEST_LINE = 400  # characters that are shown
 _LONGEST_RAW = 4096  # bytes of a line that are looked at
-_CHUNK = 1 << 20
 _MOST_FILES = 500
 # The lines of a private key: the words that name them may lie outside of what is read.
 _KEY_BODY = re.compile(r"(?<![A-Za-z0-9+/])[A-Za-z0-9+/]{60,}={0,2}\s*$")
@@ -67,7 +66,7 @@ def log_window(
     scrubber = ws.scrubber(found)
     path, label = _log(ws, found, rank)
     limit = a.bound(max_bytes)
-    with _mapped(path) as data:
+    with _opened(path) as data:
         size = len(data)
         on = bool(cursor or contains)  # goes on from somewhere, as far as one answer holds
         if on or line is not None:
@@ -125,7 +124,7 @@ def stacks(
 
         return a.page(rows, cursor, limit, listed)
     path, scrubber = ws.file(folder, file), ws.scrubber(found)
-    with _mapped(path) as data:
+    with _opened(path) as data:
         begin = _position(cursor) if cursor else (0, 1)
         lines = list(islice(_all(data, *begin), _MOST_LINES))
         size = len(data)
@@ -149,14 +148,13 @@ def _log(ws: Workspace, job: Job, rank: int | None) -> tuple[Path, re.Pattern[by
 
 
 @contextmanager
-def _mapped(path: Path) -> Iterator[mmap.mmap]:
+def _opened(path: Path) -> Iterator[Held]:
     """A file as bytes, however large; an empty one has none."""
     try:
         with path.open("rb") as file:
             if os.fstat(file.fileno()).st_size == 0:
                 raise EvidenceError(f"{path.name} is empty")
-            with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-                yield data
+            yield Held(file.fileno())
     except OSError as e:
         raise EvidenceError(f"cannot read {path.name}: {e.strerror}") from e
 
@@ -168,18 +166,18 @@ def _position(cursor: str) -> tuple[int, int]:
     return int(match[1]), int(match[2])
 
 
-def _start(data: mmap.mmap, cursor: str, line: int | None, around: int) -> tuple[int, int]:
+def _start(data: Held, cursor: str, line: int | None, around: int) -> tuple[int, int]:
     """Where reading begins: (offset, line number)."""
     if cursor:
         return _position(cursor)
     return (0, 1) if line is None else _line_start(data, max(1, line - around))
 
 
-def _line_start(data: mmap.mmap, number: int) -> tuple[int, int]:
+def _line_start(data: Held, number: int) -> tuple[int, int]:
     """The offset of a line, and its number."""
     at, current = 0, 1
-    for begin in range(0, len(data), _CHUNK):
-        chunk = data[begin : begin + _CHUNK]
+    for begin in range(0, len(data), CHUNK):
+        chunk = data.part(begin, begin + CHUNK)
         inside = chunk.count(b"\n")
         if current + inside < number:
             current += inside
@@ -192,27 +190,28 @@ def _line_start(data: mmap.mmap, number: int) -> tuple[int, int]:
     raise UsageError(f"the log has {_count(data)} lines, so no line {number}")
 
 
-def _hits(data: mmap.mmap, at: int, number: int, contains: str) -> Iterator[_Line]:
+def _hits(data: Held, at: int, number: int, contains: str) -> Iterator[_Line]:
     if not contains:
         yield from _all(data, at, number)
         return
-    pattern = re.compile(re.escape(contains.encode()), re.IGNORECASE)
+    words = contains.encode()
+    pattern = re.compile(re.escape(words), re.IGNORECASE)
     counted = at
-    while (match := pattern.search(data, at)) is not None:
-        begin = data.rfind(b"\n", 0, match.start()) + 1
-        end = data.find(b"\n", match.end())
+    while (match := data.search(pattern, at, len(words))) is not None:
+        begin = data.rfind(b"\n", match[0]) + 1
+        end = data.find(b"\n", match[1])
         after = len(data) if end < 0 else end + 1
-        number += _newlines(data, counted, begin)
+        number += data.count(b"\n", counted, begin)
         counted = begin
-        yield _Line(number, data[begin : min(after, begin + _LONGEST_RAW)], after)
+        yield _Line(number, data.part(begin, min(after, begin + _LONGEST_RAW)), after)
         at = after
 
 
-def _all(data: mmap.mmap, at: int, number: int) -> Iterator[_Line]:
+def _all(data: Held, at: int, number: int) -> Iterator[_Line]:
     while at < len(data):
         end = data.find(b"\n", at)
         after = len(data) if end < 0 else end + 1
-        yield _Line(number, data[at : min(after, at + _LONGEST_RAW)], after)
+        yield _Line(number, data.part(at, min(after, at + _LONGEST_RAW)), after)
         at, number = after, number + 1
 
 
@@ -228,12 +227,8 @@ def _closest(lines: list[_Shown], middle: int, fits: Callable[[Sequence[_Shown]]
     return lines[low:high]
 
 
-def _count(data: mmap.mmap) -> int:
-    return _newlines(data, 0, len(data)) + (data[-1:] != b"\n")
-
-
-def _newlines(data: mmap.mmap, begin: int, end: int) -> int:
-    return sum(data[at : min(end, at + _CHUNK)].count(b"\n") for at in range(begin, end, _CHUNK))
+def _count(data: Held) -> int:
+    return data.count(b"\n", 0, len(data)) + (data.part(len(data) - 1, len(data)) != b"\n")
 
 
 def _shown(lines: Sequence[_Line], scrubber: Scrubber) -> list[_Shown]:

@@ -61,5 +61,7 @@ def main() -> None:
 
 
 def _fail(text: str, code: int) -> None:
-    print(f"trackwalker: {' '.join(text.split())}", file=sys.stderr)
+    from trackwalker.cli.say import say  # most commands do not fail
+
+    say(f"trackwalker: {' '.join(text.split())}", file=sys.stderr)
     sys.exit(code)

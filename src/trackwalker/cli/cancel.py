@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 from trackwalker.cli.options import DEFAULT_WORKSPACE, AsJson, Workspace
+from trackwalker.cli.say import say
 from trackwalker.cli.status import JobName, as_dict, sentence
 from trackwalker.errors import UsageError
 from trackwalker.launch import standing
@@ -29,5 +30,5 @@ def cancel(
     if as_json:
         print(json.dumps({"schema": SCHEMA, "told": told, "before": as_dict(found, before)}, indent=1))
     else:
-        print(f"job {found.id} is told to end" if told else f"{sentence(found, before)}: nothing to cancel")
+        say(f"job {found.id} is told to end" if told else f"{sentence(found, before)}: nothing to cancel")
     return 0

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from trackwalker.cli.options import DEFAULT_WORKSPACE, AsJson, Workspace
+from trackwalker.cli.say import say
 from trackwalker.errors import UsageError
 from trackwalker.launch.gc import Item, Stock, sweep, take_stock
 from trackwalker.launch.slurm.client import Slurm
@@ -28,13 +29,13 @@ def clean(
         print(json.dumps({"schema": "trackwalker.clean/1", "workspace": str(workspace), **_data(stock, removed)}))
         return
     for item in stock.items:
-        print(f"{item.state.upper():<12}{item.path.relative_to(workspace)}{_why(item)}")
+        say(f"{item.state.upper():<12}{item.path.relative_to(workspace)}{_why(item)}")
     counts = f"{len(stock.items) - len(stock.orphans)} referenced, {len(stock.orphans)} orphaned"
-    print(f"Artifacts: {counts}; {len(stock.blobs)} files of {_size(stock.blob_bytes)} that nobody needs.")
+    say(f"Artifacts: {counts}; {len(stock.blobs)} files of {_size(stock.blob_bytes)} that nobody needs.")
     if removed is not None:
-        print(f"Done. Removed {len(removed.items)} of {len(stock.orphans)}, {_size(removed.blob_bytes)} freed.")
+        say(f"Done. Removed {len(removed.items)} of {len(stock.orphans)}, {_size(removed.blob_bytes)} freed.")
     elif stock.orphans or stock.blobs:
-        print("Nothing was removed; --yes removes what nobody needs.")
+        say("Nothing was removed; --yes removes what nobody needs.")
 
 
 def _ended(job_id: str) -> bool:

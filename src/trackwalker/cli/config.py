@@ -15,8 +15,9 @@ from rich.text import Text
 
 from trackwalker.cli.options import AsJson
 from trackwalker.errors import UsageError
-from trackwalker.job.redact import HIDDEN, is_secret, redact
+from trackwalker.job.redact import HIDDEN, is_secret
 from trackwalker.job.run import Setting
+from trackwalker.job.scrub import shown
 from trackwalker.launch.effective import Effective
 from trackwalker.launch.memory import count_parameters, to_json
 from trackwalker.launch.models import Model, load_model, model_files, read_model
@@ -77,7 +78,7 @@ def show(
     print(f"{found.about.source or 'no source given'}\n")
     for key, setting in resolved.config.items():
         note = "" if setting.source.startswith("model ") else f"   ({setting.source})"
-        print(f"  {key}: {redact(key, str(setting.value))}{note}")
+        print(f"  {key}: {shown(key, str(setting.value))}{note}")
     if resolved.mesh:
         print(f"\nmesh on {resolved.mesh.nodes} x {resolved.mesh.gpus_per_node} GPUs: {resolved.mesh.words()}")
     if checked.estimate:

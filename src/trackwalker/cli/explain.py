@@ -9,7 +9,7 @@ import typer
 
 from trackwalker.cli.options import AsJson
 from trackwalker.errors import UsageError
-from trackwalker.job.redact import redact
+from trackwalker.job.scrub import shown
 from trackwalker.launch.keys import known_keys
 from trackwalker.launch.layers import COMMAND_LINE, XLA_FLAGS, Step, found_on_node
 from trackwalker.launch.memory import find_gpu
@@ -91,4 +91,4 @@ def _config_steps(it: Resolved, name: str) -> list[Step]:
 
 
 def _hidden(name: str, step: Step) -> Step:
-    return Step(step.source, redact(name, step.value), step.why, step.guard)
+    return Step(step.source, shown(name, step.value), step.why, step.guard)

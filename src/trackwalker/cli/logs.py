@@ -14,6 +14,7 @@ from typing import Annotated, BinaryIO
 import typer
 
 from trackwalker.cli.options import DEFAULT_WORKSPACE, AsJson, Workspace
+from trackwalker.cli.say import say, say_raw
 from trackwalker.cli.status import JobName, sentence
 from trackwalker.errors import UsageError
 from trackwalker.job.layout import Job
@@ -49,7 +50,7 @@ def logs(
         if rank is None and not as_json and (argv := pod_logs(found, seen, follow, lines)):
             return subprocess.run(argv, check=False).returncode
         if not follow or seen.ended or seen.stuck:
-            print(f"{sentence(found, seen)}; it has no log", file=sys.stderr)
+            say(f"{sentence(found, seen)}; it has no log", file=sys.stderr)
             return NO_LOG
         time.sleep(1.0)
         found = find_job(job, workspace)
@@ -63,7 +64,7 @@ def logs(
                 json.dumps({"schema": SCHEMA, "id": found.id, "log": str(path), "rank": rank, "lines": text}, indent=1)
             )
             return 0
-        _write(begin)
+        say_raw(begin)
         if follow:
             _follow(found, file, keep)
     return 0
@@ -84,21 +85,14 @@ def _source(job: Job, rank: int | None) -> tuple[Path | None, Keep | None]:
 def _follow(job: Job, file: BinaryIO, keep: Keep | None) -> None:
     asked = time.monotonic() - _ASK_S  # a job that is over is not waited for
     while True:
-        _write(_read(file, keep))
+        say_raw(_read(file, keep))
         if time.monotonic() - asked >= _ASK_S:
             asked = time.monotonic()
             if standing(job).ended:
-                _write(_read(file, keep))  # what it wrote since we looked
+                say_raw(_read(file, keep))  # what it wrote since we looked
                 return
         time.sleep(_LOOK_S)
 
 
 def _read(file: BinaryIO, keep: Keep | None) -> list[bytes]:
     return [line for line in file if keep is None or keep(line)]
-
-
-def _write(lines: list[bytes]) -> None:
-    if lines:
-        sys.stdout.flush()
-        sys.stdout.buffer.writelines(lines)
-        sys.stdout.buffer.flush()

@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 
 from trackwalker.cli.options import DEFAULT_WORKSPACE, AsJson, Workspace
+from trackwalker.cli.say import say
 from trackwalker.launch.ledger import Suspect, suspects, to_exclude
 from trackwalker.logs.nodelist import expand
 
@@ -29,14 +30,14 @@ def nodes(as_json: AsJson = False, workspace: Workspace = DEFAULT_WORKSPACE) -> 
         print(json.dumps({"schema": SCHEMA, "workspace": str(workspace), "nodes": hosts}, indent=1))
         return
     if not found:
-        print(f"no node was in trouble in {workspace} within 7 days")
+        say(f"no node was in trouble in {workspace} within 7 days")
     for suspect in found:
-        print(f"{suspect.host}  {'leave out' if suspect.exclude else 'watch'}: {suspect.why}")
+        say(f"{suspect.host}  {'leave out' if suspect.exclude else 'watch'}: {suspect.why}")
         for incident in suspect.incidents:
             stamp = time.strftime("%Y-%m-%d %H:%M", time.gmtime(incident.t))
-            print(f"  {stamp} UTC  job {incident.job} attempt {incident.attempt}  {incident.kind}: {incident.line}")
+            say(f"  {stamp} UTC  job {incident.job} attempt {incident.attempt}  {incident.kind}: {incident.line}")
     if left_out := [suspect.host for suspect in found if suspect.exclude]:
-        print(f"suggested: --exclude={','.join(left_out)}")
+        say(f"suggested: --exclude={','.join(left_out)}")
 
 
 def suspect_lines(workspace: Path, nodelist: str | None, exclude: str | None) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from pathlib import Path
 
 from trackwalker.cli.save import write_text
@@ -18,9 +19,10 @@ def write_page(report: PerfReport, path: Path) -> Path:
 
 def serve_page(report: PerfReport, port: int) -> None:
     """The page on 127.0.0.1 until the user interrupts."""
-    documents = {"/": ("text/html", _page(report)), "/perf.json": ("application/json", report.to_json())}
-    server = PageServer(documents, port)
-    print(f"{server.url}  (Ctrl-C ends it)", flush=True)
+    place = secrets.token_urlsafe(18)  # other users of this machine reach the port, but do not know the place
+    documents = {"": ("text/html", _page(report)), "perf.json": ("application/json", report.to_json())}
+    server = PageServer({f"/{place}/{name}": document for name, document in documents.items()}, port)
+    print(f"{server.url}{place}/  (Ctrl-C ends it)", flush=True)
     try:
         server.serve()
     except KeyboardInterrupt:

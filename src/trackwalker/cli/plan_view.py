@@ -7,7 +7,7 @@ import shlex
 from typing import Any
 
 from trackwalker.errors import UsageError
-from trackwalker.job.redact import redact
+from trackwalker.job.scrub import shown
 from trackwalker.launch.submission import Submission
 from trackwalker.node.containers import Containers
 from trackwalker.node.order import Seat
@@ -47,7 +47,7 @@ def show(submission: Submission, scheduled: dict[str, Any], as_json: bool) -> in
         print(shlex.join(scheduled["container"]))
     print(f"\n# every rank\n{shlex.join(record.command)}\n\n# environment, and which layer says so")
     for name, setting in record.env.items():
-        print(f"{name}={shlex.quote(redact(name, str(setting.value)))}  # {setting.source}")
+        print(f"{name}={shlex.quote(shown(name, str(setting.value)))}  # {setting.source}")
     if order.layers:
         print(f"# and on each node the layer of its GPUs and network, one of: {', '.join(order.layers)}")
     print("\n# config beyond the model file")

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from trackwalker.cli.options import DEFAULT_WORKSPACE, AsJson, Workspace
+from trackwalker.cli.say import say
 from trackwalker.cli.status import JobName
 from trackwalker.launch.standing import find_job, standing
 from trackwalker.logs.nodelist import expand
@@ -37,5 +38,5 @@ def resume(
         begun = start(weighed, seen)
         answer |= {"started": begun.id, "dir": str(begun.job_dir), "log": str(begun.log), "requeued": begun.requeued}
         line += f"\njob {begun.id}  log {begun.log}"
-    print(json.dumps({"schema": SCHEMA, **answer}, indent=1) if as_json else line)
+    say(json.dumps({"schema": SCHEMA, **answer}, indent=1) if as_json else line)
     return 0 if weighed.decision.resume else 1

@@ -8,6 +8,7 @@ from trackwalker.diagnose.engine import Diagnosis
 from trackwalker.errors import UsageError
 from trackwalker.job.layout import Job
 from trackwalker.job.resolve import list_jobs
+from trackwalker.job.whole import write_whole
 from trackwalker.report.html import render_html
 from trackwalker.report.story_background import background
 
@@ -31,9 +32,7 @@ def write_html(diagnosis: Diagnosis, job: Job, path: Path) -> Path:
 def write_text(path: Path, text: str) -> Path:
     """The whole text or nothing."""
     try:
-        tmp = path.with_name(path.name + ".tmp")
-        tmp.write_text(text)
-        tmp.replace(path)
+        write_whole(path, text)
     except OSError as e:
         raise UsageError(f"cannot write {path}: {e.strerror}") from e
     return path

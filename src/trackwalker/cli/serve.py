@@ -7,12 +7,14 @@ import secrets
 import socket
 import sys
 import webbrowser
+from functools import partial
 from typing import Annotated
 
 import typer
 
 from trackwalker.cli.options import DEFAULT_WORKSPACE, Workspace
 from trackwalker.errors import MissingToolError, UsageError
+from trackwalker.job.private import kept_secret
 
 TOKEN_VARIABLE = "TRACKWALKER_WEB_TOKEN"  # noqa: S105 - a name
 _PORT = 8321  # tried first, so that an address can be kept
@@ -25,7 +27,7 @@ def serve(
         int | None, typer.Option("--port", min=0, max=65535, help="Default: 8321, or a free one where that is taken.")
     ] = None,
     host: Annotated[
-        str, typer.Option("--host", help="Address to listen on; any but this machine's own needs a token.")
+        str, typer.Option("--host", help="Address to listen on; default: this machine's own, for its users only.")
     ] = "127.0.0.1",
     show: Annotated[bool, typer.Option("--open", help="Open it in a browser.")] = False,
     model: Annotated[
@@ -41,8 +43,8 @@ def serve(
 ) -> int:
     """Show a workspace in a browser: jobs, verdicts, metrics, logs, nodes; nothing is changed. Ctrl-C ends it.
 
-    Listening on another address than this machine's own needs a token: it is printed once as part of the address, or
-    taken from TRACKWALKER_WEB_TOKEN.
+    It opens with a token, as other users of this machine reach the same address: the printed link has it, and a browser
+    remembers it. It is kept for the next time (on this machine's own address), or taken from TRACKWALKER_WEB_TOKEN.
     """
     try:
         import uvicorn
@@ -52,19 +54,17 @@ def serve(
         raise MissingToolError(f"the web app needs {e.name}: pip install 'trackwalker[web]'") from e
     from trackwalker.web.settings import LOOPBACK, Settings
 
-    token = "" if host in LOOPBACK else _token()
+    token = _token(kept=host in LOOPBACK)
     app = create_app(Settings(workspace, token, model, endpoint, price))
     listener = _listen(host, port)
     url = _url(host, listener.getsockname()[1])
-    if token and not os.environ.get(TOKEN_VARIABLE):
-        print(f"{url}?token={token}", flush=True)
-        print("this address lets whoever has it look at the workspace; it is not shown again", file=sys.stderr)
-    elif token:
-        print(f"{url}  (add ?token= with the value of {TOKEN_VARIABLE})", flush=True)
+    if os.environ.get(TOKEN_VARIABLE):
+        print(f"{url}  (add ?token= with the value of {TOKEN_VARIABLE}; Ctrl-C ends it)", flush=True)
     else:
-        print(f"{url}  (Ctrl-C ends it)", flush=True)
+        print(f"{url}?token={token}  (Ctrl-C ends it)", flush=True)
+        print("whoever has this link can look at the workspace: it is yours alone", file=sys.stderr)
     if show:
-        webbrowser.open(f"{url}?token={token}" if token else url)
+        webbrowser.open(f"{url}?token={token}")
     config = uvicorn.Config(
         app,
         log_level="warning",
@@ -80,11 +80,12 @@ def serve(
     return 0
 
 
-def _token() -> str:
+def _token(kept: bool = False) -> str:
     given = os.environ.get(TOKEN_VARIABLE, "")
     if given and len(given) < _SHORTEST:
         raise UsageError(f"{TOKEN_VARIABLE} is too short to be a secret: give at least {_SHORTEST} characters")
-    return given or secrets.token_urlsafe(24)
+    made = partial(secrets.token_urlsafe, 24)
+    return given or (kept_secret("web-token", made) if kept else made())
 
 
 def _listen(host: str, port: int | None) -> socket.socket:

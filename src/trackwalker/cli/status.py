@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from trackwalker.cli.options import DEFAULT_WORKSPACE, AsJson, Workspace
+from trackwalker.cli.say import say
 from trackwalker.job.layout import Job
 from trackwalker.launch.standing import Standing, find_job, scheduler_of, standing
 
@@ -27,7 +28,7 @@ def status(
     """
     found = find_job(job, workspace)
     seen = standing(found)
-    print(json.dumps({"schema": SCHEMA, **as_dict(found, seen)}, indent=1) if as_json else sentence(found, seen))
+    say(json.dumps({"schema": SCHEMA, **as_dict(found, seen)}, indent=1) if as_json else sentence(found, seen))
     return UNREACHABLE if seen.state == "unknown" else 0
 
 

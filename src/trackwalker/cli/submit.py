@@ -19,6 +19,7 @@ from trackwalker.cli.options import DEFAULT_WORKSPACE, AsJson, Image, Privileged
 from trackwalker.cli.plan_view import show
 from trackwalker.cli.words import before, behind
 from trackwalker.errors import MaybeQueuedError, TrackwalkerError, UsageError
+from trackwalker.job.trust import shared_badly
 from trackwalker.launch.kubernetes.client import apply_file_argv
 from trackwalker.launch.kubernetes.settings import read_settings
 from trackwalker.launch.provenance import Provenance, code_of
@@ -242,6 +243,8 @@ def _code(options: Wanted, dry_run: bool, packages: str | None) -> Provenance | 
 
 
 def _warn(submission: Submission) -> None:
+    if unsafe := shared_badly(submission.order.workspace):
+        print(f"warning: {unsafe}", file=sys.stderr)
     for problem in submission.checked.problems:
         print(f"warning: {problem.text}", file=sys.stderr)
 

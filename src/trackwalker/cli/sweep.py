@@ -93,7 +93,7 @@ def resume(
 
     Exit codes: 0 it is finished, 1 it was stopped before that, 2 no such sweep or somebody runs it.
     """
-    plan = load_plan(find_folder(sweep, workspace))
+    plan = load_plan(find_folder(sweep, workspace), to_drive=True)
     state = load_state(plan.folder)
     if state.ended is not None and not state.stop:
         print(f"sweep {plan.id} is finished already", file=sys.stderr)
@@ -133,7 +133,7 @@ def list_(as_json: AsJson = False, workspace: Workspace = DEFAULT_WORKSPACE) -> 
 @app.command(epilog="Example: trackwalker sweep cancel last")
 def cancel(sweep: SweepName, as_json: AsJson = False, workspace: Workspace = DEFAULT_WORKSPACE) -> int:
     """End a sweep and those of its jobs that wait or run; what is finished stays, and 'resume' can go on later."""
-    plan = load_plan(find_folder(sweep, workspace))
+    plan = load_plan(find_folder(sweep, workspace), to_drive=True)
     outcome = cancel_sweep(plan, Teller)
     told = "the process that runs it was told to end it" if outcome is None else "it has ended, with its jobs"
     if as_json:

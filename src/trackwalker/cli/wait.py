@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from trackwalker.cli.options import DEFAULT_WORKSPACE, AsJson, Workspace
+from trackwalker.cli.say import say
 from trackwalker.cli.status import JobName, as_dict, sentence
 from trackwalker.errors import UsageError
 from trackwalker.job.layout import Job
@@ -51,7 +52,7 @@ def wait(
             break
         found = after
     code = _code(seen)
-    print(
+    say(
         json.dumps({"schema": SCHEMA, "code": code, **as_dict(found, seen)}, indent=1)
         if as_json
         else sentence(found, seen)
@@ -66,7 +67,7 @@ def _until_ended(found: Job, deadline: float | None) -> Standing:
         if seen.ended or seen.stuck or (deadline is not None and time.monotonic() >= deadline):
             return seen
         if seen.state == "unknown" and not silent:
-            print(f"{sentence(found, seen)}; still waiting", file=sys.stderr)
+            say(f"{sentence(found, seen)}; still waiting", file=sys.stderr)
         silent = seen.state == "unknown"
         left = _LONGEST_S if deadline is None else max(0.0, deadline - time.monotonic())
         time.sleep(min(pause, left))
@@ -92,12 +93,12 @@ def _next(job: Job, seen: Standing, workspace: Path, policy: ResumePolicy | None
 
     if policy is not None:
         decision = supervise.consider(job, seen, policy)
-        print(decision.sentence(), file=sys.stderr, flush=True)
+        say(decision.sentence(), file=sys.stderr, flush=True)
         started = supervise.carry_out(decision, seen)
         return find_job(str(started.job_dir), workspace) if started else None
 
     weighed = weigh(job, seen)
-    print(weighed.sentence(), file=sys.stderr, flush=True)
+    say(weighed.sentence(), file=sys.stderr, flush=True)
     if not weighed.decision.resume:
         return None
     begun = resume(weighed, seen)

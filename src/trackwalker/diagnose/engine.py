@@ -15,6 +15,7 @@ from trackwalker.diagnose.logcause import playbooks_for
 from trackwalker.diagnose.playbook import Playbook, load_playbooks
 from trackwalker.diagnose.progress import Throughput, progress_of, throughput
 from trackwalker.diagnose.roles import assign_roles, undisputed
+from trackwalker.diagnose.shown import without_secrets
 from trackwalker.diagnose.status import status_of
 from trackwalker.diagnose.story import Story
 from trackwalker.diagnose.storyteller import tell
@@ -36,6 +37,7 @@ from trackwalker.diagnose.verdict import (
     Window,
 )
 from trackwalker.job.layout import Job
+from trackwalker.job.scrub import scrubber_of
 from trackwalker.telemetry.quality import Check
 
 _TOLD_PHASES = 3  # in one sentence
@@ -85,7 +87,7 @@ def diagnose_case(case: Case, playbooks: list[Playbook] | None = None, begin: fl
         data_quality=_quality(case.checks, case),
         cost=_cost(case, begin),
     )
-    verdict = with_confidence(verdict)
+    verdict = without_secrets(with_confidence(verdict), scrubber_of(case.job.log))
     return Diagnosis(verdict, tell(case, symptoms, causes, leading), list(case.damage))
 
 

@@ -16,6 +16,7 @@ from trackwalker.diagnose.outcome import Clock, phase_of, stall_of, status_of
 from trackwalker.diagnose.pattern import Pattern, pattern_of
 from trackwalker.diagnose.projection import Progress, project, save_period
 from trackwalker.diagnose.reference import Comparison, Speed, compare, speed_of, with_reference
+from trackwalker.diagnose.shown import quote_without_secrets
 from trackwalker.diagnose.sources import StepRecord, gather
 from trackwalker.diagnose.words import degradation, next_steps, summary_of
 from trackwalker.errors import NotAJobError
@@ -132,6 +133,7 @@ def triage(job: Job, reference: Speed | None = None, sacct: Answer | None = None
     summary = index.facts.summary
     roles = assign(index, stall, progress.all_done or (summary is not None and summary.exit == 0), overruled)
     _confirm_cancel(roles, said)
+    quote_without_secrets(roles, job.log)
     status = status_of(index, progress, roles, clock, stall is not None, said)
     shape = pattern_of(record.step, record.seconds, slow.any)
     speed = speed_of(f"job {job.id}", index, record, slow, shape)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from trackwalker.errors import EvidenceError
+from trackwalker.job.whole import write_whole
 
 
 class Setting(BaseModel):
@@ -72,9 +72,7 @@ class RunRecord(BaseModel):
 
     def save(self, path: Path) -> None:
         """Write atomically: a reader sees the whole record or none."""
-        tmp = path.with_name(path.name + ".tmp")
-        tmp.write_text(self.model_dump_json(by_alias=True, indent=1) + "\n")
-        os.replace(tmp, path)
+        write_whole(path, self.model_dump_json(by_alias=True, indent=1) + "\n")
 
 
 def load_run(path: Path | None) -> RunRecord | None:

@@ -1,35 +1,50 @@
-"""Secrets out of text that leaves the house: by the names they stand under, by their shape, and wherever they recur."""
+"""Secrets out of text that leaves the house: by the names they stand under, by their shape, and wherever they recur.
+
+Every pattern has a largest length and begins where a word begins, so that the time grows with the text and not with its
+square, whatever the text is.
+"""
 
 from __future__ import annotations
 
 import json
 import os
 import re
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from trackwalker.job.redact import HIDDEN, is_secret
+from trackwalker.job.named import is_secret_word, named_secrets
+from trackwalker.job.redact import HIDDEN, hide_shapes, is_dull, is_random, is_secret, redact
 
-# Names and schemes have a largest length and begin at a word's beginning: one endless word must not take an hour.
-_NAMED = re.compile(
-    r"""(?<![A-Za-z_])(?P<name>[A-Za-z_][\w.-]{0,120}+)(?P<join>(?:\\?["'])?\s*[=:]\s*)"""
-    r"""(?P<value>\\"[^"\\\n]*\\"|"(?:[^"\\\n]|\\.)*"|'[^'\n]*'|[^\s"',;}&|]+)"""
+_Match = re.Match[str]
+_SHORT = re.compile(  # programs that take a password as -p, or with the user's name
+    r"\b(?P<head>(?:docker|podman|sshpass|mysql\w{0,8}|skopeo|helm|ldap\w{0,8})\b[^\n|;&]{0,200}? -p[ \t]{0,8}'?"
+    r"|(?:curl|wget|http)\b[^\n|;&]{0,400}? (?:-u|--user|--proxy-user)[ \t=]{0,8}['\"]?[^\s:'\"]{0,100}:)"
+    r"(?P<value>[^\s'\"-][^\s'\"]{0,200})"
 )
-_FLAG = re.compile(r"(?P<name>--[A-Za-z_][\w.-]{0,120}+)(?P<join>\s+)(?P<value>[^\s-]\S*)")
-_SCHEME = re.compile(r"\b(?P<name>Bearer|Basic)(?P<join>\s+)(?P<value>[A-Za-z0-9._~+/=-]{8,})")
-_ACCOUNT = re.compile(r"(?P<scheme>(?<![a-z0-9])[a-z][a-z0-9+.-]{0,20}+://)[^\s/@\"']+@")
-_SHAPES = re.compile(
-    r"\b(?:hf_[A-Za-z0-9]{16,}|gh[pousr]_[A-Za-z0-9]{20,}|github_pat_\w{20,}|glpat-[\w-]{16,}|sk-[\w-]{16,}"
-    r"|(?:AKIA|ASIA)[0-9A-Z]{16}|xox[abeprs]-[\w-]{10,}|AIza[\w-]{30,}|npm_[A-Za-z0-9]{30,}|dckr_pat_[\w-]{16,}"
-    r"|eyJ[\w-]{8,}\.[\w-]{8,}\.[\w-]*|whsec_[\w+/=-]{16,})"
-    r"|(?<!\d)\d{8,10}:AA[\w-]{33}"  # a Telegram bot; in its URL it stands right behind "bot"
-    r"|(?<=hooks\.slack\.com/)(?:services|workflows|triggers)/[\w/]+"
+_NETRC = re.compile(
+    r"(?P<head>\bmachine\s{1,8}\S{1,200}\s{1,8}login\s{1,8}\S{1,200}\s{1,8}password\s{1,8})(?P<value>\S{1,4096})"
 )
-_SIGNED = re.compile(r"(?P<name>X-Amz-(?:Signature|Credential|Security-Token)|[?&]sig|Signature)=[^&\s\"']+")
-_PEM = re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)", re.DOTALL)
+_SCHEME = re.compile(
+    r"(?i)\b(?P<head>(?:Bearer|Basic|Digest|Negotiate|Token|ApiKey)[ \t]{1,8})(?P<value>[A-Za-z0-9._~+/=-]{8,4096})"
+)
+_ACCOUNT = re.compile(r"(?<![A-Za-z0-9])(?P<scheme>[A-Za-z][A-Za-z0-9+.-]{0,20}+://)(?P<rest>[^\s\"'<>`]{1,2000})")
+_HOST = re.compile(
+    r"@(?:[A-Za-z0-9-]{1,63}\.){0,8}[A-Za-z0-9-]{1,63}(?::\d{1,5})?(?=[/?#,:]|$)|@\[[0-9a-fA-F:]{2,40}\]"
+)
+_PORT = re.compile(r"[A-Za-z0-9.-]{0,253}:\d{1,5}(?:[/?#]|$)|[^@/?#]*[/?#]")
+_HOOK = re.compile(
+    r"(?P<head>https?://[^\s\"'<>/]{0,200}(?:/[^\s\"'<>/]{0,100}){0,4}?(?:/(?:web)?hooks?(?:b2)?|(?<=hooks\.slack\.com)/(?:services|workflows|triggers))/)"
+    r"(?P<value>[^\s\"'<>]{8,2000})",
+    re.IGNORECASE,
+)
+_PASSFILE = re.compile(
+    r"^(?P<head>[\w.*-]{1,200}:(?:\d{2,5}|\*):[\w*.-]{1,60}:[\w*.-]{1,60}:)(?P<value>\S{4,200})$", re.MULTILINE
+)
+_BEGIN, _END = "-----BEGIN ", "-----END "
 _HEAD = 1 << 18  # of a log: where launchers print the environment
 _LEAST = 6  # shorter ones are hidden where they are named, not everywhere: "yes" is no secret
-_DULL = re.compile(r"(?:true|false|none|null|default|auto|\d{1,11}|[\d.eE+-]+|/[\w./-]*)$", re.IGNORECASE)
+_FEW = 64  # known values that one pattern can hold; more are looked up by how they begin
 
 
 class Scrubber:
@@ -37,25 +52,25 @@ class Scrubber:
 
     def __init__(self) -> None:
         self._values: set[str] = set()
-        self._known: re.Pattern[str] | None = None
+        self._known: Callable[[str], str] | None = None
         self.hidden = 0
 
     def learn(self, text: str) -> None:
         """Remember the values that stand under secret names."""
-        for pattern in (_NAMED, _FLAG):
+        for begin, end in named_secrets(text):
+            self._remember(text[begin:end])
+        for pattern in (_SHORT, _NETRC):
             for match in pattern.finditer(text):
-                if _is_secret(match["name"]):
-                    self._remember(match["value"])
+                self._remember(match["value"])
         for match in _SCHEME.finditer(text):
-            self._remember(match["value"])
-        for match in _SHAPES.finditer(text):
-            self._remember(match[0])
+            if is_random(match["value"]):
+                self._remember(match["value"])
 
     def learn_document(self, value: Any, secret: bool = False) -> None:
         """The same for a document: everything below a secret name is a secret."""
         if isinstance(value, dict):
             for name, held in value.items():
-                self.learn_document(held, secret or _is_secret(str(name)))
+                self.learn_document(held, secret or is_secret_word(str(name)))
         elif isinstance(value, list):
             for before, held in zip(["", *value], value, strict=False):
                 self.learn_document(held, secret or _announces(before))
@@ -73,29 +88,33 @@ class Scrubber:
 
     def _remember(self, value: str) -> None:
         value = value.strip("\\\"'")
-        if len(value) >= _LEAST and not _DULL.match(value) and value != HIDDEN:
+        if len(value) >= _LEAST and not is_dull(value) and HIDDEN not in value:
             self._values.add(value)
             self._known = None
 
     def clean(self, text: str) -> str:
         """The text without secrets."""
-        text = self._sub(_PEM, lambda m: HIDDEN, text)
+        text = self._hide_keys(text)
         if self._values:
-            if self._known is None:  # longest first: one may be part of another
-                ordered = sorted(self._values, key=lambda v: (-len(v), v))
-                self._known = re.compile("|".join(map(re.escape, ordered)))
-            text = self._sub(self._known, lambda m: HIDDEN, text)
-        for pattern in (_NAMED, _FLAG):
-            text = pattern.sub(self._hide_named, text)
-        text = self._sub(_SCHEME, lambda m: f"{m['name']}{m['join']}{HIDDEN}", text)
-        text = self._sub(_ACCOUNT, lambda m: f"{m['scheme']}{HIDDEN}@", text)
-        text = self._sub(_SIGNED, lambda m: f"{m['name']}={HIDDEN}", text)
-        return self._sub(_SHAPES, lambda m: HIDDEN, text)
+            if self._known is None:
+                self._known = _finder(self._values)
+            text = self._counted(self._known(text), text)
+        if "://" in text:
+            text = _ACCOUNT.sub(self._hide_account, text)
+            text = _HOOK.sub(self._hide_tail, text)
+        text = self._hide_named(text)
+        for pattern in (_SHORT, _NETRC, _SCHEME, _PASSFILE):
+            text = pattern.sub(self._hide_tail, text)
+        text, count = hide_shapes(text)
+        self.hidden += count
+        return text
 
     def clean_document(self, value: Any, secret: bool = False) -> Any:
         """The document without secrets; its form stays."""
         if isinstance(value, dict):
-            return {self.clean(str(k)): self.clean_document(v, secret or _is_secret(str(k))) for k, v in value.items()}
+            return {
+                self.clean(str(k)): self.clean_document(v, secret or is_secret_word(str(k))) for k, v in value.items()
+            }
         if isinstance(value, list):
             pairs = zip(["", *value], value, strict=False)
             return [self.clean_document(v, secret or _announces(before)) for before, v in pairs]
@@ -104,18 +123,81 @@ class Scrubber:
             return HIDDEN
         return self.clean(value) if isinstance(value, str) else value
 
-    def _hide_named(self, match: re.Match[str]) -> str:
-        value = match["value"]
-        if not _is_secret(match["name"]) or HIDDEN in value:
-            return match[0]
-        quote = value[: 2 if value.startswith('\\"') else 1] if value[0] in "\"'\\" else ""
-        self.hidden += 1
-        return f"{match['name']}{match['join']}{quote}{HIDDEN}{quote}"
+    def _hide_keys(self, text: str) -> str:
+        """Private keys go over many lines; one that is cut has no end."""
+        if _BEGIN not in text:
+            return text
+        parts, at = [], 0
+        while (begin := text.find(_BEGIN, at)) >= 0:
+            line = text[begin : begin + 80]
+            if "PRIVATE KEY" not in line:
+                parts.append(text[at : begin + len(_BEGIN)])
+                at = begin + len(_BEGIN)
+                continue
+            end = text.find(_END, begin)
+            close = text.find("-----", end + len(_END)) if end >= 0 else -1
+            parts += [text[at:begin], HIDDEN]
+            self.hidden += 1
+            at = close + 5 if close >= 0 else len(text)
+        return "".join([*parts, text[at:]])
 
-    def _sub(self, pattern: re.Pattern[str], by: Any, text: str) -> str:
-        text, count = pattern.subn(by, text)
-        self.hidden += count
-        return text
+    def _hide_named(self, text: str) -> str:
+        parts, at = [], 0
+        for begin, end in named_secrets(text):
+            parts += [text[at:begin], HIDDEN]
+            self.hidden += 1
+            at = end
+        return "".join([*parts, text[at:]]) if parts else text
+
+    def _hide_account(self, match: _Match) -> str:
+        """The user and the password of a URL; a password may hold anything, so the last `@` before a host ends it."""
+        rest = match["rest"]
+        if "@" not in rest or _PORT.match(rest):
+            first = rest.partition("/")[0]
+            if "@" not in first:
+                return match[0]
+        hosts = list(_HOST.finditer(rest))
+        if not hosts:
+            return match[0]
+        self.hidden += 1
+        return f"{match['scheme']}{HIDDEN}{rest[hosts[-1].start() :]}"
+
+    def _hide_tail(self, match: _Match) -> str:
+        if HIDDEN in match["value"] or (match.re is _SCHEME and not is_random(match["value"])):
+            return match[0]
+        self.hidden += 1
+        return f"{match['head']}{HIDDEN}"
+
+    def _counted(self, cleaned: str, text: str) -> str:
+        self.hidden += cleaned.count(HIDDEN) - text.count(HIDDEN) if cleaned != text else 0
+        return cleaned
+
+
+def _finder(values: set[str]) -> Callable[[str], str]:
+    """Puts stars for every known value: by one pattern for a few of them, by how they begin for many."""
+    ordered = sorted(values, key=lambda v: (-len(v), v))  # longest first: one may be part of another
+    if len(ordered) <= _FEW:
+        pattern = re.compile("|".join(map(re.escape, ordered)))
+        return lambda text: pattern.sub(HIDDEN, text)
+    beginnings: dict[str, list[str]] = {}
+    least = min(map(len, ordered))
+    for value in ordered:
+        beginnings.setdefault(value[:least], []).append(value)
+
+    def replaced(text: str) -> Iterator[str]:
+        at = kept = 0
+        while at < len(text):
+            found = beginnings.get(text[at : at + least])
+            value = next((v for v in found if text.startswith(v, at)), None) if found else None
+            if value is None:
+                at += 1
+                continue
+            yield text[kept:at]
+            yield HIDDEN
+            at = kept = at + len(value)
+        yield text[kept:]
+
+    return lambda text: "".join(replaced(text))
 
 
 def scrubber_of(log: Path | None = None) -> Scrubber:
@@ -131,19 +213,20 @@ def scrubber_of(log: Path | None = None) -> Scrubber:
     return scrubber
 
 
-def _is_secret(name: str) -> bool:
-    """Names as they stand in texts: options have dashes, the launcher's environment settings a prefix."""
-    return is_secret(name.lstrip("-").removeprefix("_env_").replace("-", "_"))
+def shown(name: str, value: str) -> str:
+    """A setting's value for records and headers: stars in the place of it, or of whatever in it is a secret."""
+    starred = redact(name, value)
+    return starred if starred == HIDDEN else Scrubber().clean(value)
 
 
 def _announces(word: Any) -> bool:
     """Whether the next of a command's words is a secret: `--hf-token` stands alone in a list."""
-    return isinstance(word, str) and word.startswith("--") and "=" not in word and _is_secret(word)
+    return isinstance(word, str) and word.startswith("--") and "=" not in word and is_secret_word(word)
 
 
 def as_document(text: str) -> Any:
     """The JSON value of a text, None where it is none."""
     try:
         return json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None

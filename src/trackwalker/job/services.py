@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import socket
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from trackwalker.job.processes import alive, read_stat
+from trackwalker.job.whole import write_whole
 
 
 @dataclass(frozen=True)
@@ -36,9 +36,7 @@ def announce(job_dir: Path, name: str, port: int, pid: int) -> Service:
     path = _file(job_dir, name)
     # Without parents: where the job directory has vanished, making a new one would hide that.
     path.parent.mkdir(exist_ok=True)
-    tmp = path.with_name(path.name + ".tmp")
-    tmp.write_text(json.dumps({"v": 1, **asdict(service), "url": service.url}))
-    os.replace(tmp, path)
+    write_whole(path, json.dumps({"v": 1, **asdict(service), "url": service.url}))
     return service
 
 

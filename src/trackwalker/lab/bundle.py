@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import gzip
-import io
 import json
 import re
 import shutil
 import tarfile
 import tempfile
+import zlib
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,6 +24,7 @@ from trackwalker.job.scrub import Scrubber, as_document
 from trackwalker.lab.blocks import BlockWriter
 from trackwalker.lab.cases import CASE_FILE
 from trackwalker.lab.scenario import Truth
+from trackwalker.report.text import one_line
 from trackwalker.telemetry.export import choose_metrics, stored
 from trackwalker.telemetry.store import open_database
 
@@ -34,6 +35,10 @@ _TEXTS = ("run.json", "events.jsonl", "progress.jsonl", "ranks/*.log", "ray_logs
 _TELLING = ("provenance.json", "config.yml", "agent/spec.json")
 _TOLD = ("order.json", "config.yml")  # in the run's folder of .submissions
 _LARGEST_TEXT = 512 << 20
+# A job is thousands of files at most (a stack for each rank); logs pack 5:1 to 60:1, and deflate ends at 1032:1.
+_MOST_MEMBERS = 100_000
+_RATIO, _ALWAYS = 200, 64 << 20
+_LONGEST_NAME = 1024
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
@@ -106,10 +111,10 @@ def _pack_texts(job: Job, folder: Path, scrubber: Scrubber) -> None:
     texts: list[tuple[Path, Path]] = []
     if job.log is not None:
         texts.append((job.log, folder.with_name(folder.name + ".log")))
-        (folder / "log").symlink_to(f"../{folder.name}.log")
     if job.dir is not None:
         found = sorted({p for pattern in _TEXTS for p in job.dir.glob(pattern)})
-        inside = [p for p in found if p.is_file() and not p.is_symlink()]
+        home = job.dir.resolve()  # a link, or a folder that is one, may lead anywhere
+        inside = [p for p in found if p.is_file() and p.resolve() == home / p.relative_to(job.dir)]
         texts += [(p, folder / p.relative_to(job.dir)) for p in inside]
     for source in [*(source for source, _ in texts), *_telling(job)]:
         text = _read(source)
@@ -160,7 +165,7 @@ def _pack_metrics(job: Job, folder: Path, scrubber: Scrubber, pattern: str | Non
 
 
 def _archive(stage: Path, out: Path) -> int:
-    paths = sorted(p for p in stage.rglob("*") if p.is_symlink() or not p.is_dir())
+    paths = sorted(p for p in stage.rglob("*") if p.is_file() and not p.is_symlink())
     partial = out.with_name(f".{out.name}.tmp")
     try:
         # Without names and times of this machine in it, the same job gives the same bytes.
@@ -170,11 +175,10 @@ def _archive(stage: Path, out: Path) -> int:
             tarfile.open(fileobj=packed, mode="w") as tar,
         ):
             for path in paths:
-                info = tar.gettarinfo(path, str(path.relative_to(stage)))
-                info.uid = info.gid = 0
-                info.uname = info.gname = ""
-                info.mtime, info.mode = 0, 0o644
-                tar.addfile(info, io.BytesIO(path.read_bytes()) if info.isreg() else None)
+                info = tarfile.TarInfo(str(path.relative_to(stage)))
+                info.size, info.mode = path.stat().st_size, 0o644
+                with path.open("rb") as file:
+                    tar.addfile(info, file)
         partial.replace(out)
     except OSError as e:
         raise UsageError(f"cannot write {out}: {e.strerror or e}") from e
@@ -184,11 +188,46 @@ def _archive(stage: Path, out: Path) -> int:
 
 
 def _unpack(bundle: Path, to: Path) -> None:
+    """Write the members ourselves: plain files below `to` only, and not more than a bundle can hold."""
+    left, count = max(_ALWAYS, _RATIO * _size(bundle)), 0
     try:
-        with tarfile.open(bundle, "r:gz") as tar:
-            tar.extractall(to, filter="data")  # nothing outside, no devices, no absolute links
-    except (OSError, tarfile.TarError, EOFError) as e:
-        raise UsageError(f"cannot unpack {bundle}: {e}") from e
+        with tarfile.open(bundle, "r|gz") as tar:  # as a stream: nothing is read twice, nothing is looked up
+            for member in tar:
+                count += 1
+                if count > _MOST_MEMBERS:
+                    raise UsageError(f"{bundle} holds more than {_MOST_MEMBERS} files: this is no bundle of one job")
+                if member.isdir() or (member.issym() and member.name.endswith("/log")):
+                    continue  # the log's link, as older bundles have it: the log beside the folder is found without it
+                source = tar.extractfile(member) if member.isreg() else None
+                if source is None:
+                    raise UsageError(
+                        f"{bundle} holds {one_line(member.name)[:80]}, which is no plain file: not unpacked"
+                    )
+                left -= member.size
+                if left < 0:
+                    raise UsageError(f"{bundle} unpacks to more than {_RATIO} times its size: not unpacked")
+                target = _place(member.name, to, bundle)
+                with source, target.open("xb") as file:
+                    shutil.copyfileobj(source, file)
+    except (OSError, tarfile.TarError, EOFError, zlib.error, ValueError) as e:
+        raise UsageError(f"cannot unpack {bundle}: {one_line(str(e))[:200]}") from e
+
+
+def _place(name: str, to: Path, bundle: Path) -> Path:
+    """Where a member goes: inside, by a name that says so itself."""
+    parts = name.split("/")
+    if not name or "\0" in name or any(part in ("", ".", "..") for part in parts) or len(name) > _LONGEST_NAME:
+        raise UsageError(f"{bundle} names a file outside of itself ({one_line(name)[:80]}): not unpacked")
+    target = to.joinpath(*parts)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    return target
+
+
+def _size(bundle: Path) -> int:
+    try:
+        return bundle.stat().st_size
+    except OSError as e:
+        raise UsageError(f"cannot read {bundle}: {e.strerror}") from e
 
 
 def _read_truth(path: Path) -> Truth:

@@ -15,6 +15,7 @@ from typing import Any
 
 from trackwalker.errors import UsageError
 from trackwalker.job.processes import alive, read_stat
+from trackwalker.job.whole import write_whole
 
 _COMMAND_S = 20.0
 
@@ -41,9 +42,7 @@ class Undo:
             raise ValueError(f"unknown way back '{verb}'")
         self._steps.append([verb, *args])
         self.path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        tmp = self.path.with_suffix(".tmp")
-        tmp.write_text(json.dumps(self._steps))
-        os.replace(tmp, self.path)
+        write_whole(self.path, json.dumps(self._steps))
 
     def run(self) -> int:
         """Go all the way back and forget it; returns how many steps that were."""

@@ -8,6 +8,8 @@ from pathlib import Path
 from trackwalker.errors import UsageError
 from trackwalker.job.redact import HIDDEN
 from trackwalker.job.run import RunRecord
+from trackwalker.job.scrub import shown
+from trackwalker.launch.snapshot import foreign_tree
 from trackwalker.launch.store import FOLDER
 
 # Environment variables that shape a request as options do. The workspace and the code are named by the record itself.
@@ -24,12 +26,18 @@ def knobs(environ: Mapping[str, str]) -> dict[str, str]:
     """The knobs that are set, for the record."""
     # JSON holds no bytes that are not UTF-8.
     found = {name: environ[name] for name in KNOBS if name in environ}
-    return {k: v.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace") for k, v in found.items()}
+    return {
+        k: shown(k, v.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")) for k, v in found.items()
+    }
 
 
 def environment(record: RunRecord, environ: Mapping[str, str]) -> dict[str, str]:
     """This environment with the record's knobs, and none that are set only now."""
-    return {name: value for name, value in environ.items() if name not in KNOBS} | record.knobs
+    known = {name: value for name, value in record.knobs.items() if HIDDEN not in value}
+    # One with a secret in it is not in the record: the one that is set now stands in for it.
+    return {
+        name: value for name, value in environ.items() if name not in KNOBS or HIDDEN in record.knobs.get(name, "")
+    } | known
 
 
 def again(record: RunRecord, given: Sequence[str] = ()) -> list[str]:
@@ -46,13 +54,15 @@ def again(record: RunRecord, given: Sequence[str] = ()) -> list[str]:
         tree = Path(record.workspace, FOLDER, record.snapshot)
         if not tree.is_dir():
             raise UsageError(f"{record.id}: its code snapshot {record.snapshot[:12]} is gone from {tree.parent}")
+        if why := foreign_tree(tree):
+            raise UsageError(f"{record.id}: its code snapshot is not run: {why}")
         head = [*_without(head, "--code", ""), "--code", str(tree)]
     return [command, *head, *tail]
 
 
 def _with_secrets(record: RunRecord, given: Sequence[str]) -> list[str]:
     values = dict(word.partition("=")[::2] for word in given)
-    hidden = [key for key, _, value in (word.partition("=") for word in record.argv) if value == HIDDEN]
+    hidden = [key for key, _, value in (word.partition("=") for word in record.argv) if HIDDEN in value]
     missing = [key for key in hidden if not values.get(key)]
     if missing:
         form = " ".join(f"{key}=…" for key in missing)

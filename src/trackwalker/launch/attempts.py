@@ -15,6 +15,8 @@ from typing import Any
 from trackwalker.errors import UsageError
 from trackwalker.job.layout import Job
 from trackwalker.job.run import RunRecord
+from trackwalker.job.trust import distrust, make_folder
+from trackwalker.job.whole import write_whole
 from trackwalker.launch.slurm.client import Slurm
 from trackwalker.node.order import load_order
 
@@ -34,7 +36,7 @@ class Next:
 
 def keep_options(folder: Path, options: Sequence[str]) -> None:
     """Write down how a job is queued, so that it can be queued again."""
-    (folder / OPTIONS).write_text(json.dumps(list(options)))
+    write_whole(folder / OPTIONS, json.dumps(list(options)))
 
 
 def next_attempt(
@@ -43,6 +45,8 @@ def next_attempt(
     """Queue it: with the nodes left out that were decided on, or on the same nodes again."""
     if job.dir is None:
         raise UsageError(f"job {job.id} has no directory, so there is nothing to go on from")
+    if why := distrust(job.dir / "run.json", job.dir.parent):
+        raise UsageError(f"job {job.id} is not started again: {why}")
     known = record.model_copy(update={"attempts": [*record.attempts, dict(attempt)]})
     if slurm.requeue(job.id, record.name, exclude, only):
         known.save(job.dir / "run.json")
@@ -52,6 +56,8 @@ def next_attempt(
 
 def _anew(job_dir: Path, record: RunRecord, exclude: Sequence[str], only: str, slurm: Slurm) -> Next:
     old = Path(record.submission)
+    if why := _not_ours(old, job_dir.parent):
+        raise UsageError(f"job {record.id} is not started again: {why}")
     try:
         options = [str(word) for word in json.loads((old / OPTIONS).read_text())]
         order, script = load_order(old / "order.json"), (old / "job.sh").read_text()
@@ -66,15 +72,13 @@ def _anew(job_dir: Path, record: RunRecord, exclude: Sequence[str], only: str, s
     )
     next_record = record.model_copy(update={"id": "", "submission": str(folder), "resumed_from": record.id})
     try:
-        folder.mkdir()
+        make_folder(folder)
         for path in old.iterdir():
             if path.is_file() and not path.is_symlink() and not path.name.startswith(_OWN):
                 os.link(path, folder / path.name)
-        order_file = folder / "order.json"
-        order_file.touch(mode=0o600)
-        order_file.write_text(json.dumps(dataclasses.asdict(again), default=str))
+        write_whole(folder / "order.json", json.dumps(dataclasses.asdict(again), default=str), mode=0o600)
         next_record.save(folder / "run.json")
-        (folder / "job.sh").write_text(script.replace(str(old), str(folder)))
+        write_whole(folder / "job.sh", script.replace(str(old), str(folder)))
         words = _with_nodes([_moved(word, old, folder) for word in options], exclude, only)
         keep_options(folder, words)
         queued = slurm.submit(folder / "job.sh", words)
@@ -86,10 +90,23 @@ def _anew(job_dir: Path, record: RunRecord, exclude: Sequence[str], only: str, s
         raise
     record.model_copy(update={"continued_by": queued.id}).save(job_dir / "run.json")
     next_dir = job_dir.parent / f"{queued.id}-{record.name}"
-    next_dir.mkdir(exist_ok=True)
+    make_folder(next_dir)
     if not (next_dir / "run.json").exists():
         next_record.model_copy(update={"id": queued.id}).save(next_dir / "run.json")
     return Next(queued.id, next_dir, job_dir.parent / f"{next_dir.name}.log", False)
+
+
+def _not_ours(submission: Path, workspace: Path) -> str:
+    """Why what a record points at may not be run; every file of it counts, the next attempt gets them all."""
+    try:
+        return next((why for path in [submission, *submission.iterdir()] if (why := _foreign(path, workspace))), "")
+    except OSError:
+        return f"{submission} is gone or cannot be read; 'resubmit' asks for it anew"
+
+
+def _foreign(path: Path, workspace: Path) -> str:
+    # The link to the job directory is ours and leads nowhere that is run.
+    return "" if path.name == "job" and path.is_symlink() else distrust(path, workspace)
 
 
 def _moved(word: str, old: Path, new: Path) -> str:

@@ -12,7 +12,8 @@ from pathlib import Path
 import trackwalker
 
 # The agent's own room, the hallway files it shares with everyone, and the hook that goes around MaxText in an image.
-_HALLWAY = ["__init__.py", "job/__init__.py", "job/journal.py", "job/processes.py", "job/tfevents.py"]
+_SHARED = ("__init__", "journal", "private", "processes", "tfevents", "trust", "whole")
+_HALLWAY = ["__init__.py", *(f"job/{name}.py" for name in _SHARED)]
 _TRAINERS = [f"trainers/{name}" for name in ("__init__.py", "capture.py", "progress.py", "stacks.py", "maxtext")]
 _CARRIED = [*_HALLWAY, "node", *_TRAINERS]
 _MAIN = """import sys

@@ -16,8 +16,8 @@ from pathlib import Path
 from trackwalker import __version__
 from trackwalker.errors import UsageError
 from trackwalker.job.ports import free_port
-from trackwalker.job.redact import redact
 from trackwalker.job.run import RankPlace, RunRecord, Setting
+from trackwalker.job.scrub import shown
 from trackwalker.launch.again import knobs
 from trackwalker.launch.keys import unknown_keys
 from trackwalker.launch.models import load_model
@@ -174,8 +174,8 @@ def shared_output(resolved: Resolved, spec: ModelSpec, passthrough: Passthrough,
 
 def header_words(spec: ModelSpec, passthrough: Passthrough, provenance: Provenance | None) -> list[str]:
     """What the log's header says about the request and its code, line by line."""
-    words = [f"{k}={redact(k, v)}" for k, v in passthrough.config.items()]
-    words += [f"_env_{k}={redact(k, v)}" for k, v in passthrough.env.items()]
+    words = [f"{k}={shown(k, v)}" for k, v in passthrough.config.items()]
+    words += [f"_env_{k}={shown(k, v)}" for k, v in passthrough.env.items()]
     rows = [f'PASSTHROUGH_ARGS="{" ".join(words)}"', f"MODEL_NAME={spec.model}"]
     rows += [f"MODEL_NAME_ALIAS={spec.alias}"] if spec.alias else []
     rows += [f"EXP_TAG={spec.tag}"] if spec.tag else []
@@ -189,18 +189,18 @@ def header_words(spec: ModelSpec, passthrough: Passthrough, provenance: Provenan
 
 def shown_env(settings: Mapping[str, Setting]) -> dict[str, Setting]:
     """The environment for the record, secrets starred."""
-    return {k: Setting(value=_text(redact(k, str(s.value))), source=s.source) for k, s in settings.items()}
+    return {k: Setting(value=_text(shown(k, str(s.value))), source=s.source) for k, s in settings.items()}
 
 
 def shown_words(settings: dict[str, str]) -> dict[str, Setting]:
     """The user's settings for the record, secrets starred."""
-    return {_text(k): Setting(value=_text(redact(k, v)), source="command line") for k, v in settings.items()}
+    return {_text(k): Setting(value=_text(shown(k, v)), source="command line") for k, v in settings.items()}
 
 
 def starred(word: str) -> str:
     """A word of the command line for the record: a secret's value is starred."""
     key, eq, value = word.partition("=")
-    return _text(f"{key}={redact(key.lstrip('-').removeprefix('_env_'), value)}" if eq else word)
+    return _text(f"{key}={shown(key.lstrip('-').removeprefix('_env_'), value)}" if eq else shown("", word))
 
 
 def _text(word: str) -> str:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import shutil
 import subprocess
 import tempfile
@@ -19,26 +18,13 @@ from pathlib import Path
 
 from pydantic import BaseModel
 
-from trackwalker.job.redact import HIDDEN, is_secret
+from trackwalker.job.scrub import Scrubber
 from trackwalker.launch.sources import is_secret_file
 
 _SECONDS = 6.0  # for git and for the packages, each in all: a repository on a slow file system holds nobody up
 _MOST_PATCH = 1 << 20
 _MOST_NAMES = 1000
 _MOST_PACKAGES = 3000
-
-# name = "value", name: value, ["name"] = value, --name value: as settings, scripts, YAML, JSON and commands write them.
-_VALUE = r"""(?P<value>"[^"\n]*"|'[^'\n]*'|[^\s"'(){}\[\],;]+)"""
-_ASSIGNED = re.compile(r"""(?P<name>[A-Za-z_][A-Za-z0-9_.-]*)(?P<mid>["']?\]?[ \t]*[:=][ \t]*)""" + _VALUE)
-_OPTION = re.compile(r"(?P<name>--[A-Za-z][A-Za-z0-9_-]*)(?P<mid>[ \t]+)" + _VALUE)
-_BEARER = re.compile(r"(?P<head>\b(?:Bearer|Basic)[ \t]+)[A-Za-z0-9._~+/=-]+")
-# Values that are secrets whatever they are called.
-_TOKENS = re.compile(
-    r"\b(?:hf_[A-Za-z0-9]{20,}|gh[pousr]_[A-Za-z0-9]{20,}|github_pat_\w{20,}|glpat-[\w-]{16,}|sk-[\w-]{20,}|AKIA[0-9A-Z]{16}"
-    r"|xox[abprs]-[\w-]{10,}|eyJ[\w-]{10,}\.[\w-]{10,}\.[\w-]{10,})"
-)
-_URL_PASSWORD = re.compile(r"(?P<head>\b[a-z][a-z0-9+.-]*://[^\s/:@]*:)[^\s/@]+(?=@)")
-_PRIVATE_KEY = re.compile(r"(-----BEGIN [A-Z ]*PRIVATE KEY-----).*?(-----END [A-Z ]*PRIVATE KEY-----|\Z)", re.DOTALL)
 
 NAME = "provenance.json"
 _INVENTORY = (
@@ -122,20 +108,10 @@ def git_summary(found: Provenance) -> str:
 
 
 def starred(text: str) -> str:
-    """Text of any kind without its secrets: assignments by their name, known tokens and keys by their form."""
-    text = _PRIVATE_KEY.sub(rf"\1 {HIDDEN} \2", text)
-    text = _TOKENS.sub(HIDDEN, text)
-    text = _URL_PASSWORD.sub(rf"\g<head>{HIDDEN}", text)
-    text = _BEARER.sub(rf"\g<head>{HIDDEN}", text)
-    return _OPTION.sub(_star_value, _ASSIGNED.sub(_star_value, text))
-
-
-def _star_value(match: re.Match[str]) -> str:
-    if not is_secret(match["name"]):
-        return match[0]
-    value = match["value"]
-    quote = value[0] if value[0] in "\"'" else ""
-    return f"{match['name']}{match['mid']}{quote}{HIDDEN}{quote}"
+    """Text of any kind without its secrets."""
+    scrubber = Scrubber()
+    scrubber.learn(text)
+    return scrubber.clean(text)
 
 
 def _ask_git(root: Path, found: Provenance) -> None:

@@ -105,10 +105,10 @@ def _environment(what: str | None, workspace: Path, say: Callable[[str], None]) 
     if record is None:
         raise UsageError(f"{job.label} has no run.json: its environment is not known")
     # A secret was never written down: it has to be set by hand.
-    hidden = sorted(k for k, s in record.env.items() if s.value == HIDDEN)
+    hidden = sorted(k for k, s in record.env.items() if HIDDEN in str(s.value))
     if hidden:
         say(f"not set, as secrets are not recorded: {', '.join(hidden)}")
-    env = {k: str(s.value) for k, s in record.env.items() if s.value != HIDDEN}
+    env = {k: str(s.value) for k, s in record.env.items() if HIDDEN not in str(s.value)}
     return {**env, "JOB_ID": record.id, "JOB_NAME": record.name, "JOB_WORKSPACE": record.workspace}
 
 

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from trackwalker.errors import UsageError
+from trackwalker.job.trust import distrust, make_folder, ours_alone
 from trackwalker.launch.sources import code_files, is_secret_file
 from trackwalker.launch.store import Store, remove_tree
 
@@ -53,8 +54,9 @@ def take_snapshot(root: Path, workspace: Path) -> Snapshot:
         return _again(root)
     building = store.unfinished()
     try:
-        store.path.mkdir(parents=True, exist_ok=True)
-        taken = _take(os.fsencode(root), code_files(root, workspace), store, building)
+        make_folder(store.path, shared=True)
+        with ours_alone():
+            taken = _take(os.fsencode(root), code_files(root, workspace), store, building)
     except BaseException as e:
         if building.exists():
             remove_tree(building)
@@ -87,6 +89,8 @@ def touch(tree: Path) -> bool:
 
 def _again(tree: Path) -> Snapshot:
     """A snapshot of a snapshot is itself."""
+    if why := foreign_tree(tree):
+        raise UsageError(f"the code snapshot {tree.name[:12]} is not used: {why}")
     if not touch(tree):
         raise UsageError(f"the code snapshot {tree} is gone")
     files = sum(len(files) for _, _, files in os.walk(tree))
@@ -99,7 +103,11 @@ def _take(root: bytes, wanted: list[bytes], store: Store, building: Path) -> Sna
     if not entries:
         raise UsageError(f"there is no code to copy in {os.fsdecode(root)}")
     name = _tree_hash(entries)
+    if _not_ours(store.path / name, entries):  # somebody else was there first: his tree is his to change
+        name = _tree_hash(entries, own=str(os.geteuid()).encode())
     tree = store.path / name
+    if why := _not_ours(tree, entries):
+        raise UsageError(f"the code cannot be kept in {store.path}: {why}")
     created = not tree.is_dir() and _build(root, entries, store, building, tree)
     if not touch(tree):  # cleaned up since we saw it
         created = _build(root, entries, store, building, tree)
@@ -130,8 +138,36 @@ def _entry(root: bytes, path: bytes, store: Store) -> Entry | None:
     return Entry(path, b"x" if executable else b"f", store.keep(full, executable).encode())
 
 
-def _tree_hash(entries: list[Entry]) -> str:
-    digest = hashlib.sha256(b"trackwalker.tree/1\0")
+def _not_ours(tree: Path, entries: list[Entry]) -> str:
+    """What is wrong with a tree that is there already; empty without one."""
+    if not os.path.lexists(tree):
+        return ""
+    top = os.fsencode(tree)
+    for entry in entries:
+        path = os.path.join(top, entry.path)
+        try:
+            if entry.kind == b"l":
+                fits = os.readlink(path) == entry.mark
+            elif why := distrust(Path(os.fsdecode(path)), tree.parent):
+                return why
+            else:
+                with open(path, "rb") as file:
+                    fits = hashlib.file_digest(file, "sha256").hexdigest() == entry.mark.decode()
+        except OSError as e:
+            return f"{_shown(path)}: {e.strerror}"
+        if not fits:
+            return f"{_shown(path)} is not what the tree's name says"
+    return ""
+
+
+def foreign_tree(tree: Path) -> str:
+    """Why the code in a snapshot may not be run; its content is what it was as long as it is ours."""
+    found = (Path(folder) / name for folder, below, files in os.walk(tree) for name in ["", *below, *files])
+    return next((why for path in found if not path.is_symlink() and (why := distrust(path, tree.parent))), "")
+
+
+def _tree_hash(entries: list[Entry], own: bytes = b"") -> str:
+    digest = hashlib.sha256(b"trackwalker.tree/1\0" + own)
     for entry in entries:
         digest.update(b"\0".join((*entry, b"")))  # no path and no link can hold a NUL
     return digest.hexdigest()
@@ -163,12 +199,9 @@ def _build(root: bytes, entries: list[Entry], store: Store, building: Path, tree
 def _link(source: bytes, entry: Entry, store: Store, to: bytes) -> None:
     executable = entry.kind == b"x"
     try:
-        store.link(entry.mark.decode(), executable, to)
+        store.link(entry.mark.decode(), executable, to, source)
     except FileNotFoundError:
-        # Somebody cleaned up between our look at the blob and now.
-        if store.keep(source, executable).encode() != entry.mark:
-            raise UsageError(f"{_shown(source)} changed while it was copied: submit again") from None
-        store.link(entry.mark.decode(), executable, to)
+        raise UsageError(f"{_shown(source)} changed while it was copied: submit again") from None
 
 
 def _leaves(entry: Entry) -> bool:

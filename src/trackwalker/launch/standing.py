@@ -21,6 +21,7 @@ from trackwalker.job.layout import NAME_FORM, Job
 from trackwalker.job.processes import alive, live_members, session_members
 from trackwalker.job.resolve import list_jobs, resolve
 from trackwalker.job.run import load_run
+from trackwalker.job.trust import distrust
 from trackwalker.launch.kubernetes.client import delete_argv, kubectl, logs_argv, observe, refusal
 from trackwalker.launch.plan import short_hostname
 from trackwalker.launch.slurm.client import Slurm
@@ -193,6 +194,8 @@ def _recorded(job: Job) -> Standing | None:
 def _end_local(job: Job, before: Standing) -> None:
     if before.state == "unknown":
         raise UsageError(f"job {job.id} {before.meaning}: cancel it there")
+    if job.state is not None and job.dir is not None and (why := distrust(job.state, job.dir.parent)):
+        raise UsageError(f"job {job.id} is not cancelled: {why}, and it says whom to signal")
     state = _agent_state(job)
     agent = state.get("agent") or {}
     try:

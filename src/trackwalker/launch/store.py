@@ -14,6 +14,8 @@ import shutil
 import stat
 from pathlib import Path
 
+from trackwalker.job.trust import distrust
+
 FOLDER = ".artifacts"  # of a workspace; upstream's name for it
 BLOBS = "blobs"
 UNFINISHED = ".tmp-"
@@ -40,20 +42,29 @@ class Store:
         return self.blobs / digest[:2] / (digest + (".x" if executable else ""))
 
     def keep(self, source: bytes, executable: bool) -> str:
-        """See to it that the store has the file's content; returns its hash."""
+        """See to it that the store has the file's content, where it can; returns its hash."""
         digest = _hash(source)
-        return digest if self.blob(digest, executable).exists() else self._copy(source, executable)
+        return digest if os.path.lexists(self.blob(digest, executable)) else self._copy(source, executable)
 
-    def link(self, digest: str, executable: bool, to: bytes) -> None:
-        """Put the content at `to`, as a link where that can be; raises FileNotFoundError when the blob has gone."""
+    def link(self, digest: str, executable: bool, to: bytes, source: bytes) -> None:
+        """Put the content at `to`: linked to the blob, or copied from `source` where the blob is not to be had.
+
+        A blob's name says what it should hold, not what it holds: it is hashed here, and one whose owner could change
+        it later is not linked to. Raises FileNotFoundError when neither has that content any more.
+        """
         blob = self.blob(digest, executable)
         try:
-            os.link(blob, to)
+            if not distrust(blob, self.path.parent) and _hash(os.fsencode(blob)) == digest:
+                os.link(blob, to)
+                return
         except OSError as e:
-            if e.errno not in _NO_LINK:
+            if e.errno not in _NO_LINK and not isinstance(e, FileNotFoundError):
                 raise
-            shutil.copyfile(blob, to)
-            os.chmod(to, _mode(executable))
+        shutil.copyfile(source, to)
+        os.chmod(to, _mode(executable))
+        if _hash(to) != digest:
+            os.unlink(to)
+            raise FileNotFoundError(errno.ENOENT, "its content has changed", os.fsdecode(source))
 
     def forget(self, blobs: list[Path]) -> None:
         """Remove those blobs that no tree holds; empty folders stay, another submitter may be about to use them."""

@@ -20,6 +20,8 @@ from typing import Any
 
 from trackwalker.errors import UsageError
 from trackwalker.job.run import RunRecord
+from trackwalker.job.trust import distrust, make_folder, ours_alone
+from trackwalker.job.whole import write_whole
 from trackwalker.launch.again import knobs
 from trackwalker.launch.bundle import build_agent
 from trackwalker.launch.layers import XLA_FLAGS
@@ -82,22 +84,30 @@ class Submission:
     def write(self) -> None:
         """Write the folder that the nodes read; a failure is one clear error."""
         try:
-            self.folder.mkdir(parents=True)
-            build_agent(self.folder / "agent.pyz")
-            (self.folder / CONFIG).write_text(self.config_yaml, encoding="utf-8")
-            order = self.folder / "order.json"
-            order.touch(mode=0o600)  # the one place where a secret setting stands as it is
-            order.write_text(json.dumps(dataclasses.asdict(self.order), default=str))
-            self.record.save(self.folder / "run.json")
-            if self.provenance is not None:
-                self.provenance.save(self.folder)
+            with ours_alone():
+                self._write()
+            if why := distrust(self.folder, self.order.workspace):
+                raise UsageError(f"what the nodes are told would lie where others can change it: {why}")
         except OSError as e:
             raise UsageError(f"cannot write {self.folder}: {e.strerror}; choose another --workspace") from e
+
+    def _write(self) -> None:
+        self.folder.mkdir(parents=True)
+        build_agent(self.folder / "agent.pyz")
+        (self.folder / CONFIG).write_text(self.config_yaml, encoding="utf-8")
+        # The one place where a secret setting stands as it is.
+        write_whole(self.folder / "order.json", json.dumps(dataclasses.asdict(self.order), default=str), mode=0o600)
+        self.record.save(self.folder / "run.json")
+        if self.provenance is not None:
+            self.provenance.save(self.folder)
 
     def open_job(self, job_id: str) -> Path:
         """Make the job directory with its record and links; the first node may have done so already."""
         job_dir = self.order.workspace / f"{job_id}-{self.order.name}"
-        job_dir.mkdir(exist_ok=True)
+        try:
+            make_folder(job_dir)
+        except OSError as e:
+            raise UsageError(f"job {job_id} is queued, but its directory {job_dir} cannot be used: {e.strerror}") from e
         with contextlib.suppress(FileExistsError):
             (self.folder / "job").symlink_to(Path("../..") / job_dir.name)  # `clean` asks whether it is still there
         with contextlib.suppress(FileExistsError):

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Literal, TypeVar
 
 from trackwalker.errors import UsageError
-from trackwalker.job.redact import redact
+from trackwalker.job.scrub import shown
 from trackwalker.launch.keys import unknown_keys
 from trackwalker.launch.memory import Estimate, estimate_memory, find_gpu
 from trackwalker.launch.mesh import cuts
@@ -199,7 +199,7 @@ def _keys(model: Model, words: Mapping[str, str]) -> Iterator[str]:
     elif named and words.get("override_model_config", "").lower() not in ("true", "1"):
         for key, value in words.items():
             if key in about.architecture and value != str(about.architecture[key]):
-                yield f"{key}={redact(key, value)} contradicts model_name={named}: add override_model_config=True"
+                yield f"{key}={shown(key, value)} contradicts model_name={named}: add override_model_config=True"
 
 
 def _memory(estimate: Estimate) -> Iterator[Problem]:

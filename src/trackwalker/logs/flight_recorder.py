@@ -27,6 +27,7 @@ _VALUES = frozenset(
 _CONSTANTS = {"NONE": None, "NEWTRUE": True, "NEWFALSE": False}
 _TUPLES = {"EMPTY_TUPLE": 0, "TUPLE1": 1, "TUPLE2": 2, "TUPLE3": 3}
 _IGNORED = frozenset({"PROTO", "FRAME"})
+_KEYS = (str, int, float, bool, bytes)
 
 
 def load(data: bytes) -> Any:
@@ -86,7 +87,7 @@ class _Reader:
             self._container(list).extend(items)
         elif name in ("SETITEM", "SETITEMS"):
             items = self._items(name == "SETITEMS", 2)
-            self._container(dict).update(zip(items[::2], items[1::2], strict=True))
+            self._container(dict).update(_pairs(items))
         elif name in _TUPLES:
             count = _TUPLES[name]
             stack.append(tuple(self._items(False, count)) if count else ())
@@ -95,7 +96,7 @@ class _Reader:
             stack.append(tuple(items) if name == "TUPLE" else items)
         elif name == "DICT":
             items = self._items(True, 0)
-            stack.append(dict(zip(items[::2], items[1::2], strict=True)))
+            stack.append(_pairs(items))
         elif name not in _IGNORED:
             raise EvidenceError(f"flight-recorder dump asks for '{name}', which plain values do not need: not read")
 
@@ -116,6 +117,13 @@ class _Reader:
         if not self._stack or type(self._stack[-1]) is not kind:
             raise ValueError("its values do not fit together")
         return self._stack[-1]
+
+
+def _pairs(items: list[Any]) -> dict[Any, Any]:
+    # A tuple of tuples of the same tuple is short to write and takes for ever to hash.
+    if not all(key is None or type(key) in _KEYS for key in items[::2]):
+        raise EvidenceError("flight-recorder dump has keys that are neither text nor numbers: not read")
+    return dict(zip(items[::2], items[1::2], strict=True))
 
 
 _Groups = dict[tuple[str, tuple[int, ...]], dict[int, "_Place"]]
@@ -186,7 +194,8 @@ def _groups(dumps: Mapping[int, Any]) -> _Groups:
             members = _members(about.get("ranks")) if isinstance(about, dict) else ()
             if not isinstance(about, dict) or rank not in members:
                 continue
-            place = found.setdefault((str(about.get("desc", name)), members), {}).setdefault(rank, _Place())
+            desc = about.get("desc", name)
+            place = found.setdefault((desc if isinstance(desc, str) else name, members), {}).setdefault(rank, _Place())
             place.entered = max(place.entered, number)
             if not done:
                 place.open = number if place.open is None else min(place.open, number)

@@ -69,6 +69,7 @@ class Signature(BaseModel):
     first_only: bool = False  # counts as its tier only when nothing else failed before it
     generic: bool = False  # loses against every failure class that knows more about the same line
     info: bool = False  # also counts on lines that call themselves information
+    launcher: bool = False  # only the launcher says it, on a line without a label: a rank that prints it proves nothing
     priority: int = 0  # among equals of one tier, the higher comes first
     proves_not: str = ""
     next: list[str] = []
@@ -145,7 +146,8 @@ class Signatures:
                 harmless.append(rule.owner)
             elif not any(u.search(text) for u in self._exclusions(rule.owner)):
                 signature = self.by_id[rule.owner]
-                if signature.info or not body.informs:
+                forged = signature.launcher and (body.rank is not None or body.task is not None)
+                if (signature.info or not body.informs) and not forged:
                     found[signature.id] = signature
         if harmless:
             return [], harmless

@@ -11,6 +11,9 @@ _USAGE = "usage: agent.pyz SPEC.json [--adopt [--stop]] | agent.pyz node ORDER.j
 
 def main() -> int:
     """Run the agent that the words describe."""
+    from trackwalker.job.trust import keep_to_ourselves
+
+    keep_to_ourselves()
     words = [a for a in sys.argv[1:] if a not in ("--adopt", "--stop")]
     if len(words) == 2 and words[0] == "node":
         return _node(Path(words[1]))

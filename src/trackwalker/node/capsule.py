@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from trackwalker.job.trust import distrust
 from trackwalker.node.collection import BEFORE_KILL_S, DONE, Collection
 from trackwalker.node.output import complain
 from trackwalker.node.ranks import Rank
@@ -83,6 +84,8 @@ class Capsules:
         incident = path.stem
         if incident in self._answered or not NAME.fullmatch(incident):
             return
+        if distrust(path, self._spec.job_dir, friend=self._spec.job_dir.stat().st_uid):
+            return  # py-spy would be sent at our ranks because somebody else said so
         try:
             asked = json.loads(path.read_text())
             made, pause = float(asked["t"]), bool(asked.get("pause", False))

@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from trackwalker.job.processes import read_stat
+from trackwalker.job.whole import write_whole
 from trackwalker.node import nccl_ras
 from trackwalker.node.collectors.kernel_log import parse_record
 from trackwalker.node.collectors.netdev import NetdevCollector
 from trackwalker.node.collectors.rdma import RdmaCollector
-from trackwalker.node.order import write_whole
 from trackwalker.node.rank_facts import Moment, describe, moment, process_table
 from trackwalker.node.rank_stacks import LISTENING, Subject, find_pyspy, read_native, read_stack
 from trackwalker.node.ranks import Rank
@@ -82,6 +82,7 @@ class Collection:
             "v": 1, "node": self._spec.node, "attempt": self._spec.attempt, "t": began_at, "why": why, "brief": brief,
             "seconds": round(time.monotonic() - began, 3), "ranks": told, "collectors": account, "files": self._files,
         }  # fmt: skip
+        self._folder.mkdir(parents=True, exist_ok=True)
         write_whole(self._folder / DONE, json.dumps(done, indent=1))
         return done
 

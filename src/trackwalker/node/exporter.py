@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import gzip
+import hmac
 import socket
 import socketserver
 import threading
 from collections.abc import Callable, Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
 from urllib.parse import quote
 
+from trackwalker.job.private import metrics_token
 from trackwalker.node.address import LOOPBACK
 from trackwalker.node.backlog import Backlog
 from trackwalker.node.exposition import Family, render, render_openmetrics
@@ -19,6 +23,7 @@ _TEXT = "text/plain; version=0.0.4; charset=utf-8"
 _OPENMETRICS = "application/openmetrics-text; version=1.0.0; charset=utf-8"
 _SMALLEST_GZIP = 1024
 DEFAULT_INTERVAL_S = 1.0
+_MOST_CONNECTIONS = 32  # a Prometheus or two, a few people with curl; each costs a thread beside the training
 _JOB_HEADER = "Trackwalker-Job"  # in every answer: the recorder tells us from a stranger on the same port by it
 
 
@@ -31,14 +36,16 @@ class Exporter:
         collectors: list[Collector],
         info: dict[str, str] | None = None,
         backlog: Backlog | None = None,
+        token: str = "",
     ) -> None:
-        self._node = node
+        """With a `token`, who scrapes has to send it as a bearer token."""
+        self._node, self.token = node, token
         self.info = info or {}
         self.backlog = backlog or Backlog()
         self._lock = threading.Lock()
         self._workers: list[Worker] = []
         self._started = False
-        self._server: ThreadingHTTPServer | None = None
+        self._server: _Server | None = None
         for collector in collectors:
             self.add(collector)
 
@@ -102,6 +109,7 @@ class Exporter:
             self._started = True
             for worker in self._workers:
                 worker.start()
+        self.token = self.token or metrics_token()
         handler = _handler(self)
         try:
             self._server = _Server((address, port), handler)
@@ -111,6 +119,11 @@ class Exporter:
             self._server = _Server((address, 0), handler)  # somebody else has it now: never share a port
         threading.Thread(target=self._server.serve_forever, name="exporter", daemon=True).start()
         return int(self._server.server_address[1])
+
+    def keep(self, connection: socket.socket) -> None:
+        """A connection that asks for something keeps its place among those that only wait."""
+        if self._server is not None:
+            self._server.served(connection)
 
     def stop(self) -> None:
         """Stop collecting and close the port."""
@@ -123,11 +136,45 @@ class Exporter:
 
 
 class _Server(ThreadingHTTPServer):
+    """A thread for each connection, and only so many: who says nothing makes room for who comes."""
+
     daemon_threads = True
+    _held: dict[socket.socket, bool]  # connections in the order they came, and whether a request was answered on it
 
     def __init__(self, address: tuple[str, int], handler: type[BaseHTTPRequestHandler]) -> None:
         self.address_family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
+        self._held = {}
+        self._room = threading.Lock()
         super().__init__(address, handler)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """Take one more connection, in the place of the oldest that never asked anything; else refuse it."""
+        with self._room:
+            idle = next((held for held, served in self._held.items() if not served), None)
+            full = len(self._held) >= _MOST_CONNECTIONS
+            if full and idle is not None:
+                del self._held[idle]
+            if not full or idle is not None:
+                self._held[request] = False
+        if full and idle is not None:
+            with contextlib.suppress(OSError):
+                idle.shutdown(socket.SHUT_RDWR)  # its thread wakes up and closes it
+        if full and idle is None:
+            self.shutdown_request(request)
+            return
+        super().process_request(request, client_address)
+
+    def served(self, request: Any) -> None:
+        """A connection on which a request was answered is a scraper's: it keeps its place."""
+        with self._room:
+            if request in self._held:
+                self._held[request] = True
+
+    def shutdown_request(self, request: Any) -> None:
+        """The connection is over."""
+        with self._room:
+            self._held.pop(request, None)
+        super().shutdown_request(request)
 
     def server_bind(self) -> None:
         """Only bind: the library would also look up our own name, and without DNS wait for it."""
@@ -150,6 +197,7 @@ def merge(families: list[Family]) -> list[Family]:
 
 def _handler(exporter: Exporter) -> type[BaseHTTPRequestHandler]:
     job = quote(exporter.info.get("job_id", ""))
+    token = exporter.token.encode()
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"  # keep-alive: one connection for the whole run
@@ -158,6 +206,11 @@ def _handler(exporter: Exporter) -> type[BaseHTTPRequestHandler]:
 
         def do_GET(self) -> None:
             path = self.path.split("?")[0]
+            if token and not hmac.compare_digest(self.headers.get("Authorization", "").encode(), b"Bearer " + token):
+                self.close_connection = True
+                self._answer(401, b"this needs its bearer token\n", "text/plain")
+                return
+            exporter.keep(self.connection)
             if path in ("/metrics", exporter.path):
                 self._metrics()
             elif path == "/healthz":

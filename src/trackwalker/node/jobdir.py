@@ -8,7 +8,9 @@ import os
 from pathlib import Path
 from typing import Any
 
-from trackwalker.node.order import Order, Seat, write_whole
+from trackwalker.job.trust import make_folder
+from trackwalker.job.whole import write_whole
+from trackwalker.node.order import Order, Seat
 
 
 def job_dir_of(order: Order, seat: Seat) -> Path:
@@ -17,8 +19,12 @@ def job_dir_of(order: Order, seat: Seat) -> Path:
 
 
 def open_job(order: Order, seat: Seat, submission: Path) -> None:
-    """Make the job directory with its links and its record, where the submitter has not yet."""
+    """Make the job directory with its links and its record, where the submitter has not yet.
+
+    One that somebody else put there raises PermissionError: what lies in it would be run and believed.
+    """
     job_dir = job_dir_of(order, seat)
+    make_folder(job_dir, submission.stat().st_uid)  # in a pod we may be root, and the submitter is not
     (job_dir / "agent" / f"attempt-{seat.attempt}").mkdir(parents=True, exist_ok=True)
     if not seat.is_head:
         return

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import socket
 import subprocess
 from collections.abc import Mapping
@@ -101,11 +100,3 @@ def slurm_hosts(env: Mapping[str, str]) -> list[str]:
         argv = ["scontrol", "show", "hostnames", env["SLURM_JOB_NODELIST"]]
         return subprocess.run(argv, capture_output=True, text=True, timeout=_ASK_S, check=True).stdout.split()
     return []
-
-
-def write_whole(path: Path, text: str) -> None:
-    """Write a small file so that readers see the old or the new one, never half of it."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    tmp = path.with_name(f"{path.name}.{os.getpid()}.tmp")
-    tmp.write_text(text)
-    os.replace(tmp, path)

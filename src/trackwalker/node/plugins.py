@@ -16,6 +16,7 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
+from trackwalker.job.trust import distrust
 from trackwalker.node.exporter import Exporter
 from trackwalker.node.exposition import Family
 
@@ -87,6 +88,7 @@ class PluginFolder:
         self._folder, self._node, self._exporter, self._say = folder, node, exporter, say
         self._interval_s = interval_s
         self._known: dict[Path, tuple[int, int]] = {}
+        self._refused: set[str] = set()
         self._stop = threading.Event()
 
     def start(self) -> None:
@@ -108,6 +110,8 @@ class PluginFolder:
         with contextlib.suppress(OSError):
             for path in sorted(self._folder.glob("*_metrics_plugin.*")):
                 stat = path.stat()
+                if not self._ours(path):
+                    continue
                 if path.suffix == ".sh" or os.access(path, os.X_OK):
                     found[path] = (stat.st_mtime_ns, stat.st_size)
         for path, mark in self._known.items():
@@ -118,6 +122,15 @@ class PluginFolder:
                 plugin = PluginCollector(path, self._node, self._interval_s, self._say)
                 self._exporter.add(plugin, self._interval_s)
         self._known = found
+
+    def _ours(self, path: Path) -> bool:
+        """A plugin runs with our rights and our tokens: only what nobody else could have written is run."""
+        # The folder above is the job directory, which was judged when it was opened, or one that the user named.
+        why = distrust(path, self._folder.parent, friend=self._folder.parent.stat().st_uid)
+        if why and why not in self._refused:
+            self._refused.add(why)
+            self._say(f"plugin {path.name} is not run: {why}")
+        return not why
 
 
 def run_plugin(path: Path, node: str, state: str, seconds: float) -> tuple[int, str, str]:

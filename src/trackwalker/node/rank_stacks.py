@@ -18,12 +18,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from trackwalker.job.processes import read_bytes, read_stat
+from trackwalker.job.trust import distrust
 
 LISTENING = "RS"  # states in which a process can take a signal, or be paused for a moment
 _READ_S = 6.0
 _NATIVE_S = 12.0
 _ANSWER_S = 3.0
 _QUIET_S = 0.2
+_ASKING = (signal.SIGUSR1, signal.SIGUSR2)  # the only signals a note may name: nothing else asks a question
 _STOPS_S = 0.5  # a stop that was sent takes a moment to be seen
 _TRIES = 3  # a running interpreter may change under the reader
 _MOST = 1 << 20  # bytes of one stack
@@ -135,6 +137,10 @@ def _ask(subject: Subject, out: Stack) -> bytes:
     except (OSError, ValueError, KeyError, TypeError):
         out.notes.append("its trainer does not announce faulthandler")
         return b""
+    if number not in _ASKING or not _same_owner(subject):
+        # A note can be forged by whoever may write beside it: the worst it can do is to name a harmless signal.
+        out.notes.append("the note of faulthandler is not the rank's own, or names a signal that is not for asking")
+        return b""
     stat = read_stat(subject.pid)
     if stat is None or stat.start != start or _inner_pid(subject.pid) != inner:
         out.notes.append("the note of faulthandler is another process's")
@@ -152,6 +158,15 @@ def _ask(subject: Subject, out: Stack) -> bytes:
     if not text:
         out.notes.append(f"faulthandler: no answer within {_ANSWER_S:g} s")
     return text
+
+
+def _same_owner(subject: Subject) -> bool:
+    """Whether the note is a plain file of the user whose process it speaks of, and of nobody else's making."""
+    try:
+        owner = os.stat(f"/proc/{subject.pid}").st_uid
+    except OSError:
+        return False
+    return not distrust(subject.note, friend=owner) and os.lstat(subject.note).st_uid == owner
 
 
 def _grown(path: Path, before: int) -> bytes:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from trackwalker.job.processes import alive, read_bytes, read_stat, session_members
+from trackwalker.job.trust import users_umask
 from trackwalker.node.output import complain
 from trackwalker.node.proc import marked_members
 from trackwalker.node.spec import RankSpec
@@ -59,6 +60,7 @@ class Rank:
                 stderr=out,
                 start_new_session=True,
                 cwd=self.spec.cwd or None,
+                umask=users_umask(),
             )
         finally:
             os.close(out)

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from trackwalker.node.order import write_whole
+from trackwalker.job.whole import write_whole
 
 _LOOK_S = 0.05
 Note = dict[str, Any]
@@ -39,6 +39,7 @@ class Rendezvous:
 
     def post(self, topic: str, note: Note) -> None:
         """Tell the first node something."""
+        (self._place / topic).mkdir(parents=True, exist_ok=True)
         write_whole(self._place / topic / f"{self._rank}.json", json.dumps(note))
 
     def posted(self, topic: str, known: dict[int, Note] | None = None) -> dict[int, Note]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from trackwalker.node.order import write_whole
+from trackwalker.job.whole import write_whole
 from trackwalker.node.output import complain
 
 
@@ -18,7 +18,9 @@ class SmallFiles:
     def replace(self, name: str, text: str) -> bool:
         """Write a file; False when it cannot be written now."""
         try:
-            write_whole(self._folder / name, text)
+            path = self._folder / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_whole(path, text)
         except OSError as e:
             if name not in self._unwritable:
                 complain(f"cannot write {name}: {e.strerror}")

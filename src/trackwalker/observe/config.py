@@ -14,7 +14,9 @@ RAY_UNWANTED = "ray_grpc_.*|.*_bucket|python_.*|process_.*|target_info"
 EVALUATE_S = 5  # forty-odd cheap rules: often enough for an alert, rarely enough not to be felt
 
 
-def prometheus_config(targets: Path, ray_targets: Path, remote_write: dict[str, Any] | None = None) -> str:
+def prometheus_config(
+    targets: Path, ray_targets: Path, remote_write: dict[str, Any] | None = None, token_file: str = ""
+) -> str:
     """The configuration file: every second, whatever the node agents announce, and Ray where there is one."""
     config: dict[str, Any] = {
         "global": {
@@ -28,6 +30,7 @@ def prometheus_config(targets: Path, ray_targets: Path, remote_write: dict[str, 
                 "job_name": "node_hw",
                 "honor_timestamps": True,
                 "file_sd_configs": [{"files": [str(targets)], "refresh_interval": "1s"}],
+                **({"authorization": {"credentials_file": token_file}} if token_file else {}),
             },
             {
                 "job_name": "ray",

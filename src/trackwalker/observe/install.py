@@ -97,7 +97,7 @@ def from_release(tree: Path, say: Say) -> None:
     """Download, check and unpack the official release for this machine into `tree`."""
     arch = _ARCH.get(platform.machine().lower(), platform.machine())
     if platform.system() != "Linux" or arch not in _SHA256:
-        raise CannotInstall(f"no checksum is pinned for {platform.system().lower()}-{arch}")
+        raise CannotInstall(f"no checksum is pinned for {platform.system().lower()}-{arch}, so nothing is downloaded")
     name = f"prometheus-{VERSION}.linux-{arch}"
     say(f"downloading {name}")
     unpack_release(f"{_RELEASES}/v{VERSION}/{name}.tar.gz", _SHA256[arch], tree)

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from trackwalker.errors import TrackwalkerError
+from trackwalker.job.private import METRICS_TOKEN
 from trackwalker.observe.config import prometheus_config
 from trackwalker.observe.mirror import followed_by, seed
 from trackwalker.observe.remote_write import RemoteWrite
@@ -63,7 +64,8 @@ class LiveDir:
     def write_config(self, remote: RemoteWrite | None = None) -> None:
         """The configuration; secrets of a remote store stay in this private folder."""
         section = remote.section(self.root) if remote is not None else None
-        self.config.write_text(prometheus_config(self.targets, self.ray_targets, section))
+        token_file = os.environ.get(METRICS_TOKEN, "")
+        self.config.write_text(prometheus_config(self.targets, self.ray_targets, section, token_file))
 
     def remove(self) -> None:
         """Remove everything; only right after the mirror holds all of it."""

@@ -15,6 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from trackwalker.job.ports import free_port
+from trackwalker.observe.login import NO_ORIGIN, USER, Login
 
 # Bound before any fork: between fork and exec a child must not import or allocate more than it has to.
 # Only Linux has it; elsewhere (a laptop that reads a job) an orphan is left to the user's own hand.
@@ -43,7 +44,10 @@ class Server:
         log: Path,
         flags: Sequence[str] = (),
         env: Mapping[str, str] | None = None,
+        login: Login | None = None,
     ) -> None:
+        """`login` keeps everybody else out; without it, whoever reaches this machine's loopback may ask."""
+        self._login = login
         self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
         self.started = time.time()
@@ -55,11 +59,18 @@ class Server:
             f"--storage.tsdb.path={data}",
             f"--web.listen-address=127.0.0.1:{self.port}",
             "--log.format=logfmt",
+            NO_ORIGIN,
+            *([login.write(config.parent)] if login else []),
             *flags,
         ]
         with log.open("ab") as out:
             self._log_start = out.tell()
             self.process = spawn_tied(argv, out.fileno(), {**os.environ, **(env or {})})
+
+    @property
+    def access(self) -> str:
+        """Its address with what opens it: for our own requests, never to be shown."""
+        return f"http://{USER}:{self._login.password}@127.0.0.1:{self.port}" if self._login else self.url
 
     @property
     def running(self) -> bool:
@@ -111,7 +122,7 @@ class Server:
     def _get(self, path: str) -> bytes | None:
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=2)
         try:
-            connection.request("GET", path)
+            connection.request("GET", path, headers={"Authorization": self._login.header} if self._login else {})
             answer = connection.getresponse()
             body = answer.read()
             return body if answer.status == 200 else None

@@ -66,7 +66,7 @@ def read_block(folder: Path) -> Block:
         if not folder.exists():
             raise
         raise ValueError("meta.json is missing") from None
-    except ValueError:
+    except (ValueError, RecursionError):
         raise ValueError("meta.json is not readable") from None
     try:
         compaction, stats = meta.get("compaction") or {}, meta.get("stats") or {}

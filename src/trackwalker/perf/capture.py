@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import secrets
 import time
 from collections.abc import Callable
@@ -16,6 +15,7 @@ from trackwalker.errors import UsageError
 from trackwalker.job import journal
 from trackwalker.job.layout import Job
 from trackwalker.job.run import RunRecord, load_run
+from trackwalker.job.whole import write_whole
 from trackwalker.launch.standing import standing
 from trackwalker.trainers.capture import LATE, REQUEST
 
@@ -141,9 +141,7 @@ def _wait(job: Job, run: RunRecord, out: Captured, ranks: int, deadline: float) 
 
 
 def _write(path: Path, request: dict[str, Any]) -> None:
-    tmp = path.with_name(path.name + ".tmp")
     try:
-        tmp.write_text(json.dumps(request) + "\n")
-        os.replace(tmp, path)
+        write_whole(path, json.dumps(request) + "\n")
     except OSError as e:
         raise UsageError(f"cannot write {path}: {e.strerror}; a trace can be asked for by the job's owner only") from e

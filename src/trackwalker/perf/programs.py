@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-import gzip
 import hashlib
+import zlib
 from pathlib import Path
 
+from trackwalker.errors import EvidenceError
 from trackwalker.perf.collectives import Collective, by_kind, bytes_by_kind, program_collectives
 from trackwalker.perf.hlo import Program
 from trackwalker.perf.hlo_cost import Cost, cost
 from trackwalker.perf.hlo_proto import read_proto
 from trackwalker.perf.hlo_text import read_text
 from trackwalker.perf.result import PlannedRow, ProgramPart
+from trackwalker.perf.unzip import unzipped
 
 # XLA's names of types, as the table of peaks has them.
 _KINDS = {"bf16": "bfloat16", "f16": "float16", "f32": "float32", "f64": "float64", "s8": "int8", "u8": "int8"}
@@ -23,9 +25,12 @@ _MEMORY = ("arguments", "outputs", "temporary", "constants")
 
 def read_program(path: Path) -> Program:
     """The program of a dump, as proto or text, compressed or not."""
-    raw = path.read_bytes()
-    raw = gzip.decompress(raw) if path.name.endswith(".gz") else raw
-    return read_proto(raw) if ".hlo.pb" in path.name else read_text(raw.decode("utf-8", "replace"))
+    try:
+        with path.open("rb") as file:
+            raw = b"".join(unzipped(file, path.name)) if path.name.endswith(".gz") else file.read()
+        return read_proto(raw) if ".hlo.pb" in path.name else read_text(raw.decode("utf-8", "replace"))
+    except (zlib.error, EOFError, ValueError, IndexError, KeyError, OverflowError, RecursionError) as e:
+        raise EvidenceError(f"{path.name} is damaged ({type(e).__name__}: {e}): dump it again") from e
 
 
 def program_part(program: Program) -> tuple[ProgramPart, dict[str, float]]:

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from trackwalker.errors import TrackwalkerError
-from trackwalker.job.redact import redact
 from trackwalker.job.run import RunRecord
+from trackwalker.job.scrub import shown
 from trackwalker.launch.effective import Effective
 from trackwalker.launch.models import load_model
 from trackwalker.logs.facts import LogFacts
@@ -65,7 +65,7 @@ class Settings:
     def about_speed(self) -> dict[str, str]:
         """The settings and variables that a comparison has to know of; secrets starred."""
         config = {k: str(v) for k, v in sorted(self.told.items()) if _SPEED.match(k)}
-        env = {k: redact(k, v) for k, v in sorted(self.env.items()) if _ENVIRONMENT.match(k) and not _WHERE.search(k)}
+        env = {k: shown(k, v) for k, v in sorted(self.env.items()) if _ENVIRONMENT.match(k) and not _WHERE.search(k)}
         return {**config, **env}
 
 

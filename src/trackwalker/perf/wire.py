@@ -19,14 +19,13 @@ import numpy.typing as npt
 
 from trackwalker.errors import EvidenceError
 from trackwalker.perf.model import NONE, Gap, Int64
+from trackwalker.perf.unzip import MAGIC, unzipped
 
 Bytes = npt.NDArray[np.uint8]
 Words = npt.NDArray[np.uint64]
 Value = int | memoryview
 
 PAD = 16  # bytes of zeros after a block, so that a window at its last byte is inside
-_GZIP = 31  # zlib's code for its header
-_UNPACK_PIECE = 64 << 10  # small: a piece can become a thousand times larger
 _CHUNK = 2 << 10  # bytes each walker of `chain` covers
 _OVERRUNS = (384, 2 << 10)  # bytes it goes on beside the next one, and at the second attempt
 
@@ -49,29 +48,20 @@ class Source:
         self.data: Bytes = np.frombuffer(self._map, np.uint8)
 
     def _mapped(self, path: Path, file: IO[bytes]) -> mmap.mmap:
-        if file.read(2) != b"\x1f\x8b":
+        if file.read(2) != MAGIC:
             return _mapped(path, file)
-        file.seek(0)
         with tempfile.TemporaryFile() as plain:
             self._unpack(path, file, plain)
             return _mapped(path, plain)
 
     def _unpack(self, path: Path, packed: IO[bytes], plain: IO[bytes]) -> None:
-        unpacker = zlib.decompressobj(wbits=_GZIP)
-        unfinished, trouble = False, ""
         try:
-            while piece := packed.read(_UNPACK_PIECE):
-                while piece:
-                    plain.write(unpacker.decompress(piece))
-                    unfinished, piece = not unpacker.eof, unpacker.unused_data
-                    if unpacker.eof:  # a file can be several gzip streams, one after the other
-                        unpacker = zlib.decompressobj(wbits=_GZIP)
-        except zlib.error as error:
-            trouble = str(error)
-        plain.flush()
-        if unfinished or trouble:
-            why = f"{path.name} is cut or damaged ({trouble or 'it ends in the middle'})"
+            for piece in unzipped(packed, path.name):
+                plain.write(piece)
+        except (zlib.error, EOFError) as trouble:
+            why = f"{path.name} is cut or damaged ({trouble})"
             self.gaps.append(Gap("the end of the trace", why, "copy it again"))
+        plain.flush()
 
     def __len__(self) -> int:
         return len(self._map)

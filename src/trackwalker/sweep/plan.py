@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from trackwalker.errors import EvidenceError, UsageError
-from trackwalker.job.redact import redact
+from trackwalker.job.scrub import shown
+from trackwalker.job.trust import distrust, ours_alone
 from trackwalker.launch.plan import starred
 from trackwalker.sweep.model import SCHEMA
 
@@ -62,7 +63,8 @@ class Plan:
     def save(self) -> None:
         """Make the sweep's folder and write the plan; it may hold a secret setting, so only its owner reads it."""
         try:
-            self.folder.mkdir(parents=True)
+            with ours_alone():
+                self.folder.mkdir(parents=True)
             path = self.folder / NAME
             path.touch(mode=0o600)
             with path.open("w", encoding="utf-8") as out:
@@ -93,9 +95,11 @@ def new_id(kind: str, now: float) -> str:
     return f"{kind}-{datetime.fromtimestamp(now, UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
 
 
-def load_plan(folder: Path) -> Plan:
-    """The plan of a sweep; a damaged one is one clear error."""
+def load_plan(folder: Path, to_drive: bool = False) -> Plan:
+    """The plan of a sweep; a damaged one is one clear error, and so is another user's when it is to be carried out."""
     path = folder / NAME
+    if to_drive and (why := distrust(path, folder.absolute().parent.parent)):
+        raise UsageError(f"the sweep {folder.name} is not carried out: {why}")
     try:
         said = json.loads(path.read_bytes())
         if said.pop("schema") != SCHEMA:
@@ -149,4 +153,4 @@ def without_secrets(value: Any, name: str = "") -> Any:
         return [without_secrets(v, name) for v in value]
     if not isinstance(value, str) or name == "key":  # a trial's, not one that opens something
         return value
-    return starred(redact(name, value))
+    return starred(shown(name, value))

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
 import time
 from pathlib import Path
 from typing import Any
 
+from trackwalker.job.whole import write_whole
 from trackwalker.report.text import json_visible
 from trackwalker.sweep.budget import budget_of, spent
 from trackwalker.sweep.model import SCHEMA, Strategy, Table
@@ -100,6 +100,4 @@ def dumps(said: dict[str, Any]) -> str:
 
 
 def _write(path: Path, text: str) -> None:
-    tmp = path.with_name(path.name + ".tmp")
-    tmp.write_text(text, encoding="utf-8")
-    os.replace(tmp, path)
+    write_whole(path, text)

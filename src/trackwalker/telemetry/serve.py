@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import getpass
 import math
 import re
+import secrets
 import signal
 import socket
 import sys
@@ -20,12 +20,13 @@ import httpx
 
 from trackwalker.errors import EvidenceError, UsageError
 from trackwalker.job.layout import Job
+from trackwalker.observe.login import login
 from trackwalker.telemetry.client import Telemetry
+from trackwalker.telemetry.door import Door
 from trackwalker.telemetry.query import iso
 from trackwalker.telemetry.store import open_database
 
 _ASSET = re.compile(r"""<(?:script|link)\b[^>]*?\b(?:src|href)=["']?([^"' >]+\.(?:js|css)[^"' >]*)""")
-_CHUNK = 1 << 16
 _ENDINGS = (signal.SIGINT, signal.SIGTERM)
 
 
@@ -34,7 +35,7 @@ class Viewed:
     """One database that is being served."""
 
     job: str
-    url: str  # Prometheus' graph page over the job's time range, or the API where there is no page
+    url: str  # Prometheus' graph page over the job's time range, or the API where there is no page; with its token
     port: int
     has_page: bool
     first: float
@@ -120,13 +121,13 @@ async def _serve(
     servers = []
     try:
         for job, door, room in zip(jobs, doors, rooms, strict=True):
-            behind = room.url
+            behind, token = room.url, secrets.token_urlsafe(18)
             try:
-                servers.append(await asyncio.start_server(_Porter(behind.port or 0), sock=door))
+                servers.append(await asyncio.start_server(Door(behind.port or 0, token, login().header), sock=door))
             except OSError as e:  # another program began to listen between our bind and now
                 raise UsageError(f"port {door.getsockname()[1]} cannot be used ({e.strerror})") from None
             page = await asyncio.to_thread(has_page, str(behind))
-            viewed.append(_describe(job, door.getsockname()[1], room, page))
+            viewed.append(_describe(job, door.getsockname()[1], room, page, token))
         ready(viewed)
         await enough.wait()
     finally:
@@ -134,13 +135,13 @@ async def _serve(
             server.close()
 
 
-def _describe(job: Job, port: int, room: Telemetry, page: bool) -> Viewed:
+def _describe(job: Job, port: int, room: Telemetry, page: bool, token: str) -> Viewed:
     first, last = room.range()
     here = f"http://127.0.0.1:{port}"
     names = room.metrics()
     metric = "up" if "up" in names else min(names, default="up")
     api = f"{here}/api/v1/query?{urlencode({'query': metric, 'time': f'{last:.3f}'})}"
-    url = page_url(port, metric, first, last) if page else api
+    url = f"{page_url(port, metric, first, last) if page else api}&token={token}"
     return Viewed(job.label, url, port, page, first, last, tuple(room.damage))
 
 
@@ -161,27 +162,3 @@ def has_page(url: str) -> bool:
             return answer.status_code == 200 and bool(assets) and all(http.get(a).status_code == 200 for a in assets)
         except httpx.HTTPError:
             return False
-
-
-class _Porter:
-    """Carries bytes between a visitor and the private Prometheus, whose own port is not ours to choose."""
-
-    def __init__(self, port: int) -> None:
-        self._port = port
-
-    async def __call__(self, visitor: asyncio.StreamReader, answer: asyncio.StreamWriter) -> None:
-        with contextlib.suppress(OSError, asyncio.CancelledError):
-            inner, ask = await asyncio.open_connection("127.0.0.1", self._port)
-            try:
-                await asyncio.gather(_carry(visitor, ask), _carry(inner, answer))
-            finally:
-                ask.close()
-        answer.close()
-
-
-async def _carry(source: asyncio.StreamReader, target: asyncio.StreamWriter) -> None:
-    while data := await source.read(_CHUNK):
-        target.write(data)
-        await target.drain()
-    if target.can_write_eof():
-        target.write_eof()

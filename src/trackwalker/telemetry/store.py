@@ -14,6 +14,7 @@ from functools import partial
 from pathlib import Path
 
 from trackwalker.errors import EvidenceError, MissingToolError
+from trackwalker.observe.login import login
 from trackwalker.observe.prometheus import find_prometheus
 from trackwalker.observe.server import Server
 from trackwalker.observe.tsdb import Block
@@ -91,9 +92,10 @@ class _Opened:
                 self._root / "prometheus.yml",
                 self._root / "prometheus.log",
                 (*_FLAGS, *extra),
+                login=login(),
             )
             self._server = server
-            self._api = Api(server.url, partial(_last_words, server))
+            self._api = Api(server.access, partial(_last_words, server))
             if server.wait_ready(READY_S):
                 if not self._mend_log(server.said()):
                     return

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import time
 from pathlib import Path
 
@@ -11,6 +10,7 @@ from trackwalker.diagnose.capsules import Capsule, read_capsule
 from trackwalker.errors import UsageError
 from trackwalker.job.layout import Job
 from trackwalker.job.run import load_run
+from trackwalker.job.whole import write_whole
 from trackwalker.node.capsule import NAME, REQUESTS, STACKS
 
 PATIENCE_S = 35.0  # for nodes that have not answered: they have 20 s, and a file server takes its time
@@ -25,9 +25,7 @@ def request(job: Job, incident_id: str, pause: bool = True) -> None:
     if path.exists():
         return
     path.parent.mkdir(parents=True, exist_ok=True)
-    aside = path.with_name(f".{path.name}.{os.getpid()}")
-    aside.write_text(json.dumps({"v": _VERSION, "t": time.time(), "pause": pause}))
-    os.replace(aside, path)
+    write_whole(path, json.dumps({"v": _VERSION, "t": time.time(), "pause": pause}))
 
 
 def collected(job: Job, incident_id: str, patience_s: float = PATIENCE_S) -> Capsule | None:

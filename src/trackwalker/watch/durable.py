@@ -9,6 +9,7 @@ from pathlib import Path
 
 from trackwalker.job.journal import Journal
 from trackwalker.job.redact import HIDDEN
+from trackwalker.job.whole import write_whole
 
 LONG = 4 << 20  # bytes of journal after which a start writes only what still matters
 
@@ -35,9 +36,4 @@ def is_long(path: Path) -> bool:
 
 def rewrite(path: Path, lines: Iterable[bytes]) -> None:
     """Put these lines in the place of a file; a crash leaves the old ones or the new ones."""
-    tmp = path.with_name(path.name + ".tmp")
-    with tmp.open("wb") as out:
-        out.writelines(lines)
-        out.flush()
-        os.fsync(out.fileno())
-    os.replace(tmp, path)
+    write_whole(path, b"".join(lines), sync=True)

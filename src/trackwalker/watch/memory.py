@@ -15,6 +15,7 @@ from typing import Any
 
 from trackwalker.errors import TrackwalkerError, UsageError
 from trackwalker.job.journal import Journal, encode, read
+from trackwalker.job.trust import distrust
 from trackwalker.watch.durable import DurableJournal, is_long, rewrite
 from trackwalker.watch.incident import Condition, Incident
 from trackwalker.watch.message import Message
@@ -44,6 +45,8 @@ class Memory:
         self._unsaid: dict[str, dict[str, Any]] = {}
         try:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            if why := distrust(folder):
+                raise UsageError(f"the watcher's memory is not used: {why}")
             self._lock = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError as e:
             raise UsageError(f"cannot write {folder}: {e.strerror}; a watcher keeps its memory there") from e

@@ -11,6 +11,7 @@ from trackwalker.errors import NotAJobError, UsageError
 from trackwalker.job.journal import read
 from trackwalker.job.layout import Job
 from trackwalker.job.run import RunRecord, load_run
+from trackwalker.job.trust import distrust
 from trackwalker.launch import ledger
 from trackwalker.launch.attempts import Next, next_attempt
 from trackwalker.launch.resume import DEFAULT_BUDGET, Decision, Ending, classify, decide
@@ -64,6 +65,8 @@ def weigh(job: Job, seen: Standing, exclude: list[str] | None = None) -> Weighed
     record = load_run(job.run_json)
     if record is None or scheduler_of(job) != SLURM:
         raise UsageError(f"job {job.id} was not submitted to Slurm by trackwalker: 'resubmit' asks for a run again")
+    if job.run_json is not None and (why := distrust(job.run_json, job.run_json.parents[1])):
+        raise UsageError(f"job {job.id} is not started again: {why}")
     if record.continued_by:
         raise UsageError(f"job {job.id} goes on as job {record.continued_by}")
     if not seen.ended:

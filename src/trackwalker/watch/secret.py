@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-import stat
 from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, model_validator
 
 from trackwalker.errors import UsageError
+from trackwalker.job.private import read_private
 
 
 class Secret(BaseModel):
@@ -37,7 +37,7 @@ class Secret(BaseModel):
         return self
 
     def read(self) -> str:
-        """The secret; one clear error where it is missing, empty or readable by everybody."""
+        """The secret; one clear error where it is missing, empty, or not ours alone to read and write."""
         if self.env is not None:
             value = os.environ.get(self.env, "").strip()
             if not value:
@@ -45,9 +45,9 @@ class Secret(BaseModel):
             return value
         path = (self.file or Path()).expanduser()
         try:
-            if path.stat().st_mode & stat.S_IROTH:
-                raise UsageError(f"{path} can be read by everybody: chmod 600 {path}")
-            value = path.read_text().strip()
+            value = read_private(path).strip()
+        except PermissionError as e:
+            raise UsageError(f"the secret in {path} is not taken: {e.strerror}") from None
         except (OSError, UnicodeDecodeError) as e:
             raise UsageError(f"the secret in {path} cannot be read: {type(e).__name__}") from None
         if not value or "\n" in value:

@@ -9,6 +9,8 @@ import yaml
 from pydantic import BaseModel, ValidationError
 
 from trackwalker.errors import UsageError
+from trackwalker.job.strict_yaml import Strict
+from trackwalker.job.trust import distrust_open
 
 Model = TypeVar("Model", bound=BaseModel)
 
@@ -16,7 +18,10 @@ Model = TypeVar("Model", bound=BaseModel)
 def read_settings(path: Path) -> Any:
     """What the file holds."""
     try:
-        return yaml.safe_load(path.read_text())
+        with path.open() as file:
+            if why := distrust_open(file.fileno(), path):
+                raise UsageError(f"the watcher's settings are not believed, others could have written them: {why}")
+            return yaml.load(file, Loader=Strict)  # noqa: S506 - a safe one
     except OSError as e:
         raise UsageError(f"the watcher's settings {path} cannot be read: {e.strerror}") from None
     except (yaml.YAMLError, UnicodeDecodeError) as e:

@@ -19,6 +19,7 @@ from trackwalker.errors import TrackwalkerError, UsageError
 from trackwalker.job.journal import Journal, read
 from trackwalker.job.layout import Job
 from trackwalker.job.run import RunRecord, load_run
+from trackwalker.job.trust import distrust
 from trackwalker.launch.attempts import Next
 from trackwalker.launch.plan import short_hostname
 from trackwalker.launch.resume import Decision as Ruling
@@ -138,6 +139,8 @@ def last_checkpoint(job: Job) -> int | None:
 def _refused(job: Job, record: RunRecord | None, ending: Standing, policy: ResumePolicy) -> str:
     if record is None or scheduler_of(job) != SLURM:
         return "it was not submitted to Slurm by trackwalker"
+    if job.run_json is not None and (why := distrust(job.run_json, job.run_json.parents[1])):
+        return f"its record is not ours to act on: {why}"
     if record.continued_by:
         return f"it goes on as job {record.continued_by}"
     if not ending.ended:

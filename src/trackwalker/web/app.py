@@ -25,6 +25,7 @@ from trackwalker.web.settings import Settings
 from trackwalker.web.workspace import WebWorkspace
 
 _STATIC = Path(__file__).with_name("static")
+_QUERIES = 4  # PromQL of visitors at once: each may take a core of its Prometheus for fifteen seconds
 _LOOK_S = 20.0  # how often idle databases are looked for
 
 # Each module of pages gives its own `routes()`; the first that matches answers.
@@ -57,6 +58,7 @@ def create_app(settings: Settings) -> Starlette:
         lifespan=lifespan,
     )
     app.state.workspace, app.state.settings = workspace, settings
+    app.state.queries = anyio.CapacityLimiter(_QUERIES)
     app.state.jobs, app.state.started = JobIndex(workspace), time.time_ns()
     return app
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import re
 from typing import Any
-from urllib.parse import urlencode
+from urllib.parse import parse_qsl, urlencode
 
 from markupsafe import Markup, escape
 from starlette.requests import Request
@@ -17,6 +17,7 @@ from trackwalker.agent.budget import Budget
 from trackwalker.agent.parts import Reply
 from trackwalker.agent.questions import phrasings
 from trackwalker.agent.workspace import signature
+from trackwalker.errors import UsageError
 from trackwalker.report import words
 from trackwalker.report.text import clean, clip, one_line
 from trackwalker.web.job_data import Link, evidence_links
@@ -29,28 +30,30 @@ from trackwalker.web.workspace import WebWorkspace
 _SHOWN = ("slow", "culprit", "triage", "compare", "network", "progress", "next", "hang", "memory")  # examples
 _MOST_ROWS = 300
 _LONGEST = 500  # characters of a question
+_LONGEST_BODY = 8 << 10
 _log = logging.getLogger("trackwalker.web")
 _STRUCK = re.compile(r"~~(.*?)~~", re.DOTALL)
 
 
 def routes() -> list[BaseRoute]:
     """The page, and the answer alone."""
-    return [Route("/ask", asked), Route("/ask/answer", answer)]
+    methods = ["GET", "POST"]  # a model is asked by POST only: a link must not cost anything
+    return [Route("/ask", asked, methods=methods), Route("/ask/answer", answer, methods=methods)]
 
 
 async def asked(request: Request) -> Response:
     """The box, and where a question is given, its answer: fetched by a script, or waited for without one."""
-    question, model = _question(request), _wants_model(request)
-    query = urlencode({"q": question, **({"model": "1"} if model else {})})
+    said = await _said(request)
+    question, model = _question(said), _wants_model(request, said)
     found = None
-    if question and request.query_params.get("wait") == "1":
+    if question and said.get("wait") == "1":
         found = await in_thread(_answer, workspace_of(request), settings_of(request), question, model)
     return page(
         request,
         "ask.html.j2",
         question=question,
-        fill=f"/ask/answer?{query}",
-        wait=f"/ask?{query}&wait=1",
+        fill="/ask/answer" if model else f"/ask/answer?{urlencode({'q': question})}",
+        post=urlencode({"q": question, "model": "1"}) if model else "",
         found=found,
         wants_model=model,
         model=_model_name(settings_of(request)),
@@ -60,17 +63,30 @@ async def asked(request: Request) -> Response:
 
 async def answer(request: Request) -> Response:
     """The answer as a piece of the page."""
-    question = _question(request)
-    found = await in_thread(_answer, workspace_of(request), settings_of(request), question, _wants_model(request))
+    said = await _said(request)
+    model = _wants_model(request, said)
+    found = await in_thread(_answer, workspace_of(request), settings_of(request), _question(said), model)
     return page(request, "ask_answer.html.j2", found=found)
 
 
-def _question(request: Request) -> str:
-    return clip(one_line(request.query_params.get("q", "")), _LONGEST)
+async def _said(request: Request) -> dict[str, str]:
+    """The fields of a form, by whichever method it came; of a body no more than a question needs is read."""
+    if request.method != "POST":
+        return dict(request.query_params)
+    body = b""
+    async for part in request.stream():
+        body += part
+        if len(body) > _LONGEST_BODY:
+            raise UsageError(f"a question has {_LONGEST} characters at most")
+    return dict(parse_qsl(body.decode("utf-8", "replace")))
 
 
-def _wants_model(request: Request) -> bool:
-    return request.query_params.get("model") == "1" and settings_of(request).has_model
+def _question(said: dict[str, str]) -> str:
+    return clip(one_line(said.get("q", "")), _LONGEST)
+
+
+def _wants_model(request: Request, said: dict[str, str]) -> bool:
+    return request.method == "POST" and said.get("model") == "1" and settings_of(request).has_model
 
 
 def _model_name(settings: Settings) -> str:

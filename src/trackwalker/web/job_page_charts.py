@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+import time
 from typing import Any
 
+import anyio
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
@@ -18,7 +20,7 @@ from trackwalker.web.heat import How, is_counter
 from trackwalker.web.job_data import telling_metrics
 from trackwalker.web.job_page_work import Work, work_of
 from trackwalker.web.overlay import overlay
-from trackwalker.web.pages import in_thread, job_of, job_url, json_answer, page, workspace_of
+from trackwalker.web.pages import in_thread, job_of, job_url, json_answer, page, while_wanted, workspace_of
 from trackwalker.web.workspace import WebWorkspace
 
 # What to draw while no verdict says what is telling: the first that was recorded.
@@ -137,7 +139,7 @@ async def query_page(request: Request) -> Response:
     answer, error = None, ""
     if asked.promql.strip():
         try:
-            answer = await in_thread(_answer, workspace_of(request), job, asked)
+            answer = await while_wanted(request, _answer(request, job, asked))
         except (UsageError, EvidenceError, QueryError) as e:
             error = str(e)
     return page(
@@ -149,14 +151,24 @@ async def query_json(request: Request) -> Response:
     """One PromQL question; an error is 400 with Prometheus' own words."""
     job = await job_of(request)
     try:
-        return json_answer(await in_thread(_answer, workspace_of(request), job, _question(request)))
+        return json_answer(await while_wanted(request, _answer(request, job, _question(request))))
     except QueryError as e:
         raise UsageError(str(e)) from e
 
 
-def _answer(workspace: WebWorkspace, job: Job, asked: query.Question) -> dict[str, Any]:
-    with workspace.metrics(job) as telemetry:
-        return query.ask(telemetry, asked)
+async def _answer(request: Request, job: Job, asked: query.Question) -> dict[str, Any]:
+    """Few at a time, apart from the pages' own work; a visitor who leaves takes the question along."""
+    async with request.app.state.queries:
+        holder = workspace_of(request).metrics(job)
+        telemetry = await in_thread(holder.__enter__)
+        try:
+            made = await in_thread(query.plan, telemetry, asked)
+            began = time.perf_counter()
+            raw = await query.fetch(telemetry, made)
+            return await in_thread(query.answer, telemetry, made, raw, time.perf_counter() - began)
+        finally:
+            with anyio.CancelScope(shield=True):
+                await in_thread(holder.__exit__, None, None, None)
 
 
 def _question(request: Request) -> query.Question:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from datetime import UTC, datetime
 from functools import cache
 from typing import Any, ParamSpec, TypeVar
@@ -13,6 +14,7 @@ import anyio.to_thread
 import orjson
 from jinja2 import ChoiceLoader, Environment, PackageLoader
 from markupsafe import Markup, escape
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
@@ -26,6 +28,7 @@ from trackwalker.web.workspace import WebWorkspace
 P = ParamSpec("P")
 T = TypeVar("T")
 
+_LOOK_S = 0.25  # how often a visitor is looked for while a question takes long
 NAV = (("Jobs", "/"), ("Nodes", "/nodes"), ("Sweeps", "/sweeps"), ("Lab", "/lab"), ("Ask", "/ask"))
 
 
@@ -44,6 +47,19 @@ def settings_of(request: Request) -> Settings:
 async def in_thread(work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
     """Blocking work off the event loop; a visitor who leaves does not have to be waited for."""
     return await anyio.to_thread.run_sync(lambda: work(*args, **kwargs), abandon_on_cancel=True)
+
+
+async def while_wanted(request: Request, work: Coroutine[Any, Any, T]) -> T:
+    """The outcome of some work, which is cancelled when the visitor goes."""
+    task = asyncio.create_task(work)
+    try:
+        while not (await asyncio.wait({task}, timeout=_LOOK_S))[0]:
+            if await request.is_disconnected():
+                raise HTTPException(499)
+        return task.result()
+    finally:
+        task.cancel()
+        await asyncio.wait({task})
 
 
 async def job_of(request: Request) -> Job:

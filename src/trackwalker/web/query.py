@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import re
-import time
 from dataclasses import dataclass
 from typing import Any
 
@@ -43,8 +42,26 @@ def unpinned(promql: str) -> str:
     return _BOUND_TIME.sub("", promql)
 
 
-def ask(telemetry: Telemetry, question: Question) -> dict[str, Any]:
-    """The answer for the chart and the table, with what was left out said in words."""
+@dataclass(frozen=True)
+class Plan:
+    """A question as Prometheus is asked it."""
+
+    promql: str
+    first: float
+    last: float
+    step: float
+    instant: bool
+
+    @property
+    def times(self) -> Floats:
+        """The moments of the answer."""
+        if self.instant:
+            return np.array([self.last])
+        return np.arange(round(self.first * 1000), round(self.last * 1000) + 1, round(self.step * 1000)) / 1000.0
+
+
+def plan(telemetry: Telemetry, question: Question) -> Plan:
+    """Check a question and put it on a grid."""
     promql = question.promql.strip()
     if not promql:
         raise UsageError("ask something, for example: sum by (host) (rate(hw_rdma_tx_retx_pkts_total[2m]))")
@@ -56,60 +73,56 @@ def ask(telemetry: Telemetry, question: Question) -> dict[str, Any]:
     last = high if question.end is None else min(max(question.end, low - 3600), high + 3600)
     if last < first:
         raise UsageError("the end of the window lies before its start")
-    step = max(1.0, math.ceil((last - first) / POINTS))
-    began = time.perf_counter()
     if question.instant or last == first:
         # As a range of one point: there Prometheus refuses raw samples (`up[2h]`), of which a database has millions.
-        step, times = 0.0, np.array([last])
-        found = _over_time(telemetry, promql, last, last, 1.0, times)
-    else:
-        times = np.arange(round(first * 1000), round(last * 1000) + 1, round(step * 1000)) / 1000.0
-        found = _over_time(telemetry, promql, first, last, step, times)
+        return Plan(promql, last, last, 1.0, True)
+    return Plan(promql, first, last, max(1.0, math.ceil((last - first) / POINTS)), False)
+
+
+def answer(telemetry: Telemetry, made: Plan, raw: bytes, seconds: float) -> dict[str, Any]:
+    """What Prometheus said, for the chart and the table, with what was left out said in words."""
+    times = made.times
+    found = _over_time(raw, made, times)
     found.sort(key=lambda pair: _interest(pair[1]))
     return {
-        "query": promql,
-        "start": round(first, 3),
-        "end": round(last, 3),
-        "step": step,
-        "seconds": round(time.perf_counter() - began, 3),
-        "times": [round(float(t), 3) for t in times] if step else [round(last, 3)],
+        "query": made.promql,
+        "start": round(made.first, 3),
+        "end": round(made.last, 3),
+        "step": 0.0 if made.instant else made.step,
+        "seconds": round(seconds, 3),
+        "times": [round(float(t), 3) for t in times],
         "series": [
             {"labels": labels, "values": _plain(row) if i < MOST_CHARTED else None, **_summary(row)}
             for i, (labels, row) in enumerate(found[:MOST_LISTED])
         ],
         "total": len(found),
-        "note": _note(telemetry, promql, len(found)),
+        "note": _note(telemetry, made.promql, len(found)),
     }
 
 
-def _over_time(
-    telemetry: Telemetry, promql: str, first: float, last: float, step: float, times: Floats
-) -> list[tuple[Labels, Floats]]:
-    raw = _fetch(
-        telemetry,
-        "/api/v1/query_range",
-        {"query": promql, "start": f"{first:.3f}", "end": f"{last:.3f}", "step": f"{step:.3f}"},
-    )
+def _over_time(raw: bytes, made: Plan, times: Floats) -> list[tuple[Labels, Floats]]:
     out = []
     for labels, own, values in read_matrix(raw) or _slowly(raw):
         row = np.full(len(times), np.nan)
-        at = np.rint((own - first) / step).astype(np.int64)
+        at = np.rint((own - made.first) / made.step).astype(np.int64)
         inside = (at >= 0) & (at < len(row))
         row[at[inside]] = values[inside]
         out.append((labels, row))
     return out
 
 
-def _fetch(telemetry: Telemetry, path: str, params: dict[str, str]) -> bytes:
-    """The answer's bytes, read only as far as a page can use them."""
+async def fetch(telemetry: Telemetry, made: Plan) -> bytes:
+    """The answer's bytes, read only as far as a page can use them; cancelled, Prometheus stops computing it."""
     limit = httpx.Timeout(_SECONDS + 5.0)
+    times = {"start": f"{made.first:.3f}", "end": f"{made.last:.3f}", "step": f"{made.step:.3f}"}
+    params = {"query": made.promql, **times, "timeout": f"{_SECONDS}s"}
     try:
-        with (
-            httpx.Client(base_url=telemetry.url, timeout=limit, trust_env=False) as client,
-            client.stream("POST", path, data={**params, "timeout": f"{_SECONDS}s"}) as answer,
+        async with (
+            httpx.AsyncClient(base_url=telemetry.url, timeout=limit, trust_env=False) as client,
+            client.stream("POST", "/api/v1/query_range", data=params) as said,
         ):
             parts, size = [], 0
-            for part in answer.iter_bytes():
+            async for part in said.aiter_bytes():
                 parts.append(part)
                 size += len(part)
                 if size > _MOST_BYTES:

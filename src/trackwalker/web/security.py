@@ -1,8 +1,10 @@
 """Who may ask, and what a browser may do with the answer; every response passes through here.
 
-The app only shows things, so only GET and HEAD exist. On the loopback address the `Host` header must name it: a page of
-another site that has its name point here (DNS rebinding) carries that name. Anywhere else a token is needed, once as
-`?token=`, then as a cookie that no script can read and no other site can send.
+The app only shows things, so only GET and HEAD exist, and POST where a question may cost money (`ask` with a model).
+A token is needed, once as `?token=`, then as a cookie that no script can read: other users of this machine reach its
+loopback address, too. A request that came to that address must name it in `Host`: a page of another site that has its
+name point here (DNS rebinding) carries that name. What a browser says comes from a page of another site, or of another
+port, is refused even with the cookie.
 """
 
 from __future__ import annotations
@@ -39,6 +41,7 @@ _HEADERS = {
     "X-Frame-Options": "DENY",
 }
 _METHODS = ("GET", "HEAD")
+_POSTS = ("/ask", "/ask/answer")
 
 
 class Guard:
@@ -71,17 +74,20 @@ class Guard:
 
     def _refusal(self, scope: Scope) -> Response | None:
         """The answer to who is not let in; None lets in."""
-        if scope["method"] not in _METHODS:
+        post = scope["method"] == "POST" and scope["path"] in _POSTS
+        if scope["method"] not in _METHODS and not post:
             return PlainTextResponse("only reading: GET or HEAD\n", 405, {"Allow": ", ".join(_METHODS)})
         headers = Headers(scope=scope)
-        if not self._token:
-            name = _host(headers.get("host", ""))
-            return None if name in LOOPBACK else PlainTextResponse("ask for 127.0.0.1\n", 403)
-        if self._matches(self._sent(headers)):
-            return None
+        name = _host(headers.get("host", ""))
+        if name not in LOOPBACK and (not self._token or _came_to(scope) in LOOPBACK):
+            return PlainTextResponse("ask for 127.0.0.1\n", 403)
         query = parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True)
-        if self._matches(next((value for name, value in query if name == "token"), "")):
+        if not post and self._matches(next((value for name, value in query if name == "token"), "")):
             return self._welcome(scope["path"], [pair for pair in query if pair[0] != "token"])
+        if _foreign(headers):
+            return PlainTextResponse("not for a page of another site\n", 403)
+        if not self._token or self._matches(self._sent(headers)):
+            return None
         return PlainTextResponse(
             "this page needs its token: open the address that 'trackwalker serve' printed, with ?token=...\n", 401
         )
@@ -111,6 +117,19 @@ class Guard:
         )
         answer.set_cookie(self._cookie, self._token, httponly=True, samesite="strict", path="/")
         return answer
+
+
+def _came_to(scope: Scope) -> str:
+    server = scope.get("server")
+    return str(server[0]) if server else ""
+
+
+def _foreign(headers: Headers) -> bool:
+    """Whether a browser says that somebody else's page asks; who is no browser says nothing."""
+    origin = headers.get("origin", "")
+    if origin and origin.partition("://")[2] != headers.get("host", ""):
+        return True
+    return headers.get("sec-fetch-site", "none") not in ("none", "same-origin")
 
 
 def _host(header: str) -> str:

@@ -13,7 +13,7 @@ class Settings:
     """One workspace, and who may look at it."""
 
     workspace: Path
-    token: str = ""  # empty: whoever reaches the loopback address may look
+    token: str = ""  # empty: whoever reaches the loopback address may look; `serve` always gives one
     model: str | None = None  # for the ask box, as `ask --model` and `ask --endpoint` take them
     endpoint: str | None = None
     price: float | None = None  # of one GPU-hour, for what an incident cost

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from trackwalker.job.tfevents import EventFile, Scalar
+from trackwalker.job.whole import write_whole
 from trackwalker.node.backlog import Backlog
 from trackwalker.node.exposition import Family
 from trackwalker.node.sysfs import families
@@ -181,9 +182,7 @@ class TensorboardCollector:
             return
         with contextlib.suppress(OSError):  # a full disk: a restart would go back further
             self._state_file.parent.mkdir(parents=True, exist_ok=True)
-            tmp = self._state_file.with_name(self._state_file.name + ".tmp")
-            tmp.write_text(text)
-            os.replace(tmp, self._state_file)
+            write_whole(self._state_file, text)
             self._saved = text
 
     def _load(self) -> None:

@@ -61,7 +61,8 @@
   // <div data-fill="/address">: a piece of the page that takes time is fetched and put in the div's place.
   const fill = async (element) => {
     try {
-      const answer = await fetch(element.dataset.fill, { headers: { Accept: "application/json" } });
+      const post = element.dataset.post ? { method: "POST", body: new URLSearchParams(element.dataset.post) } : {};
+      const answer = await fetch(element.dataset.fill, { headers: { Accept: "application/json" }, ...post });
       if (!answer.ok) {
         const said = await answer.json().catch(() => ({}));
         throw new Error(said.error || `the server answered ${answer.status}`);

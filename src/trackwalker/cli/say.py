@@ -1,0 +1,27 @@
+"""What commands print of names and lines that others wrote: control characters are shown, not obeyed."""
+
+from __future__ import annotations
+
+import sys
+from typing import TextIO
+
+from trackwalker.report.text import visible
+
+
+def say(text: str, file: TextIO | None = None, flush: bool = False) -> None:
+    """Print a text of some lines; an escape in it can neither colour, move nor rename the reader's terminal."""
+    print("\n".join(visible(line) for line in text.split("\n")), file=file, flush=flush)
+
+
+def say_raw(lines: list[bytes]) -> None:
+    """Print lines of a log: as they are to a file or a pipe, made visible on a terminal."""
+    if not lines:
+        return
+    sys.stdout.flush()
+    if sys.stdout.isatty():
+        shown = (visible(line.decode("utf-8", "replace").removesuffix("\n")) + "\n" for line in lines)
+        sys.stdout.write("".join(shown))
+        sys.stdout.flush()
+        return
+    sys.stdout.buffer.writelines(lines)
+    sys.stdout.buffer.flush()
