@@ -9,7 +9,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { OK = 0, UNINITIALIZED = 1, INVALID_ARGUMENT = 2, INSUFFICIENT_SIZE = 7, TIMEOUT = 10, VERSION_MISMATCH = 25 };
+enum { OK = 0, UNINITIALIZED = 1, INVALID_ARGUMENT = 2, NOT_FOUND = 6, INSUFFICIENT_SIZE = 7, TIMEOUT = 10, VERSION_MISMATCH = 25 };
 
 typedef unsigned int uint;
 typedef unsigned long long ull;
@@ -22,10 +22,12 @@ typedef union { double d; uint ui; unsigned long ul; ull ull_; long long sll; in
 typedef struct { uint fieldId, scopeId; long long timestamp, latencyUsec; int valueType, nvmlReturn; Value value; } FieldValue;
 typedef struct { char busIdLegacy[16]; uint domain, bus, device, pciDeviceId, pciSubSystemId; char busId[32]; } PciInfo;
 typedef struct { uint pid; ull usedGpuMemory; uint gpuInstanceId, computeInstanceId; } ProcessInfo;
+typedef struct { uint pid; ull timeStamp; uint smUtil, memUtil, encUtil, decUtil; } ProcessUtilization;
 typedef struct { Device device; ull eventType, eventData; uint gpuInstanceId, computeInstanceId; } EventData;
 
 _Static_assert(sizeof(Memory) == 24 && sizeof(MemoryV2) == 40 && sizeof(FieldValue) == 40, "nvml.h");
 _Static_assert(sizeof(PciInfo) == 68 && sizeof(ProcessInfo) == 24 && sizeof(EventData) == 32, "nvml.h");
+_Static_assert(sizeof(ProcessUtilization) == 32 && offsetof(ProcessUtilization, smUtil) == 16, "nvml.h");
 
 #define GPUS 16
 #define SETTINGS 512
@@ -175,6 +177,8 @@ int nvmlDeviceGetPciInfo_v3(Device d, PciInfo *info) {
 NUMBER1(nvmlDeviceGetTemperature, uint, "temperature", 40)
 NUMBER(nvmlDeviceGetPowerUsage, uint, "power", 75123)
 NUMBER(nvmlDeviceGetEnforcedPowerLimit, uint, "limit", 700000)
+NUMBER(nvmlDeviceGetPowerManagementDefaultLimit, uint, "defaultlimit", 700000)
+NUMBER1(nvmlDeviceGetTemperatureThreshold, uint, "threshold", 87 + a)
 NUMBER(nvmlDeviceGetTotalEnergyConsumption, ull, "energy", 5000000000123ull)
 NUMBER1(nvmlDeviceGetClockInfo, uint, "clock", a == 1 ? 1980 : a == 2 ? 3201 : 7)
 NUMBER1(nvmlDeviceGetMaxClockInfo, uint, "maxclock", a == 1 ? 1981 : a == 2 ? 3202 : 7)
@@ -268,12 +272,31 @@ int nvmlDeviceGetNvLinkErrorCounter(Device d, uint link, uint counter, ull *n) {
     *n = 100 * link + counter;
     return OK;
 }
+static uint pid_of(Device d, uint i) { /* "pid.<i>", else numbers that follow each other */
+    char key[64];
+    snprintf(key, 64, "pid.%u", i);
+    return (uint)value(key, d, value("firstpid", d, 1000) + i);
+}
 int nvmlDeviceGetComputeRunningProcesses_v3(Device d, uint *n, ProcessInfo *infos) {
     BEGIN("nvmlDeviceGetComputeRunningProcesses_v3", d);
     uint have = (uint)value("processes", d, 2), room = *n;
     *n = have;
     if (room < have) return INSUFFICIENT_SIZE;
-    for (uint i = 0; i < have; i++) infos[i] = (ProcessInfo){(uint)value("firstpid", d, 1000) + i, 1u << 20, 0, 0};
+    for (uint i = 0; i < have; i++) infos[i] = (ProcessInfo){pid_of(d, i), value("processmemory", d, 1u << 20), 0, 0};
+    return OK;
+}
+int nvmlDeviceGetProcessUtilization(Device d, ProcessUtilization *rows, uint *n, ull since) {
+    BEGIN("nvmlDeviceGetProcessUtilization", d);
+    uint have = (uint)value("processes", d, 2), room = *n;
+    ull now = value("sampled", d, since + 1);
+    if (now <= since) return NOT_FOUND;
+    *n = have;
+    if (room < have) return INSUFFICIENT_SIZE;
+    for (uint i = 0; i < have; i++) {
+        char key[64];
+        snprintf(key, 64, "sm.%u", i);
+        rows[i] = (ProcessUtilization){pid_of(d, i), now, (uint)value(key, d, 10 + i), 0, 0, 0};
+    }
     return OK;
 }
 int nvmlEventSetCreate(void **set) { BEGIN("nvmlEventSetCreate", NULL); *set = events; return OK; }
