@@ -163,7 +163,7 @@ def _cause(examination: Examination, role: Role, case: Case, symptoms: Symptoms,
         role=role,
         confidence=0.0,  # weighed when the whole verdict is there
         hosts=examination.hosts,
-        gpus=examination.gpus,
+        gpus=sorted(map(case.topology.gpu_name, examination.gpus)),
         devices=examination.devices,
         onset=Onset(time=utc(onset), step=step, uncertainty_s=_uncertainty(case)) if onset is not None else None,
         magnitude=magnitude,
@@ -211,7 +211,9 @@ def _summary(
     parts = []
     for examination in leading:
         hosts = _culprits(examination, symptoms)
-        parts.append(examination.playbook.summary.format(hosts=hosts, **words).strip())
+        book = examination.playbook
+        sentence = (len(case.hosts) == 1 and book.summary_alone) or book.summary
+        parts.append(sentence.format(hosts=hosts, **words).strip())
     return " ".join(parts)
 
 
