@@ -2,11 +2,14 @@
  *
  * Values are set by key ("power", "ecc.1.0.2", "link.3", "linkerr.3.0") and GPU; what was not set has the value given
  * in value()'s last argument. Failures are set by function name, with the arguments after the handle where it has any
- * ("nvmlDeviceGetNvLinkState.17"), or without them for all. */
+ * ("nvmlDeviceGetNvLinkState.17"), or without them for all. A test that is another process than the driver's writes
+ * "key gpu value" lines (and "gpus 0 N") into the file that NVML_MOCK_FILE names; it is read again when it changes. */
 #pragma GCC diagnostic ignored "-Wformat-zero-length"
 #include <stddef.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 enum { OK = 0, UNINITIALIZED = 1, INVALID_ARGUMENT = 2, NOT_FOUND = 6, INSUFFICIENT_SIZE = 7, TIMEOUT = 10, VERSION_MISMATCH = 25 };
@@ -78,6 +81,27 @@ int mock_calls(const char *key, int gpu) {
     return sum;
 }
 
+static void reload(void) {
+    static volatile int lock;
+    static struct timespec seen;
+    const char *path = getenv("NVML_MOCK_FILE");
+    struct stat now;
+    if (!path || stat(path, &now) || (now.st_mtim.tv_sec == seen.tv_sec && now.st_mtim.tv_nsec == seen.tv_nsec)) return;
+    while (__sync_lock_test_and_set(&lock, 1)) {}
+    FILE *file = fopen(path, "r");
+    char key[64];
+    int gpu;
+    ull number;
+    n_values = 0;
+    while (file && fscanf(file, "%63s %d %llu", key, &gpu, &number) == 3) {
+        if (!strcmp(key, "gpus")) mock_gpus((int)number);
+        else mock_value(key, gpu, number);
+    }
+    if (file) fclose(file);
+    seen = now.st_mtim;
+    __sync_lock_release(&lock);
+}
+
 /* --- how every function begins: counted, and failed where the test said so --- */
 static void note(const char *key, int gpu) {
     static volatile int lock;
@@ -103,6 +127,7 @@ static int begin(const char *name, Device device, const char *args) {
     int gpu = device ? device->index : -1;
     char key[64];
     snprintf(key, 64, "%s%s", name, args);
+    reload();
     note(key, gpu);
     if (!initialized) return UNINITIALIZED;
     if (device && (device < devices || device >= devices + count)) return INVALID_ARGUMENT;
@@ -130,6 +155,7 @@ static ull value(const char *key, Device device, ull otherwise) {
 int nvmlInit_v2(void) {
     int code = fate("nvmlInit_v2", -1);
     if (code > 0) return code;
+    reload();
     initialized++;
     return OK;
 }
