@@ -14,7 +14,7 @@ setup: $(READY)  ## prepare .venv with all extras, and Prometheus
 $(READY): pyproject.toml constraints.txt scripts/setup
 	@scripts/setup
 
-demo: setup  ## train four processes, break one (FAULT=stop|kill|cpu|none|slow-data|packet-loss|oom|…, see docs/lab-inject.md), diagnose it
+demo: setup  ## train four processes, break one (FAULT=stop|kill|cpu|none|slow-data|packet-loss|oom|…; with a GPU power-cap|gpu-hog|…, see docs/lab-inject.md), diagnose it
 	@FAULT=$${FAULT:-stop} $(BIN)/trackwalker demo
 
 test: setup lint  ## all checks and all tests

@@ -36,10 +36,6 @@ SCHEMA = "trackwalker.gpu-drill/1"
 BASE_STEPS = 110  # at full speed before the fault: eleven seconds on an H200
 START_LIMIT_S = 120.0
 MUST_SEE = 0.10  # what costs this much or more has to be named
-MODEL = {
-    "base_emb_dim": "2048", "base_num_decoder_layers": "8", "base_num_query_heads": "16", "base_mlp_dim": "8192",
-    "max_target_length": "1024", "per_device_batch_size": "8", "vocab_size": "32768", "dtype": "bfloat16",
-}  # fmt: skip
 
 
 @dataclasses.dataclass(frozen=True)
@@ -192,6 +188,7 @@ class Session:
     def _train(self, drill: Drill) -> tuple[Path, float | None]:
         """One run from beginning to end, broken on its way; its directory and when the fault began."""
         from trackwalker.lab.inject import find_victim, inject
+        from trackwalker.lab.real import GPU_MODEL
         from trackwalker.launch.plan import plan_local
         from trackwalker.launch.request import ModelSpec, Passthrough
         from trackwalker.launch.schedulers.local import LocalRun
@@ -199,7 +196,7 @@ class Session:
         base = 40 if self._dry else BASE_STEPS
         after = drill.after // 4 if self._dry else drill.after
         config = {"steps": str(base + after), "enable_checkpointing": "false", "log_period": "1"}
-        config |= {} if self._dry else MODEL
+        config |= {} if self._dry else GPU_MODEL
         words = ["gpu-drill", drill.name]
         plan = plan_local(ModelSpec("tiny", tag=drill.name), 1, Passthrough(config), self._workspace, True, words)
         if drill.torch:
