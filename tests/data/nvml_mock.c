@@ -176,13 +176,30 @@ int nvmlDeviceGetHandleByIndex_v2(uint index, Device *device) {
     *device = &devices[index];
     return OK;
 }
+/* Slices of a GPU stand behind the GPUs themselves: slice i of GPU g is device GPUS + 4 * g + i. */
+static struct nvmlDevice_st slices[4 * GPUS];
+int nvmlDeviceGetMaxMigDeviceCount(Device d, uint *n) {
+    BEGIN("nvmlDeviceGetMaxMigDeviceCount", d);
+    *n = value("slices", d, 0) ? 4 : 0;
+    return OK;
+}
+int nvmlDeviceGetMigDeviceHandleByIndex(Device d, uint index, Device *out) {
+    BEGIN("nvmlDeviceGetMigDeviceHandleByIndex", d, ".%u", index);
+    if (index >= value("slices", d, 0)) return NOT_FOUND;
+    *out = &slices[4 * d->index + (int)index];
+    (*out)->index = 4 * d->index + (int)index;
+    return OK;
+}
 static int text(const char *name, Device device, char *out, uint length, uint least, const char *format) {
     BEGIN(name, device);
     if (length < least) return INSUFFICIENT_SIZE;
     snprintf(out, length, format, device->index);
     return OK;
 }
-int nvmlDeviceGetUUID(Device d, char *t, uint n) { return text("nvmlDeviceGetUUID", d, t, n, 96, "GPU-0000-%d"); }
+int nvmlDeviceGetUUID(Device d, char *t, uint n) {
+    if (d >= slices && d < slices + 4 * GPUS) return snprintf(t, n, "MIG-%d-%d", d->index / 4, d->index % 4) < 0;
+    return text("nvmlDeviceGetUUID", d, t, n, 96, "GPU-0000-%d");
+}
 int nvmlDeviceGetSerial(Device d, char *t, uint n) { return text("nvmlDeviceGetSerial", d, t, n, 30, "16540000%d"); }
 int nvmlDeviceGetName(Device d, char *t, uint n) { return text("nvmlDeviceGetName", d, t, n, 96, "NVIDIA \"H200\""); }
 int nvmlDeviceGetVbiosVersion(Device d, char *t, uint n) { return text("nvmlDeviceGetVbiosVersion", d, t, n, 32, "96.00.0%d"); }

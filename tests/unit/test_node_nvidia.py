@@ -142,6 +142,13 @@ def test_a_stranger_on_the_gpu_is_told_from_the_job(driver: Driver, tmp_path: Pa
     assert got["hw_gpu_processes{gpu=1,owner=other}"] == 0
 
 
+def test_slices_of_a_gpu_are_told_with_it(driver: Driver, opened: Opened) -> None:
+    driver.value("slices", 2, gpu=1)
+    told = [key for key in flat(opened().collect()) if key.startswith("hw_gpu_info")]
+    assert "mig=MIG-1-0,MIG-1-1" in told[1]
+    assert "mig" not in told[0]
+
+
 def test_memory_that_the_driver_does_not_know_is_no_sample(driver: Driver, opened: Opened) -> None:
     driver.value("processmemory", nvml.NO_VALUE)
     driver.fail("nvmlDeviceGetProcessUtilization", NOT_SUPPORTED)

@@ -239,6 +239,21 @@ class Nvml:
         self.call(name, handle, text, c_uint(_TEXT))
         return text.value.decode("utf-8", "replace")
 
+    def slices(self, handle: Handle) -> list[str]:
+        """The UUIDs of the GPU's MIG slices; empty where it is not sliced."""
+        most, found = c_uint(), []
+        self.call("nvmlDeviceGetMaxMigDeviceCount", handle, ctypes.byref(most))
+        for index in range(most.value):
+            part = Handle()
+            try:
+                self.call("nvmlDeviceGetMigDeviceHandleByIndex", handle, c_uint(index), ctypes.byref(part))
+            except NvmlError as error:
+                if error.code in (NOT_FOUND, 2):  # a place that no slice takes
+                    continue
+                raise
+            found.append(self.text(part, "nvmlDeviceGetUUID"))
+        return found
+
     def address(self, handle: Handle) -> str:
         """The PCI address as sysfs spells it: 0000:3b:00.0 (NVML writes 00000000:3B:00.0)."""
         info = PciInfo()

@@ -181,7 +181,9 @@ class Gpu:
         calls = {"uuid": "nvmlDeviceGetUUID", "serial": "nvmlDeviceGetSerial", "name": "nvmlDeviceGetName"}
         calls["vbios"] = "nvmlDeviceGetVbiosVersion"
         identity = {label: self._ask(self._driver.text, call) or "" for label, call in calls.items()}
-        self.identity = {**identity, "pci": self._ask(self._driver.address) or ""}
+        slices = self._ask(self._driver.slices) or []
+        mig = {"mig": ",".join(slices)} if slices else {}
+        self.identity = {**identity, "pci": self._ask(self._driver.address) or "", **mig}
 
     def _ask(self, function: Callable[..., Any], *args: Any, keep: float = 0.0, **more: Any) -> Any:
         """The driver's answer, or None when it gave none; only the loss of the GPU is raised."""
