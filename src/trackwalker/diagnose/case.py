@@ -58,14 +58,18 @@ class Case:
     def topology(self) -> Topology:
         """Which rank reports under which name, on which machine, with which GPUs."""
         ranks = self.run.ranks if self.run is not None else []
-        return make_topology(ranks, self.hosts, self._labels("hw_rank_info"), self._labels("hw_gpu_rank_info"))
+        known = [] if ranks else self._labels("hw_rank_info")
+        return make_topology(ranks, self.hosts, known, self._labels("hw_gpu_rank_info"))
 
     def _labels(self, metric: str) -> list[dict[str, str]]:
         if self.telemetry is None or metric not in self.telemetry.metrics():
             return []
         begin, end = self.telemetry.range()
-        recent = f"last_over_time({metric}[{max(1, round(end - begin))}s])"
-        return [sample.labels for sample in self.telemetry.instant(recent, end)]
+        for window in (min(600.0, end - begin), end - begin):  # of a large cluster the last minutes are enough
+            found = self.telemetry.instant(f"last_over_time({metric}[{max(1, round(window))}s])", end)
+            if found:
+                return [sample.labels for sample in found]
+        return []
 
     @property
     def trusted(self) -> list[str]:
