@@ -14,7 +14,7 @@ setup: $(READY)  ## prepare .venv with all extras, and Prometheus
 $(READY): pyproject.toml requirements.lock scripts/setup
 	@scripts/setup
 
-demo: setup  ## train four processes, break one (FAULT=stop|kill|cpu|none|slow-data|packet-loss|oom|…, see docs/lab-inject.md), diagnose it
+demo: setup  ## train four processes, break one (FAULT=stop|kill|cpu|none|slow-data|packet-loss|oom|…; with a GPU power-cap|gpu-hog|…, see docs/lab-inject.md), diagnose it
 	@FAULT=$${FAULT:-stop} $(BIN)/trackwalker demo
 
 check: setup  ## lint, types, import directions and unit tests: after every change, at most 3 minutes

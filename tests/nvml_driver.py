@@ -58,6 +58,25 @@ def driver(built: Path, tmp_path: Path) -> Driver:
     return Driver(Path(shutil.copy(built, tmp_path / "driver.so")), 2)
 
 
+class DriverFile:
+    """A stand-in driver for another process (an agent): what it says stands in a file, which may change any time."""
+
+    def __init__(self, library: Path, folder: Path, gpus: int, node: str = "") -> None:
+        shared = folder / "driver.txt"
+        self._path, self._gpus = folder / f"driver.txt.{node}" if node else shared, gpus
+        self._values: dict[tuple[str, int], int] = {}
+        self.env = {"TRACKWALKER_NVML": str(library), "NVML_MOCK_FILE": str(shared)}
+        self.set()
+
+    def set(self, gpu: int = -1, **values: int) -> None:
+        """Change what one GPU says (-1: all)."""
+        self._values |= {(key.replace("__", "."), gpu): value for key, value in values.items()}
+        lines = [f"gpus 0 {self._gpus}", *(f"{key} {gpu} {value}" for (key, gpu), value in self._values.items())]
+        fresh = self._path.with_name(f"{self._path.name}.new")
+        fresh.write_text("\n".join(lines) + "\n")
+        fresh.replace(self._path)
+
+
 Opened = Callable[..., NvidiaCollector]
 
 

@@ -2,14 +2,18 @@
  *
  * Values are set by key ("power", "ecc.1.0.2", "link.3", "linkerr.3.0") and GPU; what was not set has the value given
  * in value()'s last argument. Failures are set by function name, with the arguments after the handle where it has any
- * ("nvmlDeviceGetNvLinkState.17"), or without them for all. */
+ * ("nvmlDeviceGetNvLinkState.17"), or without them for all. A test that is another process than the driver's writes
+ * "key gpu value" lines (and "gpus 0 N") into the file that NVML_MOCK_FILE names; it is read again when it changes.
+ * A node of a Slurm cluster on one machine has its own file where there is one: "<file>.<node>". */
 #pragma GCC diagnostic ignored "-Wformat-zero-length"
 #include <stddef.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
-enum { OK = 0, UNINITIALIZED = 1, INVALID_ARGUMENT = 2, INSUFFICIENT_SIZE = 7, TIMEOUT = 10, VERSION_MISMATCH = 25 };
+enum { OK = 0, UNINITIALIZED = 1, INVALID_ARGUMENT = 2, NOT_FOUND = 6, INSUFFICIENT_SIZE = 7, TIMEOUT = 10, VERSION_MISMATCH = 25 };
 
 typedef unsigned int uint;
 typedef unsigned long long ull;
@@ -22,10 +26,12 @@ typedef union { double d; uint ui; unsigned long ul; ull ull_; long long sll; in
 typedef struct { uint fieldId, scopeId; long long timestamp, latencyUsec; int valueType, nvmlReturn; Value value; } FieldValue;
 typedef struct { char busIdLegacy[16]; uint domain, bus, device, pciDeviceId, pciSubSystemId; char busId[32]; } PciInfo;
 typedef struct { uint pid; ull usedGpuMemory; uint gpuInstanceId, computeInstanceId; } ProcessInfo;
+typedef struct { uint pid; ull timeStamp; uint smUtil, memUtil, encUtil, decUtil; } ProcessUtilization;
 typedef struct { Device device; ull eventType, eventData; uint gpuInstanceId, computeInstanceId; } EventData;
 
 _Static_assert(sizeof(Memory) == 24 && sizeof(MemoryV2) == 40 && sizeof(FieldValue) == 40, "nvml.h");
 _Static_assert(sizeof(PciInfo) == 68 && sizeof(ProcessInfo) == 24 && sizeof(EventData) == 32, "nvml.h");
+_Static_assert(sizeof(ProcessUtilization) == 32 && offsetof(ProcessUtilization, smUtil) == 16, "nvml.h");
 
 #define GPUS 16
 #define SETTINGS 512
@@ -76,6 +82,30 @@ int mock_calls(const char *key, int gpu) {
     return sum;
 }
 
+static void reload(void) {
+    static volatile int lock;
+    static struct timespec seen;
+    const char *name = getenv("NVML_MOCK_FILE"), *node = getenv("SLURMD_NODENAME");
+    char path[512];
+    struct stat now;
+    snprintf(path, sizeof path, "%s.%s", name ? name : "", node ? node : "");
+    if (name && stat(path, &now)) snprintf(path, sizeof path, "%s", name);
+    if (!name || stat(path, &now) || (now.st_mtim.tv_sec == seen.tv_sec && now.st_mtim.tv_nsec == seen.tv_nsec)) return;
+    while (__sync_lock_test_and_set(&lock, 1)) {}
+    FILE *file = fopen(path, "r");
+    char key[64];
+    int gpu;
+    ull number;
+    n_values = 0;
+    while (file && fscanf(file, "%63s %d %llu", key, &gpu, &number) == 3) {
+        if (!strcmp(key, "gpus")) mock_gpus((int)number);
+        else mock_value(key, gpu, number);
+    }
+    if (file) fclose(file);
+    seen = now.st_mtim;
+    __sync_lock_release(&lock);
+}
+
 /* --- how every function begins: counted, and failed where the test said so --- */
 static void note(const char *key, int gpu) {
     static volatile int lock;
@@ -101,6 +131,7 @@ static int begin(const char *name, Device device, const char *args) {
     int gpu = device ? device->index : -1;
     char key[64];
     snprintf(key, 64, "%s%s", name, args);
+    reload();
     note(key, gpu);
     if (!initialized) return UNINITIALIZED;
     if (device && (device < devices || device >= devices + count)) return INVALID_ARGUMENT;
@@ -128,6 +159,7 @@ static ull value(const char *key, Device device, ull otherwise) {
 int nvmlInit_v2(void) {
     int code = fate("nvmlInit_v2", -1);
     if (code > 0) return code;
+    reload();
     initialized++;
     return OK;
 }
@@ -144,13 +176,30 @@ int nvmlDeviceGetHandleByIndex_v2(uint index, Device *device) {
     *device = &devices[index];
     return OK;
 }
+/* Slices of a GPU stand behind the GPUs themselves: slice i of GPU g is device GPUS + 4 * g + i. */
+static struct nvmlDevice_st slices[4 * GPUS];
+int nvmlDeviceGetMaxMigDeviceCount(Device d, uint *n) {
+    BEGIN("nvmlDeviceGetMaxMigDeviceCount", d);
+    *n = value("slices", d, 0) ? 4 : 0;
+    return OK;
+}
+int nvmlDeviceGetMigDeviceHandleByIndex(Device d, uint index, Device *out) {
+    BEGIN("nvmlDeviceGetMigDeviceHandleByIndex", d, ".%u", index);
+    if (index >= value("slices", d, 0)) return NOT_FOUND;
+    *out = &slices[4 * d->index + (int)index];
+    (*out)->index = 4 * d->index + (int)index;
+    return OK;
+}
 static int text(const char *name, Device device, char *out, uint length, uint least, const char *format) {
     BEGIN(name, device);
     if (length < least) return INSUFFICIENT_SIZE;
     snprintf(out, length, format, device->index);
     return OK;
 }
-int nvmlDeviceGetUUID(Device d, char *t, uint n) { return text("nvmlDeviceGetUUID", d, t, n, 96, "GPU-0000-%d"); }
+int nvmlDeviceGetUUID(Device d, char *t, uint n) {
+    if (d >= slices && d < slices + 4 * GPUS) return snprintf(t, n, "MIG-%d-%d", d->index / 4, d->index % 4) < 0;
+    return text("nvmlDeviceGetUUID", d, t, n, 96, "GPU-0000-%d");
+}
 int nvmlDeviceGetSerial(Device d, char *t, uint n) { return text("nvmlDeviceGetSerial", d, t, n, 30, "16540000%d"); }
 int nvmlDeviceGetName(Device d, char *t, uint n) { return text("nvmlDeviceGetName", d, t, n, 96, "NVIDIA \"H200\""); }
 int nvmlDeviceGetVbiosVersion(Device d, char *t, uint n) { return text("nvmlDeviceGetVbiosVersion", d, t, n, 32, "96.00.0%d"); }
@@ -175,6 +224,8 @@ int nvmlDeviceGetPciInfo_v3(Device d, PciInfo *info) {
 NUMBER1(nvmlDeviceGetTemperature, uint, "temperature", 40)
 NUMBER(nvmlDeviceGetPowerUsage, uint, "power", 75123)
 NUMBER(nvmlDeviceGetEnforcedPowerLimit, uint, "limit", 700000)
+NUMBER(nvmlDeviceGetPowerManagementDefaultLimit, uint, "defaultlimit", 700000)
+NUMBER1(nvmlDeviceGetTemperatureThreshold, uint, "threshold", 87 + a)
 NUMBER(nvmlDeviceGetTotalEnergyConsumption, ull, "energy", 5000000000123ull)
 NUMBER1(nvmlDeviceGetClockInfo, uint, "clock", a == 1 ? 1980 : a == 2 ? 3201 : 7)
 NUMBER1(nvmlDeviceGetMaxClockInfo, uint, "maxclock", a == 1 ? 1981 : a == 2 ? 3202 : 7)
@@ -268,12 +319,31 @@ int nvmlDeviceGetNvLinkErrorCounter(Device d, uint link, uint counter, ull *n) {
     *n = 100 * link + counter;
     return OK;
 }
+static uint pid_of(Device d, uint i) { /* "pid.<i>", else numbers that follow each other */
+    char key[64];
+    snprintf(key, 64, "pid.%u", i);
+    return (uint)value(key, d, value("firstpid", d, 1000) + i);
+}
 int nvmlDeviceGetComputeRunningProcesses_v3(Device d, uint *n, ProcessInfo *infos) {
     BEGIN("nvmlDeviceGetComputeRunningProcesses_v3", d);
     uint have = (uint)value("processes", d, 2), room = *n;
     *n = have;
     if (room < have) return INSUFFICIENT_SIZE;
-    for (uint i = 0; i < have; i++) infos[i] = (ProcessInfo){(uint)value("firstpid", d, 1000) + i, 1u << 20, 0, 0};
+    for (uint i = 0; i < have; i++) infos[i] = (ProcessInfo){pid_of(d, i), value("processmemory", d, 1u << 20), 0, 0};
+    return OK;
+}
+int nvmlDeviceGetProcessUtilization(Device d, ProcessUtilization *rows, uint *n, ull since) {
+    BEGIN("nvmlDeviceGetProcessUtilization", d);
+    uint have = (uint)value("processes", d, 2), room = *n;
+    ull now = value("sampled", d, since + 1);
+    if (now <= since) return NOT_FOUND;
+    *n = have;
+    if (room < have) return INSUFFICIENT_SIZE;
+    for (uint i = 0; i < have; i++) {
+        char key[64];
+        snprintf(key, 64, "sm.%u", i);
+        rows[i] = (ProcessUtilization){pid_of(d, i), now, (uint)value(key, d, 10 + i), 0, 0, 0};
+    }
     return OK;
 }
 int nvmlEventSetCreate(void **set) { BEGIN("nvmlEventSetCreate", NULL); *set = events; return OK; }

@@ -14,6 +14,9 @@ from trackwalker.node.exporter import Exporter
 GPUS = [{"gpu": str(n), "uuid": f"GPU-{'abcd'[n]}{n}", "pci": f"0000:{n}5:00.0"} for n in range(4)]
 
 
+GPUS[1]["mig"] = "MIG-x,MIG-y"
+
+
 def places(*envs: dict[str, str]) -> list[Place]:
     return [Place(8 + n, f"box-r{8 + n}", 100 + n, env) for n, env in enumerate(envs)]
 
@@ -29,6 +32,10 @@ def places(*envs: dict[str, str]) -> list[Place]:
         ([{"CUDA_VISIBLE_DEVICES": ""}], {}, ""),
         ([{"ROCR_VISIBLE_DEVICES": "2,3", "HIP_VISIBLE_DEVICES": "1"}], {8: "3"}, "visible devices"),
         ([{"ROCR_VISIBLE_DEVICES": "GPU-d3"}], {8: "3"}, "visible devices"),
+        ([{"NVIDIA_VISIBLE_DEVICES": "2,3", "CUDA_VISIBLE_DEVICES": "1"}], {8: "3"}, "visible devices"),
+        ([{"NVIDIA_VISIBLE_DEVICES": "all"}], {8: "0123"}, "only rank"),
+        ([{"CUDA_VISIBLE_DEVICES": "MIG-x"}, {"CUDA_VISIBLE_DEVICES": "MIG-y"}], {8: "1", 9: "1"}, "visible devices"),
+        ([{"CUDA_VISIBLE_DEVICES": "MIG-GPU-c2/1/0"}], {8: "2"}, "visible devices"),
         ([{}] * 4, {8: "0", 9: "1", 10: "2", 11: "3"}, "local order"),
         ([{"HIP_VISIBLE_DEVICES": "3,2"}] * 2, {8: "3", 9: "2"}, "local order"),
         ([{}] * 2, {}, ""),  # two ranks, four GPUs, and nobody says: no guess

@@ -11,7 +11,20 @@ from pathlib import Path
 
 import pytest
 
-from nvml_driver import GIB, UNKNOWN, Driver, Opened, built, compile_mock, driver, eventually, flat, of_gpu, opened
+from nvml_driver import (
+    GIB,
+    NOT_SUPPORTED,
+    UNKNOWN,
+    Driver,
+    Opened,
+    built,
+    compile_mock,
+    driver,
+    eventually,
+    flat,
+    of_gpu,
+    opened,
+)
 from trackwalker.node import nvml
 from trackwalker.node.collectors.gpu_nvidia import NvidiaCollector
 from trackwalker.node.exporter import Exporter
@@ -32,8 +45,16 @@ def test_layouts_are_those_of_nvml_h(driver: Driver) -> None:
     ]  # fmt: skip
     assert [f.offset for f in fields] == [driver.lib.mock_layout(i) for i in range(len(fields))]
     assert driver.lib.mock_layout(len(fields)) == -1
-    sizes = (nvml.Memory, nvml.MemoryV2, nvml.FieldValue, nvml.PciInfo, nvml.ProcessInfo, nvml.EventData)
-    assert [ctypes.sizeof(s) for s in sizes] == [24, 40, 40, 68, 24, 32]
+    sizes = (
+        nvml.Memory,
+        nvml.MemoryV2,
+        nvml.FieldValue,
+        nvml.PciInfo,
+        nvml.ProcessInfo,
+        nvml.EventData,
+        nvml.ProcessUtilization,
+    )
+    assert [ctypes.sizeof(s) for s in sizes] == [24, 40, 40, 68, 24, 32, 32]
 
 
 def test_every_value_has_the_right_unit_and_place(driver: Driver, opened: Opened, tmp_path: Path) -> None:
@@ -54,6 +75,8 @@ def test_every_value_has_the_right_unit_and_place(driver: Driver, opened: Opened
         "hw_gpu_memory_temperature_celsius{gpu=0}": 55,
         "hw_gpu_power_watts{gpu=0}": 75.123,
         "hw_gpu_power_limit_watts{gpu=0}": 700,
+        "hw_gpu_power_limit_default_watts{gpu=0}": 700,
+        "hw_gpu_temperature_limit_celsius{gpu=0,limit=slowdown}": 88,
         "hw_gpu_energy_joules_total{gpu=0}": 5_000_000_000.123,
         "hw_gpu_clock_mhz{gpu=0,type=sclk}": 1980,
         "hw_gpu_clock_mhz{gpu=0,type=mclk}": 3201,
@@ -80,6 +103,9 @@ def test_every_value_has_the_right_unit_and_place(driver: Driver, opened: Opened
         "hw_gpu_pcie_replay_total{gpu=0}": 3,
         "hw_gpu_pcie_correctable_total{gpu=0}": 7,
         "hw_gpu_pcie_fatal_total{gpu=0}": 0,
+        "hw_gpu_processes{gpu=0,owner=unknown}": 2,  # nobody said which processes are the job's
+        "hw_gpu_process_memory_bytes{gpu=0,owner=unknown}": 2 << 20,
+        "hw_gpu_process_utilization_percent{gpu=0,owner=unknown}": 10 + 11,
     }
     active = {"sw_power_cap", "hw_thermal"}  # 0x44
     reasons = ["gpu_idle", "applications_clocks", "sw_power_cap", "hw_slowdown", "sync_boost", "sw_thermal",
@@ -97,6 +123,40 @@ def test_every_value_has_the_right_unit_and_place(driver: Driver, opened: Opened
     assert got["hw_gpu_power_watts{gpu=1}"] == 701.25
     assert got["hw_gpu_nvlink_up{gpu=1,link=2}"] == 0
     assert got["hw_gpu_user_processes{}"] == 3
+
+
+def test_a_stranger_on_the_gpu_is_told_from_the_job(driver: Driver, tmp_path: Path) -> None:
+    members: set[int] = set()
+    collector = NvidiaCollector("n1", str(driver.path), timeout=5.0, sysfs=str(tmp_path), members=lambda: members)
+    assert collector.available()
+    driver.value("processes", 1, gpu=1)
+    first = flat(collector.collect())
+    assert first["hw_gpu_processes{gpu=0,owner=unknown}"] == 2  # none of these numbers is ours: another namespace's?
+    members |= {1000, 5000}
+    driver.value("pid.1", 5001, gpu=0)
+    driver.value("sm.1", 60, gpu=0)
+    got = flat(collector.collect())
+    collector.close()
+    assert got["hw_gpu_processes{gpu=0,owner=job}"] == got["hw_gpu_processes{gpu=0,owner=other}"] == 1
+    assert got["hw_gpu_process_memory_bytes{gpu=0,owner=other}"] == 1 << 20
+    assert got["hw_gpu_process_utilization_percent{gpu=0,owner=job}"] == 10
+    assert got["hw_gpu_process_utilization_percent{gpu=0,owner=other}"] == 60
+    assert got["hw_gpu_processes{gpu=1,owner=other}"] == 0
+
+
+def test_slices_of_a_gpu_are_told_with_it(driver: Driver, opened: Opened) -> None:
+    driver.value("slices", 2, gpu=1)
+    told = [key for key in flat(opened().collect()) if key.startswith("hw_gpu_info")]
+    assert "mig=MIG-1-0,MIG-1-1" in told[1]
+    assert "mig" not in told[0]
+
+
+def test_memory_that_the_driver_does_not_know_is_no_sample(driver: Driver, opened: Opened) -> None:
+    driver.value("processmemory", nvml.NO_VALUE)
+    driver.fail("nvmlDeviceGetProcessUtilization", NOT_SUPPORTED)
+    got = flat(opened().collect())
+    assert got["hw_gpu_processes{gpu=0,owner=unknown}"] == 2
+    assert not any("process_memory" in k or "process_utilization" in k for k in got)
 
 
 @pytest.mark.parametrize("kind", range(7))

@@ -13,7 +13,7 @@ import typer
 from trackwalker.cli.options import DEFAULT_WORKSPACE, Workspace
 from trackwalker.errors import JobNotFoundError, UsageError
 from trackwalker.job.resolve import resolve
-from trackwalker.lab.inject import FAULTS, find_victim
+from trackwalker.lab.inject import FAULTS, MIDDLE, find_victim
 from trackwalker.lab.inject import inject as break_job
 from trackwalker.lab.real import CASES
 from trackwalker.lab.undo import pending
@@ -24,6 +24,9 @@ def inject(
     job: Annotated[str, typer.Argument(help="A running local job: id, directory or log.")],
     rank: Annotated[int, typer.Option("--rank", min=0, help="Whom to hit.")] = 2,
     seconds: Annotated[float, typer.Option("--seconds", min=0.0, help="For how long; 0: until Ctrl-C.")] = 0.0,
+    strength: Annotated[
+        float, typer.Option("--strength", help="How strong, above 0 to 1, where a fault can be weaker or stronger.")
+    ] = MIDDLE,
     undo: Annotated[bool, typer.Option("--undo", help="Only undo what killed injectors left behind.")] = False,
     workspace: Workspace = DEFAULT_WORKSPACE,
 ) -> None:
@@ -40,7 +43,7 @@ def inject(
         print(f"undid {steps} steps" if steps else "nothing is left to undo")
         return
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # whoever ends us ends the fault too
-    with break_job(fault, find_victim(job_dir, rank)):
+    with break_job(fault, find_victim(job_dir, rank), strength):
         until = f"for {seconds:.0f} s" if seconds else "until Ctrl-C"
         print(f"{fault} on rank {rank} of {job_dir.name}, {until}", flush=True)
         with contextlib.suppress(KeyboardInterrupt):

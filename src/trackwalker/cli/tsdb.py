@@ -19,8 +19,8 @@ from trackwalker.errors import EvidenceError, UsageError
 from trackwalker.job.resolve import resolve
 from trackwalker.logs.header import nodes_in_header
 from trackwalker.report.text import clip, json_visible, one_line
-from trackwalker.report.tsdb import render_answer, render_list
-from trackwalker.telemetry import catalogue, export, query, serve
+from trackwalker.report.tsdb import render_answer, render_list, render_metrics
+from trackwalker.telemetry import catalogue, export, query, recorded, serve
 from trackwalker.telemetry.store import open_database
 
 DAMAGED = 3  # an answer was given, from evidence that is damaged
@@ -82,7 +82,9 @@ def list_(
 def query_(
     job: _Job,
     promql: Annotated[str, typer.Argument(metavar="PROMQL", help="What to ask.")],
-    at: Annotated[str | None, typer.Option("--at", help="Epoch seconds or ISO time (UTC); default: the end.")] = None,
+    at: Annotated[
+        str | None, typer.Option("--at", help="Epoch seconds or ISO time (UTC); default: the last moment with data.")
+    ] = None,
     start: _Start = None,
     end: _End = None,
     step: Annotated[float | None, typer.Option("--step", help="Seconds between points; default: range / 250.")] = None,
@@ -90,7 +92,7 @@ def query_(
     as_csv: Annotated[bool, typer.Option("--csv", help="Print CSV with a header instead of a table.")] = False,
     workspace: Workspace = DEFAULT_WORKSPACE,
 ) -> int:
-    """Ask one PromQL question: at the end of the data, or over a range with --start, --end or --step.
+    """Ask one PromQL question: at the last moment with data, or over a range with --start, --end or --step.
 
     Exit codes: 0 an answer, 2 nothing to read or a bad query, 3 an answer from a damaged database.
     """
@@ -111,7 +113,38 @@ def query_(
         csv.writer(sys.stdout, lineterminator="\n").writerows(answer.rows())
     else:
         render_answer(answer, Console(highlight=False))
+    for hint in answer.hints:
+        print(f"trackwalker: {hint}", file=sys.stderr)
     return _damaged(answer.damage)
+
+
+@app.command("metrics", epilog="Example: trackwalker tsdb metrics 8308 'gpu.*(power|clock)'")
+def metrics(
+    job: _Job,
+    pattern: Annotated[
+        str | None, typer.Argument(metavar="PATTERN", help="Regular expression that a part of the name matches.")
+    ] = None,
+    as_json: AsJson = False,
+    workspace: Workspace = DEFAULT_WORKSPACE,
+) -> int:
+    """List what was recorded: each metric with kind, unit, hosts, first and last sample.
+
+    Exit codes: 0 listed, 2 nothing to read or a bad pattern, 3 listed from a damaged database.
+    """
+    with open_database(_database(job, workspace)) as telemetry, _Line() as line:
+        found = recorded.list_metrics(telemetry, pattern, lambda done, of: line.show(f"{done} of {of} metrics"))
+        damage = telemetry.damage
+        close = [] if found else recorded.hints(telemetry, pattern or "")
+    if as_json:
+        rows = [metric.to_dict() for metric in found]
+        _print_json({"schema": recorded.SCHEMA, "job": job, "metrics": rows, "damage": damage})
+    elif found:
+        render_metrics(found, Console(highlight=False))
+    else:
+        print(f"no metric of {job} matches '{pattern or ''}'")
+    for hint in close:
+        print(f"trackwalker: {hint}", file=sys.stderr)
+    return _damaged(damage)
 
 
 @app.command("view", epilog="Example: trackwalker tsdb view 8308 8309 --port 9090")

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ from trackwalker.job.resolve import follow
 from trackwalker.job.run import RunRecord, load_run
 from trackwalker.logs.facts import LogFacts
 from trackwalker.logs.reader import read_log
+from trackwalker.record.topology import Topology, make_topology
 from trackwalker.telemetry.quality import Check, check_quality
 from trackwalker.telemetry.store import Telemetry, open_database
 
@@ -51,6 +53,23 @@ class Case:
     bytes_read: int = 0
     checks: list[Check] = field(default_factory=list)  # is the recording itself to be trusted?
     seen: Triage | None = None
+
+    @cached_property
+    def topology(self) -> Topology:
+        """Which rank reports under which name, on which machine, with which GPUs."""
+        ranks = self.run.ranks if self.run is not None else []
+        known = [] if ranks else self._labels("hw_rank_info")
+        return make_topology(ranks, self.hosts, known, self._labels("hw_gpu_rank_info"))
+
+    def _labels(self, metric: str) -> list[dict[str, str]]:
+        if self.telemetry is None or metric not in self.telemetry.metrics():
+            return []
+        begin, end = self.telemetry.range()
+        for window in (min(600.0, end - begin), end - begin):  # of a large cluster the last minutes are enough
+            found = self.telemetry.instant(f"last_over_time({metric}[{max(1, round(window))}s])", end)
+            if found:
+                return [sample.labels for sample in found]
+        return []
 
     @property
     def trusted(self) -> list[str]:

@@ -41,6 +41,7 @@ from trackwalker.job.scrub import scrubber_of
 from trackwalker.telemetry.quality import Check
 
 _TOLD_PHASES = 3  # in one sentence
+_TOLD_GPUS = 4
 
 
 @dataclass(frozen=True)
@@ -165,7 +166,7 @@ def _cause(examination: Examination, role: Role, case: Case, symptoms: Symptoms,
         role=role,
         confidence=0.0,  # weighed when the whole verdict is there
         hosts=examination.hosts,
-        gpus=examination.gpus,
+        gpus=sorted(map(case.topology.gpu_name, examination.gpus)),
         devices=examination.devices,
         onset=Onset(time=utc(onset), step=step, uncertainty_s=_uncertainty(case)) if onset is not None else None,
         magnitude=magnitude,
@@ -212,8 +213,10 @@ def _summary(
     }
     parts = []
     for examination in leading:
-        hosts = _culprits(examination, symptoms)
-        parts.append(examination.playbook.summary.format(hosts=hosts, **words).strip())
+        hosts = _culprits(examination, symptoms) + _whose_gpus(examination, case)
+        book = examination.playbook
+        sentence = (len(case.hosts) == 1 and book.summary_alone) or book.summary
+        parts.append(sentence.format(hosts=hosts, **words).strip())
     return " ".join(parts)
 
 
@@ -225,6 +228,16 @@ def _culprits(examination: Examination, symptoms: Symptoms) -> str:
     slow = symptoms.slow
     told = [f"{', '.join(who)} (steps {slow[i].first_step}..{slow[i].last_step})" for i, who in phases.items() if who]
     return " and ".join(told)
+
+
+def _whose_gpus(examination: Examination, case: Case) -> str:
+    """Behind the hosts: their GPUs at fault, and the ranks that use them, where they are known and few."""
+    gpus = examination.gpus if examination.playbook.acts_on == "gpu" else []
+    known = [(gpu, case.topology.ranks_of(*gpu.rsplit("/", 1))) for gpu in gpus]
+    if not 0 < len(known) <= _TOLD_GPUS or not all(ranks for _, ranks in known):
+        return ""
+    told = (f"GPU {case.topology.gpu_name(gpu)}, rank {' and '.join(map(str, ranks))}" for gpu, ranks in known)
+    return f" ({'; '.join(told)})"
 
 
 def _unhealthy(examinations: list[Examination], evidence: EvidenceBook) -> list[str]:

@@ -16,6 +16,7 @@ from trackwalker.diagnose.case import Case
 from trackwalker.diagnose.evidence import EvidenceBook
 from trackwalker.diagnose.facts import FACTS
 from trackwalker.diagnose.playbook import Playbook, Test
+from trackwalker.diagnose.statements import span_words, statement, told
 from trackwalker.diagnose.symptoms import Span, Symptoms, slide_start
 from trackwalker.errors import UsageError
 from trackwalker.stats import detectors
@@ -35,6 +36,7 @@ _AGAINST: dict[str, Callable[..., Finding]] = {  # these look at the same quanti
     "hot": detectors.hot,
     "all-rose": detectors.all_rose,
     "alone-rose": detectors.alone_rose,
+    "any-rose": detectors.any_rose,
     "all-fell-to": detectors.all_fell_to,
 }
 DETECTORS = frozenset({*_PLAIN, *_AGAINST, "gone", "accused-like-others", "devices-of-accused"})
@@ -43,7 +45,6 @@ _LEAST_SHARE = 0.2
 _COVERED = 0.75
 STRICT = bool(os.environ.get("TRACKWALKER_DEBUG"))  # an error inside a test ends everything, as our own tests want it
 _FEW_ACCUSED = 8  # whose counters are read one by one
-_MOST_VALUES = 64
 _TAIL_S = 150.0  # the last part of a window: longer than a clock may be wrong
 
 
@@ -61,8 +62,12 @@ class TestResult:
     time: float | None = None
     spans: set[int] | None = None  # which of the window's stretches it speaks for; None: not asked per stretch
     hosts_by_span: dict[int, set[str]] = field(default_factory=dict)  # of slow phases: whom it names in which
+    accuses: bool = False  # its hosts are culprits
     log_role: str = ""  # what the log's own order makes of a failure class
     words: str = ""  # of the log's line
+
+    def __post_init__(self) -> None:
+        self.accuses = self.accuses or self.test.accuses
 
 
 @dataclass
@@ -137,7 +142,7 @@ class Examination:
     @property
     def hosts(self) -> list[str]:
         """The culprits: named by tests that accuse, and by those that narrow the circle."""
-        return sorted(self._narrow(set().union(*(r.hosts for r in self.fired if r.test.accuses))))
+        return sorted(self._narrow(set().union(*(r.hosts for r in self.fired if r.accuses))))
 
     def _narrow(self, accused: set[str]) -> set[str]:
         return accused & set().union(*(r.hosts for r in self.fired if r.test.narrows)) or accused
@@ -145,7 +150,7 @@ class Examination:
     @property
     def hosts_by_span(self) -> dict[int, list[str]]:
         """The culprits of each slow phase, where the tests tell the phases apart."""
-        told = [x for r in self.fired if r.test.accuses for x in r.hosts_by_span.items()]
+        told = [x for r in self.fired if r.accuses for x in r.hosts_by_span.items()]
         spans = sorted({i for i, _ in told})
         return {i: sorted(self._narrow(set().union(*(who for j, who in told if j == i)))) for i in spans}
 
@@ -157,7 +162,7 @@ class Examination:
     @property
     def gpus(self) -> list[str]:
         """GPUs of the culprits, as host/number."""
-        named = set().union(*(r.gpus for r in self.fired if r.test.accuses))
+        named = set().union(*(r.gpus for r in self.fired if r.accuses))
         return sorted(g for g in named if g.rsplit("/", 1)[0] in self.hosts)
 
     @property
@@ -201,8 +206,18 @@ def examine(playbook: Playbook, case: Case, symptoms: Symptoms, book: EvidenceBo
             # Data that nobody thought of must not cost the whole verdict: one question less, and it is told.
             case.damage.append(f"test '{test.id}' of playbook {playbook.id} failed inside ({type(e).__name__}: {e})")
             result = TestResult(test, None, missing=[f"test '{test.id}'"])
+        if playbook.acts_on == "gpu" and len(case.hosts) == 1:
+            _name_the_only_one(result, case)
         examination.results.append(result)
     return examination
+
+
+def _name_the_only_one(result: TestResult, case: Case) -> None:
+    """What is true of all GPUs of a job with one rank is true of that rank's."""
+    if result.fired and result.test.role == "require" and _of_gpus(result.test) and not result.hosts:
+        result.hosts, result.accuses = {case.hosts[0]}, True
+    if result.fired and result.hosts and not result.gpus and len(known := case.topology.gpus_of(case.hosts[0])) == 1:
+        result.gpus = {f"{case.hosts[0]}/{known[0]}"}
 
 
 def _ask(test: Test, case: Case, symptoms: Symptoms, book: EvidenceBook, accused: list[str]) -> TestResult:
@@ -254,12 +269,12 @@ def _ask_metrics(test: Test, case: Case, symptoms: Symptoms, book: EvidenceBook,
         before, reference = _query(test, case, references[min(i, len(references) - 1)]) if references else ("", None)
         finding = _detect(test, case, values, reference, accused)
         result.fired = bool(result.fired)
-        words = {"window": _span_words(span), **heartbeat.words(case)}
-        text, told = _statement(test, finding, words), _told(values, finding)
+        words = {"window": span_words(span), **heartbeat.words(case)}
+        text, numbers = statement(test, finding, words), told(values, finding)
         if reference and "{before" in (test.says if finding.fired else test.clean):
             # What is said of both windows has to come back from one query.
             query = f'{query} or label_replace({before}, "window", "{test.against}", "", "")'
-            told |= {f"{name}/{test.against}": v for name, v in _told(reference, Finding(False)).items()}
+            numbers |= {f"{name}/{test.against}": v for name, v in told(reference, Finding(False)).items()}
         if finding.fired:
             explained += span.seconds
             named = set(finding.hosts)
@@ -272,18 +287,23 @@ def _ask_metrics(test: Test, case: Case, symptoms: Symptoms, book: EvidenceBook,
                 result.hosts_by_span[i] = who
             begin = slide_start(case, symptoms, i) if test.window == "slow" else _since(test, case, named, span)
             result.time = begin if result.time is None else min(result.time, begin)
-            result.evidence.append(book.add("metric", query, text, told))
+            result.evidence.append(book.add("metric", query, text, numbers))
         elif test.clean:
-            result.evidence.append(book.add("metric", query, text, told))
+            result.evidence.append(book.add("metric", query, text, numbers))
     if result.fired is False and not _covered(case, spans):
         # Nothing was found in the part that was recorded: that says nothing about the rest.
         return TestResult(test, None, missing=[f"samples of the whole {test.window} window"])
     if result.fired is None:
-        result.missing = list(test.metrics)
+        result.missing = [f"samples of {m} in the {test.window} window" for m in test.metrics]
     else:
         # Several slow phases may have several causes; one that explains a sliver of the slow time explains nothing.
         result.fired = explained > _LEAST_SHARE * sum(s.seconds for s in spans if s.seconds >= _SHORTEST_WINDOW_S)
     return result
+
+
+def _of_gpus(test: Test) -> bool:
+    """Whether a test looks at nothing but GPUs."""
+    return bool(test.metrics) and all(m.startswith("hw_gpu_") for m in test.metrics)
 
 
 def _since(test: Test, case: Case, named: set[str], span: Span) -> float:
@@ -313,34 +333,28 @@ def _covered(case: Case, spans: list[Span]) -> bool:
     return recorded >= _COVERED * seconds
 
 
-def _told(values: Values, finding: Finding) -> dict[str, float]:
-    """The numbers worth keeping beside a statement: all of a few, else the accused and the most extreme others."""
-    if len(values) <= _MOST_VALUES:
-        return dict(values)
-    order = sorted(values, key=lambda h: (h not in finding.hosts, -values[h], h))
-    return {h: values[h] for h in [*order[: _MOST_VALUES - 4], *order[-4:]]}
-
-
 def _query(test: Test, case: Case, span: Span) -> tuple[str, dict[str, float]]:
     """The PromQL with its window and moment written in, so that anyone can run it again, and its answer."""
     window = f"{max(1, round(span.seconds))}s"
     tail = f"{max(1, round(min(_TAIL_S, 0.5 * span.seconds)))}s"
     begin, end = f"{span.start:.3f}", f"{span.end:.3f}"
-    text = Template(test.query or "").substitute(window=window, tail=tail, start=begin, end=end)
+    plain = Template(test.query or "").substitute(window=window, tail=tail, start=begin, end=end)
+    text = case.topology.by_owner(plain)
     if case.telemetry is None:
         return text, {}
-    trusted = frozenset(case.trusted)
-    if test.label != "host":
+    if test.label == "host":
+        values = case.telemetry.by_host(text, span.end)
+    else:
         values = {}
         for sample in case.telemetry.instant(text, span.end):
             part = sample.labels.get(test.label) or sample.labels.get("GpuIndex", "")
             values[f"{host_of(sample.labels) or ''}/{part}"] = sample.value
-        mine = {k: v for k, v in values.items() if v == v and (not case.hosts or k.partition("/")[0] in trusted)}
-        return text, mine
-    by_host = case.telemetry.by_host(text, span.end)
-    if case.hosts:  # a shared machine reports under its own name too; only the job's hosts are compared
-        by_host = {h: v for h, v in by_host.items() if h in trusted}
-    return text, {h: v for h, v in by_host.items() if v == v}
+    values = {k: v for k, v in values.items() if v == v}
+    if case.hosts:  # only the job's hosts are compared; what nobody but their machine tells is the machine's
+        trusted, machines = frozenset(case.trusted), case.topology.machines
+        own = {k: v for k, v in values.items() if k.partition("/")[0] in trusted}
+        values = own or {k: v for k, v in values.items() if k.partition("/")[0] in machines}
+    return text, values
 
 
 def _detect(test: Test, case: Case, values: Values, reference: Values | None, accused: list[str]) -> Finding:
@@ -376,25 +390,3 @@ def _ever_told(test: Test, case: Case) -> set[str]:
     begin, end = case.telemetry.range()
     query = f"count by (host) (count_over_time({test.metrics[0]}[{max(1, round(end - begin))}s] @ {end:.3f}))"
     return set(case.telemetry.by_host(query, end))
-
-
-def _statement(test: Test, finding: Finding, words: dict[str, str]) -> str:
-    template = test.says if finding.fired or not test.clean else test.clean
-    numbers = _Numbers({k: _short(v) for k, v in finding.numbers.items()})
-    named = {"hosts": ", ".join(finding.hosts)} if finding.hosts else {}  # else their number, where it is told
-    return template.format_map(_Numbers({**numbers, **words, **named}))
-
-
-class _Numbers(dict[str, str]):
-    def __missing__(self, key: str) -> str:
-        return "?"
-
-
-def _short(value: float) -> str:
-    if abs(value) >= 100 or value == int(value):
-        return f"{value:.0f}"
-    return f"{value:.3g}"
-
-
-def _span_words(span: Span) -> str:
-    return f"{span.seconds:.0f} s" if span.seconds < 180 else f"{span.seconds / 60:.0f} min"

@@ -95,6 +95,7 @@ class Playbook(BaseModel):
     title: str
     symptoms: list[Symptom]
     outcome: Literal["incident", "expected", "healthy"] = "incident"
+    acts_on: Literal["gpu", ""] = ""  # what is at fault where only one rank is there to be named
     mechanism: bool = False  # it delivers the blow: a root only when nothing else was wrong
     explains: list[str] = []  # causes that are its consequences
     disputes: list[str] | None = None  # what it leaves open where it is half proven; all that it explains, if not told
@@ -105,6 +106,7 @@ class Playbook(BaseModel):
     tests: list[Test]
     screen: list[Test] = []  # asked of a run that has no slow phase: is it bad from beginning to end?
     summary: str
+    summary_alone: str = ""  # the same of a job with one rank, where nobody waits for anybody
     actions: list[PlaybookAction] = []
     lanes: dict[str, str] = {}  # metric to draw per host: query and title
     body: str = ""

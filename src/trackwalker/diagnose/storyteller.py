@@ -92,7 +92,7 @@ def _lanes(case: Case, causes: list[Cause], leading: list[Examination]) -> tuple
     step = max(1.0, (end - start) / _LANE_POINTS)
     if end - start < 2 * step:
         return (), "", ""
-    query = chosen[1]
+    query = case.topology.by_owner(chosen[1])
     if "$rate" in query:  # over a few samples: a rate of one is none, and would be drawn as a gap
         window = max(5, round(4 * step), math.ceil(3 * scrape_interval(telemetry, chosen[0])))
         query = query.replace("$rate", f"{window}s")
@@ -101,7 +101,7 @@ def _lanes(case: Case, causes: list[Cause], leading: list[Examination]) -> tuple
     lanes = []
     for labels, row in zip(matrix.labels, matrix.values, strict=True):
         host = labels.get("host", "")
-        if case.hosts and host not in case.hosts:
+        if case.hosts and host not in {*case.hosts, *case.topology.machines}:
             continue
         values = tuple(float(v) if np.isfinite(v) else None for v in row)
         lanes.append(Lane(host, host in accused, tuple(float(t) for t in matrix.times), values))

@@ -55,11 +55,12 @@ class Eye:
     shift: float  # between neighbouring stretches
     slow: float  # against full speed
     sure: float  # standard errors
+    share: float  # of the run's time, whose loss counts though it is only seconds of a short run
 
 
-PLAIN = Eye(0.02, 0.03, 3.0)
+PLAIN = Eye(0.02, 0.03, 3.0, 1.0)
 # A percent is much money on a large run, and may be the weather on any: believed only where a measured cause fits.
-KEEN = Eye(0.008, 0.01, 5.0)
+KEEN = Eye(0.008, 0.01, 5.0, UNEVEN_SHARE)
 
 
 @dataclass(frozen=True)
@@ -208,14 +209,15 @@ def find_phases(case: Case, eye: Eye = PLAIN) -> tuple[Phase, ...]:
     below = [c for c in cuts if c.level > baseline * (1.0 + max(eye.slow, 4.0 * wander))]
     # One short dip is a dip; many of them together are what somebody is paged for.
     cost = sum(c.size * (c.level - baseline) for c in below)
-    many = cost >= max(UNEVEN_SHARE * float(values.sum()), _LEAST_LOST_S)
+    least = min(_LEAST_LOST_S, eye.share * float(values.sum()))
+    many = cost >= max(UNEVEN_SHARE * float(values.sum()), least)
     phases = []
     for cut in cuts:
         first, last = int(index[cut.start]), int(index[cut.end - 1])
         start = float(timeline.ends[first] - timeline.seconds[first])
         end = float(timeline.ends[last])
         lost = (end - start) * (1.0 - baseline / cut.level)
-        slow = cut in below and (many or lost >= max(_LEAST_LOST_S, baseline))
+        slow = cut in below and (many or lost >= max(least, baseline))
         phases.append(Phase(int(timeline.steps[first]), int(timeline.steps[last]), start, end, cut.level, slow))
     phases = _without_warm_up(_restless_as_one(phases, timeline.steps[index], values))
     phases = _with_larger_batches(phases, timeline)

@@ -11,7 +11,7 @@ from pathlib import Path
 from trackwalker.diagnose.engine import Diagnosis, diagnose
 from trackwalker.job.resolve import resolve
 from trackwalker.lab.inject import find_victim, inject
-from trackwalker.lab.real import PROCS, RealCase
+from trackwalker.lab.real import RealCase
 from trackwalker.lab.undo import note_for
 from trackwalker.launch.plan import plan_local
 from trackwalker.launch.request import ModelSpec, Passthrough
@@ -74,8 +74,9 @@ def run_case(case: RealCase, workspace: Path) -> Path:
 def broken_run(case: RealCase, workspace: Path, say: Say, show: Show) -> Iterator[BrokenRun]:
     """A real run, broken as the case says, for as long as the block lasts."""
     config = {"steps": "100000", "jax_distributed_heartbeat_timeout_seconds": "14400", **case.config}
+    env = {} if case.gpu else {"JAX_PLATFORMS": "cpu"}  # four ranks cannot have the one GPU of a machine
     plan = plan_local(
-        ModelSpec("tiny", tag=case.name), PROCS, Passthrough(config), workspace, True, ["demo", case.name]
+        ModelSpec("tiny", tag=case.name), case.procs, Passthrough(config, env), workspace, True, ["demo", case.name]
     )
     staged = note_for(plan.agent.job_dir, "stage")
     with ExitStack() as faults, ExitStack() as stack:
@@ -85,7 +86,7 @@ def broken_run(case: RealCase, workspace: Path, say: Say, show: Show) -> Iterato
             plan = case.stage(plan, case.rank, staged, faults)
         run = LocalRun.start(plan)
         stack.callback(_end, run, say)  # the run is ended before the fault is undone: the evidence stays as it was
-        say(f"started {PROCS} training processes as job {plan.record.id}")
+        say(f"started {case.procs} training process{'es' if case.procs > 1 else ''} as job {plan.record.id}")
         follow = _Follower(run, show)
         if case.begins in _BASELINE:
             follow.until(lambda n: follow.steady(*_BASELINE[case.begins]), _START_LIMIT_S)

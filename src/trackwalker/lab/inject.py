@@ -10,14 +10,16 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
 from trackwalker.errors import JobNotFoundError, UsageError
 from trackwalker.job.processes import alive, all_pids, read_bytes
 from trackwalker.lab import network
 from trackwalker.lab.cgroups import limit_memory, limit_writes
-from trackwalker.lab.undo import Undo, note_for, set_priority, start_of
+from trackwalker.lab.gpu_faults import busy_wait, cap_power, hog_gpu, hog_gpu_memory, lock_clocks
+from trackwalker.lab.undo import NotHereError, Undo, guarded, note_for, set_priority, start_of
+from trackwalker.lab.victim import Victim
+from trackwalker.trainers.tiny.data import DELAY_FILE
 
 # The scheduler's weights (1024, 335, 110): a hog gets three times the victim's share of a core, but a third of another
 # rank's, so that only the victim suffers. Two hogs for each core leave it no core to itself.
@@ -25,19 +27,10 @@ _HOG_NICE = 5
 _VICTIM_NICE = 10
 _MEMORY_LEFT = 200 << 20  # what a rank may still allocate before the kernel kills it
 _WRITES_PER_S = 800 << 10
+_LONGEST_BATCH_S = 1.0
 
-
-@dataclass(frozen=True)
-class Victim:
-    """The rank a fault hits, and its job."""
-
-    rank: int
-    host: str
-    pid: int
-    job_dir: Path
-
-
-Fault = Callable[[Victim, Undo], None]
+MIDDLE = 0.5
+Fault = Callable[[Victim, Undo, float], "float | None"]  # victim, way back, strength; when it began, if not at once
 
 
 def find_victim(job_dir: Path, rank: int) -> Victim:
@@ -55,74 +48,90 @@ def find_victim(job_dir: Path, rank: int) -> Victim:
 
 
 @contextmanager
-def inject(fault: str, victim: Victim) -> Iterator[float]:
-    """Break a running job for the length of the block; yields when the fault began."""
+def inject(fault: str, victim: Victim, strength: float = MIDDLE) -> Iterator[float]:
+    """Break a running job for the length of the block; yields when the fault began.
+
+    `strength`, above 0 and up to 1, counts where a fault can be weaker or stronger.
+    """
     if fault not in FAULTS:
         raise UsageError(f"unknown fault '{fault}'; there are: {', '.join(FAULTS)}")
+    if not 0 < strength <= 1:
+        raise UsageError(f"a fault's strength is above 0 and at most 1, not {strength:g}")
     undo = note_for(victim.job_dir, fault)
-    try:
-        began = time.time()
-        FAULTS[fault](victim, undo)
-        yield began
-    finally:
-        undo.run()
+    with guarded(undo):
+        asked = time.time()
+        began = FAULTS[fault](victim, undo, strength)
+        yield asked if began is None else began
 
 
-def _stop(victim: Victim, undo: Undo) -> None:
+def _stop(victim: Victim, undo: Undo, strength: float) -> None:
     undo.push("signal", victim.pid, start_of(victim.pid), signal.SIGCONT)
     os.kill(victim.pid, signal.SIGSTOP)
 
 
-def _kill(victim: Victim, undo: Undo) -> None:
+def _kill(victim: Victim, undo: Undo, strength: float) -> None:
     os.kill(victim.pid, signal.SIGKILL)
 
 
-def _segfault(victim: Victim, undo: Undo) -> None:
+def _segfault(victim: Victim, undo: Undo, strength: float) -> None:
     os.kill(victim.pid, signal.SIGSEGV)
 
 
-def _hog_cpus(victim: Victim, undo: Undo) -> None:
+def _hog_cpus(victim: Victim, undo: Undo, strength: float) -> None:
     """Busy loops on every core that outrank the victim but not the other ranks: its threads wait for a CPU."""
     undo.push("renice", victim.pid, start_of(victim.pid), 0)
     set_priority(victim.pid, _VICTIM_NICE)
     spin = "import os\nwhile os.getppid() == " + str(os.getpid()) + ":\n    for _ in range(1000000): pass\n"
-    for _ in range(2 * (os.cpu_count() or 1)):
+    for _ in range(max(1, round(4 * strength * (os.cpu_count() or 1)))):
         hog = subprocess.Popen([sys.executable, "-c", spin], start_new_session=True)
         undo.push("end", hog.pid, start_of(hog.pid))
         set_priority(hog.pid, _HOG_NICE)
 
 
-def _starve_memory(victim: Victim, undo: Undo) -> None:
+def _starve_memory(victim: Victim, undo: Undo, strength: float) -> None:
     """What the rank holds already stays its own; from now on it gets a little more, then the kernel kills it."""
     limit_memory(victim.pid, _MEMORY_LEFT, _group(victim), undo)
 
 
-def _slow_disk(victim: Victim, undo: Undo) -> None:
+def _slow_disk(victim: Victim, undo: Undo, strength: float) -> None:
     """The disk takes this rank's writes at a crawl; a save waits for it (fsync), other ranks write as ever."""
     limit_writes(victim.pid, victim.job_dir, _WRITES_PER_S, _group(victim), undo)
 
 
-def _kill_recorder(victim: Victim, undo: Undo) -> None:
+def _kill_recorder(victim: Victim, undo: Undo, strength: float) -> None:
     os.kill(_service(victim.job_dir, b"trackwalker.observe"), signal.SIGKILL)
 
 
-def _freeze_exporter(victim: Victim, undo: Undo) -> None:
+def _freeze_exporter(victim: Victim, undo: Undo, strength: float) -> None:
     """The agent stops: its page answers nobody. The ranks write to files and train on."""
     pid = _service(victim.job_dir, b"agent.pyz")
     undo.push("signal", pid, start_of(pid), signal.SIGCONT)
     os.kill(pid, signal.SIGSTOP)
 
 
-def _lose_packets(victim: Victim, undo: Undo) -> None:
+def _lose_packets(victim: Victim, undo: Undo, strength: float) -> None:
     network.impair(victim.pid, undo, loss=0.2)
 
 
-def _delay_packets(victim: Victim, undo: Undo) -> None:
+def _delay_packets(victim: Victim, undo: Undo, strength: float) -> None:
     network.impair(victim.pid, undo, delay_s=0.04)
 
 
-def _take_link_down(victim: Victim, undo: Undo) -> None:
+def _take_link_down(victim: Victim, undo: Undo, strength: float) -> None:
     network.link_down(victim.pid, undo)
+
+
+def _stall_data(victim: Victim, undo: Undo, strength: float) -> None:
+    """The data pipeline of the small trainer waits before each batch for as long as this file says."""
+    try:
+        config = json.loads((victim.job_dir / "run.json").read_text())["config"]
+        folder = Path(config["base_output_directory"]["value"]) / config["run_name"]["value"]
+    except (OSError, ValueError, KeyError, TypeError) as e:
+        raise NotHereError(f"{victim.job_dir.name} is no run of the trainer 'tiny': its data cannot be slowed") from e
+    path = folder / DELAY_FILE.format(rank=victim.rank)
+    folder.mkdir(parents=True, exist_ok=True)
+    undo.push("remove", str(path))
+    path.write_text(f"{strength * _LONGEST_BATCH_S:.3f}")
 
 
 def _group(victim: Victim) -> str:
@@ -149,6 +158,12 @@ FAULTS: dict[str, Fault] = {
     "packet-loss": _lose_packets,
     "packet-delay": _delay_packets,
     "link-down": _take_link_down,
+    "data-stall": _stall_data,
+    "power-cap": cap_power,
+    "lock-clocks": lock_clocks,
+    "gpu-hog": hog_gpu,
+    "busy-wait": busy_wait,
+    "gpu-memory-hog": hog_gpu_memory,
     "kill-recorder": _kill_recorder,
     "freeze-exporter": _freeze_exporter,
 }

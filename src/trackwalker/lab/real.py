@@ -16,6 +16,12 @@ from trackwalker.launch.plan import short_hostname
 
 PROCS = 4
 VICTIM_RANK = 2
+# A model that keeps one GPU busy: a tenth of a second a step on an H200, at its power limit.
+GPU_MODEL = {
+    "base_emb_dim": "2048", "base_num_decoder_layers": "8", "base_num_query_heads": "16", "base_mlp_dim": "8192",
+    "max_target_length": "1024", "per_device_batch_size": "8", "vocab_size": "32768", "dtype": "bfloat16",
+    "enable_checkpointing": "false",
+}  # fmt: skip
 Runner = Callable[[Path], Path]  # workspace -> job directory
 
 
@@ -27,7 +33,9 @@ class RealCase:
     about: str
     cause: str | None  # None: nothing is wrong with the training
     outcome: Kind = "incident"
+    procs: int = PROCS
     rank: int = VICTIM_RANK  # whom it hits
+    gpu: bool = False  # the ranks train on GPUs of this machine; else on its processors
     accused: bool = True  # whether that rank's lane is the culprit, or nobody is
     live: str | None = None  # a fault of lab/inject.py for the running job
     stage: Stage | None = None  # what is arranged before the run begins
@@ -48,8 +56,14 @@ class RealCase:
     def truth(self) -> Truth:
         """What a right verdict says."""
         roots = [TrueCause(cause=self.cause, hosts=self.culprits)] if self.cause else []
-        innocent = [f"host:{short_hostname()}-r{r}" for r in range(PROCS) if not self.cause or r != self.rank]
+        innocent = [f"host:{short_hostname()}-r{r}" for r in range(self.procs) if not self.cause or r != self.rank]
         return Truth(outcome=self.outcome, roots=roots, must_not=[*innocent, *self.must_not])
+
+
+def _on_gpu(name: str, about: str, cause: str) -> RealCase:
+    return RealCase(
+        name, about, cause, procs=1, rank=0, gpu=True, live=name, stage=stage.gpu, config=GPU_MODEL, speaks_s=20.0
+    )
 
 
 _SLOW_DATA = {"data_slow_from_step": "40", "data_slow_rank": str(VICTIM_RANK)}
@@ -68,6 +82,7 @@ _CASES = (
         begins="early",
         must_not=("cpu-contention",),
     ),
+    RealCase("data-stall", "one rank's batches become late", "input-stall", live="data-stall", speaks_s=15.0),
     RealCase(
         "data-hang",
         "one rank's next batch never comes",
@@ -210,6 +225,10 @@ _CASES = (
         undone_early=True,
         ends=True,
     ),
+    _on_gpu("power-cap", "the power limit of the rank's GPU is lowered", "gpu-power-cap"),
+    _on_gpu("lock-clocks", "the clock of the rank's GPU is locked", "gpu-clock-degraded"),
+    _on_gpu("gpu-hog", "somebody else computes on the rank's GPU", "gpu-shared"),
+    _on_gpu("busy-wait", "somebody else's kernel spins on the rank's GPU", "gpu-shared"),
 )
 CASES = {case.name: case for case in _CASES}
 

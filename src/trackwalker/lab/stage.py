@@ -13,6 +13,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from trackwalker.lab import network
+from trackwalker.lab.gpu_faults import gpu_here
 from trackwalker.lab.undo import NotHereError, Undo
 from trackwalker.launch.plan import Plan
 
@@ -32,6 +33,13 @@ def own_network(plan: Plan, rank: int, undo: Undo, stack: ExitStack) -> Plan:
     stack.callback(hosts_file.unlink, missing_ok=True)
     network.build(token, plan.agent.world, hosts_file, undo)
     return network.into_namespaces(plan, token, hosts_file)
+
+
+def gpu(plan: Plan, rank: int, undo: Undo, stack: ExitStack) -> Plan:
+    """Nothing is changed, but there has to be a GPU whose settings may be."""
+    if not gpu_here():
+        raise NotHereError("this fault needs an NVIDIA GPU and root")
+    return plan
 
 
 def leaking(after: str, mb_per_s: float) -> Stage:

@@ -7,9 +7,10 @@ import json
 import os
 import signal
 import subprocess
+import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +45,11 @@ class Undo:
         self.path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         write_whole(self.path, json.dumps(self._steps))
 
+    def load(self) -> None:
+        """Read the steps that somebody else noted."""
+        with contextlib.suppress(OSError, ValueError):
+            self._steps = [step for step in json.loads(self.path.read_text()) if step[0] in _VERBS]
+
     def run(self) -> int:
         """Go all the way back and forget it; returns how many steps that were."""
         count = len(self._steps)
@@ -60,8 +66,7 @@ def pending(job_dir: Path) -> list[Undo]:
     found = []
     for path in sorted(_folder().glob(f"{job_dir.name}.*.json")):
         undo = Undo(path)
-        with contextlib.suppress(OSError, ValueError):
-            undo._steps = [step for step in json.loads(path.read_text()) if step[0] in _VERBS]
+        undo.load()
         found.append(undo)
     return found
 
@@ -69,6 +74,26 @@ def pending(job_dir: Path) -> list[Undo]:
 def note_for(job_dir: Path, fault: str) -> Undo:
     """Where the steps back from a fault are kept: outside the job directory, which is evidence."""
     return Undo(_folder() / f"{job_dir.name}.{fault}.{os.getpid()}.json")
+
+
+@contextlib.contextmanager
+def guarded(undo: Undo) -> Iterator[None]:
+    """Undo it at the end of the block; and if this process is killed, a process that only waits for that undoes it."""
+    command = [sys.executable, "-m", __name__, str(undo.path)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True) as guard:
+        try:
+            yield
+        finally:
+            undo.run()
+            if guard.stdin is not None:
+                guard.stdin.close()
+
+
+def _guard(path: Path) -> None:
+    sys.stdin.buffer.read()  # ends when whoever began the fault does
+    undo = Undo(path)
+    undo.load()
+    undo.run()
 
 
 def _folder() -> Path:
@@ -114,6 +139,10 @@ def _write(path: str, text: str) -> None:
     Path(path).write_text(text)
 
 
+def _remove(path: str) -> None:
+    Path(path).unlink(missing_ok=True)
+
+
 def _remove_folder(path: str) -> None:
     for _ in range(20):  # a control group is busy until its last process has been reaped
         try:
@@ -135,6 +164,11 @@ _VERBS: dict[str, Callable[..., None]] = {
     "end": _end,
     "renice": _renice,
     "write": _write,
+    "remove": _remove,
     "remove-folder": _remove_folder,
     "command": _command,
 }
+
+
+if __name__ == "__main__":
+    _guard(Path(sys.argv[1]))

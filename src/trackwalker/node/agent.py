@@ -31,7 +31,7 @@ from trackwalker.node.oom import kernel_kill
 from trackwalker.node.outcome import Course, judge
 from trackwalker.node.output import RankOutput, Sink, Tail, complain, label
 from trackwalker.node.plugins import PluginFolder
-from trackwalker.node.ranks import Rank, describe_exit
+from trackwalker.node.ranks import Rank, describe_exit, members_of
 from trackwalker.node.small_files import SmallFiles
 from trackwalker.node.spec import AgentSpec
 
@@ -102,7 +102,8 @@ class Agent:
         bridge = self._bridge()
         if bridge is not None:
             exporter.add(bridge, _TENSORBOARD_S)
-        for collector, interval_s in machine_collectors(self._spec.node, [str(self._spec.job_dir)]):
+        folders, members = [str(self._spec.job_dir)], partial(members_of, self._ranks)
+        for collector, interval_s in machine_collectors(self._spec.node, folders, members=members):
             exporter.add(collector, interval_s)
             if isinstance(collector, KernelLogCollector):
                 self._kernel = collector

@@ -17,6 +17,7 @@ LIBRARIES = ("libnvidia-ml.so.1", "/usr/local/nvidia/lib64/libnvidia-ml.so.1")  
 
 SUCCESS = 0
 NO_PERMISSION = 4
+NOT_FOUND = 6
 INSUFFICIENT_SIZE = 7
 DRIVER_NOT_LOADED = 9
 TIMEOUT = 10
@@ -51,6 +52,8 @@ CODES = {
 # know the function, 25 and 26 one too new to take it.
 NEVER = frozenset((2, 3, 13, 25, 26))
 LOST = frozenset((15, 16, 28))  # fallen off the bus, unusable before a reset, or gone
+
+NO_VALUE = (1 << 64) - 1  # NVML_VALUE_NOT_AVAILABLE
 
 FIELD_VIOLATIONS = 74  # and the five after it: nanoseconds by nvmlPerfPolicyType_t
 FIELD_MEMORY_TEMPERATURE = 82
@@ -152,6 +155,19 @@ class ProcessInfo(ctypes.Structure):
     _fields_ = (("pid", c_uint), ("used", c_ulonglong), ("gpu_instance", c_uint), ("compute_instance", c_uint))
 
 
+class ProcessUtilization(ctypes.Structure):
+    """nvmlProcessUtilizationSample_t: percent of one of the driver's own sampling periods."""
+
+    _fields_ = (
+        ("pid", c_uint),
+        ("timestamp", c_ulonglong),
+        ("sm", c_uint),
+        ("memory", c_uint),
+        ("encoder", c_uint),
+        ("decoder", c_uint),
+    )
+
+
 class EventData(ctypes.Structure):
     """nvmlEventData_t, as of nvmlEventSetWait_v2."""
 
@@ -223,6 +239,21 @@ class Nvml:
         self.call(name, handle, text, c_uint(_TEXT))
         return text.value.decode("utf-8", "replace")
 
+    def slices(self, handle: Handle) -> list[str]:
+        """The UUIDs of the GPU's MIG slices; empty where it is not sliced."""
+        most, found = c_uint(), []
+        self.call("nvmlDeviceGetMaxMigDeviceCount", handle, ctypes.byref(most))
+        for index in range(most.value):
+            part = Handle()
+            try:
+                self.call("nvmlDeviceGetMigDeviceHandleByIndex", handle, c_uint(index), ctypes.byref(part))
+            except NvmlError as error:
+                if error.code in (NOT_FOUND, 2):  # a place that no slice takes
+                    continue
+                raise
+            found.append(self.text(part, "nvmlDeviceGetUUID"))
+        return found
+
     def address(self, handle: Handle) -> str:
         """The PCI address as sysfs spells it: 0000:3b:00.0 (NVML writes 00000000:3B:00.0)."""
         info = PciInfo()
@@ -278,19 +309,36 @@ class Nvml:
             out[value.field] = float(getattr(value.value, _VALUE_TYPES[value.type])) if good else NvmlError(name, code)
         return out
 
-    def compute_processes(self, handle: Handle) -> set[int]:
-        """Process ids that have a compute context on the GPU."""
+    def compute_processes(self, handle: Handle) -> dict[int, int | None]:
+        """Process ids that have a compute context on the GPU, with the memory each has taken where the driver knows."""
+        infos = self._list("nvmlDeviceGetComputeRunningProcesses_v3", handle, ProcessInfo)
+        return {info.pid: None if info.used == NO_VALUE else int(info.used) for info in infos}
+
+    def process_utilization(self, handle: Handle, since: int) -> tuple[dict[int, float], int]:
+        """Percent of the multiprocessors' time by process, from samples after `since`, and the newest sample's time."""
+        rows = self._list("nvmlDeviceGetProcessUtilization", handle, ProcessUtilization, c_ulonglong(since))
+        shares: dict[int, list[int]] = {}
+        for row in rows:
+            if row.timestamp > since and row.sm <= 100:  # the driver pads with old and impossible rows
+                shares.setdefault(row.pid, []).append(row.sm)
+        newest = max((row.timestamp for row in rows), default=since)
+        return {pid: sum(each) / len(each) for pid, each in shares.items()}, newest
+
+    def _list(self, name: str, handle: Handle, row: type[Any], *more: Any) -> list[Any]:
+        """A call that fills an array and says how long it should have been."""
+        # The process calls take (device, count, rows), the utilisation call (device, rows, count, since).
         room = 64
         while True:
-            number, infos = c_uint(room), (ProcessInfo * room)()
+            number, rows = c_uint(room), (row * room)()
+            args = (rows, ctypes.byref(number), *more) if more else (ctypes.byref(number), rows)
             try:
-                self.call("nvmlDeviceGetComputeRunningProcesses_v3", handle, ctypes.byref(number), infos)
+                self.call(name, handle, *args)
             except NvmlError as error:
                 if error.code != INSUFFICIENT_SIZE or room > 1 << 16:
                     raise
                 room = max(2 * room, 2 * number.value)  # more may start before the next try
                 continue
-            return {infos[i].pid for i in range(number.value)}
+            return list(rows[: number.value])
 
     def watch(self, handles: Iterable[Handle]) -> tuple[c_void_p, list[bool]]:
         """An event set for XID errors, and which of the GPUs it hears."""

@@ -22,8 +22,10 @@ METRICS = {
     "hw_gpu_read_errors_total": ("counter", "Driver calls that failed, by error; their samples are left out."),
     "hw_gpu_temperature_celsius": ("gauge", "Temperature of the GPU die."),
     "hw_gpu_memory_temperature_celsius": ("gauge", "Temperature of the HBM."),
+    "hw_gpu_temperature_limit_celsius": ("gauge", "Temperature at which the GPU slows itself down (slowdown)."),
     "hw_gpu_power_watts": ("gauge", "Power drawn by the board (the driver's mean over one second)."),
     "hw_gpu_power_limit_watts": ("gauge", "Power limit in force."),
+    "hw_gpu_power_limit_default_watts": ("gauge", "Power limit that the board has when nobody sets another."),
     "hw_gpu_energy_joules_total": ("counter", "Energy used since the driver was loaded (read every 5 s)."),
     "hw_gpu_clock_mhz": ("gauge", "Clock: sclk of the multiprocessors, mclk of the memory."),
     "hw_gpu_clock_max_mhz": ("gauge", "Highest clock the card can run at."),
@@ -54,6 +56,9 @@ METRICS = {
     "hw_gpu_pcie_nonfatal_total": ("counter", "PCIe errors that were not corrected and not fatal (AER)."),
     "hw_gpu_pcie_fatal_total": ("counter", "Fatal PCIe errors (AER)."),
     "hw_gpu_user_processes": ("gauge", "Processes with a compute context on any GPU of the host."),
+    "hw_gpu_processes": ("gauge", "Processes with a compute context on the GPU, by owner: job, other, unknown."),
+    "hw_gpu_process_memory_bytes": ("gauge", "Memory of the GPU that those processes have taken, by owner."),
+    "hw_gpu_process_utilization_percent": ("gauge", "Share of the multiprocessors' time they had, by owner."),
     "hw_gpu_xid_watched": ("gauge", "1 when XID events are heard: then no hw_gpu_xid_total means that none came."),
     "hw_gpu_xid_total": ("counter", "XID errors since the agent started."),
 }  # fmt: skip
@@ -81,6 +86,14 @@ READS = (
     Read("hw_gpu_temperature_celsius", "nvmlDeviceGetTemperature", (0,)),
     Read("hw_gpu_power_watts", "nvmlDeviceGetPowerUsage", per=1000),
     Read("hw_gpu_power_limit_watts", "nvmlDeviceGetEnforcedPowerLimit", per=1000),
+    Read("hw_gpu_power_limit_default_watts", "nvmlDeviceGetPowerManagementDefaultLimit", per=1000, keep=ALWAYS),
+    Read(
+        "hw_gpu_temperature_limit_celsius",
+        "nvmlDeviceGetTemperatureThreshold",
+        (1,),
+        {"limit": "slowdown"},
+        keep=ALWAYS,
+    ),
     Read("hw_gpu_energy_joules_total", "nvmlDeviceGetTotalEnergyConsumption", wide=True, per=1000, keep=SLOW),
     Read("hw_gpu_clock_mhz", "nvmlDeviceGetClockInfo", (1,), {"type": "sclk"}),
     Read("hw_gpu_clock_mhz", "nvmlDeviceGetClockInfo", (2,), {"type": "mclk"}),
@@ -112,7 +125,8 @@ class Reading(NamedTuple):
 
     up: int | None  # None: not ours to say
     samples: list[tuple[str, float, dict[str, str]]]
-    processes: set[int] | None
+    processes: dict[int, int | None] | None  # by pid, with the memory each has taken
+    shares: dict[int, float]  # percent of the multiprocessors' time by pid, where the driver counts it
     errors: dict[str, int]  # since the start, by name
 
 
@@ -128,32 +142,48 @@ class Gpu:
         self._never: set[tuple[Any, ...]] = set()  # calls that this GPU does not support are tried once
         self._kept: dict[tuple[Any, ...], tuple[float, Any]] = {}  # until when the last answer is good, and the answer
         self._errors: Counter[str] = Counter()
+        self._counted = 0  # the time of the newest sample of per-process utilisation
 
     def read(self) -> Reading:
         """All samples of now; a GPU that is lost says so and nothing else."""
         samples: list[tuple[str, float, dict[str, str]]] = []
         up: int | None = 1
-        processes = None
+        processes, shares = None, {}
         try:
             if not self.identity.get("uuid"):
                 self._open()
             for part in (self._numbers, self._pairs, self._limits, self._rows, self._links, self._aer):
                 samples += [(name, value, labels) for name, value, labels in part() if value is not None]
             processes = self._ask(self._driver.compute_processes)
+            shares = self._shares() if processes else {}
         except NvmlError as error:
             self._errors[error.name] += 1
             up, samples = (None if error.code == nvml.NO_PERMISSION else 0), []
         except Exception as error:  # an answer nobody foresaw must not end the thread that reads this GPU
             self._errors[type(error).__name__] += 1
             up, samples = None, []
-        return Reading(up, samples, processes, dict(self._errors))
+        return Reading(up, samples, processes, shares, dict(self._errors))
+
+    def _shares(self) -> dict[int, float]:
+        """What each process had of the GPU since the last look."""
+        if ("utilization of processes",) in self._never:
+            return {}
+        try:
+            shares, self._counted = self._driver.process_utilization(self._handle or Handle(), self._counted)
+        except NvmlError as error:
+            if error.code != nvml.NOT_FOUND and self._failed(error):  # nothing ran since the last look
+                self._never.add(("utilization of processes",))
+            return {}
+        return shares
 
     def _open(self) -> None:
         self._handle = self._driver.handle(self.index)
         calls = {"uuid": "nvmlDeviceGetUUID", "serial": "nvmlDeviceGetSerial", "name": "nvmlDeviceGetName"}
         calls["vbios"] = "nvmlDeviceGetVbiosVersion"
         identity = {label: self._ask(self._driver.text, call) or "" for label, call in calls.items()}
-        self.identity = {**identity, "pci": self._ask(self._driver.address) or ""}
+        slices = self._ask(self._driver.slices) or []
+        mig = {"mig": ",".join(slices)} if slices else {}
+        self.identity = {**identity, "pci": self._ask(self._driver.address) or "", **mig}
 
     def _ask(self, function: Callable[..., Any], *args: Any, keep: float = 0.0, **more: Any) -> Any:
         """The driver's answer, or None when it gave none; only the loss of the GPU is raised."""

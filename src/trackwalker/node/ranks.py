@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import time
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -159,6 +160,11 @@ class Rank:
             "exit": self.exit,
             "ended": self.ended,
         }
+
+
+def members_of(ranks: Iterable[Rank]) -> set[int]:
+    """The processes of all these ranks and what they forked."""
+    return set().union(*(rank.members() for rank in ranks))
 
 
 def describe_exit(code: int) -> str:

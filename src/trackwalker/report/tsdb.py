@@ -11,8 +11,10 @@ from rich.text import Text
 from trackwalker.report.text import clip, one_line
 from trackwalker.telemetry.catalogue import Entry
 from trackwalker.telemetry.query import Answer, iso, number
+from trackwalker.telemetry.recorded import Metric
 
 _DAMAGE = 80
+_NAMED_HOSTS = 3
 
 
 def render_list(entries: Sequence[Entry], console: Console) -> None:
@@ -50,6 +52,17 @@ def render_answer(answer: Answer, console: Console) -> None:
     console.print(table)
 
 
+def render_metrics(metrics: Sequence[Metric], console: Console) -> None:
+    """One row for each recorded metric."""
+    table = _table(("metric", "kind", "unit", "hosts", "series", "first (UTC)", "last (UTC)"))
+    table.columns[0].no_wrap = True  # a name is there to be copied
+    for m in metrics:
+        hosts = ", ".join(m.hosts) if len(m.hosts) <= _NAMED_HOSTS else str(len(m.hosts))
+        cells = (m.name, m.kind, m.unit, hosts, str(m.series), _when(m.first), _when(m.last))
+        table.add_row(*(Text(one_line(cell)) for cell in cells))
+    console.print(table)
+
+
 def size(count: float) -> str:
     """Bytes for people."""
     for unit in ("B", "KiB", "MiB", "GiB"):
@@ -68,7 +81,11 @@ def _table(columns: Sequence[str]) -> Table:
 
 def _span(answer: Answer) -> str:
     if answer.step is None:
-        return iso(answer.end)
+        ends = answer.recording_end
+        if ends is None:
+            return iso(answer.end)
+        later = f"; the recording ends at {iso(ends)}" if ends - answer.end >= 1 else ""
+        return f"{iso(answer.end)} ({f'the last moment with data{later}' if answer.series else 'the end of the data'})"
     return f"{iso(answer.start)} to {iso(answer.end)} every {answer.step:g} s (--csv and --json have every point)"
 
 

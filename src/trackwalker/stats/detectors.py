@@ -112,7 +112,8 @@ def hot(
 ) -> Finding:
     """Members at or above `limit` and `margin` above the median of all: a few that overheat, not a warm room.
 
-    With a reference they also have to be hotter by `rise` than they were: who is warm all day is no news.
+    With a reference they also have to be hotter by `rise` than they were: who is warm all day is no news. One that has
+    nobody beside it is compared with that past alone.
     """
     if not values:
         return Finding(False)
@@ -120,12 +121,16 @@ def hot(
     median = float(np.median(list(values.values())))
     over = tuple(
         sorted(
-            h for h, v in values.items() if v >= limit and v >= median + margin and v >= before.get(h, -np.inf) + rise
+            h
+            for h, v in values.items()
+            if v >= limit
+            and (v >= median + margin or (h in before and len(values) == 1))
+            and v >= before.get(h, -np.inf) + rise
         )
     )
     rest = [v for h, v in values.items() if h not in over]
     numbers = {"max": max(values.values()), "median": median, "others_max": max(rest, default=0.0)}
-    fired = bool(over) and len(over) <= share * len(values)
+    fired = bool(over) and (len(over) <= share * len(values) or len(values) == 1)
     return Finding(fired, over if fired else (), numbers | ({"value": max(values[h] for h in over)} if over else {}))
 
 
@@ -152,12 +157,24 @@ def alone_rose(values: Values, *, reference: Values | None, factor: float, floor
     return Finding(fired, tuple(both) if fired else (), {"value": now, "before_max": before} | _span(values))
 
 
-def minority(values: Values, *, limit: float, share: float = 0.5) -> Finding:
-    """Members above a limit while most are not: what happened to them did not happen to the others."""
+def any_rose(values: Values, *, reference: Values | None, by: float, factor: float = 1.0) -> Finding:
+    """Members that rose above their own past by `by` and by `factor`, whatever the others do."""
+    past = reference or {}
+    both = [h for h in values if h in past]
+    rose = tuple(sorted(h for h in both if values[h] >= past[h] + by and values[h] >= factor * past[h]))
+    numbers = {"before_max": max((past[h] for h in both), default=0.0)} | _span(values)
+    return Finding(bool(rose), rose, numbers | ({"value": max(values[h] for h in rose)} if rose else {}))
+
+
+def minority(values: Values, *, limit: float, share: float = 0.5, alone: bool = True) -> Finding:
+    """Members above a limit while most are not: what happened to them did not happen to the others.
+
+    A member that has nobody beside it is judged by the limit, unless `alone` forbids it: then only peers can tell.
+    """
     over = tuple(sorted(h for h, v in values.items() if v > limit))
     rest = [v for h, v in values.items() if h not in over]
     numbers = {"max": max(values.values(), default=0.0), "others_max": max(rest, default=0.0)}
-    fired = bool(over) and len(over) <= share * len(values)
+    fired = bool(over) and (len(over) <= share * len(values) or (alone and len(values) == 1))
     return Finding(fired, over if fired else (), numbers | {"value": numbers["max"]})
 
 

@@ -1,4 +1,4 @@
-"""One PromQL question to one ended job: an instant at the end of its data, or a range over all of it."""
+"""One PromQL question to one ended job: an instant where its data end, or a range over all of it."""
 
 from __future__ import annotations
 
@@ -10,10 +10,12 @@ from datetime import UTC, datetime
 from typing import Any
 
 from trackwalker.errors import UsageError
-from trackwalker.telemetry.client import Labels, QueryError, Telemetry
+from trackwalker.telemetry.client import Labels, QueryError, Sample, Telemetry
+from trackwalker.telemetry.recorded import hints
 
 SCHEMA = "trackwalker.tsdb-query/1"
 _POINTS = 250
+_FINE = 1.0  # seconds: how exactly the last moment with data is looked for
 _MOST_POINTS = 1_000_000  # for each series
 _FAR = 1e11  # the year 5138 in seconds: larger ones are milliseconds
 _NUMBER = re.compile(r"[+-]?\d+(\.\d*)?")
@@ -37,10 +39,15 @@ class Answer:
     step: float | None
     series: list[Series]
     damage: list[str] = field(default_factory=list)
+    recording_end: float | None = None  # of an instant that nobody chose: where the whole recording ends
+    hints: list[str] = field(default_factory=list)  # names that were not recorded, and what they may have meant
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON has it; NaN and infinities, which JSON has not, as the strings Prometheus uses."""
-        when = {"at": self.end} if self.step is None else {"start": self.start, "end": self.end, "step": self.step}
+        when: dict[str, Any] = {"start": self.start, "end": self.end, "step": self.step}
+        if self.step is None:
+            chosen = "given" if self.recording_end is None else "last with data" if self.series else "end of recording"
+            when = {"at": self.end, "at_is": chosen}
         return {
             "schema": SCHEMA,
             "query": self.promql,
@@ -50,6 +57,7 @@ class Answer:
                 for s in self.series
             ],
             "damage": self.damage,
+            "hints": self.hints,
         }
 
     def columns(self) -> list[str]:
@@ -67,16 +75,38 @@ class Answer:
 
 
 def ask_instant(telemetry: Telemetry, promql: str, at: float | None) -> Answer:
-    """The values at one time, by default at the end of the data."""
-    when = telemetry.range()[1] if at is None else at
+    """The values at one time, by default at the last moment at which the query has any.
+
+    Most series end a little before the recording does: what they measured went away first.
+    """
+    end = telemetry.range()[1]
+    when = end if at is None else at
     try:
         samples = telemetry.instant(promql, when)
+        if at is None and not samples:
+            when, samples = _last_with_data(telemetry, promql)
     except QueryError as e:
         if "use raw()" not in str(e):
             raise
         what = "that is not one number for each series: take a function over it, such as last_over_time(…)"
         raise UsageError(f"{promql}: {what}") from None
-    return Answer(promql, when, when, None, [Series(s.labels, [(s.time, s.value)]) for s in samples], telemetry.damage)
+    series = [Series(s.labels, [(s.time, s.value)]) for s in samples]
+    said = [] if series else hints(telemetry, promql)
+    return Answer(promql, when, when, None, series, telemetry.damage, end if at is None else None, said)
+
+
+def _last_with_data(telemetry: Telemetry, promql: str) -> tuple[float, list[Sample]]:
+    """The last moment of a grid, refined, at which a query gives anything; the end of the data where it never does."""
+    begin, end = telemetry.range()
+    first, last, step = begin, end, max(1.0, (end - begin) / _POINTS)
+    while True:
+        matrix = telemetry.matrix(promql, first, last, step)
+        there = [t for i, t in enumerate(matrix.times.tolist()) if (matrix.values[:, i] == matrix.values[:, i]).any()]
+        if not there:
+            return end, []
+        if step <= _FINE:
+            return there[-1], telemetry.instant(promql, there[-1])
+        first, last, step = there[-1], min(end, there[-1] + step), max(_FINE, step / _POINTS)
 
 
 def ask_range(telemetry: Telemetry, promql: str, start: float | None, end: float | None, step: float | None) -> Answer:
@@ -96,7 +126,8 @@ def ask_range(telemetry: Telemetry, promql: str, start: float | None, end: float
         Series(labels, [(t, v) for t, v in zip(times, row, strict=True) if v == v])
         for labels, row in zip(matrix.labels, matrix.values.tolist(), strict=True)
     ]
-    return Answer(promql, start, end, step, series, telemetry.damage)
+    said = [] if series else hints(telemetry, promql)
+    return Answer(promql, start, end, step, series, telemetry.damage, hints=said)
 
 
 def parse_time(text: str | None) -> float | None:

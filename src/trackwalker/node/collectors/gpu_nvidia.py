@@ -7,6 +7,7 @@ import queue
 import threading
 import time
 from collections import Counter
+from collections.abc import Callable
 
 from trackwalker.node import nvml
 from trackwalker.node.exposition import Family
@@ -22,7 +23,14 @@ class NvidiaCollector:
 
     name = "gpu_nvidia"
 
-    def __init__(self, node: str, library: str | None = None, timeout: float = 0.5, sysfs: str = "/sys") -> None:
+    def __init__(
+        self,
+        node: str,
+        library: str | None = None,
+        timeout: float = 0.5,
+        sysfs: str = "/sys",
+        members: Callable[[], set[int]] = set,
+    ) -> None:
         self.reason = ""  # why there is nothing to collect
         self._node = node
         self._library = library
@@ -31,6 +39,7 @@ class NvidiaCollector:
         self._driver: Nvml | None = None
         self._version = ""
         self._lanes: list[_Lane] = []
+        self._owners = _Owners(members)
         self._xids: _XidWatch | None = None
         self._opener: threading.Thread | None = None
         self._lock = threading.Lock()
@@ -56,6 +65,7 @@ class NvidiaCollector:
             deadline = time.monotonic() + self._timeout
             rounds = [lane.ask() for lane in self._lanes]
             readings = [each.wait(deadline) if each else None for each in rounds]
+        self._owners.look(set().union(*(r.processes for r in readings if r and r.processes)))
         for lane, reading in zip(self._lanes, readings):  # noqa: B905 - Python 3.9 has no strict=
             self._add(families, lane.gpu, reading)
         processes = [reading.processes if reading else None for reading in readings]
@@ -113,6 +123,46 @@ class NvidiaCollector:
             families["hw_gpu_read_errors_total"].add(count, None, **label, error=error)
         for name, value, more in reading.samples:
             families[name].add(value, None, **label, **more)
+        self._add_processes(families, label, reading)
+
+    def _add_processes(self, families: dict[str, Family], label: dict[str, str], reading: Reading) -> None:
+        """Who is on the GPU: this job, or somebody else."""
+        if reading.processes is None:
+            return
+        for owner in self._owners.kinds():
+            mine = [pid for pid in reading.processes if self._owners.of(pid) == owner]
+            families["hw_gpu_processes"].add(len(mine), None, **label, owner=owner)
+            taken = [reading.processes[pid] for pid in mine]
+            if None not in taken:
+                families["hw_gpu_process_memory_bytes"].add(sum(t for t in taken if t), None, **label, owner=owner)
+            if reading.shares or not reading.processes:
+                share = sum(reading.shares.get(pid, 0.0) for pid in mine)
+                families["hw_gpu_process_utilization_percent"].add(share, None, **label, owner=owner)
+
+
+class _Owners:
+    """Whose a process on a GPU is. In a container the driver may name it by a number that means another one here, so
+    these numbers are believed from the moment at which one of them is a process of the job."""
+
+    def __init__(self, members: Callable[[], set[int]]) -> None:
+        self._members = members
+        self._known: dict[int, bool] = {}  # whether the process is the job's
+        self._believed = False
+
+    def look(self, pids: set[int]) -> None:
+        """Find out about processes that were not there before; finding the job's walks all of /proc."""
+        if pids - self._known.keys():
+            members = self._members()
+            self._known = {pid: pid in members for pid in pids}
+            self._believed = self._believed or any(self._known.values())
+
+    def kinds(self) -> tuple[str, ...]:
+        """The owners that can be told apart."""
+        return ("job", "other") if self._believed else ("unknown",)
+
+    def of(self, pid: int) -> str:
+        """The owner of a process."""
+        return ("job" if self._known.get(pid) else "other") if self._believed else "unknown"
 
 
 class _Round:

@@ -22,6 +22,10 @@ METRICS = {
 }
 _PROPERTY = re.compile(r"^(simd_count|location_id|domain) (\d+)$", re.MULTILINE)
 
+_CONTAINER = "NVIDIA_VISIBLE_DEVICES"  # what NVIDIA's container runtime lets in; the first of them is 0 inside
+_VISIBLE = (_CONTAINER, "ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES")
+_NO_CHOICE = ("", "all", "none", "void")
+
 Labels = Mapping[str, str]
 
 
@@ -69,7 +73,8 @@ def gpus_of_ranks(places: list[Place], gpus: list[Labels]) -> list[tuple[Place, 
     seen = [visible(gpus, place.env) for place in places]
     if len(places) == 1 and seen[0] is None:
         return [(places[0], gpu, "only rank") for gpu in gpus]
-    if len(places) > 1 and all(s == seen[0] for s in seen):
+    told = {tuple(place.env.get(variable) for variable in _VISIBLE) for place in places}
+    if len(places) > 1 and len(told) == 1:  # two slices of one card are two answers
         # All see the same GPUs: where there are as many as ranks, launchers give each the one of its place.
         same = gpus if seen[0] is None else seen[0]
         return [(p, g, "local order") for p, g in zip(places, same)] if len(same) == len(places) else []  # noqa: B905
@@ -79,9 +84,9 @@ def gpus_of_ranks(places: list[Place], gpus: list[Labels]) -> list[tuple[Place, 
 def visible(gpus: list[Labels], env: Mapping[str, str]) -> list[Labels] | None:
     """The GPUs that the runtime would show under this environment; None when it says nothing about them."""
     found = None
-    runtime = next((v for v in ("HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES") if v in env), "")
-    for variable in ("ROCR_VISIBLE_DEVICES", runtime):  # the second counts among what the first left
-        if variable in env:
+    runtime = next((v for v in _VISIBLE[2:] if v in env), "")
+    for variable in (*_VISIBLE[:2], runtime):  # each counts among what the one before left
+        if variable in env and (variable != _CONTAINER or env[variable] not in _NO_CHOICE):
             found = _chosen(gpus if found is None else found, env[variable])
     return found
 
@@ -92,6 +97,8 @@ def _chosen(gpus: list[Labels], text: str) -> list[Labels]:
         word = word.strip()
         if word.isdecimal():
             match = gpus[int(word) : int(word) + 1]
+        elif word.startswith("MIG-"):  # a slice is shown; the card is the one that it is a slice of
+            match = [g for g in gpus if word in g.get("mig", "").split(",") or _slice_of(word, g)]
         else:
             bare = word[4:] if word.startswith("GPU-") else word
             match = [g for g in gpus if bare and g.get("uuid", "").replace("GPU-", "", 1).startswith(bare)]
@@ -99,6 +106,11 @@ def _chosen(gpus: list[Labels], text: str) -> list[Labels]:
             break  # as the runtimes do: what follows a wrong entry is hidden
         out += match
     return out
+
+
+def _slice_of(word: str, gpu: Labels) -> bool:
+    """Whether a slice's name before driver 470 (MIG-GPU-<card>/1/0) holds that of the card."""
+    return bool(gpu.get("uuid")) and word.startswith(f"MIG-{gpu['uuid']}/")
 
 
 def in_runtime_order(gpus: list[Labels], sysfs: str) -> list[Labels]:

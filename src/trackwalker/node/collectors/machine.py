@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from trackwalker.node.collectors.filesystem import FilesystemCollector, NfsCollector
 from trackwalker.node.collectors.gpu_amd import AmdGpuCollector, AmdRasCollector
 from trackwalker.node.collectors.gpu_nvidia import NvidiaCollector
@@ -12,8 +14,13 @@ from trackwalker.node.collectors.rdma import RdmaCollector
 from trackwalker.node.schedule import Collector
 
 
-def machine_collectors(node: str, directories: list[str], sysfs: str = "/sys") -> list[tuple[Collector, float]]:
-    """The collectors of the machine itself with their intervals in seconds; file latency is probed in `directories`."""
+def machine_collectors(
+    node: str, directories: list[str], sysfs: str = "/sys", members: Callable[[], set[int]] = set
+) -> list[tuple[Collector, float]]:
+    """The collectors of the machine itself with their intervals in seconds.
+
+    File latency is probed in `directories`; `members` are the job's processes, all others on its GPUs are strangers.
+    """
     found: list[tuple[Collector, float]] = [
         (HostCollector(node), 1.0),
         (NetdevCollector(node, sysfs=sysfs), 1.0),
@@ -24,7 +31,7 @@ def machine_collectors(node: str, directories: list[str], sysfs: str = "/sys") -
         (FilesystemCollector(node, directories), 5.0),
         (NfsCollector(node), 10.0),
     ]
-    nvidia = NvidiaCollector(node)
+    nvidia = NvidiaCollector(node, members=members)
     if nvidia.available():
         found.append((nvidia, 1.0))
     return found

@@ -6,6 +6,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trackwalker.trainers.tiny.config import Config
@@ -19,6 +20,7 @@ Batch = dict[str, "np.ndarray"]
 _RULES = ((5, 3), (3, 7), (7, 1), (9, 11))
 _NOISE = 0.05
 _PREFETCH = 2
+DELAY_FILE = "data-delay-r{rank}"  # in the run's folder: seconds that each batch is late while the file is there
 _PATIENCE_S = 5.0  # after that a wait is worth telling: it may never end
 
 
@@ -88,13 +90,22 @@ def _reader_memory(config: Config, rows: int) -> np.ndarray:
     return np.ones(int(rows * config.data_row_mb * 2**20), np.uint8)
 
 
+def _delay(path: Path) -> float:
+    """What a fault of the lab adds to each batch now."""
+    try:
+        return float(path.read_text())
+    except (OSError, ValueError):
+        return 0.0
+
+
 def _paced(config: Config, rank: int, rows: int, start: int) -> Iterator[Batch]:
     kept = _reader_memory(config, rows)  # noqa: F841  (held as long as there are batches to make)
+    delayed = config.run_directory / DELAY_FILE.format(rank=rank)
     due = time.perf_counter()
     for step in range(start, config.steps):
         if step == config.data_fails_at_step and config.data_fails_rank in (-1, rank):
             raise DataError(f"shard {rank:05d}: record {step} is truncated (DataLoss: 512 of 516 bytes)")
-        began, seconds = time.perf_counter(), batch_seconds(config, rank, step)
+        began, seconds = time.perf_counter(), batch_seconds(config, rank, step) + _delay(delayed)
         # A reader keeps its pace: what a busy CPU made late, less than a batch, the next batch makes up for.
         due = due + seconds if began - due < seconds else began + seconds
         batch = make_batch(config, rank, step, rows)
