@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from trackwalker.diagnose import heartbeat
+from trackwalker.diagnose.accounts import SOME, Account, book_losses, explained
 from trackwalker.diagnose.case import Case, Opener, open_case
 from trackwalker.diagnose.clock import utc
 from trackwalker.diagnose.confidence import with_confidence
@@ -21,6 +22,7 @@ from trackwalker.diagnose.storyteller import tell
 from trackwalker.diagnose.symptoms import KEEN, SOFT, Symptoms, find_symptoms
 from trackwalker.diagnose.triage import Triage
 from trackwalker.diagnose.verdict import (
+    AccountRow,
     Action,
     Cause,
     Cost,
@@ -77,8 +79,9 @@ def diagnose_case(case: Case, playbooks: list[Playbook] | None = None, begin: fl
         outcome=outcome,
         summary=_summary(outcome, leading, case, symptoms, speed, _unhealthy(examinations, evidence)),
         causes=causes,
-        ruled_out=_ruled_out(examinations),
+        ruled_out=_ruled_out(examinations, symptoms),
         untestable=_untestable(examinations),
+        accounts=[_account_row(a) for a in symptoms.accounts],
         evidence=evidence.items,
         actions=_actions(leading, speed),
         progress=progress_of(case, symptoms),
@@ -110,6 +113,7 @@ class _Look:
 
 
 def _look(case: Case, books: list[Playbook], symptoms: Symptoms) -> _Look:
+    symptoms = replace(symptoms, accounts=book_losses(case, symptoms))
     evidence = EvidenceBook()
     speed = throughput(case, symptoms, evidence)
     examinations = [examine(p, case, symptoms, evidence) for p in books if _called(p, symptoms)]
@@ -167,6 +171,7 @@ def _cause(examination: Examination, role: Role, case: Case, symptoms: Symptoms,
         devices=examination.devices,
         onset=Onset(time=utc(onset), step=step, uncertainty_s=_uncertainty(case)) if onset is not None else None,
         magnitude=magnitude,
+        explains=explained(symptoms.accounts, examination.playbook.id),
         evidence=list(dict.fromkeys(evidence)),
     )
 
@@ -252,9 +257,18 @@ def _undecided(case: Case, symptoms: Symptoms, speed: Throughput, unhealthy: lis
     return f"Something is wrong ({'; '.join(seen)}) but what would decide the cause was not collected{missing}."
 
 
-def _ruled_out(examinations: list[Examination]) -> list[RuledOut]:
+def _account_row(account: Account) -> AccountRow:
+    shares = {name: round(share, 3) for name, share in account.shares.items()}
+    return AccountRow(
+        episode=account.episode, steps=list(account.steps), lost_s=round(account.lost_s, 3), shares=shares
+    )
+
+
+def _ruled_out(examinations: list[Examination], symptoms: Symptoms) -> list[RuledOut]:
     out = []
     for e in examinations:
+        if (explained(symptoms.accounts, e.playbook.id) or 0.0) >= SOME:
+            continue  # its account shows a part of the loss
         if e.state in ("clean", "refuted") and e.playbook.outcome == "incident" and e.counter_evidence:
             out.append(RuledOut(cause=e.playbook.id, evidence=e.counter_evidence))
     return out

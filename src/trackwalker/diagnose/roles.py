@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+from trackwalker.diagnose.account_facts import IDLENESS
 from trackwalker.diagnose.examine import Examination
 from trackwalker.diagnose.logcause import HEARSAY
 from trackwalker.diagnose.symptoms import SOFT, Symptoms
@@ -125,7 +126,24 @@ def _echoes(found: list[Examination]) -> set[str]:
     return out
 
 
+def _residual(cause: Examination, found: list[Examination]) -> bool:
+    """Whether idle devices alone speak for a cause, and another found one leaves them idle in the same phases.
+
+    Devices idle whatever the host waits for. Causes that keep them busy are refuted there by the same account, so that any
+    other one which is left stands before idleness.
+    """
+    fired = {r.test.fact for r in cause.results if r.fired and r.test.role == "require"}
+    if not fired or not fired <= IDLENESS:
+        return False
+    mine, hosts = cause.spans, set(cause.hosts)
+    others = [e for e in found if e is not cause and "slow" in e.playbook.symptoms and e.playbook.outcome == "incident"]
+    there = [e for e in others if not e.hosts or (hosts and hosts <= set(e.hosts))]
+    return any(e.spans is None or mine is None or mine <= e.spans for e in there)
+
+
 def _yields(cause: Examination, found: list[Examination], symptoms: Symptoms) -> bool:
+    if _residual(cause, found):
+        return True
     if any(_names_nobody_and_yields(cause, e) for e in found):
         return True
     stronger = [e for e in found if e.playbook.id in cause.playbook.yields_to]

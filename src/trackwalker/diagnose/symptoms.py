@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field, replace
 from itertools import groupby
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,6 +29,9 @@ from trackwalker.diagnose.story import Phase
 from trackwalker.diagnose.timeline import Floats, Timeline
 from trackwalker.stats.segments import Segment, level_of, robust_sigma, segments
 from trackwalker.stats.stall import STALL_STEPS, stall_limit
+
+if TYPE_CHECKING:
+    from trackwalker.diagnose.accounts import Account
 
 START_BUDGET_S = 2700.0  # a cold start of a large mixture of experts compiles for half an hour
 _SLIDE = 0.02  # of a step: what a phase on the way down is slower than full speed
@@ -93,6 +97,7 @@ class Symptoms:
     stall: Stall | None = None
     phases: tuple[Phase, ...] = ()
     windows: dict[str, list[Span]] = field(default_factory=dict)
+    accounts: tuple[Account, ...] = ()  # where the time lost in its episodes went
 
     @property
     def slow(self) -> list[Phase]:
