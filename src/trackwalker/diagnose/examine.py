@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from trackwalker.diagnose import account_facts, course_facts, hardware, heartbeat, network_facts, stack_facts, trend_facts  # noqa: F401  (they add questions to FACTS)
+from trackwalker.diagnose import account_facts, course_facts, hardware, heartbeat, network_facts, stack_facts, storage_facts, trend_facts  # noqa: F401  (they add questions to FACTS)
 from trackwalker.diagnose.case import Case
 from trackwalker.diagnose.evidence import EvidenceBook
 from trackwalker.diagnose.facts import FACTS

@@ -170,6 +170,11 @@ def _told_why(wait: Examination, candidates: list[Examination]) -> bool:
     return bool(wait.hosts) and any(set(wait.hosts) <= set(e.hosts) for e in candidates if e.playbook.id not in _WAITS)
 
 
+def _kept_from_answering(kill: Examination, candidates: list[Examination]) -> bool:
+    """Whether something else that was asked about a heartbeat kill was found: then the kill only delivered the blow."""
+    return any(c is not kill and "heartbeat" in c.playbook.symptoms for c in candidates)
+
+
 def _roles(found: list[Examination], symptoms: Symptoms) -> dict[str, Role]:
     trouble = symptoms.names - SOFT
     # What the log itself calls an aftermath explains nothing: an abort after a heartbeat kill is not its cause.
@@ -192,6 +197,9 @@ def _roles(found: list[Examination], symptoms: Symptoms) -> dict[str, Role]:
     for e in [c for c in candidates if c.playbook.id in _WAITS and _told_why(c, candidates)]:
         candidates.remove(e)
         roles[e.playbook.id] = "consequence"
+    for e in [c for c in candidates if c.playbook.symptoms == ["heartbeat"] and _kept_from_answering(c, candidates)]:
+        candidates.remove(e)
+        roles[e.playbook.id] = "mechanism"
     # What speaks for none of the trouble stands beside it: a run with uneven steps that a full disk ended.
     if any(trouble & set(c.playbook.symptoms) for c in candidates):
         for e in [c for c in candidates if not trouble & set(c.playbook.symptoms)]:
