@@ -38,7 +38,7 @@ def lost_besides(wait: str, case: Case, symptoms: Symptoms, book: EvidenceBook) 
 
 
 def devices_idled(case: Case, symptoms: Symptoms, book: EvidenceBook) -> Answer:
-    """Whether the time was lost while the devices had nothing to do: a slow device or link would have kept them busy."""
+    """Whether the time was lost while the devices had nothing to do: a slow device or link keeps them busy."""
     if not symptoms.slow:
         return Answer(None)
     return _elsewhere(case, symptoms, book, {w.id for w in all_waits()}, "")
@@ -89,7 +89,9 @@ def _told(case: Case, account: Account, book: EvidenceBook) -> str:
     first, last = account.steps
     step = account.step_s or 0.0
     says = f"steps {first}..{last} lost {account.lost_s:.1f} s against {step:.3f} s a step; of that {carried}"
-    source = f"{case.timeline.source if case.timeline else case.log.path.name}: steps {first}..{last} and recorded waits"
+    source = (
+        f"{case.timeline.source if case.timeline else case.log.path.name}: steps {first}..{last} and recorded waits"
+    )
     return book.add("progress", source, says, {"lost_s": account.lost_s, "step_s": step, **shares})
 
 

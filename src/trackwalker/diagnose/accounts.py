@@ -1,8 +1,8 @@
 """Where lost time went: each episode's loss is booked on the waits that were recorded.
 
-A loss is what the steps of an episode took beyond as many steps at the run's own full speed. A wait carries as much of it as
-it grew, step for step, on the rank where it grew most: the others only wait for that one. An account needs no peers: it holds
-for one rank as for a fleet that is ill together.
+A loss is what the steps of an episode took beyond as many steps at the run's own full speed. A wait carries as much
+of it as it grew, step for step, on the rank where it grew most: the others only wait for that one. An account needs no
+peers: it holds for one rank as for a fleet that is ill together.
 """
 
 from __future__ import annotations
@@ -98,6 +98,22 @@ def explained(accounts: tuple[Account, ...], cause: str) -> float | None:
     mine = [(a.lost_s, a.shares[cause]) for a in accounts if cause in a.shares]
     total = sum(a.lost_s for a in accounts)
     return round(sum(lost * share for lost, share in mine) / total, 3) if mine and total > 0 else None
+
+
+def standing(case: Case, symptoms: Symptoms) -> dict[str, str]:
+    """Causes whose wait takes a good part of the time all along: no stretch without it tells what it costs."""
+    windows = symptoms.windows.get("steady")
+    out: dict[str, str] = {}
+    for wait in all_waits():
+        source = source_of(case, wait.queries)
+        if wait.cause is None or source is None or not windows:
+            continue
+        found = rates(case, source, windows[0]).values
+        longest = max(found, key=lambda h: (found[h], h), default=None)
+        if longest is not None and found[longest] >= SOME:
+            said = f"{longest} {wait.words} {found[longest]:.3g} s of every second all along"
+            out[wait.cause] = f"a stretch of the run without it ({said})"
+    return out
 
 
 def _account(case: Case, episode: _Episode) -> Account:

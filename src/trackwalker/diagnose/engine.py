@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from trackwalker.diagnose import heartbeat
-from trackwalker.diagnose.accounts import SOME, Account, book_losses, explained
+from trackwalker.diagnose import heartbeat, machine_facts
+from trackwalker.diagnose.accounts import SOME, Account, book_losses, explained, standing
 from trackwalker.diagnose.case import Case, Opener, open_case
 from trackwalker.diagnose.clock import utc
 from trackwalker.diagnose.confidence import with_confidence
@@ -72,6 +73,7 @@ def diagnose_case(case: Case, playbooks: list[Playbook] | None = None, begin: fl
     look = _faint(case, books, symptoms) or _look(case, books, symptoms)
     symptoms, evidence, speed, examinations = look.symptoms, look.evidence, look.speed, look.examinations
     causes, leading, outcome = look.causes, look.leading, look.outcome
+    all_along = standing(case, symptoms)
     verdict = Verdict(
         job=_job_ref(case),
         window=Window(start=utc(case.start), end=utc(case.end)),
@@ -79,8 +81,8 @@ def diagnose_case(case: Case, playbooks: list[Playbook] | None = None, begin: fl
         outcome=outcome,
         summary=_summary(outcome, leading, case, symptoms, speed, _unhealthy(examinations, evidence)),
         causes=causes,
-        ruled_out=_ruled_out(examinations, symptoms),
-        untestable=_untestable(examinations),
+        ruled_out=_ruled_out(examinations, symptoms, all_along),
+        untestable=_untestable(examinations, all_along),
         accounts=[_account_row(a) for a in symptoms.accounts],
         evidence=evidence.items,
         actions=_actions(leading, speed),
@@ -211,6 +213,7 @@ def _summary(
         "control": "",
         **heartbeat.words(case),
         "silent": silent,
+        "foreign": machine_facts.words(case, symptoms),
         "silent_for": f"; silent for {silent}" if silent else "",
     }
     parts = []
@@ -264,22 +267,24 @@ def _account_row(account: Account) -> AccountRow:
     )
 
 
-def _ruled_out(examinations: list[Examination], symptoms: Symptoms) -> list[RuledOut]:
+def _ruled_out(examinations: list[Examination], symptoms: Symptoms, all_along: Mapping[str, str]) -> list[RuledOut]:
     out = []
     for e in examinations:
-        if (explained(symptoms.accounts, e.playbook.id) or 0.0) >= SOME:
-            continue  # its account shows a part of the loss
+        if (explained(symptoms.accounts, e.playbook.id) or 0.0) >= SOME or e.playbook.id in all_along:
+            continue  # its account shows a part of the loss, or of all the time
         if e.state in ("clean", "refuted") and e.playbook.outcome == "incident" and e.counter_evidence:
             out.append(RuledOut(cause=e.playbook.id, evidence=e.counter_evidence))
     return out
 
 
-def _untestable(examinations: list[Examination]) -> list[Untestable]:
-    return [
-        Untestable(cause=e.playbook.id, missing=e.missing)
-        for e in examinations
-        if e.state == "untestable" and e.playbook.outcome == "incident"
-    ]
+def _untestable(examinations: list[Examination], all_along: Mapping[str, str]) -> list[Untestable]:
+    out = []
+    for e in examinations:
+        if e.state != "found" and e.playbook.id in all_along:
+            out.append(Untestable(cause=e.playbook.id, missing=[all_along[e.playbook.id]]))
+        elif e.state == "untestable" and e.playbook.outcome == "incident":
+            out.append(Untestable(cause=e.playbook.id, missing=e.missing))
+    return out
 
 
 def _actions(leading: list[Examination], speed: Throughput) -> list[Action]:

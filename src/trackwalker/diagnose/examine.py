@@ -11,7 +11,17 @@ from typing import Any
 
 import numpy as np
 
-from trackwalker.diagnose import account_facts, course_facts, hardware, heartbeat, network_facts, stack_facts, storage_facts, trend_facts  # noqa: F401  (they add questions to FACTS)
+from trackwalker.diagnose import (  # noqa: F401  (they add questions to FACTS)
+    account_facts,
+    course_facts,
+    hardware,
+    heartbeat,
+    machine_facts,
+    network_facts,
+    stack_facts,
+    storage_facts,
+    trend_facts,
+)
 from trackwalker.diagnose.case import Case
 from trackwalker.diagnose.evidence import EvidenceBook
 from trackwalker.diagnose.facts import FACTS

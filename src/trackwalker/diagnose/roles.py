@@ -129,8 +129,8 @@ def _echoes(found: list[Examination]) -> set[str]:
 def _residual(cause: Examination, found: list[Examination]) -> bool:
     """Whether idle devices alone speak for a cause, and another found one leaves them idle in the same phases.
 
-    Devices idle whatever the host waits for. Causes that keep them busy are refuted there by the same account, so that any
-    other one which is left stands before idleness.
+    Devices idle whatever the host waits for. Causes that keep them busy are refuted there by the same account, so that
+    any other one which is left stands before idleness.
     """
     fired = {r.test.fact for r in cause.results if r.fired and r.test.role == "require"}
     if not fired or not fired <= IDLENESS:

@@ -50,7 +50,9 @@ def storage_stalled(case: Case, symptoms: Symptoms, book: EvidenceBook) -> Answe
     worst = max(values[h] for h in held)
     others = max((v for h, v in values.items() if h not in held), default=0.0)
     who = ", ".join(few) or f"{len(held)} hosts"
-    says = f"{who}: I/O pressure {worst:.0f} % on average while the beats were missed, the others at most {others:.0f} %"
+    says = (
+        f"{who}: I/O pressure {worst:.0f} % on average while the beats were missed, the others at most {others:.0f} %"
+    )
     longest = max(stalled[h] for h in held)
     ids = [book.add("metric", query, says, _few(values))]
     says = f"for {longest:.0f} of {seconds} s hardly anything could run there for want of I/O, saves left out"

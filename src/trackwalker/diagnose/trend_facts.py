@@ -31,8 +31,8 @@ class _Memory:
     least: float  # growth that is a leak whenever the run ends: of the limit, or of the first value without one
 
 
-# A host's memory holds page cache that comes and goes, so it takes longer to tell. Of a host a tenth: jobs are given all of it
-# and keep no more than that in reserve. A rank's own memory settles within seconds; one that grew by half is no buffer.
+# A host's memory holds page cache that comes and goes, so it takes longer to tell. Of a host a tenth: jobs are given all
+# of it and keep no more than that in reserve. A rank's own settles within seconds; one that grew by half is no buffer.
 _MEMORY = (
     _Memory("ray_node_mem_used", "ray_node_mem_used$at", "ray_node_mem_total", 600.0, 0.1),
     _Memory("hw_mem_used_bytes", "hw_mem_used_bytes$at", "hw_mem_total_bytes", 600.0, 0.1),
@@ -44,7 +44,7 @@ _MEMORY = (
 
 
 def memory_grows(case: Case, symptoms: Symptoms, book: EvidenceBook) -> Answer:
-    """Memory of some hosts, or of all, grows steadily: by much already, or so that it is full before the run is done."""
+    """Memory of some hosts, or of all, grows steadily: by much already, or so that it is full before the end."""
     window = _window(case, symptoms)
     if case.telemetry is None or window is None:
         return Answer(None)

@@ -16,7 +16,7 @@ _STILL = 0.3  # of the usual pace, in the last quarter: what fills up and then s
 
 @dataclass(frozen=True)
 class Trend:
-    """A steady rise: units per second with its standard error, the level at the end, and how high peaks stand above it."""
+    """A steady rise: units per second with its standard error, the level at the end, and how high peaks are above."""
 
     slope: float
     error: float
