@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import tempfile
 from pathlib import Path
@@ -41,6 +42,7 @@ def dose(
         _judge_again(results, keep)
         _write(out, results.model_dump_json(indent=1) + "\n")
         chosen = []
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # whoever ends us ends the fault and the run too
     plan = [(f, s) for f in chosen for s in spread(f.strengths, strengths) if not results.has(f.name, s)]
     for number, (kind, strength) in enumerate(plan, start=1):
         with tempfile.TemporaryDirectory(prefix="trackwalker-dose-") as folder:

@@ -31,7 +31,7 @@ class _Memory:
     least: float  # growth that is a leak whenever the run ends: of the limit, or of the first value without one
 
 
-# A host's memory holds page cache that comes and goes, so it takes longer to tell. Of a host a tenth: jobs are given all
+# A host's memory holds page cache that comes and goes, so it takes longer to tell. Of a host a tenth: jobs get all
 # of it and keep no more than that in reserve. A rank's own settles within seconds; one that grew by half is no buffer.
 _MEMORY = (
     _Memory("ray_node_mem_used", "ray_node_mem_used$at", "ray_node_mem_total", 600.0, 0.1),
