@@ -55,8 +55,9 @@ class Recording:
         return Matrix([{"host": h} for h in hosts], times, values)
 
 
-def slowed(waits: dict[str, dict[str, Any]], fast: float = 1.0, slow: float = 2.0, n: int = 60) -> tuple[Case, Symptoms]:
-    """A run of `n` steps at full speed and `n` slow ones, with recorded waits."""
+def slowed(waits: dict[str, dict[str, Any]], slow: float = 2.0) -> tuple[Case, Symptoms]:
+    """A run of 60 steps at full speed, a second each, and 60 slow ones, with recorded waits."""
+    fast, n = 1.0, 60
     seconds = np.r_[np.full(n, fast), np.full(n, slow)]
     ends = 1000.0 + np.cumsum(seconds)
     timeline = Timeline(np.arange(2 * n), ends, seconds, np.full(2 * n, np.nan), True, "progress.jsonl")
@@ -114,14 +115,14 @@ def test_a_wait_that_was_always_there_is_not_what_was_lost() -> None:
 
 
 def test_without_a_sample_at_full_speed_the_wait_cannot_have_been_longer_than_the_step() -> None:
-    case, symptoms = slowed({DATA: {"r0": lambda t: 0.9 if t > CHANGE + 20 else float("nan")}}, slow=10.0)
+    _, symptoms = slowed({DATA: {"r0": lambda t: 0.9 if t > CHANGE + 20 else float("nan")}}, slow=10.0)
     assert only(symptoms).shares["input-stall"] == pytest.approx(8.0 / 9.0, abs=0.05)
 
 
 def test_thread_seconds_are_clipped_at_the_loss_and_do_not_count_unless_their_rate_rose() -> None:
-    case, symptoms = slowed({CPU: {"r0": after(CHANGE, 0.2, 3.0)}})
+    _, symptoms = slowed({CPU: {"r0": after(CHANGE, 0.2, 3.0)}})
     assert only(symptoms).shares["cpu-contention"] == 1.0
-    case, symptoms = slowed({CPU: {"r0": after(CHANGE, 0.8, 0.8)}})
+    _, symptoms = slowed({CPU: {"r0": after(CHANGE, 0.8, 0.8)}})
     assert only(symptoms).shares["cpu-contention"] == 0.0
 
 
@@ -162,7 +163,7 @@ def test_lasting_levels_are_two_episodes_and_fragments_are_one() -> None:
     n = 40
     levels = [1.0, 1.4, 2.2]
     seconds = np.repeat(levels, n)
-    case, symptoms = slowed({DATA: {"r0": lambda t: 0.0}})
+    case, _ = slowed({DATA: {"r0": lambda t: 0.0}})
     ends = 1000.0 + np.cumsum(seconds)
     case.timeline = Timeline(np.arange(3 * n), ends, seconds, np.full(3 * n, np.nan), True, "progress.jsonl")
     phases = tuple(

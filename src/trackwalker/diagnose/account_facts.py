@@ -12,8 +12,8 @@ from trackwalker.diagnose.facts import FACTS, Answer
 from trackwalker.diagnose.symptoms import Symptoms
 from trackwalker.diagnose.waits import all_waits
 
-_IDLE = "idle"  # the devices': a consequence of every wait on the host's side
-IDLENESS = frozenset({f"lost-to-{_IDLE}", "idle-in-slow-steps"})  # facts that tell of it and of nothing else
+_DEVICES = {w.id for w in all_waits() if w.devices}
+IDLENESS = frozenset({*(f"lost-to-{w}" for w in _DEVICES), "idle-in-slow-steps"})  # facts that tell of nothing else
 
 
 def lost_to(wait: str, case: Case, symptoms: Symptoms, book: EvidenceBook) -> Answer:
@@ -33,7 +33,7 @@ def lost_to(wait: str, case: Case, symptoms: Symptoms, book: EvidenceBook) -> An
 
 def lost_besides(wait: str, case: Case, symptoms: Symptoms, book: EvidenceBook) -> Answer:
     """Whether the time was lost to other waits than this one."""
-    others = {w.id for w in all_waits()} - {wait, _IDLE}
+    others = {w.id for w in all_waits()} - {wait} - _DEVICES
     return _elsewhere(case, symptoms, book, others, wait)
 
 

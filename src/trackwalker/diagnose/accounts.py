@@ -7,6 +7,7 @@ peers: it holds for one rank as for a fleet that is ill together.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
@@ -98,6 +99,17 @@ def explained(accounts: tuple[Account, ...], cause: str) -> float | None:
     mine = [(a.lost_s, a.shares[cause]) for a in accounts if cause in a.shares]
     total = sum(a.lost_s for a in accounts)
     return round(sum(lost * share for lost, share in mine) / total, 3) if mine and total > 0 else None
+
+
+def with_owner(accounts: tuple[Account, ...], owners: Sequence[tuple[str, set[int] | None]]) -> tuple[Account, ...]:
+    """The same with idle devices that carry an episode booked on the first of these causes that speaks for it."""
+    out = []
+    for account in accounts:
+        mine = [cause for cause, phases in owners if phases is None or (account.slow and account.slow <= phases)]
+        owner = mine[0] if mine else None
+        bookings = (replace(b, cause=owner) if b.wait.devices and b.share >= MOST else b for b in account.bookings)
+        out.append(replace(account, bookings=tuple(bookings)))
+    return tuple(out)
 
 
 def standing(case: Case, symptoms: Symptoms) -> dict[str, str]:

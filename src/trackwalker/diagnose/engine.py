@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from trackwalker.diagnose import heartbeat, machine_facts
-from trackwalker.diagnose.accounts import SOME, Account, book_losses, explained, standing
+from trackwalker.diagnose.account_facts import IDLENESS
+from trackwalker.diagnose.accounts import SOME, Account, book_losses, explained, standing, with_owner
 from trackwalker.diagnose.case import Case, Opener, open_case
 from trackwalker.diagnose.clock import utc
 from trackwalker.diagnose.confidence import with_confidence
@@ -73,6 +74,10 @@ def diagnose_case(case: Case, playbooks: list[Playbook] | None = None, begin: fl
     look = _faint(case, books, symptoms) or _look(case, books, symptoms)
     symptoms, evidence, speed, examinations = look.symptoms, look.evidence, look.speed, look.examinations
     causes, leading, outcome = look.causes, look.leading, look.outcome
+    slowing = sorted((e for e in leading if "slow" in e.playbook.symptoms), key=lambda e: not e.asked(IDLENESS))
+    owners = [(e.playbook.id, e.spans) for e in slowing]
+    symptoms = replace(symptoms, accounts=with_owner(symptoms.accounts, owners))
+    causes = [c.model_copy(update={"explains": explained(symptoms.accounts, c.cause)}) for c in causes]
     all_along = standing(case, symptoms)
     verdict = Verdict(
         job=_job_ref(case),
@@ -173,7 +178,6 @@ def _cause(examination: Examination, role: Role, case: Case, symptoms: Symptoms,
         devices=examination.devices,
         onset=Onset(time=utc(onset), step=step, uncertainty_s=_uncertainty(case)) if onset is not None else None,
         magnitude=magnitude,
-        explains=explained(symptoms.accounts, examination.playbook.id),
         evidence=list(dict.fromkeys(evidence)),
     )
 

@@ -128,6 +128,10 @@ class Examination:
                 spans = mine if spans is None else spans & mine
         return spans
 
+    def asked(self, facts: frozenset[str]) -> bool:
+        """Whether one of these facts speaks for it."""
+        return any(r.fired and r.test.fact in facts for r in self.results if r.test.role == "require")
+
     @property
     def log_only(self) -> bool:
         """Nothing but log lines speaks for it."""

@@ -45,6 +45,7 @@ class Wait(BaseModel):
     cause: str | None = None
     words: str
     unit: Literal["wall", "thread"]
+    devices: bool = False
     upstream: list[str] = []
     queries: list[WaitQuery]
     stall: StallQuery | None = None
