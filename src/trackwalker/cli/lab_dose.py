@@ -106,9 +106,7 @@ def _write(path: Path, text: str) -> None:
 
 def _show(results: DoseResults) -> None:
     table = Table("fault", "strength", "speed lost", "said", "", box=None)
-    for r in sorted(
-        results.runs, key=lambda r: (list(FAULTS).index(r.fault), FAULTS[r.fault].strengths.index(r.strength))
-    ):
+    for r in sorted(results.runs, key=lambda r: (r.fault, r.strength)):
         said = ", ".join(f"{c} ({', '.join(h)})" if h else c for c, h in r.roots.items()) or r.outcome
         table.add_row(
             r.fault, f"{r.strength:g} {r.unit}", "?" if r.lost is None else f"{100 * r.lost:.0f} %", said, r.grade

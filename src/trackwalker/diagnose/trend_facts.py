@@ -15,6 +15,8 @@ from trackwalker.stats.trend import Trend, steady_rise
 from trackwalker.telemetry.client import host_of
 
 _POINTS = 72
+_FREE = "hw_fs_free_bytes"
+_DISK_S = 600.0  # saves and other users' files come and go within minutes
 _USABLE = 0.95  # of the memory: there Ray ends workers, and the kernel is not far from it
 _ALIKE = 0.5  # of the pace of those that matter
 _MOST_TOLD = 16  # hosts whose numbers are kept beside a statement
@@ -167,4 +169,35 @@ def _told(
     return Answer(True, tuple(ids), tuple(few), window.start)
 
 
+def disk_fills(case: Case, symptoms: Symptoms, book: EvidenceBook) -> Answer:
+    """Free space falls all along, so that none is left before the run is done."""
+    window, planned = _window(case, symptoms), _still_to_run(case)
+    if case.telemetry is None or window is None or planned is None or _FREE not in case.telemetry.metrics():
+        return Answer(None)
+    if window.seconds < _DISK_S:
+        return Answer(None)
+    matrix = case.telemetry.matrix(
+        f"max by (host, mount) ({_FREE})", window.start, window.end, window.seconds / _POINTS
+    )
+    full: list[tuple[float, str, float]] = []
+    for labels, values in zip(matrix.labels, matrix.values, strict=True):
+        falling = steady_rise(matrix.times, -values)
+        if falling is not None and falling.until(0.0) < planned:
+            full.append((falling.until(0.0), f"{host_of(labels)}:{labels.get('mount', '')}", falling.slope))
+    if not full:
+        return Answer(False)
+    left, where, slope = min(full)
+    query = f"max by (host, mount) ({_FREE} @ {window.end:.3f}) / 1e9"
+    free = {host_of(s.labels) or "": s.value for s in case.telemetry.instant(query, window.end)}
+    ids = [book.add("metric", query, f"{min(free.values()):.3g} GB are free where it is least", free)]
+    numbers = {"gb_per_min": slope * 60 / 1e9, "full_in_h": left / 3600, "left_h": planned / 3600}
+    says = (
+        f"{where}: at {numbers['gb_per_min']:.3g} GB a minute it is full in {numbers['full_in_h']:.3g} h; "
+        f"the steps left to do take {numbers['left_h']:.3g} h"
+    )
+    ids.append(book.add("progress", f"{_FREE}: median fall from block to block, and the steps left", says, numbers))
+    return Answer(True, tuple(ids), (), window.start)
+
+
 FACTS["memory-grows"] = memory_grows
+FACTS["disk-fills"] = disk_fills

@@ -41,8 +41,8 @@ class DemoResult:
     def right(self) -> bool:
         """Whether the verdict names the injected fault and exactly its host."""
         verdict, truth = self.diagnosis.verdict, self.case.truth
-        said = [(c.cause, c.hosts) for c in verdict.roots]
-        return verdict.outcome == truth.outcome and said == [(r.cause, r.hosts) for r in truth.roots]
+        said = verdict.outcome, [(c.cause, c.hosts) for c in verdict.roots]
+        return any(said == (t.outcome, [(r.cause, r.hosts) for r in t.roots]) for t in (truth, *truth.alternatives))
 
 
 @dataclass
