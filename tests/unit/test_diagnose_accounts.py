@@ -126,6 +126,13 @@ def test_thread_seconds_are_clipped_at_the_loss_and_do_not_count_unless_their_ra
     assert only(symptoms).shares["cpu-contention"] == 0.0
 
 
+def test_of_ranks_whose_thread_seconds_are_all_enough_for_the_loss_none_is_accused() -> None:
+    case, symptoms = slowed({CPU: {"r0": after(CHANGE, 0.2, 0.8), "r1": after(CHANGE, 0.2, 3.0)}})
+    assert lost_to("cpu", case, symptoms, EvidenceBook()).hosts == ()
+    case, symptoms = slowed({CPU: {"r0": after(CHANGE, 0.2, 0.2), "r1": after(CHANGE, 0.2, 3.0)}})
+    assert lost_to("cpu", case, symptoms, EvidenceBook()).hosts == ("r1",)
+
+
 def test_a_loader_without_a_cpu_is_booked_on_the_cpu() -> None:
     case, symptoms = slowed({CPU: {"r0": after(CHANGE, 0.1, 2.0)}, DATA: {"r0": after(CHANGE, 0.0, 0.4)}})
     shares = only(symptoms).shares
@@ -154,7 +161,7 @@ def test_sentences_say_the_numbers_beside_them() -> None:
     lost_to("data", case, symptoms, book)
     measured, told = book.items
     assert f"{measured.values['r0']:.3g} s of every second" in measured.says
-    assert f"{measured.values['r0/fast']:.3g} s at full speed" in measured.says
+    assert f"{measured.values['r0/fast']:.3g} s in a faster stretch" in measured.says
     assert f"lost {told.values['lost_s']:.1f} s" in told.says
     assert f"{100 * told.values['input-stall']:.0f} % input-stall" in told.says
 
@@ -178,7 +185,7 @@ def test_lasting_levels_are_two_episodes_and_fragments_are_one() -> None:
 
 def test_a_wait_all_along_is_never_ruled_out() -> None:
     case, symptoms = slowed({CPU: {"r0": lambda t: 0.8}})
-    steady = replace(symptoms, phases=(), windows={"steady": [Span(1000.0, 1100.0)]})
+    steady = replace(symptoms, phases=(), accounts=(), windows={"steady": [Span(1000.0, 1100.0)]})
     assert list(standing(case, steady)) == ["cpu-contention"]
     assert "0.8 s of every second" in standing(case, steady)["cpu-contention"]
 

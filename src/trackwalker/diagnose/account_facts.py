@@ -79,7 +79,7 @@ def _measured(booking: Booking, book: EvidenceBook) -> str:
         return book.add("metric", now.query, f"{says}; nothing was recorded before", values)
     query = f'{now.query} or label_replace({before.query}, "window", "fast", "", "")'
     values |= {f"{h}/fast": v for h, v in _few(before.values, longest).items()}
-    return book.add("metric", query, f"{says}, {before.values[longest]:.3g} s at full speed", values)
+    return book.add("metric", query, f"{says}, {before.values[longest]:.3g} s in a faster stretch", values)
 
 
 def _told(case: Case, account: Account, book: EvidenceBook) -> str:

@@ -17,7 +17,8 @@ from trackwalker.diagnose.case import Case
 from trackwalker.diagnose.course import Spike, save_steps, spikes
 from trackwalker.diagnose.story import Phase
 from trackwalker.diagnose.symptoms import Span, Symptoms, slide_start
-from trackwalker.diagnose.waits import Rates, Wait, all_waits, rates, scatter, source_of
+from trackwalker.diagnose.timeline import Timeline
+from trackwalker.diagnose.waits import Rates, Wait, WaitQuery, all_waits, rates, scatter, source_of
 
 MOST = 0.5  # of a loss: whatever carries more than all else together is what the time was lost to
 SOME = 0.1  # of a loss: less is within what step times and waits of real runs disagree by
@@ -30,6 +31,7 @@ _FRAGMENT_STEPS = 20  # and fewer are too few to tell a level by
 _FRAGMENT = 0.1  # of all slow steps
 _LONGEST_SPIKES = 8
 _SHORTEST_S = 2.0
+_MEASURED_S = 5.0  # a few samples of every collector
 
 
 @dataclass(frozen=True)
@@ -77,7 +79,7 @@ class _Episode:
     steps: tuple[int, int]
     since: float
     spans: tuple[Span, ...]
-    reference: Span | None
+    references: tuple[tuple[Span, float], ...]  # faster stretches and what a step takes there, full speed first
     lost_s: float  # in the whole episode
     step_s: float  # in it
     usual_s: float  # at full speed
@@ -113,17 +115,18 @@ def with_owner(accounts: tuple[Account, ...], owners: Sequence[tuple[str, set[in
 
 
 def standing(case: Case, symptoms: Symptoms) -> dict[str, str]:
-    """Causes whose wait takes a good part of the time all along: no stretch without it tells what it costs."""
-    windows = symptoms.windows.get("steady")
+    """Causes whose wait takes a good part of the time and for which no stretch without it tells what it costs."""
+    windows = symptoms.windows.get("steady") or symptoms.windows.get("slow")
     out: dict[str, str] = {}
     for wait in all_waits():
         source = source_of(case, wait.queries)
-        if wait.cause is None or source is None or not windows:
+        booked = any(a.booked(wait.id) is not None for a in symptoms.accounts if a.slow)
+        if wait.cause is None or source is None or not windows or booked:
             continue
-        found = rates(case, source, windows[0]).values
+        found = rates(case, source, max(windows, key=lambda w: w.seconds)).values
         longest = max(found, key=lambda h: (found[h], h), default=None)
         if longest is not None and found[longest] >= SOME:
-            said = f"{longest} {wait.words} {found[longest]:.3g} s of every second all along"
+            said = f"{longest} {wait.words} {found[longest]:.3g} s of every second"
             out[wait.cause] = f"a stretch of the run without it ({said})"
     return out
 
@@ -155,16 +158,29 @@ def _book(case: Case, episode: _Episode, wait: Wait) -> Booking | None:
     during = max(stretches, key=lambda s: s[0].seconds)[1]
     if not during.values:
         return None
-    before = rates(case, source, episode.reference) if episode.reference is not None else None
-    lost = episode.step_s - episode.usual_s
+    reference, usual_s, before = _measured(case, source, episode)
+    if wait.unit == "thread" and not (before and before.values):
+        return None  # no faster stretch lasted long enough to be measured: nobody knows what it was there
+    lost = episode.step_s - usual_s
     mean = _mean(stretches)
-    extra = {h: _extra(wait, v, _usual(wait, before, h), episode) for h, v in mean.items()}
+    extra = {h: _extra(wait, v, _usual(wait, before, h), episode.step_s, usual_s) for h, v in mean.items()}
     longest = max(extra, key=lambda h: (extra[h], h))
-    noise = scatter(case, source, episode.reference) if episode.reference is not None else {}
+    noise = scatter(case, source, reference) if reference is not None else {}
     error = noise.get(longest, 0.0) * episode.step_s
     sure = _SURE + np.sqrt(2.0 * np.log(len(extra)))  # the highest of many strays further than one
     share = min(extra[longest] / lost, 1.0) if lost > 0 and extra[longest] > sure * error else 0.0
-    return Booking(wait, wait.cause, share, _whose(extra), longest, during, before)
+    return Booking(
+        wait, wait.cause, share, _whose({h: min(v, lost) for h, v in extra.items()}), longest, during, before
+    )
+
+
+def _measured(case: Case, source: WaitQuery, episode: _Episode) -> tuple[Span | None, float, Rates | None]:
+    """The fastest stretch in which a wait was measured, what a step took there, and the wait."""
+    for span, step_s in episode.references:
+        found = rates(case, source, span)
+        if found.values:
+            return span, step_s, found
+    return None, episode.usual_s, None
 
 
 def _mean(stretches: list[tuple[Span, Rates]]) -> dict[str, float]:
@@ -182,15 +198,18 @@ def _usual(wait: Wait, before: Rates | None, host: str) -> float | None:
     return 1.0 if wait.unit == "wall" else None
 
 
-def _extra(wait: Wait, rate: float, usual: float | None, episode: _Episode) -> float:
+def _extra(wait: Wait, rate: float, usual: float | None, step_s: float, usual_s: float) -> float:
     """Seconds by which a wait became longer in each step."""
     if usual is None or (wait.unit == "thread" and rate < _ROSE * usual):
         return 0.0
-    return max(0.0, rate * episode.step_s - usual * episode.usual_s)
+    return max(0.0, rate * step_s - usual * usual_s)
 
 
 def _whose(extra: dict[str, float]) -> tuple[str, ...]:
-    """The few whose wait it is; nobody where most wait, or where there is nobody to tell them from."""
+    """The few whose wait it is; nobody where most wait, or where there is nobody to tell them from.
+
+    Of thread-seconds only as much counts as the loss: whose are enough for it may be the one.
+    """
     most = max(extra.values())
     mine = sorted(h for h, v in extra.items() if v >= _APART * most)
     return tuple(mine) if most > 0 and 2 * len(mine) <= len(extra) else ()
@@ -198,10 +217,12 @@ def _whose(extra: dict[str, float]) -> tuple[str, ...]:
 
 def _slow_episodes(case: Case, symptoms: Symptoms) -> list[_Episode]:
     """Slow phases side by side are one episode; its reference is the longest stretch at full speed."""
-    reference = _reference(case, symptoms.phases)
-    if reference is None:
+    full = _reference(case, symptoms.phases)
+    if full is None:
         return []
-    stretch, usual = reference
+    _, usual = full
+    each = [found[:2] for p in symptoms.phases if (found := _calm(case, p.first_step, p.last_step)) is not None]
+    lasting = sorted((c for c in each if c[0].seconds >= _MEASURED_S), key=lambda c: c[1])
     out = []
     for number, group in enumerate(_groups(symptoms), start=1):
         phases = [symptoms.slow[i] for i in group]
@@ -212,8 +233,10 @@ def _slow_episodes(case: Case, symptoms: Symptoms) -> list[_Episode]:
         span, level, steps = found
         lost = steps * (level - usual)
         if lost > 0:
+            slower = tuple(c for c in lasting if usual < c[1] < level / (1.0 + _ALIKE))
             since, name = slide_start(case, symptoms, group[0]), f"slow-{number}"
-            out.append(_Episode(name, (first, last), since, (span,), stretch, lost, level, usual, frozenset(group)))
+            told = (first, last), since, (span,), (full, *slower), lost, level, usual, frozenset(group)
+            out.append(_Episode(name, *told))
     return out
 
 
@@ -269,22 +292,31 @@ def _next_to(phases: tuple[Phase, ...], last: int, first: int) -> bool:
 
 
 def _calm(case: Case, first: int, last: int) -> tuple[Span, float, int] | None:
-    """The longest stretch between two steps without a save, the wall time of a step there, and the steps in all."""
+    """The longest stretch between two steps without a save, the wall time of a step there, and the steps in all.
+
+    Where saves leave no stretch that can be measured, all of it: their own time is booked like any other wait.
+    """
     timeline = case.timeline
-    if timeline is None:
+    inside = np.flatnonzero(timeline.between(first, last)) if timeline is not None else np.zeros(0, int)
+    if timeline is None or len(inside) < 2:
         return None
-    inside = np.flatnonzero(timeline.between(first, last))
     saved = save_steps(case)
     cut = [int(i) for i in inside if {int(timeline.steps[i]), int(timeline.steps[i]) - 1} & saved]
-    edges = [int(inside[0]) - 1, *cut, int(inside[-1]) + 1] if len(inside) else []
-    best = max(pairwise(edges), key=lambda e: e[1] - e[0], default=None)
-    if best is None or best[1] - best[0] < 3:
-        return None
-    begin, end = best[0] + 1, best[1] - 1
-    span = Span(float(timeline.ends[begin] - timeline.seconds[begin]), float(timeline.ends[end]))
+    edges = [int(inside[0]) - 1, *cut, int(inside[-1]) + 1]
+    begin, end = max(pairwise(edges), key=lambda e: e[1] - e[0])
+    span, steps = _stretch(timeline, begin + 1, end - 1), len(inside) - len(cut)
+    if span.seconds < _MEASURED_S:
+        begin, end, steps = edges[0], edges[-1], len(inside)
+        span = _stretch(timeline, begin + 1, end - 1)
     if not np.isfinite(span.seconds) or span.seconds <= 0:
         return None
-    return span, span.seconds / (end - begin + 1), len(inside) - len(cut)
+    return span, span.seconds / (end - begin - 1), steps
+
+
+def _stretch(timeline: Timeline, begin: int, end: int) -> Span:
+    if end < begin:
+        return Span(0.0, 0.0)
+    return Span(float(timeline.ends[begin] - timeline.seconds[begin]), float(timeline.ends[end]))
 
 
 def _long_steps(case: Case, symptoms: Symptoms) -> list[_Episode]:
@@ -295,12 +327,13 @@ def _long_steps(case: Case, symptoms: Symptoms) -> list[_Episode]:
     spans = tuple(Span(s.start, s.end) for s in sorted(told, key=lambda s: s.start) if s.seconds >= _SHORTEST_S)
     if not spans:
         return []
-    reference = _between(case, symptoms, found)
+    calm = _between(case, symptoms, found)
     mean = float(np.mean([s.seconds for s in told if s.seconds >= _SHORTEST_S]))
     usual = float(np.mean([s.level for s in told if s.seconds >= _SHORTEST_S]))
     lost = sum(s.seconds - s.level for s in found)
     steps = (found[0].step, found[-1].step)
-    return [_Episode("long-steps", steps, found[0].start, spans, reference, lost, mean, usual)]
+    references = ((calm, usual),) if calm is not None else ()
+    return [_Episode("long-steps", steps, found[0].start, spans, references, lost, mean, usual)]
 
 
 def _between(case: Case, symptoms: Symptoms, found: list[Spike]) -> Span | None:

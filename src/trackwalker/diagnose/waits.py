@@ -14,7 +14,6 @@ from pydantic import BaseModel, ConfigDict
 
 from trackwalker.diagnose.case import Case
 from trackwalker.diagnose.symptoms import Span
-from trackwalker.stats.segments import Floats
 from trackwalker.telemetry.client import host_of
 
 _BLOCKS = 6  # of a stretch, whose scatter is the wait's own noise
@@ -88,16 +87,12 @@ def scatter(case: Case, source: WaitQuery, span: Span) -> dict[str, float]:
     if case.telemetry is None or span.seconds < 3 * length:
         return {}
     matrix = case.telemetry.matrix(_filled(source.query, length, ""), span.start + length, span.end, length)
-    return {
-        host: _standard_error(row)
-        for labels, row in zip(matrix.labels, matrix.values, strict=True)
-        if (host := host_of(labels)) is not None
-    }
-
-
-def _standard_error(row: Floats) -> float:
-    known = row[np.isfinite(row)]
-    return float(known.std(ddof=1) / np.sqrt(len(known))) if len(known) > 2 else float("inf")
+    found: dict[str, float] = {}
+    for labels, row in zip(matrix.labels, matrix.values, strict=True):
+        known, host = row[np.isfinite(row)], host_of(labels)
+        if host is not None and len(known) > 2:
+            found[host] = float(known.std(ddof=1) / np.sqrt(len(known)))
+    return found
 
 
 def _filled(query: str, seconds: float, at: str) -> str:

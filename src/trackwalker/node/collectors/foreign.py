@@ -39,7 +39,7 @@ class ForeignCpuCollector:
             key = (pid, entry.start)
             seen[key] = entry.ticks
             used = (entry.ticks - self._seen.get(key, 0 if self._looked else entry.ticks)) / _TICK
-            if used > _LEAST and not self._ours(pid):
+            if used > _LEAST and not (self._ours(pid) or self._ours(entry.parent)):
                 name = entry.name if entry.name in self._used or len(self._used) < _NAMES else OTHERS
                 self._used[name] = self._used.get(name, 0.0) + used
         self._seen, self._looked = seen, True
@@ -49,13 +49,13 @@ class ForeignCpuCollector:
         return [family]
 
     def _ours(self, pid: int) -> bool:
-        """The job's recorder and services have the job directory on their command line."""
+        """The job's recorder has the job directory on its command line, and so has what starts its other services."""
         return self._job_dir in (read_bytes(f"/proc/{pid}/cmdline") or b"")
 
 
 class _Entry:
-    def __init__(self, name: str, session: int, ticks: int, start: int) -> None:
-        self.name, self.session, self.ticks, self.start = name, session, ticks, start
+    def __init__(self, name: str, session: int, ticks: int, start: int, parent: int = 0) -> None:
+        self.name, self.session, self.ticks, self.start, self.parent = name, session, ticks, start, parent
 
 
 def _entry(pid: int) -> _Entry | None:
@@ -67,4 +67,4 @@ def _entry(pid: int) -> _Entry | None:
     if begin < 0 or len(fields) < 20:
         return None
     name = raw[begin + 1 : end].decode("utf-8", "replace")
-    return _Entry(name, int(fields[3]), int(fields[11]) + int(fields[12]), int(fields[19]))
+    return _Entry(name, int(fields[3]), int(fields[11]) + int(fields[12]), int(fields[19]), int(fields[1]))
