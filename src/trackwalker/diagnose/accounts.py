@@ -206,10 +206,7 @@ def _extra(wait: Wait, rate: float, usual: float | None, step_s: float, usual_s:
 
 
 def _whose(extra: dict[str, float]) -> tuple[str, ...]:
-    """The few whose wait it is; nobody where most wait, or where there is nobody to tell them from.
-
-    Of thread-seconds only as much counts as the loss: whose are enough for it may be the one.
-    """
+    """The few whose wait it is; nobody where most wait, or where there is nobody to tell them from."""
     most = max(extra.values())
     mine = sorted(h for h, v in extra.items() if v >= _APART * most)
     return tuple(mine) if most > 0 and 2 * len(mine) <= len(extra) else ()
