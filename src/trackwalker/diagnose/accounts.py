@@ -169,9 +169,8 @@ def _book(case: Case, episode: _Episode, wait: Wait) -> Booking | None:
     error = noise.get(longest, 0.0) * episode.step_s
     sure = _SURE + np.sqrt(2.0 * np.log(len(extra)))  # the highest of many strays further than one
     share = min(extra[longest] / lost, 1.0) if lost > 0 and extra[longest] > sure * error else 0.0
-    return Booking(
-        wait, wait.cause, share, _whose({h: min(v, lost) for h, v in extra.items()}), longest, during, before
-    )
+    whose = _whose(extra if wait.unit == "wall" else mean)  # thread-seconds of a few threads say little: levels decide
+    return Booking(wait, wait.cause, share, whose if longest in whose else (), longest, during, before)
 
 
 def _measured(case: Case, source: WaitQuery, episode: _Episode) -> tuple[Span | None, float, Rates | None]:
