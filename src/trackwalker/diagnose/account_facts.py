@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from functools import partial
 
-from trackwalker.diagnose.accounts import MOST, SOME, Account, Booking
+from trackwalker.diagnose.accounts import MOST, SAVES, SOME, Account, Booking
 from trackwalker.diagnose.case import Case
 from trackwalker.diagnose.evidence import EvidenceBook
 from trackwalker.diagnose.facts import FACTS, Answer
@@ -18,7 +18,9 @@ IDLENESS = frozenset({*(f"lost-to-{w}" for w in _DEVICES), "idle-in-slow-steps"}
 
 def lost_to(wait: str, case: Case, symptoms: Symptoms, book: EvidenceBook) -> Answer:
     """Whether most of the time lost in some episode was spent in this wait."""
-    asked = [(a, b) for a in _episodes(symptoms) if (b := a.booked(wait)) is not None]
+    saves = [a for a in symptoms.accounts if a.episode == SAVES]
+    episodes = {a.episode: a for a in (*_episodes(symptoms), *saves)}
+    asked = [(a, b) for a in episodes.values() if (b := a.booked(wait)) is not None]
     if not asked:
         return Answer(None)
     mine = [(a, b) for a, b in asked if b.share >= MOST]
@@ -59,7 +61,7 @@ def _elsewhere(case: Case, symptoms: Symptoms, book: EvidenceBook, waits: set[st
 
 
 def _episodes(symptoms: Symptoms) -> list[Account]:
-    """The slow episodes, where there are any; else the single long steps."""
+    """The slow episodes, where there are any; else the single long steps and slower saves."""
     slow = [a for a in symptoms.accounts if a.slow]
     return slow or [a for a in symptoms.accounts if a.step_s is not None]
 

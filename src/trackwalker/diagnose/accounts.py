@@ -12,14 +12,17 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import numpy as np
+from numpy.typing import NDArray
 
 from trackwalker.diagnose.case import Case
-from trackwalker.diagnose.course import Spike, save_steps, spikes
+from trackwalker.diagnose.course import UNEVEN_SHARE, Spike, save_steps, spikes
 from trackwalker.diagnose.story import Phase
-from trackwalker.diagnose.symptoms import Span, Symptoms, slide_start
+from trackwalker.diagnose.symptoms import LEAST_LOST_S, Span, Symptoms, slide_start
 from trackwalker.diagnose.timeline import Timeline
 from trackwalker.diagnose.waits import Rates, Wait, WaitQuery, all_waits, rates, scatter, source_of
+from trackwalker.stats.segments import Segment, segments
 
+SAVES = "saves"  # the episode of slower saves
 MOST = 0.5  # of a loss: whatever carries more than all else together is what the time was lost to
 SOME = 0.1  # of a loss: less is within what step times and waits of real runs disagree by
 _SURE = 3.0  # standard errors
@@ -31,6 +34,8 @@ _FRAGMENT_STEPS = 20  # and fewer are too few to tell a level by
 _FRAGMENT = 0.1  # of all slow steps
 _LONGEST_SPIKES = 8
 _SHORTEST_S = 2.0
+_LEAST_SAVES = 5  # of each kind, to tell a level by
+SLOWER_SAVES = 1.8  # times as long: no jitter of a store that others use as well
 _MEASURED_S = 5.0  # a few samples of every collector
 
 
@@ -90,7 +95,7 @@ def book_losses(case: Case, symptoms: Symptoms) -> tuple[Account, ...]:
     """The accounts of all episodes of a run, in order of time; none without a recording."""
     if case.telemetry is None or case.timeline is None:
         return ()
-    found = [*_slow_episodes(case, symptoms), *_long_steps(case, symptoms)]
+    found = [*_slow_episodes(case, symptoms), *_long_steps(case, symptoms), *_slower_saves(case)]
     accounts = [_account(case, e) for e in found]
     stalled = _stall(case, symptoms)
     return tuple(accounts if stalled is None else [*accounts, stalled])
@@ -313,6 +318,36 @@ def _stretch(timeline: Timeline, begin: int, end: int) -> Span:
     if end < begin:
         return Span(0.0, 0.0)
     return Span(float(timeline.ends[begin] - timeline.seconds[begin]), float(timeline.ends[end]))
+
+
+def _slower_saves(case: Case) -> list[_Episode]:
+    """A stretch of saves that take longer than those of another stretch of the run, steps between them included."""
+    timeline, saved = case.timeline, save_steps(case)
+    if timeline is None or not timeline.exact or len(timeline) < 2:
+        return []
+    apart = np.diff(timeline.ends, prepend=timeline.ends[0])
+    after = np.flatnonzero([int(step) - 1 in saved for step in timeline.steps])
+    if len(after) < 2 * _LEAST_SAVES:
+        return []
+    cuts = segments(apart[after], smallest=SLOWER_SAVES - 1.0)
+    usual = min(cuts, key=lambda c: c.level)
+    slow = [c for c in cuts if c.level > SLOWER_SAVES * usual.level]
+    lost = sum(c.size * (c.level - usual.level) for c in slow)
+    if not slow or lost < max(LEAST_LOST_S, UNEVEN_SHARE * float(timeline.ends[-1] - timeline.ends[0])):
+        return []
+    longest = max(slow, key=lambda c: c.size * c.level)
+    span, level = _saves_and_steps(timeline, after, longest)
+    before, full = _saves_and_steps(timeline, after, usual)
+    steps = (int(timeline.steps[after[slow[0].start]]), int(timeline.steps[after[slow[-1].end - 1]]))
+    since = float(timeline.ends[after[slow[0].start]] - apart[after[slow[0].start]])
+    return [_Episode(SAVES, steps, since, (span,), ((before, full),), lost, level, full)]
+
+
+def _saves_and_steps(timeline: Timeline, after: NDArray[np.intp], cut: Segment) -> tuple[Span, float]:
+    """From the first save of a stretch to its last, and the wall time of a step there."""
+    first, last = int(after[cut.start]), int(after[cut.end - 1])
+    span = Span(float(timeline.ends[max(first - 1, 0)]), float(timeline.ends[last]))
+    return span, span.seconds / max(last - first + 1, 1)
 
 
 def _long_steps(case: Case, symptoms: Symptoms) -> list[_Episode]:

@@ -49,7 +49,7 @@ _AS_MANY_TOKENS = 0.985  # a second
 _LARGER = 1.04  # batch
 _LAST_MINUTES_S = 900.0
 _COSTLY_SHARE = 0.08  # then it is no jitter
-_LEAST_LOST_S = 5.0  # a slow phase that cost less than this, or less than one step, is a dip, not an incident
+LEAST_LOST_S = 5.0  # a slow phase that cost less than this, or less than one step, is a dip, not an incident
 
 
 @dataclass(frozen=True)
@@ -214,14 +214,14 @@ def find_phases(case: Case, eye: Eye = PLAIN) -> tuple[Phase, ...]:
     below = [c for c in cuts if c not in folded and c.level > baseline * (1.0 + max(eye.slow, 4.0 * wander))]
     # One short dip is a dip; many of them together are what somebody is paged for.
     cost = sum(c.size * (c.level - baseline) for c in below)
-    many = cost >= max(UNEVEN_SHARE * float(values.sum()), _LEAST_LOST_S)
+    many = cost >= max(UNEVEN_SHARE * float(values.sum()), LEAST_LOST_S)
     phases = []
     for cut in cuts:
         first, last = int(index[cut.start]), int(index[cut.end - 1])
         start = float(timeline.ends[first] - timeline.seconds[first])
         end = float(timeline.ends[last])
         lost = (end - start) * (1.0 - baseline / cut.level)
-        slow = cut in below and (many or lost >= max(_LEAST_LOST_S, baseline))
+        slow = cut in below and (many or lost >= max(LEAST_LOST_S, baseline))
         phases.append(Phase(int(timeline.steps[first]), int(timeline.steps[last]), start, end, cut.level, slow))
     phases = _without_warm_up(_restless_as_one(phases, timeline.steps[index], values))
     phases = _with_larger_batches(phases, timeline)
@@ -302,7 +302,7 @@ def _with_slow_tail(phases: list[Phase], timeline: Timeline) -> list[Phase]:
         tail += 1
     first = len(timeline) - tail
     start = float(timeline.ends[first - 1]) if tail else 0.0
-    if tail < 2 or phases[-1].slow or float(timeline.ends[-1]) - start < 2.0 * _LEAST_LOST_S:
+    if tail < 2 or phases[-1].slow or float(timeline.ends[-1]) - start < 2.0 * LEAST_LOST_S:
         return phases
     level, last = float(np.median(timeline.seconds[first:])), int(timeline.steps[-1])
     before = replace(phases[-1], last_step=int(timeline.steps[first - 1]), end=start)
