@@ -185,13 +185,13 @@ def test_lasting_levels_are_two_episodes_and_fragments_are_one() -> None:
 
 
 def test_saves_that_take_longer_are_an_episode_between_steps_as_fast_as_ever() -> None:
-    case, symptoms = slowed({"ckpt_blocking_seconds_total": {"r0": after(1300.0, 0.02, 0.45)}})
+    case, symptoms = slowed({"ckpt_blocking_seconds_total": {"r0": after(1205.0, 0.02, 0.45)}})
     n, period = 400, 10
     seconds = np.full(n, 1.0)
     apart = seconds.copy()
     apart[1::period] = np.where(np.arange(n)[1::period] < 200, 1.2, 9.0)  # the step after a save waits for it
     case.timeline = Timeline(np.arange(n), 1000.0 + np.cumsum(apart), seconds, np.full(n, np.nan), True, "p")
-    case.log.saves = list(range(0, n, period))
+    case.log.saves = set(range(0, n, period))
     told = replace(symptoms, phases=(), accounts=())
     told = replace(told, accounts=book_losses(case, told))
     (account,) = told.accounts
