@@ -26,6 +26,7 @@ from trackwalker.diagnose.case import Case
 from trackwalker.diagnose.evidence import EvidenceBook
 from trackwalker.diagnose.facts import FACTS
 from trackwalker.diagnose.playbook import Playbook, Test
+from trackwalker.diagnose.statements import span_words, statement, told
 from trackwalker.diagnose.symptoms import Span, Symptoms, slide_start
 from trackwalker.errors import UsageError
 from trackwalker.stats import detectors
@@ -53,7 +54,6 @@ _LEAST_SHARE = 0.2
 _COVERED = 0.75
 STRICT = bool(os.environ.get("TRACKWALKER_DEBUG"))  # an error inside a test ends everything, as our own tests want it
 _FEW_ACCUSED = 8  # whose counters are read one by one
-_MOST_VALUES = 64
 _TAIL_S = 150.0  # the last part of a window: longer than a clock may be wrong
 
 
@@ -105,10 +105,8 @@ class Examination:
 
     def _refutes(self, result: TestResult) -> bool:
         """Whether a test refutes all that the cause speaks for; in other phases than the test's it may be right."""
-        if result.test.role != "refute" or not result.fired:
-            return False
-        claimed = self._claimed
-        return result.spans is None or (claimed is not None and claimed <= result.spans)
+        fired, claimed = result.test.role == "refute" and bool(result.fired), self._claimed
+        return fired and (result.spans is None or (claimed is not None and claimed <= result.spans))
 
     @property
     def spans(self) -> set[int] | None:
@@ -285,12 +283,12 @@ def _ask_metrics(test: Test, case: Case, symptoms: Symptoms, book: EvidenceBook,
         before, reference = _query(test, case, references[min(i, len(references) - 1)]) if references else ("", None)
         finding = _detect(test, case, values, reference, accused)
         result.fired = bool(result.fired)
-        words = {"window": _span_words(span), **heartbeat.words(case)}
-        text, told = _statement(test, finding, words), _told(values, finding)
+        words = {"window": span_words(span), **heartbeat.words(case)}
+        text, numbers = statement(test, finding, words), told(values, finding)
         if reference and "{before" in (test.says if finding.fired else test.clean):
             # What is said of both windows has to come back from one query.
             query = f'{query} or label_replace({before}, "window", "{test.against}", "", "")'
-            told |= {f"{name}/{test.against}": v for name, v in _told(reference, Finding(False)).items()}
+            numbers |= {f"{name}/{test.against}": v for name, v in told(reference, Finding(False)).items()}
         if finding.fired:
             explained += span.seconds
             named = set(finding.hosts)
@@ -303,9 +301,9 @@ def _ask_metrics(test: Test, case: Case, symptoms: Symptoms, book: EvidenceBook,
                 result.hosts_by_span[i] = who
             begin = slide_start(case, symptoms, i) if test.window == "slow" else _since(test, case, named, span)
             result.time = begin if result.time is None else min(result.time, begin)
-            result.evidence.append(book.add("metric", query, text, told))
+            result.evidence.append(book.add("metric", query, text, numbers))
         elif test.clean:
-            result.evidence.append(book.add("metric", query, text, told))
+            result.evidence.append(book.add("metric", query, text, numbers))
     if result.fired is False and not _covered(case, spans):
         # Nothing was found in the part that was recorded: that says nothing about the rest.
         return TestResult(test, None, missing=[f"samples of the whole {test.window} window"])
@@ -342,14 +340,6 @@ def _covered(case: Case, spans: list[Span]) -> bool:
     seconds = sum(s.seconds for s in spans)
     recorded = sum(max(0.0, min(s.end, end) - max(s.start, begin)) for s in spans)
     return recorded >= _COVERED * seconds
-
-
-def _told(values: Values, finding: Finding) -> dict[str, float]:
-    """The numbers worth keeping beside a statement: all of a few, else the accused and the most extreme others."""
-    if len(values) <= _MOST_VALUES:
-        return dict(values)
-    order = sorted(values, key=lambda h: (h not in finding.hosts, -values[h], h))
-    return {h: values[h] for h in [*order[: _MOST_VALUES - 4], *order[-4:]]}
 
 
 def _query(test: Test, case: Case, span: Span) -> tuple[str, dict[str, float]]:
@@ -407,25 +397,3 @@ def _ever_told(test: Test, case: Case) -> set[str]:
     begin, end = case.telemetry.range()
     query = f"count by (host) (count_over_time({test.metrics[0]}[{max(1, round(end - begin))}s] @ {end:.3f}))"
     return set(case.telemetry.by_host(query, end))
-
-
-def _statement(test: Test, finding: Finding, words: dict[str, str]) -> str:
-    template = test.says if finding.fired or not test.clean else test.clean
-    numbers = _Numbers({k: _short(v) for k, v in finding.numbers.items()})
-    named = {"hosts": ", ".join(finding.hosts)} if finding.hosts else {}  # else their number, where it is told
-    return template.format_map(_Numbers({**numbers, **words, **named}))
-
-
-class _Numbers(dict[str, str]):
-    def __missing__(self, key: str) -> str:
-        return "?"
-
-
-def _short(value: float) -> str:
-    if abs(value) >= 100 or value == int(value):
-        return f"{value:.0f}"
-    return f"{value:.3g}"
-
-
-def _span_words(span: Span) -> str:
-    return f"{span.seconds:.0f} s" if span.seconds < 180 else f"{span.seconds / 60:.0f} min"

@@ -208,8 +208,8 @@ def find_phases(case: Case, eye: Eye = PLAIN) -> tuple[Phase, ...]:
     cuts = segments(values, smallest=eye.shift, sure=eye.sure)
     # Full speed is the fastest stretch that lasted: a short lucky one does not make the rest slow.
     least = min(0.15 * len(values), 50)
-    lasting = [[c] for c in cuts if c.size >= least] + _fragments(cuts, least)
-    baseline, folded = min(((_pooled(values, g), g) for g in lasting or [[c] for c in cuts]), key=lambda b: b[0])
+    lasting = [[c] for c in cuts if c.size >= least] + _fragments(cuts, least) or [[c] for c in cuts]
+    baseline, folded = min(((level_of(values[g[0].start : g[-1].end]), g) for g in lasting), key=lambda level: level[0])
     wander = _wander(values, cuts, baseline, eye)
     below = [c for c in cuts if c not in folded and c.level > baseline * (1.0 + max(eye.slow, 4.0 * wander))]
     # One short dip is a dip; many of them together are what somebody is paged for.
@@ -234,10 +234,6 @@ def _fragments(cuts: list[Segment], least: float) -> list[list[Segment]]:
     """Short stretches side by side that together last: hasty steps are cut to pieces, and still are one speed."""
     runs = [list(g) for short, g in groupby(cuts, key=lambda c: c.size < least) if short]
     return [run for run in runs if len(run) > 1 and sum(c.size for c in run) >= least]
-
-
-def _pooled(values: Floats, group: list[Segment]) -> float:
-    return group[0].level if len(group) == 1 else level_of(values[group[0].start : group[-1].end])
 
 
 def _restless_as_one(phases: list[Phase], steps: NDArray[np.int64], values: Floats) -> list[Phase]:

@@ -186,7 +186,7 @@ FAULTS = {
         ),
         DoseFault(
             "packets-late", "one rank's link delays by", "ms", (0.5, 1, 2, 5, 10, 20, 40, 80), "network-degradation",
-            1, _late_packets,
+            None, _late_packets,
         ),
     )
 }  # fmt: skip

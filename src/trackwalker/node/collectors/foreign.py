@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Iterable
 
 from trackwalker.job.processes import all_pids, read_bytes
 from trackwalker.node.exposition import Family
@@ -11,6 +11,7 @@ from trackwalker.node.exposition import Family
 METRICS = {
     "hw_foreign_cpu_seconds_total": ("counter", "CPU time of processes that are not this job's, by name."),
 }
+EVERY_S = 5.0  # walks all of /proc
 _TICK = os.sysconf("SC_CLK_TCK")
 _NAMES = 24  # and no more series than this: what comes later is added up as OTHERS
 OTHERS = "(others)"
@@ -22,19 +23,19 @@ class ForeignCpuCollector:
 
     name = "foreign"
 
-    def __init__(self, node: str, sessions: Callable[[], set[int]], job_dir: str) -> None:
-        self._node, self._sessions, self._job_dir = node, sessions, job_dir.encode()
+    def __init__(self, node: str, sessions: Iterable[int], job_dir: str) -> None:
+        self._node, self._job_dir = node, job_dir.encode()
+        self._own = {os.getsid(0), *sessions}  # the agent and the ranks, with all they forked
         self._seen: dict[tuple[int, int], int] = {}
         self._used: dict[str, float] = {}
         self._looked = False
 
     def collect(self) -> list[Family]:
         """One series for each foreign program that used a CPU noticeably since the job began."""
-        own = self._sessions()
         seen: dict[tuple[int, int], int] = {}
         for pid in all_pids():
             entry = _entry(pid)
-            if entry is None or entry.session in own:
+            if entry is None or entry.session in self._own:
                 continue
             key = (pid, entry.start)
             seen[key] = entry.ticks
