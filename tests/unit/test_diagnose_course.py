@@ -5,16 +5,13 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 import pytest
 
-from trackwalker.diagnose import course, course_facts
+from trackwalker.diagnose import course
 from trackwalker.diagnose.case import Case
-from trackwalker.diagnose.evidence import EvidenceBook
-from trackwalker.diagnose.symptoms import KEEN, Span, Symptoms, find_phases
+from trackwalker.diagnose.symptoms import KEEN, find_phases
 from trackwalker.diagnose.timeline import Timeline
 from trackwalker.job.layout import Job
 from trackwalker.logs.facts import LogFacts, Quote, StepLine
@@ -141,17 +138,6 @@ def test_profiled_steps_follow_the_settings() -> None:
     assert course.profiled_steps(case_of(noisy(40), config={"profiler": ""})) == set()
 
 
-def test_only_what_still_grows_at_the_end_is_a_leak() -> None:
-    rng = np.random.default_rng(2)
-    noise = rng.normal(0, 1e8, 60)
-    leak = np.linspace(100e9, 400e9, 60) + noise
-    fills = np.minimum(np.linspace(100e9, 1300e9, 60), 450e9) + noise
-    saved_once = np.r_[np.full(20, 100e9), np.full(40, 300e9)] + noise
-    assert course_facts._steady_growth(leak) == pytest.approx(275e9, rel=0.1)
-    assert course_facts._steady_growth(fills) is None
-    assert course_facts._steady_growth(saved_once) is None
-
-
 def test_saves_that_were_slow_for_a_while_count_and_single_ones_do_not() -> None:
     rng = np.random.default_rng(4)
     jitter = list(70.0 * rng.uniform(0.6, 1.5, 11))
@@ -216,33 +202,6 @@ def test_a_percent_less_with_the_same_batch_is_no_larger_batch() -> None:
     assert case.timeline is not None
     case.timeline = replace(case.timeline, tgs=20_000.0 / case.timeline.seconds)
     assert [p.slow for p in find_phases(case, KEEN)] == [False, True]
-
-
-class Filling:
-    """A recording of one host whose memory rises all the time."""
-
-    def metrics(self) -> set[str]:
-        return {"ray_node_mem_used"}
-
-    def range(self) -> tuple[float, float]:
-        return 0.0, 9000.0
-
-    def matrix(self, *_: Any) -> SimpleNamespace:
-        return SimpleNamespace(labels=[{"host": "a"}], values=np.linspace(1e11, 9e11, 60).reshape(1, -1))
-
-    def instant(self, *_: Any) -> list[Any]:
-        return []
-
-    def by_host(self, *_: Any) -> dict[str, float]:
-        return {"a": 800.0}
-
-
-@pytest.mark.parametrize(("symptom", "leak"), [("unfinished-start", None), ("slow", True)])
-def test_memory_that_fills_before_the_first_step_is_no_leak(symptom: str, leak: bool | None) -> None:
-    case = case_of([10.0] * 20)
-    case.telemetry = Filling()  # type: ignore[assignment]
-    symptoms = Symptoms(frozenset({symptom}), windows={"whole": [Span(900.0, 9000.0)]})
-    assert course_facts.memory_grows(case, symptoms, EvidenceBook()).fired is leak
 
 
 MEGATRON = " [2027-03-29 17:06:46] iteration {step:8d}/      40 | elapsed time per iteration (ms): 10542.0 | lm loss: 2.5E+00\n"  # noqa: E501

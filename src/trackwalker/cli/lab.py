@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from trackwalker.cli.lab_dose import dose
 from trackwalker.cli.lab_false_alarms import false_alarms
 from trackwalker.cli.lab_inject import inject
 from trackwalker.cli.options import DEFAULT_WORKSPACE, AsJson, Workspace
@@ -67,6 +68,7 @@ def simulate(
 
 
 app.command("inject", epilog="Example: trackwalker lab inject cpu 8308 --rank 1 --seconds 30")(inject)
+app.command("dose", epilog="Example: trackwalker lab dose --out dose.json --svg dose.svg")(dose)
 app.command("false-alarms", epilog="Example: trackwalker lab false-alarms --seeds 3")(false_alarms)
 
 

@@ -1,4 +1,4 @@
-"""Questions about single steps, saves, the loss, training scalars and memory, by name, for playbooks."""
+"""Questions about single steps, saves, the loss, and training scalars, by name, for playbooks."""
 
 from __future__ import annotations
 
@@ -9,18 +9,9 @@ from trackwalker.diagnose.case import Case
 from trackwalker.diagnose.evidence import EvidenceBook
 from trackwalker.diagnose.facts import FACTS, Answer, Fact, step_line
 from trackwalker.diagnose.symptoms import START_BUDGET_S, Span, Symptoms
-from trackwalker.diagnose.timeline import Floats
 from trackwalker.stats.segments import running_median
-from trackwalker.telemetry.client import host_of
 
 _MOST_QUOTED = 4
-# What grows, its limit, the shortest run that can tell, and the least growth: of the limit, else of the first value.
-# A rank's own memory has no page cache in it and settles within seconds; a host's does neither.
-_MEMORY = (
-    ("ray_node_mem_used", "ray_node_mem_total", 600.0, 0.1),
-    ("hw_mem_used_bytes", "hw_mem_total_bytes", 600.0, 0.1),
-    ("hw_mem_rss_bytes", "", 20.0, 0.5),
-)
 _COMPILES = 3
 
 
@@ -170,58 +161,6 @@ def _level(case: Case, metric: str, span: Span, word: str, book: EvidenceBook) -
     return median, spread, book.add("metric", query, f"{metric} {word}: median {median:.4g}", values)
 
 
-def memory_grows(case: Case, symptoms: Symptoms, book: EvidenceBook) -> Answer:
-    """Some hosts' memory grows steadily through the whole run, the others' does not."""
-    telemetry, whole = case.telemetry, symptoms.windows.get("whole")
-    names = next((m for m in _MEMORY if telemetry is not None and m[0] in telemetry.metrics()), None)
-    loading = "unfinished-start" in symptoms.names  # weights and optimizer state fill the memory first
-    if telemetry is None or names is None or not whole or loading:
-        return Answer(None)
-    used, total, shortest_s, least = names
-    first = _time_of(case, None) or whole[0].start
-    start, end = first, min(case.end_of_work or whole[0].end, telemetry.range()[1])
-    if end - start < shortest_s:
-        return Answer(None)
-    pace = max(shortest_s / 20, (end - start) / 60)
-    matrix = telemetry.matrix(used, start, end, pace)
-    known = telemetry.instant(total, end) if total in telemetry.metrics() else []
-    capacity = {host_of(s.labels): s.value for s in known}
-    leaking: dict[str, float] = {}
-    for labels, values in zip(matrix.labels, matrix.values, strict=True):
-        host = host_of(labels)
-        if host is None or (case.hosts and host not in case.hosts):
-            continue
-        growth = _steady_growth(values)
-        if growth is not None and growth >= least * capacity.get(host, float(values[np.isfinite(values)][0])):
-            leaking[host] = growth
-    if not leaking:
-        return Answer(False)
-    few = sorted(leaking) if len(leaking) * 2 <= max(2, len(case.hosts)) else []
-    who = ", ".join(few) if few else f"{len(leaking)} hosts"
-    query = f"({used} @ {end:.3f} - {used} @ {start:.3f}) / 1e9"
-    values = {h: v for h, v in telemetry.by_host(query, end).items() if not case.hosts or h in case.hosts}
-    most = max((v for h, v in values.items() if h in leaking), default=0.0)
-    minutes = (end - start) / 60
-    says = f"{who}: memory in use grew steadily, by {most:.3g} GB in {minutes:.3g} min"
-    says += "; that of the others did not" if few else ""
-    return Answer(True, (book.add("metric", query, says, values),), tuple(few), start)
-
-
-def _steady_growth(values: Floats) -> float | None:
-    """By how much a series rose, if it rose all along and not in one jump."""
-    known = values[np.isfinite(values)]
-    if len(known) < 12:
-        return None
-    blocks = np.array([float(np.median(b)) for b in np.array_split(known, 12)])
-    rises = np.diff(blocks)
-    total = float(blocks[-1] - blocks[0])
-    even = total / len(rises)
-    # What fills up and then stays (a cache, a data set) also grew; a leak still grows at the end.
-    still = float(rises[-3:].sum()) >= 0.1 * total
-    steady = total > 0 and still and float(np.mean(rises > 0.1 * even)) >= 0.8 and float(rises.max()) <= 0.35 * total
-    return total if steady else None
-
-
 def no_step_completed(case: Case, symptoms: Symptoms, book: EvidenceBook) -> Answer:
     """The run ended before its first step."""
     if case.timeline is not None and len(case.timeline):
@@ -343,7 +282,6 @@ COURSE: dict[str, Fact] = {
     "growing-saves": growing_saves,
     "loss-went-wrong": loss_went_wrong,
     "balance-loss-shifted": balance_loss_shifted,
-    "memory-grows": memory_grows,
     "no-step-completed": no_step_completed,
     "all-steps-done": all_steps_done,
     "stopped-together": stopped_together,

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 
-from trackwalker.diagnose import heartbeat
+from trackwalker.diagnose import heartbeat, machine_facts
+from trackwalker.diagnose.account_facts import IDLENESS
+from trackwalker.diagnose.accounts import SOME, Account, book_losses, explained, standing, with_owner
 from trackwalker.diagnose.case import Case, Opener, open_case
 from trackwalker.diagnose.clock import utc
 from trackwalker.diagnose.confidence import with_confidence
@@ -22,6 +25,7 @@ from trackwalker.diagnose.storyteller import tell
 from trackwalker.diagnose.symptoms import KEEN, SOFT, Symptoms, find_symptoms
 from trackwalker.diagnose.triage import Triage
 from trackwalker.diagnose.verdict import (
+    AccountRow,
     Action,
     Cause,
     Cost,
@@ -73,6 +77,11 @@ def diagnose_case(case: Case, playbooks: list[Playbook] | None = None, begin: fl
     look = _faint(case, books, symptoms) or _look(case, books, symptoms)
     symptoms, evidence, speed, examinations = look.symptoms, look.evidence, look.speed, look.examinations
     causes, leading, outcome = look.causes, look.leading, look.outcome
+    slowing = sorted((e for e in leading if "slow" in e.playbook.symptoms), key=lambda e: not e.asked(IDLENESS))
+    owners = [(e.playbook.id, e.spans) for e in slowing]
+    symptoms = replace(symptoms, accounts=with_owner(symptoms.accounts, owners))
+    causes = [c.model_copy(update={"explains": explained(symptoms.accounts, c.cause)}) for c in causes]
+    all_along = standing(case, symptoms)
     verdict = Verdict(
         job=_job_ref(case),
         window=Window(start=utc(case.start), end=utc(case.end)),
@@ -80,8 +89,9 @@ def diagnose_case(case: Case, playbooks: list[Playbook] | None = None, begin: fl
         outcome=outcome,
         summary=_summary(outcome, leading, case, symptoms, speed, _unhealthy(examinations, evidence)),
         causes=causes,
-        ruled_out=_ruled_out(examinations),
-        untestable=_untestable(examinations),
+        ruled_out=_ruled_out(examinations, symptoms, all_along),
+        untestable=_untestable(examinations, all_along),
+        accounts=[_account_row(a) for a in symptoms.accounts],
         evidence=evidence.items,
         actions=_actions(leading, speed),
         progress=progress_of(case, symptoms),
@@ -113,6 +123,7 @@ class _Look:
 
 
 def _look(case: Case, books: list[Playbook], symptoms: Symptoms) -> _Look:
+    symptoms = replace(symptoms, accounts=book_losses(case, symptoms))
     evidence = EvidenceBook()
     speed = throughput(case, symptoms, evidence)
     examinations = [examine(p, case, symptoms, evidence) for p in books if _called(p, symptoms)]
@@ -209,6 +220,7 @@ def _summary(
         "control": "",
         **heartbeat.words(case),
         "silent": silent,
+        "foreign": machine_facts.words(case, symptoms),
         "silent_for": f"; silent for {silent}" if silent else "",
     }
     parts = []
@@ -267,20 +279,31 @@ def _undecided(case: Case, symptoms: Symptoms, speed: Throughput, unhealthy: lis
     return f"Something is wrong ({'; '.join(seen)}) but what would decide the cause was not collected{missing}."
 
 
-def _ruled_out(examinations: list[Examination]) -> list[RuledOut]:
+def _account_row(account: Account) -> AccountRow:
+    shares = {name: round(share, 3) for name, share in account.shares.items()}
+    return AccountRow(
+        episode=account.episode, steps=list(account.steps), lost_s=round(account.lost_s, 3), shares=shares
+    )
+
+
+def _ruled_out(examinations: list[Examination], symptoms: Symptoms, all_along: Mapping[str, str]) -> list[RuledOut]:
     out = []
     for e in examinations:
+        if (explained(symptoms.accounts, e.playbook.id) or 0.0) >= SOME or e.playbook.id in all_along:
+            continue  # its account shows a part of the loss, or of all the time
         if e.state in ("clean", "refuted") and e.playbook.outcome == "incident" and e.counter_evidence:
             out.append(RuledOut(cause=e.playbook.id, evidence=e.counter_evidence))
     return out
 
 
-def _untestable(examinations: list[Examination]) -> list[Untestable]:
-    return [
-        Untestable(cause=e.playbook.id, missing=e.missing)
-        for e in examinations
-        if e.state == "untestable" and e.playbook.outcome == "incident"
-    ]
+def _untestable(examinations: list[Examination], all_along: Mapping[str, str]) -> list[Untestable]:
+    out = []
+    for e in examinations:
+        if e.state != "found" and e.playbook.id in all_along:
+            out.append(Untestable(cause=e.playbook.id, missing=[all_along[e.playbook.id]]))
+        elif e.state == "untestable" and e.playbook.outcome == "incident":
+            out.append(Untestable(cause=e.playbook.id, missing=e.missing))
+    return out
 
 
 def _actions(leading: list[Examination], speed: Throughput) -> list[Action]:

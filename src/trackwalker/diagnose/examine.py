@@ -11,7 +11,17 @@ from typing import Any
 
 import numpy as np
 
-from trackwalker.diagnose import course_facts, hardware, heartbeat, network_facts, stack_facts  # noqa: F401  (they add questions to FACTS)
+from trackwalker.diagnose import (  # noqa: F401  (they add questions to FACTS)
+    account_facts,
+    course_facts,
+    hardware,
+    heartbeat,
+    machine_facts,
+    network_facts,
+    stack_facts,
+    storage_facts,
+    trend_facts,
+)
 from trackwalker.diagnose.case import Case
 from trackwalker.diagnose.evidence import EvidenceBook
 from trackwalker.diagnose.facts import FACTS
@@ -81,7 +91,7 @@ class Examination:
     @property
     def state(self) -> str:
         """`found`, `refuted`, `clean` (tested, not there) or `untestable`."""
-        if any(r.fired for r in self.results if r.test.role == "refute"):
+        if any(self._refutes(r) for r in self.results):
             return "refuted"
         state = "found"
         for group in self._groups():
@@ -98,9 +108,21 @@ class Examination:
         measured = any(r.fired and r.test.query for r in self.results if r.test.role == "require")
         return measured and self.state == "untestable"
 
+    def _refutes(self, result: TestResult) -> bool:
+        """Whether a test refutes all that the cause speaks for; in other phases than the test's it may be right."""
+        fired, claimed = result.test.role == "refute" and bool(result.fired), self._claimed
+        return fired and (result.spans is None or (claimed is not None and claimed <= result.spans))
+
     @property
     def spans(self) -> set[int] | None:
-        """The slow phases all required tests speak for; None when the question is not about phases."""
+        """The slow phases all required tests speak for and none refutes; None when it is not about phases."""
+        claimed = self._claimed
+        if claimed is None:
+            return None
+        return claimed.difference(*(r.spans or () for r in self.results if r.test.role == "refute" and r.fired))
+
+    @property
+    def _claimed(self) -> set[int] | None:
         spans: set[int] | None = None
         for group in self._groups():
             told = [r.spans for r in group if r.fired and r.spans is not None]
@@ -108,6 +130,10 @@ class Examination:
                 mine = set().union(*told)
                 spans = mine if spans is None else spans & mine
         return spans
+
+    def asked(self, facts: frozenset[str]) -> bool:
+        """Whether one of these facts speaks for it."""
+        return any(r.fired and r.test.fact in facts for r in self.results if r.test.role == "require")
 
     @property
     def log_only(self) -> bool:
@@ -233,7 +259,10 @@ def _ask_fact(test: Test, case: Case, symptoms: Symptoms, book: EvidenceBook) ->
         raise UsageError(f"test '{test.id}' asks for the unknown fact '{test.fact}'; known: {', '.join(sorted(FACTS))}")
     answer = FACTS[test.fact](case, symptoms, book)
     missing = [test.fact] if answer.fired is None else []
-    return TestResult(test, answer.fired, list(answer.evidence), set(answer.hosts), missing=missing, time=answer.time)
+    spans = None if answer.spans is None else set(answer.spans)
+    return TestResult(
+        test, answer.fired, list(answer.evidence), set(answer.hosts), missing=missing, time=answer.time, spans=spans
+    )
 
 
 def _ask_signature(test: Test, causes: list[str], case: Case, book: EvidenceBook) -> TestResult:

@@ -31,6 +31,7 @@ class Answer:
     evidence: tuple[str, ...] = ()
     hosts: tuple[str, ...] = ()
     time: float | None = None
+    spans: frozenset[int] | None = None  # which slow phases it speaks for; None: not about phases
 
 
 Fact = Callable[[Case, Symptoms, EvidenceBook], Answer]

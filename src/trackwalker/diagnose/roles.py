@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+from trackwalker.diagnose.account_facts import IDLENESS
 from trackwalker.diagnose.examine import Examination
 from trackwalker.diagnose.logcause import HEARSAY
 from trackwalker.diagnose.symptoms import SOFT, Symptoms
@@ -125,7 +126,24 @@ def _echoes(found: list[Examination]) -> set[str]:
     return out
 
 
+def _residual(cause: Examination, found: list[Examination]) -> bool:
+    """Whether idle devices alone speak for a cause, and another found one leaves them idle in the same phases.
+
+    Devices idle whatever the host waits for. Causes that keep them busy are refuted there by the same account, so that
+    any other one which is left stands before idleness.
+    """
+    fired = {r.test.fact for r in cause.results if r.fired and r.test.role == "require"}
+    if not fired or not fired <= IDLENESS:
+        return False
+    mine, hosts = cause.spans, set(cause.hosts)
+    others = [e for e in found if e is not cause and "slow" in e.playbook.symptoms and e.playbook.outcome == "incident"]
+    there = [e for e in others if not e.hosts or (hosts and hosts <= set(e.hosts))]
+    return any(e.spans is None or mine is None or mine <= e.spans for e in there)
+
+
 def _yields(cause: Examination, found: list[Examination], symptoms: Symptoms) -> bool:
+    if _residual(cause, found):
+        return True
     if any(_names_nobody_and_yields(cause, e) for e in found):
         return True
     stronger = [e for e in found if e.playbook.id in cause.playbook.yields_to]
@@ -152,6 +170,11 @@ def _told_why(wait: Examination, candidates: list[Examination]) -> bool:
     return bool(wait.hosts) and any(set(wait.hosts) <= set(e.hosts) for e in candidates if e.playbook.id not in _WAITS)
 
 
+def _kept_from_answering(kill: Examination, candidates: list[Examination]) -> bool:
+    """Whether something else that was asked about a heartbeat kill was found: then the kill only delivered the blow."""
+    return any(c is not kill and "heartbeat" in c.playbook.symptoms for c in candidates)
+
+
 def _roles(found: list[Examination], symptoms: Symptoms) -> dict[str, Role]:
     trouble = symptoms.names - SOFT
     # What the log itself calls an aftermath explains nothing: an abort after a heartbeat kill is not its cause.
@@ -174,6 +197,9 @@ def _roles(found: list[Examination], symptoms: Symptoms) -> dict[str, Role]:
     for e in [c for c in candidates if c.playbook.id in _WAITS and _told_why(c, candidates)]:
         candidates.remove(e)
         roles[e.playbook.id] = "consequence"
+    for e in [c for c in candidates if c.playbook.symptoms == ["heartbeat"] and _kept_from_answering(c, candidates)]:
+        candidates.remove(e)
+        roles[e.playbook.id] = "mechanism"
     # What speaks for none of the trouble stands beside it: a run with uneven steps that a full disk ended.
     if any(trouble & set(c.playbook.symptoms) for c in candidates):
         for e in [c for c in candidates if not trouble & set(c.playbook.symptoms)]:

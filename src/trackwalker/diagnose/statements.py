@@ -1,4 +1,4 @@
-"""What a playbook's test says of what it found: its sentence with the numbers in it, and the numbers worth keeping."""
+"""What a test says of its numbers, in words: every number of a sentence is one of those beside it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def told(values: Values, finding: Finding) -> dict[str, float]:
 
 
 def statement(test: Test, finding: Finding, words: dict[str, str]) -> str:
-    """The test's own sentence, with its numbers and names."""
+    """The test's sentence, filled in."""
     template = test.says if finding.fired or not test.clean else test.clean
     numbers = _Numbers({k: _short(v) for k, v in finding.numbers.items()})
     named = {"hosts": ", ".join(finding.hosts)} if finding.hosts else {}  # else their number, where it is told
@@ -37,5 +37,5 @@ def _short(value: float) -> str:
 
 
 def span_words(span: Span) -> str:
-    """How long a stretch is, in words."""
+    """A stretch of time in words."""
     return f"{span.seconds:.0f} s" if span.seconds < 180 else f"{span.seconds / 60:.0f} min"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field, replace
 from itertools import groupby
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,6 +30,9 @@ from trackwalker.diagnose.timeline import Floats, Timeline
 from trackwalker.stats.segments import Segment, level_of, robust_sigma, segments
 from trackwalker.stats.stall import STALL_STEPS, stall_limit
 
+if TYPE_CHECKING:
+    from trackwalker.diagnose.accounts import Account
+
 START_BUDGET_S = 2700.0  # a cold start of a large mixture of experts compiles for half an hour
 _SLIDE = 0.02  # of a step: what a phase on the way down is slower than full speed
 _RECKONED_ALLOWANCE_S = 900.0  # without recorded step times, start-up (compile, restore) hides in the gap
@@ -45,7 +49,7 @@ _AS_MANY_TOKENS = 0.985  # a second
 _LARGER = 1.04  # batch
 _LAST_MINUTES_S = 900.0
 _COSTLY_SHARE = 0.08  # then it is no jitter
-_LEAST_LOST_S = 5.0  # a slow phase that cost less than this, or less than one step, is a dip, not an incident
+LEAST_LOST_S = 5.0  # a slow phase that cost less than this, or less than one step, is a dip, not an incident
 
 
 @dataclass(frozen=True)
@@ -94,6 +98,7 @@ class Symptoms:
     stall: Stall | None = None
     phases: tuple[Phase, ...] = ()
     windows: dict[str, list[Span]] = field(default_factory=dict)
+    accounts: tuple[Account, ...] = ()  # where the time lost in its episodes went
 
     @property
     def slow(self) -> list[Phase]:
@@ -203,27 +208,34 @@ def find_phases(case: Case, eye: Eye = PLAIN) -> tuple[Phase, ...]:
         return ()
     cuts = segments(values, smallest=eye.shift, sure=eye.sure)
     # Full speed is the fastest stretch that lasted: a short lucky one does not make the rest slow.
-    lasting = [c for c in cuts if c.size >= min(0.15 * len(values), 50)]
-    baseline = min(c.level for c in lasting or cuts)
+    least = min(0.15 * len(values), 50)
+    lasting = [[c] for c in cuts if c.size >= least] + _fragments(cuts, least) or [[c] for c in cuts]
+    baseline, folded = min(((level_of(values[g[0].start : g[-1].end]), g) for g in lasting), key=lambda level: level[0])
     wander = _wander(values, cuts, baseline, eye)
-    below = [c for c in cuts if c.level > baseline * (1.0 + max(eye.slow, 4.0 * wander))]
+    below = [c for c in cuts if c not in folded and c.level > baseline * (1.0 + max(eye.slow, 4.0 * wander))]
     # One short dip is a dip; many of them together are what somebody is paged for.
     cost = sum(c.size * (c.level - baseline) for c in below)
-    least = min(_LEAST_LOST_S, eye.share * float(values.sum()))
-    many = cost >= max(UNEVEN_SHARE * float(values.sum()), least)
+    least_lost = min(LEAST_LOST_S, eye.share * float(values.sum()))
+    many = cost >= max(UNEVEN_SHARE * float(values.sum()), least_lost)
     phases = []
     for cut in cuts:
         first, last = int(index[cut.start]), int(index[cut.end - 1])
         start = float(timeline.ends[first] - timeline.seconds[first])
         end = float(timeline.ends[last])
         lost = (end - start) * (1.0 - baseline / cut.level)
-        slow = cut in below and (many or lost >= max(least, baseline))
+        slow = cut in below and (many or lost >= max(least_lost, baseline))
         phases.append(Phase(int(timeline.steps[first]), int(timeline.steps[last]), start, end, cut.level, slow))
     phases = _without_warm_up(_restless_as_one(phases, timeline.steps[index], values))
     phases = _with_larger_batches(phases, timeline)
     if not any(p.slow for p in phases):
         phases = _slide(timeline, index) or phases
     return tuple(_with_slow_tail(phases, timeline)) if case.live else tuple(phases)
+
+
+def _fragments(cuts: list[Segment], least: float) -> list[list[Segment]]:
+    """Short stretches side by side that together last: hasty steps are cut to pieces, and still are one speed."""
+    runs = [list(g) for short, g in groupby(cuts, key=lambda c: c.size < least) if short]
+    return [run for run in runs if len(run) > 1 and sum(c.size for c in run) >= least]
 
 
 def _restless_as_one(phases: list[Phase], steps: NDArray[np.int64], values: Floats) -> list[Phase]:
@@ -288,7 +300,7 @@ def _with_slow_tail(phases: list[Phase], timeline: Timeline) -> list[Phase]:
         tail += 1
     first = len(timeline) - tail
     start = float(timeline.ends[first - 1]) if tail else 0.0
-    if tail < 2 or phases[-1].slow or float(timeline.ends[-1]) - start < 2.0 * _LEAST_LOST_S:
+    if tail < 2 or phases[-1].slow or float(timeline.ends[-1]) - start < 2.0 * LEAST_LOST_S:
         return phases
     level, last = float(np.median(timeline.seconds[first:])), int(timeline.steps[-1])
     before = replace(phases[-1], last_step=int(timeline.steps[first - 1]), end=start)

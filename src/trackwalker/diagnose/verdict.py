@@ -73,6 +73,7 @@ class Cause(_Part):
     devices: list[str] = []
     onset: Onset | None = None
     magnitude: Magnitude | None = None
+    explains: float | None = None  # share of the lost time that is booked on it
     evidence: list[str] = []
 
 
@@ -98,6 +99,15 @@ class Evidence(_Part):
     source: str
     says: str
     values: dict[str, float] = {}
+
+
+class AccountRow(_Part):
+    """Where the time lost in one episode went: a share for each cause (or wait), and what no record accounts for."""
+
+    episode: str
+    steps: list[int]
+    lost_s: float
+    shares: dict[str, float]
 
 
 class Action(_Part):
@@ -152,6 +162,7 @@ class Verdict(_Part):
     causes: list[Cause] = []
     ruled_out: list[RuledOut] = []
     untestable: list[Untestable] = []
+    accounts: list[AccountRow] = []
     evidence: list[Evidence] = []
     actions: list[Action] = []
     progress: Progress = Progress()

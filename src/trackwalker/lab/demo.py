@@ -41,8 +41,8 @@ class DemoResult:
     def right(self) -> bool:
         """Whether the verdict names the injected fault and exactly its host."""
         verdict, truth = self.diagnosis.verdict, self.case.truth
-        said = [(c.cause, c.hosts) for c in verdict.roots]
-        return verdict.outcome == truth.outcome and said == [(r.cause, r.hosts) for r in truth.roots]
+        said = verdict.outcome, [(c.cause, c.hosts) for c in verdict.roots]
+        return any(said == (t.outcome, [(r.cause, r.hosts) for r in t.roots]) for t in (truth, *truth.alternatives))
 
 
 @dataclass
@@ -85,9 +85,9 @@ def broken_run(case: RealCase, workspace: Path, say: Say, show: Show) -> Iterato
             plan.agent.job_dir.parent.mkdir(parents=True, exist_ok=True)
             plan = case.stage(plan, case.rank, staged, faults)
         run = LocalRun.start(plan)
-        stack.callback(_end, run, say)  # the run is ended before the fault is undone: the evidence stays as it was
+        stack.callback(end_run, run, say)  # the run is ended before the fault is undone: the evidence stays as it was
         say(f"started {case.procs} training process{'es' if case.procs > 1 else ''} as job {plan.record.id}")
-        follow = _Follower(run, show)
+        follow = Follower(run, show)
         if case.begins in _BASELINE:
             follow.until(lambda n: follow.steady(*_BASELINE[case.begins]), _START_LIMIT_S)
         broken = BrokenRun(run.job_dir, time.time())
@@ -112,7 +112,7 @@ def broken_run(case: RealCase, workspace: Path, say: Say, show: Show) -> Iterato
         yield broken
 
 
-class _Follower:
+class Follower:
     """Keeps a run going and watched while something is waited for."""
 
     def __init__(self, run: LocalRun, show: Show) -> None:
@@ -131,6 +131,11 @@ class _Follower:
             time.sleep(0.2)
         return None
 
+    @property
+    def last_step(self) -> int | None:
+        """The last step that was seen."""
+        return self._watch.last_step
+
     def steady(self, steps: int, seconds: float) -> bool:
         """Whether so many steps are done, over so many seconds."""
         last = self._watch.last_step
@@ -147,7 +152,8 @@ def _finish(run: LocalRun) -> None:
     run.wait_closed()
 
 
-def _end(run: LocalRun, say: Say) -> None:
+def end_run(run: LocalRun, say: Say) -> None:
+    """Cancel a run that still goes, and wait until its record is closed."""
     if run.supervise() is None:
         say("ending the run")
         run.cancel()

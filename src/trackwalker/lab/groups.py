@@ -18,7 +18,7 @@ _GROUPS = {
         heartbeat-false-positive heartbeat-init-timeout train-timeout walltime preempted user-cancel unknown-death""",
     "slow": """rdma-degradation rdma-link-failure fabric-congestion congestion-control-misconfigured
         gpu-thermal-throttle gpu-power-cap gpu-clock-degraded gpu-shared cpu-contention restore-thread-leak input-stall
-        storage-degradation moe-routing-shift recompilation config-difference""",
+        storage-degradation storage-filling moe-routing-shift recompilation config-difference""",
     "training": "loss-divergence silent-data-corruption",
     "observer": "telemetry-ghost telemetry-gap wrong-tsdb",
 }

@@ -25,6 +25,7 @@ from trackwalker.trainers.tiny.data import DELAY_FILE
 # rank's, so that only the victim suffers. Two hogs for each core leave it no core to itself.
 _HOG_NICE = 5
 _VICTIM_NICE = 10
+_LOWEST = 19
 _MEMORY_LEFT = 200 << 20  # what a rank may still allocate before the kernel kills it
 _WRITES_PER_S = 800 << 10
 _LONGEST_BATCH_S = 1.0
@@ -79,13 +80,24 @@ def _segfault(victim: Victim, undo: Undo, strength: float) -> None:
 
 def _hog_cpus(victim: Victim, undo: Undo, strength: float) -> None:
     """Busy loops on every core that outrank the victim but not the other ranks: its threads wait for a CPU."""
-    undo.push("renice", victim.pid, start_of(victim.pid), 0)
-    set_priority(victim.pid, _VICTIM_NICE)
+    starve(victim, undo, _VICTIM_NICE, max(1, round(4 * strength * (os.cpu_count() or 1))))
+
+
+def starve(victim: Victim, undo: Undo, nice: int, loops: int | None = None) -> None:
+    """One rank at a lower priority than busy loops on every core, the other ranks at a higher one."""
+    usual = os.getpriority(os.PRIO_PROCESS, victim.pid)
+    undo.push("renice", victim.pid, start_of(victim.pid), usual)
+    set_priority(victim.pid, min(usual + nice, _LOWEST))
+    take_cpus(loops or 2 * (os.cpu_count() or 1), undo, min(usual + _HOG_NICE, _LOWEST))
+
+
+def take_cpus(loops: int, undo: Undo, nice: int = 0) -> None:
+    """So many busy loops; they end with this process at the latest."""
     spin = "import os\nwhile os.getppid() == " + str(os.getpid()) + ":\n    for _ in range(1000000): pass\n"
-    for _ in range(max(1, round(4 * strength * (os.cpu_count() or 1)))):
+    for _ in range(loops):
         hog = subprocess.Popen([sys.executable, "-c", spin], start_new_session=True)
         undo.push("end", hog.pid, start_of(hog.pid))
-        set_priority(hog.pid, _HOG_NICE)
+        set_priority(hog.pid, nice)
 
 
 def _starve_memory(victim: Victim, undo: Undo, strength: float) -> None:

@@ -21,7 +21,7 @@ def leak(after: str, mb_per_s: float) -> None:
         time.sleep(float(after))
     held = []
     while True:
-        block = bytearray(int(mb_per_s * _ROUND_S) << 20)
+        block = bytearray(int(mb_per_s * _ROUND_S * (1 << 20)))
         block[::_PAGE] = b"\1" * len(block[::_PAGE])
         held.append(block)
         time.sleep(_ROUND_S)

@@ -17,6 +17,7 @@ from trackwalker.job.processes import read_stat
 from trackwalker.node.address import LOOPBACK, NoAddress, host_port, serving_address
 from trackwalker.node.backlog import Backlog
 from trackwalker.node.capsule import Capsules
+from trackwalker.node.collectors.foreign import EVERY_S, ForeignCpuCollector
 from trackwalker.node.collectors.identity import IdentityCollector, Place
 from trackwalker.node.collectors.kernel_log import KernelLogCollector
 from trackwalker.node.collectors.lane import Lane, LaneCollector
@@ -37,8 +38,7 @@ from trackwalker.node.spec import AgentSpec
 
 _TICK_S = 0.2
 _SAVE_S = 1.0
-_IDENTITY_S = 2.0
-_RANK_NET_S = 2.0
+_IDENTITY_S = _RANK_NET_S = 2.0
 _TENSORBOARD_S = 1.0
 _LAST_SCRAPE_S = 3.0  # for the last steps to be fetched; only where somebody has been scraping
 _TRAINING_S = 0.25  # only remembers what it was fed: no reason to lag behind the steps
@@ -98,6 +98,8 @@ class Agent:
         gpus = partial(exporter.labels, "hw_gpu_info")
         exporter.add(IdentityCollector(self._spec.node, places, gpus), _IDENTITY_S)
         exporter.add(RankNetCollector(lanes), _RANK_NET_S)
+        foreign = ForeignCpuCollector(self._spec.node, [r.pid for r in self._ranks], str(self._spec.job_dir))
+        exporter.add(foreign, EVERY_S)
         exporter.add(self._training, _TRAINING_S)
         bridge = self._bridge()
         if bridge is not None:

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import os
+
 from trackwalker.job.processes import read_bytes
 from trackwalker.node.exposition import Family
+
+_TICK = os.sysconf("SC_CLK_TCK")
 
 
 class HostCollector:
@@ -18,10 +22,14 @@ class HostCollector:
     def collect(self) -> list[Family]:
         """All host families."""
         out: list[Family] = []
-        for part in (self._stat, self._memory, self._pressure, self._tcp, self._oom):
+        for part in (self._stat, self._cpu, self._memory, self._pressure, self._tcp, self._oom):
             try:
                 out += part()
-            except (ValueError, KeyError):  # a file this kernel writes in another way costs its own metrics only
+            except (
+                ValueError,
+                KeyError,
+                StopIteration,
+            ):  # a file this kernel writes in another way costs its own metrics only
                 continue
         return out
 
@@ -43,6 +51,15 @@ class HostCollector:
             self._one("hw_procs_blocked", "gauge", "Tasks blocked on I/O.", values.get("procs_blocked")),
             self._one("hw_context_switches_total", "counter", "Context switches.", values.get("ctxt")),
         ]
+
+    def _cpu(self) -> list[Family]:
+        rows = self._read("stat", "cpu")
+        whole = next(f for f in rows if f[0] == "cpu")
+        user, nice, system, _, _, irq, soft, steal = (float(v) / _TICK for v in whole[1:9])
+        time = Family("hw_node_cpu_seconds_total", "counter", "CPU time of everything on the machine, by mode.")
+        time.add(user + nice + system + irq + soft, host=self._node, mode="busy")
+        time.add(steal, host=self._node, mode="steal")
+        return [time, self._one("hw_node_cpus", "gauge", "CPUs of the machine.", float(len(rows) - 1))]
 
     def _memory(self) -> list[Family]:
         rows = self._read("meminfo", "Mem", "Dirty", "Writeback")

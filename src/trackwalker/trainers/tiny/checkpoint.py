@@ -85,8 +85,11 @@ def load(directory: Path, step: int, expected: Mapping[str, np.ndarray]) -> dict
 class Saver:
     """Rank 0's checkpoint writer; with `background` the training goes on while the files are written."""
 
-    def __init__(self, directory: Path, progress: Progress, at_least_s: float, *, background: bool) -> None:
-        self._directory, self._progress, self._at_least_s = directory, progress, at_least_s
+    def __init__(
+        self, directory: Path, progress: Progress, at_least_s: float, *, background: bool, slow_from: int = 0
+    ) -> None:
+        self._directory, self._progress = directory, progress
+        self._at_least_s, self._slow_from = at_least_s, slow_from
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="checkpoint") if background else None
         self._pending: Future[None] | None = None
 
@@ -107,7 +110,7 @@ class Saver:
     def _write(self, step: int, arrays: Mapping[str, np.ndarray]) -> None:
         began, background = time.perf_counter(), self._pool is not None
         self._progress.record("checkpoint", state="begin", step=step, background=background)
-        save(self._directory, step, arrays, self._at_least_s)
+        save(self._directory, step, arrays, self._at_least_s if step >= self._slow_from else 0.0)
         seconds = round(time.perf_counter() - began, 6)
         self._progress.record("checkpoint", state="end", step=step, seconds=seconds, background=background)
         say(f"Saved a checkpoint at step {step}")

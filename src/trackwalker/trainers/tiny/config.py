@@ -75,6 +75,7 @@ class Config:
     checkpoint_period: int = _number(50, 1)
     async_checkpointing: bool = False
     checkpoint_write_seconds: float = _number(0.0, 0)  # a save takes at least this long: slow storage
+    checkpoint_slow_from_step: int = _number(0, 0)  # only from this step on
 
     # Reporting
     enable_tensorboard: bool = True

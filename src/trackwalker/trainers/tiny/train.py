@@ -107,6 +107,7 @@ class Trainer:
             self._checkpoints,
             self._progress,
             config.checkpoint_write_seconds,
+            slow_from=config.checkpoint_slow_from_step,
             background=config.async_checkpointing,
         )
         board = (

@@ -1,0 +1,32 @@
+"""Beside other people's busy processes a run without a fault is healthy, or the foreign load is told as what it is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from trackwalker.diagnose.engine import diagnose
+from trackwalker.job.resolve import resolve
+from trackwalker.lab.dose import FAULTS, run_dose
+from trackwalker.telemetry.store import open_database
+
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("prometheus")]
+
+
+def test_processes_of_others_are_named_and_no_rank_is_accused(tmp_path: Path) -> None:
+    run = run_dose(FAULTS["cpu-taken"], 12, tmp_path, lambda text: None)
+    job = resolve(str(tmp_path / run.job), tmp_path)
+    verdict = diagnose(job).verdict
+    assert verdict.outcome != "insufficient-evidence"
+    assert not any(c.hosts for c in verdict.causes)
+    assert {c.cause for c in verdict.roots} <= {"cpu-contention", "user-cancel"}
+    assert "cpu-contention" not in {r.cause for r in verdict.ruled_out}, "its ranks waited for a CPU"
+    assert job.database is not None
+    with open_database(job.database) as telemetry:
+        used = telemetry.by(
+            "sum by (process) (increase(hw_foreign_cpu_seconds_total[5m]))", telemetry.range()[1], "process"
+        )
+    assert sum(v for name, v in used.items() if name.startswith("python")) > 1.0, "the busy loops are Python's"
+    if run.grade == "named":
+        assert "processes that are not the job's use" in verdict.summary
