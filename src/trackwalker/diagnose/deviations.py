@@ -81,13 +81,21 @@ class Sweep:
     metrics: int = 0
 
 
-def sweep(case: Case, episodes: Iterable[Episode], hosts: frozenset[str] | None = None) -> Sweep:
-    """Compare every recorded series in every episode; `hosts` limits it to some."""
+def sweep(
+    case: Case,
+    episodes: Iterable[Episode],
+    hosts: frozenset[str] = frozenset(),
+    against: frozenset[str] = frozenset(),
+) -> Sweep:
+    """Compare every recorded series in every episode.
+
+    `hosts` limits it to some; `against` names those whose changes theirs are measured by, instead of all the others'.
+    """
     telemetry = case.telemetry
     episodes = list(episodes)
     if telemetry is None or not episodes:
         return Sweep()
-    wanted = hosts if hosts is not None else _hosts_of(case)
+    wanted = hosts | against if hosts and against else _hosts_of(case)
     interval = max(scrape_interval(telemetry, "hw_procs_running"), 0.5)
     meanings = [m for m in map(meaning_of, sorted(telemetry.metrics())) if m.compared]
     found: list[Deviation] = []
@@ -98,7 +106,8 @@ def sweep(case: Case, episodes: Iterable[Episode], hosts: frozenset[str] | None 
         coarsest = _coarsest(grid, mine)
         for frame in _frames(telemetry, meanings, grid, coarsest, wanted):
             for episode in mine:
-                rows, count = _compare(frame, episode, frozenset(case.hosts))
+                rows, count = _compare(frame, episode, frozenset(case.hosts), against)
+                rows = [d for d in rows if not hosts or d.host in hosts]
                 noted[episode.name] += rows
                 made[episode.name] += count
         for episode in mine:
@@ -178,7 +187,9 @@ class _Rows:
     whole: bool = False
 
 
-def _compare(frame: Frame, episode: Episode, job: frozenset[str]) -> tuple[list[Deviation], int]:
+def _compare(
+    frame: Frame, episode: Episode, job: frozenset[str], against: frozenset[str]
+) -> tuple[list[Deviation], int]:
     """The noteworthy rows of one metric in one episode, and how many comparisons were made."""
     now, past = episode.bins(frame.ends, frame.grid.step)
     if not now.any() or past.sum() < _FEWEST_REFERENCE:
@@ -192,7 +203,7 @@ def _compare(frame: Frame, episode: Episode, job: frozenset[str]) -> tuple[list[
     tables = [singles, *_whole_hosts(singles, frame)]
     out: list[Deviation] = []
     for rows in tables:
-        out += _changed(rows, frame, episode, now, past, job)
+        out += _changed(rows, frame, episode, now, past, job, against)
     out += _fleet(tables[-1], frame, episode, now, past, job)
     out += _irregular(singles, frame, episode, now, past)
     return out, sum(len(t.values) for t in tables) + frame.silent
@@ -233,12 +244,19 @@ def _groups(rows: _Rows, job: frozenset[str]) -> tuple[stats.Ints, stats.Ints, d
 
 
 def _changed(
-    rows: _Rows, frame: Frame, episode: Episode, now: stats.Bools, past: stats.Bools, job: frozenset[str]
+    rows: _Rows,
+    frame: Frame,
+    episode: Episode,
+    now: stats.Bools,
+    past: stats.Bools,
+    job: frozenset[str],
+    against: frozenset[str],
 ) -> list[Deviation]:
     peers, who, _ = _groups(rows, job)
+    yardstick = np.array([key[0] in against for key in rows.keys]) if against else None
     hosts = len(set(who.tolist()))
     quiet = round(frame.silent * hosts / len(frame.values))  # hosts none of whose counters moved
-    result = _test(rows.values, frame, now, past, peers, who, quiet if rows.whole else frame.silent)
+    result = _test(rows.values, frame, now, past, peers, who, quiet if rows.whole else frame.silent, yardstick)
     hosts += quiet
     return [
         _deviation(rows.keys[i], rows.picks[i], frame, episode, result, i, rows.whole, hosts)
@@ -267,7 +285,14 @@ def _fleet(
 
 
 def _test(
-    values: Floats, frame: Frame, now: stats.Bools, past: stats.Bools, peers: stats.Ints, who: stats.Ints, silent: int
+    values: Floats,
+    frame: Frame,
+    now: stats.Bools,
+    past: stats.Bools,
+    peers: stats.Ints,
+    who: stats.Ints,
+    silent: int,
+    yardstick: stats.Bools | None = None,
 ) -> stats.Changes:
     return stats.changes(
         values,
@@ -279,6 +304,7 @@ def _test(
         quantum=0.0 if frame.as_rate else quantum(frame.meaning.unit or frame.meaning.kind),
         relative=frame.meaning.layer == "activity",
         silent=silent,
+        yardstick=yardstick,
     )
 
 

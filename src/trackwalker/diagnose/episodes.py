@@ -19,7 +19,7 @@ from trackwalker.diagnose.course import (
 )
 from trackwalker.diagnose.story import Phase
 from trackwalker.diagnose.symptoms import Span, Symptoms
-from trackwalker.diagnose.timeline import Floats, Timeline
+from trackwalker.diagnose.timeline import Floats
 
 Kind = Literal["slow", "long-steps", "stall", "before-stall", "failure", "asked"]
 
@@ -70,7 +70,7 @@ def episodes_of(case: Case, symptoms: Symptoms) -> list[Episode]:
     timeline = case.timeline
     if timeline is None or len(timeline) < 2 * WARM_UP_STEPS or not np.isfinite(timeline.ends).all():
         return []
-    masked = _masked(case, timeline)
+    masked = masked_spans(case)
     found = _slow(symptoms, masked)
     begin = float(timeline.ends[WARM_UP_STEPS])
     if symptoms.stall is not None:
@@ -119,8 +119,11 @@ def _around_stall(symptoms: Symptoms, begin: float, masked: tuple[Span, ...]) ->
     ]
 
 
-def _masked(case: Case, timeline: Timeline) -> tuple[Span, ...]:
+def masked_spans(case: Case) -> tuple[Span, ...]:
     """Steps that are long for a known reason: saves and what they write afterwards, compilations, evaluations."""
+    timeline = case.timeline
+    if timeline is None or not np.isfinite(timeline.ends).all():
+        return ()
     saves = {s + d for s in save_steps(case) for d in range(_SAVE_STEPS)}
     known = saves | evaluated_steps(case) | profiled_steps(case) | set(compiled_steps(case))
     inside = np.flatnonzero(np.isin(timeline.steps, sorted(known)))

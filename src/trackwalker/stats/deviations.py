@@ -58,12 +58,14 @@ def changes(
     quantum: float = 0.0,
     relative: bool = False,
     silent: int = 0,
+    yardstick: Bools | None = None,
 ) -> Changes:
     """Compare `values[series, bin]` in the window's bins with the reference's.
 
     `peers` numbers the peer group and `hosts` the host of each series; `counter_s` is a bin's length where values
     are rates of counters; `relative` measures changes as a share of the series' own level; `silent` counts series
-    that were never shipped because they stayed at zero.
+    that were never shipped because they stayed at zero; `yardstick` says which series the peers' change is taken from,
+    however few they are, instead of all.
     """
     past, now = _Bins.of(values[:, reference]), _Bins.of(values[:, window])
     level = np.abs(np.nan_to_num(past.mean))
@@ -72,7 +74,7 @@ def changes(
     own = np.where(tested, (now.mean - past.mean) / scale, np.nan)
     noise, freedom = _noise(past)
     noise = noise / scale
-    fleet, spread, usual = _peer_changes(own, noise, peers, hosts, silent)
+    fleet, spread, usual = _peer_changes(own, noise, peers, hosts, silent, yardstick)
     noise = np.maximum(noise, 0.5 * usual)
     n_past, n_now = np.maximum(past.count, 1), np.maximum(now.count, 1)
     floor = _OF_LEVEL * level / scale + quantum / 2.0 / scale
@@ -174,19 +176,23 @@ def _noise(past: _Bins) -> tuple[Floats, Floats]:
     return worst, np.minimum(freedom, _MOST_FREEDOM)
 
 
-def _peer_changes(own: Floats, noise: Floats, peers: Ints, hosts: Ints, silent: int) -> tuple[Floats, Floats, Floats]:
+def _peer_changes(
+    own: Floats, noise: Floats, peers: Ints, hosts: Ints, silent: int, yardstick: Bools | None
+) -> tuple[Floats, Floats, Floats]:
     """For each series: median change, spread of changes and usual noise of its peer group; zeros where it has none."""
     fleet, spread, usual = np.zeros(len(own)), np.zeros(len(own)), np.zeros(len(own))
     for group in np.unique(peers):
         mine = (peers == group) & ~np.isnan(own)
-        if len(np.unique(hosts[mine])) + silent < FEWEST_PEERS:
+        theirs = mine if yardstick is None else mine & yardstick
+        fewest = FEWEST_PEERS if yardstick is None else 1
+        if len(np.unique(hosts[theirs])) + silent < fewest:
             continue
         quiet = np.zeros(silent)
-        moved = np.concatenate([own[mine], quiet])
+        moved = np.concatenate([own[theirs], quiet])
         middle = float(np.median(moved))
         fleet[mine] = middle
         spread[mine] = _MAD * float(np.median(np.abs(moved - middle)))
-        usual[mine] = float(np.median(np.concatenate([noise[mine], quiet])))
+        usual[mine] = float(np.median(np.concatenate([noise[theirs], quiet])))
     return fleet, spread, usual
 
 
