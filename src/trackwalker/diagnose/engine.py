@@ -12,6 +12,7 @@ from trackwalker.diagnose.clock import utc
 from trackwalker.diagnose.confidence import with_confidence
 from trackwalker.diagnose.evidence import EvidenceBook
 from trackwalker.diagnose.examine import Examination, examine
+from trackwalker.diagnose.facts import visible_change
 from trackwalker.diagnose.logcause import playbooks_for
 from trackwalker.diagnose.playbook import Playbook, load_playbooks
 from trackwalker.diagnose.progress import Throughput, progress_of, throughput
@@ -230,6 +231,9 @@ def _summary(
         **heartbeat.words(case),
         "silent": silent,
         "silent_for": f"; silent for {silent}" if silent else "",
+        "visible": ""
+        if (seen := visible_change(case)) is None
+        else f" (a lasting change of {100 * seen:.1f} % would show)",
     }
     parts = []
     for examination in leading:

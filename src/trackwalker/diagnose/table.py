@@ -16,6 +16,7 @@ from trackwalker.telemetry.store import Telemetry
 
 MOST_ROWS = 12
 _LISTED = 3  # subjects of one story that have a row each; of more, the strongest stands for all
+_COMMON = 3  # rows of what most hosts did
 _UNTOLD = frozenset({"speed", "learning"})  # the episode itself, told elsewhere
 _PARTS = ("gpu", "device", "GpuIndex", "window")
 _MEDIAN = "median"  # of the hosts, in place of a host's name
@@ -30,18 +31,22 @@ def rows(
     stories: dict[tuple[object, ...], list[Deviation]] = {}
     for d in merged(d for d in found if d.meaning.quantity not in _UNTOLD):
         stories.setdefault((d.fleet, *d.alike, explain(d)), []).append(d)
-    out: list[v.Deviation] = []
     shown = [
-        (d, len(s) - 1 if len(s) > _LISTED else 0)
-        for s in stories.values()
-        for d in (s if len(s) <= _LISTED else s[:1])
+        (d, len(story) - 1 if len(story) > _LISTED else 0)
+        for story in stories.values()
+        for d in (story if len(story) <= _LISTED else story[:1])
     ]
-    for d, alike in sorted(shown, key=lambda p: -round(p[0].score, 3)):
-        row = _row(d, alike, telemetry, book, explain)
-        if row is not None:
-            out.append(row)
-        if len(out) >= most:
-            break
+    single = [p for p in shown if not p[0].fleet]
+    common = [p for p in shown if p[0].fleet]
+    out: list[v.Deviation] = []
+    # Who stands out comes first; a few rows are kept for what most hosts did meanwhile.
+    for some, room in ((single, most - min(_COMMON, len(common))), (common, most)):
+        for d, alike in sorted(some, key=lambda p: -round(p[0].score, 3)):
+            if len(out) >= room:
+                break
+            row = _row(d, alike, telemetry, book, explain)
+            if row is not None:
+                out.append(row)
     return out
 
 

@@ -15,7 +15,6 @@ _GUESSED = 0.8  # of a metric whose meaning only its name tells
 _CAP = 12.0  # more standard errors make nobody surer
 _CLEAR = 5.0  # strength of a culprit
 _RIVAL = 0.85  # of the strongest: as good a reason
-_MOST_RIVALS = 2
 _BEYOND_FLEET = 3.0  # times what most hosts did: then it is no longer more of the same
 _TOLD = 4
 
@@ -81,9 +80,8 @@ def _culprits(episode: Episode, deviations: Sequence[Deviation], graph: Graph) -
         return []
     best = roots[0]
     rivals = [g for g in roots[1:] if g.strength >= _RIVAL * best.strength and not g.hosts <= best.hosts]
-    strangers = {h for g in rivals for h in g.hosts} - best.hosts
-    if len(strangers) > _MOST_RIVALS:
-        return []  # everybody has something: that names nobody
+    if any(g.quantity != best.quantity for g in rivals):
+        return []  # two hosts, two stories, as good a reason each: that names neither
     return [best, *rivals]
 
 
