@@ -56,6 +56,7 @@ class World:
     rng: np.random.Generator
     plugins: list[Plugin] = field(default_factory=list)
     culprits: list[str] = field(default_factory=list)
+    strength: float = 1.0  # of the trouble: a tenth, a hundredth of what is written below
 
     def pick(self, number: int = 1) -> list[str]:
         """Culprits: never the first host, which also coordinates."""
@@ -65,18 +66,18 @@ class World:
     def rate(self, metric: str, per_s: float, **pick: str) -> None:
         """A counter of the culprits counts while the run is slow."""
         for host in self.culprits or self.pick():
-            self.sheet.rate(metric, per_s, self.since, self.until, host, **pick)
+            self.sheet.rate(metric, self.strength * per_s, self.since, self.until, host, **pick)
 
     def add(self, metric: str, amount: float, **pick: str) -> None:
         """A gauge of the culprits is off while the run is slow."""
         for host in self.culprits or self.pick():
-            self.sheet.add(metric, amount, self.since, self.until, host, **pick)
+            self.sheet.add(metric, self.strength * amount, self.since, self.until, host, **pick)
 
     def plugin(
         self, metric: str, level: float, wander: float, change: float, counter: bool = False, **extra: str
     ) -> None:
         """A metric of the users' own, on all hosts, that is off on the culprits."""
-        changes = dict.fromkeys(self.culprits or self.pick(), change)
+        changes = dict.fromkeys(self.culprits or self.pick(), self.strength * change)
         self.plugins.append(Plugin(metric, level, wander, counter, changes, extra))
 
 
@@ -133,7 +134,7 @@ NOBODY: dict[str, tuple[bool, Kind]] = {
 
 
 def make(
-    kind: Kind, out: Path, seed: int, *, slow: bool = True, nodes: int = 8, gpus: int = 2
+    kind: Kind, out: Path, seed: int, *, slow: bool = True, nodes: int = 8, gpus: int = 2, strength: float = 1.0
 ) -> tuple[Job, list[str]]:
     """Write a world; its job and its culprits."""
     rng = np.random.default_rng(seed)
@@ -147,7 +148,7 @@ def make(
     if slow:
         run.slow(begin, end, float(rng.uniform(1.1, 1.4)))
     run.play()
-    world = World(run, Sheet(run), run.time_of(begin), run.time_of(end), rng)
+    world = World(run, Sheet(run), run.time_of(begin), run.time_of(end), rng, strength=strength)
     _wander(world)
     kind(world)
     return _written(world, out), world.culprits

@@ -12,6 +12,7 @@ import numpy as np
 
 from trackwalker.diagnose.case import Case
 from trackwalker.diagnose.episodes import Episode
+from trackwalker.diagnose.grids import coarsest_of, grids
 from trackwalker.stats import deviations as stats
 from trackwalker.telemetry.client import Floats, QueryError
 from trackwalker.telemetry.coverage import scrape_interval
@@ -21,14 +22,9 @@ from trackwalker.telemetry.store import Telemetry
 
 Kind = Literal["rose", "fell", "absent", "frozen", "restarted"]
 
-_BINS = 240  # over all that is compared
-_WINDOW_BINS = 8  # of the shortest window
-_REACH = 300  # bins of reference before a short window, and _AFTER bins after it
-_AFTER = 60
 _FEWEST_REFERENCE = 4  # bins
 _NOTED = 3.0  # scores below this are not kept: no false discovery control lets them pass
 _AT_ONCE = 2  # one answer is read while the next is made
-_WHOLE_HOST = 0.5  # of a host's GPUs or ports deviate alike: then it is the host
 _DIRECTED: tuple[Kind, Kind] = ("rose", "fell")
 
 Pairs = tuple[tuple[str, str], ...]
@@ -100,10 +96,10 @@ def sweep(
     meanings = [m for m in map(meaning_of, sorted(telemetry.metrics())) if m.compared]
     found: list[Deviation] = []
     tests = 0
-    for grid, mine in _grids(episodes, interval, telemetry.range()):
+    for grid, mine in grids(episodes, interval, telemetry.range(), len(wanted)):
         noted: dict[str, list[Deviation]] = {e.name: [] for e in mine}
         made: dict[str, int] = {e.name: 0 for e in mine}
-        coarsest = _coarsest(grid, mine)
+        coarsest = coarsest_of(grid, mine)
         for frame in _frames(telemetry, meanings, grid, coarsest, wanted):
             for episode in mine:
                 rows, count = _compare(frame, episode, frozenset(case.hosts), against)
@@ -128,36 +124,6 @@ def _hosts_of(case: Case) -> frozenset[str]:
         return frozenset()
     machines = {r.node for r in case.run.ranks if getattr(r, "node", None)} if case.run is not None else set()
     return frozenset(case.trusted) | frozenset(machines)
-
-
-def _grids(
-    episodes: list[Episode], interval: float, recorded: tuple[float, float]
-) -> Iterator[tuple[Grid, list[Episode]]]:
-    """The time grids that the episodes need: one for all where none of them is too short for it."""
-    begin = max(recorded[0], min(s.start for e in episodes for s in (*e.reference, *e.window)))
-    end = min(recorded[1], max(s.end for e in episodes for s in (*e.reference, *e.window)))
-    if end - begin <= 2 * interval:
-        return
-    common = max(interval, (end - begin) / _BINS)
-    shared = [e for e in episodes if _length(e) >= _WINDOW_BINS * common or common <= interval]
-    if shared:
-        yield Grid(begin, end, common), shared
-    for episode in episodes:
-        if episode in shared:
-            continue
-        step = max(interval, _length(episode) / _WINDOW_BINS)
-        first = max(begin, episode.window[0].start - _REACH * step)
-        last = min(end, episode.window[-1].end + _AFTER * step)
-        yield Grid(first, last, step), [episode]
-
-
-def _length(episode: Episode) -> float:
-    return sum(s.seconds for s in episode.window)
-
-
-def _coarsest(grid: Grid, episodes: list[Episode]) -> int:
-    """How many times longer bins may be made before a window has too few of them."""
-    return max(1, math.floor(min(_length(e) for e in episodes) / (_WINDOW_BINS * grid.step)))
 
 
 def _frames(
