@@ -16,7 +16,7 @@ from trackwalker.diagnose.grids import coarsest_of, grids
 from trackwalker.stats import deviations as stats
 from trackwalker.telemetry.client import Floats, QueryError
 from trackwalker.telemetry.coverage import scrape_interval
-from trackwalker.telemetry.frames import Frame, Grid, read_frame
+from trackwalker.telemetry.frames import Frame, Grid, Sampling, read_frame
 from trackwalker.telemetry.meaning import Meaning, meaning_of, pick_of, quantum
 from trackwalker.telemetry.store import Telemetry
 
@@ -95,12 +95,13 @@ def sweep(
     interval = max(scrape_interval(telemetry, "hw_procs_running"), 0.5)
     meanings = [m for m in map(meaning_of, sorted(telemetry.metrics())) if m.compared]
     found: list[Deviation] = []
+    known: dict[str, Sampling] = {}
     tests = 0
     for grid, mine in grids(episodes, interval, telemetry.range(), len(wanted)):
         noted: dict[str, list[Deviation]] = {e.name: [] for e in mine}
         made: dict[str, int] = {e.name: 0 for e in mine}
         coarsest = coarsest_of(grid, mine)
-        for frame in _frames(telemetry, meanings, grid, coarsest, wanted):
+        for frame in _frames(telemetry, meanings, grid, coarsest, wanted, known):
             for episode in mine:
                 rows, count = _compare(frame, episode, frozenset(case.hosts), against)
                 rows = [d for d in rows if not hosts or d.host in hosts]
@@ -127,11 +128,16 @@ def _hosts_of(case: Case) -> frozenset[str]:
 
 
 def _frames(
-    telemetry: Telemetry, meanings: list[Meaning], grid: Grid, coarsest: int, hosts: frozenset[str]
+    telemetry: Telemetry,
+    meanings: list[Meaning],
+    grid: Grid,
+    coarsest: int,
+    hosts: frozenset[str],
+    known: dict[str, Sampling],
 ) -> Iterator[Frame]:
     def read(meaning: Meaning) -> Frame | None:
         try:
-            return read_frame(telemetry, meaning, grid, coarsest, hosts)
+            return read_frame(telemetry, meaning, grid, coarsest, hosts, known)
         except QueryError:
             return None  # two series of one name that cannot be told apart: nothing to compare
 

@@ -61,8 +61,8 @@ def cite(d: Deviation, telemetry: Telemetry, book: EvidenceBook) -> tuple[str, f
     before = [x for k, x in values.items() if k.endswith("before")]
     if len(after) != 1 or len(before) != 1 or not math.isfinite(after[0]) or not math.isfinite(before[0]):
         return None
-    if f"{before[0]:.4g}" == f"{after[0]:.4g}" and d.meaning.layer != "activity":
-        return None  # a change that its own two numbers do not show; only activity may stay while all others' changes
+    if f"{before[0]:.4g}" == f"{after[0]:.4g}":
+        return None  # a change that its own two numbers do not show
     told = f"{name(d)}: {d.meaning.metric}{_aspect(d)} {_moved(before[0], after[0])}{_against(d, before[0], after[0])}"
     return book.add("metric", query, told + _unit(d), values), before[0], after[0]
 

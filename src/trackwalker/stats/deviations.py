@@ -172,7 +172,8 @@ def _noise(past: _Bins) -> tuple[Floats, Floats]:
         sigma = means.std(axis=1, ddof=1) * math.sqrt(block)
         better = sigma > worst
         worst = np.where(better, sigma, worst)
-        freedom = np.where(better, max(3.0, blocks - 1.0), freedom)
+        # The worst of several lengths is an overestimate: fewer blocks cost less certainty than their number says.
+        freedom = np.where(better, max(3.0, n / math.sqrt(block) - 1.0), freedom)
     return worst, np.minimum(freedom, _MOST_FREEDOM)
 
 

@@ -25,6 +25,8 @@ _FEW_FALLS = 4  # series whose fall is looked at sample by sample
 _RESTART = 0.05  # of the value before: a counter begins anew near zero, a sliding window does not empty at once
 _MARGIN = 1.3  # samples come a little late
 
+_NEW = "trackwalker_new"  # marks series that were not there at the beginning
+
 Key = tuple[tuple[str, str], ...]
 
 
@@ -66,13 +68,19 @@ class Frame:
 
 
 def read_frame(
-    telemetry: Telemetry, meaning: Meaning, grid: Grid, coarsest: int, hosts: Collection[str]
+    telemetry: Telemetry,
+    meaning: Meaning,
+    grid: Grid,
+    coarsest: int,
+    hosts: Collection[str],
+    known: dict[str, Sampling],
 ) -> Frame | None:
     """A metric's series of these hosts (of all, when none are named); None where it has nothing to compare.
 
-    Bins may be made up to `coarsest` times as long where there are very many series.
+    Bins may be made up to `coarsest` times as long where there are very many series. What is learnt of a metric's
+    sampling is kept in `known` for the next grid.
     """
-    probe = _probe(telemetry, meaning, grid, hosts)
+    probe = _probe(telemetry, meaning, grid, hosts, known)
     if probe is None:
         return None
     selector = meaning.metric
@@ -120,6 +128,14 @@ def read_frame(
 
 
 @dataclass(frozen=True)
+class Sampling:
+    """How many series a metric has, and how far apart their samples are."""
+
+    series: int
+    interval: float
+
+
+@dataclass(frozen=True)
 class _Probe:
     series: int
     interval: float
@@ -127,33 +143,40 @@ class _Probe:
     fell: list[Labels]
 
 
-def _probe(telemetry: Telemetry, meaning: Meaning, grid: Grid, hosts: Collection[str]) -> _Probe | None:
-    name, begin, end = meaning.metric, f"@ {grid.start:.3f}", f"@ {grid.end:.3f}"
-    middle = 0.5 * (grid.start + grid.end)
-    window = min(_LOOK_S, grid.end - grid.start)
-    asked = {
-        "series": f"count({name} {end}) or count({name} @ {middle:.3f}) or count({name} {begin})",
-        "samples": f"max(count_over_time({name}[{round(1000 * window)}ms] @ {min(middle + window / 2, grid.end):.3f}))",
-    }
-    if meaning.kind == "state":
-        asked["moved"] = f"changes({name}[{round(1000 * (grid.end - grid.start))}ms] {end}) > 0"
-    elif meaning.kind in ("counter", "windowed"):
-        asked["moved"] = f"({name} {end} - {name} {begin}) != 0"
-    if "moved" in asked:
-        asked["new"] = f"{name} {end} unless {name} {begin}"
-        asked["gone"] = f"{name} {begin} unless {name} {end}"
-    query = " or ".join(f'label_replace({q}, "probe", "{p}", "", "")' for p, q in asked.items())
-    answer = telemetry.instant(query, grid.end)
-    told = {s.labels["probe"]: s.value for s in answer if s.labels["probe"] in ("series", "samples")}
-    rest = [s for s in answer if s.labels["probe"] not in ("series", "samples")]
-    rest = [s for s in rest if not hosts or host_of(s.labels) in hosts]
-    if "samples" not in told and not rest:
+def _probe(
+    telemetry: Telemetry, meaning: Meaning, grid: Grid, hosts: Collection[str], known: dict[str, Sampling]
+) -> _Probe | None:
+    sampled = known.get(meaning.metric) or _sampling(telemetry, meaning.metric, grid)
+    if sampled.series == 0:
         return None
-    interval = window / max(1.0, told.get("samples", 1.0) - 1.0)
-    fell = [s.labels for s in rest if s.labels["probe"] == "moved" and s.value < 0]
-    named = [{k: v for k, v in s.labels.items() if k != "probe"} for s in rest]
-    moved = named if "moved" in asked else None
-    return _Probe(round(told.get("series", len(named))), min(interval, window), moved, fell)
+    known[meaning.metric] = sampled
+    name, begin, end = meaning.metric, f"@ {grid.start:.3f}", f"@ {grid.end:.3f}"
+    if meaning.kind == "state":
+        query = f"changes({name}[{round(1000 * (grid.end - grid.start))}ms] {end}) > 0"
+    elif meaning.kind in ("counter", "windowed"):
+        new = f'label_replace({name} {end} unless {name} {begin}, "{_NEW}", "1", "", "")'
+        query = f"({name} {end} - {name} {begin}) != 0 or {new}"
+    else:
+        return _Probe(sampled.series, sampled.interval, None, [])
+    answer = [s for s in telemetry.instant(query, grid.end) if not hosts or host_of(s.labels) in hosts]
+    fell = [s.labels for s in answer if s.value < 0 and _NEW not in s.labels]
+    moved = [{k: v for k, v in s.labels.items() if k != _NEW} for s in answer]
+    return _Probe(sampled.series, sampled.interval, moved, fell)
+
+
+def _sampling(telemetry: Telemetry, metric: str, grid: Grid) -> Sampling:
+    window = min(_LOOK_S, grid.end - grid.start)
+    for at in (
+        grid.end,
+        0.5 * (grid.start + grid.end + window),
+    ):  # what came late is there at the end, what left is not
+        # How many series have how many samples: one answer for both.
+        query = f'count_values("samples", count_over_time({metric}[{round(1000 * window)}ms] @ {at:.3f}))'
+        counts = {float(s.labels["samples"]): s.value for s in telemetry.instant(query, at)}
+        if counts:
+            interval = window / max(1.0, max(counts) - 1.0)
+            return Sampling(round(sum(counts.values())), min(window, interval))
+    return Sampling(0, window)
 
 
 def _nothing(meaning: Meaning, grid: Grid, series: int) -> Frame:
@@ -176,4 +199,4 @@ def _restarts(telemetry: Telemetry, metric: str, fell: list[Labels], grid: Grid)
 
 
 def _key(labels: Labels) -> Key:
-    return tuple(sorted((k, v) for k, v in labels.items() if k not in ("__name__", "probe")))
+    return tuple(sorted((k, v) for k, v in labels.items() if k not in ("__name__", _NEW)))
