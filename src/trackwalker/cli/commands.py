@@ -64,6 +64,11 @@ COMMANDS = {
         "Find out what went wrong with a job, with the evidence; the job is not changed.",
         "diagnose 8308 --json",
     ),
+    "changed": Entry(
+        "changed:changed",
+        "List every metric that changed when a job became slow, stalled or failed, or in a window; nothing is changed.",
+        "changed 8308 --from 120 --to 180",
+    ),
     "compare": Entry(
         "compare:compare",
         "Find out by how much job B differs from job A, how sure that is, and why; neither job is changed.",

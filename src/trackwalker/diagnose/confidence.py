@@ -11,9 +11,12 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
+from trackwalker.diagnose.unclassified import CAUSE
 from trackwalker.diagnose.verdict import Verdict
 
 _MOST_PIECES, _MOST_OPEN = 5, 4  # more of the same adds nothing
+# Of culprits that were located and not named, on worlds of a simulator that shares no code with us: 48 of 57 right.
+_LOCATED = 0.84
 TABLE = "confidence.json"  # beside this file; `trackwalker lab calibrate` writes it
 
 
@@ -66,7 +69,8 @@ def with_confidence(verdict: Verdict) -> Verdict:
             untestable=len(verdict.untestable),
             doubts=sum(not q.ok for q in verdict.data_quality),
         )
-        sure.append(cause.model_copy(update={"confidence": confidence(supported)}))
+        most = _LOCATED if cause.cause == CAUSE else 1.0
+        sure.append(cause.model_copy(update={"confidence": min(most, confidence(supported))}))
     return verdict.model_copy(update={"causes": sure})
 
 

@@ -10,14 +10,17 @@ from trackwalker.diagnose import heartbeat, machine_facts
 from trackwalker.diagnose.account_facts import IDLENESS
 from trackwalker.diagnose.accounts import SOME, Account, book_losses, explained, standing, with_owner
 from trackwalker.diagnose.case import Case, Opener, open_case
+from trackwalker.diagnose.claims import settled
 from trackwalker.diagnose.clock import utc
 from trackwalker.diagnose.confidence import with_confidence
 from trackwalker.diagnose.evidence import EvidenceBook
 from trackwalker.diagnose.examine import Examination, examine
+from trackwalker.diagnose.facts import visible_change
 from trackwalker.diagnose.logcause import playbooks_for
 from trackwalker.diagnose.playbook import Playbook, load_playbooks
 from trackwalker.diagnose.progress import Throughput, progress_of, throughput
 from trackwalker.diagnose.roles import assign_roles, undisputed
+from trackwalker.diagnose.second_look import locate, look_again, table
 from trackwalker.diagnose.shown import without_secrets
 from trackwalker.diagnose.status import status_of
 from trackwalker.diagnose.story import Story
@@ -76,24 +79,34 @@ def diagnose_case(case: Case, playbooks: list[Playbook] | None = None, begin: fl
     books = [*books, *playbooks_for(case.triage.failures, asked)]
     look = _faint(case, books, symptoms) or _look(case, books, symptoms)
     symptoms, evidence, speed, examinations = look.symptoms, look.evidence, look.speed, look.examinations
-    causes, leading, outcome = look.causes, look.leading, look.outcome
+    again = look_again(case, symptoms, look.found, look.roles)
+    roles = settled(look.roles, again.behind)
+    causes, leading = _told(examinations, look.found, roles, case, symptoms, speed)
+    outcome = _outcome(causes, leading)
     slowing = sorted((e for e in leading if "slow" in e.playbook.symptoms), key=lambda e: not e.asked(IDLENESS))
     owners = [(e.playbook.id, e.spans) for e in slowing]
     symptoms = replace(symptoms, accounts=with_owner(symptoms.accounts, owners))
     causes = [c.model_copy(update={"explains": explained(symptoms.accounts, c.cause)}) for c in causes]
     all_along = standing(case, symptoms)
+    located = None
+    if outcome == "insufficient-evidence":
+        located = locate(case, again, evidence, _uncertainty(case), _trouble(case, symptoms, speed))
+    if located is not None:
+        outcome, causes = "incident", [_sized(located.cause, symptoms, speed), *causes]
+    unhealthy = _unhealthy(examinations, evidence)
     verdict = Verdict(
         job=_job_ref(case),
         window=Window(start=utc(case.start), end=utc(case.end)),
         status=status_of(case, symptoms),
         outcome=outcome,
-        summary=_summary(outcome, leading, case, symptoms, speed, _unhealthy(examinations, evidence)),
+        summary=located.summary if located else _summary(outcome, leading, case, symptoms, speed, unhealthy),
         causes=causes,
         ruled_out=_ruled_out(examinations, symptoms, all_along),
         untestable=_untestable(examinations, all_along),
+        deviations=table(case, again, look.found, roles, located, evidence),
         accounts=[_account_row(a) for a in symptoms.accounts],
         evidence=evidence.items,
-        actions=_actions(leading, speed),
+        actions=[located.action] if located else _actions(leading, speed),
         progress=progress_of(case, symptoms),
         data_quality=_quality(case.checks, case),
         cost=_cost(case, begin),
@@ -114,12 +127,8 @@ class _Look:
     evidence: EvidenceBook
     speed: Throughput
     examinations: list[Examination]
-    causes: list[Cause]
-    leading: list[Examination]
-
-    @property
-    def outcome(self) -> Outcome:
-        return _outcome(self.causes, self.leading, self.symptoms)
+    found: list[Examination]
+    roles: dict[str, Role]
 
 
 def _look(case: Case, books: list[Playbook], symptoms: Symptoms) -> _Look:
@@ -127,8 +136,9 @@ def _look(case: Case, books: list[Playbook], symptoms: Symptoms) -> _Look:
     evidence = EvidenceBook()
     speed = throughput(case, symptoms, evidence)
     examinations = [examine(p, case, symptoms, evidence) for p in books if _called(p, symptoms)]
-    causes, leading = _causes(examinations, case, symptoms, speed)
-    return _Look(symptoms, evidence, speed, examinations, causes, leading)
+    found = [e for e in examinations if e.state == "found" and e.playbook.outcome != "healthy"]
+    found = undisputed(found, examinations)
+    return _Look(symptoms, evidence, speed, examinations, found, assign_roles(found, symptoms))
 
 
 def _faint(case: Case, books: list[Playbook], plain: Symptoms) -> _Look | None:
@@ -139,8 +149,9 @@ def _faint(case: Case, books: list[Playbook], plain: Symptoms) -> _Look | None:
     if not symptoms.slow:
         return None
     look = _look(case, books, symptoms)
-    fits = [e for e in look.leading if "slow" in e.playbook.symptoms and e.hosts and not e.log_only]
-    return look if look.outcome == "incident" and len(fits) == len(look.leading) else None
+    causes, leading = _told(look.examinations, look.found, look.roles, case, symptoms, look.speed)
+    fits = [e for e in leading if "slow" in e.playbook.symptoms and e.hosts and not e.log_only]
+    return look if _outcome(causes, leading) == "incident" and len(fits) == len(leading) else None
 
 
 def _called(playbook: Playbook, symptoms: Symptoms) -> bool:
@@ -150,13 +161,15 @@ def _called(playbook: Playbook, symptoms: Symptoms) -> bool:
     return bool(playbook.screen) and trouble <= {"cancelled"}
 
 
-def _causes(
-    examinations: list[Examination], case: Case, symptoms: Symptoms, speed: Throughput
+def _told(
+    examinations: list[Examination],
+    found: list[Examination],
+    roles: dict[str, Role],
+    case: Case,
+    symptoms: Symptoms,
+    speed: Throughput,
 ) -> tuple[list[Cause], list[Examination]]:
     """The found causes with their roles, roots first, and the examinations of the roots."""
-    found = [e for e in examinations if e.state == "found" and e.playbook.outcome != "healthy"]
-    found = undisputed(found, examinations)
-    roles = assign_roles(found, symptoms)
     roots = [e for e in found if roles.get(e.playbook.id) == "root"]
     # What the log itself calls an aftermath is not worth a line of its own; triage lists it. Who struck the blow is.
     worth = [e for e in found if e.playbook.id in roles and (e in roots or not e.log_role or e.playbook.mechanism)]
@@ -167,9 +180,7 @@ def _causes(
 
 def _cause(examination: Examination, role: Role, case: Case, symptoms: Symptoms, speed: Throughput) -> Cause:
     onset, slow = examination.onset, "slow" in examination.playbook.symptoms and bool(symptoms.slow)
-    magnitude = None
-    if role == "root" and slow and speed.change is not None:
-        magnitude = Magnitude(of=speed.of, **{"from": speed.before, "to": speed.after}, change=round(speed.change, 3))
+    magnitude = _magnitude(speed) if role == "root" and slow else None
     evidence = examination.evidence + (speed.evidence if slow and role in ("root", "contributing") else [])
     step = case.timeline.step_at(onset) if case.timeline is not None and onset is not None else None
     return Cause(
@@ -185,6 +196,19 @@ def _cause(examination: Examination, role: Role, case: Case, symptoms: Symptoms,
     )
 
 
+def _magnitude(speed: Throughput) -> Magnitude | None:
+    if speed.change is None:
+        return None
+    return Magnitude(of=speed.of, **{"from": speed.before, "to": speed.after}, change=round(speed.change, 3))
+
+
+def _sized(cause: Cause, symptoms: Symptoms, speed: Throughput) -> Cause:
+    """A located cause with what it cost, where the run became slow."""
+    if not symptoms.slow:
+        return cause
+    return cause.model_copy(update={"magnitude": _magnitude(speed), "evidence": [*cause.evidence, *speed.evidence]})
+
+
 def _uncertainty(case: Case) -> float:
     """How well a moment is known: one step, or a start-up's worth where step times were only reckoned."""
     if case.timeline is None or not case.timeline.exact:
@@ -192,7 +216,7 @@ def _uncertainty(case: Case) -> float:
     return round(max(1.0, float(case.timeline.seconds[-20:].mean())), 1)
 
 
-def _outcome(causes: list[Cause], leading: list[Examination], symptoms: Symptoms) -> Outcome:
+def _outcome(causes: list[Cause], leading: list[Examination]) -> Outcome:
     if any(c.role == "root" for c in causes):
         return "expected" if all(e.playbook.outcome == "expected" for e in leading) else "incident"
     if any(e.playbook.outcome == "healthy" for e in leading):
@@ -222,6 +246,9 @@ def _summary(
         "silent": silent,
         "foreign": machine_facts.words(case, symptoms),
         "silent_for": f"; silent for {silent}" if silent else "",
+        "visible": ""
+        if (seen := visible_change(case)) is None
+        else f" (a lasting change of {100 * seen:.1f} % would show)",
     }
     parts = []
     for examination in leading:
@@ -261,7 +288,16 @@ def _unhealthy(examinations: list[Examination], evidence: EvidenceBook) -> list[
 
 
 def _undecided(case: Case, symptoms: Symptoms, speed: Throughput, unhealthy: list[str]) -> str:
-    seen = list(unhealthy)
+    seen = "; ".join([*unhealthy, _trouble(case, symptoms, speed, bool(unhealthy))]).removesuffix("; ")
+    if case.telemetry is None:
+        untold = "what would decide the cause was not collected; record the next run with --observe"
+        return f"Something is wrong ({seen}) but {untold}."
+    return f"Something is wrong ({seen}) but no known cause fits what was recorded, and no host stands out in it."
+
+
+def _trouble(case: Case, symptoms: Symptoms, speed: Throughput, told: bool = False) -> str:
+    """What is visibly wrong, in a phrase."""
+    seen = []
     if symptoms.stall is not None:
         silent = symptoms.stall.until - symptoms.stall.since
         seen.append(f"no step completed in the last {silent:.0f} s after step {symptoms.stall.step}")
@@ -269,14 +305,13 @@ def _undecided(case: Case, symptoms: Symptoms, speed: Throughput, unhealthy: lis
         seen.append(speed.words)
     if "failed" in symptoms.names:
         seen.append("the run failed")
-    if not seen and case.run is not None and case.log.summary is None and not case.live:
+    if seen or told:
+        return "; ".join(seen)
+    if case.run is not None and case.log.summary is None and not case.live:
         seen.append("the run and its agent are gone without a last word")
     if not seen and case.log.ends_mid_line and case.log.summary is None and not case.live:
         seen.append("the log breaks off in the middle of a line, without a last word")
-    if not seen:
-        seen.append("nothing was recorded that would tell how the run went")
-    missing = "" if case.telemetry is not None else "; record the next run with --observe"
-    return f"Something is wrong ({'; '.join(seen)}) but what would decide the cause was not collected{missing}."
+    return "; ".join(seen) or "nothing was recorded that would tell how the run went"
 
 
 def _account_row(account: Account) -> AccountRow:

@@ -322,8 +322,8 @@ def _ask_metrics(test: Test, case: Case, symptoms: Symptoms, book: EvidenceBook,
     if result.fired is False and not _covered(case, spans):
         # Nothing was found in the part that was recorded: that says nothing about the rest.
         return TestResult(test, None, missing=[f"samples of the whole {test.window} window"])
-    if result.fired is None:
-        result.missing = [f"samples of {m} in the {test.window} window" for m in test.metrics]
+    if result.fired is None:  # they are in the database, but not for these hosts at this time
+        result.missing = [f"{m} of the job's hosts in the {test.window} window" for m in test.metrics]
     else:
         # Several slow phases may have several causes; one that explains a sliver of the slow time explains nothing.
         result.fired = explained > _LEAST_SHARE * sum(s.seconds for s in spans if s.seconds >= _SHORTEST_WINDOW_S)

@@ -10,10 +10,11 @@ import numpy as np
 
 from trackwalker.diagnose.case import Case
 from trackwalker.diagnose.clock import utc
-from trackwalker.diagnose.course import WARM_UP_STEPS
+from trackwalker.diagnose.course import WARM_UP_STEPS, evaluated_steps, save_steps
 from trackwalker.diagnose.evidence import EvidenceBook
-from trackwalker.diagnose.symptoms import Symptoms
+from trackwalker.diagnose.symptoms import PLAIN, Symptoms
 from trackwalker.logs.facts import Quote
+from trackwalker.stats.segments import smallest_visible
 
 # Codes that say "something outside killed or broke this process", as against a cascade's TERM or a tidy exit.
 _FEWEST_STEPS = 3
@@ -237,9 +238,24 @@ def constant_speed(case: Case, symptoms: Symptoms, book: EvidenceBook) -> Answer
     if timeline is None or not symptoms.phases:
         return _first_steps(case, book)
     median = float(np.median(timeline.seconds[5:] if len(timeline) > 10 else timeline.seconds))
+    visible = visible_change(case)
     says = f"median step time {median:.3f} s, no lasting change of speed"
-    ids = (book.add("progress", f"{timeline.source}: median of all steps", says, {"median_step_s": median}),)
+    values = {"median_step_s": median}
+    if visible is not None:
+        says += f"; one of {100 * visible:.1f} % would have been seen"
+        values["visible_percent"] = 100 * visible
+    ids = (book.add("progress", f"{timeline.source}: median of all steps", says, values),)
     return Answer(not symptoms.slow, ids)
+
+
+def visible_change(case: Case) -> float | None:
+    """The smallest lasting change of speed that would have been called slow; None where there are too few steps."""
+    timeline = case.timeline
+    if timeline is None or len(timeline) < 4 * WARM_UP_STEPS:
+        return None
+    long = {s + d for s in save_steps(case) for d in range(3)} | evaluated_steps(case)
+    kept = timeline.seconds[WARM_UP_STEPS:][~np.isin(timeline.steps[WARM_UP_STEPS:], sorted(long))]
+    return smallest_visible(kept, PLAIN.slow) if len(kept) >= 2 * WARM_UP_STEPS else None
 
 
 def _first_steps(case: Case, book: EvidenceBook) -> Answer:

@@ -110,6 +110,27 @@ class AccountRow(_Part):
     shares: dict[str, float]
 
 
+class Deviation(_Part):
+    """A series that is not what it was, nor what its peers are; host null: most hosts together."""
+
+    model_config = ConfigDict(extra="forbid", populate_by_name=True)
+
+    host: str | None
+    gpu: str | None = None
+    device: str | None = None
+    metric: str
+    labels: dict[str, str] = {}  # what tells it from other series of its name
+    kind: Literal["rose", "fell", "absent", "frozen", "restarted"]
+    from_: float | None = Field(default=None, alias="from")
+    to: float | None = None
+    unit: str
+    since: str
+    score: float
+    alike: int = 0  # further hosts, GPUs or devices that deviate in the same way
+    explained_by: str | None = None
+    evidence: str
+
+
 class Action(_Part):
     """What to do next; anything that takes capacity or work away needs approval."""
 
@@ -162,6 +183,7 @@ class Verdict(_Part):
     causes: list[Cause] = []
     ruled_out: list[RuledOut] = []
     untestable: list[Untestable] = []
+    deviations: list[Deviation] = []
     accounts: list[AccountRow] = []
     evidence: list[Evidence] = []
     actions: list[Action] = []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from trackwalker.diagnose.verdict import Cause, Evidence, Verdict
+from trackwalker.report.changed import deviation_line
 from trackwalker.report.text import one_line
 
 _SPECIAL = str.maketrans({c: f"\\{c}" for c in "\\`*_[]<>|#"})
@@ -27,6 +28,11 @@ def markdown(verdict: Verdict) -> str:
             where = f" {', '.join(action.hosts)}" if action.hosts else ""
             lines.append(f"{number}. `{action.do}`{_plain(where)}{asks}: {_plain(action.why)}")
         lines.append("")
+    if verdict.deviations:
+        lines += ["## What deviates", ""]
+        by = (f"explained by {d.explained_by}" if d.explained_by else "nothing explains it" for d in verdict.deviations)
+        lines += [f"- {_plain(deviation_line(d, why))}" for d, why in zip(verdict.deviations, by, strict=True)]
+        lines.append("")
     if verdict.ruled_out:
         lines += ["## Ruled out", ""]
         for item in verdict.ruled_out:
@@ -35,7 +41,7 @@ def markdown(verdict: Verdict) -> str:
         lines.append("")
     if verdict.untestable:
         lines += ["## Could not be tested", ""]
-        lines += [f"- {u.cause}: not collected: {_plain(', '.join(u.missing))}" for u in verdict.untestable]
+        lines += [f"- {u.cause}: missing: {_plain(', '.join(u.missing))}" for u in verdict.untestable]
         lines.append("")
     return "\n".join(lines).rstrip()
 

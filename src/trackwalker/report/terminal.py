@@ -11,9 +11,11 @@ from rich.text import Text
 
 from trackwalker.diagnose.verdict import Cause, Evidence, Verdict
 from trackwalker.report import words
+from trackwalker.report.changed import deviation_line
 from trackwalker.report.text import clip, one_line
 
 _WIDEST = 100
+_DEVIATIONS = 6  # rows; `trackwalker changed` and the JSON have more
 _SAYS, _SOURCE = 480, 240  # characters of one evidence item; the HTML report holds the rest
 _STYLES = {
     "incident": "bold red",
@@ -79,6 +81,7 @@ def render(verdict: Verdict, console: Console) -> None:
     page = _Page(console, {item.id: item for item in reversed(verdict.evidence)})
     _head(page, verdict)
     _causes(page, verdict)
+    _deviations(page, verdict)
     _tested(page, verdict)
     _actions(page, verdict)
     if progress := words.progress_facts(verdict.progress):
@@ -128,6 +131,19 @@ def _cause(page: _Page, cause: Cause) -> None:
     page.put(Text.assemble(line, "  ", page.text(f"({role}{words.confidence(cause.confidence)})")), 2)
     page.facts(words.cause_facts(cause))
     page.cited(cause.evidence)
+
+
+def _deviations(page: _Page, verdict: Verdict) -> None:
+    if not verdict.deviations:
+        return
+    page.heading("What deviates")
+    for row in verdict.deviations[:_DEVIATIONS]:
+        by = f"explained by {row.explained_by}" if row.explained_by else "nothing explains it"
+        page.put(page.text(deviation_line(row, by)), 2)
+    if len(verdict.deviations) > _DEVIATIONS:
+        page.put(
+            page.text(f"{len(verdict.deviations) - _DEVIATIONS} more: trackwalker changed {verdict.job.id}", "dim"), 2
+        )
 
 
 def _tested(page: _Page, verdict: Verdict) -> None:

@@ -139,6 +139,15 @@ def _back_and_forth(x: Floats, cuts: list[int]) -> bool:
     return bool(np.all(low | high)) and int(low.sum()) >= len(levels) // 2
 
 
+def smallest_visible(values: Floats, least: float) -> float:
+    """The smallest lasting change of level, as a fraction, that stands clear of how the level wanders by itself."""
+    blocks = len(values) // 10
+    if blocks < 3:
+        return least
+    medians = np.median(values[: blocks * 10].reshape(blocks, 10), axis=1)
+    return max(least, 4.0 * robust_sigma(medians) / float(np.median(values)))
+
+
 def running_median(x: Floats, width: int) -> Floats:
     """Centred median; near the ends the window shrinks."""
     n = len(x)

@@ -187,9 +187,8 @@ class Telemetry:
         for at in range(0, len(times), _MOST_POINTS):
             part = times[at : at + _MOST_POINTS]
             params = {"query": promql, "start": _s(part[0]), "end": _s(part[-1]), "step": _s(pace)}
-            for series in self._api.call("/api/v1/query_range", params)["result"]:
-                row = rows.setdefault(_order(series["metric"]), np.full(len(times), np.nan))
-                own, values = _samples(series)
+            for labels, own, values in self._api.samples("/api/v1/query_range", params):
+                row = rows.setdefault(_order(labels), np.full(len(times), np.nan))
                 row[np.rint((own * 1000 - first) / pace).astype(np.int64)] = values
         keys = sorted(rows)
         values = np.array([rows[k] for k in keys]) if keys else np.empty((0, len(times)))

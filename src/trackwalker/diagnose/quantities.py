@@ -1,0 +1,49 @@
+"""The causal graph over quantities: what can be a consequence of what, kept as data."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+
+import yaml
+
+
+@dataclass(frozen=True)
+class Graph:
+    """Arrows between quantities: on the same host, and to the hosts that work with it."""
+
+    here: dict[str, frozenset[str]]
+    there: dict[str, frozenset[str]]
+    waiting: frozenset[str]  # what changes on all hosts that wait for a slow one
+    shared: frozenset[str]  # what belongs to no host when it shows on all ports of several
+    never_the_reason: frozenset[str]
+
+    def follows(self, *quantities: str) -> frozenset[str]:
+        """Everything that a change of these can move on their own host, themselves included."""
+        seen = set(quantities)
+        todo = list(quantities)
+        while todo:
+            for effect in self.here.get(todo.pop(), ()):
+                if effect not in seen:
+                    seen.add(effect)
+                    todo.append(effect)
+        return frozenset(seen)
+
+    def spreads(self, *quantities: str) -> frozenset[str]:
+        """What they can move on other hosts."""
+        return self.waiting.union(*(self.there.get(q, frozenset()) for q in quantities))
+
+
+@cache
+def graph() -> Graph:
+    """The shipped graph."""
+    text = (files("trackwalker.diagnose") / "quantities.yml").read_text()
+    told = yaml.safe_load(text)
+    return Graph(
+        {q: frozenset(effects) for q, effects in told["here"].items()},
+        {q: frozenset(effects) for q, effects in told["there"].items()},
+        frozenset(told["waiting"]),
+        frozenset(told["shared"]),
+        frozenset(told["never_the_reason"]),
+    )

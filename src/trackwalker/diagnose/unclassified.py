@@ -1,0 +1,149 @@
+"""Trouble that no cause describes, located all the same: who deviates since it began, in what, beyond all others."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from trackwalker.diagnose.deviations import Deviation
+from trackwalker.diagnose.episodes import Episode
+from trackwalker.diagnose.quantities import Graph
+
+CAUSE = "unclassified"
+_WEIGHT = {"error": 1.0, "health": 1.0, "resource": 0.9, "wait": 0.9, "activity": 0.5}
+_GUESSED = 0.8  # of a metric whose meaning only its name tells
+_CAP = 12.0  # more standard errors make nobody surer
+_CLEAR = 5.0  # strength of a culprit
+_RIVAL = 0.85  # of the strongest: as good a reason
+_BEYOND_FLEET = 3.0  # times what most hosts did: then it is no longer more of the same
+_TOLD = 4
+
+
+@dataclass(frozen=True)
+class Suspicion:
+    """The hosts, GPUs and devices to look at, and the deviations that point at them, strongest first."""
+
+    hosts: tuple[str, ...]
+    gpus: tuple[str, ...]
+    devices: tuple[str, ...]
+    deviations: tuple[Deviation, ...]
+    since: float
+
+
+@dataclass(frozen=True)
+class _Group:
+    """Deviations of one metric in one direction, on a few hosts."""
+
+    members: tuple[Deviation, ...]
+    strength: float
+
+    @property
+    def quantity(self) -> str:
+        return self.members[0].meaning.quantity
+
+    @property
+    def hosts(self) -> frozenset[str]:
+        return frozenset(d.host for d in self.members if d.host is not None)
+
+
+def suspect(deviations: Sequence[Deviation], graph: Graph) -> Suspicion | None:
+    """Whom to look at, from deviations that no cause covers; None when nobody stands out clearly."""
+    chosen: list[_Group] = []
+    episodes = {d.episode.name: d.episode for d in deviations}
+    for episode in episodes.values():
+        chosen += _culprits(episode, [d for d in deviations if d.episode.name == episode.name], graph)
+    if not chosen:
+        return None
+    best = max(g.strength for g in chosen)
+    chosen = [g for g in chosen if g.strength >= _RIVAL * best]
+    hosts = frozenset().union(*(g.hosts for g in chosen))
+    return _suspicion(hosts, chosen, deviations)
+
+
+def _suspicion(hosts: frozenset[str], groups: list[_Group], deviations: Sequence[Deviation]) -> Suspicion:
+    named = [d for g in sorted(groups, key=lambda g: -g.strength) for d in sorted(g.members, key=lambda d: -d.score)]
+    told: dict[tuple[object, ...], Deviation] = {}
+    for d in named:
+        told.setdefault((*d.subject, *d.alike), d)
+    gpus = sorted({f"{d.host}/{d.gpu}" for d in told.values() if d.gpu is not None and not d.whole})
+    devices = sorted({f"{d.host}/{d.device}" for d in told.values() if d.device is not None and not d.whole})
+    first = min(d.episode.since for d in named)
+    return Suspicion(tuple(sorted(hosts)), tuple(gpus), tuple(devices), tuple(told.values())[:_TOLD], first)
+
+
+def _culprits(episode: Episode, deviations: Sequence[Deviation], graph: Graph) -> list[_Group]:
+    """The groups that nothing else in the episode accounts for, if they are clear and not too many."""
+    groups = _groups(deviations, graph)
+    roots = [g for g in groups if not any(_explains(other, g, graph) for other in groups if other is not g)]
+    roots = sorted((g for g in roots if g.strength >= _CLEAR), key=lambda g: (-g.strength, g.members[0].meaning.metric))
+    if not roots:
+        return []
+    best = roots[0]
+    rivals = [g for g in roots[1:] if g.strength >= _RIVAL * best.strength and not g.hosts <= best.hosts]
+    if any(g.quantity != best.quantity for g in rivals):
+        return []  # two hosts, two stories, as good a reason each: that names neither
+    return [best, *rivals]
+
+
+def _groups(deviations: Sequence[Deviation], graph: Graph) -> list[_Group]:
+    fleet = {(d.meaning.metric, d.kind): d for d in deviations if d.fleet}
+    alike: dict[tuple[object, ...], list[Deviation]] = {}
+    for d in deviations:
+        if _can_be_a_reason(d, deviations, graph):
+            alike.setdefault(d.alike, []).append(d)
+    out = []
+    for members in alike.values():
+        hosts = {d.host for d in members}
+        first = members[0]
+        if first.of > 1 and 2 * len(hosts) > first.of:
+            continue  # what most hosts show accuses nobody
+        most = fleet.get((first.meaning.metric, first.kind))
+        members = [d for d in members if most is None or _far_beyond(d, most)]
+        if not members:
+            continue
+        weight = _WEIGHT.get(first.meaning.layer, 0.0) * (1.0 if first.meaning.known else _GUESSED)
+        out.append(_Group(tuple(members), weight * min(_CAP, max(d.score for d in members))))
+    return out
+
+
+def _far_beyond(deviation: Deviation, fleet: Deviation) -> bool:
+    """Whether a host did much more than most hosts did in the same direction."""
+    own, common = deviation.after - deviation.before, fleet.after - fleet.before
+    return abs(own) >= _BEYOND_FLEET * abs(common)
+
+
+def _can_be_a_reason(d: Deviation, deviations: Iterable[Deviation], graph: Graph) -> bool:
+    meaning = d.meaning
+    if d.fleet or meaning.quantity in graph.never_the_reason:
+        return False
+    if d.kind == "absent":
+        return d.gpu is not None or d.device is not None  # beside its siblings: a whole host that is silent is not it
+    if d.kind not in ("rose", "fell"):
+        return False
+    if meaning.layer == "activity":
+        return d.of > 1 and not d.episode.stops and _out_of_step(d, deviations)
+    return meaning.worse(d.kind)
+
+
+def _out_of_step(d: Deviation, deviations: Iterable[Deviation]) -> bool:
+    """Whether a host works on while all others wait: their activity falls, its own does not (or less)."""
+    fell = any(o.fleet and o.kind == "fell" and o.meaning.metric == d.meaning.metric for o in deviations)
+    return d.kind == "rose" and fell
+
+
+def _explains(one: _Group, other: _Group, graph: Graph) -> bool:
+    """Whether the second group follows from the first; of two that follow from each other the better reason stays."""
+    forth, back = _leads(one, other, graph), _leads(other, one, graph)
+    if forth and back:
+        if len(one.hosts) != len(other.hosts):
+            return len(one.hosts) < len(other.hosts)
+        return (one.strength, other.members[0].meaning.metric) > (other.strength, one.members[0].meaning.metric)
+    return forth
+
+
+def _leads(one: _Group, other: _Group, graph: Graph) -> bool:
+    if other.hosts <= one.hosts:
+        return other.quantity in graph.follows(one.quantity)
+    if one.hosts & other.hosts:
+        return False
+    return other.quantity in graph.spreads(one.quantity)

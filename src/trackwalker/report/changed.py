@@ -1,0 +1,53 @@
+"""The deviation table in a terminal."""
+
+from __future__ import annotations
+
+from rich.console import Console
+from rich.text import Text
+
+from trackwalker.diagnose.changed import MOST_ROWS, Changed
+from trackwalker.diagnose.clock import utc
+from trackwalker.diagnose.verdict import Deviation
+from trackwalker.report.text import one_line
+
+
+def render_changed(found: Changed, console: Console) -> None:
+    """Print what was compared and what deviates, strongest first."""
+    for episode in found.episodes:
+        windows = ", ".join(f"{utc(s.start)} to {utc(s.end)}" for s in episode.window)
+        console.print(Text(f"{episode.name}: {windows}"), soft_wrap=True)
+    console.print(Text(f"{found.metrics} metrics, {found.tests} comparisons, {len(found.deviations)} deviations shown"))
+    if not found.deviations:
+        console.print(Text("Nothing changed beyond its own noise and beyond what the other hosts did."))
+        return
+    for d in found.deviations:
+        console.print(Text(deviation_line(d)), soft_wrap=True)
+    if len(found.deviations) >= MOST_ROWS:
+        console.print(Text("There are more; --hosts or a shorter window shows them."))
+
+
+def deviation_line(d: Deviation, *notes: str) -> str:
+    """One deviation in a line: who, what, from and to, since when, how sure."""
+    moved = f" from {number(d.from_)} to {number(d.to)} {d.unit}".rstrip() if d.to is not None else ""
+    return one_line(
+        f"{who(d)}: {what(d)}{moved} since {d.since[11:19]} ({', '.join([f'score {d.score:.1f}', *notes])})"
+    )
+
+
+def who(d: Deviation) -> str:
+    """Whose deviation it is, in a cell."""
+    if d.host is None:
+        return "most hosts"
+    part = f" gpu {d.gpu}" if d.gpu is not None else f" {d.device}" if d.device is not None else ""
+    return f"{d.host}{part}" + (f" and {d.alike} more" if d.alike else "")
+
+
+def what(d: Deviation) -> str:
+    """The metric and what happened to it, in a cell."""
+    aspect = ", ".join(d.labels.values())
+    return f"{d.metric}{f' ({aspect})' if aspect else ''} {d.kind}"
+
+
+def number(value: float | None) -> str:
+    """A number as short as it may be."""
+    return "-" if value is None else f"{value:.4g}"
