@@ -10,9 +10,9 @@ import pytest
 from typer.testing import CliRunner
 
 from trackwalker.cli.app import app
-from trackwalker.diagnose import accounting
 from trackwalker.diagnose.triage import Triage, triage
 from trackwalker.job.layout import Job
+from trackwalker.record import accounting
 from triage_logs import ending, header, steps
 
 TERM = "slurmstepd: error: *** STEP 77.0 ON node001 CANCELLED AT 2026-02-11T16:00:49 ***\n"

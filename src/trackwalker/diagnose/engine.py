@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 from trackwalker.diagnose import heartbeat
 from trackwalker.diagnose.case import Case, Opener, open_case
-from trackwalker.diagnose.clock import utc
 from trackwalker.diagnose.confidence import with_confidence
 from trackwalker.diagnose.evidence import EvidenceBook
 from trackwalker.diagnose.examine import Examination, examine
@@ -15,7 +14,7 @@ from trackwalker.diagnose.logcause import playbooks_for
 from trackwalker.diagnose.playbook import Playbook, load_playbooks
 from trackwalker.diagnose.progress import Throughput, progress_of, throughput
 from trackwalker.diagnose.roles import assign_roles, undisputed
-from trackwalker.diagnose.status import status_of
+from trackwalker.diagnose.standing import status_of
 from trackwalker.diagnose.story import Story
 from trackwalker.diagnose.storyteller import tell
 from trackwalker.diagnose.symptoms import KEEN, SOFT, Symptoms, find_symptoms
@@ -36,6 +35,7 @@ from trackwalker.diagnose.verdict import (
     Window,
 )
 from trackwalker.job.layout import Job
+from trackwalker.record.clock import utc
 from trackwalker.telemetry.quality import Check
 
 _TOLD_PHASES = 3  # in one sentence
@@ -197,7 +197,7 @@ def _summary(
     if not leading or outcome == "insufficient-evidence":
         return _undecided(case, symptoms, speed, unhealthy)
     last = int(case.timeline.steps[-1]) if case.timeline is not None and len(case.timeline) else None
-    silent = f"{symptoms.stall.until - symptoms.stall.since:.0f} s" if symptoms.stall else ""
+    silent = f"{symptoms.stall.seconds:.0f} s" if symptoms.stall else ""
     words = {
         "last_step": "?" if last is None else str(last),
         "after": "before the first step" if last is None else f"after step {last}",
@@ -236,7 +236,7 @@ def _unhealthy(examinations: list[Examination], evidence: EvidenceBook) -> list[
 def _undecided(case: Case, symptoms: Symptoms, speed: Throughput, unhealthy: list[str]) -> str:
     seen = list(unhealthy)
     if symptoms.stall is not None:
-        silent = symptoms.stall.until - symptoms.stall.since
+        silent = symptoms.stall.seconds
         seen.append(f"no step completed in the last {silent:.0f} s after step {symptoms.stall.step}")
     if symptoms.slow:
         seen.append(speed.words)

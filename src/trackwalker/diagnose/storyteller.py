@@ -7,12 +7,12 @@ import math
 import numpy as np
 
 from trackwalker.diagnose.case import Case
-from trackwalker.diagnose.clock import from_utc
 from trackwalker.diagnose.examine import Examination
 from trackwalker.diagnose.story import Lane, Mark, StepPoint, Story
 from trackwalker.diagnose.symptoms import Symptoms
-from trackwalker.diagnose.timeline import Timeline
 from trackwalker.diagnose.verdict import Cause
+from trackwalker.record.clock import from_utc
+from trackwalker.record.timeline import Timeline
 from trackwalker.telemetry.coverage import scrape_interval
 
 _MOST_POINTS = 2000

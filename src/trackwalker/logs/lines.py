@@ -60,6 +60,17 @@ class Body:
         return self.payload_from is not None and at >= self.payload_from
 
 
+def without_payload(text: str) -> str:
+    """What a program wrote of a line: the part before any data that it quotes."""
+    return text[:at] if (at := payload_start(text)) is not None else text
+
+
+def payload_start(text: str) -> int | None:
+    """Where the data begins that a line quotes; None where it quotes none."""
+    payload = _PAYLOAD.search(text)
+    return payload.end() if payload else None
+
+
 def clean(raw: bytes) -> str:
     """The text of a raw line without escapes and control characters."""
     text = raw.decode("utf-8", "replace")
@@ -98,8 +109,7 @@ def parse(raw: bytes, above: bytes = b"", rank: int | None = None) -> Body | Non
     informs = informs or _INFORMS.search(head) is not None
     if rank is None and (match := _INNER_RANK.search(head)):
         rank = int(match[1][:9])
-    payload = _PAYLOAD.search(text)
-    return Body(text, rank, clock, informs, payload.end() if payload else None, task)
+    return Body(text, rank, clock, informs, payload_start(text), task)
 
 
 def _seconds(month: str, day: str, hour: str, minute: str, second: str, fraction: str | None) -> float:

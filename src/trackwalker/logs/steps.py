@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from trackwalker.logs import dialect as d
 from trackwalker.logs.chunk import LABEL
-from trackwalker.logs.lines import clean, parse
+from trackwalker.logs.lines import clean, parse, payload_start
 from trackwalker.logs.scan import StepLines
 from trackwalker.logs.stamps import durations, written_at
 from trackwalker.logs.steptable import read_table
@@ -103,6 +103,7 @@ class Steps:
         default_factory=lambda: np.zeros(0, np.bool_)
     )  # a loss was printed that is no number
     written: Floats = field(default_factory=lambda: np.zeros(0))  # each line's own time, nan where it has none
+    others: dict[int, Steps] = field(default_factory=dict)  # the other ranks' where every rank was read
 
     def __len__(self) -> int:
         return len(self.step)
@@ -113,12 +114,25 @@ class Steps:
         known = [*self.last_by_rank.values(), *([int(self.step.max())] if len(self) else [])]
         return max(known, default=None)
 
+    def place(self, step: int) -> int | None:
+        """Where the last line that tells of a step stands among these."""
+        found = np.flatnonzero(self.step == step)
+        return int(found[-1]) if len(found) else None
+
+    @property
+    def losses(self) -> dict[int, float]:
+        """The loss of every step that tells one, a number or not; of a step done again the later."""
+        told = np.isfinite(self.loss) | (self.has_loss if len(self.has_loss) else False)
+        return dict(zip(self.step[told].tolist(), self.loss[told].tolist(), strict=True))
+
 
 class StepReader:
-    """Collects step lines chunk by chunk."""
+    """Collects step lines chunk by chunk; the scan may give one rank's or, asked for them, every rank's."""
 
-    def __init__(self, rank: int | None = None) -> None:
+    def __init__(self, rank: int | None = None, lead: int | None = None) -> None:
         self._given = rank
+        self._lead = lead  # the rank to read, instead of the lowest
+        self._others: dict[int, StepReader] = {}
         self._rows: list[tuple[int, float, float, float, int]] = []
         self._dialect: StepDialect | None = None
         self.total: int | None = None
@@ -136,11 +150,13 @@ class StepReader:
         other = copy(self)
         vars(other).update({k: copy(v) for k, v in vars(self).items() if isinstance(v, list | dict | set)})
         other._columns = [list(column) for column in self._columns]
+        other._others = {rank: reader.fork() for rank, reader in self._others.items()}
         return other
 
     def choose(self, labels: list[bytes]) -> bytes | None:
-        """Whose steps to read: the lowest rank's."""
-        by_rank = sorted(labels, key=lambda label: (_rank(label, self._given) or 0, label))
+        """Whose steps to read: the lowest rank's, or the one that was asked for."""
+        ranks = {label: _rank(label, self._given) or 0 for label in labels}
+        by_rank = sorted(labels, key=lambda label: (ranks[label] != self._lead, ranks[label], label))
         self.label = by_rank[0] if by_rank else None
         if self.label is not None:
             self.rank = _rank(self.label, self._given)
@@ -148,6 +164,8 @@ class StepReader:
 
     def take(self, lines: StepLines) -> None:
         """One chunk's step lines."""
+        if lines.starts is not None:
+            lines = self._apart(lines, lines.starts)
         if self.rank is None:
             lines = self._by_parsed_rank(lines)
         self._last.update(lines.last)
@@ -156,6 +174,19 @@ class StepReader:
         for raw, number in zip(lines.lines, lines.numbers.tolist(), strict=True):
             if (row := self._read(raw, number)) is not None:
                 self._rows.append(row)
+
+    def _apart(self, lines: StepLines, starts: list[bytes]) -> StepLines:
+        """The lines of the rank to read; the others' go to readers of their own."""
+        known = {s: -1 if (rank := _rank(s, self._given)) is None else rank for s in set(starts)}
+        ranks = np.array([known[s] for s in starts], np.int64)
+        own = -1 if self.rank is None else self.rank
+        for rank in sorted({*ranks.tolist()} - {own, -1}):
+            reader = self._others.setdefault(rank, StepReader(rank))
+            mine = lines.pick((ranks == rank).tolist(), {})
+            if self._dialect is not None:
+                reader._dialect = self._dialect
+            reader.take(mine)
+        return lines.pick((ranks == own).tolist(), lines.last)
 
     def _by_parsed_rank(self, lines: StepLines) -> StepLines:
         """Lines that begin with a time or an actor's name show their rank only when taken apart; read one rank's."""
@@ -192,7 +223,7 @@ class StepReader:
         dialects = (self._dialect,) if self._dialect else DIALECTS
         for dialect in dialects:
             match = dialect.expression.search(text)
-            if match is None:
+            if match is None or ((quoted := payload_start(text)) is not None and match.start() >= quoted):
                 continue
             self._dialect = dialect
             groups = match.groupdict()
@@ -210,6 +241,23 @@ class StepReader:
             step = int(groups["step"][:15]) if groups.get("step") else len(self._rows)
             return (step, seconds, _float(groups.get("tgs")), _float(groups.get("loss")), number)
         return None
+
+    def cut_off(self, number: int, raw: bytes) -> None:
+        """The last line of the file has no end: its last number may lack digits, and does not count."""
+        readers = [self, *self._others.values()]
+        if not any(number in (row[4] for row in r._rows) or any(number in c for c in r._columns[4]) for r in readers):
+            return
+        for reader in readers:
+            reader._rows = [row for row in reader._rows if row[4] != number]
+            keep = [lines != number for lines in reader._columns[4]]
+            reader._columns = [[v[k] for v, k in zip(c, keep, strict=True)] for c in reader._columns]
+            reader._last = {
+                label: raw.rpartition(b",")[0] if last == raw else last for label, last in reader._last.items()
+            }
+        rank = _rank(raw, self._given)
+        owner = self if rank is None or rank == self.rank else self._others.get(rank, self)
+        if (row := owner._read(raw.rpartition(b",")[0], number)) is not None:
+            owner._rows.append(row)
 
     @property
     def ranks(self) -> dict[int, int]:
@@ -244,6 +292,7 @@ class StepReader:
             last_by_rank=self.ranks,
             has_loss=np.isin(line, self._with_loss) if self._with_loss else np.zeros(len(line), np.bool_),
             written=written,
+            others={rank: reader.result() for rank, reader in sorted(self._others.items())},
         )
 
 

@@ -13,6 +13,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from trackwalker.logs.lines import payload_start
+
 Floats = NDArray[np.float64]
 Letters = NDArray[np.uint8]
 
@@ -81,7 +83,7 @@ class _Layout(NamedTuple):
 def _layout(form: bytes) -> _Layout | None:
     """The layout of lines whose digits are all zeros here; None when they have not MaxText's full form."""
     match = _FULL_FORM.search(form)
-    if match is None:
+    if match is None or payload_start(form[: match.start()].decode("utf-8", "replace")) is not None:
         return None
     spans = [match.span(group) for group in (1, 2, 3, 4)]
     digits = [[at for at in range(*span) if form[at] != ord(".")] for span in spans]

@@ -106,20 +106,21 @@ def add_earlier(index: LogIndex, part: Path) -> None:
     # Counted from the main log's first line the older part lies below one: "before" and "after" stay true across both.
     index.earlier[part.name] = older.lines + sum(index.earlier.values())
     index.lines += older.lines
-    index.steps = _joined(older.steps, index.steps, -index.earlier[part.name])
+    facts.steps = _joined(older.steps, index.steps, -index.earlier[part.name])
 
 
 def _joined(older: Steps, newer: Steps, shift: int) -> Steps:
-    columns = {
-        name: np.concatenate([getattr(older, name), getattr(newer, name)])
-        for name in ("step", "seconds", "tgs", "loss", "has_loss")
-    }
     return Steps(
         rank=newer.rank if newer.rank is not None else older.rank,
         dialect=newer.dialect or older.dialect,
         total=newer.total or older.total,
         first_number=newer.first_number if newer.dialect else older.first_number,
+        step=np.concatenate([older.step, newer.step]),
+        seconds=np.concatenate([older.seconds, newer.seconds]),
+        tgs=np.concatenate([older.tgs, newer.tgs]),
+        loss=np.concatenate([older.loss, newer.loss]),
+        has_loss=np.concatenate([older.has_loss, newer.has_loss]),
         line=np.concatenate([older.line + shift, newer.line]),
         last_by_rank={**older.last_by_rank, **newer.last_by_rank},
-        **columns,
+        others=newer.others,
     )

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from itertools import pairwise
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from trackwalker.diagnose.sources import StepRecord
 from trackwalker.logs.facts import LogFacts
+from trackwalker.record.journal import NAME as JOURNAL
+from trackwalker.record.journal import Pause
+from trackwalker.record.masks import Masks, masks
+from trackwalker.record.steps import LOG, StepTable
 from trackwalker.stats.segments import running_median
 from trackwalker.telemetry.store import Telemetry
 
@@ -53,66 +55,68 @@ class Timeline:
         return int(self.steps[at]) if at < len(self) else int(self.steps[-1]) + 1
 
 
-def from_progress(records: list[dict[str, Any]], last_attempt: float = 0.0) -> Timeline | None:
-    """From progress.jsonl: a step has ended when its slowest rank has."""
-    ends: dict[int, float] = {}
-    seconds: dict[int, list[float]] = {}
-    tgs: dict[int, float] = {}
-    for record in records:
-        try:
-            if record.get("phase") != "train" or float(record["t"]) < last_attempt:
-                continue
-            step = int(record["step"])
-            ends[step] = max(ends.get(step, 0.0), float(record["t"]))
-            if record.get("seconds") is not None:
-                seconds.setdefault(step, []).append(float(record["seconds"]))
-            if record.get("tokens_per_s") is not None:
-                tgs[step] = float(record["tokens_per_s"])
-        except (KeyError, TypeError, ValueError):
-            continue
-    if not ends:
+def timeline_of(
+    table: StepTable, log: LogFacts, telemetry: Telemetry | None = None, start: float | None = None
+) -> Timeline | None:
+    """The course of a run from its table of steps: a step has ended when its slowest rank has.
+
+    Times come from the ranks' journal, else from recorded training scalars, else from the lines' own times; without
+    any they are reckoned from the job's start, where that is known.
+    """
+    rows = table.once()
+    if table.source != JOURNAL:
+        rows = rows.lead()
+        rows = rows.take(np.isfinite(rows.seconds))
+    if not len(rows):
         return None
-    order = sorted(ends)
-    # A trainer that does not say how long a step took is timed by when its steps ended.
-    apart = {s: ends[s] - ends[before] for before, s in pairwise(order)}
-    apart[order[0]] = float(np.median(list(apart.values()))) if apart else 0.0
-    return _with_hidden_time(
-        Timeline(
-            np.array(order),
-            np.array([ends[s] for s in order]),
-            np.array([float(np.median(seconds.get(s, [apart[s]]))) for s in order]),
-            np.array([tgs.get(s, np.nan) for s in order]),
-            True,
-            "progress.jsonl",
-        )
-    )
-
-
-def from_log(log: LogFacts, telemetry: Telemetry | None, start: float | None) -> Timeline | None:
-    """From step lines; their times come from recorded training scalars, else they are reckoned from the job's start."""
-    rank = log.best_rank
-    if rank is None:
-        return None
-    lines = {line.step: line for line in log.steps[rank]}  # a repeated step: the later attempt counts
-    order = sorted(lines)
-    seconds = np.array([lines[s].seconds for s in order])
-    tgs = np.array([np.nan if (v := lines[s].tgs) is None else v for s in order])
-    return _timed(order, seconds, tgs, log, telemetry, start, log.path.name)
-
-
-def from_record(record: StepRecord, log: LogFacts, telemetry: Telemetry | None, start: float | None) -> Timeline | None:
-    """From the workers' own files or the event file, where the merged log stopped before the run did."""
-    known = {int(s): i for i, s in enumerate(record.step) if np.isfinite(record.seconds[i])}
-    order = sorted(known)
-    if not order:
-        return None
-    at = [known[s] for s in order]
-    source = record.used or log.path.name
-    timeline = _timed(order, record.seconds[at], record.tgs[at], log, telemetry, start, source)
-    if timeline.exact or record.written is None:
+    # One row for each step: the journal has one for each rank.
+    order = np.argsort(rows.step, kind="stable")
+    step, first = np.unique(rows.step[order], return_index=True)
+    bounds = [*first[1:], len(order)]
+    groups = [order[a:b] for a, b in zip(first, bounds, strict=True)]
+    ends = np.array([_latest(rows.column("end")[g]) for g in groups]) if table.clock == JOURNAL else None
+    seconds = np.array([_middle(rows.seconds[g]) for g in groups])
+    tgs = np.array([_middle(rows.tgs[g]) for g in groups])
+    if ends is not None and not np.isfinite(seconds).all():
+        seconds = _apart(seconds, ends)
+    written = rows.column("written")[[g[-1] for g in groups]]
+    source = log.path.name if table.source == LOG else table.source or log.path.name
+    known = {int(s): float(e) for s, e in zip(step, ends, strict=True) if np.isfinite(e)} if ends is not None else {}
+    timeline = _timed(step.tolist(), seconds, tgs, log, known or _anchors(telemetry), start, source)
+    if timeline.exact or not _plausible(written, log, telemetry, start):
         return timeline
-    written = record.written[at]
-    return replace(timeline, ends=written, exact=True) if _plausible(written, log, telemetry, start) else timeline
+    return replace(timeline, ends=written, exact=True)
+
+
+def mark(timeline: Timeline | None, log: LogFacts, pauses: Iterable[Pause] = (), restarts: Iterable[int] = ()) -> Masks:
+    """The masks of a course: what the log tells of between two steps lengthened the second."""
+    if timeline is None:
+        return masks(np.zeros(0, np.int64), np.zeros(0), log)
+    lines = dict(zip(log.steps.step.tolist(), log.steps.line.tolist(), strict=True))  # of a step done again the later
+    known = np.array([lines.get(s, -1) for s in timeline.steps.tolist()], np.int64)
+    placed = bool((known >= 0).all() and (np.diff(known) > 0).all())
+    return masks(
+        timeline.steps, timeline.seconds, log, line=known if placed else None,
+        end=timeline.ends if timeline.exact else None, pauses=pauses, restarts=restarts,
+    )  # fmt: skip
+
+
+def _middle(values: Floats) -> float:
+    known = values[np.isfinite(values)]
+    return float(np.median(known)) if len(known) else float("nan")
+
+
+def _latest(values: Floats) -> float:
+    known = values[np.isfinite(values)]
+    return float(known.max()) if len(known) else float("nan")
+
+
+def _apart(seconds: Floats, ends: Floats) -> Floats:
+    """A trainer that does not say how long a step took is timed by when its steps ended."""
+    spacing = np.diff(ends, prepend=np.nan)
+    usual = float(np.nanmedian(spacing)) if np.isfinite(spacing).any() else 0.0
+    spacing = np.where(np.isfinite(spacing), spacing, usual)
+    return np.where(np.isfinite(seconds), seconds, spacing)
 
 
 def _plausible(written: Floats, log: LogFacts, telemetry: Telemetry | None, start: float | None) -> bool:
@@ -159,11 +163,10 @@ def _timed(
     seconds: Floats,
     tgs: Floats,
     log: LogFacts,
-    telemetry: Telemetry | None,
+    anchors: dict[int, float],
     start: float | None,
     source: str,
 ) -> Timeline:
-    anchors = _anchors(telemetry) if telemetry else {}
     known = [(i, anchors[s]) for i, s in enumerate(order) if s in anchors]
     ends = np.full(len(order), np.nan)
     elapsed = np.cumsum(seconds)
@@ -194,8 +197,10 @@ def _with_hidden_time(timeline: Timeline) -> Timeline:
     return replace(timeline, seconds=seconds, tgs=timeline.tgs * timeline.seconds / np.maximum(seconds, 1e-9))
 
 
-def _anchors(telemetry: Telemetry) -> dict[int, float]:
+def _anchors(telemetry: Telemetry | None) -> dict[int, float]:
     """Step to recorded end time; synthetic fill samples are left out."""
+    if telemetry is None:
+        return {}
     begin, end = telemetry.range()
     fills: set[tuple[str, float]] = set()
     if "tb_metrics_plugin_staleness_fill" in telemetry.metrics():
