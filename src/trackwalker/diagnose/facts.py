@@ -13,6 +13,7 @@ import numpy as np
 from trackwalker.diagnose.case import Case
 from trackwalker.diagnose.evidence import EvidenceBook
 from trackwalker.diagnose.symptoms import Symptoms
+from trackwalker.job.dialects import read_step
 from trackwalker.logs.facts import Quote
 from trackwalker.record.clock import utc
 from trackwalker.record.masks import WARM_UP_STEPS
@@ -278,16 +279,16 @@ def step_line(case: Case, step: int) -> Quote | None:
 
 def _own_line(case: Case, rank: int, step: int) -> Quote:
     """A rank's line on its last step, looked for from the end: of most ranks only the number is kept."""
-    begins = re.compile(rb"^\s*0*%d: .*completed step: *%d," % (rank, step))
-    wanted, number = f"completed step: {step}", case.log.lines
+    begins, number = re.compile(rb"^\s*0*%d: " % rank), case.log.lines
     with contextlib.suppress(OSError), case.log.path.open("rb") as f:
         f.seek(max(0, f.seek(0, 2) - _TAIL))
         lines = f.read(_TAIL).split(b"\n")
         behind = len(lines) - (0 if lines[-1] else 1)
         for at, raw in enumerate(lines):
-            if begins.match(raw):
-                return Quote(rank, number - behind + at + 1, raw.decode("utf-8", "replace").rstrip("\r"))
-    return Quote(rank, number, f"{rank}: {wanted}")
+            text = raw.decode("utf-8", "replace").rstrip("\r")
+            if begins.match(raw) and (told := read_step(text)) is not None and told.step == step:
+                return Quote(rank, number - behind + at + 1, text)
+    return Quote(rank, number, f"{rank}: step {step}")
 
 
 def _line_text(case: Case, number: int, rank: int, fallback: str) -> Quote:

@@ -5,20 +5,21 @@ from __future__ import annotations
 from dataclasses import replace
 
 from trackwalker.diagnose.pattern import Pattern
+from trackwalker.job.dialects import by_name
 from trackwalker.logs.findings import Finding
 from trackwalker.logs.index import LogIndex
 from trackwalker.logs.roles import Roles
 from trackwalker.record.accounting import Accounting
 from trackwalker.record.projection import Progress
 
-_SMOOTHED = ("tqdm", "tqdm-fast", "lightning")  # a progress bar shows a running average: its slides are its own
 _SLOW = ("constant-drop", "phased", "gradual", "slow-from-start")
 
 
 def degradation(roles: Roles, shape: Pattern, index: LogIndex) -> Roles:
     """A run that slowed down says so even when it ended well (FC-25); behind a failure it is an aside."""
     steps = index.steps
-    if shape.name not in _SLOW or steps.dialect in _SMOOTHED:
+    dialect = by_name(steps.dialect)
+    if shape.name not in _SLOW or (dialect is not None and dialect.smoothed):  # its slides are those of its averages
         return roles
     at = int(steps.line[steps.step == shape.from_step][0]) if shape.from_step in steps.step else index.lines
     found = Finding(

@@ -13,8 +13,9 @@ from itertools import compress
 
 import numpy as np
 
+from trackwalker.job.dialects import Dialect
 from trackwalker.logs.needles import Ints, Needles
-from trackwalker.logs.steptable import NEEDLE, Floats, Letters, read_rows
+from trackwalker.logs.steptable import Floats, Letters, read_rows
 
 CHUNK = 1 << 21  # fits the processor's cache, and is worth the calls it costs
 LABEL = 8  # bytes at the start of a step line that tell its rank
@@ -37,6 +38,7 @@ class Label:
 
     start: bytes
     needle: bytes
+    dialect: Dialect | None = None  # where all its lines may be read at once
 
 
 @dataclass(frozen=True)
@@ -193,8 +195,10 @@ class Chunk:
         index, starts = index[mine], starts[mine]
         found.step_numbers = index - self._skipped
         ends = np.minimum(self._ends[index], starts + LONGEST)
-        rows = self._rows(starts, ends) if label.needle == NEEDLE else None
-        found.step_table = None if rows is None else read_rows(rows, ends - starts)
+        rows = self._rows(starts, ends) if label.dialect is not None else None
+        found.step_table = (
+            None if rows is None or label.dialect is None else read_rows(rows, ends - starts, label.dialect)
+        )
         if rows is not None and found.step_table is not None:
             found.step_text = rows.tobytes()
         else:

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from trackwalker.errors import EvidenceError
+from trackwalker.job.dialects import needles as step_needles
 from trackwalker.logs import dialect as d
 from trackwalker.logs.divergence import sustained_jump
 from trackwalker.logs.facts import LogFacts
@@ -20,7 +21,7 @@ from trackwalker.logs.nodelist import hosts_in
 from trackwalker.logs.reader import FactReader
 from trackwalker.logs.scan import Line, Scan, read_lines
 from trackwalker.logs.signatures import Signature, Signatures, load
-from trackwalker.logs.steps import NEEDLES, StepReader, Steps
+from trackwalker.logs.steps import StepReader, Steps
 
 # The fact reader's short literals, in a form long enough for the scanner.
 _LONGER = {
@@ -105,12 +106,11 @@ def _index(log: Path, others: dict[int, Path], every_rank: bool, lead: int | Non
 
 
 @cache
-def _needles(signatures: Signatures) -> Needles:
+def _needles(signatures: Signatures, step_words: tuple[bytes, ...]) -> Needles:
     facts = [n for f in d.NEEDLES for n in ((f,) if len(f) >= SHORTEST else _LONGER[f])]
-    facts = [n for n in facts if n != b"completed step:"]  # step lines are handled in bulk
     own = [*signatures.literals, *facts, _GIT, *_EVAL]
     plenty = frozenset({*signatures.every, *range(len(signatures.literals), len(own))})
-    return Needles(own, NEEDLES, plenty, frozenset(own.index(n) for n in _NODE_LISTS))
+    return Needles(own, step_words, plenty, frozenset(own.index(n) for n in _NODE_LISTS))
 
 
 @dataclass
@@ -135,7 +135,7 @@ class Gatherer:
         self._signatures, self._every_rank, self._lead = signatures, every_rank, lead
         self._facts = LogFacts(log)
         self._fact_reader = FactReader(self._facts)
-        self.needles = _needles(signatures)
+        self.needles = _needles(signatures, step_needles())
         self._first_fact = len(signatures.literals)
         self._git = len(self.needles.literals) - len(_EVAL) - 1
         self._hits: dict[tuple[str, int | None], Hit] = {}
@@ -252,7 +252,7 @@ class Gatherer:
 
 def _silence(text: bytes) -> float | None:
     """Seconds between the timestamps behind the last step: a hung run may still print heartbeats and notices."""
-    at = max(text.rfind(n) for n in (*NEEDLES, *_EVAL))
+    at = max(text.rfind(n) for n in (*step_needles(), *_EVAL))
     if at < 0:
         return None
     clocks = [b.clock for raw in text[at:].split(b"\n")[1:] if (b := parse(raw[:_QUOTED])) and b.clock is not None]

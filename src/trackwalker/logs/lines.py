@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from trackwalker.job.payload import payload_start
 from trackwalker.logs import dialect as d
 
 # Every escape sequence, whole: nothing of it may reach a terminal or stand between two letters of a pattern.
@@ -28,17 +29,6 @@ _INFORMS = re.compile(
     re.ASCII,
 )
 _CODE_ABOVE = re.compile(rb'File "[^"]+", line \d+')
-# A key that names data, followed by that data: what stands behind it was written by people or models, not by a program.
-_KEYS = (
-    r"(?:text|prompts?|samples?|examples?|completions?|generations?|generated(?: text)?|responses?|decoded(?: text)?"
-    r"|documents?|content|input_text|output_text|inputs?_decoded|instructions?|answers?|questions?|messages|targets?_plaintext"
-    r"|(?:eval|test|val|bench|probe|turn|item|row|doc)\[[^\]]{1,40}\]|predictions?|summary_text|article|dialogue|batch\[\d+\]|user|assistant|model output|dataset (?:row|item|example|text))"  # noqa: E501
-)
-_PAYLOAD = re.compile(
-    rf"""(?ix) (?:^|[\s{{,\[(<|"'])["']?{_KEYS}["']?\s*(?:\#?\d+\s*)?(?:[:=]|=>|->)\s*["'`\[{{<|“«]
-    | \b(?:prompt|sample|completion|generated\ text|generation|decoded(?:\ text)?|model\ (?:output|says)|assistant|user
-        |dataset\ (?:row|item|example|text)|input\ text|output\ text|training\ example|document)\s*(?:\#?\d+)?\s*(?:[:>]|=>)"""  # noqa: E501
-)
 _NOT_OUTPUT = re.compile(
     r"^(?:Config param |\+{1,3} |PASSTHROUGH_ARGS=|[A-Z][A-Z0-9_]+=|diff --git |@@ |Launching training subprocess)"
 )
@@ -58,17 +48,6 @@ class Body:
     def in_payload(self, at: int) -> bool:
         """Whether a place lies behind a payload key."""
         return self.payload_from is not None and at >= self.payload_from
-
-
-def without_payload(text: str) -> str:
-    """What a program wrote of a line: the part before any data that it quotes."""
-    return text[:at] if (at := payload_start(text)) is not None else text
-
-
-def payload_start(text: str) -> int | None:
-    """Where the data begins that a line quotes; None where it quotes none."""
-    payload = _PAYLOAD.search(text)
-    return payload.end() if payload else None
 
 
 def clean(raw: bytes) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from trackwalker.job.payload import without_payload
 from trackwalker.logs import dialect as d
 from trackwalker.logs.facts import (
     FirstFailure,
@@ -12,7 +13,6 @@ from trackwalker.logs.facts import (
     Stage,
     Summary,
 )
-from trackwalker.logs.lines import without_payload
 
 _MOST_COMPILES = 10_000
 

@@ -22,8 +22,10 @@ from pathlib import Path
 import numpy as np
 
 from trackwalker.errors import EvidenceError
+from trackwalker.job.dialects import Dialect, dialects
 from trackwalker.logs.chunk import CHUNK, FRONT, MARGIN, Buffers, Chunk, Found, FoundLine, Label
 from trackwalker.logs.needles import Ints, Needles
+from trackwalker.logs.stamps import written_at
 from trackwalker.logs.steptable import Floats
 
 _THREADS = 4
@@ -117,6 +119,14 @@ def read_lines(
     except OSError as e:
         raise EvidenceError(f"cannot read the log {path}: {e.strerror}") from e
     return scan
+
+
+def at_once(dialect: Dialect | None, line: bytes) -> Dialect | None:
+    """The dialect, where its lines can be read as a table: they count their steps and carry no time of their own."""
+    if dialect is None or "step" not in dialect.expression.groupindex:
+        return None
+    stamped = written_at(line.decode("utf-8", "replace"))
+    return dialect if stamped != stamped else None
 
 
 def chunks(size: int) -> int:
@@ -226,7 +236,10 @@ class Reading:
             return None
         line = last[self._wanted]
         places = [(at, n) for n in self._needles.steps if (at := line.lower().find(n)) >= 0]
-        return Label(self._wanted, line[places[0][0] :][: len(places[0][1])]) if places else None
+        if not places:
+            return None
+        needle = line[places[0][0] :][: len(places[0][1])]
+        return Label(self._wanted, needle, at_once(next((d for d in dialects() if needle in d.needles), None), line))
 
     def _last_lines(self) -> dict[bytes, bytes]:
         """Each rank's last step line: near the end of the file, or where a rank that stopped early was seen last."""

@@ -11,12 +11,11 @@ from pathlib import Path
 import numpy as np
 
 from trackwalker.errors import EvidenceError
+from trackwalker.job.dialects import read_step
 from trackwalker.logs.index import LogIndex, index_logs
-from trackwalker.logs.steps import DIALECTS, Steps
+from trackwalker.logs.steps import Steps
 
 _TAIL = 1 << 18
-_MAXTEXT = DIALECTS[0]
-_STEP = re.compile(rb"completed step: *(\d{1,15}),[^\n]*\n")
 _NODE = re.compile(rb"\[Node (\d{1,6}) @ ")
 _PART = re.compile(r"\.(\d{1,3})$")
 
@@ -46,10 +45,13 @@ def last_step(path: Path) -> int | None:
     try:
         with path.open("rb") as f:
             f.seek(max(0, f.seek(0, 2) - _TAIL))
-            seen = _STEP.findall(f.read(_TAIL))
+            lines = f.read(_TAIL).split(b"\n")[:-1]  # the last has no end
     except OSError:
         return None
-    return int(seen[-1]) if seen else None
+    for raw in reversed(lines):
+        if (told := read_step(raw.decode("utf-8", "replace"))) is not None and told.step is not None:
+            return told.step
+    return None
 
 
 def earlier_parts(log: Path) -> list[Path]:

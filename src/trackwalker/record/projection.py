@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from trackwalker.job.dialects import by_name
 from trackwalker.logs.attempts import Attempt
 from trackwalker.logs.index import LogIndex
 from trackwalker.record.checkpoints import OnDisk
@@ -16,7 +17,6 @@ from trackwalker.record.timeline import Timeline
 
 _LAG = 3  # lines of ranks interleave: a step or two is no lag
 _ASKED = re.compile(r"(?:^|\s)steps=(\d{1,12})(?=\s|$)")
-_OF_THE_RUN = frozenset({"megatron", "nemo"})  # others count the steps of an epoch
 
 
 @dataclass
@@ -127,7 +127,8 @@ def asked_steps(index: LogIndex) -> int | None:
     if (configured := index.facts.number("steps")) is not None:
         return configured
     steps, asked = index.steps, _ASKED.search(index.facts.header.get("PASSTHROUGH_ARGS", ""))
-    if steps.dialect in _OF_THE_RUN and steps.total is not None:
+    dialect = by_name(steps.dialect)
+    if dialect is not None and dialect.total_of_run and steps.total is not None:
         return steps.total + (1 if steps.first_number == 0 else 0)
     if asked is None:
         return None

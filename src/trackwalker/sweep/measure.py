@@ -68,7 +68,7 @@ def _good(job: Job, trial: Trial, seen: Triage, policy: Policy, gpu: str | None)
         score=steady.mean,
         low=steady.low,
         high=steady.high,
-        step_s=speed.seconds.median,
+        step_s=speed.step_s,
         steps=steady.n,
         mfu=report.utilisation.mfu if report.utilisation else None,
         comm_s=_in_collectives(report),
