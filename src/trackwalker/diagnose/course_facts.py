@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from trackwalker.diagnose import course
@@ -38,7 +40,12 @@ def isolated_spikes(case: Case, symptoms: Symptoms, book: EvidenceBook) -> Answe
         ids.append(
             book.add("progress", f"{_source(case)}: step {s.step}", says, {"seconds": s.seconds, "level_s": s.level})
         )
-    return Answer(True, tuple(ids), (), found[0].start)
+    return Answer(True, tuple(ids), (), _known(found[0].start))
+
+
+def _known(time: float) -> float | None:
+    """A time, where the clock of the steps is known."""
+    return time if math.isfinite(time) else None
 
 
 def profiler_steps(case: Case, symptoms: Symptoms, book: EvidenceBook) -> Answer:
@@ -55,7 +62,7 @@ def profiler_steps(case: Case, symptoms: Symptoms, book: EvidenceBook) -> Answer
         ids.append(
             book.add("progress", f"{_source(case)}: step {s.step}", says, {"seconds": s.seconds, "level_s": s.level})
         )
-    return Answer(True, tuple(ids), (), inside[0].start)
+    return Answer(True, tuple(ids), (), _known(inside[0].start))
 
 
 def single_replica_restored(case: Case, symptoms: Symptoms, book: EvidenceBook) -> Answer:

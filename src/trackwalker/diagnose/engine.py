@@ -246,9 +246,9 @@ def _undecided(case: Case, symptoms: Symptoms, speed: Throughput, unhealthy: lis
         seen.append("the run and its agent are gone without a last word")
     if not seen and case.log.ends_mid_line and case.log.summary is None and not case.live:
         seen.append("the log breaks off in the middle of a line, without a last word")
-    if not seen:
-        seen.append("nothing was recorded that would tell how the run went")
     missing = "" if case.telemetry is not None else "; record the next run with --observe"
+    if not seen:
+        return f"No trouble is visible, but too little was recorded to say that the run was well{missing}."
     return f"Something is wrong ({'; '.join(seen)}) but what would decide the cause was not collected{missing}."
 
 
@@ -290,13 +290,8 @@ def _quality(checks: list[Check], case: Case) -> list[DataQuality]:
 def _job_ref(case: Case) -> JobRef:
     job = case.job
     place = job.dir or job.log
-    nodes = len(case.hosts) or None
-    header = case.log.header.get("NNODES", "")
-    if header.isdigit():
-        nodes = int(header)
-    return JobRef(
-        id=job.id, dir=f"{place.parent.name}/{place.name}" if place else job.id, nodes=nodes, gpus=_gpus(case)
-    )
+    where = f"{place.parent.name}/{place.name}" if place else job.id
+    return JobRef(id=job.id, dir=where, nodes=case.triage.record.nodes, gpus=_gpus(case))
 
 
 def _gpus(case: Case) -> int | None:

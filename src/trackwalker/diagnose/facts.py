@@ -229,8 +229,9 @@ def finished_or_advancing(case: Case, symptoms: Symptoms, book: EvidenceBook) ->
     reaches = case.check("reaches-end")
     if summary is None and not case.live and reaches is not None and not reaches.ok:
         return Answer(None)  # neither the log nor the recording tells of its end: it may have died long ago
-    if summary is None and not case.live and case.telemetry is None and case.log.ends_mid_line:
-        return Answer(None)  # its writer was cut off and nothing else was recorded: nobody knows whether it lives
+    over = case.all_done or case.log.finished is not None
+    if summary is None and not case.live and case.telemetry is None and not over:
+        return Answer(None)  # the evidence ends, and nothing says that the run went on or came to its end
     says = f"step {int(timeline.steps[-1])} completed at {utc(timeline.last_end)}"
     return Answer(symptoms.stall is None, (book.add("progress", f"{timeline.source}: last completed step", says),))
 
@@ -253,7 +254,7 @@ def _first_steps(case: Case, book: EvidenceBook) -> Answer:
     timeline = case.timeline
     if timeline is None or not _FEWEST_STEPS < len(timeline) < 4 * WARM_UP_STEPS:
         return Answer(None)
-    if case.log.summary is not None:
+    if case.log.summary is not None and case.log.summary.exit != 0:
         return Answer(None)
     seconds = timeline.seconds[1:]
     low, high = float(seconds.min()), float(seconds.max())

@@ -107,7 +107,8 @@ def progress_of(case: Case, symptoms: Symptoms) -> Progress:
         return Progress(total_steps=total, last_checkpoint=disk.last(set(), None))
     speed = course.Progress()
     course.headline(timeline, case.masks, speed)
-    last = int(timeline.steps[-1])
+    # A rank may be a step or two ahead of the one whose steps were read in full.
+    last = max(int(timeline.steps[-1]), case.triage.record.progress.last_step or 0)
     known = {s for s in case.log.saves if s <= last}
     if case.log.restored is not None:
         known.add(case.log.restored)

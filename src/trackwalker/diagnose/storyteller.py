@@ -30,7 +30,7 @@ def tell(case: Case, symptoms: Symptoms, causes: list[Cause], leading: list[Exam
     lanes, title, query = _lanes(case, causes, leading)
     return Story(
         steps=steps_of(case.timeline),
-        phases=symptoms.phases,
+        phases=tuple(p for p in symptoms.phases if math.isfinite(p.start)),
         marks=tuple(sorted(_marks(case, causes), key=lambda m: (m.time, m.kind))),
         lanes=lanes,
         lane_metric=title,

@@ -144,7 +144,7 @@ def _course(case: Case) -> set[str]:
 def find_phases(case: Case, eye: Eye = PLAIN) -> tuple[Phase, ...]:
     """Stretches of constant speed; saves and the first steps are masked."""
     timeline = case.timeline
-    if timeline is None or len(timeline) < 4 * WARM_UP_STEPS or not np.isfinite(timeline.ends).all():
+    if timeline is None or len(timeline) < 4 * WARM_UP_STEPS:
         return ()
     index = np.flatnonzero(~case.masks.any)
     values = timeline.seconds[index]
@@ -164,7 +164,8 @@ def find_phases(case: Case, eye: Eye = PLAIN) -> tuple[Phase, ...]:
         first, last = int(index[cut.start]), int(index[cut.end - 1])
         start = float(timeline.ends[first] - timeline.seconds[first])
         end = float(timeline.ends[last])
-        lost = (end - start) * (1.0 - baseline / cut.level)
+        lasted = end - start if np.isfinite(end - start) else float(values[cut.start : cut.end].sum())
+        lost = lasted * (1.0 - baseline / cut.level)
         slow = cut in below and (many or lost >= max(_LEAST_LOST_S, baseline))
         phases.append(Phase(int(timeline.steps[first]), int(timeline.steps[last]), start, end, cut.level, slow))
     phases = _without_warm_up(_restless_as_one(phases, timeline.steps[index], values))
@@ -263,7 +264,7 @@ def _windows(case: Case, stall: Stall | None, phases: tuple[Phase, ...]) -> dict
         windows["during"] = [Span(stall.since + margin, stall.until - min(margin, 2.0))]
         reach = max(20.0 * stall.limit_s / STALL_STEPS, 20.0)
         windows["before"] = [Span(max(case.start or 0.0, stall.since - min(reach, 900.0)), stall.since)]
-    slow = [p for p in phases if p.slow]
+    slow = [p for p in phases if p.slow and np.isfinite(p.start)]
     if slow:
         windows["slow"] = [_undisturbed(case, p) for p in slow]
         windows["fast"] = [_undisturbed(case, _nearest_fast(p, phases)) for p in slow]

@@ -93,7 +93,7 @@ class Record:
             return len({r.node for r in self.run.ranks})
         header = self.facts.header.get("NNODES", "")
         told = int(header) if header.isascii() and header.isdigit() and int(header) > 0 else None
-        return self.accounting.nodes or len(self.facts.hosts) or told
+        return self.accounting.nodes or told or len(self.facts.hosts) or None
 
     @property
     def ranks(self) -> int | None:
