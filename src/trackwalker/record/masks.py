@@ -90,7 +90,7 @@ def masks(
     seconds: Floats,
     facts: LogFacts,
     *,
-    line: Ints | None = None,
+    line: Floats | None = None,
     end: Floats | None = None,
     pauses: Iterable[Pause] = (),
     traced: Iterable[tuple[float, float]] = (),
@@ -117,9 +117,7 @@ def masks(
     found["eval"] = _evaluated(step, facts)
     recompiled = np.zeros(size, np.bool_)
     if line is not None and facts.compiles:
-        # A compilation told of between two steps lengthened the second.
-        at = np.searchsorted(line, np.array(facts.compiles))
-        recompiled[at[(at > 0) & (at < size)]] = True
+        recompiled[_behind(np.array(facts.compiles), line)] = True
     if end is not None and np.isfinite(end).any():
         begin = end - seconds
         for phase, windows in _windows(pauses).items():
@@ -134,6 +132,15 @@ def masks(
     found["checkpoint"] &= ~first
     found["compile"] = first | (recompiled & ~found["checkpoint"])
     return Masks(found, recompiled & ~found["warm-up"], size)
+
+
+def _behind(told: Ints, line: Floats) -> Ints:
+    """The steps that something told of between two lines lengthened: the second of the two."""
+    known = np.flatnonzero(np.isfinite(line))  # a log may stop before the run does
+    if (np.diff(line[known]) <= 0).any():
+        return np.zeros(0, np.int64)
+    at = np.searchsorted(line[known], told)
+    return known[at[(at > 0) & (at < len(known))]]
 
 
 def single_slow(seconds: Floats, keep: Bools) -> tuple[Ints, Floats]:

@@ -74,11 +74,9 @@ class StepTable:
         return self.column("tgs")
 
     @property
-    def line(self) -> Ints | None:
-        """The line of the log that tells of each step, where the log tells of all, in order."""
-        lines = self.column("line")
-        in_order = len(lines) and np.isfinite(lines).all() and bool((np.diff(lines) > 0).all())
-        return lines.astype(np.int64) if in_order else None
+    def line(self) -> Floats:
+        """The line of the log that tells of each step, where the log tells of it."""
+        return self.column("line")
 
     @property
     def ranks(self) -> list[int]:
@@ -96,9 +94,10 @@ class StepTable:
         return replace(self, rank=self.rank[rows], step=self.step[rows], values=self.values[rows])
 
     def lead(self) -> StepTable:
-        """The rank to judge the run by: the one with most steps, the lowest of equals."""
+        """The rank to judge the run by: the lowest that told of all but a few steps, as ranks train in step."""
         ranks, counts = np.unique(self.rank, return_counts=True)
-        return self.take(self.rank == ranks[int(np.argmax(counts))]) if len(ranks) > 1 else self
+        most = np.flatnonzero(counts >= counts.max(initial=0) - _APART)
+        return self.take(self.rank == ranks[most[0]]) if len(ranks) > 1 else self
 
     def once(self) -> StepTable:
         """Each step of each rank once, in order: of a step done again the later counts."""

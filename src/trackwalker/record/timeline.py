@@ -93,10 +93,9 @@ def mark(timeline: Timeline | None, log: LogFacts, pauses: Iterable[Pause] = (),
     if timeline is None:
         return masks(np.zeros(0, np.int64), np.zeros(0), log)
     lines = dict(zip(log.steps.step.tolist(), log.steps.line.tolist(), strict=True))  # of a step done again the later
-    known = np.array([lines.get(s, -1) for s in timeline.steps.tolist()], np.int64)
-    placed = bool((known >= 0).all() and (np.diff(known) > 0).all())
+    known = np.array([lines.get(s, np.nan) for s in timeline.steps.tolist()], float)
     return masks(
-        timeline.steps, timeline.seconds, log, line=known if placed else None,
+        timeline.steps, timeline.seconds, log, line=known,
         end=timeline.ends if timeline.exact else None, pauses=pauses, restarts=restarts,
     )  # fmt: skip
 
