@@ -58,7 +58,8 @@ def budget(run: Record, ended_badly: bool, gpus: tuple[int | None, str], full_sp
     """
     facts, record, progress, stalled = run.facts, run.steps, run.progress, run.stall is not None
     phases, ended = record.phases, run.clock.ended
-    slow = masks(record.step, record.seconds, facts, line=record.line)
+    same = run.timeline is not None and np.array_equal(run.timeline.steps, record.step)  # no step was done again
+    slow = run.masks if same else masks(record.step, record.seconds, facts, line=record.line)
     out = Goodput(progress.wall_s, *gpus)
     seconds: dict[str, float] = {"set-up": progress.setup_s or 0.0}
     excess = _excess(record, slow)

@@ -32,6 +32,7 @@ _MOST_PAIRED = 30  # long steps among which a rhythm is looked for
 _IN_A_ROW = 3
 _ON_TIME = 0.85  # of the places of a rhythm
 _ALL_ALONG = 1.2  # periods before the first and after the last of them
+_BLOCK = 21  # steps
 _UNLIKE = 3.0  # times as long: then these are not the same thing again and again
 
 # In order of importance: the first that fits is the reason. The words are those of the journal's phases.
@@ -202,7 +203,7 @@ def _untold_saves(step: Ints, seconds: Floats, facts: LogFacts) -> set[int]:
     if len(step) < 4 * WARM_UP_STEPS or facts.setting("enable_checkpointing") or facts.setting("eval_interval"):
         return set()  # a trainer that tells its settings tells these
     values, steps = seconds[WARM_UP_STEPS:], step[WARM_UP_STEPS:]
-    if not np.isfinite(values).all():
+    if not np.isfinite(values).all() or not _any_long(values):
         return set()
     extra = values - running_median(values, 21)
     grid = _grid(steps[(extra > (SPIKE - 1.0) * (values - extra)) & (extra >= SPIKE_LOST_S)])
@@ -213,6 +214,18 @@ def _untold_saves(step: Ints, seconds: Floats, facts: LogFacts) -> set[int]:
     period = _ALL_ALONG * float(np.max(np.diff(grid)))
     all_along = grid[0] - int(step[0]) <= period and int(step[-1]) - grid[-1] <= period
     return {int(s) - 1 for s in grid} if all_along else set()
+
+
+def _any_long(values: Floats) -> bool:
+    """Whether any step can be long: a quick look, as most runs have none and a running median of a long run is slow."""
+    blocks = len(values) // _BLOCK
+    if blocks < 3:
+        return True
+    lows = values[: blocks * _BLOCK].reshape(blocks, _BLOCK).min(axis=1)
+    highs = values[: blocks * _BLOCK].reshape(blocks, _BLOCK).max(axis=1)
+    around = np.minimum(lows, np.minimum(np.append(lows[1:], lows[-1]), np.append(lows[0], lows[:-1])))
+    rest = values[blocks * _BLOCK :]
+    return bool((highs - around >= SPIKE_LOST_S).any() or (rest - lows[-1] >= SPIKE_LOST_S).any())
 
 
 def _grid(steps: Ints) -> list[int]:

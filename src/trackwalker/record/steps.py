@@ -158,7 +158,7 @@ def _best(found: dict[str, _Place]) -> StepTable:
     # The rows come from where most of them are: a journal may have begun late, an event file drops steps.
     fullest = max(order, key=lambda name: (_timed(found[name].table), -order.index(name)))
     best = replace(found[fullest].table, source=fullest)
-    counts = {name: len(np.unique(found[name].table.step)) for name in order}
+    counts = {name: _distinct(found[name].table.step) for name in order}
     notes: list[str] = []
     for name in order:
         if name != fullest and len(found[name].table) and len(best):
@@ -175,7 +175,12 @@ def _best(found: dict[str, _Place]) -> StepTable:
 
 
 def _timed(table: StepTable) -> int:
-    return len(np.unique(table.step[np.isfinite(table.seconds)]))
+    return _distinct(table.step[np.isfinite(table.seconds)])
+
+
+def _distinct(step: Ints) -> int:
+    """How many steps these are; a long run has hundreds of thousands, mostly in order."""
+    return int(np.count_nonzero(np.diff(np.sort(step, kind="stable")))) + 1 if len(step) else 0
 
 
 def _disagreement(says: dict[str, int], used: str) -> str:

@@ -71,15 +71,14 @@ def timeline_of(
         return None
     # One row for each step: the journal has one for each rank.
     order = np.argsort(rows.step, kind="stable")
-    step, first = np.unique(rows.step[order], return_index=True)
-    bounds = [*first[1:], len(order)]
-    groups = [order[a:b] for a, b in zip(first, bounds, strict=True)]
-    ends = np.array([_latest(rows.column("end")[g]) for g in groups]) if table.clock == JOURNAL else None
-    seconds = np.array([_middle(rows.seconds[g]) for g in groups])
-    tgs = np.array([_middle(rows.tgs[g]) for g in groups])
+    rows = rows.take(order)
+    first = np.flatnonzero(np.diff(rows.step, prepend=rows.step[0] - 1))
+    step = rows.step[first]
+    ends = np.fmax.reduceat(rows.column("end"), first) if table.clock == JOURNAL else None
+    seconds, tgs = _medians(rows.seconds, first), _medians(rows.tgs, first)
     if ends is not None and not np.isfinite(seconds).all():
         seconds = _apart(seconds, ends)
-    written = rows.column("written")[[g[-1] for g in groups]]
+    written = rows.column("written")[np.append(first[1:], len(rows)) - 1]
     source = log.path.name if table.source == LOG else table.source or log.path.name
     known = {int(s): float(e) for s, e in zip(step, ends, strict=True) if np.isfinite(e)} if ends is not None else {}
     timeline = _timed(step.tolist(), seconds, tgs, log, known or _anchors(telemetry), start, source)
@@ -92,22 +91,27 @@ def mark(timeline: Timeline | None, log: LogFacts, pauses: Iterable[Pause] = (),
     """The masks of a course: what the log tells of between two steps lengthened the second."""
     if timeline is None:
         return masks(np.zeros(0, np.int64), np.zeros(0), log)
-    lines = dict(zip(log.steps.step.tolist(), log.steps.line.tolist(), strict=True))  # of a step done again the later
-    known = np.array([lines.get(s, np.nan) for s in timeline.steps.tolist()], float)
+    if np.array_equal(log.steps.step, timeline.steps):
+        known = log.steps.line.astype(float)
+    else:  # of a step done again the later counts
+        lines = dict(zip(log.steps.step.tolist(), log.steps.line.tolist(), strict=True))
+        known = np.array([lines.get(s, np.nan) for s in timeline.steps.tolist()], float)
     return masks(
         timeline.steps, timeline.seconds, log, line=known,
         end=timeline.ends if timeline.exact else None, pauses=pauses, restarts=restarts,
     )  # fmt: skip
 
 
-def _middle(values: Floats) -> float:
-    known = values[np.isfinite(values)]
-    return float(np.median(known)) if len(known) else float("nan")
-
-
-def _latest(values: Floats) -> float:
-    known = values[np.isfinite(values)]
-    return float(known.max()) if len(known) else float("nan")
+def _medians(values: Floats, first: Ints) -> Floats:
+    """The median of each group of values, which begin at these places; NaN only where a group has nothing else."""
+    if len(first) == len(values):
+        return values
+    group = np.repeat(np.arange(len(first)), np.diff(np.append(first, len(values))))
+    ordered = values[np.lexsort((values, group))]  # NaN last in each group
+    known = np.add.reduceat(np.isfinite(values).astype(np.int64), first)
+    low, high = first + np.maximum(known - 1, 0) // 2, first + known // 2
+    middle = 0.5 * (ordered[low] + ordered[np.minimum(high, len(values) - 1)])
+    return np.where(known > 0, middle, np.nan)
 
 
 def _apart(seconds: Floats, ends: Floats) -> Floats:
