@@ -11,7 +11,9 @@ from trackwalker.diagnose.compare import compare
 from trackwalker.diagnose.engine import diagnose
 from trackwalker.diagnose.triage import triage
 from trackwalker.errors import NotAJobError
+from trackwalker.job.journal import encode
 from trackwalker.job.layout import Job
+from trackwalker.job.run import RankPlace, RunRecord
 from trackwalker.perf.analysis import Options, analyse, headline
 from trackwalker.perf.diff import diff
 from trackwalker.web.jobs_rows import of_triage
@@ -165,3 +167,38 @@ def test_perf_diff_and_compare_use_the_same_steps_and_say_what_they_left_out(tmp
     assert speed.change == pytest.approx(-0.095, abs=0.02)
     assert diff(analyse(a, QUIET), analyse(b, QUIET)).regression(2.0)
     assert "left out" in diff(analyse(a, QUIET), analyse(b, QUIET)).summary
+
+
+def test_two_ranks_on_one_machine_are_one_node_with_one_step_time_everywhere(tmp_path: Path) -> None:
+    folder = tmp_path / "local_1-JAX-tiny"
+    seconds = noisy(0.2, 60)
+    job = job_of(
+        tmp_path,
+        "JOB_ID=local_1\nNNODES=2\nJOB_NODELIST=box-r0,box-r1\n0: Config param steps: 60\n"
+        + timed(seconds)
+        + ending(0, wall="0h 0m 20s"),
+        f"{folder.name}.log",
+    )
+    folder.mkdir()
+    record = RunRecord(
+        id="local_1", name="JAX-tiny", model="tiny", scheduler="local", trainer="tiny", created=1000.0, argv=[],
+        command=[], workspace=str(tmp_path),
+        ranks=[RankPlace(rank=r, host=f"box-r{r}", node="box") for r in (0, 1)],
+    )  # fmt: skip
+    record.save(folder / "run.json")
+    with (folder / "progress.jsonl").open("wb") as file:
+        for step, (took, end) in enumerate(zip(seconds, 1002.0 + np.cumsum(seconds), strict=True)):
+            for rank in (0, 1):
+                told = {"phase": "train", "rank": rank, "step": step, "seconds": took + 0.001 * rank, "t": end}
+                file.write(encode(told))
+    job = Job("local_1", job.log, folder)
+    seen, verdict, report = triage(job), diagnose(job).verdict, analyse(job, QUIET)
+    row = of_triage(seen, None)
+    assert (seen.record.nodes, seen.record.ranks) == (1, 2)
+    assert {verdict.job.nodes, report.job.nodes, row.nodes} == {1}
+    assert report.job.ranks == 2
+    assert report.throughput is not None
+    step_time = seen.progress.step_time_s
+    assert {verdict.progress.step_time_s, report.throughput.step_s, row.step_s} == {step_time}
+    assert step_time == pytest.approx(0.2005, abs=0.001)
+    assert report.throughput.seconds.median == pytest.approx(0.2, abs=0.002)
