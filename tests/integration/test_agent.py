@@ -19,7 +19,7 @@ import pytest
 from agent_run import Run, wait_for
 from trackwalker.job.processes import is_live
 from trackwalker.launch.bundle import build_agent
-from trackwalker.logs.reader import read_log
+from trackwalker.logs.index import index_logs
 
 pytestmark = [pytest.mark.timeout(60)]
 
@@ -60,7 +60,7 @@ def test_normal_end_keeps_every_byte(start: Callable[..., Run]) -> None:
     burst = "print(''.join(f'{n} {\"x\" * 40}\\n' for n in range(60_000)), end='end without newline')"
     run = start(long, burst)
     assert run.ends() == 0
-    facts = read_log(run.log)
+    facts = index_logs(run.log).facts
     assert facts.summary is not None
     assert (facts.summary.exit, facts.exits, facts.first_failure) == (0, [], None)
     merged = run.log.read_bytes()
@@ -82,7 +82,7 @@ def test_the_first_failing_rank_ends_the_others_and_is_named(start: Callable[...
         os.kill(run.main(1), signal.SIGKILL)
     code, cause = (3, "exited with code 3") if how == "exit" else (137, "killed by SIGKILL")
     assert run.ends() == code
-    facts = read_log(run.log)
+    facts = index_logs(run.log).facts
     assert facts.first_failure is not None
     assert (facts.first_failure.rank, facts.first_failure.host, facts.first_failure.code) == (1, "box-r1", code)
     assert facts.first_failure.cause == cause
@@ -133,7 +133,7 @@ def test_ranks_outlive_the_agent_and_a_new_one_takes_over(start: Callable[..., R
         assert lines == [str(n) for n in range(900)]
     assert run.text.count("JOB SUMMARY") == 1
     assert run.text.count("== Training BEGIN") == 1
-    facts = read_log(run.log)
+    facts = index_logs(run.log).facts
     assert facts.first_failure is not None
     assert (facts.first_failure.rank, facts.first_failure.code) == (1, 5)
 
@@ -148,7 +148,7 @@ def test_a_rank_that_ended_while_nobody_watched(start: Callable[..., Run]) -> No
     wait_for(lambda: all((run.dir / "ranks" / f"{r}.exit").exists() for r in (0, 1)))
     run.start("--adopt")
     assert run.ends() == 4
-    facts = read_log(run.log)
+    facts = index_logs(run.log).facts
     assert facts.first_failure is not None
     assert (facts.first_failure.rank, facts.first_failure.code) == (1, 4)
     assert [(e.rank, e.code) for e in facts.exits] == [(1, 4), (0, 7)]

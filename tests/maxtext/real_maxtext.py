@@ -17,7 +17,7 @@ import pytest
 from slurm_cluster import SlurmCluster, need_slurm
 from trackwalker.job.journal import read
 from trackwalker.launch.slurm.client import Slurm
-from trackwalker.logs.reader import read_log
+from trackwalker.logs.index import index_logs
 
 # On CPUs JAX gives a rank 30 s to come to the first collective, and that cannot be set: on a machine that is busy
 # otherwise one rank may compile that much longer than the other.
@@ -73,7 +73,7 @@ def check_recorded(job: Path, ranks: int, steps: int = STEPS) -> None:
         assert lines.count("completed step: ") == steps, "its own step lines"
         assert "Memstats: After params initialized:" in lines
         assert "MFU" not in lines, "its stream is its own"
-    assert read_log(job / "log").params_ranks == set(range(ranks)), "its memory lines"
+    assert index_logs(job / "log").facts.params_ranks == set(range(ranks)), "its memory lines"
     everyone = {str(rank): float(steps) for rank in range(ranks)}
     assert stored(job, "count_over_time(tb_learning_loss[30m])") == everyone
     assert stored(job, "count_over_time(train_mfu_ratio[30m])") == everyone

@@ -34,6 +34,7 @@ def test_imports_point_along_the_flow() -> None:
     [
         ("stats/segments.py", "from trackwalker.diagnose import engine"),
         ("logs/reader.py", "from trackwalker.telemetry import store"),
+        ("record/status.py", "from trackwalker.diagnose import case"),
         ("node/agent.py", "import numpy"),
         ("node/agent.py", "from trackwalker.job import resolve"),
         ("diagnose/engine.py", "from trackwalker.launch import plan"),

@@ -18,10 +18,10 @@ from trackwalker.diagnose.evidence import EvidenceBook
 from trackwalker.diagnose.facts import FACTS
 from trackwalker.diagnose.story import Phase
 from trackwalker.diagnose.symptoms import Span, Symptoms
-from trackwalker.diagnose.timeline import Timeline
 from trackwalker.diagnose.waits import all_waits
 from trackwalker.job.layout import Job
 from trackwalker.logs.facts import LogFacts
+from trackwalker.record.timeline import Timeline
 from trackwalker.telemetry.client import Matrix
 
 WINDOW = re.compile(r"\[(\d+)s\]")

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from trackwalker.diagnose.checkpoints import OnDisk
 from trackwalker.diagnose.triage import triage
 from trackwalker.job.layout import Job
+from trackwalker.record.checkpoints import OnDisk
 from triage_logs import ending, header, steps
 
 

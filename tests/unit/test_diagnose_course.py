@@ -12,9 +12,10 @@ import pytest
 from trackwalker.diagnose import course
 from trackwalker.diagnose.case import Case
 from trackwalker.diagnose.symptoms import KEEN, find_phases
-from trackwalker.diagnose.timeline import Timeline
 from trackwalker.job.layout import Job
-from trackwalker.logs.facts import LogFacts, Quote, StepLine
+from trackwalker.logs.facts import LogFacts, Quote
+from trackwalker.logs.steps import Steps
+from trackwalker.record.timeline import Timeline
 from triage_logs import triage_text
 
 
@@ -28,9 +29,17 @@ def case_of(
     facts = LogFacts(Path("job.log"))
     facts.config = {k: (v, Quote(0, 1, f"Config param {k}: {v}")) for k, v in (config or {}).items()}
     told = losses or [2.0] * len(seconds)
-    facts.steps = {
-        0: [StepLine(0, i, s, None, told[i], 10 * (i + 1)) for i, s in enumerate(seconds)],
-    }
+    loss = np.array(told, float)
+    facts.steps = Steps(
+        0,
+        "maxtext",
+        step=steps,
+        seconds=np.array(seconds),
+        tgs=np.full(len(seconds), np.nan),
+        loss=loss,
+        line=10 * (steps + 1),
+        has_loss=~np.isfinite(loss),
+    )
     facts.compiles = compiles or []
     values = np.array(seconds)
     timeline = Timeline(steps, 1000.0 + np.cumsum(values), values, np.full(len(values), np.nan), True, "job.log")

@@ -17,6 +17,7 @@ from trackwalker.job.layout import Job
 from trackwalker.lab.scenario import Scenario
 from trackwalker.lab.simulate import simulate
 from trackwalker.logs.stamps import durations, written_at
+from trackwalker.record.projection import final_step
 from triage_logs import ending, header, triage_text
 
 WORLD: dict[str, Any] = {"nodes": 3, "hosts": ["n1", "n2", "n3"], "steps": 60, "total": 60, "step_s": 8.0, "ray": False}
@@ -62,7 +63,7 @@ def test_a_crash_after_the_last_step_of_a_trainer_that_counts_from_one_is_teardo
     crash = {"kind": "breaks", "host": "n2", "code": 139, "text": "Fatal Python error: Segmentation fault"}
     job = simulated(tmp_path, crash, {"kind": "dialect", "trainer": "megatron"}, ending="crash")
     with open_case(job) as case:
-        assert case.final_step == 60
+        assert final_step(case.triage.index) == 60
         verdict = diagnose_case(case).verdict
     assert (verdict.status, verdict.outcome) == ("soft-success", "expected")
 

@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from trackwalker.diagnose.stamped import put_on_the_clock
-from trackwalker.diagnose.timeline import Timeline
 from trackwalker.logs.steps import Steps
+from trackwalker.record.stamped import put_on_the_clock
+from trackwalker.record.timeline import Timeline
 
 START = datetime(2026, 2, 11, 3, 15, tzinfo=UTC).timestamp()
 STEP_S, STEPS, SET_UP_S = 20.0, 30, 400.0

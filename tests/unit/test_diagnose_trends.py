@@ -12,10 +12,10 @@ import pytest
 from trackwalker.diagnose.case import Case
 from trackwalker.diagnose.evidence import EvidenceBook
 from trackwalker.diagnose.symptoms import Span, Symptoms
-from trackwalker.diagnose.timeline import Timeline
 from trackwalker.diagnose.trend_facts import disk_fills, memory_grows
 from trackwalker.job.layout import Job
 from trackwalker.logs.facts import LogFacts, Quote
+from trackwalker.record.timeline import Timeline
 from trackwalker.telemetry.client import Matrix, Sample
 from triage_logs import triage_text
 

@@ -20,7 +20,7 @@ from trackwalker.launch.plan import Plan, plan_local
 from trackwalker.launch.request import ModelSpec, parse_passthrough
 from trackwalker.launch.schedulers import local
 from trackwalker.launch.schedulers.local import LocalRun
-from trackwalker.logs.reader import read_log
+from trackwalker.logs.index import index_logs
 
 
 def plan(tmp_path: Path, procs: int = 1, words: list[str] | None = None, spec: ModelSpec | None = None) -> Plan:
@@ -63,7 +63,7 @@ def test_four_processes(tmp_path: Path) -> None:
     assert it.record.config["vocab_size"].source == "model tiny"
     log = tmp_path / "x.log"
     log.write_text(it.header)
-    facts = read_log(log)
+    facts = index_logs(log).facts
     assert facts.hosts == [f"box-r{r}" for r in range(4)]
     assert facts.header["PASSTHROUGH_ARGS"] == "steps=7 _env_NCCL_DEBUG=INFO"
 
@@ -157,7 +157,7 @@ def test_any_value_reaches_the_trainer_and_leaves_a_readable_record(
     record = load_run(run.job_dir / "run.json")
     assert record is not None
     assert record.config["note"].value == (value if value.isprintable() or "\n" in value else "\\xff\\xfe")
-    facts = read_log(it.agent.log)
+    facts = index_logs(it.agent.log).facts
     assert facts.header["MODEL_NAME"] == "tiny"  # a newline in a value does not break the header
     assert facts.lines == len(it.header.splitlines())
     assert (run.job_dir / "log").resolve() == it.agent.log

@@ -20,7 +20,7 @@ from trackwalker.launch.schedulers.slurm import plan_batch
 from trackwalker.launch.slurm.options import SubmitOptions
 from trackwalker.launch.submission import How, Submission, plan_submission
 from trackwalker.launch.validate import Asked
-from trackwalker.logs.reader import read_log
+from trackwalker.logs.index import index_logs
 from trackwalker.node.checks.command import output
 from trackwalker.node.collectors.training import parse_step_line
 
@@ -136,10 +136,10 @@ def test_r41_a_restored_run_begins_where_it_begins(tmp_path: Path) -> None:
     hidden = "0: completed profiler activation/deactivation step: 202, total_weights: 9, loss: 2.0"
     path = tmp_path / "7-JAX-x.log"
     path.write_text("\n".join([*lines, hidden, f"0: {step_line(203)}"]) + "\n")
-    facts = read_log(path)
-    assert [s.step for s in facts.steps[1]] == [200, 201]
-    assert {200, 201, 203} <= {s.step for s in facts.steps[0]}
-    assert facts.last_step == 203
+    steps = index_logs(path, every_rank=True).steps
+    assert steps.others[1].step.tolist() == [200, 201]
+    assert {200, 201, 203} <= set(steps.step.tolist())
+    assert steps.last == 203
 
 
 def test_r44_no_shell_reads_what_somebody_wrote() -> None:

@@ -35,7 +35,8 @@ def plain(index: LogIndex | None) -> dict[str, Any]:
     assert index is not None
     steps = {name: getattr(index.steps, name).tolist() for name in ("step", "line")}
     steps |= {name: [repr(v) for v in getattr(index.steps, name).tolist()] for name in ("seconds", "tgs", "loss")}
-    rest = {k: v for k, v in vars(index).items() if k not in ("steps", "hits")}
+    rest = {k: v for k, v in vars(index).items() if k not in ("facts", "hits")}
+    rest["facts"] = {k: v for k, v in vars(index.facts).items() if k != "steps"}
     hits = [{**vars(h), "signature": h.signature.id} for h in index.hits]
     return {**rest, "hits": hits, "steps": steps, "last": index.steps.last_by_rank, "dialect": index.steps.dialect}
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
+from typing import NamedTuple
 
+import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
@@ -12,7 +14,7 @@ from hypothesis import strategies as st
 from helpers import HEADER, step_line
 from trackwalker.errors import EvidenceError
 from trackwalker.logs.facts import LogFacts
-from trackwalker.logs.reader import read_log
+from trackwalker.logs.index import index_logs
 
 RAY = "(MaxTextTrainerActor pid=1275, ip=10.1.2.3) "
 ABSL = "I1115 00:44:52.123456 139872 metric_logger.py:123] "
@@ -22,7 +24,33 @@ RULE = "=" * 65
 def facts_of(tmp_path: Path, text: str | bytes) -> LogFacts:
     path = tmp_path / "12345-JAX-x.log"
     path.write_bytes(text if isinstance(text, bytes) else text.encode("utf-8", "surrogateescape"))
-    return read_log(path)
+    return index_logs(path, every_rank=True).facts
+
+
+class Told(NamedTuple):
+    step: int
+    seconds: float
+    tgs: float | None
+    loss: float | None
+    line: int
+
+
+def steps_of(facts: LogFacts) -> dict[int, list[Told]]:
+    """What every rank's step lines say, None where a line does not say it."""
+    out = {}
+    for rank, steps in {facts.steps.rank or 0: facts.steps, **facts.steps.others}.items():
+        told = steps.has_loss | np.isfinite(steps.loss)
+        out[rank] = [
+            Told(
+                int(steps.step[i]),
+                float(steps.seconds[i]),
+                None if math.isnan(steps.tgs[i]) else float(steps.tgs[i]),
+                float(steps.loss[i]) if told[i] else None,
+                int(steps.line[i]),
+            )
+            for i in range(len(steps))
+        ]
+    return {rank: rows for rank, rows in out.items() if rows}
 
 
 def summary(status: str, wall: str | None = "1h 2m 3s") -> str:
@@ -71,7 +99,7 @@ def test_legacy_and_local_headers(tmp_path: Path) -> None:
 @pytest.mark.parametrize("inner", ["", RAY, "(MaxTextTrainerActor pid=7) ", ABSL, f"\x1b[36m{RAY}\x1b[0m", RAY + ABSL])
 def test_r41_prefixes_in_any_combination(tmp_path: Path, prefix: str, inner: str, rank: int) -> None:
     facts = facts_of(tmp_path, f"first\n{prefix}{inner}{step_line(7)}\nlast\n")
-    (step,) = facts.steps[rank]
+    (step,) = steps_of(facts)[rank]
     assert (step.step, step.seconds, step.tgs, step.loss, step.line) == (7, 12.345, 2034.567, 10.123, 2)
 
 
@@ -91,7 +119,7 @@ def test_r41_prefixes_in_any_combination(tmp_path: Path, prefix: str, inner: str
     ],
 )
 def test_r41_step_line_forms(tmp_path: Path, line: str, tgs: float | None, loss: float | None) -> None:
-    ((step,),) = facts_of(tmp_path, f"0: {line}\r\n").steps.values()
+    ((step,),) = steps_of(facts_of(tmp_path, f"0: {line}\r\n")).values()
     assert (step.step, step.seconds, step.tgs) == (1, 12.345, tgs)
     assert str(step.loss) == str(loss)
 
@@ -100,13 +128,35 @@ def test_r41_step_line_forms(tmp_path: Path, line: str, tgs: float | None, loss:
     "line", ["completed step: x", "completed step: 1, seconds: .", "completed step: 1, seconds: nan"]
 )
 def test_step_words_without_numbers(tmp_path: Path, line: str) -> None:
-    assert facts_of(tmp_path, f"0: {line}\n").steps.get(0, []) == []
+    assert steps_of(facts_of(tmp_path, f"0: {line}\n")) == {}
 
 
-def test_a_quoted_step_line_counts_as_one(tmp_path: Path) -> None:
-    """Known: text in a payload that holds a whole step line is taken for a step of its rank."""
-    facts = facts_of(tmp_path, f'0: sample {{"text": "{step_line(3)}"}}\n')
-    assert [s.step for s in facts.steps[0]] == [3]
+def test_a_quoted_step_line_is_data(tmp_path: Path) -> None:
+    """Also among real ones, also without a quote that ends it."""
+    quoted = [f'0: sample {{"text": "{step_line(3)}"}}', f"0: prompt: {step_line(4)}"]
+    assert steps_of(facts_of(tmp_path, "\n".join(quoted) + "\n")) == {}
+    real = [f"0: {step_line(step)}" for step in range(20)]
+    for each in quoted:
+        facts = facts_of(tmp_path, "\n".join([*real[:10], each, *real[10:]]) + "\n")
+        assert [s.step for s in steps_of(facts)[0]] == list(range(20))
+        assert facts.steps.last == 19
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "UNAVAILABLE: The following tasks are unhealthy (stopped sending heartbeats):",
+        "NODE_EXIT host=node001 exit=137",
+        "Traceback (most recent call last):",
+        "*** JOB 12345 ON node001 CANCELLED AT 2026-02-24T19:59:35 DUE TO TIME LIMIT ***",
+        "Saved a checkpoint at step 200.",
+    ],
+)
+def test_words_of_launcher_and_service_in_quoted_data_are_data(tmp_path: Path, words: str) -> None:
+    said, quoted = facts_of(tmp_path, f"0: {words}\n"), facts_of(tmp_path, f'0: batch[3] text="{words}"\n')
+    parts = ("heartbeat", "exits", "tracebacks", "cancel", "saves")
+    assert any(getattr(said, part) for part in parts)
+    assert not any(getattr(quoted, part) for part in parts)
 
 
 @pytest.mark.parametrize("keep", range(15, len(step_line(12)) + 1, 3))
@@ -114,8 +164,9 @@ def test_a_log_cut_inside_its_last_step_line_invents_no_number(tmp_path: Path, k
     facts = facts_of(tmp_path, f"0: {step_line(11)}\n0: {step_line(12)[:keep]}")
     assert facts.ends_mid_line
     assert facts.lines == 2
-    assert facts.steps[0][0].step == 11
-    for step in facts.steps[0][1:]:
+    first, *rest = steps_of(facts)[0]
+    assert first.step == 11
+    for step in rest:
         assert (step.step, step.seconds) == (12, 12.345)
         assert step.tgs in (None, 2034.567)
         assert step.loss in (None, 10.123)
@@ -207,11 +258,16 @@ def test_other_facts(tmp_path: Path) -> None:
     assert [q.rank for q in facts.signals] == [2]
 
 
-def test_r41_the_rank_that_got_furthest_is_read(tmp_path: Path) -> None:
-    lines = [f"{rank}: {step_line(step)}" for step in range(3) for rank in (2, 1)] + [f"2: {step_line(3)}"]
-    facts = facts_of(tmp_path, "\n".join(lines) + "\n")
-    assert (facts.best_rank, facts.last_step) == (2, 3)
-    assert facts_of(tmp_path, "nothing\n").best_rank is None
+def test_r41_a_rank_that_fell_silent_does_not_hide_the_steps_of_the_others(tmp_path: Path) -> None:
+    lines = [f"{rank}: {step_line(step)}" for step in range(3) for rank in (2, 1)]
+    lines += [f"2: {step_line(step)}" for step in range(3, 40)]
+    path = tmp_path / "x.log"
+    path.write_text("\n".join(lines) + "\n")
+    steps = index_logs(path).steps
+    assert (steps.rank, steps.last, steps.step.tolist()) == (2, 39, list(range(40)))
+    assert steps.last_by_rank == {1: 2, 2: 39}
+    path.write_text("nothing\n")
+    assert (index_logs(path).steps.last, len(index_logs(path).steps)) == (None, 0)
 
 
 def test_a_five_megabyte_line_between_facts(tmp_path: Path) -> None:
@@ -219,13 +275,14 @@ def test_a_five_megabyte_line_between_facts(tmp_path: Path) -> None:
     facts = facts_of(
         tmp_path, f"0: {step_line(1)}\n0: {payload} completed step: 5, seconds: 1\n1: {step_line(2)} {payload}\n"
     )
-    assert {r: [(s.step, s.line) for s in steps] for r, steps in facts.steps.items()} == {0: [(1, 1)], 1: [(2, 3)]}
+    found = {r: [(s.step, s.line) for s in steps] for r, steps in steps_of(facts).items()}
+    assert found == {0: [(1, 1)], 1: [(2, 3)]}
     assert facts.lines == 3
 
 
 def test_bytes_that_are_no_text(tmp_path: Path) -> None:
     raw = b"\xff\xfe\0\x80\n0: \xf0\x28" + step_line(4).encode() + b" \xff\r\n"
-    (step,) = facts_of(tmp_path, raw).steps[0]
+    (step,) = steps_of(facts_of(tmp_path, raw))[0]
     assert (step.step, step.line) == (4, 2)
 
 
@@ -237,7 +294,7 @@ def test_a_log_that_cannot_be_read_is_one_clear_error(tmp_path: Path, kind: str)
     if kind == "directory":
         path.mkdir()
     with pytest.raises(EvidenceError, match=r"x\.log") as caught:
-        read_log(path)
+        index_logs(path)
     assert "\n" not in str(caught.value)
 
 
@@ -261,21 +318,6 @@ def test_line_numbers_agree_with_a_naive_reader(
     def numbers(line: str) -> list[int]:
         return [n for n, found in enumerate(naive, 1) if found == line]
 
-    assert [s.line for s in facts.steps.get(1, [])] == numbers(STEP)
+    assert [s.line for s in steps_of(facts).get(1, [])] == numbers(STEP)
     assert [e.line for e in facts.exits] == numbers(EXIT)
     assert [s.line for s in facts.stages] == numbers(STAGE)
-
-
-@pytest.mark.parametrize("piece", [64, 1000, 1 << 20])
-def test_facts_do_not_depend_on_the_pieces_a_log_is_read_in(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, piece: int
-) -> None:
-    steps = "".join(f"{rank}: {step_line(step)}\n" for step in range(40) for rank in range(2))
-    text = HEADER + steps + "0: " + "x" * 3000 + "\n" + steps + summary("SUCCESS (exit 0)") + "0: cut off"
-    whole = facts_of(tmp_path, text)
-    monkeypatch.setattr("trackwalker.logs.reader._PIECE", piece)
-    parts = facts_of(tmp_path, text)
-    assert parts == whole
-    assert len(parts.steps[1]) == 80
-    assert parts.lines == text.count("\n") + 1
-    assert parts.ends_mid_line

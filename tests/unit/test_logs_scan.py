@@ -8,10 +8,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from helpers import step_line
+from trackwalker.job.dialects import by_name
 from trackwalker.logs.index import index_logs
 from trackwalker.logs.needles import _FLOOD, Needles
 from trackwalker.logs.scan import Line, read_lines
 from trackwalker.logs.steptable import read_table
+
+MAXTEXT = by_name("maxtext")
+assert MAXTEXT is not None
 
 
 def found(path: Path, needles: Needles) -> tuple[list[Line], int]:
@@ -56,7 +60,7 @@ def test_a_table_of_step_lines_reads_as_each_line_would(
         f"Tokens/s/device: {tgs:f}, total_weights: 12, loss: {loss:f}".encode()
         for step, seconds, tgs, loss in rows
     ]
-    table = read_table(lines * 9)
+    table = read_table(lines * 9, MAXTEXT)
     assert table is not None
     assert table.tolist() == [[float(str(n)) for n in row] for row in rows] * 9
-    assert read_table([*lines, step_line(1, loss="nan").encode()]) is None
+    assert read_table([*lines, step_line(1, loss="nan").encode()], MAXTEXT) is None

@@ -10,9 +10,9 @@ import pytest
 from typer.testing import CliRunner
 
 from trackwalker.cli.app import app
-from trackwalker.diagnose import accounting
 from trackwalker.diagnose.triage import Triage, triage
 from trackwalker.job.layout import Job
+from trackwalker.record import accounting
 from triage_logs import ending, header, steps
 
 pytestmark = pytest.mark.starts_processes

@@ -11,6 +11,7 @@ from typer.exceptions import TyperException
 from trackwalker import __version__
 from trackwalker.cli.commands import Commands
 from trackwalker.errors import TrackwalkerError
+from trackwalker.job.dialects import DialectError
 
 INTERNAL = 70  # a defect of ours, as sysexits has it
 
@@ -44,6 +45,8 @@ def main() -> None:
         code = app(standalone_mode=False)
     except TrackwalkerError as e:
         _fail(str(e), e.exit_code)
+    except DialectError as e:
+        _fail(str(e), 2)
     except typer.Abort:
         _fail("interrupted", 130)
     except TyperException as e:

@@ -10,13 +10,13 @@ import typer
 from rich.console import Console
 
 from trackwalker.cli.options import DEFAULT_WORKSPACE, AsJson, Workspace
-from trackwalker.diagnose.accounting import ask, why_no_log
 from trackwalker.diagnose.reference import Speed
 from trackwalker.diagnose.triage import SCHEMA, Triage
 from trackwalker.diagnose.triage import triage as triage_job
 from trackwalker.errors import JobNotFoundError, NotAJobError, TrackwalkerError, UsageError
 from trackwalker.job.layout import Job
 from trackwalker.job.resolve import list_jobs, resolve
+from trackwalker.record.accounting import ask, why_no_log
 from trackwalker.report import triage as view
 from trackwalker.report.text import json_visible
 

@@ -15,11 +15,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trackwalker.diagnose.case import Case
-from trackwalker.diagnose.course import UNEVEN_SHARE, Spike, save_steps, spikes
+from trackwalker.diagnose.course import Spike, save_steps, spikes
 from trackwalker.diagnose.story import Phase
 from trackwalker.diagnose.symptoms import LEAST_LOST_S, Span, Symptoms, slide_start
-from trackwalker.diagnose.timeline import Timeline
 from trackwalker.diagnose.waits import Rates, Wait, WaitQuery, all_waits, rates, scatter, source_of
+from trackwalker.record.masks import UNEVEN_SHARE
+from trackwalker.record.timeline import Timeline
 from trackwalker.stats.segments import Segment, segments
 
 SAVES = "saves"  # the episode of slower saves
@@ -382,7 +383,7 @@ def _between(case: Case, symptoms: Symptoms, found: list[Spike]) -> Span | None:
 def _stall(case: Case, symptoms: Symptoms) -> Account | None:
     """What filled the silence of a run that went silent."""
     stall, windows = symptoms.stall, symptoms.windows.get("during")
-    if stall is None or not windows or windows[0].seconds < _SHORTEST_S:
+    if stall is None or stall.since is None or stall.step is None or not windows or windows[0].seconds < _SHORTEST_S:
         return None
     bookings = []
     for wait in all_waits():
@@ -393,6 +394,5 @@ def _stall(case: Case, symptoms: Symptoms) -> Account | None:
             longest = max(during.values, key=lambda h: (during.values[h], h))
             share = min(during.values[longest], 1.0)
             bookings.append(Booking(wait, wait.stall.cause, share, _whose(during.values), longest, during, None))
-    lost = stall.until - stall.since
     steps = (stall.step, stall.step)
-    return Account("stall", steps, stall.since, lost, frozenset(), None, tuple(_in_order(bookings)))
+    return Account("stall", steps, stall.since, stall.seconds, frozenset(), None, tuple(_in_order(bookings)))

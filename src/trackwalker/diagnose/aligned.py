@@ -5,68 +5,38 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from trackwalker.diagnose.case import Case
-from trackwalker.diagnose.course import compiled_steps, profiled_steps, save_steps, spikes
 from trackwalker.diagnose.evidence import EvidenceBook
 from trackwalker.diagnose.symptoms import Span
-from trackwalker.diagnose.timeline import Floats, Ints, Timeline
-from trackwalker.stats.paired import FEWEST, Difference, paired, unpaired
+from trackwalker.record.speeds import Compared, Series, compare_speeds
+from trackwalker.record.timeline import Ints
 
-WARM_UP = 8  # steps after the later start: compilation, caches, the first saves
-_FEWEST_WARM_UP = 3  # of a short run
-_BLIPS = 2  # as many single slow steps are an accident, more are the difference itself
 _MOST_SPANS = 4
 _SHORTEST_SPAN_S = 30.0
 _EDGE_S = 5.0
 
-UNITS = {"tgs": "tokens/s/device", "steps-per-second": "steps/s"}
-
 
 @dataclass(frozen=True)
-class Aligned:
-    """The steps compared and what they say; without common steps the two levels are compared."""
+class Aligned(Compared):
+    """Two jobs' speeds with the evidence for them."""
 
-    of: str
-    steps_a: Ints
-    steps_b: Ints
-    level_a: float  # geometric mean, as the difference is one of logarithms
-    level_b: float
-    difference: Difference
-    in_common: bool
     evidence: tuple[str, ...] = ()
-
-    @property
-    def unit(self) -> str:
-        """What the levels are counted in."""
-        return UNITS[self.of]
 
 
 def align(a: Case, b: Case, book: EvidenceBook) -> Aligned | None:
     """Compare the speeds of two jobs; None where one has too few usable steps."""
-    one, two = a.timeline, b.timeline
-    if one is None or two is None or not len(one) or not len(two):
+    one, two = _series(a), _series(b)
+    found = compare_speeds(one, two) if one is not None and two is not None else None
+    return Aligned(**vars(found), evidence=_evidence(found, a, b, book)) if found is not None else None
+
+
+def _series(case: Case) -> Series | None:
+    timeline = case.timeline
+    if timeline is None:
         return None
-    of = "tgs" if np.isfinite(one.tgs).any() and np.isfinite(two.tgs).any() else "steps-per-second"
-    later = max(int(one.steps[0]), int(two.steps[0]))
-    common = np.intersect1d(one.steps, two.steps)
-    warm = WARM_UP if len(common) >= 4 * WARM_UP else _FEWEST_WARM_UP
-    usable_a, usable_b = _usable(a, one), _usable(b, two)
-    kept = np.intersect1d(one.steps[usable_a], two.steps[usable_b])
-    kept = kept[kept >= later + warm]
-    in_common = len(kept) >= FEWEST
-    if in_common:
-        steps_a = steps_b = kept
-    else:
-        steps_a = one.steps[usable_a & (one.steps >= one.steps[0] + warm)]
-        steps_b = two.steps[usable_b & (two.steps >= two.steps[0] + warm)]
-    x, y = _speeds(one, steps_a, of), _speeds(two, steps_b, of)
-    difference = paired(x, y) if in_common else unpaired(x, y)
-    if difference is None:
-        return None
-    found = Aligned(of, steps_a, steps_b, _rounded(x), _rounded(y), difference, in_common)
-    return Aligned(**{**found.__dict__, "evidence": _evidence(found, a, b, book)})
+    reason = np.where(case.masks.any, case.masks.label, "")
+    return Series(timeline.steps, timeline.seconds, timeline.tgs, reason)
 
 
 def spans(case: Case, steps: Ints) -> list[Span]:
@@ -85,33 +55,11 @@ def spans(case: Case, steps: Ints) -> list[Span]:
     return sorted(longest, key=lambda s: s.start)
 
 
-def _usable(case: Case, timeline: Timeline) -> NDArray[np.bool_]:
-    """Steps without a save, a compilation, the profiler or a single accident in them."""
-    saves = save_steps(case)
-    out = {s + i for s in saves for i in range(3)} | profiled_steps(case) | set(compiled_steps(case)[:_BLIPS])
-    single = [s.step for s in spikes(case) if s.step not in out]
-    if len(single) <= _BLIPS:
-        out |= set(single)
-    mask = ~np.isin(timeline.steps, sorted(out))
-    # Nearly every step follows a save: then they are the run.
-    return mask if mask.sum() >= FEWEST else np.ones(len(timeline), dtype=bool)
-
-
-def _speeds(timeline: Timeline, steps: Ints, of: str) -> Floats:
-    at = np.searchsorted(timeline.steps, steps)
-    return timeline.tgs[at] if of == "tgs" else 1.0 / np.maximum(timeline.seconds[at], 1e-9)
-
-
-def _rounded(values: Floats) -> float:
-    good = values[np.isfinite(values) & (values > 0)]
-    mean = float(np.exp(np.log(good).mean()))
-    return round(mean, 1) if mean >= 10 else round(mean, 5)
-
-
-def _evidence(found: Aligned, a: Case, b: Case, book: EvidenceBook) -> tuple[str, ...]:
+def _evidence(found: Compared, a: Case, b: Case, book: EvidenceBook) -> tuple[str, ...]:
     ids = []
-    left_out = "saves, compilation, profiler, single slow and first steps left out"
     for word, case, steps, level in (("A", a, found.steps_a, found.level_a), ("B", b, found.steps_b, found.level_b)):
+        why = found.left_out(word == "B")
+        left_out = f"left out: {why}" if why else "none left out"
         source = case.timeline.source if case.timeline is not None else case.log.path.name
         where = f"steps {int(steps[0])}..{int(steps[-1])}, {left_out}"
         says = f"{word} ({case.job.id}): {level:g} {found.unit} in {len(steps)} steps"
@@ -130,7 +78,7 @@ def _evidence(found: Aligned, a: Case, b: Case, book: EvidenceBook) -> tuple[str
         "detectable_pct": 100 * d.detectable,
         "steps": float(d.steps),
     }
-    source = f"{a.job.id} and {b.job.id}: mean difference of the logarithms of {found.unit}, {left_out}"
+    source = f"{a.job.id} and {b.job.id}: mean difference of the logarithms of {found.unit}"
     ids.append(book.add("progress", source, says, values))
     if d.phases and found.in_common:
         steps = found.steps_a

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from trackwalker.diagnose.case import Case
-from trackwalker.diagnose.clock import utc
+from trackwalker.record.clock import utc
 from trackwalker.telemetry.quality import Check
 from trackwalker.telemetry.store import Telemetry
 
@@ -55,7 +55,7 @@ def _other_seconds(case: Case, other: Case, own: Telemetry) -> Check | None:
 
 def _agreement(case: Case, telemetry: Telemetry) -> float | None:
     """The share of recorded step times that the log tells, too."""
-    if not {"tb_step", _SECONDS} <= telemetry.metrics() or case.log.best_rank is None:
+    if not {"tb_step", _SECONDS} <= telemetry.metrics() or not len(case.log.steps):
         return None
     begin, end = telemetry.range()
     by_time: list[dict[float, float]] = []
@@ -64,7 +64,7 @@ def _agreement(case: Case, telemetry: Telemetry) -> float | None:
         by_time.append({round(float(t), 3): float(v) for _, ts, vs in samples for t, v in zip(ts, vs, strict=True)})
     steps, seconds = by_time
     recorded = {int(steps[t]): seconds[t] for t in sorted(steps.keys() & seconds.keys())}
-    told = {s.step: s.seconds for s in case.log.steps[case.log.best_rank]}
+    told: dict[int, float] = dict(zip(case.log.steps.step.tolist(), case.log.steps.seconds.tolist(), strict=True))
     both = sorted(recorded.keys() & told.keys())
     if len(both) < _FEWEST:
         return None

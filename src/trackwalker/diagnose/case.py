@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
@@ -12,25 +11,23 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from trackwalker.diagnose import timeline as tl
-from trackwalker.diagnose.clock import from_glog, from_utc
 from trackwalker.diagnose.identity import check_identity
-from trackwalker.diagnose.other_trainers import asked_steps, complete, final_offset
-from trackwalker.diagnose.stamped import put_on_the_clock
 from trackwalker.diagnose.triage import Triage, triage
-from trackwalker.errors import EvidenceError, MissingToolError, NotAJobError
-from trackwalker.job import journal
+from trackwalker.errors import EvidenceError, MissingToolError
 from trackwalker.job.layout import Job
-from trackwalker.job.processes import is_live
-from trackwalker.job.resolve import follow
-from trackwalker.job.run import RunRecord, load_run
+from trackwalker.job.run import RunRecord
 from trackwalker.logs.facts import LogFacts
-from trackwalker.logs.reader import read_log
+from trackwalker.record.clock import from_glog
+from trackwalker.record.masks import Masks
+from trackwalker.record.projection import all_done, asked_steps
+from trackwalker.record.read import Record, cancelled_at
+from trackwalker.record.stall import Silence, Stall, find_stall, lag_of
+from trackwalker.record.stamped import put_on_the_clock
+from trackwalker.record.steps import EVENTS
+from trackwalker.record.timeline import Timeline, from_scalars, mark, timeline_of
 from trackwalker.record.topology import Topology, make_topology
 from trackwalker.telemetry.quality import Check, check_quality
 from trackwalker.telemetry.store import Telemetry, open_database
-
-_ARTIFACT = re.compile(r"artifact_(\d{9,11})_")
 
 Opener = Callable[[Path], AbstractContextManager[Telemetry]]  # a server keeps databases open between questions
 
@@ -44,7 +41,7 @@ class Case:
     run: RunRecord | None
     events: list[dict[str, Any]]
     telemetry: Telemetry | None
-    timeline: tl.Timeline | None
+    timeline: Timeline | None
     hosts: list[str]  # by rank
     start: float | None
     end: float | None  # last moment the evidence speaks of
@@ -97,8 +94,8 @@ class Case:
     def end_of_work(self) -> float | None:
         """When something began to end the run (a cancel, a failure, a kill): what follows is teardown."""
         times = [float(e["t"]) for e in self.events if e.get("kind") in ("first-failure", "stop")]
-        if self.log.cancel_time:
-            times.append(from_utc(self.log.cancel_time))
+        if (cancelled := cancelled_at(self.log)) is not None:
+            times.append(cancelled)
         crash = self.heartbeat_time
         if crash is not None:
             times.append(crash)
@@ -114,95 +111,84 @@ class Case:
     @property
     def total_steps(self) -> int | None:
         """How many steps the run was asked for."""
-        configured = self.log.number("steps")
-        return configured if configured is not None else asked_steps(self.triage.index)
-
-    @property
-    def final_step(self) -> int | None:
-        """The number that the last step told of has when all are done."""
-        total = self.total_steps
-        return None if total is None else total - 1 + final_offset(self.triage.index)
+        return asked_steps(self.triage.index)
 
     @property
     def all_done(self) -> bool:
         """Whether the last step was told of, by the best source or by the log, which may count otherwise."""
         last = [int(self.timeline.steps[-1])] if self.timeline is not None and len(self.timeline) else []
-        told = self.triage.index.steps.last
-        last += [told] if told is not None else []
-        return self.final_step is not None and max(last, default=-1) >= self.final_step
+        told = self.triage.record.progress.last_step
+        return all_done(self.triage.index, max([*last, *([told] if told is not None else [])], default=None))
+
+    @cached_property
+    def masks(self) -> Masks:
+        """Which steps of the course say nothing about its speed, and why."""
+        record = self.seen.record if self.seen is not None else None
+        return mark(
+            self.timeline,
+            self.log,
+            record.table.pauses if record is not None else (),
+            record.restarts if record is not None else (),
+        )
+
+    @cached_property
+    def stall(self) -> Stall | None:
+        """Whether the run went silent; by the clock of the recording where there is one."""
+        record, timeline = self.triage.record, self.timeline
+        last_end = timeline.last_end if timeline is not None else None
+        if last_end is None or self.end_of_work is None:
+            return record.stall
+        if timeline is not None and not timeline.exact and record.stall is not None:
+            return record.stall  # what the files tell is better than what is reckoned
+        lag = lag_of(timeline, record.table.clock == EVENTS)
+        waited = self.end_of_work - self.start if self.start is not None else None
+        silence = Silence(self.end_of_work, last_end, lag, waited_s=waited)
+        return find_stall(timeline, self.masks, self.log, silence, self.all_done)
 
 
 @contextmanager
 def open_case(job: Job, opener: Opener | None = None, seen: Triage | None = None) -> Iterator[Case]:
-    """Read a job; changes no byte of it. Damaged parts are named in `damage` and left out.
+    """The record of a job with its metrics; changes no byte of it. Damaged parts are named in `damage` and left out.
 
     `seen` is a triage already made of the same evidence.
     """
-    if job.log is None:
-        raise NotAJobError(f"{job.label} has no log, so there is nothing to read")
-    log = read_log(job.log)
-    damage: list[str] = []
-    run = _tolerant_run(job, damage)
-    events = _journal(job.events, damage)
-    progress = _journal(job.progress, damage)
-    live = is_live(job.state)
-    if log.ends_mid_line and log.summary is None and not live:
-        damage.append(f"the log {job.log.name} ends in the middle of line {log.lines}: its writer was cut off")
+    seen = seen or triage(job)
+    record = seen.record
+    log, run, live = record.facts, record.run, record.clock.live
+    damage = list(record.damage)
     with ExitStack() as stack:
         telemetry = _open_telemetry(job, opener or open_database, stack, damage)
-        start = _start(job, run, telemetry)
-        seen = seen or triage(job)
-        timeline = tl.from_progress(progress)
-        if timeline is None and seen.record.last is not None and seen.record.last > (log.last_step or -1) + 1:
-            timeline = tl.from_record(seen.record, log, telemetry, start)
-        timeline = timeline or tl.from_log(log, telemetry, start)
+        start = record.clock.start
+        if start is None and telemetry is not None:
+            start = telemetry.range()[0]
+        timeline = timeline_of(record.table, log, telemetry, start)
         if timeline is not None and not timeline.exact and telemetry is not None and start is not None:
-            timeline = put_on_the_clock(timeline, seen.index.steps, job.log, start, telemetry.range()[1])
-        hosts = [r.host for r in run.ranks] if run else log.hosts
-        end = _end(log, events, telemetry, timeline, start, live)
+            timeline = put_on_the_clock(timeline, log.steps, log.path, start, telemetry.range()[1])
+        end = _end(record, telemetry, timeline, start)
         finished = log.summary is not None and log.summary.exit == 0
-        checks = check_quality(telemetry, hosts, end, job.database is not None, finished)
+        checks = check_quality(telemetry, record.hosts, end, job.database is not None, finished)
         identity = check_identity(telemetry, log) if telemetry is not None else None
         if identity is not None:
             checks.append(identity)
             telemetry = telemetry if identity.ok else None  # another job's numbers decide nothing here
-        complete(log, seen.index)
         if timeline is None and telemetry is not None and not log.exits:  # a log that was lost, not a start that failed
-            timeline = tl.from_scalars(telemetry)
+            timeline = from_scalars(telemetry)
         yield Case(
             job=job,
             log=log,
             run=run,
-            events=events,
+            events=record.events,
             telemetry=telemetry,
             timeline=timeline,
-            hosts=hosts,
+            hosts=record.hosts,
             start=start,
             end=end,
             live=live,
             damage=damage,
-            bytes_read=log.size,
+            bytes_read=record.index.size,
             checks=checks,
             seen=seen,
         )
-
-
-def _tolerant_run(job: Job, damage: list[str]) -> RunRecord | None:
-    try:
-        return load_run(job.run_json)
-    except EvidenceError as e:
-        damage.append(str(e))
-        return None
-
-
-def _journal(path: Path | None, damage: list[str]) -> list[dict[str, Any]]:
-    if path is None:
-        return []
-    records = journal.read(path)
-    foreign = records.damaged - (1 if records.torn_tail else 0)  # an unfinished last line is a writer at work
-    if foreign > 0:
-        damage.append(f"{foreign} lines of {path.name} could not be read and were left out")
-    return records.items
 
 
 def _open_telemetry(job: Job, opener: Opener, stack: ExitStack, damage: list[str]) -> Telemetry | None:
@@ -219,31 +205,16 @@ def _open_telemetry(job: Job, opener: Opener, stack: ExitStack, damage: list[str
     return telemetry
 
 
-def _start(job: Job, run: RunRecord | None, telemetry: Telemetry | None) -> float | None:
-    if run is not None:
-        return run.created
-    artifact = follow(job.dir / "artifact") if job.dir else None
-    match = _ARTIFACT.search(str(artifact)) if artifact is not None else None
-    if match:  # upstream's snapshot folder carries the time of submission
-        return float(match[1])
-    return telemetry.range()[0] if telemetry else None
-
-
-def _end(
-    log: LogFacts,
-    events: list[dict[str, Any]],
-    telemetry: Telemetry | None,
-    timeline: tl.Timeline | None,
-    start: float | None,
-    live: bool,
-) -> float | None:
-    if live:
+def _end(record: Record, telemetry: Telemetry | None, timeline: Timeline | None, start: float | None) -> float | None:
+    """The last moment that the evidence speaks of."""
+    summary, events = record.facts.summary, record.events
+    if record.clock.live:
         return time.time()
     finished = [float(e["t"]) for e in events if e.get("kind") == "run-end"]
     if finished:
         return finished[-1]
-    if start is not None and log.summary is not None and log.summary.wall_s is not None:
-        return start + log.summary.wall_s
+    if start is not None and summary is not None and summary.wall_s is not None:
+        return start + summary.wall_s
     known = [float(e["t"]) for e in events if e.get("stage") != "supervise"]  # that is said of it, later
     if telemetry is not None:
         known.append(telemetry.range()[1])

@@ -7,8 +7,6 @@ from datetime import UTC, datetime
 from typing import Any
 
 from trackwalker.diagnose.case import Case
-from trackwalker.diagnose.clock import utc
-from trackwalker.diagnose.course import WARM_UP_STEPS
 from trackwalker.diagnose.deviations import sweep
 from trackwalker.diagnose.episodes import Episode, episodes_of, masked_spans
 from trackwalker.diagnose.evidence import EvidenceBook
@@ -16,6 +14,8 @@ from trackwalker.diagnose.symptoms import Span, find_symptoms
 from trackwalker.diagnose.table import rows
 from trackwalker.diagnose.verdict import Deviation, Evidence
 from trackwalker.errors import EvidenceError, UsageError
+from trackwalker.record.clock import utc
+from trackwalker.record.masks import WARM_UP_STEPS
 
 SCHEMA = "trackwalker.changed/1"
 MOST_ROWS = 40

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from trackwalker.diagnose import course
 from trackwalker.diagnose.case import Case
 from trackwalker.diagnose.evidence import EvidenceBook
 from trackwalker.diagnose.facts import FACTS, Answer, Fact, step_line
-from trackwalker.diagnose.symptoms import START_BUDGET_S, Span, Symptoms
+from trackwalker.diagnose.symptoms import Span, Symptoms
+from trackwalker.record.projection import final_step
+from trackwalker.record.stall import START_BUDGET_S
 from trackwalker.stats.segments import running_median
 
 _MOST_QUOTED = 4
@@ -27,7 +31,12 @@ def isolated_spikes(case: Case, symptoms: Symptoms, book: EvidenceBook) -> Answe
         ids.append(
             book.add("progress", f"{_source(case)}: step {s.step}", says, {"seconds": s.seconds, "level_s": s.level})
         )
-    return Answer(True, tuple(ids), (), found[0].start)
+    return Answer(True, tuple(ids), (), _known(found[0].start))
+
+
+def _known(time: float) -> float | None:
+    """A time, where the clock of the steps is known."""
+    return time if math.isfinite(time) else None
 
 
 def profiler_steps(case: Case, symptoms: Symptoms, book: EvidenceBook) -> Answer:
@@ -36,14 +45,15 @@ def profiler_steps(case: Case, symptoms: Symptoms, book: EvidenceBook) -> Answer
     inside = [s for s in slow if s.step in set_up]
     if not inside or len(inside) < len(slow):
         return Answer(False)
-    setting = case.log.config["profiler"][1]
-    ids = [book.add("log", f"{case.log.path.name}:{setting.line}", setting.text)]
+    ids = []
+    if (setting := case.log.config.get("profiler")) is not None:  # else it was asked for while it ran
+        ids.append(book.add("log", f"{case.log.path.name}:{setting[1].line}", setting[1].text))
     for s in inside[:_MOST_QUOTED]:
         says = f"step {s.step} took {s.seconds:.1f} s, the steps around it {s.level:.1f} s; the profiler was on"
         ids.append(
             book.add("progress", f"{_source(case)}: step {s.step}", says, {"seconds": s.seconds, "level_s": s.level})
         )
-    return Answer(True, tuple(ids), (), inside[0].start)
+    return Answer(True, tuple(ids), (), _known(inside[0].start))
 
 
 def single_replica_restored(case: Case, symptoms: Symptoms, book: EvidenceBook) -> Answer:
@@ -208,7 +218,7 @@ def stopped_together(case: Case, symptoms: Symptoms, book: EvidenceBook) -> Answ
     """Without a recording: every rank's last step is the same, nobody failed first, and then silence."""
     if case.telemetry is not None or symptoms.stall is None:
         return Answer(None)  # where there are metrics they decide
-    last = {rank: lines[-1].step for rank, lines in case.log.steps.items() if lines}
+    last = case.log.steps.last_by_rank
     own_errors = [f for f in case.triage.failures if f.role == "primary" and f.cause != "collective-hang"]
     if len(last) < max(2, len(case.hosts)) or own_errors:
         return Answer(None)
@@ -220,7 +230,7 @@ def stopped_together(case: Case, symptoms: Symptoms, book: EvidenceBook) -> Answ
 def all_steps_done(case: Case, symptoms: Symptoms, book: EvidenceBook) -> Answer:
     """Every step that was asked for was completed before anything failed."""
     timeline = case.timeline
-    if case.final_step is None or timeline is None or not len(timeline):
+    if final_step(case.triage.index) is None or timeline is None or not len(timeline):
         return Answer(None)
     if not case.all_done:
         return Answer(False)

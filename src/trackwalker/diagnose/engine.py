@@ -11,7 +11,6 @@ from trackwalker.diagnose.account_facts import IDLENESS
 from trackwalker.diagnose.accounts import SOME, Account, book_losses, explained, standing, with_owner
 from trackwalker.diagnose.case import Case, Opener, open_case
 from trackwalker.diagnose.claims import settled
-from trackwalker.diagnose.clock import utc
 from trackwalker.diagnose.confidence import with_confidence
 from trackwalker.diagnose.evidence import EvidenceBook
 from trackwalker.diagnose.examine import Examination, examine
@@ -22,7 +21,7 @@ from trackwalker.diagnose.progress import Throughput, progress_of, throughput
 from trackwalker.diagnose.roles import assign_roles, undisputed
 from trackwalker.diagnose.second_look import locate, look_again, table
 from trackwalker.diagnose.shown import without_secrets
-from trackwalker.diagnose.status import status_of
+from trackwalker.diagnose.standing import status_of
 from trackwalker.diagnose.story import Story
 from trackwalker.diagnose.storyteller import tell
 from trackwalker.diagnose.symptoms import KEEN, SOFT, Symptoms, find_symptoms
@@ -45,6 +44,7 @@ from trackwalker.diagnose.verdict import (
 )
 from trackwalker.job.layout import Job
 from trackwalker.job.scrub import scrubber_of
+from trackwalker.record.clock import utc
 from trackwalker.telemetry.quality import Check
 
 _TOLD_PHASES = 3  # in one sentence
@@ -235,7 +235,7 @@ def _summary(
     if not leading or outcome == "insufficient-evidence":
         return _undecided(case, symptoms, speed, unhealthy)
     last = int(case.timeline.steps[-1]) if case.timeline is not None and len(case.timeline) else None
-    silent = f"{symptoms.stall.until - symptoms.stall.since:.0f} s" if symptoms.stall else ""
+    silent = f"{symptoms.stall.seconds:.0f} s" if symptoms.stall else ""
     words = {
         "last_step": "?" if last is None else str(last),
         "after": "before the first step" if last is None else f"after step {last}",
@@ -289,6 +289,9 @@ def _unhealthy(examinations: list[Examination], evidence: EvidenceBook) -> list[
 
 def _undecided(case: Case, symptoms: Symptoms, speed: Throughput, unhealthy: list[str]) -> str:
     seen = "; ".join([*unhealthy, _trouble(case, symptoms, speed, bool(unhealthy))]).removesuffix("; ")
+    missing = "" if case.telemetry is not None else "; record the next run with --observe"
+    if not seen:
+        return f"No trouble is visible, but too little was recorded to say that the run was well{missing}."
     if case.telemetry is None:
         untold = "what would decide the cause was not collected; record the next run with --observe"
         return f"Something is wrong ({seen}) but {untold}."
@@ -299,7 +302,7 @@ def _trouble(case: Case, symptoms: Symptoms, speed: Throughput, told: bool = Fal
     """What is visibly wrong, in a phrase."""
     seen = []
     if symptoms.stall is not None:
-        silent = symptoms.stall.until - symptoms.stall.since
+        silent = symptoms.stall.seconds
         seen.append(f"no step completed in the last {silent:.0f} s after step {symptoms.stall.step}")
     if symptoms.slow:
         seen.append(speed.words)
@@ -311,7 +314,7 @@ def _trouble(case: Case, symptoms: Symptoms, speed: Throughput, told: bool = Fal
         seen.append("the run and its agent are gone without a last word")
     if not seen and case.log.ends_mid_line and case.log.summary is None and not case.live:
         seen.append("the log breaks off in the middle of a line, without a last word")
-    return "; ".join(seen) or "nothing was recorded that would tell how the run went"
+    return "; ".join(seen)
 
 
 def _account_row(account: Account) -> AccountRow:
@@ -363,13 +366,8 @@ def _quality(checks: list[Check], case: Case) -> list[DataQuality]:
 def _job_ref(case: Case) -> JobRef:
     job = case.job
     place = job.dir or job.log
-    nodes = len(case.hosts) or None
-    header = case.log.header.get("NNODES", "")
-    if header.isdigit():
-        nodes = int(header)
-    return JobRef(
-        id=job.id, dir=f"{place.parent.name}/{place.name}" if place else job.id, nodes=nodes, gpus=_gpus(case)
-    )
+    where = f"{place.parent.name}/{place.name}" if place else job.id
+    return JobRef(id=job.id, dir=where, nodes=case.triage.record.nodes, gpus=_gpus(case))
 
 
 def _gpus(case: Case) -> int | None:

@@ -10,16 +10,15 @@ from numpy.typing import NDArray
 
 from trackwalker.diagnose.case import Case
 from trackwalker.diagnose.course import (
-    WARM_UP_STEPS,
     compiled_steps,
-    evaluated_steps,
     profiled_steps,
     save_steps,
     spikes,
 )
 from trackwalker.diagnose.story import Phase
 from trackwalker.diagnose.symptoms import Span, Symptoms
-from trackwalker.diagnose.timeline import Floats
+from trackwalker.record.masks import WARM_UP_STEPS
+from trackwalker.record.timeline import Floats
 
 Kind = Literal["slow", "long-steps", "stall", "before-stall", "failure", "asked"]
 
@@ -102,10 +101,15 @@ def _slow(symptoms: Symptoms, masked: tuple[Span, ...]) -> list[Episode]:
     return out
 
 
+def _evaluated(case: Case) -> set[int]:
+    timeline = case.timeline
+    return set() if timeline is None else set(map(int, timeline.steps[case.masks.of("eval")]))
+
+
 def _around_stall(symptoms: Symptoms, begin: float, masked: tuple[Span, ...]) -> list[Episode]:
     """During a stall, and the minutes before it, both against the far past: the near past may hold what led to it."""
     stall = symptoms.stall
-    if stall is None:
+    if stall is None or stall.since is None or stall.until is None:
         return []
     lead = min(_TAIL_S, _TAIL_SHARE * (stall.since - begin))
     past = (Span(begin, stall.since - lead),)
@@ -125,7 +129,7 @@ def masked_spans(case: Case) -> tuple[Span, ...]:
     if timeline is None or not np.isfinite(timeline.ends).all():
         return ()
     saves = {s + d for s in save_steps(case) for d in range(_SAVE_STEPS)}
-    known = saves | evaluated_steps(case) | profiled_steps(case) | set(compiled_steps(case))
+    known = saves | _evaluated(case) | profiled_steps(case) | set(compiled_steps(case))
     inside = np.flatnonzero(np.isin(timeline.steps, sorted(known)))
     return tuple(Span(float(timeline.ends[i] - timeline.seconds[i]), float(timeline.ends[i])) for i in inside)
 

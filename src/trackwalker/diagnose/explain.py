@@ -54,21 +54,37 @@ def explain(
     pair = Pair(a, b, own_a, own_b, aligned, changes, deltas, book)
     speed = _speed(pair)
     if failed is None:
-        return speed
+        return _not_well(b, own_b, speed, book) if speed.outcome == "healthy" and _stopped(b, own_b) else speed
     causes = [*failed.causes, *[c for c in speed.causes if speed.outcome == "incident"]]
     actions = [*failed.actions, *(speed.actions if speed.outcome == "incident" else [])]
     return Explanation("incident", f"{failed.summary} {speed.summary}", causes, actions)
 
 
 def _failure(a: Case, b: Case, own_a: Verdict, own_b: Verdict, book: EvidenceBook) -> Explanation | None:
-    """B died and A did not: that is the difference, whatever their speeds."""
-    if own_b.status not in _FAILED or own_a.status in _FAILED or own_b.outcome != "incident":
+    """B died or stopped and A did not: that is the difference, whatever their speeds."""
+    if not _stopped(b, own_b) or _stopped(a, own_a) or own_b.outcome != "incident":
         return None
     roots = [c for c in own_b.roots if c.cause not in _HOW_IT_ENDED and not _slow_only(c)]
     if not roots:
         return None
     causes = [adopt(c, own_b, book, "") for c in roots]
-    return Explanation("incident", f"B ({b.job.id}) {own_b.status}, A did not: {own_b.summary}", causes, own_b.actions)
+    said = own_b.status if own_b.status in _FAILED else f"stopped and was {own_b.status}"
+    return Explanation("incident", f"B ({b.job.id}) {said}, A did not: {own_b.summary}", causes, own_b.actions)
+
+
+def _stopped(case: Case, own: Verdict) -> bool:
+    """Whether a job died, hangs, or hung until somebody ended it."""
+    return own.status in _FAILED or case.stall is not None
+
+
+def _not_well(b: Case, own_b: Verdict, speed: Explanation, book: EvidenceBook) -> Explanation:
+    """The steps that both did are alike, but B came to a bad end: that is no healthy run, whatever A did."""
+    causes = [adopt(c, own_b, book, "") for c in own_b.roots if not _slow_only(c)]
+    outcome: Outcome = "incident" if own_b.outcome == "incident" and causes else "insufficient-evidence"
+    text = f"B ({b.job.id}) is not well ({own_b.status}): {own_b.summary} {speed.summary}"
+    return Explanation(
+        outcome, text, causes if outcome == "incident" else [], own_b.actions, untestable=speed.untestable
+    )
 
 
 def _slow_only(cause: Cause) -> bool:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import re
 import signal
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -9,15 +11,17 @@ from dataclasses import dataclass
 import numpy as np
 
 from trackwalker.diagnose.case import Case
-from trackwalker.diagnose.clock import utc
-from trackwalker.diagnose.course import WARM_UP_STEPS, evaluated_steps, save_steps
 from trackwalker.diagnose.evidence import EvidenceBook
 from trackwalker.diagnose.symptoms import PLAIN, Symptoms
+from trackwalker.job.dialects import read_step
 from trackwalker.logs.facts import Quote
+from trackwalker.record.clock import utc
+from trackwalker.record.masks import WARM_UP_STEPS
 from trackwalker.stats.segments import smallest_visible
 
 # Codes that say "something outside killed or broke this process", as against a cascade's TERM or a tidy exit.
 _FEWEST_STEPS = 3
+_TAIL = 1 << 22  # bytes at the end of a log in which a rank's last step line is looked for
 _MOST_TOLD = 4  # hosts whose end is told, before one whose end is not stands out
 _ALIKE = 1.3  # longest against shortest of a few steps
 _CRASH_CODES = {128 + s for s in (signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE)}
@@ -48,11 +52,14 @@ def stalled(case: Case, symptoms: Symptoms, book: EvidenceBook) -> Answer:
     stall = symptoms.stall
     if stall is None:
         return Answer(False, _kept_going(case, book))
+    if stall.step is None:
+        return Answer(True, (book.add("progress", f"{case.log.path.name}: completed steps", stall.says),))
+    at = f" at {utc(stall.since)}" if stall.since is not None else ""
     says = (
-        f"last completed step {stall.step} at {utc(stall.since)}, then none for {stall.until - stall.since:.0f} s "
+        f"last completed step {stall.step}{at}, then none for {stall.seconds:.0f} s "
         f"(limit {stall.limit_s:.0f} s from the job's own step times)"
     )
-    values = {"step": stall.step, "silent_s": stall.until - stall.since, "limit_s": stall.limit_s}
+    values = {"step": stall.step, "silent_s": stall.seconds, "limit_s": stall.limit_s}
     source = case.timeline.source if case.timeline else case.log.path.name
     ids = [book.add("progress", f"{source}: last completed step", says, values)]
     line = _last_step_line(case)
@@ -174,12 +181,10 @@ def accused_kept_stepping(case: Case, symptoms: Symptoms, book: EvidenceBook) ->
     inside = timeline.steps[timeline.ends > window[0].start]
     ids = []
     for task in sorted(beat.accused):
-        lines = [s for s in case.log.steps.get(task, []) if len(inside) and s.step >= int(inside[0])]
-        if not lines:
+        last = case.log.steps.last_by_rank.get(task)
+        if last is None or not len(inside) or last < int(inside[0]):
             return Answer(False)
-        last = lines[-1]
-        text = f"{task}: completed step: {last.step}, seconds: {last.seconds:.3f}"
-        ids.append(quote(case, _line_text(case, last.line, task, text), book))
+        ids.append(quote(case, _own_line(case, task, last), book))
     return Answer(bool(ids), tuple(ids))
 
 
@@ -226,8 +231,9 @@ def finished_or_advancing(case: Case, symptoms: Symptoms, book: EvidenceBook) ->
     reaches = case.check("reaches-end")
     if summary is None and not case.live and reaches is not None and not reaches.ok:
         return Answer(None)  # neither the log nor the recording tells of its end: it may have died long ago
-    if summary is None and not case.live and case.telemetry is None and case.log.ends_mid_line:
-        return Answer(None)  # its writer was cut off and nothing else was recorded: nobody knows whether it lives
+    over = case.all_done or case.log.finished is not None
+    if summary is None and not case.live and case.telemetry is None and not over:
+        return Answer(None)  # the evidence ends, and nothing says that the run went on or came to its end
     says = f"step {int(timeline.steps[-1])} completed at {utc(timeline.last_end)}"
     return Answer(symptoms.stall is None, (book.add("progress", f"{timeline.source}: last completed step", says),))
 
@@ -237,14 +243,16 @@ def constant_speed(case: Case, symptoms: Symptoms, book: EvidenceBook) -> Answer
     timeline = case.timeline
     if timeline is None or not symptoms.phases:
         return _first_steps(case, book)
-    median = float(np.median(timeline.seconds[5:] if len(timeline) > 10 else timeline.seconds))
+    chosen = case.masks.undisturbed(timeline.seconds)
+    median = float(np.median(timeline.seconds[chosen]))
     visible = visible_change(case)
     says = f"median step time {median:.3f} s, no lasting change of speed"
     values = {"median_step_s": median}
     if visible is not None:
         says += f"; one of {100 * visible:.1f} % would have been seen"
         values["visible_percent"] = 100 * visible
-    ids = (book.add("progress", f"{timeline.source}: median of all steps", says, values),)
+    source = f"{timeline.source}: median of {int(chosen.sum())} undisturbed steps of {len(timeline)}"
+    ids = (book.add("progress", source, says, values),)
     return Answer(not symptoms.slow, ids)
 
 
@@ -253,8 +261,7 @@ def visible_change(case: Case) -> float | None:
     timeline = case.timeline
     if timeline is None or len(timeline) < 4 * WARM_UP_STEPS:
         return None
-    long = {s + d for s in save_steps(case) for d in range(3)} | evaluated_steps(case)
-    kept = timeline.seconds[WARM_UP_STEPS:][~np.isin(timeline.steps[WARM_UP_STEPS:], sorted(long))]
+    kept = timeline.seconds[~case.masks.of("checkpoint", "eval", "warm-up")]
     return smallest_visible(kept, PLAIN.slow) if len(kept) >= 2 * WARM_UP_STEPS else None
 
 
@@ -263,7 +270,7 @@ def _first_steps(case: Case, book: EvidenceBook) -> Answer:
     timeline = case.timeline
     if timeline is None or not _FEWEST_STEPS < len(timeline) < 4 * WARM_UP_STEPS:
         return Answer(None)
-    if case.log.summary is not None:
+    if case.log.summary is not None and case.log.summary.exit != 0:
         return Answer(None)
     seconds = timeline.seconds[1:]
     low, high = float(seconds.min()), float(seconds.max())
@@ -273,20 +280,32 @@ def _first_steps(case: Case, book: EvidenceBook) -> Answer:
 
 
 def _last_step_line(case: Case) -> Quote | None:
-    rank = case.log.best_rank
-    if rank is None:
-        return None
-    last = case.log.steps[rank][-1]
-    return _line_text(case, last.line, rank, f"completed step: {last.step}, seconds: {last.seconds:.3f}")
+    steps = case.log.steps
+    return step_line(case, int(steps.step[-1])) if len(steps) else None
 
 
 def step_line(case: Case, step: int) -> Quote | None:
-    """The line that tells of a step, of the rank that got furthest."""
-    rank = case.log.best_rank
-    found = next((s for s in case.log.steps[rank] if s.step == step), None) if rank is not None else None
-    if rank is None or found is None:
+    """The line that tells of a step, of the rank whose lines were read in full."""
+    steps = case.log.steps
+    at = steps.place(step)
+    if at is None:
         return None
-    return _line_text(case, found.line, rank, f"completed step: {found.step}, seconds: {found.seconds:.3f}")
+    fallback = f"completed step: {step}, seconds: {float(steps.seconds[at]):.3f}"
+    return _line_text(case, int(steps.line[at]), steps.rank or 0, fallback)
+
+
+def _own_line(case: Case, rank: int, step: int) -> Quote:
+    """A rank's line on its last step, looked for from the end: of most ranks only the number is kept."""
+    begins, number = re.compile(rb"^\s*0*%d: " % rank), case.log.lines
+    with contextlib.suppress(OSError), case.log.path.open("rb") as f:
+        f.seek(max(0, f.seek(0, 2) - _TAIL))
+        lines = f.read(_TAIL).split(b"\n")
+        behind = len(lines) - (0 if lines[-1] else 1)
+        for at, raw in enumerate(lines):
+            text = raw.decode("utf-8", "replace").rstrip("\r")
+            if begins.match(raw) and (told := read_step(text)) is not None and told.step == step:
+                return Quote(rank, number - behind + at + 1, text)
+    return Quote(rank, number, f"{rank}: step {step}")
 
 
 def _line_text(case: Case, number: int, rank: int, fallback: str) -> Quote:

@@ -7,14 +7,15 @@ from typing import Any
 
 import numpy as np
 
-from trackwalker.diagnose.interruptions import Interruptions, steady_level
-from trackwalker.diagnose.projection import Progress
-from trackwalker.diagnose.sources import StepRecord
 from trackwalker.logs.index import LogIndex
+from trackwalker.record.masks import Masks, masks
+from trackwalker.record.projection import Progress
+from trackwalker.record.read import Record
+from trackwalker.record.steps import StepTable
 
 _ORDER = (
     "train", "set-up", "init", "start-up", "start-up and teardown", "compile", "restore", "checkpoint", "profiler",
-    "slowdown", "lost work", "stalled", "teardown",
+    "evaluation", "slowdown", "lost work", "stalled", "teardown",
 )  # fmt: skip
 # What may have been told twice, the likeliest first: initialisation spans the set-up of the ranks and the compilation.
 _SHORTENED = ("init", "compile", "restore", "set-up", "checkpoint", "teardown")
@@ -50,31 +51,24 @@ class Goodput:
         return asdict(self)
 
 
-def budget(
-    index: LogIndex,
-    record: StepRecord,
-    slow: Interruptions,
-    progress: Progress,
-    stalled: bool,
-    ended_badly: bool,
-    gpus: tuple[int | None, str],
-    full_speed_s: float | None = None,
-    ended: float | None = None,
-) -> Goodput:
+def budget(run: Record, ended_badly: bool, gpus: tuple[int | None, str], full_speed_s: float | None = None) -> Goodput:
     """Split the wall time. Nothing is counted twice: saves and compilation inside a step's seconds leave that step.
 
     `full_speed_s` is the step time of a run that slowed down before it did: what its steps took longer is no training.
-    `ended` is when the run was over, where that is known to the second.
     """
-    facts, phases = index.facts, record.phases
+    facts, record, progress, stalled = run.facts, run.steps, run.progress, run.stall is not None
+    phases, ended = record.phases, run.clock.ended
+    same = run.timeline is not None and np.array_equal(run.timeline.steps, record.step)  # no step was done again
+    slow = run.masks if same else masks(record.step, record.seconds, facts, line=record.line)
     out = Goodput(progress.wall_s, *gpus)
     seconds: dict[str, float] = {"set-up": progress.setup_s or 0.0}
     excess = _excess(record, slow)
     own = np.where(np.isfinite(record.seconds), record.seconds, 0.0) - excess
     # A trainer that times its compilation does so inside its first step or before it: the larger counts, once.
-    seconds["compile"] = max(float(excess[slow.compile | slow.warm_up].sum()), phases.get("compile", 0.0))
-    seconds["checkpoint"] = float(excess[slow.save].sum())
-    seconds["profiler"] = float(excess[slow.profiler].sum())
+    seconds["compile"] = max(_of(excess, slow, "compile", "restart", "warm-up"), phases.get("compile", 0.0))
+    seconds["checkpoint"] = _of(excess, slow, "checkpoint")
+    seconds["profiler"] = _of(excess, slow, "profiler")
+    seconds["evaluation"] = _of(excess, slow, "eval")
     seconds["restore"] = phases.get("restore", 0.0)
     seconds["init"] = phases.get("init", 0.0)
     lost = _lost(record, progress, ended_badly)
@@ -119,21 +113,25 @@ def _part(what: str, seconds: float, out: Goodput) -> Part:
     return Part(what, round(seconds, 1), share, hours)
 
 
-def _excess(record: StepRecord, slow: Interruptions) -> np.ndarray[Any, np.dtype[np.float64]]:
+def _of(excess: np.ndarray[Any, np.dtype[np.float64]], slow: Masks, *reasons: str) -> float:
+    return float(sum(excess[slow.only(reason)].sum() for reason in reasons))
+
+
+def _excess(record: StepTable, slow: Masks) -> np.ndarray[Any, np.dtype[np.float64]]:
     """Seconds by which interrupted steps exceed the steps around them."""
-    level = steady_level(record, slow)
-    if level is None:
+    chosen, interrupted = slow.undisturbed(record.seconds), slow.label != ""
+    if not chosen.any():
         return np.zeros(len(record))
-    usual = np.full(len(record), float(np.median(level)))
-    clean = np.flatnonzero(np.isfinite(record.seconds) & ~slow.any)
+    usual = np.full(len(record), float(np.median(record.seconds[chosen])))
+    clean = np.flatnonzero(np.isfinite(record.seconds) & ~interrupted)
     if len(clean) > _AROUND:
         at = clean[: len(clean) // _AROUND * _AROUND].reshape(-1, _AROUND)
         usual = np.interp(np.arange(len(record)), at[:, _AROUND // 2], np.median(record.seconds[at], axis=1))
     over = np.where(np.isfinite(record.seconds), record.seconds - usual, 0.0)
-    return np.where(slow.any, np.maximum(over, 0.0), 0.0)
+    return np.where(interrupted, np.maximum(over, 0.0), 0.0)
 
 
-def _lost(record: StepRecord, progress: Progress, ended_badly: bool) -> np.ndarray[Any, np.dtype[np.bool_]]:
+def _lost(record: StepTable, progress: Progress, ended_badly: bool) -> np.ndarray[Any, np.dtype[np.bool_]]:
     """Steps whose result was thrown away: redone by a later attempt, or after the last save of a run that failed."""
     steps = record.step
     lost = np.zeros(len(steps), np.bool_)

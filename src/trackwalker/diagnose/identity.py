@@ -24,8 +24,7 @@ def check_identity(telemetry: Telemetry, log: LogFacts) -> Check | None:
     if not {"tb_step", "tb_learning_loss"} <= metrics:
         return None
     recorded = _recorded(telemetry, begin, end)
-    rank = log.best_rank
-    told = {s.step: s.loss for s in log.steps[rank] if s.loss is not None} if rank is not None else {}
+    told = log.steps.losses
     both = [s for s in recorded if s in told and recorded[s] == recorded[s] and told[s] == told[s]]
     if len(both) < _FEWEST:
         return None

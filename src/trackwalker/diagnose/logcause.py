@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from trackwalker.diagnose.playbook import Playbook, PlaybookAction, Test
 from trackwalker.logs.findings import Finding
+from trackwalker.record.status import WAITS
 
 # Whoever prints one of these alone is where the trouble sits. An exception or a full store is not its host's fault.
 _ABOUT_THE_HOST = frozenset(
@@ -17,8 +18,6 @@ _ABOUT_THE_HOST = frozenset(
 )  # fmt: skip
 _AFTERMATH = ["python-exception", "peer-died", "nccl-error", "node-death", "heartbeat-false-positive", "unknown-death"]
 _AFTERMATH += ["collective-hang", "silent-compile-oom", "segfault", "dataloader-hang"]
-# Lines that tell of a wait, not of what is waited for: who knows that knows more.
-WAITS = frozenset({"hung-task", "mount-silent"})
 _WAITED_FOR = ["dataloader-hang", "storage-degradation", "storage-error", "checkpoint-fs-error"]
 HEARSAY = "peer-died"  # a victim's line: whatever says who died, and how, knows more
 

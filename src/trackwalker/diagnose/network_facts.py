@@ -12,7 +12,7 @@ from trackwalker.diagnose.case import Case
 from trackwalker.diagnose.evidence import EvidenceBook
 from trackwalker.diagnose.facts import FACTS, Answer, Fact
 from trackwalker.diagnose.symptoms import Symptoms
-from trackwalker.diagnose.timeline import Floats
+from trackwalker.record.timeline import Floats
 from trackwalker.stats.detectors import outliers
 from trackwalker.telemetry.client import host_of
 

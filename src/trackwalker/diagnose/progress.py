@@ -7,13 +7,13 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from trackwalker.diagnose.case import Case
-from trackwalker.diagnose.checkpoints import on_disk
-from trackwalker.diagnose.course import WARM_UP_STEPS
 from trackwalker.diagnose.evidence import EvidenceBook
 from trackwalker.diagnose.story import Phase
 from trackwalker.diagnose.symptoms import Symptoms
-from trackwalker.diagnose.timeline import Timeline
 from trackwalker.diagnose.verdict import Progress
+from trackwalker.record import projection as course
+from trackwalker.record.checkpoints import on_disk
+from trackwalker.record.timeline import Timeline
 from trackwalker.stats.segments import is_coarse
 
 _NEARLY = 0.01  # off full speed
@@ -105,23 +105,23 @@ def progress_of(case: Case, symptoms: Symptoms) -> Progress:
     disk = on_disk(case.job, case.triage.index)
     if timeline is None or not len(timeline):
         return Progress(total_steps=total, last_checkpoint=disk.last(set(), None))
-    steady = slice(WARM_UP_STEPS, None) if len(timeline) > 2 * WARM_UP_STEPS else slice(None)
-    step_time = float(np.median(timeline.seconds[steady]))
-    tgs = timeline.tgs[steady]
-    last = int(timeline.steps[-1])
+    speed = course.Progress()
+    course.headline(timeline, case.masks, speed)
+    # A rank may be a step or two ahead of the one whose steps were read in full.
+    last = max(int(timeline.steps[-1]), case.triage.record.progress.last_step or 0)
     known = {s for s in case.log.saves if s <= last}
     if case.log.restored is not None:
         known.add(case.log.restored)
     saved = disk.last(known, last)
     eta = None
     if case.live and symptoms.stall is None and total is not None:
-        eta = round((total - 1 - last) * step_time, 1)
+        eta = round((total - 1 - last) * (speed.step_time_s or 0.0), 1)
     return Progress(
         first_step=int(timeline.steps[0]),
         last_step=last,
         total_steps=total,
-        step_time_s=round(step_time, 3),
-        tgs=round(float(np.nanmedian(tgs)), 1) if np.isfinite(tgs).any() else None,
+        step_time_s=speed.step_time_s,
+        tgs=speed.tgs,
         last_checkpoint=saved,
         steps_lost=last - saved if saved is not None else None,
         eta_s=eta,

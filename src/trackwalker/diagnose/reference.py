@@ -7,10 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from trackwalker.diagnose.interruptions import Interruptions, steady_level
 from trackwalker.diagnose.pattern import Pattern
-from trackwalker.diagnose.sources import StepRecord
-from trackwalker.logs.index import LogIndex
+from trackwalker.record.read import Record
 from trackwalker.stats.segments import long_run_noise
 
 _LEAST_JOB = 0.01  # against one job: less can be the difference between two sets of nodes
@@ -50,20 +48,20 @@ class Comparison:
         return asdict(self)
 
 
-def speed_of(name: str, index: LogIndex, record: StepRecord, slow: Interruptions, shape: Pattern) -> Speed:
+def speed_of(name: str, record: Record, shape: Pattern) -> Speed:
     """The run's full speed: the fast level of its pattern, in tokens where the log tells them."""
-    level = steady_level(record, slow)
-    fast = shape.level_s or (float(np.median(level)) if level is not None else None)
-    tgs = None
-    if fast and level is not None:
-        tokens = record.tgs * record.seconds  # a step's tokens do not depend on its speed
-        known = tokens[np.isfinite(tokens) & ~slow.any]
+    timeline, facts = record.timeline, record.facts
+    tgs, fast, error = None, shape.level_s, 0.0
+    if timeline is not None and (chosen := record.masks.undisturbed(timeline.seconds)).any():
+        level = timeline.seconds[chosen]
+        fast = fast or float(np.median(level))
+        tokens = timeline.tgs * timeline.seconds  # a step's tokens do not depend on its speed
+        known = tokens[np.isfinite(tokens) & ~record.masks.any]
         tgs = round(float(np.median(known)) / fast, 1) if len(known) else None
-        noise = long_run_noise(np.log(level))
-    facts = index.facts
+        error = long_run_noise(np.log(level)).of_level(len(level))
     kind = {"model": facts.header.get("MODEL_NAME", ""), "nodes": facts.header.get("NNODES", "")}
     kind |= {k: v for k in _MUST_AGREE if (v := facts.setting(k)) is not None}
-    return Speed(name, tgs, fast, noise.of_level(len(level)) if fast and level is not None else 0.0, kind)
+    return Speed(name, tgs, fast, error, kind)
 
 
 def compare(own: Speed, other: Speed) -> Comparison:

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 
 from trackwalker.diagnose.case import Case
 from trackwalker.diagnose.claims import claim_of, downstream, explanation
-from trackwalker.diagnose.clock import utc
 from trackwalker.diagnose.deviations import Deviation, sweep
 from trackwalker.diagnose.episodes import episodes_of
 from trackwalker.diagnose.evidence import EvidenceBook
@@ -18,6 +17,7 @@ from trackwalker.diagnose.table import cite, name, rows
 from trackwalker.diagnose.unclassified import CAUSE, Suspicion, suspect
 from trackwalker.diagnose.verdict import Action, Cause, Onset, Role
 from trackwalker.diagnose.verdict import Deviation as Row
+from trackwalker.record.clock import utc
 
 
 @dataclass(frozen=True)

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from trackwalker.diagnose.capsules import Capsule, read_capsules
 from trackwalker.diagnose.case import Case
-from trackwalker.diagnose.clock import utc
 from trackwalker.diagnose.evidence import EvidenceBook
 from trackwalker.diagnose.facts import FACTS, Answer, Fact
 from trackwalker.diagnose.symptoms import Symptoms
 from trackwalker.logs.stacks import place
+from trackwalker.record.clock import utc
 
 
 def capsule_of(case: Case, symptoms: Symptoms) -> Capsule | None:
     """The newest capsule taken during the silence; an earlier one tells of another incident."""
     stall = symptoms.stall
-    if stall is None:
+    if stall is None or stall.since is None or stall.until is None:
         return None
     taken = [c for c in read_capsules(case.job.dir) if c.stacks and stall.since <= c.time <= stall.until + 60.0]
     return taken[-1] if taken else None

@@ -7,12 +7,12 @@ import math
 import numpy as np
 
 from trackwalker.diagnose.case import Case
-from trackwalker.diagnose.clock import from_utc
 from trackwalker.diagnose.examine import Examination
 from trackwalker.diagnose.story import Lane, Mark, StepPoint, Story
 from trackwalker.diagnose.symptoms import Symptoms
-from trackwalker.diagnose.timeline import Timeline
 from trackwalker.diagnose.verdict import Cause
+from trackwalker.record.clock import from_utc
+from trackwalker.record.timeline import Timeline
 from trackwalker.telemetry.coverage import scrape_interval
 
 _MOST_POINTS = 2000
@@ -30,7 +30,7 @@ def tell(case: Case, symptoms: Symptoms, causes: list[Cause], leading: list[Exam
     lanes, title, query = _lanes(case, causes, leading)
     return Story(
         steps=steps_of(case.timeline),
-        phases=symptoms.phases,
+        phases=tuple(p for p in symptoms.phases if math.isfinite(p.start)),
         marks=tuple(sorted(_marks(case, causes), key=lambda m: (m.time, m.kind))),
         lanes=lanes,
         lane_metric=title,

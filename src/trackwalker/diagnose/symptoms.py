@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass, field, replace
 from itertools import groupby
 from typing import TYPE_CHECKING
@@ -12,10 +11,6 @@ from numpy.typing import NDArray
 
 from trackwalker.diagnose.case import Case
 from trackwalker.diagnose.course import (
-    UNEVEN_SHARE,
-    WARM_UP_STEPS,
-    checkpoint_period,
-    evaluated_steps,
     growing_saves,
     long_saves,
     loss_trouble,
@@ -23,22 +18,19 @@ from trackwalker.diagnose.course import (
     save_steps,
     spikes,
 )
-from trackwalker.diagnose.logcause import WAITS
 from trackwalker.diagnose.pattern import pattern_of
 from trackwalker.diagnose.story import Phase
-from trackwalker.diagnose.timeline import Floats, Timeline
+from trackwalker.record.masks import UNEVEN_SHARE, WARM_UP_STEPS
+from trackwalker.record.projection import final_step
+from trackwalker.record.stall import STALL_STEPS, START_BUDGET_S, Stall
+from trackwalker.record.status import CANCELS, names_failure
+from trackwalker.record.timeline import Floats, Timeline
 from trackwalker.stats.segments import Segment, level_of, robust_sigma, segments
-from trackwalker.stats.stall import STALL_STEPS, stall_limit
 
 if TYPE_CHECKING:
     from trackwalker.diagnose.accounts import Account
 
-START_BUDGET_S = 2700.0  # a cold start of a large mixture of experts compiles for half an hour
 _SLIDE = 0.02  # of a step: what a phase on the way down is slower than full speed
-_RECKONED_ALLOWANCE_S = 900.0  # without recorded step times, start-up (compile, restore) hides in the gap
-_SAVE_ALLOWANCE_S = 900.0  # a synchronous save may hold the next step this long
-_STILL_WAITS = re.compile(r"has been waiting for .* may be stuck|Waiting for .* threads to join")
-_OWN_ERRORS = 4  # tiers of failure classes that are errors, not a kill from outside or a silence
 _CALM_S = 240.0  # between two saves, long enough for rates
 _LEAST_SLIDE = 0.05  # of throughput, lost little by little
 _SETTLING = 20  # steps
@@ -81,16 +73,6 @@ class Span:
 
 
 @dataclass(frozen=True)
-class Stall:
-    """No step completed from `since` until `until`, far longer than this job's own steps explain."""
-
-    step: int
-    since: float
-    until: float
-    limit_s: float
-
-
-@dataclass(frozen=True)
 class Symptoms:
     """The findings that call playbooks, and the time windows their tests look at."""
 
@@ -110,7 +92,7 @@ def find_symptoms(case: Case, eye: Eye = PLAIN) -> Symptoms:
     """Look at the job's own course; no metric is asked yet."""
     timeline, log = case.timeline, case.log
     names: set[str] = set()
-    stall = find_stall(case)
+    stall = case.stall
     phases = find_phases(case, eye) if timeline is not None else ()
     if stall:
         names.add("stall")
@@ -119,11 +101,11 @@ def find_symptoms(case: Case, eye: Eye = PLAIN) -> Symptoms:
     if log.heartbeat is not None and log.heartbeat.claim is not None:
         names.add("heartbeat")
     code = log.summary.exit if log.summary else None
-    if case.event("first-failure") or log.first_failure or (code not in (None, 0, 130, 143)):
+    if case.event("first-failure") or log.first_failure or (code not in (None, 0, *CANCELS)):
         names.add("failed")
-    if code in (130, 143) or log.cancel is not None:
+    if code in CANCELS or log.cancel is not None:
         names.add("cancelled")
-    if _log_names_failure(case):
+    if names_failure(case.triage.record.roles.primary, log):
         names.add("failed")
     if _ended_short(case):
         names.add("short")
@@ -131,23 +113,12 @@ def find_symptoms(case: Case, eye: Eye = PLAIN) -> Symptoms:
     return Symptoms(frozenset(names), stall, phases, _windows(case, stall, phases))
 
 
-def _log_names_failure(case: Case) -> bool:
-    """Whether the log holds the error the run died of, even where the launcher had no time for its summary."""
-    primary = case.triage.primary
-    if primary is None:
-        return False
-    harmless = primary.cause == "loss-divergence" or primary.id in WAITS or _STILL_WAITS.search(primary.text)
-    if harmless and case.log.summary is None and not case.log.exits:
-        return False  # a bad loss or a wait ends nothing by itself: the steps go on
-    return primary.tier <= _OWN_ERRORS and primary.text != ""
-
-
 def _ended_short(case: Case) -> bool:
     """Whether the run reports success with steps left to do."""
     summary, timeline = case.log.summary, case.timeline
-    if summary is None or summary.exit != 0 or case.final_step is None or timeline is None or not len(timeline):
+    if summary is None or summary.exit != 0 or timeline is None or not len(timeline):
         return False
-    return not case.all_done
+    return final_step(case.triage.index) is not None and not case.all_done
 
 
 SOFT = frozenset({"blip", "uneven", "saves"})  # they look like trouble and may be normal
@@ -176,33 +147,12 @@ def _course(case: Case) -> set[str]:
     return names
 
 
-def find_stall(case: Case) -> Stall | None:
-    """Whether the run went silent, by its own step times, with room for saves."""
-    timeline, until = case.timeline, case.end_of_work
-    if timeline is None or timeline.last_end is None or until is None or len(timeline) < 2:
-        return None
-    last = int(timeline.steps[-1])
-    if case.all_done:
-        return None  # nothing was left to do
-    steady = timeline.seconds[WARM_UP_STEPS:] if len(timeline) > 2 * WARM_UP_STEPS else timeline.seconds
-    limit = stall_limit(steady)
-    if not timeline.exact:
-        limit += _RECKONED_ALLOWANCE_S
-    period = checkpoint_period(case)
-    if period and any((last + ahead) % period == 0 for ahead in (0, 1, 2)):  # a step is told of one or two later
-        slowest_save = float(np.max(steady, initial=0.0))
-        limit = max(limit, min(_SAVE_ALLOWANCE_S, 2.0 * slowest_save + limit))
-    since = timeline.last_end
-    return Stall(last, since, until, limit) if until - since > limit else None
-
-
 def find_phases(case: Case, eye: Eye = PLAIN) -> tuple[Phase, ...]:
     """Stretches of constant speed; saves and the first steps are masked."""
     timeline = case.timeline
-    if timeline is None or len(timeline) < 4 * WARM_UP_STEPS or not np.isfinite(timeline.ends).all():
+    if timeline is None or len(timeline) < 4 * WARM_UP_STEPS:
         return ()
-    keep = _steady_mask(timeline, checkpoint_period(case)) & ~np.isin(timeline.steps, list(evaluated_steps(case)))
-    index = np.flatnonzero(keep)
+    index = np.flatnonzero(~case.masks.any)
     values = timeline.seconds[index]
     if len(values) < 2 * WARM_UP_STEPS:
         return ()
@@ -222,7 +172,8 @@ def find_phases(case: Case, eye: Eye = PLAIN) -> tuple[Phase, ...]:
         first, last = int(index[cut.start]), int(index[cut.end - 1])
         start = float(timeline.ends[first] - timeline.seconds[first])
         end = float(timeline.ends[last])
-        lost = (end - start) * (1.0 - baseline / cut.level)
+        lasted = end - start if np.isfinite(end - start) else float(values[cut.start : cut.end].sum())
+        lost = lasted * (1.0 - baseline / cut.level)
         slow = cut in below and (many or lost >= max(least_lost, baseline))
         phases.append(Phase(int(timeline.steps[first]), int(timeline.steps[last]), start, end, cut.level, slow))
     phases = _without_warm_up(_restless_as_one(phases, timeline.steps[index], values))
@@ -307,15 +258,6 @@ def _with_slow_tail(phases: list[Phase], timeline: Timeline) -> list[Phase]:
     return [*phases[:-1], before, Phase(int(timeline.steps[first]), last, start, float(timeline.ends[-1]), level, True)]
 
 
-def _steady_mask(timeline: Timeline, period: int | None) -> NDArray[np.bool_]:
-    keep = np.ones(len(timeline), dtype=bool)
-    keep[:WARM_UP_STEPS] = False
-    if period:
-        for shift in (0, 1, 2):  # a save lengthens its own step and, written in the background, the next two
-            keep &= (timeline.steps - shift) % period != 0
-    return keep
-
-
 def _wander(values: Floats, cuts: list[Segment], baseline: float, eye: Eye) -> float:
     """How far the level of full speed strays by itself, as a fraction: the yardstick for calling a phase slow."""
     fast = np.concatenate([values[c.start : c.end] for c in cuts if c.level <= (1.0 + eye.slow) * baseline])
@@ -331,12 +273,12 @@ def _windows(case: Case, stall: Stall | None, phases: tuple[Phase, ...]) -> dict
     timeline, until = case.timeline, case.end_of_work
     if case.start is not None and case.end is not None:
         windows["whole"] = [Span(case.start, case.end)]
-    if stall is not None:
+    if stall is not None and stall.since is not None and stall.until is not None:
         margin = min(0.1 * (stall.until - stall.since), 60.0)
         windows["during"] = [Span(stall.since + margin, stall.until - min(margin, 2.0))]
         reach = max(20.0 * stall.limit_s / STALL_STEPS, 20.0)
         windows["before"] = [Span(max(case.start or 0.0, stall.since - min(reach, 900.0)), stall.since)]
-    slow = [p for p in phases if p.slow]
+    slow = [p for p in phases if p.slow and np.isfinite(p.start)]
     if slow:
         windows["slow"] = [_undisturbed(case, p) for p in slow]
         windows["fast"] = [_undisturbed(case, _nearest_fast(p, phases)) for p in slow]

@@ -7,10 +7,10 @@ import math
 from collections.abc import Callable, Sequence
 
 from trackwalker.diagnose import verdict as v
-from trackwalker.diagnose.clock import utc
 from trackwalker.diagnose.deviations import Deviation, merged
 from trackwalker.diagnose.evidence import EvidenceBook
 from trackwalker.diagnose.symptoms import Span
+from trackwalker.record.clock import utc
 from trackwalker.telemetry.client import Sample, host_of
 from trackwalker.telemetry.store import Telemetry
 

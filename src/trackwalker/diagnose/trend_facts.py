@@ -7,10 +7,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from trackwalker.diagnose.case import Case
-from trackwalker.diagnose.course import WARM_UP_STEPS
 from trackwalker.diagnose.evidence import EvidenceBook
 from trackwalker.diagnose.facts import FACTS, Answer
 from trackwalker.diagnose.symptoms import Span, Symptoms
+from trackwalker.record.masks import WARM_UP_STEPS
+from trackwalker.record.projection import final_step
 from trackwalker.stats.trend import Trend, steady_rise
 from trackwalker.telemetry.client import host_of
 
@@ -122,11 +123,12 @@ def _limits(case: Case, kind: _Memory, rising: dict[str, Trend], window: Span) -
 def _still_to_run(case: Case) -> float | None:
     """Seconds that the steps left to do would take, by the run's own pace."""
     timeline = case.timeline
-    if timeline is None or case.final_step is None or len(timeline) <= 2 * WARM_UP_STEPS:
+    final = final_step(case.triage.index)
+    if timeline is None or final is None or len(timeline) <= 2 * WARM_UP_STEPS:
         return None
     wall = float(timeline.ends[-1] - timeline.ends[WARM_UP_STEPS])  # with saves and all else that takes time
     pace = wall / float(timeline.steps[-1] - timeline.steps[WARM_UP_STEPS])
-    left = max(0, case.final_step - int(timeline.steps[-1])) * pace
+    left = max(0, final - int(timeline.steps[-1])) * pace
     return left if np.isfinite(left) else None
 
 

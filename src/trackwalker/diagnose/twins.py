@@ -74,9 +74,7 @@ def _diverged(word: str, case: Case, other: Case, step: int, says: str, book: Ev
 
 
 def _losses(case: Case) -> dict[int, float]:
-    rank = case.log.best_rank
-    lines = case.log.steps[rank] if rank is not None else []
-    return {s.step: s.loss for s in lines if s.loss is not None and math.isfinite(s.loss)}
+    return {step: loss for step, loss in case.log.steps.losses.items() if math.isfinite(loss)}
 
 
 def _cite(a: Case, b: Case, x: dict[int, float], y: dict[int, float], steps: list[int], book: EvidenceBook) -> str:

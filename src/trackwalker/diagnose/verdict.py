@@ -6,19 +6,8 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-Status = Literal[
-    "completed",
-    "completed-short",
-    "soft-success",
-    "failed",
-    "cancelled",
-    "running",
-    "initialising",
-    "hanging",
-    "unknown-death",
-    "indeterminate",
-    "not-a-job",
-]
+from trackwalker.record.status import Status
+
 Outcome = Literal["incident", "expected", "healthy", "insufficient-evidence"]
 Role = Literal["root", "contributing", "masked", "consequence", "mechanism"]
 

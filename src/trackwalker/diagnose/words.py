@@ -2,31 +2,33 @@
 
 from __future__ import annotations
 
-from trackwalker.diagnose.accounting import Accounting
+from dataclasses import replace
+
 from trackwalker.diagnose.pattern import Pattern
-from trackwalker.diagnose.projection import Progress
+from trackwalker.job.dialects import by_name
 from trackwalker.logs.findings import Finding
 from trackwalker.logs.index import LogIndex
 from trackwalker.logs.roles import Roles
+from trackwalker.record.accounting import Accounting
+from trackwalker.record.projection import Progress
 
-_SMOOTHED = ("tqdm", "tqdm-fast", "lightning")  # a progress bar shows a running average: its slides are its own
 _SLOW = ("constant-drop", "phased", "gradual", "slow-from-start")
 
 
-def degradation(roles: Roles, shape: Pattern, index: LogIndex) -> None:
+def degradation(roles: Roles, shape: Pattern, index: LogIndex) -> Roles:
     """A run that slowed down says so even when it ended well (FC-25); behind a failure it is an aside."""
     steps = index.steps
-    if shape.name not in _SLOW or steps.dialect in _SMOOTHED:
-        return
+    dialect = by_name(steps.dialect)
+    if shape.name not in _SLOW or (dialect is not None and dialect.smoothed):  # its slides are those of its averages
+        return roles
     at = int(steps.line[steps.step == shape.from_step][0]) if shape.from_step in steps.step else index.lines
-    roles.findings.append(
-        Finding(
-            id="tgs-degradation", cause="tgs-degradation", role="contributing" if roles.primary else "primary", tier=7,
-            rank=None, host=None, line=at, file=index.path.name, text="", count=1, ranks=(), why=shape.says,
-            fc="FC-25", proves_not="which host or link; the shape of the curve alone does not name a cause",
-            next=("trackwalker diagnose JOB: the log shows that it slowed down, telemetry shows which host",),
-        )
+    found = Finding(
+        id="tgs-degradation", cause="tgs-degradation", role="contributing" if roles.primary else "primary", tier=7,
+        rank=None, host=None, line=at, file=index.path.name, text="", count=1, ranks=(), why=shape.says,
+        fc="FC-25", proves_not="which host or link; the shape of the curve alone does not name a cause",
+        next=("trackwalker diagnose JOB: the log shows that it slowed down, telemetry shows which host",),
     )  # fmt: skip
+    return replace(roles, findings=[*roles.findings, found])
 
 
 def next_steps(status: str, roles: Roles, said: Accounting, index: LogIndex) -> list[str]:

@@ -21,9 +21,10 @@ from trackwalker.job.resolve import resolve
 from trackwalker.lab import network, stage
 from trackwalker.lab.cgroups import limit_writes
 from trackwalker.lab.demo import Follower, Say, end_run
-from trackwalker.lab.inject import Victim, find_victim, starve, take_cpus
+from trackwalker.lab.inject import find_victim, starve, take_cpus
 from trackwalker.lab.stage import Stage
 from trackwalker.lab.undo import Undo, note_for
+from trackwalker.lab.victim import Victim
 from trackwalker.launch.plan import plan_local, short_hostname
 from trackwalker.launch.request import ModelSpec, Passthrough
 from trackwalker.launch.schedulers.local import LocalRun

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import marshal
 import zipfile
 from collections.abc import Iterator
@@ -10,9 +11,10 @@ from importlib.machinery import SourceFileLoader
 from pathlib import Path
 
 import trackwalker
+from trackwalker.job import dialects
 
 # The agent's own room, the hallway files it shares with everyone, and the hook that goes around MaxText in an image.
-_SHARED = ("__init__", "journal", "private", "processes", "tfevents", "trust", "whole")
+_SHARED = ("__init__", "dialects", "journal", "payload", "private", "processes", "tfevents", "trust", "whole")
 _HALLWAY = ["__init__.py", *(f"job/{name}.py" for name in _SHARED)]
 _TRAINERS = [f"trainers/{name}" for name in ("__init__.py", "capture.py", "progress.py", "stacks.py", "maxtext")]
 _CARRIED = [*_HALLWAY, "node", *_TRAINERS]
@@ -43,6 +45,8 @@ def build_agent(target: Path) -> Path:
                 name = path.relative_to(source.parent).as_posix()
                 archive.write(path, name)
                 archive.writestr(f"{name}c", _byte_code(path))
+            # The dialects as they are here and now, with those that TRACKWALKER_DIALECTS adds.
+            archive.writestr(f"trackwalker/job/{dialects.NAME}", json.dumps(dialects.document(), indent=1))
     return target
 
 

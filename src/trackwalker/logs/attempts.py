@@ -6,9 +6,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from trackwalker.job.dialects import by_name
 from trackwalker.logs.index import LogIndex
-
-_COUNTED = frozenset({"maxtext", "megatron", "torchtitan"})  # a progress bar begins anew with every epoch
 
 
 @dataclass(frozen=True)
@@ -35,7 +34,7 @@ def attempts(index: LogIndex) -> list[Attempt]:
             starts[stage.line] = True
             begun = set()
         begun.add(stage.name)
-    if steps.dialect in _COUNTED:
+    if (dialect := by_name(steps.dialect)) is not None and dialect.counts_on:
         for at in np.flatnonzero(np.diff(steps.step) <= 0) + 1:
             before, here = int(steps.line[at - 1]), int(steps.line[at])
             if not any(before < line <= here for line in starts):
@@ -80,5 +79,6 @@ def keep_last(index: LogIndex, attempt: Attempt) -> None:
     facts.cancel = facts.cancel if facts.cancel and facts.cancel.line >= since else None
     facts.task_failed = facts.task_failed if facts.task_failed and facts.task_failed.line >= since else None
     facts.finished = facts.finished if facts.finished and facts.finished.line >= since else None
+    facts.tracebacks = [t for t in facts.tracebacks if t.line >= since]
     beat = facts.heartbeat
     facts.heartbeat = beat if beat and beat.claim and beat.claim.line >= since else None

@@ -13,13 +13,15 @@ from itertools import compress
 
 import numpy as np
 
+from trackwalker.job.dialects import Dialect
 from trackwalker.logs.needles import Ints, Needles
-from trackwalker.logs.steptable import NEEDLE, Floats, Letters, read_rows
+from trackwalker.logs.steptable import Floats, Letters, read_rows
 
 CHUNK = 1 << 21  # fits the processor's cache, and is worth the calls it costs
 LABEL = 8  # bytes at the start of a step line that tell its rank
 LONGEST = 4096  # what we match stands near the front of a line; the rest of a megabyte line is payload
 MARGIN = 2 * LONGEST  # bytes read before and after a piece: enough to see a whole line of the greatest length
+LONGEST_WHOLE = 1 << 20  # of a line that is wanted to its end: a thousand host names fill many kilobytes
 _PART = 2048  # long lines are looked at in parts of this size, with as much before and after
 FRONT = 256  # bytes of a long line's beginning that stand before each of its parts
 _ABOVE = 200
@@ -36,6 +38,7 @@ class Label:
 
     start: bytes
     needle: bytes
+    dialect: Dialect | None = None  # where all its lines may be read at once
 
 
 @dataclass(frozen=True)
@@ -140,7 +143,8 @@ class Chunk:
         parts = (self._base + places) // _PART * _PART - self._base
         owners = np.where(is_long, places, starts)
         mine = np.flatnonzero((owners >= self._first) & (owners < self._last))
-        keys = np.where(is_long, parts, starts)
+        # A part of a long line may begin before the line does, and there a short line may begin: odd keys are parts.
+        keys = np.where(is_long, 2 * np.maximum(parts, starts) + 1, 2 * starts)
         regions = (self._base + owners) // _REGION
         seen: dict[tuple[int, int], int] = {}
         lines: dict[int, tuple[int, set[int]]] = {}
@@ -154,8 +158,10 @@ class Chunk:
                 lines.setdefault(key, (at, set()))[1].add(number)
         for key, (at, numbers) in sorted(lines.items()):
             begin, end = int(starts[at]), int(ends[at])
-            if is_long[at]:
-                begin, end = max(begin, key - _PART, 0), min(end, key + 2 * _PART)
+            if is_long[at] and not needles.whole.isdisjoint(numbers) and begin >= 0:
+                end = min(end, begin + LONGEST_WHOLE)
+            elif is_long[at]:
+                begin, end = max(begin, key // 2 - _PART, 0), min(end, key // 2 + 2 * _PART)
             above = self._data[max(0, begin - _ABOVE) : max(0, begin - 1)].tobytes().rpartition(b"\n")[2]
             newlines = max(int(index[at]) - self._skipped, 0)
             raw = self._data[begin:end].tobytes()
@@ -189,8 +195,10 @@ class Chunk:
         index, starts = index[mine], starts[mine]
         found.step_numbers = index - self._skipped
         ends = np.minimum(self._ends[index], starts + LONGEST)
-        rows = self._rows(starts, ends) if label.needle == NEEDLE else None
-        found.step_table = None if rows is None else read_rows(rows, ends - starts)
+        rows = self._rows(starts, ends) if label.dialect is not None else None
+        found.step_table = (
+            None if rows is None or label.dialect is None else read_rows(rows, ends - starts, label.dialect)
+        )
         if rows is not None and found.step_table is not None:
             found.step_text = rows.tobytes()
         else:

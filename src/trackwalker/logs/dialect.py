@@ -17,12 +17,6 @@ CONFIG = re.compile(r"Config param (\w+): (.*)$")
 STAGE = re.compile(
     r"^== (?P<name>[A-Za-z ]+?) (?P<what>BEGIN|END|TIMEOUT|FAILED)(?: \((?:exit=(?P<exit>\d+), )?(?P<seconds>\d+)s)?"
 )
-STEP = re.compile(
-    r"completed step: *(?P<step>\d+), seconds: *(?P<seconds>\d+\.?\d*)"
-    r"(?:, TFLOP/s/device: *(?P<tflops>\d+\.?\d*))?(?:, MFU: *(?P<mfu>\d+\.?\d*)%)?"
-    r"(?:, Tokens/s/device: *(?P<tgs>\d+\.?\d*))?(?:.*?, loss: *(?P<loss>[-+]?(?:nan|inf|\d+\.?\d*(?:e[-+]?\d+)?)))?",
-    re.IGNORECASE,
-)
 SAVED = re.compile(r"(?:Saved a checkpoint at step|successfully saved checkpoint from iteration) +(\d+)")
 SAVED_NOW = "Finished saving the checkpoint"  # torchtitan's, which names no step
 COMPILING = re.compile(
@@ -62,7 +56,7 @@ TRACEBACK = "Traceback (most recent call last):"
 
 # One pass over the bytes looks for these words; only lines that hold one are decoded and matched.
 NEEDLES = (
-    b"completed step:", b"Config param ", b"== ", b"NODE_EXIT ", b"FIRST_FAILURE ", b"killed by SIG", b"CANCELLED AT",
+    b"Config param ", b"== ", b"NODE_EXIT ", b"FIRST_FAILURE ", b"killed by SIG", b"CANCELLED AT",
     b"srun: error: ", b"Training completed", b"Trainer.fit` stopped", b"after training is done",
     b"/task:", b"JOB SUMMARY", b"Status:", b"Wall:", b"Saved a checkpoint", b"restoring from this run", HEARTBEAT.encode(),
     b"successfully saved checkpoint", SAVED_NOW.encode(),

@@ -4,18 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple
 
-
-class StepLine(NamedTuple):
-    """One `completed step` line of one rank; a large job has hundreds of thousands."""
-
-    rank: int
-    step: int
-    seconds: float
-    tgs: float | None
-    loss: float | None
-    line: int
+from trackwalker.logs.steps import Steps
 
 
 @dataclass(frozen=True)
@@ -101,7 +91,7 @@ class LogFacts:
     hosts: list[str] = field(default_factory=list)  # index = rank
     config: dict[str, tuple[str, Quote]] = field(default_factory=dict)
     stages: list[Stage] = field(default_factory=list)
-    steps: dict[int, list[StepLine]] = field(default_factory=dict)  # by rank
+    steps: Steps = field(default_factory=Steps)
     exits: list[NodeExit] = field(default_factory=list)
     first_failure: FirstFailure | None = None
     signals: list[Quote] = field(default_factory=list)
@@ -137,14 +127,3 @@ class LogFacts:
     def host_of(self, rank: int) -> str | None:
         """The host a rank ran on."""
         return self.hosts[rank] if 0 <= rank < len(self.hosts) else None
-
-    @property
-    def best_rank(self) -> int | None:
-        """The rank whose steps to read: the one that got furthest, the lowest of equals."""
-        known = [r for r, s in self.steps.items() if s]
-        return min(known, key=lambda r: (-self.steps[r][-1].step, r)) if known else None
-
-    @property
-    def last_step(self) -> int | None:
-        """The last step any rank completed."""
-        return max((s[-1].step for s in self.steps.values() if s), default=None)

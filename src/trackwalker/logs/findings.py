@@ -33,16 +33,15 @@ class Finding:
     local: bool = False  # it concerns a disk of the host that says so, not one that all share
 
 
-@dataclass
-class Stall:
+@dataclass(frozen=True)
+class Stopped:
     """The run stopped completing steps long before it ended, or never began to."""
 
-    seconds: float
     says: str
     before_first: str = ""  # no step at all: how far it came (init, params, barrier)
 
 
-def hang(index: LogIndex, stall: Stall) -> Finding:
+def hang(index: LogIndex, stall: Stopped) -> Finding:
     """The finding of a stall: after a step, in an evaluation, or before the first step."""
     if stall.before_first:
         return _never_started(index, stall)
@@ -73,7 +72,7 @@ _DECIDE = (
 )
 
 
-def _never_started(index: LogIndex, stall: Stall) -> Finding:
+def _never_started(index: LogIndex, stall: Stopped) -> Finding:
     """No first step: upstream's two rules contradict each other here, and the log alone cannot decide (D-37)."""
     compiler = stall.before_first == "params"
     retry = "do not retry unchanged: lower the batch size" if compiler else "retry once on the same nodes"

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from trackwalker.errors import EvidenceError
+from trackwalker.job.dialects import needles as step_needles
 from trackwalker.logs import dialect as d
 from trackwalker.logs.divergence import sustained_jump
 from trackwalker.logs.facts import LogFacts
@@ -20,7 +21,7 @@ from trackwalker.logs.nodelist import hosts_in
 from trackwalker.logs.reader import FactReader
 from trackwalker.logs.scan import Line, Scan, read_lines
 from trackwalker.logs.signatures import Signature, Signatures, load
-from trackwalker.logs.steps import NEEDLES, StepReader, Steps
+from trackwalker.logs.steps import StepReader, Steps
 
 # The fact reader's short literals, in a form long enough for the scanner.
 _LONGER = {
@@ -28,9 +29,11 @@ _LONGER = {
     b"/task:": (b"/replica:",),
     b"Wall:": (b"  Wall: ", b"Wall:  "),
 }
+_NODE_LISTS = (b"JOB_NODELIST=", b"NODELIST_EXPANDED=")  # a host that is cut off is never accused
 _GIT = b"=== GIT SUMMARY "
 _EVAL = (b"valid loss at", b"validation loss", b"Evaluating", b"eval metrics after")
 _MOST_RANKS = 4096
+_APART = 3  # steps: lines of ranks interleave
 _MOST_MORE = 64
 _QUOTED = 400  # characters of a line that is kept
 
@@ -57,7 +60,6 @@ class LogIndex:
 
     path: Path
     facts: LogFacts
-    steps: Steps
     hits: list[Hit] = field(default_factory=list)
     harmless: dict[str, int] = field(default_factory=dict)
     ranks_seen: set[int] = field(default_factory=set)
@@ -70,15 +72,32 @@ class LogIndex:
     skipped: int = 0
     earlier: dict[str, int] = field(default_factory=dict)  # parts rotated away -> how many lines before the main log
 
+    @property
+    def steps(self) -> Steps:
+        """The steps that the main log tells of."""
+        return self.facts.steps
 
-def index_logs(log: Path, others: dict[int, Path] | None = None) -> LogIndex:
-    """Read the main log and, on Kubernetes, the other ranks' files."""
-    signatures = load()
-    gatherer = Gatherer(log, signatures)
+
+def index_logs(log: Path, others: dict[int, Path] | None = None, every_rank: bool = False) -> LogIndex:
+    """Read the main log and, on Kubernetes, the other ranks' files, once each.
+
+    Step lines are read of one rank in full and of the others the last; `every_rank` asks for all of them.
+    """
+    found = _index(log, others or {}, every_rank, None)
+    steps = found.steps
+    furthest = max(steps.last_by_rank.items(), key=lambda each: (each[1], -each[0]), default=(0, -1))
+    if len(steps) and furthest[1] > int(steps.step.max()) + _APART and furthest[0] not in (others or {}):
+        # Ranks train in step, so any one tells of all; only where the lowest fell silent another has to be read.
+        found = _index(log, others or {}, every_rank, furthest[0])
+    return found
+
+
+def _index(log: Path, others: dict[int, Path], every_rank: bool, lead: int | None) -> LogIndex:
+    gatherer = Gatherer(log, load(), every_rank, lead)
     scan = gatherer.read(log, None)
     if scan.size == 0:
         raise EvidenceError(f"the log {log} is empty: the job wrote nothing before it ended, or has not started")
-    for rank, path in sorted((others or {}).items()):
+    for rank, path in sorted(others.items()):
         try:
             gatherer.read(path, rank)
         except EvidenceError:
@@ -87,11 +106,11 @@ def index_logs(log: Path, others: dict[int, Path] | None = None) -> LogIndex:
 
 
 @cache
-def _needles(signatures: Signatures) -> Needles:
+def _needles(signatures: Signatures, step_words: tuple[bytes, ...]) -> Needles:
     facts = [n for f in d.NEEDLES for n in ((f,) if len(f) >= SHORTEST else _LONGER[f])]
-    facts = [n for n in facts if n != b"completed step:"]  # step lines are handled in bulk
     own = [*signatures.literals, *facts, _GIT, *_EVAL]
-    return Needles(own, NEEDLES, frozenset({*signatures.every, *range(len(signatures.literals), len(own))}))
+    plenty = frozenset({*signatures.every, *range(len(signatures.literals), len(own))})
+    return Needles(own, step_words, plenty, frozenset(own.index(n) for n in _NODE_LISTS))
 
 
 @dataclass
@@ -112,11 +131,11 @@ class Source:
 class Gatherer:
     """Sorts what the scanner finds into an index, file after file; the first one is the main log."""
 
-    def __init__(self, log: Path, signatures: Signatures) -> None:
-        self._signatures = signatures
+    def __init__(self, log: Path, signatures: Signatures, every_rank: bool = False, lead: int | None = None) -> None:
+        self._signatures, self._every_rank, self._lead = signatures, every_rank, lead
         self._facts = LogFacts(log)
         self._fact_reader = FactReader(self._facts)
-        self.needles = _needles(signatures)
+        self.needles = _needles(signatures, step_needles())
         self._first_fact = len(signatures.literals)
         self._git = len(self.needles.literals) - len(_EVAL) - 1
         self._hits: dict[tuple[str, int | None], Hit] = {}
@@ -124,7 +143,7 @@ class Gatherer:
         self._ranks: set[int] = set()
         self._main: StepReader | None = None
         self._other_steps: dict[int, int] = {}
-        self._index = LogIndex(log, self._facts, Steps())
+        self._index = LogIndex(log, self._facts)
 
     def fork(self) -> Gatherer:
         """The same state, to read on without changing this one."""
@@ -140,13 +159,13 @@ class Gatherer:
         """One file, in one pass."""
         source = self.source(path, rank)
         take = partial(self.take, source)
-        scan = read_lines(path, self.needles, take, source.steps.take, source.steps.choose)
+        scan = read_lines(path, self.needles, take, source.steps.take, source.steps.choose, self._every_rank)
         self.close(source, scan)
         return scan
 
     def source(self, path: Path, rank: int | None = None) -> Source:
         """Begin with a file."""
-        return Source(path.name, rank, StepReader(rank), self._main is None)
+        return Source(path.name, rank, StepReader(rank, self._lead), self._main is None)
 
     def take(self, source: Source, line: Line) -> None:
         """A line that the scanner found."""
@@ -157,6 +176,8 @@ class Gatherer:
 
     def close(self, source: Source, scan: Scan) -> None:
         """End with a file."""
+        if scan.ends_mid_line:
+            source.steps.cut_off(scan.lines, scan.tail.rpartition(b"\n")[2])
         if source.main:
             self._main = source.steps
         else:
@@ -218,9 +239,11 @@ class Gatherer:
         facts.hosts = facts.hosts or hosts_in(facts.header)
         index.hits = sorted(self._hits.values(), key=lambda h: (h.file != scan.path.name, h.line))
         index.harmless = dict(sorted(self._harmless.items()))
-        index.steps = self._main.result() if self._main else Steps()
+        facts.steps = self._main.result() if self._main else Steps()
         for rank, step in self._other_steps.items():
             index.steps.last_by_rank[rank] = max(step, index.steps.last_by_rank.get(rank, -1))
+        before = np.searchsorted(facts.steps.line, facts.save_lines) - 1
+        facts.saves |= {int(facts.steps.step[at]) for at in before if at >= 0}
         index.silent_s = _silence(scan.tail)
         self._diverged(index.steps, scan.path.name)
         index.ranks_seen = self._ranks | set(index.steps.last_by_rank)
@@ -229,7 +252,7 @@ class Gatherer:
 
 def _silence(text: bytes) -> float | None:
     """Seconds between the timestamps behind the last step: a hung run may still print heartbeats and notices."""
-    at = max(text.rfind(n) for n in (*NEEDLES, *_EVAL))
+    at = max(text.rfind(n) for n in (*step_needles(), *_EVAL))
     if at < 0:
         return None
     clocks = [b.clock for raw in text[at:].split(b"\n")[1:] if (b := parse(raw[:_QUOTED])) and b.clock is not None]

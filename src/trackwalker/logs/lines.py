@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from trackwalker.job.payload import payload_start
 from trackwalker.logs import dialect as d
 
 # Every escape sequence, whole: nothing of it may reach a terminal or stand between two letters of a pattern.
@@ -28,17 +29,6 @@ _INFORMS = re.compile(
     re.ASCII,
 )
 _CODE_ABOVE = re.compile(rb'File "[^"]+", line \d+')
-# A key that names data, followed by that data: what stands behind it was written by people or models, not by a program.
-_KEYS = (
-    r"(?:text|prompts?|samples?|examples?|completions?|generations?|generated(?: text)?|responses?|decoded(?: text)?"
-    r"|documents?|content|input_text|output_text|inputs?_decoded|instructions?|answers?|questions?|messages|targets?_plaintext"
-    r"|(?:eval|test|val|bench|probe|turn|item|row|doc)\[[^\]]{1,40}\]|predictions?|summary_text|article|dialogue|batch\[\d+\]|user|assistant|model output|dataset (?:row|item|example|text))"  # noqa: E501
-)
-_PAYLOAD = re.compile(
-    rf"""(?ix) (?:^|[\s{{,\[(<|"'])["']?{_KEYS}["']?\s*(?:\#?\d+\s*)?(?:[:=]|=>|->)\s*["'`\[{{<|“«]
-    | \b(?:prompt|sample|completion|generated\ text|generation|decoded(?:\ text)?|model\ (?:output|says)|assistant|user
-        |dataset\ (?:row|item|example|text)|input\ text|output\ text|training\ example|document)\s*(?:\#?\d+)?\s*(?:[:>]|=>)"""  # noqa: E501
-)
 _NOT_OUTPUT = re.compile(
     r"^(?:Config param |\+{1,3} |PASSTHROUGH_ARGS=|[A-Z][A-Z0-9_]+=|diff --git |@@ |Launching training subprocess)"
 )
@@ -98,8 +88,7 @@ def parse(raw: bytes, above: bytes = b"", rank: int | None = None) -> Body | Non
     informs = informs or _INFORMS.search(head) is not None
     if rank is None and (match := _INNER_RANK.search(head)):
         rank = int(match[1][:9])
-    payload = _PAYLOAD.search(text)
-    return Body(text, rank, clock, informs, payload.end() if payload else None, task)
+    return Body(text, rank, clock, informs, payload_start(text), task)
 
 
 def _seconds(month: str, day: str, hour: str, minute: str, second: str, fraction: str | None) -> float:

@@ -204,10 +204,17 @@ class _Engine:
 class Needles:
     """The literals to look for; those at `steps` are so frequent that their lines are handled in bulk."""
 
-    def __init__(self, literals: Sequence[bytes], steps: Sequence[bytes] = (), plenty: frozenset[int] = frozenset()):
+    def __init__(
+        self,
+        literals: Sequence[bytes],
+        steps: Sequence[bytes] = (),
+        plenty: frozenset[int] = frozenset(),
+        whole: frozenset[int] = frozenset(),
+    ) -> None:
         self.literals = list(literals)
         self.steps = [n.lower() for n in steps]
         self.plenty = plenty  # needles whose every line counts, however many there are
+        self.whole = whole  # needles whose line is read to its end, however long it is
         short = [n for n in (*self.literals, *self.steps) if len(n) < SHORTEST]
         if short:
             raise ValueError(f"needles shorter than {SHORTEST} bytes: {short}")

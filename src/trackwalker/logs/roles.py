@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from trackwalker.logs.findings import Finding, Role, Stall, hang
+from trackwalker.logs.findings import Finding, Role, Stopped, hang
 from trackwalker.logs.groups import Group, groups_of, when
 from trackwalker.logs.hearsay import coordinator_mute, demote_hearsay, told_by_the_missing
 from trackwalker.logs.index import LogIndex
@@ -49,7 +49,7 @@ class Roles:
         return next((f for f in self.findings if f.role == "primary"), None)
 
 
-def assign(index: LogIndex, stall: Stall | None, completed: bool, overruled: dict[str, str] | None = None) -> Roles:
+def assign(index: LogIndex, stall: Stopped | None, completed: bool, overruled: dict[str, str] | None = None) -> Roles:
     """Give every failure class its role; `overruled` classes (with why) are contradicted by the scheduler."""
     groups = groups_of(index)
     _demote_survived(groups, index, completed)

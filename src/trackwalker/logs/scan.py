@@ -22,8 +22,10 @@ from pathlib import Path
 import numpy as np
 
 from trackwalker.errors import EvidenceError
+from trackwalker.job.dialects import Dialect, dialects
 from trackwalker.logs.chunk import CHUNK, FRONT, MARGIN, Buffers, Chunk, Found, FoundLine, Label
 from trackwalker.logs.needles import Ints, Needles
+from trackwalker.logs.stamps import written_at
 from trackwalker.logs.steptable import Floats
 
 _THREADS = 4
@@ -32,6 +34,7 @@ _TAIL = 1 << 16
 _TAIL_CHUNKS = 4
 _MOST_STOPPED = 64  # ranks whose last line is searched for in the middle of the file
 _MOST_KEPT = 64  # pieces whose last step lines are remembered
+_MOST_FOR_RANKS = 80 << 20  # bytes: half a million step lines; beyond that only one rank's are read in full
 _TELLS_RANK = re.compile(rb"\s*\d{1,6}: |\[\w{0,10}\d{1,6}\]")
 
 
@@ -64,6 +67,7 @@ class StepLines:
     numbers: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
     last: dict[bytes, bytes] = field(default_factory=dict)  # line start (the label) -> last line
     table: Floats | None = None  # what the lines say, where they were read as a table
+    starts: list[bytes] | None = None  # how each line begins, where every rank's are given
 
     @property
     def lines(self) -> list[bytes]:
@@ -93,22 +97,36 @@ Choose = Callable[[list[bytes]], bytes | None]
 
 
 def read_lines(
-    path: Path, needles: Needles, on_line: OnLine, on_steps: OnSteps | None = None, label: Choose | None = None
+    path: Path,
+    needles: Needles,
+    on_line: OnLine,
+    on_steps: OnSteps | None = None,
+    label: Choose | None = None,
+    every_rank: bool = False,
 ) -> Scan:
     """One pass: `on_line` gets every line with a needle, in order; `on_steps` the step lines, piece by piece.
 
-    `label` chooses, from the starts of the first step lines seen, whose step lines are wanted in full.
+    `label` chooses, from the starts of the first step lines seen, whose step lines are wanted in full; with
+    `every_rank` all are given, as long as the file is not larger than a table of them may be.
     """
     scan = Scan(path)
     try:
         with path.open("rb") as f:
             scan.size = os.fstat(f.fileno()).st_size
-            reading = Reading(f.fileno(), needles)
+            reading = Reading(f.fileno(), needles, every_rank and scan.size <= _MOST_FOR_RANKS)
             reading.advance(scan.size, chunks(scan.size), on_line, on_steps, label)
             reading.finish(scan, on_steps)
     except OSError as e:
         raise EvidenceError(f"cannot read the log {path}: {e.strerror}") from e
     return scan
+
+
+def at_once(dialect: Dialect | None, line: bytes) -> Dialect | None:
+    """The dialect, where its lines can be read as a table: they count their steps and carry no time of their own."""
+    if dialect is None or "step" not in dialect.expression.groupindex:
+        return None
+    stamped = written_at(line.decode("utf-8", "replace"))
+    return dialect if stamped != stamped else None
 
 
 def chunks(size: int) -> int:
@@ -124,8 +142,8 @@ def settled(size: int) -> int:
 class Reading:
     """How far a file has been read, and what must be known to read on."""
 
-    def __init__(self, fd: int, needles: Needles) -> None:
-        self._fd, self._needles = fd, needles
+    def __init__(self, fd: int, needles: Needles, every_rank: bool = False) -> None:
+        self._fd, self._needles, self._every_rank = fd, needles, every_rank
         self._size = 0
         self.done = 0  # pieces
         self._lines = 0
@@ -198,6 +216,10 @@ class Reading:
         if not found.step_starts:  # the piece was searched for the wanted rank alone
             return StepLines(found.step_text, numbers, found.last_steps, found.step_table)
         known, last = self._label, found.last_steps
+        if self._every_rank:
+            if self._wanted is None and choose is not None:
+                self._wanted = choose(list(last))
+            return StepLines(b"\n".join(found.steps), numbers, last, starts=found.step_starts)
         if self._wanted is None and choose is not None:
             self._wanted = choose(list(last))
             self._label = self._label_of(last)
@@ -214,7 +236,10 @@ class Reading:
             return None
         line = last[self._wanted]
         places = [(at, n) for n in self._needles.steps if (at := line.lower().find(n)) >= 0]
-        return Label(self._wanted, line[places[0][0] :][: len(places[0][1])]) if places else None
+        if not places:
+            return None
+        needle = line[places[0][0] :][: len(places[0][1])]
+        return Label(self._wanted, needle, at_once(next((d for d in dialects() if needle in d.needles), None), line))
 
     def _last_lines(self) -> dict[bytes, bytes]:
         """Each rank's last step line: near the end of the file, or where a rank that stopped early was seen last."""

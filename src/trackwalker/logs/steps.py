@@ -1,4 +1,4 @@
-"""Step lines of the trainers we know: a literal to find them, an expression with named groups to read them."""
+"""The step lines of a log, read with the dialects of job/dialects.json: one rank's in full, or every rank's."""
 
 from __future__ import annotations
 
@@ -9,80 +9,18 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from trackwalker.logs import dialect as d
+from trackwalker.job.dialects import Dialect, dialects
+from trackwalker.job.payload import payload_start
 from trackwalker.logs.chunk import LABEL
 from trackwalker.logs.lines import clean, parse
-from trackwalker.logs.scan import StepLines
+from trackwalker.logs.scan import StepLines, at_once
 from trackwalker.logs.stamps import durations, written_at
 from trackwalker.logs.steptable import read_table
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
-_NUMBER = r"[-+]?(?:nan|inf|\d[\d,]*\.?\d*(?:e[-+]?\d+)?)"
-
-
-@dataclass(frozen=True)
-class StepDialect:
-    """How one trainer reports a finished step. Groups: step, total, seconds, ms, rate (steps/s), tgs, loss."""
-
-    name: str
-    needle: bytes
-    expression: re.Pattern[str]
-    first: int = 1  # the number of the first step
-
-
-def _dialect(name: str, needle: bytes, expression: str, first: int = 1) -> StepDialect:
-    return StepDialect(name, needle, re.compile(expression.replace("NUM", _NUMBER), re.IGNORECASE), first)
-
-
-DIALECTS = (
-    StepDialect("maxtext", b"completed step:", d.STEP, 0),
-    _dialect(
-        "megatron",
-        b"elapsed time per iteration",
-        r"iteration\s+(?P<step>\d+)\s*/\s*(?P<total>\d+) \|.*?elapsed time per iteration "
-        r"\((?:ms\): *(?P<ms>NUM)|s\): *(?P<seconds>NUM))(?:.*?\blm loss: *(?P<loss>NUM))?",
-    ),
-    _dialect(
-        "torchtitan",
-        b"  memory: ",
-        r"\bstep: *(?P<step>\d+)\s+loss: *(?P<loss>NUM).*?\b(?:tps|wps): *(?P<tgs>NUM)",
-    ),
-    _dialect(
-        "nemo",
-        b"train_step_timing in s: ",
-        r"iteration (?P<step>\d+)/(?P<total>\d+) \|.*?\breduced_train_loss: *(?P<loss>NUM).*?train_step_timing in s: *(?P<seconds>NUM)",  # noqa: E501
-        0,
-    ),
-    _dialect(
-        "deepspeed",
-        b" iter time (s): ",
-        r"\bsteps: *(?P<step>\d+) loss: *(?P<loss>NUM) iter time \(s\): *(?P<seconds>NUM)",
-    ),
-    # DeepSpeed's engine itself: no duration and no loss, but the time it was written.
-    _dialect("deepspeed-engine", b", skipped=", r"\[Rank \d+\] step=(?P<step>\d+), skipped=\d+, lr="),
-    _dialect("nanogpt", b"ms, mfu ", r"\biter (?P<step>\d+): loss (?P<loss>NUM), time (?P<ms>NUM)ms, mfu", 0),
-    _dialect("hugging-face", b"'learning_rate':", r"\{'loss': *'?(?P<loss>NUM)'?"),
-    _dialect(
-        "tqdm",
-        b"s/it, loss=",
-        r"(?P<step>\d+)/(?P<total>\d+) \[[\d:]+<[\d:?]+, *(?P<seconds>NUM)s/it.*?\bloss=(?P<loss>NUM)",
-    ),
-    _dialect(
-        "tqdm-fast",
-        b"it/s, loss=",
-        r"(?P<step>\d+)/(?P<total>\d+) \[[\d:]+<[\d:?]+, *(?P<rate>NUM)it/s.*?\bloss=(?P<loss>NUM)",
-    ),
-    _dialect(
-        "lightning",
-        b"_loss=",
-        r"(?P<step>\d+)/(?P<total>\d+) \[[\d:]+<[\d:?]+, *(?:(?P<rate>NUM)it/s|(?P<seconds>NUM)s/it).*?_loss\w*=(?P<loss>NUM)",  # noqa: E501
-    ),
-)
 _PROCESS = re.compile(rb"^(?:\x1b\[[0-9;]*m)*\(((?:[\w.]+ )?pid=\d+(?:, ip=[^)\s]+)?)\)")
-_LIGHTNING = (b"train_loss=", b", v_num=")  # six letters are too few for the scanner
-NEEDLES = tuple(n for s in DIALECTS for n in (_LIGHTNING if s.name == "lightning" else (s.needle,)))
 
 
 @dataclass
@@ -103,6 +41,7 @@ class Steps:
         default_factory=lambda: np.zeros(0, np.bool_)
     )  # a loss was printed that is no number
     written: Floats = field(default_factory=lambda: np.zeros(0))  # each line's own time, nan where it has none
+    others: dict[int, Steps] = field(default_factory=dict)  # the other ranks' where every rank was read
 
     def __len__(self) -> int:
         return len(self.step)
@@ -113,14 +52,28 @@ class Steps:
         known = [*self.last_by_rank.values(), *([int(self.step.max())] if len(self) else [])]
         return max(known, default=None)
 
+    def place(self, step: int) -> int | None:
+        """Where the last line that tells of a step stands among these."""
+        found = np.flatnonzero(self.step == step)
+        return int(found[-1]) if len(found) else None
+
+    @property
+    def losses(self) -> dict[int, float]:
+        """The loss of every step that tells one, a number or not; of a step done again the later."""
+        told = np.isfinite(self.loss) | (self.has_loss if len(self.has_loss) else False)
+        return dict(zip(self.step[told].tolist(), self.loss[told].tolist(), strict=True))
+
 
 class StepReader:
-    """Collects step lines chunk by chunk."""
+    """Collects step lines chunk by chunk; the scan may give one rank's or, asked for them, every rank's."""
 
-    def __init__(self, rank: int | None = None) -> None:
+    def __init__(self, rank: int | None = None, lead: int | None = None) -> None:
         self._given = rank
+        self._lead = lead  # the rank to read, instead of the lowest
+        self._others: dict[int, StepReader] = {}
         self._rows: list[tuple[int, float, float, float, int]] = []
-        self._dialect: StepDialect | None = None
+        self._dialect: Dialect | None = None
+        self._table: Dialect | None = None  # where a piece may be read at once
         self.total: int | None = None
         self.label: bytes | None = None
         self._last: dict[bytes, bytes] = {}
@@ -136,11 +89,13 @@ class StepReader:
         other = copy(self)
         vars(other).update({k: copy(v) for k, v in vars(self).items() if isinstance(v, list | dict | set)})
         other._columns = [list(column) for column in self._columns]
+        other._others = {rank: reader.fork() for rank, reader in self._others.items()}
         return other
 
     def choose(self, labels: list[bytes]) -> bytes | None:
-        """Whose steps to read: the lowest rank's."""
-        by_rank = sorted(labels, key=lambda label: (_rank(label, self._given) or 0, label))
+        """Whose steps to read: the lowest rank's, or the one that was asked for."""
+        ranks = {label: _rank(label, self._given) or 0 for label in labels}
+        by_rank = sorted(labels, key=lambda label: (ranks[label] != self._lead, ranks[label], label))
         self.label = by_rank[0] if by_rank else None
         if self.label is not None:
             self.rank = _rank(self.label, self._given)
@@ -148,14 +103,28 @@ class StepReader:
 
     def take(self, lines: StepLines) -> None:
         """One chunk's step lines."""
+        if lines.starts is not None:
+            lines = self._apart(lines, lines.starts)
         if self.rank is None:
             lines = self._by_parsed_rank(lines)
         self._last.update(lines.last)
-        if self._dialect is DIALECTS[0] and self._take_many(lines):
+        if self._table is not None and self._take_many(lines, self._table):
             return
         for raw, number in zip(lines.lines, lines.numbers.tolist(), strict=True):
             if (row := self._read(raw, number)) is not None:
                 self._rows.append(row)
+
+    def _apart(self, lines: StepLines, starts: list[bytes]) -> StepLines:
+        """The lines of the rank to read; the others' go to readers of their own."""
+        known = {s: -1 if (rank := _rank(s, self._given)) is None else rank for s in set(starts)}
+        ranks = np.array([known[s] for s in starts], np.int64)
+        own = -1 if self.rank is None else self.rank
+        for rank in sorted({*ranks.tolist()} - {own, -1}):
+            reader = self._others.setdefault(rank, StepReader(rank))
+            mine = lines.pick((ranks == rank).tolist(), {})
+            reader._dialect, reader._table = self._dialect, self._table
+            reader.take(mine)
+        return lines.pick((ranks == own).tolist(), lines.last)
 
     def _by_parsed_rank(self, lines: StepLines) -> StepLines:
         """Lines that begin with a time or an actor's name show their rank only when taken apart; read one rank's."""
@@ -178,9 +147,9 @@ class StepReader:
         last = {b"%d: " % n: raw for n, raw in zip(numbered, texts, strict=True)}
         return lines.pick([n == 0 for n in numbered], last)
 
-    def _take_many(self, lines: StepLines) -> bool:
-        """A piece whose lines all have MaxText's full form, all of them at once."""
-        table = lines.table if lines.table is not None else read_table(lines.lines)
+    def _take_many(self, lines: StepLines, dialect: Dialect) -> bool:
+        """A piece whose lines are all plain ones of their dialect, all of them at once."""
+        table = lines.table if lines.table is not None else read_table(lines.lines, dialect)
         if table is None:
             return False
         for column, values in zip(self._columns, (*table.T, lines.numbers.astype(float)), strict=True):
@@ -189,27 +158,37 @@ class StepReader:
 
     def _read(self, raw: bytes, number: int) -> tuple[int, float, float, float, int] | None:
         text = raw.decode("utf-8", "replace") if b"\x1b" not in raw and b"\r" not in raw else clean(raw)
-        dialects = (self._dialect,) if self._dialect else DIALECTS
-        for dialect in dialects:
-            match = dialect.expression.search(text)
-            if match is None:
+        for dialect in (self._dialect,) if self._dialect else dialects():
+            told = dialect.read(text)
+            if told is None or ((quoted := payload_start(text)) is not None and told.at >= quoted):
                 continue
-            self._dialect = dialect
-            groups = match.groupdict()
-            seconds = _float(groups.get("seconds"))
-            if (ms := groups.get("ms")) is not None:
-                seconds = _float(ms) / 1000.0
-            if groups.get("rate"):
-                seconds = 1.0 / max(_float(groups["rate"]), 1e-9)
-            if groups.get("total"):
-                self.total = int(groups["total"][:15])
-            if number and (groups.get("loss") or "").lower().strip("+-") in ("nan", "inf"):
+            if self._dialect is None:
+                self._dialect, self._table = dialect, at_once(dialect, raw)
+            self.total = self.total if told.total is None else told.total
+            if number and told.no_number:
                 self._with_loss.append(number)
-            if number and dialect is not DIALECTS[0] and (at := written_at(text)) == at:
+            if number and self._table is None and (at := written_at(text)) == at:
                 self._written[number] = at
-            step = int(groups["step"][:15]) if groups.get("step") else len(self._rows)
-            return (step, seconds, _float(groups.get("tgs")), _float(groups.get("loss")), number)
+            step = told.step if told.step is not None else len(self._rows)
+            return (step, told.seconds, told.tgs, told.loss, number)
         return None
+
+    def cut_off(self, number: int, raw: bytes) -> None:
+        """The last line of the file has no end: its last number may lack digits, and does not count."""
+        readers = [self, *self._others.values()]
+        if not any(number in (row[4] for row in r._rows) or any(number in c for c in r._columns[4]) for r in readers):
+            return
+        for reader in readers:
+            reader._rows = [row for row in reader._rows if row[4] != number]
+            keep = [lines != number for lines in reader._columns[4]]
+            reader._columns = [[v[k] for v, k in zip(c, keep, strict=True)] for c in reader._columns]
+            reader._last = {
+                label: raw.rpartition(b",")[0] if last == raw else last for label, last in reader._last.items()
+            }
+        rank = _rank(raw, self._given)
+        owner = self if rank is None or rank == self.rank else self._others.get(rank, self)
+        if (row := owner._read(raw.rpartition(b",")[0], number)) is not None:
+            owner._rows.append(row)
 
     @property
     def ranks(self) -> dict[int, int]:
@@ -244,14 +223,8 @@ class StepReader:
             last_by_rank=self.ranks,
             has_loss=np.isin(line, self._with_loss) if self._with_loss else np.zeros(len(line), np.bool_),
             written=written,
+            others={rank: reader.result() for rank, reader in sorted(self._others.items())},
         )
-
-
-def _float(text: str | None) -> float:
-    try:
-        return float(text.replace(",", "")) if text else float("nan")
-    except ValueError:
-        return float("nan")
 
 
 _KEY = re.compile(rb"^\s*0*(\d{1,6}): |^\[(?:rank|default|worker)?[ _-]?(\d{1,6})\]?")

@@ -11,12 +11,11 @@ from pathlib import Path
 import numpy as np
 
 from trackwalker.errors import EvidenceError
+from trackwalker.job.dialects import read_step
 from trackwalker.logs.index import LogIndex, index_logs
-from trackwalker.logs.steps import DIALECTS, Steps
+from trackwalker.logs.steps import Steps
 
 _TAIL = 1 << 18
-_MAXTEXT = DIALECTS[0]
-_STEP = re.compile(rb"completed step: *(\d{1,15}),[^\n]*\n")
 _NODE = re.compile(rb"\[Node (\d{1,6}) @ ")
 _PART = re.compile(r"\.(\d{1,3})$")
 
@@ -46,10 +45,13 @@ def last_step(path: Path) -> int | None:
     try:
         with path.open("rb") as f:
             f.seek(max(0, f.seek(0, 2) - _TAIL))
-            seen = _STEP.findall(f.read(_TAIL))
+            lines = f.read(_TAIL).split(b"\n")[:-1]  # the last has no end
     except OSError:
         return None
-    return int(seen[-1]) if seen else None
+    for raw in reversed(lines):
+        if (told := read_step(raw.decode("utf-8", "replace"))) is not None and told.step is not None:
+            return told.step
+    return None
 
 
 def earlier_parts(log: Path) -> list[Path]:
@@ -106,20 +108,21 @@ def add_earlier(index: LogIndex, part: Path) -> None:
     # Counted from the main log's first line the older part lies below one: "before" and "after" stay true across both.
     index.earlier[part.name] = older.lines + sum(index.earlier.values())
     index.lines += older.lines
-    index.steps = _joined(older.steps, index.steps, -index.earlier[part.name])
+    facts.steps = _joined(older.steps, index.steps, -index.earlier[part.name])
 
 
 def _joined(older: Steps, newer: Steps, shift: int) -> Steps:
-    columns = {
-        name: np.concatenate([getattr(older, name), getattr(newer, name)])
-        for name in ("step", "seconds", "tgs", "loss", "has_loss")
-    }
     return Steps(
         rank=newer.rank if newer.rank is not None else older.rank,
         dialect=newer.dialect or older.dialect,
         total=newer.total or older.total,
         first_number=newer.first_number if newer.dialect else older.first_number,
+        step=np.concatenate([older.step, newer.step]),
+        seconds=np.concatenate([older.seconds, newer.seconds]),
+        tgs=np.concatenate([older.tgs, newer.tgs]),
+        loss=np.concatenate([older.loss, newer.loss]),
+        has_loss=np.concatenate([older.has_loss, newer.has_loss]),
         line=np.concatenate([older.line + shift, newer.line]),
         last_by_rank={**older.last_by_rank, **newer.last_by_rank},
-        **columns,
+        others=newer.others,
     )

@@ -17,15 +17,14 @@ from trackwalker.logs.facts import LogFacts
 from trackwalker.perf.find import Found, find_files, traces_in
 from trackwalker.perf.fixes import fixes_for
 from trackwalker.perf.flops import Flops, model_flops
-from trackwalker.perf.labels import label_steps
 from trackwalker.perf.result import JobPart, Missing, PerfReport
 from trackwalker.perf.saved import upstream_tgs
 from trackwalker.perf.settings import Settings, settings_of
 from trackwalker.perf.spending import goodput_part
-from trackwalker.perf.table import step_table
 from trackwalker.perf.throughput import measure
 from trackwalker.perf.traces import Traces, read_traces
 from trackwalker.perf.utilisation import Logged, find_peak, flops_part, logged_flops, utilisation
+from trackwalker.record.masks import masks
 
 T = TypeVar("T")
 
@@ -84,7 +83,7 @@ class Analysis:
         return out
 
     def _triage(self) -> Triage | None:
-        return triage(self.job) if self.job.log is not None else None
+        return triage(self.job, every_rank=True) if self.job.log is not None else None
 
     def _try(self, what: str, work: Callable[[], T], do: str) -> T | None:
         try:
@@ -109,20 +108,23 @@ class Analysis:
         if not found.traces and not found.programs:
             return None
         span = None
-        if found.shared and seen is not None and seen.record.first_end is not None:
-            span = (seen.record.first_end - 3600.0, seen.record.last_end or time.time())
+        if found.shared and seen is not None and seen.record.table.first_end is not None:
+            span = (seen.record.table.first_end - 3600.0, seen.record.table.last_end or time.time())
         return self._try(
             "traces", lambda: read_traces(found, span, self.options.ops, self.options.ray), "a trace may be damaged"
         )
 
     def _throughput(self, out: PerfReport, seen: Triage, settings: Settings, traces: Traces | None) -> None:
         def work() -> None:
-            table = step_table(self.job, seen.index)
-            if table is None:
+            table, facts = seen.record.table, seen.record.facts
+            if not len(table):
                 raise EvidenceError("neither the log nor progress records nor an event file tell of a step")
-            restarts = [a.first_step for a in seen.attempts[1:] if a.first_step is not None]
-            labelled = label_steps(table, seen.index, traces.windows if traces else [], restarts)
-            out.throughput = measure(table, labelled, seen.index.facts, settings.tokens_per_step)
+            lead = table.lead().once()
+            slow = masks(
+                lead.step, lead.seconds, facts, line=lead.line, end=lead.column("end"), pauses=table.pauses,
+                traced=traces.windows if traces else (), restarts=seen.record.restarts,
+            )  # fmt: skip
+            out.throughput = measure(table, slow, facts, settings.tokens_per_step, seen.progress)
             if out.throughput is None:
                 raise EvidenceError("no step was timed")
             if seen.progress.recompiled:
@@ -185,16 +187,14 @@ class Analysis:
                 self.missing.append(Missing(what="MFU", why=why, do="give --peak TFLOPS"))
 
     def _job(self, seen: Triage | None, run: RunRecord | None, settings: Settings, traces: Traces | None) -> JobPart:
-        hosts = seen.index.facts.hosts if seen else []
-        nodes = len({r.node for r in run.ranks}) if run and run.ranks else len(hosts) or None
         return JobPart(
             id=self.job.id,
             name=self.job.name,
             dir=str(self.job.dir or self.job.log or ""),
             model=settings.model,
             status=seen.status if seen else None,
-            nodes=nodes,
-            ranks=len(run.ranks) if run and run.ranks else len(seen.index.ranks_seen) or None if seen else None,
+            nodes=seen.record.nodes if seen else len({r.node for r in run.ranks}) or None if run else None,
+            ranks=seen.record.ranks if seen else len(run.ranks) or None if run else None,
             devices=traces.ranks or None if traces else None,
             last_step=seen.progress.last_step if seen else None,
         )
@@ -215,7 +215,9 @@ def headline(report: PerfReport) -> str:
     parts = []
     through, used = report.throughput, report.utilisation
     if through is not None:
-        parts.append(f"{through.seconds.mean:.4g} s a step")
+        n, step_s = through.step_s_of, through.step_s
+        if step_s is not None:
+            parts.append(f"{step_s:.4g} s a step (median of {n} undisturbed steps)")
         if through.tgs is not None:
             parts.append(f"{through.tgs.mean:.4g} tokens/s/device")
     elif report.trace is not None:

@@ -17,6 +17,7 @@ from trackwalker.job.layout import Job
 from trackwalker.job.run import RunRecord, load_run
 from trackwalker.job.whole import write_whole
 from trackwalker.launch.standing import standing
+from trackwalker.record.journal import read_progress
 from trackwalker.trainers.capture import LATE, REQUEST
 
 _AHEAD_S = (2.0, 8.0, 30.0)  # by then every rank has seen the request; further ahead each time that one had not
@@ -109,11 +110,10 @@ def _first_step(job: Job, run: RunRecord, deadline: float, say: Callable[[str], 
 
 
 def _progress(job: Job) -> _Progress:
-    records = [r for r in journal.read(job.progress).items if r.get("phase") == "train"] if job.progress else []
-    recent = [r for r in records[-64:] if isinstance(r.get("seconds"), int | float)]
-    usual = sorted(float(r["seconds"]) for r in recent)[len(recent) // 2] if recent else 1.0
-    last = max((int(r["step"]) for r in records[-64:]), default=None)
-    return _Progress(last, usual, {int(r.get("rank", 0)) for r in records})
+    done = read_progress(job.progress).done
+    recent = sorted(d.seconds for d in done[-64:] if math.isfinite(d.seconds))
+    usual = recent[len(recent) // 2] if recent else 1.0
+    return _Progress(max((d.step for d in done[-64:]), default=None), usual, {d.rank for d in done})
 
 
 def _wait(job: Job, run: RunRecord, out: Captured, ranks: int, deadline: float) -> None:

@@ -10,8 +10,8 @@ import numpy as np
 from trackwalker.perf.diff_result import Changed, DiffReport, Fall, Mismatch, OpDelta, Speed
 from trackwalker.perf.names import short_path
 from trackwalker.perf.result import PerfReport, ProgramPart, TracePart
+from trackwalker.record.speeds import Series, compare_speeds
 from trackwalker.stats.bootstrap import difference_interval
-from trackwalker.stats.paired import unpaired
 from trackwalker.stats.segments import Floats
 
 _FEWEST = 3  # samples of each side: fewer have no interval
@@ -80,42 +80,54 @@ def _changes(a: dict[str, str], b: dict[str, str]) -> list[Changed]:
 
 
 def _speed(a: PerfReport, b: PerfReport) -> Speed | None:
-    left, right = steady_seconds(a), steady_seconds(b)
-    if not len(left) or not len(right):
-        left, right = (np.array(r.trace.step_samples if r.trace else [], float) for r in (a, b))
-    if not len(left) or not len(right):
-        return None
-    tokens = [r.throughput.tokens_per_step if r.throughput else None for r in (a, b)]
-    known = tokens[0] is not None and tokens[1] is not None
-    left, right = (tokens[0] or 1.0) / left if known else 1 / left, (tokens[1] or 1.0) / right if known else 1 / right
-    found = unpaired(left, right)
-    if found is not None:
-        low, high = found.interval()
-        change, certain, detectable = found.change, found.differs(), found.detectable
-    else:
-        change, detectable = float(right.mean() / left.mean() - 1.0), None
-        low, high = (d / float(left.mean()) for d in difference_interval(left, right))
-        certain = min(len(left), len(right)) >= _FEWEST and (low > 0 or high < 0)
+    """By the steps that `compare` uses; of reports without a log, by the steps of their traces."""
+    one, two = _series(a), _series(b)
+    if one is None or two is None:
+        return _traced_speed(a, b)
+    found = compare_speeds(one, two)
+    if found is None:
+        return _few_steps(one, two)
+    low, high = found.difference.interval()
     return Speed(
-        of="tokens/s/device" if known else "steps/s",
-        a=float(left.mean()), b=float(right.mean()),
-        change=change, low=low, high=high, certain=certain, detectable=detectable,
+        of="tokens/s/device" if found.of == "tgs" else "steps/s",
+        a=found.level_a, b=found.level_b, change=found.difference.change, low=low, high=high,
+        certain=found.difference.differs(), detectable=found.difference.detectable, steps_a=len(found.steps_a),
+        steps_b=len(found.steps_b), left_out_a=found.left_out_a, left_out_b=found.left_out_b,
     )  # fmt: skip
 
 
-def steady_seconds(report: PerfReport) -> Floats:
-    """The step times that a report's throughput rests on."""
+def _series(report: PerfReport) -> Series | None:
     through = report.throughput
-    level = next((x for x in through.levels if x.steady), None) if through else None
-    if through is None or level is None:
-        return np.zeros(0)
+    if through is None or not any(through.series.seconds):
+        return None
     s = through.series
-    rows = zip(s.step, s.seconds, s.label, strict=True)
-    inside = [x for step, x, label in rows if x and not label and level.first_step <= step <= level.last_step]
-    if len(inside) >= min(level.steps, _FEWEST):
-        return np.array(inside, float)
-    usual = [x for x in s.seconds if x and x <= 1.1 * level.seconds]  # every step is labelled: as `measure` chose
-    return np.array(usual, float)
+    seconds, tgs = (np.array([np.nan if v is None else v for v in column], float) for column in (s.seconds, s.tgs))
+    if through.tokens_per_step is not None:
+        tgs = np.where(np.isfinite(tgs), tgs, through.tokens_per_step / seconds)
+    return Series(np.array(s.step, np.int64), seconds, tgs, np.array(s.label, str))
+
+
+def _few_steps(one: Series, two: Series) -> Speed | None:
+    """Of runs too short for the statistics of series: their undisturbed steps, as far as they go."""
+    both = [1.0 / run.seconds[(run.reason == "") & (run.seconds > 0)] for run in (one, two)]
+    both = [own if len(own) else 1.0 / run.seconds[run.seconds > 0] for own, run in zip(both, (one, two), strict=True)]
+    return _of_samples(both[0], both[1], "steps/s")
+
+
+def _traced_speed(a: PerfReport, b: PerfReport) -> Speed | None:
+    left, right = (1.0 / np.array(r.trace.step_samples if r.trace else [], float) for r in (a, b))
+    return _of_samples(left, right, "steps/s")
+
+
+def _of_samples(left: Floats, right: Floats, of: Literal["steps/s"]) -> Speed | None:
+    if not len(left) or not len(right):
+        return None
+    low, high = (d / float(left.mean()) for d in difference_interval(left, right))
+    return Speed(
+        of=of, a=float(left.mean()), b=float(right.mean()), change=float(right.mean() / left.mean() - 1.0), low=low,
+        high=high, certain=min(len(left), len(right)) >= _FEWEST and (low > 0 or high < 0), steps_a=len(left),
+        steps_b=len(right),
+    )  # fmt: skip
 
 
 def waterfall(a: TracePart, b: TracePart) -> list[Fall]:
@@ -233,6 +245,7 @@ def _summary(out: DiffReport) -> str:
         else:
             seen = f"; a change of {100 * s.detectable:.1f} % would have been seen" if s.detectable is not None else ""
             said.append(f"no difference beyond noise ({100 * s.low:+.1f} to {100 * s.high:+.1f} %{seen})")
+        said.append(s.steps_words)
     if out.waterfall:
         top = max(out.waterfall, key=lambda r: abs(r.delta_s))
         if abs(top.share) >= 0.005:

@@ -30,6 +30,19 @@ class Speed(BaseModel):
     high: float
     certain: bool
     detectable: float | None = None  # the smallest change that would have been seen nine times in ten
+    steps_a: int = 0  # how many steps of each were compared
+    steps_b: int = 0
+    left_out_a: dict[str, int] = {}  # and how many were not, by reason
+    left_out_b: dict[str, int] = {}
+
+    @property
+    def steps_words(self) -> str:
+        """How many steps were compared and left out, and why."""
+        each = []
+        for word, n, left in (("A", self.steps_a, self.left_out_a), ("B", self.steps_b, self.left_out_b)):
+            why = ", ".join(f"{count} {reason}" for reason, count in left.items())
+            each.append(f"{n} steps of {word}" + (f" (left out: {why})" if why else ""))
+        return "by " + " and ".join(each)
 
 
 class Fall(BaseModel):

@@ -11,9 +11,9 @@ import zlib
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from trackwalker.diagnose.sources import shared_folder
 from trackwalker.job.layout import Job
 from trackwalker.job.resolve import follow
+from trackwalker.record.event_files import shared_folder
 
 TRACES = (".xplane.pb", ".xplane.pb.gz", ".pt.trace.json", ".pt.trace.json.gz")  # JAX's, PyTorch's
 CAPPED = ".trace.json.gz"  # what JAX writes beside its own: cut to the first million events

@@ -110,7 +110,10 @@ class Throughput(BaseModel):
     sources: dict[str, int]  # place -> how many steps it tells of
     steps: int
     repeated: int = 0  # steps done again after a restart
-    seconds: Spread
+    step_s: float | None = None  # the run's one step time: the median of the undisturbed steps
+    step_s_of: int = 0  # how many those are
+    left_out: dict[str, int] = {}  # and how many were left out for it, by reason
+    seconds: Spread  # of the steady stretch
     tgs: Spread | None = None  # tokens per second per device
     tokens_per_step: float | None = None  # of one device
     labels: dict[str, list[int]] = {}  # label -> steps

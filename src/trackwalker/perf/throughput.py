@@ -6,7 +6,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trackwalker.logs.facts import LogFacts
-from trackwalker.perf.labels import LABELS, Labelled
 from trackwalker.perf.result import (
     Agreement,
     Drift,
@@ -17,7 +16,9 @@ from trackwalker.perf.result import (
     Spread,
     Throughput,
 )
-from trackwalker.perf.table import Floats, Ints, StepTable
+from trackwalker.record.masks import REASONS, Masks
+from trackwalker.record.projection import Progress
+from trackwalker.record.steps import LOG, Floats, Ints, StepTable
 from trackwalker.stats.bootstrap import mean_interval
 from trackwalker.stats.paired import unpaired
 from trackwalker.stats.segments import Segment, segments
@@ -29,11 +30,15 @@ _RANKS_LISTED = 64
 _TELLING = 0.01  # relative: smaller differences of tokens per step are rounding
 
 
-def measure(table: StepTable, steps: Labelled, facts: LogFacts, tokens: float | None) -> Throughput | None:
-    """The throughput of a run; None when no step was timed."""
-    lead, notes = steps.table, list(table.notes)
-    seconds, tgs = lead.column("seconds"), lead.column("tgs")
-    rows = _rows(steps, notes)
+def measure(
+    table: StepTable, slow: Masks, facts: LogFacts, tokens: float | None, progress: Progress
+) -> Throughput | None:
+    """The throughput of a run; None when no step was timed. `slow` marks the steps of the lead rank, each once."""
+    lead, notes = table.lead().once(), list(table.notes)
+    seconds, tgs, label = lead.seconds, lead.tgs, _labels(slow)
+    if table.source == LOG and len(table.ranks) < len(facts.steps.last_by_rank):
+        notes.append(f"only rank {table.ranks[0]} is read: the log has too many step lines to compare ranks by it")
+    rows = _rows(seconds, slow, notes)
     if not len(rows):
         return None
     cuts = segments(seconds[rows])
@@ -49,15 +54,18 @@ def measure(table: StepTable, steps: Labelled, facts: LogFacts, tokens: float | 
     slowest = max(ranks, key=lambda r: r.seconds, default=None)
     waits = lead.column("data_wait_s")[chosen] / seconds[chosen]
     return Throughput(
-        source=table.source,
-        sources=table.sources,
+        source=table.source or "",
+        sources=table.counts,
         steps=len(lead),
         repeated=table.repeated,
+        step_s=progress.step_time_s or round(float(np.median(seconds[rows])), 3),
+        step_s_of=progress.step_time_of or len(rows),
+        left_out=progress.left_out,
         seconds=spread(seconds[chosen]),
         tgs=spread(rates[known]) if len(known) else None,
         tokens_per_step=tokens,
-        labels={name: at for name in LABELS if (at := lead.step[steps.label == name].tolist())},
-        label_cost_s=_costs(steps, float(np.median(seconds[chosen]))),
+        labels={name: at for name in REASONS if (at := lead.step[label == name].tolist())},
+        label_cost_s=_costs(seconds, label, float(np.median(seconds[chosen]))),
         levels=[_level(cut, lead.step[rows], cut is steady) for cut in cuts],
         drift=_drift(seconds[chosen]),
         positional=_positional(table, rates, lead),
@@ -67,7 +75,7 @@ def measure(table: StepTable, steps: Labelled, facts: LogFacts, tokens: float | 
         data_wait_share=round(float(np.nanmedian(waits)), 4) if np.isfinite(waits).any() else None,
         agreement=_agreement(seconds, tgs, tokens),
         notes=notes,
-        series=_series(steps, rates),
+        series=_series(lead, label, rates),
     )
 
 
@@ -82,13 +90,17 @@ def spread(values: Floats) -> Spread:
     )  # fmt: skip
 
 
-def _rows(steps: Labelled, notes: list[str]) -> Ints:
+def _labels(slow: Masks) -> NDArray[np.str_]:
+    """The reason why a step is left out; "" for one that counts."""
+    return np.where(slow.any, slow.label, "")
+
+
+def _rows(seconds: Floats, slow: Masks, notes: list[str]) -> Ints:
     """The steps to judge by: the plain ones, or with too few of them those labelled ones that were not slow."""
-    plain = np.flatnonzero(steps.plain)
+    timed = np.isfinite(seconds) & (seconds > 0)
+    plain = np.flatnonzero(timed & ~slow.any)
     if len(plain) >= _FEWEST:
         return plain
-    seconds = steps.table.column("seconds")
-    timed = np.isfinite(seconds) & (seconds > 0)
     usual = float(np.median(seconds[timed])) if timed.any() else 0.0
     rows = np.flatnonzero(timed & (seconds <= 1.1 * usual))
     if len(rows):
@@ -115,9 +127,9 @@ def _level(cut: Segment, numbers: Ints, steady: bool) -> Level:
     return Level(first_step=first, last_step=last, steps=cut.size, seconds=cut.level, steady=steady)
 
 
-def _costs(steps: Labelled, usual: float) -> dict[str, float]:
-    seconds = np.nan_to_num(steps.table.column("seconds"), nan=0.0)
-    over = {name: float(np.maximum(seconds[steps.label == name] - usual, 0.0).sum()) for name in LABELS}
+def _costs(seconds: Floats, label: NDArray[np.str_], usual: float) -> dict[str, float]:
+    known = np.nan_to_num(seconds, nan=0.0)
+    over = {name: float(np.maximum(known[label == name] - usual, 0.0).sum()) for name in REASONS}
     return {name: round(cost, 3) for name, cost in over.items() if cost > 0}
 
 
@@ -148,6 +160,7 @@ def _positional(table: StepTable, rates: Floats, lead: StepTable) -> Positional 
 
 def _by_rank(table: StepTable, steps: Ints, facts: LogFacts) -> list[RankRow]:
     rows = []
+    table = table.once()
     inside = np.isin(table.step, steps)
     for rank in table.ranks:
         mine = inside & (table.rank == rank) & np.isfinite(table.column("seconds"))
@@ -188,15 +201,14 @@ def _agreement(seconds: Floats, tgs: Floats, tokens: float | None) -> Agreement 
     return Agreement(tokens_per_step=tokens, logged=logged, agrees=agrees, says=says)
 
 
-def _series(steps: Labelled, rates: Floats) -> Series:
-    lead = steps.table
+def _series(lead: StepTable, label: NDArray[np.str_], rates: Floats) -> Series:
     every = -(-len(lead) // _MOST_POINTS) or 1
     rows: NDArray[np.int64] = np.arange(0, len(lead), every)
     return Series(
         step=lead.step[rows].tolist(),
         seconds=_finite(lead.column("seconds")[rows]),
         tgs=_finite(rates[rows]),
-        label=steps.label[rows].tolist(),
+        label=label[rows].tolist(),
         every=every,
     )
 

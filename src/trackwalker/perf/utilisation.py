@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
 import numpy as np
 
+from trackwalker.job.dialects import StepTold, needles, read_step
 from trackwalker.perf.flops import FORMULA, Flops
 from trackwalker.perf.model import Device
 from trackwalker.perf.peaks import Known, by_name, by_trace, from_environment, stated
@@ -18,11 +20,8 @@ from trackwalker.perf.settings import Settings
 
 _LINES = 400  # step lines are enough for a median
 _FRONT = 64 << 20  # bytes: what a trainer says of its FLOPs stands at the beginning
+_LONGEST = 4096  # bytes of a line
 _SAME = 0.02  # the trainer prints few digits
-_STEP = re.compile(
-    rb"completed step: *\d+, seconds: *(\d+\.?\d*), TFLOP/s/device: *(\d+\.?\d*)(?:, MFU: *(\d+\.?\d*)%)?"
-    rb"(?:, Tokens/s/device: *(\d+\.?\d*))?"
-)
 _TOTAL = re.compile(rb"Total TFLOPs: *(\d+\.?\d*)")
 _SPLIT = re.compile(rb"split as [\d.]+% learnable weight flops and (\d+\.?\d*)% attention flops")
 _PEAK = re.compile(rb"\[MFU\][^\n]{0,200}?peak=(\d+\.?\d*)")
@@ -45,15 +44,15 @@ def logged_flops(log: Path | None, tokens: float | None) -> Logged:
         return Logged()
     with log.open("rb") as file:
         data = file.read(_FRONT)  # not mapped: a mapped log that is cut meanwhile kills the process
-    lines = [[float(g) if g else np.nan for g in m.groups()] for m in islice(_STEP.finditer(data), _LINES)]
+    lines = [[t.seconds, t.tflops, t.mfu, t.tgs] for t in islice(_step_lines(data), _LINES)]
     total, split, peak = _TOTAL.search(data), _SPLIT.search(data), _PEAK.search(data)
     said = float(total[1]) if total else None
     share = float(split[1]) / 100.0 if split else None
     told_peak = float(peak[1]) if peak else None
     rows = np.array(lines, float).reshape(-1, 4)
-    mfu = float(np.nanmedian(rows[:, 2])) / 100.0 if np.isfinite(rows[:, 2]).any() else None
+    mfu = float(np.nanmedian(rows[:, 2])) if np.isfinite(rows[:, 2]).any() else None
     if mfu and told_peak is None:
-        told_peak = float(np.nanmedian(rows[:, 1] / rows[:, 2])) * 100.0
+        told_peak = float(np.nanmedian(rows[:, 1] / rows[:, 2]))
     if said:
         return Logged(said, 0.005 / said, share, mfu, told_peak)
     rate = rows[rows[:, 1] > 0]
@@ -66,6 +65,15 @@ def logged_flops(log: Path | None, tokens: float | None) -> Logged:
     best = int(np.argmin(digits))
     close = digits <= 2 * digits[best]
     return Logged(float(np.median(each[close])), float(digits[best]), share, mfu, told_peak)
+
+
+def _step_lines(data: bytes) -> Iterator[StepTold]:
+    """The step lines that tell how much was computed."""
+    for match in re.finditer(b"|".join(re.escape(n) for n in needles()), data):
+        begin, end = data.rfind(b"\n", 0, match.start()) + 1, data.find(b"\n", match.end())
+        told = read_step(data[begin : end if end >= 0 else len(data)][:_LONGEST].decode("utf-8", "replace"))
+        if told is not None and math.isfinite(told.tflops):
+            yield told
 
 
 def flops_part(flops: Flops, logged: Logged) -> FlopsPart:

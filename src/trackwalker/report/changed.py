@@ -6,8 +6,8 @@ from rich.console import Console
 from rich.text import Text
 
 from trackwalker.diagnose.changed import MOST_ROWS, Changed
-from trackwalker.diagnose.clock import utc
 from trackwalker.diagnose.verdict import Deviation
+from trackwalker.record.clock import utc
 from trackwalker.report.text import one_line
 
 

@@ -47,12 +47,17 @@ def summary(report: PerfReport) -> list[tuple[str, str]]:
 
 def _speed(through: Throughput) -> list[tuple[str, str]]:
     s = through.seconds
-    rows = [
+    left = ", ".join(f"{n} {reason}" for reason, n in through.left_out.items())
+    rows = []
+    if through.step_s is not None:
+        what = f"{through.step_s:.4g} s, median of {through.step_s_of} undisturbed steps of {through.steps}"
+        rows.append(("step time", what + (f" (left out: {left})" if left else "")))
+    rows += [
         (
-            "step time",
-            f"{s.mean:.4g} s (95 % {s.low:.4g} to {s.high:.4g}), median {s.median:.4g}, "
-            f"p5 {s.p5:.4g}, p95 {s.p95:.4g}, {s.n} steady steps of {through.steps}",
-        )
+            "steady stretch",
+            f"mean {s.mean:.4g} s (95 % {s.low:.4g} to {s.high:.4g}), median {s.median:.4g}, "
+            f"p5 {s.p5:.4g}, p95 {s.p95:.4g}, {s.n} of {through.steps} steps",
+        ),
     ]
     if through.tgs is not None:
         t = through.tgs

@@ -11,7 +11,7 @@ from trackwalker.errors import EvidenceError, NotAJobError
 from trackwalker.job.layout import Job
 from trackwalker.job.run import load_run
 from trackwalker.job.scrub import Scrubber
-from trackwalker.logs.reader import read_log
+from trackwalker.logs.index import index_logs
 
 
 def reference_for(job: Job, jobs: Sequence[Job]) -> Job | None:
@@ -36,7 +36,7 @@ def _bare_case(job: Job) -> Case:
     """A case without its metrics: settings stand in the log and in run.json."""
     if job.log is None:
         raise NotAJobError(f"job {job.id} has no log, so its settings are not known")
-    log = read_log(job.log)
+    log = index_logs(job.log).facts
     try:
         run = load_run(job.run_json)
     except EvidenceError:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from trackwalker.errors import UsageError
+from trackwalker.job.dialects import read_step
 from trackwalker.job.layout import Job
 from trackwalker.launch.memory import ERROR, GIB, Estimate
 from trackwalker.launch.validate import Checked
@@ -74,7 +75,7 @@ def _lines(log: Path, name: str) -> tuple[tuple[float, float, str] | None, float
     banner = compiled = size = None
     with log.open(encoding="utf-8", errors="replace") as lines:
         for line in lines:
-            if "completed step:" in line and banner:
+            if banner and read_step(line) is not None:
                 break  # what follows can be long, and says nothing about this
             if found := _BANNER.search(line):
                 each = (float(found[1]), float(found[2]), found[3])

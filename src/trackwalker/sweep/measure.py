@@ -68,7 +68,7 @@ def _good(job: Job, trial: Trial, seen: Triage, policy: Policy, gpu: str | None)
         score=steady.mean,
         low=steady.low,
         high=steady.high,
-        step_s=speed.seconds.median,
+        step_s=speed.step_s,
         steps=steady.n,
         mfu=report.utilisation.mfu if report.utilisation else None,
         comm_s=_in_collectives(report),
@@ -142,7 +142,7 @@ def peak_memory(log: Path | None) -> float | None:
 
 def signals(job: Job, seen: Triage, wanted: Mapping[str, Signal]) -> dict[str, dict[str, float]]:
     """Host -> signal -> its steady value, where the job was recorded; a database that cannot be read costs no more."""
-    first, last = seen.record.first_end, seen.record.last_end
+    first, last = seen.record.table.first_end, seen.record.table.last_end
     if job.database is None or first is None or last is None or last - first < 1.0:
         return {}
     from trackwalker.telemetry.store import open_database  # a server is started: only where there is a database

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import contextlib
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 
-from trackwalker.stats.stall import stall_limit
+from trackwalker.record.journal import Done, entry
+from trackwalker.record.masks import WARM_UP_STEPS
+from trackwalker.record.stall import KNOWN, step_limit
 from trackwalker.watch.follow import Follower
 
-_WARM_UP = 5
-_BASELINE_STEPS = 15
 _SLOW_RATIO = 1.25
 _SLOW_FOR_S = 8.0
 _SLOW_STEPS = 5
@@ -48,8 +47,10 @@ class LiveWatch:
         now = time.time() if now is None else now
         for record in self._progress.new():
             self.phase = str(record.get("phase", self.phase))
-            with contextlib.suppress(KeyError, TypeError, ValueError, OverflowError):  # a foreign record
-                self._take(record)
+            if isinstance(done := entry(record), Done):
+                self.steps[done.step] = max(self.steps.get(done.step, 0.0), done.at)
+                if done.loss is not None:
+                    self.losses[done.step] = done.loss
         for event in self._events.new():
             data = event.get("data") or {}
             if event.get("kind") == "first-failure":
@@ -60,14 +61,6 @@ class LiveWatch:
         if self._pending:  # both may come within one look: each is told once, in order
             return self._pending.pop(0)
         return self._stall(now) or self._slow(now)
-
-    def _take(self, record: dict[str, Any]) -> None:
-        if record.get("phase") != "train" or "step" not in record:
-            return
-        step = int(record["step"])
-        self.steps[step] = max(self.steps.get(step, 0.0), float(record["t"]))
-        if record.get("loss") is not None:
-            self.losses[step] = float(record["loss"])
 
     @property
     def last_step(self) -> int | None:
@@ -83,14 +76,14 @@ class LiveWatch:
     def _seconds(
         self,
     ) -> tuple[np.ndarray[tuple[int], np.dtype[np.float64]], np.ndarray[tuple[int], np.dtype[np.float64]]]:
-        ends = np.array([self.steps[s] for s in sorted(self.steps)][_WARM_UP:])
+        ends = np.array([self.steps[s] for s in sorted(self.steps)][WARM_UP_STEPS:])
         return ends[1:], np.diff(ends)
 
     def _stall(self, now: float) -> Notice | None:
         ends, seconds = self._seconds()
-        if len(seconds) < _BASELINE_STEPS:
+        if len(seconds) < KNOWN:
             return None
-        limit = stall_limit(seconds)
+        limit = step_limit(seconds)
         silent = now - float(ends[-1])
         if silent <= limit:
             return None
@@ -100,7 +93,7 @@ class LiveWatch:
         ends, seconds = self._seconds()
         recent = ends > now - _SLOW_FOR_S
         recent[-_SLOW_STEPS:] = True  # steps may take longer than that, or come to
-        if (~recent).sum() < _BASELINE_STEPS or now - float(ends[0]) < 2 * _SLOW_FOR_S:
+        if (~recent).sum() < KNOWN or now - float(ends[0]) < 2 * _SLOW_FOR_S:
             return None
         before, after = float(np.median(seconds[~recent])), seconds[recent]
         # Half of the recent steps must be slower than nearly all earlier ones: a hiccup is not a phase, but a rank

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import os
 import re
 from pathlib import Path
 from typing import Any
 
-from trackwalker.logs.dialect import STEP, SUMMARY, TASK_LABEL
+from trackwalker.job.dialects import needles, read_step
+from trackwalker.logs.dialect import SUMMARY, TASK_LABEL
 
 _MOST = 4 << 20  # bytes in one look
 _FIRST = 16 << 20  # of a log that is there already
@@ -51,7 +53,8 @@ class LogTail:
         data = self._torn + data
         end = data.rfind(b"\n") + 1
         self._torn = data[end:][-_MOST:]
-        lines = [line for line in data[:end].split(b"\n") if b"completed step:" in line or b"JOB SUMMARY" in line]
+        words = (b"JOB SUMMARY", *needles())
+        lines = [line for line in data[:end].split(b"\n") if any(word in line for word in words)]
         records = [r for r in map(self._record, lines) if r is not None]
         return _timed(records, min(stat.st_mtime, now)) if first else [{**r, "t": now} for r in records]
 
@@ -66,20 +69,20 @@ class LogTail:
         if SUMMARY.match(line[label.end() :] if label else line):
             self.ended = True
             return None
-        found = STEP.search(line)
-        if found is None:
+        found = read_step(line)
+        if found is None or found.step is None:
             return None
         rank = int(label[1]) if label else 0
-        values = {"step": int(found["step"]), "seconds": float(found["seconds"])}
-        loss = {"loss": found["loss"]} if found["loss"] else {}
-        return {"rank": rank, "phase": "train", **values, **loss}
+        seconds = {"seconds": found.seconds} if math.isfinite(found.seconds) else {}
+        loss = {"loss": found.loss} if found.no_number or math.isfinite(found.loss) else {}
+        return {"rank": rank, "phase": "train", "step": found.step, **seconds, **loss}
 
 
 def _timed(records: list[dict[str, Any]], last: float) -> list[dict[str, Any]]:
     at, ahead = last, None
     for record in reversed(records):
         if ahead is not None and record["step"] < ahead["step"]:
-            at -= ahead["seconds"]
+            at -= ahead.get("seconds", 0.0)
         ahead = record
         record["t"] = at
     return records

@@ -15,14 +15,11 @@ from typing import Any
 import numpy as np
 
 from trackwalker.node.ledger import Ledger, number
+from trackwalker.record.masks import WARM_UP_STEPS
+from trackwalker.record.stall import FEW_STEPS_S, pause_limit, step_limit
 from trackwalker.stats.segments import Floats
 
-_WARM_UP = 5  # first steps: caches fill, clocks settle
-_KNOWN = 15  # steady steps that make a measure
 _REMEMBERED = 600
-_FLOOR_S = 8.0  # as stats/stall.py: scheduling hiccups last seconds and are not hangs
-_SLACK_S = 40.0  # so that a third missed step is called within a minute, however long steps are
-_FEW_STEPS_S = 120.0
 DATA_WAIT, DONE = "data_wait", "done"
 
 
@@ -44,7 +41,6 @@ BUDGETS = {
     "eval": Budget(3600.0, 4.0, 900.0),
 }
 FIRST_STEP_S = 1800.0  # from the last phase to the first step
-_LOG_SAVE_S = 900.0  # of a job that has only a log, at a step where it saves
 
 
 @dataclass(frozen=True)
@@ -142,20 +138,13 @@ class Course:
             self._limit = (self.count, self._step_limit())
         # The first step after the first evaluation (or save, …) of an attempt may compile or refill queues, as the
         # very first steps do; from the second on the job's usual steps are the measure.
-        return self._limit[1] if self._pauses <= self._resumed else max(self._limit[1], _FEW_STEPS_S)
+        return self._limit[1] if self._pauses <= self._resumed else max(self._limit[1], FEW_STEPS_S)
 
     def _step_limit(self) -> float:
         steady = self.steady()
-        if len(steady) >= _KNOWN:
-            slow = float(np.quantile(steady, 0.99))
-            limit = max(min(6.0 * slow, 3.0 * slow + _SLACK_S), _FLOOR_S)
-        elif len(steady):
-            limit = max(10.0 * float(steady.max()), _FEW_STEPS_S)
-        else:
-            limit = FIRST_STEP_S
+        limit = step_limit(steady) if len(steady) else FIRST_STEP_S
         if self.last_step is not None and self._beside_pause(self.last_step + 1):
-            seen = self.longest.get("checkpoint")
-            limit = max(limit, 3.0 * seen if seen else _LOG_SAVE_S)
+            limit = pause_limit(limit, self.longest.get("checkpoint"))
         return limit
 
     def steady(self) -> Floats:
@@ -204,7 +193,7 @@ class Course:
             seconds = at - self.last_at
         self.last_step, self.last_at, self.count = step, at, self.count + 1
         beside = self._beside_pause(step)
-        if seconds is not None and math.isfinite(seconds) and self.count > _WARM_UP:
+        if seconds is not None and math.isfinite(seconds) and self.count > WARM_UP_STEPS:
             if not (self._pauses or beside):
                 self.seconds.append(seconds)
             elif beside and len(self.seconds) and seconds > 2.0 * self.seconds[-1]:

@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from trackwalker.job.dialects import needles
 from trackwalker.launch.slurm.states import JobState
 from trackwalker.launch.standing import Standing
 
@@ -46,4 +47,5 @@ def _by_slurm(log: Path | None) -> bool:
     except OSError:
         return False
     # Whoever trained on afterwards did not end by it.
-    return _SLURM.search(tail.rpartition(b"completed step:")[2]) is not None
+    last = max((tail.rfind(needle) for needle in needles()), default=-1)
+    return _SLURM.search(tail, max(last, 0)) is not None

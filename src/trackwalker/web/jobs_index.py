@@ -17,13 +17,14 @@ from pathlib import Path
 from typing import Any
 
 from trackwalker import __version__
-from trackwalker.diagnose.accounting import ask
-from trackwalker.diagnose.triage import Answer, triage
+from trackwalker.diagnose.triage import triage
 from trackwalker.errors import TrackwalkerError
 from trackwalker.job.layout import Job
 from trackwalker.job.processes import is_live
 from trackwalker.launch.standing import standings
 from trackwalker.logs.kept import folder
+from trackwalker.record.accounting import ask
+from trackwalker.record.read import Answer
 from trackwalker.web.jobs_rows import JobRow, of_error, of_standing, of_triage, unread
 from trackwalker.web.workspace import WebWorkspace
 

@@ -103,20 +103,18 @@ def of_triage(found: Triage, verdict: Verdict | None) -> JobRow:
     """A job from its log, with the badge of the verdict that was saved with it."""
     facts, progress = found.index.facts, found.progress
     group, tone = _TONES.get(found.status, ("trouble", "unknown"))
-    count = facts.header.get("NNODES", "")
-    nodes = found.accounting.nodes or (int(count) if count.isdecimal() and len(count) < 9 else None) or len(facts.hosts)
     row = replace(
         unread(found.job),
         model=model_of(found.job, facts.header.get("MODEL_NAME", "")),
         status=found.status,
         group=group,
         tone=tone,
-        nodes=nodes or None,
+        nodes=found.record.nodes,
         last_step=progress.last_step,
         total_steps=progress.total_steps,
         tgs=_finite(progress.tgs),
         step_s=_finite(progress.step_time_s),
-        spark=spark(found.record.tgs, found.record.seconds),
+        spark=spark(found.record.steps.tgs, found.record.steps.seconds),
         goodput=_finite(found.goodput.goodput),
         says=clip(one_line(found.summary), 300),
     )

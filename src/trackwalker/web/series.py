@@ -6,12 +6,11 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from trackwalker.diagnose import timeline as tl
 from trackwalker.diagnose.story import Mark, StepPoint, Story
 from trackwalker.diagnose.storyteller import steps_of
 from trackwalker.diagnose.triage import Triage
-from trackwalker.job import journal
 from trackwalker.job.layout import Job
+from trackwalker.record.timeline import timeline_of
 from trackwalker.report.marks import words_of
 from trackwalker.report.text import clip, one_line
 from trackwalker.report.words import is_time
@@ -54,9 +53,8 @@ def told(story: Story, restarts: Sequence[Mark] = ()) -> dict[str, Any]:
 
 def early(job: Job, seen: Triage, telemetry: Telemetry | None) -> dict[str, Any]:
     """What can be drawn before the diagnosis: the steps, where their times are known."""
-    records = journal.read(job.progress).items if job.progress else []
-    start = telemetry.range()[0] if telemetry is not None else None
-    timeline = tl.from_progress(records) or tl.from_record(seen.record, seen.index.facts, telemetry, start)
+    start = telemetry.range()[0] if telemetry is not None else seen.record.clock.start
+    timeline = timeline_of(seen.record.table, seen.record.facts, telemetry, start)
     return {"complete": False, **_steps(steps_of(timeline)), "phases": [], "marks": [], "start": start, "end": None}
 
 

@@ -8,23 +8,17 @@ from __future__ import annotations
 import json
 import math
 import os
-import re
 import threading
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from trackwalker.job.dialects import read_step
 from trackwalker.node.backlog import Backlog
 from trackwalker.node.exposition import Family
 from trackwalker.node.ledger import Ledger, number
 from trackwalker.node.sysfs import families
 
-_STEP = re.compile(
-    r"completed step: *(?P<step>\d+), seconds: *(?P<seconds>[0-9.]+)(?:, TFLOP/s/device: *(?P<tflops>[0-9.]+))?"
-    r"(?:, MFU: *[0-9.]+%)?(?:, Tokens/s/device: *(?P<tokens_per_s>[0-9.]+))?"
-    r".*?, loss: *(?P<loss>[-+]?(?:nan|inf|[0-9.]+(?:e[-+]?\d+)?))",
-    re.IGNORECASE,
-)
 _TAIL_BYTES = 1 << 20
 # field of a step's record -> the metric that carries it, one sample for each step
 _PER_STEP = {
@@ -60,17 +54,15 @@ METRICS = {
 
 
 def parse_step_line(line: str) -> dict[str, Any] | None:
-    """A progress record from a MaxText step line, None for any other line."""
-    if "completed step" not in line:
+    """A progress record from a trainer's step line, None for any other line."""
+    told = read_step(line)
+    if told is None or told.step is None:
         return None
-    match = _STEP.search(line)
-    if not match:
-        return None
-    try:
-        values = {k: float(v) for k, v in match.groupdict().items() if v is not None}
-        return {"phase": "train", **values, "step": int(values["step"])}
-    except (ValueError, OverflowError):  # the words of a step line, but not its numbers
-        return None
+    named = {
+        "seconds": told.seconds, "tflops": told.tflops, "mfu": told.mfu, "tokens_per_s": told.tgs, "loss": told.loss,
+    }  # fmt: skip
+    known = {k: v for k, v in named.items() if math.isfinite(v) or (k == "loss" and told.no_number)}
+    return {"phase": "train", "step": told.step, **known}
 
 
 def last_records(journal: Path) -> list[dict[str, Any]]:

@@ -9,9 +9,9 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from trackwalker.diagnose.sources import shared_folder
 from trackwalker.job.layout import Job
 from trackwalker.logs.index import LogIndex
+from trackwalker.record.event_files import shared_folder
 
 _WHOLE = re.compile(r"\d{1,9}")
 _TORN = re.compile(r"(\d{1,9})\.(?:orbax-checkpoint-)?tmp\b.*")

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 
 import numpy as np
 
-from trackwalker.diagnose.checkpoints import OnDisk
-from trackwalker.diagnose.interruptions import Interruptions, steady_level
-from trackwalker.diagnose.other_trainers import asked_steps
-from trackwalker.diagnose.sources import StepRecord
+from trackwalker.job.dialects import by_name
 from trackwalker.logs.attempts import Attempt
 from trackwalker.logs.index import LogIndex
+from trackwalker.record.checkpoints import OnDisk
+from trackwalker.record.masks import Masks, save_period
+from trackwalker.record.steps import StepTable
+from trackwalker.record.timeline import Timeline
 
 _LAG = 3  # lines of ranks interleave: a step or two is no lag
+_ASKED = re.compile(r"(?:^|\s)steps=(\d{1,12})(?=\s|$)")
 
 
 @dataclass
@@ -26,7 +29,10 @@ class Progress:
     total_steps: int | None = None
     steps_this_run: int | None = None
     done: float | None = None
-    step_time_s: float | None = None
+    all_done: bool = False  # every step that was asked for was completed
+    step_time_s: float | None = None  # the headline: the median of the undisturbed steps
+    step_time_of: int = 0  # how many those are
+    left_out: dict[str, int] = field(default_factory=dict)  # and how many others there are, by reason
     tgs: float | None = None
     training_s: float | None = None
     wall_s: float | None = None
@@ -46,25 +52,24 @@ class Progress:
     disagreement: str = ""
     behind: dict[int, int] = field(default_factory=dict)  # ranks whose last step is not the run's
 
-    @property
-    def all_done(self) -> bool:
-        """Whether the last configured step was completed."""
-        return self.done is not None and self.done >= 1.0
-
 
 def project(
     index: LogIndex,
-    record: StepRecord,
-    slow: Interruptions,
+    record: StepTable,
+    timeline: Timeline | None,
+    slow: Masks,
     tries: list[Attempt],
     wall_s: float | None,
     now: float | None,
     disk: OnDisk,
 ) -> Progress:
-    """Every formula of spec 2.6; `now` only for a live run."""
+    """Every formula of spec 2.6; `record` are the lead rank's steps, `slow` marks those of the timeline.
+
+    `now` only for a live run.
+    """
     facts, steps = index.facts, index.steps
     out = Progress(total_steps=total_steps(index), attempts=len(tries), wall_s=wall_s)
-    out.checkpoint_period = save_period(index)
+    out.checkpoint_period = save_period(facts)
     out.source, out.sources, out.disagreement = record.used, record.says, record.disagreement
     out.setup_s = float(sum(s.seconds or 0 for s in facts.stages if s.what == "END" and s.name != "Training")) or None
     last = out.last_step = record.last
@@ -76,17 +81,16 @@ def project(
         numbers = np.sort(record.step)
         out.steps_this_run = 1 + int(np.count_nonzero(np.diff(numbers)))
         out.steps_repeated = len(record) - out.steps_this_run
-        out.recompiled = max(0, int(np.count_nonzero(slow.compile)) - len(tries))
-        if (level := steady_level(record, slow)) is not None:
-            out.step_time_s = round(float(np.median(level)), 3)
+        out.recompiled = max(0, int(np.count_nonzero(slow.of("compile"))) - len(tries))
+        if np.isfinite(record.seconds).any():
             out.training_s = round(float(np.nansum(record.seconds)), 1)
-        rates = record.tgs[~slow.any] if (~slow.any & np.isfinite(record.tgs)).any() else record.tgs
-        if np.isfinite(rates).any():
-            out.tgs = round(float(np.nanmedian(rates)), 1)
+    if timeline is not None:
+        headline(timeline, slow, out)
+    out.all_done = all_done(index, last)
     if out.total_steps:
-        out.done = round(min(1.0, (last + 1 - steps.first_number) / out.total_steps), 4)
+        out.done = 1.0 if out.all_done else round(min(1.0, (last + 1 - steps.first_number) / out.total_steps), 4)
         left = max(0, out.total_steps - 1 + steps.first_number - last)
-        out.remaining_s = _remaining(record, slow, out, left)
+        out.remaining_s = _remaining(timeline, slow, out, left) if timeline is not None else None
     if wall_s is not None and out.training_s is not None:
         out.gap_s = round(wall_s - out.training_s - (out.setup_s or 0.0), 1)
     _checkpoints(index, out, last, disk)
@@ -98,24 +102,53 @@ def project(
     return out
 
 
+def headline(timeline: Timeline, slow: Masks, out: Progress) -> None:
+    """The run's one step time: the median of the steps that nothing disturbed, and what was left out for it."""
+    chosen = slow.undisturbed(timeline.seconds)
+    if not chosen.any():
+        return
+    out.step_time_s, out.step_time_of = round(float(np.median(timeline.seconds[chosen])), 3), int(chosen.sum())
+    out.left_out = slow.left_out if out.step_time_of < len(timeline) else {}
+    rates = timeline.tgs[chosen] if np.isfinite(timeline.tgs[chosen]).any() else timeline.tgs
+    if np.isfinite(rates).any():
+        out.tgs = round(float(np.nanmedian(rates)), 1)
+
+
 def total_steps(index: LogIndex) -> int | None:
     """How many steps were asked for: the config dump, else what the step lines or the launcher's arguments state."""
-    configured = index.facts.number("steps")
     steps = index.steps
-    if configured is not None:
-        return configured
-    if steps.total is None:
-        return asked_steps(index)
+    if (asked := asked_steps(index)) is not None or steps.total is None:
+        return asked
     return steps.total + (1 if steps.first_number == 0 else 0)
 
 
-def save_period(index: LogIndex) -> int | None:
-    """Steps between saves, None where saving is off or its period is not stated (never a guessed default)."""
-    enabled = (index.facts.setting("enable_checkpointing") or "").lower()
-    if enabled not in ("true", "1", "yes", ""):
+def asked_steps(index: LogIndex) -> int | None:
+    """The same where it is sure: a progress bar may count the steps of an epoch."""
+    if (configured := index.facts.number("steps")) is not None:
+        return configured
+    steps, asked = index.steps, _ASKED.search(index.facts.header.get("PASSTHROUGH_ARGS", ""))
+    dialect = by_name(steps.dialect)
+    if dialect is not None and dialect.total_of_run and steps.total is not None:
+        return steps.total + (1 if steps.first_number == 0 else 0)
+    if asked is None:
         return None
-    period = index.facts.number("checkpoint_period")
-    return period if period and period > 0 else None
+    most = int(asked[1])
+    return most if not len(steps) or int(steps.step.max()) <= most else None  # who went on beyond was asked otherwise
+
+
+def final_step(index: LogIndex) -> int | None:
+    """The least number that the last step told of has when all are done: trainers may tell of every tenth only."""
+    total, steps = asked_steps(index), index.steps
+    if total is None:
+        return None
+    apart = int(np.median(np.diff(steps.step))) if len(steps) > 1 else 1
+    return total - 1 + steps.first_number - (max(apart, 1) - 1)
+
+
+def all_done(index: LogIndex, last: int | None) -> bool:
+    """Whether every step that was asked for was completed."""
+    final = final_step(index)
+    return final is not None and last is not None and last >= final
 
 
 def _start(index: LogIndex, first: int) -> str | None:
@@ -126,14 +159,15 @@ def _start(index: LogIndex, first: int) -> str | None:
     return f"restored from step {first - 1}" if index.facts.header or index.facts.config else None
 
 
-def _remaining(record: StepRecord, slow: Interruptions, out: Progress, left: int) -> float | None:
+def _remaining(timeline: Timeline, slow: Masks, out: Progress, left: int) -> float | None:
     """The steps left, with what the saves among them will cost by what they cost so far."""
     if out.step_time_s is None:
         return None
     total = left * out.step_time_s
-    extra = record.seconds[slow.save] - out.step_time_s
+    save = slow.only("checkpoint")
+    extra = timeline.seconds[save] - out.step_time_s
     if out.checkpoint_period and np.isfinite(extra).any():
-        saves = max(1, int(np.count_nonzero(np.diff(np.flatnonzero(slow.save), prepend=-9) > 1)))
+        saves = max(1, int(np.count_nonzero(np.diff(np.flatnonzero(save), prepend=-9) > 1)))
         each = float(np.nansum(np.maximum(extra, 0.0))) / saves
         if each > out.step_time_s * 0.1:  # less is the noise of the steps themselves
             total += each * (left // out.checkpoint_period)

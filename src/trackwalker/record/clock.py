@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from datetime import UTC, datetime
 
 
 def utc(seconds: float | None) -> str | None:
     """2026-02-24T19:10:20Z, None for an unknown time."""
-    if seconds is None:
+    if seconds is None or not math.isfinite(seconds):
         return None
     return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 

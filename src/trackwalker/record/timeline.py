@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from itertools import pairwise
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from trackwalker.diagnose.sources import StepRecord
 from trackwalker.logs.facts import LogFacts
+from trackwalker.record.journal import NAME as JOURNAL
+from trackwalker.record.journal import Pause
+from trackwalker.record.masks import Masks, masks
+from trackwalker.record.steps import LOG, StepTable
 from trackwalker.stats.segments import running_median
 from trackwalker.telemetry.store import Telemetry
 
@@ -53,66 +55,71 @@ class Timeline:
         return int(self.steps[at]) if at < len(self) else int(self.steps[-1]) + 1
 
 
-def from_progress(records: list[dict[str, Any]], last_attempt: float = 0.0) -> Timeline | None:
-    """From progress.jsonl: a step has ended when its slowest rank has."""
-    ends: dict[int, float] = {}
-    seconds: dict[int, list[float]] = {}
-    tgs: dict[int, float] = {}
-    for record in records:
-        try:
-            if record.get("phase") != "train" or float(record["t"]) < last_attempt:
-                continue
-            step = int(record["step"])
-            ends[step] = max(ends.get(step, 0.0), float(record["t"]))
-            if record.get("seconds") is not None:
-                seconds.setdefault(step, []).append(float(record["seconds"]))
-            if record.get("tokens_per_s") is not None:
-                tgs[step] = float(record["tokens_per_s"])
-        except (KeyError, TypeError, ValueError):
-            continue
-    if not ends:
+def timeline_of(
+    table: StepTable, log: LogFacts, telemetry: Telemetry | None = None, start: float | None = None
+) -> Timeline | None:
+    """The course of a run from its table of steps: a step has ended when its slowest rank has.
+
+    Times come from the ranks' journal, else from recorded training scalars, else from the lines' own times; without
+    any they are reckoned from the job's start, where that is known.
+    """
+    rows = table.once()
+    if table.source != JOURNAL:
+        rows = rows.lead()
+        rows = rows.take(np.isfinite(rows.seconds))
+    if not len(rows):
         return None
-    order = sorted(ends)
-    # A trainer that does not say how long a step took is timed by when its steps ended.
-    apart = {s: ends[s] - ends[before] for before, s in pairwise(order)}
-    apart[order[0]] = float(np.median(list(apart.values()))) if apart else 0.0
-    return _with_hidden_time(
-        Timeline(
-            np.array(order),
-            np.array([ends[s] for s in order]),
-            np.array([float(np.median(seconds.get(s, [apart[s]]))) for s in order]),
-            np.array([tgs.get(s, np.nan) for s in order]),
-            True,
-            "progress.jsonl",
-        )
-    )
-
-
-def from_log(log: LogFacts, telemetry: Telemetry | None, start: float | None) -> Timeline | None:
-    """From step lines; their times come from recorded training scalars, else they are reckoned from the job's start."""
-    rank = log.best_rank
-    if rank is None:
-        return None
-    lines = {line.step: line for line in log.steps[rank]}  # a repeated step: the later attempt counts
-    order = sorted(lines)
-    seconds = np.array([lines[s].seconds for s in order])
-    tgs = np.array([np.nan if (v := lines[s].tgs) is None else v for s in order])
-    return _timed(order, seconds, tgs, log, telemetry, start, log.path.name)
-
-
-def from_record(record: StepRecord, log: LogFacts, telemetry: Telemetry | None, start: float | None) -> Timeline | None:
-    """From the workers' own files or the event file, where the merged log stopped before the run did."""
-    known = {int(s): i for i, s in enumerate(record.step) if np.isfinite(record.seconds[i])}
-    order = sorted(known)
-    if not order:
-        return None
-    at = [known[s] for s in order]
-    source = record.used or log.path.name
-    timeline = _timed(order, record.seconds[at], record.tgs[at], log, telemetry, start, source)
-    if timeline.exact or record.written is None:
+    # One row for each step: the journal has one for each rank.
+    order = np.argsort(rows.step, kind="stable")
+    rows = rows.take(order)
+    first = np.flatnonzero(np.diff(rows.step, prepend=rows.step[0] - 1))
+    step = rows.step[first]
+    ends = np.fmax.reduceat(rows.column("end"), first) if table.clock == JOURNAL else None
+    seconds, tgs = _medians(rows.seconds, first), _medians(rows.tgs, first)
+    if ends is not None and not np.isfinite(seconds).all():
+        seconds = _apart(seconds, ends)
+    written = rows.column("written")[np.append(first[1:], len(rows)) - 1]
+    source = log.path.name if table.source == LOG else table.source or log.path.name
+    known = {int(s): float(e) for s, e in zip(step, ends, strict=True) if np.isfinite(e)} if ends is not None else {}
+    timeline = _timed(step.tolist(), seconds, tgs, log, known or _anchors(telemetry), start, source)
+    if timeline.exact or not _plausible(written, log, telemetry, start):
         return timeline
-    written = record.written[at]
-    return replace(timeline, ends=written, exact=True) if _plausible(written, log, telemetry, start) else timeline
+    return replace(timeline, ends=written, exact=True)
+
+
+def mark(timeline: Timeline | None, log: LogFacts, pauses: Iterable[Pause] = (), restarts: Iterable[int] = ()) -> Masks:
+    """The masks of a course: what the log tells of between two steps lengthened the second."""
+    if timeline is None:
+        return masks(np.zeros(0, np.int64), np.zeros(0), log)
+    if np.array_equal(log.steps.step, timeline.steps):
+        known = log.steps.line.astype(float)
+    else:  # of a step done again the later counts
+        lines = dict(zip(log.steps.step.tolist(), log.steps.line.tolist(), strict=True))
+        known = np.array([lines.get(s, np.nan) for s in timeline.steps.tolist()], float)
+    return masks(
+        timeline.steps, timeline.seconds, log, line=known,
+        end=timeline.ends if timeline.exact else None, pauses=pauses, restarts=restarts,
+    )  # fmt: skip
+
+
+def _medians(values: Floats, first: Ints) -> Floats:
+    """The median of each group of values, which begin at these places; NaN only where a group has nothing else."""
+    if len(first) == len(values):
+        return values
+    group = np.repeat(np.arange(len(first)), np.diff(np.append(first, len(values))))
+    ordered = values[np.lexsort((values, group))]  # NaN last in each group
+    known = np.add.reduceat(np.isfinite(values).astype(np.int64), first)
+    low, high = first + np.maximum(known - 1, 0) // 2, first + known // 2
+    middle = 0.5 * (ordered[low] + ordered[np.minimum(high, len(values) - 1)])
+    return np.where(known > 0, middle, np.nan)
+
+
+def _apart(seconds: Floats, ends: Floats) -> Floats:
+    """A trainer that does not say how long a step took is timed by when its steps ended."""
+    spacing = np.diff(ends, prepend=np.nan)
+    usual = float(np.nanmedian(spacing)) if np.isfinite(spacing).any() else 0.0
+    spacing = np.where(np.isfinite(spacing), spacing, usual)
+    return np.where(np.isfinite(seconds), seconds, spacing)
 
 
 def _plausible(written: Floats, log: LogFacts, telemetry: Telemetry | None, start: float | None) -> bool:
@@ -159,11 +166,10 @@ def _timed(
     seconds: Floats,
     tgs: Floats,
     log: LogFacts,
-    telemetry: Telemetry | None,
+    anchors: dict[int, float],
     start: float | None,
     source: str,
 ) -> Timeline:
-    anchors = _anchors(telemetry) if telemetry else {}
     known = [(i, anchors[s]) for i, s in enumerate(order) if s in anchors]
     ends = np.full(len(order), np.nan)
     elapsed = np.cumsum(seconds)
@@ -194,8 +200,10 @@ def _with_hidden_time(timeline: Timeline) -> Timeline:
     return replace(timeline, seconds=seconds, tgs=timeline.tgs * timeline.seconds / np.maximum(seconds, 1e-9))
 
 
-def _anchors(telemetry: Telemetry) -> dict[int, float]:
+def _anchors(telemetry: Telemetry | None) -> dict[int, float]:
     """Step to recorded end time; synthetic fill samples are left out."""
+    if telemetry is None:
+        return {}
     begin, end = telemetry.range()
     fills: set[tuple[str, float]] = set()
     if "tb_metrics_plugin_staleness_fill" in telemetry.metrics():

@@ -1,0 +1,44 @@
+"""TensorBoard's event files of a run, in its own directory or in one that it shares with its predecessors."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from trackwalker.job.layout import Job
+from trackwalker.logs.index import LogIndex
+
+_EVENT_FILE = re.compile(r"^events\.out\.tfevents\.(\d{9,11})\.([^.]+(?:\.[^.]+)*?)\.\d+\.\d+")
+
+
+def event_files(job: Job, index: LogIndex) -> list[Path]:
+    """The run's event files: in its directory, or where a checkpointing run shares one with its predecessors."""
+    if job.dir is None:
+        return []
+    # Not everywhere below: dumps and checkpoints can hold a hundred thousand files.
+    places = ("tensorboard", "*/tensorboard")
+    own = [p for place in places for p in job.dir.glob(f"{place}/events.out.tfevents.*") if p.is_file()]
+    if own:
+        return sorted(own)
+    shared = shared_folder(job.dir.parent, index.facts.setting("tensorboard_dir"))
+    if shared is None or job.log is None:
+        return []
+    # Several jobs write here. Ours is on one of our hosts; of those, the newest that began before our log ended.
+    ended = job.log.stat().st_mtime
+    hosts = {h.split(".")[0] for h in index.facts.hosts}
+    mine = []
+    for path in shared.glob("events.out.tfevents.*"):
+        match = _EVENT_FILE.match(path.name)
+        if match and float(match[1]) <= ended and (not hosts or match[2].split(".")[0] in hosts):
+            mine.append((float(match[1]), path))
+    return [max(mine)[1]] if mine else []
+
+
+def shared_folder(workspace: Path, setting: str | None) -> Path | None:
+    """A path inside the container, found again in the workspace by its tail."""
+    parts = [p for p in (setting or "").split("/") if p not in ("", ".", "..")]
+    for begin in range(len(parts)):
+        folder = workspace.joinpath(*parts[begin:])
+        if len(parts) - begin >= 2 and folder.is_dir():
+            return folder
+    return None

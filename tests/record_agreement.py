@@ -1,0 +1,97 @@
+"""What every command says about one job, and where two of them disagree."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from trackwalker.diagnose.engine import diagnose
+from trackwalker.diagnose.triage import triage
+from trackwalker.job.journal import read
+from trackwalker.job.layout import Job
+from trackwalker.launch.standing import standings
+from trackwalker.perf.analysis import Options, analyse
+from trackwalker.watch.logtail import LogTail
+from trackwalker.watch.phases import Course
+from trackwalker.web.jobs_rows import of_triage
+
+# Only diagnose opens the recording. What the files leave open it may decide: that a run goes on, stands or is dead.
+_OPEN = {"indeterminate": None, "hanging": {"unknown-death", "running"}}
+_SAME = 0.005  # of a step time: the recording may show waits that no step line tells of
+
+
+@dataclass(frozen=True)
+class Said:
+    """One command's word on one question."""
+
+    who: str
+    what: str
+    value: object
+
+
+def said_of(job: Job) -> Iterator[Said]:
+    """Every command's answers."""
+    seen = triage(job)
+    yield from _answers("triage", seen.status, seen.progress.last_step, seen.progress.step_time_s, seen.record.nodes)
+    row = of_triage(seen, None)
+    yield from _answers("web", row.status, row.last_step, row.step_s, row.nodes)
+    verdict = diagnose(job).verdict
+    told = verdict.progress
+    yield from _answers("diagnose", verdict.status, told.last_step, told.step_time_s, verdict.job.nodes)
+    if len(seen.record.table):
+        report = analyse(job, Options(with_traces=False))
+        step_s = report.throughput.step_s if report.throughput else None
+        yield from _answers("perf", report.job.status, report.job.last_step, step_s, report.job.nodes)
+        yield Said("watcher", "last step", replayed(job))
+    (standing,) = standings([job])
+    if standing.ended and standing.exit is not None:
+        yield Said("status", "ended well", standing.exit == 0)
+        yield Said("triage", "ended well", seen.status in ("completed", "completed-short"))
+
+
+def _answers(who: str, status: str | None, last: int | None, step_s: float | None, nodes: int | None) -> Iterator[Said]:
+    yield Said(who, "status", status)
+    yield Said(who, "last step", last)
+    yield Said(who, "step time", step_s)
+    yield Said(who, "nodes", nodes)
+
+
+def replayed(job: Job) -> int | None:
+    """The last step that a watcher knows of when it has read all of a job."""
+    course, log = Course(), LogTail(job.log) if job.log else None
+    records = read(job.progress).items if job.progress else []
+    while not records and log is not None:
+        found = log.new(1e12)
+        for record in found:
+            course.take(record)
+        if not log.behind:
+            break
+    for record in records:
+        course.take(record)
+    return course.last_step
+
+
+def disagreements(job: Job) -> list[str]:
+    """Every question that two commands answer differently."""
+    answers: dict[str, dict[str, object]] = {}
+    for said in said_of(job):
+        answers.setdefault(said.what, {})[said.who] = said.value
+    out = []
+    for what, by in answers.items():
+        first = by["triage"]
+        for who, value in by.items():
+            if not _agree(what, who, first, value, job.database is not None):
+                out.append(f"{job.id}: {what}: triage says {first}, {who} says {value}")
+    return out
+
+
+def _agree(what: str, who: str, first: object, value: object, recorded: bool) -> bool:
+    if first == value:
+        return True
+    if what == "status" and who == "diagnose" and recorded and first in _OPEN:
+        allowed = _OPEN[str(first)]
+        return allowed is None or value in allowed
+    if what == "step time" and isinstance(first, float) and isinstance(value, float):
+        return who == "diagnose" and recorded and math.isclose(first, value, rel_tol=_SAME)
+    return False
