@@ -43,7 +43,7 @@ def test_a_hot_gpu_names_host_gpu_and_rank(slurm: SlurmCluster, built: Path, tmp
     run.says("completed step: 200,", 60)
     drivers["n2"].set(gpu=1, temperature__0=93, clock__1=1200, power=400_000, reasons=0x40)
     pace.set(0.15)
-    time.sleep(12)
+    time.sleep(12)  # the wait is the subject: so long the GPU is hot
     pace.end()
     assert run.ends() == "completed", run.text[-3000:]
     verdict = diagnose(resolve(str(run.dir), tmp_path)).verdict

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -21,6 +20,7 @@ from trackwalker.diagnose.symptoms import Span, Symptoms
 from trackwalker.diagnose.waits import all_waits
 from trackwalker.job.layout import Job
 from trackwalker.logs.facts import LogFacts
+from trackwalker.record.stall import Stall
 from trackwalker.record.timeline import Timeline
 from trackwalker.telemetry.client import Matrix
 
@@ -190,7 +190,8 @@ def test_saves_that_take_longer_are_an_episode_between_steps_as_fast_as_ever() -
     seconds = np.full(n, 1.0)
     apart = seconds.copy()
     apart[1::period] = np.where(np.arange(n)[1::period] < 200, 1.2, 9.0)  # the step after a save waits for it
-    case.timeline = Timeline(np.arange(n), 1000.0 + np.cumsum(apart), seconds, np.full(n, np.nan), True, "p")
+    timeline = Timeline(np.arange(n), 1000.0 + np.cumsum(apart), seconds, np.full(n, np.nan), True, "p")
+    case = replace(case, timeline=timeline)  # with masks of its own
     case.log.saves = set(range(0, n, period))
     told = replace(symptoms, phases=(), accounts=())
     told = replace(told, accounts=book_losses(case, told))
@@ -217,8 +218,8 @@ def test_without_a_recording_there_are_no_accounts() -> None:
 
 def test_a_stopped_rank_fills_the_silence() -> None:
     case, symptoms = slowed({"hw_rank_stopped": {"r0": lambda t: 1.0, "r1": lambda t: 0.0}})
-    stall = SimpleNamespace(step=119, since=1180.0, until=1240.0)
-    silent = replace(symptoms, phases=(), stall=stall, windows={"during": [Span(1186.0, 1238.0)]})  # type: ignore[arg-type]
+    stall = Stall(60.0, 8.0, "silent", 119, 1180.0, 1240.0)
+    silent = replace(symptoms, phases=(), stall=stall, windows={"during": [Span(1186.0, 1238.0)]})
     (account,) = book_losses(case, silent)
     assert account.shares == {"collective-hang": 1.0, "unaccounted": 0.0}
     assert account.bookings[0].hosts == ("r0",)

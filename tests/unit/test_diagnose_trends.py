@@ -61,7 +61,7 @@ def case_of(folder: Path, recording: Memory, steps: int) -> tuple[Case, Symptoms
     hosts = list(recording.used)
     case = Case(Job("1", None, None), facts, None, [], None, timeline, hosts, 900.0, float(ends[-1]), False)
     case.telemetry = recording  # type: ignore[assignment]
-    case.seen = triage_text(folder, "nothing\n")
+    case.seen = triage_text(folder, f"0: Config param steps: {steps}\n")
     return case, Symptoms(frozenset(), windows={"whole": [Span(900.0, float(ends[-1]))]})
 
 

@@ -20,6 +20,8 @@ from trackwalker.lab import undo as undo_module
 from trackwalker.lab.inject import Victim, inject
 from trackwalker.lab.undo import NotHereError, pending
 
+pytestmark = pytest.mark.starts_processes
+
 MOCK = Path(__file__).parents[1] / "data" / "cuda_mock.c"
 SMI = """#!/bin/sh
 case "$1" in --query-gpu=*)

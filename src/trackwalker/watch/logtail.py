@@ -74,7 +74,8 @@ class LogTail:
             return None
         rank = int(label[1]) if label else 0
         seconds = {"seconds": found.seconds} if math.isfinite(found.seconds) else {}
-        loss = {"loss": found.loss} if found.no_number or math.isfinite(found.loss) else {}
+        told = found.loss if math.isfinite(found.loss) else str(found.loss)  # as a progress record has it
+        loss = {"loss": told} if found.no_number or math.isfinite(found.loss) else {}
         return {"rank": rank, "phase": "train", "step": found.step, **seconds, **loss}
 
 
