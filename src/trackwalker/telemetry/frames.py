@@ -18,7 +18,7 @@ from trackwalker.telemetry.client import Floats, Labels, Telemetry, host_of
 from trackwalker.telemetry.meaning import Meaning, Place, place_of
 
 _LOOK_S = 300.0  # how long samples are counted to learn their interval
-_MOST_CELLS = 200_000  # values of one answer: more of them come in coarser bins
+_MOST_CELLS = 100_000  # values of one answer: more of them come in coarser bins
 _FEWEST_BINS = 24
 _FEW_HOSTS = 40  # named one by one in a selector
 _FEW_FALLS = 4  # series whose fall is looked at sample by sample
@@ -146,14 +146,17 @@ class _Probe:
 def _probe(
     telemetry: Telemetry, meaning: Meaning, grid: Grid, hosts: Collection[str], known: dict[str, Sampling]
 ) -> _Probe | None:
-    sampled = known.get(meaning.metric) or _sampling(telemetry, meaning.metric, grid)
+    name, begin, end = meaning.metric, f"@ {grid.start:.3f}", f"@ {grid.end:.3f}"
+    errors = meaning.kind in ("counter", "windowed") and meaning.layer != "activity"
+    if errors and (quiet := _quiet(telemetry, name, begin, end, grid.end)):
+        return _Probe(quiet, grid.step, [], [])
+    sampled = known.get(name) or _sampling(telemetry, name, grid)
     if sampled.series == 0:
         return None
-    known[meaning.metric] = sampled
-    name, begin, end = meaning.metric, f"@ {grid.start:.3f}", f"@ {grid.end:.3f}"
+    known[name] = sampled
     if meaning.kind == "state":
         query = f"changes({name}[{round(1000 * (grid.end - grid.start))}ms] {end}) > 0"
-    elif meaning.kind in ("counter", "windowed"):
+    elif errors:
         new = f'label_replace({name} {end} unless {name} {begin}, "{_NEW}", "1", "", "")'
         query = f"({name} {end} - {name} {begin}) != 0 or {new}"
     else:
@@ -162,6 +165,13 @@ def _probe(
     fell = [s.labels for s in answer if s.value < 0 and _NEW not in s.labels]
     moved = [{k: v for k, v in s.labels.items() if k != _NEW} for s in answer]
     return _Probe(sampled.series, sampled.interval, moved, fell)
+
+
+def _quiet(telemetry: Telemetry, name: str, begin: str, end: str, at: float) -> int:
+    """How many series a counter has none of which moved, by their sums alone; 0 when one did, or came or went."""
+    query = f'label_replace(sum({name} {end}) - sum({name} {begin}), "{_NEW}", "moved", "", "") or count({name} {end})'
+    told = {s.labels.get(_NEW, "series"): s.value for s in telemetry.instant(query, at)}
+    return round(told.get("series", 0.0)) if told.get("moved") == 0.0 else 0
 
 
 def _sampling(telemetry: Telemetry, metric: str, grid: Grid) -> Sampling:
