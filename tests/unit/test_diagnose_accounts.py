@@ -11,10 +11,11 @@ import numpy as np
 import pytest
 
 from trackwalker.diagnose.account_facts import devices_idled, lost_besides, lost_to
-from trackwalker.diagnose.accounts import Account, book_losses, explained, standing
+from trackwalker.diagnose.accounts import Account, book_losses, standing
 from trackwalker.diagnose.case import Case
 from trackwalker.diagnose.evidence import EvidenceBook
 from trackwalker.diagnose.facts import FACTS
+from trackwalker.diagnose.shares import carried, explained
 from trackwalker.diagnose.story import Phase
 from trackwalker.diagnose.symptoms import Span, Symptoms
 from trackwalker.diagnose.waits import all_waits
@@ -107,6 +108,12 @@ def test_all_ranks_late_together_is_found_without_peers_to_tell_them_from() -> N
     assert (answer.fired, answer.hosts) == (True, ())
 
 
+def test_where_all_loaders_are_late_the_quicker_rank_that_waits_longer_is_not_accused() -> None:
+    case, symptoms = slowed({DATA: {"r0": after(CHANGE, 0.0, 0.4), "r1": after(CHANGE, 0.0, 0.1)}})
+    answer = lost_to("data", case, symptoms, EvidenceBook())
+    assert (answer.fired, answer.hosts) == (True, ())
+
+
 def test_a_wait_that_was_always_there_is_not_what_was_lost() -> None:
     """Ninety per cent waiting before and after: the rest became slower."""
     case, symptoms = slowed({DATA: {"r0": after(CHANGE, 0.9, 0.45)}})
@@ -148,6 +155,13 @@ def test_idle_devices_refute_what_keeps_devices_busy() -> None:
     assert devices_idled(case, symptoms, EvidenceBook()).fired is True
     case, symptoms = slowed({IDLE: {"n1": busy, "n2": busy}})
     assert devices_idled(case, symptoms, EvidenceBook()).fired is False
+
+
+def test_only_time_in_which_steps_stood_still_speaks_for_a_change_that_may_be_weather() -> None:
+    _, symptoms = slowed({CPU: {"r0": after(CHANGE, 0.2, 3.0)}})
+    assert not carried(symptoms.accounts, "cpu-contention")
+    _, symptoms = slowed({DATA: {"r0": after(CHANGE, 0.0, 0.4)}})
+    assert carried(symptoms.accounts, "input-stall")
 
 
 def test_a_part_of_the_loss_neither_makes_a_cause_nor_rules_it_out() -> None:

@@ -7,7 +7,6 @@ peers: it holds for one rank as for a fleet that is ill together.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
@@ -102,31 +101,14 @@ def book_losses(case: Case, symptoms: Symptoms) -> tuple[Account, ...]:
     return tuple(accounts if stalled is None else [*accounts, stalled])
 
 
-def explained(accounts: tuple[Account, ...], cause: str) -> float | None:
-    """The share of all lost time that a cause's account carries; None where no account speaks of it."""
-    mine = [(a.lost_s, a.shares[cause]) for a in accounts if cause in a.shares]
-    total = sum(a.lost_s for a in accounts)
-    return round(sum(lost * share for lost, share in mine) / total, 3) if mine and total > 0 else None
-
-
-def with_owner(accounts: tuple[Account, ...], owners: Sequence[tuple[str, set[int] | None]]) -> tuple[Account, ...]:
-    """The same with idle devices that carry an episode booked on the first of these causes that speaks for it."""
-    out = []
-    for account in accounts:
-        mine = [cause for cause, phases in owners if phases is None or (account.slow and account.slow <= phases)]
-        owner = mine[0] if mine else None
-        bookings = (replace(b, cause=owner) if b.wait.devices and b.share >= MOST else b for b in account.bookings)
-        out.append(replace(account, bookings=tuple(bookings)))
-    return tuple(out)
-
-
 def standing(case: Case, symptoms: Symptoms) -> dict[str, str]:
     """Causes whose wait takes a good part of the time and for which no stretch without it tells what it costs."""
     windows = symptoms.windows.get("steady") or symptoms.windows.get("slow")
     out: dict[str, str] = {}
     for wait in all_waits():
         source = source_of(case, wait.queries)
-        booked = any(a.booked(wait.id) is not None for a in symptoms.accounts if a.slow)
+        # Thread-seconds that did not rise do not prove that nobody had to wait.
+        booked = wait.unit == "wall" and any(a.booked(wait.id) is not None for a in symptoms.accounts if a.slow)
         if wait.cause is None or source is None or not windows or booked:
             continue
         found = rates(case, source, max(windows, key=lambda w: w.seconds)).values
@@ -175,7 +157,8 @@ def _book(case: Case, episode: _Episode, wait: Wait) -> Booking | None:
     error = noise.get(longest, 0.0) * episode.step_s
     sure = _SURE + np.sqrt(2.0 * np.log(len(extra)))  # the highest of many strays further than one
     share = min(extra[longest] / lost, 1.0) if lost > 0 and extra[longest] > sure * error else 0.0
-    whose = _whose(extra if wait.unit == "wall" else mean)  # thread-seconds of a few threads say little: levels decide
+    # Who shares in the loss at all is not free of it; thread-seconds of a few threads say little: their levels decide.
+    whose = _whose(extra, SOME * lost) if wait.unit == "wall" else _whose(mean)
     return Booking(wait, wait.cause, share, whose if longest in whose else (), longest, during, before)
 
 
@@ -210,11 +193,12 @@ def _extra(wait: Wait, rate: float, usual: float | None, step_s: float, usual_s:
     return max(0.0, rate * step_s - usual * usual_s)
 
 
-def _whose(extra: dict[str, float]) -> tuple[str, ...]:
-    """The few whose wait it is; nobody where most wait, or where there is nobody to tell them from."""
-    most = max(extra.values())
-    mine = sorted(h for h, v in extra.items() if v >= _APART * most)
-    return tuple(mine) if most > 0 and 2 * len(mine) <= len(extra) else ()
+def _whose(waits: dict[str, float], none: float = np.inf) -> tuple[str, ...]:
+    """The few whose wait it is; nobody where most wait, or where the others are not free of it."""
+    most = max(waits.values())
+    mine = sorted(h for h, v in waits.items() if v >= _APART * most)
+    rest = max((v for h, v in waits.items() if h not in mine), default=0.0)
+    return tuple(mine) if most > 0 and 2 * len(mine) <= len(waits) and rest < none else ()
 
 
 def _slow_episodes(case: Case, symptoms: Symptoms) -> list[_Episode]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from trackwalker.diagnose import heartbeat, machine_facts
 from trackwalker.diagnose.account_facts import IDLENESS
-from trackwalker.diagnose.accounts import SOME, Account, book_losses, explained, standing, with_owner
+from trackwalker.diagnose.accounts import SOME, Account, book_losses, standing
 from trackwalker.diagnose.case import Case, Opener, open_case
 from trackwalker.diagnose.claims import settled
 from trackwalker.diagnose.confidence import with_confidence
@@ -20,11 +20,12 @@ from trackwalker.diagnose.playbook import Playbook, load_playbooks
 from trackwalker.diagnose.progress import Throughput, progress_of, throughput
 from trackwalker.diagnose.roles import assign_roles, undisputed
 from trackwalker.diagnose.second_look import locate, look_again, table
+from trackwalker.diagnose.shares import MEASURED, carried, explained, with_owner
 from trackwalker.diagnose.shown import without_secrets
 from trackwalker.diagnose.standing import status_of
 from trackwalker.diagnose.story import Story
 from trackwalker.diagnose.storyteller import tell
-from trackwalker.diagnose.symptoms import KEEN, SOFT, Symptoms, find_symptoms
+from trackwalker.diagnose.symptoms import KEEN, SOFT, Eye, Symptoms, find_symptoms
 from trackwalker.diagnose.triage import Triage
 from trackwalker.diagnose.verdict import (
     AccountRow,
@@ -143,15 +144,24 @@ def _look(case: Case, books: list[Playbook], symptoms: Symptoms) -> _Look:
 
 def _faint(case: Case, books: list[Playbook], plain: Symptoms) -> _Look | None:
     """A change of speed too small to be trouble by itself, where a measured cause on named hosts fits it."""
-    if plain.names - SOFT:
+    trouble = plain.names - SOFT
+    if trouble - {"cancelled"}:
         return None
-    symptoms = find_symptoms(case, KEEN)
-    if not symptoms.slow:
-        return None
-    look = _look(case, books, symptoms)
-    causes, leading = _told(look.examinations, look.found, look.roles, case, symptoms, look.speed)
-    fits = [e for e in leading if "slow" in e.playbook.symptoms and e.hosts and not e.log_only]
-    return look if _outcome(causes, leading) == "incident" and len(fits) == len(leading) else None
+    for eye in (KEEN, MEASURED) if not trouble else (MEASURED,):
+        symptoms = find_symptoms(case, eye)
+        look = _look(case, books, symptoms) if symptoms.slow else None
+        if look is not None:
+            causes, leading = _told(look.examinations, look.found, look.roles, case, look.symptoms, look.speed)
+            if _outcome(causes, leading) == "incident" and all(_fits(e, look, eye) for e in leading):
+                return look
+    return None
+
+
+def _fits(cause: Examination, look: _Look, eye: Eye) -> bool:
+    """Whether a cause is measured well enough for a change of speed that by itself would be called weather."""
+    if eye is MEASURED:
+        return carried(look.symptoms.accounts, cause.playbook.id)
+    return "slow" in cause.playbook.symptoms and bool(cause.hosts) and not cause.log_only
 
 
 def _called(playbook: Playbook, symptoms: Symptoms) -> bool:

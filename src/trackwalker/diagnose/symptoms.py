@@ -51,10 +51,11 @@ class Eye:
     shift: float  # between neighbouring stretches
     slow: float  # against full speed
     sure: float  # standard errors
-    share: float  # of the run's time, whose loss counts though it is only seconds of a short run
+    share: float = 1.0  # of the run's time, whose loss counts though it is only seconds of a short run
+    wander: float = 4.0  # times the wandering of full speed itself
 
 
-PLAIN = Eye(0.02, 0.03, 3.0, 1.0)
+PLAIN = Eye(0.02, 0.03, 3.0)
 # A percent is much money on a large run, and may be the weather on any: believed only where a measured cause fits.
 KEEN = Eye(0.008, 0.01, 5.0, UNEVEN_SHARE)
 
@@ -162,7 +163,7 @@ def find_phases(case: Case, eye: Eye = PLAIN) -> tuple[Phase, ...]:
     lasting = [[c] for c in cuts if c.size >= least] + _fragments(cuts, least) or [[c] for c in cuts]
     baseline, folded = min(((level_of(values[g[0].start : g[-1].end]), g) for g in lasting), key=lambda level: level[0])
     wander = _wander(values, cuts, baseline, eye)
-    below = [c for c in cuts if c not in folded and c.level > baseline * (1.0 + max(eye.slow, 4.0 * wander))]
+    below = [c for c in cuts if c not in folded and c.level > baseline * (1.0 + max(eye.slow, eye.wander * wander))]
     # One short dip is a dip; many of them together are what somebody is paged for.
     cost = sum(c.size * (c.level - baseline) for c in below)
     least_lost = min(LEAST_LOST_S, eye.share * float(values.sum()))
@@ -198,8 +199,7 @@ def _restless_as_one(phases: list[Phase], steps: NDArray[np.int64], values: Floa
         short = all(p.last_step - p.first_step < _RESTLESS_STEPS for p in run)
         if slow and len(run) >= _RESTLESS and short and float(np.mean(turns[1:] != turns[:-1])) >= 0.6:
             mine = (steps >= run[0].first_step) & (steps <= run[-1].last_step)
-            level = level_of(values[mine])
-            run = [replace(run[0], last_step=run[-1].last_step, end=run[-1].end, seconds=level)]
+            run = [replace(run[0], last_step=run[-1].last_step, end=run[-1].end, seconds=level_of(values[mine]))]
         out += run
     return out
 
