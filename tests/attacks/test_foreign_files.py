@@ -265,6 +265,20 @@ def test_settings_that_others_can_write_are_no_policy(tmp_path: Path, mode: int)
         load_policy(path)
 
 
+def test_a_run_of_a_user_with_a_generous_umask_is_his_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else his own cancel would refuse it, and his group could change what his next agent executes."""
+    from unit.test_launch_plan import plan, start_without_an_agent
+
+    before = os.umask(0o002)
+    try:
+        run = start_without_an_agent(plan(tmp_path, 1, []), monkeypatch)
+        assert os.umask(0o002) == 0o002, "ranks and the user's shell keep it"
+    finally:
+        os.umask(before)
+    made = [run.job_dir, *run.job_dir.rglob("*")]
+    assert [str(path) for path in made if not path.is_symlink() and distrust(path, tmp_path)] == []
+
+
 def test_trust_by_owner_mode_and_links(tmp_path: Path, stranger: Stranger) -> None:
     own(tmp_path / "ws/job/run.json", "{}")
     assert distrust(tmp_path / "ws/job/run.json", tmp_path / "ws") == ""

@@ -61,6 +61,8 @@ def test_no_line_of_a_real_log_is_changed() -> None:
         "ncclDevKernel_AllReduce_Sum_bf16_RING_LL(ncclDevKernelArgsStorage<4096ul>)",
         "Password authentication failed for user trainer",
         "KeyError: 'attention_mask'",
+        "docker run -p 8080:80 -u 1000:1000 registry.example.org/train:v2",
+        "srun -p gpu-large --pty bash",
     ],
 )
 def test_what_only_sounds_like_a_secret_stays(line: str) -> None:

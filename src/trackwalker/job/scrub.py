@@ -18,7 +18,8 @@ from trackwalker.job.redact import HIDDEN, hide_shapes, is_dull, is_random, is_s
 
 _Match = re.Match[str]
 _SHORT = re.compile(  # programs that take a password as -p, or with the user's name
-    r"\b(?P<head>(?:docker|podman|sshpass|mysql\w{0,8}|skopeo|helm|ldap\w{0,8})\b[^\n|;&]{0,200}? -p[ \t]{0,8}'?"
+    r"\b(?P<head>(?:(?:docker|podman|skopeo|helm)\b[^\n|;&]{0,40}? login|sshpass|mysql\w{0,8})\b[^\n|;&]{0,200}?"
+    r" -p[ \t]{0,8}'?"
     r"|(?:curl|wget|http)\b[^\n|;&]{0,400}? (?:-u|--user|--proxy-user)[ \t=]{0,8}['\"]?[^\s:'\"]{0,100}:)"
     r"(?P<value>[^\s'\"-][^\s'\"]{0,200})"
 )

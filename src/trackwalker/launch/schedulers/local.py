@@ -18,6 +18,7 @@ from pathlib import Path
 
 from trackwalker.errors import UsageError
 from trackwalker.job.journal import read
+from trackwalker.job.trust import ours_alone
 from trackwalker.launch.bundle import build_agent
 from trackwalker.launch.plan import CONFIG, Plan
 
@@ -40,28 +41,32 @@ class LocalRun:
     def start(cls, plan: Plan) -> LocalRun:
         """Create the job directory, write down the run, start agent and recorder."""
         run = cls(plan)
-        agent, record = plan.agent, plan.record
+        record = plan.record
         try:
-            (run.job_dir / "agent").mkdir(parents=True)
-            (run.job_dir / "log").symlink_to(Path("..") / plan.log.name)
-            plan.log.write_bytes(plan.header.encode("utf-8", "surrogateescape"))
-            record.save(run.job_dir / "run.json")
-            (run.job_dir / CONFIG).write_text(plan.config_yaml, encoding="utf-8")
-            if plan.provenance is not None:
-                plan.provenance.save(run.job_dir)
-            run._spec_file.touch(mode=0o600)  # the one place where a secret setting stands as it is
-            run._spec_file.write_text(json.dumps(dataclasses.asdict(agent), default=str))
+            with ours_alone():
+                run._write()
+                build_agent(run.job_dir / "agent" / "agent.pyz")
         except OSError as e:
             raise UsageError(
                 f"cannot write the job directory {run.job_dir}: {e.strerror}; choose another --workspace"
             ) from e
-        build_agent(run.job_dir / "agent" / "agent.pyz")
         run._agent = run._start_agent()
         if record.observe:
             run._recorder = run._start_recorder()
         if record.ray:
             run._ray = run._start_ray()
         return run
+
+    def _write(self) -> None:
+        (self.job_dir / "agent").mkdir(parents=True)
+        (self.job_dir / "log").symlink_to(Path("..") / self.plan.log.name)
+        self.plan.log.write_bytes(self.plan.header.encode("utf-8", "surrogateescape"))
+        self.record.save(self.job_dir / "run.json")
+        (self.job_dir / CONFIG).write_text(self.plan.config_yaml, encoding="utf-8")
+        if self.plan.provenance is not None:
+            self.plan.provenance.save(self.job_dir)
+        self._spec_file.touch(mode=0o600)  # the one place where a secret setting stands as it is
+        self._spec_file.write_text(json.dumps(dataclasses.asdict(self.plan.agent), default=str))
 
     @property
     def _spec_file(self) -> Path:
