@@ -8,7 +8,7 @@ from string import Template
 
 import pytest
 
-from trackwalker.diagnose.examine import DETECTORS
+from trackwalker.diagnose.detect import DETECTORS
 from trackwalker.diagnose.facts import FACTS
 from trackwalker.diagnose.playbook import Playbook, load_playbook, load_playbooks
 from trackwalker.errors import UsageError

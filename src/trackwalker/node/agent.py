@@ -37,9 +37,8 @@ from trackwalker.node.small_files import SmallFiles
 from trackwalker.node.spec import AgentSpec
 
 _TICK_S = 0.2
-_SAVE_S = 1.0
+_SAVE_S = _TENSORBOARD_S = 1.0
 _IDENTITY_S = _RANK_NET_S = 2.0
-_TENSORBOARD_S = 1.0
 _LAST_SCRAPE_S = 3.0  # for the last steps to be fetched; only where somebody has been scraping
 _TRAINING_S = 0.25  # only remembers what it was fed: no reason to lag behind the steps
 _SILENT_S = 60.0  # a run cancelled after such a silence may have been hanging: its ranks are read first
