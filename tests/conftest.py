@@ -19,6 +19,11 @@ from unit_rules import UnitRules
 examine.STRICT = True  # an error inside a playbook's test is a failure here, not a question less
 ROOT = Path(__file__).parent.parent
 UNIT = ROOT / "tests" / "unit"
+# The longest files first (build/test-durations/landing.tsv), so that no worker is left alone with one at the end.
+LONGEST = (
+    "web_jobs survival acceptance_recorder acceptance_training watch_real auto_resume recorder real_faults launch_matrix "
+    "watch_slurm slurm_launch losses web_job_browser supervise_slurm remote_write ray tiny_trainer web_log tunnel lab"
+).split()
 NOT_UNIT = ("starts_processes", "real_clock")
 SAMPLES = ROOT.parent / "shared" / "data" / "samples"
 
@@ -35,6 +40,8 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Only a test that says why other load can disturb it is run a second time; the summary counts those."""
+    first = {f"test_{name}.py": place for place, name in enumerate(LONGEST)}
+    items.sort(key=lambda item: first.get(item.path.name, len(first)))
     for item in items:
         if UNIT in item.path.parents and not any(item.get_closest_marker(name) for name in NOT_UNIT):
             item.add_marker(pytest.mark.unit)

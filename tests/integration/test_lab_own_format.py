@@ -114,8 +114,9 @@ def pair(tmp_path_factory: pytest.TempPathFactory, prometheus: Path) -> tuple[Jo
 def test_the_same_files(pair: tuple[Job, Job]) -> None:
     def evidence(job: Job) -> set[str]:
         names = {str(p.relative_to(job.dir)) for p in job.dir.rglob("*") if p.is_file()}
-        # Working files of the agent and the recorder, the trainer's own output, and what the trainer was told.
-        own = re.compile(r"agent/|services/|prometheus/|tiny|config\.yml")
+        # Working files of the agent and the recorder, the trainer's own output, what the trainer was told, and the stacks
+        # of ranks that outlived the dead one: whether any did depends on the machine.
+        own = re.compile(r"agent/|services/|prometheus/|tiny|config\.yml|stacks/")
         return {name for name in names if not own.match(name)}
 
     real, made = pair
@@ -134,7 +135,7 @@ def test_the_same_records(pair: tuple[Job, Job]) -> None:
     assert shape(records[0]["ranks"][0]) == shape(records[1]["ranks"][0])
 
     real, made = ({e["kind"]: e for e in job.journal("events.jsonl")} for job in pair)
-    assert set(real) - set(made) == set()
+    assert set(real) - set(made) - {"capsule"} == set(), "a capsule is made of the ranks that outlived the dead one"
     for kind in set(real) & set(made):
         assert list(real[kind]) == list(made[kind]), kind
         assert {k: shape(v) for k, v in real[kind]["data"].items()} == {
