@@ -11,7 +11,6 @@ from typer.exceptions import TyperException
 from trackwalker import __version__
 from trackwalker.cli.commands import Commands
 from trackwalker.errors import TrackwalkerError
-from trackwalker.job.dialects import DialectError
 
 INTERNAL = 70  # a defect of ours, as sysexits has it
 
@@ -45,8 +44,6 @@ def main() -> None:
         code = app(standalone_mode=False)
     except TrackwalkerError as e:
         _fail(str(e), e.exit_code)
-    except DialectError as e:
-        _fail(str(e), 2)
     except typer.Abort:
         _fail("interrupted", 130)
     except TyperException as e:
@@ -56,6 +53,8 @@ def main() -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the reader left: nothing to complain about
         sys.exit(0)
     except Exception as e:
+        if isinstance(code := getattr(e, "exit_code", None), int):  # an error of a file that the nodes carry, too
+            _fail(str(e), code)
         if os.environ.get("TRACKWALKER_DEBUG"):
             raise
         _fail(f"internal error: {type(e).__name__}: {e} (TRACKWALKER_DEBUG=1 shows where)", INTERNAL)

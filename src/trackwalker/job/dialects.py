@@ -30,6 +30,8 @@ NAN = float("nan")
 class DialectError(ValueError):
     """A list of dialects that cannot be used, and why."""
 
+    exit_code = 2
+
 
 class StepTold(NamedTuple):
     """What a step line says; what it does not say is NaN, a step or total that it does not say is None."""

@@ -74,8 +74,9 @@ class LogTail:
             return None
         rank = int(label[1]) if label else 0
         seconds = {"seconds": found.seconds} if math.isfinite(found.seconds) else {}
-        told = found.loss if math.isfinite(found.loss) else str(found.loss)  # as a progress record has it
-        loss = {"loss": told} if found.no_number or math.isfinite(found.loss) else {}
+        loss: dict[str, Any] = {}
+        if math.isfinite(found.loss) or found.no_number:  # what is no number travels as a word, as in a journal
+            loss["loss"] = found.loss if math.isfinite(found.loss) else str(found.loss)
         return {"rank": rank, "phase": "train", "step": found.step, **seconds, **loss}
 
 
