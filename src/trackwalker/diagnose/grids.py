@@ -13,7 +13,7 @@ _WINDOW_BINS = 8  # of the shortest window
 _REACH = 300  # bins of reference before a short window, and _AFTER bins after it
 _AFTER = 60
 _AROUND_S, _AROUND_HOSTS = 3600.0, 32  # before and after the beginning of an episode, for so many hosts; of more, less
-_LEAST_AROUND_S = 900.0
+_LEAST_AROUND_S = 600.0
 
 
 def grids(

@@ -18,7 +18,7 @@ from trackwalker.telemetry.client import Floats, Labels, Telemetry, host_of
 from trackwalker.telemetry.meaning import Meaning, Place, place_of
 
 _LOOK_S = 300.0  # how long samples are counted to learn their interval
-_MOST_CELLS = 100_000  # values of one answer: more of them come in coarser bins
+_MOST_CELLS = 60_000  # values of one answer: more of them come in coarser bins
 _FEWEST_BINS = 24
 _FEW_HOSTS = 40  # named one by one in a selector
 _FEW_FALLS = 4  # series whose fall is looked at sample by sample
