@@ -160,7 +160,8 @@ def find_phases(case: Case, eye: Eye = PLAIN) -> tuple[Phase, ...]:
     cuts = segments(values, smallest=eye.shift, sure=eye.sure)
     # Full speed is the fastest stretch that lasted: a short lucky one does not make the rest slow.
     least = min(0.15 * len(values), 50)
-    lasting = [[c] for c in cuts if c.size >= least] + _fragments(cuts, least) or [[c] for c in cuts]
+    lasting = [[c] for c in cuts if c.size >= least]
+    lasting = lasting + _fragments(cuts, least) if lasting else [[c] for c in cuts]
     baseline, folded = min(((level_of(values[g[0].start : g[-1].end]), g) for g in lasting), key=lambda level: level[0])
     wander = _wander(values, cuts, baseline, eye)
     below = [c for c in cuts if c not in folded and c.level > baseline * (1.0 + max(eye.slow, eye.wander * wander))]
@@ -171,8 +172,7 @@ def find_phases(case: Case, eye: Eye = PLAIN) -> tuple[Phase, ...]:
     phases = []
     for cut in cuts:
         first, last = int(index[cut.start]), int(index[cut.end - 1])
-        start = float(timeline.ends[first] - timeline.seconds[first])
-        end = float(timeline.ends[last])
+        start, end = float(timeline.ends[first] - timeline.seconds[first]), float(timeline.ends[last])
         lasted = end - start if np.isfinite(end - start) else float(values[cut.start : cut.end].sum())
         lost = lasted * (1.0 - baseline / cut.level)
         slow = cut in below and (many or lost >= max(least_lost, baseline))
