@@ -119,14 +119,18 @@ def _look(case: Case, books: list[Playbook], symptoms: Symptoms) -> _Look:
 
 
 def _faint(case: Case, books: list[Playbook], plain: Symptoms) -> _Look | None:
-    """A change of speed too small to be trouble by itself, where a measured cause on named hosts fits it."""
+    """A change of speed too small to be trouble by itself, where a measured cause on named hosts fits it.
+
+    In a job with one rank there is nobody else that it could be.
+    """
     if plain.names - SOFT:
         return None
     symptoms = find_symptoms(case, KEEN)
     if not symptoms.slow:
         return None
     look = _look(case, books, symptoms)
-    fits = [e for e in look.leading if "slow" in e.playbook.symptoms and e.hosts and not e.log_only]
+    named = [e for e in look.leading if e.hosts or len(case.hosts) == 1]
+    fits = [e for e in named if "slow" in e.playbook.symptoms and not e.log_only]
     return look if look.outcome == "incident" and len(fits) == len(look.leading) else None
 
 
