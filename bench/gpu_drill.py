@@ -17,6 +17,7 @@ import dataclasses
 import json
 import lzma
 import os
+import re
 import shutil
 import statistics
 import subprocess
@@ -26,7 +27,6 @@ import tempfile
 import time
 import zipfile
 from datetime import datetime
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +35,7 @@ READY = "GPU_DRILL_READY"
 SCHEMA = "trackwalker.gpu-drill/1"
 BASE_STEPS = 110  # at full speed before the fault: eleven seconds on an H200
 START_LIMIT_S = 120.0
+TORCH_TOKENS = 8 * 1024  # of a step of bench/torch_trainer.py
 MUST_SEE = 0.10  # what costs this much or more has to be named
 
 
@@ -299,6 +300,7 @@ def again(folder: Path, out: Path) -> int:
             facts |= document["machine"]
             for row in document["runs"]:
                 if "job" in row:
+                    row |= cost(Path(place) / row["job"], row["onset"])
                     command = [sys.executable, "-m", "trackwalker", "diagnose", f"{place}/{row['job']}", "--json"]
                     done = subprocess.run(command, capture_output=True, text=True, check=False)
                     row |= judge(row, json.loads(done.stdout))
@@ -320,10 +322,11 @@ def progress(job_dir: Path) -> list[tuple[float, float]]:
     if found:
         return found
     with contextlib.suppress(OSError):
-        lines = (job_dir / "ranks" / "0.log").read_text(errors="replace").splitlines()
-        stamps = [line.split(" ", 1)[0] for line in lines if "  memory: " in line]
-        times = [datetime.fromisoformat(stamp).timestamp() for stamp in stamps]
-        found = [(now, now - last) for last, now in pairwise(times)]
+        for line in (job_dir / "ranks" / "0.log").read_text(errors="replace").splitlines():
+            rate = re.search(r"  memory: .* tps: ([\d,]+)", line)  # its time is that of a look at the file
+            if rate:
+                when = datetime.fromisoformat(line.split(" ", 1)[0]).timestamp()
+                found.append((when, TORCH_TOKENS / float(rate[1].replace(",", ""))))
     return found
 
 

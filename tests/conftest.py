@@ -20,10 +20,11 @@ examine.STRICT = True  # an error inside a playbook's test is a failure here, no
 ROOT = Path(__file__).parent.parent
 UNIT = ROOT / "tests" / "unit"
 # The longest files first (build/test-durations/landing.tsv), so that no worker is left alone with one at the end.
-LONGEST = (
-    "web_jobs survival acceptance_recorder acceptance_training watch_real auto_resume recorder real_faults launch_matrix "
-    "watch_slurm slurm_launch losses web_job_browser supervise_slurm remote_write ray tiny_trainer web_log tunnel lab"
-).split()
+LONGEST = [
+    "web_jobs", "survival", "acceptance_recorder", "acceptance_training", "watch_real", "auto_resume", "recorder",
+    "real_faults", "launch_matrix", "watch_slurm", "slurm_launch", "losses", "web_job_browser", "supervise_slurm",
+    "remote_write", "ray", "tiny_trainer", "web_log", "tunnel", "lab",
+]  # fmt: skip
 NOT_UNIT = ("starts_processes", "real_clock")
 SAMPLES = ROOT.parent / "shared" / "data" / "samples"
 

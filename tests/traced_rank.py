@@ -12,6 +12,7 @@ import sys
 rank, world, port, folder, slow, times = int(sys.argv[1]), int(sys.argv[2]), *sys.argv[3:5], *map(int, sys.argv[5:7])
 os.environ["JAX_PLATFORMS"] = "cpu"
 
+os.environ["JAX_ENABLE_COMPILATION_CACHE"] = "false"  # a program from a cache has lost where it comes from
 import jax  # noqa: E402
 import jax.numpy as jnp  # noqa: E402
 import numpy as np  # noqa: E402

@@ -236,12 +236,14 @@ def test_a15_two_people_view_one_finished_job_and_change_no_byte(tmp_path: Path,
         urls = []
         for viewer in viewers:
             assert viewer.stdout is not None
-            while not (found := re.findall(r"http://127\.0\.0\.1:\d+", viewer.stdout.readline())):
+            while not (
+                found := re.findall(r"(http://127\.0\.0\.1:\d+)/\S*[?&]token=([\w-]+)", viewer.stdout.readline())
+            ):
                 assert viewer.poll() is None
             urls += found
         assert len(set(urls)) == 2
-        for url in urls:
-            asked = {"query": "count(up)", "time": START + 300}
+        for url, token in urls:
+            asked = {"query": "count(up)", "time": START + 300, "token": token}
             answer = httpx.get(f"{url}/api/v1/query", params=asked, trust_env=False).json()
             assert answer["data"]["result"][0]["value"][1] == "3"
         code, out, _ = call(tmp_path / "workspace", "query", "77", "count(up)")  # and a third looks in meanwhile

@@ -10,7 +10,7 @@ from trackwalker.diagnose.engine import diagnose
 from trackwalker.diagnose.verdict import Verdict
 from trackwalker.job.resolve import resolve
 
-pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("prometheus")]
+pytestmark = [pytest.mark.usefixtures("prometheus")]
 
 
 def verdict_of(folder: Path) -> Verdict:

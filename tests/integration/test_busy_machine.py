@@ -11,7 +11,7 @@ from trackwalker.job.resolve import resolve
 from trackwalker.lab.dose import FAULTS, run_dose
 from trackwalker.telemetry.store import open_database
 
-pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("prometheus")]
+pytestmark = [pytest.mark.usefixtures("prometheus")]
 
 
 def test_processes_of_others_are_named_and_no_rank_is_accused(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from trackwalker.launch.request import ModelSpec, Passthrough
 from trackwalker.launch.schedulers.local import LocalRun
 from trackwalker.telemetry.store import open_database
 
-pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("prometheus"), pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.usefixtures("prometheus"), pytest.mark.timeout(120)]
 RANKS, VICTIM = 3, 1
 FULL_S, SLOW_S = 0.05, 0.15
 

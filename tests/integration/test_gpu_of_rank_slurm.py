@@ -22,7 +22,7 @@ from trackwalker.launch.slurm.options import SubmitOptions
 from trackwalker.launch.submission import How, plan_submission
 from trackwalker.launch.validate import Asked
 
-pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("prometheus"), pytest.mark.timeout(150)]
+pytestmark = [pytest.mark.usefixtures("prometheus"), pytest.mark.timeout(150)]
 NODES, GPUS = 2, 2
 
 

@@ -14,7 +14,7 @@ from trackwalker.diagnose.engine import diagnose
 from trackwalker.job.resolve import resolve
 from trackwalker.telemetry.store import open_database
 
-pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("prometheus")]
+pytestmark = [pytest.mark.usefixtures("prometheus")]
 SHARED = Path(__file__).parents[3] / "shared" / "data"
 RUNS = ["healthy", "power-cap", "slow-data", "stopped"]
 

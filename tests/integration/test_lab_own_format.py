@@ -33,7 +33,7 @@ pytestmark = [pytest.mark.timeout(300)]
 NOT_SIMULATED = re.compile(
     r"ALERTS.*|.*:.*|scrape_.*|hw_collector_.*|hw_fs_.*|hw_kmsg_.*|hw_(cpu|memory)_pressure_.*"
     r"|hw_io_pressure_\w+_(avg300_pct|total_us)|hw_cpu_wait_seconds_total|hw_rank_tcp_.*|tb_bridge_.*"
-    r"|hw_net_(up|carrier_changes_total|tx_drop_total)|hw_disk_.*|hw_nfs_.*"
+    r"|hw_net_(up|carrier_changes_total|tx_drop_total)|hw_disk_.*|hw_nfs_.*|hw_(node|foreign)_cpu.*"
 )
 STAMPED = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z ")
 # The words of the launcher and the agent in the merged log; the rest is what ranks print.
@@ -114,8 +114,8 @@ def pair(tmp_path_factory: pytest.TempPathFactory, prometheus: Path) -> tuple[Jo
 def test_the_same_files(pair: tuple[Job, Job]) -> None:
     def evidence(job: Job) -> set[str]:
         names = {str(p.relative_to(job.dir)) for p in job.dir.rglob("*") if p.is_file()}
-        # Working files of the agent and the recorder, the trainer's own output, what the trainer was told, and the stacks
-        # of ranks that outlived the dead one: whether any did depends on the machine.
+        # Working files of the agent and the recorder, the trainer's own output, what the trainer was told, and
+        # the stacks of ranks that outlived the dead one: whether any did depends on the machine.
         own = re.compile(r"agent/|services/|prometheus/|tiny|config\.yml|stacks/")
         return {name for name in names if not own.match(name)}
 

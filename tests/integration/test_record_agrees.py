@@ -12,7 +12,7 @@ from trackwalker.job.resolve import resolve
 from trackwalker.lab.scenario import all_scenarios, load_scenario
 from trackwalker.lab.simulate import simulate
 
-pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("prometheus")]
+pytestmark = [pytest.mark.usefixtures("prometheus")]
 # One of each kind of ending and of source: a hang, a death, a slow phase, a save, another trainer's lines, a cut log.
 FEW = ("collective-hang", "node-death", "cpu-contention", "expected-checkpoint", "ag-ragged-lengths", "oom-gpu")
 SAMPLES = ("collective-hang", "healthy")
@@ -41,7 +41,7 @@ def test_the_commands_agree_on_real_logs(samples: Path) -> None:
     assert [line for log in logs for line in disagreements(Job(log.stem, log, None))] == []
 
 
-@pytest.mark.long
+@pytest.mark.long(reason="two hundred lab cases, half an hour")
 @pytest.mark.timeout(7200)
 def test_the_commands_agree_on_two_hundred_cases_of_the_lab(tmp_path: Path, request: pytest.FixtureRequest) -> None:
     if "long" not in str(request.config.getoption("-m")):

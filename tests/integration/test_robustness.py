@@ -84,13 +84,16 @@ def judged(family: str, place: Path, condition: Variant) -> tuple[Verdict, Truth
 
 
 def wrong_accusations(verdict: Verdict, truth: Truth) -> list[str]:
-    """Causes called roots of an incident that are none, and hosts named as culprits that are none."""
+    """Causes called roots of an incident that are none, and hosts named as culprits that are none.
+
+    `unclassified` names no cause: where what would name it is missing, the right host is a right answer.
+    """
     if verdict.outcome != "incident":
         return []
     true = [r for t in (truth, *truth.alternatives) for r in t.roots]
     causes = {r.cause for r in true} | set(truth.also_roots) | {truth.mechanism}
     hosts = {h for r in true for h in r.hosts}
-    wrong = [c.cause for c in verdict.roots if c.cause not in causes]
+    wrong = [c.cause for c in verdict.roots if c.cause not in causes | {"unclassified"}]
     return wrong + [f"{c.cause} on {h}" for c in verdict.roots for h in c.hosts if h not in hosts]
 
 

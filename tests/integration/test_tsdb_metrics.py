@@ -11,7 +11,7 @@ import pytest
 from trackwalker.lab.blocks import STALE, BlockWriter, labels
 from tsdb_jobs import call
 
-pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("prometheus")]
+pytestmark = [pytest.mark.usefixtures("prometheus")]
 START = 1_780_000_000
 
 

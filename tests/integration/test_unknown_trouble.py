@@ -12,7 +12,7 @@ from trackwalker.cli.app import main
 from trackwalker.diagnose.engine import diagnose
 from unknown_worlds import HELD_OUT, NOBODY, TUNED, make
 
-pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("prometheus")]
+pytestmark = [pytest.mark.usefixtures("prometheus")]
 KINDS = TUNED | HELD_OUT
 
 

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from trackwalker.diagnose.case import Case, open_case
-from trackwalker.diagnose.engine import diagnose_case
 from trackwalker.diagnose.detect import _ever_told
+from trackwalker.diagnose.engine import diagnose_case
 from trackwalker.diagnose.playbook import Test as PlaybookTest
 from trackwalker.job.layout import Job
 from trackwalker.lab.scenario import Scenario

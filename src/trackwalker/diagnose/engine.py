@@ -143,7 +143,10 @@ def _look(case: Case, books: list[Playbook], symptoms: Symptoms) -> _Look:
 
 
 def _faint(case: Case, books: list[Playbook], plain: Symptoms) -> _Look | None:
-    """A change of speed too small to be trouble by itself, where a measured cause on named hosts fits it."""
+    """A change of speed too small to be trouble by itself, where a measured cause on named hosts fits it.
+
+    In a job with one rank there is nobody else that it could be.
+    """
     trouble = plain.names - SOFT
     if trouble - {"cancelled"}:
         return None
@@ -152,16 +155,17 @@ def _faint(case: Case, books: list[Playbook], plain: Symptoms) -> _Look | None:
         look = _look(case, books, symptoms) if symptoms.slow else None
         if look is not None:
             causes, leading = _told(look.examinations, look.found, look.roles, case, look.symptoms, look.speed)
-            if _outcome(causes, leading) == "incident" and all(_fits(e, look, eye) for e in leading):
+            if _outcome(causes, leading) == "incident" and all(_fits(e, look, eye, case) for e in leading):
                 return look
     return None
 
 
-def _fits(cause: Examination, look: _Look, eye: Eye) -> bool:
+def _fits(cause: Examination, look: _Look, eye: Eye, case: Case) -> bool:
     """Whether a cause is measured well enough for a change of speed that by itself would be called weather."""
     if eye is MEASURED:
         return carried(look.symptoms.accounts, cause.playbook.id)
-    return "slow" in cause.playbook.symptoms and bool(cause.hosts) and not cause.log_only
+    named = bool(cause.hosts) or len(case.hosts) == 1
+    return "slow" in cause.playbook.symptoms and named and not cause.log_only
 
 
 def _called(playbook: Playbook, symptoms: Symptoms) -> bool:

@@ -1,0 +1,41 @@
+"""Recordings of real faults on a real H200 (bench/gpu_drill.py): the weakest strength of each, and healthy runs."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tarfile
+from pathlib import Path
+
+import pytest
+
+pytestmark = [pytest.mark.usefixtures("prometheus")]
+FOLDER = Path(__file__).parents[1] / "data" / "gpu_drill"
+RUNS = {row["name"]: row for row in json.loads((FOLDER / "drill.json").read_text())["runs"]}
+WEAKEST = ["power-cap-0.3", "lock-clocks-0.35", "gpu-hog-0.5", "busy-wait-0.25", "data-stall-0.13"]
+WELL = ["healthy-2", "gpu-memory-hog-0.95"]
+
+
+@pytest.fixture(scope="module")
+def recordings(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("drill")
+    with tarfile.open(FOLDER / "drill.tar.xz") as packed:
+        wanted = tuple(RUNS[name]["job"] for name in (*WEAKEST, *WELL))
+        packed.extractall(folder, [m for m in packed if m.name.startswith(wanted)], filter="data")
+    return folder
+
+
+@pytest.mark.parametrize("name", [*WEAKEST, *WELL])
+def test_what_was_done_to_a_real_gpu_is_found(name: str, recordings: Path) -> None:
+    row = RUNS[name]
+    command = [sys.executable, "-m", "trackwalker", "diagnose", str(recordings / row["job"]), "--json"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+    verdict = json.loads(done.stdout)
+    roots = [(c["cause"], c["hosts"], c["gpus"]) for c in verdict["causes"] if c["role"] == "root"]
+    if name in WELL:
+        assert (verdict["outcome"], roots) == ("healthy", [])
+        return
+    assert row["cost"] >= 0.1
+    place = (["vm-r0"], ["0"]) if row["cause"].startswith("gpu-") else ([], [])
+    assert roots == [(row["cause"], *place)], verdict["summary"]
