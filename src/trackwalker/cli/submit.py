@@ -243,7 +243,7 @@ def _code(options: Wanted, dry_run: bool, packages: str | None) -> Provenance | 
 
 
 def _warn(submission: Submission) -> None:
-    if unsafe := shared_badly(submission.order.workspace):
+    if unsafe := shared_badly(submission.folder.parents[1]):
         print(f"warning: {unsafe}", file=sys.stderr)
     for problem in submission.checked.problems:
         print(f"warning: {problem.text}", file=sys.stderr)

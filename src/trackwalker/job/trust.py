@@ -89,7 +89,7 @@ def make_folder(path: Path, friend: int | None = None, shared: bool = False) -> 
     """
     with ours_alone():
         try:
-            path.mkdir(parents=True)
+            path.mkdir()
             return
         except FileExistsError:
             pass

@@ -54,6 +54,7 @@ def take_snapshot(root: Path, workspace: Path) -> Snapshot:
         return _again(root)
     building = store.unfinished()
     try:
+        store.path.parent.mkdir(parents=True, exist_ok=True)
         make_folder(store.path, shared=True)
         with ours_alone():
             taken = _take(os.fsencode(root), code_files(root, workspace), store, building)

@@ -86,7 +86,7 @@ class Submission:
         try:
             with ours_alone():
                 self._write()
-            if why := distrust(self.folder, self.order.workspace):
+            if why := distrust(self.folder, self.folder.parents[1]):
                 raise UsageError(f"what the nodes are told would lie where others can change it: {why}")
         except OSError as e:
             raise UsageError(f"cannot write {self.folder}: {e.strerror}; choose another --workspace") from e

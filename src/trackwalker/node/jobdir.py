@@ -24,6 +24,7 @@ def open_job(order: Order, seat: Seat, submission: Path) -> None:
     One that somebody else put there raises PermissionError: what lies in it would be run and believed.
     """
     job_dir = job_dir_of(order, seat)
+    job_dir.parent.mkdir(parents=True, exist_ok=True)
     make_folder(job_dir, submission.stat().st_uid)  # in a pod we may be root, and the submitter is not
     (job_dir / "agent" / f"attempt-{seat.attempt}").mkdir(parents=True, exist_ok=True)
     if not seat.is_head:
