@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,7 +15,9 @@ from trackwalker.record.journal import Pause
 from trackwalker.record.masks import Masks, masks
 from trackwalker.record.steps import LOG, StepTable
 from trackwalker.stats.segments import running_median
-from trackwalker.telemetry.store import Telemetry
+
+if TYPE_CHECKING:  # a log is read without the client of a database
+    from trackwalker.telemetry.client import Telemetry
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
