@@ -143,10 +143,7 @@ def _look(case: Case, books: list[Playbook], symptoms: Symptoms) -> _Look:
 
 
 def _faint(case: Case, books: list[Playbook], plain: Symptoms) -> _Look | None:
-    """A change of speed too small to be trouble by itself, where a measured cause on named hosts fits it.
-
-    In a job with one rank there is nobody else that it could be.
-    """
+    """A change of speed too small to be trouble by itself, where a measured cause on named hosts (or the only) fits it."""
     trouble = plain.names - SOFT
     if trouble - {"cancelled"}:
         return None
@@ -260,9 +257,7 @@ def _summary(
         "silent": silent,
         "foreign": machine_facts.words(case, symptoms),
         "silent_for": f"; silent for {silent}" if silent else "",
-        "visible": ""
-        if (seen := visible_change(case)) is None
-        else f" (a lasting change of {100 * seen:.1f} % would show)",
+        "visible": _visible(visible_change(case)),
     }
     parts = []
     for examination in leading:
@@ -271,6 +266,10 @@ def _summary(
         sentence = (len(case.hosts) == 1 and book.summary_alone) or book.summary
         parts.append(sentence.format(hosts=hosts, **words).strip())
     return " ".join(parts)
+
+
+def _visible(change: float | None) -> str:
+    return "" if change is None else f" (a lasting change of {100 * change:.1f} % would show)"
 
 
 def _culprits(examination: Examination, symptoms: Symptoms) -> str:
