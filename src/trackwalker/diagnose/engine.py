@@ -143,7 +143,7 @@ def _look(case: Case, books: list[Playbook], symptoms: Symptoms) -> _Look:
 
 
 def _faint(case: Case, books: list[Playbook], plain: Symptoms) -> _Look | None:
-    """A change of speed too small to be trouble by itself, where a measured cause on named hosts (or the only) fits it."""
+    """A change of speed too small to be trouble by itself, where a measured cause on named hosts (or the one) fits."""
     trouble = plain.names - SOFT
     if trouble - {"cancelled"}:
         return None
