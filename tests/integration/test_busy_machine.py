@@ -11,7 +11,11 @@ from trackwalker.job.resolve import resolve
 from trackwalker.lab.dose import FAULTS, run_dose
 from trackwalker.telemetry.store import open_database
 
-pytestmark = [pytest.mark.usefixtures("prometheus")]
+pytestmark = [
+    pytest.mark.usefixtures("prometheus"),
+    pytest.mark.alone,
+    pytest.mark.long(reason="a minute of every processor: the load it makes must be the only one"),
+]
 
 
 def test_processes_of_others_are_named_and_no_rank_is_accused(tmp_path: Path) -> None:

@@ -28,7 +28,10 @@ from trackwalker.launch.schedulers.kubernetes import PodBatch, plan_pod_batch, s
 from trackwalker.launch.submission import How, plan_submission
 from trackwalker.launch.validate import Asked
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = [
+    pytest.mark.disturbed_by_load(reason="pods are processes that meet within real seconds"),
+    pytest.mark.timeout(120),
+]
 ODD = "a b'\"$(HOME)$$\\ %s é\n;"
 TRAINER = """
 import json, os, sys, time

@@ -26,7 +26,10 @@ from trackwalker.lab.scenario import load_scenario
 from trackwalker.lab.simulate import simulate
 from trackwalker.telemetry.store import open_database
 
-pytestmark = [pytest.mark.timeout(300)]
+pytestmark = [
+    pytest.mark.disturbed_by_load(reason="a run must have stepped when a rank is killed"),
+    pytest.mark.timeout(300),
+]
 
 # What a scenario says nothing about, so that the simulator keeps quiet: the agent's own health and probes, the parts
 # of the machine that no fault touches, what Prometheus computes by itself.

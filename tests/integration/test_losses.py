@@ -22,7 +22,10 @@ from trackwalker.job.journal import read
 from trackwalker.telemetry.store import open_database
 from trackwalker.watch.live import LiveWatch
 
-pytestmark = [pytest.mark.timeout(300)]
+pytestmark = [
+    pytest.mark.disturbed_by_load(reason="gaps of a recording are measured in real seconds"),
+    pytest.mark.timeout(300),
+]
 MOST_LOST_S = 15.0
 PROMETHEUS, RECORDER, AGENT = "--storage.tsdb.path=", "trackwalker.observe", "agent.pyz"
 

@@ -27,7 +27,7 @@ from trackwalker.observe.ray_home import missing_ray, ray_home
 from trackwalker.telemetry.store import open_database
 from trackwalker.watch.live import LiveWatch
 
-pytestmark = [pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.disturbed_by_load(reason="Ray is given so many seconds to come up"), pytest.mark.timeout(300)]
 needs_ray = pytest.mark.skipif(missing_ray() is not None, reason="Ray is not installed: pip install 'trackwalker[ray]'")
 NO_RAY = """
 import importlib.machinery as m

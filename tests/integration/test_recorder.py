@@ -20,6 +20,8 @@ from trackwalker.observe.prometheus import find_promtool
 from trackwalker.observe.server import Server
 from trackwalker.observe.tsdb import list_parts, read_block
 
+pytestmark = pytest.mark.disturbed_by_load(reason="passes of a mirror every two seconds")
+
 
 @pytest.fixture
 def exporter() -> Iterator[Exporter]:

@@ -29,7 +29,10 @@ from trackwalker.launch.slurm.options import SubmitOptions
 from trackwalker.launch.submission import How, plan_submission
 from trackwalker.launch.validate import Asked
 
-pytestmark = [pytest.mark.timeout(240)]
+pytestmark = [
+    pytest.mark.disturbed_by_load(reason="Slurm kills, requeues and gives nodes up after real seconds"),
+    pytest.mark.timeout(240),
+]
 # A trainer that is there in milliseconds: what Slurm and the agents do is what these tests are about.
 STEPS = """
 import os, sys, time
@@ -112,7 +115,6 @@ def test_cancel_ends_everything_and_says_so(cluster: SlurmCluster, start: Callab
     assert triage(resolve(run.id, run.dir.parent)).status == "cancelled"
 
 
-@pytest.mark.disturbed_by_load(reason="Slurm kills five real seconds after the cancel, the summary written or not")
 def test_r17_cancel_between_stages_is_never_success(start: Callable[..., Run], cluster: SlurmCluster) -> None:
     run = start(steps=600)
     run.says("== Preflight BEGIN")
@@ -175,7 +177,6 @@ def test_training_has_a_limit_of_its_own(start: Callable[..., Run]) -> None:
     assert run.summary().startswith("Status: FAILED (exit 124) — Training TIMEOUT (")
 
 
-@pytest.mark.disturbed_by_load(reason="submit looks for an early death for some real seconds")
 def test_a_prolog_that_fails_is_told_at_once(tmp_path: Path) -> None:
     need_slurm()
     with SlurmCluster(2, prolog="exit 1") as cluster:

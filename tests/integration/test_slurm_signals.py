@@ -27,7 +27,10 @@ from trackwalker.launch.submission import How, Submission, plan_submission
 from trackwalker.launch.validate import Asked
 from trackwalker.node import coredump
 
-pytestmark = [pytest.mark.timeout(240)]
+pytestmark = [
+    pytest.mark.disturbed_by_load(reason="signals reach ranks that must have started by then"),
+    pytest.mark.timeout(240),
+]
 STEPS = """
 import os, sys, time
 rank = int(os.environ.get("GLOBAL_RANK") or os.environ["NODE_RANK"])

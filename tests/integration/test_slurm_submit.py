@@ -14,7 +14,10 @@ from slurm_cluster import SlurmCluster
 from standin_trainer import put_stand_in
 from trackwalker.launch.slurm.client import Slurm
 
-pytestmark = [pytest.mark.timeout(180)]
+pytestmark = [
+    pytest.mark.disturbed_by_load(reason="submit looks for an early death for some real seconds"),
+    pytest.mark.timeout(180),
+]
 
 
 def submit_stand_in(cluster: SlurmCluster, root: Path, program: str, *options: str) -> dict[str, Any]:

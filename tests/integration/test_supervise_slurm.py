@@ -31,7 +31,10 @@ print("Config param steps:", 8, flush=True)
 print("completed step: 0, seconds: 0.100, TFLOP/s/device: 1.0, Tokens/s/device: 9.0, loss: 1.0", flush=True)
 os.kill(os.getpid(), 11)
 """
-pytestmark = [pytest.mark.timeout(240)]
+pytestmark = [
+    pytest.mark.disturbed_by_load(reason="a node is given up after real seconds, a run must have stepped by then"),
+    pytest.mark.timeout(240),
+]
 
 
 @pytest.fixture(scope="module")

@@ -20,7 +20,10 @@ from trackwalker.job.journal import read
 from trackwalker.telemetry.store import open_database
 from trackwalker.watch.live import LiveWatch
 
-pytestmark = [pytest.mark.timeout(300)]
+pytestmark = [
+    pytest.mark.disturbed_by_load(reason="watchers are killed and must be back before the run ends"),
+    pytest.mark.timeout(300),
+]
 STEPS = 180
 
 

@@ -16,11 +16,14 @@ from typing import Any
 import pytest
 
 from slurm_cluster import SlurmCluster
-from standin_trainer import put_stand_in
+from standin_trainer import STEPS, put_stand_in
 from trackwalker.sweep.plan import Plan, Setup
 from trackwalker.sweep.state import State, load_state
 
-pytestmark = [pytest.mark.timeout(300)]
+pytestmark = [
+    pytest.mark.disturbed_by_load(reason="a sweep is killed while a job of some seconds runs"),
+    pytest.mark.timeout(300),
+]
 
 # The command itself, with a kind of sweep whose number of jobs does not depend on noise.
 COMMAND = """
@@ -44,13 +47,15 @@ exec {real} "$@"
 """
 _TESTS = str(Path(__file__).parent.parent)
 
+LONGER = STEPS.replace("16", "80")  # eight seconds: longer than a sweep looks away
+
 
 class Sweep:
     """A planned sweep that the real command runs, in processes that can be killed."""
 
     def __init__(self, folder: Path, on: str, values: list[int], nodes: list[str], env: dict[str, str]) -> None:
         self.out = folder / "out"
-        request = {"values": values, "nodes": nodes, "trainer": str(put_stand_in(folder / "trainer"))}
+        request = {"values": values, "nodes": nodes, "trainer": str(put_stand_in(folder / "trainer", LONGER))}
         setup = Setup(on, str(folder / "outputs"))
         self.plan = Plan("line-20260101-000000-abcd", "line", request, setup, time.time())
         self.plan.save()

@@ -20,7 +20,11 @@ from conftest import ROOT
 from slurm_cluster import SlurmCluster, need_slurm, no_memory_limits
 from sweeping import QUICK, run_sweep, scores, sweep
 
-pytestmark = [pytest.mark.alone, pytest.mark.timeout(420)]
+pytestmark = [
+    pytest.mark.disturbed_by_load(reason="speeds of real jobs are compared"),
+    pytest.mark.alone,
+    pytest.mark.timeout(420),
+]
 
 
 @pytest.mark.long(reason="about six jobs one after the other, alone; test_watch_slurm.py meets a real memory limit")

@@ -21,6 +21,8 @@ from tiny_settings import PACED
 from trackwalker.observe import tensorboard
 from trackwalker.telemetry.store import open_database
 
+pytestmark = pytest.mark.disturbed_by_load(reason="pages of programs that are given so many seconds to come up")
+
 
 def trackwalker(*words: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "trackwalker", *words]

@@ -25,7 +25,10 @@ from trackwalker.launch.slurm.options import SubmitOptions
 from trackwalker.launch.slurm.script import sbatch_options
 from trackwalker.launch.slurm.states import JobState
 
-pytestmark = [pytest.mark.timeout(240)]
+pytestmark = [
+    pytest.mark.disturbed_by_load(reason="a watcher, a controller and jobs that end, each on its own real clock"),
+    pytest.mark.timeout(240),
+]
 RUN = "JAX-tiny"  # of the one job with a real agent
 CONF = """
 PreemptType=preempt/partition_prio

@@ -17,7 +17,11 @@ from trackwalker.lab.simulate import simulate
 from web_client import Looked, Site, browser, look, needs_chromium, serving  # noqa: F401
 from worlds import START, World
 
-pytestmark = [needs_chromium, pytest.mark.usefixtures("prometheus")]
+pytestmark = [
+    pytest.mark.disturbed_by_load(reason="a browser waits so many seconds for a page"),
+    needs_chromium,
+    pytest.mark.usefixtures("prometheus"),
+]
 
 NODES, GPUS = 8, 2
 Look = Callable[..., Looked]
