@@ -89,13 +89,19 @@ def first_look(queued: Queued, slurm: Slurm, seconds: float = 3.0) -> JobState:
     deadline = time.monotonic() + seconds
     while True:
         state = slurm.state(queued.id)
-        if state.state != "pending" or time.monotonic() > deadline:
+        if state.ended or time.monotonic() > deadline:
             return state
-        if state.reason and state.reason not in ("None", "Prolog"):
+        if state.state == "pending" and state.reason and state.reason not in ("None", "Prolog"):
             return state  # it waits for something, and says for what
+        if state.state != "pending" and _wrote(queued):
+            return state  # Slurm calls it running while its prolog still may fail; a line of its own proves more
         time.sleep(_LOOK_S)
 
 
 def died_silently(queued: Queued, state: JobState) -> bool:
     """Whether the job ended before it wrote a line: a prolog that failed, a log that cannot be opened."""
-    return state.ended and (not queued.log.exists() or queued.log.stat().st_size == 0)
+    return state.ended and not _wrote(queued)
+
+
+def _wrote(queued: Queued) -> bool:
+    return queued.log.exists() and queued.log.stat().st_size > 0
