@@ -32,8 +32,6 @@ from trackwalker.node.exposition import Family
 from trackwalker.node.plugins import PluginFolder, parse_exposition
 from trackwalker.node.schedule import Worker
 
-pytestmark = pytest.mark.disturbed_by_load(reason="schedules of some milliseconds")
-
 DATA = Path(__file__).parent.parent / "data"
 UPSTREAM_HOST = {
     "hw_procs_running", "hw_procs_blocked", "hw_context_switches_total", "hw_oom_kills_total", "hw_mem_dirty_bytes",

@@ -24,7 +24,7 @@ from trackwalker.node.collectors.tensorboard import TensorboardCollector
 from trackwalker.node.exporter import Exporter
 from trackwalker.observe.server import Server
 
-pytestmark = [pytest.mark.disturbed_by_load(reason="lag of a sample in real seconds"), pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.timeout(120)]
 
 TESTS = Path(__file__).parent.parent
 # A trainer that reports by its hook and by event files, as a rank of the agent.

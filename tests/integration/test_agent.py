@@ -21,7 +21,7 @@ from trackwalker.job.processes import is_live
 from trackwalker.launch.bundle import build_agent
 from trackwalker.logs.index import index_logs
 
-pytestmark = [pytest.mark.disturbed_by_load(reason="ranks and agents end within real seconds"), pytest.mark.timeout(60)]
+pytestmark = [pytest.mark.timeout(60)]
 
 SLEEP = "import time; print('up', flush=True); time.sleep(60)"
 DEAF = f"import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); {SLEEP}"

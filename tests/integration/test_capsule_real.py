@@ -28,7 +28,7 @@ from trackwalker.node.rank_stacks import find_pyspy
 from trackwalker.watch import capsule
 from trackwalker.watch.live import LiveWatch
 
-pytestmark = [pytest.mark.disturbed_by_load(reason="stacks are taken within real seconds"), pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.timeout(240)]
 ODD = 2
 
 

@@ -20,7 +20,6 @@ from trackwalker.launch.schedulers.local import LocalRun
 from trackwalker.telemetry.store import open_database
 
 pytestmark = [
-    pytest.mark.disturbed_by_load(reason="step times of ranks on a machine that may be busy"),
     pytest.mark.usefixtures("prometheus"),
     pytest.mark.timeout(120),
 ]

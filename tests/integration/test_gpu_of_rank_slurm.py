@@ -23,7 +23,6 @@ from trackwalker.launch.submission import How, plan_submission
 from trackwalker.launch.validate import Asked
 
 pytestmark = [
-    pytest.mark.disturbed_by_load(reason="step times of ranks on a machine that may be busy"),
     pytest.mark.usefixtures("prometheus"),
     pytest.mark.timeout(150),
 ]

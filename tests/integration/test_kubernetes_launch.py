@@ -29,7 +29,6 @@ from trackwalker.launch.submission import How, plan_submission
 from trackwalker.launch.validate import Asked
 
 pytestmark = [
-    pytest.mark.disturbed_by_load(reason="pods are processes that meet within real seconds"),
     pytest.mark.timeout(120),
 ]
 ODD = "a b'\"$(HOME)$$\\ %s é\n;"

@@ -27,7 +27,6 @@ from trackwalker.lab.simulate import simulate
 from trackwalker.telemetry.store import open_database
 
 pytestmark = [
-    pytest.mark.disturbed_by_load(reason="a run must have stepped when a rank is killed"),
     pytest.mark.timeout(300),
 ]
 

@@ -39,7 +39,7 @@ from trackwalker.launch.slurm.options import SubmitOptions
 from trackwalker.launch.submission import How, Submission, plan_submission
 from trackwalker.launch.validate import Asked
 
-pytestmark = [pytest.mark.disturbed_by_load(reason="agents meet within real seconds"), pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.timeout(180)]
 NODES, STEPS = 2, 3
 STALE = "192.0.2.7"  # a coordinator of yesterday's, left in the shell
 SECRET = "hush-hush-0123456789"  # noqa: S105

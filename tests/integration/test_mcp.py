@@ -34,8 +34,6 @@ from trackwalker.lab.scenario import load_scenario
 from trackwalker.lab.simulate import Simulated, simulate
 from trackwalker.launch.slurm.client import Slurm
 
-pytestmark = pytest.mark.disturbed_by_load(reason="a server process is given so many seconds")
-
 mcp = pytest.importorskip("mcp", reason="the agent extra is not installed")
 
 LARGEST = 8_000

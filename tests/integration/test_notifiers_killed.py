@@ -12,15 +12,12 @@ from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 
-import pytest
 import yaml
 
 from agent_run import wait_for
 from stations import KINDS, Station, message, station
 from trackwalker.watch.config import load_config
 from trackwalker.watch.outbox import FILE, Outbox
-
-pytestmark = pytest.mark.disturbed_by_load(reason="a watcher is killed between two real moments")
 
 CHILD = Path(__file__).parent.parent / "delivering_child.py"
 WEBHOOK = "slack-webhook"  # one way: what is in doubt is sent again and says so

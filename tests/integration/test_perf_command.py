@@ -20,8 +20,6 @@ from trackwalker.cli.app import app
 from trackwalker.errors import EvidenceError, UsageError
 from triage_logs import ending, header, steps
 
-pytestmark = pytest.mark.disturbed_by_load(reason="a running job is asked for a trace and must answer in time")
-
 CONFIG = {"per_device_batch_size": 10, "max_target_length": 4096, "gradient_accumulation_steps": 1}
 EPOCH_S = 1_700_000_000  # when the made traces begin
 SMALL = Recipe(gpus=4, steps=4, layers=2, kernels=3)

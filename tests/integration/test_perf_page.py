@@ -25,7 +25,6 @@ from triage_logs import ending, header, steps
 sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed: pip install -e '.[dev]'")
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 pytestmark = [
-    pytest.mark.disturbed_by_load(reason="a browser waits so many seconds for a page"),
     pytest.mark.skipif(CHROMIUM is None, reason="no chromium on this machine: apt-get install chromium"),
 ]
 H200 = Path(__file__).parents[1] / "data" / "perf" / "h200.xplane.pb.gz"

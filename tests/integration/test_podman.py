@@ -28,8 +28,6 @@ from trackwalker.node.runtimes.container import JOB_LABEL, ContainerOrder, Mount
 from trackwalker.node.runtimes.lifetime import STOP_BUDGET_S, own_containers, remove_stale, stop_container
 from trackwalker.node.runtimes.podman import Podman, podman_here
 
-pytestmark = pytest.mark.disturbed_by_load(reason="containers end within real seconds")
-
 IMAGE = "localhost/trackwalker-test-busybox:1"
 APPLETS = ("sh", "cat", "env", "sleep", "printf", "id", "ls", "grep", "touch", "kill", "stat")
 PROGRAM = """#!/bin/sh

@@ -13,8 +13,6 @@ from trackwalker.job.ports import free_port
 from trackwalker.observe.remote_write import AUTH_VARIABLE, URL_VARIABLE
 from victoria import PASSWORD, USER, Victoria, find_victoria
 
-pytestmark = pytest.mark.disturbed_by_load(reason="an outage and its catching up, in real seconds")
-
 
 @pytest.fixture
 def job(tmp_path: Path, prometheus: Path) -> Iterator[Job]:

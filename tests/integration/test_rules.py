@@ -18,8 +18,6 @@ from trackwalker.observe.config import RULES
 from trackwalker.observe.prometheus import find_promtool
 from trackwalker.telemetry.store import open_database
 
-pytestmark = pytest.mark.disturbed_by_load(reason="an alert fires after real seconds")
-
 ROOT = Path(__file__).parent.parent.parent
 TESTS = sorted((ROOT / "tests" / "rules").glob("*.yml"))
 FILES = sorted(RULES.glob("*.yml"))

@@ -27,7 +27,7 @@ from trackwalker.launch.standing import standing
 from trackwalker.launch.submission import How, Submission, plan_submission
 from trackwalker.launch.validate import Asked
 
-pytestmark = [pytest.mark.disturbed_by_load(reason="agents meet within real seconds"), pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.timeout(120)]
 ID = "local_20261115_093000_ab12"
 STEPS = """
 import os, time

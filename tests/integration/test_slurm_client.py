@@ -21,8 +21,6 @@ from trackwalker.launch.slurm.reservation import choose_reservation
 from trackwalker.launch.slurm.script import render_script, sbatch_options
 from trackwalker.launch.slurm.states import JobState
 
-pytestmark = pytest.mark.disturbed_by_load(reason="states of jobs that last real seconds")
-
 NAME = "JAX-stub"
 # Stands for the node agent: it says what it was given and does what order.json says.
 STUB = """

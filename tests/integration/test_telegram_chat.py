@@ -26,8 +26,6 @@ from trackwalker.watch.post import Post
 from trackwalker.watch.replies import answer
 from trackwalker.watch.telegram_chat import TelegramChat
 
-pytestmark = pytest.mark.disturbed_by_load(reason="messages are waited for")
-
 ANNA, STRANGER = 4711, 666
 
 

@@ -22,8 +22,6 @@ import pytest
 
 from trackwalker.job import journal
 
-pytestmark = pytest.mark.disturbed_by_load(reason="ranks that must meet within real seconds")
-
 pytest.importorskip("jax")
 
 SRC = Path(__file__).resolve().parents[2] / "src"

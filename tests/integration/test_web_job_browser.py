@@ -18,7 +18,6 @@ from web_client import Looked, Site, browser, look, needs_chromium, serving  # n
 from worlds import START, World
 
 pytestmark = [
-    pytest.mark.disturbed_by_load(reason="a browser waits so many seconds for a page"),
     needs_chromium,
     pytest.mark.usefixtures("prometheus"),
 ]

@@ -33,7 +33,7 @@ from web_client import (
     write_ledger,
 )
 
-pytestmark = [pytest.mark.disturbed_by_load(reason="a browser waits so many seconds for a page"), needs_chromium]
+pytestmark = [needs_chromium]
 Look = Callable[..., Looked]
 JOBS = 200
 

@@ -28,7 +28,7 @@ def used(collector: ForeignCpuCollector) -> dict[str, float]:
 def test_only_what_others_used_since_the_job_began_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     machine = Machine(monkeypatch)
     machine.processes = {1: ("stress", 1, 9000), 2: ("python3", 50, 700)}
-    collector = ForeignCpuCollector("box", [50], "/work/job")
+    collector = ForeignCpuCollector("box", [50], "/jobs/7")
     assert used(collector) == {}
     machine.processes = {1: ("stress", 1, 9150), 2: ("python3", 50, 900), 3: ("make", 7, 40), 4: ("idle", 8, 0)}
     assert used(collector) == {"stress": 1.5, "make": 0.4}
@@ -36,8 +36,8 @@ def test_only_what_others_used_since_the_job_began_counts(monkeypatch: pytest.Mo
 
 def test_the_recorder_is_ours_by_its_command_line(monkeypatch: pytest.MonkeyPatch) -> None:
     machine = Machine(monkeypatch)
-    machine.words = {3: b"python\0-m\0trackwalker.observe\0--job-dir\0/work/job\0"}
-    collector = ForeignCpuCollector("box", [50], "/work/job")
+    machine.words = {3: b"python\0-m\0trackwalker.observe\0--job-dir\0/jobs/7\0"}
+    collector = ForeignCpuCollector("box", [50], "/jobs/7")
     used(collector)
     machine.processes = {3: ("python", 9, 500)}
     assert used(collector) == {}
@@ -45,7 +45,7 @@ def test_the_recorder_is_ours_by_its_command_line(monkeypatch: pytest.MonkeyPatc
 
 def test_the_number_of_series_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     machine = Machine(monkeypatch)
-    collector = ForeignCpuCollector("box", [], "/work/job")
+    collector = ForeignCpuCollector("box", [], "/jobs/7")
     used(collector)
     machine.processes = {n: (f"p{n}", 1, 100) for n in range(1, 100)}
     names = used(collector)
