@@ -39,6 +39,11 @@ class UnitRules:
             yield
             self._guarding = False
 
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_teardown(self) -> None:
+        """What is taken down here may be another test's: a session's fixtures end with its last test."""
+        self._guarding = False
+
     def _refuse(self, event: str, arguments: tuple[Any, ...]) -> None:
         if self._guarding and event in _EVENTS:
             self._guarding = False  # the failure's own report may start what it needs

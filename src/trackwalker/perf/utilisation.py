@@ -22,6 +22,8 @@ _LINES = 400  # step lines are enough for a median
 _FRONT = 64 << 20  # bytes: what a trainer says of its FLOPs stands at the beginning
 _LONGEST = 4096  # bytes of a line
 _SAME = 0.02  # the trainer prints few digits
+_LAST = 0.0006  # half of the last printed digit, and a little
+_TELLING = 0.25  # a figure rounding may have moved further than this is no figure to compare with
 _TOTAL = re.compile(rb"Total TFLOPs: *(\d+\.?\d*)")
 _SPLIT = re.compile(rb"split as [\d.]+% learnable weight flops and (\d+\.?\d*)% attention flops")
 _PEAK = re.compile(rb"\[MFU\][^\n]{0,200}?peak=(\d+\.?\d*)")
@@ -55,16 +57,29 @@ def logged_flops(log: Path | None, tokens: float | None) -> Logged:
         told_peak = float(np.nanmedian(rows[:, 1] / rows[:, 2]))
     if said:
         return Logged(said, 0.005 / said, share, mfu, told_peak)
-    rate = rows[rows[:, 1] > 0]
-    if not len(rate):
-        return Logged(None, 0.0, share, mfu, told_peak)
-    # Tokens/s has more digits than seconds; the line with the largest rate has the most digits of all.
-    by_tokens = tokens is not None and np.isfinite(rate[:, 3]).all() and (rate[:, 3] > 0).all()
-    each = rate[:, 1] / rate[:, 3] * tokens if by_tokens and tokens else rate[:, 1] * rate[:, 0]
-    digits = 0.0006 / rate[:, 1] + (0.0 if by_tokens else 0.0006 / np.maximum(rate[:, 0], 1e-9))
-    best = int(np.argmin(digits))
-    close = digits <= 2 * digits[best]
-    return Logged(float(np.median(each[close])), float(digits[best]), share, mfu, told_peak)
+    value, digits = _by_rates(rows, tokens)
+    return Logged(value, digits, share, mfu, told_peak)
+
+
+def _by_rates(rows: np.ndarray, tokens: float | None) -> tuple[float | None, float]:
+    """TFLOPs of one device in one step from the printed rates, and how far rounding may have moved it.
+
+    Every line bounds the figure by its last printed digit, a rate of 0.000 from above; all of them together bound it
+    better than any one does.
+    """
+    if not (rows[:, 1] > 0).any():
+        return None, 0.0
+    # Tokens/s has more digits than seconds.
+    by_tokens = tokens is not None and np.isfinite(rows[:, 3]).all() and (rows[:, 3] > 0).all()
+    seconds = tokens / rows[:, 3] if by_tokens and tokens else rows[:, 0]
+    spare = 0.0 if by_tokens else _LAST
+    low = float(np.max((rows[:, 1] - _LAST) * np.maximum(seconds - spare, 0.0)))
+    high = float(np.min((rows[:, 1] + _LAST) * (seconds + spare)))
+    if 0 < low <= high:
+        return (low + high) / 2, (high - low) / (low + high)
+    fastest = rows[:, 1] >= rows[:, 1].max() / 2  # the lines do not fit one figure: those with the most digits
+    digits = _LAST / rows[fastest, 1] + spare / np.maximum(seconds[fastest], 1e-9)
+    return float(np.median(rows[fastest, 1] * seconds[fastest])), float(digits.max())
 
 
 def _step_lines(data: bytes) -> Iterator[StepTold]:
@@ -80,8 +95,10 @@ def flops_part(flops: Flops, logged: Logged) -> FlopsPart:
     """Our count, and how the trainer's compares: with the masked half, without it, or neither."""
     agrees = ""
     if logged.tflops:
-        room = max(_SAME, 2 * logged.digits)
-        if abs(logged.tflops * 1e12 / flops.total - 1.0) <= room:
+        room = _SAME + logged.digits
+        if logged.digits > _TELLING:
+            agrees = "the trainer prints too few digits to compare"
+        elif abs(logged.tflops * 1e12 / flops.total - 1.0) <= room:
             agrees = "the trainer counts the same"
         elif abs(logged.tflops * 1e12 / flops.with_masked_half - 1.0) <= room:
             agrees = "the trainer counts the masked half of attention, too (MaxText before mid-2025)"

@@ -64,7 +64,9 @@ class WebWorkspace:
     def job(self, name: str) -> Job:
         """The job of an id, or of the beginning of one; never a path."""
         # A page asks for a dozen things at once, and finding a job walks the whole workspace.
-        return self._names.get(name, int(time.monotonic() / _NAMES_S), lambda: self.agent.job(name))
+        found = self._names.get(name, int(time.monotonic() / _NAMES_S), lambda: self.agent.job(name))
+        # One that was taken away meanwhile is no job any more, rather than one whose log cannot be read.
+        return found if any(part.exists() for part in (found.log, found.dir) if part) else self.agent.job(name)
 
     def triage(self, job: Job) -> Triage:
         """What the log alone says; quick."""
