@@ -207,7 +207,7 @@ def _evidence(asked: Asked, verdict: Verdict, causes: list[Cause]) -> list[Quote
 
 def _do(action: Action) -> str:
     asks = " (needs your approval)" if action.needs_approval else ""
-    return f"{words.action_head(action)}{asks}: {one_line(action.why)}"
+    return f"{words.action_title(action)}{asks}: {one_line(action.why)}"
 
 
 def _otherwise(verdict: Verdict) -> list[str]:

@@ -21,6 +21,7 @@ from trackwalker.agent.workspace import Workspace
 from trackwalker.cli import options
 from trackwalker.cli.diagnose import DAMAGED
 from trackwalker.cli.options import DEFAULT_WORKSPACE, AsJson
+from trackwalker.cli.screen import Screen
 from trackwalker.errors import UsageError
 from trackwalker.report import words
 from trackwalker.report.text import json_visible
@@ -81,7 +82,7 @@ def ask_command(
 
 
 def _show(reply: Reply, where: str) -> None:
-    console = Console(highlight=False)
+    console = Screen(highlight=False)
     for guess in reply.asked.guesses:
         _put(console, f"({guess})", "dim")
     for sentence in reply.sentences:
@@ -101,7 +102,7 @@ def _show(reply: Reply, where: str) -> None:
 
 
 def _show_model(answered: Answered) -> None:
-    console = Console(highlight=False)
+    console = Screen(highlight=False)
     found = answered.investigation
     if found is None or found.grounded is None:
         note = answered.note or (found.note if found else "")

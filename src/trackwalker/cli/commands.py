@@ -35,7 +35,7 @@ COMMANDS = {
     ),
     "plan": Entry(
         "submit:plan",
-        "Print exactly what `submit` would run, and everything that is wrong with it; nothing is queued.",
+        "Say whether a run would start and fit, and print what `submit` would queue; nothing is queued.",
         "plan 405b -N 8 --gpu MI355X --json -- per_device_batch_size=5",
         takes_words=True,
     ),

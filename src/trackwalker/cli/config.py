@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from trackwalker.cli.options import AsJson
+from trackwalker.cli.screen import Screen
 from trackwalker.errors import UsageError
 from trackwalker.job.redact import HIDDEN, is_secret
 from trackwalker.job.run import Setting
@@ -57,7 +57,7 @@ def list_(as_json: AsJson = False) -> None:
         counts = ", ".join(map(str, about.nodes))
         cells = (model.name, ", ".join(about.aliases), _billions(model), counts, about.gpu or "")
         table.add_row(*map(Text, cells))
-    Console(highlight=False).print(table)
+    Screen(highlight=False).print(table)
 
 
 @app.command("show", epilog="Example: trackwalker config show 405b -N 8 -- per_device_batch_size=2")

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
-from trackwalker.cli.options import DEFAULT_WORKSPACE, AsJson, Workspace
+from trackwalker.cli.options import DEFAULT_WORKSPACE, AsJson, Workspace, as_named
 from trackwalker.cli.save import save, write_html
+from trackwalker.cli.screen import Screen
 from trackwalker.diagnose import engine
 from trackwalker.diagnose.playbook import load_playbooks
 from trackwalker.diagnose.question import answer
@@ -24,6 +24,7 @@ FOUND = 1  # with --exit-code: the verdict is an incident
 
 
 def diagnose(
+    ctx: typer.Context,
     job: Annotated[str, typer.Argument(help="Job id, id prefix, log file or job directory.")],
     as_json: AsJson = False,
     saving: Annotated[
@@ -38,6 +39,7 @@ def diagnose(
         typer.Option("--playbooks", envvar="TRACKWALKER_PLAYBOOKS", help="Folder with playbooks of your own."),
     ] = None,
     html: Annotated[Path | None, typer.Option("--html", help="Write the HTML report to this file.")] = None,
+    verbose: Annotated[bool, typer.Option("-v", "--verbose", help="Say why each hypothesis was ruled out.")] = False,
     exit_code: Annotated[bool, typer.Option("--exit-code", help="Exit 1 when the verdict is an incident.")] = False,
     workspace: Workspace = DEFAULT_WORKSPACE,
 ) -> int:
@@ -51,17 +53,18 @@ def diagnose(
     diagnosis = engine.diagnose(found, load_playbooks(playbooks))
     if question is not None:
         diagnosis = replace(diagnosis, verdict=answer(question, diagnosis.verdict))
-    if as_json:
-        print(diagnosis.verdict.to_json())
-    elif as_md:
-        print(markdown(diagnosis.verdict))
-    else:
-        render(diagnosis.verdict, Console(highlight=False))
+    # Files first: a reader of the pipe that leaves early must not cost the report.
     if html is not None:
         write_html(diagnosis, found, html)
     if saving:
         path = save(diagnosis, found)
         print(f"report: {path}", file=sys.stderr)
+    if as_json:
+        print(diagnosis.verdict.to_json())
+    elif as_md:
+        print(markdown(diagnosis.verdict))
+    else:
+        render(diagnosis.verdict, Screen(highlight=False), as_named(ctx, job, workspace), verbose)
     for line in diagnosis.damage:
         print(f"trackwalker: damaged evidence: {line}", file=sys.stderr)
     if diagnosis.damage:

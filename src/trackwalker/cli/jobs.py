@@ -5,19 +5,20 @@ from __future__ import annotations
 import json
 import sys
 
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from trackwalker.cli.options import DEFAULT_WORKSPACE, AsJson, Workspace
+from trackwalker.cli.screen import Screen
+from trackwalker.cli.workspace import jobs_of
 from trackwalker.job.trust import shared_badly
-from trackwalker.launch.standing import standings, submitted
+from trackwalker.launch.standing import standings
 from trackwalker.report.text import visible
 
 
 def jobs(as_json: AsJson = False, workspace: Workspace = DEFAULT_WORKSPACE) -> None:
     """List the jobs of a workspace."""
-    found = submitted(workspace)
+    found = jobs_of(workspace)
     if warning := shared_badly(workspace):
         print(f"warning: {warning}", file=sys.stderr)
     rows = [
@@ -40,5 +41,5 @@ def jobs(as_json: AsJson = False, workspace: Workspace = DEFAULT_WORKSPACE) -> N
     for row in rows:
         recorded = "yes" if row["recorded"] else "no"
         table.add_row(Text(str(row["id"])), Text(visible(str(row["name"]))), str(row["state"]), recorded)
-    console = Console(highlight=False)
+    console = Screen(highlight=False)
     console.print(table if rows else f"no jobs in {workspace}", markup=False)

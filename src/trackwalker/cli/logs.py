@@ -15,11 +15,12 @@ import typer
 
 from trackwalker.cli.options import DEFAULT_WORKSPACE, AsJson, Workspace
 from trackwalker.cli.say import say, say_raw
+from trackwalker.cli.standing_now import standing_now
 from trackwalker.cli.status import JobName, sentence
 from trackwalker.errors import UsageError
 from trackwalker.job.layout import Job
 from trackwalker.job.tail import open_at_last
-from trackwalker.launch.standing import find_job, pod_logs, standing
+from trackwalker.launch.standing import find_job, pod_logs
 
 SCHEMA = "trackwalker.logs/1"
 NO_LOG = 1
@@ -46,7 +47,7 @@ def logs(
     found = find_job(job, workspace)
     path, keep = _source(found, rank)
     while path is None:
-        seen = standing(found)
+        seen = standing_now(found)
         if rank is None and not as_json and (argv := pod_logs(found, seen, follow, lines)):
             return subprocess.run(argv, check=False).returncode
         if not follow or seen.ended or seen.stuck:
@@ -88,7 +89,7 @@ def _follow(job: Job, file: BinaryIO, keep: Keep | None) -> None:
         say_raw(_read(file, keep))
         if time.monotonic() - asked >= _ASK_S:
             asked = time.monotonic()
-            if standing(job).ended:
+            if standing_now(job).ended:
                 say_raw(_read(file, keep))  # what it wrote since we looked
                 return
         time.sleep(_LOOK_S)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from trackwalker.cli.options import DEFAULT_WORKSPACE, AsJson, Workspace
 from trackwalker.cli.say import say
+from trackwalker.cli.workspace import there
 from trackwalker.launch.ledger import Suspect, suspects, to_exclude
 from trackwalker.logs.nodelist import expand
 
@@ -16,7 +17,7 @@ SCHEMA = "trackwalker.nodes/1"
 
 def nodes(as_json: AsJson = False, workspace: Workspace = DEFAULT_WORKSPACE) -> None:
     """List the nodes that were in trouble in the jobs of a workspace, and which to leave out; nothing is changed."""
-    found = suspects(workspace)
+    found = suspects(there(workspace))
     if as_json:
         hosts = [
             {

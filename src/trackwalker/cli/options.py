@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import shlex
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any, get_type_hints
@@ -20,6 +21,12 @@ Image = Annotated[str | None, typer.Option("--image", envvar="DOCKER_IMAGE", hel
 Registry = Annotated[str, typer.Option("--registry", envvar="DOCKER_REGISTRY", help="Where images come from.")]
 Runtime = Annotated[str | None, typer.Option("--runtime", help="docker, podman, apptainer, native, or auto.")]
 Privileged = Annotated[bool, typer.Option("--privileged", help="Give containers every privilege.")]
+
+
+def as_named(ctx: typer.Context, job: str, workspace: Path) -> str:
+    """A job as the user named it, with the workspace where that was given: what a command to copy says."""
+    source = ctx.get_parameter_source("workspace")
+    return shlex.join([job, *(["-w", str(workspace)] if source is not None and source.name == "COMMANDLINE" else [])])
 
 
 def takes(kind: type[Any]) -> Callable[[Callable[..., int]], Callable[..., int]]:

@@ -9,8 +9,9 @@ import typer
 
 from trackwalker.cli.options import DEFAULT_WORKSPACE, AsJson, Workspace
 from trackwalker.cli.say import say
+from trackwalker.cli.standing_now import standing_now
 from trackwalker.job.layout import Job
-from trackwalker.launch.standing import Standing, find_job, scheduler_of, standing
+from trackwalker.launch.standing import Standing, find_job, scheduler_of
 
 SCHEMA = "trackwalker.status/1"
 UNREACHABLE = 69
@@ -27,7 +28,7 @@ def status(
     Exit codes: 0 the answer is known, 2 no such job, 69 the scheduler does not answer.
     """
     found = find_job(job, workspace)
-    seen = standing(found)
+    seen = standing_now(found)
     say(json.dumps({"schema": SCHEMA, **as_dict(found, seen)}, indent=1) if as_json else sentence(found, seen))
     return UNREACHABLE if seen.state == "unknown" else 0
 

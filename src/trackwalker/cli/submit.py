@@ -86,6 +86,9 @@ class Wanted:
         ),
     ] = None
     jobset: Annotated[bool, typer.Option("--jobset", help="On k8s: a JobSet instead of an Indexed Job.")] = False
+    script: Annotated[
+        bool, typer.Option("--script", help="With plan or --dry-run: print the whole script and environment, too.")
+    ] = False
     auto_resume: Annotated[
         int,
         typer.Option(
@@ -148,7 +151,11 @@ def plan(
     as_json: AsJson = False,
     options: Wanted = Wanted(),  # noqa: B008
 ) -> int:
-    """Print exactly what `submit` would run, and everything that is wrong with it; nothing is queued."""
+    """Say whether a run would start and fit, and print what `submit` would queue; nothing is queued.
+
+    `submit --dry-run` prints the same.
+    Exit codes: 0 it would run, 1 it would probably run out of GPU memory, 2 it would be refused.
+    """
     to = _to_kubernetes if options.on == "k8s" else _to_slurm
     return to(ctx, model, options, True, as_json)
 
@@ -169,7 +176,7 @@ def _to_slurm(ctx: typer.Context, model: str, options: Wanted, dry_run: bool, as
         submission = replace(submission, record=record)
         batch = slurm.plan_batch(submission, words, None if dry_run else client, python)
         if dry_run:
-            return show(batch.submission, {"sbatch": batch.argv(), "script": batch.script}, as_json)
+            return show(batch.submission, {"sbatch": batch.argv(), "script": batch.script}, as_json, options.script)
         if how.observe:
             ensure_prometheus(lambda text: print(text, file=sys.stderr))
         queued = slurm.submit(batch, client)
@@ -209,7 +216,8 @@ def _to_kubernetes(ctx: typer.Context, model: str, options: Wanted, dry_run: boo
         image = str(normalise(options.image, options.registry))
         batch = kubernetes.plan_pod_batch(submission, settings, image, Path.cwd(), python, options.jobset)
         if dry_run:
-            return show(batch.in_pod, {"manifest": batch.manifests(), "container": list(batch.plan.argv)}, as_json)
+            scheduled = {"manifest": batch.manifests(), "container": list(batch.plan.argv)}
+            return show(batch.in_pod, scheduled, as_json, options.script)
         job = kubernetes.submit(batch)
     _warn(submission)
     by_hand = shlex.join(apply_file_argv(settings.namespace, job.manifest))

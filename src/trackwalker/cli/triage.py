@@ -7,15 +7,16 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from trackwalker.cli.options import DEFAULT_WORKSPACE, AsJson, Workspace
+from trackwalker.cli.screen import Screen
+from trackwalker.cli.workspace import jobs_of
 from trackwalker.diagnose.reference import Speed
 from trackwalker.diagnose.triage import SCHEMA, Triage
 from trackwalker.diagnose.triage import triage as triage_job
 from trackwalker.errors import JobNotFoundError, NotAJobError, TrackwalkerError, UsageError
 from trackwalker.job.layout import Job
-from trackwalker.job.resolve import list_jobs, resolve
+from trackwalker.job.resolve import resolve
 from trackwalker.record.accounting import ask, why_no_log
 from trackwalker.report import triage as view
 from trackwalker.report.text import json_visible
@@ -34,7 +35,7 @@ def triage(
     """Say what happened to a job, from its log alone, in a second; the job is not changed."""
     if everything == (job is not None):
         raise UsageError("name one job, or give --all for every job of the workspace")
-    console = Console(highlight=False)
+    console = Screen(highlight=False)
     if job is not None:
         found = triage_job(_resolve(job, workspace), reference_speed(reference, workspace) if reference else None)
         if as_json:
@@ -47,13 +48,15 @@ def triage(
     if reference is not None:
         raise UsageError("--reference compares one job: name it instead of --all")
     rows: list[Triage | tuple[str, str]] = []
-    jobs_here = list_jobs(workspace)
+    jobs_here = jobs_of(workspace, waiting=False)
     answer = ask([j.id for j in jobs_here])  # once for all of them: a scheduler is not to be asked a hundred times
     for each in jobs_here:
         try:
             rows.append(triage_job(each, sacct=answer))
         except TrackwalkerError as e:
             rows.append((each.id, str(e)))
+        except OSError as e:
+            rows.append((each.id, f"cannot be read: {e.strerror}"))
     if as_json:
         jobs = [{"job": {"id": r[0]}, "error": r[1]} if isinstance(r, tuple) else r.to_dict() for r in rows]
         document = {"schema": SCHEMA, "workspace": str(workspace), "jobs": jobs}

@@ -12,10 +12,11 @@ import typer
 
 from trackwalker.cli.options import DEFAULT_WORKSPACE, AsJson, Workspace
 from trackwalker.cli.say import say
+from trackwalker.cli.standing_now import standing_now
 from trackwalker.cli.status import JobName, as_dict, sentence
 from trackwalker.errors import UsageError
 from trackwalker.job.layout import Job
-from trackwalker.launch.standing import Standing, find_job, standing
+from trackwalker.launch.standing import Standing, find_job
 
 if TYPE_CHECKING:
     from trackwalker.watch.resume_policy import ResumePolicy
@@ -63,7 +64,7 @@ def wait(
 def _until_ended(found: Job, deadline: float | None) -> Standing:
     pause, silent = _FIRST_S, False
     while True:
-        seen = standing(found)
+        seen = standing_now(found)
         if seen.ended or seen.stuck or (deadline is not None and time.monotonic() >= deadline):
             return seen
         if seen.state == "unknown" and not silent:

@@ -56,6 +56,8 @@ def watch(
             for each in report:
                 step = f", step {each['step']}" if each["step"] is not None else ""
                 print(f"job {each['job']} ({each['name']}): {each['state']}{step}, {len(each['incidents'])} incidents")
+            if not report:
+                print(f"nothing to watch: no job in {workspace} is waiting or running")
         return FOUND if any(each["incidents"] for each in report) else 0
     stop = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import difflib
 from typing import Any
 
 import typer
 from typer.core import TyperCommand
+
+from trackwalker.errors import UsageError
 
 _BEHIND = "trackwalker.behind"
 _RESUME = "--auto-resume"  # may stand without its number
@@ -25,7 +28,24 @@ class WordsCommand(TyperCommand):
                 args[at] = f"{word}={DEFAULT_BUDGET}"
         ctx.meta[_BEHIND] = [word for word in args[cut + 1 :] if word != "--"]
         ctx.allow_extra_args = ctx.ignore_unknown_options = True
-        return super().parse_args(ctx, spread(args[:cut]))
+        rest = super().parse_args(ctx, spread(args[:cut]))
+        self._refuse_misspelt(ctx)
+        return rest
+
+    def _refuse_misspelt(self, ctx: Any) -> None:
+        """A misspelt option of ours must not travel to the scheduler, whose options are not ours to know."""
+        ours = [name for p in self.params for name in getattr(p, "opts", []) if name.startswith("--")]
+        for word in ctx.args:
+            name = word.partition("=")[0]
+            if not name.startswith("--") or len(name) < 4:
+                continue
+            from trackwalker.launch.slurm.options import KNOWN  # the list of commands needs nothing of it
+
+            if name[2:] in KNOWN:
+                continue
+            near = [o for o in ours if o.startswith(name)] or difflib.get_close_matches(name, ours, 1, 0.8)
+            if near:
+                raise UsageError(f"no option {name}; did you mean {near[0]}?")
 
 
 def spread(args: list[str]) -> list[str]:

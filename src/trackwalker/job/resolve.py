@@ -33,22 +33,37 @@ def resolve(name: str, workspace: Path) -> Job:
     return _from_id(name, workspace)
 
 
-def list_jobs(workspace: Path) -> list[Job]:
-    """Every job of a workspace, newest first. Shared checkpoint directories (no log) are not jobs."""
+def list_jobs(workspace: Path, skipped: list[str] | None = None) -> list[Job]:
+    """Every job of a workspace, newest first. Shared checkpoint directories (no log) are not jobs.
+
+    What this user may not read is passed over, and named in `skipped`: another's job must not hide one's own.
+    """
     found: dict[str, Job] = {}
-    if not workspace.is_dir():
-        return []
-    for entry in sorted(workspace.iterdir()):
+    for entry in _entries(workspace):
         match = NAME_FORM.match(entry.stem if entry.suffix in LOG_SUFFIXES else entry.name)
         if not match:
             continue
-        if entry.is_dir():
-            log = _log_of(entry)
-            if log is not None:
-                found[match["id"]] = Job(match["id"], log, entry)
-        elif entry.suffix in LOG_SUFFIXES and entry.is_file() and match["id"] not in found:
-            found[match["id"]] = Job(match["id"], entry, None)
+        try:
+            if entry.is_dir():
+                os.stat(entry / ".")  # may be listed, but not entered
+                log = _log_of(entry)
+                if log is not None:
+                    found[match["id"]] = Job(match["id"], log, entry)
+            elif entry.suffix in LOG_SUFFIXES and entry.is_file() and match["id"] not in found:
+                found[match["id"]] = Job(match["id"], entry, None)
+        except OSError as e:
+            if skipped is not None:
+                skipped.append(f"{entry.name} is skipped: {e.strerror}")
     return sorted(found.values(), key=_age_key, reverse=True)
+
+
+def _entries(workspace: Path) -> list[Path]:
+    try:
+        return sorted(workspace.iterdir())
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    except OSError as e:
+        raise JobNotFoundError(f"the workspace {workspace} cannot be read: {e.strerror}") from e
 
 
 def _age_key(job: Job) -> tuple[float, str]:

@@ -15,13 +15,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from trackwalker.errors import MissingToolError, NotAJobError, TrackwalkerError, UsageError
+from trackwalker.errors import EvidenceError, MissingToolError, NotAJobError, TrackwalkerError, UsageError
 from trackwalker.job.journal import read
 from trackwalker.job.layout import NAME_FORM, Job
-from trackwalker.job.processes import alive, live_members, session_members
+from trackwalker.job.processes import alive, live_members, process_of, session_members
 from trackwalker.job.resolve import list_jobs, resolve
 from trackwalker.job.run import load_run
 from trackwalker.job.trust import distrust
+from trackwalker.job.whole import read_whole
 from trackwalker.launch.kubernetes.client import delete_argv, kubectl, logs_argv, observe, refusal
 from trackwalker.launch.plan import short_hostname
 from trackwalker.launch.slurm.client import Slurm
@@ -52,7 +53,7 @@ def find_job(name: str, workspace: Path) -> Job:
     places = [Path(name)] if "/" in name else sorted(workspace.glob("*-*"))
     for place in places:
         match = NAME_FORM.match(place.name)
-        if match and (match["id"] == name or "/" in name) and (place / "run.json").is_file():
+        if match and (match["id"] == name or "/" in name) and os.path.isfile(place / "run.json"):
             try:
                 return resolve(str(place.absolute()), workspace)
             except NotAJobError:
@@ -70,9 +71,9 @@ def scheduler_of(job: Job) -> str:
     return KUBERNETES if job.id.startswith("k8s-") else LOCAL
 
 
-def submitted(workspace: Path) -> list[Job]:
+def submitted(workspace: Path, skipped: list[str] | None = None) -> list[Job]:
     """Every job of a workspace, newest first, with those that wait and have no log yet."""
-    written = list_jobs(workspace)
+    written = list_jobs(workspace, skipped)
     known = {job.id for job in written}
     waiting = []
     for record in workspace.glob("*-*/run.json"):
@@ -87,7 +88,7 @@ def standings(jobs: list[Job], slurm: Slurm | None = None) -> list[Standing]:
 
     A job without a record of ours is read from its files only: it may be of another cluster, or of last year.
     """
-    ours = {job.id: scheduler_of(job) if load_run(job.run_json) else "" for job in jobs}
+    ours = {job.id: _own_scheduler(job) for job in jobs}
     queue: dict[str, JobState] | None = {}
     if any(ours[job.id] == SLURM and _recorded(job) is None for job in jobs):
         try:
@@ -95,6 +96,13 @@ def standings(jobs: list[Job], slurm: Slurm | None = None) -> list[Standing]:
         except (TrackwalkerError, ValueError):
             queue = None
     return [_among_many(job, ours[job.id], queue) for job in jobs]
+
+
+def _own_scheduler(job: Job) -> str:
+    """The scheduler of a job of ours; empty for another's, and for one whose record is damaged."""
+    with contextlib.suppress(EvidenceError):
+        return scheduler_of(job) if load_run(job.run_json) else ""
+    return ""
 
 
 def _among_many(job: Job, scheduler: str, queue: dict[str, JobState] | None) -> Standing:
@@ -183,12 +191,17 @@ def _recorded(job: Job) -> Standing | None:
             return None
         if event.get("kind") == "run-end":
             data: dict[str, Any] = event.get("data") or {}
-            code, reason = int(data.get("exit", 1)), str(data.get("reason", ""))
+            code, reason = _exit_code(data.get("exit", 1)), str(data.get("reason", ""))
             cancelled = reason.startswith("CANCELLED") or code in _CANCEL_CODES
             state = "completed" if code == 0 else "cancelled" if cancelled else "failed"
             words = {"completed": "finished", "cancelled": "was cancelled", "failed": f"failed with exit code {code}"}
             return Standing(state, True, code, words[state], reason)
     return None
+
+
+def _exit_code(said: Any) -> int:
+    """The code that a record gives; what is no code counts as a failure without one of its own."""
+    return said if type(said) is int and -255 <= said <= 255 else 1
 
 
 def _end_local(job: Job, before: Standing) -> None:
@@ -197,15 +210,15 @@ def _end_local(job: Job, before: Standing) -> None:
     if job.state is not None and job.dir is not None and (why := distrust(job.state, job.dir.parent)):
         raise UsageError(f"job {job.id} is not cancelled: {why}, and it says whom to signal")
     state = _agent_state(job)
-    agent = state.get("agent") or {}
+    agent, ranks = process_of(state.get("agent")), state.get("ranks")
     try:
-        if agent and alive(int(agent["pid"]), int(agent["start"])):
-            os.kill(int(agent["pid"]), signal.SIGTERM)
+        if agent and alive(*agent):
+            os.kill(agent[0], signal.SIGTERM)
             return
         # The agent died and nobody started another: what it would have told the ranks, we tell them.
-        for rank in state.get("ranks", []):
-            if alive(int(rank["pid"]), int(rank["start"])):
-                for pid in session_members(int(rank["pid"])):
+        for rank in map(process_of, ranks if isinstance(ranks, list) else []):
+            if rank and alive(*rank):
+                for pid in session_members(rank[0]):
                     with contextlib.suppress(ProcessLookupError):
                         os.kill(pid, signal.SIGTERM)
     except PermissionError:
@@ -213,16 +226,14 @@ def _end_local(job: Job, before: Standing) -> None:
 
 
 def _agent_state(job: Job) -> dict[str, Any]:
-    with contextlib.suppress(OSError, ValueError):
-        said = json.loads(job.state.read_text()) if job.state else {}
+    with contextlib.suppress(OSError, ValueError, RecursionError):
+        said = json.loads(read_whole(job.state)) if job.state else {}
         return said if isinstance(said, dict) else {}
     return {}
 
 
 def _live(job: Job) -> bool:
-    with contextlib.suppress(KeyError, TypeError, AttributeError):
-        return live_members(_agent_state(job))
-    return False
+    return live_members(_agent_state(job))
 
 
 def _machine(job: Job) -> str | None:

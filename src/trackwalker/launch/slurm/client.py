@@ -23,6 +23,13 @@ _KEPT = ("SLURM_CONF", "SLURM_CLUSTERS", "SLURM_JWT")
 _STRIPPED = ("SLURM_", "SLURMD_", "SRUN_", "SQUEUE_", "SACCT_", "SCONTROL_")
 
 
+# Slurm's commands are installed, but nothing says where the controller is.
+_NO_CLUSTER = r"configuration source|dns srv|unable to process configuration|fetch_config|slurm\.conf.*no such file"
+NO_CLUSTER = (
+    "no Slurm cluster is configured on this machine (no slurm.conf, and DNS names no controller); set SLURM_CONF"
+)
+
+
 class SlurmRefused(UsageError):
     """Slurm understood the request and said no."""
 
@@ -90,14 +97,15 @@ class Slurm:
         _check(job)
         try:
             done = self._call(["scontrol", "show", "job", "-o", job], self._ask_s)
-        except SlurmUnreachable as e:
+        except (SlurmUnreachable, MissingToolError) as e:
             return JobState(job, "unknown", reason=str(e))
         if done.returncode == 0:
             found = jobs_of_scontrol(done.stdout)
             if found:
                 return found[0]
         elif _FORGOTTEN not in done.stderr.lower():
-            return JobState(job, "unknown", reason=_words(done.stderr))
+            said = _words(done.stderr)
+            return JobState(job, "unknown", reason=NO_CLUSTER if re.search(_NO_CLUSTER, said, re.I) else said)
         return self._remembered(job) or JobState(job, "forgotten")
 
     def queue(self) -> list[JobState]:
@@ -209,6 +217,8 @@ class Slurm:
             raise SlurmDown(f"{what}: {said}; the Slurm controller does not answer, try again")
         if re.search(r"unable to contact|timed out|zero bytes", said, re.IGNORECASE):
             raise SlurmUnreachable(f"{what}: {said}; the Slurm controller does not answer, try again")
+        if re.search(_NO_CLUSTER, said, re.IGNORECASE):
+            raise SlurmDown(f"{what}: {NO_CLUSTER}")
         raise SlurmRefused(f"{what}: {said or 'refused without a word'}")
 
 
