@@ -30,13 +30,12 @@ def test_plan_takes_what_submit_takes() -> None:
 
 def test_a_plan_for_slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["70b", "-N2", "--image", "rocm/jax:1", "--runtime", "docker", "--", "remat_policy=minimal", HUSH]
-    assert call(monkeypatch, tmp_path, "plan", *words) == 0
+    assert call(monkeypatch, tmp_path, "plan", *words) == 1  # without remat it would probably run out of memory
     brief = capsys.readouterr().out
-    assert brief.startswith("OK: fits, ")
-    assert brief.splitlines()[0].endswith(" GiB: JAX-llama2-70b on 2 nodes, 2 ranks")
+    assert brief.startswith("1 problem: JAX-llama2-70b on 2 nodes, 2 ranks\n- a step probably does not fit: ")
     assert "sbatch --parsable" in brief
     assert "agent.pyz" not in brief
-    assert call(monkeypatch, tmp_path, "plan", "--script", *words) == 0
+    assert call(monkeypatch, tmp_path, "plan", "--script", *words) == 1
     said = capsys.readouterr().out
     assert "# JAX-llama2-70b: 2 nodes, 2 ranks\nsbatch --parsable" in said
     assert "agent.pyz node " in said
@@ -51,8 +50,9 @@ def test_a_plan_for_slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsy
 @pytest.mark.parametrize(
     ("words", "code", "says"),
     [
-        (["70b", "-N1", "--gpu", "H100", "--", "per_device_batch_size=64"], (1, 2), "probl"),
+        (["70b", "-N1", "--gpu", "H100", "--", "per_device_batch_size=64"], (2,), "weights and optimizer alone do not fit"),
         (["tiny", "-N1"], (0,), "OK: JAX-tiny on 1 node, 1 rank"),
+        (["70b", "-N2"], (0,), " GiB: JAX-llama2-70b on 2 nodes, 2 ranks"),
     ],
 )
 def test_a_plan_begins_with_its_verdict(

@@ -61,7 +61,9 @@ def plan_local(
     model = load_model(spec.model)
     trainer = model.about.trainer
     spec = replace(spec, model=model.name)
-    refuse_wrong(model, passthrough)
+    # The small trainer says by itself which keys it knows; MaxText would say so after a minute.
+    if trainer != "tiny" and (unknown := unknown_keys(trainer, passthrough.config, model.about.keys)):
+        raise UsageError("; ".join(unknown))
     target = Target(gpus_per_node=model.about.gpus_per_node, vendor=gpu_vendor() or None)
     resolved = resolve(model, target, passthrough.config, passthrough.env)
     now = time.time()
