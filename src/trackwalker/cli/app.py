@@ -11,6 +11,8 @@ from typer.exceptions import TyperException
 from trackwalker import __version__
 from trackwalker.cli.commands import Commands
 from trackwalker.cli.output import prepare, reader_left
+from trackwalker.cli.settings import apply_settings
+from trackwalker.cli.words import earlier_jobs
 from trackwalker.errors import TrackwalkerError
 
 INTERNAL = 70  # a defect of ours, as sysexits has it
@@ -22,6 +24,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
+    context_settings={"help_option_names": ["-h", "--help"]},
     help="Launch, record and diagnose LLM training runs.\n\nExample: trackwalker run tiny -n 4 --observe -- steps=200",
 )
 
@@ -42,8 +45,14 @@ def _root(
 def main() -> None:
     """Run the command; every failure is one line on stderr and an exit code that means something."""
     prepare()
+    if sys.argv[1:2] == ["__complete"]:  # asked by a shell at every tab
+        from trackwalker.cli.completion import answer
+
+        answer(sys.argv[2:])
+        return
     try:
-        code = app(prog_name="trackwalker", standalone_mode=False)
+        apply_settings()
+        code = app(earlier_jobs(sys.argv[1:]), prog_name="trackwalker", standalone_mode=False)
         sys.stdout.flush()  # here, where a reader that left is no mistake
     except TrackwalkerError as e:
         _fail(str(e), e.exit_code)

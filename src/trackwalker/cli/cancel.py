@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 
-from trackwalker.cli.options import DEFAULT_WORKSPACE, AsJson, Workspace
+from trackwalker.cli.options import DEFAULT_WORKSPACE, AsJson, JobName, Workspace
 from trackwalker.cli.say import say
-from trackwalker.cli.status import JobName, as_dict, sentence
+from trackwalker.cli.status import as_dict, sentence
 from trackwalker.errors import UsageError
 from trackwalker.launch import standing
 

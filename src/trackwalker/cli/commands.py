@@ -6,7 +6,7 @@ from importlib import import_module
 from typing import Any, NamedTuple
 
 import typer
-from typer.core import TyperCommand, TyperGroup
+from typer.core import TyperArgument, TyperCommand, TyperGroup, TyperOption
 from typer.main import get_group
 
 from trackwalker.cli.words import WordsCommand
@@ -19,6 +19,18 @@ class Entry(NamedTuple):
     help: str
     example: str = ""  # without "Example: trackwalker"
     takes_words: bool = False  # upstream's grammar: scheduler words, then the trainer's behind `--`
+
+
+# How the list of commands is divided; a command that is in no group would be missing from it, and a test looks.
+GROUPS = {
+    "Run": "run submit plan resume resubmit cancel wait repro shell demo",
+    "Inspect": "jobs status logs tsdb perf tunnel serve dashboards explain",
+    "Diagnose": "diagnose triage changed compare ask",
+    "Fleet": "watch nodes sweep",
+    "Agents": "mcp skills",
+    "Lab": "lab",
+    "Set up": "config setup doctor clean rm completion help version",
+}
 
 
 COMMANDS = {
@@ -122,7 +134,10 @@ COMMANDS = {
         "Repeat a short run on this machine until it fails; keeps its log, its core and a first backtrace.",
         "repro tiny --most 100 -- steps=1",
     ),
-    "config": Entry("config:app", "List, show and check model configs, and make new ones; nothing is started."),
+    "config": Entry(
+        "config:app",
+        "List, show and check model configs, and make new ones; get and set your own settings. Nothing is started.",
+    ),
     "explain": Entry(
         "explain:explain",
         "Say which layer sets a variable, XLA flag or config key of a run, and what the layers below it said.",
@@ -157,8 +172,37 @@ COMMANDS = {
         "List code snapshots and who needs them; with --yes, remove those that nobody does.",
         "clean --workspace outputs",
     ),
+    "doctor": Entry(
+        "doctor:doctor",
+        "Check this machine: Python, Prometheus, Slurm, containers, GPUs, RDMA, extras, disk, clock; changes nothing.",
+        "doctor --json",
+    ),
+    "rm": Entry("rm:rm", "Remove jobs that are over, with their logs; asks first.", "rm 8308 8311 --yes"),
+    "completion": Entry(
+        "completion:completion",
+        "Print the completion script of a shell: commands, options, jobs, models, metrics.",
+        "completion bash >> ~/.bashrc",
+    ),
+    "help": Entry("help:help_of", "Show the help of a command.", "help diagnose"),
+    "version": Entry("help:version", "Print the version.", "version"),
     "setup": Entry("setup:setup", "Find Prometheus or install it for this user; prints where it is.", "setup"),
 }
+
+
+def _value(option: TyperOption, ctx: Any) -> str | None:
+    """What stands for an option's value in help: nothing for a flag, one word in capitals for the rest."""
+    if option.is_flag:
+        return None
+    if option.metavar is not None:
+        return option.metavar
+    shown = _display(option, ctx)
+    return shown if shown is None or "|" in shown else _VALUES.get(shown, option.name.upper().replace("_", "-"))
+
+
+_VALUES = {"<int>": "N", "<int range>": "N", "<float>": "N", "<float range>": "N", "<path>": "PATH"}
+_display = TyperOption.display_type_rich
+TyperOption.display_type_rich = _value  # type: ignore[method-assign]  # it has no setting for either
+TyperArgument.display_type_rich = lambda argument, ctx: None  # type: ignore[method-assign]
 
 
 def load(name: str) -> TyperCommand | TyperGroup:
@@ -186,8 +230,10 @@ class Commands(TyperGroup):
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
-        for name, entry in COMMANDS.items():
-            self.add_command(TyperCommand(name, help=entry.help))  # what the list needs of it
+        for group, names in GROUPS.items():
+            for name in names.split():
+                listed = TyperCommand(name, help=COMMANDS[name].help, rich_help_panel=group)
+                self.add_command(listed)  # what the list needs of it
 
     def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
         """The command that is called."""

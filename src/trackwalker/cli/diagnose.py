@@ -9,13 +9,14 @@ from typing import Annotated
 
 import typer
 
-from trackwalker.cli.options import DEFAULT_WORKSPACE, AsJson, Workspace, as_named
+from trackwalker.cli.options import DEFAULT_WORKSPACE, AsJson, JobName, Workspace, as_named
 from trackwalker.cli.save import save, write_html
 from trackwalker.cli.screen import Screen
 from trackwalker.diagnose import engine
 from trackwalker.diagnose.playbook import load_playbooks
 from trackwalker.diagnose.question import answer
 from trackwalker.job.resolve import resolve
+from trackwalker.job.shorthand import LATEST, position
 from trackwalker.report.markdown import markdown
 from trackwalker.report.terminal import render
 
@@ -25,7 +26,7 @@ FOUND = 1  # with --exit-code: the verdict is an incident
 
 def diagnose(
     ctx: typer.Context,
-    job: Annotated[str, typer.Argument(help="Job id, id prefix, log file or job directory.")],
+    job: JobName = LATEST,
     as_json: AsJson = False,
     saving: Annotated[
         bool, typer.Option("--save", help="Write verdict.json and report.html into the job directory.")
@@ -64,7 +65,12 @@ def diagnose(
     elif as_md:
         print(markdown(diagnosis.verdict))
     else:
-        render(diagnosis.verdict, Screen(highlight=False), as_named(ctx, job, workspace), verbose)
+        render(
+            diagnosis.verdict,
+            Screen(highlight=False),
+            as_named(ctx, found.id if position(job) is not None else job, workspace),
+            verbose,
+        )
     for line in diagnosis.damage:
         print(f"trackwalker: damaged evidence: {line}", file=sys.stderr)
     if diagnosis.damage:

@@ -13,12 +13,13 @@ from typing import Annotated, BinaryIO
 
 import typer
 
-from trackwalker.cli.options import DEFAULT_WORKSPACE, AsJson, Workspace
+from trackwalker.cli.options import DEFAULT_WORKSPACE, AsJson, JobName, Workspace
 from trackwalker.cli.say import say, say_raw
 from trackwalker.cli.standing_now import standing_now
-from trackwalker.cli.status import JobName, sentence
+from trackwalker.cli.status import sentence
 from trackwalker.errors import UsageError
 from trackwalker.job.layout import Job
+from trackwalker.job.shorthand import LATEST
 from trackwalker.job.tail import open_at_last
 from trackwalker.launch.standing import find_job, pod_logs
 
@@ -30,7 +31,7 @@ Keep = Callable[[bytes], bool]
 
 
 def logs(
-    job: JobName,
+    job: JobName = LATEST,
     follow: Annotated[bool, typer.Option("-f", "--follow", help="Stay until the job ends.")] = False,
     rank: Annotated[int | None, typer.Option("--rank", min=0, help="Only this rank, with times.")] = None,
     lines: Annotated[int, typer.Option("-n", "--lines", min=-1, help="Last lines to begin with; -1: all.")] = 100,

@@ -23,6 +23,14 @@ Runtime = Annotated[str | None, typer.Option("--runtime", help="docker, podman, 
 Privileged = Annotated[bool, typer.Option("--privileged", help="Give containers every privilege.")]
 
 
+JobName = Annotated[
+    str,
+    typer.Argument(
+        metavar="JOB", help="Job id, prefix, log or directory; 'latest', '-' the one before it, '-2' two before it."
+    ),
+]
+
+
 def as_named(ctx: typer.Context, job: str, workspace: Path) -> str:
     """A job as the user named it, with the workspace where that was given: what a command to copy says."""
     source = ctx.get_parameter_source("workspace")

@@ -34,7 +34,7 @@ from trackwalker.watch.live import LiveWatch
 
 def run(
     ctx: typer.Context,
-    model: Annotated[str, typer.Argument(help="Model, as model[[:alias]:tag].")],
+    model: Annotated[str, typer.Argument(metavar="MODEL", help="Model, as model[[:alias]:tag].")],
     settings: Annotated[
         list[str] | None,
         typer.Argument(help="Behind '--': key=value for the trainer, _env_NAME=VALUE for its environment."),

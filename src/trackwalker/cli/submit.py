@@ -26,7 +26,7 @@ from trackwalker.launch.provenance import Provenance, code_of
 from trackwalker.launch.request import Watching, parse_watching
 from trackwalker.launch.schedulers import kubernetes, slurm
 from trackwalker.launch.slurm.client import Slurm
-from trackwalker.launch.slurm.options import parse_scheduler_words
+from trackwalker.launch.slurm.options import SubmitOptions, parse_scheduler_words
 from trackwalker.launch.snapshot import Snapshot, discard, take_snapshot
 from trackwalker.launch.store import FOLDER
 from trackwalker.launch.submission import How, Submission, plan_submission
@@ -38,7 +38,7 @@ from trackwalker.observe.ray_home import missing_ray
 
 SUBMITTED = "trackwalker.submitted/1"
 
-Model = Annotated[str, typer.Argument(help="Model, as model[[:alias]:tag].")]
+Model = Annotated[str, typer.Argument(metavar="MODEL", help="Model, as model[[:alias]:tag].")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Print what would run, and queue nothing.")]
 
 
@@ -68,10 +68,16 @@ class Wanted:
         ),
     ] = None
     gpu: Annotated[
-        str | None, typer.Option("--gpu", help="GPU of the nodes, as MI300X or H200: for memory and layers.")
+        str | None,
+        typer.Option(
+            "--gpu", envvar="TRACKWALKER_GPU", help="GPU of the nodes, as MI300X or H200: for memory and layers."
+        ),
     ] = None
     fabric: Annotated[
-        str | None, typer.Option("--fabric", help="Network of the nodes: ionic, mlx5, bnxt, efa, tcp.")
+        str | None,
+        typer.Option(
+            "--fabric", envvar="TRACKWALKER_FABRIC", help="Network of the nodes: ionic, mlx5, bnxt, efa, tcp."
+        ),
     ] = None
     checks: Annotated[
         list[str] | None, typer.Option("--check", help="Preflight policy, as ecc=warn or gpus_free=off; repeatable.")
@@ -164,7 +170,8 @@ def _to_slurm(ctx: typer.Context, model: str, options: Wanted, dry_run: bool, as
     if options.jobset:
         raise UsageError("--jobset is for --on k8s")
     client, python = Slurm(), options.python or sys.executable
-    words = parse_scheduler_words(before(ctx))
+    own = {name: os.environ.get(f"TRACKWALKER_{name.upper()}") or None for name in ("partition", "account")}
+    words = parse_scheduler_words(before(ctx), SubmitOptions(**own))
     words = replace(words, requeue=True) if options.auto_resume else words
     asked = options.asked(model, behind(ctx), words.nodes or 1, words.gpus_per_node)
     runtime = options.runtime or ("auto" if options.image else "native")

@@ -17,13 +17,16 @@ from trackwalker.diagnose.triage import triage as triage_job
 from trackwalker.errors import JobNotFoundError, NotAJobError, TrackwalkerError, UsageError
 from trackwalker.job.layout import Job
 from trackwalker.job.resolve import resolve
+from trackwalker.job.shorthand import LATEST
 from trackwalker.record.accounting import ask, why_no_log
 from trackwalker.report import triage as view
 from trackwalker.report.text import json_visible
 
 
 def triage(
-    job: Annotated[str | None, typer.Argument(help="Job id, id prefix, log file or job directory.")] = None,
+    job: Annotated[
+        str | None, typer.Argument(metavar="JOB", help="Job id, prefix, log or directory; default: the latest.")
+    ] = None,
     everything: Annotated[bool, typer.Option("--all", help="Every job of the workspace, newest first.")] = False,
     as_json: AsJson = False,
     as_markdown: Annotated[bool, typer.Option("--md", help="Print Markdown instead of text.")] = False,
@@ -33,10 +36,11 @@ def triage(
     workspace: Workspace = DEFAULT_WORKSPACE,
 ) -> int:
     """Say what happened to a job, from its log alone, in a second; the job is not changed."""
-    if everything == (job is not None):
+    if everything and job is not None:
         raise UsageError("name one job, or give --all for every job of the workspace")
     console = Screen(highlight=False)
-    if job is not None:
+    if not everything:
+        job = job or LATEST
         found = triage_job(_resolve(job, workspace), reference_speed(reference, workspace) if reference else None)
         if as_json:
             print(json_visible(json.dumps(found.to_dict(), indent=1, ensure_ascii=False)))

@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from trackwalker.cli.options import DEFAULT_WORKSPACE, AsJson, Workspace
+from trackwalker.cli.options import DEFAULT_WORKSPACE, AsJson, JobName, Workspace
 from trackwalker.cli.say import say
 from trackwalker.cli.standing_now import standing_now
-from trackwalker.cli.status import JobName, as_dict, sentence
+from trackwalker.cli.status import as_dict, sentence
 from trackwalker.errors import UsageError
 from trackwalker.job.layout import Job
+from trackwalker.job.shorthand import LATEST
 from trackwalker.launch.standing import Standing, find_job
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ _FIRST_S, _LONGEST_S = 0.3, 10.0  # between two questions: soon for a short job,
 
 
 def wait(
-    job: JobName,
+    job: JobName = LATEST,
     seconds: Annotated[float | None, typer.Option("--timeout", min=0, help="Give up after this many seconds.")] = None,
     auto_resume: Annotated[
         bool, typer.Option("--auto-resume", help="Start further attempts as 'resume' decides; stays until the last.")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 from typing import Any
 
 import typer
@@ -10,6 +11,7 @@ from typer.core import TyperCommand
 
 from trackwalker.errors import UsageError
 
+_EARLIER = re.compile(r"-([1-9]\d{0,3})")
 _BEHIND = "trackwalker.behind"
 _RESUME = "--auto-resume"  # may stand without its number
 _LISTS = ("--commits", "--models")  # take every word up to the next option
@@ -32,6 +34,10 @@ class WordsCommand(TyperCommand):
         self._refuse_misspelt(ctx)
         return rest
 
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:
+        """With what is not an option of ours: the scheduler's words, and the trainer's."""
+        return [*super().collect_usage_pieces(ctx), "[-N NODES] [-p PARTITION] [--time T] …", "[-- KEY=VALUE …]"]
+
     def _refuse_misspelt(self, ctx: Any) -> None:
         """A misspelt option of ours must not travel to the scheduler, whose options are not ours to know."""
         ours = [name for p in self.params for name in getattr(p, "opts", []) if name.startswith("--")]
@@ -46,6 +52,16 @@ class WordsCommand(TyperCommand):
             near = [o for o in ours if o.startswith(name)] or difflib.get_close_matches(name, ours, 1, 0.8)
             if near:
                 raise UsageError(f"no option {name}; did you mean {near[0]}?")
+
+
+def earlier_jobs(args: list[str]) -> list[str]:
+    """`diagnose -2` means the job two before the latest: said so that no parser takes it for an option."""
+    found, rest = [], args.index("--") if "--" in args else len(args)
+    for at, word in enumerate(args[:rest]):
+        counted = _EARLIER.fullmatch(word)
+        value = at > 0 and args[at - 1].startswith("-") and len(args[at - 1]) > 1  # of the option before it: -n -1
+        found.append(f"latest~{counted[1]}" if counted and not value and at > 0 else word)
+    return found + args[rest:]
 
 
 def spread(args: list[str]) -> list[str]:

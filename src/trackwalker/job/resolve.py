@@ -10,6 +10,7 @@ from pathlib import Path
 
 from trackwalker.errors import JobNotFoundError, NotAJobError
 from trackwalker.job.layout import LOG_SUFFIXES, NAME_FORM, Job
+from trackwalker.job.shorthand import nth, position, without_part
 
 _LONGEST_PATH = 1024
 
@@ -18,6 +19,8 @@ _SUBMIT_LOGS = ("submit.err", "submit.log", "artifact/submit.log")
 
 def resolve(name: str, workspace: Path) -> Job:
     """The one job that `name` means; raises one clear error when there is none or more than one."""
+    if (before := position(name)) is not None:
+        return nth(list_jobs(workspace), before, workspace)
     given = Path(name)
     is_log = is_directory = False
     with contextlib.suppress(OSError, RuntimeError):  # a name too long for a file, a home directory nobody has
@@ -114,7 +117,7 @@ def _from_directory(directory: Path) -> Job:
 
 def _from_id(name: str, workspace: Path) -> Job:
     jobs = list_jobs(workspace)
-    exact = [j for j in jobs if j.id == name]
+    exact = [j for j in jobs if j.id in (name, without_part(name))]
     if exact:
         return exact[0]
     begins = [j for j in jobs if j.id.startswith(name) or j.label.startswith(name)]

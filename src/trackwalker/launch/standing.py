@@ -21,6 +21,7 @@ from trackwalker.job.layout import NAME_FORM, Job
 from trackwalker.job.processes import alive, live_members, process_of, session_members
 from trackwalker.job.resolve import list_jobs, resolve
 from trackwalker.job.run import load_run
+from trackwalker.job.shorthand import nth, position, without_part
 from trackwalker.job.trust import distrust
 from trackwalker.job.whole import read_whole
 from trackwalker.launch.kubernetes.client import delete_argv, kubectl, logs_argv, observe, refusal
@@ -49,6 +50,9 @@ class Standing:
 
 def find_job(name: str, workspace: Path) -> Job:
     """The job that `name` means, also one that has not written a line yet."""
+    if (before := position(name)) is not None:
+        return nth(submitted(workspace), before, workspace)
+    name = name if "/" in name else without_part(name)
     # The whole id first: the prefix of another job must not stand for one that has no log yet.
     places = [Path(name)] if "/" in name else sorted(workspace.glob("*-*"))
     for place in places:

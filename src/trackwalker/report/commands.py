@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import re
 import shlex
+from pathlib import Path
 
 from trackwalker.diagnose.verdict import Action, Verdict
+from trackwalker.job.layout import NAME_FORM
 
 _OVER = frozenset({"completed", "completed-short", "soft-success", "failed", "cancelled", "unknown-death"})
 _HOST = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
@@ -31,11 +33,23 @@ def command_of(action: Action, verdict: Verdict, target: str = "") -> str:
     first = action.do.partition("-")[0]
     if over and first in _AGAIN:
         hosts = [host for host in action.hosts if _HOST.fullmatch(host)]
-        left_out = f" --exclude {','.join(hosts)}" if hosts and first in ("exclude", "drain") else ""
-        return f"trackwalker resume {job}{left_out}"
+        left_out = f" --exclude={','.join(hosts)}" if hosts and first in ("exclude", "drain") else ""
+        if Path(verdict.job.dir, "run.json").is_file():
+            return f"trackwalker resume {job}{left_out}"
+        if left_out:  # another launcher's run is asked for anew
+            nodes = f" -N {verdict.job.nodes}" if verdict.job.nodes else ""
+            return f"trackwalker submit {shlex.quote(_model(verdict))}{nodes}{left_out}"
     if look == "logs" or first in _LOGS:
         return f"trackwalker logs {job}"
     return first_look(verdict, job)
+
+
+def _model(verdict: Verdict) -> str:
+    """The model by the name of the job's directory, as 8308-JAX-llama2-70b has it."""
+    match = NAME_FORM.match(
+        Path(verdict.job.dir).stem if verdict.job.dir.endswith(".log") else Path(verdict.job.dir).name
+    )
+    return match["name"].removeprefix("JAX-") if match else "MODEL"
 
 
 def first_look(verdict: Verdict, job: str) -> str:

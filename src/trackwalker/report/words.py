@@ -199,7 +199,8 @@ def culprits(verdict: Verdict) -> list[str]:
 def where(verdict: Verdict) -> str:
     """Where and since when, in one line: hosts, GPUs and devices of the root causes."""
     places = [place for cause in verdict.roots for place in (*cause.hosts, *cause.gpus, *cause.devices)]
-    found = names(list(dict.fromkeys(places)), 6) or "no host identified"
+    whole = {place for place in places if any(other.startswith(f"{place}/") for other in places)}  # said by its part
+    found = names([place for place in dict.fromkeys(places) if place not in whole], 6) or "no host identified"
     since = next((onset(cause.onset) for cause in verdict.roots if cause.onset is not None), "")
     return f"{found}; since {since}" if since and since != "unknown" else found
 
