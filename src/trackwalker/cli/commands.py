@@ -201,8 +201,9 @@ def _value(option: TyperOption, ctx: Any) -> str | None:
 
 _VALUES = {"<int>": "N", "<int range>": "N", "<float>": "N", "<float range>": "N", "<path>": "PATH"}
 _display = TyperOption.display_type_rich
-TyperOption.display_type_rich = _value  # type: ignore[method-assign]  # it has no setting for either
-TyperArgument.display_type_rich = lambda argument, ctx: None  # type: ignore[method-assign]
+# Typer has no setting for either; where another version of it shows types its own way, help is only less tidy.
+setattr(TyperOption, "display_type_rich", _value)  # noqa: B010
+setattr(TyperArgument, "display_type_rich", lambda argument, ctx: None)  # noqa: B010
 
 
 def load(name: str) -> TyperCommand | TyperGroup:

@@ -170,8 +170,8 @@ def _to_slurm(ctx: typer.Context, model: str, options: Wanted, dry_run: bool, as
     if options.jobset:
         raise UsageError("--jobset is for --on k8s")
     client, python = Slurm(), options.python or sys.executable
-    own = {name: os.environ.get(f"TRACKWALKER_{name.upper()}") or None for name in ("partition", "account")}
-    words = parse_scheduler_words(before(ctx), SubmitOptions(**own))
+    partition, account = (os.environ.get(f"TRACKWALKER_{name}") or None for name in ("PARTITION", "ACCOUNT"))
+    words = parse_scheduler_words(before(ctx), SubmitOptions(partition=partition, account=account))
     words = replace(words, requeue=True) if options.auto_resume else words
     asked = options.asked(model, behind(ctx), words.nodes or 1, words.gpus_per_node)
     runtime = options.runtime or ("auto" if options.image else "native")
