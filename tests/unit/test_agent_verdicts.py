@@ -89,7 +89,9 @@ def test_the_command_prints_the_brief_verdict_and_the_questions(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     _, log = make_job(tmp_path, "8308-JAX-a")
-    log.write_text("\n".join([*HEADER.splitlines(), *(f"0: {step_line(s)}" for s in range(60)), "0: ValueError: bad"]))
+    log.write_text(
+        "\n".join([*HEADER.splitlines(), *(f"0: {step_line(s)}" for s in range(60)), "0: ValueError: bad", ""])
+    )
     assert diagnose_command(str(log), brief=True, as_json=True) == 0
     text = capsys.readouterr().out
     assert len(text.encode()) < 3_000

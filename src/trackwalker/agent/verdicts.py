@@ -11,6 +11,7 @@ from trackwalker.agent import answers as a
 from trackwalker.diagnose.asked import Asked
 from trackwalker.diagnose.playbook import PlaybookAction
 from trackwalker.diagnose.verdict import Action, Cause, Evidence, Verdict
+from trackwalker.errors import UsageError
 from trackwalker.report.changed import deviation_line
 
 Detail = Literal["brief", "full"]
@@ -56,6 +57,8 @@ def verdict_answer(
     settings: Sequence[str] = (),
 ) -> a.VerdictAnswer:
     """The verdict in one answer: as much of it as fits, and how much that is."""
+    if detail not in _ROOMS:  # a model may say anything
+        raise UsageError(f"detail is {' or '.join(_ROOMS)}")
     *roomy, tight = _ROOMS[detail]
     for room in roomy:
         shown = _fitted(verdict, asked, damage, detail, baseline, settings, room)
