@@ -23,7 +23,7 @@ class Entry(NamedTuple):
 
 # How the list of commands is divided; a command that is in no group would be missing from it, and a test looks.
 GROUPS = {
-    "Run": "run submit plan resume resubmit cancel wait repro shell demo",
+    "Run": "run submit record attach plan resume resubmit cancel wait repro shell demo",
     "Inspect": "jobs status logs tsdb perf tunnel serve dashboards explain",
     "Diagnose": "diagnose triage changed compare ask",
     "Fleet": "watch nodes sweep",
@@ -231,10 +231,11 @@ class Commands(TyperGroup):
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
-        for group, names in GROUPS.items():
-            for name in names.split():
-                listed = TyperCommand(name, help=COMMANDS[name].help, rich_help_panel=group)
-                self.add_command(listed)  # what the list needs of it
+        groups = {name: group for group, names in GROUPS.items() for name in names.split()}
+        for name in [*groups, *(name for name in COMMANDS if name not in groups)]:
+            if name in COMMANDS:  # what the list needs of it
+                panel = groups.get(name, "More")
+                self.add_command(TyperCommand(name, help=COMMANDS[name].help, rich_help_panel=panel))
 
     def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
         """The command that is called."""
