@@ -27,7 +27,6 @@ FOUND = 1  # with --exit-code: the verdict is an incident
 
 
 def diagnose(
-    ctx: typer.Context,
     job: JobName = LATEST,
     as_json: AsJson = False,
     saving: Annotated[
@@ -82,7 +81,7 @@ def diagnose(
         render(
             diagnosis.verdict,
             Screen(highlight=False),
-            as_named(ctx, found.id if position(job) is not None else job, workspace),
+            as_named(found.id if position(job) is not None else job, workspace),
             verbose,
         )
     for line in diagnosis.damage:

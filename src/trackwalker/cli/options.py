@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import os
 import shlex
 from collections.abc import Callable
 from pathlib import Path
@@ -31,10 +32,10 @@ JobName = Annotated[
 ]
 
 
-def as_named(ctx: typer.Context, job: str, workspace: Path) -> str:
-    """A job as the user named it, with the workspace where that was given: what a command to copy says."""
-    source = ctx.get_parameter_source("workspace")
-    return shlex.join([job, *(["-w", str(workspace)] if source is not None and source.name == "COMMANDLINE" else [])])
+def as_named(job: str, workspace: Path) -> str:
+    """A job as a command to copy names it: with the workspace where a command would look elsewhere without it."""
+    usual = os.environ.get("JOB_WORKSPACE") or str(DEFAULT_WORKSPACE)
+    return shlex.join([job, *([] if str(workspace) == usual else ["-w", str(workspace)])])
 
 
 def takes(kind: type[Any]) -> Callable[[Callable[..., int]], Callable[..., int]]:

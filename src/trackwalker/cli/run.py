@@ -33,7 +33,6 @@ from trackwalker.watch.live import LiveWatch
 
 
 def run(
-    ctx: typer.Context,
     model: Annotated[str, typer.Argument(metavar="MODEL", help="Model, as model[[:alias]:tag].")],
     settings: Annotated[
         list[str] | None,
@@ -117,7 +116,7 @@ def run(
     print(f"job {started.record.id}  log {started.log}", flush=True)
     ending = _stay(started)
     started.wait_closed()
-    print(ending.sentence(as_named(ctx, started.record.id, workspace)))
+    print(ending.sentence(as_named(started.record.id, workspace)))
     return ending.code
 
 
