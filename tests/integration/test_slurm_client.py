@@ -190,7 +190,7 @@ def test_r44_status_logs_cancel_and_wait_of_a_job_and_of_no_other(at: Submitter,
     assert "is now 'JAX-stub'" in command(at, "cancel", stranger).stdout
     assert at.until(stranger, lambda s: s.state != "pending").state == "running"
 
-    assert command(at, "cancel", job).stdout == f"job {job} is told to end\n"
+    assert command(at, "cancel", job).stdout == f"job {job} was asked to end\n"
     ended = command(at, "wait", job)
     assert (ended.returncode, ended.stdout) == (143, f"job {job} was cancelled\n")
     assert "nothing to cancel" in command(at, "cancel", job).stdout

@@ -139,7 +139,7 @@ def _not_it(intent: Intent, topic: Topic, verdict: Verdict, yes_no: bool) -> lis
     if yes_no and blind and not clean:
         missing = sorted({m for needs in blind.values() for m in needs})
         what, needed = words.names(sorted(blind), 4), words.names(missing, 4)
-        return [f"That cannot be told: {what} needs {needed}, which was not collected."]
+        return [f"That is not known: {what} needs {needed}, which was not collected."]
     known = bool(clean) or (intent == "hang" and verdict.status == "completed")
     begin = "" if not yes_no else "No: " if known else "Nothing points to it: "
     said = [f"{begin}{topic.nothing}."]
@@ -158,7 +158,7 @@ def _instead(verdict: Verdict) -> str:
 def _blame(verdict: Verdict) -> list[str]:
     accused = [c for c in verdict.roots if c.hosts or c.gpus or c.devices]
     if not accused:
-        begin = "No single node is to blame" if verdict.outcome == "incident" else "No node is accused"
+        begin = "No single node is to blame" if verdict.outcome == "incident" else "No node is suspect"
         return [f"{begin}.", verdict.summary]
     told = [
         f"{words.names(c.hosts or c.gpus or c.devices)}: {c.cause}"
@@ -176,9 +176,9 @@ def _about_hosts(asked: Asked, verdict: Verdict) -> list[str]:
     told = []
     for host in sorted({*accused, *measured}):
         if host.lower() in named and host in accused:
-            told.append(f"{host} is accused: {accused[host].cause}.")
+            told.append(f"{host} is suspect: {accused[host].cause}.")
         elif host.lower() in named:
-            told.append(f"{host} is not accused.")
+            told.append(f"{host} is not suspect.")
     return told
 
 

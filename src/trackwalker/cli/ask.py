@@ -48,7 +48,9 @@ def ask_command(
         ),
     ] = None,
     turns: Annotated[int, typer.Option("--turns", min=1, help="Most requests to the model.")] = Budget.turns,
-    tokens: Annotated[int, typer.Option("--tokens", min=1, help="Most tokens of the model.")] = Budget.tokens,
+    tokens: Annotated[
+        int, typer.Option("--tokens", min=1, help="Limit on the tokens that the model may use.")
+    ] = Budget.tokens,
     seconds: Annotated[float, typer.Option("--seconds", min=1, help="Most seconds of the model.")] = Budget.seconds,
     keep: Annotated[
         bool, typer.Option("--transcript", help="Write what was asked and said into the job's folder.")

@@ -41,7 +41,7 @@ COMMANDS = {
     ),
     "submit": Entry(
         "submit:submit",
-        "Queue a run on Slurm or Kubernetes; words before '--' are the scheduler's, words behind it the trainer's.",
+        "Queue a run on Slurm or Kubernetes; options before '--' go to the scheduler, those after it to the trainer.",
         "submit 70b -N 8 --observe -- remat_policy=full",
         takes_words=True,
     ),
@@ -68,7 +68,7 @@ COMMANDS = {
     ),
     "cancel": Entry(
         "cancel:cancel",
-        "End a job of this workspace; its ranks are told and write what they have. Other jobs are refused.",
+        "End a job of this workspace; its ranks are signalled and save what they have. Other jobs are refused.",
         "cancel 8308",
     ),
     "diagnose": Entry(

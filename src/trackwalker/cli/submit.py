@@ -140,7 +140,7 @@ def submit(
     as_json: AsJson = False,
     options: Wanted = Wanted(),  # noqa: B008
 ) -> int:
-    """Queue a run on Slurm or Kubernetes; words before '--' are the scheduler's, words behind it the trainer's.
+    """Queue a run on Slurm or Kubernetes; options before '--' go to the scheduler, those after it to the trainer.
 
     Exit codes: 0 it is queued, 1 it died at once, 2 it was refused, 69 the scheduler did not answer.
     """

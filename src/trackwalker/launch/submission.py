@@ -87,7 +87,7 @@ class Submission:
             with ours_alone():
                 self._write()
             if why := distrust(self.folder, self.folder.parents[1]):
-                raise UsageError(f"what the nodes are told would lie where others can change it: {why}")
+                raise UsageError(f"the orders for the nodes would lie where others can change them: {why}")
         except OSError as e:
             raise UsageError(f"cannot write {self.folder}: {e.strerror}; choose another --workspace") from e
 

@@ -53,7 +53,7 @@ class FactReader:
         elif match := d.SLURM_CANCEL.search(body):
             facts.cancel, facts.cancel_time = quote, match[3]
         elif d.TASK_FAILED.match(body):
-            if facts.cancel is None:  # who is told to end may end badly
+            if facts.cancel is None:  # who was asked to end may end badly
                 facts.task_failed = facts.task_failed or quote
         elif d.FINISHED.search(body):
             facts.finished = quote

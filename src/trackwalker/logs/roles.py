@@ -262,13 +262,13 @@ def _heartbeat(group: Group, index: LogIndex) -> None:
     dead = {r for r in accused if exits.get(r) in (137, 139, 135, 136)}
     if dead:
         group.cause = "peer-died"
-        group.why = f"accused rank {', '.join(map(str, sorted(dead)))} really ended by a signal"
+        group.why = f"suspect rank {', '.join(map(str, sorted(dead)))} really ended by a signal"
         group.hosts = tuple(h for r in sorted(dead) if (h := _host(index, r)))
     elif not len(index.steps) and index.facts.header:
         group.cause, group.why = "heartbeat-init-timeout", "no step was completed: the timeout is shorter than start-up"
     elif beat and accused and not accused & beat.own_death.keys() and beat.own_death:
         group.cause = "peer-died"
-        group.why = "the accused logged nothing afterwards while the other ranks did"
+        group.why = "the suspect logged nothing afterwards while the other ranks did"
         group.hosts = tuple(h for r in sorted(accused) if (h := _host(index, r)))
 
 
@@ -316,7 +316,7 @@ def _ended_from_outside(groups: list[Group], primary: Group, index: LogIndex) ->
     summary = index.facts.summary
     if summary is None or summary.exit not in _CANCELS:
         return None
-    # A rank that loses its peers while it is told to end may exit with an error or an abort; where the cancel has its
+    # A rank that loses its peers while it was asked to end may exit with an error or an abort; where the cancel has its
     # own line, that line stands before them.
     excused = {0, *_CANCELS} | ({1, 134} if index.facts.cancel is not None else set())
     if any(e.code not in excused for e in index.facts.exits):

@@ -82,7 +82,7 @@ class Sink:
         except OSError as e:
             self._torn = self._torn or done > 0
             if not self.lost:
-                complain(f"cannot write {self._path.name}: {e.strerror}; lines are lost until it is mended")
+                complain(f"cannot write {self._path.name}: {e.strerror}; lines are lost until it is repaired")
             self.lost += 1
 
     def _bite(self, text: bytes) -> bytes:
