@@ -37,8 +37,8 @@ def watch(
     """Watch jobs, and tell what goes wrong with them, with evidence and verdict; no job is changed.
 
     Tells it on the terminal, and wherever the settings say. Runs until it is stopped (Ctrl-C, SIGTERM), or until the
-    named jobs are over. What it has noticed and reported is in WORKSPACE/.watch, so it can be killed and started again at
-    any time. Only a `resume:` policy in the settings lets it start anything.
+    named jobs are over. What it has noticed and reported is in WORKSPACE/.watch, so it can be killed and started again
+    at any time. Only a `resume:` policy in the settings lets it start anything.
 
     Exit codes: 0 stopped, or nothing is wrong (--once); 1 something is wrong (--once); 2 no such job or settings.
     """
