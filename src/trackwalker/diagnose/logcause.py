@@ -3,19 +3,10 @@
 from __future__ import annotations
 
 from trackwalker.diagnose.playbook import Playbook, PlaybookAction, Test
+from trackwalker.job.causes import about
 from trackwalker.logs.findings import Finding
 from trackwalker.record.status import WAITS
 
-# Whoever prints one of these alone is where the trouble sits. An exception or a full store is not its host's fault.
-_ABOUT_THE_HOST = frozenset(
-    {
-        "ecc-timeout", "fabric-manager-down", "gpu-arch-mismatch", "gpu-driver-fault", "gpu-hardware-fault",
-        "host-kernel-fault", "memlock-limit", "network-link-down", "nccl-nic-fail", "no-gpu", "node-death", "oom-host",
-        "p2p-unavailable", "preflight-gpu-busy", "preflight-ipv6-rules", "preflight-timeout", "prolog-kill",
-        "pull-timeout", "rdma-link-failure", "rdma-misconfigured", "segfault", "shm-too-small", "clock-skew",
-        "container-pull-fail", "container-load-fail", "unkillable-step",
-    }
-)  # fmt: skip
 _AFTERMATH = ["python-exception", "peer-died", "nccl-error", "node-death", "heartbeat-false-positive", "unknown-death"]
 _AFTERMATH += ["collective-hang", "silent-compile-oom", "segfault", "dataloader-hang"]
 _WAITED_FOR = ["dataloader-hang", "storage-degradation", "storage-error", "checkpoint-fs-error"]
@@ -32,12 +23,16 @@ def playbooks_for(findings: list[Finding], known: set[str]) -> list[Playbook]:
 
 
 def _playbook(finding: Finding) -> Playbook:
-    blames = finding.local or finding.cause in _ABOUT_THE_HOST
+    told = about(finding.cause)
+    if told is None:
+        raise ValueError(f"the log names a cause that has no file: {finding.cause}")
+    blames = finding.local or told.about_host
     waits = [c for c in _WAITED_FOR if c != finding.cause] if finding.id in WAITS else []
     where = " on {hosts}" if blames and finding.hosts else ""
     caveat = f" This does not prove {finding.proves_not}." if finding.proves_not else ""
     actions = [PlaybookAction(do="next-step", why=text, risk="none", needs_approval=False) for text in finding.next]
     return Playbook(
+        **dict(told),
         id=finding.cause,
         title=finding.cause.replace("-", " "),
         symptoms=["failed", "stall", "heartbeat", "cancelled", "unfinished-start"],

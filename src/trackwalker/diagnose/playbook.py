@@ -6,12 +6,10 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any, Literal
 
-import yaml
-from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, model_validator
 
 from trackwalker.errors import UsageError
-
-_Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # ten times as fast, where PyYAML was built with it
+from trackwalker.job.causes import About, front_matter, parsed
 
 # The first six are trouble; the others look like it, or show only in metrics, and may turn out to be normal.
 Symptom = Literal[
@@ -86,10 +84,8 @@ class PlaybookAction(BaseModel):
     when_hosts: bool | None = None  # only with (true) or without (false) named hosts
 
 
-class Playbook(BaseModel):
+class Playbook(About, BaseModel):  # the base is named again: linters know its defaults by it
     """One cause: which symptoms call it, what it needs, how it is tested, what follows."""
-
-    model_config = ConfigDict(extra="forbid")
 
     id: str
     title: str
@@ -125,16 +121,5 @@ def load_playbooks(own: Path | None = None) -> list[Playbook]:
 
 def load_playbook(path: Path) -> Playbook:
     """Read one playbook; a mistake in it is one line that says where."""
-    text = path.read_text()
-    parts = text.split("---\n", 2)
-    if len(parts) != 3 or parts[0].strip():
-        raise UsageError(f"playbook {path.name}: it must begin with front matter between two '---' lines")
-    try:
-        front = yaml.load(parts[1], Loader=_Loader)  # noqa: S506 - both are safe loaders
-        return Playbook(**front, body=parts[2].strip())
-    except (yaml.YAMLError, TypeError) as e:
-        raise UsageError(f"playbook {path.name}: bad front matter: {' '.join(str(e).split())}") from e
-    except ValidationError as e:
-        first = e.errors()[0]
-        where = ".".join(str(p) for p in first["loc"])
-        raise UsageError(f"playbook {path.name}: {where}: {first['msg']}") from e
+    front, body = front_matter(path)
+    return parsed(Playbook, path.name, front, body=body)
