@@ -48,7 +48,7 @@ def test_the_scoreboard_has_a_row_for_every_group() -> None:
 def test_a_cause_that_leaves_something_out_is_refused(tmp_path: Path, missing: str) -> None:
     said = "".join(f"{key}: {value}\n" for key, value in FIELDS.items() if key != missing)
     with pytest.raises(UsageError, match=f"x.yml: {missing}: Field required"):
-        parsed(About, "x.yml", said)
+        parsed("x.yml", said, lambda fields: About(**fields))
     path = tmp_path / "x.md"
     path.write_text(f"---\nid: x\ntitle: t\nsymptoms: [stall]\nsummary: s\ntests: []\n{said}---\n# X\n")
     with pytest.raises(UsageError, match=f"x.md: {missing}: Field required"):

@@ -32,7 +32,7 @@ def _playbook(finding: Finding) -> Playbook:
     caveat = f" This does not prove {finding.proves_not}." if finding.proves_not else ""
     actions = [PlaybookAction(do="next-step", why=text, risk="none", needs_approval=False) for text in finding.next]
     return Playbook(
-        **dict(told),
+        about=told,
         id=finding.cause,
         title=finding.cause.replace("-", " "),
         symptoms=["failed", "stall", "heartbeat", "cancelled", "unfinished-start"],

@@ -9,7 +9,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, model_validator
 
 from trackwalker.errors import UsageError
-from trackwalker.job.causes import About, front_matter, parsed
+from trackwalker.job.causes import About, apart, front_matter, parsed
 
 # The first six are trouble; the others look like it, or show only in metrics, and may turn out to be normal.
 Symptom = Literal[
@@ -84,8 +84,10 @@ class PlaybookAction(BaseModel):
     when_hosts: bool | None = None  # only with (true) or without (false) named hosts
 
 
-class Playbook(About, BaseModel):  # the base is named again: linters know its defaults by it
+class Playbook(BaseModel):
     """One cause: which symptoms call it, what it needs, how it is tested, what follows."""
+
+    model_config = ConfigDict(extra="forbid")
 
     id: str
     title: str
@@ -105,6 +107,7 @@ class Playbook(About, BaseModel):  # the base is named again: linters know its d
     summary_alone: str = ""  # the same of a job with one rank, where nobody waits for anybody
     actions: list[PlaybookAction] = []
     lanes: dict[str, str] = {}  # metric to draw per host: query and title
+    about: About | None = None  # what follows from it: required in a file
     body: str = ""
 
 
@@ -122,4 +125,9 @@ def load_playbooks(own: Path | None = None) -> list[Playbook]:
 def load_playbook(path: Path) -> Playbook:
     """Read one playbook; a mistake in it is one line that says where."""
     front, body = front_matter(path)
-    return parsed(Playbook, path.name, front, body=body)
+
+    def make(said: dict[str, Any]) -> Playbook:
+        about, rest = apart(said)
+        return Playbook(**rest, about=about, body=body)
+
+    return parsed(path.name, front, make)

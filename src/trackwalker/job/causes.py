@@ -6,10 +6,11 @@ silently "a crash". Who retries, sorts, answers or sweeps asks here.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
-from typing import Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -26,7 +27,7 @@ Retry = Literal[
 # What a sweep is told of a job that ended so; a hang's phase and the number of its nodes may say more (`sweep.policy`).
 Swept = Literal["oom", "hang", "node-fault", "config-error", "cancelled", "failed"]
 Group = Literal["before training", "crash", "stop", "slow", "training", "observer", "expected", "healthy"]
-Said = TypeVar("Said", bound=BaseModel)
+Said = TypeVar("Said")
 Topic = Literal["speed", "stop", "hang", "memory", "network", "loss", "storage", "heartbeat"]
 
 
@@ -43,12 +44,6 @@ class About(BaseModel):
     may_be_chance: bool = False  # a trial of a sweep that ended so is repeated once
 
 
-class _Front(About):
-    """The same, in a file that says more."""
-
-    model_config = ConfigDict(extra="ignore")
-
-
 @cache
 def known() -> frozenset[str]:
     """The causes that have a file."""
@@ -62,9 +57,15 @@ def about(cause: str) -> About | None:
         return None
     path = _FOLDER / f"{cause}.md"
     if path.exists():
-        return parsed(_Front, path.name, front_matter(path)[0])
+        return parsed(path.name, front_matter(path)[0], lambda said: apart(said)[0])
     path = _FOLDER / "causes" / f"{cause}.yml"
-    return parsed(About, path.name, path.read_text())
+    return parsed(path.name, path.read_text(), lambda said: About(**said))
+
+
+def apart(said: dict[str, Any]) -> tuple[About, dict[str, Any]]:
+    """What front matter says about the cause, and the rest: how it is found."""
+    mine = About.model_fields.keys() & said.keys()
+    return About(**{key: said[key] for key in mine}), {key: said[key] for key in said if key not in mine}
 
 
 def about_topic(causes: set[str], topic: str) -> set[str]:
@@ -80,11 +81,11 @@ def front_matter(path: Path) -> tuple[str, str]:
     return parts[1], parts[2].strip()
 
 
-def parsed(kind: type[Said], name: str, text: str, **more: object) -> Said:
-    """YAML as a model of its fields; a mistake is one line that says where."""
+def parsed(name: str, text: str, make: Callable[[dict[str, Any]], Said]) -> Said:
+    """What is made of a file's YAML; a mistake is one line that says where."""
     try:
-        return kind(**yaml.load(text, Loader=_Loader), **more)  # noqa: S506 - both are safe loaders
-    except (yaml.YAMLError, TypeError) as e:
+        return make(yaml.load(text, Loader=_Loader))  # noqa: S506 - both are safe loaders
+    except (yaml.YAMLError, TypeError, AttributeError) as e:
         raise UsageError(f"playbook {name}: bad front matter: {' '.join(str(e).split())}") from e
     except ValidationError as e:
         first = e.errors()[0]
