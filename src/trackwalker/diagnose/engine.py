@@ -74,7 +74,7 @@ def diagnose_case(case: Case, playbooks: list[Playbook] | None = None, begin: fl
     symptoms = find_symptoms(case)
     # A watchdog's word for a hang that was too short to be a stall still counts, where nothing else would be asked.
     asked = {p.id for p in books if p.id != _primary_cause(case) or _called(p, symptoms)}
-    books = [*books, *playbooks_for(case.triage.failures, asked)]
+    books = [*books, *playbooks_for(case.triage.failures, books, asked)]
     look = _faint(case, books, symptoms) or _look(case, books, symptoms)
     symptoms, evidence, speed, examinations = look.symptoms, look.evidence, look.speed, look.examinations
     again = look_again(case, symptoms, look.found, look.roles)
