@@ -104,8 +104,8 @@ def diagnose_case(case: Case, playbooks: list[Playbook] | None = None, begin: fl
         cost=_cost(case, begin),
     )
     verdict = without_secrets(with_confidence(verdict), scrubber_of(case.job.log))
-    asked = Asked.of(case, symptoms, examinations, books)
-    return Diagnosis(verdict, tell(case, symptoms, causes, leading), list(case.damage), asked)
+    looked = Asked.of(case, symptoms, examinations, books)
+    return Diagnosis(verdict, tell(case, symptoms, causes, leading), list(case.damage), looked)
 
 
 def _primary_cause(case: Case) -> str | None:
