@@ -1,4 +1,4 @@
-"""The tools that look further: lines by range, text and time; last words; small files; log lines that changed; ranges."""
+"""The tools that look further: lines by range, text and time; last words; small files; log lines that changed."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from trackwalker.cli.files import files as files_command
 from trackwalker.cli.files import rank_tails as tails_command
 from trackwalker.cli.logs import logs as logs_command
 from trackwalker.diagnose.line_clock import LineClock, template_of
-from trackwalker.diagnose.log_changes import log_changes
+from trackwalker.diagnose.log_changes import Kind, _judge, log_changes
 from trackwalker.diagnose.symptoms import Span
 from trackwalker.errors import EvidenceError, RefusedError, UsageError
 from trackwalker.telemetry import ranges as promql_ranges
@@ -129,11 +129,13 @@ def test_kinds_of_lines_that_came_went_or_changed_their_rate(ws: Workspace) -> N
     case: Any = SimpleNamespace(job=job, timeline=None)
     window, rest = Span(BEGIN + 720, BEGIN + 1200), Span(BEGIN, BEGIN + 719)
     found = log_changes(case, [window], [rest], None)
-    assert [(r.kind, r.inside, r.ranks) for r in found.rows][0] == ("new", 8, [2])
+    assert next((r.kind, r.inside, r.ranks) for r in found.rows) == ("new", 8, [2])
     assert not any("heartbeat" in r.example for r in found.rows)  # as often as before
     assert log_changes(case, [window], [rest], {0}).rows == []
-    gone = log_changes(case, [Span(BEGIN, BEGIN + 300)], [Span(BEGIN + 720, BEGIN + 1200)], {2})
-    assert [r.kind for r in gone.rows] == ["gone"]
+    silent = _judge(Kind("t", "e", 1, inside=0, outside=60), 0.5)
+    assert silent is not None
+    assert silent.kind == "gone"
+    assert _judge(Kind("t", "e", 1, inside=0, outside=6), 0.5) is None  # three were expected: chance
 
 
 def test_a_step_line_is_a_clock_where_lines_have_no_time() -> None:

@@ -263,7 +263,7 @@ def test_shell_metacharacters_are_plain_data(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     before = sorted(str(p) for p in tmp_path.rglob("*"))
-    needed = {"job": "8308", "baseline": "8308"}
+    needed = {"job": "8308", "baseline": "8308", "promql": "up"}
     args = {
         k: v for k, v in needed.items() if k in strings_of(tool) and not (tool.__name__ == "evidence" and k != "job")
     }

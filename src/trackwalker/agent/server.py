@@ -66,7 +66,7 @@ def make_server(toolbox: Toolbox) -> MCPServer[Any]:
             telling = asyncio.create_task(_tell(context, name)) if context is not None else None
             try:
                 given = {key: value for key, value in arguments.items() if value is not None}  # null is absent
-                done = await super().call_tool(name, given, context)
+                done: Any = await super().call_tool(name, given, context)
                 if not done.is_error:  # the same object for programs; a model reads one of the two
                     done.structured_content = json.loads(done.content[0].text)
                 return done

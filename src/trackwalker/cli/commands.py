@@ -71,7 +71,7 @@ COMMANDS = {
     ),
     "metrics": Entry(
         "tsdb:metrics",
-        "List what was recorded of a job: each metric with kind, unit, hosts, first and last sample.",
+        "List what was recorded: each metric with kind, unit, hosts, first and last sample.",
         "metrics 8308 'gpu.*power'",
     ),
     "rank-tails": Entry(

@@ -28,7 +28,7 @@ def files(
     as_json: AsJson = False,
     workspace: Workspace = DEFAULT_WORKSPACE,
 ) -> None:
-    """List a job's own small files (logs of exporters, recorder, agent; journals), or print one without its secrets.
+    """List a job's own small files (logs of exporters, recorder, agent), or print one without its secrets.
 
     Exit codes: 0 listed or printed, 2 no such file.
     """
