@@ -24,7 +24,7 @@ class Entry(NamedTuple):
 # How the list of commands is divided; a command that is in no group would be missing from it, and a test looks.
 GROUPS = {
     "Run": "run submit record attach plan resume resubmit cancel wait repro shell demo",
-    "Inspect": "jobs status logs tsdb perf tunnel serve dashboards explain",
+    "Inspect": "jobs status logs files rank-tails metrics tsdb perf tunnel serve dashboards explain",
     "Diagnose": "diagnose triage changed compare ask",
     "Fleet": "watch nodes sweep",
     "Agents": "mcp skills",
