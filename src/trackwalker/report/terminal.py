@@ -45,6 +45,10 @@ class _Page:
     def put(self, body: Text | Table, indent: int = 0) -> None:
         self.console.print(Padding(body, (0, 0, 0, indent), expand=False), width=min(self.console.width, _WIDEST))
 
+    def command(self, value: str, indent: int) -> None:
+        """A command to copy: never broken into lines, however narrow the terminal is."""
+        self.console.print(Text.assemble(" " * indent, self.text(value, "bold")), soft_wrap=True)
+
     def heading(self, title: str) -> None:
         self.console.print()
         self.put(Text(title.upper(), style="bold"))
@@ -182,7 +186,7 @@ def _actions(page: _Page, verdict: Verdict, target: str) -> None:
     page.heading("Do next")
     if not verdict.actions:
         page.put(page.text("Nothing is recommended. To look further:"), 2)
-        page.put(page.text(first_look(verdict, target), "bold"), 5)
+        page.command(first_look(verdict, target), 5)
     shown = set()
     for position, action in enumerate(verdict.actions, 1):
         head = Text.assemble(f"{position}. ", page.text(words.action_title(action), "bold"))
@@ -191,6 +195,6 @@ def _actions(page: _Page, verdict: Verdict, target: str) -> None:
         page.put(head, 2)
         if (command := command_of(action, verdict, target)) not in shown:  # several actions may begin alike
             shown.add(command)
-            page.put(page.text(command, "bold"), 5)
+            page.command(command, 5)
         if why := words.action_why(action):
             page.put(page.text(clip(why, _WHY)), 5)
