@@ -12,7 +12,8 @@ import pytest
 from tests.hostile_jobs import ID, make_job
 
 SHELLS = {
-    "bash": 'source "$1"; shift; COMP_WORDS=(trackwalker "$@"); COMP_CWORD=$#; _trackwalker; printf "%s\\n" "${COMPREPLY[@]}"',
+    "bash": 'source "$1"; shift; COMP_WORDS=(trackwalker "$@"); COMP_CWORD=$#; _trackwalker; '
+    'printf "%s\\n" "${COMPREPLY[@]}"',
     # Completion functions run inside the line editor only: what they would add is printed instead.
     "zsh": 'compdef() { : }; compadd() { shift; print -l -- "$@" }; _files() { : }; source "$1"; shift; '
     'words=(trackwalker "$@"); CURRENT=$(( $# + 1 )); _trackwalker',

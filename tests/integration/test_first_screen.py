@@ -1,4 +1,4 @@
-"""The first screen of a verdict, 24 lines of 80 columns: outcome, where, and a command that can be typed as it stands."""
+"""The first screen of a verdict, 24 lines of 80 columns: outcome, where, and a command to type as it stands."""
 
 from __future__ import annotations
 
