@@ -148,7 +148,7 @@ def test_a_rare_count_that_becomes_steady_is_judged_by_its_size() -> None:
     faint, strong = values.copy(), values.copy()
     strong[5, now] = rng.poisson(5000, int(now.sum())) / 30.0
     peers, hosts = np.zeros(24, dtype=np.intp), np.arange(24)
-    scores = [changes(v, now, ~now, peers, hosts, counter_s=30.0).score for v in (faint, strong)]
+    scores = [stats.changes(v, now, ~now, peers, hosts, counter_s=30.0).score for v in (faint, strong)]
     assert np.abs(scores[0]).max() < 4.0
     assert scores[1][5] > 8.0
     assert np.abs(np.delete(scores[1], 5)).max() < 4.0
