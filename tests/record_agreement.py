@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import cast
 
+from trackwalker.diagnose.asked import Diagnosis
 from trackwalker.diagnose.engine import diagnose
 from trackwalker.diagnose.triage import triage
 from trackwalker.job.journal import read
@@ -44,14 +46,14 @@ def said_of(job: Job) -> Iterator[Said]:
     }
     yield Said("triage", "strange hosts", [])
     yield Said("triage", "ranks", seen.record.ranks)
-    yield Said("triage", "slow phases", _slow(seen.record.phases))
+    yield Said("triage", "slow phases", slow_phases(seen.record.phases))
     yield Said("triage", "slower", seen.pattern.name in SLOWER)
-    yield Said("record", "slower", bool(_slow(seen.record.phases)))
+    yield Said("record", "slower", bool(slow_phases(seen.record.phases)))
     row = of_triage(seen, None)
     yield from _answers("web", row.status, row.last_step, row.step_s, row.nodes)
     diagnosis = diagnose(job)
     verdict, told = diagnosis.verdict, diagnosis.verdict.progress
-    yield Said("diagnose", "slow phases", _slow(diagnosis.story.phases))
+    yield Said("diagnose", "slow phases", told_slow(diagnosis))
     named = {host for cause in verdict.causes for host in cause.hosts}
     yield Said("diagnose", "strange hosts", sorted(named - own) if own else [])
     yield from _answers("diagnose", verdict.status, told.last_step, told.step_time_s, verdict.job.nodes)
@@ -69,7 +71,16 @@ def said_of(job: Job) -> Iterator[Said]:
         yield Said("triage", "ended well", seen.status in ("completed", "completed-short"))
 
 
-def _slow(phases: Iterable[Phase]) -> list[tuple[int, int]]:
+def told_slow(diagnosis: Diagnosis) -> list[tuple[int, int]]:
+    """The slow phases of a diagnosis: as drawn or, where nothing tells the time, as its evidence tells them."""
+    if diagnosis.story.phases:
+        return slow_phases(diagnosis.story.phases)
+    said = [re.match(r"steps (\d+)\.\.(\d+) \(slow\)", e.says) for e in diagnosis.verdict.evidence]
+    return [(int(m[1]), int(m[2])) for m in said if m]
+
+
+def slow_phases(phases: Iterable[Phase]) -> list[tuple[int, int]]:
+    """First and last step of the slow ones."""
     return [(p.first_step, p.last_step) for p in phases if p.slow]
 
 

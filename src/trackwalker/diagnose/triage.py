@@ -144,7 +144,8 @@ def triage(job: Job, reference: Speed | None = None, sacct: Answer | None = None
     spent = budget(record, bad, gpus, full_speed)
     return Triage(
         record, roles, shape, phase_of(index, progress), summary_of(record.status, roles, progress, shape),
-        next_steps(record.status, roles, said, index), spent, speed, compared, time.perf_counter() - began,
+        next_steps(record.status, roles, said, index, job.database is not None), spent, speed, compared,
+        time.perf_counter() - began,
     )  # fmt: skip
 
 
