@@ -32,6 +32,7 @@ _PER_STEP = {
     "data_wait_s": ("train_data_wait_seconds", "Time the last step waited for its batch."),
 }
 PER_STEP_FIELDS = {field: name for field, (name, _) in _PER_STEP.items()}
+PER_STEP_METRICS = {name: ("gauge", text) for name, text in _PER_STEP.values()}
 METRICS = {
     "train_step": ("gauge", "Last completed step, as of now."),
     "train_last_step_timestamp_seconds": ("gauge", "When the last step was completed."),
