@@ -15,20 +15,21 @@ from trackwalker.job.resolve import resolve
 from trackwalker.lab.propose import PLAYBOOKS, propose, read_truth, wrong_in
 from trackwalker.lab.scenario import Truth
 
+# At this site the trial runs end so on purpose: a cause file of one's own replaces the shipped one.
 TAUGHT = """---
-id: rope-config
-title: A rope setting that the checkpoint does not have
+id: python-exception
+title: The trial ends itself with an exception
 symptoms: [failed]
-overrides: true
+outcome: expected
 tests:
   - id: said
     role: require
     signature: [python-exception]
-summary: "The rope setting does not fit {after}."
+summary: "The trial ended itself {after}, as all of them do."
 ---
-# Rope
+# A trial's end
 """
-TRUTH = {"outcome": "incident", "roots": [{"cause": "rope-config"}]}
+TRUTH = {"outcome": "expected", "roots": [{"cause": "python-exception"}]}
 # What preempted runs print under submitit, in the shape of a public report; the words are ours.
 PREEMPTED = """submitit WARNING (2026-07-12 04:18:45,706) - Bypassing signal SIGTERM
 submitit WARNING (2026-07-12 04:18:45,881) - Caught signal SIGHUP on n7: this job is preempted.
@@ -50,7 +51,7 @@ def test_a_case_fails_until_the_engine_learns_it(log: Path, tmp_path: Path, monk
     cases = tmp_path / "cases"
     made = propose(resolve(str(log), log.parent), read_truth(json.dumps(TRUTH)), cases, "rope-1", 'the "owner" said so')
     assert "python-exception" in made.said
-    assert "wrong roots" in made.wrong
+    assert "wrong outcome" in made.wrong
     assert wrong_in(made.case) == made.wrong
     assert made.bundle.is_file()
     assert compile(made.test.read_text(), str(made.test), "exec")
@@ -103,4 +104,4 @@ def test_the_command_writes_a_test_that_pytest_fails(log: Path, tmp_path: Path) 
     argv = [sys.executable, "-m", "pytest", "-q", "-c", "/dev/null", "--rootdir", str(tmp_path), str(tmp_path / "c")]
     ran = subprocess.run(argv, capture_output=True, text=True, timeout=120, check=False)
     assert ran.returncode == 1, ran.stdout
-    assert "wrong roots" in ran.stdout
+    assert "wrong outcome" in ran.stdout
