@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from importlib.resources import files
 from pathlib import Path
 
 import pytest
@@ -15,20 +16,6 @@ from trackwalker.job.resolve import resolve
 from trackwalker.lab.propose import PLAYBOOKS, propose, read_truth, wrong_in
 from trackwalker.lab.scenario import Truth
 
-# At this site the trial runs end so on purpose: a cause file of one's own replaces the shipped one.
-TAUGHT = """---
-id: python-exception
-title: The trial ends itself with an exception
-symptoms: [failed]
-outcome: expected
-tests:
-  - id: said
-    role: require
-    signature: [python-exception]
-summary: "The trial ended itself {after}, as all of them do."
----
-# A trial's end
-"""
 TRUTH = {"outcome": "expected", "roots": [{"cause": "python-exception"}]}
 # What preempted runs print under submitit, in the shape of a public report; the words are ours.
 PREEMPTED = """submitit WARNING (2026-07-12 04:18:45,706) - Bypassing signal SIGTERM
@@ -58,7 +45,9 @@ def test_a_case_fails_until_the_engine_learns_it(log: Path, tmp_path: Path, monk
     assert 'wrong_in(Path(__file__).parent / "rope-1") == []' in made.test.read_text()
     books = tmp_path / "books"
     books.mkdir()
-    (books / "rope.md").write_text(TAUGHT)
+    # At this site trial runs end so on purpose: a cause file of one's own replaces the shipped one.
+    shipped = Path(str(files("trackwalker.playbooks"))) / "python-exception.md"
+    (books / shipped.name).write_text(shipped.read_text().replace("\nsymptoms:", "\noutcome: expected\nsymptoms:", 1))
     monkeypatch.setenv(PLAYBOOKS, str(books))
     assert wrong_in(made.case) == []  # learned
 
