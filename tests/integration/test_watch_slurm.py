@@ -20,10 +20,10 @@ from test_slurm_client import NAME, Submitter, open_job
 
 from slurm_cluster import SlurmCluster, need_slurm, no_memory_limits
 from slurm_run import submit_program
+from trackwalker.job.slurm.states import JobState
 from trackwalker.launch.slurm.client import Slurm, SlurmUnreachable
 from trackwalker.launch.slurm.options import SubmitOptions
 from trackwalker.launch.slurm.script import sbatch_options
-from trackwalker.launch.slurm.states import JobState
 
 pytestmark = [
     pytest.mark.disturbed_by_load(reason="a watcher, a controller and jobs that end, each on its own real clock"),

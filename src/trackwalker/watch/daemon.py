@@ -8,7 +8,7 @@ from typing import Any
 
 from trackwalker.errors import TrackwalkerError
 from trackwalker.job.layout import Job
-from trackwalker.launch.slurm.states import JobState
+from trackwalker.job.slurm.states import JobState
 from trackwalker.launch.standing import Standing
 from trackwalker.watch import telling
 from trackwalker.watch.asking import Asker, Background
