@@ -1,4 +1,4 @@
-"""A real slurmdbd with its own MariaDB for a test's cluster: sacct, requeue history and array ids as a site has them."""
+"""A real slurmdbd with its own MariaDB for a test's cluster: sacct and requeue history as a site has them."""
 
 from __future__ import annotations
 

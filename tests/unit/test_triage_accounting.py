@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from trackwalker.cli.app import app
 from trackwalker.diagnose.triage import Triage, triage
 from trackwalker.job.layout import Job
-from trackwalker.record import accounting
+from trackwalker.record import accounting_ask
 from triage_logs import ending, header, steps
 
 pytestmark = pytest.mark.starts_processes

@@ -44,6 +44,9 @@ class SaidSlurm:
             raise SlurmUnreachable("squeue did not answer within 15 s")
         return self.jobs
 
+    def closer(self, seen: JobState) -> JobState:
+        return seen
+
     def state(self, job: str) -> JobState:
         self.asked_for.append(job)
         return JobState(job, "timeout")

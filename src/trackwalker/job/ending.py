@@ -62,9 +62,7 @@ def told_by(job: Job) -> Told:
     """Read it: the journal's last attempt and the end of the log."""
     events = last_attempt(read(job.events).items if job.events else [])
     out = of_events(events)
-    if job.log is None:
-        return out
-    log = of_log(tail_of(job.log))
+    log = of_log(tail_of(job.log)) if job.log is not None else Told()
     return replace(
         out,
         word=out.word or log.word,

@@ -104,7 +104,7 @@ def _answers(jobs: set[str], slurm: Slurm | None) -> dict[str, JobState] | None:
     except (TrackwalkerError, ValueError):
         return None
     found = {**asked.remembered(sorted(jobs - queue.keys())), **queue}
-    return {job: asked.with_nodes(seen) if job in jobs else seen for job, seen in found.items()}
+    return {job: asked.closer(seen) if job in jobs else seen for job, seen in found.items()}
 
 
 def _among_many(job: Job, scheduler: str, found: dict[str, JobState] | None) -> Standing:

@@ -98,7 +98,7 @@ class Slurm:
         if done.returncode == 0:
             found = jobs_of_scontrol(done.stdout)
             if found:
-                return self.with_nodes(found[0])
+                return self._with_nodes(found[0])
         elif _FORGOTTEN not in done.stderr.lower():
             return JobState(job, "unknown", reason=_words(done.stderr))
         return self._remembered(job) or JobState(job, "forgotten")
@@ -184,7 +184,7 @@ class Slurm:
                 continue
             found = job_of_sacct(done.stdout, job) if done.returncode == 0 else None
             if found is not None and found.ended:
-                return self.with_nodes(found)
+                return self._with_nodes(found)
         return None
 
     def remembered(self, jobs: Sequence[str]) -> dict[str, JobState]:
@@ -202,7 +202,12 @@ class Slurm:
                 out |= {job: state for job, state in found.items() if state is not None and state.ended}
         return out
 
-    def with_nodes(self, seen: JobState) -> JobState:
+    def closer(self, seen: JobState) -> JobState:
+        """What the list of all jobs leaves out: which nodes were lost, why a requeued job is held."""
+        held = seen.state == "pending" and seen.stuck and seen.restarts > 0
+        return self.state(seen.id) if held else self._with_nodes(seen)
+
+    def _with_nodes(self, seen: JobState) -> JobState:
         """Which nodes were lost, or failed before the job could start: Slurm tells by the nodes themselves."""
         unstarted = seen.state == "cancelled" and (seen.end or 0.0) - (seen.start or 0.0) <= _UNSTARTED_S
         if not seen.nodes or not (seen.state == "node-fail" or unstarted):
