@@ -202,7 +202,7 @@ def test_r19_walltime_preemption_scancel_and_node_failure_are_told_apart(night: 
 
 def test_r19_a_time_limit_is_no_cancel(night: Night) -> None:
     assert night.out_of_time.count("JOB SUMMARY") == 1
-    assert "  Status: FAILED (exit 143) — CANCELLED (time limit)\n" in night.out_of_time
+    assert "  Status: FAILED (exit 124) — CANCELLED DUE TO TIME LIMIT\n" in night.out_of_time
 
 
 def test_a_silent_controller_is_never_an_ending(night: Night) -> None:
