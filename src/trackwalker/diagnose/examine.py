@@ -26,6 +26,7 @@ from trackwalker.diagnose.evidence import EvidenceBook
 from trackwalker.diagnose.facts import FACTS
 from trackwalker.diagnose.playbook import Playbook, Test
 from trackwalker.diagnose.statements import span_words, statement, told
+from trackwalker.diagnose.states import states
 from trackwalker.diagnose.symptoms import Span, Symptoms, slide_start
 from trackwalker.errors import UsageError
 from trackwalker.stats.detectors import Finding
@@ -56,6 +57,7 @@ class TestResult:
     accuses: bool = False  # its hosts are culprits
     log_role: str = ""  # what the log's own order makes of a failure class
     words: str = ""  # of the log's line
+    covered: set[str] = field(default_factory=set)  # hosts that it had a number of
 
     def __post_init__(self) -> None:
         self.accuses = self.accuses or self.test.accuses
@@ -122,10 +124,15 @@ class Examination:
         return all(r.test.signature is not None for r in self.results if r.fired and r.test.role == "require")
 
     @property
-    def explains(self) -> list[str]:
-        """The causes that are its consequences; more of them where the log names it before all else."""
+    def explains(self) -> frozenset[str]:
+        """The states that can come of it."""
         told = any(r.fired and r.test.signature and not r.test.warnings and not r.log_role for r in self.results)
-        return [*self.playbook.explains, *(self.playbook.told_explains if told else ())]
+        book = self.playbook
+        return states().reaches(book.acts_as or book.state) if told or not book.only_if_told else frozenset()
+
+    def explained_by(self, other: Examination) -> bool:
+        """Whether this can come of another cause."""
+        return self.playbook.state in other.explains
 
     @property
     def log_role(self) -> str:
@@ -279,6 +286,7 @@ def _ask_metrics(test: Test, case: Case, symptoms: Symptoms, book: EvidenceBook,
         before, reference = _query(test, case, references[min(i, len(references) - 1)]) if references else ("", None)
         finding = detect(test, case, values, reference, accused)
         result.fired = bool(result.fired)
+        result.covered |= {name.partition("/")[0] for name in values} if test.label != "device" else set()
         words = {"window": span_words(span), **heartbeat.words(case)}
         text, numbers = statement(test, finding, words), told(values, finding)
         if reference and "{before" in (test.says if finding.fired else test.clean):

@@ -9,6 +9,7 @@ from typing import Any, Literal
 import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
+from trackwalker.diagnose.states import states
 from trackwalker.errors import UsageError
 
 _Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # ten times as fast, where PyYAML was built with it
@@ -97,12 +98,10 @@ class Playbook(BaseModel):
     outcome: Literal["incident", "expected", "healthy"] = "incident"
     acts_on: Literal["gpu", ""] = ""  # what is at fault where only one rank is there to be named
     mechanism: bool = False  # it delivers the blow: a root only when nothing else was wrong
-    explains: list[str] = []  # causes that are its consequences
-    disputes: list[str] | None = None  # what it leaves open where it is half proven; all that it explains, if not told
-    told_explains: list[str] = []  # the same, where the log names it before all else
-    may_cause: list[str] = []  # on several hosts at the same time these are its echo, not causes of their own
-    yields_to: list[str] = []  # causes that, explaining the same, leave it a contributing one at most
-    unnamed_yields_to: list[str] = []  # the same, for one that names no host
+    state: str = ""  # what the cause is, in states.yml: what comes of it, and of what it can come, is told there
+    acts_as: str = ""  # the state whose arrows it has, where that is another
+    only_if_told: bool = False  # something comes of it only where the log names it before all else
+    overrides: bool = False  # nothing else that was found counts beside it
     tests: list[Test]
     screen: list[Test] = []  # asked of a run that has no slow phase: is it bad from beginning to end?
     summary: str
@@ -110,6 +109,13 @@ class Playbook(BaseModel):
     actions: list[PlaybookAction] = []
     lanes: dict[str, str] = {}  # metric to draw per host: query and title
     body: str = ""
+
+    @model_validator(mode="after")
+    def _known_state(self) -> Playbook:
+        unknown = {self.state, self.acts_as} - {""} - states().known
+        if unknown:
+            raise ValueError(f"no state '{min(unknown)}' in states.yml; known: {', '.join(sorted(states().known))}")
+        return self
 
 
 def load_playbooks(own: Path | None = None) -> list[Playbook]:
