@@ -26,7 +26,7 @@ from trackwalker.job.slurm.states import JobState
 from trackwalker.job.trust import distrust
 from trackwalker.launch.kubernetes.client import delete_argv, kubectl, logs_argv, observe, refusal
 from trackwalker.launch.plan import short_hostname
-from trackwalker.launch.slurm.client import Slurm
+from trackwalker.launch.slurm.client import Slurm, slurm_here
 
 LOCAL, SLURM, KUBERNETES = "local", "slurm", "kubernetes"
 _SKEW_S = 900.0  # clocks of login nodes, file servers and controllers
@@ -90,7 +90,8 @@ def standings(jobs: list[Job], slurm: Slurm | None = None) -> list[Standing]:
     """
     ours = {job.id: scheduler_of(job) if load_run(job.run_json) else "" for job in jobs}
     # One that ended well has said so itself; of every other the scheduler may know better how it ended.
-    doubtful = {job.id for job in jobs if ours[job.id] in (SLURM, "") and job.id.isdigit() and _code(job) != 0}
+    asked_about = (SLURM, "") if slurm is not None or slurm_here() else (SLURM,)
+    doubtful = {job.id for job in jobs if ours[job.id] in asked_about and job.id.isdigit() and _code(job) != 0}
     return [_among_many(job, ours[job.id], found) for found in [_answers(doubtful, slurm)] for job in jobs]
 
 
@@ -110,7 +111,7 @@ def _answers(jobs: set[str], slurm: Slurm | None) -> dict[str, JobState] | None:
 def _among_many(job: Job, scheduler: str, found: dict[str, JobState] | None) -> Standing:
     if scheduler == LOCAL:
         return _local(job)
-    if scheduler == KUBERNETES or not job.id.isdigit():
+    if scheduler == KUBERNETES or not job.id.isdigit() or (not scheduler and found is None):
         return _recorded(job) or Standing("unknown", False, meaning="was not asked about")
     if found is None:
         return of_slurm(job, JobState(job.id, "unknown", reason="Slurm does not answer"))

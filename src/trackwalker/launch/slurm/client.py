@@ -249,6 +249,13 @@ class Slurm:
         raise SlurmRefused(f"{what}: {said or 'refused without a word'}")
 
 
+def slurm_here(env: Mapping[str, str] | None = None) -> bool:
+    """Whether this machine belongs to a Slurm: only then is it asked about jobs that others queued."""
+    known = (os.environ if env is None else env).get("SLURM_CONF")
+    places = [known] if known else ["/etc/slurm/slurm.conf", "/etc/slurm-llnl/slurm.conf", "/run/slurm/conf/slurm.conf"]
+    return any(Path(place).is_file() for place in places)
+
+
 def _check(job: str) -> None:
     if not _JOB_ID.fullmatch(job):
         raise UsageError(f"'{job}' is not a Slurm job id")
