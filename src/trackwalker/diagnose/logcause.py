@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from trackwalker.diagnose.playbook import Playbook, PlaybookAction, Test
 from trackwalker.diagnose.states import NAMED_ERROR, WAIT_TOLD, states
+from trackwalker.job.causes import about
 from trackwalker.logs.findings import Finding
 from trackwalker.record.status import WAITS
 
@@ -19,12 +20,16 @@ def playbooks_for(findings: list[Finding], books: list[Playbook], asked: set[str
 
 
 def _playbook(finding: Finding, state: str) -> Playbook:
-    blames = finding.local or states().within("about_the_host", finding.cause)
+    told = about(finding.cause)
+    if told is None:
+        raise ValueError(f"the log names a cause that has no file: {finding.cause}")
+    blames = finding.local or told.about_host
     wait = finding.id in WAITS
     where = " on {hosts}" if blames and finding.hosts else ""
     caveat = f" This does not prove {finding.proves_not}." if finding.proves_not else ""
     actions = [PlaybookAction(do="next-step", why=text, risk="none", needs_approval=False) for text in finding.next]
     return Playbook(
+        about=told,
         id=finding.cause,
         title=finding.cause.replace("-", " "),
         symptoms=["failed", "stall", "heartbeat", "cancelled", "unfinished-start"],
