@@ -62,7 +62,7 @@ for step in range(steps):
         print(f"completed step: {step}, {said}", flush=True)
         if step % 4 == 3:
             print(f"Saved a checkpoint at step {step}.", flush=True)
-    time.sleep(0.3)
+    time.sleep(0.2)
     if how == "fail" and rank == world - 1 and step == 4:
         raise ValueError("the tokenizer has no such word")
     if how == "fail-later" and attempt != "0" and rank == world - 1 and step == 4:
@@ -316,7 +316,7 @@ def play(cases: Sequence[Case], cluster: SlurmCluster, workspace: Path, mode: st
                 it.case.act(it)
             elif it.case.name in acted and not it.done:
                 it.done = it.case.after(it)
-        time.sleep(0.3)
+        time.sleep(0.2)
     late = [f"{it.case.name}: {it.state()}\n{it.text[-1500:]}" for it in jobs.values() if not it.done]
     assert not late, "\n".join(late)
     return jobs
