@@ -94,7 +94,9 @@ def test_why_something_was_ruled_out_is_said_on_request() -> None:
 @pytest.mark.parametrize("name", SAMPLES)
 @pytest.mark.parametrize("width", [40, 80, 200])
 def test_no_line_is_too_wide(name: str, width: int) -> None:
-    assert max(len(line) for line in shown(SAMPLES[name]()[0], width).splitlines()) <= min(width, 100)
+    lines = shown(SAMPLES[name]()[0], width).splitlines()
+    text = [line for line in lines if not line.startswith("     trackwalker ")]  # a command to copy is never broken
+    assert max(len(line) for line in text) <= min(width, 100)
 
 
 def test_colour_only_on_a_terminal() -> None:

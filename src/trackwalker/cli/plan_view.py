@@ -65,6 +65,7 @@ def show(submission: Submission, scheduled: dict[str, Any], as_json: bool, scrip
     print("\n# config beyond the model file")
     for name, setting in changed.items():
         print(f"{name}: {setting.value}  # {setting.source}")
+<<<<<<< HEAD
     return _code(submission)
 
 
@@ -86,6 +87,16 @@ def _code(submission: Submission) -> int:
 def count(number: int, word: str) -> str:
     """`1 node`, `8 nodes`."""
     return f"{number} {word}{'' if number == 1 else 's'}"
+=======
+    for problem in submission.checked.problems:
+        print(f"\nwarning: {problem.text}")
+    word = scheduled.get("slurm") or {}
+    if word.get("starts"):
+        print(f"\n# Slurm would take it: {word['starts']}")
+    if word.get("warning"):
+        print(f"\nnote: {word['warning']}")
+    return 0
+>>>>>>> main
 
 
 def _container(submission: Submission) -> list[str] | None:

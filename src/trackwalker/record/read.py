@@ -6,10 +6,12 @@ import contextlib
 import re
 import time
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 from trackwalker.errors import EvidenceError, NotAJobError
 from trackwalker.job import journal
+from trackwalker.job.ending import told_by
 from trackwalker.job.layout import NAME_FORM, Job
 from trackwalker.job.processes import is_live
 from trackwalker.job.resolve import follow
@@ -27,6 +29,7 @@ from trackwalker.record.clock import from_utc
 from trackwalker.record.journal import NAME as JOURNAL
 from trackwalker.record.journal import Told, read_progress
 from trackwalker.record.masks import Masks
+from trackwalker.record.phases import Phase, find_phases
 from trackwalker.record.projection import Progress, project
 from trackwalker.record.stall import Silence, Stall, find_stall
 from trackwalker.record.status import Recording, Standing, Status, status_of
@@ -84,7 +87,9 @@ class Record:
     @property
     def hosts(self) -> list[str]:
         """By rank, the host or lane it ran on."""
-        return [r.host for r in self.run.ranks] if self.run else self.facts.hosts
+        if self.run is not None:
+            return [r.host for r in self.run.ranks]
+        return self.facts.hosts or list(self.accounting.hosts)
 
     @property
     def nodes(self) -> int | None:
@@ -106,6 +111,11 @@ class Record:
     def restarts(self) -> list[int]:
         """The first steps of later attempts."""
         return [a.first_step for a in self.attempts[1:] if a.first_step is not None]
+
+    @cached_property
+    def phases(self) -> tuple[Phase, ...]:
+        """Its stretches of one speed, the slow ones marked; a recording may know a better clock, and see more."""
+        return find_phases(self.timeline, self.masks, self.clock.live)
 
     def marks(self, timeline: Timeline | None) -> Masks:
         """The masks of a course of this run, which may be the record's own with a better clock."""
@@ -136,7 +146,7 @@ def read_record(job: Job, sacct: Answer | None = None, every_rank: bool = False)
         damage.append(f"{told.unreadable} lines of {JOURNAL} could not be read and were left out")
     table = gather(job, index, told)
     _refuse_what_is_no_log(job, index, table, run)
-    said = _ask(job, index, sacct)
+    said = slurm.with_witness(_ask(job, index, sacct), told_by(job))
     overruled = slurm.apply(said, index)
     clock = _clock(job, index, run, events, table, said, tries[-1].relaunched)
     facts = index.facts

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import dataclass, field
 
 from rich.console import Console
@@ -90,7 +91,7 @@ def render(verdict: Verdict, console: Console, target: str = "", verbose: bool =
     """
     page = _Page(console, {item.id: item for item in reversed(verdict.evidence)})
     rest = _head(page, verdict)
-    _actions(page, verdict, target or one_line(verdict.job.id))
+    _actions(page, verdict, target or shlex.quote(one_line(verdict.job.id)))
     if rest:
         page.heading("In full")
         page.put(page.text(clip(rest, 1200)), 2)
