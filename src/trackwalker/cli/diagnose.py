@@ -10,23 +10,15 @@ from typing import Annotated
 import typer
 
 from trackwalker.cli.diagnose_parts import print_brief, print_tests
-<<<<<<< HEAD
-from trackwalker.cli.options import DEFAULT_WORKSPACE, AsJson, JobName, Workspace, as_named
-=======
 from trackwalker.cli.no_log import with_a_log
-from trackwalker.cli.options import DEFAULT_WORKSPACE, AsJson, Workspace
->>>>>>> main
+from trackwalker.cli.options import DEFAULT_WORKSPACE, AsJson, JobName, Workspace, as_named
 from trackwalker.cli.save import save, write_html
 from trackwalker.cli.screen import Screen
 from trackwalker.diagnose import engine
 from trackwalker.diagnose.playbook import load_playbooks
 from trackwalker.diagnose.question import answer
 from trackwalker.errors import UsageError
-<<<<<<< HEAD
-from trackwalker.job.resolve import resolve
 from trackwalker.job.shorthand import LATEST, position
-=======
->>>>>>> main
 from trackwalker.report.markdown import markdown
 from trackwalker.report.terminal import render
 

@@ -9,31 +9,22 @@ from pathlib import Path
 
 from trackwalker.cli.options import DEFAULT_WORKSPACE, AsJson, Workspace
 from trackwalker.cli.say import say
-<<<<<<< HEAD
 from trackwalker.cli.workspace import there
-from trackwalker.launch.ledger import Suspect, suspects, to_exclude
-=======
 from trackwalker.job.layout import Job
 from trackwalker.launch.ledger import WINDOW_S, Suspect, note, of_end, suspects, to_exclude
 from trackwalker.launch.standing import standings, submitted
->>>>>>> main
 from trackwalker.logs.nodelist import expand
 
 SCHEMA = "trackwalker.nodes/1"
 
 
 def nodes(as_json: AsJson = False, workspace: Workspace = DEFAULT_WORKSPACE) -> None:
-<<<<<<< HEAD
-    """List the nodes that were in trouble in the jobs of a workspace, and which to leave out; nothing is changed."""
-    found = suspects(there(workspace))
-=======
     """List the nodes that were in trouble in the jobs of a workspace, and which to leave out; no job is changed.
 
     The scheduler is asked how jobs ended whose end nobody wrote down: nodes that it lost are added to the ledger.
     """
-    note_lost_nodes(workspace)
+    note_lost_nodes(there(workspace))
     found = suspects(workspace)
->>>>>>> main
     if as_json:
         hosts = [
             {

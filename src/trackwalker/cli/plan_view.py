@@ -43,7 +43,7 @@ def show(submission: Submission, scheduled: dict[str, Any], as_json: bool, scrip
         }
         print(json.dumps(answer, default=str))
         return _code(submission)
-    print("\n".join(_verdict(submission)))
+    print("\n".join(_verdict(submission, scheduled)))
     if not script:
         if "sbatch" in scheduled:
             print(f"\n{shlex.join(scheduled['sbatch'])}")
@@ -65,18 +65,20 @@ def show(submission: Submission, scheduled: dict[str, Any], as_json: bool, scrip
     print("\n# config beyond the model file")
     for name, setting in changed.items():
         print(f"{name}: {setting.value}  # {setting.source}")
-<<<<<<< HEAD
     return _code(submission)
 
 
-def _verdict(submission: Submission) -> list[str]:
+def _verdict(submission: Submission, scheduled: dict[str, Any]) -> list[str]:
     """The first lines: whether it would run, and what stands against it."""
     record, order, estimate = submission.record, submission.order, submission.checked.estimate
     what = f"{record.name} on {count(order.nodes, 'node')}, {count(order.world, 'rank')}"
     problems = [problem.text for problem in submission.checked.problems]
+    word = scheduled.get("slurm") or {}
+    more = [f"Slurm would take it: {word['starts']}"] if word.get("starts") else []
+    more += [f"note: {word['warning']}"] if word.get("warning") else []
     if problems:
-        return [f"{count(len(problems), 'problem')}: {what}", *(f"- {text}" for text in problems)]
-    return [f"OK: {what}" if estimate is None else f"OK: fits, {estimate.brief()}: {what}"]
+        return [f"{count(len(problems), 'problem')}: {what}", *(f"- {text}" for text in problems), *more]
+    return [f"OK: {what}" if estimate is None else f"OK: fits, {estimate.brief()}: {what}", *more]
 
 
 def _code(submission: Submission) -> int:
@@ -87,16 +89,6 @@ def _code(submission: Submission) -> int:
 def count(number: int, word: str) -> str:
     """`1 node`, `8 nodes`."""
     return f"{number} {word}{'' if number == 1 else 's'}"
-=======
-    for problem in submission.checked.problems:
-        print(f"\nwarning: {problem.text}")
-    word = scheduled.get("slurm") or {}
-    if word.get("starts"):
-        print(f"\n# Slurm would take it: {word['starts']}")
-    if word.get("warning"):
-        print(f"\nnote: {word['warning']}")
-    return 0
->>>>>>> main
 
 
 def _container(submission: Submission) -> list[str] | None:

@@ -25,14 +25,9 @@ from trackwalker.launch.kubernetes.settings import read_settings
 from trackwalker.launch.provenance import Provenance, code_of
 from trackwalker.launch.request import Watching, parse_watching
 from trackwalker.launch.schedulers import kubernetes, slurm
-<<<<<<< HEAD
-from trackwalker.launch.slurm.client import Slurm
-from trackwalker.launch.slurm.options import SubmitOptions, parse_scheduler_words
-=======
 from trackwalker.launch.slurm.beforehand import NOT_ASKED, Word, ask_beforehand
 from trackwalker.launch.slurm.client import Slurm, slurm_here
-from trackwalker.launch.slurm.options import parse_scheduler_words
->>>>>>> main
+from trackwalker.launch.slurm.options import SubmitOptions, parse_scheduler_words
 from trackwalker.launch.snapshot import Snapshot, discard, take_snapshot
 from trackwalker.launch.store import FOLDER
 from trackwalker.launch.submission import How, Submission, plan_submission
@@ -193,12 +188,8 @@ def _to_slurm(ctx: typer.Context, model: str, options: Wanted, dry_run: bool, as
         batch = slurm.plan_batch(submission, words, None if dry_run else client, python)
         word = ask_beforehand(batch.options, batch.script, client) if slurm_here() else Word(warning=NOT_ASKED)
         if dry_run:
-<<<<<<< HEAD
-            return show(batch.submission, {"sbatch": batch.argv(), "script": batch.script}, as_json, options.script)
-=======
             scheduled = {"sbatch": batch.argv(), "script": batch.script, "slurm": asdict(word)}
-            return show(batch.submission, scheduled, as_json)
->>>>>>> main
+            return show(batch.submission, scheduled, as_json, options.script)
         if how.observe:
             ensure_prometheus(lambda text: print(text, file=sys.stderr))
         queued = slurm.submit(batch, client)

@@ -15,17 +15,10 @@ from trackwalker.cli.workspace import jobs_of
 from trackwalker.diagnose.reference import Speed
 from trackwalker.diagnose.triage import SCHEMA, Triage
 from trackwalker.diagnose.triage import triage as triage_job
-<<<<<<< HEAD
-from trackwalker.errors import JobNotFoundError, NotAJobError, TrackwalkerError, UsageError
-from trackwalker.job.layout import Job
+from trackwalker.errors import JobNotFoundError, TrackwalkerError, UsageError
 from trackwalker.job.resolve import resolve
 from trackwalker.job.shorthand import LATEST
-from trackwalker.record.accounting import ask, why_no_log
-=======
-from trackwalker.errors import JobNotFoundError, TrackwalkerError, UsageError
-from trackwalker.job.resolve import list_jobs, resolve
 from trackwalker.record.accounting import ask
->>>>>>> main
 from trackwalker.report import triage as view
 from trackwalker.report.text import json_visible
 
@@ -45,16 +38,10 @@ def triage(
     """Say what happened to a job, from its log alone, in a second; the job is not changed."""
     if everything and job is not None:
         raise UsageError("name one job, or give --all for every job of the workspace")
-<<<<<<< HEAD
     console = Screen(highlight=False)
     if not everything:
-        job = job or LATEST
-        found = triage_job(_resolve(job, workspace), reference_speed(reference, workspace) if reference else None)
-=======
-    console = Console(highlight=False)
-    if job is not None:
-        found = triage_job(with_a_log(job, workspace), reference_speed(reference, workspace) if reference else None)
->>>>>>> main
+        chosen = with_a_log(job or LATEST, workspace)
+        found = triage_job(chosen, reference_speed(reference, workspace) if reference else None)
         if as_json:
             print(json_visible(json.dumps(found.to_dict(), indent=1, ensure_ascii=False)))
         elif as_markdown:

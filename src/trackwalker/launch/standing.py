@@ -15,22 +15,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-<<<<<<< HEAD
 from trackwalker.errors import EvidenceError, MissingToolError, NotAJobError, TrackwalkerError, UsageError
-=======
-from trackwalker.errors import MissingToolError, NotAJobError, TrackwalkerError, UsageError
 from trackwalker.job.ending import decide, last_attempt, of_events, told_by
->>>>>>> main
 from trackwalker.job.journal import read
 from trackwalker.job.layout import NAME_FORM, Job
 from trackwalker.job.processes import alive, live_members, process_of, session_members
 from trackwalker.job.resolve import list_jobs, resolve
 from trackwalker.job.run import load_run
-<<<<<<< HEAD
 from trackwalker.job.shorthand import nth, position, without_part
-=======
 from trackwalker.job.slurm.states import JobState
->>>>>>> main
 from trackwalker.job.trust import distrust
 from trackwalker.job.whole import read_whole
 from trackwalker.launch.kubernetes.client import delete_argv, kubectl, logs_argv, observe, refusal
@@ -100,15 +93,11 @@ def standings(jobs: list[Job], slurm: Slurm | None = None) -> list[Standing]:
 
     A job without a record of ours is read from its files only: it may be of another cluster, or of last year.
     """
-<<<<<<< HEAD
     ours = {job.id: _own_scheduler(job) for job in jobs}
-    queue: dict[str, JobState] | None = {}
-    if any(ours[job.id] == SLURM and _recorded(job) is None for job in jobs):
-        try:
-            queue = {seen.id: seen for seen in (slurm or Slurm()).queue()}
-        except (TrackwalkerError, ValueError):
-            queue = None
-    return [_among_many(job, ours[job.id], queue) for job in jobs]
+    # One that ended well has said so itself; of every other the scheduler may know better how it ended.
+    asked_about = (SLURM, "") if slurm is not None or slurm_here() else (SLURM,)
+    doubtful = {job.id for job in jobs if ours[job.id] in asked_about and job.id.isdigit() and _code(job) != 0}
+    return [_among_many(job, ours[job.id], found) for found in [_answers(doubtful, slurm)] for job in jobs]
 
 
 def _own_scheduler(job: Job) -> str:
@@ -116,15 +105,6 @@ def _own_scheduler(job: Job) -> str:
     with contextlib.suppress(EvidenceError):
         return scheduler_of(job) if load_run(job.run_json) else ""
     return ""
-
-
-def _among_many(job: Job, scheduler: str, queue: dict[str, JobState] | None) -> Standing:
-=======
-    ours = {job.id: scheduler_of(job) if load_run(job.run_json) else "" for job in jobs}
-    # One that ended well has said so itself; of every other the scheduler may know better how it ended.
-    asked_about = (SLURM, "") if slurm is not None or slurm_here() else (SLURM,)
-    doubtful = {job.id for job in jobs if ours[job.id] in asked_about and job.id.isdigit() and _code(job) != 0}
-    return [_among_many(job, ours[job.id], found) for found in [_answers(doubtful, slurm)] for job in jobs]
 
 
 def _answers(jobs: set[str], slurm: Slurm | None) -> dict[str, JobState] | None:
@@ -141,7 +121,6 @@ def _answers(jobs: set[str], slurm: Slurm | None) -> dict[str, JobState] | None:
 
 
 def _among_many(job: Job, scheduler: str, found: dict[str, JobState] | None) -> Standing:
->>>>>>> main
     if scheduler == LOCAL:
         return _local(job)
     if scheduler == KUBERNETES or not job.id.isdigit() or (not scheduler and found is None):
@@ -236,31 +215,12 @@ def _local(job: Job) -> Standing:
 
 def _recorded(job: Job) -> Standing | None:
     """The end of the run as its agent wrote it down; of several attempts the last counts."""
-<<<<<<< HEAD
-    for event in reversed(read(job.events).items if job.events else []):
-        if event.get("kind") == "attempt-begin":
-            return None
-        if event.get("kind") == "run-end":
-            data: dict[str, Any] = event.get("data") or {}
-            code, reason = _exit_code(data.get("exit", 1)), str(data.get("reason", ""))
-            cancelled = reason.startswith("CANCELLED") or code in _CANCEL_CODES
-            state = "completed" if code == 0 else "cancelled" if cancelled else "failed"
-            words = {"completed": "finished", "cancelled": "was cancelled", "failed": f"failed with exit code {code}"}
-            return Standing(state, True, code, words[state], reason)
-    return None
-=======
     seen = decide(None, of_events(last_attempt(read(job.events).items if job.events else [])))
     if seen.state == "forgotten":
         return None
     return Standing(
         seen.state, True, seen.exit, seen.meaning, seen.reason, hosts=tuple(filter(None, seen.where.split(",")))
     )
->>>>>>> main
-
-
-def _exit_code(said: Any) -> int:
-    """The code that a record gives; what is no code counts as a failure without one of its own."""
-    return said if type(said) is int and -255 <= said <= 255 else 1
 
 
 def _end_local(job: Job, before: Standing) -> None:
