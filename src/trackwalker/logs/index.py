@@ -15,13 +15,17 @@ from trackwalker.job.dialects import needles as step_needles
 from trackwalker.logs import dialect as d
 from trackwalker.logs.divergence import sustained_jump
 from trackwalker.logs.facts import LogFacts
-from trackwalker.logs.lines import parse
+from trackwalker.logs.lines import Body, parse
+from trackwalker.logs.mined import Mined, new_errors
 from trackwalker.logs.needles import SHORTEST, Needles
 from trackwalker.logs.nodelist import hosts_in
 from trackwalker.logs.reader import FactReader
 from trackwalker.logs.scan import Line, Scan, read_lines
 from trackwalker.logs.signatures import Signature, Signatures, load
 from trackwalker.logs.steps import StepReader, Steps
+from trackwalker.logs.structure import NEEDLES as STRUCTURE
+from trackwalker.logs.structure import Told
+from trackwalker.logs.whereabouts import learn
 
 # The fact reader's short literals, in a form long enough for the scanner.
 _LONGER = {
@@ -32,10 +36,14 @@ _LONGER = {
 _NODE_LISTS = (b"JOB_NODELIST=", b"NODELIST_EXPANDED=")  # a host that is cut off is never accused
 _GIT = b"=== GIT SUMMARY "
 _EVAL = (b"valid loss at", b"validation loss", b"Evaluating", b"eval metrics after")
+_FRAME = b'", line '
 _MOST_RANKS = 4096
 _APART = 3  # steps: lines of ranks interleave
 _MOST_MORE = 64
+_FRONT = 1 << 17  # bytes at the front of a file in which launchers tell who runs where
 _QUOTED = 400  # characters of a line that is kept
+_TRACEBACK = 60  # lines of a traceback, interleaved with those of other ranks
+_KNOWS = 5  # a signature of this tier or a lower one says what the line means
 
 
 @dataclass
@@ -52,6 +60,9 @@ class Hit:
     last_line: int = 0
     more: list[str] = field(default_factory=list)  # of lines that no rank wrote: the next few, of other hosts perhaps
     task: int | None = None  # the launcher's label of the line, where it has one: a task of eight GPUs may hold ranks
+    host: str = ""  # who wrote it, as the line itself says
+    told: Told | None = None  # what its structure says, of a line that no signature knows
+    frame: str = ""  # of an exception: the innermost frame outside libraries
 
 
 @dataclass
@@ -70,6 +81,7 @@ class LogIndex:
     size: int = 0
     lines: int = 0
     skipped: int = 0
+    rank_hosts: dict[int, str] = field(default_factory=dict)  # by rank, the host that lines of the log name for it
     earlier: dict[str, int] = field(default_factory=dict)  # parts rotated away -> how many lines before the main log
 
     @property
@@ -108,8 +120,8 @@ def _index(log: Path, others: dict[int, Path], every_rank: bool, lead: int | Non
 @cache
 def _needles(signatures: Signatures, step_words: tuple[bytes, ...]) -> Needles:
     facts = [n for f in d.NEEDLES for n in ((f,) if len(f) >= SHORTEST else _LONGER[f])]
-    own = [*signatures.literals, *facts, _GIT, *_EVAL]
-    plenty = frozenset({*signatures.every, *range(len(signatures.literals), len(own))})
+    own = [*signatures.literals, *STRUCTURE, _FRAME, *facts, _GIT, *_EVAL]
+    plenty = frozenset({*signatures.every, *range(len(signatures.literals) + len(STRUCTURE) + 1, len(own))})
     return Needles(own, step_words, plenty, frozenset(own.index(n) for n in _NODE_LISTS))
 
 
@@ -136,7 +148,9 @@ class Gatherer:
         self._facts = LogFacts(log)
         self._fact_reader = FactReader(self._facts)
         self.needles = _needles(signatures, step_needles())
-        self._first_fact = len(signatures.literals)
+        self._known = len(signatures.literals)
+        self._first_fact = self._known + len(STRUCTURE) + 1
+        self._mined = Mined()
         self._git = len(self.needles.literals) - len(_EVAL) - 1
         self._hits: dict[tuple[str, int | None], Hit] = {}
         self._harmless: dict[str, int] = {}
@@ -150,9 +164,10 @@ class Gatherer:
         other = copy(self)
         other._facts, other._fact_reader = deepcopy((self._facts, self._fact_reader))  # one copy: the reader holds it
         other._hits = {key: replace(hit, more=list(hit.more)) for key, hit in self._hits.items()}
+        other._mined = self._mined.fork()
         other._harmless, other._ranks = dict(self._harmless), set(self._ranks)
         other._other_steps = dict(self._other_steps)
-        other._index = replace(self._index, facts=other._facts, files=list(self._index.files))
+        other._index = replace(self._index, facts=other._facts, files=list(self._index.files), rank_hosts=dict(self._index.rank_hosts))
         return other
 
     def read(self, path: Path, rank: int | None) -> Scan:
@@ -182,19 +197,29 @@ class Gatherer:
             self._main = source.steps
         else:
             self._other_steps.update(source.steps.ranks)
+        self._learn(source, scan)
         self._index.files.append(source.name)
         self._index.size += scan.size
         self._index.lines += scan.lines
         self._index.skipped += scan.skipped
 
+    def _learn(self, source: Source, scan: Scan) -> None:
+        """Who runs where, from the front and the end of a file: there launchers say so."""
+        with scan.path.open("rb") as f:
+            front = f.read(_FRONT)
+        alone = learn([*front.split(b"\n"), *scan.tail.split(b"\n")], self._index.rank_hosts, source.rank)
+        if source.rank is not None and alone:
+            self._index.rank_hosts.setdefault(source.rank, alone)
+
     def _line(self, line: Line, file: str, rank: int | None, main: bool) -> None:
+        understood = False
         if main and line.needles[-1] >= self._first_fact:
-            self._fact_reader.take(line.number, line.raw)
+            understood = self._fact_reader.take(line.number, line.raw)
             if line.needles[-1] > self._git:
                 self._index.eval_line = line.number
-        needles = tuple(n for n in line.needles if n < self._first_fact)
-        if not needles:
+        if line.needles[0] >= self._first_fact:
             return
+        needles = tuple(n for n in line.needles if n < self._known)
         body = parse(line.raw, line.before, rank)
         if body is None:
             return
@@ -202,23 +227,39 @@ class Gatherer:
             self._ranks.add(body.rank)
         if body.task is not None:
             self._index.last_task = max(self._index.last_task, body.task)
+        if self._first_fact - 1 in line.needles:
+            self._mined.frame(body, file, line.number)
+        if body.label:
+            self._mined.labels[body.label] += 1
         found, harmless = self._signatures.match(body, needles)
         for name in harmless:
             self._harmless[name] = self._harmless.get(name, 0) + 1
+        if not understood and not harmless and not any(s.order <= _KNOWS for s in found):
+            found = [*found, *self._by_structure(body, file, line.number)]
         for signature in found:
-            owner = body.rank if body.rank is None or body.rank in self._ranks else None
-            key = (signature.id, owner)
-            hit = self._hits.get(key)
-            if hit is None:
-                text = body.text.strip()[:_QUOTED]
-                self._hits[key] = Hit(
-                    signature, owner, line.number, text, file, body.clock, 1, line.number, task=body.task
-                )
-            else:
-                hit.count += 1
-                hit.last_line = line.number
-                if owner is None and len(hit.more) < _MOST_MORE:
-                    hit.more.append(body.text.strip()[:_QUOTED])
+            self._hit(signature, body, file, line.number)
+
+    def _by_structure(self, body: Body, file: str, number: int) -> list[Signature]:
+        """A line in words that no signature knows: how a process ended stands in codes; else it is kept as an error."""
+        told = self._mined.take(body, file, number)
+        if told is None or not told.is_end or body.informs:
+            return []
+        known = self._signatures.by_signal.get(told.signal) if told.signal is not None else self._signatures.by_exit
+        return [known] if known is not None else []
+
+    def _hit(self, signature: Signature, body: Body, file: str, number: int) -> None:
+        owner = body.rank if body.rank is None or body.rank in self._ranks else None
+        hit = self._hits.get((signature.id, owner))
+        if hit is None:
+            text = body.text.strip()[:_QUOTED]
+            self._hits[signature.id, owner] = Hit(
+                signature, owner, number, text, file, body.clock, 1, number, task=body.task, host=body.host
+            )
+        else:
+            hit.count += 1
+            hit.last_line = number
+            if owner is None and len(hit.more) < _MOST_MORE:
+                hit.more.append(body.text.strip()[:_QUOTED])
 
     def _diverged(self, steps: Steps, file: str) -> None:
         """The first step whose loss is no number or left its level; bulk-read lines do not pass by the signatures."""
@@ -247,7 +288,22 @@ class Gatherer:
         index.silent_s = _silence(scan.tail)
         self._diverged(index.steps, scan.path.name)
         index.ranks_seen = self._ranks | set(index.steps.last_by_rank)
+        self._add_unnamed(scan.path.name)
         return index
+
+    def _add_unnamed(self, main: str) -> None:
+        """The error lines that no signature knows, and of exceptions where they were raised."""
+        index, unnamed = self._index, self._signatures.unnamed
+        for hit in index.hits:
+            frames = self._mined.frames.get((hit.file, hit.rank), ())
+            hit.frame = next((where for at, where in frames if 0 <= hit.line - at <= _TRACEBACK), "")
+        if unnamed is None:
+            return
+        for seen in new_errors(self._mined, index.steps, main):
+            index.hits.append(
+                Hit(unnamed, seen.rank, seen.line, seen.text, seen.file, seen.clock, seen.count, seen.last_line,
+                    task=seen.task, host=seen.host, told=seen.told, frame=seen.frame)
+            )  # fmt: skip
 
 
 def _silence(text: bytes) -> float | None:
