@@ -40,7 +40,6 @@ _FRAME = b'", line '
 _MOST_RANKS = 4096
 _APART = 3  # steps: lines of ranks interleave
 _MOST_MORE = 64
-_FRONT = 1 << 17  # bytes at the front of a file in which launchers tell who runs where
 _QUOTED = 400  # characters of a line that is kept
 _TRACEBACK = 60  # lines of a traceback, interleaved with those of other ranks
 _KNOWS = 5  # a signature of this tier or a lower one says what the line means
@@ -58,6 +57,7 @@ class Hit:
     clock: float | None = None
     count: int = 1
     last_line: int = 0
+    last_text: str = ""  # of the last line, where it is another than the first
     more: list[str] = field(default_factory=list)  # of lines that no rank wrote: the next few, of other hosts perhaps
     task: int | None = None  # the launcher's label of the line, where it has one: a task of eight GPUs may hold ranks
     host: str = ""  # who wrote it, as the line itself says
@@ -167,7 +167,8 @@ class Gatherer:
         other._mined = self._mined.fork()
         other._harmless, other._ranks = dict(self._harmless), set(self._ranks)
         other._other_steps = dict(self._other_steps)
-        other._index = replace(self._index, facts=other._facts, files=list(self._index.files), rank_hosts=dict(self._index.rank_hosts))
+        files, hosts = list(self._index.files), dict(self._index.rank_hosts)
+        other._index = replace(self._index, facts=other._facts, files=files, rank_hosts=hosts)
         return other
 
     def read(self, path: Path, rank: int | None) -> Scan:
@@ -205,9 +206,7 @@ class Gatherer:
 
     def _learn(self, source: Source, scan: Scan) -> None:
         """Who runs where, from the front and the end of a file: there launchers say so."""
-        with scan.path.open("rb") as f:
-            front = f.read(_FRONT)
-        alone = learn([*front.split(b"\n"), *scan.tail.split(b"\n")], self._index.rank_hosts, source.rank)
+        alone = learn([*scan.front.split(b"\n"), *scan.tail.split(b"\n")], self._index.rank_hosts, source.rank)
         if source.rank is not None and alone:
             self._index.rank_hosts.setdefault(source.rank, alone)
 
@@ -242,7 +241,10 @@ class Gatherer:
     def _by_structure(self, body: Body, file: str, number: int) -> list[Signature]:
         """A line in words that no signature knows: how a process ended stands in codes; else it is kept as an error."""
         told = self._mined.take(body, file, number)
-        if told is None or not told.is_end or body.informs:
+        raised = self._signatures.by_exception
+        if told is not None and raised is not None and told.exception and told.python:
+            return [raised]
+        if told is None or not told.is_end:
             return []
         known = self._signatures.by_signal.get(told.signal) if told.signal is not None else self._signatures.by_exit
         return [known] if known is not None else []
@@ -257,7 +259,7 @@ class Gatherer:
             )
         else:
             hit.count += 1
-            hit.last_line = number
+            hit.last_line, hit.last_text = number, body.text[:_QUOTED]
             if owner is None and len(hit.more) < _MOST_MORE:
                 hit.more.append(body.text.strip()[:_QUOTED])
 
@@ -278,6 +280,7 @@ class Gatherer:
         index, facts = self._index, self._facts
         facts.size, facts.lines, facts.ends_mid_line = scan.size, scan.lines, scan.ends_mid_line
         facts.hosts = facts.hosts or hosts_in(facts.header)
+        _drop_forged(facts, self._hits)
         index.hits = sorted(self._hits.values(), key=lambda h: (h.file != scan.path.name, h.line))
         index.harmless = dict(sorted(self._harmless.items()))
         facts.steps = self._main.result() if self._main else Steps()
@@ -304,6 +307,22 @@ class Gatherer:
                 Hit(unnamed, seen.rank, seen.line, seen.text, seen.file, seen.clock, seen.count, seen.last_line,
                     task=seen.task, host=seen.host, told=seen.told, frame=seen.frame)
             )  # fmt: skip
+
+
+def _drop_forged(facts: LogFacts, hits: dict[tuple[str, int | None], Hit]) -> None:
+    """A node tells of its own exit: what a task prints about another host of the job is not believed."""
+    hosts = facts.hosts
+
+    def forged(rank: int | None, host: str) -> bool:
+        mine = hosts[rank] if rank is not None and rank < len(hosts) else host
+        return host in hosts and mine != host
+
+    if max((e.rank or 0 for e in facts.exits), default=0) < len(hosts):  # else several tasks share a node
+        facts.exits = [e for e in facts.exits if not forged(e.rank, e.host)]
+        for key, hit in list(hits.items()):
+            match = d.NODE_EXIT.search(hit.text) if "exit-word" in hit.signature.traits else None
+            if match and forged(hit.rank, match[1]):
+                del hits[key]
 
 
 def _silence(text: bytes) -> float | None:

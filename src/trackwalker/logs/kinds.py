@@ -11,7 +11,10 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+import orjson
 import yaml
+
+from trackwalker.logs.kept import kept
 
 FILE = Path(__file__).with_name("kinds.yml")
 _DECIDES = 6.0  # a code or an exception class outweighs words
@@ -40,16 +43,22 @@ class Kind:
 @cache
 def kinds() -> tuple[Kind, ...]:
     """All classes."""
-    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     out = []
-    for name, told in yaml.load(FILE.read_text(), Loader=loader).items():  # noqa: S506
+    text = FILE.read_text()
+    for name, told in orjson.loads(kept("kinds", text.encode(), lambda: _as_json(text))).items():
         words = tuple(
-            (int(weight), re.compile(rf"(?i)(?<![a-z])(?:{'|'.join(texts)})")) for weight, texts in told["words"].items()
+            (int(weight), re.compile(rf"(?i)(?<![a-z])(?:{'|'.join(texts)})"))
+            for weight, texts in told["words"].items()
         )
         out.append(
             Kind(name, words, frozenset(told["errors"]), frozenset(map(str, told["errnos"])), frozenset(told["causes"]))
         )
     return tuple(out)
+
+
+def _as_json(text: str) -> bytes:
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    return orjson.dumps(yaml.load(text, Loader=loader), option=orjson.OPT_NON_STR_KEYS)  # noqa: S506
 
 
 @cache

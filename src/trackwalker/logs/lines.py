@@ -22,19 +22,23 @@ _LABELS = (
 _INNER_RANK = re.compile(r"\[?\b(?:PG \S+ )?(?:global_|world_)?[Rr]ank(?:[ :=]|: | = ){0,1}(\d+)\b\]?")
 # Who wrote it, where that stands before the text: syslog's host, NCCL's host:pid:tid, Ray's address, a named host.
 _SYSLOG = re.compile(
-    r"^(?P<month>Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec) +(?P<day>\d{1,2}) (?P<h>\d\d):(?P<m>\d\d):(?P<s>\d\d)(?:\.\d+)? "
+    r"^(?P<month>Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec) +(?P<day>\d{1,2}) (?P<h>\d\d):(?P<m>\d\d):(?P<s>\d\d)(?:\.\d+)? "  # noqa: E501
     r"(?P<host>[\w.-]+) (?=[\w./@-]+(?:\[\d+\])?: )"
 )
 _ISO_HOST = re.compile(r"^(?P<host>(?=[\w.-]*[a-z])[\w.-]{2,64}) (?=(?:kernel|[\w./@-]+\[\d+\]): )")
 _LEVEL = re.compile(r"^\[?(?:ERROR|FATAL|CRITICAL|WARNING|INFO)\b")
 _DMESG = re.compile(r"^(?:<\d+>)?\[ *(?P<up>\d{1,9}\.\d{6})\] ")
-_DMESG_T = re.compile(r"^\[\w{3} (?P<month>\w{3}) +(?P<day>\d{1,2}) (?P<h>\d\d):(?P<m>\d\d):(?P<s>\d\d)(?:\.\d+)? \d{4}\] ")
+_DMESG_T = re.compile(
+    r"^\[\w{3} (?P<month>\w{3}) +(?P<day>\d{1,2}) (?P<h>\d\d):(?P<m>\d\d):(?P<s>\d\d)(?:\.\d+)? \d{4}\] "
+)
 _NCCL_HOST = re.compile(r"^(?P<host>(?=[\w.-]*[A-Za-z])[\w.-]{2,64}):\d{1,8}:\d{1,8} \[\d+\] ")
 _RAY_HOST = re.compile(r"^\((?:[\w.:]+ )?pid=\d+, ip=(?P<host>[^)\s]+)\)")
 _BRACKET_HOST = re.compile(r"^\[(?P<host>(?=[\w.-]*\d)[a-z][\w.-]{1,63}):(?P<rank>\d{1,6})\]:? ?")
 _PREFIX_HOST = re.compile(r"^(?P<host>(?=[\w.-]*\d)[a-z][a-z0-9.-]{1,63}): (?=\S)")
 _NAMED_HOST = re.compile(r"(?i)\b(?:host(?:name)?|node(?:name)?)[ =:]{1,2}['\"]?((?=[\w.-]*\d)[a-z][\w.-]{1,63})")
-_MONTHS = {m: i for i, m in enumerate(["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"], 1)}
+_MONTHS = {
+    m: i for i, m in enumerate(["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"], 1)
+}
 _STAMP = re.compile(
     r"^\[?(\d{4})-(\d\d)-(\d\d)[T ](\d\d):(\d\d):(\d\d)(?:[.,](\d{1,9}))?(?:Z|[+-]\d\d:?\d\d)?\]?:?(?:\s+|$)(?:\[?std(?:out|err)\]?[:\s]+)?"  # noqa: E501
 )
@@ -46,6 +50,10 @@ _INFORMS = re.compile(
 _CODE_ABOVE = re.compile(rb'File "[^"]+", line \d+')
 _NOT_OUTPUT = re.compile(
     r"^(?:Config param |\+{1,3} |PASSTHROUGH_ARGS=|[A-Z][A-Z0-9_]+=|diff --git |@@ |Launching training subprocess)"
+)
+# What the launcher alone says, on lines without a label: a rank that prints it says nothing.
+_LAUNCHERS = re.compile(
+    r"^(?:(?:FATAL|WARNING): \S+ \| \[CHECK_|== [\w ]{1,40} (?:BEGIN|END|TIMEOUT|FAILED)\b|FATAL: [\w ]{1,40}: no word from|NODE_LOST host=|FIRST_FAILURE rank=|=+ JOB SUMMARY)"  # noqa: E501
 )
 
 
@@ -86,7 +94,9 @@ def parse(raw: bytes, above: bytes = b"", rank: int | None = None) -> Body | Non
             host = host or match["host"]
         for form in (_SYSLOG, _DMESG_T):
             if match := form.match(text):
-                clock = clock or _seconds(str(_MONTHS.get(match["month"], 0)), match["day"], match["h"], match["m"], match["s"], None)
+                clock = clock or _seconds(
+                    str(_MONTHS.get(match["month"], 0)), match["day"], match["h"], match["m"], match["s"], None
+                )
                 host = host or match.groupdict().get("host", "")
                 text = text[match.end() :]
         if match := _DMESG.match(text):
@@ -96,7 +106,9 @@ def parse(raw: bytes, above: bytes = b"", rank: int | None = None) -> Body | Non
         elif not prefix and not host and (match := _PREFIX_HOST.match(text)):
             prefix = match["host"]
             rest = text[match.end() :]
-            if any(form.match(rest) for form in (*_LABELS[1:], _STAMP, _GLOG, _LEVEL)):  # else it may be a device's name
+            if any(
+                form.match(rest) for form in (*_LABELS[1:], _STAMP, _GLOG, _LEVEL)
+            ):  # else it may be a device's name
                 text = rest
         for label in _LABELS:
             if match := label.match(text):
@@ -116,7 +128,7 @@ def parse(raw: bytes, above: bytes = b"", rank: int | None = None) -> Body | Non
     if match := _GLOG.match(text):
         clock = clock or _seconds(match[2], match[3], match[4], match[5], match[6], match[7])
         informs = match[1] == "I"
-    if _NOT_OUTPUT.match(text):
+    if _NOT_OUTPUT.match(text) or (task is not None and _LAUNCHERS.match(text)):
         return None
     if text.startswith("    ") and _CODE_ABOVE.search(above):
         return None  # the source line that a traceback quotes

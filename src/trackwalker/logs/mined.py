@@ -1,4 +1,4 @@
-"""Error lines by their templates, in one pass: which are new against the run's healthy part, and which ranks print them.
+"""Error lines by their templates, in one pass: which are new against the run's healthy part, which ranks print them.
 
 Numbers, addresses, paths and quoted names are cut out of a line; what remains is its template. Memory is bounded by the
 number of templates, not by the log.
@@ -89,7 +89,8 @@ class Mined:
         if told is None:
             return None
         template = _VARIES.sub("*", body.text[:300]).strip()
-        key = (template, file, body.rank, body.host or body.named or body.label)
+        host = body.host or body.named or body.label
+        key = (template, file, body.rank, host)
         seen = self._seen.get(key)
         if seen is not None:
             seen.count += 1
@@ -101,8 +102,8 @@ class Mined:
         _, frame = self._frames.get((file, body.rank), (0, ""))
         near = number - self._frames.get((file, body.rank), (-_TRACEBACK, ""))[0] <= _TRACEBACK
         self._seen[key] = Seen(
-            body.rank, body.task, body.host or body.named or body.label, file, number, body.text.strip()[:_QUOTED], body.clock, told,
-            template, lines=[number], frame=frame if near and told.exception else "",
+            body.rank, body.task, host, file, number, body.text.strip()[:_QUOTED], body.clock, told, template,
+            lines=[number], frame=frame if near and told.exception else "",
         )  # fmt: skip
         return told
 
@@ -115,5 +116,5 @@ def new_errors(mined: Mined, steps: Steps, main: str) -> list[Seen]:
     """What is an error here and was not printed while the run was well."""
     healthy_until = int(np.sort(steps.line)[-_STEPS_AFTER]) if len(steps) >= _STEPS_AFTER else 0
     usual = {s.template for s in mined.all() if s.file == main and s.line < healthy_until}
-    found = [s for s in mined.all() if s.template not in usual and not s.told.is_end]
+    found = [s for s in mined.all() if s.template not in usual and not s.told.is_end and not s.told.python]
     return found[:_MOST_NEW]

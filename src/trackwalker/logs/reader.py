@@ -25,7 +25,7 @@ class FactReader:
         self._in_summary: int | None = None
 
     def take(self, number: int, raw: bytes) -> bool:
-        """One line; what it quotes (a sample of the data, a model's answer) states nothing. Whether it was understood."""
+        """Whether a line was understood; what it quotes (a sample of the data, a model's answer) states nothing."""
         text = d.ANSI.sub("", raw.decode("utf-8", "replace")).rstrip("\r")
         label = d.TASK_LABEL.match(text)
         rank = int(label[1]) if label else None

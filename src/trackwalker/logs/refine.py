@@ -7,12 +7,13 @@ its signature says of that condition.
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 import numpy as np
 
 from trackwalker.logs.groups import Group, having, only, when
 from trackwalker.logs.hearsay import coordinator_mute, demote_hearsay, told_by_the_missing
-from trackwalker.logs.index import LogIndex
+from trackwalker.logs.index import Hit, LogIndex
 from trackwalker.logs.told import (
     absent_hosts,
     hosts_told,
@@ -34,7 +35,7 @@ _SEQ = re.compile(r"SeqNum=(\d+), OpType=(\w+)(?:, NumelIn=(\d+))?")
 # Exceptions that only Python has, or that carry a Python module's name; other programs too print "SomethingError: ".
 _PYTHON = re.compile(
     r"\b(?:[a-z_][\w]*\.)+[A-Z]\w*(?:Error|Exception)\b|\b(?:Type|Value|Key|Index|Attribute|Name|Assertion|Import|ModuleNotFound|FileNotFound"
-    r"|Runtime|OS|Zero ?Division|Recursion|NotImplemented|UnboundLocal|Unicode\w*|JSONDecode|Timeout|Permission|EOF|IO|Memory|Connection\w*|BrokenPipe"
+    r"|Runtime|OS|Zero ?Division|Recursion|NotImplemented|UnboundLocal|Unicode\w*|JSONDecode|Timeout|Permission|EOF|IO|Memory|Connection\w*|BrokenPipe"  # noqa: E501
     r"|StopIteration|Syntax|Overflow|FloatingPoint)Error\b|\.py\b|\bpython"
 )
 
@@ -44,9 +45,9 @@ def refine(groups: list[Group], index: LogIndex) -> None:
     _late_start(groups, index)
     if group := only(groups, "collective-wait"):
         _who_is_missing(group, groups, index)
-    if (group := only(groups, "kill")) and group.tier <= 4:
-        if having(groups, "speaks-of-peers") or index.facts.exits or index.facts.header:
-            group.become("others-lived", "a rank was killed from outside; nothing in the log says by whom")
+    witnesses = having(groups, "speaks-of-peers") or index.facts.exits or index.facts.header
+    if (group := only(groups, "kill")) and group.tier <= 4 and witnesses:
+        group.become("others-lived", "a rank was killed from outside; nothing in the log says by whom")
     claimed = only(groups, "heartbeat")  # then the coordinator speaks, and accuses others
     if claimed:
         _heartbeat(claimed, index)
@@ -97,7 +98,13 @@ def survived(groups: list[Group], index: LogIndex, completed: bool) -> None:
             continue
         if len(steps) >= STEPS_AFTER:  # nor did what comes before the last few steps
             fatal = np.sort(steps.line)[-STEPS_AFTER]
-            group.hits = [h for h in group.hits if h.last_line - index.earlier.get(h.file, 0) >= fatal]
+            late = [h for h in group.hits if h.last_line - index.earlier.get(h.file, 0) >= fatal]
+            group.hits = [h if h.line - index.earlier.get(h.file, 0) >= fatal else _last(h) for h in late]
+
+
+def _last(hit: Hit) -> Hit:
+    """Of what was said early and again at the end, the end counts."""
+    return replace(hit, line=hit.last_line, text=hit.last_text.strip() or hit.text)
 
 
 def _late_start(groups: list[Group], index: LogIndex) -> None:

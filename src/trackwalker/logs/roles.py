@@ -68,7 +68,9 @@ def assign(index: LogIndex, stall: Stopped | None, completed: bool, overruled: d
         if roles.first_rank is None:
             roles.first_rank, roles.first_host = primary.first.rank, host_of_hit(index, primary.first)
             roles.first_says = f"first line of {primary.id}"
-    if primary is not None and ((primary.has("heartbeat") and primary.cause == primary.first.signature.cause) or primary.tier == 5):
+    if primary is not None and (
+        (primary.has("heartbeat") and primary.cause == primary.first.signature.cause) or primary.tier == 5
+    ):
         # Everyone was killed at once: the order of the exits says nothing about a culprit.
         roles.first_rank, roles.first_host, roles.first_says = None, None, ""
     for group in sorted(groups, key=lambda g: (g.tier, when(g.first, index))):
@@ -118,7 +120,7 @@ def _specific_or_first(ordered: list[Group], first_rank: int | None) -> Group | 
 
 
 def _ended_from_outside(groups: list[Group], primary: Group, index: LogIndex) -> Group | None:
-    """Of a run whose summary says "cancelled": the cancel, when it stands before the lost peers and wrappers.
+    """Of a run whose summary calls it cancelled: the cancel, when it stands before the lost peers and wrappers.
 
     Ranks that are told to end drop their connections and complain about each other: that is how a cancel sounds.
     """
@@ -153,7 +155,7 @@ def _finding(group: Group, role: Role, index: LogIndex) -> Finding:
     signature = hit.signature
     ranks = tuple(sorted({h.rank for h in group.hits if h.rank is not None}))
     known = index.facts.hosts
-    # Only the launcher's and the scheduler's own lines speak of other hosts: what a rank prints under its label does not.
+    # Only the launcher's and the scheduler's own lines speak of other hosts: what a rank prints does not.
     own = [h for h in group.hits if h.rank is None and h.task is None]
     told = group.hosts or tuple(dict.fromkeys(host for h in own for host in hosts_told(h.text, known)))
     wrote = sorted(group.hits, key=lambda h: -1 if h.rank is None else h.rank)

@@ -17,33 +17,131 @@ from trackwalker.logs.lines import Body
 NEEDLES = tuple(
     word.encode()
     for word in (
-        "error: ", " error ", "[error]", " error:", "error] ", "errors:", "error=", "level=error", '"error"', "[errno ", "errno: ",
-        "error(", "error\n", "exception", "traceback", "failed ", " failed", "failure", "cannot ", " can't ", "could not", "couldn't",
-        "unable to", "fatal: ", "[fatal]", " fatal ", "fatal e", "panic: ", "panicked", "[panic]", "critical", "aborted", "aborting", "abort: ",
-        "refused", "refuses ", "rejected", "timed out", " killed", "terminated", "corrupt", "unreachable", "unavailable",
-        " denied", "not found", "no such ", "does not exist", "exit code", "exitcode", "exit status", "exited with", "return code",
-        "non-zero", "wtermsig", "wexitstatus", " signal ", "signal: ", "sigkill", "sigsegv", "sigabrt", "sigbus", "crashed", "core dump",
-        "did not ", "not respond", "no response", "mismatch", "violat", "exhausted", "exceeded", "giving up", "gave up",
-        "broken ", "vanished", "disappeared", "went away", "is lost", "lost contact", " lost ", "is gone", "is dead", " died ", "died\n",
-        "disconnect", "deadlock", " stuck ", "overflow", "overrun", "underrun", "illegal ", "invalid ", "unrecover", "uncorrect", "bailing", "unhandled",
-        "unexpected", "never came", "never arrived", "inconsist", "not permitted", "forbidden", "no longer ", "shut down", "shutting down", "stopped responding",
+        "error: ",
+        " error ",
+        "[error]",
+        " error:",
+        "error] ",
+        "errors:",
+        "error=",
+        "level=error",
+        '"error"',
+        "[errno ",
+        "errno: ",
+        "error(",
+        "error\n",
+        "exception",
+        "traceback",
+        "failed ",
+        " failed",
+        "failure",
+        "cannot ",
+        " can't ",
+        "could not",
+        "couldn't",
+        "unable to",
+        "fatal: ",
+        "[fatal]",
+        " fatal ",
+        "fatal e",
+        "panic: ",
+        "panicked",
+        "[panic]",
+        "critical",
+        "aborted",
+        "aborting",
+        "abort: ",
+        "refused",
+        "refuses ",
+        "rejected",
+        "timed out",
+        " killed",
+        "terminated",
+        "corrupt",
+        "unreachable",
+        "unavailable",
+        " denied",
+        "not found",
+        "no such ",
+        "does not exist",
+        "exit code",
+        "exitcode",
+        "exit status",
+        "exited with",
+        "return code",
+        "non-zero",
+        "wtermsig",
+        "wexitstatus",
+        " signal ",
+        "signal: ",
+        "sigkill",
+        "sigsegv",
+        "sigabrt",
+        "sigbus",
+        "crashed",
+        "core dump",
+        "did not ",
+        "not respond",
+        "no response",
+        "mismatch",
+        "violat",
+        "exhausted",
+        "exceeded",
+        "giving up",
+        "gave up",
+        "broken ",
+        "vanished",
+        "disappeared",
+        "went away",
+        "is lost",
+        "lost contact",
+        " lost ",
+        "is gone",
+        "is dead",
+        " died ",
+        "died\n",
+        "disconnect",
+        "deadlock",
+        " stuck ",
+        "overflow",
+        "overrun",
+        "underrun",
+        "illegal ",
+        "invalid ",
+        "unrecover",
+        "uncorrect",
+        "bailing",
+        "unhandled",
+        "unexpected",
+        "never came",
+        "never arrived",
+        "inconsist",
+        "not permitted",
+        "forbidden",
+        "no longer ",
+        "shut down",
+        "shutting down",
+        "stopped responding",
     )
     if len(word) >= 7
 )
 _LEVEL = re.compile(
-    r"^\W{0,4}(?:[\w./:,+ -]{1,60}?[\s\]|:(\[-]+)??\W{0,3}(?P<level>FATAL|CRITICAL|CRIT|ERROR|ERR|PANIC|EMERG|ALERT|SEVERE|SEVERITY=ERROR)\b"
+    r"^\W{0,4}(?:[\w./:,+ -]{1,60}?[\s\]|:(\[-]+)??\W{0,3}(?P<level>FATAL|CRITICAL|CRIT|ERROR|ERR|PANIC|EMERG|ALERT|SEVERE|SEVERITY=ERROR)\b"  # noqa: E501
 )
 _LOWER = re.compile(
-    r"(?:^|[\w)\]]: |\| )(?P<level>fatal error|fatal|error|panic)(?:\[\w+\])?: |\"?(?:level|severity|lvl)\"?[=:] ?\"?(?P<named>error|fatal|critical|panic)\b"
+    r"(?:^|[\w)\]]: |\| )(?P<level>fatal error|fatal|error|panic)(?:\[\w+\])?: |\"?(?:level|severity|lvl)\"?[=:] ?\"?(?P<named>error|fatal|critical|panic)\b"  # noqa: E501
 )
 _GLOG = re.compile(r"^(?P<level>[EF])\d{4} \d\d:\d\d:\d\d")
 _WARNS = re.compile(r"^.{0,80}?\bWARN(?:ING)?\b|^W\d{4} |\b\w+Warning:|level=\"?warn|^.{0,40}\b(?:DEBUG|TRACE)\b")
 _EXCEPTION = re.compile(
     r"^(?:[A-Za-z_][\w.]*(?:\.|::))?(?P<type>[A-Z]\w*(?:Error|Exception|Fault|Failure|Interrupt|Timeout|Exit|Panic|Abort|Expired))\b(?::|\s*$|\()"
+    r"|^(?P<module>(?:[a-z_]\w*\.)+)(?P<other>[A-Z]\w+): \S"
 )
-_WHAT = re.compile(r"^\s*what\(\):|terminate called after throwing|^thread '[^']*' panicked at|^panic: |^goroutine \d+ ")
+_WHAT = re.compile(
+    r"^\s*what\(\):|terminate called after throwing|^thread '[^']*' panicked at|^panic: |^goroutine \d+ "
+)
 _ERRNO = re.compile(
-    rf"\b(?P<name>{'|'.join(sorted(errno.errorcode.values()))})\b|\b[Ee]rrno[ =:]*(?P<number>\d{1,3})\b|\(os error (?P<os>\d{1,3})\)"
+    rf"\b(?P<name>{'|'.join(sorted(errno.errorcode.values()))})\b|\b[Ee]rrno[ =:]*(?P<number>\d{{1,3}})\b|\(os error (?P<os>\d{{1,3}})\)"  # noqa: E501
 )
 _CODE = re.compile(
     r"(?i)\b(?:exit(?:ed|s|ing)?|return(?:ed|s)?|terminated|finished|ended|died|quit)\b[\w \t'\"<>()\[\],./-]{0,60}?"
@@ -51,7 +149,7 @@ _CODE = re.compile(
     r"|\b(?:exit_?code|WEXITSTATUS|rc|retcode|exit)\b['\"]?\W{0,4}?(?P<bare>-?\d{1,3})\b"
 )
 _SIGNAL = re.compile(
-    r"\b(?:[Ss]ignal|WTERMSIG|SIGNAL|sig)\b\W{0,4}(?:number )?(?P<number>\d{1,2})\b|\bSIG(?P<name>KILL|SEGV|ABRT|BUS|ILL|FPE|TERM|INT|HUP|PIPE)\b"
+    r"\b(?:[Ss]ignal|WTERMSIG|SIGNAL|sig)\b\W{0,4}(?:number )?(?P<number>\d{1,2})\b|\bSIG(?P<name>KILL|SEGV|ABRT|BUS|ILL|FPE|TERM|INT|HUP|PIPE)\b"  # noqa: E501
 )
 _FAILS = re.compile(
     r"""(?ix)
@@ -62,7 +160,7 @@ _FAILS = re.compile(
         |broken|denied|mismatch(?:ed)?|vanished|disappeared|expired|exceeded|overflow(?:ed|s)?|overrun|underrun|disconnected|deadlocked|stuck|violated|unresponsive
         |went\s+away|shut\s+down|gave\s+up|giving\s+up|not\s+(?:found|responding|permitted|available|reachable)|no\s+longer\s+\w+|unrecoverable|uncorrectable|inconsistent|unexpected(?:ly)?|never\s+(?:came|arrived|returned)|forbidden|invalid|illegal|terminated|bailing\s+out|missing|unhandled)\b
     | \b(?:no\s+such|failure\s+(?:of|in|while|during)|error\s+(?:in|while|during|from|reading|writing|at)|invalid|illegal|unexpected|no\s+response\s+from|lost\s+(?:contact|connection|touch)\s+(?:to|with)|violation\s+of)\s+(?P<d>.{0,80})
-    """
+    """  # noqa: E501
 )
 _NOT_AN_ERROR = re.compile(
     r"""(?ix)
@@ -70,13 +168,15 @@ _NOT_AN_ERROR = re.compile(
     | \b(?:retry|retrying|will\s+retry|will\s+continue|continuing|ignor(?:ed|ing)|fall(?:ing)?\s+back|falls\s+back|recovered|succeeded|suppress\w*|harmless|skipp(?:ed|ing)\s+(?:it|this)|using\s+default|optional|resum(?:ed|ing)\s+after)\b
     | \berror[_ -]?(?:rate|bar|handling|handler|feedback|correction|if|on|log|file|count)\b | \b(?:if|when|unless|in\s+case)\b.{0,40}\b(?:fail|error)\w* | \bfail[_-]?(?:fast|over|safe)
     | \bfailure[_ -](?:policy|rate|detection|domain|mode|prob) | --[\w-]*(?:error|fail) | \bmean(?:_|\s)?(?:squared|absolute)
-    """
+    """  # noqa: E501
 )
 _OTHER = re.compile(
-    r"(?i)\b(?:peer|rank|worker|process|task|member|participant|node|host|replica|shard owner)s?[ #=:]{1,2}(?P<who>\d{1,6}\b|(?=[\w.-]*\d)[a-z][\w.-]{1,60})"
+    r"(?i)\b(?:peer|rank|worker|process|task|member|participant|node|host|replica|shard owner)s?[ #=:]{1,2}(?P<who>\d{1,6}\b|(?=[\w.-]*\d)[a-z][\w.-]{1,60})"  # noqa: E501
 )
 _FRAME = re.compile(r'^\s*File "(?P<path>[^"]+)", line (?P<line>\d+), in (?P<name>\S+)')
-_LIBRARY = re.compile(r"(?:site|dist)-packages/|/lib(?:64)?/python\d|^<|/(?:torch|jax|flax|ray|deepspeed|transformers)/")
+_LIBRARY = re.compile(
+    r"(?:site|dist)-packages/|/lib(?:64)?/python\d|^<|/(?:torch|jax|flax|ray|deepspeed|transformers)/"
+)
 _SENDS = re.compile(r"(?i)\b(?:sen[dt]|sending|forward\w*|killing|handler|propagat\w*|catch\w*|ignor\w*)\b")
 _ASKED = frozenset({1, 2, 15})
 _SIGNALS = frozenset({4, 6, 7, 8, 9, 11, 15})
@@ -94,6 +194,7 @@ class Told:
     code: int | None = None
     verb: str = ""
     about: str = ""  # the object of the failed verb
+    python: bool = False  # its class stands in a module of Python's
     others: tuple[str, ...] = ()  # ranks or hosts that the line is about, as it names them
 
     @property
@@ -123,7 +224,9 @@ def frame_of(text: str) -> tuple[str, bool] | None:
     match = _FRAME.match(text)
     if match is None:
         return None
-    return f"{match['path'].rpartition('/')[2]}:{match['line']} in {match['name']}", bool(_LIBRARY.search(match["path"]))
+    return f"{match['path'].rpartition('/')[2]}:{match['line']} in {match['name']}", bool(
+        _LIBRARY.search(match["path"])
+    )
 
 
 def read(body: Body) -> Told | None:
@@ -161,4 +264,6 @@ def read(body: Body) -> Told | None:
         verb = groups["verb"] or groups["verb2"] or groups["state"] or ""
         about = next((v for k in "abcd" if (v := groups[k])), "").strip(" :-[]()'\"")
     others = tuple(dict.fromkeys(m["who"] for m in _OTHER.finditer(text)))
-    return Told(severity, raised["type"] if raised else "", number_or_name, number, code, verb, about, others[:8])
+    name = (raised["type"] or raised["other"]) if raised else ""
+    python = raised is not None and "." in raised.group().partition(":")[0] and "::" not in raised.group()
+    return Told(severity, name, number_or_name, number, code, verb, about, python, others[:8])

@@ -14,8 +14,12 @@ _HOST = r"(?P<host>(?=[\w.-]*\d)[A-Za-z][\w.-]{1,63})"
 _RANK = r"(?P<rank>\d{1,6})"
 _FORMS = (
     re.compile(rf"^{_HOST}:\d{{1,8}}:\d{{1,8}} \[\d+\] NCCL INFO .*?\brank {_RANK}\b"),
-    re.compile(rf"(?i)(?<!local_)(?<!local )\brank['\"]?[ =:#]{{1,3}}{_RANK}\b[^\n]{{0,60}}?\b(?:host(?:name)?|node(?:name)?|on|at|@)['\"]?[ =:]{{1,3}}['\"]?{_HOST}"),
-    re.compile(rf"(?i)\b(?:host(?:name)?|node(?:name)?)['\"]?[ =:]{{1,3}}['\"]?{_HOST}[^\n]{{0,60}}?(?<!local_)(?<!local )\brank['\"]?[ =:#]{{1,3}}{_RANK}\b"),
+    re.compile(
+        rf"(?i)(?<!local_)(?<!local )\brank['\"]?[ =:#]{{1,3}}{_RANK}\b[^\n]{{0,60}}?\b(?:host(?:name)?|node(?:name)?|on|at|@)['\"]?[ =:]{{1,3}}['\"]?{_HOST}"  # noqa: E501
+    ),
+    re.compile(
+        rf"(?i)\b(?:host(?:name)?|node(?:name)?)['\"]?[ =:]{{1,3}}['\"]?{_HOST}[^\n]{{0,60}}?(?<!local_)(?<!local )\brank['\"]?[ =:#]{{1,3}}{_RANK}\b"  # noqa: E501
+    ),
     re.compile(rf"\[Node {_RANK} @ {_HOST}\]"),
 )
 _TASKS = re.compile(rf"^srun: error: {_HOST}: tasks? (?P<tasks>[\d,-]+): ")
