@@ -1,4 +1,4 @@
-"""What a line tells without vocabulary: error or not, exception, errno, signal, code, object; who wrote it; its class."""
+"""What a line tells without vocabulary: error or not, exception, errno, signal, object; who wrote it; its class."""
 
 from __future__ import annotations
 

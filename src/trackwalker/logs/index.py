@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from copy import copy, deepcopy
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
@@ -13,6 +14,7 @@ import numpy as np
 from trackwalker.errors import EvidenceError
 from trackwalker.job.dialects import needles as step_needles
 from trackwalker.logs import dialect as d
+from trackwalker.logs.beside import beside, names_of, rank_of_log
 from trackwalker.logs.divergence import sustained_jump
 from trackwalker.logs.facts import LogFacts
 from trackwalker.logs.lines import Body, parse
@@ -90,23 +92,27 @@ class LogIndex:
         return self.facts.steps
 
 
-def index_logs(log: Path, others: dict[int, Path] | None = None, every_rank: bool = False) -> LogIndex:
-    """Read the main log and, on Kubernetes, the other ranks' files, once each.
+def index_logs(
+    log: Path, others: dict[int, Path] | None = None, every_rank: bool = False, more: Sequence[Path] = ()
+) -> LogIndex:
+    """Read the main log, the other ranks' files and `more` that tells of the job, once each.
 
     Step lines are read of one rank in full and of the others the last; `every_rank` asks for all of them.
     """
-    found = _index(log, others or {}, every_rank, None)
+    found = _index(log, others or {}, every_rank, None, more)
     steps = found.steps
     furthest = max(steps.last_by_rank.items(), key=lambda each: (each[1], -each[0]), default=(0, -1))
     if len(steps) and furthest[1] > int(steps.step.max()) + _APART and furthest[0] not in (others or {}):
         # Ranks train in step, so any one tells of all; only where the lowest fell silent another has to be read.
-        found = _index(log, others or {}, every_rank, furthest[0])
+        found = _index(log, others or {}, every_rank, furthest[0], more)
     return found
 
 
-def _index(log: Path, others: dict[int, Path], every_rank: bool, lead: int | None) -> LogIndex:
+def _index(
+    log: Path, others: dict[int, Path], every_rank: bool, lead: int | None, more: Sequence[Path] = ()
+) -> LogIndex:
     gatherer = Gatherer(log, load(), every_rank, lead)
-    scan = gatherer.read(log, None)
+    scan = gatherer.read(log, rank_of_log(log), names_of([log, *more])[log]) if more else gatherer.read(log, None)
     if scan.size == 0:
         raise EvidenceError(f"the log {log} is empty: the job wrote nothing before it ended, or has not started")
     for rank, path in sorted(others.items()):
@@ -114,6 +120,8 @@ def _index(log: Path, others: dict[int, Path], every_rank: bool, lead: int | Non
             gatherer.read(path, rank)
         except EvidenceError:
             continue  # one rank's unreadable file must not hide the others'
+    if more:
+        beside(gatherer, more, log)
     return gatherer.result(scan)
 
 
@@ -133,6 +141,8 @@ class Source:
     rank: int | None
     steps: StepReader
     main: bool
+    host: str = ""  # of which host all its lines tell, where that is known
+    clock: float | None = None  # when the last line that told it was written
     in_diff: bool = False  # the launcher prints the working tree's diff: anything may stand there
 
     def fork(self) -> Source:
@@ -171,9 +181,10 @@ class Gatherer:
         other._index = replace(self._index, facts=other._facts, files=files, rank_hosts=hosts)
         return other
 
-    def read(self, path: Path, rank: int | None) -> Scan:
-        """One file, in one pass."""
+    def read(self, path: Path, rank: int | None, name: str = "", host: str = "") -> Scan:
+        """One file, in one pass; `name` is what it is called among several."""
         source = self.source(path, rank)
+        source.name, source.host = name or source.name, host
         take = partial(self.take, source)
         scan = read_lines(path, self.needles, take, source.steps.take, source.steps.choose, self._every_rank)
         self.close(source, scan)
@@ -188,7 +199,20 @@ class Gatherer:
         if self._git in line.needles:
             source.in_diff = b"BEGIN" in line.raw
         elif not source.in_diff:
-            self._line(line, source.name, source.rank, source.main)
+            self._line(line, source)
+
+    def say(self, signature: Signature, rank: int | None, text: str, file: str, clock: float | None, host: str) -> None:
+        """What a form that is no log says, as a hit of its own."""
+        if rank is not None:
+            self._ranks.add(rank)
+        self._hits.setdefault(
+            (signature.id, rank), Hit(signature, rank, 1, text[:_QUOTED], file, clock, 1, 1, host=host)
+        )
+
+    @property
+    def signatures(self) -> Signatures:
+        """What the lines are held against."""
+        return self._signatures
 
     def close(self, source: Source, scan: Scan) -> None:
         """End with a file."""
@@ -210,7 +234,8 @@ class Gatherer:
         if source.rank is not None and alone:
             self._index.rank_hosts.setdefault(source.rank, alone)
 
-    def _line(self, line: Line, file: str, rank: int | None, main: bool) -> None:
+    def _line(self, line: Line, source: Source) -> None:
+        file, main = source.name, source.main
         understood = False
         if main and line.needles[-1] >= self._first_fact:
             understood = self._fact_reader.take(line.number, line.raw)
@@ -219,9 +244,12 @@ class Gatherer:
         if line.needles[0] >= self._first_fact:
             return
         needles = tuple(n for n in line.needles if n < self._known)
-        body = parse(line.raw, line.before, rank)
+        body = parse(line.raw, line.before, source.rank)
         if body is None:
             return
+        source.clock = body.clock if body.clock is not None else source.clock
+        if body.clock is None or (source.host and not body.host):  # a line of a traceback was written with its first
+            body = replace(body, clock=source.clock, host=body.host or source.host)
         if body.rank is not None and len(self._ranks) < _MOST_RANKS:
             self._ranks.add(body.rank)
         if body.task is not None:

@@ -157,7 +157,9 @@ def _finding(group: Group, role: Role, index: LogIndex) -> Finding:
     known = index.facts.hosts
     # Only the launcher's and the scheduler's own lines speak of other hosts: what a rank prints does not.
     own = [h for h in group.hits if h.rank is None and h.task is None]
-    told = group.hosts or tuple(dict.fromkeys(host for h in own for host in hosts_told(h.text, known)))
+    told = group.hosts or tuple(
+        dict.fromkeys(host for h in own for said in (h.text, *h.more) for host in hosts_told(said, known))
+    )
     wrote = sorted(group.hits, key=lambda h: -1 if h.rank is None else h.rank)
     hosts = told or tuple(dict.fromkeys(host for h in wrote if (host := host_of_hit(index, h))))
     return Finding(

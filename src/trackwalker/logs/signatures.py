@@ -99,6 +99,8 @@ class Signature(BaseModel):
     priority: int = 0  # among equals of one tier, the higher comes first
     signals: list[int] = []  # it is what the end of a process by one of these signals means, in whatever words
     exits: bool = False  # it is what the end of a process with a code that is no signal means, in whatever words
+    states: list[str] = []  # Slurm's states of a job that mean it
+    dumps: bool = False  # it is what a flight recorder or NCCL's RAS says of a rank that holds the others up
     exceptions: bool = False  # it is what the last line of a traceback means, whatever the exception is called
     unnamed: bool = False  # the class of error lines that nothing else here knows
     proves_not: str = ""
@@ -150,6 +152,8 @@ class Signatures:
         self._unless: dict[str, list[re.Pattern[str]]] = {}
         self.by_signal = {number: s for s in signatures for number in s.signals}
         self.by_exit = next((s for s in signatures if s.exits), None)
+        self.by_state = {state: s for s in signatures for state in s.states}
+        self.by_dump = next((s for s in signatures if s.dumps), None)
         self.by_exception = next((s for s in signatures if s.exceptions), None)
         self.unnamed = next((s for s in signatures if s.unnamed), None)
         for owner, patterns in [(h.id, h.any) for h in harmless] + [(s.id, s.any) for s in signatures]:
