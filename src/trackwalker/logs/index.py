@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from copy import copy, deepcopy
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from pathlib import Path
@@ -145,10 +144,6 @@ class Source:
     clock: float | None = None  # when the last line that told it was written
     in_diff: bool = False  # the launcher prints the working tree's diff: anything may stand there
 
-    def fork(self) -> Source:
-        """The same state, to read on without changing this one."""
-        return replace(self, steps=self.steps.fork())
-
 
 class Gatherer:
     """Sorts what the scanner finds into an index, file after file; the first one is the main log."""
@@ -168,18 +163,6 @@ class Gatherer:
         self._main: StepReader | None = None
         self._other_steps: dict[int, int] = {}
         self._index = LogIndex(log, self._facts)
-
-    def fork(self) -> Gatherer:
-        """The same state, to read on without changing this one."""
-        other = copy(self)
-        other._facts, other._fact_reader = deepcopy((self._facts, self._fact_reader))  # one copy: the reader holds it
-        other._hits = {key: replace(hit, more=list(hit.more)) for key, hit in self._hits.items()}
-        other._mined = self._mined.fork()
-        other._harmless, other._ranks = dict(self._harmless), set(self._ranks)
-        other._other_steps = dict(self._other_steps)
-        files, hosts = list(self._index.files), dict(self._index.rank_hosts)
-        other._index = replace(self._index, facts=other._facts, files=files, rank_hosts=hosts)
-        return other
 
     def read(self, path: Path, rank: int | None, name: str = "", host: str = "") -> Scan:
         """One file, in one pass; `name` is what it is called among several."""

@@ -59,15 +59,6 @@ class Mined:
         self.frames: dict[tuple[str, int | None], list[tuple[int, str]]] = {}  # innermost own frame of each traceback
         self.labels: Counter[str] = Counter()
 
-    def fork(self) -> Mined:
-        """The same state, to read on without changing this one."""
-        other = Mined()
-        other._seen = {k: Seen(**{**vars(s), "lines": list(s.lines)}) for k, s in self._seen.items()}
-        other._ranks, other._frames = Counter(self._ranks), dict(self._frames)
-        other.frames = {k: list(v) for k, v in self.frames.items()}
-        other.labels = Counter(self.labels)
-        return other
-
     def frame(self, body: Body, file: str, number: int) -> None:
         """A line of a traceback: the innermost one outside libraries is remembered."""
         found = frame_of(body.text)

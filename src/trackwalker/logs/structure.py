@@ -126,7 +126,7 @@ NEEDLES = tuple(
     if len(word) >= 7
 )
 _LEVEL = re.compile(
-    r"^\W{0,4}(?:[\w./:,+ -]{1,60}?[\s\]|:(\[-]+)??\W{0,3}(?P<level>FATAL|CRITICAL|CRIT|ERROR|ERR|PANIC|EMERG|ALERT|SEVERE|SEVERITY=ERROR)\b"  # noqa: E501
+    r"^\W{0,4}(?:[\w./:,+ -]{1,60}?[\s\]|:(\[-]+)??\W{0,3}(?P<level>FATAL|CRITICAL|CRIT|ERROR|ERR|(?<=\[)[EF](?=\])|PANIC|EMERG|ALERT|SEVERE|SEVERITY=ERROR)\b"  # noqa: E501
 )
 _LOWER = re.compile(
     r"(?:^|[\w)\]]: |\| )(?P<level>fatal error|fatal|error|panic)(?:\[\w+\])?: |\"?(?:level|severity|lvl)\"?[=:] ?\"?(?P<named>error|fatal|critical|panic)\b"  # noqa: E501

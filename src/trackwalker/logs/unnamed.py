@@ -11,6 +11,7 @@ from trackwalker.logs.groups import Group, having, when
 from trackwalker.logs.index import Hit, LogIndex
 from trackwalker.logs.structure import ERROR, FATAL
 
+_LAST_WORDS = 5  # lines: an error with nothing after it
 _MOST_ALIKE = 0.5  # of the ranks: what more of them print tells nobody apart
 
 
@@ -24,7 +25,7 @@ def sort_errors(group: Group, index: LogIndex) -> None:
 
     def key(hit: Hit) -> tuple[bool, bool, bool, tuple[float, int]]:
         common = world > 2 and len(ranks[_form(hit)]) > _MOST_ALIKE * world
-        return (_severity(hit) < min(strongest, ERROR), hearsay(hit), common, when(hit, index))
+        return (hearsay(hit), common, _severity(hit) < min(strongest, ERROR), when(hit, index))
 
     group.hits.sort(key=key)
 
@@ -51,7 +52,7 @@ def weigh(groups: list[Group], index: LogIndex) -> None:
     unknown = next((g for g in groups if g.first.signature.unnamed), None)
     if unknown is None or unknown.tier > 4:
         return
-    strong = _severity(unknown.first) >= ERROR
+    strong = max(_severity(h) for h in unknown.hits) >= ERROR
     facts = index.facts
     ended_badly = (
         any(e.code not in (0, 130, 143) for e in facts.exits)
@@ -59,7 +60,8 @@ def weigh(groups: list[Group], index: LogIndex) -> None:
         or (facts.summary is not None and facts.summary.exit not in (None, 0, 130, 143))
         or any(g.tier <= 4 and g is not unknown for g in groups)
     )
-    if not strong and len(index.steps) and not ended_badly:
+    last_words = unknown.first.file == index.path.name and index.facts.lines - unknown.first.last_line < _LAST_WORDS
+    if not strong and len(index.steps) and not ended_badly and not last_words:
         unknown.tier, unknown.why = 8, "a sentence about a failure, in a run that nothing else says has failed"
         return
     asked = [g for g in having(groups, "request-to-end") if g.tier == 5]

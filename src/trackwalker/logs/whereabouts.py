@@ -6,6 +6,7 @@ A line that a rank wrote speaks for that rank only: what it says about others is
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable
 
 from trackwalker.logs.lines import Body, parse
@@ -25,6 +26,7 @@ _FORMS = (
 _TASKS = re.compile(rf"^srun: error: {_HOST}: tasks? (?P<tasks>[\d,-]+): ")
 _ELASTIC_HOST = re.compile(rf"^\s*host\s+: {_HOST}\s*$")
 _ELASTIC_RANK = re.compile(rf"^\s*rank\s+: {_RANK} \(local_rank")
+_DIGITS = re.compile(r"\d+")
 _MOST = 4096
 
 
@@ -32,6 +34,7 @@ def learn(raws: Iterable[bytes], known: dict[int, str], file_rank: int | None = 
     """Add what some lines tell; returns the one host that wrote all lines of a file, where they say so."""
     elastic = ""
     wrote: set[str] = set()
+    labelled: dict[int, str] = {}
     for raw in raws:
         if not (b"ank" in raw or b"ost" in raw or b"srun" in raw or b"@ " in raw or b"kernel" in raw):
             continue
@@ -40,7 +43,14 @@ def learn(raws: Iterable[bytes], known: dict[int, str], file_rank: int | None = 
             continue
         if body.host:
             wrote.add(body.host)
+        if body.label and body.rank is not None:
+            labelled.setdefault(body.rank, body.label)
         elastic = _one(body, known, elastic)
+    # A word before the text is a host's name where others like it stand before other ranks' lines.
+    stems = Counter(_DIGITS.sub("", name) for name in set(labelled.values()))
+    for rank, name in labelled.items():
+        if stems[_DIGITS.sub("", name)] > 1:
+            known.setdefault(rank, name)
     return wrote.pop() if len(wrote) == 1 else ""
 
 
