@@ -31,7 +31,8 @@ def resolve(name: str, workspace: Path) -> Job:
         return _from_log(given)
     if is_directory:
         return _from_directory(given)
-    if any(c in name for c in "*?[") and (matched := sorted(Path(p) for p in glob.glob(str(given)))):
+    pattern = any(c in name for c in "*?[") and given.suffix in _EVIDENCE  # of file names
+    if pattern and (matched := sorted(Path(p) for p in glob.glob(str(given)))):
         return several(matched)
     if "/" in name or given.suffix in LOG_SUFFIXES:
         raise JobNotFoundError(f"no such file or directory: {name}")
