@@ -11,13 +11,13 @@ import typer
 from rich.console import Console
 
 from trackwalker.cli.diagnose_parts import print_brief, print_tests
+from trackwalker.cli.no_log import with_a_log
 from trackwalker.cli.options import DEFAULT_WORKSPACE, AsJson, Workspace
 from trackwalker.cli.save import save, write_html
 from trackwalker.diagnose import engine
 from trackwalker.diagnose.playbook import load_playbooks
 from trackwalker.diagnose.question import answer
 from trackwalker.errors import UsageError
-from trackwalker.job.resolve import resolve
 from trackwalker.report.markdown import markdown
 from trackwalker.report.terminal import render
 
@@ -57,7 +57,7 @@ def diagnose(
     """
     if as_md + brief + tests > 1 or (as_md and as_json):
         raise UsageError("give one of --brief, --tests and --md; --json goes with the first two")
-    found = resolve(job, workspace)
+    found = with_a_log(job, workspace)
     diagnosis = engine.diagnose(found, load_playbooks(playbooks))
     if question is not None:
         diagnosis = replace(diagnosis, verdict=answer(question, diagnosis.verdict))

@@ -16,6 +16,7 @@ _LONGEST_PATH = 1024
 
 _EVIDENCE = frozenset({".log", ".out", ".err", ".txt", ".json", ".dmesg", ".events", ".pickle", ".pkl"})
 _MOST_FILES = 4096
+_OF_A_RANK = re.compile(r"(?:attempt|rank|node|worker|task|host)?[_-]?\d{1,5}$")
 _SUBMIT_LOGS = ("submit.err", "submit.log", "artifact/submit.log")
 
 
@@ -57,10 +58,14 @@ def several(paths: list[Path]) -> Job:
 
 
 def _files_in(directory: Path) -> list[Path]:
-    """The files of a folder and of the folders in it that may be evidence; hidden ones and databases are not."""
-    found = (f for f in sorted(directory.rglob("*")) if f.is_file() and not f.name.startswith("."))
-    kept = [f for f in found if f.suffix in _EVIDENCE or f.suffix == ""]
-    return kept[:_MOST_FILES]
+    """The files of a folder, and of the folders that launchers make in it for attempts, ranks and nodes."""
+    found: list[Path] = []
+    open_folders = [directory]
+    for _ in range(4):  # torchrun's: run, attempt, rank
+        inside = [entry for folder in open_folders for entry in sorted(folder.iterdir())[:_MOST_FILES]]
+        found += [e for e in inside if e.suffix in _EVIDENCE and e.is_file() and not e.name.startswith(".")]
+        open_folders = [e for e in inside if _OF_A_RANK.match(e.name) and e.is_dir()]
+    return found[:_MOST_FILES] if any(f.suffix in LOG_SUFFIXES for f in found) else []
 
 
 def list_jobs(workspace: Path) -> list[Job]:
