@@ -32,7 +32,7 @@ def degradation(roles: Roles, shape: Pattern, index: LogIndex) -> Roles:
     return replace(roles, findings=[*roles.findings, found])
 
 
-def next_steps(status: str, roles: Roles, said: Accounting, index: LogIndex) -> list[str]:
+def next_steps(status: str, roles: Roles, said: Accounting, index: LogIndex, recorded: bool) -> list[str]:
     """What to do, the failure's own advice first, without what is already known."""
     primary = roles.primary
     if primary is not None and primary.next:
@@ -45,6 +45,8 @@ def next_steps(status: str, roles: Roles, said: Accounting, index: LogIndex) -> 
         return steps
     if status == "soft-success":
         return ["do not resubmit: every step was completed; check that the last checkpoint was committed"]
+    if status == "indeterminate" and recorded:
+        return ["trackwalker diagnose JOB: its recording tells whether the run went on; the log alone cannot"]
     if status == "indeterminate":
         return ["ask the scheduler whether the job still runs: the log alone cannot tell a hang from a death"]
     if status == "unknown-death":

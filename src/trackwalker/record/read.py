@@ -6,6 +6,7 @@ import contextlib
 import re
 import time
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 from trackwalker.errors import EvidenceError, NotAJobError
@@ -28,6 +29,7 @@ from trackwalker.record.clock import from_utc
 from trackwalker.record.journal import NAME as JOURNAL
 from trackwalker.record.journal import Told, read_progress
 from trackwalker.record.masks import Masks
+from trackwalker.record.phases import Phase, find_phases
 from trackwalker.record.projection import Progress, project
 from trackwalker.record.stall import Silence, Stall, find_stall
 from trackwalker.record.status import Recording, Standing, Status, status_of
@@ -109,6 +111,11 @@ class Record:
     def restarts(self) -> list[int]:
         """The first steps of later attempts."""
         return [a.first_step for a in self.attempts[1:] if a.first_step is not None]
+
+    @cached_property
+    def phases(self) -> tuple[Phase, ...]:
+        """Its stretches of one speed, the slow ones marked; a recording may know a better clock, and see more."""
+        return find_phases(self.timeline, self.masks, self.clock.live)
 
     def marks(self, timeline: Timeline | None) -> Masks:
         """The masks of a course of this run, which may be the record's own with a better clock."""
