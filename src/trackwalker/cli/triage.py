@@ -16,7 +16,7 @@ from trackwalker.diagnose.reference import Speed
 from trackwalker.diagnose.triage import SCHEMA, Triage
 from trackwalker.diagnose.triage import triage as triage_job
 from trackwalker.errors import JobNotFoundError, TrackwalkerError, UsageError
-from trackwalker.job.resolve import resolve
+from trackwalker.job.resolve import resolve, several
 from trackwalker.job.shorthand import LATEST
 from trackwalker.record.accounting import ask
 from trackwalker.report import triage as view
@@ -24,8 +24,12 @@ from trackwalker.report.text import json_visible
 
 
 def triage(
-    job: Annotated[
-        str | None, typer.Argument(metavar="JOB", help="Job id, prefix, log or directory; default: the latest.")
+    jobs: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[JOB]...",
+            help="Job id, id prefix, log file or job directory; or several files of one job; default: the latest.",
+        ),
     ] = None,
     everything: Annotated[bool, typer.Option("--all", help="Every job of the workspace, newest first.")] = False,
     as_json: AsJson = False,
@@ -36,12 +40,13 @@ def triage(
     workspace: Workspace = DEFAULT_WORKSPACE,
 ) -> int:
     """Say what happened to a job, from its log alone, in a second; the job is not changed."""
-    if everything and job is not None:
+    if everything and jobs:
         raise UsageError("name one job, or give --all for every job of the workspace")
     console = Screen(highlight=False)
     if not everything:
-        chosen = with_a_log(job or LATEST, workspace)
-        found = triage_job(chosen, reference_speed(reference, workspace) if reference else None)
+        name = jobs[0] if jobs else LATEST
+        named = several([Path(each) for each in jobs]) if jobs and len(jobs) > 1 else with_a_log(name, workspace)
+        found = triage_job(named, reference_speed(reference, workspace) if reference else None)
         if as_json:
             print(json_visible(json.dumps(found.to_dict(), indent=1, ensure_ascii=False)))
         elif as_markdown:
@@ -62,8 +67,8 @@ def triage(
         except OSError as e:
             rows.append((each.id, f"cannot be read: {e.strerror}"))
     if as_json:
-        jobs = [{"job": {"id": r[0]}, "error": r[1]} if isinstance(r, tuple) else r.to_dict() for r in rows]
-        document = {"schema": SCHEMA, "workspace": str(workspace), "jobs": jobs}
+        told = [{"job": {"id": r[0]}, "error": r[1]} if isinstance(r, tuple) else r.to_dict() for r in rows]
+        document = {"schema": SCHEMA, "workspace": str(workspace), "jobs": told}
         print(json_visible(json.dumps(document, indent=1, ensure_ascii=False)))
     elif as_markdown:
         print("\n".join(view.markdown(r) for r in rows if isinstance(r, Triage)), end="")

@@ -8,10 +8,11 @@ from trackwalker.diagnose.pattern import Pattern
 from trackwalker.job.dialects import by_name
 from trackwalker.logs.findings import Finding
 from trackwalker.logs.index import LogIndex
-from trackwalker.logs.roles import Roles
+from trackwalker.logs.roles import UNCLASSIFIED, Roles
 from trackwalker.record.accounting import Accounting
 from trackwalker.record.projection import Progress
 
+_QUOTED = 120
 _SLOW = ("constant-drop", "phased", "gradual", "slow-from-start")
 
 
@@ -67,7 +68,13 @@ def summary_of(status: str, roles: Roles, progress: Progress, shape: Pattern) ->
         placed = primary.tier != 5  # a cancel or a time limit comes from nowhere in particular
         where = f" on rank {primary.rank}" if primary.rank is not None and placed else ""
         host = f" ({primary.host})" if primary.host and placed else ""
-        parts.append(f"{status}{at}{of}: {primary.cause}{where}{host}" + (f"; {primary.why}" if primary.why else ""))
+        name = primary.cause
+        if name == UNCLASSIFIED:
+            name += f" ({primary.kind}?)" if primary.kind else ""
+            where = f", first on rank {primary.rank}" if primary.rank is not None else ""
+            host = (f" / {primary.host}" if where else f", first on {primary.host}") if primary.host else ""
+            where, host = where + host, f': "{primary.text[:_QUOTED]}"'
+        parts.append(f"{status}{at}{of}: {name}{where}{host}" + (f"; {primary.why}" if primary.why else ""))
     mechanism = next((f for f in roles.findings if f.role == "mechanism"), None)
     if mechanism is not None:
         parts.append(f"ended by {mechanism.id}")

@@ -110,7 +110,7 @@ def of_log(tail: bytes) -> Told:
     lost = tuple(dict.fromkeys(m[1].decode() for m in _NODE_LOST.finditer(tail)))
     memory = _MEMORY.search(tail, max(last_step, 0))
     since = tail.rfind(b"\n", 0, last_step) + 1 if last_step > 0 else 0
-    until = cancel.start() if cancel is not None else len(tail)  # who is told to end may end badly
+    until = cancel.start() if cancel is not None else len(tail)  # who was asked to end may end badly
     tasks = list(_TASK.finditer(tail, since, until))
     word = _WORDS[dues[-1][1].decode()] if dues else "node-fail" if lost else None
     return Told(

@@ -20,6 +20,7 @@ class Job:
     id: str
     log: Path | None
     dir: Path | None
+    more: tuple[Path, ...] = ()  # further files that tell of it: other ranks' logs, kernel logs, events, dumps
 
     @property
     def name(self) -> str:

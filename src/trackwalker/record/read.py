@@ -134,7 +134,7 @@ def read_record(job: Job, sacct: Answer | None = None, every_rank: bool = False)
     """
     if job.log is None:
         raise NotAJobError(f"{job.label} has no log, so there is nothing to read")
-    index = index_logs(job.log, rank_files(job.dir), every_rank)
+    index = index_logs(job.log, rank_files(job.dir), every_rank, job.more)
     for part in earlier_parts(job.log):
         add_earlier(index, part)
     tries = attempts(index)
