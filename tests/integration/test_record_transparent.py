@@ -114,7 +114,7 @@ def test_a_terminal_stays_a_terminal(tmp_path: Path) -> None:
     pid, terminal = pty.fork()
     if pid == 0:
         argv = wrapped(tmp_path, sys.executable, "-c", script)
-        os.execv(argv[0], argv)
+        os.execv(argv[0], argv)  # noqa: S606
     os.write(terminal, b"typed\n")
     said = b""
     try:
@@ -137,7 +137,7 @@ def test_control_c_on_a_terminal_comes_once(tmp_path: Path) -> None:
     pid, terminal = pty.fork()
     if pid == 0:
         argv = wrapped(tmp_path, sys.executable, "-c", script)
-        os.execv(argv[0], argv)
+        os.execv(argv[0], argv)  # noqa: S606
     said = b""
     while b"ready" not in said:
         said += os.read(terminal, 4096)
@@ -153,7 +153,9 @@ def test_control_c_on_a_terminal_comes_once(tmp_path: Path) -> None:
 
 @pytest.mark.long(reason="a gigabyte through a pipe, twice")
 def test_a_gigabyte(tmp_path: Path) -> None:
-    script = "import os\nb = bytes(range(256)) * 4096\nfor i in range(1024):\n    v = b\n    while v: v = v[os.write(1, v):]"
+    script = (
+        "import os\nb = bytes(range(256)) * 4096\nfor i in range(1024):\n    v = b\n    while v: v = v[os.write(1, v):]"
+    )
     started = subprocess.Popen(wrapped(tmp_path, sys.executable, "-c", script), stdout=subprocess.PIPE)
     assert started.stdout is not None
     digest, size = hashlib.sha256(), 0

@@ -178,7 +178,7 @@ class Agent:
             self._progress.cut_back(self._offsets["progress"])
         self._training.restore(state.get("training", {}))
         self._training.replay(last_records(self._spec.job_dir / "progress.jsonl"))
-        self._event("agent-restart", pid=os.getpid())
+        self._event("agent-restart" if self._spec.owns else "ranks-found", pid=os.getpid())
 
     def _output(self, rank: Rank, cut: bool) -> RankOutput:
         number = rank.spec.rank

@@ -11,7 +11,7 @@ import json
 import re
 import signal
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Optional
 
@@ -140,12 +140,21 @@ def error_file(files: Path) -> Optional[str]:
     return "\n".join(text.rstrip().splitlines()[-_MOST_LINES:])
 
 
-def told_by_launchers(ranks: Iterable[Rank]) -> Iterator[tuple[Rank, str]]:
-    """What launchers wrote down about the first failure and did not print, with the rank whose output it belongs to."""
+def told_by_launchers(ranks: Sequence[Rank]) -> Iterator[tuple[Rank, str]]:
+    """The first failure as a launcher wrote it down, with its rank, where the rank itself did not print it.
+
+    A launcher that quotes it in its own report indents it: nobody could tell whose exception that is.
+    """
     for rank in ranks:
         told = error_file(Path(rank.spec.files)) if isinstance(rank, Guest) and rank.spec.speaks else None
-        if told and told.splitlines()[-1].encode() not in last_words(rank.raw):
-            yield rank, told
+        if not told:
+            continue
+        words = last_words(rank.raw)
+        last = told.splitlines()[-1].encode()
+        if any(line == last or line.endswith(b"]: " + last) for line in words.splitlines()):
+            continue
+        first = _ROOT_CAUSE.search(words)
+        yield next((r for r in ranks if first and r.spec.rank == int(first[1])), rank), told
 
 
 def told_signal(ranks: Iterable[Rank]) -> int | None:

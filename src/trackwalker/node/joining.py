@@ -19,6 +19,7 @@ from trackwalker.job.journal import Journal
 from trackwalker.job.processes import alive
 from trackwalker.job.whole import write_whole
 from trackwalker.node.crew import Alone, Crew, Head, Member
+from trackwalker.node.jobdir import write_places
 from trackwalker.node.output import Sink, complain
 from trackwalker.node.rendezvous import Note, Rendezvous
 from trackwalker.node.spec import AgentSpec, RankSpec
@@ -43,7 +44,7 @@ def join(spec: AgentSpec) -> AgentSpec:
     if number == 0:
         found = _await(lambda: _hosts(meeting), spec.world, ALL_S)
         hosts = {str(n): host for n, (host, _) in sorted(_by_node(found).items())}
-        _write_places(spec, found)
+        write_places(spec.job_dir, [(rank, host, host) for rank, host, _ in found])
     nodes = max(len(hosts), int(crew["nodes"]))
     joined = replace(spec, ranks=ranks, nodes=nodes, crew={**crew, "hosts": hosts})
     write_whole(joined.spec_file, json.dumps(asdict(joined), default=str), mode=0o600)
@@ -115,11 +116,3 @@ def _by_node(found: list[tuple[int, str, int]]) -> dict[int, tuple[str, list[int
     for rank, host, number in found:
         out.setdefault(number, (host, []))[1].append(rank)
     return out
-
-
-def _write_places(spec: AgentSpec, found: list[tuple[int, str, int]]) -> None:
-    path = spec.job_dir / "run.json"
-    with contextlib.suppress(OSError, ValueError):
-        record = json.loads(path.read_text())
-        record["ranks"] = [{"rank": rank, "host": host, "node": host} for rank, host, _ in sorted(found)]
-        write_whole(path, json.dumps(record, indent=1) + "\n")

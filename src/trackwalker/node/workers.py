@@ -16,6 +16,7 @@ from typing import Optional
 
 from trackwalker.job.processes import alive, read_bytes, read_stat
 from trackwalker.job.whole import write_whole
+from trackwalker.node.jobdir import write_places
 from trackwalker.node.proc import descendants
 from trackwalker.node.spec import AgentSpec, RankSpec
 
@@ -54,6 +55,8 @@ class Workers:
     def _begin_anew(self, spec: AgentSpec) -> None:
         path = self._spec.spec_file
         write_whole(path, json.dumps(asdict(spec), default=str), mode=0o600)
+        if spec.nodes == 1:
+            write_places(spec.job_dir, [(rank.rank, rank.host, spec.node) for rank in spec.ranks])
         self._save()
         program = sys.argv[0] if sys.argv[0].endswith(".pyz") else ""
         words = [program] if program else ["-P", "-m", "trackwalker.node"]
@@ -67,8 +70,9 @@ def with_workers(spec: AgentSpec) -> AgentSpec | None:
     world = spec.world
     for command, first in sorted(commands.items(), key=lambda each: each[1].rank):
         found, told = workers_of(command[0]) if alive(command[0], command[1]) else ({}, 0)
-        if not found:
-            return None  # as long as one has none yet, or has lost them: what we have stays
+        known = {r.rank for r in spec.ranks if tuple(r.command) == command and (r.pid, r.start) != command}
+        if not found or not known <= set(found):
+            return None  # as long as it has none yet, or one of them is gone: what we have stays
         world = max(world, told)
         for number, (pid, start, env) in sorted(found.items()):
             host = f"{spec.node}-r{number}" if spec.nodes == 1 else first.host
