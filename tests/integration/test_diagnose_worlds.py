@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from trackwalker.diagnose.engine import Diagnosis, diagnose
+from trackwalker.diagnose.asked import Diagnosis
+from trackwalker.diagnose.engine import diagnose
 from trackwalker.job.resolve import resolve
 from trackwalker.telemetry.store import open_database
 from worlds import START, World

@@ -15,12 +15,13 @@ from pydantic import BaseModel
 
 from helpers import HEADER, make_job, step_line
 from trackwalker.agent import answers
-from trackwalker.agent.answers import NOTICE, Answer, Book, PlaybookAnswer, page, size
+from trackwalker.agent.answers import NOTICE, Answer, Book, PlaybookAnswer, page, plain_size, size
 from trackwalker.agent.audit import Audit, Caller
 from trackwalker.agent.texts import log_window
 from trackwalker.agent.toolbox import ACTION_TOOLS, READ_TOOLS, Toolbox
 from trackwalker.agent.tools import diagnose, evidence, list_jobs, perf_summary, playbook, triage
 from trackwalker.agent.workspace import Workspace
+from trackwalker.diagnose.asked import Asked
 from trackwalker.diagnose.playbook import load_playbooks
 from trackwalker.diagnose.verdict import Action, Cause, Cost, Evidence, JobRef, Untestable, Verdict, Window
 from trackwalker.errors import RefusedError, TrackwalkerError, UsageError
@@ -225,10 +226,14 @@ def test_the_verdict_of_a_thousand_hosts_fits_into_an_answer(ws: Workspace, monk
         actions=[Action(do="x", hosts=hosts, why="y" * 900, risk="z", needs_approval=True)] * 9,
         cost=Cost(seconds=0, queries=0, bytes_read=0),
     )
-    monkeypatch.setattr(ws, "verdict", lambda job: SimpleNamespace(verdict=verdict, damage=hosts))
-    answered = diagnose(ws, "8308")
+    monkeypatch.setattr(ws, "verdict", lambda job: SimpleNamespace(verdict=verdict, damage=hosts, asked=Asked()))
+    answered = diagnose(ws, "8308", detail="full")
     assert size(answered) <= answers.LIMIT
-    assert answered.causes[0].more_hosts == 1000 - len(answered.causes[0].hosts)
+    assert answered.causes[0].hosts_shown == f"{len(answered.causes[0].hosts)} of 1000"
+    brief = diagnose(ws, "8308")
+    assert plain_size(brief) < 3_000
+    assert brief.evidence[0].values_shown is not None
+    assert brief.shown["evidence"] == f"{len(brief.evidence)} of 40"
     seen, cursor = [], ""
     while True:
         part = evidence(ws, "8308", cursor=cursor)

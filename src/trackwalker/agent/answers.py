@@ -89,7 +89,8 @@ class Cited(Part):
     source: str
     says: str | None = None
     quote: str | None = None  # instead of `says` when the words are the log's
-    values: dict[str, float] | None = None
+    values: dict[str, float] | None = None  # those that differ most from the others first
+    values_shown: str | None = None  # "16 of 24", where not all are shown
 
 
 class Named(Part):
@@ -98,13 +99,15 @@ class Named(Part):
     cause: str
     role: str
     confidence: float
+    explains: float | None = None  # share of the lost time that is booked on it
     hosts: list[str] = []
-    more_hosts: int = 0
+    hosts_shown: str | None = None  # "16 of 24", where not all are shown
     gpus: list[str] = []
     devices: list[str] = []
     onset: dict[str, Any] | None = None
     magnitude: dict[str, Any] | None = None
     evidence: list[str] = []
+    contradicts: list[str] = []  # tests that should support it, could be asked, and did not
 
 
 class Advice(Part):
@@ -118,7 +121,7 @@ class Advice(Part):
 
 
 class VerdictAnswer(Answer):
-    """The verdict, with the evidence its causes rest on; `evidence` gives the rest."""
+    """The verdict, with the evidence its causes rest on; `evidence` gives the rest, `tests` what was asked."""
 
     job: str
     baseline: str | None = None  # of a comparison
@@ -128,14 +131,17 @@ class VerdictAnswer(Answer):
     causes: list[Named] = []
     actions: list[Advice] = []
     evidence: list[Cited] = []
-    evidence_total: int = 0
+    deviations: list[str] = []  # series that changed; those that no cause explains first
     ruled_out: list[str] = []
+    not_covered: dict[str, str] = {}  # hosts that were not in the test that ruled a cause out
     untestable: dict[str, str] = {}
     data_quality: list[str] = []
+    evidence_ends: dict[str, str] = {}  # UTC: the last completed step, the last sample, the end of the run
     progress: dict[str, Any] = {}
     window: dict[str, Any] = {}
     settings: list[str] = []  # of a comparison: those that differ
     damage: list[str] = []
+    shown: dict[str, str] = {}  # "3 of 31" of each list that is not whole
 
 
 class EvidenceAnswer(Answer):
@@ -271,6 +277,11 @@ def as_text(answer: Answer, scrubber: Scrubber | None = None) -> str:
 def size(answer: Answer) -> int:
     """Bytes on the wire: inside a JSON message every quotation mark of the answer is escaped once more."""
     return len(json.dumps(as_text(answer), ensure_ascii=False).encode("utf-8", "replace"))
+
+
+def plain_size(answer: Answer) -> int:
+    """Bytes of the answer itself, as a model reads it."""
+    return len(as_text(answer).encode("utf-8", "replace"))
 
 
 def bound(max_bytes: int | None) -> int:

@@ -14,11 +14,13 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from trackwalker.agent import answers as a
+from trackwalker.agent.verdicts import Detail, advice, cited, verdict_answer
 from trackwalker.agent.workspace import Workspace, owned
-from trackwalker.diagnose.playbook import Playbook, PlaybookAction, load_playbooks
+from trackwalker.diagnose.asked import Asked
+from trackwalker.diagnose.playbook import Playbook, load_playbooks
 from trackwalker.diagnose.question import answer
 from trackwalker.diagnose.triage import triage as triage_job
-from trackwalker.diagnose.verdict import Action, Cause, Evidence, Verdict
+from trackwalker.diagnose.verdict import Evidence
 from trackwalker.errors import EvidenceError, UsageError
 from trackwalker.job.layout import Job
 from trackwalker.job.run import load_run
@@ -31,7 +33,6 @@ Cursor = Annotated[str, Field(description="'next' of the answer before, for what
 MaxBytes = Annotated[int | None, Field(description="Size of the answer; 7500 unless asked otherwise, at most 60000.")]
 
 _MOST_FINDINGS = 6
-_MOST_CAUSES = 6
 _KEPT_PROGRESS = (
     *("first_step", "last_step", "total_steps", "step_time_s", "tgs", "last_checkpoint", "steps_lost"),
     *("attempts", "remaining_s", "disagreement"),
@@ -93,6 +94,9 @@ def diagnose(
     ws: Workspace,
     job: JobId,
     question: Annotated[str, Field(description="What the person wants to know, in their words.")] = "",
+    detail: Annotated[
+        Detail, Field(description="brief: below 3 kB, the strongest evidence; full: below 8 kB.")
+    ] = "brief",
 ) -> a.VerdictAnswer:
     """Find out why: causes with roles, culprits and confidence, the evidence, what was ruled out, what to do.
 
@@ -101,7 +105,7 @@ def diagnose(
     """
     found = ws.verdict(ws.job(job))
     verdict = found.verdict if not question else answer(question, found.verdict)
-    return _verdict(verdict, found.damage)
+    return verdict_answer(verdict, found.asked, found.damage, detail)
 
 
 def compare(
@@ -112,8 +116,8 @@ def compare(
     """Find out by how much a job differs from a baseline job, how sure that is, and why."""
     first, second = ws.job(baseline), ws.job(job)
     found = ws.comparison(first, second)
-    answered = _verdict(found.verdict, found.damage, baseline=found.verdict.baseline.id)
-    return answered.model_copy(update={"settings": [a.short(c.says, 160) for c in found.changes[:8]]})
+    changes = [c.says for c in found.changes]
+    return verdict_answer(found.verdict, Asked(), found.damage, baseline=found.verdict.baseline.id, settings=changes)
 
 
 def evidence(
@@ -141,9 +145,9 @@ def evidence(
         items = [known[name] for name in ids]
 
     def make(part: Sequence[Evidence], following: str | None) -> a.EvidenceAnswer:
-        cited = [_cited(item) for item in part]
-        notice = a.NOTICE if any(c.quote for c in cited) else None
-        return a.EvidenceAnswer(job=found.id, total=len(items), evidence=cited, next=following, notice=notice)
+        shown = [cited(item) for item in part]
+        notice = a.NOTICE if any(c.quote for c in shown) else None
+        return a.EvidenceAnswer(job=found.id, total=len(items), evidence=shown, next=following, notice=notice)
 
     return a.page(items, cursor, a.bound(max_bytes), make)
 
@@ -207,75 +211,6 @@ def _finding(found: findings.Finding) -> a.Finding:
     )
 
 
-def _verdict(verdict: Verdict, damage: list[str], baseline: str | None = None) -> a.VerdictAnswer:
-    """The verdict in one answer: as much of the evidence of its causes as fits."""
-    known = {item.id: item for item in verdict.evidence}
-    causes = verdict.causes[:_MOST_CAUSES]
-    cited = [known[e] for e in dict.fromkeys(e for c in causes for e in c.evidence) if e in known]
-    bad = [f"{q.check}: {a.short(q.says, 160)}" for q in verdict.data_quality if not q.ok]
-
-    def answer_with(most: int) -> a.VerdictAnswer:
-        def make(part: Sequence[Evidence], _: str | None) -> a.VerdictAnswer:
-            items = [_cited(item, most) for item in part]
-            return a.VerdictAnswer(
-                notice=a.NOTICE if any(i.quote for i in items) else None,
-                job=verdict.job.id,
-                baseline=baseline,
-                status=verdict.status,
-                outcome=verdict.outcome,
-                summary=a.short(verdict.summary, 1200),
-                causes=[_named(c, most) for c in causes[: 1 + most]],
-                actions=[_advice(action, most) for action in verdict.actions[: min(most, 5)]],
-                evidence=items,
-                evidence_total=len(verdict.evidence),
-                ruled_out=[r.cause for r in verdict.ruled_out[: 3 * most]],
-                untestable={u.cause: a.short(", ".join(u.missing[:8]), 120) for u in verdict.untestable[:most]},
-                data_quality=bad[:5],
-                progress=verdict.progress.model_dump(exclude_none=True),
-                window=verdict.window.model_dump(exclude_none=True),
-                damage=[a.short(line, 200) for line in damage[:4]],
-            )
-
-        return a.page(cited, "", a.LIMIT, make, most=12, least=0)
-
-    # With a thousand hosts at fault their names alone would fill an answer: fewer of them, never less of the summary.
-    return next((shown for most in (16, 6) if a.size(shown := answer_with(most)) <= a.LIMIT), answer_with(2))
-
-
-def _named(cause: Cause, most: int) -> a.Named:
-    return a.Named(
-        cause=cause.cause,
-        role=cause.role,
-        confidence=round(cause.confidence, 3),
-        hosts=a.few(cause.hosts, most),
-        more_hosts=max(0, len(cause.hosts) - most),
-        gpus=a.few(cause.gpus, most),
-        devices=a.few(cause.devices, most),
-        onset=cause.onset.model_dump(exclude_none=True) if cause.onset else None,
-        magnitude=cause.magnitude.model_dump(by_alias=True) if cause.magnitude else None,
-        evidence=cause.evidence[: max(most, 6)],
-    )
-
-
-def _advice(action: Action | PlaybookAction, most: int = 16) -> a.Advice:
-    hosts = a.few(action.hosts, most) if isinstance(action, Action) else []
-    why = a.short(action.why, 300)
-    return a.Advice(do=action.do, why=why, risk=action.risk, needs_approval=action.needs_approval, hosts=hosts)
-
-
-def _cited(item: Evidence, most: int = 16) -> a.Cited:
-    own = item.kind in ("metric", "progress")  # our own words around numbers; the others are the job's words
-    values = {a.short(k, 80): v for k, v in list(item.values.items())[:most]}
-    return a.Cited(
-        id=item.id,
-        kind=item.kind,
-        source=a.short(item.source, 300),
-        says=a.short(item.says) if own else None,
-        quote=None if own else a.quoted(item.says),
-        values=values or None,
-    )
-
-
 def _book(book: Playbook, cursor: str) -> a.PlaybookAnswer:
     """The prose in paragraphs, so that a long one can be continued."""
     paragraphs = book.body.split("\n\n")
@@ -291,7 +226,7 @@ def _book(book: Playbook, cursor: str) -> a.PlaybookAnswer:
             body="\n\n".join(part),
             symptoms=list(book.symptoms) if begins else [],
             tests=tests[:12] if begins else [],
-            actions=[_advice(action) for action in book.actions[:5]] if begins else [],
+            actions=[advice(action) for action in book.actions[:5]] if begins else [],
             next=following,
         )
 

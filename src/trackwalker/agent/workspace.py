@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import TypeVar
 
 from trackwalker.diagnose import compare as comparing
+from trackwalker.diagnose.asked import Diagnosis
 from trackwalker.diagnose.compare import Comparison
-from trackwalker.diagnose.engine import Diagnosis
 from trackwalker.diagnose.engine import diagnose as diagnose_job
 from trackwalker.errors import EvidenceError, JobNotFoundError, RefusedError, UsageError
 from trackwalker.job.layout import Job

@@ -10,11 +10,13 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from trackwalker.cli.diagnose_parts import print_brief, print_tests
 from trackwalker.cli.options import DEFAULT_WORKSPACE, AsJson, Workspace
 from trackwalker.cli.save import save, write_html
 from trackwalker.diagnose import engine
 from trackwalker.diagnose.playbook import load_playbooks
 from trackwalker.diagnose.question import answer
+from trackwalker.errors import UsageError
 from trackwalker.job.resolve import resolve
 from trackwalker.report.markdown import markdown
 from trackwalker.report.terminal import render
@@ -30,6 +32,12 @@ def diagnose(
         bool, typer.Option("--save", help="Write verdict.json and report.html into the job directory.")
     ] = False,
     as_md: Annotated[bool, typer.Option("--md", help="Print Markdown for a ticket.")] = False,
+    brief: Annotated[
+        bool, typer.Option("--brief", help="Print the strongest of it in less than 3 kB; with --json as an object.")
+    ] = False,
+    tests: Annotated[
+        bool, typer.Option("--tests", help="Print every question that was asked, its answer, and what was not asked.")
+    ] = False,
     question: Annotated[
         str | None, typer.Option("--question", "-q", help='What you want to know, e.g. "why is TGS so bad".')
     ] = None,
@@ -47,11 +55,17 @@ def diagnose(
 
     Exit codes: 0 a verdict, 1 an incident (with --exit-code), 2 nothing to read, 3 a verdict from damaged evidence.
     """
+    if as_md + brief + tests > 1 or (as_md and as_json):
+        raise UsageError("give one of --brief, --tests and --md; --json goes with the first two")
     found = resolve(job, workspace)
     diagnosis = engine.diagnose(found, load_playbooks(playbooks))
     if question is not None:
         diagnosis = replace(diagnosis, verdict=answer(question, diagnosis.verdict))
-    if as_json:
+    if brief:
+        print_brief(diagnosis, as_json)
+    elif tests:
+        print_tests(diagnosis, as_json)
+    elif as_json:
         print(diagnosis.verdict.to_json())
     elif as_md:
         print(markdown(diagnosis.verdict))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from trackwalker.diagnose.engine import Diagnosis
+from trackwalker.diagnose.asked import Diagnosis
 from trackwalker.errors import UsageError
 from trackwalker.job.layout import Job
 from trackwalker.job.resolve import list_jobs

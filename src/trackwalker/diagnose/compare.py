@@ -7,11 +7,12 @@ from dataclasses import dataclass, field
 
 from trackwalker.diagnose import deltas as measured
 from trackwalker.diagnose.aligned import Aligned, align, spans
+from trackwalker.diagnose.asked import Diagnosis
 from trackwalker.diagnose.belonging import foreign_database
 from trackwalker.diagnose.case import Case, open_case
 from trackwalker.diagnose.config_diff import Change, config_changes
 from trackwalker.diagnose.deltas import Delta, where
-from trackwalker.diagnose.engine import Diagnosis, diagnose_case
+from trackwalker.diagnose.engine import diagnose_case
 from trackwalker.diagnose.evidence import EvidenceBook
 from trackwalker.diagnose.explain import Explanation, adopt, explain
 from trackwalker.diagnose.twins import Losses, compare_losses

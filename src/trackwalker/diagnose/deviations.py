@@ -13,11 +13,12 @@ import numpy as np
 from trackwalker.diagnose.case import Case
 from trackwalker.diagnose.episodes import Episode
 from trackwalker.diagnose.grids import coarsest_of, grids
+from trackwalker.record.topology import Topology
 from trackwalker.stats import deviations as stats
 from trackwalker.telemetry.client import Floats, QueryError
 from trackwalker.telemetry.coverage import scrape_interval
 from trackwalker.telemetry.frames import Frame, Grid, Sampling, read_frame
-from trackwalker.telemetry.meaning import Meaning, meaning_of, pick_of, quantum
+from trackwalker.telemetry.meaning import Meaning, Place, meaning_of, pick_of, quantum
 from trackwalker.telemetry.store import Telemetry
 
 Kind = Literal["rose", "fell", "absent", "frozen", "restarted"]
@@ -103,7 +104,7 @@ def sweep(
         coarsest = coarsest_of(grid, mine)
         for frame in _frames(telemetry, meanings, grid, coarsest, wanted, known):
             for episode in mine:
-                rows, count = _compare(frame, episode, frozenset(case.hosts), against)
+                rows, count = _compare(frame, episode, frozenset(case.hosts), against, case.topology)
                 rows = [d for d in rows if not hosts or d.host in hosts]
                 noted[episode.name] += rows
                 made[episode.name] += count
@@ -160,7 +161,7 @@ class _Rows:
 
 
 def _compare(
-    frame: Frame, episode: Episode, job: frozenset[str], against: frozenset[str]
+    frame: Frame, episode: Episode, job: frozenset[str], against: frozenset[str], topology: Topology
 ) -> tuple[list[Deviation], int]:
     """The noteworthy rows of one metric in one episode, and how many comparisons were made."""
     now, past = episode.bins(frame.ends, frame.grid.step)
@@ -168,7 +169,7 @@ def _compare(
         return [], 0
     if not len(frame.values):
         return [], frame.silent
-    keys = [(p.host, p.gpu, p.device, p.rank, p.aspect) for p in frame.places]
+    keys = [(_owner(p, topology), p.gpu, p.device, p.rank, p.aspect) for p in frame.places]
     singles = _Rows(frame.values, keys, [pick_of(labels) for labels in frame.labels])
     if frame.as_rate and frame.meaning.layer == "error":
         singles = replace(singles, values=np.nan_to_num(singles.values))  # a counter that is not there yet is at zero
@@ -179,6 +180,13 @@ def _compare(
     out += _fleet(tables[-1], frame, episode, now, past, job)
     out += _irregular(singles, frame, episode, now, past)
     return out, sum(len(t.values) for t in tables) + frame.silent
+
+
+def _owner(place: Place, topology: Topology) -> str | None:
+    """Whose series it is: a GPU's is its lane's."""
+    if place.host is None or place.gpu is None or place.host not in topology.machines:
+        return place.host
+    return topology.lane_of(place.host, place.gpu)
 
 
 def _whole_hosts(rows: _Rows, frame: Frame) -> list[_Rows]:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from trackwalker.diagnose import heartbeat, machine_facts
 from trackwalker.diagnose.account_facts import IDLENESS
 from trackwalker.diagnose.accounts import SOME, Account, book_losses, standing
+from trackwalker.diagnose.asked import Asked, Diagnosis
 from trackwalker.diagnose.case import Case, Opener, open_case
 from trackwalker.diagnose.claims import settled
 from trackwalker.diagnose.confidence import with_confidence
@@ -23,7 +24,6 @@ from trackwalker.diagnose.second_look import locate, look_again, table
 from trackwalker.diagnose.shares import MEASURED, carried, explained, with_owner
 from trackwalker.diagnose.shown import without_secrets
 from trackwalker.diagnose.standing import status_of
-from trackwalker.diagnose.story import Story
 from trackwalker.diagnose.storyteller import tell
 from trackwalker.diagnose.symptoms import KEEN, SOFT, Eye, Symptoms, find_symptoms
 from trackwalker.diagnose.triage import Triage
@@ -50,15 +50,6 @@ from trackwalker.telemetry.quality import Check
 
 _TOLD_PHASES = 3  # in one sentence
 _TOLD_GPUS = 4
-
-
-@dataclass(frozen=True)
-class Diagnosis:
-    """A verdict, the pictures behind it, and what was damaged in the evidence."""
-
-    verdict: Verdict
-    story: Story
-    damage: list[str]
 
 
 def diagnose(
@@ -113,7 +104,8 @@ def diagnose_case(case: Case, playbooks: list[Playbook] | None = None, begin: fl
         cost=_cost(case, begin),
     )
     verdict = without_secrets(with_confidence(verdict), scrubber_of(case.job.log))
-    return Diagnosis(verdict, tell(case, symptoms, causes, leading), list(case.damage))
+    looked = Asked.of(case, symptoms, examinations, books)
+    return Diagnosis(verdict, tell(case, symptoms, causes, leading), list(case.damage), looked)
 
 
 def _primary_cause(case: Case) -> str | None:

@@ -56,6 +56,7 @@ class TestResult:
     accuses: bool = False  # its hosts are culprits
     log_role: str = ""  # what the log's own order makes of a failure class
     words: str = ""  # of the log's line
+    covered: set[str] = field(default_factory=set)  # hosts that it had a number of
 
     def __post_init__(self) -> None:
         self.accuses = self.accuses or self.test.accuses
@@ -279,6 +280,7 @@ def _ask_metrics(test: Test, case: Case, symptoms: Symptoms, book: EvidenceBook,
         before, reference = _query(test, case, references[min(i, len(references) - 1)]) if references else ("", None)
         finding = detect(test, case, values, reference, accused)
         result.fired = bool(result.fired)
+        result.covered |= {name.partition("/")[0] for name in values} if test.label != "device" else set()
         words = {"window": span_words(span), **heartbeat.words(case)}
         text, numbers = statement(test, finding, words), told(values, finding)
         if reference and "{before" in (test.says if finding.fired else test.clean):

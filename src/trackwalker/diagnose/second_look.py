@@ -68,7 +68,7 @@ def locate(case: Case, look: SecondLook, book: EvidenceBook, step_uncertainty: f
         role="root",
         confidence=0.0,  # weighed when the whole verdict is there
         hosts=list(suspicion.hosts),
-        gpus=list(suspicion.gpus),
+        gpus=[case.topology.gpu_name(gpu) for gpu in suspicion.gpus],
         devices=list(suspicion.devices),
         onset=Onset(time=since, step=step, uncertainty_s=step_uncertainty),
         evidence=[i for _, i in cited],

@@ -8,7 +8,8 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from trackwalker.diagnose.engine import Diagnosis, diagnose
+from trackwalker.diagnose.asked import Diagnosis
+from trackwalker.diagnose.engine import diagnose
 from trackwalker.job.resolve import resolve
 from trackwalker.lab.inject import find_victim, inject
 from trackwalker.lab.real import RealCase

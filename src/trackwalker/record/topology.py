@@ -11,6 +11,7 @@ import json
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Protocol
 
 _GPU_SELECTOR = re.compile(r'"(?:[^"\\]|\\.)*"|\b(hw_gpu_\w+)(\{)?')  # text in quotation marks is passed over
@@ -42,7 +43,7 @@ class Topology:
     seats: tuple[Seat, ...] = ()
     owners: Mapping[tuple[str, str], tuple[int, ...]] = field(default_factory=dict)  # (machine, gpu) -> ranks
 
-    @property
+    @cached_property
     def machines(self) -> tuple[str, ...]:
         """Machines that ranks share as lanes: their own series carry none of the ranks' names."""
         hosts = {seat.host for seat in self.seats}

@@ -6,6 +6,7 @@ from trackwalker.diagnose.verdict import Cause, Evidence, Verdict
 from trackwalker.report.changed import deviation_line
 from trackwalker.report.text import one_line
 
+_MOST_HOSTS = 16
 _SPECIAL = str.maketrans({c: f"\\{c}" for c in "\\`*_[]<>|#"})
 
 
@@ -43,6 +44,15 @@ def markdown(verdict: Verdict) -> str:
         lines += ["## Could not be tested", ""]
         lines += [f"- {u.cause}: missing: {_plain(', '.join(u.missing))}" for u in verdict.untestable]
         lines.append("")
+    if doubtful := [q for q in verdict.data_quality if not q.ok]:
+        lines += ["## Is the evidence to be trusted", ""]
+        for q in doubtful:
+            more = " and more" if len(q.hosts) > _MOST_HOSTS else ""
+            whose = f" ({_plain(', '.join(q.hosts[:_MOST_HOSTS]))}{more})" if q.hosts else ""
+            lines.append(f"- {_plain(q.check)}{whose}: {_plain(q.says)}")
+        lines.append("")
+    elif verdict.data_quality:
+        lines += [f"All {len(verdict.data_quality)} checks of the evidence itself passed.", ""]
     return "\n".join(lines).rstrip()
 
 

@@ -69,7 +69,7 @@ def changes(
     """
     past, now = _Bins.of(values[:, reference]), _Bins.of(values[:, window])
     level = np.abs(np.nan_to_num(past.mean))
-    tested = (past.count >= _SEEN * reference.sum()) & (now.count >= 1) & (past.count >= 2)
+    tested = past.known & (now.count >= 1)
     scale = np.where(tested & (level > 0), level, 1.0) if relative else np.ones(len(values))
     own = np.where(tested, (now.mean - past.mean) / scale, np.nan)
     noise, freedom = _noise(past)
@@ -139,12 +139,17 @@ class _Bins:
     count: Floats  # bins that hold a value
     mean: Floats
     active: Floats  # bins above zero
+    known: Bools  # enough of them hold a value
 
     @classmethod
     def of(cls, values: Floats) -> _Bins:
-        count = (~np.isnan(values)).sum(axis=1).astype(float)
+        seen = ~np.isnan(values)
+        count = seen.sum(axis=1).astype(float)
         if values.shape[1] == 0:
-            return cls(values, count, np.full(len(values), np.nan), count)
+            return cls(values, count, np.full(len(values), np.nan), count, count > 0)
+        # A series that began late has as much of a past as it is old; one full of holes has none.
+        age = values.shape[1] - seen.argmax(axis=1)
+        enough = np.minimum(_SEEN * values.shape[1], np.maximum(_SEEN * age, _FEWEST_BLOCKS))
         ordered = np.sort(values, axis=1)  # NaN goes last
         cut = np.floor(np.minimum(_MOST_CLIPPED * count, np.maximum(_CLIPPED * count, 1.0))).astype(int)
         rows = np.arange(len(values))
@@ -154,7 +159,8 @@ class _Bins:
         total = np.nansum(clipped, axis=1)
         mean = np.where(count > 0, total / np.maximum(count, 1), np.nan)
         filled = np.where(np.isnan(clipped), mean[:, None], clipped)
-        return cls(filled, count, mean, (values > 0).sum(axis=1).astype(float))
+        known = (count >= enough) & (count >= 2)
+        return cls(filled, count, mean, (values > 0).sum(axis=1).astype(float), known)
 
 
 def _noise(past: _Bins) -> tuple[Floats, Floats]:
@@ -174,7 +180,11 @@ def _noise(past: _Bins) -> tuple[Floats, Floats]:
         worst = np.where(better, sigma, worst)
         # The worst of several lengths is an overestimate: fewer blocks cost less certainty than their number says.
         freedom = np.where(better, max(3.0, n / math.sqrt(block) - 1.0), freedom)
-    return worst, np.minimum(freedom, _MOST_FREEDOM)
+    # Bins without a value were filled with the mean, which varies less than any value would have.
+    held = np.maximum(past.count - 1.0, 1.0)
+    return worst * np.sqrt((n - 1.0) / held).clip(1.0), np.minimum(
+        np.minimum(freedom, np.maximum(3.0, held)), _MOST_FREEDOM
+    )
 
 
 def _peer_changes(

@@ -9,7 +9,7 @@ from collections import OrderedDict
 from starlette.requests import Request
 
 from trackwalker.agent.workspace import signature
-from trackwalker.diagnose.engine import Diagnosis
+from trackwalker.diagnose.asked import Diagnosis
 from trackwalker.diagnose.verdict import Verdict
 from trackwalker.job.layout import Job
 from trackwalker.report.words import culprits

@@ -12,8 +12,8 @@ from pydantic import ValidationError
 
 from trackwalker.agent.ask import Answered
 from trackwalker.agent.workspace import Workspace, signature
+from trackwalker.diagnose.asked import Diagnosis
 from trackwalker.diagnose.compare import Comparison, compare
-from trackwalker.diagnose.engine import Diagnosis
 from trackwalker.diagnose.engine import diagnose as diagnose_job
 from trackwalker.diagnose.triage import Triage
 from trackwalker.diagnose.triage import triage as triage_job
