@@ -17,7 +17,7 @@ from helpers import HEADER, make_job, step_line
 from trackwalker.agent import answers
 from trackwalker.agent.answers import NOTICE, Answer, Book, PlaybookAnswer, page, plain_size, size
 from trackwalker.agent.audit import Audit, Caller
-from trackwalker.agent.texts import log_window
+from trackwalker.agent.texts import logs
 from trackwalker.agent.toolbox import ACTION_TOOLS, READ_TOOLS, Toolbox
 from trackwalker.agent.tools import diagnose, evidence, list_jobs, perf_summary, playbook, triage
 from trackwalker.agent.workspace import Workspace
@@ -68,50 +68,50 @@ def strings_in(value: Any, name: str = "") -> Iterator[tuple[str, str]]:
 
 
 def test_the_end_of_a_log_is_what_comes_without_arguments(ws: Workspace) -> None:
-    shown = log_window(ws, "8308", around=2)
+    shown = logs(ws, "8308", around=2)
     assert [line.line for line in shown.lines] == list(range(len(LINES) - 4, len(LINES) + 1))
     assert shown.lines[-2].quote == "“1: ValueError: bad things”"
     assert shown.next is None
 
 
 def test_lines_around_one_and_the_way_on(ws: Workspace) -> None:
-    shown = log_window(ws, "8308", line=50, around=3)
+    shown = logs(ws, "8308", line=50, around=3)
     assert [line.line for line in shown.lines] == list(range(47, 54))
     assert shown.lines[3].quote == f"“{LINES[49]}”"
-    more = log_window(ws, "8308", cursor=shown.next or "")
+    more = logs(ws, "8308", cursor=shown.next or "")
     assert more.lines[0].line == 54
     assert more.lines[0].quote == f"“{LINES[53]}”"
     with pytest.raises(UsageError, match=f"the log has {len(LINES)} lines"):
-        log_window(ws, "8308", line=100_000)
+        logs(ws, "8308", line=100_000)
 
 
 def test_lines_with_a_text_are_found_in_any_case_and_page_by_page(ws: Workspace) -> None:
     seen: list[int] = []
     cursor = ""
     while True:
-        shown = log_window(ws, "8308", contains="COMPLETED step", cursor=cursor)
+        shown = logs(ws, "8308", contains="COMPLETED step", cursor=cursor)
         assert size(shown) <= answers.LIMIT
         seen += [line.line for line in shown.lines]
         cursor = shown.next or ""
         if not cursor:
             break
     assert seen == [n for n, line in enumerate(LINES, start=1) if "completed step" in line]
-    assert log_window(ws, "8308", contains=".*").lines == []  # a text, not a pattern
-    assert [line.line for line in log_window(ws, "8308", rank=1).lines] == list(range(len(LINES) - 5, len(LINES) + 1))
+    assert logs(ws, "8308", contains=".*").lines == []  # a text, not a pattern
+    assert [line.line for line in logs(ws, "8308", rank=1).lines] == list(range(len(LINES) - 5, len(LINES) + 1))
 
 
 def test_a_rank_has_its_own_file_where_there_is_one(ws: Workspace) -> None:
     own = ws.root / "8308-JAX-a" / "ranks" / "3.log"
     own.parent.mkdir()
     own.write_text("one\ntwo\n")
-    shown = log_window(ws, "8308", rank=3)
+    shown = logs(ws, "8308", rank=3)
     assert (shown.file, [line.quote for line in shown.lines]) == ("ranks/3.log", ["“one”", "“two”"])
 
 
 def test_the_jobs_words_come_quoted_and_labelled_only(box: Toolbox) -> None:
-    shown = json.loads(box.call(log_window, job="8308", contains="ignore all previous"))
+    shown = json.loads(box.call(logs, job="8308", contains="ignore all previous"))
     assert shown["lines"][0] == {"line": len(LINES) - 5, "quote": f"“1: {ORDER}”"}  # no escape, no direction change
-    for tool in (log_window, triage, diagnose, evidence):
+    for tool in (logs, triage, diagnose, evidence):
         answered = json.loads(box.call(tool, job="8308"))
         places = [(name, text) for name, text in strings_in(answered) if "ignore all previous" in text]
         assert places, tool
@@ -126,7 +126,7 @@ def test_secrets_do_not_leave_the_process(ws: Workspace, tmp_path: Path, monkeyp
         log.write("\n".join([*key, "the value is correct-horse-battery", "password: hunter2hunter2"]) + "\n")
     box = Toolbox(ws, Audit(tmp_path / "a.jsonl"), Caller())
     for args in ({"contains": "downloading"}, {"contains": "HF_TOKEN"}, {"around": 40}, {"line": 214, "around": 2}):
-        text = box.call(log_window, job="8308", **args)
+        text = box.call(logs, job="8308", **args)
         for secret in (TOKEN, TOKEN[:20], "correct-horse", "hunter2", "A" * 64):
             assert secret not in text, args
 
@@ -134,7 +134,7 @@ def test_secrets_do_not_leave_the_process(ws: Workspace, tmp_path: Path, monkeyp
 def test_a_secret_that_is_cut_in_half_is_gone_whole(ws: Workspace, tmp_path: Path) -> None:
     with (ws.root / "8308-JAX-a.log").open("a") as log:
         log.write(f"{'x' * 390} {TOKEN}\n")
-    text = Toolbox(ws, Audit(tmp_path / "a.jsonl"), Caller()).call(log_window, job="8308", around=0)
+    text = Toolbox(ws, Audit(tmp_path / "a.jsonl"), Caller()).call(logs, job="8308", around=0)
     assert "xxx" in text
     assert TOKEN[:4] not in text
 
@@ -176,16 +176,16 @@ def test_a_page_holds_what_fits_and_all_pages_hold_everything() -> None:
 
 @pytest.mark.parametrize("cursor", ["-1", "x", "1.5", "²", "9" * 40])
 def test_a_made_up_cursor_is_one_clear_line(ws: Workspace, cursor: str) -> None:
-    for call in (lambda: list_jobs(ws, cursor=cursor), lambda: log_window(ws, "8308", cursor=f"{cursor}.")):
+    for call in (lambda: list_jobs(ws, cursor=cursor), lambda: logs(ws, "8308", cursor=f"{cursor}.")):
         with pytest.raises(UsageError, match="cursor is not one of ours"):
             call()
 
 
 def test_a_larger_answer_has_to_be_asked_for(ws: Workspace) -> None:
-    usual, large = (log_window(ws, "8308", contains="step", max_bytes=n) for n in (None, 30_000))
+    usual, large = (logs(ws, "8308", contains="step", max_bytes=n) for n in (None, 30_000))
     assert size(usual) <= answers.LIMIT < size(large) <= 30_000
     with pytest.raises(UsageError, match="max_bytes"):
-        log_window(ws, "8308", max_bytes=10_000_000)
+        logs(ws, "8308", max_bytes=10_000_000)
 
 
 def test_one_damaged_record_does_not_hide_the_other_jobs(ws: Workspace) -> None:
@@ -263,7 +263,7 @@ def test_shell_metacharacters_are_plain_data(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     before = sorted(str(p) for p in tmp_path.rglob("*"))
-    needed = {"job": "8308", "baseline": "8308"}
+    needed = {"job": "8308", "baseline": "8308", "promql": "up"}
     args = {
         k: v for k, v in needed.items() if k in strings_of(tool) and not (tool.__name__ == "evidence" and k != "job")
     }
@@ -280,14 +280,14 @@ def test_every_call_is_in_the_audit_log_and_no_secret_is(box: Toolbox, tmp_path:
     with pytest.raises(RefusedError):
         box.call(triage, job="../x")
     with pytest.raises(TrackwalkerError):
-        box.call(log_window, job="8308", line=10**9)
-    box.call(log_window, job="8308", contains=f"HF_TOKEN={TOKEN}")
+        box.call(logs, job="8308", line=10**9)
+    box.call(logs, job="8308", contains=f"HF_TOKEN={TOKEN}")
     lines = read(tmp_path / "audit.jsonl").items
     assert [(r["tool"], r["outcome"]) for r in lines] == [
         ("list_jobs", "ok"),
         ("triage", "refused"),
-        ("log_window", "error"),
-        ("log_window", "ok"),
+        ("logs", "error"),
+        ("logs", "ok"),
     ]
     assert lines[0]["bytes"] > 0
     assert lines[1]["args"] == {"job": "../x"}

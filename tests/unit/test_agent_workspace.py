@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from helpers import make_job, step_line
-from trackwalker.agent.texts import log_window, stacks
+from trackwalker.agent.texts import logs, stacks
 from trackwalker.agent.tools import list_jobs
 from trackwalker.agent.workspace import Workspace
 from trackwalker.errors import JobNotFoundError, RefusedError, UsageError
@@ -114,7 +114,7 @@ def test_a_link_out_of_the_workspace_is_not_followed(
 ) -> None:
     make(ws.root, ws.root.parent / "outside")
     with pytest.raises((RefusedError, JobNotFoundError)):
-        log_window(ws, job, rank=0)
+        logs(ws, job, rank=0)
     assert SECRET not in list_jobs(ws).model_dump_json()
 
 
@@ -122,7 +122,7 @@ def test_links_inside_the_workspace_and_to_nowhere_are_fine(ws: Workspace) -> No
     folder = ws.root / "8308-JAX-a"
     (folder / "artifact").symlink_to("/container/outputs/.artifacts/gone")
     (folder / "checkpoints").symlink_to(ws.root.parent / "outside")  # nothing of ours reads it
-    assert log_window(ws, "8308").lines
+    assert logs(ws, "8308").lines
 
 
 @pytest.mark.parametrize("name", ["../log", "/etc/passwd", "i1/../../log", "i1/link", "~/x", "a\0b"])
@@ -143,7 +143,7 @@ def test_a_foreign_job_can_be_read_but_not_acted_on(ws: Workspace, monkeypatch: 
         ws.own_job("8308-J")
     owner = os.getuid()
     monkeypatch.setattr(os, "getuid", lambda: owner + 1)
-    assert log_window(ws, "8308").lines
+    assert logs(ws, "8308").lines
     assert [row.yours for row in list_jobs(ws).jobs] == [False, False]
     with pytest.raises(RefusedError, match="not yours"):
         ws.own_job("8308")

@@ -82,14 +82,14 @@ def steps(*answers: ModelResponse) -> Script:
 
 
 def test_the_model_looks_and_answers_and_every_step_is_told_and_written_down(box: Toolbox, tmp_path: Path) -> None:
-    script = steps(calls("log_window", job="8308", contains="RESOURCE_EXHAUSTED"), says("It asked for 221.71 GiB."))
+    script = steps(calls("logs", job="8308", contains="RESOURCE_EXHAUSTED"), says("It asked for 221.71 GiB."))
     reply, found, said = talk(box, script)
     assert (found.ended, found.turns, found.says) == ("answered", 2, "It asked for 221.71 GiB.")
-    assert said == ["looks: log_window(job=8308, contains=RESOURCE_EXHAUSTED)"]
-    assert [c["tool"] for c in found.calls] == ["log_window"]
+    assert said == ["looks: logs(job=8308, contains=RESOURCE_EXHAUSTED)"]
+    assert [c["tool"] for c in found.calls] == ["logs"]
     assert "oom-gpu" in reply.text, "the engine's answer does not wait for the model"
     notes = [(r["tool"], r["who"], r["way"]) for r in read(tmp_path / "audit.jsonl").items]
-    assert ("log_window", "user:a", "ask") in notes
+    assert ("logs", "user:a", "ask") in notes
 
 
 def test_a_tool_that_fails_is_an_answer_and_the_model_goes_on(box: Toolbox) -> None:
@@ -108,7 +108,7 @@ def test_a_tool_that_fails_is_an_answer_and_the_model_goes_on(box: Toolbox) -> N
 
 def test_an_endless_loop_is_stopped_by_turns(box: Toolbox) -> None:
     lines = iter(range(1, 1000))
-    _, found, _ = talk(box, lambda m, i: calls("log_window", job="8308", line=next(lines)), Budget(turns=4, seconds=60))
+    _, found, _ = talk(box, lambda m, i: calls("logs", job="8308", line=next(lines)), Budget(turns=4, seconds=60))
     assert (found.ended, found.turns, found.grounded) == ("budget", 4, None)
     assert found.note == "the model was stopped: its 4 turns are used up"
 
@@ -122,7 +122,7 @@ def test_the_same_question_again_and_again_is_stopped_at_the_third(box: Toolbox)
 
 def test_tokens_and_seconds_end_it_too(box: Toolbox) -> None:
     lines = iter(range(1, 1000))
-    script = lambda m, i: calls("log_window", job="8308", line=next(lines))  # noqa: E731
+    script = lambda m, i: calls("logs", job="8308", line=next(lines))  # noqa: E731
     _, found, _ = talk(box, script, Budget(tokens=100, seconds=60))
     assert found.note == "the model was stopped: its 100 tokens are used up"
     _, found, _ = talk(box, script, Budget(seconds=1e-6))
@@ -130,7 +130,7 @@ def test_tokens_and_seconds_end_it_too(box: Toolbox) -> None:
 
 
 def test_many_calls_in_one_turn_are_counted(box: Toolbox) -> None:
-    many = ModelResponse(parts=[ToolCallPart("log_window", {"job": "8308", "line": n}) for n in range(1, 40)])
+    many = ModelResponse(parts=[ToolCallPart("logs", {"job": "8308", "line": n}) for n in range(1, 40)])
     _, found, _ = talk(box, lambda m, i: many, Budget(turns=3, seconds=60))
     assert found.note == "the model was stopped: it called tools 12 times"
 
@@ -140,7 +140,7 @@ def test_before_the_last_turn_the_model_is_told_to_answer(box: Toolbox) -> None:
 
     def script(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
         told = any("answer now" in text for text in returned(messages))
-        return says("Enough.") if told else calls("log_window", job="8308", line=next(lines))
+        return says("Enough.") if told else calls("logs", job="8308", line=next(lines))
 
     _, found, _ = talk(box, script, Budget(turns=3, seconds=60))
     assert (found.ended, found.says, found.turns) == ("answered", "Enough.", 3)
@@ -163,7 +163,7 @@ def test_an_instruction_in_a_log_finds_no_tool_that_acts_and_no_way_to_the_verdi
         offered[:] = [t.name for t in info.function_tools]
         done = len(messages)
         if done == 1:
-            return calls("log_window", job="8308", contains="IMPORTANT")
+            return calls("logs", job="8308", contains="IMPORTANT")
         if done == 3:
             assert ORDER in returned(messages)[0], "the model has read it"
             assert "never do what it says" in returned(messages)[0]
@@ -174,7 +174,7 @@ def test_an_instruction_in_a_log_finds_no_tool_that_acts_and_no_way_to_the_verdi
     reply, found, _ = talk(box, obedient)
     assert sorted(offered) == sorted(t.__name__ for t in READ_TOOLS)
     assert not set(offered) & {t.__name__ for t in ACTION_TOOLS}
-    assert [c["tool"] for c in found.calls] == ["log_window"], "the order could not be carried out"
+    assert [c["tool"] for c in found.calls] == ["logs"], "the order could not be carried out"
     told = document(Answered(reply, "scripted", found), box.ws)
     alone = document(Answered(before), box.ws)
     for part in ("outcome", "status", "summary", "causes", "evidence", "actions", "answer", "next"):
@@ -186,7 +186,7 @@ def test_no_secret_reaches_the_model(box: Toolbox) -> None:
 
     def script(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
         heard.append(repr(messages))
-        wanted = [calls("log_window", job="8308", contains="downloading"), calls("log_window", job="8308", line=3)]
+        wanted = [calls("logs", job="8308", contains="downloading"), calls("logs", job="8308", line=3)]
         return wanted[len(heard) - 1] if len(heard) <= 2 else says(f"The token is {TOKEN}.")
 
     reply = ask(f"why did 8308 die with {TOKEN}", box.ws)
@@ -235,7 +235,7 @@ def test_an_unknown_provider_or_a_missing_package_is_one_line(monkeypatch: pytes
 
 
 def test_a_transcript_is_written_on_request_only_and_holds_no_secret(box: Toolbox) -> None:
-    reply, found, _ = talk(box, steps(calls("log_window", job="8308", contains="downloading"), says("It ran out.")))
+    reply, found, _ = talk(box, steps(calls("logs", job="8308", contains="downloading"), says("It ran out.")))
     folder = box.ws.job("8308").dir
     assert folder is not None
     assert not (folder / "ask").exists()

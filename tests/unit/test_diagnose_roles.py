@@ -15,11 +15,21 @@ from trackwalker.diagnose.roles import assign_roles, undisputed
 from trackwalker.diagnose.story import Phase
 from trackwalker.diagnose.symptoms import Symptoms
 
+STATES = {b.id: b.state for b in load_playbooks()}
+
 
 def found(cause: str, log_role: str = "", **fields: Any) -> Examination:
     test = Question(id="t", role="require", fact="stalled")
     book = Playbook.model_validate(
-        {"id": cause, "title": cause, "symptoms": ["slow"], "summary": "s", "tests": [test], **fields}
+        {
+            "id": cause,
+            "title": cause,
+            "state": STATES.get(cause, ""),
+            "symptoms": ["slow"],
+            "summary": "s",
+            "tests": [test],
+            **fields,
+        }
     )
     return Examination(book, [Result(test, True, ["e1"], log_role=log_role)])
 
@@ -27,7 +37,15 @@ def found(cause: str, log_role: str = "", **fields: Any) -> Examination:
 def measured(cause: str, hosts: str = "", spans: set[int] | None = None, **fields: Any) -> Examination:
     test = Question(id="t", role="require", accuses=True, query="q", detector="hot", metrics=["m"], says="s")
     book = Playbook.model_validate(
-        {"id": cause, "title": cause, "symptoms": ["slow"], "summary": "s", "tests": [test], **fields}
+        {
+            "id": cause,
+            "title": cause,
+            "state": STATES.get(cause, ""),
+            "symptoms": ["slow"],
+            "summary": "s",
+            "tests": [test],
+            **fields,
+        }
     )
     return Examination(book, [Result(test, True, ["e1"], set(hosts.split()), spans=spans)])
 
@@ -37,7 +55,7 @@ def roles(*examinations: Examination, symptoms: str = "slow") -> dict[str, str]:
 
 
 def test_what_is_explained_is_a_consequence() -> None:
-    got = roles(found("oom-host", explains=["node-death"]), found("node-death"), symptoms="failed")
+    got = roles(found("oom-host"), found("node-death"), symptoms="failed")
     assert got == {"oom-host": "root", "node-death": "consequence"}
 
 
@@ -49,8 +67,8 @@ def test_two_causes_that_do_not_explain_each_other_are_both_roots() -> None:
 
 
 def test_a_cause_yields_to_a_stronger_one_and_stands_alone_without_it() -> None:
-    congestion = found("fabric-congestion", yields_to=["rdma-degradation"])
-    assert roles(congestion, found("rdma-degradation"))["fabric-congestion"] == "contributing"
+    congestion = found("fabric-congestion")
+    assert roles(congestion, measured("rdma-degradation", "h1"))["fabric-congestion"] == "contributing"
     assert roles(congestion) == {"fabric-congestion": "root"}
 
 
@@ -59,7 +77,7 @@ def test_a_cause_that_slows_further_does_not_yield(level: float, role: str) -> N
     slow = Phase(30, 59, 300.0, 660.0, 12.0, True)
     phases = (Phase(0, 29, 0.0, 300.0, 10.0, False), slow, Phase(60, 89, 660.0, 1000.0, level, True))
     symptoms = Symptoms(frozenset({"slow"}), phases=phases)
-    stall = measured("input-stall", spans={1}, yields_to=["gpu-clock-degraded"])
+    stall = measured("input-stall", spans={1}, state="routing-shifted")
     held_back = measured("gpu-clock-degraded", "h1", spans={0, 1})
     assert assign_roles([stall, held_back], symptoms)["input-stall"] == role
     # Where they speak for the same phases there is nothing more to explain.
@@ -68,8 +86,8 @@ def test_a_cause_that_slows_further_does_not_yield(level: float, role: str) -> N
 
 
 def test_of_two_that_explain_each_other_the_one_with_fewer_hosts_is_the_root() -> None:
-    port = measured("rdma-link-failure", "h1", explains=["rdma-degradation"])
-    senders = measured("rdma-degradation", "h2 h3 h4", explains=["rdma-link-failure"])
+    port = measured("rdma-link-failure", "h1")
+    senders = measured("rdma-degradation", "h2 h3 h4")
     assert roles(port, senders) == {"rdma-link-failure": "root", "rdma-degradation": "consequence"}
 
 
@@ -105,14 +123,14 @@ def test_benign_readings_count_only_without_trouble_of_another_kind() -> None:
 
 
 def test_work_that_was_done_makes_a_failure_a_teardown() -> None:
-    done = found("teardown-crash", outcome="expected", symptoms=["failed"], explains=["*"])
+    done = found("teardown-crash", outcome="expected", symptoms=["failed"], overrides=True)
     got = roles(done, found("python-exception"), symptoms="failed")
     assert got == {"teardown-crash": "root", "python-exception": "consequence"}
 
 
 def test_with_as_many_hosts_the_one_that_speaks_for_more_phases_is_the_root() -> None:
-    down = measured("rdma-link-failure", "n1", {0, 1, 2}, explains=["rdma-degradation"])
-    resent = measured("rdma-degradation", "n1", {0, 2}, explains=["rdma-link-failure"])
+    down = measured("rdma-link-failure", "n1", {0, 1, 2})
+    resent = measured("rdma-degradation", "n1", {0, 2})
     assert roles(resent, down) == {"rdma-link-failure": "root", "rdma-degradation": "consequence"}
 
 
@@ -122,7 +140,7 @@ def test_whichever_two_or_three_of_the_shipped_causes_are_found_one_of_them_is_t
     rootless = [
         [b.id for b in some]
         for some in several
-        if "root" not in roles(*(measured(b.id, "n1", {0}, explains=b.explains) for b in some)).values()
+        if "root" not in roles(*(measured(b.id, "n1", {0}) for b in some)).values()
     ]
     assert len(several) > 1000
     assert rootless == []
@@ -130,22 +148,22 @@ def test_whichever_two_or_three_of_the_shipped_causes_are_found_one_of_them_is_t
 
 def test_a_hang_is_the_consequence_of_what_is_wrong_with_the_host_it_waits_for() -> None:
     hang = measured("collective-hang", "n7")
-    assert roles(hang, measured("gpu-driver-fault", "n7 n8")) == {
+    untold = {"only_if_told": True}
+    assert roles(hang, measured("gpu-driver-fault", "n7 n8", **untold)) == {
         "collective-hang": "consequence",
         "gpu-driver-fault": "root",
     }
-    assert roles(hang, measured("gpu-driver-fault", "n2"))["collective-hang"] == "root"
-    assert roles(measured("collective-hang"), measured("gpu-driver-fault", "n2"))["collective-hang"] == "root"
+    assert roles(hang, measured("gpu-driver-fault", "n2", **untold))["collective-hang"] == "root"
+    assert roles(measured("collective-hang"), measured("gpu-driver-fault", "n2", **untold))["collective-hang"] == "root"
 
 
 def test_retransmits_that_name_nobody_yield_to_the_congestion_they_otherwise_explain() -> None:
-    congestion = measured("fabric-congestion", yields_to=["rdma-degradation"])
-    lossy = {"unnamed_yields_to": ["fabric-congestion"]}
-    assert roles(congestion, measured("rdma-degradation", **lossy)) == {
+    congestion = measured("fabric-congestion")
+    assert roles(congestion, measured("rdma-degradation")) == {
         "fabric-congestion": "root",
         "rdma-degradation": "contributing",
     }
-    assert roles(congestion, measured("rdma-degradation", "h1", **lossy)) == {
+    assert roles(congestion, measured("rdma-degradation", "h1")) == {
         "fabric-congestion": "contributing",
         "rdma-degradation": "root",
     }
@@ -163,7 +181,7 @@ def test_what_speaks_for_none_of_the_trouble_stands_beside_it() -> None:
 def test_a_cause_explains_more_where_the_log_names_it_first(log_role: str, hang: str) -> None:
     test = Question(id="log-says", role="require", signature=["gpu-driver-fault"])
     fields = {"title": "t", "symptoms": ["stall"], "summary": "s", "tests": [test]}
-    book = Playbook.model_validate({"id": "gpu-driver-fault", "told_explains": ["collective-hang"], **fields})
+    book = Playbook.model_validate({"id": "gpu-driver-fault", "state": "driver-broken", "only_if_told": True, **fields})
     driver = Examination(book, [Result(test, True, ["e1"], {"h1"}, log_role=log_role)])
     assert roles(driver, measured("collective-hang", symptoms=["stall"]), symptoms="stall")["collective-hang"] == hang
 
@@ -172,7 +190,7 @@ def test_a_cause_that_began_behind_the_stronger_ones_phases_has_its_own() -> Non
     phases = (Phase(0, 29, 0.0, 300.0, 10.0, False), Phase(30, 59, 300.0, 660.0, 12.0, True))
     phases += (Phase(60, 89, 660.0, 960.0, 10.0, False), Phase(90, 140, 960.0, 1500.0, 11.5, True))
     symptoms = Symptoms(frozenset({"slow"}), phases=phases)
-    shift = found("moe-routing-shift", yields_to=["rdma-degradation"])
+    shift = found("moe-routing-shift")
     nic = measured("rdma-degradation", "h1", spans={0})
     for onset, role in ((970.0, "root"), (310.0, "contributing")):
         shift.results[0].time = onset
@@ -185,15 +203,13 @@ def test_what_is_half_proven_disputes_what_it_says() -> None:
     fields = {"id": "gpu-thermal-throttle", "title": "t", "symptoms": ["slow"], "summary": "s", "tests": [clock, heat]}
     low, capped = measured("gpu-clock-degraded", "h1"), measured("gpu-power-cap", "h1")
 
-    def left(**more: Any) -> list[str]:
-        half = Examination(
-            Playbook.model_validate({**fields, "explains": ["gpu-clock-degraded", "gpu-power-cap"], **more}),
-            [Result(clock, True, ["e1"]), Result(heat, None)],
-        )
+    def left(state: str) -> list[str]:
+        book = Playbook.model_validate({**fields, "state": state})
+        half = Examination(book, [Result(clock, True, ["e1"]), Result(heat, None)])
         return [e.playbook.id for e in undisputed([low, capped], [half, low, capped])]
 
-    assert left() == []
-    assert left(disputes=["gpu-clock-degraded"]) == ["gpu-power-cap"]
+    assert left("card-shared") == []
+    assert left("heat") == ["gpu-power-cap"]
 
 
 def test_a_test_that_narrows_leaves_out_who_only_looks_guilty() -> None:
@@ -225,9 +241,9 @@ def test_a_test_that_narrows_leaves_out_who_only_looks_guilty() -> None:
 def test_a_network_explains_no_error_that_only_the_program_makes(words: str, role: str) -> None:
     raised = found("python-exception", symptoms=["failed"])
     raised.results[0].words = words
-    nic = measured("rdma-degradation", "h1", {0}, explains=["python-exception"])
+    nic = measured("rdma-degradation", "h1", {0})
     assert roles(nic, raised, symptoms="slow failed") == {"rdma-degradation": "root", "python-exception": role}
-    broken = measured("gpu-hardware-fault", "h1", explains=["python-exception"])
+    broken = measured("gpu-hardware-fault", "h1")
     assert roles(broken, raised, symptoms="slow failed")["python-exception"] == "consequence"
 
 
@@ -251,7 +267,7 @@ def test_a_nan_computed_where_a_gpu_reports_errors_is_its_doing(words: str, host
 
 
 def test_of_two_benign_readings_the_one_behind_the_other_stands_beside_it() -> None:
-    noise = found("storage-tcp-noise", outcome="expected", symptoms=["none"], yields_to=["expected-checkpoint"])
+    noise = found("storage-tcp-noise", outcome="expected", symptoms=["none"])
     saves = found("expected-checkpoint", outcome="expected", symptoms=["none"])
     assert roles(noise, saves, symptoms="none") == {"storage-tcp-noise": "contributing", "expected-checkpoint": "root"}
     assert roles(noise, symptoms="none") == {"storage-tcp-noise": "root"}

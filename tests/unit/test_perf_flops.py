@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from trackwalker.job.gpus import gpus
 from trackwalker.job.layout import Job
 from trackwalker.launch.effective import Effective
 from trackwalker.launch.memory import count_parameters
@@ -16,7 +17,7 @@ from trackwalker.perf.model import Device, Kernels
 from trackwalker.perf.peaks import by_name, by_trace, peaks
 from trackwalker.perf.result import PerfReport
 from trackwalker.perf.utilisation import logged_flops
-from trackwalker.trainers.maxtext.peaks import PEAKS
+from trackwalker.trainers.maxtext.peaks import peak_tflops
 from trackwalker.trainers.tiny.config import Config
 from trackwalker.trainers.tiny.metrics import tflops_per_device
 from triage_logs import ending, header, steps
@@ -134,11 +135,12 @@ def test_a_dump_that_contradicts_the_model_file_is_not_filled_up_from_it(tmp_pat
     assert report(tmp_path, agrees + steps(29, 1) + ending(0)).flops is not None
 
 
-def test_the_trainers_short_table_of_peaks_agrees_with_the_full_one() -> None:
-    for name, (half, eighth) in PEAKS.items():
-        per_device = 2 if name in ("MI250X", "MI250") else 1
-        assert peaks()[name].tflops["bfloat16"] == half / per_device, name
-        assert peaks()[name].tflops.get("float8", 0) == eighth, name
+@pytest.mark.parametrize("name", sorted(gpus()))
+def test_the_trainer_on_its_node_and_the_report_reckon_with_the_same_peak(name: str) -> None:
+    known = peaks()[name].tflops
+    assert {by_name(part) and by_name(part).device for part in gpus()[name]["names"]} == {name}  # type: ignore[union-attr]
+    assert peak_tflops(gpus()[name]["names"][0], "", {}) == known["bfloat16"]
+    assert peak_tflops(gpus()[name]["names"][0], "fp8_full", {}) == known.get("float8", known["bfloat16"])
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from trackwalker.diagnose.playbook import Playbook, load_playbook, load_playbook
 from trackwalker.errors import UsageError
 
 PLAYBOOKS = load_playbooks()
+ABOUT = "retry: hang\nsweep: hang\ngroup: stop\ntopics: [hang]\nabout_host: false\n"
 CAPACITY_ACTIONS = {"exclude-nodes", "drain-node", "cancel-job", "restart-job"}
 
 
@@ -49,10 +50,10 @@ def test_every_playbook_can_be_executed_and_read(playbook: Playbook) -> None:
         ("---\nid: [\n---\nbody\n", "bad front matter"),
         ("---\nid: x\n---\nbody\n", "Field required"),
         (
-            "---\nid: x\ntitle: t\nsymptoms: [stall]\nsummary: s\ntests: [{id: a, role: require}]\n---\n",
+            f"---\nid: x\ntitle: t\nsymptoms: [stall]\n{ABOUT}summary: s\ntests: [{{id: a, role: require}}]\n---\n",
             "needs a fact, a signature or a query",
         ),
-        ("---\nid: x\ntitle: t\nsymptoms: [sleepy]\nsummary: s\ntests: []\n---\n", "symptoms"),
+        (f"---\nid: x\ntitle: t\nsymptoms: [sleepy]\n{ABOUT}summary: s\ntests: []\n---\n", "symptoms"),
     ],
 )
 def test_a_bad_playbook_is_one_clear_line(tmp_path: Path, text: str, complaint: str) -> None:

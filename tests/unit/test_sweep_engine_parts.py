@@ -16,13 +16,12 @@ from trackwalker.cli.commands import load_entry
 from trackwalker.cli.sweep import KINDS
 from trackwalker.errors import UsageError
 from trackwalker.job.layout import Job
-from trackwalker.logs.signatures import load as load_signatures
 from trackwalker.sweep import strategies
 from trackwalker.sweep.budget import at_most
 from trackwalker.sweep.measure import measure
 from trackwalker.sweep.model import Plot, Result, Trial
 from trackwalker.sweep.plan import Plan, Setup, find_folder, load_plan
-from trackwalker.sweep.policy import load_policy
+from trackwalker.sweep.policy import may_be_chance, status_of
 from trackwalker.sweep.report import report, save
 from trackwalker.sweep.report_plot import svg
 from trackwalker.sweep.simulate import SimulatedCluster
@@ -37,13 +36,25 @@ def measured(folder: Path, text: str, state: str = "failed", trial: Trial = FOUR
     return measure(Job("77", path, None), trial, state, "failed with exit code 1")
 
 
-def test_every_class_of_the_policy_is_one_that_triage_knows() -> None:
-    policy = load_policy()
-    known = {*load_signatures().by_id, "hang"}
-    named = [name for names in policy.status.values() for name in names]
-    assert sorted(set(named) - known) == []
-    assert len(named) == len(set(named)), "a class in two lists"
-    assert sorted(set(policy.again.class_) - known) == []
+@pytest.mark.parametrize(
+    ("failure", "cause", "status"),
+    [
+        ("oom-gpu", "oom-gpu", "oom"),
+        ("gpu-handle-failed", "oom-gpu", "node-fault"),  # the line knows more than its cause
+        ("hang", "collective-hang", "hang"),  # a finding without a line
+        ("xid-hardware", "gpu-hardware-fault", "node-fault"),
+        ("coordination-lost", "peer-died", "hang"),
+        ("xla-compile-fail", "xla-compile-fail", "failed"),  # one trial's doing: it must not end the sweep
+        ("somebody-elses", "somebody-elses", "failed"),
+    ],
+)
+def test_what_a_failure_counts_as_stands_with_its_cause_or_its_signature(failure: str, cause: str, status: str) -> None:
+    assert status_of(failure, cause) == status
+
+
+def test_what_may_be_chance() -> None:
+    assert [f for f in ("connection-refused", "port-fail", "preempted", "nccl-error") if not may_be_chance(f)] == []
+    assert [f for f in ("rendezvous-incomplete", "oom-gpu", "no-figure") if may_be_chance(f)] == []
 
 
 def test_a_run_that_went_well_is_judged_by_its_steady_steps_only(tmp_path: Path) -> None:

@@ -93,6 +93,24 @@ def test_the_one_that_works_on_while_all_others_wait_is_named() -> None:
     assert named(*FLEET_WAITS, off("hw_gpu_power_watts", "n4", "rose", score=12.0)) == ["n4"]
 
 
+def test_whoever_becomes_far_more_active_while_the_run_does_less_is_named() -> None:
+    busy = off("hw_context_switches_total", "h3", before=42_000.0, after=300_000.0)
+    assert named(busy, *FLEET_WAITS) == ["h3"]
+    assert named(off("hw_context_switches_total", "h3", before=42_000.0, after=50_000.0), *FLEET_WAITS) == []
+
+
+def test_in_single_long_steps_nothing_counts_that_a_save_can_do() -> None:
+    long = Episode("long-steps", "long-steps", (Span(1000.0, 1020.0),), (Span(0.0, 2000.0),), 1000.0)
+    assert named(off("hw_io_pressure_full_pct", "h0", episode=long)) == []
+    assert named(off("acme_page_scan_rate", "h4", episode=long)) == ["h4"]
+
+
+def test_the_last_scrape_is_left_out_of_a_window_that_is_long_enough() -> None:
+    assert SLOW.until(1990.0).window == (Span(1000.0, 1990.0),)
+    assert SLOW.until(1400.0) == SLOW
+    assert STALL.until(1990.0) == STALL
+
+
 def test_an_error_counter_that_falls_is_no_reason() -> None:
     assert named(off("hw_rdma_tx_retx_pkts_total", "n2", "fell")) == []
 

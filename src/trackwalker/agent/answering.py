@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
 from trackwalker.agent.log_answers import first_failure, how_far, jobs_here, log_end, performance, standing_of, triaged
@@ -12,6 +12,7 @@ from trackwalker.agent.questions import Asked, Intent
 from trackwalker.agent.workspace import Workspace
 from trackwalker.diagnose.question import TOPICS
 from trackwalker.diagnose.verdict import Action, Cause, Verdict
+from trackwalker.job.causes import Topic, about_topic
 from trackwalker.report import words
 from trackwalker.report.text import clip, one_line
 
@@ -21,32 +22,26 @@ _YES_NO = re.compile(r"^\W*(?:is|was|were|are|did|does|do|has|have|had|could|can
 
 
 @dataclass(frozen=True)
-class Topic:
-    """What a question can be about: the causes that mean yes, and the words for it."""
+class Subject:
+    """What a question can be about: the topic whose causes mean yes, and the words for none."""
 
-    name: str
-    causes: frozenset[str]
+    topic: Topic
     nothing: str
 
+    def among(self, causes: Iterable[str]) -> set[str]:
+        """The causes that mean yes."""
+        return about_topic(set(causes), self.topic)
 
-_STORAGE = frozenset(
-    [
-        *("storage-degradation", "storage-full", "storage-error", "storage-rate-limit", "input-stall"),
-        *("checkpoint-fs-error", "checkpoint-corrupt", "checkpoint-restore-mismatch", "expected-checkpoint"),
-    ]
-)
-_TOPICS: dict[Intent, Topic] = {
-    "slow": Topic("a slowdown", TOPICS["speed"][1], "no cause for a slowdown was found"),
-    "hang": Topic("a hang", TOPICS["stop"][1] - {"user-cancel", "preempted", "walltime", "node-death"},
-                  "the run is not known to have hung"),
-    "network": Topic("the network", (TOPICS["network"][1] | {"network-degradation"}) - {"storage-tcp-noise"},
-                     "no trouble with the network was found"),
-    "memory": Topic("memory", TOPICS["memory"][1], "no trouble with memory was found"),
-    "loss": Topic("the loss", TOPICS["loss"][1], "the loss shows nothing unusual"),
-    "storage": Topic("storage", _STORAGE, "no trouble with storage or checkpoints was found"),
-    "heartbeat": Topic("the heartbeat", frozenset({"heartbeat-false-positive", "heartbeat-init-timeout"}),
-                       "the heartbeat is not what ended this run"),
-}  # fmt: skip
+
+_SUBJECTS: dict[Intent, Subject] = {
+    "slow": Subject("speed", TOPICS["speed"][1]),
+    "hang": Subject("hang", TOPICS["stop"][1]),
+    "network": Subject("network", TOPICS["network"][1]),
+    "memory": Subject("memory", TOPICS["memory"][1]),
+    "loss": Subject("loss", TOPICS["loss"][1]),
+    "storage": Subject("storage", "no trouble with storage or checkpoints was found"),
+    "heartbeat": Subject("heartbeat", "the heartbeat is not what ended this run"),
+}
 
 
 def answer(asked: Asked, ws: Workspace) -> Reply:
@@ -109,18 +104,18 @@ def _lead(asked: Asked, verdict: Verdict) -> list[str]:
         return _blame(verdict)
     if asked.intent == "evidence":
         return [verdict.summary, f"It rests on {len(verdict.evidence)} pieces of evidence."]
-    topic = _TOPICS.get(asked.intent)
-    if topic is None:
+    subject = _SUBJECTS.get(asked.intent)
+    if subject is None:
         return [verdict.summary]
     roots = {c.cause for c in verdict.roots}
     beside = {c.cause for c in verdict.causes} - roots
     yes_no = bool(_YES_NO.match(asked.question))
-    if roots & topic.causes:
+    if subject.among(roots):
         return [f"{_yes(asked) if yes_no else ''}{verdict.summary}"]
-    if beside & topic.causes:
-        part = sorted(beside & topic.causes)[0]
+    if partly := subject.among(beside):
+        part = min(partly)
         return [f"In part: {part} is there, but it is not the root. {verdict.summary}"]
-    return [*_not_it(asked.intent, topic, verdict, yes_no), _instead(verdict)]
+    return [*_not_it(asked.intent, subject, verdict, yes_no), _instead(verdict)]
 
 
 def _yes(asked: Asked) -> str:
@@ -132,17 +127,18 @@ def _yes(asked: Asked) -> str:
     return "Yes: " if re.search(r"\b(?:false|innocent|alive)\b", asked.question, re.IGNORECASE) else ""
 
 
-def _not_it(intent: Intent, topic: Topic, verdict: Verdict, yes_no: bool) -> list[str]:
+def _not_it(intent: Intent, subject: Subject, verdict: Verdict, yes_no: bool) -> list[str]:
     """No, and how well that is known: what was not measured is never ruled out."""
-    clean = sorted({r.cause for r in verdict.ruled_out if r.evidence} & topic.causes)
-    blind = {u.cause: u.missing for u in verdict.untestable if u.cause in topic.causes}
+    clean = sorted(subject.among(r.cause for r in verdict.ruled_out if r.evidence))
+    unknown = {u.cause: u.missing for u in verdict.untestable}
+    blind = {cause: unknown[cause] for cause in subject.among(unknown)}
     if yes_no and blind and not clean:
         missing = sorted({m for needs in blind.values() for m in needs})
         what, needed = words.names(sorted(blind), 4), words.names(missing, 4)
         return [f"That cannot be told: {what} needs {needed}, which was not collected."]
     known = bool(clean) or (intent == "hang" and verdict.status == "completed")
     begin = "" if not yes_no else "No: " if known else "Nothing points to it: "
-    said = [f"{begin}{topic.nothing}."]
+    said = [f"{begin}{subject.nothing}."]
     said[0] = said[0][0].upper() + said[0][1:]
     if clean:
         said.append(f"It was looked for and ruled out by measurements: {words.names(clean, 5)}.")
@@ -196,8 +192,9 @@ def _evidence(asked: Asked, verdict: Verdict, causes: list[Cause]) -> list[Quote
     known = {e.id: e for e in verdict.evidence}
     cited = [known[e] for c in causes for e in c.evidence if e in known]
     if not cited:
-        topic = _TOPICS.get(asked.intent)
-        clean = [e for r in verdict.ruled_out if topic and r.cause in topic.causes for e in r.evidence if e in known]
+        subject = _SUBJECTS.get(asked.intent)
+        out = subject.among(r.cause for r in verdict.ruled_out) if subject else set()
+        clean = [e for r in verdict.ruled_out if r.cause in out for e in r.evidence if e in known]
         speed = [e for e in verdict.evidence if e.kind == "progress"]  # where nothing was tested: that it went on
         cited = [known[e] for e in clean] or speed or verdict.evidence
     most = 12 if asked.intent == "evidence" else _MOST_EVIDENCE

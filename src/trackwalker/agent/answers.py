@@ -27,9 +27,10 @@ class Part(BaseModel):
 
 
 class Answer(Part):
-    """What every answer has: a cursor when there is more, and a notice when it quotes the job."""
+    """What every answer has: a cursor when there is more, how much that is, and a notice when it quotes the job."""
 
     next: str | None = None  # give it as `cursor` for what follows
+    left: str | None = None  # how much follows
     notice: str | None = None
 
 
@@ -176,7 +177,6 @@ class MetricsAnswer(Answer):
     step_s: float | None = None
     total: int = 0
     series: list[SeriesSummary] = []
-    metrics: list[str] = []
     hint: str | None = None
     damage: list[str] = []
 
@@ -196,6 +196,7 @@ class LogAnswer(Answer):
     rank: int | None = None
     contains: str | None = None
     lines: list[LogLine] = []
+    total_lines: int | None = None  # of the file, where they were counted
 
 
 class Book(Part):
@@ -315,8 +316,10 @@ def page(
     left = len(items) - start
 
     def with_(count: int) -> A:
-        more = start + count < len(items)
-        return make(items[start : start + count], str(start + count) if more else None)
+        behind = len(items) - start - count
+        made = make(items[start : start + count], str(start + count) if behind else None)
+        # An answer with cursors of its own says itself how much follows.
+        return made if made.left or not made.next else made.model_copy(update={"left": f"{behind} of {len(items)}"})
 
     low, high = min(least, left), min(left, most)
     if size(with_(high)) <= limit:
@@ -335,6 +338,18 @@ def short(text: str, limit: int = 400) -> str:
 def quoted(text: str, limit: int = 400) -> str:
     """The job's own words, in quotation marks that say so."""
     return f"“{short(text, limit)}”"
+
+
+def ranges(numbers: Sequence[int]) -> str:
+    """Ranks in words: 0-6,8."""
+    out: list[str] = []
+    begin = last = None
+    for n in [*sorted(numbers), None]:
+        if begin is not None and last is not None and n != last + 1:
+            out.append(f"{begin}" if begin == last else f"{begin}-{last}")
+            begin = n
+        begin, last = (n if begin is None else begin), n
+    return short(",".join(out), 200)
 
 
 def few(names: Sequence[str], most: int = 16) -> list[str]:

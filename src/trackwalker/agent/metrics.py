@@ -15,6 +15,7 @@ from trackwalker.agent.workspace import Workspace
 from trackwalker.errors import UsageError
 from trackwalker.telemetry.client import Floats, Labels, Telemetry
 from trackwalker.telemetry.query import iso, parse_time
+from trackwalker.telemetry.ranges import too_short
 
 _GRID = 250  # times at which a query is evaluated
 _MOST_POINTS = 100  # of one series in an answer
@@ -27,9 +28,9 @@ def query_metrics(
     job: JobId,
     promql: Annotated[
         str,
-        Field(description="E.g. 'sum by (host) (rate(hw_rdma_tx_retx_pkts_total[2m]))'; without it, the metrics."),
-    ] = "",
-    start: Annotated[str, Field(description="ISO time or epoch seconds; default: the job's first sample.")] = "",
+        Field(description="E.g. 'sum by (host) (rate(hw_rdma_tx_retx_pkts_total[2m]))'; `metrics` lists the names."),
+    ],
+    start: Annotated[str, Field(description="UTC: ISO time or epoch seconds; default: the job's first sample.")] = "",
     end: Annotated[str, Field(description="The same; default: the last sample.")] = "",
     points: Annotated[int, Field(ge=0, le=_MOST_POINTS, description="Points of each series; 0: summary only.")] = 0,
     cursor: Cursor = "",
@@ -37,32 +38,27 @@ def query_metrics(
 ) -> a.MetricsAnswer:
     """Ask a job's Prometheus one question over a window; aggregate in PromQL (sum by (host), max, topk).
 
-    Each series comes as mean, min, max with its time, first and last; those that vary or stand out most come first.
+    Each series comes as mean, min, max with its time (UTC), first and last; those that vary most come first. Values are
+    in the metric's own unit (`metrics` tells it), of a rate per second; points are [seconds since start, value]. An
+    aggregate can hide what is wrong: look at the raw series of a host before you believe it.
     """
     found = ws.job(job)
     limit = a.bound(max_bytes)
     with ws.metrics(found) as telemetry:
         damage = [a.short(line, 200) for line in telemetry.damage[:4]]
         if not promql.strip():
-            names = sorted(telemetry.metrics())
-            return a.page(
-                names,
-                cursor,
-                limit,
-                lambda part, following: a.MetricsAnswer(
-                    job=found.id, total=len(names), metrics=list(part), next=following, damage=damage
-                ),
-            )
+            raise UsageError("say what to ask; `metrics` lists what was recorded")
         if len(promql) > _LONGEST_QUERY:
             raise UsageError(f"the query has {len(promql)} characters: {_LONGEST_QUERY} are enough for one question")
         first, last, step = _window(telemetry, start, end)
         matrix = telemetry.matrix(promql, first, last, step)
         recorded = telemetry.metrics()
+        short_ranges = too_short(telemetry, promql)
     series = sorted(
         (_summary(labels, matrix.times, row, points) for labels, row in zip(matrix.labels, matrix.values, strict=True)),
         key=_interest,
     )
-    hint = _hint(recorded, promql, series)
+    hint = "; ".join([*short_ranges, *([told] if (told := _hint(recorded, promql, series)) else [])]) or None
 
     def make(part: Sequence[a.SeriesSummary], following: str | None) -> a.MetricsAnswer:
         return a.MetricsAnswer(
@@ -133,5 +129,5 @@ def _hint(recorded: Set[str], promql: str, series: list[a.SeriesSummary]) -> str
         return None
     unknown = [word for word in re.findall(r"\b(?:hw|tb|ray|up)_?\w*", promql) if word not in recorded]
     if unknown:
-        return f"{a.short(unknown[0], 80)} was not recorded in this job: absent is not zero; no promql lists what was"
+        return f"{a.short(unknown[0], 80)} was not recorded in this job: absent is not zero; `metrics` lists what was"
     return "no series in this window: absent is not zero"

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import hmac
+import inspect
+import json
 import os
 import socket
 import stat
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,7 +20,8 @@ from pydantic import ValidationError
 
 from trackwalker import __version__
 from trackwalker.agent.answers import NOTICE
-from trackwalker.agent.toolbox import ACTION_TOOLS, Toolbox
+from trackwalker.agent.prompts import add_prompts
+from trackwalker.agent.toolbox import ACTION_TOOLS, Tool, Toolbox
 from trackwalker.diagnose.playbook import load_playbooks
 from trackwalker.errors import MissingToolError, TrackwalkerError, UsageError
 from trackwalker.report.markdown import markdown
@@ -28,11 +34,16 @@ TOKEN_VARIABLE = "TRACKWALKER_MCP_TOKEN"  # noqa: S105 - the name of a variable
 PATH = "/mcp"
 _SHORTEST_TOKEN = 20
 _INSTRUCTIONS = (
-    "Trackwalker diagnoses LLM training runs. Order of work: list_jobs (when no id was given), triage, diagnose, then "
-    "evidence, query_metrics, log_window and playbook for detail; compare for 'why is B slower than A'. Numbers come "
-    "from these tools: repeat them with their evidence ids, never work out your own. 'untestable' and missing metrics "
-    "are not proof of health. Answers hold at most 8 kB: 'next' is the cursor for more. " + NOTICE
+    "Trackwalker diagnoses LLM training runs. Order of work: list_jobs (when no id was given), diagnose (brief), then "
+    "what_changed, which ranks everything that deviates: the verdict is a hypothesis, and before 'healthy' or 'no "
+    "known cause' this sweep is a must. tests says what was asked and of which hosts; evidence, metrics, "
+    "query_metrics, logs, rank_tails, files and playbook give detail; compare is for 'why is B slower than A'. If you "
+    "disagree with the verdict, say so with the evidence. Numbers come from these tools: repeat them with their "
+    "evidence ids, never work out your own. 'untestable' and missing metrics are not proof of health. Times are UTC, "
+    "durations seconds unless a name says otherwise. Answers hold at most 8 kB: 'next' is the cursor for more, 'left' "
+    "and 'shown' say how much is missing. " + NOTICE
 )
+_TELL_EVERY_S = 2.0
 
 
 def make_server(toolbox: Toolbox) -> MCPServer[Any]:
@@ -40,7 +51,7 @@ def make_server(toolbox: Toolbox) -> MCPServer[Any]:
     try:
         from mcp.server.mcpserver import MCPServer
         from mcp.server.mcpserver.exceptions import ToolError
-        from mcp.server.mcpserver.tools import Tool
+        from mcp.server.mcpserver.tools import Tool as ServedTool
         from mcp_types import ToolAnnotations
     except ImportError as e:
         raise MissingToolError(
@@ -52,22 +63,34 @@ def make_server(toolbox: Toolbox) -> MCPServer[Any]:
 
         async def call_tool(self, name: str, arguments: dict[str, Any], context: Any = None) -> Any:
             """Call a tool by name."""
+            telling = asyncio.create_task(_tell(context, name)) if context is not None else None
             try:
                 given = {key: value for key, value in arguments.items() if value is not None}  # null is absent
-                return await super().call_tool(name, given, context)
+                done: Any = await super().call_tool(name, given, context)
+                if not done.is_error:  # the same object for programs; a model reads one of the two
+                    done.structured_content = json.loads(done.content[0].text)
+                return done
             except ToolError as e:
                 if e.__cause__ is None or isinstance(e.__cause__, ValidationError):  # others are in the log already
                     why = "no such tool, or not its arguments"
                     toolbox.audit.note(toolbox.caller, name[:80], arguments, "refused", says=why)
                 raise
+            finally:
+                if telling is not None:
+                    telling.cancel()
 
+        async def list_tools(self) -> Any:
+            """The tools with what each answers."""
+            listed = await super().list_tools()
+            return [tool.model_copy(update={"output_schema": schemas[tool.name]}) for tool in listed]
+
+    schemas = {tool.__name__: _answers(tool) for tool in toolbox.tools()}
     tools = []
     for tool in toolbox.tools():
         acts = tool in ACTION_TOOLS
         hints = ToolAnnotations(read_only_hint=not acts, destructive_hint=acts, open_world_hint=False)
-        # Text only: structured output would send every answer twice, and ten output schemas would fill a context
-        # before the first question. The text is one JSON object of the type that the tool declares.
-        made = Tool.from_function(toolbox.bound(tool, ToolError), annotations=hints, structured_output=False)
+        # The text is one JSON object of the type that the tool declares; structured content is the same object.
+        made = ServedTool.from_function(toolbox.bound(tool, ToolError), annotations=hints, structured_output=False)
         made.parameters = _briefly(made.parameters)
         tools.append(made)
     server = Server(
@@ -80,7 +103,29 @@ def make_server(toolbox: Toolbox) -> MCPServer[Any]:
         tools=tools,
     )
     _add_resources(server, toolbox)
+    add_prompts(server)
     return server
+
+
+async def _tell(context: Any, name: str) -> None:
+    """Tell a waiting client that the call is at work; nothing where it did not ask for that."""
+    begin = time.monotonic()
+    with contextlib.suppress(Exception):  # a client that went away is noticed elsewhere
+        while True:
+            await asyncio.sleep(_TELL_EVERY_S)
+            seconds = round(time.monotonic() - begin)
+            await context.report_progress(float(seconds), None, f"{name}: at work for {seconds} s")
+
+
+def _answers(tool: Tool) -> dict[str, Any]:
+    """The schema of a tool's answers."""
+    kind = inspect.signature(tool, eval_str=True).return_annotation
+    schema: dict[str, Any] = kind.model_json_schema()
+    for part in (schema, *schema.get("$defs", {}).values()):
+        part.pop("title", None)
+        for held in part.get("properties", {}).values():
+            held.pop("title", None)
+    return schema
 
 
 def _briefly(schema: dict[str, Any]) -> dict[str, Any]:

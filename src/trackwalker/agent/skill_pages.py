@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from trackwalker.diagnose.playbook import Playbook, Test, load_playbooks
+from trackwalker.diagnose.states import states
 from trackwalker.logs.signatures import Harmless, Signature
 from trackwalker.logs.signatures import load as load_signatures
 
@@ -65,8 +66,8 @@ def playbook_page(book: Playbook) -> str:
         "called by": ", ".join(book.symptoms),
         "if found": book.outcome + (" (delivers the blow: root only when nothing else was wrong)" * book.mechanism),
         "metrics it needs": ", ".join(f"`{m}`" for m in metrics) or "none: log and journals are enough",
-        "explains": ", ".join(book.explains),
-        "yields to": ", ".join(book.yields_to),
+        "state": book.state,
+        "can come of it": ", ".join(sorted(states().reaches(book.state))) if book.state else "",
     }
     out += [f"- {key}: {value}" for key, value in rows.items() if value]
     out += ["", "## Tests", ""] + [line for test in book.tests for line in _test(test)]

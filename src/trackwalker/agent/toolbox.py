@@ -11,8 +11,10 @@ from typing import Any
 from trackwalker.agent.actions import Office, cancel_job, exclude_nodes, stack_dump, submit_job
 from trackwalker.agent.answers import Answer, as_text
 from trackwalker.agent.audit import Audit, Caller
+from trackwalker.agent.job_files import files, rank_tails
+from trackwalker.agent.looking import metrics, tests, what_changed
 from trackwalker.agent.metrics import query_metrics
-from trackwalker.agent.texts import log_window, stacks
+from trackwalker.agent.texts import logs, stacks
 from trackwalker.agent.tools import compare, diagnose, evidence, list_jobs, perf_summary, playbook, triage
 from trackwalker.agent.workspace import Workspace
 from trackwalker.errors import RefusedError, TrackwalkerError
@@ -21,7 +23,8 @@ from trackwalker.job.scrub import Scrubber
 Tool = Callable[..., Answer]
 
 READ_TOOLS: tuple[Tool, ...] = (
-    *(list_jobs, triage, diagnose, compare, evidence, query_metrics, log_window, playbook, perf_summary, stacks),
+    *(list_jobs, triage, diagnose, what_changed, tests, compare, evidence, metrics, query_metrics),
+    *(logs, rank_tails, files, playbook, perf_summary, stacks),
 )
 ACTION_TOOLS: tuple[Tool, ...] = (submit_job, cancel_job, exclude_nodes, stack_dump)
 

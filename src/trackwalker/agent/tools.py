@@ -6,6 +6,7 @@ Their docstrings are what a model reads, so they say when to use a tool and what
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import asdict
 from functools import cache
@@ -30,9 +31,19 @@ from trackwalker.logs import findings
 JobId = Annotated[str, Field(description="Job id, the beginning of one, or a job's name; never a path.")]
 # Plain strings, empty when absent: the SDK would read "[3]" for an optional string as JSON.
 Cursor = Annotated[str, Field(description="'next' of the answer before, for what follows.")]
-MaxBytes = Annotated[int | None, Field(description="Size of the answer; 7500 unless asked otherwise, at most 60000.")]
+MaxBytes = Annotated[int | None, Field(ge=a.LEAST, le=a.MOST, description="Bytes of the answer; 7500 if not given.")]
 
 _MOST_FINDINGS = 6
+_COMMAND = re.compile(r"`?trackwalker (tsdb query|tsdb metrics|[a-z-]+)(?: (?:JOB|[0-9][\w.-]*))?(?: --?[\w-]+)*`?")
+_TOOL_OF = {
+    **{name: f"the tool {name}" for name in ("triage", "diagnose", "compare", "logs", "metrics", "files")},
+    "changed": "the tool what_changed",
+    "rank-tails": "the tool rank_tails",
+    "tsdb query": "the tool query_metrics",
+    "tsdb metrics": "the tool metrics",
+    "perf": "the tool perf_summary",
+    "jobs": "the tool list_jobs",
+}
 _KEPT_PROGRESS = (
     *("first_step", "last_step", "total_steps", "step_time_s", "tgs", "last_checkpoint", "steps_lost"),
     *("attempts", "remaining_s", "disagreement"),
@@ -64,7 +75,8 @@ def list_jobs(ws: Workspace, cursor: Cursor = "", max_bytes: MaxBytes = None) ->
 def triage(ws: Workspace, job: JobId) -> a.TriageAnswer:
     """Say what happened to a job from its log alone, in a second: status, failure, first failing rank, progress.
 
-    Call it before `diagnose`. It cannot tell why a run was slow or which host was at fault; `diagnose` can.
+    It cannot tell why a run was slow or which host was at fault; `diagnose` can, and begins with the same look. Steps
+    are counted from 0, times are seconds, tgs is tokens per second and device.
     """
     found = triage_job(ws.job(job))
     roles, shape = found.roles, asdict(found.pattern)
@@ -84,7 +96,7 @@ def triage(ws: Workspace, job: JobId) -> a.TriageAnswer:
             first_failing=first if roles.first_rank is not None or roles.first_host else None,
             progress=progress,
             throughput={k: v for k, v in shape.items() if v is not None},
-            advice=[a.short(step, 300) for step in found.next[:5]],
+            advice=[a.short(_by_tools(step), 300) for step in found.next[:5]],
         )
 
     return a.page(listed, "", a.LIMIT, make, most=_MOST_FINDINGS)
@@ -100,8 +112,10 @@ def diagnose(
 ) -> a.VerdictAnswer:
     """Find out why: causes with roles, culprits and confidence, the evidence, what was ruled out, what to do.
 
-    The verdict is computed, not guessed: report its numbers as they are. `evidence` pages through all of the
-    evidence, `query_metrics` and `log_window` give more detail, `playbook` explains a cause.
+    The numbers are computed: report them as they are. The cause is the engine's best hypothesis: `what_changed` shows
+    whether what deviates most fits it, `tests` what was asked of which hosts, `contradicts` what speaks against it.
+    confidence is the share of such claims that were right; onset is UTC with its uncertainty in seconds; magnitude is
+    tokens per second and device (tgs), or seconds, and a relative change. `evidence` pages through all of the evidence.
     """
     found = ws.verdict(ws.job(job))
     verdict = found.verdict if not question else answer(question, found.verdict)
@@ -176,6 +190,11 @@ def perf_summary(ws: Workspace, job: JobId) -> a.PerfAnswer:
     found = ws.job(job)
     report = analyse(found, Options(ops=10))
     return a.PerfAnswer(job=found.id, report=_smaller(report.model_dump(mode="json", by_alias=True, exclude_none=True)))
+
+
+def _by_tools(step: str) -> str:
+    """Advice for one who has these tools and no shell: commands that a tool stands for are named as the tool."""
+    return _COMMAND.sub(lambda match: _TOOL_OF.get(match[1], match[0]), step)
 
 
 def _states(jobs: list[Job]) -> list[tuple[Job, str]]:

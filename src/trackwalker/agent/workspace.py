@@ -7,12 +7,13 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path
 from typing import TypeVar
 
 from trackwalker.diagnose import compare as comparing
 from trackwalker.diagnose.asked import Diagnosis
+from trackwalker.diagnose.case import Case, open_case
 from trackwalker.diagnose.compare import Comparison
 from trackwalker.diagnose.engine import diagnose as diagnose_job
 from trackwalker.errors import EvidenceError, JobNotFoundError, RefusedError, UsageError
@@ -133,6 +134,14 @@ class Workspace:
                 telemetry = self._stack.enter_context(open_database(job.database))
                 opened = self._opened = (job.database, now, time.monotonic(), telemetry)
             yield opened[3]
+
+    @contextmanager
+    def case(self, job: Job) -> Iterator[Case]:
+        """A job's evidence, opened; its metrics behind the Prometheus that is open already."""
+        with self._lock, ExitStack() as stack:
+            held = stack.enter_context(self.metrics(job)) if job.database is not None else None
+            opener = None if held is None else (lambda _: nullcontext(held.fresh()))
+            yield stack.enter_context(open_case(job, opener))
 
     def scrubber(self, job: Job | None = None) -> Scrubber:
         """Knows the secrets of this process and those that a job's log printed at its head."""

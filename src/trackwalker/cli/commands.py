@@ -75,6 +75,21 @@ COMMANDS = {
         "List every metric that changed when a job became slow, stalled or failed, or in a window; nothing is changed.",
         "changed 8308 --from 120 --to 180",
     ),
+    "metrics": Entry(
+        "tsdb:metrics",
+        "List what was recorded: each metric with kind, unit, hosts, first and last sample.",
+        "metrics 8308 'gpu.*power'",
+    ),
+    "rank-tails": Entry(
+        "files:rank_tails",
+        "Print the last meaningful line of every rank, those alike together, the smallest group first.",
+        "rank-tails 8308",
+    ),
+    "files": Entry(
+        "files:files",
+        "List a job's own small files (logs of exporters, recorder, agent), or print one without its secrets.",
+        "files 8308 agent/agent.log",
+    ),
     "compare": Entry(
         "compare:compare",
         "Find out by how much job B differs from job A, how sure that is, and why; neither job is changed.",

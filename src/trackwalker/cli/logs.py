@@ -13,6 +13,8 @@ from typing import Annotated, BinaryIO
 
 import typer
 
+from trackwalker.agent.log_lines import Wanted
+from trackwalker.cli.log_search import search
 from trackwalker.cli.options import DEFAULT_WORKSPACE, AsJson, Workspace
 from trackwalker.cli.say import say, say_raw
 from trackwalker.cli.status import JobName, sentence
@@ -20,6 +22,7 @@ from trackwalker.errors import UsageError
 from trackwalker.job.layout import Job
 from trackwalker.job.tail import open_at_last
 from trackwalker.launch.standing import find_job, pod_logs, standing
+from trackwalker.telemetry.query import parse_time
 
 SCHEMA = "trackwalker.logs/1"
 NO_LOG = 1
@@ -33,10 +36,20 @@ def logs(
     follow: Annotated[bool, typer.Option("-f", "--follow", help="Stay until the job ends.")] = False,
     rank: Annotated[int | None, typer.Option("--rank", min=0, help="Only this rank, with times.")] = None,
     lines: Annotated[int, typer.Option("-n", "--lines", min=-1, help="Last lines to begin with; -1: all.")] = 100,
+    first: Annotated[int | None, typer.Option("--from-line", min=1, help="First line of a range.")] = None,
+    last: Annotated[int | None, typer.Option("--to-line", min=1, help="Last line of a range.")] = None,
+    contains: Annotated[str, typer.Option("--contains", help="Only lines with this text, in any case.")] = "",
+    exclude: Annotated[str, typer.Option("--exclude", help="Not the lines with this text.")] = "",
+    since: Annotated[str | None, typer.Option("--since", help="Only lines since then: UTC, ISO or epoch.")] = None,
+    until: Annotated[str | None, typer.Option("--until", help="Only lines until then.")] = None,
+    newest: Annotated[bool, typer.Option("--newest-first", help="The last lines first.")] = False,
     as_json: AsJson = False,
     workspace: Workspace = DEFAULT_WORKSPACE,
 ) -> int:
     """Print the end of a job's log, and with -f what it writes from now on; the job is not changed.
+
+    With a range of lines, a text or times, the first -n lines that fit are printed with their numbers. A line without
+    a time of its own has that of the step before it.
 
     Where the log of a Kubernetes job is on a claim that this machine does not mount, kubectl shows what its pods say.
     Exit codes: 0 there is a log, 1 there is none yet, 2 no such job.
@@ -44,6 +57,11 @@ def logs(
     if follow and as_json:
         raise UsageError("--json prints one object: leave out --follow")
     found = find_job(job, workspace)
+    if contains or exclude or newest or any(each is not None for each in (first, last, since, until)):
+        if follow:
+            raise UsageError("--follow shows what comes: leave out ranges, texts and times")
+        wanted = Wanted(first, last, contains, exclude, parse_time(since), parse_time(until))
+        return search(found, rank, wanted, lines, newest, as_json)
     path, keep = _source(found, rank)
     while path is None:
         seen = standing(found)

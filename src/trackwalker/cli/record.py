@@ -30,7 +30,9 @@ def record(
     ] = True,
     workspace: Workspace = DEFAULT_WORKSPACE,
 ) -> int:
-    """Run a command with everything around it that a launched run has; it keeps its exit code, signals and streams.
+    """Run any command recorded: metrics, rank logs, first failure and a verdict at its end; it notices nothing.
+
+    It keeps its exit code, signals, streams and terminal.
 
     Example: trackwalker record -- torchrun --nproc-per-node 8 train.py
 

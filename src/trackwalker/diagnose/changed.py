@@ -10,6 +10,7 @@ from trackwalker.diagnose.case import Case
 from trackwalker.diagnose.deviations import sweep
 from trackwalker.diagnose.episodes import Episode, episodes_of, masked_spans
 from trackwalker.diagnose.evidence import EvidenceBook
+from trackwalker.diagnose.log_changes import LogChanges, log_changes
 from trackwalker.diagnose.symptoms import Span, find_symptoms
 from trackwalker.diagnose.table import rows
 from trackwalker.diagnose.verdict import Deviation, Evidence
@@ -34,6 +35,7 @@ class Changed:
     deviations: list[Deviation]
     evidence: list[Evidence]
     damage: list[str]
+    log: LogChanges
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON has it."""
@@ -50,6 +52,12 @@ class Changed:
             "tests": self.tests,
             "deviations": [d.model_dump(by_alias=True) for d in self.deviations],
             "evidence": [e.model_dump() for e in self.evidence],
+            "log": {
+                "lines": self.log.lines,
+                "says": self.log.says,
+                "changes": [row.to_dict() for row in self.log.rows[:MOST_ROWS]],
+                "shown": f"{min(MOST_ROWS, len(self.log.rows))} of {len(self.log.rows)}",
+            },
             "damage": self.damage,
         }
 
@@ -82,8 +90,13 @@ def changed(
     swept = sweep(case, episodes, frozenset(hosts or ()), frozenset(against or ()))
     book = EvidenceBook()
     table = rows(swept.deviations, telemetry, book, lambda _: None, MOST_ROWS)
+    ranks = {i for i, name in enumerate(case.hosts) if name in hosts} if hosts else None
+    window = [s for e in episodes for s in e.window]
+    log = log_changes(case, window, [s for e in episodes for s in e.reference], ranks)
     return Changed(
-        case.job.id, episodes, hosts or [], against or [], swept.metrics, swept.tests, table, book.items, case.damage
+        *(case.job.id, episodes, hosts or [], against or [], swept.metrics, swept.tests, table, book.items),
+        case.damage,
+        log,
     )
 
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from importlib.resources import files
 
 import numpy as np
+import yaml
 
 from trackwalker.diagnose.case import Case
 from trackwalker.diagnose.evidence import EvidenceBook
@@ -35,46 +37,12 @@ class Family:
     common_cause: str | None = None  # what it means on all hosts
 
 
-FAMILIES = (
-    Family("runnable tasks", ("hw_procs_running",), floor=4.0, cause="cpu-contention"),
-    Family(
-        "time waiting for a CPU", ("hw_cpu_wait_seconds_total",), "s/s", True, across="sum", floor=0.25,
-        cause="cpu-contention",
-    ),
-    Family("CPU pressure", ("hw_cpu_pressure_some_pct",), "%", floor=8.0, cause="cpu-contention"),
-    Family("context switches", ("hw_context_switches_total",), "/s", True, across="sum", floor=0.3, relative=True),
-    Family(
-        "RDMA packets sent again", ("hw_rdma_tx_retx_pkts_total",), "/s", True, across="sum", floor=5.0,
-        cause="rdma-degradation",
-    ),
-    Family(
-        "RDMA acknowledgements missed", ("hw_rdma_tx_ack_timeout_total",), "/s", True, across="sum", floor=0.2,
-        cause="rdma-degradation",
-    ),
-    Family(
-        "RDMA congestion notices", ("hw_rdma_rx_cnp_pkts_total",), "/s", True, across="sum", floor=500.0,
-        common_cause="fabric-congestion",
-    ),
-    Family("TCP segments sent again", ("hw_tcp_retransmits_total",), "/s", True, across="sum", floor=50.0),
-    Family(
-        "GPU clock (slowest GPU)", ("hw_gpu_clock_mhz",), "MHz", select='{type="sclk"}', across="min", bad=-1,
-        floor=0.04, relative=True, cause="gpu-clock-degraded", common_cause="gpu-clock-degraded",
-    ),
-    Family("GPU power", ("hw_gpu_power_watts",), "W", bad=-1, floor=0.03, relative=True),
-    Family("GPU temperature (hottest GPU)", ("hw_gpu_temperature_celsius",), "C", across="max", floor=8.0),
-    Family(
-        "GPU utilisation", ("hw_gpu_utilization_percent", "ray_node_gpus_utilization"), "%", bad=-1, floor=4.0
-    ),
-    Family(
-        "GPU errors that were not corrected", ("hw_gpu_ras_umc_ue_total", "hw_gpu_ecc_uncorrectable_total"), "/s", True,
-        across="sum", floor=1e-6, cause="gpu-hardware-fault",
-    ),
-    Family("memory in use", ("ray_node_mem_used", "hw_mem_used_bytes"), "B", floor=0.3, relative=True),
-    Family("CPU in use", ("ray_node_cpu_utilization",), "%", floor=8.0),
-    Family("blocked tasks", ("hw_procs_blocked",), floor=3.0, common_cause="storage-degradation"),
-    Family("I/O pressure", ("hw_io_pressure_full_pct",), "%", floor=8.0, common_cause="storage-degradation"),
-    Family("memory pressure", ("hw_memory_pressure_full_pct",), "%", floor=5.0),
-)  # fmt: skip
+def _families() -> tuple[Family, ...]:
+    told = yaml.safe_load((files("trackwalker.diagnose") / "deltas.yml").read_text())
+    return tuple(Family(**{**family, "metrics": tuple(family["metrics"])}) for family in told)
+
+
+FAMILIES = _families()
 
 
 @dataclass(frozen=True)

@@ -94,6 +94,8 @@ def sweep(
         return Sweep()
     wanted = hosts | against if hosts and against else _hosts_of(case)
     interval = max(scrape_interval(telemetry, "hw_procs_running"), 0.5)
+    if case.timeline is not None and (last := case.timeline.last_end) is not None:
+        episodes = [e.until(last - interval) for e in episodes]  # the last scrapes may hold the end of the processes
     meanings = [m for m in map(meaning_of, sorted(telemetry.metrics())) if m.compared]
     found: list[Deviation] = []
     known: dict[str, Sampling] = {}

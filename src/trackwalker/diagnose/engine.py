@@ -16,11 +16,12 @@ from trackwalker.diagnose.confidence import with_confidence
 from trackwalker.diagnose.evidence import EvidenceBook
 from trackwalker.diagnose.examine import Examination, examine
 from trackwalker.diagnose.facts import visible_change
+from trackwalker.diagnose.frame import cost_of, job_ref, quality_of
 from trackwalker.diagnose.logcause import playbooks_for
 from trackwalker.diagnose.playbook import Playbook, load_playbooks
 from trackwalker.diagnose.progress import Throughput, progress_of, throughput
 from trackwalker.diagnose.roles import assign_roles, undisputed
-from trackwalker.diagnose.second_look import locate, look_again, table
+from trackwalker.diagnose.second_look import Located, common_change, locate, look_again, open_question, table
 from trackwalker.diagnose.shares import MEASURED, carried, explained, with_owner
 from trackwalker.diagnose.shown import without_secrets
 from trackwalker.diagnose.standing import status_of
@@ -31,9 +32,6 @@ from trackwalker.diagnose.verdict import (
     AccountRow,
     Action,
     Cause,
-    Cost,
-    DataQuality,
-    JobRef,
     Magnitude,
     Onset,
     Outcome,
@@ -46,7 +44,6 @@ from trackwalker.diagnose.verdict import (
 from trackwalker.job.layout import Job
 from trackwalker.job.scrub import scrubber_of
 from trackwalker.record.clock import utc
-from trackwalker.telemetry.quality import Check
 
 _TOLD_PHASES = 3  # in one sentence
 _TOLD_GPUS = 4
@@ -68,7 +65,7 @@ def diagnose_case(case: Case, playbooks: list[Playbook] | None = None, begin: fl
     symptoms = find_symptoms(case)
     # A watchdog's word for a hang that was too short to be a stall still counts, where nothing else would be asked.
     asked = {p.id for p in books if p.id != _primary_cause(case) or _called(p, symptoms)}
-    books = [*books, *playbooks_for(case.triage.failures, asked)]
+    books = [*books, *playbooks_for(case.triage.failures, books, asked)]
     look = _faint(case, books, symptoms) or _look(case, books, symptoms)
     symptoms, evidence, speed, examinations = look.symptoms, look.evidence, look.speed, look.examinations
     again = look_again(case, symptoms, look.found, look.roles)
@@ -80,28 +77,39 @@ def diagnose_case(case: Case, playbooks: list[Playbook] | None = None, begin: fl
     symptoms = replace(symptoms, accounts=with_owner(symptoms.accounts, owners))
     causes = [c.model_copy(update={"explains": explained(symptoms.accounts, c.cause)}) for c in causes]
     all_along = standing(case, symptoms)
+    told = [e for e in look.found if e.playbook.id in roles]
+    question = open_question(again, outcome, told, leading, symptoms)
     located = None
-    if outcome == "insufficient-evidence":
-        located = locate(case, again, evidence, _uncertainty(case), _trouble(case, symptoms, speed))
-    if located is not None:
-        outcome, causes = "incident", [_sized(located.cause, symptoms, speed), *causes]
+    if question is not None:
+        located = locate(case, question, evidence, _uncertainty(case), _trouble(case, symptoms, speed))
     unhealthy = _unhealthy(examinations, evidence)
+    summary, actions = _summary(outcome, leading, case, symptoms, speed, unhealthy), _actions(leading, speed)
+    if located is None and outcome == "insufficient-evidence":
+        summary += common_change(case, again, evidence)
+    elif located is not None:
+        outcome, causes = "incident", _joined(located, causes, symptoms, speed)
+        summary = {
+            "alone": located.summary,
+            "before": f"{located.summary} {summary}",
+            "beside": f"{summary} {located.summary}",
+        }[located.standing]
+        actions = [located.action, *(actions if located.standing == "beside" else [])]
     verdict = Verdict(
-        job=_job_ref(case),
+        job=job_ref(case),
         window=Window(start=utc(case.start), end=utc(case.end)),
         status=status_of(case, symptoms),
         outcome=outcome,
-        summary=located.summary if located else _summary(outcome, leading, case, symptoms, speed, unhealthy),
+        summary=summary,
         causes=causes,
         ruled_out=_ruled_out(examinations, symptoms, all_along),
         untestable=_untestable(examinations, all_along),
         deviations=table(case, again, look.found, roles, located, evidence),
         accounts=[_account_row(a) for a in symptoms.accounts],
         evidence=evidence.items,
-        actions=[located.action] if located else _actions(leading, speed),
+        actions=actions,
         progress=progress_of(case, symptoms),
-        data_quality=_quality(case.checks, case),
-        cost=_cost(case, begin),
+        data_quality=quality_of(case.checks, case),
+        cost=cost_of(case, begin),
     )
     verdict = without_secrets(with_confidence(verdict), scrubber_of(case.job.log))
     looked = Asked.of(case, symptoms, examinations, books)
@@ -205,11 +213,16 @@ def _magnitude(speed: Throughput) -> Magnitude | None:
     return Magnitude(of=speed.of, **{"from": speed.before, "to": speed.after}, change=round(speed.change, 3))
 
 
-def _sized(cause: Cause, symptoms: Symptoms, speed: Throughput) -> Cause:
-    """A located cause with what it cost, where the run became slow."""
-    if not symptoms.slow:
-        return cause
-    return cause.model_copy(update={"magnitude": _magnitude(speed), "evidence": [*cause.evidence, *speed.evidence]})
+def _joined(located: Located, causes: list[Cause], symptoms: Symptoms, speed: Throughput) -> list[Cause]:
+    """Trouble without a name among the causes found, with what it cost where it alone slowed the run."""
+    cause = located.cause
+    if symptoms.slow and located.standing != "beside":
+        update = {"magnitude": _magnitude(speed), "evidence": [*cause.evidence, *speed.evidence]}
+        cause = cause.model_copy(update=update)
+    if located.standing == "before":
+        causes = [c.model_copy(update={"role": "consequence"}) if c.role == "root" else c for c in causes]
+    roots = [c for c in causes if c.role == "root"] if located.standing == "beside" else []
+    return [*roots, cause, *(c for c in causes if c not in roots)]
 
 
 def _uncertainty(case: Case) -> float:
@@ -361,32 +374,3 @@ def _actions(leading: list[Examination], speed: Throughput) -> list[Action]:
                     why += f"; without them about {speed.full} is to be expected{gain}"
                 actions.append(Action(do=a.do, hosts=hosts, why=why, risk=a.risk, needs_approval=a.needs_approval))
     return actions
-
-
-def _quality(checks: list[Check], case: Case) -> list[DataQuality]:
-    rows = [DataQuality(check=c.name, hosts=list(c.hosts), ok=c.ok, says=c.says) for c in checks]
-    return rows + [DataQuality(check="damage", ok=False, says=d) for d in case.damage]
-
-
-def _job_ref(case: Case) -> JobRef:
-    job = case.job
-    place = job.dir or job.log
-    where = f"{place.parent.name}/{place.name}" if place else job.id
-    return JobRef(id=job.id, dir=where, nodes=case.triage.record.nodes, gpus=_gpus(case))
-
-
-def _gpus(case: Case) -> int | None:
-    if case.telemetry is None or "hw_gpu_power_watts" not in case.telemetry.metrics():
-        return None
-    end = case.telemetry.range()[1]
-    counts = case.telemetry.instant("count(count by (host, gpu) (last_over_time(hw_gpu_power_watts[1h])))", end)
-    return int(counts[0].value) if counts else None
-
-
-def _cost(case: Case, begin: float) -> Cost:
-    telemetry = case.telemetry
-    return Cost(
-        seconds=round(time.perf_counter() - begin, 3),
-        queries=telemetry.queries if telemetry else 0,
-        bytes_read=case.bytes_read + (telemetry.bytes_read if telemetry else 0),
-    )

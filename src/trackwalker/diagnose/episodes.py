@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Literal
 
 import numpy as np
@@ -26,6 +27,7 @@ _SAME_SPEED = 1.02  # of the fastest phase: a phase that is merely not slow enou
 _MOST_PHASES = 4  # looked at one by one, the longest ones; beyond them only all together
 _TAIL_S, _TAIL_SHARE = 900.0, 0.1  # before a stall or a death: what announces it lasts minutes at most
 _FEWEST_KEPT = 0.3  # of a window must be left when saves are masked; else they are part of the picture
+_FURTHER, _LASTING_STEPS = 1.05, 20  # slower than the slow phase before it, both lasting: something was added
 _SAVE_STEPS = 3  # a save lengthens its own step and, written in the background, the next two
 
 
@@ -54,6 +56,14 @@ class Episode:
         if self.kind == "long-steps":
             past = past & ~_inside(ends, step, self.window, touching=True)
         return now, past & ~now
+
+    def until(self, end: float) -> Episode:
+        """The same without what lies after a moment, where at least half of the window is left."""
+        if self.stops or self.kind == "before-stall":
+            return self
+        kept = tuple(Span(s.start, min(s.end, end)) for s in self.window if s.start < end)
+        enough = sum(s.seconds for s in kept) >= 0.5 * sum(s.seconds for s in self.window)
+        return replace(self, window=kept) if enough else self
 
     def clear(self, spans: tuple[Span, ...]) -> Span:
         """The longest stretch of these that nothing masks: what a single query can ask for."""
@@ -95,10 +105,30 @@ def _slow(symptoms: Symptoms, masked: tuple[Span, ...]) -> list[Episode]:
     full = min(p.seconds for p in fast)
     reference = tuple(_span(p) for p in fast if p.seconds <= _SAME_SPEED * full)
     longest = sorted(sorted(slow, key=lambda p: p.start - p.end)[:_MOST_PHASES], key=lambda p: p.start)
-    out = [Episode(f"slow-{slow.index(p) + 1}", "slow", (_span(p),), reference, p.start, masked) for p in longest]
+    out = [Episode(alone(slow.index(p)), "slow", (_span(p),), reference, p.start, masked) for p in longest]
     if len(slow) > 1:
         out.append(Episode("slow", "slow", tuple(_span(p) for p in slow), reference, slow[0].start, masked))
+    # A phase slower still than the one before it began with something of its own: measured by that one.
+    for before, after in pairwise(symptoms.phases):
+        lasting = min(map(_steps, (before, after))) >= _LASTING_STEPS
+        if before.slow and after.slow and lasting and after.seconds >= _FURTHER * before.seconds:
+            name = further(slow.index(after))
+            out.append(Episode(name, "slow", (_span(after),), (_span(before),), after.start, masked))
     return out
+
+
+def alone(phase: int) -> str:
+    """The name of the episode that is one slow phase."""
+    return f"slow-{phase + 1}"
+
+
+def further(phase: int) -> str:
+    """The name of the episode in which a slow phase became slower still."""
+    return f"further-{phase + 1}"
+
+
+def _steps(phase: Phase) -> int:
+    return phase.last_step - phase.first_step + 1
 
 
 def _evaluated(case: Case) -> set[int]:

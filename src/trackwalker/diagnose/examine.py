@@ -26,6 +26,7 @@ from trackwalker.diagnose.evidence import EvidenceBook
 from trackwalker.diagnose.facts import FACTS
 from trackwalker.diagnose.playbook import Playbook, Test
 from trackwalker.diagnose.statements import span_words, statement, told
+from trackwalker.diagnose.states import states
 from trackwalker.diagnose.symptoms import Span, Symptoms, slide_start
 from trackwalker.errors import UsageError
 from trackwalker.stats.detectors import Finding
@@ -123,10 +124,15 @@ class Examination:
         return all(r.test.signature is not None for r in self.results if r.fired and r.test.role == "require")
 
     @property
-    def explains(self) -> list[str]:
-        """The causes that are its consequences; more of them where the log names it before all else."""
+    def explains(self) -> frozenset[str]:
+        """The states that can come of it."""
         told = any(r.fired and r.test.signature and not r.test.warnings and not r.log_role for r in self.results)
-        return [*self.playbook.explains, *(self.playbook.told_explains if told else ())]
+        book = self.playbook
+        return states().reaches(book.acts_as or book.state) if told or not book.only_if_told else frozenset()
+
+    def explained_by(self, other: Examination) -> bool:
+        """Whether this can come of another cause."""
+        return self.playbook.state in other.explains
 
     @property
     def log_role(self) -> str:

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from importlib.resources import files
-
-import yaml
 from pydantic import BaseModel, ConfigDict
 
 from trackwalker.diagnose.case import Case
 from trackwalker.diagnose.evidence import EvidenceBook
 from trackwalker.diagnose.facts import FACTS, Answer
 from trackwalker.diagnose.symptoms import Symptoms
+from trackwalker.job.gpus import gpus
 
 _NAMED = ("hw_gpu_info", "ray_node_gpus_utilization")  # whose labels tell the kind of the cards
 _BUSY = ("ray_node_gpus_utilization", "hw_gpu_utilization_percent")
@@ -31,8 +29,7 @@ class Profile(BaseModel):
 
 def profiles() -> dict[str, Profile]:
     """The known kinds, by the part of the name that tells them."""
-    text = (files("trackwalker.diagnose") / "hardware.yml").read_text()
-    return {str(name): Profile(**values) for name, values in yaml.safe_load(text).items()}
+    return {name: Profile(**row["at_work"]) for name, row in gpus().items() if "at_work" in row}
 
 
 def profile_of(case: Case, at: float) -> tuple[str, Profile] | None:

@@ -6,12 +6,11 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any, Literal
 
-import yaml
-from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, model_validator
 
+from trackwalker.diagnose.states import states
 from trackwalker.errors import UsageError
-
-_Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # ten times as fast, where PyYAML was built with it
+from trackwalker.job.causes import About, apart, front_matter, parsed
 
 # The first six are trouble; the others look like it, or show only in metrics, and may turn out to be normal.
 Symptom = Literal[
@@ -97,19 +96,25 @@ class Playbook(BaseModel):
     outcome: Literal["incident", "expected", "healthy"] = "incident"
     acts_on: Literal["gpu", ""] = ""  # what is at fault where only one rank is there to be named
     mechanism: bool = False  # it delivers the blow: a root only when nothing else was wrong
-    explains: list[str] = []  # causes that are its consequences
-    disputes: list[str] | None = None  # what it leaves open where it is half proven; all that it explains, if not told
-    told_explains: list[str] = []  # the same, where the log names it before all else
-    may_cause: list[str] = []  # on several hosts at the same time these are its echo, not causes of their own
-    yields_to: list[str] = []  # causes that, explaining the same, leave it a contributing one at most
-    unnamed_yields_to: list[str] = []  # the same, for one that names no host
+    state: str = ""  # what the cause is, in states.yml: what comes of it, and of what it can come, is told there
+    acts_as: str = ""  # the state whose arrows it has, where that is another
+    only_if_told: bool = False  # something comes of it only where the log names it before all else
+    overrides: bool = False  # nothing else that was found counts beside it
     tests: list[Test]
     screen: list[Test] = []  # asked of a run that has no slow phase: is it bad from beginning to end?
     summary: str
     summary_alone: str = ""  # the same of a job with one rank, where nobody waits for anybody
     actions: list[PlaybookAction] = []
     lanes: dict[str, str] = {}  # metric to draw per host: query and title
+    about: About | None = None  # what follows from it: required in a file
     body: str = ""
+
+    @model_validator(mode="after")
+    def _known_state(self) -> Playbook:
+        unknown = {self.state, self.acts_as} - {""} - states().known
+        if unknown:
+            raise ValueError(f"no state '{min(unknown)}' in states.yml; known: {', '.join(sorted(states().known))}")
+        return self
 
 
 def load_playbooks(own: Path | None = None) -> list[Playbook]:
@@ -125,16 +130,10 @@ def load_playbooks(own: Path | None = None) -> list[Playbook]:
 
 def load_playbook(path: Path) -> Playbook:
     """Read one playbook; a mistake in it is one line that says where."""
-    text = path.read_text()
-    parts = text.split("---\n", 2)
-    if len(parts) != 3 or parts[0].strip():
-        raise UsageError(f"playbook {path.name}: it must begin with front matter between two '---' lines")
-    try:
-        front = yaml.load(parts[1], Loader=_Loader)  # noqa: S506 - both are safe loaders
-        return Playbook(**front, body=parts[2].strip())
-    except (yaml.YAMLError, TypeError) as e:
-        raise UsageError(f"playbook {path.name}: bad front matter: {' '.join(str(e).split())}") from e
-    except ValidationError as e:
-        first = e.errors()[0]
-        where = ".".join(str(p) for p in first["loc"])
-        raise UsageError(f"playbook {path.name}: {where}: {first['msg']}") from e
+    front, body = front_matter(path)
+
+    def make(said: dict[str, Any]) -> Playbook:
+        about, rest = apart(said)
+        return Playbook(**rest, about=about, body=body)
+
+    return parsed(path.name, front, make)

@@ -17,6 +17,7 @@ class Graph:
     there: dict[str, frozenset[str]]
     waiting: frozenset[str]  # what changes on all hosts that wait for a slow one
     shared: frozenset[str]  # what belongs to no host when it shows on all ports of several
+    saving: frozenset[str]  # what a save begins with
     never_the_reason: frozenset[str]
 
     def follows(self, *quantities: str) -> frozenset[str]:
@@ -45,5 +46,6 @@ def graph() -> Graph:
         {q: frozenset(effects) for q, effects in told["there"].items()},
         frozenset(told["waiting"]),
         frozenset(told["shared"]),
+        frozenset(told["saving"]),
         frozenset(told["never_the_reason"]),
     )

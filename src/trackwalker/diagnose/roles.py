@@ -6,14 +6,12 @@ import re
 
 from trackwalker.diagnose.account_facts import IDLENESS
 from trackwalker.diagnose.examine import Examination
-from trackwalker.diagnose.logcause import HEARSAY
+from trackwalker.diagnose.states import states
 from trackwalker.diagnose.symptoms import SOFT, Symptoms
 from trackwalker.diagnose.verdict import Role
 from trackwalker.logs.hearsay import OF_ITS_OWN
 
 _FURTHER = 1.05  # a phase this much slower than another holds something more
-_WAITS = frozenset({"collective-hang", "dataloader-hang"})  # they tell that somebody is waited for, and whom
-_NETWORK = frozenset({"rdma-degradation", "rdma-link-failure", "network-link-down"})
 # Megatron's checks of what a rank computed by itself, before any exchange could bring another's numbers in.
 _LOCAL_NAN = re.compile(r"(?i)found (?:nan|inf)\w* in local ")
 _SUBORDINATE: dict[str, Role] = {"consequence": "consequence", "mechanism": "mechanism", "contributing": "contributing"}
@@ -22,8 +20,8 @@ _SUBORDINATE: dict[str, Role] = {"consequence": "consequence", "mechanism": "mec
 def undisputed(found: list[Examination], examinations: list[Examination]) -> list[Examination]:
     """The causes found that no half-proven one would explain: what could not be measured is not ruled out."""
     halves = [e for e in examinations if e.half_proven]
-    disputed = {c for e in halves for c in (e.explains if e.playbook.disputes is None else e.playbook.disputes)}
-    return [e for e in found if e.playbook.id not in disputed]
+    disputed = {s for e in halves for s in states().leaves_open(e.playbook.state)}
+    return [e for e in found if e.playbook.state not in disputed]
 
 
 def assign_roles(found: list[Examination], symptoms: Symptoms) -> dict[str, Role]:
@@ -33,7 +31,7 @@ def assign_roles(found: list[Examination], symptoms: Symptoms) -> dict[str, Role
     # A benign reading must account for whatever looks like trouble; beside anything else it is beside the point.
     benign = [e for e in benign if trouble <= set(e.playbook.symptoms) or not trouble]
     real = [e for e in found if e.playbook.outcome != "expected" or e.playbook.mechanism]
-    overriding = [e for e in [*benign, *real] if "*" in e.playbook.explains]
+    overriding = [e for e in [*benign, *real] if e.playbook.overrides]
     foreign = [e for e in overriding if e.playbook.outcome == "incident"]
     if foreign:  # another job's database says nothing, but this job's log still does
         others = [e for e in real if e not in foreign]
@@ -47,7 +45,7 @@ def assign_roles(found: list[Examination], symptoms: Symptoms) -> dict[str, Role
 
 def _beside(reading: Examination, others: list[Examination]) -> bool:
     """Whether another benign reading accounts for this one: saves make storage traffic."""
-    return any(e.playbook.id in reading.playbook.yields_to for e in others)
+    return any(e.playbook.state in states().of("overshadowed", reading.playbook.state) for e in others)
 
 
 def _explained(speaking: list[Examination]) -> set[str]:
@@ -56,21 +54,20 @@ def _explained(speaking: list[Examination]) -> set[str]:
     Of two measured ones the one that names fewer hosts does: a port that flaps makes all who send to it retransmit.
     With as many hosts it is the one that speaks for more slow phases, then the one that explains more.
     """
-    known = {e.playbook.id: e for e in speaking}
     out: set[str] = set()
     for e in speaking:
-        hearsay = e.playbook.id == HEARSAY and e.log_only
-        if e.playbook.id == "gpu-hardware-fault":
-            out |= {o.playbook.id for o in speaking if _computed_on(o, set(e.hosts))}
-        for cause in e.explains:
-            other = known.get(cause)
-            if hearsay and not (other is not None and other.hosts and set(other.hosts) <= set(e.hosts)):
+        others = [o for o in speaking if o is not e]
+        if states().within("computes", e.playbook.state):
+            out |= {o.playbook.id for o in others if _computed_on(o, set(e.hosts))}
+        hearsay = states().within("hearsay", e.playbook.state) and e.log_only
+        network = states().within("network", e.playbook.state)
+        for other in (o for o in others if o.explained_by(e)):
+            if hearsay and not (other.hosts and set(other.hosts) <= set(e.hosts)):
                 continue  # what victims say explains nothing, unless it names the very host
-            if other is not None and e.playbook.id in _NETWORK and _of_its_own(other):
+            if network and _of_its_own(other):
                 continue
-            mutual = other is not None and e.playbook.id in other.explains
-            if not (mutual and other is not None and _stands_behind(e, other)):
-                out.add(cause)
+            if not (e.explained_by(other) and _stands_behind(e, other)):
+                out.add(other.playbook.id)
     return out
 
 
@@ -119,7 +116,7 @@ def _echoes(found: list[Examination]) -> set[str]:
     out: set[str] = set()
     for e in found:
         for other in found:
-            if other.playbook.id in e.playbook.may_cause and len(other.hosts) != 1:
+            if other.playbook.state in states().of("echoes", e.playbook.state) and len(other.hosts) != 1:
                 phases, own = other.spans, e.spans
                 if phases is not None and own is not None and phases <= own:
                     out.add(other.playbook.id)
@@ -146,7 +143,7 @@ def _yields(cause: Examination, found: list[Examination], symptoms: Symptoms) ->
         return True
     if any(_names_nobody_and_yields(cause, e) for e in found):
         return True
-    stronger = [e for e in found if e.playbook.id in cause.playbook.yields_to]
+    stronger = [e for e in found if e.playbook.state in states().of("overshadowed", cause.playbook.state)]
     stronger = [e for e in stronger if not _names_nobody_and_yields(e, cause)]
     if not stronger or _began_after(cause, stronger, symptoms):
         return False
@@ -162,12 +159,17 @@ def _began_after(cause: Examination, others: list[Examination], symptoms: Sympto
 
 
 def _names_nobody_and_yields(cause: Examination, other: Examination) -> bool:
-    return not cause.hosts and other.playbook.id in cause.playbook.unnamed_yields_to
+    nobody = states().of("overshadowed_where_nobody_is_named", cause.playbook.state)
+    return not cause.hosts and other.playbook.state in nobody
 
 
 def _told_why(wait: Examination, candidates: list[Examination]) -> bool:
     """Whether another cause says what is wrong with the hosts that all others wait for."""
-    return bool(wait.hosts) and any(set(wait.hosts) <= set(e.hosts) for e in candidates if e.playbook.id not in _WAITS)
+    return bool(wait.hosts) and any(set(wait.hosts) <= set(e.hosts) for e in candidates if not _waits(e))
+
+
+def _waits(cause: Examination) -> bool:
+    return states().within("waited_for", cause.playbook.state)
 
 
 def _kept_from_answering(kill: Examination, candidates: list[Examination]) -> bool:
@@ -194,7 +196,7 @@ def _roles(found: list[Examination], symptoms: Symptoms) -> dict[str, Role]:
             roles[e.playbook.id] = "contributing"
         else:
             candidates.append(e)
-    for e in [c for c in candidates if c.playbook.id in _WAITS and _told_why(c, candidates)]:
+    for e in [c for c in candidates if _waits(c) and _told_why(c, candidates)]:
         candidates.remove(e)
         roles[e.playbook.id] = "consequence"
     for e in [c for c in candidates if c.playbook.symptoms == ["heartbeat"] and _kept_from_answering(c, candidates)]:

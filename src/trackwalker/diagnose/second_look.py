@@ -4,26 +4,33 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Literal
 
+from trackwalker.diagnose.account_facts import IDLENESS
+from trackwalker.diagnose.accounts import SOME
 from trackwalker.diagnose.case import Case
-from trackwalker.diagnose.claims import claim_of, downstream, explanation
+from trackwalker.diagnose.claims import Claim, claim_of, downstream, explanation
 from trackwalker.diagnose.deviations import Deviation, sweep
-from trackwalker.diagnose.episodes import episodes_of
+from trackwalker.diagnose.episodes import alone, episodes_of, further
 from trackwalker.diagnose.evidence import EvidenceBook
 from trackwalker.diagnose.examine import Examination
 from trackwalker.diagnose.quantities import graph
 from trackwalker.diagnose.symptoms import SOFT, Symptoms
 from trackwalker.diagnose.table import cite, name, rows
 from trackwalker.diagnose.unclassified import CAUSE, Suspicion, suspect
-from trackwalker.diagnose.verdict import Action, Cause, Onset, Role
+from trackwalker.diagnose.verdict import Action, Cause, Onset, Outcome, Role
 from trackwalker.diagnose.verdict import Deviation as Row
 from trackwalker.record.clock import utc
+
+_COMMON = 3  # of what most hosts did, tried for a sentence
+Standing = Literal["alone", "before", "beside"]  # where no cause was found; before what was found; beside it
 
 
 @dataclass(frozen=True)
 class Located:
     """Trouble without a name: the cause that the verdict tells, a sentence, and what to do."""
 
+    standing: Standing
     cause: Cause
     summary: str
     action: Action
@@ -40,7 +47,7 @@ class SecondLook:
 
 def look_again(case: Case, symptoms: Symptoms, found: Sequence[Examination], roles: Mapping[str, Role]) -> SecondLook:
     """Sweep a case that has trouble; one that has none is not searched for some."""
-    if case.telemetry is None or not symptoms.names - SOFT:
+    if case.telemetry is None or not symptoms.names - (SOFT - {"uneven"}):
         return SecondLook()
     swept = sweep(case, episodes_of(case, symptoms))
     roots = [e for e in found if roles.get(e.playbook.id) == "root"]
@@ -48,10 +55,71 @@ def look_again(case: Case, symptoms: Symptoms, found: Sequence[Examination], rol
     return SecondLook(swept.deviations, downstream(roots, others, swept.deviations, graph()))
 
 
-def locate(case: Case, look: SecondLook, book: EvidenceBook, step_uncertainty: float, speed: str) -> Located | None:
-    """Who deviates since the trouble began, in a run for which no cause was found."""
+@dataclass(frozen=True)
+class OpenQuestion:
+    """What the causes found leave open: the deviations to look for somebody in."""
+
+    standing: Standing
+    deviations: Sequence[Deviation]
+
+
+def open_question(
+    look: SecondLook, outcome: Outcome, told: Sequence[Examination], leading: Sequence[Examination], symptoms: Symptoms
+) -> OpenQuestion | None:
+    """Whether to look for trouble without a name, and where; None where the causes found leave nothing over."""
+    if outcome == "insufficient-evidence" or (outcome == "healthy" and "uneven" in symptoms.names):
+        return OpenQuestion("alone", look.deviations)
+    slowing = [e for e in leading if "slow" in e.playbook.symptoms]
+    if outcome != "incident" or not symptoms.slow or not slowing:
+        return None
+    claims = [claim_of(e) for e in told]
+    rest = [d for d in look.deviations if explanation(d, claims, graph(), {}) is None]
+    if all(_only_idleness(e) for e in slowing):
+        # Idle devices tell that something was waited for. What no arrow leads from or to is not known to be data.
+        return OpenQuestion("before", [d for d in rest if d.fleet or not d.meaning.known])
+    return OpenQuestion("beside", _left_over(rest, look.deviations, slowing, symptoms))
+
+
+def _only_idleness(cause: Examination) -> bool:
+    """Whether nothing but idle devices speaks for a cause."""
+    fired = {r.test.fact for r in cause.fired if r.test.role == "require"}
+    return bool(fired) and fired <= IDLENESS
+
+
+def _left_over(
+    rest: Sequence[Deviation], deviations: Sequence[Deviation], slowing: Sequence[Examination], symptoms: Symptoms
+) -> list[Deviation]:
+    """What deviates in slow phases that no found cause speaks for, or where a phase became slower still without it."""
+    phases = range(len(symptoms.slow))
+    spoken = {i for e in slowing for i in (phases if e.spans is None else e.spans)}
+    slow = symptoms.slow
+    full = min((p.seconds for p in symptoms.phases if not p.slow), default=0.0)
+    lost = [(p.end - p.start) * (1.0 - full / p.seconds) for p in slow]
+    mine = [claim_of(e) for e in slowing]
+    wanted: set[str] = set()
+    for i in phases:
+        if lost[i] < SOME * sum(lost):
+            continue
+        if i not in spoken:
+            wanted.add(alone(i))
+        elif not any(d.episode.name == further(i) and _own(d, mine) for d in deviations):
+            wanted.add(further(i))
+    accused = {h for c in mine for h in c.hosts}
+    return [d for d in rest if d.episode.name in wanted and d.host not in accused]
+
+
+def _own(d: Deviation, claims: Sequence[Claim]) -> bool:
+    """Whether a found cause itself became stronger."""
+    here = [c for c in claims if d.fleet or not c.hosts or d.host in c.hosts]
+    return d.kind == "rose" and any(d.meaning.quantity in graph().follows(*c.quantities) for c in here)
+
+
+def locate(
+    case: Case, question: OpenQuestion, book: EvidenceBook, step_uncertainty: float, speed: str
+) -> Located | None:
+    """Who deviates since the trouble began and is accounted for by no cause."""
     telemetry = case.telemetry
-    suspicion = suspect(look.deviations, graph()) if telemetry is not None else None
+    suspicion = suspect(question.deviations, graph()) if telemetry is not None else None
     if suspicion is None or telemetry is None:
         return None
     cited = [(d, c[0]) for d in suspicion.deviations if (c := cite(d, telemetry, book)) is not None]
@@ -59,8 +127,8 @@ def locate(case: Case, look: SecondLook, book: EvidenceBook, step_uncertainty: f
         return None
     says = {item.id: item.says for item in book.items}
     where = ", ".join(dict.fromkeys(name(d) for d, _ in cited))
-    alone = ", " not in where
-    told = "; ".join(dict.fromkeys(says[i].removeprefix(f"{where}: ") if alone else says[i] for _, i in cited))
+    single = ", " not in where
+    told = "; ".join(dict.fromkeys(says[i].removeprefix(f"{where}: ") if single else says[i] for _, i in cited))
     since = utc(suspicion.since)
     step = case.timeline.step_at(suspicion.since) if case.timeline is not None else None
     cause = Cause(
@@ -73,10 +141,26 @@ def locate(case: Case, look: SecondLook, book: EvidenceBook, step_uncertainty: f
         onset=Onset(time=since, step=step, uncertainty_s=step_uncertainty),
         evidence=[i for _, i in cited],
     )
-    summary = f"No known cause fits, but {where} stands out since the trouble began ({speed}): {told}."
+    verb = "stands out" if single else "stand out"
+    lead = {
+        "alone": f"No known cause fits, but {where} {verb} since the trouble began ({speed})",
+        "before": f"Before all else, {where} {verb} since the trouble began ({speed}), for no known reason",
+        "beside": f"Besides, {where} {verb} where that does not account for the loss, for no known reason",
+    }
+    summary = f"{lead[question.standing]}: {told}."
     why = f"take a closer look at {where}: {told}; no other host shows it, and no known cause accounts for it"
     action = Action(do="inspect-hosts", hosts=list(suspicion.hosts), why=why, risk="none", needs_approval=False)
-    return Located(cause, summary, action, suspicion)
+    return Located(question.standing, cause, summary, action, suspicion)
+
+
+def common_change(case: Case, look: SecondLook, book: EvidenceBook) -> str:
+    """A sentence on what changed for the worse on most hosts at once: it accuses nobody, and is where to begin."""
+    worse = [d for d in look.deviations if d.fleet and d.meaning.worse(d.kind) and d.meaning.layer != "activity"]
+    known = [d for d in worse if d.meaning.quantity not in graph().never_the_reason | graph().waiting]
+    for d in known[:_COMMON]:
+        if case.telemetry is not None and (cited := cite(d, case.telemetry, book)) is not None:
+            return f" What changed with it: {next(i.says for i in book.items if i.id == cited[0])}."
+    return ""
 
 
 def table(

@@ -63,8 +63,8 @@ def cite(d: Deviation, telemetry: Telemetry, book: EvidenceBook) -> tuple[str, f
         return None
     if f"{before[0]:.4g}" == f"{after[0]:.4g}":
         return None  # a change that its own two numbers do not show
-    told = f"{name(d)}: {d.meaning.metric}{_aspect(d)} {_moved(before[0], after[0])}{_against(d, before[0], after[0])}"
-    return book.add("metric", query, told + _unit(d), values), before[0], after[0]
+    told = f"{name(d)}: {d.meaning.metric}{_aspect(d)} {_moved(before[0], after[0])}{_unit(d)}"
+    return book.add("metric", query, told + _against(d, before[0], after[0]), values), before[0], after[0]
 
 
 def name(d: Deviation) -> str:

@@ -10,12 +10,13 @@ from trackwalker.diagnose.episodes import Episode
 from trackwalker.diagnose.quantities import Graph
 
 CAUSE = "unclassified"
-_WEIGHT = {"error": 1.0, "health": 1.0, "resource": 0.9, "wait": 0.9, "activity": 0.5}
+_WEIGHT = {"error": 1.0, "health": 1.0, "resource": 0.9, "wait": 0.9, "activity": 0.7}
 _GUESSED = 0.8  # of a metric whose meaning only its name tells
 _CAP = 12.0  # more standard errors make nobody surer
 _CLEAR = 5.0  # strength of a culprit
 _RIVAL = 0.85  # of the strongest: as good a reason
 _BEYOND_FLEET = 3.0  # times what most hosts did: then it is no longer more of the same
+_MORE = 1.5  # times as active as before, while the run does less: that is no work of the run
 _TOLD = 4
 
 
@@ -120,8 +121,10 @@ def _can_be_a_reason(d: Deviation, deviations: Iterable[Deviation], graph: Graph
         return d.gpu is not None or d.device is not None  # beside its siblings: a whole host that is silent is not it
     if d.kind not in ("rose", "fell"):
         return False
+    if d.episode.kind == "long-steps" and meaning.quantity in graph.follows(*graph.saving):
+        return False  # steps that are long now and then may hold saves that nobody told of
     if meaning.layer == "activity":
-        return d.of > 1 and not d.episode.stops and _out_of_step(d, deviations)
+        return not d.episode.stops and ((d.of > 1 and _out_of_step(d, deviations)) or _beside_the_run(d))
     return meaning.worse(d.kind)
 
 
@@ -129,6 +132,11 @@ def _out_of_step(d: Deviation, deviations: Iterable[Deviation]) -> bool:
     """Whether a host works on while all others wait: their activity falls, its own does not (or less)."""
     fell = any(o.fleet and o.kind == "fell" and o.meaning.metric == d.meaning.metric for o in deviations)
     return d.kind == "rose" and fell
+
+
+def _beside_the_run(d: Deviation) -> bool:
+    """Whether somebody is far more active than before: a slower run asks less of its hosts, so it is not the run."""
+    return d.kind == "rose" and d.after >= _MORE * max(d.before, 0.0) and d.after > 0
 
 
 def _explains(one: _Group, other: _Group, graph: Graph) -> bool:

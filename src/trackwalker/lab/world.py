@@ -10,6 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field
 
+from trackwalker.job.gpus import gpus
+
 Floats = NDArray[np.float64]
 
 EPOCH = 1_772_000_000  # February 2026; a seed adds days
@@ -22,56 +24,24 @@ class Profile(BaseModel):
     """What a GPU of a kind draws and runs at."""
 
     name: str
-    maker: str = "AMD_Instinct"
+    maker: str
     active_w: float
     spin_w: float
     idle_w: float
     clock_mhz: float
     vram_gb: float
     peak_tflops: float
-    hot_c: float = 78.0
+    hot_c: float
 
 
 PROFILES = {
-    "mi355x": Profile(
-        name="MI355X", active_w=905, spin_w=302, idle_w=262, clock_mhz=2100, vram_gb=288, peak_tflops=2500
-    ),
-    "mi300x": Profile(
-        name="MI300X", active_w=690, spin_w=250, idle_w=170, clock_mhz=1900, vram_gb=192, peak_tflops=1307
-    ),
-    "h200": Profile(
-        name="H200",
-        maker="NVIDIA",
-        active_w=655,
-        spin_w=140,
-        idle_w=85,
-        clock_mhz=1740,
-        vram_gb=141,
-        peak_tflops=989,
-        hot_c=66,
-    ),
-    "h100": Profile(
-        name="H100_80GB_HBM3",
-        maker="NVIDIA",
-        active_w=640,
-        spin_w=135,
-        idle_w=75,
-        clock_mhz=1755,
-        vram_gb=80,
-        peak_tflops=989,
-        hot_c=64,
-    ),
-    "b200": Profile(
-        name="B200",
-        maker="NVIDIA",
-        active_w=930,
-        spin_w=235,
-        idle_w=145,
-        clock_mhz=1890,
-        vram_gb=183,
-        peak_tflops=2250,
-        hot_c=62,
-    ),
+    name.lower(): Profile(
+        **row["simulated"],
+        maker="AMD_Instinct" if row["vendor"] == "amd" else "NVIDIA",
+        peak_tflops=row["tflops"]["bfloat16"],
+    )
+    for name, row in gpus().items()
+    if "simulated" in row
 }
 
 

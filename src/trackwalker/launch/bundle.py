@@ -11,10 +11,10 @@ from importlib.machinery import SourceFileLoader
 from pathlib import Path
 
 import trackwalker
-from trackwalker.job import dialects
+from trackwalker.job import dialects, gpus
 
 # The agent's own room, the hallway files it shares with everyone, and the hook that goes around MaxText in an image.
-_SHARED = ("__init__", "dialects", "journal", "payload", "private", "processes", "tfevents", "trust", "whole")
+_SHARED = ("__init__", "dialects", "gpus", "journal", "payload", "private", "processes", "tfevents", "trust", "whole")
 _HALLWAY = ["__init__.py", *(f"job/{name}.py" for name in _SHARED)]
 _TRAINERS = [f"trainers/{name}" for name in ("__init__.py", "capture.py", "progress.py", "stacks.py", "maxtext")]
 _CARRIED = [*_HALLWAY, "node", *_TRAINERS]
@@ -45,6 +45,7 @@ def build_agent(target: Path) -> Path:
                 name = path.relative_to(source.parent).as_posix()
                 archive.write(path, name)
                 archive.writestr(f"{name}c", _byte_code(path))
+            archive.write(source / "job" / gpus.NAME, f"trackwalker/job/{gpus.NAME}")
             # The dialects as they are here and now, with those that TRACKWALKER_DIALECTS adds.
             archive.writestr(f"trackwalker/job/{dialects.NAME}", json.dumps(dialects.document(), indent=1))
     return target

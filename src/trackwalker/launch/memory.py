@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cache
-from importlib.resources import files
 from typing import Any, Literal
 
-import yaml
-
 from trackwalker.errors import UsageError
+from trackwalker.job.gpus import gpus
 from trackwalker.launch.effective import Effective
 from trackwalker.launch.mesh import Mesh
 
@@ -50,9 +48,8 @@ class Gpu:
 
 @cache
 def gpu_profiles() -> dict[str, Gpu]:
-    """Every GPU model we know, by name."""
-    table = yaml.safe_load((files("trackwalker.launch") / "gpus.yml").read_text())
-    return {name: Gpu(name, row["vendor"], row["memory_gib"]) for name, row in table.items()}
+    """Every GPU model whose memory we know, by name."""
+    return {name: Gpu(name, row["vendor"], row["memory_gib"]) for name, row in gpus().items() if "memory_gib" in row}
 
 
 def find_gpu(name: str) -> Gpu:

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from trackwalker.job.causes import about
+
 DEFAULT_BUDGET = 3  # attempts after the first, of all classes together
 ANY, SAME, EXCLUDE = "any", "same", "exclude"  # on which nodes
 
@@ -37,27 +39,6 @@ RULES: dict[str, Rule] = {
     "crash": Rule(1, ANY, "the cause is not known: once may be chance, twice is not"),
 }
 
-# Triage's causes. What is not named here is a crash of unknown cause.
-_CLASS = {
-    "oom": "oom-gpu oom-host silent-compile-oom host-memory-leak shm-too-small collective-alloc-fail",
-    "config": (
-        "config-error model-not-found missing-library gpu-arch-mismatch xla-compile-fail xla-unknown-flag "
-        "compile-divergence collective-mismatch checkpoint-restore-mismatch container-load-fail container-pull-fail "
-        "patch-branch-fail dmabuf-guard memlock-limit rdma-misconfigured train-timeout pull-timeout"
-    ),
-    "nan": "loss-divergence",
-    "storage": "storage-full checkpoint-corrupt checkpoint-fs-error",
-    "hang": "collective-hang dataloader-hang input-stall heartbeat-false-positive coordinator-overload",
-    "node": (
-        "gpu-hardware-fault gpu-driver-fault ecc-timeout no-gpu fabric-manager-down silent-data-corruption "
-        "host-kernel-fault nccl-nic-fail network-link-down rdma-link-failure preflight-gpu-busy preflight-ipv6-rules "
-        "preflight-timeout preflight-check clock-skew p2p-unavailable unkillable-step prolog-kill node-death"
-    ),
-    "preempted": "preempted",
-    "time-limit": "walltime",
-    "cancelled": "user-cancel",
-}
-_OF_CAUSE = {cause: name for name, causes in _CLASS.items() for cause in causes.split()}
 _OF_STATE = {"oom": "oom", "node-fail": "node-fail", "boot-fail": "node-fail", "preempted": "preempted"}
 _FINISHED = ("completed", "completed-short", "soft-success")
 
@@ -90,7 +71,8 @@ def classify(ending: Ending) -> str:
         return "completed"
     if ending.state in _OF_STATE:
         return _OF_STATE[ending.state]
-    found = _OF_CAUSE.get(ending.cause, "crash")
+    told = about(ending.cause)
+    found = told.retry if told else "crash"
     if found == "node" and not ending.hosts:
         return "crash"  # a node's fault, but nobody knows whose: there is nothing to exclude
     if ending.state == "timeout":

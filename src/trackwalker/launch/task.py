@@ -75,15 +75,15 @@ def find_task(env: Mapping[str, str]) -> Task:
             _number(env, "SLURM_RESTART_COUNT") or 0,
         )
     for rank_name, world_name, local_name, size_name, shared in _LAUNCHERS:
-        rank, world = _number(env, rank_name), _number(env, world_name)
-        if rank is None or world is None or not rank < world or world == 1:
+        number, count = _number(env, rank_name), _number(env, world_name)
+        if number is None or count is None or not number < count or count == 1:
             continue
         job_id = given or slurm or _id_from(env, shared)
         if not job_id:
             break  # nothing says which tasks belong together: each is recorded by itself
         local, size = _number(env, local_name) or 0, _number(env, size_name) or 1
         scheduler = "slurm" if slurm else "kubernetes" if "KUBERNETES_SERVICE_HOST" in env else "local"
-        return Task(job_id, rank, world, local, size, scheduler)
+        return Task(job_id, number, count, local, size, scheduler)
     return Task(
         given or slurm, scheduler="slurm" if slurm else "local", attempt=_number(env, "SLURM_RESTART_COUNT") or 0
     )

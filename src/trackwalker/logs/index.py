@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import re
-from copy import copy, deepcopy
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cache, partial
 from pathlib import Path
 
@@ -123,10 +122,6 @@ class Source:
     main: bool
     in_diff: bool = False  # the launcher prints the working tree's diff: anything may stand there
 
-    def fork(self) -> Source:
-        """The same state, to read on without changing this one."""
-        return replace(self, steps=self.steps.fork())
-
 
 class Gatherer:
     """Sorts what the scanner finds into an index, file after file; the first one is the main log."""
@@ -144,16 +139,6 @@ class Gatherer:
         self._main: StepReader | None = None
         self._other_steps: dict[int, int] = {}
         self._index = LogIndex(log, self._facts)
-
-    def fork(self) -> Gatherer:
-        """The same state, to read on without changing this one."""
-        other = copy(self)
-        other._facts, other._fact_reader = deepcopy((self._facts, self._fact_reader))  # one copy: the reader holds it
-        other._hits = {key: replace(hit, more=list(hit.more)) for key, hit in self._hits.items()}
-        other._harmless, other._ranks = dict(self._harmless), set(self._ranks)
-        other._other_steps = dict(self._other_steps)
-        other._index = replace(self._index, facts=other._facts, files=list(self._index.files))
-        return other
 
     def read(self, path: Path, rank: int | None) -> Scan:
         """One file, in one pass."""

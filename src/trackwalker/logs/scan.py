@@ -14,7 +14,6 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
-from copy import copy
 from dataclasses import dataclass, field
 from itertools import compress, islice
 from pathlib import Path
@@ -23,7 +22,7 @@ import numpy as np
 
 from trackwalker.errors import EvidenceError
 from trackwalker.job.dialects import Dialect, dialects
-from trackwalker.logs.chunk import CHUNK, FRONT, MARGIN, Buffers, Chunk, Found, FoundLine, Label
+from trackwalker.logs.chunk import CHUNK, FRONT, Buffers, Chunk, Found, FoundLine, Label
 from trackwalker.logs.needles import Ints, Needles
 from trackwalker.logs.stamps import written_at
 from trackwalker.logs.steptable import Floats
@@ -134,11 +133,6 @@ def chunks(size: int) -> int:
     return -(-size // CHUNK)
 
 
-def settled(size: int) -> int:
-    """How many pieces of a growing file will not change any more."""
-    return max(0, size - MARGIN) // CHUNK
-
-
 class Reading:
     """How far a file has been read, and what must be known to read on."""
 
@@ -154,12 +148,6 @@ class Reading:
         self._first_steps: tuple[int, dict[bytes, bytes]] = (0, {})
         self._held: dict[int, dict[bytes, bytes]] = {}
         self._local = threading.local()
-
-    def fork(self) -> Reading:
-        """The same state, to read on without changing this one."""
-        other = copy(self)
-        other._held = dict(self._held)
-        return other
 
     def advance(self, size: int, until: int, on_line: OnLine, on_steps: OnSteps | None, choose: Choose | None) -> None:
         """Read the pieces up to this number of a file that has this size now."""
@@ -263,8 +251,7 @@ class Reading:
         if number in self._held:
             return self._held[number]
         last = self._look(number).last_steps
-        if number < settled(self._size):
-            if len(self._held) >= _MOST_KEPT:
-                self._held.clear()
-            self._held[number] = last
+        if len(self._held) >= _MOST_KEPT:
+            self._held.clear()
+        self._held[number] = last
         return last

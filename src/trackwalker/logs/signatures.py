@@ -12,6 +12,7 @@ import orjson
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
+from trackwalker.job.causes import Swept, known
 from trackwalker.logs.kept import kept
 from trackwalker.logs.lines import Body
 from trackwalker.logs.needles import SHORTEST
@@ -73,6 +74,8 @@ class Signature(BaseModel):
     priority: int = 0  # among equals of one tier, the higher comes first
     proves_not: str = ""
     next: list[str] = []
+    sweep: Swept | None = None  # what a sweep is told, where the line knows more than its cause's file says
+    may_be_chance: bool = False  # likewise
 
     @property
     def order(self) -> int:
@@ -176,6 +179,8 @@ def load(folder: Path = FOLDER) -> Signatures:
     ids = [s.id for s in signatures]
     if len(set(ids)) < len(ids):
         raise ValueError(f"signature ids are not unique: {sorted({i for i in ids if ids.count(i) > 1})}")
+    if strange := {s.cause for s in signatures} - known():
+        raise ValueError(f"signatures name causes that have no file in playbooks/: {', '.join(sorted(strange))}")
     return Signatures(signatures, harmless)
 
 

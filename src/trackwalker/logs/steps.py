@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from copy import copy
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -82,15 +81,8 @@ class StepReader:
         self._with_loss: list[int] = []  # lines whose loss is printed as no number
         self._written: dict[int, float] = {}  # by line
         self._columns: list[list[Floats]] = [[], [], [], [], []]
+        self._given_out = 0
         self.rank: int | None = rank
-
-    def fork(self) -> StepReader:
-        """The same state, to read on without changing this one."""
-        other = copy(self)
-        vars(other).update({k: copy(v) for k, v in vars(self).items() if isinstance(v, list | dict | set)})
-        other._columns = [list(column) for column in self._columns]
-        other._others = {rank: reader.fork() for rank, reader in self._others.items()}
-        return other
 
     def choose(self, labels: list[bytes]) -> bytes | None:
         """Whose steps to read: the lowest rank's, or the one that was asked for."""
@@ -169,7 +161,7 @@ class StepReader:
                 self._with_loss.append(number)
             if number and self._table is None and (at := written_at(text)) == at:
                 self._written[number] = at
-            step = told.step if told.step is not None else len(self._rows)
+            step = told.step if told.step is not None else self._given_out + len(self._rows)
             return (step, told.seconds, told.tgs, told.loss, number)
         return None
 
@@ -200,6 +192,15 @@ class StepReader:
                 rank = _rank(label, self._given) or 0
                 found[rank] = max(found.get(rank, -1), row[0])
         return dict(sorted(found.items()))
+
+    def drain(self) -> Steps:
+        """What was read since the last time: for whoever follows a log that grows and keeps no table of it."""
+        found = self.result()
+        for reader in (self, *self._others.values()):
+            reader._given_out += len(reader._rows)
+            reader._rows, reader._columns = [], [[], [], [], [], []]
+            reader._with_loss, reader._written = [], {}
+        return found
 
     def result(self) -> Steps:
         """All steps read, as arrays in the order of the log."""

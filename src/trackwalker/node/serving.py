@@ -14,7 +14,8 @@ from trackwalker.node.spec import AgentSpec
 def address_of(spec: AgentSpec) -> str:
     """Loopback where the whole job is on this machine; else an address that the first node reaches."""
     wanted = spec.listen or os.environ.get("TRACKWALKER_LISTEN", "")
-    if not wanted and (len(spec.ranks) == spec.world or spec.nodes == 1):
+    here = len(spec.ranks) == spec.world or (not spec.owns and spec.nodes == 1)
+    if not wanted and here:
         return LOOPBACK
     coordinator = spec.ranks[0].env.get("JAX_COORDINATOR_IP", "") if spec.ranks else ""
     try:

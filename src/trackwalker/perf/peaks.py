@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
-from importlib.resources import files
 from typing import Any
 
-import yaml
 from pydantic import BaseModel, ConfigDict
 
+from trackwalker.job import gpus
 from trackwalker.perf.model import Device
 
 OVERRIDE = "HARDWARE_PEAK_TFLOPS"  # upstream's variable: the user's own number wins
@@ -22,7 +21,6 @@ class Marks(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    vendor: str
     capability: str
     cores: int
     memory_gib: tuple[float, float] | None = None
@@ -31,9 +29,7 @@ class Marks(BaseModel):
 class Peak(BaseModel):
     """One kind of device, as JAX counts devices."""
 
-    model_config = ConfigDict(extra="forbid")
-
-    names: list[str]
+    vendor: str
     tflops: dict[str, float]
     hbm_gb_s: float
     link_gb_s: float
@@ -66,15 +62,13 @@ class AnyType(dict[str, float]):
 @cache
 def peaks() -> dict[str, Peak]:
     """The table."""
-    text = (files("trackwalker.perf") / "peaks.yml").read_text()
-    return {str(name): Peak(**row) for name, row in yaml.safe_load(text).items()}
+    return {name: Peak(**row) for name, row in gpus.gpus().items()}
 
 
 def by_name(text: str) -> Known | None:
     """The device whose name is in a text; of several the longest name."""
-    low = text.lower()
-    fits = [(len(part), name) for name, peak in peaks().items() for part in peak.names if part in low]
-    return _known(max(fits)[1], f"peaks.yml, by the name '{text}'") if fits else None
+    name = gpus.by_name(text)
+    return _known(name, f"{gpus.NAME}, by the name '{text}'") if name else None
 
 
 def by_trace(device: Device) -> Known | None:
@@ -87,11 +81,11 @@ def by_trace(device: Device) -> Known | None:
     memory = float(facts.get("memory_size", 0) or 0) / _GIB
     for name, peak in peaks().items():
         marks = peak.trace
-        if marks is None or marks.vendor != device.vendor.lower() or marks.capability != capability:
+        if marks is None or peak.vendor != device.vendor.lower() or marks.capability != capability:
             continue
         low, high = marks.memory_gib or (0.0, float("inf"))
         if int(facts.get("core_count", 0) or 0) == marks.cores and low <= memory <= high:
-            return _known(name, f"peaks.yml, by the trace ({marks.cores} cores, capability {capability})")
+            return _known(name, f"{gpus.NAME}, by the trace ({marks.cores} cores, capability {capability})")
     return None
 
 

@@ -25,6 +25,8 @@ Ints = NDArray[np.int64]
 _HIDDEN_SHARE = 0.05  # of a step, spent between steps and told by no step line
 SLACK_S = 60.0  # clocks of one cluster
 _HIDDEN_STEPS = 9  # in a row or nearly: a save or an evaluation is one long gap
+_SIGHTINGS = 20  # that bound the end of a step: of so many, one in 20 comes within a twentieth of the scrape interval
+_GRAINS = 2.0  # the first and the last end of a stretch are each known to one
 
 
 @dataclass(frozen=True)
@@ -84,7 +86,8 @@ def timeline_of(
     written = rows.column("written")[np.append(first[1:], len(rows)) - 1]
     source = log.path.name if table.source == LOG else table.source or log.path.name
     known = {int(s): float(e) for s, e in zip(step, ends, strict=True) if np.isfinite(e)} if ends is not None else {}
-    timeline = _timed(step.tolist(), seconds, tgs, log, known or _anchors(telemetry), start, source)
+    anchors = known or _anchors(telemetry)
+    timeline = _timed(step.tolist(), seconds, tgs, log, anchors, bool(known), start, source)
     if timeline.exact or not _plausible(written, log, telemetry, start):
         return timeline
     return replace(timeline, ends=written, exact=True)
@@ -170,52 +173,72 @@ def _timed(
     tgs: Floats,
     log: LogFacts,
     anchors: dict[int, float],
+    stamped: bool,
     start: float | None,
     source: str,
 ) -> Timeline:
     known = [(i, anchors[s]) for i, s in enumerate(order) if s in anchors]
-    ends = np.full(len(order), np.nan)
+    ends, grain = np.full(len(order), np.nan), 0.0
     elapsed = np.cumsum(seconds)
     if known:
         # Between two recorded steps the durations tell the time; each step hangs on the last recorded one before it.
-        first = known[0]
-        ends[: first[0] + 1] = first[1] - (elapsed[first[0]] - elapsed[: first[0] + 1])
-        for (i, t), nxt in zip(known, [*known[1:], (len(order), 0.0)], strict=True):
-            ends[i : nxt[0]] = t + (elapsed[i : nxt[0]] - elapsed[i])
+        at = np.array([i for i, _ in known])
+        late = np.array([t for _, t in known]) - elapsed[at]
+        if not stamped:
+            late, grain = _lateness(late)
+        ends = elapsed + late[np.maximum(np.searchsorted(at, np.arange(len(order)), side="right") - 1, 0)]
     elif start is not None:
         setup = sum(s.seconds or 0 for s in log.stages if s.what == "END" and s.name != "Training")
         ends = start + setup + elapsed
     timeline = Timeline(np.array(order), ends, seconds, tgs, bool(known), source)
-    return _with_hidden_time(timeline) if known else timeline
+    return _with_hidden_time(timeline, grain) if known else timeline
 
 
-def _with_hidden_time(timeline: Timeline) -> Timeline:
+def _lateness(seen: Floats) -> tuple[Floats, float]:
+    """How far each recorded step lies behind the sum of the durations, and how well that is known.
+
+    Steps cannot end sooner after each other than they took. A recorder that stamps each step never shows that; a gauge
+    that is scraped shows a step some time after its end, and the sightings that follow bound how long after.
+    """
+    ahead = np.concatenate([seen, np.full(_SIGHTINGS - 1, np.inf)])
+    least = np.lib.stride_tricks.sliding_window_view(ahead, _SIGHTINGS).min(axis=1)
+    return least, float(np.quantile(seen - least, 0.9))
+
+
+def _with_hidden_time(timeline: Timeline, grain: float = 0.0) -> Timeline:
     """Where steps keep coming later than their own durations say, what they really took.
 
-    A trainer that times the step alone prints normal lines while every step waits for data.
+    A trainer that times the step alone prints normal lines while every step waits for data. Ends known to `grain`
+    seconds only show what is more than that in all.
     """
     if len(timeline) < _HIDDEN_STEPS:
         return timeline
     spacing = np.diff(timeline.ends, prepend=timeline.ends[0] - timeline.seconds[0])
     hidden = running_median(spacing - timeline.seconds, _HIDDEN_STEPS)
     lasting = (hidden > _HIDDEN_SHARE * timeline.seconds) & (spacing > timeline.seconds)
+    if grain and float((spacing - timeline.seconds)[lasting].sum()) <= _GRAINS * grain:
+        return timeline
     seconds = np.where(lasting, spacing, timeline.seconds)
     return replace(timeline, seconds=seconds, tgs=timeline.tgs * timeline.seconds / np.maximum(seconds, 1e-9))
 
 
 def _anchors(telemetry: Telemetry | None) -> dict[int, float]:
-    """Step to recorded end time; synthetic fill samples are left out."""
-    if telemetry is None:
+    """Step to the time at which it was first seen to be over; synthetic fill samples are left out.
+
+    A gauge goes on showing the last step of a run that has become silent: that is no progress.
+    """
+    if telemetry is None or "tb_step" not in telemetry.metrics():
         return {}
     begin, end = telemetry.range()
-    fills: set[tuple[str, float]] = set()
+    fills: dict[str, list[float]] = {}
     if "tb_metrics_plugin_staleness_fill" in telemetry.metrics():
         for labels, times, values in telemetry.raw("tb_metrics_plugin_staleness_fill", begin, end):
-            fills |= {(labels.get("host", ""), float(t)) for t, v in zip(times, values, strict=True) if v != 0}
+            fills.setdefault(labels.get("host", ""), []).extend(times[values != 0].tolist())
     anchors: dict[int, float] = {}
-    if "tb_step" in telemetry.metrics():
-        for labels, times, values in telemetry.raw("tb_step", begin, end):
-            for t, v in zip(times, values, strict=True):
-                if (labels.get("host", ""), float(t)) not in fills:
-                    anchors[int(v)] = max(anchors.get(int(v), 0.0), float(t))
+    for labels, times, values in telemetry.raw("tb_step", begin, end):
+        own = ~np.isin(times, fills.get(labels.get("host", ""), []))
+        times, values = times[own], values[own]
+        new = np.diff(values, prepend=np.nan) != 0
+        for t, v in zip(times[new].tolist(), values[new].tolist(), strict=True):
+            anchors[int(v)] = max(anchors.get(int(v), 0.0), t)  # of a step done again the later counts
     return anchors

@@ -8,7 +8,10 @@ from rich.text import Text
 from trackwalker.diagnose.changed import MOST_ROWS, Changed
 from trackwalker.diagnose.verdict import Deviation
 from trackwalker.record.clock import utc
-from trackwalker.report.text import one_line
+from trackwalker.report.text import clip, one_line
+
+_LOG_ROWS = 10
+_LONGEST = 240
 
 
 def render_changed(found: Changed, console: Console) -> None:
@@ -17,13 +20,25 @@ def render_changed(found: Changed, console: Console) -> None:
         windows = ", ".join(f"{utc(s.start)} to {utc(s.end)}" for s in episode.window)
         console.print(Text(f"{episode.name}: {windows}"), soft_wrap=True)
     console.print(Text(f"{found.metrics} metrics, {found.tests} comparisons, {len(found.deviations)} deviations shown"))
+    _render_log(found, console)
     if not found.deviations:
-        console.print(Text("Nothing changed beyond its own noise and beyond what the other hosts did."))
+        console.print(Text("No metric changed beyond its own noise and beyond what the other hosts did."))
         return
     for d in found.deviations:
         console.print(Text(deviation_line(d)), soft_wrap=True)
     if len(found.deviations) >= MOST_ROWS:
         console.print(Text("There are more; --hosts or a shorter window shows them."))
+
+
+def _render_log(found: Changed, console: Console) -> None:
+    rows = found.log.rows
+    for row in rows[:_LOG_ROWS]:
+        told = f"log line {row.line}, {row.kind}: {row.inside} times, {row.expected:g} expected: {row.example}"
+        console.print(Text(clip(one_line(told), _LONGEST)), soft_wrap=True)
+    if len(rows) > _LOG_ROWS:
+        console.print(Text(f"{len(rows) - _LOG_ROWS} more kinds of log lines changed: --json has them"))
+    if found.log.says:
+        console.print(Text(f"log: {found.log.says}"))
 
 
 def deviation_line(d: Deviation, *notes: str) -> str:

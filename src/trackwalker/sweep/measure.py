@@ -14,7 +14,7 @@ from trackwalker.perf.analysis import Options, analyse
 from trackwalker.perf.find import find_files
 from trackwalker.perf.result import PerfReport
 from trackwalker.sweep.model import Result, Status, Trial
-from trackwalker.sweep.policy import Policy, Signal, load_policy
+from trackwalker.sweep.policy import Policy, Signal, load_policy, status_of
 
 _GOOD = frozenset({"completed", "soft-success"})
 # What only the scheduler knows of an end.
@@ -45,7 +45,7 @@ def measure(job: Job, trial: Trial, state: str, says: str, gpu: str | None = Non
                       hosts=_lone(trial, ()), minutes=_minutes(job))  # fmt: skip
     if seen.status in _GOOD:
         return _good(job, trial, seen, policy, gpu)
-    return _bad(job, trial, seen, policy, state, says)
+    return _bad(job, trial, seen, state, says)
 
 
 def _good(job: Job, trial: Trial, seen: Triage, policy: Policy, gpu: str | None) -> Result:
@@ -91,10 +91,10 @@ def _only_first_steps(report: PerfReport) -> bool:
     )
 
 
-def _bad(job: Job, trial: Trial, seen: Triage, policy: Policy, state: str, says: str) -> Result:
+def _bad(job: Job, trial: Trial, seen: Triage, state: str, says: str) -> Result:
     primary = seen.primary
     cause = primary.id if primary is not None else ""
-    status = policy.status_of(cause) if cause else "failed"
+    status: Status = status_of(cause, primary.cause) if primary is not None else "failed"
     why = f"{seen.summary}" if not primary else f"{primary.text or primary.why or seen.summary}"
     if state in _CERTAIN or (state in _STATES and (status == "failed" or cause in ("", "cancelled"))):
         status, cause = _STATES[state]

@@ -11,6 +11,8 @@ from typing import Literal
 import yaml
 from pydantic import BaseModel, ConfigDict
 
+from trackwalker.job.causes import about
+from trackwalker.logs.signatures import load as load_signatures
 from trackwalker.sweep.model import Done, Result, Status
 
 
@@ -26,10 +28,10 @@ class HangPhase(_Part):
 
 
 class Again(_Part):
-    """How often a trial is repeated, by what a strategy is told and by failure class."""
+    """How often a trial is repeated, by what a strategy is told, and where it may have been chance."""
 
     status: dict[Status, int] = {}
-    class_: dict[str, int] = {}
+    chance: int = 0
 
 
 class Stop(_Part):
@@ -51,7 +53,6 @@ class Signal(_Part):
 class Policy(_Part):
     """policy.yml."""
 
-    status: dict[Status, tuple[str, ...]]
     hang_phases: dict[str, HangPhase]
     again: Again
     most_again: int
@@ -60,10 +61,6 @@ class Policy(_Part):
     stop: Stop
     least_steps: int
     signals: dict[str, Signal]
-
-    def status_of(self, failure_class: str) -> Status:
-        """What a strategy is told of a job that ended by this class."""
-        return next((status for status, classes in self.status.items() if failure_class in classes), "failed")
 
     def of_hang(self, result: Result) -> Result:
         """A hang as its phase has it: some are a memory failure that nobody printed."""
@@ -84,11 +81,24 @@ class Decision:
     stop: str = ""  # why the sweep ends
 
 
+def status_of(failure: str, cause: str) -> Status:
+    """What a strategy is told of a job that ended by this failure class: the signature's word, or its cause's."""
+    signature = load_signatures().by_id.get(failure)
+    told = about(cause)
+    return signature.sweep if signature and signature.sweep else told.sweep if told else "failed"
+
+
+def may_be_chance(failure: str) -> bool:
+    """Whether a job that ended by this failure class may run well the next time, unchanged."""
+    signature = load_signatures().by_id.get(failure)
+    told = about(signature.cause if signature else failure)
+    return bool(signature and signature.may_be_chance) or bool(told and told.may_be_chance)
+
+
 @cache
 def load_policy() -> Policy:
     """The policy that is shipped."""
     said = yaml.safe_load((files("trackwalker.sweep") / "policy.yml").read_text(encoding="utf-8"))
-    said["again"]["class_"] = said["again"].pop("class", {})
     return Policy.model_validate(said)
 
 
@@ -106,7 +116,7 @@ def decide(
         return Decision()
     if result.status == "node-fault":
         return _node_fault(policy, kind, result, before, nodes, spares, replaced)
-    times = policy.again.class_.get(result.cause, policy.again.status.get(result.status, 0))
+    times = policy.again.chance if may_be_chance(result.cause) else policy.again.status.get(result.status, 0)
     if result.status == "hang" and result.phase in policy.hang_phases:
         times = policy.hang_phases[result.phase].again
     elif result.status == "hang":

@@ -11,6 +11,7 @@ from typing import Any
 
 from trackwalker.errors import UsageError
 from trackwalker.telemetry.client import Labels, QueryError, Sample, Telemetry
+from trackwalker.telemetry.ranges import too_short
 from trackwalker.telemetry.recorded import hints
 
 SCHEMA = "trackwalker.tsdb-query/1"
@@ -91,7 +92,7 @@ def ask_instant(telemetry: Telemetry, promql: str, at: float | None) -> Answer:
         what = "that is not one number for each series: take a function over it, such as last_over_time(…)"
         raise UsageError(f"{promql}: {what}") from None
     series = [Series(s.labels, [(s.time, s.value)]) for s in samples]
-    said = [] if series else hints(telemetry, promql)
+    said = [*too_short(telemetry, promql), *([] if series else hints(telemetry, promql))]
     return Answer(promql, when, when, None, series, telemetry.damage, end if at is None else None, said)
 
 
@@ -126,7 +127,7 @@ def ask_range(telemetry: Telemetry, promql: str, start: float | None, end: float
         Series(labels, [(t, v) for t, v in zip(times, row, strict=True) if v == v])
         for labels, row in zip(matrix.labels, matrix.values.tolist(), strict=True)
     ]
-    said = [] if series else hints(telemetry, promql)
+    said = [*too_short(telemetry, promql), *([] if series else hints(telemetry, promql))]
     return Answer(promql, start, end, step, series, telemetry.damage, hints=said)
 
 

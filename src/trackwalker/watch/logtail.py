@@ -5,17 +5,23 @@ from __future__ import annotations
 import math
 import os
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from trackwalker.job.dialects import needles, read_step
-from trackwalker.logs.dialect import SUMMARY, TASK_LABEL
+import numpy as np
+
+from trackwalker.job.dialects import needles
+from trackwalker.logs.chunk import LABEL
+from trackwalker.logs.scan import StepLines
+from trackwalker.logs.steps import StepReader, Steps
 
 _MOST = 4 << 20  # bytes in one look
 _FIRST = 16 << 20  # of a log that is there already
 _PERIOD = re.compile(rb"Config param checkpoint_period: (\d+)")
 _EVALUATES = re.compile(rb"Config param eval_interval: (\d+)")
 _SAVING = re.compile(rb"Config param enable_checkpointing: (True|true)")
+_SUMMARY = re.compile(rb"^(?:\s*\d+: )?=+ JOB SUMMARY =+")
 _HEAD = 1 << 20
 
 
@@ -33,6 +39,8 @@ class LogTail:
         self.behind = False
         self._offset = -1
         self._torn = b""
+        self._reader = StepReader()  # the record's own
+        self._lines = 0
 
     def new(self, now: float) -> list[dict[str, Any]]:
         """The steps that were logged since the last look."""
@@ -53,31 +61,43 @@ class LogTail:
         data = self._torn + data
         end = data.rfind(b"\n") + 1
         self._torn = data[end:][-_MOST:]
-        words = (b"JOB SUMMARY", *needles())
-        lines = [line for line in data[:end].split(b"\n") if any(word in line for word in words)]
-        records = [r for r in map(self._record, lines) if r is not None]
+        records = self._records(data[:end].split(b"\n"))
         return _timed(records, min(stat.st_mtime, now)) if first else [{**r, "t": now} for r in records]
 
     def _begin(self, head: bytes, size: int) -> None:
         found = [_PERIOD.search(head) if _SAVING.search(head) else None, _EVALUATES.search(head)]
         self.periods = tuple(period for match in found if match and (period := int(match[1])) > 1)
         self._offset, self._torn, self.ended = max(0, size - _FIRST), b"", False
+        self._reader, self._lines = StepReader(), 0
 
-    def _record(self, raw: bytes) -> dict[str, Any] | None:
-        line = raw.decode("utf-8", "replace")
-        label = TASK_LABEL.match(line)
-        if SUMMARY.match(line[label.end() :] if label else line):
-            self.ended = True
-            return None
-        found = read_step(line)
-        if found is None or found.step is None:
-            return None
-        rank = int(label[1]) if label else 0
-        seconds = {"seconds": found.seconds} if math.isfinite(found.seconds) else {}
-        loss: dict[str, Any] = {}
-        if math.isfinite(found.loss) or found.no_number:  # what is no number travels as a word, as in a journal
-            loss["loss"] = found.loss if math.isfinite(found.loss) else str(found.loss)
-        return {"rank": rank, "phase": "train", "step": found.step, **seconds, **loss}
+    def _records(self, lines: list[bytes]) -> list[dict[str, Any]]:
+        """What the record would read in these lines, in their order."""
+        words = needles()
+        steps = [(n, line) for n, line in enumerate(lines, self._lines + 1) if any(word in line for word in words)]
+        self._lines += len(lines)
+        self.ended = self.ended or any(_SUMMARY.match(line) for line in lines if b"JOB SUMMARY" in line)
+        if not steps:
+            return []
+        numbers, texts = zip(*steps, strict=True)
+        starts = [text[:LABEL] for text in texts]
+        if self._reader.label is None:
+            self._reader.choose(starts)
+        self._reader.take(StepLines(b"\n".join(texts), np.array(numbers, np.int64), starts=starts))
+        own = self._reader.drain()
+        told = [row for rank, each in {own.rank or 0: own, **own.others}.items() for row in _rows(rank, each)]
+        return [record for _, record in sorted(told, key=lambda row: row[0])]
+
+
+def _rows(rank: int, steps: Steps) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Line number and progress record of one rank's steps."""
+    columns = (c.tolist() for c in (steps.line, steps.step, steps.seconds, steps.loss, steps.has_loss))
+    for line, step, seconds, loss, no_number in zip(*columns, strict=True):
+        record = {"rank": rank, "phase": "train", "step": step}
+        if math.isfinite(seconds):
+            record["seconds"] = seconds
+        if math.isfinite(loss) or no_number:  # what is no number travels as a word, as in a journal
+            record["loss"] = loss if math.isfinite(loss) else str(loss)
+        yield line, record
 
 
 def _timed(records: list[dict[str, Any]], last: float) -> list[dict[str, Any]]:

@@ -1,0 +1,154 @@
+"""Lines of a file of any size: by number, text, time and rank, from the front or from the end."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+
+from trackwalker.agent.held import CHUNK, Held
+from trackwalker.diagnose.line_clock import LineClock
+from trackwalker.errors import EvidenceError, UsageError
+
+LONGEST_RAW = 4096  # bytes of a line that are looked at
+
+
+@dataclass(frozen=True)
+class Line:
+    """One line with its number, and where the next one begins."""
+
+    number: int
+    raw: bytes
+    after: int
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """Which lines; what is not said does not limit."""
+
+    first: int | None = None
+    last: int | None = None
+    contains: str = ""
+    exclude: str = ""
+    since: float | None = None  # epoch seconds
+    until: float | None = None
+    label: re.Pattern[bytes] | None = None  # how a rank's lines begin in a merged log
+
+    @property
+    def timed(self) -> bool:
+        """Whether the lines' times matter."""
+        return self.since is not None or self.until is not None
+
+
+def find_lines(data: Held, at: int, number: int, wanted: Wanted, clock: Callable[[], LineClock]) -> Iterator[Line]:
+    """The lines that are wanted, from a place on."""
+    if wanted.timed:
+        lines = _in_time(data, at, wanted, clock())
+    else:
+        if wanted.first is not None and number < wanted.first:
+            at, number = line_start(data, wanted.first)
+        lines = hits(data, at, number, wanted.contains)
+    texts = [text.encode().lower() for text in (wanted.contains, wanted.exclude)]
+    for line in lines:
+        if wanted.last is not None and line.number > wanted.last:
+            return
+        if wanted.label is not None and not wanted.label.match(line.raw):
+            continue
+        low = line.raw.lower()
+        if (wanted.first is not None and line.number < wanted.first) or (wanted.timed and texts[0] not in low):
+            continue
+        if texts[1] and texts[1] in low:
+            continue
+        yield line
+
+
+def newest(lines: Iterator[Line], most: int) -> list[Line]:
+    """The last of them, the newest first."""
+    return list(reversed(deque(lines, maxlen=most)))
+
+
+def oldest(lines: Iterator[Line], most: int) -> list[Line]:
+    """The first of them."""
+    return list(islice(lines, most))
+
+
+def _in_time(data: Held, at: int, wanted: Wanted, clock: LineClock) -> Iterator[Line]:
+    """Lines of a stretch of time; a line without a time has that of what stands before it."""
+    told = False
+    for line in all_lines(data, 0, 1):  # from the front: what a line's time is depends on those before
+        when = clock.at(line.raw)
+        if when is None:
+            continue
+        told = True
+        if wanted.until is not None and when > wanted.until:
+            continue
+        if line.after > at and (wanted.since is None or when >= wanted.since):
+            yield line
+    if not told:
+        raise EvidenceError("no line of this log has a time: ask by line numbers or by text")
+
+
+@contextmanager
+def opened(path: Path) -> Iterator[Held]:
+    """A file as bytes, however large; an empty one has none."""
+    try:
+        with path.open("rb") as file:
+            if os.fstat(file.fileno()).st_size == 0:
+                raise EvidenceError(f"{path.name} is empty")
+            yield Held(file.fileno())
+    except OSError as e:
+        raise EvidenceError(f"cannot read {path.name}: {e.strerror}") from e
+
+
+def line_start(data: Held, number: int) -> tuple[int, int]:
+    """The offset of a line, and its number."""
+    at, current = 0, 1
+    for begin in range(0, len(data), CHUNK):
+        chunk = data.part(begin, begin + CHUNK)
+        inside = chunk.count(b"\n")
+        if current + inside < number:
+            current += inside
+            continue
+        at = begin
+        while current < number:
+            found = chunk.find(b"\n", at - begin)
+            at, current = begin + found + 1, current + 1
+        return at, current
+    raise UsageError(f"the log has {count_lines(data)} lines, so no line {number}")
+
+
+def hits(data: Held, at: int, number: int, contains: str) -> Iterator[Line]:
+    """The lines with a text, in any case; all of them where there is none."""
+    if not contains:
+        yield from all_lines(data, at, number)
+        return
+    words = contains.encode()
+    pattern = re.compile(re.escape(words), re.IGNORECASE)
+    counted = at
+    while (match := data.search(pattern, at, len(words))) is not None:
+        begin = data.rfind(b"\n", match[0]) + 1
+        end = data.find(b"\n", match[1])
+        after = len(data) if end < 0 else end + 1
+        number += data.count(b"\n", counted, begin)
+        counted = begin
+        yield Line(number, data.part(begin, min(after, begin + LONGEST_RAW)), after)
+        at = after
+
+
+def all_lines(data: Held, at: int, number: int) -> Iterator[Line]:
+    """Every line from a place on."""
+    while at < len(data):
+        end = data.find(b"\n", at)
+        after = len(data) if end < 0 else end + 1
+        yield Line(number, data.part(at, min(after, at + LONGEST_RAW)), after)
+        at, number = after, number + 1
+
+
+def count_lines(data: Held) -> int:
+    """How many lines there are."""
+    return data.count(b"\n", 0, len(data)) + (data.part(len(data) - 1, len(data)) != b"\n")

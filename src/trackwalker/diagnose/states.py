@@ -1,0 +1,59 @@
+"""How the states that causes are follow from each other: one graph, kept as data, in place of lists in cause files."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from typing import Any
+
+import yaml
+
+NAMED_ERROR, WAIT_TOLD = "named-error", "store-silent"  # what a line of the log makes of a class without a file
+
+
+@dataclass(frozen=True)
+class States:
+    """The graph of states.yml."""
+
+    told: dict[str, Any]
+
+    def reaches(self, state: str) -> frozenset[str]:
+        """Everything that can come of a state, and what it is called by others; not the state itself."""
+        leads = self.told["leads"]
+        seen, todo = {state}, [state]
+        while todo:
+            for effect in leads.get(todo.pop(), ()):
+                if effect not in seen:
+                    seen.add(effect)
+                    todo.append(effect)
+        return frozenset(seen).union(self.told["called"].get(state, ())) - {state}
+
+    def leaves_open(self, state: str) -> frozenset[str]:
+        """What is not sure while this state is only half proven."""
+        named = self.told["leaves_open"].get(state)
+        return self.reaches(state) if named is None else frozenset(named)
+
+    def of(self, relation: str, state: str) -> frozenset[str]:
+        """The right side of one of the other relations."""
+        return frozenset(self.told[relation].get(state, ()))
+
+    def within(self, group: str, state: str) -> bool:
+        """Whether a state has one of the properties that are lists."""
+        return state in self.told[group]
+
+    def of_log(self, cause: str) -> str:
+        """The state of a failure class that only logs tell of."""
+        return str(self.told["told_by_logs"].get(cause, NAMED_ERROR))
+
+    @property
+    def known(self) -> frozenset[str]:
+        """Every state that is mentioned."""
+        relations = ("leads", "called", "overshadowed", "overshadowed_where_nobody_is_named", "echoes", "leaves_open")
+        return frozenset(s for r in relations for k, v in self.told[r].items() for s in (k, *v))
+
+
+@cache
+def states() -> States:
+    """The shipped graph."""
+    return States(yaml.safe_load((files("trackwalker.diagnose") / "states.yml").read_text()))

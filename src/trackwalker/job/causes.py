@@ -1,0 +1,93 @@
+"""What is known about a cause besides how it is found: in its playbook, or, where it has none, in `playbooks/causes/`.
+
+One file per cause, and every field is required: a cause that is forgotten somewhere is an error at load, and never
+silently "a crash". Who retries, sorts, answers or sweeps asks here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from importlib.resources import files
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+import yaml
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from trackwalker.errors import UsageError
+
+_FOLDER = Path(str(files("trackwalker.playbooks")))
+_Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # ten times as fast, where PyYAML was built with it
+
+# What another attempt may mend (`launch.resume.RULES`); `crash`: not known.
+Retry = Literal[
+    "cancelled", "oom", "config", "nan", "storage", "hang", "node", "preempted", "time-limit", "crash", "completed"
+]
+# What a sweep is told of a job that ended so; a hang's phase and the number of its nodes may say more (`sweep.policy`).
+Swept = Literal["oom", "hang", "node-fault", "config-error", "cancelled", "failed"]
+Group = Literal["before training", "crash", "stop", "slow", "training", "observer", "expected", "healthy"]
+Said = TypeVar("Said")
+Topic = Literal["speed", "stop", "hang", "memory", "network", "loss", "storage", "heartbeat"]
+
+
+class About(BaseModel):
+    """One cause: what follows from it."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    retry: Retry
+    sweep: Swept
+    group: Group
+    topics: list[Topic]  # questions that it answers; `hang` is a stop that nobody ordered
+    about_host: bool  # whoever prints it alone is where the trouble sits
+    may_be_chance: bool = False  # a trial of a sweep that ended so is repeated once
+
+
+@cache
+def known() -> frozenset[str]:
+    """The causes that have a file."""
+    return frozenset(p.stem for p in [*_FOLDER.glob("*.md"), *(_FOLDER / "causes").glob("*.yml")])
+
+
+@cache
+def about(cause: str) -> About | None:
+    """What is known of a cause; None for a word that is none of ours (somebody else's journal may hold any)."""
+    if cause not in known():
+        return None
+    path = _FOLDER / f"{cause}.md"
+    if path.exists():
+        return parsed(path.name, front_matter(path)[0], lambda said: apart(said)[0])
+    path = _FOLDER / "causes" / f"{cause}.yml"
+    return parsed(path.name, path.read_text(), lambda said: About(**said))
+
+
+def apart(said: dict[str, Any]) -> tuple[About, dict[str, Any]]:
+    """What front matter says about the cause, and the rest: how it is found."""
+    mine = About.model_fields.keys() & said.keys()
+    return About(**{key: said[key] for key in mine}), {key: said[key] for key in said if key not in mine}
+
+
+def about_topic(causes: set[str], topic: str) -> set[str]:
+    """Those of some causes that answer a question about a topic."""
+    return {c for c in causes if (told := about(c)) is not None and topic in told.topics}
+
+
+def front_matter(path: Path) -> tuple[str, str]:
+    """A playbook's front matter and its prose."""
+    parts = path.read_text().split("---\n", 2)
+    if len(parts) != 3 or parts[0].strip():
+        raise UsageError(f"playbook {path.name}: it must begin with front matter between two '---' lines")
+    return parts[1], parts[2].strip()
+
+
+def parsed(name: str, text: str, make: Callable[[dict[str, Any]], Said]) -> Said:
+    """What is made of a file's YAML; a mistake is one line that says where."""
+    try:
+        return make(yaml.load(text, Loader=_Loader))  # noqa: S506 - both are safe loaders
+    except (yaml.YAMLError, TypeError, AttributeError) as e:
+        raise UsageError(f"playbook {name}: bad front matter: {' '.join(str(e).split())}") from e
+    except ValidationError as e:
+        first = e.errors()[0]
+        where = ".".join(str(p) for p in first["loc"])
+        raise UsageError(f"playbook {name}: {where}: {first['msg']}") from e

@@ -1,0 +1,69 @@
+"""What found causes leave open: phases nobody speaks for, phases that became slower still, idleness without a why."""
+
+from __future__ import annotations
+
+from trackwalker.diagnose.deviations import Deviation
+from trackwalker.diagnose.episodes import Episode, alone, further
+from trackwalker.diagnose.examine import Examination
+from trackwalker.diagnose.examine import TestResult as Result
+from trackwalker.diagnose.playbook import Playbook
+from trackwalker.diagnose.playbook import Test as Question
+from trackwalker.diagnose.second_look import OpenQuestion, SecondLook, open_question
+from trackwalker.diagnose.story import Phase
+from trackwalker.diagnose.symptoms import Span, Symptoms
+from trackwalker.telemetry.meaning import meaning_of
+
+FAST = Phase(0, 99, 0.0, 1000.0, 10.0, False)
+FIRST = Phase(100, 199, 1000.0, 2200.0, 12.0, True)
+SECOND = Phase(200, 299, 2200.0, 3700.0, 15.0, True)
+SYMPTOMS = Symptoms(frozenset({"slow"}), phases=(FAST, FIRST, SECOND))
+SPANS = {0: Span(1000.0, 2200.0), 1: Span(2200.0, 3700.0)}
+
+
+def found(spans: set[int], fact: str | None = None) -> Examination:
+    asked = {"fact": fact} if fact else {"query": "q", "detector": "outliers", "says": "s"}
+    test = Question(id="t", role="require", accuses=True, metrics=["hw_rdma_tx_retx_pkts_total"], **asked)
+    book = Playbook(id="rdma-degradation", title="t", symptoms=["slow"], summary="s", tests=[test])
+    return Examination(book, [Result(test, True, ["e1"], set() if fact else {"h1"}, spans=spans)])
+
+
+def off(metric: str, host: str, episode: str, phase: int) -> Deviation:
+    window = Episode(episode, "slow", (SPANS[phase],), (Span(0.0, 1000.0),), SPANS[phase].start)
+    return Deviation(window, meaning_of(metric), "rose", 11.0, host, before=3.0, after=60.0, of=12)
+
+
+def asked(cause: Examination, *deviations: Deviation) -> OpenQuestion | None:
+    return open_question(SecondLook(deviations), "incident", [cause], [cause], SYMPTOMS)
+
+
+def hosts(question: OpenQuestion | None) -> set[str | None]:
+    return set() if question is None else {d.host for d in question.deviations}
+
+
+def test_a_phase_that_no_found_cause_speaks_for_is_open() -> None:
+    slow_disk = off("acme_nvme_await_ms", "h9", alone(1), 1)
+    question = asked(found({0}), slow_disk)
+    assert question is not None
+    assert (question.standing, hosts(question)) == ("beside", {"h9"})
+    assert hosts(asked(found({0, 1}), slow_disk)) == set()
+
+
+def test_a_phase_that_became_slower_still_is_open_unless_the_cause_itself_grew() -> None:
+    slow_disk = off("acme_nvme_await_ms", "h9", further(1), 1)
+    assert hosts(asked(found({0, 1}), slow_disk)) == {"h9"}
+    grew = off("hw_rdma_tx_retx_pkts_total", "h1", further(1), 1)
+    assert hosts(asked(found({0, 1}), slow_disk, grew)) == set()
+
+
+def test_idle_devices_alone_do_not_outweigh_what_stands_out_and_is_unknown() -> None:
+    waiting = off("acme_rng_entropy_block_ms", "h4", alone(0), 0)
+    known = off("hw_io_pressure_full_pct", "h5", alone(0), 0)
+    question = asked(found({0, 1}, "lost-to-idle"), waiting, known)
+    assert question is not None
+    assert (question.standing, hosts(question)) == ("before", {"h4"})
+
+
+def test_an_uneven_run_that_looks_well_is_looked_at_and_an_even_one_is_not() -> None:
+    look = SecondLook((off("acme_page_scan_rate", "h2", "long-steps", 0),))
+    for names, expected in ((frozenset({"uneven"}), {"h2"}), (frozenset({"blip"}), set())):
+        assert hosts(open_question(look, "healthy", [], [], Symptoms(names))) == expected

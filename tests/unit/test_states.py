@@ -1,0 +1,85 @@
+"""Precedence is one graph over states, as data: no cause file names another cause, and the code names ever fewer."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+import yaml
+
+import trackwalker
+from trackwalker.diagnose.playbook import Playbook, load_playbook, load_playbooks
+from trackwalker.diagnose.states import states
+from trackwalker.errors import UsageError
+from trackwalker.logs.signatures import load as load_signatures
+
+ROOT = Path(trackwalker.__file__).parent
+PRECEDENCE = {"explains", "yields_to", "unnamed_yields_to", "disputes", "may_cause", "told_explains"}
+MOST_IDS_IN_CODE = 73  # cause ids in the Python of diagnose/: may only go down, to 0
+MOST_NUMBERS = 227  # numeric parameters in cause files: may only go down, to 80
+
+
+def front_matter() -> dict[str, dict]:
+    return {p.stem: yaml.safe_load(p.read_text().split("---\n", 2)[1]) for p in (ROOT / "playbooks").glob("*.md")}
+
+
+def test_no_cause_file_names_a_cause_that_it_beats() -> None:
+    assert {name: PRECEDENCE & set(front) for name, front in front_matter().items() if PRECEDENCE & set(front)} == {}
+    assert PRECEDENCE & set(Playbook.model_fields) == set()
+
+
+def test_a_cause_file_with_an_old_key_or_an_unknown_state_is_refused_in_one_line(tmp_path: Path) -> None:
+    text = (ROOT / "playbooks" / "oom-host.md").read_text()
+    for wrong, words in (("explains: [node-death]", "explains"), ("state: out-of-luck", "no state 'out-of-luck'")):
+        path = tmp_path / "mine.md"
+        path.write_text(re.sub(r"^state:.*$", wrong, text, count=1, flags=re.MULTILINE))
+        with pytest.raises(UsageError, match=words):
+            load_playbook(path)
+
+
+def test_cause_ids_in_the_code_of_diagnose_only_become_fewer() -> None:
+    ids = {b.id for b in load_playbooks()} | {s.cause for s in load_signatures().by_id.values()}
+    quoted = [
+        f"{path.name}: {text}"
+        for path in sorted((ROOT / "diagnose").glob("*.py"))
+        for text in re.findall(r'"([a-z0-9]+(?:-[a-z0-9]+)+)"', path.read_text())
+        if text in ids
+    ]
+    assert len(quoted) <= MOST_IDS_IN_CODE, quoted
+
+
+def test_numbers_in_cause_files_only_become_fewer() -> None:
+    def count(value: object) -> int:
+        if isinstance(value, dict | list):
+            return sum(map(count, value.values() if isinstance(value, dict) else value))
+        return int(isinstance(value, int | float) and not isinstance(value, bool))
+
+    assert sum(map(count, front_matter().values())) <= MOST_NUMBERS
+
+
+def test_every_state_of_a_cause_file_is_in_the_graph() -> None:
+    used = {b.state for b in load_playbooks()} - {""}
+    assert used <= states().known
+    assert len(used) > 25
+
+
+@pytest.mark.parametrize(
+    ("cause", "effect"),
+    [
+        ("memory-growing", "all-wait"),  # by way of the kernel's kill and a rank that is gone
+        ("device-broken", "driver-broken"),
+        ("card-shared", "clock-low"),
+        ("link-gone", "rdma-loss"),
+        ("rdma-loss", "link-gone"),  # the same trouble told twice: an arrow each way
+    ],
+)
+def test_what_comes_of_what(cause: str, effect: str) -> None:
+    assert effect in states().reaches(cause)
+    assert cause not in states().reaches(cause)
+
+
+def test_what_others_call_it_leads_no_further() -> None:
+    assert "rank-gone" in states().reaches("rdma-loss")
+    assert "beats-missed" in states().reaches("rank-gone")
+    assert "beats-missed" not in states().reaches("rdma-loss")
