@@ -54,8 +54,8 @@ NODE = {
     "hw_net_tx_bytes_total": ("node_network_transmit_bytes_total", 1.0),
     "hw_net_rx_errors_total": ("node_network_receive_errs_total", 1.0),
     "hw_net_tx_errors_total": ("node_network_transmit_errs_total", 1.0),
-    "hw_net_rx_dropped_total": ("node_network_receive_drop_total", 1.0),
-    "hw_net_tx_dropped_total": ("node_network_transmit_drop_total", 1.0),
+    "hw_net_rx_drop_total": ("node_network_receive_drop_total", 1.0),
+    "hw_net_tx_drop_total": ("node_network_transmit_drop_total", 1.0),
 }
 PRESSURE = {  # ours is a percentage, theirs counts seconds
     "hw_io_pressure_full_pct": "node_pressure_io_stalled_seconds_total",

@@ -15,7 +15,7 @@ from trackwalker.cli.diagnose_parts import print_brief, print_tests
 from trackwalker.cli.options import DEFAULT_WORKSPACE, AsJson, Workspace
 from trackwalker.cli.save import save, write_html
 from trackwalker.diagnose import engine
-from trackwalker.diagnose.elsewhere import moment, with_metrics
+from trackwalker.diagnose.elsewhere import with_metrics
 from trackwalker.diagnose.playbook import load_playbooks
 from trackwalker.diagnose.question import answer
 from trackwalker.errors import UsageError
@@ -23,6 +23,7 @@ from trackwalker.job.resolve import resolve
 from trackwalker.report.markdown import markdown
 from trackwalker.report.terminal import render
 from trackwalker.telemetry.foreign import load_maps
+from trackwalker.telemetry.query import parse_time
 from trackwalker.telemetry.remote import Access
 
 DAMAGED = 3  # a verdict was given, from evidence that is damaged
@@ -91,7 +92,7 @@ def diagnose(
     found = resolve(job if job is not None else str(log), workspace)
     with ExitStack() as stack:
         if metrics:
-            span = (moment(since, "--since"), moment(until, "--until"))
+            span = (parse_time(since), parse_time(until))
             access = Access(metrics, auth_file, tenant, ca_file)
             borrowed = stack.enter_context(with_metrics(found, access, hosts, span, load_maps(metric_map)))
             found = borrowed.job

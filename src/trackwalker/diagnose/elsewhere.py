@@ -7,7 +7,6 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from pathlib import Path
 
 from trackwalker.diagnose.triage import triage
@@ -58,21 +57,6 @@ def with_metrics(job: Job, access: Access, hosts: str | None, span: Span, maps: 
             yield Elsewhere(replace(job, metrics=into, record=record), told)
     finally:
         store.close()
-
-
-def moment(text: str | None, option: str) -> float | None:
-    """Epoch seconds or an ISO time, UTC where it does not say."""
-    if text is None:
-        return None
-    try:
-        return float(text)
-    except ValueError:
-        pass
-    try:
-        told = datetime.fromisoformat(text)
-    except ValueError:
-        raise UsageError(f"{option} {text}: epoch seconds or an ISO time such as 2026-11-16T08:00:00") from None
-    return (told if told.tzinfo else told.replace(tzinfo=UTC)).timestamp()
 
 
 def _span(asked: Span, start: float | None, end: float | None) -> tuple[float, float]:
