@@ -46,7 +46,7 @@ def test_the_last_xid_counts_once_each_time_it_comes() -> None:
 def test_bits_and_states() -> None:
     found = {told["reason"]: values for told, values in ours("DCGM_FI_DEV_CLOCKS_EVENT_REASONS", [0.0, 68.0])}
     assert found["sw_power_cap"] == [0, 1]
-    assert found["hw_thermal_slowdown"] == [0, 1]
+    assert found["hw_thermal"] == [0, 1]
     assert found["hw_slowdown"] == [0, 0]
     assert ours("node_infiniband_state_id", [4.0, 1.0], device="mlx5_0", port="1")[0][1] == [1, 0]
 

@@ -61,9 +61,8 @@ def doctor(
         return 0
     for entry in found.exporters:
         if entry.there:
-            print(
-                f"{entry.exporter}: {len(entry.there)} metrics, {entry.series} series each, every {entry.interval:.0f} s"
-            )
+            size = f"{len(entry.there)} metrics, {entry.series} series of the first"
+            print(f"{entry.exporter}: {size}, every {entry.interval:.0f} s")
             if entry.lacking:
                 more = ", …" if len(entry.lacking) > _SHOWN else ""
                 print(f"  not there: {', '.join(entry.lacking[:_SHOWN])}{more}")

@@ -111,7 +111,7 @@ def _write(
         out.hosts.add(host)
         times, values = (np.concatenate([part[i] for part in parts]) for i in (0, 1))
         order = np.argsort(times, kind="stable")
-        sound = maps.clean(values[order]).astype(bool)
+        sound = maps.clean(values[order])
         times, values = times[order][sound], values[order][sound]
         if not len(times):
             continue

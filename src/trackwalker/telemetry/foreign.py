@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import yaml
 
 from trackwalker.errors import UsageError
@@ -55,9 +56,9 @@ class Maps:
                 out.append(rule)
         return out
 
-    def clean(self, values: Floats) -> Floats:
+    def clean(self, values: Floats) -> npt.NDArray[np.bool_]:
         """Which values are numbers at all."""
-        sound: Floats = np.isfinite(values) & ~np.isin(values, np.array(self.absent))
+        sound: npt.NDArray[np.bool_] = np.isfinite(values) & ~np.isin(values, np.array(self.absent))
         return sound
 
 
