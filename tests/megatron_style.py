@@ -21,7 +21,7 @@ def main() -> None:
         began = time.time()
         while time.time() - began < pace:  # some work, and some waiting, as a step has
             sum(i * i for i in range(200))
-            time.sleep(pace / 20)
+            time.sleep(pace / 20)  # the wait is the subject: a step lasts as long as it is told to
         meet.all()
         if rank == world - 1:
             stamp = time.strftime("%Y-%m-%d %H:%M:%S")

@@ -22,6 +22,7 @@ from typing import Any
 
 import pytest
 
+import slurm_accounting
 from netns_nodes import NodeNetwork
 
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "srun", "scontrol")
@@ -49,7 +50,7 @@ SchedulerType=sched/backfill
 SchedulerParameters=batch_sched_delay=0,sched_interval=1,sched_min_interval=100000,bf_interval=1
 SlurmdParameters=config_overrides
 SlurmdTimeout={slurmd_timeout}
-MessageTimeout=5
+MessageTimeout=20
 KillWait=5
 OverTimeLimit=0
 ReturnToService=2
@@ -74,12 +75,17 @@ class SlurmCluster:
         slurmd_timeout: int = 10,
         memory_mb: int = 0,
         network: NodeNetwork | None = None,
+        accounting: bool = False,
+        partitions: str = "",
     ) -> None:
         # A node's control group has the node's name, and the kernel has one tree of them: no two clusters may share it.
         prefix = f"t{os.getpid()}x" if memory_mb else "n"
         self.names = [f"{prefix}{i}" for i in range(1, nodes + 1)]
         self._memory_mb = memory_mb  # of each node; jobs are held to what they asked for
         self._network = network  # of the nodes; without one they share this machine's
+        self._accounting = accounting  # with a slurmdbd and its database
+        self._partitions = partitions  # further lines of slurm.conf behind the nodes; {nodes} are their names
+        self._dbd_ports = (0, 0)
         self._gpus = gpus  # on each node, as Slurm counts them; nothing is behind them
         self._slurmd_timeout = slurmd_timeout
         self.dir = Path(tempfile.mkdtemp(prefix="tw-slurm-", dir="/tmp"))  # short: a socket's path may have 107 bytes
@@ -167,6 +173,7 @@ class SlurmCluster:
         self._stop()
         for name in self.names if self._memory_mb else []:
             _remove_groups(_MEMORY / f"slurm_{name}")
+        shutil.rmtree(slurm_accounting.data_of(self.dir), ignore_errors=True)
         shutil.rmtree(self.dir, ignore_errors=True)
 
     def cancel_all(self) -> None:
@@ -194,12 +201,31 @@ class SlurmCluster:
         # --force: munged would rather not have its files below a folder that others may write to.
         self._spawn("munged", "munged", "-F", "--force", "--num-threads=2", f"--key-file={key}", *files)
         self.wait_for((munge / "socket").exists, "munge socket")
+        if self._accounting:
+            self._start_accounting()
         self._spawn("slurmctld", "slurmctld", "-D")
         for name in self.names:
             self._start_node(name)
         idle = dict.fromkeys(self.names, "idle")
         self.wait_for(lambda: self._has_lost() or self.node_states() == idle, "idle nodes", 30)
         return not self._has_lost()
+
+    def _start_accounting(self) -> None:
+        """The database, slurmdbd on top of it, and this cluster's name in it."""
+        port, sql_port = self._dbd_ports
+        shutil.rmtree(slurm_accounting.data_of(self.dir), ignore_errors=True)
+        password = slurm_accounting.configure(self.dir, socket.gethostname(), port, sql_port)
+        self._spawn("mariadbd", *slurm_accounting.database_argv(self.dir, sql_port, password, self.env))
+        self.wait_for(lambda: _listens(sql_port), "database", 30)
+        self._spawn("slurmdbd", "slurmdbd", "-D")
+        self.wait_for(lambda: _listens(port), "slurmdbd", 60)  # it makes its tables first
+        self.client("sacctmgr", "-i", "add", "cluster", "trackwalker", timeout=60)
+
+    def stop_accounting(self) -> None:
+        """slurmdbd goes; the controller keeps what it would have told it."""
+        daemon = self._daemons.pop("slurmdbd")
+        daemon.terminate()
+        daemon.wait(20)
 
     def _start_node(self, name: str) -> None:
         enter = self._network.enter(self.names.index(name), name) if self._network else []
@@ -223,7 +249,8 @@ class SlurmCluster:
         self._daemons.clear()
 
     def _configure(self) -> None:
-        ports = free_ports(1 + len(self.names))
+        ports = free_ports(3 + len(self.names))
+        self._dbd_ports = (ports.pop(), ports.pop())
         host = socket.gethostname()
         extra = [self._more_conf, "GresTypes=gpu" if self._gpus else "", self._holding_to_memory()]
         if self._prolog:
@@ -238,7 +265,10 @@ class SlurmCluster:
             has = f" Gres=gpu:{self._gpus}" if self._gpus else ""
             has += f" RealMemory={self._memory_mb}" if self._memory_mb else ""
             extra.append(f"NodeName={name} NodeHostname={host} NodeAddr={at} Port={port} CPUs=2{has}")
-        extra.append(f"PartitionName=main Nodes={','.join(self.names)} Default=YES MaxTime=INFINITE State=UP")
+        nodes = ",".join(self.names)
+        extra.append(f"PartitionName=main Nodes={nodes} Default=YES MaxTime=INFINITE State=UP")
+        extra.append(self._partitions.format(nodes=nodes, first=self.names[0], dir=self.dir))
+        extra += [slurm_accounting.controller_conf(self.dir, self._dbd_ports[0])] if self._accounting else []
         conf = _CONF.format(
             host=host,
             at=self._network.controller if self._network else "127.0.0.1",
@@ -284,6 +314,12 @@ class SlurmCluster:
             if mark in _read(pid, "environ") or mark in _read(pid, "cmdline") or mark in _open_files(pid):
                 found.append(pid)
         return found
+
+
+def _listens(port: int) -> bool:
+    with socket.socket() as s:
+        s.settimeout(1.0)
+        return s.connect_ex(("127.0.0.1", port)) == 0
 
 
 def free_ports(count: int) -> list[int]:

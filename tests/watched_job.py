@@ -10,7 +10,7 @@ from typing import Any
 from trackwalker.job.journal import encode
 from trackwalker.job.layout import Job
 from trackwalker.job.run import RunRecord
-from trackwalker.launch.slurm.states import JobState
+from trackwalker.job.slurm.states import JobState
 from trackwalker.launch.standing import Standing
 from trackwalker.watch.asking import Background
 from trackwalker.watch.confirm import Second

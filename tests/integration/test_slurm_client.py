@@ -15,11 +15,11 @@ from command_here import call_here
 from slurm_cluster import SlurmCluster, need_slurm
 from trackwalker.errors import UsageError
 from trackwalker.job.run import RunRecord
+from trackwalker.job.slurm.states import JobState
 from trackwalker.launch.slurm.client import Slurm, SlurmRefused
 from trackwalker.launch.slurm.options import SubmitOptions
 from trackwalker.launch.slurm.reservation import choose_reservation
 from trackwalker.launch.slurm.script import render_script, sbatch_options
-from trackwalker.launch.slurm.states import JobState
 
 NAME = "JAX-stub"
 # Stands for the node agent: it says what it was given and does what order.json says.

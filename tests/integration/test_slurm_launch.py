@@ -136,7 +136,7 @@ def test_a_word_to_the_batch_script_alone_ends_the_run(cluster: SlurmCluster, st
 def test_r19_slurms_own_word_before_a_time_limit_reaches_the_run(start: Callable[..., Run]) -> None:
     run = start(steps=900, time="0:06", signal_before_s=5)
     assert run.ends(120) == "timeout"
-    assert run.summary() == "Status: FAILED (exit 143) — CANCELLED (time limit)"
+    assert run.summary() == "Status: FAILED (exit 124) — CANCELLED DUE TO TIME LIMIT"
 
 
 def test_requeue_keeps_both_attempts(start: Callable[..., Run], cluster: SlurmCluster) -> None:

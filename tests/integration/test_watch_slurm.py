@@ -20,10 +20,10 @@ from test_slurm_client import NAME, Submitter, open_job
 
 from slurm_cluster import SlurmCluster, need_slurm, no_memory_limits
 from slurm_run import submit_program
+from trackwalker.job.slurm.states import JobState
 from trackwalker.launch.slurm.client import Slurm, SlurmUnreachable
 from trackwalker.launch.slurm.options import SubmitOptions
 from trackwalker.launch.slurm.script import sbatch_options
-from trackwalker.launch.slurm.states import JobState
 
 pytestmark = [
     pytest.mark.disturbed_by_load(reason="a watcher, a controller and jobs that end, each on its own real clock"),
@@ -202,7 +202,7 @@ def test_r19_walltime_preemption_scancel_and_node_failure_are_told_apart(night: 
 
 def test_r19_a_time_limit_is_no_cancel(night: Night) -> None:
     assert night.out_of_time.count("JOB SUMMARY") == 1
-    assert "  Status: FAILED (exit 143) — CANCELLED (time limit)\n" in night.out_of_time
+    assert "  Status: FAILED (exit 124) — CANCELLED DUE TO TIME LIMIT\n" in night.out_of_time
 
 
 def test_a_silent_controller_is_never_an_ending(night: Night) -> None:

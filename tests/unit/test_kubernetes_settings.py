@@ -77,7 +77,7 @@ def test_knobs_and_their_defaults() -> None:
         (["-N0"], KNOBS, "-N 0"),
         (["-N", "four"], KNOBS, "-N four"),
         (["-N"], KNOBS, "requires argument"),
-        (["--time=1:00"], KNOBS, "--time"),
+        (["--qos=high"], KNOBS, "--qos"),
         (["4"], KNOBS, "'4' is no option"),
         (["-n", "A_b"], KNOBS, "namespace 'A_b'"),
         ([], {"K8S_PVC_NAME": "a b"}, "K8S_PVC_NAME 'a b'"),

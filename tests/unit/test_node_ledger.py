@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from trackwalker.cli.nodes import nodes, suspect_lines
-from trackwalker.launch.ledger import incidents, note, path_of, suspects, to_exclude
+from trackwalker.launch.ledger import incidents, note, of_end, path_of, suspects, to_exclude
 from trackwalker.node.incidents import Incident, Scribe
 
 DAY = 86400.0
@@ -107,3 +107,19 @@ def test_submit_warns_of_a_suspect_that_the_job_may_get(tmp_path: Path) -> None:
     assert suspect_lines(tmp_path, "n[1-4]", None) == [line]
     assert suspect_lines(tmp_path, "n[2-4]", None) == []
     assert suspect_lines(tmp_path, None, "n[1-2]") == []
+
+
+def test_a_node_that_the_scheduler_lost_counts_and_what_all_share_does_not(tmp_path: Path) -> None:
+    for job in ("1", "2", "3"):
+        note(tmp_path, of_end(job, 0, "node-fail", ["n3"], time.time()))
+    assert [s.host for s in to_exclude(tmp_path)] == ["n3"]
+    assert of_end("4", 0, "timeout", ["n3"], time.time()) == []
+    everybody = {i: {"host": f"m{i}", "results": [fail("gpus")]} for i in range(4)}
+    Scribe(tmp_path, "5", 0).stage_failed(everybody)
+    note(tmp_path, [Incident(time.time(), f"k{i}", "6", 0, "check-failed", "ecc") for i in range(5)])
+    assert [s.host for s in suspects(tmp_path)] == ["n3"]
+
+
+def test_two_old_incidents_weigh_less_than_two_of_today(tmp_path: Path) -> None:
+    note(tmp_path, [lost("n1", "1", 6 * DAY), lost("n1", "2", 6.5 * DAY), lost("n2", "3", DAY), lost("n2", "4")])
+    assert [s.host for s in to_exclude(tmp_path)] == ["n2"]

@@ -75,7 +75,7 @@ def test_a_plan_for_kubernetes(
         (["K8S"], "pods need an image that their nodes can pull: --image"),
         (["K8S", "--image", "a.tar"], "not the file a.tar"),
         (["K8S", "--image", "a/b", "--runtime", "podman"], "leave --runtime away"),
-        (["K8S", "--image", "a/b", "--time=5"], "Kubernetes takes -N NODES and -n NAMESPACE"),
+        (["K8S", "--image", "a/b", "--qos=5"], "Kubernetes takes -N NODES"),
     ],
 )
 def test_a_request_that_pods_cannot_fulfil(

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from trackwalker.launch.slurm.parse import fields, job_of_sacct, jobs_of_scontrol, jobs_of_squeue
-from trackwalker.launch.slurm.states import _BASE, _FLAGS, _MEANING, STATES, make, split_words, term
+from trackwalker.job.slurm.parse import fields, job_of_sacct, jobs_of_scontrol, jobs_of_squeue
+from trackwalker.job.slurm.states import _BASE, _FLAGS, _MEANING, STATES, make, split_words, term
 
 DATA = Path(__file__).parent.parent / "data" / "slurm"
 
@@ -109,14 +109,20 @@ def test_states_that_a_test_cluster_does_not_show(raw: str, state: str, ended: b
 
 
 def test_a_step_out_of_memory_explains_a_failed_job() -> None:
-    steps = "77|FAILED|1:0|n1|1004|JAX-x\n77.batch|FAILED|1:0|n1||batch\n77.0|OUT_OF_MEMORY|0:125|n1||python3\n"
+    steps = (
+        "77|FAILED|1:0|n1|1004|Unknown|Unknown|JAX-x\n77.batch|FAILED|1:0|n1||||batch\n"
+        "77.0|OUT_OF_MEMORY|0:125|n1||||python3\n"
+    )
     found = job_of_sacct(steps, "77")
     assert found is not None
     assert (found.state, found.exit, found.name) == ("oom", 137, "JAX-x")
 
 
 def test_of_several_attempts_the_last_counts() -> None:
-    attempts = "8|PENDING|0:0|n1|0|a|b\n8|CANCELLED by 0|0:0|None assigned|0|a|b\n80|COMPLETED|0:0|n1|0|other\n"
+    attempts = (
+        "8|PENDING|0:0|n1|0|Unknown|Unknown|a|b\n8|CANCELLED by 0|0:0|None assigned|0|Unknown|2026-01-01T00:00:00|a|b\n"
+        "80|COMPLETED|0:0|n1|0|||other\n"
+    )
     found = job_of_sacct(attempts, "8")
     assert found is not None
     assert (found.state, found.nodes, found.name) == ("cancelled", "", "a|b")

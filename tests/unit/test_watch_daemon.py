@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from trackwalker.launch.slurm.states import JobState
+from trackwalker.job.slurm.states import JobState
 from trackwalker.launch.standing import Standing
 from trackwalker.watch.confirm import Second
 from trackwalker.watch.detect import Alert

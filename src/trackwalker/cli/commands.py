@@ -166,7 +166,7 @@ COMMANDS = {
     ),
     "nodes": Entry(
         "nodes:nodes",
-        "List the nodes that were in trouble in the jobs of a workspace, and which to leave out; nothing is changed.",
+        "List the nodes that were in trouble in the jobs of a workspace, and which to leave out; no job is changed.",
         "nodes --json",
     ),
     "sweep": Entry(

@@ -12,6 +12,7 @@ import typer
 from rich.console import Console
 
 from trackwalker.cli.diagnose_parts import print_brief, print_tests
+from trackwalker.cli.no_log import with_a_log
 from trackwalker.cli.options import DEFAULT_WORKSPACE, AsJson, Workspace
 from trackwalker.cli.save import save, write_html
 from trackwalker.diagnose import engine
@@ -19,7 +20,6 @@ from trackwalker.diagnose.elsewhere import with_metrics
 from trackwalker.diagnose.playbook import load_playbooks
 from trackwalker.diagnose.question import answer
 from trackwalker.errors import UsageError
-from trackwalker.job.resolve import resolve
 from trackwalker.report.markdown import markdown
 from trackwalker.report.terminal import render
 from trackwalker.telemetry.foreign import load_maps
@@ -89,7 +89,7 @@ def diagnose(
         raise UsageError("give one of --brief, --tests and --md; --json goes with the first two")
     if (job is None) == (log is None):
         raise UsageError("name one job: its id, its directory, or --log FILE")
-    found = resolve(job if job is not None else str(log), workspace)
+    found = with_a_log(job if job is not None else str(log), workspace)
     with ExitStack() as stack:
         if metrics:
             span = (parse_time(since), parse_time(until))

@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import time
 from pathlib import Path
 
 from trackwalker.cli.options import DEFAULT_WORKSPACE, AsJson, Workspace
 from trackwalker.cli.say import say
-from trackwalker.launch.ledger import Suspect, suspects, to_exclude
+from trackwalker.job.layout import Job
+from trackwalker.launch.ledger import WINDOW_S, Suspect, note, of_end, suspects, to_exclude
+from trackwalker.launch.standing import standings, submitted
 from trackwalker.logs.nodelist import expand
 
 SCHEMA = "trackwalker.nodes/1"
 
 
 def nodes(as_json: AsJson = False, workspace: Workspace = DEFAULT_WORKSPACE) -> None:
-    """List the nodes that were in trouble in the jobs of a workspace, and which to leave out; nothing is changed."""
+    """List the nodes that were in trouble in the jobs of a workspace, and which to leave out; no job is changed.
+
+    The scheduler is asked how jobs ended whose end nobody wrote down: nodes that it lost are added to the ledger.
+    """
+    note_lost_nodes(workspace)
     found = suspects(workspace)
     if as_json:
         hosts = [
@@ -38,6 +45,22 @@ def nodes(as_json: AsJson = False, workspace: Workspace = DEFAULT_WORKSPACE) -> 
             say(f"  {stamp} UTC  job {incident.job} attempt {incident.attempt}  {incident.kind}: {incident.line}")
     if left_out := [suspect.host for suspect in found if suspect.exclude]:
         say(f"suggested: --exclude={','.join(left_out)}")
+
+
+def note_lost_nodes(workspace: Path) -> None:
+    """Add what the scheduler tells of jobs of the last week: whoever lost its first node could not write it down."""
+    since = time.time() - WINDOW_S
+    recent = [job for job in submitted(workspace) if job.id.isdigit() and _written(job) >= since]
+    for job, seen in zip(recent, standings(recent), strict=True):
+        with contextlib.suppress(OSError):
+            note(workspace, of_end(job.id, seen.restarts, seen.state, seen.hosts, _written(job)))
+
+
+def _written(job: Job) -> float:
+    try:
+        return (job.log or job.dir or Path()).stat().st_mtime
+    except OSError:
+        return 0.0
 
 
 def suspect_lines(workspace: Path, nodelist: str | None, exclude: str | None) -> list[str]:

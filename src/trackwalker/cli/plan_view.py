@@ -55,6 +55,11 @@ def show(submission: Submission, scheduled: dict[str, Any], as_json: bool) -> in
         print(f"{name}: {setting.value}  # {setting.source}")
     for problem in submission.checked.problems:
         print(f"\nwarning: {problem.text}")
+    word = scheduled.get("slurm") or {}
+    if word.get("starts"):
+        print(f"\n# Slurm would take it: {word['starts']}")
+    if word.get("warning"):
+        print(f"\nnote: {word['warning']}")
     return 0
 
 

@@ -8,7 +8,7 @@ import os
 import shlex
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -25,7 +25,8 @@ from trackwalker.launch.kubernetes.settings import read_settings
 from trackwalker.launch.provenance import Provenance, code_of
 from trackwalker.launch.request import Watching, parse_watching
 from trackwalker.launch.schedulers import kubernetes, slurm
-from trackwalker.launch.slurm.client import Slurm
+from trackwalker.launch.slurm.beforehand import NOT_ASKED, Word, ask_beforehand
+from trackwalker.launch.slurm.client import Slurm, slurm_here
 from trackwalker.launch.slurm.options import parse_scheduler_words
 from trackwalker.launch.snapshot import Snapshot, discard, take_snapshot
 from trackwalker.launch.store import FOLDER
@@ -33,6 +34,7 @@ from trackwalker.launch.submission import How, Submission, plan_submission
 from trackwalker.launch.validate import Asked
 from trackwalker.node.checks.runner import BadPolicy, policy
 from trackwalker.node.image import is_archive, normalise
+from trackwalker.node.runtimes import NAMES as RUNTIMES
 from trackwalker.observe.prometheus import ensure_prometheus
 from trackwalker.observe.ray_home import missing_ray
 
@@ -156,6 +158,8 @@ def plan(
 def _to_slurm(ctx: typer.Context, model: str, options: Wanted, dry_run: bool, as_json: bool) -> int:
     if options.jobset:
         raise UsageError("--jobset is for --on k8s")
+    if options.runtime not in (None, "auto", *RUNTIMES):
+        raise UsageError(f"--runtime {options.runtime}: there are {', '.join(RUNTIMES)} and auto")
     client, python = Slurm(), options.python or sys.executable
     words = parse_scheduler_words(before(ctx))
     words = replace(words, requeue=True) if options.auto_resume else words
@@ -168,12 +172,16 @@ def _to_slurm(ctx: typer.Context, model: str, options: Wanted, dry_run: bool, as
         record = submission.record.model_copy(update={"auto_resume": options.auto_resume})
         submission = replace(submission, record=record)
         batch = slurm.plan_batch(submission, words, None if dry_run else client, python)
+        word = ask_beforehand(batch.options, batch.script, client) if slurm_here() else Word(warning=NOT_ASKED)
         if dry_run:
-            return show(batch.submission, {"sbatch": batch.argv(), "script": batch.script}, as_json)
+            scheduled = {"sbatch": batch.argv(), "script": batch.script, "slurm": asdict(word)}
+            return show(batch.submission, scheduled, as_json)
         if how.observe:
             ensure_prometheus(lambda text: print(text, file=sys.stderr))
         queued = slurm.submit(batch, client)
     _warn(batch.submission)
+    if word.warning and slurm_here():
+        print(f"warning: {word.warning}", file=sys.stderr)
     for line in suspect_lines(options.workspace, words.nodelist, words.exclude):
         print(line, file=sys.stderr)
     state = slurm.first_look(queued, client)
@@ -185,6 +193,8 @@ def _to_slurm(ctx: typer.Context, model: str, options: Wanted, dry_run: bool, as
     if options.auto_resume:
         print(f"note: after a lost node or a preemption Slurm itself restarts it; for the rest, "
               f"'trackwalker wait {queued.id} --auto-resume' has to run", file=sys.stderr)  # fmt: skip
+    if state.stuck:
+        print(f"warning: job {queued.id} {state.meaning}", file=sys.stderr)
     if slurm.died_silently(queued, state):
         print(f"job {queued.id} died before it wrote a line: {state.state} ({state.reason or 'no reason given'}); "
               "see slurmd's log on the node (a prolog that fails looks like this)", file=sys.stderr)  # fmt: skip

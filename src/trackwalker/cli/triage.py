@@ -9,14 +9,14 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from trackwalker.cli.no_log import with_a_log
 from trackwalker.cli.options import DEFAULT_WORKSPACE, AsJson, Workspace
 from trackwalker.diagnose.reference import Speed
 from trackwalker.diagnose.triage import SCHEMA, Triage
 from trackwalker.diagnose.triage import triage as triage_job
-from trackwalker.errors import JobNotFoundError, NotAJobError, TrackwalkerError, UsageError
-from trackwalker.job.layout import Job
+from trackwalker.errors import JobNotFoundError, TrackwalkerError, UsageError
 from trackwalker.job.resolve import list_jobs, resolve
-from trackwalker.record.accounting import ask, why_no_log
+from trackwalker.record.accounting import ask
 from trackwalker.report import triage as view
 from trackwalker.report.text import json_visible
 
@@ -36,7 +36,7 @@ def triage(
         raise UsageError("name one job, or give --all for every job of the workspace")
     console = Console(highlight=False)
     if job is not None:
-        found = triage_job(_resolve(job, workspace), reference_speed(reference, workspace) if reference else None)
+        found = triage_job(with_a_log(job, workspace), reference_speed(reference, workspace) if reference else None)
         if as_json:
             print(json_visible(json.dumps(found.to_dict(), indent=1, ensure_ascii=False)))
         elif as_markdown:
@@ -65,16 +65,6 @@ def triage(
     else:
         console.print(f"no jobs in {workspace}", markup=False)
     return 0
-
-
-def _resolve(name: str, workspace: Path) -> Job:
-    """The job; of one that left no log, the scheduler may still know how it ended."""
-    try:
-        return resolve(name, workspace)
-    except NotAJobError as e:
-        if said := why_no_log(Path(name).name.split("-")[0]):
-            raise NotAJobError(f"{e}; {said}") from e
-        raise
 
 
 def reference_speed(given: str, workspace: Path) -> Speed:

@@ -1,5 +1,7 @@
 """The node ledger of a workspace: which hosts were in trouble in which jobs, and whom it would be wise to leave out.
 
+What three hosts of one attempt share is nobody's; what is old weighs less; a node the scheduler lost counts.
+
 Agents write down facts as jobs end (`node/incidents.py`); whoever reads weighs them. Nothing is excluded because of it:
 the list is a suggestion, and `submit` a warning.
 """
@@ -16,7 +18,11 @@ from trackwalker.node.incidents import LEDGER, Incident
 
 WINDOW_S = 7 * 86400.0
 EXCLUDED = "excluded"  # the kind of an incident by which a person leaves a host out
+NODE_FAIL = "node-fail"  # the kind of an incident that the scheduler tells of
+HALF_LIFE_S = 3 * 86400.0  # after so long an incident weighs half: nodes are repaired
 _SUSPECT_AT = 2  # independent incidents: of different jobs
+_WEIGHT = 0.8  # two jobs of four days ago, or one of today and an old one
+_EVERYWHERE = 3  # hosts of one attempt with the same trouble
 # One of these is enough: a machine said it of its own hardware.
 _CERTAIN_CHECKS = frozenset({"ecc", "gpus"})
 _CERTAIN_CAUSES = frozenset(
@@ -63,14 +69,22 @@ def note(workspace: Path, found: Iterable[Incident]) -> None:
     journal.close()
 
 
+def of_end(job: str, attempt: int, state: str, hosts: Sequence[str], at: float) -> list[Incident]:
+    """What the scheduler's word on a job's end says about nodes: those that it lost under the job."""
+    line = "the scheduler lost the node under the job (NODE_FAIL)"
+    return [Incident(at, host, job, attempt, NODE_FAIL, NODE_FAIL, line) for host in hosts if state == NODE_FAIL]
+
+
 def suspects(workspace: Path, now: float | None = None) -> list[Suspect]:
     """Hosts with incidents in the last seven days, those to leave out first."""
-    since = (time.time() if now is None else now) - WINDOW_S
+    now = time.time() if now is None else now
+    recent = [incident for incident in incidents(workspace) if incident.t >= now - WINDOW_S]
+    everywhere = _common(recent)
     by_host: dict[str, list[Incident]] = {}
-    for incident in incidents(workspace):
-        if incident.t >= since:
+    for incident in recent:
+        if incident.key[1:] not in everywhere:
             by_host.setdefault(incident.host, []).append(incident)
-    found = [_weigh(host, of_host) for host, of_host in by_host.items()]
+    found = [_weigh(host, of_host, now) for host, of_host in by_host.items()]
     return sorted(found, key=lambda s: (not s.exclude, -s.last, s.host))
 
 
@@ -91,13 +105,29 @@ def counts(incident: Incident) -> bool:
     return incident.kind != "first-failure" or (incident.exit or 0) in _CRASHES
 
 
-def _weigh(host: str, found: Sequence[Incident]) -> Suspect:
+def _common(found: Sequence[Incident]) -> set[tuple[str, int, str, str]]:
+    """Facts that so many hosts of one attempt share that they are the job's or the cluster's, not a node's."""
+    hosts: dict[tuple[str, int, str, str], set[str]] = {}
+    for incident in found:
+        if incident.kind not in (EXCLUDED, NODE_FAIL):
+            hosts.setdefault(incident.key[1:], set()).add(incident.host)
+    return {fact for fact, where in hosts.items() if len(where) >= _EVERYWHERE}
+
+
+def _weigh(host: str, found: Sequence[Incident], now: float) -> Suspect:
     sure = [incident for incident in found if certain(incident)]
-    jobs = {incident.job for incident in found if counts(incident)}
+    newest: dict[str, float] = {}
+    for incident in found:
+        if counts(incident):
+            newest[incident.job] = max(newest.get(incident.job, 0.0), incident.t)
+    jobs = newest.keys()
+    weight = sum(0.5 ** ((now - t) / HALF_LIFE_S) for t in newest.values())  # of a job in trouble, by its age
     if told := [incident for incident in found if incident.kind == EXCLUDED]:
         return Suspect(host, list(found), True, f"a person left it out: {told[-1].line}")
     if sure:
         return Suspect(host, list(found), True, f"its hardware: {sure[-1].what} in job {sure[-1].job}")
-    if len(jobs) >= _SUSPECT_AT:
+    if len(jobs) >= _SUSPECT_AT and weight >= _WEIGHT:
         return Suspect(host, list(found), True, f"in trouble in {len(jobs)} jobs within 7 days")
+    if len(jobs) >= _SUSPECT_AT:
+        return Suspect(host, list(found), False, f"in trouble in {len(jobs)} jobs, the last of them days ago")
     return Suspect(host, list(found), False, "one incident may be chance" if jobs else "may be the program's own doing")

@@ -16,20 +16,20 @@ from pathlib import Path
 from typing import Any
 
 from trackwalker.errors import MissingToolError, NotAJobError, TrackwalkerError, UsageError
+from trackwalker.job.ending import decide, last_attempt, of_events, told_by
 from trackwalker.job.journal import read
 from trackwalker.job.layout import NAME_FORM, Job
 from trackwalker.job.processes import alive, live_members, session_members
 from trackwalker.job.resolve import list_jobs, resolve
 from trackwalker.job.run import load_run
+from trackwalker.job.slurm.states import JobState
 from trackwalker.job.trust import distrust
 from trackwalker.launch.kubernetes.client import delete_argv, kubectl, logs_argv, observe, refusal
 from trackwalker.launch.plan import short_hostname
-from trackwalker.launch.slurm.client import Slurm
-from trackwalker.launch.slurm.states import JobState
+from trackwalker.launch.slurm.client import Slurm, slurm_here
 
 LOCAL, SLURM, KUBERNETES = "local", "slurm", "kubernetes"
-_UNASKED = frozenset({"forgotten", "gone"})
-_CANCEL_CODES = (128 + signal.SIGINT, 128 + signal.SIGTERM)
+_SKEW_S = 900.0  # clocks of login nodes, file servers and controllers
 
 
 @dataclass(frozen=True)
@@ -44,6 +44,7 @@ class Standing:
     nodes: str = ""
     restarts: int = 0
     stuck: bool = False  # it waits for a person
+    hosts: tuple[str, ...] = ()  # the nodes that failed or were lost
 
 
 def find_job(name: str, workspace: Path) -> Job:
@@ -88,24 +89,40 @@ def standings(jobs: list[Job], slurm: Slurm | None = None) -> list[Standing]:
     A job without a record of ours is read from its files only: it may be of another cluster, or of last year.
     """
     ours = {job.id: scheduler_of(job) if load_run(job.run_json) else "" for job in jobs}
-    queue: dict[str, JobState] | None = {}
-    if any(ours[job.id] == SLURM and _recorded(job) is None for job in jobs):
-        try:
-            queue = {seen.id: seen for seen in (slurm or Slurm()).queue()}
-        except (TrackwalkerError, ValueError):
-            queue = None
-    return [_among_many(job, ours[job.id], queue) for job in jobs]
+    # One that ended well has said so itself; of every other the scheduler may know better how it ended.
+    asked_about = (SLURM, "") if slurm is not None or slurm_here() else (SLURM,)
+    doubtful = {job.id for job in jobs if ours[job.id] in asked_about and job.id.isdigit() and _code(job) != 0}
+    return [_among_many(job, ours[job.id], found) for found in [_answers(doubtful, slurm)] for job in jobs]
 
 
-def _among_many(job: Job, scheduler: str, queue: dict[str, JobState] | None) -> Standing:
+def _answers(jobs: set[str], slurm: Slurm | None) -> dict[str, JobState] | None:
+    """What Slurm says of these jobs, in two questions however many they are; None when it does not answer."""
+    if not jobs:
+        return {}
+    asked = slurm or Slurm()
+    try:
+        queue = {seen.id: seen for seen in asked.queue()}
+    except (TrackwalkerError, ValueError):
+        return None
+    found = {**asked.remembered(sorted(jobs - queue.keys())), **queue}
+    return {job: asked.closer(seen) if job in jobs else seen for job, seen in found.items()}
+
+
+def _among_many(job: Job, scheduler: str, found: dict[str, JobState] | None) -> Standing:
     if scheduler == LOCAL:
         return _local(job)
-    if scheduler == SLURM and queue is not None:
-        seen = of_slurm(job, queue.get(job.id) or JobState(job.id, "forgotten"))
-        if seen.state not in _UNASKED:
-            return seen
-        return _recorded(job) or seen
-    return _recorded(job) or Standing("unknown", False, meaning="was not asked about")
+    if scheduler == KUBERNETES or not job.id.isdigit() or (not scheduler and found is None):
+        return _recorded(job) or Standing("unknown", False, meaning="was not asked about")
+    if found is None:
+        return of_slurm(job, JobState(job.id, "unknown", reason="Slurm does not answer"))
+    seen = of_slurm(job, found.get(job.id) or JobState(job.id, "forgotten"))
+    if not scheduler and seen.state == "forgotten":  # it may be another cluster's
+        return Standing("unknown", False, meaning="is not known to this Slurm")
+    return seen
+
+
+def _code(job: Job) -> int | None:
+    return of_events(last_attempt(read(job.events).items if job.events else [])).code
 
 
 def standing(job: Job, slurm: Slurm | None = None) -> Standing:
@@ -113,10 +130,10 @@ def standing(job: Job, slurm: Slurm | None = None) -> Standing:
     where = scheduler_of(job)
     if where == LOCAL:
         return _local(job)
-    found = of_slurm(job, (slurm or Slurm()).state(job.id)) if where == SLURM else _kubernetes(job)
-    if found.state in _UNASKED:
-        return _recorded(job) or found
-    return found
+    if where == SLURM:
+        return of_slurm(job, (slurm or Slurm()).state(job.id))
+    found = _kubernetes(job)
+    return (_recorded(job) or found) if found.state == "gone" else found
 
 
 def cancel(job: Job, slurm: Slurm | None = None) -> Standing:
@@ -148,9 +165,17 @@ def pod_logs(job: Job, seen: Standing, follow: bool, lines: int) -> list[str] | 
 
 def of_slurm(job: Job, seen: JobState) -> Standing:
     """How a job stands by what Slurm said of its number, which may be another job's by now."""
-    if seen.name and not _same_name(seen.name, job):
-        return Standing("forgotten", True, meaning=f"is over: Slurm's job {job.id} is now '{seen.name}'")
-    return Standing(seen.state, seen.ended, seen.exit, seen.meaning, seen.reason, seen.nodes, seen.restarts, seen.stuck)
+    other = seen.name if (seen.name or seen.log) and not _same(seen, job) else ""
+    if other:
+        seen = JobState(job.id, "forgotten")
+    if seen.ended or seen.state == "unknown":
+        seen = decide(seen, told_by(job))
+    if other and seen.state == "forgotten":
+        return Standing("forgotten", True, meaning=f"is over: Slurm's job {job.id} is now '{other}'")
+    stuck, hosts = seen.stuck, tuple(filter(None, seen.where.split(",")))
+    return Standing(
+        seen.state, seen.ended, seen.exit, seen.meaning, seen.reason, seen.nodes, seen.restarts, stuck, hosts
+    )
 
 
 def _kubernetes(job: Job) -> Standing:
@@ -178,17 +203,12 @@ def _local(job: Job) -> Standing:
 
 def _recorded(job: Job) -> Standing | None:
     """The end of the run as its agent wrote it down; of several attempts the last counts."""
-    for event in reversed(read(job.events).items if job.events else []):
-        if event.get("kind") == "attempt-begin":
-            return None
-        if event.get("kind") == "run-end":
-            data: dict[str, Any] = event.get("data") or {}
-            code, reason = int(data.get("exit", 1)), str(data.get("reason", ""))
-            cancelled = reason.startswith("CANCELLED") or code in _CANCEL_CODES
-            state = "completed" if code == 0 else "cancelled" if cancelled else "failed"
-            words = {"completed": "finished", "cancelled": "was cancelled", "failed": f"failed with exit code {code}"}
-            return Standing(state, True, code, words[state], reason)
-    return None
+    seen = decide(None, of_events(last_attempt(read(job.events).items if job.events else [])))
+    if seen.state == "forgotten":
+        return None
+    return Standing(
+        seen.state, True, seen.exit, seen.meaning, seen.reason, hosts=tuple(filter(None, seen.where.split(",")))
+    )
 
 
 def _end_local(job: Job, before: Standing) -> None:
@@ -237,9 +257,31 @@ def _name(job: Job) -> str:
     return record.name if record else job.name
 
 
-def _same_name(name: str, job: Job) -> bool:
-    # A finished job's directory may carry a throughput tag behind its name.
-    return name == _name(job) or (load_run(job.run_json) is None and job.name.startswith(name))
+def _same(seen: JobState, job: Job) -> bool:
+    """Whether Slurm's job of this number is the one whose files these are, not a later one or another cluster's."""
+    if load_run(job.run_json) is not None:
+        return seen.name == _name(job)
+    told = Path(seen.log.replace("%j", job.id).replace("%A", job.id))
+    if seen.log and job.log is not None and (told.absolute() == job.log.absolute() or same_file(told, job.log)):
+        return True
+    # A finished job's directory may carry a throughput tag behind its name; a script may be called otherwise.
+    return job.name.startswith(seen.name) or _written_then(seen, job)
+
+
+def same_file(a: Path, b: Path) -> bool:
+    """Whether two paths are one file."""
+    try:
+        return a.samefile(b)
+    except OSError:
+        return False
+
+
+def _written_then(seen: JobState, job: Job) -> bool:
+    """Whether the log was last written while such a job ran, or as it ended."""
+    if job.log is None or seen.start is None:
+        return False
+    written = job.log.stat().st_mtime
+    return seen.start - _SKEW_S <= written and (not seen.ended or written <= (seen.end or written) + _SKEW_S)
 
 
 def _in_cluster(job: Job) -> dict[str, str]:

@@ -34,6 +34,11 @@ def attempts(index: LogIndex) -> list[Attempt]:
             starts[stage.line] = True
             begun = set()
         begun.add(stage.name)
+    for requeue in index.facts.requeues:
+        # What stands between the scheduler's word and the next attempt's first step are the last words of this one.
+        after = steps.line[steps.line > requeue]
+        if len(after) and not any(requeue < line <= int(after[0]) for line in starts):
+            starts[int(after[0])] = True
     if (dialect := by_name(steps.dialect)) is not None and dialect.counts_on:
         for at in np.flatnonzero(np.diff(steps.step) <= 0) + 1:
             before, here = int(steps.line[at - 1]), int(steps.line[at])

@@ -101,6 +101,7 @@ class LogFacts:
     summary: Summary | None = None
     cancel: Quote | None = None
     cancel_time: str | None = None
+    requeues: list[int] = field(default_factory=list)  # lines by which the scheduler tells that it will run again
     task_failed: Quote | None = None  # the scheduler's line on the first task that ended by itself, before any cancel
     finished: Quote | None = None  # another trainer's line that no step is left
     heartbeat: Heartbeat | None = None

@@ -52,6 +52,8 @@ class FactReader:
             facts.restored = int(match[1])
         elif match := d.SLURM_CANCEL.search(body):
             facts.cancel, facts.cancel_time = quote, match[3]
+            if "JOB REQUEUE" in match[4]:
+                facts.requeues.append(number)
         elif d.TASK_FAILED.match(body):
             if facts.cancel is None:  # who is told to end may end badly
                 facts.task_failed = facts.task_failed or quote

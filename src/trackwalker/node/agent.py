@@ -33,6 +33,7 @@ from trackwalker.node.outcome import Course, judge
 from trackwalker.node.output import RankOutput, Sink, Tail, complain, label
 from trackwalker.node.plugins import PluginFolder
 from trackwalker.node.ranks import Rank, describe_exit, members_of
+from trackwalker.node.scheduler_word import why_ended
 from trackwalker.node.serving import address_of, announce
 from trackwalker.node.small_files import SmallFiles
 from trackwalker.node.spec import AgentSpec
@@ -74,8 +75,7 @@ class Agent:
         self._stop_sent: float | None = None
         self._first_bad: RankEnd | None = None
         self._suspects = Suspects([])
-        self._killed = False
-        self._timed_out = False
+        self._killed = self._timed_out = False
         self._lanes: dict[int, Lane] = {}
         self._kernel: KernelLogCollector | None = None
         self._capsules = Capsules(spec, self._ranks, self._event)
@@ -370,11 +370,11 @@ class Agent:
             self._event("node-end", seconds=elapsed)
             return 0  # how its ranks ended the first node knows, and says so for the job
         stopped_by = int(self._stop_signal) if self._stop_sent is not None and self._stop_signal else None
-        ends = [*self._ends(), *self._crew.all_ends()]
-        missing = self._crew.missing()
+        ends, missing = [*self._ends(), *self._crew.all_ends()], self._crew.missing()
         warned = self._spec.warning is not None and self._spec.warning.exists()
         last, late = self._training.last_step(0), self._timed_out
-        course = Course(ends, self._first_bad, stopped_by, warned, late, missing, elapsed, last)
+        word = why_ended() if stopped_by is not None and self._first_bad is None and not late else ""
+        course = Course(ends, self._first_bad, stopped_by, warned, late, missing, elapsed, last, word)
         outcome = judge(self._spec, course)
         self._merged.write(outcome.text.encode())
         first = asdict(outcome.first) if outcome.first else None

@@ -60,9 +60,11 @@ class Scribe:
     def stage_failed(self, notes: Mapping[int, Mapping[str, Any]]) -> None:
         """Checks that ended the job, by the hosts that failed them."""
         found = []
+        failed = [{r["id"] for r in note.get("results", []) if r["status"] == FAIL} for note in notes.values()]
+        common = set.intersection(*failed) if len(failed) > 1 else set()  # what all nodes fail is no node's fault
         for note in notes.values():
             for result in note.get("results", []):
-                if result["status"] == FAIL:
+                if result["status"] == FAIL and result["id"] not in common:
                     found.append(self._incident(note["host"], "check-failed", result["id"], result["text"]))
         self._write(found)
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from trackwalker.node.crew import RankEnd
 from trackwalker.node.output import label
+from trackwalker.node.scheduler_word import CODES, TIME_LIMIT
 from trackwalker.node.spec import AgentSpec
 from trackwalker.node.summary import summary_block
 
@@ -26,6 +27,7 @@ class Course:
     missing: list[str]  # nodes that never reported
     seconds: int
     last_step: int | None = None  # that rank 0 completed
+    word: str = ""  # why the scheduler ended the job, as it says itself
 
 
 @dataclass(frozen=True)
@@ -47,8 +49,11 @@ def judge(spec: AgentSpec, course: Course) -> Outcome:
     ]
     lines += [f"NODE_LOST host={host}: its agent never said how its ranks ended" for host in course.missing]
     bad = first_failure(course)
+    if bad is not None and course.missing and bad.host not in course.missing:
+        bad = _lost(spec, course, bad)
     if bad is not None:
         code, reason = bad.exit if bad.exit not in _AS_CANCELLED else 1, f"Training FAILED (exit={bad.exit})"
+        reason += f", lost {', '.join(course.missing)}" if course.missing else ""
         # The exit code stays what it was; whether the work was done is what the next hours depend on.
         if spec.steps is not None and course.last_step is not None and course.last_step + 1 >= spec.steps:
             reason += f" after all {spec.steps} steps were completed"
@@ -58,8 +63,7 @@ def judge(spec: AgentSpec, course: Course) -> Outcome:
         code, reason = TIMED_OUT, f"Training TIMEOUT ({course.seconds}s/{spec.limit_s or 0:.0f}s)"
         lines += [f"== {reason} ==", '  Hint: STAGE_TIMEOUTS="train:<seconds>" to adjust.']
     elif course.stopped_by is not None:
-        code = 128 + course.stopped_by
-        reason = "CANCELLED (time limit)" if course.warned else "CANCELLED (scancel / SIGTERM)"
+        code, reason = cancelled(course.stopped_by, course.word, course.warned)
     elif course.missing:
         code, reason = 1, f"Training FAILED (lost {', '.join(course.missing)})"
         lines.append(f"== Training FAILED (exit=1, {course.seconds}s) ==")
@@ -68,6 +72,21 @@ def judge(spec: AgentSpec, course: Course) -> Outcome:
         lines.append(f"== Training END ({course.seconds}s) ==")
     text = "".join(f"{line}\n" for line in lines) + summary_block(spec, course.seconds, code, reason)
     return Outcome(code, reason, text, bad)
+
+
+def _lost(spec: AgentSpec, course: Course, survivor: RankEnd) -> RankEnd:
+    """A node is gone: whoever ended badly and still could say so lost a peer. The exit code stays what was seen."""
+    host = course.missing[0]
+    known = {end.host for end in course.ends}
+    rank = next((r for r in range(spec.world) if r not in {end.rank for end in course.ends}), survivor.rank)
+    cause = f"its node is lost, {len(known)} other{'s' if len(known) > 1 else ''} told how they ended"
+    return RankEnd(rank, host, survivor.exit, survivor.ended, cause)
+
+
+def cancelled(signal_number: int, word: str, warned: bool) -> tuple[int, str]:
+    """Exit code and reason of a job that was told to end: the scheduler's word, else the signal's."""
+    reason = word or (TIME_LIMIT if warned else "CANCELLED (scancel / SIGTERM)")
+    return CODES.get(reason, 128 + signal_number), reason
 
 
 def first_failure(course: Course) -> RankEnd | None:

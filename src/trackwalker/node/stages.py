@@ -21,10 +21,11 @@ from trackwalker.node.crew import Crew, Head, Member, RankEnd
 from trackwalker.node.incidents import Scribe
 from trackwalker.node.jobdir import job_dir_of, open_job, place_ranks
 from trackwalker.node.order import STAGES, Order, Seat, slurm_hosts
-from trackwalker.node.outcome import TIMED_OUT
+from trackwalker.node.outcome import TIMED_OUT, cancelled
 from trackwalker.node.output import Sink, complain
 from trackwalker.node.parts import Parts, Unfit
 from trackwalker.node.rendezvous import Absent, Note, Rendezvous, Stopped
+from trackwalker.node.scheduler_word import why_ended
 from trackwalker.node.services import Services
 from trackwalker.node.spec import AgentSpec, RankSpec
 from trackwalker.node.summary import summary_block
@@ -80,8 +81,8 @@ class Conductor:
                 self._stage(stage)
             return self._train()
         except Stopped:
-            reason = "CANCELLED (time limit)" if self._warning.exists() else "CANCELLED (scancel / SIGTERM)"
-            return self._close(128 + (self._signal or signal.SIGTERM), reason)
+            word = why_ended() if self._seat.is_head else ""
+            return self._close(*cancelled(self._signal or signal.SIGTERM, word, self._warning.exists()))
         except Failed as e:
             return self._close(e.code, e.reason)
         finally:

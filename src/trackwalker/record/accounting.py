@@ -6,24 +6,22 @@ never "finished".
 
 from __future__ import annotations
 
-import os
 import re
-import shutil
-import subprocess
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import datetime
+from pathlib import Path
 from typing import Any
 
+from trackwalker.job.ending import Told, decide
+from trackwalker.job.slurm.states import RAW, make
 from trackwalker.logs.index import Hit, LogIndex
 from trackwalker.logs.nodelist import expand
 from trackwalker.logs.signatures import load
+from trackwalker.record.accounting_ask import Rows, ask
 
-_FIELDS = (
-    "JobIDRaw", "JobName", "State", "ExitCode", "Start", "End", "ElapsedRaw", "TimelimitRaw", "NNodes", "NodeList",
-    "AllocTRES",
-)  # fmt: skip
-_TIMEOUT_S = 4.0
-_MOST_IDS = 400  # a command line has an end
+__all__ = ["Accounting", "accounting_of", "apply", "ask", "why_no_log", "with_witness"]
+
+_SKEW_S = 900.0  # clocks of login nodes, file servers and controllers, and what is flushed late
 _GPUS = re.compile(r"gres/gpu=(\d+)")
 _CANCELLED_BY = re.compile(r"CANCELLED by (\S+)")
 _LIVE = frozenset(
@@ -41,6 +39,7 @@ _CLASSES = {
     "LAUNCH_FAILED": "node-failure",
     "OUT_OF_MEMORY": "oom-host",
 }
+_KILLED_SCRIPT = ("0:9", "0:6", "0:11")  # the batch script itself ended by a signal: a step's would be its exit code
 _ENDED = frozenset({*_CLASSES, "COMPLETED", "FAILED", "REVOKED"})
 
 
@@ -58,9 +57,12 @@ class Accounting:
     total_elapsed_s: float | None = None  # of every time it ran
     limit_s: float | None = None
     nodes: int | None = None
+    hosts: tuple[str, ...] = ()  # in the scheduler's order
     gpus: int | None = None
     restarts: int = 0
     steps: tuple[str, ...] = ()  # states of its steps that differ from its own
+    lost: tuple[str, ...] = ()  # nodes that failed under it
+    source: str = "sacct"  # who was asked
 
     @property
     def live(self) -> bool:
@@ -77,14 +79,17 @@ class Accounting:
         """The failure class that the state proves."""
         if "OUT_OF_MEMORY" in self.steps and self.state in ("FAILED", "CANCELLED"):
             return "oom-host"
+        if self.state == "FAILED" and self.exit_code in _KILLED_SCRIPT:
+            return "launcher-killed"
         return _CLASSES.get(self.state)
 
     @property
     def says(self) -> str:
         """In one line, as the evidence of a finding."""
         if self.state == "unknown":
-            return f"sacct: unknown ({self.why_unknown})"
-        parts = [f"sacct: State={self.state}" + (f" by {self.by}" if self.by else "")]
+            return f"{self.source}: unknown ({self.why_unknown})"
+        parts = [f"{self.source}: State={self.state}" + (f" by {self.by}" if self.by else "")]
+        parts += [f"Node failure on {host}" for host in self.lost]
         parts += [f"ExitCode={self.exit_code}"] if self.exit_code else []
         parts += [f"Elapsed={self.elapsed_s:.0f}s"] if self.elapsed_s is not None else []
         parts += [f"Timelimit={self.limit_s:.0f}s"] if self.limit_s is not None else []
@@ -96,38 +101,7 @@ class Accounting:
         return {**asdict(self), "live": self.live, "ended": self.ended}
 
 
-def ask(job_ids: list[str]) -> dict[str, list[dict[str, str]]] | str:
-    """The rows sacct has for some jobs, or in a few words why there are none."""
-    ids = [j for j in job_ids if j.isascii() and j.isdigit()][:_MOST_IDS]
-    if not ids:
-        return "not a Slurm job id"
-    tool = shutil.which("sacct")
-    if tool is None:
-        return "no sacct here"
-    # -D: a requeued job has one row for each time it ran.
-    command = [tool, "-D", "-P", "--noheader", "-j", ",".join(ids), f"--format={','.join(_FIELDS)}"]
-    environment = {**os.environ, "SLURM_TIME_FORMAT": "%s"}
-    try:
-        done = subprocess.run(
-            command, capture_output=True, timeout=_TIMEOUT_S, env=environment, stdin=subprocess.DEVNULL, check=False
-        )
-    except subprocess.TimeoutExpired:
-        return f"sacct did not answer in {_TIMEOUT_S:.0f} s"
-    except OSError as e:
-        return f"sacct does not start: {e.strerror}"
-    if done.returncode != 0:
-        said = done.stderr.decode("utf-8", "replace").strip().splitlines()
-        return f"sacct failed: {said[-1][:120]}" if said else f"sacct failed with code {done.returncode}"
-    rows: dict[str, list[dict[str, str]]] = {}
-    for line in done.stdout.decode("utf-8", "replace").splitlines():
-        cells = line.split("|")
-        if len(cells) == len(_FIELDS):
-            row = dict(zip(_FIELDS, cells, strict=True))
-            rows.setdefault(row["JobIDRaw"].split(".")[0], []).append(row)
-    return rows
-
-
-def accounting_of(job_id: str, answer: dict[str, list[dict[str, str]]] | str, index: LogIndex | None) -> Accounting:
+def accounting_of(job_id: str, answer: Rows | str, index: LogIndex | None) -> Accounting:
     """One job out of an answer; a job of the same number that is not the one in the log is not believed."""
     if isinstance(answer, str):
         return Accounting(why_unknown=answer)
@@ -136,6 +110,7 @@ def accounting_of(job_id: str, answer: dict[str, list[dict[str, str]]] | str, in
     if not own:
         return Accounting(why_unknown="sacct does not know this job")
     row = own[-1]
+    again = int(row["Restarts"]) if row.get("Restarts", "").isdigit() else 0
     if index is not None and not _same_job(row, index):
         return Accounting(why_unknown="sacct knows another job under this number: this log is from elsewhere")
     state = row["State"].split(" ")[0].rstrip("+")
@@ -153,10 +128,23 @@ def accounting_of(job_id: str, answer: dict[str, list[dict[str, str]]] | str, in
         total_elapsed_s=sum(_number(r["ElapsedRaw"]) or 0.0 for r in own),
         limit_s=None if limit is None else limit * 60.0,
         nodes=int(_number(row["NNodes"]) or 0) or None,
+        hosts=tuple(expand(row["NodeList"])) if row["NodeList"] not in ("", "None assigned") else (),
         gpus=int(gpus[1]) if gpus else None,
-        restarts=len(own) - 1,
+        restarts=max(len(own) - 1, again),
         steps=tuple(sorted(steps)),
+        lost=tuple(filter(None, row.get("Lost", "").split(","))),
+        source=row.get("Source", "sacct"),
     )
+
+
+def with_witness(found: Accounting, told: Told) -> Accounting:
+    """The scheduler's word together with what the job left behind: the one answer that `status` gives too."""
+    if not found.ended:
+        return found
+    asked = make("", found.state, "", found.exit_code, where=",".join(found.lost))
+    end = decide(asked, told)
+    lost = tuple(filter(None, end.where.split(","))) if end.state == "node-fail" else found.lost
+    return replace(found, state=RAW.get(end.state, found.state), lost=lost)
 
 
 def why_no_log(job_id: str) -> str:
@@ -182,11 +170,31 @@ def apply(found: Accounting, index: LogIndex) -> dict[str, str]:
 
 
 def _same_job(row: dict[str, str], index: LogIndex) -> bool:
+    if row.get("StdOut"):
+        return _same_file(row["StdOut"], index.path)
     name, hosts = index.facts.header.get("JOB_NAME"), set(index.facts.hosts)
     listed = set(expand(row["NodeList"])) if row["NodeList"] not in ("", "None assigned") else set()
     if hosts and listed:
         return bool({h.split(".")[0] for h in hosts} & {h.split(".")[0] for h in listed})
-    return name is None or row["JobName"] == name
+    return row["JobName"] == name if name is not None else _same_time(row, index.path)
+
+
+def _same_file(told: str, log: Path) -> bool:
+    """Whether Slurm wrote this very file; one that was moved is judged by its name."""
+    try:
+        return Path(told).samefile(log)
+    except OSError:
+        return Path(told).name == log.name
+
+
+def _same_time(row: dict[str, str], log: Path) -> bool:
+    """Whether the log was last written while such a job ran: a number is given out again, on another cluster too."""
+    start, end = _time(row["Start"]), _time(row["End"])
+    try:
+        written = log.stat().st_mtime
+    except OSError:
+        return False
+    return start is None or start - _SKEW_S <= written <= (end or written) + _SKEW_S
 
 
 def _number(text: str) -> float | None:

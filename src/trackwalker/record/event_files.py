@@ -9,6 +9,7 @@ from trackwalker.job.layout import Job
 from trackwalker.logs.index import LogIndex
 
 _EVENT_FILE = re.compile(r"^events\.out\.tfevents\.(\d{9,11})\.([^.]+(?:\.[^.]+)*?)\.\d+\.\d+")
+_SLACK_S = 5.0  # a log's last write and an event file's first are dated by different clocks
 
 
 def event_files(job: Job, index: LogIndex) -> list[Path]:
@@ -19,7 +20,7 @@ def event_files(job: Job, index: LogIndex) -> list[Path]:
     places = ("tensorboard", "*/tensorboard")
     own = [p for place in places for p in job.dir.glob(f"{place}/events.out.tfevents.*") if p.is_file()]
     if own:
-        return sorted(own)
+        return sorted(_before_the_end(own, job))
     shared = shared_folder(job.dir.parent, index.facts.setting("tensorboard_dir"))
     if shared is None or job.log is None:
         return []
@@ -32,6 +33,14 @@ def event_files(job: Job, index: LogIndex) -> list[Path]:
         if match and float(match[1]) <= ended and (not hosts or match[2].split(".")[0] in hosts):
             mine.append((float(match[1]), path))
     return [max(mine)[1]] if mine else []
+
+
+def _before_the_end(files: list[Path], job: Job) -> list[Path]:
+    """Without those of a successor that writes on in this job's directory: they began after our log ended."""
+    if job.log is None:
+        return files
+    ended = job.log.stat().st_mtime
+    return [p for p in files if not (match := _EVENT_FILE.match(p.name)) or float(match[1]) <= ended + _SLACK_S]
 
 
 def shared_folder(workspace: Path, setting: str | None) -> Path | None:

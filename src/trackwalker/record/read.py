@@ -10,6 +10,7 @@ from typing import Any
 
 from trackwalker.errors import EvidenceError, NotAJobError
 from trackwalker.job import journal
+from trackwalker.job.ending import told_by
 from trackwalker.job.layout import NAME_FORM, Job
 from trackwalker.job.processes import is_live
 from trackwalker.job.resolve import follow
@@ -84,7 +85,9 @@ class Record:
     @property
     def hosts(self) -> list[str]:
         """By rank, the host or lane it ran on."""
-        return [r.host for r in self.run.ranks] if self.run else self.facts.hosts
+        if self.run is not None:
+            return [r.host for r in self.run.ranks]
+        return self.facts.hosts or list(self.accounting.hosts)
 
     @property
     def nodes(self) -> int | None:
@@ -136,7 +139,7 @@ def read_record(job: Job, sacct: Answer | None = None, every_rank: bool = False)
         damage.append(f"{told.unreadable} lines of {JOURNAL} could not be read and were left out")
     table = gather(job, index, told)
     _refuse_what_is_no_log(job, index, table, run)
-    said = _ask(job, index, sacct)
+    said = slurm.with_witness(_ask(job, index, sacct), told_by(job))
     overruled = slurm.apply(said, index)
     clock = _clock(job, index, run, events, table, said, tries[-1].relaunched)
     facts = index.facts

@@ -86,8 +86,12 @@ def _summarised(it: Standing, code: int | None, reason: str) -> Status:
         return "completed" if it.all_done or it.total_steps is None else "completed-short"
     if it.all_done:
         return "soft-success"
-    if it.accounting.failure_class in ("node-failure", "oom-host"):
+    if it.accounting.failure_class in ("node-failure", "oom-host") or "NODE FAILURE" in reason:
         return "failed"  # the SIGTERM was the scheduler's, for a reason
+    if it.accounting.state == "FAILED" and code in CANCELS:
+        return "failed"  # somebody ended the launcher, not the job
+    if "DUE TO " in reason or it.accounting.failure_class in ("walltime", "preempted"):
+        return "cancelled"
     # Ranks that were all told to end may have been told so because of a death that another line or log tells of; and
     # the launcher's own limit sends the same signal.
     exits = it.index.facts.exits

@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import Any
 
 from trackwalker.errors import MaybeQueuedError, MissingToolError, TrackwalkerError, UnreachableError, UsageError
+from trackwalker.job.slurm.states import JobState
 from trackwalker.launch.plan import starred
 from trackwalker.launch.provenance import Provenance, code_of
 from trackwalker.launch.schedulers import slurm
 from trackwalker.launch.slurm.client import NodeState, Slurm, SlurmUnreachable
 from trackwalker.launch.slurm.options import parse_scheduler_words
-from trackwalker.launch.slurm.states import JobState
 from trackwalker.launch.snapshot import Snapshot, discard, take_snapshot
 from trackwalker.launch.standing import standing
 from trackwalker.launch.store import FOLDER as SNAPSHOTS

@@ -13,8 +13,8 @@ from typing import Any
 import httpx
 
 from trackwalker.job.services import read_services
+from trackwalker.job.slurm.states import JobState
 from trackwalker.launch.slurm.client import Slurm
-from trackwalker.launch.slurm.states import JobState
 from trackwalker.launch.standing import KUBERNETES, LOCAL, SLURM, Standing, of_slurm, standing
 from trackwalker.watch.detect import Alert
 from trackwalker.watch.jobs import Watched
@@ -128,7 +128,7 @@ class Asker:
             if each.scheduler != SLURM:
                 continue
             if each.job.id in known:
-                seen = of_slurm(each.job, known[each.job.id])
+                seen = of_slurm(each.job, self._slurm.closer(known[each.job.id]))
                 each.standing = seen if seen.state != "unknown" else each.standing
             elif now >= each.ask_at:  # the controller has forgotten it: the accounting knows, or its own record
                 each.ask_at = now + _EVERY_S[SLURM]

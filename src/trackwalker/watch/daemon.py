@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable
 from typing import Any
 
 from trackwalker.errors import TrackwalkerError
 from trackwalker.job.layout import Job
-from trackwalker.launch.slurm.states import JobState
+from trackwalker.job.slurm.states import JobState
+from trackwalker.launch.ledger import note, of_end
 from trackwalker.launch.standing import Standing
 from trackwalker.watch import telling
 from trackwalker.watch.asking import Asker, Background
@@ -279,6 +281,8 @@ class Daemon:
         events = [event for event in watched.signs.events if float(event["t"]) >= begun]
         seen = told_apart(seen, events, watched.job.log)
         attempt = max(seen.restarts, watched.attempt)
+        with contextlib.suppress(OSError):  # a ledger that cannot be written costs nothing but its lines
+            note(self.jobs.workspace, of_end(job, attempt, seen.state, seen.hosts, watched.ended_at or now))
         condition = telling.ending(seen, watched.ended_at or now, attempt)
         failures = [i for i in self.memory.of(job) if i.kind == "failure" and i.since >= begun]
         thread = failures[-1].thread if failures else ""

@@ -10,7 +10,9 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
+from trackwalker.launch.kubernetes.features import add_features
 from trackwalker.launch.kubernetes.names import label_value
+from trackwalker.launch.kubernetes.patch import apply_patches
 from trackwalker.launch.kubernetes.pods import REPLICATED_JOB, PodPlan
 from trackwalker.launch.kubernetes.settings import Toleration
 
@@ -46,7 +48,7 @@ def job_manifests(plan: PodPlan, owner_uid: str | None = None) -> list[Manifest]
     if plan.ttl_seconds is not None:
         spec["ttlSecondsAfterFinished"] = plan.ttl_seconds
     job = {"apiVersion": "batch/v1", "kind": "Job", "metadata": _queued(plan), "spec": spec}
-    return [job, service]
+    return _finished([job, service], plan)
 
 
 def jobset_manifests(plan: PodPlan) -> list[Manifest]:
@@ -69,7 +71,13 @@ def jobset_manifests(plan: PodPlan) -> list[Manifest]:
     }
     if plan.ttl_seconds is not None:
         spec["ttlSecondsAfterFinished"] = plan.ttl_seconds
-    return [{"apiVersion": "jobset.x-k8s.io/v1alpha2", "kind": "JobSet", "metadata": _queued(plan), "spec": spec}]
+    jobset = {"apiVersion": "jobset.x-k8s.io/v1alpha2", "kind": "JobSet", "metadata": _queued(plan), "spec": spec}
+    return _finished([jobset], plan)
+
+
+def _finished(manifests: list[Manifest], plan: PodPlan) -> list[Manifest]:
+    """With the knobs of the cluster's engineers, then with their patches: what they say comes last."""
+    return apply_patches(add_features(manifests, plan.features), [dict(patch) for patch in plan.patches])
 
 
 def to_json(manifests: Sequence[Manifest]) -> str:

@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from trackwalker.errors import UsageError
+from trackwalker.launch.kubernetes.features import Features
 from trackwalker.launch.kubernetes.names import check_dns_label, object_name
 from trackwalker.launch.kubernetes.settings import ClusterSettings, Toleration, path_in_pod
 from trackwalker.launch.request import ModelSpec, job_name
 
+_NONE = Features()
 REPLICATED_JOB = "node"  # part of every pod's host name under a JobSet
 
 
@@ -49,6 +52,8 @@ class PodPlan:
     annotations: Mapping[str, str] = field(default_factory=dict)  # the same facts in full
     ttl_seconds: int | None = None
     deadline_seconds: int | None = None
+    features: Features = _NONE
+    patches: Sequence[Mapping[str, Any]] = ()
 
     def __post_init__(self) -> None:
         check_dns_label(self.name, "job name")
@@ -116,6 +121,8 @@ def plan_pods(
         annotations={**facts, "trackwalker/job-dir": identity["JOB_DIR"]},
         ttl_seconds=ttl_seconds,
         deadline_seconds=deadline_seconds,
+        features=settings.features,
+        patches=settings.patches,
     )
 
 

@@ -7,12 +7,17 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
+from typing import Any
 
 from trackwalker.errors import UsageError
+from trackwalker.launch.kubernetes.features import Features, read_features
+from trackwalker.launch.kubernetes.patch import read_patches
 
 _SUBDOMAIN = re.compile(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?")  # namespaces, claims, service accounts
 _QUALIFIED = re.compile(r"([a-z0-9]([a-z0-9.-]*[a-z0-9])?/)?[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?")
 _QUANTITY = re.compile(r"\d+(\.\d+)?([EPTGMk]|[EPTGMK]i)?")
+_TAKES = "Kubernetes takes -N NODES, -n NAMESPACE, --time LIMIT and --patch FILE"
+_NONE = Features()
 _EFFECTS = ("NoSchedule", "PreferNoSchedule", "NoExecute")
 
 
@@ -43,20 +48,27 @@ class ClusterSettings:
     host_network: bool = False
     privileged: bool = False
     queue: str = ""  # of Kueue
+    features: Features = _NONE
+    patches: tuple[Mapping[str, Any], ...] = ()  # of --patch
 
 
 def read_settings(words: Sequence[str], environ: Mapping[str, str]) -> ClusterSettings:
-    """Scheduler words (`-N 4`, `-N4`, `--nodes=4`, `-n NS`) over the knobs (`K8S_PVC_NAME`…) over the defaults."""
+    """Scheduler words (`-N 4`, `--nodes=4`, `-n NS`, `--time`, `--patch`) over knobs (`K8S_…`) over defaults."""
     try:
-        options, rest = getopt.gnu_getopt(list(words), "N:n:", ["nodes=", "namespace="])
+        options, rest = getopt.gnu_getopt(list(words), "N:n:t:", ["nodes=", "namespace=", "time=", "patch="])
     except getopt.GetoptError as e:
-        raise UsageError(f"{e}; Kubernetes takes -N NODES and -n NAMESPACE") from e
+        raise UsageError(f"{e}; {_TAKES}") from e
     if rest:
-        raise UsageError(f"'{rest[0]}' is no option; Kubernetes takes -N NODES and -n NAMESPACE")
-    nodes, namespace = "1", environ.get("K8S_NAMESPACE") or "default"
+        raise UsageError(f"'{rest[0]}' is no option; {_TAKES}")
+    nodes, namespace, limit = "1", environ.get("K8S_NAMESPACE") or "default", ""
+    patches: list[Mapping[str, Any]] = []
     for option, value in options:
         if option in ("-N", "--nodes"):
             nodes = value
+        elif option in ("-t", "--time"):
+            limit = value
+        elif option == "--patch":
+            patches += read_patches(Path(value))
         else:
             namespace = value
     claim = environ.get("K8S_PVC_NAME", "")
@@ -80,6 +92,8 @@ def read_settings(words: Sequence[str], environ: Mapping[str, str]) -> ClusterSe
         host_network=_switch(environ, "K8S_HOST_NETWORK"),
         privileged=_switch(environ, "K8S_PRIVILEGED"),
         queue=_form(environ.get("K8S_QUEUE", ""), _SUBDOMAIN, "K8S_QUEUE"),
+        features=read_features(environ, limit),
+        patches=tuple(patches),
     )
 
 

@@ -59,7 +59,7 @@ def plan_pod_batch(
     folder = _moved(str(submission.folder), order, seen)
     plan = plan_pods(
         ModelSpec(record.model, record.alias, record.tag),
-        replace(settings, nodes=order.nodes),
+        replace(settings, nodes=order.nodes, gpus_per_node=settings.gpus_per_node if order.expected_gpus != 0 else 0),
         new_job_id(time.time()),
         image,
         [python, f"{folder}/agent.pyz", "node", f"{folder}/order.json"],

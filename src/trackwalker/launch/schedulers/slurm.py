@@ -8,13 +8,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from trackwalker.errors import MaybeQueuedError, TrackwalkerError, UsageError
+from trackwalker.job.slurm.states import JobState
 from trackwalker.launch.attempts import keep_options
 from trackwalker.launch.origin import origin
 from trackwalker.launch.slurm.client import Slurm, SlurmDown, SlurmUnreachable
 from trackwalker.launch.slurm.options import SubmitOptions
 from trackwalker.launch.slurm.reservation import choose_reservation
 from trackwalker.launch.slurm.script import render_script, sbatch_options
-from trackwalker.launch.slurm.states import JobState
 from trackwalker.launch.submission import Submission
 
 _LOOK_S = 0.3

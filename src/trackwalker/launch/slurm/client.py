@@ -7,15 +7,18 @@ import os
 import re
 import subprocess
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from trackwalker.errors import MissingToolError, TrackwalkerError, UsageError
-from trackwalker.launch.slurm.parse import SACCT_FIELDS, fields, job_of_sacct, jobs_of_scontrol, jobs_of_squeue
-from trackwalker.launch.slurm.states import JobState
+from trackwalker.job.slurm.lost import gone, lost, prolog
+from trackwalker.job.slurm.parse import SACCT_FIELDS, fields, job_of_sacct, jobs_of_scontrol, jobs_of_squeue
+from trackwalker.job.slurm.states import PROLOG, JobState
 
 _ASK_S = 15.0  # with the controller down a command gives up after 4 to 9 s by itself
 _SUBMIT_S = 60.0  # a busy controller may take that long, and giving up early leaves a job that nobody knows of
+_UNSTARTED_S = 5.0  # a job that ended so soon may have met a failing prolog
+_MOST_AT_ONCE = 400  # a command line has an end
 _JOB_ID = re.compile(r"\d+")
 _FORGOTTEN = "invalid job id"
 # What an outer allocation left in the environment would shape the new job; formats and filters would change answers.
@@ -95,7 +98,7 @@ class Slurm:
         if done.returncode == 0:
             found = jobs_of_scontrol(done.stdout)
             if found:
-                return found[0]
+                return self._with_nodes(found[0])
         elif _FORGOTTEN not in done.stderr.lower():
             return JobState(job, "unknown", reason=_words(done.stderr))
         return self._remembered(job) or JobState(job, "forgotten")
@@ -181,8 +184,42 @@ class Slurm:
                 continue
             found = job_of_sacct(done.stdout, job) if done.returncode == 0 else None
             if found is not None and found.ended:
-                return found
+                return self._with_nodes(found)
         return None
+
+    def remembered(self, jobs: Sequence[str]) -> dict[str, JobState]:
+        """Jobs that left the controller's memory, asked for at once; who is not in the answer is not known."""
+        wanted = [job for job in jobs if _JOB_ID.fullmatch(job)][:_MOST_AT_ONCE]
+        out: dict[str, JobState] = {}
+        for source in ([], ["-c"]):
+            left = [job for job in wanted if job not in out]
+            if not left:
+                break
+            argv = ["sacct", *source, "-P", "-n", "-j", ",".join(left), "-o", SACCT_FIELDS]
+            with contextlib.suppress(SlurmUnreachable, MissingToolError):
+                done = self._call(argv, self._ask_s)
+                found = {job: job_of_sacct(done.stdout, job) for job in left} if done.returncode == 0 else {}
+                out |= {job: state for job, state in found.items() if state is not None and state.ended}
+        return out
+
+    def closer(self, seen: JobState) -> JobState:
+        """What the list of all jobs leaves out: which nodes were lost, why a requeued job is held."""
+        held = seen.state == "pending" and seen.stuck and seen.restarts > 0
+        return self.state(seen.id) if held else self._with_nodes(seen)
+
+    def _with_nodes(self, seen: JobState) -> JobState:
+        """Which nodes were lost, or failed before the job could start: Slurm tells by the nodes themselves."""
+        unstarted = seen.state == "cancelled" and (seen.end or 0.0) - (seen.start or 0.0) <= _UNSTARTED_S
+        if not seen.nodes or not (seen.state == "node-fail" or unstarted):
+            return seen
+        with contextlib.suppress(SlurmUnreachable, MissingToolError):
+            done = self._call(["scontrol", "show", "node", "-o", seen.nodes], self._ask_s)
+            found = gone(done.stdout, seen.start, seen.end) if done.returncode == 0 else []
+            if seen.state == "node-fail":
+                return replace(seen, where=",".join(lost(found)))
+            if failed := prolog(found):
+                return replace(seen, state="failed", reason=PROLOG, where=",".join(failed), exit_code=1)
+        return seen
 
     def _call(self, argv: list[str], seconds: float) -> subprocess.CompletedProcess[str]:
         try:
@@ -210,6 +247,13 @@ class Slurm:
         if re.search(r"unable to contact|timed out|zero bytes", said, re.IGNORECASE):
             raise SlurmUnreachable(f"{what}: {said}; the Slurm controller does not answer, try again")
         raise SlurmRefused(f"{what}: {said or 'refused without a word'}")
+
+
+def slurm_here(env: Mapping[str, str] | None = None) -> bool:
+    """Whether this machine belongs to a Slurm: only then is it asked about jobs that others queued."""
+    known = (os.environ if env is None else env).get("SLURM_CONF")
+    places = [known] if known else ["/etc/slurm/slurm.conf", "/etc/slurm-llnl/slurm.conf", "/run/slurm/conf/slurm.conf"]
+    return any(Path(place).is_file() for place in places)
 
 
 def _check(job: str) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from datetime import datetime
 
-from trackwalker.launch.slurm.parse import fields
+from trackwalker.job.slurm.parse import fields
 
 NONE = "none"  # what a user says to go without
 

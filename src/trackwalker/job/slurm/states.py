@@ -7,6 +7,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal, get_args
 
+from trackwalker.job.slurm.reasons import advice, never_clears
+
 State = Literal[
     "pending",
     "launch-failed",
@@ -43,6 +45,7 @@ _BASE: dict[str, State] = {
     "DEADLINE": "deadline",
     "OUT_OF_MEMORY": "oom",
 }
+RAW = {state: word for word, state in _BASE.items()}
 _FLAGS: dict[str, State] = {
     "LAUNCH_FAILED": "launch-failed",
     "REVOKED": "revoked",  # the job of a federation runs on another cluster
@@ -63,6 +66,7 @@ _FLAGS: dict[str, State] = {
     "EXPEDITING": "pending",
 }
 _ENDED: frozenset[State] = frozenset(_BASE.values()) - {"pending", "running", "suspended"} | {"revoked", "forgotten"}
+PROLOG = "Prolog error"  # Slurm's reason for a node; the job itself is merely cancelled
 _NO_START = 53  # slurmd's own number for "the batch script could not be started", given as if it were a signal
 # As timeout(1), a shell and the kernel's memory killer say it; endings without a number of their own give 1.
 _EXITS: dict[State, int] = {"completed": 0, "timeout": 124, "cancelled": 143, "preempted": 143, "oom": 137}
@@ -105,6 +109,9 @@ class JobState:
     uid: int | None = None
     name: str = ""
     log: str = ""
+    where: str = ""  # the nodes that failed or were lost
+    start: float | None = None
+    end: float | None = None
 
     @property
     def ended(self) -> bool:
@@ -114,7 +121,13 @@ class JobState:
     @property
     def stuck(self) -> bool:
         """Whether it waits for a person, not for nodes."""
-        return self.state == "launch-failed" or (self.state == "pending" and bool(_HELD.search(self.reason)))
+        waits = self.state == "pending"
+        return self.state == "launch-failed" or (waits and (bool(_HELD.search(self.reason)) or self.hopeless))
+
+    @property
+    def hopeless(self) -> bool:
+        """Whether it can never start as it was asked for."""
+        return self.state == "pending" and never_clears(self.reason)
 
     @property
     def exit(self) -> int | None:
@@ -132,14 +145,19 @@ class JobState:
         """One phrase for people: what happened, and how it ended."""
         text = _MEANING[self.state]
         if self.state == "pending":
-            text = "is held" if self.stuck else text
+            text = "can never start" if self.hopeless else "is held" if self.stuck else text
             text += f" again (restart {self.restarts})" if self.restarts else ""
-            return f"{text}: {self.reason}" if self.reason else text
+            text = f"{text}: {self.reason}" if self.reason else text
+            return f"{text}: {help_}" if (help_ := advice(self.reason)) else text
         if self.state == "failed" and self.signal == _NO_START:
             return "was never started: the node could not open its log or run its script (Slurm's signal 53)"
+        place = f" on {self.where}" if self.where else ""
+        if self.reason == PROLOG:
+            return f"was never started: the prolog failed{place}, and Slurm drained it"
         if self.state == "failed" and (self.exit_code or self.signal):
-            return f"{text} with exit code {self.exit_code}" if self.exit_code else f"{text} by signal {self.signal}"
-        return text
+            how = f"with exit code {self.exit_code}" if self.exit_code else f"by signal {self.signal}"
+            return f"{text} {how}{place}"
+        return f"lost {self.where}" if self.state == "node-fail" and self.where else f"{text}{place}"
 
 
 def term(words: Iterable[str], reason: str = "") -> State:

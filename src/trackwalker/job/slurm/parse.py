@@ -9,12 +9,13 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import replace
+from datetime import datetime
 from typing import Any
 
-from trackwalker.launch.slurm.states import JobState, make
+from trackwalker.job.slurm.states import JobState, make
 
 _FIELD = re.compile(r"(?:^|\s)([A-Za-z][A-Za-z:/]*)=")
-SACCT_FIELDS = "JobIDRaw,State,ExitCode,NodeList,UID,JobName"  # the name last: it alone may hold a '|'
+SACCT_FIELDS = "JobIDRaw,State,ExitCode,NodeList,UID,Start,End,JobName"  # the name last: it alone may hold a '|'
 
 
 def fields(line: str) -> dict[str, str]:
@@ -45,9 +46,19 @@ def jobs_of_scontrol(text: str) -> list[JobState]:
                 uid=int(uid[1]) if uid else None,
                 name=said.get("JobName", ""),
                 log=said.get("StdOut", ""),
+                start=epoch(said.get("StartTime", "")),
+                end=epoch(said.get("EndTime", "")),
             )
         )
     return found
+
+
+def epoch(text: str) -> float | None:
+    """A time as Slurm prints it; None for Unknown and None."""
+    try:
+        return float(text) if text.isdigit() else datetime.fromisoformat(text).timestamp()
+    except ValueError:
+        return None
 
 
 def jobs_of_squeue(text: str) -> list[JobState]:
@@ -72,6 +83,8 @@ def _squeue_job(job: dict[str, Any]) -> JobState:
         uid=_number(job.get("user_id")),
         name=str(job.get("name") or ""),
         log=str(job.get("standard_output") or ""),
+        start=float(_number(job.get("start_time")) or 0) or None,
+        end=float(_number(job.get("end_time")) or 0) or None,
     )
 
 
@@ -97,13 +110,15 @@ def job_of_sacct(text: str, job: str) -> JobState | None:
     found: JobState | None = None
     memory = False
     for line in text.splitlines():
-        words = line.split("|", 5)
-        if len(words) < 6:
+        words = line.split("|", 7)
+        if len(words) < 8:
             continue
-        number, state, code, nodes, uid, name = words
+        number, state, code, nodes, uid, start, end, name = words
         if number == job:
             named = "" if nodes in ("None assigned", "(null)") else nodes
-            found = make(job, state, "", code, nodes=named, uid=int(uid) if uid.isdigit() else None, name=name)
+            owner = int(uid) if uid.isdigit() else None
+            times = {"start": epoch(start), "end": epoch(end)}
+            found = make(job, state, "", code, nodes=named, uid=owner, name=name, **times)
             memory = False
         elif number.startswith(f"{job}."):
             memory = memory or state.startswith("OUT_OF_ME")

@@ -1,0 +1,1 @@
+"""What Slurm says, in our words: for those who launch, watch and read jobs alike."""
