@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+import re
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from typing import cast
 
+from trackwalker.diagnose.asked import Diagnosis
 from trackwalker.diagnose.engine import diagnose
 from trackwalker.diagnose.triage import triage
 from trackwalker.job.journal import read
 from trackwalker.job.layout import Job
 from trackwalker.launch.standing import standings
 from trackwalker.perf.analysis import Options, analyse
+from trackwalker.record.phases import Phase
 from trackwalker.watch.logtail import LogTail
 from trackwalker.watch.phases import Course
 from trackwalker.web.jobs_rows import of_triage
 
 # Only diagnose opens the recording. What the files leave open it may decide: that a run goes on, stands or is dead.
 _OPEN = {"indeterminate": None, "hanging": {"unknown-death", "running"}}
+SLOWER = ("constant-drop", "phased", "gradual")
 _SAME = 0.005  # of a step time: the recording may show waits that no step line tells of
 
 
@@ -34,20 +39,49 @@ def said_of(job: Job) -> Iterator[Said]:
     """Every command's answers."""
     seen = triage(job)
     yield from _answers("triage", seen.status, seen.progress.last_step, seen.progress.step_time_s, seen.record.nodes)
+    own = {
+        *seen.record.hosts,
+        *seen.record.facts.hosts,
+        *((r.node for r in seen.record.run.ranks) if seen.record.run else ()),
+    }
+    yield Said("triage", "strange hosts", [])
+    yield Said("triage", "ranks", seen.record.ranks)
+    yield Said("triage", "slow phases", slow_phases(seen.record.phases))
+    yield Said("triage", "slower", seen.pattern.name in SLOWER)
+    yield Said("record", "slower", bool(slow_phases(seen.record.phases)))
     row = of_triage(seen, None)
     yield from _answers("web", row.status, row.last_step, row.step_s, row.nodes)
-    verdict = diagnose(job).verdict
-    told = verdict.progress
+    diagnosis = diagnose(job)
+    verdict, told = diagnosis.verdict, diagnosis.verdict.progress
+    yield Said("diagnose", "slow phases", told_slow(diagnosis))
+    named = {host for cause in verdict.causes for host in cause.hosts}
+    yield Said("diagnose", "strange hosts", sorted(named - own) if own else [])
     yield from _answers("diagnose", verdict.status, told.last_step, told.step_time_s, verdict.job.nodes)
     if len(seen.record.table):
         report = analyse(job, Options(with_traces=False))
         step_s = report.throughput.step_s if report.throughput else None
         yield from _answers("perf", report.job.status, report.job.last_step, step_s, report.job.nodes)
+        yield Said("perf", "ranks", report.job.ranks)
+        rows = report.throughput.ranks if report.throughput else []
+        yield Said("perf", "strange hosts", sorted({r.host for r in rows if r.host} - own))
         yield Said("watcher", "last step", replayed(job))
     (standing,) = standings([job])
     if standing.ended and standing.exit is not None:
         yield Said("status", "ended well", standing.exit == 0)
         yield Said("triage", "ended well", seen.status in ("completed", "completed-short"))
+
+
+def told_slow(diagnosis: Diagnosis) -> list[tuple[int, int]]:
+    """The slow phases of a diagnosis: as drawn or, where nothing tells the time, as its evidence tells them."""
+    if diagnosis.story.phases:
+        return slow_phases(diagnosis.story.phases)
+    said = [re.match(r"steps (\d+)\.\.(\d+) \(slow\)", e.says) for e in diagnosis.verdict.evidence]
+    return [(int(m[1]), int(m[2])) for m in said if m]
+
+
+def slow_phases(phases: Iterable[Phase]) -> list[tuple[int, int]]:
+    """First and last step of the slow ones."""
+    return [(p.first_step, p.last_step) for p in phases if p.slow]
 
 
 def _answers(who: str, status: str | None, last: int | None, step_s: float | None, nodes: int | None) -> Iterator[Said]:
@@ -92,6 +126,10 @@ def _agree(what: str, who: str, first: object, value: object, recorded: bool) ->
     if what == "status" and who == "diagnose" and recorded and first in _OPEN:
         allowed = _OPEN[str(first)]
         return allowed is None or value in allowed
+    if what == "slow phases" and who == "diagnose" and recorded:
+        # A recording has the better clock and shows smaller changes where a measured cause fits: more, never less.
+        spans, triages = cast(list[tuple[int, int]], value), cast(list[tuple[int, int]], first)
+        return all(any(a <= last and first <= b for a, b in spans) for first, last in triages)
     if what == "step time" and isinstance(first, float) and isinstance(value, float):
         return who == "diagnose" and recorded and math.isclose(first, value, rel_tol=_SAME)
     return False

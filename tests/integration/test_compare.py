@@ -13,13 +13,13 @@ from pathlib import Path
 
 import pytest
 
+from pairs import PAIRS, Written, write_pair
 from trackwalker.diagnose.case import open_case
 from trackwalker.diagnose.compare import Comparison, compare
 from trackwalker.diagnose.restore_leak import read_start
 from trackwalker.errors import UsageError
 from trackwalker.job.resolve import resolve
 from trackwalker.lab.grade import grade
-from trackwalker.lab.pairs import PAIRS, Written, write_pair
 from trackwalker.report.compare import comparison_markdown
 from trackwalker.telemetry.store import open_database
 

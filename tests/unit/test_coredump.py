@@ -114,27 +114,6 @@ def test_a_core_that_is_never_whole_is_kept_and_said_to_be_so(tmp_path: Path) ->
     assert any(line.endswith("— core dump may be incomplete") for line in lines)
 
 
-def test_the_pattern_of_the_machine_is_restored(tmp_path: Path) -> None:
-    pattern = tmp_path / "core_pattern"
-    pattern.write_text("|/usr/bin/handler %p\n")
-    lines: list[str] = []
-    with coredump.pattern_set("/cores/core.%p", lines.append, pattern):
-        assert pattern.read_text() == "/cores/core.%p"
-    assert coredump.read_pattern(pattern) == "|/usr/bin/handler %p"
-    assert lines[-1] == "[coredump] core_pattern_apply_status=direct-write-ok"
-    with coredump.pattern_set("/cores/core.%p", lines.append, pattern):
-        pattern.write_text("core.somebody")
-    assert coredump.read_pattern(pattern) == "core.somebody"  # changed by another since: not ours to restore
-
-
-def test_a_pattern_that_cannot_be_written_is_left(tmp_path: Path) -> None:
-    lines: list[str] = []
-    with coredump.pattern_set("/cores/core.%p", lines.append, tmp_path / "none"):
-        pass
-    assert lines[-1] == "[coredump] core_pattern_apply_status=no-privilege"
-    assert not (tmp_path / "none").exists()
-
-
 def test_cores_that_are_piped_away_are_announced(tmp_path: Path) -> None:
     pattern = tmp_path / "core_pattern"
     pattern.write_text("|/usr/lib/systemd/systemd-coredump %P\n")

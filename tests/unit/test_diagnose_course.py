@@ -11,10 +11,10 @@ import pytest
 
 from trackwalker.diagnose import course
 from trackwalker.diagnose.case import Case
-from trackwalker.diagnose.symptoms import KEEN, find_phases
 from trackwalker.job.layout import Job
 from trackwalker.logs.facts import LogFacts, Quote
 from trackwalker.logs.steps import Steps
+from trackwalker.record.phases import KEEN, find_phases
 from trackwalker.record.timeline import Timeline
 from triage_logs import triage_text
 
@@ -202,7 +202,7 @@ def test_longer_steps_with_as_many_tokens_a_second_are_not_slow(tokens: float, s
     assert case.timeline is not None
     batch = np.where(np.arange(300) < 150, 1.0, tokens)
     case.timeline = replace(case.timeline, tgs=20_000.0 * batch / case.timeline.seconds)
-    assert [p.slow for p in find_phases(case)] == [False, slow]
+    assert [p.slow for p in find_phases(case.timeline, case.masks, case.live)] == [False, slow]
 
 
 def test_a_percent_less_with_the_same_batch_is_no_larger_batch() -> None:
@@ -210,7 +210,7 @@ def test_a_percent_less_with_the_same_batch_is_no_larger_batch() -> None:
     case = case_of(steady.tolist())
     assert case.timeline is not None
     case.timeline = replace(case.timeline, tgs=20_000.0 / case.timeline.seconds)
-    assert [p.slow for p in find_phases(case, KEEN)] == [False, True]
+    assert [p.slow for p in find_phases(case.timeline, case.masks, case.live, KEEN)] == [False, True]
 
 
 MEGATRON = " [2027-03-29 17:06:46] iteration {step:8d}/      40 | elapsed time per iteration (ms): 10542.0 | lm loss: 2.5E+00\n"  # noqa: E501

@@ -9,7 +9,7 @@ import yaml
 
 from trackwalker.errors import UsageError
 from trackwalker.job.run import Setting
-from trackwalker.launch.layers import FABRICS, VENDORS, found_on_node, merge_flags, resolve_env, split_flags, stack
+from trackwalker.launch.layers import FABRICS, VENDORS, found_on_node, merge_flags, split_flags, stack
 from trackwalker.launch.models import About, load_model
 from trackwalker.launch.resolved import Target, resolve
 from trackwalker.launch.rules import Rule
@@ -21,7 +21,7 @@ RULE = Rule(name="r", when="true", env={"MINE": "r"}, xla_flags={"xla_a": "rule"
 
 
 def test_the_later_layer_wins_and_says_so() -> None:
-    got = resolve_env(MODEL, [RULE], {"NCCL_PXN_DISABLE": "1"}, "amd", "ionic")
+    got = stack(MODEL, [RULE], {"NCCL_PXN_DISABLE": "1"}, "amd", "ionic").settings()
     assert got["TF_CPP_MIN_LOG_LEVEL"] == Setting(value="2", source="base")
     assert got["GPU_MAX_HW_QUEUES"] == Setting(value="2", source="vendor amd")
     assert got["IONIC_LOCKFREE"] == Setting(value="all", source="fabric ionic")
@@ -33,7 +33,7 @@ def test_the_later_layer_wins_and_says_so() -> None:
 
 
 def test_nothing_of_amd_reaches_an_nvidia_gpu() -> None:
-    amd, nvidia, unknown = (resolve_env(About(), vendor=v) for v in ("amd", "nvidia", None))
+    amd, nvidia, unknown = (stack(About(), vendor=v).settings() for v in ("amd", "nvidia", None))
     assert set(nvidia) == set(unknown)
     own = set(amd) - set(nvidia)
     assert {"HSA_NO_SCRATCH_RECLAIM", "RCCL_MSCCLPP_ENABLE", "NVTE_USE_ROCM", "NCCL_DMABUF_ENABLE", "XLA_FLAGS"} <= own
@@ -42,23 +42,23 @@ def test_nothing_of_amd_reaches_an_nvidia_gpu() -> None:
 
 @pytest.mark.parametrize("fabric", FABRICS)
 def test_every_fabric_has_a_layer_of_its_own(fabric: str) -> None:
-    sources = {s.source for s in resolve_env(About(), vendor="nvidia", fabric=fabric).values()}
+    sources = {s.source for s in stack(About(), vendor="nvidia", fabric=fabric).settings().values()}
     assert sources == {"base", f"fabric {fabric}"}
 
 
 def test_r08_an_explicit_empty_override_is_kept() -> None:
-    got = resolve_env(MODEL, [], {"NCCL_DEBUG": "", "NEW": ""}, "amd")
+    got = stack(MODEL, [], {"NCCL_DEBUG": "", "NEW": ""}, "amd").settings()
     assert got["NCCL_DEBUG"] == Setting(value="", source="command line")
     assert got["NEW"] == Setting(value="", source="command line")
 
 
 def test_r08_empty_xla_flags_clear_every_layers_flags() -> None:
-    got = resolve_env(MODEL, [RULE], {"XLA_FLAGS": ""}, "amd")
+    got = stack(MODEL, [RULE], {"XLA_FLAGS": ""}, "amd").settings()
     assert got["XLA_FLAGS"] == Setting(value="", source="command line")
 
 
 def test_xla_flags_are_merged_flag_by_flag() -> None:
-    got = resolve_env(MODEL, [RULE], {"XLA_FLAGS": "--xla_b=user --xla_dump_hlo_as_text --xla_re='(?i) gpu'"})
+    got = stack(MODEL, [RULE], {"XLA_FLAGS": "--xla_b=user --xla_dump_hlo_as_text --xla_re='(?i) gpu'"}).settings()
     assert got["XLA_FLAGS"].value == "--xla_a=rule --xla_b=user --xla_dump_hlo_as_text --xla_re='(?i) gpu'"
     assert got["XLA_FLAGS"].source == "rule r + command line"
 
@@ -83,17 +83,19 @@ def test_what_a_node_has_to_check() -> None:
 def test_what_a_node_finds_is_in_no_layer() -> None:
     for vendor in VENDORS:
         for fabric in FABRICS:
-            assert not set(found_on_node()) & set(resolve_env(About(), vendor=vendor, fabric=fabric))
+            assert not set(found_on_node()) & set(stack(About(), vendor=vendor, fabric=fabric).settings())
 
 
 def test_the_small_trainer_gets_only_what_it_is_given() -> None:
-    assert resolve_env(About(trainer="tiny"), overrides={"A": "b"}) == {"A": Setting(value="b", source="command line")}
+    assert stack(About(trainer="tiny"), overrides={"A": "b"}).settings() == {
+        "A": Setting(value="b", source="command line")
+    }
 
 
 @pytest.mark.parametrize(("kind", "name"), [("vendor", "intel"), ("fabric", "rdma"), ("vendor", "../amd")])
 def test_unknown_layers(kind: str, name: str) -> None:
     with pytest.raises(UsageError, match=f"unknown {kind} '{name}'"):
-        resolve_env(About(), **{kind: name})  # type: ignore[arg-type]
+        stack(About(), **{kind: name}).settings()  # type: ignore[arg-type]
 
 
 def test_every_value_of_a_layer_is_text_with_a_reason() -> None:

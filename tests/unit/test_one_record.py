@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from record_agreement import slow_phases, told_slow
 from trackwalker.diagnose.compare import compare
 from trackwalker.diagnose.engine import diagnose
 from trackwalker.diagnose.triage import triage
@@ -71,8 +73,11 @@ LOGS = {
 @pytest.mark.parametrize("name", LOGS)
 def test_every_command_says_the_same_of_a_log(tmp_path: Path, name: str) -> None:
     job = job_of(tmp_path, LOGS[name])
-    seen, verdict, row = triage(job), diagnose(job).verdict, None
-    row = of_triage(seen, None)
+    seen, diagnosis = triage(job), diagnose(job)
+    verdict, row = diagnosis.verdict, of_triage(seen, None)
+    slow = slow_phases(seen.record.phases)
+    assert told_slow(diagnosis) == slow
+    assert (seen.pattern.name in ("constant-drop", "phased", "gradual")) == bool(slow)
     assert {seen.status, verdict.status, row.status} == {seen.status}
     assert {seen.progress.last_step, verdict.progress.last_step, row.last_step} == {seen.progress.last_step}
     assert {seen.progress.step_time_s, verdict.progress.step_time_s, row.step_s} == {seen.progress.step_time_s}
@@ -131,6 +136,16 @@ def test_a_file_that_is_no_log_is_refused_in_one_line(tmp_path: Path, text: str)
             read(job)
         assert "\n" not in str(caught.value)
         assert caught.value.exit_code == 2
+
+
+@pytest.mark.parametrize("recorded", [True, False])
+def test_what_only_a_recording_can_decide_is_left_to_it_by_name(tmp_path: Path, recorded: bool) -> None:
+    found = job_of(tmp_path, LOGS["no end"])
+    folder = tmp_path / found.id
+    (folder / "prometheus" if recorded else folder).mkdir(parents=True)
+    seen = triage(replace(found, dir=folder))
+    assert seen.status == "indeterminate"
+    assert seen.next[0].startswith("trackwalker diagnose JOB" if recorded else "ask the scheduler")
 
 
 def test_a_log_without_an_end_is_never_healthy(tmp_path: Path) -> None:

@@ -213,7 +213,7 @@ def test_a_good_skill_is_not_refused(tmp_path: Path) -> None:
         (lambda t: t.replace("Use when", "For when"), "when to use"),
         (lambda t: t.replace("license:", f"compatibility: {'x' * 501}\nlicense:"), "more than 500"),
         (lambda t: t.replace("{author: someone}", "{author: 3}"), "metadata must map"),
-        (lambda t: t.replace("# Good", "line\n" * 500), "500 are allowed"),
+        (lambda t: t.replace("# Good", "line\n" * 200), "200 are allowed"),
         (lambda t: t.replace("# Good", "word " * 4000), "5000 are allowed"),
         (lambda t: t.replace("more.md", "gone.md"), "leads nowhere"),
         (lambda t: t.replace("references/more.md", "../other/SKILL.md"), "leaves the skill"),
@@ -353,3 +353,26 @@ def test_list_says_what_each_is_for(call: Any) -> None:
     assert (code, {s["name"] for s in answer["skills"]}) == (0, NAMES)
     assert all(s["tokens"] < MOST_TOKENS for s in answer["skills"])
     assert call("skills", "list")[1].count("\n") == len(NAMES)
+
+
+@pytest.mark.parametrize(
+    "sentence",
+    [
+        "0.8 or more",
+        "root at 0.8",
+        "hree to six queries",
+        "not yours to change",
+        "same query again",
+        "evidence that you ran again",
+    ],
+)
+def test_sentences_that_led_to_wrong_reports_do_not_come_back(sentence: str) -> None:
+    for skill in load_skills():
+        for page, text in skill.pages:
+            assert sentence not in " ".join(text.split()), f"{skill.name}/{page}"
+
+
+def test_the_method_sweeps_before_healthy_and_asks_for_every_host() -> None:
+    [page] = [s.body for s in load_skills() if s.name == "tsdb-diagnosis"]
+    for words in ("trackwalker changed JOB", "raw series", "Every host in the test", 'Before "healthy"', "lab propose"):
+        assert words in page

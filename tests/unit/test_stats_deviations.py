@@ -139,3 +139,16 @@ def test_series_with_holes_are_compared_by_what_is_there() -> None:
     values[4, REFERENCE:] -= 90.0
     values[rng.random(values.shape) < 0.2] = np.nan
     assert np.flatnonzero(stats.discoveries(compared(values).score, HOSTS)).tolist() == [4]
+
+
+def test_a_rare_count_that_becomes_steady_is_judged_by_its_size() -> None:
+    rng = np.random.default_rng(3)
+    values = rng.poisson(0.3, (24, 60)) / 30.0  # events in every fourth bin or so, everywhere
+    now = np.arange(60) >= 50
+    faint, strong = values.copy(), values.copy()
+    strong[5, now] = rng.poisson(5000, int(now.sum())) / 30.0
+    peers, hosts = np.zeros(24, dtype=np.intp), np.arange(24)
+    scores = [stats.changes(v, now, ~now, peers, hosts, counter_s=30.0).score for v in (faint, strong)]
+    assert np.abs(scores[0]).max() < 4.0
+    assert scores[1][5] > 8.0
+    assert np.abs(np.delete(scores[1], 5)).max() < 4.0

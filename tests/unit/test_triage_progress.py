@@ -11,9 +11,12 @@ import pytest
 from typer.testing import CliRunner
 
 from trackwalker.cli.app import app
-from trackwalker.diagnose.pattern import pattern_of
+from trackwalker.diagnose.pattern import Pattern, pattern_of
 from trackwalker.diagnose.triage import triage
 from trackwalker.job.layout import Job
+from trackwalker.record.masks import REASONS, Masks
+from trackwalker.record.phases import find_phases
+from trackwalker.record.timeline import Timeline
 from triage_logs import ending, header, steps, triage_text
 
 
@@ -71,6 +74,14 @@ def noisy(level: np.ndarray, seed: int = 0) -> np.ndarray:
     return level * (1 + 0.01 * np.random.default_rng(seed).standard_normal(len(level)))
 
 
+def shape_of(seconds: np.ndarray, masked: np.ndarray | None = None) -> Pattern:
+    count = len(seconds)
+    timeline = Timeline(np.arange(count), np.cumsum(seconds), seconds, np.full(count, np.nan), True, "log")
+    none = np.zeros(count, np.bool_)
+    marks = Masks({r: none if r != "checkpoint" or masked is None else masked for r in REASONS}, none, count)
+    return pattern_of(timeline, marks, find_phases(timeline, marks, False))
+
+
 @pytest.mark.parametrize(
     ("name", "shape"),
     [
@@ -83,13 +94,20 @@ def noisy(level: np.ndarray, seed: int = 0) -> np.ndarray:
     ],
 )
 def test_patterns(name: str, shape: np.ndarray) -> None:
-    found = {pattern_of(np.arange(len(shape)), noisy(shape, seed)).name for seed in range(5)}
+    found = {shape_of(noisy(shape, seed)).name for seed in range(5)}
     assert found == {name}
 
 
 def test_saves_are_masked() -> None:
     shape = np.where(np.arange(300) % 40 <= 1, 60.0, 10.0)
-    assert pattern_of(np.arange(300), noisy(shape), np.arange(300) % 40 <= 2).name == "constant"
+    assert shape_of(noisy(shape), np.arange(300) % 40 <= 2).name == "constant"
+
+
+def test_a_slow_phase_of_triage_is_one_of_the_record(tmp_path: Path) -> None:
+    text = header(steps=300) + steps(99) + steps(199, first=100, seconds=14.0) + steps(299, first=200)
+    found = triage_text(tmp_path, text + ending(0))
+    assert [(p.first_step, p.last_step) for p in found.record.phases if p.slow] == [(100, 199)]
+    assert (found.pattern.name, found.pattern.from_step, found.pattern.to_step) == ("phased", 100, 199)
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ HARMLESS: dict[str, list[str]] = yaml.safe_load((DATA / "harmless.yml").read_tex
 
 
 def test_every_signature_has_both_texts() -> None:
-    ids = set(load().by_id)
+    ids = {s.id for s in load().by_id.values() if not s.dumps}  # what dumps say is no line of a log
     assert ids == set(TEXTS) == set(HELD_OUT)
     assert all(TEXTS[i] != HELD_OUT[i] for i in ids)
 

@@ -181,3 +181,8 @@ def test_what_only_the_log_tells_covers_its_hosts_and_the_waiting() -> None:
 def test_what_stands_behind_a_root_becomes_the_root() -> None:
     roles = settled({"a": "root", "b": "contributing", "c": "mechanism"}, {"a": "b"})
     assert roles == {"a": "consequence", "b": "root", "c": "mechanism"}
+
+
+def test_what_rises_a_hundredfold_needs_no_known_name() -> None:
+    assert named(off("vendorx_switch_replays", "h2", score=6.0, before=0.01, after=60.0)) == ["h2"]
+    assert named(off("vendorx_switch_replays", "h2", score=6.0, before=20.0, after=60.0)) == []

@@ -28,11 +28,12 @@ Ended = Literal["answered", "budget", "provider"]
 Say = Callable[[str], None]
 INSTRUCTIONS = (
     "You explain to an engineer what happened to a training run. The engine's verdict is in the first message and was "
-    "already shown to them; you cannot change it. Look into what it leaves open with the tools, which only read. Then "
-    "answer the question in at most eight plain sentences. Every number, host and id in your answer has to be in what "
-    "the tools showed you, as it stands there: a sentence with any other is struck out before it is shown. Cite "
-    "evidence ids such as e3. Do not work out figures of your own, do not blame a host that the verdict does not "
-    "blame, and say what is not known. " + NOTICE
+    "already shown to them. It is a hypothesis: look with the tools, which only read, whether what changed most "
+    "(what_changed) fits it, whether every host was asked (tests), and what it leaves open. Where they speak against "
+    "it, say so, with the evidence. Then answer the question in at most eight plain sentences. Every number, host and "
+    "id in your answer has to be in what the tools showed you, as it stands there: a sentence with any other is struck "
+    "out before it is shown. Cite evidence ids such as e3. Do not work out figures of your own, do not blame a host "
+    "without a number that tells it from the others, and say what is not known. " + NOTICE
 )
 _LAST_TURN = "\n(No further question fits into the budget: answer now.)"
 _AGAIN = "(You asked this before; the answer is the same.)\n"

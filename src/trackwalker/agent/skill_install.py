@@ -10,6 +10,7 @@ from typing import Literal
 
 from trackwalker.agent.skills import Skill
 from trackwalker.errors import UsageError
+from trackwalker.job.whole import write_whole
 
 # Claude Code reads the first, and so does Cursor; the second is what the other agents agreed on.
 FOLDERS = {"claude": Path(".claude/skills"), "agents": Path(".agents/skills")}
@@ -82,9 +83,7 @@ def _linked(target: Path, into: Path) -> bool:
 
 def _write(target: Path, data: bytes) -> None:
     target.parent.mkdir(parents=True, exist_ok=True)
-    tmp = target.with_name(f".{target.name}.tmp")
-    tmp.write_bytes(data)
-    tmp.replace(target)
+    write_whole(target, data)
 
 
 def _ledger(into: Path) -> dict[str, str]:

@@ -15,13 +15,15 @@ from rich.text import Text
 from trackwalker.cli.lab_dose import dose
 from trackwalker.cli.lab_false_alarms import false_alarms
 from trackwalker.cli.lab_inject import inject
+from trackwalker.cli.lab_propose import propose
 from trackwalker.cli.options import DEFAULT_WORKSPACE, AsJson, Workspace
 from trackwalker.errors import UsageError
 from trackwalker.job.resolve import resolve
 from trackwalker.lab import bundle as bundles
 from trackwalker.lab import calibration, recorded, scoreboard
+from trackwalker.lab.agents import AGENT, RECORD
 from trackwalker.lab.cases import make_suite, only
-from trackwalker.lab.results import CaseResult, read_results
+from trackwalker.lab.results import CaseResult, agent_lines, read_results
 from trackwalker.lab.scenario import all_scenarios, load_scenario, post_cases
 from trackwalker.lab.score import score as run_score
 from trackwalker.lab.score_real import score_real
@@ -69,6 +71,7 @@ def simulate(
 
 app.command("inject", epilog="Example: trackwalker lab inject cpu 8308 --rank 1 --seconds 30")(inject)
 app.command("dose", epilog="Example: trackwalker lab dose --out dose.json --svg dose.svg")(dose)
+app.command("propose", epilog="Example: trackwalker lab propose 8308 --truth truth.json --to cases")(propose)
 app.command("false-alarms", epilog="Example: trackwalker lab false-alarms --seeds 3")(false_alarms)
 
 
@@ -81,6 +84,13 @@ def score(
     tool: Annotated[
         list[str] | None,
         typer.Option("--tool", help="Command with {job}, baseline:NAME, or trackwalker (default); repeatable."),
+    ] = None,
+    agent: Annotated[
+        str | None,
+        typer.Option("--agent", help="Command of an agent: task on stdin, verdict JSON on stdout; or replay:FOLDER."),
+    ] = None,
+    record: Annotated[
+        Path | None, typer.Option("--record", help="Keep what the agent called and said in this folder.")
     ] = None,
     family: Annotated[
         list[str] | None, typer.Option("--family", help="Only this family of the suite; repeatable.")
@@ -104,6 +114,12 @@ def score(
     Exit codes: 0 scored, 1 the smoke suite's score fell below the recorded one, 2 nothing to score.
     """
     tools = list(dict.fromkeys(tool)) if tool else [OWN]
+    if record is not None and agent is None:
+        raise UsageError("--record keeps what an agent does: give --agent")
+    if agent is not None:
+        tools.append(f"{AGENT}{agent}")
+        if record is not None:
+            os.environ[RECORD] = str(record.absolute())  # the cases run in processes of their own
     if out is not None and not out.absolute().parent.is_dir():
         raise UsageError(f"{out}: there is no folder {out.parent}")
     if REAL in suite:
@@ -123,6 +139,8 @@ def score(
         print(results.to_json())
     else:
         _show(scoreboard.tables([results]))
+        for line in agent_lines(results):
+            print(line)
     worse = recorded.below_recorded(results) if tools == [OWN] and nodes is None else None
     if worse:
         print(f"trackwalker: {worse}", file=sys.stderr)

@@ -15,14 +15,20 @@ from trackwalker.diagnose.reference import Speed
 from trackwalker.diagnose.triage import SCHEMA, Triage
 from trackwalker.diagnose.triage import triage as triage_job
 from trackwalker.errors import JobNotFoundError, TrackwalkerError, UsageError
-from trackwalker.job.resolve import list_jobs, resolve
+from trackwalker.job.resolve import list_jobs, resolve, several
 from trackwalker.record.accounting import ask
 from trackwalker.report import triage as view
 from trackwalker.report.text import json_visible
 
 
 def triage(
-    job: Annotated[str | None, typer.Argument(help="Job id, id prefix, log file or job directory.")] = None,
+    jobs: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[JOB]...",
+            help="Job id, id prefix, log file or job directory; or several files of one job (a folder, a pattern).",
+        ),
+    ] = None,
     everything: Annotated[bool, typer.Option("--all", help="Every job of the workspace, newest first.")] = False,
     as_json: AsJson = False,
     as_markdown: Annotated[bool, typer.Option("--md", help="Print Markdown instead of text.")] = False,
@@ -32,11 +38,13 @@ def triage(
     workspace: Workspace = DEFAULT_WORKSPACE,
 ) -> int:
     """Say what happened to a job, from its log alone, in a second; the job is not changed."""
+    job = jobs[0] if jobs else None
     if everything == (job is not None):
         raise UsageError("name one job, or give --all for every job of the workspace")
     console = Console(highlight=False)
     if job is not None:
-        found = triage_job(with_a_log(job, workspace), reference_speed(reference, workspace) if reference else None)
+        named = several([Path(name) for name in jobs]) if jobs and len(jobs) > 1 else with_a_log(job, workspace)
+        found = triage_job(named, reference_speed(reference, workspace) if reference else None)
         if as_json:
             print(json_visible(json.dumps(found.to_dict(), indent=1, ensure_ascii=False)))
         elif as_markdown:
@@ -55,8 +63,8 @@ def triage(
         except TrackwalkerError as e:
             rows.append((each.id, str(e)))
     if as_json:
-        jobs = [{"job": {"id": r[0]}, "error": r[1]} if isinstance(r, tuple) else r.to_dict() for r in rows]
-        document = {"schema": SCHEMA, "workspace": str(workspace), "jobs": jobs}
+        told = [{"job": {"id": r[0]}, "error": r[1]} if isinstance(r, tuple) else r.to_dict() for r in rows]
+        document = {"schema": SCHEMA, "workspace": str(workspace), "jobs": told}
         print(json_visible(json.dumps(document, indent=1, ensure_ascii=False)))
     elif as_markdown:
         print("\n".join(view.markdown(r) for r in rows if isinstance(r, Triage)), end="")

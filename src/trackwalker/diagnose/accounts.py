@@ -15,10 +15,10 @@ from numpy.typing import NDArray
 
 from trackwalker.diagnose.case import Case
 from trackwalker.diagnose.course import Spike, save_steps, spikes
-from trackwalker.diagnose.story import Phase
-from trackwalker.diagnose.symptoms import LEAST_LOST_S, Span, Symptoms, slide_start
+from trackwalker.diagnose.symptoms import Span, Symptoms, slide_start
 from trackwalker.diagnose.waits import Rates, Wait, WaitQuery, all_waits, rates, scatter, source_of
 from trackwalker.record.masks import UNEVEN_SHARE
+from trackwalker.record.phases import LEAST_LOST_S, Phase
 from trackwalker.record.timeline import Timeline
 from trackwalker.stats.segments import Segment, segments
 

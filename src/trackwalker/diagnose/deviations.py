@@ -13,6 +13,7 @@ import numpy as np
 from trackwalker.diagnose.case import Case
 from trackwalker.diagnose.episodes import Episode
 from trackwalker.diagnose.grids import coarsest_of, grids
+from trackwalker.diagnose.quantities import graph
 from trackwalker.record.topology import Topology
 from trackwalker.stats import deviations as stats
 from trackwalker.telemetry.client import Floats, QueryError
@@ -27,6 +28,7 @@ _FEWEST_REFERENCE = 4  # bins
 _NOTED = 3.0  # scores below this are not kept: no false discovery control lets them pass
 _AT_ONCE = 2  # one answer is read while the next is made
 _DIRECTED: tuple[Kind, Kind] = ("rose", "fell")
+MANY = 64  # hosts: of more, only what can decide is read
 
 Pairs = tuple[tuple[str, str], ...]
 Key = tuple[str | None, str | None, str | None, str | None, Pairs]  # host, GPU, device, rank, aspect
@@ -97,6 +99,8 @@ def sweep(
     if case.timeline is not None and (last := case.timeline.last_end) is not None:
         episodes = [e.until(last - interval) for e in episodes]  # the last scrapes may hold the end of the processes
     meanings = [m for m in map(meaning_of, sorted(telemetry.metrics())) if m.compared]
+    if len(wanted) > MANY:
+        meanings = _deciding(meanings, graph().never_the_reason)
     found: list[Deviation] = []
     known: dict[str, Sampling] = {}
     tests = 0
@@ -116,6 +120,15 @@ def sweep(
             found += _single_or_whole([d for d, good in zip(rows, keep, strict=True) if good])
             tests += made[episode.name]
     return Sweep(tuple(sorted(found, key=_order)), tests, len(meanings))
+
+
+def _deciding(meanings: list[Meaning], never: frozenset[str]) -> list[Meaning]:
+    """Without what never is the reason, and of the several measures of one activity in one unit the first."""
+    out: dict[tuple[str, ...], Meaning] = {}
+    for m in meanings:
+        if m.quantity not in never:
+            out.setdefault((m.quantity, m.unit) if m.layer == "activity" else (m.metric,), m)
+    return list(out.values())
 
 
 def _order(d: Deviation) -> tuple[float, str, str, str, str, str]:

@@ -26,7 +26,7 @@ from trackwalker.diagnose.shares import MEASURED, carried, explained, with_owner
 from trackwalker.diagnose.shown import without_secrets
 from trackwalker.diagnose.standing import status_of
 from trackwalker.diagnose.storyteller import tell
-from trackwalker.diagnose.symptoms import KEEN, SOFT, Eye, Symptoms, find_symptoms
+from trackwalker.diagnose.symptoms import SOFT, Symptoms, find_symptoms
 from trackwalker.diagnose.triage import Triage
 from trackwalker.diagnose.verdict import (
     AccountRow,
@@ -44,6 +44,7 @@ from trackwalker.diagnose.verdict import (
 from trackwalker.job.layout import Job
 from trackwalker.job.scrub import scrubber_of
 from trackwalker.record.clock import utc
+from trackwalker.record.phases import KEEN, Eye
 
 _TOLD_PHASES = 3  # in one sentence
 _TOLD_GPUS = 4

@@ -16,9 +16,9 @@ from trackwalker.diagnose.course import (
     save_steps,
     spikes,
 )
-from trackwalker.diagnose.story import Phase
 from trackwalker.diagnose.symptoms import Span, Symptoms
 from trackwalker.record.masks import WARM_UP_STEPS
+from trackwalker.record.phases import Phase
 from trackwalker.record.timeline import Floats
 
 Kind = Literal["slow", "long-steps", "stall", "before-stall", "failure", "asked"]

@@ -12,11 +12,12 @@ import numpy as np
 
 from trackwalker.diagnose.case import Case
 from trackwalker.diagnose.evidence import EvidenceBook
-from trackwalker.diagnose.symptoms import PLAIN, Symptoms
+from trackwalker.diagnose.symptoms import Symptoms
 from trackwalker.job.dialects import read_step
 from trackwalker.logs.facts import Quote
 from trackwalker.record.clock import utc
 from trackwalker.record.masks import WARM_UP_STEPS
+from trackwalker.record.phases import PLAIN
 from trackwalker.stats.segments import smallest_visible
 
 # Codes that say "something outside killed or broke this process", as against a cascade's TERM or a tidy exit.

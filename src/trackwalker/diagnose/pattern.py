@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
-from numpy.typing import NDArray
 
-from trackwalker.stats.segments import Segment, robust_sigma, segments
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
+from trackwalker.record.masks import Masks
+from trackwalker.record.phases import Phase, sliding
+from trackwalker.record.timeline import Floats, Ints, Timeline
 
 _FEWEST = 20  # steps: less says nothing about a trend
 _FEWEST_LEFT = 15  # when the mask leaves less, nearly every step is a save: then they are the run
-_LASTING = 0.03  # relative: a smaller shift is reported by comparisons, which have a control
 _SPIKE = 1.5  # times the level
 
 
@@ -33,71 +31,43 @@ class Pattern:
     period: int | None = None
 
 
-def pattern_of(steps: Ints, seconds: Floats, masked: NDArray[np.bool_] | None = None) -> Pattern:
-    """Name the shape; masked steps (saves, compilation, profiler, the first ones) say nothing about it."""
-    known = np.isfinite(seconds) & (seconds > 0)
+def pattern_of(timeline: Timeline | None, masks: Masks, phases: Sequence[Phase]) -> Pattern:
+    """Name the shape; masked steps (saves, compilation, profiler, the first ones) say nothing about it.
+
+    Whether there is a slow phase is the record's word; single slow steps and their period are told here.
+    """
+    if timeline is None:
+        return Pattern("too-short", "0 timed steps are too few for a trend")
+    known = np.isfinite(timeline.seconds) & (timeline.seconds > 0)
     if known.sum() < _FEWEST:
         return Pattern("too-short", f"{int(known.sum())} timed steps are too few for a trend")
-    keep = known if masked is None else known & ~masked
+    keep = known & ~masks.any
     if keep.sum() < _FEWEST_LEFT:
         keep = known
-    steps, seconds = steps[keep], seconds[keep]
-    level = float(np.median(seconds))
-    gradual = _gradual(steps, seconds, level)
-    cuts = segments(seconds)
-    levels = [c.level for c in cuts]
-    if gradual is not None and (len(cuts) == 1 or _is_staircase(levels)):
-        return gradual
-    if len(cuts) > 1:
-        return _phases(steps, cuts)
-    return _spikes(steps, seconds, level)
+    steps, seconds = timeline.steps[keep], timeline.seconds[keep]
+    if any(p.slow for p in phases):
+        return _slower(steps, seconds, phases)
+    return _spikes(steps, seconds, float(np.median(seconds)))
 
 
-def _gradual(steps: Ints, seconds: Floats, level: float) -> Pattern | None:
-    """A slide: block medians that rise together, without one jump that explains it."""
-    blocks = 12
-    n = len(seconds) // blocks
-    if n < 3:
-        return None
-    medians = np.median(seconds[: n * blocks].reshape(blocks, n), axis=1)
-    rises = np.diff(medians)
-    total = float(medians[-1] - medians[0])
-    noise = robust_sigma(seconds) / np.sqrt(n)
-    enough = abs(total) > max(_LASTING * level, 6.0 * min(noise, abs(total)))
-    one_jump = float(np.max(np.abs(rises))) > 0.4 * abs(total)
-    same_way = float(np.mean(np.sign(rises) == np.sign(total)))
-    if not enough or one_jump or same_way < 0.85 or total < 0:
-        return None
-    change = float(medians[0] / medians[-1] - 1.0)
-    says = f"slows down little by little, {medians[0]:.3g} to {medians[-1]:.3g} s a step ({100 * change:+.0f} %)"
-    return Pattern(
-        "gradual", says, float(medians[0]), float(medians[-1]), round(change, 4), int(steps[0]), int(steps[-1])
-    )
-
-
-def _is_staircase(levels: list[float]) -> bool:
-    return len(levels) >= 3 and all(b > a for a, b in pairwise(levels))
-
-
-def _phases(steps: Ints, cuts: list[Segment]) -> Pattern:
-    total = sum(c.size for c in cuts)
-    lasting = [c for c in cuts if c.size >= min(0.15 * total, 50)] or cuts
-    fast = min(c.level for c in lasting)
-    slow = [c for c in cuts if c.level > fast * (1 + _LASTING)]
-    if not slow:
-        return Pattern("constant", f"steady at {fast:.3g} s a step", fast)
-    worst = max(c.level for c in slow)
+def _slower(steps: Ints, seconds: Floats, phases: Sequence[Phase]) -> Pattern:
+    slow, full = [p for p in phases if p.slow], [p for p in phases if not p.slow]
+    slid = sliding(seconds)
+    if slid is not None and all(b.seconds > a.seconds for a, b in pairwise(phases)):
+        change = slid[0] / slid[1] - 1.0
+        says = f"slows down little by little, {slid[0]:.3g} to {slid[1]:.3g} s a step ({100 * change:+.0f} %)"
+        return Pattern("gradual", says, *slid, round(change, 4), int(steps[0]), int(steps[-1]))
+    lasting = [p for p in full if p.steps >= min(0.15 * len(steps), 50)] or full or slow
+    fast, worst = min(p.seconds for p in lasting), max(p.seconds for p in slow)
     change = fast / worst - 1.0
-    first, last = slow[0], slow[-1]
-    where = (int(steps[first.start]), int(steps[last.end - 1]))
+    where = (slow[0].first_step, slow[-1].last_step)
     numbers = f"{fast:.3g} to {worst:.3g} s a step ({100 * change:+.0f} % throughput)"
-    back_and_forth = any(
-        a.level > fast * (1 + _LASTING) and b.level <= fast * (1 + _LASTING) for a, b in pairwise(cuts)
-    )
-    if not back_and_forth and len({round(c.level / fast, 1) for c in slow}) <= 1:
+    back_and_forth = any(a.slow and not b.slow for a, b in pairwise(phases))
+    if not back_and_forth and len({round(p.seconds / fast, 1) for p in slow}) <= 1:
         says = f"drops once at step {where[0]} and stays: {numbers}"
         return Pattern("constant-drop", says, fast, worst, round(change, 4), *where)
-    says = f"{len(slow)} slow phases between steps {where[0]} and {where[1]}: {numbers}"
+    many = f"{len(slow)} slow phases" if len(slow) > 1 else "a slow phase"
+    says = f"{many} between steps {where[0]} and {where[1]}: {numbers}"
     return Pattern("phased", says, fast, worst, round(change, 4), *where)
 
 

@@ -8,11 +8,11 @@ import numpy as np
 
 from trackwalker.diagnose.case import Case
 from trackwalker.diagnose.evidence import EvidenceBook
-from trackwalker.diagnose.story import Phase
 from trackwalker.diagnose.symptoms import Symptoms
 from trackwalker.diagnose.verdict import Progress
 from trackwalker.record import projection as course
 from trackwalker.record.checkpoints import on_disk
+from trackwalker.record.phases import Phase
 from trackwalker.record.timeline import Timeline
 from trackwalker.stats.segments import is_coarse
 

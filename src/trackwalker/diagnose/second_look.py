@@ -10,8 +10,8 @@ from trackwalker.diagnose.account_facts import IDLENESS
 from trackwalker.diagnose.accounts import SOME
 from trackwalker.diagnose.case import Case
 from trackwalker.diagnose.claims import Claim, claim_of, downstream, explanation
-from trackwalker.diagnose.deviations import Deviation, sweep
-from trackwalker.diagnose.episodes import alone, episodes_of, further
+from trackwalker.diagnose.deviations import MANY, Deviation, sweep
+from trackwalker.diagnose.episodes import Episode, alone, episodes_of, further
 from trackwalker.diagnose.evidence import EvidenceBook
 from trackwalker.diagnose.examine import Examination
 from trackwalker.diagnose.quantities import graph
@@ -49,10 +49,27 @@ def look_again(case: Case, symptoms: Symptoms, found: Sequence[Examination], rol
     """Sweep a case that has trouble; one that has none is not searched for some."""
     if case.telemetry is None or not symptoms.names - (SOFT - {"uneven"}):
         return SecondLook()
-    swept = sweep(case, episodes_of(case, symptoms))
     roots = [e for e in found if roles.get(e.playbook.id) == "root"]
+    episodes = episodes_of(case, symptoms)
+    if len(case.hosts) > MANY:
+        episodes = _worth_reading(episodes, [e for e in roots if "slow" in e.playbook.symptoms], symptoms)
+    swept = sweep(case, episodes)
     others = [e for e in found if e.playbook.id in roles and not e.playbook.mechanism]
     return SecondLook(swept.deviations, downstream(roots, others, swept.deviations, graph()))
+
+
+def _worth_reading(episodes: list[Episode], slowing: Sequence[Examination], symptoms: Symptoms) -> list[Episode]:
+    """Of a large fleet, the slow phases that no found cause speaks for, and the longest of the others."""
+    spoken = _spoken(slowing, symptoms)
+    clear = {alone(i): symptoms.slow[i] for i in spoken}
+    longest = max(clear, key=lambda name: clear[name].end - clear[name].start, default=None)
+    left = [e for e in episodes if e.name not in clear or e.name == longest]
+    return [e for e in left if len(e.window) == 1 or len(spoken) < len(symptoms.slow)]
+
+
+def _spoken(slowing: Sequence[Examination], symptoms: Symptoms) -> set[int]:
+    """The slow phases that found causes speak for."""
+    return {i for e in slowing for i in (range(len(symptoms.slow)) if e.spans is None else e.spans)}
 
 
 @dataclass(frozen=True)
@@ -90,14 +107,12 @@ def _left_over(
     rest: Sequence[Deviation], deviations: Sequence[Deviation], slowing: Sequence[Examination], symptoms: Symptoms
 ) -> list[Deviation]:
     """What deviates in slow phases that no found cause speaks for, or where a phase became slower still without it."""
-    phases = range(len(symptoms.slow))
-    spoken = {i for e in slowing for i in (phases if e.spans is None else e.spans)}
-    slow = symptoms.slow
+    slow, spoken = symptoms.slow, _spoken(slowing, symptoms)
     full = min((p.seconds for p in symptoms.phases if not p.slow), default=0.0)
     lost = [(p.end - p.start) * (1.0 - full / p.seconds) for p in slow]
     mine = [claim_of(e) for e in slowing]
     wanted: set[str] = set()
-    for i in phases:
+    for i in range(len(slow)):
         if lost[i] < SOME * sum(lost):
             continue
         if i not in spoken:

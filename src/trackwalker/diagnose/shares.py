@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from trackwalker.diagnose.accounts import MOST, Account
-from trackwalker.diagnose.symptoms import Eye
+from trackwalker.record.phases import Eye
 
 MEASURED = Eye(0.02, 0.03, 3.0, wander=0.0)  # weather or not: believed only where a recorded wait carries what was lost
 

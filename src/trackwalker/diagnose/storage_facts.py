@@ -44,7 +44,7 @@ def storage_stalled(case: Case, symptoms: Symptoms, book: EvidenceBook) -> Answe
         return Answer(None)
     if not accused <= set(held):
         highest = max(values.values(), default=0.0)
-        says = f"I/O pressure at most {highest:.0f} % on average of any host while the beats were missed"
+        says = f"I/O pressure at most {highest:.3g} % on average of any host while the beats were missed"
         return Answer(False, (book.add("metric", query, says, _few(values)),))
     few = held if 2 * len(held) <= len(stalled) else []
     worst = max(values[h] for h in held)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
+from trackwalker.record.phases import Phase
+
 
 @dataclass(frozen=True)
 class StepPoint:
@@ -14,18 +16,6 @@ class StepPoint:
     time: float  # seconds since the epoch, when the step ended
     seconds: float
     tgs: float | None = None
-
-
-@dataclass(frozen=True)
-class Phase:
-    """A stretch of steps at one speed, as the change-point search found it."""
-
-    first_step: int
-    last_step: int
-    start: float
-    end: float
-    seconds: float  # median step time
-    slow: bool
 
 
 @dataclass(frozen=True)

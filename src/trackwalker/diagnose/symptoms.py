@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
-from itertools import groupby
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
 from trackwalker.diagnose.case import Case
 from trackwalker.diagnose.course import (
@@ -18,46 +16,19 @@ from trackwalker.diagnose.course import (
     save_steps,
     spikes,
 )
-from trackwalker.diagnose.pattern import pattern_of
-from trackwalker.diagnose.story import Phase
 from trackwalker.record.masks import UNEVEN_SHARE, WARM_UP_STEPS
+from trackwalker.record.phases import PLAIN, Eye, Phase, find_phases
 from trackwalker.record.projection import final_step
 from trackwalker.record.stall import STALL_STEPS, START_BUDGET_S, Stall
 from trackwalker.record.status import CANCELS, names_failure
-from trackwalker.record.timeline import Floats, Timeline
-from trackwalker.stats.segments import Segment, level_of, robust_sigma, segments
 
 if TYPE_CHECKING:
     from trackwalker.diagnose.accounts import Account
 
 _SLIDE = 0.02  # of a step: what a phase on the way down is slower than full speed
 _CALM_S = 240.0  # between two saves, long enough for rates
-_LEAST_SLIDE = 0.05  # of throughput, lost little by little
-_SETTLING = 20  # steps
-_SETTLING_SHARE = 0.08  # of the run
-_RESTLESS = 4  # slow phases side by side
-_RESTLESS_STEPS = 40  # of each
-_AS_MANY_TOKENS = 0.985  # a second
-_LARGER = 1.04  # batch
 _LAST_MINUTES_S = 900.0
 _COSTLY_SHARE = 0.08  # then it is no jitter
-LEAST_LOST_S = 5.0  # a slow phase that cost less than this, or less than one step, is a dip, not an incident
-
-
-@dataclass(frozen=True)
-class Eye:
-    """How small a lasting change of speed still counts, as a fraction, and how sure it has to be."""
-
-    shift: float  # between neighbouring stretches
-    slow: float  # against full speed
-    sure: float  # standard errors
-    share: float = 1.0  # of the run's time, whose loss counts though it is only seconds of a short run
-    wander: float = 4.0  # times the wandering of full speed itself
-
-
-PLAIN = Eye(0.02, 0.03, 3.0)
-# A percent is much money on a large run, and may be the weather on any: believed only where a measured cause fits.
-KEEN = Eye(0.008, 0.01, 5.0, UNEVEN_SHARE)
 
 
 @dataclass(frozen=True)
@@ -94,7 +65,7 @@ def find_symptoms(case: Case, eye: Eye = PLAIN) -> Symptoms:
     timeline, log = case.timeline, case.log
     names: set[str] = set()
     stall = case.stall
-    phases = find_phases(case, eye) if timeline is not None else ()
+    phases = find_phases(timeline, case.masks, case.live, eye)
     if stall:
         names.add("stall")
     if any(p.slow for p in phases):
@@ -146,126 +117,6 @@ def _course(case: Case) -> set[str]:
     if loss_trouble(case):
         names.add("loss")
     return names
-
-
-def find_phases(case: Case, eye: Eye = PLAIN) -> tuple[Phase, ...]:
-    """Stretches of constant speed; saves and the first steps are masked."""
-    timeline = case.timeline
-    if timeline is None or len(timeline) < 4 * WARM_UP_STEPS:
-        return ()
-    index = np.flatnonzero(~case.masks.any)
-    values = timeline.seconds[index]
-    if len(values) < 2 * WARM_UP_STEPS:
-        return ()
-    cuts = segments(values, smallest=eye.shift, sure=eye.sure)
-    # Full speed is the fastest stretch that lasted: a short lucky one does not make the rest slow.
-    least = min(0.15 * len(values), 50)
-    lasting = [[c] for c in cuts if c.size >= least]
-    lasting = lasting + _fragments(cuts, least) if lasting else [[c] for c in cuts]
-    baseline, folded = min(((level_of(values[g[0].start : g[-1].end]), g) for g in lasting), key=lambda level: level[0])
-    wander = _wander(values, cuts, baseline, eye)
-    below = [c for c in cuts if c not in folded and c.level > baseline * (1.0 + max(eye.slow, eye.wander * wander))]
-    # One short dip is a dip; many of them together are what somebody is paged for.
-    cost = sum(c.size * (c.level - baseline) for c in below)
-    least_lost = min(LEAST_LOST_S, eye.share * float(values.sum()))
-    many = cost >= max(UNEVEN_SHARE * float(values.sum()), least_lost)
-    phases = []
-    for cut in cuts:
-        first, last = int(index[cut.start]), int(index[cut.end - 1])
-        start, end = float(timeline.ends[first] - timeline.seconds[first]), float(timeline.ends[last])
-        lasted = end - start if np.isfinite(end - start) else float(values[cut.start : cut.end].sum())
-        lost = lasted * (1.0 - baseline / cut.level)
-        slow = cut in below and (many or lost >= max(least_lost, baseline))
-        phases.append(Phase(int(timeline.steps[first]), int(timeline.steps[last]), start, end, cut.level, slow))
-    phases = _without_warm_up(_restless_as_one(phases, timeline.steps[index], values))
-    phases = _with_larger_batches(phases, timeline)
-    if not any(p.slow for p in phases):
-        phases = _slide(timeline, index) or phases
-    return tuple(_with_slow_tail(phases, timeline)) if case.live else tuple(phases)
-
-
-def _fragments(cuts: list[Segment], least: float) -> list[list[Segment]]:
-    """Short stretches side by side that together last: hasty steps are cut to pieces, and still are one speed."""
-    runs = [list(g) for short, g in groupby(cuts, key=lambda c: c.size < least) if short]
-    return [run for run in runs if len(run) > 1 and sum(c.size for c in run) >= least]
-
-
-def _restless_as_one(phases: list[Phase], steps: NDArray[np.int64], values: Floats) -> list[Phase]:
-    """Short slow phases side by side, up and down in turn, are one restless stretch: a test of each finds chance."""
-    out: list[Phase] = []
-    for slow, group in groupby(phases, key=lambda p: p.slow):
-        run = list(group)
-        turns = np.sign(np.diff([p.seconds for p in run]))
-        short = all(p.last_step - p.first_step < _RESTLESS_STEPS for p in run)
-        if slow and len(run) >= _RESTLESS and short and float(np.mean(turns[1:] != turns[:-1])) >= 0.6:
-            mine = (steps >= run[0].first_step) & (steps <= run[-1].last_step)
-            run = [replace(run[0], last_step=run[-1].last_step, end=run[-1].end, seconds=level_of(values[mine]))]
-        out += run
-    return out
-
-
-def _without_warm_up(phases: list[Phase]) -> list[Phase]:
-    """The first steps may settle for longer than most runs need: a short slow beginning of a long run is no trouble."""
-    first, steps = phases[0], phases[-1].last_step - phases[0].first_step + 1
-    length = first.last_step - first.first_step + 1
-    alone = first.slow and not any(p.slow for p in phases[1:])
-    if alone and length <= min(_SETTLING, _SETTLING_SHARE * steps):
-        return [replace(first, slow=False), *phases[1:]]
-    return phases
-
-
-def _with_larger_batches(phases: list[Phase], timeline: Timeline) -> list[Phase]:
-    """Longer steps that do as many tokens a second as the short ones are larger batches, and not slow."""
-    inside = [timeline.between(p.first_step, p.last_step) for p in phases]
-    rates = [float(np.median(timeline.tgs[i])) for i in inside]
-    batches = [float(np.median(timeline.tgs[i] * timeline.seconds[i])) for i in inside]
-    rate, batch = max(
-        ((r, b) for r, b, p in zip(rates, batches, phases, strict=True) if not p.slow), default=(0.0, 0.0)
-    )
-    return [
-        replace(p, slow=False) if p.slow and b > _LARGER * batch and r >= _AS_MANY_TOKENS * rate else p
-        for p, r, b in zip(phases, rates, batches, strict=True)
-    ]
-
-
-def _slide(timeline: Timeline, index: NDArray[np.intp]) -> list[Phase] | None:
-    """A run that becomes slower little by little has no step in its speed: its beginning is fast, its end slow."""
-    shape = pattern_of(timeline.steps[index], timeline.seconds[index])
-    if shape.name != "gradual" or shape.change is None or shape.change > -_LEAST_SLIDE:
-        return None
-    parts = np.array_split(index, 4)
-    out = []
-    for part, slow in ((parts[0], False), (np.concatenate(parts[1:3]), True), (parts[3], True)):
-        first, last = int(part[0]), int(part[-1])
-        start, end = float(timeline.ends[first] - timeline.seconds[first]), float(timeline.ends[last])
-        level = float(np.median(timeline.seconds[part]))
-        out.append(Phase(int(timeline.steps[first]), int(timeline.steps[last]), start, end, level, slow))
-    return out
-
-
-def _with_slow_tail(phases: list[Phase], timeline: Timeline) -> list[Phase]:
-    """A run that has just become very slow has too few slow steps for statistics; two in a row are enough to say so."""
-    usual = 2.0 * float(np.quantile(timeline.seconds[WARM_UP_STEPS:-4], 0.99))
-    tail = 0
-    while tail < 4 and timeline.seconds[-1 - tail] > usual:
-        tail += 1
-    first = len(timeline) - tail
-    start = float(timeline.ends[first - 1]) if tail else 0.0
-    if tail < 2 or phases[-1].slow or float(timeline.ends[-1]) - start < 2.0 * LEAST_LOST_S:
-        return phases
-    level, last = float(np.median(timeline.seconds[first:])), int(timeline.steps[-1])
-    before = replace(phases[-1], last_step=int(timeline.steps[first - 1]), end=start)
-    return [*phases[:-1], before, Phase(int(timeline.steps[first]), last, start, float(timeline.ends[-1]), level, True)]
-
-
-def _wander(values: Floats, cuts: list[Segment], baseline: float, eye: Eye) -> float:
-    """How far the level of full speed strays by itself, as a fraction: the yardstick for calling a phase slow."""
-    fast = np.concatenate([values[c.start : c.end] for c in cuts if c.level <= (1.0 + eye.slow) * baseline])
-    blocks = len(fast) // 10
-    if blocks < 3:
-        return 0.0
-    medians = np.median(fast[: blocks * 10].reshape(blocks, 10), axis=1)
-    return robust_sigma(medians) / baseline
 
 
 def _windows(case: Case, stall: Stall | None, phases: tuple[Phase, ...]) -> dict[str, list[Span]]:

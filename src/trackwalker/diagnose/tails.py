@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +18,8 @@ from trackwalker.logs.lines import parse
 SCHEMA = "trackwalker.rank-tails/1"
 _LINES = 200  # of a rank's own file that are looked at
 _MOST_BYTES = 256 << 20  # of a merged log
+# What the launcher writes under a rank's label when all is over: the same for everybody.
+_EPILOGUE = re.compile(r"(?:NODE_EXIT|FIRST_FAILURE|JOB SUMMARY)\b")
 
 
 @dataclass(frozen=True)
@@ -105,7 +108,7 @@ def _of_merged(path: Path) -> tuple[dict[int, tuple[int | None, str, str]], str]
                 continue
             place = None if skipped else number
             body = parse(raw[:4096].rstrip(b"\n"))
-            if body is None or not body.text.strip():
+            if body is None or not body.text.strip() or _EPILOGUE.match(body.text):
                 continue
             (chatter if body.informs else last)[rank] = (place, body.text.strip(), path.name)
     said = "" if last or chatter else "the merged log has no labels of ranks, and there are no files of single ranks"
@@ -116,7 +119,7 @@ def _meaningful(lines: Iterator[bytes]) -> str:
     spare = ""
     for raw in lines:
         body = parse(raw[:4096].rstrip(b"\n"))
-        if body is None or not body.text.strip():
+        if body is None or not body.text.strip() or _EPILOGUE.match(body.text):
             continue
         if not body.informs:
             return body.text.strip()

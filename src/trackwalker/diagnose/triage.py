@@ -132,11 +132,8 @@ def triage(job: Job, reference: Speed | None = None, sacct: Answer | None = None
     began = time.perf_counter()
     record = read_record(job, sacct, every_rank)
     quote_without_secrets(record.roles, record.index.path)
-    index, said, progress, timeline = record.index, record.accounting, record.progress, record.timeline
-    if timeline is None:
-        shape = Pattern("too-short", "0 timed steps are too few for a trend")
-    else:
-        shape = pattern_of(timeline.steps, timeline.seconds, record.masks.any)
+    index, said, progress = record.index, record.accounting, record.progress
+    shape = pattern_of(record.timeline, record.masks, record.phases)
     speed = speed_of(f"job {job.id}", record, shape)
     compared = compare(speed, reference) if reference else None
     shape = with_reference(shape, compared) if compared else shape
@@ -147,7 +144,8 @@ def triage(job: Job, reference: Speed | None = None, sacct: Answer | None = None
     spent = budget(record, bad, gpus, full_speed)
     return Triage(
         record, roles, shape, phase_of(index, progress), summary_of(record.status, roles, progress, shape),
-        next_steps(record.status, roles, said, index), spent, speed, compared, time.perf_counter() - began,
+        next_steps(record.status, roles, said, index, job.database is not None), spent, speed, compared,
+        time.perf_counter() - began,
     )  # fmt: skip
 
 

@@ -17,6 +17,7 @@ _CLEAR = 5.0  # strength of a culprit
 _RIVAL = 0.85  # of the strongest: as good a reason
 _BEYOND_FLEET = 3.0  # times what most hosts did: then it is no longer more of the same
 _MORE = 1.5  # times as active as before, while the run does less: that is no work of the run
+_HUNDREDFOLD = 100.0
 _TOLD = 4
 
 
@@ -102,9 +103,15 @@ def _groups(deviations: Sequence[Deviation], graph: Graph) -> list[_Group]:
         members = [d for d in members if most is None or _far_beyond(d, most)]
         if not members:
             continue
-        weight = _WEIGHT.get(first.meaning.layer, 0.0) * (1.0 if first.meaning.known else _GUESSED)
+        plain = first.meaning.known or all(_out_of_nothing(d) for d in members)
+        weight = _WEIGHT.get(first.meaning.layer, 0.0) * (1.0 if plain else _GUESSED)
         out.append(_Group(tuple(members), weight * min(_CAP, max(d.score for d in members))))
     return out
+
+
+def _out_of_nothing(d: Deviation) -> bool:
+    """Whether there was next to nothing before: a hundredfold rise needs no name."""
+    return d.kind == "rose" and d.after >= _HUNDREDFOLD * abs(d.before)
 
 
 def _far_beyond(deviation: Deviation, fleet: Deviation) -> bool:

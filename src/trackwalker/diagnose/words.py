@@ -8,10 +8,11 @@ from trackwalker.diagnose.pattern import Pattern
 from trackwalker.job.dialects import by_name
 from trackwalker.logs.findings import Finding
 from trackwalker.logs.index import LogIndex
-from trackwalker.logs.roles import Roles
+from trackwalker.logs.roles import UNCLASSIFIED, Roles
 from trackwalker.record.accounting import Accounting
 from trackwalker.record.projection import Progress
 
+_QUOTED = 120
 _SLOW = ("constant-drop", "phased", "gradual", "slow-from-start")
 
 
@@ -31,7 +32,7 @@ def degradation(roles: Roles, shape: Pattern, index: LogIndex) -> Roles:
     return replace(roles, findings=[*roles.findings, found])
 
 
-def next_steps(status: str, roles: Roles, said: Accounting, index: LogIndex) -> list[str]:
+def next_steps(status: str, roles: Roles, said: Accounting, index: LogIndex, recorded: bool) -> list[str]:
     """What to do, the failure's own advice first, without what is already known."""
     primary = roles.primary
     if primary is not None and primary.next:
@@ -44,6 +45,8 @@ def next_steps(status: str, roles: Roles, said: Accounting, index: LogIndex) -> 
         return steps
     if status == "soft-success":
         return ["do not resubmit: every step was completed; check that the last checkpoint was committed"]
+    if status == "indeterminate" and recorded:
+        return ["trackwalker diagnose JOB: its recording tells whether the run went on; the log alone cannot"]
     if status == "indeterminate":
         return ["ask the scheduler whether the job still runs: the log alone cannot tell a hang from a death"]
     if status == "unknown-death":
@@ -65,7 +68,13 @@ def summary_of(status: str, roles: Roles, progress: Progress, shape: Pattern) ->
         placed = primary.tier != 5  # a cancel or a time limit comes from nowhere in particular
         where = f" on rank {primary.rank}" if primary.rank is not None and placed else ""
         host = f" ({primary.host})" if primary.host and placed else ""
-        parts.append(f"{status}{at}{of}: {primary.cause}{where}{host}" + (f"; {primary.why}" if primary.why else ""))
+        name = primary.cause
+        if name == UNCLASSIFIED:
+            name += f" ({primary.kind}?)" if primary.kind else ""
+            where = f", first on rank {primary.rank}" if primary.rank is not None else ""
+            host = (f" / {primary.host}" if where else f", first on {primary.host}") if primary.host else ""
+            where, host = where + host, f': "{primary.text[:_QUOTED]}"'
+        parts.append(f"{status}{at}{of}: {name}{where}{host}" + (f"; {primary.why}" if primary.why else ""))
     mechanism = next((f for f in roles.findings if f.role == "mechanism"), None)
     if mechanism is not None:
         parts.append(f"ended by {mechanism.id}")

@@ -20,6 +20,7 @@ class Job:
     id: str
     log: Path | None
     dir: Path | None
+    more: tuple[Path, ...] = ()  # further files that tell of it: other ranks' logs, kernel logs, events, dumps
     metrics: Path | None = None  # a database that is not the job's own: borrowed from the cluster's store
     record: Path | None = None  # its run.json, where it has none of its own
 

@@ -86,11 +86,6 @@ def is_secret(name: str) -> bool:
     return grade(name) >= SETTLED
 
 
-def may_be_secret(name: str) -> bool:
-    """Whether a name says that its value is a secret if it looks like one."""
-    return grade(name) > 0
-
-
 def grade(name: str) -> int:
     """0: nothing; WEAK: a secret if its value looks like one; SETTLED: unless it is a number or a word; STRONG: any."""
     if name in _NOT_ALONE or len(name) > 200:

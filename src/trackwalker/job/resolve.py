@@ -6,6 +6,7 @@ import contextlib
 import difflib
 import glob
 import os
+import re
 from pathlib import Path
 
 from trackwalker.errors import JobNotFoundError, NotAJobError
@@ -13,6 +14,9 @@ from trackwalker.job.layout import LOG_SUFFIXES, NAME_FORM, Job
 
 _LONGEST_PATH = 1024
 
+_EVIDENCE = frozenset({".log", ".out", ".err", ".txt", ".json", ".dmesg", ".events", ".pickle", ".pkl"})
+_MOST_FILES = 4096
+_OF_A_RANK = re.compile(r"(?:attempt|rank|node|worker|task|host)?[_-]?\d{1,5}$")
 _SUBMIT_LOGS = ("submit.err", "submit.log", "artifact/submit.log")
 
 
@@ -28,9 +32,40 @@ def resolve(name: str, workspace: Path) -> Job:
         return _from_log(given)
     if is_directory:
         return _from_directory(given)
+    pattern = any(c in name for c in "*?[") and given.suffix in _EVIDENCE  # of file names
+    if pattern and (matched := sorted(Path(p) for p in glob.glob(str(given)))):
+        return several(matched)
     if "/" in name or given.suffix in LOG_SUFFIXES:
         raise JobNotFoundError(f"no such file or directory: {name}")
     return _from_id(name, workspace)
+
+
+def several(paths: list[Path]) -> Job:
+    """Several files of one job: the logs among them and what else tells of it, the largest log first."""
+    files = [f for p in paths for f in (_files_in(p) if p.is_dir() else [p])]
+    missing = next((p for p in files if not p.is_file()), None)
+    if missing is not None:
+        raise JobNotFoundError(f"no such file or directory: {missing}")
+    if not files:
+        raise NotAJobError(f"{paths[0]} holds no log")
+    if len(files) == 1:
+        return _from_log(files[0])
+    logs = [f for f in files if f.suffix in (*LOG_SUFFIXES, ".txt", ".err", "")] or files
+    # Rank 0 speaks for the run: by its file's name, or by its folder's as torchrun makes them.
+    numbered = [f for f in logs if re.search(r"(?:rank|[_-])[_-]?0+(?=[._-]|$)", f.stem) or f.parent.name == "0"]
+    main = max(numbered or logs, key=lambda f: (f.stat().st_size, f.name))
+    return Job(_id_of(main.stem), main.absolute(), None, tuple(f.absolute() for f in files if f != main))
+
+
+def _files_in(directory: Path) -> list[Path]:
+    """The files of a folder, and of the folders that launchers make in it for attempts, ranks and nodes."""
+    found: list[Path] = []
+    open_folders = [directory]
+    for _ in range(4):  # torchrun's: run, attempt, rank
+        inside = [entry for folder in open_folders for entry in sorted(folder.iterdir())[:_MOST_FILES]]
+        found += [e for e in inside if e.suffix in _EVIDENCE and e.is_file() and not e.name.startswith(".")]
+        open_folders = [e for e in inside if _OF_A_RANK.match(e.name) and e.is_dir()]
+    return found[:_MOST_FILES] if any(f.suffix in LOG_SUFFIXES for f in found) else []
 
 
 def list_jobs(workspace: Path) -> list[Job]:
@@ -92,6 +127,8 @@ def _from_directory(directory: Path) -> Job:
             return jobs[0]
         if jobs:
             raise JobNotFoundError(f"{workspace} holds {len(jobs)} jobs; name one of: {_some(jobs)}")
+    if not any(directory.glob("checkpoint*")) and len(logs := _files_in(directory)) >= 1:
+        return several(logs)
     raise NotAJobError(
         f"{directory} is not a job: it has no 'log' link (a shared checkpoint directory looks like this)"
     )

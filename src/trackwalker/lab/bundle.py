@@ -60,7 +60,7 @@ def pack(job: Job, out: Path, truth: Path | None = None, metric: str | None = No
         raise UsageError(f"{out}: there is no folder {out.parent}")
     if out.exists():
         raise UsageError(f"{out} exists: choose another name")
-    known = _read_truth(truth) if truth is not None else None
+    known = read_truth(truth) if truth is not None else None
     with tempfile.TemporaryDirectory(prefix="trackwalker-pack-") as held:
         stage = Path(held)
         scrubber = Scrubber()
@@ -96,7 +96,7 @@ def add(bundle: Path, to: Path, family: str | None = None, about: str = "") -> P
         case = to / name
         if case.exists():
             raise UsageError(f"{case} exists: choose another --family")
-        truth = _read_truth(stage / "truth.json").model_dump(exclude_defaults=True)
+        truth = read_truth(stage / "truth.json").model_dump(exclude_defaults=True)
         held_case = {"family": name, "split": "tune", "about": about, "truth": truth}
         (stage / CASE_FILE).write_text(yaml.safe_dump(held_case, sort_keys=False))
         for extra in ("truth.json", "bundle.json"):
@@ -230,7 +230,8 @@ def _size(bundle: Path) -> int:
         raise UsageError(f"cannot read {bundle}: {e.strerror}") from e
 
 
-def _read_truth(path: Path) -> Truth:
+def read_truth(path: Path) -> Truth:
+    """A truth from its file."""
     try:
         return Truth.model_validate_json(path.read_text())
     except OSError as e:

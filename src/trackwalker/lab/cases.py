@@ -10,6 +10,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from trackwalker.errors import UsageError
+from trackwalker.job.layout import LOG_SUFFIXES
 from trackwalker.lab.perturb import named
 from trackwalker.lab.scenario import Scenario, Truth, all_scenarios, load_scenario, post_cases
 from trackwalker.lab.simulate import simulate
@@ -113,6 +114,13 @@ def build(case: Case, place: Path) -> tuple[Path, Truth]:
     return place / "outputs" / done.job.name, done.truth
 
 
+def truth_and_job(case: Case) -> tuple[Path, Truth]:
+    """The job of a recorded incident where it lies, and what is true of it."""
+    if case.folder is None:
+        raise UsageError(f"{case.family} is no recorded incident")
+    return _only_job(case.folder / "outputs"), _read_case(case.folder).truth
+
+
 def _of_scenario(name: str, scenario: Scenario, seeds: int, conditions: bool, worlds: int, stress: int) -> list[Case]:
     """`name` is how the scenario is loaded again: its family, or the path of its file."""
     fitting = [v.name for v in VARIANTS.values() if v.fits(scenario)] if conditions else []
@@ -142,7 +150,8 @@ def _read_case(folder: Path) -> Recorded:
 
 
 def _only_job(workspace: Path) -> Path:
-    jobs = [p for p in workspace.iterdir() if p.is_dir() and not p.name.startswith(".")]
+    entries = [p for p in workspace.iterdir() if not p.name.startswith(".")]
+    jobs = [p for p in entries if p.is_dir()] or [p for p in entries if p.suffix in LOG_SUFFIXES]  # a log alone is one
     if len(jobs) != 1:
         raise UsageError(f"{workspace} holds {len(jobs)} jobs, a case has one")
     return jobs[0]

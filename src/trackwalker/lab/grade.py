@@ -7,6 +7,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from trackwalker.diagnose.confidence import support
+from trackwalker.diagnose.consistent import contradictions
 from trackwalker.lab.scenario import Truth
 
 _DESTRUCTIVE = {"exclude-nodes", "drain-node", "cancel-job", "restart-job"}
@@ -30,7 +31,7 @@ class Grade(BaseModel):
     hosts: bool
     devices: bool
     forbidden: list[str] = []  # what it said and must not say
-    ungrounded: list[str] = []  # claims without evidence, actions without approval
+    ungrounded: list[str] = []  # claims without evidence or against their own numbers, actions without approval
     accused: list[str] = []  # hosts named as culprits, or to be taken out
     said_outcome: str = ""
     onset_error_steps: int | None = None
@@ -98,6 +99,10 @@ def _ungrounded(verdict: dict[str, Any]) -> list[str]:
     out = [
         f"{c.get('cause')} has no evidence" for c in verdict.get("causes", []) if not set(c.get("evidence", [])) & known
     ]
+    for item in verdict.get("evidence", []):
+        if item.get("kind") != "log":  # a line is quoted as it is
+            wrong = contradictions(str(item.get("says", "")), item.get("values") or {})
+            out += [f"{item.get('id')} contradicts its own numbers: {w}" for w in wrong]
     for action in verdict.get("actions", []):
         if action.get("do") in _DESTRUCTIVE:
             if not action.get("needs_approval"):

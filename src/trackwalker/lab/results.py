@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from statistics import median
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -32,6 +33,8 @@ class CaseResult(BaseModel):
     seconds: float
     same_again: bool | None = None  # the same verdict the second time; None: asked once
     error: str = ""
+    calls: int | None = None  # of tools, by an agent
+    tokens: int | None = None  # as the agent told
 
 
 class Results(BaseModel):
@@ -47,6 +50,23 @@ class Results(BaseModel):
     def to_json(self) -> str:
         """As it is written."""
         return self.model_dump_json(by_alias=True, indent=1)
+
+
+def agent_lines(results: Results) -> list[str]:
+    """What each agent needed: right answers, calls, tokens and seconds of a case, and where the engine did better."""
+    lines = []
+    for tool in dict.fromkeys(c.tool for c in results.cases if c.calls is not None):
+        mine = [c for c in results.cases if c.tool == tool]
+        told = [f"{tool}: {sum(c.passed for c in mine)} of {len(mine)} right"]
+        for name in ("calls", "tokens", "seconds"):
+            known = [v for c in mine if (v := getattr(c, name)) is not None]
+            told.append(
+                f"{name} a case: median {median(known):g}, most {max(known):g}" if known else f"{name}: not told"
+            )
+        others = {(c.family, c.seed, c.variant) for c in results.cases if c.tool != tool and c.passed}
+        lost = sum(not c.passed and (c.family, c.seed, c.variant) in others for c in mine)
+        lines.append("; ".join([*told, f"wrong where another tool was right: {lost}"]))
+    return lines
 
 
 def read_results(path: Path) -> Results:

@@ -59,9 +59,11 @@ def score_case(case: Case, tools: list[str], twice: bool, limit_s: float) -> lis
 
 def graded(case: Case, tool: str, job: Path, truth: Truth, twice: bool, limit_s: float) -> CaseResult:
     """One tool on one job; `twice`: whether it says the same again is looked at too."""
-    answer = ask(tool, job, limit_s)
+    condition = f"-{case.variant}" if case.variant else ""
+    answer = ask(tool, job, limit_s, f"{Path(case.family).stem}-{case.seed}{condition}")
     result, error = grade_answer(answer, truth)
-    again = ask(tool, job, limit_s) if twice and answer.verdict is not None else None
+    # An agent is not asked twice: it costs money, and nobody expects the same words from it.
+    again = ask(tool, job, limit_s) if twice and answer.verdict is not None and answer.calls is None else None
     return CaseResult(
         tool=tool,
         family=Path(case.family).stem,
@@ -76,6 +78,8 @@ def graded(case: Case, tool: str, job: Path, truth: Truth, twice: bool, limit_s:
         seconds=round(answer.seconds, 2),
         same_again=_same(answer, again) if again is not None else None,
         error=error,
+        calls=answer.calls,
+        tokens=answer.tokens,
     )
 
 

@@ -18,6 +18,7 @@ from typing import Any
 from trackwalker.diagnose.engine import diagnose
 from trackwalker.errors import TrackwalkerError, UsageError
 from trackwalker.job.resolve import resolve
+from trackwalker.lab.agents import AGENT, check_agent, play
 from trackwalker.lab.baselines import BASELINES
 
 OWN = "trackwalker"
@@ -32,11 +33,16 @@ class Answer:
     verdict: dict[str, Any] | None
     seconds: float
     error: str = ""
+    calls: int | None = None  # of an agent
+    tokens: int | None = None
 
 
 def check_tool(tool: str) -> None:
     """Refuse a tool that cannot be run, before anything is simulated."""
     if tool == OWN:
+        return
+    if tool.startswith(AGENT):
+        check_agent(tool)
         return
     if tool.startswith(_PREFIX):
         if tool.removeprefix(_PREFIX) not in BASELINES:
@@ -52,10 +58,14 @@ def check_tool(tool: str) -> None:
         raise UsageError(f"--tool {tool}: there is no program '{program}'")
 
 
-def ask(tool: str, job: Path, limit_s: float) -> Answer:
-    """Run the tool on a job, in the place where the job lies."""
+def ask(tool: str, job: Path, limit_s: float, case: str = "") -> Answer:
+    """Run the tool on a job, in the place where the job lies; `case` names what an agent's recording is kept under."""
     begin = time.perf_counter()
     try:
+        if tool.startswith(AGENT):
+            played = play(tool, job, case or job.name, limit_s)
+            took = time.perf_counter() - begin if played.seconds is None else played.seconds
+            return Answer(played.verdict, took, calls=played.calls, tokens=played.tokens)
         if tool == OWN:
             verdict = diagnose(resolve(str(job), job.parent)).verdict.model_dump(by_alias=True, mode="json")
         elif tool.startswith(_PREFIX):

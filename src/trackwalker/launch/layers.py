@@ -80,17 +80,6 @@ def _step(source: str, entry: Any, why: str) -> Step:
     return Step(source, str(entry), why)
 
 
-def resolve_env(
-    about: About,
-    rules: Iterable[Rule] = (),
-    overrides: Mapping[str, str] | None = None,
-    vendor: str | None = None,
-    fabric: str | None = None,
-) -> dict[str, Setting]:
-    """The environment of a run: what each variable is, and which layer says so."""
-    return stack(about, rules, overrides, vendor, fabric).settings()
-
-
 def stack(
     about: About,
     rules: Iterable[Rule] = (),

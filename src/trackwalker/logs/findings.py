@@ -31,6 +31,10 @@ class Finding:
     proves_not: str = ""
     next: tuple[str, ...] = ()
     local: bool = False  # it concerns a disk of the host that says so, not one that all share
+    kind: str = (
+        ""  # the generic class: memory, storage, network, device, program, data, scheduler, ... ("" when unclear)
+    )
+    subject: str = ""  # what failed, in the line's own words, and where in the job's own code it was raised
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from trackwalker.logs.index import Hit, LogIndex
+from trackwalker.logs.signatures import Condition, Trait
 
 
 @dataclass
@@ -22,6 +23,16 @@ class Group:
     def first(self) -> Hit:
         """The earliest line."""
         return self.hits[0]
+
+    def has(self, trait: Trait) -> bool:
+        """Whether its signature has a trait."""
+        return trait in self.first.signature.traits
+
+    def become(self, condition: Condition, why: str) -> None:
+        """Take over what its signature says of a condition that holds."""
+        if (new := self.first.signature.becomes.get(condition)) is not None:
+            self.cause, self.why = new.cause, why
+            self.tier = self.tier if new.tier is None else new.tier
 
     @property
     def id(self) -> str:
@@ -43,6 +54,16 @@ def groups_of(index: LogIndex) -> list[Group]:
         ):  # fmt: skip
             group.tier = 4
     return groups
+
+
+def having(groups: list[Group], *traits: Trait) -> list[Group]:
+    """The classes that have one of these traits."""
+    return [g for g in groups if any(g.has(t) for t in traits)]
+
+
+def only(groups: list[Group], trait: Trait) -> Group | None:
+    """The class with a trait that one signature has."""
+    return next(iter(having(groups, trait)), None)
 
 
 def when(hit: Hit, index: LogIndex) -> tuple[float, int]:

@@ -4,23 +4,16 @@ from __future__ import annotations
 
 import re
 
-from trackwalker.logs.groups import Group, when
+from trackwalker.logs.groups import Group, having, only, when
 from trackwalker.logs.index import LogIndex
 from trackwalker.logs.told import host_of_hit, hosts_told
 
-# What a rank reports of itself and its host; whoever talks to it then loses it.
-_OWN_END = frozenset(
-    {"gpu-hardware-fault", "gpu-driver-fault", "host-kernel-fault", "oom-host", "oom-gpu", "segfault", "storage-full"}
-    | {"network-link-down"}
-)
 # A call that the coordinator did not take, as against a barrier or a key with which another task did not come.
 _UNANSWERED = re.compile(
     r"(?i)^(?!.*(?:barrier|GetKeyValue))(?=.*(?:coordination.?service(?!\w*\.cc)|distributed service))"
     r".*(?:deadline.?exceeded|timed out)"
 )
 _TOLD_TO_END = 143
-_TAKEN_DOWN = ("elastic-teardown", "abort", "sigkill", "cancelled")
-_HEARSAY = ("rdma-completion-error", "nccl-error", "peer-died", "coordination-lost")
 # Errors that no lost peer makes: whoever raises one has them of its own, whatever stands above them in a merged log.
 OF_ITS_OWN = re.compile(
     r"\b(?:JSONDecode|Unicode(?:Decode|Encode)?|Key|Index|Value|Type|Attribute|Name|Assertion|Import|ModuleNotFound"
@@ -28,26 +21,26 @@ OF_ITS_OWN = re.compile(
 )
 
 
-def demote_hearsay(groups: list[Group], by_id: dict[str, Group], index: LogIndex) -> None:
+def demote_hearsay(groups: list[Group], index: LogIndex) -> None:
     """Ranks whose transfers to a peer broke off say nothing about why: a peer that reports its own end knows more."""
-    heard = [by_id[i] for i in _HEARSAY if i in by_id]
+    heard = having(groups, "hearsay")
     # Whoever ends may also fail in the collective it was in; only a broken transfer or a lost peer makes a witness.
-    witnesses = {h.rank for group in heard if group.id != "nccl-error" for h in group.hits}
+    witnesses = {h.rank for group in heard if not group.has("no-witness") for h in group.hits}
     for own in groups:
         ranks = {h.rank for h in own.hits}
         apart = len(ranks) == 1 and None not in ranks | witnesses and not ranks & witnesses
         began = [when(g.first, index) for g in heard]
         first = own.tier == 3 and when(own.first, index) <= min(began, default=())
         alone = own.tier <= 4 and not own.why and OF_ITS_OWN.search(own.first.text) is not None
-        raised = own.id == "python-exception" and (first or alone)
-        ended = own.id in ("preempted", "sigkill") or (own.cause in _OWN_END and own.tier <= 2)
+        raised = own.has("exception") and (first or alone)
+        ended = own.has("ended-itself") or (own.has("own-end") and own.tier <= 2)
         if not apart or not heard or not (ended or raised):
             continue
         # An exception stays behind what else befell its own rank: one that was killed did not die of it.
         own.tier = min(own.tier, 3 if raised else 2)
         _put_behind(heard, own, f"rank {own.first.rank}, which the others lost, reports {own.cause} itself")
         return
-    if (down := by_id.get("node-failure")) and down.tier <= 2:
+    if (down := only(groups, "scheduler-lost-it")) and down.tier <= 2:
         lost = {name for h in down.hits for name in hosts_told(h.text, index.facts.hosts)}
         if lost and not lost & {host_of_hit(index, h) for group in heard for h in group.hits}:
             _put_behind(heard, down, f"the scheduler says that {', '.join(sorted(lost))}, which says nothing, failed")
@@ -71,12 +64,12 @@ def told_by_the_missing(waiting: Group, groups: list[Group], index: LogIndex) ->
     Only what stands before the first rank is taken down: a rank may fail because its neighbours are.
     """
     ranks = {h.rank for h in waiting.hits}
-    down = min((when(g.first, index) for g in groups if g.id in _TAKEN_DOWN), default=None)
+    down = min((when(g.first, index) for g in having(groups, "teardown")), default=None)
     for own in groups:
         theirs = {h.rank for h in own.hits}
         apart = None not in theirs and not theirs & ranks
         before = down is None or when(own.first, index) < down
-        if apart and before and own.cause in _OWN_END and own.tier <= waiting.tier:
+        if apart and before and own.has("own-end") and own.tier <= waiting.tier:
             return own
     return None
 

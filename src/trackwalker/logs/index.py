@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from pathlib import Path
 
@@ -12,15 +13,20 @@ import numpy as np
 from trackwalker.errors import EvidenceError
 from trackwalker.job.dialects import needles as step_needles
 from trackwalker.logs import dialect as d
+from trackwalker.logs.beside import beside, names_of, rank_of_log
 from trackwalker.logs.divergence import sustained_jump
 from trackwalker.logs.facts import LogFacts
-from trackwalker.logs.lines import parse
+from trackwalker.logs.lines import Body, parse
+from trackwalker.logs.mined import Mined, new_errors
 from trackwalker.logs.needles import SHORTEST, Needles
 from trackwalker.logs.nodelist import hosts_in
 from trackwalker.logs.reader import FactReader
 from trackwalker.logs.scan import Line, Scan, read_lines
 from trackwalker.logs.signatures import Signature, Signatures, load
 from trackwalker.logs.steps import StepReader, Steps
+from trackwalker.logs.structure import NEEDLES as STRUCTURE
+from trackwalker.logs.structure import Told
+from trackwalker.logs.whereabouts import learn
 
 # The fact reader's short literals, in a form long enough for the scanner.
 _LONGER = {
@@ -31,10 +37,13 @@ _LONGER = {
 _NODE_LISTS = (b"JOB_NODELIST=", b"NODELIST_EXPANDED=")  # a host that is cut off is never accused
 _GIT = b"=== GIT SUMMARY "
 _EVAL = (b"valid loss at", b"validation loss", b"Evaluating", b"eval metrics after")
+_FRAME = b'", line '
 _MOST_RANKS = 4096
 _APART = 3  # steps: lines of ranks interleave
 _MOST_MORE = 64
 _QUOTED = 400  # characters of a line that is kept
+_TRACEBACK = 60  # lines of a traceback, interleaved with those of other ranks
+_KNOWS = 5  # a signature of this tier or a lower one says what the line means
 
 
 @dataclass
@@ -49,8 +58,12 @@ class Hit:
     clock: float | None = None
     count: int = 1
     last_line: int = 0
+    last_text: str = ""  # of the last line, where it is another than the first
     more: list[str] = field(default_factory=list)  # of lines that no rank wrote: the next few, of other hosts perhaps
     task: int | None = None  # the launcher's label of the line, where it has one: a task of eight GPUs may hold ranks
+    host: str = ""  # who wrote it, as the line itself says
+    told: Told | None = None  # what its structure says, of a line that no signature knows
+    frame: str = ""  # of an exception: the innermost frame outside libraries
 
 
 @dataclass
@@ -69,6 +82,7 @@ class LogIndex:
     size: int = 0
     lines: int = 0
     skipped: int = 0
+    rank_hosts: dict[int, str] = field(default_factory=dict)  # by rank, the host that lines of the log name for it
     earlier: dict[str, int] = field(default_factory=dict)  # parts rotated away -> how many lines before the main log
 
     @property
@@ -77,23 +91,27 @@ class LogIndex:
         return self.facts.steps
 
 
-def index_logs(log: Path, others: dict[int, Path] | None = None, every_rank: bool = False) -> LogIndex:
-    """Read the main log and, on Kubernetes, the other ranks' files, once each.
+def index_logs(
+    log: Path, others: dict[int, Path] | None = None, every_rank: bool = False, more: Sequence[Path] = ()
+) -> LogIndex:
+    """Read the main log, the other ranks' files and `more` that tells of the job, once each.
 
     Step lines are read of one rank in full and of the others the last; `every_rank` asks for all of them.
     """
-    found = _index(log, others or {}, every_rank, None)
+    found = _index(log, others or {}, every_rank, None, more)
     steps = found.steps
     furthest = max(steps.last_by_rank.items(), key=lambda each: (each[1], -each[0]), default=(0, -1))
     if len(steps) and furthest[1] > int(steps.step.max()) + _APART and furthest[0] not in (others or {}):
         # Ranks train in step, so any one tells of all; only where the lowest fell silent another has to be read.
-        found = _index(log, others or {}, every_rank, furthest[0])
+        found = _index(log, others or {}, every_rank, furthest[0], more)
     return found
 
 
-def _index(log: Path, others: dict[int, Path], every_rank: bool, lead: int | None) -> LogIndex:
+def _index(
+    log: Path, others: dict[int, Path], every_rank: bool, lead: int | None, more: Sequence[Path] = ()
+) -> LogIndex:
     gatherer = Gatherer(log, load(), every_rank, lead)
-    scan = gatherer.read(log, None)
+    scan = gatherer.read(log, rank_of_log(log), names_of([log, *more])[log]) if more else gatherer.read(log, None)
     if scan.size == 0:
         raise EvidenceError(f"the log {log} is empty: the job wrote nothing before it ended, or has not started")
     for rank, path in sorted(others.items()):
@@ -101,14 +119,16 @@ def _index(log: Path, others: dict[int, Path], every_rank: bool, lead: int | Non
             gatherer.read(path, rank)
         except EvidenceError:
             continue  # one rank's unreadable file must not hide the others'
+    if more:
+        beside(gatherer, more, log)
     return gatherer.result(scan)
 
 
 @cache
 def _needles(signatures: Signatures, step_words: tuple[bytes, ...]) -> Needles:
     facts = [n for f in d.NEEDLES for n in ((f,) if len(f) >= SHORTEST else _LONGER[f])]
-    own = [*signatures.literals, *facts, _GIT, *_EVAL]
-    plenty = frozenset({*signatures.every, *range(len(signatures.literals), len(own))})
+    own = [*signatures.literals, *STRUCTURE, _FRAME, *facts, _GIT, *_EVAL]
+    plenty = frozenset({*signatures.every, *range(len(signatures.literals) + len(STRUCTURE) + 1, len(own))})
     return Needles(own, step_words, plenty, frozenset(own.index(n) for n in _NODE_LISTS))
 
 
@@ -120,6 +140,8 @@ class Source:
     rank: int | None
     steps: StepReader
     main: bool
+    host: str = ""  # of which host all its lines tell, where that is known
+    clock: float | None = None  # when the last line that told it was written
     in_diff: bool = False  # the launcher prints the working tree's diff: anything may stand there
 
 
@@ -131,7 +153,9 @@ class Gatherer:
         self._facts = LogFacts(log)
         self._fact_reader = FactReader(self._facts)
         self.needles = _needles(signatures, step_needles())
-        self._first_fact = len(signatures.literals)
+        self._known = len(signatures.literals)
+        self._first_fact = self._known + len(STRUCTURE) + 1
+        self._mined = Mined()
         self._git = len(self.needles.literals) - len(_EVAL) - 1
         self._hits: dict[tuple[str, int | None], Hit] = {}
         self._harmless: dict[str, int] = {}
@@ -140,9 +164,10 @@ class Gatherer:
         self._other_steps: dict[int, int] = {}
         self._index = LogIndex(log, self._facts)
 
-    def read(self, path: Path, rank: int | None) -> Scan:
-        """One file, in one pass."""
+    def read(self, path: Path, rank: int | None, name: str = "", host: str = "") -> Scan:
+        """One file, in one pass; `name` is what it is called among several."""
         source = self.source(path, rank)
+        source.name, source.host = name or source.name, host
         take = partial(self.take, source)
         scan = read_lines(path, self.needles, take, source.steps.take, source.steps.choose, self._every_rank)
         self.close(source, scan)
@@ -157,7 +182,20 @@ class Gatherer:
         if self._git in line.needles:
             source.in_diff = b"BEGIN" in line.raw
         elif not source.in_diff:
-            self._line(line, source.name, source.rank, source.main)
+            self._line(line, source)
+
+    def say(self, signature: Signature, rank: int | None, text: str, file: str, clock: float | None, host: str) -> None:
+        """What a form that is no log says, as a hit of its own."""
+        if rank is not None:
+            self._ranks.add(rank)
+        self._hits.setdefault(
+            (signature.id, rank), Hit(signature, rank, 1, text[:_QUOTED], file, clock, 1, 1, host=host)
+        )
+
+    @property
+    def signatures(self) -> Signatures:
+        """What the lines are held against."""
+        return self._signatures
 
     def close(self, source: Source, scan: Scan) -> None:
         """End with a file."""
@@ -167,43 +205,74 @@ class Gatherer:
             self._main = source.steps
         else:
             self._other_steps.update(source.steps.ranks)
+        self._learn(source, scan)
         self._index.files.append(source.name)
         self._index.size += scan.size
         self._index.lines += scan.lines
         self._index.skipped += scan.skipped
 
-    def _line(self, line: Line, file: str, rank: int | None, main: bool) -> None:
+    def _learn(self, source: Source, scan: Scan) -> None:
+        """Who runs where, from the front and the end of a file: there launchers say so."""
+        alone = learn([*scan.front.split(b"\n"), *scan.tail.split(b"\n")], self._index.rank_hosts, source.rank)
+        if source.rank is not None and alone:
+            self._index.rank_hosts.setdefault(source.rank, alone)
+
+    def _line(self, line: Line, source: Source) -> None:
+        file, main = source.name, source.main
+        understood = False
         if main and line.needles[-1] >= self._first_fact:
-            self._fact_reader.take(line.number, line.raw)
+            understood = self._fact_reader.take(line.number, line.raw)
             if line.needles[-1] > self._git:
                 self._index.eval_line = line.number
-        needles = tuple(n for n in line.needles if n < self._first_fact)
-        if not needles:
+        if line.needles[0] >= self._first_fact:
             return
-        body = parse(line.raw, line.before, rank)
+        needles = tuple(n for n in line.needles if n < self._known)
+        body = parse(line.raw, line.before, source.rank)
         if body is None:
             return
+        source.clock = body.clock if body.clock is not None else source.clock
+        if body.clock is None or (source.host and not body.host):  # a line of a traceback was written with its first
+            body = replace(body, clock=source.clock, host=body.host or source.host)
         if body.rank is not None and len(self._ranks) < _MOST_RANKS:
             self._ranks.add(body.rank)
         if body.task is not None:
             self._index.last_task = max(self._index.last_task, body.task)
+        if self._first_fact - 1 in line.needles:
+            self._mined.frame(body, file, line.number)
+        if body.label:
+            self._mined.labels[body.label] += 1
         found, harmless = self._signatures.match(body, needles)
         for name in harmless:
             self._harmless[name] = self._harmless.get(name, 0) + 1
+        if not understood and not harmless and not any(s.order <= _KNOWS for s in found):
+            found = [*found, *self._by_structure(body, file, line.number)]
         for signature in found:
-            owner = body.rank if body.rank is None or body.rank in self._ranks else None
-            key = (signature.id, owner)
-            hit = self._hits.get(key)
-            if hit is None:
-                text = body.text.strip()[:_QUOTED]
-                self._hits[key] = Hit(
-                    signature, owner, line.number, text, file, body.clock, 1, line.number, task=body.task
-                )
-            else:
-                hit.count += 1
-                hit.last_line = line.number
-                if owner is None and len(hit.more) < _MOST_MORE:
-                    hit.more.append(body.text.strip()[:_QUOTED])
+            self._hit(signature, body, file, line.number)
+
+    def _by_structure(self, body: Body, file: str, number: int) -> list[Signature]:
+        """A line in words that no signature knows: how a process ended stands in codes; else it is kept as an error."""
+        told = self._mined.take(body, file, number)
+        raised = self._signatures.by_exception
+        if told is not None and raised is not None and told.exception and told.python:
+            return [raised]
+        if told is None or not told.is_end:
+            return []
+        known = self._signatures.by_signal.get(told.signal) if told.signal is not None else self._signatures.by_exit
+        return [known] if known is not None else []
+
+    def _hit(self, signature: Signature, body: Body, file: str, number: int) -> None:
+        owner = body.rank if body.rank is None or body.rank in self._ranks else None
+        hit = self._hits.get((signature.id, owner))
+        if hit is None:
+            text = body.text.strip()[:_QUOTED]
+            self._hits[signature.id, owner] = Hit(
+                signature, owner, number, text, file, body.clock, 1, number, task=body.task, host=body.host
+            )
+        else:
+            hit.count += 1
+            hit.last_line, hit.last_text = number, body.text[:_QUOTED]
+            if owner is None and len(hit.more) < _MOST_MORE:
+                hit.more.append(body.text.strip()[:_QUOTED])
 
     def _diverged(self, steps: Steps, file: str) -> None:
         """The first step whose loss is no number or left its level; bulk-read lines do not pass by the signatures."""
@@ -222,6 +291,7 @@ class Gatherer:
         index, facts = self._index, self._facts
         facts.size, facts.lines, facts.ends_mid_line = scan.size, scan.lines, scan.ends_mid_line
         facts.hosts = facts.hosts or hosts_in(facts.header)
+        _drop_forged(facts, self._hits)
         index.hits = sorted(self._hits.values(), key=lambda h: (h.file != scan.path.name, h.line))
         index.harmless = dict(sorted(self._harmless.items()))
         facts.steps = self._main.result() if self._main else Steps()
@@ -232,7 +302,38 @@ class Gatherer:
         index.silent_s = _silence(scan.tail)
         self._diverged(index.steps, scan.path.name)
         index.ranks_seen = self._ranks | set(index.steps.last_by_rank)
+        self._add_unnamed(scan.path.name)
         return index
+
+    def _add_unnamed(self, main: str) -> None:
+        """The error lines that no signature knows, and of exceptions where they were raised."""
+        index, unnamed = self._index, self._signatures.unnamed
+        for hit in index.hits:
+            frames = self._mined.frames.get((hit.file, hit.rank), ())
+            hit.frame = next((where for at, where in frames if 0 <= hit.line - at <= _TRACEBACK), "")
+        if unnamed is None:
+            return
+        for seen in new_errors(self._mined, index.steps, main):
+            index.hits.append(
+                Hit(unnamed, seen.rank, seen.line, seen.text, seen.file, seen.clock, seen.count, seen.last_line,
+                    task=seen.task, host=seen.host, told=seen.told, frame=seen.frame)
+            )  # fmt: skip
+
+
+def _drop_forged(facts: LogFacts, hits: dict[tuple[str, int | None], Hit]) -> None:
+    """A node tells of its own exit: what a task prints about another host of the job is not believed."""
+    hosts = facts.hosts
+
+    def forged(rank: int | None, host: str) -> bool:
+        mine = hosts[rank] if rank is not None and rank < len(hosts) else host
+        return host in hosts and mine != host
+
+    if max((e.rank or 0 for e in facts.exits), default=0) < len(hosts):  # else several tasks share a node
+        facts.exits = [e for e in facts.exits if not forged(e.rank, e.host)]
+        for key, hit in list(hits.items()):
+            match = d.NODE_EXIT.search(hit.text) if "exit-word" in hit.signature.traits else None
+            if match and forged(hit.rank, match[1]):
+                del hits[key]
 
 
 def _silence(text: bytes) -> float | None:

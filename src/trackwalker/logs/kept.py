@@ -11,9 +11,9 @@ import os
 from collections.abc import Callable
 from hashlib import sha256
 from pathlib import Path
-from tempfile import NamedTemporaryFile
 
 from trackwalker import __version__
+from trackwalker.job.whole import write_whole
 
 _MOST = 40  # files; the oldest go first
 
@@ -60,14 +60,7 @@ def _read(path: Path) -> bytes | None:
 
 def _write(path: Path, made: bytes) -> None:
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    with NamedTemporaryFile(dir=path.parent, prefix=".new-", delete=False) as f:
-        try:
-            f.write(sha256(made).digest() + made)
-            f.flush()
-            os.replace(f.name, path)
-        except OSError:
-            os.unlink(f.name)
-            raise
+    write_whole(path, sha256(made).digest() + made, mode=0o600)
     others = sorted(path.parent.iterdir(), key=lambda p: p.stat().st_mtime)
     for old in others[:-_MOST]:
         old.unlink(missing_ok=True)

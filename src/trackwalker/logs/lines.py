@@ -19,7 +19,26 @@ _LABELS = (
     re.compile(r"^\[(?:\d+,)?(\d+)\]<std(?:err|out)>:? ?"),
     re.compile(r"^(?:rank|Rank|worker)[ _-]?(\d+)\s?[:|] "),
 )
-_INNER_RANK = re.compile(r"\[?\b(?:PG \S+ )?[Rr]ank[ :]?(\d+)\b\]?")
+_INNER_RANK = re.compile(r"\[?\b(?:PG \S+ )?(?:global_|world_)?[Rr]ank(?:[ :=]|: | = ){0,1}(\d+)\b\]?")
+# Who wrote it, where that stands before the text: syslog's host, NCCL's host:pid:tid, Ray's address, a named host.
+_SYSLOG = re.compile(
+    r"^(?P<month>Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec) +(?P<day>\d{1,2}) (?P<h>\d\d):(?P<m>\d\d):(?P<s>\d\d)(?:\.\d+)? "  # noqa: E501
+    r"(?P<host>[\w.-]+) (?=[\w./@-]+(?:\[\d+\])?: )"
+)
+_ISO_HOST = re.compile(r"^(?P<host>(?=[\w.-]*[a-z])[\w.-]{2,64}) (?=(?:kernel|[\w./@-]+\[\d+\]): )")
+_LEVEL = re.compile(r"^\[?(?:ERROR|FATAL|CRITICAL|WARNING|INFO)\b")
+_DMESG = re.compile(r"^(?:<\d+>)?\[ *(?P<up>\d{1,9}\.\d{6})\] ")
+_DMESG_T = re.compile(
+    r"^\[\w{3} (?P<month>\w{3}) +(?P<day>\d{1,2}) (?P<h>\d\d):(?P<m>\d\d):(?P<s>\d\d)(?:\.\d+)? \d{4}\] "
+)
+_NCCL_HOST = re.compile(r"^(?P<host>(?=[\w.-]*[A-Za-z])[\w.-]{2,64}):\d{1,8}:\d{1,8} \[\d+\] ")
+_RAY_HOST = re.compile(r"^\((?:[\w.:]+ )?pid=\d+, ip=(?P<host>[^)\s]+)\)")
+_BRACKET_HOST = re.compile(r"^\[(?P<host>(?=[\w.-]*\d)[a-z][\w.-]{1,63}):(?P<rank>\d{1,6})\]:? ?")
+_PREFIX_HOST = re.compile(r"^(?P<host>(?=[\w.-]*\d)[a-z][a-z0-9.-]{1,63}): (?=\S)")
+_NAMED_HOST = re.compile(r"(?i)\b(?:host(?:name)?|node(?:name)?)[ =:]{1,2}['\"]?((?=[\w.-]*\d)[a-z][\w.-]{1,63})")
+_MONTHS = {
+    m: i for i, m in enumerate(["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"], 1)
+}
 _STAMP = re.compile(
     r"^\[?(\d{4})-(\d\d)-(\d\d)[T ](\d\d):(\d\d):(\d\d)(?:[.,](\d{1,9}))?(?:Z|[+-]\d\d:?\d\d)?\]?:?(?:\s+|$)(?:\[?std(?:out|err)\]?[:\s]+)?"  # noqa: E501
 )
@@ -31,6 +50,10 @@ _INFORMS = re.compile(
 _CODE_ABOVE = re.compile(rb'File "[^"]+", line \d+')
 _NOT_OUTPUT = re.compile(
     r"^(?:Config param |\+{1,3} |PASSTHROUGH_ARGS=|[A-Z][A-Z0-9_]+=|diff --git |@@ |Launching training subprocess)"
+)
+# What the launcher alone says, on lines without a label: a rank that prints it says nothing.
+_LAUNCHERS = re.compile(
+    r"^(?:(?:FATAL|WARNING): \S+ \| \[CHECK_|== [\w ]{1,40} (?:BEGIN|END|TIMEOUT|FAILED)\b|FATAL: [\w ]{1,40}: no word from|NODE_LOST host=|FIRST_FAILURE rank=|=+ JOB SUMMARY)"  # noqa: E501
 )
 
 
@@ -44,6 +67,9 @@ class Body:
     informs: bool
     payload_from: int | None
     task: int | None = None  # by the launcher's own label or file; a rank that the line names may be one of many in it
+    host: str = ""  # who wrote it, where that stands before the text
+    named: str = ""  # the host that its text names
+    label: str = ""  # a word before the text that has the form of a host; the other lines tell whether it is one
 
     def in_payload(self, at: int) -> bool:
         """Whether a place lies behind a payload key."""
@@ -61,9 +87,29 @@ def clean(raw: bytes) -> str:
 def parse(raw: bytes, above: bytes = b"", rank: int | None = None) -> Body | None:
     """Take a line apart; None when it is not output but source code, configuration or an echoed command."""
     text = clean(raw)
-    clock, task = None, rank
+    clock, task, host, prefix = None, rank, "", ""
     for _ in range(4):  # label, time and actor prefix come in any order
         before = text
+        if match := _RAY_HOST.match(text):
+            host = host or match["host"]
+        for form in (_SYSLOG, _DMESG_T):
+            if match := form.match(text):
+                clock = clock or _seconds(
+                    str(_MONTHS.get(match["month"], 0)), match["day"], match["h"], match["m"], match["s"], None
+                )
+                host = host or match.groupdict().get("host", "")
+                text = text[match.end() :]
+        if match := _DMESG.match(text):
+            text = text[match.end() :]
+        if match := _BRACKET_HOST.match(text):
+            host, rank, text = host or match["host"], int(match["rank"]), text[match.end() :]
+        elif not prefix and not host and (match := _PREFIX_HOST.match(text)):
+            prefix = match["host"]
+            rest = text[match.end() :]
+            if any(
+                form.match(rest) for form in (*_LABELS[1:], _STAMP, _GLOG, _LEVEL)
+            ):  # else it may be a device's name
+                text = rest
         for label in _LABELS:
             if match := label.match(text):
                 rank = int(match[1][:9])
@@ -74,13 +120,15 @@ def parse(raw: bytes, above: bytes = b"", rank: int | None = None) -> Body | Non
         if match := _STAMP.match(text):
             clock = clock or _seconds(match[2], match[3], match[4], match[5], match[6], match[7])
             text = text[match.end() :]
+            if match := _ISO_HOST.match(text):  # journalctl -o short-iso, rsyslog's own form
+                host, text = host or match["host"], text[match.end() :]
         if text == before:
             break
     informs = False
     if match := _GLOG.match(text):
         clock = clock or _seconds(match[2], match[3], match[4], match[5], match[6], match[7])
         informs = match[1] == "I"
-    if _NOT_OUTPUT.match(text):
+    if _NOT_OUTPUT.match(text) or (task is not None and _LAUNCHERS.match(text)):
         return None
     if text.startswith("    ") and _CODE_ABOVE.search(above):
         return None  # the source line that a traceback quotes
@@ -88,7 +136,11 @@ def parse(raw: bytes, above: bytes = b"", rank: int | None = None) -> Body | Non
     informs = informs or _INFORMS.search(head) is not None
     if rank is None and (match := _INNER_RANK.search(head)):
         rank = int(match[1][:9])
-    return Body(text, rank, clock, informs, payload_start(text), task)
+    payload = payload_start(text)
+    if not host and (match := _NCCL_HOST.match(text)):
+        host = match["host"]
+    about = _NAMED_HOST.search(text, 0, 300 if payload is None else min(payload, 300))
+    return Body(text, rank, clock, informs, payload, task, host, about[1] if about else "", prefix)
 
 
 def _seconds(month: str, day: str, hour: str, minute: str, second: str, fraction: str | None) -> float:

@@ -24,8 +24,8 @@ class FactReader:
         self._facts = facts
         self._in_summary: int | None = None
 
-    def take(self, number: int, raw: bytes) -> None:
-        """One line; what it quotes (a sample of the data, a model's answer) states nothing."""
+    def take(self, number: int, raw: bytes) -> bool:
+        """Whether a line was understood; what it quotes (a sample of the data, a model's answer) states nothing."""
         text = d.ANSI.sub("", raw.decode("utf-8", "replace")).rstrip("\r")
         label = d.TASK_LABEL.match(text)
         rank = int(label[1]) if label else None
@@ -34,10 +34,10 @@ class FactReader:
         facts, quote = self._facts, Quote(rank, number, text)
         # A container's ranks print the launcher's variables again; only the host list, spelled out, is news.
         if (rank is None or body.startswith("NODELIST_EXPANDED=")) and self._launcher_line(number, body):
-            return
+            return True
         if match := d.CONFIG.search(body):
             facts.config.setdefault(match[1], (match[2].strip(), quote))
-            return
+            return True
         body = without_payload(body)
         if match := d.NODE_EXIT.search(body):
             facts.exits.append(NodeExit(rank, match[1], int(match[2]), number))
@@ -57,6 +57,7 @@ class FactReader:
         elif d.TASK_FAILED.match(body):
             if facts.cancel is None:  # who is told to end may end badly
                 facts.task_failed = facts.task_failed or quote
+            return False
         elif d.FINISHED.search(body):
             facts.finished = quote
         elif "Synchronizing hosts before training loop" in body:
@@ -76,6 +77,8 @@ class FactReader:
             facts.tracebacks.append(quote)
         else:
             self._heartbeat(rank, body, quote)
+            return False
+        return True
 
     def _launcher_line(self, number: int, body: str) -> bool:
         facts = self._facts

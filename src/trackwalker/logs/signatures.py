@@ -55,6 +55,29 @@ class Harmless(BaseModel):
     any: list[Pattern | str]
 
 
+Trait = Literal[
+    "before-training", "checkpoint-frame", "collective-wait", "connecting-failed", "coordinator-call", "disk-or-mount",
+    "end-of-process", "ended-itself", "exception", "exit-word", "hearsay", "heartbeat", "host-memory", "interface",
+    "kill", "lacks-library", "lasting", "lost-peer", "meeting", "names-its-host", "needs-room", "no-device", "no-room",
+    "no-witness", "own-end", "refused-credential", "request-to-end", "scheduler-lost-it", "somebody-absent",
+    "speaks-of-peers", "stage-word", "teardown", "traceback", "transfer", "victim", "wrapper",
+]  # fmt: skip
+# What else a log can show about a failure class: refine.py says when one holds, the signature what follows from it.
+Condition = Literal[
+    "accused-died", "accused-silent", "before-first-step", "coordinator-mute", "crash-code", "different-collectives",
+    "image-stage", "never-worked", "no-python", "others-lived", "somebody-never-joined", "training-began",
+]  # fmt: skip
+
+
+class Becomes(BaseModel):
+    """What a failure class turns out to be where a condition holds."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    cause: str
+    tier: int | None = None
+
+
 class Signature(BaseModel):
     """One failure class: what it looks like, how much it means, what it does not prove, what to do."""
 
@@ -63,7 +86,7 @@ class Signature(BaseModel):
     id: str
     cause: str
     tier: Literal[0, 1, 2, 3, 4, 5, 6, 7, "note"]
-    any: list[Pattern | str]
+    any: list[Pattern | str] = []
     fc: str | None = None
     unless: list[str] = []
     beats: list[str] = []
@@ -71,7 +94,16 @@ class Signature(BaseModel):
     generic: bool = False  # loses against every failure class that knows more about the same line
     info: bool = False  # also counts on lines that call themselves information
     launcher: bool = False  # only the launcher says it, on a line without a label: a rank that prints it proves nothing
+    traits: list[Trait] = []  # what roles.py and refine.py need to know of it
+    says: int = 0  # among wrappers: the higher says more about why
+    becomes: dict[Condition, Becomes] = {}
     priority: int = 0  # among equals of one tier, the higher comes first
+    signals: list[int] = []  # it is what the end of a process by one of these signals means, in whatever words
+    exits: bool = False  # it is what the end of a process with a code that is no signal means, in whatever words
+    states: list[str] = []  # Slurm's states of a job that mean it
+    dumps: bool = False  # it is what a flight recorder or NCCL's RAS says of a rank that holds the others up
+    exceptions: bool = False  # it is what the last line of a traceback means, whatever the exception is called
+    unnamed: bool = False  # the class of error lines that nothing else here knows
     proves_not: str = ""
     next: list[str] = []
     sweep: Swept | None = None  # what a sweep is told, where the line knows more than its cause's file says
@@ -121,6 +153,12 @@ class Signatures:
         self.every: set[int] = set()  # needles of which no line is passed over
         self._rules: list[_Rule] = []
         self._unless: dict[str, list[re.Pattern[str]]] = {}
+        self.by_signal = {number: s for s in signatures for number in s.signals}
+        self.by_exit = next((s for s in signatures if s.exits), None)
+        self.by_state = {state: s for s in signatures for state in s.states}
+        self.by_dump = next((s for s in signatures if s.dumps), None)
+        self.by_exception = next((s for s in signatures if s.exceptions), None)
+        self.unnamed = next((s for s in signatures if s.unnamed), None)
         for owner, patterns in [(h.id, h.any) for h in harmless] + [(s.id, s.any) for s in signatures]:
             for pattern in patterns:
                 self._add(owner, pattern if isinstance(pattern, Pattern) else Pattern(has=pattern))

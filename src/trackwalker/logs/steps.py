@@ -102,9 +102,15 @@ class StepReader:
         self._last.update(lines.last)
         if self._table is not None and self._take_many(lines, self._table):
             return
-        for raw, number in zip(lines.lines, lines.numbers.tolist(), strict=True):
+        unknown, texts = self._table is None, lines.lines
+        for at, (raw, number) in enumerate(zip(texts, lines.numbers.tolist(), strict=True), 1):
             if (row := self._read(raw, number)) is not None:
                 self._rows.append(row)
+            if unknown and self._table is not None:  # the first line told how the others are written
+                rest = StepLines(b"\n".join(texts[at:]), lines.numbers[at:])
+                if len(rest.numbers) and self._take_many(rest, self._table):
+                    return
+                unknown = False
 
     def _apart(self, lines: StepLines, starts: list[bytes]) -> StepLines:
         """The lines of the rank to read; the others' go to readers of their own."""

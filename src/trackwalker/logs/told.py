@@ -29,7 +29,6 @@ _NO_BACKEND = re.compile(r"(?i)falling back to cpu|unable to initialize backend|
 _OF_THE_IMAGE = re.compile(r"\blib(?!cuda\.so|nvidia-|nvcuvid)[\w.+-]*\.so\b")
 
 _FEW_ABSENT = 0.25  # of the ranks
-_VICTIMS = frozenset({"rendezvous-incomplete", "peer-died", "nccl-error", "collective-hang"})
 
 
 def hosts_told(text: str, known: Iterable[str] = ()) -> list[str]:
@@ -44,13 +43,13 @@ def host_of_hit(index: LogIndex, hit: Hit) -> str | None:
     """The host that wrote a line: its task's, as tasks are what the node list counts; else its rank's."""
     facts, place = index.facts, hit.task if hit.task is not None else hit.rank
     if place is None:
-        return None
+        return hit.host or None
     if (host := next((e.host for e in facts.exits if e.rank == place and e.host), None)) is not None:
         return host
     tasks, hosts = max(index.last_task, *index.steps.last_by_rank, -1) + 1, len(facts.hosts)
     if hosts and tasks > hosts:  # several tasks a node: Slurm fills one node after the other
         return facts.hosts[place // (tasks // hosts)] if tasks % hosts == 0 and place < tasks else None
-    return facts.host_of(place)
+    return facts.host_of(place) or index.rank_hosts.get(place) or hit.host or None
 
 
 def local_disk_hosts(index: LogIndex, hits: list[Hit]) -> tuple[str, ...]:
@@ -93,7 +92,7 @@ def never_joined(index: LogIndex, hits: list[Hit], spoke: list[Hit]) -> str:
 def waited_for(hits: list[Hit], spoke: list[Hit]) -> bool:
     """Whether a few ranks failed and most others tell only that they waited for somebody or lost them."""
     own = {h.rank for h in hits}
-    others = {h.rank for h in spoke if h.signature.cause in _VICTIMS} - own
+    others = {h.rank for h in spoke if "victim" in h.signature.traits} - own
     return None not in own and 2 * len(own) <= len(others)
 
 

@@ -12,7 +12,7 @@ import resource
 import shutil
 import subprocess
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -58,28 +58,6 @@ def read_pattern(pattern_file: Path = PATTERN_FILE) -> str:
         return pattern_file.read_text().rstrip("\n")
     except OSError:
         return ""
-
-
-@contextlib.contextmanager
-def pattern_set(wanted: str, say: Callable[[str], None], pattern_file: Path = PATTERN_FILE) -> Iterator[None]:
-    """The machine's pattern changed for the time of a run, and restored unless somebody else changed it meanwhile."""
-    before = read_pattern(pattern_file)
-    status = "no-privilege"
-    if os.access(pattern_file, os.W_OK):
-        try:
-            pattern_file.write_text(wanted)
-            status = "direct-write-ok"
-        except OSError:
-            status = "direct-write-failed"
-    say(f"[coredump] requested_core_pattern={wanted}")
-    say(f"[coredump] core_pattern={read_pattern(pattern_file)}")
-    say(f"[coredump] core_pattern_apply_status={status}")
-    try:
-        yield
-    finally:
-        if status == "direct-write-ok" and read_pattern(pattern_file) == wanted:
-            with contextlib.suppress(OSError):
-                pattern_file.write_text(before)
 
 
 def collect(

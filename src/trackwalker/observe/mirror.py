@@ -9,6 +9,7 @@ import uuid
 from collections.abc import Callable
 from pathlib import Path
 
+from trackwalker.job.whole import write_whole
 from trackwalker.observe.tsdb import Listing, list_parts, read_block
 
 _PART = 1 << 20
@@ -75,7 +76,7 @@ class Mirror:
     def _claim(self) -> None:
         name = _names(self._live)[:1]
         if name and name != _names(self._copy):
-            replace(self._copy / _NAME, name[0])
+            write_whole(self._copy / _NAME, name[0])
         if not self._swept:
             for folder in (self._copy, self._copy / "wal"):
                 for left in folder.glob("*.tmp*"):  # by a recorder that was killed at work
@@ -175,13 +176,6 @@ def seed(copy: Path, live: Path, log: Path) -> None:
 def followed_by(live: Path, copy: Path) -> bool:
     """Whether this copy may follow this live database: it has so far, was its source, or is new."""
     return set(_names(copy)) <= set(_names(live))
-
-
-def replace(path: Path, text: str) -> None:
-    """Write a small file so that a reader sees the old or the new one, never half of it."""
-    making = path.with_name(f".{path.name}.tmp")
-    making.write_text(text)
-    os.replace(making, path)
 
 
 def _names(folder: Path) -> list[str]:

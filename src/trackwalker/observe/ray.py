@@ -27,9 +27,9 @@ from trackwalker.errors import TrackwalkerError
 from trackwalker.job.journal import Journal
 from trackwalker.job.processes import alive, read_stat, session_members
 from trackwalker.job.services import announce, withdraw
+from trackwalker.job.whole import write_whole
 from trackwalker.observe.ending import Ending
 from trackwalker.observe.live import LiveDir, claim_folder
-from trackwalker.observe.mirror import replace
 from trackwalker.observe.ray_home import environment, hold_port, ray_home
 from trackwalker.observe.ray_logs import LogMirror
 from trackwalker.observe.ray_stacks import find_pyspy, why_no_stacks, write_wrapper
@@ -175,7 +175,7 @@ class RayKeeper:
         labels = {"host": self._node, "job_id": self._job_id}
         text = json.dumps([{"targets": [f"127.0.0.1:{self._ports[1]}"], "labels": labels}])
         if not self._targets.exists() or self._targets.read_text() != text:
-            replace(self._targets, text)
+            write_whole(self._targets, text)
 
     def _copy_logs(self) -> None:
         now = time.monotonic()
@@ -194,7 +194,7 @@ class RayKeeper:
         cluster = self._cluster
         withdraw(self._job_dir, "ray")
         with contextlib.suppress(OSError):
-            replace(self._targets, "[]") if self._targets.exists() else None
+            write_whole(self._targets, "[]") if self._targets.exists() else None
         if cluster is not None:
             cluster.terminate()  # it takes the others with it
             deadline = time.monotonic() + grace_s
@@ -228,11 +228,8 @@ class RayKeeper:
         self._keep_logs(Path(about["logs"]))
 
     def _write_about(self, about: dict[str, Any]) -> None:
-        making = self._about.with_name(".ray.json.tmp")
         with contextlib.suppress(OSError):
-            making.touch(mode=0o600)  # whoever reads the token may run programs as us
-            making.write_text(json.dumps(about))
-            os.replace(making, self._about)
+            write_whole(self._about, json.dumps(about), mode=0o600)  # whoever reads the token may run programs as us
 
     def _event(self, kind: str, **data: Any) -> None:
         record = {"t": time.time(), "stage": "train", "node": self._node, "rank": None, "host": None}

@@ -22,7 +22,7 @@ import ray
 from ray._private.parameter import RayParams
 
 from trackwalker.job.processes import read_bytes, read_stat, session_members
-from trackwalker.observe.mirror import replace
+from trackwalker.job.whole import write_whole
 from trackwalker.observe.ray_stacks import point
 
 _PR_SET_PDEATHSIG = 1
@@ -80,7 +80,7 @@ def main() -> int:
         "node_id": about["node_id"],
         "parts": [[pid, stat.start, _program(pid)] for pid in _children() if (stat := read_stat(pid))],
     }
-    replace(options.home / "up.json", json.dumps(up))
+    write_whole(options.home / "up.json", json.dumps(up))
     _follow_ranks(options.job_dir / "agent" / "state.json", options.home / "ranks")
     return 0
 

@@ -12,6 +12,8 @@ import shutil
 import sys
 from pathlib import Path
 
+from trackwalker.job.whole import write_whole
+
 _SCRIPT = """#!/bin/sh
 before=
 for word; do
@@ -43,9 +45,7 @@ def write_wrapper(folder: Path, ranks: Path, pyspy: str) -> None:
 
 def point(ranks: Path, worker: int, training: int) -> None:
     """Have questions about the Ray worker answered with the training process."""
-    making = ranks / f".{worker}"
-    making.write_text(str(training))
-    os.replace(making, ranks / str(worker))
+    write_whole(ranks / str(worker), str(training))
 
 
 def why_no_stacks(training: int) -> str | None:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from trackwalker.observe.mirror import replace
+from trackwalker.job.whole import write_whole
 
 LOOK_S = 0.5
 CHECK_S = 5.0  # a port can change hands while an agent is dead: ask again who is there
@@ -72,7 +72,7 @@ class Targets:
         ours = [{**g, "targets": [t for t in g["targets"] if t not in self._strangers]} for g in groups]
         text = json.dumps([group for group in ours if group["targets"]])
         if groups and text != self._written:
-            replace(self._live, text)
+            write_whole(self._live, text)
             self._written = text
             self.found.set()
 

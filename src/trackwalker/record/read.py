@@ -6,6 +6,7 @@ import contextlib
 import re
 import time
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 from trackwalker.errors import EvidenceError, NotAJobError
@@ -28,6 +29,7 @@ from trackwalker.record.clock import from_utc
 from trackwalker.record.journal import NAME as JOURNAL
 from trackwalker.record.journal import Told, read_progress
 from trackwalker.record.masks import Masks
+from trackwalker.record.phases import Phase, find_phases
 from trackwalker.record.projection import Progress, project
 from trackwalker.record.stall import Silence, Stall, find_stall
 from trackwalker.record.status import Recording, Standing, Status, status_of
@@ -110,6 +112,11 @@ class Record:
         """The first steps of later attempts."""
         return [a.first_step for a in self.attempts[1:] if a.first_step is not None]
 
+    @cached_property
+    def phases(self) -> tuple[Phase, ...]:
+        """Its stretches of one speed, the slow ones marked; a recording may know a better clock, and see more."""
+        return find_phases(self.timeline, self.masks, self.clock.live)
+
     def marks(self, timeline: Timeline | None) -> Masks:
         """The masks of a course of this run, which may be the record's own with a better clock."""
         return mark(timeline, self.facts, self.table.pauses, self.restarts)
@@ -127,7 +134,7 @@ def read_record(job: Job, sacct: Answer | None = None, every_rank: bool = False)
     """
     if job.log is None:
         raise NotAJobError(f"{job.label} has no log, so there is nothing to read")
-    index = index_logs(job.log, rank_files(job.dir), every_rank)
+    index = index_logs(job.log, rank_files(job.dir), every_rank, job.more)
     for part in earlier_parts(job.log):
         add_earlier(index, part)
     tries = attempts(index)

@@ -87,7 +87,7 @@ def timeline_of(
     source = log.path.name if table.source == LOG else table.source or log.path.name
     known = {int(s): float(e) for s, e in zip(step, ends, strict=True) if np.isfinite(e)} if ends is not None else {}
     anchors = known or _anchors(telemetry)
-    timeline = _timed(step.tolist(), seconds, tgs, log, anchors, bool(known), start, source)
+    timeline = _timed(step, seconds, tgs, log, anchors, bool(known), start, source)
     if timeline.exact or not _plausible(written, log, telemetry, start):
         return timeline
     return replace(timeline, ends=written, exact=True)
@@ -168,7 +168,7 @@ def _by_time(telemetry: Telemetry, metric: str) -> dict[float, float]:
 
 
 def _timed(
-    order: list[int],
+    order: Ints,
     seconds: Floats,
     tgs: Floats,
     log: LogFacts,
@@ -177,7 +177,7 @@ def _timed(
     start: float | None,
     source: str,
 ) -> Timeline:
-    known = [(i, anchors[s]) for i, s in enumerate(order) if s in anchors]
+    known = [(i, anchors[s]) for i, s in enumerate(order.tolist()) if s in anchors] if anchors else []
     ends, grain = np.full(len(order), np.nan), 0.0
     elapsed = np.cumsum(seconds)
     if known:
@@ -190,7 +190,7 @@ def _timed(
     elif start is not None:
         setup = sum(s.seconds or 0 for s in log.stages if s.what == "END" and s.name != "Training")
         ends = start + setup + elapsed
-    timeline = Timeline(np.array(order), ends, seconds, tgs, bool(known), source)
+    timeline = Timeline(order, ends, seconds, tgs, bool(known), source)
     return _with_hidden_time(timeline, grain) if known else timeline
 
 

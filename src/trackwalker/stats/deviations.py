@@ -29,6 +29,7 @@ _FEWEST_BLOCKS = 6
 _MOST_CLIPPED, _CLIPPED = 0.2, 0.03  # of the bins, at each end: at least one where that is no more than a fifth
 _MOST_FREEDOM = 60.0
 _SPARSE = 0.5  # of the bins of the reference hold an event
+_DENSE, _DENSE_BINS = 0.8, 5  # of the bins of a window that has at least so many hold an event
 _SEEN, _UNSEEN = 0.6, 0.1  # of the bins
 _MAD = 1.4826  # from a median absolute deviation to a standard deviation
 
@@ -227,6 +228,8 @@ def _by_activity(score: Floats, sparse: Bools, past: _Bins, now: _Bins, peers: I
                 continue
             n, n_past = float(now.count[i]), float(past.count[i])
             out[i] = _rarer(busy[i] * n, n, share * n_past, n_past)
+            if n >= _DENSE_BINS and busy[i] >= _DENSE:
+                out[i] = max(out[i], float(score[i]))  # no longer rare: how much it counts tells more than how often
     return out
 
 

@@ -182,7 +182,12 @@ def level_of(x: Floats) -> float:
 
 def is_coarse(x: Floats) -> bool:
     """Whether the values lie on a coarse grid: few that differ, each of them often."""
-    return len(x) >= _FEWEST_BLOCKS and len(np.unique(np.round(x, 4))) <= max(3, len(x) // 6)
+    if len(x) < _FEWEST_BLOCKS:
+        return False
+    most, low, high = max(3, len(x) // 6), float(np.min(x)), float(np.max(x))
+    if (high - low) * 1e4 + 2 <= most:  # no more than so many can differ: a long run need not be sorted to know it
+        return True
+    return len(np.unique(np.round(x, 4))) <= most
 
 
 def _rounding_sigma(x: Floats) -> float:

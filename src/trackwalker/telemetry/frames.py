@@ -150,7 +150,7 @@ def _probe(
     errors = meaning.kind in ("counter", "windowed") and meaning.layer != "activity"
     if errors and (quiet := _quiet(telemetry, name, begin, end, grid.end)):
         return _Probe(quiet, grid.step, [], [])
-    sampled = known.get(name) or _sampling(telemetry, name, grid)
+    sampled = known.get(name) or _sampling(telemetry, name, grid, hosts)
     if sampled.series == 0:
         return None
     known[name] = sampled
@@ -174,7 +174,15 @@ def _quiet(telemetry: Telemetry, name: str, begin: str, end: str, at: float) -> 
     return round(told.get("series", 0.0)) if told.get("moved") == 0.0 else 0
 
 
-def _sampling(telemetry: Telemetry, metric: str, grid: Grid) -> Sampling:
+def _sampling(telemetry: Telemetry, metric: str, grid: Grid, hosts: Collection[str]) -> Sampling:
+    if len(hosts) > _FEW_HOSTS:  # one stands for all of a large fleet, if it has the metric
+        one = _counted(telemetry, f"{metric}{{host={json.dumps(min(hosts))}}}", grid)
+        if one.series:
+            return Sampling(one.series * len(hosts), one.interval)
+    return _counted(telemetry, metric, grid)
+
+
+def _counted(telemetry: Telemetry, metric: str, grid: Grid) -> Sampling:
     window = min(_LOOK_S, grid.end - grid.start)
     for at in (
         grid.end,

@@ -13,6 +13,8 @@ import os
 import signal
 from pathlib import Path
 
+from trackwalker.job.whole import write_whole
+
 SIGNAL = signal.SIGUSR2  # SIGUSR1 is what schedulers warn with
 _SUFFIX = ".progress.jsonl"
 
@@ -28,8 +30,6 @@ def listen(progress_path: str) -> bool:
         faulthandler.register(SIGNAL, file=out, all_threads=True, chain=False)
         start = int(Path("/proc/self/stat").read_bytes().rpartition(b")")[2].split()[19])
         said = {"v": 1, "pid": os.getpid(), "start": start, "signal": int(SIGNAL), "file": answers.name}
-        aside = note.with_name(f"{note.name}.tmp")
-        aside.write_text(json.dumps(said))
-        os.replace(aside, note)
+        write_whole(note, json.dumps(said))
         return True
     return False

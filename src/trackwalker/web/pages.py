@@ -13,7 +13,7 @@ from urllib.parse import quote
 import anyio.to_thread
 import orjson
 from jinja2 import ChoiceLoader, Environment, PackageLoader
-from markupsafe import Markup, escape
+from markupsafe import Markup
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
@@ -121,8 +121,3 @@ def environment() -> Environment:
     }
     made.globals = {**made.globals, "job_url": job_url}
     return made
-
-
-def in_words(text: str) -> Markup:
-    """Plain text as HTML with its line breaks kept."""
-    return Markup("<br>").join(escape(line) for line in text.splitlines())

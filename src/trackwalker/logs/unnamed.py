@@ -1,0 +1,71 @@
+"""Error lines in words that no signature knows: which of them are new in this run, which comes first, what they weigh.
+
+New is what the run's healthy part does not print; first is what a rank says of itself before others speak of it.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+from trackwalker.logs.groups import Group, having, when
+from trackwalker.logs.index import Hit, LogIndex
+from trackwalker.logs.structure import ERROR, FATAL
+
+_LAST_WORDS = 5  # lines: an error with nothing after it
+_MOST_ALIKE = 0.5  # of the ranks: what more of them print tells nobody apart
+
+
+def sort_errors(group: Group, index: LogIndex) -> None:
+    """Put first what a rank says of itself, in the strongest form, before the others; then time decides."""
+    strongest = max(_severity(h) for h in group.hits)
+    ranks = defaultdict(set)
+    for hit in group.hits:
+        ranks[_form(hit)].add(hit.rank)
+    world = max(len(index.facts.hosts), len({h.rank for h in group.hits}), 1)
+
+    def key(hit: Hit) -> tuple[bool, bool, bool, tuple[float, int]]:
+        common = world > 2 and len(ranks[_form(hit)]) > _MOST_ALIKE * world
+        return (hearsay(hit), common, _severity(hit) < min(strongest, ERROR), when(hit, index))
+
+    group.hits.sort(key=key)
+
+
+def _severity(hit: Hit) -> int:
+    return hit.told.severity if hit.told is not None else 0
+
+
+def _form(hit: Hit) -> tuple[str, str]:
+    told = hit.told
+    return (told.exception, told.verb) if told is not None and (told.exception or told.verb) else ("", hit.text[:60])
+
+
+def hearsay(hit: Hit) -> bool:
+    """Whether a line is about another rank or host than the one that wrote it."""
+    if hit.told is None or not hit.told.others:
+        return False
+    mine = {str(hit.rank), str(hit.task), hit.host, hit.host.partition(".")[0]}
+    return not mine & set(hit.told.others)
+
+
+def weigh(groups: list[Group], index: LogIndex) -> None:
+    """What unknown words weigh beside what is known: less than a cause, more than how a process ended."""
+    unknown = next((g for g in groups if g.first.signature.unnamed), None)
+    if unknown is None or unknown.tier > 4:
+        return
+    strong = max(_severity(h) for h in unknown.hits) >= ERROR
+    facts = index.facts
+    ended_badly = (
+        any(e.code not in (0, 130, 143) for e in facts.exits)
+        or facts.task_failed is not None
+        or (facts.summary is not None and facts.summary.exit not in (None, 0, 130, 143))
+        or any(g.tier <= 4 and g is not unknown for g in groups)
+    )
+    last_words = unknown.first.file == index.path.name and index.facts.lines - unknown.first.last_line < _LAST_WORDS
+    if not strong and len(index.steps) and not ended_badly and not last_words:
+        unknown.tier, unknown.why = 8, "a sentence about a failure, in a run that nothing else says has failed"
+        return
+    asked = [g for g in having(groups, "request-to-end") if g.tier == 5]
+    if asked and (
+        _severity(unknown.first) < FATAL or when(unknown.first, index) > min(when(g.first, index) for g in asked)
+    ):
+        unknown.tier, unknown.why = 6, "beside the request to end it says little"
