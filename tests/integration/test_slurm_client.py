@@ -168,7 +168,10 @@ def test_r44_status_logs_cancel_and_wait_of_a_job_and_of_no_other(at: Submitter,
     job = at.submit(SubmitOptions(nodes=2, extra=["--hold"]))
     open_job(at, job)
     waiting = command(at, "status", job)
-    assert (waiting.returncode, waiting.stdout) == (0, f"job {job} is held: JobHeldUser\n")
+    assert (waiting.returncode, waiting.stdout) == (
+        0,
+        f"job {job} is held: JobHeldUser: 'scontrol release' lets it go\n",
+    )
     assert command(at, "logs", job).returncode == 1
     at.cluster.client("scontrol", "release", job)
     at.until_up(job, 2)

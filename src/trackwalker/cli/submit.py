@@ -27,6 +27,7 @@ from trackwalker.launch.request import Watching, parse_watching
 from trackwalker.launch.schedulers import kubernetes, slurm
 from trackwalker.launch.slurm.beforehand import NOT_ASKED, Word, ask_beforehand
 from trackwalker.launch.slurm.client import Slurm, slurm_here
+from trackwalker.launch.slurm.environment import left_behind
 from trackwalker.launch.slurm.options import parse_scheduler_words
 from trackwalker.launch.snapshot import Snapshot, discard, take_snapshot
 from trackwalker.launch.store import FOLDER
@@ -180,6 +181,9 @@ def _to_slurm(ctx: typer.Context, model: str, options: Wanted, dry_run: bool, as
             ensure_prometheus(lambda text: print(text, file=sys.stderr))
         queued = slurm.submit(batch, client)
     _warn(batch.submission)
+    if names := left_behind(os.environ):
+        print(f"note: of your shell's variables {', '.join(names)} do not reach the trainer: write _env_NAME=VALUE "
+              "behind '--'", file=sys.stderr)  # fmt: skip
     if word.warning and slurm_here():
         print(f"warning: {word.warning}", file=sys.stderr)
     for line in suspect_lines(options.workspace, words.nodelist, words.exclude):

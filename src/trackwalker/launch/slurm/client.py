@@ -14,6 +14,7 @@ from trackwalker.errors import MissingToolError, TrackwalkerError, UsageError
 from trackwalker.job.slurm.lost import gone, lost, prolog
 from trackwalker.job.slurm.parse import SACCT_FIELDS, fields, job_of_sacct, jobs_of_scontrol, jobs_of_squeue
 from trackwalker.job.slurm.states import PROLOG, JobState
+from trackwalker.launch.slurm.environment import inherited
 
 _ASK_S = 15.0  # with the controller down a command gives up after 4 to 9 s by itself
 _SUBMIT_S = 60.0  # a busy controller may take that long, and giving up early leaves a job that nobody knows of
@@ -71,7 +72,7 @@ class Slurm:
 
     def submit(self, script: Path, options: Sequence[str] = ()) -> Submitted:
         """Queue a batch script; raises one clear error when Slurm refuses it."""
-        done = self._call(["sbatch", "--parsable", *options, str(script)], _SUBMIT_S)
+        done = self._call(["sbatch", "--parsable", *options, str(script)], _SUBMIT_S, inherited(self._env))
         if done.returncode != 0:
             self._refuse("sbatch", done.stderr)
         # Plugins may print first; a federation answers 'id;cluster'.
@@ -221,11 +222,13 @@ class Slurm:
                 return replace(seen, state="failed", reason=PROLOG, where=",".join(failed), exit_code=1)
         return seen
 
-    def _call(self, argv: list[str], seconds: float) -> subprocess.CompletedProcess[str]:
+    def _call(
+        self, argv: list[str], seconds: float, env: Mapping[str, str] | None = None
+    ) -> subprocess.CompletedProcess[str]:
         try:
             return subprocess.run(
                 argv,
-                env=self._env,
+                env=self._env if env is None else env,
                 stdin=subprocess.DEVNULL,
                 capture_output=True,
                 text=True,
