@@ -13,6 +13,7 @@ from trackwalker.errors import UsageError
 
 _EARLIER = re.compile(r"-([1-9]\d{0,3})")
 _BEHIND = "trackwalker.behind"
+_TYPED = "trackwalker.typed"
 _RESUME = "--auto-resume"  # may stand without its number
 _LISTS = ("--commits", "--models")  # take every word up to the next option
 
@@ -28,6 +29,7 @@ class WordsCommand(TyperCommand):
                 from trackwalker.launch.resume import DEFAULT_BUDGET  # the list of commands needs nothing of it
 
                 args[at] = f"{word}={DEFAULT_BUDGET}"
+        ctx.meta[_TYPED] = args[cut + 1 :]
         ctx.meta[_BEHIND] = [word for word in args[cut + 1 :] if word != "--"]
         ctx.allow_extra_args = ctx.ignore_unknown_options = True
         rest = super().parse_args(ctx, spread(args[:cut]))
@@ -81,6 +83,11 @@ def spread(args: list[str]) -> list[str]:
 def behind(ctx: typer.Context) -> list[str]:
     """The words behind `--`."""
     return list(ctx.meta.get(_BEHIND, []))
+
+
+def typed(ctx: typer.Context) -> list[str]:
+    """The words behind the first `--`, later ones among them."""
+    return list(ctx.meta.get(_TYPED, []))
 
 
 def before(ctx: typer.Context) -> list[str]:
