@@ -27,6 +27,12 @@ COMMANDS = {
         "Train a model on this machine, one lane per process; Ctrl-C ends the run.",
         "run tiny -n 4 --observe -- steps=200 _env_XLA_FLAGS=…",
     ),
+    "record": Entry(
+        "record:record",
+        "Run any command recorded: metrics, rank logs, first failure and a verdict at its end; it notices nothing.",
+        "record -- torchrun --nproc-per-node 8 train.py",
+        takes_words=True,
+    ),
     "submit": Entry(
         "submit:submit",
         "Queue a run on Slurm or Kubernetes; words before '--' are the scheduler's, words behind it the trainer's.",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
@@ -15,18 +16,22 @@ from trackwalker.cli.no_log import with_a_log
 from trackwalker.cli.options import DEFAULT_WORKSPACE, AsJson, Workspace
 from trackwalker.cli.save import save, write_html
 from trackwalker.diagnose import engine
+from trackwalker.diagnose.elsewhere import with_metrics
 from trackwalker.diagnose.playbook import load_playbooks
 from trackwalker.diagnose.question import answer
 from trackwalker.errors import UsageError
 from trackwalker.report.markdown import markdown
 from trackwalker.report.terminal import render
+from trackwalker.telemetry.foreign import load_maps
+from trackwalker.telemetry.query import parse_time
+from trackwalker.telemetry.remote import Access
 
 DAMAGED = 3  # a verdict was given, from evidence that is damaged
 FOUND = 1  # with --exit-code: the verdict is an incident
 
 
 def diagnose(
-    job: Annotated[str, typer.Argument(help="Job id, id prefix, log file or job directory.")],
+    job: Annotated[str | None, typer.Argument(help="Job id, id prefix, log file or job directory.")] = None,
     as_json: AsJson = False,
     saving: Annotated[
         bool, typer.Option("--save", help="Write verdict.json and report.html into the job directory.")
@@ -47,6 +52,31 @@ def diagnose(
     ] = None,
     html: Annotated[Path | None, typer.Option("--html", help="Write the HTML report to this file.")] = None,
     exit_code: Annotated[bool, typer.Option("--exit-code", help="Exit 1 when the verdict is an incident.")] = False,
+    log: Annotated[Path | None, typer.Option("--log", help="The log of a job that is in no workspace.")] = None,
+    metrics: Annotated[
+        str | None,
+        typer.Option(
+            "--metrics", envvar="TRACKWALKER_METRICS", help="Read the cluster's own store: Prometheus' address."
+        ),
+    ] = None,
+    hosts: Annotated[str | None, typer.Option("--hosts", help="With --metrics: the job's hosts, as n[1-24].")] = None,
+    since: Annotated[str | None, typer.Option("--since", help="Of --metrics: epoch seconds or ISO time.")] = None,
+    until: Annotated[str | None, typer.Option("--until", help="Of --metrics: epoch seconds or ISO time.")] = None,
+    auth_file: Annotated[
+        Path | None,
+        typer.Option(
+            "--metrics-auth-file",
+            envvar="TRACKWALKER_METRICS_AUTH_FILE",
+            help="File with one line: 'bearer TOKEN' or 'basic USER:PASSWORD'.",
+        ),
+    ] = None,
+    tenant: Annotated[
+        str, typer.Option("--metrics-tenant", envvar="TRACKWALKER_METRICS_TENANT", help="X-Scope-OrgID of the store.")
+    ] = "",
+    ca_file: Annotated[Path | None, typer.Option("--metrics-ca-file", help="Certificates that the store has.")] = None,
+    metric_map: Annotated[
+        Path | None, typer.Option("--metric-map", help="A map of further metrics (as telemetry/foreign.yml).")
+    ] = None,
     workspace: Workspace = DEFAULT_WORKSPACE,
 ) -> int:
     """Find out what went wrong with a job, with the evidence; the job is not changed.
@@ -57,8 +87,19 @@ def diagnose(
     """
     if as_md + brief + tests > 1 or (as_md and as_json):
         raise UsageError("give one of --brief, --tests and --md; --json goes with the first two")
-    found = with_a_log(job, workspace)
-    diagnosis = engine.diagnose(found, load_playbooks(playbooks))
+    if (job is None) == (log is None):
+        raise UsageError("name one job: its id, its directory, or --log FILE")
+    found = with_a_log(job if job is not None else str(log), workspace)
+    with ExitStack() as stack:
+        if metrics:
+            span = (parse_time(since), parse_time(until))
+            access = Access(metrics, auth_file, tenant, ca_file)
+            borrowed = stack.enter_context(with_metrics(found, access, hosts, span, load_maps(metric_map)))
+            found = borrowed.job
+            print(borrowed.says, file=sys.stderr)
+        elif hosts or since or until:
+            raise UsageError("--hosts, --since and --until are for --metrics URL")
+        diagnosis = engine.diagnose(found, load_playbooks(playbooks))
     if question is not None:
         diagnosis = replace(diagnosis, verdict=answer(question, diagnosis.verdict))
     if brief:

@@ -15,6 +15,7 @@ import typer
 from rich.console import Console
 
 from trackwalker.cli.options import DEFAULT_WORKSPACE, AsJson, Workspace
+from trackwalker.cli.tsdb_doctor import doctor
 from trackwalker.errors import EvidenceError, UsageError
 from trackwalker.job.resolve import resolve
 from trackwalker.logs.header import nodes_in_header
@@ -34,6 +35,9 @@ app = typer.Typer(
 _Job = Annotated[str, typer.Argument(metavar="JOB", help="Job id, id prefix, log file or job directory.")]
 _Start = Annotated[str | None, typer.Option("--start", help="Epoch seconds or ISO time (UTC); default: first sample.")]
 _End = Annotated[str | None, typer.Option("--end", help="Epoch seconds or ISO time (UTC); default: last sample.")]
+
+
+app.command("doctor", epilog="Example: trackwalker tsdb doctor http://mimir/prometheus --metrics-tenant ml")(doctor)
 
 
 def _interrupt(number: int, frame: object) -> None:

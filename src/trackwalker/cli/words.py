@@ -8,6 +8,7 @@ import typer
 from typer.core import TyperCommand
 
 _BEHIND = "trackwalker.behind"
+_TYPED = "trackwalker.typed"
 _RESUME = "--auto-resume"  # may stand without its number
 _LISTS = ("--commits", "--models")  # take every word up to the next option
 
@@ -23,6 +24,7 @@ class WordsCommand(TyperCommand):
                 from trackwalker.launch.resume import DEFAULT_BUDGET  # the list of commands needs nothing of it
 
                 args[at] = f"{word}={DEFAULT_BUDGET}"
+        ctx.meta[_TYPED] = args[cut + 1 :]
         ctx.meta[_BEHIND] = [word for word in args[cut + 1 :] if word != "--"]
         ctx.allow_extra_args = ctx.ignore_unknown_options = True
         return super().parse_args(ctx, spread(args[:cut]))
@@ -45,6 +47,11 @@ def spread(args: list[str]) -> list[str]:
 def behind(ctx: typer.Context) -> list[str]:
     """The words behind `--`."""
     return list(ctx.meta.get(_BEHIND, []))
+
+
+def typed(ctx: typer.Context) -> list[str]:
+    """The words behind the first `--`, later ones among them."""
+    return list(ctx.meta.get(_TYPED, []))
 
 
 def before(ctx: typer.Context) -> list[str]:

@@ -85,6 +85,10 @@ class Sink:
                 complain(f"cannot write {self._path.name}: {e.strerror}; lines are lost until it is mended")
             self.lost += 1
 
+    def copy(self, line: bytes) -> None:
+        """Append one line of another node's log."""
+        self.write(line + b"\n")
+
     def _bite(self, text: bytes) -> bytes:
         """As much as standard output takes at once: a reader that has stopped reading must not stop the agent."""
         ready = select.select([], [1], [], self._patience_s)[1]
