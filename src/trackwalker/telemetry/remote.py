@@ -51,7 +51,7 @@ class Cost:
     def text(self) -> str:
         """In one line."""
         size = f"{self.queries} queries, {self.samples:,} samples, {self.bytes / 1e6:.1f} MB, {self.seconds:.1f} s"
-        return size + (f", told to wait {self.waited} times" if self.waited else "")
+        return size + (f", asked to wait {self.waited} times" if self.waited else "")
 
 
 class RemoteStore:
