@@ -53,7 +53,7 @@ _NOT_OUTPUT = re.compile(
 )
 # What the launcher alone says, on lines without a label: a rank that prints it says nothing.
 _LAUNCHERS = re.compile(
-    r"^(?:(?:FATAL|WARNING): \S+ \| \[CHECK_|== [\w ]{1,40} (?:BEGIN|END|TIMEOUT|FAILED)\b|FATAL: [\w ]{1,40}: no word from|NODE_LOST host=|FIRST_FAILURE rank=|=+ JOB SUMMARY)"  # noqa: E501
+    r"^(?:FATAL: \S+ \| \[CHECK_|== [\w ]{1,40} (?:BEGIN|END|TIMEOUT|FAILED)\b|FATAL: [\w ]{1,40}: no word from|NODE_LOST host=|FIRST_FAILURE rank=|=+ JOB SUMMARY)"  # noqa: E501
 )
 
 
