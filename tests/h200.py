@@ -12,8 +12,8 @@ from pathlib import Path
 
 import numpy as np
 
-from trackwalker.lab.blocks import BlockWriter, labels
 from trackwalker.node.nvml_gpu import REASONS
+from trackwalker.telemetry.blocks import BlockWriter, labels
 
 HOST = "h200-lane"
 _STEP = re.compile(r"^(?P<time>[\d.]+) (?P<line>completed step: (?P<step>\d+), .*, loss: (?P<loss>[\d.]+))$")

@@ -15,11 +15,11 @@ import numpy as np
 
 from trackwalker.job.layout import Job
 from trackwalker.job.resolve import resolve
-from trackwalker.lab.blocks import BlockWriter, labels
 from trackwalker.lab.joblog import JobLog
 from trackwalker.lab.sheet.overlays import Shape, Sheet
 from trackwalker.lab.sheet.writer import stamps, write_sheet
 from trackwalker.lab.world import EPOCH, Floats, Run, WorldSpec, make_hosts
+from trackwalker.telemetry.blocks import BlockWriter, labels
 
 GAUGES = (
     ("hw_gpu_power_watts", 14.0), ("hw_gpu_temperature_celsius", 1.5), ("hw_procs_running", 2.0),

@@ -53,6 +53,7 @@ class Victoria:
 
     def start(self) -> None:
         argv = [self._binary, f"-httpListenAddr=127.0.0.1:{self._port}", f"-storageDataPath={self._folder / 'data'}"]
+        argv += ["-retentionPeriod=100y"]  # what a test sends may be of any time
         argv += [f"-httpAuth.username={USER}", f"-httpAuth.password={PASSWORD}"]
         with (self._folder / "victoria.log").open("ab") as out:
             self._process = subprocess.Popen(argv, stdout=out, stderr=out)

@@ -22,7 +22,6 @@ from trackwalker.errors import TrackwalkerError
 from trackwalker.job.journal import read as read_journal
 from trackwalker.job.run import load_run
 from trackwalker.job.tfevents import EventFile
-from trackwalker.lab.blocks import BlockWriter, labels
 from trackwalker.lab.bundle import SCHEMA, add
 from trackwalker.logs.flight_recorder import behind, load
 from trackwalker.logs.tfevents import read_events
@@ -31,6 +30,7 @@ from trackwalker.observe.tsdb import read_block
 from trackwalker.perf.detail import read_detail, window_of
 from trackwalker.perf.gather import gather
 from trackwalker.perf.programs import program_part, read_program
+from trackwalker.telemetry.blocks import BlockWriter, labels
 from trackwalker.telemetry.probe import count_chunks
 from trackwalker.telemetry.store import open_database
 from trackwalker.telemetry.wal import salvage, torn_at_end

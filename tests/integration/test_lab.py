@@ -17,13 +17,13 @@ import pytest
 from command_here import call_here
 from conftest import tree_hash
 from trackwalker.cli.app import main
-from trackwalker.lab.blocks import BlockWriter, Labels
 from trackwalker.lab.results import read_results
 from trackwalker.lab.scenario import Truth, load_scenario
 from trackwalker.lab.simulate import simulate
-from trackwalker.lab.xor import Floats, Ints
 from trackwalker.observe.prometheus import find_promtool
+from trackwalker.telemetry.blocks import BlockWriter, Labels
 from trackwalker.telemetry.store import Telemetry, open_database
+from trackwalker.telemetry.xor import Floats, Ints
 
 THERMAL = "gpu-thermal-throttle"
 

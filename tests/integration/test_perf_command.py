@@ -195,7 +195,7 @@ def test_what_cannot_be_asked_is_said_in_one_line(tmp_path: Path) -> None:
 
 @pytest.fixture
 def running(tmp_path: Path) -> Iterator[Path]:
-    """The directory of a real run of two ranks that goes on until it is told to end."""
+    """The directory of a real run of two ranks that goes on until it was asked to end."""
     command = [sys.executable, "-m", "trackwalker", "run", "tiny", "-n", "2", "-w", str(tmp_path), "--"]
     command += [*PACED, "steps=100000", "enable_checkpointing=false"]
     cli = subprocess.Popen(

@@ -168,7 +168,10 @@ def test_r44_status_logs_cancel_and_wait_of_a_job_and_of_no_other(at: Submitter,
     job = at.submit(SubmitOptions(nodes=2, extra=["--hold"]))
     open_job(at, job)
     waiting = command(at, "status", job)
-    assert (waiting.returncode, waiting.stdout) == (0, f"job {job} is held: JobHeldUser\n")
+    assert (waiting.returncode, waiting.stdout) == (
+        0,
+        f"job {job} is held: JobHeldUser: 'scontrol release' lets it go\n",
+    )
     assert command(at, "logs", job).returncode == 1
     at.cluster.client("scontrol", "release", job)
     at.until_up(job, 2)
@@ -190,7 +193,7 @@ def test_r44_status_logs_cancel_and_wait_of_a_job_and_of_no_other(at: Submitter,
     assert "is now 'JAX-stub'" in command(at, "cancel", stranger).stdout
     assert at.until(stranger, lambda s: s.state != "pending").state == "running"
 
-    assert command(at, "cancel", job).stdout == f"job {job} is told to end\n"
+    assert command(at, "cancel", job).stdout == f"job {job} was asked to end\n"
     ended = command(at, "wait", job)
     assert (ended.returncode, ended.stdout) == (143, f"job {job} was cancelled\n")
     assert "nothing to cancel" in command(at, "cancel", job).stdout

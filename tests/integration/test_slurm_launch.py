@@ -182,11 +182,9 @@ def test_a_prolog_that_fails_is_told_at_once(tmp_path: Path) -> None:
     with SlurmCluster(2, prolog="exit 1") as cluster:
         done = cli(cluster, "submit", "tiny", "-N", "2", "--workspace", str(tmp_path), "--", "steps=5")
         assert done.returncode == 1, done.stdout
-        assert (
-            "died before it wrote a line: cancelled (" in done.stderr
-        )  # Slurm says that it was the prolog, or nothing
+        assert "died before it wrote a line: " in done.stderr
         assert "a prolog that fails looks like this" in done.stderr
-        assert (next(tmp_path.glob("1-*/")) / "run.json").exists(), "nothing is removed"
+        assert (next(tmp_path.glob("[0-9]*-*/")) / "run.json").exists(), "nothing is removed"
 
 
 @hard_values.few_runs(2)

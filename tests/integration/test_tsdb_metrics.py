@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from trackwalker.lab.blocks import STALE, BlockWriter, labels
+from trackwalker.telemetry.blocks import STALE, BlockWriter, labels
 from tsdb_jobs import call
 
 pytestmark = [pytest.mark.usefixtures("prometheus")]

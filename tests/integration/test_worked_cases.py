@@ -139,7 +139,7 @@ def defended(found: Judged, accused: str, control: str) -> None:
     assert found.root.cause == "heartbeat-false-positive"
     assert found.root.hosts == [], "the accused are innocent"
     assert f"tasks {accused} dead" in verdict.summary
-    assert f"task {control}, which it did not accuse, looks the same" in verdict.summary
+    assert f"task {control}, which it did not suspect, looks the same" in verdict.summary
     assert found.ruled_out >= {"collective-hang", "node-death", "oom-host"} | HARDWARE
     for what in ("TCP", "RDMA"):
         (most,) = numbers(found.carries(rf"^{what} retransmits at most ([\d.]+)/s .* while the beats were missed"))

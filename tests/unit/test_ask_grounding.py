@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from trackwalker.agent.grounding import Corpus, check
 
 SEEN = {
-    "summary": "RDMA retransmits on chi2822, chi2834 hold up every collective: 3291.2 tokens/s/device, then 2519.7",
+    "summary": "RDMA retransmits on chi2822, chi2834 delay every collective: 3291.2 tokens/s/device, then 2519.7",
     "causes": [
         {"cause": "rdma-degradation", "hosts": ["chi2822", "chi2834", "chi2835", "chi2882"], "confidence": 0.987}
     ],
@@ -120,5 +120,5 @@ def test_striking_out_loses_and_invents_no_word(text: str) -> None:
 
 def test_a_name_of_the_question_may_be_repeated_but_its_numbers_prove_nothing(corpus: Corpus) -> None:
     corpus.add_names("is chi2901 at 105 degrees to blame?")
-    assert check("chi2901 is not accused.", corpus).struck == ()
+    assert check("chi2901 is not suspect.", corpus).struck == ()
     assert check("It was at 105 degrees.", corpus).struck

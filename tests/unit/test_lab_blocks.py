@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from conftest import tree_hash
-from trackwalker.lab.blocks import BLOCK_MS, BlockWriter, labels
+from trackwalker.telemetry.blocks import BLOCK_MS, BlockWriter, labels
 from xor_decoder import Bits, decode
 
 START = 10 * BLOCK_MS + 1000
@@ -72,7 +72,7 @@ def test_the_same_samples_give_the_same_bytes(tmp_path: Path) -> None:
 
 def test_a_full_chunk_file_is_followed_by_the_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write(tmp_path / "one")
-    monkeypatch.setattr("trackwalker.lab.blocks._SEGMENT_BYTES", 100)
+    monkeypatch.setattr("trackwalker.telemetry.blocks._SEGMENT_BYTES", 100)
     write(tmp_path / "many")
     for one, many in zip(sorted((tmp_path / "one").iterdir()), sorted((tmp_path / "many").iterdir()), strict=True):
         files = sorted((many / "chunks").iterdir())

@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trackwalker.lab.xor import encode_chunks, uvarint, varint
+from trackwalker.telemetry.xor import encode_chunks, uvarint, varint
 from xor_decoder import Bits, decode
 
 FLOATS = st.one_of(

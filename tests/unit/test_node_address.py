@@ -17,8 +17,8 @@ from trackwalker.node.address import (
     serving_address,
     source_address,
 )
-from trackwalker.node.agent import Agent
 from trackwalker.node.exporter import Exporter
+from trackwalker.node.serving import address_of
 from trackwalker.node.spec import AgentSpec, RankSpec
 
 NODE = [
@@ -128,5 +128,5 @@ def test_an_agent_leaves_loopback_only_for_other_nodes_or_when_told(
     monkeypatch.delenv("TRACKWALKER_LISTEN", raising=False)
     monkeypatch.setattr("trackwalker.node.address.interfaces", lambda: NODE)
     monkeypatch.setattr("trackwalker.node.address.source_address", lambda host: "10.1.0.7")
-    assert Agent(spec)._serving_address() == address
+    assert address_of(spec) == address
     assert ("TRACKWALKER_LISTEN" in capfd.readouterr().err) == (told == "0.0.0.0")  # noqa: S104

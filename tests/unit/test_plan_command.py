@@ -30,7 +30,12 @@ def test_plan_takes_what_submit_takes() -> None:
 
 def test_a_plan_for_slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["70b", "-N2", "--image", "rocm/jax:1", "--runtime", "docker", "--", "remat_policy=minimal", HUSH]
-    assert call(monkeypatch, tmp_path, "plan", *words) == 0
+    assert call(monkeypatch, tmp_path, "plan", *words) == 1  # without remat it would probably run out of memory
+    brief = capsys.readouterr().out
+    assert brief.startswith("1 problem: JAX-llama2-70b on 2 nodes, 2 ranks\n- a step probably does not fit: ")
+    assert "sbatch --parsable" in brief
+    assert "agent.pyz" not in brief
+    assert call(monkeypatch, tmp_path, "plan", "--script", *words) == 1
     said = capsys.readouterr().out
     assert "# JAX-llama2-70b: 2 nodes, 2 ranks\nsbatch --parsable" in said
     assert "agent.pyz node " in said
@@ -40,6 +45,27 @@ def test_a_plan_for_slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsy
     assert "HF_TOKEN='***'  # command line" in said
     assert "hush" not in said
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "says"),
+    [
+        (["70b", "-N1", "--gpu", "H100", "--", "per_device_batch_size=64"], (2,), "weights and optimizer alone"),
+        (["tiny", "-N1"], (0,), "OK: JAX-tiny on 1 node, 1 rank"),
+        (["70b", "-N2"], (0,), " GiB: JAX-llama2-70b on 2 nodes, 2 ranks"),
+    ],
+)
+def test_a_plan_begins_with_its_verdict(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    words: list[str],
+    code: tuple[int, ...],
+    says: str,
+) -> None:
+    assert call(monkeypatch, tmp_path, "plan", *words) in code
+    told = capsys.readouterr()
+    assert says in (told.out + told.err).splitlines()[0]
 
 
 @pytest.mark.parametrize(("more", "kinds"), [([], ["Job", "Service"]), (["--jobset"], ["JobSet"])])

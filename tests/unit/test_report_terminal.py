@@ -12,13 +12,19 @@ from test_report_samples_more import SAMPLES, healthy, nasty
 
 from trackwalker.diagnose.verdict import Verdict
 from trackwalker.report.terminal import render
+from trackwalker.report.words import OUTCOMES
 
 
-def shown(verdict: Verdict, width: int = 90, terminal: bool = False, encoding: str = "utf-8") -> str:
+def shown(
+    verdict: Verdict, width: int = 90, terminal: bool = False, encoding: str = "utf-8", verbose: bool = False
+) -> str:
     raw = io.BytesIO()
     file = io.TextIOWrapper(raw, encoding=encoding)
+    colours = "standard" if terminal else None
     render(
-        verdict, Console(file=file, width=width, force_terminal=terminal, color_system="standard" if terminal else None)
+        verdict,
+        Console(file=file, width=width, force_terminal=terminal, color_system=colours),  # type: ignore[arg-type]
+        verbose=verbose,
     )
     file.flush()
     return raw.getvalue().decode(encoding)
@@ -29,11 +35,12 @@ def test_first_line_and_order() -> None:
     assert text.splitlines()[0].rstrip() == "INCIDENT  running, job 8308, 24 nodes, 192 GPUs"
     parts = [
         "Two hosts lose",
+        "Where ",
+        "DO NEXT",
         "2 ROOT CAUSES",
         "ALSO WRONG",
         "RULED OUT",
         "COULD NOT BE TESTED",
-        "DO NEXT",
         "PROGRESS",
         "DATA QUALITY",
     ]
@@ -48,10 +55,11 @@ def test_it_can_be_acted_on() -> None:
         "2026-02-24 19:06:34 UTC, step 97, ± 20 s",
         "tokens/s/device 3,293 → 2,620 (-20.4 %)",
         "confidence 97 %",
-        "1. exclude-nodes chi2822, chi2827  [needs approval]",
-        "2. run-fabric-test chi2822, chi2827",
+        "1. Exclude nodes chi2822, chi2827  [needs approval]",
+        "2. Run fabric test chi2822, chi2827",
+        "     trackwalker changed 8308\n",
         "sum by (host) (increase(hw_rdma_tx_retx_pkts_total[2m]))",
-        "input-stall: missing dataloader wait time",
+        "input-stall: not measured: dataloader wait time",
         "scrape-gaps (chi2815)",
         "2 d 9 h",
     ):
@@ -64,12 +72,31 @@ def test_healthy_names_no_cause() -> None:
     assert text.startswith("HEALTHY  completed")
     assert "ROOT CAUSE" not in text
     assert "Nothing is recommended." in text
+    assert "trackwalker perf " in text
+
+
+@pytest.mark.parametrize("name", SAMPLES)
+def test_the_first_screen_says_what_where_and_what_to_type(name: str) -> None:
+    verdict = SAMPLES[name]()[0]
+    screen = shown(verdict, 80).splitlines()[:24]
+    assert screen[0].startswith(OUTCOMES[verdict.outcome].upper())
+    assert verdict.outcome == "healthy" or any(line.startswith("Where ") for line in screen)
+    assert any(line.strip().startswith("trackwalker ") for line in screen)
+
+
+def test_why_something_was_ruled_out_is_said_on_request() -> None:
+    verdict = rdma()[0]
+    said = verdict.ruled_out[0].cause
+    assert f"{said}: " not in shown(verdict)
+    assert f"{said}: " in shown(verdict, verbose=True)
 
 
 @pytest.mark.parametrize("name", SAMPLES)
 @pytest.mark.parametrize("width", [40, 80, 200])
 def test_no_line_is_too_wide(name: str, width: int) -> None:
-    assert max(len(line) for line in shown(SAMPLES[name]()[0], width).splitlines()) <= min(width, 100)
+    lines = shown(SAMPLES[name]()[0], width).splitlines()
+    text = [line for line in lines if not line.startswith("     trackwalker ")]  # a command to copy is never broken
+    assert max(len(line) for line in text) <= min(width, 100)
 
 
 def test_colour_only_on_a_terminal() -> None:

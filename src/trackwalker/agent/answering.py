@@ -135,7 +135,7 @@ def _not_it(intent: Intent, subject: Subject, verdict: Verdict, yes_no: bool) ->
     if yes_no and blind and not clean:
         missing = sorted({m for needs in blind.values() for m in needs})
         what, needed = words.names(sorted(blind), 4), words.names(missing, 4)
-        return [f"That cannot be told: {what} needs {needed}, which was not collected."]
+        return [f"That is not known: {what} needs {needed}, which was not collected."]
     known = bool(clean) or (intent == "hang" and verdict.status == "completed")
     begin = "" if not yes_no else "No: " if known else "Nothing points to it: "
     said = [f"{begin}{subject.nothing}."]
@@ -154,7 +154,7 @@ def _instead(verdict: Verdict) -> str:
 def _blame(verdict: Verdict) -> list[str]:
     accused = [c for c in verdict.roots if c.hosts or c.gpus or c.devices]
     if not accused:
-        begin = "No single node is to blame" if verdict.outcome == "incident" else "No node is accused"
+        begin = "No single node is to blame" if verdict.outcome == "incident" else "No node is suspect"
         return [f"{begin}.", verdict.summary]
     told = [
         f"{words.names(c.hosts or c.gpus or c.devices)}: {c.cause}"
@@ -172,9 +172,9 @@ def _about_hosts(asked: Asked, verdict: Verdict) -> list[str]:
     told = []
     for host in sorted({*accused, *measured}):
         if host.lower() in named and host in accused:
-            told.append(f"{host} is accused: {accused[host].cause}.")
+            told.append(f"{host} is suspect: {accused[host].cause}.")
         elif host.lower() in named:
-            told.append(f"{host} is not accused.")
+            told.append(f"{host} is not suspect.")
     return told
 
 
@@ -204,7 +204,7 @@ def _evidence(asked: Asked, verdict: Verdict, causes: list[Cause]) -> list[Quote
 
 def _do(action: Action) -> str:
     asks = " (needs your approval)" if action.needs_approval else ""
-    return f"{words.action_head(action)}{asks}: {one_line(action.why)}"
+    return f"{words.action_title(action)}{asks}: {one_line(action.why)}"
 
 
 def _otherwise(verdict: Verdict) -> list[str]:

@@ -214,6 +214,7 @@ class PlaybookAnswer(Answer):
     body: str | None = None
     symptoms: list[str] = []
     tests: list[str] = []
+    tests_shown: str | None = None  # "12 of 20", where not all are shown; the tool `tests` has all of a job
     actions: list[Advice] = []
     playbooks: list[Book] = []
 
@@ -223,6 +224,7 @@ class PerfAnswer(Answer):
 
     job: str
     report: dict[str, Any]
+    left_out: str | None = None
 
 
 class StackFile(Part):

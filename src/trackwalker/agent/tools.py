@@ -189,7 +189,8 @@ def perf_summary(ws: Workspace, job: JobId) -> a.PerfAnswer:
 
     found = ws.job(job)
     report = analyse(found, Options(ops=10))
-    return a.PerfAnswer(job=found.id, report=_smaller(report.model_dump(mode="json", by_alias=True, exclude_none=True)))
+    smaller, cut = _smaller(report.model_dump(mode="json", by_alias=True, exclude_none=True))
+    return a.PerfAnswer(job=found.id, report=smaller, left_out=cut)
 
 
 def _by_tools(step: str) -> str:
@@ -246,14 +247,25 @@ def _book(book: Playbook, cursor: str) -> a.PlaybookAnswer:
             symptoms=list(book.symptoms) if begins else [],
             tests=tests[:12] if begins else [],
             actions=[advice(action) for action in book.actions[:5]] if begins else [],
+            tests_shown=f"12 of {len(tests)}" if begins and len(tests) > 12 else None,
             next=following,
         )
 
     return a.page(paragraphs, cursor, a.LIMIT, make)
 
 
-def _smaller(document: dict[str, Any]) -> dict[str, Any]:
-    """A report cut to the size of an answer: long lists lose their tails first, then the largest parts go."""
+def _smaller(document: dict[str, Any]) -> tuple[dict[str, Any], str | None]:
+    """A report cut to the size of an answer, and how: long lists lose their tails first, then the largest parts go."""
+    longest = 0
+
+    def measure(value: Any) -> None:
+        nonlocal longest
+        if isinstance(value, list):
+            longest = max(longest, len(value))
+        for each in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
+            measure(each)
+
+    measure(document)
 
     def cut(value: Any, most: int) -> Any:
         if isinstance(value, dict):
@@ -267,8 +279,8 @@ def _smaller(document: dict[str, Any]) -> dict[str, Any]:
     for most in (20, 8, 3, 1):
         smaller: dict[str, Any] = cut(document, most)
         if a.size(a.PerfAnswer(job="", report=smaller)) < a.LIMIT - 200:
-            return smaller
+            return smaller, f"lists are cut after {most}: 'trackwalker perf --json' has all" if longest > most else None
     while a.size(a.PerfAnswer(job="", report=smaller)) > a.LIMIT - 200:
         largest = max(smaller, key=lambda name: len(str(smaller[name])))
         smaller[largest] = "left out: too large for one answer; 'trackwalker perf --json' has it"
-    return smaller
+    return smaller, "lists are cut after 1, the largest parts are left out: 'trackwalker perf --json' has all"

@@ -185,7 +185,7 @@ def _strongest(verdict: Verdict, causes: Sequence[Cause]) -> list[Evidence]:
     found = {item.id: item for cause in causes for item in of(cause)}
     first = {item.source: item.id for item in reversed(found.values())}  # the same numbers again come last
     found = {i: found[i] for i in sorted(found, key=lambda i: first[found[i].source] != i)}
-    if not found:  # nobody is accused: what speaks against a healthy run, or what little there is
+    if not found:  # nobody is suspect: what speaks against a healthy run, or what little there is
         found = {item.id: item for item in verdict.evidence}
     return list(found.values())
 

@@ -10,6 +10,9 @@ from typer.exceptions import TyperException
 
 from trackwalker import __version__
 from trackwalker.cli.commands import Commands
+from trackwalker.cli.output import prepare, reader_left
+from trackwalker.cli.settings import apply_settings
+from trackwalker.cli.words import earlier_jobs
 from trackwalker.errors import TrackwalkerError
 
 INTERNAL = 70  # a defect of ours, as sysexits has it
@@ -21,6 +24,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
+    context_settings={"help_option_names": ["-h", "--help"]},
     help="Launch, record and diagnose LLM training runs.\n\nExample: trackwalker run tiny -n 4 --observe -- steps=200",
 )
 
@@ -40,23 +44,34 @@ def _root(
 
 def main() -> None:
     """Run the command; every failure is one line on stderr and an exit code that means something."""
+    prepare()
+    if sys.argv[1:2] == ["__complete"]:  # asked by a shell at every tab
+        from trackwalker.cli.completion import answer
+
+        answer(sys.argv[2:])
+        return
     try:
-        code = app(standalone_mode=False)
+        apply_settings()
+        code = app(earlier_jobs(sys.argv[1:]), prog_name="trackwalker", standalone_mode=False)
+        sys.stdout.flush()  # here, where a reader that left is no mistake
     except TrackwalkerError as e:
         _fail(str(e), e.exit_code)
     except typer.Abort:
         _fail("interrupted", 130)
     except TyperException as e:
         text = e.format_message() if hasattr(e, "format_message") else str(e)  # names the option where there is one
-        _fail(f"{text} (see trackwalker --help)", 2)
+        context = getattr(e, "ctx", None)
+        _fail(f"{text} (see {context.command_path if context else 'trackwalker'} --help)", 2)
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the reader left: nothing to complain about
+        reader_left()
         sys.exit(0)
     except Exception as e:
         if isinstance(code := getattr(e, "exit_code", None), int):  # an error of a file that the nodes carry, too
             _fail(str(e), code)
         if os.environ.get("TRACKWALKER_DEBUG"):
             raise
+        if isinstance(e, OSError) and e.filename is not None:  # a file that is not ours, a disk that is full
+            _fail(f"{os.fsdecode(e.filename)}: {e.strerror}", 2)
         _fail(f"internal error: {type(e).__name__}: {e} (TRACKWALKER_DEBUG=1 shows where)", INTERNAL)
     else:
         sys.exit(code if isinstance(code, int) else 0)

@@ -21,6 +21,7 @@ from trackwalker.agent.workspace import Workspace
 from trackwalker.cli import options
 from trackwalker.cli.diagnose import DAMAGED
 from trackwalker.cli.options import DEFAULT_WORKSPACE, AsJson
+from trackwalker.cli.screen import Screen
 from trackwalker.errors import UsageError
 from trackwalker.report import words
 from trackwalker.report.text import json_visible
@@ -47,7 +48,9 @@ def ask_command(
         ),
     ] = None,
     turns: Annotated[int, typer.Option("--turns", min=1, help="Most requests to the model.")] = Budget.turns,
-    tokens: Annotated[int, typer.Option("--tokens", min=1, help="Most tokens of the model.")] = Budget.tokens,
+    tokens: Annotated[
+        int, typer.Option("--tokens", min=1, help="Limit on the tokens that the model may use.")
+    ] = Budget.tokens,
     seconds: Annotated[float, typer.Option("--seconds", min=1, help="Most seconds of the model.")] = Budget.seconds,
     keep: Annotated[
         bool, typer.Option("--transcript", help="Write what was asked and said into the job's folder.")
@@ -81,7 +84,7 @@ def ask_command(
 
 
 def _show(reply: Reply, where: str) -> None:
-    console = Console(highlight=False)
+    console = Screen(highlight=False)
     for guess in reply.asked.guesses:
         _put(console, f"({guess})", "dim")
     for sentence in reply.sentences:
@@ -101,7 +104,7 @@ def _show(reply: Reply, where: str) -> None:
 
 
 def _show_model(answered: Answered) -> None:
-    console = Console(highlight=False)
+    console = Screen(highlight=False)
     found = answered.investigation
     if found is None or found.grounded is None:
         note = answered.note or (found.note if found else "")

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 
-from trackwalker.cli.options import DEFAULT_WORKSPACE, AsJson, Workspace
+from trackwalker.cli.options import DEFAULT_WORKSPACE, AsJson, JobName, Workspace
 from trackwalker.cli.say import say
-from trackwalker.cli.status import JobName, as_dict, sentence
+from trackwalker.cli.status import as_dict, sentence
 from trackwalker.errors import UsageError
 from trackwalker.launch import standing
 
@@ -18,9 +18,9 @@ def cancel(
     as_json: AsJson = False,
     workspace: Workspace = DEFAULT_WORKSPACE,
 ) -> int:
-    """End a job of this workspace; its ranks are told and write what they have. Other jobs are refused.
+    """End a job of this workspace; its ranks are signalled and save what they have. Other jobs are refused.
 
-    Exit codes: 0 it was told to end or had ended, 2 no such job or not ours, 69 the scheduler does not answer.
+    Exit codes: 0 it was asked to end or had ended, 2 no such job or not ours, 69 the scheduler does not answer.
     """
     found = standing.find_job(job, workspace)
     if job not in (found.id, found.label) and "/" not in job:
@@ -30,5 +30,5 @@ def cancel(
     if as_json:
         print(json.dumps({"schema": SCHEMA, "told": told, "before": as_dict(found, before)}, indent=1))
     else:
-        say(f"job {found.id} is told to end" if told else f"{sentence(found, before)}: nothing to cancel")
+        say(f"job {found.id} was asked to end" if told else f"{sentence(found, before)}: nothing to cancel")
     return 0

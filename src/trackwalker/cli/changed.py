@@ -7,18 +7,19 @@ import sys
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from trackwalker.cli.diagnose import DAMAGED
-from trackwalker.cli.options import DEFAULT_WORKSPACE, AsJson, Workspace
+from trackwalker.cli.options import DEFAULT_WORKSPACE, AsJson, JobName, Workspace
+from trackwalker.cli.screen import Screen
 from trackwalker.diagnose.case import open_case
 from trackwalker.diagnose.changed import changed as find_changes
 from trackwalker.job.resolve import resolve
+from trackwalker.job.shorthand import LATEST
 from trackwalker.report.changed import render_changed
 
 
 def changed(
-    job: Annotated[str, typer.Argument(help="Job id, id prefix, log file or job directory.")],
+    job: JobName = LATEST,
     begin: Annotated[
         str | None, typer.Option("--from", help="First step, or UTC time, of the window that is looked at.")
     ] = None,
@@ -45,7 +46,7 @@ def changed(
     if as_json:
         print(json.dumps(found.to_dict(), indent=1))
     else:
-        render_changed(found, Console(highlight=False))
+        render_changed(found, Screen(highlight=False))
     for line in found.damage:
         print(f"trackwalker: damaged evidence: {line}", file=sys.stderr)
     return DAMAGED if found.damage else 0

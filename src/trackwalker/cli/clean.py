@@ -3,19 +3,29 @@
 from __future__ import annotations
 
 import json
+import time
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from trackwalker.cli.options import DEFAULT_WORKSPACE, AsJson, Workspace
+from trackwalker.cli.rm import remove, size_of
 from trackwalker.cli.say import say
+from trackwalker.cli.spans import span
+from trackwalker.cli.standing_now import standing_now
+from trackwalker.cli.workspace import jobs_of
 from trackwalker.errors import UsageError
+from trackwalker.job.shorthand import started
 from trackwalker.launch.gc import Item, Stock, sweep, take_stock
 from trackwalker.launch.slurm.client import Slurm
 
 
 def clean(
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Remove what is listed as ORPHAN.")] = False,
+    older: Annotated[
+        str | None, typer.Option("--older-than", metavar="30d", help="Also jobs that are over and started before that.")
+    ] = None,
     as_json: AsJson = False,
     workspace: Workspace = DEFAULT_WORKSPACE,
 ) -> None:
@@ -23,6 +33,8 @@ def clean(
     if not workspace.is_dir():
         raise UsageError(f"there is no workspace {workspace}; name it with --workspace")
     workspace = workspace.resolve()
+    if older is not None:  # first: a snapshot may be needed by such a job only
+        _old_jobs(workspace, time.time() - span(older), yes, as_json)
     stock = take_stock(workspace, _ended)
     removed = sweep(workspace, _ended) if yes else None
     if as_json:
@@ -36,6 +48,17 @@ def clean(
         say(f"Done. Removed {len(removed.items)} of {len(stock.orphans)}, {_size(removed.blob_bytes)} freed.")
     elif stock.orphans or stock.blobs:
         say("Nothing was removed; --yes removes what nobody needs.")
+
+
+def _old_jobs(workspace: Path, before: float, yes: bool, quiet: bool) -> None:
+    for job in jobs_of(workspace):
+        when = started(job)
+        if when is None or when >= before or not standing_now(job).ended:
+            continue
+        if yes:
+            remove(job, workspace)
+        if not quiet:
+            say(f"{'removed' if yes else 'OLD':<12}job {job.id}, {_size(0 if yes else size_of(job))}")
 
 
 def _ended(job_id: str) -> bool:

@@ -6,7 +6,7 @@ from importlib import import_module
 from typing import Any, NamedTuple
 
 import typer
-from typer.core import TyperCommand, TyperGroup
+from typer.core import TyperArgument, TyperCommand, TyperGroup, TyperOption
 from typer.main import get_group
 
 from trackwalker.cli.words import WordsCommand
@@ -21,21 +21,39 @@ class Entry(NamedTuple):
     takes_words: bool = False  # upstream's grammar: scheduler words, then the trainer's behind `--`
 
 
+# How the list of commands is divided; a command that is in no group would be missing from it, and a test looks.
+GROUPS = {
+    "Run": "run submit record attach plan resume resubmit cancel wait repro shell demo",
+    "Inspect": "jobs status logs files rank-tails metrics tsdb perf tunnel serve dashboards explain",
+    "Diagnose": "diagnose triage changed compare ask",
+    "Fleet": "watch nodes sweep",
+    "Agents": "mcp skills",
+    "Lab": "lab",
+    "Set up": "config setup doctor clean rm completion help version",
+}
+
+
 COMMANDS = {
     "run": Entry(
         "run:run",
         "Train a model on this machine, one lane per process; Ctrl-C ends the run.",
         "run tiny -n 4 --observe -- steps=200 _env_XLA_FLAGS=…",
     ),
+    "record": Entry(
+        "record:record",
+        "Run any command recorded: metrics, rank logs, first failure and a verdict at its end; it notices nothing.",
+        "record -- torchrun --nproc-per-node 8 train.py",
+        takes_words=True,
+    ),
     "submit": Entry(
         "submit:submit",
-        "Queue a run on Slurm or Kubernetes; words before '--' are the scheduler's, words behind it the trainer's.",
+        "Queue a run on Slurm or Kubernetes; options before '--' go to the scheduler, those after it to the trainer.",
         "submit 70b -N 8 --observe -- remat_policy=full",
         takes_words=True,
     ),
     "plan": Entry(
         "submit:plan",
-        "Print exactly what `submit` would run, and everything that is wrong with it; nothing is queued.",
+        "Say whether a run would start and fit, and print what `submit` would queue; nothing is queued.",
         "plan 405b -N 8 --gpu MI355X --json -- per_device_batch_size=5",
         takes_words=True,
     ),
@@ -56,7 +74,7 @@ COMMANDS = {
     ),
     "cancel": Entry(
         "cancel:cancel",
-        "End a job of this workspace; its ranks are told and write what they have. Other jobs are refused.",
+        "End a job of this workspace; its ranks are signalled and save what they have. Other jobs are refused.",
         "cancel 8308",
     ),
     "diagnose": Entry(
@@ -137,7 +155,10 @@ COMMANDS = {
         "Repeat a short run on this machine until it fails; keeps its log, its core and a first backtrace.",
         "repro tiny --most 100 -- steps=1",
     ),
-    "config": Entry("config:app", "List, show and check model configs, and make new ones; nothing is started."),
+    "config": Entry(
+        "config:app",
+        "List, show and check model configs, and make new ones; get and set your own settings. Nothing is started.",
+    ),
     "explain": Entry(
         "explain:explain",
         "Say which layer sets a variable, XLA flag or config key of a run, and what the layers below it said.",
@@ -172,8 +193,38 @@ COMMANDS = {
         "List code snapshots and who needs them; with --yes, remove those that nobody does.",
         "clean --workspace outputs",
     ),
+    "doctor": Entry(
+        "doctor:doctor",
+        "Check this machine: Python, Prometheus, Slurm, containers, GPUs, RDMA, extras, disk, clock; changes nothing.",
+        "doctor --json",
+    ),
+    "rm": Entry("rm:rm", "Remove jobs that are over, with their logs; asks first.", "rm 8308 8311 --yes"),
+    "completion": Entry(
+        "completion:completion",
+        "Print the completion script of a shell: commands, options, jobs, models, metrics.",
+        "completion bash >> ~/.bashrc",
+    ),
+    "help": Entry("help:help_of", "Show the help of a command.", "help diagnose"),
+    "version": Entry("help:version", "Print the version.", "version"),
     "setup": Entry("setup:setup", "Find Prometheus or install it for this user; prints where it is.", "setup"),
 }
+
+
+def _value(option: TyperOption, ctx: Any) -> str | None:
+    """What stands for an option's value in help: nothing for a flag, one word in capitals for the rest."""
+    if option.is_flag:
+        return None
+    if option.metavar is not None:
+        return option.metavar
+    shown = _display(option, ctx)
+    return shown if shown is None or "|" in shown else _VALUES.get(shown, option.name.upper().replace("_", "-"))
+
+
+_VALUES = {"<int>": "N", "<int range>": "N", "<float>": "N", "<float range>": "N", "<path>": "PATH"}
+_display = TyperOption.display_type_rich
+# Typer has no setting for either; where another version of it shows types its own way, help is only less tidy.
+setattr(TyperOption, "display_type_rich", _value)  # noqa: B010
+setattr(TyperArgument, "display_type_rich", lambda argument, ctx: None)  # noqa: B010
 
 
 def load(name: str) -> TyperCommand | TyperGroup:
@@ -201,8 +252,11 @@ class Commands(TyperGroup):
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
-        for name, entry in COMMANDS.items():
-            self.add_command(TyperCommand(name, help=entry.help))  # what the list needs of it
+        groups = {name: group for group, names in GROUPS.items() for name in names.split()}
+        for name in [*groups, *(name for name in COMMANDS if name not in groups)]:
+            if name in COMMANDS:  # what the list needs of it
+                panel = groups.get(name, "More")
+                self.add_command(TyperCommand(name, help=COMMANDS[name].help, rich_help_panel=panel))
 
     def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
         """The command that is called."""

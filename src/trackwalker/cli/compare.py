@@ -6,10 +6,10 @@ import sys
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from trackwalker.cli.diagnose import DAMAGED, FOUND
 from trackwalker.cli.options import DEFAULT_WORKSPACE, AsJson, Workspace
+from trackwalker.cli.screen import Screen
 from trackwalker.diagnose import compare as comparing
 from trackwalker.job.resolve import resolve
 from trackwalker.report.compare import comparison_markdown, render_comparison
@@ -33,7 +33,7 @@ def compare(
     elif as_md:
         print(comparison_markdown(comparison))
     else:
-        render_comparison(comparison, Console(highlight=False))
+        render_comparison(comparison, Screen(highlight=False))
     for line in comparison.damage:
         print(f"trackwalker: damaged evidence: {line}", file=sys.stderr)
     if comparison.damage:

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from trackwalker.cli import settings
 from trackwalker.cli.options import AsJson
+from trackwalker.cli.screen import Screen
 from trackwalker.errors import UsageError
 from trackwalker.job.redact import HIDDEN, is_secret
 from trackwalker.job.run import Setting
@@ -30,7 +32,7 @@ REJECTED = 1  # the question was answered, and the answer is no
 
 app = typer.Typer(
     no_args_is_help=True,
-    help="List, show and check model configs, and make new ones; nothing is started.",
+    help="List, show and check model configs, and make new ones; get and set your own settings. Nothing is started.",
     epilog="Example: trackwalker config check 70b -N 8 -- remat_policy=full",
 )
 
@@ -57,16 +59,56 @@ def list_(as_json: AsJson = False) -> None:
         counts = ", ".join(map(str, about.nodes))
         cells = (model.name, ", ".join(about.aliases), _billions(model), counts, about.gpu or "")
         table.add_row(*map(Text, cells))
-    Console(highlight=False).print(table)
+    Screen(highlight=False).print(table)
+
+
+@app.command("get", epilog="Example: trackwalker config get workspace")
+def get(key: Annotated[str, typer.Argument(metavar="KEY", help="workspace, partition, image, …")]) -> int:
+    """Print one setting of the config files or the environment; exit code 1: it is not set."""
+    settings.known(key)
+    found = settings.effective(os.environ).get(key)
+    if found is not None:
+        print(found.value)
+    return 0 if found is not None else REJECTED
+
+
+@app.command("set", epilog="Example: trackwalker config set workspace /shared/me/outputs")
+def set_(
+    key: Annotated[str, typer.Argument(metavar="KEY", help="workspace, partition, account, image, gpu, fabric, …")],
+    value: Annotated[str, typer.Argument(metavar="VALUE", help="Its value; an empty one takes it away.")],
+    project: Annotated[bool, typer.Option("--project", help="In trackwalker.toml here, not in your own file.")] = False,
+) -> None:
+    """Set one line of your config file, or of the project's; the others stay as they are."""
+    path = Path(settings.PROJECT) if project else settings.user_file()
+    settings.write(path, key, value)
+    print(f"{key} is set in {path}" if value else f"{key} is no longer set in {path}")
+
+
+@app.command("path", epilog="Example: trackwalker config path")
+def path() -> None:
+    """Print the config files that count here, those that do not exist included."""
+    print(f"user     {settings.user_file()}")
+    print(f"project  {settings.project_file() or Path.cwd() / settings.PROJECT}")
 
 
 @app.command("show", epilog="Example: trackwalker config show 405b -N 8 -- per_device_batch_size=2")
 def show(
-    model: _Model, settings: _Words = None, nodes: _Nodes = None, gpu: _Gpu = None, as_json: AsJson = False
+    model: Annotated[str | None, typer.Argument(metavar="MODEL", help="Model name, alias or file.")] = None,
+    words: _Words = None,
+    nodes: _Nodes = None,
+    gpu: _Gpu = None,
+    origin: Annotated[bool, typer.Option("--origin", help="Without MODEL: also where each setting is set.")] = False,
+    as_json: AsJson = False,
 ) -> None:
-    """Show the resolved config of a model: every key with the layer that set it, the mesh, the memory estimate."""
+    """Show the resolved config of a model: every key with the layer that set it, the mesh, the memory estimate.
+
+    Without a model: the settings of the config files (`config path`) and of the environment that count here.
+    """
+    if model is None:
+        _show_settings(origin, as_json)
+        return
     found = load_model(model)
-    checked = _check(found, found.about.nodes[0] if nodes is None else nodes, settings, gpu)
+    checked = _check(found, found.about.nodes[0] if nodes is None else nodes, words, gpu)
     resolved = checked.resolved
     if resolved is None:
         raise UsageError(checked.problems[0].text)
@@ -184,6 +226,18 @@ def _billions(model: Model) -> str:
     counted = count_parameters(Effective(model.config, model.about.architecture))
     active = f" ({counted.active / 1e9:.0f}B active)" if counted.active != counted.total else ""
     return f"{counted.total / 1e9:.1f}B{active}"
+
+
+def _show_settings(origin: bool, as_json: bool) -> None:
+    found = settings.effective(os.environ)
+    if as_json:
+        rows = {key: {"value": each.value, "origin": each.origin} for key, each in found.items()}
+        _print_json({"schema": SCHEMA, "settings": rows})
+        return
+    for key, (_, what) in settings.KEYS.items():
+        each = found.get(key)
+        value = shown(key, each.value) if each else "-"
+        print(f"{key:<11}{value}" + (f"  # {each.origin if each else f'not set: {what}'}" if origin else ""))
 
 
 def _print_json(document: object) -> None:

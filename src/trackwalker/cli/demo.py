@@ -6,11 +6,11 @@ import time
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from trackwalker.cli.display import ProgressLine
 from trackwalker.cli.options import DEFAULT_WORKSPACE, Workspace
 from trackwalker.cli.save import save
+from trackwalker.cli.screen import Screen
 from trackwalker.errors import UsageError
 from trackwalker.job.resolve import resolve
 from trackwalker.lab.demo import run_demo
@@ -29,7 +29,7 @@ def demo(
     """
     if fault not in CASES:
         raise UsageError(f"unknown fault '{fault}'; there are: {', '.join(CASES)}")
-    console, begin, case = Console(highlight=False), time.monotonic(), CASES[fault]
+    console, begin, case = Screen(highlight=False), time.monotonic(), CASES[fault]
     with ProgressLine(None) as line:
 
         def say(text: str) -> None:

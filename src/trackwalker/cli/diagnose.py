@@ -3,30 +3,38 @@
 from __future__ import annotations
 
 import sys
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from trackwalker.cli.diagnose_parts import print_brief, print_tests
 from trackwalker.cli.no_log import with_a_log
-from trackwalker.cli.options import DEFAULT_WORKSPACE, AsJson, Workspace
+from trackwalker.cli.options import DEFAULT_WORKSPACE, AsJson, Workspace, as_named
 from trackwalker.cli.save import save, write_html
+from trackwalker.cli.screen import Screen
 from trackwalker.diagnose import engine
+from trackwalker.diagnose.elsewhere import with_metrics
 from trackwalker.diagnose.playbook import load_playbooks
 from trackwalker.diagnose.question import answer
 from trackwalker.errors import UsageError
+from trackwalker.job.shorthand import LATEST, position
 from trackwalker.report.markdown import markdown
 from trackwalker.report.terminal import render
+from trackwalker.telemetry.foreign import load_maps
+from trackwalker.telemetry.query import parse_time
+from trackwalker.telemetry.remote import Access
 
 DAMAGED = 3  # a verdict was given, from evidence that is damaged
 FOUND = 1  # with --exit-code: the verdict is an incident
 
 
 def diagnose(
-    job: Annotated[str, typer.Argument(help="Job id, id prefix, log file or job directory.")],
+    job: Annotated[
+        str | None, typer.Argument(metavar="JOB", help="Job id, prefix, log or directory; default: the latest.")
+    ] = None,
     as_json: AsJson = False,
     saving: Annotated[
         bool, typer.Option("--save", help="Write verdict.json and report.html into the job directory.")
@@ -46,7 +54,33 @@ def diagnose(
         typer.Option("--playbooks", envvar="TRACKWALKER_PLAYBOOKS", help="Folder with playbooks of your own."),
     ] = None,
     html: Annotated[Path | None, typer.Option("--html", help="Write the HTML report to this file.")] = None,
+    verbose: Annotated[bool, typer.Option("-v", "--verbose", help="Say why each hypothesis was ruled out.")] = False,
     exit_code: Annotated[bool, typer.Option("--exit-code", help="Exit 1 when the verdict is an incident.")] = False,
+    log: Annotated[Path | None, typer.Option("--log", help="The log of a job that is in no workspace.")] = None,
+    metrics: Annotated[
+        str | None,
+        typer.Option(
+            "--metrics", envvar="TRACKWALKER_METRICS", help="Read the cluster's own store: Prometheus' address."
+        ),
+    ] = None,
+    hosts: Annotated[str | None, typer.Option("--hosts", help="With --metrics: the job's hosts, as n[1-24].")] = None,
+    since: Annotated[str | None, typer.Option("--since", help="Of --metrics: epoch seconds or ISO time.")] = None,
+    until: Annotated[str | None, typer.Option("--until", help="Of --metrics: epoch seconds or ISO time.")] = None,
+    auth_file: Annotated[
+        Path | None,
+        typer.Option(
+            "--metrics-auth-file",
+            envvar="TRACKWALKER_METRICS_AUTH_FILE",
+            help="File with one line: 'bearer TOKEN' or 'basic USER:PASSWORD'.",
+        ),
+    ] = None,
+    tenant: Annotated[
+        str, typer.Option("--metrics-tenant", envvar="TRACKWALKER_METRICS_TENANT", help="X-Scope-OrgID of the store.")
+    ] = "",
+    ca_file: Annotated[Path | None, typer.Option("--metrics-ca-file", help="Certificates that the store has.")] = None,
+    metric_map: Annotated[
+        Path | None, typer.Option("--metric-map", help="A map of further metrics (as telemetry/foreign.yml).")
+    ] = None,
     workspace: Workspace = DEFAULT_WORKSPACE,
 ) -> int:
     """Find out what went wrong with a job, with the evidence; the job is not changed.
@@ -57,10 +91,28 @@ def diagnose(
     """
     if as_md + brief + tests > 1 or (as_md and as_json):
         raise UsageError("give one of --brief, --tests and --md; --json goes with the first two")
-    found = with_a_log(job, workspace)
-    diagnosis = engine.diagnose(found, load_playbooks(playbooks))
+    if job is not None and log is not None:
+        raise UsageError("name one job: its id, its directory, or --log FILE")
+    name = str(log) if log is not None else job or LATEST
+    found = with_a_log(name, workspace)
+    with ExitStack() as stack:
+        if metrics:
+            span = (parse_time(since), parse_time(until))
+            access = Access(metrics, auth_file, tenant, ca_file)
+            borrowed = stack.enter_context(with_metrics(found, access, hosts, span, load_maps(metric_map)))
+            found = borrowed.job
+            print(borrowed.says, file=sys.stderr)
+        elif hosts or since or until:
+            raise UsageError("--hosts, --since and --until are for --metrics URL")
+        diagnosis = engine.diagnose(found, load_playbooks(playbooks))
     if question is not None:
         diagnosis = replace(diagnosis, verdict=answer(question, diagnosis.verdict))
+    # Files first: a reader of the pipe that leaves early must not cost the report.
+    if html is not None:
+        write_html(diagnosis, found, html)
+    if saving:
+        path = save(diagnosis, found)
+        print(f"report: {path}", file=sys.stderr)
     if brief:
         print_brief(diagnosis, as_json)
     elif tests:
@@ -70,12 +122,12 @@ def diagnose(
     elif as_md:
         print(markdown(diagnosis.verdict))
     else:
-        render(diagnosis.verdict, Console(highlight=False))
-    if html is not None:
-        write_html(diagnosis, found, html)
-    if saving:
-        path = save(diagnosis, found)
-        print(f"report: {path}", file=sys.stderr)
+        render(
+            diagnosis.verdict,
+            Screen(highlight=False),
+            as_named(found.id if position(name) is not None else name, workspace),
+            verbose,
+        )
     for line in diagnosis.damage:
         print(f"trackwalker: damaged evidence: {line}", file=sys.stderr)
     if diagnosis.damage:

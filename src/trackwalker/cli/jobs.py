@@ -1,44 +1,159 @@
-"""`trackwalker jobs`: what a workspace holds, newest first."""
+"""`trackwalker jobs`: what a workspace holds, newest first, as squeue and sacct would list it."""
 
 from __future__ import annotations
 
 import json
 import sys
+import time
+from pathlib import Path
+from typing import Annotated
 
-from rich.console import Console
+import typer
 from rich.table import Table
 from rich.text import Text
 
+from trackwalker.cli.job_row import Row, row_of
 from trackwalker.cli.options import DEFAULT_WORKSPACE, AsJson, Workspace
+from trackwalker.cli.screen import Screen
+from trackwalker.cli.spans import clock, since
+from trackwalker.cli.standing_now import from_log
+from trackwalker.cli.workspace import jobs_of
+from trackwalker.errors import UsageError
+from trackwalker.job.shorthand import started
 from trackwalker.job.trust import shared_badly
-from trackwalker.launch.standing import standings, submitted
+from trackwalker.launch.standing import Standing, standings
 from trackwalker.report.text import visible
 
+COLUMNS = ("id", "name", "started", "elapsed", "model", "nodes", "step", "speed", "state", "verdict", "recorded", "log")
+_USUAL = ("id", "started", "elapsed", "model", "nodes", "step", "speed", "state", "verdict")
+_SPARED = ("nodes", "model", "elapsed")
+_NUMBERS = ("elapsed", "nodes", "step", "speed")
+_LARGEST_LOG = 64 << 20  # of a job whose scheduler does not speak for it: larger ones are not read for a list
+_EVERY_S = 2.0
 
-def jobs(as_json: AsJson = False, workspace: Workspace = DEFAULT_WORKSPACE) -> None:
+
+def jobs(
+    state: Annotated[str | None, typer.Option("--state", help="Only these, as running,failed.")] = None,
+    newer: Annotated[
+        str | None, typer.Option("--since", metavar="TIME", help="Started since: 12h, 7d, 2026-11-16.")
+    ] = None,
+    limit: Annotated[int, typer.Option("--limit", min=0, help="The newest so many; 0: all.")] = 50,
+    columns: Annotated[
+        str | None, typer.Option("-o", "--columns", metavar="A,B", help=f"Of {', '.join(COLUMNS)}.")
+    ] = None,
+    again: Annotated[bool, typer.Option("--watch", help="Print it again every two seconds, until Ctrl-C.")] = False,
+    as_json: AsJson = False,
+    workspace: Workspace = DEFAULT_WORKSPACE,
+) -> None:
     """List the jobs of a workspace."""
-    found = submitted(workspace)
+    wanted = tuple((columns or ",".join(_USUAL)).replace(" ", "").split(","))
+    if unknown := [name for name in wanted if name not in COLUMNS]:
+        raise UsageError(f"no column '{unknown[0]}'; there are {', '.join(COLUMNS)}")
+    states = frozenset(state.lower().split(",")) if state else None
+    moment = since(newer) if newer else None
     if warning := shared_badly(workspace):
         print(f"warning: {warning}", file=sys.stderr)
-    rows = [
-        {
-            "id": job.id,
-            "name": job.name,
-            "state": seen.state,
-            "running": seen.state == "running",
-            "recorded": job.database is not None,
-            "log": str(job.log) if job.log else None,
-        }
-        for job, seen in zip(found, standings(found), strict=True)
-    ]
-    if as_json:
-        print(json.dumps({"schema": "trackwalker.jobs/1", "workspace": str(workspace), "jobs": rows}, indent=1))
-        return
-    table = Table(box=None, pad_edge=False)
-    for column in ("id", "name", "state", "recorded"):
-        table.add_column(column)
-    for row in rows:
-        recorded = "yes" if row["recorded"] else "no"
-        table.add_row(Text(str(row["id"])), Text(visible(str(row["name"]))), str(row["state"]), recorded)
-    console = Console(highlight=False)
-    console.print(table if rows else f"no jobs in {workspace}", markup=False)
+    while True:
+        rows, more = _rows(workspace, states, moment, limit)
+        if as_json:
+            _print_json(workspace, rows)
+        else:
+            console = Screen(highlight=False)
+            if again:
+                console.clear()
+            console.print(
+                _table(rows, wanted, console.width) if rows else _nothing(workspace, states, newer), markup=False
+            )
+            if more:
+                console.print(f"{more} older ones: --limit 0 lists all", markup=False)
+        if not again:
+            return
+        time.sleep(_EVERY_S)
+
+
+def _rows(workspace: Path, states: frozenset[str] | None, moment: float | None, limit: int) -> tuple[list[Row], int]:
+    found = jobs_of(workspace)
+    if moment is not None:
+        found = [job for job in found if (started(job) or 0.0) >= moment]
+    chosen = found[:limit] if limit and states is None else found
+    rows = []
+    for job, seen in zip(chosen, standings(chosen), strict=True):
+        if seen.state in ("unknown", "forgotten") and _small(job.log):
+            seen = from_log(job, seen) or seen
+        if states is None or seen.state in states:
+            rows.append((job, seen))
+    shown = rows[:limit] if limit else rows
+    return [row_of(job, seen) for job, seen in shown], len(found) - len(chosen) + len(rows) - len(shown)
+
+
+def _small(log: Path | None) -> bool:
+    try:
+        return log is not None and log.stat().st_size < _LARGEST_LOG
+    except OSError:
+        return False
+
+
+def _nothing(workspace: Path, states: frozenset[str] | None, newer: str | None) -> str:
+    which = f" that are {' or '.join(sorted(states))}" if states else ""
+    return f"no jobs{which}{f' since {newer}' if newer else ''} in {workspace}"
+
+
+def _table(rows: list[Row], wanted: tuple[str, ...], width: int) -> Table:
+    cells = [_cells(row) for row in rows]
+    needs = {name: max(len(name), *(len(each[name]) for each in cells)) + 1 for name in wanted}
+    for name in _SPARED:  # on a narrow terminal whole columns go, not the ends of all of them
+        if sum(needs.values()) > width + 1 and wanted == _USUAL:
+            needs.pop(name)
+    table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0))
+    for name in needs:
+        table.add_column(name, justify="right" if name in _NUMBERS else "left", no_wrap=True, overflow="ellipsis")
+    for each in cells:
+        table.add_row(*(Text(visible(each[name])) for name in needs))
+    return table
+
+
+def _cells(row: Row) -> dict[str, str]:
+    when = time.strftime("%m-%d %H:%M", time.localtime(row.started)) if _is_time(row.started) else ""
+    step = "" if row.step is None else f"{row.step}/{row.steps}" if row.steps else str(row.step)
+    return {
+        "id": row.job.id,
+        "name": row.job.name,
+        "started": when,
+        "elapsed": clock(row.elapsed),
+        "model": row.model,
+        "nodes": "" if row.nodes is None else str(row.nodes),
+        "step": step,
+        "speed": "" if row.step_s is None else f"{row.step_s:.3g} s",
+        "state": row.seen.state,
+        "verdict": row.verdict,
+        "recorded": "yes" if row.job.database is not None else "no",
+        "log": str(row.job.log) if row.job.log else "",
+    }
+
+
+def _is_time(value: float | None) -> bool:
+    return value is not None and 0 <= value < 4e9
+
+
+def _print_json(workspace: Path, rows: list[Row]) -> None:
+    found = [_plain(row, row.seen) for row in rows]
+    print(json.dumps({"schema": "trackwalker.jobs/1", "workspace": str(workspace), "jobs": found}, indent=1))
+
+
+def _plain(row: Row, seen: Standing) -> dict[str, object]:
+    return {
+        "id": row.job.id,
+        "name": row.job.name,
+        "state": seen.state,
+        "running": seen.state == "running",
+        "recorded": row.job.database is not None,
+        "log": str(row.job.log) if row.job.log else None,
+        "started": row.started,
+        "elapsed_s": row.elapsed,
+        "model": row.model,
+        "nodes": row.nodes,
+        "step": row.step,
+        "steps": row.steps,
+        "step_s": row.step_s,
+        "verdict": row.verdict or None,
+    }

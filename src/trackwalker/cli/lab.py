@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
@@ -17,6 +16,7 @@ from trackwalker.cli.lab_false_alarms import false_alarms
 from trackwalker.cli.lab_inject import inject
 from trackwalker.cli.lab_propose import propose
 from trackwalker.cli.options import DEFAULT_WORKSPACE, AsJson, Workspace
+from trackwalker.cli.screen import Screen
 from trackwalker.errors import UsageError
 from trackwalker.job.resolve import resolve
 from trackwalker.lab import bundle as bundles
@@ -208,11 +208,11 @@ def _list() -> None:
     table = Table("scenario", "split", "outcome", "about", box=None)
     for s in [*all_scenarios(), *post_cases()]:
         table.add_row(s.family, s.split, str(s.truth.get("outcome")), s.about)
-    Console(highlight=False).print(table)
+    Screen(highlight=False).print(table)
 
 
 def _show(all_tables: list[ScoreTable]) -> None:
-    console = Console(highlight=False)
+    console = Screen(highlight=False)
     for each in all_tables:
         table = Table(*each.head, title=each.title, title_justify="left", box=None)
         for row in each.rows:

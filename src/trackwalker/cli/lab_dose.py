@@ -11,9 +11,9 @@ from typing import Annotated
 
 import typer
 from pydantic import ValidationError
-from rich.console import Console
 from rich.table import Table
 
+from trackwalker.cli.screen import Screen
 from trackwalker.errors import UsageError
 from trackwalker.lab.dose import FAULTS, DoseFault, DoseResults, judge, run_dose
 from trackwalker.lab.dose_plot import plot
@@ -111,7 +111,7 @@ def _show(results: DoseResults) -> None:
         table.add_row(
             r.fault, f"{r.strength:g} {r.unit}", "?" if r.lost is None else f"{100 * r.lost:.0f} %", said, r.grade
         )
-    Console(highlight=False).print(table)
+    Screen(highlight=False).print(table)
 
 
 def _say(text: str) -> None:

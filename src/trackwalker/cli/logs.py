@@ -15,13 +15,15 @@ import typer
 
 from trackwalker.agent.log_lines import Wanted
 from trackwalker.cli.log_search import search
-from trackwalker.cli.options import DEFAULT_WORKSPACE, AsJson, Workspace
+from trackwalker.cli.options import DEFAULT_WORKSPACE, AsJson, JobName, Workspace
 from trackwalker.cli.say import say, say_raw
-from trackwalker.cli.status import JobName, sentence
+from trackwalker.cli.standing_now import standing_now
+from trackwalker.cli.status import sentence
 from trackwalker.errors import UsageError
 from trackwalker.job.layout import Job
+from trackwalker.job.shorthand import LATEST
 from trackwalker.job.tail import open_at_last
-from trackwalker.launch.standing import find_job, pod_logs, standing
+from trackwalker.launch.standing import find_job, pod_logs
 from trackwalker.telemetry.query import parse_time
 
 SCHEMA = "trackwalker.logs/1"
@@ -32,7 +34,7 @@ Keep = Callable[[bytes], bool]
 
 
 def logs(
-    job: JobName,
+    job: JobName = LATEST,
     follow: Annotated[bool, typer.Option("-f", "--follow", help="Stay until the job ends.")] = False,
     rank: Annotated[int | None, typer.Option("--rank", min=0, help="Only this rank, with times.")] = None,
     lines: Annotated[int, typer.Option("-n", "--lines", min=-1, help="Last lines to begin with; -1: all.")] = 100,
@@ -64,7 +66,7 @@ def logs(
         return search(found, rank, wanted, lines, newest, as_json)
     path, keep = _source(found, rank)
     while path is None:
-        seen = standing(found)
+        seen = standing_now(found)
         if rank is None and not as_json and (argv := pod_logs(found, seen, follow, lines)):
             return subprocess.run(argv, check=False).returncode
         if not follow or seen.ended or seen.stuck:
@@ -106,7 +108,7 @@ def _follow(job: Job, file: BinaryIO, keep: Keep | None) -> None:
         say_raw(_read(file, keep))
         if time.monotonic() - asked >= _ASK_S:
             asked = time.monotonic()
-            if standing(job).ended:
+            if standing_now(job).ended:
                 say_raw(_read(file, keep))  # what it wrote since we looked
                 return
         time.sleep(_LOOK_S)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from trackwalker.cli.options import DEFAULT_WORKSPACE, AsJson, Workspace
 from trackwalker.cli.say import say
+from trackwalker.cli.workspace import there
 from trackwalker.job.layout import Job
 from trackwalker.launch.ledger import WINDOW_S, Suspect, note, of_end, suspects, to_exclude
 from trackwalker.launch.standing import standings, submitted
@@ -22,7 +23,7 @@ def nodes(as_json: AsJson = False, workspace: Workspace = DEFAULT_WORKSPACE) -> 
 
     The scheduler is asked how jobs ended whose end nobody wrote down: nodes that it lost are added to the ledger.
     """
-    note_lost_nodes(workspace)
+    note_lost_nodes(there(workspace))
     found = suspects(workspace)
     if as_json:
         hosts = [

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import os
+import shlex
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any, get_type_hints
@@ -20,6 +22,20 @@ Image = Annotated[str | None, typer.Option("--image", envvar="DOCKER_IMAGE", hel
 Registry = Annotated[str, typer.Option("--registry", envvar="DOCKER_REGISTRY", help="Where images come from.")]
 Runtime = Annotated[str | None, typer.Option("--runtime", help="docker, podman, apptainer, native, or auto.")]
 Privileged = Annotated[bool, typer.Option("--privileged", help="Give containers every privilege.")]
+
+
+JobName = Annotated[
+    str,
+    typer.Argument(
+        metavar="JOB", help="Job id, prefix, log or directory; 'latest', '-' the one before it, '-2' two before it."
+    ),
+]
+
+
+def as_named(job: str, workspace: Path) -> str:
+    """A job as a command to copy names it: with the workspace where a command would look elsewhere without it."""
+    usual = os.environ.get("JOB_WORKSPACE") or str(DEFAULT_WORKSPACE)
+    return shlex.join([job, *([] if str(workspace) == usual else ["-w", str(workspace)])])
 
 
 def takes(kind: type[Any]) -> Callable[[Callable[..., int]], Callable[..., int]]:

@@ -15,6 +15,7 @@ from typer.core import TyperGroup
 from trackwalker.cli.options import DEFAULT_WORKSPACE, AsJson, Workspace
 from trackwalker.cli.perf_page import serve_page, write_page
 from trackwalker.cli.save import write_text
+from trackwalker.cli.screen import Screen
 from trackwalker.errors import TrackwalkerError, UsageError
 from trackwalker.job.layout import Job
 from trackwalker.job.resolve import resolve
@@ -252,8 +253,8 @@ def _report(name: str, workspace: Path) -> PerfReport:
 
 def _console() -> Console:
     """Tables are wide: a pipe or a file has no width of its own."""
-    console = Console(highlight=False)
-    return console if console.is_terminal or "COLUMNS" in os.environ else Console(highlight=False, width=_WIDE)
+    console = Screen(highlight=False)
+    return console if console.is_terminal or "COLUMNS" in os.environ else Screen(highlight=False, width=_WIDE)
 
 
 def _print(report: PerfReport, as_json: bool, as_md: bool) -> None:

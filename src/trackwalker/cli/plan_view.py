@@ -16,8 +16,14 @@ from trackwalker.node.runtimes.container import OrderError
 SCHEMA = "trackwalker.plan/1"
 
 
-def show(submission: Submission, scheduled: dict[str, Any], as_json: bool) -> int:
-    """Print a submission; `scheduled` is what its scheduler is given: sbatch and script, or manifest and container."""
+UNLIKELY = 1  # the job would probably run out of GPU memory
+
+
+def show(submission: Submission, scheduled: dict[str, Any], as_json: bool, script: bool = False) -> int:
+    """Print a submission; `scheduled` is what its scheduler is given: sbatch and script, or manifest and container.
+
+    The verdict comes first; `script` adds everything that would run. Returns the exit code.
+    """
     record, order = submission.record, submission.order
     scheduled = {"container": _container(submission), **scheduled}
     changed = {k: s for k, s in record.config.items() if not s.source.startswith("model ")}
@@ -36,8 +42,14 @@ def show(submission: Submission, scheduled: dict[str, Any], as_json: bool) -> in
             "problems": [problem.to_dict() for problem in submission.checked.problems],
         }
         print(json.dumps(answer, default=str))
-        return 0
-    print(f"# {record.name}: {order.nodes} nodes, {order.world} ranks")
+        return _code(submission)
+    print("\n".join(_verdict(submission, scheduled)))
+    if not script:
+        if "sbatch" in scheduled:
+            print(f"\n{shlex.join(scheduled['sbatch'])}")
+        print("\nTo see the script, every rank's command, environment and config: add --script.")
+        return _code(submission)
+    print(f"\n# {record.name}: {order.nodes} nodes, {order.world} ranks")
     if "sbatch" in scheduled:
         print(f"{shlex.join(scheduled['sbatch'])}\n\n# {submission.folder.name}/job.sh\n{scheduled['script']}")
     for manifest in scheduled.get("manifest", []):
@@ -53,14 +65,30 @@ def show(submission: Submission, scheduled: dict[str, Any], as_json: bool) -> in
     print("\n# config beyond the model file")
     for name, setting in changed.items():
         print(f"{name}: {setting.value}  # {setting.source}")
-    for problem in submission.checked.problems:
-        print(f"\nwarning: {problem.text}")
+    return _code(submission)
+
+
+def _verdict(submission: Submission, scheduled: dict[str, Any]) -> list[str]:
+    """The first lines: whether it would run, and what stands against it."""
+    record, order, estimate = submission.record, submission.order, submission.checked.estimate
+    what = f"{record.name} on {count(order.nodes, 'node')}, {count(order.world, 'rank')}"
+    problems = [problem.text for problem in submission.checked.problems]
     word = scheduled.get("slurm") or {}
-    if word.get("starts"):
-        print(f"\n# Slurm would take it: {word['starts']}")
-    if word.get("warning"):
-        print(f"\nnote: {word['warning']}")
-    return 0
+    more = [f"Slurm would take it: {word['starts']}"] if word.get("starts") else []
+    more += [f"note: {word['warning']}"] if word.get("warning") else []
+    if problems:
+        return [f"{count(len(problems), 'problem')}: {what}", *(f"- {text}" for text in problems), *more]
+    return [f"OK: {what}" if estimate is None else f"OK: fits, {estimate.brief()}: {what}", *more]
+
+
+def _code(submission: Submission) -> int:
+    estimate = submission.checked.estimate
+    return UNLIKELY if estimate is not None and estimate.verdict == "unlikely" else 0
+
+
+def count(number: int, word: str) -> str:
+    """`1 node`, `8 nodes`."""
+    return f"{number} {word}{'' if number == 1 else 's'}"
 
 
 def _container(submission: Submission) -> list[str] | None:

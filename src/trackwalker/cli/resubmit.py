@@ -17,7 +17,7 @@ from trackwalker.launch.standing import find_job
 
 
 def resubmit(
-    job: Annotated[str, typer.Argument(help="Job id, directory or log.")],
+    job: Annotated[str, typer.Argument(metavar="JOB", help="Job id, directory or log.")],
     secrets: Annotated[
         list[str] | None, typer.Argument(help="Behind '--': secrets of the request, which no record keeps.")
     ] = None,

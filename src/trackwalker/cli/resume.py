@@ -7,9 +7,8 @@ from typing import Annotated
 
 import typer
 
-from trackwalker.cli.options import DEFAULT_WORKSPACE, AsJson, Workspace
+from trackwalker.cli.options import DEFAULT_WORKSPACE, AsJson, JobName, Workspace
 from trackwalker.cli.say import say
-from trackwalker.cli.status import JobName
 from trackwalker.launch.standing import find_job, standing
 from trackwalker.logs.nodelist import expand
 from trackwalker.watch.resume import resume as start

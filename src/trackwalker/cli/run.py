@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 import time
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
@@ -13,10 +14,11 @@ import typer
 
 from trackwalker.cli.banner import Banner
 from trackwalker.cli.display import ProgressLine
-from trackwalker.cli.options import DEFAULT_WORKSPACE, Image, Privileged, Registry, Runtime, Workspace
+from trackwalker.cli.options import DEFAULT_WORKSPACE, Image, Privileged, Registry, Runtime, Workspace, as_named
 from trackwalker.errors import UsageError
 from trackwalker.job.layout import Job
-from trackwalker.launch.plan import plan_local
+from trackwalker.launch.models import load_model
+from trackwalker.launch.plan import plan_local, refuse_wrong
 from trackwalker.launch.provenance import code_of
 from trackwalker.launch.request import parse_model_spec, parse_passthrough, parse_watching
 from trackwalker.launch.schedulers.by_hand import RunByHand, place_by_hand
@@ -31,7 +33,7 @@ from trackwalker.watch.live import LiveWatch
 
 
 def run(
-    model: Annotated[str, typer.Argument(help="Model, as model[[:alias]:tag].")],
+    model: Annotated[str, typer.Argument(metavar="MODEL", help="Model, as model[[:alias]:tag].")],
     settings: Annotated[
         list[str] | None,
         typer.Argument(help="Behind '--': key=value for the trainer, _env_NAME=VALUE for its environment."),
@@ -71,6 +73,9 @@ def run(
     """Train a model on this machine, one lane per process; Ctrl-C ends the run."""
     words = settings or []
     spec, passthrough = parse_model_spec(model), parse_passthrough(words)
+    native = in_container or runtime == "native" or not (image or runtime)
+    if native and not in_container:
+        refuse_wrong(load_model(spec.model), passthrough)  # before anything is fetched, started or made
     watching = parse_watching(observe, ray, os.environ, missing_ray())
     remote = remote_write(remote_url, remote_auth)
     if remote is not None and not watching.observe and remote.url != os.environ.get(URL_VARIABLE):
@@ -81,7 +86,6 @@ def run(
         print(watching.note, file=sys.stderr)
     if watching.observe:
         ensure_prometheus(lambda text: print(text, file=sys.stderr))
-    native = in_container or runtime == "native" or not (image or runtime)
     code = code_of(Path.cwd(), workspace / FOLDER, None if native else "")
     started: LocalRun | RunByHand
     if native and not in_container:
@@ -110,23 +114,45 @@ def run(
         )
         started = RunByHand(plan_submission(asked, how), place)
     print(f"job {started.record.id}  log {started.log}", flush=True)
-    status = _stay(started)
+    ending = _stay(started)
     started.wait_closed()
-    word = "finished" if status == 0 else f"ended with exit code {status}"
-    print(f"{word}; trackwalker diagnose {started.record.id} says why" if status else word)
-    return status
+    print(ending.sentence(as_named(started.record.id, workspace)))
+    return ending.code
+
+
+@dataclass(frozen=True)
+class Ending:
+    """How a run ended, and how far it came."""
+
+    code: int
+    by_user: bool  # Ctrl-C, or whoever ended this command
+    steps: int  # completed
+    total: str  # of how many, where that is known
+    seconds: float | None  # of a step, lately
+
+    def sentence(self, job: str) -> str:
+        """One line: what happened, how far and how fast, and the command to go on with."""
+        if self.by_user:
+            word, then = "ended by you (Ctrl-C)", f"to continue: trackwalker resume {job}"
+        elif self.code == 0:
+            word, then = "finished", f"where the time went: trackwalker perf {job}"
+        else:
+            word, then = f"failed with exit code {self.code}", f"why: trackwalker diagnose {job}"
+        of = f" of {self.total}" if self.total else ""
+        speed = f", {self.seconds:.3g} s per step" if self.seconds is not None else ""
+        return f"{word}: {self.steps}{of} steps{speed}; {then}"
 
 
 def _interrupt(number: int, frame: object) -> None:
     raise KeyboardInterrupt
 
 
-def _stay(started: LocalRun | RunByHand) -> int:
+def _stay(started: LocalRun | RunByHand) -> Ending:
     signal.signal(signal.SIGTERM, _interrupt)  # whoever ends us means the run; kill -9 leaves it running
     watch = LiveWatch(started.job_dir)
     steps = started.record.config.get("steps")
     total = str(steps.value) if steps else ""
-    expected = started.record.ray
+    expected, interrupted = started.record.ray, False
     banner = Banner(Job(started.record.id, started.log, started.job_dir))
     with ProgressLine(int(total) if total.isdigit() else None) as line:
         while True:
@@ -140,8 +166,10 @@ def _stay(started: LocalRun | RunByHand) -> int:
                 for said in banner.due() if started.record.observe else ():
                     line.say(said)
                 if code is not None:
-                    return code
+                    done = 0 if watch.last_step is None else watch.last_step + 1
+                    return Ending(code, interrupted and code != 0, done, total, watch.step_seconds)
                 time.sleep(0.3)
             except KeyboardInterrupt:
-                line.say("ending the run")
+                interrupted = True
+                line.say("ending the run, as you asked (Ctrl-C)")
                 started.cancel()

@@ -21,6 +21,7 @@ _FENCED = re.compile(r"^( *)```[^\n]*\n(.*?)^ *```", re.S | re.M)
 _INLINE = re.compile(r"`([^`\n]+)`")
 _ASSIGNED = re.compile(r"[A-Za-z_]\w*=")
 _ENV = "_env_"
+_ANY_COMMAND = "record"  # behind its `--` stands a command of the user's, not of ours
 
 
 def problems(page: str) -> list[str]:
@@ -101,7 +102,8 @@ def _leaf(command: Any, words: list[str]) -> Iterator[str]:
     if isinstance(command, WordsCommand):
         if extra := parse_scheduler_words(left).extra:
             yield f"neither we nor this check know {', '.join(extra)}"
-        yield from _settings(behind)
+        if command.name != _ANY_COMMAND:
+            yield from _settings(behind)
     elif left:
         yield f"'{left[0]}' is one argument too many"
 

@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 import json
-from typing import Annotated, Any
+from typing import Any
 
-import typer
-
-from trackwalker.cli.options import DEFAULT_WORKSPACE, AsJson, Workspace
+from trackwalker.cli.job_row import Row, row_of
+from trackwalker.cli.options import DEFAULT_WORKSPACE, AsJson, JobName, Workspace
 from trackwalker.cli.say import say
+from trackwalker.cli.spans import clock
+from trackwalker.cli.standing_now import standing_now
 from trackwalker.job.layout import Job
-from trackwalker.launch.standing import Standing, find_job, scheduler_of, standing
+from trackwalker.job.shorthand import LATEST
+from trackwalker.launch.standing import Standing, find_job, scheduler_of
 
 SCHEMA = "trackwalker.status/1"
 UNREACHABLE = 69
-JobName = Annotated[str, typer.Argument(metavar="JOB", help="Job id, id prefix, log file or job directory.")]
 
 
 def status(
-    job: JobName,
+    job: JobName = LATEST,
     as_json: AsJson = False,
     workspace: Workspace = DEFAULT_WORKSPACE,
 ) -> int:
@@ -27,9 +28,23 @@ def status(
     Exit codes: 0 the answer is known, 2 no such job, 69 the scheduler does not answer.
     """
     found = find_job(job, workspace)
-    seen = standing(found)
-    say(json.dumps({"schema": SCHEMA, **as_dict(found, seen)}, indent=1) if as_json else sentence(found, seen))
+    seen = standing_now(found)
+    row = row_of(found, seen)
+    if as_json:
+        how_far = {"step": row.step, "steps": row.steps, "step_s": row.step_s, "eta_s": row.eta_s}
+        say(json.dumps({"schema": SCHEMA, **as_dict(found, seen), **how_far}, indent=1))
+    else:
+        say("\n".join([sentence(found, seen), *_how_far(row)]))
     return UNREACHABLE if seen.state == "unknown" else 0
+
+
+def _how_far(row: Row) -> list[str]:
+    """Step, speed, time to the end, and where the log is."""
+    of = f" of {row.steps}" if row.steps else ""
+    speed = f", {row.step_s:.3g} s per step" if row.step_s is not None else ""
+    left = f", {clock(row.eta_s)} to the end" if row.eta_s else ""
+    lines = [f"step {row.step}{of}{speed}{left}"] if row.step is not None else []
+    return lines + ([f"log {row.job.log}"] if row.job.log else [])
 
 
 def as_dict(job: Job, seen: Standing) -> dict[str, Any]:

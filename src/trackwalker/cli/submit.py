@@ -27,7 +27,8 @@ from trackwalker.launch.request import Watching, parse_watching
 from trackwalker.launch.schedulers import kubernetes, slurm
 from trackwalker.launch.slurm.beforehand import NOT_ASKED, Word, ask_beforehand
 from trackwalker.launch.slurm.client import Slurm, slurm_here
-from trackwalker.launch.slurm.options import parse_scheduler_words
+from trackwalker.launch.slurm.environment import left_behind
+from trackwalker.launch.slurm.options import SubmitOptions, parse_scheduler_words
 from trackwalker.launch.snapshot import Snapshot, discard, take_snapshot
 from trackwalker.launch.store import FOLDER
 from trackwalker.launch.submission import How, Submission, plan_submission
@@ -40,7 +41,7 @@ from trackwalker.observe.ray_home import missing_ray
 
 SUBMITTED = "trackwalker.submitted/1"
 
-Model = Annotated[str, typer.Argument(help="Model, as model[[:alias]:tag].")]
+Model = Annotated[str, typer.Argument(metavar="MODEL", help="Model, as model[[:alias]:tag].")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Print what would run, and queue nothing.")]
 
 
@@ -70,10 +71,16 @@ class Wanted:
         ),
     ] = None
     gpu: Annotated[
-        str | None, typer.Option("--gpu", help="GPU of the nodes, as MI300X or H200: for memory and layers.")
+        str | None,
+        typer.Option(
+            "--gpu", envvar="TRACKWALKER_GPU", help="GPU of the nodes, as MI300X or H200: for memory and layers."
+        ),
     ] = None
     fabric: Annotated[
-        str | None, typer.Option("--fabric", help="Network of the nodes: ionic, mlx5, bnxt, efa, tcp.")
+        str | None,
+        typer.Option(
+            "--fabric", envvar="TRACKWALKER_FABRIC", help="Network of the nodes: ionic, mlx5, bnxt, efa, tcp."
+        ),
     ] = None
     checks: Annotated[
         list[str] | None, typer.Option("--check", help="Preflight policy, as ecc=warn or gpus_free=off; repeatable.")
@@ -88,6 +95,9 @@ class Wanted:
         ),
     ] = None
     jobset: Annotated[bool, typer.Option("--jobset", help="On k8s: a JobSet instead of an Indexed Job.")] = False
+    script: Annotated[
+        bool, typer.Option("--script", help="With plan or --dry-run: print the whole script and environment, too.")
+    ] = False
     auto_resume: Annotated[
         int,
         typer.Option(
@@ -133,7 +143,7 @@ def submit(
     as_json: AsJson = False,
     options: Wanted = Wanted(),  # noqa: B008
 ) -> int:
-    """Queue a run on Slurm or Kubernetes; words before '--' are the scheduler's, words behind it the trainer's.
+    """Queue a run on Slurm or Kubernetes; options before '--' go to the scheduler, those after it to the trainer.
 
     Exit codes: 0 it is queued, 1 it died at once, 2 it was refused, 69 the scheduler did not answer.
     """
@@ -150,7 +160,11 @@ def plan(
     as_json: AsJson = False,
     options: Wanted = Wanted(),  # noqa: B008
 ) -> int:
-    """Print exactly what `submit` would run, and everything that is wrong with it; nothing is queued."""
+    """Say whether a run would start and fit, and print what `submit` would queue; nothing is queued.
+
+    `submit --dry-run` prints the same.
+    Exit codes: 0 it would run, 1 it would probably run out of GPU memory, 2 it would be refused.
+    """
     to = _to_kubernetes if options.on == "k8s" else _to_slurm
     return to(ctx, model, options, True, as_json)
 
@@ -161,7 +175,8 @@ def _to_slurm(ctx: typer.Context, model: str, options: Wanted, dry_run: bool, as
     if options.runtime not in (None, "auto", *RUNTIMES):
         raise UsageError(f"--runtime {options.runtime}: there are {', '.join(RUNTIMES)} and auto")
     client, python = Slurm(), options.python or sys.executable
-    words = parse_scheduler_words(before(ctx))
+    partition, account = (os.environ.get(f"TRACKWALKER_{name}") or None for name in ("PARTITION", "ACCOUNT"))
+    words = parse_scheduler_words(before(ctx), SubmitOptions(partition=partition, account=account))
     words = replace(words, requeue=True) if options.auto_resume else words
     asked = options.asked(model, behind(ctx), words.nodes or 1, words.gpus_per_node)
     runtime = options.runtime or ("auto" if options.image else "native")
@@ -175,11 +190,14 @@ def _to_slurm(ctx: typer.Context, model: str, options: Wanted, dry_run: bool, as
         word = ask_beforehand(batch.options, batch.script, client) if slurm_here() else Word(warning=NOT_ASKED)
         if dry_run:
             scheduled = {"sbatch": batch.argv(), "script": batch.script, "slurm": asdict(word)}
-            return show(batch.submission, scheduled, as_json)
+            return show(batch.submission, scheduled, as_json, options.script)
         if how.observe:
             ensure_prometheus(lambda text: print(text, file=sys.stderr))
         queued = slurm.submit(batch, client)
     _warn(batch.submission)
+    if names := left_behind(os.environ):
+        print(f"note: of your shell's variables {', '.join(names)} do not reach the trainer: write _env_NAME=VALUE "
+              "behind '--'", file=sys.stderr)  # fmt: skip
     if word.warning and slurm_here():
         print(f"warning: {word.warning}", file=sys.stderr)
     for line in suspect_lines(options.workspace, words.nodelist, words.exclude):
@@ -219,7 +237,8 @@ def _to_kubernetes(ctx: typer.Context, model: str, options: Wanted, dry_run: boo
         image = str(normalise(options.image, options.registry))
         batch = kubernetes.plan_pod_batch(submission, settings, image, Path.cwd(), python, options.jobset)
         if dry_run:
-            return show(batch.in_pod, {"manifest": batch.manifests(), "container": list(batch.plan.argv)}, as_json)
+            scheduled = {"manifest": batch.manifests(), "container": list(batch.plan.argv)}
+            return show(batch.in_pod, scheduled, as_json, options.script)
         job = kubernetes.submit(batch)
     _warn(submission)
     by_hand = shlex.join(apply_file_argv(settings.namespace, job.manifest))

@@ -135,7 +135,7 @@ def cancel(sweep: SweepName, as_json: AsJson = False, workspace: Workspace = DEF
     """End a sweep and those of its jobs that wait or run; what is finished stays, and 'resume' can go on later."""
     plan = load_plan(find_folder(sweep, workspace), to_drive=True)
     outcome = cancel_sweep(plan, Teller)
-    told = "the process that runs it was told to end it" if outcome is None else "it has ended, with its jobs"
+    told = "the process that runs it was asked to end it" if outcome is None else "it has ended, with its jobs"
     if as_json:
         print(dumps({"schema": CANCELLED, "id": plan.id, "ended": outcome is not None}), end="")
     else:

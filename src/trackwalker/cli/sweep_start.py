@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import typer
-from rich.console import Console
 
 from trackwalker.cli.options import DEFAULT_WORKSPACE, AsJson, Image, Privileged, Registry, Runtime
+from trackwalker.cli.screen import Screen
 from trackwalker.cli.words import before, behind
 from trackwalker.errors import UsageError
 from trackwalker.launch.plan import starred
@@ -128,8 +128,8 @@ def show_report(folder: Path, as_json: bool, as_md: bool) -> None:
         names = [f"plot-{number}.svg" for number in range(1, len(conclusion.plots) + 1)]
         print(markdown(plan, state, conclusion, strategy.at_most(), who, names), end="")
         return
-    console = Console(highlight=False)
-    console = console if console.is_terminal or "COLUMNS" in os.environ else Console(highlight=False, width=_WIDE)
+    console = Screen(highlight=False)
+    console = console if console.is_terminal or "COLUMNS" in os.environ else Screen(highlight=False, width=_WIDE)
     render(plan, state, conclusion, strategy.at_most(), who, console)
     print(f"\nreport: {plan.folder / 'report.md'}", file=sys.stderr)
 

@@ -7,15 +7,17 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from trackwalker.cli.no_log import with_a_log
 from trackwalker.cli.options import DEFAULT_WORKSPACE, AsJson, Workspace
+from trackwalker.cli.screen import Screen
+from trackwalker.cli.workspace import jobs_of
 from trackwalker.diagnose.reference import Speed
 from trackwalker.diagnose.triage import SCHEMA, Triage
 from trackwalker.diagnose.triage import triage as triage_job
 from trackwalker.errors import JobNotFoundError, TrackwalkerError, UsageError
-from trackwalker.job.resolve import list_jobs, resolve, several
+from trackwalker.job.resolve import resolve, several
+from trackwalker.job.shorthand import LATEST
 from trackwalker.record.accounting import ask
 from trackwalker.report import triage as view
 from trackwalker.report.text import json_visible
@@ -26,7 +28,7 @@ def triage(
         list[str] | None,
         typer.Argument(
             metavar="[JOB]...",
-            help="Job id, id prefix, log file or job directory; or several files of one job (a folder, a pattern).",
+            help="Job id, id prefix, log file or job directory; or several files of one job; default: the latest.",
         ),
     ] = None,
     everything: Annotated[bool, typer.Option("--all", help="Every job of the workspace, newest first.")] = False,
@@ -38,12 +40,12 @@ def triage(
     workspace: Workspace = DEFAULT_WORKSPACE,
 ) -> int:
     """Say what happened to a job, from its log alone, in a second; the job is not changed."""
-    job = jobs[0] if jobs else None
-    if everything == (job is not None):
+    if everything and jobs:
         raise UsageError("name one job, or give --all for every job of the workspace")
-    console = Console(highlight=False)
-    if job is not None:
-        named = several([Path(name) for name in jobs]) if jobs and len(jobs) > 1 else with_a_log(job, workspace)
+    console = Screen(highlight=False)
+    if not everything:
+        name = jobs[0] if jobs else LATEST
+        named = several([Path(each) for each in jobs]) if jobs and len(jobs) > 1 else with_a_log(name, workspace)
         found = triage_job(named, reference_speed(reference, workspace) if reference else None)
         if as_json:
             print(json_visible(json.dumps(found.to_dict(), indent=1, ensure_ascii=False)))
@@ -55,13 +57,15 @@ def triage(
     if reference is not None:
         raise UsageError("--reference compares one job: name it instead of --all")
     rows: list[Triage | tuple[str, str]] = []
-    jobs_here = list_jobs(workspace)
+    jobs_here = jobs_of(workspace, waiting=False)
     answer = ask([j.id for j in jobs_here])  # once for all of them: a scheduler is not to be asked a hundred times
     for each in jobs_here:
         try:
             rows.append(triage_job(each, sacct=answer))
         except TrackwalkerError as e:
             rows.append((each.id, str(e)))
+        except OSError as e:
+            rows.append((each.id, f"cannot be read: {e.strerror}"))
     if as_json:
         told = [{"job": {"id": r[0]}, "error": r[1]} if isinstance(r, tuple) else r.to_dict() for r in rows]
         document = {"schema": SCHEMA, "workspace": str(workspace), "jobs": told}

@@ -12,9 +12,11 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from trackwalker.cli.options import DEFAULT_WORKSPACE, AsJson, Workspace
+from trackwalker.cli.screen import Screen
+from trackwalker.cli.tsdb_doctor import doctor
+from trackwalker.cli.workspace import there
 from trackwalker.errors import EvidenceError, UsageError
 from trackwalker.job.resolve import resolve
 from trackwalker.logs.header import nodes_in_header
@@ -34,6 +36,9 @@ app = typer.Typer(
 _Job = Annotated[str, typer.Argument(metavar="JOB", help="Job id, id prefix, log file or job directory.")]
 _Start = Annotated[str | None, typer.Option("--start", help="Epoch seconds or ISO time (UTC); default: first sample.")]
 _End = Annotated[str | None, typer.Option("--end", help="Epoch seconds or ISO time (UTC); default: last sample.")]
+
+
+app.command("doctor", epilog="Example: trackwalker tsdb doctor http://mimir/prometheus --metrics-tenant ml")(doctor)
 
 
 def _interrupt(number: int, frame: object) -> None:
@@ -65,13 +70,13 @@ def list_(
     """List the recorded jobs of a workspace: span, hosts, gaps, size, integrity."""
     with _Line() as line:
         entries = catalogue.list_databases(
-            workspace, nodes_in_header, fast, lambda done, of: line.show(f"{done} of {of} databases")
+            there(workspace), nodes_in_header, fast, lambda done, of: line.show(f"{done} of {of} databases")
         )
     if as_json:
         rows = [e.to_dict() for e in entries]
         _print_json({"schema": catalogue.SCHEMA, "workspace": str(workspace), "fast": fast, "jobs": rows})
     elif entries:
-        render_list(entries, Console(highlight=False))
+        render_list(entries, Screen(highlight=False))
     else:
         print(f"no recorded jobs in {workspace}")
 
@@ -112,7 +117,7 @@ def query_(
     elif as_csv:
         csv.writer(sys.stdout, lineterminator="\n").writerows(answer.rows())
     else:
-        render_answer(answer, Console(highlight=False))
+        render_answer(answer, Screen(highlight=False))
     for hint in answer.hints:
         print(f"trackwalker: {hint}", file=sys.stderr)
     return _damaged(answer.damage)
@@ -139,7 +144,7 @@ def metrics(
         rows = [metric.to_dict() for metric in found]
         _print_json({"schema": recorded.SCHEMA, "job": job, "metrics": rows, "damage": damage})
     elif found:
-        render_metrics(found, Console(highlight=False))
+        render_metrics(found, Screen(highlight=False))
     else:
         print(f"no metric of {job} matches '{pattern or ''}'")
     for hint in close:

@@ -10,12 +10,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from trackwalker.cli.options import DEFAULT_WORKSPACE, AsJson, Workspace
+from trackwalker.cli.options import DEFAULT_WORKSPACE, AsJson, JobName, Workspace
 from trackwalker.cli.say import say
-from trackwalker.cli.status import JobName, as_dict, sentence
+from trackwalker.cli.standing_now import standing_now
+from trackwalker.cli.status import as_dict, sentence
 from trackwalker.errors import UsageError
 from trackwalker.job.layout import Job
-from trackwalker.launch.standing import Standing, find_job, standing
+from trackwalker.job.shorthand import LATEST
+from trackwalker.launch.standing import Standing, find_job
 
 if TYPE_CHECKING:
     from trackwalker.watch.resume_policy import ResumePolicy
@@ -26,7 +28,7 @@ _FIRST_S, _LONGEST_S = 0.3, 10.0  # between two questions: soon for a short job,
 
 
 def wait(
-    job: JobName,
+    job: JobName = LATEST,
     seconds: Annotated[float | None, typer.Option("--timeout", min=0, help="Give up after this many seconds.")] = None,
     auto_resume: Annotated[
         bool, typer.Option("--auto-resume", help="Start further attempts as 'resume' decides; stays until the last.")
@@ -63,7 +65,7 @@ def wait(
 def _until_ended(found: Job, deadline: float | None) -> Standing:
     pause, silent = _FIRST_S, False
     while True:
-        seen = standing(found)
+        seen = standing_now(found)
         if seen.ended or seen.stuck or (deadline is not None and time.monotonic() >= deadline):
             return seen
         if seen.state == "unknown" and not silent:

@@ -37,8 +37,8 @@ def watch(
     """Watch jobs, and tell what goes wrong with them, with evidence and verdict; no job is changed.
 
     Tells it on the terminal, and wherever the settings say. Runs until it is stopped (Ctrl-C, SIGTERM), or until the
-    named jobs are over. What it has noticed and told is in WORKSPACE/.watch, so it can be killed and started again at
-    any time. Only a `resume:` policy in the settings lets it start anything.
+    named jobs are over. What it has noticed and reported is in WORKSPACE/.watch, so it can be killed and started again
+    at any time. Only a `resume:` policy in the settings lets it start anything.
 
     Exit codes: 0 stopped, or nothing is wrong (--once); 1 something is wrong (--once); 2 no such job or settings.
     """
@@ -56,6 +56,8 @@ def watch(
             for each in report:
                 step = f", step {each['step']}" if each["step"] is not None else ""
                 print(f"job {each['job']} ({each['name']}): {each['state']}{step}, {len(each['incidents'])} incidents")
+            if not report:
+                print(f"nothing to watch: no job in {workspace} is waiting or running")
         return FOUND if any(each["incidents"] for each in report) else 0
     stop = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import difflib
+import re
 from typing import Any
 
 import typer
 from typer.core import TyperCommand
 
+from trackwalker.errors import UsageError
+
+_EARLIER = re.compile(r"-([1-9]\d{0,3})")
 _BEHIND = "trackwalker.behind"
+_TYPED = "trackwalker.typed"
 _RESUME = "--auto-resume"  # may stand without its number
 _LISTS = ("--commits", "--models")  # take every word up to the next option
 
@@ -23,9 +29,41 @@ class WordsCommand(TyperCommand):
                 from trackwalker.launch.resume import DEFAULT_BUDGET  # the list of commands needs nothing of it
 
                 args[at] = f"{word}={DEFAULT_BUDGET}"
+        ctx.meta[_TYPED] = args[cut + 1 :]
         ctx.meta[_BEHIND] = [word for word in args[cut + 1 :] if word != "--"]
         ctx.allow_extra_args = ctx.ignore_unknown_options = True
-        return super().parse_args(ctx, spread(args[:cut]))
+        rest = super().parse_args(ctx, spread(args[:cut]))
+        self._refuse_misspelt(ctx)
+        return rest
+
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:
+        """With what is not an option of ours: the scheduler's words, and the trainer's."""
+        return [*super().collect_usage_pieces(ctx), "[-N NODES] [-p PARTITION] [--time T] …", "[-- KEY=VALUE …]"]
+
+    def _refuse_misspelt(self, ctx: Any) -> None:
+        """A misspelt option of ours must not travel to the scheduler, whose options are not ours to know."""
+        ours = [name for p in self.params for name in getattr(p, "opts", []) if name.startswith("--")]
+        for word in ctx.args:
+            name = word.partition("=")[0]
+            if not name.startswith("--") or len(name) < 4:
+                continue
+            from trackwalker.launch.slurm.options import KNOWN  # the list of commands needs nothing of it
+
+            if name[2:] in KNOWN:
+                continue
+            near = [o for o in ours if o.startswith(name)] or difflib.get_close_matches(name, ours, 1, 0.8)
+            if near:
+                raise UsageError(f"no option {name}; did you mean {near[0]}?")
+
+
+def earlier_jobs(args: list[str]) -> list[str]:
+    """`diagnose -2` means the job two before the latest: said so that no parser takes it for an option."""
+    found, rest = [], args.index("--") if "--" in args else len(args)
+    for at, word in enumerate(args[:rest]):
+        counted = _EARLIER.fullmatch(word)
+        value = at > 0 and args[at - 1].startswith("-") and len(args[at - 1]) > 1  # of the option before it: -n -1
+        found.append(f"latest~{counted[1]}" if counted and not value and at > 0 else word)
+    return found + args[rest:]
 
 
 def spread(args: list[str]) -> list[str]:
@@ -45,6 +83,11 @@ def spread(args: list[str]) -> list[str]:
 def behind(ctx: typer.Context) -> list[str]:
     """The words behind `--`."""
     return list(ctx.meta.get(_BEHIND, []))
+
+
+def typed(ctx: typer.Context) -> list[str]:
+    """The words behind the first `--`, later ones among them."""
+    return list(ctx.meta.get(_TYPED, []))
 
 
 def before(ctx: typer.Context) -> list[str]:

@@ -282,7 +282,7 @@ def _culprits(examination: Examination, symptoms: Symptoms) -> str:
     """The culprits in words, with the phases they are at fault in where these differ."""
     phases = examination.hosts_by_span
     if len({tuple(who) for who in phases.values()}) < 2 or len(phases) > _TOLD_PHASES:
-        return ", ".join(examination.hosts) or "no single host"
+        return ", ".join(examination.hosts) or "none identified"
     slow = symptoms.slow
     told = [f"{', '.join(who)} (steps {slow[i].first_step}..{slow[i].last_step})" for i, who in phases.items() if who]
     return " and ".join(told)

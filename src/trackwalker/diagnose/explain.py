@@ -97,7 +97,7 @@ def _no_steps(a: Case, b: Case) -> Explanation:
         for word, case in (("A", a), ("B", b))
         if case.timeline is None or len(case.timeline) < 12
     )
-    text = f"Too few steps to compare{f' in {few}' if few else ''}: speed cannot be told apart from noise."
+    text = f"Too few steps to compare{f' in {few}' if few else ''}: the difference in speed is within noise."
     missing = [Untestable(cause="config-difference", missing=["a dozen timed steps of both jobs after their start-up"])]
     return Explanation("insufficient-evidence", text, untestable=missing)
 
@@ -162,7 +162,7 @@ def _settings(pair: Pair, told: list[Change], own: list[tuple[Cause, Verdict]], 
     can = "explain" if confidence > 0.8 else "may explain"
     text = f"The settings {can} the difference ({names}): {pair.speed_words}."
     if pair.confounded:
-        text += f" {pair.confounded}; their share cannot be told apart."
+        text += f" {pair.confounded}; their shares cannot be separated."
     why = f"compare again with {', '.join(c.name for c in told[:3])} equal to see what is left"
     action = Action(do="repeat-with-equal-settings", why=why, risk="none", needs_approval=False)
     if not own:

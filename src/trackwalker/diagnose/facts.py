@@ -118,7 +118,7 @@ def left_no_word(case: Case, symptoms: Symptoms, book: EvidenceBook) -> Answer:
     mute = [h for h in case.hosts if h not in told]
     if len(mute) != 1 or len(told) < _MOST_TOLD:
         return Answer(False)
-    says = f"how the ranks of {len(told)} hosts ended is told; {mute[0]} alone left no word"
+    says = f"how the ranks of {len(told)} hosts ended is known; {mute[0]} alone left no message"
     source = f"{case.log.path.name}: NODE_EXIT lines"
     return Answer(True, (book.add("log", source, says, {"hosts": float(len(told))}),), (mute[0],), case.end_of_work)
 

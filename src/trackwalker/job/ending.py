@@ -81,15 +81,22 @@ def last_attempt(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def of_events(events: list[dict[str, Any]]) -> Told:
     """The agent's own record of the end, and what the kernel told it."""
-    first = {event.get("rank") for event in events if event.get("kind") == "first-failure"}
-    killed = {event.get("rank") for event in events if event.get("kind") == "kernel-kill"}
+    first = {str(event.get("rank")) for event in events if event.get("kind") == "first-failure"}
+    killed = {str(event.get("rank")) for event in events if event.get("kind") == "kernel-kill"}
     out = Told(memory=bool(first & killed))
     for event in reversed(events):
         if event.get("kind") == "run-end":
             data: dict[str, Any] = event.get("data") or {}
-            reason, lost = str(data.get("reason", "")), tuple(str(host) for host in data.get("missing") or [])
-            return replace(out, code=int(data.get("exit", 1)), reason=reason, word=word_of(reason), lost=lost)
+            reason, missing = str(data.get("reason", "")), data.get("missing")
+            lost = tuple(str(host) for host in missing) if isinstance(missing, list) else ()
+            code = _exit_code(data.get("exit", 1))
+            return replace(out, code=code, reason=reason, word=word_of(reason), lost=lost)
     return out
+
+
+def _exit_code(said: Any) -> int:
+    """The code that a record gives; what is no code counts as a failure without one of its own."""
+    return said if type(said) is int and -255 <= said <= 255 else 1
 
 
 def of_log(tail: bytes) -> Told:
@@ -103,7 +110,7 @@ def of_log(tail: bytes) -> Told:
     lost = tuple(dict.fromkeys(m[1].decode() for m in _NODE_LOST.finditer(tail)))
     memory = _MEMORY.search(tail, max(last_step, 0))
     since = tail.rfind(b"\n", 0, last_step) + 1 if last_step > 0 else 0
-    until = cancel.start() if cancel is not None else len(tail)  # who is told to end may end badly
+    until = cancel.start() if cancel is not None else len(tail)  # who was asked to end may end badly
     tasks = list(_TASK.finditer(tail, since, until))
     word = _WORDS[dues[-1][1].decode()] if dues else "node-fail" if lost else None
     return Told(

@@ -9,12 +9,17 @@ import errno
 import json
 import math
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from trackwalker.job.whole import read_whole
+
 VERSION = 1
+# Only a line with one of these can hold a number that no arithmetic survives: most lines are not looked at again.
+_SUSPICIOUS = re.compile(rb"NaN|Infinity|[eE]\+?\d{3}|\d{19}")
 
 
 def encode(record: Mapping[str, Any]) -> bytes:
@@ -85,6 +90,7 @@ class Records:
     items: list[dict[str, Any]] = field(default_factory=list)
     damaged: int = 0
     torn_tail: bool = False  # the last line has no newline: a writer is at work, or died there
+    unreadable: str = ""  # why the file could not be read at all
 
 
 def has_ended(events: list[dict[str, Any]]) -> bool:
@@ -96,11 +102,17 @@ def has_ended(events: list[dict[str, Any]]) -> bool:
 
 
 def read(path: os.PathLike[str] | str) -> Records:
-    """All readable records. A missing file is empty; foreign, torn or newer-version lines are counted, not raised."""
+    """All readable records. A missing file is empty; foreign, torn or newer-version lines are counted, not raised.
+
+    A journal that is a directory, a FIFO or not ours to read is empty too, and `unreadable` says why.
+    """
     out = Records()
     try:
-        raw = Path(path).read_bytes()
+        raw = read_whole(path)
     except FileNotFoundError:
+        return out
+    except OSError as e:
+        out.unreadable = e.strerror or type(e).__name__
         return out
     lines = raw.split(b"\n")
     out.torn_tail = bool(lines[-1])
@@ -112,8 +124,27 @@ def read(path: os.PathLike[str] | str) -> Records:
         except (ValueError, RecursionError):
             out.damaged += 1
             continue
-        if isinstance(record, dict) and record.get("v") == VERSION:
+        ours = isinstance(record, dict) and record.get("v") == VERSION and well_formed(record)
+        if ours and not (_SUSPICIOUS.search(line) and _wild(record)):
             out.items.append(record)
         else:
             out.damaged += 1
     return out
+
+
+def well_formed(record: Mapping[str, Any]) -> bool:
+    """Whether the fields that every reader relies on have their types; a field that is absent may be absent."""
+    when, kind, data = record.get("t", 0.0), record.get("kind", ""), record.get("data")
+    times = isinstance(when, (int, float)) and not isinstance(when, bool)
+    return times and isinstance(kind, str) and (data is None or isinstance(data, dict))
+
+
+def _wild(value: Any) -> bool:
+    """Whether a number in it is infinite, NaN, or an integer that no counter holds."""
+    if isinstance(value, float):
+        return not math.isfinite(value)
+    if isinstance(value, int):
+        return abs(value) >= 1 << 63
+    if isinstance(value, dict):
+        return any(_wild(v) for v in value.values())
+    return isinstance(value, list) and any(_wild(v) for v in value)

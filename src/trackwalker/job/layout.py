@@ -21,6 +21,8 @@ class Job:
     log: Path | None
     dir: Path | None
     more: tuple[Path, ...] = ()  # further files that tell of it: other ranks' logs, kernel logs, events, dumps
+    metrics: Path | None = None  # a database that is not the job's own: borrowed from the cluster's store
+    record: Path | None = None  # its run.json, where it has none of its own
 
     @property
     def name(self) -> str:
@@ -37,7 +39,7 @@ class Job:
     @property
     def run_json(self) -> Path | None:
         """The resolved run as it was launched; only our own jobs have one."""
-        return self._inside("run.json")
+        return self.record or self._inside("run.json")
 
     @property
     def events(self) -> Path | None:
@@ -52,7 +54,7 @@ class Job:
     @property
     def database(self) -> Path | None:
         """The Prometheus database, if the job was recorded."""
-        path = self._inside("prometheus")
+        path = self.metrics or self._inside("prometheus")
         return path if path and path.is_dir() else None
 
     @property

@@ -10,7 +10,9 @@ import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Optional
+
+from trackwalker.job.whole import read_whole
 
 
 @dataclass(frozen=True)
@@ -80,8 +82,19 @@ def read_bytes(path: str) -> bytes | None:
 
 def live_members(state: dict[str, Any]) -> bool:
     """Whether the agent or any rank named in an agent/state.json still runs on this machine."""
-    members = [state.get("agent"), *state.get("ranks", [])]
-    return any(alive(m["pid"], m["start"]) for m in members if m)
+    ranks = state.get("ranks")
+    members = [state.get("agent"), *(ranks if isinstance(ranks, list) else [])]
+    return any(alive(*named) for named in map(process_of, members) if named)
+
+
+def process_of(member: Any) -> Optional[tuple[int, int]]:
+    """Pid and start time of a member of a state file; None where the file does not name a process."""
+    if not isinstance(member, dict):
+        return None
+    pid, start = member.get("pid"), member.get("start")
+    if type(pid) is not int or type(start) is not int or not 0 < pid < 1 << 31:  # a bool is an int, and no pid
+        return None
+    return pid, start
 
 
 def is_live(state_file: Path | None) -> bool:
@@ -89,6 +102,6 @@ def is_live(state_file: Path | None) -> bool:
     if state_file is None:
         return False
     try:
-        return live_members(json.loads(state_file.read_text()))
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return live_members(json.loads(read_whole(state_file)))
+    except (OSError, ValueError, AttributeError, RecursionError):
         return False

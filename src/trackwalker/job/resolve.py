@@ -11,6 +11,7 @@ from pathlib import Path
 
 from trackwalker.errors import JobNotFoundError, NotAJobError
 from trackwalker.job.layout import LOG_SUFFIXES, NAME_FORM, Job
+from trackwalker.job.shorthand import nth, position, without_part
 
 _LONGEST_PATH = 1024
 
@@ -22,6 +23,8 @@ _SUBMIT_LOGS = ("submit.err", "submit.log", "artifact/submit.log")
 
 def resolve(name: str, workspace: Path) -> Job:
     """The one job that `name` means; raises one clear error when there is none or more than one."""
+    if (before := position(name)) is not None:
+        return nth(list_jobs(workspace), before, workspace)
     given = Path(name)
     is_log = is_directory = False
     with contextlib.suppress(OSError, RuntimeError):  # a name too long for a file, a home directory nobody has
@@ -68,22 +71,37 @@ def _files_in(directory: Path) -> list[Path]:
     return found[:_MOST_FILES] if any(f.suffix in LOG_SUFFIXES for f in found) else []
 
 
-def list_jobs(workspace: Path) -> list[Job]:
-    """Every job of a workspace, newest first. Shared checkpoint directories (no log) are not jobs."""
+def list_jobs(workspace: Path, skipped: list[str] | None = None) -> list[Job]:
+    """Every job of a workspace, newest first. Shared checkpoint directories (no log) are not jobs.
+
+    What this user may not read is passed over, and named in `skipped`: another's job must not hide one's own.
+    """
     found: dict[str, Job] = {}
-    if not workspace.is_dir():
-        return []
-    for entry in sorted(workspace.iterdir()):
+    for entry in _entries(workspace):
         match = NAME_FORM.match(entry.stem if entry.suffix in LOG_SUFFIXES else entry.name)
         if not match:
             continue
-        if entry.is_dir():
-            log = _log_of(entry)
-            if log is not None:
-                found[match["id"]] = Job(match["id"], log, entry)
-        elif entry.suffix in LOG_SUFFIXES and entry.is_file() and match["id"] not in found:
-            found[match["id"]] = Job(match["id"], entry, None)
+        try:
+            if entry.is_dir():
+                os.stat(entry / ".")  # may be listed, but not entered
+                log = _log_of(entry)
+                if log is not None:
+                    found[match["id"]] = Job(match["id"], log, entry)
+            elif entry.suffix in LOG_SUFFIXES and entry.is_file() and match["id"] not in found:
+                found[match["id"]] = Job(match["id"], entry, None)
+        except OSError as e:
+            if skipped is not None:
+                skipped.append(f"{entry.name} is skipped: {e.strerror}")
     return sorted(found.values(), key=_age_key, reverse=True)
+
+
+def _entries(workspace: Path) -> list[Path]:
+    try:
+        return sorted(workspace.iterdir())
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    except OSError as e:
+        raise JobNotFoundError(f"the workspace {workspace} cannot be read: {e.strerror}") from e
 
 
 def _age_key(job: Job) -> tuple[float, str]:
@@ -136,7 +154,7 @@ def _from_directory(directory: Path) -> Job:
 
 def _from_id(name: str, workspace: Path) -> Job:
     jobs = list_jobs(workspace)
-    exact = [j for j in jobs if j.id == name]
+    exact = [j for j in jobs if j.id in (name, without_part(name))]
     if exact:
         return exact[0]
     begins = [j for j in jobs if j.id.startswith(name) or j.label.startswith(name)]

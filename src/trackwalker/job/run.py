@@ -8,7 +8,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from trackwalker.errors import EvidenceError
-from trackwalker.job.whole import write_whole
+from trackwalker.job.whole import read_whole, write_whole
 
 
 class Setting(BaseModel):
@@ -48,7 +48,7 @@ class RunRecord(BaseModel):
     tag: str | None = None
     scheduler: str
     trainer: str
-    created: float
+    created: float = Field(ge=0, lt=253402300800, allow_inf_nan=False)  # what a calendar can hold
     argv: list[str]  # what the user typed, secrets starred
     command: list[str]  # what every rank executes
     config: dict[str, Setting] = {}
@@ -77,10 +77,14 @@ class RunRecord(BaseModel):
 
 def load_run(path: Path | None) -> RunRecord | None:
     """The run record, None when there is none (an upstream job); a damaged one is one clear error."""
-    if path is None or not path.is_file():
+    if path is None:
         return None
     try:
-        return RunRecord.model_validate_json(path.read_bytes())
+        return RunRecord.model_validate_json(read_whole(path))
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as e:
+        raise EvidenceError(f"{path} cannot be read: {e.strerror}") from e
     except ValidationError as e:
         first = e.errors()[0]
         where = ".".join(str(p) for p in first["loc"]) or "file"

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from trackwalker.job.processes import alive, read_stat
-from trackwalker.job.whole import write_whole
+from trackwalker.job.whole import read_whole, write_whole
 
 
 @dataclass(frozen=True)
@@ -63,8 +63,8 @@ def _file(job_dir: Path, name: str) -> Path:
 
 def _read(path: Path) -> Service | None:
     try:
-        said: dict[str, Any] = json.loads(path.read_bytes())
+        said: dict[str, Any] = json.loads(read_whole(path))
         port, pid, start = (int(said[key]) for key in ("port", "pid", "start"))
         return Service(str(said["name"]), port, pid, start, str(said["machine"]))
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError):
         return None  # gone meanwhile, or not ours

@@ -1,4 +1,4 @@
-"""Small files written so that a reader sees the old or the new one, never half, however many write at once.
+"""Small files written so that a reader sees the old or the new one, never half, and read without ever waiting.
 
 Standard library only and Python 3.9 syntax: the node agent carries this file.
 """
@@ -6,9 +6,27 @@ Standard library only and Python 3.9 syntax: the node agent carries this file.
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import secrets
+import stat
 from pathlib import Path
+from typing import BinaryIO
+
+
+def read_whole(path: os.PathLike[str] | str) -> bytes:
+    """All bytes of a regular file; anything else is an OSError: a FIFO would wait, a device may never end."""
+    with open_regular(path) as file:
+        return file.read()
+
+
+def open_regular(path: os.PathLike[str] | str) -> BinaryIO:
+    """A regular file, open for reading."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    if stat.S_ISREG(os.fstat(descriptor).st_mode):
+        return os.fdopen(descriptor, "rb")
+    os.close(descriptor)
+    raise OSError(errno.EINVAL, "not a regular file", str(path))
 
 
 def write_whole(path: Path, content: str | bytes, mode: int = 0o644, sync: bool = False) -> None:

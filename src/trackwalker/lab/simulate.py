@@ -10,7 +10,6 @@ import numpy as np
 from pydantic import ValidationError
 
 from trackwalker.errors import UsageError
-from trackwalker.lab.blocks import BlockWriter
 from trackwalker.lab.faults import FAULTS
 from trackwalker.lab.joblog import JobLog
 from trackwalker.lab.own.ends import end_at_first_failure
@@ -21,6 +20,7 @@ from trackwalker.lab.sheet.overlays import Sheet
 from trackwalker.lab.sheet.writer import write_sheet
 from trackwalker.lab.variants import AS_WRITTEN, Variant, shifted_host
 from trackwalker.lab.world import EPOCH, PROFILES, Run, WorldSpec, make_hosts
+from trackwalker.telemetry.blocks import BlockWriter
 
 Format = Literal["upstream", "ours"]  # whose launcher the job directory seems to come from
 

@@ -149,6 +149,10 @@ class Estimate:
             return "unlikely"
         return "tight" if self.total > self.usable else "fits"
 
+    def brief(self) -> str:
+        """What it needs of what there is: `181 of 268 GiB`."""
+        return f"{self.total / GIB:.0f} of {self.usable / GIB:.0f} GiB"
+
     def words(self) -> str:
         """One line for people."""
         parts = [("weights", self.weights), ("optimizer", self.optimizer), ("gradients", self.gradients)]

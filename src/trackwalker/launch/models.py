@@ -92,7 +92,9 @@ def find_model(name: str, env: Mapping[str, str] = os.environ) -> Path:
     aliases = _aliases(known)
     if name in aliases:
         return known[aliases[name]]
-    for near in ([n for n in known if n.startswith(name)], [n for n in known if name in n]):
+    # In the middle only from the beginning of a word on: a misspelt name is a part of another by accident.
+    inside = re.compile(rf"[-_.+]{re.escape(name)}")
+    for near in ([n for n in known if n.startswith(name)], [n for n in known if inside.search(n)]):
         if len(near) == 1:
             return known[near[0]]
         if near:

@@ -19,8 +19,8 @@ from trackwalker.job.ports import free_port
 from trackwalker.job.run import RankPlace, RunRecord, Setting
 from trackwalker.job.scrub import shown
 from trackwalker.launch.again import knobs
-from trackwalker.launch.keys import unknown_keys
-from trackwalker.launch.models import load_model
+from trackwalker.launch.keys import bad_values, missing_trainer, unknown_keys
+from trackwalker.launch.models import Model, load_model
 from trackwalker.launch.origin import origin
 from trackwalker.launch.provenance import NAME, Provenance, git_summary
 from trackwalker.launch.request import ModelSpec, Passthrough, job_name
@@ -62,8 +62,7 @@ def plan_local(
     trainer = model.about.trainer
     spec = replace(spec, model=model.name)
     # The small trainer says by itself which keys it knows; MaxText would say so after a minute.
-    unknown = [] if trainer == "tiny" else unknown_keys(trainer, passthrough.config, model.about.keys)
-    if unknown:
+    if trainer != "tiny" and (unknown := unknown_keys(trainer, passthrough.config, model.about.keys)):
         raise UsageError("; ".join(unknown))
     target = Target(gpus_per_node=model.about.gpus_per_node, vendor=gpu_vendor() or None)
     resolved = resolve(model, target, passthrough.config, passthrough.env)
@@ -142,6 +141,18 @@ def plan_local(
     ]
     env = {key: str(setting.value) for key, setting in resolved.env.items()}
     return Plan(record, agent, env, "\n".join(rows) + "\n", log, model.trainer_yaml(), provenance)
+
+
+def refuse_wrong(model: Model, passthrough: Passthrough) -> None:
+    """Raise what the trainer would say only once it runs: settings it does not take, a package that is not here."""
+    trainer = model.about.trainer
+    wrong = unknown_keys(trainer, passthrough.config, model.about.keys)
+    if not wrong and trainer == "tiny":
+        wrong = bad_values(model.path, passthrough.config)
+    if not wrong and "PYTHONPATH" not in passthrough.env:  # there the trainer may be somewhere else
+        wrong = missing_trainer(trainer)
+    if wrong:
+        raise UsageError("; ".join(wrong))
 
 
 def trainer_program(trainer: str, folder: Path) -> list[str]:

@@ -28,7 +28,7 @@ RULES: dict[str, Rule] = {
     "completed": Rule(0, ANY, "every step was completed"),
     "cancelled": Rule(0, ANY, "somebody ended it on purpose"),
     "oom": Rule(0, ANY, "the same memory would run out again; change the batch size, remat or sharding first"),
-    "config": Rule(0, ANY, "the same request would be refused again; mend it first"),
+    "config": Rule(0, ANY, "the same request would be refused again; fix it first"),
     "nan": Rule(0, ANY, "the loss would diverge again from the same checkpoint; change data order or learning rate"),
     "storage": Rule(0, ANY, "the storage needs a person: room, rights, or a checkpoint that can be read"),
     "hang": Rule(1, SAME, "a hang may be chance; on the same nodes a second one shows that it is not"),

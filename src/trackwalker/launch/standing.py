@@ -15,15 +15,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from trackwalker.errors import MissingToolError, NotAJobError, TrackwalkerError, UsageError
+from trackwalker.errors import EvidenceError, MissingToolError, NotAJobError, TrackwalkerError, UsageError
 from trackwalker.job.ending import decide, last_attempt, of_events, told_by
 from trackwalker.job.journal import read
 from trackwalker.job.layout import NAME_FORM, Job
-from trackwalker.job.processes import alive, live_members, session_members
+from trackwalker.job.processes import alive, live_members, process_of, session_members
 from trackwalker.job.resolve import list_jobs, resolve
 from trackwalker.job.run import load_run
+from trackwalker.job.shorthand import nth, position, without_part
 from trackwalker.job.slurm.states import JobState
 from trackwalker.job.trust import distrust
+from trackwalker.job.whole import read_whole
 from trackwalker.launch.kubernetes.client import delete_argv, kubectl, logs_argv, observe, refusal
 from trackwalker.launch.plan import short_hostname
 from trackwalker.launch.slurm.client import Slurm, slurm_here
@@ -49,11 +51,14 @@ class Standing:
 
 def find_job(name: str, workspace: Path) -> Job:
     """The job that `name` means, also one that has not written a line yet."""
+    if (before := position(name)) is not None:
+        return nth(submitted(workspace), before, workspace)
+    name = name if "/" in name else without_part(name)
     # The whole id first: the prefix of another job must not stand for one that has no log yet.
     places = [Path(name)] if "/" in name else sorted(workspace.glob("*-*"))
     for place in places:
         match = NAME_FORM.match(place.name)
-        if match and (match["id"] == name or "/" in name) and (place / "run.json").is_file():
+        if match and (match["id"] == name or "/" in name) and os.path.isfile(place / "run.json"):
             try:
                 return resolve(str(place.absolute()), workspace)
             except NotAJobError:
@@ -71,9 +76,9 @@ def scheduler_of(job: Job) -> str:
     return KUBERNETES if job.id.startswith("k8s-") else LOCAL
 
 
-def submitted(workspace: Path) -> list[Job]:
+def submitted(workspace: Path, skipped: list[str] | None = None) -> list[Job]:
     """Every job of a workspace, newest first, with those that wait and have no log yet."""
-    written = list_jobs(workspace)
+    written = list_jobs(workspace, skipped)
     known = {job.id for job in written}
     waiting = []
     for record in workspace.glob("*-*/run.json"):
@@ -88,11 +93,18 @@ def standings(jobs: list[Job], slurm: Slurm | None = None) -> list[Standing]:
 
     A job without a record of ours is read from its files only: it may be of another cluster, or of last year.
     """
-    ours = {job.id: scheduler_of(job) if load_run(job.run_json) else "" for job in jobs}
+    ours = {job.id: _own_scheduler(job) for job in jobs}
     # One that ended well has said so itself; of every other the scheduler may know better how it ended.
     asked_about = (SLURM, "") if slurm is not None or slurm_here() else (SLURM,)
     doubtful = {job.id for job in jobs if ours[job.id] in asked_about and job.id.isdigit() and _code(job) != 0}
     return [_among_many(job, ours[job.id], found) for found in [_answers(doubtful, slurm)] for job in jobs]
+
+
+def _own_scheduler(job: Job) -> str:
+    """The scheduler of a job of ours; empty for another's, and for one whose record is damaged."""
+    with contextlib.suppress(EvidenceError):
+        return scheduler_of(job) if load_run(job.run_json) else ""
+    return ""
 
 
 def _answers(jobs: set[str], slurm: Slurm | None) -> dict[str, JobState] | None:
@@ -217,15 +229,15 @@ def _end_local(job: Job, before: Standing) -> None:
     if job.state is not None and job.dir is not None and (why := distrust(job.state, job.dir.parent)):
         raise UsageError(f"job {job.id} is not cancelled: {why}, and it says whom to signal")
     state = _agent_state(job)
-    agent = state.get("agent") or {}
+    agent, ranks = process_of(state.get("agent")), state.get("ranks")
     try:
-        if agent and alive(int(agent["pid"]), int(agent["start"])):
-            os.kill(int(agent["pid"]), signal.SIGTERM)
+        if agent and alive(*agent):
+            os.kill(agent[0], signal.SIGTERM)
             return
         # The agent died and nobody started another: what it would have told the ranks, we tell them.
-        for rank in state.get("ranks", []):
-            if alive(int(rank["pid"]), int(rank["start"])):
-                for pid in session_members(int(rank["pid"])):
+        for rank in map(process_of, ranks if isinstance(ranks, list) else []):
+            if rank and alive(*rank):
+                for pid in session_members(rank[0]):
                     with contextlib.suppress(ProcessLookupError):
                         os.kill(pid, signal.SIGTERM)
     except PermissionError:
@@ -233,16 +245,14 @@ def _end_local(job: Job, before: Standing) -> None:
 
 
 def _agent_state(job: Job) -> dict[str, Any]:
-    with contextlib.suppress(OSError, ValueError):
-        said = json.loads(job.state.read_text()) if job.state else {}
+    with contextlib.suppress(OSError, ValueError, RecursionError):
+        said = json.loads(read_whole(job.state)) if job.state else {}
         return said if isinstance(said, dict) else {}
     return {}
 
 
 def _live(job: Job) -> bool:
-    with contextlib.suppress(KeyError, TypeError, AttributeError):
-        return live_members(_agent_state(job))
-    return False
+    return live_members(_agent_state(job))
 
 
 def _machine(job: Job) -> str | None:

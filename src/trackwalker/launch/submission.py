@@ -87,7 +87,7 @@ class Submission:
             with ours_alone():
                 self._write()
             if why := distrust(self.folder, self.folder.parents[1]):
-                raise UsageError(f"what the nodes are told would lie where others can change it: {why}")
+                raise UsageError(f"the orders for the nodes would lie where others can change them: {why}")
         except OSError as e:
             raise UsageError(f"cannot write {self.folder}: {e.strerror}; choose another --workspace") from e
 
@@ -130,7 +130,8 @@ def plan_submission(asked: Asked, how: How) -> Submission:
     """Resolve and check a request; everything that is wrong with it is told in one error."""
     checked = check(asked)
     if checked.errors or checked.resolved is None or checked.spec is None:
-        raise UsageError("; ".join(problem.text for problem in checked.errors))
+        many = f"{len(checked.errors)} problems: " if len(checked.errors) > 1 else ""
+        raise UsageError(many + "; ".join(problem.text for problem in checked.errors))
     resolved, spec = checked.resolved, checked.spec
     model = resolved.model
     passthrough = parse_passthrough(asked.words)

@@ -12,7 +12,7 @@ from typing import Literal, TypeVar
 
 from trackwalker.errors import UsageError
 from trackwalker.job.scrub import shown
-from trackwalker.launch.keys import unknown_keys
+from trackwalker.launch.keys import bad_values, unknown_keys
 from trackwalker.launch.memory import Estimate, estimate_memory, find_gpu
 from trackwalker.launch.mesh import cuts
 from trackwalker.launch.models import Model, load_model
@@ -186,7 +186,10 @@ def _workspace(workspace: Path) -> Iterator[str]:
 
 def _keys(model: Model, words: Mapping[str, str]) -> Iterator[str]:
     about = model.about
-    yield from unknown_keys(about.trainer, words, about.keys)
+    unknown = unknown_keys(about.trainer, words, about.keys)
+    yield from unknown
+    if about.trainer == "tiny" and not unknown:
+        yield from bad_values(model.path, words)
     yield from (f"{model.path.name}: {line}" for line in unknown_keys(about.trainer, model.config, about.keys))
     for rule in about.rules:
         for line in unknown_keys(about.trainer, [*rule.config, *(names_in(rule.when) - FACTS)], about.keys):

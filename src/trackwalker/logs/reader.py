@@ -55,7 +55,7 @@ class FactReader:
             if "JOB REQUEUE" in match[4]:
                 facts.requeues.append(number)
         elif d.TASK_FAILED.match(body):
-            if facts.cancel is None:  # who is told to end may end badly
+            if facts.cancel is None:  # who was asked to end may end badly
                 facts.task_failed = facts.task_failed or quote
             return False
         elif d.FINISHED.search(body):

@@ -204,12 +204,12 @@ def _heartbeat(group: Group, index: LogIndex) -> None:
     exits = {e.rank: e.code for e in index.facts.exits if e.rank is not None}
     dead = {r for r in accused if exits.get(r) in (137, 139, 135, 136)}
     if dead:
-        group.become("accused-died", f"accused rank {', '.join(map(str, sorted(dead)))} really ended by a signal")
+        group.become("accused-died", f"suspect rank {', '.join(map(str, sorted(dead)))} really ended by a signal")
         group.hosts = tuple(h for r in sorted(dead) if (h := index.facts.host_of(r)))
     elif not len(index.steps) and index.facts.header:
         group.become("before-first-step", "no step was completed: the timeout is shorter than start-up")
     elif beat and accused and not accused & beat.own_death.keys() and beat.own_death:
-        group.become("accused-silent", "the accused logged nothing afterwards while the other ranks did")
+        group.become("accused-silent", "the suspect logged nothing afterwards while the other ranks did")
         group.hosts = tuple(h for r in sorted(accused) if (h := index.facts.host_of(r)))
 
 

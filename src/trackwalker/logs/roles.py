@@ -127,7 +127,7 @@ def _ended_from_outside(groups: list[Group], primary: Group, index: LogIndex) ->
     summary = index.facts.summary
     if summary is None or summary.exit not in CANCELS:
         return None
-    # A rank that loses its peers while it is told to end may exit with an error or an abort; where the cancel has its
+    # A rank that loses its peers while it was asked to end may exit with an error or an abort; where the cancel has its
     # own line, that line stands before them.
     excused = {0, *CANCELS} | ({1, 134} if index.facts.cancel is not None else set())
     if any(e.code not in excused for e in index.facts.exits):

@@ -21,9 +21,13 @@ def main() -> int:
         print(_USAGE, file=sys.stderr)
         return 2
     from trackwalker.node.agent import Agent
+    from trackwalker.node.joining import crew_of, join
     from trackwalker.node.spec import load_spec
 
-    return Agent(load_spec(Path(words[0]))).run(adopt="--adopt" in sys.argv, stop="--stop" in sys.argv)
+    spec = load_spec(Path(words[0]))
+    if spec.crew and "hosts" not in spec.crew:
+        spec = join(spec)
+    return Agent(spec, crew_of(spec)).run(adopt="--adopt" in sys.argv, stop="--stop" in sys.argv)
 
 
 def _node(path: Path) -> int:

@@ -14,7 +14,6 @@ from typing import Any
 
 from trackwalker.job.journal import Journal
 from trackwalker.job.processes import read_stat
-from trackwalker.node.address import LOOPBACK, NoAddress, host_port, serving_address
 from trackwalker.node.backlog import Backlog
 from trackwalker.node.capsule import Capsules
 from trackwalker.node.collectors.foreign import EVERY_S, ForeignCpuCollector
@@ -28,14 +27,17 @@ from trackwalker.node.collectors.training import TrainingCollector, last_records
 from trackwalker.node.crew import Alone, Crew, RankEnd
 from trackwalker.node.exporter import Exporter
 from trackwalker.node.first_failure import Suspects, end_of
+from trackwalker.node.guest import carry_over, rank_of, told_by_launchers, told_signal
 from trackwalker.node.oom import kernel_kill
 from trackwalker.node.outcome import Course, judge
 from trackwalker.node.output import RankOutput, Sink, Tail, complain, label
 from trackwalker.node.plugins import PluginFolder
 from trackwalker.node.ranks import Rank, describe_exit, members_of
 from trackwalker.node.scheduler_word import why_ended
+from trackwalker.node.serving import address_of, announce
 from trackwalker.node.small_files import SmallFiles
 from trackwalker.node.spec import AgentSpec
+from trackwalker.node.workers import Workers
 
 _TICK_S = 0.2
 _SAVE_S = _TENSORBOARD_S = 1.0
@@ -53,7 +55,7 @@ class Agent:
         self._crew: Crew = crew or Alone()
         for folder in (spec.job_dir / "ranks", spec.ranks_dir):
             folder.mkdir(parents=True, exist_ok=True)
-        self._ranks = [Rank(r, spec.ranks_dir) for r in spec.ranks]
+        self._ranks = [rank_of(r, spec.ranks_dir) for r in spec.ranks]
         self._merged = Sink(spec.log)
         self._events = Journal(spec.journal("events.jsonl"))
         self._progress = Journal(spec.journal("progress.jsonl"))
@@ -77,6 +79,7 @@ class Agent:
         self._lanes: dict[int, Lane] = {}
         self._kernel: KernelLogCollector | None = None
         self._capsules = Capsules(spec, self._ranks, self._event)
+        self._workers = None if spec.owns else Workers(spec, self._save)
 
     def run(self, adopt: bool, stop: bool = False) -> int:
         """Run the ranks to their end and return the job's exit code; with `stop`, end them at once."""
@@ -89,7 +92,7 @@ class Agent:
             self._on_signal(signal.SIGTERM, None)
         self._outputs = {r.spec.rank: self._output(r, cut=adopt) for r in self._ranks}
         self._hooks = {r.spec.rank: Tail(r.progress, self._offsets.get(f"p{r.spec.rank}", 0)) for r in self._ranks}
-        lanes = [Lane(r.spec.rank, r.spec.host, r.pid, r.main) for r in self._ranks]
+        lanes = [Lane(r.spec.rank, r.spec.host, r.pid, r.main, r.workload) for r in self._ranks]
         self._lanes = {lane.rank: lane for lane in lanes}
         about = {"job_id": self._spec.job_id, "attempt": str(self._spec.attempt)}
         exporter = Exporter(self._spec.node, [LaneCollector(lambda: lanes, self._spec.node)], about, self._backlog)
@@ -97,13 +100,14 @@ class Agent:
         gpus = partial(exporter.labels, "hw_gpu_info")
         exporter.add(IdentityCollector(self._spec.node, places, gpus), _IDENTITY_S)
         exporter.add(RankNetCollector(lanes), _RANK_NET_S)
-        foreign = ForeignCpuCollector(self._spec.node, [r.pid for r in self._ranks], str(self._spec.job_dir))
+        folders, members = [str(self._spec.job_dir)], partial(members_of, self._ranks)
+        sessions, unmarked = ([r.pid for r in self._ranks], tuple) if self._spec.owns else ([], members)
+        foreign = ForeignCpuCollector(self._spec.node, sessions, folders[0], unmarked)
         exporter.add(foreign, EVERY_S)
         exporter.add(self._training, _TRAINING_S)
         bridge = self._bridge()
         if bridge is not None:
             exporter.add(bridge, _TENSORBOARD_S)
-        folders, members = [str(self._spec.job_dir)], partial(members_of, self._ranks)
         for collector, interval_s in machine_collectors(self._spec.node, folders, members=members):
             exporter.add(collector, interval_s)
             if isinstance(collector, KernelLogCollector):
@@ -111,8 +115,9 @@ class Agent:
         folder = Path(os.environ.get("TRACKWALKER_PLUGINS") or self._spec.job_dir / "plugins")
         plugins = PluginFolder(folder, self._spec.node, exporter, complain)
         try:
-            address = self._serving_address()
-            self._announce(address, exporter.start(self._port, address), exporter.path)
+            address = address_of(self._spec)
+            self._port = exporter.start(self._port, address)
+            announce(self._spec, self._files, address, self._port, exporter.path)
             plugins.start()
         except OSError as e:
             complain(f"cannot serve metrics: {e.strerror}")
@@ -122,6 +127,8 @@ class Agent:
             moved = self._pump(done)
             self._save()
             self._hear()
+            if self._workers is not None:
+                self._workers.look()
             if done and not moved and self._crew.finish(self._ends(), self._stop_sent is not None):
                 break
             self._enforce_stop()
@@ -159,18 +166,19 @@ class Agent:
         self._started, self._offsets, self._port = state["started"], state["offsets"], state["port"]
         by_rank = {r["rank"]: r for r in state["ranks"]}
         for rank in self._ranks:
-            rank.adopt(by_rank[rank.spec.rank])
+            rank.adopt(by_rank.get(rank.spec.rank, {}))
         stop = state["stop"]
         self._stop_signal, self._stop_why = stop["signal"], stop["why"]
         self._stop_sent = time.monotonic() if stop["sent"] else None
         self._first_bad = RankEnd(**stop["first_bad"]) if stop["first_bad"] else None
         self._suspects = Suspects(self._ranks)
-        if len(self._ranks) == self._spec.world:  # nobody else writes there
+        carry_over(self._offsets, self._ranks)
+        if len(self._ranks) == self._spec.world or self._spec.nodes == 1:  # nobody else writes there
             self._merged.cut_back(self._offsets["log"])
             self._progress.cut_back(self._offsets["progress"])
         self._training.restore(state.get("training", {}))
         self._training.replay(last_records(self._spec.job_dir / "progress.jsonl"))
-        self._event("agent-restart", pid=os.getpid())
+        self._event("agent-restart" if self._spec.owns else "ranks-found", pid=os.getpid())
 
     def _output(self, rank: Rank, cut: bool) -> RankOutput:
         number = rank.spec.rank
@@ -194,24 +202,6 @@ class Agent:
             self._started,
             lambda: self._training.reported(0),
         )
-
-    def _serving_address(self) -> str:
-        wanted = self._spec.listen or os.environ.get("TRACKWALKER_LISTEN", "")
-        if not wanted and len(self._ranks) == self._spec.world:
-            return LOOPBACK
-        coordinator = self._ranks[0].spec.env.get("JAX_COORDINATOR_IP", "") if self._ranks else ""
-        try:
-            return serving_address(wanted, coordinator)
-        except NoAddress as e:
-            complain(f"{e}; until then metrics are served on loopback, for a recorder on this node only")
-            return LOOPBACK
-
-    def _announce(self, address: str, port: int, path: str) -> None:
-        self._port = port
-        labels = {"job_id": self._spec.job_id, "__metrics_path__": path}
-        targets = [{"targets": [host_port(address, port)], "labels": labels}]
-        # A file for each node: on a shared file system they would write over each other's.
-        self._files.replace(f"targets/{self._spec.node}.json", json.dumps(targets))
 
     def _save(self) -> None:
         tails = [*(o.tail for o in self._outputs.values()), *self._hooks.values()]
@@ -307,6 +297,8 @@ class Agent:
     def _hear(self) -> None:
         """A failure on another node ends the ranks of this one, and so does a note of the scheduler's."""
         note = self._spec.stop_note
+        if not self._spec.owns and self._stop_signal is None and (told := told_signal(self._ranks)):
+            self._on_signal(told, None)
         if note is not None and self._crew.is_head and self._stop_signal is None and note.exists():
             self._on_signal(signal.SIGTERM, None)
         word = self._crew.look(time.monotonic())
@@ -349,7 +341,8 @@ class Agent:
                 return  # where the survivors stand is written down before they are ended
             self._stop_sent = time.monotonic()
             self._save()
-            self._event("stop", signal=int(self._stop_signal), why=self._stop_why)
+            if self._spec.owns or self._first_bad is None:
+                self._event("stop", signal=int(self._stop_signal), why=self._stop_why)
             self._crew.tell(self._first_bad)
             # As Slurm marks it: what ranks print from here on is how a cancel sounds.
             if self._first_bad is None and self._crew.is_head:
@@ -360,7 +353,7 @@ class Agent:
             for rank in self._ranks:
                 if rank.exit is None:
                     rank.signal(self._stop_signal)
-        elif not self._killed and time.monotonic() - self._stop_sent > self._spec.grace_s:
+        elif self._spec.owns and not self._killed and time.monotonic() - self._stop_sent > self._spec.grace_s:
             self._killed = True
             self._event("kill", why=f"still there {self._spec.grace_s:.0f} s after the signal")
             for rank in self._ranks:
@@ -369,6 +362,10 @@ class Agent:
 
     def _finish(self) -> int:
         elapsed = int(time.time() - self._started)
+        for rank, text in told_by_launchers(self._ranks):
+            self._event("error-file", rank=rank, text=text)
+            mark = label(rank.spec.rank, self._spec.world)
+            self._merged.write("".join(f"{mark}{line}\n" for line in text.splitlines()).encode())
         if not self._crew.is_head:
             self._event("node-end", seconds=elapsed)
             return 0  # how its ranks ended the first node knows, and says so for the job

@@ -36,7 +36,7 @@ def speak_for(order: Order, seat: Seat, code: int, began: float, end_ranks: Call
     crew: Head | Member = Member(meeting)
     if seat.is_head:
         plan = meeting.decided("plan") or {}
-        crew = Head(meeting, list(plan.get("hosts") or [seat.host]), [], order.grace_s)
+        crew = Head(meeting, dict(enumerate(plan.get("hosts") or [seat.host])), [], order.grace_s)
     note = meeting.decided("stop")
     with contextlib.suppress(OSError):
         _end_stages(meeting, seat, died)

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Optional, Protocol
 
-from trackwalker.job.journal import Journal
 from trackwalker.node.output import Tail
 from trackwalker.node.rendezvous import Note, Rendezvous
 
@@ -40,6 +39,14 @@ class Word:
 
 
 Orphaned = Callable[[], Optional[RankEnd]]  # what to say once whoever watches over this agent is gone
+
+
+class Copies(Protocol):
+    """What takes in the lines of another node: a journal, or the log."""
+
+    def copy(self, line: bytes) -> None:
+        """Add one line."""
+        ...
 
 
 class Crew(Protocol):
@@ -144,13 +151,15 @@ class Head:
     def __init__(
         self,
         meeting: Rendezvous,
-        hosts: list[str],
-        journals: list[tuple[Path, Journal]],
+        hosts: Mapping[int, str],
+        journals: Sequence[tuple[Path, Copies]],
         grace_s: float,
         orphaned: Orphaned = lambda: None,
+        read: Mapping[str, int] | None = None,
     ) -> None:
+        """`hosts` are all nodes by their number, ours among them; `read`, how far an earlier agent had merged."""
         self._meeting, self._hosts, self._grace_s, self._orphaned = meeting, hosts, grace_s, orphaned
-        self._journals = [(Tail(path), journal) for path, journal in journals]
+        self._journals = [(Tail(path, (read or {}).get(str(path), 0)), journal) for path, journal in journals]
         self._looked = 0.0
         self._told = False
         self._finished: float | None = None
@@ -199,7 +208,11 @@ class Head:
 
     def missing(self) -> list[str]:
         """Hosts that never reported how their ranks ended."""
-        return [host for rank, host in enumerate(self._hosts) if rank and rank not in self._reported]
+        return [host for rank, host in self._hosts.items() if rank and rank not in self._reported]
+
+    def merged(self) -> dict[str, int]:
+        """How far every journal of another node has been read."""
+        return {str(tail.path): tail.offset for tail, _ in self._journals}
 
     def _merge(self, final: bool) -> None:
         """What the others wrote down goes into the job's own journals: each file has one writer."""

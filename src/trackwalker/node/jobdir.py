@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -46,13 +47,14 @@ def open_job(order: Order, seat: Seat, submission: Path) -> None:
 
 def place_ranks(job_dir: Path, hosts: list[str], procs: int, image_digest: str = "") -> None:
     """Write down which rank runs where and in which image, now that it is known."""
+    places = [(n * procs + local, host, host) for n, host in enumerate(hosts) for local in range(procs)]
+    write_places(job_dir, places, image_digest=image_digest)
+
+
+def write_places(job_dir: Path, places: Iterable[tuple[int, str, str]], **more: str) -> None:
+    """Which rank runs as which host on which machine, into the record of the run."""
     path = job_dir / "run.json"
     with contextlib.suppress(OSError, ValueError):
-        record: dict[str, Any] = json.loads(path.read_text())
-        record["ranks"] = [
-            {"rank": node * procs + local, "host": host, "node": host}
-            for node, host in enumerate(hosts)
-            for local in range(procs)
-        ]
-        record["image_digest"] = image_digest
+        record: dict[str, Any] = {**json.loads(path.read_text()), **more}
+        record["ranks"] = [{"rank": rank, "host": host, "node": node} for rank, host, node in sorted(places)]
         write_whole(path, json.dumps(record, indent=1) + "\n")

@@ -79,7 +79,7 @@ def _lost(spec: AgentSpec, course: Course, survivor: RankEnd) -> RankEnd:
     host = course.missing[0]
     known = {end.host for end in course.ends}
     rank = next((r for r in range(spec.world) if r not in {end.rank for end in course.ends}), survivor.rank)
-    cause = f"its node is lost, {len(known)} other{'s' if len(known) > 1 else ''} told how they ended"
+    cause = f"its node is lost, {len(known)} other{'s' if len(known) > 1 else ''} reported how they ended"
     return RankEnd(rank, host, survivor.exit, survivor.ended, cause)
 
 

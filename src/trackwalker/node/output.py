@@ -82,8 +82,12 @@ class Sink:
         except OSError as e:
             self._torn = self._torn or done > 0
             if not self.lost:
-                complain(f"cannot write {self._path.name}: {e.strerror}; lines are lost until it is mended")
+                complain(f"cannot write {self._path.name}: {e.strerror}; lines are lost until it is repaired")
             self.lost += 1
+
+    def copy(self, line: bytes) -> None:
+        """Append one line of another node's log."""
+        self.write(line + b"\n")
 
     def _bite(self, text: bytes) -> bytes:
         """As much as standard output takes at once: a reader that has stopped reading must not stop the agent."""

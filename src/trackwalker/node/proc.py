@@ -26,3 +26,15 @@ def threads(pid: int) -> list[int]:
         return [int(t) for t in os.listdir(f"/proc/{pid}/task")]
     except OSError:
         return []
+
+
+def descendants(pid: int) -> list[int]:
+    """A process and all below it, in whatever session they are; one whose parent died is no longer below it."""
+    found, look = [pid], [pid]
+    while look:
+        parent = look.pop()
+        for thread in threads(parent):
+            for child in (read_bytes(f"/proc/{parent}/task/{thread}/children") or b"").split():
+                found.append(int(child))
+                look.append(int(child))
+    return found

@@ -133,6 +133,10 @@ class Rank:
             with contextlib.suppress(OSError):
                 os.kill(pid, signal.SIGKILL)
 
+    def workload(self) -> list[int]:
+        """The rank and all it forked within its session, without our own shell around it."""
+        return [pid for pid in session_members(self.pid) if pid != self.pid]
+
     def members(self) -> set[int]:
         """The rank and all it forked, in whatever session they are."""
         if self.pid == 0:

@@ -17,6 +17,12 @@ class RankSpec:
     argv: list[str]
     env: dict[str, str] = field(default_factory=dict)
     cwd: str = ""  # where it starts: the code snapshot; empty: where the agent did
+    # Of a rank that somebody else started, and that is only watched (`trackwalker record`, `attach`):
+    pid: int = 0
+    start: int = 0
+    command: list[int] = field(default_factory=list)  # pid and start time of the recorded command: itself or above it
+    files: str = ""  # <files>.out, .exit, .told: the command's output, exit code and the signals it was sent
+    speaks: bool = True  # the command's output counts as this rank's
 
 
 @dataclass(frozen=True)
@@ -40,6 +46,7 @@ class AgentSpec:
     stop_note: Path | None = None  # there when the scheduler has told its batch script, and only that, to end
     own: Path | None = None  # where this node keeps working files and journals; None: where the job has them
     tensorboard: Path | None = None  # where rank 0 writes its event files; None: tensorboard/ in the job directory
+    crew: dict[str, Any] = field(default_factory=dict)  # of a recorded command on several nodes: see node/joining.py
     listen: str = ""  # interface, address or network to serve metrics on; empty: loopback or a private address
 
     @property
@@ -48,9 +55,19 @@ class AgentSpec:
         return any(rank.rank == 0 for rank in self.ranks)
 
     @property
+    def owns(self) -> bool:
+        """Whether the agent starts and ends its ranks; those of a recorded command it only watches."""
+        return not any(rank.command for rank in self.ranks)
+
+    @property
     def state_file(self) -> Path:
         """Process ids and read offsets, so that a new agent can take over from a dead one."""
         return self.job_dir / "agent" / ("state.json" if self.is_first else f"{self.node}.state.json")
+
+    @property
+    def spec_file(self) -> Path:
+        """Where these orders are written, for an agent that begins anew."""
+        return self.job_dir / "agent" / ("spec.json" if self.nodes == 1 else f"{self.node}.spec.json")
 
     @property
     def ranks_dir(self) -> Path:

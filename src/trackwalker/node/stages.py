@@ -199,7 +199,7 @@ class Conductor:
         files = [("events.jsonl", self._events), ("progress.jsonl", Journal(self._job_dir / "progress.jsonl"))]
         others = range(1, self._order.nodes)
         journals = [(self._attempt / str(rank) / name, journal) for rank in others for name, journal in files]
-        return Head(self._meeting, self._hosts, journals, self._order.grace_s, self._orphaned)
+        return Head(self._meeting, dict(enumerate(self._hosts)), journals, self._order.grace_s, self._orphaned)
 
     def _orphaned(self) -> RankEnd | None:
         """The end of this node's part once its keeper is gone: what stays would outlive the job unseen."""

@@ -158,7 +158,7 @@ class Analysis:
         if not settings.untold:
             flops = self._try("model FLOPs", lambda: model_flops(settings.values), "a setting is no number: see why")
         elif out.throughput is not None:
-            why = f"the model's sizes are not told ({', '.join(settings.untold[:3])})"
+            why = f"the model's sizes are not known ({', '.join(settings.untold[:3])})"
             why += f"; {settings.contradicts}" if settings.contradicts else ""
             do = "keep MaxText's 'Config param' lines, or put the model's file where TRACKWALKER_MODELS points"
             self.missing.append(Missing(what="model FLOPs", why=why, do=do))

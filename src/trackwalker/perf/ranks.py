@@ -172,7 +172,7 @@ def _sentence(made: Straggler) -> str:
     others = ", ".join(map(str, made.together))
     gain = f"without its delay the job would need {made.share:.1%} less time"
     if others:
-        gain = f"with rank {others} mended as well the job would need {made.share:.1%} less time"
+        gain = f"with rank {others} fixed as well the job would need {made.share:.1%} less time"
     return (
         f"{made.label} (rank {made.rank}) is among the last to enter {made.last} of {made.of} collectives: "
         f"{why or 'neither its kernels nor its launches explain it'}; {gain}"

@@ -48,7 +48,7 @@ def measure(
         notes.append(f"only {len(chosen)} steps are left to judge the speed by")
     rates = _rates(tgs, seconds, tokens)
     if tokens is not None and not np.isfinite(tgs).any():
-        notes.append("the run did not log tokens/s: reckoned from batch size, sequence length and seconds")
+        notes.append("the run did not log tokens/s: computed from batch size, sequence length and seconds")
     known = chosen[np.isfinite(rates[chosen])]
     ranks = _by_rank(table, lead.step[chosen], facts)
     slowest = max(ranks, key=lambda r: r.seconds, default=None)

@@ -135,7 +135,7 @@ def find_peak(
         own = 0.0
     if own > 0:
         return stated(own, "hardware_peak_tflops of the config")
-    return stated(logged.peak, "the peak that the trainer's own MFU was reckoned with") if logged.peak else None
+    return stated(logged.peak, "the peak that the trainer's own MFU was computed with") if logged.peak else None
 
 
 def utilisation(

@@ -221,6 +221,8 @@ def _events(job: Job, damage: list[str]) -> list[dict[str, Any]]:
     if job.events is None:
         return []
     records = journal.read(job.events)
+    if records.unreadable:
+        damage.append(f"{job.events.name} cannot be read: {records.unreadable}")
     foreign = records.damaged - (1 if records.torn_tail else 0)  # an unfinished last line is a writer at work
     if foreign > 0:
         damage.append(f"{foreign} lines of {job.events.name} could not be read and were left out")

@@ -245,9 +245,9 @@ def _caption(story: Story, tracks: list[_Track], shown: list[_Track], span: tupl
     ]
     if hidden := len(tracks) - len(shown):
         left_out = sum(track.lane.accused for track in tracks) - sum(track.lane.accused for track in shown)
-        also = f" ({left_out:,} of them accused)" if left_out else ""
+        also = f" ({left_out:,} of them suspect)" if left_out else ""
         notes.append(
-            f"{len(shown):,} of {len(tracks):,} hosts are shown: the accused and the {_DIFFERENT} that differ most "
+            f"{len(shown):,} of {len(tracks):,} hosts are shown: the suspects and the {_DIFFERENT} that differ most "
             f"from the rest; {hidden:,} are hidden{also}."
         )
     return notes

@@ -64,7 +64,7 @@ def _speed(through: Throughput) -> list[tuple[str, str]]:
         rows.append(("tokens/s/device", f"{t.mean:.6g} (95 % {t.low:.6g} to {t.high:.6g})"))
     if through.positional is not None:
         p = through.positional
-        rows.append(("upstream's TGS", f"{p.tgs:.6g} ± {p.std:.3g}, mean of positions 5 to 14 ({p.n} steps)"))
+        rows.append(("TGS as MaxText logs it", f"{p.tgs:.6g} ± {p.std:.3g}, mean of positions 5 to 14 ({p.n} steps)"))
     if through.drift is not None and through.drift.certain:
         d = through.drift
         rows.append(("drift", f"{100 * d.change:+.2f} % over the steady steps ({_pct(d.low)} to {_pct(d.high)})"))
@@ -85,7 +85,7 @@ def _speed(through: Throughput) -> list[tuple[str, str]]:
             ("ranks", f"{len(through.ranks)}, slowest {through.slowest.rank}{where} +{_pct(through.rank_spread)}")
         )
     sources = ", ".join(f"{name} {n}" for name, n in through.sources.items())
-    rows.append(("source", f"{through.source} (steps told by each: {sources})"))
+    rows.append(("source", f"{through.source} (steps reported by each: {sources})"))
     return [*rows, *(("note", note) for note in through.notes)]
 
 

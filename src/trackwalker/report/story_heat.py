@@ -172,7 +172,7 @@ def _caption(story: Story, named: int, rest: int) -> list[str]:
     ]
     if rest:
         notes.append(
-            f"The {named} rows with names are the accused and those that differ most; "
+            f"The {named} rows with names are the suspects and those that differ most; "
             f"each thin row stands for hosts that are more alike and shows the furthest of them."
         )
     return notes

@@ -1,4 +1,4 @@
-"""The accused against the others: their own lines over the median and the 5-95 % band of everybody else."""
+"""Suspect hosts against the others: their own lines over the median and the 5-95 % band of everybody else."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def build(story: Story) -> Overlay:
     accused = [lane for lane in story.lanes if lane.accused]
     others = [lane for lane in story.lanes if not lane.accused]
     if x is None or not accused or not others:
-        return Overlay(sentence="There are not both accused and other hosts with a recorded metric to compare.")
+        return Overlay(sentence="There are not both suspect and other hosts with a recorded metric to compare.")
     control = _control(others, x)
     tracks = [(lane, cut(lane, x)) for lane in accused[:_LINES]]
     values = [value for _, runs in tracks for run in runs for _, value in run]
@@ -143,5 +143,5 @@ def _caption(story: Story, accused: int, others: int) -> list[str]:
     band = f"The band holds 90 % of the {others:,} other {what}, the dotted line is their median."
     notes = [f"{metric[0].upper()}{metric[1:]}. {band}"]
     if accused > _LINES:
-        notes.append(f"{_LINES} of {accused:,} accused hosts are drawn.")
+        notes.append(f"{_LINES} of {accused:,} suspect hosts are drawn.")
     return notes

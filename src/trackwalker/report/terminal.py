@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import dataclass, field
 
 from rich.console import Console
@@ -12,10 +13,12 @@ from rich.text import Text
 from trackwalker.diagnose.verdict import Cause, Evidence, Verdict
 from trackwalker.report import words
 from trackwalker.report.changed import deviation_line
+from trackwalker.report.commands import command_of, first_look
 from trackwalker.report.text import clip, one_line
 
 _WIDEST = 100
 _DEVIATIONS = 6  # rows; `trackwalker changed` and the JSON have more
+_SENTENCE, _WHY = 400, 240  # characters of the first screen's sentence, and of why an action is recommended
 _SAYS, _SOURCE = 480, 240  # characters of one evidence item; the HTML report holds the rest
 _STYLES = {
     "incident": "bold red",
@@ -42,6 +45,10 @@ class _Page:
 
     def put(self, body: Text | Table, indent: int = 0) -> None:
         self.console.print(Padding(body, (0, 0, 0, indent), expand=False), width=min(self.console.width, _WIDEST))
+
+    def command(self, value: str, indent: int) -> None:
+        """A command to copy: never broken into lines, however narrow the terminal is."""
+        self.console.print(Text.assemble(" " * indent, self.text(value, "bold")), soft_wrap=True)
 
     def heading(self, title: str) -> None:
         self.console.print()
@@ -76,14 +83,21 @@ class _Page:
         self.rows(rows, indent, 10)
 
 
-def render(verdict: Verdict, console: Console) -> None:
-    """Print the verdict; colours only where the console has them, and nothing depends on them."""
+def render(verdict: Verdict, console: Console, target: str = "", verbose: bool = False) -> None:
+    """Print the verdict; colours only where the console has them, and nothing depends on them.
+
+    The first screen (24 lines of 80 columns) says what, where and what to do next; the evidence follows. `target` is
+    how the reader named the job, for the commands to copy; `verbose` adds why each hypothesis was ruled out.
+    """
     page = _Page(console, {item.id: item for item in reversed(verdict.evidence)})
-    _head(page, verdict)
+    rest = _head(page, verdict)
+    _actions(page, verdict, target or shlex.quote(one_line(verdict.job.id)))
+    if rest:
+        page.heading("In full")
+        page.put(page.text(clip(rest, 1200)), 2)
     _causes(page, verdict)
     _deviations(page, verdict)
-    _tested(page, verdict)
-    _actions(page, verdict)
+    _tested(page, verdict, verbose)
     if progress := words.progress_facts(verdict.progress):
         page.heading("Progress")
         page.facts(progress, indent=2, label=15)
@@ -95,14 +109,20 @@ def render(verdict: Verdict, console: Console) -> None:
             page.put(page.text(f"{check.check}{hosts}{says}"), 2)
 
 
-def _head(page: _Page, verdict: Verdict) -> None:
+def _head(page: _Page, verdict: Verdict) -> str:
+    """Outcome, one sentence, where; returns what of the summary has no room here."""
     outcome = page.text(words.OUTCOMES[verdict.outcome].upper(), _STYLES[verdict.outcome])
     parts = (verdict.status, f"job {one_line(verdict.job.id)}", words.job_size(verdict))
     page.put(Text.assemble(outcome, "  ", page.text(", ".join(part for part in parts if part))))
-    if where := ", ".join(part for part in (words.window(verdict), one_line(verdict.job.dir)) if part):
-        page.put(page.text(where, "dim"))
+    if window := words.window(verdict):
+        page.put(page.text(window, "dim"))
     page.console.print()
-    page.put(page.text(clip(one_line(verdict.summary), 1200), "bold"))
+    sentence, rest = words.first_sentence(one_line(verdict.summary), _SENTENCE)
+    page.put(page.text(sentence, "bold"))
+    if verdict.outcome != "healthy":
+        page.console.print()
+        page.facts([("Where", words.where(verdict))], indent=0, label=6)
+    return rest
 
 
 def _causes(page: _Page, verdict: Verdict) -> None:
@@ -124,11 +144,11 @@ def _causes(page: _Page, verdict: Verdict) -> None:
 
 
 def _cause(page: _Page, cause: Cause) -> None:
-    line = page.text(
-        cause.cause, "bold red" if cause.role == "root" and not cause.cause.startswith("expected") else "bold"
-    )
-    role = "" if cause.role == "root" else f"{cause.role}, "
-    page.put(Text.assemble(line, "  ", page.text(f"({role}{words.confidence(cause.confidence)})")), 2)
+    style = "bold red" if cause.role == "root" and not cause.cause.startswith("expected") else "bold"
+    title = words.cause_title(cause.cause)
+    role = "" if cause.role == "root" else f", {cause.role}"
+    said = f"({one_line(cause.cause)}{role}, {words.confidence(cause.confidence)})"
+    page.put(Text.assemble(page.text(title, style), "  ", page.text(said)), 2)
     page.facts(words.cause_facts(cause))
     page.cited(cause.evidence)
 
@@ -146,28 +166,36 @@ def _deviations(page: _Page, verdict: Verdict) -> None:
         )
 
 
-def _tested(page: _Page, verdict: Verdict) -> None:
+def _tested(page: _Page, verdict: Verdict, verbose: bool) -> None:
     if verdict.ruled_out:
         page.heading("Ruled out")
-        for item in verdict.ruled_out:
-            says = [clip(one_line(page.evidence[key].says), 160) for key in item.evidence if key in page.evidence]
-            page.put(Text.assemble(page.text(item.cause), page.text(f": {'; '.join(says)}" if says else "", "dim")), 2)
+        if verbose:
+            for item in verdict.ruled_out:
+                says = [clip(one_line(page.evidence[key].says), 160) for key in item.evidence if key in page.evidence]
+                why = page.text(f": {'; '.join(says)}" if says else "", "dim")
+                page.put(Text.assemble(page.text(item.cause), why), 2)
+        else:
+            page.put(page.text(f"{', '.join(item.cause for item in verdict.ruled_out)} (-v says why)"), 2)
     if verdict.untestable:
         page.heading("Could not be tested")
         for gap in verdict.untestable:
             missing = words.names(gap.missing) or "what would decide it"
-            page.put(page.text(f"{gap.cause}: missing {missing}"), 2)
+            page.put(page.text(f"{gap.cause}: not measured: {missing}"), 2)
 
 
-def _actions(page: _Page, verdict: Verdict) -> None:
+def _actions(page: _Page, verdict: Verdict, target: str) -> None:
     page.heading("Do next")
     if not verdict.actions:
-        page.put(page.text("Nothing is recommended."), 2)
+        page.put(page.text("Nothing is recommended. To look further:"), 2)
+        page.command(first_look(verdict, target), 5)
+    shown = set()
     for position, action in enumerate(verdict.actions, 1):
-        head = Text.assemble(f"{position}. ", page.text(words.action_head(action), "bold"))
+        head = Text.assemble(f"{position}. ", page.text(words.action_title(action), "bold"))
         if action.needs_approval:
             head.append("  [needs approval]", style="yellow")
         page.put(head, 2)
-        page.put(page.text(action.why), 5)
-        if action.risk:
-            page.put(page.text(f"risk: {action.risk}", "dim"), 5)
+        if (command := command_of(action, verdict, target)) not in shown:  # several actions may begin alike
+            shown.add(command)
+            page.command(command, 5)
+        if why := words.action_why(action):
+            page.put(page.text(clip(why, _WHY)), 5)

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Sequence
 from datetime import UTC, datetime
+from functools import cache
+from importlib.resources import files
+from pathlib import Path
 
 from trackwalker.diagnose.verdict import Action, Cause, Magnitude, Onset, Progress, Verdict
 from trackwalker.report.text import clip, one_line
 
+_ID, _TITLE = re.compile(r"^id: *(\S+)", re.MULTILINE), re.compile(r"^title: *(.+)$", re.MULTILINE)
 _LATEST = 253402300799.0  # the last second of the year 9999: what datetime can hold
 
 OUTCOMES = {
@@ -146,7 +151,7 @@ def cause_facts(cause: Cause) -> list[tuple[str, str]]:
         rows.append(("magnitude", magnitude(cause.magnitude)))
     rows = [row for row in rows if row[1]]
     if cause.role == "root" and not (cause.hosts or cause.gpus or cause.devices):
-        rows.insert(0, ("hosts", "no single host is accused"))
+        rows.insert(0, ("hosts", "none identified"))
     return rows
 
 
@@ -191,6 +196,46 @@ def culprits(verdict: Verdict) -> list[str]:
     return list(dict.fromkeys(host for cause in verdict.roots for host in cause.hosts))
 
 
-def action_head(action: Action) -> str:
-    """What to do and to whom: `exclude-nodes chi2822`."""
-    return f"{one_line(action.do)} {names(action.hosts)}".strip()
+def where(verdict: Verdict) -> str:
+    """Where and since when, in one line: hosts, GPUs and devices of the root causes."""
+    places = [place for cause in verdict.roots for place in (*cause.hosts, *cause.gpus, *cause.devices)]
+    whole = {place for place in places if any(other.startswith(f"{place}/") for other in places)}  # said by its part
+    found = names([place for place in dict.fromkeys(places) if place not in whole], 6) or "no host identified"
+    since = next((onset(cause.onset) for cause in verdict.roots if cause.onset is not None), "")
+    return f"{found}; since {since}" if since and since != "unknown" else found
+
+
+def first_sentence(text: str, limit: int) -> tuple[str, str]:
+    """The first sentence, cut to the limit, and the whole text where that is not all of it."""
+    sentence, _, rest = text.partition(". ")
+    sentence = f"{sentence}." if rest else sentence
+    shown = clip(sentence, limit)
+    return shown, text if len(shown) < len(text) else ""
+
+
+def action_title(action: Action) -> str:
+    """What to do and to whom: `Exclude nodes chi2822`; a step that a log's signature names is its own title."""
+    if action.do == "next-step":
+        return one_line(action.why)
+    return f"{one_line(action.do).replace('-', ' ').capitalize()} {names(action.hosts)}".strip()
+
+
+def action_why(action: Action) -> str:
+    """Why it is recommended, and what it costs where it costs something."""
+    why = "" if action.do == "next-step" else one_line(action.why)
+    cost = one_line(action.risk)
+    return why if not cost or cost == "none" else f"{why} (costs: {cost})".strip()
+
+
+@cache
+def cause_titles() -> dict[str, str]:
+    """The titles of the shipped playbooks by the ids of their causes."""
+    pages = (path.read_text() for path in Path(str(files("trackwalker.playbooks"))).glob("*.md"))
+    fronts = [page.partition("\n---\n")[0] for page in pages]
+    found = [(_ID.search(front), _TITLE.search(front)) for front in fronts]
+    return {name[1]: title[1].strip("\"' ") for name, title in found if name and title}
+
+
+def cause_title(cause: str) -> str:
+    """A cause in words; one without a playbook has only its id."""
+    return cause_titles().get(cause) or one_line(cause).replace("-", " ").capitalize()

@@ -58,7 +58,7 @@ class NetworkSweep:
         if len(starved) > 1 and not any(result.ok for result in done.values()):
             return "jobs run out of memory, so nothing can be compared: take a smaller batch or another model"
         if len(done) >= len(cover(len(self._names))) and not any(result.ok for result in done.values()):
-            return "not one group of nodes runs: no node or link can be told from the others"
+            return "not one group of nodes runs: no node or link differs from the others"
         return ""
 
     def at_most(self) -> int:

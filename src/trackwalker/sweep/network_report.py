@@ -17,7 +17,7 @@ _MATTERS = math.expm1(SMALLEST)  # the slow-down that has to be found, as a shar
 _LEAST_EFFECT = 1.2 * SMALLEST  # of a fault when it is played without noise: a smaller one might not be seen
 _USES = (
     "a group is taken to use the link between any two of its nodes; a ring uses only some, so a link that no group "
-    "used is not judged. Who is accused was measured in pairs, where this is exact"
+    "used is not judged. The suspects were measured in pairs, where this is exact"
 )
 
 
@@ -139,7 +139,7 @@ def _headline(found: Findings, model: Fit) -> str:
         pairs = ", ".join(f"{names[a]}-{names[b]}" for a, b in faults.shared)
         return (
             f"links between neighbours are slow together ({pairs}): something they share, a leaf, uplink or spine; "
-            "no node is accused, tell the network's people"
+            "no node is suspect, ask the network team"
         )
     said = [f"{names[n]} is slow with everybody ({_size(model, (n,))}): leave it out" for n in sorted(faults.nodes)]
     said += [
@@ -158,7 +158,7 @@ def _headline(found: Findings, model: Fit) -> str:
     if short is not None:
         return (
             f"no node or link stands out, but all groups are {100 * short:.1f} % below the expected {found.expect:g} "
-            "tokens/s/device: something all share (fabric, storage, software); tell the network's people"
+            "tokens/s/device: something all share (fabric, storage, software); ask the network team"
         )
     return f"all {len(names)} nodes and their links are alike: none is slow by {100 * _MATTERS:.0f} % or more"
 
@@ -207,7 +207,7 @@ def _caveats(found: Findings) -> list[str]:
     if found.cut_short:
         said.append("the announced number of jobs is used up: more may be wrong than is named here")
     if found.faults.shared:
-        said.append("other faults may hide behind what is shared: sweep again when it is mended")
+        said.append("other faults may hide behind what is shared: sweep again when it is repaired")
     if found.faults.count >= found.most_faults:
         said.append(f"{found.faults.count} faults are named and more may be there: so many suggest a cause they share")
     said += [

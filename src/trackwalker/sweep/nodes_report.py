@@ -79,9 +79,9 @@ def _why(s: Standing) -> str:
 
 def _caveats(found: Sequence[Standing], noise: float) -> list[str]:
     measured = [s for s in found if s.against is not None]
-    said = [f"runs of the same node differ by about {100 * noise:.1f} %; smaller differences are not told apart"]
+    said = [f"runs of the same node differ by about {100 * noise:.1f} %; smaller differences are not resolved"]
     if len(measured) == 2:
-        said.append("two nodes: the slower one is compared with the faster one; whether both are slow cannot be told")
+        said.append("two nodes: the slower one is compared with the faster one; whether both are slow is not known")
     elif len(measured) < _FEW:
         said.append("with so few nodes the median is easily slow itself: compare with earlier runs of the same nodes")
     fast = [s.node for s in measured if s.against is not None and s.against > _FAST]

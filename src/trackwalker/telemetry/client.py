@@ -71,7 +71,7 @@ class Api:
         answer = self._ask(path, params, "POST")
         found = read_matrix(answer.content)
         if found is None:
-            found = [(s["metric"], *_samples(s)) for s in self._data(answer)["result"] if s.get("values")]
+            found = [(s["metric"], *samples_of(s)) for s in self._data(answer)["result"] if s.get("values")]
         return found
 
     def _ask(self, path: str, params: Mapping[str, Any] | None, method: str) -> httpx.Response:
@@ -286,7 +286,7 @@ def _order(labels: Labels) -> tuple[tuple[str, str], ...]:
     return tuple(sorted(labels.items()))
 
 
-def _samples(series: Mapping[str, Any]) -> tuple[Floats, Floats]:
+def samples_of(series: Mapping[str, Any]) -> tuple[Floats, Floats]:
     pairs = series.get("values", ())
     times = np.fromiter(map(_TIME, pairs), np.float64, len(pairs))
     return times, np.fromiter(map(float, map(_VALUE, pairs)), np.float64, len(pairs))

@@ -7,6 +7,9 @@ from typing import Any
 
 import orjson
 
+from trackwalker.job.journal import well_formed
+from trackwalker.job.whole import open_regular
+
 
 class Follower:
     """Yields the records added to a journal since the last look.
@@ -29,7 +32,7 @@ class Follower:
     def new(self) -> list[dict[str, Any]]:
         """Whole new records; an unfinished last line waits for the next look."""
         try:
-            with self._path.open("rb") as f:
+            with open_regular(self._path) as f:
                 if f.seek(0, 2) < self._offset:  # another file by now
                     self._offset = 0
                 f.seek(self._offset)
@@ -47,6 +50,6 @@ class Follower:
                 record = orjson.loads(line)
             except ValueError:
                 continue
-            if isinstance(record, dict):
+            if isinstance(record, dict) and well_formed(record):
                 records.append(record)
         return records

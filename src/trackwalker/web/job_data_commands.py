@@ -11,6 +11,7 @@ from trackwalker.errors import EvidenceError
 from trackwalker.job.layout import Job
 from trackwalker.job.run import RunRecord, load_run
 from trackwalker.report import words
+from trackwalker.report.commands import command_of
 from trackwalker.report.text import clip, one_line
 
 _MOST_HOSTS = 64
@@ -58,11 +59,11 @@ def _advice(job: Job, action: Action, verdict: Verdict, record: RunRecord | None
     elif action.do in ("find-the-first-failure", "read-traceback"):
         command, note = f"trackwalker triage {shlex.quote(job.id)}", "changes nothing"
     return Advice(
-        words.action_head(action),
+        words.action_title(action),
         clip(one_line(action.why), 600),
         clip(one_line(action.risk), 200),
         action.needs_approval,
-        command,
+        command or command_of(action, verdict),
         note,
     )
 

@@ -117,7 +117,7 @@ def _of_verdict(row: JobRow) -> Fact:
 
 def _older(told: list[Fact], now: float) -> str:
     if any(fact.kind == _KINDS["verdict"] for fact in told):
-        return "accused by a saved verdict"
+        return "suspect in a saved verdict"
     return "nothing in the last 7 days" if now - told[0].t > WINDOW_S else ""
 
 

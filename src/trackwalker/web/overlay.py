@@ -1,4 +1,4 @@
-"""The accused against the others: their own lines over the median and the 5-95 % band of everybody else."""
+"""Suspect hosts against the others: their own lines over the median and the 5-95 % band of everybody else."""
 
 from __future__ import annotations
 

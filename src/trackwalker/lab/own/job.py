@@ -6,13 +6,13 @@ from pathlib import Path
 
 import numpy as np
 
-from trackwalker.lab.blocks import BlockWriter
 from trackwalker.lab.own.journals import run_record, write_journals
 from trackwalker.lab.own.log import CODE, OwnLog
 from trackwalker.lab.own.metrics import write_own_sheet
 from trackwalker.lab.sheet.overlays import Sheet
 from trackwalker.lab.sheet.writer import training_scalars
 from trackwalker.lab.world import Run
+from trackwalker.telemetry.blocks import BlockWriter
 
 
 def write_own_job(run: Run, sheet: Sheet, log: OwnLog, job: Path) -> int:

@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from trackwalker.lab.blocks import BlockWriter, Labels, labels
 from trackwalker.lab.own.journals import rank_records
 from trackwalker.lab.own.log import pid_of
 from trackwalker.lab.sheet.overlays import Sheet
@@ -16,6 +15,7 @@ from trackwalker.lab.sheet.writer import scrape_times, stamps, values_of
 from trackwalker.lab.world import TFLOP_PER_TOKEN, Floats
 from trackwalker.node.backlog import Backlog
 from trackwalker.node.collectors.training import PER_STEP_FIELDS, TrainingCollector
+from trackwalker.telemetry.blocks import BlockWriter, Labels, labels
 
 _OTHERS_BYTES = 62e9  # what runs on a node beside the trainer
 _INSTALLED = 2.16e12  # bytes, as the sheet has it

@@ -6,11 +6,11 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from trackwalker.lab.blocks import BlockWriter, Labels, labels
 from trackwalker.lab.sheet.overlays import Sheet
 from trackwalker.lab.sheet.rows import FAST_S, RAY_S, HostRows, Rng, Row
 from trackwalker.lab.world import TFLOP_PER_TOKEN, Floats
-from trackwalker.lab.xor import Ints
+from trackwalker.telemetry.blocks import BlockWriter, Labels, labels
+from trackwalker.telemetry.xor import Ints
 
 FILL_S = 150.0  # the training collector repeats its last values this often while no step comes
 

@@ -45,7 +45,8 @@ class LocalRun:
         try:
             with ours_alone():
                 run._write()
-                build_agent(run.job_dir / "agent" / "agent.pyz")
+                if plan.agent.owns:
+                    build_agent(run.job_dir / "agent" / "agent.pyz")
         except OSError as e:
             raise UsageError(
                 f"cannot write the job directory {run.job_dir}: {e.strerror}; choose another --workspace"
@@ -62,7 +63,8 @@ class LocalRun:
         (self.job_dir / "log").symlink_to(Path("..") / self.plan.log.name)
         self.plan.log.write_bytes(self.plan.header.encode("utf-8", "surrogateescape"))
         self.record.save(self.job_dir / "run.json")
-        (self.job_dir / CONFIG).write_text(self.plan.config_yaml, encoding="utf-8")
+        if self.plan.config_yaml:
+            (self.job_dir / CONFIG).write_text(self.plan.config_yaml, encoding="utf-8")
         if self.plan.provenance is not None:
             self.plan.provenance.save(self.job_dir)
         self._spec_file.touch(mode=0o600)  # the one place where a secret setting stands as it is
@@ -123,7 +125,10 @@ class LocalRun:
         return self._restarts[name] <= _MOST_RESTARTS
 
     def _start_agent(self, *extra: str) -> subprocess.Popen[bytes]:
-        argv = [sys.executable, str(self.job_dir / "agent" / "agent.pyz"), str(self._spec_file), *extra]
+        # A recorded command has us beside it: nothing needs to travel. -P: its folder is not ours to import from.
+        ours = ["-P", "-m", "trackwalker.node"]
+        program = [str(self.job_dir / "agent" / "agent.pyz")] if self.plan.agent.owns else ours
+        argv = [sys.executable, *program, str(self._spec_file), *extra]
         return self._spawn(argv, self.job_dir / "agent" / f"{self.plan.agent.node}.log", self.plan.env)
 
     def _start_recorder(self) -> subprocess.Popen[bytes]:

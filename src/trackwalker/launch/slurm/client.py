@@ -14,6 +14,7 @@ from trackwalker.errors import MissingToolError, TrackwalkerError, UsageError
 from trackwalker.job.slurm.lost import gone, lost, prolog
 from trackwalker.job.slurm.parse import SACCT_FIELDS, fields, job_of_sacct, jobs_of_scontrol, jobs_of_squeue
 from trackwalker.job.slurm.states import PROLOG, JobState
+from trackwalker.launch.slurm.environment import inherited
 
 _ASK_S = 15.0  # with the controller down a command gives up after 4 to 9 s by itself
 _SUBMIT_S = 60.0  # a busy controller may take that long, and giving up early leaves a job that nobody knows of
@@ -24,6 +25,13 @@ _FORGOTTEN = "invalid job id"
 # What an outer allocation left in the environment would shape the new job; formats and filters would change answers.
 _KEPT = ("SLURM_CONF", "SLURM_CLUSTERS", "SLURM_JWT")
 _STRIPPED = ("SLURM_", "SLURMD_", "SRUN_", "SQUEUE_", "SACCT_", "SCONTROL_")
+
+
+# Slurm's commands are installed, but nothing says where the controller is.
+_NO_CLUSTER = r"configuration source|dns srv|unable to process configuration|fetch_config|slurm\.conf.*no such file"
+NO_CLUSTER = (
+    "no Slurm cluster is configured on this machine (no slurm.conf, and DNS names no controller); set SLURM_CONF"
+)
 
 
 class SlurmRefused(UsageError):
@@ -71,7 +79,7 @@ class Slurm:
 
     def submit(self, script: Path, options: Sequence[str] = ()) -> Submitted:
         """Queue a batch script; raises one clear error when Slurm refuses it."""
-        done = self._call(["sbatch", "--parsable", *options, str(script)], _SUBMIT_S)
+        done = self._call(["sbatch", "--parsable", *options, str(script)], _SUBMIT_S, inherited(self._env))
         if done.returncode != 0:
             self._refuse("sbatch", done.stderr)
         # Plugins may print first; a federation answers 'id;cluster'.
@@ -93,14 +101,15 @@ class Slurm:
         _check(job)
         try:
             done = self._call(["scontrol", "show", "job", "-o", job], self._ask_s)
-        except SlurmUnreachable as e:
+        except (SlurmUnreachable, MissingToolError) as e:
             return JobState(job, "unknown", reason=str(e))
         if done.returncode == 0:
             found = jobs_of_scontrol(done.stdout)
             if found:
                 return self._with_nodes(found[0])
         elif _FORGOTTEN not in done.stderr.lower():
-            return JobState(job, "unknown", reason=_words(done.stderr))
+            said = _words(done.stderr)
+            return JobState(job, "unknown", reason=NO_CLUSTER if re.search(_NO_CLUSTER, said, re.I) else said)
         return self._remembered(job) or JobState(job, "forgotten")
 
     def queue(self) -> list[JobState]:
@@ -221,11 +230,13 @@ class Slurm:
                 return replace(seen, state="failed", reason=PROLOG, where=",".join(failed), exit_code=1)
         return seen
 
-    def _call(self, argv: list[str], seconds: float) -> subprocess.CompletedProcess[str]:
+    def _call(
+        self, argv: list[str], seconds: float, env: Mapping[str, str] | None = None
+    ) -> subprocess.CompletedProcess[str]:
         try:
             return subprocess.run(
                 argv,
-                env=self._env,
+                env=self._env if env is None else env,
                 stdin=subprocess.DEVNULL,
                 capture_output=True,
                 text=True,
@@ -246,6 +257,8 @@ class Slurm:
             raise SlurmDown(f"{what}: {said}; the Slurm controller does not answer, try again")
         if re.search(r"unable to contact|timed out|zero bytes", said, re.IGNORECASE):
             raise SlurmUnreachable(f"{what}: {said}; the Slurm controller does not answer, try again")
+        if re.search(_NO_CLUSTER, said, re.IGNORECASE):
+            raise SlurmDown(f"{what}: {NO_CLUSTER}")
         raise SlurmRefused(f"{what}: {said or 'refused without a word'}")
 
 

@@ -4,10 +4,10 @@ The script holds no word of the user's: it starts one agent on each node, and wh
 are arguments of sbatch, not `#SBATCH` lines: there they need no second quoting, they win over SBATCH_* variables, and
 what the user asked for comes last and wins.
 
-The job inherits the environment of the submitter (`--export=ALL`): modules, proxies and PATH are how a site makes its
-Python and its libraries found, and `--export=NONE` would start a login shell on each node instead. What an earlier run
-may have left there is removed: outer allocations at submission (`client.submit_environment`), our own variables by the
-script, so that a stale coordinator address never reaches a job.
+The job inherits what of the submitter's environment makes programs found (`environment.inherited`: PATH, modules,
+proxies), and sbatch is called with nothing else: `--export=NONE` would start a login shell on each node instead. What
+an earlier run may have left is removed: outer allocations at submission (`client.submit_environment`), our own
+variables by the script, so that a stale coordinator address never reaches a job.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Collection, Iterable
 
 from trackwalker.job.processes import all_pids, read_bytes
 from trackwalker.node.exposition import Family
@@ -23,8 +23,11 @@ class ForeignCpuCollector:
 
     name = "foreign"
 
-    def __init__(self, node: str, sessions: Iterable[int], job_dir: str) -> None:
-        self._node, self._job_dir = node, job_dir.encode()
+    def __init__(
+        self, node: str, sessions: Iterable[int], job_dir: str, members: Callable[[], Collection[int]] = tuple
+    ) -> None:
+        """`members` are processes of the job that have no session of their own."""
+        self._node, self._job_dir, self._members = node, job_dir.encode(), members
         self._own = {os.getsid(0), *sessions}  # the agent and the ranks, with all they forked
         self._seen: dict[tuple[int, int], int] = {}
         self._used: dict[str, float] = {}
@@ -33,9 +36,10 @@ class ForeignCpuCollector:
     def collect(self) -> list[Family]:
         """One series for each foreign program that used a CPU noticeably since the job began."""
         seen: dict[tuple[int, int], int] = {}
+        members = self._members()
         for pid in all_pids():
             entry = _entry(pid)
-            if entry is None or entry.session in self._own:
+            if entry is None or entry.session in self._own or pid in members:
                 continue
             key = (pid, entry.start)
             seen[key] = entry.ticks

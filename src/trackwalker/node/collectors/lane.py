@@ -72,12 +72,15 @@ class Reading:
 class Lane:
     """Accumulates the scheduler's counters over all threads of one rank's session."""
 
-    def __init__(self, rank: int, host: str, session: int, main: int) -> None:
+    def __init__(
+        self, rank: int, host: str, session: int, main: int, workload: Callable[[], list[int]] | None = None
+    ) -> None:
         self.rank, self.host = rank, host
         self.cpu_s = self.wait_s = 0.0
         self.switches = 0
         self.main = main
-        self._session = session
+        # The session leader is our own shell around the rank: not part of the workload.
+        self._workload = workload or (lambda: [p for p in session_members(session) if p != session])
         known = read_stat(main)
         self._start = known.start if known else None
         self.members: list[int] = []  # the rank and all it forked
@@ -90,8 +93,7 @@ class Lane:
         if main is None or main.state in "ZX" or main.start != self._start:
             return None
         if time.monotonic() - self._looked > _MEMBERS_EVERY_S:
-            # The session leader is our own shell around the rank: not part of the workload.
-            self.members = [p for p in session_members(self._session) if p != self._session]
+            self.members = self._workload()
             self._looked = time.monotonic()
         reading = Reading()
         reading.stopped = int(main.state in "Tt")

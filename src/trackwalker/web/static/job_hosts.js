@@ -18,7 +18,7 @@ class Overlay {
   async load() {
     const box = $("overlay-plot"), metric = $("heat-metric").value, mine = ++this.newest;
     if (!metric) return;
-    if (!this.hosts.length) { say(box, "No host is accused: choose one in the heat map above."); return; }
+    if (!this.hosts.length) { say(box, "No host is suspect: choose one in the heat map above."); return; }
     const hosts = this.hosts.map((h) => `&host=${encodeURIComponent(h)}`).join("");
     try {
       const d = await ask(`${this.base}/overlay.json?metric=${encodeURIComponent(metric)}&how=${$("heat-how").value}${hosts}${span.query()}`);

@@ -16,7 +16,7 @@ import google_crc32c
 import numpy as np
 from numpy.typing import NDArray
 
-from trackwalker.lab.xor import SAMPLES_PER_CHUNK, STREAMS_AT_ONCE, Floats, Ints, encode_chunks, uvarint, varint
+from trackwalker.telemetry.xor import SAMPLES_PER_CHUNK, STREAMS_AT_ONCE, Floats, Ints, encode_chunks, uvarint, varint
 
 BLOCK_MS = 2 * 3600 * 1000  # Prometheus cuts its head into blocks of two hours, aligned to the epoch
 STALE = np.array([0x7FF0000000000002], np.uint64).view(np.float64)[0]  # written when a series ends on purpose

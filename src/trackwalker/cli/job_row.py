@@ -1,0 +1,141 @@
+"""One job as `jobs` and `status` show it: how far, how fast, since when; read from the ends of its files."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+import os
+import re
+import statistics
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from trackwalker.errors import EvidenceError
+from trackwalker.job.journal import well_formed
+from trackwalker.job.layout import Job
+from trackwalker.job.run import RunRecord, load_run
+from trackwalker.job.shorthand import started
+from trackwalker.job.whole import open_regular, read_whole
+from trackwalker.launch.standing import Standing
+
+_TAIL = 1 << 16
+_STEP = re.compile(rb"completed step: (\d+), seconds: ([\d.]+)")
+_STEPS = re.compile(rb"(?:Config param steps: |[\s\"]steps=)(\d+)")
+_NODES = re.compile(rb"^NNODES=(\d+)", re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class Row:
+    """What is known of a job without reading it whole; None where it is not known."""
+
+    job: Job
+    seen: Standing
+    started: float | None
+    elapsed: float | None
+    model: str
+    nodes: int | None
+    step: int | None  # steps completed
+    steps: int | None
+    step_s: float | None
+    verdict: str
+
+    @property
+    def eta_s(self) -> float | None:
+        """Until the last step, at the present speed."""
+        if self.seen.ended or self.step is None or self.steps is None or self.step_s is None:
+            return None
+        return max(0, self.steps - self.step) * self.step_s
+
+
+def row_of(job: Job, seen: Standing) -> Row:
+    """Read the little that a row needs."""
+    record = _record(job)
+    step, step_s, last = _from_journal(job.progress) if record else (None, None, None)
+    head = b""
+    if step is None and job.log is not None:
+        head = _part(job.log, 0)
+        step, step_s = _from_log(_part(job.log, -_TAIL))
+    begun = started(job)
+    end = time.time() if not seen.ended else last if last is not None else _touched(job.log)
+    elapsed = end - begun if begun is not None and end is not None and end >= begun and _is_dated(job, record) else None
+    return Row(job, seen, begun, elapsed, record.model if record else job.name.removeprefix("JAX-"),
+               _nodes(record, head), step, _total(record, head), step_s, _verdict(job))  # fmt: skip
+
+
+def _record(job: Job) -> RunRecord | None:
+    with contextlib.suppress(EvidenceError):
+        return load_run(job.run_json)
+    return None
+
+
+def _is_dated(job: Job, record: RunRecord | None) -> bool:
+    """Whether its beginning is known, not guessed from a file that has grown since."""
+    return record is not None or not job.id.isdigit()
+
+
+def _from_journal(path: Path | None) -> tuple[int | None, float | None, float | None]:
+    """Steps completed, seconds of a step lately, and the time of the last record."""
+    done: dict[int, float] = {}
+    for line in (_part(path, -_TAIL) if path else b"").split(b"\n"):
+        with contextlib.suppress(ValueError, RecursionError, TypeError, OverflowError):
+            said = json.loads(line)
+            if isinstance(said, dict) and well_formed(said) and said.get("phase") == "train":
+                step = int(said["step"])
+                done[step] = max(done.get(step, 0.0), float(said["t"]))
+    if not done:
+        return None, None, None
+    times = [done[step] for step in sorted(done)]
+    gaps = [b - a for a, b in itertools.pairwise(times)][-20:]
+    return max(done) + 1, statistics.median(gaps) if gaps else None, times[-1]
+
+
+def _from_log(tail: bytes) -> tuple[int | None, float | None]:
+    found = _STEP.findall(tail)
+    if not found:
+        return None, None
+    with contextlib.suppress(ValueError):
+        return int(found[-1][0]) + 1, statistics.median(float(seconds) for _, seconds in found[-20:])
+    return None, None
+
+
+def _part(path: Path, at: int) -> bytes:
+    """The beginning of a file, or its end."""
+    try:
+        with open_regular(path) as file:
+            if at < 0:
+                file.seek(max(0, file.seek(0, os.SEEK_END) + at))
+            return file.read(_TAIL)
+    except OSError:
+        return b""
+
+
+def _total(record: RunRecord | None, head: bytes) -> int | None:
+    value = record.config["steps"].value if record and "steps" in record.config else None
+    found = _STEPS.search(head)
+    text = str(value) if value is not None else found[1].decode() if found else ""
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 12 else None
+
+
+def _nodes(record: RunRecord | None, head: bytes) -> int | None:
+    if record is not None and record.ranks:
+        return len({place.node for place in record.ranks})
+    found = _NODES.search(head)
+    return int(found[1]) if found and len(found[1]) < 7 else None
+
+
+def _touched(path: Path | None) -> float | None:
+    try:
+        return path.stat().st_mtime if path else None
+    except OSError:
+        return None
+
+
+def _verdict(job: Job) -> str:
+    """The cause that a saved verdict names, or its outcome; empty without one."""
+    with contextlib.suppress(OSError, ValueError, RecursionError, TypeError, AttributeError, KeyError):
+        said = json.loads(read_whole(job.dir / "verdict.json")) if job.dir else {}
+        roots = [str(cause["cause"]) for cause in said.get("causes", []) if cause.get("role") == "root"]
+        return ", ".join(roots[:2]) or str(said.get("outcome", ""))
+    return ""

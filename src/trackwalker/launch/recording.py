@@ -1,0 +1,128 @@
+"""One recorded command, from its start to the verdict: whatever of the recording fails, the command does not notice."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from trackwalker.errors import TrackwalkerError
+from trackwalker.job.journal import read
+from trackwalker.launch.command import Room, plan_command, post_task
+from trackwalker.launch.provenance import code_of
+from trackwalker.launch.schedulers.joined import JoinedRun
+from trackwalker.launch.schedulers.local import LocalRun
+from trackwalker.launch.store import FOLDER
+from trackwalker.launch.wrapped import Wrapped
+
+_ENDED_S = 10.0  # for the agent's last words, after a good end
+_FAILED_S = 5.0  # after a bad one: a scheduler waits for our exit code to end the others
+_LOOK_S = 1.0
+_TELL_S = 120.0
+
+
+class Recording:
+    """Runs the command and, beside it, what a launched run has."""
+
+    def __init__(self, room: Room, argv: Sequence[str], metrics: bool, verdict: bool) -> None:
+        self._room, self._argv, self._metrics, self._verdict = room, argv, metrics, verdict
+        self._run: LocalRun | None = None
+        self._looked = 0.0
+        self._trouble = ""
+
+    def run(self, typed: list[str]) -> int:
+        """The command's end: its exit code, negative for a signal."""
+        room = self._room
+        try:
+            room.open()
+            env = room.environment(os.environ)
+        except OSError as e:
+            self._say(f"not recorded: {room.job_dir}: {e.strerror or e}")
+            return Wrapped(self._argv, os.environ, Path(os.devnull)).wait(lambda: None)
+        command = Wrapped(self._argv, env, room.files)
+        with self._contained():
+            self._start((command.pid, command.start), typed)
+        ended = command.wait(self._look)
+        with self._contained():
+            self._finish(ended)
+        return ended
+
+    def _start(self, process: tuple[int, int], typed: list[str]) -> None:
+        room = self._room
+        if not room.task.is_alone:
+            post_task(room, self._argv, process)
+            if not room.task.leads_node:
+                return
+        code = code_of(Path.cwd(), room.workspace / FOLDER, None)
+        plan = plan_command(room, self._argv, process, self._metrics, typed, code)
+        self._run = LocalRun.start(plan) if room.task.is_alone else JoinedRun.start(plan)
+        if room.task.is_head:
+            self._say(f"job {room.job_id}  log {room.log}")
+
+    def _look(self) -> None:
+        if self._run is None or time.monotonic() - self._looked < _LOOK_S:
+            return
+        self._looked = time.monotonic()
+        with self._contained():
+            self._run.supervise()
+
+    def _finish(self, ended: int) -> None:
+        run, room = self._run, self._room
+        if run is None:
+            return
+        deadline = time.monotonic() + (_ENDED_S if ended == 0 else _FAILED_S)
+        others = not room.task.is_alone and ended == 0  # they end with us, or the job is not over for anybody
+        while run.supervise() is None and (others or time.monotonic() < deadline):
+            time.sleep(0.1)
+        if not room.task.is_head:
+            return
+        if run.supervise() is None:
+            self._say(f"the log is still being written; trackwalker diagnose {room.job_id} says how it went")
+            return
+        run.wait_closed(_ENDED_S)
+        if self._verdict and (room.task.is_alone or ended == 0):
+            self._tell()
+        else:
+            self._say(f"{self._first_failure()}trackwalker diagnose {room.job_id} says why")
+
+    def _first_failure(self) -> str:
+        for event in reversed(read(self._room.job_dir / "events.jsonl").items):
+            first = event.get("data", {}).get("first") if event.get("kind") == "run-end" else None
+            if first:
+                return f"rank {first['rank']} on {first['host']} was first: {first['cause']}; "
+        return ""
+
+    def _tell(self) -> None:
+        """The verdict in a few lines; by a process of its own, so that nothing it needs stays beside the command."""
+        argv = [sys.executable, "-P", "-m", "trackwalker", "diagnose", str(self._room.job_dir), "--json"]
+        try:
+            done = subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, timeout=_TELL_S, check=False)
+            verdict = json.loads(done.stdout)
+            roots = [cause for cause in verdict["causes"] if cause["role"] == "root"]
+        except (OSError, subprocess.SubprocessError, ValueError, KeyError, TypeError):
+            self._say(f"no verdict yet: trackwalker diagnose {self._room.job_id}")
+            return
+        for cause in roots:
+            where = f" on {', '.join(cause['hosts'][:4])}" if cause["hosts"] else ""
+            self._say(f"{cause['cause']}{where} ({cause['confidence']:.2f})")
+        self._say(f"{verdict['outcome']}: {verdict['summary']}")
+        self._say(f"the evidence: trackwalker diagnose {self._room.job_id}")
+
+    @contextlib.contextmanager
+    def _contained(self) -> Iterator[None]:
+        """What goes wrong with the recording is said once and is nobody else's trouble."""
+        try:
+            yield
+        except (OSError, TrackwalkerError, ValueError, KeyError, TypeError) as e:
+            if not self._trouble:
+                self._trouble = str(e)
+                self._say(f"the recording is incomplete: {e}")
+
+    def _say(self, text: str) -> None:
+        with contextlib.suppress(OSError):
+            os.write(2, f"trackwalker: {' '.join(text.split())}\n".encode())

@@ -1,0 +1,32 @@
+"""How the recorder finds this agent: an address that it can reach, announced in a file."""
+
+from __future__ import annotations
+
+import json
+import os
+
+from trackwalker.node.address import LOOPBACK, NoAddress, host_port, serving_address
+from trackwalker.node.output import complain
+from trackwalker.node.small_files import SmallFiles
+from trackwalker.node.spec import AgentSpec
+
+
+def address_of(spec: AgentSpec) -> str:
+    """Loopback where the whole job is on this machine; else an address that the first node reaches."""
+    wanted = spec.listen or os.environ.get("TRACKWALKER_LISTEN", "")
+    here = len(spec.ranks) == spec.world or (not spec.owns and spec.nodes == 1)
+    if not wanted and here:
+        return LOOPBACK
+    coordinator = spec.ranks[0].env.get("JAX_COORDINATOR_IP", "") if spec.ranks else ""
+    try:
+        return serving_address(wanted, coordinator)
+    except NoAddress as e:
+        complain(f"{e}; until then metrics are served on loopback, for a recorder on this node only")
+        return LOOPBACK
+
+
+def announce(spec: AgentSpec, files: SmallFiles, address: str, port: int, path: str) -> None:
+    """A file for each node: on a shared file system they would write over each other's."""
+    labels = {"job_id": spec.job_id, "__metrics_path__": path}
+    targets = [{"targets": [host_port(address, port)], "labels": labels}]
+    files.replace(f"targets/{spec.node}.json", json.dumps(targets))

@@ -1,0 +1,123 @@
+"""An unmodified sbatch script with one word in front, on a real Slurm of four nodes."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from slurm_cluster import SlurmCluster, free_ports
+
+TRAINER = Path(__file__).parent.parent / "megatron_style.py"
+RECORD = f"{sys.executable} -m trackwalker record --"
+SCRIPT = """#!/bin/bash
+#SBATCH -N 4 --ntasks-per-node=1 -J pretrain
+export MASTER_PORT={port}
+srun {record} {python} {trainer} {steps} 0.2
+"""
+
+
+class Run:
+    """One job from its script to its verdict."""
+
+    def __init__(self, slurm: SlurmCluster, where: Path, steps: int, record: str = RECORD) -> None:
+        self.slurm, self.workspace, self.out = slurm, where / "outputs", where / "slurm.out"
+        script = where / "job.sbatch"
+        script.write_text(
+            SCRIPT.format(port=free_ports(1)[0], record=record, python=sys.executable, trainer=TRAINER, steps=steps)
+        )
+        env = {**slurm.env, "JOB_WORKSPACE": str(self.workspace)}
+        argv = ["sbatch", "--parsable", "-o", str(self.out), "-D", str(where), str(script)]
+        done = subprocess.run(argv, env=env, capture_output=True, text=True, check=True)
+        self.id = done.stdout.strip()
+
+    @property
+    def dir(self) -> Path:
+        return self.workspace / f"{self.id}-megatron_style"
+
+    def records(self, name: str) -> list[dict[str, Any]]:
+        path = self.dir / name
+        return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+    def wait_steps(self, count: int) -> None:
+        self.slurm.wait_for(lambda: len(self.records("progress.jsonl")) >= count, f"{count} steps", 120)
+
+    def pid_of(self, rank: int) -> int:
+        note = json.loads((self.dir / "agent/attempt-0/tasks" / f"{rank}.json").read_text())
+        return int(note["pid"])
+
+    def ended(self, seconds: float = 120) -> None:
+        self.slurm.wait_for(
+            lambda: not self.slurm.client("squeue", "-h", "-j", self.id, check=False).strip(), "end", seconds
+        )
+        self.slurm.wait_for(lambda: any(e["kind"] == "run-end" for e in self.records("events.jsonl")), "last word", 60)
+
+    def verdict(self) -> dict[str, Any]:
+        argv = [sys.executable, "-m", "trackwalker", "diagnose", str(self.dir), "--json"]
+        done = subprocess.run(argv, capture_output=True, text=True, check=False)
+        assert done.stdout, done.stderr
+        found: dict[str, Any] = json.loads(done.stdout)
+        return found
+
+
+def root_of(verdict: dict[str, Any]) -> tuple[str, list[str]]:
+    roots = [c for c in verdict["causes"] if c["role"] == "root"]
+    return (roots[0]["cause"], roots[0]["hosts"]) if roots else ("", [])
+
+
+def test_a_healthy_run_is_recorded_by_its_first_node(slurm: SlurmCluster, tmp_path: Path) -> None:
+    run = Run(slurm, tmp_path, steps=60)
+    run.ended()
+    assert [r["step"] for r in run.records("progress.jsonl")] == list(range(1, 61))
+    assert {r["host"] for r in run.records("progress.jsonl")} == {"n4"}  # Megatron prints on its last rank
+    places = json.loads((run.dir / "run.json").read_text())["ranks"]
+    assert [(p["rank"], p["host"]) for p in places] == [(0, "n1"), (1, "n2"), (2, "n3"), (3, "n4")]
+    log = (run.workspace / f"{run.dir.name}.log").read_text()
+    assert log.count("elapsed time per iteration") == 60
+    assert "3:  [" in log
+    assert "Status: SUCCESS" in log
+    verdict = run.verdict()
+    assert verdict["outcome"] == "healthy", verdict["summary"]
+    said = run.out.read_text()
+    assert said.count("elapsed time per iteration") == 60
+    assert "trackwalker: healthy" in said
+
+
+@pytest.mark.long(reason="another job on Slurm, killed in the middle")
+def test_a_killed_rank_is_named(slurm: SlurmCluster, tmp_path: Path) -> None:
+    run = Run(slurm, tmp_path, steps=2000)
+    run.wait_steps(30)
+    os.kill(run.pid_of(2), signal.SIGKILL)
+    run.ended()
+    first = run.records("events.jsonl")[-1]["data"]["first"]
+    assert (first["rank"], first["host"], first["exit"]) == (2, "n3", 137)
+    assert root_of(run.verdict()) == ("peer-died", ["n3"])
+
+
+@pytest.mark.long(reason="a hang lasts most of a minute before it may be called one")
+def test_a_stopped_rank_is_named(slurm: SlurmCluster, tmp_path: Path) -> None:
+    run = Run(slurm, tmp_path, steps=2000)
+    run.wait_steps(60)
+    os.kill(run.pid_of(1), signal.SIGSTOP)
+    time.sleep(40)  # the wait is the subject: a rank that says nothing for long enough to be a hang
+    verdict = run.verdict()
+    slurm.client("scancel", run.id)
+    os.kill(run.pid_of(1), signal.SIGCONT)
+    run.ended()
+    assert root_of(verdict)[1] == ["n2"], verdict["summary"]
+
+
+@pytest.mark.long(reason="two more jobs on Slurm")
+def test_cancelled_by_the_user(slurm: SlurmCluster, tmp_path: Path) -> None:
+    run = Run(slurm, tmp_path, steps=2000)
+    run.wait_steps(10)
+    slurm.client("scancel", run.id)
+    run.ended()
+    assert root_of(run.verdict())[0] in ("user-cancel", "")
