@@ -16,7 +16,7 @@ from trackwalker.logs import dialect as d
 from trackwalker.logs.beside import beside, names_of, rank_of_log
 from trackwalker.logs.divergence import sustained_jump
 from trackwalker.logs.facts import LogFacts
-from trackwalker.logs.lines import Body, parse
+from trackwalker.logs.lines import LAUNCHERS, Body, parse
 from trackwalker.logs.mined import Mined, new_errors
 from trackwalker.logs.needles import SHORTEST, Needles
 from trackwalker.logs.nodelist import hosts_in
@@ -291,10 +291,10 @@ class Gatherer:
         index, facts = self._index, self._facts
         facts.size, facts.lines, facts.ends_mid_line = scan.size, scan.lines, scan.ends_mid_line
         facts.hosts = facts.hosts or hosts_in(facts.header)
-        _drop_forged(facts, self._hits)
-        index.hits = sorted(self._hits.values(), key=lambda h: (h.file != scan.path.name, h.line))
         index.harmless = dict(sorted(self._harmless.items()))
         facts.steps = self._main.result() if self._main else Steps()
+        _drop_forged(facts, self._hits)
+        index.hits = sorted(self._hits.values(), key=lambda h: (h.file != scan.path.name, h.line))
         for rank, step in self._other_steps.items():
             index.steps.last_by_rank[rank] = max(step, index.steps.last_by_rank.get(rank, -1))
         before = np.searchsorted(facts.steps.line, facts.save_lines) - 1
@@ -322,7 +322,10 @@ class Gatherer:
 
 def _drop_forged(facts: LogFacts, hits: dict[tuple[str, int | None], Hit]) -> None:
     """A node tells of its own exit: what a task prints about another host of the job is not believed."""
-    hosts = facts.hosts
+    hosts, begun = facts.hosts, int(facts.steps.line.min()) if len(facts.steps) else None
+    for key, hit in list(hits.items()):
+        if begun is not None and hit.task is not None and hit.line > begun and LAUNCHERS.match(hit.text):
+            del hits[key]
 
     def forged(rank: int | None, host: str) -> bool:
         mine = hosts[rank] if rank is not None and rank < len(hosts) else host

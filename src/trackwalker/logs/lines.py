@@ -51,9 +51,9 @@ _CODE_ABOVE = re.compile(rb'File "[^"]+", line \d+')
 _NOT_OUTPUT = re.compile(
     r"^(?:Config param |\+{1,3} |PASSTHROUGH_ARGS=|[A-Z][A-Z0-9_]+=|diff --git |@@ |Launching training subprocess)"
 )
-# What the launcher alone says, on lines without a label: a rank that prints it says nothing.
-_LAUNCHERS = re.compile(
-    r"^(?:(?:FATAL|WARNING): \S+ \| \[CHECK_|== [\w ]{1,40} (?:BEGIN|END|TIMEOUT|FAILED)\b|FATAL: [\w ]{1,40}: no word from|NODE_LOST host=|FIRST_FAILURE rank=|=+ JOB SUMMARY)"  # noqa: E501
+# What only the launcher says: its stages and checks come before training, so a rank that prints them later forges them.
+LAUNCHERS = re.compile(
+    r"^(?:FATAL: \S+ \| \[CHECK_|== [\w ]{1,40} (?:BEGIN|END|TIMEOUT|FAILED)\b|FATAL: [\w ]{1,40}: no word from|NODE_LOST host=|FIRST_FAILURE rank=|=+ JOB SUMMARY)"  # noqa: E501
 )
 
 
@@ -128,7 +128,7 @@ def parse(raw: bytes, above: bytes = b"", rank: int | None = None) -> Body | Non
     if match := _GLOG.match(text):
         clock = clock or _seconds(match[2], match[3], match[4], match[5], match[6], match[7])
         informs = match[1] == "I"
-    if _NOT_OUTPUT.match(text) or (task is not None and _LAUNCHERS.match(text)):
+    if _NOT_OUTPUT.match(text):
         return None
     if text.startswith("    ") and _CODE_ABOVE.search(above):
         return None  # the source line that a traceback quotes

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from trackwalker.logs.lines import Body
+from trackwalker.logs.lines import LAUNCHERS, Body
 from trackwalker.logs.steps import Steps
 from trackwalker.logs.structure import Told, frame_of, read
 
@@ -108,4 +108,5 @@ def new_errors(mined: Mined, steps: Steps, main: str) -> list[Seen]:
     healthy_until = int(np.sort(steps.line)[-_STEPS_AFTER]) if len(steps) >= _STEPS_AFTER else 0
     usual = {s.template for s in mined.all() if s.file == main and s.line < healthy_until}
     found = [s for s in mined.all() if s.template not in usual and not s.told.is_end and not s.told.python]
+    found = [s for s in found if s.task is None or not LAUNCHERS.match(s.text)]
     return found[:_MOST_NEW]
