@@ -87,3 +87,12 @@ def test_a_loader_is_stuck_where_that_is_the_primary_failure(tmp_path: Path, tol
         named = [f.cause for f in case.triage.failures]
         assert "dataloader-hang" in named
         assert _ask_signature(says, ["dataloader-hang"], case, EvidenceBook()).fired is fired
+
+
+def test_words_that_nobody_knows_are_told_with_their_class_and_who_said_them_first(tmp_path: Path) -> None:
+    told = "2: ERROR blockfarm: cannot flush extent 77 to volume {vol-9}: sector map refused\n"
+    verdict = verdict_of(tmp_path, header() + steps(30) + told + ending())
+    assert (verdict.outcome, [c.cause for c in verdict.roots]) == ("incident", ["unclassified"])
+    assert "first on rank 2 / node003" in verdict.summary
+    assert "of the class storage" in verdict.summary
+    assert "sector map refused" in verdict.summary

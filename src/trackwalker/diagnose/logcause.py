@@ -8,6 +8,8 @@ from trackwalker.job.causes import about
 from trackwalker.logs.findings import Finding
 from trackwalker.record.status import WAITS
 
+_QUOTED = 160  # characters of the line
+
 
 def playbooks_for(findings: list[Finding], books: list[Playbook], asked: set[str]) -> list[Playbook]:
     """A playbook for every cause the log names that none of these, as far as they are asked, is about."""
@@ -37,8 +39,19 @@ def _playbook(finding: Finding, state: str) -> Playbook:
         acts_as=WAIT_TOLD if wait else NAMED_ERROR,
         only_if_told=True,
         tests=[Test(id="log-says", role="require", accuses=blames, signature=[finding.cause])],
-        summary=f"The log names the cause{where}: {finding.cause.replace('-', ' ')}.{caveat}".replace(
-            "{hosts}.", "{hosts}."
-        ),
+        summary=_unnamed(finding)
+        if finding.unnamed
+        else f"The log names the cause{where}: {finding.cause.replace('-', ' ')}.{caveat}",
         actions=actions,
     )
+
+
+def _unnamed(finding: Finding) -> str:
+    """What is known of a failure in words that no signature has: its class, who said it first, and the words."""
+    first = f"rank {finding.rank}" if finding.rank is not None else ""
+    place = " / ".join(part for part in (first, finding.host or "") if part)
+    text = (
+        " ".join(finding.text.split())[:_QUOTED].replace("{", "(").replace("}", ")")
+    )  # a summary has fields in braces
+    known = f"of the class {finding.kind}" if finding.kind else "of an unclear class"
+    return f"It failed with an error that no known cause has, {known}{f', first on {place}' if place else ''}: {text}"

@@ -31,10 +31,9 @@ class Finding:
     proves_not: str = ""
     next: tuple[str, ...] = ()
     local: bool = False  # it concerns a disk of the host that says so, not one that all share
-    kind: str = (
-        ""  # the generic class: memory, storage, network, device, program, data, scheduler, ... ("" when unclear)
-    )
+    kind: str = ""  # the generic class: memory, storage, network, device, program, data, ...; "" when unclear
     subject: str = ""  # what failed, in the line's own words, and where in the job's own code it was raised
+    unnamed: bool = False  # its words are no known cause's
 
 
 @dataclass(frozen=True)

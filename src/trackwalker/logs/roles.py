@@ -168,7 +168,7 @@ def _finding(group: Group, role: Role, index: LogIndex) -> Finding:
         line=hit.line, file=hit.file, text=hit.text, count=sum(h.count for h in group.hits),
         ranks=ranks, hosts=hosts, why=group.why, fc=signature.fc,
         proves_not=signature.proves_not, next=tuple(signature.next), local=group.local,
-        kind=_kind(group), subject=_subject(hit),
+        kind=_kind(group), subject=_subject(hit), unnamed=hit.signature.unnamed,
     )  # fmt: skip
 
 
