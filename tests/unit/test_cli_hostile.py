@@ -1,6 +1,6 @@
 """Every command that reads, on job directories in which one file is not what it should be: one line at most, no hang.
 
-All file-level cases run here, and a sample of the fields; `test_every_field` (long) runs them all in every command.
+All file-level cases run here, and a sample of the fields; `test_cli_hostile_all.py` (long) runs all in every command.
 """
 
 from __future__ import annotations
@@ -131,17 +131,3 @@ def test_the_job_itself_is_read(tmp_path: Path) -> None:
     assert "failed with exit code 1" in ask(tmp_path, ["status", ID]).stdout
     assert "n1" in ask(tmp_path, ["nodes"]).stdout
     assert "step 29" in ask(tmp_path, ["triage", ID]).stdout
-
-
-@pytest.mark.long(reason="every field of every file with every wrong value, in seventeen commands: minutes")
-@pytest.mark.parametrize("words", EVERYTHING, ids=lambda words: "-".join(w for w in words if w != ID).strip("-"))
-def test_every_field(words: list[str], tmp_path: Path) -> None:
-    folder = make_job(tmp_path)
-    cases = [*field_cases(), *document_cases(folder)]
-    most = len(cases) if words[0] in ("jobs", "status", "nodes", "tunnel", "resubmit", "logs", "clean") else 150
-    for name, text in random.Random(words[0]).sample(cases, most):
-        path = place(tmp_path, name)
-        before = path.read_text()
-        path.write_text(text)
-        ask(tmp_path, words)
-        path.write_text(before)

@@ -94,7 +94,7 @@ def test_two_slow_ranks_that_hide_each_other_are_both_named(by_rank: Made) -> No
     assert {s.rank: s.together for s in across.stragglers} == {1: [6], 6: [1]}
     assert {s.gain_ps for s in across.stragglers} == {saved(recipe)}
     assert all(s.slower == pytest.approx(1.3) and s.cause == "compute" for s in across.stragglers)
-    assert "mended as well" in across.stragglers[0].says
+    assert "fixed as well" in across.stragglers[0].says
 
 
 def test_clocks_are_set_by_collectives_even_when_they_run_at_different_speeds(by_rank: Made) -> None:

@@ -153,7 +153,7 @@ def test_what_cannot_be_drawn_is_one_sentence(story: Story) -> None:
 def test_the_accused_are_drawn_over_the_band_of_the_others() -> None:
     drawn = story_overlay.build(many(50, accused=8))
     assert len(drawn.lines) == 6
-    assert "6 of 8 accused hosts" in drawn.caption[1]
+    assert "6 of 8 suspect hosts" in drawn.caption[1]
     assert "42 other hosts" in drawn.caption[0]
     assert drawn.band.startswith("M")
     late = drawn.table[-1]

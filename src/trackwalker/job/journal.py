@@ -18,6 +18,7 @@ from typing import Any
 from trackwalker.job.whole import read_whole
 
 VERSION = 1
+_LATEST = 253402300800.0  # the year 10000: no calendar holds more
 # Only a line with one of these can hold a number that no arithmetic survives: most lines are not looked at again.
 _SUSPICIOUS = re.compile(rb"NaN|Infinity|[eE]\+?\d{3}|\d{19}")
 
@@ -135,8 +136,10 @@ def read(path: os.PathLike[str] | str) -> Records:
 def well_formed(record: Mapping[str, Any]) -> bool:
     """Whether the fields that every reader relies on have their types; a field that is absent may be absent."""
     when, kind, data = record.get("t", 0.0), record.get("kind", ""), record.get("data")
-    times = isinstance(when, (int, float)) and not isinstance(when, bool)
-    return times and isinstance(kind, str) and (data is None or isinstance(data, dict))
+    rank, host = record.get("rank"), record.get("host")
+    dated = isinstance(when, (int, float)) and not isinstance(when, bool) and 0 <= when < _LATEST
+    placed = (rank is None or type(rank) is int) and (host is None or isinstance(host, str))
+    return dated and placed and isinstance(kind, str) and (data is None or isinstance(data, dict))
 
 
 def _wild(value: Any) -> bool:

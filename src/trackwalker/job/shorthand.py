@@ -44,7 +44,7 @@ def without_part(name: str) -> str:
 
 def started(job: Job) -> float | None:
     """When a job was asked for: by its record, by its id, or by the first that is known of its files."""
-    with contextlib.suppress(OSError, ValueError, KeyError, TypeError, RecursionError):
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError):
         if job.run_json is not None:
             return float(json.loads(read_whole(job.run_json))["created"])
     with contextlib.suppress(ValueError):

@@ -47,7 +47,7 @@ class Incident:
             code = None if record.get("exit") is None else int(record["exit"])
             more = {"attempt": int(record["attempt"]), "line": str(record.get("line", "")), "exit": code}
             return cls(t=float(record["t"]), **texts, **more)  # type: ignore[arg-type]
-        except (KeyError, TypeError, ValueError):
+        except (KeyError, TypeError, ValueError, OverflowError):
             return None
 
 

@@ -226,7 +226,13 @@ def _events(job: Job, damage: list[str]) -> list[dict[str, Any]]:
     foreign = records.damaged - (1 if records.torn_tail else 0)  # an unfinished last line is a writer at work
     if foreign > 0:
         damage.append(f"{foreign} lines of {job.events.name} could not be read and were left out")
-    return records.items
+    return [event for event in records.items if event.get("kind") != "first-failure" or _names_a_failure(event)]
+
+
+def _names_a_failure(event: dict[str, Any]) -> bool:
+    """Whether the record of the first failure has what every conclusion from it needs: rank, exit code, cause."""
+    data = event.get("data") or {}
+    return type(event.get("rank")) is int and type(data.get("exit")) is int and isinstance(data.get("cause"), str)
 
 
 def _ask(job: Job, index: LogIndex, answer: Answer | None) -> Accounting:
