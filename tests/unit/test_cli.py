@@ -106,7 +106,7 @@ def test_bad_jobs_get_one_clear_line(
         (["run", "tiny", "--", "steps"], "neither key=value"),
         (["run", "tiny", "-n", "0"], "between 1 and"),
         (["run", "tiny", "-n", "four"], "Invalid value for '-n'"),
-        (["diagnose"], "Missing argument 'job'"),
+        (["cancel"], "Missing argument 'JOB'"),
         (["fly"], "No such command"),
         (["demo", "--fault", "flood"], "unknown fault 'flood'"),
     ],
