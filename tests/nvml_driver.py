@@ -65,7 +65,7 @@ class DriverFile:
         shared = folder / "driver.txt"
         self._path, self._gpus = folder / f"driver.txt.{node}" if node else shared, gpus
         self._values: dict[tuple[str, int], int] = {}
-        self.env = {"TRACKWALKER_NVML": str(library), "NVML_MOCK_FILE": str(shared)}
+        self.env = {"TRACKWALKER_NVML": str(library), "TRACKWALKER_NVML_MOCK_FILE": str(shared)}
         self.set()
 
     def set(self, gpu: int = -1, **values: int) -> None:

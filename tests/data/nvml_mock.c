@@ -3,7 +3,7 @@
  * Values are set by key ("power", "ecc.1.0.2", "link.3", "linkerr.3.0") and GPU; what was not set has the value given
  * in value()'s last argument. Failures are set by function name, with the arguments after the handle where it has any
  * ("nvmlDeviceGetNvLinkState.17"), or without them for all. A test that is another process than the driver's writes
- * "key gpu value" lines (and "gpus 0 N") into the file that NVML_MOCK_FILE names; it is read again when it changes.
+ * "key gpu value" lines (and "gpus 0 N") into the file that TRACKWALKER_NVML_MOCK_FILE names; it is read again when it changes.
  * A node of a Slurm cluster on one machine has its own file where there is one: "<file>.<node>". */
 #pragma GCC diagnostic ignored "-Wformat-zero-length"
 #include <stddef.h>
@@ -85,7 +85,7 @@ int mock_calls(const char *key, int gpu) {
 static void reload(void) {
     static volatile int lock;
     static struct timespec seen;
-    const char *name = getenv("NVML_MOCK_FILE"), *node = getenv("SLURMD_NODENAME");
+    const char *name = getenv("TRACKWALKER_NVML_MOCK_FILE"), *node = getenv("SLURMD_NODENAME");
     char path[512];
     struct stat now;
     snprintf(path, sizeof path, "%s.%s", name ? name : "", node ? node : "");

@@ -36,7 +36,7 @@ class Lacking(Variant):
         ("collective-hang", ("hw_gpu_power_*",), "their power was not collected"),
         ("fabric-congestion", ("hw_rdma_*_cnp_*",), "do not count notifications"),
         ("ac-hourly-scan", ("hw_procs_*", "hw_context_*"), "nobody counted runnable tasks"),
-        ("gpu-power-cap", ("hw_gpu_temperature_*",), "stands still at a limit"),
+        ("gpu-power-cap", ("hw_gpu_temperature_*",), "is constant at a limit"),
     ],
 )
 def test_another_counter_decides(tmp_path: Path, family: str, missing: tuple[str, ...], says: str) -> None:

@@ -154,7 +154,7 @@ def test_without_a_config_the_trace_and_the_log_stand_and_the_model_is_missing(f
     found = report(folder)
     assert found["trace"]["steps"] == 4
     assert found["flops"] is None
-    assert "model FLOPs: the model's sizes are not told" in gaps(found)
+    assert "model FLOPs: the model's sizes are not known" in gaps(found)
     assert "keep MaxText's 'Config param' lines" in gaps(found)
 
 

@@ -151,7 +151,7 @@ def defended(found: Judged, accused: str, control: str) -> None:
 
 def powers(found: Judged, which: str) -> list[float]:
     """Lowest and highest of the accused, the control, lowest and highest of all others."""
-    watts = r": accused ([\d.]+)\.\.([\d.]+) W, control ([\d.]+) W, all others ([\d.]+)\.\.([\d.]+) W"
+    watts = r": suspects ([\d.]+)\.\.([\d.]+) W, control ([\d.]+) W, all others ([\d.]+)\.\.([\d.]+) W"
     return numbers(found.carries(f"^{which}.*{watts}"))
 
 
