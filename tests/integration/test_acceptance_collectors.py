@@ -261,6 +261,7 @@ def late_by(workers: int, interval: float, seconds: float) -> np.ndarray:
     return since - np.floor(since + 0.5)
 
 
+@pytest.mark.alone  # it judges fiftieths of a second: nothing else may use the processors meanwhile
 def test_a09_collections_keep_their_schedule_under_load() -> None:
     """D11: 99 % within 5 % of the schedule, and no drift.
 
