@@ -39,6 +39,8 @@ def command_of(action: Action, verdict: Verdict, target: str = "") -> str:
         if left_out:  # another launcher's run is asked for anew
             nodes = f" -N {verdict.job.nodes}" if verdict.job.nodes else ""
             return f"trackwalker submit {shlex.quote(_model(verdict))}{nodes}{left_out}"
+    if not over and action.do == "restart-job" and Path(verdict.job.dir, "run.json").is_file():
+        return f"trackwalker cancel {job}"  # a run that hangs has to end before it can be resumed
     if look == "logs" or first in _LOGS:
         return f"trackwalker logs {job}"
     return first_look(verdict, job)
