@@ -25,7 +25,7 @@ LONGEST = [
     "real_faults", "launch_matrix", "watch_slurm", "slurm_launch", "losses", "web_job_browser", "supervise_slurm",
     "remote_write", "ray", "tiny_trainer", "web_log", "tunnel", "lab",
 ]  # fmt: skip
-NOT_UNIT = ("starts_processes", "real_clock")
+NOT_UNIT = ("starts_processes", "real_clock", "long")
 SAMPLES = ROOT.parent / "shared" / "data" / "samples"
 
 

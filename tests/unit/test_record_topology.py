@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from trackwalker.diagnose.deviations import owner
 from trackwalker.record.topology import Seat, Topology, make_topology
+from trackwalker.telemetry.meaning import Place
 
 CLOCK = 'avg by (host) (avg_over_time(hw_gpu_clock_mhz{type="sclk"}[60s] @ 9.000))'
 
@@ -72,3 +74,16 @@ def test_without_a_record_the_recording_tells_or_the_log_s_hosts_do() -> None:
     ]
     assert make_topology([], ["a"], info, []).seats == (Seat(0, "box-r0", "box"), Seat(1, "box-r1", "box"))
     assert make_topology([], ["a", "b"], [], []).seats == (Seat(0, "a", "a"), Seat(1, "b", "b"))
+
+
+def place(host: str, gpu: str | None = None, device: str | None = None) -> Place:
+    return Place(host, gpu, device, None, ())
+
+
+def test_a_series_of_a_gpu_is_its_lane_s_and_all_else_stays_where_it_is() -> None:
+    topology = lanes("01", "23")
+    whose = {name: owner(place("box", gpu=name), topology) for name in "0123"}
+    assert whose == {"0": "box-r0", "1": "box-r0", "2": "box-r1", "3": "box-r1"}
+    assert owner(place("box"), topology) == "box"
+    assert owner(place("box", device="mlx5_0"), topology) == "box"
+    assert owner(place("other", gpu="0"), topology) == "other"

@@ -152,3 +152,29 @@ def test_a_rare_count_that_becomes_steady_is_judged_by_its_size() -> None:
     assert np.abs(scores[0]).max() < 4.0
     assert scores[1][5] > 8.0
     assert np.abs(np.delete(scores[1], 5)).max() < 4.0
+
+
+def test_a_series_that_began_late_is_compared_with_the_past_it_has() -> None:
+    values = 700.0 + 3.0 * wander(np.random.default_rng(7), HOSTS, memory=0.0)
+    values[:, : REFERENCE - 10] = np.nan  # a sixth of the reference
+    values[4, REFERENCE:] -= 90.0
+    assert np.flatnonzero(stats.discoveries(compared(values).score, HOSTS)).tolist() == [4]
+
+
+def test_a_series_full_of_holes_or_only_just_begun_is_not_compared() -> None:
+    values = 700.0 + 3.0 * wander(np.random.default_rng(8), HOSTS, memory=0.0)
+    values[:, REFERENCE:] -= 300.0 * (np.arange(HOSTS) == 4)[:, None]
+    holes, young = values.copy(), values.copy()
+    holes[4, 1:REFERENCE:3] = np.nan
+    holes[4, 2:REFERENCE:3] = np.nan
+    young[4, : REFERENCE - 3] = np.nan
+    assert compared(holes).score[4] == 0.0
+    assert compared(young).score[4] == 0.0
+
+
+def test_bins_without_a_value_make_a_series_no_quieter() -> None:
+    values = 700.0 + 3.0 * wander(np.random.default_rng(9), 1, memory=0.0)
+    thin = values.copy()
+    thin[0, 1:REFERENCE:5] = np.nan
+    thin[0, 2:REFERENCE:5] = np.nan
+    assert compared(thin).error[0] >= compared(values).error[0]

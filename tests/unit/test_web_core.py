@@ -127,6 +127,14 @@ def test_a_job_that_vanishes_gives_a_clear_answer(client: TestClient, workspace:
     assert "9002" in answer.json()["error"]
 
 
+def test_a_job_that_was_taken_away_is_no_job_whose_log_cannot_be_read(client: TestClient, workspace: Path) -> None:
+    make_job(workspace, "9003", "toy")
+    assert client.get("/job/9003/log").status_code == 200  # its name is believed for seconds now
+    shutil.rmtree(workspace / "9003-JAX-toy")
+    (workspace / "9003-JAX-toy.log").unlink()
+    assert client.get("/job/9003/log").status_code == 404
+
+
 def test_many_who_ask_for_the_same_share_one_making() -> None:
     cache: Cache[int] = Cache(4)
     gate, made = threading.Event(), []

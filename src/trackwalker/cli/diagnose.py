@@ -12,7 +12,16 @@ import typer
 
 from trackwalker.cli.diagnose_parts import print_brief, print_tests
 from trackwalker.cli.no_log import with_a_log
-from trackwalker.cli.options import DEFAULT_WORKSPACE, AsJson, Workspace, as_named
+from trackwalker.cli.options import (
+    DEFAULT_WORKSPACE,
+    AsJson,
+    MetricMap,
+    StoreAuthFile,
+    StoreCaFile,
+    StoreTenant,
+    Workspace,
+    as_named,
+)
 from trackwalker.cli.save import save, write_html
 from trackwalker.cli.screen import Screen
 from trackwalker.diagnose import engine
@@ -66,21 +75,10 @@ def diagnose(
     hosts: Annotated[str | None, typer.Option("--hosts", help="With --metrics: the job's hosts, as n[1-24].")] = None,
     since: Annotated[str | None, typer.Option("--since", help="Of --metrics: epoch seconds or ISO time.")] = None,
     until: Annotated[str | None, typer.Option("--until", help="Of --metrics: epoch seconds or ISO time.")] = None,
-    auth_file: Annotated[
-        Path | None,
-        typer.Option(
-            "--metrics-auth-file",
-            envvar="TRACKWALKER_METRICS_AUTH_FILE",
-            help="File with one line: 'bearer TOKEN' or 'basic USER:PASSWORD'.",
-        ),
-    ] = None,
-    tenant: Annotated[
-        str, typer.Option("--metrics-tenant", envvar="TRACKWALKER_METRICS_TENANT", help="X-Scope-OrgID of the store.")
-    ] = "",
-    ca_file: Annotated[Path | None, typer.Option("--metrics-ca-file", help="Certificates that the store has.")] = None,
-    metric_map: Annotated[
-        Path | None, typer.Option("--metric-map", help="A map of further metrics (as telemetry/foreign.yml).")
-    ] = None,
+    auth_file: StoreAuthFile = None,
+    tenant: StoreTenant = "",
+    ca_file: StoreCaFile = None,
+    metric_map: MetricMap = None,
     workspace: Workspace = DEFAULT_WORKSPACE,
 ) -> int:
     """Find out what went wrong with a job, with the evidence; the job is not changed.

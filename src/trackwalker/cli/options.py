@@ -22,7 +22,21 @@ Image = Annotated[str | None, typer.Option("--image", envvar="DOCKER_IMAGE", hel
 Registry = Annotated[str, typer.Option("--registry", envvar="DOCKER_REGISTRY", help="Where images come from.")]
 Runtime = Annotated[str | None, typer.Option("--runtime", help="docker, podman, apptainer, native, or auto.")]
 Privileged = Annotated[bool, typer.Option("--privileged", help="Give containers every privilege.")]
-
+StoreAuthFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--metrics-auth-file",
+        envvar="TRACKWALKER_METRICS_AUTH_FILE",
+        help="File with one line: 'bearer TOKEN' or 'basic USER:PASSWORD'.",
+    ),
+]
+StoreTenant = Annotated[
+    str, typer.Option("--metrics-tenant", envvar="TRACKWALKER_METRICS_TENANT", help="X-Scope-OrgID of the store.")
+]
+StoreCaFile = Annotated[Path | None, typer.Option("--metrics-ca-file", help="Certificates that the store has.")]
+MetricMap = Annotated[
+    Path | None, typer.Option("--metric-map", help="A map of further metrics (as telemetry/foreign.yml).")
+]
 
 JobName = Annotated[
     str,

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from trackwalker.cli.options import AsJson
-from trackwalker.diagnose.playbook import load_playbooks
+from trackwalker.cli.options import AsJson, MetricMap, StoreAuthFile, StoreCaFile, StoreTenant
+from trackwalker.diagnose.playbook import least_metrics
 from trackwalker.report.text import json_visible
 from trackwalker.telemetry.doctor import examine_store, scrape_config
 from trackwalker.telemetry.foreign import load_maps
@@ -21,21 +20,10 @@ _SHOWN = 6  # names in a row
 def doctor(
     url: Annotated[str, typer.Argument(metavar="URL", help="Prometheus, VictoriaMetrics, Mimir or Thanos.")],
     as_json: AsJson = False,
-    auth_file: Annotated[
-        Path | None,
-        typer.Option(
-            "--metrics-auth-file",
-            envvar="TRACKWALKER_METRICS_AUTH_FILE",
-            help="File with one line: 'bearer TOKEN' or 'basic USER:PASSWORD'.",
-        ),
-    ] = None,
-    tenant: Annotated[
-        str, typer.Option("--metrics-tenant", envvar="TRACKWALKER_METRICS_TENANT", help="X-Scope-OrgID of the store.")
-    ] = "",
-    ca_file: Annotated[Path | None, typer.Option("--metrics-ca-file", help="Certificates that the store has.")] = None,
-    metric_map: Annotated[
-        Path | None, typer.Option("--metric-map", help="A map of further metrics (as telemetry/foreign.yml).")
-    ] = None,
+    auth_file: StoreAuthFile = None,
+    tenant: StoreTenant = "",
+    ca_file: StoreCaFile = None,
+    metric_map: MetricMap = None,
 ) -> int:
     """Say what a cluster's own metric store has for a diagnosis, what it lacks, and what to scrape; only reads."""
     store = RemoteStore(Access(url, auth_file, tenant, ca_file))
@@ -43,12 +31,7 @@ def doctor(
         found = examine_store(store, load_maps(metric_map))
     finally:
         store.close()
-    # A cause is testable when one of its tests has all it needs.
-    needs = {
-        book.id: min(tests, key=lambda need: len(need - found.ours))
-        for book in load_playbooks()
-        if (tests := [set(test.metrics) for test in book.tests if test.metrics])
-    }
+    needs = least_metrics(found.ours)
     lacking = found.missing(needs)
     config = scrape_config(found)
     if as_json:

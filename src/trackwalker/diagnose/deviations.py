@@ -184,7 +184,7 @@ def _compare(
         return [], 0
     if not len(frame.values):
         return [], frame.silent
-    keys = [(_owner(p, topology), p.gpu, p.device, p.rank, p.aspect) for p in frame.places]
+    keys = [(owner(p, topology), p.gpu, p.device, p.rank, p.aspect) for p in frame.places]
     singles = _Rows(frame.values, keys, [pick_of(labels) for labels in frame.labels])
     if frame.as_rate and frame.meaning.layer == "error":
         singles = replace(singles, values=np.nan_to_num(singles.values))  # a counter that is not there yet is at zero
@@ -197,7 +197,7 @@ def _compare(
     return out, sum(len(t.values) for t in tables) + frame.silent
 
 
-def _owner(place: Place, topology: Topology) -> str | None:
+def owner(place: Place, topology: Topology) -> str | None:
     """Whose series it is: a GPU's is its lane's."""
     if place.host is None or place.gpu is None or place.host not in topology.machines:
         return place.host

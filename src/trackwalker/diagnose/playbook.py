@@ -137,3 +137,12 @@ def load_playbook(path: Path) -> Playbook:
         return Playbook(**rest, about=about, body=body)
 
     return parsed(path.name, front, make)
+
+
+def least_metrics(there: frozenset[str]) -> dict[str, set[str]]:
+    """For each cause the metrics of the test that lacks the fewest: it is testable when one test has all it needs."""
+    return {
+        book.id: min(needs, key=lambda need: len(need - there))
+        for book in load_playbooks()
+        if (needs := [set(test.metrics) for test in book.tests if test.metrics])
+    }
