@@ -318,7 +318,9 @@ def progress(job_dir: Path) -> list[tuple[float, float]]:
             with contextlib.suppress(ValueError):
                 record = json.loads(line)
                 if record.get("phase") == "train" and "step" in record and "t" in record:
-                    found.append((float(record["t"]), float(record.get("seconds") or 0.0)))
+                    rate = float(record.get("tokens_per_s") or 0.0)  # a torchtitan line has no seconds
+                    spoken = TORCH_TOKENS / rate if rate else 0.0
+                    found.append((float(record["t"]), float(record.get("seconds") or spoken)))
     if found:
         return found
     with contextlib.suppress(OSError):
