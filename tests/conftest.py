@@ -24,8 +24,8 @@ LONGEST = [
     "supervise_slurm", "watch_slurm", "sweep_resume", "slurm_launch", "lab", "ray", "tiny_trainer", "real_faults",
     "compare", "web_job_browser", "ask", "web_log", "lab_own_format", "robustness", "survival", "acceptance_recorder",
     "watch_real", "gpu_drill", "mended_families", "h200_runs", "tsdb_commands", "h200_phases", "bounds",
-    "evidence_reproduces", "acceptance_training", "auto_resume", "recorder", "launch_matrix", "losses", "remote_write", "tunnel",
-    "web_jobs",
+    "evidence_reproduces", "acceptance_training", "auto_resume", "recorder", "launch_matrix", "losses", "remote_write",
+    "tunnel", "web_jobs",
 ]  # fmt: skip
 NOT_UNIT = ("starts_processes", "real_clock", "long")
 SAMPLES = ROOT.parent / "shared" / "data" / "samples"
