@@ -111,6 +111,8 @@ def _odd_ones(case: Case, telemetry: Telemetry, meaning: Meaning, kind: Kind, sp
     when = f"[{round(span.seconds)}s] @ {span.end:.3f}"
     floor = " > 0" if kind == "errors" else ""  # nearly all error counters stand still: not shipped
     try:
+        if not _worth_reading(telemetry, meaning, kind, span):
+            return
         read = telemetry.instant(f"{function}({meaning.metric}{when}){floor}", span.end)
     except QueryError:
         return
@@ -139,6 +141,18 @@ def _odd_ones(case: Case, telemetry: Telemetry, meaning: Meaning, kind: Kind, sp
                 spread = max(float(np.ptp(np.delete(values, i))), 1e-6 * abs(sample.value))
                 far = abs(sample.value - answer[_MEDIAN]) / spread
                 yield Unlike(meaning, kind, place, host, sample.value, answer[_MEDIAN], far, query, told)
+
+
+def _worth_reading(telemetry: Telemetry, meaning: Meaning, kind: Kind, span: Span) -> bool:
+    """Whether anybody can be odd, by single samples: of a large fleet hardly any metric is read any further."""
+    name, end = meaning.metric, f"@ {span.end:.3f}"
+    if kind == "alike":
+        query = f"max({name} {end}) - min({name} {end}) > 0"
+    elif kind == "errors":
+        query = f"max({name} {end} - {name} @ {span.start:.3f}) > {_LOST / _COSTS_S * span.seconds:.0f} * 0.9"
+    else:
+        return True
+    return bool(telemetry.instant(query, span.end))
 
 
 def _with_silent(case: Case, values: Floats, hosts: list[str]) -> tuple[Floats, list[str]]:
