@@ -117,7 +117,8 @@ def _answers(jobs: set[str], slurm: Slurm | None) -> dict[str, JobState] | None:
     except (TrackwalkerError, ValueError):
         return None
     found = {**asked.remembered(sorted(jobs - queue.keys())), **queue}
-    return {job: asked.closer(seen) if job in jobs else seen for job, seen in found.items()}
+    closer = asked.cancelled_by([asked.closer(found[job]) for job in jobs & found.keys()])
+    return {**found, **{seen.id: seen for seen in closer}}
 
 
 def _among_many(job: Job, scheduler: str, found: dict[str, JobState] | None) -> Standing:

@@ -128,7 +128,8 @@ class Asker:
             if each.scheduler != SLURM:
                 continue
             if each.job.id in known:
-                seen = of_slurm(each.job, self._slurm.closer(known[each.job.id]))
+                (now_known,) = self._slurm.cancelled_by([self._slurm.closer(known[each.job.id])])
+                seen = of_slurm(each.job, now_known)
                 each.standing = seen if seen.state != "unknown" else each.standing
             elif now >= each.ask_at:  # the controller has forgotten it: the accounting knows, or its own record
                 each.ask_at = now + _EVERY_S[SLURM]

@@ -204,7 +204,7 @@ class SubmitOptions:
     exclude: str | None = None
     gpus_per_node: int | None = None
     requeue: bool = False
-    signal_before_s: int | None = None  # SIGUSR1 that long before the time limit; Slurm may send it a minute early
+    signal_before_s: int = 60  # SIGUSR1 that long before the time limit; Slurm may send it a minute early; 0: never
     extra: list[str] = field(default_factory=list)  # as `--option=value` or `-x`, never a bare word
 
 
