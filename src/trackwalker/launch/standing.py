@@ -47,6 +47,7 @@ class Standing:
     restarts: int = 0
     stuck: bool = False  # it waits for a person
     hosts: tuple[str, ...] = ()  # the nodes that failed or were lost
+    end: float | None = None  # when, by the scheduler's clock
 
 
 def find_job(name: str, workspace: Path) -> Job:
@@ -187,8 +188,9 @@ def of_slurm(job: Job, seen: JobState) -> Standing:
         return Standing("forgotten", True, meaning=f"is over: Slurm's job {job.id} is now '{other}'")
     stuck, hosts = seen.stuck, tuple(filter(None, seen.where.split(",")))
     return Standing(
-        seen.state, seen.ended, seen.exit, seen.meaning, seen.reason, seen.nodes, seen.restarts, stuck, hosts
-    )
+        seen.state, seen.ended, seen.exit, seen.meaning, seen.reason, seen.nodes, seen.restarts, stuck, hosts,
+        seen.end if seen.ended else None,
+    )  # fmt: skip
 
 
 def _kubernetes(job: Job) -> Standing:
