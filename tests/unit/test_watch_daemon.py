@@ -274,14 +274,14 @@ def test_of_several_first_failures_of_an_attempt_the_earliest_is_told_and_the_ne
     assert night.box.titles("failure")[1:] == ["rank 0 (n0) failed first: exited with 1"]
 
 
-def test_what_goes_on_is_told_and_diagnosed_before_what_is_over(night: Night) -> None:
-    over = SimJob(night.workspace, "76")
+def test_what_goes_on_is_told_before_what_is_over(night: Night) -> None:
+    SimJob(night.workspace, "76").steps(T0, 1.0, 5)
     at = begun(night, SimJob(night.workspace))
-    over.steps(T0, 1.0, 5)
-    night.asker.alerts = [Alert("GpuXid", "critical", "n1", "n1 GPU 0: XID 79", at)]
-    night.asker.now["76"] = Standing("failed", True, 1, "failed with exit code 1", end=at)
-    night.look(at + 20, at + 21, at + 22)  # both are seen at one look
-    assert [m.kind for m in night.box.messages.values()][:2] == ["fault", "ended"]
+    night.asker.now["76"] = Standing("failed", True, 1, "failed with exit code 1")
+    night.look(at + 1)  # its verdict comes with the next look
+    night.asker.now["77"] = Standing("pending", False, meaning="is held: JobHeldUser", stuck=True)
+    night.look(at + 11)
+    assert [(m.job, m.kind) for m in night.box.messages.values()] == [("77", "held"), ("76", "ended")]
 
 
 def test_a_requeued_job_is_told_once_and_its_next_end_again(night: Night) -> None:
