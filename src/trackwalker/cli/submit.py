@@ -25,7 +25,7 @@ from trackwalker.launch.kubernetes.settings import read_settings
 from trackwalker.launch.provenance import Provenance, code_of
 from trackwalker.launch.request import Watching, parse_watching
 from trackwalker.launch.schedulers import kubernetes, slurm
-from trackwalker.launch.slurm.beforehand import NOT_ASKED, Word, ask_beforehand
+from trackwalker.launch.slurm.beforehand import NOT_ASKED, Word, ask_beforehand, without_gpus
 from trackwalker.launch.slurm.client import Slurm, slurm_here
 from trackwalker.launch.slurm.environment import left_behind
 from trackwalker.launch.slurm.options import SubmitOptions, parse_scheduler_words
@@ -188,6 +188,9 @@ def _to_slurm(ctx: typer.Context, model: str, options: Wanted, dry_run: bool, as
         submission = replace(submission, record=record)
         batch = slurm.plan_batch(submission, words, None if dry_run else client, python)
         word = ask_beforehand(batch.options, batch.script, client) if slurm_here() else Word(warning=NOT_ASKED)
+        if slurm_here() and submission.order.expected_gpus != 0:
+            gpus = without_gpus(model, words.partition, client)
+            word = replace(word, warning="; ".join(filter(None, (word.warning, gpus))))
         if dry_run:
             scheduled = {"sbatch": batch.argv(), "script": batch.script, "slurm": asdict(word)}
             return show(batch.submission, scheduled, as_json, options.script)

@@ -132,6 +132,14 @@ class Slurm:
         said = [fields(line) for line in done.stdout.splitlines() if line.startswith("NodeName=")]
         return [NodeState(n["NodeName"], n.get("State", "").lower(), n.get("Reason", "")) for n in said]
 
+    def gres(self) -> list[tuple[str, str, str]]:
+        """Node, partition (the default one with a star) and generic resources, for each node of each partition."""
+        done = self._call(["sinfo", "-h", "-N", "-o", "%N|%P|%G"], self._ask_s)
+        if done.returncode != 0:
+            self._refuse("sinfo", done.stderr)
+        rows = [tuple(line.split("|", 2)) for line in done.stdout.splitlines() if line.count("|") >= 2]
+        return [(node, partition, gres) for node, partition, gres in rows]
+
     def reservations(self) -> str:
         """The reservations as Slurm prints them, one a line."""
         done = self._call(["scontrol", "show", "reservation", "-o"], self._ask_s)
