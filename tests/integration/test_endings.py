@@ -82,7 +82,7 @@ def check(told: Told, case: Case) -> None:
     assert (triage["status"], verdict["status"]) == (STATUS[case.state],) * 2, triage["summary"]
     roots = [cause for cause in verdict["causes"] if cause["role"] == "root"]
     if case.cause:
-        assert triage["primary"]["cause"] in case.cause, triage["summary"]
+        assert triage["primary"]["cause"] in case.cause, f"{triage['summary']}\n{it.text[-3000:]}"
         assert roots[0]["cause"] in case.cause, verdict["summary"]
     else:
         assert triage["primary"] is None

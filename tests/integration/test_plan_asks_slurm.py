@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -83,9 +82,7 @@ def test_plan_and_slurm_agree(request_: str, cluster: SlurmCluster, tmp_path: Pa
 
 def test_a_model_that_needs_gpus_is_refused_where_the_partition_has_none_and_others_do(tmp_path: Path) -> None:
     need_slurm()
-    conf = "NodeName=cpu1 NodeHostname={host} NodeAddr=127.0.0.1 Port=1 CPUs=2 State=FUTURE"
-    parts = f"{conf.format(host=socket.gethostname())}\nPartitionName=cpus Nodes=cpu1"
-    with SlurmCluster(1, gpus=2, partitions=parts) as cluster:
+    with SlurmCluster(2, gpus=2, gpu_nodes=1, partitions="PartitionName=cpus Nodes=n2") as cluster:
         model = "llama2-70b"
         fits = call_here(cluster.env, "plan", model, "--workspace", str(tmp_path), "--gpu", "H200")
         refused = call_here(cluster.env, "plan", model, "--workspace", str(tmp_path), "--gpu", "H200", "-p", "cpus")

@@ -25,6 +25,7 @@ from trackwalker.launch.kubernetes.settings import read_settings
 from trackwalker.launch.provenance import Provenance, code_of
 from trackwalker.launch.request import Watching, parse_watching
 from trackwalker.launch.schedulers import kubernetes, slurm
+from trackwalker.launch.schedulers.allocation import allocation_of
 from trackwalker.launch.slurm.beforehand import NOT_ASKED, Word, ask_beforehand, without_gpus
 from trackwalker.launch.slurm.client import Slurm, slurm_here
 from trackwalker.launch.slurm.environment import left_behind
@@ -187,9 +188,10 @@ def _to_slurm(ctx: typer.Context, model: str, options: Wanted, dry_run: bool, as
         record = submission.record.model_copy(update={"auto_resume": options.auto_resume})
         submission = replace(submission, record=record)
         batch = slurm.plan_batch(submission, words, None if dry_run else client, python)
-        word = ask_beforehand(batch.options, batch.script, client) if slurm_here() else Word(warning=NOT_ASKED)
-        if slurm_here() and submission.order.expected_gpus != 0:
-            gpus = without_gpus(model, words.partition, client)
+        word = Word(warning=NOT_ASKED)
+        if slurm_here():
+            gpus = without_gpus(model, words.partition, client) if submission.order.expected_gpus != 0 else ""
+            word = ask_beforehand(batch.options, batch.script, client)
             word = replace(word, warning="; ".join(filter(None, (word.warning, gpus))))
         if dry_run:
             scheduled = {"sbatch": batch.argv(), "script": batch.script, "slurm": asdict(word)}
@@ -203,6 +205,9 @@ def _to_slurm(ctx: typer.Context, model: str, options: Wanted, dry_run: bool, as
               "behind '--'", file=sys.stderr)  # fmt: skip
     if word.warning and slurm_here():
         print(f"warning: {word.warning}", file=sys.stderr)
+    if (inside := allocation_of(os.environ)) is not None:
+        print(f"note: this is a new job, outside of your {inside.words()}; 'trackwalker run' uses those nodes",
+              file=sys.stderr)  # fmt: skip
     for line in suspect_lines(options.workspace, words.nodelist, words.exclude):
         print(line, file=sys.stderr)
     state = slurm.first_look(queued, client)

@@ -79,7 +79,7 @@ def without_gpus(model: str, partition: str | None, slurm: Slurm) -> str:
     if not has:
         return f"{model} needs GPUs, and this Slurm declares none on any node: its preflight fails where there are none"
     chosen = {partition} if partition else {name.rstrip("*") for _, name, _ in rows if name.endswith("*")}
-    names = {part for each in chosen for part in each.split(",")}
+    names = {part for each in chosen for part in each.split(",")} & {name.rstrip("*") for _, name, _ in rows}
     if names and not any(name.rstrip("*") in names for name, _ in has):
         better = ", ".join(sorted({name.rstrip("*") for name, _ in has})[:4])
         raise UsageError(

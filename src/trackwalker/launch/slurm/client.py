@@ -104,9 +104,10 @@ class Slurm:
         except (SlurmUnreachable, MissingToolError) as e:
             return JobState(job, "unknown", reason=str(e))
         if done.returncode == 0:
-            found = jobs_of_scontrol(done.stdout)
+            # The first task of an array, and the first part of a heterogeneous job, come with all the others.
+            found = [seen for seen in jobs_of_scontrol(done.stdout) if seen.id == job]
             if found:
-                return self._with_nodes(self.cancelled_by([found[0]])[0])
+                return self._with_nodes(self.cancelled_by(found[:1])[0])
         elif _FORGOTTEN not in done.stderr.lower():
             said = _words(done.stderr)
             return JobState(job, "unknown", reason=NO_CLUSTER if re.search(_NO_CLUSTER, said, re.I) else said)

@@ -254,6 +254,10 @@ def _options(words: Sequence[str]) -> Iterator[tuple[str, str | None, str]]:
                 value,
                 f"--{_LONG[letter]}={value}" if letter in _LONG else f"-{letter}{value}",
             )
+        elif word == ":":
+            raise UsageError(
+                "':' begins another part of a heterogeneous job, and the nodes of a run are equal: leave it"
+            )
         else:
             raise UsageError(f"'{word}' is no scheduler option; trainer settings go behind '--'")
 
