@@ -1,4 +1,4 @@
-"""A trainer's `config-error:` is one for everybody: triage, the next attempt and a sweep; so is a registry's name."""
+"""A config error, an unknown registry and a killed srun are told as what they were, by triage, resume and sweep."""
 
 from __future__ import annotations
 
@@ -54,3 +54,19 @@ def test_a_registry_whose_name_nobody_knows_is_no_question_of_name_tag_or_login(
     assert "DNS" in told
     assert "login" not in told
     assert "tag" not in told.replace("stage", "")
+
+
+@pytest.mark.parametrize(
+    ("due", "cause"), [("NODE FAILURE, SEE SLURMCTLD LOG FOR DETAILS", "node-death"), ("TIME LIMIT", "walltime")]
+)
+def test_an_srun_that_slurm_killed_at_the_end_of_its_patience_is_no_cause(due: str, cause: str, tmp_path: Path) -> None:
+    path = tmp_path / "79-JAX-tiny.log"
+    step = "0: completed step: {}, seconds: 0.3, TFLOP/s/device: 1.0, Tokens/s/device: 9.0, loss: 1.0\n"
+    path.write_text(
+        f"JOB_ID=79\nNNODES=2\n{''.join(step.format(n) for n in range(9))}"
+        f"slurmstepd-n1: error: *** JOB 79 ON n1 CANCELLED AT 2026-11-16T15:24:16 DUE TO {due} ***\n"
+        "/var/spool/slurmd/job00079/slurm_script: line 22: 4711 Killed                  srun --nodes=2 python3\n"
+    )
+    found = triage(Job("79", path, None))
+    assert found.primary is not None
+    assert found.primary.cause == cause
