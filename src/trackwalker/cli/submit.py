@@ -96,6 +96,9 @@ class Wanted:
         ),
     ] = None
     jobset: Annotated[bool, typer.Option("--jobset", help="On k8s: a JobSet instead of an Indexed Job.")] = False
+    no_apply: Annotated[
+        bool, typer.Option("--no-apply", help="On k8s: write the folder and its manifest, and create nothing.")
+    ] = False
     script: Annotated[
         bool, typer.Option("--script", help="With plan or --dry-run: print the whole script and environment, too.")
     ] = False
@@ -171,8 +174,8 @@ def plan(
 
 
 def _to_slurm(ctx: typer.Context, model: str, options: Wanted, dry_run: bool, as_json: bool) -> int:
-    if options.jobset:
-        raise UsageError("--jobset is for --on k8s")
+    if options.jobset or options.no_apply:
+        raise UsageError(f"--{'jobset' if options.jobset else 'no-apply'} is for --on k8s")
     if options.runtime not in (None, "auto", *RUNTIMES):
         raise UsageError(f"--runtime {options.runtime}: there are {', '.join(RUNTIMES)} and auto")
     client, python = Slurm(), options.python or sys.executable
@@ -247,7 +250,7 @@ def _to_kubernetes(ctx: typer.Context, model: str, options: Wanted, dry_run: boo
         if dry_run:
             scheduled = {"manifest": batch.manifests(), "container": list(batch.plan.argv)}
             return show(batch.in_pod, scheduled, as_json, options.script)
-        job = kubernetes.submit(batch)
+        job = kubernetes.submit(batch, apply=not options.no_apply)
     _warn(submission)
     by_hand = shlex.join(apply_file_argv(settings.namespace, job.manifest))
     if as_json:
@@ -257,7 +260,8 @@ def _to_kubernetes(ctx: typer.Context, model: str, options: Wanted, dry_run: boo
     else:
         print(f"job {job.id}  log {job.log}", flush=True)
     if not job.applied:
-        print(f"kubectl is not here, nothing is queued yet; where it is: {by_hand}", file=sys.stderr)
+        why = "--no-apply" if options.no_apply else "kubectl is not here"
+        print(f"{why}: nothing is queued yet; to queue it: {by_hand}", file=sys.stderr)
     return 0
 
 
