@@ -84,7 +84,8 @@ def test_places_queue_deadline_and_gpus_are_one_field_each_and_valid() -> None:
     settings = read_settings(["-N2", "--time", "2:00:00"], environ)
     pods = PodPlan(
         "tiny-1", "ns", "k8s-1-2-ab", 2, "docker.io/x/y:1", ["python3"], "c", "/m",
-        gpus_per_node=settings.gpus_per_node, gpu_resource=settings.gpu_resource, node_selector=settings.node_selector, tolerations=settings.tolerations,
+        gpus_per_node=settings.gpus_per_node, gpu_resource=settings.gpu_resource,
+        node_selector=settings.node_selector, tolerations=settings.tolerations,
         queue=settings.queue, features=settings.features,
     )  # fmt: skip
     gpus = {"nvidia.com/gpu": "4"}
