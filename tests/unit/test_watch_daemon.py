@@ -242,7 +242,7 @@ def test_jobs_that_were_over_before_anybody_watched_are_not_told(night: Night) -
     night.start(T0)
     night.look(T0, T0 + 30)
     assert not night.box.messages
-    assert said == ["4 jobs were over before this watch began: nothing is told of them ('trackwalker jobs' lists them)"]
+    assert said == ["4 jobs were over before this watch began: not reported, see 'trackwalker jobs'"]
     night.stop()
     night.look(T0 + 60, T0 + 90)  # and they are not counted again
     assert (len(said), len(night.box.messages)) == (1, 0)

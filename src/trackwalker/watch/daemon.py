@@ -88,7 +88,7 @@ class Daemon:
         self._restarts.step(now)
         if self._old and self._background.idle:
             count = f"{len(self._old)} jobs were" if len(self._old) > 1 else "one job was"
-            self._warn(f"{count} over before this watch began: nothing is told of them ('trackwalker jobs' lists them)")
+            self._warn(f"{count} over before this watch began: not reported, see 'trackwalker jobs'")
             self._old.clear()
 
     @property
