@@ -66,9 +66,13 @@ def test_run_uses_the_nodes_of_an_allocation_and_submit_says_that_it_does_not(
         slurm_session.cancel_all()
 
 
-def test_ctrl_c_ends_a_run_in_an_allocation_with_its_summary(slurm_session: SlurmCluster, tmp_path: Path) -> None:
+@pytest.mark.parametrize("early", ["== Preflight BEGIN", ""], ids=["in preflight", "in training"])
+def test_ctrl_c_ends_a_run_in_an_allocation_with_its_summary(
+    early: str, slurm_session: SlurmCluster, tmp_path: Path
+) -> None:
+    """The word reaches the first node alone; the others hear it from there."""
     slurm_session.wait_idle(60)
-    fake = put_stand_in(tmp_path / "fake", "import time; print('here', flush=True); time.sleep(100)")
+    fake = put_stand_in(tmp_path / "fake", "import time; print('a rank waits', flush=True); time.sleep(100)")
     run = ours("run", "tiny", "--workspace", str(tmp_path / "ws"), "--", f"_env_PYTHONPATH={fake}")
     script = f"{run} & echo pid=$! > {tmp_path}/pid; wait $!; echo code=$?"
     salloc = subprocess.Popen(
@@ -77,7 +81,7 @@ def test_ctrl_c_ends_a_run_in_an_allocation_with_its_summary(slurm_session: Slur
     )  # fmt: skip
     try:
         logs = lambda: "".join(log.read_text() for log in (tmp_path / "ws").glob("local_*.log"))  # noqa: E731
-        slurm_session.wait_for(lambda: logs().count("here") == 2, "both ranks", 60)
+        slurm_session.wait_for(lambda: early in logs() if early else logs().count("a rank waits") == 2, "it", 60)
         os.kill(int((tmp_path / "pid").read_text().partition("=")[2]), 15)
         said, _ = salloc.communicate(timeout=60)
         assert "code=143" in said, said
