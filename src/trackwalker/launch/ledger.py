@@ -180,7 +180,7 @@ def _ran(workspace: Path, now: float) -> dict[str, dict[str, float]]:
 
 def _weight(moments: Iterable[float], now: float) -> float:
     """How many jobs these are, an old one counting for less."""
-    return sum(0.5 ** (max(0.0, now - t) / HALF_LIFE_S) for t in moments)
+    return sum(math.pow(0.5, max(0.0, now - t) / HALF_LIFE_S) for t in moments)
 
 
 def wilson(part: float, of: float) -> tuple[float, float]:
