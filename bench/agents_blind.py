@@ -3,10 +3,11 @@
 Usage: python bench/agents_blind.py make SITES TRUTH [--sites 4] [--seed 30] [--shared FOLDER]
        python bench/agents_blind.py score SITES TRUTH
 
-A site is a folder with `outputs` (some jobs in a drawn order), `AGENTS.md`, `skills/`, `bin/trackwalker` (notes every call) and
-`verdicts/` for the answers. The smoke suite is in it as `lab score` makes it, and ten further cases that a seeded draw picks:
-six families outside the smoke suite under drawn seeds, two simulated samples and two real H200 runs (more families where `--shared` is not
-there). TRUTH holds the truth, the tool that the wrapper runs, and nothing an agent is told of.
+A site is a folder with `outputs` (some jobs in a drawn order), `AGENTS.md`, `skills/`, `bin/trackwalker` (notes every
+call) and `verdicts/` for the answers. The smoke suite is in them as `lab score` makes it, and ten further cases that a
+seeded draw picks: six families outside the smoke suite under drawn seeds, two simulated samples and two real H200 runs
+(ten families where there is no `--shared`). TRUTH holds the truth and the tool that the wrapper runs; agents are told
+nothing of it.
 """
 
 from __future__ import annotations
@@ -28,7 +29,12 @@ from trackwalker.lab.cases import SMOKE, Case, build
 from trackwalker.lab.grade import Grade, grade
 from trackwalker.lab.scenario import Truth, all_scenarios
 
-SAMPLES = ("fleet-memory-leak", "input-stall-all-ranks", "leaf-congestion", "ring-buffer-wraps", "storage-stall-heartbeat")
+# Of the samples those whose job ids no page of ours tells as an example.
+SAMPLES = (
+    *("fleet-memory-leak", "input-stall-all-ranks", "leaf-congestion"),
+    *("ring-buffer-wraps", "storage-stall-heartbeat"),
+)
+REAL = ("healthy", "power-cap", "slow-data", "stopped")
 WRAPPER = """#!{python}
 import json, os, subprocess, sys, time
 begin = time.time()
@@ -42,8 +48,9 @@ else:
     done = subprocess.run([{python!r}, "-m", "trackwalker", *argv], stdout=subprocess.PIPE, env=env)
     sys.stdout.buffer.write(done.stdout)
     code, size = done.returncode, len(done.stdout)
+call = {{"t": begin, "seconds": time.time() - begin, "bytes": size, "rc": code, "argv": argv}}
 with open({calls!r}, "a") as out:
-    out.write(json.dumps({{"t": begin, "seconds": time.time() - begin, "bytes": size, "rc": code, "argv": argv}}) + "\\n")
+    out.write(json.dumps(call) + "\\n")
 sys.exit(code)
 """
 
@@ -70,14 +77,14 @@ def sampled(folder: Path) -> Truth:
 
 def cases_of(seed: int, shared: Path | None) -> list[tuple[str, Case | Path]]:
     """The smoke suite and ten more, in a drawn order."""
-    draw = random.Random(seed)
+    draw = random.Random(seed)  # noqa: S311 - a draw that comes back
     families = sorted(s.family for s in all_scenarios() if s.family not in SMOKE)
     more = draw.sample(families, 6 if shared else 10)
     found: list[tuple[str, Case | Path]] = [(f, Case(f, "tune", 1)) for f in SMOKE]
     found += [(f, Case(f, "tune", draw.randint(2, 99))) for f in more]
     if shared:
         found += [(f, shared / "samples" / f) for f in draw.sample(SAMPLES, 2)]
-        found += [(f, shared / "h200runs" / f) for f in draw.sample(["healthy", "power-cap", "slow-data", "stopped"], 2)]
+        found += [(f, shared / "h200runs" / f) for f in draw.sample(REAL, 2)]
     draw.shuffle(found)
     return found
 
@@ -179,8 +186,9 @@ def score(sites: Path, truth: Path) -> None:
         worse = sum(e.passed and not m.passed for _, _, _, m, e in rows)
         better = sum(m.passed and not e.passed for _, _, _, m, e in rows)
         right, own = sum(m.passed for _, _, _, m, _ in rows), sum(e.passed for _, _, _, _, e in rows)
-        print(f"{len(answered)} of {len(rows)} answered; calls: median {statistics.median(answered)}, most {max(answered)}")
-        print(f"right: agents {right}/{len(rows)}, engine {own}/{len(rows)}; worse than the engine {worse}, better {better}")
+        calls = f"calls: median {statistics.median(answered)}, most {max(answered)}"
+        print(f"{len(answered)} of {len(rows)} answered; {calls}")
+        print(f"right: agents {right}, engine {own} of {len(rows)}; worse than the engine {worse}, better {better}")
 
 
 def word(found: Grade) -> str:
