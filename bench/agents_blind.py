@@ -106,26 +106,35 @@ def make(sites: Path, truth: Path, number: int, seed: int, shared: Path | None) 
         source = Path(sys.modules["trackwalker"].__file__ or "").parent
         shutil.copytree(source, package, ignore=shutil.ignore_patterns("__pycache__", "scenarios"))
         shutil.copytree(shipped(), truth / "tool" / "trackwalker" / "skills", dirs_exist_ok=True)
+    table: dict[str, Any] = {}
+    told = truth / "truth.json"
+    if told.is_file():
+        table = json.loads(told.read_text())  # a broken-off making goes on
     for n in range(1, number + 1):
-        furnish(sites / f"site{n}", truth)
-    table = {}
+        if not (sites / f"site{n}").exists():
+            furnish(sites / f"site{n}", truth)
+    done = {(row["name"], row["seed"]) for row in table.values()}
     for n, (name, case) in enumerate(cases_of(seed, shared)):
-        site = sites / f"site{n % number + 1}"
+        which = case.seed if isinstance(case, Case) else 0
+        if (name, which) in done:
+            continue
         made = truth / "making"
         shutil.rmtree(made, ignore_errors=True)
         job, known = place(case, made)
         verdict = diagnose(resolve(str(job), job.parent)).verdict.model_dump(by_alias=True, mode="json")
+        key = job.name.partition("-")[0]
+        # Ids are drawn: the next site that has none of this id takes it.
+        turn = [sites / f"site{(n + k) % number + 1}" for k in range(number)]
+        site = next(s for s in turn if not list((s / "outputs").glob(f"{key}-*")))
         for entry in job.parent.iterdir():
             target = site / "outputs" / entry.name
             if entry.name == ".artifacts":
                 shutil.copytree(entry, target, symlinks=True, dirs_exist_ok=True)
-            elif target.exists():
-                raise SystemExit(f"{name}: {entry.name} is there already: take another --seed")
             else:
                 entry.rename(target)
-        key = job.name.partition("-")[0]
-        table[key] = {"site": site.name, "name": name, "truth": known.model_dump(), "engine": verdict}
-        (truth / "truth.json").write_text(json.dumps(table, indent=1) + "\n")
+        row = {"site": site.name, "job": key, "name": name, "seed": which, "truth": known.model_dump()}
+        table[f"{site.name}/{key}"] = {**row, "engine": verdict}
+        told.write_text(json.dumps(table, indent=1) + "\n")
         print(f"{site.name} {key}: made", flush=True)
     shutil.rmtree(truth / "making", ignore_errors=True)
 
@@ -168,14 +177,14 @@ def score(sites: Path, truth: Path) -> None:
     table = json.loads((truth / "truth.json").read_text())
     rows = []
     for site in sorted({row["site"] for row in table.values()}):
-        jobs = [j for j, row in table.items() if row["site"] == site]
-        calls = calls_of(truth, site, jobs)
-        for job in jobs:
-            known = Truth.model_validate(table[job]["truth"])
+        here = {row["job"]: row for row in table.values() if row["site"] == site}
+        calls = calls_of(truth, site, list(here))
+        for job, row in here.items():
+            known = Truth.model_validate(row["truth"])
             told = next(iter((sites / site / "verdicts").glob(f"{job}*.json")), None)
             mine = grade(as_verdict(json.loads(told.read_text())), known) if told else grade(None, known)
-            engine = grade(table[job]["engine"], known)
-            rows.append((job, table[job]["name"], calls[job], mine, engine))
+            engine = grade(row["engine"], known)
+            rows.append((job, row["name"], calls[job], mine, engine))
     for job, name, called, mine, engine in rows:
         seconds = sum(c["seconds"] for c in called)
         size = sum(c["bytes"] for c in called)
