@@ -186,11 +186,15 @@ def test_without_metrics_the_log_is_compared_and_without_steps_nothing_can_be(tm
     (directory / "artifact").symlink_to(f"../.artifacts/artifact_{BEGIN}_8311")
     steps = [f"{rank}: {step_line(s)}" for s in range(60) for rank in range(2)]
     steps += [line for s in range(60, 120) for line in (f"0: {step_line(s)}", f"1: {step_line(s)}", "1: link retries")]
-    log.write_text("\n".join([*HEADER.splitlines(), *steps]) + "\n")
+    end = ["== Training END (70s) ==", " JOB SUMMARY ".center(65, "="), "  Nodes:  2", "=" * 65, "0: left over"]
+    log.write_text("\n".join([*HEADER.splitlines(), *steps, *end]) + "\n")
     seen = what_changed(ws, "8311")
     assert (seen.metrics, seen.changes) == (0, [])
     assert "no metric was recorded" in (seen.hint or "")
-    assert any("link retries" in line.quote for line in seen.log)
+    told = " ".join(line.quote for line in seen.log)
+    assert "link retries" in told
+    assert "left over" in told
+    assert not [words for words in ("END", "SUMMARY", "Nodes", "====") if words in told]  # every run ends so
     _, log = make_job(tmp_path / "outputs", "8312-JAX-a")
     log.write_text(HEADER)
     with pytest.raises(EvidenceError, match="neither metrics nor steps"):
