@@ -21,7 +21,7 @@ def size(answer: dict[str, Any]) -> int:
     return len(json.dumps(answer, separators=(",", ":"), ensure_ascii=False).encode())
 
 
-async def ask_everything(talk: Talk, job: str, other: str) -> None:
+async def ask_everything(talk: Talk, job: str, other: str, recorded: bool) -> None:
     """`Talk.call` holds every answer to 8 kB, to its schema, and `next` to `left`."""
     brief = await talk.call("diagnose", job=job)
     assert size(brief) < BRIEF, (job, size(brief))
@@ -30,27 +30,23 @@ async def ask_everything(talk: Talk, job: str, other: str) -> None:
         assert int(shown) < int(total.split()[0]), (job, part, words)
     full = await talk.call("diagnose", job=job, detail="full")
     assert full["outcome"] == brief["outcome"]
-    for tool in (
-        "triage",
-        "what_changed",
-        "tests",
-        "evidence",
-        "metrics",
-        "logs",
-        "rank_tails",
-        "files",
-        "perf_summary",
-    ):
+    for tool in ("triage", "tests", "evidence", "logs", "rank_tails", "files", "perf_summary", "stacks"):
         await talk.call(tool, job=job)
     await talk.call("compare", job=job, baseline=other)
     await talk.call("logs", job=job, contains="step", newest_first=True)
-    await talk.call("metrics", job=job, pattern="hw_.*")
     if full["causes"]:
         await talk.call("playbook", id=full["causes"][0]["cause"])
-    recorded = (await talk.call("metrics", job=job)).get("metrics")
-    if recorded:
-        hint = await talk.call("query_metrics", job=job, promql="rate(hw_rdma_tx_bytes_total[5s])")
-        assert "use at least [" in hint["hint"] or not hint.get("series")
+    if full["progress"].get("last_step") is None:  # it never began, so there is no window
+        assert "neither metrics nor steps" in await talk.refused("what_changed", job=job)
+    else:
+        await talk.call("what_changed", job=job)
+    if not recorded:
+        assert "not recorded" in await talk.refused("metrics", job=job)
+        return
+    await talk.call("metrics", job=job)
+    await talk.call("metrics", job=job, pattern="hw_.*")
+    short = await talk.call("query_metrics", job=job, promql="rate(hw_rdma_tx_bytes_total[5s])")
+    assert "use at least [" in short["hint"]
 
 
 @pytest.mark.long(reason=LONG)
@@ -71,8 +67,9 @@ def test_every_answer_about_the_smoke_suite_is_small_and_says_what_it_left_out(
     async def talk_about_all() -> None:
         async with over_stdio(workspace, tmp_path / "state") as talk:
             listed = await talk.call("list_jobs")
-            assert {row["id"] for row in listed["jobs"]} == set(jobs)
+            recorded = {row["id"]: row["recorded"] for row in listed["jobs"]}
+            assert set(recorded) == set(jobs)
             for number, job in enumerate(jobs):
-                await ask_everything(talk, job, jobs[number - 1])
+                await ask_everything(talk, job, jobs[number - 1], recorded[job])
 
     run(talk_about_all, 1200)
