@@ -55,6 +55,7 @@ def diagnose(
     tests: Annotated[
         bool, typer.Option("--tests", help="Print every question that was asked, its answer, and what was not asked.")
     ] = False,
+    cause: Annotated[str | None, typer.Option("--cause", help="Of --tests only those about this cause.")] = None,
     question: Annotated[
         str | None, typer.Option("--question", "-q", help='What you want to know, e.g. "why is TGS so bad".')
     ] = None,
@@ -89,6 +90,8 @@ def diagnose(
     """
     if as_md + brief + tests > 1 or (as_md and as_json):
         raise UsageError("give one of --brief, --tests and --md; --json goes with the first two")
+    if cause is not None and not tests:
+        raise UsageError("--cause is for --tests")
     if job is not None and log is not None:
         raise UsageError("name one job: its id, its directory, or --log FILE")
     name = str(log) if log is not None else job or LATEST
@@ -114,7 +117,7 @@ def diagnose(
     if brief:
         print_brief(diagnosis, as_json)
     elif tests:
-        print_tests(diagnosis, as_json)
+        print_tests(diagnosis.asked.about(cause) if cause else diagnosis.asked, diagnosis.verdict.job.id, as_json)
     elif as_json:
         print(diagnosis.verdict.to_json())
     elif as_md:
