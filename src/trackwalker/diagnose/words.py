@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from trackwalker.diagnose.pattern import Pattern
+from trackwalker.job.cause_names import cause_label
 from trackwalker.job.dialects import by_name
 from trackwalker.logs.findings import Finding
 from trackwalker.logs.index import LogIndex
@@ -68,16 +69,16 @@ def summary_of(status: str, roles: Roles, progress: Progress, shape: Pattern) ->
         placed = primary.tier != 5  # a cancel or a time limit comes from nowhere in particular
         where = f" on rank {primary.rank}" if primary.rank is not None and placed else ""
         host = f" ({primary.host})" if primary.host and placed else ""
-        name = primary.cause
-        if name == UNCLASSIFIED:
-            name += f" ({primary.kind}?)" if primary.kind else ""
+        name = cause_label(primary.cause)
+        if primary.cause == UNCLASSIFIED:
+            name = f"unknown error ({primary.kind}?)" if primary.kind else "unknown error"
             where = f", first on rank {primary.rank}" if primary.rank is not None else ""
             host = (f" / {primary.host}" if where else f", first on {primary.host}") if primary.host else ""
             where, host = where + host, f': "{primary.text[:_QUOTED]}"'
         parts.append(f"{status}{at}{of}: {name}{where}{host}" + (f"; {primary.why}" if primary.why else ""))
     mechanism = next((f for f in roles.findings if f.role == "mechanism"), None)
     if mechanism is not None:
-        parts.append(f"ended by {mechanism.id}")
+        parts.append(f"ended by {cause_label(mechanism.cause)}")
     if shape.name not in ("constant", "too-short") and (primary is None or primary.id != "tgs-degradation"):
         parts.append(shape.says)
     if progress.attempts > 1:

@@ -7,6 +7,7 @@ from rich.table import Table
 from rich.text import Text
 
 from trackwalker.diagnose.triage import Triage
+from trackwalker.job.cause_names import cause_label
 from trackwalker.logs.findings import Finding
 from trackwalker.report.text import clip, one_line
 
@@ -28,8 +29,7 @@ def render(triage: Triage, console: Console) -> None:
     for finding in triage.roles.findings:
         if finding.role == "note":
             continue
-        leads_to = f" -> {finding.cause}" if finding.cause != finding.id else ""
-        console.print(Text(f"\n{finding.role}: {finding.id}{leads_to}{_who(finding)}"), width=width)
+        console.print(Text(f"\n{finding.role}: {cause_label(finding.cause)}{_who(finding)}"), width=width)
         if finding.text or finding.why:
             console.print(Text(f"  {_safe(finding.file)}:{finding.line}  {_quote(finding)}", style="dim"), width=width)
         if finding.proves_not and finding.role == "primary":
@@ -52,7 +52,7 @@ def markdown(triage: Triage) -> str:
         f"# Triage: {_md(str(triage.job.log))}",
         "",
         f"- **Status**: {triage.status}",
-        f"- **Primary failure**: {primary.id + ' (' + primary.cause + ')' if primary else 'none'}",
+        f"- **Primary failure**: {cause_label(primary.cause) if primary else 'none'}",
         f"- **Stage**: {_md(triage.phase)}",
         "",
         _md(triage.summary),
@@ -61,10 +61,8 @@ def markdown(triage: Triage) -> str:
         "",
     ]
     for finding in triage.roles.findings:
-        place = f"{_md(finding.file)}:{finding.line}"
-        lines.append(
-            f"- {finding.role}: {finding.id}{_who(finding)}, {place}: `{_quote(finding).replace('`', chr(39))}`"
-        )
+        place, quote = f"{_md(finding.file)}:{finding.line}", _quote(finding).replace("`", "'")
+        lines.append(f"- {finding.role}: {cause_label(finding.cause)}{_who(finding)}, {place}: `{quote}`")
     lines += ["", "## Projection", "", "| quantity | value |", "|---|---|"]
     lines += [f"| {name} | {_md(value)} |" for name, value in _rows(triage)]
     lines += _budget_table(triage)
