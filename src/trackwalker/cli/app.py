@@ -60,6 +60,8 @@ def main() -> None:
         _fail("interrupted", 130)
     except TyperException as e:
         text = e.format_message() if hasattr(e, "format_message") else str(e)  # names the option where there is one
+        if not text.strip():  # no words at all: the help has been printed
+            sys.exit(2)
         context = getattr(e, "ctx", None)
         _fail(f"{text} (see {context.command_path if context else 'trackwalker'} --help)", 2)
     except BrokenPipeError:
