@@ -35,9 +35,20 @@ def _version(wanted: bool) -> None:
         raise typer.Exit
 
 
+def _help_all(wanted: bool) -> None:
+    if wanted:
+        from trackwalker.cli.help import help_all  # imports every command
+
+        help_all()
+        raise typer.Exit
+
+
 @app.callback()
 def _root(
     version: bool = typer.Option(False, "--version", callback=_version, is_eager=True, help="Print the version."),
+    everything: bool = typer.Option(
+        False, "--help-all", callback=_help_all, is_eager=True, help="Show the help of every command."
+    ),
 ) -> None:
     pass
 

@@ -228,9 +228,8 @@ def _show(all_tables: list[ScoreTable]) -> None:
 def _progress(done: int, of: int, result: CaseResult, *, clock: Waiting) -> None:
     mark = "right" if result.passed else "WRONG"
     condition = f" {result.variant}" if result.variant else ""
-    _say(
-        f"{done}/{of} {mark} {result.tool}: {result.family}-{result.seed}{condition}, {result.seconds:.1f} s{clock.rest(done, of)}"
-    )
+    case = f"{result.family}-{result.seed}{condition}, {result.seconds:.1f} s"
+    _say(f"{done}/{of} {mark} {result.tool}: {case}{clock.rest(done, of)}")
 
 
 def _say(text: str) -> None:

@@ -69,9 +69,9 @@ def list_(
     workspace: Workspace = DEFAULT_WORKSPACE,
 ) -> None:
     """List the recorded jobs of a workspace: span, hosts, gaps, size, integrity."""
-    with _Line() as line:
+    with waiting() as line:
         entries = catalogue.list_databases(
-            there(workspace), nodes_in_header, fast, lambda done, of: line.show(f"{done} of {of} databases")
+            there(workspace), nodes_in_header, fast, lambda done, of: line.show(done, of, "databases")
         )
     if as_json:
         rows = [e.to_dict() for e in entries]
