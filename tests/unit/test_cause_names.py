@@ -28,4 +28,7 @@ def test_a_cause_of_somebody_else_is_named_too() -> None:
 def test_what_is_missing_is_named_in_words() -> None:
     needed = {t.fact for book in load_playbooks() for t in book.tests if t.fact and t.role == "require"}
     assert [fact for fact in sorted(needed) if lacking([fact]) == [fact]] == []
-    assert lacking(["scrape-gap", "frozen-exporter", "hw_gpu_power_watts"]) == ["recorded metrics", "hw_gpu_power_watts"]
+    assert lacking(["scrape-gap", "frozen-exporter", "hw_gpu_power_watts"]) == [
+        "recorded metrics",
+        "hw_gpu_power_watts",
+    ]

@@ -12,7 +12,7 @@ from trackwalker.agent.questions import Asked, Intent
 from trackwalker.agent.workspace import Workspace
 from trackwalker.diagnose.question import TOPICS
 from trackwalker.diagnose.verdict import Action, Cause, Verdict
-from trackwalker.job.cause_names import cause_label
+from trackwalker.job.cause_names import cause_label, cause_name
 from trackwalker.job.causes import Topic, about_topic
 from trackwalker.report import words
 from trackwalker.report.lacking import lacking
@@ -163,7 +163,7 @@ def _blame(verdict: Verdict) -> list[str]:
         begin = "No single node is to blame" if verdict.outcome == "incident" else "No node is suspect"
         return [f"{begin}.", verdict.summary]
     told = [
-        f"{words.names(c.hosts or c.gpus or c.devices)}: {cause_label(c.cause)}"
+        f"{words.names(c.hosts or c.gpus or c.devices)}: {cause_name(c.cause)}"
         + (f" ({words.names([*c.gpus, *c.devices], 4)})" if c.hosts and (c.gpus or c.devices) else "")
         for c in accused
     ]
@@ -178,7 +178,7 @@ def _about_hosts(asked: Asked, verdict: Verdict) -> list[str]:
     told = []
     for host in sorted({*accused, *measured}):
         if host.lower() in named and host in accused:
-            told.append(f"{host} is suspect: {cause_label(accused[host].cause)}.")
+            told.append(f"{host} is suspect: {cause_name(accused[host].cause)}.")
         elif host.lower() in named:
             told.append(f"{host} is not suspect.")
     return told

@@ -80,7 +80,7 @@ def summary_of(status: str, roles: Roles, progress: Progress, shape: Pattern) ->
     if mechanism is not None:
         parts.append(f"ended by {cause_label(mechanism.cause)}")
     if shape.name not in ("constant", "too-short") and (primary is None or primary.id != "tgs-degradation"):
-        parts.append(shape.says)
+        parts.append(f"Throughput: {shape.says}")
     if progress.attempts > 1:
         parts.append(f"attempt {progress.attempts}")
     if progress.disagreement:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from trackwalker.diagnose.verdict import Cause, Evidence, Verdict
-from trackwalker.job.cause_names import cause_label
+from trackwalker.job.cause_names import cause_label, cause_name
 from trackwalker.report.changed import deviation_line
 from trackwalker.report.lacking import lacking
 from trackwalker.report.text import one_line
@@ -34,7 +34,7 @@ def markdown(verdict: Verdict) -> str:
     if verdict.deviations:
         lines += ["## What deviates", ""]
         by = (
-            f"explained by {cause_label(d.explained_by)}" if d.explained_by else "nothing explains it"
+            f"explained by {cause_name(d.explained_by)}" if d.explained_by else "nothing explains it"
             for d in verdict.deviations
         )
         lines += [f"- {_plain(deviation_line(d, why))}" for d, why in zip(verdict.deviations, by, strict=True)]

@@ -160,7 +160,7 @@ def _deviations(page: _Page, verdict: Verdict) -> None:
         return
     page.heading("What deviates")
     for row in verdict.deviations[:_DEVIATIONS]:
-        by = f"explained by {cause_label(row.explained_by)}" if row.explained_by else "nothing explains it"
+        by = f"explained by {cause_name(row.explained_by)}" if row.explained_by else "nothing explains it"
         page.put(page.text(deviation_line(row, by)), 2)
     if len(verdict.deviations) > _DEVIATIONS:
         page.put(

@@ -107,6 +107,7 @@ def _rows(triage: Triage) -> list[tuple[str, str]]:
     if p.last_step is not None:
         done = f", {100 * p.done:.1f} %" if p.done is not None else ""
         total, start = p.total_steps or "unknown", p.start or "start unknown"
+        start = "fresh start" if start == "fresh" else start
         source = f", from {p.source}" if p.source not in (None, "log") else ""
         rows.append(("steps", f"{p.first_step}..{p.last_step} of {total}{done} ({start}{source})"))
     if p.disagreement:
@@ -133,7 +134,7 @@ def _rows(triage: Triage) -> list[tuple[str, str]]:
     if p.behind:
         rows.append(("behind", ", ".join(f"rank {r} at step {s}" for r, s in list(p.behind.items())[:6])))
     if triage.pattern.name != "too-short":
-        rows.append(("throughput", f"{triage.pattern.name}: {triage.pattern.says}"))
+        rows.append(("throughput", triage.pattern.says))
     if triage.compared is not None and triage.pattern.name != "slow-from-start":
         rows.append(("reference", triage.compared.says))
     if triage.accounting.state != "unknown" or triage.status in ("cancelled", "indeterminate", "unknown-death"):
