@@ -52,8 +52,8 @@ def looked_at(text: str) -> str:
 STOPS = (
     Stop("Which version is this?", "trackwalker version", head="Look around"),
     Stop(
-        "What does this machine have, what is missing, and what can be done about it? What is `missing` is needed by\n"
-        "some commands only.",
+        "What does this machine have, what is missing, and what can be done about it? Only some commands need what is\n"
+        "`missing`. An `extra` is an optional part of Trackwalker; `pip install 'trackwalker[all]'` installs all.",
         "trackwalker doctor",
         like=looked_at,
     ),
@@ -88,13 +88,15 @@ STOPS = (
     ),
     Stop("Now all commands are about that workspace.", "trackwalker jobs", like=rough),
     Stop(
-        "The main question. The first screen says what happened, where, and what to do next; the evidence follows.",
+        "The main question. The first screen says what happened, where, and what to do next; the evidence follows,\n"
+        "each piece with the query or the log line that it comes from. `pod3-1916/5` is GPU 5 of that host. Somebody\n"
+        "cancelled this job; `diagnose` says why it was slow before that.",
         "trackwalker diagnose",
         lines=32,
     ),
     Stop(
-        "Every metric that changed when the job became slow. The score says how far beyond its usual noise a metric\n"
-        "moved.",
+        "Every metric that changed when the job became slow. The score says how far a metric moved beyond its usual\n"
+        "noise.",
         "trackwalker changed",
         lines=12,
     ),
@@ -104,7 +106,7 @@ STOPS = (
         "trackwalker tsdb query latest 'max by (host) (max_over_time(hw_gpu_temperature_celsius[1h]))'",
     ),
     Stop("Or ask in plain English; no AI model is needed.", 'trackwalker ask "which host is slow?"', lines=24),
-    Stop("How fast was it, and where did the time go?", "trackwalker perf", lines=24),
+    Stop("How fast was it, and where did the time go?", "trackwalker perf", lines=10),
     Stop(
         "Another incident: a job of eight nodes that failed at its start.",
         "trackwalker lab simulate oom-gpu --out failed",

@@ -69,7 +69,9 @@ def simulate(
     with waiting():
         done = run_simulate(load_scenario(scenario), out, seed, nodes, gpus, profile, form=form)
     print(done.job)
-    print(f"{done.hours:.1f} h, {done.samples} samples; the truth: {out / 'truth.json'}", file=sys.stderr)
+    print(
+        f"{done.hours:.1f} hours, {done.samples} samples; what really happened: {out / 'truth.json'}", file=sys.stderr
+    )
 
 
 app.command("inject", epilog="Example: trackwalker lab inject cpu 8308 --rank 1 --seconds 30")(inject)

@@ -372,6 +372,6 @@ def _actions(leading: list[Examination], speed: Throughput) -> list[Action]:
                 why = a.why
                 if a.do in ("exclude-nodes", "drain-node") and hosts and speed.change is not None and len(leading) == 1:
                     gain = f", {100 * speed.gain:+.1f} %" if speed.gain is not None else ""
-                    why += f"; without them about {speed.full} is to be expected{gain}"
+                    why += f"; without these nodes about {speed.full} is to be expected{gain}"
                 actions.append(Action(do=a.do, hosts=hosts, why=why, risk=a.risk, needs_approval=a.needs_approval))
     return actions

@@ -40,8 +40,9 @@ def next_steps(status: str, roles: Roles, said: Accounting, index: LogIndex, rec
         steps = [s for s in primary.next if said.state == "unknown" or not s.startswith("ask the scheduler")]
         fraction = index.facts.mem_fraction
         if primary.cause == "oom-gpu" and fraction is not None:
-            room = "raise it to .93 first" if fraction < 0.93 else "no room is left there"
-            steps = [s for s in steps if "memory fraction in force" not in s]
+            room = "raise it to .93 first" if fraction < 0.93 else "it cannot be raised further"
+            after = "" if fraction < 0.93 else "then "  # there is no first step to come after
+            steps = [s.removeprefix(after) for s in steps if "memory fraction in force" not in s]
             steps.insert(0, f"XLA_PYTHON_CLIENT_MEM_FRACTION is {fraction:g} in this run: {room}")
         return steps
     if status == "soft-success":

@@ -18,7 +18,7 @@ def render_changed(found: Changed, console: Console) -> None:
     """Print what was compared and what deviates, strongest first."""
     for episode in found.episodes:
         windows = ", ".join(f"{utc(s.start)} to {utc(s.end)}" for s in episode.window)
-        console.print(Text(f"{episode.name}: {windows}"), soft_wrap=True)
+        console.print(Text(f"{_phase(episode.name)}: {windows}"), soft_wrap=True)
     console.print(
         Text(f"{found.metrics} metrics, {found.tests} comparisons, {_count(len(found.deviations), 'deviation')} shown")
     )
@@ -43,6 +43,13 @@ def _render_log(found: Changed, console: Console) -> None:
         console.print(Text(f"{len(rows) - _LOG_ROWS} more kinds of log lines changed: --json has them"))
     if found.log.says:
         console.print(Text(f"log: {found.log.says}"))
+
+
+def _phase(name: str) -> str:
+    """An episode in words: `Slow phase 1`, `Second half`."""
+    kind, _, number = name.rpartition("-")
+    said = f"{kind} phase {number}" if number.isdigit() and kind == "slow" else name.replace("-", " ")
+    return said[:1].upper() + said[1:]
 
 
 def _count(number: int, what: str) -> str:

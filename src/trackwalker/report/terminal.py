@@ -108,7 +108,7 @@ def render(verdict: Verdict, console: Console, target: str = "", verbose: bool =
         for check in failures:
             hosts = f" ({words.names(check.hosts)})" if check.hosts else ""
             says = f": {clip(one_line(check.says), _SAYS)}" if check.says else ""
-            page.put(page.text(f"{check.check}{hosts}{says}"), 2)
+            page.put(page.text(f"{check.check.replace('-', ' ')}{hosts}{says}"), 2)
 
 
 def _head(page: _Page, verdict: Verdict) -> str:
