@@ -105,6 +105,17 @@ def test_a_report_is_written_although_nobody_reads_the_rest(tmp_path: Path) -> N
     assert done.stdout.strip() in ("0", "3")
 
 
+def test_triage_and_diagnose_of_the_log_alone_are_the_same(tmp_path: Path) -> None:
+    make_job(tmp_path)
+    for how in ([], ["--md"]):
+        one, other = (
+            call_here(HERE, *words, *how, "-w", str(tmp_path)) for words in (["triage"], ["diagnose", "--log-only"])
+        )
+        assert (one.returncode, one.stdout) == (0, other.stdout)
+    done = call_here(HERE, "diagnose", "--log-only", "--save", "-w", str(tmp_path))
+    assert (done.returncode, len(done.stderr.splitlines())) == (2, 1)
+
+
 @pytest.mark.starts_processes
 @pytest.mark.parametrize("words", [["diagnose"], ["triage"], ["diagnose", "--md"]])
 def test_the_c_locale_ends_no_command(words: list[str], tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from rich.table import Table
 from rich.text import Text
 
 from trackwalker.diagnose.triage import Triage
-from trackwalker.job.cause_names import cause_label
+from trackwalker.job.cause_names import cause_label, cause_name
 from trackwalker.logs.findings import Finding
 from trackwalker.report.text import clip, one_line
 
@@ -86,7 +86,7 @@ def _row(row: Triage | tuple[str, str]) -> tuple[str, ...]:
         return (_safe(row[0]), "not readable", "", "", "", "", _safe(row[1]))
     primary, progress, first = row.primary, row.progress, row.roles.first_rank
     steps = "" if progress.last_step is None else f"{progress.last_step}/{progress.total_steps or '?'}"
-    cause = primary.cause if primary else ""
+    cause = cause_name(primary.cause) if primary else ""
     rank = "" if first is None else str(first)
     return (_safe(row.job.id), row.status, cause, rank, steps, row.pattern.name, _safe(row.next[0]) if row.next else "")
 
