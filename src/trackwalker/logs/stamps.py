@@ -11,6 +11,10 @@ from numpy.typing import NDArray
 Floats = NDArray[np.float64]
 _STAMP = re.compile(r"\b(20\d\d)-(\d\d)-(\d\d)[T ](\d\d):(\d\d):(\d\d)(?:[.,](\d{1,6}))?")
 _AT_FRONT = 120  # characters: a date further back is part of a text
+_WHOLE_SECONDS_DO = 20.0  # seconds: of longer steps a whole second is less than a twentieth
+_STRETCH = 20  # looks at the clock: what each of them may be wrong by is then a twentieth
+_MOSTLY = 0.9  # of the lines: rates that only some of them have are no measure
+_MOST_STRETCHES, _AGREES = 0.75, 0.1  # so many of them agree so well; pauses take the others
 
 
 def written_at(text: str) -> float:
@@ -22,16 +26,65 @@ def written_at(text: str) -> float:
     return timegm((year, month, day, hour, minute, second)) + float(f"0.{match[7] or 0}")
 
 
-def durations(step: NDArray[np.int64], written: Floats) -> Floats:
+def durations(step: NDArray[np.int64], written: Floats, rate: Floats | None = None) -> Floats:
     """Seconds a step took by the times of consecutive lines; where lines skip steps, the mean of those between.
 
+    Lines with one time share the interval before it: whoever wrote the time looks at the file now and then, or has
+    whole seconds only. Where times are that coarse, printed tokens per second tell steps apart better than the clock.
     The first line has none before it and is given the next one's; a line that repeats or goes back tells nothing.
     """
     out = np.full(len(step), np.nan)
-    if len(step) < 2:
+    last = np.flatnonzero(np.diff(written, append=np.nan) != 0)  # of the lines with one time
+    if len(last) < 2:
         return out
-    steps, seconds = np.diff(step), np.diff(written)
+    steps, seconds = np.diff(step[last]), np.diff(written[last])
     told = (steps > 0) & (seconds > 0)
-    out[1:][told] = seconds[told] / steps[told]
-    out[0] = out[1]
+    shared = np.where(told, seconds / np.where(told, steps, 1), np.nan)
+    out = np.repeat(np.concatenate([shared[:1], shared]), np.diff(last, prepend=-1))
+    out[1:][np.diff(step) <= 0] = np.nan
+    if rate is None or not _coarse(written[last], out, len(last) < len(step)):
+        return out
+    by_rate = _by_rate(step, written, rate, float(np.nanmedian(np.abs(seconds))))
+    return out if by_rate is None else np.where(np.isfinite(by_rate), by_rate, out)
+
+
+def spread(ends: Floats, seconds: Floats) -> Floats:
+    """When each step ended: of steps seen at one look the last ended then, the others earlier by what came after."""
+    last = np.flatnonzero(np.diff(ends, append=np.nan) != 0)
+    if len(last) == len(ends):
+        return ends
+    elapsed = np.cumsum(np.where(np.isfinite(seconds), seconds, 0.0))
+    back = np.repeat(elapsed[last], np.diff(last, prepend=-1)) - elapsed
+    before = np.repeat(np.concatenate([[-np.inf], ends[last][:-1]]), np.diff(last, prepend=-1))
+    out: Floats = np.maximum(ends - back, before)
     return out
+
+
+def _coarse(looks: Floats, seconds: Floats, shared: bool) -> bool:
+    """Whether times are too rough for the length of a step: lines share one, or all are whole seconds."""
+    whole = bool((looks == np.floor(looks)).all())
+    return shared or (whole and float(np.nanmedian(seconds)) < _WHOLE_SECONDS_DO)
+
+
+def _by_rate(step: NDArray[np.int64], written: Floats, rate: Floats, grain: float) -> Floats | None:
+    """Seconds of each step from its tokens per second; None where the clock does not bear the rates out.
+
+    How many tokens a step has is not printed: it is what makes the rates agree with the clock over stretches that are
+    long against the clock's grain. A pause lengthens one stretch, so the median of them counts.
+    """
+    known = np.isfinite(rate) & (rate > 0)
+    if not known.all():
+        rate = np.where(known, rate, np.nan)
+    each = np.nan_to_num(np.maximum(np.diff(step, prepend=step[0]), 0) / rate)
+    edges = np.flatnonzero(np.diff(np.floor((written - written[0]) / (_STRETCH * grain)), append=np.nan) != 0)
+    if known.mean() < _MOSTLY or len(edges) < 3:
+        return None
+    work, clock = np.diff(np.cumsum(each)[edges]), np.diff(written[edges])
+    told = work > 0
+    if not told.any():
+        return None
+    tokens = clock[told] / work[told]
+    usual = float(np.median(tokens))
+    if float(np.quantile(np.abs(tokens / usual - 1.0), _MOST_STRETCHES)) > _AGREES:
+        return None
+    return usual / rate
