@@ -58,7 +58,7 @@ STOPS = (
         like=looked_at,
     ),
     Stop(
-        "`-h` lists all commands in groups; behind a command it explains that command.",
+        "`trackwalker -h` lists all commands in groups; `help` explains one of them.",
         "trackwalker help status",
         lines=24,
     ),
@@ -70,7 +70,7 @@ STOPS = (
         head="Run something",
     ),
     Stop("What is in the workspace (`outputs/`, unless you say otherwise)?", "trackwalker jobs", like=rough),
-    Stop("A command without a job means the latest one.", "trackwalker status", like=rough),
+    Stop("A command that is given no job is about the latest one.", "trackwalker status", like=rough),
     Stop("The end of its log.", "trackwalker logs -n 3", like=rough),
     Stop("A misspelt setting is refused before anything starts.", "trackwalker run tiny -- stps=10"),
     Stop("So is a misspelt command.", "trackwalker diagnos"),
@@ -130,7 +130,7 @@ HEAD = """# A tour in twenty-two commands
 
 `scripts/tour` ran each command below in a terminal of 80 columns, and the page shows what it printed; a test runs them
 again. Where an answer is longer, the page says how many lines are left out. Ids and times of your own runs will differ.
-The lab needs the source tree ([lab.md](lab.md)); all other commands work after `pip install 'trackwalker[tiny]'`.
+`trackwalker lab` needs the source tree ([lab.md](lab.md)); the others work after `pip install 'trackwalker[tiny]'`.
 """
 TAIL = """
 ## Go on

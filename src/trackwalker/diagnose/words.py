@@ -72,7 +72,7 @@ def summary_of(status: str, roles: Roles, progress: Progress, shape: Pattern) ->
         host = f" ({primary.host})" if primary.host and placed else ""
         name = cause_label(primary.cause)
         if primary.cause == UNCLASSIFIED:
-            name = f"unknown error ({primary.kind}?)" if primary.kind else "unknown error"
+            name = f"unclassified ({primary.kind}?)" if primary.kind else "unclassified"
             where = f", first on rank {primary.rank}" if primary.rank is not None else ""
             host = (f" / {primary.host}" if where else f", first on {primary.host}") if primary.host else ""
             where, host = where + host, f': "{primary.text[:_QUOTED]}"'

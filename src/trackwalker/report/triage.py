@@ -14,6 +14,7 @@ from trackwalker.report.text import clip, one_line
 _WIDEST = 100
 _QUOTE = 300
 _COLUMNS = ("id", "status", "failure", "rank", "steps", "speed", "next")
+_ROLES = {"primary": "main failure", "contributing": "also"}
 _GOOD = ("completed", "running", "initialising", "soft-success")
 
 
@@ -29,7 +30,8 @@ def render(triage: Triage, console: Console) -> None:
     for finding in triage.roles.findings:
         if finding.role == "note":
             continue
-        console.print(Text(f"\n{finding.role}: {cause_label(finding.cause)}{_who(finding)}"), width=width)
+        role = _ROLES.get(finding.role, finding.role)
+        console.print(Text(f"\n{role}: {cause_label(finding.cause)}{_who(finding)}"), width=width)
         if finding.text or finding.why:
             console.print(Text(f"  {_safe(finding.file)}:{finding.line}  {_quote(finding)}", style="dim"), width=width)
         if finding.proves_not and finding.role == "primary":
@@ -94,9 +96,10 @@ def _row(row: Triage | tuple[str, str]) -> tuple[str, ...]:
 def _who(finding: Finding) -> str:
     if finding.rank is None:
         return f" ({finding.count}x)" if finding.count > 1 else ""
-    host = f" {_safe(finding.host)}" if finding.host else ""
+    host = f" ({_safe(finding.host)})" if finding.host else ""
     others = len(finding.ranks) - 1
-    return f" on rank {finding.rank}{host}" + (f" and {others} more" if others > 0 else "")
+    more = f" and {others} more rank{'s' if others > 1 else ''}" if others > 0 else ""
+    return f" on rank {finding.rank}{host}{more}"
 
 
 def _rows(triage: Triage) -> list[tuple[str, str]]:
