@@ -43,11 +43,11 @@ def test_a_pipe_has_a_line_now_and_then() -> None:
     clock, out = Clock(), io.StringIO()
     line = Waiting(out, clock)
     for done in range(1, 31):
-        clock.now += 1
+        clock.now += 3
         line.show(done, 30, "metrics")
     line.close()
     said = out.getvalue().splitlines()
-    assert said == ["10 of 30 metrics, about 0:20 left", "20 of 30 metrics, about 0:10 left", "30 of 30 metrics"]
+    assert said == ["10 of 30 metrics, about 1:00 left", "20 of 30 metrics, about 0:30 left", "30 of 30 metrics"]
 
 
 @pytest.mark.parametrize(("done", "of", "seconds"), [(0, 10, 60), (10, 10, 60), (1, 10, 1)])

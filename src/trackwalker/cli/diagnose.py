@@ -25,6 +25,7 @@ from trackwalker.cli.options import (
 from trackwalker.cli.save import save, write_html
 from trackwalker.cli.screen import Screen
 from trackwalker.cli.triage import triage
+from trackwalker.cli.waiting import waiting
 from trackwalker.diagnose import engine
 from trackwalker.diagnose.elsewhere import with_metrics
 from trackwalker.diagnose.playbook import load_playbooks
@@ -110,7 +111,8 @@ def diagnose(
             print(borrowed.says, file=sys.stderr)
         elif hosts or since or until:
             raise UsageError("--hosts, --since and --until are for --metrics URL")
-        diagnosis = engine.diagnose(found, load_playbooks(playbooks))
+        with waiting():
+            diagnosis = engine.diagnose(found, load_playbooks(playbooks))
     if question is not None:
         diagnosis = replace(diagnosis, verdict=answer(question, diagnosis.verdict))
     # Files first: a reader of the pipe that leaves early must not cost the report.

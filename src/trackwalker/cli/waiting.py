@@ -13,7 +13,7 @@ from trackwalker.job.advance import listening
 from trackwalker.report.text import clip, one_line
 
 _AFTER_S = 2.0  # before that nobody wonders
-_EVERY_S = 10.0  # where the line cannot be replaced
+_EVERY_S = 30.0  # where the line cannot be replaced
 _WIDTH = 78
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
+from typing import TypeVar
 
+Thing = TypeVar("Thing")
 Listener = Callable[[int, int, str], None]
 _LISTENER: ContextVar[Listener | None] = ContextVar("listener", default=None)
 
@@ -15,6 +17,13 @@ def advance(done: int, of: int, what: str) -> None:
     listener = _LISTENER.get()
     if listener is not None:
         listener(done, of, what)
+
+
+def counted(things: Sequence[Thing], what: str) -> Iterator[Thing]:
+    """The things one after the other; how many are done is said before each."""
+    for done, each in enumerate(things):
+        advance(done, len(things), what)
+        yield each
 
 
 @contextmanager
