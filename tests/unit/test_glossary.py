@@ -69,12 +69,14 @@ def pages() -> Iterator[tuple[str, str]]:
     """Lines that people read in the source tree: documentation, skills, the prose of playbooks."""
     written = [*ROOT.glob("docs/*.md"), *ROOT.glob("skills/**/*.md"), *(ROOT / n for n in ("README.md", "AGENTS.md"))]
     written += [ROOT / "SECURITY.md", ROOT / "CONTRIBUTING.md", *SOURCE.glob("playbooks/*.md")]
+    questions = [each["ask"] for each in yaml.safe_load((SOURCE / "agent" / "phrasings.yml").read_text())]
     for path in sorted(set(written) - {GLOSSARY}):
         text = path.read_text()
         text = text.split("---\n", 2)[2] if path.parent.name == "playbooks" else text  # front matter: see `shown`
         text = _FENCED.sub(lambda block: "\n" * block[0].count("\n"), text)
         for number, line in enumerate(text.splitlines(), 1):
-            yield f"{path.relative_to(ROOT)}:{number}", _NAMES.sub(" ", line)
+            asked = re.sub("|".join(map(re.escape, questions)), " ", line)  # the words of a user, not ours
+            yield f"{path.relative_to(ROOT)}:{number}", _NAMES.sub(" ", asked)
 
 
 def data() -> Iterator[tuple[str, str]]:
