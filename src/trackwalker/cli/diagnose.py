@@ -24,6 +24,8 @@ from trackwalker.cli.options import (
 )
 from trackwalker.cli.save import save, write_html
 from trackwalker.cli.screen import Screen
+from trackwalker.cli.triage import triage
+from trackwalker.cli.waiting import waiting
 from trackwalker.diagnose import engine
 from trackwalker.diagnose.elsewhere import with_metrics
 from trackwalker.diagnose.playbook import load_playbooks
@@ -66,6 +68,9 @@ def diagnose(
     html: Annotated[Path | None, typer.Option("--html", help="Write the HTML report to this file.")] = None,
     verbose: Annotated[bool, typer.Option("-v", "--verbose", help="Say why each hypothesis was ruled out.")] = False,
     exit_code: Annotated[bool, typer.Option("--exit-code", help="Exit 1 when the verdict is an incident.")] = False,
+    log_only: Annotated[
+        bool, typer.Option("--log-only", help="Read the log and nothing else: the same as `trackwalker triage`.")
+    ] = False,
     log: Annotated[Path | None, typer.Option("--log", help="The log of a job that is in no workspace.")] = None,
     metrics: Annotated[
         str | None,
@@ -95,6 +100,10 @@ def diagnose(
     if job is not None and log is not None:
         raise UsageError("name one job: its id, its directory, or --log FILE")
     name = str(log) if log is not None else job or LATEST
+    if log_only:
+        if saving or brief or tests or question or html or metrics:
+            raise UsageError("--log-only goes with --json and --md: the others need the whole diagnosis")
+        return triage([name], as_json=as_json, as_markdown=as_md, workspace=workspace)
     found = with_a_log(name, workspace)
     with ExitStack() as stack:
         if metrics:
@@ -105,7 +114,8 @@ def diagnose(
             print(borrowed.says, file=sys.stderr)
         elif hosts or since or until:
             raise UsageError("--hosts, --since and --until are for --metrics URL")
-        diagnosis = engine.diagnose(found, load_playbooks(playbooks))
+        with waiting():
+            diagnosis = engine.diagnose(found, load_playbooks(playbooks))
     if question is not None:
         diagnosis = replace(diagnosis, verdict=answer(question, diagnosis.verdict))
     # Files first: a reader of the pipe that leaves early must not cost the report.

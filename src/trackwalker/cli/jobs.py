@@ -19,6 +19,7 @@ from trackwalker.cli.screen import Screen
 from trackwalker.cli.spans import clock, since
 from trackwalker.cli.workspace import jobs_of
 from trackwalker.errors import UsageError
+from trackwalker.job.cause_names import cause_name
 from trackwalker.job.shorthand import started
 from trackwalker.job.trust import shared_badly
 from trackwalker.launch.standing import Standing, standings
@@ -116,7 +117,7 @@ def _cells(row: Row) -> dict[str, str]:
         "step": step,
         "speed": "" if row.step_s is None else f"{row.step_s:.3g} s",
         "state": row.seen.state,
-        "verdict": row.verdict,
+        "verdict": ", ".join(cause_name(each) for each in row.verdict.split(", ")) if row.verdict else "",
         "recorded": "yes" if row.job.database is not None else "no",
         "log": str(row.job.log) if row.job.log else "",
     }

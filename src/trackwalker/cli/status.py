@@ -23,7 +23,7 @@ def status(
     as_json: AsJson = False,
     workspace: Workspace = DEFAULT_WORKSPACE,
 ) -> int:
-    """Say how a job stands: waiting, running, or how it ended, as its scheduler sees it.
+    """Say how a job is doing, or how it ended, as its scheduler sees it.
 
     Exit codes: 0 the answer is known, 2 no such job, 69 the scheduler does not answer.
     """
