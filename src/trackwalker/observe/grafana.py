@@ -23,7 +23,8 @@ def write_dashboards(folder: Path, prometheus_url: str) -> list[Path]:
     """Write every board and what Grafana needs to find them; returns the files."""
     boards, provisioning = folder / "dashboards", folder / "provisioning"
     files = {boards / f"{name}.json": json.dumps(board, indent=1) + "\n" for name, board in all_boards().items()}
-    source = {"name": "Trackwalker", "type": "prometheus", "uid": _SOURCE_UID, "access": "proxy", **_reached(prometheus_url)}
+    source: dict[str, Any] = {"name": "Trackwalker", "type": "prometheus", "uid": _SOURCE_UID, "access": "proxy"}
+    source |= _reached(prometheus_url)
     provider = {"name": "trackwalker", "folder": "Trackwalker", "type": "file"}
     options = {"path": str(boards.absolute())}
     files[provisioning / "datasources" / "trackwalker.yml"] = _yaml({"apiVersion": 1, "datasources": [source]})
