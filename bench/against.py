@@ -21,8 +21,8 @@ from web import CHROMIUM, opened, server
 HERE = Path(__file__).resolve().parent.parent
 
 
-def scrape_ms(tree: Path, scrapes: int) -> float:
-    """What one scrape costs that tree's agent; measured in a process that imports that tree."""
+def scrape(tree: Path, scrapes: int) -> tuple[float, float]:
+    """What one scrape costs that tree's agent in milliseconds, and how many series it has; in a process of that tree."""
     code = (
         "import json, sys, tempfile; from pathlib import Path; from exporter import measure_ours, plant\n"
         "with tempfile.TemporaryDirectory() as name:\n"
@@ -34,7 +34,8 @@ def scrape_ms(tree: Path, scrapes: int) -> float:
         [sys.executable, "-c", code, str(scrapes)], env={**os.environ, "PYTHONPATH": path}, capture_output=True,
         text=True, check=True,
     )  # fmt: skip
-    return float(json.loads(done.stdout.splitlines()[-1])["cpu"])
+    cost = json.loads(done.stdout.splitlines()[-1])
+    return float(cost["cpu"]), float(cost["series"])
 
 
 def main() -> int:
@@ -47,7 +48,7 @@ def main() -> int:
     parser.add_argument("--scrapes", type=int, default=15)
     asked = parser.parse_args()
     trees = {"then": asked.tree.resolve(), "now": HERE}
-    seen: dict[str, dict[str, list[float]]] = {"first paint, s": {}, "CPU per scrape, ms": {}}
+    seen: dict[str, dict[str, list[float]]] = {"first paint, s": {}, "CPU per scrape, ms": {}, "series": {}}
     with tempfile.TemporaryDirectory(prefix="trackwalker-against-") as held, sync_playwright() as driver:
         browser = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", "--disable-dev-shm-usage"])
         browser.new_page().goto("data:text/html,<p>warm")
@@ -60,7 +61,9 @@ def main() -> int:
                     page, _, paint = opened(browser, link, job.name.partition("-")[0])
                     page.context.close()
                 seen["first paint, s"].setdefault(name, []).append(paint)
-                seen["CPU per scrape, ms"].setdefault(name, []).append(scrape_ms(tree, asked.scrapes))
+                cost, series = scrape(tree, asked.scrapes)
+                seen["CPU per scrape, ms"].setdefault(name, []).append(cost)
+                seen["series"].setdefault(name, []).append(series)
         browser.close()
     for what, found in seen.items():
         then, now = found["then"], found["now"]

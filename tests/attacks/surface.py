@@ -26,6 +26,7 @@ from typing import Any, NoReturn
 import httpx
 import pytest
 
+from trackwalker.observe.prometheus import find_prometheus
 from triage_logs import ending, header, steps
 
 HERE = Path(__file__).parent.parent.parent
@@ -213,7 +214,9 @@ class Site:
 @contextlib.contextmanager
 def serving(workspace: Path, state: Path, *words: object) -> Iterator[Site]:
     """`trackwalker serve` over a workspace."""
-    env = environment(XDG_STATE_HOME=str(state), XDG_CACHE_HOME=str(state / "cache"))
+    found = str(find_prometheus() or "")
+    cache = str(state / "cache")
+    env = environment(XDG_STATE_HOME=str(state), XDG_CACHE_HOME=cache, TRACKWALKER_PROMETHEUS=found)
     with subprocess.Popen(
         argv("serve", "--port", "0", "--workspace", workspace, *words), stdout=subprocess.PIPE, text=True, env=env
     ) as process:

@@ -7,6 +7,7 @@ import contextlib
 import json
 import os
 import re
+import shutil
 import signal
 import time
 from pathlib import Path
@@ -31,7 +32,7 @@ def workspace(tmp_path_factory: pytest.TempPathFactory, prometheus: Path) -> Pat
     from fuzz.targets import _make_database
 
     root = workspace_of(3, tmp_path_factory.mktemp("ws") / "outputs")
-    (next(root.glob("9001-*/")) / "prometheus").symlink_to(_make_database(tmp_path_factory.mktemp("db")))
+    shutil.copytree(_make_database(tmp_path_factory.mktemp("db")), next(root.glob("9001-*/")) / "prometheus")
     return root
 
 
@@ -77,7 +78,7 @@ def test_a08_another_user_and_another_site_do_not_read_the_private_prometheus(si
 
 
 def test_a16_45_heavy_queries_leave_the_pages_alive(site: Site) -> None:
-    """A Prometheus that is held still stands for questions that take for ever."""
+    """A Prometheus that is held still stands for questions that take their whole 15 seconds each."""
     pid, _ = prometheus_of(site)
     with site.visitor() as ours:
         cookies = dict(ours.cookies)
@@ -92,7 +93,7 @@ def test_a16_45_heavy_queries_leave_the_pages_alive(site: Site) -> None:
             await asyncio.sleep(3.0)
             began = time.monotonic()
             with contextlib.suppress(httpx.TimeoutException):
-                await client.get("/jobs.json", timeout=20.0)
+                await client.get("/jobs.json", timeout=8.0)
             took = time.monotonic() - began
             for task in tasks:
                 task.cancel()
@@ -104,8 +105,8 @@ def test_a16_45_heavy_queries_leave_the_pages_alive(site: Site) -> None:
         took = asyncio.run(attack())
     finally:
         os.kill(pid, signal.SIGCONT)
-    if took >= 20.0:
-        lands("forty-five questions keep every page from being answered")
+    if took >= 8.0:
+        lands("forty-five questions keep every page from being answered: eight seconds were not enough")
 
 
 def test_a25_a_link_cannot_make_a_model_be_asked(workspace: Path, tmp_path: Path) -> None:
@@ -113,7 +114,7 @@ def test_a25_a_link_cannot_make_a_model_be_asked(workspace: Path, tmp_path: Path
     question = {"q": "how far did 9001 come", "model": "1", "wait": "1"}
     with (
         model({"content": "It came far."}) as (url, heard),
-        serving(workspace, tmp_path, "--model", "openai:small-model", "--endpoint", url) as site,
+        serving(workspace, tmp_path, "--endpoint", url) as site,
         site.visitor() as ours,
     ):
         for path in ("/ask", "/ask/answer"):
