@@ -22,7 +22,7 @@ HERE = Path(__file__).resolve().parent.parent
 
 
 def scrape(tree: Path, scrapes: int) -> tuple[float, float]:
-    """What one scrape costs that tree's agent in milliseconds, and how many series it has; in a process of that tree."""
+    """What one scrape costs that tree's agent in milliseconds, and its number of series; in a process of that tree."""
     code = (
         "import json, sys, tempfile; from pathlib import Path; from exporter import measure_ours, plant\n"
         "with tempfile.TemporaryDirectory() as name:\n"
