@@ -12,7 +12,7 @@ from typing import Any
 
 import httpx
 
-from trackwalker.job.services import read_services
+from trackwalker.job.services import USER, login_of, read_services
 from trackwalker.job.slurm.states import JobState
 from trackwalker.launch.slurm.client import Slurm
 from trackwalker.launch.standing import KUBERNETES, LOCAL, SLURM, Standing, of_slurm, standing
@@ -143,7 +143,7 @@ class Asker:
         if not found:
             return None
         self._http = self._http or httpx.Client(timeout=_PATIENCE_S, trust_env=False)
-        answer = self._http.get(f"{found[0].url}/api/v1/alerts")
+        answer = self._http.get(f"{found[0].url}/api/v1/alerts", auth=(USER, login_of(job_dir)))
         answer.raise_for_status()
         return [a for a in map(_alert, answer.json()["data"]["alerts"]) if a is not None]
 
