@@ -79,6 +79,7 @@ def _record(job: Job, hosts: list[str], since: float) -> RunRecord:
         model=job.name,
         scheduler="elsewhere",
         trainer="command",
+        attached=True,
         created=since,
         argv=[],
         command=[],

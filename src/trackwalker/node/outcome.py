@@ -34,7 +34,7 @@ class Course:
 class Outcome:
     """The exit code, why, and the last lines of the log."""
 
-    code: int
+    code: int | None  # None: nobody saw it
     reason: str
     text: str
     first: RankEnd | None = None  # the failure that it is laid to
@@ -67,6 +67,8 @@ def judge(spec: AgentSpec, course: Course) -> Outcome:
     elif course.missing:
         code, reason = 1, f"Training FAILED (lost {', '.join(course.missing)})"
         lines.append(f"== Training FAILED (exit=1, {course.seconds}s) ==")
+    elif spec.attached:
+        return Outcome(None, "how the command ended was not seen", "")
     else:
         code, reason = 0, ""
         lines.append(f"== Training END ({course.seconds}s) ==")

@@ -38,6 +38,7 @@ class Rank:
         self.stack_note = ranks_dir / f"{spec.rank}.stack.json"  # its trainer can be asked where it stands
         self.exit: int | None = None
         self.ended: float | None = None
+        self.unseen = False  # gone, and nobody can say how
         self.pid = self.start = self.main = 0
         self._exit_file = ranks_dir / f"{spec.rank}.exit"
         self._process: subprocess.Popen[bytes] | None = None
