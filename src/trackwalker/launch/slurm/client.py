@@ -77,9 +77,12 @@ class Slurm:
         self._env = submit_environment(os.environ if env is None else env)
         self._ask_s = ask_s
 
-    def submit(self, script: Path, options: Sequence[str] = ()) -> Submitted:
-        """Queue a batch script; raises one clear error when Slurm refuses it."""
-        done = self._call(["sbatch", "--parsable", *options, str(script)], _SUBMIT_S, inherited(self._env))
+    def submit(
+        self, script: Path, options: Sequence[str] = (), words: Sequence[str] = (), own: bool = False
+    ) -> Submitted:
+        """Queue a batch script; raises one clear error when Slurm refuses it. A user's own inherits the whole shell."""
+        argv = ["sbatch", "--parsable", *options, str(script), *words]
+        done = self._call(argv, _SUBMIT_S, self._env if own else inherited(self._env))
         if done.returncode != 0:
             self._refuse("sbatch", done.stderr)
         # Plugins may print first; a federation answers 'id;cluster'.
