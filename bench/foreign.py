@@ -47,7 +47,7 @@ def write_database(folder: Path, hosts: list[str], begin: float, hours: float, i
             for gpu in range(8):
                 who = {"Hostname": host, "gpu": str(gpu), "UUID": f"GPU-{number}-{gpu}", "modelName": "NVIDIA H100"}
                 names.append(labels(f"DCGM_FI_DEV_{metric}", **who, instance=f"{host}:9400", job="dcgm"))
-                level = {"SM_CLOCK": 1980.0, "GPU_TEMP": 60.0, "POWER_USAGE": 650.0}.get(metric, 50.0)
+                level = {"SM_CLOCK": 1980.0, "GPU_TEMP": 60.0, "POWER_USAGE": 650.0, "GPU_UTIL": 99.0}.get(metric, 50.0)
                 row = np.rint(level * (1 + 0.01 * chance.standard_normal(len(at))))
                 if metric in ("XID_ERRORS", "PCIE_REPLAY_COUNTER"):
                     row = np.zeros(len(at))
@@ -55,6 +55,8 @@ def write_database(folder: Path, hosts: list[str], begin: float, hours: float, i
                     row = np.cumsum(np.full(len(at), 650_000.0 * interval))
                 elif number == 7 and gpu == 3 and metric in ("SM_CLOCK", "GPU_TEMP"):
                     row = np.where(late, 1200.0 if metric == "SM_CLOCK" else 92.0, row)
+                elif metric == "POWER_USAGE":  # whoever waits for it draws less
+                    row = np.where(late, 0.85 * row, row)
                 rows.append(row)
         who = {"instance": f"{host}:9100", "job": "node"}
         for metric in NODE:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -14,13 +15,15 @@ from typing import Any
 import pytest
 
 from slurm_cluster import SlurmCluster, free_ports
+from trackwalker.lab.inject import inject
+from trackwalker.lab.victim import Victim
 
 TRAINER = Path(__file__).parent.parent / "megatron_style.py"
 RECORD = f"{sys.executable} -m trackwalker record --"
 SCRIPT = """#!/bin/bash
 #SBATCH -N 4 --ntasks-per-node=1 -J pretrain
 export MASTER_PORT={port}
-srun {record} {python} {trainer} {steps} 0.2
+srun {record} {python} {trainer} {steps} {pace}
 """
 
 
@@ -28,13 +31,13 @@ class Run:
     """One job from its script to its verdict."""
 
     def __init__(
-        self, slurm: SlurmCluster, where: Path, steps: int, record: str = RECORD, name: str = "megatron_style"
-    ) -> None:
+        self, slurm: SlurmCluster, where: Path, steps: int, record: str = RECORD, name: str = "megatron_style",
+        pace: str = "0.2",
+    ) -> None:  # fmt: skip
         self.slurm, self.workspace, self.out, self.name = slurm, where / "outputs", where / "slurm.out", name
         script = where / "job.sbatch"
-        script.write_text(
-            SCRIPT.format(port=free_ports(1)[0], record=record, python=sys.executable, trainer=TRAINER, steps=steps)
-        )
+        about = {"record": record, "python": sys.executable, "trainer": TRAINER, "steps": steps, "pace": pace}
+        script.write_text(SCRIPT.format(port=free_ports(1)[0], **about))
         env = {**slurm.env, "JOB_WORKSPACE": str(self.workspace)}
         options = ["-o", str(self.out), "-D", str(where)]
         if name == "submitted":  # by us, the script as it is
@@ -143,8 +146,8 @@ def test_a_script_of_ones_own_is_queued_as_it_is_and_recorded(slurm: SlurmCluste
 class Joined(Run):
     """A job that nobody records, joined once it has printed some steps."""
 
-    def __init__(self, slurm: SlurmCluster, where: Path, steps: int) -> None:
-        super().__init__(slurm, where, steps, record="", name="pretrain")
+    def __init__(self, slurm: SlurmCluster, where: Path, steps: int, pace: str = "0.2") -> None:
+        super().__init__(slurm, where, steps, record="", name="pretrain", pace=pace)
         slurm.wait_for(lambda: self.out.exists() and self.out.read_text().count("elapsed time") >= 10, "steps", 60)
         argv = [sys.executable, "-m", "trackwalker", "attach", "--slurm", self.id, "--workspace", str(self.workspace)]
         self.said = where / "attach.out"
@@ -180,8 +183,9 @@ def test_a_rank_stopped_in_a_joined_run_is_named(slurm: SlurmCluster, tmp_path: 
     os.kill(run.pid_of(1), signal.SIGSTOP)
     time.sleep(40)  # the wait is the subject: a rank that says nothing for long enough to be a hang
     verdict = run.verdict()
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(run.pid_of(1), signal.SIGCONT)
     slurm.client("scancel", run.id)
-    os.kill(run.pid_of(1), signal.SIGCONT)
     run.left()
     assert root_of(verdict)[1] == ["n2"], verdict["summary"]
 
@@ -199,10 +203,10 @@ def test_a_rank_killed_in_a_joined_run_is_named(slurm: SlurmCluster, tmp_path: P
 @pytest.mark.disturbed_by_load(reason="a rank is starved of CPU on a machine that others use, too")
 @pytest.mark.parametrize("kind", [Run, Joined])
 def test_a_rank_starved_of_cpu_is_named(slurm: SlurmCluster, tmp_path: Path, kind: type[Run]) -> None:
-    run = kind(slurm, tmp_path, steps=2000)
-    run.wait_steps(100)
-    with starved(run.pid_of(2)):
-        run.wait_steps(len(run.records("progress.jsonl")) + 60)
+    run = kind(slurm, tmp_path, steps=2000, pace="0 0.05")  # each rank computes: that is what a hog takes away
+    run.wait_steps(200)
+    with inject("cpu", Victim(2, "n3", run.pid_of(2), run.dir)):
+        run.wait_steps(len(run.records("progress.jsonl")) + 100)
         verdict = run.verdict()
     slurm.client("scancel", run.id)
     run.ended()

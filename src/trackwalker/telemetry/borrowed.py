@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from trackwalker.telemetry.client import Floats, Labels
 from trackwalker.telemetry.foreign import Maps, Rule, host_in, translated
 from trackwalker.telemetry.remote import Cost, RemoteStore
 
+Row = tuple[Labels, Floats, Floats]
 HOSTS_AT_ONCE = 100  # in one question: a regular expression of a thousand names is slow to match
 _LOOK_S = 600.0
 
@@ -43,38 +45,43 @@ def borrow(
         raise EvidenceError("the store has no metric that a map knows: trackwalker tsdb doctor says what it has")
     into.mkdir(parents=True, exist_ok=True)
     writer = BlockWriter(into)
-    for rule in rules:
-        say(f"{rule.name} as {rule.to}")
-        _read(store, maps, rule, list(hosts), since, until, writer, out)
+    asked = list(hosts)
+    labels_of: dict[str, str] = {}  # exporter -> the label that names its hosts in this store
+    # While one metric is written down the next one is on its way; the store has one metric at a time to look for.
+    with ThreadPoolExecutor(1) as ahead:
+        coming = [ahead.submit(_fetch, store, rule, asked, since, until, labels_of) for rule in rules[:1]]
+        for number, rule in enumerate(rules):
+            say(f"{rule.name} as {rule.to}")
+            rows, every = coming.pop().result()
+            coming += [ahead.submit(_fetch, store, r, asked, since, until, labels_of) for r in rules[number + 1 :][:1]]
+            written = _write(writer, maps, rule, rows, set(asked), out)
+            if written:
+                out.exporters[rule.exporter] = out.exporters.get(rule.exporter, 0) + 1
+                out.series += written
+                out.interval = max(out.interval, every)
     writer.close()
     if not out.series:
-        asked = ", ".join(list(hosts)[:3])
-        raise EvidenceError(f"the store has no sample of {asked}… in that time: check --hosts, --since and --until")
+        asked_of = ", ".join(asked[:3])
+        raise EvidenceError(f"the store has no sample of {asked_of}… in that time: check --hosts, --since and --until")
     return out
 
 
-def _read(
-    store: RemoteStore, maps: Maps, rule: Rule, hosts: list[str], since: float, until: float, writer: BlockWriter,
-    out: Borrowed,
-) -> None:  # fmt: skip
-    label = _host_label(store, rule, until, since)
+def _fetch(
+    store: RemoteStore, rule: Rule, hosts: list[str], since: float, until: float, labels_of: dict[str, str]
+) -> tuple[list[Row], float]:
+    """The samples of one metric, and how far apart they are; nothing where these hosts have none."""
+    label = labels_of.get(rule.exporter) or _host_label(store, rule, until, since)
     if not label:
-        return
+        return [], 0.0
+    labels_of[rule.exporter] = label
     selectors = [selector(rule, label, hosts[at : at + HOSTS_AT_ONCE]) for at in range(0, len(hosts), HOSTS_AT_ONCE)]
     window = min(_LOOK_S, until - since)
-    count = every = 0.0
     for each in selectors:
-        # In the middle and at the end: a host that is gone by then was there before.
-        found = max(store.count(each, at, window) for at in (0.5 * (since + until + window), until))
-        count, every = count + found[0], max(every, found[1])
-    if not count:
-        return
-    rows = store.raw(selectors, since, until, int(count), every)
-    written = _write(writer, maps, rule, rows, set(hosts), out)
-    if written:
-        out.exporters[rule.exporter] = out.exporters.get(rule.exporter, 0) + 1
-        out.series += written
-        out.interval = max(out.interval, every)
+        # In the middle and at the end: a host that is gone by then was there before. Other hosts are like these.
+        count, every = max(store.count(each, at, window) for at in (0.5 * (since + until + window), until))
+        if count:
+            return store.raw(selectors, since, until, count * len(selectors), every)
+    return [], 0.0
 
 
 def _host_label(store: RemoteStore, rule: Rule, until: float, since: float) -> str:
@@ -95,10 +102,7 @@ def selector(rule: Rule, label: str, hosts: Sequence[str]) -> str:
     return f'{rule.name}{{{label}=~"{pattern}"{only}}}'
 
 
-def _write(
-    writer: BlockWriter, maps: Maps, rule: Rule, rows: list[tuple[Labels, Floats, Floats]], hosts: set[str],
-    out: Borrowed,
-) -> int:  # fmt: skip
+def _write(writer: BlockWriter, maps: Maps, rule: Rule, rows: list[Row], hosts: set[str], out: Borrowed) -> int:
     whole: dict[tuple[tuple[str, str], ...], list[tuple[Floats, Floats]]] = defaultdict(list)
     for theirs, times, values in rows:
         whole[tuple(sorted(theirs.items()))].append((times, values))
@@ -109,10 +113,10 @@ def _write(
         if host not in hosts:
             continue
         out.hosts.add(host)
-        times, values = (np.concatenate([part[i] for part in parts]) for i in (0, 1))
-        order = np.argsort(times, kind="stable")
-        sound = maps.clean(values[order])
-        times, values = times[order][sound], values[order][sound]
+        times, values = parts[0] if len(parts) == 1 else _joined(parts)
+        if not maps.all_sound(values):
+            sound = maps.clean(values)
+            times, values = times[sound], values[sound]
         if not len(times):
             continue
         for told, at, value in translated(rule, theirs, times, values):
@@ -127,3 +131,10 @@ def _write(
     for group in together.values():
         writer.add([name for name, _, _ in group], group[0][1].astype(np.int64), np.array([v for _, _, v in group]))
     return len(ours)
+
+
+def _joined(parts: list[tuple[Floats, Floats]]) -> tuple[Floats, Floats]:
+    """The pieces of one series, in the order of time."""
+    times, values = (np.concatenate([part[i] for part in parts]) for i in (0, 1))
+    order = np.argsort(times, kind="stable")
+    return times[order], values[order]

@@ -56,6 +56,12 @@ class Maps:
                 out.append(rule)
         return out
 
+    def all_sound(self, values: Floats) -> bool:
+        """Whether all of them are, at a glance: what means "not available" is larger than what is measured mostly."""
+        return (
+            bool(len(values)) and bool(np.isfinite(values).all()) and float(values.max()) < min(self.absent, default=0)
+        )
+
     def clean(self, values: Floats) -> npt.NDArray[np.bool_]:
         """Which values are numbers at all."""
         sound: npt.NDArray[np.bool_] = np.isfinite(values) & ~np.isin(values, np.array(self.absent))

@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -25,6 +26,8 @@ _LONGEST_PAUSE_S = 30.0
 MOST_SERIES = 50_000  # of one metric
 MOST_SAMPLES = 100_000_000  # of one diagnosis
 _PER_ANSWER = 2_000_000  # samples of one question
+_PER_METRIC = 1_000_000  # samples of one metric; of a larger fleet only each second, third … is asked for
+_COARSEST_S = 60.0
 _BUSY = (429, 503)
 
 
@@ -108,35 +111,50 @@ class RemoteStore:
 
     def raw(
         self, selectors: Iterable[str], since: float, until: float, series: int, every: float
-    ) -> list[tuple[Labels, Floats, Floats]]:
-        """The stored samples of selectors, in pieces of a bounded size, four at a time."""
+    ) -> tuple[list[tuple[Labels, Floats, Floats]], float]:
+        """The stored samples of selectors, in pieces of a bounded size, four at a time; and how far apart they are.
+
+        Of a large fleet not every sample is asked for: each second or third still shows what lasts for minutes.
+        """
         if series > MOST_SERIES:
             raise EvidenceError(f"{series:,} series of one metric, more than {MOST_SERIES:,}: name fewer --hosts")
-        expected = series * (until - since) / max(every, 1.0)
+        every = max(every, 1.0)
+        thinned = max(1, min(round(series * (until - since) / every / _PER_METRIC), int(_COARSEST_S / every)))
+        expected = series * (until - since) / every / thinned
         if self.cost.samples + expected > MOST_SAMPLES:
             raise EvidenceError(f"more than {MOST_SAMPLES:,} samples: shorten --since/--until or name fewer --hosts")
         wanted = list(selectors)
-        piece = max(60.0, _PER_ANSWER * len(wanted) / max(1, series) * max(every, 1.0))
+        piece = max(60.0, _PER_ANSWER * len(wanted) / max(1, series) * every)
         spans, begin = [], since
         while begin < until:
             spans.append((begin, min(until, begin + piece)))
             begin += piece
         asked = [(selector, span) for selector in wanted for span in spans]
+        ask = self._raw if thinned == 1 else partial(self._thin, step=every * thinned)
         with ThreadPoolExecutor(AT_ONCE) as pool:
-            parts = list(pool.map(lambda each: self._raw(each[0], *each[1]), asked))
-        return [row for part in parts for row in part]
+            parts = list(pool.map(lambda each: ask(each[0], *each[1]), asked))
+        return [row for part in parts for row in part], every * thinned
+
+    def _thin(self, selector: str, begin: float, end: float, step: float) -> list[tuple[Labels, Floats, Floats]]:
+        """The last sample of each step; a series that is gone has none."""
+        query = f"last_over_time({selector}[{round(1000 * step)}ms])"
+        params = {"query": query, "start": f"{begin + step:.3f}", "end": f"{end:.3f}", "step": f"{step:.3f}"}
+        return self._rows(self._ask("/api/v1/query_range", params))
 
     def _raw(self, selector: str, begin: float, end: float) -> list[tuple[Labels, Floats, Floats]]:
         params = {"query": f"{selector}[{round(1000 * (end - begin))}ms]", "time": f"{end:.3f}"}
-        answer = self._ask("/api/v1/query", params)
+        found = self._rows(self._ask("/api/v1/query", params))
+        # A sample on an edge belongs to one piece only.
+        kept = ((labels, times > begin, times, values) for labels, times, values in found)
+        return [(labels, times[keep], values[keep]) for labels, keep, times, values in kept if keep.any()]
+
+    def _rows(self, answer: httpx.Response) -> list[tuple[Labels, Floats, Floats]]:
         found = read_matrix(answer.content)
         if found is None:
             found = [(row["metric"], *samples_of(row)) for row in self._data(answer)["result"] if row.get("values")]
         with self._lock:
             self.cost.samples += sum(len(times) for _, times, _ in found)
-        # A sample on an edge belongs to one piece only.
-        kept = ((labels, times > begin, times, values) for labels, times, values in found)
-        return [(labels, times[keep], values[keep]) for labels, keep, times, values in kept if keep.any()]
+        return found
 
     def _json(self, path: str, params: Mapping[str, str], get: bool = False) -> Any:
         return self._data(self._ask(path, params, get))
