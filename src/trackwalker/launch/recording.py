@@ -29,7 +29,10 @@ _TELL_S = 120.0
 class Recording:
     """Runs the command and, beside it, what a launched run has."""
 
-    def __init__(self, room: Room, argv: Sequence[str], metrics: bool, verdict: bool) -> None:
+    def __init__(
+        self, room: Room, argv: Sequence[str], metrics: bool, verdict: bool, tensorboard: Path | None = None
+    ) -> None:
+        self._tensorboard = tensorboard
         self._room, self._argv, self._metrics, self._verdict = room, argv, metrics, verdict
         self._run: LocalRun | None = None
         self._looked = 0.0
@@ -40,6 +43,9 @@ class Recording:
         room = self._room
         try:
             room.open()
+            if self._tensorboard is not None and room.task.is_head:
+                with contextlib.suppress(FileExistsError):
+                    (room.job_dir / "tensorboard").symlink_to(self._tensorboard.absolute())
             env = room.environment(os.environ)
         except OSError as e:
             self._say(f"not recorded: {room.job_dir}: {e.strerror or e}")

@@ -47,12 +47,12 @@ class Maps:
     absent: tuple[float, ...]
 
     def known(self, names: frozenset[str]) -> list[Rule]:
-        """The rules for metrics that a store has; of two for the same of ours, the first exporter's."""
+        """The rules for metrics that a store has; of two for the same of ours, the first."""
         taken: dict[tuple[str, tuple[tuple[str, str], ...]], str] = {}
         out = []
         for rule in self.rules:
             key = (rule.to, tuple(sorted(rule.add.items())))
-            if rule.name in names and taken.setdefault(key, rule.exporter) == rule.exporter:
+            if rule.name in names and taken.setdefault(key, rule.name) == rule.name:
                 out.append(rule)
         return out
 

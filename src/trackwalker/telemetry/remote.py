@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ssl
 import threading
 import time
 from collections.abc import Iterable, Mapping
@@ -74,8 +75,8 @@ class RemoteStore:
                 headers["Authorization"] = f"Bearer {auth.secret}"
             else:
                 login = (auth.user, auth.secret)
-        verify: Any = str(access.ca_file) if access.ca_file else True
         try:
+            verify: Any = ssl.create_default_context(cafile=str(access.ca_file)) if access.ca_file else True
             self._http = httpx.Client(
                 base_url=access.url.rstrip("/"),
                 headers=headers,
@@ -171,15 +172,19 @@ class RemoteStore:
                 self.cost.queries += 1
                 self.cost.bytes += answer.num_bytes_downloaded
                 self.cost.seconds += time.monotonic() - began
-            if answer.status_code not in _BUSY or attempt == _TRIES - 1:
+            if answer.status_code not in _BUSY:
                 return answer
+            if attempt == _TRIES - 1:
+                break
             told = answer.headers.get("Retry-After", "")
             wait = min(_LONGEST_PAUSE_S, float(told) if told.isdigit() else pause)
             with self._lock:
                 self.cost.waited += 1
             time.sleep(wait)
             pause *= 2
-        raise AssertionError("unreachable")
+        raise EvidenceError(
+            f"{self._where} is busy ({answer.status_code}) and was asked {_TRIES} times: try again later"
+        )
 
     def _data(self, answer: httpx.Response) -> Any:
         if answer.status_code in (401, 403):
