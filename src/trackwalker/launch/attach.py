@@ -25,7 +25,6 @@ from trackwalker.launch.schedulers.joined import JoinedRun
 from trackwalker.launch.schedulers.local import LocalRun
 from trackwalker.launch.slurm.client import Slurm
 from trackwalker.launch.task import Task, find_task
-from trackwalker.logs.nodelist import expand
 from trackwalker.node.workers import environment
 
 Say = Callable[[str], None]
@@ -78,7 +77,8 @@ def attach_slurm(job: str, workspace: Path, name: str | None, log: Path | None, 
     """Record a running Slurm job: a step of ours beside its own on every node; inside that step, this node's part."""
     if os.environ.get("SLURM_JOB_ID") == job and os.environ.get("SLURM_STEP_ID", "").isdigit():
         return _attach_node(job, workspace, name or "job", log, metrics, say)
-    state = Slurm().state(job)
+    client = Slurm()
+    state = client.state(job)
     if state.state != "running":
         raise UsageError(f"job {job} is not running: {state.meaning or state.state} {state.reason}".rstrip())
     named = name or name_of([state.name or "job"])
@@ -86,7 +86,7 @@ def attach_slurm(job: str, workspace: Path, name: str | None, log: Path | None, 
     if folder.exists():
         raise UsageError(f"job {job} is recorded already: {folder}")
     workspace.mkdir(parents=True, exist_ok=True)
-    argv = step_argv(job, len(expand(state.nodes)), workspace.absolute(), named, str(log or state.log or ""), metrics)
+    argv = step_argv(job, len(client.hostnames(state.nodes)), workspace.absolute(), named, str(log or state.log or ""), metrics)
     with contextlib.suppress(KeyboardInterrupt):
         code = subprocess.run(argv, stdin=subprocess.DEVNULL, check=False).returncode
         if not (folder / "events.jsonl").exists():

@@ -135,6 +135,13 @@ class Slurm:
         said = [fields(line) for line in done.stdout.splitlines() if line.startswith("NodeName=")]
         return [NodeState(n["NodeName"], n.get("State", "").lower(), n.get("Reason", "")) for n in said]
 
+    def hostnames(self, nodes: str) -> list[str]:
+        """The nodes of a list as n[1-4], by Slurm's own reading."""
+        done = self._call(["scontrol", "show", "hostnames", nodes], self._ask_s)
+        if done.returncode != 0:
+            self._refuse("scontrol show hostnames", done.stderr)
+        return done.stdout.split()
+
     def reservations(self) -> str:
         """The reservations as Slurm prints them, one a line."""
         done = self._call(["scontrol", "show", "reservation", "-o"], self._ask_s)
