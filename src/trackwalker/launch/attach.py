@@ -86,7 +86,8 @@ def attach_slurm(job: str, workspace: Path, name: str | None, log: Path | None, 
     if folder.exists():
         raise UsageError(f"job {job} is recorded already: {folder}")
     workspace.mkdir(parents=True, exist_ok=True)
-    argv = step_argv(job, len(client.hostnames(state.nodes)), workspace.absolute(), named, str(log or state.log or ""), metrics)
+    nodes = len(client.hostnames(state.nodes))
+    argv = step_argv(job, nodes, workspace.absolute(), named, str(log or state.log or ""), metrics)
     with contextlib.suppress(KeyboardInterrupt):
         code = subprocess.run(argv, stdin=subprocess.DEVNULL, check=False).returncode
         if not (folder / "events.jsonl").exists():
