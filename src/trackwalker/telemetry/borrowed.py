@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from dataclasses import dataclass, field
+from multiprocessing import get_context
 from pathlib import Path
 
 import numpy as np
@@ -15,10 +16,11 @@ from trackwalker.errors import EvidenceError
 from trackwalker.telemetry.blocks import BlockWriter, labels
 from trackwalker.telemetry.client import Floats, Labels
 from trackwalker.telemetry.foreign import Maps, Rule, host_in, translated
-from trackwalker.telemetry.remote import Cost, RemoteStore
+from trackwalker.telemetry.remote import AT_ONCE, MOST_SAMPLES, Access, Cost, RemoteStore
 
 Row = tuple[Labels, Floats, Floats]
 HOSTS_AT_ONCE = 100  # in one question: a regular expression of a thousand names is slow to match
+MANY_HOSTS = 200  # from here on other processes help: each takes a second to begin
 _LOOK_S = 600.0
 
 
@@ -44,26 +46,60 @@ def borrow(
     if not rules:
         raise EvidenceError("the store has no metric that a map knows: trackwalker tsdb doctor says what it has")
     into.mkdir(parents=True, exist_ok=True)
-    writer = BlockWriter(into)
     asked = list(hosts)
+    if len(asked) <= MANY_HOSTS:
+        _read_rules(store, maps, rules, asked, (since, until), into, 0, out, say)
+    else:
+        # Reading and writing down is most of the work: by as many processes as may ask at once, each with one question.
+        shares = [(store.access, maps, rules[n::AT_ONCE], asked, (since, until), into, n) for n in range(AT_ONCE)]
+        with ProcessPoolExecutor(AT_ONCE, mp_context=get_context("spawn")) as pool:
+            for part in pool.map(_read_share, shares):
+                _add(out, part)
+    if not out.series:
+        asked_of = ", ".join(asked[:3])
+        raise EvidenceError(f"the store has no sample of {asked_of}… in that time: check --hosts, --since and --until")
+    return out
+
+
+def _read_share(share: tuple[Access, Maps, list[Rule], list[str], tuple[float, float], Path, int]) -> Borrowed:
+    """One process's part of the metrics."""
+    access, maps, rules, hosts, span, into, number = share
+    store = RemoteStore(access, 1, MOST_SAMPLES // AT_ONCE)
+    out = Borrowed(store.cost)
+    try:
+        _read_rules(store, maps, rules, hosts, span, into, number, out, lambda text: None)
+    finally:
+        store.close()
+    return out
+
+
+def _add(out: Borrowed, part: Borrowed) -> None:
+    out.cost.add(part.cost)
+    for name, count in part.exporters.items():
+        out.exporters[name] = out.exporters.get(name, 0) + count
+    out.interval, out.series = max(out.interval, part.interval), out.series + part.series
+    out.hosts |= part.hosts
+
+
+def _read_rules(
+    store: RemoteStore, maps: Maps, rules: list[Rule], hosts: list[str], span: tuple[float, float], into: Path,
+    number: int, out: Borrowed, say: Callable[[str], None],
+) -> None:  # fmt: skip
+    writer = BlockWriter(into, seed=number)
     labels_of: dict[str, str] = {}  # exporter -> the label that names its hosts in this store
     # While one metric is written down the next one is on its way; the store has one metric at a time to look for.
     with ThreadPoolExecutor(1) as ahead:
-        coming = [ahead.submit(_fetch, store, rule, asked, since, until, labels_of) for rule in rules[:1]]
-        for number, rule in enumerate(rules):
+        coming = [ahead.submit(_fetch, store, rule, hosts, *span, labels_of) for rule in rules[:1]]
+        for at, rule in enumerate(rules):
             say(f"{rule.name} as {rule.to}")
             rows, every = coming.pop().result()
-            coming += [ahead.submit(_fetch, store, r, asked, since, until, labels_of) for r in rules[number + 1 :][:1]]
-            written = _write(writer, maps, rule, rows, set(asked), out)
+            coming += [ahead.submit(_fetch, store, after, hosts, *span, labels_of) for after in rules[at + 1 :][:1]]
+            written = _write(writer, maps, rule, rows, set(hosts), out)
             if written:
                 out.exporters[rule.exporter] = out.exporters.get(rule.exporter, 0) + 1
                 out.series += written
                 out.interval = max(out.interval, every)
     writer.close()
-    if not out.series:
-        asked_of = ", ".join(asked[:3])
-        raise EvidenceError(f"the store has no sample of {asked_of}… in that time: check --hosts, --since and --until")
-    return out
 
 
 def _fetch(

@@ -52,6 +52,12 @@ class Cost:
     seconds: float = 0.0
     waited: int = 0  # times it asked us to come back later
 
+    def add(self, other: Cost) -> None:
+        """What another reader asked for; they asked side by side, so the time is the longest's."""
+        for name in ("queries", "samples", "bytes", "waited"):
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+        self.seconds = max(self.seconds, other.seconds)
+
     def text(self) -> str:
         """In one line."""
         size = f"{self.queries} queries, {self.samples:,} samples, {self.bytes / 1e6:.1f} MB, {self.seconds:.1f} s"
@@ -61,7 +67,9 @@ class Cost:
 class RemoteStore:
     """Any store that speaks Prometheus' query API; only ever read."""
 
-    def __init__(self, access: Access) -> None:
+    def __init__(self, access: Access, at_once: int = AT_ONCE, most: int = MOST_SAMPLES) -> None:
+        """`at_once` questions and `most` samples are this reader's share, where several read for one diagnosis."""
+        self.access, self._at_once, self._most = access, at_once, most
         parts = urlsplit(access.url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise UsageError("--metrics is not an address: use http(s)://host[:port]/path")
@@ -83,7 +91,7 @@ class RemoteStore:
                 auth=login,
                 verify=verify,
                 timeout=httpx.Timeout(_PATIENCE_S),
-                limits=httpx.Limits(max_connections=AT_ONCE),
+                limits=httpx.Limits(max_connections=at_once),
             )
         except OSError as e:
             raise UsageError(f"--metrics-ca-file {access.ca_file}: {e.strerror or e}") from e
@@ -122,7 +130,7 @@ class RemoteStore:
         every = max(every, 1.0)
         thinned = max(1, min(round(series * (until - since) / every / _PER_METRIC), int(_COARSEST_S / every)))
         expected = series * (until - since) / every / thinned
-        if self.cost.samples + expected > MOST_SAMPLES:
+        if self.cost.samples + expected > self._most:
             raise EvidenceError(f"more than {MOST_SAMPLES:,} samples: shorten --since/--until or name fewer --hosts")
         wanted = list(selectors)
         piece = max(60.0, _PER_ANSWER * len(wanted) / max(1, series) * every)
@@ -132,7 +140,7 @@ class RemoteStore:
             begin += piece
         asked = [(selector, span) for selector in wanted for span in spans]
         ask = self._raw if thinned == 1 else partial(self._thin, step=every * thinned)
-        with ThreadPoolExecutor(AT_ONCE) as pool:
+        with ThreadPoolExecutor(self._at_once) as pool:
             parts = list(pool.map(lambda each: ask(each[0], *each[1]), asked))
         return [row for part in parts for row in part], every * thinned
 
