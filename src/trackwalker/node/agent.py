@@ -378,8 +378,9 @@ class Agent:
         outcome = judge(self._spec, course)
         self._merged.write(outcome.text.encode())
         first = asdict(outcome.first) if outcome.first else None
-        self._event("run-end", exit=outcome.code, reason=outcome.reason, seconds=elapsed, missing=missing, first=first)
-        return outcome.code or 0
+        code = None if outcome.unseen else outcome.code
+        self._event("run-end", exit=code, reason=outcome.reason, seconds=elapsed, missing=missing, first=first)
+        return outcome.code
 
     def _event(self, kind: str, rank: Rank | None = None, **data: Any) -> None:
         record = {

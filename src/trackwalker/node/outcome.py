@@ -34,10 +34,11 @@ class Course:
 class Outcome:
     """The exit code, why, and the last lines of the log."""
 
-    code: int | None  # None: nobody saw it
+    code: int
     reason: str
     text: str
     first: RankEnd | None = None  # the failure that it is laid to
+    unseen: bool = False  # nobody of ours can say how it ended
 
 
 def judge(spec: AgentSpec, course: Course) -> Outcome:
@@ -68,7 +69,7 @@ def judge(spec: AgentSpec, course: Course) -> Outcome:
         code, reason = 1, f"Training FAILED (lost {', '.join(course.missing)})"
         lines.append(f"== Training FAILED (exit=1, {course.seconds}s) ==")
     elif spec.attached:
-        return Outcome(None, "how the command ended was not seen", "")
+        return Outcome(0, "how the command ended was not seen", "", unseen=True)
     else:
         code, reason = 0, ""
         lines.append(f"== Training END ({course.seconds}s) ==")
