@@ -43,6 +43,7 @@ from trackwalker.diagnose.verdict import (
 )
 from trackwalker.job.advance import counted
 from trackwalker.job.layout import Job
+from trackwalker.job.run import ours
 from trackwalker.job.scrub import scrubber_of
 from trackwalker.record.clock import utc
 from trackwalker.record.phases import KEEN, Eye
@@ -331,7 +332,7 @@ def _trouble(case: Case, symptoms: Symptoms, speed: Throughput, told: bool = Fal
         seen.append("the run failed")
     if seen or told:
         return "; ".join(seen)
-    if case.run is not None and case.log.summary is None and not case.live:
+    if ours(case.run) and case.log.summary is None and not case.live:
         seen.append("the run and its agent are gone without a last word")
     if not seen and case.log.ends_mid_line and case.log.summary is None and not case.live:
         seen.append("the log breaks off in the middle of a line, without a last word")
