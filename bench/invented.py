@@ -138,7 +138,12 @@ def step_line(trainer: str, step: int, at: float, chance: random.Random) -> str:
 
 def srun_labelled(trainer: str, message: dict[str, Any], rank: int, chance: random.Random) -> list[str]:
     """MaxText, NeMo and Lightning under srun --label: the task's number before each line, the node list at the top."""
-    lines = ["SLURM_JOB_ID=88121", "SLURM_JOB_NODELIST=gpu-a[11-12],gpu-b[03,07]", "SLURM_NTASKS=16", "SLURM_NTASKS_PER_NODE=4"]
+    lines = [
+        "SLURM_JOB_ID=88121",
+        "SLURM_JOB_NODELIST=gpu-a[11-12],gpu-b[03,07]",
+        "SLURM_NTASKS=16",
+        "SLURM_NTASKS_PER_NODE=4",
+    ]
     for step in range(STEPS):
         shown = range(RANKS) if trainer == "maxtext" else (0,)
         lines += [f"{r}: {step_line(trainer, step, step * 4, chance)}" for r in shown]
@@ -190,7 +195,10 @@ def ray(trainer: str, message: dict[str, Any], rank: int, chance: random.Random)
     lines += [said(0, step_line(trainer, step, step * 4, chance)) for step in range(STEPS)]
     lines += [said(rank, line) for line in flat(spoken(message, STEPS * 4 + 2, "lumen"))]
     lines += [said(r, reset_by_peer(r)) for r in chance.sample(range(RANKS), 5) if r != rank]
-    return [*lines, f"{clock(STEPS * 4 + 9)},001\tERROR tune_controller.py:1331 -- Trial task failed for trial TorchTrainer_8c1d2_00000"]
+    return [
+        *lines,
+        f"{clock(STEPS * 4 + 9)},001\tERROR tune_controller.py:1331 -- Trial task failed for trial TorchTrainer_8c1d2_00000",
+    ]
 
 
 TRAINERS: dict[str, Callable[[str, dict[str, Any], int, random.Random], list[str]]] = {
@@ -246,10 +254,14 @@ def main() -> int:
         found = [(case, judge(case, folder)) for case in made]
     for case, row in found:
         if options.show and not (row["rank"] and row["host"] and row["class"]):
-            print(f"{case.name}: rank {case.rank} {case.host} {'/'.join(case.classes)}; said {row['said']} ({row['kind']}) {row['ranks']} {row['hosts']}")
+            print(
+                f"{case.name}: rank {case.rank} {case.host} {'/'.join(case.classes)}; said {row['said']} ({row['kind']}) {row['ranks']} {row['hosts']}"
+            )
     count = len(found)
     share = {key: sum(row[key] for _, row in found) for key in ("rank", "host", "class", "wrong")}
-    print(f"of {count}: first rank {share['rank']}, host {share['host']}, class {share['class']}, a wrong specific cause {share['wrong']}")
+    print(
+        f"of {count}: first rank {share['rank']}, host {share['host']}, class {share['class']}, a wrong specific cause {share['wrong']}"
+    )
     met = min(share["rank"], share["host"]) >= 0.9 * count and share["class"] >= 0.7 * count and not share["wrong"]
     return 0 if met else 1
 

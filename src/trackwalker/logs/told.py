@@ -48,6 +48,8 @@ def host_of_hit(index: LogIndex, hit: Hit) -> str | None:
         return host
     tasks, hosts = max(index.last_task, *index.steps.last_by_rank, -1) + 1, len(facts.hosts)
     if hosts and tasks > hosts:  # several tasks a node: Slurm fills one node after the other
+        if hit.rank in (place, None) and place in index.rank_hosts:  # a line that names both is no guess
+            return index.rank_hosts[place]
         return facts.hosts[place // (tasks // hosts)] if tasks % hosts == 0 and place < tasks else None
     return facts.host_of(place) or index.rank_hosts.get(place) or hit.host or None
 
