@@ -1,10 +1,12 @@
 """What triage makes of words no signature knows: python bench/invented.py [--texts FILE] [--show] [--keep DIR]
 
-Puts each invented message of invented.yml (written before any signature file was read) into the log of one of eight trainers on 16 ranks of
-four hosts: a healthy part, the message on one rank, the other ranks' reactions, the launcher's last words. Prints how often the
-first rank, its host and the generic class are right, and every specific cause the words do not carry. A Python traceback called
-python-exception is true and counts as the class program. Exits 1 when a target is missed.
+Puts each invented message of invented.yml (written before any signature file was read) into the log of one of eight
+trainers on 16 ranks of four hosts: a healthy part, the message on one rank, the other ranks' reactions, the launcher's
+last words. Prints how often the first rank, its host and the generic class are right, and how many specific causes were
+named that the words do not carry. A Python traceback called python-exception is true and counts by its class.
+Exits 1 when a target is missed.
 """
+# ruff: noqa: E501
 
 from __future__ import annotations
 
@@ -132,7 +134,7 @@ def step_line(trainer: str, step: int, at: float, chance: random.Random) -> str:
     if trainer == "lightning":
         return f"Epoch 0:   {step // 2}%|▏         | {step}/5000 [{step * 4 // 60:02d}:{step * 4 % 60:02d}<5:32:10,  0.25it/s, v_num=3, train_loss={loss:.3f}]"
     if trainer == "huggingface":
-        return "{'loss': %.4f, 'grad_norm': 1.21, 'learning_rate': 0.0001, 'epoch': %.3f}" % (loss, step / 5000)
+        return f"{{'loss': {loss:.4f}, 'grad_norm': 1.21, 'learning_rate': 0.0001, 'epoch': {step / 5000:.3f}}}"
     return f"step {step}: loss {loss:.4f}, time {ms:.2f}ms"
 
 
@@ -209,7 +211,7 @@ TRAINERS: dict[str, Callable[[str, dict[str, Any], int, random.Random], list[str
 
 def cases(texts: Path, seed: int = 1) -> list[Case]:
     """Every message in one trainer's log; which one, and on which rank, is drawn once from the seed."""
-    chance = random.Random(seed)
+    chance = random.Random(seed)  # noqa: S311
     messages = yaml.safe_load(texts.read_text(encoding="utf-8"))
     chance.shuffle(messages)
     made = []

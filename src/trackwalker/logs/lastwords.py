@@ -1,7 +1,7 @@
 """What a rank said last in words that look like no error: new after the last step, and no other rank prints it.
 
-Only asked for in a run that is known to have failed. A line here has no level, no exception and no verb of failing; that
-it stands where the healthy part ends, on one rank, is all that speaks for it.
+Only asked for in a run that is known to have failed. A line here has no level, no exception and no verb of failing;
+that it stands where the healthy part ends, on one rank, is all that speaks for it.
 """
 
 from __future__ import annotations
