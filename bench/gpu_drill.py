@@ -1,6 +1,6 @@
 """Real faults on a real NVIDIA GPU, several strengths each: train, break, record, diagnose, and say who was right.
 
-    python3 bench/gpu_drill.py --part 1 --out OUT      (parts 1 to 3, each under ten minutes on one H200; root)
+    python3 bench/gpu_drill.py --part 1 --out OUT      (parts 1 to 4, each under ten minutes on one H200; root)
 
 Writes OUT/drill-PART.json (the table, with what each fault cost), OUT/drill-PART.tar.xz (the job directories) and
 prints the table. On a machine without a network it needs CARRY (default .device-carry): `wheels/*.whl` of our
@@ -26,6 +26,7 @@ import tarfile
 import tempfile
 import time
 import zipfile
+from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -49,6 +50,7 @@ class Drill:
     cause: str = ""  # what a right verdict names where it costs enough; empty: nothing is wrong
     after: int = 150
     torch: bool = False
+    slices: int = 0  # ranks, each on a MIG slice of the GPU; the fault meets rank 0
 
 
 def doses(fault: str, cause: str, *each: tuple[float, int]) -> list[Drill]:
@@ -77,6 +79,11 @@ PARTS: dict[int, list[Drill]] = {
         Drill("torch-healthy", after=150, torch=True),
         Drill("torch-power-cap", "power-cap", 0.6, "gpu-power-cap", 100, torch=True),
         Drill("torch-gpu-hog", "gpu-hog", 1.0, "gpu-shared", 100, torch=True),
+    ],
+    4: [
+        Drill("mig-healthy", after=100, torch=True, slices=2),
+        Drill("mig-gpu-hog", "gpu-hog", 1.0, "gpu-shared", 100, torch=True, slices=2),
+        Drill("mig-busy-wait", "busy-wait", 1.0, "gpu-shared", 100, torch=True, slices=2),
     ],
 }
 
@@ -123,7 +130,7 @@ def main() -> int:
     wanted = args.only.split(",") if args.only else []
     chosen = [d for d in everything if d.name in wanted] if wanted else PARTS[args.part]
     name = "drill-only" if wanted else f"drill-{args.part}"
-    return Session(chosen, args.out, name, args.budget, args.dry_run).run(mig=args.part == 3 and not wanted)
+    return Session(chosen, args.out, name, args.budget, args.dry_run).run()
 
 
 class Session:
@@ -137,7 +144,7 @@ class Session:
         self._pending: list[tuple[dict[str, Any], subprocess.Popen[str]]] = []
         self._facts: dict[str, Any] = {}
 
-    def run(self, mig: bool) -> int:
+    def run(self) -> int:
         """All of them; 1 when a run could not be made at all."""
         self._facts = machine_facts()
         os.environ["JAX_COMPILATION_CACHE_DIR"] = str(self._workspace / "jax-cache")
@@ -158,8 +165,6 @@ class Session:
                 failed = True
                 break
         self._collect()
-        if mig:
-            self._facts["mig"] = try_mig() if not self._dry else "dry run"
         self._save()
         self._pack()
         print(table(self._rows))
@@ -173,7 +178,8 @@ class Session:
         row: dict[str, Any] = dataclasses.asdict(drill)
         began = time.monotonic()
         try:
-            job_dir, onset = self._train(drill)
+            with sliced(drill.slices) as slices:
+                job_dir, onset = self._train(drill, slices)
         except NotHereError as e:
             return {**row, "error": str(e)}
         except RuntimeError as e:
@@ -186,7 +192,7 @@ class Session:
         say(f"{drill.name}: {row['seconds']} s, cost {row['cost']}")
         return row
 
-    def _train(self, drill: Drill) -> tuple[Path, float | None]:
+    def _train(self, drill: Drill, slices: list[str]) -> tuple[Path, float | None]:
         """One run from beginning to end, broken on its way; its directory and when the fault began."""
         from trackwalker.lab.inject import find_victim, inject
         from trackwalker.lab.real import GPU_MODEL
@@ -199,11 +205,15 @@ class Session:
         config = {"steps": str(base + after), "enable_checkpointing": "false", "log_period": "1"}
         config |= {} if self._dry else GPU_MODEL
         words = ["gpu-drill", drill.name]
-        plan = plan_local(ModelSpec("tiny", tag=drill.name), 1, Passthrough(config), self._workspace, True, words)
+        count = max(drill.slices, 1)
+        plan = plan_local(ModelSpec("tiny", tag=drill.name), count, Passthrough(config), self._workspace, True, words)
         if drill.torch:
-            rank = plan.agent.ranks[0]
             argv = [sys.executable, "-u", str(ROOT / "bench" / "torch_trainer.py"), str(plan.agent.job_dir / "torch")]
-            ranks = [dataclasses.replace(rank, argv=[*argv, str(base + after)])]
+            ranks = []
+            for rank in plan.agent.ranks:
+                env = {**rank.env, "RANK": str(rank.rank), "WORLD_SIZE": str(count)}
+                env |= {"CUDA_VISIBLE_DEVICES": slices[rank.rank]} if slices else {}
+                ranks.append(dataclasses.replace(rank, argv=[*argv, str(base + after)], env=env))
             plan = dataclasses.replace(plan, agent=dataclasses.replace(plan.agent, ranks=ranks))
         run = LocalRun.start(plan)
         onset = None
@@ -317,8 +327,10 @@ def progress(job_dir: Path) -> list[tuple[float, float]]:
         for line in (job_dir / "progress.jsonl").read_text().splitlines():
             with contextlib.suppress(ValueError):
                 record = json.loads(line)
-                if record.get("phase") == "train" and "step" in record and "t" in record:
-                    found.append((float(record["t"]), float(record.get("seconds") or 0.0)))
+                if record.get("phase") == "train" and record.get("rank", 0) == 0 and "step" in record and "t" in record:
+                    rate = float(record.get("tokens_per_s") or 0.0)  # a torchtitan line has no seconds
+                    spoken = TORCH_TOKENS / rate if rate else 0.0
+                    found.append((float(record["t"]), float(record.get("seconds") or spoken)))
     if found:
         return found
     with contextlib.suppress(OSError):
@@ -356,19 +368,23 @@ def machine_facts() -> dict[str, Any]:
     return facts
 
 
-def try_mig() -> dict[str, str]:
-    """Whether the GPU can be cut into slices here; put back at once."""
-    answers = {"enable": smi("-i", "0", "-mig", "1")}
-    answers["mode"] = smi("--query-gpu=mig.mode.current,mig.mode.pending", "--format=csv,noheader")
+@contextlib.contextmanager
+def sliced(wanted: int) -> Iterator[list[str]]:
+    """The GPU cut into MIG slices, by their UUIDs; put back afterwards."""
+    if not wanted:
+        yield []
+        return
+    said = smi("-i", "0", "-mig", "1")
     try:
-        if "Enabled" in answers["mode"]:
-            answers["profiles"] = smi("mig", "-lgip")
-            answers["create"] = smi("mig", "-cgi", "9,9", "-C")
-            answers["list"] = smi("-L")
+        said += " / " + smi("mig", "-cgi", ",".join(["9"] * wanted), "-C")  # 3g.71gb on an H200
+        found = re.findall(r"UUID: (MIG-[0-9a-f-]+)", smi("-L"))
+        if len(found) != wanted:
+            raise RuntimeError(f"no {wanted} slices: {said}")
+        yield found
     finally:
-        answers["destroy"] = smi("mig", "-dci") + smi("mig", "-dgi")
-        answers["disable"] = smi("-i", "0", "-mig", "0")
-    return answers
+        smi("mig", "-dci")
+        smi("mig", "-dgi")
+        smi("-i", "0", "-mig", "0")
 
 
 def smi(*words: str) -> str:

@@ -21,9 +21,11 @@ ROOT = Path(__file__).parent.parent
 UNIT = ROOT / "tests" / "unit"
 # The longest files first (build/test-durations/landing.tsv), so that no worker is left alone with one at the end.
 LONGEST = [
-    "web_jobs", "survival", "acceptance_recorder", "acceptance_training", "watch_real", "auto_resume", "recorder",
-    "real_faults", "launch_matrix", "watch_slurm", "slurm_launch", "losses", "web_job_browser", "supervise_slurm",
-    "remote_write", "ray", "tiny_trainer", "web_log", "tunnel", "lab",
+    "supervise_slurm", "watch_slurm", "sweep_resume", "slurm_launch", "lab", "ray", "tiny_trainer", "real_faults",
+    "compare", "web_job_browser", "ask", "web_log", "lab_own_format", "robustness", "survival", "acceptance_recorder",
+    "watch_real", "gpu_drill", "mended_families", "h200_runs", "tsdb_commands", "h200_phases", "bounds",
+    "evidence_reproduces", "acceptance_training", "auto_resume", "recorder", "launch_matrix", "losses", "remote_write",
+    "tunnel", "web_jobs",
 ]  # fmt: skip
 NOT_UNIT = ("starts_processes", "real_clock", "long")
 SAMPLES = ROOT.parent / "shared" / "data" / "samples"

@@ -35,12 +35,11 @@ pytestmark = [
     pytest.mark.timeout(420),
 ]
 ELSEWHERE = {"none", "stop", "kill", "cpu"}
-IN_EVERY_LANDING = {"slow-data"}
-drill = pytest.mark.long(reason="half a minute to a minute each, with nothing beside it")
-CHOSEN = [n if n in IN_EVERY_LANDING else pytest.param(n, marks=drill) for n in CASES if n not in ELSEWHERE]
+CHOSEN = [n for n in CASES if n not in ELSEWHERE]
 
 
 @pytest.mark.alone  # a run whose batches come at a pace of their own waits for data already when it is healthy
+@pytest.mark.long(reason="half a minute to a minute each, alone; test_watch_real.py meets late data on a real run")
 @pytest.mark.parametrize("name", CHOSEN)
 def test_the_recording_tells_what_was_done(name: str, tmp_path: Path, prometheus: Path) -> None:
     case = CASES[name]

@@ -171,16 +171,19 @@ def test_the_same_metrics(pair: tuple[Job, Job]) -> None:
     assert not any(m.startswith("ray_") for m in made.metrics), "there is no Ray beside our runs unless asked for"
 
 
+more = pytest.mark.long(reason="two worlds each; a landing keeps one family per source: series, log, journal, none")
+
+
 @pytest.mark.parametrize(
     "family",
     [
         "gpu-thermal-throttle",
-        "rdma-from-start",
-        "input-stall",
+        pytest.param("rdma-from-start", marks=more),
+        pytest.param("input-stall", marks=more),
         "host-oom-at-save",
-        "segfault",
+        pytest.param("segfault", marks=more),
         "node-death",
-        "preflight-ipv6-rules",
+        pytest.param("preflight-ipv6-rules", marks=more),
         "healthy-plain",
     ],
 )

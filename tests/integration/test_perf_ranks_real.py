@@ -106,6 +106,7 @@ def ray_cluster() -> Iterator[tuple[str, dict[str, str]]]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
+@pytest.mark.long(reason="a Ray cluster of its own; test_ray.py starts one beside a run")
 def test_ranks_are_reduced_on_ray_to_the_same_tables(ray_cluster: tuple[str, dict[str, str]], tmp_path: Path) -> None:
     address, env = ray_cluster
     _, paths = write_ranks(Recipe(gpus=3, slow={2: 1.5}), tmp_path)

@@ -97,6 +97,7 @@ def test_a_network_sweep_finds_the_pair_whose_link_loses_packets(tmp_path: Path)
     assert conclusion["exclude"] == []
 
 
+@pytest.mark.long(reason="six jobs of three models, alone; the node sweep above is the same engine on a real Slurm")
 def test_a_model_sweep_flags_the_commit_that_slows_one_model_and_breaks_another(
     slurm: SlurmCluster, tmp_path: Path
 ) -> None:

@@ -38,7 +38,7 @@ def logs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Site, Path]
 
 
 def focused(page: Any) -> str:
-    return str(page.evaluate("document.activeElement.id"))
+    return str(page.evaluate("document.activeElement?.id"))
 
 
 def test_evidence_leads_to_its_line_and_keys_lead_on(logs: tuple[Site, Path], look: Any) -> None:  # noqa: F811
@@ -97,10 +97,10 @@ def test_a_text_is_found_forwards_and_backwards(logs: tuple[Site, Path], look: A
     page.locator(".is-current mark").wait_for()
     first = focused(page)
     page.keyboard.press("n")
-    page.wait_for_function("id => document.activeElement.id && document.activeElement.id !== id", arg=first)
+    page.wait_for_function("id => document.activeElement?.id && document.activeElement.id !== id", arg=first)
     assert focused(page) == f"L{int(first[1:]) + 1}"
     page.keyboard.press("p")
-    page.wait_for_function("id => document.activeElement.id === id", arg=first)
+    page.wait_for_function("id => document.activeElement?.id === id", arg=first)
     page.goto(f"{site.url}/job/77/log?q=nowhere&go=next")
     assert "“nowhere” does not occur in this log." in page.locator("[role=status]").first.inner_text()
 

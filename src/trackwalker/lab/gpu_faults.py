@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -71,7 +72,9 @@ def gpu_here() -> bool:
 def _start_hogs(victim: Victim, undo: Undo, what: str, strength: float) -> float:
     for card in _cards_of(victim):
         words = [sys.executable, gpu_hog.__file__, what, f"{strength:g}"]
-        env = {**os.environ, "CUDA_VISIBLE_DEVICES": card.uuid}
+        # Of a GPU in slices, the victim's own: a slice is all that its neighbours share with it.
+        shown = _environment(victim.pid).get("CUDA_VISIBLE_DEVICES", "")
+        env = {**os.environ, "CUDA_VISIBLE_DEVICES": shown if shown.startswith("MIG-") else card.uuid}
         hog = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=env, start_new_session=True)
         undo.push("end", hog.pid, start_of(hog.pid))
         if hog.stdout is None or not hog.stdout.readline().startswith(b"ready"):
@@ -90,8 +93,12 @@ def _set(undo: Undo, card: Card, change: list[str], back: list[str]) -> None:
 def _cards_of(victim: Victim) -> list[Card]:
     """The GPUs of a rank, as the agent finds them: by its visible devices, or by its place among the ranks."""
     cards = {c.number: c for c in _cards()}
-    gpus: list[Mapping[str, str]] = [{"gpu": c.number, "uuid": c.uuid} for c in cards.values()]
-    mine = [gpu["gpu"] for place, gpu, _ in gpus_of_ranks(_places(victim.job_dir), gpus) if place.rank == victim.rank]
+    places = _places(victim.job_dir)
+    slices = _slices() if any("MIG-" in shown for p in places for shown in p.env.values()) else {}
+    gpus: list[Mapping[str, str]] = [
+        {"gpu": c.number, "uuid": c.uuid, "mig": ",".join(slices.get(c.uuid, ()))} for c in cards.values()
+    ]
+    mine = [gpu["gpu"] for place, gpu, _ in gpus_of_ranks(places, gpus) if place.rank == victim.rank]
     if not mine:
         raise NotHereError(f"rank {victim.rank} of {victim.job_dir.name} has no GPU that is known to be its own")
     return [cards[number] for number in mine]
@@ -101,6 +108,18 @@ def _cards() -> list[Card]:
     lines = _ask(f"--query-gpu={','.join(_ASKED)}", "--format=csv,noheader,nounits").splitlines()
     rows = [[cell.strip() for cell in row] for row in csv.reader(lines) if len(row) == len(_ASKED)]
     return [Card(row[0], row[1], *(_number(cell) for cell in row[2:])) for row in rows]
+
+
+def _slices() -> dict[str, list[str]]:
+    """The MIG slices of each card, by UUID."""
+    found: dict[str, list[str]] = {}
+    for line in _ask("-L").splitlines():
+        uuid = re.search(r"UUID: ((GPU|MIG)-[^)]+)", line)
+        if uuid and uuid[2] == "GPU":
+            found[uuid[1]] = []
+        elif uuid and found:
+            found[next(reversed(found))].append(uuid[1])
+    return found
 
 
 def _places(job_dir: Path) -> list[Place]:

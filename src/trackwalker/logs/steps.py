@@ -216,7 +216,7 @@ class StepReader:
         step, seconds, tgs, loss, line = (c[order] for c in columns)
         written = np.array([self._written.get(int(n), np.nan) for n in line]) if self._written else np.zeros(0)
         if len(written) and not np.isfinite(seconds).any():
-            seconds = durations(step.astype(np.int64), written)
+            seconds = durations(step.astype(np.int64), written, tgs)
         return Steps(
             rank=self.rank if self.rank is not None else self._inner,
             dialect=self._dialect.name if self._dialect else None,

@@ -81,7 +81,7 @@ def find_phases(timeline: Timeline | None, masks: Masks, live: bool, eye: Eye = 
         first, last = int(index[cut.start]), int(index[cut.end - 1])
         start, end = float(timeline.ends[first] - timeline.seconds[first]), float(timeline.ends[last])
         lasted = end - start if np.isfinite(end - start) else float(values[cut.start : cut.end].sum())
-        lost = lasted * (1.0 - baseline / cut.level)
+        lost = lasted * (1.0 - baseline / cut.level) if cut.level > 0 else 0.0
         slow = cut in below and (many or lost >= max(least_lost, baseline))
         phases.append(Phase(int(timeline.steps[first]), int(timeline.steps[last]), start, end, cut.level, slow))
     phases = _without_warm_up(_restless_as_one(phases, timeline.steps[index], values))

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trackwalker.logs.facts import LogFacts
+from trackwalker.logs.stamps import durations, spread
 from trackwalker.record.journal import NAME as JOURNAL
 from trackwalker.record.journal import Pause
 from trackwalker.record.masks import Masks, masks
@@ -82,7 +83,8 @@ def timeline_of(
     ends = np.fmax.reduceat(rows.column("end"), first) if table.clock == JOURNAL else None
     seconds, tgs = _medians(rows.seconds, first), _medians(rows.tgs, first)
     if ends is not None and not np.isfinite(seconds).all():
-        seconds = _apart(seconds, ends)
+        seconds = _apart(step, seconds, ends, tgs)
+        ends = spread(ends, seconds)
     written = rows.column("written")[np.append(first[1:], len(rows)) - 1]
     source = log.path.name if table.source == LOG else table.source or log.path.name
     known = {int(s): float(e) for s, e in zip(step, ends, strict=True) if np.isfinite(e)} if ends is not None else {}
@@ -120,9 +122,9 @@ def _medians(values: Floats, first: Ints) -> Floats:
     return np.where(known > 0, middle, np.nan)
 
 
-def _apart(seconds: Floats, ends: Floats) -> Floats:
-    """A trainer that does not say how long a step took is timed by when its steps ended."""
-    spacing = np.diff(ends, prepend=np.nan)
+def _apart(step: Ints, seconds: Floats, ends: Floats, tgs: Floats) -> Floats:
+    """A trainer that does not say how long a step took is timed by when its steps ended, and by its rates."""
+    spacing = durations(step, ends, tgs)
     usual = float(np.nanmedian(spacing)) if np.isfinite(spacing).any() else 0.0
     spacing = np.where(np.isfinite(spacing), spacing, usual)
     return np.where(np.isfinite(seconds), seconds, spacing)

@@ -29,7 +29,7 @@ const say = (text) => { state.textContent = text; };
 // j and k move through the lines; the rest are the page's own links and fields.
 const step = (by) => {
   const all = [...rows()];
-  const here = all.indexOf(document.activeElement.closest?.(".log-row"));
+  const here = all.indexOf(document.activeElement?.closest?.(".log-row"));
   const first = all.findIndex((row) => row.getBoundingClientRect().bottom > 140);
   const next = all[here < 0 ? Math.max(first, 0) : Math.min(Math.max(here + by, 0), all.length - 1)];
   if (next) { next.focus({ preventScroll: true }); next.scrollIntoView({ block: "nearest" }); }
