@@ -13,7 +13,7 @@ import numpy as np
 from trackwalker.errors import EvidenceError
 from trackwalker.job.dialects import needles as step_needles
 from trackwalker.logs import dialect as d
-from trackwalker.logs.beside import beside, names_of, rank_of_log
+from trackwalker.logs.beside import beside, is_no_log, names_of, rank_of_log
 from trackwalker.logs.divergence import sustained_jump
 from trackwalker.logs.facts import LogFacts
 from trackwalker.logs.lastwords import last_words
@@ -40,6 +40,7 @@ _GIT = b"=== GIT SUMMARY "
 _EVAL = (b"valid loss at", b"validation loss", b"Evaluating", b"eval metrics after")
 _FRAME = b'", line '
 _MOST_RANKS = 4096
+_A_FORM = 1 << 20  # bytes: accounting, an error file, a dump; a larger main file is a log
 _APART = 3  # steps: lines of ranks interleave
 _MOST_MORE = 64
 _QUOTED = 400  # characters of a line that is kept
@@ -121,6 +122,9 @@ def _index(
             gatherer.read(path, rank)
         except EvidenceError:
             continue  # one rank's unreadable file must not hide the others'
+    if scan.size <= _A_FORM and is_no_log(log):  # it is told by what it is, not by words of a log that it holds
+        gatherer.forget()
+        more = (log, *more)
     if more:
         beside(gatherer, more, log)
     return gatherer.result(scan)
@@ -195,6 +199,11 @@ class Gatherer:
             (signature.id, rank), Hit(signature, rank, 1, text[:_QUOTED], file, clock, 1, 1, host=host)
         )
 
+    def forget(self) -> None:
+        """What was read so far is no log: none of its lines counts."""
+        self._hits.clear()
+        self._mined = Mined()
+
     @property
     def signatures(self) -> Signatures:
         """What the lines are held against."""
@@ -232,7 +241,7 @@ class Gatherer:
             return
         needles = tuple(n for n in line.needles if n < self._known)
         body = parse(line.raw, line.before, source.rank)
-        if body is None:
+        if body is None or (source.rank is None and body.speaks_for_the_launcher):
             return
         source.clock = body.clock if body.clock is not None else source.clock
         if body.clock is None or (source.host and not body.host):  # a line of a traceback was written with its first
@@ -346,7 +355,7 @@ def _failed_by_itself(index: LogIndex) -> bool:
 def _drop_forged(facts: LogFacts, hits: dict[tuple[str, int | None], Hit]) -> None:
     """A node tells of its own exit: what a task prints about another host of the job is not believed."""
     hosts, begun = facts.hosts, int(facts.steps.line.min()) if len(facts.steps) else None
-    for key, hit in list(hits.items()):
+    for key, hit in list(hits.items()):  # in a rank's own file; what a label in the line gives away was not taken
         if begun is not None and hit.task is not None and hit.line > begun and LAUNCHERS.match(hit.text):
             del hits[key]
 

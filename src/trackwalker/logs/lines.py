@@ -72,6 +72,12 @@ class Body:
     label: str = ""  # a word before the text that has the form of a host; the other lines tell whether it is one
     actor: str = ""  # Ray's label: the process, and its address where it is another machine's
 
+    @property
+    def speaks_for_the_launcher(self) -> bool:
+        """Whether a rank prints what only the launcher may say: its own lines have no label."""
+        labelled = self.task is not None or self.actor or (self.rank is not None and not _INNER_RANK.search(self.text))
+        return bool(labelled) and LAUNCHERS.match(self.text) is not None
+
     def in_payload(self, at: int) -> bool:
         """Whether a place lies behind a payload key."""
         return self.payload_from is not None and at >= self.payload_from
