@@ -17,7 +17,7 @@ from trackwalker.diagnose.evidence import EvidenceBook
 from trackwalker.diagnose.examine import Examination, examine
 from trackwalker.diagnose.facts import visible_change
 from trackwalker.diagnose.frame import cost_of, job_ref, quality_of
-from trackwalker.diagnose.logcause import playbooks_for
+from trackwalker.diagnose.logcause import failure_of, playbooks_for
 from trackwalker.diagnose.playbook import Playbook, load_playbooks
 from trackwalker.diagnose.progress import Throughput, progress_of, throughput
 from trackwalker.diagnose.roles import assign_roles, undisputed
@@ -112,6 +112,7 @@ def diagnose_case(case: Case, playbooks: list[Playbook] | None = None, begin: fl
         actions=actions,
         progress=progress_of(case, symptoms),
         data_quality=quality_of(case.checks, case),
+        failure=failure_of(case.triage),
         cost=cost_of(case, begin),
     )
     verdict = without_secrets(with_confidence(verdict), scrubber_of(case.job.log))

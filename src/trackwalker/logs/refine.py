@@ -32,6 +32,9 @@ _FIRST_TRANSFER = re.compile(r"NET/IB.*Got completion.*(?:error|status)[ =]*12\b
 _ASKED_TO_END = re.compile(r"(?i)signal:? 15|SIGTERM|CANCELLED|preempt|time limit|death signal")
 _IMAGE_STAGE = re.compile(r"== (?:Docker|Image|Container) pull FAILED")
 _SEQ = re.compile(r"SeqNum=(\d+), OpType=(\w+)(?:, NumelIn=(\d+))?")
+_KUBERNETES = re.compile(
+    r"(?i)\bkube|\bpods?\b|\.svc\b|cluster\.local|headless|\bk8s|-\d+\.[a-z][\w-]+|did not register|Barrier timed out"
+)
 # Exceptions that only Python has, or that carry a Python module's name; other programs too print "SomethingError: ".
 _PYTHON = re.compile(
     r"\b(?:[a-z_][\w]*\.)+[A-Z]\w*(?:Error|Exception)\b|\b(?:Type|Value|Key|Index|Attribute|Name|Assertion|Import|ModuleNotFound|FileNotFound"
@@ -81,6 +84,12 @@ def refine(groups: list[Group], index: LogIndex) -> None:
         if all("lo:" in t for t in texts) and not having(groups, "connecting-failed"):
             group.tier = 8
     _without_python(groups, index)
+    # A name that does not resolve is no pod's where nothing speaks of pods.
+    told = (h.text for g in groups for h in g.hits)
+    if index.path.parent.name != "ranks" and not any(_KUBERNETES.search(text) for text in told):
+        for group in having(groups, "meeting"):
+            if group.tier == 1:
+                group.become("no-kubernetes", "a name did not resolve; nothing here speaks of Kubernetes")
 
 
 def survived(groups: list[Group], index: LogIndex, completed: bool) -> None:
