@@ -6,6 +6,7 @@ from trackwalker.diagnose.playbook import Playbook, PlaybookAction, Test
 from trackwalker.diagnose.states import NAMED_ERROR, WAIT_TOLD, states
 from trackwalker.diagnose.triage import Triage
 from trackwalker.diagnose.verdict import Failure
+from trackwalker.job.cause_names import cause_name
 from trackwalker.job.causes import about
 from trackwalker.logs.findings import Finding
 from trackwalker.logs.roles import UNCLASSIFIED
@@ -37,7 +38,7 @@ def _playbook(finding: Finding, state: str) -> Playbook:
     return Playbook(
         about=told,
         id=finding.cause,
-        title=finding.cause.replace("-", " "),
+        title=cause_name(finding.cause),
         symptoms=["failed", "stall", "heartbeat", "cancelled", "unfinished-start"],
         state=WAIT_TOLD if wait else state,
         acts_as=WAIT_TOLD if wait else NAMED_ERROR,
@@ -45,7 +46,7 @@ def _playbook(finding: Finding, state: str) -> Playbook:
         tests=[Test(id="log-says", role="require", accuses=blames, signature=[finding.cause])],
         summary=_unnamed(finding)
         if finding.unnamed
-        else f"The log names the cause{where}: {finding.cause.replace('-', ' ')}.{caveat}",
+        else f"The log names the cause{where}: {cause_name(finding.cause)}.{caveat}",
         actions=actions,
     )
 

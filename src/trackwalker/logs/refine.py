@@ -132,6 +132,10 @@ def _late_start(groups: list[Group], index: LogIndex) -> None:
 def _followers(groups: list[Group], index: LogIndex) -> None:
     """What another finding explains: a kill after a request to end, an image that a full disk could not take."""
     asked = [g.first for g in having(groups, "request-to-end") if _ASKED_TO_END.search(g.first.text)]
+    told = [when(g.first, index) for g in groups if g.first.signature.states]
+    for group in groups:  # at the end of its patience Slurm kills what it has told to end; sacct's word has no moment
+        if group.first.file != "sacct" and any(at < when(group.first, index) for at in told):
+            group.become("scheduler-ended-it", "Slurm had ended the job before")
     for end in having(groups, "end-of-process"):
         if end.tier <= 4 and any(when(h, index) < when(end.first, index) for h in asked):
             end.tier, end.why = 6, "it came after the request to end"

@@ -65,8 +65,8 @@ Trait = Literal[
 # What else a log can show about a failure class: refine.py says when one holds, the signature what follows from it.
 Condition = Literal[
     "accused-died", "accused-silent", "before-first-step", "coordinator-mute", "crash-code", "different-collectives",
-    "image-stage", "never-worked", "no-kubernetes", "no-python", "others-lived", "somebody-never-joined",
-    "training-began",
+    "image-stage", "never-worked", "no-kubernetes", "no-python", "others-lived", "scheduler-ended-it",
+    "somebody-never-joined", "training-began",
 ]  # fmt: skip
 
 
