@@ -27,7 +27,7 @@ from trackwalker.job.resolve import resolve
 from trackwalker.lab.agents import as_verdict
 from trackwalker.lab.cases import SMOKE, Case, build
 from trackwalker.lab.grade import Grade, grade
-from trackwalker.lab.scenario import Truth, all_scenarios
+from trackwalker.lab.scenario import TrueCause, Truth, all_scenarios
 
 # Of the samples those whose job ids no page of ours tells as an example.
 SAMPLES = (
@@ -59,19 +59,20 @@ def sampled(folder: Path) -> Truth:
     """The truth of a sample or of a real run, in the lab's words."""
     answer = json.loads((folder / "ANSWER.json").read_text())
     if "accept_any_of" not in answer:
-        return Truth(outcome=answer["outcome"], roots=[{"cause": c, "hosts": h} for c, h in answer["roots"].items()])
+        roots = [TrueCause(cause=c, hosts=h) for c, h in answer["roots"].items()]
+        return Truth(outcome=answer["outcome"], roots=roots)
     must_not = [*answer["must_not"]["root_causes"], *(f"host:{h}" for h in answer["must_not"]["accuse_hosts"])]
     right: list[Truth] = []
     for one in answer["accept_any_of"]:
-        choices: list[list[dict[str, Any]]] = [[]]
+        choices: list[list[TrueCause]] = [[]]
         for cause, hosts in one["roots"].items():
             sets = hosts["any_of"] if isinstance(hosts, dict) else [hosts]
-            choices = [[*held, {"cause": cause, "hosts": each}] for held in choices for each in sets]
+            choices = [[*held, TrueCause(cause=cause, hosts=each)] for held in choices for each in sets]
         for outcome in one.get("outcomes", answer["accept_outcomes"]):
-            for roots in choices:
-                if bool(roots) != (outcome in ("healthy", "insufficient-evidence")):
+            for chosen in choices:
+                if bool(chosen) != (outcome in ("healthy", "insufficient-evidence")):
                     extra = one["extra_roots_ok"]
-                    right.append(Truth(outcome=outcome, roots=roots, also_roots=extra, must_not=must_not))
+                    right.append(Truth(outcome=outcome, roots=chosen, also_roots=extra, must_not=must_not))
     return right[0].model_copy(update={"alternatives": right[1:]})
 
 
@@ -195,8 +196,8 @@ def score(sites: Path, truth: Path) -> None:
         worse = sum(e.passed and not m.passed for _, _, _, m, e in rows)
         better = sum(m.passed and not e.passed for _, _, _, m, e in rows)
         right, own = sum(m.passed for _, _, _, m, _ in rows), sum(e.passed for _, _, _, _, e in rows)
-        calls = f"calls: median {statistics.median(answered)}, most {max(answered)}"
-        print(f"{len(answered)} of {len(rows)} answered; {calls}")
+        spent = f"calls: median {statistics.median(answered)}, most {max(answered)}"
+        print(f"{len(answered)} of {len(rows)} answered; {spent}")
         print(f"right: agents {right}, engine {own} of {len(rows)}; worse than the engine {worse}, better {better}")
 
 

@@ -208,7 +208,7 @@ def all_fell_to(values: Values, *, reference: Values | None, ratio: float, share
     return Finding(finding.fired, (), {**finding.numbers, **extra})
 
 
-def any_above(values: Values, *, limit: float) -> Finding:
+def any_above(values: Values, *, limit: float = 0.0) -> Finding:
     """At least one host exceeds a limit; its silence is what rules a hypothesis out."""
     over = tuple(sorted(h for h, v in values.items() if v > limit))
     return Finding(
