@@ -17,6 +17,7 @@ import typer
 from trackwalker.cli.nodes import suspect_lines
 from trackwalker.cli.options import DEFAULT_WORKSPACE, AsJson, Image, Privileged, Registry, Runtime, takes
 from trackwalker.cli.plan_view import show
+from trackwalker.cli.submit_own import submit_own
 from trackwalker.cli.words import before, behind
 from trackwalker.errors import MaybeQueuedError, TrackwalkerError, UsageError
 from trackwalker.job.trust import shared_badly
@@ -100,7 +101,12 @@ class Wanted:
         bool, typer.Option("--no-apply", help="On k8s: write the folder and its manifest, and create nothing.")
     ] = False
     script: Annotated[
-        bool, typer.Option("--script", help="With plan or --dry-run: print the whole script and environment, too.")
+        bool,
+        typer.Option(
+            "--script",
+            help="MODEL is a batch script of your own: it is queued as it is and recorded. Of a model, with plan or "
+            "--dry-run: print the whole script and environment, too.",
+        ),
     ] = False
     auto_resume: Annotated[
         int,
@@ -151,6 +157,8 @@ def submit(
 
     Exit codes: 0 it is queued, 1 it died at once, 2 it was refused, 69 the scheduler did not answer.
     """
+    if options.script and (os.path.isfile(model) or "/" in model or model.endswith((".sh", ".sbatch", ".slurm"))):
+        return submit_own(Path(model), before(ctx), behind(ctx), options.on, options.workspace, dry_run, as_json)
     if options.watching.note:
         print(options.watching.note, file=sys.stderr)
     to = _to_kubernetes if options.on == "k8s" else _to_slurm

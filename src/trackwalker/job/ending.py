@@ -92,7 +92,7 @@ def of_events(events: list[dict[str, Any]]) -> Told:
             data: dict[str, Any] = event.get("data") or {}
             reason, missing = str(data.get("reason", "")), data.get("missing")
             lost = tuple(str(host) for host in missing) if isinstance(missing, list) else ()
-            code = _exit_code(data.get("exit", 1))
+            code = None if "exit" in data and data["exit"] is None else _exit_code(data.get("exit", 1))
             return replace(out, code=code, reason=reason, word=word_of(reason), lost=lost)
     return out
 

@@ -38,6 +38,7 @@ class Outcome:
     reason: str
     text: str
     first: RankEnd | None = None  # the failure that it is laid to
+    unseen: bool = False  # nobody of ours can say how it ended
 
 
 def judge(spec: AgentSpec, course: Course) -> Outcome:
@@ -67,6 +68,8 @@ def judge(spec: AgentSpec, course: Course) -> Outcome:
     elif course.missing:
         code, reason = 1, f"Training FAILED (lost {', '.join(course.missing)})"
         lines.append(f"== Training FAILED (exit=1, {course.seconds}s) ==")
+    elif spec.attached:
+        return Outcome(0, "how the command ended was not seen", "", unseen=True)
     else:
         code, reason = 0, ""
         lines.append(f"== Training END ({course.seconds}s) ==")

@@ -42,6 +42,7 @@ class Rank:
         self.ended: float | None = None
         self.dumps: float | None = None  # since when its core is seen to be written
         self._looked = 0.0
+        self.unseen = False  # gone, and nobody can say how
         self.pid = self.start = self.main = 0
         self._exit_file = ranks_dir / f"{spec.rank}.exit"
         self._process: subprocess.Popen[bytes] | None = None

@@ -77,9 +77,12 @@ class Slurm:
         self._env = submit_environment(os.environ if env is None else env)
         self._ask_s = ask_s
 
-    def submit(self, script: Path, options: Sequence[str] = ()) -> Submitted:
-        """Queue a batch script; raises one clear error when Slurm refuses it."""
-        done = self._call(["sbatch", "--parsable", *options, str(script)], _SUBMIT_S, inherited(self._env))
+    def submit(
+        self, script: Path, options: Sequence[str] = (), words: Sequence[str] = (), own: bool = False
+    ) -> Submitted:
+        """Queue a batch script; raises one clear error when Slurm refuses it. A user's own inherits the whole shell."""
+        argv = ["sbatch", "--parsable", *options, str(script), *words]
+        done = self._call(argv, _SUBMIT_S, self._env if own else inherited(self._env))
         if done.returncode != 0:
             self._refuse("sbatch", done.stderr)
         # Plugins may print first; a federation answers 'id;cluster'.
@@ -140,6 +143,13 @@ class Slurm:
             self._refuse("sinfo", done.stderr)
         rows = [tuple(line.split("|", 2)) for line in done.stdout.splitlines() if line.count("|") >= 2]
         return [(node, partition, gres) for node, partition, gres in rows]
+
+    def hostnames(self, nodes: str) -> list[str]:
+        """The nodes of a list as n[1-4], by Slurm's own reading."""
+        done = self._call(["scontrol", "show", "hostnames", nodes], self._ask_s)
+        if done.returncode != 0:
+            self._refuse("scontrol show hostnames", done.stderr)
+        return done.stdout.split()
 
     def reservations(self) -> str:
         """The reservations as Slurm prints them, one a line."""
