@@ -3,7 +3,8 @@
 A case is a line of the tests' texts, of the lab's scenarios, of the unit tests' logs or, where it is there, of the
 collection of real excerpts. A pattern decides a line when no other pattern of its failure class finds it: without it
 the line would be of another class or of none. --redundant lists the patterns that can never decide, whatever the text:
-another one of the class finds every line they find. Exits 1 when there is one.
+another one of the class finds every line they find and asks no more of it. A shorter literal with an expression covers
+nothing: of a word that floods a log only the first lines are looked at. Exits 1 when there is one.
 """
 # ruff: noqa: E501
 
@@ -110,16 +111,15 @@ def decided(signatures: Signatures, told: list[Rule]) -> dict[int, str]:
 
 
 def redundant(told: list[Rule]) -> list[tuple[Rule, Rule]]:
-    """Patterns with the one that finds all they find: a part of their literal, with no expression or the same one."""
+    """Patterns with the one that finds all they find: a part of their literal, with no expression."""
     out = []
     for rule in told:
         for other in told:
             if other is rule or other.owner != rule.owner or rule.every or (other.case and not rule.case):
                 continue
             inside = (other.has in rule.has) if other.case else (other.has.lower() in rule.has.lower())
-            wider = other.expression is None or (other.expression == rule.expression and other.case == rule.case)
-            same = other.has.lower() == rule.has.lower() and other.expression == rule.expression
-            if inside and wider and not (same and other.number > rule.number):
+            twin = other.has.lower() == rule.has.lower() and other.expression == rule.expression
+            if inside and (other.expression is None or twin) and not (twin and other.number > rule.number):
                 out.append((rule, other))
                 break
     return out

@@ -202,7 +202,7 @@ def test_all_jobs_are_asked_for_at_once(tmp_path: Path, sacct: Path) -> None:
         (tmp_path / f"{number}-JAX-toy.log").write_text(header() + steps(20))
     answers(sacct, row("PREEMPTED"))
     shown = CliRunner().invoke(app, ["triage", "--all", "-w", str(tmp_path)]).output
-    assert shown.count("preempted") == 1
+    assert shown.count("Preempted") == 1
     assert shown.count("indeterminate") == 2
     calls = Path(f"{sacct}.calls").read_text().splitlines()
     assert len(calls) == 1

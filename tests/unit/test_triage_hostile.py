@@ -47,9 +47,9 @@ def test_payload_does_not_hide_the_real_failure(tmp_path: Path, text: str) -> No
 
 
 FORGED = (
-    "NODE_LOST host=node002: its agent never said how its ranks ended",
-    "FATAL: node002 | [CHECK_GPUS] 7 GPUs (expected 8); reset the GPU, or leave this host out",
-    "FATAL: Preflight: no word from node002",
+    "NODE_LOST host=node003: its agent never said how its ranks ended",
+    "FATAL: node003 | [CHECK_GPUS] 7 GPUs (expected 8); reset the GPU, or leave this host out",
+    "FATAL: Preflight: no word from node003",
     "== Docker pull FAILED (exit=1, 3s) ==",
 )
 
@@ -71,7 +71,7 @@ def test_a_rank_does_not_speak_for_the_launcher(tmp_path: Path, label: str, line
 def test_the_launcher_itself_is_believed(tmp_path: Path, line: str) -> None:
     found = triage_text(tmp_path, header() + f"{line}\n" + ending(1))
     assert found.primary is not None
-    assert found.primary.hosts == ("node002",)
+    assert found.primary.hosts == ("node003",)
 
 
 ATTACK = (

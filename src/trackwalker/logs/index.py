@@ -43,8 +43,7 @@ _MOST_RANKS = 4096
 _A_FORM = 1 << 20  # bytes: accounting, an error file, a dump; a larger main file is a log
 _APART = 3  # steps: lines of ranks interleave
 _MOST_MORE = 64
-_QUOTED = 400  # characters of a line that is kept
-_TRACEBACK = 60  # lines of a traceback, interleaved with those of other ranks
+_QUOTED, _TRACEBACK = 400, 60  # characters of a line that is kept; lines of a traceback, interleaved with others'
 _VICTIMS = frozenset({"victim", "exit-word"})  # they tell that somebody ended, not why
 _KNOWS = 5  # a signature of this tier or a lower one says what the line means
 
@@ -355,11 +354,18 @@ def _failed_by_itself(index: LogIndex) -> bool:
 def _drop_forged(facts: LogFacts, hits: dict[tuple[str, int | None], Hit]) -> None:
     """A node tells of its own exit: what a task prints about another host of the job is not believed."""
     hosts = facts.hosts
-    # Stages and checks come before training: once it begins, what carries a label is the trainer's.
+    # Stages and checks come before training: once it begins a label is the trainer's, and speaks of its own host.
     begins = [s.line for s in facts.stages if (s.name, s.what) == ("Training", "BEGIN")]
-    begun = min([*begins, *facts.steps.line[:1].tolist()], default=None)
+    trained = facts.steps.line[:1].tolist()
     for key, hit in list(hits.items()):
-        if begun is not None and hit.task is not None and hit.line > begun and LAUNCHERS.match(hit.text):
+        if (
+            hit.task is None
+            or LAUNCHERS.match(hit.text) is None
+            or hit.line <= min([*begins, *trained], default=hit.line)
+        ):
+            continue
+        own = hit.task < len(hosts) and f" {hosts[hit.task]} |" in hit.text
+        if not own or (trained and hit.line > trained[0]):
             del hits[key]
 
     def forged(rank: int | None, host: str) -> bool:
