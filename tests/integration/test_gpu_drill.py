@@ -1,4 +1,7 @@
-"""Recordings of real faults on a real H200 (bench/gpu_drill.py): the weakest strength of each, and healthy runs."""
+"""Recordings of real faults on a real H200 (bench/gpu_drill.py): the weakest strength of each, and healthy runs.
+
+`drill` holds the JAX runs of the first session; `more` those of the second: PyTorch, two ranks on two MIG slices.
+"""
 
 from __future__ import annotations
 
@@ -12,21 +15,26 @@ import pytest
 
 pytestmark = [pytest.mark.usefixtures("prometheus")]
 FOLDER = Path(__file__).parents[1] / "data" / "gpu_drill"
-RUNS = {row["name"]: row for row in json.loads((FOLDER / "drill.json").read_text())["runs"]}
-WEAKEST = ["power-cap-0.3", "lock-clocks-0.35", "gpu-hog-0.5", "busy-wait-0.25", "data-stall-0.13"]
-WELL = ["healthy-2", "gpu-memory-hog-0.95"]
+ARCHIVES = {name: json.loads((FOLDER / f"{name}.json").read_text())["runs"] for name in ("drill", "more")}
+RUNS = {row["name"]: row for rows in ARCHIVES.values() for row in rows if "job" in row}
+WEAKEST = ["power-cap-0.3", "lock-clocks-0.35", "gpu-hog-0.25", "busy-wait-0.25", "data-stall-0.13"]
+TORCH = ["torch-power-cap", "mig-gpu-hog"]
+WELL = ["healthy-2", "gpu-memory-hog-0.95", "torch-healthy", "mig-healthy"]
+# Both ranks of a GPU in slices see the stranger on it: the driver counts its processes for the whole GPU.
+PLACE = {"mig-gpu-hog": (["vm"], ["0"])}
 
 
 @pytest.fixture(scope="module")
 def recordings(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("drill")
-    with tarfile.open(FOLDER / "drill.tar.xz") as packed:
-        wanted = tuple(RUNS[name]["job"] for name in (*WEAKEST, *WELL))
-        packed.extractall(folder, [m for m in packed if m.name.startswith(wanted)], filter="data")
+    wanted = tuple(RUNS[name]["job"] for name in (*WEAKEST, *TORCH, *WELL))
+    for name in ARCHIVES:
+        with tarfile.open(FOLDER / f"{name}.tar.xz") as packed:
+            packed.extractall(folder, [m for m in packed if m.name.startswith(wanted)], filter="data")
     return folder
 
 
-@pytest.mark.parametrize("name", [*WEAKEST, *WELL])
+@pytest.mark.parametrize("name", [*WEAKEST, *TORCH, *WELL])
 def test_what_was_done_to_a_real_gpu_is_found(name: str, recordings: Path) -> None:
     row = RUNS[name]
     command = [sys.executable, "-m", "trackwalker", "diagnose", str(recordings / row["job"]), "--json"]
@@ -37,5 +45,5 @@ def test_what_was_done_to_a_real_gpu_is_found(name: str, recordings: Path) -> No
         assert (verdict["outcome"], roots) == ("healthy", [])
         return
     assert row["cost"] >= 0.1
-    place = (["vm-r0"], ["0"]) if row["cause"].startswith("gpu-") else ([], [])
+    place = PLACE.get(name, (["vm-r0"], ["0"])) if row["cause"].startswith("gpu-") else ([], [])
     assert roots == [(row["cause"], *place)], verdict["summary"]

@@ -45,6 +45,12 @@ def test_rates_tell_short_steps_apart_where_the_clock_cannot(grain: float, half:
     assert found / np.median(found[:half]) == pytest.approx(took / np.median(took[:half]), rel=1e-6)
 
 
+def test_rates_are_steadier_than_a_clock_that_is_as_long_as_a_step() -> None:
+    took = np.full(200, 0.22)
+    found = durations(np.arange(200), seen(took, LOOK), TOKENS / took)
+    assert found == pytest.approx(took, rel=0.03)
+
+
 def test_rates_that_the_clock_contradicts_are_no_measure() -> None:
     took = np.tile(np.repeat([0.05, 0.11], 100), 3)
     averaged = TOKENS / np.full(600, took.mean())  # since the start of the run: they show no change at all

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 Floats = NDArray[np.float64]
 _STAMP = re.compile(r"\b(20\d\d)-(\d\d)-(\d\d)[T ](\d\d):(\d\d):(\d\d)(?:[.,](\d{1,6}))?")
 _AT_FRONT = 120  # characters: a date further back is part of a text
-_WHOLE_SECONDS_DO = 20.0  # seconds: of longer steps a whole second is less than a twentieth
+_STEADY = 0.05  # of a step: a clock by which steps differ no more is fine enough
 _STRETCH = 20  # looks at the clock: what each of them may be wrong by is then a twentieth
 _MOSTLY = 0.9  # of the lines: rates that only some of them have are no measure
 _MOST_STRETCHES, _AGREES = 0.75, 0.1  # so many of them agree so well; pauses take the others
@@ -30,7 +30,8 @@ def durations(step: NDArray[np.int64], written: Floats, rate: Floats | None = No
     """Seconds a step took by the times of consecutive lines; where lines skip steps, the mean of those between.
 
     Lines with one time share the interval before it: whoever wrote the time looks at the file now and then, or has
-    whole seconds only. Where times are that coarse, printed tokens per second tell steps apart better than the clock.
+    whole seconds only. Such a clock makes equal steps differ; printed tokens per second that agree with it over many
+    steps, and differ less from one to the next, then tell how long each took.
     The first line has none before it and is given the next one's; a line that repeats or goes back tells nothing.
     """
     out = np.full(len(step), np.nan)
@@ -42,10 +43,13 @@ def durations(step: NDArray[np.int64], written: Floats, rate: Floats | None = No
     shared = np.where(told, seconds / np.where(told, steps, 1), np.nan)
     out = np.repeat(np.concatenate([shared[:1], shared]), np.diff(last, prepend=-1))
     out[1:][np.diff(step) <= 0] = np.nan
-    if rate is None or not _coarse(written[last], out, len(last) < len(step)):
+    single = len(last) == len(step)  # lines that share an interval evenly look steadier than they are
+    if rate is None or (single and _jitter(out) <= _STEADY):
         return out
     by_rate = _by_rate(step, written, rate, float(np.nanmedian(np.abs(seconds))))
-    return out if by_rate is None else np.where(np.isfinite(by_rate), by_rate, out)
+    if by_rate is None or (single and _jitter(by_rate) >= _jitter(out)):
+        return out
+    return np.where(np.isfinite(by_rate), by_rate, out)
 
 
 def spread(ends: Floats, seconds: Floats) -> Floats:
@@ -60,10 +64,10 @@ def spread(ends: Floats, seconds: Floats) -> Floats:
     return out
 
 
-def _coarse(looks: Floats, seconds: Floats, shared: bool) -> bool:
-    """Whether times are too rough for the length of a step: lines share one, or all are whole seconds."""
-    whole = bool((looks == np.floor(looks)).all())
-    return shared or (whole and float(np.nanmedian(seconds)) < _WHOLE_SECONDS_DO)
+def _jitter(seconds: Floats) -> float:
+    """How much a step differs from the one before it, as a share of a step."""
+    known = seconds[np.isfinite(seconds)]
+    return float(np.mean(np.abs(np.diff(known))) / np.mean(known)) if len(known) > 1 else 0.0
 
 
 def _by_rate(step: NDArray[np.int64], written: Floats, rate: Floats, grain: float) -> Floats | None:
