@@ -114,7 +114,7 @@ STOPS = (
         head="Find out why a job failed",
     ),
     Stop(
-        "`triage` reads the log and nothing else, and takes a second. `-w` names another workspace for this one command.",
+        "`triage` reads the log and nothing else, and takes a second. `-w` names another workspace for one command.",
         "trackwalker triage -w failed/outputs",
         lines=32,
     ),

@@ -176,6 +176,24 @@ def test_a_config_file_that_others_can_write_is_not_believed(tmp_path: Path) -> 
     assert "is ignored: " in done.stderr
 
 
+def test_the_doctor_says_how_a_workspace_is_shared(tmp_path: Path) -> None:
+    from trackwalker.cli.doctor import _shared
+
+    def told(mode: int) -> tuple[str, str]:
+        tmp_path.chmod(mode)
+        (found,) = _shared(tmp_path)
+        return found.state, f"{found.says} {found.do}"
+
+    assert told(0o755) == ("ok", f"nobody else can write to {tmp_path} ")
+    assert told(0o777)[0] == "problem"
+    assert "chmod +t" in told(0o777)[1]
+    assert told(0o1777) == ("ok", "shared and sticky ")
+    (tmp_path / ".submissions").mkdir(mode=0o755)
+    assert told(0o1777)[0] == "problem"
+    assert "install -d -m 1777" in told(0o1777)[1]
+    assert list(_shared(tmp_path / "none")) == []
+
+
 @pytest.mark.starts_processes
 def test_the_doctor_names_what_is_missing_and_what_to_do(tmp_path: Path) -> None:
     said = call_here(HERE, "doctor", "-w", str(tmp_path))

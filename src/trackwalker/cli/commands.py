@@ -45,6 +45,11 @@ COMMANDS = {
         "record -- torchrun --nproc-per-node 8 train.py",
         takes_words=True,
     ),
+    "attach": Entry(
+        "attach:attach",
+        "Record a run that is going already: metrics from now on, its log from the beginning; it notices nothing.",
+        "attach --slurm 8308",
+    ),
     "submit": Entry(
         "submit:submit",
         "Queue a run on Slurm or Kubernetes.",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from contextlib import ExitStack
 from dataclasses import replace
@@ -11,7 +12,7 @@ from typing import Annotated
 import typer
 
 from trackwalker.cli.diagnose_parts import print_brief, print_tests
-from trackwalker.cli.no_log import with_a_log
+from trackwalker.cli.no_log import log_of
 from trackwalker.cli.options import (
     DEFAULT_WORKSPACE,
     AsJson,
@@ -57,6 +58,7 @@ def diagnose(
     tests: Annotated[
         bool, typer.Option("--tests", help="Print every question that was asked, its answer, and what was not asked.")
     ] = False,
+    cause: Annotated[str | None, typer.Option("--cause", help="Of --tests only those about this cause.")] = None,
     question: Annotated[
         str | None, typer.Option("--question", "-q", help='What you want to know, e.g. "why is TGS so bad".')
     ] = None,
@@ -94,22 +96,26 @@ def diagnose(
     """
     if as_md + brief + tests > 1 or (as_md and as_json):
         raise UsageError("give one of --brief, --tests and --md; --json goes with the first two")
+    if cause is not None and not tests:
+        raise UsageError("--cause is for --tests")
     if job is not None and log is not None:
         raise UsageError("name one job: its id, its directory, or --log FILE")
     name = str(log) if log is not None else job or LATEST
+    set_once = os.environ.get("TRACKWALKER_METRICS")
     if log_only:
-        if saving or brief or tests or question or html or metrics:
+        if saving or brief or tests or question or html or (metrics and metrics != set_once):
             raise UsageError("--log-only goes with --json and --md: the others need the whole diagnosis")
         return triage([name], as_json=as_json, as_markdown=as_md, workspace=workspace)
-    found = with_a_log(name, workspace)
+    found = log_of(name, workspace)
     with ExitStack() as stack:
-        if metrics:
+        # A store that is said once for all is for jobs that have no recording of their own.
+        if metrics and not (found.database and metrics == set_once):
             span = (parse_time(since), parse_time(until))
             access = Access(metrics, auth_file, tenant, ca_file)
             borrowed = stack.enter_context(with_metrics(found, access, hosts, span, load_maps(metric_map)))
             found = borrowed.job
             print(borrowed.says, file=sys.stderr)
-        elif hosts or since or until:
+        elif not metrics and (hosts or since or until):
             raise UsageError("--hosts, --since and --until are for --metrics URL")
         with waiting():
             diagnosis = engine.diagnose(found, load_playbooks(playbooks))
@@ -124,7 +130,7 @@ def diagnose(
     if brief:
         print_brief(diagnosis, as_json)
     elif tests:
-        print_tests(diagnosis, as_json)
+        print_tests(diagnosis.asked.about(cause) if cause else diagnosis.asked, diagnosis.verdict.job.id, as_json)
     elif as_json:
         print(diagnosis.verdict.to_json())
     elif as_md:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from trackwalker.agent.standing_now import standing_now
 from trackwalker.cli.job_row import Row, row_of
 from trackwalker.cli.options import DEFAULT_WORKSPACE, AsJson, JobName, Workspace
 from trackwalker.cli.say import say
 from trackwalker.cli.spans import clock
-from trackwalker.cli.standing_now import standing_now
 from trackwalker.job.layout import Job
 from trackwalker.job.shorthand import LATEST
 from trackwalker.launch.standing import Standing, find_job, scheduler_of

@@ -23,6 +23,9 @@ def render_changed(found: Changed, console: Console) -> None:
         Text(f"{found.metrics} metrics, {found.tests} comparisons, {_count(len(found.deviations), 'deviation')} shown")
     )
     _render_log(found, console)
+    if not found.metrics:
+        console.print(Text("No metric was recorded: only the log was compared."))
+        return
     if not found.deviations:
         console.print(Text("No metric changed beyond its own noise and beyond what the other hosts did."))
         return
