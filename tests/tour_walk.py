@@ -44,6 +44,11 @@ def rough(text: str) -> str:
     return " ".join(re.sub(r"\d[\d.:]*", "N", re.sub(r"^ *step N.*\n?", "", text, flags=re.MULTILINE)).split())
 
 
+def cited(text: str) -> str:
+    """A verdict: its pieces of evidence are numbered anew whenever the engine asks one question more."""
+    return " ".join(re.sub(r"\be\d+\b", "eN", text).split())
+
+
 def looked_at(text: str) -> str:
     """What the doctor looks at: what it finds is the machine's own."""
     return " ".join(dict.fromkeys(line[8:20].strip() for line in text.splitlines()))
@@ -93,6 +98,7 @@ STOPS = (
         "cancelled this job; `diagnose` says why it was slow before that.",
         "trackwalker diagnose",
         lines=32,
+        like=cited,
     ),
     Stop(
         "Every metric that changed when the job became slow. The score says how far a metric moved beyond its usual\n"
@@ -105,7 +111,9 @@ STOPS = (
         "Ask the recorded metrics yourself, in PromQL.",
         "trackwalker tsdb query latest 'max by (host) (max_over_time(hw_gpu_temperature_celsius[1h]))'",
     ),
-    Stop("Or ask in plain English; no AI model is needed.", 'trackwalker ask "which host is slow?"', lines=24),
+    Stop(
+        "Or ask in plain English; no AI model is needed.", 'trackwalker ask "which host is slow?"', lines=24, like=cited
+    ),
     Stop("How fast was it, and where did the time go?", "trackwalker perf", lines=10),
     Stop(
         "Another incident: a job of eight nodes that failed at its start.",
@@ -114,7 +122,7 @@ STOPS = (
         head="Find out why a job failed",
     ),
     Stop(
-        "`triage` reads the log and nothing else, and takes a second. `-w` beats the setting.",
+        "`triage` reads the log and nothing else, and takes a second. `-w` names another workspace for one command.",
         "trackwalker triage -w failed/outputs",
         lines=32,
     ),

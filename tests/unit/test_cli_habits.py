@@ -88,6 +88,23 @@ def test_no_name_is_the_latest(three: Path) -> None:
     assert "there is no job in" in call_here(HERE, "status", "-w", str(three / ".ledger")).stderr
 
 
+def test_more_commands_that_need_no_name(three: Path) -> None:
+    assert f"job {NEW}" in say("perf", "-w", str(three)).splitlines()[0]
+    assert "completed step: 29" in say("rank-tails", "-w", str(three))
+
+
+def test_no_words_at_all_is_help_and_no_complaint() -> None:
+    for words in ([], ["tsdb"]):
+        done = call_here(HERE, *words)
+        assert (done.returncode, "Usage: trackwalker" in done.stdout, done.stderr) == (2, True, "")
+
+
+def test_the_help_of_everything_has_every_command() -> None:
+    said = say("--help-all")
+    assert [name for name in COMMANDS if f"Usage: trackwalker {name} " not in said] == []
+    assert "Usage: trackwalker tsdb query " in said
+
+
 @pytest.mark.parametrize("name", ["8308", "8308_4", "8308.0", "8308.batch", "8308+1", "8308_[1-4%2]"])
 def test_ids_as_slurm_prints_them(name: str, tmp_path: Path) -> None:
     (tmp_path / "8308-JAX-x.log").write_text("0: hello\n")

@@ -46,7 +46,7 @@ EVERYTHING = (JOBS, ["jobs", "--json"], STATUS, ["nodes"], ["logs", ID, "-n", "2
               ["resubmit", ID, "--dry-run"], ["tsdb", "list"], TRIAGE, ["triage", "--all"], ["diagnose", ID],
               ["resume", ID], ["perf", ID], ["ask", f"why did {ID} fail"], ["shell", ID, "--dry-run"],
               ["watch", "--all", "--once"], ["rank-tails", ID], ["files", ID], ["changed", ID], ["metrics", ID],
-              ["compare", ID, ID], ["wait", ID, "--timeout", "1"], ["rm", ID])  # fmt: skip
+              ["compare", ID, ID], ["wait", ID, "--timeout", "0.1"], ["rm", ID])  # fmt: skip
 FILES = (*JOURNALS, *DOCUMENTS, *WORKSPACE_FILES)
 
 
@@ -71,7 +71,8 @@ def ask(workspace: Path, words: list[str]) -> CompletedProcess[str]:
     env = {**os.environ, "TRACKWALKER_DEBUG": "1", "COLUMNS": "100", "HOME": str(workspace)}
     with limited(LONGEST_S):
         done = call_here(env, *words, "-w", str(workspace))
-    assert done.returncode in (0, 1, 2, 3, 69), (words, done)
+    # `wait` hands on the code of the job, or says that it still runs (75); a defect of ours would be raised here.
+    assert words[0] == "wait" or done.returncode in (0, 1, 2, 3, 69), (words, done)
     errors = [line for line in done.stderr.splitlines() if "damaged evidence" not in line]
     assert len(errors) <= 2, (words, done.stderr)
     return done

@@ -47,7 +47,7 @@ COMMANDS = {
     ),
     "attach": Entry(
         "attach:attach",
-        "Record a run that has already begun; it notices nothing.",
+        "Record a run that has already started.",
         "attach --slurm 8308",
     ),
     "submit": Entry(
