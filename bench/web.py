@@ -52,29 +52,39 @@ class Seen:
 
 
 @contextmanager
-def server(workspace: Path) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    """`trackwalker serve` as a user starts it, and where it listens."""
+def server(workspace: Path, **env: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """`trackwalker serve` as a user starts it, and the link that it prints."""
     argv = [sys.executable, "-m", "trackwalker", "serve", "--workspace", str(workspace), "--port", "0"]
     with tempfile.TemporaryDirectory(prefix="trackwalker-bench-cache-") as cache:
         # Nothing that an earlier server had worked out; Prometheus is where it is.
-        environ = {**os.environ, "XDG_CACHE_HOME": cache, "TRACKWALKER_PROMETHEUS": str(find_prometheus() or "")}
+        environ = {**os.environ, "XDG_CACHE_HOME": cache, "TRACKWALKER_PROMETHEUS": str(find_prometheus() or "")} | env
         process = subprocess.Popen(argv, stdout=subprocess.PIPE, text=True, env=environ)
         try:
             line = process.stdout.readline() if process.stdout else ""
-            yield process, line.split()[0].rstrip("/")
+            yield process, line.split()[0]
         finally:
             process.terminate()
             process.wait(60)
 
 
-def visit(browser: Any, url: str, process: subprocess.Popen[str]) -> Seen:
-    """Open the page once and look until everything on it is there."""
-    page = browser.new_context(viewport={"width": 1440, "height": 900}).new_page()
+def opened(browser: Any, link: str, job: str) -> tuple[Any, float, float]:
+    """The page of a job, when it was asked for and its first paint after that, by a visitor who had the link before."""
+    context = browser.new_context(viewport={"width": 1440, "height": 900})
+    bare, _, token = link.partition("?token=")
+    if token:  # the cookie that it gives, without a visit that warms the server's pages
+        context.request.get(link, max_redirects=0)
+    page = context.new_page()
     page.set_default_timeout(LONG_MS)
     began = time.perf_counter()
-    page.goto(url, wait_until="commit")
+    page.goto(f"{bare.rstrip('/')}/job/{job}", wait_until="commit")
     while (paint := page.evaluate(PAINT)) is None:  # the content policy refuses the waiting of Playwright itself
         time.sleep(0.01)
+    return page, began, paint / 1000
+
+
+def visit(browser: Any, link: str, job: str, process: subprocess.Popen[str]) -> Seen:
+    """Open the page once and look until everything on it is there."""
+    page, began, paint_s = opened(browser, link, job)
     page.evaluate("document.getElementById('hosts').scrollIntoView()")
     times = {}
     done = {
@@ -93,7 +103,7 @@ def visit(browser: Any, url: str, process: subprocess.Popen[str]) -> Seen:
     culprits = ", ".join(page.locator("#verdict .culprits button").all_inner_texts())
     others = family(process.pid)[1:]
     seen = Seen(
-        paint_s=paint / 1000,
+        paint_s=paint_s,
         said_s=times["said"],
         verdict_s=times["verdict"],
         heat_s=times["heat"],
@@ -124,8 +134,8 @@ def main() -> int:
             if args.nodes not in (None, size.nodes):
                 continue
             job, samples = made(size, args.keep or Path(temporary))
-            with server(job.parent) as (process, url):
-                seen = visit(browser, f"{url}/job/{job.name.partition('-')[0]}", process)
+            with server(job.parent) as (process, link):
+                seen = visit(browser, link, job.name.partition("-")[0], process)
             print(
                 f"{size.name:12} {samples / 1e6:7.1f} M samples: first paint {seen.paint_s:.2f} s, what the log says "
                 f"{seen.said_s:.2f} s, heat map {seen.heat_s:.1f} s, verdict {seen.verdict_s:.1f} s ({seen.culprits}); "

@@ -37,6 +37,11 @@ def test_of_the_forms_kept_apart_few_leak() -> None:
     assert len(leaking) <= 2
 
 
+def test_of_forty_more_by_another_author_one_leaks_at_most() -> None:
+    """Written before that author had read the patterns: 1 of 40 was left at first sight, a password for sudo."""
+    assert len([form.name for form in forms("holdout2") if form.leaks(cleaned(form.text))]) <= 1
+
+
 def test_no_line_of_a_real_log_is_changed() -> None:
     logs = [p for folder in REAL if folder.is_dir() for p in folder.rglob("*") if p.suffix in (".log", ".txt", ".out")]
     if not logs:
@@ -63,6 +68,9 @@ def test_no_line_of_a_real_log_is_changed() -> None:
         "KeyError: 'attention_mask'",
         "docker run -p 8080:80 -u 1000:1000 registry.example.org/train:v2",
         "srun -p gpu-large --pty bash",
+        "auth_type=none, password_file=None, secret_name: null",
+        "key = jax.random.PRNGKey(0); subkey = jax.random.split(key, 4)",
+        "echo finished | tee -a /tmp/log && cat x | sudo -S tee y",
     ],
 )
 def test_what_only_sounds_like_a_secret_stays(line: str) -> None:

@@ -98,6 +98,16 @@ def test_the_command_writes_boards_and_what_finds_them(tmp_path: Path) -> None:
     assert write_dashboards(folder, "http://prom:9090") == files, "a second time replaces them"
 
 
+def test_a_login_in_the_address_goes_where_grafana_encrypts_it_and_nobody_else_reads_it(tmp_path: Path) -> None:
+    write_dashboards(tmp_path, "http://trackwalker:a%2Fb@127.0.0.1:9090")
+    path = tmp_path / "provisioning" / "datasources" / "trackwalker.yml"
+    assert path.stat().st_mode & 0o777 == 0o600
+    (source,) = yaml.safe_load(path.read_text())["datasources"]
+    assert source["url"] == "http://127.0.0.1:9090"
+    assert (source["basicAuth"], source["basicAuthUser"]) == (True, "trackwalker")
+    assert source["secureJsonData"] == {"basicAuthPassword": "a/b"}
+
+
 def test_the_reader_of_queries_finds_names_and_nothing_else() -> None:
     query = """sum by (job_id, host) (label_replace(rate(hw_x_total{a="b_c"}[5m]), "kind", "k", "", "") or up offset 5m)
         > 2e12 unless on (x) group_left () job:b:c"""

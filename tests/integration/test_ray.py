@@ -22,7 +22,7 @@ from tiny_settings import QUIET
 from trackwalker.job.journal import read
 from trackwalker.job.processes import session_members
 from trackwalker.job.run import load_run
-from trackwalker.job.services import read_services
+from trackwalker.job.services import USER, login_of, read_services
 from trackwalker.observe.ray_home import missing_ray, ray_home
 from trackwalker.telemetry.store import open_database
 from trackwalker.watch.live import LiveWatch
@@ -150,7 +150,8 @@ def test_ray_beside_a_run(workspace: Path, prometheus: Path) -> None:
     run.until(lambda: {"prometheus", "ray"} <= served(run).keys(), "the services")
     assert served(run)["ray"] == first["dashboard"]
     ask = f"{served(run)['prometheus']}/api/v1/query?query=ray_node_mem_used"
-    run.until(lambda: httpx.get(ask).json()["data"]["result"], "Ray's metrics")
+    ours = (USER, login_of(run.dir))
+    run.until(lambda: httpx.get(ask, auth=ours).json()["data"]["result"], "Ray's metrics")
 
     # kill -9 of the keeper while nobody can start another: all of Ray goes by itself.
     watch = LiveWatch(run.dir)

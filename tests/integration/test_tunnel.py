@@ -53,7 +53,7 @@ def test_pages_of_a_real_run(run: subprocess.Popen[bytes], tmp_path: Path) -> No
 
     def board() -> int | None:
         """The TensorBoard that answers."""
-        hurry(pids_with(job_id, "tensorboard.main"))
+        hurry(pids_with(job_id, "observe.board"))
         return _pid(folder)
 
     wait_for(lambda: board() is not None, 120, said)
@@ -65,7 +65,15 @@ def test_pages_of_a_real_run(run: subprocess.Popen[bytes], tmp_path: Path) -> No
     assert urls["prometheus"] in said.read_text(), "the banner says the same"
     assert found["commands"][0].startswith("ssh -N -L ")
 
-    with httpx.Client(trust_env=False, timeout=20) as http:
+    for url in urls.values():
+        assert httpx.get(f"{url}/", trust_env=False, timeout=20).status_code == 401, "whoever else is on this machine"
+    key = folder / "agent" / "login.key"
+    assert key.stat().st_mode & 0o777 == 0o600
+    assert found["login"]["password"] == key.read_text()
+    assert found["login"]["password"] not in said.read_text()
+
+    ours = (found["login"]["user"], found["login"]["password"])
+    with httpx.Client(trust_env=False, timeout=20, auth=ours) as http:
         names = http.get(f"{urls['prometheus']}/api/v1/rules").json()["data"]["groups"]
         assert len(names) == 8, "our rules are evaluated"
 
@@ -94,6 +102,7 @@ def test_pages_of_a_real_run(run: subprocess.Popen[bytes], tmp_path: Path) -> No
     while (folder / "services").exists() and time.monotonic() < deadline:
         time.sleep(0.1)
     assert not (folder / "services").exists()
+    assert not key.exists()
     after = trackwalker("tunnel", job_id, "-w", str(out))
     assert after.returncode == 1
     assert f"trackwalker tsdb view {job_id}" in after.stdout

@@ -106,11 +106,11 @@ def test_jobs_as_squeue_lists_them(three: Path) -> None:
     wide = say("jobs", "-w", str(three), COLUMNS="150").splitlines()
     assert " ".join(wide[0].split()) == "id started elapsed model nodes step speed state verdict"
     row = next(line for line in wide if line.startswith(NEW))
-    for cell in ("tiny", "30/30", "1 s", "failed", "peer-died"):
+    for cell in ("tiny", "30/30", "1 s", "failed", "A rank died"):
         assert cell in row
     narrow = say("jobs", "-w", str(three), COLUMNS="80").splitlines()
     assert max(map(len, narrow)) <= 80
-    assert next(line for line in narrow if line.startswith(NEW)).split()[-2:] == ["failed", "peer-died"]
+    assert next(line for line in narrow if line.startswith(NEW)).split()[-4:] == ["failed", "A", "rank", "died"]
     assert say("jobs", "-w", str(three), "-o", "id,state").splitlines()[1].split()[1] == "failed"
     assert MIDDLE not in say("jobs", "-w", str(three), "--since", "2026-01-03")
     assert "no jobs that are running" in say("jobs", "-w", str(three), "--state", "running")
@@ -174,6 +174,24 @@ def test_a_config_file_that_others_can_write_is_not_believed(tmp_path: Path) -> 
     done = call_here(env, "jobs", "-w", str(tmp_path / "ws"), cwd=tmp_path)
     assert done.returncode == 0
     assert "is ignored: " in done.stderr
+
+
+def test_the_doctor_says_how_a_workspace_is_shared(tmp_path: Path) -> None:
+    from trackwalker.cli.doctor import _shared
+
+    def told(mode: int) -> tuple[str, str]:
+        tmp_path.chmod(mode)
+        (found,) = _shared(tmp_path)
+        return found.state, f"{found.says} {found.do}"
+
+    assert told(0o755) == ("ok", f"nobody else can write to {tmp_path} ")
+    assert told(0o777)[0] == "problem"
+    assert "chmod +t" in told(0o777)[1]
+    assert told(0o1777) == ("ok", "shared and sticky ")
+    (tmp_path / ".submissions").mkdir(mode=0o755)
+    assert told(0o1777)[0] == "problem"
+    assert "install -d -m 1777" in told(0o1777)[1]
+    assert list(_shared(tmp_path / "none")) == []
 
 
 @pytest.mark.starts_processes

@@ -117,3 +117,11 @@ def test_released_pages_can_be_read_again(tmp_path: Path) -> None:
     source = wire.Source(tmp_path / "x")
     source.release(100, 60_000)
     assert bytes(source.view[:512]) == bytes(range(256)) * 2
+
+
+def test_a_number_of_ten_bytes_counts_as_far_as_64_bits_go() -> None:
+    """What a fuzzer found: the tenth byte can hold seven bits, of which one has room."""
+    raw = np.frombuffer(b"\xff" * 9 + b"\x7f" + bytes(wire.PAD), np.uint8)
+    values, sizes = wire.varints(raw, np.array([0]))
+    assert (values.tolist(), sizes.tolist()) == ([-1], [10])
+    assert wire.signed((1 << 70) - 1) == -1

@@ -15,7 +15,7 @@ from trackwalker.cli import app
 from trackwalker.job.layout import Job
 from trackwalker.job.processes import read_stat
 from trackwalker.job.run import Origin, RunRecord
-from trackwalker.job.services import announce, read_services, withdraw
+from trackwalker.job.services import announce, drop_login, keep_login, login_of, read_services, withdraw
 from trackwalker.launch.origin import origin
 from trackwalker.observe.tunnel import tunnel
 
@@ -83,6 +83,22 @@ def test_on_the_machine_where_it_was_started_no_jump_is_needed(tmp_path: Path) -
     assert "TensorBoard    http://127.0.0.1:41001" in text
     assert "-L 11000:127.0.0.1:41000" in text, "the tip for a port that is taken"
     assert len(found.banner()) == 2
+    assert "the password is its owner's" in text
+
+
+def test_the_password_is_told_to_who_may_read_it_and_stands_in_no_banner(tmp_path: Path) -> None:
+    job = make(tmp_path)
+    assert job.dir is not None
+    announce(job.dir, "prometheus", 41000, os.getpid())
+    keep_login(job.dir, "hush-hush")
+    assert (job.dir / "agent" / "login.key").stat().st_mode & 0o777 == 0o600
+    found = tunnel(job)
+    assert "as trackwalker, password hush-hush" in found.lines()
+    assert found.to_dict()["login"] == {"user": "trackwalker", "password": "hush-hush"}
+    assert "hush-hush" not in "\n".join(found.banner())
+    drop_login(job.dir)
+    assert login_of(job.dir) == ""
+    assert tunnel(job).to_dict()["login"] is None
 
 
 def test_a_head_node_behind_a_login_node_is_reached_through_it(tmp_path: Path) -> None:

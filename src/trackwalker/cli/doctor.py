@@ -17,6 +17,7 @@ from typing import Literal
 
 from trackwalker.cli.options import DEFAULT_WORKSPACE, AsJson, Workspace
 from trackwalker.cli.say import say
+from trackwalker.job.trust import shared_badly
 
 SCHEMA = "trackwalker.doctor/1"
 _EXTRAS = {
@@ -42,7 +43,7 @@ class Finding:
 
 
 def doctor(as_json: AsJson = False, workspace: Workspace = DEFAULT_WORKSPACE) -> int:
-    """Check this machine: Python, Prometheus, Slurm, containers, GPUs, RDMA, extras, disk, clock; changes nothing.
+    """Check this machine: Python, Prometheus, Slurm, containers, GPUs, RDMA, extras, disk, sharing, clock.
 
     What is missing is needed by some commands only. Exit codes: 0 nothing stands in the way, 1 there is a problem.
     """
@@ -131,13 +132,37 @@ def _disk(workspace: Path) -> Iterator[Finding]:
         yield Finding("disk", "ok", f"{free:.0f} GiB free in {there}")
 
 
+def _shared(workspace: Path) -> Iterator[Finding]:
+    """In a workspace of several people everybody's files must stay his own."""
+    if why := shared_badly(workspace):
+        yield Finding("workspace", "problem", *why.split(": ", 1))
+        return
+    try:
+        open_to_all = bool(workspace.stat().st_mode & 0o022)
+        mine = [p.name for p in (workspace / ".submissions", workspace / ".artifacts") if p.exists() and _not_shared(p)]
+    except OSError:
+        return  # there is none yet: `submit` makes one that is ours
+    if open_to_all and mine:
+        says = f"several people use {workspace}, and {' and '.join(mine)} in it is one user's: others cannot submit"
+        yield Finding("workspace", "problem", says, "its owner or root: install -d -m 1777 it (docs/security.md)")
+    else:
+        yield Finding(
+            "workspace", "ok", "shared and sticky" if open_to_all else f"nobody else can write to {workspace}"
+        )
+
+
+def _not_shared(folder: Path) -> bool:
+    """Whether others cannot add to a folder."""
+    return not folder.stat().st_mode & 0o022
+
+
 def _clock(workspace: Path) -> Iterator[Finding]:
     """Metrics of many nodes are compared by their times: a clock that nobody sets is worth knowing of."""
     if time.time() < 1.7e9:
         yield Finding("clock", "problem", f"it is {time.strftime('%Y-%m-%d')} here", "set the clock, and run NTP")
         return
     if shutil.which("timedatectl") is None:
-        yield Finding("clock", "ok", "whether NTP sets it is not known (no timedatectl)")
+        yield Finding("clock", "ok", "not known whether NTP sets it (no timedatectl)")
         return
     argv = ["timedatectl", "show", "-p", "NTPSynchronized", "--value"]
     try:
@@ -147,7 +172,7 @@ def _clock(workspace: Path) -> Iterator[Finding]:
     if said == "no":
         yield Finding("clock", "problem", "NTP does not set it", "start chrony or systemd-timesyncd")
     else:
-        yield Finding("clock", "ok", "set by NTP" if said == "yes" else "whether NTP sets it is not known")
+        yield Finding("clock", "ok", "set by NTP" if said == "yes" else "not known whether NTP sets it")
 
 
 def _text(path: Path) -> str:
@@ -158,5 +183,5 @@ def _text(path: Path) -> str:
 
 
 _LOOKS: tuple[Callable[[Path], Iterator[Finding]], ...] = (
-    _python, _prometheus, _slurm, _containers, _gpus, _rdma, _extras, _disk, _clock,
+    _python, _prometheus, _slurm, _containers, _gpus, _rdma, _extras, _disk, _shared, _clock,
 )  # fmt: skip

@@ -17,7 +17,7 @@ from trackwalker.diagnose.evidence import EvidenceBook
 from trackwalker.diagnose.examine import Examination, examine
 from trackwalker.diagnose.facts import visible_change
 from trackwalker.diagnose.frame import cost_of, job_ref, quality_of
-from trackwalker.diagnose.logcause import playbooks_for
+from trackwalker.diagnose.logcause import failure_of, playbooks_for
 from trackwalker.diagnose.playbook import Playbook, load_playbooks
 from trackwalker.diagnose.progress import Throughput, progress_of, throughput
 from trackwalker.diagnose.roles import assign_roles, undisputed
@@ -41,6 +41,7 @@ from trackwalker.diagnose.verdict import (
     Verdict,
     Window,
 )
+from trackwalker.job.advance import counted
 from trackwalker.job.layout import Job
 from trackwalker.job.run import ours
 from trackwalker.job.scrub import scrubber_of
@@ -111,6 +112,7 @@ def diagnose_case(case: Case, playbooks: list[Playbook] | None = None, begin: fl
         actions=actions,
         progress=progress_of(case, symptoms),
         data_quality=quality_of(case.checks, case),
+        failure=failure_of(case.triage),
         cost=cost_of(case, begin),
     )
     verdict = without_secrets(with_confidence(verdict), scrubber_of(case.job.log))
@@ -138,7 +140,8 @@ def _look(case: Case, books: list[Playbook], symptoms: Symptoms) -> _Look:
     symptoms = replace(symptoms, accounts=book_losses(case, symptoms))
     evidence = EvidenceBook()
     speed = throughput(case, symptoms, evidence)
-    examinations = [examine(p, case, symptoms, evidence) for p in books if _called(p, symptoms)]
+    called = [p for p in books if _called(p, symptoms)]
+    examinations = [examine(p, case, symptoms, evidence) for p in counted(called, "causes tested")]
     found = [e for e in examinations if e.state == "found" and e.playbook.outcome != "healthy"]
     found = undisputed(found, examinations)
     return _Look(symptoms, evidence, speed, examinations, found, assign_roles(found, symptoms))
@@ -373,6 +376,6 @@ def _actions(leading: list[Examination], speed: Throughput) -> list[Action]:
                 why = a.why
                 if a.do in ("exclude-nodes", "drain-node") and hosts and speed.change is not None and len(leading) == 1:
                     gain = f", {100 * speed.gain:+.1f} %" if speed.gain is not None else ""
-                    why += f"; without them about {speed.full} is to be expected{gain}"
+                    why += f"; without these nodes about {speed.full} is to be expected{gain}"
                 actions.append(Action(do=a.do, hosts=hosts, why=why, risk=a.risk, needs_approval=a.needs_approval))
     return actions

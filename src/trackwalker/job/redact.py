@@ -44,6 +44,7 @@ _DULL = re.compile(
     r"|[\d.,eE+-]+(?:ms|s|m|h|d|[kmgKMG]?i?[bB]?)?)\Z",
     re.IGNORECASE,
 )
+_CALL = re.compile(r"[A-Za-z_]\w{0,80}(?:\.[A-Za-z_]\w{0,80}){0,8}\(")  # `key = random.split(…)`: a program, no value
 _LONGEST = 4096
 
 # Tokens that say themselves whose they are. A prefix, then so many characters that only a generator writes.
@@ -113,8 +114,9 @@ def is_dull(value: str) -> bool:
 def holds(value: str, under: int) -> bool:
     """Whether a value is a secret under a name of that grade."""
     if under == STRONG:
-        return bool(value) and not _EMPTY.match(value[:_LONGEST])
-    return not is_dull(value) and (under == SETTLED or is_random(value))
+        bare = value.rstrip(",;")  # of a list: `password=None, user=bob`
+        return bool(bare) and not _EMPTY.match(bare[:_LONGEST])
+    return not is_dull(value) and (under == SETTLED or (is_random(value) and not _CALL.match(value)))
 
 
 def is_random(value: str, least: int = 8) -> bool:

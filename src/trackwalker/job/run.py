@@ -63,6 +63,7 @@ class RunRecord(BaseModel):
     image: str = ""  # container image as it was asked for
     image_digest: str = ""  # what it was, once a node has resolved it
     kubernetes: dict[str, str] = {}  # namespace, kind (Job, JobSet) and name of what was created
+    allocation: str = ""  # the Slurm job whose nodes it used, where `run` found itself inside one
     snapshot: str = ""  # hash of the code snapshot in the workspace's .artifacts
     submission: str = ""  # folder with what the nodes were told
     knobs: dict[str, str] = {}  # environment variables that shaped the request, as options do

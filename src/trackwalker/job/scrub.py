@@ -26,6 +26,12 @@ _SHORT = re.compile(  # programs that take a password as -p, or with the user's 
 _NETRC = re.compile(
     r"(?P<head>\bmachine\s{1,8}\S{1,200}\s{1,8}login\s{1,8}\S{1,200}\s{1,8}password\s{1,8})(?P<value>\S{1,4096})"
 )
+_PIPED = re.compile(  # into a program that reads a password or a token
+    r"(?P<head>\b(?:echo|printf|print)[ \t]{1,8}(?:-\w{1,4}[ \t]{1,8})?(?:['\"]%s(?:\\n)?['\"][ \t]{1,8})?['\"]?)"
+    r"(?P<value>[^\s'\"|$-][^\s'\"|]{3,200})"
+    r"(?=['\"]?[ \t]{0,8}\|[ \t]{0,8}[^|\n]{0,200}?(?:\bsudo\b[^|\n]{0,40}? (?:-S|--stdin)\b"
+    r"|--\w{1,20}-stdin\b|--stdin\b|--with-token\b|\bkinit\b|\bcryptsetup\b|\bchpasswd\b|\bgpg\b[^|\n]{0,80}--passphrase-fd))"
+)
 _SCHEME = re.compile(
     r"(?i)\b(?P<head>(?:Bearer|Basic|Digest|Negotiate|Token|ApiKey)[ \t]{1,8})(?P<value>[A-Za-z0-9._~+/=-]{8,4096})"
 )
@@ -60,7 +66,7 @@ class Scrubber:
         """Remember the values that stand under secret names."""
         for begin, end in named_secrets(text):
             self._remember(text[begin:end])
-        for pattern in (_SHORT, _NETRC):
+        for pattern in (_SHORT, _NETRC, _PIPED):
             for match in pattern.finditer(text):
                 self._remember(match["value"])
         for match in _SCHEME.finditer(text):
@@ -104,7 +110,7 @@ class Scrubber:
             text = _ACCOUNT.sub(self._hide_account, text)
             text = _HOOK.sub(self._hide_tail, text)
         text = self._hide_named(text)
-        for pattern in (_SHORT, _NETRC, _SCHEME, _PASSFILE):
+        for pattern in (_SHORT, _NETRC, _SCHEME, _PASSFILE, _PIPED):
             text = pattern.sub(self._hide_tail, text)
         text, count = hide_shapes(text)
         self.hidden += count

@@ -12,6 +12,8 @@ from typing import Any
 from trackwalker.job.processes import alive, read_stat
 from trackwalker.job.whole import read_whole, write_whole
 
+USER = "trackwalker"  # who logs in to a job's pages; the password is in the job's `agent/login.key`, for its owner only
+
 
 @dataclass(frozen=True)
 class Service:
@@ -55,6 +57,31 @@ def read_services(job_dir: Path) -> list[Service]:
         if service is not None and (service.machine != socket.gethostname() or alive(service.pid, service.start)):
             found.append(service)
     return found
+
+
+def keep_login(job_dir: Path, password: str) -> None:
+    """Write down what opens the job's Prometheus and TensorBoard; nobody but the run's owner can read it."""
+    path = _login(job_dir)
+    path.parent.mkdir(exist_ok=True)
+    write_whole(path, password, mode=0o600)
+
+
+def drop_login(job_dir: Path) -> None:
+    """The pages are no more."""
+    with contextlib.suppress(OSError):
+        _login(job_dir).unlink(missing_ok=True)
+
+
+def login_of(job_dir: Path) -> str:
+    """The password of a job's pages; empty where it is not ours to read, or they have none."""
+    try:
+        return read_whole(_login(job_dir)).decode("ascii").strip()
+    except (OSError, UnicodeDecodeError):
+        return ""
+
+
+def _login(job_dir: Path) -> Path:
+    return job_dir / "agent" / "login.key"
 
 
 def _file(job_dir: Path, name: str) -> Path:

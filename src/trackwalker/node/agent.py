@@ -287,7 +287,7 @@ class Agent:
     def _judge_suspects(self) -> None:
         if self._stop_signal is not None:
             self._suspects.waiting.clear()  # they were told to end
-        guilty = self._suspects.guilty(time.time())
+        guilty = self._suspects.guilty(time.time(), self._ranks)
         if guilty is not None:
             end = end_of(guilty)
             self._event("first-failure", rank=guilty, exit=end.exit, cause=end.cause)

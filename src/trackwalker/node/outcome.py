@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from trackwalker.node.crew import RankEnd
 from trackwalker.node.output import label
-from trackwalker.node.scheduler_word import CODES, TIME_LIMIT
+from trackwalker.node.scheduler_word import CODES, PLAIN, TIME_LIMIT
 from trackwalker.node.spec import AgentSpec
 from trackwalker.node.summary import summary_block
 
@@ -88,7 +88,7 @@ def _lost(spec: AgentSpec, course: Course, survivor: RankEnd) -> RankEnd:
 
 def cancelled(signal_number: int, word: str, warned: bool) -> tuple[int, str]:
     """Exit code and reason of a job that was told to end: the scheduler's word, else the signal's."""
-    reason = word or (TIME_LIMIT if warned else "CANCELLED (scancel / SIGTERM)")
+    reason = word or (TIME_LIMIT if warned else PLAIN)
     return CODES.get(reason, 128 + signal_number), reason
 
 

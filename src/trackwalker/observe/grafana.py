@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote, urlsplit
 
 import yaml
 
 from trackwalker.errors import UsageError
+from trackwalker.job.whole import write_whole
 
 BOARDS = Path(__file__).parent / "boards"
 _SCHEMA = 39  # Grafana 10.4; later ones migrate it by themselves
@@ -21,7 +23,8 @@ def write_dashboards(folder: Path, prometheus_url: str) -> list[Path]:
     """Write every board and what Grafana needs to find them; returns the files."""
     boards, provisioning = folder / "dashboards", folder / "provisioning"
     files = {boards / f"{name}.json": json.dumps(board, indent=1) + "\n" for name, board in all_boards().items()}
-    source = {"name": "Trackwalker", "type": "prometheus", "uid": _SOURCE_UID, "access": "proxy", "url": prometheus_url}
+    source: dict[str, Any] = {"name": "Trackwalker", "type": "prometheus", "uid": _SOURCE_UID, "access": "proxy"}
+    source |= _reached(prometheus_url)
     provider = {"name": "trackwalker", "folder": "Trackwalker", "type": "file"}
     options = {"path": str(boards.absolute())}
     files[provisioning / "datasources" / "trackwalker.yml"] = _yaml({"apiVersion": 1, "datasources": [source]})
@@ -31,10 +34,20 @@ def write_dashboards(folder: Path, prometheus_url: str) -> list[Path]:
     try:
         for path, text in files.items():
             path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(text)
+            write_whole(path, text, mode=0o600 if "basicAuthPassword" in text else 0o644)
     except OSError as e:
         raise UsageError(f"cannot write into {folder}: {e.strerror}; choose another folder") from e
     return list(files)
+
+
+def _reached(url: str) -> dict[str, Any]:
+    """The address, and the login in the fields that Grafana encrypts."""
+    parts = urlsplit(url)
+    if not parts.password:
+        return {"url": url}
+    bare = parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
+    secret = {"basicAuthPassword": unquote(parts.password)}
+    return {"url": bare, "basicAuth": True, "basicAuthUser": unquote(parts.username or ""), "secureJsonData": secret}
 
 
 def all_boards() -> dict[str, dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""Who may ask our private Prometheus: whoever knows a random secret of this user. Loopback is every user's."""
+"""Who may ask our Prometheus and TensorBoard: whoever knows a random secret of this user. Loopback is every user's."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from functools import cache
 from pathlib import Path
 
 from trackwalker.job.private import kept_secret
+from trackwalker.job.services import USER
 from trackwalker.job.whole import write_whole
 from trackwalker.observe.bcrypt import hashed
 
-USER = "trackwalker"
 # No page of another origin may read an answer: this matches no text at all.
 NO_ORIGIN = r"--web.cors.origin=[^\x00-\x{10FFFF}]"
 

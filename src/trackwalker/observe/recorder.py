@@ -11,10 +11,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from trackwalker.errors import UsageError
-from trackwalker.job.services import announce, withdraw
+from trackwalker.job.services import announce, drop_login, keep_login, withdraw
 from trackwalker.observe import remote_write
 from trackwalker.observe.ending import Ending
 from trackwalker.observe.live import LiveDir
+from trackwalker.observe.login import login
 from trackwalker.observe.mirror import Mirror
 from trackwalker.observe.prometheus import ensure_prometheus
 from trackwalker.observe.server import Server
@@ -84,6 +85,7 @@ class Recorder:
                 self._next_mirror = now + MIRROR_S
                 self._mirror.sync()
             if not self._announced:
+                keep_login(self._job_dir, login().password)
                 announce(self._job_dir, "prometheus", self._server.port, self._server.process.pid)
                 self._announced = True
             self._board.tick()
@@ -97,7 +99,8 @@ class Recorder:
         self._announced = False
         # It shares the machine with the training: by itself Go would run a thread for every core.
         env = {"GOMAXPROCS": os.environ.get("GOMAXPROCS", "2")}
-        self._server = Server(binary, self._live.data, self._live.config, self._live.log, self._flags, env)
+        live = self._live
+        self._server = Server(binary, live.data, live.config, live.log, self._flags, env, login())
         self._say(f"Prometheus started, pid {self._server.process.pid}, {self._server.url}")
 
     def _note_death(self, now: float) -> None:
@@ -130,6 +133,7 @@ class Recorder:
             time.sleep(LAST_SCRAPE_S)
             self._server.stop()
         withdraw(self._job_dir, "prometheus")
+        drop_login(self._job_dir)
         if not self._live.data.exists() or (self._live.settled and self._mirror_to_the_end()):
             self._live.remove()
             self._say("ended")

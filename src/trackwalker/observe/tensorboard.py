@@ -15,6 +15,8 @@ from trackwalker.errors import EvidenceError
 from trackwalker.job.ports import free_port
 from trackwalker.job.run import load_run
 from trackwalker.job.services import announce, withdraw
+from trackwalker.observe.board import HEADER
+from trackwalker.observe.login import login
 from trackwalker.observe.server import spawn_tied
 
 MISSING = "TensorBoard is not installed: pip install 'trackwalker[tensorboard]' gives every run its page"
@@ -70,10 +72,11 @@ class Board:
         if folder is None:
             return
         self._port = free_port()
-        argv = [sys.executable, "-m", "tensorboard.main", f"--logdir={folder}", "--host=127.0.0.1"]
-        argv += [f"--port={self._port}", f"--reload_interval={_RELOAD_S}"]
+        argv = [sys.executable, "-m", "trackwalker.observe.board", f"--logdir={folder}", "--host=127.0.0.1"]
+        # Its fast loader is a second server on a port of its own, which knows no password.
+        argv += [f"--port={self._port}", f"--reload_interval={_RELOAD_S}", "--load_fast=false"]
         with self._log.open("ab") as out:
-            self._process = spawn_tied(argv, out.fileno(), os.environ)
+            self._process = spawn_tied(argv, out.fileno(), {**os.environ, HEADER: login().header})
         os.setpriority(os.PRIO_PROCESS, self._process.pid, _NICE)
         self._starts += 1
         self._announced, self._next = False, 0.0

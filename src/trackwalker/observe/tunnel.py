@@ -14,7 +14,7 @@ from trackwalker.job.journal import has_ended, read
 from trackwalker.job.layout import Job
 from trackwalker.job.processes import is_live
 from trackwalker.job.run import Origin, load_run
-from trackwalker.job.services import Service, read_services
+from trackwalker.job.services import USER, Service, login_of, read_services
 
 SCHEMA = "trackwalker.tunnel/1"
 TITLES = {"prometheus": "Prometheus", "tensorboard": "TensorBoard", "ray": "Ray dashboard"}
@@ -28,6 +28,7 @@ class Tunnel:
     services: tuple[Service, ...]
     commands: tuple[str, ...]
     why_none: str | None = None
+    password: str = ""  # of Prometheus and TensorBoard, where we may know it
 
     def lines(self) -> list[str]:
         """For a person."""
@@ -38,6 +39,7 @@ class Tunnel:
             said.append(f"  {command}" if i == 0 else f"or, where that name is not known there\n  {command}")
         said.append("then open")
         said += [f"  {TITLES.get(s.name, s.name):<14} {s.url}" for s in self.services]
+        said.append(f"as {USER}, password {self.password}" if self.password else "the password is its owner's")
         first = self.services[0].port
         other = f"-L {10000 + first % 10000}:127.0.0.1:{first}"
         said.append(f"Is a port taken on your side? Change the first number only, such as {other}")
@@ -46,13 +48,14 @@ class Tunnel:
     def banner(self) -> list[str]:
         """The same in two lines, for the start of a run."""
         pages = "  ".join(f"{TITLES.get(s.name, s.name)} {s.url}" for s in self.services)
-        return [pages, f"from elsewhere: {self.commands[0]}  (trackwalker tunnel {self.job} says it again)"]
+        return [pages, f"from elsewhere: {self.commands[0]}  (trackwalker tunnel {self.job} tells the password)"]
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON has it."""
         services = [{"name": s.name, "machine": s.machine, "port": s.port, "url": s.url} for s in self.services]
         about = {"schema": SCHEMA, "job": self.job, "services": services, "commands": list(self.commands)}
-        return {**about, "why_none": self.why_none}
+        login = {"user": USER, "password": self.password} if self.password else None
+        return {**about, "login": login, "why_none": self.why_none}
 
 
 def tunnel(job: Job) -> Tunnel:
@@ -70,7 +73,8 @@ def tunnel(job: Job) -> Tunnel:
         if record is not None and not record.observe:
             return _none(job, f"{job.label} is not being recorded: start runs with --observe to have something to see")
         return _none(job, f"{job.label} serves nothing yet: Prometheus comes up with the first metrics, try again soon")
-    return Tunnel(job.id, services, tuple(_commands(services, record.origin if record else None)))
+    commands = tuple(_commands(services, record.origin if record else None))
+    return Tunnel(job.id, services, commands, password=login_of(job.dir))
 
 
 def _none(job: Job, why: str) -> Tunnel:

@@ -25,6 +25,7 @@ Bytes = npt.NDArray[np.uint8]
 Words = npt.NDArray[np.uint64]
 Value = int | memoryview
 
+_ALL_BITS = (1 << 64) - 1
 PAD = 16  # bytes of zeros after a block, so that a window at its last byte is inside
 _CHUNK = 2 << 10  # bytes each walker of `chain` covers
 _OVERRUNS = (384, 2 << 10)  # bytes it goes on beside the next one, and at the second attempt
@@ -152,7 +153,7 @@ def text(value: Value) -> str:
 
 def signed(value: Value) -> int:
     """An int64 field: the wire holds negative numbers as their 64-bit complement."""
-    number = int(value) if isinstance(value, int) else 0
+    number = (int(value) if isinstance(value, int) else 0) & _ALL_BITS  # ten bytes can say more: it does not count
     return number - (1 << 64) if number >> 63 else number
 
 
