@@ -69,6 +69,8 @@ def test_steps_and_times_also_of_records_in_pieces(tmp_path: Path) -> None:
     found = read_wandb([tmp_path / "run-1.wandb"])
     assert found is not None
     assert np.allclose(found.written - found.step, 1000.0)
+    assert np.isnan(found.seconds[0])
+    assert np.allclose(found.seconds[1:], 1.0)
 
 
 def test_evaluation_and_bare_rows_are_no_steps(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
-from trackwalker.logs.tfevents import MOST_STEPS, EventSteps
+from trackwalker.logs.tfevents import MOST_STEPS, EventSteps, with_durations
 
 _HEADER, _BLOCK = 7, 1 << 15
 _MAGIC = b":W&B"
@@ -44,7 +44,9 @@ def read_wandb(paths: list[Path]) -> EventSteps | None:
         return None
     steps = sorted(rows)
     unknown = np.full(len(steps), np.nan)
-    return EventSteps(np.array(steps, np.int64), np.array([rows[s] for s in steps]), unknown, unknown.copy())
+    return with_durations(
+        EventSteps(np.array(steps, np.int64), np.array([rows[s] for s in steps]), unknown, unknown.copy())
+    )
 
 
 def _records(data: bytes) -> Iterator[bytes]:
