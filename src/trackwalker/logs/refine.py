@@ -11,6 +11,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from trackwalker.logs.dialect import TASK_FAILED
 from trackwalker.logs.groups import Group, having, only, when
 from trackwalker.logs.hearsay import coordinator_mute, demote_hearsay, told_by_the_missing
 from trackwalker.logs.index import Hit, LogIndex
@@ -174,11 +175,13 @@ def _name_hosts(groups: list[Group], index: LogIndex) -> None:
         group.local = True
     if (group := only(groups, "names-its-host")) and any(hosts_told(h.text) for h in group.hits):
         group.local = True
-    others = [g for g in groups if g.tier <= 4 and not g.has("wrapper")]
+    echoes = [g for g in having(groups, "end-of-process") if all(TASK_FAILED.match(h.text) for h in g.hits)]
+    others = [g for g in groups if g.tier <= 4 and not g.has("wrapper") and g not in echoes]
     alike = len({e.code for e in exits}) == 1 and exits[0].code < 128
     alike = alike and len(exits) >= max(2, len(index.facts.hosts))
     if (group := only(groups, "exit-word")) and alike and not others:
-        group.tier, group.why = 8, "all ranks ended alike and none says why"
+        for silent in (group, *echoes):  # the scheduler repeats the codes, and knows no more
+            silent.tier, silent.why = 8, "all ranks ended alike and none says why"
 
 
 def _image_stage(group: Group, index: LogIndex) -> None:
