@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import base64
 import json
+import os
 import re
 import shutil
+import subprocess
+import sys
 import time
 import urllib.request
 from collections.abc import Iterator
@@ -61,7 +64,6 @@ PRESSURE = {  # ours is a percentage, theirs counts seconds
     "hw_io_pressure_full_pct": "node_pressure_io_stalled_seconds_total",
     "hw_io_pressure_some_pct": "node_pressure_io_waiting_seconds_total",
 }
-FEW = ("gpu-thermal-throttle", "cpu-contention")
 MANY = (
     "gpu-thermal-throttle", "cpu-contention", "node-death", "healthy-plain", "input-stall", "expected-checkpoint",
     "collective-hang", "oom-gpu", "rdma-retry-exhaustion", "pre-existing-counters",
@@ -177,10 +179,28 @@ def compare(family: str, where: Path, access_of: Any) -> tuple[str, dict[str, An
     return ("untestable" if lacking and roots(theirs) <= roots(alone) else "wrong"), native, theirs
 
 
-@pytest.mark.parametrize("family", FEW)
-def test_from_a_prometheus_of_foreign_names(family: str, tmp_path: Path) -> None:
-    how, native, theirs = compare(family, tmp_path, prometheus_with)
+def test_from_a_prometheus_of_foreign_names(tmp_path: Path) -> None:
+    how, native, theirs = compare("gpu-thermal-throttle", tmp_path, prometheus_with)
     assert how == "same", (roots(native), roots(theirs), theirs["summary"])
+
+
+def test_a_store_that_is_said_once_needs_no_more_than_the_jobs_number(tmp_path: Path) -> None:
+    job = simulate(load_scenario("cpu-contention"), tmp_path / "jobs", seed=3).job
+    here, blocks = tmp_path / "here", tmp_path / "foreign"
+    (here / "trackwalker").mkdir(parents=True)
+    shutil.copy(resolve(str(job), tmp_path).log or "", here / "slurm-8308.out")
+    foreign(job / "prometheus", blocks)
+    with open_database(job / "prometheus") as telemetry:
+        begin, end = telemetry.range()
+    with prometheus_with(blocks, tmp_path) as access:
+        (here / "trackwalker" / "config.toml").write_text(f'metrics = "{access.url}"\n')
+        argv = [sys.executable, "-m", "trackwalker", "diagnose", "8308", "--json"]
+        argv += ["--since", f"{begin:.0f}", "--until", f"{end + 1:.0f}"]  # this log has no times
+        env = {k: v for k, v in os.environ.items() if k != "SLURM_CONF"} | {"XDG_CONFIG_HOME": str(here)}
+        done = subprocess.run(argv, cwd=here, env=env, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert roots(json.loads(done.stdout)) == roots(answers(resolve(str(job), tmp_path)))
+    assert "cost to the store: " in done.stderr
 
 
 @pytest.mark.long(reason="twenty incidents, each made, recorded twice and diagnosed twice")

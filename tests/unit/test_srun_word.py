@@ -12,6 +12,7 @@ from trackwalker.errors import UsageError
 from trackwalker.launch.attach import pod_argv, step_argv
 from trackwalker.launch.slurm.own_script import directives, read_script, wrapped
 from trackwalker.launch.slurm.srun_word import command_at, recorded
+from trackwalker.node.guest import task_exit
 
 
 @pytest.mark.parametrize(
@@ -101,3 +102,11 @@ def test_in_a_pod_process_one_is_joined() -> None:
     assert argv[: argv.index("--")] == ["kubectl", "exec", "worker-0", "--namespace", "ml"]
     assert argv[argv.index("--") + 1 :][:4] == ["trackwalker", "attach", "--pid", "1"]
     assert argv[-1] == "--no-metrics"
+
+
+def test_how_a_task_ended_as_srun_tells_it() -> None:
+    said = (
+        b"srun: error: n3: task 2: Killed\nsrun: error: n1: tasks 0-1,3: Exited with exit code 1\n"
+        b"srun: error: n9: task 9: Segmentation fault (core dumped)\nsrun: error: n8: task 8: Something new\n"
+    )
+    assert [task_exit(said, rank) for rank in (0, 1, 2, 3, 4, 8, 9)] == [1, 1, 137, 1, None, None, 139]

@@ -31,6 +31,9 @@ def record(
     tensorboard: Annotated[
         Path | None, typer.Option("--tensorboard", help="Where the trainer writes its event files: steps and losses.")
     ] = None,
+    wandb: Annotated[
+        Path | None, typer.Option("--wandb", help="Where W&B writes its files in offline mode (WANDB_DIR): steps.")
+    ] = None,
     workspace: Workspace = DEFAULT_WORKSPACE,
 ) -> int:
     """Run any command recorded: metrics, rank logs, first failure and a verdict at its end; it notices nothing.
@@ -52,7 +55,9 @@ def record(
         print(f"trackwalker: cannot run {argv[0]}: {'not found' if missing else 'not executable'}", file=sys.stderr)
         return 127 if missing else 126
     room = room_for(argv, find_task(os.environ), Path(workspace), name)
-    return end_as(Recording(room, argv, metrics, verdict, tensorboard).run(sys.argv[1:]))
+    return end_as(
+        Recording(room, argv, metrics, verdict, {"tensorboard": tensorboard, "wandb": wandb}).run(sys.argv[1:])
+    )
 
 
 def command_words(ctx: typer.Context) -> list[str]:

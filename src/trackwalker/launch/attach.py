@@ -124,7 +124,7 @@ def _attach_node(job: str, workspace: Path, name: str, log: Path | None, metrics
     joined = []
     for pid, task in found:
         room = Room(job, name, workspace.absolute(), task, node)
-        joined.append(Joined(room, pid, log if task.is_head and log and log.is_file() else None))
+        joined.append(Joined(room, pid, log if log and log.is_file() else None))
     return _follow(_start(joined, metrics), joined[0].room, say, verdict=False)
 
 

@@ -181,6 +181,7 @@ def guest(
         command=list(process),
         files=str(room.files),
         old=old,
+        speaks=old is None or task.is_head,  # the file that a joined run prints into is told once
     )
 
 

@@ -8,7 +8,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from trackwalker.errors import TrackwalkerError
@@ -30,9 +30,10 @@ class Recording:
     """Runs the command and, beside it, what a launched run has."""
 
     def __init__(
-        self, room: Room, argv: Sequence[str], metrics: bool, verdict: bool, tensorboard: Path | None = None
+        self, room: Room, argv: Sequence[str], metrics: bool, verdict: bool, beside: Mapping[str, Path | None]
     ) -> None:
-        self._tensorboard = tensorboard
+        """`beside`: folders of the trainer's own that tell of its steps, by the name they get in the job directory."""
+        self._beside = beside
         self._room, self._argv, self._metrics, self._verdict = room, argv, metrics, verdict
         self._run: LocalRun | None = None
         self._looked = 0.0
@@ -43,9 +44,10 @@ class Recording:
         room = self._room
         try:
             room.open()
-            if self._tensorboard is not None and room.task.is_head:
-                with contextlib.suppress(FileExistsError):
-                    (room.job_dir / "tensorboard").symlink_to(self._tensorboard.absolute())
+            for name, folder in self._beside.items() if room.task.is_head else ():
+                if folder is not None:
+                    with contextlib.suppress(FileExistsError):
+                        (room.job_dir / name).symlink_to(folder.absolute())
             env = room.environment(os.environ)
         except OSError as e:
             self._say(f"not recorded: {room.job_dir}: {e.strerror or e}")

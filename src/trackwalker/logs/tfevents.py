@@ -9,7 +9,7 @@ from __future__ import annotations
 import mmap
 import struct
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -22,6 +22,7 @@ _TOKENS = "perf/per_device_tokens_per_sec"
 _TRAINING = ("learning/", "perf/", "loss", "train")  # evaluation has step numbers of its own
 MOST_STEPS = 1 << 48  # no run has more: a larger number is damage
 _LARGEST = 1 << 26  # a record larger than this is an embedded image or damage: the file is not read further
+_LEAST_STEPS = 3
 _FRONT, _BACK = 1 << 20, 4 << 20  # of a long run's file the middle is walked over, not decoded
 
 
@@ -58,7 +59,15 @@ def read_events(paths: list[Path]) -> EventSteps | None:
         return None
     steps = sorted(rows)
     columns = np.array([rows[s] for s in steps], float)
-    return EventSteps(np.array(steps, np.int64), columns[:, 0], columns[:, 1], columns[:, 2])
+    return with_durations(EventSteps(np.array(steps, np.int64), columns[:, 0], columns[:, 1], columns[:, 2]))
+
+
+def with_durations(told: EventSteps) -> EventSteps:
+    """Where no step says how long it took, the time since the one before it says so; nothing does of the first."""
+    if np.isfinite(told.seconds).any() or len(told.step) < _LEAST_STEPS:
+        return told
+    passed = np.diff(told.written) / np.maximum(np.diff(told.step), 1)
+    return replace(told, seconds=np.concatenate([[np.nan], np.where(passed > 0, passed, np.nan)]))
 
 
 def _records(data: mmap.mmap) -> Iterator[bytes]:

@@ -184,7 +184,7 @@ class Agent:
         number = rank.spec.rank
         log = self._spec.job_dir / "ranks" / f"{number}.log"
         offset = self._offsets.get(f"o{number}", 0)
-        output = RankOutput(number, self._spec.world, rank.raw, log, self._merged, offset, rank.spec.old or 0)
+        output = RankOutput(number, self._spec.world, rank.raw, log, self._merged, offset, rank.spec.old)
         if cut:  # what the last agent wrote after it last saved is read again
             output.log.cut_back(self._offsets.get(f"l{number}", 0))
         return output

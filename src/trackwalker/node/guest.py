@@ -29,6 +29,11 @@ _ROOT_CAUSE = re.compile(
 _FAILED = re.compile(rb"rank\s*:\s*(\d+) \(local_rank: \d+\)\s+exitcode\s*:\s*(-?\d+) \(pid: (\d+)\)")
 
 
+_TASKS = re.compile(rb"srun: error: \S+: tasks? ([\d,-]+): (?:Exited with exit code (\d+)|([A-Z][a-z ]+))")
+_BY_WORD = {b"Killed": 137, b"Terminated": 143, b"Segmentation fault": 139, b"Aborted": 134, b"Bus error": 135}
+_WORD_S = 1.5
+
+
 class Guest(Rank):
     """One rank of a command that is recorded."""
 
@@ -64,7 +69,7 @@ class Guest(Rank):
             return None
         self.ended = self._gone or time.time()
         if (self.pid, self.start) == self._command:
-            self.ended = self._recorded_end()
+            self.ended = self._recorded_end() if self.spec.old is None else self.ended
             self.exit = code
         else:
             self.exit = self._as_told(code)
@@ -74,8 +79,14 @@ class Guest(Rank):
     def _code_of_command(self) -> int | None:
         if self.spec.old is None:
             return command_exit(self._files, self._command)
-        # Of one that was joined later only its own words may say it: 0 accuses nobody, and the run's end says no code.
-        return None if alive(*self._command) else int(bool(_FAILED.search(last_words(self._files.with_suffix(".out")))))
+        if alive(*self._command):
+            return None
+        # Of one that was joined later only its launcher's words may say it, and they come a moment after its end: 0
+        # accuses nobody, and the run's end says no code.
+        words = last_words(self._files.with_suffix(".out"))
+        told = 1 if _FAILED.search(words) else task_exit(words, self.spec.rank)
+        waited = time.time() - (self._gone or 0.0) > _WORD_S
+        return told if told is not None else 0 if waited else None
 
     def _as_told(self, code: int) -> int:
         """What the launcher says of this rank; of one it does not speak of, that it was told to end."""
@@ -123,6 +134,15 @@ def command_exit(files: Path, command: tuple[int, int]) -> int | None:
             if stat is not None and stat.start == command[1]:
                 return None  # dead, not reaped: its parent is about to write
     return 128 + signal.SIGKILL
+
+
+def task_exit(words: bytes, rank: int) -> int | None:
+    """How a task ended, as srun says in the job's output; None where it says nothing of it."""
+    for numbers, code, word in _TASKS.findall(words):
+        spans = [part.split(b"-") for part in numbers.split(b",") if part.strip(b"-")]
+        if any(int(span[0]) <= rank <= int(span[-1]) for span in spans):
+            return int(code) if code else _BY_WORD.get(word.strip())
+    return None
 
 
 def last_words(path: Path) -> bytes:

@@ -136,12 +136,15 @@ def label(rank: int, world: int) -> str:
 class RankOutput:
     """Pumps one rank's raw output into its own log and the merged one, labelled as `srun -l` does."""
 
-    def __init__(self, rank: int, world: int, raw: Path, log: Path, merged: Sink, offset: int, old: int = 0) -> None:
+    def __init__(
+        self, rank: int, world: int, raw: Path, log: Path, merged: Sink, offset: int, old: int | None = None
+    ) -> None:
         self.tail = Tail(raw, offset)
-        self._old = old  # bytes that were printed before we came: nobody knows when
+        self._old = old or 0  # bytes that were printed before we came: nobody knows when
         self.log = Sink(log)
         self._merged = merged
-        self._label = label(rank, world).encode()
+        # The file that a run which was joined later prints into is the run's, not one rank's.
+        self._label = label(rank, world).encode() if old is None else b""
 
     def pump(self, now: float, final: bool = False) -> list[bytes]:
         """Move what is new; returns the lines for whoever wants to read them as of now."""

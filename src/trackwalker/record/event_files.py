@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 from trackwalker.job.layout import Job
+from trackwalker.job.run import load_run
 from trackwalker.logs.index import LogIndex
 
 _EVENT_FILE = re.compile(r"^events\.out\.tfevents\.(\d{9,11})\.([^.]+(?:\.[^.]+)*?)\.\d+\.\d+")
@@ -33,6 +34,15 @@ def event_files(job: Job, index: LogIndex) -> list[Path]:
         if match and float(match[1]) <= ended and (not hosts or match[2].split(".")[0] in hosts):
             mine.append((float(match[1]), path))
     return [max(mine)[1]] if mine else []
+
+
+def wandb_files(job: Job) -> list[Path]:
+    """W&B's files of the run, in its `wandb` folder."""
+    places = ("wandb/*run-*/run-*.wandb", "wandb/wandb/*run-*/run-*.wandb", "wandb/run-*.wandb")
+    found = sorted(p for place in places for p in job.dir.glob(place) if p.is_file()) if job.dir is not None else []
+    begun = load_run(job.run_json) if found else None
+    # Not an earlier run's: what was last written before this job began tells nothing of it.
+    return [p for p in found if begun is None or p.stat().st_mtime >= begun.created]
 
 
 def _before_the_end(files: list[Path], job: Job) -> list[Path]:

@@ -15,8 +15,9 @@ from trackwalker.job.layout import Job
 from trackwalker.logs.index import LogIndex
 from trackwalker.logs.steps import Steps
 from trackwalker.logs.tfevents import MOST_STEPS, EventSteps, read_events
+from trackwalker.logs.wandb import read_wandb
 from trackwalker.logs.workers import add_workers, last_step, worker_files
-from trackwalker.record.event_files import event_files
+from trackwalker.record.event_files import event_files, wandb_files
 from trackwalker.record.journal import NAME as JOURNAL
 from trackwalker.record.journal import Pause, Told, read_progress
 
@@ -123,7 +124,7 @@ def gather(job: Job, index: LogIndex, told: Told | None = None) -> StepTable:
         found[LOG] = _Place(_from_log(index.steps, LOG), index.steps.last or 0)
     _workers(job, index, found)
     main = found.get(WORKERS) or found.get(LOG)
-    events = read_events(event_files(job, index))
+    events = read_events(event_files(job, index)) or read_wandb(wandb_files(job))
     if events is not None and _same_run(events, main.table if main else None):
         found[EVENTS] = _from_events(events)
     told = told if told is not None else read_progress(job.progress)
