@@ -112,7 +112,7 @@ def test_a14_kubernetes_all_pods_of_a_real_run_are_recorded(tmp_path: Path, no_k
     answer = json.loads(done.stdout)
     apply = f"kubectl apply --namespace ml --filename {answer['manifest']}"
     assert (answer["state"], answer["reason"]) == ("not applied", apply)
-    assert f"where it is: {apply}" in done.stderr
+    assert f"to queue it: {apply}" in done.stderr
     home = os.environ["HOME"]  # Prometheus is installed there; the images of pods have their own
     codes = run_pods(Path(answer["manifest"]), 150, HOME=home)
     job_dir, log = Path(answer["dir"]), Path(answer["log"]).read_text()
