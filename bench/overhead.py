@@ -10,7 +10,9 @@ printed and tested. Ratios are taken within pairs of neighbouring blocks, and th
 pairs. The training process has one core for itself and the watchers may run anywhere, as on a node with more cores than
 training threads; with --crowded it computes on every core and each cycle of a watcher is taken from it.
 The machine's own speed drifts over seconds: short blocks see less of it.
-Usage: .venv/bin/python bench/overhead.py [--pairs 120] [--seconds 1.5] [--crowded]
+With --record the trainer is a command of the user's own under `trackwalker record`: what passes its output on is
+stopped as well (it says less than a pipe holds meanwhile).
+Usage: .venv/bin/python bench/overhead.py [--pairs 120] [--seconds 1.5] [--crowded] [--record]
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ import contextlib
 import json
 import os
 import signal
+import subprocess
 import sys
 import tempfile
 import time
@@ -30,18 +33,52 @@ from paired import is_on, ratio_interval
 from usage import cpu_seconds, family
 
 from trackwalker.job import journal
-from trackwalker.launch.plan import plan_local
+from trackwalker.launch.plan import CONFIG as CONFIG_FILE
+from trackwalker.launch.plan import Plan, plan_local
 from trackwalker.launch.request import ModelSpec, Passthrough
 from trackwalker.launch.schedulers.local import LocalRun
 from trackwalker.watch.live import LiveWatch
 
 CONFIG = {"steps": "1000000", "enable_checkpointing": "false", "enable_tensorboard": "false"}
-ROOTS = ("agent.pyz", "trackwalker.observe")
+ROOTS = ("agent.pyz", "trackwalker.observe", "trackwalker.node", "trackwalker\0record\0")
 WARM_STEPS = 50
 START_S = 120.0
 SETTLE_S = 0.5
 LIMIT = 1.01
 CAP = 1.5  # of the median step
+
+
+class RecordedRun:
+    """The same trainer as a command under `trackwalker record`."""
+
+    def __init__(self, plan: Plan, folder: Path) -> None:
+        self.plan = plan
+        rank = plan.agent.ranks[0]
+        self.own = folder / "own"  # where the trainer itself writes
+        (self.own / "agent").mkdir(parents=True)
+        (self.own / CONFIG_FILE).write_text(plan.config_yaml, encoding="utf-8")
+        words = [word.replace(str(plan.agent.job_dir), str(self.own)) for word in rank.argv]
+        argv = [sys.executable, "-m", "trackwalker", "record", "--no-verdict", "--workspace", str(folder), "--", *words]
+        env = {**os.environ, **plan.env, "TRACKWALKER_HOST": rank.host}
+        self._process = subprocess.Popen(argv, env=env, stdout=subprocess.DEVNULL)
+        deadline = time.monotonic() + START_S
+        while not (found := list(folder.glob("local_*/agent/state.json"))):
+            if time.monotonic() > deadline or self._process.poll() is not None:
+                raise SystemExit("record did not start the trainer")
+            time.sleep(0.2)
+        self.job_dir = found[0].parents[1]
+
+    def supervise(self) -> int | None:
+        """Its exit code once it has ended."""
+        return self._process.poll()
+
+    def cancel(self) -> None:
+        """End it."""
+        self._process.terminate()
+
+    def wait_closed(self) -> None:
+        """It has ended with all that was beside it."""
+        self._process.wait(60)
 
 
 class Watchers:
@@ -71,7 +108,7 @@ class Watchers:
                 os.kill(pid, number)
 
 
-def wait_for_steps(run: LocalRun) -> None:
+def wait_for_steps(run: LocalRun | RecordedRun) -> None:
     """Until training is past its slow beginning."""
     watch, deadline = LiveWatch(run.job_dir), time.monotonic() + START_S
     while (watch.last_step or 0) < WARM_STEPS:
@@ -100,18 +137,19 @@ def main() -> int:
     parser.add_argument("--pairs", type=int, default=120)
     parser.add_argument("--seconds", type=float, default=1.5, help="of a block")
     parser.add_argument("--crowded", action="store_true", help="training computes on every core")
+    parser.add_argument("--record", action="store_true", help="the trainer is a command under `trackwalker record`")
     options = parser.parse_args()
     cores = os.sched_getaffinity(0)
     with tempfile.TemporaryDirectory(prefix="overhead-") as folder:
         plan = plan_local(ModelSpec("tiny"), 1, Passthrough(CONFIG), Path(folder), True, ["bench"])
         if not options.crowded:
             os.sched_setaffinity(0, {max(cores)})  # inherited: the trainer sizes its thread pool by it
-        run = LocalRun.start(plan)
+        run = RecordedRun(plan, Path(folder)) if options.record else LocalRun.start(plan)
         os.sched_setaffinity(0, cores)
         watchers = None
         try:
             wait_for_steps(run)
-            watchers = Watchers(run.job_dir, plan.record.id)
+            watchers = Watchers(run.job_dir, str(folder) if options.record else plan.record.id)
             watchers.free(cores)
             blocks, share = alternate(watchers, options.pairs, options.seconds)
         finally:

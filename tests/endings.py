@@ -10,6 +10,7 @@ import contextlib
 import dataclasses
 import os
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -141,6 +142,7 @@ class Case:
     seconds: float = 150.0
     cause: tuple[str, ...] = ()  # what triage and diagnose may call it
     modes: tuple[str, ...] = ("submit", "own")
+    by: str = ""  # the user who ended it, where that is not its owner
 
 
 def _ancestors(pid: int) -> list[int]:
@@ -201,6 +203,21 @@ def cancel(it: Started) -> None:
     it.cluster.client("scancel", it.id)
 
 
+ADMIN = "nobody"  # any user who is not the jobs' owner
+
+
+def let_in(cluster: SlurmCluster) -> None:
+    """Make that user an administrator of Slurm, who may read what a client has to."""
+    cluster.client("sacctmgr", "-i", "add", "account", "ops", timeout=60)
+    cluster.client("sacctmgr", "-i", "add", "user", ADMIN, "account=ops", "adminlevel=Admin", timeout=60)
+    cluster.dir.chmod(0o755)
+
+
+def cancel_as_admin(it: Started) -> None:
+    """Not its owner: only the accounting says who it was."""
+    subprocess.run(["scancel", it.id], env=it.cluster.env, user=ADMIN, check=True, timeout=30, cwd="/")
+
+
 def requeue(it: Started) -> None:
     """Once more, while it runs."""
     it.cluster.client("scontrol", "requeue", it.id)
@@ -227,6 +244,7 @@ CASES = [
     Case("complete", "completed", 0, nodes=2, steps=8),
     Case("fail", "failed", 1, how="fail", when="completed step: 3", cause=RAISED),
     Case("scancel", "cancelled", 143, cancel, nodes=1, cause=("user-cancel",)),
+    Case("admin", "cancelled", 143, cancel_as_admin, nodes=1, cause=("user-cancel",), by=ADMIN),
     Case("time-limit", "timeout", 124, soon_over, cause=("walltime",)),
     Case("node-down", "node-fail", 1, node_down, bad=-1, cause=DEAD, options=ONCE),
     Case("slurmd-killed", "node-fail", 1, kill_slurmd, bad=-1, cause=DEAD, options=ONCE),

@@ -56,9 +56,9 @@ async def over_stdio(workspace: Path, state: Path, *options: str) -> AsyncIterat
         yield Talk(client)
 
 
-def run(talk: Callable[[], Awaitable[None]]) -> None:
+def run(talk: Callable[[], Awaitable[None]], limit_s: float = 120) -> None:
     async def limited() -> None:
-        with anyio.fail_after(120):
+        with anyio.fail_after(limit_s):
             await talk()
 
     anyio.run(limited)

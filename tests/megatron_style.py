@@ -14,11 +14,14 @@ import time
 def main() -> None:
     rank, world = int(os.environ["SLURM_PROCID"]), int(os.environ["SLURM_NTASKS"])
     steps, pace = int(sys.argv[1]), float(sys.argv[2])
+    work = float(sys.argv[3]) if len(sys.argv) > 3 else 0.0  # CPU seconds of a step
     meet = Meeting(rank, world, int(os.environ["MASTER_PORT"]))
     if rank == world - 1:
         print("> building train, validation, and test datasets ...", flush=True)
     for step in range(1, steps + 1):
-        began = time.time()
+        began, worked = time.time(), time.thread_time()
+        while time.thread_time() - worked < work:
+            sum(i * i for i in range(2000))
         while time.time() - began < pace:  # some work, and some waiting, as a step has
             sum(i * i for i in range(200))
             time.sleep(pace / 20)  # the wait is the subject: a step lasts as long as it is told to

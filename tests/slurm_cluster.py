@@ -70,6 +70,7 @@ class SlurmCluster:
         nodes: int = 4,
         *,
         gpus: int = 0,
+        gpu_nodes: int | None = None,
         prolog: str = "",
         conf: str = "",
         slurmd_timeout: int = 10,
@@ -87,6 +88,7 @@ class SlurmCluster:
         self._partitions = partitions  # further lines of slurm.conf behind the nodes; {nodes} are their names
         self._dbd_ports = (0, 0)
         self._gpus = gpus  # on each node, as Slurm counts them; nothing is behind them
+        self._gpu_nodes = self.names[:gpu_nodes]  # those that have them; all
         self._slurmd_timeout = slurmd_timeout
         self.dir = Path(tempfile.mkdtemp(prefix="tw-slurm-", dir="/tmp"))  # short: a socket's path may have 107 bytes
         self.conf = self.dir / "slurm.conf"
@@ -262,7 +264,7 @@ class SlurmCluster:
             self._network.name_nodes(self.names)
         for i, (name, port) in enumerate(zip(self.names, ports[1:], strict=True)):
             at = self._network.address(i) if self._network else "127.0.0.1"
-            has = f" Gres=gpu:{self._gpus}" if self._gpus else ""
+            has = f" Gres=gpu:{self._gpus}" if self._gpus and name in self._gpu_nodes else ""
             has += f" RealMemory={self._memory_mb}" if self._memory_mb else ""
             extra.append(f"NodeName={name} NodeHostname={host} NodeAddr={at} Port={port} CPUs=2{has}")
         nodes = ",".join(self.names)
@@ -283,7 +285,8 @@ class SlurmCluster:
             devices = [self.dir / "dev" / f"gpu{i}" for i in range(self._gpus)]
             for i, device in enumerate(devices):
                 os.mknod(device, 0o20666, os.makedev(195, i))
-            (self.dir / "gres.conf").write_text("".join(f"Name=gpu File={device}\n" for device in devices))
+            where = f"NodeName={','.join(self._gpu_nodes)} Name=gpu"
+            (self.dir / "gres.conf").write_text("".join(f"{where} File={device}\n" for device in devices))
 
     def _holding_to_memory(self) -> str:
         if not self._memory_mb:

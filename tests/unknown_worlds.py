@@ -108,6 +108,22 @@ HELD_OUT: dict[str, Kind] = {
 }  # fmt: skip
 
 
+def _all_along(metric: str, level: float, wander: float, change: float, **extra: str) -> Kind:
+    """One host is unlike the others from the first step on: the run has one speed, and no past without it."""
+
+    def lay(world: World) -> None:
+        world.since, world.until = world.run.start, world.run.end + 1.0
+        world.plugin(metric, level, wander, change, **extra)
+
+    return lay
+
+
+ALL_ALONG: dict[str, Kind] = {
+    "narrow-link": _all_along("hw_gpu_pcie_link_width", 16.0, 0.0, -12.0, gpu="1"),
+    "plugin-slow-cpu": _all_along("cpu_frequency_mhz", 3400.0, 15.0, -1500.0),
+}
+
+
 def _fine(world: World) -> None:
     """Nothing beside what is normal."""
 

@@ -22,25 +22,30 @@ USER, PASSWORD = "walker", "s3cret-of-the-store"  # of a store that lives for on
 
 def find_victoria() -> Path:
     """The program: on PATH, in our tool folder, or fetched there; without apt the test is skipped."""
-    if found := shutil.which(PACKAGE):
+    return unpacked(PACKAGE)
+
+
+def unpacked(package: str) -> Path:
+    """The program of a package of the distribution with the package's own name; fetched once, never installed."""
+    if found := shutil.which(package):
         return Path(found)
-    home = tool_dir() / PACKAGE
-    if not (home / "usr" / "bin" / PACKAGE).exists():
+    home = tool_dir() / package
+    if not (home / "usr" / "bin" / package).exists():
         if not (shutil.which("apt-get") and shutil.which("dpkg-deb")):
-            pytest.skip("no VictoriaMetrics and no apt to fetch it")
+            pytest.skip(f"no {package} and no apt to fetch it")
         tool_dir().mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=".fetch-", dir=tool_dir()) as scratch:
             try:
-                package = apt_download(PACKAGE, Path(scratch), print)
+                file = apt_download(package, Path(scratch), print)
             except CannotInstall as e:
                 if os.environ.get("CI"):  # there the archive is known to answer: a failure is ours
                     raise
-                pytest.skip(f"VictoriaMetrics cannot be fetched: {e}")
+                pytest.skip(f"{package} cannot be fetched: {e}")
             tree = Path(scratch) / "tree"
-            subprocess.run(["dpkg-deb", "-x", package, tree], check=True)
+            subprocess.run(["dpkg-deb", "-x", file, tree], check=True)
             shutil.rmtree(home, ignore_errors=True)
             tree.rename(home)
-    return home / "usr" / "bin" / PACKAGE
+    return home / "usr" / "bin" / package
 
 
 class Victoria:
@@ -51,9 +56,10 @@ class Victoria:
         self._process: subprocess.Popen[bytes] | None = None
         self.url = f"http://127.0.0.1:{port}"
 
-    def start(self) -> None:
+    def start(self, *more: str) -> None:
         argv = [self._binary, f"-httpListenAddr=127.0.0.1:{self._port}", f"-storageDataPath={self._folder / 'data'}"]
         argv += ["-retentionPeriod=100y"]  # what a test sends may be of any time
+        argv += more
         argv += [f"-httpAuth.username={USER}", f"-httpAuth.password={PASSWORD}"]
         with (self._folder / "victoria.log").open("ab") as out:
             self._process = subprocess.Popen(argv, stdout=out, stderr=out)

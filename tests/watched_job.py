@@ -100,7 +100,7 @@ class NoDiagnoses:
     def __init__(self, verdict: dict[str, Any] | None = None) -> None:
         self._verdict, self._asked = verdict, list[str]()
 
-    def ask(self, incident: str, job: Path) -> None:
+    def ask(self, incident: str, job: Path, first: bool = True) -> None:
         self._asked.append(incident)
 
     def step(self) -> list[tuple[str, dict[str, Any] | None]]:

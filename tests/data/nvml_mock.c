@@ -36,6 +36,7 @@ _Static_assert(sizeof(ProcessUtilization) == 32 && offsetof(ProcessUtilization, 
 #define GPUS 16
 #define SETTINGS 512
 static struct nvmlDevice_st devices[GPUS];
+static struct nvmlDevice_st slices[4 * GPUS]; /* behind the GPUs: slice i of GPU g is device GPUS + 4 * g + i */
 static volatile int initialized, count;
 static volatile int hanging;
 static struct { char key[64]; int gpu; ull value; } values[SETTINGS], failures[SETTINGS], calls[4096];
@@ -134,7 +135,8 @@ static int begin(const char *name, Device device, const char *args) {
     reload();
     note(key, gpu);
     if (!initialized) return UNINITIALIZED;
-    if (device && (device < devices || device >= devices + count)) return INVALID_ARGUMENT;
+    int whole = device >= devices && device < devices + count, slice = device >= slices && device < slices + 4 * GPUS;
+    if (device && !whole && !slice) return INVALID_ARGUMENT;
     int code = fate(key, gpu);
     if (code < 0) code = fate(name, gpu);
     if (code == 1000) {
@@ -176,8 +178,6 @@ int nvmlDeviceGetHandleByIndex_v2(uint index, Device *device) {
     *device = &devices[index];
     return OK;
 }
-/* Slices of a GPU stand behind the GPUs themselves: slice i of GPU g is device GPUS + 4 * g + i. */
-static struct nvmlDevice_st slices[4 * GPUS];
 int nvmlDeviceGetMaxMigDeviceCount(Device d, uint *n) {
     BEGIN("nvmlDeviceGetMaxMigDeviceCount", d);
     *n = value("slices", d, 0) ? 4 : 0;
@@ -187,7 +187,7 @@ int nvmlDeviceGetMigDeviceHandleByIndex(Device d, uint index, Device *out) {
     BEGIN("nvmlDeviceGetMigDeviceHandleByIndex", d, ".%u", index);
     if (index >= value("slices", d, 0)) return NOT_FOUND;
     *out = &slices[4 * d->index + (int)index];
-    (*out)->index = 4 * d->index + (int)index;
+    (*out)->index = GPUS + 4 * d->index + (int)index;
     return OK;
 }
 static int text(const char *name, Device device, char *out, uint length, uint least, const char *format) {
@@ -197,7 +197,7 @@ static int text(const char *name, Device device, char *out, uint length, uint le
     return OK;
 }
 int nvmlDeviceGetUUID(Device d, char *t, uint n) {
-    if (d >= slices && d < slices + 4 * GPUS) return snprintf(t, n, "MIG-%d-%d", d->index / 4, d->index % 4) < 0;
+    if (d >= slices && d < slices + 4 * GPUS) return snprintf(t, n, "MIG-%d-%d", (d->index - GPUS) / 4, d->index % 4) < 0;
     return text("nvmlDeviceGetUUID", d, t, n, 96, "GPU-0000-%d");
 }
 int nvmlDeviceGetSerial(Device d, char *t, uint n) { return text("nvmlDeviceGetSerial", d, t, n, 30, "16540000%d"); }

@@ -12,7 +12,7 @@ from tests.unit.test_cli_hostile import EVERYTHING, ask, document_cases, field_c
 ALL_OF_THEM = ("jobs", "status", "nodes", "tunnel", "resubmit", "logs", "clean")
 
 
-@pytest.mark.long(reason="some two thousand job directories in each of seventeen commands: minutes")
+@pytest.mark.long(reason="some two thousand job directories in each of twenty-four commands: minutes")
 @pytest.mark.parametrize("words", EVERYTHING, ids=lambda words: "-".join(w for w in words if w != ID).strip("-"))
 def test_every_field(words: list[str], tmp_path: Path) -> None:
     folder = make_job(tmp_path)

@@ -38,6 +38,7 @@ def shell(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[str, Path]:
         (["plan", "llama2"], "llama2-70b"),
         (["jobs", "--st"], "--state"),
         (["status", "local_"], ID),
+        (["tsdb", "query", ID, "hw_gpu_stal"], "hw_gpu_stalled"),
     ],
 )
 def test_a_tab_offers_it(shell: tuple[str, Path], typed: list[str], offered: str, tmp_path: Path) -> None:

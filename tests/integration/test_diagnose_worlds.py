@@ -240,3 +240,19 @@ def test_a_dip_that_cost_less_than_a_step_is_no_incident(tmp_path: Path, prometh
     diagnosis = judge(world, tmp_path, prometheus)
     assert len(diagnosis.story.phases) == 3, "it is seen"
     assert diagnosis.verdict.outcome == "healthy", "but it is not worth a page"
+
+
+@pytest.mark.parametrize("idle", [0, 6])
+def test_gpus_that_spin_hide_no_idle_ones_beside_them(tmp_path: Path, prometheus: Path, idle: int) -> None:
+    world = World(HOSTS, [], total=900, silent_s=5400, summary="FAILED (exit 143) — CANCELLED (scancel / SIGTERM)")
+    world.metrics = lambda h, t: {
+        f'hw_gpu_utilization_percent{{gpu="{n}"}}': 1.0 if n < idle or t < START + 600 else 100.0 for n in range(8)
+    }
+    verdict = judge(world, tmp_path, prometheus).verdict
+    assert "collective-hang" in [c.cause for c in verdict.causes]
+    told = [e.says for e in verdict.evidence]
+    assert [t for t in told if t.startswith("the busiest GPU of every host spins (100..100 %)")]
+    assert [t for t in told if f"up to {idle} GPUs of a host idle meanwhile" in t] == [
+        t for t in told if "idle meanwhile" in t
+    ]
+    assert any("idle meanwhile" in t for t in told) == (idle > 0)

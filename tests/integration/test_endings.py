@@ -17,7 +17,7 @@ import pytest
 
 import slurm_accounting
 from command_here import call_here
-from endings import CASES, CONF, PARTITIONS, PROLOG, Case, Started, play
+from endings import CASES, CONF, PARTITIONS, PROLOG, Case, Started, let_in, play
 from slurm_cluster import SlurmCluster, need_slurm, no_memory_limits
 from trackwalker.launch.ledger import suspects
 
@@ -46,6 +46,7 @@ class Told:
 
 def ask_all(cluster: SlurmCluster, workspace: Path, jobs: dict[str, Started]) -> Told:
     where = ("-w", str(workspace))
+    watched = call_here(cluster.env, "watch", "--all", "--once", *where).stdout
     rows = json.loads(call_here(cluster.env, "jobs", "--json", *where).stdout)["jobs"]
     told = Told(jobs, {row["id"]: row for row in rows})
     for name, it in jobs.items():
@@ -55,8 +56,13 @@ def ask_all(cluster: SlurmCluster, workspace: Path, jobs: dict[str, Started]) ->
         told.said[name, "wait"] = call_here(cluster.env, "wait", it.id, "--timeout", "0", *where).returncode
     call_here(cluster.env, "nodes", *where)
     told.suspects = {suspect.host for suspect in suspects(workspace)}
-    told.watched = call_here(cluster.env, "watch", "--all", "--once", *where).stdout
+    told.watched = watched
     return told
+
+
+def begin_watch(cluster: SlurmCluster, workspace: Path) -> None:
+    """Somebody watches from now on: what ends later is news."""
+    assert call_here(cluster.env, "watch", "--all", "--once", "-w", str(workspace)).returncode == 0
 
 
 def check(told: Told, case: Case) -> None:
@@ -65,6 +71,7 @@ def check(told: Told, case: Case) -> None:
     assert (status["state"], status["exit"]) == (case.state, case.exit), status
     assert told.rows[it.id]["state"] == case.state
     bad = None if case.bad is None else it.nodes[case.bad]
+    check_watch(told, case, it)
     if case.state not in STATUS or not it.log.exists():
         assert status["meaning"] in told.said[case.name, "triage"] + " "
         assert status["meaning"] in told.said[case.name, "diagnose"] + " "
@@ -75,7 +82,7 @@ def check(told: Told, case: Case) -> None:
     assert (triage["status"], verdict["status"]) == (STATUS[case.state],) * 2, triage["summary"]
     roots = [cause for cause in verdict["causes"] if cause["role"] == "root"]
     if case.cause:
-        assert triage["primary"]["cause"] in case.cause, triage["summary"]
+        assert triage["primary"]["cause"] in case.cause, f"{triage['summary']}\n{it.text[-3000:]}"
         assert roots[0]["cause"] in case.cause, verdict["summary"]
     else:
         assert triage["primary"] is None
@@ -89,8 +96,23 @@ def check(told: Told, case: Case) -> None:
     last = re.findall(r"^  Status: \w+ \(exit (\d+)\)", it.text, re.MULTILINE)
     if it.mode == "submit" and last:
         assert int(last[-1]) == case.exit, it.text[-600:]
-    state = re.search(rf"job {it.id} \([^)]*\): it [^\n]*\n    state: (\S+)", told.watched)
-    assert state is None or state[1] == case.state
+    if case.by:
+        assert f"by {case.by} " in status["meaning"]
+        assert triage["accounting"]["by"]
+
+
+def check_watch(told: Told, case: Case, it: Started) -> None:
+    """The watcher tells the end (or what the job waits for) in the same words, and a first failure once."""
+    said = told.watched
+    meaning = re.escape(told.said[case.name, "status"]["meaning"])
+    if case.state in ("pending", "launch-failed"):
+        assert re.search(rf"job {it.id} \([^)\n]*\): it {meaning}\n", said), said
+        assert not re.search(rf"job {it.id} \([^)\n]*\): it [^\n]*\n    state:", said)
+        return
+    ends = re.findall(rf"job {it.id} \([^)\n]*\): it ([^\n]*)\n(?:    [^\n]*\n)*?    state: (\S+)", said)
+    assert [state for _, state in ends] == [case.state], said
+    assert re.fullmatch(meaning, ends[0][0]), ends
+    assert len(re.findall(rf"job {it.id} \([^)\n]*\): rank [^\n]* failed first", said)) <= 1
 
 
 def matrix(tmp_path: Path, mode: str) -> Iterator[Told]:
@@ -104,6 +126,8 @@ def matrix(tmp_path: Path, mode: str) -> Iterator[Told]:
         1 + sum(case.nodes for case in cases), accounting=True, conf=CONF, partitions=PARTITIONS,
         prolog=PROLOG.format(mark=mark), slurmd_timeout=5, memory_mb=1500,
     ) as cluster:  # fmt: skip
+        let_in(cluster)
+        begin_watch(cluster, workspace)
         jobs = play(cases, cluster, workspace, mode, mark)
         time.sleep(6.0)  # the wait is the subject: Slurm tells its accounting, and ends steps, some seconds later
         yield ask_all(cluster, workspace, jobs)
@@ -119,13 +143,13 @@ def own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Told]:
     yield from matrix(tmp_path_factory.mktemp("own"), "own")
 
 
-@pytest.mark.long(reason="nineteen jobs that end on Slurm's own clocks, with a slurmdbd and its database")
+@pytest.mark.long(reason="twenty jobs that end on Slurm's own clocks, with a slurmdbd and its database")
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_every_end_of_a_submitted_job(case: Case, submitted: Told) -> None:
     check(submitted, case)
 
 
-@pytest.mark.long(reason="fifteen jobs that end on Slurm's own clocks, with a slurmdbd and its database")
+@pytest.mark.long(reason="sixteen jobs that end on Slurm's own clocks, with a slurmdbd and its database")
 @pytest.mark.parametrize("case", [c for c in CASES if "own" in c.modes], ids=lambda case: case.name)
 def test_every_end_of_a_users_own_script(case: Case, own: Told) -> None:
     check(own, case)
@@ -136,6 +160,7 @@ def test_the_ends_that_everybody_meets(mode: str, slurm: SlurmCluster, tmp_path:
     """Without slurmdbd: the controller alone is asked."""
     workspace = tmp_path / "outputs"
     workspace.mkdir()
+    begin_watch(slurm, workspace)
     jobs = play(CORE, slurm, workspace, mode, tmp_path / "bad")
     told = ask_all(slurm, workspace, jobs)
     for case in CORE:

@@ -20,8 +20,7 @@ RUNS = {row["name"]: row for rows in ARCHIVES.values() for row in rows if "job" 
 WEAKEST = ["power-cap-0.3", "lock-clocks-0.35", "gpu-hog-0.25", "busy-wait-0.25", "data-stall-0.13"]
 TORCH = ["torch-power-cap", "mig-gpu-hog"]
 WELL = ["healthy-2", "gpu-memory-hog-0.95", "torch-healthy", "mig-healthy"]
-# Both ranks of a GPU in slices see the stranger on it: the driver counts its processes for the whole GPU.
-PLACE = {"mig-gpu-hog": (["vm"], ["0"])}
+PLACE = {"mig-gpu-hog": (["vm-r0"], ["0:0"])}  # of two ranks on two slices of the GPU
 
 
 @pytest.fixture(scope="module")

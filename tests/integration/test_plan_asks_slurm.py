@@ -80,7 +80,51 @@ def test_plan_and_slurm_agree(request_: str, cluster: SlurmCluster, tmp_path: Pa
     agree(cluster, tmp_path, request_)
 
 
+def test_a_model_that_needs_gpus_is_refused_where_the_partition_has_none_and_others_do(tmp_path: Path) -> None:
+    need_slurm()
+    with SlurmCluster(2, gpus=2, gpu_nodes=1, partitions="PartitionName=cpus Nodes=n2") as cluster:
+        model = "llama2-70b"
+        fits = call_here(cluster.env, "plan", model, "--workspace", str(tmp_path), "--gpu", "H200")
+        refused = call_here(cluster.env, "plan", model, "--workspace", str(tmp_path), "--gpu", "H200", "-p", "cpus")
+        again = call_here(cluster.env, "submit", model, "--workspace", str(tmp_path), "--gpu", "H200", "-p", "cpus")
+    assert "needs GPUs" not in fits.stdout + fits.stderr
+    for done in (refused, again):
+        assert done.returncode == 2
+        (line,) = done.stderr.strip().splitlines()
+        assert line.endswith(
+            "llama2-70b needs GPUs, and no node of partition cpus has any; change -p (with GPUs: main)"
+        )
+
+
 @pytest.mark.long(reason="forty requests, each asked of Slurm three times")
 @pytest.mark.parametrize("request_", [r for r in REQUESTS if r not in CORE])
 def test_plan_and_slurm_agree_on_forty_requests(request_: str, cluster: SlurmCluster, tmp_path: Path) -> None:
     agree(cluster, tmp_path, request_)
+
+
+def test_a_reason_that_never_clears_is_explained_by_submit_status_and_watch(
+    cluster: SlurmCluster, tmp_path: Path
+) -> None:
+    where = ("--workspace", str(tmp_path))
+    held = call_here(cluster.env, "submit", "tiny", *where, "-p", "strict", "-N2", "--time=5", "--hold")
+    assert held.returncode == 0, held.stderr
+    assert "is held: JobHeldUser: 'scontrol release' lets it go" in held.stderr
+    job = held.stdout.split()[1]
+    try:
+        cluster.client("scontrol", "update", "PartitionName=strict", "MaxNodes=1")
+        cluster.client("scontrol", "release", job)
+        why = "can never start: PartitionNodeLimit: it asks for more or fewer nodes than the partition allows"
+
+        def told() -> str:
+            return call_here(cluster.env, "status", job, *where).stdout
+
+        cluster.wait_for(lambda: why in told(), f"the reason in {told()}", 60)
+        watched = call_here(cluster.env, "watch", "--all", "--once", *where)
+        assert f"it {why}: change -N or -p" in watched.stdout
+        assert watched.returncode == 1
+        waited = call_here(cluster.env, "wait", job, "--timeout", "0", *where)
+        assert (waited.returncode, why in waited.stdout + waited.stderr) == (1, True)
+    finally:
+        cluster.client("scontrol", "update", "PartitionName=strict", "MaxNodes=2")
+        cluster.client("scancel", job)
+        cluster.wait_for(lambda: not cluster.client("squeue", "-h").strip(), "an empty queue")

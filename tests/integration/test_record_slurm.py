@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -14,33 +15,43 @@ from typing import Any
 import pytest
 
 from slurm_cluster import SlurmCluster, free_ports
+from trackwalker.lab.inject import inject
+from trackwalker.lab.victim import Victim
 
 TRAINER = Path(__file__).parent.parent / "megatron_style.py"
 RECORD = f"{sys.executable} -m trackwalker record --"
 SCRIPT = """#!/bin/bash
 #SBATCH -N 4 --ntasks-per-node=1 -J pretrain
 export MASTER_PORT={port}
-srun {record} {python} {trainer} {steps} 0.2
+srun {record} {python} {trainer} {steps} {pace}
 """
 
 
 class Run:
     """One job from its script to its verdict."""
 
-    def __init__(self, slurm: SlurmCluster, where: Path, steps: int, record: str = RECORD) -> None:
-        self.slurm, self.workspace, self.out = slurm, where / "outputs", where / "slurm.out"
+    def __init__(
+        self, slurm: SlurmCluster, where: Path, steps: int, record: str = RECORD, name: str = "megatron_style",
+        pace: str = "0.2",
+    ) -> None:  # fmt: skip
+        self.slurm, self.workspace, self.out, self.name = slurm, where / "outputs", where / "slurm.out", name
         script = where / "job.sbatch"
-        script.write_text(
-            SCRIPT.format(port=free_ports(1)[0], record=record, python=sys.executable, trainer=TRAINER, steps=steps)
-        )
+        about = {"record": record, "python": sys.executable, "trainer": TRAINER, "steps": steps, "pace": pace}
+        script.write_text(SCRIPT.format(port=free_ports(1)[0], **about))
         env = {**slurm.env, "JOB_WORKSPACE": str(self.workspace)}
-        argv = ["sbatch", "--parsable", "-o", str(self.out), "-D", str(where), str(script)]
-        done = subprocess.run(argv, env=env, capture_output=True, text=True, check=True)
-        self.id = done.stdout.strip()
+        options = ["-o", str(self.out), "-D", str(where)]
+        if name == "submitted":  # by us, the script as it is
+            self.name = "megatron_style"
+            argv = [sys.executable, "-m", "trackwalker", "submit", "--script", str(script), *options, "--json"]
+        else:
+            argv = ["sbatch", "--parsable", *options, str(script)]
+        done = subprocess.run(argv, env=env, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        self.id = str(json.loads(done.stdout)["id"]) if name == "submitted" else done.stdout.strip()
 
     @property
     def dir(self) -> Path:
-        return self.workspace / f"{self.id}-megatron_style"
+        return self.workspace / f"{self.id}-{self.name}"
 
     def records(self, name: str) -> list[dict[str, Any]]:
         path = self.dir / name
@@ -121,3 +132,82 @@ def test_cancelled_by_the_user(slurm: SlurmCluster, tmp_path: Path) -> None:
     slurm.client("scancel", run.id)
     run.ended()
     assert root_of(run.verdict())[0] in ("user-cancel", "")
+
+
+def test_a_script_of_ones_own_is_queued_as_it_is_and_recorded(slurm: SlurmCluster, tmp_path: Path) -> None:
+    run = Run(slurm, tmp_path, steps=40, record="", name="submitted")
+    run.ended()
+    assert [r["step"] for r in run.records("progress.jsonl")] == list(range(1, 41))
+    assert {p["host"] for p in json.loads((run.dir / "run.json").read_text())["ranks"]} == {"n1", "n2", "n3", "n4"}
+    assert slurm.client("scontrol", "show", "job", "-o", run.id).count("JobName=pretrain ") == 1
+    assert "trackwalker: healthy" in run.out.read_text()
+
+
+class Joined(Run):
+    """A job that nobody records, joined once it has printed some steps."""
+
+    def __init__(self, slurm: SlurmCluster, where: Path, steps: int, pace: str = "0.2") -> None:
+        super().__init__(slurm, where, steps, record="", name="pretrain", pace=pace)
+        slurm.wait_for(lambda: self.out.exists() and self.out.read_text().count("elapsed time") >= 10, "steps", 60)
+        argv = [sys.executable, "-m", "trackwalker", "attach", "--slurm", self.id, "--workspace", str(self.workspace)]
+        self.said = where / "attach.out"
+        with self.said.open("wb") as out:
+            self.attach = subprocess.Popen(argv, env=slurm.env, stdout=out, stderr=out)
+
+    def left(self) -> str:
+        """What it said when the job was over."""
+        assert self.attach.wait(120) == 0, self.said.read_text()
+        return self.said.read_text()
+
+
+def test_a_run_is_joined_in_the_middle(slurm: SlurmCluster, tmp_path: Path) -> None:
+    run = Joined(slurm, tmp_path, steps=90)
+    run.ended()
+    said = run.left()
+    steps = [r["step"] for r in run.records("progress.jsonl")]
+    assert steps[-1] == 90
+    assert steps == list(range(steps[0], 91)), "every step since then, once"
+    assert steps[0] > 1
+    log = (run.workspace / f"{run.dir.name}.log").read_text()
+    assert log.count("elapsed time per iteration") == 90, "its log from the beginning"
+    places = json.loads((run.dir / "run.json").read_text())["ranks"]
+    assert [(p["rank"], p["host"]) for p in places] == [(0, "n1"), (1, "n2"), (2, "n3"), (3, "n4")]
+    assert run.records("events.jsonl")[-1]["data"]["exit"] is None, "no exit code is claimed"
+    assert "trackwalker: healthy" in said
+
+
+@pytest.mark.long(reason="a hang lasts most of a minute before it may be called one")
+def test_a_rank_stopped_in_a_joined_run_is_named(slurm: SlurmCluster, tmp_path: Path) -> None:
+    run = Joined(slurm, tmp_path, steps=2000)
+    run.wait_steps(60)
+    os.kill(run.pid_of(1), signal.SIGSTOP)
+    time.sleep(40)  # the wait is the subject: a rank that says nothing for long enough to be a hang
+    verdict = run.verdict()
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(run.pid_of(1), signal.SIGCONT)
+    slurm.client("scancel", run.id)
+    run.left()
+    assert root_of(verdict)[1] == ["n2"], verdict["summary"]
+
+
+@pytest.mark.long(reason="another job on Slurm, killed in the middle")
+def test_a_rank_killed_in_a_joined_run_is_named(slurm: SlurmCluster, tmp_path: Path) -> None:
+    run = Joined(slurm, tmp_path, steps=2000)
+    run.wait_steps(30)
+    os.kill(run.pid_of(2), signal.SIGKILL)
+    run.left()
+    assert root_of(run.verdict()) == ("peer-died", ["n3"]), run.verdict()["summary"]
+
+
+@pytest.mark.long(reason="a slow phase has to last a while to be one")
+@pytest.mark.disturbed_by_load(reason="a rank is starved of CPU on a machine that others use, too")
+@pytest.mark.parametrize("kind", [Run, Joined])
+def test_a_rank_starved_of_cpu_is_named(slurm: SlurmCluster, tmp_path: Path, kind: type[Run]) -> None:
+    run = kind(slurm, tmp_path, steps=2000, pace="0 0.05")  # each rank computes: that is what a hog takes away
+    run.wait_steps(200)
+    with inject("cpu", Victim(2, "n3", run.pid_of(2), run.dir)):
+        run.wait_steps(len(run.records("progress.jsonl")) + 100)
+        verdict = run.verdict()
+    slurm.client("scancel", run.id)
+    run.ended()
+    assert root_of(verdict)[1] == ["n3"], verdict["summary"]

@@ -151,6 +151,43 @@ def test_control_c_on_a_terminal_comes_once(tmp_path: Path) -> None:
     os.waitpid(pid, 0)
 
 
+def on_a_terminal(argv: list[str]) -> tuple[bytes, int]:
+    """All that a command writes to a terminal, and how it ends."""
+    pid, terminal = pty.fork()
+    if pid == 0:
+        os.execv(argv[0], argv)  # noqa: S606
+    said = b""
+    try:
+        while chunk := os.read(terminal, 65536):
+            said += chunk
+    except OSError:
+        pass  # everybody has closed it
+    os.close(terminal)
+    return said, os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+def test_a_terminal_gets_the_same_bytes(tmp_path: Path) -> None:
+    script = (
+        "import os, sys\n"
+        "def out(b):\n    while b: b = b[os.write(1, b):]\n"
+        "out(b'\\x1b[31mred\\x1b[0m\\ttab\\rback\\n')\n"
+        "for i in range(20000): out(b'%6d \\xc3\\xa4 line\\n' % i)\n"
+        "os.write(2, b'to the other\\n'); out(b'no end of line')\n"
+        "sys.exit(9)"
+    )
+    plain = [sys.executable, "-c", script]
+    assert on_a_terminal(wrapped(tmp_path, *plain)) == on_a_terminal(plain)
+
+
+@pytest.mark.parametrize(("script", "code"), [("echo out; exit 7", 7), ("echo out; kill -9 $$", -9)])
+def test_the_whole_command_with_all_that_runs_beside_it(script: str, code: int, tmp_path: Path) -> None:
+    argv = [sys.executable, "-m", "trackwalker", "record", "--no-metrics", "--no-verdict", "--workspace", str(tmp_path)]
+    done = subprocess.run([*argv, "--", "sh", "-c", script], capture_output=True, check=False, timeout=60)
+    assert done.returncode == code
+    assert done.stdout == b"out\n"
+    assert all(line.startswith(b"trackwalker: ") for line in done.stderr.splitlines())
+
+
 @pytest.mark.long(reason="a gigabyte through a pipe, twice")
 def test_a_gigabyte(tmp_path: Path) -> None:
     script = (

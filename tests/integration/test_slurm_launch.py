@@ -134,8 +134,10 @@ def test_a_word_to_the_batch_script_alone_ends_the_run(cluster: SlurmCluster, st
 
 @pytest.mark.long(reason="Slurm counts time limits in minutes; test_watch_slurm.py has one that is brought forward")
 def test_r19_slurms_own_word_before_a_time_limit_reaches_the_run(start: Callable[..., Run]) -> None:
-    run = start(steps=900, time="0:06", signal_before_s=5)
+    """Asked for by default: nobody said --signal."""
+    run = start(steps=900, time="0:06")
     assert run.ends(120) == "timeout"
+    assert f"\nTIME_LIMIT_NEAR: Slurm ends job {run.id} at its time limit\n" in run.text
     assert run.summary() == "Status: FAILED (exit 124) — CANCELLED DUE TO TIME LIMIT"
 
 

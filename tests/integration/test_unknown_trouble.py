@@ -10,7 +10,7 @@ import pytest
 
 from trackwalker.cli.app import main
 from trackwalker.diagnose.engine import diagnose
-from unknown_worlds import HELD_OUT, NOBODY, TUNED, make
+from unknown_worlds import ALL_ALONG, HELD_OUT, NOBODY, TUNED, make
 
 pytestmark = [pytest.mark.usefixtures("prometheus")]
 KINDS = TUNED | HELD_OUT
@@ -28,6 +28,16 @@ def test_the_host_is_named_with_the_metric_and_a_next_step(tmp_path: Path, kind:
     assert verdict.actions[0].hosts == culprits
     assert "closer look" in verdict.actions[0].why
     assert not verdict.actions[0].needs_approval
+
+
+@pytest.mark.parametrize("kind", sorted(ALL_ALONG))
+def test_whoever_is_unlike_all_peers_from_the_first_step_on_is_named(tmp_path: Path, kind: str) -> None:
+    job, culprits = make(ALL_ALONG[kind], tmp_path, seed=24, slow=False, nodes=6, gpus=2)
+    verdict = diagnose(job).verdict
+    (root,) = verdict.roots
+    assert (verdict.outcome, root.cause, root.hosts) == ("incident", "unclassified", culprits)
+    assert "from the first step on" in verdict.summary
+    assert "what it costs is not known" in verdict.summary
 
 
 @pytest.mark.parametrize("kind", ["healthy-one-burst", "slow-one-burst", "slow-all-alike"])

@@ -14,9 +14,12 @@ from helpers import HEADER, make_job, step_line
 from trackwalker.agent import answers
 from trackwalker.agent.answers import ranges, size
 from trackwalker.agent.job_files import files, rank_tails
+from trackwalker.agent.looking import what_changed
 from trackwalker.agent.texts import logs
 from trackwalker.agent.tools import _by_tools
 from trackwalker.agent.workspace import Workspace
+from trackwalker.cli.diagnose import DAMAGED
+from trackwalker.cli.diagnose import diagnose as diagnose_command
 from trackwalker.cli.files import files as files_command
 from trackwalker.cli.files import rank_tails as tails_command
 from trackwalker.cli.logs import logs as logs_command
@@ -176,3 +179,34 @@ def test_pages_say_how_much_is_left(ws: Workspace) -> None:
     )
     assert (made.body, made.next, made.left) == ("bc", "3", "3 of 6")
     assert size(made) <= 7_500
+
+
+def test_without_metrics_the_log_is_compared_and_without_steps_nothing_can_be(tmp_path: Path, ws: Workspace) -> None:
+    directory, log = make_job(tmp_path / "outputs", "8311-JAX-a")
+    (directory / "artifact").symlink_to(f"../.artifacts/artifact_{BEGIN}_8311")
+    steps = [f"{rank}: {step_line(s)}" for s in range(60) for rank in range(2)]
+    steps += [line for s in range(60, 120) for line in (f"0: {step_line(s)}", f"1: {step_line(s)}", "1: link retries")]
+    end = ["== Training END (70s) ==", " JOB SUMMARY ".center(65, "="), "  Nodes:  2", "=" * 65, "0: left over"]
+    log.write_text("\n".join([*HEADER.splitlines(), *steps, *end]) + "\n")
+    seen = what_changed(ws, "8311")
+    assert (seen.metrics, seen.changes) == (0, [])
+    assert "no metric was recorded" in (seen.hint or "")
+    told = " ".join(line.quote for line in seen.log)
+    assert "link retries" in told
+    assert "left over" in told
+    assert not [words for words in ("END", "SUMMARY", "Nodes", "====") if words in told]  # every run ends so
+    _, log = make_job(tmp_path / "outputs", "8312-JAX-a")
+    log.write_text(HEADER)
+    with pytest.raises(EvidenceError, match="neither metrics nor steps"):
+        what_changed(ws, "8312")
+
+
+def test_the_tests_of_one_cause_are_asked_for_by_its_name(ws: Workspace, capsys: pytest.CaptureFixture[str]) -> None:
+    workspace = ws.root
+    assert diagnose_command("8308", tests=True, cause="user-cancel", as_json=True, workspace=workspace) == DAMAGED
+    told = json.loads(capsys.readouterr().out)
+    assert [e["cause"] for e in told["asked"]] + list(told["not_asked"]) == ["user-cancel"]
+    with pytest.raises(UsageError, match="no cause 'odd' is known"):
+        diagnose_command("8308", tests=True, cause="odd", workspace=workspace)
+    with pytest.raises(UsageError, match="--cause is for --tests"):
+        diagnose_command("8308", cause="user-cancel", workspace=workspace)

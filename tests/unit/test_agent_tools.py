@@ -191,7 +191,7 @@ def test_a_larger_answer_has_to_be_asked_for(ws: Workspace) -> None:
 def test_one_damaged_record_does_not_hide_the_other_jobs(ws: Workspace) -> None:
     folder, _ = make_job(ws.root, "8309-JAX-b")
     (folder / "run.json").write_text("{")
-    assert {row.id: row.state for row in list_jobs(ws).jobs} == {"8308": "unknown", "8309": "unreadable"}
+    assert {row.id: row.state for row in list_jobs(ws).jobs} == {"8308": "failed", "8309": "unreadable"}
 
 
 def test_a_large_performance_report_is_cut_to_an_answer(ws: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,6 +12,8 @@ import pytest
 from tests.command_here import call_here
 from tests.hostile_jobs import ID, STEP, make_job
 
+from trackwalker.cli.run import Ending
+
 HERE = {**os.environ, "COLUMNS": "100"}
 TRACKWALKER = [sys.executable, "-m", "trackwalker"]
 
@@ -105,6 +107,17 @@ def test_a_report_is_written_although_nobody_reads_the_rest(tmp_path: Path) -> N
     assert done.stdout.strip() in ("0", "3")
 
 
+def test_triage_and_diagnose_of_the_log_alone_are_the_same(tmp_path: Path) -> None:
+    make_job(tmp_path)
+    for how in ([], ["--md"]):
+        one, other = (
+            call_here(HERE, *words, *how, "-w", str(tmp_path)) for words in (["triage"], ["diagnose", "--log-only"])
+        )
+        assert (one.returncode, one.stdout) == (0, other.stdout)
+    done = call_here(HERE, "diagnose", "--log-only", "--save", "-w", str(tmp_path))
+    assert (done.returncode, len(done.stderr.splitlines())) == (2, 1)
+
+
 @pytest.mark.starts_processes
 @pytest.mark.parametrize("words", [["diagnose"], ["triage"], ["diagnose", "--md"]])
 def test_the_c_locale_ends_no_command(words: list[str], tmp_path: Path) -> None:
@@ -165,3 +178,15 @@ def test_slurm_that_is_installed_but_unreachable(tmp_path: Path) -> None:
     assert (status.returncode, "was cancelled" in status.stdout) == (0, True)
     waited = call_here(env, "wait", "8308", "--timeout", "5", "-w", str(tmp_path / "ws2"))
     assert (waited.returncode, "was cancelled" in waited.stdout) == (143, True)
+
+
+@pytest.mark.parametrize(
+    ("code", "by_user", "says"),
+    [
+        (0, False, "finished: 7 of 10 steps, 0.25 s per step; where the time went: trackwalker perf 8308"),
+        (1, False, "failed with exit code 1: 7 of 10 steps, 0.25 s per step; why: trackwalker diagnose 8308"),
+        (130, True, "ended by you (Ctrl-C): 7 of 10 steps, 0.25 s per step; to continue: trackwalker resume 8308"),
+    ],
+)
+def test_a_run_ends_with_how_far_how_fast_and_what_next(code: int, by_user: bool, says: str) -> None:
+    assert Ending(code, by_user, 7, "10", 0.25).sentence("8308") == says

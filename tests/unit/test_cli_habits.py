@@ -106,11 +106,11 @@ def test_jobs_as_squeue_lists_them(three: Path) -> None:
     wide = say("jobs", "-w", str(three), COLUMNS="150").splitlines()
     assert " ".join(wide[0].split()) == "id started elapsed model nodes step speed state verdict"
     row = next(line for line in wide if line.startswith(NEW))
-    for cell in ("tiny", "30/30", "1 s", "failed", "peer-died"):
+    for cell in ("tiny", "30/30", "1 s", "failed", "A rank died"):
         assert cell in row
     narrow = say("jobs", "-w", str(three), COLUMNS="80").splitlines()
     assert max(map(len, narrow)) <= 80
-    assert next(line for line in narrow if line.startswith(NEW)).split()[-2:] == ["failed", "peer-died"]
+    assert next(line for line in narrow if line.startswith(NEW)).split()[-4:] == ["failed", "A", "rank", "died"]
     assert say("jobs", "-w", str(three), "-o", "id,state").splitlines()[1].split()[1] == "failed"
     assert MIDDLE not in say("jobs", "-w", str(three), "--since", "2026-01-03")
     assert "no jobs that are running" in say("jobs", "-w", str(three), "--state", "running")

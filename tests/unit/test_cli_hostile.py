@@ -45,7 +45,8 @@ OTHERS = (["tunnel", ID], JOBS, ["tsdb", "list"], ["clean"])
 EVERYTHING = (JOBS, ["jobs", "--json"], STATUS, ["nodes"], ["logs", ID, "-n", "2"], ["tunnel", ID], ["clean"],
               ["resubmit", ID, "--dry-run"], ["tsdb", "list"], TRIAGE, ["triage", "--all"], ["diagnose", ID],
               ["resume", ID], ["perf", ID], ["ask", f"why did {ID} fail"], ["shell", ID, "--dry-run"],
-              ["watch", "--all", "--once"])  # fmt: skip
+              ["watch", "--all", "--once"], ["rank-tails", ID], ["files", ID], ["changed", ID], ["metrics", ID],
+              ["compare", ID, ID], ["wait", ID, "--timeout", "1"], ["rm", ID])  # fmt: skip
 FILES = (*JOURNALS, *DOCUMENTS, *WORKSPACE_FILES)
 
 

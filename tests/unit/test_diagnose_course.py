@@ -14,6 +14,7 @@ from trackwalker.diagnose.case import Case
 from trackwalker.job.layout import Job
 from trackwalker.logs.facts import LogFacts, Quote
 from trackwalker.logs.steps import Steps
+from trackwalker.record.masks import single_slow
 from trackwalker.record.phases import KEEN, find_phases
 from trackwalker.record.timeline import Timeline
 from triage_logs import triage_text
@@ -221,3 +222,13 @@ def test_all_steps_are_done_when_the_log_says_so_however_others_count(tmp_path: 
     case = case_of([10.0] * last)  # the event file counts from 0
     case.seen = triage_text(tmp_path, "".join(MEGATRON.format(step=s) for s in range(1, last + 1)))
     assert (case.total_steps, case.all_done) == (40, done)
+
+
+def test_bouts_side_by_side_do_not_hide_each_other() -> None:
+    rng = np.random.default_rng(5)
+    seconds = 20.0 * rng.normal(1.0, 0.004, 120)
+    bouts = [i for at in (40, 48, 56, 64) for i in range(at, at + 4)]  # within 21 steps more of them are slow than not
+    seconds[bouts] *= 1.25
+    found, level = single_slow(seconds, np.ones(120, dtype=bool))
+    assert found.tolist() == bouts
+    assert np.abs(level - 20.0).max() < 0.3

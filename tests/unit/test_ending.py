@@ -13,7 +13,7 @@ from trackwalker.job.slurm.lost import gone, lost, prolog
 from trackwalker.job.slurm.reasons import advice, never_clears
 from trackwalker.job.slurm.states import make
 from trackwalker.node.outcome import cancelled
-from trackwalker.node.scheduler_word import reason_of
+from trackwalker.node.scheduler_word import PLAIN, reason_of
 
 STEP = b"completed step: 7, seconds: 0.1, loss: 2.0\n"
 DUE = b"slurmstepd-n1: error: *** JOB 7 ON n1 CANCELLED AT 2026-11-16T12:20:19 DUE TO %s ***\n"
@@ -45,6 +45,8 @@ def test_who_does_not_answer_ends_nothing_and_who_forgot_is_replaced_by_the_reco
     assert decide(None, Told(code=143, reason="CANCELLED (scancel / SIGTERM)")).state == "cancelled"
     assert decide(None, Told(code=143, word="pending", reason="CANCELLED DUE TO JOB REQUEUE")).state == "forgotten"
     assert decide(None, Told()).state == "forgotten"
+    assert decide(None, Told(near=True)).state == "timeout"  # killed before it could say anything else
+    assert decide(None, Told(near=True, cancelled=True)).state == "cancelled"  # in its last minute
 
 
 @pytest.mark.parametrize(
@@ -59,6 +61,8 @@ def test_who_does_not_answer_ends_nothing_and_who_forgot_is_replaced_by_the_reco
         (DUE % b"JOB REQUEUE" + b"srun: error: n1: task 0: Exited with exit code 1\n" + STEP, Told()),
         (STEP + DUE % b"JOB REQUEUE", Told(word="pending", cancelled=True)),
         (b"srun: error: n2: task 1: Exited with exit code 1\n" + STEP, Told()),  # the script tried again
+        (STEP + b"TIME_LIMIT_NEAR: Slurm ends job 7 at its time limit\n" + STEP, Told(near=True)),
+        (STEP + b"0: TIME_LIMIT_NEAR: Slurm ends job 7 at its time limit\n", Told()),  # a rank's words
     ],
 )  # fmt: skip
 def test_the_log_tells_what_slurm_and_srun_wrote(tail: bytes, told: Told) -> None:
@@ -91,14 +95,18 @@ def test_only_the_last_attempt_speaks() -> None:
         ("JobState=COMPLETING Reason=NodeDown Restarts=0", 0, "CANCELLED DUE TO NODE FAILURE"),
         ("JobState=COMPLETING Reason=None PreemptTime=2026-11-16T12:00:00", 0, "CANCELLED DUE TO PREEMPTION"),
         ("JobState=COMPLETING Reason=None Restarts=1 PreemptTime=None", 0, "CANCELLED DUE TO JOB REQUEUE"),
-        ("JobState=COMPLETING Reason=None Restarts=1 PreemptTime=None", 1, ""),
-        ("JobState=CANCELLED Reason=None Restarts=0", 0, ""),
+        ("JobState=COMPLETING Reason=None Restarts=1 PreemptTime=None", 1, PLAIN),
+        ("JobState=CANCELLED Reason=None Restarts=0", 0, PLAIN),
+        ("JobState=RUNNING Reason=None Restarts=0", 0, ""),  # somebody signalled our processes
     ],
 )
 def test_the_agent_asks_why_it_is_ended(answer: str, attempt: int, reason: str) -> None:
     assert reason_of(answer, attempt) == reason
     code, words = cancelled(15, reason, warned=False)
-    assert words == reason or (not reason and words == "CANCELLED (scancel / SIGTERM)" and code == 143)
+    assert words == (reason or PLAIN)
+    assert words != PLAIN or code == 143
+    # Warned of the limit: only a Slurm that says nothing leaves it open, and then the warning counts.
+    assert cancelled(15, reason, warned=True)[1] == (reason or "CANCELLED DUE TO TIME LIMIT")
     assert word_of("CANCELLED DUE TO TIME LIMIT") == "timeout"
 
 

@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
+import os
+import resource
+import sys
+import time
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
+import pytest
+
+from trackwalker.node import coredump, ranks
 from trackwalker.node.crew import RankEnd
+from trackwalker.node.first_failure import Suspects, end_of
 from trackwalker.node.outcome import Course, judge
-from trackwalker.node.spec import AgentSpec
+from trackwalker.node.spec import AgentSpec, RankSpec
 
 SPEC = AgentSpec("8308", "JAX-tiny", "tiny", "n1", Path("job"), None, [], world=3, nodes=3, steps=5)
 
@@ -44,3 +54,59 @@ def test_r24_steps_that_were_all_done_are_told() -> None:
         judge(SPEC, course(bad, bad=bad, last=4)).reason == "Training FAILED (exit=1) after all 5 steps were completed"
     )
     assert judge(SPEC, course(bad, bad=bad, last=3)).reason == "Training FAILED (exit=1)"
+
+
+class Seat:
+    """A rank as the judge sees it."""
+
+    def __init__(self, number: int, code: int | None, failed: float, ended: float | None) -> None:
+        self.spec = SimpleNamespace(rank=number, host=f"n{number}")
+        self.exit, self.failed, self.ended = code, failed, ended
+
+
+def test_who_still_writes_its_core_failed_before_who_is_already_gone() -> None:
+    crashed, bereaved = Seat(0, None, 100.0, None), Seat(1, 1, 102.0, 102.0)
+    suspects = Suspects([bereaved])  # type: ignore[list-item]
+    both: list[Any] = [crashed, bereaved]
+    assert suspects.guilty(103.0, both) is None  # the core is waited for
+    crashed.exit, crashed.ended = 139, 108.0
+    suspects.waiting.append(crashed)  # type: ignore[arg-type]
+    assert suspects.guilty(108.1, both) is None
+    guilty = suspects.guilty(108.5, both)
+    assert guilty is not None
+    assert end_of(guilty) == RankEnd(0, "n0", 139, 100.0, "killed by SIGSEGV")
+
+
+def test_a_core_that_takes_minutes_is_not_waited_for_and_still_named() -> None:
+    crashed, bereaved = Seat(0, None, 100.0, None), Seat(1, 1, 102.0, 102.0)
+    found = Suspects([bereaved]).guilty(113.0, [crashed, bereaved])  # type: ignore[list-item]
+    assert found is not None
+    assert found.spec.rank == 1  # the others are ended
+    crashed.exit, crashed.ended = 139, 400.0
+    ends: list[RankEnd] = [end_of(seat) for seat in (crashed, bereaved)]  # type: ignore[arg-type]
+    assert "FIRST_FAILURE rank=0 host=n0 exit=139" in judge(SPEC, course(*ends, bad=ends[1])).text
+
+
+def test_a_crash_after_the_first_failure_is_its_consequence() -> None:
+    first, aborts = Seat(1, 1, 102.0, 102.0), Seat(0, None, 102.1, None)
+    found = Suspects([first]).guilty(102.3, [first, aborts])  # type: ignore[list-item]
+    assert found is first  # type: ignore[comparison-overlap]
+
+
+@pytest.mark.starts_processes
+def test_a_core_that_is_being_written_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    if coredump.read_pattern().startswith("|") or resource.getrlimit(resource.RLIMIT_CORE)[1] == 0:
+        pytest.skip("the kernel writes no core files here")
+    monkeypatch.setattr(ranks, "_LOOK_S", 0.0)
+    program = (
+        "import ctypes, os, resource; h = resource.getrlimit(4)[1]; resource.setrlimit(4, (h, h));"
+        "held = b'x' * (256 << 20); ctypes.string_at(0)"
+    )
+    spec = RankSpec(0, "n1", [sys.executable, "-c", program], cwd=str(tmp_path))
+    rank = ranks.Rank(spec, tmp_path)
+    rank.launch(dict(os.environ))
+    while rank.poll() is None:
+        time.sleep(0.002)
+    assert rank.exit == 139
+    assert rank.dumps is not None
+    assert rank.failed == rank.dumps <= (rank.ended or 0.0)

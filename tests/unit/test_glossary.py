@@ -7,12 +7,15 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+import yaml
+
 import trackwalker
 from trackwalker.cli.commands import COMMANDS, load
 from trackwalker.diagnose.playbook import load_playbooks
 
 SOURCE = Path(trackwalker.__file__).parent
-GLOSSARY = SOURCE.parents[1] / "docs" / "glossary.md"
+ROOT = SOURCE.parents[1]
+GLOSSARY = ROOT / "docs" / "glossary.md"
 BANNED = re.compile(
     r"\b(?:told|reckon\w*|accus(?:e|es|ed|ing)|mend(?:s|ed|ing)?|stands? still|who holds it up|no single host"
     r"|most tokens of the model|lower quantile|missing scrape-gap|upstream's TGS|words behind it|risk: capacity)\b",
@@ -21,6 +24,13 @@ BANNED = re.compile(
 # Lists of words that users type; the lab, whose scenarios speak to their authors; a shell script with its variables.
 NOT_SHOWN = ("agent/questions.py", "agent/spelling.py", "lab/", "launch/slurm/script.py")
 _FIELD = re.compile(r"\{\w+\}")  # filled in before anybody reads it
+# Names that are code in a page, a block of code in it, and text in a script.
+_NAMES = re.compile(r"`[^`\n]*`|\b\w+(?:-\w+)+\b|\w+_\w+")
+_FENCED = re.compile(r"^```(?:yaml|json|python)\n.*?^```$", re.MULTILINE | re.DOTALL)
+_JS_COMMENT = re.compile(r"/\*.*?\*/|(?<![:\"'])//[^\n]*", re.DOTALL)
+_JS_TEXT = re.compile(r"\"(?:[^\"\\\n]|\\.)*\"|'(?:[^'\\\n]|\\.)*'|`(?:[^`\\]|\\.)*`")
+# Words that users type and that a question may hold; the lab's scenarios speak to their authors.
+_DATA_NOT_SHOWN = ("agent/phrasings.yml", "lab/")
 _IN_CODE = re.compile(r"\{[{%#].*?[}%#]\}|<style.*?</style>|<script.*?</script>|<[^>]*>", re.DOTALL)
 
 
@@ -55,10 +65,46 @@ def shown() -> Iterator[tuple[str, str]]:
             yield from ((f"help of {name}", getattr(p, "help", None) or "") for p in each.params)
 
 
+def pages() -> Iterator[tuple[str, str]]:
+    """Lines that people read in the source tree: documentation, skills, the prose of playbooks."""
+    written = [*ROOT.glob("docs/*.md"), *ROOT.glob("skills/**/*.md"), *(ROOT / n for n in ("README.md", "AGENTS.md"))]
+    written += [ROOT / "SECURITY.md", ROOT / "CONTRIBUTING.md", *SOURCE.glob("playbooks/*.md")]
+    questions = [each["ask"] for each in yaml.safe_load((SOURCE / "agent" / "phrasings.yml").read_text())]
+    for path in sorted(set(written) - {GLOSSARY}):
+        text = path.read_text()
+        text = text.split("---\n", 2)[2] if path.parent.name == "playbooks" else text  # front matter: see `shown`
+        text = _FENCED.sub(lambda block: "\n" * block[0].count("\n"), text)
+        for number, line in enumerate(text.splitlines(), 1):
+            asked = re.sub("|".join(map(re.escape, questions)), " ", line)  # the words of a user, not ours
+            yield f"{path.relative_to(ROOT)}:{number}", _NAMES.sub(" ", asked)
+
+
+def data() -> Iterator[tuple[str, str]]:
+    """Texts in data files and in the scripts of the web pages."""
+    for path in sorted(SOURCE.rglob("*.yml")):
+        name = path.relative_to(SOURCE).as_posix()
+        if not name.startswith(_DATA_NOT_SHOWN):
+            yield from ((name, _NAMES.sub(" ", text)) for text in _texts(yaml.safe_load(path.read_text())))
+    for path in sorted(p for p in SOURCE.rglob("*.js") if "vendor" not in p.parts):
+        code = _JS_COMMENT.sub(" ", path.read_text())
+        yield from ((path.name, _NAMES.sub(" ", text)) for text in _JS_TEXT.findall(code) if " " in text.strip())
+
+
+def _texts(value: object) -> Iterator[str]:
+    """Values with more than one word, at any depth."""
+    if isinstance(value, dict):
+        for each in value.values():
+            yield from _texts(each)
+    elif isinstance(value, list):
+        for each in value:
+            yield from _texts(each)
+    elif isinstance(value, str) and " " in value.strip():
+        yield value
+
+
 def test_no_word_of_our_own_making_where_a_user_looks() -> None:
-    found = [
-        f"{where}: {match[0]!r} in {text.strip()[:80]!r}" for where, text in shown() if (match := BANNED.search(text))
-    ]
+    everything = (*shown(), *pages(), *data())
+    found = [f"{where}: {m[0]!r} in {text.strip()[:80]!r}" for where, text in everything if (m := BANNED.search(text))]
     assert found == []
 
 
@@ -73,3 +119,5 @@ def test_every_banned_word_is_in_the_glossary_with_the_word_for_it() -> None:
 def test_the_test_can_fail() -> None:
     assert BANNED.search("No host is accused")
     assert not BANNED.search("recommended")
+    assert len(list(pages())) > 5000
+    assert {where for where, _ in data()} >= {"perf/fixes.yml", "logs/signatures/memory.yml", "job.js"}

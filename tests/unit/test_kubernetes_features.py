@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 import copy
+import json
+import shutil
+import subprocess
 from pathlib import Path
 from typing import Any
 
 import kubernetes_validate
 import pytest
+import yaml
 
 from trackwalker.errors import UsageError
 from trackwalker.launch.kubernetes.features import read_features
-from trackwalker.launch.kubernetes.manifest import job_manifests, jobset_manifests
+from trackwalker.launch.kubernetes.manifest import job_manifests, jobset_manifests, to_json
 from trackwalker.launch.kubernetes.patch import merge, read_patches
 from trackwalker.launch.kubernetes.pod_security import breaches
 from trackwalker.launch.kubernetes.pods import PodPlan
 from trackwalker.launch.kubernetes.settings import read_settings
+from trackwalker.launch.schedulers.kubernetes import plan_pod_batch
+from trackwalker.launch.submission import How, plan_submission
+from trackwalker.launch.validate import Asked
 
 VERSIONS = ["1.29", "1.31", "1.33"]
 POD = ("spec", "template", "spec")
@@ -67,6 +74,85 @@ def test_a_knob_is_one_field_and_valid(environ: dict[str, str], path: tuple[str 
     jobset = jobset_manifests(plan(environ))[0]
     inner = {"spec": jobset["spec"]["replicatedJobs"][0]["template"]["spec"]}
     assert at(jobset if path[1] == "ttlSecondsAfterFinished" else inner, *path) == value
+
+
+def test_places_queue_deadline_and_gpus_are_one_field_each_and_valid() -> None:
+    environ = {
+        "K8S_PVC_NAME": "c", "K8S_NODE_SELECTOR": "gpu=mi300x,rack=r7", "K8S_TOLERATIONS": "reserved=llm:NoSchedule",
+        "K8S_QUEUE": "training", "GPUS_PER_NODE": "4", "GPU_RESOURCE_TYPE": "nvidia.com/gpu",
+    }  # fmt: skip
+    settings = read_settings(["-N2", "--time", "2:00:00"], environ)
+    pods = PodPlan(
+        "tiny-1", "ns", "k8s-1-2-ab", 2, "docker.io/x/y:1", ["python3"], "c", "/m",
+        gpus_per_node=settings.gpus_per_node, gpu_resource=settings.gpu_resource,
+        node_selector=settings.node_selector, tolerations=settings.tolerations,
+        queue=settings.queue, features=settings.features,
+    )  # fmt: skip
+    gpus = {"nvidia.com/gpu": "4"}
+    golden: list[tuple[tuple[str | int, ...], Any]] = [
+        ((*POD, "nodeSelector"), {"gpu": "mi300x", "rack": "r7"}),
+        ((*POD, "tolerations"), [
+            {"operator": "Exists", "key": "nvidia.com/gpu"},
+            {"operator": "Equal", "key": "reserved", "value": "llm", "effect": "NoSchedule"},
+        ]),
+        (("spec", "activeDeadlineSeconds"), 7200),
+        ((*BOX, "resources"), {"limits": gpus, "requests": gpus}),
+    ]  # fmt: skip
+    job, jobset = job_manifests(pods)[0], jobset_manifests(pods)[0]
+    inner = {"spec": jobset["spec"]["replicatedJobs"][0]["template"]["spec"]}
+    for path, value in golden:
+        assert at(job, *path) == at(inner, *path) == value
+    for manifest in (job, jobset):
+        assert manifest["metadata"]["labels"]["kueue.x-k8s.io/queue-name"] == "training"
+    for version in VERSIONS:
+        kubernetes_validate.validate(job, version, strict=True)
+
+
+def test_tiny_asks_for_no_gpu_and_tolerates_no_gpu_taint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = read_settings(["-N2"], {"K8S_PVC_NAME": "c", "K8S_PVC_MOUNT": str(tmp_path)})
+    for model, asks in (("tiny", False), ("llama2-70b", True)):
+        asked = Asked(model, nodes=2, workspace=tmp_path, image="x/y:1")
+        submission = plan_submission(asked, How("kubernetes", ["submit", model]))
+        job = plan_pod_batch(submission, settings, "docker.io/x/y:1", tmp_path).manifests()[0]
+        assert ("resources" in at(job, *BOX)) == asks
+        assert ("tolerations" in at(job, *POD)) == asks
+
+
+EXAMPLE = Path(__file__).parent.parent.parent / "docs" / "examples" / "kustomize"
+
+
+@pytest.mark.starts_processes
+@pytest.mark.skipif(shutil.which("kubectl") is None, reason="kubectl is not installed")
+def test_the_kustomization_of_the_docs_builds_and_is_valid_and_baseline() -> None:
+    """`kubectl kustomize` is what `kubectl apply -k` sends; it needs no API server."""
+    done = subprocess.run(
+        ["kubectl", "kustomize", str(EXAMPLE)], capture_output=True, text=True, timeout=60, check=True
+    )
+    built = {manifest["kind"]: manifest for manifest in yaml.safe_load_all(done.stdout)}
+    assert set(built) == {"Job", "Service"}
+    for version in VERSIONS:
+        for manifest in built.values():
+            kubernetes_validate.validate(manifest, version, strict=True)
+    plain = {item["kind"]: item for item in json.loads((EXAMPLE / "manifest.json").read_text())["items"]}
+    before, after = at(plain["Job"], *POD), at(built["Job"], *POD)
+    assert after["runtimeClassName"] == "nvidia"
+    assert {v["name"] for v in after["volumes"]} == {*(v["name"] for v in before["volumes"]), "scratch"}
+    assert after["containers"][0]["command"] == before["containers"][0]["command"]  # the run's own words stay
+    for manifest in built.values():
+        assert manifest["metadata"]["labels"]["team"] == "llm"
+        assert breaches(manifest) == []
+    assert "team" not in built["Service"]["spec"]["selector"]
+
+
+def test_the_manifest_of_the_example_is_what_submit_writes(tmp_path: Path) -> None:
+    kept = json.loads((EXAMPLE / "manifest.json").read_text())
+    environ = {"K8S_PVC_NAME": "shared-data", "K8S_SECURITY": "baseline", "K8S_PVC_MOUNT": str(tmp_path)}
+    asked = Asked("tiny", nodes=2, workspace=tmp_path / "outputs", image="registry.example/train:1")
+    submission = plan_submission(asked, How("kubernetes", ["submit", "tiny"]))
+    batch = plan_pod_batch(submission, read_settings(["-N2"], environ), "registry.example/train:1", tmp_path)
+    now = to_json(batch.manifests()).replace(str(tmp_path), "/mnt/shared")
+    now = now.replace(submission.folder.name, "20261116_120000_ab12cd").replace(batch.plan.name, "jax-tiny-ab12")
+    assert json.loads(now.replace(batch.plan.job_id, "k8s-20261116-120000-ab12")) == kept
 
 
 def test_the_time_limit_is_the_jobs_deadline() -> None:

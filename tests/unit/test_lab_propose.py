@@ -68,6 +68,15 @@ def test_a_log_alone_can_be_a_case(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert wrong_in(made.case)
 
 
+def test_what_was_proposed_once_is_learned(tmp_path: Path) -> None:
+    """A real log of this shape was told as preempted by triage and abstained on by diagnose; see docs/lab.md."""
+    alone = tmp_path / "8309.log"
+    alone.write_text(PREEMPTED)
+    truth = Truth(outcome="incident", roots=[{"cause": "preempted"}])  # type: ignore[list-item]
+    with pytest.raises(UsageError, match="nothing to teach"):
+        propose(resolve(str(alone), tmp_path), truth, tmp_path / "cases", "learned", "")
+
+
 @pytest.mark.parametrize(
     ("given", "family", "says"),
     [

@@ -50,6 +50,13 @@ def test_the_gpus_of_ranks(envs: list[dict[str, str]], expected: dict[int, str],
     assert found == expected
 
 
+def test_a_rank_on_a_slice_has_the_slice_and_its_gpu() -> None:
+    ranks = places({"CUDA_VISIBLE_DEVICES": "MIG-x"}, {"CUDA_VISIBLE_DEVICES": "MIG-y"})
+    got = IdentityCollector("n1", ranks, lambda: list(GPUS)).collect()
+    told = {(at["rank"], at["gpu"]) for f in got if f.name == "hw_gpu_rank_info" for at, _, _ in f.samples}
+    assert told == {("8", "1"), ("8", "1:0"), ("9", "1"), ("9", "1:1")}
+
+
 def test_an_amd_node_says_who_is_who(tmp_path: Path) -> None:
     mi300x(tmp_path, gpus=2)
     put(tmp_path / "module/amdgpu", {"version": "6.12.12"})

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 from pathlib import Path
 
 import pytest
 
 from trackwalker.cli.nodes import nodes, suspect_lines
-from trackwalker.launch.ledger import incidents, note, of_end, path_of, suspects, to_exclude
+from trackwalker.job.run import RankPlace, RunRecord
+from trackwalker.launch.ledger import incidents, note, of_end, path_of, suspects, to_exclude, wilson
 from trackwalker.node.incidents import Incident, Scribe
 
 DAY = 86400.0
@@ -93,7 +95,7 @@ def test_nodes_lists_and_suggests(tmp_path: Path, capsys: pytest.CaptureFixture[
     note(tmp_path, [lost("n1", "1"), lost("n1", "2"), lost("n5", "2")])
     nodes(as_json=False, workspace=tmp_path)
     said = capsys.readouterr().out
-    assert "n1  leave out: in trouble in 2 jobs within 7 days" in said
+    assert "n1  leave out: in trouble in 2 of its 2 jobs within 7 days (95 % interval 34% to 100%)" in said
     assert said.splitlines()[-1] == "suggested: --exclude=n1"
     nodes(as_json=True, workspace=tmp_path)
     answer = json.loads(capsys.readouterr().out)
@@ -123,3 +125,45 @@ def test_a_node_that_the_scheduler_lost_counts_and_what_all_share_does_not(tmp_p
 def test_two_old_incidents_weigh_less_than_two_of_today(tmp_path: Path) -> None:
     note(tmp_path, [lost("n1", "1", 6 * DAY), lost("n1", "2", 6.5 * DAY), lost("n2", "3", DAY), lost("n2", "4")])
     assert [s.host for s in to_exclude(tmp_path)] == ["n2"]
+
+
+def record(workspace: Path, job: str, hosts: list[str], age: float = 0.0) -> None:
+    """A job that ran on these hosts."""
+    folder = workspace / f"{job}-JAX-x"
+    folder.mkdir(parents=True)
+    ranks = [RankPlace(rank=at, host=host, node=host) for at, host in enumerate(hosts)]
+    RunRecord(
+        id=job, name="JAX-x", model="x", scheduler="slurm", trainer="tiny", created=0, argv=[], command=[],
+        workspace=".", ranks=ranks,
+    ).save(folder / "run.json")  # fmt: skip
+    os.utime(folder / "run.json", (time.time() - age,) * 2)
+
+
+def test_a_share_has_an_interval_and_old_jobs_weigh_less(tmp_path: Path) -> None:
+    for job in range(1, 11):
+        record(tmp_path, str(job), ["n1", "n2", "n3"], age=0.3 * DAY * job)
+    note(tmp_path, [lost("n1", "1"), lost("n1", "2"), lost("n1", "3")])
+    (n1,) = suspects(tmp_path)
+    assert n1.exclude
+    assert n1.rate is not None
+    assert (n1.rate.jobs, n1.rate.of) == (3, 10)
+    assert 0.0 < n1.rate.low < 0.3 < n1.rate.high < 1.0
+    assert n1.why.startswith("in trouble in 3 of its 10 jobs within 7 days (95 % interval ")
+
+
+def test_where_every_host_is_in_trouble_nobody_is_left_out(tmp_path: Path) -> None:
+    """Two NODE_FAILs each, one after the other: a switch or a power feed, not four nodes."""
+    hosts = ["n1", "n2", "n3", "n4"]
+    for job in range(1, 9):
+        record(tmp_path, str(job), hosts)
+        note(tmp_path, of_end(str(job), 0, "node-fail", [hosts[job % 4]], time.time()))
+    found = suspects(tmp_path)
+    assert {s.host for s in found} == set(hosts)
+    assert [s.host for s in found if s.exclude] == []
+    assert all("as often as others (25%)" in s.why for s in found)
+
+
+@pytest.mark.parametrize(("part", "of", "low", "high"), [(0, 3, 0.0, 0.56), (3, 3, 0.44, 1.0), (10, 100, 0.055, 0.174)])
+def test_wilsons_interval(part: int, of: int, low: float, high: float) -> None:
+    assert wilson(part, of) == pytest.approx((low, high), abs=0.01)
+    assert wilson(0, 0) == (0.0, 1.0)

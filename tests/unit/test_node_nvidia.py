@@ -151,6 +151,21 @@ def test_slices_of_a_gpu_are_told_with_it(driver: Driver, opened: Opened) -> Non
     assert "mig" not in told[0]
 
 
+def test_processes_of_a_gpu_in_slices_are_told_of_each_slice(driver: Driver) -> None:
+    behind = 16 + 4  # where the stand-in keeps the slices of GPU 1
+    driver.value("slices", 2, gpu=1)
+    driver.value("processes", 1, gpu=behind)
+    driver.value("pid.0", 700, gpu=behind)
+    collector = NvidiaCollector("n1", str(driver.path), members=lambda: {1000, 700})
+    got = {k: v for k, v in flat(collector.collect()).items() if k.startswith("hw_gpu_processes{")}
+    collector.close()
+    assert got == {
+        "hw_gpu_processes{gpu=0,owner=job}": 1, "hw_gpu_processes{gpu=0,owner=other}": 1,
+        "hw_gpu_processes{gpu=1:0,owner=job}": 1, "hw_gpu_processes{gpu=1:0,owner=other}": 0,
+        "hw_gpu_processes{gpu=1:1,owner=job}": 1, "hw_gpu_processes{gpu=1:1,owner=other}": 1,
+    }  # fmt: skip
+
+
 def test_memory_that_the_driver_does_not_know_is_no_sample(driver: Driver, opened: Opened) -> None:
     driver.value("processmemory", nvml.NO_VALUE)
     driver.fail("nvmlDeviceGetProcessUtilization", NOT_SUPPORTED)

@@ -18,6 +18,7 @@ from web_client import accusing
         ("restart-job", "failed", True, "trackwalker resume 8308"),
         ("restart-job", "hanging", False, "trackwalker changed 8308"),  # somebody else's run is not ours to end
         ("restart-exporter", "hanging", True, "trackwalker changed 8308"),
+        ("restart-exporter", "completed", True, "trackwalker changed 8308"),  # the run was well: nothing to do again
         ("read-traceback", "failed", True, "trackwalker logs 8308"),
     ],
 )

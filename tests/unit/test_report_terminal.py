@@ -11,6 +11,7 @@ from test_report_samples import rdma
 from test_report_samples_more import SAMPLES, healthy, nasty
 
 from trackwalker.diagnose.verdict import Verdict
+from trackwalker.report.markdown import markdown
 from trackwalker.report.terminal import render
 from trackwalker.report.words import OUTCOMES
 
@@ -59,8 +60,8 @@ def test_it_can_be_acted_on() -> None:
         "2. Run fabric test chi2822, chi2827",
         "     trackwalker changed 8308\n",
         "sum by (host) (increase(hw_rdma_tx_retx_pkts_total[2m]))",
-        "input-stall: not measured: dataloader wait time",
-        "scrape-gaps (chi2815)",
+        "Input stall (input-stall): not measured: dataloader wait time",
+        "scrape gaps (chi2815)",
         "2 d 9 h",
     ):
         assert fact in text
@@ -87,8 +88,18 @@ def test_the_first_screen_says_what_where_and_what_to_type(name: str) -> None:
 def test_why_something_was_ruled_out_is_said_on_request() -> None:
     verdict = rdma()[0]
     said = verdict.ruled_out[0].cause
-    assert f"{said}: " not in shown(verdict)
-    assert f"{said}: " in shown(verdict, verbose=True)
+    assert f"({said}): " not in shown(verdict)
+    assert f"({said}): " in shown(verdict, verbose=True)
+
+
+@pytest.mark.parametrize("name", SAMPLES)
+@pytest.mark.parametrize("page", ["terminal", "verbose", "markdown"])
+def test_no_id_of_a_cause_stands_alone(name: str, page: str) -> None:
+    verdict = SAMPLES[name]()[0]
+    text = markdown(verdict) if page == "markdown" else shown(verdict, 200, verbose=page == "verbose")
+    for cause in {c.cause for part in (verdict.causes, verdict.ruled_out, verdict.untestable) for c in part}:  # type: ignore[attr-defined]
+        alone = re.findall(rf"(?<![\w(-]){re.escape(cause)}(?![\w-])", text) if "-" in cause else []
+        assert alone == [], cause
 
 
 @pytest.mark.parametrize("name", SAMPLES)

@@ -64,7 +64,9 @@ def test_a_skill_is_a_method_whose_commands_are_all_accepted(skill: Skill) -> No
 
 
 @pytest.mark.parametrize(
-    "page", [ROOT / "README.md", ROOT / "AGENTS.md", *sorted((ROOT / "docs").glob("*.md"))], ids=str
+    "page",  # the tour's commands are run (`test_tour.py`), and two of them are mistakes
+    [ROOT / "README.md", ROOT / "AGENTS.md", *sorted(set((ROOT / "docs").glob("*.md")) - {ROOT / "docs" / "tour.md"})],
+    ids=str,
 )
 def test_every_command_of_the_pages_is_accepted(page: Path) -> None:
     assert problems(page.read_text()) == []

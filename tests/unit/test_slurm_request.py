@@ -82,6 +82,13 @@ def test_the_sbatch_options_of_a_run() -> None:
         "--qos=high",
     ]
     assert "--mem=0" not in sbatch_options(SubmitOptions(extra=["--mem-per-cpu=4G"]), "x", Path("/d"), Path("/d"))
+    assert "--signal=B:USR1@60" in sbatch_options(SubmitOptions(), "x", Path("/d"), Path("/d"))
+    own = [
+        w
+        for w in sbatch_options(SubmitOptions(extra=["--signal=USR2@9"]), "x", Path("/d"), Path("/d"))
+        if "signal" in w
+    ]
+    assert own == ["--signal=USR2@9"]
     with pytest.raises(UsageError, match="backslash"):
         sbatch_options(SubmitOptions(), "x", Path("/data/a\\b"), Path("/d"))
 
@@ -96,10 +103,19 @@ def test_r04_the_script_holds_paths_only_and_they_are_quoted(tmp_path: Path) -> 
     folder.mkdir()
     # Stands for srun: it keeps its words, has the script told that its time is near, and fails in its own way.
     body = f'printf "%s\\n" "$@" > {tmp_path}/words; kill -USR1 $PPID; sleep 0.3; exit 9'
-    env = {**fake(tmp_path / "bin", "srun", body), "SLURM_JOB_NUM_NODES": "2", "JAX_COORDINATOR_IP": "192.0.2.7"}
+    env = {
+        **fake(tmp_path / "bin", "srun", body),
+        "SLURM_JOB_NUM_NODES": "2",
+        "SLURM_JOB_ID": "7",
+        "JAX_COORDINATOR_IP": "192.0.2.7",
+    }
     plain = render_script(folder).replace("srun --nodes", 'echo "${JAX_COORDINATOR_IP-gone}"; srun --nodes')
     done = subprocess.run(["bash", "-c", plain], env=env, capture_output=True, text=True, timeout=20, check=False)
-    assert (done.returncode, done.stdout, done.stderr) == (9, "gone\n", "")
+    assert (done.returncode, done.stdout, done.stderr) == (
+        9,
+        "gone\nTIME_LIMIT_NEAR: Slurm ends job 7 at its time limit\n",
+        "",
+    )
     words = (tmp_path / "words").read_text().splitlines()
     assert words[-4:] == ["python3", str(folder / "agent.pyz"), "node", str(folder / "order.json")]
     assert (folder / "time-limit-0").exists()

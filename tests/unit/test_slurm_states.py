@@ -135,3 +135,14 @@ def test_values_with_spaces_and_equals_signs() -> None:
     assert said["OS"] == "Linux 6.1 #1 SMP"
     assert said["Gres"] == ""
     assert fields("No reservations in the system") == {}
+
+
+def test_who_cancelled_a_job_is_told_where_it_was_not_its_owner() -> None:
+    line = "7|CANCELLED by {by}|0:0|n1|1004|Unknown|Unknown|j"
+    other = job_of_sacct(line.format(by=0), "7")
+    assert other is not None
+    assert (other.state, other.meaning) == ("cancelled", "was cancelled by root (uid 0), who is not its owner")
+    owner = job_of_sacct(line.format(by=1004), "7")
+    assert owner is not None
+    assert owner.meaning == "was cancelled"
+    assert make("7", "CANCELLED by 4000000000", uid=1).meaning.endswith("by uid 4000000000, who is not its owner")

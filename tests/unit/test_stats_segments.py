@@ -231,6 +231,18 @@ def test_short_bouts_that_come_and_go_are_found_one_by_one(length: int, gap: int
     assert count(bouts, all_found, seeds=20) >= 18
 
 
+def test_bouts_of_different_strength_are_measured_by_the_level_they_come_back_to() -> None:
+    starts, strengths = (12, 28, 60, 76, 92, 108, 124), (1.11, 1.05, 1.17, 1.14, 1.24, 1.16, 1.21)
+
+    def bouts(rng: np.random.Generator) -> Floats:
+        x = white(rng, 160, 0.004)
+        for at, strength in zip(starts, strengths, strict=True):
+            x[at : at + 8] *= strength
+        return x
+
+    assert count(bouts, lambda found: sum(s.level > 10.3 for s in found) == len(starts), seeds=20) >= 18
+
+
 def test_a_level_that_wanders_between_many_values_is_not_cut_into_bouts() -> None:
     def unsteady(rng: np.random.Generator) -> Floats:
         levels = np.repeat(rng.uniform(1.0, 1.4, 40), 6)

@@ -17,14 +17,16 @@ from trackwalker.cli.sweep import KINDS
 from trackwalker.errors import UsageError
 from trackwalker.job.layout import Job
 from trackwalker.sweep import strategies
-from trackwalker.sweep.budget import at_most
+from trackwalker.sweep.budget import at_most, spent
 from trackwalker.sweep.measure import measure
 from trackwalker.sweep.model import Plot, Result, Trial
 from trackwalker.sweep.plan import Plan, Setup, find_folder, load_plan
 from trackwalker.sweep.policy import may_be_chance, status_of
 from trackwalker.sweep.report import report, save
 from trackwalker.sweep.report_plot import svg
+from trackwalker.sweep.report_text import _head
 from trackwalker.sweep.simulate import SimulatedCluster
+from trackwalker.sweep.state import Run, State
 from triage_logs import CANCEL, ending, header, steps
 
 FOUR = Trial("t", "toy", ("node001", "node002", "node003", "node004"))
@@ -142,6 +144,16 @@ def test_the_most_a_sweep_can_cost_is_reckoned_from_its_largest_job() -> None:
     wave = [Trial("a", "m", ("n1", "n2"), minutes=30.0), Trial("b", "m", ("n3",), minutes=30.0)]
     assert at_most(Line(), wave).node_hours == 5.0
     assert at_most(Line(), wave).words() == "at most 5 jobs, 5 node-hours (a repeated job comes on top)"
+
+
+def test_node_hours_are_never_negative(tmp_path: Path) -> None:
+    plan = plan_of(tmp_path)
+    trial = Trial("x=1", "m", ("n1",), minutes=30.0)
+    running = Run("x=1#1", trial, 1, plan.created, "h", job="7", started=plan.created + 600.0)
+    state = State({running.tag: running})
+    assert spent(state, plan.created) == 0.0  # another machine's clock
+    assert " 0 node-hours" not in _head(plan, state, 5, "")  # it has run since: reckoned until now, not until the plan
+    assert "-" not in _head(plan, state, 5, "").partition("at most 5), ")[2].split(" node-hours")[0]
 
 
 def test_the_report_has_every_job_and_survives_what_logs_say(tmp_path: Path) -> None:

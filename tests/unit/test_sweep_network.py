@@ -8,12 +8,12 @@ from itertools import combinations
 import pytest
 
 from trackwalker.errors import UsageError
-from trackwalker.stats.groups import Timing, between_runs, fit
+from trackwalker.stats.groups import Fit, Timing, between_runs, fit
 from trackwalker.sweep.model import Result
 from trackwalker.sweep.network import NetworkSweep, build
 from trackwalker.sweep.network_bisection import bisect
 from trackwalker.sweep.network_design import Exchange, Faults, cover, without_faults
-from trackwalker.sweep.network_report import spans
+from trackwalker.sweep.network_report import Findings, _table, conclude, spans
 from trackwalker.sweep.network_simulate import Fabric, random_fabric, switch_fabric
 from trackwalker.sweep.nodes_request import NodesRequest
 from trackwalker.sweep.simulate import play
@@ -222,3 +222,31 @@ def test_noise_is_read_from_repeats_and_one_disturbed_run_is_not_noise():
 
 def test_groups_are_shown_as_spans_of_the_node_list():
     assert spans(names(9), (0, 1, 2, 3, 5, 7, 8)) == "n000..n003, n005, n007, n008"
+
+
+def test_the_table_calls_a_pair_good_or_slow_by_the_interval_of_its_own_figure() -> None:
+    seconds = {(0, 1): [1.0, 1.003], (2, 3): [1.086], (0, 2): [0.985], (1, 3): [1.04], (0, 3): [1.002], (1, 2): []}
+    done = {
+        f"{a}-{b}#{at}": Result(f"{a}-{b}#{at}", "ok", "7", score=100.0 / s, step_s=s)
+        for (a, b), runs in seconds.items()
+        for at, s in enumerate(runs)
+    }
+    done["1-2#0"] = Result("1-2#0", "failed", "8", cause="peer-died")
+    groups = {pair: [f"{pair[0]}-{pair[1]}#{at}" for at in range(2)] for pair in seconds}
+    # What the search thought at the time, and got wrong.
+    slow = {(0, 1): False, (2, 3): False, (0, 2): True, (1, 3): False, (0, 3): False, (1, 2): True}
+    found = Findings(names(4), Faults(), True, False, done, groups, slow, 0.01, 2)
+    model = Fit({2: 0.0}, {}, 0.01)
+    said = {row[0]: row[-1] for row in _table(found, model).rows}
+    assert said == {
+        "n000, n001": "good", "n002, n003": "slow", "n000, n002": "good", "n001, n003": "slow", "n000, n003": "good",
+        "n001, n002": "fails",
+    }  # fmt: skip
+    unsure = Findings(names(4), Faults(), True, False, done, groups, slow, 0.03, 2)
+    assert {row[0]: row[-1] for row in _table(unsure, model).rows}["n001, n003"] == "unclear"
+
+
+def test_noise_without_a_repeat_is_no_figure() -> None:
+    done = {"a#0": Result("a#0", "ok", "7", score=1.0, step_s=1.0)}
+    once = Findings(names(4), Faults(), False, False, done, {(0, 1): ["a#0"]}, {(0, 1): False}, 0.008, 2)
+    assert conclude(once).details["noise_pct"] is None

@@ -166,7 +166,7 @@ def test_the_command(tmp_path: Path) -> None:
     many = json.loads(run("--all", "-w", str(tmp_path), "--json"))
     assert len(many["jobs"]) == 3
     table = run("--all", "-w", str(tmp_path))
-    assert "oom-gpu" in table
+    assert "GPU out of memory" in table
     assert "completed" in table
     assert "not readable" in table
     assert "# Triage" in run("72", "--md", "-w", str(tmp_path))

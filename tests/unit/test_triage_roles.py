@@ -271,3 +271,10 @@ def test_ranks_that_cannot_meet_after_training_began_look_for_one_that_is_gone(t
     found = triage_text(tmp_path, header() + steps(20) + lost + watchdog + ending(wall="0h 20m 0s"))
     assert found.primary is not None
     assert found.primary.cause == "collective-hang"
+
+
+def test_codes_that_the_scheduler_repeats_say_no_more_than_the_codes(tmp_path: Path) -> None:
+    exits = "".join(f"{r}: NODE_EXIT host=node00{r + 1} exit=1\n" for r in range(4))
+    echo = "".join(f"srun: error: node00{r + 1}: task {r}: Exited with exit code 1\n" for r in range(4))
+    found = triage_text(tmp_path, header() + steps(20) + exits + echo + ending(wall="0h 20m 0s"))
+    assert found.primary is None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,9 @@ from trackwalker.logs.index import _LONGER
 from trackwalker.logs.needles import SHORTEST
 from trackwalker.logs.signatures import load
 from triage_logs import triage_text
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "bench"))
+from patterns import redundant, rules
 
 DATA = Path(__file__).parent.parent / "data" / "triage"
 TEXTS: dict[str, str] = yaml.safe_load((DATA / "texts.yml").read_text())
@@ -35,6 +39,10 @@ def test_all_classes_of_the_spec_are_there() -> None:
 def test_every_harmless_pattern_has_two_texts() -> None:
     assert set(HARMLESS) == set(load().harmless)
     assert [name for name, texts in HARMLESS.items() if len(set(texts)) < 2] == []
+
+
+def test_no_pattern_is_covered_by_another_of_its_class() -> None:
+    assert [(rule.owner, rule.name, other.name) for rule, other in redundant(rules(load()))] == []
 
 
 def test_every_signature_says_what_to_do() -> None:

@@ -130,6 +130,21 @@ def test_several_phases_may_have_several_culprits() -> None:
     assert named(first, second) == ["n1", "n2"]
 
 
+def test_two_unrelated_stories_are_both_told_each_with_its_hosts() -> None:
+    suspicion = found(off("hw_net_rx_errors_total", "n1", device="eth0"), off("psu_input_volts", "n6", "fell"))
+    assert suspicion is not None
+    assert [s.hosts for s in suspicion.stories] == [("n1",), ("n6",)]
+    assert suspicion.hosts == ("n1", "n6")
+
+
+def test_a_phase_in_which_the_clearest_does_not_show_has_a_story_of_its_own() -> None:
+    first = off("hw_net_rx_errors_total", "n1", device="eth0", score=12.0)
+    second = off("fan_rpm", "n6", "fell", score=8.0, episode=OTHER)
+    assert named(first, second) == ["n1", "n6"]
+    still = off("hw_net_rx_errors_total", "n1", device="eth0", score=12.0, episode=OTHER)
+    assert named(first, second, still) == ["n1"]
+
+
 def test_when_everybody_has_something_nobody_is_named() -> None:
     odd = ("fan_rpm", "hw_tcp_listen_drops_total", "hw_net_rx_drop_total", "hw_gpu_pcie_correctable_total")
     assert named(*(off(m, f"n{i}", score=9.0) for i, m in enumerate(odd))) == []

@@ -44,6 +44,9 @@ class SaidSlurm:
             raise SlurmUnreachable("squeue did not answer within 15 s")
         return self.jobs
 
+    def cancelled_by(self, seen: list[JobState]) -> list[JobState]:
+        return seen
+
     def closer(self, seen: JobState) -> JobState:
         return seen
 

@@ -232,9 +232,56 @@ def test_jobs_that_were_over_before_anybody_watched_are_not_told(night: Night) -
     old.event(T0 - 500, "run-end", exit=0, reason="")
     night.asker.now["12"] = Standing("completed", True, 0, "finished")
     os.utime(old.log, (T0 - 500, T0 - 500))
+    said: list[str] = []
+    night.warn = said.append
+    # Killed with everything: only its scheduler knows that it is over.
+    for number in range(13, 16):
+        killed = SimJob(night.workspace, str(number))
+        os.utime(killed.log, (T0 - 500, T0 - 500))
+        night.asker.now[killed.id] = Standing("node-fail", True, 1, "lost n1", end=T0 - 490)
     night.start(T0)
     night.look(T0, T0 + 30)
     assert not night.box.messages
+    assert said == ["4 jobs were over before this watch began: not reported, see 'trackwalker jobs'"]
+    night.stop()
+    night.look(T0 + 60, T0 + 90)  # and they are not counted again
+    assert (len(said), len(night.box.messages)) == (1, 0)
+
+
+def test_a_job_that_ended_while_no_watcher_ran_is_told(night: Night) -> None:
+    night.start(T0)
+    night.look(T0)
+    night.stop()
+    late = SimJob(night.workspace, "20")
+    os.utime(late.log, (T0 + 100, T0 + 100))
+    night.asker.now["20"] = Standing("failed", True, 1, "failed with exit code 1", end=T0 + 110)
+    night.look(T0 + 200, T0 + 202, T0 + 230)
+    assert night.box.titles("ended") == ["it failed with exit code 1"]
+
+
+def test_of_several_first_failures_of_an_attempt_the_earliest_is_told_and_the_next_attempt_has_its_own(
+    night: Night,
+) -> None:
+    job = SimJob(night.workspace)
+    at = begun(night, job)
+    job.event(at + 0.2, "first-failure", 0, exit=1, cause="exited with 1")
+    job.event(at, "first-failure", 1, exit=137, cause="killed by SIGKILL")
+    night.look(at + 2, at + 40)
+    assert night.box.titles("failure") == ["rank 1 (n1) failed first: killed by SIGKILL"]
+    job.event(at + 50, "attempt-begin", attempt=1)
+    job.event(at + 60, "first-failure", 0, exit=1, cause="exited with 1")
+    night.look(at + 62, at + 100)
+    assert night.box.titles("failure")[1:] == ["rank 0 (n0) failed first: exited with 1"]
+
+
+def test_what_goes_on_is_told_before_what_is_over(night: Night) -> None:
+    SimJob(night.workspace, "76").steps(T0, 1.0, 5)
+    at = begun(night, SimJob(night.workspace))
+    night.asker.now["76"] = Standing("failed", True, 1, "failed with exit code 1")
+    night.look(at + 1)  # its verdict comes with the next look
+    night.asker.now["77"] = Standing("pending", False, meaning="is held: JobHeldUser", stuck=True)
+    night.look(at + 11)
+    assert [(m.job, m.kind) for m in night.box.messages.values()] == [("77", "held"), ("76", "ended")]
 
 
 def test_a_requeued_job_is_told_once_and_its_next_end_again(night: Night) -> None:

@@ -51,7 +51,7 @@ def test_the_list_has_every_job_newest_first_with_what_is_wrong(client: TestClie
     assert list(rows) == [str(9023 - n) for n in range(24)]
     assert (rows[BROKEN]["status"], rows[BROKEN]["group"], rows[BROKEN]["badge_from"]) == ("failed", "trouble", "log")
     assert (rows[SLOW]["status"], rows[SLOW]["group"], rows[SLOW]["badge_tone"]) == ("completed", "trouble", "warn")
-    assert (rows[ACCUSED]["badge"], rows[ACCUSED]["hosts"]) == ("rdma-degradation", ["node002"])
+    assert (rows[ACCUSED]["badge"], rows[ACCUSED]["hosts"]) == ("RDMA degradation", ["node002"])
     sound = rows["9000"]
     assert (sound["status"], sound["nodes"], sound["last_step"], sound["total_steps"]) == ("completed", 2, 29, 30)
     assert sound["model"] == "llama2-70b"

@@ -87,7 +87,7 @@ def test_what_was_ruled_out_says_why() -> None:
     verdict = accusing("8308", "x")
     verdict.ruled_out = [RuledOut(cause="gpu-thermal-throttle", evidence=["e1"])]
     shown = verdict_view(JOB, verdict, None)
-    assert shown["ruled_out"][0][0] == "gpu-thermal-throttle"
+    assert shown["ruled_out"][0][0] == "GPU thermal throttling (gpu-thermal-throttle)"
     assert shown["ruled_out"][0][2] == "node002 812/s"
     assert shown["culprits"] == ["node002"]
     assert [item.id for item, _ in shown["reasons"]] == ["e1"]

@@ -12,8 +12,10 @@ from trackwalker.agent.questions import Asked, Intent
 from trackwalker.agent.workspace import Workspace
 from trackwalker.diagnose.question import TOPICS
 from trackwalker.diagnose.verdict import Action, Cause, Verdict
+from trackwalker.job.cause_names import cause_label, cause_name
 from trackwalker.job.causes import Topic, about_topic
 from trackwalker.report import words
+from trackwalker.report.lacking import lacking
 from trackwalker.report.text import clip, one_line
 
 _MOST_EVIDENCE = 3
@@ -114,7 +116,7 @@ def _lead(asked: Asked, verdict: Verdict) -> list[str]:
         return [f"{_yes(asked) if yes_no else ''}{verdict.summary}"]
     if partly := subject.among(beside):
         part = min(partly)
-        return [f"In part: {part} is there, but it is not the root. {verdict.summary}"]
+        return [f"In part: {cause_label(part)} is there, but it is not the root. {verdict.summary}"]
     return [*_not_it(asked.intent, subject, verdict, yes_no), _instead(verdict)]
 
 
@@ -134,17 +136,21 @@ def _not_it(intent: Intent, subject: Subject, verdict: Verdict, yes_no: bool) ->
     blind = {cause: unknown[cause] for cause in subject.among(unknown)}
     if yes_no and blind and not clean:
         missing = sorted({m for needs in blind.values() for m in needs})
-        what, needed = words.names(sorted(blind), 4), words.names(missing, 4)
+        what, needed = _named(sorted(blind), 4), words.names(lacking(missing), 4)
         return [f"That is not known: {what} needs {needed}, which was not collected."]
     known = bool(clean) or (intent == "hang" and verdict.status == "completed")
     begin = "" if not yes_no else "No: " if known else "Nothing points to it: "
     said = [f"{begin}{subject.nothing}."]
     said[0] = said[0][0].upper() + said[0][1:]
     if clean:
-        said.append(f"It was looked for and ruled out by measurements: {words.names(clean, 5)}.")
+        said.append(f"It was looked for and ruled out by measurements: {_named(clean, 5)}.")
     if blind:
-        said.append(f"Not testable with what was collected: {words.names(sorted(blind), 4)}.")
+        said.append(f"Not testable with what was collected: {_named(sorted(blind), 4)}.")
     return said
+
+
+def _named(causes: list[str], most: int) -> str:
+    return words.names([cause_label(cause) for cause in causes], most)
 
 
 def _instead(verdict: Verdict) -> str:
@@ -157,7 +163,7 @@ def _blame(verdict: Verdict) -> list[str]:
         begin = "No single node is to blame" if verdict.outcome == "incident" else "No node is suspect"
         return [f"{begin}.", verdict.summary]
     told = [
-        f"{words.names(c.hosts or c.gpus or c.devices)}: {c.cause}"
+        f"{words.names(c.hosts or c.gpus or c.devices)}: {cause_name(c.cause)}"
         + (f" ({words.names([*c.gpus, *c.devices], 4)})" if c.hosts and (c.gpus or c.devices) else "")
         for c in accused
     ]
@@ -172,7 +178,7 @@ def _about_hosts(asked: Asked, verdict: Verdict) -> list[str]:
     told = []
     for host in sorted({*accused, *measured}):
         if host.lower() in named and host in accused:
-            told.append(f"{host} is suspect: {accused[host].cause}.")
+            told.append(f"{host} is suspect: {cause_name(accused[host].cause)}.")
         elif host.lower() in named:
             told.append(f"{host} is not suspect.")
     return told
@@ -184,7 +190,7 @@ def _sure(cause: Cause) -> str:
         facts.append(f"since {words.onset(cause.onset)}")
     if cause.magnitude is not None:
         facts.append(words.magnitude(cause.magnitude))
-    return f"{cause.cause}: {', '.join(facts)}."
+    return f"{cause_label(cause.cause)}: {', '.join(facts)}."
 
 
 def _evidence(asked: Asked, verdict: Verdict, causes: list[Cause]) -> list[Quote]:
@@ -204,11 +210,12 @@ def _evidence(asked: Asked, verdict: Verdict, causes: list[Cause]) -> list[Quote
 
 def _do(action: Action) -> str:
     asks = " (needs your approval)" if action.needs_approval else ""
-    return f"{words.action_title(action)}{asks}: {one_line(action.why)}"
+    why = "" if action.do == "next-step" else f": {one_line(action.why)}"  # a log's own advice is its title
+    return f"{words.action_title(action)}{asks}{why}"
 
 
 def _otherwise(verdict: Verdict) -> list[str]:
     if verdict.outcome == "insufficient-evidence":
         missing = sorted({m for u in verdict.untestable for m in u.missing})
-        return [f"collect {words.names(missing, 6)} and ask again"] if missing else []
+        return [f"collect {words.names(lacking(missing), 6)} and ask again"] if missing else []
     return ["nothing has to be done"] if verdict.outcome in ("healthy", "expected") else []

@@ -129,6 +129,7 @@ class VerdictAnswer(Answer):
     status: str
     outcome: str
     summary: str
+    failure: dict[str, Any] = {}  # the first failure the log tells of: class, named or not, rank, host, line
     causes: list[Named] = []
     actions: list[Advice] = []
     evidence: list[Cited] = []

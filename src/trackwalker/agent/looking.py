@@ -181,6 +181,8 @@ def _compared(seen: Changed) -> list[la.Window]:
 
 
 def _changed_hint(seen: Changed) -> str | None:
+    if not seen.metrics:
+        return "no metric was recorded: only kinds of log lines were compared; that none changed proves nothing"
     if not seen.deviations:
         return "nothing changed beyond its own noise and beyond what the other hosts did; name a window to look closer"
     if len(seen.deviations) >= MOST_ROWS:

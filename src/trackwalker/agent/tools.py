@@ -15,6 +15,7 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from trackwalker.agent import answers as a
+from trackwalker.agent.standing_now import by_small_log
 from trackwalker.agent.verdicts import Detail, advice, cited, verdict_answer
 from trackwalker.agent.workspace import Workspace, owned
 from trackwalker.diagnose.asked import Asked
@@ -34,6 +35,7 @@ Cursor = Annotated[str, Field(description="'next' of the answer before, for what
 MaxBytes = Annotated[int | None, Field(ge=a.LEAST, le=a.MOST, description="Bytes of the answer; 7500 if not given.")]
 
 _MOST_FINDINGS = 6
+_MOST_LOGS = 40  # of jobs that no scheduler speaks for: the newest are told by their logs
 _COMMAND = re.compile(r"`?trackwalker (tsdb query|tsdb metrics|[a-z-]+)(?: (?:JOB|[0-9][\w.-]*))?(?: --?[\w-]+)*`?")
 _TOOL_OF = {
     **{name: f"the tool {name}" for name in ("triage", "diagnose", "compare", "logs", "metrics", "files")},
@@ -199,7 +201,7 @@ def _by_tools(step: str) -> str:
 
 
 def _states(jobs: list[Job]) -> list[tuple[Job, str]]:
-    """Each job with its state; the scheduler is asked once, and one damaged record does not hide the others."""
+    """Each job with its state, as `jobs` tells it; the scheduler is asked once, a damaged record hides no other job."""
     damaged = set()
     for job in jobs:
         try:
@@ -207,7 +209,9 @@ def _states(jobs: list[Job]) -> list[tuple[Job, str]]:
         except EvidenceError:
             damaged.add(job.id)
     sound = [job for job in jobs if job.id not in damaged]
-    states = {job.id: seen.state for job, seen in zip(sound, standings(sound), strict=True)}
+    told = list(zip(sound, standings(sound), strict=True))
+    told[:_MOST_LOGS] = [(job, by_small_log(job, seen)) for job, seen in told[:_MOST_LOGS]]
+    states = {job.id: seen.state for job, seen in told}
     return [(job, states.get(job.id, "unreadable")) for job in jobs]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
-from typing import Literal
+from typing import Any, Literal
 
 from trackwalker.agent import answers as a
 from trackwalker.diagnose.asked import Asked
@@ -138,14 +138,16 @@ def _with(
     unexplained = sorted(verdict.deviations, key=lambda d: d.explained_by is not None)
     deviating = [a.short(deviation_line(d, *_why(d.explained_by)), room.words) for d in unexplained[: room.deviations]]
     bad = [q for q in verdict.data_quality if not q.ok]
+    failure = _failure(verdict, room.words)
     uncovered = {r.cause: missed for r in verdict.ruled_out if (missed := asked.not_covered(r.cause))}
     return a.VerdictAnswer(
-        notice=a.NOTICE if any(i.quote for i in items) else None,
+        notice=a.NOTICE if any(i.quote for i in items) or "quote" in failure else None,
         job=verdict.job.id,
         baseline=baseline,
         status=verdict.status,
         outcome=verdict.outcome,
         summary=a.short(verdict.summary, 4 * room.words),
+        failure=failure,
         causes=[_named(c, verdict, asked, room, shown_ids) for c in causes],
         actions=[advice(action, room.names) for action in verdict.actions[: max(1, min(room.lists // 2, 5))]],
         evidence=items,
@@ -172,6 +174,14 @@ def _with(
             settings=(min(8, len(settings)), len(settings)),
         ),
     )
+
+
+def _failure(verdict: Verdict, words: int) -> dict[str, Any]:
+    """The first failure of the log: class and place; its line, as a quote, where no cause is named that cites it."""
+    if verdict.failure is None:
+        return {}
+    told = verdict.failure.model_dump(by_alias=True, exclude_none=True, exclude={"subject", "says"})
+    return told if verdict.failure.named else {**told, "quote": a.short(verdict.failure.says, words)}
 
 
 def _strongest(verdict: Verdict, causes: Sequence[Cause]) -> list[Evidence]:

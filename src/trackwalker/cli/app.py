@@ -35,9 +35,20 @@ def _version(wanted: bool) -> None:
         raise typer.Exit
 
 
+def _help_all(wanted: bool) -> None:
+    if wanted:
+        from trackwalker.cli.help import help_all  # imports every command
+
+        help_all()
+        raise typer.Exit
+
+
 @app.callback()
 def _root(
     version: bool = typer.Option(False, "--version", callback=_version, is_eager=True, help="Print the version."),
+    everything: bool = typer.Option(
+        False, "--help-all", callback=_help_all, is_eager=True, help="Show the help of every command."
+    ),
 ) -> None:
     pass
 
@@ -60,6 +71,8 @@ def main() -> None:
         _fail("interrupted", 130)
     except TyperException as e:
         text = e.format_message() if hasattr(e, "format_message") else str(e)  # names the option where there is one
+        if not text.strip():  # no words at all: the help has been printed
+            sys.exit(2)
         context = getattr(e, "ctx", None)
         _fail(f"{text} (see {context.command_path if context else 'trackwalker'} --help)", 2)
     except BrokenPipeError:

@@ -100,7 +100,7 @@ def _show(reply: Reply, where: str) -> None:
         _put(console, "next", "bold")
     for step in reply.next:
         _put(console, step, indent=2)
-    _put(console, f"the same in full: {reply.asked.command}{where}", "dim")
+    console.print(Text(f"the same in full: {reply.asked.command}{where}", "dim"), soft_wrap=True)  # to be copied
 
 
 def _show_model(answered: Answered) -> None:

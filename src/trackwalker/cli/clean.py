@@ -9,11 +9,11 @@ from typing import Annotated
 
 import typer
 
+from trackwalker.agent.standing_now import standing_now
 from trackwalker.cli.options import DEFAULT_WORKSPACE, AsJson, Workspace
 from trackwalker.cli.rm import remove, size_of
 from trackwalker.cli.say import say
 from trackwalker.cli.spans import span
-from trackwalker.cli.standing_now import standing_now
 from trackwalker.cli.workspace import jobs_of
 from trackwalker.errors import UsageError
 from trackwalker.job.shorthand import started

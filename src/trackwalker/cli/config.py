@@ -80,6 +80,8 @@ def set_(
 ) -> None:
     """Set one line of your config file, or of the project's; the others stay as they are."""
     path = Path(settings.PROJECT) if project else settings.user_file()
+    if key == "workspace" and value and not project:
+        value = str(Path(value).expanduser().absolute())  # what is typed here means this folder, not that of the file
     settings.write(path, key, value)
     print(f"{key} is set in {path}" if value else f"{key} is no longer set in {path}")
 

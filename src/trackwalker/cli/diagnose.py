@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from contextlib import ExitStack
 from dataclasses import replace
@@ -11,7 +12,7 @@ from typing import Annotated
 import typer
 
 from trackwalker.cli.diagnose_parts import print_brief, print_tests
-from trackwalker.cli.no_log import with_a_log
+from trackwalker.cli.no_log import log_of
 from trackwalker.cli.options import (
     DEFAULT_WORKSPACE,
     AsJson,
@@ -24,6 +25,8 @@ from trackwalker.cli.options import (
 )
 from trackwalker.cli.save import save, write_html
 from trackwalker.cli.screen import Screen
+from trackwalker.cli.triage import triage
+from trackwalker.cli.waiting import waiting
 from trackwalker.diagnose import engine
 from trackwalker.diagnose.elsewhere import with_metrics
 from trackwalker.diagnose.playbook import load_playbooks
@@ -55,6 +58,7 @@ def diagnose(
     tests: Annotated[
         bool, typer.Option("--tests", help="Print every question that was asked, its answer, and what was not asked.")
     ] = False,
+    cause: Annotated[str | None, typer.Option("--cause", help="Of --tests only those about this cause.")] = None,
     question: Annotated[
         str | None, typer.Option("--question", "-q", help='What you want to know, e.g. "why is TGS so bad".')
     ] = None,
@@ -65,6 +69,9 @@ def diagnose(
     html: Annotated[Path | None, typer.Option("--html", help="Write the HTML report to this file.")] = None,
     verbose: Annotated[bool, typer.Option("-v", "--verbose", help="Say why each hypothesis was ruled out.")] = False,
     exit_code: Annotated[bool, typer.Option("--exit-code", help="Exit 1 when the verdict is an incident.")] = False,
+    log_only: Annotated[
+        bool, typer.Option("--log-only", help="Read the log and nothing else: the same as `trackwalker triage`.")
+    ] = False,
     log: Annotated[Path | None, typer.Option("--log", help="The log of a job that is in no workspace.")] = None,
     metrics: Annotated[
         str | None,
@@ -89,20 +96,29 @@ def diagnose(
     """
     if as_md + brief + tests > 1 or (as_md and as_json):
         raise UsageError("give one of --brief, --tests and --md; --json goes with the first two")
+    if cause is not None and not tests:
+        raise UsageError("--cause is for --tests")
     if job is not None and log is not None:
         raise UsageError("name one job: its id, its directory, or --log FILE")
     name = str(log) if log is not None else job or LATEST
-    found = with_a_log(name, workspace)
+    set_once = os.environ.get("TRACKWALKER_METRICS")
+    if log_only:
+        if saving or brief or tests or question or html or (metrics and metrics != set_once):
+            raise UsageError("--log-only goes with --json and --md: the others need the whole diagnosis")
+        return triage([name], as_json=as_json, as_markdown=as_md, workspace=workspace)
+    found = log_of(name, workspace)
     with ExitStack() as stack:
-        if metrics:
+        # A store that is said once for all is for jobs that have no recording of their own.
+        if metrics and not (found.database and metrics == set_once):
             span = (parse_time(since), parse_time(until))
             access = Access(metrics, auth_file, tenant, ca_file)
             borrowed = stack.enter_context(with_metrics(found, access, hosts, span, load_maps(metric_map)))
             found = borrowed.job
             print(borrowed.says, file=sys.stderr)
-        elif hosts or since or until:
+        elif not metrics and (hosts or since or until):
             raise UsageError("--hosts, --since and --until are for --metrics URL")
-        diagnosis = engine.diagnose(found, load_playbooks(playbooks))
+        with waiting():
+            diagnosis = engine.diagnose(found, load_playbooks(playbooks))
     if question is not None:
         diagnosis = replace(diagnosis, verdict=answer(question, diagnosis.verdict))
     # Files first: a reader of the pipe that leaves early must not cost the report.
@@ -114,7 +130,7 @@ def diagnose(
     if brief:
         print_brief(diagnosis, as_json)
     elif tests:
-        print_tests(diagnosis, as_json)
+        print_tests(diagnosis.asked.about(cause) if cause else diagnosis.asked, diagnosis.verdict.job.id, as_json)
     elif as_json:
         print(diagnosis.verdict.to_json())
     elif as_md:

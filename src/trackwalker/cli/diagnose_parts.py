@@ -6,7 +6,7 @@ import json
 
 from trackwalker.agent.answers import as_text
 from trackwalker.agent.verdicts import verdict_answer
-from trackwalker.diagnose.asked import Diagnosis
+from trackwalker.diagnose.asked import Asked, Diagnosis
 from trackwalker.report.text import clip, json_visible, one_line
 
 _MOST_NAMED = 8
@@ -28,9 +28,8 @@ def print_brief(diagnosis: Diagnosis, as_json: bool) -> None:
             print(f"{name}: {one_line(held if isinstance(held, str) else _words(held))}")
 
 
-def print_tests(diagnosis: Diagnosis, as_json: bool) -> None:
+def print_tests(asked: Asked, job: str, as_json: bool) -> None:
     """Every question with its answer; what was not asked, and why."""
-    asked, job = diagnosis.asked, diagnosis.verdict.job.id
     if as_json:
         print(json_visible(json.dumps(asked.to_dict(job), indent=1, ensure_ascii=False)))
         return

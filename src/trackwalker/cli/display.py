@@ -33,7 +33,8 @@ class ProgressLine:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._bar.stop()
+        if self._console.is_terminal:  # elsewhere it would still end with an empty line
+            self._bar.stop()
 
     def show(self, watch: LiveWatch) -> None:
         """Draw the current state."""

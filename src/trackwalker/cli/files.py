@@ -9,13 +9,14 @@ import typer
 
 from trackwalker.agent.answers import ranges
 from trackwalker.agent.job_files import check_readable, small_files
-from trackwalker.cli.options import DEFAULT_WORKSPACE, AsJson, Workspace
+from trackwalker.cli.options import DEFAULT_WORKSPACE, AsJson, JobName, Workspace
 from trackwalker.diagnose.tails import SCHEMA as TAILS_SCHEMA
 from trackwalker.diagnose.tails import tails_of
 from trackwalker.diagnose.triage import triage
 from trackwalker.errors import EvidenceError, RefusedError
 from trackwalker.job.resolve import resolve
 from trackwalker.job.scrub import scrubber_of
+from trackwalker.job.shorthand import LATEST
 from trackwalker.report.text import clip, json_visible, visible
 
 SCHEMA = "trackwalker.files/1"
@@ -57,7 +58,7 @@ def files(
         print("\n".join(visible(line) for line in text.splitlines()))
 
 
-def rank_tails(job: _JobArgument, as_json: AsJson = False, workspace: Workspace = DEFAULT_WORKSPACE) -> None:
+def rank_tails(job: JobName = LATEST, as_json: AsJson = False, workspace: Workspace = DEFAULT_WORKSPACE) -> None:
     """Print the last meaningful line of every rank, those alike together, the smallest group first.
 
     Exit codes: 0 printed, 2 nothing to read.

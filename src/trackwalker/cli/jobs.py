@@ -12,13 +12,14 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
+from trackwalker.agent.standing_now import by_small_log
 from trackwalker.cli.job_row import Row, row_of
 from trackwalker.cli.options import DEFAULT_WORKSPACE, AsJson, Workspace
 from trackwalker.cli.screen import Screen
 from trackwalker.cli.spans import clock, since
-from trackwalker.cli.standing_now import from_log
 from trackwalker.cli.workspace import jobs_of
 from trackwalker.errors import UsageError
+from trackwalker.job.cause_names import cause_name
 from trackwalker.job.shorthand import started
 from trackwalker.job.trust import shared_badly
 from trackwalker.launch.standing import Standing, standings
@@ -28,7 +29,6 @@ COLUMNS = ("id", "name", "started", "elapsed", "model", "nodes", "step", "speed"
 _USUAL = ("id", "started", "elapsed", "model", "nodes", "step", "speed", "state", "verdict")
 _SPARED = ("nodes", "model", "elapsed")
 _NUMBERS = ("elapsed", "nodes", "step", "speed")
-_LARGEST_LOG = 64 << 20  # of a job whose scheduler does not speak for it: larger ones are not read for a list
 _EVERY_S = 2.0
 
 
@@ -77,20 +77,12 @@ def _rows(workspace: Path, states: frozenset[str] | None, moment: float | None, 
         found = [job for job in found if (started(job) or 0.0) >= moment]
     chosen = found[:limit] if limit and states is None else found
     rows = []
-    for job, seen in zip(chosen, standings(chosen), strict=True):
-        if seen.state in ("unknown", "forgotten") and _small(job.log):
-            seen = from_log(job, seen) or seen
+    for job, told in zip(chosen, standings(chosen), strict=True):
+        seen = by_small_log(job, told)
         if states is None or seen.state in states:
             rows.append((job, seen))
     shown = rows[:limit] if limit else rows
     return [row_of(job, seen) for job, seen in shown], len(found) - len(chosen) + len(rows) - len(shown)
-
-
-def _small(log: Path | None) -> bool:
-    try:
-        return log is not None and log.stat().st_size < _LARGEST_LOG
-    except OSError:
-        return False
 
 
 def _nothing(workspace: Path, states: frozenset[str] | None, newer: str | None) -> str:
@@ -125,7 +117,7 @@ def _cells(row: Row) -> dict[str, str]:
         "step": step,
         "speed": "" if row.step_s is None else f"{row.step_s:.3g} s",
         "state": row.seen.state,
-        "verdict": row.verdict,
+        "verdict": ", ".join(cause_name(each) for each in row.verdict.split(", ")) if row.verdict else "",
         "recorded": "yes" if row.job.database is not None else "no",
         "log": str(row.job.log) if row.job.log else "",
     }

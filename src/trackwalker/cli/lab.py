@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -17,6 +18,7 @@ from trackwalker.cli.lab_inject import inject
 from trackwalker.cli.lab_propose import propose
 from trackwalker.cli.options import DEFAULT_WORKSPACE, AsJson, Workspace
 from trackwalker.cli.screen import Screen
+from trackwalker.cli.waiting import Waiting, waiting
 from trackwalker.errors import UsageError
 from trackwalker.job.resolve import resolve
 from trackwalker.lab import bundle as bundles
@@ -64,9 +66,12 @@ def simulate(
         raise UsageError("say which scenario (--list shows them) and where: lab simulate SCENARIO --out DIR")
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise UsageError(f"{out} exists and is not an empty folder: choose another --out")
-    done = run_simulate(load_scenario(scenario), out, seed, nodes, gpus, profile, form=form)
+    with waiting():
+        done = run_simulate(load_scenario(scenario), out, seed, nodes, gpus, profile, form=form)
     print(done.job)
-    print(f"{done.hours:.1f} h, {done.samples} samples; the truth: {out / 'truth.json'}", file=sys.stderr)
+    print(
+        f"{done.hours:.1f} hours, {done.samples} samples; what really happened: {out / 'truth.json'}", file=sys.stderr
+    )
 
 
 app.command("inject", epilog="Example: trackwalker lab inject cpu 8308 --rank 1 --seconds 30")(inject)
@@ -129,10 +134,11 @@ def score(
             raise UsageError(
                 "the suite 'real' is as it is: --nodes, --conditions, --variants and --stress need a world"
             )
-        results = score_real(tools, family or [], seeds or 1, timeout, _say, _progress)
+        results = score_real(tools, family or [], seeds or 1, timeout, _say, partial(_progress, clock=Waiting()))
     else:
+        clock = Waiting()
         cases = only(make_suite(suite, seeds, conditions, variants, stress), family or [], nodes)
-        results = run_score(cases, tools, suite, jobs or os.cpu_count() or 1, timeout, _progress)
+        results = run_score(cases, tools, suite, jobs or os.cpu_count() or 1, timeout, partial(_progress, clock=clock))
     if out is not None:
         _write(out, results.to_json() + "\n")
     if as_json:
@@ -221,10 +227,11 @@ def _show(all_tables: list[ScoreTable]) -> None:
         console.print(*each.notes, "", sep="\n", markup=False)
 
 
-def _progress(done: int, of: int, result: CaseResult) -> None:
+def _progress(done: int, of: int, result: CaseResult, *, clock: Waiting) -> None:
     mark = "right" if result.passed else "WRONG"
     condition = f" {result.variant}" if result.variant else ""
-    _say(f"{done}/{of} {mark} {result.tool}: {result.family}-{result.seed}{condition}, {result.seconds:.1f} s")
+    case = f"{result.family}-{result.seed}{condition}, {result.seconds:.1f} s"
+    _say(f"{done}/{of} {mark} {result.tool}: {case}{clock.rest(done, of)}")
 
 
 def _say(text: str) -> None:

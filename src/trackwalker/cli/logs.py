@@ -14,10 +14,10 @@ from typing import Annotated, BinaryIO
 import typer
 
 from trackwalker.agent.log_lines import Wanted
+from trackwalker.agent.standing_now import standing_now
 from trackwalker.cli.log_search import search
 from trackwalker.cli.options import DEFAULT_WORKSPACE, AsJson, JobName, Workspace
 from trackwalker.cli.say import say, say_raw
-from trackwalker.cli.standing_now import standing_now
 from trackwalker.cli.status import sentence
 from trackwalker.errors import UsageError
 from trackwalker.job.layout import Job

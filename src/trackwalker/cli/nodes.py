@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import time
+from dataclasses import asdict
 from pathlib import Path
 
 from trackwalker.cli.options import DEFAULT_WORKSPACE, AsJson, Workspace
@@ -31,6 +32,7 @@ def nodes(as_json: AsJson = False, workspace: Workspace = DEFAULT_WORKSPACE) -> 
                 "host": suspect.host,
                 "exclude": suspect.exclude,
                 "why": suspect.why,
+                "rate": asdict(suspect.rate) if suspect.rate else None,
                 "incidents": [incident.record() for incident in suspect.incidents],
             }
             for suspect in found

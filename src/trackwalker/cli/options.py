@@ -33,9 +33,15 @@ StoreAuthFile = Annotated[
 StoreTenant = Annotated[
     str, typer.Option("--metrics-tenant", envvar="TRACKWALKER_METRICS_TENANT", help="X-Scope-OrgID of the store.")
 ]
-StoreCaFile = Annotated[Path | None, typer.Option("--metrics-ca-file", help="Certificates that the store has.")]
+StoreCaFile = Annotated[
+    Path | None,
+    typer.Option("--metrics-ca-file", envvar="TRACKWALKER_METRICS_CA_FILE", help="Certificates that the store has."),
+]
 MetricMap = Annotated[
-    Path | None, typer.Option("--metric-map", help="A map of further metrics (as telemetry/foreign.yml).")
+    Path | None,
+    typer.Option(
+        "--metric-map", envvar="TRACKWALKER_METRIC_MAP", help="A map of further metrics (as telemetry/foreign.yml)."
+    ),
 ]
 
 JobName = Annotated[

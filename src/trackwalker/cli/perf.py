@@ -16,9 +16,11 @@ from trackwalker.cli.options import DEFAULT_WORKSPACE, AsJson, Workspace
 from trackwalker.cli.perf_page import serve_page, write_page
 from trackwalker.cli.save import write_text
 from trackwalker.cli.screen import Screen
+from trackwalker.cli.waiting import waiting
 from trackwalker.errors import TrackwalkerError, UsageError
 from trackwalker.job.layout import Job
 from trackwalker.job.resolve import resolve
+from trackwalker.job.shorthand import LATEST
 from trackwalker.perf.analysis import Options, analyse
 from trackwalker.perf.capture import capture as capture_trace
 from trackwalker.perf.diff import diff as diff_reports
@@ -49,18 +51,19 @@ Ray = Annotated[str | None, typer.Option("--ray", help="Ray cluster that reduces
 
 
 class PerfGroup(TyperGroup):
-    """`perf JOB` is short for `perf show JOB`."""
+    """`perf JOB` is short for `perf show JOB`, `perf` for the latest job."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Put the word in where it was left out."""
-        if args and args[0] not in self.commands and args[0] not in ("--help", "-h"):
+        if not args:
+            args = ["show", LATEST]
+        elif args[0] not in self.commands and args[0] not in ("--help", "-h"):
             args = ["show", *args]
         return list(super().parse_args(ctx, args))
 
 
 app = typer.Typer(
     cls=PerfGroup,
-    no_args_is_help=True,
     help="Say how fast a run is, where its steps' time goes and what to fix first; a job is not changed.",
     epilog="Example: trackwalker perf 8104 --md",
 )
@@ -68,7 +71,7 @@ app = typer.Typer(
 
 @app.command(epilog="Example: trackwalker perf 8104 --save --price 2.50")
 def show(
-    job: JobName,
+    job: JobName = LATEST,
     as_json: AsJson = False,
     as_md: AsMd = False,
     html: Html = None,
@@ -88,7 +91,8 @@ def show(
     """Throughput, MFU, where the step goes, goodput, and what to fix first; `perf JOB` is short for this."""
     found, traces = _job(job, trace or [], workspace)
     options = Options(traces=traces, gpu=gpu, peak=peak, price=price, with_traces=not no_trace, ray=ray)
-    report = analyse(found, options)
+    with waiting():
+        report = analyse(found, options)
     if html is not None:
         print(f"page: {write_page(report, html)}", file=sys.stderr)
     _print(report, as_json, as_md)
@@ -137,7 +141,8 @@ def merge(
 ) -> int:
     """All ranks' steps and collectives in one trace for Perfetto, on one clock that the collectives set."""
     found, traces = _job(job, trace or [], workspace)
-    merged = merge_traces(found, Options(traces=traces, ray=ray), out, rank or [])
+    with waiting():
+        merged = merge_traces(found, Options(traces=traces, ray=ray), out, rank or [])
     for gap in merged.missing:
         print(f"missing: {gap.what}: {gap.why}", file=sys.stderr)
     print(f"{merged.path}: {merged.ranks} ranks, kernels of {', '.join(map(str, merged.detailed))}")
@@ -161,7 +166,8 @@ def diff(
 
     Exit codes: 0 compared, 1 slower than --fail-over allows, 2 nothing to read, or not comparable.
     """
-    report = diff_reports(_report(a, workspace), _report(b, workspace))
+    with waiting():
+        report = diff_reports(_report(a, workspace), _report(b, workspace))
     if report.refused and not force:
         raise UsageError(f"{report.summary}; --force compares all the same")
     if as_json:

@@ -28,6 +28,9 @@ def record(
     verdict: Annotated[
         bool, typer.Option("--verdict/--no-verdict", help="Diagnose the run at its end and say so on stderr.")
     ] = True,
+    tensorboard: Annotated[
+        Path | None, typer.Option("--tensorboard", help="Where the trainer writes its event files: steps and losses.")
+    ] = None,
     workspace: Workspace = DEFAULT_WORKSPACE,
 ) -> int:
     """Run any command recorded: metrics, rank logs, first failure and a verdict at its end; it notices nothing.
@@ -49,7 +52,7 @@ def record(
         print(f"trackwalker: cannot run {argv[0]}: {'not found' if missing else 'not executable'}", file=sys.stderr)
         return 127 if missing else 126
     room = room_for(argv, find_task(os.environ), Path(workspace), name)
-    return end_as(Recording(room, argv, metrics, verdict).run(sys.argv[1:]))
+    return end_as(Recording(room, argv, metrics, verdict, tensorboard).run(sys.argv[1:]))
 
 
 def command_words(ctx: typer.Context) -> list[str]:

@@ -9,9 +9,9 @@ from typing import Annotated
 
 import typer
 
+from trackwalker.agent.standing_now import standing_now
 from trackwalker.cli.options import DEFAULT_WORKSPACE, Workspace
 from trackwalker.cli.say import say
-from trackwalker.cli.standing_now import standing_now
 from trackwalker.errors import RefusedError, UsageError
 from trackwalker.job.layout import Job
 from trackwalker.launch.standing import find_job

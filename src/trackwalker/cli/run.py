@@ -21,6 +21,7 @@ from trackwalker.launch.models import load_model
 from trackwalker.launch.plan import plan_local, refuse_wrong
 from trackwalker.launch.provenance import code_of
 from trackwalker.launch.request import parse_model_spec, parse_passthrough, parse_watching
+from trackwalker.launch.schedulers.allocation import RunInAllocation, allocation_of, refuse_parts
 from trackwalker.launch.schedulers.by_hand import RunByHand, place_by_hand
 from trackwalker.launch.schedulers.local import LocalRun
 from trackwalker.launch.store import FOLDER
@@ -70,7 +71,10 @@ def run(
     ] = False,
     workspace: Workspace = DEFAULT_WORKSPACE,
 ) -> int:
-    """Train a model on this machine, one lane per process; Ctrl-C ends the run."""
+    """Train a model on this machine, one lane per process; Ctrl-C ends the run.
+
+    Inside a Slurm allocation (salloc, a batch script) it runs on the allocation's nodes, so many processes on each.
+    """
     words = settings or []
     spec, passthrough = parse_model_spec(model), parse_passthrough(words)
     native = in_container or runtime == "native" or not (image or runtime)
@@ -87,8 +91,21 @@ def run(
     if watching.observe:
         ensure_prometheus(lambda text: print(text, file=sys.stderr))
     code = code_of(Path.cwd(), workspace / FOLDER, None if native else "")
-    started: LocalRun | RunByHand
-    if native and not in_container:
+    started: LocalRun | RunByHand | RunInAllocation
+    given = None if in_container else allocation_of(os.environ)
+    if given is not None:
+        refuse_parts(os.environ)
+        print(f"on the nodes of your Slurm {given.words()}", file=sys.stderr)
+        kind = "native" if native else runtime or "auto"
+        asked = Asked(
+            model, words, given.nodes, image=None if native else image, registry=registry, workspace=workspace
+        )
+        how = How(
+            "slurm", sys.argv[1:], procs, watching.observe, watching.ray, kind, privileged,
+            listen=os.environ.get("TRACKWALKER_LISTEN", ""), provenance=code,
+        )  # fmt: skip
+        started = RunInAllocation(plan_submission(asked, how), given)
+    elif native and not in_container:
         plan = plan_local(spec, procs, passthrough, workspace, watching.observe, sys.argv[1:], watching.ray, code)
         started = LocalRun.start(plan)
     else:
@@ -147,7 +164,7 @@ def _interrupt(number: int, frame: object) -> None:
     raise KeyboardInterrupt
 
 
-def _stay(started: LocalRun | RunByHand) -> Ending:
+def _stay(started: LocalRun | RunByHand | RunInAllocation) -> Ending:
     signal.signal(signal.SIGTERM, _interrupt)  # whoever ends us means the run; kill -9 leaves it running
     watch = LiveWatch(started.job_dir)
     steps = started.record.config.get("steps")

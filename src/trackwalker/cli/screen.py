@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from rich.console import Console
 
 
 class Screen(Console):
     """A console whose reader may leave: `main` ends quietly then, where Rich would end with exit code 1."""
+
+    def print(self, *objects: Any, **how: Any) -> None:
+        """Print; to a file or a pipe without the blanks that fill lines on a terminal."""
+        if self.is_terminal or self.record:
+            super().print(*objects, **how)
+            return
+        with self.capture() as made:
+            super().print(*objects, **how)
+        self.file.write("\n".join(line.rstrip(" ") for line in made.get().split("\n")))
 
     def on_broken_pipe(self) -> None:
         """Called by Rich while it handles the BrokenPipeError."""

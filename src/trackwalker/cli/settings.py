@@ -29,9 +29,20 @@ KEYS = {
     "gpu": ("TRACKWALKER_GPU", "GPU of the nodes, as MI300X"),
     "fabric": ("TRACKWALKER_FABRIC", "network of the nodes: ionic, mlx5, bnxt, efa, tcp"),
     "store": ("TRACKWALKER_REMOTE_WRITE", "Prometheus store that every sample is sent to"),
+    "metrics": ("TRACKWALKER_METRICS", "the cluster's own metric store that `diagnose` reads: Prometheus' address"),
+    "metrics_tenant": ("TRACKWALKER_METRICS_TENANT", "X-Scope-OrgID of that store"),
+    "metrics_auth_file": ("TRACKWALKER_METRICS_AUTH_FILE", "file with 'bearer TOKEN' or 'basic USER:PASSWORD' for it"),
+    "metrics_ca_file": ("TRACKWALKER_METRICS_CA_FILE", "certificates that it has"),
+    "metric_map": ("TRACKWALKER_METRIC_MAP", "a map of further metrics in it"),
     "notifiers": ("TRACKWALKER_WATCH", "file with channels, routes and resume policy of `watch`"),
 }
-_PATHS = ("workspace", "notifiers")  # relative to the file that says them
+_PATHS = (
+    "workspace",
+    "notifiers",
+    "metrics_auth_file",
+    "metrics_ca_file",
+    "metric_map",
+)  # relative to the file that says them
 PROJECT = "trackwalker.toml"
 _applied: dict[str, str] = {}  # variables that a file set, so that they are not taken for the user's own
 

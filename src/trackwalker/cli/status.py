@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from trackwalker.agent.standing_now import standing_now
 from trackwalker.cli.job_row import Row, row_of
 from trackwalker.cli.options import DEFAULT_WORKSPACE, AsJson, JobName, Workspace
 from trackwalker.cli.say import say
 from trackwalker.cli.spans import clock
-from trackwalker.cli.standing_now import standing_now
 from trackwalker.job.layout import Job
 from trackwalker.job.shorthand import LATEST
 from trackwalker.launch.standing import Standing, find_job, scheduler_of
@@ -23,7 +23,7 @@ def status(
     as_json: AsJson = False,
     workspace: Workspace = DEFAULT_WORKSPACE,
 ) -> int:
-    """Say how a job stands: waiting, running, or how it ended, as its scheduler sees it.
+    """Say how a job is doing, or how it ended, as its scheduler sees it.
 
     Exit codes: 0 the answer is known, 2 no such job, 69 the scheduler does not answer.
     """

@@ -17,6 +17,7 @@ import typer
 from trackwalker.cli.nodes import suspect_lines
 from trackwalker.cli.options import DEFAULT_WORKSPACE, AsJson, Image, Privileged, Registry, Runtime, takes
 from trackwalker.cli.plan_view import show
+from trackwalker.cli.submit_own import submit_own
 from trackwalker.cli.words import before, behind
 from trackwalker.errors import MaybeQueuedError, TrackwalkerError, UsageError
 from trackwalker.job.trust import shared_badly
@@ -25,7 +26,8 @@ from trackwalker.launch.kubernetes.settings import read_settings
 from trackwalker.launch.provenance import Provenance, code_of
 from trackwalker.launch.request import Watching, parse_watching
 from trackwalker.launch.schedulers import kubernetes, slurm
-from trackwalker.launch.slurm.beforehand import NOT_ASKED, Word, ask_beforehand
+from trackwalker.launch.schedulers.allocation import allocation_of
+from trackwalker.launch.slurm.beforehand import NOT_ASKED, Word, ask_beforehand, without_gpus
 from trackwalker.launch.slurm.client import Slurm, slurm_here
 from trackwalker.launch.slurm.environment import left_behind
 from trackwalker.launch.slurm.options import SubmitOptions, parse_scheduler_words
@@ -95,8 +97,16 @@ class Wanted:
         ),
     ] = None
     jobset: Annotated[bool, typer.Option("--jobset", help="On k8s: a JobSet instead of an Indexed Job.")] = False
+    no_apply: Annotated[
+        bool, typer.Option("--no-apply", help="On k8s: write the folder and its manifest, and create nothing.")
+    ] = False
     script: Annotated[
-        bool, typer.Option("--script", help="With plan or --dry-run: print the whole script and environment, too.")
+        bool,
+        typer.Option(
+            "--script",
+            help="MODEL is a batch script of your own: it is queued as it is and recorded. Of a model, with plan or "
+            "--dry-run: print the whole script and environment, too.",
+        ),
     ] = False
     auto_resume: Annotated[
         int,
@@ -147,6 +157,8 @@ def submit(
 
     Exit codes: 0 it is queued, 1 it died at once, 2 it was refused, 69 the scheduler did not answer.
     """
+    if options.script and (os.path.isfile(model) or "/" in model or model.endswith((".sh", ".sbatch", ".slurm"))):
+        return submit_own(Path(model), before(ctx), behind(ctx), options.on, options.workspace, dry_run, as_json)
     if options.watching.note:
         print(options.watching.note, file=sys.stderr)
     to = _to_kubernetes if options.on == "k8s" else _to_slurm
@@ -170,8 +182,8 @@ def plan(
 
 
 def _to_slurm(ctx: typer.Context, model: str, options: Wanted, dry_run: bool, as_json: bool) -> int:
-    if options.jobset:
-        raise UsageError("--jobset is for --on k8s")
+    if options.jobset or options.no_apply:
+        raise UsageError(f"--{'jobset' if options.jobset else 'no-apply'} is for --on k8s")
     if options.runtime not in (None, "auto", *RUNTIMES):
         raise UsageError(f"--runtime {options.runtime}: there are {', '.join(RUNTIMES)} and auto")
     client, python = Slurm(), options.python or sys.executable
@@ -187,7 +199,11 @@ def _to_slurm(ctx: typer.Context, model: str, options: Wanted, dry_run: bool, as
         record = submission.record.model_copy(update={"auto_resume": options.auto_resume})
         submission = replace(submission, record=record)
         batch = slurm.plan_batch(submission, words, None if dry_run else client, python)
-        word = ask_beforehand(batch.options, batch.script, client) if slurm_here() else Word(warning=NOT_ASKED)
+        word = Word(warning=NOT_ASKED)
+        if slurm_here():
+            gpus = without_gpus(model, words.partition, client) if submission.order.expected_gpus != 0 else ""
+            word = ask_beforehand(batch.options, batch.script, client)
+            word = replace(word, warning="; ".join(filter(None, (word.warning, gpus))))
         if dry_run:
             scheduled = {"sbatch": batch.argv(), "script": batch.script, "slurm": asdict(word)}
             return show(batch.submission, scheduled, as_json, options.script)
@@ -200,6 +216,9 @@ def _to_slurm(ctx: typer.Context, model: str, options: Wanted, dry_run: bool, as
               "behind '--'", file=sys.stderr)  # fmt: skip
     if word.warning and slurm_here():
         print(f"warning: {word.warning}", file=sys.stderr)
+    if (inside := allocation_of(os.environ)) is not None:
+        print(f"note: this is a new job, outside of your {inside.words()}; 'trackwalker run' uses those nodes",
+              file=sys.stderr)  # fmt: skip
     for line in suspect_lines(options.workspace, words.nodelist, words.exclude):
         print(line, file=sys.stderr)
     state = slurm.first_look(queued, client)
@@ -239,7 +258,7 @@ def _to_kubernetes(ctx: typer.Context, model: str, options: Wanted, dry_run: boo
         if dry_run:
             scheduled = {"manifest": batch.manifests(), "container": list(batch.plan.argv)}
             return show(batch.in_pod, scheduled, as_json, options.script)
-        job = kubernetes.submit(batch)
+        job = kubernetes.submit(batch, apply=not options.no_apply)
     _warn(submission)
     by_hand = shlex.join(apply_file_argv(settings.namespace, job.manifest))
     if as_json:
@@ -249,7 +268,8 @@ def _to_kubernetes(ctx: typer.Context, model: str, options: Wanted, dry_run: boo
     else:
         print(f"job {job.id}  log {job.log}", flush=True)
     if not job.applied:
-        print(f"kubectl is not here, nothing is queued yet; where it is: {by_hand}", file=sys.stderr)
+        why = "--no-apply" if options.no_apply else "kubectl is not here"
+        print(f"{why}: nothing is queued yet; to queue it: {by_hand}", file=sys.stderr)
     return 0
 
 

@@ -16,11 +16,12 @@ import typer
 from trackwalker.cli.options import DEFAULT_WORKSPACE, AsJson, Workspace
 from trackwalker.cli.screen import Screen
 from trackwalker.cli.tsdb_doctor import doctor
+from trackwalker.cli.waiting import waiting
 from trackwalker.cli.workspace import there
 from trackwalker.errors import EvidenceError, UsageError
 from trackwalker.job.resolve import resolve
 from trackwalker.logs.header import nodes_in_header
-from trackwalker.report.text import clip, json_visible, one_line
+from trackwalker.report.text import json_visible
 from trackwalker.report.tsdb import render_answer, render_list, render_metrics
 from trackwalker.telemetry import catalogue, export, query, recorded, serve
 from trackwalker.telemetry.store import open_database
@@ -68,9 +69,9 @@ def list_(
     workspace: Workspace = DEFAULT_WORKSPACE,
 ) -> None:
     """List the recorded jobs of a workspace: span, hosts, gaps, size, integrity."""
-    with _Line() as line:
+    with waiting() as line:
         entries = catalogue.list_databases(
-            there(workspace), nodes_in_header, fast, lambda done, of: line.show(f"{done} of {of} databases")
+            there(workspace), nodes_in_header, fast, lambda done, of: line.show(done, of, "databases")
         )
     if as_json:
         rows = [e.to_dict() for e in entries]
@@ -136,8 +137,8 @@ def metrics(
 
     Exit codes: 0 listed, 2 nothing to read or a bad pattern, 3 listed from a damaged database.
     """
-    with open_database(_database(job, workspace)) as telemetry, _Line() as line:
-        found = recorded.list_metrics(telemetry, pattern, lambda done, of: line.show(f"{done} of {of} metrics"))
+    with open_database(_database(job, workspace)) as telemetry, waiting() as line:
+        found = recorded.list_metrics(telemetry, pattern, lambda done, of: line.show(done, of, "metrics"))
         damage = telemetry.damage
         close = [] if found else recorded.hints(telemetry, pattern or "")
     if as_json:
@@ -187,9 +188,9 @@ def export_(
     database = _database(job, workspace)
     export.check_target(out, database, force)
     begin, until = query.parse_time(start), query.parse_time(end)
-    with open_database(database) as telemetry, _Line() as line:
+    with open_database(database) as telemetry, waiting() as line:
         done = export.export(
-            telemetry, out, metric, begin, until, lambda at, of, name: line.show(f"{at} of {of} metrics: {name}")
+            telemetry, out, metric, begin, until, lambda at, of, name: line.show(at, of, "metrics written")
         )
         damage = telemetry.damage
     print(f"{done.samples} samples of {done.metrics} metrics: {done.path}", file=sys.stderr)
@@ -211,21 +212,3 @@ def _damaged(damage: list[str]) -> int:
 
 def _print_json(document: object) -> None:
     print(json_visible(json.dumps(document, indent=1, ensure_ascii=False)))
-
-
-class _Line:
-    """One line of progress on a terminal, nothing elsewhere."""
-
-    def __init__(self) -> None:
-        self._shown = sys.stderr.isatty()
-
-    def __enter__(self) -> _Line:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.show("")
-
-    def show(self, text: str) -> None:
-        """Replace the line."""
-        if self._shown:
-            print(f"\r\x1b[K{clip(one_line(text), 78)}", end="", file=sys.stderr, flush=True)

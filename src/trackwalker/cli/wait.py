@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from trackwalker.agent.standing_now import standing_now
 from trackwalker.cli.options import DEFAULT_WORKSPACE, AsJson, JobName, Workspace
 from trackwalker.cli.say import say
-from trackwalker.cli.standing_now import standing_now
 from trackwalker.cli.status import as_dict, sentence
 from trackwalker.errors import UsageError
 from trackwalker.job.layout import Job

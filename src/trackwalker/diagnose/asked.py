@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from trackwalker.diagnose.case import Case
@@ -11,6 +11,7 @@ from trackwalker.diagnose.playbook import Playbook, Test
 from trackwalker.diagnose.story import Story
 from trackwalker.diagnose.symptoms import Symptoms
 from trackwalker.diagnose.verdict import Verdict
+from trackwalker.errors import UsageError
 from trackwalker.record.clock import utc
 
 SCHEMA = "trackwalker.tests/1"
@@ -90,6 +91,17 @@ class Asked:
             "evidence": result.evidence,
         }
         return {k: v for k, v in row.items() if v not in ("", [], None)}
+
+    def about(self, cause: str) -> Asked:
+        """Only what was asked about one cause, or why it was not."""
+        chosen = replace(
+            self,
+            examinations=[e for e in self.examinations if e.playbook.id == cause],
+            uncalled=[b for b in self.uncalled if b.id == cause],
+        )
+        if not chosen.examinations and not chosen.uncalled:
+            raise UsageError(f"no cause '{cause[:60]}' is known: 'trackwalker diagnose JOB --tests' names them all")
+        return chosen
 
     def to_dict(self, job: str) -> dict[str, Any]:
         """As `diagnose --tests --json` prints it."""

@@ -69,14 +69,12 @@ def changed(
     hosts: list[str] | None = None,
     against: list[str] | None = None,
 ) -> Changed:
-    """Compare every series of a job in its slow, stalled or failed stretches, or in the window that was asked for.
+    """Compare every series and kind of log line in a job's slow, stalled or failed stretches, or in a window.
 
     `begin` and `end` are steps or UTC times; what lies outside of them is the reference. `hosts` limits the table to
-    some hosts, `against` says whose changes theirs are measured by.
+    some hosts, `against` says whose changes theirs are measured by. Without metrics only the log is compared.
     """
     telemetry = case.telemetry
-    if telemetry is None:
-        raise EvidenceError(f"{case.job.label} has no metrics that could be compared; record runs with --observe")
     known = set(case.hosts)
     for name in [*(hosts or []), *(against or [])]:
         if known and name not in known:
@@ -89,7 +87,7 @@ def changed(
         episodes = [_asked(case, begin, end)]
     swept = sweep(case, episodes, frozenset(hosts or ()), frozenset(against or ()))
     book = EvidenceBook()
-    table = rows(swept.deviations, telemetry, book, lambda _: None, MOST_ROWS)
+    table = rows(swept.deviations, telemetry, book, lambda _: None, MOST_ROWS) if telemetry is not None else []
     ranks = {i for i, name in enumerate(case.hosts) if name in hosts} if hosts else None
     window = [s for e in episodes for s in e.window]
     log = log_changes(case, window, [s for e in episodes for s in e.reference], ranks)
@@ -106,7 +104,9 @@ def _whole(case: Case) -> Span:
     if timeline is not None and len(timeline) > 2 * WARM_UP_STEPS and timeline.last_end is not None:
         return Span(float(timeline.ends[WARM_UP_STEPS]), timeline.last_end)
     if case.telemetry is None:
-        raise EvidenceError("nothing was recorded")
+        raise EvidenceError(
+            f"{case.job.label} has neither metrics nor steps with a time: nothing can be compared; read its log"
+        )
     return Span(*case.telemetry.range())
 
 

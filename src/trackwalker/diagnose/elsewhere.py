@@ -9,11 +9,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import numpy as np
+
 from trackwalker.diagnose.triage import triage
 from trackwalker.errors import UsageError
 from trackwalker.job.layout import Job
 from trackwalker.job.run import RankPlace, RunRecord, load_run
 from trackwalker.logs.nodelist import expand
+from trackwalker.record.read import Record
 from trackwalker.telemetry.borrowed import borrow
 from trackwalker.telemetry.foreign import Maps
 from trackwalker.telemetry.remote import Access, RemoteStore
@@ -39,7 +42,7 @@ def with_metrics(job: Job, access: Access, hosts: str | None, span: Span, maps: 
     named = expand(hosts) if hosts else list(seen.record.hosts)
     if not named:
         raise UsageError("the log does not say which hosts the job had: give --hosts n[1-24]")
-    since, until = _span(span, seen.record.clock.start, seen.record.clock.ended)
+    since, until = _span(span, *_dated(seen.record))
     store = RemoteStore(access)
     try:
         with tempfile.TemporaryDirectory(prefix="trackwalker-borrowed-") as folder:
@@ -57,6 +60,15 @@ def with_metrics(job: Job, access: Access, hosts: str | None, span: Span, maps: 
             yield Elsewhere(replace(job, metrics=into, record=record), told)
     finally:
         store.close()
+
+
+def _dated(record: Record) -> tuple[float | None, float | None]:
+    """When the job began and ended: by the scheduler, by its own record, by the stamps of its steps."""
+    said, clock, course = record.accounting, record.clock, record.timeline
+    first = float(course.ends[0]) if course is not None and len(course) and np.isfinite(course.ends[0]) else None
+    begun = next((t for t in (said.start, clock.start, record.table.begin, first) if t is not None), None)
+    over = next((t for t in (said.end, clock.ended, course.last_end if course else None) if t is not None), None)
+    return begun, None if clock.live else over
 
 
 def _span(asked: Span, start: float | None, end: float | None) -> tuple[float, float]:
@@ -79,6 +91,7 @@ def _record(job: Job, hosts: list[str], since: float) -> RunRecord:
         model=job.name,
         scheduler="elsewhere",
         trainer="command",
+        attached=True,
         created=since,
         argv=[],
         command=[],

@@ -17,11 +17,19 @@ from trackwalker.diagnose.evidence import EvidenceBook
 from trackwalker.diagnose.examine import Examination, examine
 from trackwalker.diagnose.facts import visible_change
 from trackwalker.diagnose.frame import cost_of, job_ref, quality_of
-from trackwalker.diagnose.logcause import playbooks_for
+from trackwalker.diagnose.logcause import failure_of, playbooks_for
 from trackwalker.diagnose.playbook import Playbook, load_playbooks
 from trackwalker.diagnose.progress import Throughput, progress_of, throughput
 from trackwalker.diagnose.roles import assign_roles, undisputed
-from trackwalker.diagnose.second_look import Located, common_change, locate, look_again, open_question, table
+from trackwalker.diagnose.second_look import (
+    Located,
+    common_change,
+    locate,
+    locate_unlike,
+    look_again,
+    open_question,
+    table,
+)
 from trackwalker.diagnose.shares import MEASURED, carried, explained, with_owner
 from trackwalker.diagnose.shown import without_secrets
 from trackwalker.diagnose.standing import status_of
@@ -41,7 +49,9 @@ from trackwalker.diagnose.verdict import (
     Verdict,
     Window,
 )
+from trackwalker.job.advance import counted
 from trackwalker.job.layout import Job
+from trackwalker.job.run import ours
 from trackwalker.job.scrub import scrubber_of
 from trackwalker.record.clock import utc
 from trackwalker.record.phases import KEEN, Eye
@@ -82,12 +92,17 @@ def diagnose_case(case: Case, playbooks: list[Playbook] | None = None, begin: fl
     question = open_question(again, outcome, told, leading, symptoms)
     located = None
     if question is not None:
-        located = locate(case, question, evidence, _uncertainty(case), _trouble(case, symptoms, speed))
+        located = locate(case, question, symptoms, evidence, _uncertainty(case), _trouble(case, symptoms, speed))
+    located = located or locate_unlike(case, symptoms, outcome, evidence)
     unhealthy = _unhealthy(examinations, evidence)
+    alone = located is None and question is not None and question.standing == "alone"
+    common = common_change(case, again, evidence) if alone else ""
+    if common:  # long steps in which all hosts changed for the worse are no constant speed
+        outcome, leading = "insufficient-evidence", []
     summary, actions = _summary(outcome, leading, case, symptoms, speed, unhealthy), _actions(leading, speed)
-    if located is None and outcome == "insufficient-evidence":
-        summary += common_change(case, again, evidence)
-    elif located is not None:
+    if located is None:
+        summary += common
+    else:
         outcome, causes = "incident", _joined(located, causes, symptoms, speed)
         summary = {
             "alone": located.summary,
@@ -110,6 +125,7 @@ def diagnose_case(case: Case, playbooks: list[Playbook] | None = None, begin: fl
         actions=actions,
         progress=progress_of(case, symptoms),
         data_quality=quality_of(case.checks, case),
+        failure=failure_of(case.triage),
         cost=cost_of(case, begin),
     )
     verdict = without_secrets(with_confidence(verdict), scrubber_of(case.job.log))
@@ -137,7 +153,8 @@ def _look(case: Case, books: list[Playbook], symptoms: Symptoms) -> _Look:
     symptoms = replace(symptoms, accounts=book_losses(case, symptoms))
     evidence = EvidenceBook()
     speed = throughput(case, symptoms, evidence)
-    examinations = [examine(p, case, symptoms, evidence) for p in books if _called(p, symptoms)]
+    called = [p for p in books if _called(p, symptoms)]
+    examinations = [examine(p, case, symptoms, evidence) for p in counted(called, "causes tested")]
     found = [e for e in examinations if e.state == "found" and e.playbook.outcome != "healthy"]
     found = undisputed(found, examinations)
     return _Look(symptoms, evidence, speed, examinations, found, assign_roles(found, symptoms))
@@ -216,14 +233,14 @@ def _magnitude(speed: Throughput) -> Magnitude | None:
 
 def _joined(located: Located, causes: list[Cause], symptoms: Symptoms, speed: Throughput) -> list[Cause]:
     """Trouble without a name among the causes found, with what it cost where it alone slowed the run."""
-    cause = located.cause
+    own = located.causes
     if symptoms.slow and located.standing != "beside":
-        update = {"magnitude": _magnitude(speed), "evidence": [*cause.evidence, *speed.evidence]}
-        cause = cause.model_copy(update=update)
+        magnitude = _magnitude(speed)
+        own = [c.model_copy(update={"magnitude": magnitude, "evidence": [*c.evidence, *speed.evidence]}) for c in own]
     if located.standing == "before":
         causes = [c.model_copy(update={"role": "consequence"}) if c.role == "root" else c for c in causes]
     roots = [c for c in causes if c.role == "root"] if located.standing == "beside" else []
-    return [*roots, cause, *(c for c in causes if c not in roots)]
+    return [*roots, *own, *(c for c in causes if c not in roots)]
 
 
 def _uncertainty(case: Case) -> float:
@@ -327,9 +344,12 @@ def _trouble(case: Case, symptoms: Symptoms, speed: Throughput, told: bool = Fal
         seen.append(speed.words)
     if "failed" in symptoms.names:
         seen.append("the run failed")
+    if not seen and "uneven" in symptoms.names:
+        lost = sum(a.lost_s for a in symptoms.accounts)
+        seen.append(f"long steps now and then, {lost:.0f} s of it lost" if lost else "long steps now and then")
     if seen or told:
         return "; ".join(seen)
-    if case.run is not None and case.log.summary is None and not case.live:
+    if ours(case.run) and case.log.summary is None and not case.live:
         seen.append("the run and its agent are gone without a last word")
     if not seen and case.log.ends_mid_line and case.log.summary is None and not case.live:
         seen.append("the log breaks off in the middle of a line, without a last word")
@@ -372,6 +392,6 @@ def _actions(leading: list[Examination], speed: Throughput) -> list[Action]:
                 why = a.why
                 if a.do in ("exclude-nodes", "drain-node") and hosts and speed.change is not None and len(leading) == 1:
                     gain = f", {100 * speed.gain:+.1f} %" if speed.gain is not None else ""
-                    why += f"; without them about {speed.full} is to be expected{gain}"
+                    why += f"; without these nodes about {speed.full} is to be expected{gain}"
                 actions.append(Action(do=a.do, hosts=hosts, why=why, risk=a.risk, needs_approval=a.needs_approval))
     return actions

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Literal
@@ -28,6 +29,7 @@ _MOST_PHASES = 4  # looked at one by one, the longest ones; beyond them only all
 _TAIL_S, _TAIL_SHARE = 900.0, 0.1  # before a stall or a death: what announces it lasts minutes at most
 _FEWEST_KEPT = 0.3  # of a window must be left when saves are masked; else they are part of the picture
 _FURTHER, _LASTING_STEPS = 1.05, 20  # slower than the slow phase before it, both lasting: something was added
+_SAME_MOMENT_S = 0.5  # between the end of a step and the beginning of the next
 _SAVE_STEPS = 3  # a save lengthens its own step and, written in the background, the next two
 
 
@@ -68,7 +70,8 @@ class Episode:
     def clear(self, spans: tuple[Span, ...]) -> Span:
         """The longest stretch of these that nothing masks: what a single query can ask for."""
         best = spans[0]
-        pieces = [piece for span in spans for piece in _without(span, self.masked)]
+        hidden = self.masked if spans == self.window else (*self.masked, *self.window)
+        pieces = [piece for span in spans for piece in _without(span, hidden)]
         if pieces:
             best = max(pieces, key=lambda p: p.seconds)
         return best
@@ -91,11 +94,22 @@ def episodes_of(case: Case, symptoms: Symptoms) -> list[Episode]:
             since = until - tail
             found.append(Episode("end", "failure", (Span(since, until),), (Span(begin, since),), since, masked))
     if not found and {"uneven", "blip"} & symptoms.names:
-        long = tuple(Span(s.start, s.end) for s in spikes(case))
+        long = _joined(Span(s.start, s.end) for s in spikes(case))
         if long:
             rest = (Span(begin, float(timeline.ends[-1])),)
             found.append(Episode("long-steps", "long-steps", long, rest, long[0].start, masked))
     return found
+
+
+def _joined(spans: Iterable[Span]) -> tuple[Span, ...]:
+    """Long steps that follow each other are one bout."""
+    out: list[Span] = []
+    for span in spans:
+        if out and span.start - out[-1].end < _SAME_MOMENT_S:
+            out[-1] = Span(out[-1].start, span.end)
+        else:
+            out.append(span)
+    return tuple(out)
 
 
 def _slow(symptoms: Symptoms, masked: tuple[Span, ...]) -> list[Episode]:

@@ -14,6 +14,7 @@ from trackwalker.diagnose.case import Case
 from trackwalker.diagnose.evidence import EvidenceBook
 from trackwalker.diagnose.symptoms import Symptoms
 from trackwalker.job.dialects import read_step
+from trackwalker.job.run import ours
 from trackwalker.logs.facts import Quote
 from trackwalker.record.clock import utc
 from trackwalker.record.masks import WARM_UP_STEPS
@@ -227,12 +228,14 @@ def finished_or_advancing(case: Case, symptoms: Symptoms, book: EvidenceBook) ->
         return Answer(True, tuple(ids))
     if timeline is None or not len(timeline):
         return Answer(None)
-    if summary is None and not case.live and case.run is not None:
-        return Answer(None)  # our agent would have written how it ended: it was killed with its ranks
+    over = case.all_done or case.log.finished is not None
+    if summary is None and not case.live and case.run is not None and (ours(case.run) or not over):
+        # Our agent would have written how it ended: it was killed with its ranks. Of a run that was joined later, or
+        # whose hosts another store watches, samples after its end prove nothing.
+        return Answer(None)
     reaches = case.check("reaches-end")
     if summary is None and not case.live and reaches is not None and not reaches.ok:
         return Answer(None)  # neither the log nor the recording tells of its end: it may have died long ago
-    over = case.all_done or case.log.finished is not None
     if summary is None and not case.live and case.telemetry is None and not over:
         return Answer(None)  # the evidence ends, and nothing says that the run went on or came to its end
     says = f"step {int(timeline.steps[-1])} completed at {utc(timeline.last_end)}"

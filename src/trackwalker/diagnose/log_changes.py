@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
@@ -10,11 +11,14 @@ from typing import Any, Literal
 from trackwalker.diagnose.case import Case
 from trackwalker.diagnose.line_clock import LineClock, label_of, template_of
 from trackwalker.diagnose.symptoms import Span
+from trackwalker.logs.dialect import SUMMARY
 from trackwalker.logs.lines import clean
 
 _MOST_BYTES = 64 << 20  # of the end of a log: more would take minutes
 _MOST_TEMPLATES = 50_000
 _LEAST_SCORE = 3.0
+_SUMMARY_LINES = 12  # at most: it ends at a line of '='
+_STAGE_END = re.compile(r"== [\w ]{1,40} END\b")
 
 
 @dataclass
@@ -64,6 +68,7 @@ def log_changes(case: Case, window: Iterable[Span], reference: Iterable[Span], r
     inside, outside = list(window), list(reference)
     clock = LineClock(case.timeline)
     known: dict[str, Kind] = {}
+    closing = _Closing()
     count = timed = 0
     with path.open("rb") as file:
         size = path.stat().st_size
@@ -85,7 +90,7 @@ def log_changes(case: Case, window: Iterable[Span], reference: Iterable[Span], r
                 continue
             text = clean(raw[:1000])
             template = template_of(text)
-            if not template or template == "#":
+            if not template or template == "#" or closing.has(text):
                 continue
             kind = known.get(template)
             if kind is None:
@@ -105,6 +110,24 @@ def log_changes(case: Case, window: Iterable[Span], reference: Iterable[Span], r
     rows.sort(key=lambda r: (-r.score, r.line))
     cut = f"only the last {_MOST_BYTES >> 20} MiB were read; line numbers count from there" if skipped else ""
     return LogChanges(rows, count, cut)
+
+
+class _Closing:
+    """The launcher's own words about the end: every run has them once, so that they are new in every last window."""
+
+    def __init__(self) -> None:
+        self._left = 0
+
+    def has(self, text: str) -> bool:
+        """Whether the next line is one of them."""
+        bare = text.strip()
+        if SUMMARY.match(bare):
+            self._left = _SUMMARY_LINES
+            return True
+        if self._left:
+            self._left = 0 if bare.strip("=") == "" else self._left - 1
+            return True
+        return _STAGE_END.match(bare) is not None
 
 
 def _judge(kind: Kind, ratio: float) -> LogChange | None:

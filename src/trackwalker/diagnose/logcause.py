@@ -4,11 +4,16 @@ from __future__ import annotations
 
 from trackwalker.diagnose.playbook import Playbook, PlaybookAction, Test
 from trackwalker.diagnose.states import NAMED_ERROR, WAIT_TOLD, states
+from trackwalker.diagnose.triage import Triage
+from trackwalker.diagnose.verdict import Failure
+from trackwalker.job.cause_names import cause_name
 from trackwalker.job.causes import about
 from trackwalker.logs.findings import Finding
+from trackwalker.logs.roles import UNCLASSIFIED
 from trackwalker.record.status import WAITS
 
 _QUOTED = 160  # characters of the line
+_SAID = 400
 
 
 def playbooks_for(findings: list[Finding], books: list[Playbook], asked: set[str]) -> list[Playbook]:
@@ -33,7 +38,7 @@ def _playbook(finding: Finding, state: str) -> Playbook:
     return Playbook(
         about=told,
         id=finding.cause,
-        title=finding.cause.replace("-", " "),
+        title=cause_name(finding.cause),
         symptoms=["failed", "stall", "heartbeat", "cancelled", "unfinished-start"],
         state=WAIT_TOLD if wait else state,
         acts_as=WAIT_TOLD if wait else NAMED_ERROR,
@@ -41,8 +46,25 @@ def _playbook(finding: Finding, state: str) -> Playbook:
         tests=[Test(id="log-says", role="require", accuses=blames, signature=[finding.cause])],
         summary=_unnamed(finding)
         if finding.unnamed
-        else f"The log names the cause{where}: {finding.cause.replace('-', ' ')}.{caveat}",
+        else f"The log names the cause{where}: {cause_name(finding.cause)}.{caveat}",
         actions=actions,
+    )
+
+
+def failure_of(triage: Triage) -> Failure | None:
+    """The first failure that the log tells of, for programs: class, rank and host stand in fields of their own."""
+    first = triage.primary
+    if first is None or not first.text:
+        return None
+    known = first.rank is not None or first.host is not None
+    return Failure(
+        class_=first.kind or None,
+        named=not first.unnamed and first.cause != UNCLASSIFIED,
+        rank=first.rank if known else triage.roles.first_rank,
+        host=first.host if known else triage.roles.first_host,
+        subject=" ".join(first.subject.split())[:_QUOTED],
+        says=" ".join(first.text.split())[:_SAID],
+        source=f"{first.file}:{first.line}",
     )
 
 

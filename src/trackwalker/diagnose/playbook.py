@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from functools import cache
 from importlib.resources import files
 from pathlib import Path
 from typing import Any, Literal
 
+import yaml
 from pydantic import BaseModel, ConfigDict, model_validator
 
 from trackwalker.diagnose.states import states
@@ -28,6 +30,13 @@ Symptom = Literal[
     "none",
 ]
 Window = Literal["during", "before", "slow", "fast", "kill", "missed", "steady", "calm", "start", "end", "whole"]
+
+
+@cache
+def limits() -> dict[str, dict[str, Any]]:
+    """Limits that several tests share, by name, each with its reason (`why`)."""
+    told = yaml.safe_load((files("trackwalker.playbooks") / "limits.yml").read_text())
+    return {str(name): dict(limit) for name, limit in told.items()}
 
 
 class Test(BaseModel):
@@ -60,7 +69,12 @@ class Test(BaseModel):
     @classmethod
     def _with(cls, data: Any) -> Any:
         if isinstance(data, dict) and "with" in data:
-            data = {**data, "with_": data["with"]}
+            told = data["with"]
+            if isinstance(told, str):
+                if told not in limits():
+                    raise ValueError(f"no limit '{told}' in limits.yml; known: {', '.join(sorted(limits()))}")
+                told = {k: v for k, v in limits()[told].items() if k != "why"}
+            data = {**data, "with_": told}
             del data["with"]
         return data
 

@@ -18,6 +18,8 @@ class Graph:
     waiting: frozenset[str]  # what changes on all hosts that wait for a slow one
     shared: frozenset[str]  # what belongs to no host when it shows on all ports of several
     saving: frozenset[str]  # what a save begins with
+    alike: frozenset[str]  # whose level is the same on all hosts by construction
+    lost_time: frozenset[str]  # whose level is a loss by itself
     never_the_reason: frozenset[str]
 
     def follows(self, *quantities: str) -> frozenset[str]:
@@ -47,5 +49,7 @@ def graph() -> Graph:
         frozenset(told["waiting"]),
         frozenset(told["shared"]),
         frozenset(told["saving"]),
+        frozenset(told["alike"]),
+        frozenset(told["lost_time"]),
         frozenset(told["never_the_reason"]),
     )

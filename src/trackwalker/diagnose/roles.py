@@ -10,6 +10,7 @@ from trackwalker.diagnose.states import states
 from trackwalker.diagnose.symptoms import SOFT, Symptoms
 from trackwalker.diagnose.verdict import Role
 from trackwalker.logs.hearsay import OF_ITS_OWN
+from trackwalker.logs.roles import UNCLASSIFIED as CAUSE
 
 _FURTHER = 1.05  # a phase this much slower than another holds something more
 # Megatron's checks of what a rank computed by itself, before any exchange could bring another's numbers in.
@@ -40,6 +41,8 @@ def assign_roles(found: list[Examination], symptoms: Symptoms) -> dict[str, Role
         told: dict[str, Role] = {e.playbook.id: "consequence" for e in real if not e.playbook.mechanism}
         return told | {e.playbook.id: "root" for e in overriding}
     roles = _roles(real, symptoms)
+    if len(roots := [name for name, role in roles.items() if role == "root"]) > 1 and CAUSE in roots:
+        roles[CAUSE] = "consequence"  # a failure in unknown words is what the named trouble led to
     return roles or {e.playbook.id: "contributing" if _beside(e, benign) else "root" for e in benign}
 
 

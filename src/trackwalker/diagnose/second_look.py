@@ -14,6 +14,7 @@ from trackwalker.diagnose.deviations import MANY, Deviation, sweep
 from trackwalker.diagnose.episodes import Episode, alone, episodes_of, further
 from trackwalker.diagnose.evidence import EvidenceBook
 from trackwalker.diagnose.examine import Examination
+from trackwalker.diagnose.levels import unlike_all_along
 from trackwalker.diagnose.quantities import graph
 from trackwalker.diagnose.symptoms import SOFT, Symptoms
 from trackwalker.diagnose.table import cite, name, rows
@@ -22,6 +23,7 @@ from trackwalker.diagnose.verdict import Action, Cause, Onset, Outcome, Role
 from trackwalker.diagnose.verdict import Deviation as Row
 from trackwalker.record.clock import utc
 
+_CITED = 4  # differences of one host
 _COMMON = 3  # of what most hosts did, tried for a sentence
 Standing = Literal["alone", "before", "beside"]  # where no cause was found; before what was found; beside it
 
@@ -31,7 +33,7 @@ class Located:
     """Trouble without a name: the cause that the verdict tells, a sentence, and what to do."""
 
     standing: Standing
-    cause: Cause
+    causes: list[Cause]
     summary: str
     action: Action
     suspicion: Suspicion
@@ -108,8 +110,7 @@ def _left_over(
 ) -> list[Deviation]:
     """What deviates in slow phases that no found cause speaks for, or where a phase became slower still without it."""
     slow, spoken = symptoms.slow, _spoken(slowing, symptoms)
-    full = min((p.seconds for p in symptoms.phases if not p.slow), default=0.0)
-    lost = [(p.end - p.start) * (1.0 - full / p.seconds) for p in slow]
+    lost = _lost(symptoms)
     mine = [claim_of(e) for e in slowing]
     wanted: set[str] = set()
     for i in range(len(slow)):
@@ -130,7 +131,7 @@ def _own(d: Deviation, claims: Sequence[Claim]) -> bool:
 
 
 def locate(
-    case: Case, question: OpenQuestion, book: EvidenceBook, step_uncertainty: float, speed: str
+    case: Case, question: OpenQuestion, symptoms: Symptoms, book: EvidenceBook, step_uncertainty: float, speed: str
 ) -> Located | None:
     """Who deviates since the trouble began and is accounted for by no cause."""
     telemetry = case.telemetry
@@ -138,24 +139,35 @@ def locate(
     if suspicion is None or telemetry is None:
         return None
     cited = [(d, c[0]) for d in suspicion.deviations if (c := cite(d, telemetry, book)) is not None]
-    if not cited:
+    stories = [s for s in suspicion.stories if any(d in s.deviations for d, _ in cited)]
+    if not stories:
         return None
     says = {item.id: item.says for item in book.items}
     where = ", ".join(dict.fromkeys(name(d) for d, _ in cited))
     single = ", " not in where
     told = "; ".join(dict.fromkeys(says[i].removeprefix(f"{where}: ") if single else says[i] for _, i in cited))
-    since = utc(suspicion.since)
-    step = case.timeline.step_at(suspicion.since) if case.timeline is not None else None
-    cause = Cause(
-        cause=CAUSE,
-        role="root",
-        confidence=0.0,  # weighed when the whole verdict is there
-        hosts=list(suspicion.hosts),
-        gpus=[case.topology.gpu_name(gpu) for gpu in suspicion.gpus],
-        devices=list(suspicion.devices),
-        onset=Onset(time=since, step=step, uncertainty_s=step_uncertainty),
-        evidence=[i for _, i in cited],
-    )
+    shares = _shares(stories, question.deviations, symptoms)
+    causes = [
+        Cause(
+            cause=CAUSE,
+            role="root",
+            confidence=0.0,  # weighed when the whole verdict is there
+            hosts=list(s.hosts),
+            gpus=[case.topology.gpu_name(gpu) for gpu in s.gpus],
+            devices=list(s.devices),
+            onset=Onset(
+                time=utc(s.since),
+                step=case.timeline.step_at(s.since) if case.timeline is not None else None,
+                uncertainty_s=step_uncertainty,
+            ),
+            evidence=[i for d, i in cited if d in s.deviations],
+            explains=share,
+        )
+        for s, share in zip(stories, shares, strict=True)
+    ]
+    parts = [f"{', '.join(s.hosts)} {x:.0%}" for s, x in zip(stories, shares, strict=True) if x is not None]
+    if len(parts) > 1:
+        told += f" (of the lost time, in phases of their own: {'; '.join(parts)})"
     verb = "stands out" if single else "stand out"
     lead = {
         "alone": f"No known cause fits, but {where} {verb} since the trouble began ({speed})",
@@ -165,13 +177,69 @@ def locate(
     summary = f"{lead[question.standing]}: {told}."
     why = f"take a closer look at {where}: {told}; no other host shows it, and no known cause accounts for it"
     action = Action(do="inspect-hosts", hosts=list(suspicion.hosts), why=why, risk="none", needs_approval=False)
-    return Located(question.standing, cause, summary, action, suspicion)
+    return Located(question.standing, causes, summary, action, suspicion)
+
+
+def _shares(stories: Sequence[Suspicion], deviations: Sequence[Deviation], symptoms: Symptoms) -> list[float | None]:
+    """Of the time lost in slow phases, what each story alone speaks for; None where all are in the same phases."""
+    spoken = [
+        {d.episode.name for d in deviations if d.host in s.hosts and any(d.alike == m.alike for m in s.deviations)}
+        for s in stories
+    ]
+    lost = _lost(symptoms)
+    own = [
+        sum(
+            x
+            for i, x in enumerate(lost)
+            if alone(i) in mine and not any(alone(i) in o for o in spoken if o is not mine)
+        )
+        for mine in spoken
+    ]
+    if len(stories) < 2 or sum(lost) <= 0 or not all(own):
+        return [None] * len(stories)
+    return [round(x / sum(lost), 3) for x in own]
+
+
+def _lost(symptoms: Symptoms) -> list[float]:
+    """What each slow phase took beyond full speed, in seconds."""
+    full = min((p.seconds for p in symptoms.phases if not p.slow), default=0.0)
+    return [(p.end - p.start) * (1.0 - full / p.seconds) for p in symptoms.slow]
+
+
+def locate_unlike(case: Case, symptoms: Symptoms, outcome: Outcome, book: EvidenceBook) -> Located | None:
+    """Who is unlike all its peers from the first step on, in a run at one speed that nothing else speaks of."""
+    if outcome == "incident" or symptoms.slow or symptoms.names - SOFT - {"cancelled"}:
+        return None
+    found = unlike_all_along(case, symptoms, graph())
+    clearest = [u for u in found if u.kind == found[0].kind and u.meaning.metric == found[0].meaning.metric]
+    if not clearest:
+        return None
+    hosts = sorted({u.host for u in clearest})
+    cited = [u.cite(book) for u in [*clearest, *(u for u in found if u not in clearest and u.host in hosts)][:_CITED]]
+    gpus = sorted({f"{u.host}/{u.place.gpu}" for u in clearest if u.place.gpu is not None})
+    devices = sorted({f"{u.host}/{u.place.device}" for u in clearest if u.place.device is not None})
+    cause = Cause(
+        cause=CAUSE, role="root", confidence=0.0, hosts=hosts, gpus=[case.topology.gpu_name(g) for g in gpus],
+        devices=devices, evidence=cited,
+    )  # fmt: skip
+    said = {item.id: item.says for item in book.items}
+    where, told = ", ".join(dict.fromkeys(u.name for u in clearest)), "; ".join(said[i] for i in cited)
+    summary = (
+        f"The run has one speed throughout, so what it costs is not known, but {where} "
+        f"{'is' if len(clearest) == 1 else 'are'} unlike all peers from the first step on, for no known reason: {told}."
+    )
+    why = f"take a closer look at {where}, before the next run: {told}"
+    action = Action(do="inspect-hosts", hosts=hosts, why=why, risk="none", needs_approval=False)
+    suspicion = Suspicion(tuple(hosts), tuple(gpus), tuple(devices), (), case.start or 0.0)
+    return Located("before" if outcome == "expected" else "alone", [cause], summary, action, suspicion)
 
 
 def common_change(case: Case, look: SecondLook, book: EvidenceBook) -> str:
     """A sentence on what changed for the worse on most hosts at once: it accuses nobody, and is where to begin."""
     worse = [d for d in look.deviations if d.fleet and d.meaning.worse(d.kind) and d.meaning.layer != "activity"]
     known = [d for d in worse if d.meaning.quantity not in graph().never_the_reason | graph().waiting]
+    saved = graph().follows(*graph().saving)  # long steps now and then may hold saves that nobody told of
+    known = [d for d in known if d.episode.kind != "long-steps" or d.meaning.quantity not in saved]
     for d in known[:_COMMON]:
         if case.telemetry is not None and (cited := cite(d, case.telemetry, book)) is not None:
             return f" What changed with it: {next(i.says for i in book.items if i.id == cited[0])}."

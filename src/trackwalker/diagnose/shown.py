@@ -9,7 +9,7 @@ from trackwalker.diagnose.verdict import Verdict
 from trackwalker.job.scrub import Scrubber, scrubber_of
 from trackwalker.logs.roles import Roles
 
-_SAYING = ("summary", "causes", "ruled_out", "untestable", "evidence", "actions", "data_quality")
+_SAYING = ("summary", "causes", "ruled_out", "untestable", "evidence", "actions", "data_quality", "failure")
 
 
 def without_secrets(verdict: Verdict, scrubber: Scrubber) -> Verdict:

@@ -75,7 +75,7 @@ def find_symptoms(case: Case, eye: Eye = PLAIN) -> Symptoms:
     code = log.summary.exit if log.summary else None
     if case.event("first-failure") or log.first_failure or (code not in (None, 0, *CANCELS)):
         names.add("failed")
-    if code in CANCELS or log.cancel is not None:
+    if code in CANCELS or log.cancel is not None or case.triage.status == "cancelled":  # a launcher's own words, too
         names.add("cancelled")
     if names_failure(case.triage.record.roles.primary, log):
         names.add("failed")

@@ -16,6 +16,7 @@ from trackwalker.telemetry.store import Telemetry
 
 MOST_ROWS = 12
 _LISTED = 3  # subjects of one story that have a row each; of more, the strongest stands for all
+_TWO_SCRAPES_S = 180.0  # of an exporter that is asked once a minute, the second one late
 _COMMON = 3  # rows of what most hosts did
 _UNTOLD = frozenset({"speed", "learning"})  # the episode itself, told elsewhere
 _PARTS = ("gpu", "device", "GpuIndex", "window")
@@ -55,6 +56,19 @@ def cite(d: Deviation, telemetry: Telemetry, book: EvidenceBook) -> tuple[str, f
     now, past = d.episode.clear(d.episode.window), d.episode.clear(d.episode.reference)
     if d.kind in ("absent", "restarted", "frozen"):
         return _cite_irregular(d, telemetry, book, now)
+    asked = (_ask(d, telemetry, wider, past) for wider in dict.fromkeys((now, _widened(now))))
+    answer = next((a for a in asked if a is not None), None)
+    if answer is None:
+        return None
+    query, values, before, after = answer
+    told = f"{name(d)}: {d.meaning.metric}{_aspect(d)} {_moved(before, after)}{_unit(d)}"
+    return book.add("metric", query, told + _against(d, before, after), values), before, after
+
+
+def _ask(
+    d: Deviation, telemetry: Telemetry, now: Span, past: Span
+) -> tuple[str, dict[str, float], float, float] | None:
+    """The query for one window, its values, before and after; None when it holds no sample or shows no change."""
     query = f'{_query(d, now)} or label_replace({_query(d, past)}, "window", "before", "", "")'
     values = {_key(s): s.value for s in telemetry.instant(query, now.end)}
     after = [x for k, x in values.items() if not k.endswith("before")]
@@ -63,8 +77,13 @@ def cite(d: Deviation, telemetry: Telemetry, book: EvidenceBook) -> tuple[str, f
         return None
     if f"{before[0]:.4g}" == f"{after[0]:.4g}":
         return None  # a change that its own two numbers do not show
-    told = f"{name(d)}: {d.meaning.metric}{_aspect(d)} {_moved(before[0], after[0])}{_unit(d)}"
-    return book.add("metric", query, told + _against(d, before[0], after[0]), values), before[0], after[0]
+    return query, values, before[0], after[0]
+
+
+def _widened(span: Span) -> Span:
+    """A bout shorter than two scrapes of a slow exporter, with what lies around it."""
+    lacking = 0.5 * max(0.0, _TWO_SCRAPES_S - span.seconds)
+    return Span(span.start - lacking, span.end + lacking)
 
 
 def name(d: Deviation) -> str:

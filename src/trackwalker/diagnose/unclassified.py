@@ -6,7 +6,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from trackwalker.diagnose.deviations import Deviation
-from trackwalker.diagnose.episodes import Episode
 from trackwalker.diagnose.quantities import Graph
 
 CAUSE = "unclassified"
@@ -16,6 +15,7 @@ _CAP = 12.0  # more standard errors make nobody surer
 _CLEAR = 5.0  # strength of a culprit
 _RIVAL = 0.85  # of the strongest: as good a reason
 _BEYOND_FLEET = 3.0  # times what most hosts did: then it is no longer more of the same
+_STORIES = 2  # that have nothing to do with each other: two troubles at once are bad luck, three are noise
 _MORE = 1.5  # times as active as before, while the run does less: that is no work of the run
 _HUNDREDFOLD = 100.0
 _TOLD = 4
@@ -23,13 +23,17 @@ _TOLD = 4
 
 @dataclass(frozen=True)
 class Suspicion:
-    """The hosts, GPUs and devices to look at, and the deviations that point at them, strongest first."""
+    """The hosts, GPUs and devices to look at, and the deviations that point at them, strongest first.
+
+    `stories`: the same apart, where hosts stand out in ways that have nothing to do with each other.
+    """
 
     hosts: tuple[str, ...]
     gpus: tuple[str, ...]
     devices: tuple[str, ...]
     deviations: tuple[Deviation, ...]
     since: float
+    stories: tuple[Suspicion, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -38,6 +42,10 @@ class _Group:
 
     members: tuple[Deviation, ...]
     strength: float
+
+    @property
+    def score(self) -> float:
+        return min(_CAP, max(d.score for d in self.members))
 
     @property
     def quantity(self) -> str:
@@ -50,30 +58,58 @@ class _Group:
 
 def suspect(deviations: Sequence[Deviation], graph: Graph) -> Suspicion | None:
     """Whom to look at, from deviations that no cause covers; None when nobody stands out clearly."""
-    chosen: list[_Group] = []
-    episodes = {d.episode.name: d.episode for d in deviations}
-    for episode in episodes.values():
-        chosen += _culprits(episode, [d for d in deviations if d.episode.name == episode.name], graph)
-    if not chosen:
+    by_episode: dict[str, list[Deviation]] = {}
+    for d in deviations:
+        by_episode.setdefault(d.episode.name, []).append(d)
+    answers = {name: _culprits(mine, graph) for name, mine in by_episode.items()}
+    if not any(answers.values()):
         return None
-    best = max(g.strength for g in chosen)
-    chosen = [g for g in chosen if g.strength >= _RIVAL * best]
-    hosts = frozenset().union(*(g.hosts for g in chosen))
-    return _suspicion(hosts, chosen, deviations)
+    best = max((g for groups in answers.values() for g in groups), key=lambda g: g.strength)
+    chosen = [g for groups in answers.values() for g in groups if _as_clear(g, best)]
+    for name, mine in by_episode.items():
+        # A slow phase in which none of these deviate has a story of its own, however much weaker it is.
+        if len(mine[0].episode.window) == 1 and not any(_speaks(g, mine) for g in chosen):
+            chosen += answers[name]
+    stories = [_suspicion(story) for story in _apart(chosen)]
+    told = tuple(d for s in stories for d in s.deviations)
+    return Suspicion(
+        tuple(sorted({h for s in stories for h in s.hosts})),
+        tuple(sorted({g for s in stories for g in s.gpus})),
+        tuple(sorted({d for s in stories for d in s.devices})),
+        told,
+        min(s.since for s in stories),
+        tuple(stories),
+    )
 
 
-def _suspicion(hosts: frozenset[str], groups: list[_Group], deviations: Sequence[Deviation]) -> Suspicion:
+def _apart(groups: list[_Group]) -> list[list[_Group]]:
+    """Groups that share neither a host nor a quantity are stories of their own, the clearest first."""
+    stories: list[list[_Group]] = []
+    for group in sorted(groups, key=lambda g: -g.strength):
+        mine = [s for s in stories if any(g.hosts & group.hosts or g.quantity == group.quantity for g in s)]
+        joined = [g for s in mine for g in s] + [group]
+        stories = [joined if s is mine[0] else s for s in stories if s not in mine[1:]] if mine else [*stories, joined]
+    return stories
+
+
+def _suspicion(groups: list[_Group]) -> Suspicion:
     named = [d for g in sorted(groups, key=lambda g: -g.strength) for d in sorted(g.members, key=lambda d: -d.score)]
     told: dict[tuple[object, ...], Deviation] = {}
     for d in named:
         told.setdefault((*d.subject, *d.alike), d)
+    hosts = sorted({h for g in groups for h in g.hosts})
     gpus = sorted({f"{d.host}/{d.gpu}" for d in told.values() if d.gpu is not None and not d.whole})
     devices = sorted({f"{d.host}/{d.device}" for d in told.values() if d.device is not None and not d.whole})
     first = min(d.episode.since for d in named)
-    return Suspicion(tuple(sorted(hosts)), tuple(gpus), tuple(devices), tuple(told.values())[:_TOLD], first)
+    return Suspicion(tuple(hosts), tuple(gpus), tuple(devices), tuple(told.values())[:_TOLD], first)
 
 
-def _culprits(episode: Episode, deviations: Sequence[Deviation], graph: Graph) -> list[_Group]:
+def _speaks(group: _Group, deviations: Iterable[Deviation]) -> bool:
+    """Whether what a group shows is seen among these deviations too, on one of its hosts."""
+    return any(d.alike == group.members[0].alike and d.host in group.hosts for d in deviations)
+
+
+def _culprits(deviations: Sequence[Deviation], graph: Graph) -> list[_Group]:
     """The groups that nothing else in the episode accounts for, if they are clear and not too many."""
     groups = _groups(deviations, graph)
     roots = [g for g in groups if not any(_explains(other, g, graph) for other in groups if other is not g)]
@@ -81,10 +117,16 @@ def _culprits(episode: Episode, deviations: Sequence[Deviation], graph: Graph) -
     if not roots:
         return []
     best = roots[0]
-    rivals = [g for g in roots[1:] if g.strength >= _RIVAL * best.strength and not g.hosts <= best.hosts]
-    if any(g.quantity != best.quantity for g in rivals):
-        return []  # two hosts, two stories, as good a reason each: that names neither
+    rivals = [g for g in roots[1:] if _as_clear(g, best) and not g.hosts <= best.hosts]
+    if len({g.quantity for g in (best, *rivals)}) > _STORIES:
+        return []  # everybody has something: that names nobody
     return [best, *rivals]
+
+
+def _as_clear(group: _Group, best: _Group) -> bool:
+    """Whether another group is as good a reason, or stands as far beyond chance, which no weight makes smaller."""
+    measured = group.members[0].meaning.layer != "activity"  # whose sign has to be read first
+    return group.strength >= _RIVAL * best.strength or (measured and group.score >= _RIVAL * best.score)
 
 
 def _groups(deviations: Sequence[Deviation], graph: Graph) -> list[_Group]:

@@ -152,6 +152,20 @@ class DataQuality(_Part):
     says: str = ""
 
 
+class Failure(_Part):
+    """The first failure that the log tells of: its generic class and who said it first, named or not."""
+
+    model_config = ConfigDict(extra="forbid", populate_by_name=True)
+
+    class_: str | None = Field(default=None, alias="class")  # memory, storage, network, device, ...; null: unclear
+    named: bool  # whether its words are a known cause's
+    rank: int | None = None
+    host: str | None = None
+    subject: str = ""
+    says: str
+    source: str
+
+
 class Cost(_Part):
     """What the diagnosis itself cost; the only part that differs between two runs."""
 
@@ -178,6 +192,7 @@ class Verdict(_Part):
     actions: list[Action] = []
     progress: Progress = Progress()
     data_quality: list[DataQuality] = []
+    failure: Failure | None = None
     cost: Cost
 
     model_config = ConfigDict(extra="forbid", populate_by_name=True)

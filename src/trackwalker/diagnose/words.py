@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from trackwalker.diagnose.pattern import Pattern
+from trackwalker.job.cause_names import cause_label
 from trackwalker.job.dialects import by_name
 from trackwalker.logs.findings import Finding
 from trackwalker.logs.index import LogIndex
@@ -39,8 +40,9 @@ def next_steps(status: str, roles: Roles, said: Accounting, index: LogIndex, rec
         steps = [s for s in primary.next if said.state == "unknown" or not s.startswith("ask the scheduler")]
         fraction = index.facts.mem_fraction
         if primary.cause == "oom-gpu" and fraction is not None:
-            room = "raise it to .93 first" if fraction < 0.93 else "no room is left there"
-            steps = [s for s in steps if "memory fraction in force" not in s]
+            room = "raise it to .93 first" if fraction < 0.93 else "it cannot be raised further"
+            after = "" if fraction < 0.93 else "then "  # there is no first step to come after
+            steps = [s.removeprefix(after) for s in steps if "memory fraction in force" not in s]
             steps.insert(0, f"XLA_PYTHON_CLIENT_MEM_FRACTION is {fraction:g} in this run: {room}")
         return steps
     if status == "soft-success":
@@ -68,18 +70,18 @@ def summary_of(status: str, roles: Roles, progress: Progress, shape: Pattern) ->
         placed = primary.tier != 5  # a cancel or a time limit comes from nowhere in particular
         where = f" on rank {primary.rank}" if primary.rank is not None and placed else ""
         host = f" ({primary.host})" if primary.host and placed else ""
-        name = primary.cause
-        if name == UNCLASSIFIED:
-            name += f" ({primary.kind}?)" if primary.kind else ""
+        name = cause_label(primary.cause)
+        if primary.cause == UNCLASSIFIED:
+            name = f"unclassified ({primary.kind}?)" if primary.kind else "unclassified"
             where = f", first on rank {primary.rank}" if primary.rank is not None else ""
             host = (f" / {primary.host}" if where else f", first on {primary.host}") if primary.host else ""
             where, host = where + host, f': "{primary.text[:_QUOTED]}"'
         parts.append(f"{status}{at}{of}: {name}{where}{host}" + (f"; {primary.why}" if primary.why else ""))
     mechanism = next((f for f in roles.findings if f.role == "mechanism"), None)
     if mechanism is not None:
-        parts.append(f"ended by {mechanism.id}")
+        parts.append(f"ended by {cause_label(mechanism.cause)}")
     if shape.name not in ("constant", "too-short") and (primary is None or primary.id != "tgs-degradation"):
-        parts.append(shape.says)
+        parts.append(f"Throughput: {shape.says}")
     if progress.attempts > 1:
         parts.append(f"attempt {progress.attempts}")
     if progress.disagreement:

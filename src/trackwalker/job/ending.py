@@ -22,6 +22,7 @@ _DUE = re.compile(
     rb"(TIME LIMIT|NODE FAILURE|PREEMPTION|JOB REQUEUE)"
 )
 _CANCELLED = re.compile(rb"\*\*\* (?:JOB|STEP) [^\n]{0,200}? CANCELLED AT ")
+_NEAR = re.compile(rb"^TIME_LIMIT_NEAR: Slurm ends job ", re.MULTILINE)  # our batch script's, told by Slurm
 _NODE_LOST = re.compile(rb"srun: error: Node failure on ([\w.-]+)")
 _MEMORY = re.compile(
     rb"slurmstepd[^\n]*: error: Detected \d+ oom[-_]kill event|srun: error: ([\w.-]+): [^\n]*: Out Of Memory"
@@ -52,6 +53,7 @@ class Told:
     code: int | None = None  # of the agent's record of the end
     reason: str = ""
     word: State | None = None  # the scheduler's, in the record or the log: why it ended the job
+    near: bool = False  # Slurm had said that the time limit is near
     cancelled: bool = False  # Slurm's line about a cancel that gives no reason
     memory: bool = False  # the kernel killed for want of memory
     task: tuple[str, int] | None = None  # the first task that ended badly by itself: host and code
@@ -66,6 +68,7 @@ def told_by(job: Job) -> Told:
     return replace(
         out,
         word=out.word or log.word,
+        near=log.near,
         cancelled=out.cancelled or log.cancelled,
         memory=out.memory or log.memory,
         task=out.task or log.task,
@@ -89,7 +92,7 @@ def of_events(events: list[dict[str, Any]]) -> Told:
             data: dict[str, Any] = event.get("data") or {}
             reason, missing = str(data.get("reason", "")), data.get("missing")
             lost = tuple(str(host) for host in missing) if isinstance(missing, list) else ()
-            code = _exit_code(data.get("exit", 1))
+            code = None if "exit" in data and data["exit"] is None else _exit_code(data.get("exit", 1))
             return replace(out, code=code, reason=reason, word=word_of(reason), lost=lost)
     return out
 
@@ -115,6 +118,7 @@ def of_log(tail: bytes) -> Told:
     word = _WORDS[dues[-1][1].decode()] if dues else "node-fail" if lost else None
     return Told(
         word=word,
+        near=_NEAR.search(tail) is not None,
         cancelled=cancel is not None,
         memory=memory is not None,
         task=_task(tasks),
@@ -176,7 +180,9 @@ def _by_itself(seen: JobState, told: Told) -> JobState | None:
     if told.word not in (None, "pending"):
         where = ",".join(told.lost) if told.word == "node-fail" else ""
         return replace(seen, state=told.word, where=where) if told.word else None
-    return replace(seen, state="cancelled") if told.cancelled else None
+    if told.cancelled:
+        return replace(seen, state="cancelled")
+    return replace(seen, state="timeout") if told.near else None
 
 
 def _went_on(tail: bytes, at: int) -> bool:

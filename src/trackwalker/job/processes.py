@@ -23,6 +23,7 @@ class Stat:
     state: str
     session: int
     start: int  # clock ticks since boot: with the pid it names a process for good
+    parent: int = 0
 
 
 def read_stat(pid: int, task: int | None = None) -> Stat | None:
@@ -35,7 +36,7 @@ def read_stat(pid: int, task: int | None = None) -> Stat | None:
     fields = raw[raw.rfind(b")") + 2 :].split()
     if len(fields) < 20:
         return None
-    return Stat(pid, fields[0].decode(), int(fields[3]), int(fields[19]))
+    return Stat(pid, fields[0].decode(), int(fields[3]), int(fields[19]), int(fields[1]))
 
 
 def alive(pid: int, start: int) -> bool:

@@ -54,6 +54,7 @@ class RunRecord(BaseModel):
     config: dict[str, Setting] = {}
     env: dict[str, Setting] = {}
     ranks: list[RankPlace] = []
+    attached: bool = False  # joined while it ran, or only described: nobody of ours would have written its end
     observe: bool = False
     ray: bool = False  # a Ray cluster beside the run
     workspace: str
@@ -62,6 +63,7 @@ class RunRecord(BaseModel):
     image: str = ""  # container image as it was asked for
     image_digest: str = ""  # what it was, once a node has resolved it
     kubernetes: dict[str, str] = {}  # namespace, kind (Job, JobSet) and name of what was created
+    allocation: str = ""  # the Slurm job whose nodes it used, where `run` found itself inside one
     snapshot: str = ""  # hash of the code snapshot in the workspace's .artifacts
     submission: str = ""  # folder with what the nodes were told
     knobs: dict[str, str] = {}  # environment variables that shaped the request, as options do
@@ -73,6 +75,11 @@ class RunRecord(BaseModel):
     def save(self, path: Path) -> None:
         """Write atomically: a reader sees the whole record or none."""
         write_whole(path, self.model_dump_json(by_alias=True, indent=1) + "\n")
+
+
+def ours(run: RunRecord | None) -> bool:
+    """Whether an agent of ours saw the run from its start, and would have written down its end."""
+    return run is not None and not run.attached
 
 
 def load_run(path: Path | None) -> RunRecord | None:

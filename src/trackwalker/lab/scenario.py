@@ -6,6 +6,7 @@ Every seed draws other hosts, magnitudes and onsets: `draw:` binds names, `$name
 from __future__ import annotations
 
 import difflib
+import os
 from importlib.resources import files
 from pathlib import Path
 from typing import Any, Literal
@@ -16,6 +17,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from trackwalker.errors import UsageError
 
+FOLDER_VARIABLE = "TRACKWALKER_SCENARIOS"
 _SAFE = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # ten times as fast where libyaml is there
 Kind = Literal["incident", "expected", "healthy", "insufficient-evidence"]
 
@@ -62,13 +64,23 @@ class Scenario(BaseModel):
 
 
 def scenario_folder() -> Path:
-    """Where the shipped scenarios lie."""
-    return Path(str(files("trackwalker.lab"))) / "scenarios"
+    """Where the scenarios are: in the source tree, or where the environment says; a wheel has none."""
+    named = os.environ.get(FOLDER_VARIABLE)
+    folder = Path(named) if named else Path(str(files("trackwalker.lab"))) / "scenarios"
+    if not folder.is_dir():
+        missing = f"{FOLDER_VARIABLE}={named} is no folder" if named else "an installed package has no scenarios"
+        raise UsageError(
+            f"{missing}: get Trackwalker's source and set {FOLDER_VARIABLE} to its src/trackwalker/lab/scenarios"
+        )
+    return folder
 
 
 def load_scenario(name: str) -> Scenario:
     """A shipped scenario by family name, or any YAML file."""
-    path = Path(name) if name.endswith((".yml", ".yaml")) else scenario_folder() / f"{name}.yml"
+    is_path = name.endswith((".yml", ".yaml"))
+    path = Path(name) if is_path else scenario_folder() / f"{name}.yml"
+    if not path.is_file() and is_path:
+        raise UsageError(f"there is no file {name}")
     if not path.is_file():
         near = difflib.get_close_matches(name, [p.stem for p in scenario_folder().glob("*.yml")], n=1)
         hint = (

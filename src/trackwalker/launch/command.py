@@ -106,10 +106,10 @@ def name_of(argv: Sequence[str]) -> str:
 
 def plan_command(
     room: Room, argv: Sequence[str], process: tuple[int, int], observe: bool, typed: list[str],
-    provenance: Provenance | None,
+    provenance: Provenance | None, env: Mapping[str, str] = os.environ, old: int | None = None,
 ) -> Plan:  # fmt: skip
-    """The record and the agent's orders for a command that runs alone."""
-    rank = guest(room, argv, process)
+    """The record and the agent's orders for a command; one that was joined later has an environment of its own."""
+    rank = guest(room, argv, process, env, old)
     now = time.time()
     record = RunRecord(
         id=room.job_id,
@@ -121,6 +121,7 @@ def plan_command(
         argv=[starred(word) for word in typed],
         command=[starred(word) for word in argv],
         ranks=[RankPlace(rank=rank.rank, host=rank.host, node=room.node)],
+        attached=old is not None,
         observe=observe,
         workspace=str(room.workspace),
         origin=origin(),
@@ -164,24 +165,31 @@ def header(room: Room, argv: Sequence[str]) -> str:
     return "".join(f"{' '.join(row.splitlines())}\n" for row in rows)
 
 
-def guest(room: Room, argv: Sequence[str], process: tuple[int, int]) -> RankSpec:
+def guest(
+    room: Room, argv: Sequence[str], process: tuple[int, int], env: Mapping[str, str] = os.environ,
+    old: int | None = None,
+) -> RankSpec:  # fmt: skip
     """This task as its node's agent watches it."""
     task = room.task
     return RankSpec(
         rank=task.rank,
         host=f"{room.node}-r{task.rank}" if task.is_alone else room.node,
         argv=[argv[0]],  # the words may hold secrets, and only its program is needed
-        env={name: os.environ[name] for name in KEPT if name in os.environ},
+        env={name: env[name] for name in KEPT if name in env},
         pid=process[0],
         start=process[1],
         command=list(process),
         files=str(room.files),
+        old=old,
     )
 
 
-def post_task(room: Room, argv: Sequence[str], process: tuple[int, int]) -> None:
+def post_task(
+    room: Room, argv: Sequence[str], process: tuple[int, int], env: Mapping[str, str] = os.environ,
+    old: int | None = None,
+) -> None:  # fmt: skip
     """Tell this node's agent of a task among many."""
-    note = {**asdict(guest(room, argv, process)), "node": room.node, "local_rank": room.task.local_rank}
+    note = {**asdict(guest(room, argv, process, env, old)), "node": room.node, "local_rank": room.task.local_rank}
     with contextlib.suppress(OSError), ours_alone():
         write_whole(room.files.with_suffix(".json"), json.dumps(note), mode=0o600)
 

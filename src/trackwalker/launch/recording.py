@@ -8,7 +8,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from trackwalker.errors import TrackwalkerError
@@ -29,7 +29,10 @@ _TELL_S = 120.0
 class Recording:
     """Runs the command and, beside it, what a launched run has."""
 
-    def __init__(self, room: Room, argv: Sequence[str], metrics: bool, verdict: bool) -> None:
+    def __init__(
+        self, room: Room, argv: Sequence[str], metrics: bool, verdict: bool, tensorboard: Path | None = None
+    ) -> None:
+        self._tensorboard = tensorboard
         self._room, self._argv, self._metrics, self._verdict = room, argv, metrics, verdict
         self._run: LocalRun | None = None
         self._looked = 0.0
@@ -40,6 +43,9 @@ class Recording:
         room = self._room
         try:
             room.open()
+            if self._tensorboard is not None and room.task.is_head:
+                with contextlib.suppress(FileExistsError):
+                    (room.job_dir / "tensorboard").symlink_to(self._tensorboard.absolute())
             env = room.environment(os.environ)
         except OSError as e:
             self._say(f"not recorded: {room.job_dir}: {e.strerror or e}")
@@ -86,7 +92,7 @@ class Recording:
             return
         run.wait_closed(_ENDED_S)
         if self._verdict and (room.task.is_alone or ended == 0):
-            self._tell()
+            tell_verdict(room.job_dir, room.job_id, self._say)
         else:
             self._say(f"{self._first_failure()}trackwalker diagnose {room.job_id} says why")
 
@@ -96,22 +102,6 @@ class Recording:
             if first:
                 return f"rank {first['rank']} on {first['host']} was first: {first['cause']}; "
         return ""
-
-    def _tell(self) -> None:
-        """The verdict in a few lines; by a process of its own, so that nothing it needs stays beside the command."""
-        argv = [sys.executable, "-P", "-m", "trackwalker", "diagnose", str(self._room.job_dir), "--json"]
-        try:
-            done = subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, timeout=_TELL_S, check=False)
-            verdict = json.loads(done.stdout)
-            roots = [cause for cause in verdict["causes"] if cause["role"] == "root"]
-        except (OSError, subprocess.SubprocessError, ValueError, KeyError, TypeError):
-            self._say(f"no verdict yet: trackwalker diagnose {self._room.job_id}")
-            return
-        for cause in roots:
-            where = f" on {', '.join(cause['hosts'][:4])}" if cause["hosts"] else ""
-            self._say(f"{cause['cause']}{where} ({cause['confidence']:.2f})")
-        self._say(f"{verdict['outcome']}: {verdict['summary']}")
-        self._say(f"the evidence: trackwalker diagnose {self._room.job_id}")
 
     @contextlib.contextmanager
     def _contained(self) -> Iterator[None]:
@@ -126,3 +116,20 @@ class Recording:
     def _say(self, text: str) -> None:
         with contextlib.suppress(OSError):
             os.write(2, f"trackwalker: {' '.join(text.split())}\n".encode())
+
+
+def tell_verdict(job_dir: Path, job_id: str, say: Callable[[str], None]) -> None:
+    """The verdict in a few lines; by a process of its own, so that nothing it needs stays beside the command."""
+    argv = [sys.executable, "-P", "-m", "trackwalker", "diagnose", str(job_dir), "--json"]
+    try:
+        done = subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, timeout=_TELL_S, check=False)
+        verdict = json.loads(done.stdout)
+        roots = [cause for cause in verdict["causes"] if cause["role"] == "root"]
+    except (OSError, subprocess.SubprocessError, ValueError, KeyError, TypeError):
+        say(f"no verdict yet: trackwalker diagnose {job_id}")
+        return
+    for cause in roots:
+        where = f" on {', '.join(cause['hosts'][:4])}" if cause["hosts"] else ""
+        say(f"{cause['cause']}{where} ({cause['confidence']:.2f})")
+    say(f"{verdict['outcome']}: {verdict['summary']}")
+    say(f"the evidence: trackwalker diagnose {job_id}")

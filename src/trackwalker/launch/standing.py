@@ -23,14 +23,22 @@ from trackwalker.job.processes import alive, live_members, process_of, session_m
 from trackwalker.job.resolve import list_jobs, resolve
 from trackwalker.job.run import load_run
 from trackwalker.job.shorthand import nth, position, without_part
-from trackwalker.job.slurm.states import JobState
+from trackwalker.job.slurm.states import JobState, State
 from trackwalker.job.trust import distrust
 from trackwalker.job.whole import read_whole
 from trackwalker.launch.kubernetes.client import delete_argv, kubectl, logs_argv, observe, refusal
+from trackwalker.launch.kubernetes.state import Seen
 from trackwalker.launch.plan import short_hostname
 from trackwalker.launch.slurm.client import Slurm, slurm_here
 
 LOCAL, SLURM, KUBERNETES = "local", "slurm", "kubernetes"
+_POD_ENDS: dict[str, State] = {
+    "time-limit": "timeout",
+    "preempted": "preempted",
+    "node-lost": "node-fail",
+    "out-of-memory": "oom",
+}
+_POD_STUCK = frozenset({"image", "config", "refused"})  # they wait for a person, not for nodes
 _SKEW_S = 900.0  # clocks of login nodes, file servers and controllers
 
 
@@ -47,6 +55,7 @@ class Standing:
     restarts: int = 0
     stuck: bool = False  # it waits for a person
     hosts: tuple[str, ...] = ()  # the nodes that failed or were lost
+    end: float | None = None  # when, by the scheduler's clock
 
 
 def find_job(name: str, workspace: Path) -> Job:
@@ -117,7 +126,8 @@ def _answers(jobs: set[str], slurm: Slurm | None) -> dict[str, JobState] | None:
     except (TrackwalkerError, ValueError):
         return None
     found = {**asked.remembered(sorted(jobs - queue.keys())), **queue}
-    return {job: asked.closer(seen) if job in jobs else seen for job, seen in found.items()}
+    closer = asked.cancelled_by([asked.closer(found[job]) for job in jobs & found.keys()])
+    return {**found, **{seen.id: seen for seen in closer}}
 
 
 def _among_many(job: Job, scheduler: str, found: dict[str, JobState] | None) -> Standing:
@@ -170,7 +180,7 @@ def cancel(job: Job, slurm: Slurm | None = None) -> Standing:
 
 def pod_logs(job: Job, seen: Standing, follow: bool, lines: int) -> list[str] | None:
     """The command that prints what the job's pods said, for a log that this machine does not see; None without pods."""
-    if scheduler_of(job) != KUBERNETES or seen.state not in ("running", "completed", "failed"):
+    if scheduler_of(job) != KUBERNETES or seen.state in ("pending", "gone", "unknown"):
         return None
     return logs_argv(_in_cluster(job)["namespace"], job.id, follow, lines)
 
@@ -186,19 +196,32 @@ def of_slurm(job: Job, seen: JobState) -> Standing:
         return Standing("forgotten", True, meaning=f"is over: Slurm's job {job.id} is now '{other}'")
     stuck, hosts = seen.stuck, tuple(filter(None, seen.where.split(",")))
     return Standing(
-        seen.state, seen.ended, seen.exit, seen.meaning, seen.reason, seen.nodes, seen.restarts, stuck, hosts
-    )
+        seen.state, seen.ended, seen.exit, seen.meaning, seen.reason, seen.nodes, seen.restarts, stuck, hosts,
+        seen.end if seen.ended else None,
+    )  # fmt: skip
 
 
 def _kubernetes(job: Job) -> Standing:
+    where = _in_cluster(job)
     try:
-        seen = observe(_in_cluster(job)["namespace"], job.id)
+        seen = observe(where["namespace"], job.id, where["kind"] == "JobSet")
     except MissingToolError as e:
         return Standing("unknown", False, meaning="cannot be asked about from here", reason=str(e))
+    return of_pods(seen)
+
+
+def of_pods(seen: Seen) -> Standing:
+    """How a Kubernetes job stands, in the words that every scheduler's ends have."""
+    if seen.state == "failed" and seen.reason in _POD_ENDS:
+        end = JobState("", _POD_ENDS[seen.reason], where=seen.node)
+        hosts = (seen.node,) if end.state == "node-fail" and seen.node else ()
+        meaning = f"{end.meaning}: {seen.detail}" if seen.detail else end.meaning
+        return Standing(end.state, True, end.exit, meaning, seen.reason, seen.node, seen.restarts, hosts=hosts)
     ended = seen.state in ("completed", "failed", "gone")
     code = 0 if seen.state == "completed" else (seen.exit_code or 1) if seen.state == "failed" else None
     meaning = f"{seen.state}: {seen.detail}" if seen.detail else seen.state
-    return Standing(seen.state, ended, code, meaning, seen.reason, seen.node)
+    stuck = seen.state == "pending" and seen.reason in _POD_STUCK
+    return Standing(seen.state, ended, code, meaning, seen.reason, seen.node, seen.restarts, stuck)
 
 
 def _local(job: Job) -> Standing:

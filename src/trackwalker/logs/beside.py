@@ -34,6 +34,15 @@ def beside(gatherer: Gatherer, paths: Sequence[Path], main: Path) -> None:
         _say(gatherer, said, "flight recorder")
 
 
+def is_no_log(path: Path) -> bool:
+    """Whether a file is one of the forms that say something of their own."""
+    try:
+        form = form_of(path)
+    except EvidenceError:
+        return False
+    return form.dump is not None or bool(form.says or form.lines)
+
+
 def names_of(paths: list[Path]) -> dict[Path, str]:
     """What to call each file: its name, with its folder where several are called so."""
     plain = [p.name for p in paths]  # the first, the main log, keeps its own

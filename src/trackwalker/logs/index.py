@@ -13,9 +13,10 @@ import numpy as np
 from trackwalker.errors import EvidenceError
 from trackwalker.job.dialects import needles as step_needles
 from trackwalker.logs import dialect as d
-from trackwalker.logs.beside import beside, names_of, rank_of_log
+from trackwalker.logs.beside import beside, is_no_log, names_of, rank_of_log
 from trackwalker.logs.divergence import sustained_jump
 from trackwalker.logs.facts import LogFacts
+from trackwalker.logs.lastwords import last_words
 from trackwalker.logs.lines import LAUNCHERS, Body, parse
 from trackwalker.logs.mined import Mined, new_errors
 from trackwalker.logs.needles import SHORTEST, Needles
@@ -39,10 +40,12 @@ _GIT = b"=== GIT SUMMARY "
 _EVAL = (b"valid loss at", b"validation loss", b"Evaluating", b"eval metrics after")
 _FRAME = b'", line '
 _MOST_RANKS = 4096
+_A_FORM = 1 << 20  # bytes: accounting, an error file, a dump; a larger main file is a log
 _APART = 3  # steps: lines of ranks interleave
 _MOST_MORE = 64
 _QUOTED = 400  # characters of a line that is kept
 _TRACEBACK = 60  # lines of a traceback, interleaved with those of other ranks
+_VICTIMS = frozenset({"victim", "exit-word"})  # they tell that somebody ended, not why
 _KNOWS = 5  # a signature of this tier or a lower one says what the line means
 
 
@@ -119,6 +122,9 @@ def _index(
             gatherer.read(path, rank)
         except EvidenceError:
             continue  # one rank's unreadable file must not hide the others'
+    if scan.size <= _A_FORM and is_no_log(log):  # it is told by what it is, not by words of a log that it holds
+        gatherer.forget()
+        more = (log, *more)
     if more:
         beside(gatherer, more, log)
     return gatherer.result(scan)
@@ -162,6 +168,7 @@ class Gatherer:
         self._ranks: set[int] = set()
         self._main: StepReader | None = None
         self._other_steps: dict[int, int] = {}
+        self._actors: dict[str, int] = {}
         self._index = LogIndex(log, self._facts)
 
     def read(self, path: Path, rank: int | None, name: str = "", host: str = "") -> Scan:
@@ -192,6 +199,11 @@ class Gatherer:
             (signature.id, rank), Hit(signature, rank, 1, text[:_QUOTED], file, clock, 1, 1, host=host)
         )
 
+    def forget(self) -> None:
+        """What was read so far is no log: none of its lines counts."""
+        self._hits.clear()
+        self._mined = Mined()
+
     @property
     def signatures(self) -> Signatures:
         """What the lines are held against."""
@@ -213,7 +225,8 @@ class Gatherer:
 
     def _learn(self, source: Source, scan: Scan) -> None:
         """Who runs where, from the front and the end of a file: there launchers say so."""
-        alone = learn([*scan.front.split(b"\n"), *scan.tail.split(b"\n")], self._index.rank_hosts, source.rank)
+        raws = [*scan.front.split(b"\n"), *scan.tail.split(b"\n")]
+        alone = learn(raws, self._index.rank_hosts, source.rank, self._actors)
         if source.rank is not None and alone:
             self._index.rank_hosts.setdefault(source.rank, alone)
 
@@ -228,7 +241,7 @@ class Gatherer:
             return
         needles = tuple(n for n in line.needles if n < self._known)
         body = parse(line.raw, line.before, source.rank)
-        if body is None:
+        if body is None or (source.rank is None and body.speaks_for_the_launcher):
             return
         source.clock = body.clock if body.clock is not None else source.clock
         if body.clock is None or (source.host and not body.host):  # a line of a traceback was written with its first
@@ -302,28 +315,47 @@ class Gatherer:
         index.silent_s = _silence(scan.tail)
         self._diverged(index.steps, scan.path.name)
         index.ranks_seen = self._ranks | set(index.steps.last_by_rank)
-        self._add_unnamed(scan.path.name)
+        self._add_unnamed(scan)
         return index
 
-    def _add_unnamed(self, main: str) -> None:
+    def _add_unnamed(self, scan: Scan) -> None:
         """The error lines that no signature knows, and of exceptions where they were raised."""
-        index, unnamed = self._index, self._signatures.unnamed
+        index, unnamed, main = self._index, self._signatures.unnamed, scan.path.name
         for hit in index.hits:
             frames = self._mined.frames.get((hit.file, hit.rank), ())
             hit.frame = next((where for at, where in frames if 0 <= hit.line - at <= _TRACEBACK), "")
         if unnamed is None:
             return
-        for seen in new_errors(self._mined, index.steps, main):
+        found = new_errors(self._mined, index.steps, main)
+        if _failed_by_itself(index):
+            # What is known by a signature or by its structure needs no guess; what comes after it is its consequence.
+            known = {h.line for h in index.hits if h.file == main} | {s.line for s in self._mined.all()}
+            after = int(index.steps.line.max()) if len(index.steps) else 0
+            told = (
+                h.line for h in index.hits if h.file == main and h.line > after and _VICTIMS & set(h.signature.traits)
+            )
+            found += last_words(scan, main, known, min(told, default=None))
+        for seen in found:
+            rank = seen.rank if seen.rank is not None else self._actors.get(seen.actor)
+            python = seen.told.exception and seen.told.python and self._signatures.by_exception
             index.hits.append(
-                Hit(unnamed, seen.rank, seen.line, seen.text, seen.file, seen.clock, seen.count, seen.last_line,
+                Hit(python or unnamed, rank, seen.line, seen.text, seen.file, seen.clock, seen.count, seen.last_line,
                     task=seen.task, host=seen.host, told=seen.told, frame=seen.frame)
             )  # fmt: skip
+
+
+def _failed_by_itself(index: LogIndex) -> bool:
+    """Whether a run that trained ended with an error of its own: nobody killed it or told it to end."""
+    failed = [h.line for h in index.hits if _VICTIMS & set(h.signature.traits)]
+    failed += [e.line for e in index.facts.exits] + [q.line for q in (index.facts.task_failed,) if q is not None]
+    outside = (h for h in index.hits if {"kill", "request-to-end"} & set(h.signature.traits))
+    return bool(failed) and not any("kill" in h.signature.traits or h.line < min(failed) for h in outside)
 
 
 def _drop_forged(facts: LogFacts, hits: dict[tuple[str, int | None], Hit]) -> None:
     """A node tells of its own exit: what a task prints about another host of the job is not believed."""
     hosts, begun = facts.hosts, int(facts.steps.line.min()) if len(facts.steps) else None
-    for key, hit in list(hits.items()):
+    for key, hit in list(hits.items()):  # in a rank's own file; what a label in the line gives away was not taken
         if begun is not None and hit.task is not None and hit.line > begun and LAUNCHERS.match(hit.text):
             del hits[key]
 

@@ -19,6 +19,7 @@ from trackwalker.logs.kept import kept
 FILE = Path(__file__).with_name("kinds.yml")
 _DECIDES = 6.0  # a code or an exception class outweighs words
 _OBJECT = 1.5  # what the failed verb is about weighs more than the rest of the line
+_CAMEL = re.compile(r"(?<=[a-z])(?=[A-Z])")  # a class name is a sentence without spaces
 _LEAST = 2.0  # one word that leans somewhere is no class
 
 
@@ -69,8 +70,8 @@ def kind_of_cause(cause: str) -> str:
 
 def kind_of(texts: Iterable[str], about: str = "", exception: str = "", errno: str = "") -> str:
     """The class of some lines of one failure; "" where nothing speaks clearly for one."""
-    joined = " ".join(dict.fromkeys(texts))
-    scores = {k.name: k.weight(joined) + _OBJECT * k.weight(about) for k in kinds()}
+    joined = _CAMEL.sub(" ", " ".join(dict.fromkeys(texts)))
+    scores = {k.name: k.weight(joined) + _OBJECT * k.weight(_CAMEL.sub(" ", about)) for k in kinds()}
     for k in kinds():
         scores[k.name] += _DECIDES * (errno in k.errnos) + _DECIDES * (exception in k.errors)
     best = max(scores, key=lambda name: scores[name])

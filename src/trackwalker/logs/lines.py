@@ -32,7 +32,7 @@ _DMESG_T = re.compile(
     r"^\[\w{3} (?P<month>\w{3}) +(?P<day>\d{1,2}) (?P<h>\d\d):(?P<m>\d\d):(?P<s>\d\d)(?:\.\d+)? \d{4}\] "
 )
 _NCCL_HOST = re.compile(r"^(?P<host>(?=[\w.-]*[A-Za-z])[\w.-]{2,64}):\d{1,8}:\d{1,8} \[\d+\] ")
-_RAY_HOST = re.compile(r"^\((?:[\w.:]+ )?pid=\d+, ip=(?P<host>[^)\s]+)\)")
+_RAY_HOST = re.compile(r"^\((?:[\w.:]+ )?(?P<actor>pid=\d+(?:, ip=(?P<host>[^)\s]+))?)\)")
 _BRACKET_HOST = re.compile(r"^\[(?P<host>(?=[\w.-]*\d)[a-z][\w.-]{1,63}):(?P<rank>\d{1,6})\]:? ?")
 _PREFIX_HOST = re.compile(r"^(?P<host>(?=[\w.-]*\d)[a-z][a-z0-9.-]{1,63}): (?=\S)")
 _NAMED_HOST = re.compile(r"(?i)\b(?:host(?:name)?|node(?:name)?)[ =:]{1,2}['\"]?((?=[\w.-]*\d)[a-z][\w.-]{1,63})")
@@ -70,6 +70,13 @@ class Body:
     host: str = ""  # who wrote it, where that stands before the text
     named: str = ""  # the host that its text names
     label: str = ""  # a word before the text that has the form of a host; the other lines tell whether it is one
+    actor: str = ""  # Ray's label: the process, and its address where it is another machine's
+
+    @property
+    def speaks_for_the_launcher(self) -> bool:
+        """Whether a rank prints what only the launcher may say: its own lines have no label."""
+        labelled = self.task is not None or self.actor or (self.rank is not None and not _INNER_RANK.search(self.text))
+        return bool(labelled) and LAUNCHERS.match(self.text) is not None
 
     def in_payload(self, at: int) -> bool:
         """Whether a place lies behind a payload key."""
@@ -87,11 +94,11 @@ def clean(raw: bytes) -> str:
 def parse(raw: bytes, above: bytes = b"", rank: int | None = None) -> Body | None:
     """Take a line apart; None when it is not output but source code, configuration or an echoed command."""
     text = clean(raw)
-    clock, task, host, prefix = None, rank, "", ""
+    clock, task, host, prefix, actor = None, rank, "", "", ""
     for _ in range(4):  # label, time and actor prefix come in any order
         before = text
         if match := _RAY_HOST.match(text):
-            host = host or match["host"]
+            host, actor = host or match["host"] or "", match["actor"]
         for form in (_SYSLOG, _DMESG_T):
             if match := form.match(text):
                 clock = clock or _seconds(
@@ -140,7 +147,7 @@ def parse(raw: bytes, above: bytes = b"", rank: int | None = None) -> Body | Non
     if not host and (match := _NCCL_HOST.match(text)):
         host = match["host"]
     about = _NAMED_HOST.search(text, 0, 300 if payload is None else min(payload, 300))
-    return Body(text, rank, clock, informs, payload, task, host, about[1] if about else "", prefix)
+    return Body(text, rank, clock, informs, payload, task, host, about[1] if about else "", prefix, actor)
 
 
 def _seconds(month: str, day: str, hour: str, minute: str, second: str, fraction: str | None) -> float:

@@ -42,6 +42,7 @@ class Seen:
     count: int = 1
     lines: list[int] = field(default_factory=list)
     frame: str = ""  # the innermost frame of the job's own code, of an exception
+    actor: str = ""  # the process, as its launcher labels it
 
     @property
     def last_line(self) -> int:
@@ -53,7 +54,7 @@ class Mined:
     """The error lines of a job that no signature knows, and the frames of its tracebacks."""
 
     def __init__(self) -> None:
-        self._seen: dict[tuple[str, str, int | None, str], Seen] = {}
+        self._seen: dict[tuple[str, str, int | None, str, str], Seen] = {}
         self._ranks: Counter[str] = Counter()
         self._frames: dict[tuple[str, int | None], tuple[int, str]] = {}
         self.frames: dict[tuple[str, int | None], list[tuple[int, str]]] = {}  # innermost own frame of each traceback
@@ -79,9 +80,9 @@ class Mined:
         told = read(body)
         if told is None:
             return None
-        template = _VARIES.sub("*", body.text[:300]).strip()
+        template = template_of(body)
         host = body.host or body.named or body.label
-        key = (template, file, body.rank, host)
+        key = (template, file, body.rank, host, body.actor)
         seen = self._seen.get(key)
         if seen is not None:
             seen.count += 1
@@ -94,13 +95,18 @@ class Mined:
         near = number - self._frames.get((file, body.rank), (-_TRACEBACK, ""))[0] <= _TRACEBACK
         self._seen[key] = Seen(
             body.rank, body.task, host, file, number, body.text.strip()[:_QUOTED], body.clock, told, template,
-            lines=[number], frame=frame if near and told.exception else "",
+            lines=[number], frame=frame if near and told.exception else "", actor=body.actor,
         )  # fmt: skip
         return told
 
     def all(self) -> list[Seen]:
         """Everything that was kept, in the order of the files and lines."""
         return list(self._seen.values())
+
+
+def template_of(body: Body) -> str:
+    """A line without what varies."""
+    return _VARIES.sub("*", body.text[:300]).strip()
 
 
 def new_errors(mined: Mined, steps: Steps, main: str) -> list[Seen]:

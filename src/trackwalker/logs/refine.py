@@ -11,6 +11,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from trackwalker.logs.dialect import TASK_FAILED
 from trackwalker.logs.groups import Group, having, only, when
 from trackwalker.logs.hearsay import coordinator_mute, demote_hearsay, told_by_the_missing
 from trackwalker.logs.index import Hit, LogIndex
@@ -32,6 +33,9 @@ _FIRST_TRANSFER = re.compile(r"NET/IB.*Got completion.*(?:error|status)[ =]*12\b
 _ASKED_TO_END = re.compile(r"(?i)signal:? 15|SIGTERM|CANCELLED|preempt|time limit|death signal")
 _IMAGE_STAGE = re.compile(r"== (?:Docker|Image|Container) pull FAILED")
 _SEQ = re.compile(r"SeqNum=(\d+), OpType=(\w+)(?:, NumelIn=(\d+))?")
+_KUBERNETES = re.compile(
+    r"(?i)\bkube|\bpods?\b|\.svc\b|cluster\.local|headless|\bk8s|-\d+\.[a-z][\w-]+|did not register|Barrier timed out"
+)
 # Exceptions that only Python has, or that carry a Python module's name; other programs too print "SomethingError: ".
 _PYTHON = re.compile(
     r"\b(?:[a-z_][\w]*\.)+[A-Z]\w*(?:Error|Exception)\b|\b(?:Type|Value|Key|Index|Attribute|Name|Assertion|Import|ModuleNotFound|FileNotFound"
@@ -81,6 +85,12 @@ def refine(groups: list[Group], index: LogIndex) -> None:
         if all("lo:" in t for t in texts) and not having(groups, "connecting-failed"):
             group.tier = 8
     _without_python(groups, index)
+    # A name that does not resolve is no pod's where nothing speaks of pods.
+    told = (h.text for g in groups for h in g.hits)
+    if index.path.parent.name != "ranks" and not any(_KUBERNETES.search(text) for text in told):
+        for group in having(groups, "meeting"):
+            if group.tier == 1:
+                group.become("no-kubernetes", "a name did not resolve; nothing here speaks of Kubernetes")
 
 
 def survived(groups: list[Group], index: LogIndex, completed: bool) -> None:
@@ -123,6 +133,10 @@ def _late_start(groups: list[Group], index: LogIndex) -> None:
 def _followers(groups: list[Group], index: LogIndex) -> None:
     """What another finding explains: a kill after a request to end, an image that a full disk could not take."""
     asked = [g.first for g in having(groups, "request-to-end") if _ASKED_TO_END.search(g.first.text)]
+    told = [when(g.first, index) for g in groups if g.first.signature.states]
+    for group in groups:  # at the end of its patience Slurm kills what it has told to end; sacct's word has no moment
+        if group.first.file != "sacct" and any(at < when(group.first, index) for at in told):
+            group.become("scheduler-ended-it", "Slurm had ended the job before")
     for end in having(groups, "end-of-process"):
         if end.tier <= 4 and any(when(h, index) < when(end.first, index) for h in asked):
             end.tier, end.why = 6, "it came after the request to end"
@@ -161,11 +175,13 @@ def _name_hosts(groups: list[Group], index: LogIndex) -> None:
         group.local = True
     if (group := only(groups, "names-its-host")) and any(hosts_told(h.text) for h in group.hits):
         group.local = True
-    others = [g for g in groups if g.tier <= 4 and not g.has("wrapper")]
+    echoes = [g for g in having(groups, "end-of-process") if all(TASK_FAILED.match(h.text) for h in g.hits)]
+    others = [g for g in groups if g.tier <= 4 and not g.has("wrapper") and g not in echoes]
     alike = len({e.code for e in exits}) == 1 and exits[0].code < 128
     alike = alike and len(exits) >= max(2, len(index.facts.hosts))
     if (group := only(groups, "exit-word")) and alike and not others:
-        group.tier, group.why = 8, "all ranks ended alike and none says why"
+        for silent in (group, *echoes):  # the scheduler repeats the codes, and knows no more
+            silent.tier, silent.why = 8, "all ranks ended alike and none says why"
 
 
 def _image_stage(group: Group, index: LogIndex) -> None:

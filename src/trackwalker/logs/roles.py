@@ -67,7 +67,7 @@ def assign(index: LogIndex, stall: Stopped | None, completed: bool, overruled: d
         roles.findings.append(_finding(primary, "primary", index))
         if roles.first_rank is None:
             roles.first_rank, roles.first_host = primary.first.rank, host_of_hit(index, primary.first)
-            roles.first_says = f"first line of {primary.id}"
+            roles.first_says = "its error is the first in the log"
     if primary is not None and (
         (primary.has("heartbeat") and primary.cause == primary.first.signature.cause) or primary.tier == 5
     ):
@@ -103,7 +103,7 @@ def _first_failure(groups: list[Group], index: LogIndex) -> tuple[int | None, st
     specific = [h for g in groups if g.tier <= 2 for h in g.hits if h.rank is not None]
     if specific:
         hit = min(specific, key=lambda h: (h.signature.order, when(h, index)))
-        return hit.rank, host_of_hit(index, hit), f"its {hit.signature.id} line comes first"
+        return hit.rank, host_of_hit(index, hit), "its error is the first in the log"
     if chosen:
         rank = chosen[0].rank
         return rank, chosen[0].host, f"its exit code {chosen[0].told} comes first"

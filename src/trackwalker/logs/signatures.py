@@ -65,7 +65,9 @@ Trait = Literal[
 # What else a log can show about a failure class: refine.py says when one holds, the signature what follows from it.
 Condition = Literal[
     "accused-died", "accused-silent", "before-first-step", "coordinator-mute", "crash-code", "different-collectives",
-    "image-stage", "never-worked", "no-python", "others-lived", "somebody-never-joined", "training-began",
+    "image-stage", "never-worked", "no-kubernetes", "no-python", "others-lived", "scheduler-ended-it",
+    "somebody-never-joined",
+    "training-began",
 ]  # fmt: skip
 
 
@@ -151,7 +153,7 @@ class Signatures:
         self.harmless = {h.id: h for h in harmless}
         self.literals: list[bytes] = []
         self.every: set[int] = set()  # needles of which no line is passed over
-        self._rules: list[_Rule] = []
+        self.rules: list[_Rule] = []
         self._unless: dict[str, list[re.Pattern[str]]] = {}
         self.by_signal = {number: s for s in signatures for number in s.signals}
         self.by_exit = next((s for s in signatures if s.exits), None)
@@ -165,7 +167,7 @@ class Signatures:
 
     def _add(self, owner: str, pattern: Pattern) -> None:
         literal = pattern.has if pattern.case else pattern.has.lower()
-        self._rules.append(_Rule(owner, literal, pattern.expression, pattern.case))
+        self.rules.append(_Rule(owner, literal, pattern.expression, pattern.case))
         if pattern.every:
             self.every.add(len(self.literals))
         self.literals.append(pattern.has.encode())
@@ -177,7 +179,7 @@ class Signatures:
         found: dict[str, Signature] = {}
         harmless = []
         for number in needles:
-            rule = self._rules[number]
+            rule = self.rules[number]
             if rule.owner in found:
                 continue
             at = rule.place(text, lower)

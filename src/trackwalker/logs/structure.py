@@ -171,7 +171,7 @@ _NOT_AN_ERROR = re.compile(
     """  # noqa: E501
 )
 _OTHER = re.compile(
-    r"(?i)\b(?:peer|rank|worker|process|task|member|participant|node|host|replica|shard owner)s?[ #=:]{1,2}(?P<who>\d{1,6}\b|(?=[\w.-]*\d)[a-z][\w.-]{1,60})"  # noqa: E501
+    r"(?i)\b(?:peer|rank|worker|process|task|member|participant|node|host|replica|shard owner)s?[ #=:]{1,2}(?P<who>\d{1,6}\b(?!\.\d)|(?=[\w.-]*\d)[a-z][\w.-]{1,60})"  # noqa: E501
 )
 _FRAME = re.compile(r'^\s*File "(?P<path>[^"]+)", line (?P<line>\d+), in (?P<name>\S+)')
 _LIBRARY = re.compile(
@@ -180,7 +180,7 @@ _LIBRARY = re.compile(
 _SENDS = re.compile(r"(?i)\b(?:sen[dt]|sending|forward\w*|killing|handler|propagat\w*|catch\w*|ignor\w*)\b")
 _ASKED = frozenset({1, 2, 15})
 _SIGNALS = frozenset({4, 6, 7, 8, 9, 11, 15})
-FATAL, ERROR, PHRASE = 4, 3, 2
+FATAL, ERROR, PHRASE, SAID = 4, 3, 2, 1
 
 
 @dataclass(frozen=True)
@@ -229,10 +229,20 @@ def frame_of(text: str) -> tuple[str, bool] | None:
     )
 
 
+def others_in(text: str) -> tuple[str, ...]:
+    """The ranks or hosts that a line is about, as it names them."""
+    return tuple(dict.fromkeys(m["who"] for m in _OTHER.finditer(text)))[:8]
+
+
+def warns(text: str) -> bool:
+    """Whether a line calls itself a warning or less."""
+    return _WARNS.search(text[:120]) is not None
+
+
 def read(body: Body) -> Told | None:
     """The structure of a line that is an error; None for all others."""
     text = body.text if body.payload_from is None else body.text[: body.payload_from]
-    if body.informs or _WARNS.search(text[:120]) or _FRAME.match(text):
+    if body.informs or warns(text) or _FRAME.match(text):
         return None
     head = text[:160]
     level = _GLOG.match(head) or _LEVEL.match(head) or _LOWER.search(head)
@@ -263,7 +273,6 @@ def read(body: Body) -> Told | None:
         groups = fails.groupdict()
         verb = groups["verb"] or groups["verb2"] or groups["state"] or ""
         about = next((v for k in "abcd" if (v := groups[k])), "").strip(" :-[]()'\"")
-    others = tuple(dict.fromkeys(m["who"] for m in _OTHER.finditer(text)))
     name = (raised["type"] or raised["other"]) if raised else ""
     python = raised is not None and "." in raised.group().partition(":")[0] and "::" not in raised.group()
-    return Told(severity, name, number_or_name, number, code, verb, about, python, others[:8])
+    return Told(severity, name, number_or_name, number, code, verb, about, python, others_in(text))

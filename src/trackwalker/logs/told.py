@@ -10,6 +10,7 @@ from trackwalker.logs.index import Hit, LogIndex
 _TOLD = re.compile(
     r"(?:FATAL|WARNING): (\S+) \| \[CHECK_|NODE_LOST host=([^\s:]+)|FATAL: [\w ]+: no word from ([^\s,]+(?:, [^\s,]+)*)"
     r"|STEPD TERMINATED ON (\S+) AT|Node failure on ([\w.-]+)|\bNode ([\w.-]+) status is now: \w*Not\w*"
+    r"|^srun: error: ([\w.-]+): tasks? [\d,-]+: (?:Segmentation fault|Out Of Memory|Bus error|Illegal|Abort)"
     r"|(?:NodeNotReady|EvictionThresholdMet|NodeHasDiskPressure)\s+node/([\w.-]+)"
 )
 # The kernel's own words about a disk of its machine; a store that all hosts share is told of by a client or a path.
@@ -48,6 +49,8 @@ def host_of_hit(index: LogIndex, hit: Hit) -> str | None:
         return host
     tasks, hosts = max(index.last_task, *index.steps.last_by_rank, -1) + 1, len(facts.hosts)
     if hosts and tasks > hosts:  # several tasks a node: Slurm fills one node after the other
+        if hit.rank in (place, None) and place in index.rank_hosts:  # a line that names both is no guess
+            return index.rank_hosts[place]
         return facts.hosts[place // (tasks // hosts)] if tasks % hosts == 0 and place < tasks else None
     return facts.host_of(place) or index.rank_hosts.get(place) or hit.host or None
 

@@ -26,11 +26,14 @@ _FORMS = (
 _TASKS = re.compile(rf"^srun: error: {_HOST}: tasks? (?P<tasks>[\d,-]+): ")
 _ELASTIC_HOST = re.compile(rf"^\s*host\s+: {_HOST}\s*$")
 _ELASTIC_RANK = re.compile(rf"^\s*rank\s+: {_RANK} \(local_rank")
+_OWN_RANK = re.compile(r"(?<!\w)(?:global_|world_)?rank[=: ]{1,2}(\d{1,6})\b")
 _DIGITS = re.compile(r"\d+")
 _MOST = 4096
 
 
-def learn(raws: Iterable[bytes], known: dict[int, str], file_rank: int | None = None) -> str:
+def learn(
+    raws: Iterable[bytes], known: dict[int, str], file_rank: int | None = None, actors: dict[str, int] | None = None
+) -> str:
     """Add what some lines tell; returns the one host that wrote all lines of a file, where they say so."""
     elastic = ""
     wrote: set[str] = set()
@@ -43,6 +46,8 @@ def learn(raws: Iterable[bytes], known: dict[int, str], file_rank: int | None = 
             continue
         if body.host:
             wrote.add(body.host)
+        if body.actor and actors is not None and (match := _OWN_RANK.search(body.text)):
+            actors.setdefault(body.actor, int(match[1]))
         if body.label and body.rank is not None:
             labelled.setdefault(body.rank, body.label)
         elastic = _one(body, known, elastic)

@@ -184,7 +184,7 @@ class Agent:
         number = rank.spec.rank
         log = self._spec.job_dir / "ranks" / f"{number}.log"
         offset = self._offsets.get(f"o{number}", 0)
-        output = RankOutput(number, self._spec.world, rank.raw, log, self._merged, offset)
+        output = RankOutput(number, self._spec.world, rank.raw, log, self._merged, offset, rank.spec.old or 0)
         if cut:  # what the last agent wrote after it last saved is read again
             output.log.cut_back(self._offsets.get(f"l{number}", 0))
         return output
@@ -276,7 +276,7 @@ class Agent:
         ended = [r for r in before if r.poll() is not None]
         for rank in sorted(ended, key=lambda r: (r.ended or 0.0, r.spec.rank)):
             code = rank.exit or 0
-            self._event("rank-exit", rank=rank, exit=code, cause=describe_exit(code))
+            self._event("rank-exit", rank=rank, **({} if rank.unseen else {"exit": code, "cause": describe_exit(code)}))
             if code == 128 + signal.SIGKILL and not self._killed:
                 self._ask_the_kernel(rank)
             if code != 0:
@@ -287,7 +287,7 @@ class Agent:
     def _judge_suspects(self) -> None:
         if self._stop_signal is not None:
             self._suspects.waiting.clear()  # they were told to end
-        guilty = self._suspects.guilty(time.time())
+        guilty = self._suspects.guilty(time.time(), self._ranks)
         if guilty is not None:
             end = end_of(guilty)
             self._event("first-failure", rank=guilty, exit=end.exit, cause=end.cause)
@@ -324,7 +324,7 @@ class Agent:
             self._merged.write(f"{label(rank.spec.rank, self._spec.world)}kernel: {text}\n".encode())
 
     def _on_signal(self, number: int, frame: object) -> None:
-        if self._stop_signal is None:
+        if self._stop_signal is None and not self._spec.attached:  # that was meant for those we only look at
             self._stop_signal = number
             self._stop_why = "cancelled"
 
@@ -378,7 +378,8 @@ class Agent:
         outcome = judge(self._spec, course)
         self._merged.write(outcome.text.encode())
         first = asdict(outcome.first) if outcome.first else None
-        self._event("run-end", exit=outcome.code, reason=outcome.reason, seconds=elapsed, missing=missing, first=first)
+        code = None if outcome.unseen else outcome.code
+        self._event("run-end", exit=code, reason=outcome.reason, seconds=elapsed, missing=missing, first=first)
         return outcome.code
 
     def _event(self, kind: str, rank: Rank | None = None, **data: Any) -> None:

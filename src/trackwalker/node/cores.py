@@ -46,7 +46,7 @@ class Cores:
     def collect(self, events: Sequence[Mapping[str, Any]], began: float) -> None:
         """After the run: the cores of ranks that crashed, or why there are none; a cancelled job waits briefly."""
         mine = [e for e in events if e.get("node") == self._seat.host and e.get("rank") is not None]
-        crashed = {int(e["rank"]) for e in mine if e.get("kind") == "rank-exit" and e["data"]["exit"] in _DUMPING}
+        crashed = {int(e["rank"]) for e in mine if e.get("kind") == "rank-exit" and e["data"].get("exit") in _DUMPING}
         if not crashed:
             return
         pids = {int(e["data"]["pid"]): int(e["rank"]) for e in mine if e.get("kind") == "rank-start"}

@@ -59,7 +59,7 @@ class Guest(Rank):
             return self.exit
         if self._gone is None and not alive(self.pid, self.start):
             self._gone = time.time()
-        code = command_exit(self._files, self._command)
+        code = self._code_of_command()
         if code is None:
             return None
         self.ended = self._gone or time.time()
@@ -68,7 +68,14 @@ class Guest(Rank):
             self.exit = code
         else:
             self.exit = self._as_told(code)
+        self.unseen = self.spec.old is not None and self.exit == 0
         return self.exit
+
+    def _code_of_command(self) -> int | None:
+        if self.spec.old is None:
+            return command_exit(self._files, self._command)
+        # Of one that was joined later only its own words may say it: 0 accuses nobody, and the run's end says no code.
+        return None if alive(*self._command) else int(bool(_FAILED.search(last_words(self._files.with_suffix(".out")))))
 
     def _as_told(self, code: int) -> int:
         """What the launcher says of this rank; of one it does not speak of, that it was told to end."""

@@ -239,9 +239,9 @@ class Nvml:
         self.call(name, handle, text, c_uint(_TEXT))
         return text.value.decode("utf-8", "replace")
 
-    def slices(self, handle: Handle) -> list[str]:
-        """The UUIDs of the GPU's MIG slices; empty where it is not sliced."""
-        most, found = c_uint(), []
+    def slices(self, handle: Handle) -> list[tuple[str, Handle]]:
+        """UUID and handle of each of the GPU's MIG slices; empty where it is not sliced."""
+        most, found = c_uint(), list[tuple[str, Handle]]()
         self.call("nvmlDeviceGetMaxMigDeviceCount", handle, ctypes.byref(most))
         for index in range(most.value):
             part = Handle()
@@ -251,7 +251,7 @@ class Nvml:
                 if error.code in (NOT_FOUND, 2):  # a place that no slice takes
                     continue
                 raise
-            found.append(self.text(part, "nvmlDeviceGetUUID"))
+            found.append((self.text(part, "nvmlDeviceGetUUID"), part))
         return found
 
     def address(self, handle: Handle) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import time
 from collections import Counter
@@ -127,6 +128,7 @@ class Reading(NamedTuple):
     samples: list[tuple[str, float, dict[str, str]]]
     processes: dict[int, int | None] | None  # by pid, with the memory each has taken
     shares: dict[int, float]  # percent of the multiprocessors' time by pid, where the driver counts it
+    slices: list[dict[int, int | None]]  # the processes of each MIG slice; empty where the GPU is whole
     errors: dict[str, int]  # since the start, by name
 
 
@@ -139,6 +141,7 @@ class Gpu:
         self._driver = driver
         self._sysfs = sysfs
         self._handle: Handle | None = None
+        self._slices: list[Handle] = []
         self._never: set[tuple[Any, ...]] = set()  # calls that this GPU does not support are tried once
         self._kept: dict[tuple[Any, ...], tuple[float, Any]] = {}  # until when the last answer is good, and the answer
         self._errors: Counter[str] = Counter()
@@ -148,7 +151,7 @@ class Gpu:
         """All samples of now; a GPU that is lost says so and nothing else."""
         samples: list[tuple[str, float, dict[str, str]]] = []
         up: int | None = 1
-        processes, shares = None, {}
+        processes, shares, slices = None, {}, []
         try:
             if not self.identity.get("uuid"):
                 self._open()
@@ -156,13 +159,15 @@ class Gpu:
                 samples += [(name, value, labels) for name, value, labels in part() if value is not None]
             processes = self._ask(self._driver.compute_processes)
             shares = self._shares() if processes else {}
+            with contextlib.suppress(NvmlError):  # then those of the whole GPU are told
+                slices = [self._driver.compute_processes(part) for part in self._slices]
         except NvmlError as error:
             self._errors[error.name] += 1
             up, samples = (None if error.code == nvml.NO_PERMISSION else 0), []
         except Exception as error:  # an answer nobody foresaw must not end the thread that reads this GPU
             self._errors[type(error).__name__] += 1
             up, samples = None, []
-        return Reading(up, samples, processes, shares, dict(self._errors))
+        return Reading(up, samples, processes, shares, slices, dict(self._errors))
 
     def _shares(self) -> dict[int, float]:
         """What each process had of the GPU since the last look."""
@@ -182,7 +187,8 @@ class Gpu:
         calls["vbios"] = "nvmlDeviceGetVbiosVersion"
         identity = {label: self._ask(self._driver.text, call) or "" for label, call in calls.items()}
         slices = self._ask(self._driver.slices) or []
-        mig = {"mig": ",".join(slices)} if slices else {}
+        self._slices = [part for _, part in slices]
+        mig = {"mig": ",".join(uuid for uuid, _ in slices)} if slices else {}
         self.identity = {**identity, "pci": self._ask(self._driver.address) or "", **mig}
 
     def _ask(self, function: Callable[..., Any], *args: Any, keep: float = 0.0, **more: Any) -> Any:

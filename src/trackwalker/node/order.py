@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Optional
 
 _ASK_S = 10.0
+RUN_ID = "TRACKWALKER_RUN_ID"  # of a run inside an allocation, which is not the allocation's own
 STAGES = {"preflight": "Preflight", "pull": "Docker pull", "health": "ECC check", "train": "Training"}
 
 
@@ -81,6 +82,8 @@ def load_order(path: Path) -> Order:
 def find_seat(env: Mapping[str, str]) -> Seat:
     """Which node this is, from Slurm's or Kubernetes' environment."""
     host = env.get("TRACKWALKER_NODE") or env.get("SLURMD_NODENAME") or socket.gethostname().split(".")[0]
+    if env.get(RUN_ID) and env.get("SLURM_NODEID"):
+        return Seat(env[RUN_ID], int(env["SLURM_NODEID"]), host)
     if env.get("SLURM_JOB_ID") and env.get("SLURM_NODEID"):
         attempt = int(env.get("SLURM_RESTART_COUNT") or 0)
         return Seat(env["SLURM_JOB_ID"], int(env["SLURM_NODEID"]), host, attempt)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from trackwalker.node.crew import RankEnd
 from trackwalker.node.output import label
-from trackwalker.node.scheduler_word import CODES, TIME_LIMIT
+from trackwalker.node.scheduler_word import CODES, PLAIN, TIME_LIMIT
 from trackwalker.node.spec import AgentSpec
 from trackwalker.node.summary import summary_block
 
@@ -38,6 +38,7 @@ class Outcome:
     reason: str
     text: str
     first: RankEnd | None = None  # the failure that it is laid to
+    unseen: bool = False  # nobody of ours can say how it ended
 
 
 def judge(spec: AgentSpec, course: Course) -> Outcome:
@@ -67,6 +68,8 @@ def judge(spec: AgentSpec, course: Course) -> Outcome:
     elif course.missing:
         code, reason = 1, f"Training FAILED (lost {', '.join(course.missing)})"
         lines.append(f"== Training FAILED (exit=1, {course.seconds}s) ==")
+    elif spec.attached:
+        return Outcome(0, "how the command ended was not seen", "", unseen=True)
     else:
         code, reason = 0, ""
         lines.append(f"== Training END ({course.seconds}s) ==")
@@ -85,7 +88,7 @@ def _lost(spec: AgentSpec, course: Course, survivor: RankEnd) -> RankEnd:
 
 def cancelled(signal_number: int, word: str, warned: bool) -> tuple[int, str]:
     """Exit code and reason of a job that was told to end: the scheduler's word, else the signal's."""
-    reason = word or (TIME_LIMIT if warned else "CANCELLED (scancel / SIGTERM)")
+    reason = word or (TIME_LIMIT if warned else PLAIN)
     return CODES.get(reason, 128 + signal_number), reason
 
 

@@ -136,19 +136,24 @@ def label(rank: int, world: int) -> str:
 class RankOutput:
     """Pumps one rank's raw output into its own log and the merged one, labelled as `srun -l` does."""
 
-    def __init__(self, rank: int, world: int, raw: Path, log: Path, merged: Sink, offset: int) -> None:
+    def __init__(self, rank: int, world: int, raw: Path, log: Path, merged: Sink, offset: int, old: int = 0) -> None:
         self.tail = Tail(raw, offset)
+        self._old = old  # bytes that were printed before we came: nobody knows when
         self.log = Sink(log)
         self._merged = merged
         self._label = label(rank, world).encode()
 
     def pump(self, now: float, final: bool = False) -> list[bytes]:
-        """Move what is new; returns the lines for whoever wants to read them."""
+        """Move what is new; returns the lines for whoever wants to read them as of now."""
+        is_old = self.tail.offset < self._old
         lines = self.tail.lines(final)
+        if lines:
+            self._merged.write(b"".join(self._label + line + b"\n" for line in lines))
+        if is_old:
+            return []
         if lines:
             mark = stamp(now)
             self.log.write(b"".join(mark + line + b"\n" for line in lines))
-            self._merged.write(b"".join(self._label + line + b"\n" for line in lines))
         return lines
 
     def close(self) -> None:

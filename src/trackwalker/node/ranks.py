@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import signal
 import subprocess
@@ -22,6 +23,7 @@ from trackwalker.node.spec import RankSpec
 _SHIM = 'trap : TERM INT HUP; "$@"; rc=$?; printf %s "$rc" >"$0.tmp" && mv "$0.tmp" "$0"; exit "$rc"'
 _MARK = "TRACKWALKER_PROGRESS"  # tells the trainer where to report, and us whose child a process is
 _NEVER_STARTED = 126
+_LOOK_S = 0.3  # how often a running rank is looked at for a core that is being written
 _SIGNALS = {s.value: s.name for s in signal.Signals}
 
 
@@ -38,6 +40,9 @@ class Rank:
         self.stack_note = ranks_dir / f"{spec.rank}.stack.json"  # its trainer can be asked where it stands
         self.exit: int | None = None
         self.ended: float | None = None
+        self.dumps: float | None = None  # since when its core is seen to be written
+        self._looked = 0.0
+        self.unseen = False  # gone, and nobody can say how
         self.pid = self.start = self.main = 0
         self._exit_file = ranks_dir / f"{spec.rank}.exit"
         self._process: subprocess.Popen[bytes] | None = None
@@ -94,6 +99,7 @@ class Rank:
         elif self._process is not None:
             code = self._process.poll()
             if code is None:
+                self._look_for_core()
                 return None
             self.exit = code if code >= 0 else 128 - code
         elif alive(self.pid, self.start):
@@ -103,6 +109,18 @@ class Rank:
         self.ended = self._recorded_end()
         self.kill_leftovers()
         return self.exit
+
+    @property
+    def failed(self) -> float:
+        """When it failed: a process that crashes ends only when its core is written, which may take minutes."""
+        return min(t for t in (self.dumps, self.ended, math.inf) if t is not None)
+
+    def _look_for_core(self) -> None:
+        now = time.monotonic()
+        if self.dumps is None and now - self._looked >= _LOOK_S:
+            self._looked = now
+            if b"\nCoreDumping:\t1" in (read_bytes(f"/proc/{self.main}/status") or b""):
+                self.dumps = time.time()
 
     def _recorded_exit(self) -> int:
         try:

@@ -12,6 +12,7 @@ _ASK_S = 3.0  # ranks are ending meanwhile; whoever does not answer by then is n
 TIME_LIMIT = "CANCELLED DUE TO TIME LIMIT"
 NODE_FAILURE = "CANCELLED DUE TO NODE FAILURE"
 SCRIPT_KILLED = "FAILED: the batch script was killed"
+PLAIN = "CANCELLED (scancel / SIGTERM)"
 # As slurmstepd writes them into the log, which readers know.
 _REASONS = {
     "TIMEOUT": TIME_LIMIT,
@@ -29,7 +30,7 @@ CODES = {TIME_LIMIT: 124, NODE_FAILURE: 1, SCRIPT_KILLED: 137}
 
 
 def why_ended(env: Optional[Mapping[str, str]] = None) -> str:
-    """Slurm's reason; empty when it was a plain cancel, when nobody answers, and where there is no Slurm."""
+    """Slurm's reason, or PLAIN for a cancel; empty when nobody answers, and where there is no Slurm."""
     job = (os.environ if env is None else env).get("SLURM_JOB_ID", "")
     if not job.isdigit():
         return ""
@@ -51,5 +52,7 @@ def reason_of(answer: str, attempt: int = 0) -> str:
         return _REASONS["PREEMPTED"]
     if said.get("Restarts", "0").isdigit() and int(said.get("Restarts", "0")) > attempt:
         return _REASONS["REQUEUED"]
-    words = [*re.split(r"[,+]", said.get("JobState", "")), said.get("Reason", "")]
-    return next((_REASONS[word] for word in words if word in _REASONS), "")
+    states = re.split(r"[,+]", said.get("JobState", ""))
+    # A job that Slurm ends without a reason was cancelled, also in its last minute; one that runs was only signalled.
+    plain = PLAIN if {"CANCELLED", "COMPLETING"} & set(states) else ""
+    return next((_REASONS[word] for word in [*states, said.get("Reason", "")] if word in _REASONS), plain)

@@ -23,6 +23,7 @@ class RankSpec:
     command: list[int] = field(default_factory=list)  # pid and start time of the recorded command: itself or above it
     files: str = ""  # <files>.out, .exit, .told: the command's output, exit code and the signals it was sent
     speaks: bool = True  # the command's output counts as this rank's
+    old: int | None = None  # `attach`: as much of its output was there before us; None: recorded from its start
 
 
 @dataclass(frozen=True)
@@ -58,6 +59,11 @@ class AgentSpec:
     def owns(self) -> bool:
         """Whether the agent starts and ends its ranks; those of a recorded command it only watches."""
         return not any(rank.command for rank in self.ranks)
+
+    @property
+    def attached(self) -> bool:
+        """Whether the ranks had begun before the agent came: nobody can tell it how they end."""
+        return any(rank.old is not None for rank in self.ranks)
 
     @property
     def state_file(self) -> Path:

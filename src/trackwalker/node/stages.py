@@ -82,7 +82,9 @@ class Conductor:
             return self._train()
         except Stopped:
             word = why_ended() if self._seat.is_head else ""
-            return self._close(*cancelled(self._signal or signal.SIGTERM, word, self._warning.exists()))
+            code, reason = cancelled(self._signal or signal.SIGTERM, word, self._warning.exists())
+            self._dismiss(code, reason)
+            return self._close(code, reason)
         except Failed as e:
             return self._close(e.code, e.reason)
         finally:
@@ -135,6 +137,14 @@ class Conductor:
         self._event("stage-end", stage=name, name=title, seconds=seconds, **verdict, **place)
         self._meeting.decide(name, verdict)
         return verdict
+
+    def _dismiss(self, code: int, reason: str) -> None:
+        """A word to end may have reached this node alone: the others wait for what it says of the next stages."""
+        if not self._seat.is_head:
+            return
+        for name in [*self._parts.stages(), "plan"]:
+            if self._meeting.decided(name) is None:
+                self._meeting.decide(name, {"ok": False, "exit": code, "reason": reason, "failed": reason})
 
     def _hear(self, name: str, deadline: float | None) -> Note:
         try:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import socket
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor
 from dataclasses import replace
 from functools import cached_property
@@ -17,6 +17,7 @@ import numpy as np
 
 import trackwalker
 from trackwalker.errors import EvidenceError, MissingToolError, TrackwalkerError, UnreachableError
+from trackwalker.job.advance import advance
 from trackwalker.perf.calls import find_calls, last_steps
 from trackwalker.perf.classes import Engine, classify
 from trackwalker.perf.collectives import Collective, by_name, program_collectives
@@ -215,9 +216,15 @@ def _in_processes(paths: Sequence[Path], workers: int | None) -> list[Answer]:
     workers = min(workers or os.cpu_count() or 1, len(paths))
     size = sum(path.stat().st_size for path in paths if path.exists())
     if workers < 2 or size < _SMALL:
-        return [_attempt(path) for path in paths]
+        return list(_counted(map(_attempt, paths), len(paths)))
     with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
-        return list(pool.map(_attempt, paths))
+        return list(_counted(pool.map(_attempt, paths), len(paths)))
+
+
+def _counted(answers: Iterable[Answer], of: int) -> Iterator[Answer]:
+    for done, answer in enumerate(answers, 1):
+        advance(done, of, "traces read")
+        yield answer
 
 
 def _answers(address: str) -> None:

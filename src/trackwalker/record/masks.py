@@ -19,6 +19,7 @@ Windows = list[tuple[float, float]]  # begin and end in unix seconds
 WARM_UP_STEPS = 5  # caches fill, clocks settle
 SPIKE = 1.3  # times the level around it: a single slow step
 SPIKE_LOST_S = 5.0  # and no matter for less
+_PLAIN = 12.0  # times the noise around the level: nobody takes that for noise
 _SMALL_SPIKE = 1.1  # where they come so often that they cost the run something
 UNEVEN_SHARE = 0.03  # of the run's time, lost in single slow steps or short bouts: then it is no jitter
 _AFTER_SAVE = 3  # a save lengthens its own step and, written in the background, the next two
@@ -150,7 +151,11 @@ def single_slow(seconds: Floats, keep: Bools) -> tuple[Ints, Floats]:
     if len(seconds) < 4 * WARM_UP_STEPS or len(values) < 2 * WARM_UP_STEPS:
         return np.zeros(0, np.int64), np.zeros(0)
     level = running_median(values, 21)
-    plain = values > level + 12.0 * robust_sigma(values - level)
+    plain = values > level + _PLAIN * robust_sigma(values - level)
+    if plain.any():
+        # Bouts side by side lift the level they are measured by: once more, without what is plain already.
+        level = running_median(np.interp(np.arange(len(values)), np.flatnonzero(~plain), values[~plain]), 21)
+        plain |= values > level + _PLAIN * robust_sigma((values - level)[~plain])
     often = plain & (values > _SMALL_SPIKE * level)
     high = plain & (values > SPIKE * level) & (values - level >= SPIKE_LOST_S)
     if float((values - level)[often].sum()) > max(UNEVEN_SHARE * float(values.sum()), SPIKE_LOST_S):

@@ -15,7 +15,7 @@ from trackwalker.job.ending import told_by
 from trackwalker.job.layout import NAME_FORM, Job
 from trackwalker.job.processes import is_live
 from trackwalker.job.resolve import follow
-from trackwalker.job.run import RunRecord, load_run
+from trackwalker.job.run import RunRecord, load_run, ours
 from trackwalker.logs.attempts import Attempt, attempts, keep_last
 from trackwalker.logs.facts import LogFacts
 from trackwalker.logs.findings import Stopped
@@ -188,7 +188,7 @@ def _standing(
 ) -> Standing:
     last = int(timeline.steps[-1]) if timeline is not None and len(timeline) else None
     return Standing(
-        record.index, roles.primary, record.clock.live, record.run is not None, stalled, record.progress.all_done,
+        record.index, roles.primary, record.clock.live, ours(record.run), stalled, record.progress.all_done,
         record.progress.last_step if last is None else last, record.progress.total_steps, record.accounting,
         any(e.get("kind") == "first-failure" for e in record.events) or record.facts.first_failure is not None,
         recording,

@@ -77,7 +77,7 @@ class Topology:
     def by_owner(self, query: str) -> str:
         """A query over GPUs such that each answer carries the lane's name whose GPUs they are."""
         used = {m[1] for m in _GPU_SELECTOR.finditer(query) if m[1]}
-        if not used or not self.machines or (used <= _MACHINE_WIDE and len(self.seats) > 1):
+        if not used or not self.machines or (used & _MACHINE_WIDE and len(self.seats) > 1):
             return query
         parts = [
             f'label_replace({_narrowed(query, machine, gpus)}, "host", {json.dumps(lane)}, "", "")'

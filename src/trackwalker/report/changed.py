@@ -18,9 +18,14 @@ def render_changed(found: Changed, console: Console) -> None:
     """Print what was compared and what deviates, strongest first."""
     for episode in found.episodes:
         windows = ", ".join(f"{utc(s.start)} to {utc(s.end)}" for s in episode.window)
-        console.print(Text(f"{episode.name}: {windows}"), soft_wrap=True)
-    console.print(Text(f"{found.metrics} metrics, {found.tests} comparisons, {len(found.deviations)} deviations shown"))
+        console.print(Text(f"{_phase(episode.name)}: {windows}"), soft_wrap=True)
+    console.print(
+        Text(f"{found.metrics} metrics, {found.tests} comparisons, {_count(len(found.deviations), 'deviation')} shown")
+    )
     _render_log(found, console)
+    if not found.metrics:
+        console.print(Text("No metric was recorded: only the log was compared."))
+        return
     if not found.deviations:
         console.print(Text("No metric changed beyond its own noise and beyond what the other hosts did."))
         return
@@ -33,12 +38,25 @@ def render_changed(found: Changed, console: Console) -> None:
 def _render_log(found: Changed, console: Console) -> None:
     rows = found.log.rows
     for row in rows[:_LOG_ROWS]:
-        told = f"log line {row.line}, {row.kind}: {row.inside} times, {row.expected:g} expected: {row.example}"
+        told = (
+            f"log line {row.line}, {row.kind}: {_count(row.inside, 'time')}, {row.expected:g} expected: {row.example}"
+        )
         console.print(Text(clip(one_line(told), _LONGEST)), soft_wrap=True)
     if len(rows) > _LOG_ROWS:
         console.print(Text(f"{len(rows) - _LOG_ROWS} more kinds of log lines changed: --json has them"))
     if found.log.says:
         console.print(Text(f"log: {found.log.says}"))
+
+
+def _phase(name: str) -> str:
+    """An episode in words: `Slow phase 1`, `Second half`."""
+    kind, _, number = name.rpartition("-")
+    said = f"{kind} phase {number}" if number.isdigit() and kind == "slow" else name.replace("-", " ")
+    return said[:1].upper() + said[1:]
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"
 
 
 def deviation_line(d: Deviation, *notes: str) -> str:

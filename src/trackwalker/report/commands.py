@@ -13,6 +13,7 @@ _OVER = frozenset({"completed", "completed-short", "soft-success", "failed", "ca
 _HOST = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 # By the first word of an action's name; what is not listed begins with a look at what changed.
 _AGAIN = frozenset({"restart", "resume", "exclude", "drain", "reboot", "raise", "lower", "restore", "stop", "repeat"})
+_BESIDE = frozenset({"restart-exporter"})  # the observer is at fault: the run needs nothing
 _LOGS = frozenset({"read", "next", "verify", "make"})
 _FIRST_LOOK = {"find-the-first-failure": "logs", "find-the-killer": "logs", "find-the-right-database": "tsdb",
                "look-at-the-input-pipeline": "perf", "find-the-changing-shape": "perf", "consider-async-saves": "perf",
@@ -31,7 +32,7 @@ def command_of(action: Action, verdict: Verdict, target: str = "") -> str:
     if look == "watch":
         return f"trackwalker watch {job} --once"
     first = action.do.partition("-")[0]
-    if over and first in _AGAIN:
+    if over and first in _AGAIN and action.do not in _BESIDE:
         hosts = [host for host in action.hosts if _HOST.fullmatch(host)]
         left_out = f" --exclude={','.join(hosts)}" if hosts and first in ("exclude", "drain") else ""
         if Path(verdict.job.dir, "run.json").is_file():

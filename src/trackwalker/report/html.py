@@ -12,7 +12,9 @@ from markupsafe import Markup
 
 from trackwalker.diagnose.story import Mark, Story
 from trackwalker.diagnose.verdict import Verdict
+from trackwalker.job.cause_names import cause_label
 from trackwalker.report import axis, lanes, story_heat, story_overlay, timeline, view, words
+from trackwalker.report.lacking import lacking
 from trackwalker.report.marks import words_of
 from trackwalker.report.story_background import Background, with_restarts, without_secrets
 from trackwalker.report.text import clean, clip, one_line
@@ -40,7 +42,7 @@ def render_html(verdict: Verdict, story: Story, more: Background | None = None) 
             causes=view.causes(verdict, refs),
             evidence=items,
             evidence_left_out=left_out,
-            ruled_out=[(clip(one_line(item.cause), 80), refs.of(item.evidence)) for item in verdict.ruled_out],
+            ruled_out=[(clip(cause_label(item.cause), 80), refs.of(item.evidence)) for item in verdict.ruled_out],
             failed_checks=[check for check in verdict.data_quality if not check.ok],
             passed_checks=[check for check in verdict.data_quality if check.ok],
             progress=words.progress_facts(verdict.progress),
@@ -120,6 +122,8 @@ def environment() -> Environment:
         number=words.number,
         seconds=words.seconds,
         names=words.names,
+        cause=cause_label,
+        lacking=lacking,
         utc=words.utc,
         size=words.size,
     )

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from trackwalker.diagnose.verdict import Cause, Evidence, Verdict
+from trackwalker.job.cause_names import cause_label, cause_name
 from trackwalker.report.changed import deviation_line
+from trackwalker.report.lacking import lacking
 from trackwalker.report.text import one_line
 
 _MOST_HOSTS = 16
@@ -31,18 +33,24 @@ def markdown(verdict: Verdict) -> str:
         lines.append("")
     if verdict.deviations:
         lines += ["## What deviates", ""]
-        by = (f"explained by {d.explained_by}" if d.explained_by else "nothing explains it" for d in verdict.deviations)
+        by = (
+            f"explained by {cause_name(d.explained_by)}" if d.explained_by else "nothing explains it"
+            for d in verdict.deviations
+        )
         lines += [f"- {_plain(deviation_line(d, why))}" for d, why in zip(verdict.deviations, by, strict=True)]
         lines.append("")
     if verdict.ruled_out:
         lines += ["## Ruled out", ""]
         for item in verdict.ruled_out:
             says = "; ".join(_plain(evidence[e].says) for e in item.evidence[:2] if e in evidence)
-            lines.append(f"- {item.cause}: {says}")
+            lines.append(f"- {_plain(cause_label(item.cause))}: {says}")
         lines.append("")
     if verdict.untestable:
         lines += ["## Could not be tested", ""]
-        lines += [f"- {u.cause}: missing: {_plain(', '.join(u.missing))}" for u in verdict.untestable]
+        lines += [
+            f"- {_plain(cause_label(u.cause))}: not measured: {_plain(', '.join(lacking(u.missing)))}"
+            for u in verdict.untestable
+        ]
         lines.append("")
     if doubtful := [q for q in verdict.data_quality if not q.ok]:
         lines += ["## Is the evidence to be trusted", ""]
@@ -57,7 +65,7 @@ def markdown(verdict: Verdict) -> str:
 
 
 def _cause(cause: Cause, evidence: dict[str, Evidence]) -> list[str]:
-    lines = [f"## {cause.role}: {cause.cause} ({cause.confidence:.0%})", ""]
+    lines = [f"## {cause.role}: {_plain(cause_label(cause.cause))} ({cause.confidence:.0%})", ""]
     culprits = [*cause.hosts, *cause.gpus, *cause.devices]
     if culprits:
         lines.append(f"- culprits: {_plain(', '.join(culprits))}")

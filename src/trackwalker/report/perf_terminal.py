@@ -23,7 +23,8 @@ def render_perf(report: PerfReport, console: Console) -> None:
         for number, fix in enumerate(report.fixes, 1):
             of = "step" if fix.of == "step" else "run"
             gain = f"up to {100 * fix.gain:.1f} % of the {of}"
-            console.print(Text.assemble(f"{number}. {one_line(fix.says)} ", (f"({gain})", "green")), width=width)
+            gives = "" if gain.removeprefix("up to ") in fix.says else f"({gain})"  # where that is not said already
+            console.print(Text.assemble(f"{number}. {one_line(fix.says)} ", (gives, "green")), width=width)
             console.print(Text(f"   do: {one_line(fix.do)}", style="dim"), width=width)
             console.print(Text(f"   evidence: {one_line(fix.evidence)}", style="dim"), width=width)
     console.print()

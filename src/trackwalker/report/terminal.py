@@ -11,9 +11,11 @@ from rich.table import Table
 from rich.text import Text
 
 from trackwalker.diagnose.verdict import Cause, Evidence, Verdict
+from trackwalker.job.cause_names import cause_label, cause_name
 from trackwalker.report import words
 from trackwalker.report.changed import deviation_line
 from trackwalker.report.commands import command_of, first_look
+from trackwalker.report.lacking import lacking
 from trackwalker.report.text import clip, one_line
 
 _WIDEST = 100
@@ -106,7 +108,7 @@ def render(verdict: Verdict, console: Console, target: str = "", verbose: bool =
         for check in failures:
             hosts = f" ({words.names(check.hosts)})" if check.hosts else ""
             says = f": {clip(one_line(check.says), _SAYS)}" if check.says else ""
-            page.put(page.text(f"{check.check}{hosts}{says}"), 2)
+            page.put(page.text(f"{check.check.replace('-', ' ')}{hosts}{says}"), 2)
 
 
 def _head(page: _Page, verdict: Verdict) -> str:
@@ -158,7 +160,7 @@ def _deviations(page: _Page, verdict: Verdict) -> None:
         return
     page.heading("What deviates")
     for row in verdict.deviations[:_DEVIATIONS]:
-        by = f"explained by {row.explained_by}" if row.explained_by else "nothing explains it"
+        by = f"explained by {cause_name(row.explained_by)}" if row.explained_by else "nothing explains it"
         page.put(page.text(deviation_line(row, by)), 2)
     if len(verdict.deviations) > _DEVIATIONS:
         page.put(
@@ -173,14 +175,15 @@ def _tested(page: _Page, verdict: Verdict, verbose: bool) -> None:
             for item in verdict.ruled_out:
                 says = [clip(one_line(page.evidence[key].says), 160) for key in item.evidence if key in page.evidence]
                 why = page.text(f": {'; '.join(says)}" if says else "", "dim")
-                page.put(Text.assemble(page.text(item.cause), why), 2)
+                page.put(Text.assemble(page.text(cause_label(item.cause)), why), 2)
         else:
-            page.put(page.text(f"{', '.join(item.cause for item in verdict.ruled_out)} (-v says why)"), 2)
+            names = ", ".join(cause_name(item.cause) for item in verdict.ruled_out)
+            page.put(page.text(f"{names} (-v says why)"), 2)
     if verdict.untestable:
         page.heading("Could not be tested")
         for gap in verdict.untestable:
-            missing = words.names(gap.missing) or "what would decide it"
-            page.put(page.text(f"{gap.cause}: not measured: {missing}"), 2)
+            missing = words.names(lacking(gap.missing)) or "what would decide it"
+            page.put(page.text(f"{cause_label(gap.cause)}: not measured: {missing}"), 2)
 
 
 def _actions(page: _Page, verdict: Verdict, target: str) -> None:

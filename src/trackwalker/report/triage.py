@@ -7,12 +7,14 @@ from rich.table import Table
 from rich.text import Text
 
 from trackwalker.diagnose.triage import Triage
+from trackwalker.job.cause_names import cause_label, cause_name
 from trackwalker.logs.findings import Finding
 from trackwalker.report.text import clip, one_line
 
 _WIDEST = 100
 _QUOTE = 300
 _COLUMNS = ("id", "status", "failure", "rank", "steps", "speed", "next")
+_ROLES = {"primary": "main failure", "contributing": "also"}
 _GOOD = ("completed", "running", "initialising", "soft-success")
 
 
@@ -28,8 +30,8 @@ def render(triage: Triage, console: Console) -> None:
     for finding in triage.roles.findings:
         if finding.role == "note":
             continue
-        leads_to = f" -> {finding.cause}" if finding.cause != finding.id else ""
-        console.print(Text(f"\n{finding.role}: {finding.id}{leads_to}{_who(finding)}"), width=width)
+        role = _ROLES.get(finding.role, finding.role)
+        console.print(Text(f"\n{role}: {cause_label(finding.cause)}{_who(finding)}"), width=width)
         if finding.text or finding.why:
             console.print(Text(f"  {_safe(finding.file)}:{finding.line}  {_quote(finding)}", style="dim"), width=width)
         if finding.proves_not and finding.role == "primary":
@@ -52,7 +54,7 @@ def markdown(triage: Triage) -> str:
         f"# Triage: {_md(str(triage.job.log))}",
         "",
         f"- **Status**: {triage.status}",
-        f"- **Primary failure**: {primary.id + ' (' + primary.cause + ')' if primary else 'none'}",
+        f"- **Primary failure**: {cause_label(primary.cause) if primary else 'none'}",
         f"- **Stage**: {_md(triage.phase)}",
         "",
         _md(triage.summary),
@@ -61,10 +63,8 @@ def markdown(triage: Triage) -> str:
         "",
     ]
     for finding in triage.roles.findings:
-        place = f"{_md(finding.file)}:{finding.line}"
-        lines.append(
-            f"- {finding.role}: {finding.id}{_who(finding)}, {place}: `{_quote(finding).replace('`', chr(39))}`"
-        )
+        place, quote = f"{_md(finding.file)}:{finding.line}", _quote(finding).replace("`", "'")
+        lines.append(f"- {finding.role}: {cause_label(finding.cause)}{_who(finding)}, {place}: `{quote}`")
     lines += ["", "## Projection", "", "| quantity | value |", "|---|---|"]
     lines += [f"| {name} | {_md(value)} |" for name, value in _rows(triage)]
     lines += _budget_table(triage)
@@ -88,7 +88,7 @@ def _row(row: Triage | tuple[str, str]) -> tuple[str, ...]:
         return (_safe(row[0]), "not readable", "", "", "", "", _safe(row[1]))
     primary, progress, first = row.primary, row.progress, row.roles.first_rank
     steps = "" if progress.last_step is None else f"{progress.last_step}/{progress.total_steps or '?'}"
-    cause = primary.cause if primary else ""
+    cause = cause_name(primary.cause) if primary else ""
     rank = "" if first is None else str(first)
     return (_safe(row.job.id), row.status, cause, rank, steps, row.pattern.name, _safe(row.next[0]) if row.next else "")
 
@@ -96,9 +96,10 @@ def _row(row: Triage | tuple[str, str]) -> tuple[str, ...]:
 def _who(finding: Finding) -> str:
     if finding.rank is None:
         return f" ({finding.count}x)" if finding.count > 1 else ""
-    host = f" {_safe(finding.host)}" if finding.host else ""
+    host = f" ({_safe(finding.host)})" if finding.host else ""
     others = len(finding.ranks) - 1
-    return f" on rank {finding.rank}{host}" + (f" and {others} more" if others > 0 else "")
+    more = f" and {others} more rank{'s' if others > 1 else ''}" if others > 0 else ""
+    return f" on rank {finding.rank}{host}{more}"
 
 
 def _rows(triage: Triage) -> list[tuple[str, str]]:
@@ -109,6 +110,7 @@ def _rows(triage: Triage) -> list[tuple[str, str]]:
     if p.last_step is not None:
         done = f", {100 * p.done:.1f} %" if p.done is not None else ""
         total, start = p.total_steps or "unknown", p.start or "start unknown"
+        start = "fresh start" if start == "fresh" else start
         source = f", from {p.source}" if p.source not in (None, "log") else ""
         rows.append(("steps", f"{p.first_step}..{p.last_step} of {total}{done} ({start}{source})"))
     if p.disagreement:
@@ -135,7 +137,7 @@ def _rows(triage: Triage) -> list[tuple[str, str]]:
     if p.behind:
         rows.append(("behind", ", ".join(f"rank {r} at step {s}" for r, s in list(p.behind.items())[:6])))
     if triage.pattern.name != "too-short":
-        rows.append(("throughput", f"{triage.pattern.name}: {triage.pattern.says}"))
+        rows.append(("throughput", triage.pattern.says))
     if triage.compared is not None and triage.pattern.name != "slow-from-start":
         rows.append(("reference", triage.compared.says))
     if triage.accounting.state != "unknown" or triage.status in ("cancelled", "indeterminate", "unknown-death"):

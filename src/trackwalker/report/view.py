@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from markupsafe import escape
 
 from trackwalker.diagnose.verdict import Cause, Evidence, Verdict
+from trackwalker.job.cause_names import cause_label, cause_name
 from trackwalker.report import words
 from trackwalker.report.text import clean, clip, json_visible, one_line
 
@@ -151,7 +152,7 @@ def causes(verdict: Verdict, refs: Refs) -> list[CauseView]:
 def _cause(cause: Cause, refs: Refs, benign: bool) -> CauseView:
     root = cause.role == "root"
     return CauseView(
-        name=clip(one_line(cause.cause), 80),
+        name=clip(one_line(cause_label(cause.cause)), 120),
         role="what it is, and it is normal" if root and benign else _ROLE_WORDS[cause.role],
         root=root,
         benign=benign,
@@ -167,7 +168,7 @@ def _cause(cause: Cause, refs: Refs, benign: bool) -> CauseView:
 
 def title(verdict: Verdict) -> str:
     """The page title: a browser tab must tell two incidents apart."""
-    roots = ", ".join(cause.cause for cause in verdict.roots[:3])
+    roots = ", ".join(cause_name(cause.cause) for cause in verdict.roots[:3])
     hosts = words.names(words.culprits(verdict), 3)
     what = f"{roots}{f' on {hosts}' if hosts else ''}" if roots else verdict.status
     return clip(one_line(f"{words.OUTCOMES[verdict.outcome]}: job {verdict.job.id}, {what}"), 140)

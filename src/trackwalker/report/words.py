@@ -11,6 +11,7 @@ from importlib.resources import files
 from pathlib import Path
 
 from trackwalker.diagnose.verdict import Action, Cause, Magnitude, Onset, Progress, Verdict
+from trackwalker.job.cause_names import cause_name
 from trackwalker.report.text import clip, one_line
 
 _ID, _TITLE = re.compile(r"^id: *(\S+)", re.MULTILINE), re.compile(r"^title: *(.+)$", re.MULTILINE)
@@ -238,4 +239,4 @@ def cause_titles() -> dict[str, str]:
 
 def cause_title(cause: str) -> str:
     """A cause in words; one without a playbook has only its id."""
-    return cause_titles().get(cause) or one_line(cause).replace("-", " ").capitalize()
+    return cause_titles().get(cause) or cause_name(cause)

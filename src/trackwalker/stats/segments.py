@@ -17,6 +17,7 @@ _PLAIN = 10.0  # times the noise from step to step: nobody takes that for noise
 _PLAIN_EFFECT = 0.05
 _SAME_LEVEL = 0.2  # of the distance between the slowest and the fastest stretch: still full speed
 _BOUT = 0.5  # of that distance: plainly something else
+_AGAIN = 3  # stretches at one level: twice may be chance
 _SMALLEST_EFFECT = 0.02  # a smaller shift may be the weather: only a measured cause that fits makes it more
 _SURE = 3.0  # standard errors of the difference of two levels
 
@@ -129,14 +130,17 @@ def _plain_cuts(x: Floats, min_size: int) -> list[int]:
 
 
 def _back_and_forth(x: Floats, cuts: list[int]) -> bool:
-    """Whether it comes back to one level again and again and lies well above it between: bouts of something.
+    """Whether it comes back to one level again and again and lies above it between: bouts of something.
 
-    Bouts may differ in strength; a level that wanders has values everywhere.
+    Bouts may differ in strength; a level that wanders has values everywhere, and does not find one level again.
     """
     levels = np.array([np.median(x[a:b]) for a, b in pairwise(cuts)])
-    above = (levels - levels.min()) / max(float(np.ptp(levels)), 1e-12)
-    low, high = above <= _SAME_LEVEL, above >= _BOUT
-    return bool(np.all(low | high)) and int(low.sum()) >= len(levels) // 2
+    above = levels - levels.min()
+    most = max(float(np.ptp(levels)), 1e-12)
+    low, high = above <= _SAME_LEVEL * most, above >= _BOUT * most
+    again = above <= min(_SAME_LEVEL * most, 0.25 * _PLAIN_EFFECT)
+    fewest = len(levels) // 2
+    return (bool(np.all(low | high)) and int(low.sum()) >= fewest) or int(again.sum()) >= max(fewest, _AGAIN)
 
 
 def smallest_visible(values: Floats, least: float) -> float:

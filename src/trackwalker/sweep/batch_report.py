@@ -31,7 +31,7 @@ def report(
         tables=(_table(points, best, done, name),),
         plots=(_plot(points, chosen, done, name),) if good else (),
         details={
-            "noise": noise.sd,
+            "noise": noise.sd if any(len(runs_of(p, done, 9)) > 1 for p in points) else None,
             "best": best.key(1).rpartition("#")[0] if best else None,
             "equal": [p.label for p in equal],
             "bounds": [p.label for p in points if _bound(p, done)],
@@ -88,8 +88,11 @@ def _evidence(
         )
     if best is not None:
         repeated = any(len(runs_of(p, done, 9)) > 1 for p in points)
-        source = "from repeated runs" if repeated else "as usual on fixed nodes; nothing was close enough to repeat"
-        told.append(f"runs with the same settings differ by {noise.sd:.1%}, {source}")
+        told.append(
+            f"runs with the same settings differ by {noise.sd:.1%}, from repeated runs"
+            if repeated
+            else "nothing was close enough to repeat: how far equal runs differ here was not measured"
+        )
     return told
 
 

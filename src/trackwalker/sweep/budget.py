@@ -46,7 +46,7 @@ def spent(state: State, now: float) -> float:
         if run.result is not None:
             total += size(run.trial, run.result.minutes)
         elif run.open and run.started is not None:
-            total += size(run.trial, (now - run.started) / 60.0)
+            total += size(run.trial, max(0.0, now - run.started) / 60.0)
     return total
 
 

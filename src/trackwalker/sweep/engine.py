@@ -173,7 +173,7 @@ class Engine:
     def _judge(self, run: Run) -> None:
         now = self._executor.now()
         result = self._executor.measure(run.trial, run.job)
-        minutes = result.minutes or (now - (run.started or run.submitted or now)) / 60.0
+        minutes = result.minutes or max(0.0, now - (run.started or run.submitted or now)) / 60.0
         result = replace(result, key=run.trial.key, job=run.job, attempt=run.attempt, minutes=minutes)
         if run.stalled and result.status != "ok":
             result = _as_hang(result, run)

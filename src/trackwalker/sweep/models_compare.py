@@ -110,7 +110,11 @@ class Noise:
 
     def to_dict(self) -> dict[str, Any]:
         """For --json."""
-        return {"sigma": round(self.sigma, 6), "freedom": self.freedom, "repeats": self.repeats}
+        return {
+            "sigma": round(self.sigma, 6) if self.repeats else None,
+            "freedom": self.freedom,
+            "repeats": self.repeats,
+        }
 
 
 def noise_between_runs(columns: Iterable[Column]) -> Noise:

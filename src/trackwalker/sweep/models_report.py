@@ -117,8 +117,11 @@ def _caveats(found: Findings) -> list[str]:
     lines += [f"{name}: one of its runs failed, the others are what is compared" for name in flaky]
     noise = found.noise
     if found.final and found.of("no change", "regression", "faster", "within noise"):
-        known = f"learnt from {noise.repeats} repeated runs" if noise.repeats else "assumed: nothing was repeated"
-        lines.append(f"runs of the same code differ by {noise.sigma:.1%} (standard deviation, {known})")
+        lines.append(
+            f"runs of the same code differ by {noise.sigma:.1%} (standard deviation of {noise.repeats} repeats)"
+            if noise.repeats
+            else "nothing was repeated: how far runs of the same code differ here was not measured"
+        )
     return lines
 
 

@@ -14,6 +14,7 @@ from trackwalker.sweep.network_design import Faults
 from trackwalker.sweep.network_search import solve
 
 _MATTERS = math.expm1(SMALLEST)  # the slow-down that has to be found, as a share
+_SIGMAS = 2.0  # half of an interval, in standard errors
 _LEAST_EFFECT = 1.2 * SMALLEST  # of a fault when it is played without noise: a smaller one might not be seen
 _USES = (
     "a group is taken to use the link between any two of its nodes; a ring uses only some, so a link that no group "
@@ -58,7 +59,7 @@ def conclude(found: Findings) -> Conclusion:
         "jobs_without_noise": plain,
         "bisection_jobs_without_noise": bisected,
         "saved_jobs": None if plain is None or bisected is None else bisected - plain,
-        "noise_pct": round(100.0 * found.noise, 2),
+        "noise_pct": round(100.0 * found.noise, 2) if _repeated(found) else None,
         "faults": [
             {
                 "kind": "node" if len(f) == 1 else "link",
@@ -175,7 +176,7 @@ def _below_expected(found: Findings) -> float | None:
 
 def _evidence(found: Findings, model: Fit) -> list[str]:
     lines = []
-    good = [group for group, slow in found.slow.items() if len(group) == 2 and not slow]
+    good = [group for group in found.groups if len(group) == 2 and _verdict(found, model, group) == "good"]
     for fault in [*_all(found.faults), *found.faults.shared]:
         pairs = [g for g in found.groups if len(g) == 2 and set(fault) <= set(g)]
         seen = [f"{found.name(pair)} {_against(found, model, pair)}" for pair in pairs]
@@ -193,6 +194,31 @@ def _against(found: Findings, model: Fit, group: Group) -> str:
     mean = math.exp(sum(map(math.log, times)) / len(times))
     told = f"{mean:.4g} s" if base is None else f"{100 * math.expm1(math.log(mean) - base):+.1f} %"
     return told if len(runs) == 1 else f"{told} in {len(runs)} runs"
+
+
+def _verdict(found: Findings, model: Fit, group: Group) -> str:
+    """A group by the interval of its difference from the good groups of its size, as all the runs have it now.
+
+    The search judged it by what was known then; a table is read beside its own figures.
+    """
+    runs = found.runs(group)
+    times = [math.log(r.step_s) for r in runs if r.ok and r.step_s]
+    if runs and not times:
+        return "fails"
+    base = model.base.get(len(group))
+    if not times or base is None or group not in found.slow:
+        return "open"
+    others = sum(len(found.runs(g)) for g in found.groups if len(g) == len(group) and g != group)
+    error = found.noise * math.sqrt(1.0 / len(times) + 1.0 / max(others, 1))
+    apart = sum(times) / len(times) - base
+    if apart + _SIGMAS * error < SMALLEST:
+        return "good"
+    return "slow" if apart - _SIGMAS * error > 0.0 else "unclear"
+
+
+def _repeated(found: Findings) -> bool:
+    """Whether any group ran twice: before that, noise is a belief and no figure."""
+    return any(sum(r.ok for r in found.runs(group)) > 1 for group in found.groups)
 
 
 def _cost(jobs: int, plain: int | None, bisected: int | None) -> str:
@@ -226,7 +252,6 @@ def _table(found: Findings, model: Fit) -> Table:
         runs = found.runs(group)
         times = [r.step_s for r in runs if r.ok and r.step_s]
         comm = [r.comm_s for r in runs if r.ok and r.comm_s]
-        verdict = {True: "slow", False: "good"}.get(found.slow.get(group, None), "open")  # type: ignore[arg-type]
         rows.append(
             (
                 found.name(group),
@@ -235,7 +260,7 @@ def _table(found: Findings, model: Fit) -> Table:
                 f"{sum(times) / len(times):.4g}" if times else "-",
                 f"{sum(comm) / len(comm):.4g}" if comm else "-",
                 _against(found, model, group),
-                verdict,
+                _verdict(found, model, group),
             )
         )
     columns = ("nodes", "count", "jobs", "step s", "collectives s", "against good groups of its size", "verdict")
@@ -248,7 +273,7 @@ def _plot(found: Findings, model: Fit) -> Plot:
     for group in groups:
         times = [math.log(r.step_s) for r in found.runs(group) if r.ok and r.step_s]
         y.append(100.0 * math.expm1(sum(times) / len(times) - model.base[len(group)]) if times else None)
-    marked = tuple(at for at, group in enumerate(groups) if found.slow.get(group))
+    marked = tuple(at for at, group in enumerate(groups) if _verdict(found, model, group) == "slow")
     return Plot(
         title="Step time of each group against good groups of its size",
         x_label="group",

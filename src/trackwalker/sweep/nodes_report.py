@@ -28,7 +28,7 @@ def conclude(found: Sequence[Standing], level: float | None, noise: float, final
         plots=(_plot(found),),
         details={
             "median": None if level is None else round(math.exp(level), 3),
-            "noise_pct": round(100.0 * noise, 2),
+            "noise_pct": round(100.0 * noise, 2) if _repeated(found) else None,
             "counts": dict(counts),
             "nodes": [
                 {
@@ -77,9 +77,16 @@ def _why(s: Standing) -> str:
     return "; ".join(part for part in (s.explanation.words if s.explanation else "", s.why) if part)
 
 
+def _repeated(found: Sequence[Standing]) -> bool:
+    """Whether any node ran twice: before that, noise is a belief and no figure."""
+    return any(sum(r.ok for r in s.runs) > 1 for s in found)
+
+
 def _caveats(found: Sequence[Standing], noise: float) -> list[str]:
     measured = [s for s in found if s.against is not None]
-    said = [f"runs of the same node differ by about {100 * noise:.1f} %; smaller differences are not resolved"]
+    said = ["no node ran twice: how far equal runs differ here was not measured"]
+    if _repeated(found):
+        said = [f"runs of the same node differ by about {100 * noise:.1f} %; smaller differences are not resolved"]
     if len(measured) == 2:
         said.append("two nodes: the slower one is compared with the faster one; whether both are slow is not known")
     elif len(measured) < _FEW:

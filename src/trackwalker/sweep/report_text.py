@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Sequence
 
 from rich.console import Console
@@ -65,7 +66,7 @@ def _head(plan: Plan, state: State, at_most: int, running: str) -> str:
     said = f"sweep {plan.id}, {how}"
     said += f": {state.stop}" if state.stop else f" ({running})" if running and how == "running" else ""
     jobs = len([run for run in state.runs.values() if run.job])
-    end = state.ended if state.ended is not None else plan.created
+    end = state.ended if state.ended is not None else time.time()
     allowed = budget_of(plan, state)
     budget = f" of {allowed:g}" if allowed is not None else ""
     said += (

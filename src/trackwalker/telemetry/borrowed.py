@@ -5,7 +5,9 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from dataclasses import dataclass, field
+from multiprocessing import get_context
 from pathlib import Path
 
 import numpy as np
@@ -14,9 +16,11 @@ from trackwalker.errors import EvidenceError
 from trackwalker.telemetry.blocks import BlockWriter, labels
 from trackwalker.telemetry.client import Floats, Labels
 from trackwalker.telemetry.foreign import Maps, Rule, host_in, translated
-from trackwalker.telemetry.remote import Cost, RemoteStore
+from trackwalker.telemetry.remote import AT_ONCE, MOST_SAMPLES, Access, Cost, RemoteStore
 
+Row = tuple[Labels, Floats, Floats]
 HOSTS_AT_ONCE = 100  # in one question: a regular expression of a thousand names is slow to match
+MANY_HOSTS = 200  # from here on other processes help: each takes a second to begin
 _LOOK_S = 600.0
 
 
@@ -42,39 +46,78 @@ def borrow(
     if not rules:
         raise EvidenceError("the store has no metric that a map knows: trackwalker tsdb doctor says what it has")
     into.mkdir(parents=True, exist_ok=True)
-    writer = BlockWriter(into)
-    for rule in rules:
-        say(f"{rule.name} as {rule.to}")
-        _read(store, maps, rule, list(hosts), since, until, writer, out)
-    writer.close()
+    asked = list(hosts)
+    if len(asked) <= MANY_HOSTS:
+        _read_rules(store, maps, rules, asked, (since, until), into, 0, out, say)
+    else:
+        # Reading and writing down is most of the work: by as many processes as may ask at once, each with one question.
+        shares = [(store.access, maps, rules[n::AT_ONCE], asked, (since, until), into, n) for n in range(AT_ONCE)]
+        with ProcessPoolExecutor(AT_ONCE, mp_context=get_context("spawn")) as pool:
+            for part in pool.map(_read_share, shares):
+                _add(out, part)
     if not out.series:
-        asked = ", ".join(list(hosts)[:3])
-        raise EvidenceError(f"the store has no sample of {asked}… in that time: check --hosts, --since and --until")
+        asked_of = ", ".join(asked[:3])
+        raise EvidenceError(f"the store has no sample of {asked_of}… in that time: check --hosts, --since and --until")
     return out
 
 
-def _read(
-    store: RemoteStore, maps: Maps, rule: Rule, hosts: list[str], since: float, until: float, writer: BlockWriter,
-    out: Borrowed,
+def _read_share(share: tuple[Access, Maps, list[Rule], list[str], tuple[float, float], Path, int]) -> Borrowed:
+    """One process's part of the metrics."""
+    access, maps, rules, hosts, span, into, number = share
+    store = RemoteStore(access, 1, MOST_SAMPLES // AT_ONCE)
+    out = Borrowed(store.cost)
+    try:
+        _read_rules(store, maps, rules, hosts, span, into, number, out, lambda text: None)
+    finally:
+        store.close()
+    return out
+
+
+def _add(out: Borrowed, part: Borrowed) -> None:
+    out.cost.add(part.cost)
+    for name, count in part.exporters.items():
+        out.exporters[name] = out.exporters.get(name, 0) + count
+    out.interval, out.series = max(out.interval, part.interval), out.series + part.series
+    out.hosts |= part.hosts
+
+
+def _read_rules(
+    store: RemoteStore, maps: Maps, rules: list[Rule], hosts: list[str], span: tuple[float, float], into: Path,
+    number: int, out: Borrowed, say: Callable[[str], None],
 ) -> None:  # fmt: skip
-    label = _host_label(store, rule, until, since)
+    writer = BlockWriter(into, seed=number)
+    labels_of: dict[str, str] = {}  # exporter -> the label that names its hosts in this store
+    # While one metric is written down the next one is on its way; the store has one metric at a time to look for.
+    with ThreadPoolExecutor(1) as ahead:
+        coming = [ahead.submit(_fetch, store, rule, hosts, *span, labels_of) for rule in rules[:1]]
+        for at, rule in enumerate(rules):
+            say(f"{rule.name} as {rule.to}")
+            rows, every = coming.pop().result()
+            coming += [ahead.submit(_fetch, store, after, hosts, *span, labels_of) for after in rules[at + 1 :][:1]]
+            written = _write(writer, maps, rule, rows, set(hosts), out)
+            if written:
+                out.exporters[rule.exporter] = out.exporters.get(rule.exporter, 0) + 1
+                out.series += written
+                out.interval = max(out.interval, every)
+    writer.close()
+
+
+def _fetch(
+    store: RemoteStore, rule: Rule, hosts: list[str], since: float, until: float, labels_of: dict[str, str]
+) -> tuple[list[Row], float]:
+    """The samples of one metric, and how far apart they are; nothing where these hosts have none."""
+    label = labels_of.get(rule.exporter) or _host_label(store, rule, until, since)
     if not label:
-        return
+        return [], 0.0
+    labels_of[rule.exporter] = label
     selectors = [selector(rule, label, hosts[at : at + HOSTS_AT_ONCE]) for at in range(0, len(hosts), HOSTS_AT_ONCE)]
     window = min(_LOOK_S, until - since)
-    count = every = 0.0
     for each in selectors:
-        # In the middle and at the end: a host that is gone by then was there before.
-        found = max(store.count(each, at, window) for at in (0.5 * (since + until + window), until))
-        count, every = count + found[0], max(every, found[1])
-    if not count:
-        return
-    rows = store.raw(selectors, since, until, int(count), every)
-    written = _write(writer, maps, rule, rows, set(hosts), out)
-    if written:
-        out.exporters[rule.exporter] = out.exporters.get(rule.exporter, 0) + 1
-        out.series += written
-        out.interval = max(out.interval, every)
+        # In the middle and at the end: a host that is gone by then was there before. Other hosts are like these.
+        count, every = max(store.count(each, at, window) for at in (0.5 * (since + until + window), until))
+        if count:
+            return store.raw(selectors, since, until, count * len(selectors), every)
+    return [], 0.0
 
 
 def _host_label(store: RemoteStore, rule: Rule, until: float, since: float) -> str:
@@ -95,10 +138,7 @@ def selector(rule: Rule, label: str, hosts: Sequence[str]) -> str:
     return f'{rule.name}{{{label}=~"{pattern}"{only}}}'
 
 
-def _write(
-    writer: BlockWriter, maps: Maps, rule: Rule, rows: list[tuple[Labels, Floats, Floats]], hosts: set[str],
-    out: Borrowed,
-) -> int:  # fmt: skip
+def _write(writer: BlockWriter, maps: Maps, rule: Rule, rows: list[Row], hosts: set[str], out: Borrowed) -> int:
     whole: dict[tuple[tuple[str, str], ...], list[tuple[Floats, Floats]]] = defaultdict(list)
     for theirs, times, values in rows:
         whole[tuple(sorted(theirs.items()))].append((times, values))
@@ -109,10 +149,10 @@ def _write(
         if host not in hosts:
             continue
         out.hosts.add(host)
-        times, values = (np.concatenate([part[i] for part in parts]) for i in (0, 1))
-        order = np.argsort(times, kind="stable")
-        sound = maps.clean(values[order])
-        times, values = times[order][sound], values[order][sound]
+        times, values = parts[0] if len(parts) == 1 else _joined(parts)
+        if not maps.all_sound(values):
+            sound = maps.clean(values)
+            times, values = times[sound], values[sound]
         if not len(times):
             continue
         for told, at, value in translated(rule, theirs, times, values):
@@ -127,3 +167,10 @@ def _write(
     for group in together.values():
         writer.add([name for name, _, _ in group], group[0][1].astype(np.int64), np.array([v for _, _, v in group]))
     return len(ours)
+
+
+def _joined(parts: list[tuple[Floats, Floats]]) -> tuple[Floats, Floats]:
+    """The pieces of one series, in the order of time."""
+    times, values = (np.concatenate([part[i] for part in parts]) for i in (0, 1))
+    order = np.argsort(times, kind="stable")
+    return times[order], values[order]

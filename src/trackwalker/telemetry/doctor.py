@@ -13,6 +13,7 @@ from trackwalker.telemetry.foreign import Maps
 from trackwalker.telemetry.remote import Cost, RemoteStore
 
 _LOOK_S = 600.0
+_LATELY_S = 10.0
 # What each exporter is for, and the port it usually has.
 SCRAPED = {
     "dcgm-exporter": ("temperatures, clocks, power, ECC and XID errors of NVIDIA GPUs", 9400),
@@ -57,6 +58,9 @@ def examine_store(store: RemoteStore, maps: Maps) -> Examination:
     for entry in found.values():
         if entry.there:
             entry.series, entry.interval = store.count(entry.there[0], now, _LOOK_S)
+            _, lately = store.count(entry.there[0], now, _LATELY_S)
+            if 0 < lately <= _LATELY_S / 3:  # it may be scraped for a minute only: that is no long interval
+                entry.interval = lately
     ours = frozenset(rule.to for rule in maps.known(names))
     return Examination(list(found.values()), ours | (names & {rule.to for rule in maps.rules}), store.cost)
 

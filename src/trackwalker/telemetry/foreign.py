@@ -47,14 +47,20 @@ class Maps:
     absent: tuple[float, ...]
 
     def known(self, names: frozenset[str]) -> list[Rule]:
-        """The rules for metrics that a store has; of two for the same of ours, the first exporter's."""
+        """The rules for metrics that a store has; of two for the same of ours, the first."""
         taken: dict[tuple[str, tuple[tuple[str, str], ...]], str] = {}
         out = []
         for rule in self.rules:
             key = (rule.to, tuple(sorted(rule.add.items())))
-            if rule.name in names and taken.setdefault(key, rule.exporter) == rule.exporter:
+            if rule.name in names and taken.setdefault(key, rule.name) == rule.name:
                 out.append(rule)
         return out
+
+    def all_sound(self, values: Floats) -> bool:
+        """Whether all of them are, at a glance: what means "not available" is larger than what is measured mostly."""
+        return (
+            bool(len(values)) and bool(np.isfinite(values).all()) and float(values.max()) < min(self.absent, default=0)
+        )
 
     def clean(self, values: Floats) -> npt.NDArray[np.bool_]:
         """Which values are numbers at all."""

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import ssl
 import threading
 import time
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -25,6 +27,8 @@ _LONGEST_PAUSE_S = 30.0
 MOST_SERIES = 50_000  # of one metric
 MOST_SAMPLES = 100_000_000  # of one diagnosis
 _PER_ANSWER = 2_000_000  # samples of one question
+_PER_METRIC = 1_000_000  # samples of one metric; of a larger fleet only each second, third … is asked for
+_COARSEST_S = 60.0
 _BUSY = (429, 503)
 
 
@@ -48,6 +52,12 @@ class Cost:
     seconds: float = 0.0
     waited: int = 0  # times it asked us to come back later
 
+    def add(self, other: Cost) -> None:
+        """What another reader asked for; they asked side by side, so the time is the longest's."""
+        for name in ("queries", "samples", "bytes", "waited"):
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+        self.seconds = max(self.seconds, other.seconds)
+
     def text(self) -> str:
         """In one line."""
         size = f"{self.queries} queries, {self.samples:,} samples, {self.bytes / 1e6:.1f} MB, {self.seconds:.1f} s"
@@ -57,7 +67,9 @@ class Cost:
 class RemoteStore:
     """Any store that speaks Prometheus' query API; only ever read."""
 
-    def __init__(self, access: Access) -> None:
+    def __init__(self, access: Access, at_once: int = AT_ONCE, most: int = MOST_SAMPLES) -> None:
+        """`at_once` questions and `most` samples are this reader's share, where several read for one diagnosis."""
+        self.access, self._at_once, self._most = access, at_once, most
         parts = urlsplit(access.url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise UsageError("--metrics is not an address: use http(s)://host[:port]/path")
@@ -71,15 +83,15 @@ class RemoteStore:
                 headers["Authorization"] = f"Bearer {auth.secret}"
             else:
                 login = (auth.user, auth.secret)
-        verify: Any = str(access.ca_file) if access.ca_file else True
         try:
+            verify: Any = ssl.create_default_context(cafile=str(access.ca_file)) if access.ca_file else True
             self._http = httpx.Client(
                 base_url=access.url.rstrip("/"),
                 headers=headers,
                 auth=login,
                 verify=verify,
                 timeout=httpx.Timeout(_PATIENCE_S),
-                limits=httpx.Limits(max_connections=AT_ONCE),
+                limits=httpx.Limits(max_connections=at_once),
             )
         except OSError as e:
             raise UsageError(f"--metrics-ca-file {access.ca_file}: {e.strerror or e}") from e
@@ -108,35 +120,50 @@ class RemoteStore:
 
     def raw(
         self, selectors: Iterable[str], since: float, until: float, series: int, every: float
-    ) -> list[tuple[Labels, Floats, Floats]]:
-        """The stored samples of selectors, in pieces of a bounded size, four at a time."""
+    ) -> tuple[list[tuple[Labels, Floats, Floats]], float]:
+        """The stored samples of selectors, in pieces of a bounded size, four at a time; and how far apart they are.
+
+        Of a large fleet not every sample is asked for: each second or third still shows what lasts for minutes.
+        """
         if series > MOST_SERIES:
             raise EvidenceError(f"{series:,} series of one metric, more than {MOST_SERIES:,}: name fewer --hosts")
-        expected = series * (until - since) / max(every, 1.0)
-        if self.cost.samples + expected > MOST_SAMPLES:
+        every = max(every, 1.0)
+        thinned = max(1, min(round(series * (until - since) / every / _PER_METRIC), int(_COARSEST_S / every)))
+        expected = series * (until - since) / every / thinned
+        if self.cost.samples + expected > self._most:
             raise EvidenceError(f"more than {MOST_SAMPLES:,} samples: shorten --since/--until or name fewer --hosts")
         wanted = list(selectors)
-        piece = max(60.0, _PER_ANSWER * len(wanted) / max(1, series) * max(every, 1.0))
+        piece = max(60.0, _PER_ANSWER * len(wanted) / max(1, series) * every)
         spans, begin = [], since
         while begin < until:
             spans.append((begin, min(until, begin + piece)))
             begin += piece
         asked = [(selector, span) for selector in wanted for span in spans]
-        with ThreadPoolExecutor(AT_ONCE) as pool:
-            parts = list(pool.map(lambda each: self._raw(each[0], *each[1]), asked))
-        return [row for part in parts for row in part]
+        ask = self._raw if thinned == 1 else partial(self._thin, step=every * thinned)
+        with ThreadPoolExecutor(self._at_once) as pool:
+            parts = list(pool.map(lambda each: ask(each[0], *each[1]), asked))
+        return [row for part in parts for row in part], every * thinned
+
+    def _thin(self, selector: str, begin: float, end: float, step: float) -> list[tuple[Labels, Floats, Floats]]:
+        """The last sample of each step; a series that is gone has none."""
+        query = f"last_over_time({selector}[{round(1000 * step)}ms])"
+        params = {"query": query, "start": f"{begin + step:.3f}", "end": f"{end:.3f}", "step": f"{step:.3f}"}
+        return self._rows(self._ask("/api/v1/query_range", params))
 
     def _raw(self, selector: str, begin: float, end: float) -> list[tuple[Labels, Floats, Floats]]:
         params = {"query": f"{selector}[{round(1000 * (end - begin))}ms]", "time": f"{end:.3f}"}
-        answer = self._ask("/api/v1/query", params)
+        found = self._rows(self._ask("/api/v1/query", params))
+        # A sample on an edge belongs to one piece only.
+        kept = ((labels, times > begin, times, values) for labels, times, values in found)
+        return [(labels, times[keep], values[keep]) for labels, keep, times, values in kept if keep.any()]
+
+    def _rows(self, answer: httpx.Response) -> list[tuple[Labels, Floats, Floats]]:
         found = read_matrix(answer.content)
         if found is None:
             found = [(row["metric"], *samples_of(row)) for row in self._data(answer)["result"] if row.get("values")]
         with self._lock:
             self.cost.samples += sum(len(times) for _, times, _ in found)
-        # A sample on an edge belongs to one piece only.
-        kept = ((labels, times > begin, times, values) for labels, times, values in found)
-        return [(labels, times[keep], values[keep]) for labels, keep, times, values in kept if keep.any()]
+        return found
 
     def _json(self, path: str, params: Mapping[str, str], get: bool = False) -> Any:
         return self._data(self._ask(path, params, get))
@@ -153,15 +180,19 @@ class RemoteStore:
                 self.cost.queries += 1
                 self.cost.bytes += answer.num_bytes_downloaded
                 self.cost.seconds += time.monotonic() - began
-            if answer.status_code not in _BUSY or attempt == _TRIES - 1:
+            if answer.status_code not in _BUSY:
                 return answer
+            if attempt == _TRIES - 1:
+                break
             told = answer.headers.get("Retry-After", "")
             wait = min(_LONGEST_PAUSE_S, float(told) if told.isdigit() else pause)
             with self._lock:
                 self.cost.waited += 1
             time.sleep(wait)
             pause *= 2
-        raise AssertionError("unreachable")
+        raise EvidenceError(
+            f"{self._where} is busy ({answer.status_code}) and was asked {_TRIES} times: try again later"
+        )
 
     def _data(self, answer: httpx.Response) -> Any:
         if answer.status_code in (401, 403):

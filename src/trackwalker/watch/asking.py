@@ -104,7 +104,7 @@ class Asker:
             queue = self._take_queue(answer, watched, now)
         for (_, job), answer in self._background.done("standing"):
             if job in watched and isinstance(answer, Standing) and answer.state != "unknown":
-                watched[job].standing = answer
+                _stands(watched[job], answer)
         for (_, job), answer in self._background.done("alerts"):
             if job in watched:
                 _take_alerts(watched[job], answer, now)
@@ -128,8 +128,10 @@ class Asker:
             if each.scheduler != SLURM:
                 continue
             if each.job.id in known:
-                seen = of_slurm(each.job, self._slurm.closer(known[each.job.id]))
-                each.standing = seen if seen.state != "unknown" else each.standing
+                (now_known,) = self._slurm.cancelled_by([self._slurm.closer(known[each.job.id])])
+                seen = of_slurm(each.job, now_known)
+                if seen.state != "unknown":
+                    _stands(each, seen)
             elif now >= each.ask_at:  # the controller has forgotten it: the accounting knows, or its own record
                 each.ask_at = now + _EVERY_S[SLURM]
                 self._background.start(("standing", each.job.id), partial(standing, each.job, self._slurm))
@@ -144,6 +146,13 @@ class Asker:
         answer = self._http.get(f"{found[0].url}/api/v1/alerts", auth=(USER, login_of(job_dir)))
         answer.raise_for_status()
         return [a for a in map(_alert, answer.json()["data"]["alerts"]) if a is not None]
+
+
+def _stands(watched: Watched, seen: Standing) -> None:
+    """Another standing is judged at once, whenever the job's files are due."""
+    if watched.standing != seen:
+        watched.look_at = 0.0
+    watched.standing = seen
 
 
 def _take_alerts(watched: Watched, answer: Any, now: float) -> None:

@@ -50,7 +50,7 @@ class Casework:
             self._asked.discard(name)
             if name in self._memory.incidents:
                 self._take_verdict(self._memory.incidents[name], verdict, now)
-        for name in sorted(self._active, key=lambda each: self._memory.incidents[each].opened):
+        for name in sorted(self._active, key=self._urgency):
             incident = self._memory.incidents[name]
             self._collect(incident, now)
             if self._wants_verdict(incident, now):
@@ -59,6 +59,11 @@ class Casework:
                 self.tell(incident, now)
             if incident.told and incident.id not in self._asked and self._is_done(incident, now):
                 self._active.discard(name)
+
+    def _urgency(self, name: str) -> tuple[bool, float]:
+        """What goes on comes before what is over: somebody can still do something about it."""
+        incident = self._memory.incidents[name]
+        return incident.kind == "ended", incident.opened
 
     def tell(self, incident: Incident, now: float) -> None:
         """The first message, with all that is known by now."""
@@ -98,7 +103,7 @@ class Casework:
         path = self._memory.jobs.get(incident.job, {}).get("path")
         if path and incident.id not in self._asked and incident.verdicts < _MOST_VERDICTS:
             self._asked.add(incident.id)
-            self._diagnoses.ask(incident.id, Path(path))
+            self._diagnoses.ask(incident.id, Path(path), first=incident.kind != "ended")
 
     def _take_verdict(self, incident: Incident, verdict: dict[str, Any] | None, now: float) -> None:
         values: dict[str, Any] = {"verdicts": incident.verdicts + 1}

@@ -69,6 +69,7 @@ class Daemon:
         self._asked: dict[str, float] = {}  # job -> when a second signal was asked for
         self._second: dict[str, tuple[float, Second]] = {}
         self._away: dict[str, float] = {}  # incident -> since when its condition is not seen
+        self._old: set[str] = set()  # jobs that were over before anybody watched: nothing is told of them
         memory.repeat(put)
 
     def look(self, now: float) -> None:
@@ -85,6 +86,10 @@ class Daemon:
             self._attend(watched, now)
         self._casework.step(now)
         self._restarts.step(now)
+        if self._old and self._background.idle:
+            count = f"{len(self._old)} jobs were" if len(self._old) > 1 else "one job was"
+            self._warn(f"{count} over before this watch began: not reported, see 'trackwalker jobs'")
+            self._old.clear()
 
     @property
     def busy(self) -> bool:
@@ -139,10 +144,14 @@ class Daemon:
             if self.memory.jobs.get(job.id, {}).get("ended"):
                 continue
             if job.id not in self.memory.jobs and was_over(job, self.memory.since, now):
-                self.memory.see(job.id, ended=True, stale=True)
+                self._pass_over(job.id)
                 self._asker.curious = True  # if it is in the queue after all
                 continue
             self._watch(job)
+
+    def _pass_over(self, job: str) -> None:
+        self.memory.see(job, ended=True, stale=True)
+        self._old.add(job)
 
     def _watch(self, job: Job, seen: Standing | None = None) -> None:
         path = job.dir or job.log
@@ -262,7 +271,10 @@ class Daemon:
                 if self.memory.known(watched.job.id, condition) is None:
                     self._open(watched, condition, now)
             self.memory.see(watched.job.id, restarts=seen.restarts)
-        if seen.ended and not self._is_guess(watched, seen, now):
+        if seen.ended and "state" not in known and _ended_before(watched, seen, self.memory.since):
+            del self.watched[watched.job.id]
+            self._pass_over(watched.job.id)
+        elif seen.ended and not self._is_guess(watched, seen, now):
             self._end(watched, seen, now)
         elif not seen.ended:
             self.memory.see(watched.job.id, state=seen.state)
@@ -305,9 +317,9 @@ class Daemon:
                 self._open(watched, condition, now)
 
     def report(self) -> list[dict[str, Any]]:
-        """Every watched job with its open incidents, for --once."""
+        """Every watched job with its open incidents, for --once; those with one first."""
         out = []
-        for job, watched in sorted(self.watched.items()):
+        for job, watched in sorted(self.watched.items(), key=lambda each: (not self.memory.open_of(each[0]), each[0])):
             seen, course = watched.standing, watched.signs.course
             out.append(
                 {
@@ -320,6 +332,16 @@ class Daemon:
                 }
             )
         return out
+
+
+def _ended_before(watched: Watched, seen: Standing, since: float) -> bool:
+    """Whether a job that is looked at for the first time was over before anybody watched."""
+    if seen.end is not None:
+        return seen.end < since
+    source = watched.job.log or watched.job.run_json
+    with contextlib.suppress(OSError):
+        return source is not None and source.stat().st_mtime < since
+    return False
 
 
 _WELL = {

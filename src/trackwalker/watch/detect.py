@@ -44,6 +44,7 @@ class Signs:
 
     course: Course
     events: list[dict[str, Any]] = field(default_factory=list)  # of the current attempt, the telling ones
+    attempt: int = 0
     alerts: list[Alert] = field(default_factory=list)
     metrics_gone_since: float | None = None  # Prometheus answered before and does not any more
     judged: int = -1  # up to which step the step times were judged
@@ -66,7 +67,9 @@ def detect(signs: Signs, now: float, opened: Mapping[str, Incident]) -> list[Con
         _no_checkpoint(course),
         _metrics_gone(signs, now),
     ]
-    return [c for c in found if c is not None] + list(_failures(signs.events)) + list(_alerts(signs.alerts))
+    return (
+        [c for c in found if c is not None] + list(_failures(signs.events, signs.attempt)) + list(_alerts(signs.alerts))
+    )
 
 
 def _silence(course: Course, quiet: Quiet | None, now: float) -> Condition | None:
@@ -195,18 +198,21 @@ def _metrics_gone(signs: Signs, now: float) -> Condition | None:
     return Condition("telemetry", title, since, subject="prometheus")
 
 
-def _failures(events: list[dict[str, Any]]) -> Iterator[Condition]:
+def _failures(events: list[dict[str, Any]], attempt: int) -> Iterator[Condition]:
+    """One "failed first" for an attempt: each node writes down who was first there, and one of them was."""
     killed = killed_ranks(events)
+    failed = [event for event in events if event.get("kind") == "first-failure"]
+    first = min(failed, key=lambda event: float(event.get("t", 0.0)), default=None)
     for event in events:
         data, at = event.get("data") or {}, float(event.get("t", 0.0))
-        if event.get("kind") == "first-failure":
+        if event is first:
             rank, host, cause = event.get("rank"), event.get("host"), str(data.get("cause", "failed"))
             cause = "the kernel killed it for want of memory" if rank in killed else cause
             ranks = (int(rank),) if isinstance(rank, int) else ()
             facts = {"rank": str(rank), "host": str(host), "exit code": str(data.get("exit"))}
             text = f"rank {rank} ({host}) failed first: {cause}"
             yield Condition(
-                "failure", text, at, subject=f"{at:.3f}", severity="critical", facts=facts, ranks=ranks, once=True
+                "failure", text, at, subject=str(attempt), severity="critical", facts=facts, ranks=ranks, once=True
             )
         elif event.get("kind") == "ray-lost":
             yield Condition("telemetry", "Ray is gone and was given up", at, subject=f"ray {at:.3f}", once=True)

@@ -76,6 +76,7 @@ class Watched:
             if kind == "attempt-begin":
                 self.attempt, self.ended_at = int(data.get("attempt", 0)), None
                 self.signs.course.restart(at)
+                self.signs.events, self.signs.attempt = [], self.attempt  # earlier failures are another attempt's
             elif kind == "run-end":
                 self.ended_at = at
             elif kind in _TELLING:

@@ -78,8 +78,9 @@ class Service:
 def look_once(
     workspace: Path, names: Sequence[str], settings: Path | None, say: Say, warn: Warn
 ) -> list[dict[str, Any]]:
-    """Look until everything that is wrong was told, deliver it, and report."""
-    with Service(workspace, names, settings, say, warn) as service:
+    """Look until everything that is wrong was told, deliver it, and report; what goes on is said first."""
+    told: list[Message] = []
+    with Service(workspace, names, settings, told.append, warn) as service:
         deadline = time.monotonic() + _ONCE_S
         looks = 0
         while time.monotonic() < deadline:
@@ -88,5 +89,7 @@ def look_once(
             if looks > 2 and not service.daemon.busy:
                 break
             time.sleep(0.2)
+        for message in sorted(told, key=lambda each: (each.kind == "ended", each.severity != "critical", each.time)):
+            say(message)
         service.outbox.deliver()
         return service.daemon.report()

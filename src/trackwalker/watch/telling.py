@@ -26,7 +26,7 @@ def opened(incident: Incident, name: str, now: float) -> Message:
 
 
 def updated(incident: Incident, name: str, now: float) -> Message:
-    """More is known than was told."""
+    """More is known than was told: the news comes first, what was told is not said again."""
     step = f"update-{incident.verdicts}{'-evidence' if incident.evidence == 'collected' else ''}"
     return _told(incident, step, f"{_job(incident, name)}: {_headline(incident)}", now)
 
@@ -89,8 +89,8 @@ def _job(incident: Incident, name: str) -> str:
 def _headline(incident: Incident) -> str:
     verdict = incident.verdict
     if verdict and verdict["roots"]:
-        return f"{incident.title}: {_root(verdict['roots'][0])}"
-    return incident.title
+        return f"{incident.kind}: the verdict is {_root(verdict['roots'][0])}"
+    return f"{incident.kind}: {'stacks were collected' if incident.evidence == 'collected' else 'more is known'}"
 
 
 def _root(root: dict[str, Any]) -> str:

@@ -36,12 +36,12 @@ class Diagnoses:
         self._folder = folder
         self._command = list(command) or [sys.executable, "-m", "trackwalker", "diagnose", "--json"]
         self._limit_s = limit_s
-        self._waiting: dict[str, Path] = {}
+        self._waiting: dict[str, tuple[Path, bool]] = {}
         self._running: _Running | None = None
 
-    def ask(self, incident: str, job: Path) -> None:
-        """Have a job diagnosed for an incident, after those that came before."""
-        self._waiting.setdefault(incident, job)
+    def ask(self, incident: str, job: Path, first: bool = True) -> None:
+        """Have a job diagnosed for an incident, after those that came before; `first`: before those that can wait."""
+        self._waiting.setdefault(incident, (job, first))
 
     @property
     def idle(self) -> bool:
@@ -58,8 +58,8 @@ class Diagnoses:
             done.append((self._running.incident, self._finish(self._running)))
             self._running = None
         if self._waiting:
-            incident, job = next(iter(self._waiting.items()))
-            del self._waiting[incident]
+            incident = next((name for name, (_, first) in self._waiting.items() if first), next(iter(self._waiting)))
+            job, _ = self._waiting.pop(incident)
             self._running = self._start(incident, job)
         return done
 

@@ -9,6 +9,7 @@ from urllib.parse import urlencode
 
 from trackwalker.diagnose.triage import Triage
 from trackwalker.diagnose.verdict import Evidence, Verdict
+from trackwalker.job.cause_names import cause_label
 from trackwalker.job.layout import Job
 from trackwalker.logs.findings import Finding
 from trackwalker.report import view, words
@@ -89,7 +90,7 @@ def verdict_view(job: Job, verdict: Verdict, seen: Triage | None) -> dict[str, A
         "more_evidence": [pair for pair in told if pair[0].id not in cited],
         "evidence_left_out": left_out,
         "ruled_out": [
-            (clip(one_line(r.cause), 80), refs.of(r.evidence), _why(r.evidence, known)) for r in verdict.ruled_out
+            (clip(cause_label(r.cause), 80), refs.of(r.evidence), _why(r.evidence, known)) for r in verdict.ruled_out
         ],
         "failed_checks": [check for check in verdict.data_quality if not check.ok],
         "passed_checks": [check for check in verdict.data_quality if check.ok],

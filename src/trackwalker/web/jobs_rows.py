@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from trackwalker.diagnose.triage import Triage
 from trackwalker.diagnose.verdict import Verdict
+from trackwalker.job.cause_names import cause_name
 from trackwalker.job.layout import Job
 from trackwalker.launch.standing import Standing
 from trackwalker.report import words
@@ -181,7 +182,7 @@ def _runs(points: tuple[float | None, ...]) -> list[list[tuple[str, str]]]:
 
 def _with_verdict(row: JobRow, verdict: Verdict) -> JobRow:
     roots = verdict.roots
-    said = roots[0].cause if roots else words.OUTCOMES[verdict.outcome].lower()
+    said = cause_name(roots[0].cause) if roots else words.OUTCOMES[verdict.outcome].lower()
     hosts = tuple(clip(one_line(host), 80) for host in words.culprits(verdict)[:8])
     more = f" +{len(roots) - 1}" if len(roots) > 1 else ""
     return replace(
@@ -209,7 +210,7 @@ def _with_class(row: JobRow, found: Triage) -> JobRow:
         return row
     host = (one_line(found.roles.first_host)[:80],) if found.roles.first_host and not ended_by_order else ()
     tone: Tone = "" if ended_by_order else "bad"
-    return replace(row, badge=clip(one_line(primary.cause), 60), badge_tone=tone, badge_from="log", hosts=host)
+    return replace(row, badge=clip(cause_name(primary.cause), 60), badge_tone=tone, badge_from="log", hosts=host)
 
 
 def _finite(value: float | None) -> float | None:

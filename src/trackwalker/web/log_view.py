@@ -11,6 +11,7 @@ from starlette.routing import Route
 
 from trackwalker.diagnose.verdict import Verdict
 from trackwalker.errors import TrackwalkerError
+from trackwalker.job.cause_names import cause_label
 from trackwalker.job.layout import Job
 from trackwalker.job.processes import is_live
 from trackwalker.logs.window import OpenLog
@@ -125,7 +126,8 @@ def jumps(ws: WebWorkspace, job: Job) -> list[Jump]:
         if finding.line > 0:
             text = finding.text or finding.why
             url = Ask(job.id, finding.file, line=finding.line).url
-            what = finding.cause if finding.count == 1 else f"{finding.cause} ({finding.count:,} times)"
+            name = cause_label(finding.cause)
+            what = name if finding.count == 1 else f"{name}, {finding.count:,} times"
             out.append(Jump(finding.file, finding.line, one_line(what), clip(one_line(text), 160), finding.role, url))
     return [*out, *cited(ws, job)][:_MOST_FINDINGS]
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import pwd
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -91,6 +93,7 @@ _MEANING: dict[State, str] = {
     "unknown": "cannot be asked about: Slurm does not answer",
 }
 _HELD = re.compile(r"held", re.IGNORECASE)
+_BY = re.compile(r"CANCELLED by (\d+)")
 _SIGNAL_REASON = re.compile(r"RaisedSignal:(\d+)")
 
 
@@ -107,6 +110,7 @@ class JobState:
     nodes: str = ""
     restarts: int = 0
     uid: int | None = None
+    by: int | None = None  # who cancelled it; only the accounting says so
     name: str = ""
     log: str = ""
     where: str = ""  # the nodes that failed or were lost
@@ -157,7 +161,16 @@ class JobState:
         if self.state == "failed" and (self.exit_code or self.signal):
             how = f"with exit code {self.exit_code}" if self.exit_code else f"by signal {self.signal}"
             return f"{text} {how}{place}"
+        if self.state == "cancelled" and self.by is not None and self.by != self.uid and self.uid is not None:
+            return f"{text} by {user_of(self.by)}, who is not its owner{place}"
         return f"lost {self.where}" if self.state == "node-fail" and self.where else f"{text}{place}"
+
+
+def user_of(uid: int) -> str:
+    """A user's name as people know it, else the number."""
+    with contextlib.suppress(KeyError, OverflowError):
+        return f"{pwd.getpwuid(uid).pw_name} (uid {uid})"
+    return f"uid {uid}"
 
 
 def term(words: Iterable[str], reason: str = "") -> State:
@@ -190,6 +203,9 @@ def make(job: str, raw: str, reason: str = "", code: str = "", **more: object) -
     reason = "" if reason in ("None", "(null)") else reason
     state = term(split_words(raw), reason)
     exit_code, signal = exit_pair(code) if state in _ENDED else (None, None)
+    by = _BY.search(raw)
+    if by and "by" not in more:
+        more["by"] = int(by[1])
     raised = _SIGNAL_REASON.search(reason)
     if raised and signal is None:
         signal = int(raised[1])

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
+from trackwalker.job.advance import advance
 from trackwalker.lab.sheet.overlays import Sheet
 from trackwalker.lab.sheet.rows import FAST_S, RAY_S, HostRows, Rng, Row
 from trackwalker.lab.world import TFLOP_PER_TOKEN, Floats
@@ -18,6 +19,7 @@ FILL_S = 150.0  # the training collector repeats its last values this often whil
 def write_sheet(sheet: Sheet, writer: BlockWriter) -> None:
     """Write every host's series, then rank 0's training scalars."""
     for number in range(len(sheet.run.hosts)):
+        advance(number, len(sheet.run.hosts), "hosts written")
         rng = np.random.default_rng([int(sheet.run.job_id), number])
         host = HostRows(sheet, number, rng)
         for every, rows in host.exporters():

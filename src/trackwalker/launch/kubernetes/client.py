@@ -12,7 +12,7 @@ from pathlib import Path
 from trackwalker.errors import MaybeQueuedError, MissingToolError, TrackwalkerError, UnreachableError, UsageError
 from trackwalker.launch.kubernetes.manifest import CONTAINER, JOB_LABEL, job_manifests, jobset_manifests, to_json
 from trackwalker.launch.kubernetes.pods import PodPlan
-from trackwalker.launch.kubernetes.state import Seen, read_state
+from trackwalker.launch.kubernetes.state import Seen, names, read_state, with_events
 
 _SECONDS = 30
 _SILENT = 124
@@ -60,10 +60,15 @@ def apply_file_argv(namespace: str, manifest: Path) -> list[str]:
     return ["kubectl", "apply", "--namespace", namespace, "--filename", str(manifest)]
 
 
-def get_argv(namespace: str, job_id: str) -> list[str]:
+def get_argv(namespace: str, job_id: str, jobset: bool = False) -> list[str]:
     """The job and its pods in one reading, so that the two agree with each other."""
-    kinds = ["get", "jobs.batch,pods"]
+    kinds = ["get", "jobsets.jobset.x-k8s.io,jobs.batch,pods" if jobset else "jobs.batch,pods"]
     return ["kubectl", *kinds, "--namespace", namespace, "--selector", _mine(job_id), "--output", "json"]
+
+
+def events_argv(namespace: str) -> list[str]:
+    """The events of a namespace: they carry no labels of ours, and are picked by the names of what they are about."""
+    return ["kubectl", "get", "events", "--namespace", namespace, "--output", "json"]
 
 
 def logs_argv(namespace: str, job_id: str, follow: bool = False, tail: int | None = None) -> list[str]:
@@ -107,12 +112,20 @@ def submit(plan: PodPlan, jobset: bool = False, run: Runner = kubectl) -> None:
         raise UsageError(f"Kubernetes did not take the job's Service, the job is deleted again: {_line(served)}")
 
 
-def observe(namespace: str, job_id: str, run: Runner = kubectl) -> Seen:
-    """How the job stands; a cluster that cannot be reached says nothing about it, which is `unknown`."""
-    answer = run(get_argv(namespace, job_id), "")
+def observe(namespace: str, job_id: str, jobset: bool = False, run: Runner | None = None) -> Seen:
+    """How the job stands; a cluster that cannot be reached says nothing about it, which is `unknown`.
+
+    Events are asked for where the objects themselves leave it open; who may not read them learns less, not nothing.
+    """
+    run = run or kubectl
+    answer = run(get_argv(namespace, job_id, jobset), "")
     if answer.code != 0:
         return Seen("unknown", "unreachable", _line(answer))
-    return read_state(answer.out)
+    seen = read_state(answer.out)
+    if not seen.open:
+        return seen
+    events = run(events_argv(namespace), "")
+    return with_events(seen, events.out, names(answer.out)) if events.code == 0 else seen
 
 
 def refusal(what: str, answer: Answer) -> TrackwalkerError:

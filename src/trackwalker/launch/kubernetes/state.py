@@ -1,11 +1,11 @@
-"""How a job stands, from `kubectl get jobs,pods -o json`: its state, why, and which pod was first."""
+"""How a job stands, from `kubectl get` of its JobSet, Job, pods and the events about them: state, why, who first."""
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 State = Literal["pending", "running", "completed", "failed", "gone", "unknown"]
@@ -34,6 +34,21 @@ _TAKEN = {
     "NodeShutdown": "node-lost",
     "Terminated": "node-lost",
 }
+# What the cluster says only in events: why no pod comes into being or starts, and why one was taken away.
+_EVENTS_WAITING = {
+    "FailedCreate": "refused",
+    "FailedMount": "volume",
+    "FailedAttachVolume": "volume",
+    "FailedCreatePodSandBox": "network",
+    "FailedScheduling": "unschedulable",
+}
+_EVENTS_TAKEN = {
+    "Preempted": "preempted",
+    "TaintManagerEviction": "node-lost",
+    "NodeNotReady": "node-lost",
+    "Evicted": "evicted",
+}
+_VAGUE = frozenset({"disrupted", "backoff-limit-exceeded", "failed-jobs", "pod-failure-policy", "unknown"})
 _EXIT_CODE = re.compile(r"pod (?:\S+/)?(?P<pod>\S+) failed with exit code (?P<code>\d+)")
 _DISRUPTED = re.compile(r"Pod (?:\S+/)?(?P<pod>\S+) has condition DisruptionTarget")
 
@@ -48,20 +63,78 @@ class Seen:
     pod: str = ""  # the first that failed, or the one that everybody waits for
     node: str = ""
     exit_code: int | None = None
+    restarts: int = 0  # of a JobSet
+
+    @property
+    def open(self) -> bool:
+        """Whether events may say more: why it waits, or why pods that are gone were taken away."""
+        return (self.state == "pending" and self.reason == "starting") or (
+            self.state == "failed" and self.reason in _VAGUE
+        )
 
 
 def read_state(text: str) -> Seen:
-    """Read one List of Jobs and Pods; text that is no such list is `unknown`, an empty list is `gone`."""
+    """Read one List of Jobs, JobSets and Pods; what is no such list is `unknown`, an empty list is `gone`."""
     try:
         items = json.loads(text)["items"]
         jobs = [i for i in items if i["kind"] == "Job"]
         pods = [i for i in items if i["kind"] == "Pod"]
+        sets = [i for i in items if i["kind"] == "JobSet"]
+        if sets:
+            return _of_set(sets[0], jobs, pods)
         if not jobs:
             why = "deleted, past its time to live, or not applied yet"
             return Seen("gone", "not-found", f"no such job in this namespace: {why}")
         return _of_job(jobs[0], pods)
     except (ValueError, KeyError, TypeError, AttributeError) as e:
         return Seen("unknown", "unreadable", f"kubectl's answer is not a list of jobs and pods ({type(e).__name__})")
+
+
+def names(text: str) -> list[str]:
+    """What the objects of an answer are called: events are asked for by name."""
+    try:
+        return [str(item["metadata"]["name"]) for item in json.loads(text)["items"]]
+    except (ValueError, KeyError, TypeError):
+        return []
+
+
+def with_events(seen: Seen, text: str, about: Sequence[str]) -> Seen:
+    """The same standing with what only events say of these objects; an answer that cannot be read adds nothing."""
+    try:
+        told = [event for event in json.loads(text)["items"] if _is_about(event, about)]
+        told.sort(key=lambda event: str(event.get("lastTimestamp") or event.get("eventTime") or ""))
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return seen
+    words = _EVENTS_WAITING if seen.state == "pending" else _EVENTS_TAKEN
+    for event in reversed(told):
+        if event.get("reason") in words:
+            named = event["involvedObject"]
+            pod = str(named["name"]) if named.get("kind") == "Pod" else seen.pod
+            detail = f"{event['reason']}: {event.get('message', '')}".rstrip(": ")
+            return replace(seen, reason=words[event["reason"]], detail=detail, pod=pod)
+    return seen
+
+
+def _is_about(event: Mapping[str, Any], about: Sequence[str]) -> bool:
+    """Of a job, or of a pod that it made, also one that is gone by now."""
+    name = str((event.get("involvedObject") or {}).get("name", ""))
+    return any(name == one or name.startswith(f"{one}-") for one in about)
+
+
+def _of_set(jobset: Mapping[str, Any], jobs: list[Mapping[str, Any]], pods: list[Mapping[str, Any]]) -> Seen:
+    status = jobset.get("status") or {}
+    conditions = {c["type"]: c for c in status.get("conditions") or [] if c.get("status") == "True"}
+    restarts = int(status.get("restarts") or 0)
+    if "Completed" in conditions:
+        return Seen("completed", restarts=restarts)
+    seen = _of_job(jobs[0], pods) if jobs else Seen("pending", "starting", "no job of the set is there yet")
+    if "Failed" in conditions and seen.state != "failed":  # its jobs are gone: the set alone remembers
+        seen = _failure(conditions["Failed"], pods)
+    elif "Failed" not in conditions and seen.state == "failed":
+        seen = Seen("pending", "starting", "a job of the set failed, and the set has not ended")
+    elif "Suspended" in conditions:
+        seen = Seen("pending", "suspended", "a queue holds the job back")
+    return replace(seen, restarts=restarts)
 
 
 def _of_job(job: Mapping[str, Any], pods: list[Mapping[str, Any]]) -> Seen:

@@ -36,5 +36,5 @@ class JoinedRun(LocalRun):
             return None if ended is None else 0  # how its tasks ended the first node knows
         for record in reversed(read(self.job_dir / "events.jsonl").items):
             if record.get("kind") == "run-end" and record["t"] > self.record.created:
-                return int(record["data"]["exit"])
+                return int(record["data"]["exit"] or 0)
         return None

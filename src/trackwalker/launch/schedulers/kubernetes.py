@@ -73,16 +73,17 @@ def plan_pod_batch(
     return PodBatch(submission, replace(submission, order=_order_in_pod(order, seen)), plan, jobset)
 
 
-def submit(batch: PodBatch, run: client.Runner = client.kubectl) -> PodJob:
+def submit(batch: PodBatch, run: client.Runner = client.kubectl, apply: bool = True) -> PodJob:
     """Write the folder and create the job; a refusal leaves nothing behind, a missing kubectl leaves the manifest."""
     folder, plan = batch.submission.folder, batch.plan
     manifest = folder / "manifest.json"
-    applied = True
+    applied = apply
     try:
         batch.in_pod.write()
         manifest.write_text(to_json(batch.manifests()))
         try:
-            client.submit(plan, batch.jobset, run)
+            if apply:
+                client.submit(plan, batch.jobset, run)
         except MissingToolError:
             applied = False
     except OSError as e:

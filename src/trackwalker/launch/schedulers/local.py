@@ -110,7 +110,7 @@ class LocalRun:
     def _run_end(self) -> int | None:
         for record in reversed(read(self.job_dir / "events.jsonl").items):
             if record.get("kind") == "run-end":
-                return int(record["data"]["exit"])
+                return int(record["data"]["exit"] or 0)
         return None
 
     def _restart_agent(self) -> subprocess.Popen[bytes] | None:

@@ -66,6 +66,29 @@ def ask_beforehand(options: Sequence[str], script: str, slurm: Slurm) -> Word:
             raise UsageError(f"Slurm would refuse it: {said}; {change_for(said)}") from e
 
 
+def without_gpus(model: str, partition: str | None, slurm: Slurm) -> str:
+    """Refuses a model that needs GPUs where Slurm counts them and the partition has none; a note where it counts none.
+
+    A Slurm without any GPU among its resources says nothing about its nodes: sites that give out whole nodes have such.
+    """
+    try:
+        rows = slurm.gres()
+    except (MissingToolError, SlurmUnreachable, SlurmRefused):
+        return ""  # what it cannot be asked it does not say no to
+    has = [(name, gres) for _, name, gres in rows if "gpu" in gres.lower()]
+    if not has:
+        return f"{model} needs GPUs, and this Slurm declares none on any node: its preflight fails where there are none"
+    chosen = {partition} if partition else {name.rstrip("*") for _, name, _ in rows if name.endswith("*")}
+    names = {part for each in chosen for part in each.split(",")} & {name.rstrip("*") for _, name, _ in rows}
+    if names and not any(name.rstrip("*") in names for name, _ in has):
+        better = ", ".join(sorted({name.rstrip("*") for name, _ in has})[:4])
+        raise UsageError(
+            f"{model} needs GPUs, and no node of partition {', '.join(sorted(names))} has any; change -p "
+            f"(with GPUs: {better})"
+        )
+    return ""
+
+
 def change_for(said: str) -> str:
     """What to change about a request that Slurm refused in these words."""
     known = (text for form, text in _CHANGES if re.search(form, said, re.IGNORECASE))

@@ -77,9 +77,12 @@ class Slurm:
         self._env = submit_environment(os.environ if env is None else env)
         self._ask_s = ask_s
 
-    def submit(self, script: Path, options: Sequence[str] = ()) -> Submitted:
-        """Queue a batch script; raises one clear error when Slurm refuses it."""
-        done = self._call(["sbatch", "--parsable", *options, str(script)], _SUBMIT_S, inherited(self._env))
+    def submit(
+        self, script: Path, options: Sequence[str] = (), words: Sequence[str] = (), own: bool = False
+    ) -> Submitted:
+        """Queue a batch script; raises one clear error when Slurm refuses it. A user's own inherits the whole shell."""
+        argv = ["sbatch", "--parsable", *options, str(script), *words]
+        done = self._call(argv, _SUBMIT_S, self._env if own else inherited(self._env))
         if done.returncode != 0:
             self._refuse("sbatch", done.stderr)
         # Plugins may print first; a federation answers 'id;cluster'.
@@ -104,9 +107,10 @@ class Slurm:
         except (SlurmUnreachable, MissingToolError) as e:
             return JobState(job, "unknown", reason=str(e))
         if done.returncode == 0:
-            found = jobs_of_scontrol(done.stdout)
+            # The first task of an array, and the first part of a heterogeneous job, come with all the others.
+            found = [seen for seen in jobs_of_scontrol(done.stdout) if seen.id == job]
             if found:
-                return self._with_nodes(found[0])
+                return self._with_nodes(self.cancelled_by(found[:1])[0])
         elif _FORGOTTEN not in done.stderr.lower():
             said = _words(done.stderr)
             return JobState(job, "unknown", reason=NO_CLUSTER if re.search(_NO_CLUSTER, said, re.I) else said)
@@ -131,6 +135,21 @@ class Slurm:
             self._refuse("scontrol show node", done.stderr)
         said = [fields(line) for line in done.stdout.splitlines() if line.startswith("NodeName=")]
         return [NodeState(n["NodeName"], n.get("State", "").lower(), n.get("Reason", "")) for n in said]
+
+    def gres(self) -> list[tuple[str, str, str]]:
+        """Node, partition (the default one with a star) and generic resources, for each node of each partition."""
+        done = self._call(["sinfo", "-h", "-N", "-o", "%N|%P|%G"], self._ask_s)
+        if done.returncode != 0:
+            self._refuse("sinfo", done.stderr)
+        rows = [tuple(line.split("|", 2)) for line in done.stdout.splitlines() if line.count("|") >= 2]
+        return [(node, partition, gres) for node, partition, gres in rows]
+
+    def hostnames(self, nodes: str) -> list[str]:
+        """The nodes of a list as n[1-4], by Slurm's own reading."""
+        done = self._call(["scontrol", "show", "hostnames", nodes], self._ask_s)
+        if done.returncode != 0:
+            self._refuse("scontrol show hostnames", done.stderr)
+        return done.stdout.split()
 
     def reservations(self) -> str:
         """The reservations as Slurm prints them, one a line."""
@@ -210,6 +229,21 @@ class Slurm:
                 found = {job: job_of_sacct(done.stdout, job) for job in left} if done.returncode == 0 else {}
                 out |= {job: state for job, state in found.items() if state is not None and state.ended}
         return out
+
+    def cancelled_by(self, seen: Sequence[JobState]) -> list[JobState]:
+        """The same jobs; of cancelled ones also who did it, where there is an accounting: the controller keeps no name.
+
+        One question for all. A row that has not reached the accounting yet leaves it open who it was.
+        """
+        asked = [s.id for s in seen if s.state == "cancelled" and s.by is None and _JOB_ID.fullmatch(s.id)]
+        who: dict[str, int | None] = {}
+        if asked:
+            argv = ["sacct", "-P", "-n", "-X", "-j", ",".join(asked[:_MOST_AT_ONCE]), "-o", SACCT_FIELDS]
+            with contextlib.suppress(SlurmUnreachable, MissingToolError):
+                done = self._call(argv, self._ask_s)
+                rows = {job: job_of_sacct(done.stdout, job) for job in asked} if done.returncode == 0 else {}
+                who = {job: row.by for job, row in rows.items() if row is not None}
+        return [replace(s, by=who[s.id]) if who.get(s.id) is not None else s for s in seen]
 
     def closer(self, seen: JobState) -> JobState:
         """What the list of all jobs leaves out: which nodes were lost, why a requeued job is held."""

@@ -204,7 +204,7 @@ class SubmitOptions:
     exclude: str | None = None
     gpus_per_node: int | None = None
     requeue: bool = False
-    signal_before_s: int | None = None  # SIGUSR1 that long before the time limit; Slurm may send it a minute early
+    signal_before_s: int = 60  # SIGUSR1 that long before the time limit; Slurm may send it a minute early; 0: never
     extra: list[str] = field(default_factory=list)  # as `--option=value` or `-x`, never a bare word
 
 
@@ -253,6 +253,10 @@ def _options(words: Sequence[str]) -> Iterator[tuple[str, str | None, str]]:
                 _LONG.get(letter, letter),
                 value,
                 f"--{_LONG[letter]}={value}" if letter in _LONG else f"-{letter}{value}",
+            )
+        elif word == ":":
+            raise UsageError(
+                "':' begins another part of a heterogeneous job, and the nodes of a run are equal: leave it"
             )
         else:
             raise UsageError(f"'{word}' is no scheduler option; trainer settings go behind '--'")

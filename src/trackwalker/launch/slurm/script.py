@@ -24,7 +24,7 @@ STALE = (
     "JAX_COORDINATOR_ADDRESS JAX_COORDINATOR_IP JAX_COORDINATOR_PORT JAX_NUM_PROCESSES JAX_PROCESS_ID "
     "MASTER_ADDR MASTER_PORT RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE "
     "USE_RAY RAY_PORT RAY_ADDRESS LOGIN_NODE_HOSTNAME LOGIN_NODE_IP MAXTEXT_SLURM_DIR MAXTEXT_GIT_SUMMARY_EMITTED "
-    "OUTPUTS_BASE_DIR TRACKWALKER_HOST TRACKWALKER_NODE"
+    "OUTPUTS_BASE_DIR TRACKWALKER_HOST TRACKWALKER_NODE TRACKWALKER_RUN_ID"
 )
 
 _SCRIPT = """\
@@ -38,7 +38,9 @@ attempt=${{SLURM_RESTART_COUNT:-0}}
 # is left as a note for the first node: srun would answer SIGTERM by killing every task at once and hand SIGUSR1 (the
 # time limit is near) to ranks that do not expect it; scancel from here could hit the next attempt of a requeued job.
 trap 'told=1; : > "$folder/stop-$attempt"' TERM
-trap 'told=1; : > "$folder/time-limit-$attempt"' USR1
+# The log has it as well, from whom Slurm told: agents may not live to say it.
+near="TIME_LIMIT_NEAR: Slurm ends job $SLURM_JOB_ID at its time limit"
+trap 'told=1; : > "$folder/time-limit-$attempt"; echo "$near"' USR1
 # --kill-on-bad-exit=0 --wait=0: the agents agree on the end among themselves, and each has its last word.
 srun --nodes="$SLURM_JOB_NUM_NODES" --ntasks="$SLURM_JOB_NUM_NODES" --ntasks-per-node=1 --export=ALL --mpi=none \\
   --cpu-bind=none --input=none --kill-on-bad-exit=0 --wait=0 \\
@@ -82,7 +84,7 @@ def sbatch_options(options: SubmitOptions, name: str, workspace: Path, folder: P
         words.append("--mem=0")  # all of each node's memory; the default may be that of one CPU
     named = ("nodes", "time", "partition", "account", "reservation", "nodelist", "exclude", "gpus_per_node")
     words += [f"--{key.replace('_', '-')}={value}" for key in named if (value := getattr(options, key)) is not None]
-    if options.signal_before_s:
+    if options.signal_before_s and not any(word.startswith("--signal=") for word in options.extra):
         words.append(f"--signal=B:USR1@{options.signal_before_s}")
     return [*words, *options.extra]
 

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Callable
 
 from trackwalker.node import nvml
+from trackwalker.node.collectors.identity import slice_name
 from trackwalker.node.exposition import Family
 from trackwalker.node.nvml import Nvml, NvmlError
 from trackwalker.node.nvml_gpu import METRICS, Gpu, Reading
@@ -65,7 +66,8 @@ class NvidiaCollector:
             deadline = time.monotonic() + self._timeout
             rounds = [lane.ask() for lane in self._lanes]
             readings = [each.wait(deadline) if each else None for each in rounds]
-        self._owners.look(set().union(*(r.processes for r in readings if r and r.processes)))
+        everybody = [p for r in readings if r for p in (r.processes or {}, *r.slices)]
+        self._owners.look(set().union(*everybody))
         for lane, reading in zip(self._lanes, readings):  # noqa: B905 - Python 3.9 has no strict=
             self._add(families, lane.gpu, reading)
         processes = [reading.processes if reading else None for reading in readings]
@@ -123,20 +125,29 @@ class NvidiaCollector:
             families["hw_gpu_read_errors_total"].add(count, None, **label, error=error)
         for name, value, more in reading.samples:
             families[name].add(value, None, **label, **more)
-        self._add_processes(families, label, reading)
+        # Who shares a slice shares nothing with its neighbours: processes are then told of each slice instead.
+        for number, processes in enumerate(reading.slices):
+            part = {**label, "gpu": slice_name(label["gpu"], number)}
+            self._add_processes(families, part, processes, reading.shares)
+        if reading.processes is not None and not reading.slices:
+            self._add_processes(families, label, reading.processes, reading.shares)
 
-    def _add_processes(self, families: dict[str, Family], label: dict[str, str], reading: Reading) -> None:
+    def _add_processes(
+        self,
+        families: dict[str, Family],
+        label: dict[str, str],
+        processes: dict[int, int | None],
+        shares: dict[int, float],
+    ) -> None:
         """Who is on the GPU: this job, or somebody else."""
-        if reading.processes is None:
-            return
         for owner in self._owners.kinds():
-            mine = [pid for pid in reading.processes if self._owners.of(pid) == owner]
+            mine = [pid for pid in processes if self._owners.of(pid) == owner]
             families["hw_gpu_processes"].add(len(mine), None, **label, owner=owner)
-            taken = [reading.processes[pid] for pid in mine]
+            taken = [processes[pid] for pid in mine]
             if None not in taken:
                 families["hw_gpu_process_memory_bytes"].add(sum(t for t in taken if t), None, **label, owner=owner)
-            if reading.shares or not reading.processes:
-                share = sum(reading.shares.get(pid, 0.0) for pid in mine)
+            if shares or not processes:
+                share = sum(shares.get(pid, 0.0) for pid in mine)
                 families["hw_gpu_process_utilization_percent"].add(share, None, **label, owner=owner)
 
 

@@ -57,6 +57,9 @@ class IdentityCollector:
         for place, gpu, known_by in gpus_of_ranks(self._places, gpus):
             labels = {"host": self._node, "gpu": gpu["gpu"], "rank": str(place.rank), "lane": place.host}
             out["hw_gpu_rank_info"].add(1, None, **labels, known_by=known_by)
+            for number in _own_slices(gpu, place.env):
+                labels["gpu"] = slice_name(gpu["gpu"], number)
+                out["hw_gpu_rank_info"].add(1, None, **labels, known_by=known_by)
         return list(out.values())
 
     def _machine(self, gpus: list[Labels]) -> dict[str, str]:
@@ -66,6 +69,17 @@ class IdentityCollector:
         driver = every("driver") or line(f"{self._sysfs}/module/amdgpu/version")
         about = {"gpu_model": every("name"), "driver": driver if gpus else "", "firmware": every("vbios")}
         return {"kernel": os.uname().release, "gpus": str(len(gpus)), **about}
+
+
+def slice_name(gpu: str, number: int) -> str:
+    """A MIG slice as NVIDIA's container tools write it: 0:1."""
+    return f"{gpu}:{number}"
+
+
+def _own_slices(gpu: Labels, env: Mapping[str, str]) -> list[int]:
+    """Which slices of a GPU an environment names."""
+    named = {word.strip() for variable in _VISIBLE for word in env.get(variable, "").split(",")}
+    return [number for number, uuid in enumerate(gpu.get("mig", "").split(",")) if uuid in named - {""}]
 
 
 def gpus_of_ranks(places: list[Place], gpus: list[Labels]) -> list[tuple[Place, Labels, str]]:

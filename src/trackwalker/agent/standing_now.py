@@ -8,6 +8,7 @@ from trackwalker.errors import TrackwalkerError
 from trackwalker.job.layout import Job
 from trackwalker.launch.standing import Standing, standing
 
+_LARGEST_LOG = 64 << 20
 # The status that a log alone proves: state, exit code, and the phrase for people.
 _ENDS = {
     "completed": ("completed", 0, "finished"),
@@ -24,6 +25,15 @@ def standing_now(job: Job) -> Standing:
     if seen.state not in ("unknown", "forgotten") or job.log is None:
         return seen
     return from_log(job, seen) or seen
+
+
+def by_small_log(job: Job, seen: Standing) -> Standing:
+    """The same for one of many jobs: a log that takes seconds to read is not read."""
+    try:
+        small = job.log is not None and job.log.stat().st_size < _LARGEST_LOG
+    except OSError:
+        small = False
+    return (from_log(job, seen) or seen) if small and seen.state in ("unknown", "forgotten") else seen
 
 
 def from_log(job: Job, seen: Standing) -> Standing | None:

@@ -1,0 +1,106 @@
+"""The wheel: what is in it, what is not, and that it works where only it is installed, on every Python it names."""
+
+from __future__ import annotations
+
+import email
+import os
+import re
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+import trackwalker
+
+ROOT = Path(__file__).parents[2]
+SCENARIOS = Path(trackwalker.__file__).parent / "lab" / "scenarios"
+HATCHLING = Path(sys.executable).with_name("hatchling")
+pytestmark = pytest.mark.skipif(not HATCHLING.exists(), reason="pip install hatchling")
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("dist")
+    argv = [str(HATCHLING), "build", "-t", "wheel", "-d", str(out)]
+    subprocess.run(argv, cwd=ROOT, check=True, capture_output=True, timeout=120)
+    return next(out.glob("*.whl"))
+
+
+def call(python: Path | str, *words: str, **env: str) -> subprocess.CompletedProcess[str]:
+    argv = [str(python), "-m", "trackwalker", *words]
+    own = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    return subprocess.run(
+        argv, env={**own, "COLUMNS": "80", **env}, capture_output=True, text=True, timeout=300, check=False
+    )
+
+
+def test_what_is_in_it(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        names = archive.namelist()
+        about = email.message_from_string(
+            archive.read(next(name for name in names if name.endswith(".dist-info/METADATA"))).decode()
+        )
+    assert [name for name in names if "/scenarios/" in name] == []
+    assert len(names) < 1250, "what is new that a user does not need?"
+    for needed in ("py.typed", "playbooks/healthy.md", "skills/tsdb-diagnosis/SKILL.md", "web/static/app.js"):
+        assert f"trackwalker/{needed}" in names
+    assert {"all", "tiny", "ray", "agent", "web"} <= set(about.get_all("Provides-Extra") or ())
+    assert "Programming Language :: Python :: 3.13" in (about.get_all("Classifier") or ())
+
+
+def test_the_lab_without_scenarios_says_how_to_get_them(wheel: Path, tmp_path: Path) -> None:
+    """Unpacked and first on the path: what an installation would import."""
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(tmp_path / "installed")
+    only = {"PYTHONPATH": str(tmp_path / "installed"), "TRACKWALKER_SCENARIOS": ""}
+    simulate = ["lab", "simulate"]
+    for words in ([*simulate, "oom-gpu", "--out", str(tmp_path / "x")], [*simulate, "--list"], ["lab", "score"]):
+        done = call(sys.executable, *words, **only)
+        assert (done.returncode, len(done.stderr.splitlines())) == (2, 1), done
+        assert "set TRACKWALKER_SCENARIOS to its src/trackwalker/lab/scenarios" in done.stderr
+    given = {**only, "TRACKWALKER_SCENARIOS": str(SCENARIOS)}
+    done = call(sys.executable, "lab", "simulate", "oom-gpu", "--out", str(tmp_path / "x"), **given)
+    assert done.returncode == 0, done
+    workspace = str(tmp_path / "x" / "outputs")
+    assert "GPU out of memory" in call(sys.executable, "triage", "-w", workspace, **only).stdout
+
+
+def other_pythons() -> list[Path]:
+    """Pythons of pyenv that the metadata names, the newest of each."""
+    named = re.findall(r"Python :: (3\.\d+)", (ROOT / "pyproject.toml").read_text())
+    found = Path.home() / ".pyenv" / "versions"
+    return [newest for name in named if (newest := max(found.glob(f"{name}.*/bin/python"), default=None))]
+
+
+@pytest.mark.long(reason="a fresh environment for each Python, filled from a package index: minutes")
+@pytest.mark.parametrize("python", other_pythons(), ids=lambda p: p.parents[1].name)
+def test_it_works_where_only_it_is_installed(wheel: Path, python: Path, tmp_path: Path) -> None:
+    subprocess.run([python, "-m", "venv", tmp_path / "venv"], check=True, timeout=120)
+    here = tmp_path / "venv" / "bin" / "python"
+    filled = subprocess.run([here, "-m", "pip", "install", "-q", wheel], check=False, capture_output=True, timeout=600)
+    if filled.returncode != 0:
+        pytest.skip("no package index answers")
+    made = call(here, "lab", "simulate", "gpu-thermal-throttle", "--nodes", "4", "--out", str(tmp_path / "x"),
+                TRACKWALKER_SCENARIOS=str(SCENARIOS))  # fmt: skip
+    assert made.returncode == 0, made
+    workspace = str(tmp_path / "x" / "outputs")
+    for words, says in (
+        (["version"], "trackwalker "),
+        (["--help-all"], "Usage: trackwalker tsdb query"),
+        (["jobs", "-w", workspace], "cancelled"),
+        (["triage", "-w", workspace], "CANCELLED"),
+        (["diagnose", "-w", workspace], "A GPU overheats and clocks down"),
+        (["changed", "-w", workspace], "hw_gpu_temperature_celsius rose"),
+        (["ask", "which host is slow?", "-w", workspace], "GPU thermal throttling"),
+        (["perf", "show", "-w", workspace], "s a step"),
+        (["plan", "llama2-70b", "-N", "8", "--gpu", "MI355X", "-w", workspace], "OK: fits"),
+        (["skills", "list"], "tsdb-diagnosis"),
+        (["completion", "bash"], "_trackwalker"),
+    ):
+        done = call(here, *words)
+        assert done.returncode == 0, done
+        assert says in done.stdout
+    missing = call(here, "run", "tiny", "-w", str(tmp_path / "none"))
+    assert (missing.returncode, "pip install 'trackwalker[tiny]'" in missing.stderr) == (2, True)
