@@ -15,7 +15,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from trackwalker.job.ports import free_port
-from trackwalker.observe.login import NO_ORIGIN, USER, Login
+from trackwalker.job.services import USER
+from trackwalker.observe.login import NO_ORIGIN, Login
 
 # Bound before any fork: between fork and exec a child must not import or allocate more than it has to.
 # Only Linux has it; elsewhere (a laptop that reads a job) an orphan is left to the user's own hand.
