@@ -47,7 +47,7 @@ COMMANDS = {
     ),
     "attach": Entry(
         "attach:attach",
-        "Record a run that is going already: metrics from now on, its log from the beginning; it notices nothing.",
+        "Record a run that has already begun; it notices nothing.",
         "attach --slurm 8308",
     ),
     "submit": Entry(

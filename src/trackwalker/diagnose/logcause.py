@@ -58,7 +58,7 @@ def failure_of(triage: Triage) -> Failure | None:
         return None
     known = first.rank is not None or first.host is not None
     return Failure(
-        class_=first.kind or None,
+        **{"class": first.kind or None},
         named=not first.unnamed and first.cause != UNCLASSIFIED,
         rank=first.rank if known else triage.roles.first_rank,
         host=first.host if known else triage.roles.first_host,

@@ -354,8 +354,11 @@ def _failed_by_itself(index: LogIndex) -> bool:
 
 def _drop_forged(facts: LogFacts, hits: dict[tuple[str, int | None], Hit]) -> None:
     """A node tells of its own exit: what a task prints about another host of the job is not believed."""
-    hosts, begun = facts.hosts, int(facts.steps.line.min()) if len(facts.steps) else None
-    for key, hit in list(hits.items()):  # in a rank's own file; what a label in the line gives away was not taken
+    hosts = facts.hosts
+    # Stages and checks come before training: once it begins, what carries a label is the trainer's.
+    begins = [s.line for s in facts.stages if (s.name, s.what) == ("Training", "BEGIN")]
+    begun = min([*begins, *facts.steps.line[:1].tolist()], default=None)
+    for key, hit in list(hits.items()):
         if begun is not None and hit.task is not None and hit.line > begun and LAUNCHERS.match(hit.text):
             del hits[key]
 

@@ -56,6 +56,8 @@ LAUNCHERS = re.compile(
     r"^(?:FATAL: \S+ \| \[CHECK_|== [\w ]{1,40} (?:BEGIN|END|TIMEOUT|FAILED)\b|FATAL: [\w ]{1,40}: no word from|NODE_LOST host=|FIRST_FAILURE rank=|=+ JOB SUMMARY)"  # noqa: E501
 )
 
+_HEADS = re.compile(r"^(?:FATAL: [\w ]{1,40}: no word from|NODE_LOST host=|FIRST_FAILURE rank=|=+ JOB SUMMARY)")
+
 
 @dataclass(frozen=True)
 class Body:
@@ -74,9 +76,15 @@ class Body:
 
     @property
     def speaks_for_the_launcher(self) -> bool:
-        """Whether a rank prints what only the launcher may say: its own lines have no label."""
-        labelled = self.task is not None or self.actor or (self.rank is not None and not _INNER_RANK.search(self.text))
-        return bool(labelled) and LAUNCHERS.match(self.text) is not None
+        """Whether a rank prints what only the launcher may say.
+
+        srun labels also what a node's script says of its stages and checks; what the head says has no label, and what
+        torchrun or Ray label is a rank's.
+        """
+        if LAUNCHERS.match(self.text) is None:
+            return False
+        foreign = self.actor or (self.rank is not None and self.task is None and not _INNER_RANK.search(self.text))
+        return bool(foreign) or (self.task is not None and _HEADS.match(self.text) is not None)
 
     def in_payload(self, at: int) -> bool:
         """Whether a place lies behind a payload key."""

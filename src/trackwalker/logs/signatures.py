@@ -66,8 +66,7 @@ Trait = Literal[
 Condition = Literal[
     "accused-died", "accused-silent", "before-first-step", "coordinator-mute", "crash-code", "different-collectives",
     "image-stage", "never-worked", "no-kubernetes", "no-python", "others-lived", "scheduler-ended-it",
-    "somebody-never-joined",
-    "training-began",
+    "somebody-never-joined", "training-began",
 ]  # fmt: skip
 
 

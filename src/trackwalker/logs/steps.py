@@ -211,9 +211,15 @@ class StepReader:
     def result(self) -> Steps:
         """All steps read, as arrays in the order of the log."""
         few = np.array(self._rows, float).reshape(-1, 5)
-        columns = [np.concatenate([few[:, i], *many]) for i, many in enumerate(self._columns)]
-        order = np.argsort(columns[4], kind="stable")
-        step, seconds, tgs, loss, line = (c[order] for c in columns)
+        self._columns = [
+            [np.concatenate(many)] if many else [] for many in self._columns
+        ]  # the pieces go, one copy stays
+        columns = [np.concatenate([few[:, i], *many]) if len(few) else (many or [few[:, i]])[0]
+                   for i, many in enumerate(self._columns)]  # fmt: skip
+        if len(few) and len(columns[4]) > 1 and (np.diff(columns[4]) < 0).any():
+            order = np.argsort(columns[4], kind="stable")
+            columns = [c[order] for c in columns]
+        step, seconds, tgs, loss, line = columns
         written = np.array([self._written.get(int(n), np.nan) for n in line]) if self._written else np.zeros(0)
         if len(written) and not np.isfinite(seconds).any():
             seconds = durations(step.astype(np.int64), written, tgs)
