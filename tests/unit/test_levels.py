@@ -66,5 +66,13 @@ def test_places_roles_and_chips_differ_without_harm(metric: str) -> None:
     assert odd(metric, [60.0] * 7 + [20.0]) == []
 
 
-def test_fewer_than_five_others_have_no_range_to_be_measured_by() -> None:
-    assert odd("cpu_frequency_mhz", [3400.0, 3401.0, 3399.0, 1900.0], ["a", "b", "c", "d"]) == []
+def test_of_few_hosts_the_range_is_a_poor_measure() -> None:
+    assert odd("cpu_frequency_mhz", [3400.0, 3401.0, 3399.0, 1900.0], ["a", "b", "c", "d"]) == ["d"]
+    assert odd("cpu_frequency_mhz", [3400.0, 3401.0, 3399.0, 3100.0], ["a", "b", "c", "d"]) == []
+    assert odd("cpu_frequency_mhz", [3400.0, 3401.0, 1900.0], ["a", "b", "c"]) == []
+    assert odd("hw_cpu_wait_seconds_total", [0.01, 0.02, 0.01, 0.5], ["a", "b", "c", "d"]) == []
+
+
+def test_a_delay_is_odd_where_it_is_a_millisecond_more_than_anybody_elses() -> None:
+    assert odd("hw_fs_probe_write_seconds", [0.002, 0.003, 0.002, 0.002, 0.003, 0.002, 0.002, 0.3]) == ["n7"]
+    assert odd("hw_rank_tcp_rtt_seconds", [0.00008, 0.0001, 0.00009, 0.0001, 0.00008, 0.0001, 0.0001, 0.0006]) == []

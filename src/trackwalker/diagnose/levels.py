@@ -23,12 +23,12 @@ from trackwalker.telemetry.client import Floats, QueryError, Sample, host_of
 from trackwalker.telemetry.meaning import Meaning, Place, meaning_of, pick_of, place_of
 from trackwalker.telemetry.store import Telemetry
 
-Kind = Literal["alike", "lost-time", "errors", "odd"]
+Kind = Literal["alike", "lost-time", "errors", "delay", "odd"]
 Pairs = tuple[tuple[str, str], ...]
 
 _LONGEST_S, _LONGEST_OF_MANY_S = 1800.0, 600.0  # looked at, at both ends of a run
 _SHORTEST_S = 120.0  # several scrapes of a slow exporter
-_FEWEST_ALIKE, _FEWEST_OTHERS = 3, 5  # siblings that agree; hosts whose range is a measure
+_FEWEST, _ENOUGH = 3, 5  # others that agree, or whose range is a measure; of fewer than enough it is a poor one
 _MOST_OF = 8  # one subject of so many may be odd: more of them have a role
 _OUTSIDE = 5.0  # times the others' whole range
 _OF_LEVEL = 0.05  # less is the spread of good hardware
@@ -85,7 +85,7 @@ def unlike_all_along(case: Case, symptoms: Symptoms, graph: Graph) -> list[Unlik
     for metric in sorted(telemetry.metrics()):
         meaning = meaning_of(metric)
         kind = _kind(meaning, graph)
-        if kind is None:
+        if kind is None or (kind == "lost-time" and case.topology.machines):  # on one machine chance decides who waits
             continue
         late = list(_odd_ones(case, telemetry, meaning, kind, last))
         early = {(u.place, u.host) for u in _odd_ones(case, telemetry, meaning, kind, first)} if late else set()
@@ -101,6 +101,8 @@ def _kind(meaning: Meaning, graph: Graph) -> Kind | None:
         return "alike" if meaning.kind == "state" else None
     if meaning.quantity in graph.lost_time:
         return "lost-time" if meaning.unit in ("seconds", *_WHOLE) else None
+    if meaning.quantity in graph.delays and meaning.layer != "error":
+        return "delay" if meaning.unit == "seconds" and not meaning.counts else None
     if meaning.layer == "error":
         return "errors" if meaning.counts else None
     return "odd" if not meaning.known else None
@@ -170,13 +172,14 @@ def _outside(values: Floats, hosts: Sequence[str], meaning: Meaning, kind: Kind)
             odd, rest = order[:few], order[few:]
             others = len({hosts[i] for i in rest} - {hosts[i] for i in odd})
             # Siblings on the same host are peers as well where all are alike: one card of eight.
-            enough = len(rest) >= _FEWEST_ALIKE if kind == "alike" else others >= _FEWEST_OTHERS
-            if enough and _apart(sign * values[odd], sign * values[rest], meaning, kind):
+            peers = len(rest) if kind == "alike" else others
+            enough = peers >= (_ENOUGH if kind == "lost-time" else _FEWEST)
+            if enough and _apart(sign * values[odd], sign * values[rest], meaning, kind, others):
                 return [int(i) for i in odd]
     return []
 
 
-def _apart(odd: Floats, rest: Floats, meaning: Meaning, kind: Kind) -> bool:
+def _apart(odd: Floats, rest: Floats, meaning: Meaning, kind: Kind, others: int) -> bool:
     """Whether the few are beyond the many by as much as their kind of level asks for (larger is worse)."""
     gap, spread = float(odd.min() - rest.max()), float(np.ptp(rest))
     middle = abs(float(np.median(rest)))
@@ -186,7 +189,9 @@ def _apart(odd: Floats, rest: Floats, meaning: Meaning, kind: Kind) -> bool:
         return gap >= max(_LOST * _WHOLE.get(meaning.unit, 1.0), spread)
     if kind == "errors":
         return gap * _COSTS_S >= _LOST and float(rest.max()) <= _NEXT_TO_NOTHING * float(odd.min())
-    return gap >= max(_OUTSIDE * spread, _OF_LEVEL * middle) and gap > 0.0
+    caution = max(1.0, _ENOUGH / others) ** 2
+    least = _COSTS_S if kind == "delay" else _OF_LEVEL * middle * caution
+    return gap >= max(_OUTSIDE * caution * spread, least) and gap > 0.0
 
 
 def _braces(pairs: Pairs) -> str:

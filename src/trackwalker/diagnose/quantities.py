@@ -20,6 +20,7 @@ class Graph:
     saving: frozenset[str]  # what a save begins with
     alike: frozenset[str]  # whose level is the same on all hosts by construction
     lost_time: frozenset[str]  # whose level is a loss by itself
+    delays: frozenset[str]  # what each message or file takes
     never_the_reason: frozenset[str]
 
     def follows(self, *quantities: str) -> frozenset[str]:
@@ -51,5 +52,6 @@ def graph() -> Graph:
         frozenset(told["saving"]),
         frozenset(told["alike"]),
         frozenset(told["lost_time"]),
+        frozenset(told["delays"]),
         frozenset(told["never_the_reason"]),
     )
