@@ -86,7 +86,7 @@ def visit(browser: Any, link: str, job: str, process: subprocess.Popen[str]) -> 
     """Open the page once and look until everything on it is there."""
     page, began, paint_s = opened(browser, link, job)
     page.evaluate("document.getElementById('hosts').scrollIntoView()")
-    times = {}
+    times: dict[str, float] = {}
     done = {
         "said": "document.getElementById('job').dataset.first === 'there'",
         "heat": "document.getElementById('heat').dataset.drawn !== undefined",

@@ -93,7 +93,7 @@ class Job:
         path = self.dir / "services" / "prometheus.json"
         wait_for(path.exists, 20, self.output)
         about: dict[str, Any] = json.loads(path.read_text())
-        return {**about, "url": f"http://{USER}:{login_of(self.dir)}@127.0.0.1:{about['port']}"}
+        return {**about, "access": f"http://{USER}:{login_of(self.dir)}@127.0.0.1:{about['port']}"}
 
     def counts(self) -> dict[str, list[int]]:
         """The recorded counter of each exporter, in order of time."""

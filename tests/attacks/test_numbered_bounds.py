@@ -15,6 +15,7 @@ import pytest
 from surface import Agent, Cluster, Mcp, children, get, job_log, lands, put_job, stopped_for_time, tw
 
 
+@pytest.mark.long(reason="its defence is tested from within at every landing; on the surface it takes seconds of work")
 def test_a13_a_long_word_does_not_hold_the_redactor_for_minutes(tmp_path: Path) -> None:
     """Words of 300 kB that begin like a name, a flag, a key, a scheme: each once took minutes or none."""
     size = 300_000
@@ -61,6 +62,7 @@ def test_a14_a_short_pickle_does_not_run_for_ever(tmp_path: Path) -> None:
     assert "hang-1" in json.dumps(answer)
 
 
+@pytest.mark.long(reason="its defence is tested from within at every landing; on the surface it takes a bomb of 1.6 GB")
 def test_a15_a_compressed_trace_does_not_take_gigabytes(tmp_path: Path) -> None:
     bomb = tmp_path / "a.xplane.pb.gz"
     with gzip.open(bomb, "wb", compresslevel=1) as out:
@@ -74,6 +76,9 @@ def test_a15_a_compressed_trace_does_not_take_gigabytes(tmp_path: Path) -> None:
     assert "times its size" in done.err
 
 
+@pytest.mark.long(
+    reason="its defence is tested from within at every landing; on the surface it takes an agent and its preflight"
+)
 def test_a17_silent_connections_do_not_take_a_thread_each(tmp_path: Path) -> None:
     told = Cluster(tmp_path / "slurm").submits(tmp_path / "ws")
     agent = Agent(told, "4801", "import time; time.sleep(60)", tmp_path)
@@ -98,6 +103,9 @@ def test_a17_silent_connections_do_not_take_a_thread_each(tmp_path: Path) -> Non
         agent.end()
 
 
+@pytest.mark.long(
+    reason="its defence is tested from within at every landing; on the surface it takes ten seconds of cutting"
+)
 def test_a18_a_log_that_is_cut_while_it_is_read_does_not_end_the_mcp_server(tmp_path: Path) -> None:
     pytest.importorskip("mcp", reason="the agent extra is not installed")
     put_job(tmp_path / "ws", job_log())

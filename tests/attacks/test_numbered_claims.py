@@ -10,6 +10,7 @@ import sys
 import time
 from pathlib import Path
 
+import pytest
 from surface import Agent, Cluster, argv, environment, job_log, lands, own, put_job, tw, until
 
 CATCHES = """
@@ -22,6 +23,9 @@ while True:
 """
 
 
+@pytest.mark.long(
+    reason="its defence is tested from within at every landing; on the surface it takes an agent and its preflight"
+)
 def test_a19_a_forged_note_does_not_choose_the_signal(tmp_path: Path) -> None:
     """Ranks of JAX catch SIGTERM and take it for the end of their time; no py-spy is there, so the rank is asked."""
     marker = tmp_path / "caught"

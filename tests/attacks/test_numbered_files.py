@@ -48,6 +48,9 @@ def plant(write: Any, workspace: Path, job: str) -> None:
     write(workspace / f"{job}-JAX-tiny.log", job_log(crash, 139).replace("JOB_ID=77", f"JOB_ID={job}"))
 
 
+@pytest.mark.long(
+    reason="its defence is tested from within at every landing; on the surface it takes half a minute of a watcher"
+)
 def test_a01_a_planted_failed_job_is_not_resumed_by_our_watcher(
     shared: Path, stranger: Stranger, cluster: Cluster, tmp_path: Path
 ) -> None:

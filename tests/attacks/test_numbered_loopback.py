@@ -1,4 +1,4 @@
-"""Attacks 7, 8, 16 and 25: what `serve` and its Prometheus answer to whom. On the public surface, by a second user."""
+"""Attacks 7, 8, 16, 25 and 27: what `serve` and Prometheus answer to whom. On the public surface, by a second user."""
 
 from __future__ import annotations
 
@@ -15,8 +15,10 @@ from typing import TYPE_CHECKING
 
 import httpx
 import pytest
-from surface import READ, Site, children, lands, model, serving, until
+from surface import ATTACKED, READ, Site, children, lands, model, serving, until
 
+from recorded_job import Exporter, Job
+from trackwalker.job.services import USER, login_of
 from web_client import workspace_of
 
 if TYPE_CHECKING:
@@ -124,3 +126,23 @@ def test_a25_a_link_cannot_make_a_model_be_asked(workspace: Path, tmp_path: Path
         ours.post("/ask/answer", data=question, headers={"Origin": site.url, "Sec-Fetch-Site": "same-origin"})
         assert until(lambda: heard, 60), "the form itself asks"
         json.loads(heard[0])
+
+
+def test_a27_another_user_does_not_read_the_prometheus_of_a_run_that_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stranger: Stranger, prometheus: Path
+) -> None:
+    """The recorder's own, on the head node of a run."""
+    monkeypatch.setenv("PYTHONPATH", str(ATTACKED / "src"))
+    job, exporter = Job(tmp_path), Exporter()
+    try:
+        job.announce(exporter)
+        job.start()
+        port = job.server()["port"]
+        with httpx.Client(auth=(USER, login_of(job.dir)), trust_env=False) as ours:
+            assert ours.get(f"http://127.0.0.1:{port}/api/v1/query?query=up").json()["status"] == "success"
+        if '"success"' in asked(stranger, f"http://127.0.0.1:{port}/api/v1/label/__name__/values"):
+            lands("another user reads a running job's metrics")
+        assert stranger.run("cat", str(job.dir / "agent" / "login.key")).returncode != 0
+    finally:
+        job.close()
+        exporter.close()

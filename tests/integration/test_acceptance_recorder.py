@@ -68,7 +68,7 @@ def test_a05_a_stranger_on_the_agents_port_is_not_taken_for_it(run: agent_run.Ru
     agent_run.wait_for(announced)
     job.dir, job.id = run.dir, "local_1_1_ab"
     recorder = job.start()
-    first, url = announced(), job.server()["url"]
+    first, url = announced(), job.server()["access"]
 
     def scraped(target: str) -> bool:
         asked = {"query": f'hw_agent_info{{instance="{target}"}}'}

@@ -94,7 +94,7 @@ def test_an_alert_fires_in_a_run_and_stays_in_its_recording(job: Job) -> None:
     exporter = Exporter()
     job.announce(exporter)
     recorder = job.start()
-    url = job.server()["url"]
+    url = job.server()["access"]
     wait_for(lambda: exporter.scrapes >= 2, 30, job.output)
     exporter.close()  # the host is gone
 

@@ -7,9 +7,11 @@ import re
 from collections.abc import Sequence
 
 import numpy as np
+import numpy.typing as npt
 
 Groups = tuple[tuple[int, ...], ...]  # empty: all devices together
 
+_MOST_DEVICES = 1 << 22  # more than any cluster has; a damaged number asks for terabytes
 _IOTA = re.compile(r"^\[([\d,]+)\]<=\[([\d,]+)\](?:T\(([\d,]+)\))?")
 _MESH = re.compile(r"^mesh\[([^\]]*)\]")
 _DEVICES = re.compile(r"device_ids=\((?:\[([\d,]+)\])?(?:T\(([\d,]+)\))?\)")
@@ -19,7 +21,7 @@ _LISTED = re.compile(r"\{([\d,\s]*)\}")
 
 def iota_groups(groups: int, size: int, dims: Sequence[int], order: Sequence[int] = ()) -> Groups:
     """Groups counted off a grid: all devices in a row, folded, turned, and cut into groups."""
-    devices = np.arange(math.prod(dims)).reshape(tuple(dims))
+    devices = _devices(math.prod(dims)).reshape(tuple(dims))
     if order:
         devices = devices.transpose(tuple(order))
     return _rows(devices.reshape(groups, size))
@@ -30,7 +32,7 @@ def mesh_groups(
 ) -> Groups:
     """Groups along axes of a mesh; an axis is (position, devices before it, its size), part of an axis has a size."""
     total = math.prod(sizes)
-    devices = np.arange(total).reshape(tuple(dims) or (total,))
+    devices = _devices(total).reshape(tuple(dims) or (total,))
     if order:
         devices = devices.transpose(tuple(order))
     # An axis of which only a part takes part is first cut into what is before, the part, and what is after.
@@ -47,6 +49,12 @@ def mesh_groups(
     rest = [i for i in range(len(shape)) if i not in taken]
     members = math.prod(shape[i] for i in taken)
     return _rows(grid.transpose(*rest, *taken).reshape(-1, members))
+
+
+def _devices(total: int) -> npt.NDArray[np.int64]:
+    if not 0 <= total <= _MOST_DEVICES:
+        raise ValueError(f"a program for {total} devices")
+    return np.arange(total)
 
 
 def parse_groups(text: str) -> Groups:
