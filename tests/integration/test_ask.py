@@ -93,7 +93,7 @@ def test_every_documented_phrasing_is_answered_right(each: dict[str, Any], ws: W
 
 
 def test_a_host_that_is_named_is_accused_or_not(ws: Workspace) -> None:
-    assert ask("is node chi2822 bad in 8308?", ws).sentences[0] == "chi2822 is suspect: rdma-degradation."
+    assert ask("is node chi2822 bad in 8308?", ws).sentences[0] == "chi2822 is suspect: RDMA degradation."
     assert ask("is chi2901 the problem in 8308?", ws).sentences[0] == "chi2901 is not suspect."
 
 
