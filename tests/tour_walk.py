@@ -12,6 +12,7 @@ import struct
 import subprocess
 import sys
 import termios
+import textwrap
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -22,6 +23,7 @@ PAGE = ROOT / "docs" / "tour.md"
 WIDE_PAGE = ROOT / "tests" / "data" / "tour-200.txt"
 NARROW, WIDE = 80, 200
 _LONGEST_S = 240.0
+_PAGE_WIDTH = 118
 _COLOUR = re.compile(r"\x1b\[(?:\d+;)*(?:3\d|4\d|9\d|10\d)[;\d]*m")
 _CONTROL = re.compile(r"\x1b\[[\d;?]*[A-Za-z]")
 _NOTE = "note: Slurm was not asked"  # only where there is a Slurm, or where there is none
@@ -57,8 +59,11 @@ def looked_at(text: str) -> str:
 STOPS = (
     Stop("Which version is this?", "trackwalker version", head="Look around"),
     Stop(
-        "What does this machine have, what is missing, and what can be done about it? Only some commands need what is\n"
-        "`missing`. An `extra` is an optional part of Trackwalker; `pip install 'trackwalker[all]'` installs all.",
+        "What does this machine have, and what is missing? This tour needs neither Slurm nor GPUs nor RDMA: "
+        "`submit` needs "
+        "Slurm or Kubernetes, the others are for training at full size. An `extra` is an optional part of "
+        "Trackwalker; "
+        "`pip install 'trackwalker[all]'` installs all of them.",
         "trackwalker doctor",
         like=looked_at,
     ),
@@ -68,41 +73,63 @@ STOPS = (
         lines=24,
     ),
     Stop(
-        "Train the small model that comes with Trackwalker, here and now. What follows `--` goes to the trainer.",
+        "Train the small built-in model `tiny` on this machine, without a scheduler. Settings after `--` are "
+        "handed to the "
+        "training program. `lately` is the speed of the last steps.",
         "trackwalker run tiny -- steps=10",
         like=rough,
         once=True,
         head="Run something",
     ),
-    Stop("What is in the workspace (`outputs/`, unless you say otherwise)?", "trackwalker jobs", like=rough),
+    Stop(
+        "Which jobs are in the workspace, the folder that holds jobs (by default `outputs/` in the current "
+        "folder)? `speed` "
+        "is the median time of a step. `verdict` is filled in by `diagnose --save`.",
+        "trackwalker jobs",
+        like=rough,
+    ),
     Stop("A command that is given no job is about the latest one.", "trackwalker status", like=rough),
     Stop("The end of its log.", "trackwalker logs -n 3", like=rough),
     Stop("A misspelt setting is refused before anything starts.", "trackwalker run tiny -- stps=10"),
     Stop("So is a misspelt command.", "trackwalker diagnos"),
     Stop(
-        "The lab simulates incidents: this one is a job of four nodes that became slow. It looks like a job directory\n"
-        "of a real cluster, with a log and recorded metrics.",
+        "The lab simulates incidents: this one is a job of four nodes that became slow. It looks like a job directory "
+        "of a real cluster, with a log and recorded metrics; `truth.json` says which fault was put in.",
         "trackwalker lab simulate gpu-thermal-throttle --nodes 4 --out slow",
         once=True,
         head="Find out why a job is slow",
     ),
     Stop(
-        "Say once where the jobs are, instead of `-w slow/outputs` behind every command.",
+        "Say once where the jobs are, instead of `-w slow/outputs` behind every command. The folder is "
+        "stored with its full "
+        "path and is used until you set another one; at the end of this page it is taken back.",
         "trackwalker config set workspace slow/outputs",
         once=True,
     ),
-    Stop("Now all commands are about that workspace.", "trackwalker jobs", like=rough),
     Stop(
-        "The main question. The first screen says what happened, where, and what to do next; the evidence follows,\n"
-        "each piece with the query or the log line that it comes from. `pod3-1916/5` is GPU 5 of that host. Somebody\n"
-        "cancelled this job; `diagnose` says why it was slow before that.",
+        "Now all commands are about that workspace. (`started` is when the simulator wrote the files.)",
+        "trackwalker jobs",
+        like=rough,
+    ),
+    Stop(
+        "The main question. The first screen says what happened, where, and what to do next; the evidence follows, "
+        "each piece with a number (`e24`) and the query or the log line that it comes from. `pod3-1916/5` is "
+        "GPU 5 of that "
+        "host; `± 35 s` says how exactly the time is known. `[needs approval]`: Trackwalker never does it by "
+        "itself. The "
+        "command below it starts the job again without the node; `costs: capacity` means that the cluster "
+        "has a node less "
+        "until it is repaired. Somebody cancelled this job; `diagnose` says why it was slow before that.",
         "trackwalker diagnose",
         lines=32,
         like=cited,
     ),
     Stop(
-        "Every metric that changed when the job became slow. The score says how far a metric moved beyond its usual\n"
-        "noise.",
+        "The metrics that changed when the job became slow, each compared with itself before, on every host "
+        "and GPU. Single "
+        "GPUs and hosts come first; what changed on `most hosts` is usually an effect. The score says how "
+        "far a metric moved "
+        "beyond its usual noise; below 3 nothing is shown. Counters (`_total`) are shown as rates.",
         "trackwalker changed",
         lines=12,
     ),
@@ -114,35 +141,53 @@ STOPS = (
     Stop(
         "Or ask in plain English; no AI model is needed.", 'trackwalker ask "which host is slow?"', lines=24, like=cited
     ),
-    Stop("How fast was it, and where did the time go?", "trackwalker perf", lines=10),
     Stop(
-        "Another incident: a job of eight nodes that failed at its start.",
+        "How fast was it, and where did the time go? `undisturbed` steps are all but the first ones and "
+        "those with a save "
+        "or a compilation: slow ones are counted. Goodput is the share of the time in which steps were completed.",
+        "trackwalker perf",
+        lines=10,
+    ),
+    Stop(
+        "Another incident: a job of eight nodes (as its scenario says) that failed at its start.",
         "trackwalker lab simulate oom-gpu --out failed",
         once=True,
         head="Find out why a job failed",
     ),
     Stop(
-        "`triage` reads the log and nothing else, and takes a second. `-w` names another workspace for one command.",
+        "`triage` reads the log and nothing else, and takes a second. `-w` names another workspace for one "
+        "command. The "
+        "main failure comes first, then what followed from it; `does not prove` says what the line alone leaves open.",
         "trackwalker triage -w failed/outputs",
         lines=32,
     ),
     Stop(
-        "Before you ask a cluster for eight nodes: would this job start, and would it fit into GPU memory?",
+        "Before you ask a cluster for eight nodes: would this job start, and would it fit into GPU memory? "
+        "`plan` submits "
+        "nothing: it prints the `sbatch` command that `submit` would run. The figure is an estimate per GPU.",
         "trackwalker plan llama2-70b -N 8 --gpu MI355X",
         head="Plan the next one",
     ),
-    Stop("Which layer of the settings sets a variable, and why?", "trackwalker explain XLA_FLAGS llama2-70b -N 8"),
+    Stop(
+        "Environment variables come from several places: defaults, the GPU's vendor (AMD here, the default), "
+        "the model, you. "
+        "Which one sets this variable, and why? XLA_FLAGS is made of two flags.",
+        "trackwalker explain XLA_FLAGS llama2-70b -N 8",
+    ),
 )
 
 HEAD = """# A tour in twenty-two commands
 
-`scripts/tour` ran each command below in a terminal of 80 columns, and the page shows what it printed; a test runs them
-again. Where an answer is longer, the page says how many lines are left out. Ids and times of your own runs will differ.
-`trackwalker lab` needs the source tree ([lab.md](lab.md)); the others work after `pip install 'trackwalker[tiny]'`.
+Trackwalker starts training jobs, records them, and finds out why they are slow or failed. This page shows what its
+commands print; ids and times of your own runs will differ. To follow all of it, work in a clone of the repository after
+`make setup`: the two incidents are made by `trackwalker lab`, which needs the clone ([lab.md](lab.md)). After
+`pip install 'trackwalker[tiny]'` alone, everything else works. (`scripts/tour` writes this page from what the commands
+print in a terminal of 80 columns, longer answers cut; a test runs them again.)
 """
 TAIL = """
 ## Go on
 
+- Take back what the tour set: `trackwalker config set workspace ''`.
 - With a run of your own: [any-cluster.md](any-cluster.md). On Slurm or Kubernetes: [launching.md](launching.md).
 - Names of jobs, settings, completion, exit codes: [command-line.md](command-line.md).
 - What a word means: [glossary.md](glossary.md).
@@ -240,7 +285,8 @@ def page(answers: list[tuple[Stop, str]]) -> str:
     for stop, answer in answers:
         if stop.head:
             parts.append(f"\n## {stop.head}\n")
-        parts.append(f"\n{stop.says}\n\n```console\n$ {stop.command}\n{shown(stop, answer)}\n```\n")
+        says = textwrap.fill(stop.says, _PAGE_WIDTH, break_on_hyphens=False)
+        parts.append(f"\n{says}\n\n```console\n$ {stop.command}\n{shown(stop, answer)}\n```\n")
     return "".join([*parts, TAIL])
 
 

@@ -70,7 +70,8 @@ def simulate(
         done = run_simulate(load_scenario(scenario), out, seed, nodes, gpus, profile, form=form)
     print(done.job)
     print(
-        f"{done.hours:.1f} hours, {done.samples} samples; what really happened: {out / 'truth.json'}", file=sys.stderr
+        f"simulated {done.hours:.1f} hours of the job, {done.samples} samples; the answer: {out / 'truth.json'}",
+        file=sys.stderr,
     )
 
 

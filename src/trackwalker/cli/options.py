@@ -47,7 +47,8 @@ MetricMap = Annotated[
 JobName = Annotated[
     str,
     typer.Argument(
-        metavar="JOB", help="Job id, prefix, log or directory; 'latest', '-' the one before it, '-2' two before it."
+        metavar="JOB",
+        help="A job's id or its beginning, log file or directory; 'latest', '-' the job before it, '-2' two before.",
     ),
 ]
 

@@ -156,7 +156,7 @@ class Ending:
         else:
             word, then = f"failed with exit code {self.code}", f"why: trackwalker diagnose {job}"
         of = f" of {self.total}" if self.total else ""
-        speed = f", {self.seconds:.3g} s per step" if self.seconds is not None else ""
+        speed = f", lately {self.seconds:.3g} s per step" if self.seconds is not None else ""
         return f"{word}: {self.steps}{of} steps{speed}; {then}"
 
 

@@ -25,7 +25,7 @@ def status(
 ) -> int:
     """Say how a job is doing, or how it ended, as its scheduler sees it.
 
-    Exit codes: 0 the answer is known, 2 no such job, 69 the scheduler does not answer.
+    Exit codes: 0 the state is known (also of a failed job), 2 no such job, 69 the scheduler does not answer.
     """
     found = find_job(job, workspace)
     seen = standing_now(found)
