@@ -17,8 +17,11 @@ class Screen(Console):
             return
         with self.capture() as made:
             super().print(*objects, **how)
-        self.file.write("\n".join(line.rstrip(" ") for line in made.get().split("\n")))
+        try:
+            self.file.write("\n".join(line.rstrip(" ") for line in made.get().split("\n")))
+        except BrokenPipeError:
+            self.on_broken_pipe()
 
     def on_broken_pipe(self) -> None:
-        """Called by Rich while it handles the BrokenPipeError."""
-        raise BrokenPipeError
+        """Called while a BrokenPipeError is handled; one without a number, or Typer would end with exit code 1."""
+        raise BrokenPipeError from None

@@ -271,10 +271,11 @@ class Daemon:
                 if self.memory.known(watched.job.id, condition) is None:
                     self._open(watched, condition, now)
             self.memory.see(watched.job.id, restarts=seen.restarts)
-        if seen.ended and "state" not in known and _ended_before(watched, seen, self.memory.since):
+        over = seen.ended and not self._is_guess(watched, seen, now)
+        if over and "state" not in known and _ended_before(watched, seen, self.memory.since):
             del self.watched[watched.job.id]
             self._pass_over(watched.job.id)
-        elif seen.ended and not self._is_guess(watched, seen, now):
+        elif over:
             self._end(watched, seen, now)
         elif not seen.ended:
             self.memory.see(watched.job.id, state=seen.state)
@@ -338,10 +339,11 @@ def _ended_before(watched: Watched, seen: Standing, since: float) -> bool:
     """Whether a job that is looked at for the first time was over before anybody watched."""
     if seen.end is not None:
         return seen.end < since
-    source = watched.job.log or watched.job.run_json
-    with contextlib.suppress(OSError):
-        return source is not None and source.stat().st_mtime < since
-    return False
+    written = []  # whoever ended it wrote somewhere
+    for source in (watched.job.log, watched.job.events, watched.job.run_json):
+        with contextlib.suppress(OSError):
+            written += [source.stat().st_mtime] if source is not None else []
+    return bool(written) and max(written) < since
 
 
 _WELL = {
