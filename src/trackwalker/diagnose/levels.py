@@ -130,8 +130,8 @@ def _odd_ones(case: Case, telemetry: Telemetry, meaning: Meaning, kind: Kind, sp
         if kind == "errors":
             values, hosts = _with_silent(case, values, hosts)
         for i in _outside(values, hosts, meaning, kind):
-            if kind != "alike" and hosts[i] == case.hosts[0]:
-                continue  # the first host also coordinates
+            if i >= len(members) or (kind != "alike" and hosts[i] == case.hosts[0]):
+                continue  # a quiet counter is no oddity; the first host also coordinates
             sample, place, host = members[i]
             mine, theirs = pick_of(sample.labels), tuple(p for p in pick_of(sample.labels) if p[0] not in _WHO)
             own, peers = (f"{function}({meaning.metric}{_braces(pick)}{when})" for pick in (mine, theirs))
