@@ -117,6 +117,12 @@ def test_scrolling_brings_more_lines_and_leaves_the_page_small(logs: tuple[Site,
     assert numbers == list(range(1, TEXT.count("\n") + 1))
 
 
+def test_all_lines_come_where_the_end_never_leaves_the_window(logs: tuple[Site, Path], look: Any) -> None:  # noqa: F811
+    site, _ = logs
+    page = look(f"{site.url}/job/77/log?at=0&go=later", height=60_000).page
+    page.wait_for_function("n => document.querySelectorAll('.log-row').length === n", arg=TEXT.count("\n"))
+
+
 def test_a_growing_log_is_followed(logs: tuple[Site, Path], look: Any) -> None:  # noqa: F811
     site, root = logs
     log = root / "78-JAX-growing.log"

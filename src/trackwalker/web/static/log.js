@@ -73,6 +73,8 @@ const more = async (anchor, go) => {
     anchor.href = url.href;
     const done = go === "later" ? +part.dataset.later >= +part.dataset.size : +part.dataset.earlier <= 0;
     if (done) { watcher.unobserve(anchor); anchor.parentElement.remove(); }
+    // The watcher reports changes only: an end that is still in sight, or came into sight meanwhile, is looked at anew.
+    for (const each of ["log-later", "log-earlier"].map(link)) if (each) { watcher.unobserve(each); watcher.observe(each); }
   } catch (error) {
     say(error.message);
     watcher.unobserve(anchor);
