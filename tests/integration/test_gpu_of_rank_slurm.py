@@ -50,5 +50,7 @@ def test_a_hot_gpu_names_host_gpu_and_rank(slurm: SlurmCluster, built: Path, tmp
     pace.end()
     assert run.ends() == "completed", run.text[-3000:]
     verdict = diagnose(resolve(str(run.dir), tmp_path)).verdict
-    assert [(c.cause, c.hosts, c.gpus) for c in verdict.roots] == [("gpu-thermal-throttle", ["n2"], ["n2/1"])]
+    # Both nodes are this machine, and other tests take CPU time from them: that may be told as well, and is true.
+    roots = [(c.cause, c.hosts, c.gpus) for c in verdict.roots if c.cause != "cpu-contention"]
+    assert roots == [("gpu-thermal-throttle", ["n2"], ["n2/1"])]
     assert "n2 (GPU n2/1, rank 3)" in verdict.summary

@@ -160,6 +160,8 @@ class Conductor:
             self._hosts = [str(notes[rank]["host"]) for rank in range(order.nodes)]
             plan = {**self._fit(lambda: self._parts.network(notes, self._say)), "hosts": self._hosts}
             place_ranks(self._job_dir, self._hosts, order.procs, self._parts.image_digest)
+            if self._stopped():
+                raise Stopped  # as long as nobody else has begun
             self._meeting.decide("plan", plan)
         else:
             plan = self._meeting.await_decision("plan", None)
@@ -170,12 +172,13 @@ class Conductor:
         services = Services(order.services, self._job_dir, seat, self._say)
         if seat.is_head:
             services.start()
-        if self._stopped():
+        if self._stopped() and (order.nodes == 1 or not seat.is_head):
             raise Stopped
         self._parts.release()
         cores = Cores(self._job_dir, seat, "" if order.container else order.workdir, self._say)
         cores.enable()
-        code = Agent(spec, self._crew()).run(adopt=False)
+        # The others begin by now: told to end, the first node begins too, because its agent is whom they hear it from.
+        code = Agent(spec, self._crew()).run(adopt=False, stop=self._stopped())
         events = self._events_of_this_attempt()
         cores.collect(events, self._began)
         if seat.is_head:
