@@ -233,8 +233,9 @@ def test_r11_what_stays_of_a_submit_that_failed(tmp_path: Path, sbatch: str, cod
 
 
 def test_a_real_run_is_recorded_on_all_nodes(cluster: SlurmCluster, tmp_path: Path, prometheus: Path) -> None:
+    # Prometheus looks for new targets every five seconds: a run of five would be over.
     words = ["submit", "tiny", "-N", "2", "--observe", "--json", "--workspace", str(tmp_path)]
-    done = cli(cluster, *words, "--", *PACED, "steps=30", "enable_checkpointing=false", "_env_GREETING=a b'c\"$d%e\nf")
+    done = cli(cluster, *words, "--", *PACED, "steps=80", "enable_checkpointing=false", "_env_GREETING=a b'c\"$d%e\nf")
     assert done.returncode == 0, done.stderr
     answer = json.loads(done.stdout)
     run = Run(cluster, Queued(answer["id"], Path(answer["dir"]), Path(answer["log"])))
