@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
+
+import numpy as np
+import pytest
 
 from trackwalker.job.journal import encode
 from trackwalker.job.layout import Job
@@ -162,3 +165,29 @@ class Night:
 
     def _confirm(self, job: Job) -> Second:
         return self.second
+
+
+@pytest.fixture
+def night(tmp_path: Path) -> Iterator[Night]:
+    made = Night(tmp_path / "outputs")
+    yield made
+    made.stop()
+
+
+def begun(night: Night, job: SimJob, seconds: float = 1.0, steps: int = 60) -> float:
+    """A job that has trained for a while, and a watcher that saw it."""
+    night.start(T0)
+    at = job.steps(T0, seconds, steps)
+    night.look(at)
+    return at
+
+
+def until_told(night: Night, kind: str, begin: float, most: float, every: float = 1.0) -> float | None:
+    """Seconds after `begin` at which an incident of a kind was opened."""
+    for now in np.arange(begin, begin + most, every):
+        night.look(float(now))
+        assert night.daemon is not None
+        found = [i for i in night.daemon.memory.incidents.values() if i.kind == kind]
+        if found:
+            return found[-1].opened - begin
+    return None

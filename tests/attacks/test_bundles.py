@@ -3,38 +3,17 @@
 from __future__ import annotations
 
 import gzip
-import io
-import json
 import tarfile
 from pathlib import Path
 from typing import Any
 
 import pytest
+from archives import bundle, link
 
 from trackwalker.errors import UsageError
 from trackwalker.job.layout import Job
-from trackwalker.lab.bundle import SCHEMA, add, pack
+from trackwalker.lab.bundle import add, pack
 from triage_logs import ending, header, steps
-
-
-def bundle(path: Path, *members: tuple[str, Any, dict[str, Any]]) -> Path:
-    """An archive with right papers and whatever else: name, content, and attributes of the member."""
-    papers = [
-        ("bundle.json", json.dumps({"schema": SCHEMA, "job": "7-JAX-toy"}).encode(), {}),
-        ("truth.json", json.dumps({"outcome": "healthy"}).encode(), {}),
-    ]
-    with tarfile.open(path, "w:gz") as tar:
-        for name, content, more in [*papers, *members]:
-            info = tarfile.TarInfo(name)
-            info.size = len(content)
-            for key, value in more.items():
-                setattr(info, key, value)
-            tar.addfile(info, io.BytesIO(content) if info.isreg() else None)
-    return path
-
-
-def link(name: str, target: str, kind: bytes = tarfile.SYMTYPE) -> tuple[str, bytes, dict[str, Any]]:
-    return name, b"", {"type": kind, "linkname": target}
 
 
 def test_a_right_bundle_is_added(tmp_path: Path) -> None:

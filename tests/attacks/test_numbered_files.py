@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import hashlib
-import io
 import json
 import subprocess
 import tarfile
@@ -13,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from archives import bundle, link
 from surface import Agent, Cluster, argv, environment, job_log, lands, own, put_job, tw, until
 
 if TYPE_CHECKING:
@@ -113,26 +113,6 @@ def test_a03_a_blob_under_an_honest_hash_does_not_get_into_a_snapshot(
     assert frozen, "nothing was frozen"
     if "print('evil')\n" in frozen:
         lands("our snapshot holds another user's code under the honest hash")
-
-
-def bundle(path: Path, *members: tuple[str, bytes, dict[str, Any]]) -> Path:
-    """An archive with right papers and whatever else: name, content, and attributes of the member."""
-    papers: list[tuple[str, bytes, dict[str, Any]]] = [
-        ("bundle.json", json.dumps({"schema": "trackwalker.bundle/1", "job": "7-JAX-toy"}).encode(), {}),
-        ("truth.json", json.dumps({"outcome": "healthy"}).encode(), {}),
-    ]
-    with tarfile.open(path, "w:gz") as tar:
-        for name, content, more in [*papers, *members]:
-            info = tarfile.TarInfo(name)
-            info.size = len(content)
-            for key, value in more.items():
-                setattr(info, key, value)
-            tar.addfile(info, io.BytesIO(content) if info.isreg() else None)
-    return path
-
-
-def link(name: str, target: str) -> tuple[str, bytes, dict[str, Any]]:
-    return name, b"", {"type": tarfile.SYMTYPE, "linkname": target}
 
 
 def longer_than_a_path() -> list[tuple[str, bytes, dict[str, Any]]]:

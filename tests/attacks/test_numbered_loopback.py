@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING
 
 import httpx
 import pytest
-from surface import ATTACKED, READ, Site, children, lands, model, serving, until
+from surface import ATTACKED, READ, Site, children, lands, serving, until
 
+from model_server import model
 from recorded_job import Exporter, Job
 from trackwalker.job.services import USER, login_of
 from web_client import workspace_of

@@ -12,7 +12,9 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 from secret_forms import forms
-from surface import Cluster, job_log, lands, model, put_job, tw
+from surface import Cluster, job_log, lands, put_job, tw
+
+from model_server import model
 
 if TYPE_CHECKING:
     from strangers import Stranger

@@ -6,17 +6,15 @@ import json
 import os
 import re
 import sys
-import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from conftest import tree_hash
+from model_server import model
 from trackwalker.agent.ask import Answered, ask, document
 from trackwalker.agent.questions import phrasings
 from trackwalker.agent.workspace import Workspace
@@ -148,57 +146,6 @@ def test_what_is_not_understood_exits_with_2_and_says_what_can_be_asked(
     assert done.err.count("\n") == 1
 
 
-@contextmanager
-def endpoint(*answers: dict[str, Any]) -> Iterator[tuple[str, list[dict[str, Any]]]]:
-    """A real HTTP server that speaks as OpenAI's does and gives scripted answers."""
-    asked: list[dict[str, Any]] = []
-
-    class Handler(BaseHTTPRequestHandler):
-        def _send(self, body: dict[str, Any]) -> None:
-            data = json.dumps(body).encode()
-            self.send_response(200)
-            self.send_header("Content-Type", "application/json")
-            self.send_header("Content-Length", str(len(data)))
-            self.end_headers()
-            self.wfile.write(data)
-
-        def do_GET(self) -> None:
-            self._send({"object": "list", "data": [{"id": "small-model", "object": "model"}]})
-
-        def do_POST(self) -> None:
-            asked.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
-            message = {"role": "assistant", "content": None, **answers[min(len(asked), len(answers)) - 1]}
-            choice = {
-                "index": 0,
-                "message": message,
-                "finish_reason": "tool_calls" if "tool_calls" in message else "stop",
-            }
-            usage = {"prompt_tokens": 10, "completion_tokens": 10, "total_tokens": 20}
-            self._send(
-                {
-                    "id": "x",
-                    "object": "chat.completion",
-                    "created": 1,
-                    "model": "small-model",
-                    "choices": [choice],
-                    "usage": usage,
-                }
-            )
-
-        def log_message(self, format: str, *args: Any) -> None:
-            pass
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{server.server_address[1]}/v1", asked
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
-
-
 def test_a_local_endpoint_investigates_and_its_invention_is_struck_out(
     workspace: Path, trackwalker: Callable[..., Done]
 ) -> None:
@@ -206,7 +153,7 @@ def test_a_local_endpoint_investigates_and_its_invention_is_struck_out(
     query = {"job": "8308", "promql": "sum by (host) (rate(hw_rdma_tx_retx_pkts_total[5m]))"}
     call = {"id": "c1", "type": "function", "function": {"name": "query_metrics", "arguments": json.dumps(query)}}
     text = "The NICs of chi2822 and chi2834 retransmit. GPU power on chi2899 fell to 123 W."
-    with endpoint({"tool_calls": [call]}, {"content": text}) as (url, asked):
+    with model({"tool_calls": [call]}, {"content": text}) as (url, heard):
         words = ("ask", "-w", str(workspace), "--endpoint", url, "why is 8308 TGS so bad")
         done = trackwalker(*words)
     assert done.code == 0, done.err
@@ -217,6 +164,7 @@ def test_a_local_endpoint_investigates_and_its_invention_is_struck_out(
     )
     assert "The NICs of chi2822 and chi2834 retransmit. ~~GPU power on chi2899 fell to 123 W.~~" in answer
     assert "in no evidence: chi2899, 123" in answer
+    asked = [json.loads(each) for each in heard]
     assert asked[0]["model"] == "small-model"
     offered = {tool["function"]["name"] for tool in asked[0]["tools"]}
     assert "query_metrics" in offered
@@ -245,7 +193,7 @@ def test_an_endpoint_that_is_not_there_leaves_the_answer_a_note_and_exit_code_0(
     workspace: Path, trackwalker: Callable[..., Done]
 ) -> None:
     pytest.importorskip("pydantic_ai", reason="pydantic-ai is not installed: pip install -e '.[agent]'")
-    with endpoint({"content": "gone"}) as (url, _):
+    with model({"content": "gone"}) as (url, _):
         pass  # closed again: nobody listens there any more
     words = ("ask", "-w", str(workspace), "--endpoint", url, "how far did 8043 come?")
     done = trackwalker(*words)

@@ -77,6 +77,18 @@ class Run:
         found: dict[str, Any] = json.loads(done.stdout)
         return found
 
+    def verdict_while_stopped(self, rank: int) -> dict[str, Any]:
+        """What is said of the run while one of its ranks is stopped; then that one goes on."""
+        self.wait_steps(60)
+        pid = self.pid_of(rank)
+        os.kill(pid, signal.SIGSTOP)
+        try:
+            time.sleep(40)  # the wait is the subject: a rank that says nothing for long enough to be a hang
+            return self.verdict()
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGCONT)
+
 
 def root_of(verdict: dict[str, Any]) -> tuple[str, list[str]]:
     roots = [c for c in verdict["causes"] if c["role"] == "root"]
@@ -115,12 +127,8 @@ def test_a_killed_rank_is_named(slurm: SlurmCluster, tmp_path: Path) -> None:
 @pytest.mark.long(reason="a hang lasts most of a minute before it may be called one")
 def test_a_stopped_rank_is_named(slurm: SlurmCluster, tmp_path: Path) -> None:
     run = Run(slurm, tmp_path, steps=2000)
-    run.wait_steps(60)
-    os.kill(run.pid_of(1), signal.SIGSTOP)
-    time.sleep(40)  # the wait is the subject: a rank that says nothing for long enough to be a hang
-    verdict = run.verdict()
+    verdict = run.verdict_while_stopped(1)
     slurm.client("scancel", run.id)
-    os.kill(run.pid_of(1), signal.SIGCONT)
     run.ended()
     assert root_of(verdict)[1] == ["n2"], verdict["summary"]
 
@@ -179,12 +187,7 @@ def test_a_run_is_joined_in_the_middle(slurm: SlurmCluster, tmp_path: Path) -> N
 @pytest.mark.long(reason="a hang lasts most of a minute before it may be called one")
 def test_a_rank_stopped_in_a_joined_run_is_named(slurm: SlurmCluster, tmp_path: Path) -> None:
     run = Joined(slurm, tmp_path, steps=2000)
-    run.wait_steps(60)
-    os.kill(run.pid_of(1), signal.SIGSTOP)
-    time.sleep(40)  # the wait is the subject: a rank that says nothing for long enough to be a hang
-    verdict = run.verdict()
-    with contextlib.suppress(ProcessLookupError):
-        os.kill(run.pid_of(1), signal.SIGCONT)
+    verdict = run.verdict_while_stopped(1)
     slurm.client("scancel", run.id)
     run.left()
     assert root_of(verdict)[1] == ["n2"], verdict["summary"]

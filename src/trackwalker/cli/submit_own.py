@@ -9,7 +9,7 @@ from pathlib import Path
 
 from trackwalker.errors import MaybeQueuedError, TrackwalkerError, UsageError
 from trackwalker.launch.slurm.client import Slurm
-from trackwalker.launch.slurm.own_script import read_script, wrapped, write
+from trackwalker.launch.slurm.own_script import name_words, read_script, wrapped, write
 
 _HOW = {
     "tasks": "what its srun lines start is recorded",
@@ -30,13 +30,7 @@ def submit_own(
         return 0
     batch = write(script, workspace, sys.executable)
     try:
-        # Spooled under another name, it keeps its own in the queue and in %x.
-        name = (
-            []
-            if any(w.startswith(("-J", "--job-name")) for w in [*options, *script.text.split()])
-            else ["-J", path.name]
-        )
-        job = Slurm().submit(batch, [*name, *options], words, own=True)
+        job = Slurm().submit(batch, [*name_words(script, options), *options], words, own=True)
     except MaybeQueuedError:
         raise
     except TrackwalkerError:

@@ -57,6 +57,12 @@ def directives(text: str) -> list[str]:
     return found
 
 
+def name_words(script: OwnScript, options: list[str]) -> list[str]:
+    """Options that keep the script's name in the queue, under which it is not spooled; none where a name is given."""
+    given = [*options, *(word for line in directives(script.text) for word in line.split())]
+    return [] if any(word.startswith(("-J", "--job-name")) for word in given) else ["-J", script.path.name]
+
+
 def wrapped(script: OwnScript, folder: Path, workspace: Path, python: str) -> str:
     """What sbatch is given."""
     copy = shlex.quote(str(folder / script.path.name))
