@@ -142,6 +142,13 @@ def load_playbooks(own: Path | None = None) -> list[Playbook]:
     return [books[name] for name in sorted(books)]
 
 
+@cache
+def state_of(cause: str) -> str:
+    """The state that a shipped cause is; "" where its file names none."""
+    path = Path(str(files("trackwalker.playbooks"))) / f"{cause}.md"
+    return load_playbook(path).state if path.exists() else ""
+
+
 def load_playbook(path: Path) -> Playbook:
     """Read one playbook; a mistake in it is one line that says where."""
     front, body = front_matter(path)

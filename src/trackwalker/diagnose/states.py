@@ -42,6 +42,10 @@ class States:
         """Whether a state has one of the properties that are lists."""
         return state in self.told[group]
 
+    def cause(self, state: str) -> str:
+        """The cause of a state that is reckoned from the steps, and tested by no cause file."""
+        return str(self.told["reckoned"][state])
+
     def of_log(self, cause: str) -> str:
         """The state of a failure class that only logs tell of."""
         return str(self.told["told_by_logs"].get(cause, NAMED_ERROR))
