@@ -73,8 +73,8 @@ class Test(BaseModel):
             if isinstance(told, str):
                 if told not in limits():
                     raise ValueError(f"no limit '{told}' in limits.yml; known: {', '.join(sorted(limits()))}")
-                told = {k: v for k, v in limits()[told].items() if k != "why"}
-            data = {**data, "with_": told}
+                told = limits()[told]
+            data = {**data, "with_": {k: v for k, v in told.items() if k != "why"}}
             del data["with"]
         return data
 
