@@ -144,9 +144,9 @@ def load_playbooks(own: Path | None = None) -> list[Playbook]:
 
 @cache
 def state_of(cause: str) -> str:
-    """The state that a shipped cause is; "" where its file names none."""
+    """The state that a shipped cause is ("": its file names none); without tests, what log lines make of it."""
     path = Path(str(files("trackwalker.playbooks"))) / f"{cause}.md"
-    return load_playbook(path).state if path.exists() else ""
+    return load_playbook(path).state if path.exists() else states().of_log(cause)
 
 
 def load_playbook(path: Path) -> Playbook:

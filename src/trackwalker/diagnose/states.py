@@ -29,6 +29,10 @@ class States:
                     todo.append(effect)
         return frozenset(seen).union(self.told["called"].get(state, ())) - {state}
 
+    def behind(self, state: str) -> frozenset[str]:
+        """Everything that a state can have come of."""
+        return frozenset(s for s in self.known if state in self.reaches(s))
+
     def leaves_open(self, state: str) -> frozenset[str]:
         """What is not sure while this state is only half proven."""
         named = self.told["leaves_open"].get(state)
