@@ -112,9 +112,17 @@ def open_question(
     claims = [claim_of(e) for e in told]
     rest = [d for d in look.deviations if explanation(d, claims, graph(), {}) is None]
     if all(_only_idleness(e) for e in slowing):
-        # Idle devices tell that something was waited for. What no arrow leads from or to is not known to be data.
-        return OpenQuestion("before", [d for d in rest if d.fleet or not d.meaning.known])
+        # Idle devices tell that something was waited for. What no arrow leads from or to is not known to be data, and
+        # what idles devices in another way than by data is another reason.
+        return OpenQuestion("before", [d for d in rest if d.fleet or not d.meaning.known or _idles_otherwise(d)])
     return OpenQuestion("beside", _left_over(rest, look.deviations, slowing, symptoms))
+
+
+def _idles_otherwise(d: Deviation) -> bool:
+    """Whether devices idle of this and no late batch has a part in it."""
+    quantity, arrows = d.meaning.quantity, graph()
+    waits = {quantity, *arrows.here.get(quantity, ())} & arrows.lost_time
+    return bool(arrows.follows(quantity) & arrows.idle) and quantity not in arrows.idle and not waits
 
 
 def _only_idleness(cause: Examination) -> bool:
