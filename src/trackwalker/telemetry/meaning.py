@@ -102,14 +102,19 @@ def place_of(labels: Labels) -> Place:
     # A port's number says nothing beside the name of its device; two disks of one mount are two devices.
     device = devices[0] if devices else None
     rank = next((labels[n] for n in names["rank"] if labels.get(n)), None)
-    used = {"__name__", "host", *names["who"], *names["gpu"], *names["device"], *names["rank"]}
+    used = {"__name__", "host", *_reporters(labels), *names["gpu"], *names["device"], *names["rank"]}
     aspect = tuple(sorted((k, v) for k, v in labels.items() if k not in used))
     return Place(host_of(labels), gpu, device, rank, aspect)
 
 
+def _reporters(labels: Labels) -> set[str]:
+    """The labels that only say who reported; a node that is a mere number is a part of its host (memory, sockets)."""
+    return set(_catalogue()["who"]) - ({"node"} if labels.get("node", "").isdigit() else set())
+
+
 def pick_of(labels: Labels) -> tuple[tuple[str, str], ...]:
     """The labels that select a series again, without those that only say who reported it."""
-    who = {"__name__", *_catalogue()["who"]} - (set() if labels.get("host") else {"instance"})
+    who = {"__name__", *_reporters(labels)} - (set() if labels.get("host") else {"instance"})
     return tuple(sorted((k, v) for k, v in labels.items() if k not in who))
 
 
