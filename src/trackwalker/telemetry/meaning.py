@@ -13,6 +13,7 @@ from typing import Any, Literal
 import yaml
 
 from trackwalker.telemetry.client import Labels, host_of
+from trackwalker.telemetry.foreign import load_maps
 
 Kind = Literal["gauge", "counter", "windowed", "state", "info", "timestamp"]
 Layer = Literal["resource", "activity", "wait", "error", "identity", "health"]
@@ -81,8 +82,12 @@ class Place:
 @cache
 def meaning_of(metric: str) -> Meaning:
     """What the catalogue says of a metric; what it does not say, the name does."""
-    told: Mapping[str, str] = next((m for m in _catalogue()["metrics"] if fnmatchcase(metric, m["match"])), {})
-    kind, layer, bad = _by_name(metric)
+    told, name = _told(metric), metric
+    # Of an exporter that a map knows: what its metric is called here.
+    rule = None if told else next((r for r in load_maps().rules if r.name == metric and not r.derive), None)
+    if rule is not None:
+        told, name = {k: v for k, v in _told(rule.to).items() if k != "unit" or rule.scale == 1.0}, rule.to
+    kind, layer, bad = _by_name(name)
     return Meaning(
         metric=metric,
         kind=told.get("kind", kind),  # type: ignore[arg-type]
@@ -92,6 +97,10 @@ def meaning_of(metric: str) -> Meaning:
         quantity=told.get("quantity", metric),  # unknown to the causal graph: a quantity of its own
         known=bool(told),
     )
+
+
+def _told(metric: str) -> Mapping[str, str]:
+    return next((m for m in _catalogue()["metrics"] if fnmatchcase(metric, m["match"])), {})
 
 
 def place_of(labels: Labels) -> Place:
