@@ -109,7 +109,7 @@ def _below(values: Values, order: Sequence[str], k: int) -> bool:
     rest = _logs([values[h] for h in order[k:]])
     highest = float(_logs([max(values[h] for h in order[:k])])[0])
     apart = float(rest.min()) - highest
-    return highest < float(np.median(rest)) - _SIGMAS * robust_sigma(rest) or 0.0 < np.ptp(rest) <= apart
+    return highest < float(np.median(rest)) - _SIGMAS * robust_sigma(rest) or 0.0 < float(np.ptp(rest)) <= apart
 
 
 def _changes(values: Values, reference: Values) -> Values:
