@@ -145,7 +145,7 @@ def _residual(cause: Examination, found: list[Examination]) -> bool:
 
 def _what_waiting_does(cause: Examination, found: list[Examination]) -> bool:
     """Whether a cause names nobody and shows only what all hosts do that wait for those whom another one names."""
-    spans, seen = cause.spans, claim_of(cause).quantities
+    spans, seen = cause.spans, claim_of(cause, accounts=False).quantities
     if cause.hosts or spans is None or not seen or not seen <= graph().waiting:
         return False
     named = [e for e in found if e is not cause and e.hosts and e.playbook.outcome == "incident"]
