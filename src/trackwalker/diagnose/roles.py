@@ -140,7 +140,8 @@ def _residual(cause: Examination, found: list[Examination]) -> bool:
     mine, hosts = cause.spans, set(cause.hosts)
     others = [e for e in found if e is not cause and "slow" in e.playbook.symptoms and e.playbook.outcome == "incident"]
     there = [e for e in others if not e.hosts or (hosts and hosts <= set(e.hosts))]
-    return any(e.spans is None or mine is None or mine <= e.spans for e in there)
+    # Before a silence in which somebody is waited for, idle devices are how it began.
+    return any(e.waits for e in found) or any(e.spans is None or mine is None or mine <= e.spans for e in there)
 
 
 def _what_waiting_does(cause: Examination, found: list[Examination]) -> bool:

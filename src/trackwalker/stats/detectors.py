@@ -163,7 +163,7 @@ def several_rose(
     fired = len(both) >= 2 and len(rose) >= max(share * len(both), min(_SEVERAL, len(both)))
     before = [reference[h] for h in both]
     numbers = {"rose": float(len(rose)), "hosts": float(len(both)), "before_max": max(before, default=0.0)}
-    return Finding(fired, (), numbers | _span({h: values[h] for h in both}))
+    return Finding(fired, (), numbers | _span({h: values[h] for h in both or values}))
 
 
 def alone_rose(values: Values, *, reference: Values | None, factor: float, floor: float) -> Finding:
