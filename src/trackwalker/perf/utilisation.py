@@ -3,30 +3,22 @@
 from __future__ import annotations
 
 import math
-import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
-from itertools import islice
-from pathlib import Path
 
 import numpy as np
 
-from trackwalker.job.dialects import StepTold, needles, read_step
+from trackwalker.job.dialects import read_step
+from trackwalker.logs.facts import LogFacts
 from trackwalker.perf.flops import FORMULA, Flops
 from trackwalker.perf.model import Device
 from trackwalker.perf.peaks import Known, by_name, by_trace, from_environment, stated
 from trackwalker.perf.result import FlopsPart, Utilisation
 from trackwalker.perf.settings import Settings
 
-_LINES = 400  # step lines are enough for a median
-_FRONT = 64 << 20  # bytes: what a trainer says of its FLOPs stands at the beginning
-_LONGEST = 4096  # bytes of a line
 _SAME = 0.02  # the trainer prints few digits
 _LAST = 0.0006  # half of the last printed digit, and a little
 _TELLING = 0.25  # a figure rounding may have moved further than this is no figure to compare with
-_TOTAL = re.compile(rb"Total TFLOPs: *(\d+\.?\d*)")
-_SPLIT = re.compile(rb"split as [\d.]+% learnable weight flops and (\d+\.?\d*)% attention flops")
-_PEAK = re.compile(rb"\[MFU\][^\n]{0,200}?peak=(\d+\.?\d*)")
 
 
 @dataclass(frozen=True)
@@ -40,17 +32,14 @@ class Logged:
     peak: float | None = None
 
 
-def logged_flops(log: Path | None, tokens: float | None) -> Logged:
-    """Read the trainer's own count from its log."""
-    if log is None or not log.is_file() or not log.stat().st_size:
-        return Logged()
-    with log.open("rb") as file:
-        data = file.read(_FRONT)  # not mapped: a mapped log that is cut meanwhile kills the process
-    lines = [[t.seconds, t.tflops, t.mfu, t.tgs] for t in islice(_step_lines(data), _LINES)]
-    total, split, peak = _TOTAL.search(data), _SPLIT.search(data), _PEAK.search(data)
-    said = float(total[1]) if total else None
-    share = float(split[1]) / 100.0 if split else None
-    told_peak = float(peak[1]) if peak else None
+def logged_flops(facts: LogFacts, tokens: float | None) -> Logged:
+    """The trainer's own count, as its log has it."""
+    lines = [
+        [t.seconds, t.tflops, t.mfu, t.tgs]
+        for raw in facts.steps.front
+        if (t := read_step(raw.decode("utf-8", "replace"))) is not None and math.isfinite(t.tflops)
+    ]
+    said, share, told_peak = facts.step_tflops, facts.attention_share, facts.peak_tflops
     rows = np.array(lines, float).reshape(-1, 4)
     mfu = float(np.nanmedian(rows[:, 2])) if np.isfinite(rows[:, 2]).any() else None
     if mfu and told_peak is None:
@@ -80,15 +69,6 @@ def _by_rates(rows: np.ndarray, tokens: float | None) -> tuple[float | None, flo
     fastest = rows[:, 1] >= rows[:, 1].max() / 2  # the lines do not fit one figure: those with the most digits
     digits = _LAST / rows[fastest, 1] + spare / np.maximum(seconds[fastest], 1e-9)
     return float(np.median(rows[fastest, 1] * seconds[fastest])), float(digits.max())
-
-
-def _step_lines(data: bytes) -> Iterator[StepTold]:
-    """The step lines that tell how much was computed."""
-    for match in re.finditer(b"|".join(re.escape(n) for n in needles()), data):
-        begin, end = data.rfind(b"\n", 0, match.start()) + 1, data.find(b"\n", match.end())
-        told = read_step(data[begin : end if end >= 0 else len(data)][:_LONGEST].decode("utf-8", "replace"))
-        if told is not None and math.isfinite(told.tflops):
-            yield told
 
 
 def flops_part(flops: Flops, logged: Logged) -> FlopsPart:

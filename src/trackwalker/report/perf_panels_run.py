@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from trackwalker.perf.result import PerfReport, ProgramPart, Series
+from trackwalker.perf.result import Level, PerfReport, ProgramPart, Series
 from trackwalker.report.perf_charts import Panel, Sheet, Stack, duration, segments, sheet_of, step_plot
 from trackwalker.report.perf_view import Grid, grids, summary
 from trackwalker.report.plots import thin
@@ -84,10 +84,9 @@ def throughput_panel(report: PerfReport) -> Panel:
         panel.items += [plot, _series(through.series)]
     if through.levels:
         rows = [
-            [f"{x.first_step} to {x.last_step}", str(x.steps), duration(x.seconds), "steady" if x.steady else ""]
-            for x in through.levels
+            [f"{x.first_step} to {x.last_step}", str(x.steps), duration(x.seconds), _kind(x)] for x in through.levels
         ]
-        panel.items.append(Sheet("Levels of speed", ["steps", "how many", "median", ""], rows[:50], {1, 2}))
+        panel.items.append(Sheet("Phases of one speed", ["steps", "how many", "median", ""], rows[:50], {1, 2}))
     if through.labels:
         rows = [
             [name, str(len(at)), duration(through.label_cost_s[name]) if name in through.label_cost_s else "", _few(at)]
@@ -144,6 +143,10 @@ def goodput_panel(report: PerfReport) -> Panel:
     if part.gpus_from:
         panel.notes.append(f"GPUs counted from {part.gpus_from}")
     return panel
+
+
+def _kind(level: Level) -> str:
+    return ", ".join(word for word, is_so in (("slow", level.slow), ("judged by", level.steady)) if is_so)
 
 
 def _few(steps: list[int]) -> str:
