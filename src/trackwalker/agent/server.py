@@ -20,9 +20,9 @@ from pydantic import ValidationError
 
 from trackwalker import __version__
 from trackwalker.agent.answers import NOTICE
+from trackwalker.agent.log_books import all_books
 from trackwalker.agent.prompts import add_prompts
 from trackwalker.agent.toolbox import ACTION_TOOLS, Tool, Toolbox
-from trackwalker.diagnose.playbook import load_playbooks
 from trackwalker.errors import MissingToolError, TrackwalkerError, UsageError
 from trackwalker.report.markdown import markdown
 
@@ -151,7 +151,7 @@ def _add_resources(server: MCPServer[Any], toolbox: Toolbox) -> None:
         def text() -> str:
             return body
 
-    for book in load_playbooks():
+    for book in all_books().values():
         add_playbook(book.id, book.title, book.body)
 
     def reading(what: str, job: str, show: Callable[[Any], str]) -> str:

@@ -11,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from trackwalker.cli.diagnose_parts import print_brief, print_tests
+from trackwalker.cli.diagnose_parts import print_brief, print_evidence, print_tests
 from trackwalker.cli.no_log import log_of
 from trackwalker.cli.options import (
     DEFAULT_WORKSPACE,
@@ -58,6 +58,10 @@ def diagnose(
     tests: Annotated[
         bool, typer.Option("--tests", help="Print every question that was asked, its answer, and what was not asked.")
     ] = False,
+    evidence: Annotated[
+        str | None,
+        typer.Option("--evidence", metavar="e7,e24", help="Print these pieces of evidence in full; 'all': every one."),
+    ] = None,
     cause: Annotated[str | None, typer.Option("--cause", help="Of --tests only those about this cause.")] = None,
     question: Annotated[
         str | None, typer.Option("--question", "-q", help='What you want to know, e.g. "why is TGS so bad".')
@@ -94,8 +98,8 @@ def diagnose(
 
     Exit codes: 0 a verdict, 1 an incident (with --exit-code), 2 nothing to read, 3 a verdict from damaged evidence.
     """
-    if as_md + brief + tests > 1 or (as_md and as_json):
-        raise UsageError("give one of --brief, --tests and --md; --json goes with the first two")
+    if as_md + brief + tests + (evidence is not None) > 1 or (as_md and as_json):
+        raise UsageError("give one of --brief, --tests, --evidence and --md; --json goes with all but the last")
     if cause is not None and not tests:
         raise UsageError("--cause is for --tests")
     if job is not None and log is not None:
@@ -103,7 +107,7 @@ def diagnose(
     name = str(log) if log is not None else job or LATEST
     set_once = os.environ.get("TRACKWALKER_METRICS")
     if log_only:
-        if saving or brief or tests or question or html or (metrics and metrics != set_once):
+        if saving or brief or tests or evidence or question or html or (metrics and metrics != set_once):
             raise UsageError("--log-only goes with --json and --md: the others need the whole diagnosis")
         return triage([name], as_json=as_json, as_markdown=as_md, workspace=workspace)
     found = log_of(name, workspace)
@@ -131,6 +135,8 @@ def diagnose(
         print_brief(diagnosis, as_json)
     elif tests:
         print_tests(diagnosis.asked.about(cause) if cause else diagnosis.asked, diagnosis.verdict.job.id, as_json)
+    elif evidence is not None:
+        print_evidence(diagnosis.verdict, evidence, as_json)
     elif as_json:
         print(diagnosis.verdict.to_json())
     elif as_md:

@@ -6,7 +6,9 @@ import json
 
 from trackwalker.agent.answers import as_text
 from trackwalker.agent.verdicts import verdict_answer
-from trackwalker.diagnose.asked import Asked, Diagnosis
+from trackwalker.diagnose.asked import Asked, Diagnosis, state_of
+from trackwalker.diagnose.verdict import Verdict
+from trackwalker.errors import UsageError
 from trackwalker.report.text import clip, json_visible, one_line
 
 _MOST_NAMED = 8
@@ -34,7 +36,7 @@ def print_tests(asked: Asked, job: str, as_json: bool) -> None:
         print(json_visible(json.dumps(asked.to_dict(job), indent=1, ensure_ascii=False)))
         return
     for examination in asked.examined():
-        print(f"{examination.playbook.id}: {examination.state}")
+        print(f"{examination.playbook.id}: {state_of(examination)}")
         for result in examination.results:
             row = asked.row(result)
             names = row.get("names", [])
@@ -45,6 +47,23 @@ def print_tests(asked: Asked, job: str, as_json: bool) -> None:
             print(f"  {row['answer']:8}{row['role']:8} {row['test']}{one_line(who)}: {one_line(where + lacks)}")
     for book in asked.uncalled:
         print(f"not asked: {book.id}: {asked.why_uncalled(book)}")
+
+
+def print_evidence(verdict: Verdict, asked: str, as_json: bool) -> None:
+    """Pieces of evidence by their numbers, in full: what they say, their values, and where these come from."""
+    known = {item.id: item for item in verdict.evidence}
+    wanted = list(known) if asked == "all" else [name.strip() for name in asked.split(",") if name.strip()]
+    if missing := [name for name in wanted if name not in known]:
+        last = f"e1 to {verdict.evidence[-1].id}" if known else "none"
+        raise UsageError(f"no evidence '{clip(one_line(missing[0]), 40)}' in this verdict: it has {last}")
+    if as_json:
+        found = [known[name].model_dump() for name in wanted]
+        print(json_visible(json.dumps({"job": verdict.job.id, "evidence": found}, indent=1, ensure_ascii=False)))
+        return
+    for item in (known[name] for name in wanted):
+        print(f"{item.id}  {one_line(item.says)}\n    {item.kind}: {one_line(item.source)}")
+        for name, value in item.values.items():
+            print(f"    {one_line(name)}: {value:g}")
 
 
 def _words(held: object) -> str:
