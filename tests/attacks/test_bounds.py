@@ -188,7 +188,7 @@ def test_the_token_of_the_agents_is_a_file_and_without_it_nothing_is_served(
 ) -> None:
     import yaml
 
-    from trackwalker.observe.config import prometheus_config
+    from trackwalker.observe.live import prometheus_config
 
     path = tmp_path / "token"
     path.write_text("a-bearer-token-of-ours\n")

@@ -10,8 +10,7 @@ import pytest
 from trackwalker.job.ending import Told, decide, of_events, of_log, told_by, word_of
 from trackwalker.job.layout import Job
 from trackwalker.job.slurm.lost import gone, lost, prolog
-from trackwalker.job.slurm.reasons import advice, never_clears
-from trackwalker.job.slurm.states import make
+from trackwalker.job.slurm.states import advice, make, never_clears
 from trackwalker.node.outcome import cancelled
 from trackwalker.node.scheduler_word import PLAIN, reason_of
 
