@@ -16,9 +16,8 @@ from trackwalker.errors import UsageError
 from trackwalker.job.journal import read
 from trackwalker.job.processes import read_stat
 from trackwalker.launch.request import Watching, parse_watching
-from trackwalker.observe.ray import MOST_RESTARTS, RayKeeper
+from trackwalker.observe.ray import MOST_RESTARTS, LogMirror, RayKeeper
 from trackwalker.observe.ray_home import environment, hold_port, ray_home
-from trackwalker.observe.ray_logs import LogMirror
 from trackwalker.observe.ray_stacks import point, why_no_stacks, write_wrapper
 
 NOTHING: dict[str, str] = {}
