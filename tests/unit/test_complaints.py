@@ -21,8 +21,10 @@ from trackwalker.cli.job_row import row_of
 from trackwalker.diagnose import changed as changing
 from trackwalker.diagnose.asked import state_of
 from trackwalker.diagnose.engine import diagnose
-from trackwalker.diagnose.examine import Examination, TestResult
-from trackwalker.diagnose.playbook import Playbook, Test
+from trackwalker.diagnose.examine import Examination
+from trackwalker.diagnose.examine import TestResult as Result
+from trackwalker.diagnose.playbook import Playbook
+from trackwalker.diagnose.playbook import Test as Question
 from trackwalker.diagnose.symptoms import Span
 from trackwalker.diagnose.triage import triage
 from trackwalker.errors import UsageError
@@ -132,9 +134,8 @@ def test_jobs_has_the_records_word_where_no_scheduler_knows(tmp_path: Path) -> N
     (seen,) = standings([job])
     assert seen.state == "unknown"
     listed = by_small_log(job, seen)
-    assert (
-        (listed.state, listed.ended, listed.exit) == (triage(job).status, False, None) == ("indeterminate", False, None)
-    )
+    assert listed.state == triage(job).status == "indeterminate"
+    assert (listed.ended, listed.exit) == (False, None)
 
 
 def test_a_start_is_the_runs_and_not_its_files(tmp_path: Path) -> None:
@@ -159,7 +160,7 @@ def test_a_start_is_the_runs_and_not_its_files(tmp_path: Path) -> None:
 
 
 def test_jobs_reads_steps_of_any_trainer(tmp_path: Path) -> None:
-    line = " iteration {n:8d}/     500 | consumed samples: 1 | elapsed time per iteration (ms): 2500.0 | lm loss: 2.5E+00 |\n"
+    line = " iteration {n:8d}/     500 | elapsed time per iteration (ms): 2500.0 | lm loss: 2.5E+00 |\n"
     job = job_of(tmp_path, "".join(line.format(n=n) for n in range(1, 41)))
     row = row_of(job, Standing("failed", True, 1))
     assert (row.step, row.step_s) == (40, 2.5)
@@ -213,15 +214,15 @@ def test_a_piece_of_evidence_is_printed_by_its_number(tmp_path: Path, capsys: py
     [(["hw_oom_kills_total"], [], "untestable"), ([], [], "clean"), (["hw_oom_kills_total"], ["e1"], "clean")],
 )
 def test_a_cause_without_its_metric_is_not_clean(missing: list[str], evidence: list[str], state: str) -> None:
-    told = Test(id="log-says", role="require", group="killed", signature=["oom-host"])
-    counted = Test(
+    told = Question(id="log-says", role="require", group="killed", signature=["oom-host"])
+    counted = Question(
         id="kernel-killed", role="require", group="killed", query="x", metrics=["hw_oom_kills_total"],
         detector="minority", says="s", clean="nothing was killed",
     )  # fmt: skip
     book = Playbook(id="oom-host", title="t", symptoms=["failed"], tests=[told, counted], summary="s")
-    results = [TestResult(told, False, evidence=evidence), TestResult(counted, None, missing=missing)]
+    results = [Result(told, False, evidence=evidence), Result(counted, None, missing=missing)]
     if evidence:
-        results.append(TestResult(counted, False, evidence=evidence))
+        results.append(Result(counted, False, evidence=evidence))
     examination = Examination(book, results)
     assert examination.state == "clean"
     assert state_of(examination) == state
