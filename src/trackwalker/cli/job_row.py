@@ -12,9 +12,10 @@ import statistics
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from trackwalker.agent.standing_now import UNDECIDED
-from trackwalker.errors import EvidenceError
+from trackwalker.errors import EvidenceError, TrackwalkerError
 from trackwalker.job.dialects import dialects, read_step
 from trackwalker.job.journal import well_formed
 from trackwalker.job.layout import Job
@@ -24,7 +25,11 @@ from trackwalker.job.whole import open_regular, read_whole
 from trackwalker.launch.standing import Standing
 from trackwalker.logs.dialect import WALL
 
+if TYPE_CHECKING:
+    from trackwalker.record.read import Record
+
 _TAIL = 1 << 16
+_SMALL = 8 << 20
 _STEPS = re.compile(rb"(?:Config param steps: |[\s\"]steps=)(\d+)")
 _NODES = re.compile(rb"^NNODES=(\d+)", re.MULTILINE)
 
@@ -53,16 +58,32 @@ class Row:
 
 
 def row_of(job: Job, seen: Standing) -> Row:
-    """Read the little that a row needs."""
+    """Read the little that a row needs; of a job that is over and small, the figures of its record."""
     record = _record(job)
     step, step_s, last = _from_journal(job.progress) if record else (None, None, None)
     head = tail = b""
-    if step is None and job.log is not None:
+    if job.log is not None and (step is None or seen.ended):
         head, tail = _part(job.log, 0), _part(job.log, -_TAIL)
+    if step is None:
         step, step_s = _from_log(tail)
+    steps, nodes = _total(record, head), _nodes(record, head)
+    if seen.ended and (whole := _whole(job)) is not None and whole.progress.last_step is not None:
+        told = whole.progress
+        step = (told.last_step or 0) + 1 - whole.index.steps.first_number
+        step_s, steps, nodes = told.step_time_s, told.total_steps or steps, whole.nodes or nodes
     model = record.model if record else job.name.removeprefix("JAX-")
-    return Row(job, seen, started(job), _elapsed(job, seen, last, tail), model, _nodes(record, head), step,
-               _total(record, head), step_s, _verdict(job))  # fmt: skip
+    elapsed = _elapsed(job, seen, last, tail)
+    return Row(job, seen, started(job), elapsed, model, nodes, step, steps, step_s, _verdict(job))
+
+
+def _whole(job: Job) -> Record | None:
+    """The record of a job whose log takes no time to read."""
+    from trackwalker.record.read import read_record  # reading logs is heavy, and many workspaces need none of it
+
+    with contextlib.suppress(TrackwalkerError, OSError):
+        if job.log is not None and job.log.stat().st_size <= _SMALL:
+            return read_record(job, "not asked")
+    return None
 
 
 def _record(job: Job) -> RunRecord | None:
