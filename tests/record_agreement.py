@@ -23,7 +23,6 @@ from trackwalker.record.phases import Phase
 from trackwalker.watch.logtail import LogTail
 from trackwalker.watch.phases import Course
 from trackwalker.web.jobs_rows import of_triage
-from triage_logs import ending, header, steps
 
 # Only diagnose, and compare with it, opens the recording. What the files leave open it may decide: that a run goes on,
 # stands or is dead.
@@ -86,6 +85,8 @@ def said_of(job: Job) -> Iterator[Said]:
 
 def _compared(job: Job, diagnosis: Diagnosis) -> Iterator[Said]:
     """What `compare` says of it as the second of two, the first a healthy run: a trouble of its own stays one."""
+    from triage_logs import ending, header, steps
+
     with TemporaryDirectory() as folder:
         log = Path(folder) / "1-JAX-toy.log"
         log.write_text(header(steps=40) + "".join(steps(n, 2, n, 10.0 + 0.01 * (n % 3)) for n in range(40)) + ending(0))
