@@ -51,4 +51,5 @@ def _left_open(mine: list[Signature]) -> list[str]:
 
 
 def _text(pattern: object) -> str:
-    return str(getattr(pattern, "has", pattern)).replace("`", "'").strip()
+    """A pattern in a word or two; one that is a code has a name of its own."""
+    return str(getattr(pattern, "name", None) or getattr(pattern, "has", pattern)).replace("`", "'").strip()
