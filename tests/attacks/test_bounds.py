@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from trackwalker.agent.held import CHUNK, Held
+from trackwalker.agent.log_lines import CHUNK, Held
 from trackwalker.errors import EvidenceError
 from trackwalker.job.scrub import Scrubber
 from trackwalker.logs.flight_recorder import behind, load

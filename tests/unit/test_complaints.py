@@ -32,6 +32,7 @@ from trackwalker.job.layout import Job
 from trackwalker.job.shorthand import known_start, started
 from trackwalker.launch.standing import Standing, standings
 from trackwalker.perf.analysis import Options, analyse
+from trackwalker.record import steps as step_table
 from trackwalker.record.timeline import Timeline
 from trackwalker.report.perf_view import summary
 from trackwalker.report.terminal import render
@@ -247,3 +248,19 @@ def test_a_window_behind_the_last_step_is_taken_as_asked(monkeypatch: pytest.Mon
     with pytest.raises(UsageError, match="its steps end at 1970-01-01T00:26:40Z"):
         changing._asked(case, "1970-01-01T01:30:00Z", None)
     assert "the recording goes from" in changing._why_nothing(case, [Span(1590.0, 1600.0)])
+
+
+# Who reads all ranks and who reads one takes the steps from the same place.
+def test_an_event_file_with_a_step_more_than_the_log_is_not_the_fuller() -> None:
+    def place(counts: dict[int, int], source: str) -> step_table._Place:
+        rank = np.repeat(list(counts), list(counts.values()))
+        step = np.concatenate([np.arange(n) for n in counts.values()])
+        table = step_table._table(rank, step, source, seconds=np.ones(len(step)))
+        return step_table._Place(table, int(step.max()))
+
+    events = place({0: 148}, step_table.EVENTS)
+    for log in ({0: 147}, {0: 147, 1: 149}):
+        best = step_table._best({step_table.LOG: place(log, step_table.LOG), step_table.EVENTS: events})
+        assert (best.source, len(best.lead())) == (step_table.LOG, 147)
+    short = place({0: 100}, step_table.LOG)
+    assert step_table._best({step_table.LOG: short, step_table.EVENTS: events}).source == step_table.EVENTS

@@ -14,7 +14,6 @@ import typer
 
 from trackwalker.agent.answers import as_text
 from trackwalker.agent.verdicts import verdict_answer
-from trackwalker.cli.no_log import log_of
 from trackwalker.cli.options import (
     DEFAULT_WORKSPACE,
     AsJson,
@@ -27,7 +26,7 @@ from trackwalker.cli.options import (
 )
 from trackwalker.cli.save import save, write_html
 from trackwalker.cli.screen import Screen
-from trackwalker.cli.triage import triage
+from trackwalker.cli.triage import log_of, triage
 from trackwalker.cli.waiting import waiting
 from trackwalker.diagnose import engine
 from trackwalker.diagnose.asked import Asked, Diagnosis, state_of

@@ -27,7 +27,7 @@ from trackwalker.perf.diff import diff as diff_reports
 from trackwalker.perf.drill import drill as drill_down
 from trackwalker.perf.find import is_trace, traces_in
 from trackwalker.perf.lanes import step_lanes
-from trackwalker.perf.merge import merge as merge_traces
+from trackwalker.perf.perfetto import merge as merge_traces
 from trackwalker.perf.result import PerfReport
 from trackwalker.perf.saved import NAME, load_report
 from trackwalker.report.perf_diff import diff_markdown, render_diff

@@ -92,7 +92,10 @@ def refused(words: list[str]) -> Iterator[str]:
     if words[0] not in COMMANDS:
         yield f"there is no command '{words[0]}'"
         return
-    command: Any = _command(words[0])
+    try:
+        command: Any = _command(words[0])
+    except UsageError:
+        return  # the lab's, which is not installed: nobody here can say
     rest = words[1:]
     try:
         while hasattr(command, "commands"):

@@ -30,8 +30,8 @@ from trackwalker.job.services import announce, withdraw
 from trackwalker.job.whole import write_whole
 from trackwalker.observe.ending import Ending
 from trackwalker.observe.live import LiveDir, claim_folder
+from trackwalker.observe.ray_cluster import find_pyspy, why_no_stacks, write_wrapper
 from trackwalker.observe.ray_home import environment, hold_port, ray_home
-from trackwalker.observe.ray_stacks import find_pyspy, why_no_stacks, write_wrapper
 
 MOST_RESTARTS = 3
 _TICK_S = 0.5

@@ -16,7 +16,7 @@ from trackwalker.perf.hlo import Computation, Instruction, Program, Shape, eleme
 from trackwalker.perf.hlo_cost import Cost, cost
 from trackwalker.perf.hlo_proto import interpret_config, read_proto
 from trackwalker.perf.result import PlannedRow, ProgramPart
-from trackwalker.perf.unzip import unzipped
+from trackwalker.perf.wire import unzipped
 
 # XLA's names of types, as the table of peaks has them.
 _KINDS = {"bf16": "bfloat16", "f16": "float16", "f32": "float32", "f64": "float64", "s8": "int8", "u8": "int8"}

@@ -11,7 +11,6 @@ from typing import Any, Protocol
 import numpy as np
 
 from trackwalker.perf.chrome import ChromeJson, Event, looks_like_json
-from trackwalker.perf.cpu_runs import AROUND, RUN
 from trackwalker.perf.kineto import KinetoFile
 from trackwalker.perf.model import (
     NONE,
@@ -27,7 +26,7 @@ from trackwalker.perf.model import (
     Trace,
 )
 from trackwalker.perf.wire import Source
-from trackwalker.perf.xplane import TraceFile, completeness
+from trackwalker.perf.xplane import AROUND, RUN, TraceFile, completeness
 
 # The JSON that JAX writes beside its xplane file, for when nothing better is left: cut to a million events.
 _LONGEST = 10 * 86_400 * PS_PER_S  # later times are damage, and would not add up
