@@ -157,7 +157,9 @@ def _best(found: dict[str, _Place]) -> StepTable:
     last = max(says.values())
     used = next(name for name in order if says[name] == last)
     # The rows come from where most of them are: a journal may have begun late, an event file drops steps.
-    fullest = max(order, key=lambda name: (_timed(found[name].table), -order.index(name)))
+    # One that has a few steps more than the log has one rank's alone: with it nobody could be compared.
+    least = {name: _APART if name == EVENTS else 0 for name in order}
+    fullest = max(order, key=lambda name: (_timed(found[name].table.lead()) - least[name], -order.index(name)))
     best = replace(found[fullest].table, source=fullest)
     counts = {name: _distinct(found[name].table.step) for name in order}
     notes: list[str] = []
