@@ -10,6 +10,7 @@ import numpy as np
 
 from trackwalker.diagnose.case import Case
 from trackwalker.diagnose.evidence import EvidenceBook
+from trackwalker.diagnose.playbook import state_of
 from trackwalker.diagnose.symptoms import Symptoms
 from trackwalker.job.run import ours
 from trackwalker.logs.facts import Quote
@@ -93,7 +94,8 @@ def _nobody_killed(case: Case, book: EvidenceBook) -> tuple[str, ...]:
 
 def named_by_peers(case: Case, symptoms: Symptoms, book: EvidenceBook) -> Answer:
     """The coordinator misses ranks that said nothing any more while all others did."""
-    found = next((f for f in case.triage.failures if f.id == "heartbeat-timeout" and f.cause == "peer-died"), None)
+    beats = [f for f in case.triage.failures if f.id == "heartbeat-timeout" and state_of(f.cause) == "rank-gone"]
+    found = beats[0] if beats else None
     if found is None or found.role != "primary" or 2 * len(found.hosts) > len(case.hosts):
         return Answer(False)
     says = f"{', '.join(found.hosts)}: missed by the coordinator; {found.why}"
@@ -205,8 +207,8 @@ def traceback(case: Case, symptoms: Symptoms, book: EvidenceBook) -> Answer:
     first = int(event["rank"]) if event else next((e.rank for e in case.log.exits if e.code != 143), None)
     mine = [t for t in traces if first is None or t.rank == first]
     primary = case.triage.primary  # where the log tells what the exception only repeats, that is the cause
-    repeats = any(f.cause == "python-exception" and f.role == "consequence" for f in case.triage.failures)
-    if primary is not None and primary.cause != "python-exception" and repeats:
+    raised = [f for f in case.triage.failures if state_of(f.cause) == "error-raised"]
+    if primary is not None and primary not in raised and any(f.role == "consequence" for f in raised):
         return Answer(False)
     if not mine or (event and int(event["data"]["exit"]) in _KILL_CODES):
         return Answer(False)
