@@ -1,0 +1,236 @@
+"""The index of one Prometheus block: which series it has, with which labels, and where their chunks lie.
+
+Only what is asked for is read: the names once, then the entries of one metric's series, all of them side by side.
+"""
+
+from __future__ import annotations
+
+import mmap
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+import google_crc32c
+import numpy as np
+
+from trackwalker.telemetry.unxor import Bytes, DamagedError, gather, uvarints, varints
+from trackwalker.telemetry.xor import Ints
+
+_MAGIC = bytes.fromhex("BAAAD70002")
+_CHUNK_MAGIC = bytes.fromhex("85BD40DD01")
+_TOC_BYTES = 6 * 8 + 4
+_CRC_BYTES = 4
+_LONGEST_ENTRY = 1 << 20
+_XOR = 1
+_MOST_LABELS = 64
+
+
+class MappedFile:
+    """A file of a block, in memory only as far as it is looked at; checksums are of what is used."""
+
+    def __init__(self, path: Path) -> None:
+        with path.open("rb") as f:
+            try:
+                self.raw = mmap.mmap(f.fileno(), 0, access=mmap.ACCESS_READ)
+            except ValueError as e:  # an empty file cannot be mapped
+                raise DamagedError(f"{path.name}: {e}") from e
+        self.data: Bytes = np.frombuffer(self.raw, np.uint8)
+        self.name = path.name
+
+    def check(self, starts: Ints, ends: Ints) -> None:
+        """Refuse stretches that are not what the checksum behind them says."""
+        if len(starts) and (int(ends.max()) + _CRC_BYTES > len(self.data) or (ends < starts).any()):
+            raise DamagedError(f"{self.name}: cut off")
+        value, raw = google_crc32c.value, self.raw
+        for begin, end in zip(starts.tolist(), ends.tolist(), strict=True):
+            if value(raw[begin:end]) != int.from_bytes(raw[end : end + 4], "big"):
+                raise DamagedError(f"{self.name}: checksum at {begin}")
+
+    def section(self, at: int) -> tuple[int, int]:
+        """Where the content of a section begins and ends, which says its length before and its checksum behind."""
+        if not 0 < at <= len(self.data) - 8:
+            raise DamagedError(f"{self.name}: a section outside of the file")
+        end = at + 4 + int.from_bytes(self.raw[at : at + 4], "big")
+        self.check(np.array([at + 4]), np.array([end]))
+        return at + 4, end
+
+
+@dataclass(frozen=True)
+class Entries:
+    """The series of one metric in one block: labels by number, and their chunks one series after the other."""
+
+    names: tuple[str, ...]  # of the labels, columns of `labels`; the metric's own name is not among them
+    labels: Ints  # (series, names): the label's value as a number of this block's symbols, -1 where it has none
+    chunks: Ints  # (chunks, 4): series, first time, last time, reference
+
+
+class BlockIndex:
+    """One block's index, and the files that hold its chunks."""
+
+    def __init__(self, folder: Path) -> None:
+        self._file = MappedFile(folder / "index")
+        raw = self._file.raw
+        if raw[:5] != _MAGIC or len(raw) < len(_MAGIC) + _TOC_BYTES:
+            raise DamagedError("index: no index of version 2")
+        toc = np.array([len(raw) - _TOC_BYTES])
+        self._file.check(toc, toc + _TOC_BYTES - _CRC_BYTES)
+        places = [int.from_bytes(raw[at : at + 8], "big") for at in range(int(toc[0]), len(raw) - 4, 8)]
+        self.symbols = self._read_symbols(places[0])
+        self._postings = dict(self._read_names(places[5]))
+        self.bytes_read = 0  # of chunks
+        self._segments: dict[int, MappedFile] = {}
+        self._chunk_files = sorted((folder / "chunks").iterdir())
+
+    @property
+    def metrics(self) -> Iterable[str]:
+        """The names of all metrics."""
+        return self._postings.keys()
+
+    def _read_symbols(self, at: int) -> list[str]:
+        begin, end = self._file.section(at)
+        raw = self._file.raw[begin:end]
+        out, at = [], 4
+        try:
+            for _ in range(int.from_bytes(raw[:4], "big")):
+                size, at = _uvarint(raw, at)
+                out.append(raw[at : at + size].decode())
+                at += size
+        except (IndexError, UnicodeDecodeError):
+            raise DamagedError("index: symbols that are none") from None
+        return out
+
+    def _read_names(self, at: int) -> Iterable[tuple[str, int]]:
+        """Metrics, and where the list of their series lies."""
+        begin, end = self._file.section(at)
+        raw = self._file.raw[begin:end]
+        at = 4
+        try:
+            for _ in range(int.from_bytes(raw[:4], "big")):
+                parts = []
+                if raw[at] != 2:
+                    raise DamagedError("index: a table that is none")
+                at += 1
+                for _ in range(2):
+                    size, at = _uvarint(raw, at)
+                    parts.append(raw[at : at + size])
+                    at += size
+                place, at = _uvarint(raw, at)
+                if parts[0] == b"__name__":
+                    yield parts[1].decode(), place
+        except (IndexError, UnicodeDecodeError):
+            raise DamagedError("index: a table that is none") from None
+
+    def entries(self, metric: str) -> Entries | None:
+        """The series of a metric; None where the block has none."""
+        if metric not in self._postings:
+            return None
+        begin, end = self._file.section(self._postings[metric])
+        places = np.frombuffer(self._file.raw[begin + 4 : end], ">u4").astype(np.int64) * 16
+        try:
+            return self._entries(places)
+        except IndexError:
+            raise DamagedError("index: series outside of the file") from None
+
+    def _entries(self, places: Ints) -> Entries:
+        sizes, starts = uvarints(self._file.data, places)
+        if sizes.max(initial=0) > _LONGEST_ENTRY:
+            raise DamagedError("index: an endless series")
+        lengths = sizes.astype(np.int64)
+        self._file.check(starts, starts + lengths)
+        data, at = gather(self._file.data, starts, lengths)
+        ends = at + lengths
+        count, at = uvarints(data, at)
+        if count.max(initial=0) > _MOST_LABELS:
+            raise DamagedError("index: more labels than a series has")
+        pairs: list[tuple[Ints, Ints, Ints]] = []  # series, name, value
+        for k in range(int(count.max(initial=0))):
+            some = np.flatnonzero(count > k)
+            name, at[some] = uvarints(data, at[some])
+            value, at[some] = uvarints(data, at[some])
+            pairs.append((some, name.astype(np.int64), value.astype(np.int64)))
+        names, labels = self._table(len(places), pairs)
+        chunks = self._chunks(data, at)
+        if (at > ends).any():
+            raise DamagedError("index: a series that goes on behind its end")
+        return Entries(names, labels, chunks)
+
+    def _table(self, rows: int, pairs: list[tuple[Ints, Ints, Ints]]) -> tuple[tuple[str, ...], Ints]:
+        used = np.unique(np.concatenate([name for _, name, _ in pairs])) if pairs else np.zeros(0, np.int64)
+        if len(used) and max(used[-1], *(value.max() for _, _, value in pairs)) >= len(self.symbols):
+            raise DamagedError("index: a symbol that is not there")
+        labels = np.full((rows, len(used)), -1, np.int64)
+        for some, name, value in pairs:
+            labels[some, np.searchsorted(used, name)] = value
+        names = [self.symbols[i] for i in used.tolist()]
+        keep = [i for i, name in enumerate(names) if name != "__name__"]
+        return tuple(names[i] for i in keep), labels[:, keep]
+
+    @staticmethod
+    def _chunks(data: Bytes, at: Ints) -> Ints:
+        """The chunks of series whose list begins at these places; `at` is moved behind it."""
+        count, at[:] = uvarints(data, at)
+        out = []
+        last = ref = np.zeros(len(at), np.int64)
+        for k in range(int(count.max(initial=0))):
+            some = np.flatnonzero(count > k)
+            here = at[some]
+            if k == 0:
+                first, here = varints(data, here)
+                last, ref = last.copy(), ref.copy()
+            else:
+                gap, here = uvarints(data, here)
+                first = last[some] + gap.view(np.int64)
+            span, here = uvarints(data, here)
+            last[some] = first + span.view(np.int64)
+            if k == 0:
+                place, here = uvarints(data, here)
+                ref[some] = place.view(np.int64)
+            else:
+                by, here = varints(data, here)
+                ref[some] += by
+            at[some] = here
+            out.append(np.stack([some, first, last[some], ref[some]], axis=1))
+        table = np.concatenate(out) if out else np.zeros((0, 4), np.int64)
+        return table[np.lexsort((table[:, 1], table[:, 0]))]
+
+    def chunk_file(self, number: int) -> MappedFile:
+        """One of the files that hold the chunks."""
+        if number not in self._segments:
+            if not 0 <= number < len(self._chunk_files):
+                raise DamagedError(f"chunks: file {number + 1} is missing")
+            file = MappedFile(self._chunk_files[number])
+            if file.raw[:5] != _CHUNK_MAGIC:
+                raise DamagedError(f"{file.name}: no chunks of version 1")
+            self._segments[number] = file
+        return self._segments[number]
+
+    def places(self, refs: Ints) -> list[tuple[MappedFile, Ints, Ints, Ints]]:
+        """Of chunks, by file: which of them, where their data begin and how long they are; checksums are right."""
+        out = []
+        for number in np.unique(refs >> 32).tolist():
+            file = self.chunk_file(number)
+            which = np.flatnonzero(refs >> 32 == number)
+            try:
+                sizes, at = uvarints(file.data, refs[which] & 0xFFFFFFFF)
+                if (file.data[at] != _XOR).any():
+                    raise DamagedError(f"{file.name}: a chunk of another encoding")
+            except IndexError:
+                raise DamagedError(f"{file.name}: cut off") from None
+            if sizes.max(initial=0) > _LONGEST_ENTRY:
+                raise DamagedError(f"{file.name}: an endless chunk")
+            lengths = sizes.view(np.int64)
+            file.check(at, at + 1 + lengths)
+            self.bytes_read += int(lengths.sum())
+            out.append((file, which, at + 1, lengths))
+        return out
+
+
+def _uvarint(raw: bytes, at: int) -> tuple[int, int]:
+    number = shift = 0
+    while True:
+        byte = raw[at]
+        at += 1
+        number |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return number, at
+        shift += 7

@@ -1,0 +1,236 @@
+"""PromQL's functions over a range, for all series and all moments at once; results are Prometheus' own.
+
+A window has both its ends (Prometheus 2; since 3 the earlier end is outside). Means over many windows are added up in
+another order than Prometheus does, so that the last of sixteen digits may differ; at a single moment they are the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trackwalker.telemetry.blocks import STALE
+from trackwalker.telemetry.samples import Samples, UnsupportedError
+from trackwalker.telemetry.xor import Floats, Ints
+
+Bools = NDArray[np.bool_]
+_MOST_CELLS = 30_000_000  # values sorted at once
+_STALE_BITS = np.float64(STALE).view(np.uint64)
+_NEAR_THE_EDGE = 1.1  # mean distances between samples: how far Prometheus' rates reach to the end of a window
+
+
+@dataclass(frozen=True)
+class Windows:
+    """For each series and each moment the samples [lo, hi) of a range that ends there."""
+
+    samples: Samples
+    lo: Ints
+    hi: Ints
+    ends: Ints
+    range_ms: int
+
+    @property
+    def counts(self) -> Ints:
+        """How many samples there are."""
+        return self.hi - self.lo
+
+
+Function = Callable[[Windows], tuple[Floats, Bools]]
+
+
+def windows(samples: Samples, ends: Ints, range_ms: int) -> Windows:
+    """The samples of ranges that end at given moments."""
+    base = int(ends.min()) - range_ms
+    width = int(ends.max()) - base + 2
+    series = np.repeat(np.arange(samples.series), np.diff(samples.starts))
+    keys = series * width + (samples.times - base)
+    rows = np.arange(samples.series)[:, None] * width
+    lo = np.searchsorted(keys, rows + (ends - range_ms - base)[None, :])
+    hi = np.searchsorted(keys, rows + (ends - base)[None, :], side="right")
+    return Windows(samples, lo, hi, ends, range_ms)
+
+
+def without_stale(samples: Samples) -> Samples:
+    """Without the marks that say that a series ended."""
+    stale = is_stale(samples.values)
+    if not stale.any():
+        return samples
+    gone = np.concatenate([[0], np.cumsum(stale)])
+    return Samples(samples.starts - gone[samples.starts], samples.times[~stale], samples.values[~stale])
+
+
+def is_stale(values: Floats) -> Bools:
+    """Where a value is the mark of an end and no number."""
+    found: Bools = values.view(np.uint64) == _STALE_BITS
+    return found
+
+
+def latest(w: Windows) -> tuple[Floats, Bools]:
+    """The last value in each window."""
+    there = w.counts > 0
+    return _at(w.samples.values, w.hi - 1), there
+
+
+def latest_time(w: Windows) -> tuple[Floats, Bools]:
+    """The time of the last value in each window, in seconds."""
+    there = w.counts > 0
+    return _at(w.samples.times, w.hi - 1) / 1000.0, there
+
+
+def _at(values: NDArray[np.generic], where: Ints) -> Floats:
+    if not len(values):
+        return np.zeros(where.shape)
+    out: Floats = values[np.clip(where, 0, len(values) - 1)].astype(np.float64)
+    return out
+
+
+def _reduce(how: np.ufunc, values: Floats, lo: Ints, hi: Ints) -> Floats:
+    """A reduction of each stretch; where it is empty the result means nothing."""
+    padded = np.append(values, 0.0)
+    out: Floats = how.reduceat(padded, np.stack([lo, np.maximum(lo, hi)], axis=-1).ravel())[::2].reshape(lo.shape)
+    return out
+
+
+def _count(w: Windows) -> tuple[Floats, Bools]:
+    return w.counts.astype(np.float64), w.counts > 0
+
+
+def _sum(w: Windows) -> tuple[Floats, Bools]:
+    return _reduce(np.add, w.samples.values, w.lo, w.hi), w.counts > 0
+
+
+def _max(w: Windows) -> tuple[Floats, Bools]:
+    return _reduce(np.fmax, w.samples.values, w.lo, w.hi), w.counts > 0
+
+
+def _min(w: Windows) -> tuple[Floats, Bools]:
+    return _reduce(np.fmin, w.samples.values, w.lo, w.hi), w.counts > 0
+
+
+def _avg(w: Windows) -> tuple[Floats, Bools]:
+    if len(w.ends) == 1 and not np.isinf(w.samples.values).any():
+        return _running_mean(w), w.counts > 0
+    with np.errstate(invalid="ignore", over="ignore"):
+        mean = _sum(w)[0] / np.maximum(w.counts, 1)
+    # The mean of equal numbers is that number, to its last digit: a sensor that stands still is told by it.
+    moved = np.concatenate([[0], np.cumsum(_moves(w.samples.values))])
+    still = _at(moved, w.hi) == _at(moved, w.lo + 1)
+    return np.where(still, _at(w.samples.values, w.lo), mean), w.counts > 0
+
+
+def _running_mean(w: Windows) -> Floats:
+    """Sample after sample with what rounding lost (Kahan, Neumaier), to Prometheus' last digit: people compare it."""
+    values, lo, counts = w.samples.values, w.lo[:, 0], w.counts[:, 0]
+    order = np.argsort(-counts, kind="stable")
+    lo, counts = lo[order], counts[order]
+    mean, lost = np.zeros(len(lo)), np.zeros(len(lo))
+    for k in range(int(counts.max(initial=0))):
+        n = int(np.searchsorted(-counts, -k))
+        before = mean[:n].copy()
+        by = values[lo[:n] + k] / (k + 1.0) - before / (k + 1.0)
+        after = before + by
+        lost[:n] += np.where(np.abs(before) >= np.abs(by), (before - after) + by, (by - after) + before)
+        mean[:n] = after
+    out = np.empty((len(lo), 1))
+    out[order, 0] = mean + lost
+    return out
+
+
+def _moves(values: Floats) -> Bools:
+    """Where a value is not the one before it; two that are no numbers are alike."""
+    before = np.concatenate([values[:1], values[:-1]])
+    return (values != before) & ~(np.isnan(values) & np.isnan(before))
+
+
+def _between(flags: Bools, w: Windows) -> Floats:
+    """How many flags are set behind the first sample of each window."""
+    total = np.concatenate([[0], np.cumsum(flags)])
+    return np.maximum(_at(total, w.hi) - _at(total, w.lo + 1), 0.0)
+
+
+def _changes(w: Windows) -> tuple[Floats, Bools]:
+    return _between(_moves(w.samples.values), w), w.counts > 0
+
+
+def _resets(w: Windows) -> tuple[Floats, Bools]:
+    return _between(_falls(w.samples.values), w), w.counts > 0
+
+
+def _falls(values: Floats) -> Bools:
+    with np.errstate(invalid="ignore"):
+        return values < np.concatenate([values[:1], values[:-1]])
+
+
+def _rate(w: Windows) -> tuple[Floats, Bools]:
+    return _risen(w, w.range_ms / 1000.0)
+
+
+def _increase(w: Windows) -> tuple[Floats, Bools]:
+    return _risen(w, 1.0)
+
+
+def _risen(w: Windows, per: float) -> tuple[Floats, Bools]:
+    """What a counter rose by, extended to the whole window as Prometheus does."""
+    values, times = w.samples.values, w.samples.times
+    first, last = _at(values, w.lo), _at(values, w.hi - 1)
+    rise = last - first
+    falls = _falls(values)
+    if falls.any():  # a counter that began anew counted up to where it fell
+        lost = np.where(falls, np.concatenate([values[:1], values[:-1]]), 0.0)
+        rise = rise + np.where(w.counts > 1, _reduce(np.add, lost, np.minimum(w.lo + 1, w.hi), w.hi), 0.0)
+    begins, stops = _at(times, w.lo), _at(times, w.hi - 1)
+    sampled = (stops - begins) / 1000.0
+    to_start = (begins - (w.ends - w.range_ms)) / 1000.0
+    to_end = (w.ends - stops) / 1000.0
+    with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
+        apart = sampled / np.maximum(w.counts - 1, 1)
+        to_zero = sampled * (first / rise)
+        to_start = np.where((rise > 0) & (first >= 0) & (to_zero < to_start), to_zero, to_start)
+        extended = sampled + np.where(to_start < _NEAR_THE_EDGE * apart, to_start, apart / 2)
+        extended += np.where(to_end < _NEAR_THE_EDGE * apart, to_end, apart / 2)
+        return rise * (extended / sampled / per), w.counts > 1
+
+
+def quantile(w: Windows, share: float) -> tuple[Floats, Bools]:
+    """Between the two nearest of the sorted values, as Prometheus does."""
+    if not 0 <= share <= 1 or np.isnan(w.samples.values).any():
+        raise UnsupportedError("a quantile beyond all values, or of what is no number")
+    counts, lo = w.counts.ravel(), w.lo.ravel()
+    out = np.zeros(len(counts))
+    most = int(counts.max(initial=1))
+    padded = np.append(w.samples.values, np.inf)
+    for at in range(0, len(counts), max(1, _MOST_CELLS // most)):
+        some = slice(at, at + max(1, _MOST_CELLS // most))
+        inside = np.arange(most) < counts[some, None]
+        table = padded[np.where(inside, lo[some, None] + np.arange(most), len(padded) - 1)]
+        out[some] = between_ranks(table, counts[some], share)
+    return out.reshape(w.lo.shape), w.counts > 0
+
+
+def between_ranks(table: Floats, counts: Ints, share: float) -> Floats:
+    """A quantile of each row's first so many values; behind them stand infinities."""
+    rank = share * np.maximum(counts - 1, 0)
+    low = np.floor(rank).astype(np.intp)
+    high = np.minimum(low + 1, np.maximum(counts - 1, 0))
+    table.partition(np.union1d(low, high), axis=1)
+    rows, weight = np.arange(len(table)), rank - low
+    with np.errstate(invalid="ignore"):
+        out: Floats = table[rows, low] * (1 - weight) + table[rows, high] * weight
+    return out
+
+
+FUNCTIONS: dict[str, Function] = {
+    "avg_over_time": _avg,
+    "changes": _changes,
+    "count_over_time": _count,
+    "increase": _increase,
+    "last_over_time": latest,
+    "max_over_time": _max,
+    "min_over_time": _min,
+    "rate": _rate,
+    "resets": _resets,
+    "sum_over_time": _sum,
+}
