@@ -63,6 +63,8 @@ class Direct:
 
         def ask(blocks: Blocks) -> list[tuple[Labels, Floats, Floats]]:
             node = p.parse(selector)
+            if last < first:
+                return []
             if not isinstance(node, p.Selector) or node != p.Selector(node.matchers):
                 raise UnsupportedError("samples of something else than series")
             return list(Evaluation(blocks, np.array([last])).samples(node, first, last))

@@ -129,19 +129,20 @@ class Evaluation:
     def samples(self, node: p.Selector, first: int, last: int) -> Iterator[tuple[dict[str, str], Floats, Floats]]:
         """The stored samples of every matching series that has any: labels, times in seconds, values."""
         for name, metric, rows in self._chosen(node.matchers):
-            found = without_stale(self._blocks.between(metric, first, last, rows))
-            for i in np.flatnonzero(np.diff(found.starts)).tolist():
-                some = slice(found.starts[i], found.starts[i + 1])
+            found = without_stale(metric.between(first, last, rows))
+            w = windows(found, np.array([last]), last - first)
+            for i in np.flatnonzero(w.counts[:, 0]).tolist():
                 told = zip(metric.names, metric.labels[rows[i]].tolist(), strict=True)
                 labels = {n: self._blocks.texts[code] for n, code in told if code}
-                yield {_NAME: name, **labels}, found.times[some] / 1000.0, found.values[some]
+                times = found.times[w.time_lo[found.schedule[i], 0] : w.time_hi[found.schedule[i], 0]]
+                yield {_NAME: name, **labels}, times / 1000.0, found.values[w.lo[i, 0] : w.hi[i, 0]]
 
     def _windows(self, node: p.Selector, range_ms: int, stale: bool) -> list[tuple[str, Metric, Ints, Windows]]:
         ends = self._times if node.at_ms is None else np.array([node.at_ms])
         ends = ends - node.offset_ms
         out = []
         for name, metric, rows in self._chosen(node.matchers):
-            samples = self._blocks.between(metric, int(ends.min()) - range_ms, int(ends.max()), rows)
+            samples = metric.between(int(ends.min()) - range_ms, int(ends.max()), rows)
             out.append((name, metric, rows, windows(samples if stale else without_stale(samples), ends, range_ms)))
         return out
 
@@ -215,7 +216,7 @@ class Evaluation:
         inner = Evaluation(self._blocks, looks).vector(node.inner)
         starts = np.concatenate([[0], np.cumsum(inner.there.sum(axis=1))])
         times = np.broadcast_to(looks, inner.there.shape)[inner.there]
-        samples = Samples(starts, times, inner.values[inner.there])
+        samples = Samples(inner.values[inner.there], starts[:-1], times, starts, np.arange(len(inner.labels)))
         values, there = how(windows(samples, ends, node.range_ms))
         shape = (len(values), len(self._times))
         whole = Vector(inner.names, inner.labels, np.broadcast_to(values, shape), np.broadcast_to(there, shape))

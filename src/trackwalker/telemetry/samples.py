@@ -5,15 +5,18 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 
 from trackwalker.telemetry.index import BlockIndex, Entries
-from trackwalker.telemetry.unxor import Decoded, decode, joined
+from trackwalker.telemetry.unxor import Bytes, counts_of, decode
 from trackwalker.telemetry.xor import Floats, Ints
 
+_FEW = 4  # a part of that size is copied
+_PARTS = 3
+_AT_ONCE = 8192  # chunks: what is worked on stays in the processor's cache
 KEPT_BYTES = 1_000_000_000  # of decoded samples
 
 
@@ -23,27 +26,56 @@ class UnsupportedError(ValueError):
 
 @dataclass(frozen=True)
 class Samples:
-    """Samples of several series, one series after the other: series i has [starts[i], starts[i + 1])."""
+    """Samples of several series, in the order of time; series that are scraped together share their schedule."""
 
-    starts: Ints
-    times: Ints  # milliseconds
     values: Floats
+    begins: Ints  # of each series in `values`
+    times: Ints  # milliseconds, one schedule after the other
+    starts: Ints  # of each schedule in `times`, and the end of the last one
+    schedule: Ints  # of each series
 
     @property
-    def series(self) -> int:
-        """How many series there are, those without a sample too."""
-        return len(self.starts) - 1
+    def counts(self) -> Ints:
+        """How many samples each series has."""
+        return np.diff(self.starts)[self.schedule]
+
+    def of(self, rows: Ints) -> Samples:
+        """Some of the series; of a few, with nothing of the others."""
+        begins, schedule = self.begins[rows], self.schedule[rows]
+        if _FEW * len(rows) >= len(self.begins):
+            return replace(self, begins=begins, schedule=schedule)
+        counts = self.counts[rows]
+        kept, schedule = np.unique(schedule, return_inverse=True)
+        sizes = np.diff(self.starts)[kept]
+        return Samples(
+            self.values[ranges(begins, counts)],
+            np.cumsum(counts) - counts,
+            self.times[ranges(self.starts[kept], sizes)],
+            np.concatenate([[0], np.cumsum(sizes)]),
+            schedule,
+        )
+
+
+def ranges(starts: Ints, counts: Ints) -> Ints:
+    """The numbers of several stretches, one behind the other."""
+    before = np.cumsum(counts) - counts
+    return np.arange(int(counts.sum())) + np.repeat(starts - before, counts)
 
 
 class Metric:
-    """One metric: its series' labels, their chunks in the order of series and time, and what was decoded of them."""
+    """One metric: its series' labels, their chunks in the order of series and time, and what was decoded of them.
 
-    def __init__(self, names: tuple[str, ...], labels: Ints, chunks: Ints) -> None:
+    A question about a moment needs one chunk of each series; once such questions would have read half of everything,
+    everything is decoded and kept.
+    """
+
+    def __init__(self, names: tuple[str, ...], labels: Ints, chunks: Ints, blocks: Sequence[BlockIndex]) -> None:
         self.names, self.labels = names, labels
-        self._chunks = chunks  # (chunks, 5): series, first time, last time, reference, block
-        self._decoded: Decoded | None = None
-        self._slot = np.full(len(chunks), -1, np.int64)  # where a chunk stands in what was decoded
-        self.lock = threading.Lock()
+        self._chunks, self._blocks = chunks, blocks  # (chunks, 5): series, first time, last time, reference, block
+        self._whole: Samples | None = None
+        self._parts: dict[bytes, Samples] = {}  # the last few of single moments, by their chunks
+        self._spent = 0  # chunks that were decoded for single moments
+        self._lock = threading.Lock()
 
     @property
     def last(self) -> int:
@@ -53,48 +85,88 @@ class Metric:
     @property
     def bytes(self) -> int:
         """Memory it holds."""
-        found = self._decoded
-        return self._chunks.nbytes + self.labels.nbytes + (found.values.nbytes + found.times.nbytes if found else 0)
+        held = [*([self._whole] if self._whole is not None else []), *self._parts.values()]
+        return self._chunks.nbytes + self.labels.nbytes + sum(h.values.nbytes + h.times.nbytes for h in held)
 
-    def between(self, first: int, last: int, rows: Ints, blocks: Sequence[BlockIndex]) -> Samples:
-        """The samples of some of the series from one millisecond to another, both included."""
-        wanted = np.zeros(len(self.labels) + 1, bool)
-        wanted[rows] = True
-        _, begins, ends, _, _ = self._chunks.T
-        some = np.flatnonzero((begins <= last) & (ends >= first) & wanted[self._chunks[:, 0]])
-        with self.lock:
-            self._read(some[self._slot[some] < 0], blocks)
-            slots, found = self._slot[some], self._decoded
-        if found is None or not len(some):
-            return Samples(np.zeros(len(rows) + 1, np.int64), np.zeros(0, np.int64), np.zeros(0))
-        return _cut(found, slots, self._chunks[some, 0], first, last, rows)
+    def between(self, first: int, last: int, rows: Ints) -> Samples:
+        """The samples of some of the series from one millisecond to another, perhaps with others around them."""
+        with self._lock:
+            if self._whole is None:
+                wanted = np.zeros(len(self.labels), bool)
+                wanted[rows] = True
+                near = (self._chunks[:, 1] <= last) & (self._chunks[:, 2] >= first)
+                some = np.flatnonzero(near & wanted[self._chunks[:, 0]])
+                if 2 * (self._spent + len(some)) < len(self._chunks):
+                    return self._part(some, rows)
+                self._whole = self._decoded(np.arange(len(self._chunks)), np.arange(len(self.labels)))
+                self._parts = {}
+        return self._whole.of(rows)
 
-    def _read(self, lacking: Ints, blocks: Sequence[BlockIndex]) -> None:
-        if not len(lacking):
-            return
-        parts, order = [] if self._decoded is None else [self._decoded], []
-        size = len(parts[0].counts) if parts else 0
-        for number in np.unique(self._chunks[lacking, 4]).tolist():
-            mine = lacking[self._chunks[lacking, 4] == number]
-            for file, which, at, lengths in blocks[number].places(self._chunks[mine, 3]):
-                parts.append(decode(file.data, at, lengths))
-                order.append(mine[which])
-        read = np.concatenate(order)
-        self._decoded = joined(parts)
-        self._slot[read] = size + np.arange(len(read))
+    def _part(self, some: Ints, rows: Ints) -> Samples:
+        key = some.tobytes() + rows.tobytes()
+        if key not in self._parts:
+            self._spent += len(some)
+            while len(self._parts) >= _PARTS:
+                self._parts.pop(next(iter(self._parts)))
+            self._parts[key] = self._decoded(some, rows)
+        return self._parts[key]
+
+    def _decoded(self, some: Ints, rows: Ints) -> Samples:
+        """Chunks (in the order of series and time) as samples of all these series."""
+        counts = np.zeros(len(some), np.int64)
+        pieces: list[tuple[Bytes, Ints, Ints, Ints]] = []  # of a file: which chunks, where they begin, their lengths
+        blocks = self._chunks[some, 4]
+        for number in np.unique(blocks).tolist():
+            mine = np.flatnonzero(blocks == number)
+            for file, which, at, lengths in self._blocks[number].places(self._chunks[some[mine], 3]):
+                counts[mine[which]] = counts_of(file.data, at)
+                for begin in range(0, len(at), _AT_ONCE):
+                    part = slice(begin, begin + _AT_ONCE)
+                    pieces.append((file.data, mine[which[part]], at[part], lengths[part]))
+        begins = np.cumsum(counts) - counts
+        values, of_times = np.empty(int(counts.sum())), np.zeros(len(some), np.int64)
+        schedules, total = [], 0
+        for data, which, at, lengths in pieces:
+            found = decode(data, at, lengths)
+            inside = np.arange(found.values.shape[1]) < found.counts[:, None]
+            values[ranges(begins[which], found.counts)] = found.values[inside]
+            of_times[which] = total + found.of_times
+            schedules.append(found.times)
+            total += len(found.times)
+        series = np.searchsorted(rows, self._chunks[some, 0])
+        sizes = np.bincount(series, weights=counts, minlength=len(rows)).astype(np.int64)
+        (first, chunks), schedule = _schedules(series, of_times, len(rows))
+        times = _schedule_times(schedules, of_times, counts, ranges(first, chunks))
+        per_schedule = np.zeros(len(first), np.int64)
+        per_schedule[schedule] = sizes
+        starts = np.concatenate([[0], np.cumsum(per_schedule)])
+        return Samples(values, np.cumsum(sizes) - sizes, times, starts, schedule)
 
 
-def _cut(found: Decoded, slots: Ints, series: Ints, first: int, last: int, rows: Ints) -> Samples:
-    """Chunks as samples one behind the other, without those outside of a stretch of time."""
-    wide = int(found.counts[slots].max())
-    times = found.times[found.of_times[slots], :wide]
-    inside = (np.arange(wide) < found.counts[slots][:, None]) & (times >= first) & (times <= last)
-    per_chunk = inside.sum(axis=1)
-    place = np.zeros(int(rows.max()) + 1, np.int64)
-    place[rows] = np.arange(len(rows))
-    counts = np.bincount(place[series], weights=per_chunk, minlength=len(rows)).astype(np.int64)
-    starts = np.concatenate([[0], np.cumsum(counts)])
-    return Samples(starts, times[inside], found.values[slots, :wide][inside])
+def _schedule_times(rows: list[Ints], of_times: Ints, counts: Ints, chunks: Ints) -> Ints:
+    """The times of some chunks, one behind the other."""
+    wide = max((r.shape[1] for r in rows), default=0)
+    table = np.concatenate([np.pad(r, ((0, 0), (0, wide - r.shape[1]))) for r in rows]) if rows else np.zeros((0, 0))
+    inside = np.arange(wide) < counts[chunks, None]
+    out: Ints = table[of_times[chunks]][inside].astype(np.int64)
+    return out
+
+
+def _schedules(series: Ints, of_times: Ints, count: int) -> tuple[tuple[Ints, Ints], Ints]:
+    """Series whose chunks have the same times: of each such group a member's first chunk and number of chunks; and
+    each series' group."""
+    chunks = np.bincount(series, minlength=count)
+    begins = np.cumsum(chunks) - chunks
+    place = np.arange(len(series)) - begins[series]
+    mixed = (of_times.astype(np.uint64) + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
+    mixed = (mixed ^ (mixed >> np.uint64(31))) * (2 * place + 1).astype(np.uint64)
+    total = np.concatenate([np.zeros(1, np.uint64), np.cumsum(mixed)])
+    key = total[begins + chunks] - total[begins]
+    _, member, group = np.unique(key, return_index=True, return_inverse=True)
+    alike = np.array_equal(chunks[member][group], chunks)
+    if not alike or not np.array_equal(of_times[begins[member][group][series] + place], of_times):
+        member = group = np.arange(count)  # two keys fell together: each for itself
+    return (begins[member], chunks[member]), group
 
 
 class Blocks:
@@ -148,10 +220,6 @@ class Blocks:
                 self._open.popitem(last=False)
             return self._open[name]
 
-    def between(self, metric: Metric, first: int, last: int, rows: Ints) -> Samples:
-        """Samples of a metric's series in a stretch of time."""
-        return metric.between(first, last, rows, self._blocks)
-
     def _read(self, name: str) -> Metric:
         found = [(i, e) for i, block in enumerate(self._blocks) if (e := block.entries(name)) is not None]
         names = tuple(sorted({n for _, e in found for n in e.names}))
@@ -175,7 +243,7 @@ class Blocks:
         place = np.empty(len(order), np.int64)
         place[order] = np.arange(len(order))
         chunks[:, 0] = place[chunks[:, 0]]
-        return Metric(names, labels[order], chunks[np.lexsort((chunks[:, 1], chunks[:, 0]))])
+        return Metric(names, labels[order], chunks[np.lexsort((chunks[:, 1], chunks[:, 0]))], self._blocks)
 
     def order(self, names: tuple[str, ...], labels: Ints) -> Ints:
         """Rows of labels in the order that Prometheus keeps series in: by label after label, as texts."""

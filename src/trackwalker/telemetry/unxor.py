@@ -7,7 +7,6 @@ chunk whose scrapes were regular and whose value stayed has no bit set, and cost
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,12 +16,12 @@ from trackwalker.telemetry.xor import Floats, Ints, Words
 Bytes = NDArray[np.uint8]
 
 _PAD = 16  # bytes that may be looked at behind the last chunk
-_AT_ONCE = 4096  # chunks: what is worked on stays in the processor's cache
+_LONGEST = 1 << 20  # bytes of a chunk
 _MOST_SAMPLES = 2048  # of a chunk; Prometheus cuts them at 120
 # By the first four bits of a time's field: how many of them are the prefix, and how many bits follow.
 _PREFIX = np.array([1] * 8 + [2] * 4 + [3] * 2 + [4] * 2, np.int64)
 _WIDTH = np.array([0] * 8 + [14] * 4 + [17] * 2 + [20, 64], np.int64)
-_ONE = np.uint64(1)
+_ONE, _LAST = np.uint64(1), np.uint64(63)
 
 
 class DamagedError(ValueError):
@@ -73,37 +72,19 @@ def gather(data: Bytes, starts: Ints, lengths: Ints) -> tuple[Bytes, Ints]:
     return out, begins[:-1]
 
 
+def counts_of(data: Bytes, starts: Ints) -> Ints:
+    """How many samples the chunks at these places have."""
+    counts = data[starts].astype(np.int64) << 8 | data[starts + 1]
+    if counts.min(initial=1) == 0 or counts.max(initial=0) > _MOST_SAMPLES:
+        raise DamagedError("a chunk without samples, or with too many to be decoded beside others")
+    return counts
+
+
 def decode(data: Bytes, starts: Ints, lengths: Ints) -> Decoded:
     """The chunks that lie at these places of a file (without their length, encoding and checksum)."""
-    if not len(starts):
-        empty = np.zeros(0, np.int64)
-        return Decoded(empty, np.zeros((0, 0), np.int64), empty, np.zeros((0, 0)))
-    if lengths.min() < 3 or lengths.max() > 1 << 20 or (starts + lengths).max() > len(data):
+    if lengths.min() < 3 or lengths.max() > _LONGEST or (starts + lengths).max() > len(data):
         raise DamagedError("a chunk of an impossible length")
-    parts = []
-    for at in range(0, len(starts), _AT_ONCE):
-        some = slice(at, at + _AT_ONCE)
-        parts.append(_decode(*gather(data, starts[some], lengths[some]), lengths[some]))
-    return joined(parts)
-
-
-def joined(parts: list[Decoded]) -> Decoded:
-    """Several groups of chunks as one, in their order."""
-    if len(parts) == 1:
-        return parts[0]
-    wide = max(p.values.shape[1] for p in parts)
-    shifts = np.cumsum([0] + [len(p.times) for p in parts[:-1]])
-    return Decoded(
-        np.concatenate([p.counts for p in parts]),
-        np.concatenate([_widened(p.times, wide) for p in parts]),
-        np.concatenate([p.of_times + by for p, by in zip(parts, shifts, strict=True)]),
-        np.concatenate([_widened(p.values, wide) for p in parts]),
-    )
-
-
-def _widened(table: NDArray[Any], wide: int) -> NDArray[Any]:
-    lacking = wide - table.shape[1]
-    return np.pad(table, ((0, 0), (0, lacking))) if lacking else table
+    return _decode(*gather(data, starts, lengths), lengths)
 
 
 def _decode(data: Bytes, starts: Ints, lengths: Ints) -> Decoded:
@@ -129,9 +110,7 @@ def _decode(data: Bytes, starts: Ints, lengths: Ints) -> Decoded:
 
 def _heads(data: Bytes, starts: Ints) -> tuple[Ints, Ints, Ints, Words, Ints]:
     """Of each chunk: number of samples, first time, first difference, first value, and the byte behind them."""
-    counts = data[starts].astype(np.int64) << 8 | data[starts + 1]
-    if counts.min() == 0 or counts.max() > _MOST_SAMPLES:
-        raise DamagedError("a chunk without samples, or with too many to be decoded beside others")
+    counts = counts_of(data, starts)
     first, at = varints(data, starts + 2)
     bits = _words(data)[at].astype(np.uint64)
     at = at + 8
@@ -194,12 +173,12 @@ class _Moving:
         at = self.at[:n]
         word = self._word(at)
         if timed:
-            odd = np.flatnonzero(word >> np.uint64(63))
+            odd = (word >> _LAST).nonzero()[0]
             if len(odd):
                 self._irregular(odd, word, at)
             at += 1
             word <<= _ONE
-        changed = np.flatnonzero(word >> np.uint64(63))
+        changed = (word >> _LAST).nonzero()[0]
         if len(changed):
             self._change(changed, word[changed], at)
         at += 1
@@ -223,7 +202,7 @@ class _Moving:
         raw = (field << prefix.astype(np.uint64)) >> (64 - width).astype(np.uint64)
         by = raw.view(np.int64)
         by = np.where(by > (1 << (width - 1)), by - (1 << width), by)
-        rare = np.flatnonzero(kind == 15)
+        rare = (kind == 15).nonzero()[0]
         if len(rare):
             by[rare] = self._whole_word(at[odd[rare]] + 4).view(np.int64)
         self._delta[odd] += by
@@ -235,7 +214,7 @@ class _Moving:
     def _change(self, changed: Ints, field: Words, at: Ints) -> None:
         """Values that are not the ones before; leaves one bit to be stepped over by the caller."""
         leading, wide = self._leading[changed], self._wide[changed]
-        fresh = np.flatnonzero(field >> np.uint64(62) & _ONE)
+        fresh = (field >> np.uint64(62) & _ONE).nonzero()[0]
         head = np.full(len(changed), 2, np.int64)
         if len(fresh):
             told = field[fresh]

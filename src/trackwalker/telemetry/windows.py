@@ -13,11 +13,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trackwalker.telemetry.blocks import STALE
-from trackwalker.telemetry.samples import Samples, UnsupportedError
+from trackwalker.telemetry.samples import Samples, UnsupportedError, ranges
 from trackwalker.telemetry.xor import Floats, Ints
 
 Bools = NDArray[np.bool_]
 _MOST_CELLS = 30_000_000  # values sorted at once
+_ROUNDING = 1e-9  # of a value: far more than adding up equal numbers can be wrong by
 _STALE_BITS = np.float64(STALE).view(np.uint64)
 _NEAR_THE_EDGE = 1.1  # mean distances between samples: how far Prometheus' rates reach to the end of a window
 
@@ -29,6 +30,8 @@ class Windows:
     samples: Samples
     lo: Ints
     hi: Ints
+    time_lo: Ints  # the same by schedule, in the schedules' times
+    time_hi: Ints
     ends: Ints
     range_ms: int
 
@@ -37,20 +40,30 @@ class Windows:
         """How many samples there are."""
         return self.hi - self.lo
 
+    def first_times(self) -> Floats:
+        """When the first sample of each window was taken, in milliseconds."""
+        return _at(self.samples.times, self.time_lo)[self.samples.schedule]
+
+    def last_times(self) -> Floats:
+        """When the last sample of each window was taken, in milliseconds."""
+        return _at(self.samples.times, self.time_hi - 1)[self.samples.schedule]
+
 
 Function = Callable[[Windows], tuple[Floats, Bools]]
 
 
 def windows(samples: Samples, ends: Ints, range_ms: int) -> Windows:
     """The samples of ranges that end at given moments."""
-    base = int(ends.min()) - range_ms
+    base = int(ends.min()) - range_ms - 1
     width = int(ends.max()) - base + 2
-    series = np.repeat(np.arange(samples.series), np.diff(samples.starts))
-    keys = series * width + (samples.times - base)
-    rows = np.arange(samples.series)[:, None] * width
+    count = len(samples.starts) - 1
+    keys = np.repeat(np.arange(count) * width, np.diff(samples.starts))
+    keys += np.clip(samples.times - base, 0, width - 1)  # what lies outside is at the edges of its own schedule
+    rows = np.arange(count)[:, None] * width
     lo = np.searchsorted(keys, rows + (ends - range_ms - base)[None, :])
     hi = np.searchsorted(keys, rows + (ends - base)[None, :], side="right")
-    return Windows(samples, lo, hi, ends, range_ms)
+    shift = (samples.begins - samples.starts[samples.schedule])[:, None]
+    return Windows(samples, lo[samples.schedule] + shift, hi[samples.schedule] + shift, lo, hi, ends, range_ms)
 
 
 def without_stale(samples: Samples) -> Samples:
@@ -58,8 +71,13 @@ def without_stale(samples: Samples) -> Samples:
     stale = is_stale(samples.values)
     if not stale.any():
         return samples
-    gone = np.concatenate([[0], np.cumsum(stale)])
-    return Samples(samples.starts - gone[samples.starts], samples.times[~stale], samples.values[~stale])
+    counts, each = samples.counts, np.arange(len(samples.begins))
+    places = ranges(samples.begins, counts)
+    keep = ~stale[places]
+    left = np.bincount(np.repeat(each, counts)[keep], minlength=len(each))
+    times = samples.times[ranges(samples.starts[samples.schedule], counts)][keep]
+    begins = np.cumsum(left) - left
+    return Samples(samples.values[places][keep], begins, times, np.append(begins, len(times)), each)
 
 
 def is_stale(values: Floats) -> Bools:
@@ -77,7 +95,7 @@ def latest(w: Windows) -> tuple[Floats, Bools]:
 def latest_time(w: Windows) -> tuple[Floats, Bools]:
     """The time of the last value in each window, in seconds."""
     there = w.counts > 0
-    return _at(w.samples.times, w.hi - 1) / 1000.0, there
+    return w.last_times() / 1000.0, there
 
 
 def _at(values: NDArray[np.generic], where: Ints) -> Floats:
@@ -116,9 +134,13 @@ def _avg(w: Windows) -> tuple[Floats, Bools]:
     with np.errstate(invalid="ignore", over="ignore"):
         mean = _sum(w)[0] / np.maximum(w.counts, 1)
     # The mean of equal numbers is that number, to its last digit: a sensor that stands still is told by it.
-    moved = np.concatenate([[0], np.cumsum(_moves(w.samples.values))])
-    still = _at(moved, w.hi) == _at(moved, w.lo + 1)
-    return np.where(still, _at(w.samples.values, w.lo), mean), w.counts > 0
+    first = _at(w.samples.values, w.lo)
+    near = np.flatnonzero((np.abs(mean - first) <= _ROUNDING * np.abs(first)).ravel())
+    if len(near):
+        lo, hi = w.lo.ravel()[near], w.hi.ravel()[near]
+        low, high = (_reduce(how, w.samples.values, lo, hi) for how in (np.fmin, np.fmax))
+        mean.ravel()[near[low == high]] = low[low == high]
+    return mean, w.counts > 0
 
 
 def _running_mean(w: Windows) -> Floats:
@@ -174,14 +196,14 @@ def _increase(w: Windows) -> tuple[Floats, Bools]:
 
 def _risen(w: Windows, per: float) -> tuple[Floats, Bools]:
     """What a counter rose by, extended to the whole window as Prometheus does."""
-    values, times = w.samples.values, w.samples.times
+    values = w.samples.values
     first, last = _at(values, w.lo), _at(values, w.hi - 1)
     rise = last - first
     falls = _falls(values)
     if falls.any():  # a counter that began anew counted up to where it fell
         lost = np.where(falls, np.concatenate([values[:1], values[:-1]]), 0.0)
         rise = rise + np.where(w.counts > 1, _reduce(np.add, lost, np.minimum(w.lo + 1, w.hi), w.hi), 0.0)
-    begins, stops = _at(times, w.lo), _at(times, w.hi - 1)
+    begins, stops = w.first_times(), w.last_times()
     sampled = (stops - begins) / 1000.0
     to_start = (begins - (w.ends - w.range_ms)) / 1000.0
     to_end = (w.ends - stops) / 1000.0
