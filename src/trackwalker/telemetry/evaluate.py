@@ -216,7 +216,9 @@ class Evaluation:
         inner = Evaluation(self._blocks, looks).vector(node.inner)
         starts = np.concatenate([[0], np.cumsum(inner.there.sum(axis=1))])
         times = np.broadcast_to(looks, inner.there.shape)[inner.there]
-        samples = Samples(inner.values[inner.there], starts[:-1], times, starts, np.arange(len(inner.labels)))
+        samples = Samples(
+            np.append(inner.values[inner.there], 0.0), starts[:-1], times, starts, np.arange(len(inner.labels))
+        )
         values, there = how(windows(samples, ends, node.range_ms))
         shape = (len(values), len(self._times))
         whole = Vector(inner.names, inner.labels, np.broadcast_to(values, shape), np.broadcast_to(there, shape))

@@ -5,8 +5,9 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -28,11 +29,12 @@ class UnsupportedError(ValueError):
 class Samples:
     """Samples of several series, in the order of time; series that are scraped together share their schedule."""
 
-    values: Floats
+    values: Floats  # and one number more, so that every place is inside
     begins: Ints  # of each series in `values`
     times: Ints  # milliseconds, one schedule after the other
     starts: Ints  # of each schedule in `times`, and the end of the last one
     schedule: Ints  # of each series
+    known: dict[str, Any] = field(default_factory=dict, compare=False)  # of all values, found out once
 
     @property
     def counts(self) -> Ints:
@@ -48,7 +50,7 @@ class Samples:
         kept, schedule = np.unique(schedule, return_inverse=True)
         sizes = np.diff(self.starts)[kept]
         return Samples(
-            self.values[ranges(begins, counts)],
+            np.append(self.values[ranges(begins, counts)], 0.0),
             np.cumsum(counts) - counts,
             self.times[ranges(self.starts[kept], sizes)],
             np.concatenate([[0], np.cumsum(sizes)]),
@@ -124,7 +126,7 @@ class Metric:
                     part = slice(begin, begin + _AT_ONCE)
                     pieces.append((file.data, mine[which[part]], at[part], lengths[part]))
         begins = np.cumsum(counts) - counts
-        values, of_times = np.empty(int(counts.sum())), np.zeros(len(some), np.int64)
+        values, of_times = np.zeros(int(counts.sum()) + 1), np.zeros(len(some), np.int64)
         schedules, total = [], 0
         for data, which, at, lengths in pieces:
             found = decode(data, at, lengths)

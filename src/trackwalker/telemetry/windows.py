@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,8 +17,10 @@ from trackwalker.telemetry.blocks import STALE
 from trackwalker.telemetry.samples import Samples, UnsupportedError, ranges
 from trackwalker.telemetry.xor import Floats, Ints
 
+T = TypeVar("T")
 Bools = NDArray[np.bool_]
 _MOST_CELLS = 30_000_000  # values sorted at once
+_SPARSE = 4
 _ROUNDING = 1e-9  # of a value: far more than adding up equal numbers can be wrong by
 _STALE_BITS = np.float64(STALE).view(np.uint64)
 _NEAR_THE_EDGE = 1.1  # mean distances between samples: how far Prometheus' rates reach to the end of a window
@@ -68,16 +71,25 @@ def windows(samples: Samples, ends: Ints, range_ms: int) -> Windows:
 
 def without_stale(samples: Samples) -> Samples:
     """Without the marks that say that a series ended."""
-    stale = is_stale(samples.values)
-    if not stale.any():
+    if not _known(samples, "stale", lambda values: bool(is_stale(values).any())):
         return samples
+    stale = is_stale(samples.values)
     counts, each = samples.counts, np.arange(len(samples.begins))
     places = ranges(samples.begins, counts)
     keep = ~stale[places]
     left = np.bincount(np.repeat(each, counts)[keep], minlength=len(each))
     times = samples.times[ranges(samples.starts[samples.schedule], counts)][keep]
     begins = np.cumsum(left) - left
-    return Samples(samples.values[places][keep], begins, times, np.append(begins, len(times)), each)
+    values = np.append(samples.values[places][keep], 0.0)
+    return Samples(values, begins, times, np.append(begins, len(times)), each)
+
+
+def _known(samples: Samples, what: str, find: Callable[[Floats], T]) -> T:
+    """Something about all values, looked for once."""
+    if what not in samples.known:
+        samples.known[what] = find(samples.values)
+    found: T = samples.known[what]
+    return found
 
 
 def is_stale(values: Floats) -> Bools:
@@ -107,8 +119,12 @@ def _at(values: NDArray[np.generic], where: Ints) -> Floats:
 
 def _reduce(how: np.ufunc, values: Floats, lo: Ints, hi: Ints) -> Floats:
     """A reduction of each stretch; where it is empty the result means nothing."""
-    padded = np.append(values, 0.0)
-    out: Floats = how.reduceat(padded, np.stack([lo, np.maximum(lo, hi)], axis=-1).ravel())[::2].reshape(lo.shape)
+    shape, lo, hi = lo.shape, lo.ravel(), np.maximum(lo, hi).ravel()
+    counts = hi - lo
+    if _SPARSE * int(counts.sum()) < len(values):  # what lies between the stretches would be gone through too
+        values, hi = np.append(values[ranges(lo, counts)], 0.0), np.cumsum(counts)
+        lo = hi - counts
+    out: Floats = how.reduceat(values, np.stack([lo, hi], axis=-1).ravel())[::2].reshape(shape)
     return out
 
 
@@ -129,7 +145,7 @@ def _min(w: Windows) -> tuple[Floats, Bools]:
 
 
 def _avg(w: Windows) -> tuple[Floats, Bools]:
-    if len(w.ends) == 1 and not np.isinf(w.samples.values).any():
+    if len(w.ends) == 1 and not _known(w.samples, "infinite", lambda values: bool(np.isinf(values).any())):
         return _running_mean(w), w.counts > 0
     with np.errstate(invalid="ignore", over="ignore"):
         mean = _sum(w)[0] / np.maximum(w.counts, 1)
@@ -186,6 +202,12 @@ def _falls(values: Floats) -> Bools:
         return values < np.concatenate([values[:1], values[:-1]])
 
 
+def _lost(values: Floats) -> Floats | None:
+    """What a counter that began anew had counted up to where it fell; None where none did."""
+    falls = _falls(values[:-1])
+    return np.append(np.where(falls, np.roll(values[:-1], 1), 0.0), 0.0) if falls.any() else None
+
+
 def _rate(w: Windows) -> tuple[Floats, Bools]:
     return _risen(w, w.range_ms / 1000.0)
 
@@ -199,9 +221,8 @@ def _risen(w: Windows, per: float) -> tuple[Floats, Bools]:
     values = w.samples.values
     first, last = _at(values, w.lo), _at(values, w.hi - 1)
     rise = last - first
-    falls = _falls(values)
-    if falls.any():  # a counter that began anew counted up to where it fell
-        lost = np.where(falls, np.concatenate([values[:1], values[:-1]]), 0.0)
+    lost = _known(w.samples, "lost", _lost)
+    if lost is not None:
         rise = rise + np.where(w.counts > 1, _reduce(np.add, lost, np.minimum(w.lo + 1, w.hi), w.hi), 0.0)
     begins, stops = w.first_times(), w.last_times()
     sampled = (stops - begins) / 1000.0
@@ -218,16 +239,17 @@ def _risen(w: Windows, per: float) -> tuple[Floats, Bools]:
 
 def quantile(w: Windows, share: float) -> tuple[Floats, Bools]:
     """Between the two nearest of the sorted values, as Prometheus does."""
-    if not 0 <= share <= 1 or np.isnan(w.samples.values).any():
+    nan = _known(w.samples, "nan", lambda values: bool(np.isnan(values).any()))
+    if not 0 <= share <= 1 or nan:
         raise UnsupportedError("a quantile beyond all values, or of what is no number")
     counts, lo = w.counts.ravel(), w.lo.ravel()
     out = np.zeros(len(counts))
     most = int(counts.max(initial=1))
-    padded = np.append(w.samples.values, np.inf)
     for at in range(0, len(counts), max(1, _MOST_CELLS // most)):
         some = slice(at, at + max(1, _MOST_CELLS // most))
         inside = np.arange(most) < counts[some, None]
-        table = padded[np.where(inside, lo[some, None] + np.arange(most), len(padded) - 1)]
+        table = np.full(inside.shape, np.inf)
+        table[inside] = w.samples.values[ranges(lo[some], counts[some])]
         out[some] = between_ranks(table, counts[some], share)
     return out.reshape(w.lo.shape), w.counts > 0
 
