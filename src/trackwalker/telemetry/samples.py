@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -12,13 +13,17 @@ from typing import Any
 import numpy as np
 
 from trackwalker.telemetry.index import BlockIndex, Entries
-from trackwalker.telemetry.unxor import Bytes, counts_of, decode
+from trackwalker.telemetry.unxor import Bytes, Decoded, counts_of, decode
 from trackwalker.telemetry.xor import Floats, Ints
 
 _FEW = 4  # a part of that size is copied
 _PARTS = 3
+_BESIDE = 2
 _AT_ONCE = 8192  # chunks: what is worked on stays in the processor's cache
 KEPT_BYTES = 1_000_000_000  # of decoded samples
+
+
+Piece = tuple[Bytes, Ints, Ints, Ints]  # a file, which chunks, where they begin in it, and their lengths
 
 
 class UnsupportedError(ValueError):
@@ -116,7 +121,7 @@ class Metric:
     def _decoded(self, some: Ints, rows: Ints) -> Samples:
         """Chunks (in the order of series and time) as samples of all these series."""
         counts = np.zeros(len(some), np.int64)
-        pieces: list[tuple[Bytes, Ints, Ints, Ints]] = []  # of a file: which chunks, where they begin, their lengths
+        pieces: list[Piece] = []
         blocks = self._chunks[some, 4]
         for number in np.unique(blocks).tolist():
             mine = np.flatnonzero(blocks == number)
@@ -128,8 +133,7 @@ class Metric:
         begins = np.cumsum(counts) - counts
         values, of_times = np.zeros(int(counts.sum()) + 1), np.zeros(len(some), np.int64)
         schedules, total = [], 0
-        for data, which, at, lengths in pieces:
-            found = decode(data, at, lengths)
+        for which, found in _decoded_pieces(pieces):
             inside = np.arange(found.values.shape[1]) < found.counts[:, None]
             values[ranges(begins[which], found.counts)] = found.values[inside]
             of_times[which] = total + found.of_times
@@ -143,6 +147,18 @@ class Metric:
         per_schedule[schedule] = sizes
         starts = np.concatenate([[0], np.cumsum(per_schedule)])
         return Samples(values, np.cumsum(sizes) - sizes, times, starts, schedule)
+
+
+def _decoded_pieces(pieces: list[Piece]) -> Iterator[tuple[Ints, Decoded]]:
+    """Two at a time: numpy works beside itself."""
+    if len(pieces) == 1:
+        yield pieces[0][1], decode(pieces[0][0], *pieces[0][2:])
+        return
+    with ThreadPoolExecutor(_BESIDE, "trackwalker-decode") as pool:
+        for at in range(0, len(pieces), 2 * _BESIDE):  # a few ahead, not all in memory at once
+            some = pieces[at : at + 2 * _BESIDE]
+            found = pool.map(lambda p: decode(p[0], p[2], p[3]), some)
+            yield from zip((which for _, which, _, _ in some), found, strict=True)
 
 
 def _schedule_times(rows: list[Ints], of_times: Ints, counts: Ints, chunks: Ints) -> Ints:

@@ -41,7 +41,10 @@ _FLAGS = (
     "--query.timeout=5m",
 )
 _ORPHANS = re.compile(r"Unknown series references.*?\bsamples=(\d+)")
-_ADMIN = "--web.enable-admin-api"  # only to hide series in the view, and only when something is wrong
+_ADMIN = (
+    "--web.enable-admin-api"  # only to hide series in the view when something is wrong, or to write its log as blocks
+)
+_LOGGED_BYTES = 8  # of a log for each sample, about
 _NO_DELETIONS = 9  # bytes: a head and its checksum
 _PREFIX = f"trackwalker-view-{os.getuid()}-"
 
@@ -65,13 +68,15 @@ def open_database(db_dir: Path, direct_from: int = MOST_SAMPLES) -> Iterator[Tel
             (root / "prometheus.yml").write_text("global: {}\n")
             opened = _Opened(binary, view, root)
             stack.callback(opened.close)
-            direct = opened.direct(direct_from)
+            direct, large_log = opened.direct(direct_from), view.wal_bytes > direct_from * _LOGGED_BYTES
             if direct is None:
-                opened.start()
+                opened.start(*((_ADMIN,) if large_log else ()))
                 opened.check_blocks()
         except OSError as e:
             raise explain(e, db_dir) from e
         bounds = opened.bounds()
+        if large_log:
+            direct = opened.flattened(direct_from)
         if not bounds:
             raise EvidenceError(_nothing(view, "it holds no samples"))
         yield Telemetry(opened, bounds, view.damage, opened.unreadable, direct)
@@ -101,6 +106,17 @@ class _Opened:
             return Direct(folders, self.traffic)
         except DamagedError:
             return None  # what is wrong with it is Prometheus' to say
+
+    def flattened(self, least: int) -> Direct | None:
+        """The same after Prometheus has written what is in the log into a block too; then it may rest."""
+        try:
+            name = self.api.call("/api/v1/admin/tsdb/snapshot")["name"]
+            self._view.move(self._view.data / "snapshots" / str(name))
+        except (ValueError, OSError):
+            return None  # no room, say: it goes on as it is
+        with self._lock:
+            self._stop()
+        return self.direct(least)
 
     @property
     def api(self) -> Api:
