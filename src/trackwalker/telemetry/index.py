@@ -1,12 +1,11 @@
 """The index of one Prometheus block: which series it has, with which labels, and where their chunks lie.
 
-Only what is asked for is read: the names once, then the entries of one metric's series, all of them side by side.
+All entries are read side by side, once; then a metric's series are a stretch of two tables.
 """
 
 from __future__ import annotations
 
 import mmap
-from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -57,7 +56,7 @@ class MappedFile:
 
 @dataclass(frozen=True)
 class Entries:
-    """The series of one metric in one block: labels by number, and their chunks one series after the other."""
+    """The series of one metric in one block: labels by number, and their chunks in the order of series and time."""
 
     names: tuple[str, ...]  # of the labels, columns of `labels`; the metric's own name is not among them
     labels: Ints  # (series, names): the label's value as a number of this block's symbols, -1 where it has none
@@ -75,16 +74,12 @@ class BlockIndex:
         toc = np.array([len(raw) - _TOC_BYTES])
         self._file.check(toc, toc + _TOC_BYTES - _CRC_BYTES)
         places = [int.from_bytes(raw[at : at + 8], "big") for at in range(int(toc[0]), len(raw) - 4, 8)]
+        self.metrics: dict[str, tuple[int, int]] = {}  # and which rows their series are
         self.symbols = self._read_symbols(places[0])
-        self._postings = dict(self._read_names(places[5]))
+        self._read_series(self._all_series(places[5]))
         self.bytes_read = 0  # of chunks
         self._segments: dict[int, MappedFile] = {}
         self._chunk_files = sorted((folder / "chunks").iterdir())
-
-    @property
-    def metrics(self) -> Iterable[str]:
-        """The names of all metrics."""
-        return self._postings.keys()
 
     def _read_symbols(self, at: int) -> list[str]:
         begin, end = self._file.section(at)
@@ -99,39 +94,47 @@ class BlockIndex:
             raise DamagedError("index: symbols that are none") from None
         return out
 
-    def _read_names(self, at: int) -> Iterable[tuple[str, int]]:
-        """Metrics, and where the list of their series lies."""
+    def _all_series(self, at: int) -> Ints:
+        """Where every series' entry lies: the list of the pair without a name, which is the first of all lists."""
         begin, end = self._file.section(at)
-        raw = self._file.raw[begin:end]
-        at = 4
+        raw = self._file.raw[begin : min(end, begin + 32)]
+        if raw[4:7] != b"\x02\x00\x00":
+            raise DamagedError("index: a table that is none")
+        begin, end = self._file.section(_uvarint(raw, 7)[0])
+        return np.frombuffer(self._file.raw[begin + 4 : end], ">u4").astype(np.int64) * 16
+
+    def _read_series(self, places: Ints) -> None:
         try:
-            for _ in range(int.from_bytes(raw[:4], "big")):
-                parts = []
-                if raw[at] != 2:
-                    raise DamagedError("index: a table that is none")
-                at += 1
-                for _ in range(2):
-                    size, at = _uvarint(raw, at)
-                    parts.append(raw[at : at + size])
-                    at += size
-                place, at = _uvarint(raw, at)
-                if parts[0] == b"__name__":
-                    yield parts[1].decode(), place
-        except (IndexError, UnicodeDecodeError):
-            raise DamagedError("index: a table that is none") from None
+            names, labels, chunks = self._entries(places)
+        except IndexError:
+            raise DamagedError("index: series outside of the file") from None
+        if "__name__" not in names and len(places):
+            raise DamagedError("index: series without a name")
+        metric = labels[:, names.index("__name__")] if len(places) else np.zeros(0, np.int64)
+        order = np.argsort(metric, kind="stable")
+        place = np.empty(len(order), np.int64)
+        place[order] = np.arange(len(order))
+        chunks[:, 0] = place[chunks[:, 0]]
+        self._chunks = chunks[np.lexsort((chunks[:, 1], chunks[:, 0]))]
+        self._names, self._labels, metric = names, labels[order], metric[order]
+        codes, first = np.unique(metric, return_index=True)
+        stretches = zip(first.tolist(), [*first.tolist()[1:], len(metric)], strict=True)
+        self.metrics = {self.symbols[code]: rows for code, rows in zip(codes.tolist(), stretches, strict=True)}
 
     def entries(self, metric: str) -> Entries | None:
         """The series of a metric; None where the block has none."""
-        if metric not in self._postings:
+        if metric not in self.metrics:
             return None
-        begin, end = self._file.section(self._postings[metric])
-        places = np.frombuffer(self._file.raw[begin + 4 : end], ">u4").astype(np.int64) * 16
-        try:
-            return self._entries(places)
-        except IndexError:
-            raise DamagedError("index: series outside of the file") from None
+        begin, end = self.metrics[metric]
+        labels = self._labels[begin:end]
+        used = [i for i, name in enumerate(self._names) if name != "__name__" and (labels[:, i] >= 0).any()]
+        lo, hi = np.searchsorted(self._chunks[:, 0], [begin, end])
+        chunks = self._chunks[lo:hi].copy()
+        chunks[:, 0] -= begin
+        return Entries(tuple(self._names[i] for i in used), labels[:, used], chunks)
 
-    def _entries(self, places: Ints) -> Entries:
+    def _entries(self, places: Ints) -> tuple[list[str], Ints, Ints]:
+        """Of series whose entries lie at these places: names of labels, labels, chunks."""
         sizes, starts = uvarints(self._file.data, places)
         if sizes.max(initial=0) > _LONGEST_ENTRY:
             raise DamagedError("index: an endless series")
@@ -152,18 +155,16 @@ class BlockIndex:
         chunks = self._chunks(data, at)
         if (at > ends).any():
             raise DamagedError("index: a series that goes on behind its end")
-        return Entries(names, labels, chunks)
+        return names, labels, chunks
 
-    def _table(self, rows: int, pairs: list[tuple[Ints, Ints, Ints]]) -> tuple[tuple[str, ...], Ints]:
+    def _table(self, rows: int, pairs: list[tuple[Ints, Ints, Ints]]) -> tuple[list[str], Ints]:
         used = np.unique(np.concatenate([name for _, name, _ in pairs])) if pairs else np.zeros(0, np.int64)
         if len(used) and max(used[-1], *(value.max() for _, _, value in pairs)) >= len(self.symbols):
             raise DamagedError("index: a symbol that is not there")
         labels = np.full((rows, len(used)), -1, np.int64)
         for some, name, value in pairs:
             labels[some, np.searchsorted(used, name)] = value
-        names = [self.symbols[i] for i in used.tolist()]
-        keep = [i for i, name in enumerate(names) if name != "__name__"]
-        return tuple(names[i] for i in keep), labels[:, keep]
+        return [self.symbols[i] for i in used.tolist()], labels
 
     @staticmethod
     def _chunks(data: Bytes, at: Ints) -> Ints:
@@ -190,8 +191,7 @@ class BlockIndex:
                 ref[some] += by
             at[some] = here
             out.append(np.stack([some, first, last[some], ref[some]], axis=1))
-        table = np.concatenate(out) if out else np.zeros((0, 4), np.int64)
-        return table[np.lexsort((table[:, 1], table[:, 0]))]
+        return np.concatenate(out) if out else np.zeros((0, 4), np.int64)
 
     def chunk_file(self, number: int) -> MappedFile:
         """One of the files that hold the chunks."""

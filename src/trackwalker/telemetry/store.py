@@ -41,9 +41,7 @@ _FLAGS = (
     "--query.timeout=5m",
 )
 _ORPHANS = re.compile(r"Unknown series references.*?\bsamples=(\d+)")
-_ADMIN = (
-    "--web.enable-admin-api"  # only to hide series in the view when something is wrong, or to write its log as blocks
-)
+_ADMIN = "--web.enable-admin-api"  # to hide series in the view when something is wrong, and to write its log as a block
 _LOGGED_BYTES = 8  # of a log for each sample, about
 _NO_DELETIONS = 9  # bytes: a head and its checksum
 _PREFIX = f"trackwalker-view-{os.getuid()}-"
