@@ -171,8 +171,8 @@ class Telemetry:
         """Times of the first and the last sample."""
         if self._range is None:
             first, last = min(b[0] for b in self._bounds) / 1000, max(b[1] for b in self._bounds) / 1000
-            if self._direct is not None and (newest := self._direct.newest(last)) is not None:
-                self._range = (first, newest)
+            if self._direct is not None and (end := self._direct.newest(last)) is not None:
+                self._range = (first, end)
                 return self._range
             # A block's end is the end of its time slot; its last sample may have come earlier. By name, as timestamp()
             # drops the names and then refuses series that look alike.

@@ -115,7 +115,7 @@ class BlockIndex:
         place = np.empty(len(order), np.int64)
         place[order] = np.arange(len(order))
         chunks[:, 0] = place[chunks[:, 0]]
-        self._chunks = chunks[np.lexsort((chunks[:, 1], chunks[:, 0]))]
+        self._chunk_table = chunks[np.lexsort((chunks[:, 1], chunks[:, 0]))]
         self._names, self._labels, metric = names, labels[order], metric[order]
         codes, first = np.unique(metric, return_index=True)
         stretches = zip(first.tolist(), [*first.tolist()[1:], len(metric)], strict=True)
@@ -128,8 +128,8 @@ class BlockIndex:
         begin, end = self.metrics[metric]
         labels = self._labels[begin:end]
         used = [i for i, name in enumerate(self._names) if name != "__name__" and (labels[:, i] >= 0).any()]
-        lo, hi = np.searchsorted(self._chunks[:, 0], [begin, end])
-        chunks = self._chunks[lo:hi].copy()
+        lo, hi = np.searchsorted(self._chunk_table[:, 0], [begin, end])
+        chunks = self._chunk_table[lo:hi].copy()
         chunks[:, 0] -= begin
         return Entries(tuple(self._names[i] for i in used), labels[:, used], chunks)
 

@@ -157,7 +157,8 @@ class _Parser:
             self._at += 1
             as_bool = self._peek() == "bool"
             self._at += as_bool
-            on, ignoring = None, ()
+            on: tuple[str, ...] | None = None
+            ignoring: tuple[str, ...] = ()
             if self._peek() in ("on", "ignoring"):
                 word = self._take("word")
                 labels = self._names()

@@ -20,7 +20,7 @@ _FEW = 4  # a part of that size is copied
 _PARTS = 3
 _BESIDE = 2
 _AT_ONCE = 8192  # chunks: what is worked on stays in the processor's cache
-KEPT_BYTES = 1_000_000_000  # of decoded samples
+KEPT_BYTES = 600_000_000  # of decoded samples
 
 
 Piece = tuple[Bytes, Ints, Ints, Ints]  # a file, which chunks, where they begin in it, and their lengths
@@ -46,10 +46,17 @@ class Samples:
         """How many samples each series has."""
         return np.diff(self.starts)[self.schedule]
 
+    @property
+    def bytes(self) -> int:
+        """Memory it holds."""
+        found = sum(a.nbytes for a in list(self.known.values()) if isinstance(a, np.ndarray))
+        return self.values.nbytes + self.times.nbytes + found
+
     def of(self, rows: Ints) -> Samples:
         """Some of the series; of a few, with nothing of the others."""
         begins, schedule = self.begins[rows], self.schedule[rows]
         if _FEW * len(rows) >= len(self.begins):
+            self.known.setdefault("begins", self.begins)
             return replace(self, begins=begins, schedule=schedule)
         counts = self.counts[rows]
         kept, schedule = np.unique(schedule, return_inverse=True)
@@ -66,7 +73,8 @@ class Samples:
 def ranges(starts: Ints, counts: Ints) -> Ints:
     """The numbers of several stretches, one behind the other."""
     before = np.cumsum(counts) - counts
-    return np.arange(int(counts.sum())) + np.repeat(starts - before, counts)
+    out: Ints = np.arange(int(counts.sum())) + np.repeat(starts - before, counts)
+    return out
 
 
 class Metric:
@@ -93,7 +101,7 @@ class Metric:
     def bytes(self) -> int:
         """Memory it holds."""
         held = [*([self._whole] if self._whole is not None else []), *self._parts.values()]
-        return self._chunks.nbytes + self.labels.nbytes + sum(h.values.nbytes + h.times.nbytes for h in held)
+        return self._chunks.nbytes + self.labels.nbytes + sum(h.bytes for h in held)
 
     def between(self, first: int, last: int, rows: Ints) -> Samples:
         """The samples of some of the series from one millisecond to another, perhaps with others around them."""

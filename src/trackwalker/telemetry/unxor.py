@@ -191,8 +191,9 @@ class _Moving:
     def _whole_word(self, at: Ints) -> Words:
         """64 bits from each position on."""
         shift = (at & 7).astype(np.uint64)
-        rest = self._data[(at >> 3) + 8].astype(np.uint64) >> (np.uint64(8) - shift)
-        return self._word(at) | rest
+        rest: Words = self._data[(at >> 3) + 8].astype(np.uint64) >> (np.uint64(8) - shift)
+        rest |= self._word(at)
+        return rest
 
     def _irregular(self, odd: Ints, word: Words, at: Ints) -> None:
         """Scrapes that came early or late; leaves the last bit of their field to be stepped over by the caller."""

@@ -71,7 +71,7 @@ def windows(samples: Samples, ends: Ints, range_ms: int) -> Windows:
 
 def without_stale(samples: Samples) -> Samples:
     """Without the marks that say that a series ended."""
-    if not _known(samples, "stale", lambda values: bool(is_stale(values).any())):
+    if not _known(samples, "stale", lambda s: bool(is_stale(s.values).any())):
         return samples
     stale = is_stale(samples.values)
     counts, each = samples.counts, np.arange(len(samples.begins))
@@ -84,10 +84,10 @@ def without_stale(samples: Samples) -> Samples:
     return Samples(values, begins, times, np.append(begins, len(times)), each)
 
 
-def _known(samples: Samples, what: str, find: Callable[[Floats], T]) -> T:
+def _known(samples: Samples, what: str, find: Callable[[Samples], T]) -> T:
     """Something about all values, looked for once."""
     if what not in samples.known:
-        samples.known[what] = find(samples.values)
+        samples.known[what] = find(samples)
     found: T = samples.known[what]
     return found
 
@@ -145,7 +145,7 @@ def _min(w: Windows) -> tuple[Floats, Bools]:
 
 
 def _avg(w: Windows) -> tuple[Floats, Bools]:
-    if len(w.ends) == 1 and not _known(w.samples, "infinite", lambda values: bool(np.isinf(values).any())):
+    if len(w.ends) == 1 and not _known(w.samples, "infinite", lambda s: bool(np.isinf(s.values).any())):
         return _running_mean(w), w.counts > 0
     with np.errstate(invalid="ignore", over="ignore"):
         mean = _sum(w)[0] / np.maximum(w.counts, 1)
@@ -180,7 +180,8 @@ def _running_mean(w: Windows) -> Floats:
 def _moves(values: Floats) -> Bools:
     """Where a value is not the one before it; two that are no numbers are alike."""
     before = np.concatenate([values[:1], values[:-1]])
-    return (values != before) & ~(np.isnan(values) & np.isnan(before))
+    out: Bools = (values != before) & ~(np.isnan(values) & np.isnan(before))
+    return out
 
 
 def _between(flags: Bools, w: Windows) -> Floats:
@@ -202,9 +203,12 @@ def _falls(values: Floats) -> Bools:
         return values < np.concatenate([values[:1], values[:-1]])
 
 
-def _lost(values: Floats) -> Floats | None:
+def _lost(samples: Samples) -> Floats | None:
     """What a counter that began anew had counted up to where it fell; None where none did."""
+    values = samples.values
     falls = _falls(values[:-1])
+    begins = samples.known.get("begins", samples.begins)  # of all series, where these are but some
+    falls[begins[begins < len(falls)]] = False
     return np.append(np.where(falls, np.roll(values[:-1], 1), 0.0), 0.0) if falls.any() else None
 
 
@@ -239,7 +243,7 @@ def _risen(w: Windows, per: float) -> tuple[Floats, Bools]:
 
 def quantile(w: Windows, share: float) -> tuple[Floats, Bools]:
     """Between the two nearest of the sorted values, as Prometheus does."""
-    nan = _known(w.samples, "nan", lambda values: bool(np.isnan(values).any()))
+    nan = _known(w.samples, "nan", lambda s: bool(np.isnan(s.values).any()))
     if not 0 <= share <= 1 or nan:
         raise UnsupportedError("a quantile beyond all values, or of what is no number")
     counts, lo = w.counts.ravel(), w.lo.ravel()
