@@ -10,8 +10,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from trackwalker.lab.scenario import load_scenario
+from trackwalker.lab.simulate import simulate
 from trackwalker.telemetry.blocks import STALE, BlockWriter, labels
 from trackwalker.telemetry.client import QueryError, Telemetry
+from trackwalker.telemetry.direct import Direct, Traffic
 from trackwalker.telemetry.store import open_database
 
 T0 = 1_700_000_000_000
@@ -165,3 +168,20 @@ def test_damage_in_a_chunk_is_told_and_the_rest_is_read(prometheus: Path, tmp_pa
             assert [s.value for s in ours.instant(promql, AT)] == [s.value for s in theirs.instant(promql, AT)]
         assert ours.damage == theirs.damage
         assert ours.damage
+
+
+def test_several_recorders_write_what_one_does(tmp_path: Path) -> None:
+    scenario = load_scenario("rdma-phased")
+    scenario.world |= {"steps": 40}
+    one, three = (simulate(scenario, tmp_path / str(n), nodes=7, gpus=2, recorders=n) for n in (1, 3))
+    assert one.samples == three.samples
+    assert len(list((three.job / "prometheus").iterdir())) > len(list((one.job / "prometheus").iterdir()))
+    first, second = (Direct(sorted((made.job / "prometheus").iterdir()), Traffic()) for made in (one, three))
+    assert first.metrics() == second.metrics()
+    for metric in ("hw_gpu_power_watts", "tb_step", "hw_rdma_tx_retx_pkts_total"):
+        a, b = (direct.raw(metric, 0, 10**14) for direct in (first, second))
+        assert a is not None
+        assert b is not None
+        assert [(labels, times.tolist(), values.tolist()) for labels, times, values in a] == [
+            (labels, times.tolist(), values.tolist()) for labels, times, values in b
+        ]
