@@ -19,7 +19,7 @@ from trackwalker.telemetry.xor import Floats, Ints
 _FEW = 4  # a part of that size is copied
 _PARTS = 3
 _BESIDE = 2
-_AT_ONCE = 8192  # chunks: what is worked on stays in the processor's cache
+_AT_ONCE = 4096  # chunks: what is worked on stays in the processor's cache
 KEPT_BYTES = 600_000_000  # of decoded samples
 
 
@@ -163,8 +163,8 @@ def _decoded_pieces(pieces: list[Piece]) -> Iterator[tuple[Ints, Decoded]]:
         yield pieces[0][1], decode(pieces[0][0], *pieces[0][2:])
         return
     with ThreadPoolExecutor(_BESIDE, "trackwalker-decode") as pool:
-        for at in range(0, len(pieces), 2 * _BESIDE):  # a few ahead, not all in memory at once
-            some = pieces[at : at + 2 * _BESIDE]
+        for at in range(0, len(pieces), _BESIDE):  # not all in memory at once
+            some = pieces[at : at + _BESIDE]
             found = pool.map(lambda p: decode(p[0], p[2], p[3]), some)
             yield from zip((which for _, which, _, _ in some), found, strict=True)
 

@@ -19,7 +19,7 @@ from trackwalker.telemetry.xor import Floats, Ints
 
 T = TypeVar("T")
 Bools = NDArray[np.bool_]
-_MOST_CELLS = 30_000_000  # values sorted at once
+_MOST_CELLS = 3_000_000  # values sorted at once
 _SPARSE = 4
 _ROUNDING = 1e-9  # of a value: far more than adding up equal numbers can be wrong by
 _STALE_BITS = np.float64(STALE).view(np.uint64)
@@ -199,8 +199,10 @@ def _resets(w: Windows) -> tuple[Floats, Bools]:
 
 
 def _falls(values: Floats) -> Bools:
+    falls = np.zeros(len(values), bool)
     with np.errstate(invalid="ignore"):
-        return values < np.concatenate([values[:1], values[:-1]])
+        np.less(values[1:], values[:-1], out=falls[1:])
+    return falls
 
 
 def _lost(samples: Samples) -> Floats | None:
