@@ -132,7 +132,7 @@ def diagnose_case(case: Case, playbooks: list[Playbook] | None = None, begin: fl
     )
     verdict = without_secrets(with_confidence(verdict), scrubber_of(case.job.log))
     looked = Asked.of(case, symptoms, examinations, books)
-    return Diagnosis(verdict, tell(case, symptoms, causes, leading), list(case.damage), looked)
+    return Diagnosis(verdict, tell(case, symptoms, causes, leading), case.all_damage, looked)
 
 
 def _primary_cause(case: Case) -> str | None:
