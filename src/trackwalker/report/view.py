@@ -159,7 +159,7 @@ def _cause(cause: Cause, refs: Refs, benign: bool) -> CauseView:
         confidence=words.confidence(cause.confidence),
         hosts=tuple(clip(one_line(host), 120) for host in cause.hosts[:_HOSTS]),
         more_hosts=max(len(cause.hosts) - _HOSTS, 0),
-        devices=clip(words.names([*cause.gpus, *cause.devices]), 400),
+        devices=clip(words.names([*(words.gpu(name) for name in cause.gpus), *cause.devices]), 400),
         since=words.onset(cause.onset) if cause.onset and (cause.onset.time or cause.onset.step is not None) else "",
         facts=tuple((name, clip(value, 1200)) for name, value in words.cause_facts(cause)),
         refs=refs.of(cause.evidence),

@@ -20,7 +20,9 @@ from trackwalker.web.query import pinned, unpinned
 
 _LINE = re.compile(r"^(?P<file>[^:\s]+):(?P<line>\d+)$")
 _FILE = re.compile(r"^(?P<file>[^:\s]+\.(?:log|out|err)): ")
-_NAME = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]*")
+_METRIC = re.compile(r"([a-zA-Z_:][a-zA-Z0-9_:]*)(\{[^{}]*\})?")
+_PLAIN_MATCHER = re.compile(r'[a-zA-Z_][a-zA-Z0-9_]*(?:=|!=|=~|!~)"[^"\\{}]{0,80}"')
+_WHOSE = ("host=", "instance=", "host=~", "gpu=", "gpu=~", "device=", "rank=", "job=")
 _CARDS = {"incident": "bad", "expected": "note", "healthy": "good", "insufficient-evidence": "unknown"}
 _GOOD = ("completed", "running", "initialising", "soft-success")
 
@@ -109,8 +111,14 @@ def telling_metrics(verdict: Verdict) -> list[str]:
     cited = [i for cause in verdict.roots for i in cause.evidence]
     by_id = {item.id: item for item in verdict.evidence}
     sources = [by_id[i].source for i in cited if i in by_id and by_id[i].kind == "metric"]
-    found = [name for source in sources for name in _NAME.findall(source) if "_" in name and name not in _FUNCTIONS]
+    found = [_narrowed(m) for s in sources for m in _METRIC.finditer(s) if "_" in m[1] and m[1] not in _FUNCTIONS]
     return list(dict.fromkeys(found))[:12]
+
+
+def _narrowed(match: re.Match[str]) -> str:
+    """A metric as the evidence picks it, without whose it is: of several clocks of a GPU only one fell."""
+    kept = [m for m in _PLAIN_MATCHER.findall(match[2] or "") if not m.startswith(_WHOSE)]
+    return f"{match[1]}{{{','.join(kept)}}}" if kept else match[1]
 
 
 # PromQL's own words with an underscore; a name that is no metric of the job is left out later anyway.
