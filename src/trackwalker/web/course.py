@@ -24,6 +24,7 @@ from trackwalker.report.timeline import value_range
 from trackwalker.telemetry.client import Floats, Telemetry
 
 MOST_POINTS = 2000
+_LATE_S = 60.0  # a scraped value comes after its step
 # What TensorBoard's scalars are called: key, title, metric. The loss of the log itself goes first.
 SCALARS = (
     ("loss", "loss", "tb_learning_loss"),
@@ -80,8 +81,11 @@ def tracks(
     return found
 
 
-def scalars(telemetry: Telemetry, known: frozenset[str] = frozenset()) -> list[Track]:
-    """What TensorBoard's scalars tell of learning: one series of each, its stored samples, nothing smoothed."""
+def scalars(telemetry: Telemetry, known: frozenset[str] = frozenset(), until: float | None = None) -> list[Track]:
+    """What TensorBoard's scalars tell of learning: one series of each, its stored samples, nothing smoothed.
+
+    A gauge goes on showing its last value when the run stands still: what comes after the last step is not drawn.
+    """
     begin, end = telemetry.range()
     found = []
     for key, title, metric in SCALARS:
@@ -91,6 +95,10 @@ def scalars(telemetry: Telemetry, known: frozenset[str] = frozenset()) -> list[T
         if not series:
             continue
         labels, times, values = max(series, key=lambda s: (s[0].get("rank") == "0", len(s[1])))
+        seen = times <= until + _LATE_S if until is not None else np.ones(len(times), np.bool_)
+        if seen.sum() < 2:
+            continue
+        times, values = times[seen], values[seen]
         named = ",".join(f'{k}="{v}"' for k, v in sorted(labels.items()) if k in ("host", "rank"))
         found.append(_measured(key, title, times, values, f"{metric}{{{named}}}" if named else metric))
     return found

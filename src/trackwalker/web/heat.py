@@ -7,6 +7,7 @@ import math
 import re
 import warnings
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Literal, get_args
 
 import numpy as np
@@ -31,6 +32,9 @@ _PLAIN_NAME = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]*")
 _MOST_SIGMAS = 1000.0
 _LEAST_SHARE = 1 / 200  # of the value itself: a smaller difference is worth no colour
 _LEAST_OF_LARGEST = 1 / 100
+_OFTEN = 0.97  # of the time a host stays below what it does again and again
+_FEWEST_HOSTS = 4  # fewer tell nothing of the usual host
+_MOST_NOISE = 40.0  # spreads: where half of the hosts are hit, they are not noise
 
 
 @dataclass(frozen=True)
@@ -49,10 +53,18 @@ class Grid:
     window: float  # seconds that one column looks back over
     spread: float = 1.0  # what one unit of deviation is, in the metric's own unit
 
-    @property
+    @cached_property
     def noise_floor(self) -> float:
-        """Spreads that the furthest of so many cells reaches by chance alone: what lies below is worth no colour."""
-        return max(3.0, math.sqrt(2.0 * math.log(max(self.values.size, 2))))
+        """Spreads below which a cell is worth no colour: what so many cells reach by chance, and what most hosts reach.
+
+        Few hosts are ever unlike the others: what the usual host does again and again is noise, however long its tails.
+        """
+        by_chance = max(3.0, math.sqrt(2.0 * math.log(max(self.values.size, 2))))
+        if len(self.hosts) < _FEWEST_HOSTS:
+            return by_chance
+        sizes = np.nan_to_num(np.abs(self.deviation), nan=0.0)
+        often = np.quantile(sizes, _OFTEN, axis=1) if sizes.size else np.zeros(1)
+        return float(np.clip(1.1 * np.median(often), by_chance, _MOST_NOISE))
 
 
 def is_counter(metric: str) -> bool:

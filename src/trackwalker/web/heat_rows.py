@@ -132,7 +132,8 @@ def together(grid: Grid, busy: tuple[float, float] | None, full: float) -> dict[
         part = course[inside] if np.isfinite(course[inside]).any() else course
         usual = float(np.nan_to_num(np.nanmedian(part)))
         noise = 1.4826 * float(np.nan_to_num(np.nanmedian(np.abs(part - usual))))
-    spread = max(noise, abs(usual) * _TOGETHER_SHARE, grid.spread)
+    # Colours begin where the map's do, so the unit is chosen that they begin at four times the noise.
+    spread = 4.0 * max(noise, abs(usual) * _TOGETHER_SHARE) / grid.noise_floor or grid.spread
     return {
         "usual": _short(usual),
         "spread": _short(spread),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 from urllib.parse import urlencode
 
@@ -13,6 +13,7 @@ from trackwalker.job.cause_names import cause_label
 from trackwalker.job.layout import Job
 from trackwalker.logs.findings import Finding
 from trackwalker.report import view, words
+from trackwalker.report.onsets import in_order
 from trackwalker.report.text import clip, one_line
 from trackwalker.web.job_data_commands import commands, next_command
 from trackwalker.web.pages import job_url
@@ -35,6 +36,7 @@ class Link:
     text: str
     query: str = ""
     instant: bool = False
+    over_time: bool = False
 
 
 def evidence_links(job: Job, item: Evidence) -> list[Link]:
@@ -43,7 +45,8 @@ def evidence_links(job: Job, item: Evidence) -> list[Link]:
     if item.kind == "metric":
         at_once = pinned(source)
         found = [query_link(job, source, "run this query", instant=at_once)]
-        return [*found, query_link(job, unpinned(source), "over time")] if at_once else found
+        whole = replace(query_link(job, unpinned(source), "over time"), over_time=True)
+        return [*found, whole] if at_once else [replace(found[0], over_time=True)]
     if match := _LINE.match(source):
         return [log_link(job, match["file"], int(match["line"]), f"line {int(match['line']):,}")]
     if item.kind == "log" and (match := _FILE.match(source)):
@@ -67,6 +70,7 @@ def log_link(job: Job, file: str, line: int | None, text: str) -> Link:
 
 def verdict_view(job: Job, verdict: Verdict, seen: Triage | None) -> dict[str, Any]:
     """What the first screen and the evidence below it show of a verdict."""
+    verdict = in_order(verdict)
     items, refs, left_out = view.evidence(verdict)
     known: dict[str, Evidence] = {}
     for item in verdict.evidence:
@@ -88,7 +92,9 @@ def verdict_view(job: Job, verdict: Verdict, seen: Triage | None) -> dict[str, A
         "reasons": [
             (by_id[r.id], evidence_links(job, known[r.id])) for c in roots[:1] for r in c.refs[:3] if r.id in by_id
         ],
-        "evidence": [pair for pair in told if pair[0].id in cited],
+        "evidence": sorted(
+            (pair for pair in told if pair[0].id in cited), key=lambda pair: _place(pair[0].id, verdict)
+        ),
         "more_evidence": [pair for pair in told if pair[0].id not in cited],
         "evidence_left_out": left_out,
         "ruled_out": [
@@ -99,6 +105,17 @@ def verdict_view(job: Job, verdict: Verdict, seen: Triage | None) -> dict[str, A
         "progress": words.progress_facts(verdict.progress),
         "metrics": telling_metrics(verdict),
     }
+
+
+def _place(item: str, verdict: Verdict) -> tuple[int, int]:
+    """Where the causes cite it: what the first root rests on comes first, in its own order."""
+    causes = sorted(verdict.causes, key=lambda cause: cause.role != "root")
+    at = [(n, ids.index(item)) for n, c in enumerate(causes) if item in (ids := [_shown_id(i) for i in c.evidence])]
+    return min(at, default=(len(causes), 0))
+
+
+def _shown_id(item: str) -> str:
+    return clip(one_line(item), 24)
 
 
 def _why(ids: list[str], known: dict[str, Evidence]) -> str:

@@ -14,6 +14,7 @@ from starlette.routing import BaseRoute, Route
 
 from trackwalker.errors import EvidenceError, TrackwalkerError, UsageError
 from trackwalker.job.layout import Job
+from trackwalker.job.processes import is_live
 from trackwalker.report.story_background import restarts_of
 from trackwalker.telemetry.client import QueryError
 from trackwalker.web import course, gpu_lanes, heat_rows, log_times, query, samples, series
@@ -101,7 +102,7 @@ async def heat_map(request: Request) -> Response:
         rows = (
             heat_rows.members(grid, order, accused, *_ranks(ranks)) if ranks else heat_rows.group(grid, order, accused)
         )
-        return heat_rows.document(grid, order, rows, work.busy(job))
+        return heat_rows.document(grid, order, rows, work.usual(job))
 
     return json_answer(await in_thread(make))
 
@@ -148,12 +149,14 @@ async def lanes(request: Request) -> Response:
 
 async def scalars(request: Request) -> Response:
     """Learning rate, gradient norm and loss as TensorBoard's scalars were recorded; `but=` names what is drawn."""
-    job, workspace = await job_of(request), workspace_of(request)
+    job, workspace, work = await job_of(request), workspace_of(request), work_of(request)
     but = frozenset(request.query_params.get("but", "").split(","))
 
     def make() -> dict[str, Any]:
         with workspace.metrics(job) as telemetry:
-            return {"tracks": [track.to_dict() for track in course.scalars(telemetry, but)]}
+            busy = work.busy(job) if not is_live(job.state) else None
+            made = course.scalars(telemetry, but, busy[1] if busy else None)
+            return {"tracks": [track.to_dict() for track in made]}
 
     return json_answer(await in_thread(make))
 

@@ -94,6 +94,13 @@ class Work:
         ends = [p.time for p in found.story.steps if is_time(p.time)] if found is not None else []
         return (min(ends), max(ends)) if len(ends) > 1 else None
 
+    def usual(self, job: Job) -> tuple[float, float] | None:
+        """The longest time at full speed: what all hosts have then is what they usually have."""
+        found = self.known(job)
+        fast = [p for p in found.story.phases if not p.slow and p.end > p.start] if found is not None else []
+        longest = max(fast, key=lambda p: p.end - p.start, default=None)
+        return (longest.start, longest.end) if longest is not None else self.busy(job)
+
     def grid(self, job: Job, metric: str, how: str, start: float | None, end: float | None) -> Grid:
         """A metric by host and time; what was asked lately is not asked again."""
 

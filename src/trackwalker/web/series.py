@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from trackwalker.diagnose.story import Mark, StepPoint, Story
@@ -11,11 +12,13 @@ from trackwalker.diagnose.storyteller import steps_of
 from trackwalker.diagnose.triage import Triage
 from trackwalker.diagnose.verdict import Verdict
 from trackwalker.job.layout import Job
+from trackwalker.record.clock import from_utc
 from trackwalker.record.phases import Phase
 from trackwalker.record.read import Record
 from trackwalker.record.timeline import timeline_of
 from trackwalker.report import words
 from trackwalker.report.marks import words_of
+from trackwalker.report.onsets import in_order
 from trackwalker.report.plots import Scale
 from trackwalker.report.text import clip, one_line
 from trackwalker.report.timeline import find_silences
@@ -32,7 +35,8 @@ def told(
     story: Story, restarts: Sequence[Mark] = (), seen: Triage | None = None, verdict: Verdict | None = None
 ) -> dict[str, Any]:
     """The whole story of a diagnosed job; of one that still runs, with the steps that came since its verdict."""
-    marks = sorted((m for m in (*story.marks, *restarts) if is_time(m.time)), key=_weight)[:MOST_MARKS]
+    own = [_moved(m, verdict) for m in story.marks]
+    marks = sorted((m for m in (*own, *restarts) if is_time(m.time)), key=_weight)[:MOST_MARKS]
     phases = [p for p in story.phases[:_MOST_PHASES] if is_time(p.start) and is_time(p.end)]
     steps = _newest(story.steps, seen)
     ends = [story.start, story.end]
@@ -70,6 +74,15 @@ def early(job: Job, seen: Triage, telemetry: Telemetry | None) -> dict[str, Any]
         "start": start,
         "end": None,
     }
+
+
+def _moved(mark: Mark, verdict: Verdict | None) -> Mark:
+    """An onset where the words of the page have it."""
+    if mark.kind != "onset" or verdict is None:
+        return mark
+    roots = [c for c in in_order(verdict).roots if c.cause == mark.label and c.onset is not None and c.onset.time]
+    times = [from_utc(c.onset.time.rstrip("Z")) for c in roots if c.onset is not None and c.onset.time]
+    return replace(mark, time=min(times, key=lambda t: abs(t - mark.time))) if times else mark
 
 
 def _newest(steps: Sequence[StepPoint], seen: Triage | None) -> Sequence[StepPoint]:

@@ -144,10 +144,26 @@ export function table(head, rows, caption) {
 // The numbers behind a chart are written down when somebody opens them.
 export function behind(place, write) {
   const details = place.closest("details");
-  place.replaceChildren();
   const fill = () => { if (details.open && !place.childNodes.length) place.replaceChildren(...write()); };
+  place.anew = () => { place.replaceChildren(); fill(); };
   details.ontoggle = fill;
-  fill();
+  place.anew();
+  written.add(place);
+}
+const written = new Set();
+document.addEventListener("zonechange", () => written.forEach((place) => place.anew()));
+
+// Words of the server with their UTC moments as <time>, so that they follow the zone of the page.
+export function timed(text) {
+  const box = make("span");
+  let at = 0;
+  for (const found of text.matchAll(/\b(20\d\d-\d\d-\d\d)[T ](\d\d:\d\d:\d\d) UTC/g)) {
+    box.append(text.slice(at, found.index), make("time", { datetime: `${found[1]}T${found[2]}Z`, text: found[0] }));
+    at = found.index + found[0].length;
+  }
+  box.append(text.slice(at));
+  window.trackwalker.showTimes(box);
+  return box;
 }
 
 export function queryLinks(queries, base) {

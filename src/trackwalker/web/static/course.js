@@ -1,6 +1,6 @@
 // The course of a run: one chart for each track, the verdict's first, all on the page's one time axis.
 "use strict";
-import { ask, behind, Chart, colour, cursor, make, moment, number, queryLinks, RIGHT, say, span, table, withUnit, zoomByKeys } from "./charts.js";
+import { ask, behind, Chart, colour, cursor, make, moment, number, queryLinks, RIGHT, say, span, table, timed, withUnit, zoomByKeys } from "./charts.js";
 import { drawBehind, drawThrough, drawWords, onPlot, story } from "./story.js";
 
 const $ = (id) => document.getElementById(id);
@@ -58,6 +58,7 @@ export class Course {
     zoomByKeys($("timeline-plot"));
     span.watch(() => this.charts.forEach((chart) => chart.shift()));
     cursor.watch((t) => this.read(t));
+    document.addEventListener("zonechange", () => { if (this.data) this.tell(); });
     story.watch(() => this.charts.forEach((chart) => chart.plot.redraw()));
   }
 
@@ -117,7 +118,7 @@ export class Course {
 
   caption(place, track, why, named = false) {
     const keys = track.lines.length > 1 ? track.lines.map((line, i) => make("span", { class: `key split-${i}`, text: line.name })) : [];
-    place.replaceChildren(...(named ? [make("b", { text: track.title }), " "] : []), ...keys, `${track.unit ? `${track.unit}` : ""}${why ? `${track.unit ? "; " : ""}${why}` : ""} `, make("span", { class: "axis-note", text: track.note }), " ", ...(track.query ? [queryLinks([track.query], this.base)] : []));
+    place.replaceChildren(...(named ? [make("b", { text: track.title }), " "] : []), ...keys, `${track.unit ? `${track.unit}` : ""}${why ? `${track.unit ? "; " : ""}${why}` : ""} `, make("span", { class: "axis-note" }, timed(track.note)), " ", ...(track.query ? [queryLinks([track.query], this.base)] : []));
   }
 
   one(box, track, bare) {

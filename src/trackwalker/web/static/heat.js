@@ -70,7 +70,7 @@ export class HeatMap {
     this.at = { row: 0, column: 0 };
     this.draw();
     const about = $("heat-about");
-    about.replaceChildren(`${data.hosts.toLocaleString("en")} host${data.hosts === 1 ? "" : "s"}${data.rows.length < data.hosts ? ` in ${data.rows.length} rows: the most unlike one by one, the rest in groups whose furthest host shows` : ", the most unlike on top"}; a column is ${number(data.step)} s and looks back over ${number(data.window)} s; `, queryLinks(data.queries, this.base));
+    about.replaceChildren(`${data.hosts.toLocaleString("en")} host${data.hosts === 1 ? "" : "s"}${data.rows.length < data.hosts ? ` in ${data.rows.length} rows: the most unlike one by one, the rest in groups whose furthest host shows` : data.hosts > 1 ? ", the most unlike on top" : ""}; a column is ${number(data.step)} s and looks back over ${number(data.window)} s; `, queryLinks(data.queries, this.base));
     const rows = () => data.outliers.map((o) => [o.host, moment(o.time), withUnit(o.value, data.unit), withUnit(o.usual, data.unit), `${(100 * o.share).toFixed(0)} %`]);
     behind($("heat-table"), () => [table(["host", "furthest at", "value there", "others then", "time unlike"], rows(), `${data.metric}: the ${data.outliers.length} most unlike hosts`)]);
   }

@@ -4,6 +4,7 @@ import { clock, make, say, span } from "./charts.js";
 import { Course } from "./course.js";
 import { setUpHosts } from "./job_hosts.js";
 import { goLive } from "./live.js";
+import { setUpMinis } from "./mini.js";
 import { setUpMoment } from "./moment.js";
 import { setUpQuery } from "./query.js";
 import { Happenings } from "./strips.js";
@@ -104,7 +105,7 @@ document.addEventListener("click", async (event) => {
 if (page.dataset.complete === "yes") loadTimeline();
 else { loadTimeline(); verdict().catch((error) => { const line = $("progress"); if (line) line.textContent = error.message; }); }
 let facts = {};
-if (recorded) { facts = setUpHosts(base); setUpQuery(base); }
+if (recorded) { facts = setUpHosts(base); setUpQuery(base); setUpMinis(base); }
 setUpMoment(base, { ...facts, wide: () => span.known() ? span.to - span.from : 0 });
 if (page.dataset.live === "yes") {
   goLive(base, {

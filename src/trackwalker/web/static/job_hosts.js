@@ -60,7 +60,8 @@ class Overlay {
     });
     const about = $("overlay-about");
     const keys = d.lines.map((line, i) => make("span", { class: `key tone${tones[i][0]}`, text: `${line.host}, ${line.suspect ? "suspect" : "selected"}` }));
-    about.replaceChildren(...keys, make("span", { class: "key line-control", text: `${d.control.hosts.toLocaleString("en")} ${d.lines.length ? "others" : "hosts"}: median, 5–95 %` }), ` ${d.metric}${d.unit ? ` in ${d.unit}` : ""}; a point looks back over ${number(d.window)} s; `, queryLinks(d.queries, this.base));
+    const others = d.control.hosts ? [make("span", { class: "key line-control", text: `${d.control.hosts.toLocaleString("en")} ${d.lines.length ? "others" : "hosts"}: median, 5–95 %` })] : [];
+    about.replaceChildren(...keys, ...others, ` ${d.metric}${d.unit ? ` in ${d.unit}` : ""}; a point looks back over ${number(d.window)} s; `, queryLinks(d.queries, this.base));
     if (!d.lines.length) about.append(" No host is suspect; select one in the map above.");
     if (d.absent.length) about.append(` ${d.absent.join(", ")} did not report it.`);
     const every = Math.max(1, Math.ceil(d.times.length / 120));

@@ -22,7 +22,8 @@ export class Lanes extends Strip {
     const ofDevices = facts.metrics.filter((m) => /gpu|rdma|net_/.test(m));
     const telling = facts.telling.find((m) => /gpu|rdma|net_/.test(m)) || facts.gpu;
     this.fill($("lanes-host"), hosts, hosts[0]);
-    this.fill($("lanes-metric"), ofDevices.length ? ofDevices : facts.metrics, telling);
+    const narrowed = facts.telling.filter((m) => m.includes("{") && /gpu|rdma|net_/.test(m));
+    this.fill($("lanes-metric"), [...narrowed, ...(ofDevices.length ? ofDevices : facts.metrics)], telling);
   }
 
   fill(select, names, first) {

@@ -59,7 +59,7 @@ export function drawWords(ctx, x, left, top, width, scale) {
   const place = (text, at, rows) => {
     const wide = ctx.measureText(text).width;
     const from = Math.max(left, at + wide > right ? at - wide + 4 * scale : at - 4 * scale);
-    const row = rows.find((k) => from + wide <= right + 2 * scale && taken[k].every(([a, b]) => from > b + 8 * scale || from + wide < a - 8 * scale));
+    const row = rows.find((k) => from + wide <= right + 6 * scale && taken[k].every(([a, b]) => from > b + 8 * scale || from + wide < a - 8 * scale));
     if (row === undefined) return false;
     taken[row].push([from, from + wide]);
     ctx.fillText(text, from, top - (11 + 14 * row) * scale);

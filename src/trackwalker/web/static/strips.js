@@ -148,8 +148,10 @@ export class Happenings extends Strip {
       const words = event.stage && event.stage !== event.kind ? `${event.kind} ${event.stage}` : event.kind;
       if (at < free) continue;
       ctx.font = "11px system-ui, sans-serif"; ctx.textAlign = "left"; ctx.textBaseline = "middle";
-      ctx.fillText(words, at + 4, top + ROW / 2 - 1);
-      free = at + ctx.measureText(words).width + 16;
+      const wide = ctx.measureText(words).width, back = at + 4 + wide > this.wide - RIGHT;
+      if (back && at - wide - 8 < free) continue;
+      ctx.fillText(words, back ? at - wide - 4 : at + 4, top + ROW / 2 - 1);
+      free = at + wide + 16;
     }
   }
 
