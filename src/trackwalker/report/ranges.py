@@ -6,9 +6,9 @@ import re
 from collections.abc import Iterable, Sequence
 
 _LAST_NUMBER = re.compile(r"(\d+)(?!.*\d)")
-# Three names or more in a row, each with a letter and a digit; a slash divides a host from its device.
+# Five names or more in a row, each with a letter and a digit; a slash divides a host from its device.
 _NAME = r"(?=[\w.:-]*[A-Za-z])[\w.:-]*\d[\w.:-]*(?:/[\w.:-]+)?"
-_LIST = re.compile(rf"(?<![\w./-]){_NAME}(?:, {_NAME}){{2,}}(?![\w./-])")
+_LIST = re.compile(rf"(?<![\w./-]){_NAME}(?:, {_NAME}){{4,}}(?![\w./-])")
 _FEWEST = 3
 
 

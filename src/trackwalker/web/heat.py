@@ -199,11 +199,17 @@ def _spread(values: Small, least: float) -> float:
 
 
 def _measure(values: Small, spread: float) -> tuple[Small, Small, Small]:
-    """The values, the hosts' median at each time, and how far each is from it in units of the spread."""
+    """The values, the hosts' median at each time, and how far each is from it in units of the spread.
+
+    Where all move at once, who was sampled a moment earlier is not unlike: what the median itself moves is taken off.
+    """
     if not values.size:
         return values, values, values
     with warnings.catch_warnings(), np.errstate(invalid="ignore", divide="ignore"):
         warnings.simplefilter("ignore", RuntimeWarning)  # a column in which nobody reported
         median = np.nanmedian(values, axis=0, keepdims=True)
-        deviation = np.clip((values - median) / spread, -_MOST_SIGMAS, _MOST_SIGMAS)
+        moved = np.abs(np.nan_to_num(np.diff(median, axis=1, prepend=median[:, :1], append=median[:, -1:])))
+        apart = values - median
+        apart = np.sign(apart) * np.maximum(np.abs(apart) - np.maximum(moved[:, :-1], moved[:, 1:]), 0.0)
+        deviation = np.clip(apart / spread, -_MOST_SIGMAS, _MOST_SIGMAS)
     return values, np.broadcast_to(median, values.shape), deviation.astype(np.float32)

@@ -102,9 +102,19 @@ def verdict_view(job: Job, verdict: Verdict, seen: Triage | None) -> dict[str, A
         ],
         "failed_checks": [check for check in verdict.data_quality if not check.ok],
         "passed_checks": [check for check in verdict.data_quality if check.ok],
-        "progress": words.progress_facts(verdict.progress),
+        "progress": _progress(verdict),
         "metrics": telling_metrics(verdict),
     }
+
+
+def _progress(verdict: Verdict) -> list[tuple[str, str]]:
+    """How far and how fast; of a run that had two speeds both, as a median between them was never measured."""
+    speeds = [c.magnitude for c in verdict.roots if c.magnitude is not None and c.magnitude.of == "tgs"]
+    rows = words.progress_facts(verdict.progress)
+    if not speeds:
+        return rows
+    both = f"{words.number(speeds[0].from_)} → {words.number(speeds[0].to)} tokens/s/device"
+    return [(name, both if name == "throughput" else value) for name, value in rows if name != "step time"]
 
 
 def _place(item: str, verdict: Verdict) -> tuple[int, int]:

@@ -66,6 +66,8 @@ export class Lanes extends Strip {
     fold.hidden = !zero && !d.silent.length;
     fold.querySelector("summary").textContent = [zero ? `${zero} zero all the time` : "", d.silent.length ? `${d.silent.length} without a value` : ""].filter(Boolean).join(", ");
     fold.querySelector("p").textContent = [...d.zero, ...d.silent.map((name) => `${name} (no value)`)].join(" · ");
+    this.box.setAttribute("role", "group");
+    this.box.setAttribute("aria-label", d.lanes.map((lane) => `${lane.name}: peak ${withUnit(lane.peak, d.unit)} at ${clock(lane.peak_at)}, last ${withUnit(lane.last, d.unit)}`).join("; ") || this.box.textContent);
     const rows = () => d.lanes.map((lane) => [lane.name, number(lane.low), number(lane.peak), moment(lane.peak_at), number(lane.last), moment(lane.last_at)]);
     behind($("lanes-table"), () => [table(["device", "lowest", "highest", "highest at", "last", "last at"], rows(), `${d.metric} of ${d.host}${d.unit ? `, ${d.unit}` : ""}`)]);
   }
