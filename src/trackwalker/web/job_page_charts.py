@@ -168,7 +168,10 @@ async def density(request: Request) -> Response:
     def make() -> dict[str, Any]:
         known = work.known(job)
         story = known.story if known is not None else None
-        return log_times.density(workspace.triage(job), *_span(request), story)
+        try:
+            return log_times.density(workspace.triage(job), *_span(request), story)
+        except EvidenceError as e:  # a log without times is no failure of the page
+            return {"times": [], "lines": [], "errors": [], "warnings": [], "note": f"{e}."}
 
     return json_answer(await in_thread(make))
 

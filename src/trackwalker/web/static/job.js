@@ -40,6 +40,7 @@ function swap(parts) {
     if (part.dataset.for === "head") place.replaceWith(...part.childNodes); else place.replaceChildren(...part.childNodes);
     window.trackwalker.showTimes($(part.dataset.for));
   }
+  followLive();
 }
 
 async function verdict() {
@@ -65,6 +66,17 @@ async function verdict() {
   page.dataset.complete = "yes"; page.dataset.first = "there";
   await loadTimeline();
   document.dispatchEvent(new CustomEvent("verdict"));
+}
+
+// A job that runs is followed, as soon as the page knows that it runs.
+let following = false;
+function followLive() {
+  if (following || !["running", "initialising", "hanging"].includes($("head").dataset.status)) return;
+  following = true;
+  goLive(base, {
+    grown: async () => { await loadTimeline(); document.dispatchEvent(new CustomEvent("grown")); },
+    verdict: () => { if (page.dataset.complete === "yes") verdict().catch(() => {}); },
+  });
 }
 
 // ---- parts that are read when they come into view
@@ -107,11 +119,6 @@ else { loadTimeline(); verdict().catch((error) => { const line = $("progress"); 
 let facts = {};
 if (recorded) { facts = setUpHosts(base); setUpQuery(base); setUpMinis(base); }
 setUpMoment(base, { ...facts, wide: () => span.known() ? span.to - span.from : 0 });
-if (page.dataset.live === "yes") {
-  goLive(base, {
-    grown: async () => { await loadTimeline(); document.dispatchEvent(new CustomEvent("grown")); },
-    verdict: () => { if (page.dataset.complete === "yes") verdict().catch(() => {}); },
-  });
-}
+followLive();
 // For whoever looks with the console open, and for the browser tests.
 window.jobPage = { span, timeline: course, clock, make };

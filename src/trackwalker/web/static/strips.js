@@ -84,7 +84,8 @@ export class Happenings extends Strip {
     try {
       const data = await ask(`${this.base}/density.json?${span.query().slice(1)}`);
       if (mine !== this.newest) return;
-      this.data = data;
+      this.data = data.lines.length ? data : null;
+      if (!this.data) $("strips-about").textContent = data.note;
     } catch (error) {
       if (mine !== this.newest) return;
       this.data = null;
