@@ -26,6 +26,7 @@ MADE = {
     "healthy": ("healthy-plain", 1),
     "loss": ("loss-spike", 2),
     "hang": ("collective-hang", 2),
+    "silent": ("hang-still-silent", 2),  # by its log alone nobody could say how it stands
 }
 
 
@@ -110,9 +111,9 @@ def test_a_fall_is_drawn_where_it_was_and_not_a_minute_later(opened: Any) -> Non
     page.wait_for_selector("#overlay-table tbody tr")
     rows = [row.split("\t")[:2] for row in page.locator("#overlay-table tbody tr").all_inner_texts()]
     values = {time[11:19]: float(value) for time, value in rows if value != "–"}
-    late = [value for time, value in values.items() if "08:10:40" <= time <= "08:11:20"]
+    late = [value for time, value in values.items() if "08:10:20" <= time <= "08:10:50"]
     assert late, rows
-    assert max(late) < 320.0, f"half a minute after the fall: {late}"
+    assert max(late) < 320.0, f"twenty seconds and more after the fall: {late}"
 
 
 def test_what_ended_is_seen_to_end_in_the_evidence_over_time(opened: Any) -> None:
@@ -257,11 +258,14 @@ def test_a_run_with_two_speeds_is_not_told_as_one_median(opened: Any) -> None:
 
 
 @pytest.mark.parametrize("width", [390, 1024])
-def test_nothing_is_wider_than_a_narrow_screen(width: int, opened: Any) -> None:
+def test_nothing_is_wider_than_a_narrow_screen_or_stacked_letter_by_letter(width: int, jobs: Jobs, opened: Any) -> None:
     page = opened("incident", "devices", width=width)
     for part in ("findings", "events", "settings", "query"):
         page.locator(f"#{part}").scroll_into_view_if_needed()
     page.wait_for_selector("main:not(:has(.spinner))")
+    page.locator("#config select").select_option(jobs.ids["healthy"])
+    page.get_by_role("button", name="Compare settings").click()
+    page.wait_for_selector("#config tbody tr")
     assert page.evaluate("document.documentElement.scrollWidth") <= width
     stacked = page.evaluate(
         """[...document.querySelectorAll("td, th")].filter((cell) => cell.innerText.trim().length > 6 &&
