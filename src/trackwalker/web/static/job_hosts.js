@@ -73,11 +73,12 @@ class Overlay {
 // Everything about hosts: begun when it comes into view, begun anew where the verdict changes what is telling.
 export function setUpHosts(base) {
   const map = new HeatMap(base);
-  let overlay = null, lanes = null, begun = false;
+  let overlay = null, lanes = null, begun = false, known = null;
   const begin = async () => {
     begun = true;
     try {
       const facts = await ask(`${base}/metrics.json`);
+      known = facts;
       span.learn(facts.start, facts.end);
       await map.begin(facts);
       overlay ||= new Overlay(base, facts);
@@ -98,7 +99,11 @@ export function setUpHosts(base) {
   for (const box of document.querySelectorAll("[data-waiting]")) if (!box.childNodes.length) say(box, box.dataset.waiting, true);
   near.observe($("hosts"));
   document.addEventListener("verdict", () => { if (begun) begin(); });
-  document.addEventListener("hostsdrawn", () => { if (overlay?.chart) overlay.load(); });
+  document.addEventListener("hostsdrawn", () => {
+    if (overlay?.chart) overlay.load();
+    // The first map may have been overtaken by another: then its hosts come with that one.
+    if (lanes && !$("lanes-host").options.length && known) { lanes.learn(known, map.data.outliers.map((o) => o.host)); lanes.load(); }
+  });
   const show = (host) => {
     if (!overlay || !lanes) return;
     overlay.hosts = [host, ...overlay.hosts.filter((h) => h !== host)].slice(0, 8);

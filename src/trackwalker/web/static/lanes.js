@@ -27,7 +27,7 @@ export class Lanes extends Strip {
   }
 
   fill(select, names, first) {
-    const kept = this.touched && names.includes(select.value) ? select.value : first;
+    const kept = this.touched && names.includes(select.value) ? select.value : names.includes(first) ? first : names[0];
     select.replaceChildren(...names.map((name) => make("option", { value: name, text: name })));
     if (kept) select.value = kept;
     select.disabled = !names.length;
@@ -72,7 +72,7 @@ export class Lanes extends Strip {
     behind($("lanes-table"), () => [table(["device", "lowest", "highest", "highest at", "last", "last at"], rows(), `${d.metric} of ${d.host}${d.unit ? `, ${d.unit}` : ""}`)]);
   }
 
-  row() { return this.data.lanes.length > 12 ? 22 : 30; }
+  row() { return this.data.lanes.length > 12 ? 27 : 34; }
   high() { return this.data?.lanes.length ? this.row() * this.data.lanes.length + AXIS : 0; }
 
   lanes(ctx, x, from, to) {
@@ -99,14 +99,10 @@ export class Lanes extends Strip {
       ctx.restore();
       ctx.font = "11px ui-monospace, Menlo, Consolas, \"DejaVu Sans Mono\", monospace"; ctx.textBaseline = "middle";
       const most = left() < 100 ? 9 : 20;
-      ctx.fillStyle = colour("--fg"); ctx.textAlign = "right"; ctx.fillText(lane.name.length > most ? `…${lane.name.slice(1 - most)}` : lane.name, from - 8, top + row / 2 - 2);
-      // Its own numbers stand over the end of its lane: the highest with its time, and the last.
-      const words = `peak ${withUnit(lane.peak, d.unit)} ${clock(lane.peak_at)} · last ${withUnit(lane.last, d.unit)}`;
-      const wide = ctx.measureText(words).width;
-      if (wide < 0.6 * ground) {
-        ctx.globalAlpha = 0.82; ctx.fillStyle = colour("--card"); ctx.fillRect(to - wide - 10, top + 2, wide + 8, row - 8); ctx.globalAlpha = 1;
-        ctx.fillStyle = colour("--fg"); ctx.textAlign = "right"; ctx.fillText(words, to - 6, top + row / 2 - 2);
-      }
+      ctx.fillStyle = colour("--fg"); ctx.textAlign = "right"; ctx.fillText(lane.name.length > most ? `…${lane.name.slice(1 - most)}` : lane.name, from - 8, top + row / 2 - 8);
+      // Below its name, never over its line: the highest and the last value. What ended is not what it is now.
+      ctx.font = "10px system-ui, sans-serif"; ctx.fillStyle = colour("--soft");
+      ctx.fillText(left() < 100 ? `▲ ${number(lane.peak)}` : `peak ${number(lane.peak)}, last ${number(lane.last)}`, from - 8, top + row / 2 + 4);
     });
     drawThrough(ctx, x, from, 0, ground, high);
     timeAxis(ctx, span.from, span.to, from, to, high, -4);
