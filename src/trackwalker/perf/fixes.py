@@ -23,6 +23,7 @@ _WALL = {
 }
 
 
+_WITH_HOST = ("copy-h2d", "copy-d2h")  # classes.yml
 _LOOPS = ("elementwise", "cast", "layout", "reduction")  # classes.yml: what a fused loop does
 
 
@@ -95,6 +96,7 @@ def _from_trace(trace: TracePart) -> Facts:
     }
     for bucket in trace.buckets:
         facts[f"{bucket.name}_share"], facts[f"{bucket.name}_ms"] = bucket.share, _ms(bucket.seconds)
+    facts |= _copies(trace)
     exposed = [c for c in trace.collectives if c.exposed_s]
     if exposed:
         top = max(exposed, key=lambda c: c.exposed_s or 0.0)
@@ -139,6 +141,22 @@ def _from_trace(trace: TracePart) -> Facts:
 class _Words(dict[str, str]):
     def __missing__(self, key: str) -> str:
         return "unknown"
+
+
+def _copies(trace: TracePart) -> Facts:
+    """The exposed copies, shared out as the table of kinds has them: a copy within the device blames no host."""
+    exposed = next((bucket for bucket in trace.buckets if bucket.name == "copy"), None)
+    kinds = {row.name: row.share for row in trace.kinds if row.name.startswith("copy-")}
+    if exposed is None:
+        return {}
+    on_device = sum(share for name, share in kinds.items() if name not in _WITH_HOST)
+    part = on_device / sum(kinds.values()) if any(kinds.values()) else 0.0
+    return {
+        "host_copy_share": exposed.share * (1.0 - part),
+        "host_copy_ms": _ms(exposed.seconds * (1.0 - part)),
+        "device_copy_share": exposed.share * part,
+        "device_copy_ms": _ms(exposed.seconds * part),
+    }
 
 
 def _word(name: str, value: float | str) -> str:

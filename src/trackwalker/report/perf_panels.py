@@ -22,7 +22,8 @@ from trackwalker.report.words import size
 # Where the evidence of a rule is shown.
 PLACES = {
     "exposed-communication": "collectives", "straggler": "ranks", "rank-spread": "ranks", "host-bound": "timeline",
-    "idle-device": "timeline", "exposed-copies": "timeline", "recomputation": "parts", "unfused-attention": "parts",
+    "idle-device": "timeline", "exposed-copies": "timeline", "device-copies": "timeline",
+    "recomputation": "parts", "unfused-attention": "parts",
     "one-op": "parts", "scatter-add": "kernels", "ragged-one-shot": "kernels", "slow-phases": "throughput",
     "input-bound": "throughput", "checkpoints": "goodput", "compilation": "goodput", "lost-work": "goodput",
     "stalled": "goodput",

@@ -103,11 +103,12 @@ def unread(job: Job) -> JobRow:
 def of_triage(found: Triage, verdict: Verdict | None) -> JobRow:
     """A job from its log, with the badge of the verdict that was saved with it."""
     facts, progress = found.index.facts, found.progress
-    group, tone = _TONES.get(found.status, ("trouble", "unknown"))
+    status = verdict.status if verdict is not None else found.status  # as the job's own page says it
+    group, tone = _TONES.get(status, ("trouble", "unknown"))
     row = replace(
         unread(found.job),
         model=model_of(found.job, facts.header.get("MODEL_NAME", "")),
-        status=found.status,
+        status=status,
         group=group,
         tone=tone,
         nodes=found.record.nodes,
