@@ -3,7 +3,8 @@
 Recorded for this project on a real cluster of three nodes with limits on memory; hosts and paths were renamed.
 `elastic` is torchrun's own output and error files of PyTorch 2.14 with one rank raising; `gpu` was recorded on an H200
 (driver 580, PyTorch 2.11); `kubernetes` is what the real kubectl 1.32 prints of objects that we wrote; `journal` and
-`core` are journalctl's and coredumpctl's (systemd 252) words about entries put into a journal: the kernel's own, and a crash.
+`core` are journalctl's and coredumpctl's (systemd 252) words about entries put into a journal: the kernel's own, and a
+crash.
 """
 
 from __future__ import annotations
