@@ -51,3 +51,20 @@ def test_fields_that_say_who_and_where_are_not_what_failed() -> None:
     )
     assert kind_of(["src=disk rank=3 host=n1 file=mount.py status=assert_tripped expr='a == b'"]) == "program"
     assert kind_of(["cannot write the file to disk"]) == "storage"
+
+
+def test_who_lost_a_peer_and_says_beside_it_that_its_node_was_preempted(tmp_path: Path) -> None:
+    text = "".join(f"(RayTrainWorker pid=40, ip=10.0.0.7) {STEP.format(s=s)}" for s in range(30))
+    text += "(TrainController pid=5) The actor died unexpectedly before finishing this task.\n"
+    text += "(TrainController pid=5)  ip: 10.0.1.7\n"
+    text += "(TrainController pid=5)  the worker's node was preempted: notice of the spot market\n"
+    found = triage_text(tmp_path, text).primary
+    assert found is not None
+    assert found.cause == "preempted"
+
+
+def test_ucx_names_its_host(tmp_path: Path) -> None:
+    text = "[1653487120.114201] [cn7:22710:0]          ib_log.c:246  UCX  ERROR mlx5_0: ibv_create_cq() failed: Cannot allocate memory\n"  # noqa: E501
+    found = triage_text(tmp_path, text).primary
+    assert found is not None
+    assert (found.cause, found.host) == ("memlock-limit", "cn7")
