@@ -217,11 +217,10 @@ class StepReader:
     def result(self) -> Steps:
         """All steps read, as arrays in the order of the log."""
         few = np.array(self._rows, float).reshape(-1, 5)
-        self._columns = [
-            [np.concatenate(many)] if many else [] for many in self._columns
-        ]  # the pieces go, one copy stays
-        columns = [np.concatenate([few[:, i], *many]) if len(few) else (many or [few[:, i]])[0]
-                   for i, many in enumerate(self._columns)]  # fmt: skip
+        columns = []
+        for i, many in enumerate(self._columns):  # column by column: the pieces go, one copy stays
+            columns.append(np.concatenate([few[:, i], *many]))
+            self._columns[i] = [columns[i][len(few) :]] if many else []
         if len(few) and len(columns[4]) > 1 and (np.diff(columns[4]) < 0).any():
             order = np.argsort(columns[4], kind="stable")
             columns = [c[order] for c in columns]
