@@ -11,6 +11,7 @@ from typing import cast
 from trackwalker.diagnose.asked import Diagnosis
 from trackwalker.diagnose.engine import diagnose
 from trackwalker.diagnose.triage import triage
+from trackwalker.fleet.rows import of_triage
 from trackwalker.job.journal import read
 from trackwalker.job.layout import Job
 from trackwalker.launch.standing import standings
@@ -18,7 +19,6 @@ from trackwalker.perf.analysis import Options, analyse
 from trackwalker.record.phases import Phase
 from trackwalker.watch.logtail import LogTail
 from trackwalker.watch.phases import Course
-from trackwalker.web.jobs_rows import of_triage
 
 # Only diagnose opens the recording. What the files leave open it may decide: that a run goes on, stands or is dead.
 _OPEN = {"indeterminate": None, "hanging": {"unknown-death", "running"}}

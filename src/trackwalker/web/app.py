@@ -17,8 +17,9 @@ from starlette.routing import BaseRoute, Mount
 from starlette.staticfiles import StaticFiles
 
 from trackwalker.errors import TrackwalkerError
+from trackwalker.fleet.examine import Examiner
+from trackwalker.fleet.index import JobIndex
 from trackwalker.web import ask, compare, errors, job_page, jobs, lab, log_view, nodes, report_file, sweeps
-from trackwalker.web.jobs_index import JobIndex
 from trackwalker.web.pages import in_thread
 from trackwalker.web.security import Guard
 from trackwalker.web.settings import Settings
@@ -34,15 +35,17 @@ _PAGES: tuple[ModuleType, ...] = (jobs, job_page, compare, nodes, lab, sweeps, a
 
 def create_app(settings: Settings) -> Starlette:
     """The app; nothing is read from the workspace before somebody asks."""
-    workspace = WebWorkspace(settings.workspace)
+    workspace = WebWorkspace(settings.workspace, settings.kept)
 
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
+        if settings.examine:
+            app.state.examiner.start()
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(_close_idle, workspace)
             yield
             tasks.cancel_scope.cancel()
-        for ending in (app.state.jobs.close, workspace.close):
+        for ending in (app.state.examiner.close, app.state.jobs.close, workspace.close):
             await anyio.to_thread.run_sync(ending)
 
     routes: list[BaseRoute] = [route for module in _PAGES for route in module.routes()]
@@ -59,7 +62,8 @@ def create_app(settings: Settings) -> Starlette:
     )
     app.state.workspace, app.state.settings = workspace, settings
     app.state.queries = anyio.CapacityLimiter(_QUERIES)
-    app.state.jobs, app.state.started = JobIndex(workspace), time.time_ns()
+    app.state.jobs, app.state.started = JobIndex(workspace, settings.kept), time.time_ns()
+    app.state.examiner = Examiner(app.state.jobs, workspace.examined)
     return app
 
 

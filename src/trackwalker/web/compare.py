@@ -13,13 +13,14 @@ from starlette.routing import BaseRoute, Route
 from trackwalker.diagnose.compare import Comparison
 from trackwalker.diagnose.deltas import Delta
 from trackwalker.errors import TrackwalkerError
+from trackwalker.fleet.rows import JobRow, of_error, of_triage
 from trackwalker.job.layout import Job
 from trackwalker.report import view, words
 from trackwalker.report.compare import tables
 from trackwalker.report.text import clip, one_line
 from trackwalker.web.job_data import evidence_links
 from trackwalker.web.jobs import index_of
-from trackwalker.web.jobs_rows import JobRow, of_error, of_triage, spark_area, spark_path
+from trackwalker.web.jobs_rows import spark_area, spark_path
 from trackwalker.web.pages import in_thread, page, workspace_of
 from trackwalker.web.workspace import WebWorkspace
 

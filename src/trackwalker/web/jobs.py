@@ -13,10 +13,11 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
+from trackwalker.fleet.index import JobIndex
+from trackwalker.fleet.rows import Group, JobRow
 from trackwalker.report.text import clip, one_line
-from trackwalker.web.jobs_index import JobIndex
-from trackwalker.web.jobs_rows import Group, JobRow, spark_area, spark_path
-from trackwalker.web.pages import in_thread, json_answer, page, workspace_of
+from trackwalker.web.jobs_rows import spark_area, spark_path
+from trackwalker.web.pages import in_thread, json_answer, page, settings_of, workspace_of
 
 SCHEMA = "trackwalker.web.jobs/1"
 PAGE = 250  # rows
@@ -35,6 +36,7 @@ _SORTS: Mapping[str, Callable[[JobRow], Any]] = {
     "steps": lambda row: -(row.last_step or 0),
     "tgs": lambda row: -(row.tgs or 0.0),
     "goodput": lambda row: (row.goodput is None, row.goodput or 0.0),
+    "lost": lambda row: -(row.lost_gpu_hours or 0.0),
 }
 
 
@@ -119,8 +121,8 @@ async def _context(request: Request) -> tuple[dict[str, Any], int]:
     every, version = await in_thread(index_of(request).rows)
     words = wanted.q.lower().split()
     found = [row for row in every if all(word in row.text for word in words)]
-    counts: Counter[str] = Counter(row.group for row in found)
-    shown = [row for row in found if not wanted.group or row.group == wanted.group]
+    counts: Counter[str] = Counter(group for row in found for group in row.groups)
+    shown = [row for row in found if not wanted.group or wanted.group in row.groups]
     if wanted.sort:
         shown.sort(key=_SORTS[wanted.sort])
     pages = max(-(-len(shown) // PAGE), 1)
@@ -134,6 +136,7 @@ async def _context(request: Request) -> tuple[dict[str, Any], int]:
         "pages": pages,
         "groups": [(key, name, counts[key] if key else len(found)) for key, name in _GROUPS.items()],
         "workspace": str(workspace_of(request).root),
+        "examining": await in_thread(request.app.state.examiner.waiting) if settings_of(request).examine else 0,
         "spark_path": spark_path,
         "spark_area": spark_area,
     }

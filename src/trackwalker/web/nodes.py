@@ -11,11 +11,11 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
+from trackwalker.fleet.rows import JobRow
 from trackwalker.launch.ledger import WINDOW_S, incidents, suspects
 from trackwalker.node.incidents import Incident
 from trackwalker.report.text import clip, one_line
 from trackwalker.web.jobs import index_of
-from trackwalker.web.jobs_rows import JobRow
 from trackwalker.web.pages import in_thread, json_answer, page, workspace_of
 
 SCHEMA = "trackwalker.web.nodes/1"
