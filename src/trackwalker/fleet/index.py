@@ -151,7 +151,7 @@ class JobIndex:
         self._list()
         with self._lock:
             jobs = [held.job for held in self._held.values()]
-        due = [(job, state) for job in jobs if (state := self._due(job)) is not None]
+        due = [(job, state) for job in jobs if (state := self._due(job, at_once=True)) is not None]
         self._read(due, on_read)
         self._save()
         return len(due)
@@ -230,7 +230,7 @@ class JobIndex:
             self._put(job, row, states[job.id], cost)
             on_read(done + 1, len(written))
 
-    def _due(self, job: Job) -> str | None:
+    def _due(self, job: Job, at_once: bool = False) -> str | None:
         """The state of the job's files where it has to be read again, else None."""
         held = self._held.get(job.id)
         if held is None:
@@ -238,7 +238,7 @@ class JobIndex:
         state = self._state(job, held.row)
         if state == held.state:
             return None
-        new = held.row.pending or state.rpartition("|")[2] != held.state.rpartition("|")[2]
+        new = at_once or held.row.pending or state.rpartition("|")[2] != held.state.rpartition("|")[2]
         fresh = new or time.monotonic() - held.read > max(_AGAIN_S, _AGAIN_COST * held.cost)
         return state if fresh else None
 

@@ -23,7 +23,7 @@ class Seen:
 
     mark: str  # changes when its log or its directory does
     names: tuple[str, ...]
-    changed: float  # the latest of their times
+    changed: float  # when its log was written last, or its directory where it has no log
 
 
 def scan(root: Path) -> dict[str, Seen]:
@@ -50,16 +50,19 @@ def scan(root: Path) -> dict[str, Seen]:
     for job, held in parts.items():
         held.sort()
         mark = ";".join(f"{size}.{at}" for _, size, at in held)
-        found[job] = Seen(mark, tuple(name for name, _, _ in held), max(at for _, _, at in held) / 1e9)
+        times = [at for name, _, at in held if name.endswith(LOG_SUFFIXES)] or [at for _, _, at in held]
+        found[job] = Seen(mark, tuple(name for name, _, _ in held), max(times) / 1e9)
     return found
 
 
-def resolved(root: Path, seen: Mapping[str, Seen], wanted: Iterable[str]) -> dict[str, Job]:
+def resolved(
+    root: Path, seen: Mapping[str, Seen], wanted: Iterable[str], skipped: list[str] | None = None
+) -> dict[str, Job]:
     """The jobs of some ids, looked at closely: their logs found, their links followed; one without both is none."""
     found: dict[str, Job] = {}
     for job_id in wanted:
         paths = [root / name for name in seen[job_id].names]
-        jobs = jobs_among(paths)
+        jobs = jobs_among(paths, skipped)
         if jobs:
             found[job_id] = jobs[0]
             continue

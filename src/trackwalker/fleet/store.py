@@ -71,13 +71,13 @@ def folder_for(root: Path) -> Path | None:
     return base / "trackwalker" / "fleet" / sha256(str(root.resolve()).encode()).hexdigest()[:24]
 
 
-def connect() -> Any:
-    """A DuckDB of our own in memory, which loads no code and reads nothing by itself."""
+def connect() -> tuple[Any, type[Exception]]:
+    """A DuckDB of our own in memory, which loads no code and reads nothing by itself; and what it raises."""
     try:
         import duckdb
     except ImportError as e:
         raise MissingToolError("questions about many jobs need duckdb: pip install 'trackwalker[fleet]'") from e
-    return duckdb.connect(":memory:", config=_SAFE)
+    return duckdb.connect(":memory:", config=_SAFE), duckdb.Error
 
 
 class Store:
@@ -85,10 +85,9 @@ class Store:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder / f"{__version__}-{_FORM}"
-        self._db = connect()
+        self._db, self._db_error = connect()
         self._loaded: tuple[str, ...] | None = None
         self._lock = threading.RLock()
-        self._version = 0
         self._make()
 
     @property
@@ -166,10 +165,15 @@ class Store:
         if parts == self._loaded:
             return
         known = self._loaded
-        if known is not None and parts[: len(known)] == known:
-            self._take([str(self._folder / name) for name in parts[len(known) :]], afresh=False)
-        else:
-            self._take([str(self._folder / name) for name in parts], afresh=True)
+        grown = known is not None and parts[: len(known)] == known
+        new = parts[len(known) :] if grown and known is not None else parts
+        try:
+            self._take([str(self._folder / name) for name in new], afresh=not grown)
+        except self._db_error:  # cut off or damaged: all of it is made again
+            for name in parts:
+                (self._folder / name).unlink(missing_ok=True)
+            self._take([], afresh=True)
+            parts = ()
         self._loaded = parts
 
     def _take(self, files: list[str], afresh: bool) -> None:
