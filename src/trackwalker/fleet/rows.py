@@ -86,6 +86,8 @@ class JobRow:
     lost_gpu_hours: float | None = None  # to slowdown, stalls and work that was thrown away
     burning: float | None = None  # GPUs that bring nothing right now
     ran_on: tuple[str, ...] = ()  # machines
+    onset: float | None = None  # when the first root cause began
+    confidence: float | None = None  # in it
 
     @property
     def spark(self) -> tuple[float | None, ...]:
@@ -271,6 +273,8 @@ def _with_verdict(row: JobRow, verdict: Verdict) -> JobRow:
         badge_from="verdict",
         cause=roots[0].cause if roots else "",
         outcome=verdict.outcome,
+        onset=_moment(roots[0].onset.time) if roots and roots[0].onset else None,
+        confidence=_finite(roots[0].confidence) if roots else None,
         hosts=hosts,
         says=clip(one_line(verdict.summary), 300),
     )

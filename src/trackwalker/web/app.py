@@ -19,7 +19,23 @@ from starlette.staticfiles import StaticFiles
 from trackwalker.errors import TrackwalkerError
 from trackwalker.fleet.examine import Examiner
 from trackwalker.fleet.index import JobIndex
-from trackwalker.web import ask, compare, errors, job_page, jobs, lab, log_view, nodes, report_file, sweeps
+from trackwalker.fleet.marks import Marks
+from trackwalker.fleet.signs import Signs
+from trackwalker.web import (
+    ask,
+    compare,
+    errors,
+    fleet,
+    hosts,
+    incidents,
+    job_page,
+    jobs,
+    lab,
+    log_view,
+    nodes,
+    report_file,
+    sweeps,
+)
 from trackwalker.web.pages import in_thread
 from trackwalker.web.security import Guard
 from trackwalker.web.settings import Settings
@@ -30,7 +46,10 @@ _QUERIES = 4  # PromQL of visitors at once: each may take a core of its Promethe
 _LOOK_S = 20.0  # how often idle databases are looked for
 
 # Each module of pages gives its own `routes()`; the first that matches answers.
-_PAGES: tuple[ModuleType, ...] = (jobs, job_page, compare, nodes, lab, sweeps, ask, log_view, report_file)
+_PAGES: tuple[ModuleType, ...] = (
+    *(jobs, incidents, fleet, hosts, job_page, compare, nodes),
+    *(lab, sweeps, ask, log_view, report_file),
+)
 
 
 def create_app(settings: Settings) -> Starlette:
@@ -63,6 +82,8 @@ def create_app(settings: Settings) -> Starlette:
     app.state.workspace, app.state.settings = workspace, settings
     app.state.queries = anyio.CapacityLimiter(_QUERIES)
     app.state.jobs, app.state.started = JobIndex(workspace, settings.kept), time.time_ns()
+    app.state.marks = Marks(workspace.root, settings.kept)
+    app.state.signs = Signs(workspace.root)
     app.state.examiner = Examiner(app.state.jobs, workspace.examined)
     return app
 

@@ -104,6 +104,11 @@ def _all(ws: WebWorkspace) -> tuple[list[Sweep | tuple[str, str]], int]:
     return out, max(len(folders) - _MOST, 0)
 
 
+def every_sweep(ws: WebWorkspace) -> list[Sweep]:
+    """Those that can be read, newest first."""
+    return [each for each in _all(ws)[0] if isinstance(each, Sweep)]
+
+
 def _one(ws: WebWorkspace, name: str) -> Sweep:
     for folder in _folders(ws):
         if folder.name == name:
