@@ -135,7 +135,7 @@ class Examiner:
     def __init__(self, index: JobIndex, examined: Examined, command: tuple[str, ...] = ()) -> None:
         self._index, self._examined = index, examined
         place = examined.folder
-        self._diagnoses = Diagnoses(place or Path("/nonexistent"), command, keep=lambda verdict: verdict)
+        self._diagnoses = Diagnoses((place or Path("/nonexistent")) / "at-work", command, keep=lambda verdict: verdict)
         self._states: dict[str, str] = {}  # of those that are being diagnosed
         self._over = threading.Event()
         self._thread: threading.Thread | None = None

@@ -55,7 +55,7 @@ class Flaky:
 
 @dataclass(frozen=True)
 class Day:
-    """Goodput of the jobs that began on a day, weighed by GPU-hours."""
+    """Goodput of the jobs that began on a day, weighed by node-hours."""
 
     t: float
     jobs: int
@@ -141,10 +141,11 @@ def flaky(store: Store, since: float = 0.0, most: int = 50) -> list[Flaky]:
 
 def days(store: Store, since: float = 0.0) -> list[Day]:
     """Goodput day by day, the oldest first."""
+    held = "greatest(ended - started, 0) * coalesce(nodes, 1)"  # node-seconds: fewer jobs say how many GPUs they held
     found = store.ask(
         f"""
         SELECT floor({_WHEN} / {DAY_S}) * {DAY_S}, count(*), count(*) FILTER ({_TROUBLED}), sum(gpu_hours),
-               sum(goodput * gpu_hours) / nullif(sum(gpu_hours) FILTER (goodput IS NOT NULL), 0), sum(lost_gpu_hours)
+               sum(goodput * ({held})) / nullif(sum({held}) FILTER (goodput IS NOT NULL), 0), sum(lost_gpu_hours)
         FROM jobs WHERE {_WHEN} >= ? AND {_WHEN} > 0 GROUP BY 1 ORDER BY 1
         """,  # noqa: S608 - our own words
         [since],

@@ -34,6 +34,7 @@ from trackwalker.web import (
     log_view,
     nodes,
     report_file,
+    runs,
     sweeps,
 )
 from trackwalker.web.pages import in_thread
@@ -47,7 +48,7 @@ _LOOK_S = 20.0  # how often idle databases are looked for
 
 # Each module of pages gives its own `routes()`; the first that matches answers.
 _PAGES: tuple[ModuleType, ...] = (
-    *(jobs, incidents, fleet, hosts, job_page, compare, nodes),
+    *(jobs, incidents, fleet, hosts, job_page, compare, runs, nodes),
     *(lab, sweeps, ask, log_view, report_file),
 )
 
