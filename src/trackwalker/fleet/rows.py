@@ -303,7 +303,7 @@ def _is_slower(found: Triage) -> bool:
     slow = [phase for phase in found.record.phases if phase.slow]
     if not found.record.clock.live or not slow:
         return True
-    return any(p.steps >= _SURE_STEPS and p.end - p.start >= _SURE_S for p in slow)
+    return any(p.steps >= _SURE_STEPS and p.steps * p.seconds >= _SURE_S for p in slow)
 
 
 def _finite(value: float | None) -> float | None:

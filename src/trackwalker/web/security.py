@@ -130,6 +130,8 @@ def _came_to(scope: Scope) -> str:
 def _foreign(headers: Headers) -> bool:
     """Whether a browser says that somebody else's page asks; who is no browser says nothing."""
     origin = headers.get("origin", "")
+    if origin == "null":  # what a form of ours sends too, as it may not say where it stands (Referrer-Policy)
+        return headers.get("sec-fetch-site") != "same-origin"
     if origin and origin.partition("://")[2] != headers.get("host", ""):
         return True
     return headers.get("sec-fetch-site", "none") not in ("none", "same-origin")
