@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from fleet_jobs import RETURNING, accuse, fleet_of, make_run
+from fleet_workspace import RETURNING, accuse, fleet_of, make_run
 from trackwalker.job.processes import read_stat
 from triage_logs import CANCEL, header, steps
 from web_client import (  # noqa: F401
@@ -57,10 +57,10 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
 @pytest.mark.parametrize(("width", "scheme"), [(1440, "light"), (390, "dark")])
 def test_every_page_is_clean_for_axe_and_fits(
     site: Site,
-    look: Callable[..., Looked],
+    look: Callable[..., Looked],  # noqa: F811
     path: str,
     width: int,
-    scheme: str,  # noqa: F811
+    scheme: str,
 ) -> None:
     seen = look(site.url + path, width=width, scheme=scheme)
     seen.page.wait_for_selector("main h1", state="attached")

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from starlette.testclient import TestClient
 
-from fleet_jobs import RETURNING, accuse, fleet_of, make_run
+from fleet_workspace import RETURNING, accuse, fleet_of, make_run
 from trackwalker.fleet.baseline import last_good
 from trackwalker.fleet.examine import Examined, Examiner
 from trackwalker.fleet.index import JobIndex

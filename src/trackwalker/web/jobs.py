@@ -20,7 +20,7 @@ from trackwalker.web.jobs_rows import spark_area, spark_path
 from trackwalker.web.pages import in_thread, json_answer, page, settings_of, workspace_of
 
 SCHEMA = "trackwalker.web.jobs/1"
-PAGE = 250  # rows
+PAGE = 500  # rows
 _GROUPS = {
     "": "All",
     "trouble": "Trouble",
