@@ -120,6 +120,12 @@ class JobIndex:
             held = self._held.get(name)
             return held.job if held is not None else None
 
+    def jobs(self) -> list[Job]:
+        """Every job, in the order of the rows."""
+        rows = self.rows()[0]
+        with self._lock:
+            return [self._held[row.id].job for row in rows if row.id in self._held]
+
     def wait(self, seconds: float) -> bool:
         """Wait until every job has been read; for tests and benchmarks."""
         deadline = time.monotonic() + seconds

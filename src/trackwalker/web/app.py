@@ -83,6 +83,7 @@ def create_app(settings: Settings) -> Starlette:
     app.state.workspace, app.state.settings = workspace, settings
     app.state.queries = anyio.CapacityLimiter(_QUERIES)
     app.state.jobs, app.state.started = JobIndex(workspace, settings.kept), time.time_ns()
+    workspace.index = app.state.jobs
     app.state.marks = Marks(workspace.root, settings.kept)
     app.state.signs = Signs(workspace.root)
     app.state.examiner = Examiner(app.state.jobs, workspace.examined)

@@ -20,6 +20,7 @@ from trackwalker.diagnose.triage import triage as triage_job
 from trackwalker.diagnose.verdict import Verdict
 from trackwalker.errors import EvidenceError
 from trackwalker.fleet.examine import Examined
+from trackwalker.fleet.index import JobIndex
 from trackwalker.job.layout import Job
 from trackwalker.job.processes import is_live
 from trackwalker.telemetry.client import Telemetry
@@ -41,6 +42,7 @@ class WebWorkspace:
 
     def __init__(self, root: Path, kept: Path | None = None) -> None:
         self.agent: Workspace = _Shared(root, self)  # the ask box needs it whole; pages need its names and its walls
+        self.index: JobIndex | None = None  # which knows a job by its id without looking at all of them
         self.databases = Databases()
         self._names: Cache[Job] = Cache(256)
         self._diagnoses: Cache[Diagnosis] = Cache(_KEPT_VERDICTS)
@@ -61,7 +63,7 @@ class WebWorkspace:
 
     def jobs(self) -> list[Job]:
         """Every job of the workspace, newest first."""
-        return self.agent.jobs()[0]
+        return self.index.jobs() if self.index is not None else self.agent.jobs()[0]
 
     def job(self, name: str) -> Job:
         """The job of an id, or of the beginning of one; never a path."""
@@ -158,6 +160,13 @@ class _Shared(Workspace):
     def __init__(self, root: Path, owner: WebWorkspace) -> None:
         super().__init__(root)
         self._owner = owner
+
+    def job(self, name: str) -> Job:
+        known = self._owner.index.job(name) if self._owner.index is not None else None
+        if known is None or not (known.log or known.dir or Path("/nonexistent")).exists():
+            return super().job(name)
+        self._check(known)
+        return known
 
     def verdict(self, job: Job) -> Diagnosis:
         return self._owner.diagnosis(job)
