@@ -176,11 +176,11 @@ def _span(found: Triage, verdict: Verdict | None) -> tuple[float | None, float |
     """When the run began and ended by its own clock, the scheduler's, or that of its metrics; never a file's."""
     record = found.record
     window = verdict.window if verdict is not None else None
-    starts = (record.clock.start, record.accounting.start, record.table.begin, _moment(window and window.start))
+    starts = (record.clock.start, record.accounting.start, record.table.begin, _moment(window.start if window else None))
     begun = next((t for t in starts if t), None)
     if record.clock.live:
         return begun, None
-    ends = (record.clock.ended, record.accounting.end, record.table.last_end, _moment(window and window.end))
+    ends = (record.clock.ended, record.accounting.end, record.table.last_end, _moment(window.end if window else None))
     ended = next((t for t in ends if t), None)
     wall = record.clock.wall_s
     if begun is not None and ended is None and wall is not None:

@@ -38,10 +38,10 @@ def scan(root: Path) -> dict[str, Seen]:
                 if match is None:
                     continue
                 try:
-                    held = entry.stat()
+                    about = entry.stat()
                 except OSError:
                     continue
-                parts.setdefault(match["id"], []).append((name, held.st_size, held.st_mtime_ns))
+                parts.setdefault(match["id"], []).append((name, about.st_size, about.st_mtime_ns))
     except (FileNotFoundError, NotADirectoryError):
         return {}
     except OSError as e:

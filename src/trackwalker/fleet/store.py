@@ -32,7 +32,7 @@ _MOST_PARTS = 24  # files before they become one
 _MOST_WORKSPACES = 40  # those that were looked at longest ago go first
 _PART = re.compile(r"rows-(\d{8})(?:-\d{8})?\.parquet$")
 _TYPES = {"str": "VARCHAR", "int": "BIGINT", "float": "DOUBLE", "bool": "BOOLEAN", "tuple[str": "VARCHAR[]"}
-_SAFE = {
+_SAFE: dict[str, Any] = {
     "autoinstall_known_extensions": "false",  # it must never fetch code
     "autoload_known_extensions": "false",
     "memory_limit": "1GB",

@@ -87,7 +87,7 @@ def chart(days: list[Day]) -> dict[str, Any] | None:
         return _LEFT + width * (t - first) / (last - first)
 
     wide = max(width * DAY_S / (last - first) - 1.5, 1.0)
-    bars, runs, line = [], [], list[str]()
+    bars, runs, line = list[dict[str, Any]](), list[list[str]](), list[str]()
     for day in days:
         held, lost = (height * value / most for value in (day.gpu_hours or 0.0, day.lost_gpu_hours or 0.0))
         bars.append({"x": px(x(day.t)), "w": px(wide), "held": px(held), "lost": px(min(lost, height)), "day": day})

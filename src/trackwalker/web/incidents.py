@@ -132,7 +132,7 @@ async def wrong(request: Request) -> Response:
 async def _whole(request: Request, status: int = 200, **more: Any) -> Response:
     found = await in_thread(_one, request)
     settings = settings_of(request)
-    context = {
+    context: dict[str, Any] = {
         "each": found,
         "price": settings.price,
         "history": await in_thread(_marks(request).history, found.id),
