@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trackwalker.diagnose.triage import Triage
-from trackwalker.diagnose.verdict import Verdict
+from trackwalker.diagnose.verdict import Verdict, Window
 from trackwalker.job.cause_names import cause_name
 from trackwalker.job.layout import Job
 from trackwalker.launch.standing import Standing
@@ -175,12 +175,12 @@ def of_triage(found: Triage, verdict: Verdict | None) -> JobRow:
 def _span(found: Triage, verdict: Verdict | None) -> tuple[float | None, float | None]:
     """When the run began and ended by its own clock, the scheduler's, or that of its metrics; never a file's."""
     record = found.record
-    window = verdict.window if verdict is not None else None
-    starts = (record.clock.start, record.accounting.start, record.table.begin, _moment(window.start if window else None))
+    window = verdict.window if verdict is not None else Window()
+    starts = (record.clock.start, record.accounting.start, record.table.begin, _moment(window.start))
     begun = next((t for t in starts if t), None)
     if record.clock.live:
         return begun, None
-    ends = (record.clock.ended, record.accounting.end, record.table.last_end, _moment(window.end if window else None))
+    ends = (record.clock.ended, record.accounting.end, record.table.last_end, _moment(window.end))
     ended = next((t for t in ends if t), None)
     wall = record.clock.wall_s
     if begun is not None and ended is None and wall is not None:
