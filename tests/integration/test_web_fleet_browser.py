@@ -3,18 +3,12 @@ is called; and what the list of 0.1.0 said wrongly."""
 
 from __future__ import annotations
 
-import json
-import os
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
-from typing import Any
 
 import pytest
 
 from fleet_workspace import RETURNING, accuse, fleet_of, make_run
-from trackwalker.job.processes import read_stat
-from triage_logs import CANCEL, header, steps
 from web_client import (  # noqa: F401
     LONG_MS,
     Looked,
@@ -130,72 +124,3 @@ def test_three_that_cost_most_and_the_host_that_returns_are_found_in_four_looks(
     page.goto(f"{site.url}/incidents?state=all")
     dearest = [page.locator("tr[data-id]").nth(n).get_attribute("data-id") for n in range(3)]
     assert dearest == ["5039", "5027", "5015"]
-
-
-def test_bars_are_green_for_much_goodput_only(tmp_path: Path, look: Callable[..., Looked]) -> None:  # noqa: F811
-    """On 0.1.0 a bar of 23 % was as green as one of 98 %."""
-    root = workspace_of(1, tmp_path / "outputs")
-    with serving(root) as site_:
-        assert site_.app.state.jobs.wait(60.0)
-        page = look(f"{site_.url}/").page
-        share = float(page.locator("tbody tr td:nth-last-child(2)").inner_text().split()[0])
-        assert share < 50
-        fill = page.locator(".meter .part").first.evaluate("e => getComputedStyle(e).fill")
-        green = page.evaluate("getComputedStyle(document.documentElement).getPropertyValue('--good').trim()")
-        assert fill != _rgb(green)
-        page.close()
-
-
-def test_tabs_count_every_job_that_they_show(tmp_path: Path, look: Callable[..., Looked]) -> None:  # noqa: F811
-    """On 0.1.0 "Cancelled 1" stood above seven cancelled rows: those that had been slow before counted as trouble."""
-    root = workspace_of(1, tmp_path / "outputs")
-    for number in range(3):
-        make_job(root, str(9100 + number), "toy")
-        slow = steps(59, 2, first=40, seconds=14.0) if number else ""
-        next(root.glob(f"{9100 + number}-*.log")).write_text(header(2, steps=80) + steps(39, 2) + slow + CANCEL)
-    with serving(root) as site_:
-        assert site_.app.state.jobs.wait(60.0)
-        seen = look(f"{site_.url}/")
-        words = seen.page.locator("tbody tr td:nth-child(3)").all_inner_texts()
-        told = seen.page.locator(".tabs a[data-group=cancelled] .count").inner_text()
-        assert int(told) == sum(word.strip() == "cancelled" for word in words) == 3
-        seen.page.goto(f"{site_.url}/?state=cancelled")
-        assert seen.page.locator("tbody tr").count() == 3
-        seen.page.close()
-
-
-def test_two_slow_steps_of_a_running_job_are_no_slowdown(tmp_path: Path, look: Callable[..., Looked]) -> None:  # noqa: F811
-    """On 0.1.0 a healthy running job flashed "slower -37.5 %" while it saved or evaluated."""
-    root = workspace_of(0, tmp_path / "outputs")
-    folder = make_job(root, "9100", "toy")
-    log = next(root.glob("9100-*.log"))
-    _live(folder)
-    log.write_text(header(2, steps=400) + steps(79, 2) + steps(82, 2, first=80, seconds=40.0))
-    with serving(root) as site_:
-        assert site_.app.state.jobs.wait(60.0)
-        page = look(f"{site_.url}/").page
-        assert page.locator("tbody .badge").first.inner_text() == "running"
-        assert "slower" not in page.locator("tbody").inner_text()
-        # What lasts is said.
-        log.write_text(header(2, steps=400) + steps(79, 2) + steps(110, 2, first=80, seconds=20.0))
-        page.wait_for_selector("text=slower", timeout=LONG_MS)
-        page.close()
-
-
-def _live(folder: Path) -> None:
-    """As an agent that runs writes it: this very process."""
-    seen = read_stat(os.getpid())
-    assert seen is not None
-    (folder / "agent").mkdir()
-    state: dict[str, Any] = {
-        "v": 1,
-        "agent": {"pid": seen.pid, "start": seen.start},
-        "started": time.time(),
-        "ranks": [],
-    }
-    (folder / "agent" / "state.json").write_text(json.dumps(state))
-
-
-def _rgb(colour: str) -> str:
-    parts = [int(colour[at : at + 2], 16) for at in (1, 3, 5)]
-    return f"rgb({', '.join(map(str, parts))})"
