@@ -86,6 +86,8 @@ def _print(store: Store, moment: float, newer: str, price: float | None) -> None
     all_ = questions.whole(store, moment)
     say(f"since {utc(moment)} UTC ({newer}): {all_.jobs:,} jobs on {all_.hosts:,} hosts, {all_.troubled:,} in trouble")
     say(f"held {_hours(all_.gpu_hours)}, lost {_hours(all_.lost_gpu_hours)}{_money(all_.lost_gpu_hours, price)}")
+    if all_.silent:
+        say(f"{all_.silent:,} jobs do not say how many GPUs they held and are not in these hours")
     if all_.unknown:
         say(f"what {all_.unknown:,} of the troubled jobs lost is not known: they do not say how many GPUs they held")
     for title, found in (

@@ -76,20 +76,22 @@ class Whole:
     lost_gpu_hours: float | None
     unknown: int  # troubled jobs whose loss is not known
     burning: float | None  # GPUs that bring nothing now
+    silent: int = 0  # jobs that do not say how many GPUs they held
 
 
 def whole(store: Store, since: float = 0.0) -> Whole:
     """Everything together."""
     [row] = store.ask(
         f"SELECT count(*), count(*) FILTER ({_TROUBLED}), sum(gpu_hours), sum(lost_gpu_hours), "  # noqa: S608
-        f"count(*) FILTER ({_TROUBLED} AND lost_gpu_hours IS NULL), sum(burning) FROM jobs WHERE {_WHEN} >= ?",
+        f"count(*) FILTER ({_TROUBLED} AND lost_gpu_hours IS NULL), sum(burning), count(*) FILTER (gpu_hours IS NULL) "
+        f"FROM jobs WHERE {_WHEN} >= ?",
         [since],
     )
     [hosts] = store.ask(
         f"SELECT count(DISTINCT host) FROM ran JOIN jobs ON ran.job = jobs.id WHERE {_WHEN} >= ?",  # noqa: S608
         [since],
     )
-    return Whole(row[0], row[1], hosts[0], row[2], row[3], row[4], row[5])
+    return Whole(row[0], row[1], hosts[0], *row[2:])
 
 
 def by_model(store: Store, since: float = 0.0, most: int = _MOST) -> list[Spent]:
