@@ -142,13 +142,14 @@ def unread(job: Job) -> JobRow:
 def of_triage(found: Triage, verdict: Verdict | None) -> JobRow:
     """A job from its log, with the badge of its verdict where there is one."""
     facts, progress, record = found.index.facts, found.progress, found.record
-    group, tone = _TONES.get(found.status, ("trouble", "unknown"))
+    status = _status(found, verdict)
+    group, tone = _TONES.get(status, ("trouble", "unknown"))
     budget = with_recorded(found.goodput, verdict) if verdict is not None else found.goodput
     started, ended = _span(found, verdict)
     row = replace(
         unread(found.job),
         model=model_of(found.job, facts.header.get("MODEL_NAME", "")),
-        status=found.status,
+        status=status,
         group=group,
         tone=tone,
         nodes=record.nodes,
@@ -170,6 +171,13 @@ def of_triage(found: Triage, verdict: Verdict | None) -> JobRow:
     row = _with_verdict(row, verdict) if verdict is not None else _with_class(row, found)
     slow_or_worse = row.badge_tone in ("bad", "warn")
     return replace(row, group="trouble") if slow_or_worse else row
+
+
+def _status(found: Triage, verdict: Verdict | None) -> str:
+    """As the job's own page says it: the verdict's word, unless that was said while a run that is over went on."""
+    if verdict is None or (verdict.status in _OPEN and found.status not in _OPEN):
+        return found.status
+    return verdict.status
 
 
 def _span(found: Triage, verdict: Verdict | None) -> tuple[float | None, float | None]:

@@ -113,11 +113,6 @@ def moment(value: float | None, date: bool = True) -> Markup:
     return Markup(form).format(iso, words.utc(value, date))  # noqa: S704 - one of the two above
 
 
-def _rounded(value: float) -> str:
-    """A sum of hours or money: no digits that nobody reads."""
-    return words.number(round(value) if abs(value) >= 100 else round(value, 1))
-
-
 def json_island(value: Any) -> Markup:
     """JSON for a <script type="application/json">: nothing in it can end the element or begin another."""
     text = json_visible(json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":")))
@@ -137,6 +132,11 @@ def incident_url(job_id: str, *rest: str) -> str:
 def job_url(job_id: str, *rest: str) -> str:
     """The address of a job's page, or of something below it."""
     return "/".join(["/job", *(quote(part, safe="") for part in (job_id, *rest))])
+
+
+def _rounded(value: float) -> str:
+    """A sum of hours or money: no digits that nobody reads."""
+    return words.number(round(value) if abs(value) >= 100 else round(value, 1))
 
 
 @cache
