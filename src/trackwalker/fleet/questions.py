@@ -123,8 +123,8 @@ def flaky(store: Store, since: float = 0.0, most: int = 50) -> list[Flaky]:
         hit AS (
           SELECT a.host, count(*) AS named, list_distinct(list(r.cause)) AS causes,
                  sum(r.lost_gpu_hours / h.hosts) AS lost
-          FROM accused a JOIN recent r ON a.job = r.id
-          JOIN (SELECT job, count(*) AS hosts FROM accused GROUP BY job) h ON h.job = a.job
+          FROM culprits a JOIN recent r ON a.job = r.id
+          JOIN (SELECT job, count(*) AS hosts FROM culprits GROUP BY job) h ON h.job = a.job
           WHERE r.bad GROUP BY a.host)
         SELECT hit.host, named, greatest(coalesce(each.n, 0), named), causes, lost,
                sum(named) OVER (), (SELECT coalesce(sum(n), 0) FROM each)
@@ -170,14 +170,14 @@ def of_host(store: Store, host: str, most: int = 200) -> tuple[list[str], int, l
     order = f"ORDER BY {_WHEN} DESC, id DESC LIMIT {int(most)}"
     ran = store.ask(f"{sql.format(what='id', table='ran')} {order}", [host])
     [(count,)] = store.ask(sql.format(what="count(*)", table="ran"), [host])
-    named = store.ask(f"{sql.format(what='id', table='accused')} AND {_TROUBLED} {order}", [host])
+    named = store.ask(f"{sql.format(what='id', table='culprits')} AND {_TROUBLED} {order}", [host])
     return [row[0] for row in ran], count, [row[0] for row in named]
 
 
 def same_trouble(store: Store, cause: str, hosts: Sequence[str], but: str, most: int = 20) -> list[tuple[str, str]]:
     """Other jobs with the same cause on one of these hosts, the newest first: job and host."""
     found = store.ask(
-        f"SELECT id, min(host) FROM accused JOIN jobs ON accused.job = jobs.id WHERE cause = ? AND id <> ? "  # noqa: S608
+        f"SELECT id, min(host) FROM culprits JOIN jobs ON culprits.job = jobs.id WHERE cause = ? AND id <> ? "  # noqa: S608
         f"AND list_contains(?, host) GROUP BY id, {_WHEN} ORDER BY {_WHEN} DESC LIMIT {int(most)}",
         [cause, but, list(hosts)],
     )
@@ -206,11 +206,11 @@ def _by_place(store: Store, key: str, since: float, most: int) -> list[Spent]:
     found = store.ask(
         f"""
         WITH recent AS (SELECT * FROM jobs WHERE {_WHEN} >= $since),
-        share AS (SELECT job, count(*) AS hosts FROM accused GROUP BY job),
+        share AS (SELECT job, count(*) AS hosts FROM culprits GROUP BY job),
         lost AS (
           SELECT {key} AS place, count(DISTINCT r.id) AS troubled, sum(r.lost_gpu_hours / s.hosts) AS lost,
                  count(DISTINCT r.id) FILTER (r.lost_gpu_hours IS NULL) AS unknown
-          FROM accused JOIN recent r ON accused.job = r.id JOIN share s ON s.job = r.id
+          FROM culprits JOIN recent r ON culprits.job = r.id JOIN share s ON s.job = r.id
           WHERE {_TROUBLED} GROUP BY 1),
         held AS (
           SELECT {key} AS place, count(DISTINCT r.id) AS jobs, sum(r.gpu_hours / greatest(len(r.ran_on), 1)) AS hours

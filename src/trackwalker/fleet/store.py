@@ -96,7 +96,7 @@ class Store:
         return self._folder
 
     def ask(self, sql: str, params: Sequence[Any] | Mapping[str, Any] = ()) -> list[tuple[Any, ...]]:
-        """What a question about the tables `jobs`, `ran` (job, host) and `accused` (job, host) gives."""
+        """What a question about the tables `jobs`, `ran` (job, host) and `culprits` (job, host) gives."""
         with self._lock:
             self._load()
             found: list[tuple[Any, ...]] = self._db.execute(sql, params or None).fetchall()
@@ -183,7 +183,7 @@ class Store:
         if afresh:
             self._db.execute(f"CREATE OR REPLACE TABLE jobs ({listed})")
             self._db.execute("CREATE OR REPLACE TABLE ran (job VARCHAR, host VARCHAR)")
-            self._db.execute("CREATE OR REPLACE TABLE accused (job VARCHAR, host VARCHAR)")
+            self._db.execute("CREATE OR REPLACE TABLE culprits (job VARCHAR, host VARCHAR)")
         if not files:
             return
         newest = (
@@ -192,7 +192,7 @@ class Store:
         )
         self._db.execute(f"CREATE OR REPLACE TEMP TABLE fresh AS {newest}", [files])
         self._db.execute("DELETE FROM jobs WHERE id IN (SELECT id FROM fresh)")
-        for table, column in (("ran", "ran_on"), ("accused", "hosts")):
+        for table, column in (("ran", "ran_on"), ("culprits", "hosts")):
             self._db.execute(f"DELETE FROM {table} WHERE job IN (SELECT id FROM fresh)")  # noqa: S608
             self._db.execute(
                 f"INSERT INTO {table} SELECT id, unnest({column}) FROM fresh WHERE NOT gone"  # noqa: S608

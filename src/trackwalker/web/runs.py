@@ -61,7 +61,7 @@ async def shown(request: Request) -> Response:
     if not names:
         raise UsageError("which runs? Tick some in the list of jobs, or give /runs?job=A&job=B")
     if len(names) > MOST:
-        raise UsageError(f"{MOST} runs can be told apart in one chart; {len(names)} were given")
+        raise UsageError(f"{MOST} runs fit into one chart; {len(names)} were given")
     context = await in_thread(_whole, request, names, by, given.get("baseline") == "auto")
     return page(request, "runs.html.j2", **context)
 
