@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import random
+import re
 import subprocess
 import sys
 import tempfile
@@ -51,7 +52,7 @@ async def reader(url: str, cookies: httpx.Cookies, number: int, until: float, to
             began = time.perf_counter()
             answer = await client.get(path)
             assert answer.status_code in (200, 404), (path, answer.status_code)  # noqa: S101 - not every host ran
-            took.append((path.split("?")[0].rstrip("0123456789"), time.perf_counter() - began))
+            took.append((re.sub(r"\d{4,}", "ID", path.split("?")[0]), time.perf_counter() - began))
             await asyncio.sleep(dice.uniform(*_THINK_S))
 
 

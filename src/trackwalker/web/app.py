@@ -37,6 +37,7 @@ from trackwalker.web import (
     runs,
     sweeps,
 )
+from trackwalker.web.cache import Cache
 from trackwalker.web.pages import in_thread
 from trackwalker.web.security import Guard
 from trackwalker.web.settings import Settings
@@ -84,6 +85,7 @@ def create_app(settings: Settings) -> Starlette:
     app.state.queries = anyio.CapacityLimiter(_QUERIES)
     app.state.jobs, app.state.started = JobIndex(workspace, settings.kept), time.time_ns()
     workspace.index = app.state.jobs
+    app.state.rendered, app.state.fleet = Cache[bytes](32), Cache[dict[str, object]](8)
     app.state.marks = Marks(workspace.root, settings.kept)
     app.state.signs = Signs(workspace.root)
     app.state.examiner = Examiner(app.state.jobs, workspace.examined)

@@ -15,6 +15,7 @@ from trackwalker.fleet import questions
 from trackwalker.fleet.questions import DAY_S, Day
 from trackwalker.fleet.store import Store
 from trackwalker.report.plots import px
+from trackwalker.web.cache import Cache
 from trackwalker.web.jobs import index_of
 from trackwalker.web.pages import in_thread, json_answer, page, settings_of
 
@@ -22,6 +23,7 @@ SCHEMA = "trackwalker.web.fleet/1"
 SPANS = ((7, "7 days"), (30, "30 days"), (90, "90 days"), (0, "All time"))
 _WIDTH, _HEIGHT, _LEFT, _RIGHT, _TOP, _BOTTOM = 1000.0, 220.0, 46.0, 46.0, 12.0, 26.0
 _MOST_DAYS = 400
+_FRESH_S = 60.0
 
 
 def routes() -> list[BaseRoute]:
@@ -31,15 +33,22 @@ def routes() -> list[BaseRoute]:
 
 async def shown(request: Request) -> Response:
     """The page."""
-    return page(request, "fleet.html.j2", **await in_thread(_fleet, request))
+    return page(request, "fleet.html.j2", **await in_thread(_known, request))
 
 
 async def as_json(request: Request) -> Response:
     """The same for programs."""
-    found = await in_thread(_fleet, request)
+    found = await in_thread(_known, request)
     parts = ("causes", "hosts", "racks", "models", "flaky", "days")
     told: dict[str, Any] = {name: [asdict(each) for each in found[name]] for name in parts}
     return json_answer({"schema": SCHEMA, "since": found["since"], "fleet": asdict(found["whole"]), **told})
+
+
+def _known(request: Request) -> dict[str, Any]:
+    """The answers as long as no row changes; the window of time moves with the minute."""
+    kept: Cache[dict[str, Any]] = request.app.state.fleet
+    state = (index_of(request).rows()[1], int(time.time() / _FRESH_S))
+    return kept.get(request.query_params.get("days", "30"), state, lambda: _fleet(request))
 
 
 def _fleet(request: Request) -> dict[str, Any]:
