@@ -15,6 +15,7 @@ from trackwalker.diagnose.asked import Diagnosis
 from trackwalker.diagnose.compare import compare
 from trackwalker.diagnose.engine import diagnose
 from trackwalker.diagnose.triage import triage
+from trackwalker.fleet.rows import of_triage
 from trackwalker.job.journal import read
 from trackwalker.job.layout import Job
 from trackwalker.launch.standing import standings
@@ -22,7 +23,6 @@ from trackwalker.perf.analysis import Options, analyse
 from trackwalker.record.phases import Phase
 from trackwalker.watch.logtail import LogTail
 from trackwalker.watch.phases import Course
-from trackwalker.web.jobs_rows import of_triage
 
 # Only diagnose, and compare with it, opens the recording. What the files leave open it may decide: that a run goes on,
 # stands or is dead.

@@ -32,7 +32,7 @@ GROUPS = {
     "Run": "run submit record attach plan resume resubmit cancel wait repro shell demo",
     "Inspect": "jobs status logs files rank-tails metrics tsdb perf tunnel serve dashboards explain",
     "Diagnose": "diagnose triage changed compare ask",
-    "Fleet": "watch nodes sweep",
+    "Fleet": "watch nodes fleet sweep",
     "Agents": "mcp skills",
     "Lab": "lab",
     "Set up": "config setup doctor clean rm completion help version",
@@ -192,6 +192,11 @@ COMMANDS = {
         "nodes:nodes",
         "List the nodes that had trouble, and which to leave out.",
         "nodes --json",
+    ),
+    "fleet": Entry(
+        "fleet:fleet",
+        "Say which hosts, racks, models and causes cost most.",
+        "fleet --since 30d --price 2.5",
     ),
     "sweep": Entry(
         "sweep:app",
