@@ -36,6 +36,7 @@ def truth_of(case: dict[str, Any], verdict: dict[str, Any]) -> Truth:
         Truth(
             outcome="incident",
             roots=[TrueCause(cause=c, hosts=h or []) for c in (case.get("all_of") or [cause])],
+            also_roots=case.get("all_of", []),  # who of the hosts is whose is not told
             must_not=must_not,
             or_abstain=case.get("abstain_ok", False),
         )

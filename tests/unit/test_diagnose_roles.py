@@ -271,3 +271,26 @@ def test_of_two_benign_readings_the_one_behind_the_other_stands_beside_it() -> N
     saves = found("expected-checkpoint", outcome="expected", symptoms=["none"])
     assert roles(noise, saves, symptoms="none") == {"storage-tcp-noise": "contributing", "expected-checkpoint": "root"}
     assert roles(noise, symptoms="none") == {"storage-tcp-noise": "root"}
+
+
+def test_lower_power_on_all_hosts_is_what_waiting_for_a_named_one_looks_like() -> None:
+    power = Question(
+        id="p",
+        role="require",
+        query="q",
+        detector="all-fell-to",
+        metrics=["hw_gpu_power_watts"],
+        says="s",
+        window="slow",
+    )
+    book = Playbook(id="gpu-power-cap", title="t", symptoms=["slow"], state="power-limit", summary="s", tests=[power])
+    lost = Question(
+        id="r", role="require", accuses=True, query="q", detector="outliers", says="s", window="slow",
+        metrics=["hw_rdma_tx_retx_pkts_total"],
+    )  # fmt: skip
+    port = Playbook(id="rdma-degradation", title="t", symptoms=["slow"], state="rdma-loss", summary="s", tests=[lost])
+    nic = Examination(port, [Result(lost, True, ["e1"], {"h1"}, spans={0, 1})])
+    symptoms = Symptoms(frozenset({"slow"}))
+    for spans, role in (({0}, "contributing"), ({0, 2}, "root")):
+        cap = Examination(book, [Result(power, True, ["e2"], spans=spans)])
+        assert assign_roles([nic, cap], symptoms)["gpu-power-cap"] == role

@@ -100,6 +100,7 @@ def test_more_evidence_supports_more_and_doubts_support_less() -> None:
 
 
 def test_what_nearly_everything_leads_to_is_a_less_certain_root() -> None:
-    assert certainty(3.0, "gpu-hardware-fault", 0) > certainty(3.0, "collective-hang", 0)  # a hang comes of most things
-    assert certainty(3.0, "gpu-hardware-fault", 0) > certainty(3.0, "gpu-hardware-fault", 1)  # another root beside it
-    assert certainty(9.0, "oom-gpu", 0) == certainty(4.0, "oom-gpu", 0)  # more of the same adds nothing
+    assert certainty(3.0, "gpu-hardware-fault", 0, True) > certainty(3.0, "collective-hang", 0, True)  # of most things
+    assert certainty(3.0, "oom-gpu", 0, True) > certainty(3.0, "oom-gpu", 1, True)  # another root beside it
+    assert certainty(3.0, "gpu-power-cap", 0, True) > certainty(3.0, "gpu-power-cap", 0, False)  # nobody is told apart
+    assert certainty(9.0, "oom-gpu", 0, True) == certainty(4.0, "oom-gpu", 0, True)  # more of the same adds nothing

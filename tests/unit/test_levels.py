@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
-from trackwalker.diagnose.levels import _kind, _outside
+from trackwalker.diagnose.levels import Unlike, _fits_the_steps, _kind, _outside
 from trackwalker.diagnose.quantities import graph
-from trackwalker.telemetry.meaning import meaning_of
+from trackwalker.telemetry.meaning import Place, meaning_of
 
 EIGHT = [f"n{i}" for i in range(8)]
 
@@ -76,3 +78,38 @@ def test_of_few_hosts_the_range_is_a_poor_measure() -> None:
 def test_a_delay_is_odd_where_it_is_a_millisecond_more_than_anybody_elses() -> None:
     assert odd("hw_fs_probe_write_seconds", [0.002, 0.003, 0.002, 0.002, 0.003, 0.002, 0.002, 0.3]) == ["n7"]
     assert odd("hw_rank_tcp_rtt_seconds", [0.00008, 0.0001, 0.00009, 0.0001, 0.00008, 0.0001, 0.0001, 0.0006]) == []
+
+
+def test_a_single_event_of_a_counter_is_chance_and_several_hosts_need_more_than_their_level() -> None:
+    meaning = meaning_of("acme_fallback_total")
+    lone = np.array([0.0] * 7 + [0.0037])
+    assert _outside(lone, EIGHT, meaning, "odd", 270.0) == []
+    assert _outside(1000 * lone, EIGHT, meaning, "odd", 270.0) == [7]
+    two = np.array([0.07] * 6 + [0.26, 0.27])
+    assert _outside(two, EIGHT, meaning_of("acme_residency_ratio"), "odd", 270.0) == [7, 6]
+
+
+@pytest.mark.parametrize(
+    ("varies", "together", "several", "fits"),
+    [
+        (0.5, True, False, True),  # it moves, and the steps with it
+        (0.5, False, False, False),  # bursts that no step feels
+        (0.01, False, False, True),  # it hardly moves: nothing speaks against it
+        (0.5, True, True, True),
+        (0.01, False, True, False),  # several hosts alike have a role, unless the steps move with them
+    ],
+)
+def test_what_costs_time_moves_with_the_steps(varies: float, together: bool, several: bool, fits: bool) -> None:
+    rng = np.random.default_rng(3)
+    course = rng.normal(0.0, 1.0, 40)
+    seconds = np.repeat(10.0 + 0.4 * course, 12)
+    own = 100.0 * (1.0 + varies * (course if together else rng.normal(0.0, 1.0, 40)))
+    timeline = SimpleNamespace(ends=np.arange(480) * 10.0 + 10.0, seconds=seconds, last_end=4800.0)
+    begin = float(timeline.ends[5])
+    grid = begin + 120.0 * np.arange(1, 40)
+    read = np.interp(grid - 60.0, np.arange(40) * 120.0 + 60.0, own)
+    telemetry = SimpleNamespace(matrix=lambda *_: SimpleNamespace(values=read[None, :]))
+    place = Place("n7", None, None, None, ())
+    odd_one = Unlike(meaning_of("acme_x"), "odd", place, "n7", 1.0, 0.0, 9.0, "q", "s", {})
+    case = SimpleNamespace(timeline=timeline)
+    assert _fits_the_steps(case, telemetry, odd_one, several) == fits  # type: ignore[arg-type]

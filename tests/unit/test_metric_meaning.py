@@ -70,3 +70,15 @@ def test_a_series_belongs_to_a_host_a_gpu_or_a_device_and_the_rest_tells_it_apar
     assert (busy.host, busy.gpu, busy.aspect) == ("n2", "5", ())
     port = place_of({"host": "n1", "device": "mlx5_2", "port": "1"})
     assert port.device == "mlx5_2"
+
+
+def test_what_another_exporter_calls_it_means_the_same() -> None:
+    theirs = meaning_of("DCGM_FI_DEV_SM_CLOCK")
+    assert (theirs.quantity, theirs.layer, theirs.bad, theirs.known) == ("gpu-clock", "resource", "down", True)
+    assert meaning_of("node_netstat_Tcp_RetransSegs").counts  # its name does not say so
+
+
+def test_a_node_that_is_a_number_is_a_part_of_its_host_and_a_cards_papers_are_not() -> None:
+    host = {"__name__": "m", "host": "n1", "UUID": "GPU-1", "modelName": "H100"}
+    assert place_of({**host, "node": "1"}).aspect == (("node", "1"),)
+    assert place_of({**host, "node": "n1"}).aspect == ()

@@ -13,6 +13,7 @@ from trackwalker.diagnose.quantities import graph
 from trackwalker.diagnose.second_look import OpenQuestion, SecondLook, open_question
 from trackwalker.diagnose.story import Phase
 from trackwalker.diagnose.symptoms import Span, Symptoms
+from trackwalker.record.stall import Stall
 from trackwalker.telemetry.meaning import meaning_of
 
 FAST = Phase(0, 99, 0.0, 1000.0, 10.0, False)
@@ -86,3 +87,21 @@ def test_an_account_claims_what_it_booked_and_not_all_that_its_hosts_show() -> N
     claim = claim_of(booked)
     assert (claim.quantities, claim.told_by_log) == (frozenset({"data-wait"}), False)
     assert not claim.covers(off("acme_rng_entropy_block_ms", "h4", alone(0), 0), graph(), {})
+
+
+def test_a_hang_that_only_idle_devices_speak_for_asks_what_else_stands_out_on_that_host() -> None:
+    stall = Episode("stall", "stall", (Span(1000.0, 2200.0),), (Span(0.0, 900.0),), 1000.0)
+    idle = Question(
+        id="i", role="require", accuses=True, query="q", detector="silent", says="s",
+        metrics=["hw_gpu_utilization_percent"],
+    )  # fmt: skip
+    stalled = Question(id="s", role="require", fact="stalled")
+    book = Playbook(
+        id="dataloader-hang", title="t", symptoms=["stall"], state="batches-stuck", summary="s", tests=[stalled, idle]
+    )
+    hang = Examination(book, [Result(stalled, True, ["e1"]), Result(idle, True, ["e2"], {"h4"})])
+    licence = Deviation(stall, meaning_of("acme_licence_s"), "rose", 11.0, "h4", before=0.1, after=26.0, of=12)
+    symptoms = Symptoms(frozenset({"stall"}), Stall(1200.0, 60.0, "no step", 99, 1000.0, 2200.0))
+    question = open_question(SecondLook((licence,)), "incident", [hang], [hang], symptoms)
+    assert question is not None
+    assert (question.standing, hosts(question)) == ("before", {"h4"})

@@ -26,9 +26,11 @@ from trackwalker.record.stamped import put_on_the_clock
 from trackwalker.record.steps import EVENTS
 from trackwalker.record.timeline import Timeline, from_scalars, mark, timeline_of
 from trackwalker.record.topology import Topology, make_topology
+from trackwalker.telemetry.coverage import scrape_interval
 from trackwalker.telemetry.quality import Check, check_quality
 from trackwalker.telemetry.store import Telemetry, open_database
 
+_SCRAPES = 3
 Opener = Callable[[Path], AbstractContextManager[Telemetry]]  # a server keeps databases open between questions
 
 
@@ -149,7 +151,11 @@ class Case:
         lag = lag_of(timeline, record.table.clock == EVENTS)
         waited = self.end_of_work - self.start if self.start is not None else None
         silence = Silence(self.end_of_work, last_end, lag, waited_s=waited)
-        return find_stall(timeline, self.masks, self.log, silence, self.all_done)
+        found = find_stall(timeline, self.masks, self.log, silence, self.all_done)
+        if found is None or self.telemetry is None or self.log.summary is not None:
+            return found
+        # Where only the recording knows how late it is, a silence has to last for some of its scrapes.
+        return found if found.seconds >= _SCRAPES * scrape_interval(self.telemetry, "hw_procs_running") else None
 
 
 @contextmanager

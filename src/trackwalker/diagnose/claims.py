@@ -36,11 +36,12 @@ class Claim:
         return quantity in graph.spreads(*self.quantities) or (deviation.fleet and quantity in moved)
 
 
-def claim_of(examination: Examination) -> Claim:
-    """What an examination that found something claims."""
+def claim_of(examination: Examination, accounts: bool = True) -> Claim:
+    """What an examination that found something claims; with what accounts booked for it, or by its own queries only."""
     metrics = {m for r in examination.fired if r.test.query is not None for m in r.test.metrics}
     booked = {r.test.fact for r in examination.fired if r.test.fact is not None}
-    metrics |= {q.metric for w in all_waits() if f"lost-to-{w.id}" in booked for q in w.queries}
+    if accounts:
+        metrics |= {q.metric for w in all_waits() if f"lost-to-{w.id}" in booked for q in w.queries}
     quantities = frozenset(meaning_of(m).quantity for m in metrics)
     return Claim(examination.playbook.id, quantities, frozenset(examination.hosts), not quantities)
 
@@ -60,12 +61,13 @@ def downstream(
     """
     out: dict[str, str] = {}
     for root in roots:
-        claim = claim_of(root)
+        # A wait that was booked stands behind idling, clocks and power that fall: not behind heat that rises.
+        claim = claim_of(root, accounts=False)
         mine = _seen(claim.quantities, claim.hosts, deviations)
         for other in found:
             if other is root or not mine or out.get(other.playbook.id) == root.playbook.id:
                 continue
-            for quantity in sorted(claim_of(other).quantities - claim.quantities):
+            for quantity in sorted(claim_of(other, accounts=False).quantities - claim.quantities):
                 if not mine <= graph.follows(quantity) or not _where(quantity, claim.hosts, deviations):
                     continue
                 back = quantity in graph.follows(*mine)

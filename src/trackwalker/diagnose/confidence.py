@@ -18,7 +18,7 @@ from trackwalker.diagnose.unclassified import CAUSE
 from trackwalker.diagnose.verdict import Verdict
 
 _MOST_PIECES, _MOST_OPEN = 5, 4  # more of the same adds nothing
-_ENOUGH, _RIVAL = 4.0, 0.5
+_ENOUGH, _RIVAL, _NOBODY = 4.0, 0.5, 1.5  # by the pooled sets of docs/first-sight, each left out in turn
 # Of culprits that were located and not named, on worlds of a simulator that shares no code with us: 48 of 57 right.
 _LOCATED = 0.84
 TABLE = "confidence.json"  # beside this file; `trackwalker lab calibrate` writes it
@@ -63,13 +63,20 @@ def calibration() -> Calibration:
     return Calibration.model_validate(json.loads((files("trackwalker.diagnose") / TABLE).read_text()))
 
 
-def certainty(supported: float, cause: str, rivals: int) -> float:
+def certainty(supported: float, cause: str, rivals: int, named: bool) -> float:
     """Support as far as more of it counts; less for all that can stand behind the cause, and for roots beside it.
+
+    And less where nobody is `named`: then nothing that was measured tells one host from another.
 
     A rank that is gone, or all ranks that wait, can come of nearly everything: that it is the root is the claim that
     nothing of that was so. A card that breaks comes of nothing else here.
     """
-    return min(supported, _ENOUGH) - math.log2(1 + len(states().behind(state_of(cause)))) - _RIVAL * rivals
+    return (
+        min(supported, _ENOUGH)
+        - math.log2(1 + len(states().behind(state_of(cause))))
+        - _RIVAL * rivals
+        - _NOBODY * (not named)
+    )
 
 
 def with_confidence(verdict: Verdict) -> Verdict:
@@ -84,7 +91,7 @@ def with_confidence(verdict: Verdict) -> Verdict:
             doubts=sum(not q.ok for q in verdict.data_quality),
         )
         most = _LOCATED if cause.cause == CAUSE else 1.0
-        level = confidence(certainty(supported, cause.cause, rivals))
+        level = confidence(certainty(supported, cause.cause, rivals, bool(cause.hosts)))
         sure.append(cause.model_copy(update={"confidence": min(most, level)}))
     return verdict.model_copy(update={"causes": sure})
 

@@ -34,7 +34,11 @@ _MOST_OF = 8  # one subject of so many may be odd: more of them have a role
 _OUTSIDE = 5.0  # times the others' whole range
 _OF_LEVEL = 0.05  # less is the spread of good hardware
 _LOST = 0.1  # seconds of each second: what a wait has to take before anybody asks
-_HARMLESS_AT_FULL_SPEED = ("lost-time", "delay")  # what began later and cost no speed costs nothing
+_TOLD_LATER = ("alike", "errors")  # what began later and cost no speed: only what is broken by itself is told
+_EVENTS = 10.0  # of a counter: fewer in a window are chance
+_SOME_OF = 3  # one host of so many may be odd where it also moves with the steps
+_VARIES, _TOGETHER, _APART_FROM = 0.3, 0.5, 0.3  # of its level; correlation with the step time, and none
+_FEWEST_BINS, _BIN_S = 12, 120.0
 _COSTS_S = 0.001  # an error (a packet sent again, an interrupt, a corrected read): a trickle goes unnoticed for years
 _NEXT_TO_NOTHING = 0.01  # of it, on all others
 _WHO = ("host", "instance", "gpu", "GpuIndex", "rank")
@@ -54,6 +58,7 @@ class Unlike:
     middle: float  # the median of all
     outside: float  # times the others' range, for the order
     query: str
+    series: str  # its course, as a query
     values: dict[str, float]
     later: bool = False  # it was like its peers in the beginning
 
@@ -99,11 +104,37 @@ def unlike_all_along(case: Case, symptoms: Symptoms, graph: Graph) -> list[Unlik
         if not late:
             continue
         early = {(u.place, u.host) for u in _odd_ones(case, telemetry, meaning, kind, first)}
-        found += [u for u in late if (u.place, u.host) in early]
-        if kind not in _HARMLESS_AT_FULL_SPEED:
+        several = len({u.host for u in late}) > max(1, len(case.hosts) // _MOST_OF)
+        along = [u for u in late if (u.place, u.host) in early]
+        if kind == "odd":  # what costs time moves with the steps where it moves at all
+            along = [u for u in along if _fits_the_steps(case, telemetry, u, several)]
+        found += along
+        if kind in _TOLD_LATER:
             before = {(u.place, u.host) for u in _odd_ones(case, telemetry, meaning, kind, middle)}
             found += [replace(u, later=True) for u in late if (u.place, u.host) in before - early]
     return sorted(found, key=lambda u: (u.kind != "alike", -round(u.outside, 3), u.says))
+
+
+def _fits_the_steps(case: Case, telemetry: Telemetry, odd: Unlike, several: bool) -> bool:
+    """Whether a level may be what the steps wait for: it moves with them, or (of one host) hardly moves at all."""
+    timeline = case.timeline
+    if timeline is None or timeline.last_end is None:
+        return not several
+    begin = float(timeline.ends[WARM_UP_STEPS])
+    matrix = telemetry.matrix(odd.series, begin + _BIN_S, timeline.last_end, _BIN_S)
+    ends = begin + _BIN_S * np.arange(1, matrix.values.shape[1] + 1)
+    inside = [(timeline.ends > end - _BIN_S) & (timeline.ends <= end) for end in ends]
+    steps = np.array([np.median(timeline.seconds[i]) if i.any() else np.nan for i in inside])
+    if len(matrix.values) != 1:
+        return not several
+    own = matrix.values[0]
+    known = np.isfinite(own) & np.isfinite(steps)
+    own, steps = own[known], steps[known]
+    if len(own) < _FEWEST_BINS or np.ptp(own) == 0.0 or np.ptp(steps) == 0.0:
+        return not several
+    together = float(np.corrcoef(own, steps)[0, 1])
+    varies = float(own.std()) >= _VARIES * abs(float(own.mean()))
+    return together >= _TOGETHER if several else not varies or together >= _APART_FROM
 
 
 def _kind(meaning: Meaning, graph: Graph) -> Kind | None:
@@ -142,7 +173,7 @@ def _odd_ones(case: Case, telemetry: Telemetry, meaning: Meaning, kind: Kind, sp
         hosts = [m[2] for m in members]
         if kind == "errors":
             values, hosts = _with_silent(case, values, hosts)
-        for i in _outside(values, hosts, meaning, kind):
+        for i in _outside(values, hosts, meaning, kind, span.seconds):
             if i >= len(members) or (kind != "alike" and hosts[i] == case.hosts[0]):
                 continue  # a quiet counter is no oddity; the first host also coordinates
             sample, place, host = members[i]
@@ -155,7 +186,8 @@ def _odd_ones(case: Case, telemetry: Telemetry, meaning: Meaning, kind: Kind, sp
                 told = {subject: sample.value, _MEDIAN: answer[_MEDIAN]}
                 spread = max(float(np.ptp(np.delete(values, i))), 1e-6 * abs(sample.value))
                 far = abs(sample.value - answer[_MEDIAN]) / spread
-                yield Unlike(meaning, kind, place, host, sample.value, answer[_MEDIAN], far, query, told)
+                course = f"{function}({meaning.metric}{_braces(mine)}[{round(_BIN_S)}s])"
+                yield Unlike(meaning, kind, place, host, sample.value, answer[_MEDIAN], far, query, course, told)
 
 
 def _worth_reading(telemetry: Telemetry, meaning: Meaning, kind: Kind, span: Span) -> bool:
@@ -176,17 +208,19 @@ def _with_silent(case: Case, values: Floats, hosts: list[str]) -> tuple[Floats, 
     return np.concatenate([values, np.zeros(len(silent))]), [*hosts, *silent]
 
 
-def _outside(values: Floats, hosts: Sequence[str], meaning: Meaning, kind: Kind) -> list[int]:
+def _outside(values: Floats, hosts: Sequence[str], meaning: Meaning, kind: Kind, seconds: float = 0.0) -> list[int]:
     """Which of the values stand clear of all others, in the bad direction; none where that is more than a few."""
     signs = {"up": (1.0,), "down": (-1.0,), "either": (1.0, -1.0)}[meaning.bad]
     for sign in signs:
         order = np.argsort(-sign * values, kind="stable")
-        for few in range(1, max(1, len(set(hosts)) // _MOST_OF) + 1):
+        for few in range(1, max(1, len(set(hosts)) // (_SOME_OF if kind == "odd" and seconds else _MOST_OF)) + 1):
             odd, rest = order[:few], order[few:]
             others = len({hosts[i] for i in rest} - {hosts[i] for i in odd})
             # Siblings on the same host are peers as well where all are alike: one card of eight.
             peers = len(rest) if kind == "alike" else others
             enough = peers >= (_ENOUGH if kind == "lost-time" else _FEWEST)
+            if meaning.counts and kind == "odd" and seconds:
+                enough = enough and float(np.min(np.abs(values[odd] - values[rest].max()))) * seconds >= _EVENTS
             if enough and _apart(sign * values[odd], sign * values[rest], meaning, kind, others):
                 return [int(i) for i in odd]
     return []

@@ -19,6 +19,8 @@ class Graph:
     for_others: frozenset[str]  # the wait for the slow one itself
     shared: frozenset[str]  # what belongs to no host when it shows on all ports of several
     idle: frozenset[str]  # what falls where devices have nothing to do
+    late_batches: frozenset[str]  # what goes with late data
+    alive: frozenset[str]  # that a process is there
     saving: frozenset[str]  # what a save begins with
     alike: frozenset[str]  # whose level is the same on all hosts by construction
     lost_time: frozenset[str]  # whose level is a loss by itself
@@ -53,6 +55,8 @@ def graph() -> Graph:
         frozenset(told["for_others"]),
         frozenset(told["shared"]),
         frozenset(told["idle"]),
+        frozenset(told["late_batches"]),
+        frozenset(told["alive"]),
         frozenset(told["saving"]),
         frozenset(told["alike"]),
         frozenset(told["lost_time"]),

@@ -5,7 +5,9 @@ from __future__ import annotations
 import re
 
 from trackwalker.diagnose.account_facts import IDLENESS
+from trackwalker.diagnose.claims import claim_of
 from trackwalker.diagnose.examine import Examination
+from trackwalker.diagnose.quantities import graph
 from trackwalker.diagnose.states import states
 from trackwalker.diagnose.symptoms import SOFT, Symptoms
 from trackwalker.diagnose.verdict import Role
@@ -138,11 +140,21 @@ def _residual(cause: Examination, found: list[Examination]) -> bool:
     mine, hosts = cause.spans, set(cause.hosts)
     others = [e for e in found if e is not cause and "slow" in e.playbook.symptoms and e.playbook.outcome == "incident"]
     there = [e for e in others if not e.hosts or (hosts and hosts <= set(e.hosts))]
-    return any(e.spans is None or mine is None or mine <= e.spans for e in there)
+    # Before a silence in which somebody is waited for, idle devices are how it began.
+    return any(e.waits for e in found) or any(e.spans is None or mine is None or mine <= e.spans for e in there)
+
+
+def _what_waiting_does(cause: Examination, found: list[Examination]) -> bool:
+    """Whether a cause names nobody and shows only what all hosts do that wait for those whom another one names."""
+    spans, seen = cause.spans, claim_of(cause, accounts=False).quantities
+    if cause.hosts or spans is None or not seen or not seen <= graph().waiting:
+        return False
+    named = [e for e in found if e is not cause and e.hosts and e.playbook.outcome == "incident"]
+    return any(e.spans is not None and spans <= e.spans and not claim_of(e).quantities <= seen for e in named)
 
 
 def _yields(cause: Examination, found: list[Examination], symptoms: Symptoms) -> bool:
-    if _residual(cause, found):
+    if _residual(cause, found) or _what_waiting_does(cause, found):
         return True
     if any(_names_nobody_and_yields(cause, e) for e in found):
         return True

@@ -23,6 +23,7 @@ from trackwalker.diagnose.unclassified import CAUSE, Suspicion, suspect
 from trackwalker.diagnose.verdict import Action, Cause, Onset, Outcome, Role
 from trackwalker.diagnose.verdict import Deviation as Row
 from trackwalker.record.clock import utc
+from trackwalker.telemetry.meaning import meaning_of
 
 _CITED = 4  # differences of one host
 _COMMON = 3  # of what most hosts did, tried for a sentence
@@ -107,28 +108,33 @@ def open_question(
     if outcome == "insufficient-evidence" or (outcome == "healthy" and "uneven" in symptoms.names):
         return OpenQuestion("alone", look.deviations)
     slowing = [e for e in leading if "slow" in e.playbook.symptoms]
-    if outcome != "incident" or not symptoms.slow or not slowing:
+    stuck = [e for e in leading if e.waits] if symptoms.stall is not None else []
+    if outcome != "incident" or not (stuck or (symptoms.slow and slowing)):
+        return None
+    if all(_only_idleness(e) for e in stuck or slowing):
+        # Idle devices tell that something was waited for: what else stands out, and is no sign of late data, is it.
+        claims = [claim_of(e) for e in told if not _only_idleness(e) and not e.waits]
+        rest = [d for d in look.deviations if explanation(d, claims, graph(), {}) is None]
+        return OpenQuestion("before", [d for d in rest if d.fleet or _idles_otherwise(d)])
+    if stuck:
         return None
     claims = [claim_of(e) for e in told]
     rest = [d for d in look.deviations if explanation(d, claims, graph(), {}) is None]
-    if all(_only_idleness(e) for e in slowing):
-        # Idle devices tell that something was waited for. What no arrow leads from or to is not known to be data, and
-        # what idles devices in another way than by data is another reason.
-        return OpenQuestion("before", [d for d in rest if d.fleet or not d.meaning.known or _idles_otherwise(d)])
     return OpenQuestion("beside", _left_over(rest, look.deviations, slowing, symptoms))
 
 
 def _idles_otherwise(d: Deviation) -> bool:
-    """Whether devices idle of this and no late batch has a part in it."""
-    quantity, arrows = d.meaning.quantity, graph()
-    waits = {quantity, *arrows.here.get(quantity, ())} & arrows.lost_time
-    return bool(arrows.follows(quantity) & arrows.idle) and quantity not in arrows.idle and not waits
+    """Whether this may idle a host's devices, and no late batch has a part in it."""
+    return d.meaning.quantity not in graph().idle | graph().late_batches
 
 
 def _only_idleness(cause: Examination) -> bool:
-    """Whether nothing but idle devices speaks for a cause."""
-    fired = {r.test.fact for r in cause.fired if r.test.role == "require"}
-    return bool(fired) and fired <= IDLENESS
+    """Whether nothing but idle devices speaks for a cause, beside a silence and processes that live."""
+    fired = [r.test for r in cause.fired if r.test.role == "require"]
+    facts, told = {t.fact for t in fired if t.fact}, any(t.signature for t in fired)
+    measured = {meaning_of(m).quantity for t in fired for m in t.metrics if t.query}
+    idle = facts & IDLENESS or measured & graph().idle
+    return bool(idle) and not told and facts <= IDLENESS | {"stalled"} and measured <= graph().idle | graph().alive
 
 
 def _left_over(

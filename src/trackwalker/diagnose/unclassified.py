@@ -18,6 +18,7 @@ _RIVAL = 0.85  # of the strongest: as good a reason
 _BEYOND_FLEET = 3.0  # times what most hosts did: then it is no longer more of the same
 _STORIES = 2  # that have nothing to do with each other: two troubles at once are bad luck, three are noise
 _MORE = 1.5  # times as active as before, while the run does less: that is no work of the run
+_FEW_WORK_ON = 8  # one host of so many may be the one that works while all others wait
 _HUNDREDFOLD = 100.0
 _TOLD = 4
 
@@ -142,6 +143,8 @@ def _groups(deviations: Sequence[Deviation], graph: Graph) -> list[_Group]:
         first = members[0]
         if first.of > 1 and 2 * len(hosts) > first.of:
             continue  # what most hosts show accuses nobody
+        if first.meaning.layer == "activity" and len(hosts) > max(1, first.of // _FEW_WORK_ON):
+            continue  # all wait for one, or for few: several that work on have cards that differ
         most = fleet.get((first.meaning.metric, first.kind))
         members = [d for d in members if most is None or _far_beyond(d, most)]
         if not members:

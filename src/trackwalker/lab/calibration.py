@@ -37,7 +37,7 @@ def stated(cases: Iterable[CaseResult]) -> list[Stated]:
     return [
         Stated(
             claim.confidence,
-            certainty(claim.support, claim.cause, len(case.grade.claims) - 1),
+            certainty(claim.support, claim.cause, len(case.grade.claims) - 1, bool(case.grade.accused)),
             claim.right,
             case.family,
         )

@@ -109,7 +109,7 @@ def _below(values: Values, order: Sequence[str], k: int) -> bool:
     rest = _logs([values[h] for h in order[k:]])
     highest = float(_logs([max(values[h] for h in order[:k])])[0])
     apart = float(rest.min()) - highest
-    return highest < float(np.median(rest)) - _SIGMAS * robust_sigma(rest) or 0.0 < np.ptp(rest) <= apart
+    return highest < float(np.median(rest)) - _SIGMAS * robust_sigma(rest) or 0.0 < float(np.ptp(rest)) <= apart
 
 
 def _changes(values: Values, reference: Values) -> Values:
@@ -163,7 +163,7 @@ def several_rose(
     fired = len(both) >= 2 and len(rose) >= max(share * len(both), min(_SEVERAL, len(both)))
     before = [reference[h] for h in both]
     numbers = {"rose": float(len(rose)), "hosts": float(len(both)), "before_max": max(before, default=0.0)}
-    return Finding(fired, (), numbers | _span({h: values[h] for h in both}))
+    return Finding(fired, (), numbers | _span({h: values[h] for h in both or values}))
 
 
 def alone_rose(values: Values, *, reference: Values | None, factor: float, floor: float) -> Finding:

@@ -13,6 +13,7 @@ from typing import Any, Literal
 import yaml
 
 from trackwalker.telemetry.client import Labels, host_of
+from trackwalker.telemetry.foreign import load_maps
 
 Kind = Literal["gauge", "counter", "windowed", "state", "info", "timestamp"]
 Layer = Literal["resource", "activity", "wait", "error", "identity", "health"]
@@ -81,8 +82,12 @@ class Place:
 @cache
 def meaning_of(metric: str) -> Meaning:
     """What the catalogue says of a metric; what it does not say, the name does."""
-    told: Mapping[str, str] = next((m for m in _catalogue()["metrics"] if fnmatchcase(metric, m["match"])), {})
-    kind, layer, bad = _by_name(metric)
+    told, name = _told(metric), metric
+    # Of an exporter that a map knows: what its metric is called here.
+    rule = None if told else next((r for r in load_maps().rules if r.name == metric and not r.derive), None)
+    if rule is not None:
+        told, name = {k: v for k, v in _told(rule.to).items() if k != "unit" or rule.scale == 1.0}, rule.to
+    kind, layer, bad = _by_name(name)
     return Meaning(
         metric=metric,
         kind=told.get("kind", kind),  # type: ignore[arg-type]
@@ -94,6 +99,10 @@ def meaning_of(metric: str) -> Meaning:
     )
 
 
+def _told(metric: str) -> Mapping[str, str]:
+    return next((m for m in _catalogue()["metrics"] if fnmatchcase(metric, m["match"])), {})
+
+
 def place_of(labels: Labels) -> Place:
     """The subject of a series."""
     names = _catalogue()
@@ -102,14 +111,19 @@ def place_of(labels: Labels) -> Place:
     # A port's number says nothing beside the name of its device; two disks of one mount are two devices.
     device = devices[0] if devices else None
     rank = next((labels[n] for n in names["rank"] if labels.get(n)), None)
-    used = {"__name__", "host", *names["who"], *names["gpu"], *names["device"], *names["rank"]}
+    used = {"__name__", "host", *_reporters(labels), *names["gpu"], *names["device"], *names["rank"]}
     aspect = tuple(sorted((k, v) for k, v in labels.items() if k not in used))
     return Place(host_of(labels), gpu, device, rank, aspect)
 
 
+def _reporters(labels: Labels) -> set[str]:
+    """The labels that only say who reported; a node that is a mere number is a part of its host (memory, sockets)."""
+    return set(_catalogue()["who"]) - ({"node"} if labels.get("node", "").isdigit() else set())
+
+
 def pick_of(labels: Labels) -> tuple[tuple[str, str], ...]:
     """The labels that select a series again, without those that only say who reported it."""
-    who = {"__name__", *_catalogue()["who"]} - (set() if labels.get("host") else {"instance"})
+    who = {"__name__", *_reporters(labels)} - (set() if labels.get("host") else {"instance"})
     return tuple(sorted((k, v) for k, v in labels.items() if k not in who))
 
 
