@@ -77,6 +77,18 @@ def ranges(starts: Ints, counts: Ints) -> Ints:
     return out
 
 
+def grouped(labels: Ints) -> tuple[Ints, Ints]:
+    """Distinct rows of labels, and which of them each row is."""
+    if labels.shape[1] == 0:
+        return labels[:1], np.zeros(len(labels), np.intp)
+    key = labels[:, 0]
+    for column in labels[:, 1:].T:  # numbers of numbers: sorting them is much faster than sorting rows
+        _, key = np.unique(key, return_inverse=True)
+        key = key * (int(column.max(initial=0)) + 1) + column
+    _, first, which = np.unique(key, return_index=True, return_inverse=True)
+    return labels[first], which
+
+
 class Metric:
     """One metric: its series' labels, their chunks in the order of series and time, and what was decoded of them.
 
@@ -133,6 +145,8 @@ class Metric:
         blocks = self._chunks[some, 4]
         for number in np.unique(blocks).tolist():
             mine = np.flatnonzero(blocks == number)
+            # What was scraped together is decoded together, and shares its times.
+            mine = mine[np.lexsort((self._chunks[some[mine], 2], self._chunks[some[mine], 1]))]
             for file, which, at, lengths in self._blocks[number].places(self._chunks[some[mine], 3]):
                 counts[mine[which]] = counts_of(file.data, at)
                 for begin in range(0, len(at), _AT_ONCE):
@@ -253,8 +267,8 @@ class Blocks:
         if len(found) == 1:
             labels, which = tables[0], [np.arange(len(tables[0]))]
         else:
-            labels, back = np.unique(np.concatenate(tables), axis=0, return_inverse=True)
-            which = np.split(back.ravel(), np.cumsum([len(t) for t in tables])[:-1])
+            labels, back = grouped(np.concatenate(tables))
+            which = np.split(back, np.cumsum([len(t) for t in tables])[:-1])
         chunks = np.concatenate(
             [
                 np.column_stack([series[e.chunks[:, 0]], e.chunks[:, 1:], np.full(len(e.chunks), i)])
