@@ -12,7 +12,7 @@ from pathlib import Path
 import google_crc32c
 import numpy as np
 
-from trackwalker.telemetry.unxor import Bytes, DamagedError, gather, uvarints, varints
+from trackwalker.telemetry.unxor import Bytes, DamagedError, Place, gather, uvarints, varints
 from trackwalker.telemetry.xor import Ints
 
 _MAGIC = bytes.fromhex("BAAAD70002")
@@ -204,8 +204,8 @@ class BlockIndex:
             self._segments[number] = file
         return self._segments[number]
 
-    def places(self, refs: Ints) -> list[tuple[MappedFile, Ints, Ints, Ints]]:
-        """Of chunks, by file: which of them, where their data begin and how long they are; checksums are right."""
+    def places(self, refs: Ints) -> list[tuple[Place, Ints]]:
+        """Chunks by file, and which they are; their checksums are right."""
         out = []
         for number in np.unique(refs >> 32).tolist():
             file = self.chunk_file(number)
@@ -221,7 +221,7 @@ class BlockIndex:
             lengths = sizes.view(np.int64)
             file.check(at, at + 1 + lengths)
             self.bytes_read += int(lengths.sum())
-            out.append((file, which, at + 1, lengths))
+            out.append((Place(file.data, at + 1, lengths), which))
         return out
 
 

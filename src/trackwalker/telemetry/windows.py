@@ -14,7 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trackwalker.telemetry.blocks import STALE
-from trackwalker.telemetry.samples import Samples, UnsupportedError, ranges
+from trackwalker.telemetry.samples import Samples, UnsupportedError
+from trackwalker.telemetry.unxor import ranges
 from trackwalker.telemetry.xor import Floats, Ints
 
 T = TypeVar("T")
