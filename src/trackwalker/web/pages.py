@@ -4,23 +4,27 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections.abc import Callable, Coroutine
 from datetime import UTC, datetime
 from functools import cache
 from typing import Any, ParamSpec, TypeVar
-from urllib.parse import quote
+from urllib.parse import parse_qsl, quote, urlencode
 
 import anyio.to_thread
 import orjson
 from jinja2 import ChoiceLoader, Environment, PackageLoader
-from markupsafe import Markup
+from markupsafe import Markup, escape
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
 from trackwalker import __version__
+from trackwalker.errors import UsageError
+from trackwalker.job.cause_names import cause_name
 from trackwalker.job.layout import Job
 from trackwalker.report import html, words
+from trackwalker.report.ranges import shortened
 from trackwalker.report.text import json_visible
 from trackwalker.web.settings import Settings
 from trackwalker.web.workspace import WebWorkspace
@@ -28,8 +32,18 @@ from trackwalker.web.workspace import WebWorkspace
 P = ParamSpec("P")
 T = TypeVar("T")
 
+_MOMENT = re.compile(r"\b(20\d\d-\d\d-\d\d)[T ](\d\d:\d\d:\d\d)(?:\.\d+)?(?: UTC\b|Z\b)")
 _LOOK_S = 0.25  # how often a visitor is looked for while a question takes long
-NAV = (("Jobs", "/"), ("Nodes", "/nodes"), ("Sweeps", "/sweeps"), ("Lab", "/lab"), ("Ask", "/ask"))
+_LONGEST_FORM = 16 << 10
+NAV = (
+    ("Jobs", "/"),
+    ("Incidents", "/incidents"),
+    ("Fleet", "/fleet"),
+    ("Nodes", "/nodes"),
+    ("Sweeps", "/sweeps"),
+    ("Lab", "/lab"),
+    ("Ask", "/ask"),
+)
 
 
 def workspace_of(request: Request) -> WebWorkspace:
@@ -62,6 +76,16 @@ async def while_wanted(request: Request, work: Coroutine[Any, Any, T]) -> T:
         await asyncio.wait({task})
 
 
+async def form_of(request: Request) -> dict[str, str]:
+    """The fields of a form that was posted; of a body no more than a form needs is read."""
+    body = b""
+    async for part in request.stream():
+        body += part
+        if len(body) > _LONGEST_FORM:
+            raise UsageError("that is too long")
+    return dict(parse_qsl(body.decode("utf-8", "replace"), keep_blank_values=True))
+
+
 async def job_of(request: Request) -> Job:
     """The job that the address names."""
     return await in_thread(workspace_of(request).job, request.path_params["id"])
@@ -92,15 +116,41 @@ def moment(value: float | None, date: bool = True) -> Markup:
     return Markup(form).format(iso, words.utc(value, date))  # noqa: S704 - one of the two above
 
 
+def timed(value: str) -> Markup:
+    """Text with its UTC moments as <time>, so that the zone of the page is the zone of its sentences too."""
+    out, at = Markup(), 0
+    for found in _MOMENT.finditer(value):
+        iso = f"{found[1]}T{found[2]}Z"
+        out += Markup(escape(value[at : found.start()]))  # noqa: S704 - escaped
+        out += Markup('<time datetime="{}">{}</time>').format(iso, f"{found[1]} {found[2]} UTC")
+        at = found.end()
+    return out + Markup(escape(value[at:]))  # noqa: S704 - escaped
+
+
 def json_island(value: Any) -> Markup:
     """JSON for a <script type="application/json">: nothing in it can end the element or begin another."""
     text = json_visible(json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":")))
     return Markup(text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026"))  # noqa: S704
 
 
+def host_url(host: str) -> str:
+    """The address of a host's page; any name, also one with a slash in it."""
+    return f"/host?{urlencode({'name': host})}"
+
+
+def incident_url(job_id: str, *rest: str) -> str:
+    """The address of an incident, or of something below it."""
+    return "/".join(["/incidents", *(quote(part, safe="") for part in (job_id, *rest))])
+
+
 def job_url(job_id: str, *rest: str) -> str:
     """The address of a job's page, or of something below it."""
     return "/".join(["/job", *(quote(part, safe="") for part in (job_id, *rest))])
+
+
+def _rounded(value: float) -> str:
+    """A sum of hours or money: no digits that nobody reads."""
+    return words.number(round(value) if abs(value) >= 100 else round(value, 1))
 
 
 @cache
@@ -113,11 +163,16 @@ def environment() -> Environment:
     made.filters = {
         **made.filters,
         "moment": moment,
+        "timed": timed,
+        "shortened": shortened,
         "json_island": json_island,
         "duration": words.duration,
         "change": words.change,
         "confidence": words.confidence,
         "utc_iso": words.utc_iso,
+        "number_round": _rounded,
+        "cause_name": cause_name,
+        "day": lambda t: words.utc(t)[:10],
     }
-    made.globals = {**made.globals, "job_url": job_url}
+    made.globals = {**made.globals, "job_url": job_url, "host_url": host_url, "incident_url": incident_url}
     return made
