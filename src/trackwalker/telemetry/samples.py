@@ -20,7 +20,7 @@ _FEW = 4  # a part of that size is copied
 _PARTS = 3
 _BESIDE = 2
 _AT_ONCE = 8192  # chunks: what is worked on stays in the processor's cache
-KEPT_BYTES = 600_000_000  # of decoded samples
+KEPT_BYTES = 400_000_000  # of decoded samples
 
 
 class UnsupportedError(ValueError):
@@ -154,7 +154,27 @@ class Metric:
         per_schedule = np.zeros(len(first), np.int64)
         per_schedule[schedule] = sizes
         starts = np.concatenate([[0], np.cumsum(per_schedule)])
-        return Samples(values, np.cumsum(sizes) - sizes, times, starts, schedule)
+        return Samples(*_compact(values, np.cumsum(sizes) - sizes, sizes), times, starts, schedule)
+
+
+def _compact(values: Floats, begins: Ints, counts: Ints) -> tuple[Floats, Ints]:
+    """Values and where each series begins; of those that never moved, equal ones share one stretch of equal numbers."""
+    bits = values[:-1].view(np.uint64)
+    some = np.flatnonzero(counts)
+    if not len(some):
+        return values, begins
+    low, high = np.minimum.reduceat(bits, begins[some]), np.maximum.reduceat(bits, begins[some])
+    still, moving = some[low == high], some[low != high]
+    if 2 * int(counts[still].sum()) < len(bits):
+        return values, begins
+    numbers, which = np.unique(low[low == high], return_inverse=True)
+    longest = np.zeros(len(numbers), np.int64)
+    np.maximum.at(longest, which, counts[still])
+    kept = values[ranges(begins[moving], counts[moving])]
+    out = np.zeros_like(begins)
+    out[moving] = np.cumsum(counts[moving]) - counts[moving]
+    out[still] = len(kept) + (np.cumsum(longest) - longest)[which]
+    return np.concatenate([kept, np.repeat(numbers, longest).view(np.float64), [0.0]]), out
 
 
 def _cut(place: Place, which: Ints) -> Iterator[tuple[Place, Ints]]:
