@@ -65,9 +65,9 @@ INCIDENT: dict[str, Any] = {
 }
 ALSO_RIGHT = {"gpu-power-cap": "gpu-clock-degraded"}  # a card at low clock and low power is both
 CURVES: dict[str, list[tuple[int, float, int]]] = {  # hosts, hours, GPUs
-    "hosts": [(100, 1, 8), (200, 1, 8), (400, 1, 8), (800, 1, 8)],
-    "hours": [(100, 1, 8), (100, 2, 8), (100, 4, 8), (100, 8, 8)],
-    "GPUs a host": [(100, 2, 2), (100, 2, 4), (100, 2, 8), (100, 2, 16)],
+    "hosts": [(64, 1, 8), (128, 1, 8), (256, 1, 8), (512, 1, 8)],
+    "hours": [(64, 1, 8), (64, 2, 8), (64, 4, 8), (64, 8, 8)],
+    "GPUs a host": [(64, 2, 2), (64, 2, 4), (64, 2, 8), (64, 2, 16)],
 }
 
 

@@ -34,7 +34,7 @@ from trackwalker.telemetry.blocks import BlockWriter, labels
 from trackwalker.telemetry.index import BlockIndex
 from trackwalker.telemetry.probe import count_chunks
 from trackwalker.telemetry.store import open_database
-from trackwalker.telemetry.unxor import DamagedError, decode
+from trackwalker.telemetry.unxor import DamagedError, Place, counts_of, decode
 from trackwalker.telemetry.wal import salvage, torn_at_end
 from trackwalker.telemetry.xor import encode_chunks
 
@@ -124,7 +124,10 @@ def _chunk_data(data: bytes, folder: Path) -> None:
     raw = np.frombuffer(data, np.uint8)
     half = len(raw) // 2
     with suppress(DamagedError):
-        decode(raw, np.array([0, half]), np.array([half, len(raw) - half]))
+        place = Place(raw, np.array([0, half]), np.array([half, len(raw) - half]))
+        decode(
+            [place], np.zeros(int(counts_of(raw, place.starts).sum())), np.cumsum([0, counts_of(raw, place.starts)[0]])
+        )
 
 
 def _index(data: bytes, folder: Path) -> None:

@@ -14,6 +14,8 @@ sys.path.insert(0, str(Path(__file__).parent.parent.parent / "bench"))
 from exporter import Cost, verdicts
 from fleet import Payload, address_of, name_of
 from paired import is_on, ratio_interval
+from scale10k import right
+from scale_plot import Curve, fitted, plot
 from sizing import Measured, need, table
 from usage import cpu_seconds, family, memory_mb
 
@@ -103,3 +105,21 @@ def test_a_process_counts_with_what_it_started() -> None:
     # Other tests of this worker may have left children that are just ending: only these two must be gone.
     assert not set(members) & set(family(os.getpid(), without=[shell.pid]))
     shell.communicate(b"\n", timeout=20)
+
+
+def test_the_planted_causes_are_right_on_exactly_their_hosts() -> None:
+    true = {"rdma-degradation": ["b", "a"], "gpu-clock-degraded": ["c"]}
+    assert right({"gpu-power-cap": ["c"], "rdma-degradation": ["a", "b"]}, true), "a card held back is both"
+    assert not right({"rdma-degradation": ["a", "b"]}, true)
+    assert not right({**true, "rdma-degradation": ["a"]}, true)
+    assert not right({**true, "cpu-contention": ["d"]}, true)
+
+
+def test_a_cost_curve_has_its_exponent() -> None:
+    linear = Curve("hosts", "seconds", [1, 2, 4, 8], [3, 6, 12, 24])
+    flat = Curve("hosts", "MB", [1, 2, 4, 8], [50, 50, 50, 50])
+    assert fitted(linear) == pytest.approx(1.0)
+    assert fitted(flat) == pytest.approx(0.0)
+    drawn = plot([linear, flat])
+    assert drawn.count("<polyline") == 4, "each with the straight line beside it"
+    assert "exponent 1.00" in drawn

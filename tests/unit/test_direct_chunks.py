@@ -14,7 +14,7 @@ from trackwalker.telemetry.blocks import STALE, BlockWriter, labels
 from trackwalker.telemetry.direct import Direct, Traffic
 from trackwalker.telemetry.promql import parse
 from trackwalker.telemetry.samples import UnsupportedError
-from trackwalker.telemetry.unxor import DamagedError, decode
+from trackwalker.telemetry.unxor import DamagedError, Place, counts_of, decode
 from trackwalker.telemetry.xor import encode_chunks
 from xor_decoder import decode as decode_plainly
 
@@ -27,9 +27,19 @@ FLOATS = st.one_of(
 GAPS = st.one_of(st.integers(1, 20_000), st.integers(1, 2**40), st.just(15_000))
 
 
-def together(chunks: list[bytes]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def together(chunks: list[bytes]) -> Place:
     lengths = np.array([len(c) for c in chunks])
-    return np.frombuffer(b"".join(chunks), np.uint8), np.cumsum(lengths) - lengths, lengths
+    return Place(np.frombuffer(b"".join(chunks), np.uint8), np.cumsum(lengths) - lengths, lengths)
+
+
+def decoded(*places: Place) -> tuple[list[list[int]], list[bytes]]:
+    """Times and the bytes of the values, chunk by chunk."""
+    counts = np.concatenate([counts_of(p.data, p.starts) for p in places])
+    begins = np.cumsum(counts) - counts
+    out = np.zeros(int(counts.sum()))
+    rows, whose = decode(places, out, begins)
+    times = [rows[w, :n].tolist() for w, n in zip(whose, counts, strict=True)]
+    return times, [out[b : b + n].tobytes() for b, n in zip(begins, counts, strict=True)]
 
 
 @settings(max_examples=25, deadline=None)
@@ -40,31 +50,34 @@ def test_chunks_of_all_lengths_together_are_what_each_is_alone(data: st.DataObje
         gaps = data.draw(st.lists(GAPS, min_size=count - 1, max_size=count - 1))
         values = data.draw(st.lists(FLOATS, min_size=count, max_size=count))
         chunks += encode_chunks(np.cumsum([[start, *gaps]], axis=1), np.array([values]))
-    found = decode(*together(chunks))
+    half = len(chunks) // 2
+    times, values = decoded(*(together(part) for part in (chunks[:half], chunks[half:]) if part))
     for row, chunk in enumerate(chunks):
         plain = decode_plainly(chunk)
-        count = int(found.counts[row])
-        assert found.times[found.of_times[row], :count].tolist() == [t for t, _ in plain]
-        assert found.values[row, :count].tobytes() == np.array([v for _, v in plain]).tobytes()
+        assert times[row] == [t for t, _ in plain]
+        assert values[row] == np.array([v for _, v in plain]).tobytes()
 
 
 def test_series_that_are_scraped_together_share_their_times() -> None:
     times = np.tile(T0 + 10_000 * np.arange(120), (16, 1))
-    found = decode(*together(encode_chunks(times, np.random.default_rng(0).normal(size=times.shape))))
-    assert len(found.times) == 1
+    values = np.random.default_rng(0).normal(size=times.shape)
+    values[:4] = 7.0
+    rows, whose = decode([together(encode_chunks(times, values))], np.zeros(values.size), 120 * np.arange(16))
+    assert len(rows) == 2, "those that are constant and those that are not"
+    assert set(whose.tolist()) == {0, 1}
 
 
 def test_damaged_chunks_are_refused_or_numbers_but_nothing_else() -> None:
     rng = random.Random(3)
     times = np.cumsum(np.full((8, 60), 15_000), axis=1) + T0
-    data, starts, lengths = together(encode_chunks(times, np.random.default_rng(1).normal(size=times.shape)))
+    whole = together(encode_chunks(times, np.random.default_rng(1).normal(size=times.shape)))
     refused = 0
     for _ in range(100):
-        bad = data.copy()
+        bad = whole.data.copy()
         for _ in range(rng.randrange(1, 6)):
             bad[rng.randrange(len(bad))] = rng.randrange(256)
         try:
-            decode(bad, starts, lengths)
+            decode([Place(bad, whole.starts, whole.lengths)], np.zeros(times.size), 60 * np.arange(8))
         except DamagedError:
             refused += 1
     assert refused > 20

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from trackwalker.telemetry import promql as p
-from trackwalker.telemetry.samples import Blocks, Metric, Samples, UnsupportedError
+from trackwalker.telemetry.samples import Blocks, Metric, Samples, UnsupportedError, grouped
 from trackwalker.telemetry.windows import (
     FUNCTIONS,
     Bools,
@@ -59,18 +59,6 @@ class Vector:
         """Without some labels."""
         names = tuple(n for n in self.names if n not in gone)
         return self if names == self.names else replace(self, names=names, labels=self.only(names))
-
-
-def grouped(labels: Ints) -> tuple[Ints, Ints]:
-    """Distinct rows of labels, and which of them each row is."""
-    if labels.shape[1] == 0:
-        return labels[:1], np.zeros(len(labels), np.intp)
-    key = labels[:, 0]
-    for column in labels[:, 1:].T:  # numbers of numbers: sorting them is much faster than sorting rows
-        _, key = np.unique(key, return_inverse=True)
-        key = key * (int(column.max(initial=0)) + 1) + column
-    _, first, which = np.unique(key, return_index=True, return_inverse=True)
-    return labels[first], which
 
 
 class Evaluation:

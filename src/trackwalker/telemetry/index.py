@@ -12,7 +12,7 @@ from pathlib import Path
 import google_crc32c
 import numpy as np
 
-from trackwalker.telemetry.unxor import Bytes, DamagedError, gather, uvarints, varints
+from trackwalker.telemetry.unxor import Bytes, DamagedError, Place, gather, uvarints, varints
 from trackwalker.telemetry.xor import Ints
 
 _MAGIC = bytes.fromhex("BAAAD70002")
@@ -41,9 +41,10 @@ class MappedFile:
         if len(starts) and (int(ends.max()) + _CRC_BYTES > len(self.data) or (ends < starts).any()):
             raise DamagedError(f"{self.name}: cut off")
         value, raw = google_crc32c.value, self.raw
-        for begin, end in zip(starts.tolist(), ends.tolist(), strict=True):
-            if value(raw[begin:end]) != int.from_bytes(raw[end : end + 4], "big"):
-                raise DamagedError(f"{self.name}: checksum at {begin}")
+        found = [value(raw[begin:end]) for begin, end in zip(starts.tolist(), ends.tolist(), strict=True)]
+        noted = self.data[ends[:, None] + np.arange(_CRC_BYTES)].view(">u4")[:, 0]
+        if not np.array_equal(noted, np.array(found, np.uint32)):
+            raise DamagedError(f"{self.name}: a checksum does not fit")
 
     def section(self, at: int) -> tuple[int, int]:
         """Where the content of a section begins and ends, which says its length before and its checksum behind."""
@@ -204,8 +205,8 @@ class BlockIndex:
             self._segments[number] = file
         return self._segments[number]
 
-    def places(self, refs: Ints) -> list[tuple[MappedFile, Ints, Ints, Ints]]:
-        """Of chunks, by file: which of them, where their data begin and how long they are; checksums are right."""
+    def places(self, refs: Ints) -> list[tuple[Place, Ints]]:
+        """Chunks by file, and which they are; their checksums are right."""
         out = []
         for number in np.unique(refs >> 32).tolist():
             file = self.chunk_file(number)
@@ -221,7 +222,7 @@ class BlockIndex:
             lengths = sizes.view(np.int64)
             file.check(at, at + 1 + lengths)
             self.bytes_read += int(lengths.sum())
-            out.append((file, which, at + 1, lengths))
+            out.append((Place(file.data, at + 1, lengths), which))
         return out
 
 

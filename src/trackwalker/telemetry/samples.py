@@ -13,17 +13,14 @@ from typing import Any
 import numpy as np
 
 from trackwalker.telemetry.index import BlockIndex, Entries
-from trackwalker.telemetry.unxor import Bytes, Decoded, counts_of, decode
+from trackwalker.telemetry.unxor import Place, counts_of, decode, ranges, stacked
 from trackwalker.telemetry.xor import Floats, Ints
 
 _FEW = 4  # a part of that size is copied
 _PARTS = 3
 _BESIDE = 2
-_AT_ONCE = 4096  # chunks: what is worked on stays in the processor's cache
-KEPT_BYTES = 600_000_000  # of decoded samples
-
-
-Piece = tuple[Bytes, Ints, Ints, Ints]  # a file, which chunks, where they begin in it, and their lengths
+_AT_ONCE = 8192  # chunks: what is worked on stays in the processor's cache
+KEPT_BYTES = 400_000_000  # of decoded samples
 
 
 class UnsupportedError(ValueError):
@@ -70,11 +67,16 @@ class Samples:
         )
 
 
-def ranges(starts: Ints, counts: Ints) -> Ints:
-    """The numbers of several stretches, one behind the other."""
-    before = np.cumsum(counts) - counts
-    out: Ints = np.arange(int(counts.sum())) + np.repeat(starts - before, counts)
-    return out
+def grouped(labels: Ints) -> tuple[Ints, Ints]:
+    """Distinct rows of labels, and which of them each row is."""
+    if labels.shape[1] == 0:
+        return labels[:1], np.zeros(len(labels), np.intp)
+    key = labels[:, 0]
+    for column in labels[:, 1:].T:  # numbers of numbers: sorting them is much faster than sorting rows
+        _, key = np.unique(key, return_inverse=True)
+        key = key * (int(column.max(initial=0)) + 1) + column
+    _, first, which = np.unique(key, return_index=True, return_inverse=True)
+    return labels[first], which
 
 
 class Metric:
@@ -129,24 +131,22 @@ class Metric:
     def _decoded(self, some: Ints, rows: Ints) -> Samples:
         """Chunks (in the order of series and time) as samples of all these series."""
         counts = np.zeros(len(some), np.int64)
-        pieces: list[Piece] = []
         blocks = self._chunks[some, 4]
+        pieces: list[tuple[Place, Ints]] = []  # and which chunks they are
         for number in np.unique(blocks).tolist():
             mine = np.flatnonzero(blocks == number)
-            for file, which, at, lengths in self._blocks[number].places(self._chunks[some[mine], 3]):
-                counts[mine[which]] = counts_of(file.data, at)
-                for begin in range(0, len(at), _AT_ONCE):
-                    part = slice(begin, begin + _AT_ONCE)
-                    pieces.append((file.data, mine[which[part]], at[part], lengths[part]))
+            # What was scraped together is decoded together, and shares its times.
+            mine = mine[np.lexsort((self._chunks[some[mine], 2], self._chunks[some[mine], 1]))]
+            for place, which in self._blocks[number].places(self._chunks[some[mine], 3]):
+                counts[mine[which]] = counts_of(place.data, place.starts)
+                pieces += _cut(place, mine[which])
         begins = np.cumsum(counts) - counts
         values, of_times = np.zeros(int(counts.sum()) + 1), np.zeros(len(some), np.int64)
         schedules, total = [], 0
-        for which, found in _decoded_pieces(pieces):
-            inside = np.arange(found.values.shape[1]) < found.counts[:, None]
-            values[ranges(begins[which], found.counts)] = found.values[inside]
-            of_times[which] = total + found.of_times
-            schedules.append(found.times)
-            total += len(found.times)
+        for which, times, whose in _decoded(pieces, values, begins):
+            of_times[which] = total + whose
+            schedules.append(times)
+            total += len(times)
         series = np.searchsorted(rows, self._chunks[some, 0])
         sizes = np.bincount(series, weights=counts, minlength=len(rows)).astype(np.int64)
         (first, chunks), schedule = _schedules(series, of_times, len(rows))
@@ -154,28 +154,63 @@ class Metric:
         per_schedule = np.zeros(len(first), np.int64)
         per_schedule[schedule] = sizes
         starts = np.concatenate([[0], np.cumsum(per_schedule)])
-        return Samples(values, np.cumsum(sizes) - sizes, times, starts, schedule)
+        return Samples(*_compact(values, np.cumsum(sizes) - sizes, sizes), times, starts, schedule)
 
 
-def _decoded_pieces(pieces: list[Piece]) -> Iterator[tuple[Ints, Decoded]]:
-    """Two at a time: numpy works beside itself."""
-    if len(pieces) == 1:
-        yield pieces[0][1], decode(pieces[0][0], *pieces[0][2:])
+def _compact(values: Floats, begins: Ints, counts: Ints) -> tuple[Floats, Ints]:
+    """Values and where each series begins; of those that never moved, equal ones share one stretch of equal numbers."""
+    bits = values[:-1].view(np.uint64)
+    some = np.flatnonzero(counts)
+    if not len(some):
+        return values, begins
+    low, high = np.minimum.reduceat(bits, begins[some]), np.maximum.reduceat(bits, begins[some])
+    still, moving = some[low == high], some[low != high]
+    if 2 * int(counts[still].sum()) < len(bits):
+        return values, begins
+    numbers, which = np.unique(low[low == high], return_inverse=True)
+    longest = np.zeros(len(numbers), np.int64)
+    np.maximum.at(longest, which, counts[still])
+    kept = values[ranges(begins[moving], counts[moving])]
+    out = np.zeros_like(begins)
+    out[moving] = np.cumsum(counts[moving]) - counts[moving]
+    out[still] = len(kept) + (np.cumsum(longest) - longest)[which]
+    return np.concatenate([kept, np.repeat(numbers, longest).view(np.float64), [0.0]]), out
+
+
+def _cut(place: Place, which: Ints) -> Iterator[tuple[Place, Ints]]:
+    for at in range(0, len(which), _AT_ONCE):
+        some = slice(at, at + _AT_ONCE)
+        yield Place(place.data, place.starts[some], place.lengths[some]), which[some]
+
+
+def _decoded(pieces: list[tuple[Place, Ints]], values: Floats, begins: Ints) -> Iterator[tuple[Ints, Ints, Ints]]:
+    """Write the values of chunks; gives which chunks, distinct rows of times, and whose is which."""
+
+    def work(batch: list[tuple[Place, Ints]]) -> tuple[Ints, Ints, Ints]:
+        which = np.concatenate([w for _, w in batch])
+        return which, *decode([place for place, _ in batch], values, begins[which])
+
+    batches: list[list[tuple[Place, Ints]]] = []
+    room = 0
+    for piece in pieces:  # many small ones together: a step costs as much for ten chunks as for a thousand
+        if len(piece[1]) > room:
+            batches.append([])
+            room = _AT_ONCE
+        batches[-1].append(piece)
+        room -= len(piece[1])
+    if len(batches) == 1:
+        yield work(batches[0])
         return
     with ThreadPoolExecutor(_BESIDE, "trackwalker-decode") as pool:
-        for at in range(0, len(pieces), _BESIDE):  # not all in memory at once
-            some = pieces[at : at + _BESIDE]
-            found = pool.map(lambda p: decode(p[0], p[2], p[3]), some)
-            yield from zip((which for _, which, _, _ in some), found, strict=True)
+        for at in range(0, len(batches), _BESIDE):  # not all in memory at once; numpy works beside itself
+            yield from pool.map(work, batches[at : at + _BESIDE])
 
 
 def _schedule_times(rows: list[Ints], of_times: Ints, counts: Ints, chunks: Ints) -> Ints:
     """The times of some chunks, one behind the other."""
-    wide = max((r.shape[1] for r in rows), default=0)
-    table = np.concatenate([np.pad(r, ((0, 0), (0, wide - r.shape[1]))) for r in rows]) if rows else np.zeros((0, 0))
-    inside = np.arange(wide) < counts[chunks, None]
-    out: Ints = table[of_times[chunks]][inside].astype(np.int64)
-    return out
+    table = stacked(rows)
+    inside = np.arange(table.shape[1]) < counts[chunks, None]
+    return table[of_times[chunks]][inside]
 
 
 def _schedules(series: Ints, of_times: Ints, count: int) -> tuple[tuple[Ints, Ints], Ints]:
@@ -253,8 +288,8 @@ class Blocks:
         if len(found) == 1:
             labels, which = tables[0], [np.arange(len(tables[0]))]
         else:
-            labels, back = np.unique(np.concatenate(tables), axis=0, return_inverse=True)
-            which = np.split(back.ravel(), np.cumsum([len(t) for t in tables])[:-1])
+            labels, back = grouped(np.concatenate(tables))
+            which = np.split(back, np.cumsum([len(t) for t in tables])[:-1])
         chunks = np.concatenate(
             [
                 np.column_stack([series[e.chunks[:, 0]], e.chunks[:, 1:], np.full(len(e.chunks), i)])

@@ -14,7 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trackwalker.telemetry.blocks import STALE
-from trackwalker.telemetry.samples import Samples, UnsupportedError, ranges
+from trackwalker.telemetry.samples import Samples, UnsupportedError
+from trackwalker.telemetry.unxor import ranges
 from trackwalker.telemetry.xor import Floats, Ints
 
 T = TypeVar("T")
@@ -42,10 +43,6 @@ class Windows:
     def counts(self) -> Ints:
         """How many samples there are."""
         return self.hi - self.lo
-
-    def first_times(self) -> Floats:
-        """When the first sample of each window was taken, in milliseconds."""
-        return _at(self.samples.times, self.time_lo)[self.samples.schedule]
 
     def last_times(self) -> Floats:
         """When the last sample of each window was taken, in milliseconds."""
@@ -224,23 +221,35 @@ def _increase(w: Windows) -> tuple[Floats, Bools]:
 
 def _risen(w: Windows, per: float) -> tuple[Floats, Bools]:
     """What a counter rose by, extended to the whole window as Prometheus does."""
-    values = w.samples.values
-    first, last = _at(values, w.lo), _at(values, w.hi - 1)
-    rise = last - first
+    values, there = w.samples.values, w.counts > 1
+    rise = _at(values, w.hi - 1) - _at(values, w.lo)
     lost = _known(w.samples, "lost", _lost)
     if lost is not None:
-        rise = rise + np.where(w.counts > 1, _reduce(np.add, lost, np.minimum(w.lo + 1, w.hi), w.hi), 0.0)
-    begins, stops = w.first_times(), w.last_times()
+        rise = rise + np.where(there, _reduce(np.add, lost, np.minimum(w.lo + 1, w.hi), w.hi), 0.0)
+    some = (there & (rise != 0.0)).nonzero()  # nearly all counters of errors have not moved
+    rise[some] *= _extended(w, some, rise[some], per)
+    return rise, there
+
+
+def _extended(w: Windows, some: tuple[Ints, Ints], rise: Floats, per: float) -> Floats:
+    """How much longer than from its first sample to its last a window is, as far as Prometheus believes in it."""
+    series, moment = some
+    schedule = w.samples.schedule[series]
+    begins = _at(w.samples.times, w.time_lo[schedule, moment])
+    stops = _at(w.samples.times, w.time_hi[schedule, moment] - 1)
+    first = _at(w.samples.values, w.lo[some])
+    ends = w.ends[moment]
     sampled = (stops - begins) / 1000.0
-    to_start = (begins - (w.ends - w.range_ms)) / 1000.0
-    to_end = (w.ends - stops) / 1000.0
+    to_start = (begins - (ends - w.range_ms)) / 1000.0
+    to_end = (ends - stops) / 1000.0
     with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
-        apart = sampled / np.maximum(w.counts - 1, 1)
+        apart = sampled / (w.hi[some] - w.lo[some] - 1)
         to_zero = sampled * (first / rise)
         to_start = np.where((rise > 0) & (first >= 0) & (to_zero < to_start), to_zero, to_start)
         extended = sampled + np.where(to_start < _NEAR_THE_EDGE * apart, to_start, apart / 2)
         extended += np.where(to_end < _NEAR_THE_EDGE * apart, to_end, apart / 2)
-        return rise * (extended / sampled / per), w.counts > 1
+        out: Floats = extended / sampled / per
+        return out
 
 
 def quantile(w: Windows, share: float) -> tuple[Floats, Bools]:
