@@ -20,6 +20,7 @@ pytestmark = [needs_chromium, pytest.mark.usefixtures("prometheus")]
 
 Look = Callable[..., Looked]
 NODES, GPUS = 8, 2
+LONG_FLAGS = " ".join(f"--xla_gpu_enable_something_number_{n}=true" for n in range(12))
 FELL = START + 600.0  # when the power of the fallen job falls
 MADE = {
     "incident": ("rdma-phased", 3),
@@ -63,6 +64,9 @@ class Jobs:
             made = simulate(load_scenario(scenario), folder / what, seed=seed, nodes=NODES, gpus=GPUS)
             shutil.copytree(made.workspace, self.workspace, symlinks=True, dirs_exist_ok=True)
             self.ids[what] = made.job.name.partition("-")[0]
+            if what == "healthy":  # a setting that no narrow column holds
+                log = self.workspace / f"{made.job.name}.log"
+                log.write_text(log.read_text().replace("\n 0: ", f"\n 0: XLA_FLAGS={LONG_FLAGS}\n 0: ", 1))
 
         def metrics(host: str, time: float) -> dict[str, float]:
             watts = 660.0 if time < FELL else 290.0
@@ -268,8 +272,8 @@ def test_nothing_is_wider_than_a_narrow_screen_or_stacked_letter_by_letter(width
     page.wait_for_selector("#config tbody tr")
     assert page.evaluate("document.documentElement.scrollWidth") <= width
     stacked = page.evaluate(
-        """[...document.querySelectorAll("td, th")].filter((cell) => cell.innerText.trim().length > 6 &&
-          cell.getBoundingClientRect().width < 44 && cell.offsetParent !== null).map((cell) => cell.innerText)"""
+        """[...document.querySelectorAll("td, th")].filter((cell) => cell.innerText.trim().length > 20 &&
+          cell.getBoundingClientRect().width < 75 && cell.offsetParent !== null).map((cell) => cell.innerText)"""
     )
     assert stacked == []
 
