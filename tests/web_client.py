@@ -82,7 +82,7 @@ def accusing(job_id: str, folder: str, host: str = "node002") -> Verdict:
     """A verdict that accuses one host."""
     return Verdict(
         job=JobRef(id=job_id, dir=folder, nodes=2, gpus=16),
-        window=Window(start="2026-06-01T06:00:00Z", end="2026-06-01T08:00:00Z"),
+        window=Window(start="2026-06-01T07:56:30Z", end="2026-06-01T07:57:00Z"),
         status="completed",
         outcome="incident",
         summary=f"Throughput fell by 20 % at step 12: RDMA packets of {host} were sent again.",
@@ -137,12 +137,9 @@ class Site:
 def web_app(workspace: Path, **settings: Any) -> Any:
     """The app; its index of jobs is kept beside the workspace and not in the user's cache folder."""
     from trackwalker.web.app import create_app
-    from trackwalker.web.jobs_index import JobIndex
     from trackwalker.web.settings import Settings
 
-    app = create_app(Settings(workspace, **settings))
-    app.state.jobs = JobIndex(app.state.workspace, workspace.parent / f"jobs-{workspace.name}.json")
-    return app
+    return create_app(Settings(workspace, kept=workspace.parent / f"kept-{workspace.name}", **settings))
 
 
 @contextmanager

@@ -134,7 +134,7 @@ def test_a_defect_of_ours_is_one_line_too(
     def broken(*_: object) -> None:
         raise ZeroDivisionError("oops")
 
-    monkeypatch.setattr("trackwalker.cli.jobs.jobs_of", broken)
+    monkeypatch.setattr("trackwalker.cli.jobs.newest_of", broken)
     assert call(monkeypatch, "jobs", "-w", str(tmp_path)) == app.INTERNAL
     err = capsys.readouterr().err
     assert "internal error: ZeroDivisionError: oops" in err

@@ -13,12 +13,12 @@ from trackwalker.diagnose.compare import compare
 from trackwalker.diagnose.engine import diagnose
 from trackwalker.diagnose.triage import triage
 from trackwalker.errors import NotAJobError
+from trackwalker.fleet.rows import of_triage
 from trackwalker.job.journal import encode
 from trackwalker.job.layout import Job
 from trackwalker.job.run import RankPlace, RunRecord
 from trackwalker.perf.analysis import Options, analyse, headline
 from trackwalker.perf.diff import diff
-from trackwalker.web.jobs_rows import of_triage
 from triage_logs import CANCEL, HEARTBEAT, ending, header, steps
 
 QUIET = Options(with_traces=False)

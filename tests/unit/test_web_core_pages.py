@@ -11,12 +11,14 @@ import numpy as np
 import pytest
 from starlette.testclient import TestClient
 
+from trackwalker.fleet import reading
+from trackwalker.fleet.rows import spark
 from trackwalker.lab.grade import grade
 from trackwalker.lab.results import CaseResult, Results
 from trackwalker.lab.scenario import Truth
 from trackwalker.sweep.model import Plot
-from trackwalker.web import jobs, jobs_index
-from trackwalker.web.jobs_rows import spark, spark_area, spark_path
+from trackwalker.web import jobs
+from trackwalker.web.jobs_rows import spark_area, spark_path
 from trackwalker.web.sweeps_plot import figure
 from web_client import ACCUSED, BROKEN, SLOW, SWEEP, accusing, make_job, make_sweep, web_app, workspace_of, write_ledger
 
@@ -109,7 +111,7 @@ def test_what_was_read_is_known_at_the_next_start(tmp_path: Path, monkeypatch: p
     with TestClient(web_app(root), base_url="http://127.0.0.1") as first:
         assert first.app.state.jobs.wait(60.0)  # type: ignore[attr-defined]
         before = first.get("/jobs.json").json()["jobs"]
-    monkeypatch.setattr(jobs_index, "triage", lambda *_, **__: pytest.fail("a log was read again"))
+    monkeypatch.setattr(reading, "triage", lambda *_, **__: pytest.fail("a log was read again"))
     with TestClient(web_app(root), base_url="http://127.0.0.1") as second:
         assert second.get("/jobs.json").json()["jobs"] == before
 

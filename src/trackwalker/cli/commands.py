@@ -10,6 +10,12 @@ from typer.core import TyperArgument, TyperCommand, TyperGroup, TyperOption
 from typer.main import get_group
 
 from trackwalker.cli.words import WordsCommand
+from trackwalker.errors import UsageError
+
+LAB_APART = (
+    "needs the lab, a distribution of its own: pip install trackwalker-lab "
+    "(in a clone of the repository: pip install ./lab)"
+)
 
 
 class Entry(NamedTuple):
@@ -26,7 +32,7 @@ GROUPS = {
     "Run": "run submit record attach plan resume resubmit cancel wait repro shell demo",
     "Inspect": "jobs status logs files rank-tails metrics tsdb perf tunnel serve dashboards explain",
     "Diagnose": "diagnose triage changed compare ask",
-    "Fleet": "watch nodes sweep",
+    "Fleet": "watch nodes fleet sweep",
     "Agents": "mcp skills",
     "Lab": "lab",
     "Set up": "config setup doctor clean rm completion help version",
@@ -187,6 +193,11 @@ COMMANDS = {
         "List the nodes that had trouble, and which to leave out.",
         "nodes --json",
     ),
+    "fleet": Entry(
+        "fleet:fleet",
+        "Say which hosts, racks, models and causes cost most.",
+        "fleet --since 30d --price 2.5",
+    ),
     "sweep": Entry(
         "sweep:app",
         "Run a series of short jobs: best setting, bad node.",
@@ -230,6 +241,11 @@ setattr(TyperOption, "display_type_rich", _value)  # noqa: B010
 setattr(TyperArgument, "display_type_rich", lambda argument, ctx: None)  # noqa: B010
 
 
+def is_lab(module: str) -> bool:
+    """Whether a module comes with the lab's distribution."""
+    return module.startswith(("trackwalker.lab", "trackwalker.cli.lab", "trackwalker.cli.demo"))
+
+
 def load(name: str) -> TyperCommand | TyperGroup:
     """The command itself."""
     return load_entry(name, COMMANDS[name])
@@ -238,7 +254,12 @@ def load(name: str) -> TyperCommand | TyperGroup:
 def load_entry(name: str, entry: Entry) -> TyperCommand | TyperGroup:
     """A command from where its entry says it is; a group with many commands has entries of its own."""
     module, _, attribute = entry.place.partition(":")
-    found = getattr(import_module(f"trackwalker.cli.{module}"), attribute)
+    try:
+        found = getattr(import_module(f"trackwalker.cli.{module}"), attribute)
+    except ModuleNotFoundError as e:
+        if not is_lab(e.name or ""):
+            raise
+        raise UsageError(f"`trackwalker {name}` {LAB_APART}") from e
     holder = typer.Typer(rich_markup_mode="rich", add_completion=False)
     if isinstance(found, typer.Typer):
         holder.add_typer(found, name=name)

@@ -17,7 +17,7 @@ from trackwalker.cli.job_row import Row, row_of
 from trackwalker.cli.options import DEFAULT_WORKSPACE, AsJson, Workspace
 from trackwalker.cli.screen import Screen
 from trackwalker.cli.spans import clock, since
-from trackwalker.cli.workspace import jobs_of
+from trackwalker.cli.workspace import jobs_of, newest_of
 from trackwalker.errors import UsageError
 from trackwalker.job.cause_names import cause_name
 from trackwalker.job.shorthand import started
@@ -72,7 +72,8 @@ def jobs(
 
 
 def _rows(workspace: Path, states: frozenset[str] | None, moment: float | None, limit: int) -> tuple[list[Row], int]:
-    found = jobs_of(workspace)
+    few = limit and states is None and moment is None
+    found, more = newest_of(workspace, limit) if few else (jobs_of(workspace), 0)
     if moment is not None:
         found = [job for job in found if (started(job) or 0.0) >= moment]
     chosen = found[:limit] if limit and states is None else found
@@ -82,7 +83,7 @@ def _rows(workspace: Path, states: frozenset[str] | None, moment: float | None, 
         if states is None or seen.state in states:
             rows.append((job, seen))
     shown = rows[:limit] if limit else rows
-    return [row_of(job, seen) for job, seen in shown], len(found) - len(chosen) + len(rows) - len(shown)
+    return [row_of(job, seen) for job, seen in shown], more + len(found) - len(chosen) + len(rows) - len(shown)
 
 
 def _nothing(workspace: Path, states: frozenset[str] | None, newer: str | None) -> str:

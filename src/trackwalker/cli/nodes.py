@@ -11,12 +11,14 @@ from pathlib import Path
 from trackwalker.cli.options import DEFAULT_WORKSPACE, AsJson, Workspace
 from trackwalker.cli.say import say
 from trackwalker.cli.workspace import there
+from trackwalker.fleet.newest import newest
 from trackwalker.job.layout import Job
 from trackwalker.launch.ledger import WINDOW_S, Suspect, note, of_end, suspects, to_exclude
-from trackwalker.launch.standing import standings, submitted
+from trackwalker.launch.standing import standings
 from trackwalker.logs.nodelist import expand
 
 SCHEMA = "trackwalker.nodes/1"
+_MOST_ASKED = 2000  # jobs of the week that the scheduler is asked about
 
 
 def nodes(as_json: AsJson = False, workspace: Workspace = DEFAULT_WORKSPACE) -> None:
@@ -25,7 +27,7 @@ def nodes(as_json: AsJson = False, workspace: Workspace = DEFAULT_WORKSPACE) -> 
     The scheduler is asked how jobs ended whose end nobody wrote down: nodes that it lost are added to the ledger.
     """
     note_lost_nodes(there(workspace))
-    found = suspects(workspace)
+    found = suspects(workspace, known=ran_lately(workspace))
     if as_json:
         hosts = [
             {
@@ -50,10 +52,19 @@ def nodes(as_json: AsJson = False, workspace: Workspace = DEFAULT_WORKSPACE) -> 
         say(f"suggested: --exclude={','.join(left_out)}")
 
 
+def ran_lately(workspace: Path) -> dict[str, dict[str, float]] | None:
+    """Which jobs of the last week ran on which hosts, from the index of the workspace; None where there is none yet."""
+    from trackwalker.fleet.questions import ran_since
+    from trackwalker.fleet.refresh import refreshed
+
+    store = refreshed(workspace)
+    return ran_since(store, time.time() - WINDOW_S) if store is not None else None
+
+
 def note_lost_nodes(workspace: Path) -> None:
     """Add what the scheduler tells of jobs of the last week: whoever lost its first node could not write it down."""
     since = time.time() - WINDOW_S
-    recent = [job for job in submitted(workspace) if job.id.isdigit() and _written(job) >= since]
+    recent = [job for job in newest(workspace, _MOST_ASKED, since)[0] if job.id.isdigit() and _written(job) >= since]
     for job, seen in zip(recent, standings(recent), strict=True):
         with contextlib.suppress(OSError):
             note(workspace, of_end(job.id, seen.restarts, seen.state, seen.hosts, _written(job)))

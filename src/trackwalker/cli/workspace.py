@@ -7,6 +7,7 @@ from pathlib import Path
 
 from trackwalker.cli.say import say
 from trackwalker.errors import JobNotFoundError
+from trackwalker.fleet.newest import newest
 from trackwalker.job.layout import Job
 from trackwalker.job.resolve import list_jobs
 from trackwalker.launch.standing import submitted
@@ -24,7 +25,19 @@ def jobs_of(workspace: Path, waiting: bool = True) -> list[Job]:
     there(workspace)
     skipped: list[str] = []
     found = submitted(workspace, skipped) if waiting else list_jobs(workspace, skipped)
+    _warn(skipped)
+    return found
+
+
+def newest_of(workspace: Path, count: int) -> tuple[list[Job], int]:
+    """The newest so many of them and how many more there are: of a hundred thousand only those few are looked into."""
+    skipped: list[str] = []
+    found = newest(there(workspace), count, skipped=skipped)
+    _warn(skipped)
+    return found
+
+
+def _warn(skipped: list[str]) -> None:
     if skipped:
         more = f" (and {len(skipped) - 1} more)" if len(skipped) > 1 else ""
         say(f"trackwalker: warning: {skipped[0]}{more}", file=sys.stderr)
-    return found

@@ -5,7 +5,10 @@ The main log can end before the run does: Ray's driver stops forwarding lines wh
 
 from __future__ import annotations
 
+import os
 import re
+import time
+from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +21,7 @@ from trackwalker.logs.steps import Steps
 _TAIL = 1 << 18
 _NODE = re.compile(rb"\[Node (\d{1,6}) @ ")
 _PART = re.compile(r"\.(\d{1,3})$")
+_TICK_NS = 2_000_000_000  # a folder that changed less than this ago may change again without another time
 
 
 def worker_files(directory: Path | None, hosts: list[str]) -> dict[int, Path]:
@@ -56,12 +60,28 @@ def last_step(path: Path) -> int | None:
 
 def earlier_parts(log: Path) -> list[Path]:
     """Parts of a log that were rotated away (`X.log.1`, `X.log.2`), the newest first."""
-    parts = {int(m[1]): p for p in log.parent.glob(f"{_escaped(log.name)}.*") if (m := _PART.search(p.name))}
+    try:
+        changed = os.stat(log.parent).st_mtime_ns
+    except OSError:
+        return []
+    # A workspace may hold a hundred thousand logs: it is listed once for all of them, not once for each.
+    fresh = time.time_ns() - changed < _TICK_NS
+    try:
+        names = (_rotated.__wrapped__ if fresh else _rotated)(str(log.parent), changed).get(log.name, ())
+    except OSError:  # it may be entered, but not listed
+        return []
+    parts = {int(name.rpartition(".")[2]): log.parent / name for name in names}
     return [parts[number] for number in sorted(parts) if parts[number].is_file()]
 
 
-def _escaped(name: str) -> str:
-    return re.sub(r"([*?\[])", r"[\1]", name)
+@lru_cache(maxsize=8)
+def _rotated(folder: str, changed: int) -> dict[str, list[str]]:
+    """The names in a folder that end in a number, by what stands before it, as they were at a time of its change."""
+    found: dict[str, list[str]] = {}
+    for name in os.listdir(folder):
+        if _PART.search(name):
+            found.setdefault(name.rpartition(".")[0], []).append(name)
+    return found
 
 
 def add_workers(index: LogIndex, workers: dict[int, Path]) -> Steps | None:

@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict
 
 from trackwalker.perf.names import short_path
 from trackwalker.perf.parts import RECOMPUTE
-from trackwalker.perf.result import Fix, GoodputPart, PerfReport, TracePart
+from trackwalker.perf.result import Fix, GoodputPart, PerfReport, TracePart, slow_phases
 
 Facts = dict[str, float | str]
 _WALL = {
@@ -76,10 +76,7 @@ def facts_of(report: PerfReport) -> Facts:
             facts["data_wait_share"] = through.data_wait_share
         if through.slowest is not None and through.rank_spread is not None:
             facts |= {"slowest_rank": str(through.slowest.rank), "rank_spread_share": through.rank_spread}
-        lasting = [level for level in through.levels if level.steps >= 5]
-        if len(lasting) > 1:
-            changes = ", ".join(str(level.first_step) for level in lasting[1:6])
-            facts |= {"levels": str(len(lasting)), "level_changes": changes}
+        facts["slow_steps"] = slow_phases(through) or "single slow steps, no slow phase"
     if report.goodput is not None:
         facts |= _from_budget(report.goodput)
     return facts

@@ -18,11 +18,11 @@ from trackwalker.agent.parts import Reply
 from trackwalker.agent.questions import phrasings
 from trackwalker.agent.workspace import signature
 from trackwalker.errors import UsageError
+from trackwalker.fleet.rows import JobRow
 from trackwalker.report import words
 from trackwalker.report.text import clean, clip, one_line
 from trackwalker.web.job_data import Link, evidence_links
 from trackwalker.web.jobs import index_of
-from trackwalker.web.jobs_rows import JobRow
 from trackwalker.web.pages import in_thread, page, settings_of, workspace_of
 from trackwalker.web.settings import Settings
 from trackwalker.web.workspace import WebWorkspace

@@ -12,17 +12,20 @@ from starlette.routing import BaseRoute, Route
 
 from trackwalker.diagnose.compare import Comparison
 from trackwalker.diagnose.deltas import Delta
-from trackwalker.errors import TrackwalkerError
+from trackwalker.errors import JobNotFoundError, TrackwalkerError
+from trackwalker.fleet.baseline import last_good
+from trackwalker.fleet.rows import JobRow, of_error, of_triage
 from trackwalker.job.layout import Job
 from trackwalker.report import view, words
 from trackwalker.report.compare import tables
 from trackwalker.report.text import clip, one_line
 from trackwalker.web.job_data import evidence_links
 from trackwalker.web.jobs import index_of
-from trackwalker.web.jobs_rows import JobRow, of_error, of_triage, spark_area, spark_path
+from trackwalker.web.jobs_rows import spark_area, spark_path
 from trackwalker.web.pages import in_thread, page, workspace_of
 from trackwalker.web.workspace import WebWorkspace
 
+LAST_GOOD = "last-good"  # in the place of a job's id
 _HALF = 56.0  # of the small interval pictures, in pixels
 
 
@@ -46,7 +49,9 @@ async def compared(request: Request) -> Response:
     """The page at once, with what the logs say; the comparison follows, unless it is known."""
     given = request.query_params
     ticked = given.getlist("job")
-    if len(ticked) >= 2:
+    if len(ticked) > 2:
+        return RedirectResponse(f"/runs?{urlencode([('job', name) for name in ticked])}", 303)
+    if len(ticked) == 2:
         older, newer = await in_thread(_by_age, request, ticked[0], ticked[1])
         return RedirectResponse(f"/compare?{urlencode({'a': older, 'b': newer})}", 303)
     a, b = given.get("a", "") or (ticked[0] if ticked else ""), given.get("b", "")
@@ -54,6 +59,9 @@ async def compared(request: Request) -> Response:
         names = [row.id for row in (await in_thread(index_of(request).rows))[0][:500]]
         return page(request, "compare_ask.html.j2", a=clip(one_line(a), 80), b=clip(one_line(b), 80), names=names)
     ws = workspace_of(request)
+    if a == LAST_GOOD:
+        baseline = await in_thread(_last_good, request, b)
+        return RedirectResponse(f"/compare?{urlencode({'a': baseline, 'b': b})}", 303)
     wait = given.get("wait") == "1"
     context = await in_thread(_first, ws, a, b, wait)
     return page(request, "compare.html.j2", **context)
@@ -64,6 +72,17 @@ async def result(request: Request) -> Response:
     ws, given = workspace_of(request), request.query_params
     context = await in_thread(_whole, ws, given.get("a", ""), given.get("b", ""))
     return page(request, "compare_result.html.j2", **context)
+
+
+def _last_good(request: Request, name: str) -> str:
+    """The last good run of the same model before a job."""
+    every = index_of(request).rows()[0]
+    job = workspace_of(request).job(name)
+    own = next((row for row in every if row.id == job.id), None)
+    found = last_good(own, every) if own is not None else None
+    if found is None:
+        raise JobNotFoundError(f"no good run of the model of job {job.id} was before it: name one to compare with")
+    return found.id
 
 
 def _by_age(request: Request, one: str, two: str) -> tuple[str, str]:
@@ -83,6 +102,7 @@ def _first(ws: WebWorkspace, a: str, b: str, wait: bool) -> dict[str, Any]:
         "spark_area": spark_area,
         "fill": f"/compare/result?{query}",
         "wait": f"/compare?{query}&wait=1",
+        "over": f"/runs?{urlencode([('job', two.id), ('job', one.id)])}",
         "swap": f"/compare?{urlencode({'a': two.id, 'b': one.id})}",
         "found": _shown(known, one, two) if known is not None else None,
     }
@@ -95,7 +115,7 @@ def _whole(ws: WebWorkspace, a: str, b: str) -> dict[str, Any]:
 
 def _row(ws: WebWorkspace, job: Job) -> JobRow:
     try:
-        return of_triage(ws.triage(job), ws.saved_verdict(job))
+        return of_triage(ws.triage(job), ws.verdict(job))
     except TrackwalkerError as e:
         return of_error(job, str(e))
 

@@ -10,16 +10,18 @@ from typing import Any, get_args
 from urllib.parse import urlencode
 
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import HTMLResponse, Response
 from starlette.routing import BaseRoute, Route
 
+from trackwalker.fleet.index import JobIndex
+from trackwalker.fleet.rows import Group, JobRow
 from trackwalker.report.text import clip, one_line
-from trackwalker.web.jobs_index import JobIndex
-from trackwalker.web.jobs_rows import Group, JobRow, spark_area, spark_path
-from trackwalker.web.pages import in_thread, json_answer, page, workspace_of
+from trackwalker.web.cache import Cache
+from trackwalker.web.jobs_rows import spark_area, spark_path
+from trackwalker.web.pages import in_thread, json_answer, page, settings_of, workspace_of
 
 SCHEMA = "trackwalker.web.jobs/1"
-PAGE = 250  # rows
+PAGE = 500  # rows
 _GROUPS = {
     "": "All",
     "trouble": "Trouble",
@@ -35,6 +37,7 @@ _SORTS: Mapping[str, Callable[[JobRow], Any]] = {
     "steps": lambda row: -(row.last_step or 0),
     "tgs": lambda row: -(row.tgs or 0.0),
     "goodput": lambda row: (row.goodput is None, row.goodput or 0.0),
+    "lost": lambda row: -(row.lost_gpu_hours or 0.0),
 }
 
 
@@ -81,18 +84,17 @@ def index_of(request: Request) -> JobIndex:
 
 async def listed(request: Request) -> Response:
     """The page; rows that were not read yet are filled in by its script."""
-    context, _ = await _context(request)
-    return page(request, "jobs.html.j2", **context)
+    return await _rendered(request, "jobs.html.j2")
 
 
 async def rows(request: Request) -> Response:
     """The rows as HTML; 304 as long as nothing changed."""
-    context, version = await _context(request)
-    tag = _tag(request, version)
+    tag = _tag(request, (await in_thread(index_of(request).rows))[1])
+    headers = {"ETag": tag, "Cache-Control": "no-cache"}
     if request.headers.get("if-none-match") == tag:
-        return Response(status_code=304, headers={"ETag": tag, "Cache-Control": "no-cache"})
-    answer = page(request, "jobs_rows.html.j2", **context)
-    answer.headers["ETag"], answer.headers["Cache-Control"] = tag, "no-cache"
+        return Response(status_code=304, headers=headers)
+    answer = await _rendered(request, "jobs_rows.html.j2")
+    answer.headers.update(headers)
     return answer
 
 
@@ -114,13 +116,27 @@ async def as_json(request: Request) -> Response:
     return json_answer(document, headers={"ETag": tag, "Cache-Control": "no-cache"})
 
 
+async def _rendered(request: Request, template: str) -> Response:
+    """Twenty people look at the same list: it is made once for all of them, for as long as no row changes."""
+    version = (await in_thread(index_of(request).rows))[1]
+    settings = settings_of(request)
+    waiting = await in_thread(request.app.state.examiner.waiting) if settings.examine else 0
+    kept: Cache[bytes] = request.app.state.rendered
+    key, state = (template, str(request.url.query)), (version, waiting, PAGE)
+    known = kept.peek(key, state)
+    if known is None:
+        made = page(request, template, **(await _context(request))[0])
+        known = kept.get(key, state, lambda: bytes(made.body))
+    return HTMLResponse(known)
+
+
 async def _context(request: Request) -> tuple[dict[str, Any], int]:
     wanted = Wanted.of(request)
     every, version = await in_thread(index_of(request).rows)
     words = wanted.q.lower().split()
     found = [row for row in every if all(word in row.text for word in words)]
-    counts: Counter[str] = Counter(row.group for row in found)
-    shown = [row for row in found if not wanted.group or row.group == wanted.group]
+    counts: Counter[str] = Counter(group for row in found for group in row.groups)
+    shown = [row for row in found if not wanted.group or wanted.group in row.groups]
     if wanted.sort:
         shown.sort(key=_SORTS[wanted.sort])
     pages = max(-(-len(shown) // PAGE), 1)
@@ -134,6 +150,7 @@ async def _context(request: Request) -> tuple[dict[str, Any], int]:
         "pages": pages,
         "groups": [(key, name, counts[key] if key else len(found)) for key, name in _GROUPS.items()],
         "workspace": str(workspace_of(request).root),
+        "examining": await in_thread(request.app.state.examiner.waiting) if settings_of(request).examine else 0,
         "spark_path": spark_path,
         "spark_area": spark_area,
     }

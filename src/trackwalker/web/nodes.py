@@ -11,11 +11,11 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
+from trackwalker.fleet.rows import JobRow
 from trackwalker.launch.ledger import WINDOW_S, incidents, suspects
 from trackwalker.node.incidents import Incident
 from trackwalker.report.text import clip, one_line
 from trackwalker.web.jobs import index_of
-from trackwalker.web.jobs_rows import JobRow
 from trackwalker.web.pages import in_thread, json_answer, page, workspace_of
 
 SCHEMA = "trackwalker.web.nodes/1"
@@ -80,15 +80,16 @@ async def as_json(request: Request) -> Response:
 
 
 def _hosts(request: Request) -> list[Host]:
-    """From the ledger that agents write, and from saved verdicts, which name culprits with evidence."""
+    """From the ledger that agents write, and from verdicts, which name culprits with evidence."""
     root = workspace_of(request).root
     now = time.time()
-    weighed = {s.host: s for s in suspects(root, now)}
+    every = index_of(request).rows()[0]
+    weighed = {s.host: s for s in suspects(root, now, ran_in_memory(every, now))}
     facts: dict[str, list[Fact]] = {}
     for incident in incidents(root):
-        facts.setdefault(incident.host, []).append(_of_incident(incident))
-    for row in index_of(request).rows()[0]:
-        for host in row.hosts if row.badge_from == "verdict" else ():
+        facts.setdefault(incident.host, []).append(of_incident(incident))
+    for row in every:
+        for host in row.hosts if row.badge_from == "verdict" and row.badge_tone in ("bad", "warn") else ():
             facts.setdefault(host, []).append(_of_verdict(row))
     found = []
     for name, told in facts.items():
@@ -102,7 +103,8 @@ def _hosts(request: Request) -> list[Host]:
     return sorted(found, key=lambda host: (not host.exclude, -host.jobs, -host.last, host.name))
 
 
-def _of_incident(incident: Incident) -> Fact:
+def of_incident(incident: Incident) -> Fact:
+    """A line of the ledger."""
     said = (
         f"{incident.what}: {incident.line}" if incident.line and incident.what not in incident.line else incident.line
     )
@@ -111,13 +113,23 @@ def _of_incident(incident: Incident) -> Fact:
     )
 
 
+def ran_in_memory(rows: list[JobRow], now: float) -> dict[str, dict[str, float]]:
+    """Which jobs of the last week ran on which hosts, as the ledger wants it."""
+    ran: dict[str, dict[str, float]] = {}
+    for row in rows:
+        if row.when >= now - WINDOW_S:
+            for host in row.ran_on:
+                ran.setdefault(host, {})[row.id] = row.when
+    return ran
+
+
 def _of_verdict(row: JobRow) -> Fact:
-    return Fact(row.changed or 0.0, row.id, _KINDS["verdict"], clip(f"{row.badge}: {row.says}", 200))
+    return Fact(row.ended or row.when, row.id, _KINDS["verdict"], clip(f"{row.badge}: {row.says}", 200))
 
 
 def _older(told: list[Fact], now: float) -> str:
     if any(fact.kind == _KINDS["verdict"] for fact in told):
-        return "suspect in a saved verdict"
+        return "suspect in a verdict"
     return "nothing in the last 7 days" if now - told[0].t > WINDOW_S else ""
 
 

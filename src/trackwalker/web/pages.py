@@ -9,7 +9,7 @@ from collections.abc import Callable, Coroutine
 from datetime import UTC, datetime
 from functools import cache
 from typing import Any, ParamSpec, TypeVar
-from urllib.parse import quote
+from urllib.parse import parse_qsl, quote, urlencode
 
 import anyio.to_thread
 import orjson
@@ -20,6 +20,8 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
 from trackwalker import __version__
+from trackwalker.errors import UsageError
+from trackwalker.job.cause_names import cause_name
 from trackwalker.job.layout import Job
 from trackwalker.report import html, words
 from trackwalker.report.ranges import shortened
@@ -32,7 +34,16 @@ T = TypeVar("T")
 
 _MOMENT = re.compile(r"\b(20\d\d-\d\d-\d\d)[T ](\d\d:\d\d:\d\d)(?:\.\d+)?(?: UTC\b|Z\b)")
 _LOOK_S = 0.25  # how often a visitor is looked for while a question takes long
-NAV = (("Jobs", "/"), ("Nodes", "/nodes"), ("Sweeps", "/sweeps"), ("Lab", "/lab"), ("Ask", "/ask"))
+_LONGEST_FORM = 16 << 10
+NAV = (
+    ("Jobs", "/"),
+    ("Incidents", "/incidents"),
+    ("Fleet", "/fleet"),
+    ("Nodes", "/nodes"),
+    ("Sweeps", "/sweeps"),
+    ("Lab", "/lab"),
+    ("Ask", "/ask"),
+)
 
 
 def workspace_of(request: Request) -> WebWorkspace:
@@ -63,6 +74,16 @@ async def while_wanted(request: Request, work: Coroutine[Any, Any, T]) -> T:
     finally:
         task.cancel()
         await asyncio.wait({task})
+
+
+async def form_of(request: Request) -> dict[str, str]:
+    """The fields of a form that was posted; of a body no more than a form needs is read."""
+    body = b""
+    async for part in request.stream():
+        body += part
+        if len(body) > _LONGEST_FORM:
+            raise UsageError("that is too long")
+    return dict(parse_qsl(body.decode("utf-8", "replace"), keep_blank_values=True))
 
 
 async def job_of(request: Request) -> Job:
@@ -112,9 +133,24 @@ def json_island(value: Any) -> Markup:
     return Markup(text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026"))  # noqa: S704
 
 
+def host_url(host: str) -> str:
+    """The address of a host's page; any name, also one with a slash in it."""
+    return f"/host?{urlencode({'name': host})}"
+
+
+def incident_url(job_id: str, *rest: str) -> str:
+    """The address of an incident, or of something below it."""
+    return "/".join(["/incidents", *(quote(part, safe="") for part in (job_id, *rest))])
+
+
 def job_url(job_id: str, *rest: str) -> str:
     """The address of a job's page, or of something below it."""
     return "/".join(["/job", *(quote(part, safe="") for part in (job_id, *rest))])
+
+
+def _rounded(value: float) -> str:
+    """A sum of hours or money: no digits that nobody reads."""
+    return words.number(round(value) if abs(value) >= 100 else round(value, 1))
 
 
 @cache
@@ -134,6 +170,9 @@ def environment() -> Environment:
         "change": words.change,
         "confidence": words.confidence,
         "utc_iso": words.utc_iso,
+        "number_round": _rounded,
+        "cause_name": cause_name,
+        "day": lambda t: words.utc(t)[:10],
     }
-    made.globals = {**made.globals, "job_url": job_url}
+    made.globals = {**made.globals, "job_url": job_url, "host_url": host_url, "incident_url": incident_url}
     return made

@@ -11,6 +11,7 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
 from trackwalker.errors import EvidenceError, JobNotFoundError, TrackwalkerError
+from trackwalker.fleet.rows import Tone
 from trackwalker.report.text import clip, one_line
 from trackwalker.sweep.budget import budget_of, spent
 from trackwalker.sweep.model import Conclusion, Strategy
@@ -20,7 +21,6 @@ from trackwalker.sweep.state import NAME as JOURNAL
 from trackwalker.sweep.state import State, load_state, running
 from trackwalker.sweep.strategies import build
 from trackwalker.web.cache import Cache
-from trackwalker.web.jobs_rows import Tone
 from trackwalker.web.pages import in_thread, page, workspace_of
 from trackwalker.web.sweeps_plot import BOTTOM, HEIGHT, LEFT, RIGHT, WIDTH, Figure, figure
 from trackwalker.web.workspace import WebWorkspace
@@ -102,6 +102,11 @@ def _all(ws: WebWorkspace) -> tuple[list[Sweep | tuple[str, str]], int]:
         except TrackwalkerError as e:
             out.append((clip(one_line(folder.name), 120), clip(one_line(str(e)), 300)))
     return out, max(len(folders) - _MOST, 0)
+
+
+def every_sweep(ws: WebWorkspace) -> list[Sweep]:
+    """Those that can be read, newest first."""
+    return [each for each in _all(ws)[0] if isinstance(each, Sweep)]
 
 
 def _one(ws: WebWorkspace, name: str) -> Sweep:

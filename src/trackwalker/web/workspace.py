@@ -19,6 +19,8 @@ from trackwalker.diagnose.triage import Triage
 from trackwalker.diagnose.triage import triage as triage_job
 from trackwalker.diagnose.verdict import Verdict
 from trackwalker.errors import EvidenceError
+from trackwalker.fleet.examine import Examined
+from trackwalker.fleet.index import JobIndex
 from trackwalker.job.layout import Job
 from trackwalker.job.processes import is_live
 from trackwalker.telemetry.client import Telemetry
@@ -38,8 +40,9 @@ _AT_ONCE = 2  # diagnoses: each keeps a core and a Prometheus busy
 class WebWorkspace:
     """Read-only; every method may be called from any thread."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, kept: Path | None = None) -> None:
         self.agent: Workspace = _Shared(root, self)  # the ask box needs it whole; pages need its names and its walls
+        self.index: JobIndex | None = None  # which knows a job by its id without looking at all of them
         self.databases = Databases()
         self._names: Cache[Job] = Cache(256)
         self._diagnoses: Cache[Diagnosis] = Cache(_KEPT_VERDICTS)
@@ -49,6 +52,7 @@ class WebWorkspace:
         self._told: dict[str, tuple[int, Verdict]] = {}
         self._count = 0
         self._lock = threading.Lock()
+        self.examined = Examined(self.agent.root, kept)
         self.model_answers: Cache[Answered] = Cache(_KEPT_ANSWERS)  # a reload must not pay for one again
         self._hard_work = threading.BoundedSemaphore(_AT_ONCE)
 
@@ -59,7 +63,7 @@ class WebWorkspace:
 
     def jobs(self) -> list[Job]:
         """Every job of the workspace, newest first."""
-        return self.agent.jobs()[0]
+        return self.index.jobs() if self.index is not None else self.agent.jobs()[0]
 
     def job(self, name: str) -> Job:
         """The job of an id, or of the beginning of one; never a path."""
@@ -96,10 +100,21 @@ class WebWorkspace:
         """The verdict where it is there already: a first paint does not wait for it."""
         return self._diagnoses.peek(job.id, (signature(job), _beat(job)))
 
-    def told(self, job: Job) -> tuple[int, Verdict | None]:
-        """The last verdict of this server about a job, and a number that is new with each; for lists of jobs."""
+    def mark(self, job_id: str) -> str:
+        """Changes with each verdict that this server makes about a job; empty before the first."""
         with self._lock:
-            return self._told.get(job.id, (0, None))
+            count = self._told.get(job_id, (0, None))[0]
+        return str(count) if count else self.examined.mark(job_id)
+
+    def verdict(self, job: Job) -> Verdict | None:
+        """The latest verdict about a job: made for a visitor or in the background, else the one saved with it."""
+        with self._lock:
+            told = self._told.get(job.id, (0, None))[1]
+        return told or self.examined.verdict(job) or self.saved_verdict(job)
+
+    def inside(self, path: Path) -> bool:
+        """Whether a path lies in the workspace once every link is followed."""
+        return self.agent.inside(path)
 
     def saved_verdict(self, job: Job) -> Verdict | None:
         """The verdict that `diagnose --save` left in the job directory; it may be older than the evidence."""
@@ -145,6 +160,13 @@ class _Shared(Workspace):
     def __init__(self, root: Path, owner: WebWorkspace) -> None:
         super().__init__(root)
         self._owner = owner
+
+    def job(self, name: str) -> Job:
+        known = self._owner.index.job(name) if self._owner.index is not None else None
+        if known is None or not (known.log or known.dir or Path("/nonexistent")).exists():
+            return super().job(name)
+        self._check(known)
+        return known
 
     def verdict(self, job: Job) -> Diagnosis:
         return self._owner.diagnosis(job)

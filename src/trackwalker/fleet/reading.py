@@ -1,0 +1,91 @@
+"""Rows from logs: a few in this process, many in processes of their own, so that a server answers meanwhile."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import threading
+import time
+from collections.abc import Iterable, Iterator
+from concurrent.futures import Future, ProcessPoolExecutor
+from itertools import islice
+
+from trackwalker.diagnose.triage import triage
+from trackwalker.diagnose.verdict import Verdict
+from trackwalker.errors import TrackwalkerError
+from trackwalker.fleet.rows import JobRow, of_error, of_triage
+from trackwalker.job.layout import Job
+from trackwalker.record.accounting import ask
+from trackwalker.record.read import Answer
+
+Todo = tuple[Job, Verdict | None]
+Read = tuple[Job, JobRow, float]  # and what it cost in seconds
+_MANY = 200  # from here on the start of processes is worth it
+_PART = 64  # jobs handed over at a time
+_ASKED = 1000  # jobs in one question to the scheduler
+_NICE = 10
+
+
+def read_rows(todo: Iterable[Todo], count: int, over: threading.Event) -> Iterator[Read]:
+    """The rows of jobs that have a log, in their order; it ends early when `over` is set."""
+    if count >= _MANY:
+        yield from _in_processes(todo, over)
+        return
+    for part in _parts(todo, _ASKED):
+        answer = _asked(part)
+        for each in part:
+            if over.is_set():
+                return
+            yield read_row(*each, answer)
+
+
+def read_row(job: Job, verdict: Verdict | None, answer: Answer) -> Read:
+    """One job; whatever its log does, it breaks its own line and not the list."""
+    began = time.monotonic()
+    try:
+        row = of_triage(triage(job, sacct=answer), verdict)
+    except TrackwalkerError as e:
+        row = of_error(job, str(e))
+    except OSError as e:
+        row = of_error(job, f"it cannot be read: {e.strerror}")
+    except Exception as e:
+        row = of_error(job, f"its log cannot be understood ({type(e).__name__}); 'trackwalker triage' says more")
+    return job, row, time.monotonic() - began
+
+
+def _in_processes(todo: Iterable[Todo], over: threading.Event) -> Iterator[Read]:
+    workers = max(1, min(len(os.sched_getaffinity(0)), 8))
+    # Spawned: a fork of a server with threads may inherit a lock that nobody will ever open.
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(workers, mp_context=context, initializer=os.nice, initargs=(_NICE,)) as pool:
+        parts = (part for asked in _parts(todo, _ASKED) for part in _with_answer(asked))
+        ahead: list[Future[list[Read]]] = []
+        try:
+            while not over.is_set():
+                ahead += [pool.submit(_read_part, *part) for part in islice(parts, 2 * workers - len(ahead))]
+                if not ahead:
+                    return
+                yield from ahead.pop(0).result()
+        finally:
+            pool.shutdown(wait=True, cancel_futures=True)
+
+
+def _with_answer(asked: list[Todo]) -> Iterator[tuple[list[Todo], Answer]]:
+    answer = _asked(asked)
+    for at in range(0, len(asked), _PART):
+        yield asked[at : at + _PART], answer
+
+
+def _read_part(part: list[Todo], answer: Answer) -> list[Read]:
+    return [read_row(*each, answer) for each in part]
+
+
+def _asked(part: list[Todo]) -> Answer:
+    # Once for many: a scheduler is not to be asked a hundred times.
+    return ask([job.id for job, _ in part])
+
+
+def _parts(todo: Iterable[Todo], size: int) -> Iterator[list[Todo]]:
+    rest = iter(todo)
+    while part := list(islice(rest, size)):
+        yield part
