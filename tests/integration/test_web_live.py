@@ -13,7 +13,9 @@ from typing import Any
 
 import pytest
 
+from trackwalker.job.journal import encode
 from trackwalker.job.processes import read_stat
+from trackwalker.watch.memory import FOLDER
 from watched_job import SimJob
 from web_client import browser, look, needs_chromium, serving  # noqa: F401
 
@@ -39,6 +41,13 @@ class Running(SimJob):
         with self.log.open("a") as log:
             log.write("0: more words\n")
         os.utime(self.log)
+
+    def called(self, title: str) -> None:
+        """What a watcher of the workspace would have written down."""
+        folder = self.log.parent / FOLDER
+        folder.mkdir(mode=0o700)
+        said = {"id": "i1", "job": self.id, "kind": "stall", "title": title, "since": time.time(), "severity": "high"}
+        (folder / "journal.jsonl").write_bytes(encode({"op": "open", "incident": said}))
 
     def finish(self) -> None:
         self.process.kill()
@@ -69,8 +78,11 @@ def test_a_running_job_says_how_old_it_is_grows_and_ends(running: Running, look:
         while page.evaluate(last) == before and time.monotonic() < deadline:
             page.wait_for_timeout(300)
         assert page.evaluate(last) > before, "the chart did not grow"
+        running.called("no step for 10 min")
+        page.locator("#live-said", has_text="The watcher calls: no step for 10 min").wait_for()
+        page.locator("#head .signs", has_text="no step for 10 min").wait_for()
         running.finish()
-        page.locator("#live-said", has_text="running").wait_for()
+        page.locator("#live-said", has_text="The job was").wait_for()
         page.close()
 
 

@@ -20,6 +20,7 @@ pytestmark = [needs_chromium, pytest.mark.usefixtures("prometheus")]
 
 Look = Callable[..., Looked]
 NODES, GPUS = 8, 2
+LONG_FLAGS = " ".join(f"--xla_gpu_enable_something_number_{n}=true" for n in range(12))
 FELL = START + 600.0  # when the power of the fallen job falls
 MADE = {
     "incident": ("rdma-phased", 3),
@@ -63,6 +64,9 @@ class Jobs:
             made = simulate(load_scenario(scenario), folder / what, seed=seed, nodes=NODES, gpus=GPUS)
             shutil.copytree(made.workspace, self.workspace, symlinks=True, dirs_exist_ok=True)
             self.ids[what] = made.job.name.partition("-")[0]
+            if what == "healthy":  # a setting that no narrow column holds
+                log = self.workspace / f"{made.job.name}.log"
+                log.write_text(log.read_text().replace("\n 0: ", f"\n 0: XLA_FLAGS={LONG_FLAGS}\n 0: ", 1))
 
         def metrics(host: str, time: float) -> dict[str, float]:
             watts = 660.0 if time < FELL else 290.0
@@ -245,11 +249,13 @@ def test_the_zone_of_the_page_is_the_zone_of_its_sentences(opened: Any) -> None:
 
 
 def test_the_list_calls_a_job_what_its_page_calls_it(jobs: Jobs, opened: Any, look: Look) -> None:  # noqa: F811
+    from playwright.sync_api import expect
+
     said = {what: opened(what).locator("#head .badge").inner_text() for what in MADE}
     page = look(jobs.site.url).page
     page.wait_for_selector("#rows[data-pending='0']")
-    listed = {w: page.locator(f"#job-{jobs.ids[w]} td .badge").first.inner_text() for w in MADE}
-    assert listed == said
+    for what, word in said.items():  # the list takes a new verdict up when it looks again
+        expect(page.locator(f"#job-{jobs.ids[what]} td .badge").first).to_have_text(word, timeout=30_000)
 
 
 def test_a_run_with_two_speeds_is_not_told_as_one_median(opened: Any) -> None:
@@ -268,8 +274,8 @@ def test_nothing_is_wider_than_a_narrow_screen_or_stacked_letter_by_letter(width
     page.wait_for_selector("#config tbody tr")
     assert page.evaluate("document.documentElement.scrollWidth") <= width
     stacked = page.evaluate(
-        """[...document.querySelectorAll("td, th")].filter((cell) => cell.innerText.trim().length > 6 &&
-          cell.getBoundingClientRect().width < 44 && cell.offsetParent !== null).map((cell) => cell.innerText)"""
+        """[...document.querySelectorAll("td, th")].filter((cell) => cell.innerText.trim().length > 20 &&
+          cell.getBoundingClientRect().width < 75 && cell.offsetParent !== null).map((cell) => cell.innerText)"""
     )
     assert stacked == []
 

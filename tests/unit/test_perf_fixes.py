@@ -32,6 +32,7 @@ def everything_wrong() -> PerfReport:
         steps=3,
         step_s=0.2,
         buckets=[Bucket(name=n, seconds=0.2 * s, share=s) for n, s in shares.items()],
+        kinds=[OpRow(name="copy-h2d", share=0.05), OpRow(name="copy-d2d", share=0.05)],
         parts=[OpRow(name="attention", phase="recompute", share=0.12)],
         ops=[
             OpRow(name="jit(f)/mlp/mul", path="jit(f)/mlp/mul", kind="elementwise", share=0.15, source="a.py:1"),

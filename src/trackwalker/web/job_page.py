@@ -26,6 +26,7 @@ _QUICK_LOG = 3 << 20  # bytes; the reading of a longer one would hold up the sen
 _PATIENCE_S = 8.0  # one wait of the page's script for the verdict
 _OTHERS = 60  # jobs to choose a reference run from
 _CHANGES = 300
+_SIGNS = 5  # of the watcher, the newest
 
 
 def routes() -> list[BaseRoute]:
@@ -145,6 +146,7 @@ def _context(request: Request, job: Job, found: Verdict | None, seen: Triage | N
         "first": triage_view(job, seen) if seen is not None else None,
         "cost": cost_view(seen, found, price) if seen is not None else None,
         "recorded": job.database is not None,
+        "signs": live.signs_of(request, job)[-_SIGNS:],
     }
 
 

@@ -15,6 +15,7 @@ from starlette.routing import BaseRoute, Route
 
 from trackwalker.agent.workspace import signature
 from trackwalker.errors import TrackwalkerError
+from trackwalker.fleet.signs import Sign, Signs
 from trackwalker.job.layout import Job
 from trackwalker.job.processes import is_live
 from trackwalker.web.pages import in_thread, job_of, workspace_of
@@ -39,12 +40,20 @@ async def live(request: Request) -> Response:
         while time.monotonic() < until and not await request.is_disconnected():
             began = time.monotonic()
             now = await in_thread(standing, workspace_of(request), job)
+            open_now = [sign.title for sign in signs_of(request, job) if sign.resolved is None]
+            now["watch"] = open_now[-1] if open_now else ""
             yield b"data: " + orjson.dumps(now) + b"\n\n"
             if not now["live"]:
                 return
             await anyio.sleep(max(EVERY_S, (time.monotonic() - began) / _SHARE))
 
     return StreamingResponse(told(), media_type="text/event-stream", headers={"Cache-Control": "no-store"})
+
+
+def signs_of(request: Request, job: Job) -> list[Sign]:
+    """What the watcher called about a job, the newest last; nothing without a watcher."""
+    found: Signs = request.app.state.signs
+    return sorted(found.by_job().get(job.id, []), key=lambda sign: sign.since)
 
 
 def standing(workspace: WebWorkspace, job: Job) -> dict[str, Any]:

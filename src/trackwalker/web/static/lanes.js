@@ -58,7 +58,7 @@ export class Lanes extends Strip {
 
   tell() {
     const d = this.data, zero = d.zero.length, count = d.lanes.length;
-    if (!count) { this.canvas?.remove(); say(this.box, zero ? `All ${zero} are zero in the time shown.` : `${d.host} has nothing of ${d.metric} in the time shown.`); }
+    if (!count) { this.canvas?.remove(); say(this.box, zero ? `${zero === 1 ? "It is" : `All ${zero} are`} zero in the time shown.` : `${d.host} has nothing of ${d.metric} in the time shown.`); }
     $("lanes-about").replaceChildren(
       `${d.metric}${d.unit ? ` in ${d.unit}` : ""}, ${count} of ${d.host}${d.left_out ? `, ${d.left_out} more left out` : ""}, one scale for all; a dashed line is their median; a point looks back over ${number(d.window)} s; `,
       queryLinks(d.queries, this.base));

@@ -24,6 +24,10 @@ export function goLive(base, act) {
       act.verdict();
       if (!now.live) { source.close(); box.classList.add("over"); }
     }
+    if (before && now.watch && before.watch !== now.watch) {
+      said.textContent = `The watcher calls: ${now.watch}`;
+      act.verdict();
+    }
     if (before && before.mark !== now.mark && !busy && !document.hidden) {
       busy = true;
       try { await act.grown(); } finally { busy = false; }
