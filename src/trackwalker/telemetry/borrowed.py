@@ -14,11 +14,11 @@ import numpy as np
 
 from trackwalker.errors import EvidenceError
 from trackwalker.telemetry.blocks import BlockWriter, labels
-from trackwalker.telemetry.client import Floats
+from trackwalker.telemetry.client import Floats, Labels
 from trackwalker.telemetry.foreign import Maps, Rule, host_in, translated
-from trackwalker.telemetry.remote import AT_ONCE, MOST_SAMPLES, Access, Cost, RemoteStore, thinning
-from trackwalker.telemetry.still import WORTH_ASKING, Row, find_still
+from trackwalker.telemetry.remote import AT_ONCE, MOST_SAMPLES, Access, Cost, RemoteStore
 
+Row = tuple[Labels, Floats, Floats]
 HOSTS_AT_ONCE = 100  # in one question: a regular expression of a thousand names is slow to match
 MANY_HOSTS = 200  # from here on other processes help: each takes a second to begin
 _LOOK_S = 600.0
@@ -85,7 +85,7 @@ def _read_rules(
     store: RemoteStore, maps: Maps, rules: list[Rule], hosts: list[str], span: tuple[float, float], into: Path,
     number: int, out: Borrowed, say: Callable[[str], None],
 ) -> None:  # fmt: skip
-    writer = BlockWriter(into, seed=number)
+    writer = BlockWriter(into, number, block_ms=1 << 50)  # one block: each costs an index of all series
     labels_of: dict[str, str] = {}  # exporter -> the label that names its hosts in this store
     # While one metric is written down the next one is on its way; the store has one metric at a time to look for.
     with ThreadPoolExecutor(1) as ahead:
@@ -110,30 +110,14 @@ def _fetch(
     if not label:
         return [], 0.0
     labels_of[rule.exporter] = label
-    selectors = _selectors(rule, label, hosts)
+    selectors = [selector(rule, label, hosts[at : at + HOSTS_AT_ONCE]) for at in range(0, len(hosts), HOSTS_AT_ONCE)]
     window = min(_LOOK_S, until - since)
     for each in selectors:
         # In the middle and at the end: a host that is gone by then was there before. Other hosts are like these.
         count, every = max(store.count(each, at, window) for at in (0.5 * (since + until + window), until))
         if count:
-            return _samples(store, rule, label, selectors, (since, until), count * len(selectors), max(every, 1.0))
+            return store.raw(selectors, since, until, count * len(selectors), every)
     return [], 0.0
-
-
-def _samples(
-    store: RemoteStore, rule: Rule, label: str, selectors: list[str], span: tuple[float, float], series: int,
-    every: float,
-) -> tuple[list[Row], float]:  # fmt: skip
-    """What moved sample by sample, of the rest one value for all of them."""
-    step = every * thinning(series, span[1] - span[0], every)
-    still = find_still(store, selectors, label, *span, every, step) if series >= WORTH_ASKING else None
-    if still is None:
-        return store.raw(selectors, *span, series, every)
-    moved = _selectors(rule, label, sorted({host_in({label: name}, (label,)) for name in still.moved} - {""}))
-    if not moved:
-        return still.rows, step
-    rows, _ = store.raw(moved, *span, max(1, series * len(moved) // len(selectors)), every)
-    return still.rows + rows, step
 
 
 def _host_label(store: RemoteStore, rule: Rule, until: float, since: float) -> str:
@@ -144,10 +128,6 @@ def _host_label(store: RemoteStore, rule: Rule, until: float, since: float) -> s
         if any(value for at in (until, 0.5 * (since + until + window)) for _, value in store.instant(query, at)):
             return name
     return ""
-
-
-def _selectors(rule: Rule, label: str, hosts: Sequence[str]) -> list[str]:
-    return [selector(rule, label, hosts[at : at + HOSTS_AT_ONCE]) for at in range(0, len(hosts), HOSTS_AT_ONCE)]
 
 
 def selector(rule: Rule, label: str, hosts: Sequence[str]) -> str:
