@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from multiprocessing import get_context
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +17,7 @@ from trackwalker.telemetry.blocks import BlockWriter, labels
 from trackwalker.telemetry.client import Floats, Labels
 from trackwalker.telemetry.foreign import Maps, Rule, host_in, translated
 from trackwalker.telemetry.remote import AT_ONCE, MOST_SAMPLES, Access, Cost, RemoteStore
+from trackwalker.telemetry.sharing import share_out
 
 Row = tuple[Labels, Floats, Floats]
 HOSTS_AT_ONCE = 100  # in one question: a regular expression of a thousand names is slow to match
@@ -50,27 +51,45 @@ def borrow(
     if len(asked) <= MANY_HOSTS:
         _read_rules(store, maps, rules, asked, (since, until), into, 0, out, say)
     else:
-        # Reading and writing down is most of the work: by as many processes as may ask at once, each with one question.
-        shares = [(store.access, maps, rules[n::AT_ONCE], asked, (since, until), into, n) for n in range(AT_ONCE)]
-        with ProcessPoolExecutor(AT_ONCE, mp_context=get_context("spawn")) as pool:
-            for part in pool.map(_read_share, shares):
-                _add(out, part)
+        # Reading and writing down is most of the work: by as many processes as there are CPUs and may ask at once.
+        readers = min(AT_ONCE, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else AT_ONCE)
+        shares = [Share(store.access, maps, rules[n::readers], asked, (since, until), into, n, readers)
+                  for n in range(readers)]  # fmt: skip
+        for part in share_out(read_share, shares):
+            _add(out, part)
     if not out.series:
         asked_of = ", ".join(asked[:3])
         raise EvidenceError(f"the store has no sample of {asked_of}… in that time: check --hosts, --since and --until")
     return out
 
 
-def _read_share(share: tuple[Access, Maps, list[Rule], list[str], tuple[float, float], Path, int]) -> Borrowed:
+@dataclass(frozen=True)
+class Share:
     """One process's part of the metrics."""
-    access, maps, rules, hosts, span, into, number = share
-    store = RemoteStore(access, 1, MOST_SAMPLES // AT_ONCE)
+
+    access: Access
+    maps: Maps
+    rules: list[Rule]
+    hosts: list[str]
+    span: tuple[float, float]
+    into: Path
+    number: int
+    of: int
+
+
+def read_share(share: Share) -> Borrowed:
+    """Read one part and write it down."""
+    store = RemoteStore(share.access, AT_ONCE // share.of, MOST_SAMPLES // share.of)
     out = Borrowed(store.cost)
     try:
-        _read_rules(store, maps, rules, hosts, span, into, number, out, lambda text: None)
+        _read_rules(store, share.maps, share.rules, share.hosts, share.span, share.into, share.number, out, _silent)
     finally:
         store.close()
     return out
+
+
+def _silent(text: str) -> None:
+    """Nobody listens."""
 
 
 def _add(out: Borrowed, part: Borrowed) -> None:
