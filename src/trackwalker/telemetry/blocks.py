@@ -165,8 +165,8 @@ def _index(refs: dict[Labels, array[int]]) -> bytes:
     out += _table(len(symbols), b"".join(uvarint(len(s)) + s for s in symbols))
     pairs = {pair for series in ordered for pair in series}
     written = {pair: number[pair[0].encode()] + number[pair[1].encode()] for pair in pairs}
-    postings: dict[tuple[str, str], list[int]] = {pair: [] for pair in pairs} | {("", ""): []}
-    everyone = postings["", ""]
+    everyone: list[int] = []
+    postings: dict[tuple[str, str], list[int]] = {("", ""): everyone, **{pair: [] for pair in pairs}}
     toc.append(len(out))
     for series in ordered:
         out += bytes(-len(out) % 16)

@@ -182,12 +182,12 @@ def write_rows(writer: BlockWriter, maps: Maps, rule: Rule, rows: list[Row], hos
             # Two pods of one exporter on one host, or a restart under another label: the longer one counts.
             elif name not in ours or len(at) > len(ours[name][0]):
                 ours[name] = (at, value)
-    together: dict[bytes, list[tuple[tuple[tuple[str, str], ...], Floats, Floats]]] = defaultdict(list)
-    for name, (at, value) in ours.items():
-        stamps = np.rint(at * 1000)
-        together[stamps.tobytes()].append((name, stamps, value))
-    for group in together.values():
-        writer.add([name for name, _, _ in group], group[0][1].astype(np.int64), np.array([v for _, _, v in group]))
+    together: dict[bytes, list[tuple[tuple[str, str], ...]]] = defaultdict(list)
+    for name, (at, _) in ours.items():
+        together[at.tobytes()].append(name)
+    for moments, names in together.items():
+        stamps = np.rint(np.frombuffer(moments) * 1000).astype(np.int64)
+        writer.add(names, stamps, np.array([ours[name][1] for name in names]))
     return len(ours)
 
 
