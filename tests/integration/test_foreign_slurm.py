@@ -61,7 +61,8 @@ def test_hosts_and_times_are_slurms(accounted: SlurmCluster, tmp_path: Path) -> 
     assert nodes == "n[1-4]"
     first, last = (time.mktime(time.strptime(at, "%Y-%m-%dT%H:%M:%S")) for at in (start, end))
     assert out.read_text().count("n1") == 0, "the log does not say where it ran"
-    stored(tmp_path / "blocks", begun - 1800, time.time() + 5)
+    known = time.time()
+    stored(tmp_path / "blocks", begun - 1800, known)
     with prometheus_with(tmp_path / "blocks", tmp_path) as access:
         argv = [sys.executable, "-m", "trackwalker", "diagnose", job, "--metrics", access.url, "--json"]
         done = subprocess.run(argv, cwd=tmp_path, env=accounted.env, capture_output=True, text=True, check=False)
@@ -71,5 +72,5 @@ def test_hosts_and_times_are_slurms(accounted: SlurmCluster, tmp_path: Path) -> 
     assert verdict["outcome"] == "healthy", verdict["summary"]
     samples = int(done.stderr.split(" samples")[0].rpartition(" ")[2].replace(",", ""))
     # Two minutes on both sides of the time that Slurm gives, on four hosts: not the half hour that the store has.
-    spans = [(min(last + 120, time.time()) - first + 120) / EVERY_S * len(GAUGES) * 4 * share for share in (0.8, 1.2)]
+    spans = [(min(last + 120, known) - first + 120) / EVERY_S * len(GAUGES) * 4 * share for share in (0.8, 1.2)]
     assert spans[0] < samples < spans[1], done.stderr
