@@ -9,7 +9,6 @@ import re
 import shutil
 import subprocess
 import sys
-import time
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,6 +18,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from filled_store import prometheus_with
 from slurm_cluster import free_ports
 from trackwalker.diagnose import engine
 from trackwalker.diagnose.elsewhere import with_metrics
@@ -26,8 +26,6 @@ from trackwalker.job.layout import Job
 from trackwalker.job.resolve import resolve
 from trackwalker.lab.scenario import load_scenario
 from trackwalker.lab.simulate import simulate
-from trackwalker.observe.prometheus import find_prometheus
-from trackwalker.observe.server import Server
 from trackwalker.telemetry.blocks import BlockWriter, labels
 from trackwalker.telemetry.foreign import load_maps
 from trackwalker.telemetry.remote import Access
@@ -117,26 +115,6 @@ def _renamed(name: str, ours: dict[str, str], times: Any, values: Any) -> tuple[
     to, factor = NODE[name]
     port = {"port": "1"} if "infiniband" in to else {}
     return labels(to, **who, **device, **port), values * factor
-
-
-@contextmanager
-def prometheus_with(blocks: Path, where: Path) -> Iterator[Access]:
-    """A real Prometheus that holds them."""
-    binary = find_prometheus()
-    if binary is None:
-        pytest.skip("Prometheus is not installed: trackwalker setup")
-    config = where / "prometheus.yml"
-    config.write_text("global: {scrape_interval: 30s}\n")
-    flags = ("--storage.tsdb.retention.time=100y",)
-    server = Server(binary, blocks, config, where / "prometheus.log", flags, {})
-    try:
-        for _ in range(600):
-            if server.ready():
-                break
-            time.sleep(0.1)
-        yield Access(server.url)
-    finally:
-        server.stop()
 
 
 def answers(found: Job) -> dict[str, Any]:

@@ -60,6 +60,13 @@ class Run:
     def wait_steps(self, count: int) -> None:
         self.slurm.wait_for(lambda: len(self.records("progress.jsonl")) >= count, f"{count} steps", 120)
 
+    def goes_on(self, steps: int, seconds: float) -> None:
+        """A stretch of at least so many steps and so long, however slow this machine is."""
+        count, until = len(self.records("progress.jsonl")) + steps, time.monotonic() + seconds
+        self.slurm.wait_for(
+            lambda: time.monotonic() > until and len(self.records("progress.jsonl")) >= count, f"{count} steps", 300
+        )
+
     def pid_of(self, rank: int) -> int:
         note = json.loads((self.dir / "agent/attempt-0/tasks" / f"{rank}.json").read_text())
         return int(note["pid"])
@@ -207,9 +214,10 @@ def test_a_rank_killed_in_a_joined_run_is_named(slurm: SlurmCluster, tmp_path: P
 @pytest.mark.parametrize("kind", [Run, Joined])
 def test_a_rank_starved_of_cpu_is_named(slurm: SlurmCluster, tmp_path: Path, kind: type[Run]) -> None:
     run = kind(slurm, tmp_path, steps=2000, pace="0 0.05")  # each rank computes: that is what a hog takes away
-    run.wait_steps(200)
+    run.wait_steps(1)
+    run.goes_on(100, 30)
     with inject("cpu", Victim(2, "n3", run.pid_of(2), run.dir)):
-        run.wait_steps(len(run.records("progress.jsonl")) + 100)
+        run.goes_on(30, 30)
         verdict = run.verdict()
     slurm.client("scancel", run.id)
     run.ended()

@@ -93,7 +93,7 @@ def test_a_node_that_goes_down_is_one_series_of_ours(tmp_path: Path) -> None:
         ({**about, "status": "down*", "partition": "b"}, late, np.full(2, 64.0)),
     ]
     writer, out = BlockWriter(tmp_path), Borrowed(Cost())
-    added: list[tuple[list[Any], list[float]]] = []
+    added: list[tuple[list[Any], Any]] = []
     writer.add = lambda names, times, values: added.append((names, values.tolist()))  # type: ignore[assignment]
     assert write_rows(writer, load_maps(), rule("slurm_node_cpu_total"), rows, {"n1"}, out) == 1
     ((names, values),) = added

@@ -150,10 +150,10 @@ def test_too_much_is_refused_before_it_is_asked(store: Store) -> None:
 
 def test_a_large_fleet_is_read_coarser_and_says_so(store: Store) -> None:
     _, every = RemoteStore(Access(store.url)).raw(["m"], 0.0, 7200.0, 8000, 30.0)
-    assert every == 60.0
+    assert every == 120.0
     path, _, body = store.asked[0]
     assert path == "/prometheus/api/v1/query_range"
-    assert (body["step"], body["query"]) == (["60.000"], ["last_over_time(m[60000ms])"])
+    assert (body["step"], body["query"]) == (["120.000"], ["last_over_time(m[120000ms])"])
 
 
 def test_samples_on_the_edge_of_two_pieces_count_once(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:

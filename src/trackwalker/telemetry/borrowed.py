@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from multiprocessing import get_context
 from pathlib import Path
 
 import numpy as np
 
 from trackwalker.errors import EvidenceError
 from trackwalker.telemetry.blocks import BlockWriter, labels
-from trackwalker.telemetry.client import Floats
+from trackwalker.telemetry.client import Floats, Labels
 from trackwalker.telemetry.foreign import Maps, Rule, host_in, translated
-from trackwalker.telemetry.remote import AT_ONCE, MOST_SAMPLES, Access, Cost, RemoteStore, thinning
-from trackwalker.telemetry.still import WORTH_ASKING, Row, find_still
+from trackwalker.telemetry.remote import AT_ONCE, MOST_SAMPLES, Access, Cost, RemoteStore
+from trackwalker.telemetry.sharing import share_out
 
+Row = tuple[Labels, Floats, Floats]
 HOSTS_AT_ONCE = 100  # in one question: a regular expression of a thousand names is slow to match
 MANY_HOSTS = 200  # from here on other processes help: each takes a second to begin
 _LOOK_S = 600.0
@@ -50,27 +51,45 @@ def borrow(
     if len(asked) <= MANY_HOSTS:
         _read_rules(store, maps, rules, asked, (since, until), into, 0, out, say)
     else:
-        # Reading and writing down is most of the work: by as many processes as may ask at once, each with one question.
-        shares = [(store.access, maps, rules[n::AT_ONCE], asked, (since, until), into, n) for n in range(AT_ONCE)]
-        with ProcessPoolExecutor(AT_ONCE, mp_context=get_context("spawn")) as pool:
-            for part in pool.map(_read_share, shares):
-                _add(out, part)
+        # Reading and writing down is most of the work: by as many processes as there are CPUs and may ask at once.
+        readers = min(AT_ONCE, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else AT_ONCE)
+        shares = [Share(store.access, maps, rules[n::readers], asked, (since, until), into, n, readers)
+                  for n in range(readers)]  # fmt: skip
+        for part in share_out(read_share, shares):
+            _add(out, part)
     if not out.series:
         asked_of = ", ".join(asked[:3])
         raise EvidenceError(f"the store has no sample of {asked_of}… in that time: check --hosts, --since and --until")
     return out
 
 
-def _read_share(share: tuple[Access, Maps, list[Rule], list[str], tuple[float, float], Path, int]) -> Borrowed:
+@dataclass(frozen=True)
+class Share:
     """One process's part of the metrics."""
-    access, maps, rules, hosts, span, into, number = share
-    store = RemoteStore(access, 1, MOST_SAMPLES // AT_ONCE)
+
+    access: Access
+    maps: Maps
+    rules: list[Rule]
+    hosts: list[str]
+    span: tuple[float, float]
+    into: Path
+    number: int
+    of: int
+
+
+def read_share(share: Share) -> Borrowed:
+    """Read one part and write it down."""
+    store = RemoteStore(share.access, AT_ONCE // share.of, MOST_SAMPLES // share.of)
     out = Borrowed(store.cost)
     try:
-        _read_rules(store, maps, rules, hosts, span, into, number, out, lambda text: None)
+        _read_rules(store, share.maps, share.rules, share.hosts, share.span, share.into, share.number, out, _silent)
     finally:
         store.close()
     return out
+
+
+def _silent(text: str) -> None:
+    """Nobody listens."""
 
 
 def _add(out: Borrowed, part: Borrowed) -> None:
@@ -85,7 +104,7 @@ def _read_rules(
     store: RemoteStore, maps: Maps, rules: list[Rule], hosts: list[str], span: tuple[float, float], into: Path,
     number: int, out: Borrowed, say: Callable[[str], None],
 ) -> None:  # fmt: skip
-    writer = BlockWriter(into, seed=number)
+    writer = BlockWriter(into, number, block_ms=1 << 50)  # one block: each costs an index of all series
     labels_of: dict[str, str] = {}  # exporter -> the label that names its hosts in this store
     # While one metric is written down the next one is on its way; the store has one metric at a time to look for.
     with ThreadPoolExecutor(1) as ahead:
@@ -110,30 +129,14 @@ def _fetch(
     if not label:
         return [], 0.0
     labels_of[rule.exporter] = label
-    selectors = _selectors(rule, label, hosts)
+    selectors = [selector(rule, label, hosts[at : at + HOSTS_AT_ONCE]) for at in range(0, len(hosts), HOSTS_AT_ONCE)]
     window = min(_LOOK_S, until - since)
     for each in selectors:
         # In the middle and at the end: a host that is gone by then was there before. Other hosts are like these.
         count, every = max(store.count(each, at, window) for at in (0.5 * (since + until + window), until))
         if count:
-            return _samples(store, rule, label, selectors, (since, until), count * len(selectors), max(every, 1.0))
+            return store.raw(selectors, since, until, count * len(selectors), every)
     return [], 0.0
-
-
-def _samples(
-    store: RemoteStore, rule: Rule, label: str, selectors: list[str], span: tuple[float, float], series: int,
-    every: float,
-) -> tuple[list[Row], float]:  # fmt: skip
-    """What moved sample by sample, of the rest one value for all of them."""
-    step = every * thinning(series, span[1] - span[0], every)
-    still = find_still(store, selectors, label, *span, every, step) if series >= WORTH_ASKING else None
-    if still is None:
-        return store.raw(selectors, *span, series, every)
-    moved = _selectors(rule, label, sorted({host_in({label: name}, (label,)) for name in still.moved} - {""}))
-    if not moved:
-        return still.rows, step
-    rows, _ = store.raw(moved, *span, max(1, series * len(moved) // len(selectors)), every)
-    return still.rows + rows, step
 
 
 def _host_label(store: RemoteStore, rule: Rule, until: float, since: float) -> str:
@@ -144,10 +147,6 @@ def _host_label(store: RemoteStore, rule: Rule, until: float, since: float) -> s
         if any(value for at in (until, 0.5 * (since + until + window)) for _, value in store.instant(query, at)):
             return name
     return ""
-
-
-def _selectors(rule: Rule, label: str, hosts: Sequence[str]) -> list[str]:
-    return [selector(rule, label, hosts[at : at + HOSTS_AT_ONCE]) for at in range(0, len(hosts), HOSTS_AT_ONCE)]
 
 
 def selector(rule: Rule, label: str, hosts: Sequence[str]) -> str:
@@ -183,12 +182,12 @@ def write_rows(writer: BlockWriter, maps: Maps, rule: Rule, rows: list[Row], hos
             # Two pods of one exporter on one host, or a restart under another label: the longer one counts.
             elif name not in ours or len(at) > len(ours[name][0]):
                 ours[name] = (at, value)
-    together: dict[bytes, list[tuple[tuple[tuple[str, str], ...], Floats, Floats]]] = defaultdict(list)
-    for name, (at, value) in ours.items():
-        stamps = np.rint(at * 1000)
-        together[stamps.tobytes()].append((name, stamps, value))
-    for group in together.values():
-        writer.add([name for name, _, _ in group], group[0][1].astype(np.int64), np.array([v for _, _, v in group]))
+    together: dict[bytes, list[tuple[tuple[str, str], ...]]] = defaultdict(list)
+    for name, (at, _) in ours.items():
+        together[at.tobytes()].append(name)
+    for moments, names in together.items():
+        stamps = np.rint(np.frombuffer(moments) * 1000).astype(np.int64)
+        writer.add(names, stamps, np.array([ours[name][1] for name in names]))
     return len(ours)
 
 

@@ -67,7 +67,7 @@ def examine_store(store: RemoteStore, maps: Maps) -> Examination:
 
 def scrape_config(examined: Examination) -> str:
     """A scrape configuration for the exporters that are not there; empty when there is nothing to add."""
-    has_gpus = any(e.there for e in examined.exporters if e.exporter not in ("node_exporter", "cadvisor", "targets"))
+    has_gpus = any(name.startswith("hw_gpu_") for name in examined.ours)
     jobs: list[dict[str, Any]] = []
     for entry in examined.exporters:
         if entry.there or entry.exporter not in SCRAPED or (has_gpus and entry.exporter != "node_exporter"):

@@ -60,13 +60,16 @@ class Maps:
 
     def all_sound(self, values: Floats) -> bool:
         """Whether all of them are, at a glance: what means "not available" is larger than what is measured mostly."""
-        return (
-            bool(len(values)) and bool(np.isfinite(values).all()) and float(values.max()) < min(self.absent, default=0)
-        )
+        if not len(values):
+            return False
+        # A NaN is neither below the one nor above the other.
+        return bool(values.max() < min(self.absent, default=0.0)) and bool(values.min() > -np.inf)
 
     def clean(self, values: Floats) -> npt.NDArray[np.bool_]:
         """Which values are numbers at all."""
-        sound: npt.NDArray[np.bool_] = np.isfinite(values) & ~np.isin(values, np.array(self.absent))
+        sound: npt.NDArray[np.bool_] = np.isfinite(values)
+        for absent in self.absent:
+            sound &= values != absent
         return sound
 
 
@@ -116,6 +119,11 @@ def _each(told: Any) -> list[dict[str, Any]]:
 def host_in(labels: Mapping[str, str], names: tuple[str, ...]) -> str:
     """The machine that a foreign series is of, as schedulers name it: no port, no domain."""
     text = next((labels[name] for name in names if labels.get(name)), "")
+    return _bare(text)
+
+
+@lru_cache(maxsize=1 << 14)  # each host is in hundreds of series
+def _bare(text: str) -> str:
     bare = re.sub(r":\d+$", "", text).strip("[]")
     return bare if re.fullmatch(r"[0-9.]+", bare) else bare.partition(".")[0]
 

@@ -74,7 +74,7 @@ class RemoteStore:
 
     def __init__(self, access: Access, at_once: int = AT_ONCE, most: int = MOST_SAMPLES) -> None:
         """`at_once` questions and `most` samples are this reader's share, where several read for one diagnosis."""
-        self.access, self.at_once, self._most = access, at_once, most
+        self.access, self._at_once, self._most = access, at_once, most
         parts = urlsplit(access.url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise UsageError("--metrics is not an address: use http(s)://host[:port]/path")
@@ -146,7 +146,7 @@ class RemoteStore:
             begin += piece
         asked = [(selector, span) for selector in wanted for span in spans]
         ask = self._raw if thinned == 1 else partial(self._thin, step=every * thinned)
-        with ThreadPoolExecutor(self.at_once) as pool:
+        with ThreadPoolExecutor(self._at_once) as pool:
             parts = list(pool.map(lambda each: ask(each[0], *each[1]), asked))
         return [row for part in parts for row in part], every * thinned
 
