@@ -233,7 +233,7 @@ def _join(table: StepTable, other: StepTable, name: str) -> list[str]:
     return []
 
 
-def _table(rank: Ints, step: Ints, source: str | None, **columns: Floats) -> StepTable:
+def _table(rank: Ints, step: Ints, source: str | None, **columns: Floats | Ints) -> StepTable:
     return StepTable(rank, step, {name: np.asarray(column, float) for name, column in columns.items()}, source)
 
 
