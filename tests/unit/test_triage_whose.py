@@ -68,3 +68,10 @@ def test_ucx_names_its_host(tmp_path: Path) -> None:
     found = triage_text(tmp_path, text).primary
     assert found is not None
     assert (found.cause, found.host) == ("memlock-limit", "cn7")
+
+
+def test_what_a_pod_prints_does_not_speak_for_the_launcher(tmp_path: Path) -> None:
+    text = "".join(f"[pod/quay-main-x7k2p/main] {STEP.format(s=s)}" for s in range(30))
+    for label in ("[pod/quay-main-x7k2p/main] ", "[pod/quay-1/main] "):
+        found = triage_text(tmp_path, f"{text}{label}NODE_LOST host=n7\n").primary
+        assert found is None or found.cause != "node-death"

@@ -337,11 +337,8 @@ class Gatherer:
         if _failed_by_itself(index):
             # What is known by a signature or by its structure needs no guess; what comes after it is its consequence.
             known = {h.line for h in index.hits if h.file == main} | {s.line for s in self._mined.all()}
-            after = int(index.steps.line.max()) if len(index.steps) else 0
-            told = (
-                h.line for h in index.hits if h.file == main and h.line > after and _VICTIMS & set(h.signature.traits)
-            )
-            found += last_words(scan, main, known, min(told, default=None))
+            told = [h.line for h in index.hits if h.file == main and _VICTIMS & set(h.signature.traits)]
+            found += last_words(scan, main, known, told)
         for seen in found:
             rank = seen.rank if seen.rank is not None else self._actors.get(seen.actor)
             python = seen.told.exception and seen.told.python and self._signatures.by_exception

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 
 import orjson
@@ -36,10 +36,15 @@ class Kind:
     """One class, ready to be asked."""
 
     name: str
-    words: tuple[tuple[int, re.Pattern[str]], ...]
+    texts: tuple[tuple[int, str], ...]
     errors: frozenset[str]
     errnos: frozenset[str]
     causes: frozenset[str]
+
+    @cached_property
+    def words(self) -> list[tuple[int, re.Pattern[str]]]:
+        """Compiled when a class is asked for by words: a known cause needs none of them."""
+        return [(weight, re.compile(rf"(?i)(?<![a-z])(?:{text})")) for weight, text in self.texts]
 
     def weight(self, text: str) -> float:
         """How much of a text speaks for it; every word counts once."""
@@ -55,10 +60,7 @@ def kinds() -> tuple[Kind, ...]:
     out = []
     text = FILE.read_text()
     for name, told in orjson.loads(kept("kinds", text.encode(), lambda: _as_json(text))).items():
-        words = tuple(
-            (int(weight), re.compile(rf"(?i)(?<![a-z])(?:{'|'.join(texts)})"))
-            for weight, texts in told["words"].items()
-        )
+        words = tuple((int(weight), "|".join(texts)) for weight, texts in told["words"].items())
         out.append(
             Kind(name, words, frozenset(told["errors"]), frozenset(map(str, told["errnos"])), frozenset(told["causes"]))
         )

@@ -24,8 +24,8 @@ _NO_SENTENCE = re.compile(r"^\s{4}|^\s+File \"|^[\W\d_]*$|^Traceback |^During ha
 _A_BAR = re.compile(r"\d+%\||\b\d+(?:\.\d+)?(?:it/s|s/it)\b")
 
 
-def last_words(scan: Scan, file: str, known: set[int], first_known: int | None) -> list[Seen]:
-    """The lines after the last step, before the first line that is known (`known`: their numbers)."""
+def last_words(scan: Scan, file: str, known: set[int], victims: list[int]) -> list[Seen]:
+    """The lines after the last step of any rank, before the first victim's: `known` and `victims` are line numbers."""
     raws = scan.tail.split(b"\n")
     number = scan.lines - len(raws) + (1 if scan.ends_mid_line else 2)  # of the first line in the tail
     steps = step_needles()
@@ -33,6 +33,7 @@ def last_words(scan: Scan, file: str, known: set[int], first_known: int | None) 
     last = _last_report(raws) if last is None else last
     if last is None:
         return []
+    first_known = min((line for line in victims if line > number + last), default=None)
     healthy = [*scan.front.split(b"\n")[: number + last], *raws[: last + 1]]
     usual = {template_of(b) for raw in healthy if (b := parse(raw[:600]))}
     ranks: dict[str, set[object]] = defaultdict(set)

@@ -75,7 +75,7 @@ class Body:
     host: str = ""  # who wrote it, where that stands before the text
     named: str = ""  # the host that its text names
     label: str = ""  # a word before the text that has the form of a host; the other lines tell whether it is one
-    actor: str = ""  # Ray's label: the process, and its address where it is another machine's
+    actor: str = ""  # Ray's label: the process, and its address where it is another machine's; kubectl's: the pod
 
     @property
     def speaks_for_the_launcher(self) -> bool:
@@ -120,7 +120,7 @@ def parse(raw: bytes, above: bytes = b"", rank: int | None = None) -> Body | Non
         if match := _DMESG.match(text):
             text = text[match.end() :]
         if match := _POD.match(text):
-            host, text = host or match["pod"], text[match.end() :]
+            host, actor, text = host or match["pod"], match["pod"], text[match.end() :]
             rank = int(match["index"]) if rank is None and match["index"] else rank
         if match := _BRACKET_HOST.match(text):
             host, rank, text = host or match["host"], int(match["rank"]), text[match.end() :]

@@ -235,7 +235,7 @@ def _join(table: StepTable, other: StepTable, name: str) -> list[str]:
     return []
 
 
-def _table(rank: Ints, step: Ints, source: str | None, **columns: Floats) -> StepTable:
+def _table(rank: Ints, step: Ints, source: str | None, **columns: Floats | Ints) -> StepTable:
     return StepTable(rank, step, {name: np.asarray(column, float) for name, column in columns.items()}, source)
 
 
@@ -243,7 +243,9 @@ def _from_log(steps: Steps, source: str) -> StepTable:
     """All ranks' lines where they were read, else the one rank's."""
     tables = []
     for rank, own in sorted({steps.rank or 0: steps, **steps.others}.items()):
-        ranks = np.full(len(own), rank, np.int64)
+        ranks = (
+            np.full(len(own), rank, np.int64) if rank else np.zeros(len(own), np.int64)
+        )  # of zeros no page is touched
         told = {"written": own.written} if len(own.written) else {}
         tables.append(_table(ranks, own.step, source, seconds=own.seconds, tgs=own.tgs, line=own.line, **told))
     if len(tables) == 1:
