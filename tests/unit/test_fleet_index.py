@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 import time
 from pathlib import Path
 
@@ -213,3 +214,23 @@ def test_nodes_are_weighed_by_the_index_as_by_the_records(root: Path) -> None:
 def test_a_packed_sparkline_keeps_its_shape() -> None:
     assert unpacked(packed((1.0, None, 0.5, 0.0))) == (1.0, None, 0.5, 0.0)
     assert unpacked("\x01~ ") == (None, None, None)
+
+
+@pytest.mark.starts_processes
+def test_many_jobs_are_read_in_processes_of_their_own_or_here_where_none_can_be_started(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = index_of(root)
+    here.refresh()
+    rows = here.rows()[0]
+    monkeypatch.setattr(reading, "_MANY", 2)
+    todo = [(job, None) for job in here.jobs()]
+    apart = {row.id: row for _, row, _ in reading.read_rows(todo, len(todo), threading.Event())}
+    assert apart == {row.id: row for row in rows if row.id != ACCUSED} | {ACCUSED: apart[ACCUSED]}
+
+    def refuse(*_: object) -> None:
+        raise RuntimeError("not before the main program is there")
+
+    monkeypatch.setattr(reading.ProcessPoolExecutor, "submit", refuse)
+    assert {row.id: row for _, row, _ in reading.read_rows(todo, len(todo), threading.Event())} == apart
+    here.close()

@@ -7,6 +7,7 @@ that the next start, of the server or of a command, knows it at once; whatever i
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import threading
 import time
@@ -25,6 +26,7 @@ from trackwalker.job.layout import Job
 from trackwalker.job.processes import is_live
 from trackwalker.launch.standing import standings
 
+_log = logging.getLogger("trackwalker.fleet")
 _LOOK_S = 2.0  # the workspace is listed anew after this, or after ten times what listing it took
 _AGAIN_S = 5.0  # a log that grows is read again after this, or after ten times what its reading took
 _AGAIN_COST = 10.0
@@ -215,8 +217,10 @@ class JobIndex:
             self._work.wait()
             self._work.clear()
             # A reader that died would leave a page that never fills: whatever a job's files do, it goes on.
-            with contextlib.suppress(OSError):
+            try:
                 self._pass()
+            except Exception:
+                _log.exception("the jobs could not be read")
             if time.monotonic() - self._saved[1] > _SAVE_S:
                 self._save()
 
