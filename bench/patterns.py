@@ -1,10 +1,11 @@
 """Which case each pattern decides: python bench/patterns.py [--write docs/patterns.json] [--redundant]
 
-A case is a line of the tests' texts, of the lab's scenarios, of the unit tests' logs or, where it is there, of the
-collection of real excerpts. A pattern decides a line when no other pattern of its failure class finds it: without it
-the line would be of another class or of none. --redundant lists the patterns that can never decide, whatever the text:
-another one of the class finds every line they find and asks no more of it. A shorter literal with an expression covers
-nothing: of a word that floods a log only the first lines are looked at. Exits 1 when there is one.
+A case is a line of the tests' texts (said.yml holds what programs print, by failure class), of the lab's scenarios, of
+the unit tests' logs or, where it is there, of the collection of real excerpts. A pattern, a literal or a code in all
+its spellings, decides a line when no other pattern of its failure class finds it: without it the line would be of
+another class or of none. Exits 1 when a pattern decides nothing. --redundant lists the patterns that can never decide,
+whatever the text: another one of the class finds every line they find and asks no more of it. A shorter literal with an
+expression covers nothing: of a word that floods a log only the first lines are looked at. Exits 1 when there is one.
 """
 # ruff: noqa: E501
 
@@ -21,7 +22,7 @@ from pathlib import Path
 import yaml
 
 from trackwalker.logs.lines import parse
-from trackwalker.logs.signatures import FOLDER, Pattern, Signatures, load
+from trackwalker.logs.signatures import FOLDER, Signatures, load
 
 ROOT = Path(__file__).parents[1]
 REAL = ROOT.parent / "shared" / "data" / "reallogs"
@@ -33,25 +34,24 @@ class Rule:
     """One pattern of one failure class."""
 
     owner: str
-    number: int
-    has: str
+    number: int  # of the pattern among all
+    has: str  # empty for a code
+    shown: str
     expression: str | None
     case: bool
     every: bool  # it also asks for every rank's line
 
     @property
     def name(self) -> str:
-        return self.has + (f"  /{self.expression}/" if self.expression else "")
+        return self.shown + (f"  /{self.expression}/" if self.expression else "")
 
 
 def rules(signatures: Signatures) -> list[Rule]:
     """All of them, in the order in which they are asked."""
-    told = []
-    for owner in (*signatures.harmless.values(), *signatures.by_id.values()):
-        for pattern in owner.any:
-            each = pattern if isinstance(pattern, Pattern) else Pattern(has=pattern)
-            told.append(Rule(owner.id, len(told), each.has, each.expression, each.case, each.every))
-    return told
+    return [
+        Rule(owner, number, p.has, p.name, p.expression, p.case, p.every)
+        for number, (owner, p) in enumerate(signatures.patterns)
+    ]
 
 
 def corpus() -> Iterator[tuple[str, str]]:
@@ -90,23 +90,22 @@ def _strings(held: object) -> Iterator[str]:
             yield from _strings(each)
 
 
-def decided(signatures: Signatures, told: list[Rule]) -> dict[int, str]:
+def decided(signatures: Signatures) -> dict[int, str]:
     """By pattern, the first case it decides."""
     out: dict[int, str] = {}
+    needles = [(rule.literal.rstrip("\n"), rule) for rule in signatures.rules]
     for where, line in dict.fromkeys(corpus()):
         body = parse(line[:_LONGEST].encode())
         if body is None:
             continue
         lower = body.text.lower()
-        found: dict[str, list[int]] = {}
-        for rule in told:
-            if (rule.has if rule.case else rule.has.lower()).rstrip("\n") not in (body.text if rule.case else lower):
-                continue
-            if signatures.rules[rule.number].place(body.text, lower) >= 0:
-                found.setdefault(rule.owner, []).append(rule.number)
+        found: dict[str, set[int]] = {}
+        for literal, rule in needles:
+            if literal in (body.text if rule.case else lower) and rule.place(body.text, lower) >= 0:
+                found.setdefault(rule.owner, set()).add(rule.asked)
         for numbers in found.values():
             if len(numbers) == 1:
-                out.setdefault(numbers[0], where)
+                out.setdefault(min(numbers), where)
     return out
 
 
@@ -116,6 +115,8 @@ def redundant(told: list[Rule]) -> list[tuple[Rule, Rule]]:
     for rule in told:
         for other in told:
             if other is rule or other.owner != rule.owner or rule.every or (other.case and not rule.case):
+                continue
+            if not rule.has or not other.has:  # a code is covered by nothing
                 continue
             inside = (other.has in rule.has) if other.case else (other.has.lower() in rule.has.lower())
             twin = other.has.lower() == rule.has.lower() and other.expression == rule.expression
@@ -137,7 +138,7 @@ def main() -> int:
         for rule, other in again:
             print(f"{rule.owner}: {rule.name}  is found by  {other.name}")
         return 1 if again else 0
-    cases = decided(signatures, told)
+    cases = decided(signatures)
     report: dict[str, dict[str, str | None]] = {}
     for rule in told:
         report.setdefault(rule.owner, {})[rule.name] = cases.get(rule.number)
@@ -145,7 +146,10 @@ def main() -> int:
           f"{len(cases)} decide a case, {len(told) - len(cases)} have none in this corpus, {len(again)} can never decide")  # fmt: skip
     if options.write:
         options.write.write_text(json.dumps(report, indent=0, ensure_ascii=False) + "\n")
-    return 0
+    idle = [rule for rule in told if rule.number not in cases]
+    for rule in idle:
+        print(f"decides nothing: {rule.owner}: {rule.name}")
+    return 1 if idle else 0
 
 
 if __name__ == "__main__":

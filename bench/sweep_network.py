@@ -19,7 +19,7 @@ from trackwalker.sweep.model import Result
 from trackwalker.sweep.network import NetworkSweep
 from trackwalker.sweep.network_bisection import bisect
 from trackwalker.sweep.network_simulate import Fabric, random_fabric, switch_fabric
-from trackwalker.sweep.nodes_request import NodesRequest
+from trackwalker.sweep.nodes import NodesRequest
 from trackwalker.sweep.simulate import disjoint
 
 NODES = (8, 16, 32, 64, 128, 256, 512)

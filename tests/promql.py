@@ -7,7 +7,7 @@ from pathlib import Path
 
 import yaml
 
-from trackwalker.observe.config import RULES
+from trackwalker.observe.live import RULES
 
 _PAGE = Path(__file__).parent.parent / "docs" / "metrics.md"
 # Prometheus' own, of every target.

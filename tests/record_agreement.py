@@ -6,9 +6,13 @@ import math
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import cast
 
+from trackwalker.agent.standing_now import by_small_log
 from trackwalker.diagnose.asked import Diagnosis
+from trackwalker.diagnose.compare import compare
 from trackwalker.diagnose.engine import diagnose
 from trackwalker.diagnose.triage import triage
 from trackwalker.fleet.rows import of_triage
@@ -20,8 +24,10 @@ from trackwalker.record.phases import Phase
 from trackwalker.watch.logtail import LogTail
 from trackwalker.watch.phases import Course
 
-# Only diagnose opens the recording. What the files leave open it may decide: that a run goes on, stands or is dead.
+# Only diagnose, and compare with it, opens the recording. What the files leave open it may decide: that a run goes on,
+# stands or is dead.
 _OPEN = {"indeterminate": None, "hanging": {"unknown-death", "running"}}
+_OPENS = ("diagnose", "compare")
 SLOWER = ("constant-drop", "phased", "gradual")
 _SAME = 0.005  # of a step time: the recording may show waits that no step line tells of
 
@@ -62,13 +68,34 @@ def said_of(job: Job) -> Iterator[Said]:
         step_s = report.throughput.step_s if report.throughput else None
         yield from _answers("perf", report.job.status, report.job.last_step, step_s, report.job.nodes)
         yield Said("perf", "ranks", report.job.ranks)
+        levels = report.throughput.levels if report.throughput else []
+        yield Said("perf", "slow phases", [(x.first_step, x.last_step) for x in levels if x.slow])
         rows = report.throughput.ranks if report.throughput else []
         yield Said("perf", "strange hosts", sorted({r.host for r in rows if r.host} - own))
         yield Said("watcher", "last step", replayed(job))
+    yield from _compared(job, diagnosis)
     (standing,) = standings([job])
+    listed = by_small_log(job, standing)
+    if not standing.ended and job.run_json is None:
+        yield Said("jobs", "status", listed.state)
     if standing.ended and standing.exit is not None:
         yield Said("status", "ended well", standing.exit == 0)
         yield Said("triage", "ended well", seen.status in ("completed", "completed-short"))
+
+
+def _compared(job: Job, diagnosis: Diagnosis) -> Iterator[Said]:
+    """What `compare` says of it as the second of two, the first a healthy run: a trouble of its own stays one."""
+    from triage_logs import ending, header, steps
+
+    with TemporaryDirectory() as folder:
+        log = Path(folder) / "1-JAX-toy.log"
+        log.write_text(header(steps=40) + "".join(steps(n, 2, n, 10.0 + 0.01 * (n % 3)) for n in range(40)) + ending(0))
+        found = compare(Job("1", log, None), job).verdict
+    told = found.progress
+    yield from _answers("compare", found.status, told.last_step, told.step_time_s, found.job.nodes)
+    yield Said("triage", "called healthy in spite of its own verdict", False)
+    yield Said("compare", "called healthy in spite of its own verdict",
+               found.outcome == "healthy" and diagnosis.verdict.outcome == "incident")  # fmt: skip
 
 
 def told_slow(diagnosis: Diagnosis) -> list[tuple[int, int]]:
@@ -123,13 +150,15 @@ def disagreements(job: Job) -> list[str]:
 def _agree(what: str, who: str, first: object, value: object, recorded: bool) -> bool:
     if first == value:
         return True
-    if what == "status" and who == "diagnose" and recorded and first in _OPEN:
+    if what == "status" and who == "jobs":  # whose words are those of schedulers
+        return value == "completed" and first in ("completed-short", "soft-success")
+    if what == "status" and who in _OPENS and recorded and first in _OPEN:
         allowed = _OPEN[str(first)]
         return allowed is None or value in allowed
-    if what == "slow phases" and who == "diagnose" and recorded:
+    if what == "slow phases" and who in _OPENS and recorded:
         # A recording has the better clock and shows smaller changes where a measured cause fits: more, never less.
         spans, triages = cast(list[tuple[int, int]], value), cast(list[tuple[int, int]], first)
         return all(any(a <= last and first <= b for a, b in spans) for first, last in triages)
     if what == "step time" and isinstance(first, float) and isinstance(value, float):
-        return who == "diagnose" and recorded and math.isclose(first, value, rel_tol=_SAME)
+        return who in _OPENS and recorded and math.isclose(first, value, rel_tol=_SAME)
     return False

@@ -107,14 +107,14 @@ STOPS = (
         once=True,
     ),
     Stop(
-        "Now all commands are about that workspace. (`started` is when the simulator wrote the files.)",
+        "Now all commands are about that workspace.",
         "trackwalker jobs",
         like=rough,
     ),
     Stop(
         "The main question. The first screen says what happened, where, and what to do next; the evidence follows, "
-        "each piece with a number (`e24`) and the query or the log line that it comes from. `pod3-1916/5` is "
-        "GPU 5 of that "
+        "each piece with a number (`e24`) and the query or the log line that it comes from; `--evidence e24` prints "
+        "one with all its values. `pod3-1916/5` is GPU 5 of that "
         "host; `± 35 s` says how exactly the time is known. `[needs approval]`: Trackwalker never does it by "
         "itself. The "
         "command below it starts the job again without the node; `costs: capacity` means that the cluster "
@@ -125,11 +125,9 @@ STOPS = (
         like=cited,
     ),
     Stop(
-        "The metrics that changed when the job became slow, each compared with itself before, on every host "
-        "and GPU. Single "
-        "GPUs and hosts come first; what changed on `most hosts` is usually an effect. The score says how "
-        "far a metric moved "
-        "beyond its usual noise; below 3 nothing is shown. Counters (`_total`) are shown as rates.",
+        "Which metrics changed when the job became slow? Single GPUs and hosts come first: the cause is usually among "
+        "them. What changed on `most hosts` is usually an effect. The score says how far a metric moved beyond its "
+        "usual noise; below 3 nothing is shown. Counters (`_total`) are shown as rates.",
         "trackwalker changed",
         lines=12,
     ),
@@ -142,9 +140,9 @@ STOPS = (
         "Or ask in plain English; no AI model is needed.", 'trackwalker ask "which host is slow?"', lines=24, like=cited
     ),
     Stop(
-        "How fast was it, and where did the time go? `undisturbed` steps are all but the first ones and "
-        "those with a save "
-        "or a compilation: slow ones are counted. Goodput is the share of the time in which steps were completed.",
+        "How fast was it, and where did the time go? The median counts every step but the first ones and those with "
+        "a save or a compilation; the slow phase is in it. Goodput is the share of the time that went into steps that "
+        "count, at full speed.",
         "trackwalker perf",
         lines=10,
     ),
@@ -180,9 +178,9 @@ HEAD = """# A tour in twenty-two commands
 
 Trackwalker starts training jobs, records them, and finds out why they are slow or failed. This page shows what its
 commands print; ids and times of your own runs will differ. To follow all of it, work in a clone of the repository after
-`make setup`: the two incidents are made by `trackwalker lab`, which needs the clone ([lab.md](lab.md)). After
-`pip install 'trackwalker[tiny]'` alone, everything else works. (`scripts/tour` writes this page from what the commands
-print in a terminal of 80 columns, longer answers cut; a test runs them again.)
+`make setup`: the two incidents are made by `trackwalker lab`, which comes with the clone or with `pip install
+trackwalker-lab` ([lab.md](lab.md)); `pip install 'trackwalker[tiny]'` is enough for everything else. (`scripts/tour`
+writes this page from what the commands print in a terminal of 80 columns, longer answers cut; a test runs them again.)
 """
 TAIL = """
 ## Go on

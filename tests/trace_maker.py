@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from trackwalker.perf.wire_out import block, blocks, chosen, joined, number, same, varints
+from trackwalker.perf.perfetto import block, blocks, chosen, joined, number, same, varints
 
 US = 1_000_000  # picoseconds
 _ROWS = 200_000  # events encoded at a time

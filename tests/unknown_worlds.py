@@ -150,9 +150,10 @@ NOBODY: dict[str, tuple[bool, Kind]] = {
 
 
 def make(
-    kind: Kind, out: Path, seed: int, *, slow: bool = True, nodes: int = 8, gpus: int = 2, strength: float = 1.0
-) -> tuple[Job, list[str]]:
-    """Write a world; its job and its culprits."""
+    kind: Kind, out: Path, seed: int, *, slow: bool = True, nodes: int = 8, gpus: int = 2, strength: float = 1.0,
+    hang: bool = False,
+) -> tuple[Job, list[str]]:  # fmt: skip
+    """Write a world; its job and its culprits. One that hangs does so where it would have become slow."""
     rng = np.random.default_rng(seed)
     saves = int(rng.choice([0, 40]))
     spec = WorldSpec(
@@ -161,10 +162,13 @@ def make(
     hosts = make_hosts(nodes, rng)
     run = Run(spec, hosts, str(int(rng.integers(4000, 9999))), float(EPOCH + seed * 7000), rng)
     begin, end = run.at(float(rng.uniform(0.4, 0.55))), run.at(float(rng.uniform(0.8, 1.0)))
-    if slow:
+    if hang:
+        run.hang_step, run.silent_s, spec.ending = begin, 1500.0, "cancelled"
+    elif slow:
         run.slow(begin, end, float(rng.uniform(1.1, 1.4)))
     run.play()
-    world = World(run, Sheet(run), run.time_of(begin), run.time_of(end), rng, strength=strength)
+    until = run.end + 1.0 if hang else run.time_of(end)
+    world = World(run, Sheet(run), run.time_of(begin), until, rng, strength=strength)
     _wander(world)
     kind(world)
     return _written(world, out), world.culprits

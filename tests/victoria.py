@@ -13,8 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from trackwalker.observe.install import CannotInstall, apt_download
-from trackwalker.observe.prometheus import tool_dir
+from trackwalker.observe.prometheus import CannotInstall, apt_download, tool_dir
 
 PACKAGE = "victoria-metrics"
 USER, PASSWORD = "walker", "s3cret-of-the-store"  # of a store that lives for one test

@@ -25,8 +25,8 @@ from trackwalker.job.processes import read_stat
 from trackwalker.job.run import RunRecord, load_run
 from trackwalker.job.whole import write_whole
 from trackwalker.node.rank_stacks import Stack, Subject, _ask
+from trackwalker.watch.channels import Secret
 from trackwalker.watch.resume_policy import load_policy
-from trackwalker.watch.secret import Secret
 from triage_logs import ending, header, steps
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from starlette.testclient import TestClient
 
 from trackwalker.cli import serve
 from trackwalker.job.private import read_private, state_home
-from trackwalker.observe.bcrypt import hashed
+from trackwalker.observe.login import hashed
 from trackwalker.telemetry.client import QueryError
 from trackwalker.telemetry.store import open_database
 from web_client import web_app, workspace_of

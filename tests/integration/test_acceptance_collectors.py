@@ -24,7 +24,7 @@ from dead_mount import dead_mount
 from nvml_driver import Driver, Opened, built, driver, opened
 from sysfs_trees import Sample, adapter, blob, mi250, mi300x, mutate, samples, series
 from trackwalker.node.collectors.gpu_amd import AmdGpuCollector, AmdRasCollector
-from trackwalker.node.collectors.host import HostCollector
+from trackwalker.node.collectors.machine import HostCollector
 from trackwalker.node.collectors.netdev import NetdevCollector
 from trackwalker.node.collectors.rdma import RdmaCollector
 from trackwalker.node.exporter import Exporter

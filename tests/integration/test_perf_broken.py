@@ -15,8 +15,8 @@ from typer.testing import CliRunner
 
 from trace_maker import Recipe, write_one, write_ranks
 from trackwalker.cli.app import app
+from trackwalker.perf.perfetto import block
 from trackwalker.perf.wire import fields
-from trackwalker.perf.wire_out import block
 from triage_logs import ending, header, steps
 
 SMALL = Recipe(gpus=4, steps=4, layers=2, kernels=3)

@@ -41,6 +41,19 @@ def test_the_commands_agree_on_real_logs(samples: Path) -> None:
     assert [line for log in logs for line in disagreements(Job(log.stem, log, None))] == []
 
 
+def test_the_commands_agree_on_captured_logs() -> None:
+    logs = sorted((Path(__file__).parents[1] / "data" / "triage" / "captured").glob("*/*.out"))
+    assert len(logs) > 9
+    assert [line for log in logs for line in disagreements(Job(log.stem, log, None))] == []
+
+
+@pytest.mark.long(reason="all nine samples, minutes")
+def test_the_commands_agree_on_every_sample(samples: Path) -> None:
+    jobs = [resolve(str(p), samples) for p in sorted(samples.iterdir()) if (p / "outputs").is_dir()]
+    assert len(jobs) == 9
+    assert [line for job in jobs for line in disagreements(job)] == []
+
+
 @pytest.mark.long(reason="two hundred lab cases, half an hour")
 @pytest.mark.timeout(7200)
 def test_the_commands_agree_on_two_hundred_cases_of_the_lab(tmp_path: Path, request: pytest.FixtureRequest) -> None:

@@ -191,8 +191,7 @@ def test_two_recorders_do_not_fight(job: Job, exporter: Exporter) -> None:
 def test_apt_gives_a_prometheus_that_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     if not shutil.which("apt-get") or not shutil.which("dpkg-deb"):
         pytest.skip("no apt on this system: only Debian and its descendants can run this test")
-    from trackwalker.observe.install import BINARY, CannotInstall, from_apt, place
-    from trackwalker.observe.prometheus import _unfit, version_of
+    from trackwalker.observe.prometheus import BINARY, CannotInstall, _unfit, from_apt, place, version_of
 
     services = subprocess.run(["dpkg", "-l", "prometheus"], capture_output=True, check=False).stdout
     try:

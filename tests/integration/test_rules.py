@@ -14,7 +14,7 @@ import yaml
 
 from promql import known_metrics, metrics_in, recorded_names
 from recorded_job import Exporter, Job, wait_for
-from trackwalker.observe.config import RULES
+from trackwalker.observe.live import RULES
 from trackwalker.observe.prometheus import find_promtool
 from trackwalker.telemetry.store import open_database
 

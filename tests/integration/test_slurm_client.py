@@ -16,9 +16,9 @@ from slurm_cluster import SlurmCluster, need_slurm
 from trackwalker.errors import UsageError
 from trackwalker.job.run import RunRecord
 from trackwalker.job.slurm.states import JobState
+from trackwalker.launch.schedulers.slurm import choose_reservation
 from trackwalker.launch.slurm.client import Slurm, SlurmRefused
 from trackwalker.launch.slurm.options import SubmitOptions
-from trackwalker.launch.slurm.reservation import choose_reservation
 from trackwalker.launch.slurm.script import render_script, sbatch_options
 
 NAME = "JAX-stub"

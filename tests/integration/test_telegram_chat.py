@@ -19,10 +19,9 @@ from trackwalker.agent.policy import Approvals
 from trackwalker.launch.bundle import build_agent
 from trackwalker.watch.acting import Desk
 from trackwalker.watch.config import Config
-from trackwalker.watch.heartbeat import Heartbeat
 from trackwalker.watch.notify.telegram import TelegramApi
 from trackwalker.watch.outbox import Outbox
-from trackwalker.watch.post import Post
+from trackwalker.watch.post import Heartbeat, Post
 from trackwalker.watch.replies import answer
 from trackwalker.watch.telegram_chat import TelegramChat
 

@@ -106,6 +106,23 @@ def total(folder: Path, metric: str) -> tuple[int, list[str]]:
         return sum(len(values) for _, _, values in t.raw(metric, T0, T0 + STEP * COUNT)), t.damage
 
 
+def test_a_large_log_is_written_as_a_block_of_the_view_and_read_from_it(wal: Path) -> None:
+    before = fingerprint(wal)
+    with open_database(wal) as theirs, open_database(wal, direct_from=0) as ours:
+        assert ours._direct is not None
+        assert theirs._direct is None
+        assert (ours.range(), ours.metrics()) == (theirs.range(), theirs.metrics())
+        for promql in ("load", "sum by (host) (rate(load[5m]))", "avg_over_time(load[77s])", "topk(1, load)"):
+            assert ours.instant(promql, T0 + 2000) == theirs.instant(promql, T0 + 2000)
+        for (name, times, values), (own_name, own_times, own_values) in zip(
+            theirs.raw("load", T0, T0 + 3000), ours.raw("load", T0, T0 + 3000), strict=True
+        ):
+            assert name == own_name
+            assert np.array_equal(times, own_times)
+            assert np.array_equal(values, own_values)
+    assert fingerprint(wal) == before
+
+
 def test_the_numbers_are_right_and_the_database_untouched(blocks: Path) -> None:
     before = fingerprint(blocks)
     end = T0 + STEP * (COUNT - 1)

@@ -40,6 +40,20 @@ def test_whoever_is_unlike_all_peers_from_the_first_step_on_is_named(tmp_path: P
     assert "what it costs is not known" in verdict.summary
 
 
+def test_in_a_hang_that_no_test_names_anybody_for_whoever_stands_out_is_the_blocking_host(tmp_path: Path) -> None:
+    job, culprits = make(KINDS["plugin-health-flag"], tmp_path, seed=25, nodes=6, gpus=2, hang=True)
+    verdict = diagnose(job).verdict
+    (root,) = verdict.roots
+    assert (root.cause, root.hosts) == ("collective-hang", culprits)
+    assert f"Blocking host: {culprits[0]}" in verdict.summary
+    assert any("switch_asic_ok" in e.says for e in verdict.evidence if e.id in root.evidence)
+
+
+def test_a_hang_in_which_nobody_stands_out_names_nobody(tmp_path: Path) -> None:
+    job, _ = make(NOBODY["healthy"][1], tmp_path, seed=26, nodes=6, gpus=2, hang=True)
+    assert [c.hosts for c in diagnose(job).verdict.roots] == [[]]
+
+
 @pytest.mark.parametrize("kind", ["healthy-one-burst", "slow-one-burst", "slow-all-alike"])
 def test_nobody_is_accused_where_nobody_is_to_blame(tmp_path: Path, kind: str) -> None:
     slow, lay = NOBODY[kind]

@@ -118,6 +118,7 @@ def test_the_heat_map_has_the_bad_hosts_on_top_and_opens_them(incident: Incident
     page.locator("#hosts").scroll_into_view_if_needed()
     page.wait_for_selector("#heat[data-drawn^=hw_rdma]")  # what the verdict rests on
     page.locator("#heat-behind summary").click()
+    page.wait_for_selector("#heat-table tbody th")
     rows = page.locator("#heat-table tbody th").all_inner_texts()
     assert len(rows) == NODES
     assert set(rows[: len(incident.guilty)]) == incident.guilty

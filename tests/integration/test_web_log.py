@@ -155,7 +155,7 @@ def test_without_javascript_links_do_the_same(logs: tuple[Site, Path], look: Any
     page.get_by_label("Find").fill("WARNING")
     page.get_by_role("button", name="Find").click()
     assert page.locator(".is-current mark").inner_text() == "WARNING"
-    page.get_by_role("textbox", name="Rank").fill("1")
+    page.get_by_role("textbox", name="Task").fill("1")
     page.get_by_label("File").select_option("77-JAX-toy.log")
     page.get_by_role("button", name="Show").click()
     assert all(" 1: " in f" {text}" or "1: " in text for text in page.locator(".log-row code").all_inner_texts())

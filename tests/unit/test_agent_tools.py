@@ -17,14 +17,15 @@ from helpers import HEADER, make_job, step_line
 from trackwalker.agent import answers
 from trackwalker.agent.answers import NOTICE, Answer, Book, PlaybookAnswer, page, plain_size, size
 from trackwalker.agent.audit import Audit, Caller
+from trackwalker.agent.log_books import all_books
 from trackwalker.agent.texts import logs
 from trackwalker.agent.toolbox import ACTION_TOOLS, READ_TOOLS, Toolbox
 from trackwalker.agent.tools import diagnose, evidence, list_jobs, perf_summary, playbook, triage
 from trackwalker.agent.workspace import Workspace
 from trackwalker.diagnose.asked import Asked
-from trackwalker.diagnose.playbook import load_playbooks
 from trackwalker.diagnose.verdict import Action, Cause, Cost, Evidence, JobRef, Untestable, Verdict, Window
 from trackwalker.errors import RefusedError, TrackwalkerError, UsageError
+from trackwalker.job.causes import known
 from trackwalker.job.journal import read
 
 TOKEN = "hf_" + "Zx9" * 8
@@ -150,12 +151,12 @@ def test_triage_answers_in_one_small_object(box: Toolbox) -> None:
 
 def test_every_playbook_fits_into_an_answer_or_goes_on(ws: Workspace) -> None:
     listed = playbook(ws)
-    assert {row.id for row in listed.playbooks} == {book.id for book in load_playbooks()}
-    for book in load_playbooks():
+    assert {row.id for row in listed.playbooks} == all_books().keys() == known()
+    for book in all_books().values():
         first = playbook(ws, book.id)
         assert size(first) < 8000
         assert book.body.startswith((first.body or "x")[:40])
-    with pytest.raises(UsageError, match="no playbook"):
+    with pytest.raises(UsageError, match="no cause and no playbook"):
         playbook(ws, "no-such")
 
 
@@ -317,3 +318,12 @@ def test_every_tool_says_what_it_is_for_and_returns_an_answer() -> None:
     for tool in (*READ_TOOLS, *ACTION_TOOLS):
         assert inspect.getdoc(tool)
         assert issubclass(inspect.signature(tool, eval_str=True).return_annotation, Answer)
+
+
+@pytest.mark.parametrize(("cause", "line"), [("oom-gpu", "RESOURCE_EXHAUSTED"), ("container-pull-fail", "Pull failed")])
+def test_a_cause_that_only_the_log_names_has_a_page(cause: str, line: str, ws: Workspace) -> None:
+    page = playbook(ws, cause)
+    assert page.body is not None
+    assert line in page.body
+    assert "does not prove" in page.body
+    assert page.actions

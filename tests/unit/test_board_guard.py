@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from trackwalker.observe.board import guarded
+from trackwalker.observe.tensorboard import guarded
 
 OURS = {"HTTP_HOST": "127.0.0.1:6006", "HTTP_AUTHORIZATION": "Basic right"}
 

@@ -27,8 +27,7 @@ from trackwalker.logs.stacks import main_thread, parse
 from trackwalker.node import capsule as node_capsule
 from trackwalker.node import collection, nccl_ras
 from trackwalker.node.capsule import Capsules
-from trackwalker.node.collection import Collection
-from trackwalker.node.rank_facts import describe, process_table
+from trackwalker.node.collection import Collection, describe, process_table
 from trackwalker.node.rank_stacks import Subject, read_native, read_stack
 from trackwalker.node.ranks import Rank
 from trackwalker.node.spec import AgentSpec, RankSpec

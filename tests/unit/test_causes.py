@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import get_args
 
 import pytest
+import yaml
 
 import trackwalker
 from trackwalker.diagnose.playbook import load_playbook
@@ -26,7 +27,7 @@ def test_every_cause_says_all_there_is_to_say(cause: str) -> None:
 
 def test_a_cause_has_one_file() -> None:
     tested = {p.stem for p in (SOURCE / "playbooks").glob("*.md")}
-    assert tested & {p.stem for p in (SOURCE / "playbooks" / "causes").glob("*.yml")} == set()
+    assert tested & yaml.safe_load((SOURCE / "playbooks" / "causes.yml").read_text()).keys() == set()
 
 
 def test_a_cause_that_code_names_has_a_file() -> None:

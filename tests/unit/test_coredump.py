@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from trackwalker.node import coredump
-from trackwalker.node.corefile import CoreFile, read_core
+from trackwalker.node.coredump import CoreFile, read_core
 
 
 def core_bytes(pid: int, name: str = "python3", program: str = "/no/such/python3.11", memory: int = 4096) -> bytes:

@@ -16,7 +16,6 @@ from trackwalker.launch.bundle import build_agent
 from trackwalker.node.collectors.training import parse_step_line
 from trackwalker.perf.analysis import Options, analyse
 from trackwalker.perf.utilisation import logged_flops
-from trackwalker.sweep.batch_memory import _lines
 from trackwalker.sweep.measure import measure
 from trackwalker.sweep.model import Trial
 from trackwalker.watch.logtail import LogTail
@@ -84,10 +83,12 @@ def test_perf_and_sweep_read_it(invented: None, job: Job) -> None:
     assert report.throughput is not None
     assert report.throughput.steps == STEPS
     assert [r.rank for r in report.throughput.ranks] == [0, 1]
-    logged = logged_flops(job.log, None)
+    facts = triage(job).record.facts
+    logged = logged_flops(facts, None)
     assert logged.tflops == pytest.approx(12.25 * 0.5015, rel=0.01)
-    assert job.log is not None
-    assert _lines(job.log, "x")[0] == (3.5, 10.0, "cuda")
+    held = facts.memory_before_steps()
+    assert held is not None
+    assert (held.used, held.limit, held.device) == (3.5, 10.0, "cuda")
     result = measure(job, Trial("a", "toy", ("node1", "node2")), "completed", "")
     assert (result.status, result.step_s) == ("ok", report.throughput.step_s), result.why
 

@@ -10,10 +10,8 @@ import pytest
 from trackwalker.job.ending import Told, decide, of_events, of_log, told_by, word_of
 from trackwalker.job.layout import Job
 from trackwalker.job.slurm.lost import gone, lost, prolog
-from trackwalker.job.slurm.reasons import advice, never_clears
-from trackwalker.job.slurm.states import make
-from trackwalker.node.outcome import cancelled
-from trackwalker.node.scheduler_word import PLAIN, reason_of
+from trackwalker.job.slurm.states import advice, make, never_clears
+from trackwalker.node.outcome import PLAIN, cancelled, reason_of
 
 STEP = b"completed step: 7, seconds: 0.1, loss: 2.0\n"
 DUE = b"slurmstepd-n1: error: *** JOB 7 ON n1 CANCELLED AT 2026-11-16T12:20:19 DUE TO %s ***\n"

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from trackwalker.errors import UsageError
-from trackwalker.telemetry.borrowed import selector
+from trackwalker.telemetry.blocks import BlockWriter
+from trackwalker.telemetry.borrowed import Borrowed, selector, write_rows
 from trackwalker.telemetry.foreign import Rule, host_in, load_maps, translated
 from trackwalker.telemetry.meaning import meaning_of
 from trackwalker.telemetry.remote import Access, Cost, RemoteStore
@@ -49,6 +51,54 @@ def test_bits_and_states() -> None:
     assert found["hw_thermal"] == [0, 1]
     assert found["hw_slowdown"] == [0, 0]
     assert ours("node_infiniband_state_id", [4.0, 1.0], device="mlx5_0", port="1")[0][1] == [1, 0]
+
+
+def test_a_state_that_is_a_label() -> None:
+    """Names and labels as prometheus-slurm-exporter's documents give them."""
+    for name in ("slurm_node_status", "slurm_node_cpu_total"):
+        for state in ("allocated", "mixed", "idle", "completing", "mixed-", "planned"):
+            assert ours(name, [64.0, 64.0], node="n1", status=state) == [({}, [1, 1])], state
+        for state in ("down", "down*", "allocated*", "drained", "draining", "idle~", "fail", ""):
+            assert ours(name, [64.0, 64.0], node="n1", status=state) == [({}, [0, 0])], state
+
+
+def test_conditions_of_a_kubernetes_node() -> None:
+    """Names and labels as kube-state-metrics' documents give them; one of theirs is several of ours."""
+    rules = [r for r in load_maps().rules if r.name == "kube_node_status_condition"]
+    assert [(r.to, r.only["condition"]) for r in rules] == [
+        ("hw_node_ready", "Ready"),
+        ("hw_node_short_of_memory", "MemoryPressure"),
+        ("hw_node_short_of_disk", "DiskPressure"),
+    ]
+    text = selector(rules[0], "node", ["n1"])
+    assert text.endswith(',condition=~"Ready",status=~"true"}')
+    assert [meaning_of(r.to).bad for r in rules] == ["down", "up", "up"]
+    assert len(load_maps().known(frozenset({"kube_node_status_condition"}))) == 3
+
+
+def test_lustre_of_the_client_and_not_of_the_servers() -> None:
+    assert ours("lustre_available_kilobytes", [2.0], target="scratch-ffff", component="client") == [
+        ({"mount": "scratch-ffff"}, [2048.0])
+    ]
+    for each in load_maps().rules:
+        if each.exporter == "lustre_exporter":
+            assert dict(each.only) == {"component": "client"}
+
+
+def test_a_node_that_goes_down_is_one_series_of_ours(tmp_path: Path) -> None:
+    about = {"node": "n1", "instance": "ctl:8080"}
+    early, late = TIMES[:3], TIMES[2:]  # the scrape in which it changes may show both, in two partitions
+    rows = [
+        ({**about, "status": "allocated", "partition": "a"}, early, np.full(3, 64.0)),
+        ({**about, "status": "down*", "partition": "b"}, late, np.full(2, 64.0)),
+    ]
+    writer, out = BlockWriter(tmp_path), Borrowed(Cost())
+    added: list[tuple[list[Any], list[float]]] = []
+    writer.add = lambda names, times, values: added.append((names, values.tolist()))  # type: ignore[assignment]
+    assert write_rows(writer, load_maps(), rule("slurm_node_cpu_total"), rows, {"n1"}, out) == 1
+    ((names, values),) = added
+    assert dict(names[0]) == {"__name__": "hw_node_ready", "host": "n1"}
+    assert values == [[1, 1, 0, 0]]
 
 
 def test_what_nvidia_calls_not_available_is_no_number() -> None:

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trackwalker.job.journal import Journal, encode, has_ended, read
-from trackwalker.watch.follow import Follower
+from trackwalker.watch.live import Follower
 
 values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(),

@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from trackwalker.errors import UsageError
 from trackwalker.job.layout import ID_FORM, NAME_FORM
 from trackwalker.launch.kubernetes.manifest import job_manifests, jobset_manifests
-from trackwalker.launch.kubernetes.names import LONGEST, label_value, new_job_id, object_name
-from trackwalker.launch.kubernetes.pods import name_room, plan_pods
+from trackwalker.launch.kubernetes.pods import LONGEST, label_value, name_room, new_job_id, object_name, plan_pods
 from trackwalker.launch.kubernetes.settings import ClusterSettings, Toleration, path_in_pod, read_settings
 from trackwalker.launch.request import parse_model_spec
 

@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import pytest
 
-from trackwalker.diagnose.confidence import calibration, confidence, support
+from trackwalker.diagnose.confidence import calibration, certainty, confidence, support
 from trackwalker.errors import UsageError
 from trackwalker.lab.calibration import Stated, brier, calibrate, calibration_error, fit, reliability
 from trackwalker.lab.grade import grade
@@ -97,3 +97,9 @@ def test_more_evidence_supports_more_and_doubts_support_less() -> None:
     assert weight(3) > weight(1)
     assert weight(3) > weight(3, data_quality=[{"check": "gaps", "ok": False}])
     assert weight(3) > weight(3, untestable=[{"cause": "input-stall"}] * 6)
+
+
+def test_what_nearly_everything_leads_to_is_a_less_certain_root() -> None:
+    assert certainty(3.0, "gpu-hardware-fault", 0) > certainty(3.0, "collective-hang", 0)  # a hang comes of most things
+    assert certainty(3.0, "gpu-hardware-fault", 0) > certainty(3.0, "gpu-hardware-fault", 1)  # another root beside it
+    assert certainty(9.0, "oom-gpu", 0) == certainty(4.0, "oom-gpu", 0)  # more of the same adds nothing

@@ -13,7 +13,7 @@ from trackwalker.launch.layers import FABRICS, VENDORS, found_on_node, merge_fla
 from trackwalker.launch.models import About, load_model
 from trackwalker.launch.resolved import Target, resolve
 from trackwalker.launch.rules import Rule
-from trackwalker.node.layer_choice import choose, fabric_of
+from trackwalker.node.parts import choose, fabric_of
 from trackwalker.node.rdma_ports import Port
 
 MODEL = About(env={"NCCL_DEBUG": "INFO", "MINE": "m"}, xla_flags={"xla_a": "model", "xla_b": "model"})

@@ -10,8 +10,7 @@ import pytest
 
 from trackwalker.errors import UsageError
 from trackwalker.launch.models import load_model, model_files
-from trackwalker.launch.timeouts import DEFAULTS, parse_timeouts
-from trackwalker.launch.validate import Asked, check, validate
+from trackwalker.launch.validate import DEFAULTS, Asked, check, parse_timeouts, validate
 
 PAGE = (Path(__file__).parent.parent.parent / "docs" / "models.md").read_text()
 WRONG = re.findall(r"^\| `([^`]+)` \| ([^|]+) \|$", PAGE.partition("## Requests that are rejected")[2], re.M)

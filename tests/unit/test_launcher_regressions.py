@@ -21,7 +21,7 @@ from trackwalker.launch.slurm.options import SubmitOptions
 from trackwalker.launch.submission import How, Submission, plan_submission
 from trackwalker.launch.validate import Asked
 from trackwalker.logs.index import index_logs
-from trackwalker.node.checks.command import output
+from trackwalker.node.checks.result import output
 from trackwalker.node.collectors.training import parse_step_line
 
 ROOT = Path(__file__).parent.parent.parent

@@ -23,7 +23,7 @@ def test_every_collected_metric_is_catalogued_as_what_its_collector_declares(met
 
 
 def test_the_causal_graph_and_the_catalogue_speak_of_the_same_quantities() -> None:
-    known = {meaning_of(m).quantity for m in DECLARED} | {"cpu-taken"}  # a counter that virtual machines have
+    known = {meaning_of(m).quantity for m in DECLARED} | {"cpu-taken", "peer-wait"}  # of virtual machines, of plugins
     arrows = graph()
     named = {*arrows.here, *arrows.there, *arrows.waiting, *arrows.shared, *arrows.never_the_reason}
     named |= {q for effects in (*arrows.here.values(), *arrows.there.values()) for q in effects}

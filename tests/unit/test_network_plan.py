@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from fabric_trees import netdev, rdma
-from trackwalker.node.held_ports import KNOWN, RAY_WORKERS, HeldPorts, NoPort, ephemeral_range
 from trackwalker.node.interfaces import Nic, links, nics
 from trackwalker.node.network_plan import (
     NetworkPlan,
@@ -21,6 +20,7 @@ from trackwalker.node.network_plan import (
     plan_network,
     this_node,
 )
+from trackwalker.node.parts import KNOWN, RAY_WORKERS, HeldPorts, NoPort, ephemeral_range
 
 LO = Nic("lo", "127.0.0.1", 8, kind="loopback")
 DOCKER = Nic("docker0", "172.17.0.1", 16, kind="bridge")

@@ -15,7 +15,7 @@ from nvml_driver import LOST, NOT_SUPPORTED, Driver, built, driver  # noqa: F401
 from sysfs_trees import mi250, mi300x, put
 from trackwalker.node.checks import fabric, gpu
 from trackwalker.node.checks.result import Context, Result
-from trackwalker.node.held_ports import HeldPorts
+from trackwalker.node.parts import HeldPorts
 
 NO_NVML = "none.so"
 

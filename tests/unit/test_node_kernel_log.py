@@ -12,8 +12,14 @@ from pathlib import Path
 import pytest
 
 from sysfs_trees import Sample, samples, series
-from trackwalker.node.collectors.kernel_log import METRICS, KernelLine, KernelLogCollector, parse_record
-from trackwalker.node.kernel_classes import CLASSES, classify
+from trackwalker.node.collectors.kernel_log import (
+    CLASSES,
+    METRICS,
+    KernelLine,
+    KernelLogCollector,
+    classify,
+    parse_record,
+)
 from trackwalker.node.oom import kernel_kill
 
 LINES = {

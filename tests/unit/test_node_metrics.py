@@ -15,8 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trackwalker.node.collectors import lane as lane_module
-from trackwalker.node.collectors.host import HostCollector
 from trackwalker.node.collectors.lane import Lane, LaneCollector
+from trackwalker.node.collectors.machine import HostCollector
 from trackwalker.node.exporter import Exporter, merge
 from trackwalker.node.exposition import Family, render
 from trackwalker.observe.prometheus import find_prometheus

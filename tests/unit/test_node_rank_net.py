@@ -12,9 +12,8 @@ import pytest
 
 from trackwalker.lab import network
 from trackwalker.node.collectors.lane import Lane
-from trackwalker.node.collectors.rank_net import RankNetCollector
+from trackwalker.node.collectors.rank_net import Namespace, RankNetCollector
 from trackwalker.node.exposition import Family
-from trackwalker.node.sockdiag import Namespace
 
 
 @pytest.fixture

@@ -10,9 +10,8 @@ from pathlib import Path
 import pytest
 
 from trackwalker.errors import UsageError
-from trackwalker.watch.channels import Quiet
+from trackwalker.watch.channels import Quiet, Secret
 from trackwalker.watch.config import load_config
-from trackwalker.watch.secret import Secret
 from trackwalker.watch.testing import try_channel
 
 WHOLE = """

@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from trackwalker.watch.message import Message
-from trackwalker.watch.receive import AlertReceiver, messages
+from trackwalker.watch.post import AlertReceiver, messages
 
 NOW = 1_790_000_000.0
 TOKEN = "am-token-neverShown"  # noqa: S105

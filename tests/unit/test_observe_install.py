@@ -15,7 +15,7 @@ import pytest
 
 from trackwalker.errors import MissingToolError
 from trackwalker.observe import install, prometheus
-from trackwalker.observe.install import BINARY, CannotInstall, place, unpack_release
+from trackwalker.observe.prometheus import BINARY, CannotInstall, place, unpack_release
 
 NEW = b'#!/bin/sh\necho "prometheus, version 2.53.4 (branch: HEAD)"\n'
 OLD = NEW.replace(b"2.53.4", b"2.31.0")

@@ -16,10 +16,9 @@ from trackwalker.errors import UsageError
 from trackwalker.job.journal import read
 from trackwalker.job.processes import read_stat
 from trackwalker.launch.request import Watching, parse_watching
-from trackwalker.observe.ray import MOST_RESTARTS, RayKeeper
+from trackwalker.observe.ray import MOST_RESTARTS, LogMirror, RayKeeper
+from trackwalker.observe.ray_cluster import point, why_no_stacks, write_wrapper
 from trackwalker.observe.ray_home import environment, hold_port, ray_home
-from trackwalker.observe.ray_logs import LogMirror
-from trackwalker.observe.ray_stacks import point, why_no_stacks, write_wrapper
 
 NOTHING: dict[str, str] = {}
 
@@ -136,15 +135,15 @@ def test_the_rank_is_shown_in_place_of_its_actor(tmp_path: Path, option: str) ->
 
 
 def test_stacks_are_promised_only_where_they_can_be_had(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("trackwalker.observe.ray_stacks.find_pyspy", lambda: "/bin/py-spy")
+    monkeypatch.setattr("trackwalker.observe.ray_cluster.find_pyspy", lambda: "/bin/py-spy")
     assert why_no_stacks(os.getpid()) is None
 
     def refuse(*_: object) -> int:
         raise PermissionError
 
-    monkeypatch.setattr("trackwalker.observe.ray_stacks.os.open", refuse)
+    monkeypatch.setattr("trackwalker.observe.ray_cluster.os.open", refuse)
     assert "ptrace" in (why_no_stacks(os.getpid()) or "")
-    monkeypatch.setattr("trackwalker.observe.ray_stacks.find_pyspy", lambda: None)
+    monkeypatch.setattr("trackwalker.observe.ray_cluster.find_pyspy", lambda: None)
     assert "py-spy is not installed" in (why_no_stacks(os.getpid()) or "")
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from trackwalker.perf.cpu_runs import CpuRuns, call_names
 from trackwalker.perf.model import NONE, Int64, Kernels, Strings
+from trackwalker.perf.xplane import CpuRuns, call_names
 
 HASH = -1_234_567_890_123_456_789  # the number of a run in a job of several processes
 STRINGS = Strings(["CommonPjRtLoadedExecutable::ExecuteHelperOnSingleDevice", "fusion", "Execute (jit_step)"])

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trackwalker.perf.distinct import distinct, distinct_pairs
+from trackwalker.perf.steps import distinct, distinct_pairs
 
 SMALL = st.integers(-1, 40)
 ANY = st.one_of(SMALL, st.integers(-(2**40), 2**40))

@@ -14,10 +14,9 @@ from trackwalker.launch.models import load_model, model_files
 from trackwalker.perf.analysis import Options, analyse
 from trackwalker.perf.flops import model_flops
 from trackwalker.perf.model import Device, Kernels
-from trackwalker.perf.peaks import by_name, by_trace, peaks
 from trackwalker.perf.result import PerfReport
-from trackwalker.perf.utilisation import logged_flops
-from trackwalker.trainers.maxtext.peaks import peak_tflops
+from trackwalker.perf.utilisation import by_name, by_trace, logged_flops, peaks
+from trackwalker.trainers.maxtext.hook import peak_tflops
 from trackwalker.trainers.tiny.config import Config
 from trackwalker.trainers.tiny.metrics import tflops_per_device
 from triage_logs import ending, header, steps

@@ -19,8 +19,8 @@ from trackwalker.perf.groups import chains, iota_groups, mesh_groups, parse_grou
 from trackwalker.perf.hlo import Shape
 from trackwalker.perf.hlo_cost import cost, op_costs
 from trackwalker.perf.hlo_proto import read_proto
-from trackwalker.perf.hlo_text import read_text
-from trackwalker.perf.wire_out import block, number
+from trackwalker.perf.perfetto import block, number
+from trackwalker.perf.programs import read_text
 from trackwalker.perf.xplane import TraceFile
 
 DATA = ROOT.parent / "shared" / "data"

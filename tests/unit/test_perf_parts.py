@@ -6,10 +6,9 @@ import pytest
 
 from conftest import ROOT
 from trackwalker.perf.device_view import DeviceView, view
-from trackwalker.perf.graphs import align
 from trackwalker.perf.hlo import Computation, Instruction, Program, Shape
 from trackwalker.perf.hlo_proto import read_proto
-from trackwalker.perf.parts import part_of, phase_of
+from trackwalker.perf.parts import align, part_of, phase_of
 from trackwalker.perf.reader import read_trace
 
 H200 = ROOT / "tests" / "data" / "perf" / "h200.xplane.pb.gz"

@@ -9,9 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trackwalker.perf.classes import Engine
-from trackwalker.perf.intervals import Intervals
 from trackwalker.perf.model import NONE, Buckets, Kernels, Step
-from trackwalker.perf.timeline import timeline
+from trackwalker.perf.timeline import Intervals, timeline
 
 END = 40
 moments = st.integers(0, END)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from trackwalker.errors import EvidenceError
 from trackwalker.perf import wire
-from trackwalker.perf.wire_out import block, number, varint
+from trackwalker.perf.perfetto import block, number, varint
 
 numbers = st.one_of(st.integers(0, 300), st.integers(0, 2**64 - 1))
 

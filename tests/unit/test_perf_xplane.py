@@ -12,12 +12,12 @@ import pytest
 from conftest import ROOT
 from trace_maker import US, Recipe, write_one
 from trackwalker.errors import EvidenceError
+from trackwalker.perf.detail import fullest
 from trackwalker.perf.device_view import view
-from trackwalker.perf.memory import fullest
 from trackwalker.perf.model import NONE, Buckets, Trace
+from trackwalker.perf.perfetto import block, number
 from trackwalker.perf.reader import read_trace
 from trackwalker.perf.wire import field_at
-from trackwalker.perf.wire_out import block, number
 from trackwalker.perf.xplane import TraceFile
 
 H200 = ROOT / "tests" / "data" / "perf" / "h200.xplane.pb.gz"

@@ -10,7 +10,7 @@ import yaml
 
 from trackwalker.cli import app
 from trackwalker.errors import UsageError
-from trackwalker.observe.config import prometheus_config
+from trackwalker.observe.live import prometheus_config
 from trackwalker.observe.remote_write import (
     AUTH_VARIABLE,
     URL_VARIABLE,

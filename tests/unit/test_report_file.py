@@ -22,10 +22,9 @@ from trackwalker.job.layout import Job
 from trackwalker.job.scrub import Scrubber
 from trackwalker.report import axis, story_heat, story_overlay
 from trackwalker.report.html import content_policy, render_html
-from trackwalker.report.story_background import Background, background, restarts_of
+from trackwalker.report.story_background import Background, Excerpt, background, excerpts, restarts_of
 from trackwalker.report.story_cost import cost_of
-from trackwalker.report.story_excerpts import Excerpt, excerpts
-from trackwalker.report.story_grid import COLUMNS, cells
+from trackwalker.report.story_heat import COLUMNS, cells
 
 
 def many(hosts: int, accused: int = 1, points: int = 240, steps: int = 10_000) -> Story:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from trackwalker.diagnose.claims import claim_of
 from trackwalker.diagnose.deviations import Deviation
 from trackwalker.diagnose.episodes import Episode, alone, further
 from trackwalker.diagnose.examine import Examination
 from trackwalker.diagnose.examine import TestResult as Result
 from trackwalker.diagnose.playbook import Playbook
 from trackwalker.diagnose.playbook import Test as Question
+from trackwalker.diagnose.quantities import graph
 from trackwalker.diagnose.second_look import OpenQuestion, SecondLook, open_question
 from trackwalker.diagnose.story import Phase
 from trackwalker.diagnose.symptoms import Span, Symptoms
@@ -67,3 +69,20 @@ def test_an_uneven_run_that_looks_well_is_looked_at_and_an_even_one_is_not() -> 
     look = SecondLook((off("acme_page_scan_rate", "h2", "long-steps", 0),))
     for names, expected in ((frozenset({"uneven"}), {"h2"}), (frozenset({"blip"}), set())):
         assert hosts(open_question(look, "healthy", [], [], Symptoms(names))) == expected
+
+
+def test_what_idles_devices_without_a_late_batch_stands_before_idleness_even_on_the_accused_host() -> None:
+    idle = found({0, 1}, "lost-to-idle")
+    idle.results[0].hosts = {"h4"}
+    errors = off("hw_gpu_pcie_correctable_total", "h4", alone(0), 0)
+    disk = off("hw_io_pressure_full_pct", "h4", alone(0), 0)  # blocked readers are how batches become late
+    assert hosts(asked(idle, errors, disk)) == {"h4"}
+    assert hosts(asked(idle, disk)) == set()
+
+
+def test_an_account_claims_what_it_booked_and_not_all_that_its_hosts_show() -> None:
+    booked = found({0}, "lost-to-data")
+    booked.results[0].hosts = {"h4"}
+    claim = claim_of(booked)
+    assert (claim.quantities, claim.told_by_log) == (frozenset({"data-wait"}), False)
+    assert not claim.covers(off("acme_rng_entropy_block_ms", "h4", alone(0), 0), graph(), {})

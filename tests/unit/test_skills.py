@@ -20,7 +20,7 @@ from trackwalker.agent.skills import MOST_TOKENS, RULES, Skill, check, load_skil
 from trackwalker.agent.toolbox import READ_TOOLS
 from trackwalker.cli import app
 from trackwalker.cli.commands import load
-from trackwalker.cli.skill_commands import commands_in, problems
+from trackwalker.cli.skills import commands_in, problems
 from trackwalker.diagnose.detect import DETECTORS
 from trackwalker.diagnose.playbook import Symptom, Window, load_playbook, load_playbooks
 from trackwalker.errors import UsageError

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from trackwalker.errors import MissingToolError, UsageError
+from trackwalker.launch.schedulers.slurm import choose_reservation
 from trackwalker.launch.slurm.client import Slurm, SlurmUnreachable, submit_environment
 from trackwalker.launch.slurm.options import SubmitOptions, parse_scheduler_words
-from trackwalker.launch.slurm.reservation import choose_reservation
 from trackwalker.launch.slurm.script import render_script, sbatch_options
 
 NOW = 1794735000.0

@@ -10,7 +10,7 @@ def test_who_rose_against_its_own_past_is_named_whatever_the_others_do() -> None
     assert finding.hosts == ("a/0",)
     assert finding.numbers["value"] == 60
     assert not any_rose({"a/0": 60.0}, reference={}, by=3).fired  # nobody knows what it was before
-    assert not any_rose({"a/0": 6.0}, reference={"a/0": 3.0}, by=1, factor=3).fired
+    assert not any_rose({"a/0": 6.0}, reference={"a/0": 6.0}).fired
 
 
 def test_one_above_a_limit_with_nobody_beside_it() -> None:

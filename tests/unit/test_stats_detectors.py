@@ -9,7 +9,6 @@ from trackwalker.stats.detectors import (
     all_at_least,
     all_at_most,
     all_fell_to,
-    all_rose,
     alone_rose,
     any_above,
     equivalent,
@@ -18,6 +17,7 @@ from trackwalker.stats.detectors import (
     minority,
     missing,
     outliers,
+    several_rose,
     silent,
 )
 
@@ -218,19 +218,19 @@ def test_hot_is_above_a_limit_and_above_the_room() -> None:
 
 def test_all_rose_needs_most_and_their_own_rise() -> None:
     before = {"a": 10.0, "b": 12.0, "c": 9.0, "d": 11.0}
-    assert all_rose(dict.fromkeys(before, 900.0), reference=before, factor=4, floor=200).fired
-    assert not all_rose({**before, "a": 9000.0}, reference=before, factor=4, floor=200).fired
-    assert not all_rose(dict.fromkeys(before, 900.0), reference=None, factor=4, floor=200).fired
+    assert several_rose(dict.fromkeys(before, 900.0), reference=before, factor=4, floor=200).fired
+    assert not several_rose({**before, "a": 9000.0}, reference=before, factor=4, floor=200).fired
+    assert not several_rose(dict.fromkeys(before, 900.0), reference=None, factor=4, floor=200).fired
 
 
-def test_all_rose_can_ask_for_a_part_of_many_but_never_for_one() -> None:
+def test_several_rose_can_ask_for_a_part_of_many_but_never_for_one() -> None:
     before = {f"h{i}": 10.0 for i in range(12)}
     three = {**before, "h1": 900.0, "h5": 900.0, "h9": 900.0}
-    part = {"factor": 4, "floor": 200, "share": 0.25, "least": 3}
-    assert all_rose(three, reference=before, **part).fired  # type: ignore[arg-type]
-    assert not all_rose({**three, "h9": 10.0}, reference=before, **part).fired  # type: ignore[arg-type]
+    part = {"factor": 4, "floor": 200, "share": 0.25}
+    assert several_rose(three, reference=before, **part).fired  # type: ignore[arg-type]
+    assert not several_rose({**three, "h9": 10.0}, reference=before, **part).fired  # type: ignore[arg-type]
     few = {"a": 10.0, "b": 10.0, "c": 10.0, "d": 10.0}
-    assert not all_rose({**few, "a": 900.0}, reference=few, **part).fired  # type: ignore[arg-type]
+    assert not several_rose({**few, "a": 900.0}, reference=few, **part).fired  # type: ignore[arg-type]
 
 
 def test_the_only_host_is_judged_by_its_own_past() -> None:
@@ -266,6 +266,14 @@ def test_who_rose_less_than_another_does_not_stand_out() -> None:
 
 def test_among_rates_that_differ_widely_one_that_is_nearly_nothing_is_low() -> None:
     spread = {f"h{i}": v for i, v in enumerate((14.1, 14.6, 15.4, 16.2, 18.1, 19.7, 22.0, 22.5, 23.0))}
-    assert lows({**spread, "still": 5.9}, ratio=0.5, sigmas=3).hosts == ("still",)
-    assert lows({**spread, "calm": 8.0}, ratio=0.5, sigmas=3).hosts == ()
+    assert lows({**spread, "still": 5.9}, ratio=0.5).hosts == ("still",)
+    assert lows({**spread, "calm": 8.0}, ratio=0.5).hosts == ()
     assert lows({**spread, "dead": 0.0}, ratio=0.03).hosts == ("dead",)
+
+
+def test_a_fall_is_measured_by_the_others_changes_not_by_what_cards_differ_by() -> None:
+    # Cards that differ by eight per cent all the time; one is held back by seven while the others stay as they were.
+    before = {"a": 640.0, "b": 655.0, "c": 672.0, "d": 690.0, "e": 648.0}
+    now = {**before, "e": 598.0}
+    assert lows(now, ratio=0.94, reference=before).hosts == ("e",)
+    assert lows(now, ratio=0.94).hosts == ()  # without a past it is one of five that differ

@@ -22,10 +22,9 @@ from trackwalker.perf.diff_result import DiffReport, Fall, OpDelta
 from trackwalker.perf.fixes import rules as perf_rules
 from trackwalker.perf.result import JobPart
 from trackwalker.stats.selection import Noise, best_by_luck, contrasts, local_level, run_noise, shrunk
-from trackwalker.sweep.flags import FlagSweep, build
+from trackwalker.sweep.flags import FlagSweep, build, sentences
 from trackwalker.sweep.flags_catalogue import Variant, catalogue, choose, own_variant
 from trackwalker.sweep.flags_course import Rules
-from trackwalker.sweep.flags_mechanism import sentences
 from trackwalker.sweep.flags_request import Wanted, request_of
 from trackwalker.sweep.model import Conclusion, Result, Trial
 

@@ -15,7 +15,7 @@ from trackwalker.sweep.network_bisection import bisect
 from trackwalker.sweep.network_design import Exchange, Faults, cover, without_faults
 from trackwalker.sweep.network_report import Findings, _table, conclude, spans
 from trackwalker.sweep.network_simulate import Fabric, random_fabric, switch_fabric
-from trackwalker.sweep.nodes_request import NodesRequest
+from trackwalker.sweep.nodes import NodesRequest
 from trackwalker.sweep.simulate import play
 
 

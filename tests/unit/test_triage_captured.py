@@ -1,6 +1,10 @@
 """Real text: what Slurm (srun with one file a task, its accounting, the kernel) left of jobs whose end is known.
 
 Recorded for this project on a real cluster of three nodes with limits on memory; hosts and paths were renamed.
+`elastic` is torchrun's own output and error files of PyTorch 2.14 with one rank raising; `gpu` was recorded on an H200
+(driver 580, PyTorch 2.11); `kubernetes` is what the real kubectl 1.32 prints of objects that we wrote; `journal` and
+`core` are journalctl's and coredumpctl's (systemd 252) words about entries put into a journal: the kernel's own, and a
+crash.
 """
 
 from __future__ import annotations
@@ -75,3 +79,74 @@ def test_sruns_words_alone() -> None:
         found = of(next(DATA.joinpath(how).glob("slurm-?.out")))
         assert found.primary is not None
         assert (found.primary.cause, found.primary.host) == (cause, "n2")
+
+
+@pytest.mark.parametrize(
+    ("name", "cause"),
+    [
+        ("kubernetes/oom-describe.txt", "oom-host"),
+        ("kubernetes/oom-pod.yaml", "oom-host"),
+        ("kubernetes/lost-events.txt", "node-death"),
+        ("kubernetes/lost-events.yaml", "node-death"),
+        ("kubernetes/lost-describe.txt", "node-death"),
+        ("kubernetes/pull-describe.txt", "container-pull-fail"),
+        ("kubernetes/pull-events.txt", "container-pull-fail"),
+        ("journal/journal-n2.txt", "oom-host"),
+        ("core/core-n2.txt", "segfault"),
+    ],
+)
+def test_what_clusters_tools_print_alone_names_cause_and_host(name: str, cause: str) -> None:
+    found = of(DATA / name).primary
+    assert found is not None
+    assert (found.cause, found.host) == (cause, "n2")
+
+
+@pytest.mark.parametrize("what", ["", "torchrun.out", "attempt_0/1/error.json"])
+def test_torchruns_summary_and_error_files_name_the_rank_that_raised(what: str) -> None:
+    path = DATA / "elastic" / what
+    found = of(*(sorted(p for p in path.rglob("*") if p.is_file()) if path.is_dir() else [path])).primary
+    assert found is not None
+    assert (found.cause, found.rank) == ("python-exception", 1)
+    assert "KeyError: 'tray_9'" in found.text
+    assert "t.py:15 in main" in found.subject
+
+
+@pytest.mark.parametrize(
+    ("name", "cause"),
+    [
+        ("oom.out", "oom-gpu"),
+        ("assert.out", "python-exception"),
+        ("illegal.out", "segfault"),
+        ("same-gpu.out", "config-error"),
+        ("dmesg-vm.txt", "segfault"),
+    ],
+)
+def test_what_a_gpu_left(name: str, cause: str) -> None:
+    found = of(DATA / "gpu" / name).primary
+    assert found is not None
+    assert found.cause == cause
+
+
+@pytest.mark.parametrize("name", ["smi.txt", "smi-q.txt", "ras.txt"])
+def test_reports_of_a_healthy_gpu_accuse_nobody(tmp_path: Path, name: str) -> None:
+    log = tmp_path / "train.log"
+    log.write_text("".join(f"step: {s} loss: 2.1 time: 0.8\n" for s in range(9)) + "ValueError: the tray is empty\n")
+    alone = of(log).primary
+    beside = of(log, DATA / "gpu" / name).primary
+    assert alone is not None
+    assert beside is not None
+    assert (beside.cause, beside.text, beside.file) == (alone.cause, alone.text, "train.log")
+
+
+def test_a_counted_error_in_nvidia_smis_report_is_found(tmp_path: Path) -> None:
+    report = (DATA / "gpu" / "smi-q.txt").read_text()
+    sick = tmp_path / "smi-q.txt"
+    sick.write_text(
+        report.replace(
+            "DRAM Uncorrectable                         : 0", "DRAM Uncorrectable                         : 3"
+        )
+    )
+    assert sick.read_text() != report
+    found = of(sick).primary
+    assert found is not None
+    assert found.cause == "gpu-hardware-fault"

@@ -10,16 +10,18 @@ import yaml
 
 from trackwalker.logs.dialect import NEEDLES
 from trackwalker.logs.index import _LONGER
+from trackwalker.logs.lines import parse
 from trackwalker.logs.needles import SHORTEST
 from trackwalker.logs.signatures import load
 from triage_logs import triage_text
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "bench"))
-from patterns import redundant, rules
+from patterns import decided, redundant, rules
 
 DATA = Path(__file__).parent.parent / "data" / "triage"
 TEXTS: dict[str, str] = yaml.safe_load((DATA / "texts.yml").read_text())
 HELD_OUT: dict[str, str] = yaml.safe_load((DATA / "held_out.yml").read_text())
+SAID: dict[str, list[str]] = yaml.safe_load((DATA / "said.yml").read_text())
 HARMLESS: dict[str, list[str]] = yaml.safe_load((DATA / "harmless.yml").read_text())
 
 
@@ -43,6 +45,41 @@ def test_every_harmless_pattern_has_two_texts() -> None:
 
 def test_no_pattern_is_covered_by_another_of_its_class() -> None:
     assert [(rule.owner, rule.name, other.name) for rule, other in redundant(rules(load()))] == []
+
+
+def test_every_pattern_decides_a_case() -> None:
+    cases = decided(load())
+    assert [(rule.owner, rule.name) for rule in rules(load()) if rule.number not in cases] == []
+
+
+@pytest.mark.parametrize("name", sorted(SAID))
+def test_a_signature_finds_what_programs_say(name: str) -> None:
+    signatures = load()
+    own = tuple(number for number, rule in enumerate(signatures.rules) if rule.owner == name)
+    missed = []
+    for line in SAID[name]:
+        body = parse(line.encode())
+        assert body is not None
+        found, harmless = signatures.match(body, own)
+        if name not in [*(s.id for s in found), *harmless]:
+            missed.append(line)
+    assert missed == []
+
+
+def test_a_code_is_known_in_every_spelling() -> None:
+    signatures = load()
+    said = {
+        "storage-full": ["OSError: [Errno 28] x", "write: os error 28", "fsync failed: ENOSPC", "(errno: 122 - x)"],
+        "segfault": ["CUDA failure 700", "hipErrorIllegalAddress", "CUDA error 716: x"],
+        "storage-rate-limit": ["HTTP Error 429: x", "server replied with status code 429", "429 Too Many Requests"],
+        "xid-hardware": ["NVRM: Xid (PCI:0000:b3:00): 79, x", "dcgm: Xid error 94", "previous Xid 48"],
+    }
+    for name, lines in said.items():
+        for line in lines:
+            body = parse(line.encode())
+            assert body is not None
+            found, _ = signatures.match(body, tuple(range(len(signatures.rules))))
+            assert name in [s.id for s in found], line
 
 
 def test_every_signature_says_what_to_do() -> None:

@@ -201,3 +201,10 @@ def test_what_stands_behind_a_root_becomes_the_root() -> None:
 def test_what_rises_a_hundredfold_needs_no_known_name() -> None:
     assert named(off("vendorx_switch_replays", "h2", score=6.0, before=0.01, after=60.0)) == ["h2"]
     assert named(off("vendorx_switch_replays", "h2", score=6.0, before=20.0, after=60.0)) == []
+
+
+def test_whom_all_others_wait_for_in_collectives_is_named_and_who_waits_is_not() -> None:
+    wait = "train_collective_wait_seconds_total"
+    fleet = off(wait, None, "rose", before=0.2, after=0.45)
+    assert named(fleet, off(wait, "n3", "fell", before=0.2, after=0.19)) == ["n3"]
+    assert named(off(wait, "n1", "rose", before=0.2, after=0.45, of=2)) == []  # one of two: it waits for the other

@@ -12,8 +12,7 @@ import numpy as np
 import pytest
 
 from helpers import write_lines
-from trackwalker.watch.follow import Follower
-from trackwalker.watch.live import LiveWatch, Notice
+from trackwalker.watch.live import Follower, LiveWatch, Notice
 
 
 def ends_of(seconds: Iterable[float], start: float = 1000.0) -> list[float]:

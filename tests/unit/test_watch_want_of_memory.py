@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from trackwalker.launch.standing import Standing
-from trackwalker.watch.want_of_memory import told_apart
+from trackwalker.watch.detect import told_apart
 from watched_job import T0, Night, SimJob
 
 FAILED = Standing("failed", True, 1, "failed with exit code 1", "NonZeroExitCode", "n1")

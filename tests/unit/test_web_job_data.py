@@ -35,7 +35,9 @@ def test_a_number_links_to_its_query_at_its_moment_and_over_time() -> None:
     asked = parse_qs(urlsplit(at_once.url).query)
     assert urlsplit(at_once.url).path == "/job/8308/query"
     assert asked == {"q": [PINNED], "mode": ["instant"]}
-    assert parse_qs(urlsplit(over_time.url).query) == {"q": ["sum by (host) (rate(hw_rdma_tx_retx_pkts_total[600s]))"]}
+    assert parse_qs(urlsplit(over_time.url).query) == {
+        "q": ["sum by (host) (rate(hw_rdma_tx_retx_pkts_total[$__rate_interval]))"]  # its window follows the zoom
+    }
 
 
 def test_a_query_without_a_moment_links_once() -> None:

@@ -15,9 +15,11 @@ from trackwalker.web.overlay import MOST_LINES, overlay
 
 def grid_of(values: np.ndarray, hosts: list[str] | None = None) -> Grid:
     names = tuple(hosts or [f"n{i:04d}" for i in range(len(values))])
-    shown, usual, deviation = heat._measure(values.astype(np.float32))
+    small = values.astype(np.float32)
+    spread = heat._spread(small, 0.0)
+    shown, usual, deviation = heat._measure(small, spread)
     times = np.arange(values.shape[1], dtype=float) * 10.0
-    return Grid("hw_power", "auto", ("q",), names, times, shown, usual, deviation, 10.0)
+    return Grid("hw_power", "auto", ("q",), names, times, shown, usual, deviation, 10.0, 10.0, spread)
 
 
 def noisy(hosts: int, columns: int = 100, seed: int = 1) -> np.ndarray:

@@ -141,7 +141,7 @@ def test_an_address_gives_back_what_it_was_made_of() -> None:
     query = dict(pair.split("=") for pair in ask.url.partition("?")[2].partition("#")[0].split("&"))
     assert query == {"file": "ranks%2F3.log", "q": "a%26b%3D%3Cc%3E", "go": "next", "rank": "3", "line": "7", "at": "0"}
     assert ask.url.endswith("#L7")
-    assert Ask("a b").url == "/job/a%20b/log"
+    assert Ask("a b").url == "/job/a%20b/log#log-end-of-it"  # its end, with and without a script
 
 
 @pytest.mark.parametrize("name", ["line", "rank", "at", "part"])

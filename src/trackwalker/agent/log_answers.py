@@ -7,6 +7,7 @@ import re
 
 from trackwalker.agent.parts import Quote, Reply
 from trackwalker.agent.questions import Asked
+from trackwalker.agent.standing_now import UNDECIDED
 from trackwalker.agent.tools import list_jobs
 from trackwalker.agent.workspace import Workspace
 from trackwalker.diagnose.triage import Triage
@@ -100,7 +101,7 @@ def standing_of(asked: Asked, ws: Workspace) -> Reply:
     if job.log is None:
         return Reply(asked, [f"Job {job.id} {seen.meaning}; it has no log yet."], facts=[seen.meaning])
     found = _triage(asked, ws)
-    known = seen.state not in ("unknown", "forgotten", "gone") and seen.meaning
+    known = seen.state not in (*UNDECIDED, "forgotten", "gone") and seen.meaning
     said = [
         f"Job {job.id} {seen.meaning}; its log says: {found.status}."
         if known

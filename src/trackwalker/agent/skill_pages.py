@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from trackwalker.agent.log_books import all_books
 from trackwalker.diagnose.playbook import Playbook, Test, load_playbooks
 from trackwalker.diagnose.states import states
 from trackwalker.logs.signatures import Harmless, Signature
 from trackwalker.logs.signatures import load as load_signatures
 
 _WRITTEN = "Generated from {what}."
+_NAMED = (
+    "Causes that a line of the log names by itself: [before training](log-causes-early.md), [others](log-causes.md)."
+)
 _SYMPTOMS = {
     "stall": "steps stopped",
     "slow": "a phase below the job's own full speed",
@@ -41,6 +45,9 @@ def pages() -> dict[str, str]:
     home, triage = "tsdb-diagnosis/references", "job-log-triage/references"
     made = {f"{home}/playbook-{b.id}.md": playbook_page(b) for b in books}
     made[f"{home}/playbooks.md"] = playbook_index(books)
+    alone = [b for b in all_books().values() if b not in books]
+    for name, early in (("log-causes-early", True), ("log-causes", False)):
+        made[f"{home}/{name}.md"] = log_causes_page([b for b in alone if _is_early(b) == early], early)
     made |= {f"{triage}/{name}.md": text for name, text in signature_pages(list(signatures.by_id.values())).items()}
     made[f"{triage}/harmless.md"] = harmless_page(list(signatures.harmless.values()))
     return made
@@ -55,6 +62,25 @@ def playbook_index(books: list[Playbook]) -> str:
             out += [f"## {symptom}: {means}", "", "| cause | what it is | if found |", "|---|---|---|"]
             out += [f"| [{b.id}](playbook-{b.id}.md) | {_cell(b.title)} | {b.outcome} |" for b in called]
             out.append("")
+    return "\n".join([*out, _NAMED, ""])
+
+
+def _is_early(book: Playbook) -> bool:
+    return book.about is not None and book.about.group == "before training"
+
+
+def log_causes_page(books: list[Playbook], early: bool) -> str:
+    """The causes without a playbook, which the log names by itself, each in a few lines."""
+    out = [
+        f"# Causes that the log names{', before training' if early else ''}",
+        "",
+        _WRITTEN.format(what="the log signatures"),
+        "",
+    ]
+    for book in books:
+        out += [f"## {book.id}: {_cell(book.title)}", "", *(_cell(part) for part in book.body.split("\n\n")[1:])]
+        out += [f"Next: {'; '.join(action.why for action in book.actions)}."] if book.actions else []
+        out.append("")
     return "\n".join(out)
 
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import atexit
 import re
+import shutil
+import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
@@ -84,8 +87,22 @@ def shipped() -> Path:
     package = Path(__file__).parent.parent
     for folder in (package / "skills", package.parent.parent / "skills"):
         if (folder / "job-log-triage" / PAGE).is_file():
-            return folder
+            return folder if (folder / "job-log-triage" / "references").is_dir() else _complete(folder)
     raise UsageError("this installation holds no skills: install the trackwalker wheel, or work in a checkout")
+
+
+@cache
+def _complete(folder: Path) -> Path:
+    """The skills of a wheel with the pages that repeat playbooks and signatures, which it does not carry."""
+    from trackwalker.agent.skill_pages import pages  # reads all of them
+
+    whole = Path(tempfile.mkdtemp(prefix="trackwalker-skills-"))
+    atexit.register(shutil.rmtree, whole, ignore_errors=True)
+    shutil.copytree(folder, whole, dirs_exist_ok=True)
+    for name, text in pages().items():
+        (whole / name).parent.mkdir(exist_ok=True)
+        (whole / name).write_text(text, encoding="utf-8")
+    return whole
 
 
 def load_skills(folder: Path | None = None) -> list[Skill]:

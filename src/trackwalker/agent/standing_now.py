@@ -17,6 +17,9 @@ _ENDS = {
     "cancelled": ("cancelled", 143, "was cancelled"),
     "failed": ("failed", 1, "failed"),
 }
+# What the log of another's job may say where no scheduler can be asked: the record's word, as triage has it.
+_OPEN = {"indeterminate": "does not tell how it ended: it may still run elsewhere", "hanging": "hangs, by its log"}
+UNDECIDED = frozenset({"unknown", "indeterminate"})  # nobody knows how it stands
 
 
 def standing_now(job: Job) -> Standing:
@@ -37,13 +40,15 @@ def by_small_log(job: Job, seen: Standing) -> Standing:
 
 
 def from_log(job: Job, seen: Standing) -> Standing | None:
-    """The end as the log tells it; None where it tells of none."""
+    """How the record has it; None where its log tells nothing that the scheduler's word lacks."""
     from trackwalker.record.read import read_record  # reading logs is heavy, and most jobs are answered before
 
     try:
         read = read_record(job, "not asked")
     except (TrackwalkerError, OSError):
         return None
+    if read.status in _OPEN and read.run is None and seen.state == "unknown":
+        return replace(seen, state=read.status, meaning=_OPEN[read.status])
     if (end := _ENDS.get(read.status)) is None:
         return None
     state, code, phrase = end

@@ -12,8 +12,8 @@ from typing import Annotated
 from pydantic import Field
 
 from trackwalker.agent import answers as a
-from trackwalker.agent.held import Held
 from trackwalker.agent.log_lines import (
+    Held,
     Line,
     Wanted,
     all_lines,

@@ -9,17 +9,17 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import asdict
-from functools import cache
 from typing import Annotated, Any
 
 from pydantic import Field
 
 from trackwalker.agent import answers as a
+from trackwalker.agent.log_books import all_books
 from trackwalker.agent.standing_now import by_small_log
 from trackwalker.agent.verdicts import Detail, advice, cited, verdict_answer
 from trackwalker.agent.workspace import Workspace, owned
 from trackwalker.diagnose.asked import Asked
-from trackwalker.diagnose.playbook import Playbook, load_playbooks
+from trackwalker.diagnose.playbook import Playbook
 from trackwalker.diagnose.question import answer
 from trackwalker.diagnose.triage import triage as triage_job
 from trackwalker.diagnose.verdict import Evidence
@@ -174,14 +174,14 @@ def playbook(
     cursor: Cursor = "",
 ) -> a.PlaybookAnswer:
     """Explain a cause: how it looks, its pitfalls, how to confirm it by hand, what the engine tests, what to do."""
-    books = _books()
+    books = all_books()
     if not id:
         rows = [a.Book(id=book.id, title=a.short(book.title, 120)) for book in books.values()]
         return a.page(
             rows, cursor, a.LIMIT, lambda part, following: a.PlaybookAnswer(playbooks=list(part), next=following)
         )
     if id not in books:
-        raise UsageError(f"no playbook '{a.short(id, 60)}': call playbook without an id for the list")
+        raise UsageError(f"no cause and no playbook '{a.short(id, 60)}': call playbook without an id for the list")
     return _book(books[id], cursor)
 
 
@@ -213,11 +213,6 @@ def _states(jobs: list[Job]) -> list[tuple[Job, str]]:
     told[:_MOST_LOGS] = [(job, by_small_log(job, seen)) for job, seen in told[:_MOST_LOGS]]
     states = {job.id: seen.state for job, seen in told}
     return [(job, states.get(job.id, "unreadable")) for job in jobs]
-
-
-@cache
-def _books() -> dict[str, Playbook]:
-    return {book.id: book for book in load_playbooks()}
 
 
 def _finding(found: findings.Finding) -> a.Finding:

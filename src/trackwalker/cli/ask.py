@@ -100,6 +100,10 @@ def _show(reply: Reply, where: str) -> None:
         _put(console, "next", "bold")
     for step in reply.next:
         _put(console, step, indent=2)
+    numbered = [quote.id for quote in reply.evidence if quote.id]
+    if numbered and reply.asked.command.startswith("trackwalker diagnose"):
+        piece = f"{reply.asked.command}{where} --evidence {numbered[0]}"
+        console.print(Text(f"a piece of evidence with all its values: {piece}", "dim"), soft_wrap=True)
     console.print(Text(f"the same in full: {reply.asked.command}{where}", "dim"), soft_wrap=True)  # to be copied
 
 

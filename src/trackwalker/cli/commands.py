@@ -10,6 +10,12 @@ from typer.core import TyperArgument, TyperCommand, TyperGroup, TyperOption
 from typer.main import get_group
 
 from trackwalker.cli.words import WordsCommand
+from trackwalker.errors import UsageError
+
+LAB_APART = (
+    "needs the lab, a distribution of its own: pip install trackwalker-lab "
+    "(in a clone of the repository: pip install ./lab)"
+)
 
 
 class Entry(NamedTuple):
@@ -235,6 +241,11 @@ setattr(TyperOption, "display_type_rich", _value)  # noqa: B010
 setattr(TyperArgument, "display_type_rich", lambda argument, ctx: None)  # noqa: B010
 
 
+def is_lab(module: str) -> bool:
+    """Whether a module comes with the lab's distribution."""
+    return module.startswith(("trackwalker.lab", "trackwalker.cli.lab", "trackwalker.cli.demo"))
+
+
 def load(name: str) -> TyperCommand | TyperGroup:
     """The command itself."""
     return load_entry(name, COMMANDS[name])
@@ -243,7 +254,12 @@ def load(name: str) -> TyperCommand | TyperGroup:
 def load_entry(name: str, entry: Entry) -> TyperCommand | TyperGroup:
     """A command from where its entry says it is; a group with many commands has entries of its own."""
     module, _, attribute = entry.place.partition(":")
-    found = getattr(import_module(f"trackwalker.cli.{module}"), attribute)
+    try:
+        found = getattr(import_module(f"trackwalker.cli.{module}"), attribute)
+    except ModuleNotFoundError as e:
+        if not is_lab(e.name or ""):
+            raise
+        raise UsageError(f"`trackwalker {name}` {LAB_APART}") from e
     holder = typer.Typer(rich_markup_mode="rich", add_completion=False)
     if isinstance(found, typer.Typer):
         holder.add_typer(found, name=name)

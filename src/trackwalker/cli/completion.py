@@ -13,6 +13,7 @@ import typer
 
 from trackwalker.cli.commands import COMMANDS, GROUPS, load
 from trackwalker.cli.options import DEFAULT_WORKSPACE
+from trackwalker.errors import UsageError
 
 _BASH = """_trackwalker() {
   local IFS=$'\\n'
@@ -96,7 +97,10 @@ def _all(before: list[str], last: str, workspace: Path) -> list[str]:
         return list(COMMANDS)
     if name not in COMMANDS:
         return []
-    command: Any = load(name)
+    try:
+        command: Any = load(name)
+    except UsageError:  # the lab is not installed
+        return []
     below: dict[str, Any] = getattr(command, "commands", {})
     if len(plain) > 1 and plain[1] in below:
         command = below[plain[1]]

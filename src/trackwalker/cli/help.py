@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 from typing import Annotated
 
 import typer
 
 from trackwalker import __version__
+from trackwalker.errors import UsageError
 
 
 def help_of(
@@ -34,8 +36,10 @@ def _every_command() -> Iterator[list[str]]:
     from trackwalker.cli.commands import COMMANDS, GROUPS, load
 
     for name in [name for names in GROUPS.values() for name in names.split() if name in COMMANDS]:
-        yield [name]
-        yield from ([name, below] for below in getattr(load(name), "commands", {}))
+        with contextlib.suppress(UsageError):  # the lab is not installed
+            command = load(name)
+            yield [name]
+            yield from ([name, below] for below in getattr(command, "commands", {}))
 
 
 def _help(words: list[str]) -> int:

@@ -5,23 +5,31 @@ from __future__ import annotations
 import contextlib
 import itertools
 import json
+import math
 import os
 import re
 import statistics
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from trackwalker.errors import EvidenceError
+from trackwalker.agent.standing_now import UNDECIDED
+from trackwalker.errors import EvidenceError, TrackwalkerError
+from trackwalker.job.dialects import dialects, read_step
 from trackwalker.job.journal import well_formed
 from trackwalker.job.layout import Job
 from trackwalker.job.run import RunRecord, load_run
-from trackwalker.job.shorthand import started
+from trackwalker.job.shorthand import known_start, started
 from trackwalker.job.whole import open_regular, read_whole
 from trackwalker.launch.standing import Standing
+from trackwalker.logs.dialect import WALL
+
+if TYPE_CHECKING:
+    from trackwalker.record.read import Record
 
 _TAIL = 1 << 16
-_STEP = re.compile(rb"completed step: (\d+), seconds: ([\d.]+)")
+_SMALL = 8 << 20
 _STEPS = re.compile(rb"(?:Config param steps: |[\s\"]steps=)(\d+)")
 _NODES = re.compile(rb"^NNODES=(\d+)", re.MULTILINE)
 
@@ -50,18 +58,32 @@ class Row:
 
 
 def row_of(job: Job, seen: Standing) -> Row:
-    """Read the little that a row needs."""
+    """Read the little that a row needs; of a job that is over and small, the figures of its record."""
     record = _record(job)
     step, step_s, last = _from_journal(job.progress) if record else (None, None, None)
-    head = b""
-    if step is None and job.log is not None:
-        head = _part(job.log, 0)
-        step, step_s = _from_log(_part(job.log, -_TAIL))
-    begun = started(job)
-    end = time.time() if not seen.ended else last if last is not None else _touched(job.log)
-    elapsed = end - begun if begun is not None and end is not None and end >= begun and _is_dated(job, record) else None
-    return Row(job, seen, begun, elapsed, record.model if record else job.name.removeprefix("JAX-"),
-               _nodes(record, head), step, _total(record, head), step_s, _verdict(job))  # fmt: skip
+    head = tail = b""
+    if job.log is not None and (step is None or seen.ended):
+        head, tail = _part(job.log, 0), _part(job.log, -_TAIL)
+    if step is None:
+        step, step_s = _from_log(tail)
+    steps, nodes = _total(record, head), _nodes(record, head)
+    if seen.ended and (whole := _whole(job)) is not None and whole.progress.last_step is not None:
+        told = whole.progress
+        step = (told.last_step or 0) + 1 - whole.index.steps.first_number
+        step_s, steps, nodes = told.step_time_s, told.total_steps or steps, whole.nodes or nodes
+    model = record.model if record else job.name.removeprefix("JAX-")
+    elapsed = _elapsed(job, seen, last, tail)
+    return Row(job, seen, started(job), elapsed, model, nodes, step, steps, step_s, _verdict(job))
+
+
+def _whole(job: Job) -> Record | None:
+    """The record of a job whose log takes no time to read."""
+    from trackwalker.record.read import read_record  # reading logs is heavy, and many workspaces need none of it
+
+    with contextlib.suppress(TrackwalkerError, OSError):
+        if job.log is not None and job.log.stat().st_size <= _SMALL:
+            return read_record(job, "not asked")
+    return None
 
 
 def _record(job: Job) -> RunRecord | None:
@@ -70,9 +92,15 @@ def _record(job: Job) -> RunRecord | None:
     return None
 
 
-def _is_dated(job: Job, record: RunRecord | None) -> bool:
-    """Whether its beginning is known, not guessed from a file that has grown since."""
-    return record is not None or not job.id.isdigit()
+def _elapsed(job: Job, seen: Standing, last: float | None, tail: bytes) -> float | None:
+    """How long it ran: as its summary says, or from its beginning, where that is known and not guessed from files."""
+    if wall := WALL.search(tail.decode("utf-8", "replace")):
+        return int(wall[1] or 0) * 3600.0 + int(wall[2] or 0) * 60.0 + int(wall[3])
+    begun, ours = known_start(job), job.run_json is not None
+    if begun is None or (seen.state in UNDECIDED and not ours):
+        return None
+    end = time.time() if not seen.ended else last if last is not None else _touched(job.log) if ours else None
+    return end - begun if end is not None and end >= begun else None
 
 
 def _from_journal(path: Path | None) -> tuple[int | None, float | None, float | None]:
@@ -92,12 +120,14 @@ def _from_journal(path: Path | None) -> tuple[int | None, float | None, float | 
 
 
 def _from_log(tail: bytes) -> tuple[int | None, float | None]:
-    found = _STEP.findall(tail)
+    """Steps completed and the seconds of one lately; the first line of a part may be cut, and the last unfinished."""
+    lines = tail.decode("utf-8", "replace").split("\n")[1 if len(tail) == _TAIL else 0 : -1]
+    found = [(told, line) for line in lines if (told := read_step(line)) is not None and told.step is not None][-20:]
     if not found:
         return None, None
-    with contextlib.suppress(ValueError):
-        return int(found[-1][0]) + 1, statistics.median(float(seconds) for _, seconds in found[-20:])
-    return None, None
+    seconds = [told.seconds for told, _ in found if math.isfinite(told.seconds)]
+    first = next((d.first for d in dialects() if d.read(found[-1][1]) is not None), 0)
+    return max(told.step or 0 for told, _ in found) + 1 - first, statistics.median(seconds) if seconds else None
 
 
 def _part(path: Path, at: int) -> bytes:

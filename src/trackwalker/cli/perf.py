@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import secrets
 import sys
 from pathlib import Path
 from typing import Annotated, Any
@@ -13,7 +14,6 @@ from rich.console import Console
 from typer.core import TyperGroup
 
 from trackwalker.cli.options import DEFAULT_WORKSPACE, AsJson, Workspace
-from trackwalker.cli.perf_page import serve_page, write_page
 from trackwalker.cli.save import write_text
 from trackwalker.cli.screen import Screen
 from trackwalker.cli.waiting import waiting
@@ -26,13 +26,15 @@ from trackwalker.perf.capture import capture as capture_trace
 from trackwalker.perf.diff import diff as diff_reports
 from trackwalker.perf.drill import drill as drill_down
 from trackwalker.perf.find import is_trace, traces_in
-from trackwalker.perf.merge import merge as merge_traces
+from trackwalker.perf.lanes import step_lanes
+from trackwalker.perf.perfetto import merge as merge_traces
 from trackwalker.perf.result import PerfReport
 from trackwalker.perf.saved import NAME, load_report
 from trackwalker.report.perf_diff import diff_markdown, render_diff
 from trackwalker.report.perf_drill import drill_markdown, render_drill
 from trackwalker.report.perf_markdown import perf_markdown
-from trackwalker.report.perf_page import diff_page
+from trackwalker.report.perf_page import diff_page, perf_page
+from trackwalker.report.perf_serve import PageServer
 from trackwalker.report.perf_terminal import render_perf
 from trackwalker.report.text import json_visible
 
@@ -48,6 +50,28 @@ Gpu = Annotated[str | None, typer.Option("--gpu", help="Kind of device for MFU, 
 PeakTflops = Annotated[float | None, typer.Option("--peak", min=0.001, help="Peak TFLOP/s of one device for MFU.")]
 Html = Annotated[Path | None, typer.Option("--html", help="Write the page to this file: it opens without a server.")]
 Ray = Annotated[str | None, typer.Option("--ray", help="Ray cluster that reduces the ranks' traces (an address).")]
+
+
+# Writing and serving the performance page.
+def write_page(report: PerfReport, path: Path) -> Path:
+    """The page as one file."""
+    return write_text(path, _page(report))
+
+
+def serve_page(report: PerfReport, port: int) -> None:
+    """The page on 127.0.0.1 until the user interrupts."""
+    place = secrets.token_urlsafe(18)  # other users of this machine reach the port, but do not know the place
+    documents = {"": ("text/html", _page(report)), "perf.json": ("application/json", report.to_json())}
+    server = PageServer({f"/{place}/{name}": document for name, document in documents.items()}, port)
+    print(f"{server.url}{place}/  (Ctrl-C ends it)", flush=True)
+    try:
+        server.serve()
+    except KeyboardInterrupt:
+        print()
+
+
+def _page(report: PerfReport) -> str:
+    return perf_page(report, step_lanes(report.trace) if report.trace is not None else None)
 
 
 class PerfGroup(TyperGroup):

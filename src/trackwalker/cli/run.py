@@ -12,7 +12,6 @@ from typing import Annotated
 
 import typer
 
-from trackwalker.cli.banner import Banner
 from trackwalker.cli.display import ProgressLine
 from trackwalker.cli.options import DEFAULT_WORKSPACE, Image, Privileged, Registry, Runtime, Workspace, as_named
 from trackwalker.errors import UsageError
@@ -27,10 +26,40 @@ from trackwalker.launch.schedulers.local import LocalRun
 from trackwalker.launch.store import FOLDER
 from trackwalker.launch.submission import How, plan_submission
 from trackwalker.launch.validate import Asked
+from trackwalker.observe import tensorboard
 from trackwalker.observe.prometheus import ensure_prometheus
 from trackwalker.observe.ray_home import missing_ray, where_ray_is
 from trackwalker.observe.remote_write import AUTH_VARIABLE, URL_VARIABLE, remote_write
+from trackwalker.observe.tunnel import tunnel
 from trackwalker.watch.live import LiveWatch
+
+# The two lines that tell, at the start of a recorded run, where its pages are.
+_PATIENCE_S = 30.0  # TensorBoard comes with the first event file, and needs seconds to load
+
+
+class Banner:
+    """Says once where Prometheus and TensorBoard are, as soon as they are there."""
+
+    def __init__(self, job: Job) -> None:
+        self._job = job
+        self._first_seen: float | None = None
+        self._said = False
+
+    def due(self) -> list[str]:
+        """The lines, at the one moment they are due; else nothing."""
+        if self._said:
+            return []
+        found = tunnel(self._job)
+        names = {service.name for service in found.services}
+        if "prometheus" not in names:
+            return []
+        now = time.monotonic()
+        self._first_seen = self._first_seen or now
+        wanted = tensorboard.installed()
+        if wanted and "tensorboard" not in names and now - self._first_seen < _PATIENCE_S:
+            return []
+        self._said = True
+        return found.banner() + ([] if wanted else [tensorboard.MISSING])
 
 
 def run(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from trackwalker.agent.standing_now import standing_now
+from trackwalker.agent.standing_now import UNDECIDED, standing_now
 from trackwalker.cli.job_row import Row, row_of
 from trackwalker.cli.options import DEFAULT_WORKSPACE, AsJson, JobName, Workspace
 from trackwalker.cli.say import say
@@ -25,7 +25,8 @@ def status(
 ) -> int:
     """Say how a job is doing, or how it ended, as its scheduler sees it.
 
-    Exit codes: 0 the state is known (also of a failed job), 2 no such job, 69 the scheduler does not answer.
+    Exit codes: 0 the state is known (also of a failed job), 2 no such job, 69 nobody knows: the
+    scheduler does not answer, and the log does not tell.
     """
     found = find_job(job, workspace)
     seen = standing_now(found)
@@ -35,7 +36,7 @@ def status(
         say(json.dumps({"schema": SCHEMA, **as_dict(found, seen), **how_far}, indent=1))
     else:
         say("\n".join([sentence(found, seen), *_how_far(row)]))
-    return UNREACHABLE if seen.state == "unknown" else 0
+    return UNREACHABLE if seen.state in UNDECIDED else 0
 
 
 def _how_far(row: Row) -> list[str]:

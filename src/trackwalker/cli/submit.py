@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import shlex
+import shutil
 import sys
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
@@ -17,7 +18,6 @@ import typer
 from trackwalker.cli.nodes import suspect_lines
 from trackwalker.cli.options import DEFAULT_WORKSPACE, AsJson, Image, Privileged, Registry, Runtime, takes
 from trackwalker.cli.plan_view import show
-from trackwalker.cli.submit_own import submit_own
 from trackwalker.cli.words import before, behind
 from trackwalker.errors import MaybeQueuedError, TrackwalkerError, UsageError
 from trackwalker.job.trust import shared_badly
@@ -31,6 +31,7 @@ from trackwalker.launch.slurm.beforehand import NOT_ASKED, Word, ask_beforehand,
 from trackwalker.launch.slurm.client import Slurm, slurm_here
 from trackwalker.launch.slurm.environment import left_behind
 from trackwalker.launch.slurm.options import SubmitOptions, parse_scheduler_words
+from trackwalker.launch.slurm.own_script import name_words, read_script, wrapped, write
 from trackwalker.launch.snapshot import Snapshot, discard, take_snapshot
 from trackwalker.launch.store import FOLDER
 from trackwalker.launch.submission import How, Submission, plan_submission
@@ -45,6 +46,40 @@ SUBMITTED = "trackwalker.submitted/1"
 
 Model = Annotated[str, typer.Argument(metavar="MODEL", help="Model, as model[[:alias]:tag].")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Print what would run, and queue nothing.")]
+
+
+# `trackwalker submit --script job.sbatch`: a user's own batch script, queued as it is and recorded.
+_HOW = {
+    "tasks": "what its srun lines start is recorded",
+    "whole": "it has no srun line: the script is recorded as one command",
+    "itself": "it calls trackwalker record itself",
+}
+
+
+def submit_own(
+    path: Path, options: list[str], words: list[str], on: str, workspace: Path, dry_run: bool, as_json: bool
+) -> int:
+    """Queue it; options of the command line are sbatch's, words behind `--` the script's."""
+    if on != "slurm":
+        raise UsageError("--script is for Slurm: in a pod put 'trackwalker record --' before its command")
+    script = read_script(path)
+    if dry_run:
+        print(wrapped(script, Path("FOLDER"), workspace.absolute(), sys.executable), end="")
+        return 0
+    batch = write(script, workspace, sys.executable)
+    try:
+        job = Slurm().submit(batch, [*name_words(script, options), *options], words, own=True)
+    except MaybeQueuedError:
+        raise
+    except TrackwalkerError:
+        shutil.rmtree(batch.parent, ignore_errors=True)
+        raise
+    if as_json:
+        print(json.dumps({"schema": "trackwalker.submitted/1", "id": job.id, "workspace": str(workspace.absolute())}))
+    else:
+        print(f"job {job.id}  workspace {workspace.absolute()}", flush=True)
+        print(f"note: {_HOW[script.how]}", file=sys.stderr)
+    return 0
 
 
 @dataclass(frozen=True)

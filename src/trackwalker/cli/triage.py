@@ -3,24 +3,61 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from trackwalker.cli.no_log import with_a_log
 from trackwalker.cli.options import DEFAULT_WORKSPACE, AsJson, Workspace
 from trackwalker.cli.screen import Screen
 from trackwalker.cli.workspace import jobs_of
 from trackwalker.diagnose.reference import Speed
 from trackwalker.diagnose.triage import SCHEMA, Triage
 from trackwalker.diagnose.triage import triage as triage_job
-from trackwalker.errors import JobNotFoundError, TrackwalkerError, UsageError
+from trackwalker.errors import JobNotFoundError, NotAJobError, TrackwalkerError, UsageError
+from trackwalker.job.layout import Job
 from trackwalker.job.resolve import resolve, several
 from trackwalker.job.shorthand import LATEST
-from trackwalker.record.accounting import ask
+from trackwalker.launch.slurm.client import Slurm, slurm_here
+from trackwalker.launch.standing import find_job, standing
+from trackwalker.record.accounting import ask, why_no_log
 from trackwalker.report import triage as view
 from trackwalker.report.text import json_visible
+
+
+# A job that has no log yet, or never got one: its scheduler may know why.
+def log_of(name: str, workspace: Path) -> Job:
+    """The job; of a Slurm job that is in no workspace, the file that Slurm prints its output into."""
+    try:
+        return with_a_log(name, workspace)
+    except (JobNotFoundError, NotAJobError):
+        if not (name.isascii() and name.isdigit()):
+            raise
+        known = Slurm().state(name) if slurm_here() else None
+        places = [Path(known.log)] if known and known.log else []
+        for place in (*places, Path(f"slurm-{name}.out")):
+            if place.is_file():
+                return replace(resolve(str(place), workspace), id=name)
+        raise
+
+
+def with_a_log(name: str, workspace: Path) -> Job:
+    """The job; of one without a log, an error that says how it stands."""
+    try:
+        return resolve(name, workspace)
+    except NotAJobError as e:
+        try:
+            job = find_job(name, workspace)
+            seen = standing(job)
+        except TrackwalkerError:
+            said = why_no_log(Path(name).name.split("-")[0])
+            raise NotAJobError(f"{e}; {said}" if said else str(e)) from e
+        if job.log is None and seen.state not in ("unknown", "forgotten", "lost"):
+            verb = "has written nothing yet" if not seen.ended else "wrote nothing"
+            raise NotAJobError(f"job {job.id} {seen.meaning}; it {verb}, so there is no log to read") from e
+        said = why_no_log(job.id)
+        raise NotAJobError(f"{e}; {said}" if said else str(e)) from e
 
 
 def triage(

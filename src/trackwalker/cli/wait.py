@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from trackwalker.agent.standing_now import standing_now
+from trackwalker.agent.standing_now import UNDECIDED, standing_now
 from trackwalker.cli.options import DEFAULT_WORKSPACE, AsJson, JobName, Workspace
 from trackwalker.cli.say import say
 from trackwalker.cli.status import as_dict, sentence
@@ -68,9 +68,9 @@ def _until_ended(found: Job, deadline: float | None) -> Standing:
         seen = standing_now(found)
         if seen.ended or seen.stuck or (deadline is not None and time.monotonic() >= deadline):
             return seen
-        if seen.state == "unknown" and not silent:
+        if seen.state in UNDECIDED and not silent:
             say(f"{sentence(found, seen)}; still waiting", file=sys.stderr)
-        silent = seen.state == "unknown"
+        silent = seen.state in UNDECIDED
         left = _LONGEST_S if deadline is None else max(0.0, deadline - time.monotonic())
         time.sleep(min(pause, left))
         pause = min(pause * 1.5, _LONGEST_S)

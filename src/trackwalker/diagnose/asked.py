@@ -50,7 +50,7 @@ class Asked:
 
     def examined(self) -> list[Examination]:
         """By what came of them: found, refuted, clean, untestable."""
-        return sorted(self.examinations, key=lambda e: (_ORDER.index(e.state), e.playbook.id))
+        return sorted(self.examinations, key=lambda e: (_ORDER.index(state_of(e)), e.playbook.id))
 
     def contradicts(self, cause: str) -> list[TestResult]:
         """The tests that would support a found cause, could be asked, and did not."""
@@ -112,7 +112,7 @@ class Asked:
             "hosts": self.hosts,
             "evidence_ends": self.ends,
             "asked": [
-                {"cause": e.playbook.id, "state": e.state, "tests": [self.row(r) for r in e.results]}
+                {"cause": e.playbook.id, "state": state_of(e), "tests": [self.row(r) for r in e.results]}
                 for e in self.examined()
             ],
             "not_asked": {b.id: self.why_uncalled(b) for b in self.uncalled},
@@ -127,6 +127,17 @@ class Diagnosis:
     story: Story
     damage: list[str]
     asked: Asked = field(default_factory=Asked)
+
+
+def state_of(examination: Examination) -> str:
+    """What the questions come to; a cause that nothing measured speaks against, for want of a metric, is not clean."""
+    required = [r for r in examination.results if r.test.role == "require"]
+    unmeasured = any(r.fired is None and r.missing for r in required)
+    return (
+        "untestable"
+        if examination.state == "clean" and unmeasured and not examination.counter_evidence
+        else examination.state
+    )
 
 
 def question(test: Test) -> str:

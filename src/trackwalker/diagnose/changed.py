@@ -36,6 +36,7 @@ class Changed:
     evidence: list[Evidence]
     damage: list[str]
     log: LogChanges
+    says: str = ""  # why nothing could be compared, where that is so
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON has it."""
@@ -58,6 +59,7 @@ class Changed:
                 "changes": [row.to_dict() for row in self.log.rows[:MOST_ROWS]],
                 "shown": f"{min(MOST_ROWS, len(self.log.rows))} of {len(self.log.rows)}",
             },
+            "says": self.says or None,
             "damage": self.damage,
         }
 
@@ -71,8 +73,9 @@ def changed(
 ) -> Changed:
     """Compare every series and kind of log line in a job's slow, stalled or failed stretches, or in a window.
 
-    `begin` and `end` are steps or UTC times; what lies outside of them is the reference. `hosts` limits the table to
-    some hosts, `against` says whose changes theirs are measured by. Without metrics only the log is compared.
+    `begin` and `end` are steps or UTC times, also behind the last step; what lies outside of them is the reference.
+    `hosts` limits the table to some hosts, `against` says whose changes theirs are measured by. Without metrics only
+    the log is compared.
     """
     telemetry = case.telemetry
     known = set(case.hosts)
@@ -95,6 +98,17 @@ def changed(
         *(case.job.id, episodes, hosts or [], against or [], swept.metrics, swept.tests, table, book.items),
         case.damage,
         log,
+        _why_nothing(case, window) if telemetry is not None and not swept.tests else "",
+    )
+
+
+def _why_nothing(case: Case, window: list[Span]) -> str:
+    """Nothing deviates where nothing was compared: too few samples lie in the window, or outside of it."""
+    begin, end = case.telemetry.range() if case.telemetry is not None else (0.0, 0.0)
+    asked = ", ".join(f"{utc(s.start)} to {utc(s.end)}" for s in window)
+    return (
+        f"no metric could be compared: too few samples lie in {asked} or outside of it; the recording goes from "
+        f"{utc(begin)} to {utc(end)}: choose a longer window inside it"
     )
 
 
@@ -119,18 +133,26 @@ def _halves(case: Case) -> list[Episode]:
 
 
 def _asked(case: Case, begin: str | None, end: str | None) -> Episode:
-    whole = _whole(case)
+    steps = _whole(case)
+    whole = Span(steps.start, max(steps.end, _silence_ends(case) or steps.end))
     first = _moment(case, begin, False) if begin is not None else whole.start
     last = _moment(case, end, True) if end is not None else whole.end
     first, last = max(first, whole.start), min(last, whole.end)
     if last <= first:
-        span = f"{utc(whole.start)} to {utc(whole.end)}"
-        raise UsageError(f"nothing lies between --from and --to: the steps of this job go from {span}")
+        span = f"{utc(whole.start)} to {utc(whole.end)}, its steps end at {utc(steps.end)}"
+        raise UsageError(f"nothing lies between --from and --to: the evidence of this job goes from {span}")
     parts = (Span(whole.start, first), Span(last, whole.end))
     rest = tuple(s for s in parts if s.seconds > 0)
     if not rest:
         raise UsageError("--from and --to span the whole run: nothing is left to compare it with")
     return Episode("asked", "asked", (Span(first, last),), rest, first, masked_spans(case))
+
+
+def _silence_ends(case: Case) -> float | None:
+    """Where the evidence ends behind the last step: of a run that hangs, what follows is what one wants to see."""
+    recorded = case.telemetry.range()[1] if case.telemetry is not None else None
+    known = [t for t in (case.end_of_work, recorded) if t is not None]
+    return min(known, default=None)
 
 
 def _moment(case: Case, text: str, at_end: bool) -> float:

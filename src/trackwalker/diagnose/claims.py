@@ -9,6 +9,7 @@ from trackwalker.diagnose.deviations import Deviation
 from trackwalker.diagnose.examine import Examination
 from trackwalker.diagnose.quantities import Graph
 from trackwalker.diagnose.verdict import Role
+from trackwalker.diagnose.waits import all_waits
 from trackwalker.telemetry.meaning import meaning_of
 
 _SEVERAL = 3  # hosts: two bad ports at once are bad luck, three are something they share
@@ -38,6 +39,8 @@ class Claim:
 def claim_of(examination: Examination) -> Claim:
     """What an examination that found something claims."""
     metrics = {m for r in examination.fired if r.test.query is not None for m in r.test.metrics}
+    booked = {r.test.fact for r in examination.fired if r.test.fact is not None}
+    metrics |= {q.metric for w in all_waits() if f"lost-to-{w.id}" in booked for q in w.queries}
     quantities = frozenset(meaning_of(m).quantity for m in metrics)
     return Claim(examination.playbook.id, quantities, frozenset(examination.hosts), not quantities)
 

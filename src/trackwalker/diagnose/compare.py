@@ -15,7 +15,9 @@ from trackwalker.diagnose.deltas import Delta, where
 from trackwalker.diagnose.engine import diagnose_case
 from trackwalker.diagnose.evidence import EvidenceBook
 from trackwalker.diagnose.explain import Explanation, adopt, explain
-from trackwalker.diagnose.twins import Losses, compare_losses
+from trackwalker.diagnose.playbook import state_of
+from trackwalker.diagnose.states import states
+from trackwalker.diagnose.twins import DIVERGED, Losses, compare_losses
 from trackwalker.diagnose.verdict import (
     Action,
     Cause,
@@ -77,7 +79,7 @@ class _Draft:
     def wrong_database(self, word: str, case: Case, foreign: Check) -> Comparison:
         """Stop: numbers of another job would decide."""
         known = self.book.add("metric", foreign.query, f"{word} ({case.job.id}): {foreign.says}")
-        cause = Cause(cause="wrong-tsdb", role="root", confidence=0.95, evidence=[known])
+        cause = Cause(cause=states().cause("database-foreign"), role="root", confidence=0.95, evidence=[known])
         why = "two recorders may have swapped ports or folders; put each database beside its own job and compare again"
         action = Action(do="find-the-right-database", why=why, risk="none", needs_approval=False)
         summary = f"Not compared: the database of {word} ({case.job.id}) belongs to another job: {foreign.says}."
@@ -117,7 +119,7 @@ class _Draft:
             said.append(f"{losses.says[0].upper()}{losses.says[1:]}.")
         untestable = list(found.untestable)
         if losses.untestable and losses.says:
-            untestable.append(Untestable(cause="silent-data-corruption", missing=[losses.untestable]))
+            untestable.append(Untestable(cause=states().cause("losses-part"), missing=[losses.untestable]))
         return self._comparison(
             outcome,
             " ".join(s for s in said if s),
@@ -134,12 +136,12 @@ class _Draft:
         """Memory or compute faults that one of the two reports: then the corruption is not silent."""
         found = []
         for own, suffix in ((self.own_a, where(self.a)), (self.own_b, "")):
-            roots = [c for c in own.verdict.roots if c.cause == "gpu-hardware-fault"]
+            roots = [c for c in own.verdict.roots if states().within("computes", state_of(c.cause))]
             found += [adopt(c, own.verdict, self.book, suffix) for c in roots]
         return found
 
     def _loss_cause(self, losses: Losses) -> Cause:
-        sure = 0.9 if losses.cause == "loss-divergence" else 0.7
+        sure = 0.9 if losses.state == DIVERGED else 0.7
         return Cause(
             cause=losses.cause or "",
             role="root",
@@ -196,7 +198,7 @@ class _Draft:
 
 
 def _loss_words(losses: Losses) -> str:
-    if losses.cause == "loss-divergence":
+    if losses.state == DIVERGED:
         return f"{losses.says[0].upper()}{losses.says[1:]}."
     return (
         f"Same settings, seed and data, but {losses.says}: one of the two runs computed something else. "
@@ -205,7 +207,7 @@ def _loss_words(losses: Losses) -> str:
 
 
 def _replay(losses: Losses) -> Action:
-    if losses.cause == "loss-divergence":
+    if losses.state == DIVERGED:
         why = f"look at the gradient norm and the data around step {losses.step}; go on from a checkpoint before it"
         return Action(do="resume-before-divergence", why=why, risk="lost steps", needs_approval=True)
     why = (

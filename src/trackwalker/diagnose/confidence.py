@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from bisect import bisect_right
 from collections.abc import Mapping
 from functools import cache
@@ -11,10 +12,13 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
+from trackwalker.diagnose.playbook import state_of
+from trackwalker.diagnose.states import states
 from trackwalker.diagnose.unclassified import CAUSE
 from trackwalker.diagnose.verdict import Verdict
 
 _MOST_PIECES, _MOST_OPEN = 5, 4  # more of the same adds nothing
+_ENOUGH, _RIVAL = 4.0, 0.5
 # Of culprits that were located and not named, on worlds of a simulator that shares no code with us: 48 of 57 right.
 _LOCATED = 0.84
 TABLE = "confidence.json"  # beside this file; `trackwalker lab calibrate` writes it
@@ -42,9 +46,9 @@ class Calibration(BaseModel):
     levels: list[CalibratedLevel]
 
 
-def confidence(supported: float) -> float:
-    """How often a cause with this support was right, over the tuning families of the lab."""
-    return look_up(calibration(), supported)
+def confidence(certain: float) -> float:
+    """How often a cause that is so certain was right, on sets that nobody had looked at."""
+    return look_up(calibration(), certain)
 
 
 def look_up(table: Calibration, supported: float) -> float:
@@ -59,9 +63,19 @@ def calibration() -> Calibration:
     return Calibration.model_validate(json.loads((files("trackwalker.diagnose") / TABLE).read_text()))
 
 
+def certainty(supported: float, cause: str, rivals: int) -> float:
+    """Support as far as more of it counts; less for all that can stand behind the cause, and for roots beside it.
+
+    A rank that is gone, or all ranks that wait, can come of nearly everything: that it is the root is the claim that
+    nothing of that was so. A card that breaks comes of nothing else here.
+    """
+    return min(supported, _ENOUGH) - math.log2(1 + len(states().behind(state_of(cause)))) - _RIVAL * rivals
+
+
 def with_confidence(verdict: Verdict) -> Verdict:
     """The same verdict, every cause as sure as what the verdict shows for it."""
     kinds = {e.id: e.kind for e in verdict.evidence}
+    rivals = max(0, len(verdict.roots) - 1)
     sure = []
     for cause in verdict.causes:
         supported = _weigh(
@@ -70,7 +84,8 @@ def with_confidence(verdict: Verdict) -> Verdict:
             doubts=sum(not q.ok for q in verdict.data_quality),
         )
         most = _LOCATED if cause.cause == CAUSE else 1.0
-        sure.append(cause.model_copy(update={"confidence": min(most, confidence(supported))}))
+        level = confidence(certainty(supported, cause.cause, rivals))
+        sure.append(cause.model_copy(update={"confidence": min(most, level)}))
     return verdict.model_copy(update={"causes": sure})
 
 

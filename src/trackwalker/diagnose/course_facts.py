@@ -11,6 +11,7 @@ from trackwalker.diagnose.case import Case
 from trackwalker.diagnose.evidence import EvidenceBook
 from trackwalker.diagnose.facts import FACTS, Answer, Fact, step_line
 from trackwalker.diagnose.symptoms import Span, Symptoms
+from trackwalker.job.causes import about_topic
 from trackwalker.record.projection import final_step
 from trackwalker.record.stall import START_BUDGET_S
 from trackwalker.stats.segments import running_median
@@ -219,7 +220,7 @@ def stopped_together(case: Case, symptoms: Symptoms, book: EvidenceBook) -> Answ
     if case.telemetry is not None or symptoms.stall is None:
         return Answer(None)  # where there are metrics they decide
     last = case.log.steps.last_by_rank
-    own_errors = [f for f in case.triage.failures if f.role == "primary" and f.cause != "collective-hang"]
+    own_errors = [f for f in case.triage.failures if f.role == "primary" and not about_topic({f.cause}, "hang")]
     if len(last) < max(2, len(case.hosts)) or own_errors:
         return Answer(None)
     together = len(set(last.values())) == 1

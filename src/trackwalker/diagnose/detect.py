@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from trackwalker.diagnose import heartbeat
@@ -15,18 +16,23 @@ from trackwalker.stats.detectors import Finding, Values
 _PLAIN: dict[str, Callable[..., Finding]] = {
     "minority": detectors.minority,
     "silent": detectors.silent,
+    "every-at-least": partial(detectors.all_at_least, share=1.0),
+    "every-at-most": partial(detectors.all_at_most, share=1.0),
     "all-at-least": detectors.all_at_least,
     "all-at-most": detectors.all_at_most,
+    "most-at-least": partial(detectors.all_at_least, share=detectors.MOST),
     "any-above": detectors.any_above,
 }
 _AGAINST: dict[str, Callable[..., Finding]] = {  # these look at the same quantity in another window too
     "outliers": detectors.outliers,
     "lows": detectors.lows,
     "hot": detectors.hot,
-    "all-rose": detectors.all_rose,
+    "several-rose": detectors.several_rose,
+    "most-rose": detectors.several_rose,
     "alone-rose": detectors.alone_rose,
     "any-rose": detectors.any_rose,
     "all-fell-to": detectors.all_fell_to,
+    "most-fell-to": partial(detectors.all_fell_to, share=detectors.MOST),
 }
 DETECTORS = frozenset({*_PLAIN, *_AGAINST, "gone", "accused-like-others", "devices-of-accused"})
 

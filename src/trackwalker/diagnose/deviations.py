@@ -296,22 +296,23 @@ def _test(
         peers,
         who,
         counter_s=frame.grid.step if frame.as_rate else 0.0,
-        quantum=0.0 if frame.as_rate else quantum(frame.meaning.unit or frame.meaning.kind),
+        quantum=0.0 if frame.as_rate else _rounding(values, frame.meaning),
         relative=frame.meaning.layer == "activity",
         silent=silent,
         yardstick=yardstick,
     )
 
 
+def _rounding(values: Floats, meaning: Meaning) -> float:
+    """The smallest change a gauge can show; one of somebody else's whose level is finer than that has a finer one."""
+    usual = quantum(meaning.unit or meaning.kind)
+    if meaning.known or not usual or np.isnan(values).all():
+        return usual
+    return min(usual, float(np.nanmedian(np.abs(values)))) or usual
+
+
 def _deviation(
-    key: Key,
-    pick: Pairs,
-    frame: Frame,
-    episode: Episode,
-    result: stats.Changes,
-    i: int,
-    whole: bool,
-    hosts: int,
+    key: Key, pick: Pairs, frame: Frame, episode: Episode, result: stats.Changes, i: int, whole: bool, hosts: int
 ) -> Deviation:
     host, gpu, device, rank, aspect = key
     return Deviation(

@@ -27,6 +27,7 @@ from trackwalker.diagnose.second_look import (
     locate,
     locate_unlike,
     look_again,
+    name_whom_they_wait_for,
     open_question,
     table,
 )
@@ -81,6 +82,7 @@ def diagnose_case(case: Case, playbooks: list[Playbook] | None = None, begin: fl
     symptoms, evidence, speed, examinations = look.symptoms, look.evidence, look.speed, look.examinations
     again = look_again(case, symptoms, look.found, look.roles)
     roles = settled(look.roles, again.behind)
+    name_whom_they_wait_for(case, again, look.found, roles, evidence)
     causes, leading = _told(examinations, look.found, roles, case, symptoms, speed)
     outcome = _outcome(causes, leading)
     slowing = sorted((e for e in leading if "slow" in e.playbook.symptoms), key=lambda e: not e.asked(IDLENESS))
@@ -130,7 +132,7 @@ def diagnose_case(case: Case, playbooks: list[Playbook] | None = None, begin: fl
     )
     verdict = without_secrets(with_confidence(verdict), scrubber_of(case.job.log))
     looked = Asked.of(case, symptoms, examinations, books)
-    return Diagnosis(verdict, tell(case, symptoms, causes, leading), list(case.damage), looked)
+    return Diagnosis(verdict, tell(case, symptoms, causes, leading), case.all_damage, looked)
 
 
 def _primary_cause(case: Case) -> str | None:

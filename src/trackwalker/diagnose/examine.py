@@ -119,6 +119,11 @@ class Examination:
         return any(r.fired and r.test.fact in facts for r in self.results if r.test.role == "require")
 
     @property
+    def waits(self) -> bool:
+        """Whether it only tells that somebody is waited for."""
+        return states().within("waited_for", self.playbook.state)
+
+    @property
     def log_only(self) -> bool:
         """Nothing but log lines speaks for it."""
         return all(r.test.signature is not None for r in self.results if r.fired and r.test.role == "require")

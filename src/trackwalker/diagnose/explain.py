@@ -12,17 +12,17 @@ from trackwalker.diagnose.deltas import Delta, where
 from trackwalker.diagnose.evidence import EvidenceBook
 from trackwalker.diagnose.pair import Pair, clean, not_collected
 from trackwalker.diagnose.restore_leak import Leak, find_leak
+from trackwalker.diagnose.states import states
 from trackwalker.diagnose.verdict import Action, Cause, Outcome, RuledOut, Untestable, Verdict
+from trackwalker.job.causes import about
+from trackwalker.record.status import ENDED_BADLY
 
 _LEAST = 0.005  # less is no fault's doing that anyone could prove
 _WITH_A_SIGNATURE = 0.8  # of the interval, where everything else speaks for the leak
 SPREAD = 0.01  # two runs of one job differ by up to this without a reason that could be found
 _SURE = 0.99  # of the interval, where nothing else speaks for a difference
-_FAILED = frozenset({"failed", "hanging", "unknown-death"})
-_HOW_IT_ENDED = frozenset({"user-cancel", "walltime", "preempted"})
-_NOT_SPEED = frozenset(
-    {"loss-divergence", "silent-data-corruption", "teardown-crash", "telemetry-gap", "telemetry-ghost"}
-)
+_HOW_IT_ENDED = frozenset({"cancelled", "time-limit", "preempted"})  # as another attempt sees it
+_NOT_SPEED = frozenset({"training", "observer", "expected"})  # groups of causes
 
 
 @dataclass(frozen=True)
@@ -64,17 +64,17 @@ def _failure(a: Case, b: Case, own_a: Verdict, own_b: Verdict, book: EvidenceBoo
     """B died or stopped and A did not: that is the difference, whatever their speeds."""
     if not _stopped(b, own_b) or _stopped(a, own_a) or own_b.outcome != "incident":
         return None
-    roots = [c for c in own_b.roots if c.cause not in _HOW_IT_ENDED and not _slow_only(c)]
+    roots = [c for c in own_b.roots if not _how_it_ended(c) and not _slow_only(c)]
     if not roots:
         return None
     causes = [adopt(c, own_b, book, "") for c in roots]
-    said = own_b.status if own_b.status in _FAILED else f"stopped and was {own_b.status}"
+    said = own_b.status if own_b.status in ENDED_BADLY else f"stopped and was {own_b.status}"
     return Explanation("incident", f"B ({b.job.id}) {said}, A did not: {own_b.summary}", causes, own_b.actions)
 
 
 def _stopped(case: Case, own: Verdict) -> bool:
     """Whether a job died, hangs, or hung until somebody ended it."""
-    return own.status in _FAILED or case.stall is not None
+    return own.status in ENDED_BADLY or case.stall is not None
 
 
 def _not_well(b: Case, own_b: Verdict, speed: Explanation, book: EvidenceBook) -> Explanation:
@@ -98,7 +98,8 @@ def _no_steps(a: Case, b: Case) -> Explanation:
         if case.timeline is None or len(case.timeline) < 12
     )
     text = f"Too few steps to compare{f' in {few}' if few else ''}: the difference in speed is within noise."
-    missing = [Untestable(cause="config-difference", missing=["a dozen timed steps of both jobs after their start-up"])]
+    need = ["a dozen timed steps of both jobs after their start-up"]
+    missing = [Untestable(cause=states().cause("settings-differ"), missing=need)]
     return Explanation("insufficient-evidence", text, untestable=missing)
 
 
@@ -152,7 +153,7 @@ def _settings(pair: Pair, told: list[Change], own: list[tuple[Cause, Verdict]], 
             if source and value is not None:
                 ids.append(pair.book.add("log", source, f"{c.name}: {value}"))
     cause = Cause(
-        cause="config-difference",
+        cause=states().cause("settings-differ"),
         role="contributing" if own else "root",
         confidence=confidence,
         magnitude=pair.magnitude,
@@ -180,8 +181,13 @@ def _own_roots(pair: Pair) -> list[tuple[Cause, Verdict]]:
     if slow.outcome != "incident":
         return []
     theirs = {(c.cause, tuple(c.hosts)) for c in fast.causes}
-    skipped = _HOW_IT_ENDED | _NOT_SPEED
-    return [(c, slow) for c in slow.roots if (c.cause, tuple(c.hosts)) not in theirs and c.cause not in skipped]
+    mine = [c for c in slow.roots if (c.cause, tuple(c.hosts)) not in theirs and not _how_it_ended(c)]
+    return [(c, slow) for c in mine if (told := about(c.cause)) is None or told.group not in _NOT_SPEED]
+
+
+def _how_it_ended(cause: Cause) -> bool:
+    told = about(cause.cause)
+    return told is not None and told.retry in _HOW_IT_ENDED
 
 
 def _faults(pair: Pair, own: list[tuple[Cause, Verdict]]) -> Explanation:
@@ -244,18 +250,19 @@ def _local(pair: Pair) -> Explanation | None:
 def _thermal(pair: Pair, causes: dict[str, tuple[set[str], list[str]]]) -> None:
     """Slow clocks on hosts that are hotter than the others, too, are slow because of the heat."""
     heat = next((d for d in pair.deltas if d.metric == "hw_gpu_temperature_celsius"), None)
-    if heat is not None and "gpu-clock-degraded" in causes:
-        who, ids = causes["gpu-clock-degraded"]
+    low, hot = states().cause("clock-low"), states().cause("heat")
+    if heat is not None and low in causes:
+        who, ids = causes[low]
         if who <= set(heat.worse_b if pair.slower_is_b else heat.worse_a):
-            del causes["gpu-clock-degraded"]
-            causes["gpu-thermal-throttle"] = (who, [*ids, *heat.evidence])
+            del causes[low]
+            causes[hot] = (who, [*ids, *heat.evidence])
 
 
 def _leak(pair: Pair, leak: Leak) -> Explanation:
     same_nodes = not pair.confounded
     more = leak.waves[0] is not None and leak.waves[1] is not None and leak.waves[0] > leak.waves[1]
     cause = Cause(
-        cause="restore-thread-leak",
+        cause=states().cause("threads-left"),
         role="root",
         confidence=round(0.82 + (0.08 if more else 0.0) + (0.05 if same_nodes else 0.0), 2),
         magnitude=pair.magnitude,
@@ -274,7 +281,7 @@ def _leak(pair: Pair, leak: Leak) -> Explanation:
         "with enable_single_replica_ckpt_restoring=false, at the next restart"
     )
     action = Action(do="restore-without-leak", why=why, risk="a slower restore", needs_approval=False)
-    return Explanation("incident", text, [cause], [action], clean(pair, {"restore-thread-leak"}))
+    return Explanation("incident", text, [cause], [action], clean(pair, {cause.cause}))
 
 
 def _common(pair: Pair) -> Explanation | None:
@@ -312,7 +319,7 @@ def _unexplained(pair: Pair) -> Explanation:
     actions = []
     if pair.confounded:
         text += f". {pair.confounded}: only a run of the same job on the same nodes separates nodes from job"
-        untestable.append(Untestable(cause="gpu-clock-degraded", missing=["the same job on the same nodes"]))
+        untestable.append(Untestable(cause=states().cause("clock-low"), missing=["the same job on the same nodes"]))
         why = "swap the node lists: a difference that moves with the nodes is theirs"
         actions.append(Action(do="repeat-on-the-same-nodes", why=why, risk="capacity", needs_approval=True))
     elif not pair.deltas:

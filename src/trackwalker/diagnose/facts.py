@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import re
 import signal
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -12,18 +10,18 @@ import numpy as np
 
 from trackwalker.diagnose.case import Case
 from trackwalker.diagnose.evidence import EvidenceBook
+from trackwalker.diagnose.playbook import state_of
 from trackwalker.diagnose.symptoms import Symptoms
-from trackwalker.job.dialects import read_step
 from trackwalker.job.run import ours
 from trackwalker.logs.facts import Quote
 from trackwalker.record.clock import utc
 from trackwalker.record.masks import WARM_UP_STEPS
 from trackwalker.record.phases import PLAIN
+from trackwalker.record.shown import last_line_of, line_at
 from trackwalker.stats.segments import smallest_visible
 
 # Codes that say "something outside killed or broke this process", as against a cascade's TERM or a tidy exit.
 _FEWEST_STEPS = 3
-_TAIL = 1 << 22  # bytes at the end of a log in which a rank's last step line is looked for
 _MOST_TOLD = 4  # hosts whose end is told, before one whose end is not stands out
 _ALIKE = 1.3  # longest against shortest of a few steps
 _CRASH_CODES = {128 + s for s in (signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE)}
@@ -96,7 +94,8 @@ def _nobody_killed(case: Case, book: EvidenceBook) -> tuple[str, ...]:
 
 def named_by_peers(case: Case, symptoms: Symptoms, book: EvidenceBook) -> Answer:
     """The coordinator misses ranks that said nothing any more while all others did."""
-    found = next((f for f in case.triage.failures if f.id == "heartbeat-timeout" and f.cause == "peer-died"), None)
+    beats = [f for f in case.triage.failures if f.id == "heartbeat-timeout" and state_of(f.cause) == "rank-gone"]
+    found = beats[0] if beats else None
     if found is None or found.role != "primary" or 2 * len(found.hosts) > len(case.hosts):
         return Answer(False)
     says = f"{', '.join(found.hosts)}: missed by the coordinator; {found.why}"
@@ -186,7 +185,7 @@ def accused_kept_stepping(case: Case, symptoms: Symptoms, book: EvidenceBook) ->
         last = case.log.steps.last_by_rank.get(task)
         if last is None or not len(inside) or last < int(inside[0]):
             return Answer(False)
-        ids.append(quote(case, _own_line(case, task, last), book))
+        ids.append(quote(case, last_line_of(case.log, task, last), book))
     return Answer(bool(ids), tuple(ids))
 
 
@@ -208,8 +207,8 @@ def traceback(case: Case, symptoms: Symptoms, book: EvidenceBook) -> Answer:
     first = int(event["rank"]) if event else next((e.rank for e in case.log.exits if e.code != 143), None)
     mine = [t for t in traces if first is None or t.rank == first]
     primary = case.triage.primary  # where the log tells what the exception only repeats, that is the cause
-    repeats = any(f.cause == "python-exception" and f.role == "consequence" for f in case.triage.failures)
-    if primary is not None and primary.cause != "python-exception" and repeats:
+    raised = [f for f in case.triage.failures if state_of(f.cause) == "error-raised"]
+    if primary is not None and primary not in raised and any(f.role == "consequence" for f in raised):
         return Answer(False)
     if not mine or (event and int(event["data"]["exit"]) in _KILL_CODES):
         return Answer(False)
@@ -295,33 +294,7 @@ def step_line(case: Case, step: int) -> Quote | None:
     if at is None:
         return None
     fallback = f"completed step: {step}, seconds: {float(steps.seconds[at]):.3f}"
-    return _line_text(case, int(steps.line[at]), steps.rank or 0, fallback)
-
-
-def _own_line(case: Case, rank: int, step: int) -> Quote:
-    """A rank's line on its last step, looked for from the end: of most ranks only the number is kept."""
-    begins, number = re.compile(rb"^\s*0*%d: " % rank), case.log.lines
-    with contextlib.suppress(OSError), case.log.path.open("rb") as f:
-        f.seek(max(0, f.seek(0, 2) - _TAIL))
-        lines = f.read(_TAIL).split(b"\n")
-        behind = len(lines) - (0 if lines[-1] else 1)
-        for at, raw in enumerate(lines):
-            text = raw.decode("utf-8", "replace").rstrip("\r")
-            if begins.match(raw) and (told := read_step(text)) is not None and told.step == step:
-                return Quote(rank, number - behind + at + 1, text)
-    return Quote(rank, number, f"{rank}: step {step}")
-
-
-def _line_text(case: Case, number: int, rank: int, fallback: str) -> Quote:
-    """The verbatim text of a log line by number (read again: step lines are kept as numbers only)."""
-    try:
-        with case.log.path.open("rb") as f:
-            for at, raw in enumerate(f, start=1):
-                if at == number:
-                    return Quote(rank, number, raw.decode("utf-8", "replace").rstrip("\r\n"))
-    except OSError:
-        pass
-    return Quote(rank, number, fallback)
+    return line_at(case.log, int(steps.line[at]), steps.rank or 0, fallback)
 
 
 FACTS: dict[str, Fact] = {

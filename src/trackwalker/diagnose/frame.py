@@ -12,7 +12,7 @@ from trackwalker.telemetry.quality import Check
 def quality_of(checks: list[Check], case: Case) -> list[DataQuality]:
     """What was found of the recording itself, and what of the evidence is damaged."""
     rows = [DataQuality(check=c.name, hosts=list(c.hosts), ok=c.ok, says=c.says) for c in checks]
-    return rows + [DataQuality(check="damage", ok=False, says=d) for d in case.damage]
+    return rows + [DataQuality(check="damage", ok=False, says=d) for d in case.all_damage]
 
 
 def job_ref(case: Case) -> JobRef:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -19,6 +19,7 @@ from trackwalker.diagnose.deviations import MANY, owner
 from trackwalker.diagnose.evidence import EvidenceBook
 from trackwalker.diagnose.quantities import Graph
 from trackwalker.diagnose.symptoms import Span, Symptoms
+from trackwalker.record.masks import WARM_UP_STEPS
 from trackwalker.telemetry.client import Floats, QueryError, Sample, host_of
 from trackwalker.telemetry.meaning import Meaning, Place, meaning_of, pick_of, place_of
 from trackwalker.telemetry.store import Telemetry
@@ -33,6 +34,7 @@ _MOST_OF = 8  # one subject of so many may be odd: more of them have a role
 _OUTSIDE = 5.0  # times the others' whole range
 _OF_LEVEL = 0.05  # less is the spread of good hardware
 _LOST = 0.1  # seconds of each second: what a wait has to take before anybody asks
+_HARMLESS_AT_FULL_SPEED = ("lost-time", "delay")  # what began later and cost no speed costs nothing
 _COSTS_S = 0.001  # an error (a packet sent again, an interrupt, a corrected read): a trickle goes unnoticed for years
 _NEXT_TO_NOTHING = 0.01  # of it, on all others
 _WHO = ("host", "instance", "gpu", "GpuIndex", "rank")
@@ -53,6 +55,7 @@ class Unlike:
     outside: float  # times the others' range, for the order
     query: str
     values: dict[str, float]
+    later: bool = False  # it was like its peers in the beginning
 
     @property
     def name(self) -> str:
@@ -66,7 +69,8 @@ class Unlike:
         unit = f" {self.meaning.shown_unit}" if self.meaning.shown_unit else ""
         aspect = "".join(f" ({value})" for _, value in self.place.aspect)
         middle = f"{self.middle:.4g} in the median of all"
-        return f"{self.name}: {self.meaning.metric}{aspect} is {self.value:.4g}{unit} all along, {middle}"
+        when = "in the end" if self.later else "all along"
+        return f"{self.name}: {self.meaning.metric}{aspect} is {self.value:.4g}{unit} {when}, {middle}"
 
     def cite(self, book: EvidenceBook) -> str:
         """The evidence item that tells it."""
@@ -74,13 +78,17 @@ class Unlike:
 
 
 def unlike_all_along(case: Case, symptoms: Symptoms, graph: Graph) -> list[Unlike]:
-    """Who differs from all peers at the beginning and at the end of a run at one speed, the clearest first."""
+    """Who differs from all peers through a run at one speed, or since some time in it, the clearest first."""
     telemetry, windows = case.telemetry, symptoms.windows.get("calm") or symptoms.windows.get("steady")
     if telemetry is None or not windows or windows[0].seconds < 3 * _SHORTEST_S:
         return []
     longest = _LONGEST_OF_MANY_S if len(case.hosts) > MANY else _LONGEST_S
     whole, length = windows[0], min(longest, windows[0].seconds / 3.0)
-    last, first = Span(whole.end - length, whole.end), Span(whole.start, whole.start + length)
+    begin = whole.start if case.timeline is None else float(case.timeline.ends[WARM_UP_STEPS])
+    first, last = Span(begin, begin + length), Span(whole.end - length, whole.end)
+    if (tail := symptoms.windows["late"][0]).seconds >= _SHORTEST_S:  # between the last saves
+        last = Span(max(tail.start, tail.end - length), tail.end)
+    middle = Span(last.start - last.seconds, last.start)  # who became odd has been so for a while: no visitor
     found: list[Unlike] = []
     for metric in sorted(telemetry.metrics()):
         meaning = meaning_of(metric)
@@ -88,8 +96,13 @@ def unlike_all_along(case: Case, symptoms: Symptoms, graph: Graph) -> list[Unlik
         if kind is None or (kind == "lost-time" and case.topology.machines):  # on one machine chance decides who waits
             continue
         late = list(_odd_ones(case, telemetry, meaning, kind, last))
-        early = {(u.place, u.host) for u in _odd_ones(case, telemetry, meaning, kind, first)} if late else set()
+        if not late:
+            continue
+        early = {(u.place, u.host) for u in _odd_ones(case, telemetry, meaning, kind, first)}
         found += [u for u in late if (u.place, u.host) in early]
+        if kind not in _HARMLESS_AT_FULL_SPEED:
+            before = {(u.place, u.host) for u in _odd_ones(case, telemetry, meaning, kind, middle)}
+            found += [replace(u, later=True) for u in late if (u.place, u.host) in before - early]
     return sorted(found, key=lambda u: (u.kind != "alike", -round(u.outside, 3), u.says))
 
 

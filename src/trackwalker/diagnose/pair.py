@@ -11,6 +11,7 @@ from trackwalker.diagnose.config_diff import Change, shared_hosts
 from trackwalker.diagnose.deltas import Delta
 from trackwalker.diagnose.evidence import EvidenceBook
 from trackwalker.diagnose.restore_leak import restored_single_replica
+from trackwalker.diagnose.states import states
 from trackwalker.diagnose.verdict import Magnitude, RuledOut, Untestable, Verdict
 
 
@@ -85,12 +86,9 @@ def clean(pair: Pair, found: set[str]) -> list[RuledOut]:
         if cause not in found and not worse:
             out.append(RuledOut(cause=cause, evidence=[e for d in asked for e in d.evidence]))
     tasks = next((d for d in pair.deltas if d.metric == "hw_procs_running"), None)
-    if (
-        tasks is not None
-        and "restore-thread-leak" not in found
-        and not (tasks.uniform and tasks.worse(pair.slower_is_b))
-    ):
-        out.append(RuledOut(cause="restore-thread-leak", evidence=list(tasks.evidence)))
+    leak = states().cause("threads-left")
+    if tasks is not None and leak not in found and not (tasks.uniform and tasks.worse(pair.slower_is_b)):
+        out.append(RuledOut(cause=leak, evidence=list(tasks.evidence)))
     return out
 
 
@@ -102,5 +100,5 @@ def not_collected(pair: Pair) -> list[Untestable]:
         for cause in sorted({f.cause, f.common_cause} - {None} - measurable, key=str):
             wanted.setdefault(str(cause), []).append(f.metrics[0])
     if restored_single_replica(pair.slow) and not any(d.metric == "hw_procs_running" for d in pair.deltas):
-        wanted["restore-thread-leak"] = ["hw_procs_running"]
+        wanted[states().cause("threads-left")] = ["hw_procs_running"]
     return [Untestable(cause=c, missing=m) for c, m in sorted(wanted.items())]

@@ -73,8 +73,8 @@ class Test(BaseModel):
             if isinstance(told, str):
                 if told not in limits():
                     raise ValueError(f"no limit '{told}' in limits.yml; known: {', '.join(sorted(limits()))}")
-                told = {k: v for k, v in limits()[told].items() if k != "why"}
-            data = {**data, "with_": told}
+                told = limits()[told]
+            data = {**data, "with_": {k: v for k, v in told.items() if k != "why"}}
             del data["with"]
         return data
 
@@ -140,6 +140,13 @@ def load_playbooks(own: Path | None = None) -> list[Playbook]:
         folders.append(own)
     books = {p.id: p for folder in folders for path in sorted(folder.glob("*.md")) for p in [load_playbook(path)]}
     return [books[name] for name in sorted(books)]
+
+
+@cache
+def state_of(cause: str) -> str:
+    """The state that a shipped cause is ("": its file names none); without tests, what log lines make of it."""
+    path = Path(str(files("trackwalker.playbooks"))) / f"{cause}.md"
+    return load_playbook(path).state if path.exists() else states().of_log(cause)
 
 
 def load_playbook(path: Path) -> Playbook:

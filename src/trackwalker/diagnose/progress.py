@@ -123,6 +123,6 @@ def progress_of(case: Case, symptoms: Symptoms) -> Progress:
         step_time_s=speed.step_time_s,
         tgs=speed.tgs,
         last_checkpoint=saved,
-        steps_lost=last - saved if saved is not None else None,
+        steps_lost=last - saved if saved is not None and not case.all_done else None,
         eta_s=eta,
     )

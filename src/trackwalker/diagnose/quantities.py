@@ -16,7 +16,9 @@ class Graph:
     here: dict[str, frozenset[str]]
     there: dict[str, frozenset[str]]
     waiting: frozenset[str]  # what changes on all hosts that wait for a slow one
+    for_others: frozenset[str]  # the wait for the slow one itself
     shared: frozenset[str]  # what belongs to no host when it shows on all ports of several
+    idle: frozenset[str]  # what falls where devices have nothing to do
     saving: frozenset[str]  # what a save begins with
     alike: frozenset[str]  # whose level is the same on all hosts by construction
     lost_time: frozenset[str]  # whose level is a loss by itself
@@ -48,7 +50,9 @@ def graph() -> Graph:
         {q: frozenset(effects) for q, effects in told["here"].items()},
         {q: frozenset(effects) for q, effects in told["there"].items()},
         frozenset(told["waiting"]),
+        frozenset(told["for_others"]),
         frozenset(told["shared"]),
+        frozenset(told["idle"]),
         frozenset(told["saving"]),
         frozenset(told["alike"]),
         frozenset(told["lost_time"]),

@@ -168,11 +168,7 @@ def _names_nobody_and_yields(cause: Examination, other: Examination) -> bool:
 
 def _told_why(wait: Examination, candidates: list[Examination]) -> bool:
     """Whether another cause says what is wrong with the hosts that all others wait for."""
-    return bool(wait.hosts) and any(set(wait.hosts) <= set(e.hosts) for e in candidates if not _waits(e))
-
-
-def _waits(cause: Examination) -> bool:
-    return states().within("waited_for", cause.playbook.state)
+    return bool(wait.hosts) and any(set(wait.hosts) <= set(e.hosts) for e in candidates if not e.waits)
 
 
 def _kept_from_answering(kill: Examination, candidates: list[Examination]) -> bool:
@@ -199,7 +195,7 @@ def _roles(found: list[Examination], symptoms: Symptoms) -> dict[str, Role]:
             roles[e.playbook.id] = "contributing"
         else:
             candidates.append(e)
-    for e in [c for c in candidates if _waits(c) and _told_why(c, candidates)]:
+    for e in [c for c in candidates if c.waits and _told_why(c, candidates)]:
         candidates.remove(e)
         roles[e.playbook.id] = "consequence"
     for e in [c for c in candidates if c.playbook.symptoms == ["heartbeat"] and _kept_from_answering(c, candidates)]:

@@ -13,8 +13,9 @@ from trackwalker.diagnose.claims import Claim, claim_of, downstream, explanation
 from trackwalker.diagnose.deviations import MANY, Deviation, sweep
 from trackwalker.diagnose.episodes import Episode, alone, episodes_of, further
 from trackwalker.diagnose.evidence import EvidenceBook
-from trackwalker.diagnose.examine import Examination
-from trackwalker.diagnose.levels import unlike_all_along
+from trackwalker.diagnose.examine import Examination, TestResult
+from trackwalker.diagnose.levels import Unlike, unlike_all_along
+from trackwalker.diagnose.playbook import Test
 from trackwalker.diagnose.quantities import graph
 from trackwalker.diagnose.symptoms import SOFT, Symptoms
 from trackwalker.diagnose.table import cite, name, rows
@@ -74,6 +75,23 @@ def _spoken(slowing: Sequence[Examination], symptoms: Symptoms) -> set[int]:
     return {i for e in slowing for i in (range(len(symptoms.slow)) if e.spans is None else e.spans)}
 
 
+def name_whom_they_wait_for(
+    case: Case, look: SecondLook, found: Sequence[Examination], roles: Mapping[str, Role], book: EvidenceBook
+) -> None:
+    """A wait that names nobody asks for whom: whoever alone stands out since the silence began, by any metric."""
+    open_waits = [e for e in found if roles.get(e.playbook.id) == "root" and not e.hosts and e.waits]
+    since = [d for d in look.deviations if d.episode.kind in ("stall", "before-stall")]
+    suspicion = suspect(since, graph()) if open_waits else None
+    if suspicion is None or case.telemetry is None or len(suspicion.stories) > 1:
+        return
+    cited = [c[0] for d in suspicion.deviations if (c := cite(d, case.telemetry, book)) is not None]
+    test = Test(id="stands-out", role="support", accuses=True, fact="stands-out")
+    for e in open_waits if cited else ():
+        who = TestResult(test, True, cited, set(suspicion.hosts))
+        who.devices, who.gpus = set(suspicion.devices), set(suspicion.gpus)
+        e.results.append(who)
+
+
 @dataclass(frozen=True)
 class OpenQuestion:
     """What the causes found leave open: the deviations to look for somebody in."""
@@ -94,9 +112,17 @@ def open_question(
     claims = [claim_of(e) for e in told]
     rest = [d for d in look.deviations if explanation(d, claims, graph(), {}) is None]
     if all(_only_idleness(e) for e in slowing):
-        # Idle devices tell that something was waited for. What no arrow leads from or to is not known to be data.
-        return OpenQuestion("before", [d for d in rest if d.fleet or not d.meaning.known])
+        # Idle devices tell that something was waited for. What no arrow leads from or to is not known to be data, and
+        # what idles devices in another way than by data is another reason.
+        return OpenQuestion("before", [d for d in rest if d.fleet or not d.meaning.known or _idles_otherwise(d)])
     return OpenQuestion("beside", _left_over(rest, look.deviations, slowing, symptoms))
+
+
+def _idles_otherwise(d: Deviation) -> bool:
+    """Whether devices idle of this and no late batch has a part in it."""
+    quantity, arrows = d.meaning.quantity, graph()
+    waits = {quantity, *arrows.here.get(quantity, ())} & arrows.lost_time
+    return bool(arrows.follows(quantity) & arrows.idle) and quantity not in arrows.idle and not waits
 
 
 def _only_idleness(cause: Examination) -> bool:
@@ -207,7 +233,7 @@ def _lost(symptoms: Symptoms) -> list[float]:
 
 
 def locate_unlike(case: Case, symptoms: Symptoms, outcome: Outcome, book: EvidenceBook) -> Located | None:
-    """Who is unlike all its peers from the first step on, in a run at one speed that nothing else speaks of."""
+    """Who is, or became, unlike all its peers in a run at one speed that nothing else speaks of."""
     if outcome == "incident" or symptoms.slow or symptoms.names - SOFT - {"cancelled"}:
         return None
     found = unlike_all_along(case, symptoms, graph())
@@ -226,12 +252,18 @@ def locate_unlike(case: Case, symptoms: Symptoms, outcome: Outcome, book: Eviden
     where, told = ", ".join(dict.fromkeys(u.name for u in clearest)), "; ".join(said[i] for i in cited)
     summary = (
         f"The run has one speed throughout, so what it costs is not known, but {where} "
-        f"{'is' if len(clearest) == 1 else 'are'} unlike all peers from the first step on, for no known reason: {told}."
+        f"{_since(clearest)}, for no known reason: {told}."
     )
     why = f"take a closer look at {where}, before the next run: {told}"
     action = Action(do="inspect-hosts", hosts=hosts, why=why, risk="none", needs_approval=False)
     suspicion = Suspicion(tuple(hosts), tuple(gpus), tuple(devices), (), case.start or 0.0)
     return Located("before" if outcome == "expected" else "alone", [cause], summary, action, suspicion)
+
+
+def _since(odd: Sequence[Unlike]) -> str:
+    if any(u.later for u in odd):
+        return "became unlike all peers in the course of it"
+    return f"{'is' if len(odd) == 1 else 'are'} unlike all peers from the first step on"
 
 
 def common_change(case: Case, look: SecondLook, book: EvidenceBook) -> str:

@@ -29,6 +29,10 @@ class States:
                     todo.append(effect)
         return frozenset(seen).union(self.told["called"].get(state, ())) - {state}
 
+    def behind(self, state: str) -> frozenset[str]:
+        """Everything that a state can have come of."""
+        return frozenset(s for s in self.known if state in self.reaches(s))
+
     def leaves_open(self, state: str) -> frozenset[str]:
         """What is not sure while this state is only half proven."""
         named = self.told["leaves_open"].get(state)
@@ -41,6 +45,10 @@ class States:
     def within(self, group: str, state: str) -> bool:
         """Whether a state has one of the properties that are lists."""
         return state in self.told[group]
+
+    def cause(self, state: str) -> str:
+        """The cause of a state that is reckoned from the steps, and tested by no cause file."""
+        return str(self.told["reckoned"][state])
 
     def of_log(self, cause: str) -> str:
         """The state of a failure class that only logs tell of."""

@@ -37,7 +37,7 @@ def tell(case: Case, symptoms: Symptoms, causes: list[Cause], leading: list[Exam
         lane_query=query,
         start=case.start,
         end=case.end,
-        notes=tuple(case.damage),
+        notes=tuple(case.all_damage),
     )
 
 

@@ -140,6 +140,9 @@ def _windows(case: Case, stall: Stall | None, phases: tuple[Phase, ...]) -> dict
         windows["steady"] = [calm if calm.seconds >= _CALM_S else Span(begin, stop)]
         if calm.seconds >= 60.0 and (calm.seconds < stop - begin or not save_steps(case)):
             windows["calm"] = [calm]
+        at = 2 * len(timeline) // 3
+        tail = Phase(int(timeline.steps[at]), int(timeline.steps[-1]), float(timeline.ends[at]), stop, 0.0, False)
+        windows["late"] = [_undisturbed(case, tail)]
     if until is not None and case.start is not None:
         last = timeline.last_end if timeline is not None and timeline.last_end is not None else until
         windows["end"] = [Span(max(case.start, min(last, until) - _LAST_MINUTES_S), (case.end or until) + 30.0)]

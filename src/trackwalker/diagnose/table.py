@@ -175,9 +175,7 @@ def _moved(before: float, after: float) -> str:
 
 def _against(d: Deviation, before: float, after: float) -> str:
     own = "rose" if after > before else "fell"
-    if d.kind == own:
-        return ""
-    return ", more than on the other hosts" if own == "rose" and d.kind == "rose" else ", unlike the other hosts"
+    return "" if d.kind == own else ", less than on the other hosts"
 
 
 def _unit(d: Deviation) -> str:

@@ -20,6 +20,7 @@ from trackwalker.logs.roles import Roles
 from trackwalker.record.accounting import Accounting
 from trackwalker.record.projection import Progress
 from trackwalker.record.read import Answer, Record, read_record
+from trackwalker.record.status import ENDED_BADLY
 
 SCHEMA = "trackwalker.triage/1"
 
@@ -138,7 +139,7 @@ def triage(job: Job, reference: Speed | None = None, sacct: Answer | None = None
     compared = compare(speed, reference) if reference else None
     shape = with_reference(shape, compared) if compared else shape
     roles = degradation(record.roles, shape, index)
-    bad = record.status in ("failed", "cancelled", "hanging", "unknown-death")
+    bad = record.status in ENDED_BADLY | {"cancelled"}
     gpus = gpu_count(index, record.nodes, said.gpus)
     full_speed = shape.level_s if shape.name in ("constant-drop", "phased", "gradual") else None
     spent = budget(record, bad, gpus, full_speed)

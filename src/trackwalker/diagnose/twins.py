@@ -12,19 +12,27 @@ from trackwalker.diagnose.config_diff import Change
 from trackwalker.diagnose.course import loss_trouble
 from trackwalker.diagnose.evidence import EvidenceBook
 from trackwalker.diagnose.facts import step_line
+from trackwalker.diagnose.states import states
 from trackwalker.stats.parting import parting
+
+DIVERGED = "loss-wrong"
 
 
 @dataclass(frozen=True)
 class Losses:
     """What the losses say: a cause with the step it shows from, or only a remark."""
 
-    cause: str | None = None
+    state: str | None = None
     step: int | None = None
     word: str = "B"  # the job whose loss went wrong
     says: str = ""
     evidence: tuple[str, ...] = ()
     untestable: str = ""  # why nothing can be said about corruption
+
+    @property
+    def cause(self) -> str | None:
+        """The cause that they name."""
+        return states().cause(self.state) if self.state is not None else None
 
 
 def compare_losses(a: Case, b: Case, changes: list[Change], book: EvidenceBook) -> Losses:
@@ -60,7 +68,7 @@ def compare_losses(a: Case, b: Case, changes: list[Change], book: EvidenceBook) 
     values = {"step": float(step), "apart": found.size, "noise_before": found.noise}
     source = f"{a.log.path.name} and {b.log.path.name}: loss of steps {steps[0]}..{steps[-1]}, B less A"
     ids = (book.add("progress", source, f"{says}, by {found.size:+.3f} at the end", values), *ids, *more)
-    return Losses("silent-data-corruption", step, "B", says, ids)
+    return Losses("losses-part", step, "B", says, ids)
 
 
 def _diverged(word: str, case: Case, other: Case, step: int, says: str, book: EvidenceBook) -> Losses:
@@ -70,7 +78,7 @@ def _diverged(word: str, case: Case, other: Case, step: int, says: str, book: Ev
     twin = step_line(other, step)
     if twin is not None:
         ids.append(book.add("log", f"{other.log.path.name}:{twin.line}", twin.text))
-    return Losses("loss-divergence", step, word, f"in {word} {says}, in the other job not", tuple(ids))
+    return Losses(DIVERGED, step, word, f"in {word} {says}, in the other job not", tuple(ids))
 
 
 def _losses(case: Case) -> dict[int, float]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -147,8 +148,13 @@ def _groups(deviations: Sequence[Deviation], graph: Graph) -> list[_Group]:
             continue
         plain = first.meaning.known or all(_out_of_nothing(d) for d in members)
         weight = _WEIGHT.get(first.meaning.layer, 0.0) * (1.0 if plain else _GUESSED)
-        out.append(_Group(tuple(members), weight * min(_CAP, max(d.score for d in members))))
+        out.append(_Group(tuple(members), weight * min(_CAP, max(_together(members, h) for h in hosts))))
     return out
+
+
+def _together(members: Iterable[Deviation], host: str | None) -> float:
+    """How far a host is beyond chance: its GPUs or ports are witnesses of their own."""
+    return math.hypot(*(d.score for d in members if d.host == host))
 
 
 def _out_of_nothing(d: Deviation) -> bool:
@@ -170,6 +176,8 @@ def _can_be_a_reason(d: Deviation, deviations: Iterable[Deviation], graph: Graph
         return d.gpu is not None or d.device is not None  # beside its siblings: a whole host that is silent is not it
     if d.kind not in ("rose", "fell"):
         return False
+    if meaning.quantity in graph.for_others:
+        return _waited_for(d, deviations)
     if d.episode.kind == "long-steps" and meaning.quantity in graph.follows(*graph.saving):
         return False  # steps that are long now and then may hold saves that nobody told of
     if meaning.layer == "activity":
@@ -181,6 +189,12 @@ def _out_of_step(d: Deviation, deviations: Iterable[Deviation]) -> bool:
     """Whether a host works on while all others wait: their activity falls, its own does not (or less)."""
     fell = any(o.fleet and o.kind == "fell" and o.meaning.metric == d.meaning.metric for o in deviations)
     return d.kind == "rose" and fell
+
+
+def _waited_for(d: Deviation, deviations: Iterable[Deviation]) -> bool:
+    """Whether most hosts wait more for each other and this one does not: it is the one they wait for."""
+    most = [o for o in deviations if o.fleet and o.kind == "rose" and o.meaning.metric == d.meaning.metric]
+    return d.kind == "fell" and any(d.after - d.before < 0.5 * (o.after - o.before) for o in most)
 
 
 def _beside_the_run(d: Deviation) -> bool:

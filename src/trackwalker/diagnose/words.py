@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from trackwalker.diagnose.pattern import Pattern
+from trackwalker.diagnose.states import states
 from trackwalker.job.cause_names import cause_label
 from trackwalker.job.dialects import by_name
 from trackwalker.logs.findings import Finding
@@ -12,8 +13,10 @@ from trackwalker.logs.index import LogIndex
 from trackwalker.logs.roles import UNCLASSIFIED, Roles
 from trackwalker.record.accounting import Accounting
 from trackwalker.record.projection import Progress
+from trackwalker.record.status import DIED
 
 _QUOTED = 120
+LONGER = "steps-longer"
 _SLOW = ("constant-drop", "phased", "gradual", "slow-from-start")
 
 
@@ -25,8 +28,8 @@ def degradation(roles: Roles, shape: Pattern, index: LogIndex) -> Roles:
         return roles
     at = int(steps.line[steps.step == shape.from_step][0]) if shape.from_step in steps.step else index.lines
     found = Finding(
-        id="tgs-degradation", cause="tgs-degradation", role="contributing" if roles.primary else "primary", tier=7,
-        rank=None, host=None, line=at, file=index.path.name, text="", count=1, ranks=(), why=shape.says,
+        id=states().cause(LONGER), cause=states().cause(LONGER), role="contributing" if roles.primary else "primary",
+        tier=7, rank=None, host=None, line=at, file=index.path.name, text="", count=1, ranks=(), why=shape.says,
         fc="FC-25", proves_not="which host or link; the shape of the curve alone does not name a cause",
         next=("trackwalker diagnose JOB: the log shows that it slowed down, telemetry shows which host",),
     )  # fmt: skip
@@ -39,10 +42,11 @@ def next_steps(status: str, roles: Roles, said: Accounting, index: LogIndex, rec
     if primary is not None and primary.next:
         steps = [s for s in primary.next if said.state == "unknown" or not s.startswith("ask the scheduler")]
         fraction = index.facts.mem_fraction
-        if primary.cause == "oom-gpu" and fraction is not None:
+        asks = [s for s in steps if "memory fraction in force" in s]
+        if asks and fraction is not None:
             room = "raise it to .93 first" if fraction < 0.93 else "it cannot be raised further"
             after = "" if fraction < 0.93 else "then "  # there is no first step to come after
-            steps = [s.removeprefix(after) for s in steps if "memory fraction in force" not in s]
+            steps = [s.removeprefix(after) for s in steps if s not in asks]
             steps.insert(0, f"XLA_PYTHON_CLIENT_MEM_FRACTION is {fraction:g} in this run: {room}")
         return steps
     if status == "soft-success":
@@ -51,7 +55,7 @@ def next_steps(status: str, roles: Roles, said: Accounting, index: LogIndex, rec
         return ["trackwalker diagnose JOB: its recording tells whether the run went on; the log alone cannot"]
     if status == "indeterminate":
         return ["ask the scheduler whether the job still runs: the log alone cannot tell a hang from a death"]
-    if status == "unknown-death":
+    if status == DIED:
         return ["ask the scheduler (sacct) and the kernel log of the nodes; the log stops without a reason"]
     if status == "completed-short":
         return ["find out why fewer steps were run than configured: data ended, or a limit was set"]
@@ -80,7 +84,7 @@ def summary_of(status: str, roles: Roles, progress: Progress, shape: Pattern) ->
     mechanism = next((f for f in roles.findings if f.role == "mechanism"), None)
     if mechanism is not None:
         parts.append(f"ended by {cause_label(mechanism.cause)}")
-    if shape.name not in ("constant", "too-short") and (primary is None or primary.id != "tgs-degradation"):
+    if shape.name not in ("constant", "too-short") and (primary is None or primary.id != states().cause(LONGER)):
         parts.append(f"Throughput: {shape.says}")
     if progress.attempts > 1:
         parts.append(f"attempt {progress.attempts}")

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from trackwalker import __version__
-from trackwalker.diagnose.confidence import CalibratedLevel, Calibration, look_up
+from trackwalker.diagnose.confidence import CalibratedLevel, Calibration, certainty, look_up
 from trackwalker.errors import UsageError
 from trackwalker.lab.measures import Share
 from trackwalker.lab.results import CaseResult, Results
@@ -35,7 +35,12 @@ class Stated:
 def stated(cases: Iterable[CaseResult]) -> list[Stated]:
     """The claims of results that say how sure they are."""
     return [
-        Stated(claim.confidence, claim.support, claim.right, case.family)
+        Stated(
+            claim.confidence,
+            certainty(claim.support, claim.cause, len(case.grade.claims) - 1),
+            claim.right,
+            case.family,
+        )
         for case in cases
         for claim in case.grade.claims
         if claim.confidence is not None

@@ -41,8 +41,7 @@ from trackwalker.launch.provenance import NAME as PROVENANCE
 from trackwalker.launch.provenance import Provenance
 from trackwalker.launch.request import ModelSpec, Passthrough, job_name, parse_passthrough
 from trackwalker.launch.resolved import Resolved
-from trackwalker.launch.timeouts import parse_timeouts
-from trackwalker.launch.validate import Asked, Checked, check
+from trackwalker.launch.validate import Asked, Checked, check, parse_timeouts
 from trackwalker.node.order import Order
 
 FOLDER = ".submissions"

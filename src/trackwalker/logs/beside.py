@@ -14,6 +14,8 @@ from trackwalker.logs.lines import parse
 if TYPE_CHECKING:
     from trackwalker.logs.index import Gatherer
 
+_A_FORM = 1 << 20  # bytes
+
 
 def beside(gatherer: Gatherer, paths: Sequence[Path], main: Path) -> None:
     """Read every further file; one that cannot be read must not hide the others."""
@@ -32,6 +34,14 @@ def beside(gatherer: Gatherer, paths: Sequence[Path], main: Path) -> None:
             continue
     for said in held_up(dumps):
         _say(gatherer, said, "flight recorder")
+
+
+def host_told(path: Path) -> str:
+    """The one host that a small file tells of: a described pod, a core dump; a log says it line by line."""
+    try:
+        return form_of(path).host if path.stat().st_size <= _A_FORM else ""
+    except (EvidenceError, OSError):
+        return ""
 
 
 def is_no_log(path: Path) -> bool:

@@ -22,7 +22,12 @@ SAVED_NOW = "Finished saving the checkpoint"  # torchtitan's, which names no ste
 COMPILING = re.compile(
     r"Compiling module|[Cc]ompilation of |[Rr]ecompiling function |Compiling .{1,120} with global shapes|TRACING CACHE MISS|torch\._dynamo hit config\.(?:recompile|cache_size)_limit"
 )
-DEVICE = re.compile(r"Using \(GB\) .{1,60} on (?:rocm|cuda|gpu):(\d{1,6})$", re.IGNORECASE)
+MEMORY = re.compile(r"Using \(GB\) (\d{1,9}\.?\d*) / (\d{1,9}\.?\d*) .{0,40}?on (\w{1,20}):(\d{1,6})$")
+GPU_KINDS = frozenset({"rocm", "cuda", "gpu"})
+COMPILED = re.compile(r"Temp size: (\d{1,9}\.?\d*) ?GB")
+TFLOPS = re.compile(r"Total TFLOPs: *(\d+\.?\d*)")
+SPLIT = re.compile(r"split as [\d.]+% learnable weight flops and (\d+\.?\d*)% attention flops")
+PEAK = re.compile(r"\[MFU\].{0,200}?peak=(\d+\.?\d*)")
 MEM_FRACTION = re.compile(r"^XLA_PYTHON_CLIENT_MEM_FRACTION=(0?\.\d+)$")
 COREDUMP = re.compile(
     r"\[coredump\] (?:Writing\.\.\. .*\(|Write complete: .* after |WARNING: Timeout after )(\d{1,6})s"
@@ -64,5 +69,5 @@ NEEDLES = (
     b"NNODES=", b"JOB_NODELIST=", b"NODELIST_EXPANDED=", b"JAX_COORDINATOR_PORT=", b"RAY_PORT=", b"PASSTHROUGH_ARGS=", b"MODEL_NAME", b"EXP_TAG=",
     b"Synchronizing hosts before training loop", b"Memstats: After params", b"Compiling module", b"ompilation of ",
     b"ecompiling function ", b" with global shapes", b"TRACING CACHE MISS", b"torch._dynamo hit config.",
-    b"Using (GB) ", b"[coredump] ", b"XLA_PYTHON_CLIENT_MEM_FRACTION=",
+    b"Using (GB) ", b"Temp size: ", b"Total TFLOPs:", b"% attention flops", b"[MFU] MFU tracking", b"[coredump] ", b"XLA_PYTHON_CLIENT_MEM_FRACTION=",
 )  # fmt: skip

@@ -1,7 +1,8 @@
 """Other people's forms of evidence beside a log: what each says, as lines of a log or as findings of its own.
 
 Known by content, not by name: Slurm's accounting (`sacct -P`), torchelastic's error files, PyTorch's flight recorder,
-NCCL's RAS, core dump summaries, `kubectl describe`. Kernel logs and events are logs and need nothing here.
+NCCL's RAS, core dump summaries, `nvidia-smi -q`, `kubectl describe`, Kubernetes' objects and events. Kernel logs are
+logs and need nothing here.
 """
 
 from __future__ import annotations
@@ -20,7 +21,11 @@ _MOST_BYTES = 16 << 20
 _NUMBER = re.compile(r"(?:rank|worker|proc|process|task|node|_|-|/)[_.-]?(\d{1,5})(?=[._/-]|$)")
 _SACCT = re.compile(r"^[^\n|]*JobID(?:Raw)?\|[^\n]*\bState\b[^\n]*$", re.MULTILINE)
 _RAS = re.compile(r"^NCCL version [\d.]+ compiled with CUDA|^Communicators\.\.\.", re.MULTILINE)
-_DESCRIBED = re.compile(r"^Node:\s+([\w.-]+?)(?:/[\d.:a-f]+)?\s*$", re.MULTILINE)
+_DESCRIBED = re.compile(r"^Node:\s+([\w.-]+?)(?:/[\d.:a-f]*)?\s*$", re.MULTILINE)
+_NVSMI = re.compile(r"\s*=+NVSMI LOG=+")
+_ASSIGNED = re.compile(r"Successfully assigned \S+ to ([\w.-]+)")
+_NODE_NAME = re.compile(r"^\s+nodeName: ([\w.-]+)\s*$", re.MULTILINE)
+_OBJECT = re.compile(r"^(?:apiVersion: |LAST SEEN +TYPE +REASON)", re.MULTILINE)
 _CORE_HOST = re.compile(r"^\s*Hostname:\s+([\w.-]+)\s*$", re.MULTILINE)
 _GOOD = frozenset({"COMPLETED", "RUNNING", "PENDING"})
 
@@ -68,10 +73,15 @@ def form_of(path: Path) -> Form:
     if _RAS.search(text):
         found = [Says(host=s.node, text=f"NCCL RAS: process {s.pid} on {s.node} {s.why}") for s in stragglers(text)]
         return Form("nccl-ras", says=found)
+    if _NVSMI.match(text):  # a heading speaks of errors and counts none: only rows with a value say something
+        return Form("nvidia-smi", lines=[line for line in text.splitlines() if " : " in line])
     if match := _CORE_HOST.search(text):
         return Form("core-dump", host=match[1])
     if match := _DESCRIBED.search(text):
         return Form("kubectl-describe", host=match[1])
+    if _OBJECT.match(text):  # kubectl get or events: the host only where they tell of one
+        hosts = {*_ASSIGNED.findall(text), *_NODE_NAME.findall(text)}
+        return Form("kubernetes", host=hosts.pop() if len(hosts) == 1 else "")
     return Form()
 
 

@@ -13,11 +13,13 @@ import numpy as np
 from trackwalker.errors import EvidenceError
 from trackwalker.job.dialects import needles as step_needles
 from trackwalker.logs import dialect as d
-from trackwalker.logs.beside import beside, is_no_log, names_of, rank_of_log
+from trackwalker.logs.beside import beside, host_told, is_no_log, names_of, rank_of_log
 from trackwalker.logs.divergence import sustained_jump
+from trackwalker.logs.elastic import HEADS, Summary
 from trackwalker.logs.facts import LogFacts
+from trackwalker.logs.forged import drop_forged
 from trackwalker.logs.lastwords import last_words
-from trackwalker.logs.lines import LAUNCHERS, Body, parse
+from trackwalker.logs.lines import Body, parse
 from trackwalker.logs.mined import Mined, new_errors
 from trackwalker.logs.needles import SHORTEST, Needles
 from trackwalker.logs.nodelist import hosts_in
@@ -113,7 +115,8 @@ def _index(
     log: Path, others: dict[int, Path], every_rank: bool, lead: int | None, more: Sequence[Path] = ()
 ) -> LogIndex:
     gatherer = Gatherer(log, load(), every_rank, lead)
-    scan = gatherer.read(log, rank_of_log(log), names_of([log, *more])[log]) if more else gatherer.read(log, None)
+    rank, name = (rank_of_log(log), names_of([log, *more])[log]) if more else (None, "")
+    scan = gatherer.read(log, rank, name, host_told(log))
     if scan.size == 0:
         raise EvidenceError(f"the log {log} is empty: the job wrote nothing before it ended, or has not started")
     for rank, path in sorted(others.items()):
@@ -132,7 +135,7 @@ def _index(
 @cache
 def _needles(signatures: Signatures, step_words: tuple[bytes, ...]) -> Needles:
     facts = [n for f in d.NEEDLES for n in ((f,) if len(f) >= SHORTEST else _LONGER[f])]
-    own = [*signatures.literals, *STRUCTURE, _FRAME, *facts, _GIT, *_EVAL]
+    own = [*signatures.literals, *STRUCTURE, _FRAME, *facts, *HEADS, _GIT, *_EVAL]
     plenty = frozenset({*signatures.every, *range(len(signatures.literals) + len(STRUCTURE) + 1, len(own))})
     return Needles(own, step_words, plenty, frozenset(own.index(n) for n in _NODE_LISTS))
 
@@ -147,6 +150,7 @@ class Source:
     main: bool
     host: str = ""  # of which host all its lines tell, where that is known
     clock: float | None = None  # when the last line that told it was written
+    summary: Summary = field(default_factory=Summary)
     in_diff: bool = False  # the launcher prints the working tree's diff: anything may stand there
 
 
@@ -162,6 +166,7 @@ class Gatherer:
         self._first_fact = self._known + len(STRUCTURE) + 1
         self._mined = Mined()
         self._git = len(self.needles.literals) - len(_EVAL) - 1
+        self._heads = frozenset(range(self._git - len(HEADS), self._git))
         self._hits: dict[tuple[str, int | None], Hit] = {}
         self._harmless: dict[str, int] = {}
         self._ranks: set[int] = set()
@@ -188,6 +193,8 @@ class Gatherer:
         if self._git in line.needles:
             source.in_diff = b"BEGIN" in line.raw
         elif not source.in_diff:
+            if not self._heads.isdisjoint(line.needles):
+                source.summary.head(line.number, line.raw)
             self._line(line, source)
 
     def say(self, signature: Signature, rank: int | None, text: str, file: str, clock: float | None, host: str) -> None:
@@ -242,6 +249,7 @@ class Gatherer:
         body = parse(line.raw, line.before, source.rank)
         if body is None or (source.rank is None and body.speaks_for_the_launcher):
             return
+        body = source.summary.owned(body, line.number)
         source.clock = body.clock if body.clock is not None else source.clock
         if body.clock is None or (source.host and not body.host):  # a line of a traceback was written with its first
             body = replace(body, clock=source.clock, host=body.host or source.host)
@@ -305,7 +313,7 @@ class Gatherer:
         facts.hosts = facts.hosts or hosts_in(facts.header)
         index.harmless = dict(sorted(self._harmless.items()))
         facts.steps = self._main.result() if self._main else Steps()
-        _drop_forged(facts, self._hits)
+        drop_forged(facts, self._hits)
         index.hits = sorted(self._hits.values(), key=lambda h: (h.file != scan.path.name, h.line))
         for rank, step in self._other_steps.items():
             index.steps.last_by_rank[rank] = max(step, index.steps.last_by_rank.get(rank, -1))
@@ -349,35 +357,6 @@ def _failed_by_itself(index: LogIndex) -> bool:
     failed += [e.line for e in index.facts.exits] + [q.line for q in (index.facts.task_failed,) if q is not None]
     outside = (h for h in index.hits if {"kill", "request-to-end"} & set(h.signature.traits))
     return bool(failed) and not any("kill" in h.signature.traits or h.line < min(failed) for h in outside)
-
-
-def _drop_forged(facts: LogFacts, hits: dict[tuple[str, int | None], Hit]) -> None:
-    """A node tells of its own exit: what a task prints about another host of the job is not believed."""
-    hosts = facts.hosts
-    # Stages and checks come before training: once it begins a label is the trainer's, and speaks of its own host.
-    begins = [s.line for s in facts.stages if (s.name, s.what) == ("Training", "BEGIN")]
-    trained = facts.steps.line[:1].tolist()
-    for key, hit in list(hits.items()):
-        if (
-            hit.task is None
-            or LAUNCHERS.match(hit.text) is None
-            or hit.line <= min([*begins, *trained], default=hit.line)
-        ):
-            continue
-        own = hit.task < len(hosts) and f" {hosts[hit.task]} |" in hit.text
-        if not own or (trained and hit.line > trained[0]):
-            del hits[key]
-
-    def forged(rank: int | None, host: str) -> bool:
-        mine = hosts[rank] if rank is not None and rank < len(hosts) else host
-        return host in hosts and mine != host
-
-    if max((e.rank or 0 for e in facts.exits), default=0) < len(hosts):  # else several tasks share a node
-        facts.exits = [e for e in facts.exits if not forged(e.rank, e.host)]
-        for key, hit in list(hits.items()):
-            match = d.NODE_EXIT.search(hit.text) if "exit-word" in hit.signature.traits else None
-            if match and forged(hit.rank, match[1]):
-                del hits[key]
 
 
 def _silence(text: bytes) -> float | None:

@@ -20,6 +20,14 @@ FILE = Path(__file__).with_name("kinds.yml")
 _DECIDES = 6.0  # a code or an exception class outweighs words
 _OBJECT = 1.5  # what the failed verb is about weighs more than the rest of the line
 _CAMEL = re.compile(r"(?<=[a-z])(?=[A-Z])")  # a class name is a sentence without spaces
+# Lines of fields, JSON or key=value: what says who wrote it, where and when is not about the failure.
+_FIELD = re.compile(r'"?\b(\w+)"?\s?[:=]\s?("(?:[^"\\]|\\.)*"|[^\s,{}]+),?')
+_FIELDS = re.compile(r"^\W{0,3}\w+\"?[:=](?:.*?\w\"?[:=]){2}")
+_WHOSE = frozenset({
+    "ts", "t", "time", "timestamp", "at", "level", "lvl", "sev", "severity", "rank", "local_rank", "world_rank", "host",
+    "hostname", "node", "pid", "tid", "ip", "step", "logger", "comp", "component", "src", "mod", "module", "unit",
+    "where", "file", "filename", "path", "line", "lineno", "func", "function", "caller", "thread", "job", "run",
+})  # fmt: skip
 _LEAST = 2.0  # one word that leans somewhere is no class
 
 
@@ -68,9 +76,16 @@ def kind_of_cause(cause: str) -> str:
     return next((k.name for k in kinds() if cause in k.causes), "")
 
 
+def _spoken(text: str) -> str:
+    """A line without the fields that say only who wrote it, where and when."""
+    if not _FIELDS.match(text):
+        return text
+    return _FIELD.sub(lambda field: "" if field[1].lower() in _WHOSE else field[0].replace("_", " "), text)
+
+
 def kind_of(texts: Iterable[str], about: str = "", exception: str = "", errno: str = "") -> str:
     """The class of some lines of one failure; "" where nothing speaks clearly for one."""
-    joined = _CAMEL.sub(" ", " ".join(dict.fromkeys(texts)))
+    joined = _CAMEL.sub(" ", " ".join(map(_spoken, dict.fromkeys(texts))))
     scores = {k.name: k.weight(joined) + _OBJECT * k.weight(_CAMEL.sub(" ", about)) for k in kinds()}
     for k in kinds():
         scores[k.name] += _DECIDES * (errno in k.errnos) + _DECIDES * (exception in k.errors)

@@ -20,7 +20,7 @@ _MOST = 32
 _OFTEN = 10  # times: what a healthy run reports
 _SHORTEST = 12
 _QUOTED = 400
-_NO_SENTENCE = re.compile(r"^\s{2}|^[\W\d_]*$|^Traceback |^During handling|^The above exception")
+_NO_SENTENCE = re.compile(r"^\s{4}|^\s+File \"|^[\W\d_]*$|^Traceback |^During handling|^The above exception")
 _A_BAR = re.compile(r"\d+%\||\b\d+(?:\.\d+)?(?:it/s|s/it)\b")
 
 

@@ -33,7 +33,10 @@ _DMESG_T = re.compile(
 )
 _NCCL_HOST = re.compile(r"^(?P<host>(?=[\w.-]*[A-Za-z])[\w.-]{2,64}):\d{1,8}:\d{1,8} \[\d+\] ")
 _RAY_HOST = re.compile(r"^\((?:[\w.:]+ )?(?P<actor>pid=\d+(?:, ip=(?P<host>[^)\s]+))?)\)")
+# kubectl logs --prefix; an indexed pod's number is its rank, a random ending is none
+_POD = re.compile(r"^\[pod/(?P<pod>[a-z0-9][\w.-]*?(?:-(?P<index>\d{1,5}))?)/[\w.-]+\] ")
 _BRACKET_HOST = re.compile(r"^\[(?P<host>(?=[\w.-]*\d)[a-z][\w.-]{1,63}):(?P<rank>\d{1,6})\]:? ?")
+_UCX_HOST = re.compile(r"^\[\d{9,10}\.\d{6}\] \[(?P<host>(?=[\w.-]*[A-Za-z])[\w.-]{2,64}):\d{1,8}:\d{1,4}\] ")
 _PREFIX_HOST = re.compile(r"^(?P<host>(?=[\w.-]*\d)[a-z][a-z0-9.-]{1,63}): (?=\S)")
 _NAMED_HOST = re.compile(r"(?i)\b(?:host(?:name)?|node(?:name)?)[ =:]{1,2}['\"]?((?=[\w.-]*\d)[a-z][\w.-]{1,63})")
 _MONTHS = {
@@ -116,6 +119,9 @@ def parse(raw: bytes, above: bytes = b"", rank: int | None = None) -> Body | Non
                 text = text[match.end() :]
         if match := _DMESG.match(text):
             text = text[match.end() :]
+        if match := _POD.match(text):
+            host, text = host or match["pod"], text[match.end() :]
+            rank = int(match["index"]) if rank is None and match["index"] else rank
         if match := _BRACKET_HOST.match(text):
             host, rank, text = host or match["host"], int(match["rank"]), text[match.end() :]
         elif not prefix and not host and (match := _PREFIX_HOST.match(text)):
@@ -152,7 +158,7 @@ def parse(raw: bytes, above: bytes = b"", rank: int | None = None) -> Body | Non
     if rank is None and (match := _INNER_RANK.search(head)):
         rank = int(match[1][:9])
     payload = payload_start(text)
-    if not host and (match := _NCCL_HOST.match(text)):
+    if not host and (match := _NCCL_HOST.match(text) or _UCX_HOST.match(text)):
         host = match["host"]
     about = _NAMED_HOST.search(text, 0, 300 if payload is None else min(payload, 300))
     return Body(text, rank, clock, informs, payload, task, host, about[1] if about else "", prefix, actor)

@@ -8,6 +8,7 @@ from trackwalker.logs.facts import (
     FirstFailure,
     Heartbeat,
     LogFacts,
+    Memory,
     NodeExit,
     Quote,
     Stage,
@@ -67,16 +68,38 @@ class FactReader:
         elif d.COMPILING.search(body):
             if len(facts.compiles) < _MOST_COMPILES:
                 facts.compiles.append(number)
-        elif match := d.DEVICE.search(body):
-            facts.devices.setdefault(rank or 0, set()).add(int(match[1]))
+        elif match := d.MEMORY.search(body):
+            self._memory(rank, number, float(match[1]), float(match[2]), match[3].lower(), int(match[4]))
         elif match := d.MEM_FRACTION.match(body.strip()):
             facts.mem_fraction = float(match[1])
         elif match := d.COREDUMP.search(body):
             facts.coredump_s = max(facts.coredump_s, int(match[1]))
         elif d.TRACEBACK in body:
             facts.tracebacks.append(quote)
-        else:
+        elif not self._counted(body):
             self._heartbeat(rank, body, quote)
+            return False
+        return True
+
+    def _memory(self, rank: int | None, number: int, used: float, limit: float, device: str, place: int) -> None:
+        facts = self._facts
+        if device in d.GPU_KINDS:
+            facts.devices.setdefault(rank or 0, set()).add(place)
+        if not facts.memory or used > facts.memory[-1].used:
+            facts.memory.append(Memory(number, used, limit, device))
+
+    def _counted(self, body: str) -> bool:
+        """What compiler and trainer counted before the first step; every rank says it, the first one counts."""
+        facts = self._facts
+        if match := d.COMPILED.search(body):
+            facts.compiled_gb = float(match[1])
+        elif match := d.TFLOPS.search(body):
+            facts.step_tflops = facts.step_tflops or float(match[1])
+        elif match := d.SPLIT.search(body):
+            facts.attention_share = facts.attention_share or float(match[1]) / 100.0
+        elif match := d.PEAK.search(body):
+            facts.peak_tflops = facts.peak_tflops or float(match[1])
+        else:
             return False
         return True
 

@@ -28,6 +28,7 @@ from trackwalker.logs.told import (
 STEPS_AFTER = 3  # a run that completes this many further steps did not die of what came before
 KILLED = frozenset({137})
 CANCELS = frozenset({130, 143})
+_REPORT = 8  # lines
 _TRACEBACK = 60  # lines of a traceback, interleaved with those of other ranks
 _FIRST_TRANSFER = re.compile(r"NET/IB.*Got completion.*(?:error|status)[ =]*12\b")
 _ASKED_TO_END = re.compile(r"(?i)signal:? 15|SIGTERM|CANCELLED|preempt|time limit|death signal")
@@ -140,6 +141,10 @@ def _followers(groups: list[Group], index: LogIndex) -> None:
     for end in having(groups, "end-of-process"):
         if end.tier <= 4 and any(when(h, index) < when(end.first, index) for h in asked):
             end.tier, end.why = 6, "it came after the request to end"
+    why = [g for g in having(groups, "request-to-end") if g.has("ended-itself") and g.tier == 5]
+    for lost in having(groups, "lost-peer"):
+        if lost.tier <= 4 and any(_beside(h, g.first) for g in why for h in lost.hits):
+            lost.tier, lost.why = 6, "the lines beside it say why the peer is gone"
     error, frames = only(groups, "exception"), having(groups, "checkpoint-frame")
     if error is not None and error.tier == 3 and any(_near(error, frame) for frame in frames):
         error.tier, error.why = 4, "it was raised while a checkpoint was read or written"
@@ -190,6 +195,11 @@ def _image_stage(group: Group, index: LogIndex) -> None:
     failed = {e.host for e in index.facts.exits if e.host and e.code not in (0, *CANCELS)}
     if failed and len(failed) < len({e.host for e in index.facts.exits}):
         group.hosts = tuple(sorted(failed))
+
+
+def _beside(one: Hit, other: Hit) -> bool:
+    """Whether two lines are of one report: who lost a peer, and what became of it."""
+    return one.file == other.file and abs(one.line - other.line) <= _REPORT
 
 
 def _near(error: Group, frame: Group) -> bool:

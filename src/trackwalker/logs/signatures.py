@@ -10,9 +10,10 @@ from typing import Literal
 
 import orjson
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from trackwalker.job.causes import Swept, known
+from trackwalker.logs import codes
 from trackwalker.logs.kept import kept
 from trackwalker.logs.lines import Body
 from trackwalker.logs.needles import SHORTEST
@@ -28,21 +29,45 @@ _AROUND = 1500  # characters on both sides of a literal that its expression may 
 
 
 class Pattern(BaseModel):
-    """A literal that must stand in the line and, where that is not enough, an expression that must match it."""
+    """A literal that must stand in the line, or a code, and where that is not enough an expression that must match."""
 
     model_config = ConfigDict(extra="forbid", populate_by_name=True)
 
-    has: str
+    has: str = ""
+    errno: str = ""
+    gpu: int | None = None  # CUDA's and HIP's number
+    http: int | None = None
+    xid: list[int] = []
     expression: str | None = Field(default=None, alias="re")
     case: bool = False
     every: bool = False  # every rank's line counts, however many there are: who does not print it is missed
 
-    @field_validator("has")
-    @classmethod
-    def _long_enough(cls, value: str) -> str:
-        if len(value.encode()) < SHORTEST:
-            raise ValueError(f"{value!r} is shorter than {SHORTEST} bytes: the scanner cannot find it")
-        return value
+    @model_validator(mode="after")
+    def _one_thing(self) -> Pattern:
+        if sum((bool(self.has), bool(self.errno), self.gpu is not None, self.http is not None, bool(self.xid))) != 1:
+            raise ValueError("a pattern has one literal or one code")
+        if self.has and len(self.has.encode()) < SHORTEST:
+            raise ValueError(f"{self.has!r} is shorter than {SHORTEST} bytes: the scanner cannot find it")
+        return self
+
+    @property
+    def name(self) -> str:
+        """The literal or the code, for a report."""
+        if self.has:
+            return self.has
+        named = {"errno": self.errno, "gpu": self.gpu, "http": self.http, "xid": " ".join(map(str, self.xid))}
+        return next(f"{sort} {code}" for sort, code in named.items() if code)
+
+    @property
+    def spellings(self) -> list[codes.Spelling]:
+        """The literals that find it, each with the expression that the line must match besides."""
+        if self.errno:
+            return list(codes.errno(self.errno))
+        if self.gpu is not None:
+            return list(codes.gpu(self.gpu))
+        if self.http is not None:
+            return list(codes.http(self.http))
+        return list(codes.xid(self.xid)) if self.xid else [codes.Spelling(self.has, None, self.case)]
 
 
 class Harmless(BaseModel):
@@ -120,15 +145,14 @@ class Signature(BaseModel):
 class _Rule:
     owner: str
     literal: str
-    pattern: str | None
+    patterns: tuple[str, ...]  # that must match around the literal
     case: bool
+    asked: int  # the number of the pattern, whose spelling this is, among all
 
     @cached_property
-    def expression(self) -> re.Pattern[str] | None:
+    def expressions(self) -> list[re.Pattern[str]]:
         """Compiled when first needed: most logs need few of them."""
-        if self.pattern is None:
-            return None
-        return re.compile(self.pattern, 0 if self.case else re.IGNORECASE)
+        return [re.compile(p, 0 if self.case else re.IGNORECASE) for p in self.patterns]
 
     def place(self, body: str, lower: str) -> int:
         """Where the rule matches, -1 when it does not."""
@@ -138,10 +162,12 @@ class _Rule:
             at = body.rfind(head) if self.case and body.rstrip().endswith(head) else -1
         if at < 0:
             return -1
-        if self.expression is None:
-            return at
-        match = self.expression.search(body, max(0, at - _AROUND), at + _AROUND)
-        return min(at, match.end()) if match else -1
+        for expression in self.expressions:
+            match = expression.search(body, max(0, at - _AROUND), at + _AROUND)
+            if match is None:
+                return -1
+            at = min(at, match.end())
+        return at
 
 
 class Signatures:
@@ -160,16 +186,21 @@ class Signatures:
         self.by_dump = next((s for s in signatures if s.dumps), None)
         self.by_exception = next((s for s in signatures if s.exceptions), None)
         self.unnamed = next((s for s in signatures if s.unnamed), None)
-        for owner, patterns in [(h.id, h.any) for h in harmless] + [(s.id, s.any) for s in signatures]:
-            for pattern in patterns:
-                self._add(owner, pattern if isinstance(pattern, Pattern) else Pattern(has=pattern))
+        self.patterns: list[tuple[str, Pattern]] = [  # with the failure class, in the order in which they are asked
+            (owner, pattern if isinstance(pattern, Pattern) else Pattern(has=pattern))
+            for owner, each in [(h.id, h.any) for h in harmless] + [(s.id, s.any) for s in signatures]
+            for pattern in each
+        ]
+        for number, (owner, pattern) in enumerate(self.patterns):
+            self._add(owner, pattern, number)
 
-    def _add(self, owner: str, pattern: Pattern) -> None:
-        literal = pattern.has if pattern.case else pattern.has.lower()
-        self.rules.append(_Rule(owner, literal, pattern.expression, pattern.case))
-        if pattern.every:
-            self.every.add(len(self.literals))
-        self.literals.append(pattern.has.encode())
+    def _add(self, owner: str, pattern: Pattern, number: int) -> None:
+        for literal, own, case in pattern.spellings:
+            wanted = tuple(e for e in (own, pattern.expression) if e)
+            self.rules.append(_Rule(owner, literal if case else literal.lower(), wanted, case, number))
+            if pattern.every:
+                self.every.add(len(self.literals))
+            self.literals.append(literal.encode())
 
     def match(self, body: Body, needles: tuple[int, ...]) -> tuple[list[Signature], list[str]]:
         """The signatures a line carries, the beaten ones removed, and the harmless patterns it carries."""

@@ -19,6 +19,7 @@ from trackwalker.logs.steptable import read_table
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
+_FRONT = 400  # lines: enough for a median
 _PROCESS = re.compile(rb"^(?:\x1b\[[0-9;]*m)*\(((?:[\w.]+ )?pid=\d+(?:, ip=[^)\s]+)?)\)")
 
 
@@ -41,6 +42,7 @@ class Steps:
     )  # a loss was printed that is no number
     written: Floats = field(default_factory=lambda: np.zeros(0))  # each line's own time, nan where it has none
     others: dict[int, Steps] = field(default_factory=dict)  # the other ranks' where every rank was read
+    front: tuple[bytes, ...] = ()  # the first lines as they stand: trainers tell more in them than a table keeps
 
     def __len__(self) -> int:
         return len(self.step)
@@ -66,7 +68,7 @@ class Steps:
 class StepReader:
     """Collects step lines chunk by chunk; the scan may give one rank's or, asked for them, every rank's."""
 
-    def __init__(self, rank: int | None = None, lead: int | None = None) -> None:
+    def __init__(self, rank: int | None = None, lead: int | None = None, front: int = _FRONT) -> None:
         self._given = rank
         self._lead = lead  # the rank to read, instead of the lowest
         self._others: dict[int, StepReader] = {}
@@ -82,6 +84,8 @@ class StepReader:
         self._written: dict[int, float] = {}  # by line
         self._columns: list[list[Floats]] = [[], [], [], [], []]
         self._given_out = 0
+        self._front: list[bytes] = []
+        self._most_front = front
         self.rank: int | None = rank
 
     def choose(self, labels: list[bytes]) -> bytes | None:
@@ -100,6 +104,8 @@ class StepReader:
         if self.rank is None:
             lines = self._by_parsed_rank(lines)
         self._last.update(lines.last)
+        if len(self._front) < self._most_front:
+            self._front += lines.lines[: self._most_front - len(self._front)]
         if self._table is not None and self._take_many(lines, self._table):
             return
         unknown, texts = self._table is None, lines.lines
@@ -118,7 +124,7 @@ class StepReader:
         ranks = np.array([known[s] for s in starts], np.int64)
         own = -1 if self.rank is None else self.rank
         for rank in sorted({*ranks.tolist()} - {own, -1}):
-            reader = self._others.setdefault(rank, StepReader(rank))
+            reader = self._others.setdefault(rank, StepReader(rank, front=0))
             mine = lines.pick((ranks == rank).tolist(), {})
             reader._dialect, reader._table = self._dialect, self._table
             reader.take(mine)
@@ -211,11 +217,10 @@ class StepReader:
     def result(self) -> Steps:
         """All steps read, as arrays in the order of the log."""
         few = np.array(self._rows, float).reshape(-1, 5)
-        self._columns = [
-            [np.concatenate(many)] if many else [] for many in self._columns
-        ]  # the pieces go, one copy stays
-        columns = [np.concatenate([few[:, i], *many]) if len(few) else (many or [few[:, i]])[0]
-                   for i, many in enumerate(self._columns)]  # fmt: skip
+        columns = []
+        for i, many in enumerate(self._columns):  # column by column: the pieces go, one copy stays
+            columns.append(np.concatenate([few[:, i], *many]))
+            self._columns[i] = [columns[i][len(few) :]] if many else []
         if len(few) and len(columns[4]) > 1 and (np.diff(columns[4]) < 0).any():
             order = np.argsort(columns[4], kind="stable")
             columns = [c[order] for c in columns]
@@ -236,6 +241,7 @@ class StepReader:
             last_by_rank=self.ranks,
             has_loss=np.isin(line, self._with_loss) if self._with_loss else np.zeros(len(line), np.bool_),
             written=written,
+            front=tuple(self._front),
             others={rank: reader.result() for rank, reader in sorted(self._others.items())},
         )
 

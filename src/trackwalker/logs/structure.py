@@ -170,6 +170,8 @@ _NOT_AN_ERROR = re.compile(
     | \bfailure[_ -](?:policy|rate|detection|domain|mode|prob) | --[\w-]*(?:error|fail) | \bmean(?:_|\s)?(?:squared|absolute)
     """  # noqa: E501
 )
+# A row of a table, "what : how much", that tells of nothing: nvidia-smi -q counts every sort of error it knows.
+_NOTHING = re.compile(r"^[^:=\n]{3,60}?\s*[:=]\s*(?:0|0x0+|N/A|No|None|Not Active|Disabled|Inactive|OK)\s*$")
 _OTHER = re.compile(
     r"(?i)\b(?:peer|rank|worker|process|task|member|participant|node|host|replica|shard owner)s?[ #=:]{1,2}(?P<who>\d{1,6}\b(?!\.\d)|(?=[\w.-]*\d)[a-z][\w.-]{1,60})"  # noqa: E501
 )
@@ -242,7 +244,7 @@ def warns(text: str) -> bool:
 def read(body: Body) -> Told | None:
     """The structure of a line that is an error; None for all others."""
     text = body.text if body.payload_from is None else body.text[: body.payload_from]
-    if body.informs or warns(text) or _FRAME.match(text):
+    if body.informs or warns(text) or _FRAME.match(text) or _NOTHING.match(text):
         return None
     head = text[:160]
     level = _GLOG.match(head) or _LEVEL.match(head) or _LOWER.search(head)

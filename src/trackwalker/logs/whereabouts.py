@@ -27,6 +27,7 @@ _TASKS = re.compile(rf"^srun: error: {_HOST}: tasks? (?P<tasks>[\d,-]+): ")
 _ELASTIC_HOST = re.compile(rf"^\s*host\s+: {_HOST}\s*$")
 _ELASTIC_RANK = re.compile(rf"^\s*rank\s+: {_RANK} \(local_rank")
 _OWN_RANK = re.compile(r"(?<!\w)(?:global_|world_)?rank[=: ]{1,2}(\d{1,6})\b")
+_RAY_RANK = re.compile(r"\bip=(?P<ip>[\w.:-]+), pid=(?P<pid>\d+)\) world_rank=(?P<rank>\d{1,6})\b")
 _DIGITS = re.compile(r"\d+")
 _MOST = 4096
 
@@ -46,7 +47,11 @@ def learn(
             continue
         if body.host:
             wrote.add(body.host)
-        if body.actor and actors is not None and (match := _OWN_RANK.search(body.text)):
+        if actors is not None and (match := _RAY_RANK.search(body.text)):  # Ray Train's own table
+            actors.setdefault(f"pid={match['pid']}, ip={match['ip']}", int(match["rank"]))
+            actors.setdefault(f"pid={match['pid']}", int(match["rank"]))
+            known.setdefault(int(match["rank"]), match["ip"])
+        elif body.actor and actors is not None and (match := _OWN_RANK.search(body.text)):
             actors.setdefault(body.actor, int(match[1]))
         if body.label and body.rank is not None:
             labelled.setdefault(body.rank, body.label)

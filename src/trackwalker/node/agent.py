@@ -29,13 +29,11 @@ from trackwalker.node.exporter import Exporter
 from trackwalker.node.first_failure import Suspects, end_of
 from trackwalker.node.guest import carry_over, rank_of, told_by_launchers, told_signal
 from trackwalker.node.oom import kernel_kill
-from trackwalker.node.outcome import Course, judge
+from trackwalker.node.outcome import Course, judge, why_ended
 from trackwalker.node.output import RankOutput, Sink, Tail, complain, label
 from trackwalker.node.plugins import PluginFolder
 from trackwalker.node.ranks import Rank, describe_exit, members_of
-from trackwalker.node.scheduler_word import why_ended
-from trackwalker.node.serving import address_of, announce
-from trackwalker.node.small_files import SmallFiles
+from trackwalker.node.serving import SmallFiles, address_of, announce
 from trackwalker.node.spec import AgentSpec
 from trackwalker.node.workers import Workers
 

@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 
-from trackwalker.node.checks.command import Command, as_root, output
+from trackwalker.node.checks.result import Command, as_root, output
 from trackwalker.node.rdma_ports import ETHERNET, Gid, Port, gids, has_kernel_files, kernel_release, ports
 
 DATA_TC, FIFO_TC = 104, 192  # of the reference fabric: DSCP 26 for data, 48 for control

@@ -73,7 +73,7 @@ class Analysis:
                 "goodput", lambda: goodput_part(seen.goodput, self.options.price), "report this as a defect"
             )
             self._explain_goodput(out)
-        self._flops(out, settings, traces)
+        self._flops(out, facts, settings, traces)
         out.fixes = self._try("what to fix first", lambda: fixes_for(out), "report this as a defect") or []
         out.headline = headline(out)
         out.missing = self.missing
@@ -124,7 +124,7 @@ class Analysis:
                 lead.step, lead.seconds, facts, line=lead.line, end=lead.column("end"), pauses=table.pauses,
                 traced=traces.windows if traces else (), restarts=seen.record.restarts,
             )  # fmt: skip
-            out.throughput = measure(table, slow, facts, settings.tokens_per_step, seen.progress)
+            out.throughput = measure(table, slow, facts, settings.tokens_per_step, seen.progress, seen.record.phases)
             if out.throughput is None:
                 raise EvidenceError("no step was timed")
             if seen.progress.recompiled:
@@ -151,9 +151,9 @@ class Analysis:
                 Missing(what="GPU-hours", why=why, do="keep MaxText's memory banner in the log, or sacct")
             )
 
-    def _flops(self, out: PerfReport, settings: Settings, traces: Traces | None) -> None:
+    def _flops(self, out: PerfReport, facts: LogFacts, settings: Settings, traces: Traces | None) -> None:
         tokens = settings.tokens_per_step
-        logged = self._try("logged FLOPs", lambda: logged_flops(self.job.log, tokens), "the log is odd") or Logged()
+        logged = self._try("logged FLOPs", lambda: logged_flops(facts, tokens), "the log is odd") or Logged()
         flops: Flops | None = None
         if not settings.untold:
             flops = self._try("model FLOPs", lambda: model_flops(settings.values), "a setting is no number: see why")

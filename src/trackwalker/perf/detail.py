@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -11,8 +12,7 @@ from trackwalker.perf.device_view import Cost, DeviceView, view
 from trackwalker.perf.hlo import Program
 from trackwalker.perf.hlo_proto import read_proto
 from trackwalker.perf.host import HostGap, compilations
-from trackwalker.perf.memory import fullest
-from trackwalker.perf.model import PS_PER_S, Device, Gap, Kernels, Trace
+from trackwalker.perf.model import NONE, PS_PER_S, Device, Gap, Kernels, Trace
 from trackwalker.perf.reader import open_trace, read_trace
 from trackwalker.perf.result import OpRow
 from trackwalker.perf.steps import main_program
@@ -20,6 +20,30 @@ from trackwalker.perf.steps import main_program
 _MOST_DEVICES = 8  # looked at in detail: more of the same program say the same
 _MOST_GAPS = 100
 _MOST_KERNELS = 50
+
+
+# How full the device's memory really was, as the runtime's allocator reported it.
+_DEVICE = re.compile(r"GPU_\d+")  # the host's staging memory has allocators, too
+
+
+@dataclass(frozen=True)
+class Fullest:
+    """The device allocator that came closest to its limit."""
+
+    allocator: str
+    peak: int  # bytes in use at the worst moment since the process began
+    limit: int  # bytes that the allocator may hand out
+
+
+def fullest(trace: Trace) -> Fullest | None:
+    """The device whose memory was fullest; None when the trace has no allocations."""
+    table, found = trace.memory, []
+    for name in np.unique(table.allocator):
+        rows = (table.allocator == name) & (table.peak != NONE) & (table.available != NONE)
+        if rows.any() and _DEVICE.match(trace.strings[int(name)]):
+            limit = int((table.allocated + table.available)[rows].max())
+            found.append(Fullest(trace.strings[int(name)], int(table.peak[rows].max()), limit))
+    return max(found, key=lambda one: one.peak / max(one.limit, 1), default=None)
 
 
 @dataclass

@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict
 
 from trackwalker.perf.names import short_path
 from trackwalker.perf.parts import RECOMPUTE
-from trackwalker.perf.result import Fix, GoodputPart, PerfReport, TracePart
+from trackwalker.perf.result import Fix, GoodputPart, PerfReport, TracePart, slow_phases
 
 Facts = dict[str, float | str]
 _WALL = {
@@ -23,6 +23,7 @@ _WALL = {
 }
 
 
+_WITH_HOST = ("copy-h2d", "copy-d2h")  # classes.yml
 _LOOPS = ("elementwise", "cast", "layout", "reduction")  # classes.yml: what a fused loop does
 
 
@@ -75,10 +76,7 @@ def facts_of(report: PerfReport) -> Facts:
             facts["data_wait_share"] = through.data_wait_share
         if through.slowest is not None and through.rank_spread is not None:
             facts |= {"slowest_rank": str(through.slowest.rank), "rank_spread_share": through.rank_spread}
-        lasting = [level for level in through.levels if level.steps >= 5]
-        if len(lasting) > 1:
-            changes = ", ".join(str(level.first_step) for level in lasting[1:6])
-            facts |= {"levels": str(len(lasting)), "level_changes": changes}
+        facts["slow_steps"] = slow_phases(through) or "single slow steps, no slow phase"
     if report.goodput is not None:
         facts |= _from_budget(report.goodput)
     return facts
@@ -98,6 +96,7 @@ def _from_trace(trace: TracePart) -> Facts:
     }
     for bucket in trace.buckets:
         facts[f"{bucket.name}_share"], facts[f"{bucket.name}_ms"] = bucket.share, _ms(bucket.seconds)
+    facts |= _copies(trace)
     exposed = [c for c in trace.collectives if c.exposed_s]
     if exposed:
         top = max(exposed, key=lambda c: c.exposed_s or 0.0)
@@ -142,6 +141,22 @@ def _from_trace(trace: TracePart) -> Facts:
 class _Words(dict[str, str]):
     def __missing__(self, key: str) -> str:
         return "unknown"
+
+
+def _copies(trace: TracePart) -> Facts:
+    """The exposed copies, shared out as the table of kinds has them: a copy within the device blames no host."""
+    exposed = next((bucket for bucket in trace.buckets if bucket.name == "copy"), None)
+    kinds = {row.name: row.share for row in trace.kinds if row.name.startswith("copy-")}
+    if exposed is None:
+        return {}
+    on_device = sum(share for name, share in kinds.items() if name not in _WITH_HOST)
+    part = on_device / sum(kinds.values()) if any(kinds.values()) else 0.0
+    return {
+        "host_copy_share": exposed.share * (1.0 - part),
+        "host_copy_ms": _ms(exposed.seconds * (1.0 - part)),
+        "device_copy_share": exposed.share * part,
+        "device_copy_ms": _ms(exposed.seconds * part),
+    }
 
 
 def _word(name: str, value: float | str) -> str:

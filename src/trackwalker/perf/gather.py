@@ -21,12 +21,11 @@ from trackwalker.job.advance import advance
 from trackwalker.perf.calls import find_calls, last_steps
 from trackwalker.perf.classes import Engine, classify
 from trackwalker.perf.collectives import Collective, by_name, program_collectives
-from trackwalker.perf.distinct import distinct
 from trackwalker.perf.hlo_proto import read_proto
 from trackwalker.perf.model import NONE, Device, Gap, HostThread, Int64, Kernels, Trace
 from trackwalker.perf.rank_table import KernelSum, RankTable
 from trackwalker.perf.reader import open_trace
-from trackwalker.perf.steps import find_steps, main_program
+from trackwalker.perf.steps import distinct, find_steps, main_program
 from trackwalker.perf.timeline import timeline
 from trackwalker.perf.xplane import completeness
 

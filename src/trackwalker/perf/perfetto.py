@@ -6,22 +6,152 @@ Written as Perfetto's own protobuf with names said once, so that it stays small 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
+from trackwalker.errors import EvidenceError, UsageError
+from trackwalker.job.layout import Job
+from trackwalker.perf.analysis import Options, find_traces
+from trackwalker.perf.gather import gather
 from trackwalker.perf.model import NONE, PS_PER_NS, Device, Int64, Trace
 from trackwalker.perf.rank_table import RankTable
-from trackwalker.perf.ranks import Across
-from trackwalker.perf.wire_out import Ragged, block, blocks, joined, number, same, varints
+from trackwalker.perf.ranks import Across, compare
+from trackwalker.perf.reader import read_trace
+from trackwalker.perf.result import Missing
+from trackwalker.perf.traces import Traces, last_window
 
 _PACKET, _SEQUENCE = 1, 1
 _CLEARED, _NEEDS_NAMES = 1, 2  # flags of a packet: names begin anew, names are referred to
 _BEGIN, _END = 1, 2
 _ROWS = 100_000  # slices encoded at a time
 _TRACKS_PER_RANK = 1000
+
+
+# Writes the protobuf wire format, a million rows at a time: the other direction of `wire`.
+_VARINT, _BYTES = 0, 2
+
+
+# The ranks of a job in one file for Perfetto, on one clock.
+@dataclass(frozen=True)
+class Merged:
+    """What was written."""
+
+    path: Path
+    ranks: int
+    detailed: list[int]  # ranks whose kernels are in it
+    missing: list[Missing] = field(default_factory=list)
+
+
+def merge(job: Job, options: Options, out: Path, kernels_of: Sequence[int] = ()) -> Merged:
+    """Steps and collectives of every rank; kernels of some: those asked for, else the first rank and the stragglers."""
+    seen = Traces()
+    files = last_window(find_traces(job, options).traces, None, seen)
+    tables, gaps = gather(files, ray=options.ray)
+    seen.note(gaps)
+    if not tables:
+        why = "; ".join(m.why for m in seen.missing)
+        raise EvidenceError(why or f"{job.label} has no trace; `trackwalker perf capture {job.id}` asks a running job")
+    across = compare(tables)
+    wanted = sorted({*kernels_of} or {0, *(s.rank for s in across.stragglers)})
+    if wanted[-1] >= len(tables) or wanted[0] < 0:
+        raise UsageError(f"--rank {wanted[-1]}: the traces hold ranks 0 to {len(tables) - 1}")
+    try:
+        write_perfetto(out, tables, across, {rank: _device(tables[rank]) for rank in wanted})
+    except OSError as e:
+        raise UsageError(f"cannot write {out}: {e.strerror}; choose another place for --out") from e
+    return Merged(out, len(tables), wanted, seen.missing)
+
+
+def _device(table: RankTable) -> tuple[Trace, Device]:
+    trace = read_trace(Path(table.path))
+    return trace, next(d for d in trace.devices if d.id == table.device and d.kind == table.kind)
+
+
+def varint(value: int) -> bytes:
+    """One number, seven bits to a byte, the lowest first."""
+    out = bytearray()
+    while value > 0x7F:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
+
+
+def number(field: int, value: int) -> bytes:
+    """A number field."""
+    return varint(field << 3 | _VARINT) + varint(value)
+
+
+def block(field: int, body: bytes | str) -> bytes:
+    """A string, bytes or message field."""
+    raw = body.encode() if isinstance(body, str) else body
+    return varint(field << 3 | _BYTES) + varint(len(raw)) + raw
+
+
+Column = npt.NDArray[Any]
+
+
+class Ragged(NamedTuple):
+    """Rows of bytes of different lengths, one after the other."""
+
+    data: Column
+    lengths: Column
+
+
+def varints(values: Column) -> Ragged:
+    """One number in each row."""
+    rest = values.astype(np.uint64)
+    digits = np.empty((len(rest), 10), np.uint8)
+    lengths = np.ones(len(rest), np.int64)
+    for i in range(10):
+        digits[:, i] = rest & np.uint64(0x7F)
+        rest = rest >> np.uint64(7)
+        more = rest > 0
+        digits[more, i] |= 0x80
+        lengths += more
+    return Ragged(digits[np.arange(10) < lengths[:, None]], lengths)
+
+
+def same(text: bytes, rows: int) -> Ragged:
+    """The same bytes in each row."""
+    return Ragged(np.tile(np.frombuffer(text, np.uint8), rows), np.full(rows, len(text), np.int64))
+
+
+def chosen(texts: Sequence[bytes], index: Column) -> Ragged:
+    """In each row one of a few texts."""
+    sizes = np.array([len(t) for t in texts], np.int64)
+    starts = np.cumsum(sizes) - sizes
+    lengths = sizes[index]
+    pool = np.frombuffer(b"".join(texts), np.uint8)
+    return Ragged(pool[_within(lengths) + np.repeat(starts[index], lengths)], lengths)
+
+
+def joined(*columns: Ragged) -> Ragged:
+    """The columns side by side, row by row."""
+    lengths = np.sum([c.lengths for c in columns], axis=0)
+    at = np.cumsum(lengths) - lengths
+    out = np.empty(int(lengths.sum()), np.uint8)
+    for column in columns:
+        out[_within(column.lengths) + np.repeat(at, column.lengths)] = column.data
+        at = at + column.lengths
+    return Ragged(out, lengths)
+
+
+def blocks(field: int, rows: Ragged) -> bytes:
+    """Every row as one message of a repeated field."""
+    head = same(varint(field << 3 | _BYTES), len(rows.lengths))
+    return joined(head, varints(rows.lengths), rows).data.tobytes()
+
+
+def _within(lengths: Column) -> Column:
+    """0, 1, 2 ... within each row."""
+    first = np.repeat(np.cumsum(lengths) - lengths, lengths)
+    within: Column = np.arange(len(first)) - first
+    return within
 
 
 @dataclass

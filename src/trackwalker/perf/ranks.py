@@ -7,12 +7,10 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from trackwalker.perf.arrivals import Arrivals
-from trackwalker.perf.bandwidth import CollectiveSum, collective_sums
 from trackwalker.perf.clocks import Alignment, align
-from trackwalker.perf.collectives import kind_of
+from trackwalker.perf.collectives import bus_factor, kind_of
 from trackwalker.perf.meetings import Meetings, match
-from trackwalker.perf.model import NONE, Gap, Int64
+from trackwalker.perf.model import NONE, PS_PER_S, PS_PER_US, Flags, Gap, Int64
 from trackwalker.perf.rank_table import RankTable
 from trackwalker.perf.replay import Floats, Replay, median_of
 
@@ -24,6 +22,98 @@ _STEADILY = 0.5  # of its lateness against the middle rank must be left when ear
 _MOST_EARLY = 0.2  # of the executions left before the last had come: these ranks did not meet, and nobody is late
 _MORE = 1.1  # compute time over what slower kernels explain: then it is not only their speed
 _OF_EXCESS = 0.6  # of a rank's excess: then that is the cause
+
+
+# Who came late to which collective, and by how much.
+class Arrivals:
+    """Who came late: after the middle one of its group, and by how much."""
+
+    def __init__(self, meetings: Meetings, start: Int64, blur: int) -> None:
+        shape = start.shape
+        self.latest = np.full(shape, NONE, np.int64)  # when the last of the rank's group came
+        self.behind = np.zeros(shape, np.int64)  # how long after the middle one of its group a rank came
+        self.decided = np.zeros(shape, bool)  # somebody of its group came clearly later than the middle one
+        self.last = np.zeros(shape, bool)  # ... and this rank came no earlier than that
+        clear = max(3 * blur, PS_PER_US)
+        for number in np.unique(meetings.partition):
+            columns = np.flatnonzero(meetings.partition == number)
+            for rows in meetings.members(int(number)):
+                place = np.ix_(rows, columns)
+                came = start[place]
+                absent = came == NONE
+                order = np.sort(np.where(absent, np.iinfo(np.int64).max, came), axis=0)
+                count = (~absent).sum(axis=0)
+                middle = np.take_along_axis(order, np.maximum((count - 1) // 2, 0)[None], axis=0)[0]
+                latest = came.max(axis=0)
+                met = count > 1
+                self.latest[place] = np.where(met & ~absent, latest, NONE)
+                self.behind[place] = np.where(met & ~absent, np.maximum(came - middle, 0), 0)
+                decided = met & (latest - middle > clear) & ~absent
+                self.decided[place] = decided
+                self.last[place] = decided & (latest - came <= clear) & (came - middle > clear)
+        self.present: Flags = (start != NONE) & (self.latest != NONE)
+        self.wait = np.where(self.present, self.latest - start, 0)
+
+    def late(self, meetings: Meetings) -> tuple[Int64, Int64]:
+        """The steps, and rank x step: how long after the middle rank this one came, over all its collectives."""
+        steps, index = np.unique(meetings.step, return_inverse=True)
+        rows = [np.bincount(index, behind, len(steps)).astype(np.int64) for behind in self.behind]
+        return steps, np.array(rows, np.int64).reshape(len(self.behind), len(steps))
+
+
+# Each collective over all ranks and steps: how long the transfer takes, how long ranks wait, what is not hidden.
+@dataclass(frozen=True)
+class CollectiveSum:
+    """One collective instruction over all ranks and steps."""
+
+    op: str
+    kind: str
+    count: float  # per step
+    members: int
+    bytes: int | None
+    transfer_ps: int  # median: from the last arrival to the end
+    wait_ps: int  # median over executions of the mean wait of a rank
+    exposed_ps: int  # per step: what nothing hid, mean of the ranks
+    total_ps: int  # per step: in the collective, mean of the ranks
+    algbw_gb_s: float | None  # of the transfer alone
+    busbw_gb_s: float | None
+    path: str
+    source: str
+
+
+def collective_sums(
+    ranks: Sequence[RankTable], meetings: Meetings, start: Int64, end: Int64, arrivals: Arrivals
+) -> list[CollectiveSum]:
+    """Each collective with its bandwidth: the transfer begins when the last has come."""
+    steps = len(np.unique(meetings.step)) or 1  # of a trace with very many only the last ones are compared
+    found = []
+    for number, op in enumerate(meetings.ops):
+        # Where only one of each group was traced nobody met: there is nothing to tell of waiting and transfer.
+        columns = np.flatnonzero((meetings.op == number) & arrivals.present.any(axis=0))
+        planned = next((r.planned[op] for r in ranks if op in r.planned), None)
+        kind = planned.kind if planned else kind_of(op) or "collective"
+        here = arrivals.present[:, columns]
+        if not len(columns):
+            continue
+        length = np.where(here, end[:, columns] - start[:, columns], 0)
+        transfer = np.where(here, end[:, columns] - arrivals.latest[:, columns], np.iinfo(np.int64).max).min(axis=0)
+        typical = max(int(np.median(transfer)), 0)
+        members = int(np.median(here.sum(axis=0)))
+        if planned and planned.size:
+            members = planned.size
+        size = planned.bytes if planned else None
+        algbw = size / (typical / PS_PER_S) / 1e9 if size and typical else None
+        waits = np.where(here, arrivals.wait[:, columns], 0).sum(axis=0) / here.sum(axis=0)
+        shown = np.where(here, meetings.exposed[:, columns], 0)
+        found.append(
+            CollectiveSum(
+                op, kind, len(columns) / steps, members, size, typical, int(np.median(waits)),
+                int(shown.sum() / len(ranks) / steps), int(length.sum() / len(ranks) / steps), algbw,
+                algbw * bus_factor(kind, members) if algbw is not None else None,
+                planned.path if planned else "", planned.source if planned else "",
+            )
+        )  # fmt: skip
+    return sorted(found, key=lambda row: -row.exposed_ps)
 
 
 @dataclass(frozen=True)

@@ -46,13 +46,14 @@ class Spread(BaseModel):
 
 
 class Level(BaseModel):
-    """A stretch of steps at one speed, labelled steps left out."""
+    """A phase of one speed, as every command has it (record/phases.py); labelled steps are not counted."""
 
     first_step: int
     last_step: int
     steps: int
     seconds: float  # median
-    steady: bool = False
+    steady: bool = False  # the longest: the speed is judged by it
+    slow: bool = False  # below the run's own full speed
 
 
 class Drift(BaseModel):
@@ -315,6 +316,15 @@ class Fix(BaseModel):
     gain: float  # share of the step (or of the wall time, where `of` says so)
     of: Literal["step", "wall"] = "step"
     evidence: str
+
+
+def slow_phases(through: Throughput, most: int = 5) -> str:
+    """The phases below full speed in words; empty where there is none."""
+    slow = [level for level in through.levels if level.slow]
+    full = min((level.seconds for level in through.levels if not level.slow), default=None)
+    each = ", ".join(f"steps {x.first_step} to {x.last_step} at {x.seconds:.4g} s" for x in slow[:most])
+    more = f" and {len(slow) - most} more" if len(slow) > most else ""
+    return f"{each}{more} a step" + (f", at full speed {full:.4g} s" if full is not None else "") if slow else ""
 
 
 class PerfReport(BaseModel):

@@ -1,6 +1,8 @@
-"""How fast a run trains: the steady stretch found by its own changes of level; upstream's figure beside it."""
+"""How fast a run trains: the longest of the record's phases of one speed; upstream's figure beside it."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,11 +19,11 @@ from trackwalker.perf.result import (
     Throughput,
 )
 from trackwalker.record.masks import REASONS, Masks
+from trackwalker.record.phases import Phase
 from trackwalker.record.projection import Progress
 from trackwalker.record.steps import LOG, Floats, Ints, StepTable
 from trackwalker.stats.bootstrap import mean_interval
 from trackwalker.stats.paired import unpaired
-from trackwalker.stats.segments import Segment, segments
 
 _FEWEST = 5  # plain steps: with fewer the labelled ones have to speak, too
 _MOST_POINTS = 4000  # of the series that a report carries
@@ -31,7 +33,12 @@ _TELLING = 0.01  # relative: smaller differences of tokens per step are rounding
 
 
 def measure(
-    table: StepTable, slow: Masks, facts: LogFacts, tokens: float | None, progress: Progress
+    table: StepTable,
+    slow: Masks,
+    facts: LogFacts,
+    tokens: float | None,
+    progress: Progress,
+    phases: Sequence[Phase] = (),
 ) -> Throughput | None:
     """The throughput of a run; None when no step was timed. `slow` marks the steps of the lead rank, each once."""
     lead, notes = table.lead().once(), list(table.notes)
@@ -41,9 +48,9 @@ def measure(
     rows = _rows(seconds, slow, notes)
     if not len(rows):
         return None
-    cuts = segments(seconds[rows])
-    steady = _steady(cuts)
-    chosen = rows[steady.start : steady.end]
+    levels = _levels(phases, lead.step[rows], seconds[rows])
+    steady = next(level for level in levels if level.steady)
+    chosen = rows[(lead.step[rows] >= steady.first_step) & (lead.step[rows] <= steady.last_step)]
     if len(chosen) < _FEWEST:
         notes.append(f"only {len(chosen)} steps are left to judge the speed by")
     rates = _rates(tgs, seconds, tokens)
@@ -66,7 +73,7 @@ def measure(
         tokens_per_step=tokens,
         labels={name: at for name in REASONS if (at := lead.step[label == name].tolist())},
         label_cost_s=_costs(seconds, label, float(np.median(seconds[chosen]))),
-        levels=[_level(cut, lead.step[rows], cut is steady) for cut in cuts],
+        levels=levels,
         drift=_drift(seconds[chosen]),
         positional=_positional(table, rates, lead),
         ranks=ranks[:_RANKS_LISTED],
@@ -110,9 +117,21 @@ def _rows(seconds: Floats, slow: Masks, notes: list[str]) -> Ints:
     return rows
 
 
-def _steady(cuts: list[Segment]) -> Segment:
-    """The longest stretch at one level; of equals the later."""
-    return max(cuts, key=lambda cut: (cut.size, cut.start))
+def _levels(phases: Sequence[Phase], steps: Ints, seconds: Floats) -> list[Level]:
+    """The phases that steps of ours lie in; a run too short for phases is one. The longest, of equals the later, is
+    the steady one."""
+    found = [(p, int(np.count_nonzero((steps >= p.first_step) & (steps <= p.last_step)))) for p in phases]
+    levels = [
+        Level(first_step=p.first_step, last_step=p.last_step, steps=n, seconds=p.seconds, slow=p.slow)
+        for p, n in found
+        if n
+    ]
+    if not levels:
+        first, last = int(steps[0]), int(steps[-1])
+        levels = [Level(first_step=first, last_step=last, steps=len(steps), seconds=float(np.median(seconds)))]
+    longest = max(levels, key=lambda level: (level.steps, level.first_step))
+    longest.steady = True
+    return levels
 
 
 def _rates(tgs: Floats, seconds: Floats, tokens: float | None) -> Floats:
@@ -120,11 +139,6 @@ def _rates(tgs: Floats, seconds: Floats, tokens: float | None) -> Floats:
         return tgs
     with np.errstate(divide="ignore", invalid="ignore"):
         return np.where(np.isfinite(tgs), tgs, tokens / seconds)
-
-
-def _level(cut: Segment, numbers: Ints, steady: bool) -> Level:
-    first, last = int(numbers[cut.start]), int(numbers[cut.end - 1])
-    return Level(first_step=first, last_step=last, steps=cut.size, seconds=cut.level, steady=steady)
 
 
 def _costs(seconds: Floats, label: NDArray[np.str_], usual: float) -> dict[str, float]:

@@ -3,30 +3,124 @@
 from __future__ import annotations
 
 import math
-import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from itertools import islice
-from pathlib import Path
+from functools import cache
+from typing import Any
 
 import numpy as np
+from pydantic import BaseModel, ConfigDict
 
-from trackwalker.job.dialects import StepTold, needles, read_step
+from trackwalker.job import gpus
+from trackwalker.job.dialects import read_step
+from trackwalker.logs.facts import LogFacts
 from trackwalker.perf.flops import FORMULA, Flops
 from trackwalker.perf.model import Device
-from trackwalker.perf.peaks import Known, by_name, by_trace, from_environment, stated
 from trackwalker.perf.result import FlopsPart, Utilisation
 from trackwalker.perf.settings import Settings
 
-_LINES = 400  # step lines are enough for a median
-_FRONT = 64 << 20  # bytes: what a trainer says of its FLOPs stands at the beginning
-_LONGEST = 4096  # bytes of a line
 _SAME = 0.02  # the trainer prints few digits
 _LAST = 0.0006  # half of the last printed digit, and a little
 _TELLING = 0.25  # a figure rounding may have moved further than this is no figure to compare with
-_TOTAL = re.compile(rb"Total TFLOPs: *(\d+\.?\d*)")
-_SPLIT = re.compile(rb"split as [\d.]+% learnable weight flops and (\d+\.?\d*)% attention flops")
-_PEAK = re.compile(rb"\[MFU\][^\n]{0,200}?peak=(\d+\.?\d*)")
+
+
+# Which accelerator a run used, and what its peak is: told by the user, the trace or the log, never guessed.
+OVERRIDE = "HARDWARE_PEAK_TFLOPS"  # upstream's variable: the user's own number wins
+_GIB = 2**30
+
+
+class Marks(BaseModel):
+    """How a profile shows a kind of device."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    capability: str
+    cores: int
+    memory_gib: tuple[float, float] | None = None
+
+
+class Peak(BaseModel):
+    """One kind of device, as JAX counts devices."""
+
+    vendor: str
+    tflops: dict[str, float]
+    hbm_gb_s: float
+    link_gb_s: float
+    source: str
+    trace: Marks | None = None
+
+
+@dataclass(frozen=True)
+class Known:
+    """The peak to reckon with: by type, and who says so."""
+
+    device: str | None
+    tflops: dict[str, float]
+    source: str
+    hbm_gb_s: float | None = None
+    link_gb_s: float | None = None
+
+
+class AnyType(dict[str, float]):
+    """One number whatever the type: what a user states is meant for the run as it is."""
+
+    def __missing__(self, kind: str) -> float:
+        return self["any"]
+
+    def get(self, kind: str, default: Any = None) -> Any:
+        """The one number."""
+        return self["any"]
+
+
+@cache
+def peaks() -> dict[str, Peak]:
+    """The table."""
+    return {name: Peak(**row) for name, row in gpus.gpus().items()}
+
+
+def by_name(text: str) -> Known | None:
+    """The device whose name is in a text; of several the longest name."""
+    name = gpus.by_name(text)
+    return _known(name, f"{gpus.NAME}, by the name '{text}'") if name else None
+
+
+def by_trace(device: Device) -> Known | None:
+    """The device that a profile's plane describes."""
+    facts = device.facts
+    for key in ("device_type_string", "device_type", "device_name", "model"):
+        if key in facts and (found := by_name(str(facts[key]))):
+            return found
+    capability = f"{facts.get('compute_cap_major', '')}.{facts.get('compute_cap_minor', '')}"
+    memory = float(facts.get("memory_size", 0) or 0) / _GIB
+    for name, peak in peaks().items():
+        marks = peak.trace
+        if marks is None or peak.vendor != device.vendor.lower() or marks.capability != capability:
+            continue
+        low, high = marks.memory_gib or (0.0, float("inf"))
+        if int(facts.get("core_count", 0) or 0) == marks.cores and low <= memory <= high:
+            return _known(name, f"{gpus.NAME}, by the trace ({marks.cores} cores, capability {capability})")
+    return None
+
+
+def stated(tflops: float, who: str) -> Known:
+    """A number somebody stated, whatever the type of the products."""
+    return Known(None, AnyType(any=tflops), who)
+
+
+def from_environment(env: Mapping[str, str]) -> Known | None:
+    """The user's own number, as upstream has it."""
+    try:
+        value = float(env.get(OVERRIDE, ""))
+    except ValueError:
+        return None
+    return stated(value, f"{OVERRIDE} of the run") if 0 < value < float("inf") else None
+
+
+def _known(name: str, source: str) -> Known:
+    peak = peaks()[name]
+    # JAX multiplies float32 as tf32 where the device has it, unless a higher precision is asked for.
+    fast = {"float32": peak.tflops["tf32"]} if "tf32" in peak.tflops else {}
+    return Known(name, {**peak.tflops, **fast}, source, peak.hbm_gb_s, peak.link_gb_s)
 
 
 @dataclass(frozen=True)
@@ -40,17 +134,14 @@ class Logged:
     peak: float | None = None
 
 
-def logged_flops(log: Path | None, tokens: float | None) -> Logged:
-    """Read the trainer's own count from its log."""
-    if log is None or not log.is_file() or not log.stat().st_size:
-        return Logged()
-    with log.open("rb") as file:
-        data = file.read(_FRONT)  # not mapped: a mapped log that is cut meanwhile kills the process
-    lines = [[t.seconds, t.tflops, t.mfu, t.tgs] for t in islice(_step_lines(data), _LINES)]
-    total, split, peak = _TOTAL.search(data), _SPLIT.search(data), _PEAK.search(data)
-    said = float(total[1]) if total else None
-    share = float(split[1]) / 100.0 if split else None
-    told_peak = float(peak[1]) if peak else None
+def logged_flops(facts: LogFacts, tokens: float | None) -> Logged:
+    """The trainer's own count, as its log has it."""
+    lines = [
+        [t.seconds, t.tflops, t.mfu, t.tgs]
+        for raw in facts.steps.front
+        if (t := read_step(raw.decode("utf-8", "replace"))) is not None and math.isfinite(t.tflops)
+    ]
+    said, share, told_peak = facts.step_tflops, facts.attention_share, facts.peak_tflops
     rows = np.array(lines, float).reshape(-1, 4)
     mfu = float(np.nanmedian(rows[:, 2])) if np.isfinite(rows[:, 2]).any() else None
     if mfu and told_peak is None:
@@ -80,15 +171,6 @@ def _by_rates(rows: np.ndarray, tokens: float | None) -> tuple[float | None, flo
     fastest = rows[:, 1] >= rows[:, 1].max() / 2  # the lines do not fit one figure: those with the most digits
     digits = _LAST / rows[fastest, 1] + spare / np.maximum(seconds[fastest], 1e-9)
     return float(np.median(rows[fastest, 1] * seconds[fastest])), float(digits.max())
-
-
-def _step_lines(data: bytes) -> Iterator[StepTold]:
-    """The step lines that tell how much was computed."""
-    for match in re.finditer(b"|".join(re.escape(n) for n in needles()), data):
-        begin, end = data.rfind(b"\n", 0, match.start()) + 1, data.find(b"\n", match.end())
-        told = read_step(data[begin : end if end >= 0 else len(data)][:_LONGEST].decode("utf-8", "replace"))
-        if told is not None and math.isfinite(told.tflops):
-            yield told
 
 
 def flops_part(flops: Flops, logged: Logged) -> FlopsPart:

@@ -19,7 +19,6 @@ import numpy.typing as npt
 
 from trackwalker.errors import EvidenceError
 from trackwalker.perf.model import NONE, Gap, Int64
-from trackwalker.perf.unzip import MAGIC, unzipped
 
 Bytes = npt.NDArray[np.uint8]
 Words = npt.NDArray[np.uint64]
@@ -29,6 +28,35 @@ _ALL_BITS = (1 << 64) - 1
 PAD = 16  # bytes of zeros after a block, so that a window at its last byte is inside
 _CHUNK = 2 << 10  # bytes each walker of `chain` covers
 _OVERRUNS = (384, 2 << 10)  # bytes it goes on beside the next one, and at the second attempt
+
+
+# Gzip without surprises: unpacked in pieces, and not further than a real trace could need.
+MAGIC = b"\x1f\x8b"
+_WBITS = 31
+_PIECE = 1 << 20
+_ALWAYS = 64 << 20  # so much may come out of any file, however small
+_RATIO = 60
+
+
+def unzipped(packed: IO[bytes], name: str) -> Iterator[bytes]:
+    """What a gzip file holds; a bomb raises EvidenceError, a cut or damaged one EOFError or zlib.error."""
+    size = packed.seek(0, 2)
+    packed.seek(0)
+    left = max(_ALWAYS, _RATIO * size)
+    unpacker = zlib.decompressobj(wbits=_WBITS)
+    unfinished = False
+    while piece := packed.read(_PIECE):
+        while piece:
+            out = unpacker.decompress(piece, _PIECE)
+            left -= len(out)
+            if left < 0:
+                raise EvidenceError(f"{name} unpacks to more than {_RATIO} times its size: this is no trace, not read")
+            yield out
+            unfinished, piece = not unpacker.eof, unpacker.unconsumed_tail or unpacker.unused_data
+            if unpacker.eof:  # a file can be several gzip streams, one after the other
+                unpacker = zlib.decompressobj(wbits=_WBITS)
+    if unfinished:
+        raise EOFError("it ends in the middle")
 
 
 class CutError(ValueError):

@@ -30,6 +30,8 @@ Status = Literal[
 ]
 
 CANCELS = frozenset({130, 143})
+DIED: Status = "unknown-death"
+ENDED_BADLY: frozenset[Status] = frozenset({"failed", "hanging", DIED})
 # Lines that tell of a wait, not of what is waited for: who knows that knows more.
 WAITS = frozenset({"hung-task", "mount-silent"})
 _STILL_WAITS = re.compile(r"has been waiting for .* may be stuck|Waiting for .* threads to join")

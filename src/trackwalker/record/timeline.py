@@ -54,10 +54,12 @@ class Timeline:
         return (self.steps >= first) & (self.steps <= last)
 
     def step_at(self, time: float) -> int | None:
-        """The step that was running at a time."""
+        """The step that was running at a time; where the clock lets two steps overlap, the later."""
         if not len(self):
             return None
         at = int(np.searchsorted(self.ends, time, side="right"))
+        if at + 1 < len(self) and self.ends[at + 1] - self.seconds[at + 1] <= time:
+            at += 1
         return int(self.steps[at]) if at < len(self) else int(self.steps[-1]) + 1
 
 

@@ -16,6 +16,7 @@ from trackwalker.job.cause_names import cause_label
 from trackwalker.report import axis, lanes, story_heat, story_overlay, timeline, view, words
 from trackwalker.report.lacking import lacking
 from trackwalker.report.marks import words_of
+from trackwalker.report.onsets import in_order
 from trackwalker.report.story_background import Background, with_restarts, without_secrets
 from trackwalker.report.text import clean, clip, one_line
 
@@ -26,7 +27,7 @@ _CHANGES = 100
 def render_html(verdict: Verdict, story: Story, more: Background | None = None) -> str:
     """The report page; the same verdict, story and background give the same bytes."""
     more = more or Background()
-    verdict, story = without_secrets(verdict, more), with_restarts(story, more)
+    verdict, story = in_order(without_secrets(verdict, more)), with_restarts(story, more)
     items, refs, left_out = view.evidence(verdict)
     document, cut = view.raw(verdict)
     return (

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from trackwalker.perf.lanes import StepLanes
-from trackwalker.perf.result import PerfReport, TracePart
-from trackwalker.report.perf_charts import Panel, Stack, duration, stack
-from trackwalker.report.perf_panels_run import goodput_panel, memory_panel, program_panel, throughput_panel
+from trackwalker.perf.result import Level, PerfReport, ProgramPart, Series, TracePart
+from trackwalker.report.perf_charts import Panel, Sheet, Stack, duration, segments, sheet_of, stack, step_plot
 from trackwalker.report.perf_panels_trace import (
     collectives_panel,
     kernels_panel,
@@ -13,15 +14,163 @@ from trackwalker.report.perf_panels_trace import (
     ranks_panel,
     timeline_panel,
 )  # fmt: skip
+from trackwalker.report.perf_view import Grid, grids, summary
+from trackwalker.report.plots import thin
+from trackwalker.report.text import clip_middle, one_line
+from trackwalker.report.words import size
 
 # Where the evidence of a rule is shown.
 PLACES = {
     "exposed-communication": "collectives", "straggler": "ranks", "rank-spread": "ranks", "host-bound": "timeline",
-    "idle-device": "timeline", "exposed-copies": "timeline", "recomputation": "parts", "unfused-attention": "parts",
+    "idle-device": "timeline", "exposed-copies": "timeline", "device-copies": "timeline",
+    "recomputation": "parts", "unfused-attention": "parts",
     "one-op": "parts", "scatter-add": "kernels", "ragged-one-shot": "kernels", "slow-phases": "throughput",
     "input-bound": "throughput", "checkpoints": "goodput", "compilation": "goodput", "lost-work": "goodput",
     "stalled": "goodput",
 }  # fmt: skip
+
+
+# What the log, the compiled program and the run's budget tell, as panels of the performance page.
+_STEPS = 300
+
+
+def memory_panel(report: PerfReport) -> Panel:
+    """What the memory holds at its peak."""
+    panel = Panel("memory", "Memory")
+    program = report.program
+    if program is not None and program.peak_bytes:
+        parts = [(name, count) for name, count in program.memory.items() if count > 0]
+        whole = float(sum(count for _, count in parts))
+        styled = [(f"m-{n}", name, float(count)) for n, (name, count) in enumerate(parts)]
+        made = segments(styled, whole)
+        for piece, (_, count) in zip(made, parts, strict=True):
+            piece.value = size(count)
+        says = ", ".join(f"{s.label} {s.value}" for s in made)
+        title = f"Memory of the compiled program: {size(program.peak_bytes)} at its peak"
+        panel.items.append(Stack(title, says, made, "by what the buffers are for"))
+    if program is not None and program.live_at_peak:
+        most = float(max(count for _, count in program.live_at_peak))
+        rows = [[clip_middle(one_line(name), 90), size(count)] for name, count in program.live_at_peak]
+        bars = [segments([("k-one", name, float(count))], most, 100.0) for name, count in program.live_at_peak]
+        panel.items.append(Sheet("Largest buffers at the worst moment", ["instruction", "bytes"], rows, {1}, bars=bars))
+    panel.notes = [n for n in (report.trace.notes if report.trace else []) if "memory" in n]
+    return panel
+
+
+def program_panel(report: PerfReport) -> Panel:
+    """The compiled program in figures."""
+    panel, program = Panel("hlo", "HLO"), report.program
+    if program is None:
+        return panel
+    panel.items += [sheet_of(g) for g in grids(report) if g.title.startswith("Compiled program")]
+    if program.planned:
+        panel.items.append(_planned(program))
+    if program.ops:
+        most = float(max(program.ops.values()))
+        rows = [[one_line(name), str(count)] for name, count in program.ops.items()]
+        bars = [segments([("k-one", name, float(count))], most, 100.0) for name, count in program.ops.items()]
+        panel.items.append(Sheet("Instructions", ["opcode", "instructions"], rows, {1}, bars=bars, folded=True))
+    panel.notes = list(program.notes)
+    if program.fingerprint:
+        panel.notes.append(f"fingerprint {program.fingerprint}: the same for two compilations that do the same")
+    return panel
+
+
+def _planned(program: ProgramPart) -> Sheet:
+    """What the compiler lets run beside each collective: where nothing does, its time is exposed by plan."""
+    rows = []
+    for c in program.planned:
+        beside = f"{c.between} instructions, {c.between_gflop:.3g} GFLOP" if c.between else "nothing"
+        if not c.asynchronous:
+            beside = "nothing: it is synchronous"
+        beside += " (done in the next iteration)" if c.crosses else ""
+        again = "computed again" if c.recomputed else ""
+        rows.append([
+            clip_middle(one_line(c.name), 60), c.kind, str(c.runs), size(c.bytes), one_line(c.groups), beside, again,
+            clip_middle(one_line("/".join(c.source.split("/")[-2:])), 60),
+        ])  # fmt: skip
+    header = ["collective", "kind", "runs", "bytes", "groups of devices", "planned beside it", "", "source"]
+    grid = Grid("Collectives as compiled", header, rows, {2, 3})
+    return replace(sheet_of(grid), search=len(rows) > 20)
+
+
+def throughput_panel(report: PerfReport) -> Panel:
+    """Step times, what was set aside, and what is left."""
+    panel, through = Panel("throughput", "Throughput"), report.throughput
+    if through is None:
+        return panel
+    plot = step_plot(through)
+    if plot is not None:
+        panel.items += [plot, _series(through.series)]
+    if through.levels:
+        rows = [
+            [f"{x.first_step} to {x.last_step}", str(x.steps), duration(x.seconds), _kind(x)] for x in through.levels
+        ]
+        panel.items.append(Sheet("Phases of one speed", ["steps", "how many", "median", ""], rows[:50], {1, 2}))
+    if through.labels:
+        rows = [
+            [name, str(len(at)), duration(through.label_cost_s[name]) if name in through.label_cost_s else "", _few(at)]
+            for name, at in through.labels.items()
+        ]
+        panel.items.append(Sheet("Steps set aside", ["why", "steps", "took longer by", "which"], rows, {1, 2}))
+    wanted = (
+        "step time",
+        "tokens/s/device",
+        "TGS as MaxText logs it",
+        "drift",
+        "MFU",
+        "HFU",
+        "model FLOPs",
+        "source",
+        "note",
+    )
+    rows = [[name, value] for name, value in summary(report) if name in wanted]
+    panel.items.append(Sheet("Figures", ["what", "value"], rows))
+    return panel
+
+
+def _series(series: Series) -> Sheet:
+    values = [s if s is not None else 0.0 for s in series.seconds]
+    rows = [
+        [
+            str(series.step[i]),
+            "" if series.seconds[i] is None else duration(values[i]),
+            "" if series.tgs[i] is None else f"{series.tgs[i]:.6g}",
+            series.label[i],
+        ]
+        for i in thin(values, _STEPS)
+    ]
+    note = (
+        f"{len(rows)} of {len(values)} steps: the shortest and the longest of each stretch"
+        if len(rows) < len(values)
+        else ""
+    )
+    header = ["step", "time", "tokens/s/device", "set aside as"]
+    return Sheet("The steps as a table", header, rows, {0, 1, 2}, note, folded=True)
+
+
+def goodput_panel(report: PerfReport) -> Panel:
+    """Where the wall time went."""
+    panel, part = Panel("goodput", "Goodput"), report.goodput
+    if part is None or not part.rows:
+        return panel
+    sheet = next(sheet_of(g) for g in grids(report) if g.title == "Where the run's time went")
+    most = max(row.hours for row in part.rows)
+    if most > 0:
+        style = ["g-good", *["g-bad"] * len(part.rows)]
+        sheet.bars = [segments([(s, r.what, r.hours)], most, 100.0) for s, r in zip(style, part.rows, strict=False)]
+    panel.items = [sheet]
+    if part.gpus_from:
+        panel.notes.append(f"GPUs counted from {part.gpus_from}")
+    return panel
+
+
+def _kind(level: Level) -> str:
+    return ", ".join(word for word, is_so in (("slow", level.slow), ("judged by", level.steady)) if is_so)
+
+
+def _few(steps: list[int]) -> str:
+    return ", ".join(map(str, steps[:20])) + (f" and {len(steps) - 20} more" if len(steps) > 20 else "")
 
 
 def panels(report: PerfReport, lanes: StepLanes | None) -> list[Panel]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from trackwalker.perf.names import short_path
-from trackwalker.perf.result import OpRow, PerfReport, Throughput, TracePart
+from trackwalker.perf.result import OpRow, PerfReport, Throughput, TracePart, slow_phases
 from trackwalker.report.text import clip, clip_middle, one_line
 
 _ROWS = 12
@@ -68,10 +68,8 @@ def _speed(through: Throughput) -> list[tuple[str, str]]:
     if through.drift is not None and through.drift.certain:
         d = through.drift
         rows.append(("drift", f"{100 * d.change:+.2f} % over the steady steps ({_pct(d.low)} to {_pct(d.high)})"))
-    lasting = [x for x in through.levels if x.steps >= 5]
-    if len(lasting) > 1:
-        each = (f"{x.first_step}..{x.last_step} at {x.seconds:.4g} s" for x in lasting[:5])
-        rows.append(("levels", f"{', '.join(each)}{' …' if len(lasting) > 5 else ''}"))
+    if slow := slow_phases(through):
+        rows.append(("slow phases", slow))
     if through.labels:
         cost = through.label_cost_s
         each = (

@@ -141,6 +141,24 @@ def quantile(ordered: Sequence[float], share: float) -> float:
     return ordered[min(int(share * len(ordered)), len(ordered) - 1)]
 
 
+def course_range(values: Sequence[float], from_zero: bool = False) -> tuple[float, float]:
+    """The vertical span of a course: all but a few strays, at least a quarter of its level, from zero where near it.
+
+    What lies outside is drawn at the edge; whoever draws says so.
+    """
+    ordered = sorted(value for value in values if drawable(value))
+    if not ordered:
+        return 0.0, 1.0
+    low, high = quantile(ordered, 0.02), quantile(ordered, 0.98)
+    span = max(high - low, 0.25 * max(abs(high), abs(low)), 1e-12)
+    lo = max(ordered[0], low - 0.6 * span) - 0.08 * span
+    hi = min(ordered[-1], high + 0.6 * span) + 0.08 * span
+    if hi - lo < span:
+        middle = 0.5 * (hi + lo)
+        lo, hi = middle - 0.5 * span, middle + 0.5 * span
+    return (0.0 if ordered[0] >= 0 and (from_zero or lo < 0.55 * hi) else lo), hi
+
+
 def line_path(points: Sequence[Point]) -> str:
     """An SVG path through the points."""
     return "".join(f"{'L' if i else 'M'}{px(x)} {px(y)}" for i, (x, y) in enumerate(points))

@@ -12,7 +12,7 @@ from trackwalker.diagnose.story import Lane, Story
 from trackwalker.report import axis, words
 from trackwalker.report.lanes import cut
 from trackwalker.report.plots import Scale, line_path, px, thin, value_ticks
-from trackwalker.report.story_grid import COLUMNS, cells
+from trackwalker.report.story_heat import COLUMNS, cells
 from trackwalker.report.text import clip, one_line
 
 _LINES = 6

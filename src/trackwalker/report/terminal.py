@@ -98,6 +98,10 @@ def render(verdict: Verdict, console: Console, target: str = "", verbose: bool =
         page.heading("In full")
         page.put(page.text(clip(rest, 1200)), 2)
     _causes(page, verdict)
+    if page.told:
+        named = target or shlex.quote(one_line(verdict.job.id))
+        first = next(item.id for item in verdict.evidence if item.id in page.told)
+        page.command(f"all values of a piece: trackwalker diagnose {named} --evidence {first}", 2)
     _deviations(page, verdict)
     _tested(page, verdict, verbose)
     if progress := words.progress_facts(verdict.progress):

@@ -197,6 +197,11 @@ def culprits(verdict: Verdict) -> list[str]:
     return list(dict.fromkeys(host for cause in verdict.roots for host in cause.hosts))
 
 
+def gpu(name: str) -> str:
+    """A GPU of a verdict: on the only machine it has a number alone, which by itself says nothing."""
+    return f"GPU {name}" if name.isdecimal() else name
+
+
 def where(verdict: Verdict) -> str:
     """Where and since when, in one line: hosts, GPUs and devices of the root causes."""
     places = [place for cause in verdict.roots for place in (*cause.hosts, *cause.gpus, *cause.devices)]

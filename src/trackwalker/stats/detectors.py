@@ -14,6 +14,12 @@ from trackwalker.stats.segments import Floats, robust_sigma
 
 Values = Mapping[str, float]
 
+# Three quantifiers and no other share: every one; all but one in twenty, who may be odd; most, where somebody may be
+# the very one that the others wait for.
+NEARLY_ALL, MOST = 0.95, 2.0 / 3.0
+_SEVERAL = 3  # members that have no port, cable or card in common
+_SIGMAS = 4.0  # as in the sweep of all series (`stats.deviations`)
+
 
 @dataclass(frozen=True)
 class Finding:
@@ -25,7 +31,7 @@ class Finding:
 
 
 def outliers(
-    values: Values, *, factor: float, floor: float, share: float = 0.5, reference: Values | None = None
+    values: Values, *, factor: float, floor: float = 0.0, share: float = 0.5, reference: Values | None = None
 ) -> Finding:
     """Hosts clearly above all others: at least `floor`, `factor` times the highest of the rest, and off its noise.
 
@@ -66,14 +72,13 @@ def outliers(
     return Finding(True, tuple(sorted(accused)), numbers)
 
 
-def lows(
-    values: Values, *, ratio: float, share: float = 0.5, sigmas: float = 6.0, reference: Values | None = None
-) -> Finding:
+def lows(values: Values, *, ratio: float, share: float = 0.5, reference: Values | None = None) -> Finding:
     """Members clearly below all others: at most `ratio` of the lowest of the rest, and off its noise.
 
     The noise is that of ratios: among rates that differ by half, one that is nearly nothing still stands out.
 
-    With a `reference` a member must also have fallen to at most `ratio` of its own earlier value.
+    With a `reference` a member must also have fallen to at most `ratio` of its own earlier value; then it is enough
+    that its change is off the noise of the others' changes, which holds nothing of what they differ by all the time.
     """
     order = sorted(values, key=lambda h: (values[h], h))
     n = len(order)
@@ -83,10 +88,10 @@ def lows(
         if k >= n:
             break
         highest = values[order[k - 1]]
-        if highest <= ratio * values[order[k]]:
-            rest = _logs([values[h] for h in order[k:]])
-            if float(_logs([highest])[0]) < float(np.median(rest)) - sigmas * robust_sigma(rest):
-                best = k
+        if highest <= ratio * values[order[k]] and (
+            _below(values, order, k) or (reference and _below(_changes(values, reference), order, k))
+        ):
+            best = k
     accused = order[:best]
     if reference:
         accused = [h for h in accused if h in reference and values[h] <= ratio * reference[h]]
@@ -95,6 +100,20 @@ def lows(
     others = [values[h] for h in order if h not in accused]
     numbers |= {"value": max(values[h] for h in accused), "others_min": min(others), "others_max": max(others)}
     return Finding(True, tuple(sorted(accused)), numbers)
+
+
+def _below(values: Values, order: Sequence[str], k: int) -> bool:
+    """Whether the highest of the first `k` lies off the noise of the rest, or further off than their whole range."""
+    if not all(h in values for h in order):
+        return False
+    rest = _logs([values[h] for h in order[k:]])
+    highest = float(_logs([max(values[h] for h in order[:k])])[0])
+    apart = float(rest.min()) - highest
+    return highest < float(np.median(rest)) - _SIGMAS * robust_sigma(rest) or 0.0 < np.ptp(rest) <= apart
+
+
+def _changes(values: Values, reference: Values) -> Values:
+    return {h: v / reference[h] for h, v in values.items() if reference.get(h, 0.0) > 0}
 
 
 def _logs(values: Sequence[float]) -> Floats:
@@ -134,14 +153,14 @@ def hot(
     return Finding(fired, over if fired else (), numbers | ({"value": max(values[h] for h in over)} if over else {}))
 
 
-def all_rose(
-    values: Values, *, reference: Values | None, factor: float, floor: float, share: float = 0.6, least: int = 2
+def several_rose(
+    values: Values, *, reference: Values | None, factor: float, floor: float, share: float = MOST
 ) -> Finding:
-    """Most members (a `share`, at least `least`) rose by `factor` and to at least `floor`: a condition they share."""
+    """A `share` of the members, several at least, rose by `factor` and to at least `floor`: a condition they share."""
     reference = reference or {}
     both = [h for h in values if h in reference]
     rose = [h for h in both if values[h] >= floor and values[h] >= factor * max(reference[h], floor / factor / 2)]
-    fired = len(both) >= 2 and len(rose) >= max(share * len(both), min(least, len(both)))
+    fired = len(both) >= 2 and len(rose) >= max(share * len(both), min(_SEVERAL, len(both)))
     before = [reference[h] for h in both]
     numbers = {"rose": float(len(rose)), "hosts": float(len(both)), "before_max": max(before, default=0.0)}
     return Finding(fired, (), numbers | _span({h: values[h] for h in both}))
@@ -157,11 +176,11 @@ def alone_rose(values: Values, *, reference: Values | None, factor: float, floor
     return Finding(fired, tuple(both) if fired else (), {"value": now, "before_max": before} | _span(values))
 
 
-def any_rose(values: Values, *, reference: Values | None, by: float, factor: float = 1.0) -> Finding:
-    """Members that rose above their own past by `by` and by `factor`, whatever the others do."""
+def any_rose(values: Values, *, reference: Values | None, by: float = 0.0) -> Finding:
+    """Members that rose above their own past, by `by` at least, whatever the others do."""
     past = reference or {}
     both = [h for h in values if h in past]
-    rose = tuple(sorted(h for h in both if values[h] >= past[h] + by and values[h] >= factor * past[h]))
+    rose = tuple(sorted(h for h in both if values[h] > past[h] and values[h] >= past[h] + by))
     numbers = {"before_max": max((past[h] for h in both), default=0.0)} | _span(values)
     return Finding(bool(rose), rose, numbers | ({"value": max(values[h] for h in rose)} if rose else {}))
 
@@ -187,18 +206,18 @@ def silent(values: Values, *, alive: float, quiet: float = 0.0, share: float = 0
     return Finding(fired, tuple(still) if fired else (), numbers)
 
 
-def all_at_least(values: Values, *, limit: float, share: float = 0.95, least: int = 1) -> Finding:
+def all_at_least(values: Values, *, limit: float, share: float = NEARLY_ALL, least: int = 1) -> Finding:
     """Nearly every host, and at least so many, is at or above a limit."""
     passed = [v >= limit for v in values.values()]
     return _all(values, passed if sum(passed) >= least else [], share)
 
 
-def all_at_most(values: Values, *, limit: float, share: float = 0.95) -> Finding:
+def all_at_most(values: Values, *, limit: float, share: float = NEARLY_ALL) -> Finding:
     """Nearly every host is at or below a limit."""
     return _all(values, [v <= limit for v in values.values()], share)
 
 
-def all_fell_to(values: Values, *, reference: Values | None, ratio: float, share: float = 0.95) -> Finding:
+def all_fell_to(values: Values, *, reference: Values | None, ratio: float, share: float = NEARLY_ALL) -> Finding:
     """Nearly every host fell to at most `ratio` of what it had before."""
     reference = reference or {}
     both = [h for h in values if reference.get(h, 0.0) > 0]

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
-from pathlib import Path
 
 from trackwalker.errors import UsageError
-from trackwalker.job.dialects import read_step
 from trackwalker.job.layout import Job
 from trackwalker.launch.memory import ERROR, GIB, Estimate
 from trackwalker.launch.validate import Checked
+from trackwalker.logs.facts import LogFacts
+from trackwalker.record.read import read_record
 
 LINEAR = ("per_device_batch_size", "max_target_length")  # activations grow with these in proportion
-_BANNER = re.compile(r"Using \(GB\) ([\d.]+) / ([\d.]+) .* on (\w+):\d+")
-_COMPILED = re.compile(r"Temp size: ([\d.]+) ?GB")
-_BATCH = re.compile(r"Config param (\w+): (\S+)")
 
 
 @dataclass(frozen=True)
@@ -58,30 +54,21 @@ def room_in_run(job: Job, name: str, modelled: Room | None) -> Room | None:
     """By the memory lines of an earlier run of the same model and mesh: what was in use, and what a step was given."""
     if job.log is None:
         raise UsageError(f"--prior {job.label}: it has no log to read memory from")
-    banner, compiled, size = _lines(job.log, name)
+    facts = read_record(job, "not asked").facts
+    banner, compiled, size = facts.memory_before_steps(), facts.compiled_gb, _size(facts, name)
     if banner is None:
         raise UsageError(f"--prior {job.label}: its log has no memory line ('Using (GB) … / … on …')")
-    used, limit, device = banner
-    if device == "cpu":
+    if banner.device == "cpu":
         return None  # the machine's memory, shared by everybody: no bound of ours
     unit = compiled / size if compiled and size else modelled.unit if modelled else None
     if unit is None or name not in LINEAR:
         return None
     gradients = 0.0 if compiled or not modelled else modelled.fixed / 4  # the compiler's figure has them in it
-    return Room(limit, used + gradients, unit, f"memory lines of {job.label}")
+    return Room(banner.limit, banner.used + gradients, unit, f"memory lines of {job.label}")
 
 
-def _lines(log: Path, name: str) -> tuple[tuple[float, float, str] | None, float | None, float | None]:
-    banner = compiled = size = None
-    with log.open(encoding="utf-8", errors="replace") as lines:
-        for line in lines:
-            if banner and read_step(line) is not None:
-                break  # what follows can be long, and says nothing about this
-            if found := _BANNER.search(line):
-                each = (float(found[1]), float(found[2]), found[3])
-                banner = max(banner, each) if banner else each
-            elif found := _COMPILED.search(line):
-                compiled = float(found[1])
-            elif (found := _BATCH.search(line)) and found[1] == name:
-                size = float(found[2])
-    return banner, compiled, size
+def _size(facts: LogFacts, name: str) -> float | None:
+    try:
+        return float(facts.setting(name) or "")
+    except ValueError:
+        return None

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
-from pathlib import Path
 
 from trackwalker.diagnose.triage import Triage, triage
 from trackwalker.errors import TrackwalkerError
@@ -30,7 +28,6 @@ _STATES: dict[str, tuple[Status, str]] = {
 }
 _CERTAIN = frozenset({"oom", "node-fail", "boot-fail", "launch-failed", "preempted"})  # whatever the log says
 _PHASES = {"training": "train", "teardown": "train", "compile": "compile"}
-_MEMORY = re.compile(rb"Using \(GB\) ([0-9.]+) / ")
 _PER_HOUR = 3600.0
 
 
@@ -72,7 +69,7 @@ def _good(job: Job, trial: Trial, seen: Triage, policy: Policy, gpu: str | None)
         steps=steady.n,
         mfu=report.utilisation.mfu if report.utilisation else None,
         comm_s=_in_collectives(report),
-        memory_gb=peak_memory(job.log),
+        memory_gb=peak_memory(seen),
         signals=signals(job, seen, policy.signals),
         minutes=_minutes(job),
     )
@@ -106,7 +103,7 @@ def _bad(job: Job, trial: Trial, seen: Triage, state: str, says: str) -> Result:
     if status == "node-fault" and len(trial.nodes) > 1 and not hosts:
         status = "failed"  # all nodes alike: not one node's doing
     return Result(trial.key, status, job.id, why=why, cause=cause, hosts=hosts, phase=_phase(seen),
-                  memory_gb=peak_memory(job.log), minutes=_minutes(job))  # fmt: skip
+                  memory_gb=peak_memory(seen), minutes=_minutes(job))  # fmt: skip
 
 
 def _lone(trial: Trial, named: tuple[str, ...]) -> tuple[str, ...]:
@@ -129,15 +126,10 @@ def _minutes(job: Job) -> float:
     return (max(times) - min(times)) / 60.0 if times else 0.0
 
 
-def peak_memory(log: Path | None) -> float | None:
+def peak_memory(seen: Triage) -> float | None:
     """The most device memory that any rank printed, in GB."""
-    if log is None:
-        return None
-    try:
-        found = [float(m) for line in log.open("rb") for m in _MEMORY.findall(line)]
-    except (OSError, ValueError):
-        return None
-    return max(found, default=None)
+    memory = seen.index.facts.memory
+    return memory[-1].used if memory else None
 
 
 def signals(job: Job, seen: Triage, wanted: Mapping[str, Signal]) -> dict[str, dict[str, float]]:

@@ -13,7 +13,7 @@ from trackwalker.sweep.network_book import Book, Group, Need, NothingRuns, Run, 
 from trackwalker.sweep.network_design import Faults, cover
 from trackwalker.sweep.network_report import Findings, conclude
 from trackwalker.sweep.network_search import solve
-from trackwalker.sweep.nodes_request import NodesRequest
+from trackwalker.sweep.nodes import NodesRequest
 
 Search = Callable[[Book, int, int], Faults]  # what is known, how many nodes, the most faults to follow up
 

@@ -7,15 +7,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from statistics import median
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from trackwalker.errors import UsageError
 from trackwalker.stats.groups import between_runs
 from trackwalker.sweep.model import Conclusion, Done, Result, Trial
-from trackwalker.sweep.nodes_request import NodesRequest
-from trackwalker.sweep.nodes_signals import Explanation, explain
 
 MARGINAL, DEGRADED = math.log(0.98), math.log(0.95)
 MOST_RUNS = 3  # of one node
@@ -25,6 +23,111 @@ _SURE = 3.0  # standard errors by which a node must be below the others
 _SCATTER = 5  # nodes from which on their scatter is noise, not one of them
 
 State = Literal["healthy", "marginal", "degraded", "unhealthy", "open"]
+
+
+# Which recorded signal explains a slow node: out of line with the other nodes, and in the direction that slows.
+Signals = Mapping[str, Mapping[str, float]]  # host -> metric -> steady mean
+
+_SIGMAS = 4.0  # off the spread of the other nodes
+
+
+# What node and network sweeps are asked: a model, the nodes, and settings that every job carries.
+_FEWEST_STEPS = 10  # the first steps compile and warm up: fewer leave no steady stretch (upstream ran one step)
+
+
+@dataclass(frozen=True)
+class NodesRequest:
+    """Checked: every node once, and enough steps for a steady stretch."""
+
+    model: str
+    nodes: tuple[str, ...]
+    config: Mapping[str, str] = field(default_factory=dict)
+    env: Mapping[str, str] = field(default_factory=dict)
+    minutes: float = 10.0
+
+    @classmethod
+    def read(cls, request: Mapping[str, Any]) -> NodesRequest:
+        """The request of a plan; what is wrong with it is said before anything is submitted."""
+        nodes = tuple(str(node).strip() for node in request.get("nodes") or ())
+        if not nodes or not all(nodes):
+            raise UsageError("which nodes? give the list, as n[1-8] or n1,n2")
+        twice = sorted({node for node in nodes if nodes.count(node) > 1})
+        if twice:
+            raise UsageError(f"{', '.join(twice)} is in the node list twice: every node must be there once")
+        if bad := [node for node in nodes if any(c in node for c in "[]+# \t")]:
+            raise UsageError(f"'{bad[0]}' is no node name; lists look like n[1-8] or n1,n2")
+        config = {str(k): str(v) for k, v in (request.get("config") or {}).items()}
+        config.setdefault("steps", str(request.get("steps", 30)))
+        if not config["steps"].isdecimal() or int(config["steps"]) < _FEWEST_STEPS:
+            raise UsageError(f"steps={config['steps']}: at least {_FEWEST_STEPS}; the first ones measure the compiler")
+        model = str(request.get("model") or "")
+        if not model:
+            raise UsageError("which model? as --model 70b")
+        env = {str(k): str(v) for k, v in (request.get("env") or {}).items()}
+        return cls(model, nodes, config, env, float(request.get("minutes", 10.0)))
+
+    def trial(self, key: str, nodes: Sequence[str], why: str) -> Trial:
+        """One job of the sweep on these nodes."""
+        return Trial(key, self.model, tuple(nodes), self.config, self.env, why=why, minutes=self.minutes)
+
+
+class _Kind(NamedTuple):
+    """A kind of signal: causes come before what follows from them."""
+
+    part: str  # of the metric's name
+    words: str
+    unit: str
+    slows: int  # +1: high values slow a node, -1: low ones do
+    share: float  # least difference to the others, relative to them
+    least: float = 0.0  # least difference in the metric's own unit
+
+
+_KINDS = (
+    _Kind("ecc_uncorrectable", "uncorrectable memory errors", "/h", +1, 0.0, 0.1),
+    _Kind("throttle", "share of time throttled", "", +1, 0.0, 0.02),
+    _Kind("temperature", "GPU temperature", "°C", +1, 0.0, 8.0),
+    _Kind("clock", "GPU clock", "MHz", -1, 0.02),
+    _Kind("cpu_wait", "time processes wait for a CPU", "", +1, 0.5, 0.05),
+    _Kind("cpu_pressure", "CPU pressure", "%", +1, 0.5, 5.0),
+    _Kind("memory_pressure", "memory pressure", "%", +1, 0.5, 5.0),
+    _Kind("io_pressure", "I/O pressure", "%", +1, 0.5, 5.0),
+    _Kind("ecc_correctable", "correctable memory errors", "/h", +1, 1.0, 10.0),
+    _Kind("retransmits", "retransmitted packets", "/h", +1, 1.0, 100.0),
+    _Kind("cpu_used", "CPU cores in use", "", -1, 0.1),
+    _Kind("power", "GPU power", "W", -1, 0.03),  # last: who waits needs less power
+)
+
+
+class Explanation(NamedTuple):
+    """The signal that is out of line."""
+
+    metric: str
+    value: float
+    others: float
+    words: str
+
+
+def explain(host: str, signals: Signals) -> Explanation | None:
+    """The first cause, in the order above, by which a node differs from the others; None where nothing is recorded."""
+    mine = signals.get(host, {})
+    for kind in _KINDS:
+        for metric in sorted(mine):
+            if kind.part not in metric:
+                continue
+            others = [values[metric] for other, values in signals.items() if other != host and metric in values]
+            if others and _stands_out(mine[metric], others, kind):
+                middle = median(others)
+                unit = f" {kind.unit}" if kind.unit and not kind.unit.startswith("/") else kind.unit
+                words = f"{kind.words} {mine[metric]:.4g}{unit}, others {middle:.4g}{unit}"
+                return Explanation(metric, mine[metric], middle, words)
+    return None
+
+
+def _stands_out(value: float, others: list[float], kind: _Kind) -> bool:
+    middle = median(others)
+    spread = 1.4826 * median(abs(other - middle) for other in others)
+    beyond = kind.slows * (value - middle)
+    return beyond > max(_SIGMAS * spread, kind.share * abs(middle), kind.least)
 
 
 def build(request: Mapping[str, Any]) -> NodeSweep:

@@ -14,11 +14,11 @@ import numpy as np
 
 from trackwalker.errors import EvidenceError
 from trackwalker.telemetry.blocks import BlockWriter, labels
-from trackwalker.telemetry.client import Floats, Labels
+from trackwalker.telemetry.client import Floats
 from trackwalker.telemetry.foreign import Maps, Rule, host_in, translated
-from trackwalker.telemetry.remote import AT_ONCE, MOST_SAMPLES, Access, Cost, RemoteStore
+from trackwalker.telemetry.remote import AT_ONCE, MOST_SAMPLES, Access, Cost, RemoteStore, thinning
+from trackwalker.telemetry.still import WORTH_ASKING, Row, find_still
 
-Row = tuple[Labels, Floats, Floats]
 HOSTS_AT_ONCE = 100  # in one question: a regular expression of a thousand names is slow to match
 MANY_HOSTS = 200  # from here on other processes help: each takes a second to begin
 _LOOK_S = 600.0
@@ -94,7 +94,7 @@ def _read_rules(
             say(f"{rule.name} as {rule.to}")
             rows, every = coming.pop().result()
             coming += [ahead.submit(_fetch, store, after, hosts, *span, labels_of) for after in rules[at + 1 :][:1]]
-            written = _write(writer, maps, rule, rows, set(hosts), out)
+            written = write_rows(writer, maps, rule, rows, set(hosts), out)
             if written:
                 out.exporters[rule.exporter] = out.exporters.get(rule.exporter, 0) + 1
                 out.series += written
@@ -110,14 +110,30 @@ def _fetch(
     if not label:
         return [], 0.0
     labels_of[rule.exporter] = label
-    selectors = [selector(rule, label, hosts[at : at + HOSTS_AT_ONCE]) for at in range(0, len(hosts), HOSTS_AT_ONCE)]
+    selectors = _selectors(rule, label, hosts)
     window = min(_LOOK_S, until - since)
     for each in selectors:
         # In the middle and at the end: a host that is gone by then was there before. Other hosts are like these.
         count, every = max(store.count(each, at, window) for at in (0.5 * (since + until + window), until))
         if count:
-            return store.raw(selectors, since, until, count * len(selectors), every)
+            return _samples(store, rule, label, selectors, (since, until), count * len(selectors), max(every, 1.0))
     return [], 0.0
+
+
+def _samples(
+    store: RemoteStore, rule: Rule, label: str, selectors: list[str], span: tuple[float, float], series: int,
+    every: float,
+) -> tuple[list[Row], float]:  # fmt: skip
+    """What moved sample by sample, of the rest one value for all of them."""
+    step = every * thinning(series, span[1] - span[0], every)
+    still = find_still(store, selectors, label, *span, every, step) if series >= WORTH_ASKING else None
+    if still is None:
+        return store.raw(selectors, *span, series, every)
+    moved = _selectors(rule, label, sorted({host_in({label: name}, (label,)) for name in still.moved} - {""}))
+    if not moved:
+        return still.rows, step
+    rows, _ = store.raw(moved, *span, max(1, series * len(moved) // len(selectors)), every)
+    return still.rows + rows, step
 
 
 def _host_label(store: RemoteStore, rule: Rule, until: float, since: float) -> str:
@@ -130,6 +146,10 @@ def _host_label(store: RemoteStore, rule: Rule, until: float, since: float) -> s
     return ""
 
 
+def _selectors(rule: Rule, label: str, hosts: Sequence[str]) -> list[str]:
+    return [selector(rule, label, hosts[at : at + HOSTS_AT_ONCE]) for at in range(0, len(hosts), HOSTS_AT_ONCE)]
+
+
 def selector(rule: Rule, label: str, hosts: Sequence[str]) -> str:
     """The series of a metric on some hosts, with or without a domain and a port."""
     wanted = "|".join(re.escape(host).replace("\\-", "-") for host in hosts)
@@ -138,7 +158,8 @@ def selector(rule: Rule, label: str, hosts: Sequence[str]) -> str:
     return f'{rule.name}{{{label}=~"{pattern}"{only}}}'
 
 
-def _write(writer: BlockWriter, maps: Maps, rule: Rule, rows: list[Row], hosts: set[str], out: Borrowed) -> int:
+def write_rows(writer: BlockWriter, maps: Maps, rule: Rule, rows: list[Row], hosts: set[str], out: Borrowed) -> int:
+    """One metric in our names; returns how many series it became."""
     whole: dict[tuple[tuple[str, str], ...], list[tuple[Floats, Floats]]] = defaultdict(list)
     for theirs, times, values in rows:
         whole[tuple(sorted(theirs.items()))].append((times, values))
@@ -157,8 +178,10 @@ def _write(writer: BlockWriter, maps: Maps, rule: Rule, rows: list[Row], hosts: 
             continue
         for told, at, value in translated(rule, theirs, times, values):
             name = labels(rule.to, **{"host": host, **told} if rule.to != "up" else told)
+            if name in ours and rule.derive == "label":  # a state that is a label changes from series to series
+                ours[name] = _worst([ours[name], (at, value)])
             # Two pods of one exporter on one host, or a restart under another label: the longer one counts.
-            if name not in ours or len(at) > len(ours[name][0]):
+            elif name not in ours or len(at) > len(ours[name][0]):
                 ours[name] = (at, value)
     together: dict[bytes, list[tuple[tuple[tuple[str, str], ...], Floats, Floats]]] = defaultdict(list)
     for name, (at, value) in ours.items():
@@ -174,3 +197,10 @@ def _joined(parts: list[tuple[Floats, Floats]]) -> tuple[Floats, Floats]:
     times, values = (np.concatenate([part[i] for part in parts]) for i in (0, 1))
     order = np.argsort(times, kind="stable")
     return times[order], values[order]
+
+
+def _worst(parts: list[tuple[Floats, Floats]]) -> tuple[Floats, Floats]:
+    """Flags one after the other; where two speak of the same moment (a node in two partitions) the lower one counts."""
+    times, values = _joined(parts)
+    moments, first = np.unique(times, return_index=True)
+    return moments, np.minimum.reduceat(values, first)

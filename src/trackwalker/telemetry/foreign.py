@@ -17,8 +17,8 @@ import yaml
 from trackwalker.errors import UsageError
 from trackwalker.telemetry.client import Floats, Labels
 
-_DERIVED = ("", "rate", "last-code", "bits", "equals")
-_FIELDS = {"to", "add", "scale", "derive", "code", "bits", "equals", "only"}
+_DERIVED = ("", "rate", "last-code", "bits", "equals", "label")
+_FIELDS = {"to", "add", "scale", "derive", "code", "bits", "equals", "only", "label", "matches"}
 
 
 @dataclass(frozen=True)
@@ -37,6 +37,8 @@ class Rule:
     bits: Mapping[int, str] = field(default_factory=dict)
     equals: float = 0.0
     only: Mapping[str, str] = field(default_factory=dict)
+    label: str = ""
+    matches: str = ""
 
 
 @dataclass(frozen=True)
@@ -91,7 +93,8 @@ def _read(text: str, name: str) -> tuple[list[Rule], list[float]]:
         data: dict[str, Any] = yaml.safe_load(text)
         rules = []
         for exporter, about in data["exporters"].items():
-            for metric, rule in about["metrics"].items():
+            several = ((name, rule) for name, told in about["metrics"].items() for rule in _each(told))
+            for metric, rule in several:
                 if unknown := set(rule) - _FIELDS:
                     raise UsageError(f"{name}: {metric}: unknown {', '.join(sorted(unknown))}")
                 if rule.get("derive", "") not in _DERIVED:
@@ -103,6 +106,11 @@ def _read(text: str, name: str) -> tuple[list[Rule], list[float]]:
         if isinstance(e, UsageError):
             raise
         raise UsageError(f"{name} is no map of metrics: {' '.join(str(e).split())}") from e
+
+
+def _each(told: Any) -> list[dict[str, Any]]:
+    """One metric of theirs may be several of ours."""
+    return told if isinstance(told, list) else [told]
 
 
 def host_in(labels: Mapping[str, str], names: tuple[str, ...]) -> str:
@@ -131,5 +139,8 @@ def translated(rule: Rule, labels: Labels, times: Floats, values: Floats) -> Ite
             yield {**ours, "reason": name}, times, (values.astype(np.int64) & int(bit) > 0).astype(np.float64)
     elif rule.derive == "equals":
         yield ours, times, (values == rule.equals).astype(np.float64)
+    elif rule.derive == "label":
+        said = re.fullmatch(rule.matches, labels.get(rule.label, "")) is not None
+        yield ours, times, np.full(len(times), float(said))
     else:
         yield ours, times, values * rule.scale

@@ -16,7 +16,7 @@ from trackwalker.watch import telling
 from trackwalker.watch.asking import Asker, Background
 from trackwalker.watch.casework import Casework
 from trackwalker.watch.confirm import Second, is_hang, second_signal
-from trackwalker.watch.detect import detect
+from trackwalker.watch.detect import detect, told_apart
 from trackwalker.watch.incident import Condition, Incident
 from trackwalker.watch.jobs import Jobs, Watched, was_over
 from trackwalker.watch.memory import ForgetfulError, Memory
@@ -24,7 +24,6 @@ from trackwalker.watch.message import Message
 from trackwalker.watch.restarts import Restarts
 from trackwalker.watch.resume_policy import ResumePolicy
 from trackwalker.watch.verdicts import Diagnoses
-from trackwalker.watch.want_of_memory import told_apart
 
 TICK_S = 1.0
 _DISCOVER_S = 20.0

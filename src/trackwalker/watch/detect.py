@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from trackwalker.job.ending import of_events, of_log, tail_of
+from trackwalker.job.slurm.states import JobState
+from trackwalker.launch.standing import Standing
 from trackwalker.logs.divergence import sustained_jump
 from trackwalker.stats.segments import Floats
 from trackwalker.watch.incident import Condition, Incident
 from trackwalker.watch.message import Severity
 from trackwalker.watch.phases import BUDGETS, DATA_WAIT, Course, Quiet
-from trackwalker.watch.want_of_memory import killed_ranks
 
 _SHORT_S, _SHORT_STEPS, _SHORT_BASE, _SHORT_RATIO = 20.0, 8, 30, 1.25
 _LONG_S, _LONG_STEPS, _LONG_BASE, _LONG_RATIO = 600.0, 60, 120, 1.05
@@ -25,6 +28,20 @@ _OWN_ALERTS = frozenset(
     ["TrainingStalled", "CollectiveHung", "RankStopped", "LossNotFinite", "CheckpointTooOld", "CheckpointStuck"]
 )
 _TELEMETRY_ALERTS = frozenset(["HostGone", "CollectorWedged", "CollectorStale"])
+
+
+# Whether a job that its scheduler calls failed ran out of memory: as the kernel told the agent, or Slurm the log.
+def told_apart(seen: Standing, events: list[dict[str, Any]], log: Path | None) -> Standing:
+    """The same end, as `oom` where that is what it was; `events` are those of the last attempt."""
+    if seen.state != "failed" or not (of_events(events).memory or (log is not None and of_log(tail_of(log)).memory)):
+        return seen
+    known = JobState("", "oom")
+    return replace(seen, state=known.state, exit=known.exit, meaning=known.meaning)
+
+
+def killed_ranks(events: list[dict[str, Any]]) -> set[Any]:
+    """Ranks that the kernel killed for want of memory, as their agents saw it."""
+    return {event.get("rank") for event in events if event.get("kind") == "kernel-kill"}
 
 
 @dataclass(frozen=True)

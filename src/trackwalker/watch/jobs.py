@@ -13,7 +13,7 @@ from trackwalker.job.layout import Job
 from trackwalker.job.processes import is_live
 from trackwalker.launch.standing import Standing, find_job, scheduler_of, submitted
 from trackwalker.watch.detect import Signs
-from trackwalker.watch.follow import Follower
+from trackwalker.watch.live import Follower
 from trackwalker.watch.logtail import LogTail
 from trackwalker.watch.phases import Course
 

@@ -13,14 +13,16 @@ from pathlib import Path
 from typing import Any
 
 from trackwalker.agent.workspace import Workspace
+from trackwalker.diagnose.triage import triage
 from trackwalker.errors import TrackwalkerError
 from trackwalker.job.layout import Job
 from trackwalker.job.redact import is_secret
+from trackwalker.job.resolve import resolve
 from trackwalker.job.tail import open_at_last
 from trackwalker.launch.standing import standing
+from trackwalker.report.png import line_plot
 from trackwalker.report.text import clip, one_line
 from trackwalker.watch.message import Attachment
-from trackwalker.watch.plot import QUANTITIES
 
 HELP = """I answer:
 status [JOB]: how a job stands; without one, all that run
@@ -34,6 +36,41 @@ _LIMIT_S = 240.0
 _LINES, _MOST_LINES = 15, 60
 _ID = re.compile(r"\b(?:k8s-[\w-]+|local_\w+|\d{2,})\b")
 _NUMBER = re.compile(r"\b\d{1,3}\b")
+
+
+# A job's course as a picture: `python -m trackwalker.watch.replies JOB tgs` writes a PNG to its output.
+QUANTITIES = {
+    "tgs": "tokens/s/device over steps",
+    "step": "step time in seconds over steps",
+    "loss": "loss over steps",
+}
+
+
+def draw(job: str, quantity: str) -> bytes | None:
+    """The PNG of one quantity over the steps; None where the job has not reported it."""
+    found = triage(resolve(job, Path()))
+    record, steps = found.record.steps, found.index.steps
+    if quantity == "loss":
+        return line_plot([float(s) for s in steps.step], [float(v) for v in steps.loss])
+    values = record.tgs if quantity == "tgs" else record.seconds
+    return line_plot([float(s) for s in record.step], [float(v) for v in values])
+
+
+def main(argv: list[str]) -> int:
+    """Write the picture; exit 1 where there is nothing to draw."""
+    try:
+        picture = draw(*argv)
+    except TrackwalkerError as e:
+        print(e, file=sys.stderr)
+        return e.exit_code
+    if picture is None:
+        return 1
+    sys.stdout.buffer.write(picture)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:3]))
 
 
 @dataclass(frozen=True)
@@ -148,7 +185,7 @@ def _ask(words: list[str]) -> dict[str, Any]:
 
 def picture_of(job: Job, quantity: str, limit_s: float = _LIMIT_S) -> Attachment | None:
     """A plot of a job as PNG; None where there is nothing to draw."""
-    argv = [sys.executable, "-m", "trackwalker.watch.plot", str(job.dir or job.log), quantity]
+    argv = [sys.executable, "-m", "trackwalker.watch.replies", str(job.dir or job.log), quantity]
     picture = _run(argv, limit_s)
     if not picture.startswith(b"\x89PNG"):
         return None

@@ -6,8 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from trackwalker.telemetry.client import Labels, Telemetry
-from trackwalker.web.heat import check_metric, is_counter, selector, smoothed, window
+from trackwalker.telemetry.client import Floats, Labels, Telemetry
+from trackwalker.telemetry.meaning import meaning_of
+from trackwalker.web.heat import check_metric, is_counter, name_of, selector, smoothed, window
+from trackwalker.web.pace import pace_of
 
 MOST_LANES = 32
 _COLUMNS = 240
@@ -16,24 +18,46 @@ _NEVER = frozenset({"__name__", "host", "instance", "job"})
 
 
 def lanes(telemetry: Telemetry, host: str, metric: str, start: float | None, end: float | None) -> dict[str, Any]:
-    """Every series that one host has of a metric, named by the labels in which they differ."""
+    """Every series that one host has of a metric, named by the labels in which they differ; the silent ones last."""
     check_metric(telemetry, metric)
     first, last = window(telemetry, start, end)
-    step = max(1.0, (last - first) / _COLUMNS)
-    query = smoothed(selector(metric, host=host), is_counter(metric), step)
-    matrix = telemetry.matrix(query, first, last, step)
-    if not matrix.labels:  # Ray's own metrics carry the machine in `instance`
-        query = smoothed(selector(metric, instance=host), is_counter(metric), step)
-        matrix = telemetry.matrix(query, first, last, step)
+    counter = is_counter(metric)
+    for label in ("host", "instance"):  # Ray's own metrics carry the machine in `instance`
+        selected = selector(metric, **{label: host})
+        pace = pace_of(telemetry, selected, last - first, _COLUMNS)
+        query = smoothed(selected, counter, pace)
+        matrix = telemetry.matrix(query, first, last, pace.step)
+        if matrix.labels:
+            break
     named = sorted(zip(_names(matrix.labels), matrix.values, strict=True), key=lambda pair: _natural(pair[0]))
+    moving = [(name, row) for name, row in named if np.nan_to_num(row).any()]
     return {
         "host": host,
         "metric": metric,
+        "unit": meaning_of(name_of(metric)).shown_unit,
         "queries": [query],
         "times": [round(float(t), 3) for t in matrix.times],
-        "step": step,
-        "lanes": [{"name": name, "values": _plain(row)} for name, row in named[:MOST_LANES]],
-        "left_out": max(0, len(named) - MOST_LANES),
+        "step": pace.step,
+        "window": pace.window(counter),
+        "lanes": [_lane(name, row, matrix.times) for name, row in moving[:MOST_LANES]],
+        "zero": [name for name, row in named if np.isfinite(row).any() and not np.nan_to_num(row).any()],
+        "silent": [name for name, row in named if not np.isfinite(row).any()],
+        "left_out": max(0, len(moving) - MOST_LANES),
+    }
+
+
+def _lane(name: str, row: Floats, times: Floats) -> dict[str, Any]:
+    """One device with its highest and its last value: what ended is not what it is now."""
+    known = np.flatnonzero(np.isfinite(row))
+    peak = int(known[np.argmax(row[known])])
+    return {
+        "name": name,
+        "values": _plain(row),
+        "peak": float(f"{row[peak]:.6g}"),
+        "peak_at": round(float(times[peak]), 3),
+        "low": float(f"{row[known].min():.6g}"),
+        "last": float(f"{row[known[-1]]:.6g}"),
+        "last_at": round(float(times[known[-1]]), 3),
     }
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import warnings
 from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
@@ -10,14 +11,15 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from trackwalker.web.heat import Grid, Small
+from trackwalker.telemetry.meaning import meaning_of
+from trackwalker.web.heat import Grid, Small, name_of
 
 MOST_ROWS = 200
 TOLD = 20  # hosts in the table behind the map
-FULL = 12.0  # spreads at which the colour is full
+FULL = 12.0  # spreads at which the colour is full, at least
 _WORST_SHARE = 0.05  # of the columns decide the order: a phase counts, one odd sample does not
 _WORST_LEAST = 3
-_BESIDE = 3.0  # spreads from which a cell is told as unlike the others
+_TOGETHER_SHARE = 1 / 60  # of what all have: the noise of all together is worth no colour
 _ABSENT16, _ABSENT8 = 65535, -128
 
 
@@ -72,8 +74,11 @@ def members(grid: Grid, order: Order, accused: Collection[str], first: int, last
     return [_row(grid, order, accused, place, place) for place in range(max(0, first), last + 1)]
 
 
-def document(grid: Grid, order: Order, rows: list[Row]) -> dict[str, Any]:
-    """The map for the browser: numbers as base64 of little-endian integers, a thirtieth of the same as text."""
+def document(grid: Grid, order: Order, rows: list[Row], busy: tuple[float, float] | None = None) -> dict[str, Any]:
+    """The map for the browser: numbers as base64 of little-endian integers, a thirtieth of the same as text.
+
+    `busy` is the time in which steps were done: what all hosts together usually have is measured there.
+    """
     where = {host: i for i, host in enumerate(grid.hosts)}
     columns = len(grid.times)
     values = np.full((len(rows), columns), np.nan, np.float32)
@@ -84,6 +89,7 @@ def document(grid: Grid, order: Order, rows: list[Row]) -> dict[str, Any]:
         picked = (np.array(mine)[furthest], np.arange(columns))
         values[i], apart[i] = grid.values[picked], grid.deviation[picked]
     lo, hi = _bounds(values)
+    full = max(FULL, 2.5 * grid.noise_floor)
     return {
         "metric": grid.metric,
         "how": grid.how,
@@ -101,12 +107,38 @@ def document(grid: Grid, order: Order, rows: list[Row]) -> dict[str, Any]:
             }
             for r in rows
         ],
+        "unit": meaning_of(name_of(grid.metric)).shown_unit,
+        "window": grid.window,
         "lo": lo,
         "hi": hi,
-        "full": FULL,
+        "spread": _short(grid.spread),
+        "floor": round(grid.noise_floor, 2),
+        "full": round(full, 2),
         "values": _packed(values, lo, hi),
-        "deviation": _packed_deviation(apart),
+        "deviation": _packed_deviation(apart, full),
+        "together": together(grid, busy, full),
         "outliers": outliers(grid, order),
+    }
+
+
+def together(grid: Grid, busy: tuple[float, float] | None, full: float) -> dict[str, Any] | None:
+    """All hosts as one row, against what they had while steps were done: a collapse of all leaves no host unlike."""
+    if not grid.values.size:
+        return None
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)  # a column in which nobody reported
+        course = np.nanmedian(grid.values, axis=0)
+        inside = (grid.times >= busy[0]) & (grid.times <= busy[1]) if busy else np.ones(len(course), np.bool_)
+        part = course[inside] if np.isfinite(course[inside]).any() else course
+        usual = float(np.nan_to_num(np.nanmedian(part)))
+        noise = 1.4826 * float(np.nan_to_num(np.nanmedian(np.abs(part - usual))))
+    # Colours begin where the map's do, so the unit is chosen that they begin at four times the noise.
+    spread = 4.0 * max(noise, abs(usual) * _TOGETHER_SHARE) / grid.noise_floor or grid.spread
+    return {
+        "usual": _short(usual),
+        "spread": _short(spread),
+        "values": [_short(float(v)) if np.isfinite(v) else None for v in course],
+        "deviation": _packed_deviation(((course - usual) / spread).astype(np.float32), full),
     }
 
 
@@ -125,7 +157,7 @@ def outliers(grid: Grid, order: Order, most: int = TOLD) -> list[dict[str, Any]]
                 "time": round(float(grid.times[at]), 3),
                 "value": _short(float(grid.values[i, at])),
                 "usual": _short(float(grid.usual[i, at])),
-                "share": _short(float((size > _BESIDE).mean())),
+                "share": _short(float((size > grid.noise_floor).mean())),
             }
         )
     return out
@@ -147,8 +179,8 @@ def _packed(values: Small, lo: float, hi: float) -> str:
     return base64.b64encode(whole.tobytes()).decode()
 
 
-def _packed_deviation(apart: Small) -> str:
-    scaled = np.rint(np.clip(apart / FULL, -1.0, 1.0) * 127)
+def _packed_deviation(apart: Small, full: float) -> str:
+    scaled = np.rint(np.clip(apart / full, -1.0, 1.0) * 127)
     whole = np.where(np.isfinite(scaled), scaled, _ABSENT8).astype(np.int8)
     return base64.b64encode(whole.tobytes()).decode()
 

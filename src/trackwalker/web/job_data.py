@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 from urllib.parse import urlencode
 
@@ -13,6 +13,7 @@ from trackwalker.job.cause_names import cause_label
 from trackwalker.job.layout import Job
 from trackwalker.logs.findings import Finding
 from trackwalker.report import view, words
+from trackwalker.report.onsets import in_order
 from trackwalker.report.text import clip, one_line
 from trackwalker.web.job_data_commands import commands, next_command
 from trackwalker.web.pages import job_url
@@ -20,7 +21,9 @@ from trackwalker.web.query import pinned, unpinned
 
 _LINE = re.compile(r"^(?P<file>[^:\s]+):(?P<line>\d+)$")
 _FILE = re.compile(r"^(?P<file>[^:\s]+\.(?:log|out|err)): ")
-_NAME = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]*")
+_METRIC = re.compile(r"([a-zA-Z_:][a-zA-Z0-9_:]*)(\{[^{}]*\})?")
+_PLAIN_MATCHER = re.compile(r'[a-zA-Z_][a-zA-Z0-9_]*(?:=|!=|=~|!~)"[^"\\{}]{0,80}"')
+_WHOSE = ("host=", "instance=", "host=~", "gpu=", "gpu=~", "device=", "rank=", "job=")
 _CARDS = {"incident": "bad", "expected": "note", "healthy": "good", "insufficient-evidence": "unknown"}
 _GOOD = ("completed", "running", "initialising", "soft-success")
 
@@ -33,6 +36,7 @@ class Link:
     text: str
     query: str = ""
     instant: bool = False
+    over_time: bool = False
 
 
 def evidence_links(job: Job, item: Evidence) -> list[Link]:
@@ -41,7 +45,8 @@ def evidence_links(job: Job, item: Evidence) -> list[Link]:
     if item.kind == "metric":
         at_once = pinned(source)
         found = [query_link(job, source, "run this query", instant=at_once)]
-        return [*found, query_link(job, unpinned(source), "over time")] if at_once else found
+        whole = replace(query_link(job, unpinned(source), "over time"), over_time=True)
+        return [*found, whole] if at_once else [replace(found[0], over_time=True)]
     if match := _LINE.match(source):
         return [log_link(job, match["file"], int(match["line"]), f"line {int(match['line']):,}")]
     if item.kind == "log" and (match := _FILE.match(source)):
@@ -65,6 +70,7 @@ def log_link(job: Job, file: str, line: int | None, text: str) -> Link:
 
 def verdict_view(job: Job, verdict: Verdict, seen: Triage | None) -> dict[str, Any]:
     """What the first screen and the evidence below it show of a verdict."""
+    verdict = in_order(verdict)
     items, refs, left_out = view.evidence(verdict)
     known: dict[str, Evidence] = {}
     for item in verdict.evidence:
@@ -86,7 +92,9 @@ def verdict_view(job: Job, verdict: Verdict, seen: Triage | None) -> dict[str, A
         "reasons": [
             (by_id[r.id], evidence_links(job, known[r.id])) for c in roots[:1] for r in c.refs[:3] if r.id in by_id
         ],
-        "evidence": [pair for pair in told if pair[0].id in cited],
+        "evidence": sorted(
+            (pair for pair in told if pair[0].id in cited), key=lambda pair: _place(pair[0].id, verdict)
+        ),
         "more_evidence": [pair for pair in told if pair[0].id not in cited],
         "evidence_left_out": left_out,
         "ruled_out": [
@@ -94,9 +102,30 @@ def verdict_view(job: Job, verdict: Verdict, seen: Triage | None) -> dict[str, A
         ],
         "failed_checks": [check for check in verdict.data_quality if not check.ok],
         "passed_checks": [check for check in verdict.data_quality if check.ok],
-        "progress": words.progress_facts(verdict.progress),
+        "progress": _progress(verdict),
         "metrics": telling_metrics(verdict),
     }
+
+
+def _progress(verdict: Verdict) -> list[tuple[str, str]]:
+    """How far and how fast; of a run that had two speeds both, as a median between them was never measured."""
+    speeds = [c.magnitude for c in verdict.roots if c.magnitude is not None and c.magnitude.of == "tgs"]
+    rows = words.progress_facts(verdict.progress)
+    if not speeds:
+        return rows
+    both = f"{words.number(speeds[0].from_)} → {words.number(speeds[0].to)} tokens/s/device"
+    return [(name, both if name == "throughput" else value) for name, value in rows if name != "step time"]
+
+
+def _place(item: str, verdict: Verdict) -> tuple[int, int]:
+    """Where the causes cite it: what the first root rests on comes first, in its own order."""
+    causes = sorted(verdict.causes, key=lambda cause: cause.role != "root")
+    at = [(n, ids.index(item)) for n, c in enumerate(causes) if item in (ids := [_shown_id(i) for i in c.evidence])]
+    return min(at, default=(len(causes), 0))
+
+
+def _shown_id(item: str) -> str:
+    return clip(one_line(item), 24)
 
 
 def _why(ids: list[str], known: dict[str, Evidence]) -> str:
@@ -109,8 +138,14 @@ def telling_metrics(verdict: Verdict) -> list[str]:
     cited = [i for cause in verdict.roots for i in cause.evidence]
     by_id = {item.id: item for item in verdict.evidence}
     sources = [by_id[i].source for i in cited if i in by_id and by_id[i].kind == "metric"]
-    found = [name for source in sources for name in _NAME.findall(source) if "_" in name and name not in _FUNCTIONS]
+    found = [_narrowed(m) for s in sources for m in _METRIC.finditer(s) if "_" in m[1] and m[1] not in _FUNCTIONS]
     return list(dict.fromkeys(found))[:12]
+
+
+def _narrowed(match: re.Match[str]) -> str:
+    """A metric as the evidence picks it, without whose it is: of several clocks of a GPU only one fell."""
+    kept = [m for m in _PLAIN_MATCHER.findall(match[2] or "") if not m.startswith(_WHOSE)]
+    return f"{match[1]}{{{','.join(kept)}}}" if kept else match[1]
 
 
 # PromQL's own words with an underscore; a name that is no metric of the job is left out later anyway.

@@ -14,7 +14,7 @@ from trackwalker.diagnose.triage import Triage
 from trackwalker.diagnose.verdict import Verdict
 from trackwalker.job.layout import Job
 from trackwalker.report.story_changes import changes_between, reference_for
-from trackwalker.web import job_page_charts, job_page_perf
+from trackwalker.web import job_page_charts, job_page_perf, live
 from trackwalker.web.job_data import header_view, triage_view, verdict_view
 from trackwalker.web.job_data_parts import cost_view, events_view, run_view
 from trackwalker.web.job_page_work import work_of
@@ -39,6 +39,7 @@ def routes() -> list[BaseRoute]:
         Route("/job/{id}/config", config),
         *job_page_charts.routes(),
         *job_page_perf.routes(),
+        *live.routes(),
     ]
 
 

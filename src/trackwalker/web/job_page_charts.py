@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Sequence
 from typing import Any
 
 import anyio
@@ -13,10 +14,11 @@ from starlette.routing import BaseRoute, Route
 
 from trackwalker.errors import EvidenceError, TrackwalkerError, UsageError
 from trackwalker.job.layout import Job
+from trackwalker.job.processes import is_live
 from trackwalker.report.story_background import restarts_of
 from trackwalker.telemetry.client import QueryError
-from trackwalker.web import gpu_lanes, heat_rows, query, series
-from trackwalker.web.heat import How, is_counter
+from trackwalker.web import course, gpu_lanes, heat_rows, log_times, query, samples, series
+from trackwalker.web.heat import How, is_counter, name_of
 from trackwalker.web.job_data import telling_metrics
 from trackwalker.web.job_page_work import Work, work_of
 from trackwalker.web.overlay import overlay
@@ -37,6 +39,9 @@ def routes() -> list[BaseRoute]:
         Route("/job/{id}/heat.json", heat_map),
         Route("/job/{id}/overlay.json", against_control),
         Route("/job/{id}/lanes.json", lanes),
+        Route("/job/{id}/scalars.json", scalars),
+        Route("/job/{id}/density.json", density),
+        Route("/job/{id}/raw.json", raw_samples),
         Route("/job/{id}/query", query_page),
         Route("/job/{id}/query.json", query_json),
     ]
@@ -49,10 +54,9 @@ async def timeline(request: Request) -> Response:
 
 
 def _timeline(workspace: WebWorkspace, work: Work, job: Job) -> dict[str, Any]:
-    known = work.known(job)
+    known, seen = work.known(job), workspace.triage(job)
     if known is not None:
-        return series.told(known.story, restarts_of(job))
-    seen = workspace.triage(job)
+        return series.told(known.story, restarts_of(job), seen, known.verdict)
     try:
         with workspace.metrics(job) as telemetry:
             return series.early(job, seen, telemetry)
@@ -70,7 +74,7 @@ def _metrics(workspace: WebWorkspace, work: Work, job: Job) -> dict[str, Any]:
     with workspace.metrics(job) as telemetry:
         names, (start, end) = sorted(telemetry.metrics()), telemetry.range()
     verdict = work.verdict(job)
-    telling = [name for name in (telling_metrics(verdict) if verdict else []) if name in names]
+    telling = [name for name in (telling_metrics(verdict) if verdict else []) if name_of(name) in names]
     usual = [name for name in _USUAL if name in names]
     return {
         "metrics": names[:5000],
@@ -92,19 +96,25 @@ async def heat_map(request: Request) -> Response:
 
     def make() -> dict[str, Any]:
         grid = work.grid(job, asked.get("metric", ""), asked.get("how", "auto"), *_span(request))
-        accused = work.accused(job)
+        accused = _recorded_names(work, job, grid.hosts)
         order = heat_rows.rank(grid, accused)
         ranks = asked.get("ranks", "")
         rows = (
             heat_rows.members(grid, order, accused, *_ranks(ranks)) if ranks else heat_rows.group(grid, order, accused)
         )
-        return heat_rows.document(grid, order, rows)
+        return heat_rows.document(grid, order, rows, work.usual(job))
 
     return json_answer(await in_thread(make))
 
 
+def _recorded_names(work: Work, job: Job, hosts: Sequence[str]) -> list[str]:
+    """The suspects by the names under which this metric was recorded."""
+    machines = work.machines(job)
+    return list(dict.fromkeys(h if h in hosts else machines.get(h, h) for h in work.accused(job)))
+
+
 async def against_control(request: Request) -> Response:
-    """Chosen hosts (else the accused) over the band of the others."""
+    """Chosen hosts (else the suspects) over the band of the others; `host=` alone chooses none."""
     job, asked = await job_of(request), request.query_params
     work = work_of(request)
 
@@ -114,8 +124,9 @@ async def against_control(request: Request) -> Response:
         if how == "auto" and not is_counter(metric):
             how = "mean"  # a line that jumps between a host's highest and lowest GPU would tell nothing
         grid = work.grid(job, metric, how, *_span(request))
-        hosts = asked.getlist("host")[: 2 * gpu_lanes.MOST_LANES] or work.accused(job)
-        return overlay(grid, hosts)
+        suspects = work.accused(job)
+        chosen = [host for host in asked.getlist("host") if host][: 2 * gpu_lanes.MOST_LANES]
+        return overlay(grid, chosen if "host" in asked else suspects, suspects, work.machines(job))
 
     return json_answer(await in_thread(make))
 
@@ -123,11 +134,60 @@ async def against_control(request: Request) -> Response:
 async def lanes(request: Request) -> Response:
     """The devices of one host."""
     job, asked = await job_of(request), request.query_params
-    workspace = workspace_of(request)
+    workspace, work = workspace_of(request), work_of(request)
 
     def make() -> dict[str, Any]:
         with workspace.metrics(job) as telemetry:
-            return gpu_lanes.lanes(telemetry, asked.get("host", ""), asked.get("metric", ""), *_span(request))
+            found = gpu_lanes.lanes(telemetry, asked.get("host", ""), asked.get("metric", ""), *_span(request))
+            machine = work.machines(job).get(asked.get("host", ""))
+            if machine is None or found["lanes"] or found["zero"]:
+                return found
+            return gpu_lanes.lanes(telemetry, machine, asked.get("metric", ""), *_span(request))
+
+    return json_answer(await in_thread(make))
+
+
+async def scalars(request: Request) -> Response:
+    """Learning rate, gradient norm and loss as TensorBoard's scalars were recorded; `but=` names what is drawn."""
+    job, workspace, work = await job_of(request), workspace_of(request), work_of(request)
+    but = frozenset(request.query_params.get("but", "").split(","))
+
+    def make() -> dict[str, Any]:
+        with workspace.metrics(job) as telemetry:
+            busy = work.busy(job) if not is_live(job.state) else None
+            made = course.scalars(telemetry, but, busy[1] if busy else None)
+            return {"tracks": [track.to_dict() for track in made]}
+
+    return json_answer(await in_thread(make))
+
+
+async def density(request: Request) -> Response:
+    """Lines, warnings and errors of the log over time."""
+    job, workspace, work = await job_of(request), workspace_of(request), work_of(request)
+
+    def make() -> dict[str, Any]:
+        known = work.known(job)
+        story = known.story if known is not None else None
+        try:
+            return log_times.density(workspace.triage(job), *_span(request), story)
+        except EvidenceError as e:  # a log without times is no failure of the page
+            return {"times": [], "lines": [], "errors": [], "warnings": [], "note": f"{e}."}
+
+    return json_answer(await in_thread(make))
+
+
+async def raw_samples(request: Request) -> Response:
+    """The stored samples of a metric around a moment, host by host: what every smoothed line is made of."""
+    job, asked, workspace = await job_of(request), request.query_params, workspace_of(request)
+    at = _time("at", asked.get("at", ""))
+    if at is None:
+        raise UsageError("at is the moment to look at, in epoch seconds")
+
+    def make() -> dict[str, Any]:
+        with workspace.metrics(job) as telemetry:
+            machines = work_of(request).machines(job)
+            hosts = list(dict.fromkeys(machines.get(host, host) for host in asked.getlist("host")[:8] if host))
+            return samples.around(telemetry, asked.get("metric", ""), hosts, at)
 
     return json_answer(await in_thread(make))
 
@@ -179,17 +239,18 @@ def _question(request: Request) -> query.Question:
 
 def _span(request: Request) -> tuple[float | None, float | None]:
     """`from` and `to` in epoch seconds."""
-    found = []
-    for name in ("from", "to"):
-        text = request.query_params.get(name, "")
-        try:
-            value = float(text) if text else None
-        except ValueError:
-            raise UsageError(f"'{text[:40]}' is no time: epoch seconds are meant") from None
-        if value is not None and not (math.isfinite(value) and 0 <= value <= _LATEST):
-            raise UsageError(f"'{text[:40]}' is no time: epoch seconds are meant")
-        found.append(value)
-    return found[0], found[1]
+    asked = request.query_params
+    return _time("from", asked.get("from", "")), _time("to", asked.get("to", ""))
+
+
+def _time(name: str, text: str) -> float | None:
+    try:
+        value = float(text) if text else None
+    except ValueError:
+        value = math.nan
+    if value is not None and not (math.isfinite(value) and 0 <= value <= _LATEST):
+        raise UsageError(f"{name} '{text[:40]}' is no time: epoch seconds are meant")
+    return value
 
 
 def _ranks(text: str) -> tuple[int, int]:

@@ -11,8 +11,9 @@ from starlette.requests import Request
 from trackwalker.agent.workspace import signature
 from trackwalker.diagnose.asked import Diagnosis
 from trackwalker.diagnose.verdict import Verdict
+from trackwalker.errors import TrackwalkerError
 from trackwalker.job.layout import Job
-from trackwalker.report.words import culprits
+from trackwalker.report.words import culprits, is_time
 from trackwalker.web import heat
 from trackwalker.web.cache import Cache
 from trackwalker.web.heat import Grid
@@ -78,6 +79,27 @@ class Work:
         """The hosts that the verdict at hand accuses."""
         verdict = self.verdict(job)
         return culprits(verdict) if verdict is not None else []
+
+    def machines(self, job: Job) -> dict[str, str]:
+        """The machine of each lane: what ranks share is recorded under the machine's name, not under theirs."""
+        try:
+            run = self._workspace.triage(job).record.run if job.log is not None else None
+        except TrackwalkerError:
+            run = None
+        return {seat.host: seat.node for seat in (run.ranks if run is not None else []) if seat.host != seat.node}
+
+    def busy(self, job: Job) -> tuple[float, float] | None:
+        """From the first to the last step, as far as a verdict knows them."""
+        found = self.known(job)
+        ends = [p.time for p in found.story.steps if is_time(p.time)] if found is not None else []
+        return (min(ends), max(ends)) if len(ends) > 1 else None
+
+    def usual(self, job: Job) -> tuple[float, float] | None:
+        """The longest time at full speed: what all hosts have then is what they usually have."""
+        found = self.known(job)
+        fast = [p for p in found.story.phases if not p.slow and p.end > p.start] if found is not None else []
+        longest = max(fast, key=lambda p: p.end - p.start, default=None)
+        return (longest.start, longest.end) if longest is not None else self.busy(job)
 
     def grid(self, job: Job, metric: str, how: str, start: float | None, end: float | None) -> Grid:
         """A metric by host and time; what was asked lately is not asked again."""

@@ -11,11 +11,17 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
 from trackwalker.errors import UsageError
-from trackwalker.lab import scoreboard
-from trackwalker.lab.results import read_results
-from trackwalker.lab.table import Table
 from trackwalker.web.cache import Cache
 from trackwalker.web.pages import in_thread, page, workspace_of
+
+try:
+    from trackwalker.lab import scoreboard
+    from trackwalker.lab.results import read_results
+    from trackwalker.lab.table import Table
+except ModuleNotFoundError:  # a distribution of its own
+    _APART = ["the scoreboard needs the lab: pip install trackwalker-lab"]
+else:
+    _APART = []
 
 FOLDER = "lab"  # in the workspace: what `lab score --out` wrote
 # A checkout has the published scoreboard beside the code; an installed package has not.
@@ -58,6 +64,8 @@ async def scores(request: Request) -> Response:
 
 
 def _find(folder: Path) -> Scores:
+    if _APART:
+        return Scores("", [], _APART)
     files = sorted(p for p in folder.glob("*.json") if p.is_file() and not p.is_symlink())[:_MOST]
     files = [p for p in files if p.stat().st_size <= _LARGEST]
     if files:

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from trackwalker.diagnose.line_clock import template_of
 from trackwalker.job.redact import HIDDEN
 from trackwalker.job.scrub import Scrubber
 from trackwalker.logs.lines import parse
@@ -16,6 +17,7 @@ from trackwalker.web.log_search import Needle
 SHOWN = 2048  # characters of a line; what is read beyond them lets a secret be known that the cut would halve
 PART = 1 << 15  # bytes of a long line that are shown at once when its parts are looked at
 _MARGIN = 256
+_FEWEST = 3  # lines that say the same are not worth folding
 _FRONT = 400
 _ERROR = re.compile(
     r"^[EF]\d{4} |\b(?:ERROR|CRITICAL|FATAL|Traceback|FAILED|Aborted|Segmentation fault|SIG(?:KILL|SEGV|ABRT|BUS))\b"
@@ -79,7 +81,7 @@ class Dress:
 
     def _harmless(self, raw: bytes) -> str:
         text = raw.decode("utf-8", "replace")
-        return visible(HIDDEN if _KEY_BODY.fullmatch(text) else self.scrubber.clean(text))
+        return visible(HIDDEN if is_key_body(text) else self.scrubber.clean(text))
 
     def _part(self, log: OpenLog, line: Line, part: int) -> str:
         begin, end = line.start + (part - 1) * PART, min(line.end, line.start + part * PART)
@@ -89,6 +91,30 @@ class Dress:
         clean = self.scrubber.clean(wide)
         # Where a secret was hidden the cut may have gone through it: then the margins are shown as well.
         return visible(clean if clean != wide else log.read(begin, end - begin).decode("utf-8", "replace"))
+
+
+def is_key_body(text: str) -> bool:
+    """Whether a line looks like the inside of a private key."""
+    return _KEY_BODY.fullmatch(text) is not None
+
+
+def folded(rows: list[Row]) -> list[list[Row]]:
+    """Stretches of lines: one line alone, or several in a row that say the same but for numbers and ranks.
+
+    Lines that matter (errors, notes, the one that was asked for, hits of a search) are never folded.
+    """
+    out: list[list[Row]] = []
+    last = ""
+    for row in rows:
+        text = "".join(piece for piece, _ in row.pieces)
+        matters = bool(row.level or row.note or row.current or row.part or any(found for _, found in row.pieces))
+        said = "" if matters else template_of(text)
+        if said and said == last and out:
+            out[-1].append(row)
+        else:
+            out.append([row])
+        last = said
+    return [part for group in out for part in ([group] if len(group) > _FEWEST else [[row] for row in group])]
 
 
 def level(raw: bytes) -> str:

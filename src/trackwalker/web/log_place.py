@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -11,15 +12,15 @@ from urllib.parse import urlencode
 from trackwalker.errors import UsageError
 from trackwalker.logs.window import Line, LineCounts, OpenLog, Wanted
 from trackwalker.report.text import clip, one_line
-from trackwalker.report.words import size
+from trackwalker.report.words import is_time, size
 from trackwalker.web.log_lines import rank_filter
-from trackwalker.web.log_search import Needle, search
+from trackwalker.web.log_search import Hits, Needle, count, search
 from trackwalker.web.pages import job_url
 
 LINES = 200
 _BEFORE = 50  # of them stand above the line that was asked for
 # What one request may take; what takes longer goes on from where it was, in the next one.
-_COUNT_S, _SEARCH_S, _FILTER_S = 1.0, 1.5, 1.0
+_COUNT_S, _SEARCH_S, _FILTER_S, _HITS_S = 1.0, 1.5, 1.0, 0.8
 
 
 @dataclass(frozen=True)
@@ -35,28 +36,44 @@ class Ask:
     go: str = ""  # "next" and "prev" search from `at`, "later" and "earlier" show what lies after or before it
     part: int = 0
     follow: bool = False
+    fold: bool = False  # whether lines that say the same are folded
+    long: bool = False  # whether long lines stay on one line, to be scrolled
+    t: float | None = None  # a moment of the run
 
     @property
     def url(self) -> str:
         """Its address."""
         words = [(name, value) for name in ("file", "q", "go") if (value := getattr(self, name))]
-        numbers = [(name, value) for name in ("rank", "line", "at") if (value := getattr(self, name)) is not None]
-        flags = [(name, int(value)) for name in ("part", "follow") if (value := getattr(self, name))]
+        numbers = [(name, value) for name in ("rank", "line", "at", "t") if (value := getattr(self, name)) is not None]
+        flags = [(name, int(value)) for name in ("part", "follow", "fold", "long") if (value := getattr(self, name))]
         query = urlencode([*words, *numbers, *flags])
-        anchor = f"#L{self.line}" if self.line is not None else ""
+        anchor = f"#L{self.line}" if self.line is not None else "#log-end-of-it" if self.at_end else ""
         return job_url(self.job, "log") + (f"?{query}" if query else "") + anchor
+
+    @property
+    def at_end(self) -> bool:
+        """Whether the end of the log is meant: no place, no moment and no search."""
+        return self.line is None and self.at is None and self.t is None and not self.go
+
+    def _same(self) -> Ask:
+        """The same log in the same dress, at no place yet."""
+        return Ask(self.job, self.file, self.rank, q=self.q, fold=self.fold, long=self.long)
 
     def to_line(self, line: int, part: int = 0) -> Ask:
         """The lines around one, in the same file."""
-        return Ask(self.job, self.file, self.rank, line=line, q=self.q, part=part)
+        return replace(self._same(), line=line, part=part)
 
     def to(self, go: str, at: int) -> Ask:
         """What lies after or before a place, or the next hit from there on."""
-        return Ask(self.job, self.file, self.rank, at=at, q=self.q, go=go)
+        return replace(self._same(), at=at, go=go)
 
     def to_end(self, follow: bool = False) -> Ask:
         """The end of the log."""
-        return Ask(self.job, self.file, self.rank, q=self.q, follow=follow)
+        return replace(self._same(), follow=follow)
+
+    def dressed(self, fold: bool, long: bool) -> Ask:
+        """The same place with lines folded or not, wrapped or not."""
+        return replace(self, fold=fold, long=long)
 
 
 @dataclass(frozen=True)
@@ -71,6 +88,7 @@ class Place:
     says: str = ""
     again: Ask | None = None  # goes on with what took too long
     other: Ask | None = None  # a search that found nothing could begin elsewhere
+    hits: Hits | None = None  # which of how many a search found
 
 
 @lru_cache(maxsize=64)
@@ -138,7 +156,8 @@ def _searched(log: OpenLog, ask: Ask, wanted: Wanted | None) -> Place:
     begin = ask.at if ask.at is not None else log.size if back else 0
     hit = search(log, Needle(ask.q), begin, back, _SEARCH_S, wanted)
     if hit.line is not None:
-        return replace(_around(log, ask, wanted, hit.line.start), hit=hit.at)
+        hits = count(log, Needle(ask.q), hit.at, _HITS_S, wanted)
+        return replace(_around(log, ask, wanted, hit.line.start), hit=hit.at, hits=hits)
     here = (before if back else after)(log, ask, wanted, log.line_start(hit.at if hit.stopped else begin))
     shown = clip(one_line(ask.q), 60)
     if hit.stopped:
@@ -157,7 +176,17 @@ def _gap(log: OpenLog, ask: Ask, begin: int, end: int) -> str:
 
 
 def _of_rank(ask: Ask) -> str:
-    return f" of rank {ask.rank}" if ask.rank is not None else ""
+    return f" of task {ask.rank}" if ask.rank is not None else ""
+
+
+def _moment(text: str) -> float | None:
+    try:
+        value = float(text) if text else None
+    except ValueError:
+        value = math.nan
+    if value is not None and not is_time(value):
+        raise UsageError(f"t is a moment in epoch seconds, not '{clip(one_line(text), 40)}'")
+    return value
 
 
 def ask_from(job: str, given: dict[str, str]) -> Ask:
@@ -182,4 +211,7 @@ def ask_from(job: str, given: dict[str, str]) -> Ask:
         go=go if go in ("next", "prev", "later", "earlier") else "",
         part=number("part") or 0,
         follow=given.get("follow", "") in ("1", "true", "on"),
+        fold=given.get("fold", "") in ("1", "true", "on"),
+        long=given.get("long", "") in ("1", "true", "on"),
+        t=_moment(given.get("t", "")),
     )

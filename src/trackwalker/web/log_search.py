@@ -53,6 +53,34 @@ def search(log: OpenLog, needle: Needle, at: int, back: bool, seconds: float, wa
         at = line.start if back else line.end
 
 
+@dataclass(frozen=True)
+class Hits:
+    """Which hit one is, and how many there are; `whole` says that the log was looked through for that."""
+
+    number: int
+    total: int
+    whole: bool
+
+
+def count(log: OpenLog, needle: Needle, at: int, seconds: float, wanted: Wanted | None = None) -> Hits:
+    """How many times the text occurs, and how often up to a place, as far as a bounded time goes."""
+    sought, until = needle.text.encode(), time.monotonic() + seconds
+    number = total = begin = 0
+    while begin < log.size:
+        block = log.read(begin, BLOCK + len(sought) - 1)
+        where = block.lower() if needle.folds else block
+        found = where.find(sought)
+        while 0 <= found < BLOCK:
+            if wanted is None or wanted(log.line_at(begin + found).raw):
+                total += 1
+                number += begin + found <= at
+            found = where.find(sought, found + 1)
+        begin += BLOCK
+        if time.monotonic() > until:
+            return Hits(number, total, begin >= log.size)
+    return Hits(number, total, True)
+
+
 def _after(log: OpenLog, sought: bytes, fold: bool, at: int, until: float) -> tuple[int, int]:
     """Where the text begins at or after a byte, or -1 and how far was looked."""
     while at < log.size:

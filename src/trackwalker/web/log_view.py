@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass, replace
 
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
 from trackwalker.diagnose.verdict import Verdict
@@ -15,11 +15,14 @@ from trackwalker.job.cause_names import cause_label
 from trackwalker.job.layout import Job
 from trackwalker.job.processes import is_live
 from trackwalker.logs.window import OpenLog
+from trackwalker.report import words
 from trackwalker.report.text import clip, one_line
+from trackwalker.web.log_download import clean_parts
 from trackwalker.web.log_files import LogFile, log_files, pick
-from trackwalker.web.log_lines import Dress, Row
+from trackwalker.web.log_lines import Dress, Row, folded
 from trackwalker.web.log_place import Ask, Place, ask_from, counts_of, find, keep_of
 from trackwalker.web.log_search import Needle
+from trackwalker.web.log_times import line_times
 from trackwalker.web.pages import in_thread, page, workspace_of
 from trackwalker.web.workspace import WebWorkspace
 
@@ -50,6 +53,7 @@ class View:
     file: LogFile
     files: list[LogFile]
     rows: list[Row]
+    groups: list[list[Row]]  # the same rows, those that say the same together where folding was asked for
     place: Place
     size: int
     lines: int | None  # None while they are being counted
@@ -63,6 +67,7 @@ def routes() -> list[Route]:
         Route("/job/{id}/log", _page, name="log"),
         Route("/job/{id}/log/rows", _rows),
         Route("/job/{id}/log/findings", _findings),
+        Route("/job/{id}/log/download", _download),
     ]
 
 
@@ -80,6 +85,18 @@ async def _rows(request: Request) -> Response:
     return page(request, "log_rows.html.j2", v=view, ask=view.ask)
 
 
+async def _download(request: Request) -> Response:
+    """The whole log as a file, its secrets starred as on the page."""
+    asked = request.query_params
+    ws, ask = workspace_of(request), ask_from(request.path_params["id"], {"file": asked.get("file", "")})
+    job = await in_thread(ws.job, ask.job)
+    file = pick(await in_thread(log_files, ws.agent, job), ask.file, None)
+    scrubber = await in_thread(ws.agent.scrubber, job)
+    name = re.sub(r"[^\w.-]+", "_", file.name)[-120:]
+    headers = {"Content-Disposition": f'attachment; filename="{name}"'}
+    return StreamingResponse(clean_parts(file.path, scrubber), headers=headers, media_type="text/plain; charset=utf-8")
+
+
 async def _findings(request: Request) -> Response:
     ws, name = workspace_of(request), request.path_params["id"]
     found = await in_thread(lambda: jumps(ws, ws.job(name)))
@@ -89,6 +106,9 @@ async def _findings(request: Request) -> Response:
 def _look(ws: WebWorkspace, ask: Ask, wants_findings: bool) -> View:
     job = ws.job(ask.job)
     ask = replace(ask, job=job.id)
+    says = ""
+    if ask.t is not None:
+        ask, says = at_moment(ws, job, ask)
     files = log_files(ws.agent, job)
     file = pick(files, ask.file, ask.rank)
     small = job.log is not None and job.log.stat().st_size <= _AT_ONCE
@@ -99,6 +119,7 @@ def _look(ws: WebWorkspace, ask: Ask, wants_findings: bool) -> View:
     with OpenLog(file.path) as log:
         wanted = keep_of(ask, file.rank)
         place = find(log, counts, ask, wanted)
+        place = replace(place, says=says) if says and not place.says else place
         dress = Dress(ws.agent.scrubber(job), Needle(ask.q), notes)
         rows = dress.rows(log, counts, place.lines, wanted is None, place.current, ask.part)
         return View(
@@ -107,12 +128,24 @@ def _look(ws: WebWorkspace, ask: Ask, wants_findings: bool) -> View:
             file=file,
             files=files[:_MOST_FILES],
             rows=rows,
+            groups=folded(rows) if ask.fold else [[row] for row in rows],
             place=place,
             size=log.size,
             lines=counts.lines(log),
             jumps=found,
             live=is_live(job.state),
         )
+
+
+def at_moment(ws: WebWorkspace, job: Job, ask: Ask) -> tuple[Ask, str]:
+    """The line of the main log that was written at a moment, and how that is known."""
+    known = ws.known_diagnosis(job)
+    when = f"{words.utc(ask.t or 0.0)} UTC"
+    try:
+        line = line_times(ws.triage(job), known.story if known is not None else None).line_at(ask.t or 0.0)
+    except TrackwalkerError as e:
+        return replace(ask, t=None), f"{when}: {e}; here is the end of the log."
+    return replace(ask, t=None, file="", line=line), f"Written at about {when}, by the times of the steps around it."
 
 
 def jumps(ws: WebWorkspace, job: Job) -> list[Jump]:

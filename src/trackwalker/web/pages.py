@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections.abc import Callable, Coroutine
 from datetime import UTC, datetime
 from functools import cache
@@ -13,7 +14,7 @@ from urllib.parse import parse_qsl, quote, urlencode
 import anyio.to_thread
 import orjson
 from jinja2 import ChoiceLoader, Environment, PackageLoader
-from markupsafe import Markup
+from markupsafe import Markup, escape
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
@@ -23,6 +24,7 @@ from trackwalker.errors import UsageError
 from trackwalker.job.cause_names import cause_name
 from trackwalker.job.layout import Job
 from trackwalker.report import html, words
+from trackwalker.report.ranges import shortened
 from trackwalker.report.text import json_visible
 from trackwalker.web.settings import Settings
 from trackwalker.web.workspace import WebWorkspace
@@ -30,6 +32,7 @@ from trackwalker.web.workspace import WebWorkspace
 P = ParamSpec("P")
 T = TypeVar("T")
 
+_MOMENT = re.compile(r"\b(20\d\d-\d\d-\d\d)[T ](\d\d:\d\d:\d\d)(?:\.\d+)?(?: UTC\b|Z\b)")
 _LOOK_S = 0.25  # how often a visitor is looked for while a question takes long
 _LONGEST_FORM = 16 << 10
 NAV = (
@@ -113,6 +116,17 @@ def moment(value: float | None, date: bool = True) -> Markup:
     return Markup(form).format(iso, words.utc(value, date))  # noqa: S704 - one of the two above
 
 
+def timed(value: str) -> Markup:
+    """Text with its UTC moments as <time>, so that the zone of the page is the zone of its sentences too."""
+    out, at = Markup(), 0
+    for found in _MOMENT.finditer(value):
+        iso = f"{found[1]}T{found[2]}Z"
+        out += Markup(escape(value[at : found.start()]))  # noqa: S704 - escaped
+        out += Markup('<time datetime="{}">{}</time>').format(iso, f"{found[1]} {found[2]} UTC")
+        at = found.end()
+    return out + Markup(escape(value[at:]))  # noqa: S704 - escaped
+
+
 def json_island(value: Any) -> Markup:
     """JSON for a <script type="application/json">: nothing in it can end the element or begin another."""
     text = json_visible(json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":")))
@@ -149,6 +163,8 @@ def environment() -> Environment:
     made.filters = {
         **made.filters,
         "moment": moment,
+        "timed": timed,
+        "shortened": shortened,
         "json_island": json_island,
         "duration": words.duration,
         "change": words.change,

@@ -13,6 +13,7 @@ import orjson
 
 from trackwalker.errors import EvidenceError, UsageError
 from trackwalker.telemetry.client import Floats, Labels, QueryError, Telemetry, read_matrix
+from trackwalker.web.pace import Pace, duration_text, sample_interval
 
 LONGEST = 4_000  # characters of a question
 POINTS = 400  # of one series
@@ -20,6 +21,10 @@ MOST_CHARTED, MOST_LISTED = 24, 200  # series
 _MOST_BYTES = 12 << 20
 _SECONDS = 15
 _BOUND_TIME = re.compile(r"\s*@\s*(?:\d+(?:\.\d+)?(?:[eE][+-]?\d+)?|start\(\)|end\(\))")
+_RANGE = re.compile(r"\[\s*(?:\d+(?:ms|[smhdwy]))+\s*\]")
+_TWICE = re.compile(r"(?s)(.+) or label_replace\(\1, \"window\", \"[a-z]+\", \"\", \"\"\)")
+_NAME = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]*")
+WINDOW, STEP = "$__rate_interval", "$__interval"  # as Grafana calls what follows the zoom
 
 
 @dataclass(frozen=True)
@@ -38,8 +43,22 @@ def pinned(promql: str) -> bool:
 
 
 def unpinned(promql: str) -> str:
-    """The same query as it goes over time."""
-    return _BOUND_TIME.sub("", promql)
+    """The same query as it goes over time: its windows follow the zoom, or what ended would be drawn until long after.
+
+    One that asks the same of two moments (`... or label_replace(..., "window", "fast", "", "")`) asks it once.
+    """
+    free = _RANGE.sub(f"[{WINDOW}]", _BOUND_TIME.sub("", promql))
+    twice = _TWICE.fullmatch(free)
+    return twice[1] if twice else free
+
+
+def _filled(telemetry: Telemetry, promql: str, step: float) -> str:
+    """A query with the windows that fit this grid: its own columns, and two samples for a rate."""
+    if WINDOW not in promql and STEP not in promql:
+        return promql
+    named = (word for word in _NAME.findall(promql) if word in telemetry.metrics())
+    pace = Pace(step, sample_interval(telemetry, next(named, "up")))
+    return promql.replace(WINDOW, pace.window_text(True)).replace(STEP, duration_text(step))
 
 
 @dataclass(frozen=True)
@@ -75,8 +94,9 @@ def plan(telemetry: Telemetry, question: Question) -> Plan:
         raise UsageError("the end of the window lies before its start")
     if question.instant or last == first:
         # As a range of one point: there Prometheus refuses raw samples (`up[2h]`), of which a database has millions.
-        return Plan(promql, last, last, 1.0, True)
-    return Plan(promql, first, last, max(1.0, math.ceil((last - first) / POINTS)), False)
+        return Plan(_filled(telemetry, promql, 1.0), last, last, 1.0, True)
+    step = max(1.0, math.ceil((last - first) / POINTS))
+    return Plan(_filled(telemetry, promql, step), first, last, step, False)
 
 
 def answer(telemetry: Telemetry, made: Plan, raw: bytes, seconds: float) -> dict[str, Any]:

@@ -7,8 +7,7 @@ import socket
 import time
 from collections import Counter
 
-from trackwalker.node.checks.command import as_root
-from trackwalker.node.checks.result import Check, Context, Result, failed, passed, several, skipped, warned
+from trackwalker.node.checks.result import Check, Context, Result, as_root, failed, passed, several, skipped, warned
 from trackwalker.node.interfaces import links
 from trackwalker.node.rdma_ports import Port, ports
 
