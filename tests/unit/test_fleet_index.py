@@ -13,7 +13,7 @@ from trackwalker.fleet import questions, reading
 from trackwalker.fleet.index import JobIndex
 from trackwalker.fleet.newest import newest
 from trackwalker.fleet.rows import JobRow, packed, unpacked
-from trackwalker.fleet.scan import scan
+from trackwalker.fleet.scan import TURNS, scan
 from trackwalker.fleet.source import Plain
 from trackwalker.job.resolve import list_jobs
 from trackwalker.launch.ledger import suspects
@@ -234,3 +234,25 @@ def test_many_jobs_are_read_in_processes_of_their_own_or_here_where_none_can_be_
     monkeypatch.setattr(reading.ProcessPoolExecutor, "submit", refuse)
     assert {row.id: row for _, row, _ in reading.read_rows(todo, len(todo), threading.Event())} == apart
     here.close()
+
+
+def test_old_jobs_are_looked_at_in_turns_and_missed_at_once(root: Path) -> None:
+    index = index_of(root)
+    index.refresh()
+    for _ in range(2 * TURNS):
+        assert index.refresh(every=False) == 0  # all ended long ago
+    folder = next(root.glob("9005-*/"))
+    (folder / "verdict.json").write_text(accusing("9005", str(folder), "node009").to_json())
+    make_job(root, "9100", "toy")
+    assert sum(index.refresh(every=False) for _ in range(TURNS)) == 2
+    assert {row.id: row for row in index.rows()[0]}["9005"].hosts == ("node009",)
+    log_of(root, "9001").rename(root.parent / "log")
+    next(root.glob("9002-*/")).rename(root.parent / "folder")
+    log_of(root, "9002").rename(root.parent / "other")
+    index.refresh(every=False)
+    index.refresh(every=False)
+    left = {row.id for row in index.rows()[0]}
+    assert "9002" not in left
+    assert "9001" not in left
+    assert len(left) == 23
+    index.close()

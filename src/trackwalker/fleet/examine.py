@@ -67,6 +67,11 @@ class Examined:
             known = self._known.get(job_id)
         return f"b{known.state}" if known is not None and known.made else ""
 
+    def marks(self) -> dict[str, str]:
+        """The marks of all jobs that have one."""
+        with self._lock:
+            return {name: f"b{known.state}" for name, known in self._known.items() if known.made}
+
     def tried(self, job_id: str) -> _Known | None:
         """The last diagnosis of a job, whatever came of it."""
         with self._lock:
