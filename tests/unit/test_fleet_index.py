@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
@@ -234,6 +236,29 @@ def test_many_jobs_are_read_in_processes_of_their_own_or_here_where_none_can_be_
     monkeypatch.setattr(reading.ProcessPoolExecutor, "submit", refuse)
     assert {row.id: row for _, row, _ in reading.read_rows(todo, len(todo), threading.Event())} == apart
     here.close()
+
+
+@pytest.mark.starts_processes
+def test_readers_do_not_outlive_a_server_that_was_killed(tmp_path: Path) -> None:
+    root = workspace_of(30, tmp_path / "outputs")
+    code = f"""
+import pathlib, sys
+from trackwalker.fleet import reading
+from trackwalker.fleet.index import JobIndex
+from trackwalker.fleet.source import Plain
+if __name__ == "__main__":
+    reading._MANY, reading._PART = 2, 1
+    kept = pathlib.Path({str(tmp_path / "kept")!r})
+    index = JobIndex(Plain(pathlib.Path({str(root)!r}), kept), kept)
+    index.refresh(lambda done, of: print(done, flush=True) or sys.stdin.read())
+"""
+    (tmp_path / "main.py").write_text(code)
+    argv = [sys.executable, str(tmp_path / "main.py")]
+    with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "1\n"
+        process.kill()
+        assert process.stdout.read() == ""  # which it would wait for as long as one of them held the pipe
 
 
 def test_old_jobs_are_looked_at_in_turns_and_missed_at_once(root: Path) -> None:

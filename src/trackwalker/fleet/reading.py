@@ -25,6 +25,7 @@ _MANY = 200  # from here on the start of processes is worth it
 _PART = 64  # jobs handed over at a time
 _ASKED = 1000  # jobs in one question to the scheduler
 _NICE = 10
+_LOOK_S = 0.5  # how often a worker looks whether it is still wanted
 
 
 def read_rows(todo: Iterable[Todo], count: int, over: threading.Event) -> Iterator[Read]:
@@ -61,7 +62,7 @@ def _in_processes(todo: Iterable[Todo], over: threading.Event) -> Iterator[Read]
         ahead: list[tuple[Part, Future[list[Read]] | None]] = []
         # Spawned: a fork of a server with threads may inherit a lock that nobody will ever open.
         context = multiprocessing.get_context("spawn")
-        with ProcessPoolExecutor(workers, mp_context=context, initializer=os.nice, initargs=(_NICE,)) as pool:
+        with ProcessPoolExecutor(workers, mp_context=context, initializer=_begin, initargs=(os.getpid(),)) as pool:
             try:
                 while not over.is_set():
                     ahead += [(part, _handed(pool, part)) for part in islice(parts, 2 * workers - len(ahead))]
@@ -76,6 +77,18 @@ def _in_processes(todo: Iterable[Todo], over: threading.Event) -> Iterator[Read]
                     yield from (_given_up(job) for job, _ in part[0])
             finally:
                 pool.shutdown(wait=True, cancel_futures=True)
+
+
+def _begin(parent: int) -> None:
+    """A worker stands back behind the server, and does not outlive it, however that ends."""
+    os.nice(_NICE)
+    threading.Thread(target=_leave_with, args=(parent,), daemon=True).start()
+
+
+def _leave_with(parent: int) -> None:
+    while os.getppid() == parent:
+        time.sleep(_LOOK_S)
+    os._exit(1)
 
 
 def _handed(pool: ProcessPoolExecutor, part: Part) -> Future[list[Read]] | None:
