@@ -123,7 +123,7 @@ def test_a_verdict_is_on_the_list_though_nobody_opened_the_job(tmp_path: Path) -
                 deadline = time.monotonic() + 100.0
                 while (row := _row(client, link.partition("?")[0]))["badge_from"] != "verdict":
                     assert time.monotonic() < deadline, row
-                    time.sleep(0.5)
+                    time.sleep(0.1)
             assert not list(root.rglob("verdict.json"))
         finally:
             process.terminate()

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
+import threading
 import time
 from pathlib import Path
 
@@ -12,7 +15,7 @@ from trackwalker.fleet import questions, reading
 from trackwalker.fleet.index import JobIndex
 from trackwalker.fleet.newest import newest
 from trackwalker.fleet.rows import JobRow, packed, unpacked
-from trackwalker.fleet.scan import scan
+from trackwalker.fleet.scan import TURNS, scan
 from trackwalker.fleet.source import Plain
 from trackwalker.job.resolve import list_jobs
 from trackwalker.launch.ledger import suspects
@@ -213,3 +216,68 @@ def test_nodes_are_weighed_by_the_index_as_by_the_records(root: Path) -> None:
 def test_a_packed_sparkline_keeps_its_shape() -> None:
     assert unpacked(packed((1.0, None, 0.5, 0.0))) == (1.0, None, 0.5, 0.0)
     assert unpacked("\x01~ ") == (None, None, None)
+
+
+@pytest.mark.starts_processes
+def test_many_jobs_are_read_in_processes_of_their_own_or_here_where_none_can_be_started(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = index_of(root)
+    here.refresh()
+    rows = here.rows()[0]
+    monkeypatch.setattr(reading, "_MANY", 2)
+    todo = [(job, None) for job in here.jobs()]
+    apart = {row.id: row for _, row, _ in reading.read_rows(todo, len(todo), threading.Event())}
+    assert apart == {row.id: row for row in rows if row.id != ACCUSED} | {ACCUSED: apart[ACCUSED]}
+
+    def refuse(*_: object) -> None:
+        raise RuntimeError("not before the main program is there")
+
+    monkeypatch.setattr(reading.ProcessPoolExecutor, "submit", refuse)
+    assert {row.id: row for _, row, _ in reading.read_rows(todo, len(todo), threading.Event())} == apart
+    here.close()
+
+
+@pytest.mark.starts_processes
+def test_readers_do_not_outlive_a_server_that_was_killed(tmp_path: Path) -> None:
+    root = workspace_of(30, tmp_path / "outputs")
+    code = f"""
+import pathlib, sys
+from trackwalker.fleet import reading
+from trackwalker.fleet.index import JobIndex
+from trackwalker.fleet.source import Plain
+if __name__ == "__main__":
+    reading._MANY, reading._PART = 2, 1
+    kept = pathlib.Path({str(tmp_path / "kept")!r})
+    index = JobIndex(Plain(pathlib.Path({str(root)!r}), kept), kept)
+    index.refresh(lambda done, of: print(done, flush=True) or sys.stdin.read())
+"""
+    (tmp_path / "main.py").write_text(code)
+    argv = [sys.executable, str(tmp_path / "main.py")]
+    with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "1\n"
+        process.kill()
+        assert process.stdout.read() == ""  # which it would wait for as long as one of them held the pipe
+
+
+def test_old_jobs_are_looked_at_in_turns_and_missed_at_once(root: Path) -> None:
+    index = index_of(root)
+    index.refresh()
+    for _ in range(2 * TURNS):
+        assert index.refresh(every=False) == 0  # all ended long ago
+    folder = next(root.glob("9005-*/"))
+    (folder / "verdict.json").write_text(accusing("9005", str(folder), "node009").to_json())
+    make_job(root, "9100", "toy")
+    assert sum(index.refresh(every=False) for _ in range(TURNS)) == 2
+    assert {row.id: row for row in index.rows()[0]}["9005"].hosts == ("node009",)
+    log_of(root, "9001").rename(root.parent / "log")
+    next(root.glob("9002-*/")).rename(root.parent / "folder")
+    log_of(root, "9002").rename(root.parent / "other")
+    index.refresh(every=False)
+    index.refresh(every=False)
+    left = {row.id for row in index.rows()[0]}
+    assert "9002" not in left
+    assert "9001" not in left
+    assert len(left) == 23
+    index.close()

@@ -15,7 +15,7 @@ from starlette.testclient import TestClient
 
 from fleet_workspace import RETURNING, accuse, fleet_of, make_run
 from trackwalker.fleet.baseline import last_good
-from trackwalker.fleet.examine import Examined, Examiner
+from trackwalker.fleet.examine import Examined, Examiner, state_of
 from trackwalker.fleet.index import JobIndex
 from trackwalker.fleet.marks import Marks
 from trackwalker.fleet.rows import JobRow
@@ -309,6 +309,27 @@ def test_a_finished_job_is_diagnosed_once_in_the_background_whoever_looks(tmp_pa
     [file] = kept.glob("verdicts/9000.json")
     file.chmod(0o666)
     assert Examined(root, kept).mark("9000") == ""
+
+
+def test_a_verdict_made_while_a_job_went_on_is_not_its_last_word(tmp_path: Path) -> None:
+    root = workspace_of(1, tmp_path / "outputs")
+    source = Plain(root, tmp_path / "kept")
+    index = JobIndex(source, tmp_path / "kept")
+    source._examined.keep("9000", "live hanging x", json.loads(accusing("9000", "x").to_json()))
+    index.refresh()
+    row = index.row("9000")
+    assert row is not None
+    assert row.badge_from == "verdict"
+    worker = Examiner(index, source._examined)
+    assert worker.waiting() == 1
+    job = index.job("9000")
+    assert job is not None
+    source._examined.keep("9000", state_of(job), json.loads(accusing("9000", "x").to_json()))
+    assert worker.waiting() == 0
+    source._examined.keep("9000", state_of(job), None)
+    index.refresh()
+    assert worker.waiting() == 0  # nothing came of it: not again today
+    index.close()
 
 
 def test_a_job_is_shown_under_every_tab_that_it_belongs_to(tmp_path: Path) -> None:

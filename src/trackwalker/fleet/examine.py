@@ -33,6 +33,7 @@ _LARGEST = 32 << 20
 _MOST = 5000  # verdicts; a pruned one costs nothing: what a list needs of it is in the index
 _STEP_S = 0.5
 _IDLE_S = 5.0
+_AGAIN_S = 86400.0  # what nothing came of is tried again after this
 _LIVE_S = 600.0  # a job that goes on is diagnosed again after this, if it still stands badly
 
 
@@ -65,6 +66,11 @@ class Examined:
         with self._lock:
             known = self._known.get(job_id)
         return f"b{known.state}" if known is not None and known.made else ""
+
+    def marks(self) -> dict[str, str]:
+        """The marks of all jobs that have one."""
+        with self._lock:
+            return {name: f"b{known.state}" for name, known in self._known.items() if known.made}
 
     def tried(self, job_id: str) -> _Known | None:
         """The last diagnosis of a job, whatever came of it."""
@@ -196,7 +202,10 @@ class Examiner:
             return False
         if row.settled:
             known = self._examined.tried(row.id)
-            return row.badge_from != "verdict" and (known is None or _goes_on(known.state) or known.made)
+            if known is not None and _goes_on(known.state):
+                return True  # what was concluded while it went on is not its last word
+            tired = known is not None and not known.made and now - known.at < _AGAIN_S
+            return row.badge_from != "verdict" and not tired
         return row.group == "trouble" or row.status == "hanging"
 
 

@@ -206,15 +206,18 @@ def _by_place(store: Store, key: str, since: float, most: int) -> list[Spent]:
     found = store.ask(
         f"""
         WITH recent AS (SELECT * FROM jobs WHERE {_WHEN} >= $since),
+        places AS (  -- of each host once: a name is taken apart a thousand times, not a million
+          SELECT host, {key} AS place FROM (SELECT host FROM ran UNION SELECT host FROM culprits)),
         share AS (SELECT job, count(*) AS hosts FROM culprits GROUP BY job),
         lost AS (
-          SELECT {key} AS place, count(DISTINCT r.id) AS troubled, sum(r.lost_gpu_hours / s.hosts) AS lost,
+          SELECT place, count(DISTINCT r.id) AS troubled, sum(r.lost_gpu_hours / s.hosts) AS lost,
                  count(DISTINCT r.id) FILTER (r.lost_gpu_hours IS NULL) AS unknown
-          FROM culprits JOIN recent r ON culprits.job = r.id JOIN share s ON s.job = r.id
+          FROM culprits JOIN recent r ON culprits.job = r.id JOIN share s ON s.job = r.id JOIN places USING (host)
           WHERE {_TROUBLED} GROUP BY 1),
         held AS (
-          SELECT {key} AS place, count(DISTINCT r.id) AS jobs, sum(r.gpu_hours / greatest(len(r.ran_on), 1)) AS hours
-          FROM ran JOIN recent r ON ran.job = r.id GROUP BY 1)
+          SELECT place, count(DISTINCT r.id) AS jobs, sum(r.gpu_hours / greatest(len(r.ran_on), 1)) AS hours
+          FROM ran JOIN recent r ON ran.job = r.id JOIN places USING (host)
+          WHERE place IN (SELECT place FROM lost) GROUP BY 1)
         SELECT lost.place, coalesce(held.jobs, lost.troubled), lost.troubled, held.hours, lost.lost, lost.unknown
         FROM lost LEFT JOIN held ON held.place = lost.place WHERE lost.place <> ''
         ORDER BY lost.lost DESC NULLS LAST, lost.troubled DESC, 1 LIMIT {int(most)}

@@ -7,7 +7,7 @@ import os
 import threading
 import time
 from collections.abc import Iterable, Iterator
-from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures import BrokenExecutor, Future, ProcessPoolExecutor
 from itertools import islice
 
 from trackwalker.diagnose.triage import triage
@@ -20,10 +20,12 @@ from trackwalker.record.read import Answer
 
 Todo = tuple[Job, Verdict | None]
 Read = tuple[Job, JobRow, float]  # and what it cost in seconds
+Part = tuple[list[Todo], Answer]
 _MANY = 200  # from here on the start of processes is worth it
 _PART = 64  # jobs handed over at a time
 _ASKED = 1000  # jobs in one question to the scheduler
 _NICE = 10
+_LOOK_S = 0.5  # how often a worker looks whether it is still wanted
 
 
 def read_rows(todo: Iterable[Todo], count: int, over: threading.Event) -> Iterator[Read]:
@@ -54,20 +56,53 @@ def read_row(job: Job, verdict: Verdict | None, answer: Answer) -> Read:
 
 
 def _in_processes(todo: Iterable[Todo], over: threading.Event) -> Iterator[Read]:
+    parts = (part for asked in _parts(todo, _ASKED) for part in _with_answer(asked))
     workers = max(1, min(len(os.sched_getaffinity(0)), 8))
-    # Spawned: a fork of a server with threads may inherit a lock that nobody will ever open.
-    context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(workers, mp_context=context, initializer=os.nice, initargs=(_NICE,)) as pool:
-        parts = (part for asked in _parts(todo, _ASKED) for part in _with_answer(asked))
-        ahead: list[Future[list[Read]]] = []
-        try:
-            while not over.is_set():
-                ahead += [pool.submit(_read_part, *part) for part in islice(parts, 2 * workers - len(ahead))]
-                if not ahead:
-                    return
-                yield from ahead.pop(0).result()
-        finally:
-            pool.shutdown(wait=True, cancel_futures=True)
+    while not over.is_set():
+        ahead: list[tuple[Part, Future[list[Read]] | None]] = []
+        # Spawned: a fork of a server with threads may inherit a lock that nobody will ever open.
+        context = multiprocessing.get_context("spawn")
+        with ProcessPoolExecutor(workers, mp_context=context, initializer=_begin, initargs=(os.getpid(),)) as pool:
+            try:
+                while not over.is_set():
+                    ahead += [(part, _handed(pool, part)) for part in islice(parts, 2 * workers - len(ahead))]
+                    if not ahead:
+                        return
+                    part, promise = ahead[0]
+                    rows = promise.result() if promise is not None else _read_part(*part)
+                    ahead.pop(0)
+                    yield from rows
+            except BrokenExecutor:  # one of them was killed, as for want of memory: whose log it was is not known
+                for part, _ in ahead:
+                    yield from (_given_up(job) for job, _ in part[0])
+            finally:
+                pool.shutdown(wait=True, cancel_futures=True)
+
+
+def _begin(parent: int) -> None:
+    """A worker stands back behind the server, and does not outlive it, however that ends."""
+    os.nice(_NICE)
+    threading.Thread(target=_leave_with, args=(parent,), daemon=True).start()
+
+
+def _leave_with(parent: int) -> None:
+    while os.getppid() == parent:
+        time.sleep(_LOOK_S)
+    os._exit(1)
+
+
+def _handed(pool: ProcessPoolExecutor, part: Part) -> Future[list[Read]] | None:
+    """None where no process can be started (a main program that is not made for it): it is read here."""
+    try:
+        return pool.submit(_read_part, *part)
+    except BrokenExecutor:
+        raise
+    except RuntimeError:
+        return None
+
+
+def _given_up(job: Job) -> Read:
+    return job, of_error(job, "its reader was killed while it was read; 'trackwalker triage' says more"), 0.0
 
 
 def _with_answer(asked: list[Todo]) -> Iterator[tuple[list[Todo], Answer]]:

@@ -53,7 +53,7 @@ _BY_ORDER = ("user-cancel", "preempted", "walltime")
 _SLOWER = ("constant-drop", "phased", "gradual", "slow-from-start")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class JobRow:
     """What the table shows of one job; what is not known is None and shown as such, never as zero."""
 

@@ -9,15 +9,17 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from trackwalker.errors import JobNotFoundError
 from trackwalker.job.layout import LOG_SUFFIXES, NAME_FORM, Job
 from trackwalker.job.resolve import jobs_among
 
+TURNS = 16  # listings after which every old job was looked at
 
-@dataclass(frozen=True)
+
+@dataclass(frozen=True, slots=True)
 class Seen:
     """What a workspace holds of one job, by its names alone."""
 
@@ -26,13 +28,43 @@ class Seen:
     changed: float  # when its log was written last, or its directory where it has no log
 
 
-def scan(root: Path) -> dict[str, Seen]:
-    """Every id in a workspace."""
+@dataclass
+class Spared:
+    """Jobs that ended long ago: each listing looks at a sixteenth of them only, and that all are still there."""
+
+    names: dict[str, str] = field(default_factory=dict)  # of logs and directories, with the id of their job
+    turn: int = 0
+
+    def missing(self, here: set[str]) -> set[str]:
+        """The jobs of which a name is gone."""
+        return {self.names[name] for name in self.names.keys() - here} if len(here) < len(self.names) else set()
+
+
+def scan(root: Path, spared: Spared | None = None) -> dict[str, Seen]:
+    """Every id in a workspace; of the spared ones those only whose turn it is, or that lack a name by now."""
+    if spared is None:
+        return _listed(root, {}, -1)[0]
+    spared.turn = (spared.turn + 1) % TURNS
+    found, here = _listed(root, spared.names, spared.turn)
+    for job in spared.missing(here):
+        for name in [name for name, owner in spared.names.items() if owner == job]:
+            del spared.names[name]
+        found[job] = Seen("", (), 0.0)
+    return found
+
+
+def _listed(root: Path, spared: Mapping[str, str], turn: int) -> tuple[dict[str, Seen], set[str]]:
     parts: dict[str, list[tuple[str, int, int]]] = {}
+    here: set[str] = set()
     try:
         with os.scandir(root) as entries:
             for entry in entries:
                 name = entry.name
+                owner = spared.get(name)
+                if owner is not None:
+                    here.add(name)
+                    if hash(owner) % TURNS != turn:
+                        continue
                 stem = name[:-4] if name.endswith(LOG_SUFFIXES) else name
                 match = NAME_FORM.match(stem)
                 if match is None:
@@ -43,16 +75,20 @@ def scan(root: Path) -> dict[str, Seen]:
                     continue
                 parts.setdefault(match["id"], []).append((name, about.st_size, about.st_mtime_ns))
     except (FileNotFoundError, NotADirectoryError):
-        return {}
+        return {}, here
     except OSError as e:
         raise JobNotFoundError(f"the workspace {root} cannot be read: {e.strerror}") from e
-    found = {}
-    for job, held in parts.items():
-        held.sort()
-        mark = ";".join(f"{size}.{at}" for _, size, at in held)
-        times = [at for name, _, at in held if name.endswith(LOG_SUFFIXES)] or [at for _, _, at in held]
-        found[job] = Seen(mark, tuple(name for name, _, _ in held), max(times) / 1e9)
-    return found
+    return {job: _seen(held) for job, held in parts.items()}, here
+
+
+def _seen(held: list[tuple[str, int, int]]) -> Seen:
+    held.sort()
+    if len(held) == 2 and held[1][0].endswith(LOG_SUFFIXES) and not held[0][0].endswith(LOG_SUFFIXES):
+        (folder, _, made), (log, size, written) = held  # nearly always
+        return Seen(f"{made};{size}.{written}", (folder, log), written / 1e9)
+    mark = ";".join(f"{name} {size}.{at}" for name, size, at in held).replace(" ", "/").replace("|", "/")
+    times = [at for name, _, at in held if name.endswith(LOG_SUFFIXES)] or [at for _, _, at in held]
+    return Seen(mark, tuple(name for name, _, _ in held), max(times) / 1e9)
 
 
 def resolved(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
 
 from pydantic import ValidationError
@@ -29,9 +30,9 @@ class Plain:
         except (OSError, RuntimeError):
             return False
 
-    def mark(self, job_id: str) -> str:
-        """Changes with each verdict that was made in the background."""
-        return self._examined.mark(job_id)
+    def marks(self) -> Mapping[str, str]:
+        """Change with each verdict that was made in the background."""
+        return self._examined.marks()
 
     def verdict(self, job: Job) -> Verdict | None:
         """The one that was made in the background, else the one saved with the job."""

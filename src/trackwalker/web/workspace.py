@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -100,11 +100,11 @@ class WebWorkspace:
         """The verdict where it is there already: a first paint does not wait for it."""
         return self._diagnoses.peek(job.id, (signature(job), _beat(job)))
 
-    def mark(self, job_id: str) -> str:
-        """Changes with each verdict that this server makes about a job; empty before the first."""
+    def marks(self) -> Mapping[str, str]:
+        """By job, what changes with each verdict that this server makes about it."""
         with self._lock:
-            count = self._told.get(job_id, (0, None))[0]
-        return str(count) if count else self.examined.mark(job_id)
+            told = {name: str(count) for name, (count, _) in self._told.items()}
+        return {**self.examined.marks(), **told}
 
     def verdict(self, job: Job) -> Verdict | None:
         """The latest verdict about a job: made for a visitor or in the background, else the one saved with it."""
