@@ -15,8 +15,8 @@ from trackwalker.job.cause_names import cause_label, cause_name
 from trackwalker.report import words
 from trackwalker.report.changed import deviation_line
 from trackwalker.report.commands import command_of, first_look
-from trackwalker.report.lacking import lacking
 from trackwalker.report.text import clip, one_line
+from trackwalker.report.words import lacking
 
 _WIDEST = 100
 _DEVIATIONS = 6  # rows; `trackwalker changed` and the JSON have more
