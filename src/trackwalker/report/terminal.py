@@ -101,7 +101,8 @@ def render(verdict: Verdict, console: Console, target: str = "", verbose: bool =
     if page.told:
         named = target or shlex.quote(one_line(verdict.job.id))
         first = next(item.id for item in verdict.evidence if item.id in page.told)
-        page.command(f"all values of a piece: trackwalker diagnose {named} --evidence {first}", 2)
+        page.put(page.text("All values of a piece of evidence:", "dim"), 4)
+        page.command(f"trackwalker diagnose {named} --evidence {first}", 5)
     _deviations(page, verdict)
     _tested(page, verdict, verbose)
     if progress := words.progress_facts(verdict.progress):
