@@ -48,6 +48,7 @@ def test_the_commands_agree_on_captured_logs() -> None:
 
 
 @pytest.mark.long(reason="all nine samples, minutes")
+@pytest.mark.timeout(1800)
 def test_the_commands_agree_on_every_sample(samples: Path) -> None:
     jobs = [resolve(str(p), samples) for p in sorted(samples.iterdir()) if (p / "outputs").is_dir()]
     assert len(jobs) == 9

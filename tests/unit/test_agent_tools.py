@@ -17,7 +17,7 @@ from helpers import HEADER, make_job, step_line
 from trackwalker.agent import answers
 from trackwalker.agent.answers import NOTICE, Answer, Book, PlaybookAnswer, page, plain_size, size
 from trackwalker.agent.audit import Audit, Caller
-from trackwalker.agent.log_books import all_books
+from trackwalker.agent.skill_pages import all_books
 from trackwalker.agent.texts import logs
 from trackwalker.agent.toolbox import ACTION_TOOLS, READ_TOOLS, Toolbox
 from trackwalker.agent.tools import diagnose, evidence, list_jobs, perf_summary, playbook, triage

@@ -9,7 +9,7 @@ import pytest
 from trackwalker.diagnose.playbook import load_playbooks
 from trackwalker.job.cause_names import cause_label, cause_name
 from trackwalker.job.causes import known
-from trackwalker.report.lacking import lacking
+from trackwalker.report.words import lacking
 
 
 @pytest.mark.parametrize("cause", sorted(known()))

@@ -37,8 +37,8 @@ from trackwalker.record.timeline import Timeline
 from trackwalker.report.perf_view import summary
 from trackwalker.report.terminal import render
 from trackwalker.report.triage import render as render_triage
-from trackwalker.sweep.batch_memory import room_in_run
-from trackwalker.sweep.measure import measure
+from trackwalker.sweep.batch_request import room_in_run
+from trackwalker.sweep.executors_jobs import measure
 from trackwalker.sweep.model import Trial
 from triage_logs import ending, header, steps, triage_text
 

@@ -16,7 +16,7 @@ from trackwalker.launch.bundle import build_agent
 from trackwalker.node.collectors.training import parse_step_line
 from trackwalker.perf.analysis import Options, analyse
 from trackwalker.perf.utilisation import logged_flops
-from trackwalker.sweep.measure import measure
+from trackwalker.sweep.executors_jobs import measure
 from trackwalker.sweep.model import Trial
 from trackwalker.watch.logtail import LogTail
 

@@ -18,10 +18,8 @@ from trackwalker.job.journal import read
 from trackwalker.launch.bundle import build_agent
 from trackwalker.launch.submission import How, plan_submission
 from trackwalker.launch.validate import Asked
-from trackwalker.trainers.maxtext.dump import choose_dump
 from trackwalker.trainers.maxtext.hook import peak_tflops
-from trackwalker.trainers.maxtext.meeting import for_maxtext, prepare_meeting
-from trackwalker.trainers.maxtext.place import Words, find_place
+from trackwalker.trainers.maxtext.place import Words, choose_dump, find_place, for_maxtext, prepare_meeting
 from trackwalker.trainers.maxtext.traces import separate_traces
 
 MEET = {"JAX_COORDINATOR_IP": "10.0.0.1", "JAX_COORDINATOR_PORT": "20002"}

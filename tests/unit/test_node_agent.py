@@ -26,9 +26,9 @@ from trackwalker.launch.bundle import carried
 from trackwalker.node.agent import Agent
 from trackwalker.node.backlog import Backlog
 from trackwalker.node.collectors.training import TrainingCollector, parse_step_line
+from trackwalker.node.outcome import summary_block, wall
 from trackwalker.node.ranks import Rank, describe_exit
 from trackwalker.node.spec import AgentSpec, RankSpec, load_spec
-from trackwalker.node.summary import summary_block, wall
 
 ODD = "$HOME `id` \"' %d ü \n \udcff"
 ABSL = "I1115 00:44:52.123456 139872 metric_logger.py:123] "

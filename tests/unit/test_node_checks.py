@@ -17,11 +17,10 @@ from fabric_trees import rdma
 from sysfs_trees import put
 from trackwalker.launch.bundle import build_agent
 from trackwalker.node.checks.compare import NodeReport, compare
-from trackwalker.node.checks.result import Check, Context, Result, failed, passed, skipped, warned
+from trackwalker.node.checks.result import Check, Context, Result, failed, lines, passed, skipped, warned
 from trackwalker.node.checks.runner import CHECKS, BadPolicy, gating, policy, run_checks
 from trackwalker.node.checks.storage import filesystem, shared
 from trackwalker.node.checks.system import clock, huge_pages, limits, numa_balancing
-from trackwalker.node.checks.table import lines
 
 HERE = Context(host="n1")
 

@@ -11,6 +11,7 @@ from trackwalker.job.layout import Job
 from trackwalker.launch.effective import Effective
 from trackwalker.launch.memory import count_parameters
 from trackwalker.launch.models import load_model, model_files
+from trackwalker.logs.index import index_logs
 from trackwalker.perf.analysis import Options, analyse
 from trackwalker.perf.flops import model_flops
 from trackwalker.perf.model import Device, Kernels
@@ -192,7 +193,7 @@ def test_every_printed_rate_bounds_what_a_step_computes(
     ]
     log = tmp_path / "7-x.log"
     log.write_text("\n".join(lines) + "\n")
-    told = logged_flops(log, 128.0)
+    told = logged_flops(index_logs(log).facts, 128.0)
     assert told.tflops is not None
     assert least <= told.tflops * (1 - told.digits)
     assert told.tflops * (1 + told.digits) <= most

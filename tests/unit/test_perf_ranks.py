@@ -14,10 +14,9 @@ import pytest
 from conftest import ROOT
 from trace_maker import US, Recipe, Timeline, simulate, without_stragglers, write_one, write_ranks
 from trackwalker.perf.calls import Calls
-from trackwalker.perf.gather import gather, reduce_file
+from trackwalker.perf.gather import RankTable, gather, reduce_file
 from trackwalker.perf.model import PS_PER_S, Step
 from trackwalker.perf.perfetto import write_perfetto
-from trackwalker.perf.rank_table import RankTable
 from trackwalker.perf.ranks import Across, compare
 from trackwalker.perf.reader import read_trace
 from trackwalker.perf.wire import fields, text

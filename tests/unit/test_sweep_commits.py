@@ -10,9 +10,8 @@ import pytest
 
 from trackwalker.cli import app
 from trackwalker.errors import UsageError
-from trackwalker.sweep.commits import find_commits, freeze
 from trackwalker.sweep.models_history import ALIKE
-from trackwalker.sweep.models_request import Asked, request_of
+from trackwalker.sweep.models_request import Asked, find_commits, freeze, request_of
 
 pytestmark = pytest.mark.starts_processes
 

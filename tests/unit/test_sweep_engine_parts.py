@@ -18,7 +18,7 @@ from trackwalker.errors import UsageError
 from trackwalker.job.layout import Job
 from trackwalker.sweep import strategies
 from trackwalker.sweep.budget import at_most, spent
-from trackwalker.sweep.measure import measure
+from trackwalker.sweep.executors_jobs import measure
 from trackwalker.sweep.model import Plot, Result, Trial
 from trackwalker.sweep.plan import Plan, Setup, find_folder, load_plan
 from trackwalker.sweep.policy import may_be_chance, status_of

@@ -16,8 +16,8 @@ import pytest
 from trackwalker.job import journal
 from trackwalker.trainers.progress import Progress, warn
 from trackwalker.trainers.tiny.config import Config
-from trackwalker.trainers.tiny.log import say, step_line
 from trackwalker.trainers.tiny.metrics import TensorBoard, step_scalars, tflops_per_device
+from trackwalker.trainers.tiny.runtime import say, step_line
 
 VALUES = {
     "loss": 2.5,

@@ -10,7 +10,7 @@ from trackwalker.diagnose.triage import triage
 from trackwalker.job.layout import Job
 from trackwalker.launch.resume import classify
 from trackwalker.launch.standing import Standing
-from trackwalker.sweep.measure import measure
+from trackwalker.sweep.executors_jobs import measure
 from trackwalker.sweep.model import Trial
 from trackwalker.watch.resume import ending_of
 

@@ -16,7 +16,7 @@ from trackwalker.job.layout import Job
 from trackwalker.job.processes import read_stat
 from trackwalker.job.run import Origin, RunRecord
 from trackwalker.job.services import announce, drop_login, keep_login, login_of, read_services, withdraw
-from trackwalker.launch.origin import origin
+from trackwalker.launch.plan import origin
 from trackwalker.observe.tunnel import tunnel
 
 

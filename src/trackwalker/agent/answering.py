@@ -15,8 +15,8 @@ from trackwalker.diagnose.verdict import Action, Cause, Verdict
 from trackwalker.job.cause_names import cause_label, cause_name
 from trackwalker.job.causes import Topic, about_topic
 from trackwalker.report import words
-from trackwalker.report.lacking import lacking
 from trackwalker.report.text import clip, one_line
+from trackwalker.report.words import lacking
 
 _MOST_EVIDENCE = 3
 _MOST_ACTIONS = 3

@@ -7,9 +7,8 @@ from typing import Annotated
 
 import typer
 
-from trackwalker.cli.display import ProgressLine
+from trackwalker.cli.display import ProgressLine, save
 from trackwalker.cli.options import DEFAULT_WORKSPACE, Workspace
-from trackwalker.cli.save import save
 from trackwalker.cli.screen import Screen
 from trackwalker.errors import UsageError
 from trackwalker.job.resolve import resolve

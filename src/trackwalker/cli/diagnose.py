@@ -14,6 +14,7 @@ import typer
 
 from trackwalker.agent.answers import as_text
 from trackwalker.agent.verdicts import verdict_answer
+from trackwalker.cli.display import save, write_html
 from trackwalker.cli.options import (
     DEFAULT_WORKSPACE,
     AsJson,
@@ -24,7 +25,6 @@ from trackwalker.cli.options import (
     Workspace,
     as_named,
 )
-from trackwalker.cli.save import save, write_html
 from trackwalker.cli.screen import Screen
 from trackwalker.cli.triage import log_of, triage
 from trackwalker.cli.waiting import waiting

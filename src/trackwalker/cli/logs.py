@@ -8,22 +8,27 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 from typing import Annotated, BinaryIO
 
 import typer
 
-from trackwalker.agent.log_lines import Wanted
+from trackwalker.agent import log_lines
+from trackwalker.agent.log_lines import Wanted, find_lines, opened
 from trackwalker.agent.standing_now import standing_now
-from trackwalker.cli.log_search import search
 from trackwalker.cli.options import DEFAULT_WORKSPACE, AsJson, JobName, Workspace
 from trackwalker.cli.say import say, say_raw
 from trackwalker.cli.status import sentence
-from trackwalker.errors import UsageError
+from trackwalker.diagnose.line_clock import LineClock
+from trackwalker.diagnose.triage import triage
+from trackwalker.errors import EvidenceError, UsageError
 from trackwalker.job.layout import Job
 from trackwalker.job.shorthand import LATEST
 from trackwalker.job.tail import open_at_last
 from trackwalker.launch.standing import find_job, pod_logs
+from trackwalker.report.text import json_visible, visible
 from trackwalker.telemetry.query import parse_time
 
 SCHEMA = "trackwalker.logs/1"
@@ -31,6 +36,42 @@ NO_LOG = 1
 _LOOK_S = 0.3
 _ASK_S = 5.0  # between two questions to the scheduler
 Keep = Callable[[bytes], bool]
+
+
+# `trackwalker logs` by lines, text and time: the lines that fit, with their numbers, and how many more there are.
+SEARCH_SCHEMA = "trackwalker.logs/1"
+
+
+def search(job: Job, rank: int | None, wanted: Wanted, most: int, newest: bool, as_json: bool) -> int:
+    """Print them; `most` of -1: all."""
+    path, label = job.log, None
+    if rank is not None:
+        own = [job.dir / "ranks" / f"{rank}.log", job.dir / f"rank-{rank}.log"] if job.dir else []
+        path = next((p for p in own if p.is_file()), None)
+        if path is None:
+            path, label = job.log, re.compile(rb"\s*0*%d: " % rank)
+    if path is None or not path.is_file():
+        raise EvidenceError(f"{job.label} has no log yet")
+    limit = None if most < 0 else most
+    with opened(path) as data:
+        lines = find_lines(data, 0, 1, replace(wanted, label=label), lambda: LineClock(triage(job).record.timeline))
+        if newest:
+            every = list(lines)
+            shown, more = every[::-1][:limit], len(every) - min(len(every), limit if limit is not None else len(every))
+        else:
+            shown = log_lines.oldest(lines, limit if limit is not None else sys.maxsize)
+            more = sum(1 for _ in islice(lines, 1_000_000))
+    rows = [(line.number, line.raw.decode("utf-8", "replace").rstrip("\n")) for line in shown]
+    if as_json:
+        held = [{"line": number, "text": text} for number, text in rows]
+        document = {"schema": SEARCH_SCHEMA, "id": job.id, "log": str(path), "rank": rank, "lines": held, "more": more}
+        print(json_visible(json.dumps(document, indent=1)))
+        return 0
+    for number, text in rows:
+        print(f"{number}: {visible(text)}")
+    if more:
+        print(f"{more} more lines fit: give -n, or ask for less", file=sys.stderr)
+    return 0
 
 
 def logs(

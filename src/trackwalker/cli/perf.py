@@ -13,15 +13,15 @@ import typer
 from rich.console import Console
 from typer.core import TyperGroup
 
+from trackwalker.cli.display import write_text
 from trackwalker.cli.options import DEFAULT_WORKSPACE, AsJson, Workspace
-from trackwalker.cli.save import write_text
 from trackwalker.cli.screen import Screen
 from trackwalker.cli.waiting import waiting
 from trackwalker.errors import TrackwalkerError, UsageError
 from trackwalker.job.layout import Job
 from trackwalker.job.resolve import resolve
 from trackwalker.job.shorthand import LATEST
-from trackwalker.perf.analysis import Options, analyse
+from trackwalker.perf.analysis import NAME, Options, analyse, load_report
 from trackwalker.perf.capture import capture as capture_trace
 from trackwalker.perf.diff import diff as diff_reports
 from trackwalker.perf.drill import drill as drill_down
@@ -29,13 +29,12 @@ from trackwalker.perf.find import is_trace, traces_in
 from trackwalker.perf.lanes import step_lanes
 from trackwalker.perf.perfetto import merge as merge_traces
 from trackwalker.perf.result import PerfReport
-from trackwalker.perf.saved import NAME, load_report
 from trackwalker.report.perf_diff import diff_markdown, render_diff
 from trackwalker.report.perf_drill import drill_markdown, render_drill
-from trackwalker.report.perf_markdown import perf_markdown
 from trackwalker.report.perf_page import diff_page, perf_page
 from trackwalker.report.perf_serve import PageServer
 from trackwalker.report.perf_terminal import render_perf
+from trackwalker.report.perf_view import perf_markdown
 from trackwalker.report.text import json_visible
 
 _WIDE = 120

@@ -19,8 +19,7 @@ from typing import Any
 from trackwalker.job.run import RankPlace, RunRecord
 from trackwalker.job.trust import make_folder, ours_alone
 from trackwalker.job.whole import write_whole
-from trackwalker.launch.origin import origin
-from trackwalker.launch.plan import Plan, code_facts, new_local_id, short_hostname, starred
+from trackwalker.launch.plan import Plan, code_facts, new_local_id, origin, short_hostname, starred
 from trackwalker.launch.provenance import Provenance
 from trackwalker.launch.task import Task
 from trackwalker.node.guest import ERROR_FILE

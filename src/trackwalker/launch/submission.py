@@ -25,12 +25,12 @@ from trackwalker.job.whole import write_whole
 from trackwalker.launch.again import knobs
 from trackwalker.launch.bundle import build_agent
 from trackwalker.launch.layers import XLA_FLAGS
-from trackwalker.launch.origin import origin
 from trackwalker.launch.plan import (
     CONFIG,
     code_facts,
     event_folder,
     header_words,
+    origin,
     shared_output,
     shown_env,
     shown_words,

@@ -13,7 +13,6 @@ from typing import Optional
 from trackwalker.node.crew import RankEnd
 from trackwalker.node.output import label
 from trackwalker.node.spec import AgentSpec
-from trackwalker.node.summary import summary_block
 
 TIMED_OUT = 124  # as timeout(1) has it
 _AS_CANCELLED = (128 + signal.SIGINT, 128 + signal.SIGTERM)  # how parsers read these codes in a summary
@@ -39,6 +38,29 @@ _REASONS = {
 }
 # The code a shell would see, as `trackwalker wait` gives it; whatever is not here ends with its signal's.
 CODES = {TIME_LIMIT: 124, NODE_FAILURE: 1, SCRIPT_KILLED: 137}
+
+
+# Upstream's closing block of a job log, which other tools parse.
+def summary_block(spec: AgentSpec, seconds: int, code: int, reason: str) -> str:
+    """JOB SUMMARY with job, model, nodes, wall time and status."""
+    status = "SUCCESS (exit 0)" if code == 0 else f"FAILED (exit {code})" + (f" — {reason}" if reason else "")
+    rows = [
+        f"  Job:    {spec.job_id} ({spec.job_name})",
+        f"  Model:  {spec.model}",
+        f"  Nodes:  {spec.nodes}",
+        f"  Wall:   {wall(seconds)}",
+        f"  Status: {status}",
+    ]
+    return "\n".join([" JOB SUMMARY ".center(65, "="), *rows, "=" * 65]) + "\n"
+
+
+def wall(seconds: int) -> str:
+    """A duration as the summary prints it: 7s, 3m 4s, 1h 2m 3s."""
+    hours, rest = divmod(seconds, 3600)
+    minutes, secs = divmod(rest, 60)
+    if hours:
+        return f"{hours}h {minutes}m {secs}s"
+    return f"{minutes}m {secs}s" if minutes else f"{secs}s"
 
 
 def why_ended(env: Optional[Mapping[str, str]] = None) -> str:

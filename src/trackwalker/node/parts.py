@@ -12,9 +12,8 @@ from pathlib import Path
 
 from trackwalker.job.processes import read_bytes
 from trackwalker.node.checks.compare import NodeReport, compare
-from trackwalker.node.checks.result import FAIL, Check, Context, Result
+from trackwalker.node.checks.result import FAIL, Check, Context, Result, lines
 from trackwalker.node.checks.runner import CHECKS, PLANNED, gating, run_checks
-from trackwalker.node.checks.table import lines
 from trackwalker.node.containers import Containers
 from trackwalker.node.network_plan import NetworkPlan, NodeNet, NoNetwork, Wishes, plan_network, this_node
 from trackwalker.node.order import Order, Seat

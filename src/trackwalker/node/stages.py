@@ -21,13 +21,12 @@ from trackwalker.node.crew import Crew, Head, Member, RankEnd
 from trackwalker.node.incidents import Scribe
 from trackwalker.node.jobdir import job_dir_of, open_job, place_ranks
 from trackwalker.node.order import STAGES, Order, Seat, slurm_hosts
-from trackwalker.node.outcome import TIMED_OUT, cancelled, why_ended
+from trackwalker.node.outcome import TIMED_OUT, cancelled, summary_block, why_ended
 from trackwalker.node.output import Sink, complain
 from trackwalker.node.parts import Parts, Unfit
 from trackwalker.node.rendezvous import Absent, Note, Rendezvous, Stopped
 from trackwalker.node.services import Services
 from trackwalker.node.spec import AgentSpec, RankSpec
-from trackwalker.node.summary import summary_block
 
 _T = TypeVar("_T")
 _SLACK_S = 30.0  # how much longer the others wait for the first node's word than it waits for theirs

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
+
+from pydantic import ValidationError
 
 from trackwalker.diagnose.triage import Triage, triage
 from trackwalker.errors import EvidenceError, TrackwalkerError
@@ -18,7 +21,6 @@ from trackwalker.perf.find import Found, find_files, traces_in
 from trackwalker.perf.fixes import fixes_for
 from trackwalker.perf.flops import Flops, model_flops
 from trackwalker.perf.result import JobPart, Missing, PerfReport
-from trackwalker.perf.saved import upstream_tgs
 from trackwalker.perf.settings import Settings, settings_of
 from trackwalker.perf.spending import goodput_part
 from trackwalker.perf.throughput import measure
@@ -27,6 +29,32 @@ from trackwalker.perf.utilisation import Logged, find_peak, flops_part, logged_f
 from trackwalker.record.masks import masks
 
 T = TypeVar("T")
+
+
+# A report written down earlier, read again: only what this version wrote is believed.
+NAME = "perf.json"
+_UPSTREAM = "analysis.json"
+
+
+def upstream_tgs(directory: Path | None) -> float | None:
+    """The steady tokens/s/device that upstream's own analysis left in the job directory."""
+    try:
+        said = json.loads((directory / _UPSTREAM).read_bytes()) if directory else {}
+        return float(said["tgs"]["steady"]["mean"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None  # none, or not upstream's
+
+
+def load_report(path: Path) -> PerfReport:
+    """The report in a perf.json."""
+    try:
+        return PerfReport.model_validate_json(path.read_bytes())
+    except OSError as e:
+        raise EvidenceError(f"cannot read {path}: {e.strerror}") from e
+    except ValidationError as e:
+        first = e.errors()[0]
+        where = ".".join(str(p) for p in first["loc"]) or "file"
+        raise EvidenceError(f"{path} is no report of trackwalker perf ({where}: {first['msg']}); make it again") from e
 
 
 @dataclass(frozen=True)

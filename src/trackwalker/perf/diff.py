@@ -8,8 +8,7 @@ from typing import Literal
 import numpy as np
 
 from trackwalker.perf.diff_result import Changed, DiffReport, Fall, Mismatch, OpDelta, Speed
-from trackwalker.perf.names import short_path
-from trackwalker.perf.result import PerfReport, ProgramPart, TracePart
+from trackwalker.perf.result import PerfReport, ProgramPart, TracePart, short_path
 from trackwalker.record.speeds import Series, compare_speeds
 from trackwalker.stats.bootstrap import difference_interval
 from trackwalker.stats.segments import Floats

@@ -9,9 +9,8 @@ from typing import Literal
 import yaml
 from pydantic import BaseModel, ConfigDict
 
-from trackwalker.perf.names import short_path
 from trackwalker.perf.parts import RECOMPUTE
-from trackwalker.perf.result import Fix, GoodputPart, PerfReport, TracePart, slow_phases
+from trackwalker.perf.result import Fix, GoodputPart, PerfReport, TracePart, short_path, slow_phases
 
 Facts = dict[str, float | str]
 _WALL = {

@@ -7,7 +7,7 @@ import re
 import socket
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from multiprocessing import get_context
 from pathlib import Path
@@ -18,12 +18,11 @@ import numpy as np
 import trackwalker
 from trackwalker.errors import EvidenceError, MissingToolError, TrackwalkerError, UnreachableError
 from trackwalker.job.advance import advance
-from trackwalker.perf.calls import find_calls, last_steps
+from trackwalker.perf.calls import Calls, find_calls, last_steps
 from trackwalker.perf.classes import Engine, classify
 from trackwalker.perf.collectives import Collective, by_name, program_collectives
 from trackwalker.perf.hlo_proto import read_proto
-from trackwalker.perf.model import NONE, Device, Gap, HostThread, Int64, Kernels, Trace
-from trackwalker.perf.rank_table import KernelSum, RankTable
+from trackwalker.perf.model import NONE, Buckets, Device, Gap, HostThread, Int64, Kernels, Step, Trace
 from trackwalker.perf.reader import open_trace
 from trackwalker.perf.steps import distinct, find_steps, main_program
 from trackwalker.perf.timeline import timeline
@@ -33,6 +32,46 @@ _CONNECT_S = 5.0
 _KERNELS = 200  # names kept of each rank
 MOST_CALLS = 20_000  # executions of collectives kept of each rank
 _SMALL = 32 << 20  # bytes of all files together: not worth a process
+
+
+# What travels from a rank's trace to the place where ranks are compared: kilobytes of a gigabyte.
+@dataclass
+class KernelSum:
+    """All executions of one kernel name on one device."""
+
+    name: str
+    kind: str  # its class
+    count: int
+    ps: int
+
+
+@dataclass
+class RankTable:
+    """One device of one trace file, reduced: steps, buckets, collectives, the kernels that cost most."""
+
+    path: str  # of the trace file
+    host: str
+    pid: int | None
+    device: int
+    kind: str  # "gpu", "cpu"
+    origin_ns: int | None  # of the file's clock
+    steps: list[Step]
+    buckets: list[Buckets]  # of each step
+    ops: list[str]  # names of the collectives
+    calls: Calls
+    kernels: list[KernelSum]
+    planned: dict[str, Collective] = field(default_factory=dict)  # by name, where the trace carries the program
+    participants: tuple[int, ...] = ()  # global devices of the program, in its own order
+    module: str = ""
+    gaps: list[Gap] = field(default_factory=list)
+
+    @property
+    def label(self) -> str:
+        """How a person finds it: the name of the file is the host's, with the process where there are several."""
+        stem = Path(self.path).name.removesuffix(".gz")
+        for ending in (".pb", ".json", ".xplane", ".trace", ".pt"):
+            stem = stem.removesuffix(ending)
+        return f"{stem} {self.kind} {self.device}"
 
 
 def gather(

@@ -16,8 +16,7 @@ from trackwalker.errors import TrackwalkerError
 from trackwalker.perf.detail import views
 from trackwalker.perf.device_view import DeviceView
 from trackwalker.perf.model import PS_PER_NS, PS_PER_S, Int64, Step
-from trackwalker.perf.names import short_path
-from trackwalker.perf.result import DeviceRow, TracePart
+from trackwalker.perf.result import DeviceRow, TracePart, short_path
 from trackwalker.perf.timeline import Timeline
 
 STATES = ("compute", "exposed_comm", "copy", "host_gap", "idle")  # what a device does, as the buckets name it

@@ -9,9 +9,9 @@ import numpy as np
 import numpy.typing as npt
 
 from trackwalker.perf.collectives import MEETINGS, kind_of
+from trackwalker.perf.gather import RankTable
 from trackwalker.perf.groups import Groups
 from trackwalker.perf.model import NONE, PS_PER_NS, Flags, Gap, Int64
-from trackwalker.perf.rank_table import RankTable
 
 
 @dataclass

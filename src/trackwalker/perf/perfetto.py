@@ -16,9 +16,8 @@ import numpy.typing as npt
 from trackwalker.errors import EvidenceError, UsageError
 from trackwalker.job.layout import Job
 from trackwalker.perf.analysis import Options, find_traces
-from trackwalker.perf.gather import gather
+from trackwalker.perf.gather import RankTable, gather
 from trackwalker.perf.model import NONE, PS_PER_NS, Device, Int64, Trace
-from trackwalker.perf.rank_table import RankTable
 from trackwalker.perf.ranks import Across, compare
 from trackwalker.perf.reader import read_trace
 from trackwalker.perf.result import Missing

@@ -9,9 +9,9 @@ import numpy as np
 
 from trackwalker.perf.clocks import Alignment, align
 from trackwalker.perf.collectives import bus_factor, kind_of
+from trackwalker.perf.gather import RankTable
 from trackwalker.perf.meetings import Meetings, match
 from trackwalker.perf.model import NONE, PS_PER_S, PS_PER_US, Flags, Gap, Int64
-from trackwalker.perf.rank_table import RankTable
 from trackwalker.perf.replay import Floats, Replay, median_of
 
 _SUSPECTS = 4  # ranks whose absence is played

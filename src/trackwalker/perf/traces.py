@@ -13,11 +13,10 @@ import numpy as np
 from trackwalker.errors import TrackwalkerError
 from trackwalker.perf.detail import Detail, read_detail, window_of
 from trackwalker.perf.find import Found
-from trackwalker.perf.gather import gather
+from trackwalker.perf.gather import RankTable, gather
 from trackwalker.perf.hlo import Program
 from trackwalker.perf.model import PS_PER_S, Device, Gap
 from trackwalker.perf.programs import program_part, read_program
-from trackwalker.perf.rank_table import RankTable
 from trackwalker.perf.ranks import Across, compare
 from trackwalker.perf.result import (
     Bucket,

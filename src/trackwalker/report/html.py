@@ -14,11 +14,11 @@ from trackwalker.diagnose.story import Mark, Story
 from trackwalker.diagnose.verdict import Verdict
 from trackwalker.job.cause_names import cause_label
 from trackwalker.report import axis, lanes, story_heat, story_overlay, timeline, view, words
-from trackwalker.report.lacking import lacking
 from trackwalker.report.marks import words_of
 from trackwalker.report.onsets import in_order
 from trackwalker.report.story_background import Background, with_restarts, without_secrets
 from trackwalker.report.text import clean, clip, one_line
+from trackwalker.report.words import lacking
 
 _MARKS = 200
 _CHANGES = 100

@@ -6,10 +6,9 @@ from rich.console import Console
 from rich.text import Text
 
 from trackwalker.perf.diff_result import Changed, DiffReport, OpDelta
-from trackwalker.perf.names import short_path
-from trackwalker.report.perf_markdown import grid_lines, plain
+from trackwalker.perf.result import short_path
 from trackwalker.report.perf_terminal import show
-from trackwalker.report.perf_view import BUCKETS, Grid
+from trackwalker.report.perf_view import BUCKETS, Grid, grid_lines, plain
 from trackwalker.report.text import clip, clip_middle, one_line
 
 _ROWS = 15

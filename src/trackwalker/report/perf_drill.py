@@ -6,9 +6,8 @@ from rich.console import Console
 from rich.text import Text
 
 from trackwalker.perf.drill_result import DrillReport, Execution
-from trackwalker.report.perf_markdown import grid_lines, plain
 from trackwalker.report.perf_terminal import figures, show
-from trackwalker.report.perf_view import Grid
+from trackwalker.report.perf_view import Grid, grid_lines, plain
 from trackwalker.report.text import clip, clip_middle, one_line
 
 

@@ -7,9 +7,8 @@ from functools import cache
 
 from trackwalker.perf.classes import Engine, kernel_classes
 from trackwalker.perf.lanes import STATES, DeviceLanes, Lane, StepLanes
-from trackwalker.perf.names import short_path
 from trackwalker.perf.parts import BACKWARD, FORWARD, OTHER, RECOMPUTE
-from trackwalker.perf.result import OpRow, PerfReport, TracePart
+from trackwalker.perf.result import OpRow, PerfReport, TracePart, short_path
 from trackwalker.report.perf_charts import Panel, Sheet, duration, heat_map, segments, sheet_of
 from trackwalker.report.perf_view import BUCKETS, grids
 from trackwalker.report.text import clip_middle, one_line

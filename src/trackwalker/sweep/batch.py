@@ -14,8 +14,7 @@ from typing import Any
 from trackwalker.errors import UsageError
 from trackwalker.sweep.batch_judge import MOST_CONTENDERS, MOST_RUNS, Point, contenders, runs_of
 from trackwalker.sweep.batch_report import report
-from trackwalker.sweep.model import Conclusion, Done, Result, Trial
-from trackwalker.sweep.usual import job_settings
+from trackwalker.sweep.model import Conclusion, Done, Result, Trial, job_settings
 
 _MOST_VALUES = 12
 _MOST_LOST = 3  # values that fail for another reason than memory: the setting is not the question any more

@@ -18,8 +18,7 @@ from trackwalker.perf.diff_result import DiffReport
 from trackwalker.sweep.flags_catalogue import Variant, join, read_variants
 from trackwalker.sweep.flags_course import BASELINE, JOIN, PROFILED, Course, Rules, Slot, at_most, follow
 from trackwalker.sweep.flags_report import report
-from trackwalker.sweep.model import Conclusion, Done, Trial
-from trackwalker.sweep.usual import job_settings
+from trackwalker.sweep.model import Conclusion, Done, Trial, job_settings
 
 _BASELINES_LOST = 2
 # A profiled run is short, and its speed does not count.

@@ -12,10 +12,9 @@ from starlette.routing import BaseRoute, Route
 from trackwalker.agent.workspace import signature
 from trackwalker.errors import EvidenceError
 from trackwalker.job.layout import Job
-from trackwalker.perf.analysis import Options, analyse
+from trackwalker.perf.analysis import NAME, Options, analyse, load_report
 from trackwalker.perf.lanes import step_lanes
 from trackwalker.perf.result import PerfReport
-from trackwalker.perf.saved import NAME, load_report
 from trackwalker.report.perf_page import Assets, page_script, page_style, perf_page
 from trackwalker.web.job_page_work import work_of
 from trackwalker.web.pages import in_thread, job_of, job_url, page, settings_of, workspace_of

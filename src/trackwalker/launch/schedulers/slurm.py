@@ -12,7 +12,7 @@ from trackwalker.errors import MaybeQueuedError, TrackwalkerError, UsageError
 from trackwalker.job.slurm.parse import fields
 from trackwalker.job.slurm.states import JobState
 from trackwalker.launch.attempts import keep_options
-from trackwalker.launch.origin import origin
+from trackwalker.launch.plan import origin
 from trackwalker.launch.slurm.client import Slurm, SlurmDown, SlurmUnreachable
 from trackwalker.launch.slurm.options import SubmitOptions
 from trackwalker.launch.slurm.script import render_script, sbatch_options
