@@ -17,7 +17,7 @@ from trackwalker.job.layout import Job
 from trackwalker.job.processes import is_live
 from trackwalker.report.story_background import restarts_of
 from trackwalker.telemetry.client import QueryError
-from trackwalker.web import course, gpu_lanes, heat_rows, log_times, query, samples, series
+from trackwalker.web import course, gpu_lanes, heat_rows, query, samples, series
 from trackwalker.web.heat import How, is_counter, name_of
 from trackwalker.web.job_data import telling_metrics
 from trackwalker.web.job_page_work import Work, work_of
@@ -163,13 +163,11 @@ async def scalars(request: Request) -> Response:
 
 async def density(request: Request) -> Response:
     """Lines, warnings and errors of the log over time."""
-    job, workspace, work = await job_of(request), workspace_of(request), work_of(request)
+    job, work = await job_of(request), work_of(request)
 
     def make() -> dict[str, Any]:
-        known = work.known(job)
-        story = known.story if known is not None else None
         try:
-            return log_times.density(workspace.triage(job), *_span(request), story)
+            return work.written(job).density(*_span(request))
         except EvidenceError as e:  # a log without times is no failure of the page
             return {"times": [], "lines": [], "errors": [], "warnings": [], "note": f"{e}."}
 

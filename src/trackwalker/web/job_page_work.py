@@ -17,6 +17,7 @@ from trackwalker.report.words import culprits, is_time
 from trackwalker.web import heat
 from trackwalker.web.cache import Cache
 from trackwalker.web.heat import Grid
+from trackwalker.web.log_times import Written, written
 from trackwalker.web.pages import in_thread, workspace_of
 from trackwalker.web.workspace import WebWorkspace
 
@@ -33,6 +34,7 @@ class Work:
         self._tasks: dict[str, tuple[float, asyncio.Task[Diagnosis]]] = {}
         self._last: OrderedDict[str, tuple[float, Diagnosis]] = OrderedDict()
         self._grids: Cache[Grid] = Cache(_GRIDS)
+        self._written: Cache[Written] = Cache(_GRIDS)
         self.pages: Cache[str] = Cache(8)  # performance pages
 
     def known(self, job: Job) -> Diagnosis | None:
@@ -100,6 +102,13 @@ class Work:
         fast = [p for p in found.story.phases if not p.slow and p.end > p.start] if found is not None else []
         longest = max(fast, key=lambda p: p.end - p.start, default=None)
         return (longest.start, longest.end) if longest is not None else self.busy(job)
+
+    def written(self, job: Job) -> Written:
+        """When the lines of the log were written: asked at every zoom, read once."""
+        found = self.known(job)
+        story = found.story if found is not None else None
+        key = (signature(job), story is not None)
+        return self._written.get(job.id, key, lambda: written(self._workspace.triage(job), story))
 
     def grid(self, job: Job, metric: str, how: str, start: float | None, end: float | None) -> Grid:
         """A metric by host and time; what was asked lately is not asked again."""

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from trackwalker.diagnose.story import Story
 from trackwalker.diagnose.triage import Triage
@@ -17,6 +18,8 @@ from trackwalker.logs.stamps import written_at
 from trackwalker.record.timeline import SLACK_S
 from trackwalker.telemetry.client import Floats
 from trackwalker.web.log_lines import level
+
+Ints = npt.NDArray[np.int64]
 
 _BINS = 160
 _MOST_BYTES = 48 << 20  # of a log that is read for its errors; of a longer one only the number of lines is told
@@ -71,32 +74,45 @@ def line_times(seen: Triage, story: Story | None = None, stamps: list[tuple[int,
     return LineTimes(lines, np.maximum.accumulate(np.array([pairs[i][1] for i in at])))
 
 
-def density(seen: Triage, start: float | None, end: float | None, story: Story | None) -> dict[str, Any]:
-    """Lines in each of a few hundred stretches of time, and how many of them are errors or warnings."""
+@dataclass(frozen=True)
+class Written:
+    """When each line of a log was written, and which are errors and warnings; lines counted from zero."""
+
+    times: Floats
+    errors: Ints
+    warnings: Ints
+    note: str = ""
+
+    def density(self, start: float | None, end: float | None) -> dict[str, Any]:
+        """Lines in each of a few hundred stretches of a span, and how many of them are errors or warnings."""
+        low = start if start is not None else float(self.times[0])
+        high = end if end is not None else float(self.times[-1])
+        edges = np.linspace(low, max(high, low + 1.0), _BINS + 1)
+        return {
+            "times": [round(float(t), 3) for t in edges],
+            "lines": np.histogram(self.times, edges)[0].tolist(),
+            "errors": np.histogram(self.times[self.errors], edges)[0].tolist(),
+            "warnings": np.histogram(self.times[self.warnings], edges)[0].tolist(),
+            "note": self.note,
+        }
+
+
+def written(seen: Triage, story: Story | None) -> Written:
+    """The times of all lines of a job's log; the log is read once for that."""
     log = seen.job.log
     if log is None:
         raise EvidenceError("the job has written no log")
-    size = log.stat().st_size
-    whole = size <= _MOST_BYTES
+    whole = log.stat().st_size <= _MOST_BYTES
     raw = log.read_bytes() if whole else b""
     ends = np.flatnonzero(np.frombuffer(raw, np.uint8) == 10) if raw else np.zeros(0, np.int64)
     total = len(ends) if raw else int(seen.record.index.steps.line.max(initial=1))
     known = line_times(seen, story, _stamps(raw, ends) if raw else None)
-    times = known.time_of(np.arange(1, total + 1, dtype=float))
-    low = start if start is not None else float(known.times[0])
-    high = end if end is not None else float(known.times[-1])
-    edges = np.linspace(low, max(high, low + 1.0), _BINS + 1)
     errors, warnings = _levels(raw, ends)
-    return {
-        "times": [round(float(t), 3) for t in edges],
-        "lines": np.histogram(times, edges)[0].tolist(),
-        "errors": np.histogram(times[errors], edges)[0].tolist() if len(errors) else [0] * _BINS,
-        "warnings": np.histogram(times[warnings], edges)[0].tolist() if len(warnings) else [0] * _BINS,
-        "note": "" if whole else "the log is long: its errors and warnings are not counted here",
-    }
+    note = "" if whole else "the log is long: its errors and warnings are not counted here"
+    return Written(known.time_of(np.arange(1, max(total, 1) + 1, dtype=float)), errors, warnings, note)
 
 
-def _levels(raw: bytes, ends: Any) -> tuple[Any, Any]:
+def _levels(raw: bytes, ends: Ints) -> tuple[Ints, Ints]:
     """Which lines are errors and which warnings, as the log viewer calls them; lines counted from zero."""
     found: dict[str, list[int]] = {"error": [], "warning": [], "": []}
     at, last = 0, -1
@@ -111,7 +127,7 @@ def _levels(raw: bytes, ends: Any) -> tuple[Any, Any]:
     return np.array(found["error"], np.int64), np.array(found["warning"], np.int64)
 
 
-def _stamps(raw: bytes, ends: Any) -> list[tuple[int, float]]:
+def _stamps(raw: bytes, ends: Ints) -> list[tuple[int, float]]:
     """The own times of some lines, the first and the last among them."""
     out = []
     count = len(ends)
