@@ -227,7 +227,7 @@ class JobIndex:
             else:
                 held.mark = seen[name].mark
                 held.log, held.folder = self._places(job)
-        there = self._spared.names.values() if not every else ()
+        there: Iterable[str] = () if every else self._spared.names.values()
         lost = self._held.keys() - seen.keys() - set(there)
         lost |= {name for name in new if name not in fresh and name in self._held}
         for name in lost:
