@@ -66,7 +66,7 @@ INCIDENT: dict[str, Any] = {
 ALSO_RIGHT = {"gpu-power-cap": "gpu-clock-degraded"}  # a card at low clock and low power is both
 CURVES: dict[str, list[tuple[int, float, int]]] = {  # hosts, hours, GPUs
     "hosts": [(64, 1, 8), (128, 1, 8), (256, 1, 8), (512, 1, 8)],
-    "hours": [(64, 1, 8), (64, 2, 8), (64, 4, 8), (64, 8, 8)],
+    "hours": [(64, 1, 8), (64, 2, 8), (64, 4, 8)],
     "GPUs a host": [(64, 2, 2), (64, 2, 4), (64, 2, 8), (64, 2, 16)],
 }
 
@@ -192,11 +192,18 @@ def curves(out: Path, svg: Path | None, keep: Path) -> int:
             curve = Curve(name, what, along, values)
             drawn.append(curve)
             print(f"{what} against {name}: {', '.join(f'{v:.1f}' for v in values)}; exponent {fitted(curve):.2f}")
-    rows = [{"hosts": h, "hours": t, "gpus": g, **asdict(cost)} for (h, t, g), cost in known.items()]
+    rows = [{"hosts": h, "hours": t, "gpus": g, **_short(cost)} for (h, t, g), cost in known.items()]
     out.write_text(json.dumps(rows, indent=1) + "\n")
     if svg is not None:
         svg.write_text(plot(drawn))
     return 0
+
+
+def _short(cost: Cost) -> dict[str, Any]:
+    """A cost to be kept: rounded, causes with the number of their hosts."""
+    told = {k: round(v, 2) if isinstance(v, float) else v for k, v in asdict(cost).items()}
+    split = {part: round(seconds, 3) for part, seconds in cost.split.items()}
+    return told | {"split": split, "roots": {cause: len(hosts) for cause, hosts in cost.roots.items()}}
 
 
 def main() -> int:

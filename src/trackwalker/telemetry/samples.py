@@ -19,8 +19,8 @@ from trackwalker.telemetry.xor import Floats, Ints
 _FEW = 4  # a part of that size is copied
 _PARTS = 3
 _BESIDE = 2
-_AT_ONCE = 8192  # chunks: what is worked on stays in the processor's cache
-KEPT_BYTES = 400_000_000  # of decoded samples
+_AT_ONCE = 4096  # chunks: what is worked on stays in the processor's cache
+KEPT_BYTES = 350_000_000  # of decoded samples
 
 
 class UnsupportedError(ValueError):
