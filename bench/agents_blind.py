@@ -21,13 +21,13 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from trackwalker.agent.skills import shipped
+from trackwalker.agent.skills.skills import shipped
 from trackwalker.diagnose.engine import diagnose
 from trackwalker.job.resolve import resolve
-from trackwalker.lab.agents import as_verdict
-from trackwalker.lab.cases import SMOKE, Case, build
-from trackwalker.lab.grade import Grade, grade
 from trackwalker.lab.scenario import TrueCause, Truth, all_scenarios
+from trackwalker.lab.scoring.agents import as_verdict
+from trackwalker.lab.scoring.cases import SMOKE, Case, build
+from trackwalker.lab.scoring.grade import Grade, grade
 
 # Of the samples those whose job ids no page of ours tells as an example.
 SAMPLES = (

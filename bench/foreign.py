@@ -23,8 +23,8 @@ from trackwalker.job.resolve import resolve
 from trackwalker.observe.prometheus import ensure_prometheus
 from trackwalker.observe.server import Server
 from trackwalker.telemetry.blocks import BlockWriter, labels
-from trackwalker.telemetry.foreign import load_maps
-from trackwalker.telemetry.remote import Access
+from trackwalker.telemetry.foreign.names import load_maps
+from trackwalker.telemetry.foreign.remote import Access
 
 GPU = ("SM_CLOCK", "MEM_CLOCK", "GPU_TEMP", "MEMORY_TEMP", "POWER_USAGE", "GPU_UTIL", "MEM_COPY_UTIL", "FB_USED",
        "XID_ERRORS", "PCIE_REPLAY_COUNTER", "TOTAL_ENERGY_CONSUMPTION")  # fmt: skip

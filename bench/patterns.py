@@ -21,8 +21,8 @@ from pathlib import Path
 
 import yaml
 
-from trackwalker.logs.lines import parse
-from trackwalker.logs.signatures import FOLDER, Signatures, load
+from trackwalker.logs.failures.signatures import FOLDER, Signatures, load
+from trackwalker.logs.scanning.lines import parse
 
 ROOT = Path(__file__).parents[1]
 REAL = ROOT.parent / "shared" / "data" / "reallogs"
@@ -64,7 +64,7 @@ def corpus() -> Iterator[tuple[str, str]]:
         for text in _strings(yaml.safe_load(path.read_text()).get("faults", [])):
             for line in text.splitlines():
                 yield f"lab:{path.stem}", line
-    for path in sorted((ROOT / "tests/unit").glob("test_*.py")):
+    for path in sorted((ROOT / "tests/unit").rglob("test_*.py")):
         if not path.stem.startswith(
             ("test_triage", "test_logs", "test_unclass", "test_diagnose", "test_first", "test_record")
         ):

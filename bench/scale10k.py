@@ -36,8 +36,8 @@ from trackwalker.diagnose.engine import diagnose
 from trackwalker.job.resolve import resolve
 from trackwalker.lab.scenario import Scenario
 from trackwalker.lab.simulate import simulate
-from trackwalker.telemetry import index, samples
 from trackwalker.telemetry.client import Telemetry
+from trackwalker.telemetry.direct import index, samples
 
 HOSTS_A_RECORDER = 250
 STEP_S = 32.0

@@ -20,10 +20,10 @@ import pytest
 from trackwalker.agent.log_lines import CHUNK, Held
 from trackwalker.errors import EvidenceError
 from trackwalker.job.scrub import Scrubber
-from trackwalker.logs.flight_recorder import behind, load
-from trackwalker.node.exporter import Exporter
-from trackwalker.perf.programs import read_program
-from trackwalker.perf.wire import Source
+from trackwalker.logs.formats.flight_recorder import behind, load
+from trackwalker.node.exporter.server import Exporter
+from trackwalker.perf.formats.wire import Source
+from trackwalker.perf.hlo.programs import read_program
 
 
 def cpu(work: Any) -> float:

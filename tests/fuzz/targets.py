@@ -15,26 +15,26 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
+from tb_writer import event, record, simple
 
 from conftest import ROOT
-from tb_writer import event, record, simple
 from trackwalker.errors import TrackwalkerError
 from trackwalker.job.journal import read as read_journal
 from trackwalker.job.run import load_run
 from trackwalker.job.tfevents import EventFile
 from trackwalker.lab.bundle import SCHEMA, add
-from trackwalker.logs.flight_recorder import behind, load
-from trackwalker.logs.tfevents import read_events
+from trackwalker.logs.formats.flight_recorder import behind, load
+from trackwalker.logs.formats.tfevents import read_events
 from trackwalker.observe.prometheus import find_prometheus
 from trackwalker.observe.tsdb import read_block
-from trackwalker.perf.detail import read_detail, window_of
-from trackwalker.perf.gather import gather
-from trackwalker.perf.programs import program_part, read_program
+from trackwalker.perf.analysis.detail import read_detail, window_of
+from trackwalker.perf.hlo.programs import program_part, read_program
+from trackwalker.perf.ranks.gather import gather
 from trackwalker.telemetry.blocks import BlockWriter, labels
-from trackwalker.telemetry.index import BlockIndex
+from trackwalker.telemetry.direct.index import BlockIndex
+from trackwalker.telemetry.direct.unxor import DamagedError, Place, counts_of, decode
 from trackwalker.telemetry.probe import count_chunks
 from trackwalker.telemetry.store import open_database
-from trackwalker.telemetry.unxor import DamagedError, Place, counts_of, decode
 from trackwalker.telemetry.wal import salvage, torn_at_end
 from trackwalker.telemetry.xor import encode_chunks
 
@@ -244,7 +244,7 @@ def _journal_seed(folder: Path) -> list[bytes]:
 
 
 def _hlo_proto(folder: Path) -> list[bytes]:
-    from trackwalker.perf.reader import open_trace
+    from trackwalker.perf.formats.reader import open_trace
 
     path = PERF / "h200_fresh" / "copy.xplane.pb.gz"
     return [bytes(raw) for raw in open_trace(path).trace.programs.values()][:3]

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
-from trackwalker.diagnose.line_clock import LineClock
+from trackwalker.diagnose.facts.line_clock import LineClock
 from trackwalker.errors import EvidenceError, UsageError
 
 LONGEST_RAW = 4096  # bytes of a line that are looked at

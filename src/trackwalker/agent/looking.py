@@ -12,11 +12,11 @@ from trackwalker.agent import answers as a
 from trackwalker.agent import look_answers as la
 from trackwalker.agent.tools import Cursor, JobId, MaxBytes
 from trackwalker.agent.workspace import Workspace
-from trackwalker.diagnose.asked import Asked, state_of
-from trackwalker.diagnose.changed import MOST_ROWS, Changed, changed
-from trackwalker.diagnose.examine import Examination, TestResult
-from trackwalker.diagnose.log_changes import LogChange
+from trackwalker.diagnose.causes.examine import Examination, TestResult
+from trackwalker.diagnose.deviations.changed import MOST_ROWS, Changed, changed
+from trackwalker.diagnose.deviations.log_changes import LogChange
 from trackwalker.diagnose.verdict import Deviation
+from trackwalker.diagnose.views.asked import Asked, state_of
 from trackwalker.errors import UsageError
 from trackwalker.record.clock import utc
 from trackwalker.telemetry.coverage import hosts_seen, scrape_interval

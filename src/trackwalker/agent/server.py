@@ -20,7 +20,7 @@ from pydantic import ValidationError
 
 from trackwalker import __version__
 from trackwalker.agent.answers import NOTICE
-from trackwalker.agent.skill_pages import all_books
+from trackwalker.agent.skills.skill_pages import all_books
 from trackwalker.agent.toolbox import ACTION_TOOLS, Tool, Toolbox
 from trackwalker.errors import MissingToolError, TrackwalkerError, UsageError
 from trackwalker.report.markdown import markdown

@@ -14,20 +14,20 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from trackwalker.agent import answers as a
-from trackwalker.agent.skill_pages import all_books
-from trackwalker.agent.standing_now import by_small_log
+from trackwalker.agent.ask.standing_now import by_small_log
+from trackwalker.agent.skills.skill_pages import all_books
 from trackwalker.agent.verdicts import Detail, advice, cited, verdict_answer
 from trackwalker.agent.workspace import Workspace, owned
-from trackwalker.diagnose.asked import Asked
-from trackwalker.diagnose.playbook import Playbook
-from trackwalker.diagnose.question import answer
+from trackwalker.diagnose.causes.playbook import Playbook
 from trackwalker.diagnose.triage import triage as triage_job
 from trackwalker.diagnose.verdict import Evidence
+from trackwalker.diagnose.views.asked import Asked
+from trackwalker.diagnose.views.question import answer
 from trackwalker.errors import EvidenceError, UsageError
 from trackwalker.job.layout import Job
 from trackwalker.job.run import load_run
-from trackwalker.launch.standing import standings
-from trackwalker.logs import findings
+from trackwalker.launch.job_state import standings
+from trackwalker.logs.failures import findings
 
 JobId = Annotated[str, Field(description="Job id, the beginning of one, or a job's name; never a path.")]
 # Plain strings, empty when absent: the SDK would read "[3]" for an optional string as JSON.
@@ -187,7 +187,7 @@ def playbook(
 
 def perf_summary(ws: Workspace, job: JobId) -> a.PerfAnswer:
     """Summarise a job's performance: throughput, MFU, goodput, and where the time of a step goes, where known."""
-    from trackwalker.perf.analysis import Options, analyse  # reads traces: not for those who do not ask
+    from trackwalker.perf.analysis.report import Options, analyse  # reads traces: not for those who do not ask
 
     found = ws.job(job)
     report = analyse(found, Options(ops=10))

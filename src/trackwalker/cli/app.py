@@ -12,8 +12,8 @@ from typer.exceptions import TyperException
 
 from trackwalker import __version__
 from trackwalker.cli.commands import Commands
-from trackwalker.cli.settings import apply_settings
-from trackwalker.cli.words import earlier_jobs
+from trackwalker.cli.common.settings import apply_settings
+from trackwalker.cli.common.words import earlier_jobs
 from trackwalker.errors import TrackwalkerError
 
 INTERNAL = 70  # a defect of ours, as sysexits has it
@@ -60,7 +60,7 @@ def _version(wanted: bool) -> None:
 
 def _help_all(wanted: bool) -> None:
     if wanted:
-        from trackwalker.cli.help import help_all  # imports every command
+        from trackwalker.cli.common.help import help_all  # imports every command
 
         help_all()
         raise typer.Exit
@@ -80,7 +80,7 @@ def main() -> None:
     """Run the command; every failure is one line on stderr and an exit code that means something."""
     prepare()
     if sys.argv[1:2] == ["__complete"]:  # asked by a shell at every tab
-        from trackwalker.cli.completion import answer
+        from trackwalker.cli.common.completion import answer
 
         answer(sys.argv[2:])
         return
@@ -114,7 +114,7 @@ def main() -> None:
 
 
 def _fail(text: str, code: int) -> None:
-    from trackwalker.cli.say import say  # most commands do not fail
+    from trackwalker.cli.common.say import say  # most commands do not fail
 
     say(f"trackwalker: {' '.join(text.split())}", file=sys.stderr)
     sys.exit(code)

@@ -12,7 +12,7 @@ from typing import Annotated
 
 import typer
 
-from trackwalker.cli.options import DEFAULT_WORKSPACE, Workspace
+from trackwalker.cli.common.options import DEFAULT_WORKSPACE, Workspace
 from trackwalker.errors import MissingToolError, UsageError
 from trackwalker.job.private import kept_secret
 

@@ -14,15 +14,15 @@ from typing import Annotated, Any
 import typer
 from typer.exceptions import TyperException
 
-from trackwalker.agent.skill_install import FOLDERS, Done
-from trackwalker.agent.skill_install import install as install_skills
-from trackwalker.agent.skills import check as check_skills
-from trackwalker.agent.skills import load_skills, tokens
+from trackwalker.agent.skills.skill_install import FOLDERS, Done
+from trackwalker.agent.skills.skill_install import install as install_skills
+from trackwalker.agent.skills.skills import check as check_skills
+from trackwalker.agent.skills.skills import load_skills, tokens
 from trackwalker.cli.commands import COMMANDS, load
-from trackwalker.cli.options import AsJson
-from trackwalker.cli.words import WordsCommand, spread
+from trackwalker.cli.common.options import AsJson
+from trackwalker.cli.common.words import WordsCommand, spread
 from trackwalker.errors import UsageError
-from trackwalker.launch.keys import known_keys
+from trackwalker.launch.request.keys import known_keys
 from trackwalker.launch.slurm.options import parse_scheduler_words
 
 SCHEMA = "trackwalker.skills/1"

@@ -27,7 +27,7 @@ from trackwalker.fleet.store import folder_for
 from trackwalker.job.layout import Job
 from trackwalker.job.trust import distrust, distrust_open
 from trackwalker.job.whole import open_regular, write_whole
-from trackwalker.watch.verdicts import Diagnoses
+from trackwalker.watch.detect.verdicts import Diagnoses
 
 _LARGEST = 32 << 20
 _MOST = 5000  # verdicts; a pruned one costs nothing: what a list needs of it is in the index

@@ -24,7 +24,7 @@ from trackwalker.fleet.scan import Seen, Spared, resolved, scan
 from trackwalker.fleet.store import Kept, Store, folder_for
 from trackwalker.job.layout import Job
 from trackwalker.job.processes import is_live
-from trackwalker.launch.standing import standings
+from trackwalker.launch.job_state import standings
 
 _log = logging.getLogger("trackwalker.fleet")
 _LOOK_S = 2.0  # the workspace is listed anew after this, or after ten times what listing it took

@@ -15,9 +15,9 @@ from trackwalker.diagnose.triage import Triage
 from trackwalker.diagnose.verdict import Verdict, Window
 from trackwalker.job.cause_names import cause_name
 from trackwalker.job.layout import Job
-from trackwalker.launch.standing import Standing
+from trackwalker.launch.job_state import Standing
 from trackwalker.report import words
-from trackwalker.report.story_cost import LOSSES, with_recorded
+from trackwalker.report.story.cost import LOSSES, with_recorded
 from trackwalker.report.text import clip, one_line
 
 Group = Literal["trouble", "running", "waiting", "finished", "cancelled", "reading"]

@@ -4,8 +4,8 @@ What three hosts of one attempt share is nobody's; what is old weighs less; a no
 a host was in trouble is told by the jobs that it ran in, with an interval, and it stands out from the others or it does
 not.
 
-Agents write down facts as jobs end (`node/incidents.py`); whoever reads weighs them. Nothing is excluded because of it:
-the list is a suggestion, and `submit` a warning.
+Agents write down facts as jobs end (`node/stages/incidents.py`); whoever reads weighs them. Nothing is excluded
+because of it: the list is a suggestion, and `submit` a warning.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from trackwalker.errors import EvidenceError
 from trackwalker.job.journal import Journal, read
 from trackwalker.job.layout import NAME_FORM
 from trackwalker.job.run import load_run
-from trackwalker.node.incidents import LEDGER, Incident
+from trackwalker.node.stages.incidents import LEDGER, Incident
 
 WINDOW_S = 7 * 86400.0
 EXCLUDED = "excluded"  # the kind of an incident by which a person leaves a host out

@@ -19,14 +19,14 @@ from trackwalker.errors import UsageError
 from trackwalker.job.ports import free_port
 from trackwalker.job.run import Origin, RankPlace, RunRecord, Setting
 from trackwalker.job.scrub import shown
-from trackwalker.launch.again import knobs
-from trackwalker.launch.keys import bad_values, missing_trainer, unknown_keys
-from trackwalker.launch.models import Model, load_model
-from trackwalker.launch.provenance import NAME, Provenance, git_summary
-from trackwalker.launch.request import ModelSpec, Passthrough, job_name
-from trackwalker.launch.resolved import Resolved, Target, resolve
+from trackwalker.launch.code.provenance import NAME, Provenance, git_summary
+from trackwalker.launch.request.keys import bad_values, missing_trainer, unknown_keys
+from trackwalker.launch.request.models import Model, load_model
+from trackwalker.launch.request.resolved import Resolved, Target, resolve
+from trackwalker.launch.request.words import ModelSpec, Passthrough, job_name
+from trackwalker.launch.resubmit import knobs
+from trackwalker.node.agent.spec import AgentSpec, RankSpec
 from trackwalker.node.runtimes import gpu_vendor
-from trackwalker.node.spec import AgentSpec, RankSpec
 
 MOST_PROCS = 64
 CONFIG = "config.yml"

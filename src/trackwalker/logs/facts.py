@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from trackwalker.logs.steps import Steps
+from trackwalker.logs.scanning.steps import Steps
 
 
 @dataclass(frozen=True)

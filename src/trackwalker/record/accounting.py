@@ -19,9 +19,9 @@ from trackwalker.job.ending import Told, decide
 from trackwalker.job.slurm.lost import gone, lost
 from trackwalker.job.slurm.parse import epoch, fields
 from trackwalker.job.slurm.states import RAW, make
-from trackwalker.logs.index import Hit, LogIndex
-from trackwalker.logs.nodelist import expand
-from trackwalker.logs.signatures import load
+from trackwalker.logs.failures.signatures import load
+from trackwalker.logs.formats.nodelist import expand
+from trackwalker.logs.scanning.index import Hit, LogIndex
 
 __all__ = ["Accounting", "accounting_of", "apply", "ask", "why_no_log", "with_witness"]
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from trackwalker.job.layout import Job
 from trackwalker.job.run import load_run
-from trackwalker.logs.index import LogIndex
+from trackwalker.logs.scanning.index import LogIndex
 
 _EVENT_FILE = re.compile(r"^events\.out\.tfevents\.(\d{9,11})\.([^.]+(?:\.[^.]+)*?)\.\d+\.\d+")
 _SLACK_S = 5.0  # a log's last write and an event file's first are dated by different clocks

@@ -9,7 +9,7 @@ import numpy as np
 
 from trackwalker.job.dialects import by_name
 from trackwalker.logs.attempts import Attempt
-from trackwalker.logs.index import LogIndex
+from trackwalker.logs.scanning.index import LogIndex
 from trackwalker.record.checkpoints import OnDisk
 from trackwalker.record.masks import Masks, save_period
 from trackwalker.record.steps import StepTable

@@ -17,10 +17,10 @@ from trackwalker.job.run import RunRecord, load_run, ours
 from trackwalker.job.shorthand import snapshot_time
 from trackwalker.logs.attempts import Attempt, attempts, keep_last
 from trackwalker.logs.facts import LogFacts
-from trackwalker.logs.findings import Stopped
-from trackwalker.logs.index import LogIndex, index_logs, rank_files
-from trackwalker.logs.roles import Roles, assign
-from trackwalker.logs.workers import add_earlier, earlier_parts
+from trackwalker.logs.failures.findings import Stopped
+from trackwalker.logs.failures.roles import Roles, assign
+from trackwalker.logs.formats.workers import add_earlier, earlier_parts
+from trackwalker.logs.scanning.index import LogIndex, index_logs, rank_files
 from trackwalker.record import accounting as slurm
 from trackwalker.record.accounting import Accounting
 from trackwalker.record.checkpoints import on_disk

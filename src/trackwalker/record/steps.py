@@ -12,11 +12,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trackwalker.job.layout import Job
-from trackwalker.logs.index import LogIndex
-from trackwalker.logs.steps import Steps
-from trackwalker.logs.tfevents import MOST_STEPS, EventSteps, read_events
-from trackwalker.logs.wandb import read_wandb
-from trackwalker.logs.workers import add_workers, last_step, worker_files
+from trackwalker.logs.formats.tfevents import MOST_STEPS, EventSteps, read_events
+from trackwalker.logs.formats.wandb import read_wandb
+from trackwalker.logs.formats.workers import add_workers, last_step, worker_files
+from trackwalker.logs.scanning.index import LogIndex
+from trackwalker.logs.scanning.steps import Steps
 from trackwalker.record.event_files import event_files, wandb_files
 from trackwalker.record.journal import NAME as JOURNAL
 from trackwalker.record.journal import Pause, Told, read_progress

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trackwalker.logs.facts import LogFacts
-from trackwalker.logs.stamps import durations, spread
+from trackwalker.logs.scanning.stamps import durations, spread
 from trackwalker.record.journal import NAME as JOURNAL
 from trackwalker.record.journal import Pause
 from trackwalker.record.masks import Masks, masks

@@ -5,7 +5,7 @@ from __future__ import annotations
 from rich.console import Console
 from rich.text import Text
 
-from trackwalker.diagnose.changed import MOST_ROWS, Changed
+from trackwalker.diagnose.deviations.changed import MOST_ROWS, Changed
 from trackwalker.diagnose.verdict import Deviation
 from trackwalker.record.clock import utc
 from trackwalker.report.text import clip, one_line

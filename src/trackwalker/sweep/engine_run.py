@@ -14,21 +14,21 @@ from typing import Any
 
 from trackwalker.errors import MaybeQueuedError, MissingToolError, TrackwalkerError, UnreachableError, UsageError
 from trackwalker.job.slurm.states import JobState
+from trackwalker.launch.code.provenance import Provenance, code_of
+from trackwalker.launch.code.snapshot import Snapshot, discard, take_snapshot
+from trackwalker.launch.code.store import FOLDER as SNAPSHOTS
+from trackwalker.launch.job_state import standing
 from trackwalker.launch.plan import starred
-from trackwalker.launch.provenance import Provenance, code_of
+from trackwalker.launch.request.validate import Asked
 from trackwalker.launch.schedulers import slurm
 from trackwalker.launch.slurm.client import NodeState, Slurm, SlurmUnreachable
 from trackwalker.launch.slurm.options import parse_scheduler_words
-from trackwalker.launch.snapshot import Snapshot, discard, take_snapshot
-from trackwalker.launch.standing import standing
-from trackwalker.launch.store import FOLDER as SNAPSHOTS
 from trackwalker.launch.submission import How, Submission, plan_submission
-from trackwalker.launch.validate import Asked
 from trackwalker.sweep import report as reports
 from trackwalker.sweep.engine import Engine, Outcome
-from trackwalker.sweep.executors import Executor, Look
-from trackwalker.sweep.executors_jobs import JobExecutor, processes_with, spec_of, words_of
-from trackwalker.sweep.executors_local import LocalExecutor
+from trackwalker.sweep.executors.jobs import JobExecutor, processes_with, spec_of, words_of
+from trackwalker.sweep.executors.local import LocalExecutor
+from trackwalker.sweep.executors.protocol import Executor, Look
 from trackwalker.sweep.model import Result, Strategy, Trial
 from trackwalker.sweep.plan import Plan, Setup, load_plan
 from trackwalker.sweep.progress import Teller

@@ -17,7 +17,7 @@ import numpy.typing as npt
 import orjson
 
 from trackwalker.errors import EvidenceError, TrackwalkerError
-from trackwalker.telemetry.direct import Direct, Traffic
+from trackwalker.telemetry.direct.answers import Direct, Traffic
 
 Floats = npt.NDArray[np.float64]
 Labels = dict[str, str]

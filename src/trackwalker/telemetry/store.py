@@ -23,9 +23,9 @@ from trackwalker.observe.prometheus import find_prometheus
 from trackwalker.observe.server import Server
 from trackwalker.observe.tsdb import Block
 from trackwalker.telemetry.client import Api, Floats, Labels, Telemetry
-from trackwalker.telemetry.direct import Direct, Traffic
+from trackwalker.telemetry.direct.answers import Direct, Traffic
+from trackwalker.telemetry.direct.unxor import DamagedError
 from trackwalker.telemetry.probe import MOST_SAMPLES, count_chunks, hide_unreadable, readable, suspicious
-from trackwalker.telemetry.unxor import DamagedError
 from trackwalker.telemetry.view import View, check_source, explain
 
 __all__ = ["Telemetry", "open_database"]

@@ -8,9 +8,9 @@ from pathlib import Path
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from trackwalker.errors import UsageError
-from trackwalker.watch.channels import Channel, Secret
-from trackwalker.watch.message import Message, Severity
-from trackwalker.watch.resume_policy import ResumePolicy, read_settings, validated
+from trackwalker.watch.notify.channels import Channel, Secret
+from trackwalker.watch.notify.message import Message, Severity
+from trackwalker.watch.supervise.resume_policy import ResumePolicy, read_settings, validated
 
 
 class _Part(BaseModel):

@@ -21,7 +21,10 @@ from trackwalker.fleet.examine import Examiner
 from trackwalker.fleet.index import JobIndex
 from trackwalker.fleet.marks import Marks
 from trackwalker.fleet.signs import Signs
-from trackwalker.web import (
+from trackwalker.web.data.cache import Cache
+from trackwalker.web.data.workspace import WebWorkspace
+from trackwalker.web.logs import log_view
+from trackwalker.web.pages import (
     ask,
     compare,
     errors,
@@ -31,17 +34,14 @@ from trackwalker.web import (
     job_page,
     jobs,
     lab,
-    log_view,
     nodes,
     report_file,
     runs,
     sweeps,
 )
-from trackwalker.web.cache import Cache
-from trackwalker.web.pages import in_thread
+from trackwalker.web.pages.render import in_thread
 from trackwalker.web.security import Guard
 from trackwalker.web.settings import Settings
-from trackwalker.web.workspace import WebWorkspace
 
 _STATIC = Path(__file__).with_name("static")
 _QUERIES = 4  # PromQL of visitors at once: each may take a core of its Prometheus for fifteen seconds

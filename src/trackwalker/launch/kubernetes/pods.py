@@ -14,7 +14,7 @@ from typing import Any
 from trackwalker.errors import UsageError
 from trackwalker.launch.kubernetes.features import Features
 from trackwalker.launch.kubernetes.settings import ClusterSettings, Toleration, path_in_pod
-from trackwalker.launch.request import ModelSpec, job_name
+from trackwalker.launch.request.words import ModelSpec, job_name
 
 _NONE = Features()
 REPLICATED_JOB = "node"  # part of every pod's host name under a JobSet

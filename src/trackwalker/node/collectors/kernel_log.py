@@ -16,9 +16,9 @@ from collections import Counter, deque
 from collections.abc import Callable
 from typing import NamedTuple
 
-from trackwalker.node.exposition import Family
-from trackwalker.node.output import complain
-from trackwalker.node.sysfs import families
+from trackwalker.node.agent.output import complain
+from trackwalker.node.exporter.exposition import Family
+from trackwalker.node.sensors.sysfs import families
 
 METRICS = {
     "hw_kmsg_events_total": ("counter", "Kernel log events by class since the agent started."),

@@ -12,8 +12,8 @@ from trackwalker.node.collectors.gpu_nvidia import NvidiaCollector
 from trackwalker.node.collectors.kernel_log import KernelLogCollector
 from trackwalker.node.collectors.netdev import NetdevCollector
 from trackwalker.node.collectors.rdma import RdmaCollector
-from trackwalker.node.exposition import Family
-from trackwalker.node.schedule import Collector
+from trackwalker.node.exporter.exposition import Family
+from trackwalker.node.exporter.schedule import Collector
 
 # The machine as a whole: processes, context switches, memory, pressure, TCP (label host = the node).
 _TICK = os.sysconf("SC_CLK_TCK")

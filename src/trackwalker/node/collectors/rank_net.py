@@ -18,8 +18,8 @@ from dataclasses import dataclass
 
 from trackwalker.job.processes import read_bytes
 from trackwalker.node.collectors.lane import Lane
-from trackwalker.node.exposition import Family
-from trackwalker.node.sysfs import families
+from trackwalker.node.exporter.exposition import Family
+from trackwalker.node.sensors.sysfs import families
 
 METRICS = {
     "hw_rank_tcp_connections": ("gauge", "TCP connections that sent data in the last seconds."),
