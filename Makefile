@@ -3,7 +3,7 @@ SHELL := /bin/bash
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: demo check test test-all test-maxtext setup lint types imports unit audit clean
+.PHONY: demo check test test-all test-maxtext setup lint types imports unit docs audit clean
 .DEFAULT_GOAL := help
 
 help:  ## what there is
@@ -14,7 +14,7 @@ setup: $(READY)  ## prepare .venv with all extras, and Prometheus
 $(READY): pyproject.toml requirements.lock scripts/setup
 	@scripts/setup
 
-demo: setup  ## train four processes, break one (FAULT=stop|kill|cpu|none|slow-data|packet-loss|oom|…; with a GPU power-cap|gpu-hog|…, see docs/lab-inject.md), diagnose it
+demo: setup  ## train four processes, break one (FAULT=stop|kill|cpu|none|slow-data|packet-loss|oom|…; with a GPU power-cap|gpu-hog|…, see docs/how-to/lab-inject.md), diagnose it
 	@FAULT=$${FAULT:-stop} $(BIN)/trackwalker demo
 
 check: setup  ## lint, types, import directions and unit tests: after every change, at most 3 minutes
@@ -48,9 +48,12 @@ types: setup
 imports: setup
 	@$(BIN)/lint-imports
 
+docs:  ## render docs/ as a site in build/site (mkdocs-material, in an environment of its own)
+	@scripts/docs
+
 audit: setup  ## known vulnerabilities of what requirements.lock pins (opt-in: asks the network, needs pip-audit)
 	@command -v pip-audit >/dev/null || { echo "audit: install pip-audit first" >&2; exit 2; }
 	@pip-audit --require-hashes --disable-pip -r requirements.lock
 
 clean:  ## remove what setup and tests made (never outputs/)
-	rm -rf .venv .maxtext-venv .pytest_cache .mypy_cache .ruff_cache .import_linter_cache
+	rm -rf .venv .venv-docs .maxtext-venv .pytest_cache .mypy_cache .ruff_cache .import_linter_cache

@@ -21,13 +21,13 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from trackwalker.agent.skills import shipped
+from trackwalker.agent.skills.skills import shipped
 from trackwalker.diagnose.engine import diagnose
 from trackwalker.job.resolve import resolve
-from trackwalker.lab.agents import as_verdict
-from trackwalker.lab.cases import SMOKE, Case, build
-from trackwalker.lab.grade import Grade, grade
 from trackwalker.lab.scenario import TrueCause, Truth, all_scenarios
+from trackwalker.lab.scoring.agents import as_verdict
+from trackwalker.lab.scoring.cases import SMOKE, Case, build
+from trackwalker.lab.scoring.grade import Grade, grade
 
 # Of the samples those whose job ids no page of ours tells as an example.
 SAMPLES = (
@@ -183,7 +183,7 @@ def score(sites: Path, truth: Path) -> None:
         for job, row in here.items():
             known = Truth.model_validate(row["truth"])
             told = next(iter((sites / site / "verdicts").glob(f"{job}*.json")), None)
-            mine = grade(as_verdict(json.loads(told.read_text())), known) if told else grade(None, known)
+            mine = grade(as_verdict(reasoned(json.loads(told.read_text()))), known) if told else grade(None, known)
             engine = grade(row["engine"], known)
             rows.append((job, row["name"], calls[job], mine, engine))
     for job, name, called, mine, engine in rows:
@@ -199,6 +199,13 @@ def score(sites: Path, truth: Path) -> None:
         spent = f"calls: median {statistics.median(answered)}, most {max(answered)}"
         print(f"{len(answered)} of {len(rows)} answered; {spent}")
         print(f"right: agents {right}, engine {own} of {len(rows)}; worse than the engine {worse}, better {better}")
+
+
+def reasoned(answer: dict[str, Any]) -> dict[str, Any]:
+    """An answer whose reasons stand in one `why` for all its causes: each cause rests on that."""
+    why = answer.get("why")
+    causes = [{**c, "evidence": c.get("evidence") or ([why] if why else [])} for c in answer.get("causes", [])]
+    return {**answer, "causes": causes}
 
 
 def word(found: Grade) -> str:

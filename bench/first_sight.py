@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from trackwalker import __version__
-from trackwalker.lab.grade import grade
-from trackwalker.lab.results import CaseResult, Results
 from trackwalker.lab.scenario import TrueCause, Truth
-from trackwalker.lab.tools import OWN
+from trackwalker.lab.scoring.grade import grade
+from trackwalker.lab.scoring.results import CaseResult, Results
+from trackwalker.lab.scoring.tools import OWN
 
 
 def truth_of(case: dict[str, Any], verdict: dict[str, Any]) -> Truth:

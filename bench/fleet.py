@@ -3,6 +3,7 @@
 The payload was captured from one real agent; every node puts its own name into it, traffic, energy and time counters
 grow, sensors move, and all else (errors, identities, link states) stays, as on healthy nodes.
 Usage: fleet.py PAYLOAD FIRST COUNT PORT (nodes FIRST .. FIRST+COUNT-1; prints "ready" when all of them listen)
+With other arguments it is `fleet_jobs.py`: the index over 100,000 jobs.
 """
 
 from __future__ import annotations
@@ -102,5 +103,9 @@ async def serve(first: int, count: int, port: int) -> None:
 
 
 if __name__ == "__main__":
+    if len(sys.argv) != 5 or sys.argv[1].startswith("-"):  # the fleet of jobs (issue 32), which has options of its own
+        import fleet_jobs
+
+        sys.exit(fleet_jobs.main())
     Target.payload = Payload(Path(sys.argv[1]).read_text())
     asyncio.run(serve(int(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4])))

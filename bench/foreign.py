@@ -1,13 +1,15 @@
 """What a diagnosis from a cluster's own store costs that store: many hosts with dcgm-exporter and node_exporter.
 
 Writes a database of so many hosts (8 GPUs and 8 InfiniBand ports each, the names of those exporters) for a real
-Prometheus, one of them with a hot GPU, and a log of the same time; then reads it as `diagnose --metrics` does.
+Prometheus, one of them with a hot GPU, and a log of the same time; then reads it as `diagnose --metrics` does. On a
+busy machine the CPU seconds are what can be compared.
 Usage: .venv/bin/python bench/foreign.py [--hosts 1000] [--hours 2] [--interval 30]
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import tempfile
 import time
 from datetime import UTC, datetime
@@ -21,8 +23,8 @@ from trackwalker.job.resolve import resolve
 from trackwalker.observe.prometheus import ensure_prometheus
 from trackwalker.observe.server import Server
 from trackwalker.telemetry.blocks import BlockWriter, labels
-from trackwalker.telemetry.foreign import load_maps
-from trackwalker.telemetry.remote import Access
+from trackwalker.telemetry.foreign.names import load_maps
+from trackwalker.telemetry.foreign.remote import Access
 
 GPU = ("SM_CLOCK", "MEM_CLOCK", "GPU_TEMP", "MEMORY_TEMP", "POWER_USAGE", "GPU_UTIL", "MEM_COPY_UTIL", "FB_USED",
        "XID_ERRORS", "PCIE_REPLAY_COUNTER", "TOTAL_ENERGY_CONSUMPTION")  # fmt: skip
@@ -93,6 +95,17 @@ def write_log(path: Path, hosts: int, begin: float, hours: float) -> None:
     path.write_text("\n".join(lines) + "\n")
 
 
+def own_cpu() -> float:
+    """CPU seconds of this process and of those it has waited for."""
+    return sum(os.times()[:4])
+
+
+def cpu_of(pid: int) -> float:
+    """CPU seconds of another process."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
 def main() -> int:
     """Write, read, tell."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -114,15 +127,19 @@ def main() -> int:
         try:
             while not server.ready():
                 time.sleep(0.1)
-            began, cpu = time.monotonic(), time.process_time()
+            began, ours, theirs = time.monotonic(), own_cpu(), cpu_of(server.process.pid)
             span = (begin, begin + options.hours * 3600)
             with with_metrics(resolve(str(log), folder), Access(server.url), None, span, load_maps()) as borrowed:
                 read = time.monotonic()
                 print(borrowed.says)
-                print(f"read in {read - began:.1f} s, {time.process_time() - cpu:.1f} s of our CPU")
+                theirs = cpu_of(server.process.pid) - theirs
+                print(f"read in {read - began:.1f} s: CPU {own_cpu() - ours:.1f} s ours, {theirs:.1f} s the store's")
+                ours = own_cpu()
                 verdict = engine.diagnose(borrowed.job).verdict
-                print(f"diagnosed in {time.monotonic() - read:.1f} s: {verdict.outcome}: {verdict.summary}")
+                done = time.monotonic()
+                print(f"diagnosed in {done - read:.1f} s, CPU {own_cpu() - ours:.1f} s: {verdict.summary}")
                 print([(c.cause, c.hosts) for c in verdict.causes])
+                print(f"in all {done - began:.1f} s; load of this machine {os.getloadavg()[0]:.1f}")
         finally:
             server.stop()
     return 0

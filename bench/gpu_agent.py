@@ -17,8 +17,8 @@ import time
 import urllib.request
 from pathlib import Path
 
-from trackwalker.launch.bundle import build_agent
-from trackwalker.node.spec import AgentSpec, RankSpec
+from trackwalker.launch.code.bundle import build_agent
+from trackwalker.node.agent.spec import AgentSpec, RankSpec
 
 SETTINGS = [
     "steps=400", "base_emb_dim=2048", "base_num_decoder_layers=8", "base_num_query_heads=16", "base_mlp_dim=8192",

@@ -174,7 +174,7 @@ class Session:
         return 1 if failed else 0
 
     def _one(self, drill: Drill) -> dict[str, Any]:
-        from trackwalker.lab.undo import NotHereError
+        from trackwalker.lab.real.undo import NotHereError
 
         row: dict[str, Any] = dataclasses.asdict(drill)
         began = time.monotonic()
@@ -195,10 +195,10 @@ class Session:
 
     def _train(self, drill: Drill, slices: list[str]) -> tuple[Path, float | None]:
         """One run from beginning to end, broken on its way; its directory and when the fault began."""
-        from trackwalker.lab.inject import find_victim, inject
-        from trackwalker.lab.real import GPU_MODEL
+        from trackwalker.lab.real.cases import GPU_MODEL
+        from trackwalker.lab.real.inject import find_victim, inject
         from trackwalker.launch.plan import plan_local
-        from trackwalker.launch.request import ModelSpec, Passthrough
+        from trackwalker.launch.request.words import ModelSpec, Passthrough
         from trackwalker.launch.schedulers.local import LocalRun
 
         base = 40 if self._dry else BASE_STEPS

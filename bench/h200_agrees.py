@@ -35,8 +35,8 @@ from pathlib import Path
 from gpu_load import build, busy_wait, running, training
 
 from trackwalker.node.collectors.gpu_nvidia import NvidiaCollector
-from trackwalker.node.exposition import Family, render
-from trackwalker.node.nvml_gpu import METRICS, REASONS
+from trackwalker.node.exporter.exposition import Family, render
+from trackwalker.node.sensors.nvml_gpu import METRICS, REASONS
 
 FIELDS = ("power.draw", "clocks.sm", "clocks.mem", "temperature.gpu", "memory.used", "utilization.gpu")
 REASON_FIELDS = ("clocks_event_reasons.active", "clocks_throttle_reasons.active")  # of today, and before driver 535

@@ -146,7 +146,7 @@ def copy(small: bool) -> Built:
 def check(out: Path) -> bool:
     """Judge the report of each kind."""
     from trackwalker.job.layout import Job
-    from trackwalker.perf.analysis import Options, analyse
+    from trackwalker.perf.analysis.report import Options, analyse
 
     facts = json.loads((out / "made.json").read_text())
     print(f"{facts['device']}, JAX {facts['jax']}{', small sizes: a dry run' if facts['small'] else ''}")

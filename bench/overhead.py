@@ -35,9 +35,9 @@ from usage import cpu_seconds, family
 from trackwalker.job import journal
 from trackwalker.launch.plan import CONFIG as CONFIG_FILE
 from trackwalker.launch.plan import Plan, plan_local
-from trackwalker.launch.request import ModelSpec, Passthrough
+from trackwalker.launch.request.words import ModelSpec, Passthrough
 from trackwalker.launch.schedulers.local import LocalRun
-from trackwalker.watch.live import LiveWatch
+from trackwalker.watch.detect.live import LiveWatch
 
 CONFIG = {"steps": "1000000", "enable_checkpointing": "false", "enable_tensorboard": "false"}
 ROOTS = ("agent.pyz", "trackwalker.observe", "trackwalker.node", "trackwalker\0record\0")

@@ -1,10 +1,11 @@
 """Which case each pattern decides: python bench/patterns.py [--write docs/patterns.json] [--redundant]
 
-A case is a line of the tests' texts, of the lab's scenarios, of the unit tests' logs or, where it is there, of the
-collection of real excerpts. A pattern decides a line when no other pattern of its failure class finds it: without it
-the line would be of another class or of none. --redundant lists the patterns that can never decide, whatever the text:
-another one of the class finds every line they find and asks no more of it. A shorter literal with an expression covers
-nothing: of a word that floods a log only the first lines are looked at. Exits 1 when there is one.
+A case is a line of the tests' texts (said.yml holds what programs print, by failure class), of the lab's scenarios, of
+the unit tests' logs or, where it is there, of the collection of real excerpts. A pattern, a literal or a code in all
+its spellings, decides a line when no other pattern of its failure class finds it: without it the line would be of
+another class or of none. Exits 1 when a pattern decides nothing. --redundant lists the patterns that can never decide,
+whatever the text: another one of the class finds every line they find and asks no more of it. A shorter literal with an
+expression covers nothing: of a word that floods a log only the first lines are looked at. Exits 1 when there is one.
 """
 # ruff: noqa: E501
 
@@ -20,11 +21,12 @@ from pathlib import Path
 
 import yaml
 
-from trackwalker.logs.lines import parse
-from trackwalker.logs.signatures import FOLDER, Pattern, Signatures, load
+from trackwalker.logs.failures.signatures import FOLDER, Signatures, load
+from trackwalker.logs.scanning.lines import parse
 
 ROOT = Path(__file__).parents[1]
 REAL = ROOT.parent / "shared" / "data" / "reallogs"
+SAID = "said"  # the lines in our own wording
 _LONGEST = 4000
 
 
@@ -33,39 +35,36 @@ class Rule:
     """One pattern of one failure class."""
 
     owner: str
-    number: int
-    has: str
+    number: int  # of the pattern among all
+    has: str  # empty for a code
+    shown: str
     expression: str | None
     case: bool
     every: bool  # it also asks for every rank's line
 
     @property
     def name(self) -> str:
-        return self.has + (f"  /{self.expression}/" if self.expression else "")
+        return self.shown + (f"  /{self.expression}/" if self.expression else "")
 
 
 def rules(signatures: Signatures) -> list[Rule]:
     """All of them, in the order in which they are asked."""
-    told = []
-    for owner in (*signatures.harmless.values(), *signatures.by_id.values()):
-        for pattern in owner.any:
-            each = pattern if isinstance(pattern, Pattern) else Pattern(has=pattern)
-            told.append(Rule(owner.id, len(told), each.has, each.expression, each.case, each.every))
-    return told
+    return [
+        Rule(owner, number, p.has, p.name, p.expression, p.case, p.every)
+        for number, (owner, p) in enumerate(signatures.patterns)
+    ]
 
 
 def corpus() -> Iterator[tuple[str, str]]:
     """(where it is from, a line)."""
-    for path in sorted((ROOT / "tests/data/triage").glob("*.yml")):
-        for name, held in yaml.safe_load(path.read_text()).items():
-            for text in [held] if isinstance(held, str) else held:
-                for line in text.splitlines():
-                    yield f"{path.stem}:{name}", line
+    texts = sorted((ROOT / "tests/data/triage").glob("*.yml"), key=lambda path: (path.stem == SAID, path))
+    for path in texts[:-1]:
+        yield from _texts(path)
     for path in sorted((ROOT / "src/trackwalker/lab/scenarios").glob("*.yml")):
         for text in _strings(yaml.safe_load(path.read_text()).get("faults", [])):
             for line in text.splitlines():
                 yield f"lab:{path.stem}", line
-    for path in sorted((ROOT / "tests/unit").glob("test_*.py")):
+    for path in sorted((ROOT / "tests/unit").rglob("test_*.py")):
         if not path.stem.startswith(
             ("test_triage", "test_logs", "test_unclass", "test_diagnose", "test_first", "test_record")
         ):
@@ -77,6 +76,14 @@ def corpus() -> Iterator[tuple[str, str]]:
     for path in sorted(REAL.glob("*.log")):
         for line in path.read_text(errors="replace").splitlines():
             yield f"real:{path.stem}", line
+    yield from _texts(texts[-1])  # last: what stands on our own wording alone is told apart
+
+
+def _texts(path: Path) -> Iterator[tuple[str, str]]:
+    for name, held in yaml.safe_load(path.read_text()).items():
+        for text in [held] if isinstance(held, str) else held:
+            for line in text.splitlines():
+                yield f"{path.stem}:{name}", line
 
 
 def _strings(held: object) -> Iterator[str]:
@@ -90,23 +97,22 @@ def _strings(held: object) -> Iterator[str]:
             yield from _strings(each)
 
 
-def decided(signatures: Signatures, told: list[Rule]) -> dict[int, str]:
+def decided(signatures: Signatures) -> dict[int, str]:
     """By pattern, the first case it decides."""
     out: dict[int, str] = {}
+    needles = [(rule.literal.rstrip("\n"), rule) for rule in signatures.rules]
     for where, line in dict.fromkeys(corpus()):
         body = parse(line[:_LONGEST].encode())
         if body is None:
             continue
         lower = body.text.lower()
-        found: dict[str, list[int]] = {}
-        for rule in told:
-            if (rule.has if rule.case else rule.has.lower()).rstrip("\n") not in (body.text if rule.case else lower):
-                continue
-            if signatures.rules[rule.number].place(body.text, lower) >= 0:
-                found.setdefault(rule.owner, []).append(rule.number)
+        found: dict[str, set[int]] = {}
+        for literal, rule in needles:
+            if literal in (body.text if rule.case else lower) and rule.place(body.text, lower) >= 0:
+                found.setdefault(rule.owner, set()).add(rule.asked)
         for numbers in found.values():
             if len(numbers) == 1:
-                out.setdefault(numbers[0], where)
+                out.setdefault(min(numbers), where)
     return out
 
 
@@ -116,6 +122,8 @@ def redundant(told: list[Rule]) -> list[tuple[Rule, Rule]]:
     for rule in told:
         for other in told:
             if other is rule or other.owner != rule.owner or rule.every or (other.case and not rule.case):
+                continue
+            if not rule.has or not other.has:  # a code is covered by nothing
                 continue
             inside = (other.has in rule.has) if other.case else (other.has.lower() in rule.has.lower())
             twin = other.has.lower() == rule.has.lower() and other.expression == rule.expression
@@ -137,15 +145,19 @@ def main() -> int:
         for rule, other in again:
             print(f"{rule.owner}: {rule.name}  is found by  {other.name}")
         return 1 if again else 0
-    cases = decided(signatures, told)
+    cases = decided(signatures)
     report: dict[str, dict[str, str | None]] = {}
     for rule in told:
         report.setdefault(rule.owner, {})[rule.name] = cases.get(rule.number)
     print(f"{len(signatures.by_id)} failure classes and {len(signatures.harmless)} harmless ones, {len(told)} patterns: "
-          f"{len(cases)} decide a case, {len(told) - len(cases)} have none in this corpus, {len(again)} can never decide")  # fmt: skip
+          f"{len(cases)} decide a case, {len(told) - len(cases)} have none in this corpus, {len(again)} can never decide; "
+          f"{sum(case.startswith(SAID) for case in cases.values())} stand on said.yml alone")  # fmt: skip
     if options.write:
         options.write.write_text(json.dumps(report, indent=0, ensure_ascii=False) + "\n")
-    return 0
+    idle = [rule for rule in told if rule.number not in cases]
+    for rule in idle:
+        print(f"decides nothing: {rule.owner}: {rule.name}")
+    return 1 if idle else 0
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """How often the flag tuner is fooled by luck, and how often it finds what is there: simulated cells with a known truth.
 
-python bench/sweep_flags.py                 the table of docs/sweeps.md: 100 seeds of each cell
+python bench/sweep_flags.py                 the table of docs/how-to/sweeps.md: 100 seeds of each cell
 python bench/sweep_flags.py --first 1000    other seeds (the figures were chosen on these, never on 0 to 99)
 """
 
@@ -15,9 +15,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from trackwalker.sweep.flags import FlagSweep
-from trackwalker.sweep.flags_catalogue import Variant
-from trackwalker.sweep.flags_course import Rules
+from trackwalker.sweep.flags.catalogue import Variant
+from trackwalker.sweep.flags.course import Rules
+from trackwalker.sweep.flags.strategy import FlagSweep
 from trackwalker.sweep.model import Result, Trial
 
 _FLAG = "FLAG_"

@@ -16,10 +16,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from trackwalker.sweep.model import Result
-from trackwalker.sweep.network import NetworkSweep
-from trackwalker.sweep.network_bisection import bisect
-from trackwalker.sweep.network_simulate import Fabric, random_fabric, switch_fabric
-from trackwalker.sweep.nodes_request import NodesRequest
+from trackwalker.sweep.network.bisection import bisect
+from trackwalker.sweep.network.simulate import Fabric, random_fabric, switch_fabric
+from trackwalker.sweep.network.strategy import NetworkSweep
+from trackwalker.sweep.nodes.strategy import NodesRequest
 from trackwalker.sweep.simulate import disjoint
 
 NODES = (8, 16, 32, 64, 128, 256, 512)

@@ -27,15 +27,18 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT / "tests"))
+sys.path.insert(0, str(ROOT / "tests" / "support"))
 
 import numpy as np  # noqa: E402
-
 from trace_maker import Recipe, Timeline, sized, without_stragglers, write_one  # noqa: E402
-from trackwalker.perf.calls import last_steps  # noqa: E402
-from trackwalker.perf.gather import MOST_CALLS, reduce_file  # noqa: E402
-from trackwalker.perf.model import PS_PER_NS, Step  # noqa: E402
-from trackwalker.perf.rank_table import RankTable  # noqa: E402
+
+from trackwalker.perf.formats.model import PS_PER_NS, Step  # noqa: E402
+from trackwalker.perf.ranks.calls import last_steps  # noqa: E402
+from trackwalker.perf.ranks.gather import (  # noqa: E402
+    MOST_CALLS,
+    RankTable,
+    reduce_file,
+)
 
 XPROF = "xprof==2.24.1"
 HOME = ROOT / ".xprof-venv"

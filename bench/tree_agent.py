@@ -10,10 +10,10 @@ import time
 import urllib.request
 from pathlib import Path
 
-from trackwalker.launch.bundle import build_agent
-from trackwalker.node.spec import AgentSpec, RankSpec
+from trackwalker.launch.code.bundle import build_agent
+from trackwalker.node.agent.spec import AgentSpec, RankSpec
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests" / "support"))
 from sysfs_trees import adapter, mi300x
 
 ADAPTERS = 8

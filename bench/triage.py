@@ -22,7 +22,7 @@ from pathlib import Path
 
 RANKS = 24
 RATIO = 3.0
-MEGABYTES = 300
+MEGABYTES = 150
 _CHILD = """
 import json, resource, sys, time
 from pathlib import Path

@@ -9,12 +9,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-
 from durations import Durations
 from slurm_cluster import SlurmCluster, need_slurm
-from trackwalker.diagnose import examine
-from trackwalker.observe.prometheus import ensure_prometheus
 from unit_rules import UnitRules
+
+from trackwalker.diagnose.causes import examine
+from trackwalker.observe.prometheus import ensure_prometheus
 
 examine.STRICT = True  # an error inside a playbook's test is a failure here, not a question less
 ROOT = Path(__file__).parent.parent

@@ -24,9 +24,9 @@ from typing import Any, NoReturn
 
 import httpx
 import pytest
+from triage_logs import ending, header, steps
 
 from trackwalker.observe.prometheus import find_prometheus
-from triage_logs import ending, header, steps
 
 HERE = Path(__file__).parent.parent.parent
 ATTACKED = Path(os.environ.get("TRACKWALKER_ATTACKED") or HERE).resolve()

@@ -17,13 +17,13 @@ from typing import Any
 
 import pytest
 
-from trackwalker.agent.held import CHUNK, Held
+from trackwalker.agent.log_lines import CHUNK, Held
 from trackwalker.errors import EvidenceError
 from trackwalker.job.scrub import Scrubber
-from trackwalker.logs.flight_recorder import behind, load
-from trackwalker.node.exporter import Exporter
-from trackwalker.perf.programs import read_program
-from trackwalker.perf.wire import Source
+from trackwalker.logs.formats.flight_recorder import behind, load
+from trackwalker.node.exporter.server import Exporter
+from trackwalker.perf.formats.wire import Source
+from trackwalker.perf.hlo.programs import read_program
 
 
 def cpu(work: Any) -> float:
@@ -188,7 +188,7 @@ def test_the_token_of_the_agents_is_a_file_and_without_it_nothing_is_served(
 ) -> None:
     import yaml
 
-    from trackwalker.observe.config import prometheus_config
+    from trackwalker.observe.live import prometheus_config
 
     path = tmp_path / "token"
     path.write_text("a-bearer-token-of-ours\n")

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 from archives import bundle, link
+from triage_logs import ending, header, steps
 
 from trackwalker.errors import UsageError
 from trackwalker.job.layout import Job
 from trackwalker.lab.bundle import add, pack
-from triage_logs import ending, header, steps
 
 
 def test_a_right_bundle_is_added(tmp_path: Path) -> None:

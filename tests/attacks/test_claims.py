@@ -15,19 +15,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from triage_logs import ending, header, steps
 
 from trackwalker.agent.policy import Policy
-from trackwalker.cli.say import say
+from trackwalker.cli.common.say import say
 from trackwalker.diagnose.triage import triage
 from trackwalker.errors import UsageError
 from trackwalker.job.layout import Job
 from trackwalker.job.processes import read_stat
 from trackwalker.job.run import RunRecord, load_run
 from trackwalker.job.whole import write_whole
-from trackwalker.node.rank_stacks import Stack, Subject, _ask
-from trackwalker.watch.resume_policy import load_policy
-from trackwalker.watch.secret import Secret
-from triage_logs import ending, header, steps
+from trackwalker.node.evidence.rank_stacks import Stack, Subject, _ask
+from trackwalker.watch.notify.channels import Secret
+from trackwalker.watch.supervise.resume_policy import load_policy
 
 if TYPE_CHECKING:
     from strangers import Stranger

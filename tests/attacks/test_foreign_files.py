@@ -15,23 +15,23 @@ from trackwalker.errors import TrackwalkerError, UsageError
 from trackwalker.job.layout import Job
 from trackwalker.job.run import RunRecord
 from trackwalker.job.trust import distrust, ours_alone, shared_badly
-from trackwalker.launch import standing
-from trackwalker.launch.again import again
+from trackwalker.launch import job_state as standing
 from trackwalker.launch.attempts import next_attempt
+from trackwalker.launch.code.snapshot import take_snapshot
+from trackwalker.launch.job_state import Standing
+from trackwalker.launch.resubmit import again
 from trackwalker.launch.resume import Ending
 from trackwalker.launch.slurm.client import Slurm, Submitted
-from trackwalker.launch.snapshot import take_snapshot
-from trackwalker.launch.standing import Standing
-from trackwalker.node.exporter import Exporter
-from trackwalker.node.jobdir import open_job
-from trackwalker.node.order import Order, Seat
-from trackwalker.node.plugins import PluginFolder
+from trackwalker.node.agent.jobdir import open_job
+from trackwalker.node.exporter.plugins import PluginFolder
+from trackwalker.node.exporter.server import Exporter
+from trackwalker.node.stages.order import Order, Seat
 from trackwalker.sweep.plan import Plan, Setup, load_plan
-from trackwalker.watch import supervise
 from trackwalker.watch.memory import Memory
-from trackwalker.watch.resume import weigh
-from trackwalker.watch.resume_policy import ResumePolicy, load_policy
-from trackwalker.watch.supervise import carry_out, consider
+from trackwalker.watch.supervise import attempts as supervise
+from trackwalker.watch.supervise.attempts import carry_out, consider
+from trackwalker.watch.supervise.resume import weigh
+from trackwalker.watch.supervise.resume_policy import ResumePolicy, load_policy
 
 if TYPE_CHECKING:
     from strangers import Stranger

@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING, Any
 import httpx
 import pytest
 from starlette.testclient import TestClient
+from web_client import web_app, workspace_of
 
 from trackwalker.cli import serve
 from trackwalker.job.private import read_private, state_home
-from trackwalker.observe.bcrypt import hashed
+from trackwalker.observe.login import hashed
 from trackwalker.telemetry.client import QueryError
 from trackwalker.telemetry.store import open_database
-from web_client import web_app, workspace_of
 
 if TYPE_CHECKING:
     from strangers import Stranger
@@ -88,7 +88,7 @@ def test_a_rebound_name_is_refused_with_the_token_too(workspace: Path) -> None:
 @pytest.mark.parametrize("path", ["/ask", "/ask/answer"])
 def test_a_link_cannot_make_a_model_be_asked(workspace: Path, path: str, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[Any] = []
-    monkeypatch.setattr("trackwalker.web.ask.with_model", lambda *a, **k: asked.append(a))
+    monkeypatch.setattr("trackwalker.web.pages.ask.with_model", lambda *a, **k: asked.append(a))
     with TestClient(web_app(workspace, token=TOKEN, model="test:model"), base_url="http://127.0.0.1") as client:
         client.get(f"/?token={TOKEN}")
         client.get(f"{path}?q=how+far+did+9001+come&model=1&wait=1", headers={"Accept": "text/html"})
@@ -186,7 +186,7 @@ def test_heavy_queries_leave_the_pages_alive_and_end_with_their_askers(
     workspace: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Forty-five questions that take forever: a page is answered all the same, and who leaves ends his question."""
-    from trackwalker.web import job_page_charts, query
+    from trackwalker.web.data import job_page_charts, query
 
     going, most, ended = set[object](), [0], [0]
 

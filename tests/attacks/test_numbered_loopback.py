@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING
 
 import httpx
 import pytest
-from surface import ATTACKED, READ, Site, children, lands, serving, until
-
 from model_server import model
 from recorded_job import Exporter, Job
-from trackwalker.job.services import USER, login_of
+from surface import ATTACKED, READ, Site, children, lands, serving, until
 from web_client import workspace_of
+
+from trackwalker.job.services import USER, login_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -11,10 +11,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
+from model_server import model
 from secret_forms import forms
 from surface import Cluster, job_log, lands, put_job, tw
-
-from model_server import model
 
 if TYPE_CHECKING:
     from strangers import Stranger

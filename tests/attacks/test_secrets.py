@@ -93,7 +93,7 @@ def test_a_record_is_starred_by_shape_where_the_name_says_nothing(name: str, val
 
 def test_settings_and_passthrough_of_a_run_are_starred_by_shape(tmp_path: Path) -> None:
     from trackwalker.launch.plan import header_words, shown_words, starred
-    from trackwalker.launch.request import ModelSpec, parse_passthrough
+    from trackwalker.launch.request.words import ModelSpec, parse_passthrough
 
     secret = "s3cr3t-Pony"  # noqa: S105
     words = [f"_env_DATA_URL=https://bob:{secret}@files.example.org/x", f"note=--password={secret}"]
@@ -103,8 +103,9 @@ def test_settings_and_passthrough_of_a_run_are_starred_by_shape(tmp_path: Path) 
 
 
 def test_a_url_password_is_not_in_a_verdict(tmp_path: Path) -> None:
-    from trackwalker.diagnose.engine import diagnose
     from triage_logs import ending, header, steps
+
+    from trackwalker.diagnose.engine import diagnose
 
     folder = tmp_path / "77-JAX-toy"
     folder.mkdir()

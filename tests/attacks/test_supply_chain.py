@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from trackwalker.observe import install
-from trackwalker.observe.install import CannotInstall, from_release, unpack_release
+from trackwalker.observe.prometheus import CannotInstall, from_release, unpack_release
 
 ROOT = Path(__file__).parent.parent.parent
 LOCK = (ROOT / "requirements.lock").read_text()

@@ -15,25 +15,28 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
+from tb_writer import event, record, simple
 
 from conftest import ROOT
-from tb_writer import event, record, simple
 from trackwalker.errors import TrackwalkerError
 from trackwalker.job.journal import read as read_journal
 from trackwalker.job.run import load_run
 from trackwalker.job.tfevents import EventFile
 from trackwalker.lab.bundle import SCHEMA, add
-from trackwalker.logs.flight_recorder import behind, load
-from trackwalker.logs.tfevents import read_events
+from trackwalker.logs.formats.flight_recorder import behind, load
+from trackwalker.logs.formats.tfevents import read_events
 from trackwalker.observe.prometheus import find_prometheus
 from trackwalker.observe.tsdb import read_block
-from trackwalker.perf.detail import read_detail, window_of
-from trackwalker.perf.gather import gather
-from trackwalker.perf.programs import program_part, read_program
+from trackwalker.perf.analysis.detail import read_detail, window_of
+from trackwalker.perf.hlo.programs import program_part, read_program
+from trackwalker.perf.ranks.gather import gather
 from trackwalker.telemetry.blocks import BlockWriter, labels
+from trackwalker.telemetry.direct.index import BlockIndex
+from trackwalker.telemetry.direct.unxor import DamagedError, Place, counts_of, decode
 from trackwalker.telemetry.probe import count_chunks
 from trackwalker.telemetry.store import open_database
 from trackwalker.telemetry.wal import salvage, torn_at_end
+from trackwalker.telemetry.xor import encode_chunks
 
 PERF = ROOT / "tests" / "data" / "perf"
 
@@ -114,6 +117,30 @@ def _meta(data: bytes, folder: Path) -> None:
 
 def _chunks(data: bytes, folder: Path) -> None:
     count_chunks(_put(folder, "chunks/000001", data).parent)
+
+
+def _chunk_data(data: bytes, folder: Path) -> None:
+    """Two chunks side by side, below the checksum that keeps most damage out."""
+    raw = np.frombuffer(data, np.uint8)
+    half = len(raw) // 2
+    with suppress(DamagedError):
+        place = Place(raw, np.array([0, half]), np.array([half, len(raw) - half]))
+        decode(
+            [place], np.zeros(int(counts_of(raw, place.starts).sum())), np.cumsum([0, counts_of(raw, place.starts)[0]])
+        )
+
+
+def _index(data: bytes, folder: Path) -> None:
+    (folder / "chunks").mkdir(exist_ok=True)
+    with suppress(DamagedError):
+        block = BlockIndex(_put(folder, "index", data).parent)
+        for name in block.metrics:
+            block.entries(name)
+
+
+def _make_chunks(folder: Path) -> list[bytes]:
+    times = 1_700_000_000_000 + 1000 * np.tile(np.arange(60), (2, 1)) + np.array([[0], [7]])
+    return [b"".join(encode_chunks(times, np.random.default_rng(4).integers(0, 9, times.shape) / 8.0))]
 
 
 def _database(data: bytes, folder: Path) -> None:
@@ -217,7 +244,7 @@ def _journal_seed(folder: Path) -> list[bytes]:
 
 
 def _hlo_proto(folder: Path) -> list[bytes]:
-    from trackwalker.perf.reader import open_trace
+    from trackwalker.perf.formats.reader import open_trace
 
     path = PERF / "h200_fresh" / "copy.xplane.pb.gz"
     return [bytes(raw) for raw in open_trace(path).trace.programs.values()][:3]
@@ -236,6 +263,8 @@ TARGETS: dict[str, Target] = {
     "bundle": Target(_bundle, _make_bundle, pack=lambda data: gzip.compress(data, 1)),
     "wal": Target(_wal, _make_wal),
     "block-meta": Target(_meta, lambda f: [p.read_bytes() for p in _make_database(f).glob("*/meta.json")]),
+    "block-index": Target(_index, lambda f: [p.read_bytes() for p in _make_database(f).glob("*/index")]),
+    "xor-chunks": Target(_chunk_data, _make_chunks),
     "block-chunks": Target(_chunks, lambda f: [p.read_bytes() for p in _make_database(f).glob("*/chunks/*")]),
     **({"database": Target(_database, lambda f: [_tar_of(_make_database(f))])} if find_prometheus() else {}),
 }

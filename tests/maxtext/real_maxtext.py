@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
 from slurm_cluster import SlurmCluster, need_slurm
+
 from trackwalker.job.journal import read
 from trackwalker.launch.slurm.client import Slurm
-from trackwalker.logs.index import index_logs
+from trackwalker.logs.scanning.index import index_logs
 
 # On CPUs JAX gives a rank 30 s to come to the first collective, and that cannot be set: on a machine that is busy
 # otherwise one rank may compile that much longer than the other.

@@ -25,10 +25,10 @@ from trackwalker.errors import RefusedError, UsageError
 from trackwalker.job.redact import is_secret
 from trackwalker.job.whole import write_whole
 from trackwalker.launch import ledger
-from trackwalker.launch.request import parse_model_spec, parse_passthrough
-from trackwalker.launch.standing import cancel, standing
-from trackwalker.node.capsule import REQUESTS
-from trackwalker.node.incidents import Incident
+from trackwalker.launch.job_state import cancel, standing
+from trackwalker.launch.request.words import parse_model_spec, parse_passthrough
+from trackwalker.node.evidence.capsule import REQUESTS
+from trackwalker.node.stages.incidents import Incident
 
 _HOST = re.compile(r"[A-Za-z0-9][A-Za-z0-9.-]{0,252}")
 _WORD = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:-]{0,79}")

@@ -15,8 +15,8 @@ from trackwalker.agent.log_lines import all_lines, oldest, opened
 from trackwalker.agent.texts import behind, position, shown_lines, told_left
 from trackwalker.agent.tools import Cursor, JobId, MaxBytes
 from trackwalker.agent.workspace import Workspace
-from trackwalker.diagnose.tails import Tail, tails_of
 from trackwalker.diagnose.triage import triage as triage_job
+from trackwalker.diagnose.views.tails import Tail, tails_of
 from trackwalker.errors import EvidenceError, RefusedError
 from trackwalker.job.layout import Job
 

@@ -12,11 +12,11 @@ from trackwalker.agent import answers as a
 from trackwalker.agent import look_answers as la
 from trackwalker.agent.tools import Cursor, JobId, MaxBytes
 from trackwalker.agent.workspace import Workspace
-from trackwalker.diagnose.asked import Asked
-from trackwalker.diagnose.changed import MOST_ROWS, Changed, changed
-from trackwalker.diagnose.examine import Examination, TestResult
-from trackwalker.diagnose.log_changes import LogChange
+from trackwalker.diagnose.causes.examine import Examination, TestResult
+from trackwalker.diagnose.deviations.changed import MOST_ROWS, Changed, changed
+from trackwalker.diagnose.deviations.log_changes import LogChange
 from trackwalker.diagnose.verdict import Deviation
+from trackwalker.diagnose.views.asked import Asked, state_of
 from trackwalker.errors import UsageError
 from trackwalker.record.clock import utc
 from trackwalker.telemetry.coverage import hosts_seen, scrape_interval
@@ -183,6 +183,8 @@ def _compared(seen: Changed) -> list[la.Window]:
 def _changed_hint(seen: Changed) -> str | None:
     if not seen.metrics:
         return "no metric was recorded: only kinds of log lines were compared; that none changed proves nothing"
+    if seen.says:
+        return seen.says
     if not seen.deviations:
         return "nothing changed beyond its own noise and beyond what the other hosts did; name a window to look closer"
     if len(seen.deviations) >= MOST_ROWS:
@@ -225,7 +227,7 @@ def _log_kind(row: LogChange) -> la.LogKind:
 def _examined(asked: Asked, examination: Examination, whole: bool) -> la.Examined:
     return la.Examined(
         cause=examination.playbook.id,
-        state=examination.state,
+        state=state_of(examination),
         tests=[_question(asked, r, whole) for r in examination.results],
     )
 

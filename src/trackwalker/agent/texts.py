@@ -12,8 +12,8 @@ from typing import Annotated
 from pydantic import Field
 
 from trackwalker.agent import answers as a
-from trackwalker.agent.held import Held
 from trackwalker.agent.log_lines import (
+    Held,
     Line,
     Wanted,
     all_lines,
@@ -26,8 +26,8 @@ from trackwalker.agent.log_lines import (
 )
 from trackwalker.agent.tools import Cursor, JobId, MaxBytes
 from trackwalker.agent.workspace import Workspace
-from trackwalker.diagnose.capsules import Capsule, read_capsules
-from trackwalker.diagnose.line_clock import LineClock
+from trackwalker.diagnose.facts.capsules import Capsule, read_capsules
+from trackwalker.diagnose.facts.line_clock import LineClock
 from trackwalker.diagnose.triage import triage as triage_job
 from trackwalker.errors import EvidenceError, UsageError
 from trackwalker.job.layout import Job

@@ -9,25 +9,25 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import asdict
-from functools import cache
 from typing import Annotated, Any
 
 from pydantic import Field
 
 from trackwalker.agent import answers as a
-from trackwalker.agent.standing_now import by_small_log
+from trackwalker.agent.ask.standing_now import by_small_log
+from trackwalker.agent.skills.skill_pages import all_books
 from trackwalker.agent.verdicts import Detail, advice, cited, verdict_answer
 from trackwalker.agent.workspace import Workspace, owned
-from trackwalker.diagnose.asked import Asked
-from trackwalker.diagnose.playbook import Playbook, load_playbooks
-from trackwalker.diagnose.question import answer
+from trackwalker.diagnose.causes.playbook import Playbook
 from trackwalker.diagnose.triage import triage as triage_job
 from trackwalker.diagnose.verdict import Evidence
+from trackwalker.diagnose.views.asked import Asked
+from trackwalker.diagnose.views.question import answer
 from trackwalker.errors import EvidenceError, UsageError
 from trackwalker.job.layout import Job
 from trackwalker.job.run import load_run
-from trackwalker.launch.standing import standings
-from trackwalker.logs import findings
+from trackwalker.launch.job_state import standings
+from trackwalker.logs.failures import findings
 
 JobId = Annotated[str, Field(description="Job id, the beginning of one, or a job's name; never a path.")]
 # Plain strings, empty when absent: the SDK would read "[3]" for an optional string as JSON.
@@ -174,20 +174,20 @@ def playbook(
     cursor: Cursor = "",
 ) -> a.PlaybookAnswer:
     """Explain a cause: how it looks, its pitfalls, how to confirm it by hand, what the engine tests, what to do."""
-    books = _books()
+    books = all_books()
     if not id:
         rows = [a.Book(id=book.id, title=a.short(book.title, 120)) for book in books.values()]
         return a.page(
             rows, cursor, a.LIMIT, lambda part, following: a.PlaybookAnswer(playbooks=list(part), next=following)
         )
     if id not in books:
-        raise UsageError(f"no playbook '{a.short(id, 60)}': call playbook without an id for the list")
+        raise UsageError(f"no cause and no playbook '{a.short(id, 60)}': call playbook without an id for the list")
     return _book(books[id], cursor)
 
 
 def perf_summary(ws: Workspace, job: JobId) -> a.PerfAnswer:
     """Summarise a job's performance: throughput, MFU, goodput, and where the time of a step goes, where known."""
-    from trackwalker.perf.analysis import Options, analyse  # reads traces: not for those who do not ask
+    from trackwalker.perf.analysis.report import Options, analyse  # reads traces: not for those who do not ask
 
     found = ws.job(job)
     report = analyse(found, Options(ops=10))
@@ -213,11 +213,6 @@ def _states(jobs: list[Job]) -> list[tuple[Job, str]]:
     told[:_MOST_LOGS] = [(job, by_small_log(job, seen)) for job, seen in told[:_MOST_LOGS]]
     states = {job.id: seen.state for job, seen in told}
     return [(job, states.get(job.id, "unreadable")) for job in jobs]
-
-
-@cache
-def _books() -> dict[str, Playbook]:
-    return {book.id: book for book in load_playbooks()}
 
 
 def _finding(found: findings.Finding) -> a.Finding:

@@ -8,9 +8,9 @@ from statistics import median
 from typing import Any, Literal
 
 from trackwalker.agent import answers as a
-from trackwalker.diagnose.asked import Asked
-from trackwalker.diagnose.playbook import PlaybookAction
+from trackwalker.diagnose.causes.playbook import PlaybookAction
 from trackwalker.diagnose.verdict import Action, Cause, Evidence, Verdict
+from trackwalker.diagnose.views.asked import Asked
 from trackwalker.errors import UsageError
 from trackwalker.report.changed import deviation_line
 

@@ -11,16 +11,17 @@ from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path
 from typing import TypeVar
 
-from trackwalker.diagnose import compare as comparing
-from trackwalker.diagnose.asked import Diagnosis
 from trackwalker.diagnose.case import Case, open_case
-from trackwalker.diagnose.compare import Comparison
+from trackwalker.diagnose.compare import compare as comparing
+from trackwalker.diagnose.compare.compare import Comparison
 from trackwalker.diagnose.engine import diagnose as diagnose_job
+from trackwalker.diagnose.views.asked import Diagnosis
 from trackwalker.errors import EvidenceError, JobNotFoundError, RefusedError, UsageError
 from trackwalker.job.layout import Job
 from trackwalker.job.resolve import follow
 from trackwalker.job.scrub import Scrubber, scrubber_of
-from trackwalker.launch.standing import submitted
+from trackwalker.launch.job_state import submitted
+from trackwalker.logs.formats.workers import earlier_parts
 from trackwalker.report.text import one_line
 from trackwalker.telemetry.client import Telemetry
 from trackwalker.telemetry.store import open_database
@@ -160,7 +161,7 @@ class Workspace:
     def _check(self, job: Job) -> None:
         """Refuse a job that has links out of the workspace where the readers would follow them."""
         if job.log is not None:
-            for part in job.log.parent.glob(f"{job.id}-*.[0-9]*"):
+            for part in earlier_parts(job.log):
                 self._refuse_outside(part)
         if job.dir is None:
             return

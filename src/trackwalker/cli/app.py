@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import os
 import sys
 
@@ -10,9 +12,8 @@ from typer.exceptions import TyperException
 
 from trackwalker import __version__
 from trackwalker.cli.commands import Commands
-from trackwalker.cli.output import prepare, reader_left
-from trackwalker.cli.settings import apply_settings
-from trackwalker.cli.words import earlier_jobs
+from trackwalker.cli.common.settings import apply_settings
+from trackwalker.cli.common.words import earlier_jobs
 from trackwalker.errors import TrackwalkerError
 
 INTERNAL = 70  # a defect of ours, as sysexits has it
@@ -29,6 +30,28 @@ app = typer.Typer(
 )
 
 
+# What leaves the command: UTF-8 in every locale, and no complaint when the reader of a pipe has left.
+_ASCII = ("ascii", "ansi_x3.4-1968", "us-ascii", "646")
+
+
+def prepare() -> None:
+    """A character that the locale cannot say must not end a command.
+
+    The C locale means "nobody chose one": terminals and files read UTF-8 then. Another charset was chosen and stays,
+    with a question mark for what it lacks.
+    """
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            chosen = (stream.encoding or "ascii").lower()
+            stream.reconfigure(encoding="utf-8" if chosen in _ASCII else None, errors="replace")
+
+
+def reader_left() -> None:
+    """Send what is still to come nowhere: Python flushes once more at its end, and would complain then."""
+    with contextlib.suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
 def _version(wanted: bool) -> None:
     if wanted:
         typer.echo(f"trackwalker {__version__}")
@@ -37,7 +60,7 @@ def _version(wanted: bool) -> None:
 
 def _help_all(wanted: bool) -> None:
     if wanted:
-        from trackwalker.cli.help import help_all  # imports every command
+        from trackwalker.cli.common.help import help_all  # imports every command
 
         help_all()
         raise typer.Exit
@@ -57,7 +80,7 @@ def main() -> None:
     """Run the command; every failure is one line on stderr and an exit code that means something."""
     prepare()
     if sys.argv[1:2] == ["__complete"]:  # asked by a shell at every tab
-        from trackwalker.cli.completion import answer
+        from trackwalker.cli.common.completion import answer
 
         answer(sys.argv[2:])
         return
@@ -91,7 +114,7 @@ def main() -> None:
 
 
 def _fail(text: str, code: int) -> None:
-    from trackwalker.cli.say import say  # most commands do not fail
+    from trackwalker.cli.common.say import say  # most commands do not fail
 
     say(f"trackwalker: {' '.join(text.split())}", file=sys.stderr)
     sys.exit(code)

@@ -9,7 +9,13 @@ import typer
 from typer.core import TyperArgument, TyperCommand, TyperGroup, TyperOption
 from typer.main import get_group
 
-from trackwalker.cli.words import WordsCommand
+from trackwalker.cli.common.words import WordsCommand
+from trackwalker.errors import UsageError
+
+LAB_APART = (
+    "needs the lab, a distribution of its own: pip install trackwalker-lab "
+    "(in a clone of the repository: pip install ./lab)"
+)
 
 
 class Entry(NamedTuple):
@@ -26,7 +32,7 @@ GROUPS = {
     "Run": "run submit record attach plan resume resubmit cancel wait repro shell demo",
     "Inspect": "jobs status logs files rank-tails metrics tsdb perf tunnel serve dashboards explain",
     "Diagnose": "diagnose triage changed compare ask",
-    "Fleet": "watch nodes sweep",
+    "Fleet": "watch nodes fleet sweep",
     "Agents": "mcp skills",
     "Lab": "lab",
     "Set up": "config setup doctor clean rm completion help version",
@@ -35,91 +41,91 @@ GROUPS = {
 
 COMMANDS = {
     "run": Entry(
-        "run:run",
+        "launching.run:run",
         "Train a model on this machine; Ctrl-C ends the run.",
         "run tiny -n 4 --observe -- steps=200 _env_XLA_FLAGS=…",
     ),
     "record": Entry(
-        "record:record",
+        "launching.record:record",
         "Run any command of yours, and record it.",
         "record -- torchrun --nproc-per-node 8 train.py",
         takes_words=True,
     ),
     "attach": Entry(
-        "attach:attach",
+        "launching.attach:attach",
         "Record a run that has already started.",
         "attach --slurm 8308",
     ),
     "submit": Entry(
-        "submit:submit",
+        "launching.submit:submit",
         "Queue a run on Slurm or Kubernetes.",
         "submit 70b -N 8 --observe -- remat_policy=full",
         takes_words=True,
     ),
     "plan": Entry(
-        "submit:plan",
+        "launching.submit:plan",
         "Say whether a run would start and fit; nothing is queued.",
         "plan 405b -N 8 --gpu MI355X --json -- per_device_batch_size=5",
         takes_words=True,
     ),
     "status": Entry(
-        "status:status",
+        "jobs.status:status",
         "Say how a job is doing, or how it ended.",
         "status 8308 --json",
     ),
     "logs": Entry(
-        "logs:logs",
+        "jobs.logs:logs",
         "Print the end of a job's log; -f follows it.",
         "logs 8308 -f --rank 3",
     ),
     "wait": Entry(
-        "wait:wait",
+        "launching.wait:wait",
         "Wait until a job ends, and exit with its exit code.",
         "wait 8308 --timeout 3600",
     ),
     "cancel": Entry(
-        "cancel:cancel",
+        "launching.cancel:cancel",
         "End a job of this workspace.",
         "cancel 8308",
     ),
     "diagnose": Entry(
-        "diagnose:diagnose",
+        "answers.diagnose:diagnose",
         "Find out what went wrong with a job, with the evidence.",
         "diagnose 8308 --json",
     ),
     "changed": Entry(
-        "changed:changed",
+        "answers.changed:changed",
         "List every metric that changed when a job became slow.",
         "changed 8308 --from 120 --to 180",
     ),
     "metrics": Entry(
-        "tsdb:metrics",
+        "answers.tsdb:metrics",
         "List the metrics that were recorded.",
         "metrics 8308 'gpu.*power'",
     ),
     "rank-tails": Entry(
-        "files:rank_tails",
+        "jobs.files:rank_tails",
         "Print the last line of every rank's log.",
         "rank-tails 8308",
     ),
     "files": Entry(
-        "files:files",
+        "jobs.files:files",
         "List or print a job's own small files.",
         "files 8308 agent/agent.log",
     ),
     "compare": Entry(
-        "compare:compare",
+        "answers.compare:compare",
         "Find out why job B is slower than job A.",
         "compare 7879 7882 --md",
     ),
-    "perf": Entry("perf:app", "Say how fast a run is and where its time goes."),
+    "perf": Entry("answers.perf:app", "Say how fast a run is and where its time goes."),
     "triage": Entry(
-        "triage:triage",
+        "answers.triage:triage",
         "Say what happened to a job, from its log alone.",
         "triage 8308 --json; trackwalker triage --all",
     ),
     "ask": Entry(
-        "ask:ask_command",
+        "answers.ask:ask_command",
         "Answer a question about a job from its evidence.",
         'ask "why is 8308 TGS so bad"',
     ),
@@ -130,16 +136,16 @@ COMMANDS = {
         "Show a workspace in a browser.",
         "serve --workspace outputs --open",
     ),
-    "jobs": Entry("jobs:jobs", "List the jobs of a workspace.", "jobs --workspace outputs --json"),
-    "lab": Entry("lab:app", "Make incidents with a known truth, and score diagnosers."),
+    "jobs": Entry("jobs.list:jobs", "List the jobs of a workspace.", "jobs --workspace outputs --json"),
+    "lab": Entry("lab.main:app", "Make incidents with a known truth, and score diagnosers."),
     "demo": Entry(
-        "demo:demo",
+        "lab.demo:demo",
         "Train four processes, break one, diagnose it.",
         "demo --fault kill",
     ),
-    "tsdb": Entry("tsdb:app", "List, query, view and export recorded metrics."),
+    "tsdb": Entry("answers.tsdb:app", "List, query, view and export recorded metrics."),
     "tunnel": Entry(
-        "tunnel:tunnel",
+        "launching.tunnel:tunnel",
         "Print the SSH commands to a running job's pages.",
         "tunnel 8308 --json",
     ),
@@ -149,26 +155,26 @@ COMMANDS = {
         "dashboards grafana --prometheus http://127.0.0.1:9090",
     ),
     "shell": Entry(
-        "shell:shell",
+        "launching.shell:shell",
         "Open a shell with the environment of a run.",
         "shell 8308 --image rocm/jax-training:maxtext-v26.2 --dry-run",
     ),
     "repro": Entry(
-        "repro:repro",
+        "launching.repro:repro",
         "Repeat a short run until it fails.",
         "repro tiny --most 100 -- steps=1",
     ),
     "config": Entry(
-        "config:app",
+        "launching.config:app",
         "Get and set your settings; list and check models.",
     ),
     "explain": Entry(
-        "explain:explain",
+        "launching.explain:explain",
         "Say which layer sets a variable or a setting of a run.",
         "explain NCCL_DEBUG deepseek -N 8 --vendor amd --fabric ionic",
     ),
     "resubmit": Entry(
-        "resubmit:resubmit",
+        "launching.resubmit:resubmit",
         "Ask for a recorded run again, exactly as it was.",
         "resubmit 8308 --dry-run",
     ),
@@ -178,21 +184,26 @@ COMMANDS = {
         "watch --all --config watch.yml; trackwalker watch 8308 --once --json",
     ),
     "resume": Entry(
-        "resume:resume",
+        "launching.resume:resume",
         "Continue a run that ended, where that is worth it.",
         "resume 8308 --yes --exclude n7",
     ),
     "nodes": Entry(
-        "nodes:nodes",
+        "jobs.nodes:nodes",
         "List the nodes that had trouble, and which to leave out.",
         "nodes --json",
     ),
+    "fleet": Entry(
+        "jobs.fleet:fleet",
+        "Say which hosts, racks, models and causes cost most.",
+        "fleet --since 30d --price 2.5",
+    ),
     "sweep": Entry(
-        "sweep:app",
+        "sweeps.main:app",
         "Run a series of short jobs: best setting, bad node.",
     ),
     "clean": Entry(
-        "clean:clean",
+        "launching.clean:clean",
         "Remove old jobs and code snapshots that nobody needs.",
         "clean --workspace outputs",
     ),
@@ -201,14 +212,14 @@ COMMANDS = {
         "Check this machine, and say what to do about it.",
         "doctor --json",
     ),
-    "rm": Entry("rm:rm", "Remove jobs that are over, with their logs; asks first.", "rm 8308 8311 --yes"),
+    "rm": Entry("launching.rm:rm", "Remove jobs that are over, with their logs; asks first.", "rm 8308 8311 --yes"),
     "completion": Entry(
-        "completion:completion",
+        "common.completion:completion",
         "Print the completion script of a shell.",
         "completion bash >> ~/.bashrc",
     ),
-    "help": Entry("help:help_of", "Show the help of a command.", "help diagnose"),
-    "version": Entry("help:version", "Print the version.", "version"),
+    "help": Entry("common.help:help_of", "Show the help of a command.", "help diagnose"),
+    "version": Entry("common.help:version", "Print the version.", "version"),
     "setup": Entry("setup:setup", "Find Prometheus, or install it for this user.", "setup"),
 }
 
@@ -230,6 +241,11 @@ setattr(TyperOption, "display_type_rich", _value)  # noqa: B010
 setattr(TyperArgument, "display_type_rich", lambda argument, ctx: None)  # noqa: B010
 
 
+def is_lab(module: str) -> bool:
+    """Whether a module comes with the lab's distribution."""
+    return module.startswith(("trackwalker.lab", "trackwalker.cli.lab.main", "trackwalker.cli.lab.demo"))
+
+
 def load(name: str) -> TyperCommand | TyperGroup:
     """The command itself."""
     return load_entry(name, COMMANDS[name])
@@ -238,7 +254,12 @@ def load(name: str) -> TyperCommand | TyperGroup:
 def load_entry(name: str, entry: Entry) -> TyperCommand | TyperGroup:
     """A command from where its entry says it is; a group with many commands has entries of its own."""
     module, _, attribute = entry.place.partition(":")
-    found = getattr(import_module(f"trackwalker.cli.{module}"), attribute)
+    try:
+        found = getattr(import_module(f"trackwalker.cli.{module}"), attribute)
+    except ModuleNotFoundError as e:
+        if not is_lab(e.name or ""):
+            raise
+        raise UsageError(f"`trackwalker {name}` {LAB_APART}") from e
     holder = typer.Typer(rich_markup_mode="rich", add_completion=False)
     if isinstance(found, typer.Typer):
         holder.add_typer(found, name=name)

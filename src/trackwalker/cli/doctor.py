@@ -15,8 +15,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Literal
 
-from trackwalker.cli.options import DEFAULT_WORKSPACE, AsJson, Workspace
-from trackwalker.cli.say import say
+from trackwalker.cli.common.options import DEFAULT_WORKSPACE, AsJson, Workspace
+from trackwalker.cli.common.say import say
 from trackwalker.job.trust import shared_badly
 
 SCHEMA = "trackwalker.doctor/1"
@@ -144,7 +144,7 @@ def _shared(workspace: Path) -> Iterator[Finding]:
         return  # there is none yet: `submit` makes one that is ours
     if open_to_all and mine:
         says = f"several people use {workspace}, and {' and '.join(mine)} in it is one user's: others cannot submit"
-        yield Finding("workspace", "problem", says, "its owner or root: install -d -m 1777 it (docs/security.md)")
+        yield Finding("workspace", "problem", says, "its owner or root: install -d -m 1777 it (docs/why/security.md)")
     else:
         yield Finding(
             "workspace", "ok", "shared and sticky" if open_to_all else f"nobody else can write to {workspace}"

@@ -12,8 +12,8 @@ import typer
 
 from trackwalker.agent.audit import Audit, Caller
 from trackwalker.agent.policy import Approval, Approvals, Policy, state_folder, this_person
-from trackwalker.cli import options
-from trackwalker.cli.options import DEFAULT_WORKSPACE, AsJson
+from trackwalker.cli.common import options
+from trackwalker.cli.common.options import DEFAULT_WORKSPACE, AsJson
 from trackwalker.errors import UsageError
 from trackwalker.report.text import one_line
 
@@ -43,7 +43,7 @@ def _serve(
     if context.invoked_subcommand is not None:
         return
     if actions != (policy is not None):
-        raise UsageError("actions need both: --actions and --policy FILE (docs/agents.md shows one)")
+        raise UsageError("actions need both: --actions and --policy FILE (docs/how-to/agents.md shows one)")
     if token_file is not None and http is None:
         raise UsageError("--token-file is for --http: over stdio nobody else can connect")
     # Only here: saying yes to an approval shall not wait for all that a server needs.

@@ -12,7 +12,7 @@ from typing import Annotated
 
 import typer
 
-from trackwalker.cli.options import DEFAULT_WORKSPACE, Workspace
+from trackwalker.cli.common.options import DEFAULT_WORKSPACE, Workspace
 from trackwalker.errors import MissingToolError, UsageError
 from trackwalker.job.private import kept_secret
 
@@ -40,6 +40,9 @@ def serve(
     price: Annotated[
         float | None, typer.Option("--price", min=0.0, help="Price of one GPU-hour, for what an incident cost.")
     ] = None,
+    background: Annotated[
+        bool, typer.Option(help="Diagnose finished and troubled jobs beside it, one at a time, with little priority.")
+    ] = True,
 ) -> int:
     """Show a workspace in a browser: jobs, verdicts, metrics, logs, nodes; nothing is changed. Ctrl-C ends it.
 
@@ -55,7 +58,7 @@ def serve(
     from trackwalker.web.settings import LOOPBACK, Settings
 
     token = _token(kept=host in LOOPBACK)
-    app = create_app(Settings(workspace, token, model, endpoint, price))
+    app = create_app(Settings(workspace, token, model, endpoint, price, examine=background))
     listener = _listen(host, port)
     url = _url(host, listener.getsockname()[1])
     if os.environ.get(TOKEN_VARIABLE):

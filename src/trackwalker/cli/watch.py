@@ -12,9 +12,9 @@ from typing import Annotated
 
 import typer
 
-from trackwalker.cli.options import DEFAULT_WORKSPACE, AsJson, Workspace
+from trackwalker.cli.common.options import DEFAULT_WORKSPACE, AsJson, Workspace
 from trackwalker.errors import UsageError
-from trackwalker.watch.message import Message, heading, plain_text
+from trackwalker.watch.notify.message import Message, heading, plain_text
 from trackwalker.watch.service import Service, look_once
 
 SCHEMA = "trackwalker.watch/1"
@@ -70,7 +70,7 @@ def watch(
 def _test(words: list[str], settings: Path | None) -> int:
     if len(words) != 1 or settings is None:
         raise UsageError("usage: trackwalker watch test CHANNEL --config FILE")
-    from trackwalker.watch.testing import try_channel
+    from trackwalker.watch.delivery.testing import try_channel
 
     print(try_channel(settings, words[0]))
     return 0

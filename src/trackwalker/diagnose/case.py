@@ -71,6 +71,12 @@ class Case:
         return []
 
     @property
+    def all_damage(self) -> list[str]:
+        """What cannot be read of the evidence, what was met only in reading it too."""
+        met = self.telemetry.damage if self.telemetry is not None else []
+        return [*self.damage, *(d for d in met if d not in self.damage)]
+
+    @property
     def trusted(self) -> list[str]:
         """The job's hosts whose numbers can be believed: a frozen exporter says nothing about its host."""
         frozen = {h for c in self.checks if c.name == "ghost-data" for h in c.hosts}

@@ -15,11 +15,11 @@ from trackwalker.diagnose.triage import triage
 from trackwalker.errors import UsageError
 from trackwalker.job.layout import Job
 from trackwalker.job.run import RankPlace, RunRecord, load_run
-from trackwalker.logs.nodelist import expand
+from trackwalker.logs.formats.nodelist import expand
 from trackwalker.record.read import Record
-from trackwalker.telemetry.borrowed import borrow
-from trackwalker.telemetry.foreign import Maps
-from trackwalker.telemetry.remote import Access, RemoteStore
+from trackwalker.telemetry.foreign.borrowed import borrow
+from trackwalker.telemetry.foreign.names import Maps
+from trackwalker.telemetry.foreign.remote import Access, RemoteStore
 
 _MARGIN_S = 120.0  # a scrape or two on both sides of what the log speaks of
 _LONGEST_S = 7 * 86400.0

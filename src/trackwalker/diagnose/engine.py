@@ -6,22 +6,17 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from trackwalker.diagnose import heartbeat, machine_facts
-from trackwalker.diagnose.account_facts import IDLENESS
-from trackwalker.diagnose.accounts import SOME, Account, book_losses, standing
-from trackwalker.diagnose.asked import Asked, Diagnosis
+from trackwalker.diagnose.accounts.accounts import SOME, Account, book_losses, standing
+from trackwalker.diagnose.accounts.shares import MEASURED, carried, explained, with_owner
 from trackwalker.diagnose.case import Case, Opener, open_case
-from trackwalker.diagnose.claims import settled
-from trackwalker.diagnose.confidence import with_confidence
-from trackwalker.diagnose.evidence import EvidenceBook
-from trackwalker.diagnose.examine import Examination, examine
-from trackwalker.diagnose.facts import visible_change
-from trackwalker.diagnose.frame import cost_of, job_ref, quality_of
-from trackwalker.diagnose.logcause import failure_of, playbooks_for
-from trackwalker.diagnose.playbook import Playbook, load_playbooks
-from trackwalker.diagnose.progress import Throughput, progress_of, throughput
-from trackwalker.diagnose.roles import assign_roles, undisputed
-from trackwalker.diagnose.second_look import (
+from trackwalker.diagnose.causes.claims import settled
+from trackwalker.diagnose.causes.confidence import with_confidence
+from trackwalker.diagnose.causes.evidence import EvidenceBook
+from trackwalker.diagnose.causes.examine import Examination, examine
+from trackwalker.diagnose.causes.logcause import failure_of, playbooks_for
+from trackwalker.diagnose.causes.playbook import Playbook, load_playbooks
+from trackwalker.diagnose.causes.roles import assign_roles, undisputed
+from trackwalker.diagnose.causes.second_look import (
     Located,
     common_change,
     locate,
@@ -31,11 +26,12 @@ from trackwalker.diagnose.second_look import (
     open_question,
     table,
 )
-from trackwalker.diagnose.shares import MEASURED, carried, explained, with_owner
-from trackwalker.diagnose.shown import without_secrets
-from trackwalker.diagnose.standing import status_of
-from trackwalker.diagnose.storyteller import tell
-from trackwalker.diagnose.symptoms import SOFT, Symptoms, find_symptoms
+from trackwalker.diagnose.episodes.progress import Throughput, progress_of, throughput
+from trackwalker.diagnose.episodes.symptoms import SOFT, Symptoms, find_symptoms
+from trackwalker.diagnose.facts import heartbeat, machine_facts
+from trackwalker.diagnose.facts.account_facts import IDLENESS
+from trackwalker.diagnose.facts.log_facts import visible_change
+from trackwalker.diagnose.status import status_of
 from trackwalker.diagnose.triage import Triage
 from trackwalker.diagnose.verdict import (
     AccountRow,
@@ -50,6 +46,10 @@ from trackwalker.diagnose.verdict import (
     Verdict,
     Window,
 )
+from trackwalker.diagnose.views.asked import Asked, Diagnosis
+from trackwalker.diagnose.views.frame import cost_of, job_ref, quality_of
+from trackwalker.diagnose.views.shown import without_secrets
+from trackwalker.diagnose.views.storyteller import tell
 from trackwalker.job.advance import counted
 from trackwalker.job.layout import Job
 from trackwalker.job.run import ours
@@ -132,7 +132,7 @@ def diagnose_case(case: Case, playbooks: list[Playbook] | None = None, begin: fl
     )
     verdict = without_secrets(with_confidence(verdict), scrubber_of(case.job.log))
     looked = Asked.of(case, symptoms, examinations, books)
-    return Diagnosis(verdict, tell(case, symptoms, causes, leading), list(case.damage), looked)
+    return Diagnosis(verdict, tell(case, symptoms, causes, leading), case.all_damage, looked)
 
 
 def _primary_cause(case: Case) -> str | None:

@@ -7,16 +7,16 @@ import time
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from trackwalker.diagnose.goodput import Goodput, budget, gpu_count
-from trackwalker.diagnose.pattern import Pattern, pattern_of
-from trackwalker.diagnose.reference import Comparison, Speed, compare, speed_of, with_reference
-from trackwalker.diagnose.shown import quote_without_secrets
-from trackwalker.diagnose.words import degradation, next_steps, summary_of
+from trackwalker.diagnose.accounts.goodput import Goodput, budget, gpu_count
+from trackwalker.diagnose.compare.reference import Comparison, Speed, compare, speed_of, with_reference
+from trackwalker.diagnose.episodes.pattern import Pattern, pattern_of
+from trackwalker.diagnose.views.shown import quote_without_secrets
+from trackwalker.diagnose.views.words import degradation, next_steps, summary_of
 from trackwalker.job.layout import Job
 from trackwalker.logs.attempts import Attempt
-from trackwalker.logs.findings import Finding
-from trackwalker.logs.index import LogIndex
-from trackwalker.logs.roles import Roles
+from trackwalker.logs.failures.findings import Finding
+from trackwalker.logs.failures.roles import Roles
+from trackwalker.logs.scanning.index import LogIndex
 from trackwalker.record.accounting import Accounting
 from trackwalker.record.projection import Progress
 from trackwalker.record.read import Answer, Record, read_record

@@ -1,4 +1,4 @@
-"""The verdict: the public JSON contract every surface shows (see docs/verdict.md)."""
+"""The verdict: the public JSON contract every surface shows (see docs/reference/verdict.md)."""
 
 from __future__ import annotations
 

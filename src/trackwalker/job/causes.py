@@ -1,6 +1,7 @@
-"""What is known about a cause besides how it is found: in its playbook, or, where it has none, in `playbooks/causes/`.
+"""What is known about a cause besides how it is found: in its playbook, or, where it has none, in
+`playbooks/causes.yml`.
 
-One file per cause, and every field is required: a cause that is forgotten somewhere is an error at load, and never
+One place per cause, and every field is required: a cause that is forgotten somewhere is an error at load, and never
 silently "a crash". Who retries, sorts, answers or sweeps asks here.
 """
 
@@ -18,6 +19,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from trackwalker.errors import UsageError
 
 _FOLDER = Path(str(files("trackwalker.playbooks")))
+_TABLE = _FOLDER / "causes.yml"
 _Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # ten times as fast, where PyYAML was built with it
 
 # What another attempt may mend (`launch.resume.RULES`); `crash`: not known.
@@ -47,8 +49,15 @@ class About(BaseModel):
 
 @cache
 def known() -> frozenset[str]:
-    """The causes that have a file."""
-    return frozenset(p.stem for p in [*_FOLDER.glob("*.md"), *(_FOLDER / "causes").glob("*.yml")])
+    """The causes that have a playbook or a row."""
+    return frozenset({*_told_by_logs(), *(p.stem for p in _FOLDER.glob("*.md"))})
+
+
+@cache
+def _told_by_logs() -> dict[str, Any]:
+    """What follows from the causes that only log lines name."""
+    rows: dict[str, Any] = parsed(_TABLE.name, _TABLE.read_text(), dict)
+    return rows
 
 
 @cache
@@ -59,8 +68,7 @@ def about(cause: str) -> About | None:
     path = _FOLDER / f"{cause}.md"
     if path.exists():
         return parsed(path.name, front_matter(path)[0], lambda said: apart(said)[0])
-    path = _FOLDER / "causes" / f"{cause}.yml"
-    return parsed(path.name, path.read_text(), lambda said: About(**said))
+    return parsed(f"{_TABLE.name}: {cause}", "{}", lambda _: About(**_told_by_logs()[cause]))
 
 
 def apart(said: dict[str, Any]) -> tuple[About, dict[str, Any]]:

@@ -76,8 +76,13 @@ def list_jobs(workspace: Path, skipped: list[str] | None = None) -> list[Job]:
 
     What this user may not read is passed over, and named in `skipped`: another's job must not hide one's own.
     """
+    return jobs_among(_entries(workspace), skipped)
+
+
+def jobs_among(entries: list[Path], skipped: list[str] | None = None) -> list[Job]:
+    """The jobs that these logs and directories of a workspace, in the order of their names, belong to."""
     found: dict[str, Job] = {}
-    for entry in _entries(workspace):
+    for entry in entries:
         match = NAME_FORM.match(entry.stem if entry.suffix in LOG_SUFFIXES else entry.name)
         if not match:
             continue

@@ -67,7 +67,7 @@ class RunRecord(BaseModel):
     snapshot: str = ""  # hash of the code snapshot in the workspace's .artifacts
     submission: str = ""  # folder with what the nodes were told
     knobs: dict[str, str] = {}  # environment variables that shaped the request, as options do
-    auto_resume: int = 0  # further attempts that were asked for, by failure class (docs/resume.md)
+    auto_resume: int = 0  # further attempts that were asked for, by failure class (docs/how-to/resume.md)
     attempts: list[dict[str, Any]] = []  # those before this one: how each ended, and what followed from it
     continued_by: str = ""  # the job that is the next attempt of this one
     resumed_from: str = ""  # the job whose next attempt this is, when Slurm no longer knew that job

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import re
 from datetime import UTC, datetime
 from pathlib import Path
@@ -15,6 +16,7 @@ from trackwalker.job.whole import read_whole
 LATEST = "latest"
 _COUNTED = re.compile(r"latest(?:~(\d+))?")
 _DATED = re.compile(r"(?:local_|k8s-)(\d{8})[_-](\d{6})")
+_SNAPSHOT = re.compile(r"artifact_(\d{9,11})_")
 # 8308_4 (a task of an array), 8308.batch (a step), 8308+1 (a part of a heterogeneous job): all in the log of 8308.
 _PART = re.compile(r"(\d+)(?:_\d+|_\[[\d,%-]+\])?(?:\+\d+)?(?:\.\w+)?")
 
@@ -43,15 +45,46 @@ def without_part(name: str) -> str:
 
 
 def started(job: Job) -> float | None:
-    """When a job was asked for: by its record, by its id, or by the first that is known of its files."""
+    """When a job began, or the first that is known of its files."""
+    if (known := known_start(job)) is not None:
+        return known
+    with contextlib.suppress(OSError):
+        # A log grows until its job ends; a directory is touched when something in it is made.
+        places = [place for place in (job.dir, job.log) if place is not None]
+        return min(place.stat().st_mtime for place in places) if places else None
+    return None
+
+
+def known_start(job: Job) -> float | None:
+    """When a job was asked for: by its record, its id, upstream's snapshot, or the first moment of its recording.
+
+    None where only the times of files are left: a copy has new ones.
+    """
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError):
         if job.run_json is not None:
             return float(json.loads(read_whole(job.run_json))["created"])
     with contextlib.suppress(ValueError):
         if dated := _DATED.match(job.id):
             return datetime.strptime(f"{dated[1]}{dated[2]}", "%Y%m%d%H%M%S").replace(tzinfo=UTC).timestamp()
-    with contextlib.suppress(OSError):
-        # A log grows until its job ends; a directory is touched when something in it is made.
-        places = [place for place in (job.dir, job.log) if place is not None]
-        return min(place.stat().st_mtime for place in places) if places else None
+    return snapshot_time(job) or _recorded_since(job)
+
+
+def snapshot_time(job: Job) -> float | None:
+    """The time that the name of upstream's code snapshot carries: a link, or a small file where links are not kept."""
+    with contextlib.suppress(OSError, ValueError):
+        link = job.dir / "artifact" if job.dir is not None else None
+        if link is not None:
+            told = os.readlink(link) if link.is_symlink() else read_whole(link)
+            match = _SNAPSHOT.search(told if isinstance(told, str) else told.decode("utf-8", "replace"))
+            return float(match[1]) if match else None
     return None
+
+
+def _recorded_since(job: Job) -> float | None:
+    """The first moment of the oldest block of the recording."""
+    first = []
+    with contextlib.suppress(OSError):
+        for block in job.database.glob("*/meta.json") if job.database is not None else ():
+            with contextlib.suppress(OSError, ValueError, KeyError, TypeError, RecursionError):
+                first.append(float(json.loads(read_whole(block))["minTime"]) / 1000.0)
+    return min(first, default=None)

@@ -66,7 +66,7 @@ def shared_badly(workspace: Path) -> str:
     if held.st_mode & _OTHERS_WRITE and not held.st_mode & stat.S_ISVTX:
         return (
             f"others can rename and replace the jobs of {workspace}: chmod +t it, "
-            f"or give everybody a folder of their own below it (docs/security.md)"
+            f"or give everybody a folder of their own below it (docs/why/security.md)"
         )
     return ""
 

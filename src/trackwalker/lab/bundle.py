@@ -21,8 +21,8 @@ from trackwalker.errors import TrackwalkerError, UsageError
 from trackwalker.job.layout import Job
 from trackwalker.job.resolve import resolve
 from trackwalker.job.scrub import Scrubber, as_document
-from trackwalker.lab.cases import CASE_FILE
 from trackwalker.lab.scenario import Truth
+from trackwalker.lab.scoring.cases import CASE_FILE
 from trackwalker.report.text import one_line
 from trackwalker.telemetry.blocks import BlockWriter
 from trackwalker.telemetry.export import choose_metrics, stored

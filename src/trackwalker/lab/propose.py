@@ -9,15 +9,15 @@ import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
+from trackwalker.diagnose.causes.playbook import load_playbooks
 from trackwalker.diagnose.engine import diagnose
-from trackwalker.diagnose.playbook import load_playbooks
 from trackwalker.errors import UsageError
 from trackwalker.job.layout import Job
 from trackwalker.job.resolve import resolve
 from trackwalker.lab import bundle
-from trackwalker.lab.cases import CASE_FILE, make_suite, truth_and_job
-from trackwalker.lab.grade import Grade, grade
 from trackwalker.lab.scenario import Truth
+from trackwalker.lab.scoring.cases import CASE_FILE, make_suite, truth_and_job
+from trackwalker.lab.scoring.grade import Grade, grade
 from trackwalker.report.text import one_line
 
 PLAYBOOKS = "TRACKWALKER_PLAYBOOKS"  # a folder of one's own, as for `diagnose`

@@ -64,14 +64,11 @@ class Scenario(BaseModel):
 
 
 def scenario_folder() -> Path:
-    """Where the scenarios are: in the source tree, or where the environment says; a wheel has none."""
+    """Where the scenarios are: beside this file, or where the environment says."""
     named = os.environ.get(FOLDER_VARIABLE)
     folder = Path(named) if named else Path(str(files("trackwalker.lab"))) / "scenarios"
     if not folder.is_dir():
-        missing = f"{FOLDER_VARIABLE}={named} is no folder" if named else "an installed package has no scenarios"
-        raise UsageError(
-            f"{missing}: get Trackwalker's source and set {FOLDER_VARIABLE} to its src/trackwalker/lab/scenarios"
-        )
+        raise UsageError(f"{FOLDER_VARIABLE}={named} is no folder of scenarios" if named else f"{folder} is not there")
     return folder
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from multiprocessing import get_context
+from multiprocessing.queues import Queue
 from pathlib import Path
 from typing import Any, Literal
 
@@ -45,8 +47,12 @@ def simulate(
     profile: str | None = None,
     variant: Variant = AS_WRITTEN,
     form: Format = "upstream",
+    recorders: int = 1,
 ) -> Simulated:
-    """Write one job of a scenario under `out/outputs`; `out/truth.json` holds the answer."""
+    """Write one job of a scenario under `out/outputs`; `out/truth.json` holds the answer.
+
+    Several recorders share the hosts of a large cluster and write their blocks at the same time.
+    """
     rng = np.random.default_rng([seed, sum(scenario.family.encode())])
     world = dict(scenario.world)
     world |= variant.world({"nodes": nodes, "gpus": gpus, "profile": profile})
@@ -90,7 +96,7 @@ def simulate(
     truth = variant.truth(Truth(**draws.fill(scenario.truth)))
     if isinstance(log, OwnLog) and end_at_first_failure(log, sheet) and truth.status:
         truth = truth.model_copy(update={"status": ["failed"]})
-    return write_job(run, sheet, log, out, truth)
+    return write_job(run, sheet, log, out, truth, recorders)
 
 
 def _world(scenario: Scenario, world: dict[str, Any]) -> WorldSpec:
@@ -103,7 +109,7 @@ def _world(scenario: Scenario, world: dict[str, Any]) -> WorldSpec:
         ) from e
 
 
-def write_job(run: Run, sheet: Sheet, log: JobLog, out: Path, truth: Truth) -> Simulated:
+def write_job(run: Run, sheet: Sheet, log: JobLog, out: Path, truth: Truth, recorders: int = 1) -> Simulated:
     """Write what a played run left: log, worker logs, database, the truth beside the workspace."""
     workspace = out / "outputs"
     name = f"{run.job_id}-JAX-{run.spec.model}"
@@ -121,7 +127,26 @@ def write_job(run: Run, sheet: Sheet, log: JobLog, out: Path, truth: Truth) -> S
     (job / "artifact").symlink_to(f"../.artifacts/{artifact.name}")
     samples = 0
     if run.spec.ray and not log.no_training:
-        writer = BlockWriter(job / "prometheus", seed=int(run.job_id))
-        write_sheet(sheet, writer)
-        samples = writer.close()
+        samples = _write_database(sheet, job / "prometheus", int(run.job_id), recorders)
     return Simulated(workspace, job, truth, samples, hours)
+
+
+def _write_database(sheet: Sheet, folder: Path, seed: int, recorders: int) -> int:
+    def record(part: int) -> int:
+        writer = BlockWriter(folder, seed=seed + part)
+        write_sheet(sheet, writer, part, recorders)
+        return writer.close()
+
+    if recorders == 1:
+        return record(0)
+    told: Queue[int] = get_context("fork").Queue()  # forked: what a sheet holds cannot be sent
+    children = [get_context("fork").Process(target=lambda p=part: told.put(record(p))) for part in range(recorders)]
+    for child in children:
+        child.start()
+    samples = 0
+    for child in children:
+        child.join()
+        if child.exitcode != 0:
+            raise RuntimeError(f"a recorder ended with {child.exitcode}")
+        samples += told.get()
+    return samples

@@ -25,7 +25,7 @@ from trackwalker.launch.schedulers.joined import JoinedRun
 from trackwalker.launch.schedulers.local import LocalRun
 from trackwalker.launch.slurm.client import Slurm
 from trackwalker.launch.task import Task, find_task
-from trackwalker.node.workers import environment
+from trackwalker.node.agent.workers import environment
 
 Say = Callable[[str], None]
 _LOOK_S = 1.0

@@ -18,7 +18,7 @@ from trackwalker.job.run import RunRecord
 from trackwalker.job.trust import distrust, make_folder
 from trackwalker.job.whole import write_whole
 from trackwalker.launch.slurm.client import Slurm
-from trackwalker.node.order import load_order
+from trackwalker.node.stages.order import load_order
 
 OPTIONS = "sbatch.json"  # in the submission folder: how the job was queued
 _OWN = ("order.json", "run.", "job.sh", OPTIONS, "stop-", "time-limit-")  # of one job; the rest serves the next as well

@@ -19,13 +19,12 @@ from typing import Any
 from trackwalker.job.run import RankPlace, RunRecord
 from trackwalker.job.trust import make_folder, ours_alone
 from trackwalker.job.whole import write_whole
-from trackwalker.launch.origin import origin
-from trackwalker.launch.plan import Plan, code_facts, new_local_id, short_hostname, starred
-from trackwalker.launch.provenance import Provenance
+from trackwalker.launch.code.provenance import Provenance
+from trackwalker.launch.plan import Plan, code_facts, new_local_id, origin, short_hostname, starred
 from trackwalker.launch.task import Task
-from trackwalker.node.guest import ERROR_FILE
-from trackwalker.node.spec import AgentSpec, RankSpec
-from trackwalker.node.workers import KEPT
+from trackwalker.node.agent.guest import ERROR_FILE
+from trackwalker.node.agent.spec import AgentSpec, RankSpec
+from trackwalker.node.agent.workers import KEPT
 
 PROGRESS = "TRACKWALKER_PROGRESS"
 RECORDED = "TRACKWALKER_RECORDED"  # the job that is recorded around a process: it is not recorded twice

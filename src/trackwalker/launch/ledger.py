@@ -4,8 +4,8 @@ What three hosts of one attempt share is nobody's; what is old weighs less; a no
 a host was in trouble is told by the jobs that it ran in, with an interval, and it stands out from the others or it does
 not.
 
-Agents write down facts as jobs end (`node/incidents.py`); whoever reads weighs them. Nothing is excluded because of it:
-the list is a suggestion, and `submit` a warning.
+Agents write down facts as jobs end (`node/stages/incidents.py`); whoever reads weighs them. Nothing is excluded
+because of it: the list is a suggestion, and `submit` a warning.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from trackwalker.errors import EvidenceError
 from trackwalker.job.journal import Journal, read
 from trackwalker.job.layout import NAME_FORM
 from trackwalker.job.run import load_run
-from trackwalker.node.incidents import LEDGER, Incident
+from trackwalker.node.stages.incidents import LEDGER, Incident
 
 WINDOW_S = 7 * 86400.0
 EXCLUDED = "excluded"  # the kind of an incident by which a person leaves a host out
@@ -99,8 +99,13 @@ def of_end(job: str, attempt: int, state: str, hosts: Sequence[str], at: float) 
     return [Incident(at, host, job, attempt, NODE_FAIL, NODE_FAIL, line) for host in hosts if state == NODE_FAIL]
 
 
-def suspects(workspace: Path, now: float | None = None) -> list[Suspect]:
-    """Hosts with incidents in the last seven days, those to leave out first."""
+def suspects(
+    workspace: Path, now: float | None = None, known: dict[str, dict[str, float]] | None = None
+) -> list[Suspect]:
+    """Hosts with incidents in the last seven days, those to leave out first.
+
+    `known` is which jobs ran on which hosts and when, where an index of the workspace has it; else records are read.
+    """
     now = time.time() if now is None else now
     recent = [incident for incident in incidents(workspace) if incident.t >= now - WINDOW_S]
     everywhere = _common(recent)
@@ -108,15 +113,15 @@ def suspects(workspace: Path, now: float | None = None) -> list[Suspect]:
     for incident in recent:
         if incident.key[1:] not in everywhere:
             by_host.setdefault(incident.host, []).append(incident)
-    ran = _ran(workspace, now) if by_host else {}
-    known = set(ran)  # by the jobs' records; a host that only its trouble tells of has no share to compare with
+    ran = (_ran(workspace, now) if known is None else known) if by_host else {}
+    recorded = set(ran)  # by the jobs' records; a host that only its trouble tells of has no share to compare with
     for host, of_host in by_host.items():
         for incident in of_host:
             ran.setdefault(host, {}).setdefault(incident.job, incident.t)
     troubled = {host: _troubled(of_host) for host, of_host in by_host.items()}
     shares = {
         host: _weight(troubled.get(host, {}).values(), now) / (_weight(ran[host].values(), now) or 1.0)
-        for host in known
+        for host in recorded
     }
     found = []
     for host, of_host in by_host.items():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import getpass
 import os
 import platform
 import secrets
@@ -16,20 +17,36 @@ from pathlib import Path
 from trackwalker import __version__
 from trackwalker.errors import UsageError
 from trackwalker.job.ports import free_port
-from trackwalker.job.run import RankPlace, RunRecord, Setting
+from trackwalker.job.run import Origin, RankPlace, RunRecord, Setting
 from trackwalker.job.scrub import shown
-from trackwalker.launch.again import knobs
-from trackwalker.launch.keys import bad_values, missing_trainer, unknown_keys
-from trackwalker.launch.models import Model, load_model
-from trackwalker.launch.origin import origin
-from trackwalker.launch.provenance import NAME, Provenance, git_summary
-from trackwalker.launch.request import ModelSpec, Passthrough, job_name
-from trackwalker.launch.resolved import Resolved, Target, resolve
+from trackwalker.launch.code.provenance import NAME, Provenance, git_summary
+from trackwalker.launch.request.keys import bad_values, missing_trainer, unknown_keys
+from trackwalker.launch.request.models import Model, load_model
+from trackwalker.launch.request.resolved import Resolved, Target, resolve
+from trackwalker.launch.request.words import ModelSpec, Passthrough, job_name
+from trackwalker.launch.resubmit import knobs
+from trackwalker.node.agent.spec import AgentSpec, RankSpec
 from trackwalker.node.runtimes import gpu_vendor
-from trackwalker.node.spec import AgentSpec, RankSpec
 
 MOST_PROCS = 64
 CONFIG = "config.yml"
+
+
+# Where a run was asked for: the machine that people can reach, for tunnels to machines that they cannot.
+def origin(env: Mapping[str, str] = os.environ) -> Origin:
+    """This machine and this user; over SSH also the address that the user's own machine reached us by."""
+    # SSH_CONNECTION: client address, client port, server address, server port. Nobody on the internet is asked.
+    words = env.get("SSH_CONNECTION", "").split()
+    address, port = (words[2], int(words[3])) if len(words) == 4 and words[3].isdecimal() else (None, 22)
+    machine = env.get("TRACKWALKER_LOGIN") or socket.gethostname()
+    return Origin(machine=machine, user=_user(env), address=address, port=port)
+
+
+def _user(env: Mapping[str, str]) -> str:
+    try:
+        return env.get("USER") or getpass.getuser()
+    except (KeyError, OSError):  # a container's user may have no name
+        return "root" if os.getuid() == 0 else str(os.getuid())
 
 
 @dataclass(frozen=True)

@@ -13,11 +13,11 @@ from pathlib import Path
 
 from trackwalker.errors import TrackwalkerError
 from trackwalker.job.journal import read
+from trackwalker.launch.code.provenance import code_of
+from trackwalker.launch.code.store import FOLDER
 from trackwalker.launch.command import Room, plan_command, post_task
-from trackwalker.launch.provenance import code_of
 from trackwalker.launch.schedulers.joined import JoinedRun
 from trackwalker.launch.schedulers.local import LocalRun
-from trackwalker.launch.store import FOLDER
 from trackwalker.launch.wrapped import Wrapped
 
 _ENDED_S = 10.0  # for the agent's last words, after a good end

@@ -10,7 +10,7 @@ from pathlib import Path
 from trackwalker.job.journal import read
 from trackwalker.launch.plan import Plan
 from trackwalker.launch.schedulers.local import LocalRun
-from trackwalker.node import coredump
+from trackwalker.node.evidence import coredump
 
 _RULE = "=" * 40
 _TICK_S = 0.1

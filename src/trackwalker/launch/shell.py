@@ -14,10 +14,9 @@ from trackwalker.job.layout import ID_FORM
 from trackwalker.job.redact import HIDDEN
 from trackwalker.job.resolve import resolve
 from trackwalker.job.run import load_run
-from trackwalker.launch.models import load_model
-from trackwalker.launch.resolved import Target
-from trackwalker.launch.resolved import resolve as resolve_model
-from trackwalker.node.image import HUB, credentials_from, ensure_image, is_archive, normalise
+from trackwalker.launch.request.models import load_model
+from trackwalker.launch.request.resolved import Target
+from trackwalker.launch.request.resolved import resolve as resolve_model
 from trackwalker.node.runtimes import (
     caller_groups,
     detect,
@@ -28,6 +27,7 @@ from trackwalker.node.runtimes import (
     training_limits,
 )
 from trackwalker.node.runtimes.container import SHELL_LABEL, ContainerOrder, Mount, OrderError
+from trackwalker.node.runtimes.image import HUB, credentials_from, ensure_image, is_archive, normalise
 from trackwalker.node.runtimes.native import Native
 
 

@@ -22,28 +22,27 @@ from trackwalker.errors import UsageError
 from trackwalker.job.run import RunRecord
 from trackwalker.job.trust import distrust, make_folder, ours_alone
 from trackwalker.job.whole import write_whole
-from trackwalker.launch.again import knobs
-from trackwalker.launch.bundle import build_agent
-from trackwalker.launch.layers import XLA_FLAGS
-from trackwalker.launch.origin import origin
+from trackwalker.launch.code.bundle import build_agent
+from trackwalker.launch.code.provenance import NAME as PROVENANCE
+from trackwalker.launch.code.provenance import Provenance
 from trackwalker.launch.plan import (
     CONFIG,
     code_facts,
     event_folder,
     header_words,
+    origin,
     shared_output,
     shown_env,
     shown_words,
     starred,
     trainer_program,
 )
-from trackwalker.launch.provenance import NAME as PROVENANCE
-from trackwalker.launch.provenance import Provenance
-from trackwalker.launch.request import ModelSpec, Passthrough, job_name, parse_passthrough
-from trackwalker.launch.resolved import Resolved
-from trackwalker.launch.timeouts import parse_timeouts
-from trackwalker.launch.validate import Asked, Checked, check
-from trackwalker.node.order import Order
+from trackwalker.launch.request.layers import XLA_FLAGS
+from trackwalker.launch.request.resolved import Resolved
+from trackwalker.launch.request.validate import Asked, Checked, check, parse_timeouts
+from trackwalker.launch.request.words import ModelSpec, Passthrough, job_name, parse_passthrough
+from trackwalker.launch.resubmit import knobs
+from trackwalker.node.stages.order import Order
 
 FOLDER = ".submissions"
 _RECORDER = "trackwalker.observe"

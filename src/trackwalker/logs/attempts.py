@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from trackwalker.job.dialects import by_name
-from trackwalker.logs.index import LogIndex
+from trackwalker.logs.scanning.index import LogIndex
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from trackwalker.logs.steps import Steps
+from trackwalker.logs.scanning.steps import Steps
 
 
 @dataclass(frozen=True)
@@ -68,6 +68,16 @@ class Quote:
     text: str
 
 
+@dataclass(frozen=True)
+class Memory:
+    """A line of the trainer on what a device holds, in GB."""
+
+    line: int
+    used: float
+    limit: float
+    device: str  # its kind: rocm, cuda, cpu
+
+
 @dataclass
 class Heartbeat:
     """The coordination service's claim that tasks are dead, and who lived to report it."""
@@ -112,6 +122,11 @@ class LogFacts:
     devices: dict[int, set[int]] = field(default_factory=dict)  # by rank: the GPUs of its memory banner
     mem_fraction: float | None = None  # share of GPU memory that XLA takes, as the environment dump says
     coredump_s: int = 0  # how long the launcher waited for core files
+    memory: list[Memory] = field(default_factory=list)  # each line that tells of more than all before it
+    compiled_gb: float | None = None  # what the compiler gives a step beside its arguments
+    step_tflops: float | None = None  # of one device in one step, as the trainer counts
+    attention_share: float | None = None  # of these
+    peak_tflops: float | None = None  # that the trainer's own MFU is measured against
 
     def setting(self, name: str) -> str | None:
         """A value of the config dump."""
@@ -124,6 +139,11 @@ class LogFacts:
             return int(float(self.setting(name) or ""))
         except ValueError:
             return None
+
+    def memory_before_steps(self) -> Memory | None:
+        """The most that a device held before the first step: what stays on it for the whole run."""
+        first = int(self.steps.line[0]) if len(self.steps) else None
+        return max((m for m in self.memory if first is None or m.line < first), key=lambda m: m.used, default=None)
 
     def host_of(self, rank: int) -> str | None:
         """The host a rank ran on."""

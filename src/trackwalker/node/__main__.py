@@ -20,9 +20,9 @@ def main() -> int:
     if len(words) != 1:
         print(_USAGE, file=sys.stderr)
         return 2
-    from trackwalker.node.agent import Agent
-    from trackwalker.node.joining import crew_of, join
-    from trackwalker.node.spec import load_spec
+    from trackwalker.node.agent.agent import Agent
+    from trackwalker.node.agent.joining import crew_of, join
+    from trackwalker.node.agent.spec import load_spec
 
     spec = load_spec(Path(words[0]))
     if spec.crew and "hosts" not in spec.crew:
@@ -31,8 +31,8 @@ def main() -> int:
 
 
 def _node(path: Path) -> int:
-    from trackwalker.node.keeper import keep
-    from trackwalker.node.order import NoSeat, find_seat, load_order
+    from trackwalker.node.agent.supervisor import keep
+    from trackwalker.node.stages.order import NoSeat, find_seat, load_order
 
     try:
         order, seat = load_order(path), find_seat(os.environ)
@@ -44,7 +44,7 @@ def _node(path: Path) -> int:
         return 2
 
     def work() -> int:
-        from trackwalker.node.stages import conduct
+        from trackwalker.node.stages.job import conduct
 
         return conduct(order, seat, path.parent)
 

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import secrets
 import socket
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from subprocess import Popen
+from typing import Any
 
 from trackwalker.errors import EvidenceError
 from trackwalker.job.ports import free_port
 from trackwalker.job.run import load_run
 from trackwalker.job.services import announce, withdraw
-from trackwalker.observe.board import HEADER
 from trackwalker.observe.login import login
 from trackwalker.observe.server import spawn_tied
 
@@ -24,6 +25,57 @@ _LOOK_S = 5.0
 _MOST_STARTS = 5
 _RELOAD_S = 15
 _NICE = 19  # on the machine of a rank its page can wait, the step cannot
+
+
+# `python -m trackwalker.observe.tensorboard`: TensorBoard as it is, for whoever knows the password.
+HEADER = "TRACKWALKER_BOARD_LOGIN"  # the Authorization header that opens; an environment is its owner's to read
+_OWN_NAMES = ("127.0.0.1", "localhost")
+_Application = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
+
+
+def guarded(application: _Application, header: str) -> _Application:
+    """The application for who sends this Authorization header, under our own name, from no other site's page."""
+
+    def answer(environ: dict[str, Any], start: Callable[..., Any]) -> Iterable[bytes]:
+        if environ.get("HTTP_HOST", "").rpartition(":")[0] not in _OWN_NAMES:
+            return _refuse(start, "403 Forbidden", "ask for 127.0.0.1\n")
+        if environ.get("HTTP_SEC_FETCH_SITE", "none") not in ("none", "same-origin"):
+            return _refuse(start, "403 Forbidden", "not from a page of another site\n")
+        given = environ.get("HTTP_AUTHORIZATION", "")
+        if not header or not secrets.compare_digest(given.encode(), header.encode()):
+            asks = ("WWW-Authenticate", 'Basic realm="TensorBoard of a run"')
+            return _refuse(start, "401 Unauthorized", "trackwalker tunnel JOB tells the password\n", asks)
+        return application(environ, start)
+
+    return answer
+
+
+def _refuse(start: Callable[..., Any], status: str, text: str, *more: tuple[str, str]) -> list[bytes]:
+    body = text.encode()
+    start(status, [("Content-Type", "text/plain"), ("Content-Length", str(len(body))), *more])
+    return [body]
+
+
+def main() -> None:
+    """TensorBoard with its own arguments."""
+    from absl import app
+    from tensorboard import default, main_lib, program
+
+    header = os.environ.pop(HEADER, "")
+
+    class Guarded(program.WerkzeugServer):  # type: ignore[misc, name-defined, unused-ignore]
+        """TensorBoard's own server around the guarded application."""
+
+        def __init__(self, application: _Application, flags: Any) -> None:
+            super().__init__(guarded(application, header), flags)
+
+    main_lib.global_init()
+    board = program.TensorBoard(plugins=default.get_plugins(), server_class=Guarded)
+    app.run(board.main, flags_parser=board.configure)
+
+
+if __name__ == "__main__":
+    main()
 
 
 def installed() -> bool:
@@ -72,7 +124,7 @@ class Board:
         if folder is None:
             return
         self._port = free_port()
-        argv = [sys.executable, "-m", "trackwalker.observe.board", f"--logdir={folder}", "--host=127.0.0.1"]
+        argv = [sys.executable, "-m", "trackwalker.observe.tensorboard", f"--logdir={folder}", "--host=127.0.0.1"]
         # Its fast loader is a second server on a port of its own, which knows no password.
         argv += [f"--port={self._port}", f"--reload_interval={_RELOAD_S}", "--load_fast=false"]
         with self._log.open("ab") as out:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from trackwalker.job.layout import Job
-from trackwalker.logs.index import LogIndex
+from trackwalker.logs.scanning.index import LogIndex
 from trackwalker.record.event_files import shared_folder
 
 _WHOLE = re.compile(r"\d{1,9}")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from trackwalker.job.layout import Job
 from trackwalker.job.run import load_run
-from trackwalker.logs.index import LogIndex
+from trackwalker.logs.scanning.index import LogIndex
 
 _EVENT_FILE = re.compile(r"^events\.out\.tfevents\.(\d{9,11})\.([^.]+(?:\.[^.]+)*?)\.\d+\.\d+")
 _SLACK_S = 5.0  # a log's last write and an event file's first are dated by different clocks
@@ -21,7 +21,7 @@ def event_files(job: Job, index: LogIndex) -> list[Path]:
     places = ("tensorboard", "*/tensorboard")
     own = [p for place in places for p in job.dir.glob(f"{place}/events.out.tfevents.*") if p.is_file()]
     if own:
-        return sorted(_before_the_end(own, job))
+        return sorted(_since_the_beginning(_before_the_end(own, job), job))
     shared = shared_folder(job.dir.parent, index.facts.setting("tensorboard_dir"))
     if shared is None or job.log is None:
         return []
@@ -40,9 +40,13 @@ def wandb_files(job: Job) -> list[Path]:
     """W&B's files of the run, in its `wandb` folder."""
     places = ("wandb/*run-*/run-*.wandb", "wandb/wandb/*run-*/run-*.wandb", "wandb/run-*.wandb")
     found = sorted(p for place in places for p in job.dir.glob(place) if p.is_file()) if job.dir is not None else []
-    begun = load_run(job.run_json) if found else None
-    # Not an earlier run's: what was last written before this job began tells nothing of it.
-    return [p for p in found if begun is None or p.stat().st_mtime >= begun.created]
+    return _since_the_beginning(found, job)
+
+
+def _since_the_beginning(files: list[Path], job: Job) -> list[Path]:
+    """Without those of an earlier run in the same folder: last written before this job began."""
+    begun = load_run(job.run_json) if files else None
+    return [p for p in files if begun is None or p.stat().st_mtime >= begun.created]
 
 
 def _before_the_end(files: list[Path], job: Job) -> list[Path]:

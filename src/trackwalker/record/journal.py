@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from trackwalker.job import journal
-from trackwalker.logs.tfevents import MOST_STEPS
+from trackwalker.logs.formats.tfevents import MOST_STEPS
 
 NAME = "progress.jsonl"
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from trackwalker.job.dialects import by_name
 from trackwalker.logs.attempts import Attempt
-from trackwalker.logs.index import LogIndex
+from trackwalker.logs.scanning.index import LogIndex
 from trackwalker.record.checkpoints import OnDisk
 from trackwalker.record.masks import Masks, save_period
 from trackwalker.record.steps import StepTable
@@ -41,7 +41,7 @@ class Progress:
     checkpoint_period: int | None = None
     last_checkpoint: int | None = None  # proven by a line that says so, or by the final name of its folder
     due_checkpoint: int | None = None  # by the period alone: it may not have been committed
-    steps_lost: int | None = None
+    steps_lost: int | None = None  # of a run that was, or would be, cut off; None where every step is done
     steps_repeated: int = 0  # done again after a restart
     recompiled: int = 0  # steps after the first that waited for a compilation
     attempts: int = 1
@@ -182,6 +182,8 @@ def _checkpoints(index: LogIndex, out: Progress, last: int, disk: OnDisk) -> Non
     out.last_checkpoint = disk.last(known, last)
     if period and last >= period and (facts.setting("enable_checkpointing") or "").lower() in ("true", "1", "yes"):
         out.due_checkpoint = period * (last // period)
+    if out.all_done:
+        return  # a run that came to its end has nothing to lose
     if out.last_checkpoint is not None:
         out.steps_lost = last - out.last_checkpoint
     elif (facts.setting("enable_checkpointing") or "").lower() in ("false", "0", "no"):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import re
 import time
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -14,14 +13,14 @@ from trackwalker.job import journal
 from trackwalker.job.ending import told_by
 from trackwalker.job.layout import NAME_FORM, Job
 from trackwalker.job.processes import is_live
-from trackwalker.job.resolve import follow
 from trackwalker.job.run import RunRecord, load_run, ours
+from trackwalker.job.shorthand import snapshot_time
 from trackwalker.logs.attempts import Attempt, attempts, keep_last
 from trackwalker.logs.facts import LogFacts
-from trackwalker.logs.findings import Stopped
-from trackwalker.logs.index import LogIndex, index_logs, rank_files
-from trackwalker.logs.roles import Roles, assign
-from trackwalker.logs.workers import add_earlier, earlier_parts
+from trackwalker.logs.failures.findings import Stopped
+from trackwalker.logs.failures.roles import Roles, assign
+from trackwalker.logs.formats.workers import add_earlier, earlier_parts
+from trackwalker.logs.scanning.index import LogIndex, index_logs, rank_files
 from trackwalker.record import accounting as slurm
 from trackwalker.record.accounting import Accounting
 from trackwalker.record.checkpoints import on_disk
@@ -37,7 +36,6 @@ from trackwalker.record.steps import EVENT_LAG_S, EVENTS, StepTable, gather
 from trackwalker.record.timeline import Timeline, mark, timeline_of
 
 Answer = dict[str, list[dict[str, str]]] | str  # what sacct said about many jobs at once
-_ARTIFACT = re.compile(r"artifact_(\d{9,11})_")
 
 
 @dataclass(frozen=True)
@@ -244,15 +242,6 @@ def _ask(job: Job, index: LogIndex, answer: Answer | None) -> Accounting:
     return slurm.accounting_of(job.id, answer, index)
 
 
-def started(job: Job, run: RunRecord | None) -> float | None:
-    """When the job was submitted: by its own record, or by the time that upstream's snapshot folder carries."""
-    if run is not None:
-        return run.created
-    artifact = follow(job.dir / "artifact") if job.dir else None
-    match = _ARTIFACT.search(str(artifact)) if artifact is not None else None
-    return float(match[1]) if match else None
-
-
 def cancelled_at(facts: LogFacts) -> float | None:
     """When the scheduler says that it cancelled the job."""
     with contextlib.suppress(ValueError):  # a date that is none
@@ -285,8 +274,8 @@ def _clock(
     if (cancelled := cancelled_at(facts)) is not None:
         stops.append(cancelled)
     return Clock(
-        live, started(job, run), now, min(stops) if stops else ended, ended, elapsed,
-        said.total_elapsed_s if relaunched else elapsed,
+        live, run.created if run is not None else snapshot_time(job), now, min(stops) if stops else ended, ended,
+        elapsed, said.total_elapsed_s if relaunched else elapsed,
     )  # fmt: skip
 
 

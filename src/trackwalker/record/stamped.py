@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from trackwalker.logs.stamps import written_at
-from trackwalker.logs.steps import Steps
+from trackwalker.logs.scanning.stamps import written_at
+from trackwalker.logs.scanning.steps import Steps
 from trackwalker.record.timeline import SLACK_S, Floats, Timeline
 
 _MOST_BYTES = 1 << 26  # of the log's front

@@ -1,4 +1,4 @@
-"""The status of a run: how it stands or how it ended. One table (docs/diagnosis.md) for everybody who says so.
+"""The status of a run: how it stands or how it ended. One table (docs/why/diagnosis.md) for everybody who says so.
 
 Terminal facts come first: the launcher's summary, all steps done, the scheduler's own word. Words in the log come
 after them, and a recording decides only what none of these does. "The evidence ends here" is not "the run ended here".
@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from trackwalker.logs.facts import LogFacts, Quote
-from trackwalker.logs.findings import Finding
-from trackwalker.logs.index import LogIndex
+from trackwalker.logs.failures.findings import Finding
+from trackwalker.logs.scanning.index import LogIndex
 from trackwalker.record.accounting import Accounting
 
 Status = Literal[

@@ -12,11 +12,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trackwalker.job.layout import Job
-from trackwalker.logs.index import LogIndex
-from trackwalker.logs.steps import Steps
-from trackwalker.logs.tfevents import MOST_STEPS, EventSteps, read_events
-from trackwalker.logs.wandb import read_wandb
-from trackwalker.logs.workers import add_workers, last_step, worker_files
+from trackwalker.logs.formats.tfevents import MOST_STEPS, EventSteps, read_events
+from trackwalker.logs.formats.wandb import read_wandb
+from trackwalker.logs.formats.workers import add_workers, last_step, worker_files
+from trackwalker.logs.scanning.index import LogIndex
+from trackwalker.logs.scanning.steps import Steps
 from trackwalker.record.event_files import event_files, wandb_files
 from trackwalker.record.journal import NAME as JOURNAL
 from trackwalker.record.journal import Pause, Told, read_progress
@@ -32,7 +32,6 @@ _SAME_S = 0.002
 _APART = 3  # ranks and writers differ by a step or two without disagreeing
 _ROUNDING = 0.0006  # seconds: what printing three digits takes away
 _COLUMNS = ("seconds", "tgs", "tflops", "mfu", "data_wait_s", "end", "written", "line")
-_AT = {name: i for i, name in enumerate(_COLUMNS)}
 _TIMED = ("init", "compile", "restore", "checkpoint")  # phases that the ranks time themselves
 
 
@@ -42,7 +41,7 @@ class StepTable:
 
     rank: Ints
     step: Ints
-    values: Floats  # one column for each of _COLUMNS
+    columns: dict[str, Floats]  # of _COLUMNS those that somebody told: a long run's table is large
     source: str | None = None  # where the rows come from; columns that it lacks may come from another place
     used: str | None = None  # the place that knows of the last step
     last: int | None = None  # the last step that any rank completed, by any place
@@ -62,7 +61,7 @@ class StepTable:
 
     def column(self, name: str) -> Floats:
         """One column of all rows."""
-        return self.values[:, _AT[name]]
+        return self.columns[name] if name in self.columns else np.full(len(self), np.nan)
 
     @property
     def seconds(self) -> Floats:
@@ -91,8 +90,13 @@ class StepTable:
         return len(own) - len(np.unique(own))
 
     def take(self, rows: Bools | Ints) -> StepTable:
-        """Some of the rows."""
-        return replace(self, rank=self.rank[rows], step=self.step[rows], values=self.values[rows])
+        """Some of the rows; all of them in their order are the table itself."""
+        if len(rows) == len(self) and (
+            rows.all() if rows.dtype == np.bool_ else (np.diff(rows, prepend=-1) == 1).all()
+        ):
+            return self
+        picked = {name: column[rows] for name, column in self.columns.items()}
+        return replace(self, rank=self.rank[rows], step=self.step[rows], columns=picked)
 
     def lead(self) -> StepTable:
         """The rank to judge the run by: the lowest that told of all but a few steps, as ranks train in step."""
@@ -102,6 +106,8 @@ class StepTable:
 
     def once(self) -> StepTable:
         """Each step of each rank once, in order: of a step done again the later counts."""
+        if len(np.unique(self.rank)) < 2 and (np.diff(self.step) > 0).all():
+            return self  # an ordinary log
         order = np.lexsort((np.arange(len(self)), self.step, self.rank))
         last = np.append((np.diff(self.step[order]) != 0) | (np.diff(self.rank[order]) != 0), True)
         return self.take(order[last[: len(order)]])
@@ -141,7 +147,7 @@ def _workers(job: Job, index: LogIndex, found: dict[str, _Place]) -> None:
         theirs = add_workers(index, workers)
         if theirs is not None and len(theirs):
             table = _from_log(theirs, WORKERS)
-            table.values[:, _AT["line"]] = np.nan  # of other files than the log
+            del table.columns["line"]  # of other files than the log
             found[WORKERS] = _Place(table, max(furthest or 0, theirs.last or 0))
             for rank, step in theirs.last_by_rank.items():
                 steps.last_by_rank[rank] = max(step, steps.last_by_rank.get(rank, -1))
@@ -157,7 +163,9 @@ def _best(found: dict[str, _Place]) -> StepTable:
     last = max(says.values())
     used = next(name for name in order if says[name] == last)
     # The rows come from where most of them are: a journal may have begun late, an event file drops steps.
-    fullest = max(order, key=lambda name: (_timed(found[name].table), -order.index(name)))
+    # One that has a few steps more than the log has one rank's alone: with it nobody could be compared.
+    least = {name: _APART if name == EVENTS else 0 for name in order}
+    fullest = max(order, key=lambda name: (_timed(found[name].table.lead()) - least[name], -order.index(name)))
     best = replace(found[fullest].table, source=fullest)
     counts = {name: _distinct(found[name].table.step) for name in order}
     notes: list[str] = []
@@ -210,7 +218,7 @@ def _join(table: StepTable, other: StepTable, name: str) -> list[str]:
     if not pairs:
         return []
     ours, at = (np.array(c) for c in zip(*pairs, strict=True))
-    a, b = table.values[ours, 0], theirs.values[at, 0]
+    a, b = table.seconds[ours], theirs.seconds[at]
     both = np.isfinite(a) & np.isfinite(b) & (a > 0)
     apart = np.abs(b[both] - a[both])
     if both.any() and float(np.median(apart / a[both])) > _SAME and float(np.median(apart)) > _SAME_S:
@@ -218,35 +226,35 @@ def _join(table: StepTable, other: StepTable, name: str) -> list[str]:
         return [f"{table.source} and {name} time the same steps {share:.0f} % apart: {table.source} is used"]
     if table.source == LOG:  # three digits there, all of them here
         more = both & (np.abs(b - a) <= _ROUNDING)
-        table.values[ours[more], 0] = b[more]
-    for column in range(table.values.shape[1]):
-        lacking = ~np.isfinite(table.values[ours, column])
-        table.values[ours[lacking], column] = theirs.values[at[lacking], column]
+        table.columns["seconds"] = seconds = table.seconds.copy()  # the log's own figures stay
+        seconds[ours[more]] = b[more]
+    for name, known_there in theirs.columns.items():
+        table.columns[name] = own = table.column(name).copy()
+        lacking = ~np.isfinite(own[ours])
+        own[ours[lacking]] = known_there[at[lacking]]
     return []
 
 
-def _table(rank: Ints, step: Ints, source: str | None, **columns: Floats) -> StepTable:
-    values = np.full((len(step), len(_COLUMNS)), np.nan)
-    for name, column in columns.items():
-        values[:, _AT[name]] = column
-    return StepTable(rank, step, values, source)
+def _table(rank: Ints, step: Ints, source: str | None, **columns: Floats | Ints) -> StepTable:
+    return StepTable(rank, step, {name: np.asarray(column, float) for name, column in columns.items()}, source)
 
 
 def _from_log(steps: Steps, source: str) -> StepTable:
     """All ranks' lines where they were read, else the one rank's."""
     tables = []
     for rank, own in sorted({steps.rank or 0: steps, **steps.others}.items()):
-        written = own.written if len(own.written) else np.full(len(own), np.nan)
-        ranks = np.full(len(own), rank, np.int64)
-        tables.append(
-            _table(
-                ranks, own.step, source, seconds=own.seconds, tgs=own.tgs, written=written, line=own.line.astype(float)
-            )
-        )
+        ranks = (
+            np.full(len(own), rank, np.int64) if rank else np.zeros(len(own), np.int64)
+        )  # of zeros no page is touched
+        told = {"written": own.written} if len(own.written) else {}
+        tables.append(_table(ranks, own.step, source, seconds=own.seconds, tgs=own.tgs, line=own.line, **told))
+    if len(tables) == 1:
+        return tables[0]
+    names = [name for name in _COLUMNS if any(name in t.columns for t in tables)]
     return StepTable(
         np.concatenate([t.rank for t in tables]),
         np.concatenate([t.step for t in tables]),
-        np.concatenate([t.values for t in tables]),
+        {name: np.concatenate([t.column(name) for t in tables]) for name in names},
         source,
     )
 

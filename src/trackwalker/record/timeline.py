@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trackwalker.logs.facts import LogFacts
-from trackwalker.logs.stamps import durations, spread
+from trackwalker.logs.scanning.stamps import durations, spread
 from trackwalker.record.journal import NAME as JOURNAL
 from trackwalker.record.journal import Pause
 from trackwalker.record.masks import Masks, masks
@@ -54,10 +54,12 @@ class Timeline:
         return (self.steps >= first) & (self.steps <= last)
 
     def step_at(self, time: float) -> int | None:
-        """The step that was running at a time."""
+        """The step that was running at a time; where the clock lets two steps overlap, the later."""
         if not len(self):
             return None
         at = int(np.searchsorted(self.ends, time, side="right"))
+        if at + 1 < len(self) and self.ends[at + 1] - self.seconds[at + 1] <= time:
+            at += 1
         return int(self.steps[at]) if at < len(self) else int(self.steps[-1]) + 1
 
 
@@ -76,16 +78,18 @@ def timeline_of(
     if not len(rows):
         return None
     # One row for each step: the journal has one for each rank.
-    order = np.argsort(rows.step, kind="stable")
-    rows = rows.take(order)
+    if not (np.diff(rows.step) >= 0).all():
+        rows = rows.take(np.argsort(rows.step, kind="stable"))
     first = np.flatnonzero(np.diff(rows.step, prepend=rows.step[0] - 1))
-    step = rows.step[first]
+    alone = len(first) == len(rows)  # a long run's columns are large: nothing is copied that stays as it is
+    step = rows.step if alone else rows.step[first]
     ends = np.fmax.reduceat(rows.column("end"), first) if table.clock == JOURNAL else None
     seconds, tgs = _medians(rows.seconds, first), _medians(rows.tgs, first)
     if ends is not None and not np.isfinite(seconds).all():
         seconds = _apart(step, seconds, ends, tgs)
         ends = spread(ends, seconds)
-    written = rows.column("written")[np.append(first[1:], len(rows)) - 1]
+    written = rows.column("written")
+    written = written if alone else written[np.append(first[1:], len(rows)) - 1]
     source = log.path.name if table.source == LOG else table.source or log.path.name
     known = {int(s): float(e) for s, e in zip(step, ends, strict=True) if np.isfinite(e)} if ends is not None else {}
     anchors = known or _anchors(telemetry)

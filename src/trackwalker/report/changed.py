@@ -5,7 +5,7 @@ from __future__ import annotations
 from rich.console import Console
 from rich.text import Text
 
-from trackwalker.diagnose.changed import MOST_ROWS, Changed
+from trackwalker.diagnose.deviations.changed import MOST_ROWS, Changed
 from trackwalker.diagnose.verdict import Deviation
 from trackwalker.record.clock import utc
 from trackwalker.report.text import clip, one_line
@@ -19,12 +19,15 @@ def render_changed(found: Changed, console: Console) -> None:
     for episode in found.episodes:
         windows = ", ".join(f"{utc(s.start)} to {utc(s.end)}" for s in episode.window)
         console.print(Text(f"{_phase(episode.name)}: {windows}"), soft_wrap=True)
-    console.print(
-        Text(f"{found.metrics} metrics, {found.tests} comparisons, {_count(len(found.deviations), 'deviation')} shown")
-    )
+    compared = f"Compared {found.metrics} metrics on every host and GPU with their own past and with the other hosts"
+    shown = f"{_count(len(found.deviations), 'change')} shown, single hosts first"
+    console.print(Text(f"{compared} ({found.tests} comparisons): {shown}."), soft_wrap=True)
     _render_log(found, console)
     if not found.metrics:
         console.print(Text("No metric was recorded: only the log was compared."))
+        return
+    if found.says:
+        console.print(Text(f"{found.says[0].upper()}{found.says[1:]}."), soft_wrap=True)
         return
     if not found.deviations:
         console.print(Text("No metric changed beyond its own noise and beyond what the other hosts did."))

@@ -6,9 +6,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from trackwalker.diagnose.compare import Comparison
-from trackwalker.diagnose.config_diff import Change
-from trackwalker.diagnose.deltas import Delta, quantity
+from trackwalker.diagnose.compare.compare import Comparison
+from trackwalker.diagnose.compare.config_diff import Change
+from trackwalker.diagnose.compare.deltas import Delta, quantity
 from trackwalker.report import words
 from trackwalker.report.markdown import markdown
 from trackwalker.report.terminal import render

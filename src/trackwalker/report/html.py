@@ -10,14 +10,20 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from trackwalker.diagnose.story import Mark, Story
 from trackwalker.diagnose.verdict import Verdict
+from trackwalker.diagnose.views.story import Mark, Story
 from trackwalker.job.cause_names import cause_label
-from trackwalker.report import axis, lanes, story_heat, story_overlay, timeline, view, words
-from trackwalker.report.lacking import lacking
-from trackwalker.report.marks import words_of
-from trackwalker.report.story_background import Background, with_restarts, without_secrets
+from trackwalker.report import view, words
+from trackwalker.report.charts import axis
+from trackwalker.report.charts import host_lanes as lanes
+from trackwalker.report.charts import throughput_timeline as timeline
+from trackwalker.report.charts.marks import words_of
+from trackwalker.report.onsets import in_order
+from trackwalker.report.story import heat as story_heat
+from trackwalker.report.story import overlay as story_overlay
+from trackwalker.report.story.background import Background, with_restarts, without_secrets
 from trackwalker.report.text import clean, clip, one_line
+from trackwalker.report.words import lacking
 
 _MARKS = 200
 _CHANGES = 100
@@ -26,7 +32,7 @@ _CHANGES = 100
 def render_html(verdict: Verdict, story: Story, more: Background | None = None) -> str:
     """The report page; the same verdict, story and background give the same bytes."""
     more = more or Background()
-    verdict, story = without_secrets(verdict, more), with_restarts(story, more)
+    verdict, story = in_order(without_secrets(verdict, more)), with_restarts(story, more)
     items, refs, left_out = view.evidence(verdict)
     document, cut = view.raw(verdict)
     return (

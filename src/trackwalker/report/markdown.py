@@ -5,8 +5,8 @@ from __future__ import annotations
 from trackwalker.diagnose.verdict import Cause, Evidence, Verdict
 from trackwalker.job.cause_names import cause_label, cause_name
 from trackwalker.report.changed import deviation_line
-from trackwalker.report.lacking import lacking
 from trackwalker.report.text import one_line
+from trackwalker.report.words import lacking
 
 _MOST_HOSTS = 16
 _SPECIAL = str.maketrans({c: f"\\{c}" for c in "\\`*_[]<>|#"})

@@ -15,8 +15,8 @@ from trackwalker.job.cause_names import cause_label, cause_name
 from trackwalker.report import words
 from trackwalker.report.changed import deviation_line
 from trackwalker.report.commands import command_of, first_look
-from trackwalker.report.lacking import lacking
 from trackwalker.report.text import clip, one_line
+from trackwalker.report.words import lacking
 
 _WIDEST = 100
 _DEVIATIONS = 6  # rows; `trackwalker changed` and the JSON have more
@@ -98,6 +98,11 @@ def render(verdict: Verdict, console: Console, target: str = "", verbose: bool =
         page.heading("In full")
         page.put(page.text(clip(rest, 1200)), 2)
     _causes(page, verdict)
+    if page.told:
+        named = target or shlex.quote(one_line(verdict.job.id))
+        first = next(item.id for item in verdict.evidence if item.id in page.told)
+        page.put(page.text("All values of a piece of evidence:", "dim"), 4)
+        page.command(f"trackwalker diagnose {named} --evidence {first}", 5)
     _deviations(page, verdict)
     _tested(page, verdict, verbose)
     if progress := words.progress_facts(verdict.progress):

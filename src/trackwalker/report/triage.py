@@ -8,7 +8,8 @@ from rich.text import Text
 
 from trackwalker.diagnose.triage import Triage
 from trackwalker.job.cause_names import cause_label, cause_name
-from trackwalker.logs.findings import Finding
+from trackwalker.logs.failures.findings import Finding
+from trackwalker.logs.failures.signatures import load
 from trackwalker.report.text import clip, one_line
 
 _WIDEST = 100
@@ -31,7 +32,7 @@ def render(triage: Triage, console: Console) -> None:
         if finding.role == "note":
             continue
         role = _ROLES.get(finding.role, finding.role)
-        console.print(Text(f"\n{role}: {cause_label(finding.cause)}{_who(finding)}"), width=width)
+        console.print(Text(f"\n{role}: {_label(finding)}{_who(finding)}"), width=width)
         if finding.text or finding.why:
             console.print(Text(f"  {_safe(finding.file)}:{finding.line}  {_quote(finding)}", style="dim"), width=width)
         if finding.proves_not and finding.role == "primary":
@@ -64,7 +65,7 @@ def markdown(triage: Triage) -> str:
     ]
     for finding in triage.roles.findings:
         place, quote = f"{_md(finding.file)}:{finding.line}", _quote(finding).replace("`", "'")
-        lines.append(f"- {finding.role}: {cause_label(finding.cause)}{_who(finding)}, {place}: `{quote}`")
+        lines.append(f"- {finding.role}: {_label(finding)}{_who(finding)}, {place}: `{quote}`")
     lines += ["", "## Projection", "", "| quantity | value |", "|---|---|"]
     lines += [f"| {name} | {_md(value)} |" for name, value in _rows(triage)]
     lines += _budget_table(triage)
@@ -91,6 +92,14 @@ def _row(row: Triage | tuple[str, str]) -> tuple[str, ...]:
     cause = cause_name(primary.cause) if primary else ""
     rank = "" if first is None else str(first)
     return (_safe(row.job.id), row.status, cause, rank, steps, row.pattern.name, _safe(row.next[0]) if row.next else "")
+
+
+def _label(finding: Finding) -> str:
+    """What a finding is called: a line that only tells of somebody's end names no cause where another one does."""
+    known = load().by_id.get(finding.id)
+    if finding.role == "consequence" and known is not None and "end-of-process" in known.traits:
+        return f"A process ended with an error ({finding.id})"
+    return cause_label(finding.cause)
 
 
 def _who(finding: Finding) -> str:
@@ -127,7 +136,8 @@ def _rows(triage: Triage) -> list[tuple[str, str]]:
     if p.last_checkpoint is not None:
         due = f" (step {p.due_checkpoint} was due, no line says it was saved)"
         missing = due if p.due_checkpoint is not None and p.due_checkpoint > p.last_checkpoint else ""
-        rows.append(("checkpoint", f"step {p.last_checkpoint}; {p.steps_lost} steps after it{missing}"))
+        after = f"; {p.steps_lost} steps after it" if p.steps_lost is not None else ""
+        rows.append(("checkpoint", f"step {p.last_checkpoint}{after}{missing}"))
     if p.remaining_s:
         rows.append(("remaining", f"{p.remaining_s / 3600:.1f} h"))
     if p.expected_step is not None and p.last_step is not None and p.expected_step > p.last_step + 3:

@@ -10,6 +10,7 @@ from markupsafe import escape
 from trackwalker.diagnose.verdict import Cause, Evidence, Verdict
 from trackwalker.job.cause_names import cause_label, cause_name
 from trackwalker.report import words
+from trackwalker.report.ranges import places
 from trackwalker.report.text import clean, clip, json_visible, one_line
 
 # Characters of an evidence text and of its source that are always visible.
@@ -20,6 +21,7 @@ _FULL = 12_000
 _ITEMS = 120
 _VALUES = 12
 _HOSTS = 24
+_SPELLED = 6  # names that are written out; of more, how many and which ranges
 
 _ANCHOR = re.compile(r"[A-Za-z][A-Za-z0-9_.:-]{0,63}")
 # Ids of the page itself: evidence with such an id gets a neutral anchor.
@@ -159,11 +161,17 @@ def _cause(cause: Cause, refs: Refs, benign: bool) -> CauseView:
         confidence=words.confidence(cause.confidence),
         hosts=tuple(clip(one_line(host), 120) for host in cause.hosts[:_HOSTS]),
         more_hosts=max(len(cause.hosts) - _HOSTS, 0),
-        devices=clip(words.names([*cause.gpus, *cause.devices]), 400),
+        devices=clip(words.names([*(words.gpu(name) for name in cause.gpus), *cause.devices]), 400),
         since=words.onset(cause.onset) if cause.onset and (cause.onset.time or cause.onset.step is not None) else "",
-        facts=tuple((name, clip(value, 1200)) for name, value in words.cause_facts(cause)),
+        facts=tuple((name, clip(_gathered(name, value, cause), 1200)) for name, value in words.cause_facts(cause)),
         refs=refs.of(cause.evidence),
     )
+
+
+def _gathered(name: str, value: str, cause: Cause) -> str:
+    """Many hosts or devices counted and in ranges: a list that is cut names the first of them only."""
+    many = {"hosts": cause.hosts, "GPUs": cause.gpus, "devices": cause.devices}.get(name, [])
+    return places([one_line(each) for each in many]) if len(many) > _SPELLED else value
 
 
 def title(verdict: Verdict) -> str:

@@ -13,7 +13,7 @@ from typing import Literal
 from trackwalker.errors import MaybeQueuedError, MissingToolError, TrackwalkerError, UnreachableError, UsageError
 from trackwalker.launch.slurm.client import SlurmUnreachable
 from trackwalker.sweep.budget import budget_of, fits, minutes_left
-from trackwalker.sweep.executors import Executor, Look
+from trackwalker.sweep.executors.protocol import Executor, Look
 from trackwalker.sweep.model import Result, Strategy, Trial
 from trackwalker.sweep.plan import Plan
 from trackwalker.sweep.policy import Decision, all_alike, decide, load_policy

@@ -12,7 +12,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict
 
 from trackwalker.job.causes import about
-from trackwalker.logs.signatures import load as load_signatures
+from trackwalker.logs.failures.signatures import load as load_signatures
 from trackwalker.sweep.model import Done, Result, Status
 
 

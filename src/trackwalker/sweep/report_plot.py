@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from html import escape
 
-from trackwalker.report.plots import Scale, drawable, line_path, px, value_ticks
+from trackwalker.report.charts.plots import Scale, drawable, line_path, px, value_ticks
 from trackwalker.report.text import clip_middle, one_line
 from trackwalker.sweep.model import Plot
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from trackwalker.errors import MaybeQueuedError, UnreachableError
-from trackwalker.sweep.executors import Look
+from trackwalker.sweep.executors.protocol import Look
 from trackwalker.sweep.model import Conclusion, Done, Result, Strategy, Trial
 
 World = Callable[[Trial, int], Result]  # the trial and how often it ran before -> what comes of it

@@ -12,11 +12,11 @@ from trackwalker.sweep.model import Strategy
 
 # Each offers `build(request) -> Strategy`: it checks the request and raises UsageError before anything is submitted.
 KINDS = {
-    "batch": "trackwalker.sweep.batch:build",
-    "nodes": "trackwalker.sweep.nodes:build",
-    "network": "trackwalker.sweep.network:build",
-    "models": "trackwalker.sweep.models:build",
-    "flags": "trackwalker.sweep.flags:build",
+    "batch": "trackwalker.sweep.batch.strategy:build",
+    "nodes": "trackwalker.sweep.nodes.strategy:build",
+    "network": "trackwalker.sweep.network.strategy:build",
+    "models": "trackwalker.sweep.models.strategy:build",
+    "flags": "trackwalker.sweep.flags.strategy:build",
 }
 
 

@@ -86,8 +86,8 @@ class _Block:
 class BlockWriter:
     """A database under construction; `add` as often as needed, each series' samples in order, then `close`."""
 
-    def __init__(self, folder: Path, seed: int = 0) -> None:
-        self._folder = folder
+    def __init__(self, folder: Path, seed: int = 0, block_ms: int = BLOCK_MS) -> None:
+        self._folder, self._block_ms = folder, block_ms
         self._rng = np.random.default_rng(seed)
         self._blocks: dict[int, _Block] = {}
         self._waiting: dict[int, list[tuple[list[Labels], Ints, Floats]]] = {}  # by samples per chunk
@@ -97,7 +97,7 @@ class BlockWriter:
         """Samples of series that were scraped together: `times` (n) in ms, `values` (series, n)."""
         if len(times) == 0:
             return
-        for begin, end in _cuts(times):
+        for begin, end in _cuts(times, self._block_ms):
             part = (series, times[begin:end], values[:, begin:end])
             self._waiting.setdefault(end - begin, []).append(part)
             self._rows += len(series)
@@ -133,7 +133,7 @@ class BlockWriter:
         return sum(b.samples for b in self._blocks.values())
 
     def _block(self, time: int) -> _Block:
-        start = time // BLOCK_MS * BLOCK_MS
+        start = time // self._block_ms * self._block_ms
         if start not in self._blocks:
             folder = self._folder / self._ulid(start)
             folder.mkdir(parents=True)
@@ -146,9 +146,9 @@ class BlockWriter:
         return "".join(_ULID[number >> shift & 31] for shift in range(125, -1, -5))
 
 
-def _cuts(times: Ints) -> list[tuple[int, int]]:
+def _cuts(times: Ints, block_ms: int) -> list[tuple[int, int]]:
     """Where chunks begin and end: at most 120 samples, never across two blocks."""
-    edges = [0, *(np.flatnonzero(np.diff(times // BLOCK_MS)) + 1).tolist(), len(times)]
+    edges = [0, *(np.flatnonzero(np.diff(times // block_ms)) + 1).tolist(), len(times)]
     cuts = []
     for begin, end in itertools.pairwise(edges):
         for at in range(begin, end, SAMPLES_PER_CHUNK):
@@ -159,19 +159,22 @@ def _cuts(times: Ints) -> list[tuple[int, int]]:
 def _index(refs: dict[Labels, array[int]]) -> bytes:
     ordered = sorted(refs)
     symbols = sorted({text.encode() for series in ordered for pair in series for text in pair} | {b""})
-    number = {text: i for i, text in enumerate(symbols)}
+    number = {text: uvarint(i) for i, text in enumerate(symbols)}
     out = bytearray(_INDEX_MAGIC)
     toc = [len(out)]
     out += _table(len(symbols), b"".join(uvarint(len(s)) + s for s in symbols))
-    postings: dict[tuple[str, str], list[int]] = {("", ""): []}
+    pairs = {pair for series in ordered for pair in series}
+    written = {pair: number[pair[0].encode()] + number[pair[1].encode()] for pair in pairs}
+    everyone: list[int] = []
+    postings: dict[tuple[str, str], list[int]] = {("", ""): everyone, **{pair: [] for pair in pairs}}
     toc.append(len(out))
     for series in ordered:
         out += bytes(-len(out) % 16)
         ref = len(out) // 16
-        for pair in (("", ""), *series):
-            postings.setdefault(pair, []).append(ref)
-        body = uvarint(len(series)) + b"".join(uvarint(number[t.encode()]) for pair in series for t in pair)
-        body += _chunk_list(refs[series])
+        everyone.append(ref)
+        for pair in series:
+            postings[pair].append(ref)
+        body = uvarint(len(series)) + b"".join([written[pair] for pair in series]) + _chunk_list(refs[series])
         out += uvarint(len(body)) + body + _crc(body)
     toc += [len(out), len(out)]  # label indices: unused by readers since format 2; an empty table stands there
     out += _table(0, b"")
@@ -189,6 +192,9 @@ def _index(refs: dict[Labels, array[int]]) -> bytes:
 
 
 def _chunk_list(chunks: array[int]) -> bytes:
+    if len(chunks) == 3:
+        mint, maxt, ref = chunks
+        return b"\x01" + varint(mint) + uvarint(maxt - mint) + uvarint(ref)
     (mint, maxt, ref), *rest = sorted(zip(chunks[0::3], chunks[1::3], chunks[2::3], strict=True))
     out = uvarint(len(rest) + 1) + varint(mint) + uvarint(maxt - mint) + uvarint(ref)
     for next_mint, next_maxt, next_ref in rest:

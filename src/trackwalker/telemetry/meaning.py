@@ -13,7 +13,7 @@ from typing import Any, Literal
 import yaml
 
 from trackwalker.telemetry.client import Labels, host_of
-from trackwalker.telemetry.foreign import load_maps
+from trackwalker.telemetry.foreign.names import load_maps
 
 Kind = Literal["gauge", "counter", "windowed", "state", "info", "timestamp"]
 Layer = Literal["resource", "activity", "wait", "error", "identity", "health"]

@@ -7,19 +7,25 @@ import os
 import re
 import shutil
 import tempfile
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
+from typing import Any
+
+import httpx
 
 from trackwalker.errors import EvidenceError, MissingToolError
 from trackwalker.observe.login import login
 from trackwalker.observe.prometheus import find_prometheus
 from trackwalker.observe.server import Server
 from trackwalker.observe.tsdb import Block
-from trackwalker.telemetry.client import Api, Telemetry
-from trackwalker.telemetry.probe import count_chunks, hide_unreadable, readable, suspicious
+from trackwalker.telemetry.client import Api, Floats, Labels, Telemetry
+from trackwalker.telemetry.direct.answers import Direct, Traffic
+from trackwalker.telemetry.direct.unxor import DamagedError
+from trackwalker.telemetry.probe import MOST_SAMPLES, count_chunks, hide_unreadable, readable, suspicious
 from trackwalker.telemetry.view import View, check_source, explain
 
 __all__ = ["Telemetry", "open_database"]
@@ -35,13 +41,18 @@ _FLAGS = (
     "--query.timeout=5m",
 )
 _ORPHANS = re.compile(r"Unknown series references.*?\bsamples=(\d+)")
-_ADMIN = "--web.enable-admin-api"  # only to hide series in the view, and only when something is wrong
+_ADMIN = "--web.enable-admin-api"  # to hide series in the view when something is wrong, and to write its log as a block
+_LOGGED_BYTES = 8  # of a log for each sample, about
+_NO_DELETIONS = 9  # bytes: a head and its checksum
 _PREFIX = f"trackwalker-view-{os.getuid()}-"
 
 
 @contextmanager
-def open_database(db_dir: Path) -> Iterator[Telemetry]:
-    """Open a metrics database for queries, as a private view that is removed at the end."""
+def open_database(db_dir: Path, direct_from: int = MOST_SAMPLES) -> Iterator[Telemetry]:
+    """Open a metrics database for queries, as a private view that is removed at the end.
+
+    One of more than `direct_from` samples is read without Prometheus, as far as that goes.
+    """
     check_source(db_dir)
     binary = find_prometheus()
     if binary is None:
@@ -55,14 +66,18 @@ def open_database(db_dir: Path) -> Iterator[Telemetry]:
             (root / "prometheus.yml").write_text("global: {}\n")
             opened = _Opened(binary, view, root)
             stack.callback(opened.close)
-            opened.start()
-            opened.check_blocks()
+            direct, large_log = opened.direct(direct_from), view.wal_bytes > direct_from * _LOGGED_BYTES
+            if direct is None:
+                opened.start(*((_ADMIN,) if large_log else ()))
+                opened.check_blocks()
         except OSError as e:
             raise explain(e, db_dir) from e
         bounds = opened.bounds()
+        if large_log:
+            direct = opened.flattened(direct_from)
         if not bounds:
             raise EvidenceError(_nothing(view, "it holds no samples"))
-        yield Telemetry(opened.api, bounds, view.damage, opened.unreadable)
+        yield Telemetry(opened, bounds, view.damage, opened.unreadable, direct)
 
 
 class _Opened:
@@ -72,18 +87,62 @@ class _Opened:
         self._binary, self._view, self._root = binary, view, root
         self._server: Server | None = None
         self._api: Api | None = None
-        self._salvaged = False
+        self._salvaged = self._closed = False
+        self._lock = threading.RLock()
         self.unreadable: set[str] = set()
+        self.traffic = Traffic()
+
+    def direct(self, least: int) -> Direct | None:
+        """The blocks themselves, where all samples are in them and they are many."""
+        view = self._view
+        if view.has_wal or view.damage or sum(b.samples for b in view.blocks) <= least:
+            return None
+        folders = [view.data / b.name for b in view.blocks]
+        if any(_has_deletions(folder / "tombstones") for folder in folders):
+            return None
+        try:
+            return Direct(folders, self.traffic)
+        except DamagedError:
+            return None  # what is wrong with it is Prometheus' to say
+
+    def flattened(self, least: int) -> Direct | None:
+        """The same after Prometheus has written what is in the log into a block too; then it may rest."""
+        try:
+            name = self.api.call("/api/v1/admin/tsdb/snapshot")["name"]
+            self._view.move(self._view.data / "snapshots" / str(name))
+        except (ValueError, OSError):
+            return None  # no room, say: it goes on as it is
+        with self._lock:
+            self._stop()
+        return self.direct(least)
 
     @property
     def api(self) -> Api:
-        if self._api is None:
-            raise EvidenceError("the database is closed")
-        return self._api
+        """Its Prometheus; started now, where the blocks answered everything so far."""
+        with self._lock:
+            if self._api is None and not self._closed:
+                self.start()
+                self.check_blocks()
+            if self._api is None:
+                raise EvidenceError("the database is closed")
+            return self._api
+
+    @property
+    def url(self) -> httpx.URL:
+        """Where its Prometheus answers."""
+        return self.api.url
+
+    def call(self, path: str, params: Mapping[str, Any] | None = None, method: str = "POST") -> Any:
+        """The `data` of an API answer."""
+        return self.api.call(path, params, method)
+
+    def samples(self, path: str, params: Mapping[str, Any]) -> list[tuple[Labels, Floats, Floats]]:
+        """The labels, times and values of every series of a matrix answer."""
+        return self.api.samples(path, params)
 
     def start(self, *extra: str) -> None:
         while True:
-            self.close()
+            self._stop()
             # Left by the start before, which was cut off in writing it; everything in it comes from the log.
             shutil.rmtree(self._view.data / "chunks_head", ignore_errors=True)
             server = Server(
@@ -95,7 +154,7 @@ class _Opened:
                 login=login(),
             )
             self._server = server
-            self._api = Api(server.access, partial(_last_words, server))
+            self._api = Api(server.access, partial(_last_words, server), self.traffic)
             if server.wait_ready(READY_S):
                 if not self._mend_log(server.said()):
                     return
@@ -137,12 +196,19 @@ class _Opened:
     def bounds(self) -> list[tuple[int, int]]:
         """First and last millisecond of each part that has samples."""
         found = [(b.first, b.end - 1) for b in self._view.blocks]
+        if self._api is None:
+            return found
         head = self.api.call("/api/v1/status/tsdb", method="GET")["headStats"]
         if head["numSeries"] and head["minTime"] <= head["maxTime"]:  # an empty head has impossible times
             found.append((head["minTime"], head["maxTime"]))
         return found
 
     def close(self) -> None:
+        with self._lock:
+            self._closed = True
+            self._stop()
+
+    def _stop(self) -> None:
         if self._api is not None:
             self._api.close()
             self._api = None
@@ -162,7 +228,7 @@ class _Opened:
         if self._salvaged:
             self._view.damage.append(f"{spot}: not readable beyond a bad record; later samples may be missing")
             return False
-        self.close()
+        self._stop()
         self._view.salvage_wal()
         self._salvaged = True
         return True
@@ -186,6 +252,10 @@ class _Opened:
             raise EvidenceError(_nothing(self._view, said))
         if not self._view.blocks and not self._view.has_wal:
             raise EvidenceError(_nothing(self._view, "no part of it can be read"))
+
+
+def _has_deletions(tombstones: Path) -> bool:
+    return tombstones.exists() and tombstones.stat().st_size > _NO_DELETIONS
 
 
 def _nothing(view: View, why: str) -> str:

@@ -127,6 +127,16 @@ class View:
         self._note(f"wal: {why}; the write-ahead log is left out")
 
     @property
+    def wal_bytes(self) -> int:
+        """How large the log is."""
+        return sum(p.stat().st_size for p in (self.data / "wal").rglob("*") if p.is_file())
+
+    def move(self, data: Path) -> None:
+        """Go on with a folder of blocks that holds everything, the log too."""
+        self.blocks = [read_block(data / name) for name in list_parts(data).blocks]
+        self.data, self._segments, self._checkpoint = data, {}, None
+
+    @property
     def has_wal(self) -> bool:
         """Whether there is anything in the log."""
         return bool(self._segments or self._checkpoint)

@@ -6,6 +6,8 @@ series together, gives the same bits at numpy's speed.
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -119,6 +121,7 @@ def _trailing_zeros(words: Words) -> NDArray[np.int64]:
     return np.maximum(_bit_length(words & (~words + np.uint64(1))) - 1, 0)
 
 
+@lru_cache(maxsize=1 << 16)  # lengths, symbols and times repeat from series to series
 def uvarint(number: int) -> bytes:
     """An unsigned number, seven bits a byte, lowest first."""
     out = bytearray()

@@ -14,11 +14,11 @@ import httpx
 
 from trackwalker.job.services import USER, login_of, read_services
 from trackwalker.job.slurm.states import JobState
+from trackwalker.launch.job_state import KUBERNETES, LOCAL, SLURM, Standing, of_slurm, standing
 from trackwalker.launch.slurm.client import Slurm
-from trackwalker.launch.standing import KUBERNETES, LOCAL, SLURM, Standing, of_slurm, standing
-from trackwalker.watch.detect import Alert
+from trackwalker.watch.detect.rules import Alert
 from trackwalker.watch.jobs import Watched
-from trackwalker.watch.message import Severity
+from trackwalker.watch.notify.message import Severity
 
 _EVERY_S = {LOCAL: 10.0, SLURM: 15.0, KUBERNETES: 30.0}
 _SLOWEST_S = 120.0  # between two questions to a controller that does not answer

@@ -10,11 +10,11 @@ from typing import Any
 from trackwalker.errors import TrackwalkerError
 from trackwalker.job.layout import Job
 from trackwalker.job.resolve import resolve
-from trackwalker.watch import telling
+from trackwalker.watch.delivery import telling
+from trackwalker.watch.detect.verdicts import Diagnoses, same
 from trackwalker.watch.incident import Incident
 from trackwalker.watch.memory import Memory
-from trackwalker.watch.message import Message
-from trackwalker.watch.verdicts import Diagnoses, same
+from trackwalker.watch.notify.message import Message
 
 _PATIENCE_S = 20.0  # a first message waits so long for the verdict and the stacks, then goes without
 _SECOND_LOOK_S = 60.0  # a slow-down shows its cause when it has lasted a while
@@ -114,7 +114,7 @@ class Casework:
     def _collect(self, incident: Incident, now: float) -> None:
         if incident.evidence not in ("", "requested") or incident.kind not in _EVIDENCE:
             return
-        from trackwalker.watch import capsule  # only when there is something to collect
+        from trackwalker.watch.detect import capsule  # only when there is something to collect
 
         try:
             job = self._job(incident)

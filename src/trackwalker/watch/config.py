@@ -8,11 +8,9 @@ from pathlib import Path
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from trackwalker.errors import UsageError
-from trackwalker.watch.channels import Channel
-from trackwalker.watch.message import Message, Severity
-from trackwalker.watch.resume_policy import ResumePolicy
-from trackwalker.watch.secret import Secret
-from trackwalker.watch.settings_file import read_settings, validated
+from trackwalker.watch.notify.channels import Channel, Secret
+from trackwalker.watch.notify.message import Message, Severity
+from trackwalker.watch.supervise.resume_policy import ResumePolicy, read_settings, validated
 
 
 class _Part(BaseModel):

@@ -10,21 +10,20 @@ from typing import Any
 from trackwalker.errors import TrackwalkerError
 from trackwalker.job.layout import Job
 from trackwalker.job.slurm.states import JobState
+from trackwalker.launch.job_state import Standing
 from trackwalker.launch.ledger import note, of_end
-from trackwalker.launch.standing import Standing
-from trackwalker.watch import telling
 from trackwalker.watch.asking import Asker, Background
 from trackwalker.watch.casework import Casework
-from trackwalker.watch.confirm import Second, is_hang, second_signal
-from trackwalker.watch.detect import detect
+from trackwalker.watch.delivery import telling
+from trackwalker.watch.detect.confirm import Second, is_hang, second_signal
+from trackwalker.watch.detect.rules import detect, told_apart
+from trackwalker.watch.detect.verdicts import Diagnoses
 from trackwalker.watch.incident import Condition, Incident
 from trackwalker.watch.jobs import Jobs, Watched, was_over
 from trackwalker.watch.memory import ForgetfulError, Memory
-from trackwalker.watch.message import Message
-from trackwalker.watch.restarts import Restarts
-from trackwalker.watch.resume_policy import ResumePolicy
-from trackwalker.watch.verdicts import Diagnoses
-from trackwalker.watch.want_of_memory import told_apart
+from trackwalker.watch.notify.message import Message
+from trackwalker.watch.supervise.restarts import Restarts
+from trackwalker.watch.supervise.resume_policy import ResumePolicy
 
 TICK_S = 1.0
 _DISCOVER_S = 20.0

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
-from trackwalker.watch.message import Severity
+from trackwalker.watch.notify.message import Severity
 
 
 @dataclass(frozen=True)

@@ -11,11 +11,11 @@ from trackwalker.errors import TrackwalkerError
 from trackwalker.job.journal import has_ended, read
 from trackwalker.job.layout import Job
 from trackwalker.job.processes import is_live
-from trackwalker.launch.standing import Standing, find_job, scheduler_of, submitted
-from trackwalker.watch.detect import Signs
-from trackwalker.watch.follow import Follower
-from trackwalker.watch.logtail import LogTail
-from trackwalker.watch.phases import Course
+from trackwalker.launch.job_state import Standing, find_job, scheduler_of, submitted
+from trackwalker.watch.detect.live import Follower
+from trackwalker.watch.detect.logtail import LogTail
+from trackwalker.watch.detect.phases import Course
+from trackwalker.watch.detect.rules import Signs
 
 _AT_ONCE = 4 << 20  # bytes of a journal in one look
 _FIRST = 32 << 20  # of a journal that is there already

@@ -18,7 +18,7 @@ from trackwalker.job.journal import Journal, encode, read
 from trackwalker.job.trust import distrust
 from trackwalker.watch.durable import DurableJournal, is_long, rewrite
 from trackwalker.watch.incident import Condition, Incident
-from trackwalker.watch.message import Message
+from trackwalker.watch.notify.message import Message
 
 FOLDER = ".watch"
 _SAME_S = 0.5

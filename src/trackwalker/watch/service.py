@@ -12,12 +12,12 @@ from trackwalker.errors import TrackwalkerError
 from trackwalker.watch.asking import Asker, Background
 from trackwalker.watch.config import Config, load_config
 from trackwalker.watch.daemon import Daemon
+from trackwalker.watch.delivery.outbox import Outbox
+from trackwalker.watch.delivery.post import Post
+from trackwalker.watch.detect.verdicts import Diagnoses
 from trackwalker.watch.jobs import Jobs
 from trackwalker.watch.memory import FOLDER, ForgetfulError, Memory
-from trackwalker.watch.message import Message, presentable
-from trackwalker.watch.outbox import Outbox
-from trackwalker.watch.post import Post
-from trackwalker.watch.verdicts import Diagnoses
+from trackwalker.watch.notify.message import Message, presentable
 
 _THREADS = 4
 _ONCE_S = 120.0

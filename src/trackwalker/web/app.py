@@ -17,32 +17,56 @@ from starlette.routing import BaseRoute, Mount
 from starlette.staticfiles import StaticFiles
 
 from trackwalker.errors import TrackwalkerError
-from trackwalker.web import ask, compare, errors, job_page, jobs, lab, log_view, nodes, report_file, sweeps
-from trackwalker.web.jobs_index import JobIndex
-from trackwalker.web.pages import in_thread
+from trackwalker.fleet.examine import Examiner
+from trackwalker.fleet.index import JobIndex
+from trackwalker.fleet.marks import Marks
+from trackwalker.fleet.signs import Signs
+from trackwalker.web.data.cache import Cache
+from trackwalker.web.data.workspace import WebWorkspace
+from trackwalker.web.logs import log_view
+from trackwalker.web.pages import (
+    ask,
+    compare,
+    errors,
+    fleet,
+    hosts,
+    incidents,
+    job_page,
+    jobs,
+    lab,
+    nodes,
+    report_file,
+    runs,
+    sweeps,
+)
+from trackwalker.web.pages.render import in_thread
 from trackwalker.web.security import Guard
 from trackwalker.web.settings import Settings
-from trackwalker.web.workspace import WebWorkspace
 
 _STATIC = Path(__file__).with_name("static")
 _QUERIES = 4  # PromQL of visitors at once: each may take a core of its Prometheus for fifteen seconds
 _LOOK_S = 20.0  # how often idle databases are looked for
 
 # Each module of pages gives its own `routes()`; the first that matches answers.
-_PAGES: tuple[ModuleType, ...] = (jobs, job_page, compare, nodes, lab, sweeps, ask, log_view, report_file)
+_PAGES: tuple[ModuleType, ...] = (
+    *(jobs, incidents, fleet, hosts, job_page, compare, runs, nodes),
+    *(lab, sweeps, ask, log_view, report_file),
+)
 
 
 def create_app(settings: Settings) -> Starlette:
     """The app; nothing is read from the workspace before somebody asks."""
-    workspace = WebWorkspace(settings.workspace)
+    workspace = WebWorkspace(settings.workspace, settings.kept)
 
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
+        if settings.examine:
+            app.state.examiner.start()
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(_close_idle, workspace)
             yield
             tasks.cancel_scope.cancel()
-        for ending in (app.state.jobs.close, workspace.close):
+        for ending in (app.state.examiner.close, app.state.jobs.close, workspace.close):
             await anyio.to_thread.run_sync(ending)
 
     routes: list[BaseRoute] = [route for module in _PAGES for route in module.routes()]
@@ -59,7 +83,12 @@ def create_app(settings: Settings) -> Starlette:
     )
     app.state.workspace, app.state.settings = workspace, settings
     app.state.queries = anyio.CapacityLimiter(_QUERIES)
-    app.state.jobs, app.state.started = JobIndex(workspace), time.time_ns()
+    app.state.jobs, app.state.started = JobIndex(workspace, settings.kept), time.time_ns()
+    workspace.index = app.state.jobs
+    app.state.rendered, app.state.fleet = Cache[bytes](32), Cache[dict[str, object]](8)
+    app.state.marks = Marks(workspace.root, settings.kept)
+    app.state.signs = Signs(workspace.root)
+    app.state.examiner = Examiner(app.state.jobs, workspace.examined)
     return app
 
 

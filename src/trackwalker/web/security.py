@@ -1,6 +1,7 @@
 """Who may ask, and what a browser may do with the answer; every response passes through here.
 
-The app only shows things, so only GET and HEAD exist, and POST where a question may cost money (`ask` with a model).
+The app only shows things, so only GET and HEAD exist, and POST where a question may cost money (`ask` with a model) or
+somebody decides about an incident (state, owner, note, "this verdict is wrong"): kept beside the server, not in a job.
 A token is needed, once as `?token=`, then as a cookie that no script can read: other users of this machine reach its
 loopback address, too. A request that came to that address must name it in `Host`: a page of another site that has its
 name point here (DNS rebinding) carries that name. What a browser says comes from a page of another site, or of another
@@ -11,6 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import html
+import re
 import secrets
 from http.cookies import CookieError, SimpleCookie
 from urllib.parse import parse_qsl, quote, urlencode
@@ -41,7 +43,8 @@ _HEADERS = {
     "X-Frame-Options": "DENY",
 }
 _METHODS = ("GET", "HEAD")
-_POSTS = ("/ask", "/ask/answer")
+# What may cost money (a model's answer), and what people decide about an incident, which changes no job.
+_POSTS = re.compile(r"/ask|/ask/answer|/incidents/[^/]+/(mark|wrong)")
 
 
 class Guard:
@@ -74,7 +77,7 @@ class Guard:
 
     def _refusal(self, scope: Scope) -> Response | None:
         """The answer to who is not let in; None lets in."""
-        post = scope["method"] == "POST" and scope["path"] in _POSTS
+        post = scope["method"] == "POST" and _POSTS.fullmatch(scope["path"]) is not None
         if scope["method"] not in _METHODS and not post:
             return PlainTextResponse("only reading: GET or HEAD\n", 405, {"Allow": ", ".join(_METHODS)})
         headers = Headers(scope=scope)
@@ -127,6 +130,8 @@ def _came_to(scope: Scope) -> str:
 def _foreign(headers: Headers) -> bool:
     """Whether a browser says that somebody else's page asks; who is no browser says nothing."""
     origin = headers.get("origin", "")
+    if origin == "null":  # what a form of ours sends too, as it may not say where it stands (Referrer-Policy)
+        return headers.get("sec-fetch-site") != "same-origin"
     if origin and origin.partition("://")[2] != headers.get("host", ""):
         return True
     return headers.get("sec-fetch-site", "none") not in ("none", "same-origin")

@@ -17,6 +17,8 @@ class Settings:
     model: str | None = None  # for the ask box, as `ask --model` and `ask --endpoint` take them
     endpoint: str | None = None
     price: float | None = None  # of one GPU-hour, for what an incident cost
+    kept: Path | None = None  # where it keeps what it worked out; None: the user's cache folder
+    examine: bool = False  # diagnose finished and troubled jobs in the background
 
     @property
     def has_model(self) -> bool:

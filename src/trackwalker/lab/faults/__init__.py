@@ -5,8 +5,9 @@ log.
 Places in the run are fractions of its steps (`0.4`) or step numbers (`97`).
 """
 
-from trackwalker.lab.faults import (
-    benign,
+from trackwalker.lab.faults import benign, gpu, host, network, observer, rarer_ends, rarer_shapes, stops, training
+from trackwalker.lab.faults.base import FAULTS
+from trackwalker.lab.faults.sets import (
     eighteenth_set,
     eighth_set,
     eleventh_set,
@@ -14,30 +15,21 @@ from trackwalker.lab.faults import (
     fifth_set,
     fourteenth_set,
     fourth_set,
-    gpu,
-    host,
-    network,
     nineteenth_set,
     ninth_set,
-    observer,
-    rarer_ends,
-    rarer_shapes,
     second_set,
     seventeenth_set,
     seventh_set,
     sixteenth_set,
     sixth_set,
-    stops,
     tenth_set,
     third_set,
     thirteenth_set,
-    training,
     twelfth_set,
     twentieth_set,
     twenty_first_set,
     twenty_second_set,
 )
-from trackwalker.lab.faults.base import FAULTS
 
 __all__ = [
     "FAULTS",

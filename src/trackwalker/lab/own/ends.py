@@ -10,11 +10,11 @@ import numpy as np
 
 from trackwalker.lab.joblog import JobLog
 from trackwalker.lab.sheet.overlays import Sheet
-from trackwalker.node.crew import RankEnd
-from trackwalker.node.order import STAGES
-from trackwalker.node.outcome import TIMED_OUT, Course, Outcome, first_failure, judge
-from trackwalker.node.ranks import describe_exit
-from trackwalker.node.spec import AgentSpec
+from trackwalker.node.agent.outcome import TIMED_OUT, Course, Outcome, first_failure, judge
+from trackwalker.node.agent.peers import RankEnd
+from trackwalker.node.agent.ranks import describe_exit
+from trackwalker.node.agent.spec import AgentSpec
+from trackwalker.node.stages.order import STAGES
 
 CANCELLED = ("cancelled", "walltime", "preempted")
 _LAST_S = 8.0  # from the first failure to the end of the run: words of the others, their ends, the summary

@@ -13,7 +13,7 @@ from trackwalker.lab.own.ends import killed_by_kernel
 from trackwalker.lab.own.log import CODE, STAGE_TIMES, OwnLog, kernel_words, pid_of
 from trackwalker.lab.sheet.overlays import Sheet
 from trackwalker.lab.world import TFLOP_PER_TOKEN, Floats, Run
-from trackwalker.node.order import STAGES
+from trackwalker.node.stages.order import STAGES
 
 Record = dict[str, Any]
 _OVERDUE_S = 5.0  # after which a trainer says that its batch has not come

@@ -10,12 +10,12 @@ from trackwalker.lab.joblog import JobLog
 from trackwalker.lab.own.ends import CANCELLED, Ending, agent_spec, ending_of, failed_stage, killed_by_kernel
 from trackwalker.lab.sheet.overlays import Sheet
 from trackwalker.lab.world import Run
-from trackwalker.launch.provenance import Provenance, git_summary
+from trackwalker.launch.code.provenance import Provenance, git_summary
+from trackwalker.node.agent.outcome import summary_block
+from trackwalker.node.agent.output import label, stamp
 from trackwalker.node.checks.result import PASS, SKIP, Result
-from trackwalker.node.checks.table import lines as check_lines
-from trackwalker.node.order import STAGES
-from trackwalker.node.output import label, stamp
-from trackwalker.node.summary import summary_block
+from trackwalker.node.checks.result import lines as check_lines
+from trackwalker.node.stages.order import STAGES
 
 # When each stage began and ended, in seconds after the start: the same moments as in upstream's log.
 STAGE_TIMES = {"preflight": (0.0, 40.0), "pull": (41.0, 52.0), "health": (53.0, 58.0)}

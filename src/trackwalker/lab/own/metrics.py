@@ -13,8 +13,8 @@ from trackwalker.lab.sheet.overlays import Sheet
 from trackwalker.lab.sheet.rows import FAST_S, RAY_S, HostRows, Rng
 from trackwalker.lab.sheet.writer import scrape_times, stamps, values_of
 from trackwalker.lab.world import TFLOP_PER_TOKEN, Floats
-from trackwalker.node.backlog import Backlog
 from trackwalker.node.collectors.training import PER_STEP_FIELDS, TrainingCollector
+from trackwalker.node.exporter.backlog import Backlog
 from trackwalker.telemetry.blocks import BlockWriter, Labels, labels
 
 _OTHERS_BYTES = 62e9  # what runs on a node beside the trainer

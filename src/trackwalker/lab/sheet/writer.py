@@ -16,14 +16,17 @@ from trackwalker.telemetry.xor import Ints
 FILL_S = 150.0  # the training collector repeats its last values this often while no step comes
 
 
-def write_sheet(sheet: Sheet, writer: BlockWriter) -> None:
-    """Write every host's series, then rank 0's training scalars."""
-    for number in range(len(sheet.run.hosts)):
+def write_sheet(sheet: Sheet, writer: BlockWriter, part: int = 0, parts: int = 1) -> None:
+    """Write every host's series, then rank 0's training scalars; of several parts, one recorder's hosts."""
+    count = len(sheet.run.hosts)
+    for number in range(count * part // parts, count * (part + 1) // parts):
         advance(number, len(sheet.run.hosts), "hosts written")
         rng = np.random.default_rng([int(sheet.run.job_id), number])
         host = HostRows(sheet, number, rng)
         for every, rows in host.exporters():
             _write_exporter(sheet, writer, host.host, every, rows, rng)
+    if part:
+        return
     for number, name in enumerate(sheet.strangers):
         rng = np.random.default_rng([int(sheet.run.job_id), len(sheet.run.hosts) + number])
         host = HostRows(sheet, 0, rng, name)

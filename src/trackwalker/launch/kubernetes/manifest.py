@@ -11,9 +11,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from trackwalker.launch.kubernetes.features import add_features
-from trackwalker.launch.kubernetes.names import label_value
 from trackwalker.launch.kubernetes.patch import apply_patches
-from trackwalker.launch.kubernetes.pods import REPLICATED_JOB, PodPlan
+from trackwalker.launch.kubernetes.pods import REPLICATED_JOB, PodPlan, label_value
 from trackwalker.launch.kubernetes.settings import Toleration
 
 Manifest = dict[str, Any]

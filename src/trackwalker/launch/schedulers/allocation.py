@@ -17,7 +17,7 @@ from trackwalker.errors import MissingToolError, UsageError
 from trackwalker.launch.plan import new_local_id
 from trackwalker.launch.slurm.script import STALE
 from trackwalker.launch.submission import Submission
-from trackwalker.node.order import RUN_ID
+from trackwalker.node.stages.order import RUN_ID
 
 _INTERACTIVE = ("4294967290", "interactive")  # the step that is salloc's own shell, where a site has it so
 

@@ -17,10 +17,10 @@ from dataclasses import dataclass
 from trackwalker.errors import UsageError
 from trackwalker.job.layout import ID_FORM
 from trackwalker.launch.plan import new_local_id, short_hostname
+from trackwalker.launch.request.validate import MOST_NODES
 from trackwalker.launch.slurm.client import submit_environment
 from trackwalker.launch.slurm.script import STALE
 from trackwalker.launch.submission import Submission
-from trackwalker.launch.validate import MOST_NODES
 
 COORDINATOR = ("JAX_COORDINATOR_IP", "JAX_COORDINATOR_PORT")
 

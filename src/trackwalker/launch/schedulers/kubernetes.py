@@ -10,12 +10,11 @@ from pathlib import Path
 from trackwalker.errors import MaybeQueuedError, MissingToolError, TrackwalkerError, UsageError
 from trackwalker.launch.kubernetes import client
 from trackwalker.launch.kubernetes.manifest import Manifest, job_manifests, jobset_manifests, to_json
-from trackwalker.launch.kubernetes.names import new_job_id
-from trackwalker.launch.kubernetes.pods import PodPlan, plan_pods
+from trackwalker.launch.kubernetes.pods import PodPlan, new_job_id, plan_pods
 from trackwalker.launch.kubernetes.settings import ClusterSettings, path_in_pod
-from trackwalker.launch.request import ModelSpec
+from trackwalker.launch.request.words import ModelSpec
 from trackwalker.launch.submission import Submission
-from trackwalker.node.order import Order
+from trackwalker.node.stages.order import Order
 
 
 @dataclass(frozen=True)

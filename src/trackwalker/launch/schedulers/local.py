@@ -19,7 +19,7 @@ from pathlib import Path
 from trackwalker.errors import UsageError
 from trackwalker.job.journal import read
 from trackwalker.job.trust import ours_alone
-from trackwalker.launch.bundle import build_agent
+from trackwalker.launch.code.bundle import build_agent
 from trackwalker.launch.plan import CONFIG, Plan
 
 _MOST_RESTARTS = 5

@@ -1,1 +1,1 @@
-"""Preflight checks of a node, and the comparison of all nodes' results (docs/preflight.md)."""
+"""Preflight checks of a node, and the comparison of all nodes' results (docs/how-to/preflight.md)."""

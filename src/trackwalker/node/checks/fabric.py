@@ -7,10 +7,9 @@ import socket
 import time
 from collections import Counter
 
-from trackwalker.node.checks.command import as_root
-from trackwalker.node.checks.result import Check, Context, Result, failed, passed, several, skipped, warned
-from trackwalker.node.interfaces import links
-from trackwalker.node.rdma_ports import Port, ports
+from trackwalker.node.checks.result import Check, Context, Result, as_root, failed, passed, several, skipped, warned
+from trackwalker.node.network.interfaces import links
+from trackwalker.node.network.rdma_ports import Port, ports
 
 _FD_RULE = re.compile(r"\bfd[0-9a-f]{2}:", re.IGNORECASE)
 _ROCE = re.compile(r"^\s*ROCE device\s*:\s*(\S+)", re.IGNORECASE | re.MULTILINE)

@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from trackwalker.job.processes import read_bytes
-from trackwalker.node import nvml
 from trackwalker.node.checks.result import Check, Context, Result, failed, passed, several, skipped, warned
 from trackwalker.node.collectors.gpu_amd import discover
-from trackwalker.node.sysfs import line, names
+from trackwalker.node.sensors import nvml
+from trackwalker.node.sensors.sysfs import line, names
 
 _RAS = re.compile(rb"^\s*(ue|ce)\s*:\s*(\d+)\s*$", re.MULTILINE)
 _BAD_PAGE = re.compile(rb":\s*([PF])\s*$", re.MULTILINE)

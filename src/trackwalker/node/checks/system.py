@@ -8,8 +8,8 @@ import resource
 
 from trackwalker.node.checks.result import Check, Context, Result, failed, passed, skipped
 from trackwalker.node.checks.storage import filesystem, look
-from trackwalker.node.rdma_ports import ports
-from trackwalker.node.sysfs import line
+from trackwalker.node.network.rdma_ports import ports
+from trackwalker.node.sensors.sysfs import line
 
 NOFILE = 65536
 _UNSYNCHRONISED = 0x40  # STA_UNSYNC

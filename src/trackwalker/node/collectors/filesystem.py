@@ -19,8 +19,8 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 
 from trackwalker.job.processes import read_bytes
-from trackwalker.node.exposition import Family
-from trackwalker.node.sysfs import families
+from trackwalker.node.exporter.exposition import Family
+from trackwalker.node.sensors.sysfs import families
 
 METRICS = {
     "hw_fs_probe_seconds": ("gauge", "How long an operation on a small file took in the last probe."),
@@ -104,7 +104,7 @@ class FilesystemCollector:
 
 
 class _Server:
-    """The process that starts the children (node/fsprobe.py)."""
+    """The process that starts the children (node/sensors/fsprobe.py)."""
 
     def __init__(self) -> None:
         self._process: subprocess.Popen[bytes] | None = None
@@ -253,8 +253,8 @@ class _Probe:
 
 
 def fsprobe_source() -> bytes:
-    """The text of node/fsprobe.py, from a folder or from the zipapp."""
-    return pkgutil.get_data("trackwalker.node", "fsprobe.py") or b""
+    """The text of node/sensors/fsprobe.py, from a folder or from the zipapp."""
+    return pkgutil.get_data("trackwalker.node.sensors", "fsprobe.py") or b""
 
 
 _MOUNT = re.compile(rb"device (.+) mounted on (.+) with fstype (\S+)")

@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Collection, Iterable
 
 from trackwalker.job.processes import all_pids, read_bytes
-from trackwalker.node.exposition import Family
+from trackwalker.node.exporter.exposition import Family
 
 METRICS = {
     "hw_foreign_cpu_seconds_total": ("counter", "CPU time of processes that are not this job's, by name."),

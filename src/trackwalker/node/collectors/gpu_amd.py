@@ -7,10 +7,10 @@ import re
 from collections.abc import Callable, Iterable
 
 from trackwalker.job.processes import read_bytes
-from trackwalker.node import gpu_metrics
-from trackwalker.node.exposition import Family
-from trackwalker.node.gpu_throttle import Residency, active_limits
-from trackwalker.node.sysfs import PciCard, SysFile, families, line, names
+from trackwalker.node.exporter.exposition import Family
+from trackwalker.node.sensors import gpu_metrics
+from trackwalker.node.sensors.gpu_throttle import Residency, active_limits
+from trackwalker.node.sensors.sysfs import PciCard, SysFile, families, line, names
 
 METRICS = {
     "hw_gpu_up": ("gauge", "1 when the GPU's sensors answer, 0 when a GPU that was there no longer does."),

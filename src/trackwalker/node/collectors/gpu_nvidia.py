@@ -9,11 +9,11 @@ import time
 from collections import Counter
 from collections.abc import Callable
 
-from trackwalker.node import nvml
 from trackwalker.node.collectors.identity import slice_name
-from trackwalker.node.exposition import Family
-from trackwalker.node.nvml import Nvml, NvmlError
-from trackwalker.node.nvml_gpu import METRICS, Gpu, Reading
+from trackwalker.node.exporter.exposition import Family
+from trackwalker.node.sensors import nvml
+from trackwalker.node.sensors.nvml import Nvml, NvmlError
+from trackwalker.node.sensors.nvml_gpu import METRICS, Gpu, Reading
 
 _OPEN_SECONDS = 10.0  # the first call may have to wake the driver
 _EVENT_MS = 500

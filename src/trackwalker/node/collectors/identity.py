@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from trackwalker.job.processes import read_bytes
-from trackwalker.node.exposition import Family
-from trackwalker.node.sysfs import families, line, names
+from trackwalker.node.exporter.exposition import Family
+from trackwalker.node.sensors.sysfs import families, line, names
 
 METRICS = {
     "hw_agent_info": ("gauge", "The job (and which attempt of it) and the agent that reports it."),

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from trackwalker.job.processes import read_bytes
-from trackwalker.node.exposition import Family
-from trackwalker.node.sysfs import SysFile, families
+from trackwalker.node.exporter.exposition import Family
+from trackwalker.node.sensors.sysfs import SysFile, families
 
 _COLUMNS = {"rx_bytes": 0, "rx_errors": 2, "rx_drop": 3, "tx_bytes": 8, "tx_errors": 10, "tx_drop": 11}
 _HELP = {"bytes": "Bytes", "errors": "Errors", "drop": "Packets dropped"}

@@ -9,8 +9,8 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from trackwalker.job.processes import read_bytes
-from trackwalker.node.exposition import Family
-from trackwalker.node.sysfs import PciCard, SysFile, families, line, names, target
+from trackwalker.node.exporter.exposition import Family
+from trackwalker.node.sensors.sysfs import PciCard, SysFile, families, line, names, target
 
 _IB = "counters/"
 _HW = "hw_counters/"

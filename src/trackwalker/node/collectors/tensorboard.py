@@ -19,9 +19,9 @@ from typing import Any
 
 from trackwalker.job.tfevents import EventFile, Scalar
 from trackwalker.job.whole import write_whole
-from trackwalker.node.backlog import Backlog
-from trackwalker.node.exposition import Family
-from trackwalker.node.sysfs import families
+from trackwalker.node.exporter.backlog import Backlog
+from trackwalker.node.exporter.exposition import Family
+from trackwalker.node.sensors.sysfs import families
 
 METRICS = {
     "train_nonfinite_total": ("counter", "Values of a tag that were NaN or infinite."),

@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from trackwalker.job.dialects import read_step
-from trackwalker.node.backlog import Backlog
-from trackwalker.node.exposition import Family
-from trackwalker.node.ledger import Ledger, number
-from trackwalker.node.sysfs import families
+from trackwalker.node.agent.rank_progress import Ledger, number
+from trackwalker.node.exporter.backlog import Backlog
+from trackwalker.node.exporter.exposition import Family
+from trackwalker.node.sensors.sysfs import families
 
 _TAIL_BYTES = 1 << 20
 # field of a step's record -> the metric that carries it, one sample for each step

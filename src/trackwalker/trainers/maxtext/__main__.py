@@ -11,11 +11,9 @@ import os
 import runpy
 import sys
 
-from trackwalker.trainers.maxtext.dump import choose_dump
 from trackwalker.trainers.maxtext.ending import exit_code, leave
 from trackwalker.trainers.maxtext.hook import install
-from trackwalker.trainers.maxtext.meeting import for_maxtext, prepare_meeting
-from trackwalker.trainers.maxtext.place import Words, find_place
+from trackwalker.trainers.maxtext.place import Words, choose_dump, find_place, for_maxtext, prepare_meeting
 from trackwalker.trainers.maxtext.traces import separate_traces
 from trackwalker.trainers.progress import Progress
 from trackwalker.trainers.stacks import listen

@@ -7,8 +7,7 @@ import sys
 import traceback
 
 from trackwalker.trainers.tiny.config import ConfigError, load
-from trackwalker.trainers.tiny.log import say
-from trackwalker.trainers.tiny.runtime import Place
+from trackwalker.trainers.tiny.runtime import Place, say
 
 
 def main(arguments: list[str]) -> int:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trackwalker.trainers.progress import Progress
-from trackwalker.trainers.tiny.log import say
+from trackwalker.trainers.tiny.runtime import say
 
 if TYPE_CHECKING:
     import numpy as np

@@ -19,8 +19,7 @@ from trackwalker.trainers.tiny import checkpoint, metrics, runtime
 from trackwalker.trainers.tiny.checkpoint import CheckpointError
 from trackwalker.trainers.tiny.config import Config
 from trackwalker.trainers.tiny.data import Pipeline
-from trackwalker.trainers.tiny.log import say, step_line
-from trackwalker.trainers.tiny.runtime import Place
+from trackwalker.trainers.tiny.runtime import Place, say, step_line
 
 
 def run(config: Config, place: Place) -> int:

@@ -6,9 +6,9 @@ from datetime import UTC, datetime
 from typing import Any
 
 from trackwalker.report.text import clip
-from trackwalker.watch.message import Message
 from trackwalker.watch.notify.base import Letter, Receipt
 from trackwalker.watch.notify.http import Http
+from trackwalker.watch.notify.message import Message
 
 OURS = "trackwalker_incident"  # the label that says the alert is ours: it is not told again when it comes back
 _ANNOTATION = 4000

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from trackwalker.errors import TrackwalkerError
-from trackwalker.watch.message import Message
+from trackwalker.watch.notify.message import Message
 
 Receipt = Mapping[str, Any]  # what the service calls the message: plain JSON, kept by the outbox
 

@@ -12,9 +12,9 @@ from email.utils import format_datetime, parseaddr
 from typing import Literal
 
 from trackwalker.report.text import clip, one_line
-from trackwalker.watch.message import Message, heading, plain_text, short_id
 from trackwalker.watch.notify.base import InDoubtError, Letter, NotSentError, Receipt, RejectedError
 from trackwalker.watch.notify.http import hide
+from trackwalker.watch.notify.message import Message, heading, plain_text, short_id
 
 Security = Literal["starttls", "tls", "none"]
 _TIMEOUT_S = 20.0

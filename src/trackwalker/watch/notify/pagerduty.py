@@ -6,9 +6,9 @@ from datetime import UTC, datetime
 from typing import Any
 
 from trackwalker.report.text import clip
-from trackwalker.watch.message import short_id
 from trackwalker.watch.notify.base import Letter, Receipt
 from trackwalker.watch.notify.http import Http
+from trackwalker.watch.notify.message import short_id
 
 URL = "https://events.pagerduty.com"
 _SUMMARY = 1024

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from trackwalker.report.text import clip
-from trackwalker.watch.message import Attachment, heading, plain_text
 from trackwalker.watch.notify.base import CannotKnowError, InDoubtError, Letter, NotSentError, Receipt, RejectedError
 from trackwalker.watch.notify.http import Http
+from trackwalker.watch.notify.message import Attachment, heading, plain_text
 
 API = "https://slack.com/api"
 _EVENT = "trackwalker_message"

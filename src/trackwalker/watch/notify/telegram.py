@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from trackwalker.watch.message import heading, plain_text
 from trackwalker.watch.notify.base import CannotKnowError, InDoubtError, Letter, NotSentError, Receipt, RejectedError
 from trackwalker.watch.notify.http import Http
+from trackwalker.watch.notify.message import heading, plain_text
 
 API = "https://api.telegram.org"
 LONGEST = 4096  # of a message, in UTF-16 units

@@ -12,9 +12,9 @@ import hmac
 import json
 import time
 
-from trackwalker.watch.message import Message, short_id
 from trackwalker.watch.notify.base import Letter, Receipt
 from trackwalker.watch.notify.http import Http
+from trackwalker.watch.notify.message import Message, short_id
 
 SCHEMA = "trackwalker.message/1"
 

@@ -1,7 +1,8 @@
 // What the charts of a job share: one span of time, colours of the theme, numbers in words, and uPlot dressed for them.
 "use strict";
 
-export const LEFT = 150, RIGHT = 14;  // the timeline and the heat map stand exactly below each other
+export const RIGHT = 14;
+export const left = () => innerWidth < 640 ? 74 : 150;  // all charts stand exactly below each other
 const LEAST_S = 5;  // no closer than this
 
 // The span of time that every chart shows. `whole` grows as charts learn how far their data reach.
@@ -39,20 +40,34 @@ export const span = {
   query() { return this.zoomed() ? `&from=${this.from.toFixed(1)}&to=${this.to.toFixed(1)}` : ""; },
 };
 
-// Keys on a chart: plus and minus zoom, arrows move, 0 shows everything.
+// The moment that the pointer, or Shift with an arrow, stands on: one for all charts.
+export const cursor = {
+  t: null, watchers: new Set(),
+  watch(tell) { this.watchers.add(tell); },
+  set(t) { if (t !== this.t) { this.t = t; this.watchers.forEach((tell) => tell(t)); } },
+  step(share) { if (span.known()) this.set(Math.min(span.to, Math.max(span.from, (this.t ?? (span.from + span.to) / 2) + share * (span.to - span.from)))); },
+};
+// What lies behind a moment is shown by moment.js: the log there, the stored samples, the query.
+export const openMoment = (t, more = {}) => document.dispatchEvent(new CustomEvent("moment", { detail: { t, ...more } }));
+
+// Keys on a chart: plus and minus zoom, arrows move, 0 shows everything; Shift and arrows move the cursor, Enter opens it.
 export const ZOOM_KEYS = { "+": "in", "=": "in", "-": "out", "_": "out", ArrowLeft: "left", ArrowRight: "right", "0": "reset" };
 export function zoomByKeys(element) {
   element.addEventListener("keydown", (event) => {
+    if (event.ctrlKey || event.metaKey || event.altKey || event.target !== element) return;
     const what = ZOOM_KEYS[event.key];
-    if (!what || event.ctrlKey || event.metaKey || event.altKey) return;
+    if (event.shiftKey && event.key.startsWith("Arrow")) cursor.step(event.key === "ArrowLeft" ? -0.01 : 0.01);
+    else if (event.key === "Enter" && span.known()) openMoment(cursor.t ?? (span.from + span.to) / 2);
+    else if (what) span.act(what);
+    else return;
     event.preventDefault();
-    span.act(what);
   });
 }
 
 export const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
-// Okabe-Ito, the accused's vermillion first; blue is the measured line's own.
-export const LINES = ["--bad", "--ask", "--warn", "--good", "--accent", "--soft"];
+// Okabe-Ito. Vermillion and its neighbours are for suspects; who was only selected, or asked for, has the others.
+export const SUSPECTS = ["--bad", "--ask", "--warn"];
+export const LINES = ["--accent", "--good", "--soft"];
 
 export function number(value) {
   if (value === null || value === undefined || !Number.isFinite(value)) return "–";
@@ -83,6 +98,35 @@ export function make(name, facts = {}, ...children) {
   return element;
 }
 
+// A span of time in words, as the pages write it.
+export function duration(seconds) {
+  if (seconds < 10) return `${Number(seconds.toPrecision(2))} s`;
+  let rest = Math.round(seconds);
+  const parts = [];
+  for (const [unit, of] of [["d", 86400], ["h", 3600], ["min", 60], ["s", 1]]) {
+    const count = Math.floor(rest / of);
+    rest -= count * of;
+    if (count || parts.length) parts.push([count, unit]);
+    if (parts.length === 2) break;
+  }
+  return parts.filter(([count], i) => i === 0 || count).map(([count, unit]) => `${count} ${unit}`).join(" ");
+}
+
+export const withUnit = (value, unit) => `${number(value)}${unit ? ` ${unit}` : ""}`;
+
+// The time axis of a chart that is drawn by hand.
+export function timeAxis(ctx, from, to, x0, x1, y, tick = 4) {
+  const wide = to - from, room = x1 - x0;
+  const step = [1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200, 86400, 172800, 604800].find((s) => wide / s <= room / 90) || 604800;
+  ctx.font = "11px system-ui, sans-serif"; ctx.fillStyle = colour("--soft"); ctx.textBaseline = "top"; ctx.textAlign = "center";
+  for (let t = Math.ceil(from / step) * step; t <= to; t += step) {
+    const x = x0 + room * (t - from) / wide;
+    if (x < x0 + 20 || x > x1 - 10) continue;
+    ctx.fillText(step < 60 ? clock(t) : step < 86400 ? clock(t).slice(0, 5) : clock(t, true).slice(5, 10), x, y + 3);
+    if (tick) ctx.fillRect(x, y + (tick < 0 ? 0 : 17 - tick), 1, Math.abs(tick));
+  }
+}
+
 export function table(head, rows, caption) {
   const cells = (kind, row) => row.map((value, i) => {
     const cell = make(kind === "td" && i === 0 ? "th" : kind, { scope: kind === "th" ? "col" : "row" });
@@ -100,10 +144,26 @@ export function table(head, rows, caption) {
 // The numbers behind a chart are written down when somebody opens them.
 export function behind(place, write) {
   const details = place.closest("details");
-  place.replaceChildren();
   const fill = () => { if (details.open && !place.childNodes.length) place.replaceChildren(...write()); };
+  place.anew = () => { place.replaceChildren(); fill(); };
   details.ontoggle = fill;
-  fill();
+  place.anew();
+  written.add(place);
+}
+const written = new Set();
+document.addEventListener("zonechange", () => written.forEach((place) => place.anew()));
+
+// Words of the server with their UTC moments as <time>, so that they follow the zone of the page.
+export function timed(text) {
+  const box = make("span");
+  let at = 0;
+  for (const found of text.matchAll(/\b(20\d\d-\d\d-\d\d)[T ](\d\d:\d\d:\d\d) UTC/g)) {
+    box.append(text.slice(at, found.index), make("time", { datetime: `${found[1]}T${found[2]}Z`, text: found[0] }));
+    at = found.index + found[0].length;
+  }
+  box.append(text.slice(at));
+  window.trackwalker.showTimes(box);
+  return box;
 }
 
 export function queryLinks(queries, base) {
@@ -135,12 +195,20 @@ export class Chart {
   constructor(box, facts) {
     this.box = box;
     this.facts = facts;
+    this.leading = false;  // whether the pointer is on this one
     this.make();
     this.redraw = () => { if (this.plot) { this.plot.destroy(); this.make(); } };
     document.addEventListener("themechange", this.redraw);
     document.addEventListener("zonechange", this.redraw);
+    this.follow = (t) => {
+      if (!this.plot || this.leading) return;
+      const x = t === null ? -10 : this.plot.valToPos(t, "x");
+      this.plot.setCursor({ left: x, top: x < 0 ? -10 : 4 }, false);
+    };
+    if (!facts.alone) cursor.watch(this.follow);
     this.sized = new ResizeObserver(() => {
-      if (this.plot && Math.abs(this.plot.width - box.clientWidth) > 1 && box.clientWidth) this.plot.setSize({ width: box.clientWidth, height: facts.height });
+      if (!this.plot || !box.clientWidth || Math.abs(this.plot.width - box.clientWidth) <= 1) return;
+      if (this.left !== left()) this.redraw(); else this.plot.setSize({ width: box.clientWidth, height: facts.height });
     });
     this.sized.observe(box);
   }
@@ -148,6 +216,7 @@ export class Chart {
   make() {
     const { facts, box } = this;
     const soft = colour("--soft"), rule = colour("--rule");
+    this.left = left();
     const axis = { stroke: soft, font: "11px system-ui, sans-serif", grid: { stroke: rule, width: 1 }, ticks: { stroke: rule, width: 1, size: 4 } };
     box.replaceChildren();
     this.plot = new uPlot({
@@ -158,22 +227,26 @@ export class Chart {
       legend: { show: false },
       cursor: {
         drag: { x: true, y: false, setScale: false },
-        // The crosshair is shared; a drag is not, or every chart would zoom once more.
-        sync: facts.alone ? undefined : { key: "job", filters: { pub: (type) => type === "mousemove" || type === "mouseleave" } },
+        y: false,
         points: { size: 6 },
         bind: { dblclick: () => () => { if (!facts.alone) span.all(); return null; } },
       },
       scales: { x: { time: true, range: () => facts.alone || !span.known() ? facts.reach() : [span.from, span.to] }, y: { range: facts.range } },
       axes: [
-        { ...axis, space: 70, size: 40, values: [[86400, "{YYYY}-{MM}-{DD}", null, null, null, null, null, null, 1], [3600, "{HH}:{mm}", "\n{YYYY}-{MM}-{DD}", null, "\n{MM}-{DD}", null, null, null, 1], [60, "{HH}:{mm}", "\n{YYYY}-{MM}-{DD}", null, "\n{MM}-{DD}", null, null, null, 1], [1, "{HH}:{mm}:{ss}", "\n{YYYY}-{MM}-{DD}", null, "\n{MM}-{DD}", null, null, null, 1]] },
-        { ...axis, size: facts.left || 58, values: (_, ticks) => ticks.map((t) => t === null ? "" : number(t)) },
+        facts.bare ? { ...axis, space: 70, size: 5, values: (_, ticks) => ticks.map(() => "") } : { ...axis, space: 70, size: 40, values: [[86400, "{YYYY}-{MM}-{DD}", null, null, null, null, null, null, 1], [3600, "{HH}:{mm}", "\n{YYYY}-{MM}-{DD}", null, "\n{MM}-{DD}", null, null, null, 1], [60, "{HH}:{mm}", "\n{YYYY}-{MM}-{DD}", null, "\n{MM}-{DD}", null, null, null, 1], [1, "{HH}:{mm}:{ss}", "\n{YYYY}-{MM}-{DD}", null, "\n{MM}-{DD}", null, null, null, 1]] },
+        { ...axis, size: facts.alone ? 58 : this.left, space: facts.bare ? 24 : 30, values: (_, ticks) => ticks.map((t) => t === null ? "" : number(t)) },
       ],
       series: [{}, ...facts.series()],
       bands: facts.bands ? facts.bands() : [],
       hooks: {
         drawClear: facts.behind ? [facts.behind] : [],
         draw: facts.above ? [facts.above] : [],
-        setCursor: [(plot) => facts.pointed && facts.pointed(plot.cursor.idx)],
+        setCursor: [(plot) => {
+          this.leading = plot.cursor.left >= 0;
+          if (facts.pointed) facts.pointed(plot.cursor.idx);
+          if (!facts.alone) cursor.set(this.leading ? plot.posToVal(plot.cursor.left, "x") : null);
+          this.leading = false;
+        }],
         setSelect: [(plot) => {
           const { left, width } = plot.select;
           if (width > 3 && !facts.alone) span.set(plot.posToVal(left, "x"), plot.posToVal(left + width, "x"));
@@ -181,12 +254,19 @@ export class Chart {
         }],
       },
     }, facts.data(), box);
+    let down = null;
+    this.plot.over.addEventListener("mousedown", (event) => { down = event.clientX; });
+    this.plot.over.addEventListener("click", (event) => {
+      if (facts.alone || down === null || Math.abs(event.clientX - down) > 3) return;
+      openMoment(this.plot.posToVal(event.clientX - this.plot.over.getBoundingClientRect().left, "x"), facts.about ? facts.about() : {});
+    });
   }
 
   shift() { this.plot.setScale("x", { min: span.from, max: span.to }); }
   remove() {
     document.removeEventListener("themechange", this.redraw);
     document.removeEventListener("zonechange", this.redraw);
+    cursor.watchers.delete(this.follow);
     this.sized.disconnect();
     this.plot.destroy();
     this.plot = null;

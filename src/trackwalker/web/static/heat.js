@@ -1,9 +1,10 @@
 // The heat map: hosts x time on a canvas, by pointer and by keyboard.
 "use strict";
-import { ask, behind, clock, colour, LEFT, make, moment, number, queryLinks, RIGHT, say, span, table } from "./charts.js";
+import { ask, behind, colour, cursor, left, make, moment, number, queryLinks, RIGHT, say, span, table, timeAxis, withUnit } from "./charts.js";
+import { drawThrough, inView, story } from "./story.js";
 
 const $ = (id) => document.getElementById(id);
-const TOP = 20;
+const TOP = 20, GAP = 5;  // above the rows: the axis, then all hosts together
 const VALUE = ["#00224e", "#35456c", "#666970", "#948e77", "#c8b866", "#fee838"];  // dark to light, for every kind of eye
 
 const rgb = (text) => {
@@ -24,6 +25,8 @@ export class HeatMap {
     $("heat-how").addEventListener("change", () => this.load());
     $("heat-colour").addEventListener("change", () => this.draw());
     for (const event of ["themechange", "zonechange"]) document.addEventListener(event, () => this.draw());
+    story.watch(() => this.draw());
+    cursor.watch((t) => this.follow(t));
     span.watch(() => { this.draw(); clearTimeout(this.later); this.later = setTimeout(() => this.load(true), 300); });
     new ResizeObserver(() => this.draw()).observe(this.box);
     this.box.addEventListener("keydown", (event) => this.key(event));
@@ -62,13 +65,14 @@ export class HeatMap {
 
   take(data) {
     this.data = { ...data, values: new Uint16Array(bytes(data.values).buffer), deviation: new Int8Array(bytes(data.deviation).buffer) };
+    if (data.together) this.data.whole = new Int8Array(bytes(data.together.deviation).buffer);
     if (data.times.length > 1) span.learn(data.times[0], data.times.at(-1));
     this.at = { row: 0, column: 0 };
     this.draw();
     const about = $("heat-about");
-    about.replaceChildren(`${data.hosts.toLocaleString("en")} host${data.hosts === 1 ? "" : "s"}${data.rows.length < data.hosts ? ` in ${data.rows.length} rows: the most unlike one by one, the rest in groups whose furthest host shows` : ", the most unlike on top"}; a column is ${number(data.step)} s; `, queryLinks(data.queries, this.base));
-    const rows = () => data.outliers.map((o) => [o.host, number(o.score), moment(o.time), number(o.value), number(o.usual), `${(100 * o.share).toFixed(0)} %`]);
-    behind($("heat-table"), () => [table(["host", "spreads away", "furthest at", "value there", "others then", "time unlike"], rows(), `${data.metric}: the ${data.outliers.length} most unlike hosts`)]);
+    about.replaceChildren(`${data.hosts.toLocaleString("en")} host${data.hosts === 1 ? "" : "s"}${data.rows.length < data.hosts ? ` in ${data.rows.length} rows: the most unlike one by one, the rest in groups whose furthest host shows` : data.hosts > 1 ? ", the most unlike on top" : ""}; a column is ${number(data.step)} s and looks back over ${number(data.window)} s; `, queryLinks(data.queries, this.base));
+    const rows = () => data.outliers.map((o) => [o.host, moment(o.time), withUnit(o.value, data.unit), withUnit(o.usual, data.unit), `${(100 * o.share).toFixed(0)} %`]);
+    behind($("heat-table"), () => [table(["host", "furthest at", "value there", "others then", "time unlike"], rows(), `${data.metric}: the ${data.outliers.length} most unlike hosts`)]);
   }
 
   async expand(row) {
@@ -91,8 +95,10 @@ export class HeatMap {
     } catch (error) { $("heat-readout").textContent = error.message; }
   }
 
+  // Where the hosts' rows begin.
+  top() { return TOP + (this.data.whole ? this.rowHeight() + GAP : 0); }
   rowHeight() { return this.data.rows.length <= 12 ? 20 : this.data.rows.length <= 32 ? 15 : 12; }
-  x(t) { return LEFT + (this.wide - LEFT - RIGHT) * (t - span.from) / (span.to - span.from); }
+  x(t) { return left() + (this.wide - left() - RIGHT) * (t - span.from) / (span.to - span.from); }
 
   palette() {
     const steps = 256, out = new Uint8ClampedArray(4 * steps);
@@ -104,7 +110,8 @@ export class HeatMap {
     }
     const [calm, above, below] = ["--faint", "--bad", "--accent"].map((name) => rgb(colour(name)));
     for (let i = 0; i < steps; i++) {
-      const d = (i - 127.5) / 127.5, t = Math.pow(Math.max(0, (Math.abs(d) - 0.13) / 0.87), 0.65);  // noise stays calm
+      // What so many cells reach by chance stays calm.
+      const d = (i - 127.5) / 127.5, calmTo = this.data.floor / this.data.full, t = Math.pow(Math.max(0, (Math.abs(d) - calmTo) / (1 - calmTo)), 0.65);
       put(i, mix(calm, d > 0 ? above : below, t));
     }
     return out;
@@ -123,18 +130,33 @@ export class HeatMap {
     return canvas;
   }
 
+  // All hosts as one row, against what they had while steps were done; absent columns stay clear.
+  together() {
+    const d = this.data, columns = d.times.length, image = new ImageData(columns, 1), palette = this.palette(), byValue = $("heat-colour").value === "value";
+    for (let i = 0; i < columns; i++) {
+      const v = d.together.values[i];
+      if (v === null) continue;
+      const k = byValue ? Math.round((v - d.lo) / ((d.hi - d.lo) || 1) * 255) : Math.round(127.5 + d.whole[i] / 127 * 127.5);
+      image.data.set(palette.subarray(4 * Math.max(0, Math.min(255, k)), 4 * Math.max(0, Math.min(255, k)) + 4), 4 * i);
+    }
+    const canvas = new OffscreenCanvas(columns, 1);
+    canvas.getContext("2d").putImageData(image, 0, 0);
+    return canvas;
+  }
+
   draw() {
     const d = this.data;
     if (!d || !span.known()) return;
     if (!d.rows.length) { say(this.box, "No host has this metric in the time shown."); return; }
     const row = this.rowHeight(), dpr = devicePixelRatio;
-    this.wide = Math.max(this.box.clientWidth, 360);
-    const high = TOP + row * d.rows.length;
+    this.wide = Math.max(this.box.clientWidth, 240);
+    const top = this.top(), high = top + row * d.rows.length;
     if (!this.canvas || !this.canvas.isConnected) {
       this.canvas = make("canvas", { "aria-hidden": "true" });
       this.cursor = make("div", { class: "heat-cursor" });
       this.drag = make("div", { class: "heat-drag" });
-      this.box.replaceChildren(make("div", { class: "heat-inner" }, this.canvas, this.cursor, this.drag));
+      this.line = make("div", { class: "cursor-line" });
+      this.box.replaceChildren(make("div", { class: "heat-inner" }, this.canvas, this.cursor, this.drag, this.line));
       this.listen();
     }
     const canvas = this.canvas;
@@ -143,26 +165,34 @@ export class HeatMap {
     const ctx = canvas.getContext("2d");
     ctx.scale(dpr, dpr);
     ctx.clearRect(0, 0, this.wide, high);
-    this.axis(ctx, high);
+    timeAxis(ctx, span.from, span.to, left(), this.wide - RIGHT, 0);
+    const ground = this.wide - left() - RIGHT;
     ctx.save();
-    ctx.beginPath(); ctx.rect(LEFT, TOP, this.wide - LEFT - RIGHT, high - TOP); ctx.clip();
-    ctx.fillStyle = this.hatch(ctx); ctx.fillRect(LEFT, TOP, this.wide - LEFT - RIGHT, high - TOP);
+    ctx.beginPath(); ctx.rect(left(), TOP, ground, high - TOP); ctx.clip();
+    ctx.fillStyle = this.hatch(ctx); ctx.fillRect(left(), top, ground, high - top);
     ctx.imageSmoothingEnabled = false;
-    const from = this.x(d.times[0] - d.step / 2), to = this.x(d.times.at(-1) + d.step / 2);
-    ctx.drawImage(this.image(), from, TOP, to - from, high - TOP);
+    // A column tells of the time before its moment.
+    const from = this.x(d.times[0] - d.step), to = this.x(d.times.at(-1));
+    if (d.whole) { ctx.fillRect(left(), TOP, ground, row); ctx.drawImage(this.together(), from, TOP, to - from, row); }
+    ctx.drawImage(this.image(), from, top, to - from, high - top);
     ctx.strokeStyle = colour("--card"); ctx.lineWidth = 1;
-    if (row >= 12) for (let i = 1; i < d.rows.length; i++) { ctx.beginPath(); ctx.moveTo(LEFT, TOP + i * row); ctx.lineTo(this.wide, TOP + i * row); ctx.stroke(); }
+    if (row >= 12) for (let i = 1; i < d.rows.length; i++) { ctx.beginPath(); ctx.moveTo(left(), top + i * row); ctx.lineTo(this.wide, top + i * row); ctx.stroke(); }
     ctx.restore();
+    drawThrough(ctx, (t) => this.x(t), left(), TOP, ground, high - TOP);
     ctx.textBaseline = "middle"; ctx.textAlign = "right";
     d.rows.forEach((r, i) => {
       ctx.font = `${r.accused ? 700 : 400} ${Math.min(12, row - 1)}px ui-monospace, Menlo, Consolas, "DejaVu Sans Mono", monospace`;
       ctx.fillStyle = colour(r.accused ? "--bad-ink" : r.count > 1 ? "--soft" : "--fg");
-      const name = r.count > 1 ? `▸ ${r.count} hosts` : `${r.accused ? "▲ " : ""}${r.hosts[0]}`;
-      ctx.fillText(name.length > 19 ? `${name.slice(0, 8)}…${name.slice(-10)}` : name, LEFT - 8, TOP + (i + 0.5) * row);
+      const name = r.count > 1 ? `▸ ${r.count} hosts` : `${r.accused ? "▲ " : ""}${r.hosts[0]}`, most = left() < 100 ? 9 : 19;
+      ctx.fillText(name.length > most ? `${name.slice(0, Math.floor(0.42 * most))}…${name.slice(-Math.ceil(0.5 * most))}` : name, left() - 8, top + (i + 0.5) * row);
     });
-    $("heat-legend").className = `legend ${$("heat-colour").value}`;
-    $("heat-legend").textContent = $("heat-colour").value === "value" ? `${number(d.lo)} … ${number(d.hi)}` : "below the others · like them · above";
+    if (d.whole) {
+      ctx.font = `600 ${Math.min(12, row - 1)}px system-ui, sans-serif`; ctx.fillStyle = colour("--soft");
+      ctx.fillText(left() < 100 ? "all" : "all together", left() - 8, TOP + 0.5 * row);
+    }
+    this.legend();
     this.box.dataset.drawn = d.metric;
+    this.box.dataset.rows = String(top);
     this.place();
   }
 
@@ -173,23 +203,27 @@ export class HeatMap {
     return ctx.createPattern(tile, "repeat");
   }
 
-  axis(ctx, high) {
-    const wide = span.to - span.from;
-    const step = [1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200, 86400, 172800, 604800].find((s) => wide / s <= (this.wide - LEFT) / 90) || 604800;
-    ctx.font = "11px system-ui, sans-serif"; ctx.fillStyle = colour("--soft"); ctx.textBaseline = "top"; ctx.textAlign = "center";
-    for (let t = Math.ceil(span.from / step) * step; t <= span.to; t += step) {
-      const x = this.x(t);
-      if (x < LEFT + 20 || x > this.wide - 24) continue;
-      ctx.fillText(step < 60 ? clock(t) : step < 86400 ? clock(t).slice(0, 5) : clock(t, true).slice(5, 10), x, 3);
-      ctx.fillRect(x, TOP - 4, 1, 4);
-    }
+  // Colours in numbers: how far from the others' median is full, and what counts as noise.
+  legend() {
+    const d = this.data, legend = $("heat-legend"), value = $("heat-colour").value === "value";
+    legend.className = `legend ${value ? "value" : "deviation"}`;
+    const full = withUnit(d.full * d.spread, d.unit), floor = withUnit(d.floor * d.spread, d.unit);
+    legend.textContent = value ? `${number(d.lo)} … ${withUnit(d.hi, d.unit)}` : `−${full} … +${full} from the hosts' median at that time; within ±${floor} is noise and has no colour`;
+    $("heat-together").textContent = d.together && !value ? `Top row: the median of all, against its usual ${withUnit(d.together.usual, d.unit)}; colour from ±${withUnit(d.floor * d.together.spread, d.unit)}.` : "";
+  }
+
+  follow(t) {
+    if (!this.line) return;
+    const shown = t !== null && this.data && inView(t);
+    this.line.style.display = shown ? "block" : "none";
+    if (shown) this.line.style.left = `${this.x(t)}px`;
   }
 
   // Where a pointer is, as a cell.
   cell(event) {
     const at = this.canvas.getBoundingClientRect(), x = event.clientX - at.left, y = event.clientY - at.top;
-    const row = Math.floor((y - TOP) / this.rowHeight()), t = span.from + (x - LEFT) / (this.wide - LEFT - RIGHT) * (span.to - span.from);
-    return { x, row, t, column: Math.round((t - this.data.times[0]) / this.data.step) };
+    const row = Math.floor((y - this.top()) / this.rowHeight()), t = span.from + (x - left()) / (this.wide - left() - RIGHT) * (span.to - span.from);
+    return { x, row, t, column: Math.ceil((t - this.data.times[0]) / this.data.step) };
   }
 
   listen() {
@@ -199,14 +233,15 @@ export class HeatMap {
       const here = this.cell(event);
       if (begun && Math.abs(here.x - begun.x) > 5) {
         this.drag.style.display = "block";
-        this.drag.style.left = `${Math.max(LEFT, Math.min(here.x, begun.x))}px`;
+        this.drag.style.left = `${Math.max(left(), Math.min(here.x, begun.x))}px`;
         this.drag.style.width = `${Math.abs(here.x - begun.x)}px`;
-      } else this.point(here.row, here.column);
+      } else { this.point(here.row, here.column); cursor.set(here.x > left() ? here.t : null); }
     });
+    this.canvas.addEventListener("pointerleave", () => cursor.set(null));
     this.canvas.addEventListener("pointerup", (event) => {
       const here = this.cell(event);
       this.drag.style.display = "none";
-      if (begun && Math.abs(here.x - begun.x) > 5 && here.x > LEFT) span.set(Math.min(here.t, begun.t), Math.max(here.t, begun.t));
+      if (begun && Math.abs(here.x - begun.x) > 5 && here.x > left()) span.set(Math.min(here.t, begun.t), Math.max(here.t, begun.t));
       else if (begun && here.row >= 0) this.choose(here.row);
       begun = null;
     });
@@ -231,14 +266,14 @@ export class HeatMap {
     const r = d.rows[this.at.row], i = this.at.row * d.times.length + this.at.column, v = d.values[i];
     const who = r.count > 1 ? `${r.count} hosts (${r.hosts.slice(0, 3).join(", ")}…), the furthest` : r.hosts[0];
     const apart = d.deviation[i] / 127 * d.full;
-    $("heat-readout").textContent = `${who}${r.accused ? ", accused" : ""}, ${moment(d.times[this.at.column])}: ${v === 65535 ? "nothing recorded" : `${number(d.lo + v / 65534 * (d.hi - d.lo))}, ${Math.abs(apart) < 1 ? "like the others" : `${Math.abs(apart).toFixed(0)}${Math.abs(apart) >= d.full ? "+" : ""} spreads ${apart > 0 ? "above" : "below"} the others`}`}${r.count > 1 ? "; Enter opens the group" : ""}`;
+    $("heat-readout").textContent = `${who}${r.accused ? ", suspect" : ""}, ${moment(d.times[this.at.column])}: ${v === 65535 ? "nothing recorded" : `${withUnit(d.lo + v / 65534 * (d.hi - d.lo), d.unit)}, ${Math.abs(apart) < d.floor ? "like the others" : `${Math.abs(apart) >= d.full ? "at least " : ""}${withUnit(Math.abs(apart) * d.spread, d.unit)} ${apart > 0 ? "above" : "below"} the others`}`}${r.count > 1 ? "; Enter opens the group" : ""}`;
   }
 
   place(scroll = false) {
     if (!this.cursor) return;
     const row = this.rowHeight(), d = this.data;
-    const left = this.x(d.times[this.at.column] - d.step / 2), right = this.x(d.times[this.at.column] + d.step / 2);
-    Object.assign(this.cursor.style, { top: `${TOP + this.at.row * row}px`, left: `${Math.max(LEFT, left)}px`, width: `${Math.max(3, right - left)}px`, height: `${row}px` });
+    const begin = this.x(d.times[this.at.column] - d.step), end = this.x(d.times[this.at.column]);
+    Object.assign(this.cursor.style, { top: `${this.top() + this.at.row * row}px`, left: `${Math.max(left(), begin)}px`, width: `${Math.max(3, end - begin)}px`, height: `${row}px` });
     if (scroll) this.cursor.scrollIntoView({ block: "nearest" });
   }
 

@@ -1,7 +1,9 @@
-// The accused over the band of the others, the devices of one host, and when each of them is drawn.
+// Suspects or selected hosts over the band of the others, and when each chart of hosts is drawn.
 "use strict";
-import { ask, behind, Chart, colour, LINES, make, moment, number, queryLinks, roomy, say, span, table, zoomByKeys } from "./charts.js";
+import { ask, behind, Chart, colour, LINES, make, moment, number, queryLinks, RIGHT, roomy, say, span, SUSPECTS, table, zoomByKeys } from "./charts.js";
 import { HeatMap } from "./heat.js";
+import { Lanes } from "./lanes.js";
+import { drawBehind, drawThrough, onPlot, story } from "./story.js";
 
 const $ = (id) => document.getElementById(id);
 
@@ -12,14 +14,14 @@ class Overlay {
     this.hosts = facts.accused.slice(0, 8);
     this.newest = 0;
     zoomByKeys($("overlay-plot"));
+    story.watch(() => this.chart?.plot.redraw());
     span.watch(() => { this.chart?.shift(); clearTimeout(this.later); this.later = setTimeout(() => this.load(), 350); });
   }
 
   async load() {
     const box = $("overlay-plot"), metric = $("heat-metric").value, mine = ++this.newest;
     if (!metric) return;
-    if (!this.hosts.length) { say(box, "No host is suspect: choose one in the heat map above."); return; }
-    const hosts = this.hosts.map((h) => `&host=${encodeURIComponent(h)}`).join("");
+    const hosts = this.hosts.map((h) => `&host=${encodeURIComponent(h)}`).join("") || "&host=";
     try {
       const d = await ask(`${this.base}/overlay.json?metric=${encodeURIComponent(metric)}&how=${$("heat-how").value}${hosts}${span.query()}`);
       if (mine === this.newest) this.draw(box, d);
@@ -29,23 +31,38 @@ class Overlay {
   draw(box, d) {
     this.chart?.remove();
     this.chart = null;
-    if (!d.lines.length) { say(box, `${this.hosts.join(", ")}: nothing recorded of ${d.metric}.`); return; }
-    const names = d.lines.map((line) => line.host);
+    if (!d.lines.length && this.hosts.length) { say(box, `${this.hosts.join(", ")}: nothing recorded of ${d.metric}.`); return; }
+    const names = d.lines.map((line) => line.host), suspects = d.lines.filter((line) => line.suspect).length;
+    this.query = d.queries[0];
+    // Only whom the verdict names is drawn in the colours of suspicion; whoever was selected has a calm one.
+    let bad = 0, calm = 0;
+    const tones = d.lines.map((line) => line.suspect ? [SUSPECTS[bad % SUSPECTS.length], bad++ >= SUSPECTS.length] : [LINES[calm % LINES.length], calm++ >= LINES.length]);
+    $("h-overlay").textContent = !d.lines.length ? "The hosts together" : suspects === d.lines.length ? "Suspects against the others" : suspects ? "Suspects and selected hosts against the others" : "Selected hosts against the others";
+    this.box = box;
+    box.dataset.suspects = d.lines.filter((line) => line.suspect).map((line) => line.host).join(" ");
+    box.dataset.selected = d.lines.filter((line) => !line.suspect).map((line) => line.host).join(" ");
     this.chart = new Chart(box, {
       height: box.clientHeight || 220,
+      padding: [8, RIGHT, 0, 0],
+      about: () => ({ metric: d.metric, hosts: names }),
       reach: () => [d.times[0], d.times.at(-1)],
       data: () => [d.times, d.control.high, d.control.low, d.control.median, ...d.lines.map((line) => line.values)],
       series: () => [
         { stroke: "transparent", points: { show: false } }, { stroke: "transparent", points: { show: false } },
         { stroke: colour("--soft"), width: 1.2, dash: [4, 3], points: { show: false } },
-        ...names.map((_, i) => ({ stroke: colour(LINES[i % LINES.length]), width: 1.6, points: { show: false }, dash: i >= LINES.length ? [6, 3] : undefined })),
+        ...tones.map(([tone, again]) => ({ stroke: colour(tone), width: 1.6, points: { show: false }, dash: again ? [6, 3] : undefined })),
       ],
+      behind: (plot) => { const [ctx, x, left, top, width] = onPlot(plot); drawBehind(ctx, x, left, top, width, plot.bbox.height, devicePixelRatio); },
+      above: (plot) => { const [ctx, x, left, top, width] = onPlot(plot); drawThrough(ctx, x, left, top, width, plot.bbox.height, devicePixelRatio); },
       bands: () => [{ series: [1, 2], fill: colour("--mute-wash") }],
       range: roomy,
       pointed: (i) => { if (i !== null && i !== undefined) $("overlay-readout").textContent = `${moment(d.times[i])}: ${d.lines.map((line) => `${line.host} ${number(line.values[i])}`).join(", ")}; others ${number(d.control.median[i])} (${number(d.control.low[i])} to ${number(d.control.high[i])})`; },
     });
     const about = $("overlay-about");
-    about.replaceChildren(...names.map((name, i) => make("span", { class: `key line-${i % LINES.length}`, text: name })), make("span", { class: "key line-control", text: `${d.control.hosts.toLocaleString("en")} others: median, 5–95 %` }), ` ${d.metric} `, queryLinks(d.queries, this.base));
+    const keys = d.lines.map((line, i) => make("span", { class: `key tone${tones[i][0]}`, text: `${line.host}, ${line.suspect ? "suspect" : "selected"}` }));
+    const others = d.control.hosts ? [make("span", { class: "key line-control", text: `${d.control.hosts.toLocaleString("en")} ${d.lines.length ? "others" : "hosts"}: median, 5–95 %` })] : [];
+    about.replaceChildren(...keys, ...others, ` ${d.metric}${d.unit ? ` in ${d.unit}` : ""}; a point looks back over ${number(d.window)} s; `, queryLinks(d.queries, this.base));
+    if (!d.lines.length) about.append(" No host is suspect; select one in the map above.");
     if (d.absent.length) about.append(` ${d.absent.join(", ")} did not report it.`);
     const every = Math.max(1, Math.ceil(d.times.length / 120));
     const rows = () => d.times.map((t, i) => [moment(t), ...d.lines.map((line) => number(line.values[i])), number(d.control.low[i]), number(d.control.median[i]), number(d.control.high[i])]).filter((_, i) => i % every === 0);
@@ -53,102 +70,19 @@ class Overlay {
   }
 }
 
-// ---- the devices of one host
-class Lanes {
-  constructor(base, facts, hosts) {
-    this.base = base;
-    this.newest = 0;
-    this.touched = false;  // whether the viewer chose a host or a metric
-    this.learn(facts, hosts);
-    for (const id of ["lanes-host", "lanes-metric"]) $(id).addEventListener("change", () => { this.touched = true; this.load(); });
-    for (const event of ["themechange", "zonechange"]) document.addEventListener(event, () => this.draw());
-    span.watch(() => { clearTimeout(this.later); this.later = setTimeout(() => this.load(), 400); });
-    new ResizeObserver(() => this.draw()).observe($("lanes"));
-  }
-
-  learn(facts, hosts) {
-    const ofDevices = facts.metrics.filter((m) => /gpu|rdma|net_/.test(m));
-    const telling = facts.telling.find((m) => /gpu|rdma|net_/.test(m)) || facts.gpu;
-    this.fill($("lanes-host"), hosts, hosts[0]);
-    this.fill($("lanes-metric"), ofDevices.length ? ofDevices : facts.metrics, telling);
-  }
-
-  fill(select, names, first) {
-    const kept = this.touched && names.includes(select.value) ? select.value : first;
-    select.replaceChildren(...names.map((name) => make("option", { value: name, text: name })));
-    if (kept) select.value = kept;
-    select.disabled = !names.length;
-  }
-
-  show(host) {
-    const select = $("lanes-host");
-    this.touched = true;
-    if (![...select.options].some((o) => o.value === host)) select.append(make("option", { value: host, text: host }));
-    select.value = host;
-    return this.load();
-  }
-
-  async load() {
-    const host = $("lanes-host").value, metric = $("lanes-metric").value, mine = ++this.newest;
-    if (!host || !metric) { say($("lanes"), "Nothing about devices was recorded."); return; }
-    try {
-      const data = await ask(`${this.base}/lanes.json?host=${encodeURIComponent(host)}&metric=${encodeURIComponent(metric)}${span.query()}`);
-      if (mine !== this.newest) return;
-      this.data = data;
-      this.draw();
-      $("lanes-about").replaceChildren(`${data.lanes.length} of ${host}${data.left_out ? `, ${data.left_out} more left out` : ""}, one scale for all; a dashed line is their median; `, queryLinks(data.queries, this.base));
-      const rows = () => data.lanes.map((lane) => { const known = lane.values.filter((v) => v !== null); return [lane.name, number(Math.min(...known)), number(known.reduce((a, b) => a + b, 0) / known.length), number(Math.max(...known)), number(known.at(-1))]; });
-      behind($("lanes-table"), () => [table(["device", "lowest", "mean", "highest", "last"], rows(), `${metric} of ${host}`)]);
-    } catch (error) { if (mine === this.newest) { this.data = null; say($("lanes"), error.message); } }
-  }
-
-  draw() {
-    const d = this.data, box = $("lanes");
-    if (!d) return;
-    if (!d.lanes.length) { say(box, `${d.host} has nothing of ${d.metric} in the time shown.`); return; }
-    const dpr = devicePixelRatio, wide = Math.max(box.clientWidth, 260), row = d.lanes.length > 12 ? 20 : 27, high = row * d.lanes.length + 4, left = 110, right = 64;
-    const canvas = make("canvas", { role: "img", "aria-label": `${d.metric} of ${d.lanes.length} devices of ${d.host}; the table below has the numbers` });
-    canvas.width = wide * dpr; canvas.height = high * dpr;
-    canvas.style.width = `${wide}px`; canvas.style.height = `${high}px`;
-    const ctx = canvas.getContext("2d");
-    ctx.scale(dpr, dpr);
-    const known = d.lanes.flatMap((lane) => lane.values.filter((v) => v !== null));
-    const hi = Math.max(...known), lo = Math.min(...known), floor = lo > 0 && lo < 0.6 * hi ? 0 : lo - 0.1 * ((hi - lo) || 1);
-    const from = d.times[0], to = d.times.at(-1);
-    const x = (t) => left + (wide - left - right) * (t - from) / ((to - from) || 1);
-    const middle = d.times.map((_, i) => { const v = d.lanes.map((lane) => lane.values[i]).filter((n) => n !== null).sort((a, b) => a - b); return v.length ? v[v.length >> 1] : null; });
-    d.lanes.forEach((lane, k) => {
-      const top = 2 + k * row, y = (v) => top + row - 3 - (row - 6) * (v - floor) / ((hi - floor) || 1);
-      ctx.fillStyle = colour("--faint"); ctx.fillRect(left, top, wide - left - right, row - 3);
-      const line = (values, token, dash) => {
-        ctx.strokeStyle = colour(token); ctx.setLineDash(dash); ctx.lineWidth = dash.length ? 1 : 1.3; ctx.beginPath();
-        let open = false;
-        values.forEach((v, i) => { if (v === null) { open = false; return; } if (open) ctx.lineTo(x(d.times[i]), y(v)); else ctx.moveTo(x(d.times[i]), y(v)); open = true; });
-        ctx.stroke(); ctx.setLineDash([]);
-      };
-      if (d.lanes.length > 2) line(middle, "--soft", [3, 3]);
-      line(lane.values, "--accent", []);
-      ctx.font = "11px ui-monospace, Menlo, Consolas, \"DejaVu Sans Mono\", monospace"; ctx.textBaseline = "middle";
-      ctx.fillStyle = colour("--fg"); ctx.textAlign = "right"; ctx.fillText(lane.name.length > 16 ? `…${lane.name.slice(-15)}` : lane.name, left - 8, top + row / 2);
-      const last = lane.values.filter((v) => v !== null).at(-1);
-      ctx.fillStyle = colour("--soft"); ctx.textAlign = "left"; ctx.fillText(number(last), wide - right + 6, top + row / 2);
-    });
-    box.replaceChildren(canvas);
-  }
-}
-
 // Everything about hosts: begun when it comes into view, begun anew where the verdict changes what is telling.
 export function setUpHosts(base) {
   const map = new HeatMap(base);
-  let overlay = null, lanes = null, begun = false;
+  let overlay = null, lanes = null, begun = false, known = null;
   const begin = async () => {
     begun = true;
     try {
       const facts = await ask(`${base}/metrics.json`);
+      known = facts;
       span.learn(facts.start, facts.end);
       await map.begin(facts);
       overlay ||= new Overlay(base, facts);
-      overlay.hosts = facts.accused.length ? facts.accused.slice(0, 8) : map.data?.outliers.slice(0, 1).map((o) => o.host) || [];
+      overlay.hosts = facts.accused.slice(0, 8);
       const hosts = [...new Set([...facts.accused, ...(map.data?.outliers.map((o) => o.host) || [])])];
       if (lanes) lanes.learn(facts, hosts); else lanes = new Lanes(base, facts, hosts);
       near.observe($("overlay"));
@@ -165,7 +99,11 @@ export function setUpHosts(base) {
   for (const box of document.querySelectorAll("[data-waiting]")) if (!box.childNodes.length) say(box, box.dataset.waiting, true);
   near.observe($("hosts"));
   document.addEventListener("verdict", () => { if (begun) begin(); });
-  document.addEventListener("hostsdrawn", () => { if (overlay?.chart) overlay.load(); });
+  document.addEventListener("hostsdrawn", () => {
+    if (overlay?.chart) overlay.load();
+    // The first map may have been overtaken by another: then its hosts come with that one.
+    if (lanes && !$("lanes-host").options.length && known) { lanes.learn(known, map.data.outliers.map((o) => o.host)); lanes.load(); }
+  });
   const show = (host) => {
     if (!overlay || !lanes) return;
     overlay.hosts = [host, ...overlay.hosts.filter((h) => h !== host)].slice(0, 8);
@@ -173,6 +111,7 @@ export function setUpHosts(base) {
     lanes.show(host);
   };
   document.addEventListener("host", (event) => show(event.detail));
+  document.addEventListener("grown", () => { if (begun) { map.load(true); overlay?.load(); if (lanes?.data) lanes.load(); } });
   document.addEventListener("click", async (event) => {
     const chip = event.target.closest("[data-host]");
     if (!chip) return;
@@ -180,4 +119,5 @@ export function setUpHosts(base) {
     show(chip.dataset.host);
     $("overlay").scrollIntoView({ block: "start" });
   });
+  return { metric: () => $("heat-metric").value, hosts: () => overlay?.hosts || [], query: () => overlay?.query };
 }

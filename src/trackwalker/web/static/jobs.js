@@ -1,4 +1,4 @@
-// The jobs table: filters while one types, fills in rows as they are read, follows running jobs, picks two to compare.
+// The jobs table: filters while one types, fills in rows as they are read, follows running jobs, picks some to compare.
 // Rows are made by the server only; this script asks for them again and puts them in place.
 const table = document.querySelector("table.jobs");
 const find = document.getElementById("find");
@@ -8,6 +8,7 @@ const button = document.getElementById("compare");
 const told = document.getElementById("picked");
 const BUSY_MS = 1000;
 const CALM_MS = 5000;
+const MOST = 8;
 
 const ticked = new Set();
 let tag = "";
@@ -22,10 +23,12 @@ const params = () => {
 
 const showPicked = () => {
   const names = [...ticked];
-  button.disabled = names.length !== 2;
-  button.classList.toggle("main", names.length === 2);
-  told.textContent = names.length === 0 ? "Tick two jobs to compare them"
-    : names.length === 1 ? `${names[0]} and …` : names.length === 2 ? `${names[0]} and ${names[1]}` : `${names.length} ticked, two are compared`;
+  const good = names.length >= 2 && names.length <= MOST;
+  button.disabled = !good;
+  button.classList.toggle("main", good);
+  told.textContent = names.length === 0 ? "Tick jobs to compare them"
+    : names.length === 1 ? `${names[0]} and …` : names.length === 2 ? `${names[0]} and ${names[1]}`
+    : good ? `${names.length} runs` : `${names.length} ticked, ${MOST} at most`;
 };
 
 const place = (html) => {
@@ -88,7 +91,7 @@ table.addEventListener("change", (event) => {
 });
 pick.addEventListener("submit", (event) => {
   event.preventDefault();
-  if (ticked.size !== 2) return;
+  if (ticked.size < 2 || ticked.size > MOST) return;
   const both = new URLSearchParams();
   for (const name of ticked) both.append("job", name);
   location.assign(`/compare?${both}`);

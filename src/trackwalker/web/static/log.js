@@ -8,11 +8,13 @@ const LOOK_MS = 1500;
 const link = (id) => document.getElementById(id);
 const follow = (id) => { const found = link(id); if (found) found.click(); };
 const rows = () => log.querySelectorAll(".log-row");
+const shown = () => [...rows()].filter((row) => row.offsetParent !== null);  // not those that are folded away
 
 const ask = (go, at) => {
   const query = new URLSearchParams({ file: log.dataset.file, go, at });
   if (log.dataset.rank) query.set("rank", log.dataset.rank);
   if (log.dataset.q) query.set("q", log.dataset.q);
+  if ("fold" in log.dataset) query.set("fold", "1");
   return `${log.dataset.rows}?${query}`;
 };
 
@@ -28,7 +30,7 @@ const say = (text) => { state.textContent = text; };
 
 // j and k move through the lines; the rest are the page's own links and fields.
 const step = (by) => {
-  const all = [...rows()];
+  const all = shown();
   const here = all.indexOf(document.activeElement?.closest?.(".log-row"));
   const first = all.findIndex((row) => row.getBoundingClientRect().bottom > 140);
   const next = all[here < 0 ? Math.max(first, 0) : Math.min(Math.max(here + by, 0), all.length - 1)];
@@ -49,6 +51,12 @@ document.addEventListener("keydown", (event) => {
 // A line that was asked for, or a hit, takes the focus: arrow keys and screen readers go on from there.
 const current = log.querySelector(".is-current");
 if (current) { current.focus({ preventScroll: true }); current.scrollIntoView({ block: "center" }); }
+// The end of a log is its last line, in sight and in focus.
+else if ("end" in log.dataset && !("follow" in log.dataset)) {
+  const toEnd = () => { shown().at(-1)?.focus({ preventScroll: true }); window.scrollTo(0, document.documentElement.scrollHeight); };
+  toEnd();
+  addEventListener("load", toEnd);
+}
 
 // More lines when an end comes into sight; as many leave at the other end.
 let busy = false;

@@ -27,7 +27,7 @@ export function setUpQuery(base, alone = false) {
     const drawn = d.series.filter((s) => s.values);
     const box = make("div", { class: "plot-box", role: "group", "aria-label": "The answer over time; the table below has the numbers" });
     if (d.step && drawn.length) parts.push(box);
-    if (d.series.length) parts.push(table(["series", "last", "lowest", "mean", "highest"], d.series.map((s, i) => [make("span", { class: i < drawn.length && d.step ? `key line-${i % LINES.length}` : "", text: name(s.labels) }), number(s.last), number(s.min), number(s.mean), number(s.max)]), `Answer to ${d.query}`.slice(0, 200)));
+    if (d.series.length) parts.push(table(["series", "last", "lowest", "mean", "highest"], d.series.map((s, i) => [make("span", { class: i < drawn.length && d.step ? `key tone${LINES[i % LINES.length]}` : "", text: name(s.labels) }), number(s.last), number(s.min), number(s.mean), number(s.max)]), `Answer to ${d.query}`.slice(0, 200)));
     place.replaceChildren(...parts);
     if (!d.step || !drawn.length) return;
     if (!alone) span.learn(d.start, d.end);

@@ -1,0 +1,1 @@
+"""`trackwalker ask`: a question in plain words, answered from the evidence."""

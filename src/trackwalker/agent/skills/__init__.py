@@ -1,0 +1,1 @@
+"""Written methods for AI agents: found, made, installed, checked."""

@@ -1,0 +1,221 @@
+"""`trackwalker run`: start a run on this machine and stay with it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from trackwalker.cli.common.display import ProgressLine
+from trackwalker.cli.common.options import DEFAULT_WORKSPACE, Image, Privileged, Registry, Runtime, Workspace, as_named
+from trackwalker.errors import UsageError
+from trackwalker.job.layout import Job
+from trackwalker.launch.code.provenance import code_of
+from trackwalker.launch.code.store import FOLDER
+from trackwalker.launch.plan import plan_local, refuse_wrong
+from trackwalker.launch.request.models import load_model
+from trackwalker.launch.request.validate import Asked
+from trackwalker.launch.request.words import parse_model_spec, parse_passthrough, parse_watching
+from trackwalker.launch.schedulers.allocation import RunInAllocation, allocation_of, refuse_parts
+from trackwalker.launch.schedulers.by_hand import RunByHand, place_by_hand
+from trackwalker.launch.schedulers.local import LocalRun
+from trackwalker.launch.submission import How, plan_submission
+from trackwalker.observe import tensorboard
+from trackwalker.observe.prometheus import ensure_prometheus
+from trackwalker.observe.ray_home import missing_ray, where_ray_is
+from trackwalker.observe.remote_write import AUTH_VARIABLE, URL_VARIABLE, remote_write
+from trackwalker.observe.tunnel import tunnel
+from trackwalker.watch.detect.live import LiveWatch
+
+# The two lines that tell, at the start of a recorded run, where its pages are.
+_PATIENCE_S = 30.0  # TensorBoard comes with the first event file, and needs seconds to load
+
+
+class Banner:
+    """Says once where Prometheus and TensorBoard are, as soon as they are there."""
+
+    def __init__(self, job: Job) -> None:
+        self._job = job
+        self._first_seen: float | None = None
+        self._said = False
+
+    def due(self) -> list[str]:
+        """The lines, at the one moment they are due; else nothing."""
+        if self._said:
+            return []
+        found = tunnel(self._job)
+        names = {service.name for service in found.services}
+        if "prometheus" not in names:
+            return []
+        now = time.monotonic()
+        self._first_seen = self._first_seen or now
+        wanted = tensorboard.installed()
+        if wanted and "tensorboard" not in names and now - self._first_seen < _PATIENCE_S:
+            return []
+        self._said = True
+        return found.banner() + ([] if wanted else [tensorboard.MISSING])
+
+
+def run(
+    model: Annotated[str, typer.Argument(metavar="MODEL", help="Model, as model[[:alias]:tag].")],
+    settings: Annotated[
+        list[str] | None,
+        typer.Argument(help="Behind '--': key=value for the trainer, _env_NAME=VALUE for its environment."),
+    ] = None,
+    procs: Annotated[int, typer.Option("-n", "--procs", help="Rank processes on this machine.")] = 1,
+    observe: Annotated[
+        bool, typer.Option("--observe", help="Record metrics into the job directory (also: RAY=1).")
+    ] = False,
+    ray: Annotated[
+        bool, typer.Option("--ray", help="Record, and keep a Ray cluster with its dashboard beside the run.")
+    ] = False,
+    remote_url: Annotated[
+        str | None,
+        typer.Option("--remote-write", envvar=URL_VARIABLE, help="Also send every sample to this Prometheus store."),
+    ] = None,
+    remote_auth: Annotated[
+        Path | None,
+        typer.Option(
+            "--remote-write-auth-file",
+            envvar=AUTH_VARIABLE,
+            help="File with one line: 'bearer TOKEN' or 'basic USER:PASSWORD'.",
+        ),
+    ] = None,
+    image: Image = None,
+    registry: Registry = "docker.io",
+    runtime: Runtime = None,
+    privileged: Privileged = False,
+    in_container: Annotated[
+        bool,
+        typer.Option(
+            "--in-container",
+            help="This is inside the image already; with JOB_ID, NNODES and NODE_RANK set it is one node of several.",
+        ),
+    ] = False,
+    workspace: Workspace = DEFAULT_WORKSPACE,
+) -> int:
+    """Train a model on this machine, one lane per process; Ctrl-C ends the run.
+
+    Inside a Slurm allocation (salloc, a batch script) it runs on the allocation's nodes, so many processes on each.
+    """
+    words = settings or []
+    spec, passthrough = parse_model_spec(model), parse_passthrough(words)
+    native = in_container or runtime == "native" or not (image or runtime)
+    if native and not in_container:
+        refuse_wrong(load_model(spec.model), passthrough)  # before anything is fetched, started or made
+    watching = parse_watching(observe, ray, os.environ, missing_ray())
+    remote = remote_write(remote_url, remote_auth)
+    if remote is not None and not watching.observe and remote.url != os.environ.get(URL_VARIABLE):
+        raise UsageError("--remote-write sends what is recorded: add --observe")
+    if remote is not None:
+        os.environ.update(remote.environment())  # the recorder inherits it
+    if watching.note:
+        print(watching.note, file=sys.stderr)
+    if watching.observe:
+        ensure_prometheus(lambda text: print(text, file=sys.stderr))
+    code = code_of(Path.cwd(), workspace / FOLDER, None if native else "")
+    started: LocalRun | RunByHand | RunInAllocation
+    given = None if in_container else allocation_of(os.environ)
+    if given is not None:
+        refuse_parts(os.environ)
+        print(f"on the nodes of your Slurm {given.words()}", file=sys.stderr)
+        kind = "native" if native else runtime or "auto"
+        asked = Asked(
+            model, words, given.nodes, image=None if native else image, registry=registry, workspace=workspace
+        )
+        how = How(
+            "slurm", sys.argv[1:], procs, watching.observe, watching.ray, kind, privileged,
+            listen=os.environ.get("TRACKWALKER_LISTEN", ""), provenance=code,
+        )  # fmt: skip
+        started = RunInAllocation(plan_submission(asked, how), given)
+    elif native and not in_container:
+        plan = plan_local(spec, procs, passthrough, workspace, watching.observe, sys.argv[1:], watching.ray, code)
+        started = LocalRun.start(plan)
+    else:
+        place = place_by_hand(os.environ) if in_container else place_by_hand({})
+        asked = Asked(
+            model,
+            [*place.coordinator, *words],
+            place.nodes,
+            image=None if native else image,
+            registry=registry,
+            workspace=workspace,
+        )
+        how = How(
+            scheduler="local",
+            argv=sys.argv[1:],
+            procs=procs,
+            observe=watching.observe,
+            ray=watching.ray,
+            runtime="native" if native else runtime or "auto",
+            privileged=privileged,
+            listen=os.environ.get("TRACKWALKER_LISTEN", ""),
+            provenance=code,
+        )
+        started = RunByHand(plan_submission(asked, how), place)
+    print(f"job {started.record.id}  log {started.log}", flush=True)
+    ending = _stay(started)
+    started.wait_closed()
+    print(ending.sentence(as_named(started.record.id, workspace)))
+    return ending.code
+
+
+@dataclass(frozen=True)
+class Ending:
+    """How a run ended, and how far it came."""
+
+    code: int
+    by_user: bool  # Ctrl-C, or whoever ended this command
+    steps: int  # completed
+    total: str  # of how many, where that is known
+    seconds: float | None  # of a step, lately
+
+    def sentence(self, job: str) -> str:
+        """One line: what happened, how far and how fast, and the command to go on with."""
+        if self.by_user:
+            word, then = "ended by you (Ctrl-C)", f"to continue: trackwalker resume {job}"
+        elif self.code == 0:
+            word, then = "finished", f"where the time went: trackwalker perf {job}"
+        else:
+            word, then = f"failed with exit code {self.code}", f"why: trackwalker diagnose {job}"
+        of = f" of {self.total}" if self.total else ""
+        speed = f", lately {self.seconds:.3g} s per step" if self.seconds is not None else ""
+        return f"{word}: {self.steps}{of} steps{speed}; {then}"
+
+
+def _interrupt(number: int, frame: object) -> None:
+    raise KeyboardInterrupt
+
+
+def _stay(started: LocalRun | RunByHand | RunInAllocation) -> Ending:
+    signal.signal(signal.SIGTERM, _interrupt)  # whoever ends us means the run; kill -9 leaves it running
+    watch = LiveWatch(started.job_dir)
+    steps = started.record.config.get("steps")
+    total = str(steps.value) if steps else ""
+    expected, interrupted = started.record.ray, False
+    banner = Banner(Job(started.record.id, started.log, started.job_dir))
+    with ProgressLine(int(total) if total.isdigit() else None) as line:
+        while True:
+            try:
+                code = started.supervise()
+                watch.look()
+                line.show(watch)
+                if expected and (where := where_ray_is(started.job_dir)):
+                    line.say(where)
+                    expected = False
+                for said in banner.due() if started.record.observe else ():
+                    line.say(said)
+                if code is not None:
+                    done = 0 if watch.last_step is None else watch.last_step + 1
+                    return Ending(code, interrupted and code != 0, done, total, watch.step_seconds)
+                time.sleep(0.3)
+            except KeyboardInterrupt:
+                interrupted = True
+                line.say("ending the run, as you asked (Ctrl-C)")
+                started.cancel()

@@ -1,0 +1,34 @@
+"""What accounts say of causes: the share of the lost time that each carries."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from trackwalker.diagnose.accounts.accounts import MOST, Account
+from trackwalker.record.phases import Eye
+
+MEASURED = Eye(0.02, 0.03, 3.0, wander=0.0)  # weather or not: believed only where a recorded wait carries what was lost
+
+
+def explained(accounts: tuple[Account, ...], cause: str) -> float | None:
+    """The share of all lost time that a cause's account carries; None where no account speaks of it."""
+    mine = [(a.lost_s, a.shares[cause]) for a in accounts if cause in a.shares]
+    total = sum(a.lost_s for a in accounts)
+    return round(sum(lost * share for lost, share in mine) / total, 3) if mine and total > 0 else None
+
+
+def carried(accounts: tuple[Account, ...], cause: str) -> bool:
+    """Whether time in which steps stood still, booked on this cause, makes up most of what an episode lost."""
+    return any(b.cause == cause and b.wait.unit == "wall" and b.share >= MOST for a in accounts for b in a.bookings)
+
+
+def with_owner(accounts: tuple[Account, ...], owners: Sequence[tuple[str, set[int] | None]]) -> tuple[Account, ...]:
+    """The same with idle devices that carry an episode booked on the first of these causes that speaks for it."""
+    out = []
+    for account in accounts:
+        mine = [cause for cause, phases in owners if phases is None or (account.slow and account.slow <= phases)]
+        owner = mine[0] if mine else None
+        bookings = (replace(b, cause=owner) if b.wait.devices and b.share >= MOST else b for b in account.bookings)
+        out.append(replace(account, bookings=tuple(bookings)))
+    return tuple(out)

@@ -1,0 +1,105 @@
+"""What the causes found account for, and which of them stand behind others, by the causal graph over quantities."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from trackwalker.diagnose.accounts.waits import all_waits
+from trackwalker.diagnose.causes.examine import Examination
+from trackwalker.diagnose.causes.quantities import Graph
+from trackwalker.diagnose.deviations.sweep import Deviation
+from trackwalker.diagnose.verdict import Role
+from trackwalker.telemetry.meaning import meaning_of
+
+_SEVERAL = 3  # hosts: two bad ports at once are bad luck, three are something they share
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A found cause: the quantities that speak for it, and its culprits (none: nobody in particular)."""
+
+    cause: str
+    quantities: frozenset[str]
+    hosts: frozenset[str]
+    told_by_log: bool  # nothing but log lines speaks for it
+
+    def covers(self, deviation: Deviation, graph: Graph, machines: Mapping[str, str]) -> bool:
+        """Whether a deviation follows from this cause."""
+        quantity, host = deviation.meaning.quantity, deviation.host
+        mine = host is not None and any(host in (h, machines.get(h)) for h in self.hosts)
+        if self.told_by_log:
+            return mine or quantity in graph.waiting or (deviation.episode.stops and deviation.kind == "fell")
+        moved = graph.follows(*self.quantities)
+        if mine or not self.hosts:
+            return quantity in moved or quantity in graph.waiting
+        return quantity in graph.spreads(*self.quantities) or (deviation.fleet and quantity in moved)
+
+
+def claim_of(examination: Examination, accounts: bool = True) -> Claim:
+    """What an examination that found something claims; with what accounts booked for it, or by its own queries only."""
+    metrics = {m for r in examination.fired if r.test.query is not None for m in r.test.metrics}
+    booked = {r.test.fact for r in examination.fired if r.test.fact is not None}
+    if accounts:
+        metrics |= {q.metric for w in all_waits() if f"lost-to-{w.id}" in booked for q in w.queries}
+    quantities = frozenset(meaning_of(m).quantity for m in metrics)
+    return Claim(examination.playbook.id, quantities, frozenset(examination.hosts), not quantities)
+
+
+def explanation(deviation: Deviation, claims: Sequence[Claim], graph: Graph, machines: Mapping[str, str]) -> str | None:
+    """The first of these causes that accounts for a deviation."""
+    return next((c.cause for c in claims if c.covers(deviation, graph, machines)), None)
+
+
+def downstream(
+    roots: Iterable[Examination], found: Iterable[Examination], deviations: Sequence[Deviation], graph: Graph
+) -> dict[str, str]:
+    """Roots that are consequences of another found cause, each with the cause it follows from.
+
+    The other one's quantity must be seen to deviate where the root's does, and must lead to everything that speaks
+    for the root, with no way back. Where there is one, what no single host can have (`shared`) goes first.
+    """
+    out: dict[str, str] = {}
+    for root in roots:
+        # A wait that was booked stands behind idling, clocks and power that fall: not behind heat that rises.
+        claim = claim_of(root, accounts=False)
+        mine = _seen(claim.quantities, claim.hosts, deviations)
+        for other in found:
+            if other is root or not mine or out.get(other.playbook.id) == root.playbook.id:
+                continue
+            for quantity in sorted(claim_of(other, accounts=False).quantities - claim.quantities):
+                if not mine <= graph.follows(quantity) or not _where(quantity, claim.hosts, deviations):
+                    continue
+                back = quantity in graph.follows(*mine)
+                if not back or (quantity in graph.shared and _everywhere(quantity, mine, claim.hosts, deviations)):
+                    out[root.playbook.id] = other.playbook.id
+    return out
+
+
+def settled(roles: Mapping[str, Role], behind: Mapping[str, str]) -> dict[str, Role]:
+    """The roles once consequences are known: what stands behind a root is a root itself."""
+    out = dict(roles)
+    for effect, cause in behind.items():
+        out[effect] = "consequence"
+        if out.get(cause) in ("contributing", "masked", "consequence") and cause not in behind:
+            out[cause] = "root"
+    return out
+
+
+def _seen(quantities: frozenset[str], hosts: frozenset[str], deviations: Sequence[Deviation]) -> frozenset[str]:
+    """Those of a cause's quantities that deviate where the cause is said to be."""
+    return frozenset(q for q in quantities if _where(q, hosts, deviations))
+
+
+def _where(quantity: str, hosts: frozenset[str], deviations: Sequence[Deviation]) -> bool:
+    """Whether a quantity is seen to change for the worse on all these hosts, or on most where none is named."""
+    mine = [d for d in deviations if d.meaning.quantity == quantity and d.meaning.worse(d.kind)]
+    fleet = any(d.fleet for d in mine)
+    return fleet if not hosts else fleet or hosts <= {d.host for d in mine}
+
+
+def _everywhere(quantity: str, others: frozenset[str], hosts: frozenset[str], deviations: Sequence[Deviation]) -> bool:
+    """Whether several hosts, the accused among them, show both on all their ports."""
+    marked = {d.host for d in deviations if d.meaning.quantity == quantity and d.whole and d.host and d.kind == "rose"}
+    hit = {d.host for d in deviations if d.meaning.quantity in others and d.whole and d.host and d.kind == "rose"}
+    return len(hosts) >= _SEVERAL and hosts <= marked and hosts <= hit

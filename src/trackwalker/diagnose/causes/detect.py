@@ -1,0 +1,73 @@
+"""The detectors by their names in playbooks: numbers by host in, who stands out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from trackwalker.diagnose.case import Case
+from trackwalker.diagnose.causes.playbook import Test
+from trackwalker.diagnose.facts import heartbeat
+from trackwalker.errors import UsageError
+from trackwalker.stats import detectors
+from trackwalker.stats.detectors import Finding, Values
+
+_PLAIN: dict[str, Callable[..., Finding]] = {
+    "minority": detectors.minority,
+    "silent": detectors.silent,
+    "every-at-least": partial(detectors.all_at_least, share=1.0),
+    "every-at-most": partial(detectors.all_at_most, share=1.0),
+    "all-at-least": detectors.all_at_least,
+    "all-at-most": detectors.all_at_most,
+    "most-at-least": partial(detectors.all_at_least, share=detectors.MOST),
+    "any-above": detectors.any_above,
+}
+_AGAINST: dict[str, Callable[..., Finding]] = {  # these look at the same quantity in another window too
+    "outliers": detectors.outliers,
+    "lows": detectors.lows,
+    "hot": detectors.hot,
+    "several-rose": detectors.several_rose,
+    "most-rose": detectors.several_rose,
+    "alone-rose": detectors.alone_rose,
+    "any-rose": detectors.any_rose,
+    "all-fell-to": detectors.all_fell_to,
+    "most-fell-to": partial(detectors.all_fell_to, share=detectors.MOST),
+}
+DETECTORS = frozenset({*_PLAIN, *_AGAINST, "gone", "accused-like-others", "devices-of-accused"})
+
+
+def detect(test: Test, case: Case, values: Values, reference: Values | None, accused: list[str]) -> Finding:
+    """What a test's detector finds in one number per host, GPU or device."""
+    options: dict[str, Any] = dict(test.with_)
+    name = test.detector or ""
+    if name in _PLAIN:
+        return _PLAIN[name](values, **options)
+    if name in _AGAINST:
+        return _AGAINST[name](values, reference=reference, **options)
+    if name == "gone":
+        # Whoever cannot be believed cannot be missed either: a frozen exporter's host may well be alive.
+        here, expected = {h: v for h, v in values.items() if v > 0}, case.trusted
+        if not set(expected) <= here.keys():  # nor can who never answered: only silence after words is an end
+            spoke = _ever_told(test, case)
+            expected = [h for h in expected if h in spoke]
+        return detectors.missing(here, expected=expected)
+    if name == "accused-like-others":
+        control = heartbeat.control(case)
+        finding = detectors.equivalent(values, group=[h for _, h in heartbeat.accused(case)], **options)
+        beside = {"control_value": values[control[1]]} if control is not None and control[1] in values else {}
+        return Finding(finding.fired, finding.hosts, {**finding.numbers, **beside})
+    if name == "devices-of-accused":
+        mine = {k: v for k, v in values.items() if k.split("/")[0] in accused}
+        worst = tuple(sorted(k for k, v in mine.items() if v > 0.2 * max(mine.values(), default=0.0) and v > 0))
+        return Finding(bool(worst), worst, {"value": max(mine.values(), default=0.0)})
+    raise UsageError(f"test '{test.id}' names the unknown detector '{test.detector}'")
+
+
+def _ever_told(test: Test, case: Case) -> set[str]:
+    """The hosts that reported a test's metric at any time of the recording."""
+    if case.telemetry is None:
+        return set()
+    begin, end = case.telemetry.range()
+    query = f"count by (host) (count_over_time({test.metrics[0]}[{max(1, round(end - begin))}s] @ {end:.3f}))"
+    return set(case.telemetry.by_host(query, end))

@@ -1,0 +1,308 @@
+"""After the playbooks: what else deviates, which causes stand behind others, and whom to look at when none fits."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from trackwalker.diagnose.accounts.accounts import SOME
+from trackwalker.diagnose.case import Case
+from trackwalker.diagnose.causes.claims import Claim, claim_of, downstream, explanation
+from trackwalker.diagnose.causes.evidence import EvidenceBook
+from trackwalker.diagnose.causes.examine import Examination, TestResult
+from trackwalker.diagnose.causes.playbook import Test
+from trackwalker.diagnose.causes.quantities import graph
+from trackwalker.diagnose.deviations.levels import Unlike, unlike_all_along
+from trackwalker.diagnose.deviations.sweep import MANY, Deviation, sweep
+from trackwalker.diagnose.deviations.table import cite, name, rows
+from trackwalker.diagnose.deviations.unclassified import CAUSE, Suspicion, suspect
+from trackwalker.diagnose.episodes.episodes import Episode, alone, episodes_of, further
+from trackwalker.diagnose.episodes.symptoms import SOFT, Symptoms
+from trackwalker.diagnose.facts.account_facts import IDLENESS
+from trackwalker.diagnose.verdict import Action, Cause, Onset, Outcome, Role
+from trackwalker.diagnose.verdict import Deviation as Row
+from trackwalker.record.clock import utc
+from trackwalker.telemetry.meaning import meaning_of
+
+_CITED = 4  # differences of one host
+_COMMON = 3  # of what most hosts did, tried for a sentence
+Standing = Literal["alone", "before", "beside"]  # where no cause was found; before what was found; beside it
+
+
+@dataclass(frozen=True)
+class Located:
+    """Trouble without a name: the cause that the verdict tells, a sentence, and what to do."""
+
+    standing: Standing
+    causes: list[Cause]
+    summary: str
+    action: Action
+    suspicion: Suspicion
+
+
+@dataclass(frozen=True)
+class SecondLook:
+    """The sweep of a case, and what follows from it."""
+
+    deviations: tuple[Deviation, ...] = ()
+    behind: Mapping[str, str] = field(default_factory=dict)  # root to the cause that it follows from
+
+
+def look_again(case: Case, symptoms: Symptoms, found: Sequence[Examination], roles: Mapping[str, Role]) -> SecondLook:
+    """Sweep a case that has trouble; one that has none is not searched for some."""
+    if case.telemetry is None or not symptoms.names - (SOFT - {"uneven"}):
+        return SecondLook()
+    roots = [e for e in found if roles.get(e.playbook.id) == "root"]
+    episodes = episodes_of(case, symptoms)
+    if len(case.hosts) > MANY:
+        episodes = _worth_reading(episodes, [e for e in roots if "slow" in e.playbook.symptoms], symptoms)
+    swept = sweep(case, episodes)
+    others = [e for e in found if e.playbook.id in roles and not e.playbook.mechanism]
+    return SecondLook(swept.deviations, downstream(roots, others, swept.deviations, graph()))
+
+
+def _worth_reading(episodes: list[Episode], slowing: Sequence[Examination], symptoms: Symptoms) -> list[Episode]:
+    """Of a large fleet, the slow phases that no found cause speaks for, and the longest of the others."""
+    spoken = _spoken(slowing, symptoms)
+    clear = {alone(i): symptoms.slow[i] for i in spoken}
+    longest = max(clear, key=lambda name: clear[name].end - clear[name].start, default=None)
+    left = [e for e in episodes if e.name not in clear or e.name == longest]
+    return [e for e in left if len(e.window) == 1 or len(spoken) < len(symptoms.slow)]
+
+
+def _spoken(slowing: Sequence[Examination], symptoms: Symptoms) -> set[int]:
+    """The slow phases that found causes speak for."""
+    return {i for e in slowing for i in (range(len(symptoms.slow)) if e.spans is None else e.spans)}
+
+
+def name_whom_they_wait_for(
+    case: Case, look: SecondLook, found: Sequence[Examination], roles: Mapping[str, Role], book: EvidenceBook
+) -> None:
+    """A wait that names nobody asks for whom: whoever alone stands out since the silence began, by any metric."""
+    open_waits = [e for e in found if roles.get(e.playbook.id) == "root" and not e.hosts and e.waits]
+    since = [d for d in look.deviations if d.episode.kind in ("stall", "before-stall")]
+    suspicion = suspect(since, graph()) if open_waits else None
+    if suspicion is None or case.telemetry is None or len(suspicion.stories) > 1:
+        return
+    cited = [c[0] for d in suspicion.deviations if (c := cite(d, case.telemetry, book)) is not None]
+    test = Test(id="stands-out", role="support", accuses=True, fact="stands-out")
+    for e in open_waits if cited else ():
+        who = TestResult(test, True, cited, set(suspicion.hosts))
+        who.devices, who.gpus = set(suspicion.devices), set(suspicion.gpus)
+        e.results.append(who)
+
+
+@dataclass(frozen=True)
+class OpenQuestion:
+    """What the causes found leave open: the deviations to look for somebody in."""
+
+    standing: Standing
+    deviations: Sequence[Deviation]
+
+
+def open_question(
+    look: SecondLook, outcome: Outcome, told: Sequence[Examination], leading: Sequence[Examination], symptoms: Symptoms
+) -> OpenQuestion | None:
+    """Whether to look for trouble without a name, and where; None where the causes found leave nothing over."""
+    if outcome == "insufficient-evidence" or (outcome == "healthy" and "uneven" in symptoms.names):
+        return OpenQuestion("alone", look.deviations)
+    slowing = [e for e in leading if "slow" in e.playbook.symptoms]
+    stuck = [e for e in leading if e.waits] if symptoms.stall is not None else []
+    if outcome != "incident" or not (stuck or (symptoms.slow and slowing)):
+        return None
+    if all(_only_idleness(e) for e in stuck or slowing):
+        # Idle devices tell that something was waited for: what else stands out, and is no sign of late data, is it.
+        claims = [claim_of(e) for e in told if not _only_idleness(e) and not e.waits]
+        rest = [d for d in look.deviations if explanation(d, claims, graph(), {}) is None]
+        return OpenQuestion("before", [d for d in rest if d.fleet or _idles_otherwise(d)])
+    if stuck:
+        return None
+    claims = [claim_of(e) for e in told]
+    rest = [d for d in look.deviations if explanation(d, claims, graph(), {}) is None]
+    return OpenQuestion("beside", _left_over(rest, look.deviations, slowing, symptoms))
+
+
+def _idles_otherwise(d: Deviation) -> bool:
+    """Whether this may idle a host's devices, and no late batch has a part in it."""
+    return d.meaning.quantity not in graph().idle | graph().late_batches
+
+
+def _only_idleness(cause: Examination) -> bool:
+    """Whether nothing but idle devices speaks for a cause, beside a silence and processes that live."""
+    fired = [r.test for r in cause.fired if r.test.role == "require"]
+    facts, told = {t.fact for t in fired if t.fact}, any(t.signature for t in fired)
+    measured = {meaning_of(m).quantity for t in fired for m in t.metrics if t.query}
+    idle = facts & IDLENESS or measured & graph().idle
+    return bool(idle) and not told and facts <= IDLENESS | {"stalled"} and measured <= graph().idle | graph().alive
+
+
+def _left_over(
+    rest: Sequence[Deviation], deviations: Sequence[Deviation], slowing: Sequence[Examination], symptoms: Symptoms
+) -> list[Deviation]:
+    """What deviates in slow phases that no found cause speaks for, or where a phase became slower still without it."""
+    slow, spoken = symptoms.slow, _spoken(slowing, symptoms)
+    lost = _lost(symptoms)
+    mine = [claim_of(e) for e in slowing]
+    wanted: set[str] = set()
+    for i in range(len(slow)):
+        if lost[i] < SOME * sum(lost):
+            continue
+        if i not in spoken:
+            wanted.add(alone(i))
+        elif not any(d.episode.name == further(i) and _own(d, mine) for d in deviations):
+            wanted.add(further(i))
+    accused = {h for c in mine for h in c.hosts}
+    return [d for d in rest if d.episode.name in wanted and d.host not in accused]
+
+
+def _own(d: Deviation, claims: Sequence[Claim]) -> bool:
+    """Whether a found cause itself became stronger."""
+    here = [c for c in claims if d.fleet or not c.hosts or d.host in c.hosts]
+    return d.kind == "rose" and any(d.meaning.quantity in graph().follows(*c.quantities) for c in here)
+
+
+def locate(
+    case: Case, question: OpenQuestion, symptoms: Symptoms, book: EvidenceBook, step_uncertainty: float, speed: str
+) -> Located | None:
+    """Who deviates since the trouble began and is accounted for by no cause."""
+    telemetry = case.telemetry
+    suspicion = suspect(question.deviations, graph()) if telemetry is not None else None
+    if suspicion is None or telemetry is None:
+        return None
+    cited = [(d, c[0]) for d in suspicion.deviations if (c := cite(d, telemetry, book)) is not None]
+    stories = [s for s in suspicion.stories if any(d in s.deviations for d, _ in cited)]
+    if not stories:
+        return None
+    says = {item.id: item.says for item in book.items}
+    where = ", ".join(dict.fromkeys(name(d) for d, _ in cited))
+    single = ", " not in where
+    told = "; ".join(dict.fromkeys(says[i].removeprefix(f"{where}: ") if single else says[i] for _, i in cited))
+    shares = _shares(stories, question.deviations, symptoms)
+    causes = [
+        Cause(
+            cause=CAUSE,
+            role="root",
+            confidence=0.0,  # weighed when the whole verdict is there
+            hosts=list(s.hosts),
+            gpus=[case.topology.gpu_name(gpu) for gpu in s.gpus],
+            devices=list(s.devices),
+            onset=Onset(
+                time=utc(s.since),
+                step=case.timeline.step_at(s.since) if case.timeline is not None else None,
+                uncertainty_s=step_uncertainty,
+            ),
+            evidence=[i for d, i in cited if d in s.deviations],
+            explains=share,
+        )
+        for s, share in zip(stories, shares, strict=True)
+    ]
+    parts = [f"{', '.join(s.hosts)} {x:.0%}" for s, x in zip(stories, shares, strict=True) if x is not None]
+    if len(parts) > 1:
+        told += f" (of the lost time, in phases of their own: {'; '.join(parts)})"
+    verb = "stands out" if single else "stand out"
+    lead = {
+        "alone": f"No known cause fits, but {where} {verb} since the trouble began ({speed})",
+        "before": f"Before all else, {where} {verb} since the trouble began ({speed}), for no known reason",
+        "beside": f"Besides, {where} {verb} where that does not account for the loss, for no known reason",
+    }
+    summary = f"{lead[question.standing]}: {told}."
+    why = f"take a closer look at {where}: {told}; no other host shows it, and no known cause accounts for it"
+    action = Action(do="inspect-hosts", hosts=list(suspicion.hosts), why=why, risk="none", needs_approval=False)
+    return Located(question.standing, causes, summary, action, suspicion)
+
+
+def _shares(stories: Sequence[Suspicion], deviations: Sequence[Deviation], symptoms: Symptoms) -> list[float | None]:
+    """Of the time lost in slow phases, what each story alone speaks for; None where all are in the same phases."""
+    spoken = [
+        {d.episode.name for d in deviations if d.host in s.hosts and any(d.alike == m.alike for m in s.deviations)}
+        for s in stories
+    ]
+    lost = _lost(symptoms)
+    own = [
+        sum(
+            x
+            for i, x in enumerate(lost)
+            if alone(i) in mine and not any(alone(i) in o for o in spoken if o is not mine)
+        )
+        for mine in spoken
+    ]
+    if len(stories) < 2 or sum(lost) <= 0 or not all(own):
+        return [None] * len(stories)
+    return [round(x / sum(lost), 3) for x in own]
+
+
+def _lost(symptoms: Symptoms) -> list[float]:
+    """What each slow phase took beyond full speed, in seconds."""
+    full = min((p.seconds for p in symptoms.phases if not p.slow), default=0.0)
+    return [(p.end - p.start) * (1.0 - full / p.seconds) for p in symptoms.slow]
+
+
+def locate_unlike(case: Case, symptoms: Symptoms, outcome: Outcome, book: EvidenceBook) -> Located | None:
+    """Who is, or became, unlike all its peers in a run at one speed that nothing else speaks of."""
+    if outcome == "incident" or symptoms.slow or symptoms.names - SOFT - {"cancelled"}:
+        return None
+    found = unlike_all_along(case, symptoms, graph())
+    clearest = [u for u in found if u.kind == found[0].kind and u.meaning.metric == found[0].meaning.metric]
+    if not clearest:
+        return None
+    hosts = sorted({u.host for u in clearest})
+    cited = [u.cite(book) for u in [*clearest, *(u for u in found if u not in clearest and u.host in hosts)][:_CITED]]
+    gpus = sorted({f"{u.host}/{u.place.gpu}" for u in clearest if u.place.gpu is not None})
+    devices = sorted({f"{u.host}/{u.place.device}" for u in clearest if u.place.device is not None})
+    cause = Cause(
+        cause=CAUSE, role="root", confidence=0.0, hosts=hosts, gpus=[case.topology.gpu_name(g) for g in gpus],
+        devices=devices, evidence=cited,
+    )  # fmt: skip
+    said = {item.id: item.says for item in book.items}
+    where, told = ", ".join(dict.fromkeys(u.name for u in clearest)), "; ".join(said[i] for i in cited)
+    summary = (
+        f"The run has one speed throughout, so what it costs is not known, but {where} "
+        f"{_since(clearest)}, for no known reason: {told}."
+    )
+    why = f"take a closer look at {where}, before the next run: {told}"
+    action = Action(do="inspect-hosts", hosts=hosts, why=why, risk="none", needs_approval=False)
+    suspicion = Suspicion(tuple(hosts), tuple(gpus), tuple(devices), (), case.start or 0.0)
+    return Located("before" if outcome == "expected" else "alone", [cause], summary, action, suspicion)
+
+
+def _since(odd: Sequence[Unlike]) -> str:
+    if any(u.later for u in odd):
+        return "became unlike all peers in the course of it"
+    return f"{'is' if len(odd) == 1 else 'are'} unlike all peers from the first step on"
+
+
+def common_change(case: Case, look: SecondLook, book: EvidenceBook) -> str:
+    """A sentence on what changed for the worse on most hosts at once: it accuses nobody, and is where to begin."""
+    worse = [d for d in look.deviations if d.fleet and d.meaning.worse(d.kind) and d.meaning.layer != "activity"]
+    known = [d for d in worse if d.meaning.quantity not in graph().never_the_reason | graph().waiting]
+    saved = graph().follows(*graph().saving)  # long steps now and then may hold saves that nobody told of
+    known = [d for d in known if d.episode.kind != "long-steps" or d.meaning.quantity not in saved]
+    for d in known[:_COMMON]:
+        if case.telemetry is not None and (cited := cite(d, case.telemetry, book)) is not None:
+            return f" What changed with it: {next(i.says for i in book.items if i.id == cited[0])}."
+    return ""
+
+
+def table(
+    case: Case, look: SecondLook, found: Sequence[Examination], roles: Mapping[str, Role], located: Located | None,
+    book: EvidenceBook,
+) -> list[Row]:  # fmt: skip
+    """The strongest deviations, each with the cause that explains it."""
+    if case.telemetry is None or not look.deviations:
+        return []
+    rank = {"root": 0, "contributing": 1, "masked": 1, "consequence": 2}
+    told = [e for e in found if roles.get(e.playbook.id) in rank]
+    claims = [claim_of(e) for e in sorted(told, key=lambda e: (rank[roles[e.playbook.id]], e.playbook.id))]
+    machines = {r.host: r.node for r in case.run.ranks} if case.run is not None else {}
+    hosts = set(located.suspicion.hosts) if located is not None else set()
+    moved = {q for d in located.suspicion.deviations for q in graph().follows(d.meaning.quantity)} if located else set()
+
+    def explain(d: Deviation) -> str | None:
+        by = explanation(d, claims, graph(), machines)
+        if by is None and located is not None:
+            waits = d.meaning.quantity in graph().waiting
+            by = CAUSE if (d.host in hosts and d.meaning.quantity in moved) or waits else None
+        return by
+
+    return rows(look.deviations, case.telemetry, book, explain)

@@ -1,0 +1,1 @@
+"""What differs from its own past and from its peers."""

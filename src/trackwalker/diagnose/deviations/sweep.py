@@ -1,0 +1,398 @@
+"""The deviation sweep: every recorded series, in every episode, against its own past and its peers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import numpy as np
+
+from trackwalker.diagnose.case import Case
+from trackwalker.diagnose.causes.quantities import graph
+from trackwalker.diagnose.deviations.grids import coarsest_of, grids
+from trackwalker.diagnose.episodes.episodes import Episode
+from trackwalker.record.topology import Topology
+from trackwalker.stats import deviations as stats
+from trackwalker.telemetry.client import Floats, QueryError
+from trackwalker.telemetry.coverage import scrape_interval
+from trackwalker.telemetry.frames import Frame, Grid, Sampling, read_frame
+from trackwalker.telemetry.meaning import Meaning, Place, meaning_of, pick_of, quantum
+from trackwalker.telemetry.store import Telemetry
+
+Kind = Literal["rose", "fell", "absent", "frozen", "restarted"]
+
+_FEWEST_REFERENCE = 4  # bins
+_NOTED = 3.0  # scores below this are not kept: no false discovery control lets them pass
+_AT_ONCE = 2  # one answer is read while the next is made
+_DIRECTED: tuple[Kind, Kind] = ("rose", "fell")
+MANY = 64  # hosts: of more, only what can decide is read
+
+Pairs = tuple[tuple[str, str], ...]
+Key = tuple[str | None, str | None, str | None, str | None, Pairs]  # host, GPU, device, rank, aspect
+
+
+@dataclass(frozen=True)
+class Deviation:
+    """One subject's metric that is not what it was, nor what its peers are; host None: most hosts together."""
+
+    episode: Episode
+    meaning: Meaning
+    kind: Kind
+    score: float
+    host: str | None
+    gpu: str | None = None
+    device: str | None = None
+    rank: str | None = None
+    aspect: Pairs = ()
+    pick: Pairs = ()  # labels that select it
+    before: float = math.nan
+    after: float = math.nan
+    since: float = 0.0
+    as_rate: bool = False
+    whole: bool = False  # all GPUs or ports of the host together
+    of: int = 1  # hosts that report the metric
+
+    @property
+    def fleet(self) -> bool:
+        """Whether it speaks of most hosts together."""
+        return self.host is None
+
+    @property
+    def subject(self) -> tuple[str | None, str | None, str | None]:
+        """Host, GPU, device."""
+        return self.host, self.gpu, self.device
+
+    @property
+    def alike(self) -> tuple[str, str, Pairs]:
+        """What deviations of several subjects have in common when they are one story."""
+        return self.meaning.metric, self.kind, self.aspect
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """All deviations, strongest first, and how much was compared."""
+
+    deviations: tuple[Deviation, ...] = ()
+    tests: int = 0
+    metrics: int = 0
+
+
+def sweep(
+    case: Case,
+    episodes: Iterable[Episode],
+    hosts: frozenset[str] = frozenset(),
+    against: frozenset[str] = frozenset(),
+) -> Sweep:
+    """Compare every recorded series in every episode.
+
+    `hosts` limits it to some; `against` names those whose changes theirs are measured by, instead of all the others'.
+    """
+    telemetry = case.telemetry
+    episodes = list(episodes)
+    if telemetry is None or not episodes:
+        return Sweep()
+    wanted = hosts | against if hosts and against else _hosts_of(case)
+    interval = max(scrape_interval(telemetry, "hw_procs_running"), 0.5)
+    if case.timeline is not None and (last := case.timeline.last_end) is not None:
+        episodes = [e.until(last - interval) for e in episodes]  # the last scrapes may hold the end of the processes
+    meanings = [m for m in map(meaning_of, sorted(telemetry.metrics())) if m.compared]
+    if len(wanted) > MANY:
+        meanings = _deciding(meanings, graph().never_the_reason)
+    found: list[Deviation] = []
+    known: dict[str, Sampling] = {}
+    tests = 0
+    for grid, mine in grids(episodes, interval, telemetry.range(), len(wanted)):
+        noted: dict[str, list[Deviation]] = {e.name: [] for e in mine}
+        made: dict[str, int] = {e.name: 0 for e in mine}
+        coarsest = coarsest_of(grid, mine)
+        for frame in _frames(telemetry, meanings, grid, coarsest, wanted, known):
+            for episode in mine:
+                rows, count = _compare(frame, episode, frozenset(case.hosts), against, case.topology)
+                rows = [d for d in rows if not hosts or d.host in hosts]
+                noted[episode.name] += rows
+                made[episode.name] += count
+        for episode in mine:
+            rows = noted[episode.name]
+            keep = stats.discoveries(np.array([d.score for d in rows]), made[episode.name])
+            found += _single_or_whole([d for d, good in zip(rows, keep, strict=True) if good])
+            tests += made[episode.name]
+    return Sweep(tuple(sorted(found, key=_order)), tests, len(meanings))
+
+
+def _deciding(meanings: list[Meaning], never: frozenset[str]) -> list[Meaning]:
+    """Without what never is the reason, and of the several measures of one activity in one unit the first."""
+    out: dict[tuple[str, ...], Meaning] = {}
+    for m in meanings:
+        if m.quantity not in never:
+            out.setdefault((m.quantity, m.unit) if m.layer == "activity" else (m.metric,), m)
+    return list(out.values())
+
+
+def _order(d: Deviation) -> tuple[float, str, str, str, str, str]:
+    return -round(d.score, 3), d.meaning.metric, d.host or "", d.gpu or "", d.device or "", str(d.aspect)
+
+
+def _hosts_of(case: Case) -> frozenset[str]:
+    """The job's hosts that can be believed, with the machines that lanes run on."""
+    if not case.hosts:
+        return frozenset()
+    machines = {r.node for r in case.run.ranks if getattr(r, "node", None)} if case.run is not None else set()
+    return frozenset(case.trusted) | frozenset(machines)
+
+
+def _frames(
+    telemetry: Telemetry,
+    meanings: list[Meaning],
+    grid: Grid,
+    coarsest: int,
+    hosts: frozenset[str],
+    known: dict[str, Sampling],
+) -> Iterator[Frame]:
+    def read(meaning: Meaning) -> Frame | None:
+        try:
+            return read_frame(telemetry, meaning, grid, coarsest, hosts, known)
+        except QueryError:
+            return None  # two series of one name that cannot be told apart: nothing to compare
+
+    with ThreadPoolExecutor(_AT_ONCE, "trackwalker-sweep") as pool:
+        # A few at a time, in order: the answers of a large fleet do not all fit into memory at once.
+        for at in range(0, len(meanings), 2 * _AT_ONCE):
+            for frame in pool.map(read, meanings[at : at + 2 * _AT_ONCE]):
+                if frame is not None:
+                    yield frame
+
+
+@dataclass(frozen=True)
+class _Rows:
+    """Rows of a frame that are compared with each other: single series, or hosts as a whole."""
+
+    values: Floats
+    keys: list[Key]
+    picks: list[Pairs]
+    whole: bool = False
+
+
+def _compare(
+    frame: Frame, episode: Episode, job: frozenset[str], against: frozenset[str], topology: Topology
+) -> tuple[list[Deviation], int]:
+    """The noteworthy rows of one metric in one episode, and how many comparisons were made."""
+    now, past = episode.bins(frame.ends, frame.grid.step)
+    if not now.any() or past.sum() < _FEWEST_REFERENCE:
+        return [], 0
+    if not len(frame.values):
+        return [], frame.silent
+    keys = [(owner(p, topology), p.gpu, p.device, p.rank, p.aspect) for p in frame.places]
+    singles = _Rows(frame.values, keys, [pick_of(labels) for labels in frame.labels])
+    if frame.as_rate and frame.meaning.layer == "error":
+        singles = replace(singles, values=np.nan_to_num(singles.values))  # a counter that is not there yet is at zero
+    tables = [singles, *_whole_hosts(singles, frame)]
+    out: list[Deviation] = []
+    for rows in tables:
+        out += _changed(rows, frame, episode, now, past, job, against)
+    out += _fleet(tables[-1], frame, episode, now, past, job)
+    out += _irregular(singles, frame, episode, now, past)
+    return out, sum(len(t.values) for t in tables) + frame.silent
+
+
+def owner(place: Place, topology: Topology) -> str | None:
+    """Whose series it is: a GPU's is its lane's."""
+    if place.host is None or place.gpu is None or place.host not in topology.machines:
+        return place.host
+    return topology.lane_of(place.host, place.gpu)
+
+
+def _whole_hosts(rows: _Rows, frame: Frame) -> list[_Rows]:
+    """Each host's GPUs or ports together, where hosts have several."""
+    members: dict[tuple[str | None, Pairs], list[int]] = {}
+    for i, (host, _, _, _, aspect) in enumerate(rows.keys):
+        members.setdefault((host, aspect), []).append(i)
+    if all(len(m) < 2 for m in members.values()):
+        return []
+    keys = sorted(members, key=str)
+    order = [i for k in keys for i in members[k]]
+    starts = np.cumsum([0] + [len(members[k]) for k in keys[:-1]])
+    seen = ~np.isnan(rows.values[order])
+    total = np.add.reduceat(np.nan_to_num(rows.values[order]), starts, axis=0)
+    count = np.add.reduceat(seen.astype(float), starts, axis=0)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        values = np.where(count > 0, total if frame.as_rate else total / count, np.nan)
+    names = ("host", "instance", *(name for name, _ in keys[0][1]))
+    picks = [tuple(p for p in rows.picks[members[k][0]] if p[0] in names) for k in keys]
+    return [_Rows(values, [(host, None, None, None, aspect) for host, aspect in keys], picks, True)]
+
+
+def _groups(rows: _Rows, job: frozenset[str]) -> tuple[stats.Ints, stats.Ints, dict[int, list[int]]]:
+    """Peer group and host of each row; a machine is no peer of its ranks."""
+    groups: dict[tuple[bool, Pairs], int] = {}
+    hosts: dict[str | None, int] = {}
+    peers, who = [], []
+    for host, _, _, _, aspect in rows.keys:
+        peers.append(groups.setdefault((host in job, aspect), len(groups)))
+        who.append(hosts.setdefault(host, len(hosts)))
+    members: dict[int, list[int]] = {}
+    for i, group in enumerate(peers):
+        members.setdefault(group, []).append(i)
+    return np.array(peers), np.array(who), members
+
+
+def _changed(
+    rows: _Rows,
+    frame: Frame,
+    episode: Episode,
+    now: stats.Bools,
+    past: stats.Bools,
+    job: frozenset[str],
+    against: frozenset[str],
+) -> list[Deviation]:
+    peers, who, _ = _groups(rows, job)
+    yardstick = np.array([key[0] in against for key in rows.keys]) if against else None
+    hosts = len(set(who.tolist()))
+    quiet = round(frame.silent * hosts / len(frame.values))  # hosts none of whose counters moved
+    result = _test(rows.values, frame, now, past, peers, who, quiet if rows.whole else frame.silent, yardstick)
+    hosts += quiet
+    return [
+        _deviation(rows.keys[i], rows.picks[i], frame, episode, result, i, rows.whole, hosts)
+        for i in np.flatnonzero(np.abs(result.score) >= _NOTED).tolist()
+    ]
+
+
+def _fleet(
+    rows: _Rows, frame: Frame, episode: Episode, now: stats.Bools, past: stats.Bools, job: frozenset[str]
+) -> list[Deviation]:
+    """What most hosts did together: invisible to a comparison with peers, but the clue to who waits for whom."""
+    _, who, members = _groups(rows, job)
+    out = []
+    for group in members.values():
+        hosts = len(set(who[group].tolist()))
+        if hosts < stats.FEWEST_PEERS or 2 * len(group) < len(group) + frame.silent:
+            continue
+        with np.errstate(invalid="ignore"):
+            middle = np.nanmedian(np.where(np.isnan(rows.values[group]).all(axis=0), 0.0, rows.values[group]), axis=0)
+        alone = np.zeros(1, dtype=np.intp)
+        result = _test(middle[None, :], frame, now, past, alone, alone, 0)
+        if abs(result.score[0]) >= _NOTED:
+            key = (None, None, None, None, rows.keys[group[0]][4])
+            out.append(_deviation(key, key[4], frame, episode, result, 0, True, hosts))
+    return out
+
+
+def _test(
+    values: Floats,
+    frame: Frame,
+    now: stats.Bools,
+    past: stats.Bools,
+    peers: stats.Ints,
+    who: stats.Ints,
+    silent: int,
+    yardstick: stats.Bools | None = None,
+) -> stats.Changes:
+    return stats.changes(
+        values,
+        now,
+        past,
+        peers,
+        who,
+        counter_s=frame.grid.step if frame.as_rate else 0.0,
+        quantum=0.0 if frame.as_rate else _rounding(values, frame.meaning),
+        relative=frame.meaning.layer == "activity",
+        silent=silent,
+        yardstick=yardstick,
+    )
+
+
+def _rounding(values: Floats, meaning: Meaning) -> float:
+    """The smallest change a gauge can show; one of somebody else's whose level is finer than that has a finer one."""
+    usual = quantum(meaning.unit or meaning.kind)
+    if meaning.known or not usual or np.isnan(values).all():
+        return usual
+    return min(usual, float(np.nanmedian(np.abs(values)))) or usual
+
+
+def _deviation(
+    key: Key, pick: Pairs, frame: Frame, episode: Episode, result: stats.Changes, i: int, whole: bool, hosts: int
+) -> Deviation:
+    host, gpu, device, rank, aspect = key
+    return Deviation(
+        episode=episode,
+        meaning=frame.meaning,
+        kind=_DIRECTED[0] if result.score[i] > 0 else _DIRECTED[1],
+        score=abs(float(result.score[i])),
+        host=host,
+        gpu=gpu,
+        device=device,
+        rank=rank,
+        aspect=aspect,
+        pick=pick,
+        before=float(result.before[i]),
+        after=float(result.after[i]),
+        since=episode.since,
+        as_rate=frame.as_rate,
+        whole=whole,
+        of=hosts,
+    )
+
+
+def _irregular(rows: _Rows, frame: Frame, episode: Episode, now: stats.Bools, past: stats.Bools) -> list[Deviation]:
+    """Series that vanish beside their siblings, stand still, or begin anew."""
+    out: list[Deviation] = []
+    hosts = [k[0] for k in rows.keys]
+    whose = {h: i for i, h in enumerate(dict.fromkeys(hosts))}
+    index = np.array([whose[h] for h in hosts])
+    seen = ~np.isnan(frame.values)
+    present = np.zeros((len(whose), frame.values.shape[1]), dtype=bool)
+    np.logical_or.at(present, index, seen)
+    scores: list[tuple[Kind, Floats]] = [("absent", stats.vanished(frame.values, now, past, present[index]))]
+    if not frame.as_rate and frame.meaning.kind == "gauge":
+        still = stats.frozen(frame.values, now, past)
+        if 2 * (still > 0).sum() < len(still):  # where most stand still nothing moves, and no sensor is at fault
+            scores.append(("frozen", still))
+    blank = stats.Changes(*(np.zeros(len(hosts)) for _ in range(5)))
+    for kind, score in scores:
+        for i in np.flatnonzero(score >= _NOTED).tolist():
+            made = _deviation(rows.keys[i], rows.picks[i], frame, episode, blank, i, False, len(whose))
+            out.append(replace(made, kind=kind, score=float(score[i]), before=math.nan, after=math.nan))
+    for i, at in frame.restarts.items():
+        if any(s.start <= at <= s.end for s in episode.window):
+            made = _deviation(rows.keys[i], rows.picks[i], frame, episode, blank, i, False, len(whose))
+            out.append(replace(made, kind="restarted", score=stats.LEAST_SCORE + 1.0, since=at))
+    return out
+
+
+def _single_or_whole(found: list[Deviation]) -> list[Deviation]:
+    """Of a host and its GPUs or ports that deviate alike, the one that says it best."""
+    parts: dict[tuple[object, ...], list[Deviation]] = {}
+    for d in found:
+        if not d.whole and d.host is not None:
+            parts.setdefault((d.host, *d.alike), []).append(d)
+    whole: dict[tuple[object, ...], Deviation] = {
+        (d.host, *d.alike): d for d in found if d.whole and d.host is not None
+    }
+    out = [d for d in found if d.host is None]
+    for key in sorted({*parts, *whole}, key=str):
+        single, all_of_it = parts.get(key, []), whole.get(key)
+        if all_of_it is None or (len(single) == 1 and single[0].gpu is None and single[0].device is None):
+            out += single
+        elif not single or len(single) > 2:
+            out.append(all_of_it)
+        else:
+            out += single
+    return out
+
+
+def merged(found: Iterable[Deviation]) -> list[Deviation]:
+    """One row for a subject, metric and direction: the strongest, since the earliest episode that shows it."""
+    best: dict[tuple[object, ...], Deviation] = {}
+    for d in found:
+        key = (*d.subject, d.rank, *d.alike)
+        known = best.get(key)
+        if known is None:
+            best[key] = d
+        else:
+            strong = max((known, d), key=lambda x: x.score)
+            # All slow phases together begin with the first of them, whichever of them shows it.
+            dates = [x.since for x in (known, d) if len(x.episode.window) == 1] or [known.since, d.since]
+            best[key] = replace(strong, since=min(dates))
+    return sorted(best.values(), key=_order)

@@ -1,0 +1,223 @@
+"""Trouble that no cause describes, located all the same: who deviates since it began, in what, beyond all others."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from trackwalker.diagnose.causes.quantities import Graph
+from trackwalker.diagnose.deviations.sweep import Deviation
+
+CAUSE = "unclassified"
+_WEIGHT = {"error": 1.0, "health": 1.0, "resource": 0.9, "wait": 0.9, "activity": 0.7}
+_GUESSED = 0.8  # of a metric whose meaning only its name tells
+_CAP = 12.0  # more standard errors make nobody surer
+_CLEAR = 5.0  # strength of a culprit
+_RIVAL = 0.85  # of the strongest: as good a reason
+_BEYOND_FLEET = 3.0  # times what most hosts did: then it is no longer more of the same
+_STORIES = 2  # that have nothing to do with each other: two troubles at once are bad luck, three are noise
+_MORE = 1.5  # times as active as before, while the run does less: that is no work of the run
+_FEW_WORK_ON = 8  # one host of so many may be the one that works while all others wait
+_HUNDREDFOLD = 100.0
+_TOLD = 4
+
+
+@dataclass(frozen=True)
+class Suspicion:
+    """The hosts, GPUs and devices to look at, and the deviations that point at them, strongest first.
+
+    `stories`: the same apart, where hosts stand out in ways that have nothing to do with each other.
+    """
+
+    hosts: tuple[str, ...]
+    gpus: tuple[str, ...]
+    devices: tuple[str, ...]
+    deviations: tuple[Deviation, ...]
+    since: float
+    stories: tuple[Suspicion, ...] = ()
+
+
+@dataclass(frozen=True)
+class _Group:
+    """Deviations of one metric in one direction, on a few hosts."""
+
+    members: tuple[Deviation, ...]
+    strength: float
+
+    @property
+    def score(self) -> float:
+        return min(_CAP, max(d.score for d in self.members))
+
+    @property
+    def quantity(self) -> str:
+        return self.members[0].meaning.quantity
+
+    @property
+    def hosts(self) -> frozenset[str]:
+        return frozenset(d.host for d in self.members if d.host is not None)
+
+
+def suspect(deviations: Sequence[Deviation], graph: Graph) -> Suspicion | None:
+    """Whom to look at, from deviations that no cause covers; None when nobody stands out clearly."""
+    by_episode: dict[str, list[Deviation]] = {}
+    for d in deviations:
+        by_episode.setdefault(d.episode.name, []).append(d)
+    answers = {name: _culprits(mine, graph) for name, mine in by_episode.items()}
+    if not any(answers.values()):
+        return None
+    best = max((g for groups in answers.values() for g in groups), key=lambda g: g.strength)
+    chosen = [g for groups in answers.values() for g in groups if _as_clear(g, best)]
+    for name, mine in by_episode.items():
+        # A slow phase in which none of these deviate has a story of its own, however much weaker it is.
+        if len(mine[0].episode.window) == 1 and not any(_speaks(g, mine) for g in chosen):
+            chosen += answers[name]
+    stories = [_suspicion(story) for story in _apart(chosen)]
+    told = tuple(d for s in stories for d in s.deviations)
+    return Suspicion(
+        tuple(sorted({h for s in stories for h in s.hosts})),
+        tuple(sorted({g for s in stories for g in s.gpus})),
+        tuple(sorted({d for s in stories for d in s.devices})),
+        told,
+        min(s.since for s in stories),
+        tuple(stories),
+    )
+
+
+def _apart(groups: list[_Group]) -> list[list[_Group]]:
+    """Groups that share neither a host nor a quantity are stories of their own, the clearest first."""
+    stories: list[list[_Group]] = []
+    for group in sorted(groups, key=lambda g: -g.strength):
+        mine = [s for s in stories if any(g.hosts & group.hosts or g.quantity == group.quantity for g in s)]
+        joined = [g for s in mine for g in s] + [group]
+        stories = [joined if s is mine[0] else s for s in stories if s not in mine[1:]] if mine else [*stories, joined]
+    return stories
+
+
+def _suspicion(groups: list[_Group]) -> Suspicion:
+    named = [d for g in sorted(groups, key=lambda g: -g.strength) for d in sorted(g.members, key=lambda d: -d.score)]
+    told: dict[tuple[object, ...], Deviation] = {}
+    for d in named:
+        told.setdefault((*d.subject, *d.alike), d)
+    hosts = sorted({h for g in groups for h in g.hosts})
+    gpus = sorted({f"{d.host}/{d.gpu}" for d in told.values() if d.gpu is not None and not d.whole})
+    devices = sorted({f"{d.host}/{d.device}" for d in told.values() if d.device is not None and not d.whole})
+    first = min(d.episode.since for d in named)
+    return Suspicion(tuple(hosts), tuple(gpus), tuple(devices), tuple(told.values())[:_TOLD], first)
+
+
+def _speaks(group: _Group, deviations: Iterable[Deviation]) -> bool:
+    """Whether what a group shows is seen among these deviations too, on one of its hosts."""
+    return any(d.alike == group.members[0].alike and d.host in group.hosts for d in deviations)
+
+
+def _culprits(deviations: Sequence[Deviation], graph: Graph) -> list[_Group]:
+    """The groups that nothing else in the episode accounts for, if they are clear and not too many."""
+    groups = _groups(deviations, graph)
+    roots = [g for g in groups if not any(_explains(other, g, graph) for other in groups if other is not g)]
+    roots = sorted((g for g in roots if g.strength >= _CLEAR), key=lambda g: (-g.strength, g.members[0].meaning.metric))
+    if not roots:
+        return []
+    best = roots[0]
+    rivals = [g for g in roots[1:] if _as_clear(g, best) and not g.hosts <= best.hosts]
+    if len({g.quantity for g in (best, *rivals)}) > _STORIES:
+        return []  # everybody has something: that names nobody
+    return [best, *rivals]
+
+
+def _as_clear(group: _Group, best: _Group) -> bool:
+    """Whether another group is as good a reason, or stands as far beyond chance, which no weight makes smaller."""
+    measured = group.members[0].meaning.layer != "activity"  # whose sign has to be read first
+    return group.strength >= _RIVAL * best.strength or (measured and group.score >= _RIVAL * best.score)
+
+
+def _groups(deviations: Sequence[Deviation], graph: Graph) -> list[_Group]:
+    fleet = {(d.meaning.metric, d.kind): d for d in deviations if d.fleet}
+    alike: dict[tuple[object, ...], list[Deviation]] = {}
+    for d in deviations:
+        if _can_be_a_reason(d, deviations, graph):
+            alike.setdefault(d.alike, []).append(d)
+    out = []
+    for members in alike.values():
+        hosts = {d.host for d in members}
+        first = members[0]
+        if first.of > 1 and 2 * len(hosts) > first.of:
+            continue  # what most hosts show accuses nobody
+        if first.meaning.layer == "activity" and len(hosts) > max(1, first.of // _FEW_WORK_ON):
+            continue  # all wait for one, or for few: several that work on have cards that differ
+        most = fleet.get((first.meaning.metric, first.kind))
+        members = [d for d in members if most is None or _far_beyond(d, most)]
+        if not members:
+            continue
+        plain = first.meaning.known or all(_out_of_nothing(d) for d in members)
+        weight = _WEIGHT.get(first.meaning.layer, 0.0) * (1.0 if plain else _GUESSED)
+        out.append(_Group(tuple(members), weight * min(_CAP, max(_together(members, h) for h in hosts))))
+    return out
+
+
+def _together(members: Iterable[Deviation], host: str | None) -> float:
+    """How far a host is beyond chance: its GPUs or ports are witnesses of their own."""
+    return math.hypot(*(d.score for d in members if d.host == host))
+
+
+def _out_of_nothing(d: Deviation) -> bool:
+    """Whether there was next to nothing before: a hundredfold rise needs no name."""
+    return d.kind == "rose" and d.after >= _HUNDREDFOLD * abs(d.before)
+
+
+def _far_beyond(deviation: Deviation, fleet: Deviation) -> bool:
+    """Whether a host did much more than most hosts did in the same direction."""
+    own, common = deviation.after - deviation.before, fleet.after - fleet.before
+    return abs(own) >= _BEYOND_FLEET * abs(common)
+
+
+def _can_be_a_reason(d: Deviation, deviations: Iterable[Deviation], graph: Graph) -> bool:
+    meaning = d.meaning
+    if d.fleet or meaning.quantity in graph.never_the_reason:
+        return False
+    if d.kind == "absent":
+        return d.gpu is not None or d.device is not None  # beside its siblings: a whole host that is silent is not it
+    if d.kind not in ("rose", "fell"):
+        return False
+    if meaning.quantity in graph.for_others:
+        return _waited_for(d, deviations)
+    if d.episode.kind == "long-steps" and meaning.quantity in graph.follows(*graph.saving):
+        return False  # steps that are long now and then may hold saves that nobody told of
+    if meaning.layer == "activity":
+        return not d.episode.stops and ((d.of > 1 and _out_of_step(d, deviations)) or _beside_the_run(d))
+    return meaning.worse(d.kind)
+
+
+def _out_of_step(d: Deviation, deviations: Iterable[Deviation]) -> bool:
+    """Whether a host works on while all others wait: their activity falls, its own does not (or less)."""
+    fell = any(o.fleet and o.kind == "fell" and o.meaning.metric == d.meaning.metric for o in deviations)
+    return d.kind == "rose" and fell
+
+
+def _waited_for(d: Deviation, deviations: Iterable[Deviation]) -> bool:
+    """Whether most hosts wait more for each other and this one does not: it is the one they wait for."""
+    most = [o for o in deviations if o.fleet and o.kind == "rose" and o.meaning.metric == d.meaning.metric]
+    return d.kind == "fell" and any(d.after - d.before < 0.5 * (o.after - o.before) for o in most)
+
+
+def _beside_the_run(d: Deviation) -> bool:
+    """Whether somebody is far more active than before: a slower run asks less of its hosts, so it is not the run."""
+    return d.kind == "rose" and d.after >= _MORE * max(d.before, 0.0) and d.after > 0
+
+
+def _explains(one: _Group, other: _Group, graph: Graph) -> bool:
+    """Whether the second group follows from the first; of two that follow from each other the better reason stays."""
+    forth, back = _leads(one, other, graph), _leads(other, one, graph)
+    if forth and back:
+        if len(one.hosts) != len(other.hosts):
+            return len(one.hosts) < len(other.hosts)
+        return (one.strength, other.members[0].meaning.metric) > (other.strength, one.members[0].meaning.metric)
+    return forth
+
+
+def _leads(one: _Group, other: _Group, graph: Graph) -> bool:
+    if other.hosts <= one.hosts:
+        return other.quantity in graph.follows(one.quantity)
+    if one.hosts & other.hosts:
+        return False
+    return other.quantity in graph.spreads(one.quantity)

@@ -1,0 +1,1 @@
+"""When something was wrong, and how much it cost."""

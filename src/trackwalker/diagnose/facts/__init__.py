@@ -1,0 +1,1 @@
+"""Questions by name, for cause files."""

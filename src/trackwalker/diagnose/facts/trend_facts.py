@@ -1,0 +1,205 @@
+"""Questions about what grows slowly in a run at any speed: does it reach its limit before the run is done?"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from trackwalker.diagnose.case import Case
+from trackwalker.diagnose.causes.evidence import EvidenceBook
+from trackwalker.diagnose.episodes.symptoms import Span, Symptoms
+from trackwalker.diagnose.facts.log_facts import FACTS, Answer
+from trackwalker.record.masks import WARM_UP_STEPS
+from trackwalker.record.projection import final_step
+from trackwalker.stats.trend import Trend, steady_rise
+from trackwalker.telemetry.client import host_of
+
+_POINTS = 72
+_FREE = "hw_fs_free_bytes"
+_DISK_S = 600.0  # saves and other users' files come and go within minutes
+_USABLE = 0.95  # of the memory: there Ray ends workers, and the kernel is not far from it
+_ALIKE = 0.5  # of the pace of those that matter
+_MOST_TOLD = 16  # hosts whose numbers are kept beside a statement
+
+
+@dataclass(frozen=True)
+class _Memory:
+    """A series of memory in use, what it is limited by, and how long a run has to be to tell by it."""
+
+    metric: str
+    used: str
+    limit: str
+    shortest_s: float
+    least: float  # growth that is a leak whenever the run ends: of the limit, or of the first value without one
+
+
+# A host's memory holds page cache that comes and goes, so it takes longer to tell. Of a host a tenth: jobs get all
+# of it and keep no more than that in reserve. A rank's own settles within seconds; one that grew by half is no buffer.
+_MEMORY = (
+    _Memory("ray_node_mem_used", "ray_node_mem_used$at", "ray_node_mem_total", 600.0, 0.1),
+    _Memory("hw_mem_used_bytes", "hw_mem_used_bytes$at", "hw_mem_total_bytes", 600.0, 0.1),
+    _Memory(
+        "hw_mem_available_bytes", "hw_mem_total_bytes$at - hw_mem_available_bytes$at", "hw_mem_total_bytes", 600.0, 0.1
+    ),
+    _Memory("hw_mem_rss_bytes", "hw_mem_rss_bytes$at", "", 20.0, 0.5),
+)
+
+
+def memory_grows(case: Case, symptoms: Symptoms, book: EvidenceBook) -> Answer:
+    """Memory of some hosts, or of all, grows steadily: by much already, or so that it is full before the end."""
+    window = _window(case, symptoms)
+    if case.telemetry is None or window is None:
+        return Answer(None)
+    known = case.telemetry.metrics()
+    asked = False
+    for kind in _MEMORY:
+        if kind.metric not in known or window.seconds < kind.shortest_s:
+            continue
+        trends = _trends(case, kind.used, window)
+        if trends is None:
+            continue  # the machine's own series, where ranks are lanes
+        asked = True
+        leaking = _leaking(case, kind, trends, window)
+        if leaking:
+            return _told(case, kind, leaking, len(trends), window, book)
+    return Answer(False if asked else None)
+
+
+def _window(case: Case, symptoms: Symptoms) -> Span | None:
+    """From the first step, when weights and optimizer state are in memory, to the end of the work."""
+    whole, timeline = symptoms.windows.get("whole"), case.timeline
+    if case.telemetry is None or not whole or "unfinished-start" in symptoms.names:
+        return None
+    start = float(timeline.ends[0]) if timeline is not None and len(timeline) else whole[0].start
+    end = min(case.end_of_work or whole[0].end, case.telemetry.range()[1])
+    return Span(start, end) if end > start else None
+
+
+def _trends(case: Case, used: str, window: Span) -> dict[str, Trend | None] | None:
+    """The trend of every host of the job; None where the series is not of the job's hosts."""
+    if case.telemetry is None:
+        return None
+    matrix = case.telemetry.matrix(used.replace("$at", ""), window.start, window.end, window.seconds / _POINTS)
+    out: dict[str, Trend | None] = {}
+    for labels, values in zip(matrix.labels, matrix.values, strict=True):
+        host = host_of(labels)
+        if host is not None and (not case.hosts or host in case.trusted):
+            out[host] = steady_rise(matrix.times, values)
+    return out or None
+
+
+def _leaking(
+    case: Case, kind: _Memory, trends: dict[str, Trend | None], window: Span
+) -> dict[str, tuple[Trend, float | None]]:
+    """The hosts whose growth matters, with the seconds until their memory is full where a limit is known."""
+    rising = {h: t for h, t in trends.items() if t is not None}
+    limits = _limits(case, kind, rising, window)
+    planned = _still_to_run(case)
+    out: dict[str, tuple[Trend, float | None]] = {}
+    for host, trend in rising.items():
+        full_in = trend.until(_USABLE * limits[host]) if host in limits else None
+        whole = limits[host] if kind.limit and host in limits else trend.level - trend.grown
+        much = trend.grown >= kind.least * whole
+        if much or (full_in is not None and planned is not None and full_in < planned):
+            out[host] = (trend, full_in)
+    pace = min((t.slope for t, _ in out.values()), default=np.inf)
+    alike = {h: t for h, t in rising.items() if t.slope >= _ALIKE * pace}  # it leaks there as well, with more room left
+    return out | {h: (t, None) for h, t in alike.items() if h not in out}
+
+
+def _limits(case: Case, kind: _Memory, rising: dict[str, Trend], window: Span) -> dict[str, float]:
+    """The memory that each can have: its host's, or its own and what its growth takes of what the machine has free."""
+    if case.telemetry is None:
+        return {}
+    if kind.limit:
+        limits = ((host_of(s.labels), s.value) for s in case.telemetry.instant(kind.limit, window.end))
+        return {h: v for h, v in limits if h is not None}
+    free = [s.value for s in case.telemetry.instant("hw_mem_available_bytes", window.end)]
+    together = sum(t.slope for t in rising.values())
+    return {h: t.level + free[0] * t.slope / together for h, t in rising.items()} if len(free) == 1 else {}
+
+
+def _still_to_run(case: Case) -> float | None:
+    """Seconds that the steps left to do would take, by the run's own pace."""
+    timeline = case.timeline
+    final = final_step(case.triage.index)
+    if timeline is None or final is None or len(timeline) <= 2 * WARM_UP_STEPS:
+        return None
+    wall = float(timeline.ends[-1] - timeline.ends[WARM_UP_STEPS])  # with saves and all else that takes time
+    pace = wall / float(timeline.steps[-1] - timeline.steps[WARM_UP_STEPS])
+    left = max(0, final - int(timeline.steps[-1])) * pace
+    return left if np.isfinite(left) else None
+
+
+def _told(
+    case: Case,
+    kind: _Memory,
+    leaking: dict[str, tuple[Trend, float | None]],
+    of: int,
+    window: Span,
+    book: EvidenceBook,
+) -> Answer:
+    telemetry = case.telemetry
+    if telemetry is None:
+        return Answer(None)
+    few = sorted(leaking) if len(leaking) < of and len(leaking) * 2 <= max(2, of) else []
+    who = ", ".join(few) if few else f"{len(leaking)} of {of} hosts" if of > 1 else next(iter(leaking))
+    since = window.start + 0.25 * window.seconds  # the first saves leave a copy in memory: that is no part of the pace
+    now, then = (kind.used.replace("$at", f" @ {t:.3f}") for t in (window.end, since))
+    query = f"({now} - ({then})) / 1e9"
+    values = {h: v for h, v in telemetry.by_host(query, window.end).items() if h in leaking or h in case.hosts}
+    grown = [values[h] for h in leaking if h in values]
+    if not grown:
+        return Answer(None)
+    minutes = (window.end - since) / 60
+    says = f"{who}: memory in use grew steadily, by up to {max(grown):.3g} GB in {minutes:.3g} min"
+    order = sorted(values, key=lambda h: (h not in leaking, -values[h], h))[:_MOST_TOLD]
+    ids = [book.add("metric", query, says, {h: values[h] for h in order})]
+    ends = [(full, h) for h, (_, full) in leaking.items() if full is not None]
+    if ends:
+        full, host = min(ends)
+        pace = leaking[host][0].slope * 60 / 1e9
+        says = f"{host}: at {pace:.3g} GB a minute its memory is full in {full / 3600:.3g} h"
+        numbers = {"gb_per_min": pace, "full_in_h": full / 3600}
+        planned = _still_to_run(case)
+        if planned is not None:
+            says += f"; the steps left to do take {planned / 3600:.3g} h"
+            numbers["left_h"] = planned / 3600
+        source = f"{kind.metric}: median growth from block to block, and the steps left"
+        ids.append(book.add("progress", source, says, numbers))
+    return Answer(True, tuple(ids), tuple(few), window.start)
+
+
+def disk_fills(case: Case, symptoms: Symptoms, book: EvidenceBook) -> Answer:
+    """Free space falls all along, so that none is left before the run is done."""
+    window, planned = _window(case, symptoms), _still_to_run(case)
+    if case.telemetry is None or window is None or planned is None or _FREE not in case.telemetry.metrics():
+        return Answer(None)
+    if window.seconds < _DISK_S:
+        return Answer(None)
+    matrix = case.telemetry.matrix(
+        f"max by (host, mount) ({_FREE})", window.start, window.end, window.seconds / _POINTS
+    )
+    full: list[tuple[float, str, float]] = []
+    for labels, values in zip(matrix.labels, matrix.values, strict=True):
+        falling = steady_rise(matrix.times, -values)
+        if falling is not None and falling.until(0.0) < planned:
+            full.append((falling.until(0.0), f"{host_of(labels)}:{labels.get('mount', '')}", falling.slope))
+    if not full:
+        return Answer(False)
+    left, where, slope = min(full)
+    query = f"max by (host, mount) ({_FREE} @ {window.end:.3f}) / 1e9"
+    free = {host_of(s.labels) or "": s.value for s in case.telemetry.instant(query, window.end)}
+    ids = [book.add("metric", query, f"{min(free.values()):.3g} GB are free where it is least", free)]
+    numbers = {"gb_per_min": slope * 60 / 1e9, "full_in_h": left / 3600, "left_h": planned / 3600}
+    says = (
+        f"{where}: at {numbers['gb_per_min']:.3g} GB a minute it is full in {numbers['full_in_h']:.3g} h; "
+        f"the steps left to do take {numbers['left_h']:.3g} h"
+    )
+    ids.append(book.add("progress", f"{_FREE}: median fall from block to block, and the steps left", says, numbers))
+    return Answer(True, tuple(ids), (), window.start)
+
+
+FACTS["memory-grows"] = memory_grows
+FACTS["disk-fills"] = disk_fills

@@ -1,0 +1,1 @@
+"""What a verdict is told with: stories, pictures' numbers, words."""

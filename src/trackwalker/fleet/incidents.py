@@ -1,0 +1,162 @@
+"""The inbox: one incident for every job that is or was in trouble, from its verdict, its log and the watcher.
+
+An incident has the id of its job: the link stays good when a later look knows the cause better. What people decided
+about it (`marks`) is theirs; all else is worked out anew from the evidence.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from trackwalker.fleet.marks import Mark, Marks
+from trackwalker.fleet.rows import JobRow, Tone
+from trackwalker.fleet.signs import Sign
+
+Order = Literal["cost", "new", "job"]
+_DEAD = frozenset({"failed", "hanging", "unknown-death"})
+
+
+@dataclass(frozen=True)
+class Alike:
+    """Another job with the same cause on the same host."""
+
+    job: str
+    host: str
+
+
+@dataclass(frozen=True)
+class Incident:
+    """One job in trouble; what is not known is None, never zero."""
+
+    row: JobRow
+    mark: Mark
+    signs: tuple[Sign, ...] = ()
+    alike: tuple[Alike, ...] = ()  # the newest first
+
+    @property
+    def id(self) -> str:
+        """Its permanent name."""
+        return self.row.id
+
+    @property
+    def title(self) -> str:
+        """The cause in two words, or what the watcher called it."""
+        return self.row.badge or next((sign.title for sign in self.signs if sign.is_trouble), self.row.status)
+
+    @property
+    def says(self) -> str:
+        """One sentence."""
+        return self.row.says or next((sign.says for sign in self.signs if sign.says), "")
+
+    @property
+    def tone(self) -> Tone:
+        """How bad it looks."""
+        return self.row.badge_tone or self.row.tone
+
+    @property
+    def live(self) -> bool:
+        """Whether the job goes on."""
+        return not self.row.settled
+
+    @property
+    def first(self) -> float | None:
+        """When it was first seen: the onset, the watcher's first sign, else the beginning of the run."""
+        known = [t for t in (self.row.onset, *(sign.since for sign in self.signs if sign.is_trouble)) if t]
+        return min(known) if known else self.row.started or self.row.changed
+
+    @property
+    def last(self) -> float | None:
+        """When it was last seen: now, for one that goes on."""
+        if self.live:
+            return time.time()
+        return self.row.ended or self.row.changed
+
+    @property
+    def lost(self) -> float | None:
+        """GPU-hours so far."""
+        return self.row.lost_gpu_hours
+
+    def money(self, price: float | None) -> float | None:
+        """What that is."""
+        return None if price is None or self.lost is None else price * self.lost
+
+    @property
+    def burning(self) -> float:
+        """GPUs that bring nothing at this moment."""
+        return (self.row.burning or 0.0) if self.live else 0.0
+
+
+def inbox(
+    rows: Iterable[JobRow],
+    signs: Mapping[str, list[Sign]],
+    marks: Marks,
+    state: str = "open",
+    since: float = 0.0,
+    order: Order = "cost",
+) -> tuple[list[Incident], dict[str, int]]:
+    """The incidents of a state, what burns first; and how many there are of each.
+
+    What nobody touched and ended before `since` is not brought up again; what somebody marked stays where it was put.
+    """
+    found = []
+    for row in rows:
+        mine = tuple(sorted(signs.get(row.id, ()), key=lambda sign: sign.since))
+        if is_incident(row, mine):
+            found.append(Incident(row, marks.of(row.id), mine))
+    counts = {"open": 0, "acknowledged": 0, "resolved": 0, "all": 0}
+    shown = []
+    for each in found:
+        old = not each.mark.changed and not each.live and (each.last or 0.0) < since
+        if old and state != "all":
+            continue
+        counts[each.mark.state] += not old
+        if state in ("all", each.mark.state):
+            shown.append(each)
+    counts["all"] = len(found)
+    shown = _with_alike(shown, found)
+    if order == "new":
+        shown.sort(key=lambda each: -(each.first or 0.0))
+    elif order == "cost":
+        shown.sort(key=lambda each: (-each.burning, each.lost is None, -(each.lost or 0.0), -(each.last or 0.0)))
+    return shown, counts
+
+
+def is_incident(row: JobRow, signs: Iterable[Sign] = ()) -> bool:
+    """Whether a job belongs into the inbox: something is wrong with it, or the watcher said so and was not refuted."""
+    if row.pending:
+        return False
+    if row.badge_tone in ("bad", "warn") or row.status in _DEAD:
+        return True
+    refuted = row.badge_from == "verdict" and row.outcome in ("healthy", "expected")
+    return not refuted and any(sign.is_trouble for sign in signs)
+
+
+def one(row: JobRow, rows: Iterable[JobRow], signs: Mapping[str, list[Sign]], marks: Marks) -> Incident:
+    """A single incident, with its likes among all jobs."""
+    mine = tuple(sorted(signs.get(row.id, ()), key=lambda sign: sign.since))
+    made = Incident(row, marks.of(row.id), mine)
+    others = [Incident(other, Mark()) for other in rows if other.cause and other.cause == row.cause]
+    [found] = _with_alike([made], [*others, made])
+    return found
+
+
+def _with_alike(shown: list[Incident], among: list[Incident]) -> list[Incident]:
+    """Each with the other jobs that have its cause on one of its hosts."""
+    by_place: dict[tuple[str, str], list[Incident]] = {}
+    for each in among:
+        for host in each.row.hosts if each.row.cause else ():
+            by_place.setdefault((each.row.cause, host), []).append(each)
+    out = []
+    for each in shown:
+        likes: dict[str, tuple[float, str]] = {}
+        for host in each.row.hosts:
+            for other in by_place.get((each.row.cause, host), []):
+                if other.id != each.id:
+                    likes.setdefault(other.id, (other.row.when, host))
+        order = sorted(likes, key=lambda name: (-likes[name][0], name))
+        alike = tuple(Alike(name, likes[name][1]) for name in order[:20])
+        out.append(Incident(each.row, each.mark, each.signs, alike))
+    return out

@@ -1,0 +1,1 @@
+"""What single held-out sets need beyond the common faults."""

@@ -1,0 +1,1 @@
+"""Real faults in real runs."""

@@ -1,0 +1,161 @@
+"""How far a stated confidence can be believed, and the table that makes ours believable.
+
+Cases of one family resemble each other, so a family counts once however many of its cases were asked.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from itertools import pairwise
+
+from trackwalker import __version__
+from trackwalker.diagnose.causes.confidence import CalibratedLevel, Calibration, certainty, look_up
+from trackwalker.errors import UsageError
+from trackwalker.lab.scoring.measures import Share
+from trackwalker.lab.scoring.results import CaseResult, Results
+from trackwalker.lab.scoring.table import Table
+from trackwalker.lab.scoring.tools import OWN
+
+_EDGES = (0.0, 0.6, 0.8, 0.9, 0.95, 1.0)
+_LEAST_FAMILIES = 6  # a level of fewer is joined with its neighbour: it would be an anecdote
+
+
+@dataclass(frozen=True)
+class Stated:
+    """A claim of a verdict: how sure, how well supported, whether true, in which family."""
+
+    confidence: float
+    support: float
+    right: bool
+    family: str
+
+
+def stated(cases: Iterable[CaseResult]) -> list[Stated]:
+    """The claims of results that say how sure they are."""
+    return [
+        Stated(
+            claim.confidence,
+            certainty(claim.support, claim.cause, len(case.grade.claims) - 1, bool(case.grade.accused)),
+            claim.right,
+            case.family,
+        )
+        for case in cases
+        for claim in case.grade.claims
+        if claim.confidence is not None
+    ]
+
+
+def calibrate(results: list[Results], first_sight: bool = False) -> Calibration:
+    """The table of our own claims: on the tuning families, or on families scored before anybody looked at them.
+
+    The second is what a stranger's incident will be like: a family that the engine was mended for flatters it.
+    """
+    own = [c for r in results for c in r.cases if c.tool == OWN]
+    claims = stated(c for c in own if first_sight or c.split == "tune")
+    if _families(claims) < 2 * _LEAST_FAMILIES:
+        raise UsageError(f"{_families(claims)} families made claims; 'lab score --suite full' asks all of them")
+    if first_sight:
+        sets = sorted({c.family.partition("-")[0] for c in own})
+        made_by = f"trackwalker lab calibrate --first-sight, sets {' '.join(sets)}"
+        return Calibration(made_by=made_by, version=__version__, levels=fit(claims))
+    suites = " ".join(dict.fromkeys(f"--suite {name}" for r in results for name in r.suite))
+    variants = [c.variant for r in results for c in r.cases]
+    seeds = len({c.seed for r in results for c in r.cases if not c.variant})
+    worlds, stress = (len({v for v in variants if v.startswith(kind)}) for kind in ("world-", "stress-"))
+    asked = f"trackwalker lab score {suites} --seeds {seeds} --variants {worlds} --stress {stress}"
+    return Calibration(made_by=f"{asked}; trackwalker lab calibrate", version=__version__, levels=fit(claims))
+
+
+def tables(results: list[Results], made: Calibration) -> list[Table]:
+    """The levels, and for each split how often claims were right that the table is so sure of."""
+    rows = [
+        [f"{level.support:g}", f"{level.confidence:.2f}", f"{level.right}/{level.of}", str(level.families)]
+        for level in made.levels
+    ]
+    out = [Table("Levels", ["support from", "confidence", "right", "families"], rows)]
+    cases = [c for r in results for c in r.cases if c.tool == OWN]
+    for split in sorted({c.split for c in cases}):
+        claims = stated(c for c in cases if c.split == split)
+        fitted = [replace(c, confidence=look_up(made, c.support)) for c in claims]
+        if fitted:
+            out.append(reliability(f"Confidence: {split} families", fitted))
+    return out
+
+
+def brier(claims: list[Stated]) -> float:
+    """Mean squared distance between the confidence and what was true: 0 is perfect, a coin gets 0.25."""
+    return sum((c.confidence - c.right) ** 2 for c in claims) / len(claims)
+
+
+def calibration_error(claims: list[Stated]) -> float:
+    """How far confidence and accuracy lie apart on average (ECE over the bins of the reliability table)."""
+    gaps = [abs(sum(c.confidence for c in b) - sum(c.right for c in b)) for _, _, b in _bins(claims)]
+    return sum(gaps) / len(claims)
+
+
+def reliability(title: str, claims: list[Stated]) -> Table:
+    """By the confidence stated: families, mean confidence, share right; Brier score and calibration error below."""
+    rows = []
+    for low, high, held in _bins(claims):
+        share = Share(sum(c.right for c in held), len(held))
+        mean = sum(c.confidence for c in held) / len(held)
+        families = len({c.family for c in held})
+        rows.append(
+            [f"{low:.2f}-{high:.2f}", str(families), f"{mean:.3f}", f"{share.right / share.of:.3f}", str(share)]
+        )
+    note = f"Brier score {brier(claims):.4f}, expected calibration error {calibration_error(claims):.3f}."
+    return Table(title, ["confidence", "families", "mean confidence", "share right", "right"], rows, [note])
+
+
+def _bins(claims: list[Stated]) -> list[tuple[float, float, list[Stated]]]:
+    out = []
+    for low, high in pairwise(_EDGES):
+        held = [c for c in claims if low <= c.confidence < high or (high == 1.0 and c.confidence == 1.0)]
+        if held:
+            out.append((low, high, held))
+    return out
+
+
+def fit(claims: list[Stated]) -> list[CalibratedLevel]:
+    """The rising table of support against how often it was right: neighbours that fall are joined (isotonic)."""
+    by: dict[float, list[Stated]] = defaultdict(list)
+    for claim in claims:
+        by[claim.support].append(claim)
+    pools = [by[support] for support in sorted(by)]
+    while (at := _unfit(pools)) is not None:
+        pools[at : at + 2] = [pools[at] + pools[at + 1]]
+    return [
+        CalibratedLevel(
+            support=min(c.support for c in p),
+            confidence=round(_rate(p), 2),
+            right=sum(c.right for c in p),
+            of=len(p),
+            families=_families(p),
+        )
+        for p in pools
+    ]
+
+
+def _unfit(pools: list[list[Stated]]) -> int | None:
+    """The first two neighbours that have to be joined: the better supported is not better, or one is an anecdote."""
+    for i, (lower, upper) in enumerate(pairwise(pools)):
+        if (
+            round(_rate(lower), 2) >= round(_rate(upper), 2)
+            or min(_families(lower), _families(upper)) < _LEAST_FAMILIES
+        ):
+            return i
+    return None
+
+
+def _families(claims: list[Stated]) -> int:
+    return len({c.family for c in claims})
+
+
+def _rate(claims: list[Stated]) -> float:
+    """Share right with every family counted once, and half a family right and half wrong added: never 0, never 1."""
+    by: dict[str, list[bool]] = defaultdict(list)
+    for c in claims:
+        by[c.family].append(c.right)
+    return (sum(sum(r) / len(r) for r in by.values()) + 0.5) / (len(by) + 1.0)

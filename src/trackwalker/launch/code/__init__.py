@@ -1,0 +1,1 @@
+"""The code of a run: where it came from, frozen, shipped, cleaned up."""

@@ -1,0 +1,1 @@
+"""What was asked, resolved and checked before anything is created."""

@@ -1,0 +1,155 @@
+"""Model configs: what a file says about itself, where files are looked for, and how a name finds one."""
+
+from __future__ import annotations
+
+import difflib
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib.resources import files
+from pathlib import Path
+from typing import Any, Literal
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from trackwalker.errors import UsageError
+from trackwalker.launch.request.rules import Rule
+
+METADATA = "trackwalker"  # the one top-level key that is ours; everything else is the trainer's
+PATH_VARIABLE = "TRACKWALKER_MODELS"
+_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # ten times faster: a name may mean reading every file
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]*")
+_SUFFIXES = (".gpu.yml", ".yml", ".yaml")  # the first is upstream's
+
+
+class About(BaseModel):
+    """The metadata block of a model file; it never reaches the trainer."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    aliases: list[str] = []
+    trainer: Literal["maxtext", "tiny"] = "maxtext"
+    nodes: list[int] = Field(default=[1], min_length=1)  # node counts that are documented and tested
+    gpus_per_node: int = Field(default=8, ge=1)
+    gpu: str | None = None  # the profile that batch size and node counts were chosen for
+    parameters: float | None = None  # as published
+    source: str = ""  # where the numbers of the architecture come from
+    architecture: dict[str, Any] = {}  # what MaxText fills in for model_name
+    keys: list[str] = []  # keys that this model's trainer knows beyond MaxText's own
+    env: dict[str, str] = {}
+    xla_flags: dict[str, str] = {}
+    rules: list[Rule] = []
+
+
+@dataclass(frozen=True)
+class Model:
+    """One model config: its name, its file, what it says about itself, and what the trainer is told."""
+
+    name: str
+    path: Path
+    about: About
+    config: dict[str, Any]
+
+    def trainer_yaml(self) -> str:
+        """The file as the trainer may read it: without our block, everything else as it was written."""
+        kept, ours = [], False
+        for line in self.path.read_text(encoding="utf-8").splitlines(keepends=True):
+            if line[0] not in " \t\r\n#":
+                ours = line.startswith(f"{METADATA}:")
+            if not ours:
+                kept.append(line)
+        return "".join(kept)
+
+
+def model_folders(env: Mapping[str, str] = os.environ) -> list[Path]:
+    """Where models are looked for: the user's folders in order, then the shipped ones."""
+    own = [Path(p).expanduser() for p in env.get(PATH_VARIABLE, "").split(os.pathsep) if p]
+    return [*own, Path(str(files("trackwalker.models")))]
+
+
+def model_files(env: Mapping[str, str] = os.environ) -> dict[str, Path]:
+    """Name to config file; the first folder that has a name wins."""
+    found: dict[str, Path] = {}
+    for folder in model_folders(env):
+        for path in sorted(folder.iterdir()) if folder.is_dir() else []:
+            if name := _stem(path):
+                found.setdefault(name, path)
+    return dict(sorted(found.items()))
+
+
+def find_model(name: str, env: Mapping[str, str] = os.environ) -> Path:
+    """The config file that a name means: exact name, declared alias, then the only name that contains it."""
+    if "/" in name or _stem(Path(name)):
+        path = Path(name).expanduser()
+        if path.is_file():
+            return path
+        raise UsageError(f"no model file '{name}'")
+    known = model_files(env)
+    if name in known:
+        return known[name]
+    aliases = _aliases(known)
+    if name in aliases:
+        return known[aliases[name]]
+    # In the middle only from the beginning of a word on: a misspelt name is a part of another by accident.
+    inside = re.compile(rf"[-_.+]{re.escape(name)}")
+    for near in ([n for n in known if n.startswith(name)], [n for n in known if inside.search(n)]):
+        if len(near) == 1:
+            return known[near[0]]
+        if near:
+            raise UsageError(f"model name '{name}' is not clear: it could be {_either(near)}; give one of them")
+    ranked = difflib.get_close_matches(name.lower(), [*known, *aliases], n=6, cutoff=0.5)
+    near = list(dict.fromkeys(aliases.get(n, n) for n in ranked))[:3]
+    hint = f"did you mean {_either(near)}? " if near else ""
+    raise UsageError(f"unknown model '{name}'; {hint}models: {', '.join(known)}")
+
+
+def load_model(name: str, env: Mapping[str, str] = os.environ) -> Model:
+    """The model that a name means, read and checked."""
+    return read_model(find_model(name, env))
+
+
+def read_model(path: Path) -> Model:
+    """A model file; what is wrong with it is one line."""
+    loaded = _read(path)
+    try:
+        about = About.model_validate(loaded.get(METADATA) or {})
+    except ValidationError as e:
+        first = e.errors()[0]
+        where = ".".join(str(p) for p in first["loc"])
+        raise UsageError(f"{path}: {METADATA}.{where}: {first['msg']}") from e
+    name = _stem(path) or path.name
+    if not _NAME.fullmatch(name):
+        raise UsageError(f"model file '{path}': its name may have letters, digits, '.', '_', '+' and '-' only")
+    return Model(name, path, about, {k: v for k, v in loaded.items() if k != METADATA})
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        loaded = yaml.load(path.read_text(encoding="utf-8"), Loader=_LOADER)  # noqa: S506  (a safe one)
+    except OSError as e:
+        raise UsageError(f"cannot read model file '{path}': {e.strerror}") from e
+    except (yaml.YAMLError, UnicodeDecodeError) as e:
+        raise UsageError(f"model file '{path}' is not valid YAML: {' '.join(str(e).split())}") from e
+    if not isinstance(loaded, dict):
+        raise UsageError(f"model file '{path}' must hold key: value pairs")
+    return {str(k): v for k, v in loaded.items()}
+
+
+def _aliases(known: Mapping[str, Path]) -> dict[str, str]:
+    declared: dict[str, str] = {}
+    for name, path in known.items():
+        for alias in read_model(path).about.aliases:
+            if declared.setdefault(alias, name) != name:
+                raise UsageError(f"alias '{alias}' is declared by {declared[alias]} and by {name}; remove one")
+    return declared
+
+
+def _stem(path: Path) -> str | None:
+    return next((path.name[: -len(s)] for s in _SUFFIXES if path.name.endswith(s) and path.name != s), None)
+
+
+def _either(names: list[str]) -> str:
+    quoted = [f"'{n}'" for n in names]
+    return quoted[0] if len(quoted) == 1 else f"{', '.join(quoted[:-1])} or {quoted[-1]}"

@@ -1,0 +1,95 @@
+"""The generic class of a failure (memory, storage, network, ...) from words, codes and exception types.
+
+A class is a question that a person can go on with ("storage?"), not a name: what decides it stands in `kinds.yml`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cache, cached_property
+from pathlib import Path
+
+import orjson
+import yaml
+
+from trackwalker.logs.scanning.disk_cache import kept
+
+FILE = Path(__file__).parents[1] / "kinds.yml"
+_DECIDES = 6.0  # a code or an exception class outweighs words
+_OBJECT = 1.5  # what the failed verb is about weighs more than the rest of the line
+_CAMEL = re.compile(r"(?<=[a-z])(?=[A-Z])")  # a class name is a sentence without spaces
+# Lines of fields, JSON or key=value: what says who wrote it, where and when is not about the failure.
+_FIELD = re.compile(r'"?\b(\w+)"?\s?[:=]\s?("(?:[^"\\]|\\.)*"|[^\s,{}]+),?')
+_FIELDS = re.compile(r"^\W{0,3}\w+\"?[:=](?:.*?\w\"?[:=]){2}")
+_WHOSE = frozenset({
+    "ts", "t", "time", "timestamp", "at", "level", "lvl", "sev", "severity", "rank", "local_rank", "world_rank", "host",
+    "hostname", "node", "pid", "tid", "ip", "step", "logger", "comp", "component", "src", "mod", "module", "unit",
+    "where", "file", "filename", "path", "line", "lineno", "func", "function", "caller", "thread", "job", "run",
+})  # fmt: skip
+_LEAST = 2.0  # one word that leans somewhere is no class
+
+
+@dataclass(frozen=True)
+class Kind:
+    """One class, ready to be asked."""
+
+    name: str
+    texts: tuple[tuple[int, str], ...]
+    errors: frozenset[str]
+    errnos: frozenset[str]
+    causes: frozenset[str]
+
+    @cached_property
+    def words(self) -> list[tuple[int, re.Pattern[str]]]:
+        """Compiled when a class is asked for by words: a known cause needs none of them."""
+        return [(weight, re.compile(rf"(?i)(?<![a-z])(?:{text})")) for weight, text in self.texts]
+
+    def weight(self, text: str) -> float:
+        """How much of a text speaks for it; every word counts once."""
+        total = 0.0
+        for weight, expression in self.words:
+            total += weight * len({m.group().lower() for m in expression.finditer(text)})
+        return total
+
+
+@cache
+def kinds() -> tuple[Kind, ...]:
+    """All classes."""
+    out = []
+    text = FILE.read_text()
+    for name, told in orjson.loads(kept("kinds", text.encode(), lambda: _as_json(text))).items():
+        words = tuple((int(weight), "|".join(texts)) for weight, texts in told["words"].items())
+        out.append(
+            Kind(name, words, frozenset(told["errors"]), frozenset(map(str, told["errnos"])), frozenset(told["causes"]))
+        )
+    return tuple(out)
+
+
+def _as_json(text: str) -> bytes:
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    return orjson.dumps(yaml.load(text, Loader=loader), option=orjson.OPT_NON_STR_KEYS)  # noqa: S506
+
+
+@cache
+def kind_of_cause(cause: str) -> str:
+    """The class that a cause of the verdict belongs to, "" for those that belong to none."""
+    return next((k.name for k in kinds() if cause in k.causes), "")
+
+
+def _spoken(text: str) -> str:
+    """A line without the fields that say only who wrote it, where and when."""
+    if not _FIELDS.match(text):
+        return text
+    return _FIELD.sub(lambda field: "" if field[1].lower() in _WHOSE else field[0].replace("_", " "), text)
+
+
+def kind_of(texts: Iterable[str], about: str = "", exception: str = "", errno: str = "") -> str:
+    """The class of some lines of one failure; "" where nothing speaks clearly for one."""
+    joined = _CAMEL.sub(" ", " ".join(map(_spoken, dict.fromkeys(texts))))
+    scores = {k.name: k.weight(joined) + _OBJECT * k.weight(_CAMEL.sub(" ", about)) for k in kinds()}
+    for k in kinds():
+        scores[k.name] += _DECIDES * (errno in k.errnos) + _DECIDES * (exception in k.errors)
+    best = max(scores, key=lambda name: scores[name])
+    return best if scores[best] >= _LEAST else ""

@@ -1,0 +1,78 @@
+"""What a rank said last in words that look like no error: new after the last step, and no other rank prints it.
+
+Only asked for in a run that is known to have failed. A line here has no level, no exception and no verb of failing;
+that it stands where the healthy part ends, on one rank, is all that speaks for it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter, defaultdict
+
+from trackwalker.job.dialects import needles as step_needles
+from trackwalker.logs.failures.mined import Seen, template_of
+from trackwalker.logs.failures.structure import SAID, Told, others_in, read, warns
+from trackwalker.logs.scanning.lines import LAUNCHERS, Body, parse
+from trackwalker.logs.scanning.scan import Scan
+
+_MOST_RANKS = 2  # what more of them print tells nobody apart
+_MOST = 32
+_OFTEN = 10  # times: what a healthy run reports
+_SHORTEST = 12
+_QUOTED = 400
+_NO_SENTENCE = re.compile(r"^\s{4}|^\s+File \"|^[\W\d_]*$|^Traceback |^During handling|^The above exception")
+_A_BAR = re.compile(r"\d+%\||\b\d+(?:\.\d+)?(?:it/s|s/it)\b")
+
+
+def last_words(scan: Scan, file: str, known: set[int], victims: list[int]) -> list[Seen]:
+    """The lines after the last step of any rank, before the first victim's: `known` and `victims` are line numbers."""
+    raws = scan.tail.split(b"\n")
+    number = scan.lines - len(raws) + (1 if scan.ends_mid_line else 2)  # of the first line in the tail
+    steps = step_needles()
+    last = max((i for i, raw in enumerate(raws) if any(n in raw for n in steps)), default=None)
+    last = _last_report(raws) if last is None else last
+    if last is None:
+        return []
+    first_known = min((line for line in victims if line > number + last), default=None)
+    healthy = [*scan.front.split(b"\n")[: number + last], *raws[: last + 1]]
+    usual = {template_of(b) for raw in healthy if (b := parse(raw[:600]))}
+    ranks: dict[str, set[object]] = defaultdict(set)
+    found: list[Seen] = []
+    clock = None
+    for at, raw in enumerate(raws[last + 1 :], start=number + last + 1):
+        body = parse(raw[:2000], raws[at - number - 1])
+        if body is None:
+            continue
+        clock = body.clock if body.clock is not None else clock
+        template = template_of(body)
+        ranks[template].add(body.rank)
+        before = first_known is None or at < first_known
+        if before and at not in known and template not in usual and _tells(body):
+            told = read(body) or Told(SAID, others=others_in(body.text))
+            host = body.host or body.named or body.label
+            found.append(
+                Seen(body.rank, body.task, host, file, at, body.text.strip()[:_QUOTED], clock, told, template,
+                     lines=[at], actor=body.actor)
+            )  # fmt: skip
+    return [s for s in found if len(ranks[s.template]) <= _MOST_RANKS][:_MOST]
+
+
+def _last_report(raws: list[bytes]) -> int | None:
+    """Of a trainer whose steps are not known: the last of the lines that it prints over and over."""
+    templates = [template_of(b) if (b := parse(raw[:600])) else "" for raw in raws]
+    often = [t for t, count in Counter(templates).most_common(3) if t and count >= _OFTEN]
+    return max((i for i, t in enumerate(templates) if t in often), default=None)
+
+
+def _tells(body: Body) -> bool:
+    """Whether a rank wrote a sentence, none of its reports of a healthy course."""
+    text = body.text
+    return (
+        (body.rank is not None or body.actor != "")
+        and not body.informs
+        and not warns(text)
+        and len(text.strip()) >= _SHORTEST
+        and not _NO_SENTENCE.search(text)
+        and not _A_BAR.search(text)
+        and not LAUNCHERS.match(text)
+    )

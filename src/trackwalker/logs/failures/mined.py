@@ -1,0 +1,118 @@
+"""Error lines by their templates, in one pass: which are new against the run's healthy part, which ranks print them.
+
+Numbers, addresses, paths and quoted names are cut out of a line; what remains is its template. Memory is bounded by the
+number of templates, not by the log.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from trackwalker.logs.failures.structure import Told, frame_of, read
+from trackwalker.logs.scanning.lines import LAUNCHERS, Body
+from trackwalker.logs.scanning.steps import Steps
+
+_MOST = 2000  # templates
+_MOST_RANKS = 512  # of one template
+_KEPT = 3  # occurrences of one template on one rank, the latest
+_QUOTED = 400
+_TRACEBACK = 60  # lines of a traceback, interleaved with those of other ranks
+_STEPS_AFTER = 3  # a run that completes this many further steps did not die of what came before
+_MOST_NEW = 400
+_VARIES = re.compile(r"0x[0-9a-fA-F]+|\b[0-9a-f]{8,}\b|/[\w./@:+=-]+|'[^']{0,80}'|\"[^\"]{0,80}\"|\d+(?:[.:,_]\d+)*")
+
+
+@dataclass
+class Seen:
+    """One template on one rank: the first line and the latest ones."""
+
+    rank: int | None
+    task: int | None
+    host: str
+    file: str
+    line: int
+    text: str
+    clock: float | None
+    told: Told
+    template: str
+    count: int = 1
+    lines: list[int] = field(default_factory=list)
+    frame: str = ""  # the innermost frame of the job's own code, of an exception
+    actor: str = ""  # the process, as its launcher labels it
+
+    @property
+    def last_line(self) -> int:
+        """Where it was seen last."""
+        return self.lines[-1]
+
+
+class Mined:
+    """The error lines of a job that no signature knows, and the frames of its tracebacks."""
+
+    def __init__(self) -> None:
+        self._seen: dict[tuple[str, str, int | None, str, str], Seen] = {}
+        self._ranks: Counter[str] = Counter()
+        self._frames: dict[tuple[str, int | None], tuple[int, str]] = {}
+        self.frames: dict[tuple[str, int | None], list[tuple[int, str]]] = {}  # innermost own frame of each traceback
+        self.labels: Counter[str] = Counter()
+
+    def frame(self, body: Body, file: str, number: int) -> None:
+        """A line of a traceback: the innermost one outside libraries is remembered."""
+        found = frame_of(body.text)
+        if found is None:
+            return
+        where, library = found
+        key = (file, body.rank)
+        if not library:
+            self._frames[key] = (number, where)
+            kept = self.frames.setdefault(key, [])
+            if kept and number - kept[-1][0] <= _TRACEBACK:
+                kept[-1] = (number, where)
+            elif len(kept) < _KEPT:
+                kept.append((number, where))
+
+    def take(self, body: Body, file: str, number: int) -> Told | None:
+        """A line that no signature knows: kept if its structure is an error's."""
+        told = read(body)
+        if told is None:
+            return None
+        template = template_of(body)
+        host = body.host or body.named or body.label
+        key = (template, file, body.rank, host, body.actor)
+        seen = self._seen.get(key)
+        if seen is not None:
+            seen.count += 1
+            seen.lines = [*seen.lines[-(_KEPT - 1) :], number]
+            return told
+        if len(self._seen) >= _MOST or self._ranks[template] >= _MOST_RANKS:
+            return told
+        self._ranks[template] += 1
+        _, frame = self._frames.get((file, body.rank), (0, ""))
+        near = number - self._frames.get((file, body.rank), (-_TRACEBACK, ""))[0] <= _TRACEBACK
+        self._seen[key] = Seen(
+            body.rank, body.task, host, file, number, body.text.strip()[:_QUOTED], body.clock, told, template,
+            lines=[number], frame=frame if near and told.exception else "", actor=body.actor,
+        )  # fmt: skip
+        return told
+
+    def all(self) -> list[Seen]:
+        """Everything that was kept, in the order of the files and lines."""
+        return list(self._seen.values())
+
+
+def template_of(body: Body) -> str:
+    """A line without what varies."""
+    return _VARIES.sub("*", body.text[:300]).strip()
+
+
+def new_errors(mined: Mined, steps: Steps, main: str) -> list[Seen]:
+    """What is an error here and was not printed while the run was well."""
+    healthy_until = int(np.sort(steps.line)[-_STEPS_AFTER]) if len(steps) >= _STEPS_AFTER else 0
+    usual = {s.template for s in mined.all() if s.file == main and s.line < healthy_until}
+    found = [s for s in mined.all() if s.template not in usual and not s.told.is_end and not s.told.python]
+    found = [s for s in found if s.task is None or not LAUNCHERS.match(s.text)]
+    return found[:_MOST_NEW]

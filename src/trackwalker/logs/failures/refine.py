@@ -1,0 +1,248 @@
+"""What the rest of the log makes of a failure class: its condition here, what follows from it in the signature files.
+
+No signature is named: each rule asks for a trait, looks at time, ranks, steps and exits, and lets the class become what
+its signature says of that condition.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+import numpy as np
+
+from trackwalker.logs.failures.groups import Group, having, only, when
+from trackwalker.logs.failures.line_hosts import (
+    absent_hosts,
+    hosts_told,
+    local_disk_hosts,
+    never_joined,
+    refused_at,
+    unloaded,
+    waited_for,
+)
+from trackwalker.logs.failures.victim_lines import coordinator_mute, demote_hearsay, told_by_the_missing
+from trackwalker.logs.formats.dialect import TASK_FAILED
+from trackwalker.logs.scanning.index import Hit, LogIndex
+
+STEPS_AFTER = 3  # a run that completes this many further steps did not die of what came before
+KILLED = frozenset({137})
+CANCELS = frozenset({130, 143})
+_REPORT = 8  # lines
+_TRACEBACK = 60  # lines of a traceback, interleaved with those of other ranks
+_FIRST_TRANSFER = re.compile(r"NET/IB.*Got completion.*(?:error|status)[ =]*12\b")
+_ASKED_TO_END = re.compile(r"(?i)signal:? 15|SIGTERM|CANCELLED|preempt|time limit|death signal")
+_IMAGE_STAGE = re.compile(r"== (?:Docker|Image|Container) pull FAILED")
+_SEQ = re.compile(r"SeqNum=(\d+), OpType=(\w+)(?:, NumelIn=(\d+))?")
+_KUBERNETES = re.compile(
+    r"(?i)\bkube|\bpods?\b|\.svc\b|cluster\.local|headless|\bk8s|-\d+\.[a-z][\w-]+|did not register|Barrier timed out"
+)
+# Exceptions that only Python has, or that carry a Python module's name; other programs too print "SomethingError: ".
+_PYTHON = re.compile(
+    r"\b(?:[a-z_][\w]*\.)+[A-Z]\w*(?:Error|Exception)\b|\b(?:Type|Value|Key|Index|Attribute|Name|Assertion|Import|ModuleNotFound|FileNotFound"
+    r"|Runtime|OS|Zero ?Division|Recursion|NotImplemented|UnboundLocal|Unicode\w*|JSONDecode|Timeout|Permission|EOF|IO|Memory|Connection\w*|BrokenPipe"  # noqa: E501
+    r"|StopIteration|Syntax|Overflow|FloatingPoint)Error\b|\.py\b|\bpython"
+)
+
+
+def refine(groups: list[Group], index: LogIndex) -> None:
+    """Look at each class beside the others."""
+    _late_start(groups, index)
+    if group := only(groups, "collective-wait"):
+        _who_is_missing(group, groups, index)
+    witnesses = having(groups, "speaks-of-peers") or index.facts.exits or index.facts.header
+    if (group := only(groups, "kill")) and group.tier <= 4 and witnesses:
+        group.become("others-lived", "a rank was killed from outside; nothing in the log says by whom")
+    claimed = only(groups, "heartbeat")  # then the coordinator speaks, and accuses others
+    if claimed:
+        _heartbeat(claimed, index)
+    if (group := only(groups, "coordinator-call")) and not claimed and coordinator_mute(group, index):
+        group.become("coordinator-mute", "the coordinator lived and did not answer the tasks in time")
+        group.hosts = tuple(filter(None, (index.facts.host_of(0),)))
+    _followers(groups, index)
+    demote_hearsay(groups, index)
+    _name_hosts(groups, index)
+    if (group := only(groups, "stage-word")) and _IMAGE_STAGE.match(group.first.text):
+        _image_stage(group, index)
+    if (group := only(groups, "exit-word")) and not any(g.tier <= 3 for g in groups):
+        codes = [e.code for e in index.facts.exits if e.code not in CANCELS]
+        if codes and codes[0] in (139, 135):
+            group.become("crash-code", f"exit code {codes[0]}")
+    never_worked = not len(index.steps) and not index.facts.header
+    # Links that fail do so in the middle of a run; those that never worked have the wrong GID, VLAN or route.
+    transfers = only(groups, "transfer") if never_worked else None
+    if (group := transfers) and any(_FIRST_TRANSFER.search(h.text) for h in group.hits):
+        group.become("never-worked", "the first transfers failed: no step was made before")
+    if (group := only(groups, "traceback")) and not having(groups, "exception"):
+        ends = [h for g in having(groups, "request-to-end") for h in g.hits]
+        asked = [h for h in ends if _ASKED_TO_END.search(h.text)]
+        if any("KeyboardInterrupt" in h.text for h in ends) or any(
+            when(h, index) < when(group.first, index) for h in asked
+        ):
+            group.tier, group.why = 8, "it shows where the interrupt met the program"
+    if (group := only(groups, "interface")) and group.tier == 1:
+        # Loopback among the interfaces is only wrong when connecting failed afterwards.
+        texts = [h.text for h in group.hits]
+        if all("lo:" in t for t in texts) and not having(groups, "connecting-failed"):
+            group.tier = 8
+    _without_python(groups, index)
+    # A name that does not resolve is no pod's where nothing speaks of pods.
+    told = (h.text for g in groups for h in g.hits)
+    if index.path.parent.name != "ranks" and not any(_KUBERNETES.search(text) for text in told):
+        for group in having(groups, "meeting"):
+            if group.tier == 1:
+                group.become("no-kubernetes", "a name did not resolve; nothing here speaks of Kubernetes")
+
+
+def survived(groups: list[Group], index: LogIndex, completed: bool) -> None:
+    """What the run outlived did not kill it: complaints before the first step, errors with steps after them."""
+    steps = index.steps
+    for group in groups:
+        if group.tier > 4 or group.has("lasting"):
+            continue
+        if any(h.file != index.path.name and h.file not in index.earlier for h in group.hits):
+            continue  # another rank's file: its line numbers do not compare with the main log's
+        last = max(h.last_line - index.earlier.get(h.file, 0) for h in group.hits)
+        after = int((steps.line > last).sum()) if len(steps) else 0
+        if completed or after >= STEPS_AFTER:
+            group.tier, group.why = 8, "the run went on after it"
+            continue
+        if len(steps) >= STEPS_AFTER:  # nor did what comes before the last few steps
+            fatal = np.sort(steps.line)[-STEPS_AFTER]
+            late = [h for h in group.hits if h.last_line - index.earlier.get(h.file, 0) >= fatal]
+            group.hits = [h if h.line - index.earlier.get(h.file, 0) >= fatal else _last(h) for h in late]
+
+
+def _last(hit: Hit) -> Hit:
+    """Of what was said early and again at the end, the end counts."""
+    return replace(hit, line=hit.last_line, text=hit.last_text.strip() or hit.text)
+
+
+def _late_start(groups: list[Group], index: LogIndex) -> None:
+    """Ranks that cannot meet after training began, or after another failure, look for one that is gone."""
+    # A step needs all ranks: where one was made they had met, whichever rank's file the line stands in.
+    failed = [when(g.first, index) for g in groups if g.tier == 2 and not g.first.signature.first_only]
+    for group in having(groups, "meeting"):
+        if group.tier != 1:
+            continue
+        if len(index.steps):
+            group.become("training-began", "training had begun: it looks for one that is gone")
+        elif any(at < when(group.first, index) for at in failed):
+            group.tier = 3
+
+
+def _followers(groups: list[Group], index: LogIndex) -> None:
+    """What another finding explains: a kill after a request to end, an image that a full disk could not take."""
+    asked = [g.first for g in having(groups, "request-to-end") if _ASKED_TO_END.search(g.first.text)]
+    told = [when(g.first, index) for g in groups if g.first.signature.states]
+    for group in groups:  # at the end of its patience Slurm kills what it has told to end; sacct's word has no moment
+        if group.first.file != "sacct" and any(at < when(group.first, index) for at in told):
+            group.become("scheduler-ended-it", "Slurm had ended the job before")
+    for end in having(groups, "end-of-process"):
+        if end.tier <= 4 and any(when(h, index) < when(end.first, index) for h in asked):
+            end.tier, end.why = 6, "it came after the request to end"
+    why = [g for g in having(groups, "request-to-end") if g.has("ended-itself") and g.tier == 5]
+    for lost in having(groups, "lost-peer"):
+        if lost.tier <= 4 and any(_beside(h, g.first) for g in why for h in lost.hits):
+            lost.tier, lost.why = 6, "the lines beside it say why the peer is gone"
+    error, frames = only(groups, "exception"), having(groups, "checkpoint-frame")
+    if error is not None and error.tier == 3 and any(_near(error, frame) for frame in frames):
+        error.tier, error.why = 4, "it was raised while a checkpoint was read or written"
+    blind, library = only(groups, "no-device"), only(groups, "lacks-library")
+    if blind and library and library.tier == 1 and unloaded(blind.hits, library.hits):
+        blind.tier, blind.why = 3, "the library by which it would use its GPU could not be loaded"
+    if (wait := only(groups, "before-training")) and len(index.steps):
+        wait.tier, wait.why = 8, "training began after it"
+    if (full := only(groups, "no-room")) and full.tier == 2:
+        for image in having(groups, "needs-room"):
+            if image.tier == 1:
+                image.tier, image.why = 3, "the image had no room on the disk"
+                full.local = True
+
+
+def _name_hosts(groups: list[Group], index: LogIndex) -> None:
+    """Where it happened, for lines that tell of a host without naming it; and who cannot be told from the others."""
+    exits = index.facts.exits
+    killed = {e.host for e in exits if e.code in KILLED and e.host}
+    if (group := only(groups, "host-memory")) and len(killed) == 1 and all(h.rank is None for h in group.hits):
+        group.hosts = tuple(killed)
+    for group in having(groups, "disk-or-mount"):
+        if own := local_disk_hosts(index, group.hits):
+            group.hosts, group.local = own, True
+    if group := only(groups, "refused-credential"):
+        group.hosts = refused_at(index, group.hits)
+    spoke = [h for g in groups if g.tier <= 4 and not g.has("exit-word") for h in g.hits]
+    group = only(groups, "somebody-absent")
+    if group and group.tier == 1 and (absent := absent_hosts(index, group.hits, spoke)):
+        group.hosts, group.local = absent, True
+        group.why = f"all others tell that somebody did not come; {', '.join(absent)} alone does not"
+    if (group := only(groups, "lacks-library")) and group.tier == 1 and waited_for(group.hits, spoke):
+        group.local = True
+    if (group := only(groups, "names-its-host")) and any(hosts_told(h.text) for h in group.hits):
+        group.local = True
+    echoes = [g for g in having(groups, "end-of-process") if all(TASK_FAILED.match(h.text) for h in g.hits)]
+    others = [g for g in groups if g.tier <= 4 and not g.has("wrapper") and g not in echoes]
+    alike = len({e.code for e in exits}) == 1 and exits[0].code < 128
+    alike = alike and len(exits) >= max(2, len(index.facts.hosts))
+    if (group := only(groups, "exit-word")) and alike and not others:
+        for silent in (group, *echoes):  # the scheduler repeats the codes, and knows no more
+            silent.tier, silent.why = 8, "all ranks ended alike and none says why"
+
+
+def _image_stage(group: Group, index: LogIndex) -> None:
+    """The stage that fetches the image failed in words that nobody knows: still it was the image, on who failed."""
+    group.become("image-stage", "the stage that fetches and loads the image failed")
+    failed = {e.host for e in index.facts.exits if e.host and e.code not in (0, *CANCELS)}
+    if failed and len(failed) < len({e.host for e in index.facts.exits}):
+        group.hosts = tuple(sorted(failed))
+
+
+def _beside(one: Hit, other: Hit) -> bool:
+    """Whether two lines are of one report: who lost a peer, and what became of it."""
+    return one.file == other.file and abs(one.line - other.line) <= _REPORT
+
+
+def _near(error: Group, frame: Group) -> bool:
+    """Whether an error line and a frame belong to one traceback, or to those of ranks that failed together."""
+    return any(e.file == f.file and abs(e.line - f.line) <= _TRACEBACK for e in error.hits for f in frame.hits)
+
+
+def _who_is_missing(group: Group, groups: list[Group], index: LogIndex) -> None:
+    asked = {m.groups() for h in group.hits if (m := _SEQ.search(h.text))}
+    if len(asked) > 1 and len({a[0] for a in asked}) < len(asked):
+        group.become("different-collectives", "ranks wait in different collectives of the same number")
+        return
+    if group.tier == 3 and (own := told_by_the_missing(group, groups, index)):
+        group.tier, group.why = 4, f"rank {own.first.rank}, which does not wait with them, reports {own.cause} itself"
+        return
+    spoke = [h for g in groups if g is not group and g.tier <= 4 for h in g.hits]
+    if missing := never_joined(index, group.hits, spoke):
+        group.become(
+            "somebody-never-joined",
+            f"{missing} never joined the collective the others wait in, and reported no error",
+        )
+
+
+def _heartbeat(group: Group, index: LogIndex) -> None:
+    """Init kill, real death or false alarm (2.9)."""
+    beat = index.facts.heartbeat
+    accused = beat.accused if beat else set()
+    exits = {e.rank: e.code for e in index.facts.exits if e.rank is not None}
+    dead = {r for r in accused if exits.get(r) in (137, 139, 135, 136)}
+    if dead:
+        group.become("accused-died", f"suspect rank {', '.join(map(str, sorted(dead)))} really ended by a signal")
+        group.hosts = tuple(h for r in sorted(dead) if (h := index.facts.host_of(r)))
+    elif not len(index.steps) and index.facts.header:
+        group.become("before-first-step", "no step was completed: the timeout is shorter than start-up")
+    elif beat and accused and not accused & beat.own_death.keys() and beat.own_death:
+        group.become("accused-silent", "the suspect logged nothing afterwards while the other ranks did")
+        group.hosts = tuple(h for r in sorted(accused) if (h := index.facts.host_of(r)))
+
+
+def _without_python(groups: list[Group], index: LogIndex) -> None:
+    """An end that a launcher tells, or a class of errors, is no Python exception where nothing in the log is Python."""
+    facts = index.facts
+    if facts.header or facts.tracebacks or any(_PYTHON.search(h.text) for g in groups for h in g.hits):
+        return
+    for group in groups:
+        group.become("no-python", group.why)

@@ -1,0 +1,192 @@
+"""Which of many error lines is the cause: tiers, order in time, cascades (spec 2.4, 2.9 and 2.13)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+from trackwalker.logs.failures.findings import Finding, Role, Stopped, hang
+from trackwalker.logs.failures.groups import Group, groups_of, having, when
+from trackwalker.logs.failures.kinds import kind_of, kind_of_cause
+from trackwalker.logs.failures.line_hosts import host_of_hit, hosts_told
+from trackwalker.logs.failures.refine import CANCELS, KILLED, refine, survived
+from trackwalker.logs.failures.structure import ERROR, read
+from trackwalker.logs.failures.unnamed import sort_errors, weigh
+from trackwalker.logs.scanning.index import Hit, LogIndex
+from trackwalker.logs.scanning.lines import Body
+
+UNCLASSIFIED = "unclassified"  # the cause of what is located and not named
+_SAME = 20  # lines: what a rank says so close together is about one thing
+_FEW = 4
+
+
+@dataclass
+class Roles:
+    """All findings, the primary first, and the rank that failed first."""
+
+    findings: list[Finding] = field(default_factory=list)
+    first_rank: int | None = None
+    first_host: str | None = None
+    first_says: str = ""
+
+    @property
+    def primary(self) -> Finding | None:
+        """The cause, as far as the log alone can say."""
+        return next((f for f in self.findings if f.role == "primary"), None)
+
+
+def assign(index: LogIndex, stall: Stopped | None, completed: bool, overruled: dict[str, str] | None = None) -> Roles:
+    """Give every failure class its role; `overruled` classes (with why) are contradicted by the scheduler."""
+    groups = groups_of(index)
+    survived(groups, index, completed)
+    for group in groups:
+        if group.id in (overruled or {}):
+            group.tier, group.why = 8, (overruled or {})[group.id]
+    for group in groups:
+        if group.first.signature.unnamed:
+            sort_errors(group, index)
+    refine(groups, index)
+    weigh(groups, index)
+    first_rank, first_host, says = _first_failure(groups, index)
+    ordered = sorted(groups, key=lambda g: (g.tier, -g.first.signature.priority, when(g.first, index)))
+    primary = ordered[0] if ordered and ordered[0].tier <= 5 and not completed else None
+    if primary is not None and primary.tier == 4:
+        primary = _specific_or_first(ordered, first_rank) or primary
+    if primary is not None and primary.tier in (3, 4):
+        primary = _ended_from_outside(groups, primary, index) or primary
+    if primary is not None:
+        primary = _own_line(groups, primary, first_rank) or primary
+    roles = Roles(first_rank=first_rank, first_host=first_host, first_says=says)
+    if completed and not index.facts.exits:
+        roles = Roles()  # nobody failed: what was outlived accuses no rank
+    takes_over = False
+    if stall is not None and (primary is None or primary.tier >= 3) and not completed:
+        said = primary is not None and _said_before_silence(primary, index)
+        roles.findings.append(replace(hang(index, stall), role="mechanism") if said else hang(index, stall))
+        primary, takes_over = (primary, False) if said else (None, True)
+    if primary is not None:
+        roles.findings.append(_finding(primary, "primary", index))
+        if roles.first_rank is None:
+            roles.first_rank, roles.first_host = primary.first.rank, host_of_hit(index, primary.first)
+            roles.first_says = "its error is the first in the log"
+    if primary is not None and (
+        (primary.has("heartbeat") and primary.cause == primary.first.signature.cause) or primary.tier == 5
+    ):
+        # Everyone was killed at once: the order of the exits says nothing about a culprit.
+        roles.first_rank, roles.first_host, roles.first_says = None, None, ""
+    for group in sorted(groups, key=lambda g: (g.tier, when(g.first, index))):
+        if group is not primary:
+            roles.findings.append(_finding(group, _other_role(group, primary, takes_over, completed, index), index))
+    return roles
+
+
+def _said_before_silence(primary: Group, index: LogIndex) -> bool:
+    """An error in unknown words behind the last step: why nothing came after it, or at least where."""
+    told, last = primary.first.told, int(index.steps.line.max()) if len(index.steps) else 0
+    return told is not None and told.severity >= ERROR and primary.first.line > last
+
+
+def _own_line(groups: list[Group], primary: Group, first_rank: int | None) -> Group | None:
+    """A lost peer is told best by its own line: that it was killed, not that another rank missed it."""
+    if not primary.has("lost-peer") or first_rank is None:
+        return None
+    return next((g for g in having(groups, "kill") if g.first.rank == first_rank), None)
+
+
+def _first_failure(groups: list[Group], index: LogIndex) -> tuple[int | None, str | None, str]:
+    facts = index.facts
+    if facts.first_failure is not None:
+        return facts.first_failure.rank, facts.first_failure.host, "the agent's FIRST_FAILURE line"
+    real = [e for e in facts.exits if e.code not in (0, *CANCELS)]
+    killed = [e for e in real if e.code in KILLED]
+    # 134 (abort) and 1 follow when a peer is gone; a rank that was killed or crashed went first.
+    chosen = (killed or real)[:1] if len({e.code for e in real}) > 1 else real[:1]
+    specific = [h for g in groups if g.tier <= 2 for h in g.hits if h.rank is not None]
+    if specific:
+        hit = min(specific, key=lambda h: (h.signature.order, when(h, index)))
+        return hit.rank, host_of_hit(index, hit), "its error is the first in the log"
+    if chosen:
+        rank = chosen[0].rank
+        return rank, chosen[0].host, f"its exit code {chosen[0].told} comes first"
+    return None, None, ""
+
+
+def _specific_or_first(ordered: list[Group], first_rank: int | None) -> Group | None:
+    """Among wrappers, the one of the rank that failed first; a traceback says more than an exit code."""
+    wrappers = [g for g in ordered if g.tier == 4 and g.first.signature.says]
+    for group in sorted(wrappers, key=lambda g: -g.first.signature.says):
+        if first_rank is None or any(h.rank in (first_rank, None) for h in group.hits):
+            return group
+    return None
+
+
+def _ended_from_outside(groups: list[Group], primary: Group, index: LogIndex) -> Group | None:
+    """Of a run whose summary calls it cancelled: the cancel, when it stands before the lost peers and wrappers.
+
+    Ranks that are told to end drop their connections and complain about each other: that is how a cancel sounds.
+    """
+    summary = index.facts.summary
+    if summary is None or summary.exit not in CANCELS:
+        return None
+    # A rank that loses its peers while it was asked to end may exit with an error or an abort; where the cancel has its
+    # own line, that line stands before them.
+    excused = {0, *CANCELS} | ({1, 134} if index.facts.cancel is not None else set())
+    if any(e.code not in excused for e in index.facts.exits):
+        return None
+    before = [g for g in groups if g.tier == 5 and when(g.first, index) < when(primary.first, index)]
+    return min(before, key=lambda g: (-g.first.signature.priority, when(g.first, index)), default=None)
+
+
+def _other_role(group: Group, primary: Group | None, hang: bool, completed: bool, index: LogIndex) -> Role:
+    if group.tier >= 8 or (completed and group.tier <= 7):
+        return "note"
+    if group.tier == 7:
+        return "contributing"
+    if group.tier == 5 or (hang and group.tier == 3):
+        return "mechanism"
+    if primary is None:
+        return "consequence" if hang else "note"
+    if group.tier <= 2 and when(group.first, index) <= when(primary.first, index):
+        return "contributing"
+    return "consequence"
+
+
+def _finding(group: Group, role: Role, index: LogIndex) -> Finding:
+    hit = group.first
+    signature = hit.signature
+    ranks = tuple(sorted({h.rank for h in group.hits if h.rank is not None}))
+    known = index.facts.hosts
+    # Only the launcher's and the scheduler's own lines speak of other hosts: what a rank prints does not.
+    own = [h for h in group.hits if h.rank is None and h.task is None]
+    told = group.hosts or tuple(
+        dict.fromkeys(host for h in own for said in (h.text, *h.more) for host in hosts_told(said, known))
+    )
+    wrote = sorted(group.hits, key=lambda h: -1 if h.rank is None else h.rank)
+    hosts = told or tuple(dict.fromkeys(host for h in wrote if (host := host_of_hit(index, h))))
+    return Finding(
+        id=signature.id, cause=group.cause, role=role, tier=group.tier, rank=hit.rank,
+        host=told[0] if told else host_of_hit(index, hit),
+        line=hit.line, file=hit.file, text=hit.text, count=sum(h.count for h in group.hits),
+        ranks=ranks, hosts=hosts, why=group.why, fc=signature.fc,
+        proves_not=signature.proves_not, next=tuple(signature.next), local=group.local,
+        kind=_kind(group), subject=_subject(hit), unnamed=hit.signature.unnamed,
+    )  # fmt: skip
+
+
+def _kind(group: Group) -> str:
+    """The generic class: the cause's own, or of words that name no cause what they are about."""
+    hit = group.first
+    vague = hit.signature.unnamed or group.has("exception") or group.has("traceback") or group.cause == UNCLASSIFIED
+    if not vague and (known := kind_of_cause(group.cause)):
+        return known
+    told = hit.told or read(Body(hit.text, hit.rank, None, False, None))
+    said = [h.text for h in group.hits if h.rank == hit.rank and abs(h.line - hit.line) <= _SAME][:_FEW]
+    if told is None:
+        return kind_of([hit.text])
+    found = kind_of(said or [hit.text], told.about, told.exception, told.errno)
+    return found or (kind_of_cause(group.cause) if group.cause != UNCLASSIFIED else "")
+
+
+def _subject(hit: Hit) -> str:
+    """What failed, in the line's own words; and where in the job's code."""
+    about = hit.told.about if hit.told is not None else ""
+    return "; ".join(filter(None, (about, f"raised at {hit.frame}" if hit.frame else "")))

@@ -1,0 +1,106 @@
+"""Error lines in words that no signature knows: which of them are new in this run, which comes first, what they weigh.
+
+New is what the run's healthy part does not print; first is what a rank says of itself before others speak of it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+
+from trackwalker.logs.failures.groups import Group, having, when
+from trackwalker.logs.failures.structure import ERROR, FATAL
+from trackwalker.logs.scanning.index import Hit, LogIndex
+
+_TASK = re.compile(r"^srun: error: \S+: task (\d{1,6}): ")
+_LAST_WORDS = 5  # lines: an error with nothing after it
+_MOST_ALIKE = 0.5  # of the ranks: what more of them print tells nobody apart
+
+
+def sort_errors(group: Group, index: LogIndex) -> None:
+    """Put first what a rank says of itself, in the strongest form, before the others; then time decides."""
+    strongest = max(_severity(h) for h in group.hits)
+    ranks = defaultdict(set)
+    for hit in group.hits:
+        ranks[_form(hit)].add(hit.rank)
+    world = max(len(index.facts.hosts), len({h.rank for h in group.hits}), 1)
+
+    labelled = any(h.rank is not None for h in group.hits)
+
+    def key(hit: Hit) -> tuple[bool, bool, bool, bool, tuple[float, int]]:
+        common = world > 2 and len(ranks[_form(hit)]) > _MOST_ALIKE * world
+        launcher = labelled and hit.rank is None and hit.file == index.path.name and not hit.host
+        return (hearsay(hit), common, launcher, _severity(hit) < min(strongest, ERROR), when(hit, index))
+
+    group.hits.sort(key=key)
+
+
+def _severity(hit: Hit) -> int:
+    return hit.told.severity if hit.told is not None else 0
+
+
+def _form(hit: Hit) -> tuple[str, str]:
+    told = hit.told
+    return (told.exception, told.verb) if told is not None and (told.exception or told.verb) else ("", hit.text[:60])
+
+
+def hearsay(hit: Hit) -> bool:
+    """Whether a line is about another rank or host than the one that wrote it."""
+    if hit.told is None or not hit.told.others:
+        return False
+    mine = {str(hit.rank), str(hit.task), hit.host, hit.host.partition(".")[0]}
+    return not mine & set(hit.told.others)
+
+
+def weigh(groups: list[Group], index: LogIndex) -> None:
+    """What unknown words weigh beside what is known: less than a cause, more than how a process ended."""
+    unknown = next((g for g in groups if g.first.signature.unnamed), None)
+    if unknown is None or unknown.tier > 4:
+        return
+    strong = max(_severity(h) for h in unknown.hits) >= ERROR
+    facts = index.facts
+    ended_badly = (
+        any(e.code not in (0, 130, 143) for e in facts.exits)
+        or facts.task_failed is not None
+        or (facts.summary is not None and facts.summary.exit not in (None, 0, 130, 143))
+        or any(g.tier <= 4 and g is not unknown for g in groups)
+    )
+    last_words = unknown.first.file == index.path.name and index.facts.lines - unknown.first.last_line < _LAST_WORDS
+    if not strong and len(index.steps) and not ended_badly and not last_words:
+        unknown.tier, unknown.why = 8, "a sentence about a failure, in a run that nothing else says has failed"
+        return
+    asked = [g for g in having(groups, "request-to-end") if g.tier == 5 and not _after_a_failure(g, index)]
+    if asked and (
+        _severity(unknown.first) < FATAL or when(unknown.first, index) > min(when(g.first, index) for g in asked)
+    ):
+        unknown.tier, unknown.why = 6, "beside the request to end it says little"
+        return
+    _before_the_victims(unknown, groups, index)
+
+
+def _after_a_failure(asked: Group, index: LogIndex) -> bool:
+    """Whether a task had failed before: then the launcher ends the others, and its request says nothing."""
+    failed = index.facts.task_failed
+    return failed is not None and asked.first.file == index.path.name and failed.line < asked.first.line
+
+
+def _ended_first(index: LogIndex) -> set[int]:
+    """The tasks that ended first by the scheduler's own word: what they said last counts, whomever it is about."""
+    failed = index.facts.task_failed
+    match = _TASK.search(failed.text) if failed is not None else None
+    return {int(match[1])} if match else set()
+
+
+def _before_the_victims(unknown: Group, groups: list[Group], index: LogIndex) -> None:
+    """Who lost a peer, or waited for one, tells of an end; what a rank said of itself before that is nearer to why."""
+    victims = [g for g in having(groups, "victim") if g.tier in (3, 4) and not g.has("exit-word")]
+    own = unknown.first
+    if not victims or own.rank is None or (hearsay(own) and own.rank not in _ended_first(index)):
+        return
+    if any(when(g.first, index) <= when(own, index) for g in victims):
+        return
+    if _severity(own) < ERROR and not len(index.steps):
+        return  # without a healthy part nothing tells a complaint from the usual
+    unknown.tier = min(unknown.tier, 3)
+    for group in victims:
+        group.tier, group.why = 4, f"rank {own.rank} reported an error of its own before it"

@@ -1,0 +1,1 @@
+"""Forms of evidence other than plain log lines."""

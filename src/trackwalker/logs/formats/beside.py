@@ -1,0 +1,90 @@
+"""Files beside the main log of one job: each read as what it is, all in one index with one time."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from trackwalker.errors import EvidenceError
+from trackwalker.logs.formats.forms import Form, Says, form_of, held_up, rank_in
+from trackwalker.logs.scanning.lines import parse
+
+if TYPE_CHECKING:
+    from trackwalker.logs.scanning.index import Gatherer
+
+_A_FORM = 1 << 20  # bytes
+
+
+def beside(gatherer: Gatherer, paths: Sequence[Path], main: Path) -> None:
+    """Read every further file; one that cannot be read must not hide the others."""
+    dumps: dict[int, Any] = {}
+    names = names_of([main, *paths])
+    for path in paths:
+        try:
+            form = form_of(path)
+            if form.dump is not None:
+                dumps[len(dumps) if (rank := rank_in(path)) is None else rank] = form.dump
+            elif form.name == "log":
+                gatherer.read(path, rank_of_log(path), names[path], form.host)
+            else:
+                _take(gatherer, path, form, names[path])
+        except EvidenceError:
+            continue
+    for said in held_up(dumps):
+        _say(gatherer, said, "flight recorder")
+
+
+def host_told(path: Path) -> str:
+    """The one host that a small file tells of: a described pod, a core dump; a log says it line by line."""
+    try:
+        return form_of(path).host if path.stat().st_size <= _A_FORM else ""
+    except (EvidenceError, OSError):
+        return ""
+
+
+def is_no_log(path: Path) -> bool:
+    """Whether a file is one of the forms that say something of their own."""
+    try:
+        form = form_of(path)
+    except EvidenceError:
+        return False
+    return form.dump is not None or bool(form.says or form.lines)
+
+
+def names_of(paths: list[Path]) -> dict[Path, str]:
+    """What to call each file: its name, with its folder where several are called so."""
+    plain = [p.name for p in paths]  # the first, the main log, keeps its own
+    return {p: p.name if plain.count(p.name) == 1 or p == paths[0] else f"{p.parent.name}/{p.name}" for p in paths}
+
+
+def rank_of_log(path: Path) -> int | None:
+    """A log of one rank has its number in its name, or in its folder's as torchrun makes them; others have none."""
+    plain = path.stem.lower()
+    is_rank = any(word in plain for word in ("rank", "worker", "proc", "task")) or plain in ("stdout", "stderr")
+    numbered = is_rank or plain.rpartition("_")[2].isdigit()
+    return rank_in(path) if numbered else None
+
+
+def _take(gatherer: Gatherer, path: Path, form: Form, name: str) -> None:
+    for said in form.says:
+        _say(gatherer, said, name)
+    if form.lines:  # an error file is read as the text that the rank would have printed
+        with tempfile.TemporaryDirectory(prefix="trackwalker-") as folder:
+            text = Path(folder) / path.name
+            text.write_text("\n".join(form.lines) + "\n")
+            gatherer.read(text, rank_in(path), name, form.host)
+    elif not form.says:
+        gatherer.read(path, None, name, form.host)
+
+
+def _say(gatherer: Gatherer, said: Says, name: str) -> None:
+    known = gatherer.signatures
+    signature = known.by_state.get(said.state) if said.state else known.by_dump
+    stamp = parse(f"{said.clock} x".encode()) if said.clock else None
+    clock = stamp.clock if stamp is not None else None
+    if signature is None and said.state:  # FAILED and the like say how it ended, not why
+        signature = known.by_exit
+    if signature is not None:
+        gatherer.say(signature, said.rank, said.text, name, clock, said.host)

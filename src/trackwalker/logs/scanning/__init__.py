@@ -1,0 +1,1 @@
+"""Log bytes to lines and steps, in one pass, at the speed of the disk cache."""

@@ -1,0 +1,376 @@
+"""Everything triage needs from a job's logs, gathered in one pass over each file."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from functools import cache, partial
+from pathlib import Path
+
+import numpy as np
+
+from trackwalker.errors import EvidenceError
+from trackwalker.job.dialects import needles as step_needles
+from trackwalker.logs.facts import LogFacts
+from trackwalker.logs.failures.divergence import sustained_jump
+from trackwalker.logs.failures.forged import drop_forged
+from trackwalker.logs.failures.lastwords import last_words
+from trackwalker.logs.failures.mined import Mined, new_errors
+from trackwalker.logs.failures.signatures import Signature, Signatures, load
+from trackwalker.logs.failures.structure import NEEDLES as STRUCTURE
+from trackwalker.logs.failures.structure import Told
+from trackwalker.logs.failures.whereabouts import learn
+from trackwalker.logs.formats import dialect as d
+from trackwalker.logs.formats.beside import beside, host_told, is_no_log, names_of, rank_of_log
+from trackwalker.logs.formats.elastic import HEADS, Summary
+from trackwalker.logs.formats.nodelist import hosts_in
+from trackwalker.logs.scanning.lines import Body, parse
+from trackwalker.logs.scanning.needles import SHORTEST, Needles
+from trackwalker.logs.scanning.reader import FactReader
+from trackwalker.logs.scanning.scan import Line, Scan, read_lines
+from trackwalker.logs.scanning.steps import StepReader, Steps
+
+# The fact reader's short literals, in a form long enough for the scanner.
+_LONGER = {
+    b"== ": (b"== Preflight ", b"== Docker pull ", b"== ECC check ", b"== Training ", b" BEGIN (", b" TIMEOUT ("),
+    b"/task:": (b"/replica:",),
+    b"Wall:": (b"  Wall: ", b"Wall:  "),
+}
+_NODE_LISTS = (b"JOB_NODELIST=", b"NODELIST_EXPANDED=")  # a host that is cut off is never accused
+_GIT = b"=== GIT SUMMARY "
+_EVAL = (b"valid loss at", b"validation loss", b"Evaluating", b"eval metrics after")
+_FRAME = b'", line '
+_MOST_RANKS = 4096
+_A_FORM = 1 << 20  # bytes: accounting, an error file, a dump; a larger main file is a log
+_APART = 3  # steps: lines of ranks interleave
+_MOST_MORE = 64
+_QUOTED, _TRACEBACK = 400, 60  # characters of a line that is kept; lines of a traceback, interleaved with others'
+_VICTIMS = frozenset({"victim", "exit-word"})  # they tell that somebody ended, not why
+_KNOWS = 5  # a signature of this tier or a lower one says what the line means
+
+
+@dataclass
+class Hit:
+    """A signature on one rank: where it was first seen, and how often."""
+
+    signature: Signature
+    rank: int | None
+    line: int
+    text: str
+    file: str
+    clock: float | None = None
+    count: int = 1
+    last_line: int = 0
+    last_text: str = ""  # of the last line, where it is another than the first
+    more: list[str] = field(default_factory=list)  # of lines that no rank wrote: the next few, of other hosts perhaps
+    task: int | None = None  # the launcher's label of the line, where it has one: a task of eight GPUs may hold ranks
+    host: str = ""  # who wrote it, as the line itself says
+    told: Told | None = None  # what its structure says, of a line that no signature knows
+    frame: str = ""  # of an exception: the innermost frame outside libraries
+
+
+@dataclass
+class LogIndex:
+    """One job's logs as triage sees them."""
+
+    path: Path
+    facts: LogFacts
+    hits: list[Hit] = field(default_factory=list)
+    harmless: dict[str, int] = field(default_factory=dict)
+    ranks_seen: set[int] = field(default_factory=set)
+    last_task: int = -1  # the highest label that the launcher put before a line
+    eval_line: int = 0  # last line that speaks of evaluation
+    silent_s: float | None = None  # how long the log goes on after its last step, where its lines tell the time
+    files: list[str] = field(default_factory=list)
+    size: int = 0
+    lines: int = 0
+    skipped: int = 0
+    rank_hosts: dict[int, str] = field(default_factory=dict)  # by rank, the host that lines of the log name for it
+    earlier: dict[str, int] = field(default_factory=dict)  # parts rotated away -> how many lines before the main log
+
+    @property
+    def steps(self) -> Steps:
+        """The steps that the main log tells of."""
+        return self.facts.steps
+
+
+def index_logs(
+    log: Path, others: dict[int, Path] | None = None, every_rank: bool = False, more: Sequence[Path] = ()
+) -> LogIndex:
+    """Read the main log, the other ranks' files and `more` that tells of the job, once each.
+
+    Step lines are read of one rank in full and of the others the last; `every_rank` asks for all of them.
+    """
+    found = _index(log, others or {}, every_rank, None, more)
+    steps = found.steps
+    furthest = max(steps.last_by_rank.items(), key=lambda each: (each[1], -each[0]), default=(0, -1))
+    if len(steps) and furthest[1] > int(steps.step.max()) + _APART and furthest[0] not in (others or {}):
+        # Ranks train in step, so any one tells of all; only where the lowest fell silent another has to be read.
+        found = _index(log, others or {}, every_rank, furthest[0], more)
+    return found
+
+
+def _index(
+    log: Path, others: dict[int, Path], every_rank: bool, lead: int | None, more: Sequence[Path] = ()
+) -> LogIndex:
+    gatherer = Gatherer(log, load(), every_rank, lead)
+    rank, name = (rank_of_log(log), names_of([log, *more])[log]) if more else (None, "")
+    scan = gatherer.read(log, rank, name, host_told(log))
+    if scan.size == 0:
+        raise EvidenceError(f"the log {log} is empty: the job wrote nothing before it ended, or has not started")
+    for rank, path in sorted(others.items()):
+        try:
+            gatherer.read(path, rank)
+        except EvidenceError:
+            continue  # one rank's unreadable file must not hide the others'
+    if scan.size <= _A_FORM and is_no_log(log):  # it is told by what it is, not by words of a log that it holds
+        gatherer.forget()
+        more = (log, *more)
+    if more:
+        beside(gatherer, more, log)
+    return gatherer.result(scan)
+
+
+@cache
+def _needles(signatures: Signatures, step_words: tuple[bytes, ...]) -> Needles:
+    facts = [n for f in d.NEEDLES for n in ((f,) if len(f) >= SHORTEST else _LONGER[f])]
+    own = [*signatures.literals, *STRUCTURE, _FRAME, *facts, *HEADS, _GIT, *_EVAL]
+    plenty = frozenset({*signatures.every, *range(len(signatures.literals) + len(STRUCTURE) + 1, len(own))})
+    return Needles(own, step_words, plenty, frozenset(own.index(n) for n in _NODE_LISTS))
+
+
+@dataclass
+class Source:
+    """One file while it is read."""
+
+    name: str
+    rank: int | None
+    steps: StepReader
+    main: bool
+    host: str = ""  # of which host all its lines tell, where that is known
+    clock: float | None = None  # when the last line that told it was written
+    summary: Summary = field(default_factory=Summary)
+    in_diff: bool = False  # the launcher prints the working tree's diff: anything may stand there
+
+
+class Gatherer:
+    """Sorts what the scanner finds into an index, file after file; the first one is the main log."""
+
+    def __init__(self, log: Path, signatures: Signatures, every_rank: bool = False, lead: int | None = None) -> None:
+        self._signatures, self._every_rank, self._lead = signatures, every_rank, lead
+        self._facts = LogFacts(log)
+        self._fact_reader = FactReader(self._facts)
+        self.needles = _needles(signatures, step_needles())
+        self._known = len(signatures.literals)
+        self._first_fact = self._known + len(STRUCTURE) + 1
+        self._mined = Mined()
+        self._git = len(self.needles.literals) - len(_EVAL) - 1
+        self._heads = frozenset(range(self._git - len(HEADS), self._git))
+        self._hits: dict[tuple[str, int | None], Hit] = {}
+        self._harmless: dict[str, int] = {}
+        self._ranks: set[int] = set()
+        self._main: StepReader | None = None
+        self._other_steps: dict[int, int] = {}
+        self._actors: dict[str, int] = {}
+        self._index = LogIndex(log, self._facts)
+
+    def read(self, path: Path, rank: int | None, name: str = "", host: str = "") -> Scan:
+        """One file, in one pass; `name` is what it is called among several."""
+        source = self.source(path, rank)
+        source.name, source.host = name or source.name, host
+        take = partial(self.take, source)
+        scan = read_lines(path, self.needles, take, source.steps.take, source.steps.choose, self._every_rank)
+        self.close(source, scan)
+        return scan
+
+    def source(self, path: Path, rank: int | None = None) -> Source:
+        """Begin with a file."""
+        return Source(path.name, rank, StepReader(rank, self._lead), self._main is None)
+
+    def take(self, source: Source, line: Line) -> None:
+        """A line that the scanner found."""
+        if self._git in line.needles:
+            source.in_diff = b"BEGIN" in line.raw
+        elif not source.in_diff:
+            if not self._heads.isdisjoint(line.needles):
+                source.summary.head(line.number, line.raw)
+            self._line(line, source)
+
+    def say(self, signature: Signature, rank: int | None, text: str, file: str, clock: float | None, host: str) -> None:
+        """What a form that is no log says, as a hit of its own."""
+        if rank is not None:
+            self._ranks.add(rank)
+        self._hits.setdefault(
+            (signature.id, rank), Hit(signature, rank, 1, text[:_QUOTED], file, clock, 1, 1, host=host)
+        )
+
+    def forget(self) -> None:
+        """What was read so far is no log: none of its lines counts."""
+        self._hits.clear()
+        self._mined = Mined()
+
+    @property
+    def signatures(self) -> Signatures:
+        """What the lines are held against."""
+        return self._signatures
+
+    def close(self, source: Source, scan: Scan) -> None:
+        """End with a file."""
+        if scan.ends_mid_line:
+            source.steps.cut_off(scan.lines, scan.tail.rpartition(b"\n")[2])
+        if source.main:
+            self._main = source.steps
+        else:
+            self._other_steps.update(source.steps.ranks)
+        self._learn(source, scan)
+        self._index.files.append(source.name)
+        self._index.size += scan.size
+        self._index.lines += scan.lines
+        self._index.skipped += scan.skipped
+
+    def _learn(self, source: Source, scan: Scan) -> None:
+        """Who runs where, from the front and the end of a file: there launchers say so."""
+        raws = [*scan.front.split(b"\n"), *scan.tail.split(b"\n")]
+        alone = learn(raws, self._index.rank_hosts, source.rank, self._actors)
+        if source.rank is not None and alone:
+            self._index.rank_hosts.setdefault(source.rank, alone)
+
+    def _line(self, line: Line, source: Source) -> None:
+        file, main = source.name, source.main
+        understood = False
+        if main and line.needles[-1] >= self._first_fact:
+            understood = self._fact_reader.take(line.number, line.raw)
+            if line.needles[-1] > self._git:
+                self._index.eval_line = line.number
+        if line.needles[0] >= self._first_fact:
+            return
+        needles = tuple(n for n in line.needles if n < self._known)
+        body = parse(line.raw, line.before, source.rank)
+        if body is None or (source.rank is None and body.speaks_for_the_launcher):
+            return
+        body = source.summary.owned(body, line.number)
+        source.clock = body.clock if body.clock is not None else source.clock
+        if body.clock is None or (source.host and not body.host):  # a line of a traceback was written with its first
+            body = replace(body, clock=source.clock, host=body.host or source.host)
+        if body.rank is not None and len(self._ranks) < _MOST_RANKS:
+            self._ranks.add(body.rank)
+        if body.task is not None:
+            self._index.last_task = max(self._index.last_task, body.task)
+        if self._first_fact - 1 in line.needles:
+            self._mined.frame(body, file, line.number)
+        if body.label:
+            self._mined.labels[body.label] += 1
+        found, harmless = self._signatures.match(body, needles)
+        for name in harmless:
+            self._harmless[name] = self._harmless.get(name, 0) + 1
+        if not understood and not harmless and not any(s.order <= _KNOWS for s in found):
+            found = [*found, *self._by_structure(body, file, line.number)]
+        for signature in found:
+            self._hit(signature, body, file, line.number)
+
+    def _by_structure(self, body: Body, file: str, number: int) -> list[Signature]:
+        """A line in words that no signature knows: how a process ended stands in codes; else it is kept as an error."""
+        told = self._mined.take(body, file, number)
+        raised = self._signatures.by_exception
+        if told is not None and raised is not None and told.exception and told.python:
+            return [raised]
+        if told is None or not told.is_end:
+            return []
+        known = self._signatures.by_signal.get(told.signal) if told.signal is not None else self._signatures.by_exit
+        return [known] if known is not None else []
+
+    def _hit(self, signature: Signature, body: Body, file: str, number: int) -> None:
+        owner = body.rank if body.rank is None or body.rank in self._ranks else None
+        hit = self._hits.get((signature.id, owner))
+        if hit is None:
+            text = body.text.strip()[:_QUOTED]
+            self._hits[signature.id, owner] = Hit(
+                signature, owner, number, text, file, body.clock, 1, number, task=body.task, host=body.host
+            )
+        else:
+            hit.count += 1
+            hit.last_line, hit.last_text = number, body.text[:_QUOTED]
+            if owner is None and len(hit.more) < _MOST_MORE:
+                hit.more.append(body.text.strip()[:_QUOTED])
+
+    def _diverged(self, steps: Steps, file: str) -> None:
+        """The first step whose loss is no number or left its level; bulk-read lines do not pass by the signatures."""
+        bad = np.flatnonzero(np.isinf(steps.loss) | (np.isnan(steps.loss) & steps.has_loss))
+        if not len(bad) and (jump := sustained_jump(steps.step, steps.loss)) is not None:
+            bad = np.arange(jump, len(steps.loss))
+        if len(bad) and not any(h.signature.id == "loss-divergence" for h in self._index.hits):
+            at, signature = int(bad[0]), self._signatures.by_id["loss-divergence"]
+            line, text = int(steps.line[at]), f"step {steps.step[at]}: loss {steps.loss[at]}"
+            self._index.hits.append(
+                Hit(signature, steps.rank, line, text, file, None, len(bad), int(steps.line[bad[-1]]))
+            )
+
+    def result(self, scan: Scan) -> LogIndex:
+        """The index, once every file was read; `scan` is the main log's."""
+        index, facts = self._index, self._facts
+        facts.size, facts.lines, facts.ends_mid_line = scan.size, scan.lines, scan.ends_mid_line
+        facts.hosts = facts.hosts or hosts_in(facts.header)
+        index.harmless = dict(sorted(self._harmless.items()))
+        facts.steps = self._main.result() if self._main else Steps()
+        drop_forged(facts, self._hits)
+        index.hits = sorted(self._hits.values(), key=lambda h: (h.file != scan.path.name, h.line))
+        for rank, step in self._other_steps.items():
+            index.steps.last_by_rank[rank] = max(step, index.steps.last_by_rank.get(rank, -1))
+        before = np.searchsorted(facts.steps.line, facts.save_lines) - 1
+        facts.saves |= {int(facts.steps.step[at]) for at in before if at >= 0}
+        index.silent_s = _silence(scan.tail)
+        self._diverged(index.steps, scan.path.name)
+        index.ranks_seen = self._ranks | set(index.steps.last_by_rank)
+        self._add_unnamed(scan)
+        return index
+
+    def _add_unnamed(self, scan: Scan) -> None:
+        """The error lines that no signature knows, and of exceptions where they were raised."""
+        index, unnamed, main = self._index, self._signatures.unnamed, scan.path.name
+        for hit in index.hits:
+            frames = self._mined.frames.get((hit.file, hit.rank), ())
+            hit.frame = next((where for at, where in frames if 0 <= hit.line - at <= _TRACEBACK), "")
+        if unnamed is None:
+            return
+        found = new_errors(self._mined, index.steps, main)
+        if _failed_by_itself(index):
+            # What is known by a signature or by its structure needs no guess; what comes after it is its consequence.
+            known = {h.line for h in index.hits if h.file == main} | {s.line for s in self._mined.all()}
+            told = [h.line for h in index.hits if h.file == main and _VICTIMS & set(h.signature.traits)]
+            found += last_words(scan, main, known, told)
+        for seen in found:
+            rank = seen.rank if seen.rank is not None else self._actors.get(seen.actor)
+            python = seen.told.exception and seen.told.python and self._signatures.by_exception
+            index.hits.append(
+                Hit(python or unnamed, rank, seen.line, seen.text, seen.file, seen.clock, seen.count, seen.last_line,
+                    task=seen.task, host=seen.host, told=seen.told, frame=seen.frame)
+            )  # fmt: skip
+
+
+def _failed_by_itself(index: LogIndex) -> bool:
+    """Whether a run that trained ended with an error of its own: nobody killed it or told it to end."""
+    failed = [h.line for h in index.hits if _VICTIMS & set(h.signature.traits)]
+    failed += [e.line for e in index.facts.exits] + [q.line for q in (index.facts.task_failed,) if q is not None]
+    outside = (h for h in index.hits if {"kill", "request-to-end"} & set(h.signature.traits))
+    return bool(failed) and not any("kill" in h.signature.traits or h.line < min(failed) for h in outside)
+
+
+def _silence(text: bytes) -> float | None:
+    """Seconds between the timestamps behind the last step: a hung run may still print heartbeats and notices."""
+    at = max(text.rfind(n) for n in (*step_needles(), *_EVAL))
+    if at < 0:
+        return None
+    clocks = [b.clock for raw in text[at:].split(b"\n")[1:] if (b := parse(raw[:_QUOTED])) and b.clock is not None]
+    return max(clocks) - min(clocks) if len(clocks) > 1 else None
+
+
+_RANK_FILE = re.compile(r"^rank-(\d{1,6})\.log$")
+
+
+def rank_files(directory: Path | None) -> dict[int, Path]:
+    """The other ranks' logs of a Kubernetes job."""
+    if directory is None or not directory.is_dir():
+        return {}
+    found = {int(m[1]): p for p in directory.iterdir() if (m := _RANK_FILE.match(p.name)) and p.is_file()}
+    return dict(sorted(found.items()))

@@ -1,0 +1,84 @@
+"""What runs beside training on the first node: the recorder, Ray. Its failure never stops training."""
+
+from __future__ import annotations
+
+import contextlib
+import subprocess
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from trackwalker.node.agent.output import complain
+from trackwalker.node.stages.order import Seat
+
+_LOOK_S = 1.0
+_MOST_RESTARTS = 5
+_NOT_INSTALLED = "No module named"
+_CLOSE_S = 30.0  # for the last samples to be mirrored
+
+
+class Services:
+    """Keeps them running while the job runs; they end by themselves when it has ended."""
+
+    def __init__(
+        self, commands: dict[str, list[str]], job_dir: Path, seat: Seat, say: Callable[[str], None] = complain
+    ) -> None:
+        job = ["--job-dir", str(job_dir), "--job-id", seat.job_id]
+        self._commands = {name: [*argv, *job] for name, argv in commands.items()}
+        if "ray" in self._commands:
+            self._commands["ray"] += ["--node", seat.host]
+        self._job_dir, self._say = job_dir, say
+        self._running: dict[str, subprocess.Popen[bytes]] = {}
+        self._restarts = dict.fromkeys(commands, 0)
+        self._stop = threading.Event()
+
+    def start(self) -> None:
+        """Start them, and watch them from a thread."""
+        for name in self._commands:
+            self._spawn(name)
+        if self._running:
+            threading.Thread(target=self._watch, name="services", daemon=True).start()
+
+    def close(self) -> None:
+        """The run has ended: wait until they have put everything away."""
+        self._stop.set()
+        deadline = time.monotonic() + _CLOSE_S
+        for process in self._running.values():
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(max(0.1, deadline - time.monotonic()))
+
+    def _watch(self) -> None:
+        while not self._stop.wait(_LOOK_S):
+            for name, process in list(self._running.items()):
+                # Exit code 0 means that it gave up by itself, or that the run has ended.
+                if process.poll() in (None, 0):
+                    continue
+                self._restarts[name] += 1
+                said = self._last_words(name)
+                if _NOT_INSTALLED in said:
+                    python = self._commands[name][0]
+                    said = f"trackwalker is not installed for {python} here (an image needs it to be recorded)"
+                elif self._restarts[name] <= _MOST_RESTARTS:
+                    self._spawn(name)
+                    continue
+                del self._running[name]
+                self._say(f"[WARN] no {name}: {said or 'it ends at once'}; training goes on without it")
+
+    def _last_words(self, name: str) -> str:
+        with contextlib.suppress(OSError):
+            lines = self._log(name).read_text(errors="replace").strip().splitlines()
+            return lines[-1].strip() if lines else ""
+        return ""
+
+    def _log(self, name: str) -> Path:
+        return self._job_dir / "agent" / f"{name}.log"
+
+    def _spawn(self, name: str) -> None:
+        try:
+            with self._log(name).open("ab") as out:
+                self._running[name] = subprocess.Popen(
+                    self._commands[name], stdin=subprocess.DEVNULL, stdout=out, stderr=out, start_new_session=True
+                )
+        except OSError as e:
+            self._say(f"[WARN] no {name}: {self._commands[name][0]}: {e.strerror}; training goes on without it")

@@ -1,0 +1,1 @@
+"""What is kept of ranks in trouble: capsules, stacks, core dumps."""

@@ -1,0 +1,1 @@
+"""Collectors on a schedule, plug-ins, and the page on which Prometheus finds what they found."""

@@ -1,0 +1,1 @@
+"""What networks a node has, and the one network that a job uses."""

@@ -1,0 +1,1 @@
+"""Where a step's time goes on a device, and what to fix first."""

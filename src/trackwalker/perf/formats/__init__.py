@@ -1,0 +1,1 @@
+"""Trace files of every kind, read into one model, and written again."""

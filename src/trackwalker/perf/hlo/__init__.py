@@ -1,0 +1,1 @@
+"""Compiled programs: instructions, cost, memory plan, collectives."""

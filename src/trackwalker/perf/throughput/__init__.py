@@ -1,0 +1,1 @@
+"""How fast a run trains, what share of the hardware's peak that is, what it costs."""

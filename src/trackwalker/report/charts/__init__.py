@@ -1,0 +1,1 @@
+"""Chart geometry: axes, plots, lanes, marks, pictures."""

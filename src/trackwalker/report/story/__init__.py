@@ -1,0 +1,1 @@
+"""What a report file shows beside the verdict."""

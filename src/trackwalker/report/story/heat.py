@@ -1,0 +1,211 @@
+"""Hosts x time: how far each host is from the others, as a small picture; thousands of hosts share its rows."""
+
+from __future__ import annotations
+
+import base64
+import math
+import warnings
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from trackwalker.diagnose.views.story import Lane, Story
+from trackwalker.report import words
+from trackwalker.report.charts import axis
+from trackwalker.report.charts.host_lanes import common_domain
+from trackwalker.report.charts.plots import Scale, px
+from trackwalker.report.charts.png import encode_indexed
+from trackwalker.report.text import clip, clip_middle, one_line
+
+_NAMED = 40  # up to here every host has a row with its name; of more, this many most unlike the rest
+_SHARED = 80  # rows for all others
+_ROW, _THIN, _GAP = 13, 2, 6
+_FULL = 12.0  # spreads at which the colour is full
+_BESIDE = 3.0  # spreads from which a host is told as unlike the others
+_SHADES = 15
+_WORST = 0.05  # of the time decides the order: a phase counts, one odd sample does not
+_ABOVE, _BELOW, _ABSENT = (213, 94, 0), (0, 114, 178), (128, 136, 147, 150)
+# From fully below over nothing to fully above; what lies near the middle lets the page's own ground through.
+_PALETTE = (
+    _ABSENT,
+    *((*_BELOW, 255 * k // _SHADES) for k in range(_SHADES, 0, -1)),
+    (0, 0, 0, 0),
+    *((*_ABOVE, 255 * k // _SHADES) for k in range(1, _SHADES + 1)),
+)
+
+
+# The host lanes of a story as one table, hosts x columns of the time axis: what a picture of many hosts is made of.
+Floats = npt.NDArray[np.float64]
+
+COLUMNS = 224  # four units of the drawing each
+
+
+def cells(lanes: list[Lane], x: Scale) -> Floats:
+    """The mean of every host in every column; NaN where nothing was recorded."""
+    out = np.full((len(lanes), COLUMNS), np.nan)
+    for i, lane in enumerate(lanes):
+        size = min(len(lane.times), len(lane.values))
+        times = np.array(lane.times[:size], np.float64)
+        values = np.array([np.nan if v is None else v for v in lane.values[:size]], np.float64)
+        good = np.isfinite(times) & np.isfinite(values) & (np.abs(values) < 1e150) & (times >= x.lo) & (times <= x.hi)
+        at = ((times[good] - x.lo) / (x.hi - x.lo) * (COLUMNS - 1e-6)).astype(np.int64)
+        count = np.bincount(at, minlength=COLUMNS)
+        there = count > 0
+        out[i, there] = np.bincount(at, values[good], COLUMNS)[there] / count[there]
+        if len(at) > 1:  # fewer samples than columns: a sample stands for the time until the next one
+            apart = float(np.median(np.diff(np.sort(times[good])))) / (x.hi - x.lo) * COLUMNS
+            _fill(out[i], math.ceil(apart))
+    return out
+
+
+def _fill(row: Floats, apart: int) -> None:
+    for _ in range(min(apart, COLUMNS) - 1):
+        empty = np.isnan(row)
+        empty[0] = False
+        row[empty] = row[np.flatnonzero(empty) - 1]
+
+
+@dataclass(frozen=True)
+class Name:
+    """The name beside a row."""
+
+    y: int
+    label: str
+    host: str
+    accused: bool
+
+
+@dataclass(frozen=True)
+class Strip:
+    """A part of the picture: rows of one height."""
+
+    y: int
+    height: int
+    image: str
+
+
+@dataclass(frozen=True)
+class Heat:
+    """Everything the template draws; `sentence` alone where there is nothing to draw."""
+
+    sentence: str = ""
+    caption: tuple[str, ...] = ()
+    height: int = 0
+    bottom: int = 0
+    row: int = _ROW
+    ticks: tuple[axis.AxisTick, ...] = ()
+    strips: tuple[Strip, ...] = ()
+    names: tuple[Name, ...] = ()
+    shared: tuple[int, str] | None = None  # where the shared rows begin, and what is said beside them
+    onsets: tuple[str, ...] = ()
+    table: tuple[tuple[str, ...], ...] = ()
+
+
+def build(story: Story) -> Heat:
+    """Lay out the map of a story, or say in one sentence why there is none."""
+    x = axis.time_scale(story)
+    lanes = [lane for lane in story.lanes if lane.times]
+    if x is None or len(lanes) < 2:
+        return Heat(sentence="A map of hosts needs a metric of at least two hosts, and there is none.")
+    values = cells(lanes, x)
+    usual, deviation = _measure(values)
+    if not np.isfinite(deviation).any():
+        return Heat(sentence="No host has a value in this window, so there is no map to draw.")
+    order, score = _order(lanes, deviation)
+    named = order if len(order) <= _NAMED + 8 else order[:_NAMED]
+    rest = order[len(named) :]
+    strips = [Strip(4, _ROW * len(named), _picture(deviation[named]))]
+    bottom = 4 + _ROW * len(named)
+    shared = None
+    if rest:
+        size = -(-len(rest) // _SHARED)
+        groups = [_furthest(deviation[rest[at : at + size]]) for at in range(0, len(rest), size)]
+        strips.append(Strip(bottom + _GAP, _THIN * len(groups), _picture(np.array(groups))))
+        shared = (bottom + _GAP, f"{len(rest):,} others" + (f", {size} to a row" if size > 1 else ""))
+        bottom += _GAP + _THIN * len(groups)
+    domain = common_domain([one_line(lane.host) for lane in lanes])
+    onsets = sorted({px(x(m.time)) for m in story.marks if m.kind == "onset" and axis.inside(x, m)}, key=float)
+    return Heat(
+        caption=tuple(_caption(story, len(named), len(rest))),
+        height=max(bottom, (shared[0] + 14) if shared else 0) + 42,
+        bottom=max(bottom, (shared[0] + 14) if shared else 0) + 4,
+        ticks=tuple(axis.ticks(x)),
+        strips=tuple(strips),
+        names=tuple(_name(lanes[i], place, domain) for place, i in enumerate(named)),
+        shared=shared,
+        onsets=tuple(onsets[:40]),
+        table=tuple(_told(lanes[i], i, values, usual, deviation, x) for i in named[:24] if score[i] > 0),
+    )
+
+
+def _measure(values: Floats) -> tuple[Floats, Floats]:
+    """The hosts' median at each time, and how far each is from it in units of the usual spread."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)  # a column in which nobody reported
+        usual = np.nanmedian(values, axis=0)
+        apart = values - usual
+        spread = 1.4826 * float(np.nan_to_num(np.nanmedian(np.abs(apart))))
+        # Counters of trouble are zero nearly everywhere: there the smallest difference worth a colour is a hundredth
+        # of the largest one, or a thousandth of the value itself.
+        largest = float(np.nan_to_num(np.nanmax(np.abs(apart), initial=0.0)))
+        level = float(np.nan_to_num(np.nanmedian(np.abs(usual))))
+    return usual, apart / max(spread, largest / 100.0, level / 1000.0, 1e-300)
+
+
+def _order(lanes: list[Lane], deviation: Floats) -> tuple[list[int], Floats]:
+    """The accused first, then those that differ most from the others."""
+    size = np.nan_to_num(np.abs(deviation), nan=0.0)
+    few = max(3, round(_WORST * COLUMNS))
+    score: Floats = np.sort(size, axis=1)[:, -few:].mean(axis=1)
+    keys = [(not lane.accused, -round(float(score[i]), 2), lane.host) for i, lane in enumerate(lanes)]
+    return sorted(range(len(lanes)), key=keys.__getitem__), score
+
+
+def _furthest(deviation: Floats) -> Floats:
+    """Of hosts that share a row, the one that is furthest at each time: an outlier does not vanish among many."""
+    at = np.argmax(np.nan_to_num(np.abs(deviation), nan=-1.0), axis=0)
+    row: Floats = deviation[at, np.arange(deviation.shape[1])]
+    return row
+
+
+def _picture(deviation: Floats) -> str:
+    shade = np.rint(np.clip(deviation / _FULL, -1.0, 1.0) * _SHADES) + _SHADES + 1
+    pixels = np.where(np.isfinite(shade), shade, 0).astype(np.uint8)
+    return f"data:image/png;base64,{base64.b64encode(encode_indexed(pixels, _PALETTE)).decode()}"
+
+
+def _name(lane: Lane, place: int, domain: str) -> Name:
+    host = one_line(lane.host)
+    return Name(4 + _ROW * place, clip_middle(host.removesuffix(domain), 19), clip(host, 300), lane.accused)
+
+
+def _told(lane: Lane, i: int, values: Floats, usual: Floats, deviation: Floats, x: Scale) -> tuple[str, ...]:
+    """One host in numbers: where it is furthest from the others, and for how much of the time it is unlike them."""
+    size: Any = np.nan_to_num(np.abs(deviation[i]), nan=-1.0)
+    at = int(size.argmax())
+    when = x.lo + (at + 0.5) * (x.hi - x.lo) / COLUMNS
+    share = 100 * float((size > _BESIDE).mean())
+    numbers = (words.number(float(values[i, at])), words.number(float(usual[at])))
+    return (
+        clip(one_line(lane.host), 300),
+        "accused" if lane.accused else "",
+        *numbers,
+        words.utc(when),
+        f"{share:.0f} %",
+    )
+
+
+def _caption(story: Story, named: int, rest: int) -> list[str]:
+    metric = clip(one_line(story.lane_metric), 160) or "the deciding metric"
+    notes = [
+        f"{metric[0].upper()}{metric[1:]}, every host against the median of all hosts at the same time: "
+        "orange is above, blue is below, no colour is alike, grey is not recorded."
+    ]
+    if rest:
+        notes.append(
+            f"The {named} rows with names are the suspects and those that differ most; "
+            f"each thin row stands for hosts that are more alike and shows the furthest of them."
+        )
+    return notes

@@ -1,0 +1,1 @@
+"""PromQL answered from a database's blocks themselves, by arrays."""

@@ -1,0 +1,1 @@
+"""Metric stores of others: their names, what they have, read politely."""

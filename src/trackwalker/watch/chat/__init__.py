@@ -1,0 +1,1 @@
+"""What comes in: questions and wishes from a chat, alerts of Alertmanager."""

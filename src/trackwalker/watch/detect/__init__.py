@@ -1,0 +1,1 @@
+"""What is wrong with a running job, from its progress, its log, its alerts, and a second signal."""

@@ -1,0 +1,1 @@
+"""Runs that ended: whether the owner's policy starts them again."""

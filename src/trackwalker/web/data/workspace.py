@@ -1,0 +1,187 @@
+"""The workspace as the pages see it: jobs by id, nothing outside of it, and what was worked out once kept."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from trackwalker.agent.ask.ask import Answered
+from trackwalker.agent.workspace import Workspace, signature
+from trackwalker.diagnose.compare.compare import Comparison, compare
+from trackwalker.diagnose.engine import diagnose as diagnose_job
+from trackwalker.diagnose.triage import Triage
+from trackwalker.diagnose.triage import triage as triage_job
+from trackwalker.diagnose.verdict import Verdict
+from trackwalker.diagnose.views.asked import Diagnosis
+from trackwalker.errors import EvidenceError
+from trackwalker.fleet.examine import Examined
+from trackwalker.fleet.index import JobIndex
+from trackwalker.job.layout import Job
+from trackwalker.job.processes import is_live
+from trackwalker.telemetry.client import Telemetry
+from trackwalker.web.data.cache import Cache
+from trackwalker.web.data.databases import Databases
+
+_KEPT_VERDICTS = 12
+_KEPT_TRIAGES = 12
+_KEPT_BADGES = 1000
+_KEPT_ANSWERS = 32
+_LARGEST_VERDICT = 32 << 20
+_NAMES_S = 2.0  # how long a name is believed to mean the same job
+_BEAT_S = 60.0
+_AT_ONCE = 2  # diagnoses: each keeps a core and a Prometheus busy
+
+
+class WebWorkspace:
+    """Read-only; every method may be called from any thread."""
+
+    def __init__(self, root: Path, kept: Path | None = None) -> None:
+        self.agent: Workspace = _Shared(root, self)  # the ask box needs it whole; pages need its names and its walls
+        self.index: JobIndex | None = None  # which knows a job by its id without looking at all of them
+        self.databases = Databases()
+        self._names: Cache[Job] = Cache(256)
+        self._diagnoses: Cache[Diagnosis] = Cache(_KEPT_VERDICTS)
+        self._triages: Cache[Triage] = Cache(_KEPT_TRIAGES)
+        self._saved: Cache[Verdict | None] = Cache(256)
+        self._comparisons: Cache[Comparison] = Cache(8)
+        self._told: dict[str, tuple[int, Verdict]] = {}
+        self._count = 0
+        self._lock = threading.Lock()
+        self.examined = Examined(self.agent.root, kept)
+        self.model_answers: Cache[Answered] = Cache(_KEPT_ANSWERS)  # a reload must not pay for one again
+        self._hard_work = threading.BoundedSemaphore(_AT_ONCE)
+
+    @property
+    def root(self) -> Path:
+        """The folder."""
+        return self.agent.root
+
+    def jobs(self) -> list[Job]:
+        """Every job of the workspace, newest first."""
+        return self.index.jobs() if self.index is not None else self.agent.jobs()[0]
+
+    def job(self, name: str) -> Job:
+        """The job of an id, or of the beginning of one; never a path."""
+        # A page asks for a dozen things at once, and finding a job walks the whole workspace.
+        found = self._names.get(name, int(time.monotonic() / _NAMES_S), lambda: self.agent.job(name))
+        # One that was taken away meanwhile is no job any more, rather than one whose log cannot be read.
+        return found if any(part.exists() for part in (found.log, found.dir) if part) else self.agent.job(name)
+
+    def triage(self, job: Job) -> Triage:
+        """What the log alone says; quick."""
+        return self._triages.get(job.id, (signature(job), _beat(job)), lambda: triage_job(job))
+
+    def known_triage(self, job: Job) -> Triage | None:
+        """What the log says where it was read already: a first paint does not wait for a long one."""
+        return self._triages.peek(job.id, (signature(job), _beat(job)))
+
+    def diagnosis(self, job: Job) -> Diagnosis:
+        """The full verdict and its story; seconds, once for each state of the evidence."""
+
+        def make() -> Diagnosis:
+            with self._hard_work:
+                # With the Prometheus that the charts use, too, and a triage that is shown before the rest is there.
+                made = diagnose_job(job, opener=self.databases.open, seen=self.triage(job) if job.log else None)
+            with self._lock:
+                self._count += 1
+                self._told[job.id] = (self._count, made.verdict)
+                while len(self._told) > _KEPT_BADGES:
+                    del self._told[next(iter(self._told))]
+            return made
+
+        return self._diagnoses.get(job.id, (signature(job), _beat(job)), make)
+
+    def known_diagnosis(self, job: Job) -> Diagnosis | None:
+        """The verdict where it is there already: a first paint does not wait for it."""
+        return self._diagnoses.peek(job.id, (signature(job), _beat(job)))
+
+    def marks(self) -> Mapping[str, str]:
+        """By job, what changes with each verdict that this server makes about it."""
+        with self._lock:
+            told = {name: str(count) for name, (count, _) in self._told.items()}
+        return {**self.examined.marks(), **told}
+
+    def verdict(self, job: Job) -> Verdict | None:
+        """The latest verdict about a job: made for a visitor or in the background, else the one saved with it."""
+        with self._lock:
+            told = self._told.get(job.id, (0, None))[1]
+        return told or self.examined.verdict(job) or self.saved_verdict(job)
+
+    def inside(self, path: Path) -> bool:
+        """Whether a path lies in the workspace once every link is followed."""
+        return self.agent.inside(path)
+
+    def saved_verdict(self, job: Job) -> Verdict | None:
+        """The verdict that `diagnose --save` left in the job directory; it may be older than the evidence."""
+        path = job.dir / "verdict.json" if job.dir else None
+        try:
+            held = path.stat() if path is not None else None
+        except OSError:
+            held = None
+        if path is None or held is None or held.st_size > _LARGEST_VERDICT or not self.agent.inside(path):
+            return None
+        return self._saved.get(job.id, (held.st_mtime_ns, held.st_size), lambda: _load_verdict(path))
+
+    def comparison(self, a: Job, b: Job) -> Comparison:
+        """Job B against job A."""
+
+        def make() -> Comparison:
+            with self._hard_work:
+                return compare(a, b)
+
+        return self._comparisons.get((a.id, b.id), (signature(a), signature(b)), make)
+
+    def known_comparison(self, a: Job, b: Job) -> Comparison | None:
+        """The comparison where it is there already."""
+        return self._comparisons.peek((a.id, b.id), (signature(a), signature(b)))
+
+    @contextmanager
+    def metrics(self, job: Job) -> Iterator[Telemetry]:
+        """The job's metrics behind a private Prometheus that stays open for the next question."""
+        if job.database is None:
+            raise EvidenceError(f"job {job.id} was not recorded: it has no metrics")
+        with self.databases.open(job.database) as telemetry:
+            yield telemetry
+
+    def close(self) -> None:
+        """Close every database; the workspace can be used again."""
+        self.databases.close()
+        self.agent.close()
+
+
+class _Shared(Workspace):
+    """The workspace as agents see it; what a page has worked out is not worked out again for a question."""
+
+    def __init__(self, root: Path, owner: WebWorkspace) -> None:
+        super().__init__(root)
+        self._owner = owner
+
+    def job(self, name: str) -> Job:
+        known = self._owner.index.job(name) if self._owner.index is not None else None
+        if known is None or not (known.log or known.dir or Path("/nonexistent")).exists():
+            return super().job(name)
+        self._check(known)
+        return known
+
+    def verdict(self, job: Job) -> Diagnosis:
+        return self._owner.diagnosis(job)
+
+    def comparison(self, a: Job, b: Job) -> Comparison:
+        return self._owner.comparison(a, b)
+
+
+def _load_verdict(path: Path) -> Verdict | None:
+    try:
+        return Verdict.model_validate_json(path.read_bytes())
+    except (OSError, ValidationError, ValueError):
+        return None  # of another version, or half written: the page works without it
+
+
+def _beat(job: Job) -> int | None:
+    """Changes by itself while a job runs: one that hangs writes nothing, and is judged by the time that passes."""
+    return int(time.time() / _BEAT_S) if is_live(job.state) else None

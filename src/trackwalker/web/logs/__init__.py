@@ -1,0 +1,1 @@
+"""The log viewer: which lines a page shows, found in logs of any size."""

@@ -1,0 +1,178 @@
+"""The log viewer: a window into logs of any size, with what triage found beside it. Works by links alone."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+
+from starlette.requests import Request
+from starlette.responses import Response, StreamingResponse
+from starlette.routing import Route
+
+from trackwalker.diagnose.verdict import Verdict
+from trackwalker.errors import TrackwalkerError
+from trackwalker.job.cause_names import cause_label
+from trackwalker.job.layout import Job
+from trackwalker.job.processes import is_live
+from trackwalker.logs.scanning.window import OpenLog
+from trackwalker.report import words
+from trackwalker.report.text import clip, one_line
+from trackwalker.web.data.workspace import WebWorkspace
+from trackwalker.web.logs.log_download import clean_parts
+from trackwalker.web.logs.log_files import LogFile, log_files, pick
+from trackwalker.web.logs.log_lines import Dress, Row, folded
+from trackwalker.web.logs.log_place import Ask, Place, ask_from, counts_of, find, keep_of
+from trackwalker.web.logs.log_search import Needle
+from trackwalker.web.logs.log_times import line_times
+from trackwalker.web.pages.render import in_thread, page, workspace_of
+
+_AT_ONCE = 64 << 20  # bytes: the findings of a larger log are asked for apart from the page
+_MOST_FILES = 400  # in the list of the page; any other is reached by its rank
+_MOST_FINDINGS = 60
+_PLACE = re.compile(r"(?P<file>[^:]{1,400}):(?P<line>\d{1,12})")
+
+
+@dataclass(frozen=True)
+class Jump:
+    """A line worth a look, and who says so."""
+
+    file: str
+    line: int
+    what: str
+    text: str
+    role: str
+    url: str
+
+
+@dataclass(frozen=True)
+class View:
+    """Everything the template shows."""
+
+    job: Job
+    ask: Ask
+    file: LogFile
+    files: list[LogFile]
+    rows: list[Row]
+    groups: list[list[Row]]  # the same rows, those that say the same together where folding was asked for
+    place: Place
+    size: int
+    lines: int | None  # None while they are being counted
+    jumps: list[Jump] | None  # None: too much to read before the page is shown
+    live: bool
+
+
+def routes() -> list[Route]:
+    """The log page, and the pieces that it fetches."""
+    return [
+        Route("/job/{id}/log", _page, name="log"),
+        Route("/job/{id}/log/rows", _rows),
+        Route("/job/{id}/log/findings", _findings),
+        Route("/job/{id}/log/download", _download),
+    ]
+
+
+async def _page(request: Request) -> Response:
+    ask = ask_from(request.path_params["id"], dict(request.query_params))
+    wants_findings = request.query_params.get("findings") == "1"
+    view = await in_thread(_look, workspace_of(request), ask, wants_findings)
+    return page(request, "log.html.j2", v=view, ask=view.ask, more_files=max(len(view.files) - _MOST_FILES, 0))
+
+
+async def _rows(request: Request) -> Response:
+    """The next or the previous lines for a page that is scrolled or followed."""
+    ask = ask_from(request.path_params["id"], dict(request.query_params))
+    view = await in_thread(_look, workspace_of(request), replace(ask, line=None), False)
+    return page(request, "log_rows.html.j2", v=view, ask=view.ask)
+
+
+async def _download(request: Request) -> Response:
+    """The whole log as a file, its secrets starred as on the page."""
+    asked = request.query_params
+    ws, ask = workspace_of(request), ask_from(request.path_params["id"], {"file": asked.get("file", "")})
+    job = await in_thread(ws.job, ask.job)
+    file = pick(await in_thread(log_files, ws.agent, job), ask.file, None)
+    scrubber = await in_thread(ws.agent.scrubber, job)
+    name = re.sub(r"[^\w.-]+", "_", file.name)[-120:]
+    headers = {"Content-Disposition": f'attachment; filename="{name}"'}
+    return StreamingResponse(clean_parts(file.path, scrubber), headers=headers, media_type="text/plain; charset=utf-8")
+
+
+async def _findings(request: Request) -> Response:
+    ws, name = workspace_of(request), request.path_params["id"]
+    found = await in_thread(lambda: jumps(ws, ws.job(name)))
+    return page(request, "log_findings.html.j2", jumps=found, ask=Ask(name))
+
+
+def _look(ws: WebWorkspace, ask: Ask, wants_findings: bool) -> View:
+    job = ws.job(ask.job)
+    ask = replace(ask, job=job.id)
+    says = ""
+    if ask.t is not None:
+        ask, says = at_moment(ws, job, ask)
+    files = log_files(ws.agent, job)
+    file = pick(files, ask.file, ask.rank)
+    small = job.log is not None and job.log.stat().st_size <= _AT_ONCE
+    found = jumps(ws, job) if small or wants_findings else None
+    here = [jump for jump in found or [] if jump.file in (file.name, file.path.name)]
+    notes = {jump.line: jump.what for jump in reversed(here)}  # of two on one line the first counts
+    counts = counts_of(file.path)
+    with OpenLog(file.path) as log:
+        wanted = keep_of(ask, file.rank)
+        place = find(log, counts, ask, wanted)
+        place = replace(place, says=says) if says and not place.says else place
+        dress = Dress(ws.agent.scrubber(job), Needle(ask.q), notes)
+        rows = dress.rows(log, counts, place.lines, wanted is None, place.current, ask.part)
+        return View(
+            job=job,
+            ask=ask,
+            file=file,
+            files=files[:_MOST_FILES],
+            rows=rows,
+            groups=folded(rows) if ask.fold else [[row] for row in rows],
+            place=place,
+            size=log.size,
+            lines=counts.lines(log),
+            jumps=found,
+            live=is_live(job.state),
+        )
+
+
+def at_moment(ws: WebWorkspace, job: Job, ask: Ask) -> tuple[Ask, str]:
+    """The line of the main log that was written at a moment, and how that is known."""
+    known = ws.known_diagnosis(job)
+    when = f"{words.utc(ask.t or 0.0)} UTC"
+    try:
+        line = line_times(ws.triage(job), known.story if known is not None else None).line_at(ask.t or 0.0)
+    except TrackwalkerError as e:
+        return replace(ask, t=None), f"{when}: {e}; here is the end of the log."
+    return replace(ask, t=None, file="", line=line), f"Written at about {when}, by the times of the steps around it."
+
+
+def jumps(ws: WebWorkspace, job: Job) -> list[Jump]:
+    """The lines that triage found and, where there is a verdict already, those it cites; the first cause first."""
+    out: list[Jump] = []
+    try:
+        findings = ws.triage(job).roles.findings
+    except TrackwalkerError:
+        findings = []  # a log that triage cannot read is shown all the same
+    for finding in findings:
+        if finding.line > 0:
+            text = finding.text or finding.why
+            url = Ask(job.id, finding.file, line=finding.line).url
+            name = cause_label(finding.cause)
+            what = name if finding.count == 1 else f"{name}, {finding.count:,} times"
+            out.append(Jump(finding.file, finding.line, one_line(what), clip(one_line(text), 160), finding.role, url))
+    return [*out, *cited(ws, job)][:_MOST_FINDINGS]
+
+
+def cited(ws: WebWorkspace, job: Job) -> list[Jump]:
+    """The lines that the verdict cites; none while nobody has asked for a verdict."""
+    known = ws.known_diagnosis(job)
+    verdict: Verdict | None = known.verdict if known is not None else ws.saved_verdict(job)
+    out = []
+    for item in verdict.evidence if verdict is not None else []:
+        if item.kind == "log" and (match := _PLACE.fullmatch(item.source)):
+            file, line = match["file"], int(match["line"])
+            text, url = clip(one_line(item.says), 160), Ask(job.id, file, line=line).url
+            out.append(Jump(file, line, f"evidence {one_line(item.id)[:24]}", text, "evidence", url))
+    return out

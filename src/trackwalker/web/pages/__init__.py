@@ -1,0 +1,1 @@
+"""Pages, each with its routes."""

@@ -1,0 +1,119 @@
+"""The fleet: which causes, hosts, racks and models cost most, how goodput goes, which hosts return again and again."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import asdict
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute, Route
+
+from trackwalker.errors import MissingToolError
+from trackwalker.fleet import questions
+from trackwalker.fleet.questions import DAY_S, Day
+from trackwalker.fleet.store import Store
+from trackwalker.report.charts.plots import px
+from trackwalker.web.data.cache import Cache
+from trackwalker.web.pages.jobs import index_of
+from trackwalker.web.pages.render import in_thread, json_answer, page, settings_of
+
+SCHEMA = "trackwalker.web.pages.fleet/1"
+SPANS = ((7, "7 days"), (30, "30 days"), (90, "90 days"), (0, "All time"))
+_WIDTH, _HEIGHT, _LEFT, _RIGHT, _TOP, _BOTTOM = 1000.0, 220.0, 46.0, 46.0, 12.0, 26.0
+_MOST_DAYS = 400
+_FRESH_S = 60.0
+
+
+def routes() -> list[BaseRoute]:
+    """The page and the same as JSON."""
+    return [Route("/fleet", shown), Route("/fleet.json", as_json)]
+
+
+async def shown(request: Request) -> Response:
+    """The page."""
+    return page(request, "fleet.html.j2", **await in_thread(_known, request))
+
+
+async def as_json(request: Request) -> Response:
+    """The same for programs."""
+    found = await in_thread(_known, request)
+    parts = ("causes", "hosts", "racks", "models", "flaky", "days")
+    told: dict[str, Any] = {name: [asdict(each) for each in found[name]] for name in parts}
+    return json_answer({"schema": SCHEMA, "since": found["since"], "fleet": asdict(found["whole"]), **told})
+
+
+def _known(request: Request) -> dict[str, Any]:
+    """The answers as long as no row changes; the window of time moves with the minute."""
+    kept: Cache[dict[str, Any]] = request.app.state.fleet
+    state = (index_of(request).rows()[1], int(time.time() / _FRESH_S))
+    return kept.get(request.query_params.get("days", "30"), state, lambda: _fleet(request))
+
+
+def _fleet(request: Request) -> dict[str, Any]:
+    asked = request.query_params.get("days", "30")
+    span = int(asked) if asked in {str(days) for days, _ in SPANS} else 30
+    since = time.time() - span * DAY_S if span else 0.0
+    index = index_of(request)
+    pending = sum(row.pending for row in index.rows()[0])
+    store = index.saved()
+    if store is None:
+        raise MissingToolError("this page needs duckdb: pip install 'trackwalker[web]'")
+    days = questions.days(store, since)[-_MOST_DAYS:]
+    return {
+        **_costs(store, since),
+        "span": span,
+        "spans": SPANS,
+        "since": since,
+        "pending": pending,
+        "whole": questions.whole(store, since),
+        "flaky": questions.flaky(store, since, 30),
+        "days": days,
+        "chart": chart(days),
+        "price": settings_of(request).price,
+    }
+
+
+def _costs(store: Store, since: float) -> dict[str, Any]:
+    return {
+        "causes": questions.by_cause(store, since, 12),
+        "hosts": questions.by_host(store, since, 12),
+        "racks": questions.by_rack(store, since, 12),
+        "models": questions.by_model(store, since, 12),
+    }
+
+
+def chart(days: list[Day]) -> dict[str, Any] | None:
+    """Goodput as a line from 0 to 100 %, GPU-hours held and lost as bars below it; None for less than two days."""
+    if len(days) < 2:
+        return None
+    first, last = days[0].t, days[-1].t + DAY_S
+    width, height = _WIDTH - _LEFT - _RIGHT, _HEIGHT - _TOP - _BOTTOM
+    most = max([day.gpu_hours or 0.0 for day in days]) or 1.0
+
+    def x(t: float) -> float:
+        return _LEFT + width * (t - first) / (last - first)
+
+    wide = max(width * DAY_S / (last - first) - 1.5, 1.0)
+    bars, runs, line = list[dict[str, Any]](), list[list[str]](), list[str]()
+    for day in days:
+        held, lost = (height * value / most for value in (day.gpu_hours or 0.0, day.lost_gpu_hours or 0.0))
+        bars.append({"x": px(x(day.t)), "w": px(wide), "held": px(held), "lost": px(min(lost, height)), "day": day})
+        if day.goodput is None:
+            runs, line = [*runs, line], []
+        else:
+            line.append(f"{px(x(day.t + DAY_S / 2))} {px(_TOP + height * (1 - day.goodput))}")
+    every = max(1, len(days) // 8)
+    return {
+        "width": _WIDTH,
+        "height": _HEIGHT,
+        "left": _LEFT,
+        "right": _WIDTH - _RIGHT,
+        "base": _TOP + height,
+        "bars": bars,
+        "lines": ["M" + "L".join(run) for run in [*runs, line] if len(run) > 1],
+        "dots": [run[0].split() for run in [*runs, line] if len(run) == 1],
+        "grid": [(px(_TOP + height * (1 - share)), f"{100 * share:.0f} %", most * share) for share in (0, 0.5, 1)],
+        "ticks": [(px(x(day.t)), day.t) for day in days[::every]],
+    }

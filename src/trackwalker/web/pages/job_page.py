@@ -1,0 +1,174 @@
+"""The job page: what is wrong, where, what now; painted at once, completed as the answers come in."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import anyio
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute, Route
+
+from trackwalker.diagnose.compare.config_diff import Change
+from trackwalker.diagnose.triage import Triage
+from trackwalker.diagnose.verdict import Verdict
+from trackwalker.job.layout import Job
+from trackwalker.report.story.changes import changes_between, reference_for
+from trackwalker.web.data import job_page_charts, live
+from trackwalker.web.data.job_data import header_view, triage_view, verdict_view
+from trackwalker.web.data.job_data_parts import cost_view, events_view, run_view
+from trackwalker.web.data.job_page_work import work_of
+from trackwalker.web.data.workspace import WebWorkspace
+from trackwalker.web.pages import job_page_perf
+from trackwalker.web.pages.render import environment, in_thread, job_of, json_answer, page, settings_of, workspace_of
+
+_FIRST_PAINT_S = 0.4  # what the log may take before the page is sent without it
+_QUICK_LOG = 3 << 20  # bytes; the reading of a longer one would hold up the sending of the page as well
+_PATIENCE_S = 8.0  # one wait of the page's script for the verdict
+_OTHERS = 60  # jobs to choose a reference run from
+_CHANGES = 300
+_SIGNS = 5  # of the watcher, the newest
+
+
+def routes() -> list[BaseRoute]:
+    """The page, its parts, its charts' numbers, and the performance page."""
+    return [
+        Route("/job/{id}", job_page),
+        Route("/job/{id}/verdict", verdict),
+        Route("/job/{id}/verdict.json", verdict_json),
+        Route("/job/{id}/events", events),
+        Route("/job/{id}/run", run),
+        Route("/job/{id}/config", config),
+        *job_page_charts.routes(),
+        *job_page_perf.routes(),
+        *live.routes(),
+    ]
+
+
+async def job_page(request: Request) -> Response:
+    """The page with what is known at once: the verdict of this server, the saved one, or what the log says."""
+    job = await job_of(request)
+    work, workspace = work_of(request), workspace_of(request)
+    known = await in_thread(work.known, job)
+    saved = None if known is not None else await in_thread(workspace.saved_verdict, job)
+    seen = await in_thread(workspace.known_triage, job)
+    if seen is None and await in_thread(_is_quick, job):
+        seen = await _triage(workspace, job, _FIRST_PAINT_S)
+    context = _context(request, job, known.verdict if known else saved, seen)
+    return page(request, "job.html.j2", **context, complete=known is not None, saved=saved is not None)
+
+
+async def verdict(request: Request) -> Response:
+    """The verdict's parts of the page, or (202) how far its making is."""
+    job = await job_of(request)
+    work, workspace = work_of(request), workspace_of(request)
+    if job.log is None:
+        return json_answer({"progress": "", "wait": 0, "error": "The job has written no log yet."}, 202)
+    found = await work.diagnosis(job, _patience(request))
+    if found is None:
+        return json_answer(await _so_far(request, job), 202)
+    seen = await in_thread(workspace.triage, job)
+    context = _context(request, job, found.verdict, seen)
+    return page(request, "job_verdict_parts.html.j2", **context, complete=True, saved=False)
+
+
+def _patience(request: Request) -> float:
+    """A page that shows nothing yet wants to hear soon what the log says."""
+    asked = request.query_params
+    return 0.3 if asked.get("first") == "missing" else _PATIENCE_S if asked.get("wait") else 0.05
+
+
+async def _so_far(request: Request, job: Job) -> dict[str, Any]:
+    """How far the diagnosis is; with the first screen from the log alone, for a page that was sent without it."""
+    seconds = work_of(request).seconds(job) or 0.0
+    answer: dict[str, Any] = {"progress": _progress(job, seconds), "seconds": seconds, "wait": 1}
+    seen = await in_thread(workspace_of(request).known_triage, job)
+    if seen is not None and request.query_params.get("first") == "missing":
+        context = _context(request, job, None, seen)
+        answer["parts"] = (
+            environment().get_template("job_verdict_parts.html.j2").render(**context, complete=False, saved=False)
+        )
+    return answer
+
+
+async def verdict_json(request: Request) -> Response:
+    """The verdict as `diagnose --json` prints it."""
+    job = await job_of(request)
+    found = await in_thread(workspace_of(request).diagnosis, job)
+    return Response(found.verdict.to_json(), media_type="application/json")
+
+
+async def events(request: Request) -> Response:
+    """The journal of the run, and what its log says happened."""
+    job = await job_of(request)
+    seen = await _triage(workspace_of(request), job, 60.0)
+    found = await in_thread(events_view, job)
+    first = triage_view(job, seen) if seen is not None else None
+    return page(request, "job_events.html.j2", job=job, events=found, first=first, seen=seen)
+
+
+async def run(request: Request) -> Response:
+    """run.json without its secrets."""
+    job = await job_of(request)
+    scrubber = await in_thread(workspace_of(request).agent.scrubber, job)
+    return page(request, "job_run.html.j2", job=job, run=await in_thread(run_view, job, scrubber))
+
+
+async def config(request: Request) -> Response:
+    """Settings against a reference run: the one that is named, else the nearest older run of the same name."""
+    job = await job_of(request)
+    workspace = workspace_of(request)
+    jobs = await in_thread(workspace.jobs)
+    named = request.query_params.get("ref", "")
+    reference = await in_thread(workspace.job, named) if named else reference_for(job, jobs)
+    changes: list[Change] = []
+    if reference is not None and reference.id != job.id:
+        scrubber = await in_thread(workspace.agent.scrubber, job)
+        changes = await in_thread(changes_between, reference, job, scrubber)
+    others = [other for other in jobs if other.id != job.id and other.log is not None]
+    others.sort(key=lambda other: other.name != job.name)
+    return page(
+        request,
+        "job_config.html.j2",
+        job=job,
+        reference=reference,
+        changes=changes[:_CHANGES],
+        more=max(0, len(changes) - _CHANGES),
+        others=others[:_OTHERS],
+    )
+
+
+def _context(request: Request, job: Job, found: Verdict | None, seen: Triage | None) -> dict[str, Any]:
+    price = settings_of(request).price
+    return {
+        "job": job,
+        "head": header_view(job, seen, found),
+        "told": verdict_view(job, found, seen) if found is not None else None,
+        "first": triage_view(job, seen) if seen is not None else None,
+        "cost": cost_view(seen, found, price) if seen is not None else None,
+        "recorded": job.database is not None,
+        "signs": live.signs_of(request, job)[-_SIGNS:],
+    }
+
+
+def _is_quick(job: Job) -> bool:
+    try:
+        return job.log is not None and job.log.stat().st_size <= _QUICK_LOG
+    except OSError:
+        return False
+
+
+async def _triage(workspace: WebWorkspace, job: Job, seconds: float) -> Triage | None:
+    """What the log says, if that takes no longer; the reading goes on and is there for the next."""
+    if job.log is None:
+        return None
+    with anyio.move_on_after(seconds):
+        return await in_thread(workspace.triage, job)
+    return None
+
+
+def _progress(job: Job, seconds: float) -> str:
+    if seconds < 1.5:
+        return "Reading the log"
+    where = " and its metrics" if job.database is not None else ""
+    return f"Reading the log{where}, then testing every known cause: {seconds:.0f} s so far"

@@ -1,0 +1,143 @@
+"""The node ledger: which hosts keep hurting us, and which of them it would be wise to leave out."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from dataclasses import dataclass
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute, Route
+
+from trackwalker.fleet.rows import JobRow
+from trackwalker.launch.ledger import WINDOW_S, incidents, suspects
+from trackwalker.node.stages.incidents import Incident
+from trackwalker.report.text import clip, one_line
+from trackwalker.web.pages.jobs import index_of
+from trackwalker.web.pages.render import in_thread, json_answer, page, workspace_of
+
+SCHEMA = "trackwalker.web.pages.nodes/1"
+_DAYS = 14  # of the small calendars
+_MOST = 500
+_KINDS = {
+    "check-failed": "check failed",
+    "no-word": "silent",
+    "first-failure": "failed first",
+    "node-lost": "lost",
+    "triage": "log",
+    "excluded": "left out by hand",
+    "verdict": "verdict",
+}
+
+
+@dataclass(frozen=True)
+class Fact:
+    """One thing that happened on a host."""
+
+    t: float
+    job: str
+    kind: str
+    line: str
+
+
+@dataclass(frozen=True)
+class Host:
+    """A host with everything against it, the newest first."""
+
+    name: str
+    exclude: bool
+    why: str
+    facts: tuple[Fact, ...]
+    jobs: int
+    days: tuple[int, ...]  # facts a day, the oldest day first
+
+    @property
+    def last(self) -> float:
+        """When something happened last."""
+        return self.facts[0].t
+
+
+def routes() -> list[BaseRoute]:
+    """The page and the same as JSON."""
+    return [Route("/nodes", listed), Route("/nodes.json", as_json)]
+
+
+async def listed(request: Request) -> Response:
+    """The hosts, those to leave out first."""
+    hosts = await in_thread(_hosts, request)
+    out = [host.name for host in hosts if host.exclude]
+    return page(
+        request, "nodes.html.j2", hosts=hosts[:_MOST], left_out=max(len(hosts) - _MOST, 0), exclude=out, days=_DAYS
+    )
+
+
+async def as_json(request: Request) -> Response:
+    """The same for programs."""
+    hosts = await in_thread(_hosts, request)
+    return json_answer({"schema": SCHEMA, "nodes": [_plain(host) for host in hosts]})
+
+
+def _hosts(request: Request) -> list[Host]:
+    """From the ledger that agents write, and from verdicts, which name culprits with evidence."""
+    root = workspace_of(request).root
+    now = time.time()
+    every = index_of(request).rows()[0]
+    weighed = {s.host: s for s in suspects(root, now, ran_in_memory(every, now))}
+    facts: dict[str, list[Fact]] = {}
+    for incident in incidents(root):
+        facts.setdefault(incident.host, []).append(of_incident(incident))
+    for row in every:
+        for host in row.hosts if row.badge_from == "verdict" and row.badge_tone in ("bad", "warn") else ():
+            facts.setdefault(host, []).append(_of_verdict(row))
+    found = []
+    for name, told in facts.items():
+        told.sort(key=lambda fact: -fact.t)
+        seen = weighed.get(name)
+        jobs = len({fact.job for fact in told})
+        why = seen.why if seen else _older(told, now)
+        days = Counter(int((now - fact.t) // 86400) for fact in told)
+        calendar = tuple(days.get(day, 0) for day in reversed(range(_DAYS)))
+        found.append(Host(name, bool(seen and seen.exclude), why, tuple(told), jobs, calendar))
+    return sorted(found, key=lambda host: (not host.exclude, -host.jobs, -host.last, host.name))
+
+
+def of_incident(incident: Incident) -> Fact:
+    """A line of the ledger."""
+    said = (
+        f"{incident.what}: {incident.line}" if incident.line and incident.what not in incident.line else incident.line
+    )
+    return Fact(
+        incident.t, incident.job, _KINDS.get(incident.kind, incident.kind), clip(one_line(said or incident.what), 200)
+    )
+
+
+def ran_in_memory(rows: list[JobRow], now: float) -> dict[str, dict[str, float]]:
+    """Which jobs of the last week ran on which hosts, as the ledger wants it."""
+    ran: dict[str, dict[str, float]] = {}
+    for row in rows:
+        if row.when >= now - WINDOW_S:
+            for host in row.ran_on:
+                ran.setdefault(host, {})[row.id] = row.when
+    return ran
+
+
+def _of_verdict(row: JobRow) -> Fact:
+    return Fact(row.ended or row.when, row.id, _KINDS["verdict"], clip(f"{row.badge}: {row.says}", 200))
+
+
+def _older(told: list[Fact], now: float) -> str:
+    if any(fact.kind == _KINDS["verdict"] for fact in told):
+        return "suspect in a verdict"
+    return "nothing in the last 7 days" if now - told[0].t > WINDOW_S else ""
+
+
+def _plain(host: Host) -> dict[str, Any]:
+    return {
+        "host": host.name,
+        "exclude": host.exclude,
+        "why": host.why,
+        "jobs": host.jobs,
+        "facts": [{"t": fact.t, "job": fact.job, "kind": fact.kind, "says": fact.line} for fact in host.facts],
+    }

@@ -1,0 +1,178 @@
+"""Rendering: the templates of this room over those of the reports, and work that must not hold up other requests."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from collections.abc import Callable, Coroutine
+from datetime import UTC, datetime
+from functools import cache
+from typing import Any, ParamSpec, TypeVar
+from urllib.parse import parse_qsl, quote, urlencode
+
+import anyio.to_thread
+import orjson
+from jinja2 import ChoiceLoader, Environment, PackageLoader
+from markupsafe import Markup, escape
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, Response
+
+from trackwalker import __version__
+from trackwalker.errors import UsageError
+from trackwalker.job.cause_names import cause_name
+from trackwalker.job.layout import Job
+from trackwalker.report import html, words
+from trackwalker.report.ranges import shortened
+from trackwalker.report.text import json_visible
+from trackwalker.web.data.workspace import WebWorkspace
+from trackwalker.web.settings import Settings
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+_MOMENT = re.compile(r"\b(20\d\d-\d\d-\d\d)[T ](\d\d:\d\d:\d\d)(?:\.\d+)?(?: UTC\b|Z\b)")
+_LOOK_S = 0.25  # how often a visitor is looked for while a question takes long
+_LONGEST_FORM = 16 << 10
+NAV = (
+    ("Jobs", "/"),
+    ("Incidents", "/incidents"),
+    ("Fleet", "/fleet"),
+    ("Nodes", "/nodes"),
+    ("Sweeps", "/sweeps"),
+    ("Lab", "/lab"),
+    ("Ask", "/ask"),
+)
+
+
+def workspace_of(request: Request) -> WebWorkspace:
+    """What this server shows."""
+    found: WebWorkspace = request.app.state.workspace
+    return found
+
+
+def settings_of(request: Request) -> Settings:
+    """What this server was told."""
+    found: Settings = request.app.state.settings
+    return found
+
+
+async def in_thread(work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    """Blocking work off the event loop; a visitor who leaves does not have to be waited for."""
+    return await anyio.to_thread.run_sync(lambda: work(*args, **kwargs), abandon_on_cancel=True)
+
+
+async def while_wanted(request: Request, work: Coroutine[Any, Any, T]) -> T:
+    """The outcome of some work, which is cancelled when the visitor goes."""
+    task = asyncio.create_task(work)
+    try:
+        while not (await asyncio.wait({task}, timeout=_LOOK_S))[0]:
+            if await request.is_disconnected():
+                raise HTTPException(499)
+        return task.result()
+    finally:
+        task.cancel()
+        await asyncio.wait({task})
+
+
+async def form_of(request: Request) -> dict[str, str]:
+    """The fields of a form that was posted; of a body no more than a form needs is read."""
+    body = b""
+    async for part in request.stream():
+        body += part
+        if len(body) > _LONGEST_FORM:
+            raise UsageError("that is too long")
+    return dict(parse_qsl(body.decode("utf-8", "replace"), keep_blank_values=True))
+
+
+async def job_of(request: Request) -> Job:
+    """The job that the address names."""
+    return await in_thread(workspace_of(request).job, request.path_params["id"])
+
+
+def page(request: Request, template: str, status: int = 200, **context: Any) -> Response:
+    """A template as an HTML answer; `request`, `nav`, `version` and `here` are there in every template."""
+    text = (
+        environment()
+        .get_template(template)
+        .render(request=request, nav=NAV, version=__version__, here=request.url.path, **context)
+    )
+    return HTMLResponse(text, status)
+
+
+def json_answer(document: Any, status: int = 200, headers: dict[str, str] | None = None) -> Response:
+    """A JSON answer; numbers that are not numbers become null, and numpy arrays are taken as they are."""
+    raw = orjson.dumps(document, option=orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_NON_STR_KEYS)
+    return Response(raw, status, headers, media_type="application/json")
+
+
+def moment(value: float | None, date: bool = True) -> Markup:
+    """A moment as <time>: UTC in the page, the viewer's zone by app.js; for templates as `t | moment`."""
+    if value is None or not words.is_time(value):
+        return Markup('<span class="soft">unknown</span>')
+    iso = datetime.fromtimestamp(value, UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
+    form = '<time datetime="{}">{} UTC</time>' if date else '<time datetime="{}" data-clock="">{} UTC</time>'
+    return Markup(form).format(iso, words.utc(value, date))  # noqa: S704 - one of the two above
+
+
+def timed(value: str) -> Markup:
+    """Text with its UTC moments as <time>, so that the zone of the page is the zone of its sentences too."""
+    out, at = Markup(), 0
+    for found in _MOMENT.finditer(value):
+        iso = f"{found[1]}T{found[2]}Z"
+        out += Markup(escape(value[at : found.start()]))  # noqa: S704 - escaped
+        out += Markup('<time datetime="{}">{}</time>').format(iso, f"{found[1]} {found[2]} UTC")
+        at = found.end()
+    return out + Markup(escape(value[at:]))  # noqa: S704 - escaped
+
+
+def json_island(value: Any) -> Markup:
+    """JSON for a <script type="application/json">: nothing in it can end the element or begin another."""
+    text = json_visible(json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":")))
+    return Markup(text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026"))  # noqa: S704
+
+
+def host_url(host: str) -> str:
+    """The address of a host's page; any name, also one with a slash in it."""
+    return f"/host?{urlencode({'name': host})}"
+
+
+def incident_url(job_id: str, *rest: str) -> str:
+    """The address of an incident, or of something below it."""
+    return "/".join(["/incidents", *(quote(part, safe="") for part in (job_id, *rest))])
+
+
+def job_url(job_id: str, *rest: str) -> str:
+    """The address of a job's page, or of something below it."""
+    return "/".join(["/job", *(quote(part, safe="") for part in (job_id, *rest))])
+
+
+def _rounded(value: float) -> str:
+    """A sum of hours or money: no digits that nobody reads."""
+    return words.number(round(value) if abs(value) >= 100 else round(value, 1))
+
+
+@cache
+def environment() -> Environment:
+    """Our templates first, then the report room's: a page can include `timeline.svg.j2`, and a name is taken once."""
+    made = html.environment().overlay(
+        loader=ChoiceLoader([PackageLoader("trackwalker.web"), PackageLoader("trackwalker.report")])
+    )
+    # An overlay shares its filters with what it lies over; ours are not the report's business.
+    made.filters = {
+        **made.filters,
+        "moment": moment,
+        "timed": timed,
+        "shortened": shortened,
+        "json_island": json_island,
+        "duration": words.duration,
+        "change": words.change,
+        "confidence": words.confidence,
+        "utc_iso": words.utc_iso,
+        "number_round": _rounded,
+        "cause_name": cause_name,
+        "day": lambda t: words.utc(t)[:10],
+    }
+    made.globals = {**made.globals, "job_url": job_url, "host_url": host_url, "incident_url": incident_url}
+    return made

@@ -1,0 +1,294 @@
+"""The tour of docs/start/tour.md: the commands of a newcomer, run in a real terminal (a pty), and the page."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import pty
+import re
+import select
+import shlex
+import struct
+import subprocess
+import sys
+import termios
+import textwrap
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+PAGE = ROOT / "docs" / "start" / "tour.md"
+WIDE_PAGE = ROOT / "tests" / "data" / "tour-200.txt"
+NARROW, WIDE = 80, 200
+_LONGEST_S = 240.0
+_PAGE_WIDTH = 118
+_COLOUR = re.compile(r"\x1b\[(?:\d+;)*(?:3\d|4\d|9\d|10\d)[;\d]*m")
+_CONTROL = re.compile(r"\x1b\[[\d;?]*[A-Za-z]")
+_NOTE = "note: Slurm was not asked"  # only where there is a Slurm, or where there is none
+
+
+@dataclass(frozen=True)
+class Stop:
+    """One command of the tour: what it is for, how many lines of its answer the page shows, how these are compared."""
+
+    says: str
+    command: str
+    lines: int = 40
+    like: Callable[[str], str] = str  # what of the answer is the same on every machine
+    once: bool = False  # it makes something: run before the others, outside the terminal
+    head: str = ""  # a heading before it
+
+
+def rough(text: str) -> str:
+    """An answer about a real run: the words count, the figures and their columns do not."""
+    return " ".join(re.sub(r"\d[\d.:]*", "N", re.sub(r"^ *step N.*\n?", "", text, flags=re.MULTILINE)).split())
+
+
+def cited(text: str) -> str:
+    """A verdict: its pieces of evidence are numbered anew whenever the engine asks one question more."""
+    return " ".join(re.sub(r"\be\d+\b", "eN", text).split())
+
+
+def looked_at(text: str) -> str:
+    """What the doctor looks at: what it finds is the machine's own."""
+    return " ".join(dict.fromkeys(line[8:20].strip() for line in text.splitlines()))
+
+
+STOPS = (
+    Stop("Which version is this?", "trackwalker version", head="Look around"),
+    Stop(
+        "What does this machine have, and what is missing? This tour needs neither Slurm nor GPUs nor RDMA: "
+        "`submit` needs "
+        "Slurm or Kubernetes, the others are for training at full size. An `extra` is an optional part of "
+        "Trackwalker; "
+        "`pip install 'trackwalker[all]'` installs all of them.",
+        "trackwalker doctor",
+        like=looked_at,
+    ),
+    Stop(
+        "`trackwalker -h` lists all commands in groups; `help` explains one of them.",
+        "trackwalker help status",
+        lines=24,
+    ),
+    Stop(
+        "Train the small built-in model `tiny` on this machine, without a scheduler. Settings after `--` are "
+        "handed to the "
+        "training program. `lately` is the speed of the last steps.",
+        "trackwalker run tiny -- steps=10",
+        like=rough,
+        once=True,
+        head="Run something",
+    ),
+    Stop(
+        "Which jobs are in the workspace, the folder that holds jobs (by default `outputs/` in the current "
+        "folder)? `speed` "
+        "is the median time of a step. `verdict` is filled in by `diagnose --save`.",
+        "trackwalker jobs",
+        like=rough,
+    ),
+    Stop("A command that is given no job is about the latest one.", "trackwalker status", like=rough),
+    Stop("The end of its log.", "trackwalker logs -n 3", like=rough),
+    Stop("A misspelt setting is refused before anything starts.", "trackwalker run tiny -- stps=10"),
+    Stop("So is a misspelt command.", "trackwalker diagnos"),
+    Stop(
+        "The lab simulates incidents: this one is a job of four nodes that became slow. It looks like a job directory "
+        "of a real cluster, with a log and recorded metrics; `truth.json` says which fault was put in.",
+        "trackwalker lab simulate gpu-thermal-throttle --nodes 4 --out slow",
+        once=True,
+        head="Find out why a job is slow",
+    ),
+    Stop(
+        "Say once where the jobs are, instead of `-w slow/outputs` behind every command. The folder is "
+        "stored with its full "
+        "path and is used until you set another one; at the end of this page it is taken back.",
+        "trackwalker config set workspace slow/outputs",
+        once=True,
+    ),
+    Stop(
+        "Now all commands are about that workspace.",
+        "trackwalker jobs",
+        like=rough,
+    ),
+    Stop(
+        "The main question. The first screen says what happened, where, and what to do next; the evidence follows, "
+        "each piece with a number (`e24`) and the query or the log line that it comes from; `--evidence e24` prints "
+        "one with all its values. `pod3-1916/5` is GPU 5 of that "
+        "host; `± 35 s` says how exactly the time is known. `[needs approval]`: Trackwalker never does it by "
+        "itself. The "
+        "command below it starts the job again without the node; `costs: capacity` means that the cluster "
+        "has a node less "
+        "until it is repaired. Somebody cancelled this job; `diagnose` says why it was slow before that.",
+        "trackwalker diagnose",
+        lines=32,
+        like=cited,
+    ),
+    Stop(
+        "Which metrics changed when the job became slow? Single GPUs and hosts come first: the cause is usually among "
+        "them. What changed on `most hosts` is usually an effect. The score says how far a metric moved beyond its "
+        "usual noise; below 3 nothing is shown. Counters (`_total`) are shown as rates.",
+        "trackwalker changed",
+        lines=12,
+    ),
+    Stop("Which metrics are there?", "trackwalker metrics latest 'gpu.*(temp|clock)'"),
+    Stop(
+        "Ask the recorded metrics yourself, in PromQL.",
+        "trackwalker tsdb query latest 'max by (host) (max_over_time(hw_gpu_temperature_celsius[1h]))'",
+    ),
+    Stop(
+        "Or ask in plain English; no AI model is needed.", 'trackwalker ask "which host is slow?"', lines=24, like=cited
+    ),
+    Stop(
+        "How fast was it, and where did the time go? The median counts every step but the first ones and those with "
+        "a save or a compilation; the slow phase is in it. Goodput is the share of the time that went into steps that "
+        "count, at full speed.",
+        "trackwalker perf",
+        lines=10,
+    ),
+    Stop(
+        "Another incident: a job of eight nodes (as its scenario says) that failed at its start.",
+        "trackwalker lab simulate oom-gpu --out failed",
+        once=True,
+        head="Find out why a job failed",
+    ),
+    Stop(
+        "`triage` reads the log and nothing else, and takes a second. `-w` names another workspace for one "
+        "command. The "
+        "main failure comes first, then what followed from it; `does not prove` says what the line alone leaves open.",
+        "trackwalker triage -w failed/outputs",
+        lines=32,
+    ),
+    Stop(
+        "Before you ask a cluster for eight nodes: would this job start, and would it fit into GPU memory? "
+        "`plan` submits "
+        "nothing: it prints the `sbatch` command that `submit` would run. The figure is an estimate per GPU.",
+        "trackwalker plan llama2-70b -N 8 --gpu MI355X",
+        head="Plan the next one",
+    ),
+    Stop(
+        "Environment variables come from several places: defaults, the GPU's vendor (AMD here, the default), "
+        "the model, you. "
+        "Which one sets this variable, and why? XLA_FLAGS is made of two flags.",
+        "trackwalker explain XLA_FLAGS llama2-70b -N 8",
+    ),
+)
+
+HEAD = """# A tour in twenty-two commands
+
+Trackwalker starts training jobs, records them, and finds out why they are slow or failed. This page shows what its
+commands print; ids and times of your own runs will differ. To follow all of it, work in a clone of the repository after
+`make setup`: the two incidents are made by `trackwalker lab`, which comes with the clone or with `pip install
+trackwalker-lab` ([lab.md](lab.md)); `pip install 'trackwalker[tiny]'` is enough for everything else. (`scripts/tour`
+writes this page from what the commands print in a terminal of 80 columns, longer answers cut; a test runs them again.)
+"""
+TAIL = """
+## Go on
+
+- Take back what the tour set: `trackwalker config set workspace ''`.
+- With a run of your own: [any-cluster.md](any-cluster.md). On Slurm or Kubernetes: [launching.md](launching.md).
+- Names of jobs, settings, completion, exit codes: [command-line.md](command-line.md).
+- What a word means: [glossary.md](glossary.md).
+- How a verdict comes about: [diagnosis.md](diagnosis.md).
+"""
+
+
+class Walk:
+    """A folder in which the tour is walked; what it makes is made once."""
+
+    def __init__(self, place: Path) -> None:
+        self.place = place
+        self.made: dict[int, str] = {}
+
+    def answers(self, columns: int, **settings: str) -> Iterator[tuple[Stop, str]]:
+        """Each stop with what it prints in a terminal so wide; the settings are of the environment."""
+        for number, stop in enumerate(STOPS):
+            if not stop.once:
+                yield stop, self._tidy(self._in_terminal(stop, columns, settings))
+                continue
+            if number not in self.made:
+                self.made[number] = self._tidy(self._in_pipe(stop))
+            elif " config " in stop.command:
+                self._in_pipe(stop)
+            yield stop, self.made[number]
+        (self.place / ".config" / "trackwalker" / "config.toml").unlink()  # a second walk begins as the first did
+
+    def _environment(self, settings: dict[str, str]) -> dict[str, str]:
+        foreign = ("TRACKWALKER_", "SLURM_", "JOB_", "NO_COLOR", "FORCE_COLOR", "COLUMNS", "LC_", "DOCKER_", "RAY")
+        own = {name: value for name, value in os.environ.items() if not name.startswith(foreign)}
+        return {**own, "TERM": "xterm-256color", "XDG_CONFIG_HOME": str(self.place / ".config"), **settings}
+
+    def _argv(self, stop: Stop) -> list[str]:
+        return [sys.executable, "-m", *shlex.split(stop.command)]
+
+    def _in_pipe(self, stop: Stop) -> str:
+        argv, env = self._argv(stop), self._environment({"COLUMNS": str(NARROW)})
+        done = subprocess.run(
+            argv, cwd=self.place, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+            timeout=_LONGEST_S, check=True,
+        )  # fmt: skip
+        return done.stdout
+
+    def _in_terminal(self, stop: Stop, columns: int, settings: dict[str, str]) -> str:
+        ours, theirs = pty.openpty()
+        fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 50, columns, 0, 0))
+        env = self._environment(settings)
+        child = subprocess.Popen(
+            self._argv(stop), cwd=self.place, env=env, stdin=subprocess.DEVNULL, stdout=theirs, stderr=theirs
+        )
+        os.close(theirs)
+        said, deadline = b"", time.monotonic() + _LONGEST_S
+        try:
+            while time.monotonic() < deadline:
+                if select.select([ours], [], [], 1.0)[0]:
+                    try:
+                        piece = os.read(ours, 65536)
+                    except OSError:  # the terminal's other end is closed: Linux says so with EIO
+                        break
+                    if not piece:
+                        break
+                    said += piece
+            assert child.wait(timeout=10) in (0, 2), (stop.command, said)
+        finally:
+            child.kill()
+            child.wait()
+            os.close(ours)
+        text = said.decode("utf-8").replace("\r\n", "\n")
+        assert "Traceback (most recent call last)\n  File" not in text, text
+        if "NO_COLOR" in settings:
+            assert not _COLOUR.search(text), (stop.command, text)
+        return _CONTROL.sub("", re.sub(r"[^\n]*\r\x1b\[K", "", text))  # a line of progress is replaced and gone
+
+    def _tidy(self, text: str) -> str:
+        """The same wherever and whenever it is run: the folder, ids and times of real runs."""
+        text = text.replace(str(self.place / ".config"), "~/.config").replace(str(self.place), "~/tour")
+        text = text.replace(str(ROOT), "~/trackwalker").replace(str(Path.home()), "~")
+        text = re.sub(r"local_\d{8}_\d{6}_\w{4}", "local_20261116_152019_9e9b", text)
+        text = re.sub(r"\d{8}_\d{6}_[0-9a-f]{6}", "20261116_152019_d61a33", text)
+        lines = [line.rstrip() for line in text.splitlines() if not line.startswith(_NOTE)]
+        return "\n".join(lines).strip("\n")
+
+
+def shown(stop: Stop, answer: str) -> str:
+    """What of an answer is on the page."""
+    lines = answer.splitlines()
+    if len(lines) <= stop.lines + 3:
+        return answer
+    return "\n".join([*lines[: stop.lines], f"… ({len(lines) - stop.lines} more lines)"])
+
+
+def page(answers: list[tuple[Stop, str]]) -> str:
+    """docs/start/tour.md."""
+    parts = [HEAD]
+    for stop, answer in answers:
+        if stop.head:
+            parts.append(f"\n## {stop.head}\n")
+        says = textwrap.fill(stop.says, _PAGE_WIDTH, break_on_hyphens=False)
+        parts.append(f"\n{says}\n\n```console\n$ {stop.command}\n{shown(stop, answer)}\n```\n")
+    return "".join([*parts, TAIL])
+
+
+def blocks(text: str) -> list[tuple[str, str]]:
+    """The commands of a page with their answers."""
+    found = re.findall(r"^```console\n\$ ([^\n]*)\n(.*?)\n?^```$", text, re.MULTILINE | re.DOTALL)
+    return [(command, answer) for command, answer in found]

@@ -1,0 +1,61 @@
+"""Steps without a time of their own are put between the lines that have one."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from trackwalker.logs.scanning.steps import Steps
+from trackwalker.record.stamped import put_on_the_clock
+from trackwalker.record.timeline import Timeline
+
+START = datetime(2026, 2, 11, 3, 15, tzinfo=UTC).timestamp()
+STEP_S, STEPS, SET_UP_S = 20.0, 30, 400.0
+
+
+def line(after_s: float, zone_s: float = 0.0) -> str:
+    at = datetime.fromtimestamp(START + after_s + zone_s, UTC)
+    return f"00: [NeMo I {at:%Y-%m-%d %H:%M:%S} megatron_init:396] words"
+
+
+def moved(place: Path, before: list[str], between: dict[int, str]) -> float:
+    """By how much the steps are moved when these lines stand before the first and before certain steps."""
+    lines, numbers = list(before), []
+    for step in range(STEPS):
+        lines += [between[step]] if step in between else []
+        numbers.append(len(lines) + 1)
+        lines.append(f"00: iteration {step}/99 | train_step_timing in s: {STEP_S}")
+    log = place / "job.log"
+    log.write_text("\n".join(lines) + "\n")
+    numbered = np.arange(STEPS)
+    reckoned = START + STEP_S * (numbered + 1)
+    seconds = np.full(STEPS, STEP_S)
+    timeline = Timeline(numbered, reckoned, seconds, np.full(STEPS, np.nan), False, "job.log")
+    steps = Steps(step=numbered, seconds=seconds, line=np.array(numbers))
+    end = START + SET_UP_S + STEP_S * STEPS + 900.0
+    return float(put_on_the_clock(timeline, steps, log, START, end).ends[0] - reckoned[0])
+
+
+def test_lines_between_the_steps_tell_when_they_were(tmp_path: Path) -> None:
+    between = {i: line(SET_UP_S + STEP_S * i + 1.0) for i in (5, 12, 20)}
+    assert moved(tmp_path, [line(300.0)], between) == pytest.approx(SET_UP_S, abs=STEP_S)
+
+
+def test_lines_before_the_first_step_are_the_least(tmp_path: Path) -> None:
+    assert moved(tmp_path, [line(40.0), line(380.0)], {}) == pytest.approx(380.0 - STEP_S, abs=1.0)
+
+
+@pytest.mark.parametrize("zone_s", [-7 * 3600.0, 9 * 3600.0])
+def test_times_of_another_zone_say_nothing(tmp_path: Path, zone_s: float) -> None:
+    assert moved(tmp_path, [line(380.0, zone_s)], {}) == 0.0
+
+
+def test_times_that_contradict_each_other_say_nothing(tmp_path: Path) -> None:
+    assert moved(tmp_path, [line(700.0)], {10: line(320.0)}) == 0.0
+
+
+def test_a_log_without_times_is_left_as_it_is(tmp_path: Path) -> None:
+    assert moved(tmp_path, ["00: words"], {}) == 0.0

@@ -1,0 +1,113 @@
+"""What grows slowly: a leak that fills memory before the planned end, a disk that fills, on one host or on all."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from triage_logs import triage_text
+
+from trackwalker.diagnose.case import Case
+from trackwalker.diagnose.causes.evidence import EvidenceBook
+from trackwalker.diagnose.episodes.symptoms import Span, Symptoms
+from trackwalker.diagnose.facts.trend_facts import disk_fills, memory_grows
+from trackwalker.job.layout import Job
+from trackwalker.logs.facts import LogFacts, Quote
+from trackwalker.record.timeline import Timeline
+from trackwalker.telemetry.client import Matrix, Sample
+
+GB = 1e9
+MOMENT = re.compile(r"@ (\d+\.\d+)")
+
+
+class Memory:
+    """Memory in use (or free space) by host as functions of time, and its limit."""
+
+    def __init__(self, used: dict[str, Any], total: float = 1000 * GB, metric: str = "ray_node_mem_used") -> None:
+        self.used, self.total, self.metric = used, total, metric
+
+    def metrics(self) -> frozenset[str]:
+        return frozenset({self.metric, "ray_node_mem_total"})
+
+    def range(self) -> tuple[float, float]:
+        return 0.0, 1e6
+
+    def matrix(self, query: str, start: float, end: float, step: float) -> Matrix:
+        times = np.arange(start, end + 1e-6, step)
+        rows = [[float(of(t)) for t in times] for of in self.used.values()]
+        return Matrix([{"host": h, "mount": "/x"} for h in self.used], times, np.array(rows))
+
+    def instant(self, query: str, at: float) -> list[Sample]:
+        if "total" in query:
+            return [Sample({"host": h}, self.total, at) for h in self.used]
+        return [Sample({"host": h}, of(at) / GB, at) for h, of in self.used.items()]
+
+    def by_host(self, query: str, at: float) -> dict[str, float]:
+        now, then = (float(t) for t in MOMENT.findall(query))
+        return {h: (of(now) - of(then)) / GB for h, of in self.used.items()}
+
+
+def case_of(folder: Path, recording: Memory, steps: int) -> tuple[Case, Symptoms]:
+    """A run at full speed that was asked for `steps` and did 120 of them in two hours."""
+    done = 120
+    seconds = np.full(done, 60.0)
+    ends = 1000.0 + np.cumsum(seconds)
+    timeline = Timeline(np.arange(done), ends, seconds, np.full(done, np.nan), True, "job.log")
+    facts = LogFacts(Path("job.log"))
+    facts.config = {"steps": (str(steps), Quote(0, 1, f"Config param steps: {steps}"))}
+    hosts = list(recording.used)
+    case = Case(Job("1", None, None), facts, None, [], None, timeline, hosts, 900.0, float(ends[-1]), False)
+    case.telemetry = recording  # type: ignore[assignment]
+    case.seen = triage_text(folder, f"0: Config param steps: {steps}\n")
+    return case, Symptoms(frozenset(), windows={"whole": [Span(900.0, float(ends[-1]))]})
+
+
+def leak(from_gb: float, mb_per_s: float) -> Any:
+    return lambda t: from_gb * GB + mb_per_s * 1e6 * (t - 1000.0) + 1e7 * np.sin(t)
+
+
+@pytest.mark.parametrize(("steps", "told"), [(2000, True), (200, False)], ids=["before-the-end", "after-the-end"])
+def test_a_leak_on_all_hosts_matters_when_it_fills_memory_before_the_planned_end(
+    tmp_path: Path, steps: int, told: bool
+) -> None:
+    # 6.5 MB/s: 47 GB in the two hours so far, far below a tenth of the memory; full 31 h after the start.
+    case, symptoms = case_of(tmp_path, Memory({h: leak(200, 6.5) for h in ("a", "b", "c", "d")}), steps)
+    book = EvidenceBook()
+    answer = memory_grows(case, symptoms, book)
+    assert (answer.fired, answer.hosts) == (told, ())
+    if told:
+        projection = book.items[1]
+        assert projection.values["full_in_h"] < projection.values["left_h"]
+        assert f"full in {projection.values['full_in_h']:.3g} h" in projection.says
+
+
+def test_one_leaking_host_is_named(tmp_path: Path) -> None:
+    case, symptoms = case_of(tmp_path, Memory({"a": leak(200, 30), "b": leak(200, 0), "c": leak(200, 0)}), 500)
+    assert memory_grows(case, symptoms, EvidenceBook()).hosts == ("a",)
+
+
+def test_the_only_host_needs_no_peers(tmp_path: Path) -> None:
+    case, symptoms = case_of(tmp_path, Memory({"a": leak(200, 30)}), 500)
+    assert memory_grows(case, symptoms, EvidenceBook()).fired is True
+
+
+def test_a_copy_kept_after_the_first_save_is_no_leak(tmp_path: Path) -> None:
+    kept = lambda t: (200 if t < 2500 else 800) * GB + 1e7 * np.sin(t)  # noqa: E731
+    case, symptoms = case_of(tmp_path, Memory({"a": kept, "b": leak(200, 0)}), 5000)
+    assert memory_grows(case, symptoms, EvidenceBook()).fired is False
+
+
+def test_memory_that_fills_before_the_first_step_is_not_judged(tmp_path: Path) -> None:
+    case, _ = case_of(tmp_path, Memory({"a": leak(200, 30)}), 500)
+    loading = Symptoms(frozenset({"unfinished-start"}), windows={"whole": [Span(900.0, 8000.0)]})
+    assert memory_grows(case, loading, EvidenceBook()).fired is None
+
+
+@pytest.mark.parametrize(("steps", "told"), [(2000, True), (130, False)])
+def test_a_disk_that_is_full_before_the_run_is_done(tmp_path: Path, steps: int, told: bool) -> None:
+    free = lambda t: 100 * GB - 4e6 * (t - 1000.0) + 1e7 * np.sin(t)  # noqa: E731
+    case, symptoms = case_of(tmp_path, Memory({"a": free}, metric="hw_fs_free_bytes"), steps)
+    assert disk_fills(case, symptoms, EvidenceBook()).fired is told

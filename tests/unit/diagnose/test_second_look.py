@@ -1,0 +1,107 @@
+"""What found causes leave open: phases nobody speaks for, phases that became slower still, idleness without a why."""
+
+from __future__ import annotations
+
+from trackwalker.diagnose.causes.claims import claim_of
+from trackwalker.diagnose.causes.examine import Examination
+from trackwalker.diagnose.causes.examine import TestResult as Result
+from trackwalker.diagnose.causes.playbook import Playbook
+from trackwalker.diagnose.causes.playbook import Test as Question
+from trackwalker.diagnose.causes.quantities import graph
+from trackwalker.diagnose.causes.second_look import OpenQuestion, SecondLook, open_question
+from trackwalker.diagnose.deviations.sweep import Deviation
+from trackwalker.diagnose.episodes.episodes import Episode, alone, further
+from trackwalker.diagnose.episodes.symptoms import Span, Symptoms
+from trackwalker.diagnose.views.story import Phase
+from trackwalker.record.stall import Stall
+from trackwalker.telemetry.meaning import meaning_of
+
+FAST = Phase(0, 99, 0.0, 1000.0, 10.0, False)
+FIRST = Phase(100, 199, 1000.0, 2200.0, 12.0, True)
+SECOND = Phase(200, 299, 2200.0, 3700.0, 15.0, True)
+SYMPTOMS = Symptoms(frozenset({"slow"}), phases=(FAST, FIRST, SECOND))
+SPANS = {0: Span(1000.0, 2200.0), 1: Span(2200.0, 3700.0)}
+
+
+def found(spans: set[int], fact: str | None = None) -> Examination:
+    asked = {"fact": fact} if fact else {"query": "q", "detector": "outliers", "says": "s"}
+    test = Question(id="t", role="require", accuses=True, metrics=["hw_rdma_tx_retx_pkts_total"], **asked)
+    book = Playbook(id="rdma-degradation", title="t", symptoms=["slow"], summary="s", tests=[test])
+    return Examination(book, [Result(test, True, ["e1"], set() if fact else {"h1"}, spans=spans)])
+
+
+def off(metric: str, host: str, episode: str, phase: int) -> Deviation:
+    window = Episode(episode, "slow", (SPANS[phase],), (Span(0.0, 1000.0),), SPANS[phase].start)
+    return Deviation(window, meaning_of(metric), "rose", 11.0, host, before=3.0, after=60.0, of=12)
+
+
+def asked(cause: Examination, *deviations: Deviation) -> OpenQuestion | None:
+    return open_question(SecondLook(deviations), "incident", [cause], [cause], SYMPTOMS)
+
+
+def hosts(question: OpenQuestion | None) -> set[str | None]:
+    return set() if question is None else {d.host for d in question.deviations}
+
+
+def test_a_phase_that_no_found_cause_speaks_for_is_open() -> None:
+    slow_disk = off("acme_nvme_await_ms", "h9", alone(1), 1)
+    question = asked(found({0}), slow_disk)
+    assert question is not None
+    assert (question.standing, hosts(question)) == ("beside", {"h9"})
+    assert hosts(asked(found({0, 1}), slow_disk)) == set()
+
+
+def test_a_phase_that_became_slower_still_is_open_unless_the_cause_itself_grew() -> None:
+    slow_disk = off("acme_nvme_await_ms", "h9", further(1), 1)
+    assert hosts(asked(found({0, 1}), slow_disk)) == {"h9"}
+    grew = off("hw_rdma_tx_retx_pkts_total", "h1", further(1), 1)
+    assert hosts(asked(found({0, 1}), slow_disk, grew)) == set()
+
+
+def test_idle_devices_alone_do_not_outweigh_what_stands_out_and_is_unknown() -> None:
+    waiting = off("acme_rng_entropy_block_ms", "h4", alone(0), 0)
+    known = off("hw_io_pressure_full_pct", "h5", alone(0), 0)
+    question = asked(found({0, 1}, "lost-to-idle"), waiting, known)
+    assert question is not None
+    assert (question.standing, hosts(question)) == ("before", {"h4"})
+
+
+def test_an_uneven_run_that_looks_well_is_looked_at_and_an_even_one_is_not() -> None:
+    look = SecondLook((off("acme_page_scan_rate", "h2", "long-steps", 0),))
+    for names, expected in ((frozenset({"uneven"}), {"h2"}), (frozenset({"blip"}), set())):
+        assert hosts(open_question(look, "healthy", [], [], Symptoms(names))) == expected
+
+
+def test_what_idles_devices_without_a_late_batch_stands_before_idleness_even_on_the_accused_host() -> None:
+    idle = found({0, 1}, "lost-to-idle")
+    idle.results[0].hosts = {"h4"}
+    errors = off("hw_gpu_pcie_correctable_total", "h4", alone(0), 0)
+    disk = off("hw_io_pressure_full_pct", "h4", alone(0), 0)  # blocked readers are how batches become late
+    assert hosts(asked(idle, errors, disk)) == {"h4"}
+    assert hosts(asked(idle, disk)) == set()
+
+
+def test_an_account_claims_what_it_booked_and_not_all_that_its_hosts_show() -> None:
+    booked = found({0}, "lost-to-data")
+    booked.results[0].hosts = {"h4"}
+    claim = claim_of(booked)
+    assert (claim.quantities, claim.told_by_log) == (frozenset({"data-wait"}), False)
+    assert not claim.covers(off("acme_rng_entropy_block_ms", "h4", alone(0), 0), graph(), {})
+
+
+def test_a_hang_that_only_idle_devices_speak_for_asks_what_else_stands_out_on_that_host() -> None:
+    stall = Episode("stall", "stall", (Span(1000.0, 2200.0),), (Span(0.0, 900.0),), 1000.0)
+    idle = Question(
+        id="i", role="require", accuses=True, query="q", detector="silent", says="s",
+        metrics=["hw_gpu_utilization_percent"],
+    )  # fmt: skip
+    stalled = Question(id="s", role="require", fact="stalled")
+    book = Playbook(
+        id="dataloader-hang", title="t", symptoms=["stall"], state="batches-stuck", summary="s", tests=[stalled, idle]
+    )
+    hang = Examination(book, [Result(stalled, True, ["e1"]), Result(idle, True, ["e2"], {"h4"})])
+    licence = Deviation(stall, meaning_of("acme_licence_s"), "rose", 11.0, "h4", before=0.1, after=26.0, of=12)
+    symptoms = Symptoms(frozenset({"stall"}), Stall(1200.0, 60.0, "no step", 99, 1000.0, 2200.0))
+    question = open_question(SecondLook((licence,)), "incident", [hang], [hang], symptoms)
+    assert question is not None
+    assert (question.standing, hosts(question)) == ("before", {"h4"})

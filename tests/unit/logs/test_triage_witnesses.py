@@ -1,0 +1,109 @@
+"""Witnesses and the one they lost: what its own line, the scheduler or its silence says counts for more."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from triage_logs import ending, header, steps, triage_text
+
+WATCHDOG = (
+    "{task}: [rank{rank}]:[E ProcessGroupNCCL.cpp:632] [Rank {rank}] Watchdog caught collective operation timeout: "
+    "WorkNCCL(SeqNum=148210, OpType=_ALLGATHER_BASE, NumelIn=262, NumelOut=2516, Timeout(ms)=600000) ran for 600041\n"
+)
+BROKEN = "{rank}: node00{number}:9:9 [3] net_ib.cc:2195 NCCL WARN NET/IB: Got completion from peer 10.0.0.3<4> with status=12 vendor err 129\n"  # noqa: E501
+CLOSED = "{rank}: node00{number}:9:9 [3] socket.cc:915 NCCL WARN socketProgress: Connection closed by remote peer 10.0.0.3<5>\n"  # noqa: E501
+DOWN = "srun: error: Node failure on node003\n"
+
+
+def waited(hosts: list[int], each: int, gpus: list[int]) -> str:
+    return "".join(WATCHDOG.format(task=h, rank=each * h + g) for h in hosts for g in gpus)
+
+
+@pytest.mark.parametrize("gpus", [[3], list(range(8))], ids=["one GPU speaks for a host", "every GPU speaks"])
+def test_ranks_that_count_gpus_leave_nobody_out_when_every_host_waits(tmp_path: Path, gpus: list[int]) -> None:
+    found = triage_text(tmp_path, header(nodes=8) + steps(20, nodes=8) + waited(list(range(8)), 8, gpus) + ending(134))
+    assert found.primary is not None
+    assert found.primary.cause != "collective-mismatch"
+
+
+def test_a_host_none_of_whose_gpus_waits_never_joined(tmp_path: Path) -> None:
+    came = [0, 1, 2, 3, 4, 6, 7]
+    found = triage_text(tmp_path, header(nodes=8) + steps(20, nodes=8) + waited(came, 8, [0]) + ending(134))
+    assert found.primary is not None
+    assert (found.primary.cause, "host number 5" in found.primary.why) == ("collective-mismatch", True)
+
+
+def test_what_peers_print_stands_behind_a_node_that_the_scheduler_calls_failed(tmp_path: Path) -> None:
+    peers = "".join((CLOSED + BROKEN).format(rank=r, number=r + 1) for r in (0, 1, 3))
+    found = triage_text(tmp_path, header() + steps(20) + peers + DOWN + ending(1))
+    assert found.primary is not None
+    assert (found.primary.cause, found.primary.hosts) == ("node-death", ("node003",))
+    # A host that itself complains of broken transfers is no silent one: the scheduler may be late.
+    alive = peers + BROKEN.format(rank=2, number=3)
+    spoke = triage_text(tmp_path, header() + steps(20) + alive + DOWN + ending(1)).primary
+    assert spoke is not None
+    assert spoke.cause == "rdma-link-failure"
+
+
+TRACE = '{rank}: Traceback (most recent call last):\n{rank}:   File "train.py", line 5, in <module>\n{rank}: {error}\n'
+
+
+@pytest.mark.parametrize(
+    ("error", "cause"),
+    [
+        ("json.decoder.JSONDecodeError: Unterminated string starting at: line 1 column 18274", "python-exception"),
+        ("KeyError: 'input_ids'", "python-exception"),
+        ("ConnectionResetError: [Errno 104] Connection reset by peer", "peer-died"),
+    ],
+)
+def test_an_error_that_no_lost_peer_makes_is_its_ranks_own_wherever_it_stands(
+    tmp_path: Path, error: str, cause: str
+) -> None:
+    peers = "".join(CLOSED.format(rank=r, number=r + 1) for r in (0, 1, 3))
+    found = triage_text(tmp_path, header() + steps(20) + peers + TRACE.format(rank=2, error=error) + ending(1))
+    assert found.primary is not None
+    assert found.primary.cause == cause
+
+
+def test_what_the_run_outlived_does_not_name_who_died(tmp_path: Path) -> None:
+    early = "3: kernel: Out of memory: Killed process 4242 (python3)\n"
+    late = "1: kernel: Out of memory: Killed process 77 (python3)\n"
+    found = triage_text(tmp_path, header() + steps(20) + early + steps(60, first=21) + late + ending(137))
+    assert found.primary is not None
+    assert (found.primary.cause, found.primary.hosts) == ("oom-host", ("node002",))
+
+
+def test_text_that_an_evaluation_quotes_is_no_message(tmp_path: Path) -> None:
+    quoted = '2: eval[long/4]: "…the worker was Killed. Out of memory: Killed process 4242 (python3)…" score 0.2\n'
+    found = triage_text(tmp_path, header() + steps(20) + quoted)
+    assert all(f.cause != "oom-host" for f in found.failures)
+
+
+LIMIT = "{rank}: [launch] node00{number}: ulimit -l = {value}, /dev/shm = 1008G\n"
+REGISTER = (
+    "1: node002:1:1 [3] ibvwrap.cc:278 NCCL WARN Call to ibv_reg_mr_iova2 failed with error Cannot allocate memory\n"
+)
+
+
+def test_a_limit_that_is_none_accuses_nobody(tmp_path: Path) -> None:
+    limits = "".join(LIMIT.format(rank=r, number=r + 1, value="8192 kB" if r == 1 else "unlimited") for r in range(4))
+    found = triage_text(tmp_path, header() + limits + REGISTER + ending(1))
+    assert found.primary is not None
+    assert (found.primary.cause, found.primary.hosts) == ("memlock-limit", ("node002",))
+
+
+@pytest.mark.parametrize(
+    ("error", "cause"),
+    [
+        (
+            "pyarrow.lib.ArrowInvalid: Parquet magic bytes not found in footer. Either the file is corrupted or",
+            "python-exception",
+        ),
+        ("ValueError: the file model-00003.safetensors is corrupted", "checkpoint-corrupt"),
+    ],
+)
+def test_a_damaged_shard_of_the_data_is_no_damaged_checkpoint(tmp_path: Path, error: str, cause: str) -> None:
+    found = triage_text(tmp_path, header() + steps(20) + TRACE.format(rank=2, error=error) + ending(1))
+    assert found.primary is not None
+    assert found.primary.cause == cause
