@@ -42,7 +42,7 @@ def test_a_cause_file_with_an_old_key_or_an_unknown_state_is_refused_in_one_line
 def test_the_code_of_diagnose_names_no_cause() -> None:
     quoted = [
         f"{path.name}:{node.lineno}: {node.value}"
-        for path in sorted((ROOT / "diagnose").glob("*.py"))
+        for path in sorted((ROOT / "diagnose").rglob("*.py"))
         for node in ast.walk(ast.parse(path.read_text()))
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value in known() - OTHER_WORDS
     ]

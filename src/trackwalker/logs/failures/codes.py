@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import yaml
 
-TABLE = Path(__file__).with_name("codes.yml")
+TABLE = Path(__file__).parents[1] / "codes.yml"
 
 
 class Spelling(NamedTuple):
