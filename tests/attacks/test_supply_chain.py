@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from trackwalker.observe import install
+from trackwalker.observe import prometheus
 from trackwalker.observe.prometheus import CannotInstall, from_release, unpack_release
 
 ROOT = Path(__file__).parent.parent.parent
@@ -44,7 +44,7 @@ def test_prometheus_is_downloaded_by_checksum_or_not_at_all(tmp_path: Path, monk
         monkeypatch.setattr(platform, "machine", lambda machine=machine: machine)
         with pytest.raises(CannotInstall, match="nothing is downloaded"):
             from_release(tmp_path / "tree", lambda text: None)
-    assert all(re.fullmatch(r"[0-9a-f]{64}", digest) for digest in install._SHA256.values())
+    assert all(re.fullmatch(r"[0-9a-f]{64}", digest) for digest in prometheus._SHA256.values())
     (tmp_path / "tree").mkdir()
     with pytest.raises(CannotInstall, match="checksum mismatch"):
         unpack_release("https://x.example/p.tar.gz", "0" * 64, tmp_path / "tree", lambda url: io.BytesIO(b"evil"))

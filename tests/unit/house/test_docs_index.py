@@ -22,6 +22,7 @@ LONG = {
     "diagnosis.md": "not yet divided",
     "lab.md": "not yet divided",
     "sweeps.md": "not yet divided",
+    "web.md": "not yet divided: the job page, the pages of a fleet",
 }
 
 

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from trackwalker.cli.app import app
 from trackwalker.diagnose.triage import Triage, triage
 from trackwalker.job.layout import Job
-from trackwalker.record import accounting_ask
+from trackwalker.record import accounting
 
 pytestmark = pytest.mark.starts_processes
 
@@ -157,7 +157,7 @@ def test_a_scheduler_that_cannot_be_asked_proves_nothing(
 
 
 def test_a_slow_scheduler_is_not_waited_for(tmp_path: Path, sacct: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(accounting_ask, "_TIMEOUT_S", 0.2)
+    monkeypatch.setattr(accounting, "_TIMEOUT_S", 0.2)
     install(sacct, "exec sleep 30")
     began = time.perf_counter()
     assert "did not answer" in read(tmp_path, header() + steps(20)).accounting.why_unknown

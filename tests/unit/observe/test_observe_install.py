@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from trackwalker.errors import MissingToolError
-from trackwalker.observe import install, prometheus
+from trackwalker.observe import prometheus
 from trackwalker.observe.prometheus import BINARY, CannotInstall, place, unpack_release
 
 NEW = b'#!/bin/sh\necho "prometheus, version 2.53.4 (branch: HEAD)"\n'
@@ -136,7 +136,7 @@ def test_when_nothing_works_one_line_says_what_to_do(bare: Path, monkeypatch: py
     def unreachable(url: str) -> None:
         raise OSError("Name or service\nnot known")
 
-    monkeypatch.setattr(install, "_open", unreachable)
+    monkeypatch.setattr(prometheus, "_open", unreachable)
     with pytest.raises(MissingToolError) as caught:
         prometheus.ensure_prometheus(lambda text: None)
     message = str(caught.value)
@@ -148,7 +148,7 @@ def test_when_nothing_works_one_line_says_what_to_do(bare: Path, monkeypatch: py
 
 
 def test_a_machine_without_a_pinned_checksum_downloads_nothing(bare: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(install.platform, "machine", lambda: "riscv64")
-    monkeypatch.setattr(install, "_open", lambda url: pytest.fail("must not download"))
+    monkeypatch.setattr(prometheus.platform, "machine", lambda: "riscv64")
+    monkeypatch.setattr(prometheus, "_open", lambda url: pytest.fail("must not download"))
     with pytest.raises(MissingToolError, match="no checksum is pinned for linux-riscv64"):
         prometheus.ensure_prometheus(lambda text: None)

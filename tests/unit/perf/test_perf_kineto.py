@@ -15,11 +15,10 @@ from kineto_maker import BASE_NS, FIRST_US, NELEMS, SLEEP, US, TorchJob, rank_ev
 
 from trackwalker.errors import TrackwalkerError
 from trackwalker.job.layout import Job
-from trackwalker.perf import jax_json
 from trackwalker.perf.analysis.detail import read_detail, views, window_of
 from trackwalker.perf.analysis.report import Options, analyse
 from trackwalker.perf.analysis.result import PerfReport
-from trackwalker.perf.formats import chrome
+from trackwalker.perf.formats import chrome, reader
 from trackwalker.perf.formats.find import traces_in
 from trackwalker.perf.formats.reader import read_trace
 from trackwalker.perf.ranks.compare import compare
@@ -262,7 +261,7 @@ def test_the_json_of_jax_is_read_with_the_advice_to_give_the_xplane(
     assert (first["compute"], first["exposed_comm"], first["host_gap"]) == (200 * US, 100 * US, 700 * US)
     spans = 3 * 8
     for cap, said in ((spans, True), (spans + 1, False)):
-        monkeypatch.setattr(jax_json, "CAP", cap)
+        monkeypatch.setattr(reader, "CAP", cap)
         told = [gap for gap in read_trace(path).gaps if gap.what == "the end of the trace"]
         assert bool(told) == said
         assert all("exactly" in gap.why and "xplane.pb" in gap.remedy for gap in told)
