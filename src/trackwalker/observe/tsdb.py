@@ -54,6 +54,7 @@ class Block:
     first: int  # milliseconds
     end: int  # milliseconds, exclusive
     samples: int
+    series: int
     chunks: int
     replaces: frozenset[str]  # the blocks that were merged into this one, in any generation
 
@@ -78,6 +79,7 @@ def read_block(folder: Path) -> Block:
             first=int(meta["minTime"]),
             end=int(meta["maxTime"]),
             samples=int(stats.get("numSamples", 0)),
+            series=int(stats.get("numSeries", 0)),
             chunks=int(stats.get("numChunks", 0)),
             replaces=frozenset(older - {folder.name}),
         )

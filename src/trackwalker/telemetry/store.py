@@ -43,6 +43,9 @@ _FLAGS = (
 _ORPHANS = re.compile(r"Unknown series references.*?\bsamples=(\d+)")
 _ADMIN = "--web.enable-admin-api"  # to hide series in the view when something is wrong, and to write its log as a block
 _LOGGED_BYTES = 8  # of a log for each sample, about
+# Prometheus' time goes with series times questions, that of the blocks with samples: on two idle cores 3,300 series over
+# 24 h took 4.8 s by Prometheus and 6.7 s from the blocks, 35,000 over 2 h 13.3 s and 5.9 s.
+_MANY_SERIES = 10_000
 _NO_DELETIONS = 9  # bytes: a head and its checksum
 _PREFIX = f"trackwalker-view-{os.getuid()}-"
 
@@ -51,7 +54,7 @@ _PREFIX = f"trackwalker-view-{os.getuid()}-"
 def open_database(db_dir: Path, direct_from: int = MOST_SAMPLES) -> Iterator[Telemetry]:
     """Open a metrics database for queries, as a private view that is removed at the end.
 
-    One of more than `direct_from` samples is read without Prometheus, as far as that goes.
+    One of many series and more than `direct_from` samples is read without Prometheus, as far as that goes; 0: any.
     """
     check_source(db_dir)
     binary = find_prometheus()
@@ -97,6 +100,8 @@ class _Opened:
         view = self._view
         if view.has_wal or view.damage or sum(b.samples for b in view.blocks) <= least:
             return None
+        if least and _at_once(view.blocks) <= _MANY_SERIES:
+            return None
         folders = [view.data / b.name for b in view.blocks]
         if any(_has_deletions(folder / "tombstones") for folder in folders):
             return None
@@ -108,9 +113,14 @@ class _Opened:
     def flattened(self, least: int) -> Direct | None:
         """The same after Prometheus has written what is in the log into a block too; then it may rest."""
         try:
+            if (
+                least
+                and int(self.api.call("/api/v1/status/tsdb", method="GET")["headStats"]["numSeries"]) <= _MANY_SERIES
+            ):
+                return None
             name = self.api.call("/api/v1/admin/tsdb/snapshot")["name"]
             self._view.move(self._view.data / "snapshots" / str(name))
-        except (ValueError, OSError):
+        except (KeyError, ValueError, OSError):
             return None  # no room, say: it goes on as it is
         with self._lock:
             self._stop()
@@ -252,6 +262,11 @@ class _Opened:
             raise EvidenceError(_nothing(self._view, said))
         if not self._view.blocks and not self._view.has_wal:
             raise EvidenceError(_nothing(self._view, "no part of it can be read"))
+
+
+def _at_once(blocks: list[Block]) -> int:
+    """The most series that blocks hold of one moment: recorders side by side add up, blocks one after the other do not."""
+    return max((sum(b.series for b in blocks if b.first <= a.first < b.end) for a in blocks), default=0)
 
 
 def _has_deletions(tombstones: Path) -> bool:
