@@ -43,8 +43,8 @@ _FLAGS = (
 _ORPHANS = re.compile(r"Unknown series references.*?\bsamples=(\d+)")
 _ADMIN = "--web.enable-admin-api"  # to hide series in the view when something is wrong, and to write its log as a block
 _LOGGED_BYTES = 8  # of a log for each sample, about
-# Prometheus' time goes with series times questions, that of the blocks with samples: on two idle cores 3,300 series over
-# 24 h took 4.8 s by Prometheus and 6.7 s from the blocks, 35,000 over 2 h 13.3 s and 5.9 s.
+# Prometheus' time goes with series times questions, that of the blocks with samples: on two idle cores 3,300 series
+# over 24 h took 4.8 s by Prometheus and 6.7 s from the blocks, 35,000 over 2 h 13.3 s and 5.9 s.
 _MANY_SERIES = 10_000
 _NO_DELETIONS = 9  # bytes: a head and its checksum
 _PREFIX = f"trackwalker-view-{os.getuid()}-"
@@ -265,7 +265,7 @@ class _Opened:
 
 
 def _at_once(blocks: list[Block]) -> int:
-    """The most series that blocks hold of one moment: recorders side by side add up, blocks one after the other do not."""
+    """The most series of one moment: blocks of recorders side by side add up, blocks one after the other do not."""
     return max((sum(b.series for b in blocks if b.first <= a.first < b.end) for a in blocks), default=0)
 
 
