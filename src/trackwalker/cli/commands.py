@@ -243,7 +243,7 @@ setattr(TyperArgument, "display_type_rich", lambda argument, ctx: None)  # noqa:
 
 def is_lab(module: str) -> bool:
     """Whether a module comes with the lab's distribution."""
-    return module.startswith(("trackwalker.lab", "trackwalker.cli.lab.main", "trackwalker.cli.lab.demo"))
+    return module.startswith(("trackwalker.lab", "trackwalker.cli.lab"))
 
 
 def load(name: str) -> TyperCommand | TyperGroup:
