@@ -64,7 +64,7 @@ def cpu():
 OURS = (
     _USAGE
     + """
-from trackwalker.perf.gather import gather
+from trackwalker.perf.ranks.gather import gather
 from trackwalker.perf.ranks import compare
 began, used = time.perf_counter(), cpu()
 tables, _ = gather([path])
@@ -96,7 +96,7 @@ CENTRAL = (
     _USAGE
     + """
 import pickle
-from trackwalker.perf.gather import _unite_groups
+from trackwalker.perf.ranks.gather import _unite_groups
 from trackwalker.perf.ranks import compare
 began, used = time.perf_counter(), cpu()
 tables = [pickle.loads(file.read_bytes()) for file in sorted(path.glob("*.pickle"))]

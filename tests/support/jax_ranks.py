@@ -10,8 +10,8 @@ from trackwalker.job.ports import free_port
 
 
 def run_ranks(script: str, ranks: int, *words: object) -> None:
-    """Start tests/SCRIPT once per rank with RANK RANKS PORT and the given words, and wait for all of them."""
-    start = [sys.executable, str(ROOT / "tests" / script)]
+    """Start tests/support/SCRIPT once per rank with RANK RANKS PORT and the given words, and wait for all of them."""
+    start = [sys.executable, str(ROOT / "tests" / "support" / script)]
     port = free_port()
     running = [
         subprocess.Popen(

@@ -26,7 +26,7 @@ from trackwalker.observe.server import Server
 
 pytestmark = [pytest.mark.timeout(120)]
 
-TESTS = Path(__file__).parents[2]
+TESTS = Path(__file__).parents[2] / "support"
 # A trainer that reports by its hook and by event files, as a rank of the agent.
 TRAINER = f"""
 import json, math, os, sys, time

@@ -37,7 +37,7 @@ sys.stdin.read()
 ON_RAY = """
 import pickle, sys
 from pathlib import Path
-from trackwalker.perf.gather import gather
+from trackwalker.perf.ranks.gather import gather
 Path(sys.argv[2]).write_bytes(pickle.dumps(gather([Path(p) for p in sys.argv[3:]], ray=sys.argv[1])))
 """
 

@@ -18,7 +18,7 @@ from slurm_cluster import SlurmCluster, free_ports
 from trackwalker.lab.real.inject import inject
 from trackwalker.lab.real.victim import Victim
 
-TRAINER = Path(__file__).parents[2] / "megatron_style.py"
+TRAINER = Path(__file__).parents[2] / "support" / "megatron_style.py"
 RECORD = f"{sys.executable} -m trackwalker record --"
 SCRIPT = """#!/bin/bash
 #SBATCH -N 4 --ntasks-per-node=1 -J pretrain

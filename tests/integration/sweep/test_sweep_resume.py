@@ -45,7 +45,7 @@ case $(wc -l < {count}) in
 esac
 exec {real} "$@"
 """
-_TESTS = str(Path(__file__).parents[2])
+_TESTS = str(Path(__file__).parents[2] / "support")
 
 LONGER = STEPS.replace("16", "80")  # eight seconds: longer than a sweep looks away
 

@@ -17,7 +17,7 @@ from slurm_cluster import SlurmCluster, free_ports, need_slurm
 
 from trackwalker.telemetry.blocks import BlockWriter, labels
 
-TRAINER = Path(__file__).parents[2] / "megatron_style.py"
+TRAINER = Path(__file__).parents[2] / "support" / "megatron_style.py"
 SCRIPT = """#!/bin/bash
 #SBATCH -N 4 --ntasks-per-node=1 -J pretrain
 export MASTER_PORT={port}

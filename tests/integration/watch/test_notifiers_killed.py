@@ -19,7 +19,7 @@ from stations import KINDS, Station, message, station
 from trackwalker.watch.config import load_config
 from trackwalker.watch.delivery.outbox import FILE, Outbox
 
-CHILD = Path(__file__).parents[2] / "delivering_child.py"
+CHILD = Path(__file__).parents[2] / "support" / "delivering_child.py"
 WEBHOOK = "slack-webhook"  # one way: what is in doubt is sent again and says so
 
 

@@ -59,11 +59,18 @@ def test_a_phase_that_became_slower_still_is_open_unless_the_cause_itself_grew()
 
 
 def test_idle_devices_alone_do_not_outweigh_what_stands_out_and_is_unknown() -> None:
-    waiting = off("acme_rng_entropy_block_ms", "h4", alone(0), 0)
-    known = off("hw_io_pressure_full_pct", "h5", alone(0), 0)
+    waiting = off("acme_rng_entropy_block_ms", "h4", alone(1), 1)
+    known = off("hw_io_pressure_full_pct", "h5", alone(1), 1)
     question = asked(found({0, 1}, "lost-to-idle"), waiting, known)
     assert question is not None
     assert (question.standing, hosts(question)) == ("before", {"h4"})
+
+
+def test_what_shows_in_a_small_part_of_the_loss_does_not_stand_before_a_cause_of_all_of_it() -> None:
+    idle = found({0, 1}, "lost-to-idle")
+    assert hosts(asked(idle, off("acme_rng_entropy_block_ms", "h4", alone(0), 0))) == set()  # 200 s of 700 s lost
+    both = [off("acme_rng_entropy_block_ms", "h4", alone(i), i) for i in (0, 1)]
+    assert hosts(asked(idle, *both)) == {"h4"}
 
 
 def test_an_uneven_run_that_looks_well_is_looked_at_and_an_even_one_is_not() -> None:
@@ -75,8 +82,8 @@ def test_an_uneven_run_that_looks_well_is_looked_at_and_an_even_one_is_not() -> 
 def test_what_idles_devices_without_a_late_batch_stands_before_idleness_even_on_the_accused_host() -> None:
     idle = found({0, 1}, "lost-to-idle")
     idle.results[0].hosts = {"h4"}
-    errors = off("hw_gpu_pcie_correctable_total", "h4", alone(0), 0)
-    disk = off("hw_io_pressure_full_pct", "h4", alone(0), 0)  # blocked readers are how batches become late
+    errors = off("hw_gpu_pcie_correctable_total", "h4", alone(1), 1)
+    disk = off("hw_io_pressure_full_pct", "h4", alone(1), 1)  # blocked readers are how batches become late
     assert hosts(asked(idle, errors, disk)) == {"h4"}
     assert hosts(asked(idle, disk)) == set()
 

@@ -81,7 +81,7 @@ def test_settings_of_the_rank_s_own_gpu_are_changed_and_put_back(
 
 def test_a_killed_injector_is_undone_at_once(smi: Path, victim: Victim, tmp_path: Path) -> None:
     program = (
-        "import sys, time\nfrom pathlib import Path\nfrom trackwalker.lab import undo\n"
+        "import sys, time\nfrom pathlib import Path\nfrom trackwalker.lab.real import undo\n"
         f"undo._folder = lambda: Path({str(tmp_path / 'notes')!r})\n"
         "from trackwalker.lab.real.inject import Victim, inject\n"
         f"with inject('power-cap', Victim(0, 'box-r0', {victim.pid}, Path({str(victim.job_dir)!r})), 0.4):\n"

@@ -287,5 +287,5 @@ def test_the_text_is_valid_exposition(driver: Driver, opened: Opened, prometheus
 
 
 def test_the_node_files_are_python_39() -> None:
-    for name in ("nvml.py", "nvml_gpu.py", "collectors/gpu_nvidia.py"):
+    for name in ("sensors/nvml.py", "sensors/nvml_gpu.py", "collectors/gpu_nvidia.py"):
         ast.parse((ROOT / "src/trackwalker/node" / name).read_text(), feature_version=(3, 9))

@@ -115,7 +115,7 @@ def open_question(
         # Idle devices tell that something was waited for: what else stands out, and is no sign of late data, is it.
         claims = [claim_of(e) for e in told if not _only_idleness(e) and not e.waits]
         rest = [d for d in look.deviations if explanation(d, claims, graph(), {}) is None]
-        return OpenQuestion("before", [d for d in rest if d.fleet or _idles_otherwise(d)])
+        return OpenQuestion("before", _throughout([d for d in rest if d.fleet or _idles_otherwise(d)], symptoms))
     if stuck:
         return None
     claims = [claim_of(e) for e in told]
@@ -126,6 +126,21 @@ def open_question(
 def _idles_otherwise(d: Deviation) -> bool:
     """Whether this may idle a host's devices, and no late batch has a part in it."""
     return d.meaning.quantity not in graph().idle | graph().late_batches
+
+
+def _throughout(deviations: Sequence[Deviation], symptoms: Symptoms) -> list[Deviation]:
+    """What may stand before a cause of all the loss: it shows in all slow phases together, or in most of the loss."""
+    lost = _lost(symptoms)
+    phase = {episode(i): i for episode in (alone, further) for i in range(len(lost))}
+    seen: dict[tuple[object, ...], set[str]] = {}
+    for d in deviations:
+        seen.setdefault((d.host, *d.alike), set()).add(d.episode.name)
+
+    def lasts(d: Deviation) -> bool:
+        mine = seen[(d.host, *d.alike)]
+        return not mine <= set(phase) or 2 * sum(lost[i] for i in {phase[name] for name in mine}) >= sum(lost)
+
+    return [d for d in deviations if d.fleet or lasts(d)]
 
 
 def _only_idleness(cause: Examination) -> bool:
