@@ -224,7 +224,27 @@ def _events(job: Job, damage: list[str]) -> list[dict[str, Any]]:
     foreign = records.damaged - (1 if records.torn_tail else 0)  # an unfinished last line is a writer at work
     if foreign > 0:
         damage.append(f"{foreign} lines of {job.events.name} could not be read and were left out")
-    return [event for event in records.items if event.get("kind") != "first-failure" or _names_a_failure(event)]
+    return _one_failure_first([e for e in records.items if e.get("kind") != "first-failure" or _names_a_failure(e)])
+
+
+def _one_failure_first(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Of what each node saw fail first, only what failed first of all: the end of the run tells, from all nodes."""
+    ends = sorted((e for e in events if e.get("kind") == "run-end" and _dated(e)), key=lambda e: float(e["t"]))
+    out = []
+    for event in events:
+        if event.get("kind") == "first-failure" and _dated(event):
+            data = next((e.get("data") for e in ends if e["t"] >= event["t"]), None)
+            first = data.get("first") if isinstance(data, dict) else None
+            if isinstance(first, dict) and type(first.get("rank")) is int:
+                if first["rank"] != event["rank"]:
+                    continue
+                event = event | ({"t": first["ended"]} if isinstance(first.get("ended"), float) else {})
+        out.append(event)
+    return out
+
+
+def _dated(event: dict[str, Any]) -> bool:
+    return isinstance(event.get("t"), int | float)
 
 
 def _names_a_failure(event: dict[str, Any]) -> bool:
@@ -255,7 +275,7 @@ def _clock(
 ) -> Clock:  # fmt: skip
     live = is_live(job.state) or said.live
     now = time.time() if live else None
-    dated = [(e.get("kind"), float(e["t"])) for e in events if isinstance(e.get("t"), (int, float))]
+    dated = [(e.get("kind"), float(e["t"])) for e in events if _dated(e)]
     stops = [t for kind, t in dated if kind in ("first-failure", "stop")]
     over = [t for kind, t in dated if kind == "run-end"]
     ended = None if live else over[-1] if over else said.end
