@@ -27,7 +27,7 @@ from urllib.parse import urlsplit
 from tree_agent import TreeAgent, plant
 from usage import cpu_seconds, family, memory_mb
 
-from trackwalker.job.ports import free_port
+from trackwalker.job.processes import free_port
 from trackwalker.observe.prometheus import tool_dir
 
 PACKAGE = "prometheus-node-exporter"

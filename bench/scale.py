@@ -25,7 +25,7 @@ from sizing import Measured, table
 from tree_agent import TreeAgent, plant
 from usage import cpu_seconds, memory_mb
 
-from trackwalker.job.ports import free_port
+from trackwalker.job.processes import free_port
 from trackwalker.observe.prometheus import ensure_prometheus, find_promtool
 from trackwalker.observe.server import Server
 

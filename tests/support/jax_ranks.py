@@ -6,7 +6,7 @@ import subprocess
 import sys
 
 from conftest import ROOT
-from trackwalker.job.ports import free_port
+from trackwalker.job.processes import free_port
 
 
 def run_ranks(script: str, ranks: int, *words: object) -> None:

@@ -179,17 +179,18 @@ HEAD = """# A tour in twenty-two commands
 Trackwalker starts training jobs, records them, and finds out why they are slow or failed. This page shows what its
 commands print; ids and times of your own runs will differ. To follow all of it, work in a clone of the repository after
 `make setup`: the two incidents are made by `trackwalker lab`, which comes with the clone or with `pip install
-trackwalker-lab` ([lab.md](../how-to/lab.md)); `pip install 'trackwalker[tiny]'` is enough for everything else. (`scripts/tour`
-writes this page from what the commands print in a terminal of 80 columns, longer answers cut; a test runs them again.)
+trackwalker-lab` ([lab.md](../how-to/lab.md)); `pip install 'trackwalker[tiny]'` is enough for everything else.
+(`scripts/tour` writes this page from what the commands print in a terminal of 80 columns, longer answers cut; a test
+runs them again.)
 """
 TAIL = """
 ## Go on
 
 - Take back what the tour set: `trackwalker config set workspace ''`.
-- With a run of your own: [any-cluster.md](any-cluster.md). On Slurm or Kubernetes: [launching.md](launching.md).
-- Names of jobs, settings, completion, exit codes: [command-line.md](command-line.md).
+- With a run of your own: [any-cluster.md](any-cluster.md). On Slurm or Kubernetes: [launching.md](../how-to/launching.md).
+- Names of jobs, settings, completion, exit codes: [command-line.md](../reference/command-line.md).
 - What a word means: [glossary.md](glossary.md).
-- How a verdict comes about: [diagnosis.md](diagnosis.md).
+- How a verdict comes about: [diagnosis.md](../why/diagnosis.md).
 """
 
 

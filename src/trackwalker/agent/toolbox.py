@@ -35,8 +35,7 @@ from trackwalker.agent.workspace import Workspace
 from trackwalker.errors import RefusedError, TrackwalkerError, UsageError
 from trackwalker.job.scrub import Scrubber
 from trackwalker.telemetry.client import Floats, Labels, Telemetry
-from trackwalker.telemetry.query import iso, parse_time
-from trackwalker.telemetry.ranges import too_short
+from trackwalker.telemetry.query import iso, parse_time, too_short
 
 # `query_metrics`: one PromQL question; the server aggregates, and a summary of each series comes before any point.
 _GRID = 250  # times at which a query is evaluated

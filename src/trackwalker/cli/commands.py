@@ -94,7 +94,7 @@ COMMANDS = {
         "diagnose 8308 --json",
     ),
     "changed": Entry(
-        "answers.changed:changed",
+        "answers.compare:changed",
         "List every metric that changed when a job became slow.",
         "changed 8308 --from 120 --to 180",
     ),
@@ -145,7 +145,7 @@ COMMANDS = {
     ),
     "tsdb": Entry("answers.tsdb:app", "List, query, view and export recorded metrics."),
     "tunnel": Entry(
-        "launching.tunnel:tunnel",
+        "launching.shell:tunnel",
         "Print the SSH commands to a running job's pages.",
         "tunnel 8308 --json",
     ),
@@ -174,7 +174,7 @@ COMMANDS = {
         "explain NCCL_DEBUG deepseek -N 8 --vendor amd --fabric ionic",
     ),
     "resubmit": Entry(
-        "launching.resubmit:resubmit",
+        "launching.resume:resubmit",
         "Ask for a recorded run again, exactly as it was.",
         "resubmit 8308 --dry-run",
     ),
@@ -212,7 +212,7 @@ COMMANDS = {
         "Check this machine, and say what to do about it.",
         "doctor --json",
     ),
-    "rm": Entry("launching.rm:rm", "Remove jobs that are over, with their logs; asks first.", "rm 8308 8311 --yes"),
+    "rm": Entry("launching.clean:rm", "Remove jobs that are over, with their logs; asks first.", "rm 8308 8311 --yes"),
     "completion": Entry(
         "common.completion:completion",
         "Print the completion script of a shell.",
@@ -220,7 +220,7 @@ COMMANDS = {
     ),
     "help": Entry("common.help:help_of", "Show the help of a command.", "help diagnose"),
     "version": Entry("common.help:version", "Print the version.", "version"),
-    "setup": Entry("setup:setup", "Find Prometheus, or install it for this user.", "setup"),
+    "setup": Entry("doctor:setup", "Find Prometheus, or install it for this user.", "setup"),
 }
 
 

@@ -18,6 +18,7 @@ from typing import Literal
 from trackwalker.cli.common.options import DEFAULT_WORKSPACE, AsJson, Workspace
 from trackwalker.cli.common.say import say
 from trackwalker.job.trust import shared_badly
+from trackwalker.observe.prometheus import ensure_prometheus
 
 SCHEMA = "trackwalker.doctor/1"
 _EXTRAS = {
@@ -189,3 +190,8 @@ def _text(path: Path) -> str:
 _LOOKS: tuple[Callable[[Path], Iterator[Finding]], ...] = (
     _python, _prometheus, _slurm, _containers, _gpus, _rdma, _extras, _disk, _shared, _clock,
 )  # fmt: skip
+
+
+def setup() -> None:
+    """Find Prometheus or install it for this user; prints where it is."""
+    print(ensure_prometheus(print))

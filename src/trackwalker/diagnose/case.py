@@ -11,7 +11,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from trackwalker.diagnose.identity import check_identity
 from trackwalker.diagnose.triage import Triage, triage
 from trackwalker.errors import EvidenceError, MissingToolError
 from trackwalker.job.layout import Job
@@ -26,6 +25,7 @@ from trackwalker.record.stamped import put_on_the_clock
 from trackwalker.record.steps import EVENTS
 from trackwalker.record.timeline import Timeline, from_scalars, mark, timeline_of
 from trackwalker.record.topology import Topology, make_topology
+from trackwalker.telemetry.client import host_of
 from trackwalker.telemetry.coverage import scrape_interval
 from trackwalker.telemetry.quality import Check, check_quality
 from trackwalker.telemetry.store import Telemetry, open_database
@@ -233,3 +233,46 @@ def _end(record: Record, telemetry: Telemetry | None, timeline: Timeline | None,
     if timeline is not None and timeline.last_end is not None:
         known.append(timeline.last_end)
     return max(known) if known else None
+
+
+_FEWEST = 5  # steps known to both
+_SAME = 0.02  # the log rounds a loss to three digits
+
+
+def check_identity(telemetry: Telemetry, log: LogFacts) -> Check | None:
+    """Compare hosts and losses of the database with those of the log; None where there is nothing to compare."""
+    metrics, (begin, end) = telemetry.metrics(), telemetry.range()
+    presence = next((m for m in ("hw_procs_running", "hw_gpu_power_watts", "hw_rank_up") if m in metrics), None)
+    if presence is not None and log.hosts:
+        query = f"count by (host, instance) (last_over_time({presence}[{max(1, round(end - begin))}s] @ {end:.3f}))"
+        seen = {host_of(s.labels) for s in telemetry.instant(query, end)}
+        if seen and not seen & set(log.hosts):
+            names = ", ".join(sorted(str(h) for h in seen)[:4])
+            return Check("identity", False, (), f"the database holds other hosts ({names}, …) than the log", query)
+    if not {"tb_step", "tb_learning_loss"} <= metrics:
+        return None
+    recorded = _recorded(telemetry, begin, end)
+    told = log.steps.losses
+    both = [s for s in recorded if s in told and recorded[s] == recorded[s] and told[s] == told[s]]
+    if len(both) < _FEWEST:
+        return None
+    # Two runs of one program share their first losses roughly; most of many must agree to the rounding.
+    agree = sum(abs(recorded[s] - told[s]) <= _SAME * max(abs(told[s]), 0.1) for s in both)
+    ok = agree >= 0.5 * len(both)
+    says = "" if ok else f"only {agree} of {len(both)} losses in the database are those of the log"
+    return Check("identity", ok, (), says, "tb_learning_loss")
+
+
+def _recorded(telemetry: Telemetry, begin: float, end: float) -> dict[int, float]:
+    """Loss by step: both series of a step carry the same time."""
+    losses = {
+        round(float(t), 3): float(v)
+        for _, ts, vs in telemetry.raw("tb_learning_loss", begin, end)
+        for t, v in zip(ts, vs, strict=True)
+    }
+    steps = {
+        round(float(t), 3): int(v)
+        for _, ts, vs in telemetry.raw("tb_step", begin, end)
+        for t, v in zip(ts, vs, strict=True)
+    }
+    return {steps[t]: losses[t] for t in steps if t in losses}

@@ -31,7 +31,6 @@ from trackwalker.diagnose.episodes.symptoms import SOFT, Symptoms, find_symptoms
 from trackwalker.diagnose.facts import heartbeat, machine_facts
 from trackwalker.diagnose.facts.account_facts import IDLENESS
 from trackwalker.diagnose.facts.log_facts import visible_change
-from trackwalker.diagnose.status import status_of
 from trackwalker.diagnose.triage import Triage
 from trackwalker.diagnose.verdict import (
     AccountRow,
@@ -47,7 +46,7 @@ from trackwalker.diagnose.verdict import (
     Window,
 )
 from trackwalker.diagnose.views.asked import Asked, Diagnosis
-from trackwalker.diagnose.views.frame import cost_of, job_ref, quality_of
+from trackwalker.diagnose.views.frame import cost_of, job_ref, quality_of, status_of
 from trackwalker.diagnose.views.shown import without_secrets
 from trackwalker.diagnose.views.storyteller import tell
 from trackwalker.job.advance import counted

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from trackwalker.diagnose.triage import Triage
 from trackwalker.diagnose.verdict import Verdict, Window
-from trackwalker.job.cause_names import cause_name
+from trackwalker.job.causes import cause_name
 from trackwalker.job.layout import Job
 from trackwalker.launch.job_state import Standing
 from trackwalker.report import words

@@ -100,3 +100,24 @@ def parsed(name: str, text: str, make: Callable[[dict[str, Any]], Said]) -> Said
         first = e.errors()[0]
         where = ".".join(str(p) for p in first["loc"])
         raise UsageError(f"playbook {name}: {where}: {first['msg']}") from e
+
+
+_WORDS = {
+    "cpu": "CPU", "dmabuf": "DMA-BUF", "ecc": "ECC", "fs": "file system", "gpu": "GPU", "ipv6": "IPv6",
+    "k8s": "Kubernetes", "moe": "MoE", "nccl": "NCCL", "nic": "NIC", "oom": "out of memory", "p2p": "P2P",
+    "python": "Python", "rdma": "RDMA", "shm": "shared memory", "tcp": "TCP", "tgs": "TGS", "xla": "XLA",
+}  # fmt: skip
+
+
+def cause_name(cause: str) -> str:
+    """A cause in a few plain words: `GPU out of memory`."""
+    known = about(cause)
+    if known is not None and known.name:
+        return known.name
+    said = " ".join(_WORDS.get(word, word) for word in cause.split("-"))
+    return said[:1].upper() + said[1:]
+
+
+def cause_label(cause: str) -> str:
+    """The words first, the id in brackets: `GPU out of memory (oom-gpu)`."""
+    return f"{cause_name(cause)} ({cause})"

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -106,3 +107,10 @@ def is_live(state_file: Path | None) -> bool:
         return live_members(json.loads(read_whole(state_file)))
     except (OSError, ValueError, AttributeError, RecursionError):
         return False
+
+
+def free_port() -> int:
+    """A loopback port that nobody listens on at this moment."""
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return int(s.getsockname()[1])

@@ -20,8 +20,7 @@ from trackwalker.job.processes import read_bytes, read_stat
 from trackwalker.launch.command import Room, name_of, plan_command, post_task
 from trackwalker.launch.kubernetes.client import kubectl, refusal
 from trackwalker.launch.plan import new_local_id, short_hostname
-from trackwalker.launch.recording import tell_verdict
-from trackwalker.launch.schedulers.joined import JoinedRun
+from trackwalker.launch.recording import JoinedRun, tell_verdict
 from trackwalker.launch.schedulers.local import LocalRun
 from trackwalker.launch.slurm.client import Slurm
 from trackwalker.launch.task import Task, find_task

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from trackwalker import __version__
 from trackwalker.errors import UsageError
-from trackwalker.job.ports import free_port
+from trackwalker.job.processes import free_port
 from trackwalker.job.run import Origin, RankPlace, RunRecord, Setting
 from trackwalker.job.scrub import shown
 from trackwalker.launch.code.provenance import NAME, Provenance, git_summary

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
 import os
 import subprocess
@@ -13,10 +14,10 @@ from pathlib import Path
 
 from trackwalker.errors import TrackwalkerError
 from trackwalker.job.journal import read
+from trackwalker.job.whole import write_whole
 from trackwalker.launch.code.provenance import code_of
 from trackwalker.launch.code.store import FOLDER
 from trackwalker.launch.command import Room, plan_command, post_task
-from trackwalker.launch.schedulers.joined import JoinedRun
 from trackwalker.launch.schedulers.local import LocalRun
 from trackwalker.launch.wrapped import Wrapped
 
@@ -135,3 +136,31 @@ def tell_verdict(job_dir: Path, job_id: str, say: Callable[[str], None]) -> None
         say(f"{cause['cause']}{where} ({cause['confidence']:.2f})")
     say(f"{verdict['outcome']}: {verdict['summary']}")
     say(f"the evidence: trackwalker diagnose {job_id}")
+
+
+class JoinedRun(LocalRun):
+    """The agent of this node, looked after by the node's first task."""
+
+    def _write(self) -> None:
+        if self.plan.agent.is_first:
+            with contextlib.suppress(FileExistsError):
+                (self.job_dir / "log").symlink_to(Path("..") / self.plan.log.name)
+            with self.plan.log.open("ab") as log:  # a requeued job goes on in the same log
+                log.write(self.plan.header.encode("utf-8", "surrogateescape"))
+            self.record.save(self.job_dir / "run.json")
+            if self.plan.provenance is not None:
+                self.plan.provenance.save(self.job_dir)
+        write_whole(self._spec_file, json.dumps(dataclasses.asdict(self.plan.agent), default=str), mode=0o600)
+
+    @property
+    def _spec_file(self) -> Path:
+        return self.plan.agent.spec_file
+
+    def _run_end(self) -> int | None:
+        if not self.plan.agent.is_first:
+            ended = self._agent.poll() if self._agent is not None else 1
+            return None if ended is None else 0  # how its tasks ended the first node knows
+        for record in reversed(read(self.job_dir / "events.jsonl").items):
+            if record.get("kind") == "run-end" and record["t"] > self.record.created:
+                return int(record["data"]["exit"] or 0)
+        return None

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from trackwalker.job.ports import free_port
+from trackwalker.job.processes import free_port
 from trackwalker.job.services import USER
 from trackwalker.observe.login import NO_ORIGIN, Login
 

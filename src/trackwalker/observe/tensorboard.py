@@ -14,7 +14,7 @@ from subprocess import Popen
 from typing import Any
 
 from trackwalker.errors import EvidenceError
-from trackwalker.job.ports import free_port
+from trackwalker.job.processes import free_port
 from trackwalker.job.run import load_run
 from trackwalker.job.services import announce, withdraw
 from trackwalker.observe.login import login

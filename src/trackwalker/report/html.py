@@ -12,17 +12,17 @@ from markupsafe import Markup
 
 from trackwalker.diagnose.verdict import Verdict
 from trackwalker.diagnose.views.story import Mark, Story
-from trackwalker.job.cause_names import cause_label
+from trackwalker.job.causes import cause_label
 from trackwalker.report import view, words
 from trackwalker.report.charts import axis
 from trackwalker.report.charts import host_lanes as lanes
 from trackwalker.report.charts import throughput_timeline as timeline
 from trackwalker.report.charts.marks import words_of
-from trackwalker.report.onsets import in_order
 from trackwalker.report.story import heat as story_heat
 from trackwalker.report.story import overlay as story_overlay
 from trackwalker.report.story.background import Background, with_restarts, without_secrets
 from trackwalker.report.text import clean, clip, one_line
+from trackwalker.report.view import in_order
 from trackwalker.report.words import lacking
 
 _MARKS = 200

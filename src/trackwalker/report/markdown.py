@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from trackwalker.diagnose.verdict import Cause, Evidence, Verdict
-from trackwalker.job.cause_names import cause_label, cause_name
+from trackwalker.job.causes import cause_label, cause_name
 from trackwalker.report.changed import deviation_line
 from trackwalker.report.text import one_line
 from trackwalker.report.words import lacking

@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from trackwalker.diagnose.verdict import Cause, Evidence, Verdict
-from trackwalker.job.cause_names import cause_label, cause_name
+from trackwalker.job.causes import cause_label, cause_name
 from trackwalker.report import words
 from trackwalker.report.changed import deviation_line
 from trackwalker.report.commands import command_of, first_look

@@ -7,7 +7,7 @@ from rich.table import Table
 from rich.text import Text
 
 from trackwalker.diagnose.triage import Triage
-from trackwalker.job.cause_names import cause_label, cause_name
+from trackwalker.job.causes import cause_label, cause_name
 from trackwalker.logs.failures.findings import Finding
 from trackwalker.logs.failures.signatures import load
 from trackwalker.report.text import clip, one_line

@@ -11,7 +11,7 @@ from importlib.resources import files
 from pathlib import Path
 
 from trackwalker.diagnose.verdict import Action, Cause, Magnitude, Onset, Progress, Verdict
-from trackwalker.job.cause_names import cause_name
+from trackwalker.job.causes import cause_name
 from trackwalker.report.text import clip, one_line
 
 _ID, _TITLE = re.compile(r"^id: *(\S+)", re.MULTILINE), re.compile(r"^title: *(.+)$", re.MULTILINE)

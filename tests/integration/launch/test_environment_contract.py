@@ -8,7 +8,7 @@ from pathlib import Path
 from slurm_cluster import SlurmCluster
 from slurm_run import Run, submit_program
 
-from trackwalker.launch.slurm.environment import left_behind
+from trackwalker.launch.slurm.client import left_behind
 from trackwalker.launch.slurm.options import SubmitOptions
 
 ARRIVE = {

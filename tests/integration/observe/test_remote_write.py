@@ -10,7 +10,7 @@ import pytest
 from recorded_job import Exporter, Job, wait_for
 from victoria import PASSWORD, USER, Victoria, find_victoria
 
-from trackwalker.job.ports import free_port
+from trackwalker.job.processes import free_port
 from trackwalker.observe.remote_write import AUTH_VARIABLE, URL_VARIABLE
 
 

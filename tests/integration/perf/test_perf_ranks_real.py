@@ -17,7 +17,7 @@ from jax_ranks import run_ranks
 from trace_maker import Recipe, write_ranks
 
 from trackwalker.errors import UnreachableError
-from trackwalker.job.ports import free_port
+from trackwalker.job.processes import free_port
 from trackwalker.perf.formats.xplane import TraceFile
 from trackwalker.perf.hlo.collectives import by_kind, program_collectives
 from trackwalker.perf.hlo.proto import read_proto

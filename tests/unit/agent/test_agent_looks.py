@@ -27,7 +27,7 @@ from trackwalker.diagnose.deviations.log_changes import Kind, _judge, log_change
 from trackwalker.diagnose.episodes.symptoms import Span
 from trackwalker.diagnose.facts.line_clock import LineClock, template_of
 from trackwalker.errors import EvidenceError, RefusedError, UsageError
-from trackwalker.telemetry import ranges as promql_ranges
+from trackwalker.telemetry.query import seconds_of, too_short
 
 BEGIN = 1_772_000_000
 TOKEN = "hf_" + "Zx9" * 8
@@ -159,12 +159,12 @@ def test_ranks_in_words() -> None:
 
 def test_a_rate_over_too_short_a_range_says_what_to_use(monkeypatch: pytest.MonkeyPatch) -> None:
     telemetry: Any = SimpleNamespace(metrics=lambda: {"hw_x_total"})
-    monkeypatch.setattr(promql_ranges, "scrape_interval", lambda *_: 30.0)
-    [said] = promql_ranges.too_short(telemetry, "sum(rate(hw_x_total[1m]))")
+    monkeypatch.setattr("trackwalker.telemetry.query.scrape_interval", lambda *_: 30.0)
+    [said] = too_short(telemetry, "sum(rate(hw_x_total[1m]))")
     assert said.endswith("use at least [120s]")
-    assert promql_ranges.too_short(telemetry, "rate(hw_x_total[2m])") == []
-    assert promql_ranges.too_short(telemetry, "avg_over_time(hw_x_total[1m])") == []
-    assert promql_ranges.seconds_of("1h30m") == 5400
+    assert too_short(telemetry, "rate(hw_x_total[2m])") == []
+    assert too_short(telemetry, "avg_over_time(hw_x_total[1m])") == []
+    assert seconds_of("1h30m") == 5400
 
 
 def test_advice_names_tools_instead_of_commands() -> None:

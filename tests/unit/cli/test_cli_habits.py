@@ -13,7 +13,7 @@ from hostile_jobs import ID, make_job
 
 from trackwalker.cli.commands import COMMANDS, GROUPS, load
 from trackwalker.cli.common.completion import candidates
-from trackwalker.cli.common.spans import clock, since, span
+from trackwalker.cli.common.waiting import clock, since, span
 from trackwalker.cli.common.words import earlier_jobs
 from trackwalker.errors import UsageError
 

@@ -7,8 +7,7 @@ import re
 import pytest
 
 from trackwalker.diagnose.causes.playbook import load_playbooks
-from trackwalker.job.cause_names import cause_label, cause_name
-from trackwalker.job.causes import known
+from trackwalker.job.causes import cause_label, cause_name, known
 from trackwalker.report.words import lacking
 
 

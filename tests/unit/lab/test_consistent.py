@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from trackwalker.diagnose.causes.consistent import contradictions
+from trackwalker.diagnose.causes.evidence import contradictions
 from trackwalker.lab.scenario import Truth
 from trackwalker.lab.scoring.grade import grade
 

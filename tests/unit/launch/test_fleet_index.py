@@ -14,10 +14,9 @@ from web_client import ACCUSED, BROKEN, accusing, log_of, make_job, workspace_of
 
 from trackwalker.fleet import questions, reading
 from trackwalker.fleet.index import JobIndex
-from trackwalker.fleet.newest import newest
 from trackwalker.fleet.rows import JobRow, packed, unpacked
 from trackwalker.fleet.scan import TURNS, scan
-from trackwalker.fleet.source import Plain
+from trackwalker.fleet.source import Plain, newest
 from trackwalker.job.resolve import list_jobs
 from trackwalker.launch.ledger import suspects
 

@@ -13,8 +13,7 @@ from typing import Any
 import pytest
 
 from trackwalker.node.agent import ranks
-from trackwalker.node.agent.first_failure import Suspects, end_of
-from trackwalker.node.agent.outcome import Course, judge
+from trackwalker.node.agent.outcome import Course, Suspects, end_of, judge
 from trackwalker.node.agent.peers import RankEnd
 from trackwalker.node.agent.spec import AgentSpec, RankSpec
 from trackwalker.node.evidence import coredump

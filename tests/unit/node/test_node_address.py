@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from trackwalker.node.agent.serving import address_of
+from trackwalker.node.agent.services import address_of
 from trackwalker.node.agent.spec import AgentSpec, RankSpec
 from trackwalker.node.exporter.server import Exporter
 from trackwalker.node.network.address import (

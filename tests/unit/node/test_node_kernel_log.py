@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from sysfs_trees import Sample, samples, series
 
+from trackwalker.node.agent.outcome import kernel_kill
 from trackwalker.node.collectors.kernel_log import (
     CLASSES,
     METRICS,
@@ -20,7 +21,6 @@ from trackwalker.node.collectors.kernel_log import (
     classify,
     parse_record,
 )
-from trackwalker.node.stages.oom_kill import kernel_kill
 
 LINES = {
     "xid": [

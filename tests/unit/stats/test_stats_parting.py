@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from trackwalker.stats.parting import parting
+from trackwalker.diagnose.compare.loss_match import parting
 
 STEPS = np.arange(140)
 CURVE = 2.6 + 8.7 * np.exp(-STEPS / 60.0)

@@ -23,8 +23,7 @@ from trackwalker.sweep.executors.jobs import measure
 from trackwalker.sweep.model import Plot, Result, Trial
 from trackwalker.sweep.plan import Plan, Setup, find_folder, load_plan
 from trackwalker.sweep.policy import may_be_chance, status_of
-from trackwalker.sweep.report import report, save
-from trackwalker.sweep.report_plot import svg
+from trackwalker.sweep.report import report, save, svg
 from trackwalker.sweep.report_text import _head
 from trackwalker.sweep.simulate import SimulatedCluster
 from trackwalker.sweep.state import Run, State

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from trackwalker.cli.watch import try_channel
 from trackwalker.errors import UsageError
 from trackwalker.watch.config import load_config
-from trackwalker.watch.delivery.testing import try_channel
 from trackwalker.watch.notify.channels import Quiet, Secret
 
 WHOLE = """

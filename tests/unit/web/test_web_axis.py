@@ -15,8 +15,8 @@ from trackwalker.logs.scanning.window import OpenLog
 from trackwalker.perf.analysis.fixes import fixes_for
 from trackwalker.perf.analysis.result import Bucket, JobPart, OpRow, PerfReport, TracePart
 from trackwalker.report.charts.plots import course_range
-from trackwalker.report.onsets import in_order
 from trackwalker.report.ranges import collapse, places, shortened
+from trackwalker.report.view import in_order
 from trackwalker.web.data.course import first_of, tracks
 from trackwalker.web.data.heat import name_of, selector
 from trackwalker.web.data.pace import Pace, duration_text

@@ -18,9 +18,9 @@ from trackwalker.lab.scenario import Truth
 from trackwalker.lab.scoring.grade import grade
 from trackwalker.lab.scoring.results import CaseResult, Results
 from trackwalker.sweep.model import Plot
-from trackwalker.web.data.jobs_rows import spark_area, spark_path
+from trackwalker.web.data.pace import spark_area, spark_path
 from trackwalker.web.pages import jobs
-from trackwalker.web.pages.sweeps_plot import figure
+from trackwalker.web.pages.sweeps import figure
 
 HTML = {"Accept": "text/html"}
 HEALTHY = Truth(outcome="healthy")

@@ -15,13 +15,12 @@ from fleet_workspace import RETURNING, accuse, fleet_of, make_run
 from starlette.testclient import TestClient
 from web_client import accusing, make_job, web_app, workspace_of, write_ledger
 
-from trackwalker.fleet.baseline import last_good
 from trackwalker.fleet.examine import Examined, Examiner, state_of
 from trackwalker.fleet.index import JobIndex
 from trackwalker.fleet.marks import Marks
 from trackwalker.fleet.rows import JobRow
 from trackwalker.fleet.signs import Signs
-from trackwalker.fleet.source import Plain
+from trackwalker.fleet.source import Plain, last_good
 from trackwalker.job.journal import encode
 from trackwalker.watch.incident import Incident as Watched
 

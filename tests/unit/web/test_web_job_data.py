@@ -18,9 +18,16 @@ from trackwalker.job.layout import Job
 from trackwalker.job.scrub import Scrubber
 from trackwalker.telemetry.client import QueryError
 from trackwalker.web.data import query, series
-from trackwalker.web.data.job_data import evidence_links, telling_metrics, triage_view, verdict_view
-from trackwalker.web.data.job_data_commands import commands
-from trackwalker.web.data.job_data_parts import cost_view, events_view, run_view
+from trackwalker.web.data.job_data import (
+    commands,
+    cost_view,
+    events_view,
+    evidence_links,
+    run_view,
+    telling_metrics,
+    triage_view,
+    verdict_view,
+)
 
 JOB = Job("8308", None, None)
 PINNED = "sum by (host) (rate(hw_rdma_tx_retx_pkts_total[600s] @ 1780300800.000))"

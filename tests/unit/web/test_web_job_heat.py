@@ -10,7 +10,7 @@ import pytest
 from trackwalker.web.data import heat
 from trackwalker.web.data.heat import Grid
 from trackwalker.web.data.heat_rows import MOST_ROWS, document, group, members, outliers, rank
-from trackwalker.web.data.overlay import MOST_LINES, overlay
+from trackwalker.web.data.job_page_charts import MOST_LINES, overlay
 
 
 def grid_of(values: np.ndarray, hosts: list[str] | None = None) -> Grid:

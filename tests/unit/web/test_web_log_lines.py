@@ -13,10 +13,10 @@ from trackwalker.job.layout import Job
 from trackwalker.job.scrub import Scrubber
 from trackwalker.logs.scanning.window import LineCounts, OpenLog
 from trackwalker.report.text import visible
-from trackwalker.web.logs.log_files import log_files, pick
 from trackwalker.web.logs.log_lines import PART, SHOWN, Dress, Row, level, rank_filter
 from trackwalker.web.logs.log_place import LINES, Ask, ask_from, find, keep_of
 from trackwalker.web.logs.log_search import Needle
+from trackwalker.web.logs.log_view import log_files, pick
 
 
 def rows_of(path: Path, ask: Ask, q: str = "", notes: dict[int, str] | None = None) -> list[Row]:

@@ -20,8 +20,7 @@ from trackwalker.agent.ask.questions import Asked, Intent
 from trackwalker.agent.workspace import Workspace
 from trackwalker.diagnose.verdict import Action, Cause, Verdict
 from trackwalker.diagnose.views.question import TOPICS
-from trackwalker.job.cause_names import cause_label, cause_name
-from trackwalker.job.causes import Topic, about_topic
+from trackwalker.job.causes import Topic, about_topic, cause_label, cause_name
 from trackwalker.report import words
 from trackwalker.report.text import clip, one_line
 from trackwalker.report.words import lacking

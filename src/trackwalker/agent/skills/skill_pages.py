@@ -6,8 +6,7 @@ from functools import cache
 
 from trackwalker.diagnose.causes.playbook import Playbook, PlaybookAction, Test, load_playbooks
 from trackwalker.diagnose.causes.states import states
-from trackwalker.job.cause_names import cause_name
-from trackwalker.job.causes import about, known
+from trackwalker.job.causes import about, cause_name, known
 from trackwalker.logs.failures.signatures import Harmless, Signature, load
 from trackwalker.logs.failures.signatures import load as load_signatures
 

@@ -21,7 +21,7 @@ from trackwalker.agent.workspace import Workspace
 from trackwalker.cli.answers.diagnose import DAMAGED
 from trackwalker.cli.common import options
 from trackwalker.cli.common.options import DEFAULT_WORKSPACE, AsJson
-from trackwalker.cli.common.screen import Screen
+from trackwalker.cli.common.say import Screen
 from trackwalker.errors import UsageError
 from trackwalker.report import words
 from trackwalker.report.text import json_visible

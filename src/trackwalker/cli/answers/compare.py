@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from typing import Annotated
 
 import typer
 
 from trackwalker.cli.answers.diagnose import DAMAGED, FOUND
-from trackwalker.cli.common.options import DEFAULT_WORKSPACE, AsJson, Workspace
-from trackwalker.cli.common.screen import Screen
+from trackwalker.cli.common.options import DEFAULT_WORKSPACE, AsJson, JobName, Workspace
+from trackwalker.cli.common.say import Screen
+from trackwalker.diagnose.case import open_case
 from trackwalker.diagnose.compare import compare as comparing
+from trackwalker.diagnose.deviations.changed import changed as find_changes
 from trackwalker.job.resolve import resolve
+from trackwalker.job.shorthand import LATEST
+from trackwalker.report.changed import render_changed
 from trackwalker.report.compare import comparison_markdown, render_comparison
 
 
@@ -39,3 +44,41 @@ def compare(
     if comparison.damage:
         return DAMAGED
     return FOUND if exit_code and comparison.verdict.outcome == "incident" else 0
+
+
+def changed(
+    job: JobName = LATEST,
+    begin: Annotated[
+        str | None, typer.Option("--from", help="First step, or UTC time, of the window that is looked at.")
+    ] = None,
+    end: Annotated[str | None, typer.Option("--to", help="Last step, or UTC time, of that window.")] = None,
+    hosts: Annotated[str | None, typer.Option("--hosts", help="Only these hosts (a,b,c).")] = None,
+    against: Annotated[
+        str | None, typer.Option("--against", help="Measure their changes by these hosts' changes (a,b,c).")
+    ] = None,
+    as_json: AsJson = False,
+    workspace: Workspace = DEFAULT_WORKSPACE,
+) -> int:
+    """List every metric that changed when a job became slow, stalled or failed, or in a window; nothing is changed.
+
+    Each series is compared with its own past and with what the other hosts did meanwhile. Without --from and --to the
+    job's own slow, stalled or failed stretches are compared with its full speed; a job without any: its second half
+    with its first.
+
+    Example: trackwalker changed 8308 --from 120 --to 180
+
+    Exit codes: 0 compared, 2 nothing to compare, 3 compared, from damaged evidence.
+    """
+    with open_case(resolve(job, workspace)) as case:
+        found = find_changes(case, begin, end, _names(hosts), _names(against))
+    if as_json:
+        print(json.dumps(found.to_dict(), indent=1))
+    else:
+        render_changed(found, Screen(highlight=False))
+    for line in found.damage:
+        print(f"trackwalker: damaged evidence: {line}", file=sys.stderr)
+    return DAMAGED if found.damage else 0
+
+
+def _names(text: str | None) -> list[str] | None:
+    return [name for name in text.split(",") if name] if text is not None else None

@@ -26,7 +26,7 @@ from trackwalker.cli.common.options import (
     Workspace,
     as_named,
 )
-from trackwalker.cli.common.screen import Screen
+from trackwalker.cli.common.say import Screen
 from trackwalker.cli.common.waiting import waiting
 from trackwalker.diagnose import engine
 from trackwalker.diagnose.causes.playbook import load_playbooks

@@ -15,7 +15,7 @@ from typer.core import TyperGroup
 
 from trackwalker.cli.common.display import write_text
 from trackwalker.cli.common.options import DEFAULT_WORKSPACE, AsJson, Workspace
-from trackwalker.cli.common.screen import Screen
+from trackwalker.cli.common.say import Screen
 from trackwalker.cli.common.waiting import waiting
 from trackwalker.errors import TrackwalkerError, UsageError
 from trackwalker.job.layout import Job

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from trackwalker.cli.common.options import DEFAULT_WORKSPACE, AsJson, Workspace
-from trackwalker.cli.common.screen import Screen
+from trackwalker.cli.common.say import Screen
 from trackwalker.cli.common.workspace import jobs_of
 from trackwalker.diagnose.compare.reference import Speed
 from trackwalker.diagnose.triage import SCHEMA, Triage

@@ -22,7 +22,7 @@ from trackwalker.cli.common.options import (
     StoreTenant,
     Workspace,
 )
-from trackwalker.cli.common.screen import Screen
+from trackwalker.cli.common.say import Screen
 from trackwalker.cli.common.waiting import waiting
 from trackwalker.cli.common.workspace import there
 from trackwalker.diagnose.causes.playbook import least_metrics

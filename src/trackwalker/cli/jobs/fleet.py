@@ -12,14 +12,14 @@ import typer
 
 from trackwalker.cli.common.options import DEFAULT_WORKSPACE, AsJson, Workspace
 from trackwalker.cli.common.say import say
-from trackwalker.cli.common.spans import since
+from trackwalker.cli.common.waiting import since
 from trackwalker.cli.common.workspace import there
 from trackwalker.errors import MissingToolError
 from trackwalker.fleet import questions
 from trackwalker.fleet.index import JobIndex
 from trackwalker.fleet.source import Plain
 from trackwalker.fleet.store import Store
-from trackwalker.job.cause_names import cause_name
+from trackwalker.job.causes import cause_name
 from trackwalker.report.words import number, utc
 
 SCHEMA = "trackwalker.fleet/1"

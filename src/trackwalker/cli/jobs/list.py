@@ -15,11 +15,11 @@ from rich.text import Text
 from trackwalker.agent.ask.standing_now import by_small_log
 from trackwalker.cli.common.job_row import Row, row_of
 from trackwalker.cli.common.options import DEFAULT_WORKSPACE, AsJson, Workspace
-from trackwalker.cli.common.screen import Screen
-from trackwalker.cli.common.spans import clock, since
+from trackwalker.cli.common.say import Screen
+from trackwalker.cli.common.waiting import clock, since
 from trackwalker.cli.common.workspace import jobs_of, newest_of
 from trackwalker.errors import UsageError
-from trackwalker.job.cause_names import cause_name
+from trackwalker.job.causes import cause_name
 from trackwalker.job.shorthand import started
 from trackwalker.job.trust import shared_badly
 from trackwalker.launch.job_state import Standing, standings

@@ -11,7 +11,7 @@ from pathlib import Path
 from trackwalker.cli.common.options import DEFAULT_WORKSPACE, AsJson, Workspace
 from trackwalker.cli.common.say import say
 from trackwalker.cli.common.workspace import there
-from trackwalker.fleet.newest import newest
+from trackwalker.fleet.source import newest
 from trackwalker.job.layout import Job
 from trackwalker.launch.job_state import standings
 from trackwalker.launch.ledger import WINDOW_S, Suspect, note, of_end, suspects, to_exclude
@@ -55,7 +55,7 @@ def nodes(as_json: AsJson = False, workspace: Workspace = DEFAULT_WORKSPACE) -> 
 def ran_lately(workspace: Path) -> dict[str, dict[str, float]] | None:
     """Which jobs of the last week ran on which hosts, from the index of the workspace; None where there is none yet."""
     from trackwalker.fleet.questions import ran_since
-    from trackwalker.fleet.refresh import refreshed
+    from trackwalker.fleet.source import refreshed
 
     store = refreshed(workspace)
     return ran_since(store, time.time() - WINDOW_S) if store is not None else None

@@ -9,7 +9,7 @@ from trackwalker.agent.ask.standing_now import UNDECIDED, standing_now
 from trackwalker.cli.common.job_row import Row, row_of
 from trackwalker.cli.common.options import DEFAULT_WORKSPACE, AsJson, JobName, Workspace
 from trackwalker.cli.common.say import say
-from trackwalker.cli.common.spans import clock
+from trackwalker.cli.common.waiting import clock
 from trackwalker.job.layout import Job
 from trackwalker.job.shorthand import LATEST
 from trackwalker.launch.job_state import Standing, find_job, scheduler_of

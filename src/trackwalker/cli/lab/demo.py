@@ -9,7 +9,7 @@ import typer
 
 from trackwalker.cli.common.display import ProgressLine, save
 from trackwalker.cli.common.options import DEFAULT_WORKSPACE, Workspace
-from trackwalker.cli.common.screen import Screen
+from trackwalker.cli.common.say import Screen
 from trackwalker.errors import UsageError
 from trackwalker.job.resolve import resolve
 from trackwalker.lab.real.cases import CASES

@@ -13,7 +13,7 @@ import typer
 from pydantic import ValidationError
 from rich.table import Table
 
-from trackwalker.cli.common.screen import Screen
+from trackwalker.cli.common.say import Screen
 from trackwalker.errors import UsageError
 from trackwalker.lab.real.dose import FAULTS, DoseFault, DoseResults, judge, run_dose
 from trackwalker.lab.real.dose_plot import plot

@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from trackwalker.cli.common.options import DEFAULT_WORKSPACE, AsJson, Workspace
-from trackwalker.cli.common.screen import Screen
+from trackwalker.cli.common.say import Screen
 from trackwalker.cli.common.waiting import Waiting, waiting
 from trackwalker.cli.lab.dose import dose
 from trackwalker.cli.lab.false_alarms import false_alarms

@@ -15,7 +15,7 @@ from rich.text import Text
 
 from trackwalker.cli.common import settings
 from trackwalker.cli.common.options import AsJson
-from trackwalker.cli.common.screen import Screen
+from trackwalker.cli.common.say import Screen
 from trackwalker.errors import UsageError
 from trackwalker.job.redact import HIDDEN, is_secret
 from trackwalker.job.run import Setting

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 import subprocess
 import sys
@@ -10,9 +11,11 @@ from typing import Annotated
 
 import typer
 
-from trackwalker.cli.common.options import DEFAULT_WORKSPACE, Workspace
+from trackwalker.cli.common.options import DEFAULT_WORKSPACE, AsJson, Workspace
 from trackwalker.errors import UsageError
+from trackwalker.job.resolve import resolve
 from trackwalker.launch.shell import Shell, open_shell
+from trackwalker.observe import tunnel as observe_tunnel
 
 
 def shell(
@@ -47,3 +50,20 @@ def _stay(made: Shell) -> int:
         return 130
     except OSError as e:
         raise UsageError(f"{made.argv[0]} cannot be started: {e.strerror}") from e
+
+
+NOTHING_THERE = 1
+
+
+def tunnel(
+    job: Annotated[str, typer.Argument(metavar="JOB", help="Job id, id prefix, log file or job directory.")],
+    as_json: AsJson = False,
+    workspace: Workspace = DEFAULT_WORKSPACE,
+) -> int:
+    """Print the SSH commands and addresses of a running job's Prometheus, TensorBoard and Ray dashboard.
+
+    Exit codes: 0 there is something to reach, 1 there is not (and why), 2 no such job.
+    """
+    found = observe_tunnel.tunnel(resolve(job, workspace))
+    print(json.dumps(found.to_dict(), indent=1) if as_json else "\n".join(found.lines()))
+    return NOTHING_THERE if found.why_none else 0

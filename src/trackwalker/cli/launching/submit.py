@@ -31,8 +31,7 @@ from trackwalker.launch.request.words import Watching, parse_watching
 from trackwalker.launch.schedulers import kubernetes, slurm
 from trackwalker.launch.schedulers.allocation import allocation_of
 from trackwalker.launch.slurm.beforehand import NOT_ASKED, Word, ask_beforehand, without_gpus
-from trackwalker.launch.slurm.client import Slurm, slurm_here
-from trackwalker.launch.slurm.environment import left_behind
+from trackwalker.launch.slurm.client import Slurm, left_behind, slurm_here
 from trackwalker.launch.slurm.options import SubmitOptions, parse_scheduler_words
 from trackwalker.launch.slurm.own_script import name_words, read_script, wrapped, write
 from trackwalker.launch.submission import How, Submission, plan_submission

@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 from trackwalker.cli.common.options import DEFAULT_WORKSPACE, AsJson, Image, Privileged, Registry, Runtime
-from trackwalker.cli.common.screen import Screen
+from trackwalker.cli.common.say import Screen
 from trackwalker.cli.common.words import before, behind
 from trackwalker.errors import UsageError
 from trackwalker.launch.plan import starred

@@ -11,9 +11,8 @@ import numpy as np
 
 from trackwalker.diagnose.case import Case
 from trackwalker.diagnose.causes.detect import detect
-from trackwalker.diagnose.causes.evidence import EvidenceBook
+from trackwalker.diagnose.causes.evidence import EvidenceBook, span_words, statement, told
 from trackwalker.diagnose.causes.playbook import Playbook, Test
-from trackwalker.diagnose.causes.statements import span_words, statement, told
 from trackwalker.diagnose.causes.states import states
 from trackwalker.diagnose.deviations import (  # noqa: F401  (they add questions to FACTS)
     hardware,

@@ -6,8 +6,7 @@ from trackwalker.diagnose.causes.playbook import Playbook, PlaybookAction, Test
 from trackwalker.diagnose.causes.states import NAMED_ERROR, WAIT_TOLD, states
 from trackwalker.diagnose.triage import Triage
 from trackwalker.diagnose.verdict import Failure
-from trackwalker.job.cause_names import cause_name
-from trackwalker.job.causes import about
+from trackwalker.job.causes import about, cause_name
 from trackwalker.logs.failures.findings import Finding
 from trackwalker.logs.failures.roles import UNCLASSIFIED
 from trackwalker.record.status import WAITS

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import re
 import signal
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import islice
 
 import numpy as np
 
@@ -12,12 +15,12 @@ from trackwalker.diagnose.case import Case
 from trackwalker.diagnose.causes.evidence import EvidenceBook
 from trackwalker.diagnose.causes.playbook import state_of
 from trackwalker.diagnose.episodes.symptoms import Symptoms
+from trackwalker.job.dialects import read_step
 from trackwalker.job.run import ours
-from trackwalker.logs.facts import Quote
+from trackwalker.logs.facts import LogFacts, Quote
 from trackwalker.record.clock import utc
 from trackwalker.record.masks import WARM_UP_STEPS
 from trackwalker.record.phases import PLAIN
-from trackwalker.record.shown import last_line_of, line_at
 from trackwalker.stats.segments import smallest_visible
 
 # Codes that say "something outside killed or broke this process", as against a cascade's TERM or a tidy exit.
@@ -311,3 +314,28 @@ FACTS: dict[str, Fact] = {
     "finished-or-advancing": finished_or_advancing,
     "constant-speed": constant_speed,
 }
+
+
+_TAIL = 1 << 22  # bytes at the end of a log in which a rank's last step line is looked for
+
+
+def line_at(facts: LogFacts, number: int, rank: int, fallback: str) -> Quote:
+    """A line by its number."""
+    with contextlib.suppress(OSError), facts.path.open("rb") as f:
+        for raw in islice(f, number - 1, number):
+            return Quote(rank, number, raw.decode("utf-8", "replace").rstrip("\r\n"))
+    return Quote(rank, number, fallback)
+
+
+def last_line_of(facts: LogFacts, rank: int, step: int) -> Quote:
+    """A rank's line on its last step, looked for from the end: of most ranks only the number is kept."""
+    begins, number = re.compile(rb"^\s*0*%d: " % rank), facts.lines
+    with contextlib.suppress(OSError), facts.path.open("rb") as f:
+        f.seek(max(0, f.seek(0, 2) - _TAIL))
+        lines = f.read(_TAIL).split(b"\n")
+        behind = len(lines) - (0 if lines[-1] else 1)
+        for at, raw in enumerate(lines):
+            text = raw.decode("utf-8", "replace").rstrip("\r")
+            if begins.match(raw) and (told := read_step(text)) is not None and told.step == step:
+                return Quote(rank, number - behind + at + 1, text)
+    return Quote(rank, number, f"{rank}: step {step}")

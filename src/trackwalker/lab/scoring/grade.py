@@ -7,7 +7,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from trackwalker.diagnose.causes.confidence import support
-from trackwalker.diagnose.causes.consistent import contradictions
+from trackwalker.diagnose.causes.evidence import contradictions
 from trackwalker.lab.scenario import Truth
 
 _DESTRUCTIVE = {"exclude-nodes", "drain-node", "cancel-job", "restart-job"}

@@ -14,13 +14,12 @@ from typing import Any
 
 from trackwalker.job.journal import Journal
 from trackwalker.job.processes import read_stat
-from trackwalker.node.agent.first_failure import Suspects, end_of
 from trackwalker.node.agent.guest import carry_over, rank_of, told_by_launchers, told_signal
-from trackwalker.node.agent.outcome import Course, judge, why_ended
+from trackwalker.node.agent.outcome import Course, Suspects, end_of, judge, kernel_kill, why_ended
 from trackwalker.node.agent.output import RankOutput, Sink, Tail, complain, label
 from trackwalker.node.agent.peers import Alone, Crew, RankEnd
 from trackwalker.node.agent.ranks import Rank, describe_exit, members_of
-from trackwalker.node.agent.serving import SmallFiles, address_of, announce
+from trackwalker.node.agent.services import SmallFiles, address_of, announce
 from trackwalker.node.agent.spec import AgentSpec
 from trackwalker.node.agent.workers import Workers
 from trackwalker.node.collectors.foreign import EVERY_S, ForeignCpuCollector
@@ -35,7 +34,6 @@ from trackwalker.node.evidence.capsule import Capsules
 from trackwalker.node.exporter.backlog import Backlog
 from trackwalker.node.exporter.plugins import PluginFolder
 from trackwalker.node.exporter.server import Exporter
-from trackwalker.node.stages.oom_kill import kernel_kill
 
 _TICK_S = 0.2
 _SAVE_S = _TENSORBOARD_S = 1.0

@@ -6,13 +6,15 @@ import os
 import re
 import signal
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Optional
 
 from trackwalker.node.agent.output import label
 from trackwalker.node.agent.peers import RankEnd
+from trackwalker.node.agent.ranks import Rank, describe_exit
 from trackwalker.node.agent.spec import AgentSpec
+from trackwalker.node.collectors.kernel_log import KernelLine
 
 TIMED_OUT = 124  # as timeout(1) has it
 _AS_CANCELLED = (128 + signal.SIGINT, 128 + signal.SIGTERM)  # how parsers read these codes in a summary
@@ -182,3 +184,50 @@ def first_failure(course: Course) -> RankEnd | None:
     if bad is not None:
         ends = [bad, *(end for end in ends if end.exit not in _AS_CANCELLED and end.ended < bad.ended)]
     return min(ends, key=lambda end: (end.ended, end.rank), default=None)
+
+
+# A scheduler that cancels a job tells the ranks too, and they may be gone before it tells us: a bad exit is judged a
+# moment later, one by a signal that schedulers send after a longer one.
+_HASTY_S = 0.2
+_TOLD_S = 1.0
+_CORE_S = 10.0  # so long a rank that was already writing its core is waited for, whoever ended before it was written
+_TOLD = (128 + signal.SIGTERM, 128 + signal.SIGINT)
+
+
+def end_of(rank: Rank) -> RankEnd:
+    """How a rank ended, for others to read."""
+    code = rank.exit or 0
+    return RankEnd(rank.spec.rank, rank.spec.host, code, rank.failed if rank.ended else 0.0, describe_exit(code))
+
+
+class Suspects:
+    """Bad exits that are still to be judged."""
+
+    def __init__(self, ended: list[Rank]) -> None:
+        self.waiting = [r for r in ended if r.exit]
+
+    def guilty(self, now: float, ranks: list[Rank]) -> Rank | None:
+        """The first of them to fail, once it is old enough to be judged; the others ended because of it."""
+        if not self.waiting:
+            return None
+        first = min(self.waiting, key=lambda r: (r.failed, r.spec.rank))
+        crashed = any(r.exit is None and r.failed < first.failed for r in ranks)
+        if crashed and now - (first.ended or 0.0) < _CORE_S:
+            return None
+        if now - (first.ended or 0.0) < (_TOLD_S if first.exit in _TOLD else _HASTY_S):
+            return None
+        self.waiting.clear()
+        return first
+
+
+_KILLED = re.compile(r"Kill(?:ed)? process (\d+)\b")
+
+
+def kernel_kill(lines: Iterable[KernelLine], pids: Iterable[int], since: float) -> str | None:
+    """The kernel's own words about the first of these processes that it killed, None when it killed none of them."""
+    wanted = set(pids)
+    for line in lines:
+        match = _KILLED.search(line.text) if line.kind == "oom" and line.time >= since else None
+        if match and int(match[1]) in wanted:
+            return line.text
+    return None

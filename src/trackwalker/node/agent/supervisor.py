@@ -8,14 +8,26 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import dataclasses
 import os
 import signal
 import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
+from trackwalker.job.journal import Journal, read
 from trackwalker.job.processes import all_pids, read_bytes, read_stat
+from trackwalker.node.agent.jobdir import job_dir_of
+from trackwalker.node.agent.outcome import Course, judge
+from trackwalker.node.agent.output import Sink, complain
+from trackwalker.node.agent.peers import Head, Member, RankEnd, rank_end
+from trackwalker.node.agent.ranks import describe_exit
+from trackwalker.node.agent.spec import AgentSpec
+from trackwalker.node.runtimes.containers import Containers
 from trackwalker.node.stages.order import Order, Seat
+from trackwalker.node.stages.rendezvous import Rendezvous
 
 _SUBREAPER = 36  # PR_SET_CHILD_SUBREAPER
 _GRACE_S = 5.0  # for what the agent left behind: a recorder has samples to put away
@@ -44,7 +56,7 @@ def keep(order: Order, seat: Seat, work: Callable[[], int]) -> int:
     if reported:
         end_descendants()
         return code
-    from trackwalker.node.agent.dead_agent import speak_for  # only now: a keeper that is not needed stays small
+    from trackwalker.node.agent.supervisor import speak_for  # only now: a keeper that is not needed stays small
 
     return speak_for(order, seat, code, began, end_descendants)
 
@@ -115,3 +127,99 @@ def _bury() -> None:
 def _send(pid: int, number: int) -> None:
     with contextlib.suppress(OSError):
         os.kill(pid, number)
+
+
+_GROUP_LOOK_S = 0.2
+_BEFORE_TRAINING = ("preflight", "pull", "health")
+
+
+def speak_for(order: Order, seat: Seat, code: int, began: float, end_ranks: Callable[[], None]) -> int:
+    """Tell the other nodes that this one's agent is gone, as it would have told of a rank; returns our exit code."""
+    job_dir = job_dir_of(order, seat)
+    attempt = job_dir / "agent" / f"attempt-{seat.attempt}"
+    died = f"its agent was {describe_exit(code)}" if code > 128 else f"its agent ended with code {code}"
+    complain(f"FATAL: {seat.host}: {died}")
+    first = seat.node_rank * order.procs
+    ends = [RankEnd(rank, seat.host, code or 1, time.time(), died) for rank in range(first, first + order.procs)]
+    meeting = Rendezvous(attempt, seat.node_rank, order.nodes, lambda: False)
+    crew: Head | Member = Member(meeting)
+    if seat.is_head:
+        plan = meeting.decided("plan") or {}
+        crew = Head(meeting, dict(enumerate(plan.get("hosts") or [seat.host])), [], order.grace_s)
+    note = meeting.decided("stop")
+    with contextlib.suppress(OSError):
+        _end_stages(meeting, seat, died)
+        if note is None:
+            own = job_dir if seat.is_head else attempt / str(seat.node_rank)
+            _event(own, seat, "first-failure", ends[0].rank, exit=ends[0].exit, cause=died)
+            crew.tell(ends[0])
+    end_ranks()
+    if order.container:
+        Containers(order, seat, job_dir, attempt / str(seat.node_rank)).end_left_behind()
+    with contextlib.suppress(OSError):
+        while not crew.finish(ends, stopping=True):
+            time.sleep(_GROUP_LOOK_S)
+    if not seat.is_head:
+        return 0
+    closed = _closed(job_dir)
+    if closed is not None:
+        return closed
+    all_ends = [*ends, *crew.all_ends()]
+    course = Course(
+        all_ends,
+        rank_end(note["failure"]) if note and note["failure"] else ends[0],
+        None,
+        False,
+        False,
+        crew.missing(),
+        int(time.time() - began),
+    )
+    return _close(order, seat, job_dir, course)
+
+
+def _end_stages(meeting: Rendezvous, seat: Seat, died: str) -> None:
+    """Nobody is to wait for this node in a stage that it did not live to see."""
+    for stage in _BEFORE_TRAINING:
+        if seat.is_head and meeting.decided(stage) is None:
+            meeting.decide(stage, {"ok": False, "exit": 1, "reason": died})
+        elif not seat.is_head and seat.node_rank not in meeting.posted(stage):
+            note = {"host": seat.host, "ok": False, "results": [], "written_at": time.time(), "digest": ""}
+            meeting.post(stage, note)
+    if seat.is_head and meeting.decided("plan") is None:
+        meeting.decide("plan", {"failed": died})
+
+
+def _closed(job_dir: Path) -> int | None:
+    """The exit code, where the agent died only after it had written the job's summary."""
+    for event in reversed(read(job_dir / "events.jsonl").items):
+        if event.get("kind") == "attempt-begin":
+            return None
+        if event.get("kind") == "run-end":
+            return int(event["data"]["exit"])
+    return None
+
+
+def _close(order: Order, seat: Seat, job_dir: Path, course: Course) -> int:
+    """Write the summary that the first node owes."""
+    spec = AgentSpec(
+        seat.job_id, order.name, order.model, seat.host, job_dir, None, [], order.world, nodes=order.nodes
+    )  # fmt: skip
+    outcome = judge(spec, course)
+    log = None if order.scheduler == "slurm" else order.workspace / f"{job_dir.name}.log"
+    Sink(log).write(outcome.text.encode())
+    told: dict[str, Any] = {
+        "exit": outcome.code,
+        "reason": outcome.reason,
+        "seconds": course.seconds,
+        "missing": course.missing,
+    }
+    told["first"] = dataclasses.asdict(outcome.first) if outcome.first else None
+    with contextlib.suppress(OSError):
+        _event(job_dir, seat, "run-end", None, **told)
+    return outcome.code
+
+
+def _event(folder: Path, seat: Seat, kind: str, rank: int | None, **data: Any) -> None:
+    host = None if rank is None else seat.host
+    record = {"t": time.time(), "stage": "train", "node": seat.host, "rank": rank, "host": host, "kind": kind}
+    Journal(folder / "events.jsonl").append({**record, "data": data})

@@ -7,18 +7,20 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from trackwalker.diagnose.compare.config_diff import Change
+from trackwalker.diagnose.case import Case
+from trackwalker.diagnose.compare.config_diff import Change, config_changes
 from trackwalker.diagnose.triage import Triage
 from trackwalker.diagnose.triage import triage as triage_job
 from trackwalker.diagnose.verdict import Verdict
 from trackwalker.diagnose.views.story import Mark, Story
-from trackwalker.errors import EvidenceError, TrackwalkerError
+from trackwalker.errors import EvidenceError, NotAJobError, TrackwalkerError
 from trackwalker.job import journal
 from trackwalker.job.layout import Job
+from trackwalker.job.run import load_run
 from trackwalker.job.scrub import Scrubber, scrubber_of
 from trackwalker.logs.attempts import Attempt
+from trackwalker.logs.scanning.index import index_logs
 from trackwalker.logs.scanning.window import Line, around
-from trackwalker.report.story.changes import changes_between, reference_for
 from trackwalker.report.story.cost import Cost, cost_of
 from trackwalker.report.text import clip, visible
 
@@ -133,3 +135,34 @@ def without_secrets(verdict: Verdict, more: Background) -> Verdict:
     """The verdict with the secrets starred that a quoted line may hold."""
     clean = [item.model_copy(update={"says": more.scrubber.clean(item.says)}) for item in verdict.evidence]
     return verdict.model_copy(update={"evidence": clean})
+
+
+def reference_for(job: Job, jobs: Sequence[Job]) -> Job | None:
+    """The run to compare settings with: the nearest older one of the same name, else the nearest newer one."""
+    same = [other for other in jobs if other.name == job.name and other.log is not None]
+    at = next((i for i, other in enumerate(same) if other.id == job.id), None)
+    if at is None:
+        return same[0] if same else None
+    rest = same[at + 1 :] or same[:at][::-1]
+    return rest[0] if rest else None
+
+
+def changes_between(reference: Job, job: Job, scrubber: Scrubber) -> list[Change]:
+    """What the job was told differently from a reference run, what explains most first; secrets are starred."""
+    return [
+        replace(c, a=None if c.a is None else scrubber.clean(c.a), b=None if c.b is None else scrubber.clean(c.b))
+        for c in config_changes(_bare_case(reference), _bare_case(job))
+    ]
+
+
+def _bare_case(job: Job) -> Case:
+    """A case without its metrics: settings stand in the log and in run.json."""
+    if job.log is None:
+        raise NotAJobError(f"job {job.id} has no log, so its settings are not known")
+    log = index_logs(job.log).facts
+    try:
+        run = load_run(job.run_json)
+    except EvidenceError:
+        run = None
+    hosts = [place.host for place in run.ranks] if run else log.hosts
+    return Case(job, log, run, [], None, None, hosts, None, None, live=False)

@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
+import json
 import re
+import shlex
 from dataclasses import dataclass, replace
 from typing import Any
 from urllib.parse import urlencode
 
 from trackwalker.diagnose.triage import Triage
-from trackwalker.diagnose.verdict import Evidence, Verdict
-from trackwalker.job.cause_names import cause_label
+from trackwalker.diagnose.verdict import Action, Evidence, Verdict
+from trackwalker.errors import EvidenceError
+from trackwalker.job import journal
+from trackwalker.job.causes import cause_label
 from trackwalker.job.layout import Job
+from trackwalker.job.run import RunRecord, load_run
+from trackwalker.job.scrub import Scrubber
 from trackwalker.logs.failures.findings import Finding
+from trackwalker.perf.throughput.goodput_cost import goodput_part
 from trackwalker.report import view, words
-from trackwalker.report.onsets import in_order
-from trackwalker.report.text import clip, one_line
-from trackwalker.web.data.job_data_commands import commands, next_command
+from trackwalker.report.commands import command_of
+from trackwalker.report.story.cost import LOSSES, with_recorded
+from trackwalker.report.text import clip, json_visible, one_line
+from trackwalker.report.view import in_order
 from trackwalker.web.data.query import pinned, unpinned
 from trackwalker.web.pages.render import job_url
 
@@ -195,3 +203,151 @@ def header_view(job: Job, seen: Triage | None, verdict: Verdict | None) -> dict[
         "start": verdict.window.start if verdict is not None else None,
         "end": verdict.window.end if verdict is not None else None,
     }
+
+
+_MOST_HOSTS = 64
+_LEAVE_OUT = ("exclude-nodes", "drain-node")
+
+
+@dataclass(frozen=True)
+class Advice:
+    """One piece of advice: what and why in words, and the command where there is one."""
+
+    head: str
+    why: str
+    risk: str
+    approval: bool
+    command: str = ""
+    note: str = ""  # what the command does or does not do
+
+
+def commands(job: Job, verdict: Verdict, seen: Triage | None) -> list[Advice]:
+    """The verdict's actions in its order, each with the command that begins it."""
+    record = _record(job)
+    return [_advice(job, action, verdict, record, seen) for action in verdict.actions[:12]]
+
+
+def next_command(job: Job) -> list[Advice]:
+    """Before there is a verdict: how to get it where there is no browser."""
+    why = "the same verdict in a terminal, and as a file that opens anywhere"
+    return [Advice("diagnose", why, "none", False, f"trackwalker diagnose {shlex.quote(job.id)} --save")]
+
+
+def _advice(job: Job, action: Action, verdict: Verdict, record: RunRecord | None, seen: Triage | None) -> Advice:
+    hosts = [one_line(host) for host in action.hosts[:_MOST_HOSTS]]
+    command, note = "", ""
+    if action.do in _LEAVE_OUT and hosts:
+        command, note = _without(job, hosts, record, seen)
+        if action.do == "drain-node":
+            cause = verdict.roots[0].cause if verdict.roots else "incident"
+            reason = shlex.quote(f"trackwalker: {one_line(cause)} in job {job.id}")
+            command, note = (
+                f"scontrol update NodeName={_joined(hosts)} State=DRAIN Reason={reason}",
+                "takes capacity away",
+            )
+    elif action.do == "restart-job" and record is not None:
+        command, note = f"trackwalker resume {shlex.quote(job.id)}", "says what it would do; --yes starts it"
+    elif action.do in ("find-the-first-failure", "read-traceback"):
+        command, note = f"trackwalker triage {shlex.quote(job.id)}", "changes nothing"
+    return Advice(
+        words.action_title(action),
+        clip(one_line(action.why), 600),
+        clip(one_line(action.risk), 200),
+        action.needs_approval,
+        command or command_of(action, verdict),
+        note,
+    )
+
+
+def _without(job: Job, hosts: list[str], record: RunRecord | None, seen: Triage | None) -> tuple[str, str]:
+    """The same run on other nodes; a run of another launcher is asked for anew."""
+    if record is not None:
+        command = f"trackwalker resume {shlex.quote(job.id)} --exclude {_joined(hosts)}"
+        return command, "says what it would do; --yes starts it"
+    header = seen.index.facts.header if seen is not None else {}
+    model, nodes = one_line(header.get("MODEL_NAME", "")) or "MODEL", one_line(header.get("NNODES", "")) or "N"
+    command = f"trackwalker submit {shlex.quote(model)} -N {shlex.quote(nodes)} --exclude={_joined(hosts)}"
+    return command, "the next run without them; add your own settings behind --"
+
+
+def _joined(hosts: list[str]) -> str:
+    return shlex.quote(",".join(hosts))
+
+
+def _record(job: Job) -> RunRecord | None:
+    try:
+        return load_run(job.run_json)
+    except EvidenceError:
+        return None
+
+
+_MOST_EVENTS = 500
+_LARGEST_RECORD = 4 << 20
+_LARGEST_JOURNAL = 64 << 20
+
+
+def cost_view(seen: Triage, verdict: Verdict | None, price: float | None) -> dict[str, Any]:
+    """Where the time went, and what of it the incident took; unknown is unknown, never zero."""
+    budget = seen.goodput
+    if verdict is not None:
+        budget = with_recorded(budget, verdict)
+    part = goodput_part(budget, price)
+    lost = [row for row in part.rows if row.what in LOSSES]
+    hours = [row.gpu_hours for row in lost if row.gpu_hours is not None]
+    money = [row.money for row in lost if row.money is not None]
+    return {
+        "part": part,
+        "lost_h": sum(row.hours for row in lost),
+        "lost_gpu_h": sum(hours) if part.gpus is not None else None,
+        "lost_money": sum(money) if part.gpus is not None and price is not None else None,
+        "losses": LOSSES,
+    }
+
+
+def events_view(job: Job) -> dict[str, Any]:
+    """The journal of the run, the newest last, as plain rows."""
+    path = job.events
+    if path is None or not path.is_file():
+        why = "There is no events.jsonl: the run was started by another launcher."
+        return {"rows": [], "left_out": 0, "damaged": 0, "why": why}
+    if path.stat().st_size > _LARGEST_JOURNAL:
+        raise EvidenceError("events.jsonl is too large to show here: read it with trackwalker logs")
+    found = journal.read(path)
+    rows = sorted((e for e in found.items if isinstance(e.get("t"), int | float)), key=lambda e: float(e["t"]))
+    shown = rows[-_MOST_EVENTS:]
+    return {"rows": [_event(e) for e in shown], "left_out": len(rows) - len(shown), "damaged": found.damaged, "why": ""}
+
+
+def _event(event: dict[str, Any]) -> dict[str, Any]:
+    data = event.get("data")
+    facts = data.items() if isinstance(data, dict) else []
+    said = ", ".join(f"{k} {v if isinstance(v, str | int | float) else json.dumps(v, default=str)}" for k, v in facts)
+    return {
+        "t": float(event["t"]),
+        "kind": clip(one_line(str(event.get("kind", ""))), 60),
+        "stage": clip(one_line(str(event.get("stage") or "")), 60),
+        "host": clip(one_line(str(event.get("host") or "")), 80),
+        "rank": event.get("rank") if isinstance(event.get("rank"), int) else None,
+        "says": clip(one_line(said), 400),
+    }
+
+
+def run_view(job: Job, scrubber: Scrubber) -> dict[str, Any]:
+    """run.json without secrets: the facts that people look for, and the whole document."""
+    path = job.run_json
+    if path is None or not path.is_file():
+        return {"text": "", "facts": [], "why": "There is no run.json: the run was started by another launcher."}
+    if path.stat().st_size > _LARGEST_RECORD:
+        return {"text": "", "facts": [], "why": "run.json is too large to show"}
+    try:
+        document = json.loads(path.read_bytes())
+    except ValueError:
+        return {"text": "", "facts": [], "why": "run.json is damaged: it is no JSON"}
+    scrubber.learn_document(document)
+    clean = scrubber.clean_document(document)
+    text = json_visible(json.dumps(clean, indent=1, ensure_ascii=False))
+    wanted = ("model", "scheduler", "trainer", "image", "image_digest", "snapshot", "created")
+    facts = [
+        (name, clip(one_line(str(clean[name])), 200)) for name in wanted if isinstance(clean, dict) and clean.get(name)
+    ]
+    return {"text": text, "facts": facts, "why": ""}

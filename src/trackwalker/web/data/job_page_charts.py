@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Sequence
+import warnings
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import anyio
+import numpy as np
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
@@ -16,12 +18,13 @@ from trackwalker.errors import EvidenceError, TrackwalkerError, UsageError
 from trackwalker.job.layout import Job
 from trackwalker.job.processes import is_live
 from trackwalker.report.story.background import restarts_of
-from trackwalker.telemetry.client import QueryError
-from trackwalker.web.data import course, gpu_lanes, heat_rows, query, samples, series
-from trackwalker.web.data.heat import How, is_counter, name_of
+from trackwalker.telemetry.client import Labels, QueryError, Telemetry
+from trackwalker.telemetry.meaning import meaning_of
+from trackwalker.web.data import course, gpu_lanes, heat_rows, query, series
+from trackwalker.web.data.heat import Grid, How, Small, check_metric, is_counter, name_of, selector
 from trackwalker.web.data.job_data import telling_metrics
 from trackwalker.web.data.job_page_work import Work, work_of
-from trackwalker.web.data.overlay import overlay
+from trackwalker.web.data.pace import sample_interval
 from trackwalker.web.data.workspace import WebWorkspace
 from trackwalker.web.pages.render import in_thread, job_of, job_url, json_answer, page, while_wanted, workspace_of
 
@@ -185,7 +188,7 @@ async def raw_samples(request: Request) -> Response:
         with workspace.metrics(job) as telemetry:
             machines = work_of(request).machines(job)
             hosts = list(dict.fromkeys(machines.get(host, host) for host in asked.getlist("host")[:8] if host))
-            return samples.around(telemetry, asked.get("metric", ""), hosts, at)
+            return around(telemetry, asked.get("metric", ""), hosts, at)
 
     return json_answer(await in_thread(make))
 
@@ -256,3 +259,81 @@ def _ranks(text: str) -> tuple[int, int]:
     if not (first.isdecimal() and last.isdecimal() and len(text) < 20):
         raise UsageError("ranks are two places in the order of the hosts, such as 120-125")
     return int(first), int(last)
+
+
+MOST_LINES = 8
+
+
+def overlay(
+    grid: Grid, chosen: Sequence[str], suspects: Collection[str] = (), machines: Mapping[str, str] | None = None
+) -> dict[str, Any]:
+    """Lines of chosen hosts and the band of the others; only whom the verdict names is a suspect, however chosen."""
+    rows = {host: i for i, host in enumerate(grid.hosts)}
+    # A lane has what its machine has, where nothing of its own was recorded.
+    lanes = {lane: rows[node] for lane, node in (machines or {}).items() if node in rows and lane not in rows}
+    where = {**rows, **lanes}
+    shown = [host for host in chosen if host in where][:MOST_LINES]
+    taken = {where[host] for host in (*chosen, *suspects) if host in where}
+    others = [i for i in range(len(grid.hosts)) if i not in taken]
+    low, middle, high = _band(grid.values[others])
+    return {
+        "metric": grid.metric,
+        "how": grid.how,
+        "queries": list(grid.queries),
+        "times": [round(float(t), 3) for t in grid.times],
+        "unit": meaning_of(name_of(grid.metric)).shown_unit,
+        "step": grid.step,
+        "window": grid.window,
+        "lines": [
+            {"host": host, "suspect": host in suspects, "values": _plain(grid.values[where[host]])} for host in shown
+        ],
+        "absent": [host for host in chosen if host not in where][:MOST_LINES],
+        "left_out": max(0, sum(host in where for host in chosen) - MOST_LINES),
+        "control": {"hosts": len(others), "low": _plain(low), "median": _plain(middle), "high": _plain(high)},
+    }
+
+
+def _band(values: Small) -> tuple[Small, Small, Small]:
+    if not len(values):
+        empty = np.full(values.shape[1], np.nan, np.float32)
+        return empty, empty, empty
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)  # a time at which nobody reported
+        low, middle, high = np.nanpercentile(values, [5, 50, 95], axis=0)
+    return low, middle, high
+
+
+def _plain(values: Small) -> list[float | None]:
+    return [float(f"{v:.6g}") if np.isfinite(v) else None for v in values.tolist()]
+
+
+_EACH_SIDE = 8  # samples before and after
+_MOST_SERIES = 24
+_MOST_SAMPLES = 60  # of a series
+_NEVER = frozenset({"__name__", "instance", "job", "job_id"})
+
+
+def around(telemetry: Telemetry, metric: str, hosts: Sequence[str], at: float) -> dict[str, Any]:
+    """Every series of these hosts within a few samples of a moment; of all hosts where none is named."""
+    check_metric(telemetry, metric)
+    chosen = [selector(metric, host=host) for host in hosts] or [selector(metric)]
+    reach = max(_EACH_SIDE * sample_interval(telemetry, chosen[0]), 2.0)
+    found = [series for each in chosen for series in telemetry.raw(each, at - reach, at + reach)]
+    return {
+        "metric": metric,
+        # What is stored, and not its rate: of a counter the sum so far.
+        "unit": meaning_of(name_of(metric)).unit,
+        "at": at,
+        "queries": chosen,
+        "series": [_row(labels, times, values) for labels, times, values in found[:_MOST_SERIES]],
+        "left_out": max(0, len(found) - _MOST_SERIES),
+    }
+
+
+def _row(labels: Labels, times: Any, values: Any) -> dict[str, Any]:
+    name = " ".join(f"{k}={v}" for k, v in sorted(labels.items()) if k not in _NEVER)
+    return {
+        "name": name or labels.get("__name__", ""),
+        "times": [round(float(t), 3) for t in times[:_MOST_SAMPLES]],
+        "values": [float(f"{v:.8g}") if np.isfinite(v) else None for v in values[:_MOST_SAMPLES]],
+    }

@@ -20,8 +20,8 @@ from trackwalker.report import words
 from trackwalker.report.charts.marks import words_of
 from trackwalker.report.charts.plots import Scale
 from trackwalker.report.charts.throughput_timeline import find_silences
-from trackwalker.report.onsets import in_order
 from trackwalker.report.text import clip, one_line
+from trackwalker.report.view import in_order
 from trackwalker.report.words import is_time
 from trackwalker.telemetry.client import Telemetry
 from trackwalker.web.data.course import first_of, tracks

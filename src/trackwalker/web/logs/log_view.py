@@ -2,25 +2,31 @@
 
 from __future__ import annotations
 
+import os
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
+from trackwalker.agent.workspace import Workspace
 from trackwalker.diagnose.verdict import Verdict
-from trackwalker.errors import TrackwalkerError
-from trackwalker.job.cause_names import cause_label
+from trackwalker.errors import EvidenceError, TrackwalkerError
+from trackwalker.job.causes import cause_label
 from trackwalker.job.layout import Job
 from trackwalker.job.processes import is_live
+from trackwalker.job.redact import HIDDEN
+from trackwalker.job.scrub import Scrubber
+from trackwalker.logs.formats.workers import earlier_parts
+from trackwalker.logs.scanning.index import rank_files
 from trackwalker.logs.scanning.window import OpenLog
 from trackwalker.report import words
 from trackwalker.report.text import clip, one_line
 from trackwalker.web.data.workspace import WebWorkspace
-from trackwalker.web.logs.log_download import clean_parts
-from trackwalker.web.logs.log_files import LogFile, log_files, pick
-from trackwalker.web.logs.log_lines import Dress, Row, folded
+from trackwalker.web.logs.log_lines import Dress, Row, folded, is_key_body
 from trackwalker.web.logs.log_place import Ask, Place, ask_from, counts_of, find, keep_of
 from trackwalker.web.logs.log_search import Needle
 from trackwalker.web.logs.log_times import line_times
@@ -176,3 +182,82 @@ def cited(ws: WebWorkspace, job: Job) -> list[Jump]:
             text, url = clip(one_line(item.says), 160), Ask(job.id, file, line=line).url
             out.append(Jump(file, line, f"evidence {one_line(item.id)[:24]}", text, "evidence", url))
     return out
+
+
+_PART = 1 << 20
+_LONGEST = 16 << 20  # of a line that is looked at whole: what is longer is cut, and the cut is said
+
+
+def clean_parts(path: Path, scrubber: Scrubber) -> Iterator[bytes]:
+    """The log in parts."""
+    rest = b""
+    with path.open("rb") as file:
+        while block := file.read(_PART):
+            whole, newline, rest = (rest + block).rpartition(b"\n")
+            if newline:
+                yield b"".join(_clean(line, scrubber) + b"\n" for line in whole.split(b"\n"))
+            if len(rest) > _LONGEST:
+                yield _clean(rest[:_LONGEST], scrubber) + b" [a line of more than 16 MB is cut here]\n"
+                rest = b""
+                while (block := file.read(_PART)) and b"\n" not in block:
+                    pass
+                rest = block.partition(b"\n")[2]
+    if rest:
+        yield _clean(rest, scrubber)
+
+
+def _clean(line: bytes, scrubber: Scrubber) -> bytes:
+    text = line.decode("utf-8", "surrogateescape")
+    found = HIDDEN if is_key_body(text) else scrubber.clean(text)
+    return line if found == text else found.encode("utf-8", "surrogateescape")
+
+
+_RANK = re.compile(r"(\d{1,6})\.log$")
+_SUFFIXES = (".log", ".out", ".err")
+_MOST = 5000  # files of one folder
+
+
+@dataclass(frozen=True)
+class LogFile:
+    """One log: its name within the job, and the rank it belongs to where it is one rank's."""
+
+    name: str
+    path: Path
+    rank: int | None = None
+
+
+def log_files(ws: Workspace, job: Job) -> list[LogFile]:
+    """The main log first, then parts that were rotated away, the ranks' own logs and Ray's; links out are left out."""
+    found: list[LogFile] = []
+    if job.log is not None:
+        found += [LogFile(path.name, path) for path in (job.log, *earlier_parts(job.log))]
+    if job.dir is not None:
+        found += [LogFile(path.name, path, rank) for rank, path in rank_files(job.dir).items()]
+        own = [(int(match[1]), path) for path in _below(job.dir / "ranks") if (match := _RANK.fullmatch(path.name))]
+        found += [LogFile(f"ranks/{path.name}", path, rank) for rank, path in sorted(own)]
+        found += [LogFile(str(path.relative_to(job.dir)), path) for path in sorted(_below(job.dir / "ray_logs"))]
+    return [each for each in found if each.path.is_file() and ws.inside(each.path)]
+
+
+def pick(files: list[LogFile], name: str, rank: int | None) -> LogFile:
+    """The log that is meant: by name, else the rank's own, else the main one."""
+    if not files:
+        raise EvidenceError("this job has no log yet: its launcher writes the first lines when it starts")
+    if name:
+        # Findings name a file without its folder.
+        same = [f for f in files if f.name == name] or [f for f in files if f.path.name == name]
+        if not same:
+            raise EvidenceError(f"this job has no log '{clip(one_line(name), 80)}': the list on its log page has all")
+        return same[0]
+    own = [f for f in files if rank is not None and f.rank == rank]
+    return own[0] if own else files[0]
+
+
+def _below(folder: Path) -> list[Path]:
+    """The logs below a folder, links to folders not followed."""
+    found: list[Path] = []
+    for parent, _, names in os.walk(folder):
+        found += [Path(parent, name) for name in names if name.endswith(_SUFFIXES)]
+        if len(found) > _MOST:
+            break
+    return found[:_MOST]

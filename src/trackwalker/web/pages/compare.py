@@ -13,14 +13,14 @@ from starlette.routing import BaseRoute, Route
 from trackwalker.diagnose.compare.compare import Comparison
 from trackwalker.diagnose.compare.deltas import Delta
 from trackwalker.errors import JobNotFoundError, TrackwalkerError
-from trackwalker.fleet.baseline import last_good
 from trackwalker.fleet.rows import JobRow, of_error, of_triage
+from trackwalker.fleet.source import last_good
 from trackwalker.job.layout import Job
 from trackwalker.report import view, words
 from trackwalker.report.compare import tables
 from trackwalker.report.text import clip, one_line
 from trackwalker.web.data.job_data import evidence_links
-from trackwalker.web.data.jobs_rows import spark_area, spark_path
+from trackwalker.web.data.pace import spark_area, spark_path
 from trackwalker.web.data.workspace import WebWorkspace
 from trackwalker.web.pages.jobs import index_of
 from trackwalker.web.pages.render import in_thread, page, workspace_of

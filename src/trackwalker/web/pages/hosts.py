@@ -17,7 +17,7 @@ from trackwalker.fleet.rows import JobRow
 from trackwalker.fleet.share import drain_commands
 from trackwalker.launch.ledger import incidents, suspects, wilson
 from trackwalker.report.text import clip, one_line
-from trackwalker.web.data.jobs_rows import spark_area, spark_path
+from trackwalker.web.data.pace import spark_area, spark_path
 from trackwalker.web.pages.jobs import index_of
 from trackwalker.web.pages.nodes import Fact, of_incident, ran_in_memory
 from trackwalker.web.pages.render import in_thread, json_answer, page, settings_of, workspace_of

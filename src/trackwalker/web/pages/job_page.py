@@ -13,10 +13,9 @@ from trackwalker.diagnose.compare.config_diff import Change
 from trackwalker.diagnose.triage import Triage
 from trackwalker.diagnose.verdict import Verdict
 from trackwalker.job.layout import Job
-from trackwalker.report.story.changes import changes_between, reference_for
+from trackwalker.report.story.background import changes_between, reference_for
 from trackwalker.web.data import job_page_charts, live
-from trackwalker.web.data.job_data import header_view, triage_view, verdict_view
-from trackwalker.web.data.job_data_parts import cost_view, events_view, run_view
+from trackwalker.web.data.job_data import cost_view, events_view, header_view, run_view, triage_view, verdict_view
 from trackwalker.web.data.job_page_work import work_of
 from trackwalker.web.data.workspace import WebWorkspace
 from trackwalker.web.pages import job_page_perf

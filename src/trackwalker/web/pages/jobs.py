@@ -17,7 +17,7 @@ from trackwalker.fleet.index import JobIndex
 from trackwalker.fleet.rows import Group, JobRow
 from trackwalker.report.text import clip, one_line
 from trackwalker.web.data.cache import Cache
-from trackwalker.web.data.jobs_rows import spark_area, spark_path
+from trackwalker.web.data.pace import spark_area, spark_path
 from trackwalker.web.pages.render import in_thread, json_answer, page, settings_of, workspace_of
 
 SCHEMA = "trackwalker.web.pages.jobs/1"

@@ -21,7 +21,7 @@ from starlette.responses import HTMLResponse, Response
 
 from trackwalker import __version__
 from trackwalker.errors import UsageError
-from trackwalker.job.cause_names import cause_name
+from trackwalker.job.causes import cause_name
 from trackwalker.job.layout import Job
 from trackwalker.report import html, words
 from trackwalker.report.ranges import shortened

@@ -14,12 +14,12 @@ from starlette.routing import BaseRoute, Route
 
 from trackwalker.diagnose.triage import Triage
 from trackwalker.errors import TrackwalkerError, UsageError
-from trackwalker.fleet.baseline import last_good
 from trackwalker.fleet.rows import JobRow, of_error, of_triage
+from trackwalker.fleet.source import last_good
 from trackwalker.job.layout import Job
 from trackwalker.report import words
 from trackwalker.report.charts.plots import px
-from trackwalker.report.story.changes import changes_between
+from trackwalker.report.story.background import changes_between
 from trackwalker.web.data.workspace import WebWorkspace
 from trackwalker.web.pages.jobs import index_of
 from trackwalker.web.pages.render import in_thread, page, workspace_of
