@@ -187,7 +187,8 @@ TAIL = """
 ## Go on
 
 - Take back what the tour set: `trackwalker config set workspace ''`.
-- With a run of your own: [any-cluster.md](any-cluster.md). On Slurm or Kubernetes: [launching.md](../how-to/launching.md).
+- With a run of your own: [any-cluster.md](any-cluster.md).
+- On Slurm or Kubernetes: [launching.md](../how-to/launching.md).
 - Names of jobs, settings, completion, exit codes: [command-line.md](../reference/command-line.md).
 - What a word means: [glossary.md](glossary.md).
 - How a verdict comes about: [diagnosis.md](../why/diagnosis.md).
