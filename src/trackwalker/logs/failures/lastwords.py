@@ -56,7 +56,8 @@ def last_words(
         template = template_of(body)
         ranks[template].add(body.rank if body.rank is not None else body.actor)
         before = first_known is None or at < first_known
-        if before and at not in known and template not in usual and _tells(body, first_known, at):
+        source = at > number and b"Warning: " in raws[at - number - 1]  # the line of code that a warning quotes
+        if before and not source and at not in known and template not in usual and _tells(body, first_known, at):
             told = read(body) or Told(SAID, others=others_in(body.text))
             host = body.host or body.named or body.label
             found.append(

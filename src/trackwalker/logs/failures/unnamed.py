@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import defaultdict
 
 from trackwalker.logs.failures.groups import Group, having, when
-from trackwalker.logs.failures.structure import ERROR, FATAL
+from trackwalker.logs.failures.structure import ERROR, FATAL, SAID
 from trackwalker.logs.scanning.index import Hit, LogIndex
 
 _LAST_WORDS = 5  # lines: an error with nothing after it
@@ -96,6 +96,8 @@ def _before_the_victims(unknown: Group, groups: list[Group], index: LogIndex) ->
         return
     if any(when(g.first, index) <= when(own, index) for g in victims):
         return
+    if _severity(own) <= SAID and any(h.rank == own.rank for g in having(groups, "exception") for h in g.hits):
+        return  # what it raised says more than its last sentence
     if (
         _severity(own) < ERROR
         and not len(index.steps)
