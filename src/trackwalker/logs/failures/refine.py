@@ -30,7 +30,7 @@ KILLED = frozenset({137})
 CANCELS = frozenset({130, 143})
 _REPORT = 8  # lines
 _TRACEBACK = 60  # lines of a traceback, interleaved with those of other ranks
-_FIRST_TRANSFER = re.compile(r"NET/IB.*Got completion.*(?:error|status)[ =]*12\b")
+_FIRST_TRANSFER = re.compile(r"NET/IB.*Got completion.*(?:error|status)[ =]*12\b|NET/OFI .*completed with error")
 _ASKED_TO_END = re.compile(r"(?i)signal:? 15|SIGTERM|CANCELLED|preempt|time limit|death signal")
 _IMAGE_STAGE = re.compile(r"== (?:Docker|Image|Container) pull FAILED")
 _SEQ = re.compile(r"SeqNum=(\d+), OpType=(\w+)(?:, NumelIn=(\d+))?")

@@ -96,8 +96,10 @@ def _before_the_victims(unknown: Group, groups: list[Group], index: LogIndex) ->
         return
     if any(when(g.first, index) <= when(own, index) for g in victims):
         return
-    if _severity(own) <= SAID and any(h.rank == own.rank for g in having(groups, "exception") for h in g.hits):
-        return  # what it raised says more than its last sentence
+    raised = [h for g in having(groups, "exception") for h in g.hits if h.rank is not None]
+    lost = min(when(g.first, index) for g in victims)
+    if _severity(own) <= SAID and any(h.rank == own.rank or when(h, index) < lost for h in raised):
+        return  # what somebody raised says more than a last sentence
     if (
         _severity(own) < ERROR
         and not len(index.steps)
