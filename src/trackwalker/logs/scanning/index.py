@@ -26,7 +26,7 @@ from trackwalker.logs.formats import dialect as d
 from trackwalker.logs.formats.beside import beside, host_told, is_no_log, names_of, rank_of_log
 from trackwalker.logs.formats.elastic import HEADS, Summary
 from trackwalker.logs.formats.nodelist import hosts_in
-from trackwalker.logs.scanning.lines import Body, parse
+from trackwalker.logs.scanning.lines import PROMPTS, Body, parse
 from trackwalker.logs.scanning.needles import SHORTEST, Needles
 from trackwalker.logs.scanning.reader import FactReader
 from trackwalker.logs.scanning.scan import BEGINNING, Line, Scan, read_lines
@@ -42,6 +42,7 @@ _NODE_LISTS = (b"JOB_NODELIST=", b"NODELIST_EXPANDED=")  # a host that is cut of
 _GIT = b"=== GIT SUMMARY "
 _EVAL = (b"valid loss at", b"validation loss", b"Evaluating", b"eval metrics after")
 _FRAME = b'", line '
+_UNLIMITED = re.compile(rb"ulimit -l[^\n]{0,80}\n(?:[^\n]*\n){0,2}?unlimited\n|--ulimit memlock=-1\b")
 _MOST_RANKS = 4096
 _A_FORM = 1 << 20  # bytes: accounting, an error file, a dump; a larger main file is a log
 _APART = 3  # steps: lines of ranks interleave
@@ -88,6 +89,8 @@ class LogIndex:
     lines: int = 0
     skipped: int = 0
     rank_hosts: dict[int, str] = field(default_factory=dict)  # by rank, the host that lines of the log name for it
+    unlimited: bool = False  # it shows that memory may be locked without limit
+    prompts: list[int] = field(default_factory=list)  # lines that somebody typed: each begins another command's output
     ended_first: int | None = None  # the rank that the launcher says ended first
     earlier: dict[str, int] = field(default_factory=dict)  # parts rotated away -> how many lines before the main log
 
@@ -241,6 +244,9 @@ class Gatherer:
         except OSError:
             return  # whoever reads it says so
         self._places.front(front)
+        if source.main:
+            self._index.unlimited = _UNLIMITED.search(front) is not None
+            self._index.prompts = [front.count(b"\n", 0, m.start()) + 1 for m in PROMPTS.finditer(front)]
         source.wrote = learn(front.split(b"\n"), self._index.rank_hosts, source.rank, self._places)
 
     def _learn(self, source: Source, scan: Scan) -> None:

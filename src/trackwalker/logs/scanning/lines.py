@@ -57,8 +57,11 @@ _INFORMS = re.compile(
     re.ASCII,
 )
 _CODE_ABOVE = re.compile(rb'File "[^"]+", line \d+')
+_PROMPT = r"(?:\(\w+\) )?(?:[\w@.:~/-]{1,60} ?)?\$ (?=[a-z./])"  # what somebody typed is no output
+PROMPTS = re.compile(f"(?m)^{_PROMPT}".encode())
 _NOT_OUTPUT = re.compile(
-    r"^(?:Config param |\+{1,3} |PASSTHROUGH_ARGS=|[A-Z][A-Z0-9_]+=|diff --git |@@ |Launching training subprocess)"
+    rf"^(?:{_PROMPT}"
+    r"|Config param |\+{1,3} |PASSTHROUGH_ARGS=|[A-Z][A-Z0-9_]+=|diff --git |@@ |Launching training subprocess)"
 )
 # What only the launcher says: its stages and checks come before training, so a rank that prints them later forges them.
 LAUNCHERS = re.compile(
