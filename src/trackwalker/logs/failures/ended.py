@@ -13,7 +13,7 @@ from trackwalker.logs.scanning.lines import parse
 
 # What announces it, and the line of that report that holds the rank (the same line where nothing announces it).
 _FORMS = (
-    (None, re.compile(r"^srun: error: \S+: task (?P<rank>\d{1,6}): (?!Terminated)")),
+    (None, re.compile(r"^srun: error: \S+: task (?P<rank>\d{1,6}): (?!Term|Exited with exit code (?:0|130|143)\b)")),
     (re.compile(r"^Root Cause \(first observed"), re.compile(r"^\s*rank\s+: (?P<rank>\d{1,6}) \(local_rank")),
     (re.compile(r"The first process to do so was"), re.compile(r"Process name: \[\[\d+,\d+\],(?P<rank>\d{1,6})\]")),
     (None, re.compile(r"^mpirun noticed that process rank (?P<rank>\d{1,6}) ")),

@@ -23,7 +23,9 @@ _SHORTEST = 12
 _NEAR = 3  # lines
 _SEVERAL = 3  # ranks that lost somebody
 _QUOTED = 400
-_NO_SENTENCE = re.compile(r"^\s{4}|^\s+File \"|^[\W\d_]*$|^Traceback |^During handling|^The above exception")
+_NO_SENTENCE = re.compile(
+    r"^\s{4}|^\s+File \"|^[\W\d_]*$|^Traceback |^During handling|^The above exception|^NODE_EXIT "
+)
 _A_BAR = re.compile(r"\d+%\||\b\d+(?:\.\d+)?(?:it/s|s/it)\b")
 
 
