@@ -88,7 +88,7 @@ def refine(groups: list[Group], index: LogIndex) -> None:
             group.tier = 8
     _without_python(groups, index)
     _only_warned(groups, index)
-    if index.unlimited:
+    if index.places.unlimited:
         for group in having(groups, "locked-memory"):
             group.become("limit-lifted", "registering memory failed, though the log shows no limit of locked memory")
     # A name that does not resolve is no pod's where nothing speaks of pods.
@@ -108,7 +108,9 @@ def survived(groups: list[Group], index: LogIndex, completed: bool) -> None:
         if any(h.file != index.path.name and h.file not in index.earlier for h in group.hits):
             continue  # another rank's file: its line numbers do not compare with the main log's
         last = max(h.last_line - index.earlier.get(h.file, 0) for h in group.hits)
-        typed = next((line for line in index.prompts if line > last), None)  # what another command prints is no later
+        typed = next(
+            (line for line in index.places.prompts if line > last), None
+        )  # what another command prints is no later
         if typed is not None and len(steps) and (steps.line > typed).any():
             continue
         after = int((steps.line > last).sum()) if len(steps) else 0

@@ -28,7 +28,7 @@ def sort_errors(group: Group, index: LogIndex) -> None:
     def key(hit: Hit) -> tuple[bool, bool, bool, bool, bool, tuple[float, int]]:
         common = world > 2 and len(ranks[_form(hit)]) > _MOST_ALIKE * world
         launcher = labelled and hit.rank is None and hit.file == index.path.name and not hit.host
-        others = index.ended_first is not None and hit.rank != index.ended_first
+        others = index.places.ended_first is not None and hit.rank != index.places.ended_first
         return (others, hearsay(hit), common, launcher, _severity(hit) < min(strongest, ERROR), when(hit, index))
 
     group.hits.sort(key=key)
@@ -91,7 +91,7 @@ def _before_the_victims(unknown: Group, groups: list[Group], index: LogIndex) ->
     victims = [
         g for g in victims if g.tier > 2 or (g.has("collective-wait") and own.rank not in {h.rank for h in g.hits})
     ]
-    first = own.rank is not None and own.rank == index.ended_first
+    first = own.rank is not None and own.rank == index.places.ended_first
     if not victims or (hearsay(own) and not first):
         return
     if any(when(g.first, index) <= when(own, index) for g in victims):

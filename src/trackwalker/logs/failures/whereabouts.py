@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
-from trackwalker.logs.scanning.lines import Body, parse
+from trackwalker.logs.scanning.lines import PROMPTS, Body, parse
 
 _HOST = r"(?P<host>(?=[\w.-]*\d)[A-Za-z][\w.-]{1,63})"
 _RANK = r"(?P<rank>\d{1,6})"
@@ -35,6 +35,7 @@ _NODE_HOST = re.compile(rb"(?m)^ *(\d{1,6}): .{0,80}?\bHOST(?:NAME)?=([A-Za-z][\
 _POD_NODE = re.compile(rb"(?m)^\[pod/([\w.-]+)/[\w.-]+\] .{0,200}?\bNODE_RANK=(\d{1,6})\b")
 _RAY_RANK = re.compile(r"\bip=(?P<ip>[\w.:-]+), pid=(?P<pid>\d+)\) world_rank=(?P<rank>\d{1,6})\b")
 _DIGITS = re.compile(r"\d+")
+_UNLIMITED = re.compile(rb"ulimit -l[^\n]{0,80}\n(?:[^\n]*\n){0,2}?unlimited\n|--ulimit memlock=-1\b")
 _WORDS = (b"ank", b"ost", b"srun", b"@ ", b"kernel", b"ode: ", b"process_")
 _MOST = 4096
 
@@ -47,9 +48,15 @@ class Places:
     per_node: int = 1  # ranks that one task or pod of the launcher holds
     node_hosts: dict[int, str] = field(default_factory=dict)
     nodes: dict[str, int] = field(default_factory=dict)  # a pod -> its number among the nodes
+    ended_first: int | None = None  # the rank that the launcher says ended first
+    prompts: list[int] = field(default_factory=list)  # lines that somebody typed: each begins another command's output
+    unlimited: bool = False  # it shows that memory may be locked without limit
 
-    def front(self, text: bytes) -> None:
+    def front(self, text: bytes, main: bool = True) -> None:
         """Read the beginning of a file."""
+        if main:
+            self.unlimited = _UNLIMITED.search(text) is not None
+            self.prompts = [text.count(b"\n", 0, m.start()) + 1 for m in PROMPTS.finditer(text)]
         if match := _PER_NODE.search(text):
             self.per_node = int(match[1])
         if self.per_node > 1:

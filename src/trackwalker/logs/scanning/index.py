@@ -26,7 +26,7 @@ from trackwalker.logs.formats import dialect as d
 from trackwalker.logs.formats.beside import beside, host_told, is_no_log, names_of, rank_of_log
 from trackwalker.logs.formats.elastic import HEADS, Summary
 from trackwalker.logs.formats.nodelist import hosts_in
-from trackwalker.logs.scanning.lines import PROMPTS, Body, parse
+from trackwalker.logs.scanning.lines import Body, parse
 from trackwalker.logs.scanning.needles import SHORTEST, Needles
 from trackwalker.logs.scanning.reader import FactReader
 from trackwalker.logs.scanning.scan import BEGINNING, Line, Scan, read_lines
@@ -42,7 +42,6 @@ _NODE_LISTS = (b"JOB_NODELIST=", b"NODELIST_EXPANDED=")  # a host that is cut of
 _GIT = b"=== GIT SUMMARY "
 _EVAL = (b"valid loss at", b"validation loss", b"Evaluating", b"eval metrics after")
 _FRAME = b'", line '
-_UNLIMITED = re.compile(rb"ulimit -l[^\n]{0,80}\n(?:[^\n]*\n){0,2}?unlimited\n|--ulimit memlock=-1\b")
 _MOST_RANKS = 4096
 _A_FORM = 1 << 20  # bytes: accounting, an error file, a dump; a larger main file is a log
 _APART = 3  # steps: lines of ranks interleave
@@ -89,9 +88,7 @@ class LogIndex:
     lines: int = 0
     skipped: int = 0
     rank_hosts: dict[int, str] = field(default_factory=dict)  # by rank, the host that lines of the log name for it
-    unlimited: bool = False  # it shows that memory may be locked without limit
-    prompts: list[int] = field(default_factory=list)  # lines that somebody typed: each begins another command's output
-    ended_first: int | None = None  # the rank that the launcher says ended first
+    places: Places = field(default_factory=Places)
     earlier: dict[str, int] = field(default_factory=dict)  # parts rotated away -> how many lines before the main log
 
     @property
@@ -178,7 +175,6 @@ class Gatherer:
         self._ranks: set[int] = set()
         self._main: StepReader | None = None
         self._other_steps: dict[int, int] = {}
-        self._places = Places()
         self._index = LogIndex(log, self._facts)
 
     def read(self, path: Path, rank: int | None, name: str = "", host: str = "") -> Scan:
@@ -243,18 +239,15 @@ class Gatherer:
                 front = file.read(BEGINNING)
         except OSError:
             return  # whoever reads it says so
-        self._places.front(front)
-        if source.main:
-            self._index.unlimited = _UNLIMITED.search(front) is not None
-            self._index.prompts = [front.count(b"\n", 0, m.start()) + 1 for m in PROMPTS.finditer(front)]
-        source.wrote = learn(front.split(b"\n"), self._index.rank_hosts, source.rank, self._places)
+        self._index.places.front(front, source.main)
+        source.wrote = learn(front.split(b"\n"), self._index.rank_hosts, source.rank, self._index.places)
 
     def _learn(self, source: Source, scan: Scan) -> None:
         """Who runs where, and who ended first, from the end of a file: there launchers say so."""
         raws, known = scan.tail.split(b"\n"), self._index.rank_hosts
-        wrote = source.wrote | learn(raws, known, source.rank, self._places)
+        wrote = source.wrote | learn(raws, known, source.rank, self._index.places)
         if source.main:
-            self._index.ended_first = ended_first(raws, self._places, known)
+            self._index.places.ended_first = ended_first(raws, self._index.places, known)
         if source.rank is not None and len(wrote) == 1:
             known.setdefault(source.rank, wrote.pop())
 
@@ -271,7 +264,7 @@ class Gatherer:
         body = parse(line.raw, line.before, source.rank)
         if body is None or (source.rank is None and body.speaks_for_the_launcher):
             return
-        body = source.summary.owned(self._places.placed(body), line.number)
+        body = source.summary.owned(self._index.places.placed(body), line.number)
         source.clock = body.clock if body.clock is not None else source.clock
         if body.clock is None or (source.host and not body.host):  # a line of a traceback was written with its first
             body = replace(body, clock=source.clock, host=body.host or source.host)
@@ -283,6 +276,8 @@ class Gatherer:
             self._mined.frame(body, file, line.number)
         if body.label:
             self._mined.labels[body.label] += 1
+        if body.text.startswith("Retrying in "):  # what is tried again was not the end
+            self._hits = {k: h for k, h in self._hits.items() if h.count > 1 or h.last_line != line.number - 1}
         found, harmless = self._signatures.match(body, needles)
         for name in harmless:
             self._harmless[name] = self._harmless.get(name, 0) + 1
@@ -360,9 +355,9 @@ class Gatherer:
             # What is known by a signature or by its structure needs no guess; what comes after it is its consequence.
             known = {h.line for h in index.hits if h.file == main} | {s.line for s in self._mined.all()}
             told = {h.line: h.rank for h in index.hits if h.file == main and _VICTIMS & set(h.signature.traits)}
-            found += last_words(scan, main, known, told, self._places, index.ended_first)
+            found += last_words(scan, main, known, told, index.places, index.places.ended_first)
         for seen in found:
-            rank = seen.rank if seen.rank is not None else self._places.actors.get(seen.actor)
+            rank = seen.rank if seen.rank is not None else self._index.places.actors.get(seen.actor)
             python = seen.told.exception and seen.told.python and self._signatures.by_exception
             index.hits.append(
                 Hit(python or unnamed, rank, seen.line, seen.text, seen.file, seen.clock, seen.count, seen.last_line,
