@@ -133,7 +133,7 @@ _LOWER = re.compile(
 )
 _GLOG = re.compile(r"^(?P<level>[EF])\d{4} \d\d:\d\d:\d\d")
 _WARNS = re.compile(
-    r"^.{0,80}?\bWARN(?:ING)?\b|^\[?W\d{3,4} \d\d:|\b\w+Warning:|level=\"?warn|^.{0,40}\b(?:DEBUG|TRACE)\b"
+    r"^.{0,80}?\bWARN(?:ING)?\b|^W\d{4} |^\[W\d{3,4} |\b\w+Warning:|level=\"?warn|^.{0,40}\b(?:DEBUG|TRACE)\b"
 )
 _EXCEPTION = re.compile(
     r"^(?:[A-Za-z_][\w.]*(?:\.|::))?(?P<type>[A-Z]\w*(?:Error|Exception|Fault|Failure|Interrupt|Timeout|Exit|Panic|Abort|Expired))\b(?::|\s*$|\()"
