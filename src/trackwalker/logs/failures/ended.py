@@ -21,7 +21,7 @@ _FORMS = (
     (None, re.compile(r"^#{3,} Command execution on worker (?P<rank>\d{1,6}) failed")),
     (None, re.compile(r"'--local_rank=(?P<local>\d{1,3})'.* exits with return code = (?!0\b)")),
 )
-_WORDS = (b"srun: error", b"rank", b"irst process", b"rocess name", b"worker", b"[Rank ", b"Root Cause")
+_WORDS = re.compile(rb"srun: error|rank|irst process|rocess name|worker|\[Rank |Root Cause")
 _REPORT = 20  # lines
 
 
@@ -29,7 +29,7 @@ def ended_first(raws: Iterable[bytes], places: Places, hosts: dict[int, str]) ->
     """The rank, where the end of a log names one; `hosts` by rank."""
     announced: dict[int, int] = {}
     for number, raw in enumerate(raws):
-        if not any(word in raw for word in _WORDS) or (body := parse(raw[:600])) is None:
+        if _WORDS.search(raw) is None or (body := parse(raw[:600])) is None:
             continue
         body = places.placed(body)
         for at, (before, told) in enumerate(_FORMS):

@@ -118,7 +118,7 @@ def survived(groups: list[Group], index: LogIndex, completed: bool) -> None:
             group.tier, group.why = 8, "the run went on after it"
             continue
         if len(steps) >= STEPS_AFTER:  # nor did what comes before the last few steps
-            fatal = np.sort(steps.line)[-STEPS_AFTER]
+            fatal = np.partition(steps.line, -STEPS_AFTER)[-STEPS_AFTER]
             late = [h for h in group.hits if h.last_line - index.earlier.get(h.file, 0) >= fatal]
             group.hits = [h if h.line - index.earlier.get(h.file, 0) >= fatal else _last(h) for h in late]
 

@@ -36,7 +36,7 @@ _POD_NODE = re.compile(rb"(?m)^\[pod/([\w.-]+)/[\w.-]+\] .{0,200}?\bNODE_RANK=(\
 _RAY_RANK = re.compile(r"\bip=(?P<ip>[\w.:-]+), pid=(?P<pid>\d+)\) world_rank=(?P<rank>\d{1,6})\b")
 _DIGITS = re.compile(r"\d+")
 _UNLIMITED = re.compile(rb"ulimit -l[^\n]{0,80}\n(?:[^\n]*\n){0,2}?unlimited\n|--ulimit memlock=-1\b")
-_WORDS = (b"ank", b"ost", b"srun", b"@ ", b"kernel", b"ode: ", b"process_")
+_WORDS = re.compile(rb"ank|ost|srun|@ |kernel|ode: |process_")
 _MOST = 4096
 
 
@@ -92,7 +92,7 @@ def learn(
     wrote: set[str] = set()
     labelled: dict[int, str] = {}
     for raw in raws:
-        if not any(word in raw for word in _WORDS):
+        if _WORDS.search(raw) is None:
             continue
         body = parse(raw[:600], b"", file_rank)
         if body is None or len(known) >= _MOST:
