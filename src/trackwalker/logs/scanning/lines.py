@@ -160,7 +160,8 @@ def parse(raw: bytes, above: bytes = b"", rank: int | None = None) -> Body | Non
         if text.startswith('{"') and (record := _record(text)) is not None:
             level, said = next((str(record[k]) for k in _LEVELS if k in record), ""), str(record["said"])
             told = record.get("rank", record.get("global_rank", record.get("process_index")))
-            rank, outer = (told, False) if isinstance(told, int) else (rank, outer)
+            if isinstance(told, int) and (rank is None or (outer and actor)):  # the launcher's label stands before it
+                rank, outer = told, False
             host = host or str(record.get("host", record.get("hostname", "")) or "")
             text = f"{level.upper()} {said}" if level and not said.startswith("[") else said
             if LAUNCHERS.match(said):
