@@ -114,7 +114,7 @@ def test_a_warning_does_not_end_a_program_that_raised_something_later(tmp_path: 
 def test_what_is_tried_again_was_not_the_end(tmp_path: Path) -> None:
     lines = ["[rank0]: ReadTimeoutError(\"HTTPSConnectionPool(host='huggingface.co', port=443): Read timed out.\")"]
     lines += ["[rank0]: Retrying in 1s [Retry 1/5].", "[rank0]: Traceback (most recent call last):"]
-    lines += ["[rank0]: requests.exceptions.HTTPError: 429 Client Error: Too Many Requests for url: https://huggingface.co/x"]  # fmt: skip
+    lines += ["[rank0]: requests.exceptions.HTTPError: 429 Client Error: Too Many Requests for url: https://hub/x"]
     assert _first(tmp_path, lines)[0] == "storage-rate-limit"
 
 
