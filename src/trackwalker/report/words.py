@@ -182,9 +182,9 @@ def names(items: Sequence[str], most: int = 12) -> str:
 def onset(value: Onset) -> str:
     """When a cause began, with the step and how well it is known."""
     known = f"± {duration(value.uncertainty_s)}" if value.uncertainty_s is not None else ""
-    when = f"{utc_iso(value.time)} {known}".rstrip() if value.time else known
     step = f"step {value.step:,}" if value.step is not None else ""
-    return ", ".join(part for part in (when, step) if part) or "not known"
+    parts = (f"{utc_iso(value.time)} {known}".rstrip(), step) if value.time else (step, known)
+    return ", ".join(part for part in parts if part) or "not known"
 
 
 def magnitude(value: Magnitude) -> str:
