@@ -15,9 +15,8 @@ from trackwalker.fleet import questions
 from trackwalker.fleet.questions import DAY_S, Day
 from trackwalker.fleet.store import Store
 from trackwalker.report.charts.plots import px
-from trackwalker.web.data.cache import Cache
 from trackwalker.web.pages.jobs import index_of
-from trackwalker.web.pages.render import in_thread, json_answer, page, settings_of
+from trackwalker.web.pages.render import in_thread, json_bytes, kept, settings_of, text_of
 
 SCHEMA = "trackwalker.web.pages.fleet/1"
 SPANS = ((7, "7 days"), (30, "30 days"), (90, "90 days"), (0, "All time"))
@@ -33,22 +32,26 @@ def routes() -> list[BaseRoute]:
 
 async def shown(request: Request) -> Response:
     """The page."""
-    return page(request, "fleet.html.j2", **await in_thread(_known, request))
+    state = await in_thread(_state, request)
+    return await kept(request, state, lambda: text_of(request, "fleet.html.j2", **_fleet(request)))
 
 
 async def as_json(request: Request) -> Response:
     """The same for programs."""
-    found = await in_thread(_known, request)
+    state = await in_thread(_state, request)
+    return await kept(request, state, lambda: json_bytes(_document(request)), "application/json")
+
+
+def _state(request: Request) -> tuple[int, int]:
+    """Made anew when a row changes; the window of time moves with the minute."""
+    return index_of(request).rows()[1], int(time.time() / _FRESH_S)
+
+
+def _document(request: Request) -> dict[str, Any]:
+    found = _fleet(request)
     parts = ("causes", "hosts", "racks", "models", "flaky", "days")
     told: dict[str, Any] = {name: [asdict(each) for each in found[name]] for name in parts}
-    return json_answer({"schema": SCHEMA, "since": found["since"], "fleet": asdict(found["whole"]), **told})
-
-
-def _known(request: Request) -> dict[str, Any]:
-    """The answers as long as no row changes; the window of time moves with the minute."""
-    kept: Cache[dict[str, Any]] = request.app.state.fleet
-    state = (index_of(request).rows()[1], int(time.time() / _FRESH_S))
-    return kept.get(request.query_params.get("days", "30"), state, lambda: _fleet(request))
+    return {"schema": SCHEMA, "since": found["since"], "fleet": asdict(found["whole"]), **told}
 
 
 def _fleet(request: Request) -> dict[str, Any]:

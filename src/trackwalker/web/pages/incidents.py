@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import time
+from collections.abc import Hashable
 from dataclasses import dataclass, replace
 from typing import Any, get_args
 from urllib.parse import quote, urlencode
@@ -23,8 +24,17 @@ from trackwalker.job.causes import known as known_causes
 from trackwalker.lab.propose import propose
 from trackwalker.lab.scenario import Truth
 from trackwalker.report.text import clip, one_line
-from trackwalker.web.pages.jobs import index_of
-from trackwalker.web.pages.render import form_of, in_thread, json_answer, page, settings_of, workspace_of
+from trackwalker.web.pages.jobs import index_of, waiting
+from trackwalker.web.pages.render import (
+    form_of,
+    in_thread,
+    json_answer,
+    kept,
+    page,
+    settings_of,
+    text_of,
+    workspace_of,
+)
 
 SCHEMA = "trackwalker.web.pages.incidents/1"
 PAGE = 200
@@ -76,12 +86,12 @@ def routes() -> list[BaseRoute]:
 
 async def listed(request: Request) -> Response:
     """The inbox, what burns most first."""
-    return page(request, "incidents.html.j2", **await in_thread(_context, request))
+    return await _kept(request, "incidents.html.j2")
 
 
 async def rows(request: Request) -> Response:
     """Its rows alone, for the page's script."""
-    return page(request, "incidents_rows.html.j2", **await in_thread(_context, request))
+    return await _kept(request, "incidents_rows.html.j2")
 
 
 async def as_json(request: Request) -> Response:
@@ -90,6 +100,17 @@ async def as_json(request: Request) -> Response:
     price = settings_of(request).price
     found = [_plain(each, price) for each in context["incidents"]]
     return json_answer({"schema": SCHEMA, "counts": context["counts"], "incidents": found})
+
+
+async def _kept(request: Request, template: str) -> Response:
+    """Made anew when a job, a decision or the watcher's journal changed; the window of time moves with the minute."""
+    state = await in_thread(_state, request)
+    return await kept(request, state, lambda: text_of(request, template, **_context(request)))
+
+
+def _state(request: Request) -> tuple[Hashable, ...]:
+    version, minute = index_of(request).rows()[1], int(time.time() / 60.0)
+    return version, _marks(request).state, _signs(request).state, waiting(request), minute
 
 
 async def shown(request: Request) -> Response:
@@ -170,7 +191,7 @@ def _context(request: Request) -> dict[str, Any]:
         "burning": sum(each.burning for each in found),
         "refused": signs.refused,
         "pending": sum(row.pending for row in every),
-        "examining": request.app.state.examiner.waiting() if settings.examine else 0,
+        "examining": waiting(request),
     }
 
 

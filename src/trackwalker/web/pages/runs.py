@@ -19,7 +19,6 @@ from trackwalker.fleet.source import last_good
 from trackwalker.job.layout import Job
 from trackwalker.report import words
 from trackwalker.report.charts.plots import px
-from trackwalker.report.story.background import changes_between
 from trackwalker.web.data.workspace import WebWorkspace
 from trackwalker.web.pages.jobs import index_of
 from trackwalker.web.pages.render import in_thread, page, workspace_of
@@ -205,7 +204,7 @@ def _settings(ws: WebWorkspace, jobs: list[Job], base: str) -> dict[str, Any]:
         if job.id == base:
             continue
         try:
-            changes = changes_between(reference, job, ws.agent.scrubber(job))
+            changes = ws.changes(reference, job)
         except TrackwalkerError:
             continue
         for change in changes:
