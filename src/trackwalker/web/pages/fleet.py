@@ -14,7 +14,7 @@ from trackwalker.errors import MissingToolError
 from trackwalker.fleet import questions
 from trackwalker.fleet.questions import DAY_S, Day
 from trackwalker.fleet.store import Store
-from trackwalker.report.charts.plots import px
+from trackwalker.report.charts.plots import Scale, line_path, px, stretches
 from trackwalker.web.pages.jobs import index_of
 from trackwalker.web.pages.render import in_thread, json_bytes, kept, settings_of, text_of
 
@@ -91,32 +91,32 @@ def chart(days: list[Day]) -> dict[str, Any] | None:
     """Goodput as a line from 0 to 100 %, GPU-hours held and lost as bars below it; None for less than two days."""
     if len(days) < 2:
         return None
-    first, last = days[0].t, days[-1].t + DAY_S
-    width, height = _WIDTH - _LEFT - _RIGHT, _HEIGHT - _TOP - _BOTTOM
-    most = max([day.gpu_hours or 0.0 for day in days]) or 1.0
-
-    def x(t: float) -> float:
-        return _LEFT + width * (t - first) / (last - first)
-
-    wide = max(width * DAY_S / (last - first) - 1.5, 1.0)
-    bars, runs, line = list[dict[str, Any]](), list[list[str]](), list[str]()
-    for day in days:
-        held, lost = (height * value / most for value in (day.gpu_hours or 0.0, day.lost_gpu_hours or 0.0))
-        bars.append({"x": px(x(day.t)), "w": px(wide), "held": px(held), "lost": px(min(lost, height)), "day": day})
-        if day.goodput is None:
-            runs, line = [*runs, line], []
-        else:
-            line.append(f"{px(x(day.t + DAY_S / 2))} {px(_TOP + height * (1 - day.goodput))}")
+    base = _HEIGHT - _BOTTOM
+    most = max(day.gpu_hours or 0.0 for day in days) or 1.0
+    x, y = Scale(days[0].t, days[-1].t + DAY_S, _LEFT, _WIDTH - _RIGHT), Scale(0, 1, base, _TOP)
+    tall = Scale(0, most, 0, base - _TOP)
+    wide = max(x(days[0].t + DAY_S) - _LEFT - 1.5, 1.0)
+    bars = [
+        {
+            "x": px(x(day.t)),
+            "w": px(wide),
+            "held": px(tall(day.gpu_hours or 0.0)),
+            "lost": px(tall(day.lost_gpu_hours or 0.0)),
+            "day": day,
+        }
+        for day in days
+    ]
+    runs = stretches([None if day.goodput is None else (x(day.t + DAY_S / 2), y(day.goodput)) for day in days])
     every = max(1, len(days) // 8)
     return {
         "width": _WIDTH,
         "height": _HEIGHT,
         "left": _LEFT,
         "right": _WIDTH - _RIGHT,
-        "base": _TOP + height,
+        "base": base,
         "bars": bars,
-        "lines": ["M" + "L".join(run) for run in [*runs, line] if len(run) > 1],
-        "dots": [run[0].split() for run in [*runs, line] if len(run) == 1],
-        "grid": [(px(_TOP + height * (1 - share)), f"{100 * share:.0f} %", most * share) for share in (0, 0.5, 1)],
+        "lines": [line_path(run) for run in runs if len(run) > 1],
+        "dots": [(px(run[0][0]), px(run[0][1])) for run in runs if len(run) == 1],
+        "grid": [(px(y(share)), f"{100 * share:.0f} %", most * share) for share in (0, 0.5, 1)],
         "ticks": [(px(x(day.t)), day.t) for day in days[::every]],
     }

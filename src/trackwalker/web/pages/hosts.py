@@ -17,7 +17,6 @@ from trackwalker.fleet.rows import JobRow
 from trackwalker.fleet.share import drain_commands
 from trackwalker.launch.ledger import incidents, suspects, wilson
 from trackwalker.report.text import clip, one_line
-from trackwalker.web.data.pace import spark_area, spark_path
 from trackwalker.web.pages.jobs import index_of
 from trackwalker.web.pages.nodes import Fact, of_incident, ran_in_memory
 from trackwalker.web.pages.render import in_thread, json_answer, page, settings_of, workspace_of
@@ -54,7 +53,7 @@ def routes() -> list[BaseRoute]:
 async def shown(request: Request) -> Response:
     """The page."""
     found = await in_thread(_host, request)
-    return page(request, "host.html.j2", **found, spark_path=spark_path, spark_area=spark_area)
+    return page(request, "host.html.j2", **found)
 
 
 async def as_json(request: Request) -> Response:

@@ -17,7 +17,6 @@ from starlette.routing import BaseRoute, Route
 from trackwalker.fleet.index import JobIndex
 from trackwalker.fleet.rows import Group, JobRow
 from trackwalker.report.text import clip, one_line
-from trackwalker.web.data.pace import spark_area, spark_path
 from trackwalker.web.pages.render import environment, in_thread, json_bytes, kept, settings_of, text_of, workspace_of
 
 SCHEMA = "trackwalker.web.pages.jobs/1"
@@ -117,8 +116,7 @@ def waiting(request: Request) -> int:
 def line(row: JobRow) -> Markup:
     """One row as HTML: of a long list one or two change at a time."""
     macros: Any = environment().get_template("job_macros.html.j2").module
-    drawn = (spark_area(row.spark), spark_path(row.spark)) if row.spark else None
-    return Markup(macros.job_line(row, drawn))  # noqa: S704 - made of a template
+    return Markup(macros.job_line(row))  # noqa: S704 - made of a template
 
 
 def _document(request: Request) -> dict[str, Any]:

@@ -30,6 +30,7 @@ from trackwalker.report import html, words
 from trackwalker.report.ranges import shortened
 from trackwalker.report.text import json_visible
 from trackwalker.web.data.cache import Cache
+from trackwalker.web.data.pace import spark_area, spark_path
 from trackwalker.web.data.workspace import WebWorkspace
 from trackwalker.web.settings import Settings
 
@@ -123,7 +124,7 @@ async def kept(
     once, and not sent again to a reader who has it."""
     sheets: Cache[Sheet] = request.app.state.sheets
     key = (request.url.path, request.url.query)
-    sheet = sheets.peek(key, state) or await in_thread(sheets.get, key, state, lambda: _sheet(make()))
+    sheet = sheets.peek(key, state) or await in_thread(sheets.get, key, state, lambda: _sheet(make(), key))
     headers = {"ETag": sheet.tag, "Cache-Control": "no-cache", "Vary": "Accept-Encoding"}
     if request.headers.get("if-none-match") == sheet.tag:
         return Response(status_code=304, headers=headers)
@@ -132,10 +133,11 @@ async def kept(
     return Response(sheet.plain, headers=headers, media_type=media_type)
 
 
-def _sheet(made: str | bytes) -> Sheet:
+def _sheet(made: str | bytes, key: tuple[str, str]) -> Sheet:
     plain = made.encode() if isinstance(made, str) else made
+    said = sha256(f"{key}".encode() + plain).hexdigest()[:24]
     # Weak: the packed and the plain form are one sheet.
-    return Sheet(plain, gzip.compress(plain, _PACKING, mtime=0), f'W/"{sha256(plain).hexdigest()[:24]}"')
+    return Sheet(plain, gzip.compress(plain, _PACKING, mtime=0), f'W/"{said}"')
 
 
 def json_answer(document: Any, status: int = 200, headers: dict[str, str] | None = None) -> Response:
@@ -216,4 +218,5 @@ def environment() -> Environment:
         "day": lambda t: words.utc(t)[:10],
     }
     made.globals = {**made.globals, "job_url": job_url, "host_url": host_url, "incident_url": incident_url}
+    made.globals |= {"spark_path": spark_path, "spark_area": spark_area}
     return made

@@ -1,6 +1,6 @@
 // The devices of one host: those that move, on the page's time axis, each with its peak and its last value.
 "use strict";
-import { ask, behind, clock, colour, left, make, moment, number, queryLinks, say, span, table, timeAxis, withUnit } from "./charts.js";
+import { ask, behind, clock, colour, left, make, moment, number, queryLinks, roomy, say, span, table, timeAxis, withUnit } from "./charts.js";
 import { drawBehind, drawThrough } from "./story.js";
 import { Strip } from "./strips.js";
 
@@ -79,7 +79,7 @@ export class Lanes extends Strip {
     const d = this.data, row = this.row(), high = row * d.lanes.length;
     ctx.clearRect(0, 0, this.wide, high + AXIS);
     const hi = Math.max(...d.lanes.map((lane) => lane.peak)), lo = Math.min(...d.lanes.map((lane) => lane.low));
-    const floor = lo >= 0 && lo < 0.6 * hi ? 0 : lo - 0.1 * ((hi - lo) || 1);
+    const [floor] = roomy(null, lo, hi);
     const middle = d.times.map((_, i) => { const v = d.lanes.map((lane) => lane.values[i]).filter((n) => n !== null).sort((a, b) => a - b); return v.length ? v[v.length >> 1] : null; });
     const ground = to - from;
     d.lanes.forEach((_, k) => { ctx.fillStyle = colour("--faint"); ctx.fillRect(from, 2 + k * row, ground, row - 4); });
