@@ -83,6 +83,7 @@ def _host(request: Request) -> dict[str, Any]:
     every, root, now = index_of(request).rows()[0], workspace_of(request).root, time.time()
     ran = [row for row in every if name in row.ran_on]
     named = [row for row in every if name in row.hosts and row.badge_tone in ("bad", "warn")]
+    named.sort(key=lambda row: (row.lost_gpu_hours is None, -(row.lost_gpu_hours or 0.0)))  # else the newest first
     facts = [of_incident(each) for each in incidents(root) if each.host == name]
     facts.sort(key=lambda fact: -fact.t)
     sweeps = [each for each in every_sweep(workspace_of(request)) if _takes_part(each, name)]
