@@ -98,7 +98,7 @@ export class Lanes extends Strip {
       line(lane.values, "--accent", []);
       ctx.restore();
       ctx.font = "11px ui-monospace, Menlo, Consolas, \"DejaVu Sans Mono\", monospace"; ctx.textBaseline = "middle";
-      const most = left() < 100 ? 9 : 20;
+      const most = Math.floor((left() - 8) / ctx.measureText("0").width);
       ctx.fillStyle = colour("--fg"); ctx.textAlign = "right"; ctx.fillText(lane.name.length > most ? `…${lane.name.slice(1 - most)}` : lane.name, from - 8, top + row / 2 - 8);
       // Below its name, never over its line: the highest and the last value. What ended is not what it is now.
       ctx.font = "10px system-ui, sans-serif"; ctx.fillStyle = colour("--soft");
