@@ -127,7 +127,7 @@ def inbox(
         if is_incident(row, mine):
             found.append(Incident(row, marks.of(row.id), mine))
     counts = {"open": 0, "acknowledged": 0, "resolved": 0, "all": len(found)}
-    shown, older = [], []
+    shown, older = list[Incident](), list[Incident]()
     for each in found:
         if not each.mark.changed and not each.live and (each.last or 0.0) < since:
             older.append(each)

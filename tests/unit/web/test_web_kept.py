@@ -14,6 +14,7 @@ from starlette.testclient import TestClient
 from web_client import make_job, web_app, write_ledger
 
 from trackwalker.web.data import workspace
+from trackwalker.web.data.cache import Cache
 from trackwalker.web.logs import log_view
 from trackwalker.web.pages import incidents, jobs, nodes
 
@@ -59,7 +60,7 @@ def test_a_page_is_made_once_as_long_as_nothing_changes_and_not_on_the_event_loo
         return str(whole(*args, **kwargs))
 
     monkeypatch.setattr(room, "text_of", counted)
-    client.app.state.sheets.__init__(32)  # type: ignore[attr-defined]
+    client.app.state.sheets = Cache(32)  # type: ignore[attr-defined]
     first = client.get(path).content
     assert [client.get(path).content for _ in range(3)] == [first] * 3
     assert len(made) <= 2  # once more where a minute begins

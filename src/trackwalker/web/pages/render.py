@@ -217,6 +217,6 @@ def environment() -> Environment:
         "cause_name": cause_name,
         "day": lambda t: words.utc(t)[:10],
     }
-    made.globals = {**made.globals, "job_url": job_url, "host_url": host_url, "incident_url": incident_url}
-    made.globals |= {"spark_path": spark_path, "spark_area": spark_area}
+    ways = {"job_url": job_url, "host_url": host_url, "incident_url": incident_url}
+    made.globals = {**made.globals, **ways, "spark_path": spark_path, "spark_area": spark_area}
     return made
