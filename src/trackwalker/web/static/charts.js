@@ -116,11 +116,12 @@ export const withUnit = (value, unit) => `${number(value)}${unit ? ` ${unit}` : 
 
 // Where a time axis may have its ticks, drawn by hand or by uPlot, whose own list jumps from one minute to five.
 const TIME_STEPS = [1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200, 86400, 172800, 604800, 2592000];
+const TICK_ROOM = 70;  // pixels
 
 // The time axis of a chart that is drawn by hand.
 export function timeAxis(ctx, from, to, x0, x1, y, tick = 4) {
   const wide = to - from, room = x1 - x0;
-  const step = TIME_STEPS.find((s) => wide / s <= room / 90) || TIME_STEPS.at(-1);
+  const step = TIME_STEPS.find((s) => wide / s <= room / TICK_ROOM) || TIME_STEPS.at(-1);
   ctx.font = "11px system-ui, sans-serif"; ctx.fillStyle = colour("--soft"); ctx.textBaseline = "top"; ctx.textAlign = "center";
   for (let t = Math.ceil(from / step) * step; t <= to; t += step) {
     const x = x0 + room * (t - from) / wide;
@@ -221,7 +222,7 @@ export class Chart {
     const soft = colour("--soft"), rule = colour("--rule");
     this.left = left();
     const axis = { stroke: soft, font: "11px system-ui, sans-serif", grid: { stroke: rule, width: 1 }, ticks: { stroke: rule, width: 1, size: 4 } };
-    const time = { ...axis, space: 70, incrs: TIME_STEPS };
+    const time = { ...axis, space: TICK_ROOM, incrs: TIME_STEPS };
     box.replaceChildren();
     this.plot = new uPlot({
       width: Math.max(box.clientWidth, 200),

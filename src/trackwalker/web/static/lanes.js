@@ -7,6 +7,14 @@ import { Strip } from "./strips.js";
 const $ = (id) => document.getElementById(id);
 const AXIS = 22;
 
+// The end of a name tells devices apart: words in front go first, then letters.
+function short(name, most) {
+  const words = name.split(" ");
+  while (words.length > 1 && words.join(" ").length > most) words.shift();
+  const rest = words.join(" ");
+  return rest.length > most ? `…${rest.slice(1 - most)}` : rest;
+}
+
 export class Lanes extends Strip {
   constructor(base, facts, hosts) {
     super($("lanes"), (ctx, x, from, to) => this.lanes(ctx, x, from, to));
@@ -99,7 +107,7 @@ export class Lanes extends Strip {
       ctx.restore();
       ctx.font = "11px ui-monospace, Menlo, Consolas, \"DejaVu Sans Mono\", monospace"; ctx.textBaseline = "middle";
       const most = Math.floor((left() - 8) / ctx.measureText("0").width);
-      ctx.fillStyle = colour("--fg"); ctx.textAlign = "right"; ctx.fillText(lane.name.length > most ? `…${lane.name.slice(1 - most)}` : lane.name, from - 8, top + row / 2 - 8);
+      ctx.fillStyle = colour("--fg"); ctx.textAlign = "right"; ctx.fillText(short(lane.name, most), from - 8, top + row / 2 - 8);
       // Below its name, never over its line: the highest and the last value. What ended is not what it is now.
       ctx.font = "10px system-ui, sans-serif"; ctx.fillStyle = colour("--soft");
       ctx.fillText(left() < 100 ? `▲ ${number(lane.peak)}` : `peak ${number(lane.peak)}, last ${number(lane.last)}`, from - 8, top + row / 2 + 4);
