@@ -124,7 +124,9 @@ async def kept(
     once, and not sent again to a reader who has it."""
     sheets: Cache[Sheet] = request.app.state.sheets
     key = (request.url.path, request.url.query)
-    sheet = sheets.peek(key, state) or await in_thread(sheets.get, key, state, lambda: _sheet(make(), key))
+    sheet = sheets.peek(key, state)
+    if sheet is None:
+        sheet = await in_thread(sheets.get, key, state, lambda: _sheet(make(), key))
     headers = {"ETag": sheet.tag, "Cache-Control": "no-cache", "Vary": "Accept-Encoding"}
     if request.headers.get("if-none-match") == sheet.tag:
         return Response(status_code=304, headers=headers)
