@@ -1,7 +1,7 @@
 // What the charts of a job share: one span of time, colours of the theme, numbers in words, and uPlot dressed for them.
 "use strict";
 
-export const RIGHT = 14;
+export const RIGHT = 24;  // half a label of the last tick
 export const left = () => innerWidth < 640 ? 84 : 150;  // all charts stand exactly below each other
 const LEAST_S = 5;  // no closer than this
 
@@ -227,7 +227,7 @@ export class Chart {
     this.plot = new uPlot({
       width: Math.max(box.clientWidth, 200),
       height: facts.height,
-      padding: facts.padding || [8, 14, 0, 0],
+      padding: facts.padding || [8, RIGHT, 0, 0],
       tzDate: (t) => window.trackwalker.local() ? new Date(1000 * t) : uPlot.tzDate(new Date(1000 * t), "Etc/UTC"),
       legend: { show: false },
       cursor: {
