@@ -122,6 +122,11 @@ class BlockIndex:
         stretches = zip(first.tolist(), [*first.tolist()[1:], len(metric)], strict=True)
         self.metrics = {self.symbols[code]: rows for code, rows in zip(codes.tolist(), stretches, strict=True)}
 
+    @property
+    def chunks(self) -> int:
+        """How many chunks it has."""
+        return len(self._chunk_table)
+
     def entries(self, metric: str) -> Entries | None:
         """The series of a metric; None where the block has none."""
         if metric not in self.metrics:
