@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +14,13 @@ import pytest
 from trackwalker.telemetry.blocks import STALE, BlockWriter, labels
 from trackwalker.telemetry.direct import decoding
 from trackwalker.telemetry.direct.answers import Direct, Traffic
-from trackwalker.telemetry.direct.decoding import Chunks, Decoder, by_numpy, decoder_for
+from trackwalker.telemetry.direct.decoding import BY_NUMPY, Chunks, Decoded, by_numpy, means_for
+from trackwalker.telemetry.direct.index import MappedFile
 from trackwalker.telemetry.direct.unxor import DamagedError, Place, counts_of
 from trackwalker.telemetry.xor import encode_chunks
 
 pytest.importorskip("numba")
-from trackwalker.telemetry.direct.compiled import by_compiler
+from trackwalker.telemetry.direct.compiled import by_compiler, checksums
 
 T0 = 1_700_000_000_000
 
@@ -35,7 +37,7 @@ def chunks_of(raw: list[bytes], series: list[int], split: int = 0) -> Chunks:
     return Chunks(pieces, counts, np.array(series), np.zeros((len(raw), 2), np.int64), max(series) + 2)
 
 
-def told(decode: Decoder, chunks: Chunks) -> tuple[list[bytes], list[list[int]]] | None:
+def told(decode: Callable[[Chunks], Decoded], chunks: Chunks) -> tuple[list[bytes], list[list[int]]] | None:
     """The bytes of each series' values and the times of each chunk; None where they are refused."""
     try:
         found = decode(chunks)
@@ -160,8 +162,18 @@ def test_questions_have_the_same_answers(tmp_path: Path, monkeypatch: pytest.Mon
         assert told[0] == told[1], promql
 
 
-def test_without_numba_and_for_few_chunks_numpy_decodes(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert decoder_for(1_000) is by_numpy
-    assert decoder_for(1 << 40) is by_compiler
+def test_checksums_are_those_of_the_library(tmp_path: Path) -> None:
+    rng = np.random.default_rng(3)
+    (tmp_path / "file").write_bytes(rng.bytes(5_000))
+    file = MappedFile(tmp_path / "file", BY_NUMPY)
+    starts = rng.integers(0, 4_000, 300)
+    ends = starts + rng.integers(0, 1_000, 300)
+    assert np.array_equal(checksums(file.raw, starts, ends), BY_NUMPY.checksums(file.raw, starts, ends))
+
+
+def test_without_numba_and_for_few_bytes_numpy_decodes(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert means_for(1_000) is BY_NUMPY
+    assert means_for(1 << 40).decode is by_compiler
     monkeypatch.setitem(sys.modules, "trackwalker.telemetry.direct.compiled", None)  # as where numba is missing
-    assert decoder_for(1 << 40) is by_numpy
+    monkeypatch.delattr("trackwalker.telemetry.direct.compiled")
+    assert means_for(1 << 40) is BY_NUMPY

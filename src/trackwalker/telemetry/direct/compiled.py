@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from mmap import mmap
 
 import numpy as np
 from numpy.typing import NDArray
@@ -49,6 +50,13 @@ def by_compiler(chunks: Chunks) -> Decoded:
     else:
         found = [work(batch) for batch in batches]
     return Decoded(values, begins, *_once(found, of_times, most))
+
+
+def checksums(raw: mmap, starts: Ints, ends: Ints) -> NDArray[np.uint32]:
+    """CRC-32C of stretches of a file."""
+    out = np.zeros(len(starts), np.uint32)
+    kernel.checksums(np.frombuffer(raw, np.uint8), starts, ends, out)
+    return out
 
 
 def _batches(pieces: list[tuple[Place, Ints]]) -> Iterator[tuple[Place, Ints]]:

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Protocol
+from mmap import mmap
 
+import google_crc32c
 import numpy as np
+from numpy.typing import NDArray
 
 from trackwalker.telemetry.direct.unxor import Place, decode, ranges, stacked
 from trackwalker.telemetry.xor import Floats, Ints
 
 _BESIDE = 2
 _AT_ONCE = 4096  # chunks: what is worked on stays in the processor's cache
-# From here on the import of numba (0.5 s) and, once for each user, the compilation (4 s) are worth it: 24 M samples.
-WORTH_COMPILING = 200_000  # chunks of a database
+# From here on the import of numba (0.5 s) and, once for each user, the compilation (5 s) are worth it: 25 M samples.
+WORTH_COMPILING = 40_000_000  # bytes of chunks
 
 
 @dataclass(frozen=True)
@@ -44,22 +46,29 @@ class Decoded:
     of_times: Ints  # of each chunk, its row
 
 
-class Decoder(Protocol):
-    """How chunks are decoded."""
+@dataclass(frozen=True)
+class Means:
+    """By what a database is read: both ways give the same numbers."""
 
-    def __call__(self, chunks: Chunks) -> Decoded:
-        """All of them."""
+    decode: Callable[[Chunks], Decoded]
+    checksums: Callable[[mmap, Ints, Ints], NDArray[np.uint32]]  # CRC-32C of a file's stretches: begins, ends
 
 
-def decoder_for(chunks: int) -> Decoder:
-    """The one for a database of so many chunks."""
-    if chunks >= WORTH_COMPILING:
+def means_for(size: int) -> Means:
+    """Those for a database whose chunks have so many bytes."""
+    if size >= WORTH_COMPILING:
         try:
-            from trackwalker.telemetry.direct.compiled import by_compiler
+            from trackwalker.telemetry.direct import compiled
         except (ImportError, OSError, RuntimeError):  # not installed, or no folder to keep the result in
-            return by_numpy
-        return by_compiler
-    return by_numpy
+            return BY_NUMPY
+        return Means(compiled.by_compiler, compiled.checksums)
+    return BY_NUMPY
+
+
+def _checksums(raw: mmap, starts: Ints, ends: Ints) -> NDArray[np.uint32]:
+    value = google_crc32c.value
+    found = [value(raw[begin:end]) for begin, end in zip(starts.tolist(), ends.tolist(), strict=True)]
+    return np.array(found, np.uint32)
 
 
 def by_numpy(chunks: Chunks) -> Decoded:
@@ -74,6 +83,9 @@ def by_numpy(chunks: Chunks) -> Decoded:
         total += len(times)
     sizes = chunks.sizes
     return Decoded(*_compact(values, np.cumsum(sizes) - sizes, sizes), stacked(rows), of_times)
+
+
+BY_NUMPY = Means(by_numpy, _checksums)
 
 
 def _by_time(place: Place, which: Ints, spans: Ints) -> tuple[Place, Ints]:

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from trackwalker.telemetry.direct.decoding import Chunks, Decoded, Decoder, decoder_for
+from trackwalker.telemetry.direct.decoding import Chunks, Decoded, Means, means_for
 from trackwalker.telemetry.direct.index import BlockIndex, Entries
 from trackwalker.telemetry.direct.unxor import Place, counts_of, ranges
 from trackwalker.telemetry.xor import Floats, Ints
@@ -85,9 +85,9 @@ class Metric:
     """
 
     def __init__(
-        self, names: tuple[str, ...], labels: Ints, chunks: Ints, blocks: Sequence[BlockIndex], decode: Decoder
+        self, names: tuple[str, ...], labels: Ints, chunks: Ints, blocks: Sequence[BlockIndex], means: Means
     ) -> None:
-        self.names, self.labels, self._decode = names, labels, decode
+        self.names, self.labels, self._means = names, labels, means
         self._chunks, self._blocks = chunks, blocks  # (chunks, 5): series, first time, last time, reference, block
         self._whole: Samples | None = None
         self._parts: dict[bytes, Samples] = {}  # the last few of single moments, by their chunks
@@ -131,7 +131,7 @@ class Metric:
     def _decoded(self, some: Ints, rows: Ints) -> Samples:
         """Chunks (in the order of series and time) as samples of all these series."""
         chunks = self._found(some, rows)
-        decoded = self._decode(chunks)
+        decoded = self._means.decode(chunks)
         sizes = chunks.sizes
         (first, many), schedule = _schedules(chunks.series, decoded.of_times, len(rows))
         times = _schedule_times(decoded, chunks.counts, ranges(first, many))
@@ -182,8 +182,9 @@ class Blocks:
     def __init__(self, folders: Iterable[Path]) -> None:
         self._naming = threading.Lock()
         self._ranks, self._told = np.zeros(0, np.int64), 0
-        self._blocks = [BlockIndex(folder) for folder in sorted(folders)]
-        self._decode = decoder_for(sum(block.chunks for block in self._blocks))
+        folders = sorted(folders)
+        self._means = means_for(sum(f.stat().st_size for folder in folders for f in (folder / "chunks").iterdir()))
+        self._blocks = [BlockIndex(folder, self._means) for folder in folders]
         self.texts: list[str] = [""]
         self._codes: dict[str, int] = {"": 0}
         self._shared = [np.array([self.code(s) for s in block.symbols] + [0]) for block in self._blocks]
@@ -251,9 +252,7 @@ class Blocks:
         place = np.empty(len(order), np.int64)
         place[order] = np.arange(len(order))
         chunks[:, 0] = place[chunks[:, 0]]
-        return Metric(
-            names, labels[order], chunks[np.lexsort((chunks[:, 1], chunks[:, 0]))], self._blocks, self._decode
-        )
+        return Metric(names, labels[order], chunks[np.lexsort((chunks[:, 1], chunks[:, 0]))], self._blocks, self._means)
 
     def order(self, names: tuple[str, ...], labels: Ints) -> Ints:
         """Rows of labels in the order that Prometheus keeps series in: by label after label, as texts."""
