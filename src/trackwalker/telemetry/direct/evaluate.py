@@ -71,10 +71,8 @@ class Evaluation:
         """What a tree gives."""
         if isinstance(node, p.Number):
             return node.value
-        if isinstance(node, p.Selector):
-            return self._instant(node, latest)
-        if isinstance(node, p.Call):
-            return self._call(node)
+        if isinstance(node, p.Selector | p.Call):
+            return self._once(node)
         if isinstance(node, p.Aggregation):
             return self._aggregate(node)
         if isinstance(node, p.Binary):
@@ -86,6 +84,16 @@ class Evaluation:
         found = self.value(node)
         if not isinstance(found, Vector):
             raise UnsupportedError("a number where series are due")
+        return found
+
+    def _once(self, node: p.Selector | p.Call) -> Vector:
+        """Series at one moment: the same ones stand in many questions that come one after the other."""
+        key = (node, int(self._times[0])) if len(self._times) == 1 else None
+        found: Vector | None = self._blocks.recent.get(key) if key is not None else None
+        if found is None:
+            found = self._call(node) if isinstance(node, p.Call) else self._instant(node, latest)
+            if key is not None:
+                self._blocks.recent.keep(key, found)
         return found
 
     # -- selecting

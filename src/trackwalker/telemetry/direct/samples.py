@@ -18,6 +18,7 @@ from trackwalker.telemetry.xor import Floats, Ints
 
 _FEW = 4  # a part of that size is copied
 _PARTS = 3
+_RECENT = 48  # results: of ten thousand series 25 MB
 KEPT_BYTES = 350_000_000  # of decoded samples
 
 
@@ -176,6 +177,28 @@ def _schedules(series: Ints, of_times: Ints, count: int) -> tuple[tuple[Ints, In
     return (begins[member], chunks[member]), group
 
 
+class Recent:
+    """The last few results, by what they are the result of."""
+
+    def __init__(self) -> None:
+        self._found: OrderedDict[Any, Any] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def get(self, key: Any) -> Any:
+        """A result, if it is still here."""
+        with self._lock:
+            if key in self._found:
+                self._found.move_to_end(key)
+            return self._found.get(key)
+
+    def keep(self, key: Any, result: Any) -> None:
+        """Keep a result; the one that was used longest ago makes room."""
+        with self._lock:
+            self._found[key] = result
+            while len(self._found) > _RECENT:
+                self._found.popitem(last=False)
+
+
 class Blocks:
     """The open blocks of a database; label values are numbers that all blocks share."""
 
@@ -185,6 +208,7 @@ class Blocks:
         folders = sorted(folders)
         self._means = means_for(sum(f.stat().st_size for folder in folders for f in (folder / "chunks").iterdir()))
         self._blocks = [BlockIndex(folder, self._means) for folder in folders]
+        self.recent = Recent()
         self.texts: list[str] = [""]
         self._codes: dict[str, int] = {"": 0}
         self._shared = [np.array([self.code(s) for s in block.symbols] + [0]) for block in self._blocks]
