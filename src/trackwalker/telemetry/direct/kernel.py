@@ -18,9 +18,10 @@ PAD = 64  # bytes behind a chunk that may be looked at
 _BEHIND = 8  # the same in words
 _HEAD = 40  # bytes: no head of a chunk is longer
 
-if not numba.config.CACHE_DIR:
+_config: Any = numba.config
+if not _config.CACHE_DIR:
     _cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    numba.config.CACHE_DIR = str(_cache / "trackwalker" / "compiled")
+    _config.CACHE_DIR = str(_cache / "trackwalker" / "compiled")
 _inside = njit(nogil=True, cache=True, inline="always")
 
 
