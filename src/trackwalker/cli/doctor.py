@@ -27,6 +27,7 @@ _EXTRAS = {
     "tensorboard": ("tensorboard",),
     "perf": ("pyarrow",),
     "agent": ("mcp", "pydantic_ai"),
+    "scale": ("numba",),
     "web": ("starlette", "uvicorn"),
 }
 _ROOM_GIB = 5.0
