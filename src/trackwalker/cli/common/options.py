@@ -20,7 +20,7 @@ DEFAULT_WORKSPACE = Path("outputs")
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout instead of text.")]
 Image = Annotated[str | None, typer.Option("--image", envvar="DOCKER_IMAGE", help="Container image, or a .tar of one.")]
 Registry = Annotated[str, typer.Option("--registry", envvar="DOCKER_REGISTRY", help="Where images come from.")]
-Runtime = Annotated[str | None, typer.Option("--runtime", help="docker, podman, apptainer, native, or auto.")]
+Runtime = Annotated[str | None, typer.Option("--runtime", help="podman, docker, apptainer, …, native, or auto.")]
 Privileged = Annotated[bool, typer.Option("--privileged", help="Give containers every privilege.")]
 StoreAuthFile = Annotated[
     Path | None,

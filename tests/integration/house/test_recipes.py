@@ -1,0 +1,269 @@
+"""The twelve recipes of CONTRIBUTING.md, performed: each adds one thing to a scratch copy of the package by touching at
+most two files, and the new thing works.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from sysfs_trees import mi300x, put
+from triage_logs import ending, header, steps
+
+ROOT = Path(__file__).parents[3]
+MOST_PLACES = 2
+# Imported by nobody but the lab's own commands, and half of all files.
+_WITHOUT = shutil.ignore_patterns("lab", "*.tmp")
+
+
+class Scratch:
+    """A copy of the package that a recipe changes; it counts the files that the recipe touches."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.package = folder / "src" / "trackwalker"
+        self.touched: set[str] = set()
+        shutil.copytree(ROOT / "src" / "trackwalker", self.package, ignore=_WITHOUT)
+
+    def add(self, name: str, text: str) -> None:
+        """A new file of the package."""
+        path = self.package / name
+        assert not path.exists(), name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+        self.touched.add(name)
+
+    def put_before(self, name: str, anchor: str, text: str) -> None:
+        """Insert text before the first `anchor` of a file."""
+        path = self.package / name
+        old = path.read_text()
+        assert anchor in old, f"{name} has no {anchor!r}"
+        path.write_text(old.replace(anchor, text + anchor, 1))
+        self.touched.add(name)
+
+    def append(self, name: str, text: str) -> None:
+        """Add text at the end of a file."""
+        path = self.package / name
+        path.write_text(path.read_text().rstrip("\n") + "\n" + text)
+        self.touched.add(name)
+
+    def python(self, *argv: str, cwd: Path | None = None, code: int = 0, **env: str) -> str:
+        """What a Python with this copy prints."""
+        inherited = {k: v for k, v in os.environ.items() if not k.startswith(("TRACKWALKER_", "JOB_WORKSPACE"))}
+        path = os.pathsep.join([str(self.package.parent), str(ROOT / "tests" / "support")])
+        done = subprocess.run(
+            [sys.executable, *argv],
+            cwd=cwd or self.folder,
+            env={**inherited, "PYTHONPATH": path, "COLUMNS": "200", "NO_COLOR": "1", **env},
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+        assert done.returncode == code, f"exit {done.returncode}: {done.stdout[-2000:]}\n{done.stderr[-4000:]}"
+        return done.stdout
+
+    def trackwalker(self, *words: str, cwd: Path | None = None, code: int = 0, **env: str) -> str:
+        """What a command of this copy prints."""
+        run = "import sys; from trackwalker.cli.app import main; sys.exit(main())"
+        return self.python("-c", run, *words, cwd=cwd, code=code, **env)
+
+
+@pytest.fixture
+def scratch(tmp_path: Path) -> Iterator[Scratch]:
+    made = Scratch(tmp_path / "scratch")
+    yield made
+    assert len(made.touched) <= MOST_PLACES, f"the recipe touches {sorted(made.touched)}"
+    assert made.touched
+
+
+def failed_job(workspace: Path, line: str) -> None:
+    """Job 77 of a workspace: it trains, says the line on one rank, and dies."""
+    workspace.mkdir()
+    told = header() + steps(9) + f"2: {line}\n" + ending()
+    (workspace / "77-JAX-toy.log").write_text(told)
+
+
+def test_a_model_is_one_file(scratch: Scratch) -> None:
+    small = (scratch.package / "models" / "tiny.yml").read_text()
+    scratch.add("models/pebble-1b.yml", small.replace("run_name: tiny", "run_name: pebble"))
+    assert "pebble-1b" in scratch.trackwalker("config", "list")
+    plan = json.loads(scratch.trackwalker("plan", "pebble-1b", "--json", "--", "steps=7"))
+    assert plan["name"] == "JAX-pebble-1b"
+
+
+def test_a_dialect_of_step_lines_is_one_entry(scratch: Scratch, tmp_path: Path) -> None:
+    entry = {
+        "name": "slatelab",
+        "needles": ["~slate~"],
+        "pattern": "~slate~ s(?P<step>\\d+) took (?P<seconds>NUM) loss (?P<loss>NUM)",
+        "first": 1,
+    }
+    scratch.put_before("job/dialects.json", '  {\n   "name": "megatron"', f"  {json.dumps(entry)},\n")
+    log = tmp_path / "outputs" / "77-JAX-toy.log"
+    log.parent.mkdir()
+    log.write_text("".join(f"~slate~ s{n} took 2.5 loss {9 - n / 10}\n" for n in range(1, 41)))
+    told = json.loads(scratch.trackwalker("triage", "77", "--json", cwd=tmp_path))
+    assert told["progress"]["last_step"] == 40
+
+
+def test_a_signature_is_one_entry(scratch: Scratch, tmp_path: Path) -> None:
+    scratch.append(
+        "logs/signatures/storage.yml",
+        "- id: slatefs-lost\n  cause: storage-error\n  tier: 2\n  any:\n    - {has: 'slatefs: backend vanished'}\n"
+        "  next: [ask who runs slatefs]\n",
+    )
+    failed_job(tmp_path / "outputs", "slatefs: backend vanished while writing /data/x")
+    told = scratch.trackwalker("triage", "77", "--json", cwd=tmp_path)
+    assert "slatefs-lost" in told
+
+
+def test_a_cause_is_a_playbook_and_what_its_log_says(scratch: Scratch, tmp_path: Path) -> None:
+    scratch.add(
+        "playbooks/slatefs-lost.md",
+        """---
+id: slatefs-lost
+title: The slatefs servers went away
+name: Slatefs lost
+symptoms: [failed, stall]
+retry: storage
+sweep: failed
+group: crash
+topics: [storage]
+about_host: false
+state: store-broken
+tests:
+  - id: said
+    role: require
+    signature: [slatefs-lost]
+summary: >-
+  The slatefs servers went away {after}.
+actions:
+  - do: restart-job
+    why: "when slatefs is back, resume from the last checkpoint"
+    risk: work since the last checkpoint
+    needs_approval: true
+---
+# The slatefs servers went away
+
+Ask who runs them.
+""",
+    )
+    scratch.append(
+        "logs/signatures/storage.yml",
+        "- id: slatefs-lost\n  cause: slatefs-lost\n  tier: 1\n  any:\n    - {has: 'slatefs: backend vanished'}\n"
+        "  next: [ask who runs slatefs]\n",
+    )
+    failed_job(tmp_path / "outputs", "slatefs: backend vanished while writing /data/x")
+    told = json.loads(scratch.trackwalker("diagnose", "77", "--json", cwd=tmp_path))
+    assert [cause["cause"] for cause in told["causes"] if cause["role"] == "root"] == ["slatefs-lost"]
+    assert told["actions"][0]["do"] == "restart-job"
+
+
+def test_a_gpu_metric_is_declared_beside_its_file_and_has_a_meaning(scratch: Scratch, tmp_path: Path) -> None:
+    scratch.put_before(
+        "node/collectors/gpu_amd.py",
+        '    "hw_gpu_vram_used_bytes": ("gauge"',
+        '    "hw_gpu_vis_vram_used_bytes": ("gauge", "Memory in use that the host can map."),\n',
+    )
+    scratch.put_before(
+        "node/collectors/gpu_amd.py",
+        '"mem_info_vram_used": ',
+        '"mem_info_vis_vram_used": "hw_gpu_vis_vram_used_bytes", ',
+    )
+    scratch.put_before(
+        "telemetry/metrics.yml",
+        '  - {match: "hw_gpu_power_limit_default_watts"',
+        '  - {match: "hw_gpu_vis_vram_used_bytes", kind: gauge, unit: bytes, layer: resource, bad: none, '
+        "quantity: gpu-memory}\n",
+    )
+    for device in mi300x(tmp_path / "sys", gpus=2):
+        put(device, {"mem_info_vis_vram_used": 4096})
+    scraped = scratch.python(
+        "-c",
+        "import sys; from trackwalker.node.collectors.gpu_amd import AmdGpuCollector as C;"
+        "from trackwalker.node.exporter.exposition import render;"
+        "out = render(C('n1', sys.argv[1]).collect()); print(out if isinstance(out, str) else out.decode())",
+        str(tmp_path / "sys"),
+    )
+    assert 'hw_gpu_vis_vram_used_bytes{gpu="1",host="n1"} 4096' in scraped
+    meaning = "import trackwalker.telemetry.meaning as m; print(m.meaning_of('hw_gpu_vis_vram_used_bytes').known)"
+    assert scratch.python("-c", meaning).strip() == "True"
+
+
+def test_a_notifier_is_a_file_and_its_settings(scratch: Scratch, tmp_path: Path) -> None:
+    scratch.add(
+        "watch/notify/pebble.py",
+        '''"""A file that grows by a line for each message."""
+
+from pathlib import Path
+
+
+class Pebble:
+    """Writes titles."""
+
+    attaches = frozenset()
+    idempotent = False
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def send(self, letter):
+        """One line."""
+        self._path.open("a").write(letter.message.title + "\\n")
+        return {}
+
+    def find(self, letter):
+        """Not there."""
+        return None
+
+    def close(self) -> None:
+        """Nothing is open."""
+''',
+    )
+    scratch.put_before(
+        "watch/notify/channels.py",
+        "Channel = Annotated[",
+        '''class PebbleChannel(_Part):
+    """A file."""
+
+    kind: Literal["pebble"]
+    path: Path
+
+    def open(self) -> Notifier:
+        """The channel, ready to send."""
+        from trackwalker.watch.notify.pebble import Pebble
+
+        return Pebble(self.path)
+
+
+''',
+    )
+    scratch.put_before("watch/notify/channels.py", "TelegramChannel | SlackChannel", "PebbleChannel | ")
+    settings = tmp_path / "watch.yml"
+    settings.write_text(f"channels:\n  ground: {{kind: pebble, path: {tmp_path / 'told'}}}\n")
+    said = scratch.trackwalker("watch", "test", "ground", "--config", str(settings), cwd=tmp_path)
+    assert "(pebble) took a test message" in said
+    assert (tmp_path / "told").read_text() == "test message\n"
+
+
+def test_a_runtime_is_a_file_and_a_row(scratch: Scratch, tmp_path: Path) -> None:
+    docker = (scratch.package / "node" / "runtimes" / "docker.py").read_text()
+    scratch.add(
+        "node/runtimes/nerdctl.py",
+        docker.replace("class Docker", "class Nerdctl").replace('= "docker"', '= "nerdctl"'),
+    )
+    registry = "node/runtimes/__init__.py"
+    scratch.put_before(registry, '    "podman": Offer(', '    "nerdctl": Offer(lambda cache: Nerdctl()),\n')
+    imported = "from trackwalker.node.runtimes.podman"
+    scratch.put_before(registry, imported, f"{imported.replace('podman', 'nerdctl')} import Nerdctl\n")
+    plan = json.loads(scratch.trackwalker("plan", "tiny", "--runtime", "nerdctl", "--image", "a/b:1", "--json"))
+    assert plan["container"][0] == "nerdctl"
+    made = scratch.python("-c", "import trackwalker.node.runtimes as r; print(r.runtime_named('nerdctl', '').name)")
+    assert made.strip() == "nerdctl"
