@@ -267,3 +267,67 @@ def test_a_runtime_is_a_file_and_a_row(scratch: Scratch, tmp_path: Path) -> None
     assert plan["container"][0] == "nerdctl"
     made = scratch.python("-c", "import trackwalker.node.runtimes as r; print(r.runtime_named('nerdctl', '').name)")
     assert made.strip() == "nerdctl"
+
+
+def test_a_sweep_kind_is_a_strategy_and_a_command(scratch: Scratch, tmp_path: Path) -> None:
+    scratch.add(
+        "sweep/seeds/strategy.py",
+        '''"""One job for each seed."""
+
+from trackwalker.sweep.model import Conclusion, Trial
+
+
+class Seeds:
+    """All seeds at once."""
+
+    kind = "seeds"
+
+    def __init__(self, request):
+        self._trials = [
+            Trial(f"seed={n}", request["model"], nodes=(), config={**request["config"], "data_shuffle_seed": str(n)})
+            for n in range(request["seeds"])
+        ]
+
+    def next_trials(self, done):
+        """Those that have not run."""
+        return [trial for trial in self._trials if trial.key not in done]
+
+    def stop(self, done):
+        """Never."""
+        return ""
+
+    def at_most(self):
+        """One each."""
+        return len(self._trials)
+
+    def conclude(self, done):
+        """How many."""
+        return Conclusion(f"{len(done)} seeds ran", len(done) == len(self._trials))
+
+
+build = Seeds
+''',
+    )
+    scratch.add(
+        "cli/sweeps/seeds.py",
+        '''"""`trackwalker sweep seeds`."""
+
+from __future__ import annotations
+
+import typer
+
+from trackwalker.cli.common.options import takes
+from trackwalker.cli.sweeps.start import Common, start
+
+EXAMPLE = "sweep seeds tiny"
+
+
+@takes(Common)
+def seeds(ctx: typer.Context, model: str, options: Common = Common()) -> int:
+    """Run one model with several seeds."""
+    return start("seeds", {"model": model, "seeds": 3}, options, ctx)
+''',
+    )
+    assert "Run one model with several seeds." in scratch.trackwalker("sweep", "--help")
+    planned = scratch.trackwalker("sweep", "seeds", "tiny", "--on", "local", "--dry-run", "--json", cwd=tmp_path)
+    assert [job["trial"]["key"] for job in json.loads(planned)["first_wave"]] == ["seed=0", "seed=1", "seed=2"]
