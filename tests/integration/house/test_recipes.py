@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -331,3 +332,24 @@ def seeds(ctx: typer.Context, model: str, options: Common = Common()) -> int:
     assert "Run one model with several seeds." in scratch.trackwalker("sweep", "--help")
     planned = scratch.trackwalker("sweep", "seeds", "tiny", "--on", "local", "--dry-run", "--json", cwd=tmp_path)
     assert [job["trial"]["key"] for job in json.loads(planned)["first_wave"]] == ["seed=0", "seed=1", "seed=2"]
+
+
+def test_a_verdict_field_is_declared_and_computed(scratch: Scratch, tmp_path: Path) -> None:
+    scratch.put_before(
+        "diagnose/verdict.py",
+        "    failure: Failure | None = None\n",
+        '    log_lines: int | None = Field(default=None, title="log lines")\n',
+    )
+    scratch.put_before("diagnose/engine.py", "        cost=cost_of(", "        log_lines=4321,\n")
+    failed_job(tmp_path / "outputs", "RuntimeError: CUDA out of memory. Tried to allocate 2.00 GiB")
+    assert json.loads(scratch.trackwalker("diagnose", "77", "--json", cwd=tmp_path))["log_lines"] == 4321
+    page = tmp_path / "page.html"
+    terminal = scratch.trackwalker("diagnose", "77", "--html", str(page), cwd=tmp_path)
+    assert re.search(r"^ +log lines +4,321$", terminal, re.MULTILINE)
+    assert "<dt>log lines</dt><dd>4,321</dd>" in page.read_text()
+    assert "- log lines: 4,321" in scratch.trackwalker("diagnose", "77", "--md", cwd=tmp_path)
+    asked = (
+        "from pathlib import Path; from trackwalker.agent import tools; from trackwalker.agent.workspace import *;"
+        "print(tools.diagnose(Workspace(Path('outputs')), '77').facts)"
+    )
+    assert scratch.python("-c", asked, cwd=tmp_path).strip() == "{'log lines': '4,321'}"
