@@ -353,3 +353,32 @@ def test_a_verdict_field_is_declared_and_computed(scratch: Scratch, tmp_path: Pa
         "print(tools.diagnose(Workspace(Path('outputs')), '77').facts)"
     )
     assert scratch.python("-c", asked, cwd=tmp_path).strip() == "{'log lines': '4,321'}"
+
+
+def test_a_web_panel_is_a_row_with_its_function_and_a_template(scratch: Scratch, tmp_path: Path) -> None:
+    scratch.put_before(
+        "web/pages/job_page.py",
+        "class Panel(NamedTuple):",
+        '''async def files(request: Request) -> Response:
+    """What is in the job directory."""
+    job = await job_of(request)
+    return page(request, "job_files.html.j2", job=job, size=job.log.stat().st_size)
+
+
+''',
+    )
+    row = '    Panel("files", "Files of the run", "Reading the folder", files),\n'
+    scratch.put_before("web/pages/job_page.py", '    Panel("events"', row)
+    scratch.add("web/templates/job_files.html.j2", "<p>the log has {{ size|number }} bytes</p>\n")
+    failed_job(tmp_path / "outputs", "RuntimeError: CUDA out of memory")
+    ask = """
+from pathlib import Path
+from starlette.testclient import TestClient
+from trackwalker.web.app import create_app
+from trackwalker.web.settings import Settings
+with TestClient(create_app(Settings(workspace=Path("outputs"), examine=False)), base_url="http://127.0.0.1") as client:
+    print(client.get("/job/77").text, client.get("/job/77/files").text)
+"""
+    told = scratch.python("-c", ask, cwd=tmp_path)
+    assert 'data-part="/job/77/files"' in told
+    assert f"the log has {(tmp_path / 'outputs' / '77-JAX-toy.log').stat().st_size:,} bytes" in told
