@@ -105,7 +105,7 @@ def render(verdict: Verdict, console: Console, target: str = "", verbose: bool =
         page.command(f"trackwalker diagnose {named} --evidence {first}", 5)
     _deviations(page, verdict)
     _tested(page, verdict, verbose)
-    if progress := words.progress_facts(verdict.progress):
+    if progress := words.verdict_facts(verdict):
         page.heading("Progress")
         page.facts(progress, indent=2, label=15)
     if failures := [check for check in verdict.data_quality if not check.ok]:

@@ -228,6 +228,25 @@ def progress_facts(progress: Progress) -> list[tuple[str, str]]:
     return rows
 
 
+def further_facts(verdict: Verdict) -> list[tuple[str, str]]:
+    """The fields of a verdict that say themselves how they are called (`Field(title=…)`), for every view alike."""
+    told = ((field.title, getattr(verdict, name)) for name, field in type(verdict).model_fields.items())
+    return [(title, _value(value)) for title, value in told if title and value not in (None, "", [])]
+
+
+def _value(value: object) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, int | float):
+        return number(value)
+    return names([one_line(str(each)) for each in value]) if isinstance(value, list) else one_line(str(value))
+
+
+def verdict_facts(verdict: Verdict) -> list[tuple[str, str]]:
+    """How far and how fast the run came, and what else the verdict says in a line each."""
+    return [*progress_facts(verdict.progress), *further_facts(verdict)]
+
+
 def job_size(verdict: Verdict) -> str:
     """How large the job is, as far as known: `24 nodes, 192 GPUs`."""
     counts = ((verdict.job.nodes, "node"), (verdict.job.gpus, "GPU"))

@@ -39,6 +39,7 @@ def show(submission: Submission, scheduled: dict[str, Any], as_json: bool, scrip
             "env_on_nodes": order.layers,
             "config": {k: {"value": s.value, "source": s.source} for k, s in record.config.items()},
             "stage_timeouts": order.timeouts,
+            **({"flags": order.flags} if order.flags else {}),
             "problems": [problem.to_dict() for problem in submission.checked.problems],
         }
         print(json.dumps(answer, default=str))

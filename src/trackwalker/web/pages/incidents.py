@@ -21,8 +21,6 @@ from trackwalker.fleet.share import markdown
 from trackwalker.fleet.signs import Signs
 from trackwalker.fleet.store import folder_for
 from trackwalker.job.causes import known as known_causes
-from trackwalker.lab.propose import propose
-from trackwalker.lab.scenario import Truth
 from trackwalker.report.text import clip, one_line
 from trackwalker.web.pages.jobs import index_of, waiting
 from trackwalker.web.pages.render import (
@@ -229,6 +227,11 @@ def _propose(request: Request, said: dict[str, str]) -> dict[str, str]:
         raise UsageError("an incident has a cause: choose one")
     hosts = [host for host in re.split(r"[,\s]+", said.get("hosts", "")) if host][:64]
     roots = [{"cause": cause, "hosts": hosts}] if outcome == "incident" else []
+    try:  # a distribution of its own: the server starts without it
+        from trackwalker.lab.propose import propose
+        from trackwalker.lab.scenario import Truth
+    except ModuleNotFoundError:
+        raise UsageError("a case of your own needs the lab: pip install trackwalker-lab") from None
     truth = Truth.model_validate({"outcome": outcome, "roots": roots})
     base = settings_of(request).kept or folder_for(ws.root)
     if base is None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Awaitable, Callable
+from typing import Any, NamedTuple
 
 import anyio
 from starlette.requests import Request
@@ -35,9 +36,7 @@ def routes() -> list[BaseRoute]:
         Route("/job/{id}", job_page),
         Route("/job/{id}/verdict", verdict),
         Route("/job/{id}/verdict.json", verdict_json),
-        Route("/job/{id}/events", events),
-        Route("/job/{id}/run", run),
-        Route("/job/{id}/config", config),
+        *(Route(f"/job/{{id}}/{panel.part}", panel.answer) for panel in PANELS),
         *job_page_charts.routes(),
         *job_page_perf.routes(),
         *live.routes(),
@@ -143,6 +142,29 @@ def _shown(
     return page(request, template, **context, complete=complete, saved=found is not None and not complete)
 
 
+class Panel(NamedTuple):
+    """A card of the page that the browser asks for when it comes into view."""
+
+    part: str  # its address below the job's
+    title: str
+    waiting: str  # what stands there until the answer comes
+    answer: Callable[[Request], Awaitable[Response]]
+    anchor: str = ""  # where it has another name on the page
+
+    @property
+    def id(self) -> str:
+        """Its anchor on the page."""
+        return self.anchor or self.part
+
+
+# A new panel is a function above that answers with a template, and a row here.
+PANELS = (
+    Panel("events", "Events", "Reading the journal", events),
+    Panel("config", "Settings against another run", "Reading both logs", config, anchor="settings"),
+    Panel("run", "Record of the run", "Reading run.json", run, anchor="record"),
+)
+
+
 def _context(request: Request, job: Job, found: Verdict | None, seen: Triage | None) -> dict[str, Any]:
     price = settings_of(request).price
     return {
@@ -152,6 +174,7 @@ def _context(request: Request, job: Job, found: Verdict | None, seen: Triage | N
         "first": triage_view(job, seen) if seen is not None else None,
         "cost": cost_view(seen, found, price) if seen is not None else None,
         "recorded": job.database is not None,
+        "panels": PANELS,
         "signs": live.signs_of(request, job)[-_SIGNS:],
     }
 
