@@ -204,12 +204,20 @@ def _told(
     # What the log itself calls an aftermath is not worth a line of its own; triage lists it. Who struck the blow is.
     worth = [e for e in found if e.playbook.id in roles and (e in roots or not e.log_role or e.playbook.mechanism)]
     told = sorted(worth, key=lambda e: (e not in roots, e.playbook.id))
-    causes = [_cause(e, roles[e.playbook.id], case, symptoms, speed) for e in told]
+    causes = [_cause(e, roles[e.playbook.id], case, symptoms, speed, _began(e, roots, told)) for e in told]
     return causes, roots or [e for e in examinations if e.state == "found" and e.playbook.outcome == "healthy"]
 
 
-def _cause(examination: Examination, role: Role, case: Case, symptoms: Symptoms, speed: Throughput) -> Cause:
-    onset, slow = examination.onset, "slow" in examination.playbook.symptoms and bool(symptoms.slow)
+def _began(cause: Examination, roots: list[Examination], told: list[Examination]) -> float | None:
+    """When it began; the only root not after what came of it: a line in the log tells when something was over."""
+    effects = [e.onset for e in told if e.explained_by(cause)] if roots == [cause] and cause.onset is not None else []
+    return min((t for t in (cause.onset, *effects) if t is not None), default=None)
+
+
+def _cause(
+    examination: Examination, role: Role, case: Case, symptoms: Symptoms, speed: Throughput, onset: float | None
+) -> Cause:
+    slow = "slow" in examination.playbook.symptoms and bool(symptoms.slow)
     magnitude = _magnitude(speed) if role == "root" and slow else None
     evidence = examination.evidence + (speed.evidence if slow and role in ("root", "contributing") else [])
     step = case.timeline.step_at(onset) if case.timeline is not None and onset is not None else None

@@ -41,6 +41,7 @@ from trackwalker.report.triage import render as render_triage
 from trackwalker.sweep.batch.request import room_in_run
 from trackwalker.sweep.executors.jobs import measure
 from trackwalker.sweep.model import Trial
+from trackwalker.telemetry.quality import Check
 
 QUIET = Options(with_traces=False)
 
@@ -248,6 +249,19 @@ def test_a_window_behind_the_last_step_is_taken_as_asked(monkeypatch: pytest.Mon
     with pytest.raises(UsageError, match="its steps end at 1970-01-01T00:26:40Z"):
         changing._asked(case, "1970-01-01T01:30:00Z", None)
     assert "the recording goes from" in changing._why_nothing(case, [Span(1590.0, 1600.0)])
+
+
+# An empty table clears nobody of whom there was nothing to compare.
+def test_changed_names_frozen_exporters_and_hosts_without_the_metrics_of_the_others() -> None:
+    hosts = ["n1", "n2", "n3", "n4"]
+    there = {"hw_gpu_power_watts": hosts[:3], "hw_procs_running": hosts, "ckpt_save_seconds": ["n1"]}
+    rows = [SimpleNamespace(labels={"__name__": m, "host": h}) for m, names in there.items() for h in names]
+    telemetry = SimpleNamespace(range=lambda: (0.0, 100.0), instant=lambda query, at: rows)
+    frozen = Check("ghost-data", False, ("n2",), "n2: the exporter repeated the same values")
+    case: Any = SimpleNamespace(checks=[frozen, Check("gaps", True)], hosts=hosts, telemetry=telemetry)
+    lacks = "n4 never reported hw_gpu_power_watts, which most hosts did"
+    assert changing._unseen(case, hosts) == [frozen.says, lacks]
+    assert changing._unseen(case, ["n1"]) == []
 
 
 # Who reads all ranks and who reads one takes the steps from the same place.

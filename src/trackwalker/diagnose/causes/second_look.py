@@ -99,6 +99,7 @@ class OpenQuestion:
 
     standing: Standing
     deviations: Sequence[Deviation]
+    named: frozenset[str] = frozenset()  # hosts that are waited for already, for no known reason
 
 
 def open_question(
@@ -115,7 +116,8 @@ def open_question(
         # Idle devices tell that something was waited for: what else stands out, and is no sign of late data, is it.
         claims = [claim_of(e) for e in told if not _only_idleness(e) and not e.waits]
         rest = [d for d in look.deviations if explanation(d, claims, graph(), {}) is None]
-        return OpenQuestion("before", _throughout([d for d in rest if d.fleet or _idles_otherwise(d)], symptoms))
+        rest = _throughout([d for d in rest if d.fleet or _idles_otherwise(d)], symptoms)
+        return OpenQuestion("before", rest, frozenset(h for e in stuck for h in e.hosts))
     if stuck:
         return None
     claims = [claim_of(e) for e in told]
@@ -182,7 +184,7 @@ def locate(
 ) -> Located | None:
     """Who deviates since the trouble began and is accounted for by no cause."""
     telemetry = case.telemetry
-    suspicion = suspect(question.deviations, graph()) if telemetry is not None else None
+    suspicion = suspect(question.deviations, graph(), question.named) if telemetry is not None else None
     if suspicion is None or telemetry is None:
         return None
     cited = [(d, c[0]) for d in suspicion.deviations if (c := cite(d, telemetry, book)) is not None]

@@ -98,7 +98,7 @@ def sweep(
     interval = max(scrape_interval(telemetry, "hw_procs_running"), 0.5)
     if case.timeline is not None and (last := case.timeline.last_end) is not None:
         episodes = [e.until(last - interval) for e in episodes]  # the last scrapes may hold the end of the processes
-    meanings = [m for m in map(meaning_of, sorted(telemetry.metrics())) if m.compared]
+    meanings = [m for m in map(meaning_of, sorted(telemetry.metrics() - telemetry.renamed)) if m.compared]
     if len(wanted) > MANY:
         meanings = _deciding(meanings, graph().never_the_reason)
     found: list[Deviation] = []
