@@ -75,7 +75,8 @@ def diagnose_case(case: Case, playbooks: list[Playbook] | None = None, begin: fl
     books = playbooks if playbooks is not None else load_playbooks()
     symptoms = find_symptoms(case)
     # A watchdog's word for a hang that was too short to be a stall still counts, where nothing else would be asked.
-    asked = {p.id for p in books if p.id != _primary_cause(case) or _called(p, symptoms)}
+    named = case.triage.primary.cause if case.triage.primary is not None else None
+    asked = {p.id for p in books if p.id != named or _called(p, symptoms)}
     books = [*books, *playbooks_for(case.triage.failures, books, asked)]
     look = _faint(case, books, symptoms) or _look(case, books, symptoms)
     symptoms, evidence, speed, examinations = look.symptoms, look.evidence, look.speed, look.examinations
@@ -132,10 +133,6 @@ def diagnose_case(case: Case, playbooks: list[Playbook] | None = None, begin: fl
     verdict = without_secrets(with_confidence(verdict), scrubber_of(case.job.log))
     looked = Asked.of(case, symptoms, examinations, books)
     return Diagnosis(verdict, tell(case, symptoms, causes, leading), case.all_damage, looked)
-
-
-def _primary_cause(case: Case) -> str | None:
-    return case.triage.primary.cause if case.triage.primary is not None else None
 
 
 @dataclass(frozen=True)
@@ -326,10 +323,8 @@ def _whose_gpus(examination: Examination, case: Case) -> str:
 
 def _unhealthy(examinations: list[Examination], evidence: EvidenceBook) -> list[str]:
     """What speaks against a run that looks well otherwise."""
-    ids = {
-        i for e in examinations if e.playbook.outcome == "healthy" and e.state == "refuted" for i in e.counter_evidence
-    }
-    return [item.says for item in evidence.items if item.id in ids]
+    refuted = [e for e in examinations if e.playbook.outcome == "healthy" and e.state == "refuted"]
+    return [item.says for item in evidence.items if any(item.id in e.counter_evidence for e in refuted)]
 
 
 def _undecided(case: Case, symptoms: Symptoms, speed: Throughput, unhealthy: list[str]) -> str:
@@ -356,20 +351,17 @@ def _trouble(case: Case, symptoms: Symptoms, speed: Throughput, told: bool = Fal
     if not seen and "uneven" in symptoms.names:
         lost = sum(a.lost_s for a in symptoms.accounts)
         seen.append(f"long steps now and then, {lost:.0f} s of it lost" if lost else "long steps now and then")
-    if seen or told:
-        return "; ".join(seen)
-    if ours(case.run) and case.log.summary is None and not case.live:
-        seen.append("the run and its agent are gone without a last word")
-    if not seen and case.log.ends_mid_line and case.log.summary is None and not case.live:
-        seen.append("the log breaks off in the middle of a line, without a last word")
+    if not (seen or told or case.log.summary is not None or case.live):
+        if ours(case.run):
+            seen.append("the run and its agent are gone without a last word")
+        elif case.log.ends_mid_line:
+            seen.append("the log breaks off in the middle of a line, without a last word")
     return "; ".join(seen)
 
 
 def _account_row(account: Account) -> AccountRow:
-    shares = {name: round(share, 3) for name, share in account.shares.items()}
-    return AccountRow(
-        episode=account.episode, steps=list(account.steps), lost_s=round(account.lost_s, 3), shares=shares
-    )
+    shares, lost = {name: round(share, 3) for name, share in account.shares.items()}, round(account.lost_s, 3)
+    return AccountRow(episode=account.episode, steps=list(account.steps), lost_s=lost, shares=shares)
 
 
 def _ruled_out(examinations: list[Examination], symptoms: Symptoms, all_along: Mapping[str, str]) -> list[RuledOut]:

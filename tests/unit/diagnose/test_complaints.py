@@ -29,6 +29,8 @@ from trackwalker.diagnose.episodes.symptoms import Span
 from trackwalker.diagnose.triage import triage
 from trackwalker.diagnose.views.asked import state_of
 from trackwalker.errors import UsageError
+from trackwalker.fleet.examine import Examined
+from trackwalker.fleet.examine import state_of as state_of_files
 from trackwalker.job.layout import Job
 from trackwalker.job.shorthand import known_start, started
 from trackwalker.launch.job_state import Standing, standings
@@ -249,6 +251,17 @@ def test_a_window_behind_the_last_step_is_taken_as_asked(monkeypatch: pytest.Mon
     with pytest.raises(UsageError, match="its steps end at 1970-01-01T00:26:40Z"):
         changing._asked(case, "1970-01-01T01:30:00Z", None)
     assert "the recording goes from" in changing._why_nothing(case, [Span(1590.0, 1600.0)])
+
+
+# A verdict that a server made in the background stands in the table of jobs as well.
+def test_jobs_shows_a_verdict_that_was_kept_and_not_saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    folder = tmp_path / "ws"
+    folder.mkdir()
+    job = slowed(folder)
+    made = diagnose(job).verdict
+    Examined(folder).keep(job.id, state_of_files(job), json.loads(made.to_json()))
+    assert row_of(job, Standing("cancelled", True)).verdict == made.outcome
 
 
 # An empty table clears nobody of whom there was nothing to compare.

@@ -26,12 +26,7 @@ def isolated_spikes(case: Case, symptoms: Symptoms, book: EvidenceBook) -> Answe
     found = [s for s in course.spikes(case) if s.step not in known]
     if not found or "blip" not in symptoms.names:
         return Answer(False)
-    ids = []
-    for s in found:
-        says = f"step {s.step} took {s.seconds:.1f} s, the steps around it {s.level:.1f} s"
-        ids.append(
-            book.add("progress", f"{_source(case)}: step {s.step}", says, {"seconds": s.seconds, "level_s": s.level})
-        )
+    ids = [_cite(case, s, f"step {s.step} took {_beside(s)}", book) for s in found]
     return Answer(True, tuple(ids), (), _known(found[0].start))
 
 
@@ -50,10 +45,7 @@ def profiler_steps(case: Case, symptoms: Symptoms, book: EvidenceBook) -> Answer
     if (setting := case.log.config.get("profiler")) is not None:  # else it was asked for while it ran
         ids.append(book.add("log", f"{case.log.path.name}:{setting[1].line}", setting[1].text))
     for s in inside[:_MOST_QUOTED]:
-        says = f"step {s.step} took {s.seconds:.1f} s, the steps around it {s.level:.1f} s; the profiler was on"
-        ids.append(
-            book.add("progress", f"{_source(case)}: step {s.step}", says, {"seconds": s.seconds, "level_s": s.level})
-        )
+        ids.append(_cite(case, s, f"step {s.step} took {_beside(s)}; the profiler was on", book))
     return Answer(True, tuple(ids), (), _known(inside[0].start))
 
 
@@ -268,6 +260,10 @@ def _observer(case: Case, name: str, book: EvidenceBook) -> Answer:
 def _cite(case: Case, spike: course.Spike, says: str, book: EvidenceBook) -> str:
     values = {"seconds": spike.seconds, "level_s": spike.level}
     return book.add("progress", f"{_source(case)}: step {spike.step}", says, values)
+
+
+def _beside(spike: course.Spike) -> str:
+    return f"{spike.seconds:.1f} s, the steps around it {spike.level:.1f} s"
 
 
 def _source(case: Case) -> str:
