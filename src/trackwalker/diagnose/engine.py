@@ -82,7 +82,7 @@ def diagnose_case(case: Case, playbooks: list[Playbook] | None = None, begin: fl
     symptoms, evidence, speed, examinations = look.symptoms, look.evidence, look.speed, look.examinations
     again = look_again(case, symptoms, look.found, look.roles)
     roles = settled(look.roles, again.behind)
-    name_whom_they_wait_for(case, again, look.found, roles, evidence)
+    name_whom_they_wait_for(case, again, look.found, roles, evidence, symptoms.accounts)
     causes, leading = _told(examinations, look.found, roles, case, symptoms, speed)
     outcome = _outcome(causes, leading)
     slowing = sorted((e for e in leading if "slow" in e.playbook.symptoms), key=lambda e: not e.asked(IDLENESS))

@@ -218,3 +218,10 @@ def test_who_is_waited_for_already_needs_less_to_be_told_why() -> None:
     assert told is not None
     assert told.hosts == ("n7",)
     assert suspect([chance], graph(), {"n7"}) is None
+
+
+def test_who_fell_less_than_the_others_became_no_worse() -> None:
+    kept = Deviation(
+        SLOW, meaning_of("hw_gpu_throttle_active"), "rose", 9.0, "n7", "2", before=0.09, after=0.0, since=1000.0, of=12
+    )
+    assert named(kept) == []

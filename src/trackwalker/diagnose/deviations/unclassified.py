@@ -189,7 +189,8 @@ def _can_be_a_reason(d: Deviation, deviations: Iterable[Deviation], graph: Graph
         return False  # steps that are long now and then may hold saves that nobody told of
     if meaning.layer == "activity":
         return not d.episode.stops and ((d.of > 1 and _out_of_step(d, deviations)) or _beside_the_run(d))
-    return meaning.worse(d.kind)
+    # Who fell less than the others did became no worse by it.
+    return meaning.worse(d.kind) and (d.fleet or (d.after > d.before) == (d.kind == "rose"))
 
 
 def _out_of_step(d: Deviation, deviations: Iterable[Deviation]) -> bool:
