@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 
 import numpy as np
 
@@ -232,22 +233,8 @@ def all_steps_done(case: Case, symptoms: Symptoms, book: EvidenceBook) -> Answer
     return Answer(True, ids, (), timeline.last_end)
 
 
-def frozen_exporter(case: Case, symptoms: Symptoms, book: EvidenceBook) -> Answer:
-    """An exporter repeated the same values for many minutes."""
-    return _observer(case, "ghost-data", book)
-
-
-def scrape_gap(case: Case, symptoms: Symptoms, book: EvidenceBook) -> Answer:
-    """A host was not scraped for many minutes and then was again."""
-    return _observer(case, "gaps", book)
-
-
-def foreign_database(case: Case, symptoms: Symptoms, book: EvidenceBook) -> Answer:
-    """The database is not this job's."""
-    return _observer(case, "identity", book)
-
-
-def _observer(case: Case, name: str, book: EvidenceBook) -> Answer:
+def observer(name: str, case: Case, symptoms: Symptoms, book: EvidenceBook) -> Answer:
+    """What a check of the recording itself found."""
     check = case.check(name)
     if check is None or not check.query:
         return Answer(None)
@@ -295,8 +282,8 @@ COURSE: dict[str, Fact] = {
     "start-overdue": start_overdue,
     "starting-up": starting_up,
     "params-initialised": params_initialised,
-    "frozen-exporter": frozen_exporter,
-    "scrape-gap": scrape_gap,
-    "foreign-database": foreign_database,
+    "frozen-exporter": partial(observer, "ghost-data"),  # an exporter repeated the same values for many minutes
+    "scrape-gap": partial(observer, "gaps"),  # a host was not scraped for many minutes and then was again
+    "foreign-database": partial(observer, "identity"),  # the database is not this job's
 }
 FACTS.update(COURSE)
