@@ -26,6 +26,8 @@ def render_changed(found: Changed, console: Console) -> None:
     if not found.metrics:
         console.print(Text("No metric was recorded: only the log was compared."))
         return
+    for line in found.unseen:
+        console.print(Text(f"Not compared: {one_line(line)}."), soft_wrap=True)
     if found.says:
         console.print(Text(f"{found.says[0].upper()}{found.says[1:]}."), soft_wrap=True)
         return
