@@ -124,3 +124,13 @@ def test_a_limit_that_the_log_shows_lifted_has_no_name(tmp_path: Path) -> None:
     )
     assert _first(tmp_path, [failed])[0] == "memlock-limit"
     assert _first(tmp_path, ["a1 $ ulimit -l", "unlimited", failed])[0] == "unclassified"
+
+
+def test_interleaving_may_put_the_victims_first(tmp_path: Path) -> None:
+    lines = [f"{r}: [rank{r}]: {STEP.format(s=s)}" for s in range(30) for r in (0, 1)]
+    lines += [f"{r}: [rank{r}]:{LOST.format(r=r)}" for r in (1, 3, 4)]
+    lines += [
+        "6: the sluice stayed shut, no more water for the wheel",
+        "srun: error: fir6: task 6: Exited with exit code 3",
+    ]
+    assert _first(tmp_path, lines) == ("unclassified", 6, "fir6")

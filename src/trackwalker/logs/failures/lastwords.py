@@ -57,7 +57,7 @@ def last_words(
         clock = body.clock if body.clock is not None else clock
         template = template_of(body)
         ranks[template].add(body.rank if body.rank is not None else body.actor)
-        before = first_known is None or at < first_known
+        before = first_known is None or at < first_known or (ended is not None and body.rank == ended)
         source = at > number and b"Warning: " in raws[at - number - 1]  # the line of code that a warning quotes
         if before and not source and at not in known and template not in usual and _tells(body, first_known, at):
             told = read(body) or Told(SAID, others=others_in(body.text))

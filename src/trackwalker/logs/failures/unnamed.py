@@ -94,7 +94,11 @@ def _before_the_victims(unknown: Group, groups: list[Group], index: LogIndex) ->
     first = own.rank is not None and own.rank == index.places.ended_first
     if not victims or (hearsay(own) and not first):
         return
-    if any(when(g.first, index) <= when(own, index) for g in victims):
+    # Launchers interleave what ranks write: who is no victim, and reports an error, may stand behind those that are.
+    apart = (
+        _severity(own) >= ERROR and own.rank is not None and own.rank not in {h.rank for g in victims for h in g.hits}
+    )
+    if not first and not apart and any(when(g.first, index) <= when(own, index) for g in victims):
         return
     raised = [h for g in having(groups, "exception") for h in g.hits if h.rank is not None]
     lost = min(when(g.first, index) for g in victims)

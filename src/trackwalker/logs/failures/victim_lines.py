@@ -31,6 +31,7 @@ def demote_hearsay(groups: list[Group], index: LogIndex) -> None:
         apart = len(ranks) == 1 and None not in ranks | witnesses and not ranks & witnesses
         began = [when(g.first, index) for g in heard]
         first = own.tier == 3 and when(own.first, index) <= min(began, default=())
+        first = first or (own.tier <= 4 and ranks == {index.places.ended_first})  # wherever its lines were put
         alone = own.tier <= 4 and not own.why and OF_ITS_OWN.search(own.first.text) is not None
         raised = own.has("exception") and (first or alone)
         ended = own.has("ended-itself") or (own.has("own-end") and own.tier <= 2)

@@ -28,6 +28,9 @@ _SYSLOG = re.compile(
     r"(?P<host>[\w.-]+) (?=[\w./@-]+(?:\[\d+\])?: )"
 )
 _ISO_HOST = re.compile(r"^(?P<host>(?=[\w.-]*[a-z])[\w.-]{2,64}) (?=(?:kernel|[\w./@-]+\[\d+\]): )")
+_PROGRAM = re.compile(
+    r"^(?:torchrun|python[\d.]*|mpirun|srun|deepspeed|accelerate|bash)\[\d+\]: "
+)  # of a job's journal
 _LEVEL = re.compile(r"^\[?(?:ERROR|FATAL|CRITICAL|WARNING|INFO)\b")
 _DMESG = re.compile(r"^(?:<\d+>)?\[ *(?P<up>\d{1,9}\.\d{6})\] ")
 _DMESG_T = re.compile(
@@ -127,7 +130,7 @@ def parse(raw: bytes, above: bytes = b"", rank: int | None = None) -> Body | Non
                     str(_MONTHS.get(match["month"], 0)), match["day"], match["h"], match["m"], match["s"], None
                 )
                 host = host or match.groupdict().get("host", "")
-                text = text[match.end() :]
+                text = _PROGRAM.sub("", text[match.end() :])
         if match := _DMESG.match(text):
             text = text[match.end() :]
         if match := _POD.match(text):
