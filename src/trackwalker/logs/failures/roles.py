@@ -54,7 +54,8 @@ def assign(index: LogIndex, stall: Stopped | None, completed: bool, overruled: d
         primary = _specific_or_first(ordered, first_rank) or primary
     if primary is not None and primary.tier in (3, 4):
         primary = _ended_from_outside(groups, primary, index) or primary
-    if primary is None and not completed and stall is None:  # nothing failed: what slows the run is the answer
+    # Somebody shows a log in which nothing failed: what slows the run is the answer.
+    if primary is None and not completed and stall is None and not index.facts.header:
         primary = next((g for g in ordered if g.tier == g.first.signature.order == _SLOWS), None)
     if primary is not None:
         primary = _own_line(groups, primary, first_rank) or primary
