@@ -28,6 +28,7 @@ _EXTRAS = {
     "tensorboard": ("tensorboard",),
     "perf": ("pyarrow",),
     "agent": ("mcp", "pydantic_ai"),
+    "scale": ("numba",),
     "web": ("starlette", "uvicorn"),
 }
 _ROOM_GIB = 5.0
@@ -164,7 +165,7 @@ def _clock(workspace: Path) -> Iterator[Finding]:
         yield Finding("clock", "problem", f"it is {time.strftime('%Y-%m-%d')} here", "set the clock, and run NTP")
         return
     if shutil.which("timedatectl") is None:
-        yield Finding("clock", "ok", "the time is plausible; whether NTP sets it could not be asked (no timedatectl)")
+        yield Finding("clock", "ok", "the clock looks right; could not check whether NTP sets it (no timedatectl)")
         return
     argv = ["timedatectl", "show", "-p", "NTPSynchronized", "--value"]
     try:
@@ -177,7 +178,7 @@ def _clock(workspace: Path) -> Iterator[Finding]:
         yield Finding(
             "clock",
             "ok",
-            "set by NTP" if said == "yes" else "the time is plausible; whether NTP sets it could not be asked",
+            "set by NTP" if said == "yes" else "the clock looks right; could not check whether NTP sets it",
         )
 
 

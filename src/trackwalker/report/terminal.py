@@ -119,7 +119,7 @@ def render(verdict: Verdict, console: Console, target: str = "", verbose: bool =
 def _head(page: _Page, verdict: Verdict) -> str:
     """Outcome, one sentence, where; returns what of the summary has no room here."""
     outcome = page.text(words.OUTCOMES[verdict.outcome].upper(), _STYLES[verdict.outcome])
-    parts = (verdict.status, f"job {one_line(verdict.job.id)}", words.job_size(verdict))
+    parts = (f"job {one_line(verdict.job.id)} ({verdict.status})", words.job_size(verdict))
     page.put(Text.assemble(outcome, "  ", page.text(", ".join(part for part in parts if part))))
     if window := words.window(verdict):
         page.put(page.text(window, "dim"))

@@ -181,12 +181,10 @@ def names(items: Sequence[str], most: int = 12) -> str:
 
 def onset(value: Onset) -> str:
     """When a cause began, with the step and how well it is known."""
-    parts = [utc_iso(value.time)] if value.time else []
-    if value.step is not None:
-        parts.append(f"step {value.step:,}")
-    if value.uncertainty_s is not None:
-        parts.append(f"± {duration(value.uncertainty_s)}")
-    return ", ".join(parts) or "not known"
+    known = f"± {duration(value.uncertainty_s)}" if value.uncertainty_s is not None else ""
+    step = f"step {value.step:,}" if value.step is not None else ""
+    parts = (f"{utc_iso(value.time)} {known}".rstrip(), step) if value.time else (step, known)
+    return ", ".join(part for part in parts if part) or "not known"
 
 
 def magnitude(value: Magnitude) -> str:

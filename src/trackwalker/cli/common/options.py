@@ -48,7 +48,8 @@ JobName = Annotated[
     str,
     typer.Argument(
         metavar="JOB",
-        help="A job's id or its beginning, log file or directory; 'latest', '-' the job before it, '-2' two before.",
+        help="Job id or its unique beginning, log file or directory; 'latest'; "
+        "'-': the job before the latest, '-2': the one before that.",
     ),
 ]
 

@@ -14,7 +14,7 @@ from trackwalker.diagnose.compare.config_diff import Change
 from trackwalker.diagnose.triage import Triage
 from trackwalker.diagnose.verdict import Verdict
 from trackwalker.job.layout import Job
-from trackwalker.report.story.background import changes_between, reference_for
+from trackwalker.report.story.background import reference_for
 from trackwalker.web.data import job_page_charts, live
 from trackwalker.web.data.job_data import cost_view, events_view, header_view, run_view, triage_view, verdict_view
 from trackwalker.web.data.job_page_work import work_of
@@ -52,8 +52,8 @@ async def job_page(request: Request) -> Response:
     seen = await in_thread(workspace.known_triage, job)
     if seen is None and await in_thread(_is_quick, job):
         seen = await _triage(workspace, job, _FIRST_PAINT_S)
-    context = _context(request, job, known.verdict if known else saved, seen)
-    return page(request, "job.html.j2", **context, complete=known is not None, saved=saved is not None)
+    verdict, complete = (known.verdict, True) if known is not None else (saved, False)
+    return await in_thread(_shown, request, "job.html.j2", job, verdict, seen, complete)
 
 
 async def verdict(request: Request) -> Response:
@@ -66,8 +66,7 @@ async def verdict(request: Request) -> Response:
     if found is None:
         return json_answer(await _so_far(request, job), 202)
     seen = await in_thread(workspace.triage, job)
-    context = _context(request, job, found.verdict, seen)
-    return page(request, "job_verdict_parts.html.j2", **context, complete=True, saved=False)
+    return await in_thread(_shown, request, "job_verdict_parts.html.j2", job, found.verdict, seen, True)
 
 
 def _patience(request: Request) -> float:
@@ -121,8 +120,7 @@ async def config(request: Request) -> Response:
     reference = await in_thread(workspace.job, named) if named else reference_for(job, jobs)
     changes: list[Change] = []
     if reference is not None and reference.id != job.id:
-        scrubber = await in_thread(workspace.agent.scrubber, job)
-        changes = await in_thread(changes_between, reference, job, scrubber)
+        changes = await in_thread(workspace.changes, reference, job)
     others = [other for other in jobs if other.id != job.id and other.log is not None]
     others.sort(key=lambda other: other.name != job.name)
     return page(
@@ -134,6 +132,14 @@ async def config(request: Request) -> Response:
         more=max(0, len(changes) - _CHANGES),
         others=others[:_OTHERS],
     )
+
+
+def _shown(
+    request: Request, template: str, job: Job, found: Verdict | None, seen: Triage | None, complete: bool
+) -> Response:
+    """Off the event loop: a verdict of a thousand hosts is long."""
+    context = _context(request, job, found, seen)
+    return page(request, template, **context, complete=complete, saved=found is not None and not complete)
 
 
 class Panel(NamedTuple):
