@@ -25,6 +25,7 @@ from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +38,7 @@ from trackwalker.job.resolve import resolve
 from trackwalker.lab.scenario import Scenario
 from trackwalker.lab.simulate import simulate
 from trackwalker.telemetry.client import Telemetry
-from trackwalker.telemetry.direct import index, samples
+from trackwalker.telemetry.direct import decoding, index, samples
 
 HOSTS_A_RECORDER = 250
 STEP_S = 32.0
@@ -109,19 +110,25 @@ class Split:
         setattr(owner, name, timed)
 
 
-def measure(job: Path) -> Cost:
+def measure(job: Path, by_numpy: bool) -> Cost:
     """Diagnose once in this process."""
     split = Split()
+    began, cpu = time.perf_counter(), time.process_time()
     split.watch(case, "triage", "log")
     split.watch(index.BlockIndex, "entries", "index")
     split.watch(samples.Blocks, "__init__", "index")
     split.watch(index.MappedFile, "check", "checksums")
-    split.watch(samples, "decode", "decoding")
+    split.watch(decoding, "decode", "decoding")
+    if not by_numpy and find_spec("numba"):
+        from trackwalker.telemetry.direct import kernel
+
+        split.watch(kernel, "look", "decoding")
+        split.watch(kernel, "decode", "decoding")
     for question in ("_instant", "matrix", "raw", "range"):
         split.watch(Telemetry, question, "questions")
     case.open_database = partial(case.open_database, direct_from=0)  # small ones as large ones
+    decoding.WORTH_COMPILING = 1 << 60 if by_numpy else 0
     found = resolve(str(job), job.parent)
-    began, cpu = time.perf_counter(), time.process_time()
     verdict = diagnose(found).verdict
     seconds, cpu = time.perf_counter() - began, time.process_time() - cpu
     return Cost(
@@ -152,10 +159,12 @@ def made(hosts: int, hours: float, gpus: int, keep: Path) -> tuple[Path, int]:
     return out / "outputs" / known["job"], int(known["samples"])
 
 
-def measured(hosts: int, hours: float, gpus: int, keep: Path) -> tuple[Cost, int, dict[str, list[str]]]:
+def measured(
+    hosts: int, hours: float, gpus: int, keep: Path, by_numpy: bool = False
+) -> tuple[Cost, int, dict[str, list[str]]]:
     """One job in a process of its own: cost, samples, and what is true about it."""
     job, count = made(hosts, hours, gpus, keep)
-    argv = [sys.executable, __file__, "--measure", str(job)]
+    argv = [sys.executable, __file__, "--measure", str(job), *(["--numpy"] if by_numpy else [])]
     cost = Cost(**json.loads(subprocess.run(argv, check=True, stdout=subprocess.PIPE, text=True).stdout))
     truth = json.loads((job.parent.parent / "truth.json").read_text())
     told = ", ".join(f"{part} {s:.1f}" for part, s in sorted(cost.split.items(), key=lambda kv: -kv[1]))
@@ -215,16 +224,17 @@ def main() -> int:
     parser.add_argument("--keep", type=Path, help="keep the simulated jobs here, and use those that are here")
     parser.add_argument("--curves", type=Path, help="measure how the cost grows, and write the figures here")
     parser.add_argument("--svg", type=Path, help="with --curves: the plots")
+    parser.add_argument("--numpy", action="store_true", help="decode as where numba is not installed")
     parser.add_argument("--measure", type=Path, help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.measure:
-        print(json.dumps(asdict(measure(args.measure))))
+        print(json.dumps(asdict(measure(args.measure, args.numpy))))
         return 0
     with tempfile.TemporaryDirectory(prefix="trackwalker-bench-") as temporary:
         keep = args.keep or Path(temporary)
         if args.curves:
             return curves(args.curves, args.svg, keep)
-        cost, _, true = measured(args.hosts, args.hours, args.gpus, keep)
+        cost, _, true = measured(args.hosts, args.hours, args.gpus, keep, args.numpy)
     checks = [
         (right(cost.roots, true), f"the planted causes on their {sum(map(len, true.values()))} hosts, no other"),
         (cost.seconds <= MOST_S, f"{cost.seconds:.1f} s (at most {MOST_S:g})"),

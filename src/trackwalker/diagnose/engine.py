@@ -393,6 +393,7 @@ def _actions(leading: list[Examination], speed: Throughput) -> list[Action]:
                 why = a.why
                 if a.do in ("exclude-nodes", "drain-node") and hosts and speed.change is not None and len(leading) == 1:
                     gain = f", {100 * speed.gain:+.1f} %" if speed.gain is not None else ""
-                    why += f"; without these nodes about {speed.full} is to be expected{gain}"
+                    these = "this node" if len(hosts) == 1 else "these nodes"
+                    why += f"; expected without {these}: about {speed.full}{gain}"
                 actions.append(Action(do=a.do, hosts=hosts, why=why, risk=a.risk, needs_approval=a.needs_approval))
     return actions

@@ -21,7 +21,7 @@ def render_changed(found: Changed, console: Console) -> None:
         console.print(Text(f"{_phase(episode.name)}: {windows}"), soft_wrap=True)
     compared = f"Compared {found.metrics} metrics on every host and GPU with their own past and with the other hosts"
     shown = f"{_count(len(found.deviations), 'change')} shown, single hosts first"
-    console.print(Text(f"{compared} ({found.tests} comparisons): {shown}."), soft_wrap=True)
+    console.print(Text(f"{compared} ({found.tests:,} comparisons): {shown}."), soft_wrap=True)
     _render_log(found, console)
     if not found.metrics:
         console.print(Text("No metric was recorded: only the log was compared."))

@@ -7,9 +7,9 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from itertools import pairwise, repeat
 from operator import itemgetter
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import httpx
 import numpy as np
@@ -32,9 +32,8 @@ class QueryError(TrackwalkerError, ValueError):
     """A query that Prometheus refused, in Prometheus' own words."""
 
 
-@dataclass(frozen=True)
-class Sample:
-    """One series' value at one time."""
+class Sample(NamedTuple):
+    """One series' value at one time; a tuple, as a diagnosis makes a million of them."""
 
     labels: Labels
     value: float
@@ -191,8 +190,7 @@ class Telemetry:
     def _instant(self, promql: str, at: float) -> list[Sample]:
         now = np.array([round(at * 1000)])
         if self._direct is not None and (found := self._direct.values(promql, now)) is not None:
-            told = zip(found[0], found[1][:, 0].tolist(), strict=True)
-            return [Sample(labels, value, int(now[0]) / 1000) for labels, value in told]
+            return list(map(Sample, found[0], found[1][:, 0].tolist(), repeat(int(now[0]) / 1000)))
         data = self._query(promql, at)
         kind, result = data["resultType"], data["result"]
         if kind == "scalar":

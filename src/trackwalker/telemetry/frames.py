@@ -114,7 +114,7 @@ def read_frame(
     )
     keep = [i for i, labels in enumerate(matrix.labels) if not hosts or host_of(labels) in hosts]
     labels = [matrix.labels[i] for i in keep]
-    found = {_key(own_labels): i for i, own_labels in enumerate(labels)}
+    found = {_key(own_labels): i for i, own_labels in enumerate(labels)} if restarts else {}
     return Frame(
         meaning,
         labels,

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from functools import cache
+from functools import cache, lru_cache
 from importlib.resources import files
 from typing import Any, Literal
 
@@ -105,26 +105,43 @@ def _told(metric: str) -> Mapping[str, str]:
 
 def place_of(labels: Labels) -> Place:
     """The subject of a series."""
-    names = _catalogue()
-    gpu = next((labels[n] for n in names["gpu"] if labels.get(n)), None)
-    devices = [labels[n] for n in names["device"] if labels.get(n)]
+    gpus, devices, ranks, rest = _roles(tuple(labels), _numbered(labels))
+    gpu = next((labels[n] for n in gpus if labels[n]), None)
     # A port's number says nothing beside the name of its device; two disks of one mount are two devices.
-    device = devices[0] if devices else None
-    rank = next((labels[n] for n in names["rank"] if labels.get(n)), None)
-    used = {"__name__", "host", *_reporters(labels), *names["gpu"], *names["device"], *names["rank"]}
-    aspect = tuple(sorted((k, v) for k, v in labels.items() if k not in used))
-    return Place(host_of(labels), gpu, device, rank, aspect)
+    device = next((labels[n] for n in devices if labels[n]), None)
+    rank = next((labels[n] for n in ranks if labels[n]), None)
+    return Place(host_of(labels), gpu, device, rank, tuple([(n, labels[n]) for n in rest]))
 
 
-def _reporters(labels: Labels) -> set[str]:
-    """The labels that only say who reported; a node that is a mere number is a part of its host (memory, sockets)."""
-    return set(_catalogue()["who"]) - ({"node"} if labels.get("node", "").isdigit() else set())
+def _numbered(labels: Labels) -> bool:
+    """Whether the node is a mere number: then it is a part of its host (memory, sockets)."""
+    return labels.get("node", "").isdigit()
+
+
+@lru_cache(maxsize=4096)  # the thousands of series of a metric have the same names
+def _roles(names: tuple[str, ...], numbered: bool) -> tuple[tuple[str, ...], ...]:
+    """Which of a series' labels name its GPU, its device, its rank, in this order, and what else is told of it."""
+    told = _catalogue()
+    used = {"__name__", "host", *_reporters(numbered), *told["gpu"], *told["device"], *told["rank"]}
+    found = [tuple(n for n in told[role] if n in names) for role in ("gpu", "device", "rank")]
+    return (*found, tuple(sorted(n for n in names if n not in used)))
+
+
+def _reporters(numbered: bool) -> set[str]:
+    """The labels that only say who reported."""
+    return set(_catalogue()["who"]) - ({"node"} if numbered else set())
 
 
 def pick_of(labels: Labels) -> tuple[tuple[str, str], ...]:
     """The labels that select a series again, without those that only say who reported it."""
-    who = {"__name__", *_reporters(labels)} - (set() if labels.get("host") else {"instance"})
-    return tuple(sorted((k, v) for k, v in labels.items() if k not in who))
+    picks = _picks(tuple(labels), _numbered(labels), bool(labels.get("host")))
+    return tuple([(n, labels[n]) for n in picks])
+
+
+@lru_cache(maxsize=4096)
+def _picks(names: tuple[str, ...], numbered: bool, hosted: bool) -> tuple[str, ...]:
+    who = {"__name__", *_reporters(numbered)} - (set() if hosted else {"instance"})
+    return tuple(sorted(n for n in names if n not in who))
 
 
 def quantum(unit: str) -> float:

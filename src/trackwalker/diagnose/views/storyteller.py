@@ -98,11 +98,12 @@ def _lanes(case: Case, causes: list[Cause], leading: list[Examination]) -> tuple
         query = query.replace("$rate", f"{window}s")
     matrix = telemetry.matrix(query, start, end, step)
     accused = {h for c in causes if c.role == "root" for h in c.hosts}
-    lanes = []
+    lanes, own = [], {*case.hosts, *case.topology.machines}
+    times = tuple(matrix.times.tolist())
     for labels, row in zip(matrix.labels, matrix.values, strict=True):
         host = labels.get("host", "")
-        if case.hosts and host not in {*case.hosts, *case.topology.machines}:
+        if case.hosts and host not in own:
             continue
         values = tuple(float(v) if np.isfinite(v) else None for v in row)
-        lanes.append(Lane(host, host in accused, tuple(float(t) for t in matrix.times), values))
+        lanes.append(Lane(host, host in accused, times, values))
     return tuple(sorted(lanes, key=lambda lane: (not lane.accused, lane.host))), chosen[2], query

@@ -11,13 +11,13 @@ from typing import Any
 import numpy as np
 
 from trackwalker.telemetry.direct import promql as p
+from trackwalker.telemetry.direct.groups import group_quantile, together
 from trackwalker.telemetry.direct.samples import Blocks, Metric, Samples, UnsupportedError, grouped
 from trackwalker.telemetry.direct.windows import (
     FUNCTIONS,
     Bools,
     Function,
     Windows,
-    between_ranks,
     is_stale,
     latest,
     latest_time,
@@ -29,7 +29,6 @@ from trackwalker.telemetry.xor import Floats, Ints
 
 LOOKBACK_MS = 300_000
 _MOST_METRICS = 8  # of one selector
-_LARGE_GROUP = 64
 _NAME = "__name__"
 _KEEP_NAME = frozenset(("last_over_time",))
 _ARITHMETIC: dict[str, Callable[[Any, Any], Any]] = {
@@ -71,10 +70,8 @@ class Evaluation:
         """What a tree gives."""
         if isinstance(node, p.Number):
             return node.value
-        if isinstance(node, p.Selector):
-            return self._instant(node, latest)
-        if isinstance(node, p.Call):
-            return self._call(node)
+        if isinstance(node, p.Selector | p.Call):
+            return self._once(node)
         if isinstance(node, p.Aggregation):
             return self._aggregate(node)
         if isinstance(node, p.Binary):
@@ -86,6 +83,16 @@ class Evaluation:
         found = self.value(node)
         if not isinstance(found, Vector):
             raise UnsupportedError("a number where series are due")
+        return found
+
+    def _once(self, node: p.Selector | p.Call) -> Vector:
+        """Series at one moment: the same ones stand in many questions that come one after the other."""
+        key = (node, int(self._times[0])) if len(self._times) == 1 else None
+        found: Vector | None = self._blocks.recent.get(key) if key is not None else None
+        if found is None:
+            found = self._call(node) if isinstance(node, p.Call) else self._instant(node, latest)
+            if key is not None:
+                self._blocks.recent.keep(key, found)
         return found
 
     # -- selecting
@@ -239,9 +246,9 @@ class Evaluation:
         if node.name == "quantile":
             if not isinstance(node.argument, p.Number):
                 raise UnsupportedError("a quantile of no share")
-            out = _group_quantile(values, there, starts, count, node.argument.value)
+            out = group_quantile(values, there, starts, count, node.argument.value)
         else:
-            out = _together(node.name, values, there, starts, count)
+            out = together(node.name, values, there, starts, count)
         return Vector(names, labels, out, count > 0)
 
     def _counted_values(self, node: p.Aggregation, inner: Vector, names: tuple[str, ...]) -> Vector:
@@ -311,57 +318,6 @@ def _present(keys: Ints, there: Bools, asked: Ints) -> Bools:
     table = np.zeros((int(max(keys.max(initial=0), asked.max(initial=0))) + 1, there.shape[1]), bool)
     np.logical_or.at(table, keys, there)
     return table[asked]
-
-
-def _together(name: str, values: Floats, there: Bools, starts: Ints, count: Ints) -> Floats:
-    with np.errstate(all="ignore"):
-        if name == "sum":
-            return _sum(np.where(there, values, 0.0), starts)
-        if name == "avg":
-            return _mean(values, there, starts)
-        if name in ("min", "max"):
-            how = np.fmin if name == "min" else np.fmax
-            out: Floats = how.reduceat(np.where(there, values, np.nan), starts, axis=0)
-            return out
-    return count.astype(np.float64) if name == "count" else np.ones(count.shape)
-
-
-def _sum(values: Floats, starts: Ints) -> Floats:
-    """One series after the other, as Prometheus does it: of a few rounded numbers the last digit is often seen."""
-    sizes = np.diff(np.append(starts, len(values)))
-    if sizes.max() > _LARGE_GROUP:
-        pieces = np.split(values, starts[1:])
-        return np.array([piece.cumsum(axis=0)[-1] for piece in pieces])
-    total: Floats = values[starts]
-    for k in range(1, int(sizes.max())):
-        some = np.flatnonzero(sizes > k)
-        total[some] += values[starts[some] + k]
-    return total
-
-
-def _mean(values: Floats, there: Bools, starts: Ints) -> Floats:
-    """One series after the other, as Prometheus does it."""
-    sizes = np.diff(np.append(starts, len(values)))
-    mean, seen = np.zeros((len(starts), values.shape[1])), np.zeros((len(starts), values.shape[1]))
-    for k in range(int(sizes.max())):
-        some = np.flatnonzero(sizes > k)
-        rows = starts[some] + k
-        count = seen[some] + 1
-        step = values[rows] / count - mean[some] / count
-        mean[some] = np.where(there[rows], np.where(count == 1, values[rows], mean[some] + step), mean[some])
-        seen[some] += there[rows]
-    return mean
-
-
-def _group_quantile(values: Floats, there: Bools, starts: Ints, count: Ints, share: float) -> Floats:
-    """A quantile over the series of each group."""
-    if np.isnan(values[there]).any() or not 0 <= share <= 1:
-        raise UnsupportedError("a quantile beyond all values, or of what is no number")
-    out = np.zeros(count.shape)
-    for at, (begin, end) in enumerate(zip(starts.tolist(), [*starts.tolist()[1:], len(values)], strict=True)):
-        table = np.where(there[begin:end], values[begin:end], np.inf).T.copy()
-        out[at] = between_ranks(table, count[at], share)
-    return out
 
 
 def _stacked(parts: list[Vector], steps: int) -> Vector:

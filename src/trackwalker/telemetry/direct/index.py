@@ -9,9 +9,9 @@ import mmap
 from dataclasses import dataclass
 from pathlib import Path
 
-import google_crc32c
 import numpy as np
 
+from trackwalker.telemetry.direct.decoding import BY_NUMPY, Means
 from trackwalker.telemetry.direct.unxor import Bytes, DamagedError, Place, gather, uvarints, varints
 from trackwalker.telemetry.xor import Ints
 
@@ -27,7 +27,8 @@ _MOST_LABELS = 64
 class MappedFile:
     """A file of a block, in memory only as far as it is looked at; checksums are of what is used."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, means: Means) -> None:
+        self._checksums = means.checksums
         with path.open("rb") as f:
             try:
                 self.raw = mmap.mmap(f.fileno(), 0, access=mmap.ACCESS_READ)
@@ -38,12 +39,11 @@ class MappedFile:
 
     def check(self, starts: Ints, ends: Ints) -> None:
         """Refuse stretches that are not what the checksum behind them says."""
-        if len(starts) and (int(ends.max()) + _CRC_BYTES > len(self.data) or (ends < starts).any()):
+        outside = len(starts) and (int(starts.min()) < 0 or int(ends.max()) + _CRC_BYTES > len(self.data))
+        if outside or (ends < starts).any():
             raise DamagedError(f"{self.name}: cut off")
-        value, raw = google_crc32c.value, self.raw
-        found = [value(raw[begin:end]) for begin, end in zip(starts.tolist(), ends.tolist(), strict=True)]
         noted = self.data[ends[:, None] + np.arange(_CRC_BYTES)].view(">u4")[:, 0]
-        if not np.array_equal(noted, np.array(found, np.uint32)):
+        if not np.array_equal(noted, self._checksums(self.raw, starts, ends)):
             raise DamagedError(f"{self.name}: a checksum does not fit")
 
     def section(self, at: int) -> tuple[int, int]:
@@ -67,8 +67,9 @@ class Entries:
 class BlockIndex:
     """One block's index, and the files that hold its chunks."""
 
-    def __init__(self, folder: Path) -> None:
-        self._file = MappedFile(folder / "index")
+    def __init__(self, folder: Path, means: Means = BY_NUMPY) -> None:
+        self._means = means
+        self._file = MappedFile(folder / "index", means)
         raw = self._file.raw
         if raw[:5] != _MAGIC or len(raw) < len(_MAGIC) + _TOC_BYTES:
             raise DamagedError("index: no index of version 2")
@@ -199,7 +200,7 @@ class BlockIndex:
         if number not in self._segments:
             if not 0 <= number < len(self._chunk_files):
                 raise DamagedError(f"chunks: file {number + 1} is missing")
-            file = MappedFile(self._chunk_files[number])
+            file = MappedFile(self._chunk_files[number], self._means)
             if file.raw[:5] != _CHUNK_MAGIC:
                 raise DamagedError(f"{file.name}: no chunks of version 1")
             self._segments[number] = file

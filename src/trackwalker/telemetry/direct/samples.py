@@ -4,22 +4,21 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from trackwalker.telemetry.direct.decoding import Chunks, Decoded, Means, means_for
 from trackwalker.telemetry.direct.index import BlockIndex, Entries
-from trackwalker.telemetry.direct.unxor import Place, counts_of, decode, ranges, stacked
+from trackwalker.telemetry.direct.unxor import Place, counts_of, ranges
 from trackwalker.telemetry.xor import Floats, Ints
 
 _FEW = 4  # a part of that size is copied
 _PARTS = 3
-_BESIDE = 2
-_AT_ONCE = 4096  # chunks: what is worked on stays in the processor's cache
+_RECENT = 48  # results: of ten thousand series 25 MB
 KEPT_BYTES = 350_000_000  # of decoded samples
 
 
@@ -86,8 +85,10 @@ class Metric:
     everything is decoded and kept.
     """
 
-    def __init__(self, names: tuple[str, ...], labels: Ints, chunks: Ints, blocks: Sequence[BlockIndex]) -> None:
-        self.names, self.labels = names, labels
+    def __init__(
+        self, names: tuple[str, ...], labels: Ints, chunks: Ints, blocks: Sequence[BlockIndex], means: Means
+    ) -> None:
+        self.names, self.labels, self._means = names, labels, means
         self._chunks, self._blocks = chunks, blocks  # (chunks, 5): series, first time, last time, reference, block
         self._whole: Samples | None = None
         self._parts: dict[bytes, Samples] = {}  # the last few of single moments, by their chunks
@@ -130,87 +131,33 @@ class Metric:
 
     def _decoded(self, some: Ints, rows: Ints) -> Samples:
         """Chunks (in the order of series and time) as samples of all these series."""
-        counts = np.zeros(len(some), np.int64)
-        blocks = self._chunks[some, 4]
-        pieces: list[tuple[Place, Ints]] = []  # and which chunks they are
-        for number in np.unique(blocks).tolist():
-            mine = np.flatnonzero(blocks == number)
-            # What was scraped together is decoded together, and shares its times.
-            mine = mine[np.lexsort((self._chunks[some[mine], 2], self._chunks[some[mine], 1]))]
-            for place, which in self._blocks[number].places(self._chunks[some[mine], 3]):
-                counts[mine[which]] = counts_of(place.data, place.starts)
-                pieces += _cut(place, mine[which])
-        begins = np.cumsum(counts) - counts
-        values, of_times = np.zeros(int(counts.sum()) + 1), np.zeros(len(some), np.int64)
-        schedules, total = [], 0
-        for which, times, whose in _decoded(pieces, values, begins):
-            of_times[which] = total + whose
-            schedules.append(times)
-            total += len(times)
-        series = np.searchsorted(rows, self._chunks[some, 0])
-        sizes = np.bincount(series, weights=counts, minlength=len(rows)).astype(np.int64)
-        (first, chunks), schedule = _schedules(series, of_times, len(rows))
-        times = _schedule_times(schedules, of_times, counts, ranges(first, chunks))
+        chunks = self._found(some, rows)
+        decoded = self._means.decode(chunks)
+        sizes = chunks.sizes
+        (first, many), schedule = _schedules(chunks.series, decoded.of_times, len(rows))
+        times = _schedule_times(decoded, chunks.counts, ranges(first, many))
         per_schedule = np.zeros(len(first), np.int64)
         per_schedule[schedule] = sizes
         starts = np.concatenate([[0], np.cumsum(per_schedule)])
-        return Samples(*_compact(values, np.cumsum(sizes) - sizes, sizes), times, starts, schedule)
+        return Samples(decoded.values, decoded.begins, times, starts, schedule)
+
+    def _found(self, some: Ints, rows: Ints) -> Chunks:
+        """Where these chunks lie."""
+        told = self._chunks[some]
+        counts = np.zeros(len(some), np.int64)
+        pieces: list[tuple[Place, Ints]] = []
+        for number in np.unique(told[:, 4]).tolist():
+            mine = np.flatnonzero(told[:, 4] == number)
+            for place, which in self._blocks[number].places(told[mine, 3]):
+                counts[mine[which]] = counts_of(place.data, place.starts)
+                pieces.append((place, mine[which]))
+        return Chunks(pieces, counts, np.searchsorted(rows, told[:, 0]), told[:, 1:3], len(rows))
 
 
-def _compact(values: Floats, begins: Ints, counts: Ints) -> tuple[Floats, Ints]:
-    """Values and where each series begins; of those that never moved, equal ones share one stretch of equal numbers."""
-    bits = values[:-1].view(np.uint64)
-    some = np.flatnonzero(counts)
-    if not len(some):
-        return values, begins
-    low, high = np.minimum.reduceat(bits, begins[some]), np.maximum.reduceat(bits, begins[some])
-    still, moving = some[low == high], some[low != high]
-    if 2 * int(counts[still].sum()) < len(bits):
-        return values, begins
-    numbers, which = np.unique(low[low == high], return_inverse=True)
-    longest = np.zeros(len(numbers), np.int64)
-    np.maximum.at(longest, which, counts[still])
-    kept = values[ranges(begins[moving], counts[moving])]
-    out = np.zeros_like(begins)
-    out[moving] = np.cumsum(counts[moving]) - counts[moving]
-    out[still] = len(kept) + (np.cumsum(longest) - longest)[which]
-    return np.concatenate([kept, np.repeat(numbers, longest).view(np.float64), [0.0]]), out
-
-
-def _cut(place: Place, which: Ints) -> Iterator[tuple[Place, Ints]]:
-    for at in range(0, len(which), _AT_ONCE):
-        some = slice(at, at + _AT_ONCE)
-        yield Place(place.data, place.starts[some], place.lengths[some]), which[some]
-
-
-def _decoded(pieces: list[tuple[Place, Ints]], values: Floats, begins: Ints) -> Iterator[tuple[Ints, Ints, Ints]]:
-    """Write the values of chunks; gives which chunks, distinct rows of times, and whose is which."""
-
-    def work(batch: list[tuple[Place, Ints]]) -> tuple[Ints, Ints, Ints]:
-        which = np.concatenate([w for _, w in batch])
-        return which, *decode([place for place, _ in batch], values, begins[which])
-
-    batches: list[list[tuple[Place, Ints]]] = []
-    room = 0
-    for piece in pieces:  # many small ones together: a step costs as much for ten chunks as for a thousand
-        if len(piece[1]) > room:
-            batches.append([])
-            room = _AT_ONCE
-        batches[-1].append(piece)
-        room -= len(piece[1])
-    if len(batches) == 1:
-        yield work(batches[0])
-        return
-    with ThreadPoolExecutor(_BESIDE, "trackwalker-decode") as pool:
-        for at in range(0, len(batches), _BESIDE):  # not all in memory at once; numpy works beside itself
-            yield from pool.map(work, batches[at : at + _BESIDE])
-
-
-def _schedule_times(rows: list[Ints], of_times: Ints, counts: Ints, chunks: Ints) -> Ints:
+def _schedule_times(decoded: Decoded, counts: Ints, chunks: Ints) -> Ints:
     """The times of some chunks, one behind the other."""
-    table = stacked(rows)
-    inside = np.arange(table.shape[1]) < counts[chunks, None]
-    return table[of_times[chunks]][inside]
+    inside = np.arange(decoded.times.shape[1]) < counts[chunks, None]
+    return decoded.times[decoded.of_times[chunks]][inside]
 
 
 def _schedules(series: Ints, of_times: Ints, count: int) -> tuple[tuple[Ints, Ints], Ints]:
@@ -230,13 +177,38 @@ def _schedules(series: Ints, of_times: Ints, count: int) -> tuple[tuple[Ints, In
     return (begins[member], chunks[member]), group
 
 
+class Recent:
+    """The last few results, by what they are the result of."""
+
+    def __init__(self) -> None:
+        self._found: OrderedDict[Any, Any] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def get(self, key: Any) -> Any:
+        """A result, if it is still here."""
+        with self._lock:
+            if key in self._found:
+                self._found.move_to_end(key)
+            return self._found.get(key)
+
+    def keep(self, key: Any, result: Any) -> None:
+        """Keep a result; the one that was used longest ago makes room."""
+        with self._lock:
+            self._found[key] = result
+            while len(self._found) > _RECENT:
+                self._found.popitem(last=False)
+
+
 class Blocks:
     """The open blocks of a database; label values are numbers that all blocks share."""
 
     def __init__(self, folders: Iterable[Path]) -> None:
         self._naming = threading.Lock()
         self._ranks, self._told = np.zeros(0, np.int64), 0
-        self._blocks = [BlockIndex(folder) for folder in sorted(folders)]
+        folders = sorted(folders)
+        self._means = means_for(sum(f.stat().st_size for folder in folders for f in (folder / "chunks").iterdir()))
+        self._blocks = [BlockIndex(folder, self._means) for folder in folders]
+        self.recent = Recent()
         self.texts: list[str] = [""]
         self._codes: dict[str, int] = {"": 0}
         self._shared = [np.array([self.code(s) for s in block.symbols] + [0]) for block in self._blocks]
@@ -304,7 +276,7 @@ class Blocks:
         place = np.empty(len(order), np.int64)
         place[order] = np.arange(len(order))
         chunks[:, 0] = place[chunks[:, 0]]
-        return Metric(names, labels[order], chunks[np.lexsort((chunks[:, 1], chunks[:, 0]))], self._blocks)
+        return Metric(names, labels[order], chunks[np.lexsort((chunks[:, 1], chunks[:, 0]))], self._blocks, self._means)
 
     def order(self, names: tuple[str, ...], labels: Ints) -> Ints:
         """Rows of labels in the order that Prometheus keeps series in: by label after label, as texts."""

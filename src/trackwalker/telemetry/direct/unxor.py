@@ -17,7 +17,7 @@ from trackwalker.telemetry.xor import Floats, Ints, Words
 Bytes = NDArray[np.uint8]
 
 _PAD = 16  # bytes that may be looked at behind the last chunk
-_LONGEST = 1 << 20  # bytes of a chunk
+LONGEST = 1 << 20  # bytes of a chunk
 _MOST_SAMPLES = 2048  # of a chunk; Prometheus cuts them at 120
 # By the first four bits of a time's field: how many of them are the prefix, and how many bits follow.
 _PREFIX = np.array([1] * 8 + [2] * 4 + [3] * 2 + [4] * 2, np.int64)
@@ -94,7 +94,7 @@ def decode(places: Sequence[Place], out: Floats, begins: Ints) -> tuple[Ints, In
     buffers, starts, shift = [], [], 0
     for place in places:
         ends = place.starts + place.lengths
-        if place.lengths.min() < 3 or place.lengths.max() > _LONGEST or ends.max() > len(place.data):
+        if place.lengths.min() < 3 or place.lengths.max() > LONGEST or ends.max() > len(place.data):
             raise DamagedError("a chunk of an impossible length")
         buffer, at = gather(place.data, place.starts, place.lengths)
         buffers.append(buffer)
@@ -114,6 +114,9 @@ def _decode(data: Bytes, starts: Ints, lengths: Ints, out: Words, begins: Ints) 
     still, moving = (~moves).nonzero()[0], moves.nonzero()[0]
     rows, of_times = [], np.zeros(len(starts), np.int64)
     if len(still):  # every scrape was regular and no value changed
+        told = np.maximum(2 * counts[still] - 3, 0)  # bits: of the second sample one, of each later one two
+        if (at[still] + (told + 7) // 8 != (starts + lengths)[still]).any():
+            raise DamagedError("a chunk that ends elsewhere")
         out[ranges(begins[still], counts[still])] = np.repeat(bits[still], counts[still])
         mixed = (first[still].view(np.uint64) * _MIX + delta[still].view(np.uint64)) * _MIX
         _, one, of_times[still] = np.unique(

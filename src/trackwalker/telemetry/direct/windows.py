@@ -22,6 +22,7 @@ T = TypeVar("T")
 Bools = NDArray[np.bool_]
 _MOST_CELLS = 3_000_000  # values sorted at once
 _SPARSE = 4
+_MOST_TIME = 1 << 62
 _ROUNDING = 1e-9  # of a value: far more than adding up equal numbers can be wrong by
 _STALE_BITS = np.float64(STALE).view(np.uint64)
 _NEAR_THE_EDGE = 1.1  # mean distances between samples: how far Prometheus' rates reach to the end of a window
@@ -54,16 +55,31 @@ Function = Callable[[Windows], tuple[Floats, Bools]]
 
 def windows(samples: Samples, ends: Ints, range_ms: int) -> Windows:
     """The samples of ranges that end at given moments."""
-    base = int(ends.min()) - range_ms - 1
-    width = int(ends.max()) - base + 2
-    count = len(samples.starts) - 1
-    keys = np.repeat(np.arange(count) * width, np.diff(samples.starts))
-    keys += np.clip(samples.times - base, 0, width - 1)  # what lies outside is at the edges of its own schedule
-    rows = np.arange(count)[:, None] * width
-    lo = np.searchsorted(keys, rows + (ends - range_ms - base)[None, :])
-    hi = np.searchsorted(keys, rows + (ends - base)[None, :], side="right")
+    keys, (base, width) = _known(samples, "keys", _keys), _known(samples, "span", _span)
+    rows = np.arange(len(samples.starts) - 1)[:, None] * width
+    lo = np.searchsorted(keys, rows + np.clip(ends - range_ms - base, 0, width - 1)[None, :])
+    hi = np.searchsorted(keys, rows + np.clip(ends - base, 0, width - 1)[None, :], side="right")
     shift = (samples.begins - samples.starts[samples.schedule])[:, None]
     return Windows(samples, lo[samples.schedule] + shift, hi[samples.schedule] + shift, lo, hi, ends, range_ms)
+
+
+def _span(samples: Samples) -> tuple[int, int]:
+    """A moment before all samples, and how much later all of them are over."""
+    if not len(samples.times):
+        return 0, 1
+    base = int(samples.times.min()) - 1
+    return base, int(samples.times.max()) - base + 2
+
+
+def _keys(samples: Samples) -> Ints:
+    """The times of all schedules as one rising row: looked for in one go, in every question about these samples."""
+    base, width = _known(samples, "span", _span)
+    count = len(samples.starts) - 1
+    if count * width > _MOST_TIME:
+        raise UnsupportedError("times that are too far apart")
+    keys: Ints = np.repeat(np.arange(count) * width - base, np.diff(samples.starts))
+    keys += samples.times
+    return keys
 
 
 def without_stale(samples: Samples) -> Samples:
