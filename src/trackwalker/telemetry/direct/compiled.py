@@ -113,7 +113,6 @@ def _once(found: list[tuple[Ints, Ints, Words]], of_times: Ints, most: int) -> t
         total += len(rows)
     table = np.concatenate([np.zeros((0, most), np.int64), *(rows for _, rows, _ in found)])
     mixes = np.concatenate([np.zeros(0, np.uint64), *(mixes for *_, mixes in found)])
-    _, one, back = np.unique(mixes, return_index=True, return_inverse=True)
-    if not np.array_equal(table[one][back], table):
-        return table, of_times  # two sums fell together: as each batch has them
-    return table[one], back[of_times]
+    one, back = np.empty(total, np.int64), np.empty(total, np.int64)
+    used = kernel.once(table, mixes, one, back)
+    return table[one[:used]], back[of_times]

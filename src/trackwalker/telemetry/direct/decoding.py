@@ -52,6 +52,7 @@ class Means:
 
     decode: Callable[[Chunks], Decoded]
     checksums: Callable[[mmap, Ints, Ints], NDArray[np.uint32]]  # CRC-32C of a file's stretches: begins, ends
+    kept_bytes: int  # of decoded samples: what is decoded quickly need not be kept
 
 
 def means_for(size: int) -> Means:
@@ -61,7 +62,7 @@ def means_for(size: int) -> Means:
             from trackwalker.telemetry.direct import compiled
         except (ImportError, OSError, RuntimeError):  # not installed, or no folder to keep the result in
             return BY_NUMPY
-        return Means(compiled.by_compiler, compiled.checksums)
+        return Means(compiled.by_compiler, compiled.checksums, kept_bytes=150_000_000)
     return BY_NUMPY
 
 
@@ -85,7 +86,7 @@ def by_numpy(chunks: Chunks) -> Decoded:
     return Decoded(*_compact(values, np.cumsum(sizes) - sizes, sizes), stacked(rows), of_times)
 
 
-BY_NUMPY = Means(by_numpy, _checksums)
+BY_NUMPY = Means(by_numpy, _checksums, kept_bytes=350_000_000)
 
 
 def _by_time(place: Place, which: Ints, spans: Ints) -> tuple[Place, Ints]:

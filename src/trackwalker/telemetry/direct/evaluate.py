@@ -21,11 +21,14 @@ from trackwalker.telemetry.direct.windows import (
     is_stale,
     latest,
     latest_time,
+    parts,
     quantile,
     windows,
     without_stale,
 )
 from trackwalker.telemetry.xor import Floats, Ints
+
+_Found = tuple[str, Metric, Ints, Iterator[Windows]]  # of a selector: a metric, its chosen rows, their windows
 
 LOOKBACK_MS = 300_000
 _MOST_METRICS = 8  # of one selector
@@ -132,35 +135,36 @@ class Evaluation:
                 times = found.times[w.time_lo[found.schedule[i], 0] : w.time_hi[found.schedule[i], 0]]
                 yield {_NAME: name, **labels}, times / 1000.0, found.values[w.lo[i, 0] : w.hi[i, 0]]
 
-    def _windows(self, node: p.Selector, range_ms: int, stale: bool) -> list[tuple[str, Metric, Ints, Windows]]:
+    def _windows(self, node: p.Selector, range_ms: int, stale: bool) -> list[_Found]:
         ends = self._times if node.at_ms is None else np.array([node.at_ms])
         ends = ends - node.offset_ms
         out = []
         for name, metric, rows in self._chosen(node.matchers):
             samples = metric.between(int(ends.min()) - range_ms, int(ends.max()), rows)
-            out.append((name, metric, rows, windows(samples if stale else without_stale(samples), ends, range_ms)))
+            out.append((name, metric, rows, parts(samples if stale else without_stale(samples), ends, range_ms)))
         return out
 
     def _vector(
         self,
-        found: list[tuple[str, Metric, Ints, Windows]],
+        found: list[_Found],
         how: Function,
         named: bool,
     ) -> Vector:
-        parts = []
-        for name, metric, rows, w in found:
-            values, there = how(w)
+        vectors = []
+        for name, metric, rows, pieces in found:
+            told = [how(w) for w in pieces]
+            values, there = (np.concatenate(both) for both in zip(*told, strict=True))
             any_there = np.flatnonzero(there.any(axis=1))
             labels = metric.labels[rows[any_there]]
             code = np.full((len(labels), 1), self._blocks.code(name))
             steps = (len(any_there), len(self._times))
             values, there = np.broadcast_to(values[any_there], steps), np.broadcast_to(there[any_there], steps)
-            parts.append(Vector((_NAME, *metric.names), np.hstack([code, labels]), values, there))
-        whole = _stacked(parts, len(self._times))
+            vectors.append(Vector((_NAME, *metric.names), np.hstack([code, labels]), values, there))
+        whole = _stacked(vectors, len(self._times))
         if named:
             return whole
         whole = whole.without(_NAME)
-        if len(parts) > 1 and len(grouped(whole.labels)[0]) < len(whole.labels):
+        if len(vectors) > 1 and len(grouped(whole.labels)[0]) < len(whole.labels):
             raise UnsupportedError("series that only their names tell apart")
         return whole
 

@@ -19,7 +19,6 @@ from trackwalker.telemetry.xor import Floats, Ints
 _FEW = 4  # a part of that size is copied
 _PARTS = 3
 _RECENT = 48  # results: of ten thousand series 25 MB
-KEPT_BYTES = 350_000_000  # of decoded samples
 
 
 class UnsupportedError(ValueError):
@@ -249,7 +248,7 @@ class Blocks:
                 self._open.move_to_end(name)
             else:
                 self._open[name] = self._read(name)
-            while len(self._open) > 1 and sum(m.bytes for m in self._open.values()) > KEPT_BYTES:
+            while len(self._open) > 1 and sum(m.bytes for m in self._open.values()) > self._means.kept_bytes:
                 self._open.popitem(last=False)
             return self._open[name]
 
