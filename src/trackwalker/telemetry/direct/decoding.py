@@ -17,6 +17,7 @@ from trackwalker.telemetry.xor import Floats, Ints
 _BESIDE = 2
 _AT_ONCE = 4096  # chunks: what is worked on stays in the processor's cache
 # From here on the import of numba (0.5 s) and, once for each user, the compilation (5 s) are worth it: 25 M samples.
+_LEAST_KEPT = 150_000_000  # bytes of decoded samples; of a larger database as many as its chunks have
 WORTH_COMPILING = 40_000_000  # bytes of chunks
 
 
@@ -62,7 +63,7 @@ def means_for(size: int) -> Means:
             from trackwalker.telemetry.direct import compiled
         except (ImportError, OSError, RuntimeError):  # not installed, or no folder to keep the result in
             return BY_NUMPY
-        return Means(compiled.by_compiler, compiled.checksums, kept_bytes=150_000_000)
+        return Means(compiled.by_compiler, compiled.checksums, kept_bytes=max(_LEAST_KEPT, size))
     return BY_NUMPY
 
 

@@ -267,15 +267,15 @@ class Blocks:
                 for (i, e), series in zip(found, which, strict=True)
             ]
         )
-        chunks = chunks[np.lexsort((chunks[:, 1], chunks[:, 0]))]
-        same = chunks[1:, 0] == chunks[:-1, 0]
-        if (same & (chunks[1:, 1] <= chunks[:-1, 2])).any():
-            raise UnsupportedError(f"{name}: chunks that overlap")
         order = self.order(names, labels)
         place = np.empty(len(order), np.int64)
         place[order] = np.arange(len(order))
         chunks[:, 0] = place[chunks[:, 0]]
-        return Metric(names, labels[order], chunks[np.lexsort((chunks[:, 1], chunks[:, 0]))], self._blocks, self._means)
+        chunks = chunks[np.lexsort((chunks[:, 1], chunks[:, 0]))]
+        same = chunks[1:, 0] == chunks[:-1, 0]
+        if (same & (chunks[1:, 1] <= chunks[:-1, 2])).any():
+            raise UnsupportedError(f"{name}: chunks that overlap")
+        return Metric(names, labels[order], chunks, self._blocks, self._means)
 
     def order(self, names: tuple[str, ...], labels: Ints) -> Ints:
         """Rows of labels in the order that Prometheus keeps series in: by label after label, as texts."""
