@@ -61,7 +61,7 @@ def means_for(size: int) -> Means:
     if size >= WORTH_COMPILING:
         try:
             from trackwalker.telemetry.direct import compiled
-        except (ImportError, OSError, RuntimeError):  # not installed, or no folder to keep the result in
+        except Exception:  # not installed, no folder to keep the result in, a spoilt one there: numpy can do it too
             return BY_NUMPY
         return Means(compiled.by_compiler, compiled.checksums, kept_bytes=max(_LEAST_KEPT, size))
     return BY_NUMPY
