@@ -64,9 +64,10 @@ def bursts_slow_steps(case: Case, symptoms: Symptoms, book: EvidenceBook) -> Ans
     query = f"sum by (host) (increase({_RETX}[{max(30, round(2 * pace))}s]))"
     matrix = telemetry.matrix(query, begin, end, pace)
     found: dict[str, _Match] = {}
+    trusted = frozenset(case.trusted)
     for labels, values in zip(matrix.labels, matrix.values, strict=True):
         host = host_of(labels)
-        if host in case.trusted:
+        if host in trusted:
             match = _aligned(values > _LEAST_RATE * 30, matrix.times, timeline.ends, timeline.seconds, keep)
             if match is not None:
                 found[str(host)] = match
@@ -91,9 +92,10 @@ def flaps_slow_steps(case: Case, symptoms: Symptoms, book: EvidenceBook) -> Answ
     query = f"min by (host) (min_over_time({_PORT}[{max(30, round(2 * pace))}s]))"
     found: dict[str, _Match] = {}
     matrix = telemetry.matrix(query, begin, end, pace)
+    trusted = frozenset(case.trusted)
     for labels, values in zip(matrix.labels, matrix.values, strict=True):
         host = host_of(labels)
-        if host in case.trusted and np.isfinite(values).any():
+        if host in trusted and np.isfinite(values).any():
             down = values < 0.5 * float(np.nanmax(values))
             match = _aligned(down, matrix.times, timeline.ends, timeline.seconds, keep, _FLAPS)
             if match is not None:

@@ -18,6 +18,7 @@ from trackwalker.telemetry.direct.windows import (
     Bools,
     Function,
     Windows,
+    distinct,
     is_stale,
     latest,
     latest_time,
@@ -28,7 +29,8 @@ from trackwalker.telemetry.direct.windows import (
 )
 from trackwalker.telemetry.xor import Floats, Ints
 
-_Found = tuple[str, Metric, Ints, Iterator[Windows]]  # of a selector: a metric, its chosen rows, their windows
+# Of a selector: a metric, its chosen rows, the windows of distinct series, and which of these each row is.
+_Found = tuple[str, Metric, Ints, Iterator[Windows], Ints]
 
 LOOKBACK_MS = 300_000
 _MOST_METRICS = 8  # of one selector
@@ -141,7 +143,8 @@ class Evaluation:
         out = []
         for name, metric, rows in self._chosen(node.matchers):
             samples = metric.between(int(ends.min()) - range_ms, int(ends.max()), rows)
-            out.append((name, metric, rows, parts(samples if stale else without_stale(samples), ends, range_ms)))
+            samples, which = distinct(samples if stale else without_stale(samples))
+            out.append((name, metric, rows, parts(samples, ends, range_ms), which))
         return out
 
     def _vector(
@@ -151,14 +154,17 @@ class Evaluation:
         named: bool,
     ) -> Vector:
         vectors = []
-        for name, metric, rows, pieces in found:
+        for name, metric, rows, pieces, which in found:
             told = [how(w) for w in pieces]
             values, there = (np.concatenate(both) for both in zip(*told, strict=True))
-            any_there = np.flatnonzero(there.any(axis=1))
+            any_there = np.flatnonzero(there.any(axis=1)[which])
             labels = metric.labels[rows[any_there]]
             code = np.full((len(labels), 1), self._blocks.code(name))
             steps = (len(any_there), len(self._times))
-            values, there = np.broadcast_to(values[any_there], steps), np.broadcast_to(there[any_there], steps)
+            values, there = (
+                np.broadcast_to(values[which[any_there]], steps),
+                np.broadcast_to(there[which[any_there]], steps),
+            )
             vectors.append(Vector((_NAME, *metric.names), np.hstack([code, labels]), values, there))
         whole = _stacked(vectors, len(self._times))
         if named:

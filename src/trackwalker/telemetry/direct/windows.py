@@ -59,6 +59,17 @@ def windows(samples: Samples, ends: Ints, range_ms: int) -> Windows:
     return _of(samples, *_edges(samples, ends, range_ms), ends, range_ms)
 
 
+def distinct(samples: Samples) -> tuple[Samples, Ints]:
+    """Each stretch of values with its times once, and which of them each series is.
+
+    Counters of one host that never moved, errors say, share their numbers and their times: one stands for all.
+    """
+    keys = samples.begins * len(samples.starts) + samples.schedule
+    _, one, back = np.unique(keys, return_index=True, return_inverse=True)
+    samples.known.setdefault("begins", samples.begins)
+    return replace(samples, begins=samples.begins[one], schedule=samples.schedule[one]), back
+
+
 def parts(samples: Samples, ends: Ints, range_ms: int) -> Iterator[Windows]:
     """The same, some series after the other: what is worked out for a great many of them needs no more memory."""
     samples.known.setdefault("begins", samples.begins)
