@@ -1,7 +1,7 @@
 """`unxor.py` as machine code, where numba is installed: a chunk after the other, ten times the speed of numpy.
 
 Compiled once for each user and machine, and kept in the user's cache folder. It lets go of Python's lock, so that
-threads decode side by side. Nothing here checks the bounds of an array: `compiled.py` hands over what fits.
+threads decode side by side. Nothing here checks the bounds of an array: `decoding.py` hands over what fits.
 """
 
 from __future__ import annotations
