@@ -31,9 +31,9 @@ def family(pid: int, without: Collection[int] = ()) -> list[int]:
     return found
 
 
-def cpu_seconds(pids: list[int]) -> float:
-    """User and system time of processes, with that of their children that have ended."""
-    return sum(sum(map(int, _fields(pid)[11:15])) for pid in pids) * _TICK_S
+def cpu_seconds(pids: list[int], ended: bool = True) -> float:
+    """User and system time of processes, with that of their children that have ended unless that is not wanted."""
+    return sum(sum(map(int, _fields(pid)[11 : 15 if ended else 13])) for pid in pids) * _TICK_S
 
 
 def memory_mb(pid: int, entry: str = "Rss") -> float:

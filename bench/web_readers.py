@@ -17,12 +17,14 @@ from pathlib import Path
 
 import httpx
 from fleet_jobs import HOSTS, make
+from usage import cpu_seconds
 
 JOBS = 500
 READERS = 20
 SECONDS = 60.0
 LIMIT_S = 1.0
 LIST_S = 1.0
+_REPEATS = 40  # of a page whose CPU time is measured: a tick is 10 ms
 _THINK_S = (0.5, 3.0)  # between two pages of one person
 
 
@@ -33,6 +35,21 @@ def workspace(root: Path, count: int = JOBS) -> Path:
     for number in range(count):
         make(root, number, dice, count)
     return root
+
+
+def page_costs(client: httpx.Client, url: str, pid: int) -> None:
+    """What each kind of page costs the server in CPU time when nothing has changed since the last reader."""
+    job, host = str(1_000_000 + JOBS // 2), sorted(HOSTS)[0]
+    kinds = ("/", "/?q=rdma", "/incidents", "/fleet", "/nodes", f"/job/{job}", f"/job/{job}/log")
+    told = []
+    for path in (*kinds, f"/host?name={host}", f"/runs?job={job}&baseline=auto"):
+        client.get(f"{url}{path}")
+        before = cpu_seconds([pid], ended=False)
+        for _ in range(_REPEATS):
+            client.get(f"{url}{path}")
+        spent = 1000 * (cpu_seconds([pid], ended=False) - before) / _REPEATS
+        told.append(f"{re.sub(r'[0-9]{4,}', 'ID', path.split('&')[0])} {spent:.1f}")
+    print(f"CPU of the server for a page that is known, ms (with its background): {', '.join(told)}", flush=True)
 
 
 def paths(dice: random.Random) -> str:
@@ -68,8 +85,6 @@ def judge(
     link: str, process: subprocess.Popen[str], count: int = READERS, seconds: float = SECONDS
 ) -> list[tuple[bool, str]]:
     """The list of all jobs, then the readers."""
-    from usage import cpu_seconds
-
     url, _, _ = link.partition("/?token=")
     with httpx.Client(timeout=120.0) as client:
         client.get(link)
@@ -82,6 +97,7 @@ def judge(
             at = time.perf_counter()
             size = len(client.get(f"{url}/").content)
             times.append(time.perf_counter() - at)
+        page_costs(client, url, process.pid)
         cookies = client.cookies
         before = cpu_seconds([process.pid])
         took = asyncio.run(all_readers(url, cookies, count, seconds))

@@ -1,3 +1,3 @@
 """Trackwalker: launch, record and diagnose LLM training runs."""
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"

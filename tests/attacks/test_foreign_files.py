@@ -267,7 +267,7 @@ def test_settings_that_others_can_write_are_no_policy(tmp_path: Path, mode: int)
 
 def test_a_run_of_a_user_with_a_generous_umask_is_his_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Else his own cancel would refuse it, and his group could change what his next agent executes."""
-    from unit.test_launch_plan import plan, start_without_an_agent
+    from unit.launch.test_launch_plan import plan, start_without_an_agent
 
     before = os.umask(0o002)
     try:

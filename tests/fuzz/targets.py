@@ -172,7 +172,7 @@ def _make_database(folder: Path) -> Path:
 
 
 def _make_wal(folder: Path) -> list[bytes]:
-    from unit.test_telemetry_wal import encode  # the reference writer of its own tests
+    from unit.telemetry.test_telemetry_wal import encode  # the reference writer of its own tests
 
     rng = random.Random(1)
     return [encode([rng.randbytes(rng.randrange(1, 40_000)) for _ in range(6)]), encode([b"x" * 50] * 40)]

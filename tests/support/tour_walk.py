@@ -59,11 +59,11 @@ def looked_at(text: str) -> str:
 STOPS = (
     Stop("Which version is this?", "trackwalker version", head="Look around"),
     Stop(
-        "What does this machine have, and what is missing? This tour needs neither Slurm nor GPUs nor RDMA: "
-        "`submit` needs "
-        "Slurm or Kubernetes, the others are for training at full size. An `extra` is an optional part of "
-        "Trackwalker; "
-        "`pip install 'trackwalker[all]'` installs all of them.",
+        "What does this machine have, and what is missing? This tour needs Prometheus, which stores the "
+        "recorded metrics. "
+        "It needs no Slurm (only `submit`, which queues a job on a cluster, does) and no GPUs or RDMA (training at "
+        "full size does). An `extra` is an optional part of Trackwalker; `pip install 'trackwalker[all]'` installs "
+        "all of them.",
         "trackwalker doctor",
         like=looked_at,
     ),
@@ -75,79 +75,85 @@ STOPS = (
     Stop(
         "Train the small built-in model `tiny` on this machine, without a scheduler. Settings after `--` are "
         "handed to the "
-        "training program. `lately` is the speed of the last steps.",
+        "training program.",
         "trackwalker run tiny -- steps=10",
         like=rough,
         once=True,
         head="Run something",
     ),
     Stop(
-        "Which jobs are in the workspace, the folder that holds jobs (by default `outputs/` in the current "
-        "folder)? `speed` "
-        "is the median time of a step. `verdict` is filled in by `diagnose --save`.",
+        "List the jobs in the workspace. The workspace is the folder that holds jobs, by default `outputs/` in the "
+        "current folder. `speed` is the median time of a step. `verdict`, the cause of trouble that was found, is "
+        "empty until `diagnose --save` has been run (below: `diagnose`).",
         "trackwalker jobs",
         like=rough,
     ),
-    Stop("A command that is given no job is about the latest one.", "trackwalker status", like=rough),
+    Stop("Without a job, commands use the latest one.", "trackwalker status", like=rough),
     Stop("The end of its log.", "trackwalker logs -n 3", like=rough),
     Stop("A misspelt setting is refused before anything starts.", "trackwalker run tiny -- stps=10"),
     Stop("So is a misspelt command.", "trackwalker diagnos"),
     Stop(
-        "The lab simulates incidents: this one is a job of four nodes that became slow. It looks like a job directory "
-        "of a real cluster, with a log and recorded metrics; `truth.json` says which fault was put in.",
+        "The lab simulates incidents: this one is a job on four nodes that becomes slow. The directory it writes "
+        "looks like one of a real cluster, with a log and recorded metrics; `truth.json` says which fault was put in.",
         "trackwalker lab simulate gpu-thermal-throttle --nodes 4 --out slow",
         once=True,
         head="Find out why a job is slow",
     ),
     Stop(
-        "Say once where the jobs are, instead of `-w slow/outputs` behind every command. The folder is "
-        "stored with its full "
-        "path and is used until you set another one; at the end of this page it is taken back.",
+        "Set once where the jobs are, instead of adding `-w slow/outputs` to every command. The folder is "
+        "used until you set another one; the end of this page shows how to undo it.",
         "trackwalker config set workspace slow/outputs",
         once=True,
     ),
     Stop(
-        "Now all commands are about that workspace.",
+        "Now all commands use that workspace.",
         "trackwalker jobs",
         like=rough,
     ),
     Stop(
-        "The main question. The first screen says what happened, where, and what to do next; the evidence follows, "
+        "Why was it slow? The first screen says what happened, where, and what to do next; the evidence follows, "
         "each piece with a number (`e24`) and the query or the log line that it comes from; `--evidence e24` prints "
         "one with all its values. `pod3-1916/5` is GPU 5 of that "
         "host; `± 35 s` says how exactly the time is known. `[needs approval]`: Trackwalker never does it by "
-        "itself. The "
-        "command below it starts the job again without the node; `costs: capacity` means that the cluster "
-        "has a node less "
-        "until it is repaired. Somebody cancelled this job; `diagnose` says why it was slow before that.",
+        "itself; you, or who looks after the nodes, decide. Draining is done with the scheduler's own command; the "
+        "command shown here submits the job again without the node (it goes on from its last checkpoint). "
+        "`costs: capacity` means that the cluster has a node less until it is repaired. Somebody cancelled this job; "
+        "`diagnose` says why it was slow before that.",
         "trackwalker diagnose",
         lines=32,
         like=cited,
     ),
     Stop(
         "Which metrics changed when the job became slow? Single GPUs and hosts come first: the cause is usually among "
-        "them. What changed on `most hosts` is usually an effect. The score says how far a metric moved beyond its "
-        "usual noise; below 3 nothing is shown. Counters (`_total`) are shown as rates.",
+        "them. What changed on `most hosts` is usually an effect. The score is the size of the change in multiples of "
+        "the metric's usual noise; below 3 nothing is shown. Counters (`_total`) are shown as rates.",
         "trackwalker changed",
         lines=12,
     ),
-    Stop("Which metrics are there?", "trackwalker metrics latest 'gpu.*(temp|clock)'"),
     Stop(
-        "Ask the recorded metrics yourself, in PromQL.",
+        "Which metrics about GPU temperatures and clocks are there? The pattern is a regular expression; "
+        "with it the job "
+        "must be named (`latest`).",
+        "trackwalker metrics latest 'gpu.*(temp|clock)'",
+    ),
+    Stop(
+        "Query the recorded metrics yourself, in PromQL (`tsdb`: time-series database).",
         "trackwalker tsdb query latest 'max by (host) (max_over_time(hw_gpu_temperature_celsius[1h]))'",
     ),
     Stop(
         "Or ask in plain English; no AI model is needed.", 'trackwalker ask "which host is slow?"', lines=24, like=cited
     ),
     Stop(
-        "How fast was it, and where did the time go? The median counts every step but the first ones and those with "
-        "a save or a compilation; the slow phase is in it. Goodput is the share of the time that went into steps that "
-        "count, at full speed.",
+        "How fast was it, and where did the time go? The median leaves out the first steps and those with a "
+        "checkpoint save or a compilation; slow steps are in it. MFU is the share of the GPUs' peak FLOPs "
+        "that the model "
+        "used. Goodput is what the steps would have taken at full speed, as a share of the whole time.",
         "trackwalker perf",
         lines=10,
     ),
     Stop(
-        "Another incident: a job of eight nodes (as its scenario says) that failed at its start.",
+        "Another incident: a job on eight nodes that fails at its start. A rank is a process; this job has "
+        "one per node.",
         "trackwalker lab simulate oom-gpu --out failed",
         once=True,
         head="Find out why a job failed",
@@ -155,43 +161,43 @@ STOPS = (
     Stop(
         "`triage` reads the log and nothing else, and takes a second. `-w` names another workspace for one "
         "command. The "
-        "main failure comes first, then what followed from it; `does not prove` says what the line alone leaves open.",
+        "main failure comes first, then what followed from it; `does not prove` says what that log line "
+        "alone cannot show.",
         "trackwalker triage -w failed/outputs",
         lines=32,
     ),
     Stop(
         "Before you ask a cluster for eight nodes: would this job start, and would it fit into GPU memory? "
         "`plan` submits "
-        "nothing: it prints the `sbatch` command that `submit` would run. The figure is an estimate per GPU.",
+        "nothing: it prints the `sbatch` command that `submit` would run.",
         "trackwalker plan llama2-70b -N 8 --gpu MI355X",
-        head="Plan the next one",
+        head="Plan a job",
     ),
     Stop(
-        "Environment variables come from several places: defaults, the GPU's vendor (AMD here, the default), "
-        "the model, you. "
-        "Which one sets this variable, and why? XLA_FLAGS is made of two flags.",
+        "Environment variables come from several places: defaults, the GPU's vendor (AMD, unless the model or "
+        "`--vendor` says otherwise), the model, you. Which one sets this variable, and why? Here XLA_FLAGS is made of "
+        "two flags.",
         "trackwalker explain XLA_FLAGS llama2-70b -N 8",
     ),
 )
 
 HEAD = """# A tour in twenty-two commands
 
-Trackwalker starts training jobs, records them, and finds out why they are slow or failed. This page shows what its
-commands print; ids and times of your own runs will differ. To follow all of it, work in a clone of the repository after
-`make setup`: the two incidents are made by `trackwalker lab`, which comes with the clone or with `pip install
-trackwalker-lab` ([lab.md](../how-to/lab.md)); `pip install 'trackwalker[tiny]'` is enough for everything else.
-(`scripts/tour` writes this page from what the commands print in a terminal of 80 columns, longer answers cut; a test
-runs them again.)
+Trackwalker starts training jobs, records them, and finds out why a job is slow or why it failed. This page shows what
+its commands print; ids and times of your own runs will differ. To follow it, either clone the repository and run
+`make setup`, or `pip install 'trackwalker[tiny]' trackwalker-lab`; the lab ([lab.md](../how-to/lab.md)) is needed for
+the two simulated incidents only. (`scripts/tour` writes this page from what the commands print in a terminal of 80
+columns; long answers end with the number of lines left out. A test runs the commands again.)
 """
 TAIL = """
-## Go on
+## Next steps
 
-- Take back what the tour set: `trackwalker config set workspace ''`.
-- With a run of your own: [any-cluster.md](any-cluster.md).
+- Undo what the tour set: `trackwalker config set workspace ''`.
+- Record a run of your own: [any-cluster.md](any-cluster.md).
 - On Slurm or Kubernetes: [launching.md](../how-to/launching.md).
-- Names of jobs, settings, completion, exit codes: [command-line.md](../reference/command-line.md).
-- What a word means: [glossary.md](glossary.md).
-- How a verdict comes about: [diagnosis.md](../why/diagnosis.md).
+- Job names, settings, shell completion, exit codes: [command-line.md](../reference/command-line.md).
+- Glossary: [glossary.md](glossary.md).
+- How the diagnosis works: [diagnosis.md](../why/diagnosis.md).
 """
 
 
@@ -267,6 +273,7 @@ class Walk:
         text = text.replace(str(ROOT), "~/trackwalker").replace(str(Path.home()), "~")
         text = re.sub(r"local_\d{8}_\d{6}_\w{4}", "local_20261116_152019_9e9b", text)
         text = re.sub(r"\d{8}_\d{6}_[0-9a-f]{6}", "20261116_152019_d61a33", text)
+        text = re.sub(r"(local_20261116_152019_9e9b )\d\d-\d\d \d\d:\d\d", r"\g<1>11-16 15:20", text)
         lines = [line.rstrip() for line in text.splitlines() if not line.startswith(_NOTE)]
         return "\n".join(lines).strip("\n")
 

@@ -140,6 +140,7 @@ class VerdictAnswer(Answer):
     data_quality: list[str] = []
     evidence_ends: dict[str, str] = {}  # UTC: the last completed step, the last sample, the end of the run
     progress: dict[str, Any] = {}
+    facts: dict[str, str] = {}  # what else the verdict says in a line each
     window: dict[str, Any] = {}
     settings: list[str] = []  # of a comparison: those that differ
     damage: list[str] = []

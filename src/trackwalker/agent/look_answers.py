@@ -83,6 +83,7 @@ class ChangedAnswer(Answer):
     log_shown: str | None = None
     log_says: str | None = None
     hint: str | None = None
+    not_compared: list[str] = []  # hosts that repeat old values or lack metrics: an empty table does not clear them
     damage: list[str] = []
 
 

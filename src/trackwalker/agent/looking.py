@@ -68,6 +68,7 @@ def what_changed(
             log_shown=f"{len(lines)} of {len(seen.log.rows)}" if len(lines) < len(seen.log.rows) else None,
             log_says=seen.log.says or None,
             hint=_changed_hint(seen),
+            not_compared=[a.short(line, 200) for line in seen.unseen[:4]],
             next=following,
             damage=[a.short(line, 200) for line in seen.damage[:4]],
         )

@@ -13,6 +13,7 @@ from trackwalker.diagnose.verdict import Action, Cause, Evidence, Verdict
 from trackwalker.diagnose.views.asked import Asked
 from trackwalker.errors import UsageError
 from trackwalker.report.changed import deviation_line
+from trackwalker.report.words import further_facts
 
 Detail = Literal["brief", "full"]
 BRIEF = 2_950  # bytes of a brief verdict
@@ -161,6 +162,7 @@ def _with(
         data_quality=[f"{q.check}: {a.short(q.says, min(160, room.words))}" for q in bad[:5]],
         evidence_ends=asked.ends,
         progress=verdict.progress.model_dump(exclude_none=True),
+        facts=dict(further_facts(verdict)),
         window=verdict.window.model_dump(exclude_none=True) if detail == "full" else {},
         settings=[a.short(line, 160) for line in settings[:8]],
         damage=[a.short(line, min(200, room.words)) for line in damage[:4]],

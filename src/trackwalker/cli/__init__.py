@@ -1,1 +1,4 @@
-"""One small file per command: parse, call a room, render."""
+"""One small file per command: parse, call a room, render.
+
+For other rooms: `app` (the command itself).
+"""

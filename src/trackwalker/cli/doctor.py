@@ -18,6 +18,7 @@ from typing import Literal
 from trackwalker.cli.common.options import DEFAULT_WORKSPACE, AsJson, Workspace
 from trackwalker.cli.common.say import say
 from trackwalker.job.trust import shared_badly
+from trackwalker.node.runtimes import RUNTIMES
 from trackwalker.observe.prometheus import ensure_prometheus
 
 SCHEMA = "trackwalker.doctor/1"
@@ -89,11 +90,11 @@ def _slurm(workspace: Path) -> Iterator[Finding]:
 
 
 def _containers(workspace: Path) -> Iterator[Finding]:
-    here = [name for name in ("docker", "podman", "apptainer") if shutil.which(name)]
+    here = [name for name in RUNTIMES if shutil.which(name)]
     if here:
         yield Finding("containers", "ok", ", ".join(here))
     else:
-        yield Finding("containers", "missing", "no docker, podman or apptainer: --image cannot be used on this machine")
+        yield Finding("containers", "missing", f"none of {', '.join(RUNTIMES)}: --image cannot be used on this machine")
 
 
 def _gpus(workspace: Path) -> Iterator[Finding]:
@@ -164,7 +165,7 @@ def _clock(workspace: Path) -> Iterator[Finding]:
         yield Finding("clock", "problem", f"it is {time.strftime('%Y-%m-%d')} here", "set the clock, and run NTP")
         return
     if shutil.which("timedatectl") is None:
-        yield Finding("clock", "ok", "the time is plausible; whether NTP sets it could not be asked (no timedatectl)")
+        yield Finding("clock", "ok", "the clock looks right; could not check whether NTP sets it (no timedatectl)")
         return
     argv = ["timedatectl", "show", "-p", "NTPSynchronized", "--value"]
     try:
@@ -177,7 +178,7 @@ def _clock(workspace: Path) -> Iterator[Finding]:
         yield Finding(
             "clock",
             "ok",
-            "set by NTP" if said == "yes" else "the time is plausible; whether NTP sets it could not be asked",
+            "set by NTP" if said == "yes" else "the clock looks right; could not check whether NTP sets it",
         )
 
 

@@ -113,7 +113,7 @@ def try_channel(settings: Path, name: str) -> str:
     notifier = channel.open()
     try:
         receipt = notifier.send(Letter(message))
-        if channel.kind in ("pagerduty", "alertmanager"):  # do not leave an open alert behind
+        if channel.stays_open:  # do not leave an open alert behind
             over = message.model_copy(update={"key": f"{message.key}:over", "resolves": True})
             notifier.send(Letter(over, first=receipt))
     finally:

@@ -75,13 +75,14 @@ def diagnose_case(case: Case, playbooks: list[Playbook] | None = None, begin: fl
     books = playbooks if playbooks is not None else load_playbooks()
     symptoms = find_symptoms(case)
     # A watchdog's word for a hang that was too short to be a stall still counts, where nothing else would be asked.
-    asked = {p.id for p in books if p.id != _primary_cause(case) or _called(p, symptoms)}
+    named = case.triage.primary.cause if case.triage.primary is not None else None
+    asked = {p.id for p in books if p.id != named or _called(p, symptoms)}
     books = [*books, *playbooks_for(case.triage.failures, books, asked)]
     look = _faint(case, books, symptoms) or _look(case, books, symptoms)
     symptoms, evidence, speed, examinations = look.symptoms, look.evidence, look.speed, look.examinations
     again = look_again(case, symptoms, look.found, look.roles)
     roles = settled(look.roles, again.behind)
-    name_whom_they_wait_for(case, again, look.found, roles, evidence)
+    name_whom_they_wait_for(case, again, look.found, roles, evidence, symptoms.accounts)
     causes, leading = _told(examinations, look.found, roles, case, symptoms, speed)
     outcome = _outcome(causes, leading)
     slowing = sorted((e for e in leading if "slow" in e.playbook.symptoms), key=lambda e: not e.asked(IDLENESS))
@@ -132,10 +133,6 @@ def diagnose_case(case: Case, playbooks: list[Playbook] | None = None, begin: fl
     verdict = without_secrets(with_confidence(verdict), scrubber_of(case.job.log))
     looked = Asked.of(case, symptoms, examinations, books)
     return Diagnosis(verdict, tell(case, symptoms, causes, leading), case.all_damage, looked)
-
-
-def _primary_cause(case: Case) -> str | None:
-    return case.triage.primary.cause if case.triage.primary is not None else None
 
 
 @dataclass(frozen=True)
@@ -204,12 +201,20 @@ def _told(
     # What the log itself calls an aftermath is not worth a line of its own; triage lists it. Who struck the blow is.
     worth = [e for e in found if e.playbook.id in roles and (e in roots or not e.log_role or e.playbook.mechanism)]
     told = sorted(worth, key=lambda e: (e not in roots, e.playbook.id))
-    causes = [_cause(e, roles[e.playbook.id], case, symptoms, speed) for e in told]
+    causes = [_cause(e, roles[e.playbook.id], case, symptoms, speed, _began(e, roots, told)) for e in told]
     return causes, roots or [e for e in examinations if e.state == "found" and e.playbook.outcome == "healthy"]
 
 
-def _cause(examination: Examination, role: Role, case: Case, symptoms: Symptoms, speed: Throughput) -> Cause:
-    onset, slow = examination.onset, "slow" in examination.playbook.symptoms and bool(symptoms.slow)
+def _began(cause: Examination, roots: list[Examination], told: list[Examination]) -> float | None:
+    """When it began; the only root not after what came of it: a line in the log tells when something was over."""
+    effects = [e.onset for e in told if e.explained_by(cause)] if roots == [cause] and cause.onset is not None else []
+    return min((t for t in (cause.onset, *effects) if t is not None), default=None)
+
+
+def _cause(
+    examination: Examination, role: Role, case: Case, symptoms: Symptoms, speed: Throughput, onset: float | None
+) -> Cause:
+    slow = "slow" in examination.playbook.symptoms and bool(symptoms.slow)
     magnitude = _magnitude(speed) if role == "root" and slow else None
     evidence = examination.evidence + (speed.evidence if slow and role in ("root", "contributing") else [])
     step = case.timeline.step_at(onset) if case.timeline is not None and onset is not None else None
@@ -318,10 +323,8 @@ def _whose_gpus(examination: Examination, case: Case) -> str:
 
 def _unhealthy(examinations: list[Examination], evidence: EvidenceBook) -> list[str]:
     """What speaks against a run that looks well otherwise."""
-    ids = {
-        i for e in examinations if e.playbook.outcome == "healthy" and e.state == "refuted" for i in e.counter_evidence
-    }
-    return [item.says for item in evidence.items if item.id in ids]
+    refuted = [e for e in examinations if e.playbook.outcome == "healthy" and e.state == "refuted"]
+    return [item.says for item in evidence.items if any(item.id in e.counter_evidence for e in refuted)]
 
 
 def _undecided(case: Case, symptoms: Symptoms, speed: Throughput, unhealthy: list[str]) -> str:
@@ -348,20 +351,17 @@ def _trouble(case: Case, symptoms: Symptoms, speed: Throughput, told: bool = Fal
     if not seen and "uneven" in symptoms.names:
         lost = sum(a.lost_s for a in symptoms.accounts)
         seen.append(f"long steps now and then, {lost:.0f} s of it lost" if lost else "long steps now and then")
-    if seen or told:
-        return "; ".join(seen)
-    if ours(case.run) and case.log.summary is None and not case.live:
-        seen.append("the run and its agent are gone without a last word")
-    if not seen and case.log.ends_mid_line and case.log.summary is None and not case.live:
-        seen.append("the log breaks off in the middle of a line, without a last word")
+    if not (seen or told or case.log.summary is not None or case.live):
+        if ours(case.run):
+            seen.append("the run and its agent are gone without a last word")
+        elif case.log.ends_mid_line:
+            seen.append("the log breaks off in the middle of a line, without a last word")
     return "; ".join(seen)
 
 
 def _account_row(account: Account) -> AccountRow:
-    shares = {name: round(share, 3) for name, share in account.shares.items()}
-    return AccountRow(
-        episode=account.episode, steps=list(account.steps), lost_s=round(account.lost_s, 3), shares=shares
-    )
+    shares, lost = {name: round(share, 3) for name, share in account.shares.items()}, round(account.lost_s, 3)
+    return AccountRow(episode=account.episode, steps=list(account.steps), lost_s=lost, shares=shares)
 
 
 def _ruled_out(examinations: list[Examination], symptoms: Symptoms, all_along: Mapping[str, str]) -> list[RuledOut]:
@@ -393,6 +393,7 @@ def _actions(leading: list[Examination], speed: Throughput) -> list[Action]:
                 why = a.why
                 if a.do in ("exclude-nodes", "drain-node") and hosts and speed.change is not None and len(leading) == 1:
                     gain = f", {100 * speed.gain:+.1f} %" if speed.gain is not None else ""
-                    why += f"; without these nodes about {speed.full} is to be expected{gain}"
+                    these = "this node" if len(hosts) == 1 else "these nodes"
+                    why += f"; expected without {these}: about {speed.full}{gain}"
                 actions.append(Action(do=a.do, hosts=hosts, why=why, risk=a.risk, needs_approval=a.needs_approval))
     return actions

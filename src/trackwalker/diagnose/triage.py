@@ -158,7 +158,7 @@ def phase_of(index: LogIndex, progress: Progress) -> str:
     if progress.last_step is not None:
         return "training" if not progress.all_done else "teardown"
     if facts.barrier_ranks:
-        return "before the first step (first collective or compile)"
+        return "during start-up, before the first step"
     if facts.params_ranks:
         return "compile"
     begun = [s.name for s in facts.stages if s.what == "BEGIN"]
@@ -196,10 +196,11 @@ def next_steps(status: str, roles: Roles, said: Accounting, index: LogIndex, rec
         fraction = index.facts.mem_fraction
         asks = [s for s in steps if "memory fraction in force" in s]
         if asks and fraction is not None:
-            room = "raise it to .93 first" if fraction < 0.93 else "it cannot be raised further"
             after = "" if fraction < 0.93 else "then "  # there is no first step to come after
             steps = [s.removeprefix(after) for s in steps if s not in asks]
-            steps.insert(0, f"XLA_PYTHON_CLIENT_MEM_FRACTION is {fraction:g} in this run: {room}")
+            name = "XLA_PYTHON_CLIENT_MEM_FRACTION"
+            raised = f"raise {name} first: it is {fraction:g} in this run, and .93 is safe"
+            steps.insert(0, raised if fraction < 0.93 else f"do not raise {name}: it is {fraction:g} already")
         return steps
     if status == "soft-success":
         return ["do not resubmit: every step was completed; check that the last checkpoint was committed"]

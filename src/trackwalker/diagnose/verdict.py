@@ -175,7 +175,10 @@ class Cost(_Part):
 
 
 class Verdict(_Part):
-    """What happened, who did it, what was ruled out, what to do."""
+    """What happened, who did it, what was ruled out, what to do.
+
+    A further field that has a `title` is shown under it by terminal, Markdown, HTML, web and MCP.
+    """
 
     schema_: Literal["trackwalker.verdict/1"] = Field(default="trackwalker.verdict/1", alias="schema")
     job: JobRef

@@ -53,6 +53,7 @@ class Examined:
         place = folder or folder_for(root)
         self._folder = place / "verdicts" if place is not None else None
         self._known: dict[str, _Known] = {}
+        self.changes = 0
         self._lock = threading.Lock()
         self._load()
 
@@ -94,6 +95,7 @@ class Examined:
         """Write down what came of a diagnosis; none is written down, too: it is not tried again."""
         with self._lock:
             self._known[job_id] = _Known(state, time.time(), verdict is not None)
+            self.changes += 1
         if self._folder is None:
             return
         held = {"version": __version__, "state": state, "at": time.time(), "verdict": verdict}
@@ -146,6 +148,7 @@ class Examiner:
         self._over = threading.Event()
         self._thread: threading.Thread | None = None
         self._enabled = place is not None
+        self._counted: tuple[object, int] = (None, 0)  # for which state, how many wait
 
     def start(self) -> None:
         """Begin, in a thread of its own."""
@@ -161,8 +164,14 @@ class Examiner:
         self._diagnoses.close()
 
     def waiting(self) -> int:
-        """How many jobs are still to be diagnosed."""
-        return sum(self._wants(row, time.time()) for row in self._index.rows()[0]) if self._enabled else 0
+        """How many jobs are still to be diagnosed; counted anew when something changed, and by the minute."""
+        if not self._enabled:
+            return 0
+        rows, version = self._index.rows()
+        state = (version, self._examined.changes, int(time.time() / 60.0))
+        if self._counted[0] != state:
+            self._counted = (state, sum(self._wants(row, time.time()) for row in rows))
+        return self._counted[1]
 
     def step(self) -> bool:
         """Take in what is done and begin the next one; whether anything runs."""

@@ -89,6 +89,26 @@ class Incident:
         return (self.row.burning or 0.0) if self.live else 0.0
 
 
+@dataclass(frozen=True)
+class Returning:
+    """A host that several incidents name, those that cost most first."""
+
+    host: str
+    jobs: tuple[str, ...]
+    lost: float | None  # its share of what they lost, in GPU-hours
+    accused: bool  # by a verdict; else only logs name it
+
+
+@dataclass(frozen=True)
+class Inbox:
+    """The incidents of a state, how many there are of each, what is too old to be brought up, and who is in many."""
+
+    shown: list[Incident]
+    counts: dict[str, int]
+    older: list[Incident]
+    returning: list[Returning]
+
+
 def inbox(
     rows: Iterable[JobRow],
     signs: Mapping[str, list[Sign]],
@@ -96,8 +116,8 @@ def inbox(
     state: str = "open",
     since: float = 0.0,
     order: Order = "cost",
-) -> tuple[list[Incident], dict[str, int]]:
-    """The incidents of a state, what burns first; and how many there are of each.
+) -> Inbox:
+    """The incidents of a state, what burns first.
 
     What nobody touched and ended before `since` is not brought up again; what somebody marked stays where it was put.
     """
@@ -106,22 +126,48 @@ def inbox(
         mine = tuple(sorted(signs.get(row.id, ()), key=lambda sign: sign.since))
         if is_incident(row, mine):
             found.append(Incident(row, marks.of(row.id), mine))
-    counts = {"open": 0, "acknowledged": 0, "resolved": 0, "all": 0}
-    shown = []
+    counts = {"open": 0, "acknowledged": 0, "resolved": 0, "all": len(found)}
+    shown, older = list[Incident](), list[Incident]()
     for each in found:
-        old = not each.mark.changed and not each.live and (each.last or 0.0) < since
-        if old and state != "all":
-            continue
-        counts[each.mark.state] += not old
-        if state in ("all", each.mark.state):
-            shown.append(each)
-    counts["all"] = len(found)
+        if not each.mark.changed and not each.live and (each.last or 0.0) < since:
+            older.append(each)
+        else:
+            counts[each.mark.state] += 1
+            if state == each.mark.state:
+                shown.append(each)
+    if state == "all":
+        shown, older = list(found), []
     shown = _with_alike(shown, found)
     if order == "new":
         shown.sort(key=lambda each: -(each.first or 0.0))
     elif order == "cost":
-        shown.sort(key=lambda each: (-each.burning, each.lost is None, -(each.lost or 0.0), -(each.last or 0.0)))
-    return shown, counts
+        shown.sort(key=_cost)
+    return Inbox(shown, counts, older, _returning(found))
+
+
+def lost_by(found: Iterable[Incident]) -> float | None:
+    """What incidents lost together in GPU-hours; None where none of them knows."""
+    known = [each.lost for each in found if each.lost is not None]
+    return sum(known) if known else None
+
+
+def _cost(each: Incident) -> tuple[float, bool, float, float]:
+    return -each.burning, each.lost is None, -(each.lost or 0.0), -(each.last or 0.0)
+
+
+def _returning(found: Iterable[Incident]) -> list[Returning]:
+    """Hosts that a verdict or a log names in two incidents or more, in whatever state those are; the most first."""
+    named: dict[str, list[Incident]] = {}
+    for each in sorted(found, key=_cost):
+        for host in each.row.hosts:
+            named.setdefault(host, []).append(each)
+    told = []
+    for host, mine in named.items():
+        shares = [each.lost / len(each.row.hosts) for each in mine if each.lost is not None]
+        if len(mine) > 1:
+            accused = any(each.row.badge_from == "verdict" for each in mine)
+            told.append(Returning(host, tuple(each.id for each in mine), sum(shares) if shares else None, accused))
+    return sorted(told, key=lambda each: (-len(each.jobs), -(each.lost or 0.0), each.host))
 
 
 def is_incident(row: JobRow, signs: Iterable[Sign] = ()) -> bool:

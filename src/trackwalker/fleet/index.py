@@ -105,7 +105,7 @@ class JobIndex:
         self._held: dict[str, _Held] = {}
         self._gone: set[str] = set()  # since the last save
         self._spared = Spared()
-        self._order: list[str] | None = None
+        self._order: list[JobRow] | None = None  # as long as no row changes
         self._looked, self._look_cost = float("-inf"), 0.0
         self._version = 0
         self._saved = (0, 0.0)
@@ -115,12 +115,12 @@ class JobIndex:
         self._reader: threading.Thread | None = None
 
     def rows(self) -> tuple[list[JobRow], int]:
-        """Rows, newest first, and a number that changes when any of them does."""
+        """Rows, newest first, and a number that changes when any of them does; the list is everybody's."""
         self._look()
         with self._lock:
             if self._order is None:
-                self._order = sorted(self._held, key=lambda name: (self._held[name].row.when, name), reverse=True)
-            return [self._held[name].row for name in self._order], self._version
+                self._order = sorted((held.row for held in self._held.values()), key=_newest, reverse=True)
+            return self._order, self._version
 
     def row(self, job: str) -> JobRow | None:
         """One job's row."""
@@ -308,7 +308,7 @@ class JobIndex:
         held = self._held.get(job.id)
         parts = [held.mark if held is not None else ""]
         if not row.settled or job.log.parent != self._source.root:
-            parts += [_stat(path) for path in (job.log, job.events, job.progress)]
+            parts += [stamp(path) for path in (job.log, job.events, job.progress)]
         if not row.settled and (row.group == "running" or is_live(job.state)):
             parts.append(str(int(time.time() / _BEAT_S)))
         return f"{' '.join(parts)}|{told}"
@@ -354,13 +354,18 @@ class JobIndex:
         return Kept(held.row, held.state, held.log, held.folder)
 
 
+def _newest(row: JobRow) -> tuple[float, str]:
+    return row.when, row.id
+
+
 def _below(path: Path | None, root: Path) -> str:
     if path is None:
         return ""
     return str(path.relative_to(root)) if path.is_relative_to(root) else str(path)
 
 
-def _stat(path: Path | None) -> str:
+def stamp(path: Path | None) -> str:
+    """Size and time of a file: changes when it does."""
     try:
         held = os.stat(path) if path is not None else None
     except OSError:

@@ -64,6 +64,13 @@ class Marks:
             self._load()
             return self._marks.get(incident, Mark())
 
+    @property
+    def state(self) -> int:
+        """Changes with each decision."""
+        with self._lock:
+            self._load()
+            return self._size
+
     def history(self, incident: str) -> list[Change]:
         """Who changed what, the oldest first."""
         with self._lock:

@@ -46,6 +46,7 @@ class Flaky:
     usual: float  # the share of all other hosts together
     causes: tuple[str, ...]
     lost_gpu_hours: float | None
+    jobs: tuple[str, ...] = ()  # that name it, those that lost most first
 
     @property
     def stands_out(self) -> bool:
@@ -122,22 +123,24 @@ def flaky(store: Store, since: float = 0.0, most: int = 50) -> list[Flaky]:
         each AS (SELECT ran.host, count(*) AS n FROM ran JOIN recent ON ran.job = recent.id GROUP BY ran.host),
         hit AS (
           SELECT a.host, count(*) AS named, list_distinct(list(r.cause)) AS causes,
-                 sum(r.lost_gpu_hours / h.hosts) AS lost
+                 sum(r.lost_gpu_hours / h.hosts) AS lost,
+                 list(r.id ORDER BY r.lost_gpu_hours DESC NULLS LAST, r.id) AS jobs
           FROM culprits a JOIN recent r ON a.job = r.id
           JOIN (SELECT job, count(*) AS hosts FROM culprits GROUP BY job) h ON h.job = a.job
           WHERE r.bad GROUP BY a.host)
-        SELECT hit.host, named, greatest(coalesce(each.n, 0), named), causes, lost,
+        SELECT hit.host, named, greatest(coalesce(each.n, 0), named), causes, lost, jobs,
                sum(named) OVER (), (SELECT coalesce(sum(n), 0) FROM each)
         FROM hit LEFT JOIN each ON each.host = hit.host
         """,  # noqa: S608 - our own words
         {"since": since},
     )
     told = []
-    for host, named, ran, causes, lost, all_named, all_ran in found:
+    for host, named, ran, causes, lost, jobs, all_named, all_ran in found:
         low, high = wilson(float(named), float(ran))
         rest = max(float(all_ran) - ran, 0.0)
         usual = (float(all_named) - named) / rest if rest else 0.0
-        told.append(Flaky(host, named, ran, low, high, min(usual, 1.0), tuple(sorted(filter(None, causes))), lost))
+        why = tuple(sorted(filter(None, causes)))
+        told.append(Flaky(host, named, ran, low, high, min(usual, 1.0), why, lost, tuple(jobs)))
     return sorted(told, key=lambda each: (not each.stands_out, -each.low, -each.named, each.host))[:most]
 
 

@@ -51,6 +51,12 @@ class Signs:
         self.refused = ""  # why the journal is not believed
         self._lock = threading.Lock()
 
+    @property
+    def state(self) -> tuple[int, int] | None:
+        """Changes when the journal does."""
+        self.by_job()
+        return self._state
+
     def by_job(self) -> Mapping[str, list[Sign]]:
         """All of them; empty without a watcher."""
         with self._lock:

@@ -11,9 +11,9 @@ from pydantic import ValidationError
 from trackwalker.diagnose.verdict import Verdict
 from trackwalker.fleet.examine import Examined
 from trackwalker.fleet.rows import JobRow
-from trackwalker.fleet.scan import resolved, scan
+from trackwalker.fleet.scan import scan
 from trackwalker.fleet.store import Store, folder_for
-from trackwalker.job.layout import LOG_SUFFIXES, Job
+from trackwalker.job.layout import Job
 from trackwalker.job.whole import open_regular
 
 _LARGEST_VERDICT = 32 << 20
@@ -54,35 +54,12 @@ class Plain:
             return None
 
 
-def newest(root: Path, count: int, since: float = 0.0, skipped: list[str] | None = None) -> tuple[list[Job], int]:
-    """So many jobs, the one that was written last first, those without a log before them; and how many more there are.
-
-    A directory without a log and without a run.json is no job (a shared folder of checkpoints): it is not counted
-    unless it looks like one from outside.
-    """
-    seen = {name: each for name, each in scan(root).items() if each.changed >= since}
-    waiting = [name for name, each in seen.items() if not any(part.endswith(LOG_SUFFIXES) for part in each.names)]
-    found = resolved(root, seen, waiting, skipped)
-    order = sorted(
-        (name for name in seen if name not in set(waiting)), key=lambda n: (seen[n].changed, n), reverse=True
-    )
-    unlogged = sorted((job for job in found.values() if job.log is None), key=lambda job: job.id, reverse=True)
-    logged_elsewhere = {job.id for job in found.values() if job.log is not None}
-    written = seen.keys() - set(waiting) | logged_elsewhere
-    order = sorted(written, key=lambda name: (seen[name].changed, name), reverse=True)
-    left = max(count - len(unlogged), 0)
-    shown = resolved(root, seen, order[:left], skipped)
-    logged = [shown[name] for name in order[:left] if name in shown]
-    return [*unlogged, *logged][:count], max(len(unlogged) + len(order) - count, 0)
-
-
 _FEW = 300  # jobs that a command reads by the way
 
 
 def refreshed(workspace: Path) -> Store | None:
     """The rows of a workspace, fresh; None where nobody has built them or too much is new to read it in passing."""
     from trackwalker.fleet.index import JobIndex, open_store
-    from trackwalker.fleet.source import Plain
 
     folder = folder_for(workspace)
     if folder is None or not folder.is_dir():

@@ -32,6 +32,9 @@ _PIPED = re.compile(  # into a program that reads a password or a token
     r"(?=['\"]?[ \t]{0,8}\|[ \t]{0,8}[^|\n]{0,200}?(?:\bsudo\b[^|\n]{0,40}? (?:-S|--stdin)\b"
     r"|--\w{1,20}-stdin\b|--stdin\b|--with-token\b|\bkinit\b|\bcryptsetup\b|\bchpasswd\b|\bgpg\b[^|\n]{0,80}--passphrase-fd))"
 )
+# One of these stands in every text that such a pattern finds something in: long texts are rarely looked at further.
+_SHORT_WORDS = (" login", "sshpass", "mysql", "curl", "wget", "http")
+_PIPED_WORDS = ("sudo", "stdin", "--with-token", "kinit", "cryptsetup", "chpasswd", "--passphrase-fd")
 _SCHEME = re.compile(
     r"(?i)\b(?P<head>(?:Bearer|Basic|Digest|Negotiate|Token|ApiKey)[ \t]{1,8})(?P<value>[A-Za-z0-9._~+/=-]{8,4096})"
 )
@@ -66,8 +69,8 @@ class Scrubber:
         """Remember the values that stand under secret names."""
         for begin, end in named_secrets(text):
             self._remember(text[begin:end])
-        for pattern in (_SHORT, _NETRC, _PIPED):
-            for match in pattern.finditer(text):
+        for pattern, words in ((_SHORT, _SHORT_WORDS), (_NETRC, ("machine",)), (_PIPED, _PIPED_WORDS)):
+            for match in pattern.finditer(text) if any(word in text for word in words) else ():
                 self._remember(match["value"])
         for match in _SCHEME.finditer(text):
             if is_random(match["value"]):

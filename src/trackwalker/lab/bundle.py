@@ -149,7 +149,7 @@ def _pack_metrics(job: Job, folder: Path, scrubber: Scrubber, pattern: str | Non
     if job.database is None:
         return 0
     try:
-        with open_database(job.database) as telemetry:
+        with open_database(job.database, ours=False) as telemetry:
             writer = BlockWriter(folder / "prometheus", seed=0)
             start, end = telemetry.range()
             for metric in choose_metrics(telemetry, pattern):

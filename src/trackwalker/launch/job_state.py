@@ -29,6 +29,7 @@ from trackwalker.job.whole import read_whole
 from trackwalker.launch.kubernetes.client import delete_argv, kubectl, logs_argv, observe, refusal
 from trackwalker.launch.kubernetes.state import Seen
 from trackwalker.launch.plan import short_hostname
+from trackwalker.launch.schedulers import scheduler_named
 from trackwalker.launch.slurm.client import Slurm, slurm_here
 
 LOCAL, SLURM, KUBERNETES = "local", "slurm", "kubernetes"
@@ -39,6 +40,7 @@ _POD_ENDS: dict[str, State] = {
     "out-of-memory": "oom",
 }
 _POD_STUCK = frozenset({"image", "config", "refused"})  # they wait for a person, not for nodes
+_NOT_ASKED = "was not asked about"
 _SKEW_S = 900.0  # clocks of login nodes, file servers and controllers
 
 
@@ -133,8 +135,8 @@ def _answers(jobs: set[str], slurm: Slurm | None) -> dict[str, JobState] | None:
 def _among_many(job: Job, scheduler: str, found: dict[str, JobState] | None) -> Standing:
     if scheduler == LOCAL:
         return _local(job)
-    if scheduler == KUBERNETES or not job.id.isdigit() or (not scheduler and found is None):
-        return _recorded(job) or Standing("unknown", False, meaning="was not asked about")
+    if scheduler not in (SLURM, "") or not job.id.isdigit() or (not scheduler and found is None):
+        return _recorded(job) or Standing("unknown", False, meaning=_NOT_ASKED)
     if found is None:
         return of_slurm(job, JobState(job.id, "unknown", reason="Slurm does not answer"))
     seen = of_slurm(job, found.get(job.id) or JobState(job.id, "forgotten"))
@@ -154,8 +156,11 @@ def standing(job: Job, slurm: Slurm | None = None) -> Standing:
         return _local(job)
     if where == SLURM:
         return of_slurm(job, (slurm or Slurm()).state(job.id))
-    found = _kubernetes(job)
-    return (_recorded(job) or found) if found.state == "gone" else found
+    if where == KUBERNETES:
+        found = _kubernetes(job)
+        return (_recorded(job) or found) if found.state == "gone" else found
+    other = scheduler_named(where)
+    return (other.state(job) if other else None) or _recorded(job) or Standing("unknown", False, meaning=_NOT_ASKED)
 
 
 def cancel(job: Job, slurm: Slurm | None = None) -> Standing:
@@ -173,6 +178,8 @@ def cancel(job: Job, slurm: Slurm | None = None) -> Standing:
         answer = kubectl(delete_argv(cluster["namespace"], job.id, cluster["kind"] == "JobSet"))
         if answer.code != 0:
             raise refusal(f"job {job.id} was not cancelled", answer)
+    elif (other := scheduler_named(where)) is not None:
+        other.cancel(job)
     else:
         _end_local(job, before)
     return before

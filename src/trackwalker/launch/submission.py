@@ -13,6 +13,7 @@ import os
 import secrets
 import sys
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -67,6 +68,7 @@ class How:
     snapshot: str = ""  # hash of the code snapshot
     workdir: str = ""
     provenance: Provenance | None = None  # of the code; None: nobody looked
+    flags: Mapping[str, Any] = field(default_factory=dict)  # of the command line, that only the nodes read
 
 
 @dataclass(frozen=True)
@@ -172,6 +174,7 @@ def plan_submission(asked: Asked, how: How) -> Submission:
         services=_services(how),
         container=container,
         workdir=how.workdir,
+        flags=dict(how.flags),
     )
     record = RunRecord(
         id="",

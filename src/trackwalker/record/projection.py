@@ -78,7 +78,8 @@ def project(
     if len(record):
         out.first_step = int(record.step[0])
         out.start = _start(index, out.first_step)
-        numbers = np.sort(record.step)
+        in_order = bool((record.step[1:] >= record.step[:-1]).all())  # as those of a run without restarts are
+        numbers = record.step if in_order else np.sort(record.step)
         out.steps_this_run = 1 + int(np.count_nonzero(np.diff(numbers)))
         out.steps_repeated = len(record) - out.steps_this_run
         out.recompiled = max(0, int(np.count_nonzero(slow.of("compile"))) - len(tries))

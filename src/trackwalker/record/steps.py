@@ -100,13 +100,19 @@ class StepTable:
 
     def lead(self) -> StepTable:
         """The rank to judge the run by: the lowest that told of all but a few steps, as ranks train in step."""
+        if self._one_rank:
+            return self
         ranks, counts = np.unique(self.rank, return_counts=True)
         most = np.flatnonzero(counts >= counts.max(initial=0) - _APART)
         return self.take(self.rank == ranks[most[0]]) if len(ranks) > 1 else self
 
+    @property
+    def _one_rank(self) -> bool:
+        return bool((self.rank[1:] == self.rank[:-1]).all())
+
     def once(self) -> StepTable:
         """Each step of each rank once, in order: of a step done again the later counts."""
-        if len(np.unique(self.rank)) < 2 and (np.diff(self.step) > 0).all():
+        if self._one_rank and (np.diff(self.step) > 0).all():
             return self  # an ordinary log
         order = np.lexsort((np.arange(len(self)), self.step, self.rank))
         last = np.append((np.diff(self.step[order]) != 0) | (np.diff(self.rank[order]) != 0), True)

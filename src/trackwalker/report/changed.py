@@ -21,11 +21,13 @@ def render_changed(found: Changed, console: Console) -> None:
         console.print(Text(f"{_phase(episode.name)}: {windows}"), soft_wrap=True)
     compared = f"Compared {found.metrics} metrics on every host and GPU with their own past and with the other hosts"
     shown = f"{_count(len(found.deviations), 'change')} shown, single hosts first"
-    console.print(Text(f"{compared} ({found.tests} comparisons): {shown}."), soft_wrap=True)
+    console.print(Text(f"{compared} ({found.tests:,} comparisons): {shown}."), soft_wrap=True)
     _render_log(found, console)
     if not found.metrics:
         console.print(Text("No metric was recorded: only the log was compared."))
         return
+    for line in found.unseen:
+        console.print(Text(f"Not compared: {one_line(line)}."), soft_wrap=True)
     if found.says:
         console.print(Text(f"{found.says[0].upper()}{found.says[1:]}."), soft_wrap=True)
         return

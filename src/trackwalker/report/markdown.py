@@ -6,7 +6,7 @@ from trackwalker.diagnose.verdict import Cause, Evidence, Verdict
 from trackwalker.job.causes import cause_label, cause_name
 from trackwalker.report.changed import deviation_line
 from trackwalker.report.text import one_line
-from trackwalker.report.words import lacking
+from trackwalker.report.words import further_facts, lacking
 
 _MOST_HOSTS = 16
 _SPECIAL = str.maketrans({c: f"\\{c}" for c in "\\`*_[]<>|#"})
@@ -22,6 +22,8 @@ def markdown(verdict: Verdict) -> str:
             f"{job.nodes or '?'} nodes, {job.gpus or '?'} GPUs, {verdict.window.start} to {verdict.window.end}",
             "",
         ]
+    if further := further_facts(verdict):
+        lines += [*(f"- {_plain(name)}: {_plain(value)}" for name, value in further), ""]
     for cause in verdict.causes:
         lines += _cause(cause, evidence)
     if verdict.actions:

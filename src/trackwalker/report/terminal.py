@@ -105,7 +105,7 @@ def render(verdict: Verdict, console: Console, target: str = "", verbose: bool =
         page.command(f"trackwalker diagnose {named} --evidence {first}", 5)
     _deviations(page, verdict)
     _tested(page, verdict, verbose)
-    if progress := words.progress_facts(verdict.progress):
+    if progress := words.verdict_facts(verdict):
         page.heading("Progress")
         page.facts(progress, indent=2, label=15)
     if failures := [check for check in verdict.data_quality if not check.ok]:
@@ -119,7 +119,7 @@ def render(verdict: Verdict, console: Console, target: str = "", verbose: bool =
 def _head(page: _Page, verdict: Verdict) -> str:
     """Outcome, one sentence, where; returns what of the summary has no room here."""
     outcome = page.text(words.OUTCOMES[verdict.outcome].upper(), _STYLES[verdict.outcome])
-    parts = (verdict.status, f"job {one_line(verdict.job.id)}", words.job_size(verdict))
+    parts = (f"job {one_line(verdict.job.id)} ({verdict.status})", words.job_size(verdict))
     page.put(Text.assemble(outcome, "  ", page.text(", ".join(part for part in parts if part))))
     if window := words.window(verdict):
         page.put(page.text(window, "dim"))

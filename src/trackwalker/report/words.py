@@ -181,12 +181,10 @@ def names(items: Sequence[str], most: int = 12) -> str:
 
 def onset(value: Onset) -> str:
     """When a cause began, with the step and how well it is known."""
-    parts = [utc_iso(value.time)] if value.time else []
-    if value.step is not None:
-        parts.append(f"step {value.step:,}")
-    if value.uncertainty_s is not None:
-        parts.append(f"± {duration(value.uncertainty_s)}")
-    return ", ".join(parts) or "not known"
+    known = f"± {duration(value.uncertainty_s)}" if value.uncertainty_s is not None else ""
+    step = f"step {value.step:,}" if value.step is not None else ""
+    parts = (f"{utc_iso(value.time)} {known}".rstrip(), step) if value.time else (step, known)
+    return ", ".join(part for part in parts if part) or "not known"
 
 
 def magnitude(value: Magnitude) -> str:
@@ -228,6 +226,25 @@ def progress_facts(progress: Progress) -> list[tuple[str, str]]:
     if progress.eta_s is not None:
         rows.append(("time to finish", duration(progress.eta_s)))
     return rows
+
+
+def further_facts(verdict: Verdict) -> list[tuple[str, str]]:
+    """The fields of a verdict that say themselves how they are called (`Field(title=…)`), for every view alike."""
+    told = ((field.title, getattr(verdict, name)) for name, field in type(verdict).model_fields.items())
+    return [(title, _value(value)) for title, value in told if title and value not in (None, "", [])]
+
+
+def _value(value: object) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, int | float):
+        return number(value)
+    return names([one_line(str(each)) for each in value]) if isinstance(value, list) else one_line(str(value))
+
+
+def verdict_facts(verdict: Verdict) -> list[tuple[str, str]]:
+    """How far and how fast the run came, and what else the verdict says in a line each."""
+    return [*progress_facts(verdict.progress), *further_facts(verdict)]
 
 
 def job_size(verdict: Verdict) -> str:

@@ -92,6 +92,18 @@ def changes(
     )
 
 
+def weather(values: Floats, window: Bools, reference: Bools, hosts: Ints) -> Floats:
+    """For each series, the highest that any other host's reached in the reference over as long as the window lasts.
+
+    Bursts that come to this and that host all the time accuse nobody whom they happen to hit in a bad hour.
+    """
+    past = np.nan_to_num(values[:, reference])
+    length = min(int(window.sum()), past.shape[1])
+    sums = np.concatenate([np.zeros((len(past), 1)), np.cumsum(past, axis=1)], axis=1)
+    highest = ((sums[:, length:] - sums[:, :-length]) / max(length, 1)).max(axis=1) if length else np.zeros(len(past))
+    return np.array([highest[hosts != host].max(initial=0.0) for host in hosts])
+
+
 def vanished(values: Floats, window: Bools, reference: Bools, present: Bools) -> Floats:
     """How sure it is that series which were there before are not there in the window, though their host is.
 

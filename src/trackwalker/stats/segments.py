@@ -230,12 +230,19 @@ def _partition(x: Floats, min_size: int, penalty: float) -> list[int]:
     best = np.full(n + 1, np.inf)
     best[0] = -penalty
     previous = np.zeros(n + 1, dtype=int)
-    numbers = np.arange(n + 1)
+    sizes = np.arange(n, -1, -1.0)  # from n - t on: how many points lie between each place and t
+    squares, totals = np.empty(n + 1), np.empty(n + 1)
     for t in range(min_size, n + 1):
-        m = t - min_size + 1  # slices, not index arrays: this loop is the whole cost of a long series
-        cost = (s2[t] - s2[:m]) - (s1[t] - s1[:m]) ** 2 / (t - numbers[:m])
-        total = best[:m] + cost + penalty
-        at = int(np.argmin(total))
+        m = t - min_size + 1  # slices and no new arrays: this loop is the whole cost of a long series
+        square, total = squares[:m], totals[:m]
+        np.subtract(s1[t], s1[:m], out=square)
+        np.multiply(square, square, out=square)
+        np.divide(square, sizes[n - t : n - t + m], out=square)
+        np.subtract(s2[t], s2[:m], out=total)
+        np.subtract(total, square, out=total)
+        np.add(best[:m], total, out=total)
+        np.add(total, penalty, out=total)
+        at = int(total.argmin())
         best[t], previous[t] = total[at], at
     cuts = [n]
     while cuts[-1] > 0:

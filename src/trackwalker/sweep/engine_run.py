@@ -202,6 +202,7 @@ class SlurmExecutor(JobExecutor):
             snapshot=frozen.hash if frozen else "",
             workdir=str(frozen.path) if frozen else "",
             provenance=code,
+            flags=setup.flags,
         )
         return plan_submission(asked, how)
 

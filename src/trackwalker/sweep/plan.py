@@ -41,6 +41,7 @@ class Setup:
     stage_timeouts: str | None = None
     code: str = ""  # folder whose code is frozen for the jobs
     python: str = ""
+    flags: Mapping[str, Any] = field(default_factory=dict)  # for the nodes
 
 
 @dataclass(frozen=True)

@@ -5,18 +5,17 @@ from __future__ import annotations
 import difflib
 from collections.abc import Mapping
 from importlib import import_module
+from pathlib import Path
 from typing import Any, cast
 
 from trackwalker.errors import UsageError
 from trackwalker.sweep.model import Strategy
 
-# Each offers `build(request) -> Strategy`: it checks the request and raises UsageError before anything is submitted.
+# A folder of this room with a `strategy.py` is a kind: `build(request) -> Strategy` checks the request and raises
+# UsageError before anything is submitted. Its command is in the file of its name in `cli/sweeps/`.
 KINDS = {
-    "batch": "trackwalker.sweep.batch.strategy:build",
-    "nodes": "trackwalker.sweep.nodes.strategy:build",
-    "network": "trackwalker.sweep.network.strategy:build",
-    "models": "trackwalker.sweep.models.strategy:build",
-    "flags": "trackwalker.sweep.flags.strategy:build",
+    folder.parent.name: f"trackwalker.sweep.{folder.parent.name}.strategy:build"
+    for folder in sorted(Path(__file__).parent.glob("*/strategy.py"))
 }
 
 

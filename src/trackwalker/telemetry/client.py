@@ -135,12 +135,13 @@ class Telemetry:
         self._metrics: frozenset[str] | None = None
         self._answers: dict[tuple[str, float], list[Sample]] = {}  # several playbooks ask the same question
         self._before = Traffic()  # that is not this one's
+        self.renamed: frozenset[str] = frozenset()  # metrics of others that are here in our names too
 
     def fresh(self) -> Telemetry:
         """The same open database for another purpose: with a memory and a count of its own."""
         other = Telemetry(self._api, self._bounds, self.damage, self._unreadable, self._direct)
         other._range, other._metrics = self.range(), self.metrics()
-        other._before = replace(self._api.traffic)
+        other._before, other.renamed = replace(self._api.traffic), self.renamed
         return other
 
     @property

@@ -25,6 +25,8 @@ from trackwalker.observe.tsdb import Block
 from trackwalker.telemetry.client import Api, Floats, Labels, Telemetry
 from trackwalker.telemetry.direct.answers import Direct, Traffic
 from trackwalker.telemetry.direct.unxor import DamagedError
+from trackwalker.telemetry.foreign.inside import untold, write_ours
+from trackwalker.telemetry.foreign.names import Rule
 from trackwalker.telemetry.probe import MOST_SAMPLES, count_chunks, hide_unreadable, readable, suspicious
 from trackwalker.telemetry.view import View, check_source, explain
 
@@ -51,10 +53,11 @@ _PREFIX = f"trackwalker-view-{os.getuid()}-"
 
 
 @contextmanager
-def open_database(db_dir: Path, direct_from: int = MOST_SAMPLES) -> Iterator[Telemetry]:
+def open_database(db_dir: Path, direct_from: int = MOST_SAMPLES, ours: bool = True) -> Iterator[Telemetry]:
     """Open a metrics database for queries, as a private view that is removed at the end.
 
     One of many series and more than `direct_from` samples is read without Prometheus, as far as that goes; 0: any.
+    What other exporters call otherwise is there in our names too, unless only what is stored is wanted (`ours`).
     """
     check_source(db_dir)
     binary = find_prometheus()
@@ -80,7 +83,9 @@ def open_database(db_dir: Path, direct_from: int = MOST_SAMPLES) -> Iterator[Tel
             direct = opened.flattened(direct_from)
         if not bounds:
             raise EvidenceError(_nothing(view, "it holds no samples"))
-        yield Telemetry(opened, bounds, view.damage, opened.unreadable, direct)
+        found = Telemetry(opened, bounds, view.damage, opened.unreadable, direct)
+        rules = untold(found.metrics()) if ours else []
+        yield opened.in_our_names(found, rules, direct_from) if rules else found
 
 
 class _Opened:
@@ -118,13 +123,32 @@ class _Opened:
                 and int(self.api.call("/api/v1/status/tsdb", method="GET")["headStats"]["numSeries"]) <= _MANY_SERIES
             ):
                 return None
-            name = self.api.call("/api/v1/admin/tsdb/snapshot")["name"]
-            self._view.move(self._view.data / "snapshots" / str(name))
+            self._flatten()
         except (KeyError, ValueError, OSError):
             return None  # no room, say: it goes on as it is
+        return self.direct(least)
+
+    def _flatten(self) -> None:
+        name = self.api.call("/api/v1/admin/tsdb/snapshot")["name"]
+        self._view.move(self._view.data / "snapshots" / str(name))
         with self._lock:
             self._stop()
-        return self.direct(least)
+
+    def in_our_names(self, found: Telemetry, rules: list[Rule], least: int) -> Telemetry:
+        """The same database with what these rules know in our names as well, in a block of its own."""
+        try:
+            renamed = write_ours(found, rules, self._root / "ours")
+            if self._view.has_wal:  # Prometheus takes nothing from a log that is older than a block
+                self.start(_ADMIN)
+                self._flatten()
+            with self._lock:
+                self._stop()
+            self._view.add(self._root / "ours")
+        except (KeyError, ValueError, OSError):
+            return found  # no room, say: it goes on as it is
+        made = Telemetry(self, self.bounds(), self._view.damage, self.unreadable, self.direct(least))
+        made.renamed = renamed
+        return made
 
     @property
     def api(self) -> Api:

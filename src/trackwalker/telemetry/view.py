@@ -136,6 +136,12 @@ class View:
         self.blocks = [read_block(data / name) for name in list_parts(data).blocks]
         self.data, self._segments, self._checkpoint = data, {}, None
 
+    def add(self, data: Path) -> None:
+        """Take the blocks of a folder in as well."""
+        for name in list_parts(data).blocks:
+            (data / name).rename(self.data / name)
+            self.blocks.append(read_block(self.data / name))
+
     @property
     def has_wal(self) -> bool:
         """Whether there is anything in the log."""

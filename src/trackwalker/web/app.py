@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -39,12 +38,13 @@ from trackwalker.web.pages import (
     runs,
     sweeps,
 )
-from trackwalker.web.pages.render import in_thread
+from trackwalker.web.pages.render import Sheet, in_thread
 from trackwalker.web.security import Guard
 from trackwalker.web.settings import Settings
 
 _STATIC = Path(__file__).with_name("static")
 _QUERIES = 4  # PromQL of visitors at once: each may take a core of its Prometheus for fifteen seconds
+_SHEETS = 32  # pages that are kept as they are sent, below a megabyte each
 _LOOK_S = 20.0  # how often idle databases are looked for
 
 # Each module of pages gives its own `routes()`; the first that matches answers.
@@ -83,9 +83,9 @@ def create_app(settings: Settings) -> Starlette:
     )
     app.state.workspace, app.state.settings = workspace, settings
     app.state.queries = anyio.CapacityLimiter(_QUERIES)
-    app.state.jobs, app.state.started = JobIndex(workspace, settings.kept), time.time_ns()
+    app.state.jobs = JobIndex(workspace, settings.kept)
     workspace.index = app.state.jobs
-    app.state.rendered, app.state.fleet = Cache[bytes](32), Cache[dict[str, object]](8)
+    app.state.sheets = Cache[Sheet](_SHEETS)
     app.state.marks = Marks(workspace.root, settings.kept)
     app.state.signs = Signs(workspace.root)
     app.state.examiner = Examiner(app.state.jobs, workspace.examined)

@@ -177,8 +177,8 @@ def test_a_controller_that_does_not_answer_ends_no_job(tmp_path: Path, slurm: Sl
     done = call_here(env, "status", "71", "--json", "-w", str(workspace))
     assert (done.returncode, json.loads(done.stdout)["state"], json.loads(done.stdout)["ended"]) == (
         69,
-        "unknown",
+        "indeterminate",
         False,
     )
     rows = json.loads(call_here(env, "jobs", "--json", "-w", str(workspace)).stdout)["jobs"]
-    assert [row["state"] for row in rows] == ["unknown"]
+    assert [row["state"] for row in rows] == ["indeterminate"]

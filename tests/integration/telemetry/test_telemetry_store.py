@@ -20,6 +20,7 @@ from trackwalker.errors import EvidenceError, MissingToolError
 from trackwalker.job.processes import read_stat
 from trackwalker.observe.prometheus import find_promtool
 from trackwalker.observe.tsdb import list_parts
+from trackwalker.telemetry.blocks import BlockWriter, labels
 from trackwalker.telemetry.client import QueryError
 from trackwalker.telemetry.store import open_database
 from trackwalker.telemetry.wal import PAGE, crc32c
@@ -57,7 +58,10 @@ def blocks(blocks_made: Path, tmp_path: Path) -> Path:
 @pytest.fixture
 def wal(prometheus: Path, tmp_path: Path) -> Path:
     """A database that is only a write-ahead log: three series, one record for each of 3000 scrapes."""
-    folder = tmp_path / "db"
+    return log_of(tmp_path / "db", b"load")
+
+
+def log_of(folder: Path, metric: bytes) -> Path:
     (folder / "wal").mkdir(parents=True)
     out = bytearray()
 
@@ -69,7 +73,7 @@ def wal(prometheus: Path, tmp_path: Path) -> Path:
 
     series = b"\x01"
     for ref, host in enumerate(HOSTS, 1):
-        texts = [b"__name__", b"load", b"host", host.encode()]
+        texts = [b"__name__", metric, b"host", host.encode()]
         series += struct.pack(">Q", ref) + b"\x02" + b"".join(bytes([len(x)]) + x for x in texts)
     write(series)
     for k in range(3000):
@@ -121,6 +125,31 @@ def test_a_large_log_is_written_as_a_block_of_the_view_and_read_from_it(wal: Pat
             assert np.array_equal(times, own_times)
             assert np.array_equal(values, own_values)
     assert fingerprint(wal) == before
+
+
+@pytest.mark.parametrize("kind", ["log", "blocks", "large"])
+def test_what_other_exporters_call_otherwise_is_there_in_our_names(prometheus: Path, tmp_path: Path, kind: str) -> None:
+    folder = tmp_path / "db"
+    if kind == "log":
+        log_of(folder, b"DCGM_FI_DEV_GPU_TEMP")
+    else:
+        writer = BlockWriter(folder, 1)
+        stamps = (T0 + np.arange(3000)) * 1000
+        for i, host in enumerate(HOSTS):
+            name = labels("DCGM_FI_DEV_GPU_TEMP", Hostname=f"{host}.site", gpu="3")
+            writer.add([name], stamps, np.arange(3000.0)[None, :] + i)
+        writer.close()
+    before = fingerprint(folder)
+    ours = "max by (host) (hw_gpu_temperature_celsius)"
+    with open_database(folder, *((0,) if kind == "large" else ())) as t:
+        assert t.renamed == {"DCGM_FI_DEV_GPU_TEMP"}
+        assert t.metrics() == {"DCGM_FI_DEV_GPU_TEMP", "hw_gpu_temperature_celsius"}
+        assert t.by_host(ours, T0 + 2999) == {"n1": 2999, "n2": 3000, "n3": 3001}
+        assert len(t.instant("DCGM_FI_DEV_GPU_TEMP", T0 + 2999)) == 3  # what was stored is there as it was
+        assert t.by_host(ours, T0 + 9) == {"n1": 9, "n2": 10, "n3": 11}
+    with open_database(folder, ours=False) as t:
+        assert t.metrics() == {"DCGM_FI_DEV_GPU_TEMP"}
+    assert fingerprint(folder) == before
 
 
 def test_the_numbers_are_right_and_the_database_untouched(blocks: Path) -> None:

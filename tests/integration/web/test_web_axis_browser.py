@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -25,9 +26,24 @@ def url(tmp_path_factory: pytest.TempPathFactory, prometheus: Path) -> Iterator[
         yield f"{site.url}/job/{made.job.name.partition('-')[0]}"
 
 
-def drawn(look: Look, url: str) -> Looked:  # noqa: F811
+MANY_SAVES = """async () => {
+  const { story } = await import("/static/story.js");
+  const { span } = window.jobPage, words = [], was = CanvasRenderingContext2D.prototype.fillText;
+  CanvasRenderingContext2D.prototype.fillText = function (text, x, y) {
+    if (this.canvas.closest("#strips") && /^\\d+$/.test(text)) words.push([x, x + this.measureText(text).width, text]);
+    was.apply(this, arguments);
+  };
+  const at = (i) => span.from + (span.to - span.from) * (i + 0.6) / 24;
+  const marks = [...Array(24).keys()].map((i) => ({ kind: "checkpoint", label: `checkpoint ${50 * i}`, time: at(i) }));
+  story.set({ phases: [], silences: [], marks });
+  CanvasRenderingContext2D.prototype.fillText = was;
+  return words.sort((a, b) => a[0] - b[0]);
+}"""
+
+
+def drawn(look: Look, url: str, **how: Any) -> Looked:  # noqa: F811
     """The page with all of its charts."""
-    looked = look(url)
+    looked = look(url, **how)
     page = looked.page
     page.wait_for_selector("#job[data-complete=yes]")
     for part in ("hosts", "overlay", "devices"):
@@ -103,3 +119,17 @@ def test_each_finding_has_its_chart(url: str, look: Look) -> None:  # noqa: F811
     page.locator("#findings .evidence").first.scroll_into_view_if_needed()
     page.wait_for_selector("#findings .mini[data-drawn]")
     assert "series" in page.get_attribute("#findings .mini[data-drawn]", "aria-label")
+
+
+def test_on_a_phone_no_save_is_printed_over_another_and_every_zoom_has_ticks(url: str, look: Look) -> None:  # noqa: F811
+    page = drawn(look, url, width=390).page
+    words = page.evaluate(MANY_SAVES)
+    assert "1150" in {text for _, _, text in words}, "the last one decides what is lost"
+    assert all(one[1] < other[0] for one, other in pairwise(words)), words
+    for seconds in (45, 270, 900, 3000):
+        page.evaluate(f"window.jobPage.span.set(window.jobPage.span.from, window.jobPage.span.from + {seconds})")
+        named = page.evaluate("window.jobPage.timeline.chart.plot.axes[0]._values.filter(Boolean).length")
+        assert named >= 2, seconds
+    whole = page.evaluate("[...document.querySelectorAll('.wide')].every((t) => t.clientWidth >= 700)")
+    assert whole  # settings are not stacked letter by letter
+    assert page.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0

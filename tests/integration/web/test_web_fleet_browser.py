@@ -121,5 +121,9 @@ def test_three_that_cost_most_and_the_host_that_returns_are_found_in_four_looks(
     page.wait_for_url("**/host?**")
     assert page.locator("section:has(#named) tbody tr").count() == 4
     page.goto(f"{site.url}/incidents?state=all")
+    assert RETURNING in page.locator(".returning li").first.inner_text()
+    assert "4 incidents" in page.locator(".returning li").first.inner_text()
+    within = page.evaluate("document.querySelector('.returning').getBoundingClientRect().bottom < innerHeight")
+    assert within  # without scrolling
     dearest = [page.locator("tr[data-id]").nth(n).get_attribute("data-id") for n in range(3)]
     assert dearest == ["5039", "5027", "5015"]

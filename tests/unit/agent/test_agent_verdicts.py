@@ -48,9 +48,12 @@ def test_between_two_windows_the_change_counts_and_the_partner_follows() -> None
 def test_failed_support_speaks_against_a_cause_and_uncovered_hosts_are_named() -> None:
     book = Playbook(id="hot", title="t", symptoms=["slow"], tests=[question("a", "require")], summary="s")
     required = TestResult(question("a", "require"), True, ["e1"], covered=set(HOSTS[:20]))
-    support = TestResult(question("b", "support"), False, ["e2"], covered=set(HOSTS))
+    support = TestResult(question("b", "support", "all-at-least"), False, ["e2"], covered=set(HOSTS))
+    nobody = TestResult(question("d", "support", "outliers"), False, ["e2"])  # who finds no culprit says nothing
     unknown = TestResult(question("c", "support"), None)
-    asked = Asked([Examination(book, [required, support, unknown])], [], frozenset({"slow"}), HOSTS, {"whole": 60.0})
+    asked = Asked(
+        [Examination(book, [required, support, nobody, unknown])], [], frozenset({"slow"}), HOSTS, {"whole": 60.0}
+    )
     other = Examination(book.model_copy(update={"id": "cold"}), [TestResult(question("a", "require"), False, ["e1"])])
     other.results[0].covered = set(HOSTS[:22])
     asked = Asked([*asked.examinations, other], [], asked.symptoms, HOSTS, asked.windows, {"metrics": "2026-01-01"})

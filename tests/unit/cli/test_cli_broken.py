@@ -183,12 +183,16 @@ def test_slurm_that_is_installed_but_unreachable(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("code", "by_user", "says"),
     [
-        (0, False, "finished: 7 of 10 steps, lately 0.25 s per step; where the time went: trackwalker perf 8308"),
-        (1, False, "failed with exit code 1: 7 of 10 steps, lately 0.25 s per step; why: trackwalker diagnose 8308"),
+        (
+            0,
+            False,
+            "finished: 7 of 10 steps, the last ones 0.25 s each; to see where the time went: trackwalker perf 8308",
+        ),
+        (1, False, "failed with exit code 1: 7 of 10 steps, the last ones 0.25 s each; why: trackwalker diagnose 8308"),
         (
             130,
             True,
-            "ended by you (Ctrl-C): 7 of 10 steps, lately 0.25 s per step; to continue: trackwalker resume 8308",
+            "ended by you (Ctrl-C): 7 of 10 steps, the last ones 0.25 s each; to continue: trackwalker resume 8308",
         ),
     ],
 )

@@ -29,6 +29,8 @@ from trackwalker.diagnose.episodes.symptoms import Span
 from trackwalker.diagnose.triage import triage
 from trackwalker.diagnose.views.asked import state_of
 from trackwalker.errors import UsageError
+from trackwalker.fleet.examine import Examined
+from trackwalker.fleet.examine import state_of as state_of_files
 from trackwalker.job.layout import Job
 from trackwalker.job.shorthand import known_start, started
 from trackwalker.launch.job_state import Standing, standings
@@ -41,6 +43,7 @@ from trackwalker.report.triage import render as render_triage
 from trackwalker.sweep.batch.request import room_in_run
 from trackwalker.sweep.executors.jobs import measure
 from trackwalker.sweep.model import Trial
+from trackwalker.telemetry.quality import Check
 
 QUIET = Options(with_traces=False)
 
@@ -248,6 +251,30 @@ def test_a_window_behind_the_last_step_is_taken_as_asked(monkeypatch: pytest.Mon
     with pytest.raises(UsageError, match="its steps end at 1970-01-01T00:26:40Z"):
         changing._asked(case, "1970-01-01T01:30:00Z", None)
     assert "the recording goes from" in changing._why_nothing(case, [Span(1590.0, 1600.0)])
+
+
+# A verdict that a server made in the background stands in the table of jobs as well.
+def test_jobs_shows_a_verdict_that_was_kept_and_not_saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    folder = tmp_path / "ws"
+    folder.mkdir()
+    job = slowed(folder)
+    made = diagnose(job).verdict
+    Examined(folder).keep(job.id, state_of_files(job), json.loads(made.to_json()))
+    assert row_of(job, Standing("cancelled", True)).verdict == made.outcome
+
+
+# An empty table clears nobody of whom there was nothing to compare.
+def test_changed_names_frozen_exporters_and_hosts_without_the_metrics_of_the_others() -> None:
+    hosts = ["n1", "n2", "n3", "n4"]
+    there = {"hw_gpu_power_watts": hosts[:3], "hw_procs_running": hosts, "ckpt_save_seconds": ["n1"]}
+    rows = [SimpleNamespace(labels={"__name__": m, "host": h}) for m, names in there.items() for h in names]
+    telemetry = SimpleNamespace(range=lambda: (0.0, 100.0), instant=lambda query, at: rows)
+    frozen = Check("ghost-data", False, ("n2",), "n2: the exporter repeated the same values")
+    case: Any = SimpleNamespace(checks=[frozen, Check("gaps", True)], hosts=hosts, telemetry=telemetry)
+    lacks = "n4 never reported hw_gpu_power_watts, which most hosts did"
+    assert changing._unseen(case, hosts) == [frozen.says, lacks]
+    assert changing._unseen(case, ["n1"]) == []
 
 
 # Who reads all ranks and who reads one takes the steps from the same place.

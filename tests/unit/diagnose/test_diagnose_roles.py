@@ -7,11 +7,13 @@ from typing import Any
 
 import pytest
 
+from trackwalker.diagnose.causes.claims import claim_of
 from trackwalker.diagnose.causes.examine import Examination
 from trackwalker.diagnose.causes.examine import TestResult as Result
 from trackwalker.diagnose.causes.playbook import Playbook, load_playbooks
 from trackwalker.diagnose.causes.playbook import Test as Question
 from trackwalker.diagnose.causes.roles import assign_roles, undisputed
+from trackwalker.diagnose.engine import _began
 from trackwalker.diagnose.episodes.symptoms import Symptoms
 from trackwalker.diagnose.views.story import Phase
 
@@ -294,3 +296,29 @@ def test_lower_power_on_all_hosts_is_what_waiting_for_a_named_one_looks_like() -
     for spans, role in (({0}, "contributing"), ({0, 2}, "root")):
         cap = Examination(book, [Result(power, True, ["e2"], spans=spans)])
         assert assign_roles([nic, cap], symptoms)["gpu-power-cap"] == role
+
+
+def test_the_only_root_did_not_begin_after_what_came_of_it() -> None:
+    death, hang = found("node-death"), found("collective-hang")
+    death.results[0].time, hang.results[0].time = 900.0, 700.0  # the scheduler tells of the node when all is over
+    assert hang.explained_by(death)
+    assert _began(death, [death], [death, hang]) == 700.0
+    assert _began(hang, [death], [death, hang]) == 700.0
+    assert _began(death, [death, hang], [death, hang]) == 900.0  # of two roots nobody knows whose effect it is
+
+
+def test_who_says_that_somebody_never_joined_knows_less_than_who_saw_what_became_of_him() -> None:
+    told = found("collective-mismatch", state="never-joined", acts_as="never-joined")
+    hang = found("collective-hang")
+    for knows in ("node-death", "gpu-hardware-fault"):
+        got = roles(measured(knows, "h1"), told, hang, symptoms="failed")
+        assert got == {knows: "root", "collective-mismatch": "consequence", "collective-hang": "consequence"}
+    assert roles(told, hang, symptoms="failed") == {"collective-mismatch": "root", "collective-hang": "consequence"}
+
+
+def test_a_host_that_is_gone_is_no_change_of_the_metric_that_misses_it() -> None:
+    gone = Question(
+        id="t", role="require", accuses=True, query="q", detector="gone", metrics=["hw_gpu_power_watts"], says="s"
+    )
+    book = Playbook(id="node-death", title="t", symptoms=["stall"], summary="s", tests=[gone])
+    assert claim_of(Examination(book, [Result(gone, True, ["e1"], {"h1"})])).quantities == frozenset()

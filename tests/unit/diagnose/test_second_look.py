@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+from trackwalker.diagnose.accounts.accounts import Account
 from trackwalker.diagnose.causes.claims import claim_of
 from trackwalker.diagnose.causes.examine import Examination
 from trackwalker.diagnose.causes.examine import TestResult as Result
@@ -112,3 +115,15 @@ def test_a_hang_that_only_idle_devices_speak_for_asks_what_else_stands_out_on_th
     question = open_question(SecondLook((licence,)), "incident", [hang], [hang], symptoms)
     assert question is not None
     assert (question.standing, hosts(question)) == ("before", {"h4"})
+
+
+def test_what_shows_in_a_splinter_of_a_slow_stretch_did_not_make_it_slow() -> None:
+    one = Account("slow-1", (100, 299), 1000.0, 700.0, frozenset({0, 1}), 10.0, ())
+    splinter, most = off("acme_nvme_await_ms", "h9", alone(0), 0), off("acme_nvme_await_ms", "h8", alone(1), 1)
+    look, joined = SecondLook((splinter, most)), replace(SYMPTOMS, accounts=(one,))
+    assert hosts(open_question(look, "insufficient-evidence", [], [], joined)) == {"h8"}
+    apart = tuple(replace(one, slow=frozenset({i})) for i in (0, 1))
+    assert hosts(open_question(look, "insufficient-evidence", [], [], replace(SYMPTOMS, accounts=apart))) == {
+        "h8",
+        "h9",
+    }

@@ -208,3 +208,20 @@ def test_whom_all_others_wait_for_in_collectives_is_named_and_who_waits_is_not()
     fleet = off(wait, None, "rose", before=0.2, after=0.45)
     assert named(fleet, off(wait, "n3", "fell", before=0.2, after=0.19)) == ["n3"]
     assert named(off(wait, "n1", "rose", before=0.2, after=0.45, of=2)) == []  # one of two: it waits for the other
+
+
+def test_who_is_waited_for_already_needs_less_to_be_told_why() -> None:
+    leak = off("process_open_fds", "n7", score=4.4, before=2e4, after=6e4, episode=STALL)
+    chance = off("process_open_fds", "n3", score=4.4, before=2e4, after=6e4, episode=STALL)
+    assert suspect([leak], graph()) is None
+    told = suspect([leak], graph(), {"n7"})
+    assert told is not None
+    assert told.hosts == ("n7",)
+    assert suspect([chance], graph(), {"n7"}) is None
+
+
+def test_who_fell_less_than_the_others_became_no_worse() -> None:
+    kept = Deviation(
+        SLOW, meaning_of("hw_gpu_throttle_active"), "rose", 9.0, "n7", "2", before=0.09, after=0.0, since=1000.0, of=12
+    )
+    assert named(kept) == []

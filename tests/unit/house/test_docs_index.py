@@ -53,3 +53,13 @@ def test_every_link_of_a_page_leads_somewhere(page: Path) -> None:
 def test_a_page_is_short_or_says_why_not(page: Path) -> None:
     lines = len(page.read_text().splitlines())
     assert lines <= 200 or page.name in LONG, f"{page.name}: {lines} lines"
+
+
+def test_what_the_page_about_places_names_is_there() -> None:
+    rows = re.findall(
+        r"^\| [^|]+ \| `([^`]+)` \| `([^`]+)` \| `([^`]+)` \|$", (DOCS / "why" / "where.md").read_text(), re.M
+    )
+    assert len(rows) >= 10
+    gone = [(p, word) for p, word, _ in rows if word not in (ROOT / "src" / "trackwalker" / p).read_text()]
+    assert gone == []
+    assert [tests for _, _, tests in rows if not (ROOT / tests).is_dir()] == []

@@ -15,8 +15,8 @@ from web_client import ACCUSED, BROKEN, accusing, log_of, make_job, workspace_of
 from trackwalker.fleet import questions, reading
 from trackwalker.fleet.index import JobIndex
 from trackwalker.fleet.rows import JobRow, packed, unpacked
-from trackwalker.fleet.scan import TURNS, scan
-from trackwalker.fleet.source import Plain, newest
+from trackwalker.fleet.scan import TURNS, newest, scan
+from trackwalker.fleet.source import Plain
 from trackwalker.job.resolve import list_jobs
 from trackwalker.launch.ledger import suspects
 

@@ -186,6 +186,15 @@ def test_a_bus_error_in_the_trainers_own_report_is_a_crash(tmp_path: Path) -> No
     assert found.primary.cause == "segfault"
 
 
+@pytest.mark.parametrize(
+    "said", ["2: NODE_EXIT host=node003 exit=135\n", "srun: error: node003: task 2: Exited with exit code 135\n"]
+)
+def test_the_number_of_a_signal_is_no_reason_whoever_prints_it(tmp_path: Path, said: str) -> None:
+    found = triage_text(tmp_path, header() + steps(20) + said + ending())
+    assert found.primary is not None
+    assert found.primary.cause == "segfault"
+
+
 COMPLETION = "{rank}: node00{rank}:1:2 [5] NCCL WARN NET/IB: Got completion from peer 10.0.0.9<1> with status=12\n"
 
 

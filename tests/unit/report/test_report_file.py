@@ -107,6 +107,11 @@ def test_an_outlier_stays_visible_however_many_hosts_share_the_rows() -> None:
     assert heat.table[0][0] == odd.host
 
 
+def test_the_noise_of_healthy_hosts_has_no_colour() -> None:
+    heat = story_heat.build(many(40, accused=0))
+    assert (pixels(heat.strips[0].image) == 16).mean() > 0.999  # the clear one in the middle of the palette
+
+
 def test_the_accused_come_first_and_a_gap_is_not_a_value() -> None:
     story = many(6, accused=1)
     lane = story.lanes[0]

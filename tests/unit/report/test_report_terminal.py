@@ -33,7 +33,7 @@ def shown(
 
 def test_first_line_and_order() -> None:
     text = shown(rdma()[0])
-    assert text.splitlines()[0].rstrip() == "INCIDENT  running, job 8308, 24 nodes, 192 GPUs"
+    assert text.splitlines()[0].rstrip() == "INCIDENT  job 8308 (running), 24 nodes, 192 GPUs"
     parts = [
         "Two hosts lose",
         "Where ",
@@ -53,7 +53,7 @@ def test_it_can_be_acted_on() -> None:
     text = shown(rdma()[0])
     for fact in (
         "chi2822/ionic_3",
-        "2026-02-24 19:06:34 UTC, step 97, ± 20 s",
+        "2026-02-24 19:06:34 UTC ± 20 s, step 97",
         "tokens/s/device 3,293 → 2,620 (-20.4 %)",
         "confidence 97 %",
         "1. Exclude nodes chi2822, chi2827  [needs approval]",
@@ -70,7 +70,8 @@ def test_it_can_be_acted_on() -> None:
 
 def test_healthy_names_no_cause() -> None:
     text = shown(healthy()[0])
-    assert text.startswith("HEALTHY  completed")
+    assert text.startswith("HEALTHY  job ")
+    assert "(completed)" in text.splitlines()[0]
     assert "ROOT CAUSE" not in text
     assert "Nothing is recommended." in text
     assert "trackwalker perf " in text

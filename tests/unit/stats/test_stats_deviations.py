@@ -178,3 +178,12 @@ def test_bins_without_a_value_make_a_series_no_quieter() -> None:
     thin[0, 1:REFERENCE:5] = np.nan
     thin[0, 2:REFERENCE:5] = np.nan
     assert compared(thin).error[0] >= compared(values).error[0]
+
+
+def test_bursts_that_come_to_this_and_that_host_are_weather() -> None:
+    values = np.zeros((3, 40))
+    values[0, 5:9] = 4.0  # another host's bad hour, long before
+    values[1, 30:38], values[2, 31] = 1.9, 50.0
+    window, reference = np.arange(40) >= 30, np.arange(40) < 30
+    highest = stats.weather(values, window, reference, np.arange(3))
+    assert highest.tolist() == [0.0, 1.6, 1.6]  # over ten bins; nobody is his own weather

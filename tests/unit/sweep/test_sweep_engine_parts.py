@@ -13,8 +13,7 @@ from sweep_line import Line, World, plan_of, run
 from triage_logs import CANCEL, ending, header, steps
 
 from trackwalker.cli import app
-from trackwalker.cli.commands import load_entry
-from trackwalker.cli.sweeps.main import KINDS
+from trackwalker.cli.sweeps.main import Sweeps
 from trackwalker.errors import UsageError
 from trackwalker.job.layout import Job
 from trackwalker.sweep import strategies
@@ -272,15 +271,11 @@ def test_a_sweep_asks_before_it_starts_and_shows_its_jobs_when_asked_to(
         assert complaint in err
 
 
-@pytest.mark.parametrize("name", KINDS)
-def test_the_list_of_kinds_says_what_each_says_of_itself(name: str) -> None:
-    own = load_entry(name, KINDS[name]).help or ""
-    assert own.split("\n\n")[0].replace("\n", " ") == KINDS[name].help
-
-
-def test_every_kind_takes_the_same_options_for_the_same_things() -> None:
-    for name, entry in KINDS.items():
-        options = {option for each in load_entry(name, entry).params for option in each.opts}
-        assert {"--on", "--workspace", "--budget", "--yes", "--dry-run", "--json", "--steps", "--spares"} <= options, (
-            name
-        )
+@pytest.mark.parametrize("name", strategies.KINDS)
+def test_every_kind_says_what_it_is_for_and_takes_the_same_options_for_the_same_things(name: str) -> None:
+    command = Sweeps().get_command(None, name)
+    assert (command.help or "").split("\n\n")[0].endswith(".")
+    assert command.epilog == f"Example: trackwalker {command.epilog.partition('trackwalker ')[2]}"
+    assert f"sweep {name} " in command.epilog
+    options = {option for each in command.params for option in each.opts}
+    assert {"--on", "--workspace", "--budget", "--yes", "--dry-run", "--json", "--steps", "--spares"} <= options

@@ -298,7 +298,7 @@ def test_a_sparkline_keeps_the_proportions_and_leaves_gaps_open() -> None:
     assert (points[0], points[-1]) == (1.0, 0.5)
     assert spark(nothing, nothing) == ()
     assert spark_path((1.0, None, 0.0)) == "M0 1.5M96 20"
-    assert spark_area((1.0, 1.0)) == "M0 20L0 1.5L96 1.5L96 20Z"
+    assert spark_area((1.0, 1.0)) == "M0 1.5L96 1.5L96 20L0 20Z"
 
 
 def test_a_plot_has_a_mark_for_what_was_measured_and_a_row_for_everything() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import stat
 import sys
 import time
@@ -67,6 +68,32 @@ def test_the_inbox_has_every_job_in_trouble_what_costs_most_first(client: TestCl
     assert "5003" not in recent  # it ended six weeks ago, and nobody touched it
     assert "5039" in recent
     assert {each["job"] for each in inbox(client, "?q=thermal&state=all")} == {"5033", "5021", "5009"}
+
+
+def test_the_host_that_comes_back_stands_above_the_inbox_with_its_incidents_and_what_it_cost(
+    client: TestClient,
+) -> None:
+    [first, *_] = client.get("/incidents.json").json()["returning"]  # whatever state is looked at
+    assert (first["host"], first["jobs"]) == (RETURNING, ["5039", "5027", "5015", "5003"])
+    known = {each["job"]: each["lost_gpu_hours"] for each in inbox(client, "?state=all")}
+    assert first["lost_gpu_hours"] == pytest.approx(sum(known[job] for job in first["jobs"]))
+    page = client.get("/incidents", headers=HTML).text
+    head = page.index("Hosts that come back")
+    assert head < page.index("in <b>4 incidents</b>") < page.index('<tr id="incident-')
+    assert "in 4 incidents</span>" in page  # beside the host in its rows, too
+    assert re.search(r'<a href="/incidents\?state=all">\d older</a>: [\d.]+ GPU-hours', page)
+    assert EVIL not in page
+
+
+def test_a_page_of_a_host_begins_with_incidents_and_cost_and_the_dearest_stand_first(client: TestClient) -> None:
+    page = client.get("/host", params={"name": RETURNING}, headers=HTML).text
+    assert (
+        page.index("<b>4</b><span>incidents name it") < page.index("GPU-hours, its share") < page.index("Take it out")
+    )
+    assert "comes back" in page or "leave out" in page
+    named = page[page.index('id="named"') : page.index('id="ledger"')]
+    assert re.findall(r'href="/job/(\d+)"', named) == ["5039", "5027", "5015", "5003"]
+    assert re.findall(r'href="/incidents/(\d+)"', named) == ["5039", "5027", "5015", "5003"]
 
 
 def test_an_incident_is_worked_on_and_nothing_of_it_is_written_into_the_job(client: TestClient, root: Path) -> None:
@@ -210,10 +237,13 @@ def test_the_fleet_page_says_what_cost_most_and_who_comes_back(client: TestClien
     assert found["racks"][0]["name"] == "r2"
     assert found["causes"][0]["name"] == "rdma-degradation"
     assert found["flaky"][0]["host"] == RETURNING
+    assert found["flaky"][0]["jobs"] == ["5039", "5027", "5015", "5003"]
     assert len(found["days"]) > 20
     assert all(0.0 <= day["goodput"] <= 1.0 for day in found["days"] if day["goodput"] is not None)
     page = client.get("/fleet?days=0", headers=HTML).text
     assert "stands out" in page
+    assert page.index("GPU-hours lost") < page.index("in money") < page.index("Hosts that come back")
+    assert page.index("Hosts that come back") < page.index("Hosts that cost most") < page.index("Goodput by day")
     assert EVIL not in page
     assert client.get("/fleet.json?days=%3Cb%3E").json()["fleet"]["jobs"] < 41  # 30 days, as without a number
 

@@ -7,6 +7,7 @@ import base64
 import numpy as np
 import pytest
 
+from trackwalker.report.story.heat import measure, spread_of
 from trackwalker.web.data import heat
 from trackwalker.web.data.heat import Grid
 from trackwalker.web.data.heat_rows import MOST_ROWS, document, group, members, outliers, rank
@@ -16,10 +17,10 @@ from trackwalker.web.data.job_page_charts import MOST_LINES, overlay
 def grid_of(values: np.ndarray, hosts: list[str] | None = None) -> Grid:
     names = tuple(hosts or [f"n{i:04d}" for i in range(len(values))])
     small = values.astype(np.float32)
-    spread = heat._spread(small, 0.0)
-    shown, usual, deviation = heat._measure(small, spread)
+    spread = spread_of(small)
+    usual, deviation = measure(small, spread)
     times = np.arange(values.shape[1], dtype=float) * 10.0
-    return Grid("hw_power", "auto", ("q",), names, times, shown, usual, deviation, 10.0, 10.0, spread)
+    return Grid("hw_power", "auto", ("q",), names, times, small, usual, deviation, 10.0, 10.0, spread)
 
 
 def noisy(hosts: int, columns: int = 100, seed: int = 1) -> np.ndarray:

@@ -103,8 +103,8 @@ def _show(reply: Reply, where: str) -> None:
     numbered = [quote.id for quote in reply.evidence if quote.id]
     if numbered and reply.asked.command.startswith("trackwalker diagnose"):
         piece = f"{reply.asked.command}{where} --evidence {numbered[0]}"
-        console.print(Text(f"a piece of evidence with all its values: {piece}", "dim"), soft_wrap=True)
-    console.print(Text(f"the same in full: {reply.asked.command}{where}", "dim"), soft_wrap=True)  # to be copied
+        console.print(Text(f"for all values of a piece of evidence: {piece}", "dim"), soft_wrap=True)
+    console.print(Text(f"for the full answer: {reply.asked.command}{where}", "dim"), soft_wrap=True)  # to be copied
 
 
 def _show_model(answered: Answered) -> None:

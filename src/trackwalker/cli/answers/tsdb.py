@@ -246,7 +246,7 @@ def export_(
     database = _database(job, workspace)
     export.check_target(out, database, force)
     begin, until = query.parse_time(start), query.parse_time(end)
-    with open_database(database) as telemetry, waiting() as line:
+    with open_database(database, ours=False) as telemetry, waiting() as line:
         done = export.export(
             telemetry, out, metric, begin, until, lambda at, of, name: line.show(at, of, "metrics written")
         )

@@ -11,8 +11,9 @@ import re
 import statistics
 import time
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from trackwalker.agent.ask.standing_now import UNDECIDED
 from trackwalker.errors import EvidenceError, TrackwalkerError
@@ -26,6 +27,7 @@ from trackwalker.launch.job_state import Standing
 from trackwalker.logs.formats.dialect import WALL
 
 if TYPE_CHECKING:
+    from trackwalker.fleet.examine import Examined
     from trackwalker.record.read import Record
 
 _TAIL = 1 << 16
@@ -163,9 +165,24 @@ def _touched(path: Path | None) -> float | None:
 
 
 def _verdict(job: Job) -> str:
-    """The cause that a saved verdict names, or its outcome; empty without one."""
+    """The cause that a verdict names, or its outcome: the one saved with the job, else one that a server kept."""
     with contextlib.suppress(OSError, ValueError, RecursionError, TypeError, AttributeError, KeyError):
-        said = json.loads(read_whole(job.dir / "verdict.json")) if job.dir else {}
+        saved = job.dir / "verdict.json" if job.dir else None
+        said = json.loads(read_whole(saved)) if saved and saved.exists() else _kept(job)
         roots = [str(cause["cause"]) for cause in said.get("causes", []) if cause.get("role") == "root"]
         return ", ".join(roots[:2]) or str(said.get("outcome", ""))
     return ""
+
+
+def _kept(job: Job) -> dict[str, Any]:
+    """A verdict about this very evidence that `serve` made in the background; empty where there is none."""
+    place = job.log or job.dir
+    made = _examined(place.parent).verdict(job) if place is not None else None
+    return made.model_dump() if made is not None else {}
+
+
+@lru_cache(maxsize=4)
+def _examined(workspace: Path) -> Examined:
+    from trackwalker.fleet.examine import Examined  # heavy: only where a job has no verdict of its own
+
+    return Examined(workspace)

@@ -20,7 +20,7 @@ DEFAULT_WORKSPACE = Path("outputs")
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout instead of text.")]
 Image = Annotated[str | None, typer.Option("--image", envvar="DOCKER_IMAGE", help="Container image, or a .tar of one.")]
 Registry = Annotated[str, typer.Option("--registry", envvar="DOCKER_REGISTRY", help="Where images come from.")]
-Runtime = Annotated[str | None, typer.Option("--runtime", help="docker, podman, apptainer, native, or auto.")]
+Runtime = Annotated[str | None, typer.Option("--runtime", help="podman, docker, apptainer, …, native, or auto.")]
 Privileged = Annotated[bool, typer.Option("--privileged", help="Give containers every privilege.")]
 StoreAuthFile = Annotated[
     Path | None,
@@ -48,9 +48,63 @@ JobName = Annotated[
     str,
     typer.Argument(
         metavar="JOB",
-        help="A job's id or its beginning, log file or directory; 'latest', '-' the job before it, '-2' two before.",
+        help="Job id or its unique beginning, log file or directory; 'latest'; "
+        "'-': the job before the latest, '-2': the one before that.",
     ),
 ]
+
+
+def for_nodes(default: Any) -> Any:
+    """A flag that the launcher only carries: what runs on the nodes reads it as `order.flags[name]`."""
+    return dataclasses.field(default=default, metadata={"for_nodes": True})
+
+
+@dataclasses.dataclass(frozen=True)
+class JobFlags:
+    """How a job is run: flags that `submit`, `plan` and every sweep have, each declared here and nowhere else."""
+
+    workspace: Annotated[
+        Path, typer.Option("--workspace", envvar="JOB_WORKSPACE", help="Folder that holds jobs and sweeps.")
+    ] = DEFAULT_WORKSPACE
+    observe: Annotated[bool, typer.Option("--observe", help="Record metrics into the job directory.")] = False
+    procs: Annotated[
+        int, typer.Option("--procs-per-node", min=1, help="Rank processes on each node; 1: one that sees all GPUs.")
+    ] = 1
+    image: Image = None
+    registry: Registry = "docker.io"
+    runtime: Runtime = None
+    privileged: Privileged = False
+    stage_timeouts: Annotated[
+        str | None,
+        typer.Option(
+            "--stage-timeouts", envvar="STAGE_TIMEOUTS", help="As preflight:600,pull:900,health:300,train:none."
+        ),
+    ] = None
+    gpu: Annotated[
+        str | None,
+        typer.Option(
+            "--gpu", envvar="TRACKWALKER_GPU", help="GPU of the nodes, as MI300X or H200: for memory and layers."
+        ),
+    ] = None
+    fabric: Annotated[
+        str | None,
+        typer.Option(
+            "--fabric", envvar="TRACKWALKER_FABRIC", help="Network of the nodes: ionic, mlx5, bnxt, efa, tcp."
+        ),
+    ] = None
+    code: Annotated[
+        Path | None, typer.Option("--code", help="Folder whose code is frozen for the run; ranks start in that copy.")
+    ] = None
+    python: Annotated[
+        str | None,
+        typer.Option(
+            "--python", help="Python on the nodes, for the agent and for native runs; this one, in pods python3."
+        ),
+    ] = None
+
+    def carried(self) -> dict[str, Any]:
+        """The flags that are for the nodes, by name."""
+        return {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.metadata.get("for_nodes")}
 
 
 def as_named(job: str, workspace: Path) -> str:

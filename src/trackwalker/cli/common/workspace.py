@@ -7,7 +7,7 @@ from pathlib import Path
 
 from trackwalker.cli.common.say import say
 from trackwalker.errors import JobNotFoundError
-from trackwalker.fleet.source import newest
+from trackwalker.fleet.scan import newest
 from trackwalker.job.layout import Job
 from trackwalker.job.resolve import list_jobs
 from trackwalker.launch.job_state import submitted

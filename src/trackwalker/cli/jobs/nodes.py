@@ -11,7 +11,7 @@ from pathlib import Path
 from trackwalker.cli.common.options import DEFAULT_WORKSPACE, AsJson, Workspace
 from trackwalker.cli.common.say import say
 from trackwalker.cli.common.workspace import there
-from trackwalker.fleet.source import newest
+from trackwalker.fleet.scan import newest
 from trackwalker.job.layout import Job
 from trackwalker.launch.job_state import standings
 from trackwalker.launch.ledger import WINDOW_S, Suspect, note, of_end, suspects, to_exclude

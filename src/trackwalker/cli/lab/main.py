@@ -70,7 +70,8 @@ def simulate(
         done = run_simulate(load_scenario(scenario), out, seed, nodes, gpus, profile, form=form)
     print(done.job)
     print(
-        f"simulated {done.hours:.1f} hours of the job, {done.samples} samples; the answer: {out / 'truth.json'}",
+        f"simulated {done.hours:.1f} hours of the job, {done.samples:,} metric samples; "
+        f"the injected fault: {out / 'truth.json'}",
         file=sys.stderr,
     )
 

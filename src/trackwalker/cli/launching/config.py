@@ -83,7 +83,7 @@ def set_(
     if key == "workspace" and value and not project:
         value = str(Path(value).expanduser().absolute())  # what is typed here means this folder, not that of the file
     settings.write(path, key, value)
-    print(f"{key} is set in {path}" if value else f"{key} is no longer set in {path}")
+    print(f"{key} = {value} (saved in {path})" if value else f"{key} is no longer set in {path}")
 
 
 @app.command("path", epilog="Example: trackwalker config path")

@@ -46,7 +46,7 @@ def explain(
         document |= {"nodes": target.nodes, "vendor": vendor, "fabric": fabric, "layers": [_row(s) for s in steps]}
         print(json.dumps(document, indent=1, ensure_ascii=False))
         return
-    counts = "these flags together" if variable == XLA_FLAGS else "the last line counts"
+    counts = "made of these flags" if variable == XLA_FLAGS else "the last line counts"
     place = " ".join(word for word in (vendor, fabric) if word)
     on = f"{target.nodes} {place} node".replace("  ", " ") + "s" * (target.nodes != 1)
     print(f"{variable} for {found.name} on {on}: {counts}")

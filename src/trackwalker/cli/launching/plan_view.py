@@ -39,6 +39,7 @@ def show(submission: Submission, scheduled: dict[str, Any], as_json: bool, scrip
             "env_on_nodes": order.layers,
             "config": {k: {"value": s.value, "source": s.source} for k, s in record.config.items()},
             "stage_timeouts": order.timeouts,
+            **({"flags": order.flags} if order.flags else {}),
             "problems": [problem.to_dict() for problem in submission.checked.problems],
         }
         print(json.dumps(answer, default=str))
@@ -47,7 +48,7 @@ def show(submission: Submission, scheduled: dict[str, Any], as_json: bool, scrip
     if not script:
         if "sbatch" in scheduled:
             print(f"\n{shlex.join(scheduled['sbatch'])}")
-        print("\nTo see the script, every rank's command, environment and config: add --script.")
+        print("\nAdd --script to see the job script and each rank's command, environment and config.")
         return _code(submission)
     print(f"\n# {record.name}: {order.nodes} nodes, {order.world} ranks")
     if "sbatch" in scheduled:
@@ -78,7 +79,7 @@ def _verdict(submission: Submission, scheduled: dict[str, Any]) -> list[str]:
     more += [f"note: {word['warning']}"] if word.get("warning") else []
     if problems:
         return [f"{count(len(problems), 'problem')}: {what}", *(f"- {text}" for text in problems), *more]
-    return [f"OK: {what}" if estimate is None else f"OK: fits, {estimate.brief()}: {what}", *more]
+    return [f"OK: {what}" if estimate is None else f"OK: fits, about {estimate.brief()} per GPU: {what}", *more]
 
 
 def _code(submission: Submission) -> int:

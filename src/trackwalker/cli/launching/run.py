@@ -181,11 +181,11 @@ class Ending:
         if self.by_user:
             word, then = "ended by you (Ctrl-C)", f"to continue: trackwalker resume {job}"
         elif self.code == 0:
-            word, then = "finished", f"where the time went: trackwalker perf {job}"
+            word, then = "finished", f"to see where the time went: trackwalker perf {job}"
         else:
             word, then = f"failed with exit code {self.code}", f"why: trackwalker diagnose {job}"
         of = f" of {self.total}" if self.total else ""
-        speed = f", lately {self.seconds:.3g} s per step" if self.seconds is not None else ""
+        speed = f", the last ones {self.seconds:.3g} s each" if self.seconds is not None else ""
         return f"{word}: {self.steps}{of} steps{speed}; {then}"
 
 

@@ -15,7 +15,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from trackwalker.cli.common.options import DEFAULT_WORKSPACE, AsJson, Image, Privileged, Registry, Runtime, takes
+from trackwalker.cli.common.options import AsJson, JobFlags, takes
 from trackwalker.cli.common.words import before, behind
 from trackwalker.cli.jobs.nodes import suspect_lines
 from trackwalker.cli.launching.plan_view import show
@@ -28,7 +28,7 @@ from trackwalker.launch.kubernetes.client import apply_file_argv
 from trackwalker.launch.kubernetes.settings import read_settings
 from trackwalker.launch.request.validate import Asked
 from trackwalker.launch.request.words import Watching, parse_watching
-from trackwalker.launch.schedulers import kubernetes, slurm
+from trackwalker.launch.schedulers import SCHEDULERS, kubernetes, scheduler_named, slurm
 from trackwalker.launch.schedulers.allocation import allocation_of
 from trackwalker.launch.slurm.beforehand import NOT_ASKED, Word, ask_beforehand, without_gpus
 from trackwalker.launch.slurm.client import Slurm, left_behind, slurm_here
@@ -82,53 +82,13 @@ def submit_own(
 
 
 @dataclass(frozen=True)
-class Wanted:
+class Wanted(JobFlags):
     """How a run on a cluster is asked for: what `submit` and `plan` have in common."""
 
-    on: Annotated[Literal["slurm", "k8s"], typer.Option("--on", help="The scheduler.")] = "slurm"
-    workspace: Annotated[
-        Path, typer.Option("--workspace", envvar="JOB_WORKSPACE", help="Folder that holds the jobs.")
-    ] = DEFAULT_WORKSPACE
-    observe: Annotated[bool, typer.Option("--observe", help="Record metrics into the job directory (also: RAY=1).")] = (
-        False
-    )
+    on: Annotated[Literal[*SCHEDULERS], typer.Option("--on", help="The scheduler.")] = "slurm"  # type: ignore[valid-type]
     ray: Annotated[bool, typer.Option("--ray", help="Record, and keep a Ray cluster beside the run.")] = False
-    procs: Annotated[
-        int, typer.Option("--procs-per-node", min=1, help="Rank processes on each node; 1: one that sees all GPUs.")
-    ] = 1
-    image: Image = None
-    registry: Registry = "docker.io"
-    runtime: Runtime = None
-    privileged: Privileged = False
-    stage_timeouts: Annotated[
-        str | None,
-        typer.Option(
-            "--stage-timeouts", envvar="STAGE_TIMEOUTS", help="As preflight:600,pull:900,health:300,train:none."
-        ),
-    ] = None
-    gpu: Annotated[
-        str | None,
-        typer.Option(
-            "--gpu", envvar="TRACKWALKER_GPU", help="GPU of the nodes, as MI300X or H200: for memory and layers."
-        ),
-    ] = None
-    fabric: Annotated[
-        str | None,
-        typer.Option(
-            "--fabric", envvar="TRACKWALKER_FABRIC", help="Network of the nodes: ionic, mlx5, bnxt, efa, tcp."
-        ),
-    ] = None
     checks: Annotated[
         list[str] | None, typer.Option("--check", help="Preflight policy, as ecc=warn or gpus_free=off; repeatable.")
-    ] = None
-    code: Annotated[
-        Path | None, typer.Option("--code", help="Folder whose code is frozen for the run; ranks start in that copy.")
-    ] = None
-    python: Annotated[
-        str | None,
-        typer.Option(
-            "--python", help="Python on the nodes, for the agent and for native runs; this one, in pods python3."
-        ),
     ] = None
     jobset: Annotated[bool, typer.Option("--jobset", help="On k8s: a JobSet instead of an Indexed Job.")] = False
     no_apply: Annotated[
@@ -171,6 +131,7 @@ class Wanted:
             snapshot=frozen.hash if frozen else "",
             workdir=str(frozen.path) if frozen else "",
             provenance=code,
+            flags=self.carried(),
         )
 
     @property
@@ -195,8 +156,7 @@ def submit(
         return submit_own(Path(model), before(ctx), behind(ctx), options.on, options.workspace, dry_run, as_json)
     if options.watching.note:
         print(options.watching.note, file=sys.stderr)
-    to = _to_kubernetes if options.on == "k8s" else _to_slurm
-    return to(ctx, model, options, dry_run, as_json)
+    return _TO.get(options.on, _to_other)(ctx, model, options, dry_run, as_json)
 
 
 @takes(Wanted)
@@ -211,8 +171,7 @@ def plan(
     `submit --dry-run` prints the same.
     Exit codes: 0 it would run, 1 it would probably run out of GPU memory, 2 it would be refused.
     """
-    to = _to_kubernetes if options.on == "k8s" else _to_slurm
-    return to(ctx, model, options, True, as_json)
+    return _TO.get(options.on, _to_other)(ctx, model, options, True, as_json)
 
 
 def _to_slurm(ctx: typer.Context, model: str, options: Wanted, dry_run: bool, as_json: bool) -> int:
@@ -305,6 +264,37 @@ def _to_kubernetes(ctx: typer.Context, model: str, options: Wanted, dry_run: boo
         why = "--no-apply" if options.no_apply else "kubectl is not here"
         print(f"{why}: nothing is queued yet; to queue it: {by_hand}", file=sys.stderr)
     return 0
+
+
+def _to_other(ctx: typer.Context, model: str, options: Wanted, dry_run: bool, as_json: bool) -> int:
+    """Any scheduler that answers as `launch.schedulers.Scheduler` says."""
+    scheduler = scheduler_named(options.on)
+    if scheduler is None or options.jobset or options.no_apply or options.auto_resume:
+        raise UsageError(f"--jobset, --no-apply and --auto-resume are not for --on {options.on}")
+    wishes, python = scheduler.wishes(before(ctx), os.environ), options.python or sys.executable
+    asked = options.asked(model, behind(ctx), wishes.nodes or 1, wishes.gpus_per_node)
+    runtime = options.runtime or ("auto" if options.image else "native")
+    with _frozen(options, dry_run) as frozen:
+        packages = "" if runtime != "native" else None if python == sys.executable else python
+        how = options.how(options.on, python, runtime, frozen, _code(options, dry_run, packages))
+        submission = plan_submission(asked, how)
+        if dry_run:
+            return show(submission, scheduler.shown(submission, wishes), as_json, options.script)
+        if how.observe:
+            ensure_prometheus(lambda text: print(text, file=sys.stderr))
+        job_id = scheduler.submit(submission, wishes)
+    job_dir = submission.open_job(job_id)
+    log = job_dir.parent / f"{job_dir.name}.log"
+    _warn(submission)
+    if as_json:
+        print(json.dumps({"schema": SUBMITTED, "id": job_id, "dir": str(job_dir), "log": str(log), "state": "pending"}))
+    else:
+        print(f"job {job_id}  log {log}", flush=True)
+    return 0
+
+
+# These two have flags of their own, and say more of what they were told.
+_TO = {"slurm": _to_slurm, "k8s": _to_kubernetes}
 
 
 @contextlib.contextmanager

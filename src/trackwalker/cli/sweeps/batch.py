@@ -13,6 +13,8 @@ from trackwalker.launch.request.validate import Asked
 from trackwalker.logs.formats.nodelist import expand
 from trackwalker.sweep.batch.request import BATCH, Wanted, request_of
 
+EXAMPLE = "sweep batch 70b --nodelist n[1-8] -- dataset_type=synthetic"
+
 
 @takes(Common)
 def batch(

@@ -13,6 +13,8 @@ from trackwalker.launch.request.validate import Asked
 from trackwalker.logs.formats.nodelist import expand
 from trackwalker.sweep.flags.request import MOST, Wanted, request_of
 
+EXAMPLE = "sweep flags 70b --nodelist n[1-8]"
+
 
 @takes(Common)
 def flags(

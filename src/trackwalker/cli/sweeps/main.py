@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -18,58 +19,30 @@ from trackwalker.sweep.plan import find_folder, list_folders, load_plan
 from trackwalker.sweep.progress import Teller
 from trackwalker.sweep.report import dumps, standing
 from trackwalker.sweep.state import load_state, running
+from trackwalker.sweep.strategies import KINDS
 
 LISTED, CANCELLED = "trackwalker.sweeps/1", "trackwalker.sweep-cancel/1"
 SweepName = Annotated[str, typer.Argument(metavar="SWEEP", help="Its id, the beginning or end of it, or 'last'.")]
 
-# Each kind's command is in a file of its own: `@takes(Common) def batch(ctx, …, options: Common = Common()) -> int`,
-# which ends in `return start("batch", request, options, ctx)`.
-KINDS = {
-    "batch": Entry(
-        "sweeps.batch:batch",
-        "Find the setting with the highest steady throughput: per-device batch, or any other one or two.",
-        "sweep batch 70b --nodelist n[1-8] -- dataset_type=synthetic",
-        takes_words=True,
-    ),
-    "nodes": Entry(
-        "sweeps.nodes:nodes",
-        "Run one job on each node and tell who is slower than the others, and why.",
-        "sweep nodes n[1-16] --observe",
-        takes_words=True,
-    ),
-    "network": Entry(
-        "sweeps.nodes:network",
-        "Find the node or the link that slows collectives down, by groups of nodes.",
-        "sweep network n[1-16]",
-        takes_words=True,
-    ),
-    "models": Entry(
-        "sweeps.models:models",
-        "Run every model at its node counts, for each commit; tell what got slower and what broke.",
-        "sweep models --nodelist n[1-8] --commits main feature",
-        takes_words=True,
-    ),
-    "flags": Entry(
-        "sweeps.flags:flags",
-        "Tune XLA and NCCL flags of one model and mesh: screen, confirm, recommend.",
-        "sweep flags 70b --nodelist n[1-8]",
-        takes_words=True,
-    ),
-}
-
 
 class Sweeps(TyperGroup):
-    """Lists every kind of sweep, and imports the one that is called."""
+    """Lists every kind of sweep, and imports the one that is called.
+
+    A kind's command is in the file of its name: `@takes(Common) def batch(ctx, …, options: Common = Common()) -> int`,
+    which ends in `return start("batch", request, options, ctx)`, and its `EXAMPLE`.
+    """
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
-        for name, entry in KINDS.items():
-            self.add_command(TyperCommand(name, help=entry.help))
+        for name in KINDS:  # the names alone, for completion and for who mistypes one
+            self.add_command(TyperCommand(name))
 
-    def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
-        """The command that is called."""
-        name, listed, rest = super().resolve_command(ctx, args)
-        return name, load_entry(name, KINDS[name]) if name in KINDS else listed, rest
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """A kind's command by its file, or one of ours."""
+        if cmd_name not in KINDS:
+            return super().get_command(ctx, cmd_name)
+        example = import_module(f"trackwalker.cli.sweeps.{cmd_name}").EXAMPLE
+        return load_entry(cmd_name, Entry(f"sweeps.{cmd_name}:{cmd_name}", "", example, takes_words=True))
 
 
 app = typer.Typer(

@@ -14,6 +14,8 @@ from trackwalker.launch.request.words import parse_passthrough
 from trackwalker.sweep.models.history import ALIKE
 from trackwalker.sweep.models.request import Asked, request_of
 
+EXAMPLE = "sweep models --nodelist n[1-8] --commits main feature"
+
 
 @takes(Common)
 def models(

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from trackwalker.cli.common.options import DEFAULT_WORKSPACE, AsJson, Image, Privileged, Registry, Runtime
+from trackwalker.cli.common.options import AsJson, JobFlags
 from trackwalker.cli.common.say import Screen
 from trackwalker.cli.common.words import before, behind
 from trackwalker.errors import UsageError
@@ -39,13 +39,10 @@ DryRun = Annotated[bool, typer.Option("--dry-run", help="Show every job of the f
 
 
 @dataclass(frozen=True)
-class Common:
+class Common(JobFlags):
     """Options of every sweep; a command takes them with `@takes(Common)` as its last parameter."""
 
     on: Annotated[Literal["slurm", "local"], typer.Option("--on", help="Where the jobs run.")] = "slurm"
-    workspace: Annotated[
-        Path, typer.Option("--workspace", envvar="JOB_WORKSPACE", help="Folder that holds jobs and sweeps.")
-    ] = DEFAULT_WORKSPACE
     nodelist: Annotated[
         str | None,
         typer.Option("--nodelist", help="The nodes of the sweep, as n[1-8]: fixed for all that is compared."),
@@ -61,23 +58,6 @@ class Common:
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Start without asking.")] = False
     dry_run: DryRun = False
     as_json: AsJson = False
-    observe: Annotated[bool, typer.Option("--observe", help="Record metrics of each job: they explain figures.")] = (
-        False
-    )
-    procs: Annotated[int, typer.Option("--procs-per-node", min=1, help="Rank processes on each node.")] = 1
-    image: Image = None
-    registry: Registry = "docker.io"
-    runtime: Runtime = None
-    privileged: Privileged = False
-    gpu: Annotated[str | None, typer.Option("--gpu", help="GPU of the nodes, as MI300X or H200.")] = None
-    fabric: Annotated[str | None, typer.Option("--fabric", help="Network of the nodes: ionic, mlx5, efa, tcp.")] = None
-    stage_timeouts: Annotated[
-        str | None, typer.Option("--stage-timeouts", envvar="STAGE_TIMEOUTS", help="As preflight:600,train:none.")
-    ] = None
-    code: Annotated[
-        Path | None, typer.Option("--code", help="Folder whose code is frozen for the jobs; ranks start in that copy.")
-    ] = None
-    python: Annotated[str | None, typer.Option("--python", help="Python on the nodes; this one.")] = None
 
 
 def start(kind: str, request: dict[str, Any], common: Common, ctx: typer.Context) -> int:
@@ -170,6 +150,7 @@ def _plan(kind: str, request: dict[str, Any], common: Common, ctx: typer.Context
         stage_timeouts=common.stage_timeouts,
         code=str(common.code.absolute()) if common.code else "",
         python=common.python or "",
+        flags=common.carried(),
     )
     argv = [starred(word) for word in sys.argv[1:]]
     return Plan(new_id(kind, now), kind, {**shared, **request}, setup, now, common.budget, argv)

@@ -81,15 +81,11 @@ def certainty(supported: float, cause: str, rivals: int, named: bool) -> float:
 
 def with_confidence(verdict: Verdict) -> Verdict:
     """The same verdict, every cause as sure as what the verdict shows for it."""
-    kinds = {e.id: e.kind for e in verdict.evidence}
+    plain = verdict.model_dump(include={"evidence", "untestable", "data_quality"})
     rivals = max(0, len(verdict.roots) - 1)
     sure = []
     for cause in verdict.causes:
-        supported = _weigh(
-            [kinds[e] for e in cause.evidence if e in kinds],
-            untestable=len(verdict.untestable),
-            doubts=sum(not q.ok for q in verdict.data_quality),
-        )
+        supported = support(plain, {"evidence": cause.evidence})
         most = _LOCATED if cause.cause == CAUSE else 1.0
         level = confidence(certainty(supported, cause.cause, rivals, bool(cause.hosts)))
         sure.append(cause.model_copy(update={"confidence": min(most, level)}))
@@ -97,24 +93,13 @@ def with_confidence(verdict: Verdict) -> Verdict:
 
 
 def support(verdict: Mapping[str, Any], cause: Mapping[str, Any]) -> float:
-    """What any recorded verdict, as JSON, shows for one of its causes."""
-    kinds = {e.get("id"): str(e.get("kind")) for e in verdict.get("evidence", [])}
-    return _weigh(
-        [kinds[e] for e in cause.get("evidence", []) if e in kinds],
-        untestable=len(verdict.get("untestable", [])),
-        doubts=sum(not q.get("ok", True) for q in verdict.get("data_quality", [])),
-    )
+    """What any recorded verdict, as JSON, shows for one of its causes: pieces of evidence and how many kinds of them.
 
-
-def _weigh(kinds: list[str], *, untestable: int, doubts: int) -> float:
-    """One number: pieces of evidence and how many kinds of them; less for what could not be asked or not be trusted.
-
-    Only what a reader of the verdict can see counts. Only the order of these numbers matters: the table makes
-    probabilities of them.
+    Less for what could not be asked or not be trusted. Only what a reader of the verdict can see counts, and only the
+    order of these numbers: the table makes probabilities of them.
     """
-    return (
-        min(len(kinds), _MOST_PIECES)
-        + 0.5 * len(set(kinds))
-        - 0.25 * min(untestable, _MOST_OPEN)
-        - 0.5 * min(doubts, 2)
-    )
+    kinds = {e.get("id"): str(e.get("kind")) for e in verdict.get("evidence", [])}
+    mine = [kinds[e] for e in cause.get("evidence", []) if e in kinds]
+    untestable = min(len(verdict.get("untestable", [])), _MOST_OPEN)
+    doubts = min(sum(not q.get("ok", True) for q in verdict.get("data_quality", [])), 2)
+    return min(len(mine), _MOST_PIECES) + 0.5 * len(set(mine)) - 0.25 * untestable - 0.5 * doubts

@@ -35,6 +35,8 @@ _AGAINST: dict[str, Callable[..., Finding]] = {  # these look at the same quanti
     "most-fell-to": partial(detectors.all_fell_to, share=detectors.MOST),
 }
 DETECTORS = frozenset({*_PLAIN, *_AGAINST, "gone", "accused-like-others", "devices-of-accused"})
+# These ask whether something holds for all; the others look for somebody, and may find nobody.
+OF_ALL = frozenset(n for n in DETECTORS if n.startswith(("every-", "all-", "most-", "accused-like")))
 
 
 def detect(test: Test, case: Case, values: Values, reference: Values | None, accused: list[str]) -> Finding:

@@ -21,7 +21,8 @@ def playbooks_for(findings: list[Finding], books: list[Playbook], asked: set[str
     out: dict[str, Playbook] = {}
     for finding in findings:
         if finding.cause not in asked and finding.cause not in out and finding.text:
-            out[finding.cause] = _playbook(finding, shipped.get(finding.cause) or states().of_log(finding.cause))
+            state = shipped.get(finding.cause) or states().of_log(finding.id, finding.cause)
+            out[finding.cause] = _playbook(finding, state)
     return list(out.values())
 
 
@@ -40,7 +41,7 @@ def _playbook(finding: Finding, state: str) -> Playbook:
         title=cause_name(finding.cause),
         symptoms=["failed", "stall", "heartbeat", "cancelled", "unfinished-start"],
         state=WAIT_TOLD if wait else state,
-        acts_as=WAIT_TOLD if wait else NAMED_ERROR,
+        acts_as=WAIT_TOLD if wait else state if state == states().of_log(finding.id) else NAMED_ERROR,
         only_if_told=True,
         tests=[Test(id="log-says", role="require", accuses=blames, signature=[finding.cause])],
         summary=_unnamed(finding)

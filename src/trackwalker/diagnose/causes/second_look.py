@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from trackwalker.diagnose.accounts.accounts import SOME
+from trackwalker.diagnose.accounts.accounts import SOME, Account
+from trackwalker.diagnose.accounts.shares import carried
 from trackwalker.diagnose.case import Case
 from trackwalker.diagnose.causes.claims import Claim, claim_of, downstream, explanation
 from trackwalker.diagnose.causes.evidence import EvidenceBook
@@ -77,10 +78,15 @@ def _spoken(slowing: Sequence[Examination], symptoms: Symptoms) -> set[int]:
 
 
 def name_whom_they_wait_for(
-    case: Case, look: SecondLook, found: Sequence[Examination], roles: Mapping[str, Role], book: EvidenceBook
-) -> None:
-    """A wait that names nobody asks for whom: whoever alone stands out since the silence began, by any metric."""
-    open_waits = [e for e in found if roles.get(e.playbook.id) == "root" and not e.hosts and e.waits]
+    case: Case, look: SecondLook, found: Sequence[Examination], roles: Mapping[str, Role], book: EvidenceBook,
+    accounts: tuple[Account, ...],
+) -> None:  # fmt: skip
+    """A wait that names nobody asks for whom: whoever alone stands out since the silence began, by any metric.
+
+    Not one that was recorded on all alike: they wait for their batches, not for each other.
+    """
+    mine = [e for e in found if roles.get(e.playbook.id) == "root" and not e.hosts and e.waits]
+    open_waits = [e for e in mine if not carried(accounts, e.playbook.id)]
     since = [d for d in look.deviations if d.episode.kind in ("stall", "before-stall")]
     suspicion = suspect(since, graph()) if open_waits else None
     if suspicion is None or case.telemetry is None or len(suspicion.stories) > 1:
@@ -99,6 +105,7 @@ class OpenQuestion:
 
     standing: Standing
     deviations: Sequence[Deviation]
+    named: frozenset[str] = frozenset()  # hosts that are waited for already, for no known reason
 
 
 def open_question(
@@ -106,7 +113,8 @@ def open_question(
 ) -> OpenQuestion | None:
     """Whether to look for trouble without a name, and where; None where the causes found leave nothing over."""
     if outcome == "insufficient-evidence" or (outcome == "healthy" and "uneven" in symptoms.names):
-        return OpenQuestion("alone", look.deviations)
+        # Real runs fragment: what shows in a splinter of a slow stretch did not make the stretch slow.
+        return OpenQuestion("alone", _throughout(look.deviations, symptoms, [a.slow for a in symptoms.accounts]))
     slowing = [e for e in leading if "slow" in e.playbook.symptoms]
     stuck = [e for e in leading if e.waits] if symptoms.stall is not None else []
     if outcome != "incident" or not (stuck or (symptoms.slow and slowing)):
@@ -115,7 +123,8 @@ def open_question(
         # Idle devices tell that something was waited for: what else stands out, and is no sign of late data, is it.
         claims = [claim_of(e) for e in told if not _only_idleness(e) and not e.waits]
         rest = [d for d in look.deviations if explanation(d, claims, graph(), {}) is None]
-        return OpenQuestion("before", _throughout([d for d in rest if d.fleet or _idles_otherwise(d)], symptoms))
+        rest = _throughout([d for d in rest if d.fleet or _idles_otherwise(d)], symptoms)
+        return OpenQuestion("before", rest, frozenset(h for e in stuck for h in e.hosts))
     if stuck:
         return None
     claims = [claim_of(e) for e in told]
@@ -128,9 +137,12 @@ def _idles_otherwise(d: Deviation) -> bool:
     return d.meaning.quantity not in graph().idle | graph().late_batches
 
 
-def _throughout(deviations: Sequence[Deviation], symptoms: Symptoms) -> list[Deviation]:
-    """What may stand before a cause of all the loss: it shows in all slow phases together, or in most of the loss."""
+def _throughout(
+    deviations: Sequence[Deviation], symptoms: Symptoms, stretches: Sequence[frozenset[int]] = ()
+) -> list[Deviation]:
+    """What shows in all slow phases together, or in most of the loss: of one of these stretches, else of all."""
     lost = _lost(symptoms)
+    stretches = stretches or [frozenset(range(len(lost)))]
     phase = {episode(i): i for episode in (alone, further) for i in range(len(lost))}
     seen: dict[tuple[object, ...], set[str]] = {}
     for d in deviations:
@@ -138,7 +150,9 @@ def _throughout(deviations: Sequence[Deviation], symptoms: Symptoms) -> list[Dev
 
     def lasts(d: Deviation) -> bool:
         mine = seen[(d.host, *d.alike)]
-        return not mine <= set(phase) or 2 * sum(lost[i] for i in {phase[name] for name in mine}) >= sum(lost)
+        here = {phase[name] for name in mine if name in phase}
+        parts = ((sum(lost[i] for i in s & here), sum(lost[i] for i in s)) for s in stretches)
+        return not mine <= set(phase) or any(part > 0 and 2 * part >= whole for part, whole in parts)
 
     return [d for d in deviations if d.fleet or lasts(d)]
 
@@ -182,7 +196,7 @@ def locate(
 ) -> Located | None:
     """Who deviates since the trouble began and is accounted for by no cause."""
     telemetry = case.telemetry
-    suspicion = suspect(question.deviations, graph()) if telemetry is not None else None
+    suspicion = suspect(question.deviations, graph(), question.named) if telemetry is not None else None
     if suspicion is None or telemetry is None:
         return None
     cited = [(d, c[0]) for d in suspicion.deviations if (c := cite(d, telemetry, book)) is not None]

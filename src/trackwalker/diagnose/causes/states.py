@@ -50,9 +50,9 @@ class States:
         """The cause of a state that is reckoned from the steps, and tested by no cause file."""
         return str(self.told["reckoned"][state])
 
-    def of_log(self, cause: str) -> str:
-        """The state of a failure class that only logs tell of."""
-        return str(self.told["told_by_logs"].get(cause, NAMED_ERROR))
+    def of_log(self, *names: str) -> str:
+        """The state of a failure that only logs tell of, by its signature or its class."""
+        return str(next((s for n in names if (s := self.told["told_by_logs"].get(n))), NAMED_ERROR))
 
     @property
     def known(self) -> frozenset[str]:

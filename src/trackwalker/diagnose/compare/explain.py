@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from trackwalker.diagnose.case import Case
@@ -152,13 +153,8 @@ def _settings(pair: Pair, told: list[Change], own: list[tuple[Cause, Verdict]], 
         for source, value in ((c.source_a, c.a), (c.source_b, c.b)):
             if source and value is not None:
                 ids.append(pair.book.add("log", source, f"{c.name}: {value}"))
-    cause = Cause(
-        cause=states().cause("settings-differ"),
-        role="contributing" if own else "root",
-        confidence=confidence,
-        magnitude=pair.magnitude,
-        evidence=list(dict.fromkeys(ids)),
-    )
+    cause = _cause(pair, states().cause("settings-differ"), confidence, list(dict.fromkeys(ids)))
+    cause = cause.model_copy(update={"role": "contributing"}) if own else cause
     names = "; ".join(c.says for c in told[:3]) + (f"; and {len(told) - 3} more" if len(told) > 3 else "")
     can = "explain" if confidence > 0.8 else "may explain"
     text = f"The settings {can} the difference ({names}): {pair.speed_words}."
@@ -212,6 +208,12 @@ def adopt(cause: Cause, verdict: Verdict, book: EvidenceBook, suffix: str) -> Ca
     return cause.model_copy(update={"evidence": ids})
 
 
+def _cause(pair: Pair, name: str, sure: float, evidence: list[str], hosts: Sequence[str] = ()) -> Cause:
+    return Cause(
+        cause=name, role="root", confidence=sure, hosts=list(hosts), magnitude=pair.magnitude, evidence=evidence
+    )
+
+
 def _local(pair: Pair) -> Explanation | None:
     """A few hosts of the slower job that are worse than the others, and were not in the faster one."""
     causes: dict[str, tuple[set[str], list[str]]] = {}
@@ -231,14 +233,7 @@ def _local(pair: Pair) -> Explanation | None:
         return None
     _thermal(pair, causes)
     found = [
-        Cause(
-            cause=name,
-            role="root",
-            confidence=0.8,
-            hosts=sorted(who),
-            magnitude=pair.magnitude,
-            evidence=[*ids, *pair.aligned.evidence],
-        )
+        _cause(pair, name, 0.8, [*ids, *pair.aligned.evidence], sorted(who))
         for name, (who, ids) in sorted(causes.items())
     ]
     text = f"{pair.word} is the slower one: {pair.speed_words}. In it {'; '.join(words)}."
@@ -261,13 +256,8 @@ def _thermal(pair: Pair, causes: dict[str, tuple[set[str], list[str]]]) -> None:
 def _leak(pair: Pair, leak: Leak) -> Explanation:
     same_nodes = not pair.confounded
     more = leak.waves[0] is not None and leak.waves[1] is not None and leak.waves[0] > leak.waves[1]
-    cause = Cause(
-        cause=states().cause("threads-left"),
-        role="root",
-        confidence=round(0.82 + (0.08 if more else 0.0) + (0.05 if same_nodes else 0.0), 2),
-        magnitude=pair.magnitude,
-        evidence=[*leak.evidence, *pair.aligned.evidence],
-    )
+    sure = round(0.82 + (0.08 if more else 0.0) + (0.05 if same_nodes else 0.0), 2)
+    cause = _cause(pair, states().cause("threads-left"), sure, [*leak.evidence, *pair.aligned.evidence])
     waves = f", in {leak.waves[0]} waves of communicators instead of {leak.waves[1]}" if more else ""
     text = (
         f"{pair.word} restored its checkpoint with the single-replica restore{waves}, and since its first step every "
@@ -288,13 +278,7 @@ def _common(pair: Pair) -> Explanation | None:
     """Something that all hosts of the slower job share and the faster one does not have."""
     for d in pair.deltas:
         if d.family.common_cause is not None and d.uniform and d.worse(pair.slower_is_b):
-            cause = Cause(
-                cause=d.family.common_cause,
-                role="root",
-                confidence=0.7,
-                magnitude=pair.magnitude,
-                evidence=[*d.evidence, *pair.aligned.evidence],
-            )
+            cause = _cause(pair, d.family.common_cause, 0.7, [*d.evidence, *pair.aligned.evidence])
             values = f"{_mean(d, True)} in B, {_mean(d, False)} in A"
             text = f"{pair.speed_words}. {d.family.name} is worse on all hosts of {pair.word}: {values}."
             return Explanation("incident", text, [cause], [], clean(pair, {cause.cause}))

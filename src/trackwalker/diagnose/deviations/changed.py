@@ -20,6 +20,7 @@ from trackwalker.record.masks import WARM_UP_STEPS
 
 SCHEMA = "trackwalker.changed/1"
 MOST_ROWS = 40
+_NAMED = 4  # metrics in a sentence
 
 
 @dataclass(frozen=True)
@@ -37,6 +38,7 @@ class Changed:
     damage: list[str]
     log: LogChanges
     says: str = ""  # why nothing could be compared, where that is so
+    unseen: tuple[str, ...] = ()  # hosts that report old values, or lack metrics that the others have
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON has it."""
@@ -60,6 +62,7 @@ class Changed:
                 "shown": f"{min(MOST_ROWS, len(self.log.rows))} of {len(self.log.rows)}",
             },
             "says": self.says or None,
+            "not_compared": list(self.unseen),
             "damage": self.damage,
         }
 
@@ -99,7 +102,25 @@ def changed(
         case.damage,
         log,
         _why_nothing(case, window) if telemetry is not None and not swept.tests else "",
+        tuple(_unseen(case, hosts or case.hosts)),
     )
+
+
+def _unseen(case: Case, hosts: list[str]) -> list[str]:
+    """Whom an empty table does not clear: exporters that are not to be trusted, metrics that only they never had."""
+    out = [c.says for c in case.checks if not c.ok and set(c.hosts) & set(hosts)]
+    begin, end = case.telemetry.range() if case.telemetry is not None else (0.0, 0.0)
+    who: dict[str, set[str]] = {}
+    for share in (0.25, 0.5, 0.75):  # at no time: who was there once and went is in the table
+        query, at = 'count by (__name__, host) ({host!=""})', begin + share * (end - begin)
+        for s in case.telemetry.instant(query, at) if case.telemetry is not None else ():
+            who.setdefault(s.labels["__name__"], set()).add(s.labels["host"])
+    usual = [m for m, there in sorted(who.items()) if 2 * len(there.intersection(case.hosts)) > len(case.hosts)]
+    for host in hosts:
+        lacks = [m for m in usual if host not in who[m]]
+        more = f" and {len(lacks) - _NAMED} more" if len(lacks) > _NAMED else ""
+        out += [f"{host} never reported {', '.join(lacks[:_NAMED])}{more}, which most hosts did"] if lacks else []
+    return out
 
 
 def _why_nothing(case: Case, window: list[Span]) -> str:

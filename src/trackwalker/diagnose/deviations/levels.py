@@ -95,7 +95,7 @@ def unlike_all_along(case: Case, symptoms: Symptoms, graph: Graph) -> list[Unlik
         last = Span(max(tail.start, tail.end - length), tail.end)
     middle = Span(last.start - last.seconds, last.start)  # who became odd has been so for a while: no visitor
     found: list[Unlike] = []
-    for metric in sorted(telemetry.metrics()):
+    for metric in sorted(telemetry.metrics() - telemetry.renamed):
         meaning = meaning_of(metric)
         kind = _kind(meaning, graph)
         if kind is None or (kind == "lost-time" and case.topology.machines):  # on one machine chance decides who waits

@@ -98,7 +98,7 @@ def sweep(
     interval = max(scrape_interval(telemetry, "hw_procs_running"), 0.5)
     if case.timeline is not None and (last := case.timeline.last_end) is not None:
         episodes = [e.until(last - interval) for e in episodes]  # the last scrapes may hold the end of the processes
-    meanings = [m for m in map(meaning_of, sorted(telemetry.metrics())) if m.compared]
+    meanings = [m for m in map(meaning_of, sorted(telemetry.metrics() - telemetry.renamed)) if m.compared]
     if len(wanted) > MANY:
         meanings = _deciding(meanings, graph().never_the_reason)
     found: list[Deviation] = []
@@ -253,9 +253,12 @@ def _changed(
     quiet = round(frame.silent * hosts / len(frame.values))  # hosts none of whose counters moved
     result = _test(rows.values, frame, now, past, peers, who, quiet if rows.whole else frame.silent, yardstick)
     hosts += quiet
+    noted = np.abs(result.score) >= _NOTED
+    if frame.as_rate and frame.meaning.layer == "error" and noted.any():
+        noted &= (result.score < 0) | (result.after > stats.weather(rows.values, now, past, who))
     return [
         _deviation(rows.keys[i], rows.picks[i], frame, episode, result, i, rows.whole, hosts)
-        for i in np.flatnonzero(np.abs(result.score) >= _NOTED).tolist()
+        for i in np.flatnonzero(noted).tolist()
     ]
 
 

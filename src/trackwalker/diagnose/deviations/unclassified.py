@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass
 
 from trackwalker.diagnose.causes.quantities import Graph
@@ -58,12 +58,15 @@ class _Group:
         return frozenset(d.host for d in self.members if d.host is not None)
 
 
-def suspect(deviations: Sequence[Deviation], graph: Graph) -> Suspicion | None:
-    """Whom to look at, from deviations that no cause covers; None when nobody stands out clearly."""
+def suspect(deviations: Sequence[Deviation], graph: Graph, named: Set[str] = frozenset()) -> Suspicion | None:
+    """Whom to look at, from deviations that no cause covers; None when nobody stands out clearly.
+
+    Who is `named` already need not stand out from all others again: what is beyond chance there is enough.
+    """
     by_episode: dict[str, list[Deviation]] = {}
     for d in deviations:
         by_episode.setdefault(d.episode.name, []).append(d)
-    answers = {name: _culprits(mine, graph) for name, mine in by_episode.items()}
+    answers = {name: _culprits(mine, graph, named) for name, mine in by_episode.items()}
     if not any(answers.values()):
         return None
     best = max((g for groups in answers.values() for g in groups), key=lambda g: g.strength)
@@ -111,11 +114,12 @@ def _speaks(group: _Group, deviations: Iterable[Deviation]) -> bool:
     return any(d.alike == group.members[0].alike and d.host in group.hosts for d in deviations)
 
 
-def _culprits(deviations: Sequence[Deviation], graph: Graph) -> list[_Group]:
+def _culprits(deviations: Sequence[Deviation], graph: Graph, named: Set[str]) -> list[_Group]:
     """The groups that nothing else in the episode accounts for, if they are clear and not too many."""
     groups = _groups(deviations, graph)
     roots = [g for g in groups if not any(_explains(other, g, graph) for other in groups if other is not g)]
-    roots = sorted((g for g in roots if g.strength >= _CLEAR), key=lambda g: (-g.strength, g.members[0].meaning.metric))
+    roots = [g for g in roots if g.strength >= _CLEAR or g.hosts <= named]
+    roots = sorted(roots, key=lambda g: (-g.strength, g.members[0].meaning.metric))
     if not roots:
         return []
     best = roots[0]
@@ -185,7 +189,8 @@ def _can_be_a_reason(d: Deviation, deviations: Iterable[Deviation], graph: Graph
         return False  # steps that are long now and then may hold saves that nobody told of
     if meaning.layer == "activity":
         return not d.episode.stops and ((d.of > 1 and _out_of_step(d, deviations)) or _beside_the_run(d))
-    return meaning.worse(d.kind)
+    # Who fell less than the others did became no worse by it.
+    return meaning.worse(d.kind) and (d.fleet or (d.after > d.before) == (d.kind == "rose"))
 
 
 def _out_of_step(d: Deviation, deviations: Iterable[Deviation]) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -53,60 +54,46 @@ def lossy_receiver(case: Case, symptoms: Symptoms, book: EvidenceBook) -> Answer
 
 def bursts_slow_steps(case: Case, symptoms: Symptoms, book: EvidenceBook) -> Answer:
     """A host's bursts of retransmits and the run's slow steps come and go together."""
+    query, words = f"sum by (host) (increase({_RETX}[$s]))", "{n} bursts of retransmits; steps inside them"
+    return _with_the_steps(case, book, _RETX, query, lambda v: v > _LEAST_RATE * 30, _BURSTS, words, "bursts")
+
+
+def flaps_slow_steps(case: Case, symptoms: Symptoms, book: EvidenceBook) -> Answer:
+    """A host's port goes down and comes back, and the run's slow steps are those in which it is down."""
+    query, words = f"min by (host) (min_over_time({_PORT}[$s]))", "its port goes down {n} times; steps meanwhile"
+    return _with_the_steps(case, book, _PORT, query, lambda v: v < 0.5 * np.nanmax(v), _FLAPS, words, "downs")
+
+
+def _with_the_steps(
+    case: Case, book: EvidenceBook, metric: str, asks: str, loud: Callable[[Floats], NDArray[np.bool_]], least: int,
+    words: str, count: str,
+) -> Answer:  # fmt: skip
+    """Whether the loud moments of a few hosts are the run's slow steps."""
     telemetry, timeline = case.telemetry, case.timeline
-    if telemetry is None or timeline is None or _RETX not in telemetry.metrics() or len(timeline) < 20:
+    if telemetry is None or timeline is None or metric not in telemetry.metrics() or len(timeline) < 20:
         return Answer(None)
     keep = _ordinary(case, timeline.steps)
     if keep.sum() < 20:
         return Answer(None)
     begin, end = float(timeline.ends[0]), float(timeline.ends[-1])
     pace = max(10.0, (end - begin) / 2000)
-    query = f"sum by (host) (increase({_RETX}[{max(30, round(2 * pace))}s]))"
+    query = asks.replace("$s", f"{max(30, round(2 * pace))}s")
     matrix = telemetry.matrix(query, begin, end, pace)
     found: dict[str, _Match] = {}
-    trusted = frozenset(case.trusted)
-    for labels, values in zip(matrix.labels, matrix.values, strict=True):
-        host = host_of(labels)
-        if host in trusted:
-            match = _aligned(values > _LEAST_RATE * 30, matrix.times, timeline.ends, timeline.seconds, keep)
-            if match is not None:
-                found[str(host)] = match
-    if not found or len(found) * 2 > len(case.hosts):
-        return Answer(False)
-    ids = []
-    for host, (slow, usual, bursts, _) in sorted(found.items()):
-        says = f"{host}: {bursts} bursts of retransmits; steps inside them take {slow:.2f} s, the others {usual:.2f} s"
-        source = f"{timeline.source} against {query} by step"
-        ids.append(book.add("progress", source, says, {"inside_s": slow, "outside_s": usual, "bursts": float(bursts)}))
-    return Answer(True, tuple(ids), tuple(sorted(found)), min(m.first for m in found.values()))
-
-
-def flaps_slow_steps(case: Case, symptoms: Symptoms, book: EvidenceBook) -> Answer:
-    """A host's port goes down and comes back, and the run's slow steps are those in which it is down."""
-    telemetry, timeline = case.telemetry, case.timeline
-    if telemetry is None or timeline is None or _PORT not in telemetry.metrics() or len(timeline) < 20:
-        return Answer(None)
-    keep = _ordinary(case, timeline.steps)
-    begin, end = float(timeline.ends[0]), float(timeline.ends[-1])
-    pace = max(10.0, (end - begin) / 2000)
-    query = f"min by (host) (min_over_time({_PORT}[{max(30, round(2 * pace))}s]))"
-    found: dict[str, _Match] = {}
-    matrix = telemetry.matrix(query, begin, end, pace)
     trusted = frozenset(case.trusted)
     for labels, values in zip(matrix.labels, matrix.values, strict=True):
         host = host_of(labels)
         if host in trusted and np.isfinite(values).any():
-            down = values < 0.5 * float(np.nanmax(values))
-            match = _aligned(down, matrix.times, timeline.ends, timeline.seconds, keep, _FLAPS)
+            match = _aligned(loud(values), matrix.times, timeline.ends, timeline.seconds, keep, least)
             if match is not None:
                 found[str(host)] = match
     if not found or len(found) * 2 > len(case.hosts):
         return Answer(False)
     ids = []
-    for host, (slow, usual, downs, _) in sorted(found.items()):
-        says = f"{host}: its port goes down {downs} times; steps meanwhile take {slow:.2f} s, the others {usual:.2f} s"
+    for host, (slow, usual, n, _) in sorted(found.items()):
+        says = f"{host}: {words.format(n=n)} take {slow:.2f} s, the others {usual:.2f} s"
         source = f"{timeline.source} against {query} by step"
-        ids.append(book.add("progress", source, says, {"inside_s": slow, "outside_s": usual, "downs": float(downs)}))
+        ids.append(book.add("progress", source, says, {"inside_s": slow, "outside_s": usual, count: float(n)}))
     return Answer(True, tuple(ids), tuple(sorted(found)), min(m.first for m in found.values()))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 
 import numpy as np
 
@@ -26,12 +27,7 @@ def isolated_spikes(case: Case, symptoms: Symptoms, book: EvidenceBook) -> Answe
     found = [s for s in course.spikes(case) if s.step not in known]
     if not found or "blip" not in symptoms.names:
         return Answer(False)
-    ids = []
-    for s in found:
-        says = f"step {s.step} took {s.seconds:.1f} s, the steps around it {s.level:.1f} s"
-        ids.append(
-            book.add("progress", f"{_source(case)}: step {s.step}", says, {"seconds": s.seconds, "level_s": s.level})
-        )
+    ids = [_cite(case, s, f"step {s.step} took {_beside(s)}", book) for s in found]
     return Answer(True, tuple(ids), (), _known(found[0].start))
 
 
@@ -50,10 +46,7 @@ def profiler_steps(case: Case, symptoms: Symptoms, book: EvidenceBook) -> Answer
     if (setting := case.log.config.get("profiler")) is not None:  # else it was asked for while it ran
         ids.append(book.add("log", f"{case.log.path.name}:{setting[1].line}", setting[1].text))
     for s in inside[:_MOST_QUOTED]:
-        says = f"step {s.step} took {s.seconds:.1f} s, the steps around it {s.level:.1f} s; the profiler was on"
-        ids.append(
-            book.add("progress", f"{_source(case)}: step {s.step}", says, {"seconds": s.seconds, "level_s": s.level})
-        )
+        ids.append(_cite(case, s, f"step {s.step} took {_beside(s)}; the profiler was on", book))
     return Answer(True, tuple(ids), (), _known(inside[0].start))
 
 
@@ -240,22 +233,8 @@ def all_steps_done(case: Case, symptoms: Symptoms, book: EvidenceBook) -> Answer
     return Answer(True, ids, (), timeline.last_end)
 
 
-def frozen_exporter(case: Case, symptoms: Symptoms, book: EvidenceBook) -> Answer:
-    """An exporter repeated the same values for many minutes."""
-    return _observer(case, "ghost-data", book)
-
-
-def scrape_gap(case: Case, symptoms: Symptoms, book: EvidenceBook) -> Answer:
-    """A host was not scraped for many minutes and then was again."""
-    return _observer(case, "gaps", book)
-
-
-def foreign_database(case: Case, symptoms: Symptoms, book: EvidenceBook) -> Answer:
-    """The database is not this job's."""
-    return _observer(case, "identity", book)
-
-
-def _observer(case: Case, name: str, book: EvidenceBook) -> Answer:
+def observer(name: str, case: Case, symptoms: Symptoms, book: EvidenceBook) -> Answer:
+    """What a check of the recording itself found."""
     check = case.check(name)
     if check is None or not check.query:
         return Answer(None)
@@ -268,6 +247,10 @@ def _observer(case: Case, name: str, book: EvidenceBook) -> Answer:
 def _cite(case: Case, spike: course.Spike, says: str, book: EvidenceBook) -> str:
     values = {"seconds": spike.seconds, "level_s": spike.level}
     return book.add("progress", f"{_source(case)}: step {spike.step}", says, values)
+
+
+def _beside(spike: course.Spike) -> str:
+    return f"{spike.seconds:.1f} s, the steps around it {spike.level:.1f} s"
 
 
 def _source(case: Case) -> str:
@@ -299,8 +282,8 @@ COURSE: dict[str, Fact] = {
     "start-overdue": start_overdue,
     "starting-up": starting_up,
     "params-initialised": params_initialised,
-    "frozen-exporter": frozen_exporter,
-    "scrape-gap": scrape_gap,
-    "foreign-database": foreign_database,
+    "frozen-exporter": partial(observer, "ghost-data"),  # an exporter repeated the same values for many minutes
+    "scrape-gap": partial(observer, "gaps"),  # a host was not scraped for many minutes and then was again
+    "foreign-database": partial(observer, "identity"),  # the database is not this job's
 }
 FACTS.update(COURSE)

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from trackwalker.diagnose.case import Case
+from trackwalker.diagnose.causes.detect import OF_ALL
 from trackwalker.diagnose.causes.examine import Examination, TestResult
 from trackwalker.diagnose.causes.playbook import Playbook, Test
 from trackwalker.diagnose.episodes.symptoms import Symptoms
@@ -53,9 +54,9 @@ class Asked:
         return sorted(self.examinations, key=lambda e: (_ORDER.index(state_of(e)), e.playbook.id))
 
     def contradicts(self, cause: str) -> list[TestResult]:
-        """The tests that would support a found cause, could be asked, and did not."""
-        mine = [e for e in self.examinations if e.playbook.id == cause]
-        return [r for e in mine for r in e.results if r.test.role == "support" and r.fired is False]
+        """What should hold of all hosts if a cause is right, and does not; who finds nobody proves nothing."""
+        mine = [r for e in self.examinations if e.playbook.id == cause for r in e.results]
+        return [r for r in mine if r.test.role == "support" and r.test.detector in OF_ALL and r.fired is False]
 
     def not_covered(self, cause: str) -> list[str]:
         """The job's hosts that no metric test of a cause had a number of; none where it asked no metrics."""

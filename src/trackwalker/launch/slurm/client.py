@@ -29,7 +29,8 @@ _STRIPPED = ("SLURM_", "SLURMD_", "SRUN_", "SQUEUE_", "SACCT_", "SCONTROL_")
 # Slurm's commands are installed, but nothing says where the controller is.
 _NO_CLUSTER = r"configuration source|dns srv|unable to process configuration|fetch_config|slurm\.conf.*no such file"
 NO_CLUSTER = (
-    "no Slurm cluster is configured on this machine (no slurm.conf, and DNS names no controller); set SLURM_CONF"
+    "no Slurm cluster is configured on this machine (no slurm.conf, and DNS names no controller); "
+    "if there is one, set SLURM_CONF to the path of its slurm.conf"
 )
 
 

@@ -19,10 +19,11 @@ from trackwalker.logs.scanning.disk_cache import kept
 FILE = Path(__file__).parents[1] / "kinds.yml"
 _DECIDES = 6.0  # a code or an exception class outweighs words
 _OBJECT = 1.5  # what the failed verb is about weighs more than the rest of the line
-_CAMEL = re.compile(r"(?<=[a-z])(?=[A-Z])")  # a class name is a sentence without spaces
+_CAMEL = re.compile(r"(?<=[a-z])(?=[A-Z])(?!B\b)")  # a class name is a sentence without spaces
 # Lines of fields, JSON or key=value: what says who wrote it, where and when is not about the failure.
 _FIELD = re.compile(r'"?\b(\w+)"?\s?[:=]\s?("(?:[^"\\]|\\.)*"|[^\s,{}]+),?')
 _FIELDS = re.compile(r"^\W{0,3}\w+\"?[:=](?:.*?\w\"?[:=]){2}")
+_HERE = re.compile(r"(?i)\b(?:on |of )?(?:this|our) (?:node|rank|host|worker|process|machine)(?:'s)?\b")
 _WHOSE = frozenset({
     "ts", "t", "time", "timestamp", "at", "level", "lvl", "sev", "severity", "rank", "local_rank", "world_rank", "host",
     "hostname", "node", "pid", "tid", "ip", "step", "logger", "comp", "component", "src", "mod", "module", "unit",
@@ -80,6 +81,7 @@ def kind_of_cause(cause: str) -> str:
 
 def _spoken(text: str) -> str:
     """A line without the fields that say only who wrote it, where and when."""
+    text = _HERE.sub("", text)
     if not _FIELDS.match(text):
         return text
     return _FIELD.sub(lambda field: "" if field[1].lower() in _WHOSE else field[0].replace("_", " "), text)

@@ -12,6 +12,7 @@ from collections import Counter, defaultdict
 from trackwalker.job.dialects import needles as step_needles
 from trackwalker.logs.failures.mined import Seen, template_of
 from trackwalker.logs.failures.structure import SAID, Told, others_in, read, warns
+from trackwalker.logs.failures.whereabouts import Places
 from trackwalker.logs.scanning.lines import LAUNCHERS, Body, parse
 from trackwalker.logs.scanning.scan import Scan
 
@@ -19,20 +20,29 @@ _MOST_RANKS = 2  # what more of them print tells nobody apart
 _MOST = 32
 _OFTEN = 10  # times: what a healthy run reports
 _SHORTEST = 12
+_NEAR = 3  # lines
+_SEVERAL = 3  # ranks that lost somebody
 _QUOTED = 400
-_NO_SENTENCE = re.compile(r"^\s{4}|^\s+File \"|^[\W\d_]*$|^Traceback |^During handling|^The above exception")
+_NO_SENTENCE = re.compile(
+    r"^\s{4}|^\s+File \"|^[\W\d_]*$|^Traceback |^During handling|^The above exception|^NODE_EXIT "
+)
 _A_BAR = re.compile(r"\d+%\||\b\d+(?:\.\d+)?(?:it/s|s/it)\b")
 
 
-def last_words(scan: Scan, file: str, known: set[int], victims: list[int]) -> list[Seen]:
-    """The lines after the last step of any rank, before the first victim's: `known` and `victims` are line numbers."""
+def last_words(
+    scan: Scan, file: str, known: set[int], victims: dict[int, int | None], places: Places, ended: int | None
+) -> list[Seen]:
+    """The lines after the last step of any rank, before the first victim's.
+
+    `known` are line numbers, `victims` the ranks by line. Without a healthy part only two lines are believed: what the
+    rank said last that the launcher says ended first, and what stands right before several others lost somebody.
+    """
     raws = scan.tail.split(b"\n")
     number = scan.lines - len(raws) + (1 if scan.ends_mid_line else 2)  # of the first line in the tail
     steps = step_needles()
     last = max((i for i, raw in enumerate(raws) if any(n in raw for n in steps)), default=None)
     last = _last_report(raws) if last is None else last
-    if last is None:
-        return []
+    trained, last = last is not None, -1 if last is None else last
     first_known = min((line for line in victims if line > number + last), default=None)
     healthy = [*scan.front.split(b"\n")[: number + last], *raws[: last + 1]]
     usual = {template_of(b) for raw in healthy if (b := parse(raw[:600]))}
@@ -40,21 +50,37 @@ def last_words(scan: Scan, file: str, known: set[int], victims: list[int]) -> li
     found: list[Seen] = []
     clock = None
     for at, raw in enumerate(raws[last + 1 :], start=number + last + 1):
-        body = parse(raw[:2000], raws[at - number - 1])
+        body = parse(raw[:2000], raws[at - number - 1] if at > number else b"")
         if body is None:
             continue
+        body = places.placed(body)
         clock = body.clock if body.clock is not None else clock
         template = template_of(body)
-        ranks[template].add(body.rank)
+        ranks[template].add(body.rank if body.rank is not None else body.actor)
         before = first_known is None or at < first_known
-        if before and at not in known and template not in usual and _tells(body):
+        source = at > number and b"Warning: " in raws[at - number - 1]  # the line of code that a warning quotes
+        if before and not source and at not in known and template not in usual and _tells(body, first_known, at):
             told = read(body) or Told(SAID, others=others_in(body.text))
             host = body.host or body.named or body.label
             found.append(
                 Seen(body.rank, body.task, host, file, at, body.text.strip()[:_QUOTED], clock, told, template,
                      lines=[at], actor=body.actor)
             )  # fmt: skip
-    return [s for s in found if len(ranks[s.template]) <= _MOST_RANKS][:_MOST]
+    found = [s for s in found if len(ranks[s.template]) <= _MOST_RANKS]
+    if not trained:
+        found = _without_health(found, victims, first_known, ended)
+    return found[:_MOST]
+
+
+def _without_health(
+    found: list[Seen], victims: dict[int, int | None], first: int | None, ended: int | None
+) -> list[Seen]:
+    """Of lines that nothing healthy can be held against: the last of whoever ended first, or of who spoke last."""
+    if ended is not None:
+        return [s for s in found if s.rank == ended][-1:]
+    lost = {rank for rank in victims.values() if rank is not None}
+    near = [s for s in found if first is not None and first - s.line <= _NEAR and s.rank not in lost]
+    return near[-1:] if len(lost) >= _SEVERAL else []
 
 
 def _last_report(raws: list[bytes]) -> int | None:
@@ -64,11 +90,11 @@ def _last_report(raws: list[bytes]) -> int | None:
     return max((i for i, t in enumerate(templates) if t in often), default=None)
 
 
-def _tells(body: Body) -> bool:
-    """Whether a rank wrote a sentence, none of its reports of a healthy course."""
+def _tells(body: Body, victim: int | None, at: int) -> bool:
+    """Whether a rank wrote a sentence, none of its reports of a healthy course; right before a victim, anybody."""
     text = body.text
     return (
-        (body.rank is not None or body.actor != "")
+        (body.rank is not None or body.actor != "" or (victim is not None and victim - at <= _NEAR))
         and not body.informs
         and not warns(text)
         and len(text.strip()) >= _SHORTEST

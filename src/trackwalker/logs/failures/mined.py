@@ -111,7 +111,7 @@ def template_of(body: Body) -> str:
 
 def new_errors(mined: Mined, steps: Steps, main: str) -> list[Seen]:
     """What is an error here and was not printed while the run was well."""
-    healthy_until = int(np.sort(steps.line)[-_STEPS_AFTER]) if len(steps) >= _STEPS_AFTER else 0
+    healthy_until = int(np.partition(steps.line, -_STEPS_AFTER)[-_STEPS_AFTER]) if len(steps) >= _STEPS_AFTER else 0
     usual = {s.template for s in mined.all() if s.file == main and s.line < healthy_until}
     found = [s for s in mined.all() if s.template not in usual and not s.told.is_end and not s.told.python]
     found = [s for s in found if s.task is None or not LAUNCHERS.match(s.text)]

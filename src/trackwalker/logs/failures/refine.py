@@ -30,9 +30,10 @@ KILLED = frozenset({137})
 CANCELS = frozenset({130, 143})
 _REPORT = 8  # lines
 _TRACEBACK = 60  # lines of a traceback, interleaved with those of other ranks
-_FIRST_TRANSFER = re.compile(r"NET/IB.*Got completion.*(?:error|status)[ =]*12\b")
+_FIRST_TRANSFER = re.compile(r"NET/IB.*Got completion.*(?:error|status)[ =]*12\b|NET/OFI .*completed with error")
 _ASKED_TO_END = re.compile(r"(?i)signal:? 15|SIGTERM|CANCELLED|preempt|time limit|death signal")
 _IMAGE_STAGE = re.compile(r"== (?:Docker|Image|Container) pull FAILED")
+_WARNING = re.compile(r"\.py:\d+: \w*Warning: ")
 _SEQ = re.compile(r"SeqNum=(\d+), OpType=(\w+)(?:, NumelIn=(\d+))?")
 _KUBERNETES = re.compile(
     r"(?i)\bkube|\bpods?\b|\.svc\b|cluster\.local|headless|\bk8s|-\d+\.[a-z][\w-]+|did not register|Barrier timed out"
@@ -86,6 +87,10 @@ def refine(groups: list[Group], index: LogIndex) -> None:
         if all("lo:" in t for t in texts) and not having(groups, "connecting-failed"):
             group.tier = 8
     _without_python(groups, index)
+    _only_warned(groups, index)
+    if index.places.unlimited:
+        for group in having(groups, "locked-memory"):
+            group.become("limit-lifted", "registering memory failed, though the log shows no limit of locked memory")
     # A name that does not resolve is no pod's where nothing speaks of pods.
     told = (h.text for g in groups for h in g.hits)
     if index.path.parent.name != "ranks" and not any(_KUBERNETES.search(text) for text in told):
@@ -103,12 +108,17 @@ def survived(groups: list[Group], index: LogIndex, completed: bool) -> None:
         if any(h.file != index.path.name and h.file not in index.earlier for h in group.hits):
             continue  # another rank's file: its line numbers do not compare with the main log's
         last = max(h.last_line - index.earlier.get(h.file, 0) for h in group.hits)
+        typed = next(
+            (line for line in index.places.prompts if line > last), None
+        )  # what another command prints is no later
+        if typed is not None and len(steps) and (steps.line > typed).any():
+            continue
         after = int((steps.line > last).sum()) if len(steps) else 0
         if completed or after >= STEPS_AFTER:
             group.tier, group.why = 8, "the run went on after it"
             continue
         if len(steps) >= STEPS_AFTER:  # nor did what comes before the last few steps
-            fatal = np.sort(steps.line)[-STEPS_AFTER]
+            fatal = np.partition(steps.line, -STEPS_AFTER)[-STEPS_AFTER]
             late = [h for h in group.hits if h.last_line - index.earlier.get(h.file, 0) >= fatal]
             group.hits = [h if h.line - index.earlier.get(h.file, 0) >= fatal else _last(h) for h in late]
 
@@ -237,6 +247,18 @@ def _heartbeat(group: Group, index: LogIndex) -> None:
     elif beat and accused and not accused & beat.own_death.keys() and beat.own_death:
         group.become("accused-silent", "the suspect logged nothing afterwards while the other ranks did")
         group.hosts = tuple(h for r in sorted(accused) if (h := index.facts.host_of(r)))
+
+
+def _only_warned(groups: list[Group], index: LogIndex) -> None:
+    """What Python only warned of did not end a program that raised something afterwards."""
+    raised = [when(h, index) for g in having(groups, "exception") for h in g.hits if not _WARNING.search(h.text)]
+    for group in groups:
+        if (
+            group.tier <= 3
+            and all(_WARNING.search(h.text) for h in group.hits)
+            and any(at > when(group.hits[-1], index) for at in raised)
+        ):
+            group.tier, group.why = 6, "it was a warning, and the program went on"
 
 
 def _without_python(groups: list[Group], index: LogIndex) -> None:

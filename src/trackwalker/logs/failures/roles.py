@@ -17,6 +17,7 @@ from trackwalker.logs.scanning.lines import Body
 UNCLASSIFIED = "unclassified"  # the cause of what is located and not named
 _SAME = 20  # lines: what a rank says so close together is about one thing
 _FEW = 4
+_SLOWS = 7
 
 
 @dataclass
@@ -53,6 +54,8 @@ def assign(index: LogIndex, stall: Stopped | None, completed: bool, overruled: d
         primary = _specific_or_first(ordered, first_rank) or primary
     if primary is not None and primary.tier in (3, 4):
         primary = _ended_from_outside(groups, primary, index) or primary
+    if primary is None and not completed and stall is None:  # nothing failed: what slows the run is the answer
+        primary = next((g for g in ordered if g.tier == g.first.signature.order == _SLOWS), None)
     if primary is not None:
         primary = _own_line(groups, primary, first_rank) or primary
     roles = Roles(first_rank=first_rank, first_host=first_host, first_says=says)

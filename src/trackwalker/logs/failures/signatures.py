@@ -83,14 +83,15 @@ class Harmless(BaseModel):
 Trait = Literal[
     "before-training", "checkpoint-frame", "collective-wait", "connecting-failed", "coordinator-call", "disk-or-mount",
     "end-of-process", "ended-itself", "exception", "exit-word", "hearsay", "heartbeat", "host-memory", "interface",
-    "kill", "lacks-library", "lasting", "lost-peer", "meeting", "names-its-host", "needs-room", "no-device", "no-room",
+    "kill", "lacks-library", "lasting", "locked-memory",
+    "lost-peer", "meeting", "names-its-host", "needs-room", "no-device", "no-room",
     "no-witness", "own-end", "refused-credential", "request-to-end", "scheduler-lost-it", "somebody-absent",
     "speaks-of-peers", "stage-word", "teardown", "traceback", "transfer", "victim", "wrapper",
 ]  # fmt: skip
 # What else a log can show about a failure class: refine.py says when one holds, the signature what follows from it.
 Condition = Literal[
     "accused-died", "accused-silent", "before-first-step", "coordinator-mute", "crash-code", "different-collectives",
-    "image-stage", "never-worked", "no-kubernetes", "no-python", "others-lived", "scheduler-ended-it",
+    "image-stage", "limit-lifted", "never-worked", "no-kubernetes", "no-python", "others-lived", "scheduler-ended-it",
     "somebody-never-joined", "training-began",
 ]  # fmt: skip
 

@@ -129,10 +129,12 @@ _LEVEL = re.compile(
     r"^\W{0,4}(?:[\w./:,+ -]{1,60}?[\s\]|:(\[-]+)??\W{0,3}(?P<level>FATAL|CRITICAL|CRIT|ERROR|ERR|(?<=\[)[EF](?=\])|PANIC|EMERG|ALERT|SEVERE|SEVERITY=ERROR)\b"  # noqa: E501
 )
 _LOWER = re.compile(
-    r"(?:^|[\w)\]]: |\| )(?P<level>fatal error|fatal|error|panic)(?:\[\w+\])?: |\"?(?:level|severity|lvl)\"?[=:] ?\"?(?P<named>error|fatal|critical|panic)\b"  # noqa: E501
+    r"(?:^|[\w)\]]: |\| |^[\w.+-]{2,24} (?=error [A-Z]{1,6}-?\d))(?P<level>fatal error|fatal|error|panic)(?:\[\w+\]| [A-Z]{1,6}-?\d{1,6})?: |\"?(?:level|severity|lvl)\"?[=:] ?\"?(?P<named>error|fatal|critical|panic)\b"  # noqa: E501
 )
 _GLOG = re.compile(r"^(?P<level>[EF])\d{4} \d\d:\d\d:\d\d")
-_WARNS = re.compile(r"^.{0,80}?\bWARN(?:ING)?\b|^W\d{4} |\b\w+Warning:|level=\"?warn|^.{0,40}\b(?:DEBUG|TRACE)\b")
+_WARNS = re.compile(
+    r"^.{0,80}?\bWARN(?:ING)?\b|^W\d{4} |^\[W\d{3,4} |\b\w+Warning:|level=\"?warn|^.{0,40}\b(?:DEBUG|TRACE)\b"
+)
 _EXCEPTION = re.compile(
     r"^(?:[A-Za-z_][\w.]*(?:\.|::))?(?P<type>[A-Z]\w*(?:Error|Exception|Fault|Failure|Interrupt|Timeout|Exit|Panic|Abort|Expired))\b(?::|\s*$|\()"
     r"|^(?P<module>(?:[a-z_]\w*\.)+)(?P<other>[A-Z]\w+): \S"

@@ -5,14 +5,12 @@ New is what the run's healthy part does not print; first is what a rank says of 
 
 from __future__ import annotations
 
-import re
 from collections import defaultdict
 
 from trackwalker.logs.failures.groups import Group, having, when
-from trackwalker.logs.failures.structure import ERROR, FATAL
+from trackwalker.logs.failures.structure import ERROR, FATAL, SAID
 from trackwalker.logs.scanning.index import Hit, LogIndex
 
-_TASK = re.compile(r"^srun: error: \S+: task (\d{1,6}): ")
 _LAST_WORDS = 5  # lines: an error with nothing after it
 _MOST_ALIKE = 0.5  # of the ranks: what more of them print tells nobody apart
 
@@ -27,10 +25,11 @@ def sort_errors(group: Group, index: LogIndex) -> None:
 
     labelled = any(h.rank is not None for h in group.hits)
 
-    def key(hit: Hit) -> tuple[bool, bool, bool, bool, tuple[float, int]]:
+    def key(hit: Hit) -> tuple[bool, bool, bool, bool, bool, tuple[float, int]]:
         common = world > 2 and len(ranks[_form(hit)]) > _MOST_ALIKE * world
         launcher = labelled and hit.rank is None and hit.file == index.path.name and not hit.host
-        return (hearsay(hit), common, launcher, _severity(hit) < min(strongest, ERROR), when(hit, index))
+        others = index.places.ended_first is not None and hit.rank != index.places.ended_first
+        return (others, hearsay(hit), common, launcher, _severity(hit) < min(strongest, ERROR), when(hit, index))
 
     group.hits.sort(key=key)
 
@@ -84,23 +83,31 @@ def _after_a_failure(asked: Group, index: LogIndex) -> bool:
     return failed is not None and asked.first.file == index.path.name and failed.line < asked.first.line
 
 
-def _ended_first(index: LogIndex) -> set[int]:
-    """The tasks that ended first by the scheduler's own word: what they said last counts, whomever it is about."""
-    failed = index.facts.task_failed
-    match = _TASK.search(failed.text) if failed is not None else None
-    return {int(match[1])} if match else set()
-
-
 def _before_the_victims(unknown: Group, groups: list[Group], index: LogIndex) -> None:
     """Who lost a peer, or waited for one, tells of an end; what a rank said of itself before that is nearer to why."""
-    victims = [g for g in having(groups, "victim") if g.tier in (3, 4) and not g.has("exit-word")]
     own = unknown.first
-    if not victims or own.rank is None or (hearsay(own) and own.rank not in _ended_first(index)):
+    victims = [g for g in having(groups, "victim", "heartbeat") if g.tier <= 4 and not g.has("exit-word")]
+    # Ranks may wait in different collectives because one of them is gone.
+    victims = [
+        g for g in victims if g.tier > 2 or (g.has("collective-wait") and own.rank not in {h.rank for h in g.hits})
+    ]
+    first = own.rank is not None and own.rank == index.places.ended_first
+    if not victims or (hearsay(own) and not first):
         return
     if any(when(g.first, index) <= when(own, index) for g in victims):
         return
-    if _severity(own) < ERROR and not len(index.steps):
+    raised = [h for g in having(groups, "exception") for h in g.hits if h.rank is not None]
+    lost = min(when(g.first, index) for g in victims)
+    if _severity(own) <= SAID and any(h.rank == own.rank or when(h, index) < lost for h in raised):
+        return  # what somebody raised says more than a last sentence
+    if (
+        _severity(own) < ERROR
+        and not len(index.steps)
+        and not first
+        and len({h.rank for g in victims for h in g.hits}) < 3
+    ):
         return  # without a healthy part nothing tells a complaint from the usual
     unknown.tier = min(unknown.tier, 3)
+    who = f"rank {own.rank}" if own.rank is not None else own.host or "somebody"
     for group in victims:
-        group.tier, group.why = 4, f"rank {own.rank} reported an error of its own before it"
+        group.tier, group.why = 4, f"{who} reported an error of its own before it"

@@ -8,8 +8,9 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
 
-from trackwalker.logs.scanning.lines import Body, parse
+from trackwalker.logs.scanning.lines import PROMPTS, Body, parse
 
 _HOST = r"(?P<host>(?=[\w.-]*\d)[A-Za-z][\w.-]{1,63})"
 _RANK = r"(?P<rank>\d{1,6})"
@@ -26,32 +27,84 @@ _FORMS = (
 _TASKS = re.compile(rf"^srun: error: {_HOST}: tasks? (?P<tasks>[\d,-]+): ")
 _ELASTIC_HOST = re.compile(rf"^\s*host\s+: {_HOST}\s*$")
 _ELASTIC_RANK = re.compile(rf"^\s*rank\s+: {_RANK} \(local_rank")
-_OWN_RANK = re.compile(r"(?<!\w)(?:global_|world_)?rank[=: ]{1,2}(\d{1,6})\b")
+_MAP_HOST = re.compile(rf"^\s*Data for node: {_HOST}\s")  # Open MPI's map of the job
+_MAP_RANK = re.compile(rf"^\s*Process OMPI jobid: \S+ App: \d+ Process rank: {_RANK}\b")
+_OWN_RANK = re.compile(r"(?<!\w)(?:(?:global_|world_)?rank|process_index(?:\(\))?)[=: ]{1,2}(\d{1,6})\b")
+_PER_NODE = re.compile(rb"\b(?:nproc[_-]per[_-]node|(?:PET_)?NPROC_PER_NODE)[= ](\d{1,3})\b")
+_NODE_HOST = re.compile(rb"(?m)^ *(\d{1,6}): .{0,80}?\bHOST(?:NAME)?=([A-Za-z][\w.-]{1,63})")
+_POD_NODE = re.compile(rb"(?m)^\[pod/([\w.-]+)/[\w.-]+\] .{0,200}?\bNODE_RANK=(\d{1,6})\b")
 _RAY_RANK = re.compile(r"\bip=(?P<ip>[\w.:-]+), pid=(?P<pid>\d+)\) world_rank=(?P<rank>\d{1,6})\b")
 _DIGITS = re.compile(r"\d+")
+_UNLIMITED = re.compile(rb"ulimit -l[^\n]{0,80}\n(?:[^\n]*\n){0,2}?unlimited\n|--ulimit memlock=-1\b")
+_WORDS = re.compile(rb"ank|ost|srun|@ |kernel|ode: |process_")
 _MOST = 4096
 
 
+@dataclass
+class Places:
+    """Who is who in one job: what the front of its log tells of labels, nodes and ranks."""
+
+    actors: dict[str, int] = field(default_factory=dict)  # a process's or a pod's label -> rank
+    per_node: int = 1  # ranks that one task or pod of the launcher holds
+    node_hosts: dict[int, str] = field(default_factory=dict)
+    nodes: dict[str, int] = field(default_factory=dict)  # a pod -> its number among the nodes
+    ended_first: int | None = None  # the rank that the launcher says ended first
+    prompts: list[int] = field(default_factory=list)  # lines that somebody typed: each begins another command's output
+    unlimited: bool = False  # it shows that memory may be locked without limit
+
+    def front(self, text: bytes, main: bool = True) -> None:
+        """Read the beginning of a file."""
+        if main:
+            self.unlimited = _UNLIMITED.search(text) is not None
+            self.prompts = [text.count(b"\n", 0, m.start()) + 1 for m in PROMPTS.finditer(text)]
+        if match := _PER_NODE.search(text):
+            self.per_node = int(match[1])
+        if self.per_node > 1:
+            self.node_hosts |= {int(m[1]): m[2].decode() for m in _NODE_HOST.finditer(text)}
+            self.nodes |= {m[1].decode(): int(m[2]) for m in _POD_NODE.finditer(text)}
+
+    def placed(self, body: Body) -> Body:
+        """A line with the rank of the whole job, where its labels tell only parts of it."""
+        if body.rank is None and body.actor in self.actors:
+            return replace(body, rank=self.actors[body.actor])
+        if self.per_node < 2 or not (body.outer or body.local is not None):
+            return body
+        node = self.nodes.get(body.actor, body.task if body.task is not None else _number(body.actor))
+        if node is None:
+            return body
+        rank = None if body.local is None else node * self.per_node + body.local
+        host = body.host or self.node_hosts.get(node, "")
+        # Where a task is a whole node, its number counts hosts; a name says that better.
+        return replace(body, rank=rank, host=host, task=None if host else body.task)
+
+
+def _number(pod: str) -> int | None:
+    ending = pod.rpartition("-")[2]
+    return int(ending) if ending.isdigit() else None
+
+
 def learn(
-    raws: Iterable[bytes], known: dict[int, str], file_rank: int | None = None, actors: dict[str, int] | None = None
-) -> str:
-    """Add what some lines tell; returns the one host that wrote all lines of a file, where they say so."""
-    elastic = ""
+    raws: Iterable[bytes], known: dict[int, str], file_rank: int | None = None, places: Places | None = None
+) -> set[str]:
+    """Add what some lines tell; returns the hosts that wrote them, where they say so."""
+    places = places or Places()
+    actors, elastic = places.actors, ""
     wrote: set[str] = set()
     labelled: dict[int, str] = {}
     for raw in raws:
-        if not (b"ank" in raw or b"ost" in raw or b"srun" in raw or b"@ " in raw or b"kernel" in raw):
+        if _WORDS.search(raw) is None:
             continue
         body = parse(raw[:600], b"", file_rank)
         if body is None or len(known) >= _MOST:
             continue
+        body = places.placed(body)
         if body.host:
             wrote.add(body.host)
-        if actors is not None and (match := _RAY_RANK.search(body.text)):  # Ray Train's own table
+        if match := _RAY_RANK.search(body.text):  # Ray Train's own table
             actors.setdefault(f"pid={match['pid']}, ip={match['ip']}", int(match["rank"]))
             actors.setdefault(f"pid={match['pid']}", int(match["rank"]))
             known.setdefault(int(match["rank"]), match["ip"])
-        elif body.actor and actors is not None and (match := _OWN_RANK.search(body.text)):
+        elif body.actor and places.per_node == 1 and (match := _OWN_RANK.search(body.text)):
             actors.setdefault(body.actor, int(match[1]))
         if body.label and body.rank is not None:
             labelled.setdefault(body.rank, body.label)
@@ -61,7 +114,7 @@ def learn(
     for rank, name in labelled.items():
         if stems[_DIGITS.sub("", name)] > 1:
             known.setdefault(rank, name)
-    return wrote.pop() if len(wrote) == 1 else ""
+    return wrote
 
 
 def _one(body: Body, known: dict[int, str], elastic: str) -> str:
@@ -71,11 +124,11 @@ def _one(body: Body, known: dict[int, str], elastic: str) -> str:
         for rank in _numbers(match["tasks"]):
             known.setdefault(rank, match["host"])
         return ""
-    if own is None and (match := _ELASTIC_HOST.match(text)):
+    if own is None and (match := _ELASTIC_HOST.match(text) or _MAP_HOST.match(text)):
         return match["host"]
-    if own is None and elastic and (match := _ELASTIC_RANK.match(text)):
+    if own is None and elastic and (match := _ELASTIC_RANK.match(text) or _MAP_RANK.match(text)):
         known.setdefault(int(match["rank"]), elastic)
-        return ""
+        return elastic if "Process" in match[0] else ""  # the map of a job has many ranks below one host
     for form in _FORMS:
         if (match := form.search(text)) and (own is None or own == int(match["rank"])):
             known.setdefault(int(match["rank"]), match["host"])

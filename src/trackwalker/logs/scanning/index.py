@@ -14,13 +14,14 @@ from trackwalker.errors import EvidenceError
 from trackwalker.job.dialects import needles as step_needles
 from trackwalker.logs.facts import LogFacts
 from trackwalker.logs.failures.divergence import sustained_jump
+from trackwalker.logs.failures.ended import ended_first
 from trackwalker.logs.failures.forged import drop_forged
 from trackwalker.logs.failures.lastwords import last_words
 from trackwalker.logs.failures.mined import Mined, new_errors
 from trackwalker.logs.failures.signatures import Signature, Signatures, load
 from trackwalker.logs.failures.structure import NEEDLES as STRUCTURE
 from trackwalker.logs.failures.structure import Told
-from trackwalker.logs.failures.whereabouts import learn
+from trackwalker.logs.failures.whereabouts import Places, learn
 from trackwalker.logs.formats import dialect as d
 from trackwalker.logs.formats.beside import beside, host_told, is_no_log, names_of, rank_of_log
 from trackwalker.logs.formats.elastic import HEADS, Summary
@@ -28,7 +29,7 @@ from trackwalker.logs.formats.nodelist import hosts_in
 from trackwalker.logs.scanning.lines import Body, parse
 from trackwalker.logs.scanning.needles import SHORTEST, Needles
 from trackwalker.logs.scanning.reader import FactReader
-from trackwalker.logs.scanning.scan import Line, Scan, read_lines
+from trackwalker.logs.scanning.scan import BEGINNING, Line, Scan, read_lines
 from trackwalker.logs.scanning.steps import StepReader, Steps
 
 # The fact reader's short literals, in a form long enough for the scanner.
@@ -87,6 +88,7 @@ class LogIndex:
     lines: int = 0
     skipped: int = 0
     rank_hosts: dict[int, str] = field(default_factory=dict)  # by rank, the host that lines of the log name for it
+    places: Places = field(default_factory=Places)
     earlier: dict[str, int] = field(default_factory=dict)  # parts rotated away -> how many lines before the main log
 
     @property
@@ -150,6 +152,7 @@ class Source:
     main: bool
     host: str = ""  # of which host all its lines tell, where that is known
     clock: float | None = None  # when the last line that told it was written
+    wrote: set[str] = field(default_factory=set)  # the hosts whose lines stand at its front
     summary: Summary = field(default_factory=Summary)
     in_diff: bool = False  # the launcher prints the working tree's diff: anything may stand there
 
@@ -172,13 +175,13 @@ class Gatherer:
         self._ranks: set[int] = set()
         self._main: StepReader | None = None
         self._other_steps: dict[int, int] = {}
-        self._actors: dict[str, int] = {}
         self._index = LogIndex(log, self._facts)
 
     def read(self, path: Path, rank: int | None, name: str = "", host: str = "") -> Scan:
         """One file, in one pass; `name` is what it is called among several."""
         source = self.source(path, rank)
         source.name, source.host = name or source.name, host
+        self._front(path, source)
         take = partial(self.take, source)
         scan = read_lines(path, self.needles, take, source.steps.take, source.steps.choose, self._every_rank)
         self.close(source, scan)
@@ -229,12 +232,24 @@ class Gatherer:
         self._index.lines += scan.lines
         self._index.skipped += scan.skipped
 
+    def _front(self, path: Path, source: Source) -> None:
+        """Who is who, from the front of a file: its other lines are read with that."""
+        try:
+            with path.open("rb") as file:
+                front = file.read(BEGINNING)
+        except OSError:
+            return  # whoever reads it says so
+        self._index.places.front(front, source.main)
+        source.wrote = learn(front.split(b"\n"), self._index.rank_hosts, source.rank, self._index.places)
+
     def _learn(self, source: Source, scan: Scan) -> None:
-        """Who runs where, from the front and the end of a file: there launchers say so."""
-        raws = [*scan.front.split(b"\n"), *scan.tail.split(b"\n")]
-        alone = learn(raws, self._index.rank_hosts, source.rank, self._actors)
-        if source.rank is not None and alone:
-            self._index.rank_hosts.setdefault(source.rank, alone)
+        """Who runs where, and who ended first, from the end of a file: there launchers say so."""
+        raws, known = scan.tail.split(b"\n"), self._index.rank_hosts
+        wrote = source.wrote | learn(raws, known, source.rank, self._index.places)
+        if source.main:
+            self._index.places.ended_first = ended_first(raws, self._index.places, known)
+        if source.rank is not None and len(wrote) == 1:
+            known.setdefault(source.rank, wrote.pop())
 
     def _line(self, line: Line, source: Source) -> None:
         file, main = source.name, source.main
@@ -249,7 +264,7 @@ class Gatherer:
         body = parse(line.raw, line.before, source.rank)
         if body is None or (source.rank is None and body.speaks_for_the_launcher):
             return
-        body = source.summary.owned(body, line.number)
+        body = source.summary.owned(self._index.places.placed(body), line.number)
         source.clock = body.clock if body.clock is not None else source.clock
         if body.clock is None or (source.host and not body.host):  # a line of a traceback was written with its first
             body = replace(body, clock=source.clock, host=body.host or source.host)
@@ -261,6 +276,8 @@ class Gatherer:
             self._mined.frame(body, file, line.number)
         if body.label:
             self._mined.labels[body.label] += 1
+        if body.text.startswith("Retrying in "):  # what is tried again was not the end
+            self._hits = {k: h for k, h in self._hits.items() if h.count > 1 or h.last_line != line.number - 1}
         found, harmless = self._signatures.match(body, needles)
         for name in harmless:
             self._harmless[name] = self._harmless.get(name, 0) + 1
@@ -337,10 +354,10 @@ class Gatherer:
         if _failed_by_itself(index):
             # What is known by a signature or by its structure needs no guess; what comes after it is its consequence.
             known = {h.line for h in index.hits if h.file == main} | {s.line for s in self._mined.all()}
-            told = [h.line for h in index.hits if h.file == main and _VICTIMS & set(h.signature.traits)]
-            found += last_words(scan, main, known, told)
+            told = {h.line: h.rank for h in index.hits if h.file == main and _VICTIMS & set(h.signature.traits)}
+            found += last_words(scan, main, known, told, index.places, index.places.ended_first)
         for seen in found:
-            rank = seen.rank if seen.rank is not None else self._actors.get(seen.actor)
+            rank = seen.rank if seen.rank is not None else self._index.places.actors.get(seen.actor)
             python = seen.told.exception and seen.told.python and self._signatures.by_exception
             index.hits.append(
                 Hit(python or unnamed, rank, seen.line, seen.text, seen.file, seen.clock, seen.count, seen.last_line,

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import re
 from dataclasses import dataclass
+from typing import Any
 
 from trackwalker.job.payload import payload_start
 from trackwalker.logs.formats import dialect as d
@@ -38,6 +40,10 @@ _POD = re.compile(r"^\[pod/(?P<pod>[a-z0-9][\w.-]*?(?:-(?P<index>\d{1,5}))?)/[\w
 _BRACKET_HOST = re.compile(r"^\[(?P<host>(?=[\w.-]*\d)[a-z][\w.-]{1,63}):(?P<rank>\d{1,6})\]:? ?")
 _UCX_HOST = re.compile(r"^\[\d{9,10}\.\d{6}\] \[(?P<host>(?=[\w.-]*[A-Za-z])[\w.-]{2,64}):\d{1,8}:\d{1,4}\] ")
 _PREFIX_HOST = re.compile(r"^(?P<host>(?=[\w.-]*\d)[a-z][a-z0-9.-]{1,63}): (?=\S)")
+_COLUMN_HOST = re.compile(r"^(?P<host>(?=[\w.-]*\d)[a-z][a-z0-9.]*-[a-z0-9.-]{1,63}) +\| (?=\S)")  # gcloud ssh, compose
+_LOCAL = "[default"  # torchrun's label holds the rank within its node
+_SAYS = ("msg", "message", "text", "event", "error")  # of a record in JSON: what was said
+_LEVELS = ("level", "lvl", "severity", "sev", "levelname")
 _NAMED_HOST = re.compile(r"(?i)\b(?:host(?:name)?|node(?:name)?)[ =:]{1,2}['\"]?((?=[\w.-]*\d)[a-z][\w.-]{1,63})")
 _MONTHS = {
     m: i for i, m in enumerate(["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"], 1)
@@ -51,8 +57,11 @@ _INFORMS = re.compile(
     re.ASCII,
 )
 _CODE_ABOVE = re.compile(rb'File "[^"]+", line \d+')
+_PROMPT = r"(?:\(\w+\) )?(?:[\w@.:~/-]{1,60} ?)?\$ (?=[a-z./])"  # what somebody typed is no output
+PROMPTS = re.compile(f"(?m)^{_PROMPT}".encode())
 _NOT_OUTPUT = re.compile(
-    r"^(?:Config param |\+{1,3} |PASSTHROUGH_ARGS=|[A-Z][A-Z0-9_]+=|diff --git |@@ |Launching training subprocess)"
+    rf"^(?:{_PROMPT}"
+    r"|Config param |\+{1,3} |PASSTHROUGH_ARGS=|[A-Z][A-Z0-9_]+=|diff --git |@@ |Launching training subprocess)"
 )
 # What only the launcher says: its stages and checks come before training, so a rank that prints them later forges them.
 LAUNCHERS = re.compile(
@@ -76,6 +85,8 @@ class Body:
     named: str = ""  # the host that its text names
     label: str = ""  # a word before the text that has the form of a host; the other lines tell whether it is one
     actor: str = ""  # Ray's label: the process, and its address where it is another machine's; kubectl's: the pod
+    local: int | None = None  # the rank within its node, where that is all a label tells
+    outer: bool = False  # its rank is the number of a task or a pod, which may be a whole node
 
     @property
     def speaks_for_the_launcher(self) -> bool:
@@ -105,7 +116,7 @@ def clean(raw: bytes) -> str:
 def parse(raw: bytes, above: bytes = b"", rank: int | None = None) -> Body | None:
     """Take a line apart; None when it is not output but source code, configuration or an echoed command."""
     text = clean(raw)
-    clock, task, host, prefix, actor = None, rank, "", "", ""
+    clock, task, host, prefix, actor, local, outer = None, rank, "", "", "", None, False
     for _ in range(4):  # label, time and actor prefix come in any order
         before = text
         if match := _RAY_HOST.match(text):
@@ -121,7 +132,9 @@ def parse(raw: bytes, above: bytes = b"", rank: int | None = None) -> Body | Non
             text = text[match.end() :]
         if match := _POD.match(text):
             host, actor, text = host or match["pod"], match["pod"], text[match.end() :]
-            rank = int(match["index"]) if rank is None and match["index"] else rank
+            rank, outer = (int(match["index"]), True) if rank is None and match["index"] else (rank, outer)
+        if match := _COLUMN_HOST.match(text):
+            host, actor, text = host or match["host"], match["host"], text[match.end() :]
         if match := _BRACKET_HOST.match(text):
             host, rank, text = host or match["host"], int(match["rank"]), text[match.end() :]
         elif not prefix and not host and (match := _PREFIX_HOST.match(text)):
@@ -134,7 +147,8 @@ def parse(raw: bytes, above: bytes = b"", rank: int | None = None) -> Body | Non
         for label in _LABELS:
             if match := label.match(text):
                 rank = int(match[1][:9])
-                task = rank if label is d.TASK_LABEL else task
+                task, outer = (rank, True) if label is d.TASK_LABEL else (task, False)
+                local = rank if match[0].startswith(_LOCAL) else None
                 text = text[match.end() :]
                 break
         text = d.RAY_LABEL.sub("", text)
@@ -143,6 +157,15 @@ def parse(raw: bytes, above: bytes = b"", rank: int | None = None) -> Body | Non
             text = text[match.end() :]
             if match := _ISO_HOST.match(text):  # journalctl -o short-iso, rsyslog's own form
                 host, text = host or match["host"], text[match.end() :]
+        if text.startswith('{"') and (record := _record(text)) is not None:
+            level, said = next((str(record[k]) for k in _LEVELS if k in record), ""), str(record["said"])
+            told = record.get("rank", record.get("global_rank", record.get("process_index")))
+            if isinstance(told, int) and (rank is None or (outer and actor)):  # the launcher's label stands before it
+                rank, outer = told, False
+            host = host or str(record.get("host", record.get("hostname", "")) or "")
+            text = f"{level.upper()} {said}" if level and not said.startswith("[") else said
+            if LAUNCHERS.match(said):
+                return None  # no launcher writes records
         if text == before:
             break
     informs = False
@@ -161,7 +184,20 @@ def parse(raw: bytes, above: bytes = b"", rank: int | None = None) -> Body | Non
     if not host and (match := _NCCL_HOST.match(text) or _UCX_HOST.match(text)):
         host = match["host"]
     about = _NAMED_HOST.search(text, 0, 300 if payload is None else min(payload, 300))
-    return Body(text, rank, clock, informs, payload, task, host, about[1] if about else "", prefix, actor)
+    named = about[1] if about else ""
+    return Body(text, rank, clock, informs, payload, task, host, named, prefix, actor, local, outer)
+
+
+def _record(text: str) -> dict[str, Any] | None:
+    """A line that is a record in JSON and says something, with what it says under "said"."""
+    try:
+        record = json.loads(text)
+    except ValueError:
+        return None
+    level = next((str(record[k]).lower() for k in _LEVELS if k in record), None)
+    keys = _SAYS if level in ("error", "fatal", "critical") else _SAYS[:2]  # a text may be a sample of the data
+    said = next((record[k] for k in keys if isinstance(record.get(k), str)), None)
+    return {**record, "said": said} if said is not None and level is not None else None
 
 
 def _seconds(month: str, day: str, hour: str, minute: str, second: str, fraction: str | None) -> float:

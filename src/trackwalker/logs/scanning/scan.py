@@ -30,7 +30,7 @@ from trackwalker.logs.scanning.steptable import Floats
 _THREADS = 4
 _HAND_OVER_S = 0.0005
 _TAIL = 1 << 16
-_FRONT = 1 << 17  # launchers tell there who runs where
+BEGINNING = 1 << 17  # launchers tell there who runs where
 _TAIL_CHUNKS = 4
 _MOST_STOPPED = 64  # ranks whose last line is searched for in the middle of the file
 _MOST_KEPT = 64  # pieces whose last step lines are remembered
@@ -171,7 +171,7 @@ class Reading:
         scan.size, scan.skipped = self._size, self._skipped
         scan.ends_mid_line = self._line_start < self._size
         scan.lines = self._lines + (1 if scan.ends_mid_line else 0)
-        scan.front = os.pread(self._fd, min(self._size, _FRONT), 0)
+        scan.front = os.pread(self._fd, min(self._size, BEGINNING), 0)
         begin = max(0, self._size - _TAIL)
         scan.tail = os.pread(self._fd, self._size - begin, begin)
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 import resource
 import shutil
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from trackwalker.node.runtimes.apptainer import Apptainer
 from trackwalker.node.runtimes.container import OrderError, Runtime
@@ -15,11 +17,26 @@ from trackwalker.node.runtimes.lifetime import Answer, ask
 from trackwalker.node.runtimes.native import Native
 from trackwalker.node.runtimes.podman import podman_here
 
-# Podman first: no service and no root, the container lives and dies with the job's own processes. Docker next: it is
-# what most images are tried with. Apptainer last: it has to convert the image into a file first.
-ORDER = ("podman", "docker", "apptainer")
-NAMES = (*ORDER, "native")
 _INFO_S = 10.0
+
+
+class Offer(NamedTuple):
+    """A runtime as `--runtime` names it: who makes it (told where image files are kept), and what asks if it works."""
+
+    make: Callable[[str], Runtime]
+    probe: str = "info"  # the program's own command that fails where this user cannot use it
+
+
+# A new runtime is a file beside this one and a row here. The order is that of `auto`. Podman first: no service and no
+# root, the container lives and dies with the job's own processes. Docker next: it is what most images are tried with.
+# Apptainer last: it has to convert the image into a file first.
+RUNTIMES: dict[str, Offer] = {
+    "podman": Offer(lambda cache: podman_here()),
+    "docker": Offer(lambda cache: Docker()),
+    "apptainer": Offer(Apptainer, probe="version"),
+}
+ORDER = tuple(RUNTIMES)
+NAMES = (*ORDER, "native")
 
 
 @dataclass(frozen=True)
@@ -31,16 +48,12 @@ class Detected:
 
 
 def runtime_named(name: str, cache: str) -> Runtime:
-    """A runtime by its name; `cache` is where apptainer keeps image files."""
-    if name == "podman":
-        return podman_here()
-    if name == "docker":
-        return Docker()
-    if name == "apptainer":
-        return Apptainer(cache)
+    """A runtime by its name; `cache` is where one without a store keeps image files."""
     if name == "native":
         return Native()
-    raise OrderError(f"no runtime '{name}': {', '.join(NAMES)}")
+    if name not in RUNTIMES:
+        raise OrderError(f"no runtime '{name}': {', '.join(NAMES)}")
+    return RUNTIMES[name].make(cache)
 
 
 def detect(cache: str, wanted: str = "") -> Detected:
@@ -63,7 +76,7 @@ def _why_not(name: str) -> str:
     """Why a runtime cannot be used by this user; empty when it can."""
     if shutil.which(name) is None:
         return "not installed"
-    answer = ask([name, "version"] if name == "apptainer" else [name, "info"], _INFO_S)
+    answer = ask([name, RUNTIMES[name].probe], _INFO_S)
     return "" if answer.code == 0 else _advice(name, answer)
 
 

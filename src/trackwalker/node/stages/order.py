@@ -46,6 +46,7 @@ class Order:
     listen: str = ""
     services: dict[str, list[str]] = field(default_factory=dict)  # run beside training on the first node
     container: Optional[dict[str, Any]] = None  # runtime and image; None: no container
+    flags: dict[str, Any] = field(default_factory=dict)  # of the command line, as the launcher was given them
 
     @property
     def world(self) -> int:

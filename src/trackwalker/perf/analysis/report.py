@@ -247,7 +247,7 @@ def headline(report: PerfReport) -> str:
         if step_s is not None:
             parts.append(f"{step_s:.4g} s a step (median of {n} undisturbed steps)")
         if through.tgs is not None:
-            parts.append(f"{through.tgs.mean:.4g} tokens/s/device")
+            parts.append(f"{through.tgs.mean:.4g} tokens/s/device in its longest steady stretch")
     elif report.trace is not None:
         parts.append(f"{1000 * report.trace.step_s:.4g} ms a step (traced)")
     if used is not None and used.mfu is not None:
@@ -258,4 +258,4 @@ def headline(report: PerfReport) -> str:
     if not report.fixes:
         return f"{said}; nothing stands out to fix." if report.trace else f"{said}; a trace would show where it goes."
     first = report.fixes[0]
-    return f"{said}. Fix first: {first.says}."
+    return f"{said}. Largest loss: {first.says}."

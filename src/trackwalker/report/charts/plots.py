@@ -159,6 +159,31 @@ def course_range(values: Sequence[float], from_zero: bool = False) -> tuple[floa
     return (0.0 if ordered[0] >= 0 and (from_zero or lo < 0.55 * hi) else lo), hi
 
 
+def beyond(values: Sequence[float], low: float, high: float, unit: str, what: str) -> str:
+    """What a scale does not show, in words: where it begins, and what lies at its edges."""
+
+    def count(found: Sequence[float]) -> str:
+        return f"{len(found):,} {what}s lie" if len(found) > 1 else f"One {what} lies"
+
+    told = [f"The axis starts at {f'{number(low)} {unit}'.strip()}, not at zero."] if low > 0 else []
+    if above := [value for value in values if value > high]:
+        told.append(f"{count(above)} above it (▲), the highest {number(max(above))}.")
+    if below := [value for value in values if value < low]:
+        told.append(f"{count(below)} below it (▼), the lowest {number(min(below))}.")
+    return " ".join(told)
+
+
+def stretches(points: Sequence[Point | None]) -> list[list[Point]]:
+    """The runs of points between gaps: a line across a gap would claim what nobody measured."""
+    runs: list[list[Point]] = [[]]
+    for point in points:
+        if point is None:
+            runs.append([])
+        else:
+            runs[-1].append(point)
+    return [run for run in runs if run]
+
+
 def line_path(points: Sequence[Point]) -> str:
     """An SVG path through the points."""
     return "".join(f"{'L' if i else 'M'}{px(x)} {px(y)}" for i, (x, y) in enumerate(points))

@@ -5,6 +5,8 @@ from __future__ import annotations
 import base64
 import math
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,10 +24,7 @@ from trackwalker.report.text import clip, clip_middle, one_line
 _NAMED = 40  # up to here every host has a row with its name; of more, this many most unlike the rest
 _SHARED = 80  # rows for all others
 _ROW, _THIN, _GAP = 13, 2, 6
-_FULL = 12.0  # spreads at which the colour is full
-_BESIDE = 3.0  # spreads from which a host is told as unlike the others
 _SHADES = 15
-_WORST = 0.05  # of the time decides the order: a phase counts, one odd sample does not
 _ABOVE, _BELOW, _ABSENT = (213, 94, 0), (0, 114, 178), (128, 136, 147, 150)
 # From fully below over nothing to fully above; what lies near the middle lets the page's own ground through.
 _PALETTE = (
@@ -36,9 +35,99 @@ _PALETTE = (
 )
 
 
-# The host lanes of a story as one table, hosts x columns of the time axis: what a picture of many hosts is made of.
-Floats = npt.NDArray[np.float64]
+Floats = npt.NDArray[np.floating[Any]]
 
+# How far hosts are from each other: one measure for the map of the report and for that of the job's page.
+_MOST_SPREADS = 1000.0
+_LEAST_SHARE = 1 / 200  # of the value itself: a smaller difference is worth no colour
+_LEAST_OF_LARGEST = 1 / 100
+_OFTEN = 0.97  # of the time a host stays below what it does again and again
+_FEWEST_HOSTS = 4  # fewer tell nothing of the usual host
+_MOST_NOISE = 40.0  # spreads: where half of the hosts are hit, they are not noise
+_FULL = 12.0  # spreads at which the colour is full, at least
+_WORST, _WORST_LEAST = 0.05, 3  # of the columns decide the order: a phase counts, one odd sample does not
+
+
+def spread_of(values: Floats, least: float = 0.0) -> float:
+    """How far hosts usually are from their median, and never less than what can be worth a colour."""
+    if not values.size:
+        return 1.0
+    with _silent():
+        median = np.nanmedian(values, axis=0, keepdims=True)
+        apart = np.abs(values - median)
+        spread = 1.4826 * float(np.nan_to_num(np.nanmedian(apart)))
+        # Counters of trouble are zero nearly everywhere, and a setting is the same on all hosts: there the smallest
+        # difference worth a colour is a share of the largest one or of the value itself, or a single event.
+        largest = float(np.nan_to_num(np.nanmax(apart, initial=0.0)))
+        level = float(np.nan_to_num(np.nanmedian(np.abs(median))))
+    return max(spread, largest * _LEAST_OF_LARGEST, level * _LEAST_SHARE, least, 1e-12)
+
+
+def measure(values: Floats, spread: float) -> tuple[Floats, Floats]:
+    """The hosts' median at each time, and how far each is from it in units of the spread.
+
+    Where all move at once, who was sampled a moment earlier is not unlike: what the median itself moves is taken off.
+    """
+    if not values.size:
+        return values, values
+    with _silent():
+        median = np.nanmedian(values, axis=0, keepdims=True)
+        moved = np.abs(np.nan_to_num(np.diff(median, axis=1, prepend=median[:, :1], append=median[:, -1:])))
+        apart = values - median
+        apart = np.sign(apart) * np.maximum(np.abs(apart) - np.maximum(moved[:, :-1], moved[:, 1:]), 0.0)
+        deviation = np.clip(apart / spread, -_MOST_SPREADS, _MOST_SPREADS)
+    return np.broadcast_to(median, values.shape), deviation.astype(values.dtype)
+
+
+def noise_floor(deviation: Floats) -> float:
+    """Spreads below which a cell is worth no colour: what so many cells reach by chance, and what most hosts reach.
+
+    Few hosts are ever unlike the others: what the usual host does again and again is noise, however long its tails.
+    """
+    by_chance = max(3.0, math.sqrt(2.0 * math.log(max(deviation.size, 2))))
+    if len(deviation) < _FEWEST_HOSTS or not deviation.size:
+        return by_chance
+    often = np.quantile(np.nan_to_num(np.abs(deviation), nan=0.0), _OFTEN, axis=1)
+    return float(np.clip(1.1 * np.median(often), by_chance, _MOST_NOISE))
+
+
+def full_colour(floor: float) -> float:
+    """Spreads at which the colour is full."""
+    return max(_FULL, 2.5 * floor)
+
+
+def scores(deviation: Floats) -> npt.NDArray[np.float64]:
+    """How unlike the others each host is in its worst stretch."""
+    size = np.nan_to_num(np.abs(deviation), nan=0.0)
+    few = min(size.shape[1], max(_WORST_LEAST, round(_WORST * size.shape[1])))
+    worst: npt.NDArray[np.float64] = np.partition(size, size.shape[1] - few, axis=1)[:, -few:].mean(axis=1)
+    return worst.astype(np.float64)
+
+
+def furthest(deviation: Floats) -> npt.NDArray[np.intp]:
+    """Of hosts that share a row, which is furthest at each time: an outlier does not vanish among many."""
+    at: npt.NDArray[np.intp] = np.argmax(np.nan_to_num(np.abs(deviation), nan=-1.0), axis=0)
+    return at
+
+
+def band(values: Floats) -> tuple[Floats, Floats, Floats]:
+    """What most hosts have at each time: 5 %, median and 95 % of them."""
+    if not len(values):
+        empty = np.full(values.shape[1], np.nan, values.dtype)
+        return empty, empty, empty
+    with _silent():
+        low, middle, high = np.nanpercentile(values, [5, 50, 95], axis=0)
+    return low, middle, high
+
+
+@contextmanager
+def _silent() -> Iterator[None]:
+    with warnings.catch_warnings(), np.errstate(invalid="ignore", divide="ignore"):
+        warnings.simplefilter("ignore", RuntimeWarning)  # a column in which nobody reported
+        yield
+
+
+# The host lanes of a story as one table, hosts x columns of the time axis: what a picture of many hosts is made of.
 COLUMNS = 224  # four units of the drawing each
 
 
@@ -110,19 +199,20 @@ def build(story: Story) -> Heat:
     if x is None or len(lanes) < 2:
         return Heat(sentence="A map of hosts needs a metric of at least two hosts, and there is none.")
     values = cells(lanes, x)
-    usual, deviation = _measure(values)
+    usual, deviation = measure(values, spread_of(values))
     if not np.isfinite(deviation).any():
         return Heat(sentence="No host has a value in this window, so there is no map to draw.")
     order, score = _order(lanes, deviation)
+    floor = noise_floor(deviation)
     named = order if len(order) <= _NAMED + 8 else order[:_NAMED]
     rest = order[len(named) :]
-    strips = [Strip(4, _ROW * len(named), _picture(deviation[named]))]
+    strips = [Strip(4, _ROW * len(named), _picture(deviation[named], floor))]
     bottom = 4 + _ROW * len(named)
     shared = None
     if rest:
         size = -(-len(rest) // _SHARED)
-        groups = [_furthest(deviation[rest[at : at + size]]) for at in range(0, len(rest), size)]
-        strips.append(Strip(bottom + _GAP, _THIN * len(groups), _picture(np.array(groups))))
+        groups = [_shared(deviation[rest[at : at + size]]) for at in range(0, len(rest), size)]
+        strips.append(Strip(bottom + _GAP, _THIN * len(groups), _picture(np.array(groups), floor)))
         shared = (bottom + _GAP, f"{len(rest):,} others" + (f", {size} to a row" if size > 1 else ""))
         bottom += _GAP + _THIN * len(groups)
     domain = common_domain([one_line(lane.host) for lane in lanes])
@@ -136,42 +226,27 @@ def build(story: Story) -> Heat:
         names=tuple(_name(lanes[i], place, domain) for place, i in enumerate(named)),
         shared=shared,
         onsets=tuple(onsets[:40]),
-        table=tuple(_told(lanes[i], i, values, usual, deviation, x) for i in named[:24] if score[i] > 0),
+        table=tuple(_told(lanes[i], i, values, usual, deviation, floor, x) for i in named[:24] if score[i] > 0),
     )
-
-
-def _measure(values: Floats) -> tuple[Floats, Floats]:
-    """The hosts' median at each time, and how far each is from it in units of the usual spread."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", RuntimeWarning)  # a column in which nobody reported
-        usual = np.nanmedian(values, axis=0)
-        apart = values - usual
-        spread = 1.4826 * float(np.nan_to_num(np.nanmedian(np.abs(apart))))
-        # Counters of trouble are zero nearly everywhere: there the smallest difference worth a colour is a hundredth
-        # of the largest one, or a thousandth of the value itself.
-        largest = float(np.nan_to_num(np.nanmax(np.abs(apart), initial=0.0)))
-        level = float(np.nan_to_num(np.nanmedian(np.abs(usual))))
-    return usual, apart / max(spread, largest / 100.0, level / 1000.0, 1e-300)
 
 
 def _order(lanes: list[Lane], deviation: Floats) -> tuple[list[int], Floats]:
     """The accused first, then those that differ most from the others."""
-    size = np.nan_to_num(np.abs(deviation), nan=0.0)
-    few = max(3, round(_WORST * COLUMNS))
-    score: Floats = np.sort(size, axis=1)[:, -few:].mean(axis=1)
+    score = scores(deviation)
     keys = [(not lane.accused, -round(float(score[i]), 2), lane.host) for i, lane in enumerate(lanes)]
     return sorted(range(len(lanes)), key=keys.__getitem__), score
 
 
-def _furthest(deviation: Floats) -> Floats:
-    """Of hosts that share a row, the one that is furthest at each time: an outlier does not vanish among many."""
-    at = np.argmax(np.nan_to_num(np.abs(deviation), nan=-1.0), axis=0)
-    row: Floats = deviation[at, np.arange(deviation.shape[1])]
+def _shared(deviation: Floats) -> Floats:
+    row: Floats = deviation[furthest(deviation), np.arange(deviation.shape[1])]
     return row
 
 
-def _picture(deviation: Floats) -> str:
-    shade = np.rint(np.clip(deviation / _FULL, -1.0, 1.0) * _SHADES) + _SHADES + 1
+def _picture(deviation: Floats, floor: float) -> str:
+    """Colours as on the job's page: none within the noise, then quickly more."""
+    calm = floor / full_colour(floor)
+    size = np.clip((np.abs(deviation) / full_colour(floor) - calm) / (1.0 - calm), 0.0, 1.0) ** 0.65
+    shade = np.rint(np.sign(deviation) * size * _SHADES) + _SHADES + 1
     pixels = np.where(np.isfinite(shade), shade, 0).astype(np.uint8)
     return f"data:image/png;base64,{base64.b64encode(encode_indexed(pixels, _PALETTE)).decode()}"
 
@@ -181,13 +256,15 @@ def _name(lane: Lane, place: int, domain: str) -> Name:
     return Name(4 + _ROW * place, clip_middle(host.removesuffix(domain), 19), clip(host, 300), lane.accused)
 
 
-def _told(lane: Lane, i: int, values: Floats, usual: Floats, deviation: Floats, x: Scale) -> tuple[str, ...]:
+def _told(
+    lane: Lane, i: int, values: Floats, usual: Floats, deviation: Floats, floor: float, x: Scale
+) -> tuple[str, ...]:
     """One host in numbers: where it is furthest from the others, and for how much of the time it is unlike them."""
     size: Any = np.nan_to_num(np.abs(deviation[i]), nan=-1.0)
     at = int(size.argmax())
     when = x.lo + (at + 0.5) * (x.hi - x.lo) / COLUMNS
-    share = 100 * float((size > _BESIDE).mean())
-    numbers = (words.number(float(values[i, at])), words.number(float(usual[at])))
+    share = 100 * float((size > floor).mean())
+    numbers = (words.number(float(values[i, at])), words.number(float(usual[i, at])))
     return (
         clip(one_line(lane.host), 300),
         "accused" if lane.accused else "",
@@ -201,7 +278,7 @@ def _caption(story: Story, named: int, rest: int) -> list[str]:
     metric = clip(one_line(story.lane_metric), 160) or "the deciding metric"
     notes = [
         f"{metric[0].upper()}{metric[1:]}, every host against the median of all hosts at the same time: "
-        "orange is above, blue is below, no colour is alike, grey is not recorded."
+        "orange is above, blue is below, grey is not recorded; no colour is alike, or apart as hosts are by chance."
     ]
     if rest:
         notes.append(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from dataclasses import dataclass
 from itertools import groupby
 
@@ -13,7 +12,7 @@ from trackwalker.report import words
 from trackwalker.report.charts import axis
 from trackwalker.report.charts.host_lanes import cut
 from trackwalker.report.charts.plots import Scale, line_path, px, thin, value_ticks
-from trackwalker.report.story.heat import COLUMNS, cells
+from trackwalker.report.story.heat import COLUMNS, band, cells
 from trackwalker.report.text import clip, one_line
 
 _LINES = 6
@@ -95,9 +94,7 @@ def build(story: Story) -> Overlay:
 
 def _control(lanes: list[Lane], x: Scale) -> list[_Column]:
     """What the others did: 5 %, median and 95 % of them in every column."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", RuntimeWarning)  # a column in which nobody reported
-        edges = np.nanpercentile(cells(lanes, x), [5, 50, 95], axis=0)
+    edges = np.array(band(cells(lanes, x)))
     width = (x.hi - x.lo) / COLUMNS
     there = np.flatnonzero(np.isfinite(edges[1]))
     return [_Column(x.lo + (i + 0.5) * width, *(float(edge) for edge in edges[:, i])) for i in there.tolist()]

@@ -157,8 +157,10 @@ def selector(rule: Rule, label: str, hosts: Sequence[str]) -> str:
     return f'{rule.name}{{{label}=~"{pattern}"{only}}}'
 
 
-def write_rows(writer: BlockWriter, maps: Maps, rule: Rule, rows: list[Row], hosts: set[str], out: Borrowed) -> int:
-    """One metric in our names; returns how many series it became."""
+def write_rows(
+    writer: BlockWriter, maps: Maps, rule: Rule, rows: list[Row], hosts: set[str] | None, out: Borrowed
+) -> int:
+    """One metric in our names, of these hosts or of all; returns how many series it became."""
     whole: dict[tuple[tuple[str, str], ...], list[tuple[Floats, Floats]]] = defaultdict(list)
     for theirs, times, values in rows:
         whole[tuple(sorted(theirs.items()))].append((times, values))
@@ -166,7 +168,7 @@ def write_rows(writer: BlockWriter, maps: Maps, rule: Rule, rows: list[Row], hos
     for key, parts in whole.items():
         theirs = dict(key)
         host = host_in(theirs, rule.host)
-        if host not in hosts:
+        if not host or (hosts is not None and host not in hosts):
             continue
         out.hosts.add(host)
         times, values = parts[0] if len(parts) == 1 else _joined(parts)

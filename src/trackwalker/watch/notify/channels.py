@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
@@ -62,6 +62,8 @@ class Secret(BaseModel):
 
 class _Part(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
+
+    stays_open: ClassVar[bool] = False  # a message is an alert there until another one ends it
 
 
 class Quiet(_Part):
@@ -147,6 +149,7 @@ class SlackChannel(_ForPeople):
 class PagerDutyChannel(_Part):
     """A PagerDuty service by its Events v2 integration key."""
 
+    stays_open = True
     kind: Literal["pagerduty"]
     key: Secret
     url: str = pagerduty.URL
@@ -159,6 +162,7 @@ class PagerDutyChannel(_Part):
 class AlertmanagerChannel(_Part):
     """An Alertmanager, for sites that route alerts there already."""
 
+    stays_open = True
     kind: Literal["alertmanager"]
     url: str
     token: Secret | None = None

@@ -19,7 +19,7 @@ from trackwalker.job.causes import about
 from trackwalker.record.phases import Phase
 from trackwalker.record.read import Record
 from trackwalker.report import words
-from trackwalker.report.charts.plots import course_range, thin
+from trackwalker.report.charts.plots import beyond, course_range, thin
 from trackwalker.report.charts.throughput_timeline import value_range
 from trackwalker.telemetry.client import Floats, Telemetry
 
@@ -134,7 +134,7 @@ def _of_steps(
     known = [v for v in values if v is not None and math.isfinite(v)]
     low, high = lo_hi or course_range(known)
     times, numbers, broken = _broken([p.time for p in steps], [p.step for p in steps], values, silences)
-    note = _note(known, low, high, unit, "step")
+    note = beyond(known, low, high, unit, "step")
     return Track(key, title, unit, times, [(title, broken)], (low, high), note, steps=numbers)
 
 
@@ -196,7 +196,7 @@ def _measured(key: str, title: str, times: Floats, values: Floats, query: str, s
     kept = thin(np.where(good, values, 0.0).tolist(), MOST_POINTS)
     known = [float(values[i]) for i in kept if good[i]]
     low, high = course_range(known, from_zero=key != "loss")
-    notes = [_note(known, low, high, "", "value")]
+    notes = [beyond(known, low, high, "", "value")]
     if lost := int((~good).sum()):
         first = float(times[int(np.argmin(good))])
         notes.append(f"{lost:,} values are not a number, the first at {words.utc(first)} UTC.")
@@ -211,23 +211,6 @@ def _measured(key: str, title: str, times: Floats, values: Floats, query: str, s
         query=query,
         steps=[steps[i] for i in kept] if len(steps) else (),
     )
-
-
-def _note(values: Sequence[float], low: float, high: float, unit: str, what: str) -> str:
-    """What the scale does not show, in words."""
-    told = []
-    shown = f"{words.number(low)} {unit}".strip()
-    if low > 0:
-        told.append(f"The axis starts at {shown}, not at zero.")
-    if above := [v for v in values if v > high]:
-        told.append(f"{_count(above, what)} above it (▲), the highest {words.number(max(above))}.")
-    if below := [v for v in values if v < low]:
-        told.append(f"{_count(below, what)} below it (▼), the lowest {words.number(min(below))}.")
-    return " ".join(told)
-
-
-def _count(values: Sequence[float], what: str) -> str:
-    return f"{len(values):,} {what}s lie" if len(values) > 1 else f"One {what} lies"
 
 
 def _short(value: float | None) -> float | None:

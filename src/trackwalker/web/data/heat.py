@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import math
 import re
-import warnings
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal, get_args
@@ -14,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from trackwalker.errors import UsageError
+from trackwalker.report.story.heat import measure, noise_floor, spread_of
 from trackwalker.telemetry.client import Floats, Telemetry, host_of
 from trackwalker.telemetry.meaning import meaning_of
 from trackwalker.web.data.pace import Pace, pace_of
@@ -29,12 +28,6 @@ _COUNTER = re.compile(r"(_total|_total_us|_count|_sum|_bucket)$")
 _MATCHER = r'[a-zA-Z_][a-zA-Z0-9_]*(?:=|!=|=~|!~)"[^"\\\\{}]{0,80}"'
 _NARROWED = re.compile(rf"([a-zA-Z_:][a-zA-Z0-9_:]*)\{{({_MATCHER}(?:,{_MATCHER}){{0,5}})\}}")
 _PLAIN_NAME = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]*")
-_MOST_SIGMAS = 1000.0
-_LEAST_SHARE = 1 / 200  # of the value itself: a smaller difference is worth no colour
-_LEAST_OF_LARGEST = 1 / 100
-_OFTEN = 0.97  # of the time a host stays below what it does again and again
-_FEWEST_HOSTS = 4  # fewer tell nothing of the usual host
-_MOST_NOISE = 40.0  # spreads: where half of the hosts are hit, they are not noise
 
 
 @dataclass(frozen=True)
@@ -55,16 +48,8 @@ class Grid:
 
     @cached_property
     def noise_floor(self) -> float:
-        """Spreads below which a cell is worth no colour: what so many cells reach by chance, and what most hosts reach.
-
-        Few hosts are ever unlike the others: what the usual host does again and again is noise, however long its tails.
-        """
-        by_chance = max(3.0, math.sqrt(2.0 * math.log(max(self.values.size, 2))))
-        if len(self.hosts) < _FEWEST_HOSTS:
-            return by_chance
-        sizes = np.nan_to_num(np.abs(self.deviation), nan=0.0)
-        often = np.quantile(sizes, _OFTEN, axis=1) if sizes.size else np.zeros(1)
-        return float(np.clip(1.1 * np.median(often), by_chance, _MOST_NOISE))
+        """Spreads below which a cell is worth no colour."""
+        return noise_floor(self.deviation)
 
 
 def is_counter(metric: str) -> bool:
@@ -135,8 +120,8 @@ def ask(telemetry: Telemetry, metric: str, how: str, start: float | None, end: f
     names = tuple(sorted({host for rows, _ in made for host in rows}))
     least = _one_event(metric, pace.window(counter)) if counter else 0.0
     matrices = [_matrix(names, rows, len(times)) for rows, times in made]
-    spread = max(_spread(values, least) for values in matrices)
-    shown = [_measure(values, spread) for values in matrices]
+    spread = max(spread_of(values, least) for values in matrices)
+    shown = [(values, *measure(values, spread)) for values in matrices]
     values, usual, deviation = shown[0]
     for other in shown[1:]:
         further = np.nan_to_num(np.abs(other[2]), nan=-1.0) > np.nan_to_num(np.abs(deviation), nan=-1.0)
@@ -180,36 +165,3 @@ def _matrix(names: tuple[str, ...], rows: dict[str, Floats], columns: int) -> Sm
 def _one_event(metric: str, window_s: float) -> float:
     """The smallest rate that a counter of events can show: one in the window; bytes and seconds have no such grain."""
     return 1.0 / window_s if meaning_of(name_of(metric)).unit in ("", "packets", "tasks") else 0.0
-
-
-def _spread(values: Small, least: float) -> float:
-    """How far hosts usually are from their median, and never less than what can be worth a colour."""
-    if not values.size:
-        return 1.0
-    with warnings.catch_warnings(), np.errstate(invalid="ignore", divide="ignore"):
-        warnings.simplefilter("ignore", RuntimeWarning)  # a column in which nobody reported
-        median = np.nanmedian(values, axis=0, keepdims=True)
-        apart = np.abs(values - median)
-        spread = 1.4826 * float(np.nan_to_num(np.nanmedian(apart)))
-        # Counters of trouble are zero nearly everywhere, and a setting is the same on all hosts: there the smallest
-        # difference worth a colour is a share of the largest one or of the value itself, or a single event.
-        largest = float(np.nan_to_num(np.nanmax(apart, initial=0.0)))
-        level = float(np.nan_to_num(np.nanmedian(np.abs(median))))
-    return max(spread, largest * _LEAST_OF_LARGEST, level * _LEAST_SHARE, least, 1e-12)
-
-
-def _measure(values: Small, spread: float) -> tuple[Small, Small, Small]:
-    """The values, the hosts' median at each time, and how far each is from it in units of the spread.
-
-    Where all move at once, who was sampled a moment earlier is not unlike: what the median itself moves is taken off.
-    """
-    if not values.size:
-        return values, values, values
-    with warnings.catch_warnings(), np.errstate(invalid="ignore", divide="ignore"):
-        warnings.simplefilter("ignore", RuntimeWarning)  # a column in which nobody reported
-        median = np.nanmedian(values, axis=0, keepdims=True)
-        moved = np.abs(np.nan_to_num(np.diff(median, axis=1, prepend=median[:, :1], append=median[:, -1:])))
-        apart = values - median
-        apart = np.sign(apart) * np.maximum(np.abs(apart) - np.maximum(moved[:, :-1], moved[:, 1:]), 0.0)
-        deviation = np.clip(apart / spread, -_MOST_SIGMAS, _MOST_SIGMAS)
-    return values, np.broadcast_to(median, values.shape), deviation.astype(np.float32)

@@ -11,14 +11,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from trackwalker.report.story.heat import full_colour, furthest, scores
 from trackwalker.telemetry.meaning import meaning_of
 from trackwalker.web.data.heat import Grid, Small, name_of
 
 MOST_ROWS = 200
 TOLD = 20  # hosts in the table behind the map
-FULL = 12.0  # spreads at which the colour is full, at least
-_WORST_SHARE = 0.05  # of the columns decide the order: a phase counts, one odd sample does not
-_WORST_LEAST = 3
 _TOGETHER_SHARE = 1 / 60  # of what all have: the noise of all together is worth no colour
 _ABSENT16, _ABSENT8 = 65535, -128
 
@@ -45,9 +43,7 @@ def rank(grid: Grid, accused: Collection[str] = ()) -> Order:
     """Sort by the worst stretch of each host; among equals the accused and then the name decide."""
     if not grid.values.size:
         return Order(np.empty(0, np.int64), np.empty(0))
-    size = np.nan_to_num(np.abs(grid.deviation), nan=0.0)
-    few = min(size.shape[1], max(_WORST_LEAST, round(_WORST_SHARE * size.shape[1])))
-    score = np.partition(size, size.shape[1] - few, axis=1)[:, -few:].mean(axis=1).astype(np.float64)
+    score = scores(grid.deviation)
     keys = [(-round(float(score[i]), 2), host not in accused, host) for i, host in enumerate(grid.hosts)]
     return Order(np.array(sorted(range(len(keys)), key=keys.__getitem__), dtype=np.int64), score)
 
@@ -85,11 +81,10 @@ def document(grid: Grid, order: Order, rows: list[Row], busy: tuple[float, float
     apart = np.full((len(rows), columns), np.nan, np.float32)
     for i, row in enumerate(rows):
         mine = [where[host] for host in row.hosts]
-        furthest = np.argmax(np.nan_to_num(np.abs(grid.deviation[mine]), nan=-1.0), axis=0)
-        picked = (np.array(mine)[furthest], np.arange(columns))
+        picked = (np.array(mine)[furthest(grid.deviation[mine])], np.arange(columns))
         values[i], apart[i] = grid.values[picked], grid.deviation[picked]
     lo, hi = _bounds(values)
-    full = max(FULL, 2.5 * grid.noise_floor)
+    full = full_colour(grid.noise_floor)
     return {
         "metric": grid.metric,
         "how": grid.how,

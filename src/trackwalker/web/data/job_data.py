@@ -118,7 +118,7 @@ def verdict_view(job: Job, verdict: Verdict, seen: Triage | None) -> dict[str, A
 def _progress(verdict: Verdict) -> list[tuple[str, str]]:
     """How far and how fast; of a run that had two speeds both, as a median between them was never measured."""
     speeds = [c.magnitude for c in verdict.roots if c.magnitude is not None and c.magnitude.of == "tgs"]
-    rows = words.progress_facts(verdict.progress)
+    rows = words.verdict_facts(verdict)
     if not speeds:
         return rows
     both = f"{words.number(speeds[0].from_)} → {words.number(speeds[0].to)} tokens/s/device"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import time
-import warnings
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
@@ -18,6 +17,7 @@ from trackwalker.errors import EvidenceError, TrackwalkerError, UsageError
 from trackwalker.job.layout import Job
 from trackwalker.job.processes import is_live
 from trackwalker.report.story.background import restarts_of
+from trackwalker.report.story.heat import band
 from trackwalker.telemetry.client import Labels, QueryError, Telemetry
 from trackwalker.telemetry.meaning import meaning_of
 from trackwalker.web.data import course, gpu_lanes, heat_rows, query, series
@@ -275,7 +275,7 @@ def overlay(
     shown = [host for host in chosen if host in where][:MOST_LINES]
     taken = {where[host] for host in (*chosen, *suspects) if host in where}
     others = [i for i in range(len(grid.hosts)) if i not in taken]
-    low, middle, high = _band(grid.values[others])
+    low, middle, high = band(grid.values[others])
     return {
         "metric": grid.metric,
         "how": grid.how,
@@ -291,16 +291,6 @@ def overlay(
         "left_out": max(0, sum(host in where for host in chosen) - MOST_LINES),
         "control": {"hosts": len(others), "low": _plain(low), "median": _plain(middle), "high": _plain(high)},
     }
-
-
-def _band(values: Small) -> tuple[Small, Small, Small]:
-    if not len(values):
-        empty = np.full(values.shape[1], np.nan, np.float32)
-        return empty, empty, empty
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", RuntimeWarning)  # a time at which nobody reported
-        low, middle, high = np.nanpercentile(values, [5, 50, 95], axis=0)
-    return low, middle, high
 
 
 def _plain(values: Small) -> list[float | None]:

@@ -13,6 +13,7 @@ from pydantic import ValidationError
 from trackwalker.agent.ask.ask import Answered
 from trackwalker.agent.workspace import Workspace, signature
 from trackwalker.diagnose.compare.compare import Comparison, compare
+from trackwalker.diagnose.compare.config_diff import Change
 from trackwalker.diagnose.engine import diagnose as diagnose_job
 from trackwalker.diagnose.triage import Triage
 from trackwalker.diagnose.triage import triage as triage_job
@@ -20,15 +21,16 @@ from trackwalker.diagnose.verdict import Verdict
 from trackwalker.diagnose.views.asked import Diagnosis
 from trackwalker.errors import EvidenceError
 from trackwalker.fleet.examine import Examined
-from trackwalker.fleet.index import JobIndex
+from trackwalker.fleet.index import JobIndex, stamp
 from trackwalker.job.layout import Job
 from trackwalker.job.processes import is_live
+from trackwalker.report.story.background import changes_between
 from trackwalker.telemetry.client import Telemetry
 from trackwalker.web.data.cache import Cache
 from trackwalker.web.data.databases import Databases
 
 _KEPT_VERDICTS = 12
-_KEPT_TRIAGES = 12
+_KEPT_TRIAGES = 64  # a fifth of a megabyte each, of a run of some hundred steps
 _KEPT_BADGES = 1000
 _KEPT_ANSWERS = 32
 _LARGEST_VERDICT = 32 << 20
@@ -49,6 +51,7 @@ class WebWorkspace:
         self._triages: Cache[Triage] = Cache(_KEPT_TRIAGES)
         self._saved: Cache[Verdict | None] = Cache(256)
         self._comparisons: Cache[Comparison] = Cache(8)
+        self._changes: Cache[list[Change]] = Cache(256)
         self._told: dict[str, tuple[int, Verdict]] = {}
         self._count = 0
         self._lock = threading.Lock()
@@ -135,6 +138,15 @@ class WebWorkspace:
                 return compare(a, b)
 
         return self._comparisons.get((a.id, b.id), (signature(a), signature(b)), make)
+
+    def changes(self, reference: Job, job: Job) -> list[Change]:
+        """What a job was told differently from a reference run; both logs are read for it, once."""
+
+        def make() -> list[Change]:
+            return changes_between(reference, job, self.agent.scrubber(job))
+
+        state = tuple((signature(each), stamp(each.run_json)) for each in (reference, job))
+        return self._changes.get((reference.id, job.id), state, make)
 
     def known_comparison(self, a: Job, b: Job) -> Comparison | None:
         """The comparison where it is there already."""

@@ -9,12 +9,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from starlette.requests import Request
-from starlette.responses import Response, StreamingResponse
+from starlette.responses import HTMLResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-from trackwalker.agent.workspace import Workspace
+from trackwalker.agent.workspace import Workspace, signature
 from trackwalker.diagnose.verdict import Verdict
 from trackwalker.errors import EvidenceError, TrackwalkerError
+from trackwalker.fleet.index import stamp
 from trackwalker.job.causes import cause_label
 from trackwalker.job.layout import Job
 from trackwalker.job.processes import is_live
@@ -22,7 +23,7 @@ from trackwalker.job.redact import HIDDEN
 from trackwalker.job.scrub import Scrubber
 from trackwalker.logs.formats.workers import earlier_parts
 from trackwalker.logs.scanning.index import rank_files
-from trackwalker.logs.scanning.window import OpenLog
+from trackwalker.logs.scanning.window import BLOCK, OpenLog
 from trackwalker.report import words
 from trackwalker.report.text import clip, one_line
 from trackwalker.web.data.workspace import WebWorkspace
@@ -30,7 +31,7 @@ from trackwalker.web.logs.log_lines import Dress, Row, folded, is_key_body
 from trackwalker.web.logs.log_place import Ask, Place, ask_from, counts_of, find, keep_of
 from trackwalker.web.logs.log_search import Needle
 from trackwalker.web.logs.log_times import line_times
-from trackwalker.web.pages.render import in_thread, page, workspace_of
+from trackwalker.web.pages.render import in_thread, kept, page, text_of, workspace_of
 
 _AT_ONCE = 64 << 20  # bytes: the findings of a larger log are asked for apart from the page
 _MOST_FILES = 400  # in the list of the page; any other is reached by its rank
@@ -78,10 +79,27 @@ def routes() -> list[Route]:
 
 
 async def _page(request: Request) -> Response:
-    ask = ask_from(request.path_params["id"], dict(request.query_params))
-    wants_findings = request.query_params.get("findings") == "1"
-    view = await in_thread(_look, workspace_of(request), ask, wants_findings)
-    return page(request, "log.html.j2", v=view, ask=view.ask, more_files=max(len(view.files) - _MOST_FILES, 0))
+    ws, ask = workspace_of(request), ask_from(request.path_params["id"], dict(request.query_params))
+    state = await in_thread(_state, ws, ask)
+    if state is None:
+        return HTMLResponse(await in_thread(_text, request, ask))
+    return await kept(request, state, lambda: _text(request, ask))
+
+
+def _text(request: Request, ask: Ask) -> str:
+    view = _look(workspace_of(request), ask, request.query_params.get("findings") == "1")
+    return text_of(request, "log.html.j2", v=view, ask=view.ask, more_files=max(len(view.files) - _MOST_FILES, 0))
+
+
+def _state(ws: WebWorkspace, ask: Ask) -> tuple[object, ...] | None:
+    """What the page is made of; None where the next look may show more: a log that grows, that is not counted to its
+    end, or in which a search goes on."""
+    job = ws.job(ask.job)
+    path = pick(log_files(ws.agent, job), ask.file, ask.rank).path
+    if ask.q or is_live(job.state) or path.stat().st_size - counts_of(path).counted >= BLOCK:
+        return None
+    saved = job.dir / "verdict.json" if job.dir is not None else None
+    return signature(job), ws.known_diagnosis(job) is not None, stamp(saved), stamp(path)
 
 
 async def _rows(request: Request) -> Response:

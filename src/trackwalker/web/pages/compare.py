@@ -20,7 +20,6 @@ from trackwalker.report import view, words
 from trackwalker.report.compare import tables
 from trackwalker.report.text import clip, one_line
 from trackwalker.web.data.job_data import evidence_links
-from trackwalker.web.data.pace import spark_area, spark_path
 from trackwalker.web.data.workspace import WebWorkspace
 from trackwalker.web.pages.jobs import index_of
 from trackwalker.web.pages.render import in_thread, page, workspace_of
@@ -98,8 +97,6 @@ def _first(ws: WebWorkspace, a: str, b: str, wait: bool) -> dict[str, Any]:
     return {
         "a": _row(ws, one),
         "b": _row(ws, two),
-        "spark_path": spark_path,
-        "spark_area": spark_area,
         "fill": f"/compare/result?{query}",
         "wait": f"/compare?{query}&wait=1",
         "over": f"/runs?{urlencode([('job', two.id), ('job', one.id)])}",

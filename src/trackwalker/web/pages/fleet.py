@@ -14,10 +14,9 @@ from trackwalker.errors import MissingToolError
 from trackwalker.fleet import questions
 from trackwalker.fleet.questions import DAY_S, Day
 from trackwalker.fleet.store import Store
-from trackwalker.report.charts.plots import px
-from trackwalker.web.data.cache import Cache
+from trackwalker.report.charts.plots import Scale, line_path, px, stretches
 from trackwalker.web.pages.jobs import index_of
-from trackwalker.web.pages.render import in_thread, json_answer, page, settings_of
+from trackwalker.web.pages.render import in_thread, json_bytes, kept, settings_of, text_of
 
 SCHEMA = "trackwalker.web.pages.fleet/1"
 SPANS = ((7, "7 days"), (30, "30 days"), (90, "90 days"), (0, "All time"))
@@ -33,22 +32,26 @@ def routes() -> list[BaseRoute]:
 
 async def shown(request: Request) -> Response:
     """The page."""
-    return page(request, "fleet.html.j2", **await in_thread(_known, request))
+    state = await in_thread(_state, request)
+    return await kept(request, state, lambda: text_of(request, "fleet.html.j2", **_fleet(request)))
 
 
 async def as_json(request: Request) -> Response:
     """The same for programs."""
-    found = await in_thread(_known, request)
+    state = await in_thread(_state, request)
+    return await kept(request, state, lambda: json_bytes(_document(request)), "application/json")
+
+
+def _state(request: Request) -> tuple[int, int]:
+    """Made anew when a row changes; the window of time moves with the minute."""
+    return index_of(request).rows()[1], int(time.time() / _FRESH_S)
+
+
+def _document(request: Request) -> dict[str, Any]:
+    found = _fleet(request)
     parts = ("causes", "hosts", "racks", "models", "flaky", "days")
     told: dict[str, Any] = {name: [asdict(each) for each in found[name]] for name in parts}
-    return json_answer({"schema": SCHEMA, "since": found["since"], "fleet": asdict(found["whole"]), **told})
-
-
-def _known(request: Request) -> dict[str, Any]:
-    """The answers as long as no row changes; the window of time moves with the minute."""
-    kept: Cache[dict[str, Any]] = request.app.state.fleet
-    state = (index_of(request).rows()[1], int(time.time() / _FRESH_S))
-    return kept.get(request.query_params.get("days", "30"), state, lambda: _fleet(request))
+    return {"schema": SCHEMA, "since": found["since"], "fleet": asdict(found["whole"]), **told}
 
 
 def _fleet(request: Request) -> dict[str, Any]:
@@ -88,32 +91,32 @@ def chart(days: list[Day]) -> dict[str, Any] | None:
     """Goodput as a line from 0 to 100 %, GPU-hours held and lost as bars below it; None for less than two days."""
     if len(days) < 2:
         return None
-    first, last = days[0].t, days[-1].t + DAY_S
-    width, height = _WIDTH - _LEFT - _RIGHT, _HEIGHT - _TOP - _BOTTOM
-    most = max([day.gpu_hours or 0.0 for day in days]) or 1.0
-
-    def x(t: float) -> float:
-        return _LEFT + width * (t - first) / (last - first)
-
-    wide = max(width * DAY_S / (last - first) - 1.5, 1.0)
-    bars, runs, line = list[dict[str, Any]](), list[list[str]](), list[str]()
-    for day in days:
-        held, lost = (height * value / most for value in (day.gpu_hours or 0.0, day.lost_gpu_hours or 0.0))
-        bars.append({"x": px(x(day.t)), "w": px(wide), "held": px(held), "lost": px(min(lost, height)), "day": day})
-        if day.goodput is None:
-            runs, line = [*runs, line], []
-        else:
-            line.append(f"{px(x(day.t + DAY_S / 2))} {px(_TOP + height * (1 - day.goodput))}")
+    base = _HEIGHT - _BOTTOM
+    most = max(day.gpu_hours or 0.0 for day in days) or 1.0
+    x, y = Scale(days[0].t, days[-1].t + DAY_S, _LEFT, _WIDTH - _RIGHT), Scale(0, 1, base, _TOP)
+    tall = Scale(0, most, 0, base - _TOP)
+    wide = max(x(days[0].t + DAY_S) - _LEFT - 1.5, 1.0)
+    bars = [
+        {
+            "x": px(x(day.t)),
+            "w": px(wide),
+            "held": px(tall(day.gpu_hours or 0.0)),
+            "lost": px(tall(day.lost_gpu_hours or 0.0)),
+            "day": day,
+        }
+        for day in days
+    ]
+    runs = stretches([None if day.goodput is None else (x(day.t + DAY_S / 2), y(day.goodput)) for day in days])
     every = max(1, len(days) // 8)
     return {
         "width": _WIDTH,
         "height": _HEIGHT,
         "left": _LEFT,
         "right": _WIDTH - _RIGHT,
-        "base": _TOP + height,
+        "base": base,
         "bars": bars,
-        "lines": ["M" + "L".join(run) for run in [*runs, line] if len(run) > 1],
-        "dots": [run[0].split() for run in [*runs, line] if len(run) == 1],
-        "grid": [(px(_TOP + height * (1 - share)), f"{100 * share:.0f} %", most * share) for share in (0, 0.5, 1)],
+        "lines": [line_path(run) for run in runs if len(run) > 1],
+        "dots": [(px(run[0][0]), px(run[0][1])) for run in runs if len(run) == 1],
+        "grid": [(px(y(share)), f"{100 * share:.0f} %", most * share) for share in (0, 0.5, 1)],
         "ticks": [(px(x(day.t)), day.t) for day in days[::every]],
     }

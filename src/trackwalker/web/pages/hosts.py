@@ -17,7 +17,6 @@ from trackwalker.fleet.rows import JobRow
 from trackwalker.fleet.share import drain_commands
 from trackwalker.launch.ledger import incidents, suspects, wilson
 from trackwalker.report.text import clip, one_line
-from trackwalker.web.data.pace import spark_area, spark_path
 from trackwalker.web.pages.jobs import index_of
 from trackwalker.web.pages.nodes import Fact, of_incident, ran_in_memory
 from trackwalker.web.pages.render import in_thread, json_answer, page, settings_of, workspace_of
@@ -54,7 +53,7 @@ def routes() -> list[BaseRoute]:
 async def shown(request: Request) -> Response:
     """The page."""
     found = await in_thread(_host, request)
-    return page(request, "host.html.j2", **found, spark_path=spark_path, spark_area=spark_area)
+    return page(request, "host.html.j2", **found)
 
 
 async def as_json(request: Request) -> Response:
@@ -84,6 +83,7 @@ def _host(request: Request) -> dict[str, Any]:
     every, root, now = index_of(request).rows()[0], workspace_of(request).root, time.time()
     ran = [row for row in every if name in row.ran_on]
     named = [row for row in every if name in row.hosts and row.badge_tone in ("bad", "warn")]
+    named.sort(key=lambda row: (row.lost_gpu_hours is None, -(row.lost_gpu_hours or 0.0)))  # else the newest first
     facts = [of_incident(each) for each in incidents(root) if each.host == name]
     facts.sort(key=lambda fact: -fact.t)
     sweeps = [each for each in every_sweep(workspace_of(request)) if _takes_part(each, name)]

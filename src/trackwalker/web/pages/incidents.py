@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import time
+from collections.abc import Hashable
 from dataclasses import dataclass, replace
 from typing import Any, get_args
 from urllib.parse import quote, urlencode
@@ -13,22 +14,30 @@ from starlette.responses import RedirectResponse, Response
 from starlette.routing import BaseRoute, Route
 
 from trackwalker.errors import JobNotFoundError, TrackwalkerError, UsageError
-from trackwalker.fleet.incidents import Incident, Order, inbox, is_incident, one
+from trackwalker.fleet.incidents import Incident, Order, inbox, is_incident, lost_by, one
 from trackwalker.fleet.marks import STATES, Marks
 from trackwalker.fleet.rows import JobRow
 from trackwalker.fleet.share import markdown
 from trackwalker.fleet.signs import Signs
 from trackwalker.fleet.store import folder_for
 from trackwalker.job.causes import known as known_causes
-from trackwalker.lab.propose import propose
-from trackwalker.lab.scenario import Truth
 from trackwalker.report.text import clip, one_line
-from trackwalker.web.pages.jobs import index_of
-from trackwalker.web.pages.render import form_of, in_thread, json_answer, page, settings_of, workspace_of
+from trackwalker.web.pages.jobs import index_of, waiting
+from trackwalker.web.pages.render import (
+    form_of,
+    in_thread,
+    json_answer,
+    kept,
+    page,
+    settings_of,
+    text_of,
+    workspace_of,
+)
 
 SCHEMA = "trackwalker.web.pages.incidents/1"
 PAGE = 200
 DAYS = 30
+_RETURNING = 5  # hosts above the list
 _STATES = (("open", "Open"), ("acknowledged", "Acknowledged"), ("resolved", "Resolved"), ("all", "All"))
 _SPAN_S = DAYS * 86400.0
 _OUTCOMES = ("healthy", "incident", "expected", "insufficient-evidence")
@@ -76,12 +85,12 @@ def routes() -> list[BaseRoute]:
 
 async def listed(request: Request) -> Response:
     """The inbox, what burns most first."""
-    return page(request, "incidents.html.j2", **await in_thread(_context, request))
+    return await _kept(request, "incidents.html.j2")
 
 
 async def rows(request: Request) -> Response:
     """Its rows alone, for the page's script."""
-    return page(request, "incidents_rows.html.j2", **await in_thread(_context, request))
+    return await _kept(request, "incidents_rows.html.j2")
 
 
 async def as_json(request: Request) -> Response:
@@ -89,7 +98,19 @@ async def as_json(request: Request) -> Response:
     context = await in_thread(_context, request)
     price = settings_of(request).price
     found = [_plain(each, price) for each in context["incidents"]]
-    return json_answer({"schema": SCHEMA, "counts": context["counts"], "incidents": found})
+    back = [{"host": each.host, "jobs": each.jobs, "lost_gpu_hours": each.lost} for each in context["returning"]]
+    return json_answer({"schema": SCHEMA, "counts": context["counts"], "returning": back, "incidents": found})
+
+
+async def _kept(request: Request, template: str) -> Response:
+    """Made anew when a job, a decision or the watcher's journal changed; the window of time moves with the minute."""
+    state = await in_thread(_state, request)
+    return await kept(request, state, lambda: text_of(request, template, **_context(request)))
+
+
+def _state(request: Request) -> tuple[Hashable, ...]:
+    version, minute = index_of(request).rows()[1], int(time.time() / 60.0)
+    return version, _marks(request).state, _signs(request).state, waiting(request), minute
 
 
 async def shown(request: Request) -> Response:
@@ -151,26 +172,30 @@ def _context(request: Request) -> dict[str, Any]:
     wanted, settings = Wanted.of(request), settings_of(request)
     every = index_of(request).rows()[0]
     signs = _signs(request)
-    found, counts = inbox(every, signs.by_job(), _marks(request), wanted.state, time.time() - _SPAN_S, wanted.order)  # type: ignore[arg-type]
+    box = inbox(every, signs.by_job(), _marks(request), wanted.state, time.time() - _SPAN_S, wanted.order)  # type: ignore[arg-type]
+    found = box.shown
     words = wanted.q.lower().split()
     if words:
         found = [each for each in found if all(word in _text(each) for word in words)]
-    known = [each.lost for each in found if each.lost is not None]
     return {
         "wanted": wanted,
         "incidents": found[:PAGE],
         "found": len(found),
         "left_out": max(len(found) - PAGE, 0),
-        "counts": counts,
+        "counts": box.counts,
+        "older": len(box.older),
+        "older_lost": lost_by(box.older),
+        "returning": box.returning[:_RETURNING],
+        "often": {each.host: len(each.jobs) for each in box.returning},
         "states": _STATES,
         "days": DAYS,
         "price": settings.price,
-        "lost": sum(known) if known else None,
+        "lost": lost_by(found),
         "unknown": sum(each.lost is None for each in found),
         "burning": sum(each.burning for each in found),
         "refused": signs.refused,
         "pending": sum(row.pending for row in every),
-        "examining": request.app.state.examiner.waiting() if settings.examine else 0,
+        "examining": waiting(request),
     }
 
 
@@ -202,6 +227,11 @@ def _propose(request: Request, said: dict[str, str]) -> dict[str, str]:
         raise UsageError("an incident has a cause: choose one")
     hosts = [host for host in re.split(r"[,\s]+", said.get("hosts", "")) if host][:64]
     roots = [{"cause": cause, "hosts": hosts}] if outcome == "incident" else []
+    try:  # a distribution of its own: the server starts without it
+        from trackwalker.lab.propose import propose
+        from trackwalker.lab.scenario import Truth
+    except ModuleNotFoundError:
+        raise UsageError("a case of your own needs the lab: pip install trackwalker-lab") from None
     truth = Truth.model_validate({"outcome": outcome, "roots": roots})
     base = settings_of(request).kept or folder_for(ws.root)
     if base is None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Awaitable, Callable
+from typing import Any, NamedTuple
 
 import anyio
 from starlette.requests import Request
@@ -13,7 +14,7 @@ from trackwalker.diagnose.compare.config_diff import Change
 from trackwalker.diagnose.triage import Triage
 from trackwalker.diagnose.verdict import Verdict
 from trackwalker.job.layout import Job
-from trackwalker.report.story.background import changes_between, reference_for
+from trackwalker.report.story.background import reference_for
 from trackwalker.web.data import job_page_charts, live
 from trackwalker.web.data.job_data import cost_view, events_view, header_view, run_view, triage_view, verdict_view
 from trackwalker.web.data.job_page_work import work_of
@@ -35,9 +36,7 @@ def routes() -> list[BaseRoute]:
         Route("/job/{id}", job_page),
         Route("/job/{id}/verdict", verdict),
         Route("/job/{id}/verdict.json", verdict_json),
-        Route("/job/{id}/events", events),
-        Route("/job/{id}/run", run),
-        Route("/job/{id}/config", config),
+        *(Route(f"/job/{{id}}/{panel.part}", panel.answer) for panel in PANELS),
         *job_page_charts.routes(),
         *job_page_perf.routes(),
         *live.routes(),
@@ -53,8 +52,8 @@ async def job_page(request: Request) -> Response:
     seen = await in_thread(workspace.known_triage, job)
     if seen is None and await in_thread(_is_quick, job):
         seen = await _triage(workspace, job, _FIRST_PAINT_S)
-    context = _context(request, job, known.verdict if known else saved, seen)
-    return page(request, "job.html.j2", **context, complete=known is not None, saved=saved is not None)
+    verdict, complete = (known.verdict, True) if known is not None else (saved, False)
+    return await in_thread(_shown, request, "job.html.j2", job, verdict, seen, complete)
 
 
 async def verdict(request: Request) -> Response:
@@ -67,8 +66,7 @@ async def verdict(request: Request) -> Response:
     if found is None:
         return json_answer(await _so_far(request, job), 202)
     seen = await in_thread(workspace.triage, job)
-    context = _context(request, job, found.verdict, seen)
-    return page(request, "job_verdict_parts.html.j2", **context, complete=True, saved=False)
+    return await in_thread(_shown, request, "job_verdict_parts.html.j2", job, found.verdict, seen, True)
 
 
 def _patience(request: Request) -> float:
@@ -122,8 +120,7 @@ async def config(request: Request) -> Response:
     reference = await in_thread(workspace.job, named) if named else reference_for(job, jobs)
     changes: list[Change] = []
     if reference is not None and reference.id != job.id:
-        scrubber = await in_thread(workspace.agent.scrubber, job)
-        changes = await in_thread(changes_between, reference, job, scrubber)
+        changes = await in_thread(workspace.changes, reference, job)
     others = [other for other in jobs if other.id != job.id and other.log is not None]
     others.sort(key=lambda other: other.name != job.name)
     return page(
@@ -137,6 +134,37 @@ async def config(request: Request) -> Response:
     )
 
 
+def _shown(
+    request: Request, template: str, job: Job, found: Verdict | None, seen: Triage | None, complete: bool
+) -> Response:
+    """Off the event loop: a verdict of a thousand hosts is long."""
+    context = _context(request, job, found, seen)
+    return page(request, template, **context, complete=complete, saved=found is not None and not complete)
+
+
+class Panel(NamedTuple):
+    """A card of the page that the browser asks for when it comes into view."""
+
+    part: str  # its address below the job's
+    title: str
+    waiting: str  # what stands there until the answer comes
+    answer: Callable[[Request], Awaitable[Response]]
+    anchor: str = ""  # where it has another name on the page
+
+    @property
+    def id(self) -> str:
+        """Its anchor on the page."""
+        return self.anchor or self.part
+
+
+# A new panel is a function above that answers with a template, and a row here.
+PANELS = (
+    Panel("events", "Events", "Reading the journal", events),
+    Panel("config", "Settings against another run", "Reading both logs", config, anchor="settings"),
+    Panel("run", "Record of the run", "Reading run.json", run, anchor="record"),
+)
+
+
 def _context(request: Request, job: Job, found: Verdict | None, seen: Triage | None) -> dict[str, Any]:
     price = settings_of(request).price
     return {
@@ -146,6 +174,7 @@ def _context(request: Request, job: Job, found: Verdict | None, seen: Triage | N
         "first": triage_view(job, seen) if seen is not None else None,
         "cost": cost_view(seen, found, price) if seen is not None else None,
         "recorded": job.database is not None,
+        "panels": PANELS,
         "signs": live.signs_of(request, job)[-_SIGNS:],
     }
 

@@ -5,23 +5,23 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from hashlib import sha256
+from functools import lru_cache
 from typing import Any, get_args
 from urllib.parse import urlencode
 
+from markupsafe import Markup
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, Response
+from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
 from trackwalker.fleet.index import JobIndex
 from trackwalker.fleet.rows import Group, JobRow
 from trackwalker.report.text import clip, one_line
-from trackwalker.web.data.cache import Cache
-from trackwalker.web.data.pace import spark_area, spark_path
-from trackwalker.web.pages.render import in_thread, json_answer, page, settings_of, workspace_of
+from trackwalker.web.pages.render import environment, in_thread, json_bytes, kept, settings_of, text_of, workspace_of
 
 SCHEMA = "trackwalker.web.pages.jobs/1"
 PAGE = 500  # rows
+_LINES = 4 * PAGE  # kept as HTML, a kilobyte each
 _GROUPS = {
     "": "All",
     "trouble": "Trouble",
@@ -84,27 +84,44 @@ def index_of(request: Request) -> JobIndex:
 
 async def listed(request: Request) -> Response:
     """The page; rows that were not read yet are filled in by its script."""
-    return await _rendered(request, "jobs.html.j2")
+    return await _kept(request, "jobs.html.j2")
 
 
 async def rows(request: Request) -> Response:
     """The rows as HTML; 304 as long as nothing changed."""
-    tag = _tag(request, (await in_thread(index_of(request).rows))[1])
-    headers = {"ETag": tag, "Cache-Control": "no-cache"}
-    if request.headers.get("if-none-match") == tag:
-        return Response(status_code=304, headers=headers)
-    answer = await _rendered(request, "jobs_rows.html.j2")
-    answer.headers.update(headers)
-    return answer
+    return await _kept(request, "jobs_rows.html.j2")
 
 
 async def as_json(request: Request) -> Response:
     """The same for programs."""
-    context, version = await _context(request)
-    tag = _tag(request, version)
-    if request.headers.get("if-none-match") == tag:
-        return Response(status_code=304, headers={"ETag": tag, "Cache-Control": "no-cache"})
-    document = {
+    return await kept(request, await _state(request), lambda: json_bytes(_document(request)), "application/json")
+
+
+async def _kept(request: Request, template: str) -> Response:
+    return await kept(request, await _state(request), lambda: text_of(request, template, **_context(request)))
+
+
+async def _state(request: Request) -> tuple[int, int, int]:
+    """What the list is made of; as long as it stays, twenty readers are one."""
+    version = (await in_thread(index_of(request).rows))[1]
+    return version, await in_thread(waiting, request), PAGE
+
+
+def waiting(request: Request) -> int:
+    """How many jobs wait for their verdict."""
+    return int(request.app.state.examiner.waiting()) if settings_of(request).examine else 0
+
+
+@lru_cache(_LINES)
+def line(row: JobRow) -> Markup:
+    """One row as HTML: of a long list one or two change at a time."""
+    macros: Any = environment().get_template("job_macros.html.j2").module
+    return Markup(macros.job_line(row))  # noqa: S704 - made of a template
+
+
+def _document(request: Request) -> dict[str, Any]:
+    context = _context(request)
+    return {
         "schema": SCHEMA,
         "workspace": str(workspace_of(request).root),
         "total": context["total"],
@@ -113,51 +130,28 @@ async def as_json(request: Request) -> Response:
         "pages": context["pages"],
         "jobs": [row.to_dict() for row in context["rows"]],
     }
-    return json_answer(document, headers={"ETag": tag, "Cache-Control": "no-cache"})
 
 
-async def _rendered(request: Request, template: str) -> Response:
-    """Twenty people look at the same list: it is made once for all of them, for as long as no row changes."""
-    version = (await in_thread(index_of(request).rows))[1]
-    settings = settings_of(request)
-    waiting = await in_thread(request.app.state.examiner.waiting) if settings.examine else 0
-    kept: Cache[bytes] = request.app.state.rendered
-    key, state = (template, str(request.url.query)), (version, waiting, PAGE)
-    known = kept.peek(key, state)
-    if known is None:
-        made = page(request, template, **(await _context(request))[0])
-        known = kept.get(key, state, lambda: bytes(made.body))
-    return HTMLResponse(known)
-
-
-async def _context(request: Request) -> tuple[dict[str, Any], int]:
+def _context(request: Request) -> dict[str, Any]:
     wanted = Wanted.of(request)
-    every, version = await in_thread(index_of(request).rows)
+    every = index_of(request).rows()[0]
     words = wanted.q.lower().split()
-    found = [row for row in every if all(word in row.text for word in words)]
+    found = [row for row in every if all(word in row.text for word in words)] if words else every
     counts: Counter[str] = Counter(group for row in found for group in row.groups)
     shown = [row for row in found if not wanted.group or wanted.group in row.groups]
     if wanted.sort:
         shown.sort(key=_SORTS[wanted.sort])
     pages = max(-(-len(shown) // PAGE), 1)
     wanted = replace(wanted, page=min(wanted.page, pages))
-    context = {
+    return {
         "wanted": wanted,
         "rows": shown[(wanted.page - 1) * PAGE : wanted.page * PAGE],
+        "line": line,
         "total": len(every),
         "found": len(shown),
         "pending": sum(row.pending for row in every),
         "pages": pages,
         "groups": [(key, name, counts[key] if key else len(found)) for key, name in _GROUPS.items()],
         "workspace": str(workspace_of(request).root),
-        "examining": await in_thread(request.app.state.examiner.waiting) if settings_of(request).examine else 0,
-        "spark_path": spark_path,
-        "spark_area": spark_area,
+        "examining": waiting(request),
     }
-    return context, version
-
-
-def _tag(request: Request, version: int) -> str:
-    # The server's own start is part of it: a version counts anew with each.
-    what = f"{id(request.app)}-{request.app.state.started}-{version}-{request.url.query}"
-    return f'"{sha256(what.encode()).hexdigest()[:24]}"'

@@ -11,12 +11,13 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
+from trackwalker.fleet.index import stamp
 from trackwalker.fleet.rows import JobRow
-from trackwalker.launch.ledger import WINDOW_S, incidents, suspects
+from trackwalker.launch.ledger import WINDOW_S, incidents, path_of, suspects
 from trackwalker.node.stages.incidents import Incident
 from trackwalker.report.text import clip, one_line
 from trackwalker.web.pages.jobs import index_of
-from trackwalker.web.pages.render import in_thread, json_answer, page, workspace_of
+from trackwalker.web.pages.render import in_thread, json_answer, kept, text_of, workspace_of
 
 SCHEMA = "trackwalker.web.pages.nodes/1"
 _DAYS = 14  # of the small calendars
@@ -66,17 +67,21 @@ def routes() -> list[BaseRoute]:
 
 async def listed(request: Request) -> Response:
     """The hosts, those to leave out first."""
-    hosts = await in_thread(_hosts, request)
-    out = [host.name for host in hosts if host.exclude]
-    return page(
-        request, "nodes.html.j2", hosts=hosts[:_MOST], left_out=max(len(hosts) - _MOST, 0), exclude=out, days=_DAYS
-    )
+    version, minute = (await in_thread(index_of(request).rows))[1], int(time.time() / 60.0)
+    state = (version, await in_thread(stamp, path_of(workspace_of(request).root)), minute)
+    return await kept(request, state, lambda: text_of(request, "nodes.html.j2", **_context(request)))
 
 
 async def as_json(request: Request) -> Response:
     """The same for programs."""
     hosts = await in_thread(_hosts, request)
     return json_answer({"schema": SCHEMA, "nodes": [_plain(host) for host in hosts]})
+
+
+def _context(request: Request) -> dict[str, Any]:
+    hosts = _hosts(request)
+    out = [host.name for host in hosts if host.exclude]
+    return {"hosts": hosts[:_MOST], "left_out": max(len(hosts) - _MOST, 0), "exclude": out, "days": _DAYS}
 
 
 def _hosts(request: Request) -> list[Host]:

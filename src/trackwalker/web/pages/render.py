@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 import json
 import re
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Hashable
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cache
+from hashlib import sha256
 from typing import Any, ParamSpec, TypeVar
 from urllib.parse import parse_qsl, quote, urlencode
 
@@ -26,6 +29,8 @@ from trackwalker.job.layout import Job
 from trackwalker.report import html, words
 from trackwalker.report.ranges import shortened
 from trackwalker.report.text import json_visible
+from trackwalker.web.data.cache import Cache
+from trackwalker.web.data.pace import spark_area, spark_path
 from trackwalker.web.data.workspace import WebWorkspace
 from trackwalker.web.settings import Settings
 
@@ -35,6 +40,7 @@ T = TypeVar("T")
 _MOMENT = re.compile(r"\b(20\d\d-\d\d-\d\d)[T ](\d\d:\d\d:\d\d)(?:\.\d+)?(?: UTC\b|Z\b)")
 _LOOK_S = 0.25  # how often a visitor is looked for while a question takes long
 _LONGEST_FORM = 16 << 10
+_PACKING = 4  # of gzip: a list of 500 jobs in some milliseconds, to a tenth of its size
 NAV = (
     ("Jobs", "/"),
     ("Incidents", "/incidents"),
@@ -92,19 +98,58 @@ async def job_of(request: Request) -> Job:
 
 
 def page(request: Request, template: str, status: int = 200, **context: Any) -> Response:
-    """A template as an HTML answer; `request`, `nav`, `version` and `here` are there in every template."""
-    text = (
-        environment()
-        .get_template(template)
-        .render(request=request, nav=NAV, version=__version__, here=request.url.path, **context)
-    )
-    return HTMLResponse(text, status)
+    """A template as an HTML answer."""
+    return HTMLResponse(text_of(request, template, **context), status)
+
+
+def text_of(request: Request, template: str, **context: Any) -> str:
+    """A template as text; `request`, `nav`, `version` and `here` are there in every template."""
+    made = environment().get_template(template)
+    return made.render(request=request, nav=NAV, version=__version__, here=request.url.path, **context)
+
+
+@dataclass(frozen=True)
+class Sheet:
+    """An answer as it is sent: plain, packed, and its tag."""
+
+    plain: bytes
+    packed: bytes
+    tag: str
+
+
+async def kept(
+    request: Request, state: Hashable, make: Callable[[], str | bytes], media_type: str = "text/html"
+) -> Response:
+    """What many read and what seldom changes: made once for each `state` of what it shows, off the event loop, packed
+    once, and not sent again to a reader who has it."""
+    sheets: Cache[Sheet] = request.app.state.sheets
+    key = (request.url.path, request.url.query)
+    sheet = sheets.peek(key, state)
+    if sheet is None:
+        sheet = await in_thread(sheets.get, key, state, lambda: _sheet(make(), key))
+    headers = {"ETag": sheet.tag, "Cache-Control": "no-cache", "Vary": "Accept-Encoding"}
+    if request.headers.get("if-none-match") == sheet.tag:
+        return Response(status_code=304, headers=headers)
+    if "gzip" in request.headers.get("accept-encoding", ""):
+        return Response(sheet.packed, headers={**headers, "Content-Encoding": "gzip"}, media_type=media_type)
+    return Response(sheet.plain, headers=headers, media_type=media_type)
+
+
+def _sheet(made: str | bytes, key: tuple[str, str]) -> Sheet:
+    plain = made.encode() if isinstance(made, str) else made
+    said = sha256(f"{key}".encode() + plain).hexdigest()[:24]
+    # Weak: the packed and the plain form are one sheet.
+    return Sheet(plain, gzip.compress(plain, _PACKING, mtime=0), f'W/"{said}"')
 
 
 def json_answer(document: Any, status: int = 200, headers: dict[str, str] | None = None) -> Response:
     """A JSON answer; numbers that are not numbers become null, and numpy arrays are taken as they are."""
-    raw = orjson.dumps(document, option=orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_NON_STR_KEYS)
-    return Response(raw, status, headers, media_type="application/json")
+    return Response(json_bytes(document), status, headers, media_type="application/json")
+
+
+def json_bytes(document: Any) -> bytes:
+    """The same as bytes."""
+    return orjson.dumps(document, option=orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_NON_STR_KEYS)
 
 
 def moment(value: float | None, date: bool = True) -> Markup:
@@ -174,5 +219,6 @@ def environment() -> Environment:
         "cause_name": cause_name,
         "day": lambda t: words.utc(t)[:10],
     }
-    made.globals = {**made.globals, "job_url": job_url, "host_url": host_url, "incident_url": incident_url}
+    ways = {"job_url": job_url, "host_url": host_url, "incident_url": incident_url}
+    made.globals = {**made.globals, **ways, "spark_path": spark_path, "spark_area": spark_area}
     return made

@@ -18,8 +18,7 @@ from trackwalker.fleet.rows import JobRow, of_error, of_triage
 from trackwalker.fleet.source import last_good
 from trackwalker.job.layout import Job
 from trackwalker.report import words
-from trackwalker.report.charts.plots import px
-from trackwalker.report.story.background import changes_between
+from trackwalker.report.charts.plots import Scale, beyond, course_range, line_path, px, value_ticks
 from trackwalker.web.data.workspace import WebWorkspace
 from trackwalker.web.pages.jobs import index_of
 from trackwalker.web.pages.render import in_thread, page, workspace_of
@@ -123,41 +122,32 @@ def _chart(courses: list[Course], key: str, title: str, unit: str, by: str) -> d
     lines = [(place, *_thin(each.step if by == "step" else each.hours, each.values[key])) for place, each in drawn]
     across = np.concatenate([x for _, x, _ in lines])
     levels = np.concatenate([y for _, _, y in lines])
-    low, high = float(across.min()), float(across.max())
-    bottom, top = _span(levels, from_zero=key != "loss")
-    width, height = _WIDTH - _LEFT - _RIGHT, _HEIGHT - _TOP - _BOTTOM
-
-    def at(x: float, y: float) -> str:
-        right = _LEFT + width * (x - low) / ((high - low) or 1.0)
-        down = _TOP + height * (1.0 - (min(max(y, bottom), top) - bottom) / ((top - bottom) or 1.0))
-        return f"{px(right)} {px(down)}"
-
+    bottom, top = course_range(levels.tolist(), from_zero=key != "loss")
+    x = Scale(float(across.min()), float(across.max()), _LEFT, _WIDTH - _RIGHT)
+    y = Scale(bottom, top, _HEIGHT - _BOTTOM, _TOP)
     return {
         "id": key,
         "title": title,
         "unit": unit,
-        "cut": bottom > 0,
+        "note": beyond(levels.tolist(), bottom, top, unit, "point"),
         "width": _WIDTH,
         "height": _HEIGHT,
         "left": _LEFT,
         "right": _WIDTH - _RIGHT,
         "lines": [
-            (place, courses[place].row.id, "M" + "L".join(at(a, b) for a, b in zip(x, y, strict=True)))
-            for place, x, y in lines
+            (place, courses[place].row.id, line_path([(x(a), y(b)) for a, b in zip(at, values, strict=True)]))
+            for place, at, values in lines
         ],
-        "grid": [
-            (px(_TOP + height * (1 - share)), words.number(float(f"{bottom + share * (top - bottom):.4g}")))
-            for share in (0.0, 0.5, 1.0)
+        "edges": [
+            (place, px(x(a)), px(y(b)), -1 if b > top else 1)
+            for place, at, values in lines
+            for a, b in zip(at, values, strict=True)
+            if b > top or b < bottom
         ],
-        "ticks": [
-            (px(_LEFT + width * share), _tick(low + share * (high - low), by)) for share in (0.0, 0.25, 0.5, 0.75, 1.0)
-        ],
+        "grid": [(px(y(tick.value)), tick.label) for tick in value_ticks(bottom, top, 4)],
+        "ticks": [(px(x(tick.value)), tick.label) for tick in value_ticks(x.lo, x.hi, 6)],
         "across": "step" if by == "step" else "hours since the first step",
     }
-
-
-def _tick(value: float, by: str) -> str:
-    return f"{round(value):,}" if by == "step" else words.number(float(f"{value:.3g}"))
 
 
 def _thin(x: Floats, y: Floats) -> tuple[Floats, Floats]:
@@ -167,15 +157,6 @@ def _thin(x: Floats, y: Floats) -> tuple[Floats, Floats]:
         return x, y
     parts = np.array_split(np.arange(len(x)), _POINTS)
     return np.array([np.median(x[part]) for part in parts]), np.array([np.median(y[part]) for part in parts])
-
-
-def _span(levels: Floats, from_zero: bool) -> tuple[float, float]:
-    """From zero up where a share of it matters; a curve of losses shows its own range, and one wild value not alone."""
-    top = float(np.quantile(levels, 0.995)) * 1.02
-    if from_zero:
-        return 0.0, top or 1.0
-    bottom = float(levels.min())
-    return bottom - 0.02 * (top - bottom), top
 
 
 def _levels(courses: list[Course], base: str) -> dict[str, str]:
@@ -205,7 +186,7 @@ def _settings(ws: WebWorkspace, jobs: list[Job], base: str) -> dict[str, Any]:
         if job.id == base:
             continue
         try:
-            changes = changes_between(reference, job, ws.agent.scrubber(job))
+            changes = ws.changes(reference, job)
         except TrackwalkerError:
             continue
         for change in changes:

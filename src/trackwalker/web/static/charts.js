@@ -1,8 +1,8 @@
 // What the charts of a job share: one span of time, colours of the theme, numbers in words, and uPlot dressed for them.
 "use strict";
 
-export const RIGHT = 14;
-export const left = () => innerWidth < 640 ? 74 : 150;  // all charts stand exactly below each other
+export const RIGHT = 24;  // half a label of the last tick
+export const left = () => innerWidth < 640 ? 84 : 150;  // all charts stand exactly below each other
 const LEAST_S = 5;  // no closer than this
 
 // The span of time that every chart shows. `whole` grows as charts learn how far their data reach.
@@ -114,10 +114,14 @@ export function duration(seconds) {
 
 export const withUnit = (value, unit) => `${number(value)}${unit ? ` ${unit}` : ""}`;
 
+// Where a time axis may have its ticks, drawn by hand or by uPlot, whose own list jumps from one minute to five.
+const TIME_STEPS = [1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200, 86400, 172800, 604800, 2592000];
+const TICK_ROOM = 70;  // pixels
+
 // The time axis of a chart that is drawn by hand.
 export function timeAxis(ctx, from, to, x0, x1, y, tick = 4) {
   const wide = to - from, room = x1 - x0;
-  const step = [1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200, 86400, 172800, 604800].find((s) => wide / s <= room / 90) || 604800;
+  const step = TIME_STEPS.find((s) => wide / s <= room / TICK_ROOM) || TIME_STEPS.at(-1);
   ctx.font = "11px system-ui, sans-serif"; ctx.fillStyle = colour("--soft"); ctx.textBaseline = "top"; ctx.textAlign = "center";
   for (let t = Math.ceil(from / step) * step; t <= to; t += step) {
     const x = x0 + room * (t - from) / wide;
@@ -218,11 +222,12 @@ export class Chart {
     const soft = colour("--soft"), rule = colour("--rule");
     this.left = left();
     const axis = { stroke: soft, font: "11px system-ui, sans-serif", grid: { stroke: rule, width: 1 }, ticks: { stroke: rule, width: 1, size: 4 } };
+    const time = { ...axis, space: TICK_ROOM, incrs: TIME_STEPS };
     box.replaceChildren();
     this.plot = new uPlot({
       width: Math.max(box.clientWidth, 200),
       height: facts.height,
-      padding: facts.padding || [8, 14, 0, 0],
+      padding: facts.padding || [8, RIGHT, 0, 0],
       tzDate: (t) => window.trackwalker.local() ? new Date(1000 * t) : uPlot.tzDate(new Date(1000 * t), "Etc/UTC"),
       legend: { show: false },
       cursor: {
@@ -233,7 +238,7 @@ export class Chart {
       },
       scales: { x: { time: true, range: () => facts.alone || !span.known() ? facts.reach() : [span.from, span.to] }, y: { range: facts.range } },
       axes: [
-        facts.bare ? { ...axis, space: 70, size: 5, values: (_, ticks) => ticks.map(() => "") } : { ...axis, space: 70, size: 40, values: [[86400, "{YYYY}-{MM}-{DD}", null, null, null, null, null, null, 1], [3600, "{HH}:{mm}", "\n{YYYY}-{MM}-{DD}", null, "\n{MM}-{DD}", null, null, null, 1], [60, "{HH}:{mm}", "\n{YYYY}-{MM}-{DD}", null, "\n{MM}-{DD}", null, null, null, 1], [1, "{HH}:{mm}:{ss}", "\n{YYYY}-{MM}-{DD}", null, "\n{MM}-{DD}", null, null, null, 1]] },
+        facts.bare ? { ...time, size: 5, values: (_, ticks) => ticks.map(() => "") } : { ...time, size: 40, values: [[86400, "{YYYY}-{MM}-{DD}", null, null, null, null, null, null, 1], [3600, "{HH}:{mm}", "\n{YYYY}-{MM}-{DD}", null, "\n{MM}-{DD}", null, null, null, 1], [60, "{HH}:{mm}", "\n{YYYY}-{MM}-{DD}", null, "\n{MM}-{DD}", null, null, null, 1], [1, "{HH}:{mm}:{ss}", "\n{YYYY}-{MM}-{DD}", null, "\n{MM}-{DD}", null, null, null, 1]] },
         { ...axis, size: facts.alone ? 58 : this.left, space: facts.bare ? 24 : 30, values: (_, ticks) => ticks.map((t) => t === null ? "" : number(t)) },
       ],
       series: [{}, ...facts.series()],

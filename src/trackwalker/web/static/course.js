@@ -123,7 +123,7 @@ export class Course {
 
   one(box, track, bare) {
     const split = track.stacked;
-    const many = track.times.length >= 90;
+    const many = track.times.length > box.clientWidth / 12;  // points that would touch each other
     const tone = COLOURS[track.key] || "--accent";
     const colours = split ? ["--accent", "--warn"] : [tone];
     this.charts.set(track.key, new Chart(box, {

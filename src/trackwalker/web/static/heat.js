@@ -183,7 +183,7 @@ export class HeatMap {
     d.rows.forEach((r, i) => {
       ctx.font = `${r.accused ? 700 : 400} ${Math.min(12, row - 1)}px ui-monospace, Menlo, Consolas, "DejaVu Sans Mono", monospace`;
       ctx.fillStyle = colour(r.accused ? "--bad-ink" : r.count > 1 ? "--soft" : "--fg");
-      const name = r.count > 1 ? `▸ ${r.count} hosts` : `${r.accused ? "▲ " : ""}${r.hosts[0]}`, most = left() < 100 ? 9 : 19;
+      const name = r.count > 1 ? `▸ ${r.count} hosts` : `${r.accused ? "▲ " : ""}${r.hosts[0]}`, most = Math.floor((left() - 8) / ctx.measureText("0").width);
       ctx.fillText(name.length > most ? `${name.slice(0, Math.floor(0.42 * most))}…${name.slice(-Math.ceil(0.5 * most))}` : name, left() - 8, top + (i + 0.5) * row);
     });
     if (d.whole) {

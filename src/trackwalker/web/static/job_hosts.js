@@ -59,7 +59,7 @@ class Overlay {
       pointed: (i) => { if (i !== null && i !== undefined) $("overlay-readout").textContent = `${moment(d.times[i])}: ${d.lines.map((line) => `${line.host} ${number(line.values[i])}`).join(", ")}; others ${number(d.control.median[i])} (${number(d.control.low[i])} to ${number(d.control.high[i])})`; },
     });
     const about = $("overlay-about");
-    const keys = d.lines.map((line, i) => make("span", { class: `key tone${tones[i][0]}`, text: `${line.host}, ${line.suspect ? "suspect" : "selected"}` }));
+    const keys = d.lines.map((line, i) => make("span", { class: `key tone${tones[i][0]}${tones[i][1] ? " again" : ""}`, text: `${line.host}, ${line.suspect ? "suspect" : "selected"}` }));
     const others = d.control.hosts ? [make("span", { class: "key line-control", text: `${d.control.hosts.toLocaleString("en")} ${d.lines.length ? "others" : "hosts"}: median, 5–95 %` })] : [];
     about.replaceChildren(...keys, ...others, ` ${d.metric}${d.unit ? ` in ${d.unit}` : ""}; a point looks back over ${number(d.window)} s; `, queryLinks(d.queries, this.base));
     if (!d.lines.length) about.append(" No host is suspect; select one in the map above.");

@@ -1,11 +1,19 @@
 // The devices of one host: those that move, on the page's time axis, each with its peak and its last value.
 "use strict";
-import { ask, behind, clock, colour, left, make, moment, number, queryLinks, say, span, table, timeAxis, withUnit } from "./charts.js";
+import { ask, behind, clock, colour, left, make, moment, number, queryLinks, roomy, say, span, table, timeAxis, withUnit } from "./charts.js";
 import { drawBehind, drawThrough } from "./story.js";
 import { Strip } from "./strips.js";
 
 const $ = (id) => document.getElementById(id);
 const AXIS = 22;
+
+// The end of a name tells devices apart: words in front go first, then letters.
+function short(name, most) {
+  const words = name.split(" ");
+  while (words.length > 1 && words.join(" ").length > most) words.shift();
+  const rest = words.join(" ");
+  return rest.length > most ? `…${rest.slice(1 - most)}` : rest;
+}
 
 export class Lanes extends Strip {
   constructor(base, facts, hosts) {
@@ -79,7 +87,7 @@ export class Lanes extends Strip {
     const d = this.data, row = this.row(), high = row * d.lanes.length;
     ctx.clearRect(0, 0, this.wide, high + AXIS);
     const hi = Math.max(...d.lanes.map((lane) => lane.peak)), lo = Math.min(...d.lanes.map((lane) => lane.low));
-    const floor = lo >= 0 && lo < 0.6 * hi ? 0 : lo - 0.1 * ((hi - lo) || 1);
+    const [floor] = roomy(null, lo, hi);
     const middle = d.times.map((_, i) => { const v = d.lanes.map((lane) => lane.values[i]).filter((n) => n !== null).sort((a, b) => a - b); return v.length ? v[v.length >> 1] : null; });
     const ground = to - from;
     d.lanes.forEach((_, k) => { ctx.fillStyle = colour("--faint"); ctx.fillRect(from, 2 + k * row, ground, row - 4); });
@@ -98,8 +106,8 @@ export class Lanes extends Strip {
       line(lane.values, "--accent", []);
       ctx.restore();
       ctx.font = "11px ui-monospace, Menlo, Consolas, \"DejaVu Sans Mono\", monospace"; ctx.textBaseline = "middle";
-      const most = left() < 100 ? 9 : 20;
-      ctx.fillStyle = colour("--fg"); ctx.textAlign = "right"; ctx.fillText(lane.name.length > most ? `…${lane.name.slice(1 - most)}` : lane.name, from - 8, top + row / 2 - 8);
+      const most = Math.floor((left() - 8) / ctx.measureText("0").width);
+      ctx.fillStyle = colour("--fg"); ctx.textAlign = "right"; ctx.fillText(short(lane.name, most), from - 8, top + row / 2 - 8);
       // Below its name, never over its line: the highest and the last value. What ended is not what it is now.
       ctx.font = "10px system-ui, sans-serif"; ctx.fillStyle = colour("--soft");
       ctx.fillText(left() < 100 ? `▲ ${number(lane.peak)}` : `peak ${number(lane.peak)}, last ${number(lane.last)}`, from - 8, top + row / 2 + 4);

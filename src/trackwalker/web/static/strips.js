@@ -125,18 +125,18 @@ export class Happenings extends Strip {
     bar(d.lines, "--lane"); bar(d.warnings, "--warn"); bar(d.errors, "--bad");
   }
 
+  // The last save first: it decides what is lost. A word that would run into the next diamond is left out.
   savesRow(ctx, x, top) {
-    ctx.fillStyle = colour("--good");
-    let free = -Infinity;
-    for (const mark of story.marks) {
-      if (mark.kind !== "checkpoint") continue;
+    ctx.fillStyle = colour("--good"); ctx.font = "11px system-ui, sans-serif"; ctx.textAlign = "left"; ctx.textBaseline = "middle";
+    const saves = story.marks.filter((mark) => mark.kind === "checkpoint" && inView(mark.time)).sort((a, b) => b.time - a.time);
+    let free = this.wide - RIGHT;
+    for (const [i, mark] of saves.entries()) {
       const at = x(mark.time), y = top + ROW / 2, r = 4;
+      if (i && free - at < 2 * r + 1) continue;
       ctx.beginPath(); ctx.moveTo(at, y - r); ctx.lineTo(at + r, y); ctx.lineTo(at, y + r); ctx.lineTo(at - r, y); ctx.fill();
-      const text = mark.label.replace(/^checkpoint/, "").trim(), wide = text.length * 6 + 14;
-      if (at < free) continue;
-      ctx.font = "11px system-ui, sans-serif"; ctx.textAlign = "left"; ctx.textBaseline = "middle";
-      ctx.fillText(text, at + 8, y);
-      free = at + wide;
+      const text = mark.label.replace(/^checkpoint/, "").trim(), wide = ctx.measureText(text).width, fits = at + 8 + wide < free - r;
+      if (fits || !i) ctx.fillText(text, fits ? at + 8 : at - 8 - wide, y);
+      free = fits || i ? at : at - 8 - wide;
     }
   }
 
