@@ -17,10 +17,13 @@ from pathlib import Path
 
 from trackwalker.sweep.model import Result
 from trackwalker.sweep.network.bisection import bisect
-from trackwalker.sweep.network.simulate import Fabric, random_fabric, switch_fabric
 from trackwalker.sweep.network.strategy import NetworkSweep
 from trackwalker.sweep.nodes.strategy import NodesRequest
-from trackwalker.sweep.simulate import disjoint
+
+sys.path.insert(0, str(Path(__file__).parent.parent / "tests" / "support"))
+
+from fabric_simulated import Fabric, random_fabric, switch_fabric
+from sweep_simulated import disjoint
 
 NODES = (8, 16, 32, 64, 128, 256, 512)
 MOST_FALSE = 0.01

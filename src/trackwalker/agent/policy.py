@@ -18,7 +18,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
@@ -30,7 +30,6 @@ from trackwalker.job.trust import distrust_open
 from trackwalker.job.whole import write_whole
 
 Action = Literal["submit", "cancel", "exclude-nodes", "stack-dump"]
-ACTIONS: tuple[Action, ...] = get_args(Action)
 EXPIRES_S = 600.0  # long enough to read and decide, too short to find a forgotten one
 _LETTERS = "23456789ABCDEFGHJKMNPQRSTVWXYZ"  # nothing that looks like something else on a phone
 _NONCE = re.compile(rf"[{_LETTERS}]{{4}}-[{_LETTERS}]{{4}}")

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from statistics import median
 from typing import Any, Literal
 
@@ -61,11 +62,12 @@ def verdict_answer(
     if detail not in _ROOMS:  # a model may say anything
         raise UsageError(f"detail is {' or '.join(_ROOMS)}")
     *roomy, tight = _ROOMS[detail]
+    made = partial(_with, verdict, asked, damage, detail, baseline, settings)
     for room in roomy:
-        shown = _fitted(verdict, asked, damage, detail, baseline, settings, room)
+        shown = _fitted(made, detail, room)
         if shown is not None:
             return shown
-    return _with(verdict, asked, damage, detail, baseline, settings, tight, min(1, tight.evidence))
+    return made(tight, min(1, tight.evidence))
 
 
 def cited(item: Evidence, most: int = 16, words: int = 400) -> a.Cited:
@@ -104,19 +106,11 @@ def advice(action: Action | PlaybookAction, most: int = 16) -> a.Advice:
     return a.Advice(do=action.do, why=why, risk=action.risk, needs_approval=action.needs_approval, hosts=hosts)
 
 
-def _fitted(
-    verdict: Verdict,
-    asked: Asked,
-    damage: Sequence[str],
-    detail: Detail,
-    baseline: str | None,
-    settings: Sequence[str],
-    room: _Room,
-) -> a.VerdictAnswer | None:
+def _fitted(made: Callable[[_Room, int], a.VerdictAnswer], detail: Detail, room: _Room) -> a.VerdictAnswer | None:
     """With as much evidence as this room holds; none where not even one piece of it fits."""
     least = 2 if detail == "brief" else 0  # evidence counts more than the last name of a list
     for count in range(room.evidence, least - 1, -1):
-        shown = _with(verdict, asked, damage, detail, baseline, settings, room, count)
+        shown = made(room, count)
         if (a.plain_size(shown) if detail == "brief" else a.size(shown)) <= room.limit:
             return shown
     return None

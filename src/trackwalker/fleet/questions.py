@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -175,16 +174,6 @@ def of_host(store: Store, host: str, most: int = 200) -> tuple[list[str], int, l
     [(count,)] = store.ask(sql.format(what="count(*)", table="ran"), [host])
     named = store.ask(f"{sql.format(what='id', table='culprits')} AND {_TROUBLED} {order}", [host])
     return [row[0] for row in ran], count, [row[0] for row in named]
-
-
-def same_trouble(store: Store, cause: str, hosts: Sequence[str], but: str, most: int = 20) -> list[tuple[str, str]]:
-    """Other jobs with the same cause on one of these hosts, the newest first: job and host."""
-    found = store.ask(
-        f"SELECT id, min(host) FROM culprits JOIN jobs ON culprits.job = jobs.id WHERE cause = ? AND id <> ? "  # noqa: S608
-        f"AND list_contains(?, host) GROUP BY id, {_WHEN} ORDER BY {_WHEN} DESC LIMIT {int(most)}",
-        [cause, but, list(hosts)],
-    )
-    return [(job, host) for job, host in found]
 
 
 def rack_of(host: str) -> str:

@@ -60,6 +60,10 @@ def test_every_page_is_clean_for_axe_and_fits(
     assert seen.axe() == []
     assert seen.page.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0
     assert seen.page.locator("main img").count() == 0  # the host's name made none
+    high = seen.page.evaluate(
+        "Math.max(0, ...[...document.querySelectorAll('main button')].map((b) => b.clientHeight))"
+    )
+    assert high < 44  # no button's word is broken into letters
     name = "".join(c if c.isalnum() else "-" for c in path).strip("-") or "jobs"
     seen.screenshot(f"fleet-{name}-{width}-{scheme}")
 

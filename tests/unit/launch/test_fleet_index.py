@@ -128,7 +128,6 @@ def test_hostile_text_is_only_text(tmp_path: Path) -> None:
     assert kept.row.hosts[0] == EVIL
     assert questions.of_host(store, EVIL)[1] == 1
     assert questions.by_model(store)[0].name == EVIL
-    assert questions.same_trouble(store, EVIL, [EVIL], "2") == [("1", EVIL)]
     assert store.ask("SELECT count(*) FROM jobs") == [(1,)]
 
 

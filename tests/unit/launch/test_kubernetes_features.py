@@ -12,12 +12,12 @@ from typing import Any
 import kubernetes_validate
 import pytest
 import yaml
+from pod_security import breaches
 
 from trackwalker.errors import UsageError
 from trackwalker.launch.kubernetes.features import read_features
 from trackwalker.launch.kubernetes.manifest import job_manifests, jobset_manifests, to_json
 from trackwalker.launch.kubernetes.patch import merge, read_patches
-from trackwalker.launch.kubernetes.pod_security import breaches
 from trackwalker.launch.kubernetes.pods import PodPlan
 from trackwalker.launch.kubernetes.settings import read_settings
 from trackwalker.launch.request.validate import Asked

@@ -147,7 +147,7 @@ def test_the_budget_may_stand_alone(words: list[str], budget: int, monkeypatch: 
         seen.append((options.auto_resume, before(ctx)))
         return 0
 
-    monkeypatch.setattr(submit, "_to_slurm", catch)
+    monkeypatch.setitem(submit._TO, "slurm", catch)
     load("submit").main(["tiny", *words, "--", "--auto-resume"], standalone_mode=False)
     ((number, rest),) = seen
     assert number == budget

@@ -9,7 +9,7 @@ import pytest
 
 from conftest import ROOT
 from trackwalker.perf.analysis.device_view import DeviceView, view
-from trackwalker.perf.formats.model import PS_PER_MS, PS_PER_US
+from trackwalker.perf.formats.model import PS_PER_US
 from trackwalker.perf.formats.reader import read_trace
 
 DATA = ROOT / "tests" / "data" / "perf"
@@ -25,7 +25,7 @@ def h200() -> DeviceView:
 
 def test_device_busy_time_of_each_step_agrees(h200: DeviceView) -> None:
     theirs = [step["busy_ms"] for step in FIGURES["h200"]["overview_page_steps"]]
-    ours = [buckets.busy / PS_PER_MS for buckets in h200.buckets]
+    ours = [buckets.busy / (1000 * PS_PER_US) for buckets in h200.buckets]
     assert ours == pytest.approx(theirs, rel=0.01)
     assert ours[:3] == pytest.approx(theirs[:3], rel=1e-4), "the last step ends differently, see the docs"
 
@@ -53,7 +53,7 @@ def test_step_times_differ_by_the_gap_before_the_next_step_only(h200: DeviceView
         kernels = h200.device.kernels
         last = max(int(e) for s, e in zip(kernels.start, kernels.end, strict=True) if step.start <= s < step.end)
         quiet = step.end - last
-        assert (step.span - quiet) / PS_PER_MS == pytest.approx(theirs["step_ms"], rel=0.005)
+        assert (step.span - quiet) / (1000 * PS_PER_US) == pytest.approx(theirs["step_ms"], rel=0.005)
 
 
 @pytest.mark.skipif(not SHARED.is_dir(), reason="needs the recorded traces beside the repository (../shared)")

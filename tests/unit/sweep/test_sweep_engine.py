@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 from sweep_line import Line, World, plan_of, run
+from sweep_simulated import SimulatedCluster, play
 
 from trackwalker.errors import EvidenceError, RefusedError
 from trackwalker.sweep.engine import Engine
 from trackwalker.sweep.model import Result, Trial
 from trackwalker.sweep.plan import Plan
 from trackwalker.sweep.progress import Teller
-from trackwalker.sweep.simulate import SimulatedCluster, play
 from trackwalker.sweep.state import Book, State, load_state, order_cancel
 
 

@@ -10,6 +10,7 @@ from xml.etree import ElementTree
 
 import pytest
 from sweep_line import Line, World, plan_of, run
+from sweep_simulated import SimulatedCluster
 from triage_logs import CANCEL, ending, header, steps
 
 from trackwalker.cli import app
@@ -24,7 +25,6 @@ from trackwalker.sweep.plan import Plan, Setup, find_folder, load_plan
 from trackwalker.sweep.policy import may_be_chance, status_of
 from trackwalker.sweep.report import report, save, svg
 from trackwalker.sweep.report_text import _head
-from trackwalker.sweep.simulate import SimulatedCluster
 from trackwalker.sweep.state import Run, State
 
 FOUR = Trial("t", "toy", ("node001", "node002", "node003", "node004"))

@@ -6,6 +6,8 @@ from dataclasses import replace
 from itertools import combinations
 
 import pytest
+from fabric_simulated import Fabric, random_fabric, switch_fabric
+from sweep_simulated import play
 
 from trackwalker.errors import UsageError
 from trackwalker.stats.groups import Fit, Timing, between_runs, fit
@@ -13,10 +15,8 @@ from trackwalker.sweep.model import Result
 from trackwalker.sweep.network.bisection import bisect
 from trackwalker.sweep.network.design import Exchange, Faults, cover, without_faults
 from trackwalker.sweep.network.report import Findings, _table, conclude, spans
-from trackwalker.sweep.network.simulate import Fabric, random_fabric, switch_fabric
 from trackwalker.sweep.network.strategy import NetworkSweep, build
 from trackwalker.sweep.nodes.strategy import NodesRequest
-from trackwalker.sweep.simulate import play
 
 
 def names(count):

@@ -5,11 +5,11 @@ from __future__ import annotations
 import random
 
 import pytest
+from sweep_simulated import play
 
 from trackwalker.errors import UsageError
 from trackwalker.sweep.model import Result, Trial
 from trackwalker.sweep.nodes.strategy import build
-from trackwalker.sweep.simulate import play
 
 NODES = [f"n{at:02d}" for at in range(16)]
 

@@ -14,13 +14,20 @@ import pytest
 from trackwalker.telemetry.blocks import STALE, BlockWriter, labels
 from trackwalker.telemetry.direct import decoding
 from trackwalker.telemetry.direct.answers import Direct, Traffic
-from trackwalker.telemetry.direct.decoding import BY_NUMPY, Chunks, Decoded, by_numpy, means_for
+from trackwalker.telemetry.direct.decoding import (
+    BY_NUMPY,
+    Chunks,
+    Decoded,
+    by_compiler,
+    by_numpy,
+    compiled_checksums,
+    means_for,
+)
 from trackwalker.telemetry.direct.index import MappedFile
 from trackwalker.telemetry.direct.unxor import DamagedError, Place, counts_of
 from trackwalker.telemetry.xor import encode_chunks
 
 pytest.importorskip("numba")
-from trackwalker.telemetry.direct.compiled import by_compiler, checksums
 
 T0 = 1_700_000_000_000
 
@@ -132,7 +139,7 @@ def test_both_refuse_the_same_chunks(pool: list[bytes]) -> None:
 
 
 def test_many_batches_share_their_times(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("trackwalker.telemetry.direct.compiled._AT_ONCE", 7)
+    monkeypatch.setattr(decoding, "_AT_ONCE", 7)
     times = np.tile(T0 + 10_000 * np.arange(120), (64, 1))
     values = np.random.default_rng(0).normal(size=times.shape)
     values[:20] = 7.0
@@ -168,12 +175,12 @@ def test_checksums_are_those_of_the_library(tmp_path: Path) -> None:
     file = MappedFile(tmp_path / "file", BY_NUMPY)
     starts = rng.integers(0, 4_000, 300)
     ends = starts + rng.integers(0, 1_000, 300)
-    assert np.array_equal(checksums(file.raw, starts, ends), BY_NUMPY.checksums(file.raw, starts, ends))
+    assert np.array_equal(compiled_checksums(file.raw, starts, ends), BY_NUMPY.checksums(file.raw, starts, ends))
 
 
 def test_without_numba_and_for_few_bytes_numpy_decodes(monkeypatch: pytest.MonkeyPatch) -> None:
     assert means_for(1_000) is BY_NUMPY
     assert means_for(1 << 40).decode is by_compiler
-    monkeypatch.setitem(sys.modules, "trackwalker.telemetry.direct.compiled", None)  # as where numba is missing
-    monkeypatch.delattr("trackwalker.telemetry.direct.compiled")
+    monkeypatch.setitem(sys.modules, "trackwalker.telemetry.direct.kernel", None)  # as where numba is missing
+    monkeypatch.delattr("trackwalker.telemetry.direct.kernel")
     assert means_for(1 << 40) is BY_NUMPY

@@ -172,7 +172,7 @@ def test_a_wrong_verdict_becomes_a_case_outside_of_the_job(client: TestClient, m
             "Proposal", (), {"case": to / family, "test": to / "t.py", "said": "rdma", "wrong": ["wrong roots"]}
         )
 
-    monkeypatch.setattr("trackwalker.web.pages.incidents.propose", propose)
+    monkeypatch.setattr("trackwalker.lab.propose.propose", propose)
     truth = {"outcome": "incident", "cause": "gpu-thermal-throttle", "hosts": "r1-n01, r1-n02", "about": EVIL}
     page = client.post("/incidents/5027/wrong", data=truth, headers=HTML)
     assert page.status_code == 200

@@ -163,10 +163,11 @@ def _odd_ones(case: Case, telemetry: Telemetry, meaning: Meaning, kind: Kind, sp
     except QueryError:
         return
     groups: dict[tuple[Pairs, str | None], list[tuple[Sample, Place, str]]] = {}
+    trusted = frozenset(case.trusted)
     for sample in read:
         place = place_of(sample.labels)
         host = owner(place, case.topology)
-        if host in case.trusted and np.isfinite(sample.value):
+        if host in trusted and np.isfinite(sample.value):
             groups.setdefault((place.aspect, place.device), []).append((sample, place, host))
     for _, members in sorted(groups.items(), key=lambda g: str(g[0])):
         values = np.array([m[0].value for m in members])
@@ -204,7 +205,8 @@ def _worth_reading(telemetry: Telemetry, meaning: Meaning, kind: Kind, span: Spa
 
 def _with_silent(case: Case, values: Floats, hosts: list[str]) -> tuple[Floats, list[str]]:
     """The same with a zero for every host whose counter is quiet."""
-    silent = [h for h in case.trusted if h not in set(hosts)]
+    loud = set(hosts)
+    silent = [h for h in case.trusted if h not in loud]
     return np.concatenate([values, np.zeros(len(silent))]), [*hosts, *silent]
 
 

@@ -23,7 +23,6 @@ from trackwalker.telemetry.meaning import Meaning, Place, meaning_of, pick_of, q
 from trackwalker.telemetry.store import Telemetry
 
 Kind = Literal["rose", "fell", "absent", "frozen", "restarted"]
-
 _FEWEST_REFERENCE = 4  # bins
 _NOTED = 3.0  # scores below this are not kept: no false discovery control lets them pass
 _AT_ONCE = 2  # one answer is read while the next is made

@@ -80,9 +80,10 @@ def _with_the_steps(
     query = asks.replace("$s", f"{max(30, round(2 * pace))}s")
     matrix = telemetry.matrix(query, begin, end, pace)
     found: dict[str, _Match] = {}
+    trusted = frozenset(case.trusted)
     for labels, values in zip(matrix.labels, matrix.values, strict=True):
         host = host_of(labels)
-        if host in case.trusted and np.isfinite(values).any():
+        if host in trusted and np.isfinite(values).any():
             match = _aligned(loud(values), matrix.times, timeline.ends, timeline.seconds, keep, least)
             if match is not None:
                 found[str(host)] = match

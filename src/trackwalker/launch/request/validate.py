@@ -105,11 +105,6 @@ class Checked:
         return [p for p in self.problems if p.level == "error"]
 
 
-def validate(asked: Asked) -> list[Problem]:
-    """All problems of a request, errors first."""
-    return check(asked).problems
-
-
 def check(asked: Asked) -> Checked:
     """Check every part of a request that can be checked, whatever is wrong with the others."""
     desk = _Desk()

@@ -32,7 +32,7 @@ _A_BAR = re.compile(r"\d+%\||\b\d+(?:\.\d+)?(?:it/s|s/it)\b")
 def last_words(
     scan: Scan, file: str, known: set[int], victims: dict[int, int | None], places: Places, ended: int | None
 ) -> list[Seen]:
-    """The lines after the last step of any rank, before the first victim's.
+    """The lines after the last step of any rank, before the first victim's or of whoever is no victim.
 
     `known` are line numbers, `victims` the ranks by line. Without a healthy part only two lines are believed: what the
     rank said last that the launcher says ended first, and what stands right before several others lost somebody.
@@ -47,6 +47,7 @@ def last_words(
     healthy = [*scan.front.split(b"\n")[: number + last], *raws[: last + 1]]
     usual = {template_of(b) for raw in healthy if (b := parse(raw[:600]))}
     ranks: dict[str, set[object]] = defaultdict(set)
+    lost = {rank for rank in victims.values() if rank is not None}
     found: list[Seen] = []
     clock = None
     for at, raw in enumerate(raws[last + 1 :], start=number + last + 1):
@@ -57,7 +58,7 @@ def last_words(
         clock = body.clock if body.clock is not None else clock
         template = template_of(body)
         ranks[template].add(body.rank if body.rank is not None else body.actor)
-        before = first_known is None or at < first_known or (ended is not None and body.rank == ended)
+        before = first_known is None or at < first_known or (body.rank is not None and body.rank not in lost)
         source = at > number and b"Warning: " in raws[at - number - 1]  # the line of code that a warning quotes
         if before and not source and at not in known and template not in usual and _tells(body, first_known, at):
             told = read(body) or Told(SAID, others=others_in(body.text))

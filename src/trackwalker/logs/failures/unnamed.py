@@ -83,6 +83,18 @@ def _after_a_failure(asked: Group, index: LogIndex) -> bool:
     return failed is not None and asked.first.file == index.path.name and failed.line < asked.first.line
 
 
+def _alone_in_its_words(own: Hit, groups: list[Group], victims: list[Group], ended_first: int | None) -> bool:
+    """Whether one rank reports an error of its own, and the others only that they lost somebody.
+
+    Ranks are buffered apart: which of their lines stands first in a common log says little about who failed first.
+    """
+    lost = {h.rank for g in victims for h in g.hits}
+    if own.rank is None or own.rank in lost or (len(lost) < 2 and own.rank != ended_first):
+        return False
+    raised = {h.rank for g in having(groups, "traceback", "exception") for h in g.hits}
+    return _severity(own) >= ERROR or own.rank == ended_first or own.rank in raised
+
+
 def _before_the_victims(unknown: Group, groups: list[Group], index: LogIndex) -> None:
     """Who lost a peer, or waited for one, tells of an end; what a rank said of itself before that is nearer to why."""
     own = unknown.first
@@ -94,11 +106,9 @@ def _before_the_victims(unknown: Group, groups: list[Group], index: LogIndex) ->
     first = own.rank is not None and own.rank == index.places.ended_first
     if not victims or (hearsay(own) and not first):
         return
-    # Launchers interleave what ranks write: who is no victim, and reports an error, may stand behind those that are.
-    apart = (
-        _severity(own) >= ERROR and own.rank is not None and own.rank not in {h.rank for g in victims for h in g.hits}
-    )
-    if not first and not apart and any(when(g.first, index) <= when(own, index) for g in victims):
+    if any(when(g.first, index) <= when(own, index) for g in victims) and not _alone_in_its_words(
+        own, groups, victims, index.places.ended_first
+    ):
         return
     raised = [h for g in having(groups, "exception") for h in g.hits if h.rank is not None]
     lost = min(when(g.first, index) for g in victims)

@@ -29,11 +29,13 @@ def demote_hearsay(groups: list[Group], index: LogIndex) -> None:
     for own in groups:
         ranks = {h.rank for h in own.hits}
         apart = len(ranks) == 1 and None not in ranks | witnesses and not ranks & witnesses
+        # Ranks are buffered apart: whoever alone raises what no lost peer makes comes first, wherever it stands.
+        only_one = len(ranks - {None}) == 1 and not ranks & witnesses - {None} and len(witnesses - {None}) > 1
         began = [when(g.first, index) for g in heard]
         first = own.tier == 3 and when(own.first, index) <= min(began, default=())
-        first = first or (own.tier <= 4 and ranks == {index.places.ended_first})  # wherever its lines were put
-        alone = own.tier <= 4 and not own.why and OF_ITS_OWN.search(own.first.text) is not None
+        alone = own.tier <= 4 and not own.why and (only_one or OF_ITS_OWN.search(own.first.text) is not None)
         raised = own.has("exception") and (first or alone)
+        apart = apart or (raised and only_one)
         ended = own.has("ended-itself") or (own.has("own-end") and own.tier <= 2)
         if not apart or not heard or not (ended or raised):
             continue

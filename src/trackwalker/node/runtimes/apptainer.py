@@ -11,6 +11,7 @@ from trackwalker.node.runtimes.container import (
     Identity,
     Mount,
     OrderError,
+    OwnProcesses,
     bind,
     check,
     check_text,
@@ -20,7 +21,7 @@ _GPU = {"": [], "amd": ["--rocm"], "nvidia": ["--nv"]}
 
 
 @dataclass(frozen=True)
-class Apptainer:
+class Apptainer(OwnProcesses):
     """The apptainer command line; images are SIF files, which `cache` holds."""
 
     cache: str
@@ -80,19 +81,3 @@ class Apptainer:
         if len(first) != 64:
             raise OrderError("sha256sum answered something that is no checksum")
         return Identity(f"sha256:{first}")
-
-    def list_own_argv(self, job_id: str) -> list[str]:
-        """Nothing keeps a list: the processes are ours."""
-        return []
-
-    def stop_argv(self, name: str, grace_s: int) -> list[str]:
-        """By signal."""
-        return []
-
-    def kill_argv(self, name: str) -> list[str]:
-        """By signal."""
-        return []
-
-    def remove_argv(self, name: str) -> list[str]:
-        """Nothing stays behind."""
-        return []

@@ -116,6 +116,26 @@ class Runtime(Protocol):
         """Remove it, running or not."""
 
 
+class OwnProcesses:
+    """Of a runtime without a service: the processes are ours, and signals are enough."""
+
+    def list_own_argv(self, job_id: str) -> list[str]:
+        """Nothing keeps a list: the processes are ours."""
+        return []
+
+    def stop_argv(self, name: str, grace_s: int) -> list[str]:
+        """By signal."""
+        return []
+
+    def kill_argv(self, name: str) -> list[str]:
+        """By signal."""
+        return []
+
+    def remove_argv(self, name: str) -> list[str]:
+        """Nothing stays behind."""
+        return []
+
+
 def check(order: ContainerOrder) -> None:
     """What no runtime could carry byte for byte is refused before anything starts."""
     if not _CONTAINER_NAME.fullmatch(order.name):

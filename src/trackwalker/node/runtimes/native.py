@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from trackwalker.node.runtimes.container import MARK, ContainerOrder, Identity, check
+from trackwalker.node.runtimes.container import MARK, ContainerOrder, Identity, OwnProcesses, check
 
 _CHDIR = 'cd -- "$1" && shift && exec "$@"'
 
 
 @dataclass(frozen=True)
-class Native:
+class Native(OwnProcesses):
     """The command itself; mounts, devices and limits are the machine's."""
 
     name: str = "native"
@@ -45,19 +45,3 @@ class Native:
     def identity(self, output: str) -> Identity:
         """None."""
         return Identity("")
-
-    def list_own_argv(self, job_id: str) -> list[str]:
-        """Nothing keeps a list: the processes are ours."""
-        return []
-
-    def stop_argv(self, name: str, grace_s: int) -> list[str]:
-        """By signal."""
-        return []
-
-    def kill_argv(self, name: str) -> list[str]:
-        """By signal."""
-        return []
-
-    def remove_argv(self, name: str) -> list[str]:
-        """Nothing stays behind."""
-        return []

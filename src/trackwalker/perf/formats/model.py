@@ -24,7 +24,6 @@ Flags = npt.NDArray[np.bool_]
 NONE = -1
 PS_PER_NS = 1_000
 PS_PER_US = 1_000_000
-PS_PER_MS = 1_000_000_000
 PS_PER_S = 1_000_000_000_000
 
 

@@ -14,8 +14,8 @@ from typing import TypeVar
 import numpy as np
 
 from trackwalker.telemetry.direct import promql as p
-from trackwalker.telemetry.direct.evaluate import Evaluation, Vector
-from trackwalker.telemetry.direct.samples import Blocks, UnsupportedError
+from trackwalker.telemetry.direct.evaluate import Evaluation
+from trackwalker.telemetry.direct.samples import Blocks, UnsupportedError, Vector
 from trackwalker.telemetry.direct.unxor import DamagedError
 from trackwalker.telemetry.direct.windows import Bools
 from trackwalker.telemetry.xor import Floats, Ints

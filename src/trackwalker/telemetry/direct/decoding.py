@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -11,12 +12,14 @@ import google_crc32c
 import numpy as np
 from numpy.typing import NDArray
 
-from trackwalker.telemetry.direct.unxor import Place, decode, ranges, stacked
-from trackwalker.telemetry.xor import Floats, Ints
+from trackwalker.telemetry.direct.unxor import LONGEST, DamagedError, Place, decode, ranges, stacked
+from trackwalker.telemetry.xor import Floats, Ints, Words
 
 _BESIDE = 2
+_MOST_BESIDE = 8  # of machine code
 _AT_ONCE = 4096  # chunks: what is worked on stays in the processor's cache
 # From here on the import of numba (0.5 s) and, once for each user, the compilation (5 s) are worth it: 25 M samples.
+_LEAST_KEPT = 150_000_000  # bytes of decoded samples; of a larger database as many as its chunks have
 WORTH_COMPILING = 40_000_000  # bytes of chunks
 
 
@@ -52,16 +55,17 @@ class Means:
 
     decode: Callable[[Chunks], Decoded]
     checksums: Callable[[mmap, Ints, Ints], NDArray[np.uint32]]  # CRC-32C of a file's stretches: begins, ends
+    kept_bytes: int  # of decoded samples: what is decoded quickly need not be kept
 
 
 def means_for(size: int) -> Means:
     """Those for a database whose chunks have so many bytes."""
     if size >= WORTH_COMPILING:
         try:
-            from trackwalker.telemetry.direct import compiled
-        except (ImportError, OSError, RuntimeError):  # not installed, or no folder to keep the result in
+            from trackwalker.telemetry.direct import kernel  # noqa: F401 - here, as numba takes half a second
+        except Exception:  # not installed, no folder to keep the result in, a spoilt one there: numpy can do it too
             return BY_NUMPY
-        return Means(compiled.by_compiler, compiled.checksums)
+        return Means(by_compiler, compiled_checksums, kept_bytes=max(_LEAST_KEPT, size))
     return BY_NUMPY
 
 
@@ -85,7 +89,7 @@ def by_numpy(chunks: Chunks) -> Decoded:
     return Decoded(*_compact(values, np.cumsum(sizes) - sizes, sizes), stacked(rows), of_times)
 
 
-BY_NUMPY = Means(by_numpy, _checksums)
+BY_NUMPY = Means(by_numpy, _checksums, kept_bytes=350_000_000)
 
 
 def _by_time(place: Place, which: Ints, spans: Ints) -> tuple[Place, Ints]:
@@ -141,3 +145,103 @@ def _decoded(pieces: list[tuple[Place, Ints]], values: Floats, begins: Ints) -> 
     with ThreadPoolExecutor(_BESIDE, "trackwalker-decode") as pool:
         for at in range(0, len(batches), _BESIDE):  # not all in memory at once; numpy works beside itself
             yield from pool.map(work, batches[at : at + _BESIDE])
+
+
+def compiled_checksums(raw: mmap, starts: Ints, ends: Ints) -> NDArray[np.uint32]:
+    """CRC-32C of stretches of a file, by machine code."""
+    from trackwalker.telemetry.direct import kernel
+
+    out = np.zeros(len(starts), np.uint32)
+    kernel.checksums(np.frombuffer(raw, np.uint8), starts, ends, out)
+    return out
+
+
+def by_compiler(chunks: Chunks) -> Decoded:
+    """A chunk after the other by machine code (needs numba), in all cores, straight to where the samples stay.
+
+    A series that never moved is told by its chunks' heads: its samples are never written, equal ones share a stretch.
+    """
+    from trackwalker.telemetry.direct import kernel
+
+    bits, moves = _looked_at(chunks)
+    values, begins, places = _laid_out(chunks, bits, moves)
+    most = int(chunks.counts.max(initial=1))
+    of_times = np.zeros(len(chunks.counts), np.int64)
+
+    def work(batch: tuple[Place, Ints]) -> tuple[Ints, Ints, Words]:
+        place, which = batch
+        rows, mixes = np.empty((len(which), most), np.int64), np.empty(len(which), np.uint64)
+        whose = np.empty(len(which), np.int64)
+        used = kernel.decode(
+            place.data, place.starts, place.lengths, chunks.counts[which], int(place.lengths.max()),
+            values.view(np.uint64), places[which], rows, mixes, whose,
+        )  # fmt: skip
+        if used < 0:
+            raise DamagedError("a chunk that is none, or ends elsewhere")
+        of_times[which] = whose
+        return which, rows[:used].copy(), mixes[:used].copy()
+
+    batches = [cut for piece in chunks.pieces for cut in _cut(*piece)]
+    beside = min(_MOST_BESIDE, len(os.sched_getaffinity(0)), len(batches))
+    if beside > 1:
+        with ThreadPoolExecutor(beside, "trackwalker-decode") as pool:
+            found = list(pool.map(work, batches))
+    else:
+        found = [work(batch) for batch in batches]
+    return Decoded(values, begins, *_once(found, of_times, most))
+
+
+def _looked_at(chunks: Chunks) -> tuple[Words, NDArray[np.bool_]]:
+    """Of each chunk the first value, and whether anything in it moves."""
+    from trackwalker.telemetry.direct import kernel
+
+    bits, moves = np.zeros(len(chunks.counts), np.uint64), np.zeros(len(chunks.counts), bool)
+    for place, which in chunks.pieces:
+        ends = place.starts + place.lengths
+        if not len(which):
+            continue
+        if place.lengths.min() < 3 or place.lengths.max() > LONGEST or place.starts.min() < 0:
+            raise DamagedError("a chunk of an impossible length")
+        if ends.max() > len(place.data):
+            raise DamagedError("a chunk of an impossible length")
+        first, moving = np.empty(len(which), np.uint64), np.empty(len(which), bool)
+        kernel.look(place.data, place.starts, place.lengths, first, moving)
+        bits[which], moves[which] = first, moving
+    return bits, moves
+
+
+def _laid_out(chunks: Chunks, bits: Words, moves: NDArray[np.bool_]) -> tuple[Floats, Ints, Ints]:
+    """Room for all values with those that never moved in it; where each series begins; where each chunk's values go."""
+    series, sizes = chunks.series, chunks.sizes
+    first = np.searchsorted(series, np.arange(chunks.all_series))  # chunk of each series
+    moves = moves | (bits != bits[first[series]])
+    moving = np.bincount(series[moves], minlength=chunks.all_series) > 0
+    written = np.where(moving, sizes, 0)
+    begins = np.cumsum(written) - written
+    total = int(written.sum())
+    still = np.flatnonzero(~moving & (sizes > 0))
+    numbers, which = np.unique(bits[first[still]], return_inverse=True)
+    longest = np.zeros(len(numbers), np.int64)
+    np.maximum.at(longest, which, sizes[still])
+    begins[still] = total + (np.cumsum(longest) - longest)[which]
+    values = np.empty(total + int(longest.sum()) + 1)
+    values[total:-1] = np.repeat(numbers, longest).view(np.float64)
+    values[-1] = 0.0
+    before = np.cumsum(chunks.counts) - chunks.counts
+    places = begins[series] + before - before[first[series]]
+    return values, begins, np.where(moving[series], places, -1)
+
+
+def _once(found: list[tuple[Ints, Ints, Words]], of_times: Ints, most: int) -> tuple[Ints, Ints]:
+    """The distinct rows of times of all batches, and each chunk's."""
+    total = 0
+    for which, rows, _ in found:
+        of_times[which] += total
+        total += len(rows)
+    table = np.concatenate([np.zeros((0, most), np.int64), *(rows for _, rows, _ in found)])
+    mixes = np.concatenate([np.zeros(0, np.uint64), *(mixes for *_, mixes in found)])
+    from trackwalker.telemetry.direct import kernel
+
+    one, back = np.empty(total, np.int64), np.empty(total, np.int64)
+    used = kernel.once(table, mixes, one, back)
+    return table[one[:used]], back[of_times]

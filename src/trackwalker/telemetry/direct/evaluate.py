@@ -5,29 +5,43 @@ from __future__ import annotations
 import operator
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from trackwalker.telemetry.direct import promql as p
-from trackwalker.telemetry.direct.groups import group_quantile, together
-from trackwalker.telemetry.direct.samples import Blocks, Metric, Samples, UnsupportedError, grouped
+from trackwalker.telemetry.direct.samples import (
+    Blocks,
+    Metric,
+    Samples,
+    UnsupportedError,
+    Vector,
+    grouped,
+    vectors_as_one,
+)
 from trackwalker.telemetry.direct.windows import (
     FUNCTIONS,
     Bools,
     Function,
     Windows,
+    between_ranks,
+    distinct,
     is_stale,
     latest,
     latest_time,
+    parts,
     quantile,
     windows,
     without_stale,
 )
 from trackwalker.telemetry.xor import Floats, Ints
 
+# Of a selector: a metric, its chosen rows, the windows of distinct series, and which of these each row is.
+_Found = tuple[str, Metric, Ints, Iterator[Windows], Ints]
+
 LOOKBACK_MS = 300_000
+_LARGE_GROUP = 64
 _MOST_METRICS = 8  # of one selector
 _NAME = "__name__"
 _KEEP_NAME = frozenset(("last_over_time",))
@@ -35,29 +49,6 @@ _ARITHMETIC: dict[str, Callable[[Any, Any], Any]] = {
     "+": operator.add, "-": operator.sub, "*": operator.mul, "/": operator.truediv,
     "==": operator.eq, "!=": operator.ne, ">": operator.gt, "<": operator.lt, ">=": operator.ge, "<=": operator.le,
 }  # fmt: skip
-
-
-@dataclass(frozen=True)
-class Vector:
-    """Series with values[series, moment]; labels are numbers, 0 for one that a series has not."""
-
-    names: tuple[str, ...]
-    labels: Ints
-    values: Floats
-    there: Bools  # a value may be there and be no number
-
-    def column(self, name: str) -> Ints:
-        """A label of each series."""
-        return self.labels[:, self.names.index(name)] if name in self.names else np.zeros(len(self.labels), np.int64)
-
-    def only(self, names: tuple[str, ...]) -> Ints:
-        """Some of the labels, in this order."""
-        return np.column_stack([self.column(n) for n in names]) if names else np.zeros((len(self.labels), 0), np.int64)
-
-    def without(self, *gone: str) -> Vector:
-        """Without some labels."""
-        names = tuple(n for n in self.names if n not in gone)
-        return self if names == self.names else replace(self, names=names, labels=self.only(names))
 
 
 class Evaluation:
@@ -132,35 +123,40 @@ class Evaluation:
                 times = found.times[w.time_lo[found.schedule[i], 0] : w.time_hi[found.schedule[i], 0]]
                 yield {_NAME: name, **labels}, times / 1000.0, found.values[w.lo[i, 0] : w.hi[i, 0]]
 
-    def _windows(self, node: p.Selector, range_ms: int, stale: bool) -> list[tuple[str, Metric, Ints, Windows]]:
+    def _windows(self, node: p.Selector, range_ms: int, stale: bool) -> list[_Found]:
         ends = self._times if node.at_ms is None else np.array([node.at_ms])
         ends = ends - node.offset_ms
         out = []
         for name, metric, rows in self._chosen(node.matchers):
             samples = metric.between(int(ends.min()) - range_ms, int(ends.max()), rows)
-            out.append((name, metric, rows, windows(samples if stale else without_stale(samples), ends, range_ms)))
+            samples, which = distinct(samples if stale else without_stale(samples))
+            out.append((name, metric, rows, parts(samples, ends, range_ms), which))
         return out
 
     def _vector(
         self,
-        found: list[tuple[str, Metric, Ints, Windows]],
+        found: list[_Found],
         how: Function,
         named: bool,
     ) -> Vector:
-        parts = []
-        for name, metric, rows, w in found:
-            values, there = how(w)
-            any_there = np.flatnonzero(there.any(axis=1))
+        vectors = []
+        for name, metric, rows, pieces, which in found:
+            told = [how(w) for w in pieces]
+            values, there = (np.concatenate(both) for both in zip(*told, strict=True))
+            any_there = np.flatnonzero(np.take(there.any(axis=1), which))
             labels = metric.labels[rows[any_there]]
             code = np.full((len(labels), 1), self._blocks.code(name))
             steps = (len(any_there), len(self._times))
-            values, there = np.broadcast_to(values[any_there], steps), np.broadcast_to(there[any_there], steps)
-            parts.append(Vector((_NAME, *metric.names), np.hstack([code, labels]), values, there))
-        whole = _stacked(parts, len(self._times))
+            values, there = (
+                np.broadcast_to(values[which[any_there]], steps),
+                np.broadcast_to(there[which[any_there]], steps),
+            )
+            vectors.append(Vector((_NAME, *metric.names), np.hstack([code, labels]), values, there))
+        whole = vectors_as_one(vectors, len(self._times))
         if named:
             return whole
         whole = whole.without(_NAME)
-        if len(parts) > 1 and len(grouped(whole.labels)[0]) < len(whole.labels):
+        if len(vectors) > 1 and len(grouped(whole.labels)[0]) < len(whole.labels):
             raise UnsupportedError("series that only their names tell apart")
         return whole
 
@@ -246,9 +242,9 @@ class Evaluation:
         if node.name == "quantile":
             if not isinstance(node.argument, p.Number):
                 raise UnsupportedError("a quantile of no share")
-            out = group_quantile(values, there, starts, count, node.argument.value)
+            out = _group_quantile(values, there, starts, count, node.argument.value)
         else:
-            out = together(node.name, values, there, starts, count)
+            out = _together(node.name, values, there, starts, count)
         return Vector(names, labels, out, count > 0)
 
     def _counted_values(self, node: p.Aggregation, inner: Vector, names: tuple[str, ...]) -> Vector:
@@ -308,7 +304,7 @@ def _set(node: p.Binary, left: Vector, right: Vector) -> Vector:
         rest = right.there & ~_present(ours, left.there, theirs)
         some = np.flatnonzero(rest.any(axis=1))
         other = Vector(right.names, right.labels[some], right.values[some], rest[some])
-        return _stacked([left, other], left.values.shape[1])
+        return vectors_as_one([left, other], left.values.shape[1])
     found = _present(theirs, right.there, ours)
     return replace(left, there=left.there & (found if node.sign == "and" else ~found))
 
@@ -320,19 +316,66 @@ def _present(keys: Ints, there: Bools, asked: Ints) -> Bools:
     return table[asked]
 
 
-def _stacked(parts: list[Vector], steps: int) -> Vector:
-    """The series of several vectors."""
-    if len(parts) == 1:
-        return parts[0]
-    names = tuple(sorted({n for part in parts for n in part.names}))
-    if not parts:
-        return Vector((), np.zeros((0, 0), np.int64), np.zeros((0, steps)), np.zeros((0, steps), bool))
-    return Vector(
-        names,
-        np.concatenate([part.only(names) for part in parts]),
-        np.concatenate([part.values for part in parts]),
-        np.concatenate([part.there for part in parts]),
-    )
+def _together(name: str, values: Floats, there: Bools, starts: Ints, count: Ints) -> Floats:
+    """Rows of values that begin at `starts`, each group's as one; `there` says where a series has a value."""
+    with np.errstate(all="ignore"):
+        if name == "sum":
+            return _sum(np.where(there, values, 0.0), starts)
+        if name == "avg":
+            return _mean(values, there, starts)
+        if name in ("min", "max"):
+            how = np.fmin if name == "min" else np.fmax
+            out: Floats = how.reduceat(np.where(there, values, np.nan), starts, axis=0)
+            return out
+    return count.astype(np.float64) if name == "count" else np.ones(count.shape)
+
+
+def _sum(values: Floats, starts: Ints) -> Floats:
+    """One series after the other, as Prometheus does it: of a few rounded numbers the last digit is often seen."""
+    sizes = np.diff(np.append(starts, len(values)))
+    if sizes.max() > _LARGE_GROUP:
+        pieces = np.split(values, starts[1:])
+        return np.array([piece.cumsum(axis=0)[-1] for piece in pieces])
+    total: Floats = values[starts]
+    for k in range(1, int(sizes.max())):
+        some = np.flatnonzero(sizes > k)
+        total[some] += values[starts[some] + k]
+    return total
+
+
+def _mean(values: Floats, there: Bools, starts: Ints) -> Floats:
+    """One series after the other, as Prometheus does it."""
+    sizes = np.diff(np.append(starts, len(values)))
+    if values.shape[1] == 1 and sizes.max() > _LARGE_GROUP:
+        pieces = zip(np.split(values[:, 0], starts[1:]), np.split(there[:, 0], starts[1:]), strict=True)
+        return np.array([[_mean_of(piece[inside].tolist())] for piece, inside in pieces])
+    mean, seen = np.zeros((len(starts), values.shape[1])), np.zeros((len(starts), values.shape[1]))
+    for k in range(int(sizes.max())):
+        some = np.flatnonzero(sizes > k)
+        rows = starts[some] + k
+        count = seen[some] + 1
+        step = values[rows] / count - mean[some] / count
+        mean[some] = np.where(there[rows], np.where(count == 1, values[rows], mean[some] + step), mean[some])
+        seen[some] += there[rows]
+    return mean
+
+
+def _mean_of(values: list[float]) -> float:
+    mean = 0.0
+    for count, value in enumerate(values, 1):
+        mean = value if count == 1 else mean + (value / count - mean / count)
+    return mean
+
+
+def _group_quantile(values: Floats, there: Bools, starts: Ints, count: Ints, share: float) -> Floats:
+    """A quantile over the series of each group."""
+    if np.isnan(values[there]).any() or not 0 <= share <= 1:
+        raise UnsupportedError("a quantile beyond all values, or of what is no number")
+    out = np.zeros(count.shape)
+    for at, (begin, end) in enumerate(zip(starts.tolist(), [*starts.tolist()[1:], len(values)], strict=True)):
+        table = np.where(there[begin:end], values[begin:end], np.inf).T.copy()
+        out[at] = between_ranks(table, count[at], share)
+    return out
 
 
 def _fits(matcher: p.Matcher, text: str) -> bool:

@@ -1,7 +1,7 @@
 """`unxor.py` as machine code, where numba is installed: a chunk after the other, ten times the speed of numpy.
 
 Compiled once for each user and machine, and kept in the user's cache folder. It lets go of Python's lock, so that
-threads decode side by side. Nothing here checks the bounds of an array: `compiled.py` hands over what fits.
+threads decode side by side. Nothing here checks the bounds of an array: `decoding.py` hands over what fits.
 """
 
 from __future__ import annotations
@@ -239,9 +239,39 @@ def _decode(
     return used
 
 
+def _once(rows: Any, mixes: Any, one: Any, back: Any) -> Any:
+    """Which rows are the first of their kind, and which of those each row is; returns how many."""
+    slots = 16
+    while slots < 2 * len(rows):
+        slots *= 2
+    table = np.full(slots, -1, np.int64)
+    used = 0
+    for r in range(len(rows)):
+        mixed = mixes[r]
+        slot = int64((mixed ^ (mixed >> uint64(32))) & uint64(slots - 1))
+        while True:
+            known = table[slot]
+            if known < 0:
+                table[slot], one[used], back[r] = used, r, used
+                used += 1
+                break
+            other = one[known]
+            same = mixes[other] == mixed
+            for i in range(rows.shape[1] if same else 0):
+                if rows[other, i] != rows[r, i]:
+                    same = False
+                    break
+            if same:
+                back[r] = known
+                break
+            slot = (slot + 1) & (slots - 1)
+    return used
+
+
 _bytes = numba.types.Array(numba.types.uint8, 1, "C", readonly=True)
 _ints, _words = int64[::1], uint64[::1]
 checksums = njit([numba.void(_bytes, _ints, _ints, uint32[::1])], nogil=True, cache=True)(_checksums)
+once = njit([int64(int64[:, ::1], _words, _ints, _ints)], nogil=True, cache=True)(_once)
 look = njit([numba.void(_bytes, _ints, _ints, _words, numba.types.boolean[::1])], nogil=True, cache=True)(_look)
 decode = njit(
     [int64(_bytes, _ints, _ints, _ints, int64, _words, _ints, int64[:, ::1], _words, _ints)], nogil=True, cache=True

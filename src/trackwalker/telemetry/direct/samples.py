@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from trackwalker.telemetry.direct.decoding import Chunks, Decoded, Means, means_for
 from trackwalker.telemetry.direct.index import BlockIndex, Entries
@@ -19,7 +20,6 @@ from trackwalker.telemetry.xor import Floats, Ints
 _FEW = 4  # a part of that size is copied
 _PARTS = 3
 _RECENT = 48  # results: of ten thousand series 25 MB
-KEPT_BYTES = 350_000_000  # of decoded samples
 
 
 class UnsupportedError(ValueError):
@@ -76,6 +76,44 @@ def grouped(labels: Ints) -> tuple[Ints, Ints]:
         key = key * (int(column.max(initial=0)) + 1) + column
     _, first, which = np.unique(key, return_index=True, return_inverse=True)
     return labels[first], which
+
+
+@dataclass(frozen=True)
+class Vector:
+    """Series with values[series, moment]; labels are numbers, 0 for one that a series has not."""
+
+    names: tuple[str, ...]
+    labels: Ints
+    values: Floats
+    there: NDArray[np.bool_]  # a value may be there and be no number
+
+    def column(self, name: str) -> Ints:
+        """A label of each series."""
+        return self.labels[:, self.names.index(name)] if name in self.names else np.zeros(len(self.labels), np.int64)
+
+    def only(self, names: tuple[str, ...]) -> Ints:
+        """Some of the labels, in this order."""
+        return np.column_stack([self.column(n) for n in names]) if names else np.zeros((len(self.labels), 0), np.int64)
+
+    def without(self, *gone: str) -> Vector:
+        """Without some labels."""
+        names = tuple(n for n in self.names if n not in gone)
+        return self if names == self.names else replace(self, names=names, labels=self.only(names))
+
+
+def vectors_as_one(parts: list[Vector], steps: int) -> Vector:
+    """The series of several vectors."""
+    if len(parts) == 1:
+        return parts[0]
+    names = tuple(sorted({n for part in parts for n in part.names}))
+    if not parts:
+        return Vector((), np.zeros((0, 0), np.int64), np.zeros((0, steps)), np.zeros((0, steps), bool))
+    return Vector(
+        names,
+        np.concatenate([part.only(names) for part in parts]),
+        np.concatenate([part.values for part in parts]),
+        np.concatenate([part.there for part in parts]),
+    )
 
 
 class Metric:
@@ -249,7 +287,7 @@ class Blocks:
                 self._open.move_to_end(name)
             else:
                 self._open[name] = self._read(name)
-            while len(self._open) > 1 and sum(m.bytes for m in self._open.values()) > KEPT_BYTES:
+            while len(self._open) > 1 and sum(m.bytes for m in self._open.values()) > self._means.kept_bytes:
                 self._open.popitem(last=False)
             return self._open[name]
 
@@ -268,15 +306,15 @@ class Blocks:
                 for (i, e), series in zip(found, which, strict=True)
             ]
         )
-        chunks = chunks[np.lexsort((chunks[:, 1], chunks[:, 0]))]
-        same = chunks[1:, 0] == chunks[:-1, 0]
-        if (same & (chunks[1:, 1] <= chunks[:-1, 2])).any():
-            raise UnsupportedError(f"{name}: chunks that overlap")
         order = self.order(names, labels)
         place = np.empty(len(order), np.int64)
         place[order] = np.arange(len(order))
         chunks[:, 0] = place[chunks[:, 0]]
-        return Metric(names, labels[order], chunks[np.lexsort((chunks[:, 1], chunks[:, 0]))], self._blocks, self._means)
+        chunks = chunks[np.lexsort((chunks[:, 1], chunks[:, 0]))]
+        same = chunks[1:, 0] == chunks[:-1, 0]
+        if (same & (chunks[1:, 1] <= chunks[:-1, 2])).any():
+            raise UnsupportedError(f"{name}: chunks that overlap")
+        return Metric(names, labels[order], chunks, self._blocks, self._means)
 
     def order(self, names: tuple[str, ...], labels: Ints) -> Ints:
         """Rows of labels in the order that Prometheus keeps series in: by label after label, as texts."""

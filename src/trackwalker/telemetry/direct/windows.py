@@ -6,8 +6,8 @@ another order than Prometheus does, so that the last of sixteen digits may diffe
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 import numpy as np
@@ -22,6 +22,7 @@ T = TypeVar("T")
 Bools = NDArray[np.bool_]
 _MOST_CELLS = 3_000_000  # values sorted at once
 _SPARSE = 4
+_CELLS_AT_ONCE = 1_000_000
 _MOST_TIME = 1 << 62
 _ROUNDING = 1e-9  # of a value: far more than adding up equal numbers can be wrong by
 _STALE_BITS = np.float64(STALE).view(np.uint64)
@@ -55,10 +56,40 @@ Function = Callable[[Windows], tuple[Floats, Bools]]
 
 def windows(samples: Samples, ends: Ints, range_ms: int) -> Windows:
     """The samples of ranges that end at given moments."""
+    return _of(samples, *_edges(samples, ends, range_ms), ends, range_ms)
+
+
+def distinct(samples: Samples) -> tuple[Samples, Ints]:
+    """Each stretch of values with its times once, and which of them each series is.
+
+    Counters of one host that never moved, errors say, share their numbers and their times: one stands for all.
+    """
+    keys = samples.begins * len(samples.starts) + samples.schedule
+    _, one, back = np.unique(keys, return_index=True, return_inverse=True)
+    samples.known.setdefault("begins", samples.begins)
+    return replace(samples, begins=samples.begins[one], schedule=samples.schedule[one]), back
+
+
+def parts(samples: Samples, ends: Ints, range_ms: int) -> Iterator[Windows]:
+    """The same, some series after the other: what is worked out for a great many of them needs no more memory."""
+    samples.known.setdefault("begins", samples.begins)
+    edges, many = _edges(samples, ends, range_ms), max(1, _CELLS_AT_ONCE // len(ends))
+    for at in range(0, max(1, len(samples.begins)), many):
+        some = slice(at, at + many)
+        own = replace(samples, begins=samples.begins[some], schedule=samples.schedule[some])
+        yield _of(own, *edges, ends, range_ms)
+
+
+def _edges(samples: Samples, ends: Ints, range_ms: int) -> tuple[Ints, Ints]:
+    """By schedule and moment, the first time inside and the first behind."""
     keys, (base, width) = _known(samples, "keys", _keys), _known(samples, "span", _span)
     rows = np.arange(len(samples.starts) - 1)[:, None] * width
     lo = np.searchsorted(keys, rows + np.clip(ends - range_ms - base, 0, width - 1)[None, :])
     hi = np.searchsorted(keys, rows + np.clip(ends - base, 0, width - 1)[None, :], side="right")
+    return lo, hi
+
+
+def _of(samples: Samples, lo: Ints, hi: Ints, ends: Ints, range_ms: int) -> Windows:
     shift = (samples.begins - samples.starts[samples.schedule])[:, None]
     return Windows(samples, lo[samples.schedule] + shift, hi[samples.schedule] + shift, lo, hi, ends, range_ms)
 
@@ -132,12 +163,18 @@ def _at(values: NDArray[np.generic], where: Ints) -> Floats:
 
 def _reduce(how: np.ufunc, values: Floats, lo: Ints, hi: Ints) -> Floats:
     """A reduction of each stretch; where it is empty the result means nothing."""
-    shape, lo, hi = lo.shape, lo.ravel(), np.maximum(lo, hi).ravel()
+    shape, hi = lo.shape, np.maximum(lo, hi)
+    # In the order of places: what lies between two stretches is gone through, and from an early one to one far behind
+    # (of a series that never moved) that is nearly everything, again and again.
+    order = np.argsort(lo[:, 0] if lo.ndim > 1 else lo, kind="stable")
+    lo, hi = lo[order].ravel(), hi[order].ravel()
     counts = hi - lo
     if _SPARSE * int(counts.sum()) < len(values):  # what lies between the stretches would be gone through too
         values, hi = np.append(values[ranges(lo, counts)], 0.0), np.cumsum(counts)
         lo = hi - counts
-    out: Floats = how.reduceat(values, np.stack([lo, hi], axis=-1).ravel())[::2].reshape(shape)
+    values = values[: int(hi.max(initial=0)) + 1]
+    out: Floats = np.empty(shape, values.dtype)
+    out[order] = how.reduceat(values, np.stack([lo, hi], axis=-1).ravel())[::2].reshape(shape)
     return out
 
 
@@ -197,18 +234,18 @@ def _moves(values: Floats) -> Bools:
     return out
 
 
-def _between(flags: Bools, w: Windows) -> Floats:
+def _between(what: str, flags: Callable[[Floats], Bools], w: Windows) -> Floats:
     """How many flags are set behind the first sample of each window."""
-    total = np.concatenate([[0], np.cumsum(flags)])
+    total = _known(w.samples, what, lambda s: np.concatenate([[0], np.cumsum(flags(s.values))]).astype(np.int32))
     return np.maximum(_at(total, w.hi) - _at(total, w.lo + 1), 0.0)
 
 
 def _changes(w: Windows) -> tuple[Floats, Bools]:
-    return _between(_moves(w.samples.values), w), w.counts > 0
+    return _between("moves", _moves, w), w.counts > 0
 
 
 def _resets(w: Windows) -> tuple[Floats, Bools]:
-    return _between(_falls(w.samples.values), w), w.counts > 0
+    return _between("falls", _falls, w), w.counts > 0
 
 
 def _falls(values: Floats) -> Bools:

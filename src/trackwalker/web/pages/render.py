@@ -127,7 +127,7 @@ async def kept(
     sheet = sheets.peek(key, state)
     if sheet is None:
         sheet = await in_thread(sheets.get, key, state, lambda: _sheet(make(), key))
-    headers = {"ETag": sheet.tag, "Cache-Control": "no-cache", "Vary": "Accept-Encoding"}
+    headers = {"ETag": sheet.tag, "Cache-Control": "private, no-cache", "Vary": "Accept-Encoding"}
     if request.headers.get("if-none-match") == sheet.tag:
         return Response(status_code=304, headers=headers)
     if "gzip" in request.headers.get("accept-encoding", ""):

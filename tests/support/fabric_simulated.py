@@ -27,7 +27,7 @@ class Fabric:
 
     def __call__(self, trial: Trial, before: int) -> Result:
         """One run; the same trial gives the same result, whenever it is run."""
-        rng = random.Random(f"{self.seed}/{trial.key}/{before}")  # noqa: S311
+        rng = random.Random(f"{self.seed}/{trial.key}/{before}")
         members = set(trial.nodes)
         node = max((slow for name, slow in self.nodes.items() if name in members), default=0.0)
         link = max((slow for ends, slow in self.links.items() if ends <= members), default=0.0)
@@ -47,7 +47,7 @@ class Fabric:
 
 def random_fabric(count: int, seed: int, smallest: float = 0.05, largest: float = 0.4) -> Fabric:
     """A cluster with no fault up to a few, each a node or a link, each slower by 5 to 40 %."""
-    rng = random.Random(f"fabric/{count}/{seed}")  # noqa: S311
+    rng = random.Random(f"fabric/{count}/{seed}")
     names = [f"n{at:03d}" for at in range(count)]
     weights = [15, 40, 25, 15, 5] if count >= 32 else [15, 50, 35]
     faults = rng.choices(range(len(weights)), weights)[0]
@@ -65,7 +65,7 @@ def random_fabric(count: int, seed: int, smallest: float = 0.05, largest: float 
 
 def switch_fabric(count: int, seed: int, slow: float = 0.15) -> Fabric:
     """A cluster in which all links between two blocks of neighbours are slow: a switch, not a node."""
-    rng = random.Random(f"switch/{count}/{seed}")  # noqa: S311
+    rng = random.Random(f"switch/{count}/{seed}")
     names = [f"n{at:03d}" for at in range(count)]
     width = max(count // 8, 3)
     leaves = [names[at : at + width] for at in range(0, count - width + 1, width)]

@@ -32,7 +32,7 @@ class Played:
 
 def play(strategy: Strategy, world: World, seed: int = 0, at_once: int | None = None) -> Played:
     """Run a strategy to its end; results arrive in an order that the seed chooses, as on a real cluster."""
-    order = random.Random(seed)  # noqa: S311
+    order = random.Random(seed)
     done: dict[str, Result] = {}
     jobs: list[Trial] = []
     while len(jobs) < _ENDLESS:
