@@ -24,6 +24,7 @@ from trackwalker.telemetry.store import Telemetry
 
 Kind = Literal["rose", "fell", "absent", "frozen", "restarted"]
 _FEWEST_REFERENCE = 4  # bins
+_FEWEST_SILENT = 5  # bins: a recording may end a few scrapes behind the last step, and that is no silence yet
 _NOTED = 3.0  # scores below this are not kept: no false discovery control lets them pass
 _AT_ONCE = 2  # one answer is read while the next is made
 _DIRECTED: tuple[Kind, Kind] = ("rose", "fell")
@@ -106,8 +107,7 @@ def sweep(
     for grid, mine in grids(episodes, interval, telemetry.range(), len(wanted)):
         noted: dict[str, list[Deviation]] = {e.name: [] for e in mine}
         made: dict[str, int] = {e.name: 0 for e in mine}
-        coarsest = coarsest_of(grid, mine)
-        for frame in _frames(telemetry, meanings, grid, coarsest, wanted, known):
+        for frame in _frames(telemetry, meanings, grid, coarsest_of(grid, mine), wanted, known):
             for episode in mine:
                 rows, count = _compare(frame, episode, frozenset(case.hosts), against, case.topology)
                 rows = [d for d in rows if not hosts or d.host in hosts]
@@ -179,7 +179,7 @@ def _compare(
 ) -> tuple[list[Deviation], int]:
     """The noteworthy rows of one metric in one episode, and how many comparisons were made."""
     now, past = episode.bins(frame.ends, frame.grid.step)
-    if not now.any() or past.sum() < _FEWEST_REFERENCE:
+    if now.sum() < (_FEWEST_SILENT if episode.kind == "stall" else 1) or past.sum() < _FEWEST_REFERENCE:
         return [], 0
     if not len(frame.values):
         return [], frame.silent
@@ -251,12 +251,11 @@ def _changed(
     hosts = len(set(who.tolist()))
     quiet = round(frame.silent * hosts / len(frame.values))  # hosts none of whose counters moved
     result = _test(rows.values, frame, now, past, peers, who, quiet if rows.whole else frame.silent, yardstick)
-    hosts += quiet
     noted = np.abs(result.score) >= _NOTED
     if frame.as_rate and frame.meaning.layer == "error" and noted.any():
         noted &= (result.score < 0) | (result.after > stats.weather(rows.values, now, past, who))
     return [
-        _deviation(rows.keys[i], rows.picks[i], frame, episode, result, i, rows.whole, hosts)
+        _deviation(rows.keys[i], rows.picks[i], frame, episode, result, i, rows.whole, hosts + quiet)
         for i in np.flatnonzero(noted).tolist()
     ]
 
