@@ -69,6 +69,6 @@ def only(groups: list[Group], trait: Trait) -> Group | None:
 def when(hit: Hit, index: LogIndex) -> tuple[float, int]:
     """Order in time where every hit tells it, in the file otherwise (srun interleaves: neighbours may be swapped)."""
     place = hit.line - index.earlier.get(hit.file, 0)
-    if len(index.files) > 1 and all(h.clock is not None for h in index.hits):
+    if len(index.files) > 1 and index.timed:
         return (hit.clock or 0.0, place)
     return (0.0, place)

@@ -29,7 +29,9 @@ _ELASTIC_RANK = re.compile(rf"^\s*rank\s+: {_RANK} \(local_rank")
 _OWN_RANK = re.compile(r"(?<!\w)(?:global_|world_)?rank[=: ]{1,2}(\d{1,6})\b")
 _RAY_RANK = re.compile(r"\bip=(?P<ip>[\w.:-]+), pid=(?P<pid>\d+)\) world_rank=(?P<rank>\d{1,6})\b")
 _DIGITS = re.compile(r"\d+")
-_MOST = 4096
+_MOST = 1 << 17  # ranks
+_WORDS = (b"ank", b"ost", b"srun", b"@ ", b"kernel")  # no line without one of them tells who runs where
+_MOST_OF_A_RANK = 100  # such lines at the front, and at the end, of a file that is one rank's: it tells its own host
 
 
 def learn(
@@ -40,8 +42,6 @@ def learn(
     wrote: set[str] = set()
     labelled: dict[int, str] = {}
     for raw in raws:
-        if not (b"ank" in raw or b"ost" in raw or b"srun" in raw or b"@ " in raw or b"kernel" in raw):
-            continue
         body = parse(raw[:600], b"", file_rank)
         if body is None or len(known) >= _MOST:
             continue
@@ -62,6 +62,24 @@ def learn(
         if stems[_DIGITS.sub("", name)] > 1:
             known.setdefault(rank, name)
     return wrote.pop() if len(wrote) == 1 else ""
+
+
+def telling(front: bytes, tail: bytes, of_one_rank: bool) -> list[bytes]:
+    """The lines of the front and the end of a file that may tell who runs where."""
+    first, last = _with_words(front), _with_words(tail)
+    return [*first[:_MOST_OF_A_RANK], *last[-_MOST_OF_A_RANK:]] if of_one_rank else [*first, *last]
+
+
+def _with_words(text: bytes) -> list[bytes]:
+    """Its lines that hold one of the words, found word by word: most lines hold none and are never looked at."""
+    starts: set[int] = set()
+    for word in _WORDS:
+        at = text.find(word)
+        while at >= 0:
+            starts.add(text.rfind(b"\n", 0, at) + 1)
+            end = text.find(b"\n", at)
+            at = text.find(word, end) if end >= 0 else -1
+    return [text[at:end] if (end := text.find(b"\n", at)) >= 0 else text[at:] for at in sorted(starts)]
 
 
 def _one(body: Body, known: dict[int, str], elastic: str) -> str:

@@ -68,8 +68,11 @@ class Steps:
 class StepReader:
     """Collects step lines chunk by chunk; the scan may give one rank's or, asked for them, every rank's."""
 
-    def __init__(self, rank: int | None = None, lead: int | None = None, front: int = _FRONT) -> None:
+    def __init__(
+        self, rank: int | None = None, lead: int | None = None, front: int = _FRONT, brief: bool = False
+    ) -> None:
         self._given = rank
+        self.brief = brief and rank is not None  # of a rank's own file, beside the main log, only the last step counts
         self._lead = lead  # the rank to read, instead of the lowest
         self._others: dict[int, StepReader] = {}
         self._rows: list[tuple[int, float, float, float, int]] = []
@@ -99,6 +102,9 @@ class StepReader:
 
     def take(self, lines: StepLines) -> None:
         """One chunk's step lines."""
+        if self.brief and self._numbered(lines):
+            self._last.update(lines.last)
+            return
         if lines.starts is not None:
             lines = self._apart(lines, lines.starts)
         if self.rank is None:
@@ -117,6 +123,12 @@ class StepReader:
                 if len(rest.numbers) and self._take_many(rest, self._table):
                     return
                 unknown = False
+
+    def _numbered(self, lines: StepLines) -> bool:
+        """Whether its lines tell their step: of those that do not, all have to be counted."""
+        if self._dialect is None and lines.last:
+            self._read(next(iter(lines.last.values())), 0)
+        return self._dialect is not None and "step" in self._dialect.expression.groupindex
 
     def _apart(self, lines: StepLines, starts: list[bytes]) -> StepLines:
         """The lines of the rank to read; the others' go to readers of their own."""
@@ -180,6 +192,9 @@ class StepReader:
     def cut_off(self, number: int, raw: bytes) -> None:
         """The last line of the file has no end: its last number may lack digits, and does not count."""
         readers = [self, *self._others.values()]
+        if self.brief and not self._rows:
+            self._last = {key: raw.rpartition(b",")[0] if last == raw else last for key, last in self._last.items()}
+            return
         if not any(number in (row[4] for row in r._rows) or any(number in c for c in r._columns[4]) for r in readers):
             return
         for reader in readers:
