@@ -10,7 +10,9 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,6 +20,7 @@ from typing import Any
 import httpx
 
 from trackwalker.errors import EvidenceError, MissingToolError
+from trackwalker.job.shards import databases
 from trackwalker.observe.login import login
 from trackwalker.observe.prometheus import find_prometheus
 from trackwalker.observe.server import Server
@@ -46,6 +49,7 @@ _LOGGED_BYTES = 8  # of a log for each sample, about
 # Prometheus' time goes with series times questions, that of the blocks with samples: on two idle cores 3,300 series
 # over 24 h took 4.8 s by Prometheus and 6.7 s from the blocks, 35,000 over 2 h 13.3 s and 5.9 s.
 _MANY_SERIES = 10_000
+_PARTS_AT_ONCE = 2  # each is a Prometheus that replays a log
 _NO_DELETIONS = 9  # bytes: a head and its checksum
 _PREFIX = f"trackwalker-view-{os.getuid()}-"
 
@@ -63,9 +67,13 @@ def open_database(db_dir: Path, direct_from: int = MOST_SAMPLES) -> Iterator[Tel
     _remove_stale()
     with ExitStack() as stack:
         root = _private_folder(stack)
-        view = View(db_dir, root / "data")
+        parts = databases(db_dir)
         try:
+            together = _together(parts, binary, root) if len(parts) > 1 or parts != [db_dir] else None
+            view = View(db_dir if together is None else together.folder, root / "data")
+            view.named = db_dir
             view.build()
+            view.damage += together.damage if together is not None else []
             (root / "prometheus.yml").write_text("global: {}\n")
             opened = _Opened(binary, view, root)
             stack.callback(opened.close)
@@ -118,13 +126,17 @@ class _Opened:
                 and int(self.api.call("/api/v1/status/tsdb", method="GET")["headStats"]["numSeries"]) <= _MANY_SERIES
             ):
                 return None
-            name = self.api.call("/api/v1/admin/tsdb/snapshot")["name"]
-            self._view.move(self._view.data / "snapshots" / str(name))
+            self.snapshot()
         except (KeyError, ValueError, OSError):
             return None  # no room, say: it goes on as it is
         with self._lock:
             self._stop()
         return self.direct(least)
+
+    def snapshot(self) -> None:
+        """Have Prometheus write what is in the log into a block, and go on with the blocks."""
+        name = self.api.call("/api/v1/admin/tsdb/snapshot")["name"]
+        self._view.move(self._view.data / "snapshots" / str(name))
 
     @property
     def api(self) -> Api:
@@ -264,6 +276,45 @@ class _Opened:
             raise EvidenceError(_nothing(self._view, "no part of it can be read"))
 
 
+@dataclass(frozen=True)
+class _Together:
+    """One folder of blocks from the databases of several recorders."""
+
+    folder: Path
+    damage: list[str]
+
+
+def _together(parts: list[Path], binary: Path, root: Path) -> _Together:
+    """Each recorder's log is written as a block by a Prometheus of its own; then all blocks are one database."""
+    found = _Together(root / "together", [])
+    found.folder.mkdir()
+
+    def read(part: Path) -> View:
+        home = root / part.name
+        home.mkdir()
+        view = View(part, home / "data")
+        opened = _Opened(binary, view, home)
+        try:
+            view.build()
+            if view.has_wal:
+                (home / "prometheus.yml").write_text("global: {}\n")
+                opened.start(_ADMIN)
+                opened.check_blocks()
+                opened.snapshot()
+        except (EvidenceError, KeyError, ValueError) as e:  # the other recorders' parts are as good as they were
+            view.damage.append(" ".join(str(e).split()))
+        finally:
+            opened.close()
+        return view
+
+    with ThreadPoolExecutor(_PARTS_AT_ONCE) as pool:
+        for part, view in zip(parts, pool.map(read, parts), strict=True):
+            found.damage.extend(f"{part.name}: {line}" for line in view.damage)
+            for block in view.blocks:
+                (found.folder / block.name).symlink_to(view.data / block.name)
+    return found
+
+
 def _at_once(blocks: list[Block]) -> int:
     """The most series of one moment: blocks of recorders side by side add up, blocks one after the other do not."""
     return max((sum(b.series for b in blocks if b.first <= a.first < b.end) for a in blocks), default=0)
@@ -275,8 +326,8 @@ def _has_deletions(tombstones: Path) -> bool:
 
 def _nothing(view: View, why: str) -> str:
     if view.damage:
-        return f"metrics database {view.source} is unreadable: {'; '.join(view.damage)}"
-    return f"metrics database {view.source} is empty or unreadable: {why}"
+        return f"metrics database {view.named} is unreadable: {'; '.join(view.damage)}"
+    return f"metrics database {view.named} is empty or unreadable: {why}"
 
 
 def _last_error(said: str) -> str:
