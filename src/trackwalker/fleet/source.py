@@ -11,7 +11,7 @@ from pydantic import ValidationError
 from trackwalker.diagnose.verdict import Verdict
 from trackwalker.fleet.examine import Examined
 from trackwalker.fleet.rows import JobRow
-from trackwalker.fleet.scan import resolved, scan
+from trackwalker.fleet.scan import Seen, resolved, scan
 from trackwalker.fleet.store import Store, folder_for
 from trackwalker.job.layout import LOG_SUFFIXES, Job
 from trackwalker.job.whole import open_regular
@@ -54,13 +54,23 @@ class Plain:
             return None
 
 
-def newest(root: Path, count: int, since: float = 0.0, skipped: list[str] | None = None) -> tuple[list[Job], int]:
+_NO_TIME = 1e8  # an archive that kept no times gives its files those of 1970: they tell nothing
+
+
+def newest(
+    root: Path,
+    count: int,
+    since: float = 0.0,
+    skipped: list[str] | None = None,
+    seen: Mapping[str, Seen] | None = None,
+) -> tuple[list[Job], int]:
     """So many jobs, the one that was written last first, those without a log before them; and how many more there are.
 
     A directory without a log and without a run.json is no job (a shared folder of checkpoints): it is not counted
-    unless it looks like one from outside.
+    unless it looks like one from outside. `seen` is what a look at the workspace gave already.
     """
-    seen = {name: each for name, each in scan(root).items() if each.changed >= since}
+    looked = scan(root) if seen is None else seen
+    seen = {name: each for name, each in looked.items() if each.changed >= since or each.changed < _NO_TIME}
     waiting = [name for name, each in seen.items() if not any(part.endswith(LOG_SUFFIXES) for part in each.names)]
     found = resolved(root, seen, waiting, skipped)
     order = sorted(
@@ -79,8 +89,11 @@ def newest(root: Path, count: int, since: float = 0.0, skipped: list[str] | None
 _FEW = 300  # jobs that a command reads by the way
 
 
-def refreshed(workspace: Path) -> Store | None:
-    """The rows of a workspace, fresh; None where nobody has built them or too much is new to read it in passing."""
+def refreshed(workspace: Path, seen: Mapping[str, Seen] | None = None) -> Store | None:
+    """The rows of a workspace, fresh; None where nobody has built them or too much is new to read it in passing.
+
+    `seen` is what a look at the workspace gave already.
+    """
     from trackwalker.fleet.index import JobIndex, open_store
     from trackwalker.fleet.source import Plain
 
@@ -91,7 +104,7 @@ def refreshed(workspace: Path) -> Store | None:
     if store is None:
         return None
     known = dict(store.ask("SELECT id, split_part(split_part(state, '|', 1), ' ', 1) FROM jobs"))
-    seen = scan(workspace.resolve())
+    seen = scan(workspace.resolve()) if seen is None else seen
     new = sum(known.get(name) != each.mark for name, each in seen.items())
     if not known or new > _FEW:
         return None
