@@ -53,6 +53,42 @@ def scan(root: Path, spared: Spared | None = None) -> dict[str, Seen]:
     return found
 
 
+def written(root: Path) -> dict[str, Seen]:
+    """Every id in a workspace and when it was written to, without a mark: of a job with a log only that is asked."""
+    names: dict[str, list[str]] = {}
+    times: dict[str, float] = {}
+    try:
+        with os.scandir(root) as entries:
+            for entry in entries:
+                name = entry.name
+                is_log = name.endswith(LOG_SUFFIXES)
+                match = NAME_FORM.match(name[:-4] if is_log else name)
+                if match is None:
+                    continue
+                job = match[1]
+                if is_log:
+                    at = _changed(entry)
+                    if at > times.get(job, -1.0):
+                        times[job] = at
+                names.setdefault(job, []).append(name)
+    except (FileNotFoundError, NotADirectoryError):
+        return {}
+    except OSError as e:
+        raise JobNotFoundError(f"the workspace {root} cannot be read: {e.strerror}") from e
+    for job in names.keys() - times.keys():
+        if (at := max(_changed(root / name) for name in names[job])) >= 0.0:
+            times[job] = at
+    return {job: Seen("", tuple(sorted(names[job])), at) for job, at in times.items()}
+
+
+def _changed(entry: os.DirEntry[str] | Path) -> float:
+    """When it was written last; -1 for what is gone meanwhile, or a link to nowhere."""
+    try:
+        return entry.stat().st_mtime
+    except OSError:
+        return -1.0
+
+
 def _listed(root: Path, spared: Mapping[str, str], turn: int) -> tuple[dict[str, Seen], set[str]]:
     parts: dict[str, list[tuple[str, int, int]]] = {}
     here: set[str] = set()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -11,7 +12,7 @@ from pydantic import ValidationError
 from trackwalker.diagnose.verdict import Verdict
 from trackwalker.fleet.examine import Examined
 from trackwalker.fleet.rows import JobRow
-from trackwalker.fleet.scan import Seen, resolved, scan
+from trackwalker.fleet.scan import Seen, resolved, scan, written
 from trackwalker.fleet.store import Store, folder_for
 from trackwalker.job.layout import LOG_SUFFIXES, Job
 from trackwalker.job.whole import open_regular
@@ -69,21 +70,22 @@ def newest(
     A directory without a log and without a run.json is no job (a shared folder of checkpoints): it is not counted
     unless it looks like one from outside. `seen` is what a look at the workspace gave already.
     """
-    looked = scan(root) if seen is None else seen
+    looked = written(root) if seen is None else seen
     seen = {name: each for name, each in looked.items() if each.changed >= since or each.changed < _NO_TIME}
-    waiting = [name for name, each in seen.items() if not any(part.endswith(LOG_SUFFIXES) for part in each.names)]
+    waiting = [
+        name
+        for name, each in seen.items()
+        if not each.names[-1].endswith(LOG_SUFFIXES) and not any(part.endswith(LOG_SUFFIXES) for part in each.names)
+    ]
     found = resolved(root, seen, waiting, skipped)
-    order = sorted(
-        (name for name in seen if name not in set(waiting)), key=lambda n: (seen[n].changed, n), reverse=True
-    )
     unlogged = sorted((job for job in found.values() if job.log is None), key=lambda job: job.id, reverse=True)
     logged_elsewhere = {job.id for job in found.values() if job.log is not None}
-    written = seen.keys() - set(waiting) | logged_elsewhere
-    order = sorted(written, key=lambda name: (seen[name].changed, name), reverse=True)
+    logged_ids = seen.keys() - set(waiting) | logged_elsewhere
     left = max(count - len(unlogged), 0)
-    shown = resolved(root, seen, order[:left], skipped)
-    logged = [shown[name] for name in order[:left] if name in shown]
-    return [*unlogged, *logged][:count], max(len(unlogged) + len(order) - count, 0)
+    order = heapq.nlargest(left, logged_ids, key=lambda name: (seen[name].changed, name))
+    shown = resolved(root, seen, order, skipped)
+    logged = [shown[name] for name in order if name in shown]
+    return [*unlogged, *logged][:count], max(len(unlogged) + len(logged_ids) - count, 0)
 
 
 _FEW = 300  # jobs that a command reads by the way
