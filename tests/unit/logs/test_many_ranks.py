@@ -16,6 +16,7 @@ from trackwalker.logs.failures.whereabouts import telling
 from trackwalker.logs.scanning import shares
 from trackwalker.logs.scanning.index import LogIndex, index_logs
 from trackwalker.logs.scanning.lines import parse
+from trackwalker.logs.scanning.skew import clocks_off
 from trackwalker.logs.scanning.steps import Steps
 
 OOM = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB\n"
@@ -98,6 +99,28 @@ def test_steps_that_are_not_numbered_are_counted(tmp_path: Path) -> None:
     assert job.dir is not None
     index = index_logs(job.log, {1: job.dir / "rank-1.log"})
     assert index.steps.last_by_rank == {0: 5, 1: 6}  # so many lines
+
+
+def test_a_clock_that_is_seconds_off_misleads_nobody(tmp_path: Path) -> None:
+    """All fail in the same words; rank 9 was first, on a host whose clock is five seconds ahead."""
+
+    def file(rank: int) -> str:
+        ahead, ends = 5 if rank // 8 == 1 else 0, 40 if rank == 9 else 43
+        lines = [f"gpu{rank // 8:05d}:88:99 [0] NCCL INFO comm 0x5 rank {rank} nranks 24 cudaDev 0 - Init COMPLETE\n"]
+        # Rank 9 did not live to complete the last step.
+        lines += [stamped(step + ahead, step_line(step) + "\n") for step in range(20 - (rank == 9))]
+        return "".join(lines) + stamped(ends + ahead, OOM)
+
+    found = triage(a_job(tmp_path, {rank: file(rank) for rank in range(24)}))
+    assert found.index.clocks_off.keys() == set(range(8, 16))
+    assert (found.roles.first_rank, found.roles.first_host) == (9, "gpu00001")
+
+
+@pytest.mark.parametrize("off", [0.0, 0.9])
+def test_clocks_that_are_right_to_a_second_are_left_alone(off: float) -> None:
+    seen = {rank: (7, 100.0 + (off if rank == 3 else 0.0)) for rank in range(6)}
+    assert clocks_off(seen, {}) == {}
+    assert clocks_off({0: (7, 1.0), 1: (7, 90.0)}, {}) == {}, "two do not tell who is right"
 
 
 def mined(lines: list[tuple[int, str]]) -> Mined:

@@ -42,6 +42,7 @@ class Gathered:
     harmless: Counter[str] = field(default_factory=Counter)
     ranks: set[int] = field(default_factory=set)
     last_steps: dict[int, int] = field(default_factory=dict)  # by rank, of files beside the main log
+    clocks: dict[int, tuple[int, float]] = field(default_factory=dict)  # by rank, its last step and when it was written
     actors: dict[str, int] = field(default_factory=dict)
     rank_hosts: dict[int, str] = field(default_factory=dict)
     last_task: int = -1
@@ -63,6 +64,7 @@ class Gathered:
         self.harmless.update(later.harmless)
         self.ranks |= later.ranks
         self.last_steps.update(later.last_steps)
+        self.clocks.update(later.clocks)
         self.actors = {**later.actors, **self.actors}
         self.rank_hosts = {**later.rank_hosts, **self.rank_hosts}
         self.last_task = max(self.last_task, later.last_task)

@@ -31,6 +31,7 @@ from trackwalker.logs.scanning.needles import SHORTEST, Needles
 from trackwalker.logs.scanning.reader import FactReader
 from trackwalker.logs.scanning.scan import Line, Scan, read_lines
 from trackwalker.logs.scanning.shares import Beside, read_beside
+from trackwalker.logs.scanning.skew import clocks_off
 from trackwalker.logs.scanning.steps import StepReader, Steps
 
 # The fact reader's short literals, in a form long enough for the scanner.
@@ -69,6 +70,7 @@ class LogIndex:
     rank_hosts: dict[int, str] = field(default_factory=dict)  # by rank, the host that lines of the log name for it
     earlier: dict[str, int] = field(default_factory=dict)  # parts rotated away -> how many lines before the main log
 
+    clocks_off: dict[int, float] = field(default_factory=dict)  # by rank: seconds that its clock is ahead of most
     _timed: tuple[int, bool] = (-1, False)  # of how many hits it was found out
     _tasks: tuple[int, int] = (-1, -1)
 
@@ -218,6 +220,7 @@ class Gatherer:
             self._main = source.steps
         else:
             self.gathered.last_steps.update(source.steps.ranks)
+        self.gathered.clocks.update(source.steps.clocks)
         self._learn(source, scan)
         self.gathered.files.append(source.name)
         self.gathered.size += scan.size
@@ -310,6 +313,7 @@ class Gatherer:
         index.harmless = dict(sorted(found.harmless.items()))
         index.last_task, index.rank_hosts, index.files = found.last_task, found.rank_hosts, found.files
         index.size, index.lines, index.skipped = found.size, found.lines, found.skipped
+        index.clocks_off = clocks_off(found.clocks, found.rank_hosts) if len(found.files) > 1 else {}
         facts.steps = self._main.result() if self._main else Steps()
         drop_forged(facts, self.gathered.hits)
         index.hits = sorted(self.gathered.hits.values(), key=lambda h: (h.file != scan.path.name, h.line))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
+from itertools import islice
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +21,7 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
 _FRONT = 400  # lines: enough for a median
+_MOST_CLOCKS = 512  # ranks of one file
 _PROCESS = re.compile(rb"^(?:\x1b\[[0-9;]*m)*\(((?:[\w.]+ )?pid=\d+(?:, ip=[^)\s]+)?)\)")
 
 
@@ -219,6 +221,18 @@ class StepReader:
                 rank = _rank(label, self._given) or 0
                 found[rank] = max(found.get(rank, -1), row[0])
         return dict(sorted(found.items()))
+
+    @property
+    def clocks(self) -> dict[int, tuple[int, float]]:
+        """Of every rank whose last step line says when it was written: that step, and when."""
+        found: dict[int, tuple[int, float]] = {}
+        for label, raw in islice(self._last.items(), _MOST_CLOCKS):
+            row, body = self._read(raw, 0), parse(raw)
+            if row is not None and body is not None and body.clock is not None:
+                rank = _rank(label, self._given)
+                rank = body.rank if rank is None and body.rank is not None else rank or 0
+                found[rank] = max(found.get(rank, (-1, 0.0)), (row[0], body.clock))
+        return found
 
     def drain(self) -> Steps:
         """What was read since the last time: for whoever follows a log that grows and keeps no table of it."""
