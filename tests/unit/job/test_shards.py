@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import json
+import os
 from pathlib import Path
 
 import pytest
 
+from trackwalker.job.processes import read_stat
 from trackwalker.job.shards import MANY_SCRAPE_S, NODES, SCRAPE_S, Shard, databases, node_of, recorders, shards
+from trackwalker.node.agent.services import Services
+from trackwalker.node.stages.order import Seat
+from trackwalker.observe.ending import Ending
 
 NAMES = [f"gpu{n:05d}" for n in range(1250)]
 
@@ -36,6 +42,23 @@ def test_recorders_are_spread_over_the_nodes() -> None:
     assert len(set(places)) == 20
     assert max(places) < 1250
     assert node_of("ray", 1250) == 0
+
+
+def test_a_recorder_elsewhere_lives_as_long_as_that_nodes_agent(tmp_path: Path) -> None:
+    (tmp_path / "agent").mkdir()
+    here = Services({"recorder-1": ["true"]}, tmp_path, Seat("7", 64, "gpu00064"))
+    assert here._commands["recorder-1"][-2:] == ["--node", "gpu00064"]
+    first = Services({"recorder": ["true"]}, tmp_path, Seat("7", 0, "gpu00000"))
+    assert "--node" not in first._commands["recorder"]
+    now = [0.0]
+    ending = Ending(tmp_path, lambda: now[0], "gpu00064")
+    for name, pid in (("state.json", 0), ("gpu00064.state.json", os.getpid())):
+        stat = read_stat(os.getpid())
+        state = {"agent": {"pid": pid, "start": stat.start if stat else 0}, "ranks": []}
+        (tmp_path / "agent" / name).write_text(json.dumps(state))
+    assert ending.reason() is None
+    now[0] = 1000.0
+    assert ending.reason() is None, "the first node's processes are not here, this node's are"
 
 
 def test_what_a_recorder_is_told_is_what_was_meant() -> None:
