@@ -133,7 +133,8 @@ def judge(root: Path, folder: Path, count: int, sample: int | None) -> int:
     """Every figure of issue 32, line 4."""
     from trackwalker.fleet import questions
     from trackwalker.fleet.index import JobIndex
-    from trackwalker.fleet.source import Plain, newest
+    from trackwalker.fleet.scan import newest
+    from trackwalker.fleet.source import Plain
     from trackwalker.launch.ledger import suspects
 
     dice = random.Random(1)  # noqa: S311

@@ -5,6 +5,7 @@ every ten seconds through the target file. Prints scrape success, CPU, memory, s
 write-ahead log and in a compacted block (made with promtool from the same payload), the time to come back after
 kill -9, and the table for other sizes, extrapolated in proportion.
 Usage: .venv/bin/python bench/scale.py [--nodes 1000] [--seconds 180] [--interval 15]
+With --shards N (0: as many as a job of that size has) real recorders share the nodes instead: see scale_shards.py.
 """
 
 from __future__ import annotations
@@ -20,12 +21,14 @@ import urllib.request
 from pathlib import Path
 from urllib.parse import quote
 
+import scale_shards
 from fleet import Payload, address_of, name_of
 from sizing import Measured, table
 from tree_agent import TreeAgent, plant
 from usage import cpu_seconds, memory_mb
 
 from trackwalker.job.processes import free_port
+from trackwalker.job.shards import shards
 from trackwalker.observe.prometheus import ensure_prometheus, find_promtool
 from trackwalker.observe.server import Server
 
@@ -251,8 +254,13 @@ def main() -> int:
     parser.add_argument("--nodes", type=int, default=1000)
     parser.add_argument("--seconds", type=float, default=180.0)
     parser.add_argument("--interval", type=float, default=15.0, help="seconds between scrapes of a node")
+    parser.add_argument("--shards", type=int, help="recorders that share the nodes; 0: as a job of that size has")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="bench-scale-") as folder:
+        if options.shards is not None:
+            options.shards = options.shards or shards(options.nodes)
+            ensure_prometheus(print)
+            return scale_shards.run(Path(folder), options, capture(Path(folder)))
         return run(Path(folder), options)
 
 

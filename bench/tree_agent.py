@@ -22,7 +22,7 @@ _ENTRY = """
 import functools, sys
 sys.path.insert(0, sys.argv[1])
 from pathlib import Path
-from trackwalker.node import agent
+from trackwalker.node.agent import agent
 from trackwalker.node.agent.spec import load_spec
 agent.machine_collectors = functools.partial(agent.machine_collectors, sysfs=sys.argv[3])
 sys.exit(agent.Agent(load_spec(Path(sys.argv[2]))).run(adopt=False))

@@ -3,6 +3,7 @@
 Generates a 24-rank log of a size, and one of a run of that many steps, in a temporary folder; runs `grep -c` for one
 fixed string and triage by turns, and prints the ratio of the medians, the ratio of each round, the processor time of
 both and the peak memory of triage (RSS of its one process). A case of 0 is left out. Exits 1 when a target is missed.
+With --ranks N --mb M instead: N rank files of M MB, twice, removed in between; who failed first, in which time.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ import tempfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
+
+from rank_files import measure as measure_ranks
 
 RANKS = 24
 RATIO = 3.0
@@ -129,8 +132,14 @@ def main() -> int:
     parser.add_argument("--gb", type=float, default=2.0)
     parser.add_argument("--steps", type=int, default=200_000, help="steps of the second run")
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--ranks", type=int, default=0, help="only this many rank files, each of --mb megabytes")
+    parser.add_argument("--mb", type=float, default=1.0, help="megabytes of a rank file")
+    parser.add_argument("--folder", help="where to write them (default: the temporary folder)")
     options = parser.parse_args()
     good = True
+    if options.ranks:
+        with tempfile.TemporaryDirectory(prefix="triage-bench-", dir=options.folder) as folder:
+            return 0 if measure_ranks(Path(folder), options.ranks, options.mb) else 1
     with tempfile.TemporaryDirectory(prefix="triage-bench-") as folder:
         log = Path(folder) / "1-JAX-bench.log"
         if options.gb:

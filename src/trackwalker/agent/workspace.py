@@ -20,6 +20,7 @@ from trackwalker.errors import EvidenceError, JobNotFoundError, RefusedError, Us
 from trackwalker.job.layout import Job
 from trackwalker.job.resolve import follow
 from trackwalker.job.scrub import Scrubber, scrubber_of
+from trackwalker.job.shards import databases
 from trackwalker.launch.job_state import submitted
 from trackwalker.logs.formats.workers import earlier_parts
 from trackwalker.report.text import one_line
@@ -220,7 +221,7 @@ def signature(job: Job) -> tuple[object, ...]:
 def listing(database: Path) -> Signature:
     """The files of a database with their sizes and times."""
     found = []
-    for folder in (database, database / "wal"):
+    for folder in (folder for part in databases(database) for folder in (part, part / "wal")):
         if folder.is_dir():
             with os.scandir(folder) as entries:
                 for entry in entries:

@@ -7,10 +7,12 @@ without the directory's time, nor a log grow without its own.
 
 from __future__ import annotations
 
+import heapq
 import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 from trackwalker.errors import JobNotFoundError
 from trackwalker.job.layout import LOG_SUFFIXES, NAME_FORM, Job
@@ -19,8 +21,7 @@ from trackwalker.job.resolve import jobs_among
 TURNS = 16  # listings after which every old job was looked at
 
 
-@dataclass(frozen=True, slots=True)
-class Seen:
+class Seen(NamedTuple):  # a hundred thousand are made with each look: a data class takes three times as long
     """What a workspace holds of one job, by its names alone."""
 
     mark: str  # changes when its log or its directory does
@@ -51,6 +52,42 @@ def scan(root: Path, spared: Spared | None = None) -> dict[str, Seen]:
             del spared.names[name]
         found[job] = Seen("", (), 0.0)
     return found
+
+
+def written(root: Path) -> dict[str, Seen]:
+    """Every id in a workspace and when it was written to, without a mark: of a job with a log only that is asked."""
+    names: dict[str, list[str]] = {}
+    times: dict[str, float] = {}
+    try:
+        with os.scandir(root) as entries:
+            for entry in entries:
+                name = entry.name
+                is_log = name.endswith(LOG_SUFFIXES)
+                match = NAME_FORM.match(name[:-4] if is_log else name)
+                if match is None:
+                    continue
+                job = match[1]
+                if is_log:
+                    at = _changed(entry)
+                    if at > times.get(job, -1.0):
+                        times[job] = at
+                names.setdefault(job, []).append(name)
+    except (FileNotFoundError, NotADirectoryError):
+        return {}
+    except OSError as e:
+        raise JobNotFoundError(f"the workspace {root} cannot be read: {e.strerror}") from e
+    for job in names.keys() - times.keys():
+        if (at := max(_changed(root / name) for name in names[job])) >= 0.0:
+            times[job] = at
+    return {job: Seen("", tuple(sorted(names[job])), at) for job, at in times.items()}
+
+
+def _changed(entry: os.DirEntry[str] | Path) -> float:
+    """When it was written last; -1 for what is gone meanwhile, or a link to nowhere."""
+    try:
+        return entry.stat().st_mtime
+    except OSError:
+        return -1.0
 
 
 def _listed(root: Path, spared: Mapping[str, str], turn: int) -> tuple[dict[str, Seen], set[str]]:
@@ -108,23 +145,34 @@ def resolved(
     return found
 
 
-def newest(root: Path, count: int, since: float = 0.0, skipped: list[str] | None = None) -> tuple[list[Job], int]:
+_NO_TIME = 1e8  # an archive that kept no times gives its files those of 1970: they tell nothing
+
+
+def newest(
+    root: Path,
+    count: int,
+    since: float = 0.0,
+    skipped: list[str] | None = None,
+    seen: Mapping[str, Seen] | None = None,
+) -> tuple[list[Job], int]:
     """So many jobs, the one that was written last first, those without a log before them; and how many more there are.
 
     A directory without a log and without a run.json is no job (a shared folder of checkpoints): it is not counted
-    unless it looks like one from outside.
+    unless it looks like one from outside. `seen` is what a look at the workspace gave already.
     """
-    seen = {name: each for name, each in scan(root).items() if each.changed >= since}
-    waiting = [name for name, each in seen.items() if not any(part.endswith(LOG_SUFFIXES) for part in each.names)]
+    looked = written(root) if seen is None else seen
+    seen = {name: each for name, each in looked.items() if each.changed >= since or each.changed < _NO_TIME}
+    waiting = [
+        name
+        for name, each in seen.items()
+        if not each.names[-1].endswith(LOG_SUFFIXES) and not any(part.endswith(LOG_SUFFIXES) for part in each.names)
+    ]
     found = resolved(root, seen, waiting, skipped)
-    order = sorted(
-        (name for name in seen if name not in set(waiting)), key=lambda n: (seen[n].changed, n), reverse=True
-    )
     unlogged = sorted((job for job in found.values() if job.log is None), key=lambda job: job.id, reverse=True)
     logged_elsewhere = {job.id for job in found.values() if job.log is not None}
-    written = seen.keys() - set(waiting) | logged_elsewhere
-    order = sorted(written, key=lambda name: (seen[name].changed, name), reverse=True)
+    logged_ids = seen.keys() - set(waiting) | logged_elsewhere
     left = max(count - len(unlogged), 0)
-    shown = resolved(root, seen, order[:left], skipped)
-    logged = [shown[name] for name in order[:left] if name in shown]
-    return [*unlogged, *logged][:count], max(len(unlogged) + len(order) - count, 0)
+    order = heapq.nlargest(left, logged_ids, key=lambda name: (seen[name].changed, name))
+    shown = resolved(root, seen, order, skipped)
+    logged = [shown[name] for name in order if name in shown]
+    return [*unlogged, *logged][:count], max(len(unlogged) + len(logged_ids) - count, 0)

@@ -11,7 +11,7 @@ from pydantic import ValidationError
 from trackwalker.diagnose.verdict import Verdict
 from trackwalker.fleet.examine import Examined
 from trackwalker.fleet.rows import JobRow
-from trackwalker.fleet.scan import scan
+from trackwalker.fleet.scan import Seen, scan
 from trackwalker.fleet.store import Store, folder_for
 from trackwalker.job.layout import Job
 from trackwalker.job.whole import open_regular
@@ -57,8 +57,11 @@ class Plain:
 _FEW = 300  # jobs that a command reads by the way
 
 
-def refreshed(workspace: Path) -> Store | None:
-    """The rows of a workspace, fresh; None where nobody has built them or too much is new to read it in passing."""
+def refreshed(workspace: Path, seen: Mapping[str, Seen] | None = None) -> Store | None:
+    """The rows of a workspace, fresh; None where nobody has built them or too much is new to read it in passing.
+
+    `seen` is what a look at the workspace gave already.
+    """
     from trackwalker.fleet.index import JobIndex, open_store
 
     folder = folder_for(workspace)
@@ -68,7 +71,7 @@ def refreshed(workspace: Path) -> Store | None:
     if store is None:
         return None
     known = dict(store.ask("SELECT id, split_part(split_part(state, '|', 1), ' ', 1) FROM jobs"))
-    seen = scan(workspace.resolve())
+    seen = scan(workspace.resolve()) if seen is None else seen
     new = sum(known.get(name) != each.mark for name, each in seen.items())
     if not known or new > _FEW:
         return None

@@ -16,7 +16,7 @@ from trackwalker.job.shorthand import nth, position, without_part
 _LONGEST_PATH = 1024
 
 _EVIDENCE = frozenset({".log", ".out", ".err", ".txt", ".json", ".dmesg", ".events", ".pickle", ".pkl"})
-_MOST_FILES = 4096
+_MOST_FILES = 1 << 17  # a hundred thousand ranks
 _OF_A_RANK = re.compile(r"(?:attempt|rank|node|worker|task|host)?[_-]?\d{1,5}$")
 _SUBMIT_LOGS = ("submit.err", "submit.log", "artifact/submit.log")
 

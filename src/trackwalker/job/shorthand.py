@@ -11,6 +11,7 @@ from pathlib import Path
 
 from trackwalker.errors import JobNotFoundError
 from trackwalker.job.layout import Job
+from trackwalker.job.shards import databases
 from trackwalker.job.whole import read_whole
 
 LATEST = "latest"
@@ -84,7 +85,8 @@ def _recorded_since(job: Job) -> float | None:
     """The first moment of the oldest block of the recording."""
     first = []
     with contextlib.suppress(OSError):
-        for block in job.database.glob("*/meta.json") if job.database is not None else ():
+        parts = databases(job.database) if job.database is not None else []
+        for block in (block for part in parts for block in part.glob("*/meta.json")):
             with contextlib.suppress(OSError, ValueError, KeyError, TypeError, RecursionError):
                 first.append(float(json.loads(read_whole(block))["minTime"]) / 1000.0)
     return min(first, default=None)

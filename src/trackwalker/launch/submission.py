@@ -21,6 +21,7 @@ from typing import Any
 
 from trackwalker.errors import UsageError
 from trackwalker.job.run import RunRecord
+from trackwalker.job.shards import recorders
 from trackwalker.job.trust import distrust, make_folder, ours_alone
 from trackwalker.job.whole import write_whole
 from trackwalker.launch.code.bundle import build_agent
@@ -171,7 +172,7 @@ def plan_submission(asked: Asked, how: How) -> Submission:
         expected_gpus=0 if _on_cpus(resolved) else resolved.target.gpus_per_node,
         tensorboard=str(event_folder(resolved, elsewhere or shared)),
         listen=how.listen,
-        services=_services(how),
+        services=_services(how, asked.nodes),
         container=container,
         workdir=how.workdir,
         flags=dict(how.flags),
@@ -233,6 +234,6 @@ def _steps(resolved: Resolved) -> int | None:
     return steps if steps > 0 else None
 
 
-def _services(how: How) -> dict[str, list[str]]:
-    found = {"recorder": [how.python, "-m", _RECORDER]} if how.observe else {}
+def _services(how: How, nodes: int) -> dict[str, list[str]]:
+    found = recorders([how.python, "-m", _RECORDER], nodes) if how.observe else {}
     return {**found, "ray": [how.python, "-m", _RAY]} if how.ray else found

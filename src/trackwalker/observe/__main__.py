@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from trackwalker.errors import TrackwalkerError
+from trackwalker.job.shards import Shard
 from trackwalker.observe.recorder import Recorder
 
 
@@ -25,9 +26,13 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m trackwalker.observe", description=__doc__)
     parser.add_argument("--job-dir", type=Path, required=True, help="the job's directory")
     parser.add_argument("--job-id", required=True, help="the job's id, names the node-local folder")
+    parser.add_argument("--shard", type=Shard.parse, default=Shard(), help="which part of the nodes, as 3/20")
+    parser.add_argument("--node", default="", help="the node this runs on, where it is not the run's first")
+    parser.add_argument("--interval", type=int, default=0, help="seconds between scrapes (default: by the run's size)")
     options = parser.parse_args()
+    part, node, interval = options.shard, options.node, options.interval
     try:
-        return Recorder(options.job_dir, options.job_id, say).run()
+        return Recorder(options.job_dir, options.job_id, say, shard=part, node=node, scrape_s=interval).run()
     except TrackwalkerError as e:
         say(str(e))
         return e.exit_code

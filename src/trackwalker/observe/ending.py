@@ -18,9 +18,10 @@ STALLED_S = 600.0  # a launch began but no rank ever started: slow images take m
 class Ending:
     """Looks at a job directory cheaply and often, and says when its run has ended."""
 
-    def __init__(self, job_dir: Path, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, job_dir: Path, clock: Callable[[], float] = time.monotonic, node: str = "") -> None:
+        """`node`: whose processes to look for, where that is not the first one."""
         self._events = job_dir / "events.jsonl"
-        self._state = job_dir / "agent" / "state.json"
+        self._state = job_dir / "agent" / (f"{node}.state.json" if node else "state.json")
         self._clock = clock
         self._events_size = -1
         self._changed = clock()

@@ -17,26 +17,30 @@ import yaml
 
 from trackwalker.errors import TrackwalkerError
 from trackwalker.job.private import METRICS_TOKEN
+from trackwalker.job.shards import SCRAPE_S, Shard
 from trackwalker.observe.mirror import followed_by, seed
 from trackwalker.observe.remote_write import RemoteWrite
 
 # What Prometheus is told to do: whom to scrape, which rules to evaluate, where to send a second copy.
 RULES = Path(__file__).parent / "rules"
-SCRAPE_S = 1
 RAY_SCRAPE_S = 5  # as upstream: Ray itself looks no more often
 RAY_UNWANTED = "ray_grpc_.*|.*_bucket|python_.*|process_.*|target_info"
 EVALUATE_S = 5  # forty-odd cheap rules: often enough for an alert, rarely enough not to be felt
 
 
 def prometheus_config(
-    targets: Path, ray_targets: Path, remote_write: dict[str, Any] | None = None, token_file: str = ""
+    targets: Path,
+    ray_targets: Path,
+    remote_write: dict[str, Any] | None = None,
+    token_file: str = "",
+    scrape_s: int = SCRAPE_S,
 ) -> str:
-    """The configuration file: every second, whatever the node agents announce, and Ray where there is one."""
+    """The configuration file: as often as asked, whatever the node agents announce, and Ray where there is one."""
     config: dict[str, Any] = {
         "global": {
-            "scrape_interval": f"{SCRAPE_S}s",
-            "scrape_timeout": f"{SCRAPE_S}s",
-            "evaluation_interval": f"{EVALUATE_S}s",
+            "scrape_interval": f"{scrape_s}s",
+            "scrape_timeout": f"{scrape_s}s",
+            "evaluation_interval": f"{max(EVALUATE_S, scrape_s)}s",
         },
         "rule_files": [str(RULES / "*.yml")],
         "scrape_configs": [
@@ -66,16 +70,17 @@ def prometheus_config(
 class LiveDir:
     """Node-local files of one recorded job."""
 
-    def __init__(self, job_dir: Path, job_id: str) -> None:
+    def __init__(self, job_dir: Path, job_id: str, shard: Shard = Shard()) -> None:  # noqa: B008 - nobody changes it
         # Two checkouts on one machine may count their jobs alike: the directory's own name decides.
         mark = hashlib.sha256(os.fsencode(job_dir.resolve())).hexdigest()[:8]
-        self.root = _base() / f"{re.sub(r'[^A-Za-z0-9_.-]', '_', job_id)}-{mark}"
+        part = f"-shard{shard.number}" if shard.number else ""  # Ray looks for the first one's
+        self.root = _base() / f"{re.sub(r'[^A-Za-z0-9_.-]', '_', job_id)}-{mark}{part}"
         self.data = self.root / "prometheus"
         self.log = self.root / "prometheus.log"
         self.config = self.root / "prometheus.yml"
         self.targets = self.root / "targets.json"
         self.ray_targets = self.root / "ray_targets.json"
-        self._copy = job_dir / "prometheus"
+        self._copy = shard.database(job_dir)
         self._lock = -1
 
     def claim(self) -> None:
@@ -105,11 +110,11 @@ class LiveDir:
         """Whether Prometheus did not end in the middle of rewriting its log."""
         return not any((self.data / "wal").glob("*.repair"))
 
-    def write_config(self, remote: RemoteWrite | None = None) -> None:
+    def write_config(self, remote: RemoteWrite | None = None, scrape_s: int = SCRAPE_S) -> None:
         """The configuration; secrets of a remote store stay in this private folder."""
         section = remote.section(self.root) if remote is not None else None
         token_file = os.environ.get(METRICS_TOKEN, "")
-        self.config.write_text(prometheus_config(self.targets, self.ray_targets, section, token_file))
+        self.config.write_text(prometheus_config(self.targets, self.ray_targets, section, token_file, scrape_s))
 
     def remove(self) -> None:
         """Remove everything; only right after the mirror holds all of it."""

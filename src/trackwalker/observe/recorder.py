@@ -12,6 +12,7 @@ from pathlib import Path
 
 from trackwalker.errors import UsageError
 from trackwalker.job.services import announce, drop_login, keep_login, withdraw
+from trackwalker.job.shards import Shard
 from trackwalker.observe import remote_write
 from trackwalker.observe.ending import Ending
 from trackwalker.observe.live import LiveDir
@@ -25,7 +26,7 @@ from trackwalker.observe.tensorboard import Board
 TICK_S = 1.0
 STARTING_S = 0.2  # until Prometheus is up, each tick delays the first sample
 MIRROR_S = 2.0
-LAST_SCRAPE_S = 1.5  # one more scrape interval after the end, so that the last values are in
+LAST_SCRAPE_S = 1.5  # one more scrape interval after the end, so that the last values are in; never longer
 CLOSE_S = 10.0  # how long a broken mirror is tried again at the end
 _STEADY_S = 60.0  # a Prometheus that lasted this long did not die of its start
 _FLAGS = ("--storage.tsdb.retention.time=30d", *remote_write.FLAGS)
@@ -34,14 +35,25 @@ _FLAGS = ("--storage.tsdb.retention.time=30d", *remote_write.FLAGS)
 class Recorder:
     """One job's recorder; `run` returns the exit code when the run is over."""
 
-    def __init__(self, job_dir: Path, job_id: str, say: Callable[[str], None], flags: Sequence[str] = ()) -> None:
-        self._job_dir, self._say, self._flags = job_dir, say, (*_FLAGS, *flags)
-        self._copy = job_dir / "prometheus"
-        self._live = LiveDir(job_dir, job_id)
+    def __init__(
+        self,
+        job_dir: Path,
+        job_id: str,
+        say: Callable[[str], None],
+        flags: Sequence[str] = (),
+        shard: Shard = Shard(),  # noqa: B008 - a value that nobody changes
+        node: str = "",
+        scrape_s: int = 0,
+    ) -> None:
+        """`shard`: which part of the nodes it records; `node`: where it runs, when that is not the first one."""
+        self._job_dir, self._say, self._flags, self._shard = job_dir, say, (*_FLAGS, *flags), shard
+        self._copy = shard.database(job_dir)
+        self._live = LiveDir(job_dir, job_id, shard)
+        self._scrape_s = scrape_s or shard.scrape_s
         self._mirror = Mirror(self._live.data, self._copy, self._live.log, say)
         # Prometheus reads a local copy: a job directory that is away for a while must not look like "no targets".
-        self._targets = Targets(job_dir / "agent" / "targets", self._live.targets, job_id, say)
-        self._ending = Ending(job_dir)
+        self._targets = Targets(job_dir / "agent" / "targets", self._live.targets, job_id, say, shard.has)
+        self._ending = Ending(job_dir, node=node)
         self._board = Board(job_dir, self._live.root / "tensorboard.log", say)
         self._stop = threading.Event()
         self._server: Server | None = None
@@ -58,7 +70,7 @@ class Recorder:
         signal.signal(signal.SIGHUP, signal.SIG_IGN)  # a closed terminal is not the end of the run
         binary = ensure_prometheus(self._say)
         self._live.claim()
-        self._live.write_config(self._remote())
+        self._live.write_config(self._remote(), self._scrape_s)
         self._targets.follow()
         why = None
         while why is None:
@@ -83,12 +95,20 @@ class Recorder:
         elif self._server.ready():  # before that it may be rewriting its log: nothing to mirror
             if now >= self._next_mirror:
                 self._next_mirror = now + MIRROR_S
+                if not self._shard.alone:  # not with parents: a job directory that has vanished is not made anew
+                    self._copy.parent.mkdir(exist_ok=True)
                 self._mirror.sync()
-            if not self._announced:
+            if not self._announced and self._speaks:
                 keep_login(self._job_dir, login().password)
                 announce(self._job_dir, "prometheus", self._server.port, self._server.process.pid)
-                self._announced = True
-            self._board.tick()
+            self._announced = True
+            if self._speaks:
+                self._board.tick()
+
+    @property
+    def _speaks(self) -> bool:
+        """Whether it serves the job's pages; the others, on nodes of their own, only record."""
+        return self._shard.number == 0
 
     def _pause(self) -> float:
         waiting = self._server is not None and not self._announced
@@ -132,8 +152,9 @@ class Recorder:
         if self._server is not None and self._server.running:
             time.sleep(LAST_SCRAPE_S)
             self._server.stop()
-        withdraw(self._job_dir, "prometheus")
-        drop_login(self._job_dir)
+        if self._speaks:
+            withdraw(self._job_dir, "prometheus")
+            drop_login(self._job_dir)
         if not self._live.data.exists() or (self._live.settled and self._mirror_to_the_end()):
             self._live.remove()
             self._say("ended")

@@ -17,6 +17,7 @@ from urllib.parse import quote
 from trackwalker.job.whole import write_whole
 
 LOOK_S = 0.5
+_LOOK_EACH_S = 0.01  # a shared file system is asked for each file: a hundred questions a second, not more
 CHECK_S = 5.0  # a port can change hands while an agent is dead: ask again who is there
 _PATIENCE_S = 1.0
 _AT_ONCE = 16
@@ -33,8 +34,17 @@ class Targets:
     out, because its samples would be stored as ours.
     """
 
-    def __init__(self, announced: Path, live: Path, job_id: str, say: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        announced: Path,
+        live: Path,
+        job_id: str,
+        say: Callable[[str], None],
+        has: Callable[[str], bool] = lambda _: True,
+    ) -> None:
+        """`has` says of a node whether it is ours to scrape."""
         self.found = threading.Event()  # there is something to scrape
+        self._has = has
         self._announced, self._live, self._job_id, self._say = announced, live, job_id, say
         self._marks: dict[str, tuple[int, int]] = {}
         self._groups: dict[str, list[Group]] = {}
@@ -59,7 +69,7 @@ class Targets:
         while not self._stop.is_set():
             with contextlib.suppress(OSError):  # the file system is away: what we knew still holds
                 self.look()
-            self._stop.wait(LOOK_S)
+            self._stop.wait(max(LOOK_S, len(self._marks) * _LOOK_EACH_S))
 
     def look(self) -> None:
         """Take in what changed, ask who answers when it is time to, and tell Prometheus."""
@@ -80,7 +90,7 @@ class Targets:
         """Read the files that are new or changed; whether there were any."""
         marks = {}
         for entry in os.scandir(self._announced):
-            if entry.name.endswith(".json"):
+            if entry.name.endswith(".json") and self._has(entry.name.removesuffix(".json")):
                 stat = entry.stat()
                 marks[entry.name] = (stat.st_mtime_ns, stat.st_size)
         if marks == self._marks:

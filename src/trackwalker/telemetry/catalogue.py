@@ -16,6 +16,7 @@ from trackwalker.job.layout import Job
 from trackwalker.job.processes import is_live
 from trackwalker.job.resolve import list_jobs
 from trackwalker.job.run import load_run
+from trackwalker.job.shards import databases
 from trackwalker.observe.tsdb import list_parts, read_block
 from trackwalker.telemetry.client import QueryError, Telemetry
 from trackwalker.telemetry.coverage import find_gaps, hosts_seen
@@ -132,16 +133,18 @@ def _glance(entry: Entry, database: Path) -> Entry:
     """From the blocks' own descriptions; a block's end is the end of its time slot."""
     try:
         check_source(database)
-        parts = list_parts(database)
-        open_end = any((database / "wal" / name).stat().st_size for name in parts.needed) or bool(parts.checkpoints)
+        parts = {folder: list_parts(folder) for folder in databases(database)}
+        open_end = any(
+            (folder / "wal" / name).stat().st_size for folder, part in parts.items() for name in part.needed
+        ) or any(part.checkpoints for part in parts.values())
     except EvidenceError as e:
         return _useless(entry, database, str(e))
     except OSError as e:  # gone meanwhile
         return _useless(entry, database, f"metrics database {database} is unreadable: {e.strerror}")
     blocks, bad = [], {}
-    for name in parts.blocks:
+    for folder, name in ((folder, name) for folder, part in parts.items() for name in part.blocks):
         try:
-            blocks.append(read_block(database / name))
+            blocks.append(read_block(folder / name))
         except (ValueError, OSError) as e:
             bad[name] = f"{name}: {e.strerror if isinstance(e, OSError) else e}"
     replaced = frozenset().union(*(b.replaces for b in blocks))

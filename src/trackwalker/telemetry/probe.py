@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import mmap
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ MOST_SAMPLES = 10_000_000
 _FILE_HEADER = 8
 _BATCH = 200
 _CHUNK_EXTRA = 5  # encoding byte before and checksum after the data
+_NO_DELETIONS = 9  # bytes: a head and its checksum
 
 
 def suspicious(block: Block, folder: Path, total: int) -> bool:
@@ -89,3 +91,23 @@ def hide_unreadable(api: Api, block: Block) -> tuple[list[str], set[str]]:
 def _matcher(labels: Mapping[str, Any]) -> str:
     # JSON's string escapes are those of PromQL.
     return "{" + ", ".join(f"{k}={json.dumps(v, ensure_ascii=False)}" for k, v in sorted(labels.items())) + "}"
+
+
+def has_deletions(tombstones: Path) -> bool:
+    """Whether a block's file of deletions holds any."""
+    return tombstones.exists() and tombstones.stat().st_size > _NO_DELETIONS
+
+
+def last_error(said: str) -> str:
+    """The error in Prometheus' log, without our temporary paths."""
+    lines = said.strip().splitlines()
+    errors = [line for line in lines if re.search(r"level=error|level=ERROR|^panic", line)]
+    line = (errors or lines or ["Prometheus said nothing"])[-1]
+    match = re.search(r'err="((?:[^"\\]|\\.)*)"', line)
+    return re.sub(r"\S*/data/", "", (match[1] if match else line).replace('\\"', '"'))
+
+
+def about(name: str, said: str) -> str:
+    """The part of an error message that concerns one block."""
+    match = re.search(rf"corrupted block {name}: ([^;]*)", said)
+    return match[1].strip() if match else said

@@ -10,7 +10,9 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,6 +20,7 @@ from typing import Any
 import httpx
 
 from trackwalker.errors import EvidenceError, MissingToolError
+from trackwalker.job.shards import databases
 from trackwalker.observe.login import login
 from trackwalker.observe.prometheus import find_prometheus
 from trackwalker.observe.server import Server
@@ -27,7 +30,16 @@ from trackwalker.telemetry.direct.answers import Direct, Traffic
 from trackwalker.telemetry.direct.unxor import DamagedError
 from trackwalker.telemetry.foreign.inside import untold, write_ours
 from trackwalker.telemetry.foreign.names import Rule
-from trackwalker.telemetry.probe import MOST_SAMPLES, count_chunks, hide_unreadable, readable, suspicious
+from trackwalker.telemetry.probe import (
+    MOST_SAMPLES,
+    about,
+    count_chunks,
+    has_deletions,
+    hide_unreadable,
+    last_error,
+    readable,
+    suspicious,
+)
 from trackwalker.telemetry.view import View, check_source, explain
 
 __all__ = ["Telemetry", "open_database"]
@@ -48,7 +60,7 @@ _LOGGED_BYTES = 8  # of a log for each sample, about
 # Prometheus' time goes with series times questions, that of the blocks with samples: on two idle cores 3,300 series
 # over 24 h took 4.8 s by Prometheus and 6.7 s from the blocks, 35,000 over 2 h 13.3 s and 5.9 s.
 _MANY_SERIES = 10_000
-_NO_DELETIONS = 9  # bytes: a head and its checksum
+_PARTS_AT_ONCE = 2  # each is a Prometheus that replays a log
 _PREFIX = f"trackwalker-view-{os.getuid()}-"
 
 
@@ -66,9 +78,13 @@ def open_database(db_dir: Path, direct_from: int = MOST_SAMPLES, ours: bool = Tr
     _remove_stale()
     with ExitStack() as stack:
         root = _private_folder(stack)
-        view = View(db_dir, root / "data")
+        parts = databases(db_dir)
         try:
+            together = _together(parts, binary, root) if len(parts) > 1 or parts != [db_dir] else None
+            view = View(db_dir if together is None else together.folder, root / "data")
+            view.named = db_dir
             view.build()
+            view.damage += together.damage if together is not None else []
             (root / "prometheus.yml").write_text("global: {}\n")
             opened = _Opened(binary, view, root)
             stack.callback(opened.close)
@@ -108,7 +124,7 @@ class _Opened:
         if least and _at_once(view.blocks) <= _MANY_SERIES:
             return None
         folders = [view.data / b.name for b in view.blocks]
-        if any(_has_deletions(folder / "tombstones") for folder in folders):
+        if any(has_deletions(folder / "tombstones") for folder in folders):
             return None
         try:
             return Direct(folders, self.traffic)
@@ -129,8 +145,7 @@ class _Opened:
         return self.direct(least)
 
     def _flatten(self) -> None:
-        name = self.api.call("/api/v1/admin/tsdb/snapshot")["name"]
-        self._view.move(self._view.data / "snapshots" / str(name))
+        self.snapshot()
         with self._lock:
             self._stop()
 
@@ -149,6 +164,11 @@ class _Opened:
         made = Telemetry(self, self.bounds(), self._view.damage, self.unreadable, self.direct(least))
         made.renamed = renamed
         return made
+
+    def snapshot(self) -> None:
+        """Have Prometheus write what is in the log into a block, and go on with the blocks."""
+        name = self.api.call("/api/v1/admin/tsdb/snapshot")["name"]
+        self._view.move(self._view.data / "snapshots" / str(name))
 
     @property
     def api(self) -> Api:
@@ -268,14 +288,14 @@ class _Opened:
         return True
 
     def _leave_out(self, server: Server) -> None:
-        said = _last_error(server.said())
+        said = last_error(server.said())
         named = [b.name for b in self._view.blocks if b.name in said]
         if any(not (self._view.source / name).exists() for name in named):
             self._view.build()  # not bad, but merged into another between our look and Prometheus'
             self._salvaged = False
         elif named:
             for name in named:
-                why = _about(name, said)
+                why = about(name, said)
                 if "tombstones" in why and (self._view.data / name / "tombstones").exists():
                     self._view.drop_tombstones(name)
                 else:
@@ -288,38 +308,58 @@ class _Opened:
             raise EvidenceError(_nothing(self._view, "no part of it can be read"))
 
 
+@dataclass(frozen=True)
+class _Together:
+    """One folder of blocks from the databases of several recorders."""
+
+    folder: Path
+    damage: list[str]
+
+
+def _together(parts: list[Path], binary: Path, root: Path) -> _Together:
+    """Each recorder's log is written as a block by a Prometheus of its own; then all blocks are one database."""
+    found = _Together(root / "together", [])
+    found.folder.mkdir()
+
+    def read(part: Path) -> View:
+        home = root / part.name
+        home.mkdir()
+        view = View(part, home / "data")
+        opened = _Opened(binary, view, home)
+        try:
+            view.build()
+            if view.has_wal:
+                (home / "prometheus.yml").write_text("global: {}\n")
+                opened.start(_ADMIN)
+                opened.check_blocks()
+                opened.snapshot()
+        except (EvidenceError, KeyError, ValueError) as e:  # the other recorders' parts are as good as they were
+            view.damage.append(" ".join(str(e).split()))
+        finally:
+            opened.close()
+        return view
+
+    with ThreadPoolExecutor(_PARTS_AT_ONCE) as pool:
+        for part, view in zip(parts, pool.map(read, parts), strict=True):
+            found.damage.extend(f"{part.name}: {line}" for line in view.damage)
+            for block in view.blocks:
+                (found.folder / block.name).symlink_to(view.data / block.name)
+    return found
+
+
 def _at_once(blocks: list[Block]) -> int:
     """The most series of one moment: blocks of recorders side by side add up, blocks one after the other do not."""
     return max((sum(b.series for b in blocks if b.first <= a.first < b.end) for a in blocks), default=0)
 
 
-def _has_deletions(tombstones: Path) -> bool:
-    return tombstones.exists() and tombstones.stat().st_size > _NO_DELETIONS
-
-
 def _nothing(view: View, why: str) -> str:
     if view.damage:
-        return f"metrics database {view.source} is unreadable: {'; '.join(view.damage)}"
-    return f"metrics database {view.source} is empty or unreadable: {why}"
-
-
-def _last_error(said: str) -> str:
-    """The error in Prometheus' log, without our temporary paths."""
-    lines = said.strip().splitlines()
-    errors = [line for line in lines if re.search(r"level=error|level=ERROR|^panic", line)]
-    line = (errors or lines or ["Prometheus said nothing"])[-1]
-    match = re.search(r'err="((?:[^"\\]|\\.)*)"', line)
-    return re.sub(r"\S*/data/", "", (match[1] if match else line).replace('\\"', '"'))
+        return f"metrics database {view.named} is unreadable: {'; '.join(view.damage)}"
+    return f"metrics database {view.named} is empty or unreadable: {why}"
 
 
 def _last_words(server: Server) -> str:
-    return _last_error(server.said())
-
-
-def _about(name: str, said: str) -> str:
-    """The part of an error message that concerns one block."""
-    match = re.search(rf"corrupted block {name}: ([^;]*)", said)
-    return match[1].strip() if match else said
+    return last_error(server.said())
 
 
 def _private_folder(stack: ExitStack) -> Path:

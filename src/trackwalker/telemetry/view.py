@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 
 from trackwalker.errors import EvidenceError
+from trackwalker.job.shards import databases
 from trackwalker.observe.tsdb import Block, list_parts, read_block
 from trackwalker.telemetry.wal import PAGE, salvage, torn_at_end
 
@@ -22,6 +23,7 @@ class View:
 
     def __init__(self, source: Path, data: Path) -> None:
         self.source, self.data = source, data
+        self.named = source  # what to call it
         self.blocks: list[Block] = []
         self.damage: list[str] = []
         self._segments: dict[str, str] = {}  # name in the view -> name in the source
@@ -187,13 +189,19 @@ def check_source(source: Path) -> None:
     if not source.is_dir():
         raise EvidenceError(f"metrics database {source} does not exist: was the job recorded?")
     try:
-        parts = list_parts(source)
-        empty = not parts.blocks and not parts.checkpoints
-        empty = empty and not any((source / "wal" / name).stat().st_size for name in parts.segments)
+        empty = all(is_empty(part) for part in databases(source))
     except OSError as e:
         raise explain(e, source) from e
     if empty:
         raise EvidenceError(f"metrics database {source} is empty: no blocks and no write-ahead log")
+
+
+def is_empty(source: Path) -> bool:
+    """Whether nothing is in the database of one recorder."""
+    parts = list_parts(source)
+    if parts.blocks or parts.checkpoints:
+        return False
+    return not any((source / "wal" / name).stat().st_size for name in parts.segments)
 
 
 def explain(error: OSError, source: Path) -> EvidenceError:

@@ -12,12 +12,14 @@ from pathlib import Path
 import pytest
 from web_client import ACCUSED, BROKEN, accusing, log_of, make_job, workspace_of, write_ledger
 
+from trackwalker.cli.jobs import list as listing
 from trackwalker.fleet import questions, reading
 from trackwalker.fleet.index import JobIndex
 from trackwalker.fleet.rows import JobRow, packed, unpacked
-from trackwalker.fleet.scan import TURNS, newest, scan
+from trackwalker.fleet.scan import TURNS, newest, scan, written
 from trackwalker.fleet.source import Plain
 from trackwalker.job.resolve import list_jobs
+from trackwalker.launch.job_state import standings
 from trackwalker.launch.ledger import suspects
 
 duckdb = pytest.importorskip("duckdb", reason="duckdb is not installed: pip install 'trackwalker[fleet]'")
@@ -194,6 +196,33 @@ def test_the_newest_jobs_are_those_of_the_whole_list(root: Path) -> None:
     assert more == 24 + 1 - 6
     assert len(newest(root, 100)[0]) == 25
     assert len(scan(root)) == 26
+
+
+def test_when_jobs_were_written_is_known_without_their_directories(root: Path) -> None:
+    (root / "9600-JAX-no-log").mkdir()
+    (root / "9700-JAX-nowhere.log").symlink_to("gone")
+    told = {name: (each.names, each.changed) for name, each in scan(root).items()}
+    assert {name: (each.names, pytest.approx(each.changed)) for name, each in written(root).items()} == told
+    assert written(root / "none") == {}
+
+
+def test_a_list_looks_into_as_many_jobs_as_it_shows(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[int] = []
+    monkeypatch.setattr(listing, "standings", lambda jobs: asked.append(len(jobs)) or standings(jobs))
+    rows, more, unlooked = listing._rows(root, None, None, 5)
+    assert (len(rows), more, unlooked, asked) == (5, 19, 0, [5])
+    state = rows[0].seen.state
+    asked.clear()
+    rows, _, unlooked = listing._rows(root, frozenset({state}), None, 2)
+    assert len(rows) == 2
+    assert asked[0] == 2
+    assert unlooked == 24 - asked[-1]
+    asked.clear()
+    rows, more, unlooked = listing._rows(root, frozenset({"no such state"}), None, 2)
+    assert (rows, more, unlooked, asked) == ([], 0, 0, [2, 16, 24])
+    rows, more, unlooked = listing._rows(root, None, time.time() + 60, 2)
+    assert (rows, more, unlooked) == ([], 0, 0)
+    assert len(listing._rows(root, None, None, 0)[0]) == 24
 
 
 def test_nodes_are_weighed_by_the_index_as_by_the_records(root: Path) -> None:

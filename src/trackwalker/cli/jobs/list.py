@@ -17,9 +17,11 @@ from trackwalker.cli.common.job_row import Row, row_of
 from trackwalker.cli.common.options import DEFAULT_WORKSPACE, AsJson, Workspace
 from trackwalker.cli.common.say import Screen
 from trackwalker.cli.common.waiting import clock, since
-from trackwalker.cli.common.workspace import jobs_of, newest_of
+from trackwalker.cli.common.workspace import jobs_of, newest_of, there
 from trackwalker.errors import UsageError
+from trackwalker.fleet.scan import written
 from trackwalker.job.causes import cause_name
+from trackwalker.job.layout import Job
 from trackwalker.job.shorthand import started
 from trackwalker.job.trust import shared_badly
 from trackwalker.launch.job_state import Standing, standings
@@ -30,6 +32,7 @@ _USUAL = ("id", "started", "elapsed", "model", "nodes", "step", "speed", "state"
 _SPARED = ("nodes", "model", "elapsed")
 _NUMBERS = ("elapsed", "nodes", "step", "speed")
 _EVERY_S = 2.0
+_HELPING = 8  # so many times as many jobs are looked into where too few fitted
 
 
 def jobs(
@@ -54,7 +57,7 @@ def jobs(
     if warning := shared_badly(workspace):
         print(f"warning: {warning}", file=sys.stderr)
     while True:
-        rows, more = _rows(workspace, states, moment, limit)
+        rows, more, unlooked = _rows(workspace, states, moment, limit)
         if as_json:
             _print_json(workspace, rows)
         else:
@@ -64,26 +67,41 @@ def jobs(
             console.print(
                 _table(rows, wanted, console.width) if rows else _nothing(workspace, states, newer), markup=False
             )
-            if more:
+            if unlooked:
+                console.print(f"{unlooked} older jobs were not looked at: --limit 0 lists all", markup=False)
+            elif more:
                 console.print(f"{more} older ones: --limit 0 lists all", markup=False)
         if not again:
             return
         time.sleep(_EVERY_S)
 
 
-def _rows(workspace: Path, states: frozenset[str] | None, moment: float | None, limit: int) -> tuple[list[Row], int]:
-    few = limit and states is None and moment is None
-    found, more = newest_of(workspace, limit) if few else (jobs_of(workspace), 0)
-    if moment is not None:
-        found = [job for job in found if (started(job) or 0.0) >= moment]
-    chosen = found[:limit] if limit and states is None else found
-    rows = []
-    for job, told in zip(chosen, standings(chosen), strict=True):
-        seen = by_small_log(job, told)
-        if states is None or seen.state in states:
-            rows.append((job, seen))
-    shown = rows[:limit] if limit else rows
-    return [row_of(job, seen) for job, seen in shown], more + len(found) - len(chosen) + len(rows) - len(shown)
+def _rows(
+    workspace: Path, states: frozenset[str] | None, moment: float | None, limit: int
+) -> tuple[list[Row], int, int]:
+    """The rows to show, how many more fit, and how many jobs nobody looked into: the newest come first, in helpings.
+
+    Of a hundred thousand jobs only as many are looked into as it takes to find enough of them.
+    """
+    if not limit:
+        fit = _fitting(jobs_of(workspace), states, moment)
+        return [row_of(*each) for each in fit], 0, 0
+    look, seen = limit, written(there(workspace))
+    while True:
+        found, more = newest_of(workspace, look, moment or 0.0, seen)
+        fit = _fitting(found, states, moment)
+        if not more or len(fit) >= limit:
+            rows = [row_of(*each) for each in fit[:limit]]
+            plain = states is None and moment is None
+            return rows, len(fit) - len(rows) + (more if plain else 0), 0 if plain else more
+        look *= _HELPING
+
+
+def _fitting(jobs: list[Job], states: frozenset[str] | None, moment: float | None) -> list[tuple[Job, Standing]]:
+    """Those that began late enough and stand as asked."""
+    chosen = jobs if moment is None else [job for job in jobs if (started(job) or 0.0) >= moment]
+    told = [(job, by_small_log(job, each)) for job, each in zip(chosen, standings(chosen), strict=True)]
+    return [(job, seen) for job, seen in told if states is None or seen.state in states]
 
 
 def _nothing(workspace: Path, states: frozenset[str] | None, newer: str | None) -> str:

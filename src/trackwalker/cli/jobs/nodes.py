@@ -5,13 +5,14 @@ from __future__ import annotations
 import contextlib
 import json
 import time
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 
 from trackwalker.cli.common.options import DEFAULT_WORKSPACE, AsJson, Workspace
 from trackwalker.cli.common.say import say
 from trackwalker.cli.common.workspace import there
-from trackwalker.fleet.scan import newest
+from trackwalker.fleet.scan import Seen, newest, scan
 from trackwalker.job.layout import Job
 from trackwalker.launch.job_state import standings
 from trackwalker.launch.ledger import WINDOW_S, Suspect, note, of_end, suspects, to_exclude
@@ -26,8 +27,9 @@ def nodes(as_json: AsJson = False, workspace: Workspace = DEFAULT_WORKSPACE) -> 
 
     The scheduler is asked how jobs ended whose end nobody wrote down: nodes that it lost are added to the ledger.
     """
-    note_lost_nodes(there(workspace))
-    found = suspects(workspace, known=ran_lately(workspace))
+    seen = scan(there(workspace))
+    note_lost_nodes(workspace, seen)
+    found = suspects(workspace, known=ran_lately(workspace, seen))
     if as_json:
         hosts = [
             {
@@ -52,22 +54,23 @@ def nodes(as_json: AsJson = False, workspace: Workspace = DEFAULT_WORKSPACE) -> 
         say(f"suggested: --exclude={','.join(left_out)}")
 
 
-def ran_lately(workspace: Path) -> dict[str, dict[str, float]] | None:
+def ran_lately(workspace: Path, seen: Mapping[str, Seen]) -> dict[str, dict[str, float]] | None:
     """Which jobs of the last week ran on which hosts, from the index of the workspace; None where there is none yet."""
     from trackwalker.fleet.questions import ran_since
     from trackwalker.fleet.source import refreshed
 
-    store = refreshed(workspace)
+    store = refreshed(workspace, seen)
     return ran_since(store, time.time() - WINDOW_S) if store is not None else None
 
 
-def note_lost_nodes(workspace: Path) -> None:
+def note_lost_nodes(workspace: Path, seen: Mapping[str, Seen]) -> None:
     """Add what the scheduler tells of jobs of the last week: whoever lost its first node could not write it down."""
     since = time.time() - WINDOW_S
-    recent = [job for job in newest(workspace, _MOST_ASKED, since)[0] if job.id.isdigit() and _written(job) >= since]
-    for job, seen in zip(recent, standings(recent), strict=True):
+    found = newest(workspace, _MOST_ASKED, since, seen=seen)[0]
+    recent = [job for job in found if job.id.isdigit() and _written(job) >= since]
+    for job, ended in zip(recent, standings(recent), strict=True):
         with contextlib.suppress(OSError):
-            note(workspace, of_end(job.id, seen.restarts, seen.state, seen.hosts, _written(job)))
+            note(workspace, of_end(job.id, ended.restarts, ended.state, ended.hosts, _written(job)))
 
 
 def _written(job: Job) -> float:

@@ -14,7 +14,19 @@ import trackwalker
 from trackwalker.job import dialects, gpus
 
 # The agent's own room, the hallway files it shares with everyone, and the hook that goes around MaxText in an image.
-_SHARED = ("__init__", "dialects", "gpus", "journal", "payload", "private", "processes", "tfevents", "trust", "whole")
+_SHARED = (
+    "__init__",
+    "dialects",
+    "gpus",
+    "journal",
+    "payload",
+    "private",
+    "processes",
+    "shards",
+    "tfevents",
+    "trust",
+    "whole",
+)
 _HALLWAY = ["__init__.py", *(f"job/{name}.py" for name in _SHARED)]
 _TRAINERS = [f"trainers/{name}" for name in ("__init__.py", "capture.py", "progress.py", "stacks.py", "maxtext")]
 _CARRIED = [*_HALLWAY, "node", *_TRAINERS]

@@ -69,6 +69,7 @@ def only(groups: list[Group], trait: Trait) -> Group | None:
 def when(hit: Hit, index: LogIndex) -> tuple[float, int]:
     """Order in time where every hit tells it, in the file otherwise (srun interleaves: neighbours may be swapped)."""
     place = hit.line - index.earlier.get(hit.file, 0)
-    if len(index.files) > 1 and all(h.clock is not None for h in index.hits):
-        return (hit.clock or 0.0, place)
+    if len(index.files) > 1 and index.timed:
+        ahead = 0.0 if hit.rank is None else index.clocks_off.get(hit.rank, 0.0)
+        return ((hit.clock or 0.0) - ahead, place)
     return (0.0, place)

@@ -47,7 +47,7 @@ def host_of_hit(index: LogIndex, hit: Hit) -> str | None:
         return hit.host or None
     if (host := next((e.host for e in facts.exits if e.rank == place and e.host), None)) is not None:
         return host
-    tasks, hosts = max(index.last_task, *index.steps.last_by_rank, -1) + 1, len(facts.hosts)
+    tasks, hosts = index.tasks, len(facts.hosts)
     if hosts and tasks > hosts:  # several tasks a node: Slurm fills one node after the other
         if hit.rank in (place, None) and place in index.rank_hosts:  # a line that names both is no guess
             return index.rank_hosts[place]

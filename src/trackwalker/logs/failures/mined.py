@@ -6,6 +6,7 @@ number of templates, not by the log.
 
 from __future__ import annotations
 
+import math
 import re
 from collections import Counter
 from dataclasses import dataclass, field
@@ -18,6 +19,7 @@ from trackwalker.logs.scanning.steps import Steps
 
 _MOST = 2000  # templates
 _MOST_RANKS = 512  # of one template
+_MOST_SEEN = 20_000  # of all: below that a template that ten thousand ranks print leaves room for the odd one's
 _KEPT = 3  # occurrences of one template on one rank, the latest
 _QUOTED = 400
 _TRACEBACK = 60  # lines of a traceback, interleaved with those of other ranks
@@ -50,12 +52,15 @@ class Seen:
         return self.lines[-1]
 
 
+_Key = tuple[str, str, int | None, str, str]  # template, file, rank, host, process
+
+
 class Mined:
     """The error lines of a job that no signature knows, and the frames of its tracebacks."""
 
     def __init__(self) -> None:
-        self._seen: dict[tuple[str, str, int | None, str, str], Seen] = {}
-        self._ranks: Counter[str] = Counter()
+        self._seen: dict[_Key, Seen] = {}
+        self._ranks: dict[str, list[_Key]] = {}  # by template: where it was seen
         self._frames: dict[tuple[str, int | None], tuple[int, str]] = {}
         self.frames: dict[tuple[str, int | None], list[tuple[int, str]]] = {}  # innermost own frame of each traceback
         self.labels: Counter[str] = Counter()
@@ -88,16 +93,35 @@ class Mined:
             seen.count += 1
             seen.lines = [*seen.lines[-(_KEPT - 1) :], number]
             return told
-        if len(self._seen) >= _MOST or self._ranks[template] >= _MOST_RANKS:
-            return told
-        self._ranks[template] += 1
         _, frame = self._frames.get((file, body.rank), (0, ""))
         near = number - self._frames.get((file, body.rank), (-_TRACEBACK, ""))[0] <= _TRACEBACK
-        self._seen[key] = Seen(
+        self._keep(key, Seen(
             body.rank, body.task, host, file, number, body.text.strip()[:_QUOTED], body.clock, told, template,
             lines=[number], frame=frame if near and told.exception else "", actor=body.actor,
-        )  # fmt: skip
+        ))  # fmt: skip
         return told
+
+    def join(self, later: Mined) -> None:
+        """What files gave that come after these."""
+        for key, seen in later._seen.items():
+            self._keep(key, seen)
+        self.frames = {**later.frames, **self.frames}
+        self.labels.update(later.labels)
+
+    def _keep(self, key: _Key, seen: Seen) -> None:
+        """Within bounds: of a template that too many ranks print, those who printed it first."""
+        mine = self._ranks.setdefault(seen.template, [])
+        if not mine and len(self._ranks) > _MOST:
+            del self._ranks[seen.template]
+        elif not mine or (len(mine) < _MOST_RANKS and len(self._seen) < _MOST_SEEN):
+            mine.append(key)
+            self._seen[key] = seen
+        elif seen.clock is not None:
+            last = max(mine, key=lambda each: _clock(self._seen[each]))
+            if seen.clock < _clock(self._seen[last]):
+                mine[mine.index(last)] = key
+                del self._seen[last]
+                self._seen[key] = seen
 
     def all(self) -> list[Seen]:
         """Everything that was kept, in the order of the files and lines."""
@@ -115,4 +139,18 @@ def new_errors(mined: Mined, steps: Steps, main: str) -> list[Seen]:
     usual = {s.template for s in mined.all() if s.file == main and s.line < healthy_until}
     found = [s for s in mined.all() if s.template not in usual and not s.told.is_end and not s.told.python]
     found = [s for s in found if s.task is None or not LAUNCHERS.match(s.text)]
-    return found[:_MOST_NEW]
+    return found if len(found) <= _MOST_NEW else _first_of_each(found)
+
+
+def _first_of_each(found: list[Seen]) -> list[Seen]:
+    """The most that is kept, in their order: of every template the first in time, then the second ones, and so on."""
+    turn: Counter[str] = Counter()
+    turns = []
+    for at, seen in sorted(enumerate(found), key=lambda each: _clock(each[1])):
+        turns.append((turn[seen.template], at))
+        turn[seen.template] += 1
+    return [found[at] for at in sorted(at for _, at in sorted(turns)[:_MOST_NEW])]
+
+
+def _clock(seen: Seen) -> float:
+    return math.inf if seen.clock is None else seen.clock

@@ -36,8 +36,11 @@ _POD_NODE = re.compile(rb"(?m)^\[pod/([\w.-]+)/[\w.-]+\] .{0,200}?\bNODE_RANK=(\
 _RAY_RANK = re.compile(r"\bip=(?P<ip>[\w.:-]+), pid=(?P<pid>\d+)\) world_rank=(?P<rank>\d{1,6})\b")
 _DIGITS = re.compile(r"\d+")
 _UNLIMITED = re.compile(rb"ulimit -l[^\n]{0,80}\n(?:[^\n]*\n){0,2}?unlimited\n|--ulimit memlock=-1\b")
-_WORDS = re.compile(rb"ank|ost|srun|@ |kernel|ode: |process_")
-_MOST = 4096
+# No line without one of them tells who runs where.
+_WORDS = (b"ank", b"ost", b"srun", b"@ ", b"kernel", b"ode: ", b"process_")
+_PER = (b"per_node", b"per-node", b"PER_NODE")  # found faster than the expression
+_MOST = 1 << 17  # ranks
+_MOST_OF_A_RANK = 100  # such lines at the front, and at the end, of a file that is one rank's: it tells its own host
 
 
 @dataclass
@@ -57,7 +60,7 @@ class Places:
         if main:
             self.unlimited = _UNLIMITED.search(text) is not None
             self.prompts = [text.count(b"\n", 0, m.start()) + 1 for m in PROMPTS.finditer(text)]
-        if match := _PER_NODE.search(text):
+        if any(word in text for word in _PER) and (match := _PER_NODE.search(text)):
             self.per_node = int(match[1])
         if self.per_node > 1:
             self.node_hosts |= {int(m[1]): m[2].decode() for m in _NODE_HOST.finditer(text)}
@@ -77,6 +80,13 @@ class Places:
         # Where a task is a whole node, its number counts hosts; a name says that better.
         return replace(body, rank=rank, host=host, task=None if host else body.task)
 
+    def join(self, later: Places) -> None:
+        """What files gave that come after these, read with what these had given."""
+        self.actors = {**later.actors, **self.actors}
+        self.per_node = later.per_node if later.per_node > 1 else self.per_node
+        self.node_hosts |= later.node_hosts
+        self.nodes |= later.nodes
+
 
 def _number(pod: str) -> int | None:
     ending = pod.rpartition("-")[2]
@@ -86,14 +96,12 @@ def _number(pod: str) -> int | None:
 def learn(
     raws: Iterable[bytes], known: dict[int, str], file_rank: int | None = None, places: Places | None = None
 ) -> set[str]:
-    """Add what some lines tell; returns the hosts that wrote them, where they say so."""
+    """Add what some lines tell (`telling` chooses them); returns the hosts that wrote them, where they say so."""
     places = places or Places()
     actors, elastic = places.actors, ""
     wrote: set[str] = set()
     labelled: dict[int, str] = {}
     for raw in raws:
-        if _WORDS.search(raw) is None:
-            continue
         body = parse(raw[:600], b"", file_rank)
         if body is None or len(known) >= _MOST:
             continue
@@ -115,6 +123,24 @@ def learn(
         if stems[_DIGITS.sub("", name)] > 1:
             known.setdefault(rank, name)
     return wrote
+
+
+def telling(front: bytes, tail: bytes, of_one_rank: bool) -> list[bytes]:
+    """The lines of the front and the end of a file that may tell who runs where."""
+    first, last = _with_words(front), _with_words(tail)
+    return [*first[:_MOST_OF_A_RANK], *last[-_MOST_OF_A_RANK:]] if of_one_rank else [*first, *last]
+
+
+def _with_words(text: bytes) -> list[bytes]:
+    """Its lines that hold one of the words, found word by word: most lines hold none and are never looked at."""
+    starts: set[int] = set()
+    for word in _WORDS:
+        at = text.find(word)
+        while at >= 0:
+            starts.add(text.rfind(b"\n", 0, at) + 1)
+            end = text.find(b"\n", at)
+            at = text.find(word, end) if end >= 0 else -1
+    return [text[at:end] if (end := text.find(b"\n", at)) >= 0 else text[at:] for at in sorted(starts)]
 
 
 def _one(body: Body, known: dict[int, str], elastic: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from trackwalker.errors import EvidenceError
 from trackwalker.logs.formats.forms import Form, Says, form_of, held_up, rank_in
 from trackwalker.logs.scanning.lines import parse
+from trackwalker.logs.scanning.shares import Beside, read_beside
 
 if TYPE_CHECKING:
     from trackwalker.logs.scanning.index import Gatherer
@@ -21,17 +23,19 @@ def beside(gatherer: Gatherer, paths: Sequence[Path], main: Path) -> None:
     """Read every further file; one that cannot be read must not hide the others."""
     dumps: dict[int, Any] = {}
     names = names_of([main, *paths])
+    logs: list[Beside] = []
     for path in paths:
         try:
             form = form_of(path)
             if form.dump is not None:
                 dumps[len(dumps) if (rank := rank_in(path)) is None else rank] = form.dump
             elif form.name == "log":
-                gatherer.read(path, rank_of_log(path), names[path], form.host)
+                logs.append(Beside(path, rank_of_log(path), names[path], form.host))
             else:
                 _take(gatherer, path, form, names[path])
         except EvidenceError:
             continue
+    read_beside(gatherer, logs)
     for said in held_up(dumps):
         _say(gatherer, said, "flight recorder")
 
@@ -55,8 +59,8 @@ def is_no_log(path: Path) -> bool:
 
 def names_of(paths: list[Path]) -> dict[Path, str]:
     """What to call each file: its name, with its folder where several are called so."""
-    plain = [p.name for p in paths]  # the first, the main log, keeps its own
-    return {p: p.name if plain.count(p.name) == 1 or p == paths[0] else f"{p.parent.name}/{p.name}" for p in paths}
+    plain = Counter(p.name for p in paths)  # the first, the main log, keeps its own
+    return {p: p.name if plain[p.name] == 1 or p == paths[0] else f"{p.parent.name}/{p.name}" for p in paths}
 
 
 def rank_of_log(path: Path) -> int | None:

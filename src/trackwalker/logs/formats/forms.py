@@ -18,6 +18,7 @@ from trackwalker.logs.formats.flight_recorder import behind, load
 from trackwalker.logs.formats.nccl_ras import stragglers
 
 _MOST_BYTES = 16 << 20
+_FRONT = 1 << 16  # a form that is a text says what it is near its beginning: no log is read twice for it
 _NUMBER = re.compile(r"(?:rank|worker|proc|process|task|node|_|-|/)[_.-]?(\d{1,5})(?=[._/-]|$)")
 _SACCT = re.compile(r"^[^\n|]*JobID(?:Raw)?\|[^\n]*\bState\b[^\n]*$", re.MULTILINE)
 _RAS = re.compile(r"^NCCL version [\d.]+ compiled with CUDA|^Communicators\.\.\.", re.MULTILINE)
@@ -62,27 +63,41 @@ def form_of(path: Path) -> Form:
     """What a file is; a plain log for all that is not known."""
     try:
         with path.open("rb") as f:
-            data = f.read(_MOST_BYTES)
+            data = f.read(_FRONT)
+            if data[:1] in (b"{", b"\x80"):
+                data += f.read(_MOST_BYTES - len(data))
     except OSError as e:
         raise EvidenceError(f"cannot read {path}: {e.strerror}") from e
     if data[:1] in (b"{", b"\x80"):
         return _document(data)
-    text = data[: 1 << 20].decode("utf-8", "replace")
+    text = data.decode("utf-8", "replace")
     if _SACCT.search(text[:4096]):
-        return _accounting(text)
+        return _accounting(_whole(path))
     if _RAS.search(text):
-        found = [Says(host=s.node, text=f"NCCL RAS: process {s.pid} on {s.node} {s.why}") for s in stragglers(text)]
+        found = [
+            Says(host=s.node, text=f"NCCL RAS: process {s.pid} on {s.node} {s.why}") for s in stragglers(_whole(path))
+        ]
         return Form("nccl-ras", says=found)
     if _NVSMI.match(text):  # a heading speaks of errors and counts none: only rows with a value say something
-        return Form("nvidia-smi", lines=[line for line in text.splitlines() if " : " in line])
+        return Form("nvidia-smi", lines=[line for line in _whole(path).splitlines() if " : " in line])
     if match := _CORE_HOST.search(text):
         return Form("core-dump", host=match[1])
     if match := _DESCRIBED.search(text):
         return Form("kubectl-describe", host=match[1])
     if _OBJECT.match(text):  # kubectl get or events: the host only where they tell of one
+        text = _whole(path)
         hosts = {*_ASSIGNED.findall(text), *_NODE_NAME.findall(text)}
         return Form("kubernetes", host=hosts.pop() if len(hosts) == 1 else "")
     return Form()
+
+
+def _whole(path: Path) -> str:
+    """The text of a form, as far as one is read."""
+    try:
+        with path.open("rb") as f:
+            return f.read(1 << 20).decode("utf-8", "replace")
+    except OSError as e:
+        raise EvidenceError(f"cannot read {path}: {e.strerror}") from e
 
 
 def _document(data: bytes) -> Form:

@@ -112,8 +112,8 @@ class Chunk:
         # Before the first newline we see stands a line whose beginning we see only in the first piece.
         self._front = 0 if self._base == 0 else -MARGIN
 
-    def search(self, needles: Needles, label: Label | None) -> Found:
-        """Everything of the piece; with a label the step lines of that rank only."""
+    def search(self, needles: Needles, label: Label | None, last_steps: bool = False) -> Found:
+        """Everything of the piece; with a label the step lines of that rank only, or of all ranks just the last."""
         inside = int(np.searchsorted(self._ends, self._last))
         found = Found(newlines=inside - self._skipped)
         if self._first >= self._last:
@@ -126,7 +126,8 @@ class Chunk:
         if label:
             self._own_steps(label, found)
         else:
-            self._all_steps(needles.find_steps(self._data.data), found)
+            find = needles.find_last_steps if last_steps else needles.find_steps
+            self._all_steps(find(self._data.data), found)
         return found
 
     def _starts(self, index: Ints) -> Ints:

@@ -20,16 +20,19 @@ from trackwalker.logs.failures.lastwords import last_words
 from trackwalker.logs.failures.mined import Mined, new_errors
 from trackwalker.logs.failures.signatures import Signature, Signatures, load
 from trackwalker.logs.failures.structure import NEEDLES as STRUCTURE
-from trackwalker.logs.failures.structure import Told
-from trackwalker.logs.failures.whereabouts import Places, learn
+from trackwalker.logs.failures.whereabouts import Places, learn, telling
 from trackwalker.logs.formats import dialect as d
 from trackwalker.logs.formats.beside import beside, host_told, is_no_log, names_of, rank_of_log
 from trackwalker.logs.formats.elastic import HEADS, Summary
 from trackwalker.logs.formats.nodelist import hosts_in
+from trackwalker.logs.scanning.gathered import MOST_MORE, MOST_RANKS, Gathered
+from trackwalker.logs.scanning.gathered import Hit as Hit
 from trackwalker.logs.scanning.lines import Body, parse
 from trackwalker.logs.scanning.needles import SHORTEST, Needles
 from trackwalker.logs.scanning.reader import FactReader
 from trackwalker.logs.scanning.scan import BEGINNING, Line, Scan, read_lines
+from trackwalker.logs.scanning.shares import Beside, read_beside
+from trackwalker.logs.scanning.skew import clocks_off
 from trackwalker.logs.scanning.steps import StepReader, Steps
 
 # The fact reader's short literals, in a form long enough for the scanner.
@@ -42,33 +45,11 @@ _NODE_LISTS = (b"JOB_NODELIST=", b"NODELIST_EXPANDED=")  # a host that is cut of
 _GIT = b"=== GIT SUMMARY "
 _EVAL = (b"valid loss at", b"validation loss", b"Evaluating", b"eval metrics after")
 _FRAME = b'", line '
-_MOST_RANKS = 4096
 _A_FORM = 1 << 20  # bytes: accounting, an error file, a dump; a larger main file is a log
 _APART = 3  # steps: lines of ranks interleave
-_MOST_MORE = 64
 _QUOTED, _TRACEBACK = 400, 60  # characters of a line that is kept; lines of a traceback, interleaved with others'
 _VICTIMS = frozenset({"victim", "exit-word"})  # they tell that somebody ended, not why
 _KNOWS = 5  # a signature of this tier or a lower one says what the line means
-
-
-@dataclass
-class Hit:
-    """A signature on one rank: where it was first seen, and how often."""
-
-    signature: Signature
-    rank: int | None
-    line: int
-    text: str
-    file: str
-    clock: float | None = None
-    count: int = 1
-    last_line: int = 0
-    last_text: str = ""  # of the last line, where it is another than the first
-    more: list[str] = field(default_factory=list)  # of lines that no rank wrote: the next few, of other hosts perhaps
-    task: int | None = None  # the launcher's label of the line, where it has one: a task of eight GPUs may hold ranks
-    host: str = ""  # who wrote it, as the line itself says
-    told: Told | None = None  # what its structure says, of a line that no signature knows
-    frame: str = ""  # of an exception: the innermost frame outside libraries
 
 
 @dataclass
@@ -90,11 +71,29 @@ class LogIndex:
     rank_hosts: dict[int, str] = field(default_factory=dict)  # by rank, the host that lines of the log name for it
     places: Places = field(default_factory=Places)
     earlier: dict[str, int] = field(default_factory=dict)  # parts rotated away -> how many lines before the main log
+    clocks_off: dict[int, float] = field(default_factory=dict)  # by rank: seconds that its clock is ahead of most
+    _timed: tuple[int, bool] = (-1, False)  # of how many hits it was found out
+    _tasks: tuple[int, int] = (-1, -1)
 
     @property
     def steps(self) -> Steps:
         """The steps that the main log tells of."""
         return self.facts.steps
+
+    @property
+    def timed(self) -> bool:
+        """Whether every hit tells its time; asked for every pair of hits, so found out once for that many."""
+        if self._timed[0] != len(self.hits):
+            self._timed = (len(self.hits), all(h.clock is not None for h in self.hits))
+        return self._timed[1]
+
+    @property
+    def tasks(self) -> int:
+        """How many tasks the launcher started, as far as labels and steps tell."""
+        steps = self.steps.last_by_rank
+        if self._tasks[0] != len(steps):
+            self._tasks = (len(steps), max(steps, default=-1))
+        return max(self.last_task, self._tasks[1]) + 1
 
 
 def index_logs(
@@ -121,11 +120,7 @@ def _index(
     scan = gatherer.read(log, rank, name, host_told(log))
     if scan.size == 0:
         raise EvidenceError(f"the log {log} is empty: the job wrote nothing before it ended, or has not started")
-    for rank, path in sorted(others.items()):
-        try:
-            gatherer.read(path, rank)
-        except EvidenceError:
-            continue  # one rank's unreadable file must not hide the others'
+    read_beside(gatherer, [Beside(path, rank) for rank, path in sorted(others.items())])
     if scan.size <= _A_FORM and is_no_log(log):  # it is told by what it is, not by words of a log that it holds
         gatherer.forget()
         more = (log, *more)
@@ -156,25 +151,29 @@ class Source:
     summary: Summary = field(default_factory=Summary)
     in_diff: bool = False  # the launcher prints the working tree's diff: anything may stand there
 
+    @property
+    def of_one_rank(self) -> bool:
+        """Whether it is one of many files that each tell of their own rank."""
+        return self.rank is not None and not self.main
+
 
 class Gatherer:
     """Sorts what the scanner finds into an index, file after file; the first one is the main log."""
 
-    def __init__(self, log: Path, signatures: Signatures, every_rank: bool = False, lead: int | None = None) -> None:
-        self._signatures, self._every_rank, self._lead = signatures, every_rank, lead
+    def __init__(
+        self, log: Path, signatures: Signatures, every_rank: bool = False, lead: int | None = None, beside: bool = False
+    ) -> None:
+        """`beside`: the main log is read by another, no file here is."""
+        self._signatures, self._every_rank, self.log, self.lead = signatures, every_rank, log, lead
         self._facts = LogFacts(log)
         self._fact_reader = FactReader(self._facts)
         self.needles = _needles(signatures, step_needles())
         self._known = len(signatures.literals)
         self._first_fact = self._known + len(STRUCTURE) + 1
-        self._mined = Mined()
         self._git = len(self.needles.literals) - len(_EVAL) - 1
         self._heads = frozenset(range(self._git - len(HEADS), self._git))
-        self._hits: dict[tuple[str, int | None], Hit] = {}
-        self._harmless: dict[str, int] = {}
-        self._ranks: set[int] = set()
-        self._main: StepReader | None = None
-        self._other_steps: dict[int, int] = {}
+        self.gathered = Gathered()
+        self._main: StepReader | None = StepReader() if beside else None
         self._index = LogIndex(log, self._facts)
 
     def read(self, path: Path, rank: int | None, name: str = "", host: str = "") -> Scan:
@@ -183,13 +182,15 @@ class Gatherer:
         source.name, source.host = name or source.name, host
         self._front(path, source)
         take = partial(self.take, source)
-        scan = read_lines(path, self.needles, take, source.steps.take, source.steps.choose, self._every_rank)
+        steps = source.steps
+        scan = read_lines(path, self.needles, take, steps.take, steps.choose, self._every_rank, steps.brief)
         self.close(source, scan)
         return scan
 
     def source(self, path: Path, rank: int | None = None) -> Source:
         """Begin with a file."""
-        return Source(path.name, rank, StepReader(rank, self._lead), self._main is None)
+        main = self._main is None
+        return Source(path.name, rank, StepReader(rank, self.lead, brief=not main), main)
 
     def take(self, source: Source, line: Line) -> None:
         """A line that the scanner found."""
@@ -203,15 +204,15 @@ class Gatherer:
     def say(self, signature: Signature, rank: int | None, text: str, file: str, clock: float | None, host: str) -> None:
         """What a form that is no log says, as a hit of its own."""
         if rank is not None:
-            self._ranks.add(rank)
-        self._hits.setdefault(
+            self.gathered.ranks.add(rank)
+        self.gathered.hits.setdefault(
             (signature.id, rank), Hit(signature, rank, 1, text[:_QUOTED], file, clock, 1, 1, host=host)
         )
 
     def forget(self) -> None:
         """What was read so far is no log: none of its lines counts."""
-        self._hits.clear()
-        self._mined = Mined()
+        self.gathered.hits.clear()
+        self.gathered.mined = Mined()
 
     @property
     def signatures(self) -> Signatures:
@@ -225,12 +226,13 @@ class Gatherer:
         if source.main:
             self._main = source.steps
         else:
-            self._other_steps.update(source.steps.ranks)
+            self.gathered.last_steps.update(source.steps.ranks)
+        self.gathered.clocks.update(source.steps.clocks)
         self._learn(source, scan)
-        self._index.files.append(source.name)
-        self._index.size += scan.size
-        self._index.lines += scan.lines
-        self._index.skipped += scan.skipped
+        self.gathered.files.append(source.name)
+        self.gathered.size += scan.size
+        self.gathered.lines += scan.lines
+        self.gathered.skipped += scan.skipped
 
     def _front(self, path: Path, source: Source) -> None:
         """Who is who, from the front of a file: its other lines are read with that."""
@@ -239,15 +241,16 @@ class Gatherer:
                 front = file.read(BEGINNING)
         except OSError:
             return  # whoever reads it says so
-        self._index.places.front(front, source.main)
-        source.wrote = learn(front.split(b"\n"), self._index.rank_hosts, source.rank, self._index.places)
+        known, places = self.gathered.rank_hosts, self.gathered.places
+        places.front(front, source.main)
+        source.wrote = learn(telling(front, b"", source.of_one_rank), known, source.rank, places)
 
     def _learn(self, source: Source, scan: Scan) -> None:
         """Who runs where, and who ended first, from the end of a file: there launchers say so."""
-        raws, known = scan.tail.split(b"\n"), self._index.rank_hosts
-        wrote = source.wrote | learn(raws, known, source.rank, self._index.places)
+        known, places = self.gathered.rank_hosts, self.gathered.places
+        wrote = source.wrote | learn(telling(b"", scan.tail, source.of_one_rank), known, source.rank, places)
         if source.main:
-            self._index.places.ended_first = ended_first(raws, self._index.places, known)
+            places.ended_first = ended_first(scan.tail.split(b"\n"), places, known)
         if source.rank is not None and len(wrote) == 1:
             known.setdefault(source.rank, wrote.pop())
 
@@ -264,23 +267,23 @@ class Gatherer:
         body = parse(line.raw, line.before, source.rank)
         if body is None or (source.rank is None and body.speaks_for_the_launcher):
             return
-        body = source.summary.owned(self._index.places.placed(body), line.number)
+        body = source.summary.owned(self.gathered.places.placed(body), line.number)
         source.clock = body.clock if body.clock is not None else source.clock
         if body.clock is None or (source.host and not body.host):  # a line of a traceback was written with its first
             body = replace(body, clock=source.clock, host=body.host or source.host)
-        if body.rank is not None and len(self._ranks) < _MOST_RANKS:
-            self._ranks.add(body.rank)
+        if body.rank is not None and len(self.gathered.ranks) < MOST_RANKS:
+            self.gathered.ranks.add(body.rank)
         if body.task is not None:
-            self._index.last_task = max(self._index.last_task, body.task)
+            self.gathered.last_task = max(self.gathered.last_task, body.task)
         if self._first_fact - 1 in line.needles:
-            self._mined.frame(body, file, line.number)
+            self.gathered.mined.frame(body, file, line.number)
         if body.label:
-            self._mined.labels[body.label] += 1
-        if body.text.startswith("Retrying in "):  # what is tried again was not the end
-            self._hits = {k: h for k, h in self._hits.items() if h.count > 1 or h.last_line != line.number - 1}
+            self.gathered.mined.labels[body.label] += 1
+        if body.text.startswith("Retrying in "):
+            self.gathered.tried_again(file, line.number)
         found, harmless = self._signatures.match(body, needles)
         for name in harmless:
-            self._harmless[name] = self._harmless.get(name, 0) + 1
+            self.gathered.harmless[name] += 1
         if not understood and not harmless and not any(s.order <= _KNOWS for s in found):
             found = [*found, *self._by_structure(body, file, line.number)]
         for signature in found:
@@ -288,7 +291,7 @@ class Gatherer:
 
     def _by_structure(self, body: Body, file: str, number: int) -> list[Signature]:
         """A line in words that no signature knows: how a process ended stands in codes; else it is kept as an error."""
-        told = self._mined.take(body, file, number)
+        told = self.gathered.mined.take(body, file, number)
         raised = self._signatures.by_exception
         if told is not None and raised is not None and told.exception and told.python:
             return [raised]
@@ -298,17 +301,17 @@ class Gatherer:
         return [known] if known is not None else []
 
     def _hit(self, signature: Signature, body: Body, file: str, number: int) -> None:
-        owner = body.rank if body.rank is None or body.rank in self._ranks else None
-        hit = self._hits.get((signature.id, owner))
+        owner = body.rank if body.rank is None or body.rank in self.gathered.ranks else None
+        hit = self.gathered.hits.get((signature.id, owner))
         if hit is None:
             text = body.text.strip()[:_QUOTED]
-            self._hits[signature.id, owner] = Hit(
+            self.gathered.hits[signature.id, owner] = Hit(
                 signature, owner, number, text, file, body.clock, 1, number, task=body.task, host=body.host
             )
         else:
             hit.count += 1
             hit.last_line, hit.last_text = number, body.text[:_QUOTED]
-            if owner is None and len(hit.more) < _MOST_MORE:
+            if owner is None and len(hit.more) < MOST_MORE:
                 hit.more.append(body.text.strip()[:_QUOTED])
 
     def _diverged(self, steps: Steps, file: str) -> None:
@@ -325,20 +328,24 @@ class Gatherer:
 
     def result(self, scan: Scan) -> LogIndex:
         """The index, once every file was read; `scan` is the main log's."""
-        index, facts = self._index, self._facts
+        index, facts, found = self._index, self._facts, self.gathered
         facts.size, facts.lines, facts.ends_mid_line = scan.size, scan.lines, scan.ends_mid_line
         facts.hosts = facts.hosts or hosts_in(facts.header)
-        index.harmless = dict(sorted(self._harmless.items()))
+        index.harmless = dict(sorted(found.harmless.items()))
+        index.last_task, index.files = found.last_task, found.files
+        index.rank_hosts, index.places = found.rank_hosts, found.places
+        index.size, index.lines, index.skipped = found.size, found.lines, found.skipped
+        index.clocks_off = clocks_off(found.clocks, found.rank_hosts) if len(found.files) > 1 else {}
         facts.steps = self._main.result() if self._main else Steps()
-        drop_forged(facts, self._hits)
-        index.hits = sorted(self._hits.values(), key=lambda h: (h.file != scan.path.name, h.line))
-        for rank, step in self._other_steps.items():
+        drop_forged(facts, found.hits)
+        index.hits = sorted(found.hits.values(), key=lambda h: (h.file != scan.path.name, h.line))
+        for rank, step in found.last_steps.items():
             index.steps.last_by_rank[rank] = max(step, index.steps.last_by_rank.get(rank, -1))
         before = np.searchsorted(facts.steps.line, facts.save_lines) - 1
         facts.saves |= {int(facts.steps.step[at]) for at in before if at >= 0}
         index.silent_s = _silence(scan.tail)
         self._diverged(index.steps, scan.path.name)
-        index.ranks_seen = self._ranks | set(index.steps.last_by_rank)
+        index.ranks_seen = found.ranks | set(index.steps.last_by_rank)
         self._add_unnamed(scan)
         return index
 
@@ -346,18 +353,18 @@ class Gatherer:
         """The error lines that no signature knows, and of exceptions where they were raised."""
         index, unnamed, main = self._index, self._signatures.unnamed, scan.path.name
         for hit in index.hits:
-            frames = self._mined.frames.get((hit.file, hit.rank), ())
+            frames = self.gathered.mined.frames.get((hit.file, hit.rank), ())
             hit.frame = next((where for at, where in frames if 0 <= hit.line - at <= _TRACEBACK), "")
         if unnamed is None:
             return
-        found = new_errors(self._mined, index.steps, main)
+        found = new_errors(self.gathered.mined, index.steps, main)
         if _failed_by_itself(index):
             # What is known by a signature or by its structure needs no guess; what comes after it is its consequence.
-            known = {h.line for h in index.hits if h.file == main} | {s.line for s in self._mined.all()}
+            known = {h.line for h in index.hits if h.file == main} | {s.line for s in self.gathered.mined.all()}
             told = {h.line: h.rank for h in index.hits if h.file == main and _VICTIMS & set(h.signature.traits)}
             found += last_words(scan, main, known, told, index.places, index.places.ended_first)
         for seen in found:
-            rank = seen.rank if seen.rank is not None else self._index.places.actors.get(seen.actor)
+            rank = seen.rank if seen.rank is not None else index.places.actors.get(seen.actor)
             python = seen.told.exception and seen.told.python and self._signatures.by_exception
             index.hits.append(
                 Hit(python or unnamed, rank, seen.line, seen.text, seen.file, seen.clock, seen.count, seen.last_line,

@@ -25,6 +25,7 @@ _ORDINARY = (
 _COMMON = Counter(_ORDINARY[i : i + 3] for i in range(len(_ORDINARY) - 2))
 _FLOOD = 1024  # of one needle in one search: each costs a call, so a line that floods the log is searched for no longer
 _MOST_ENGINES = 16
+_STRETCH = 1 << 16  # bytes: of ranks that share a file, the last step lines of all of them
 Ints = NDArray[np.int64]
 _Places = set[tuple[int, int]]  # where, and which text
 
@@ -232,6 +233,16 @@ class Needles:
             self._step_engine.search(data, lambda key, *_: present.add(key))
         small = bytes(data).lower() if present else b""
         return np.sort(np.concatenate([np.zeros(0, np.int64), *(_places(small, self.steps[key]) for key in present)]))
+
+    def find_last_steps(self, data: memoryview) -> Ints:
+        """The same of the last stretch that holds any: all that is wanted of a file where only its end counts."""
+        end, overlap = len(data), max(map(len, self.steps), default=1)
+        while end > overlap:
+            begin = max(0, end - _STRETCH)
+            if len(found := self.find_steps(data[begin:end])):
+                return found + begin
+            end = begin + overlap if begin else 0
+        return np.zeros(0, np.int64)
 
 
 def _places(data: bytes, text: bytes) -> Ints:

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cache
 from itertools import compress, islice
 from pathlib import Path
 
@@ -104,17 +105,19 @@ def read_lines(
     on_steps: OnSteps | None = None,
     label: Choose | None = None,
     every_rank: bool = False,
+    brief: bool = False,
 ) -> Scan:
     """One pass: `on_line` gets every line with a needle, in order; `on_steps` the step lines, piece by piece.
 
     `label` chooses, from the starts of the first step lines seen, whose step lines are wanted in full; with
-    `every_rank` all are given, as long as the file is not larger than a table of them may be.
+    `every_rank` all are given, as long as the file is not larger than a table of them may be; with `brief` only the
+    last ones, where they tell their step.
     """
     scan = Scan(path)
     try:
         with path.open("rb") as f:
             scan.size = os.fstat(f.fileno()).st_size
-            reading = Reading(f.fileno(), needles, every_rank and scan.size <= _MOST_FOR_RANKS)
+            reading = Reading(f.fileno(), needles, every_rank and scan.size <= _MOST_FOR_RANKS, brief)
             reading.advance(scan.size, chunks(scan.size), on_line, on_steps, label)
             reading.finish(scan, on_steps)
     except OSError as e:
@@ -130,6 +133,12 @@ def at_once(dialect: Dialect | None, line: bytes) -> Dialect | None:
     return dialect if stamped != stamped else None
 
 
+@cache
+def _uncounted() -> tuple[bytes, ...]:
+    """Words of step lines that do not tell their step: which one the last is shows only when all are counted."""
+    return tuple(n for each in dialects() if "step" not in each.expression.groupindex for n in each.needles)
+
+
 def chunks(size: int) -> int:
     """How many pieces a file of this size has."""
     return -(-size // CHUNK)
@@ -138,8 +147,8 @@ def chunks(size: int) -> int:
 class Reading:
     """How far a file has been read, and what must be known to read on."""
 
-    def __init__(self, fd: int, needles: Needles, every_rank: bool = False) -> None:
-        self._fd, self._needles, self._every_rank = fd, needles, every_rank
+    def __init__(self, fd: int, needles: Needles, every_rank: bool = False, brief: bool = False) -> None:
+        self._fd, self._needles, self._every_rank, self._brief = fd, needles, every_rank, brief
         self._size = 0
         self.done = 0  # pieces
         self._lines = 0
@@ -196,7 +205,11 @@ class Reading:
         """Search one piece. Everything heavy here runs without the interpreter lock."""
         if not hasattr(self._local, "buffers"):
             self._local.buffers = Buffers()
-        return Chunk(self._fd, number, self._size, self._local.buffers).search(self._needles, label)
+        chunk = Chunk(self._fd, number, self._size, self._local.buffers)
+        found = chunk.search(self._needles, label, self._brief)
+        if self._brief and any(n in raw for raw in found.last_steps.values() for n in _uncounted()):
+            found = chunk.search(self._needles, label)
+        return found
 
     def _whole(self, line: FoundLine) -> bytes:
         """A part of a long line with the line's beginning: whose it is and whether it is payload stands there."""

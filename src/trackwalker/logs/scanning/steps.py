@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
+from itertools import islice
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +21,7 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
 _FRONT = 400  # lines: enough for a median
+_MOST_CLOCKS = 512  # ranks of one file
 _PROCESS = re.compile(rb"^(?:\x1b\[[0-9;]*m)*\(((?:[\w.]+ )?pid=\d+(?:, ip=[^)\s]+)?)\)")
 
 
@@ -68,8 +70,11 @@ class Steps:
 class StepReader:
     """Collects step lines chunk by chunk; the scan may give one rank's or, asked for them, every rank's."""
 
-    def __init__(self, rank: int | None = None, lead: int | None = None, front: int = _FRONT) -> None:
+    def __init__(
+        self, rank: int | None = None, lead: int | None = None, front: int = _FRONT, brief: bool = False
+    ) -> None:
         self._given = rank
+        self.brief = brief and rank is not None  # of a rank's own file, beside the main log, only the last step counts
         self._lead = lead  # the rank to read, instead of the lowest
         self._others: dict[int, StepReader] = {}
         self._rows: list[tuple[int, float, float, float, int]] = []
@@ -99,6 +104,9 @@ class StepReader:
 
     def take(self, lines: StepLines) -> None:
         """One chunk's step lines."""
+        if self.brief and self._numbered(lines):
+            self._last.update(lines.last)
+            return
         if lines.starts is not None:
             lines = self._apart(lines, lines.starts)
         if self.rank is None:
@@ -117,6 +125,12 @@ class StepReader:
                 if len(rest.numbers) and self._take_many(rest, self._table):
                     return
                 unknown = False
+
+    def _numbered(self, lines: StepLines) -> bool:
+        """Whether its lines tell their step: of those that do not, all have to be counted."""
+        if self._dialect is None and lines.last:
+            self._read(next(iter(lines.last.values())), 0)
+        return self._dialect is not None and "step" in self._dialect.expression.groupindex
 
     def _apart(self, lines: StepLines, starts: list[bytes]) -> StepLines:
         """The lines of the rank to read; the others' go to readers of their own."""
@@ -180,6 +194,9 @@ class StepReader:
     def cut_off(self, number: int, raw: bytes) -> None:
         """The last line of the file has no end: its last number may lack digits, and does not count."""
         readers = [self, *self._others.values()]
+        if self.brief and not self._rows:
+            self._last = {key: raw.rpartition(b",")[0] if last == raw else last for key, last in self._last.items()}
+            return
         if not any(number in (row[4] for row in r._rows) or any(number in c for c in r._columns[4]) for r in readers):
             return
         for reader in readers:
@@ -204,6 +221,18 @@ class StepReader:
                 rank = _rank(label, self._given) or 0
                 found[rank] = max(found.get(rank, -1), row[0])
         return dict(sorted(found.items()))
+
+    @property
+    def clocks(self) -> dict[int, tuple[int, float]]:
+        """Of every rank whose last step line says when it was written: that step, and when."""
+        found: dict[int, tuple[int, float]] = {}
+        for label, raw in islice(self._last.items(), _MOST_CLOCKS):
+            row, body = self._read(raw, 0), parse(raw)
+            if row is not None and body is not None and body.clock is not None:
+                rank = _rank(label, self._given)
+                rank = body.rank if rank is None and body.rank is not None else rank or 0
+                found[rank] = max(found.get(rank, (-1, 0.0)), (row[0], body.clock))
+        return found
 
     def drain(self) -> Steps:
         """What was read since the last time: for whoever follows a log that grows and keeps no table of it."""

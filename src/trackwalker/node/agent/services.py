@@ -1,4 +1,4 @@
-"""What runs beside training on the first node: the recorder, Ray. Its failure never stops training."""
+"""What runs beside training: recorders, and Ray on the first node. Their failure never stops training."""
 
 from __future__ import annotations
 
@@ -31,8 +31,9 @@ class Services:
     ) -> None:
         job = ["--job-dir", str(job_dir), "--job-id", seat.job_id]
         self._commands = {name: [*argv, *job] for name, argv in commands.items()}
-        if "ray" in self._commands:
-            self._commands["ray"] += ["--node", seat.host]
+        for name in self._commands:
+            if name == "ray" or not seat.is_head:  # a recorder elsewhere lives as long as that node's agent
+                self._commands[name] += ["--node", seat.host]
         self._job_dir, self._say = job_dir, say
         self._running: dict[str, subprocess.Popen[bytes]] = {}
         self._restarts = dict.fromkeys(commands, 0)

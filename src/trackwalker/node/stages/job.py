@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from trackwalker.job.journal import Journal, read
+from trackwalker.job.shards import node_of
 from trackwalker.node.agent.agent import Agent
 from trackwalker.node.agent.jobdir import job_dir_of, open_job, place_ranks
 from trackwalker.node.agent.outcome import TIMED_OUT, cancelled, summary_block, why_ended
@@ -167,9 +168,9 @@ class Conductor:
                 raise Failed(1, plan["failed"])
             self._hosts = list(plan["hosts"])
         spec = self._spec(plan)
-        services = Services(order.services, self._job_dir, seat, self._say)
-        if seat.is_head:
-            services.start()
+        mine = {name: argv for name, argv in order.services.items() if node_of(name, order.nodes) == seat.node_rank}
+        services = Services(mine, self._job_dir, seat, self._say)
+        services.start()
         if self._stopped() and (order.nodes == 1 or not seat.is_head):
             raise Stopped
         self._parts.release()

@@ -44,7 +44,7 @@ class Order:
     grace_s: float = 10.0
     tensorboard: str = ""  # relative to the job directory, or absolute
     listen: str = ""
-    services: dict[str, list[str]] = field(default_factory=dict)  # run beside training on the first node
+    services: dict[str, list[str]] = field(default_factory=dict)  # beside training; see job/shards.py for where
     container: Optional[dict[str, Any]] = None  # runtime and image; None: no container
     flags: dict[str, Any] = field(default_factory=dict)  # of the command line, as the launcher was given them
 

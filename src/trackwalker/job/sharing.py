@@ -41,7 +41,7 @@ def share_out(work: Callable[[Share], Result], shares: Sequence[Share]) -> list[
 
 def _result(answer: bytes) -> Any:
     if not answer:
-        raise EvidenceError("a process that read a part of the metrics was ended: is there enough memory?")
+        raise EvidenceError("a process that read a part of it was ended: is there enough memory?")
     fine, result = pickle.loads(answer)  # noqa: S301  from a child of ours, through a pipe of ours
     if not fine:
         raise result

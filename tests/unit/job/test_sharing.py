@@ -8,7 +8,7 @@ import signal
 import pytest
 
 from trackwalker.errors import EvidenceError, UsageError
-from trackwalker.telemetry.foreign.sharing import share_out
+from trackwalker.job.sharing import share_out
 
 pytestmark = pytest.mark.starts_processes
 

@@ -1,0 +1,82 @@
+"""What files of a job gave, before anything is concluded; processes gather parts, and the parts are joined."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from itertools import takewhile
+
+from trackwalker.logs.failures.mined import Mined
+from trackwalker.logs.failures.signatures import Signature
+from trackwalker.logs.failures.structure import Told
+from trackwalker.logs.failures.whereabouts import Places
+
+MOST_RANKS = 1 << 17  # numbers that a log may call ranks: a hundred thousand GPUs, and a bound for what is no rank
+MOST_MORE = 64
+
+
+@dataclass
+class Hit:
+    """A signature on one rank: where it was first seen, and how often."""
+
+    signature: Signature
+    rank: int | None
+    line: int
+    text: str
+    file: str
+    clock: float | None = None
+    count: int = 1
+    last_line: int = 0
+    last_text: str = ""  # of the last line, where it is another than the first
+    more: list[str] = field(default_factory=list)  # of lines that no rank wrote: the next few, of other hosts perhaps
+    task: int | None = None  # the launcher's label of the line, where it has one: a task of eight GPUs may hold ranks
+    host: str = ""  # who wrote it, as the line itself says
+    told: Told | None = None  # what its structure says, of a line that no signature knows
+    frame: str = ""  # of an exception: the innermost frame outside libraries
+
+
+@dataclass
+class Gathered:
+    """What some files gave; `join` adds those of files that come later."""
+
+    hits: dict[tuple[str, int | None], Hit] = field(default_factory=dict)
+    mined: Mined = field(default_factory=Mined)
+    harmless: Counter[str] = field(default_factory=Counter)
+    ranks: set[int] = field(default_factory=set)
+    last_steps: dict[int, int] = field(default_factory=dict)  # by rank, of files beside the main log
+    clocks: dict[int, tuple[int, float]] = field(default_factory=dict)  # by rank, its last step and when it was written
+    places: Places = field(default_factory=Places)
+    rank_hosts: dict[int, str] = field(default_factory=dict)
+    last_task: int = -1
+    files: list[str] = field(default_factory=list)
+    size: int = 0
+    lines: int = 0
+    skipped: int = 0
+
+    def tried_again(self, file: str, number: int) -> None:
+        """What the line before this one of a file told for the first time was not the end."""
+        latest = takewhile(lambda each: (each[1].file, each[1].line) == (file, number - 1), reversed(self.hits.items()))
+        for key in [key for key, hit in latest if hit.count == 1]:
+            del self.hits[key]
+
+    def join(self, later: Gathered) -> None:
+        """As if those files had been read after these."""
+        for key, hit in later.hits.items():
+            known = self.hits.setdefault(key, hit)
+            if known is not hit:
+                known.count += hit.count
+                known.last_line, known.last_text = hit.last_line, hit.last_text or hit.text
+                if hit.rank is None:
+                    known.more = [*known.more, hit.text, *hit.more][:MOST_MORE]
+        self.mined.join(later.mined)
+        self.harmless.update(later.harmless)
+        self.ranks |= later.ranks
+        self.last_steps.update(later.last_steps)
+        self.clocks.update(later.clocks)
+        self.places.join(later.places)
+        self.rank_hosts = {**later.rank_hosts, **self.rank_hosts}
+        self.last_task = max(self.last_task, later.last_task)
+        self.files += later.files
+        self.size, self.lines, self.skipped = (
+            self.size + later.size, self.lines + later.lines, self.skipped + later.skipped
+        )  # fmt: skip
