@@ -21,8 +21,7 @@ from trackwalker.agent.workspace import Workspace, owned
 from trackwalker.diagnose.causes.playbook import Playbook
 from trackwalker.diagnose.triage import triage as triage_job
 from trackwalker.diagnose.verdict import Evidence
-from trackwalker.diagnose.views.asked import Asked
-from trackwalker.diagnose.views.question import answer
+from trackwalker.diagnose.views.asked import Asked, answer
 from trackwalker.errors import EvidenceError, UsageError
 from trackwalker.job.layout import Job
 from trackwalker.job.run import load_run

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from trackwalker.diagnose.verdict import Cause, Cost, JobRef, Progress, Verdict, Window
-from trackwalker.diagnose.views.question import answer
+from trackwalker.diagnose.views.asked import answer
 from trackwalker.report.markdown import markdown
 
 

@@ -16,8 +16,7 @@ from trackwalker.logs.failures.whereabouts import telling
 from trackwalker.logs.scanning import shares
 from trackwalker.logs.scanning.index import LogIndex, index_logs
 from trackwalker.logs.scanning.lines import parse
-from trackwalker.logs.scanning.skew import clocks_off
-from trackwalker.logs.scanning.steps import Steps
+from trackwalker.logs.scanning.steps import Steps, clocks_off
 
 OOM = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB\n"
 LOST = "ncclRemoteError: A call failed possibly due to a network error or a remote process exiting prematurely.\n"

@@ -19,7 +19,7 @@ from trackwalker.agent.ask.log_answers import (
 from trackwalker.agent.ask.questions import Asked, Intent
 from trackwalker.agent.workspace import Workspace
 from trackwalker.diagnose.verdict import Action, Cause, Verdict
-from trackwalker.diagnose.views.question import TOPICS
+from trackwalker.diagnose.views.asked import TOPICS
 from trackwalker.job.causes import Topic, about_topic, cause_label, cause_name
 from trackwalker.report import words
 from trackwalker.report.text import clip, one_line

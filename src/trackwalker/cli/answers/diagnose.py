@@ -32,8 +32,7 @@ from trackwalker.diagnose import engine
 from trackwalker.diagnose.causes.playbook import load_playbooks
 from trackwalker.diagnose.elsewhere import with_metrics
 from trackwalker.diagnose.verdict import Verdict
-from trackwalker.diagnose.views.asked import Asked, Diagnosis, state_of
-from trackwalker.diagnose.views.question import answer
+from trackwalker.diagnose.views.asked import Asked, Diagnosis, answer, state_of
 from trackwalker.errors import UsageError
 from trackwalker.job.shorthand import LATEST, position
 from trackwalker.report.markdown import markdown

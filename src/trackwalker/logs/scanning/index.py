@@ -14,13 +14,12 @@ from trackwalker.errors import EvidenceError
 from trackwalker.job.dialects import needles as step_needles
 from trackwalker.logs.facts import LogFacts
 from trackwalker.logs.failures.divergence import sustained_jump
-from trackwalker.logs.failures.ended import ended_first
 from trackwalker.logs.failures.forged import drop_forged
 from trackwalker.logs.failures.lastwords import last_words
 from trackwalker.logs.failures.mined import Mined, new_errors
 from trackwalker.logs.failures.signatures import Signature, Signatures, load
 from trackwalker.logs.failures.structure import NEEDLES as STRUCTURE
-from trackwalker.logs.failures.whereabouts import Places, learn, telling
+from trackwalker.logs.failures.whereabouts import Places, ended_first, learn, telling
 from trackwalker.logs.formats import dialect as d
 from trackwalker.logs.formats.beside import beside, host_told, is_no_log, names_of, rank_of_log
 from trackwalker.logs.formats.elastic import HEADS, Summary
@@ -32,8 +31,7 @@ from trackwalker.logs.scanning.needles import SHORTEST, Needles
 from trackwalker.logs.scanning.reader import FactReader
 from trackwalker.logs.scanning.scan import BEGINNING, Line, Scan, read_lines
 from trackwalker.logs.scanning.shares import Beside, read_beside
-from trackwalker.logs.scanning.skew import clocks_off
-from trackwalker.logs.scanning.steps import StepReader, Steps
+from trackwalker.logs.scanning.steps import StepReader, Steps, clocks_off
 
 # The fact reader's short literals, in a form long enough for the scanner.
 _LONGER = {
