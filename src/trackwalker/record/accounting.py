@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from trackwalker.job.ending import Told, decide
-from trackwalker.job.slurm.parse import epoch, fields
-from trackwalker.job.slurm.states import RAW, gone, lost, make
+from trackwalker.job.slurm.parse import epoch, fields, gone, lost
+from trackwalker.job.slurm.states import RAW, make
 from trackwalker.logs.failures.signatures import load
 from trackwalker.logs.formats.nodelist import expand
 from trackwalker.logs.scanning.index import Hit, LogIndex

@@ -9,7 +9,8 @@ import pytest
 
 from trackwalker.job.ending import Told, decide, of_events, of_log, told_by, word_of
 from trackwalker.job.layout import Job
-from trackwalker.job.slurm.states import advice, gone, lost, make, never_clears, prolog
+from trackwalker.job.slurm.parse import gone, lost, prolog
+from trackwalker.job.slurm.states import advice, make, never_clears
 from trackwalker.node.agent.outcome import PLAIN, cancelled, reason_of
 
 STEP = b"completed step: 7, seconds: 0.1, loss: 2.0\n"

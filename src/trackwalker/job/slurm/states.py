@@ -7,10 +7,7 @@ import pwd
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
-from datetime import datetime
 from typing import Literal, get_args
-
-from trackwalker.job.slurm.parse import fields
 
 State = Literal[
     "pending",
@@ -251,38 +248,3 @@ def make(job: str, raw: str, reason: str = "", code: str = "", **more: object) -
     if raised and signal is None:
         signal = int(raised[1])
     return JobState(job, state, raw, reason, exit_code, signal, **more)  # type: ignore[arg-type]
-
-
-_SLACK_S = 900.0  # a node is missed some time after it went, and the job may be over by then
-_WHEN = re.compile(r"\[[^@\]]*@(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)\]\s*$")
-
-
-def gone(nodes: str, start: float | None, end: float | None) -> list[tuple[str, str]]:
-    """Nodes and reasons of `scontrol show node -o` that went down or were drained while a job had them."""
-    found = []
-    for line in nodes.splitlines():
-        said = fields(line)
-        state, reason = said.get("State", "").upper(), said.get("Reason", "")
-        if "NodeName" not in said or not reason or not ("DOWN" in state or "DRAIN" in state or "NOT_RESP" in state):
-            continue
-        if _within(reason, start, end):
-            found.append((said["NodeName"], _WHEN.sub("", reason).strip()))
-    return found
-
-
-def lost(found: Iterable[tuple[str, str]]) -> tuple[str, ...]:
-    """Those that are gone; a node drained for its prolog is not."""
-    return tuple(name for name, why in found if "prolog" not in why.lower())
-
-
-def prolog(found: Iterable[tuple[str, str]]) -> tuple[str, ...]:
-    """Those whose prolog failed."""
-    return tuple(name for name, why in found if "prolog" in why.lower())
-
-
-def _within(reason: str, start: float | None, end: float | None) -> bool:
-    stamp = _WHEN.search(reason)
-    if stamp is None or start is None:
-        return False  # a node may be down for last week's reason
-    at = datetime.fromisoformat(stamp[1]).timestamp()
-    return start - 1.0 <= at <= (end if end is not None else at) + _SLACK_S

@@ -11,8 +11,17 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from trackwalker.errors import MissingToolError, TrackwalkerError, UsageError
-from trackwalker.job.slurm.parse import SACCT_FIELDS, fields, job_of_sacct, jobs_of_scontrol, jobs_of_squeue
-from trackwalker.job.slurm.states import PROLOG, JobState, gone, lost, prolog
+from trackwalker.job.slurm.parse import (
+    SACCT_FIELDS,
+    fields,
+    gone,
+    job_of_sacct,
+    jobs_of_scontrol,
+    jobs_of_squeue,
+    lost,
+    prolog,
+)
+from trackwalker.job.slurm.states import PROLOG, JobState
 
 _ASK_S = 15.0  # with the controller down a command gives up after 4 to 9 s by itself
 _SUBMIT_S = 60.0  # a busy controller may take that long, and giving up early leaves a job that nobody knows of
