@@ -59,11 +59,10 @@ def looked_at(text: str) -> str:
 STOPS = (
     Stop("Which version is this?", "trackwalker version", head="Look around"),
     Stop(
-        "What does this machine have, and what is missing? This tour needs Prometheus, which stores the "
-        "recorded metrics. "
-        "It needs no Slurm (only `submit`, which queues a job on a cluster, does) and no GPUs or RDMA (training at "
-        "full size does). An `extra` is an optional part of Trackwalker; `pip install 'trackwalker[all]'` installs "
-        "all of them.",
+        "What does this machine have, and what is missing? Prometheus stores the recorded metrics, and this tour "
+        "needs it. Slurm, GPUs and RDMA may be missing: Slurm is needed only for `submit`, which queues a job on "
+        "a cluster, GPUs and RDMA only for training at full size. An `extra` is an optional part of Trackwalker "
+        "(the tour needs `tiny`); `pip install 'trackwalker[all]'` installs all of them.",
         "trackwalker doctor",
         like=looked_at,
     ),
@@ -82,13 +81,13 @@ STOPS = (
         head="Run something",
     ),
     Stop(
-        "List the jobs in the workspace. The workspace is the folder that holds jobs, by default `outputs/` in the "
-        "current folder. `speed` is the median time of a step. `verdict`, the cause of trouble that was found, is "
-        "empty until `diagnose --save` has been run (below: `diagnose`).",
+        "List the jobs in the workspace, the folder that holds jobs; by default it is `outputs/` in the current "
+        "folder. `speed` is the median time of a step. `verdict` is the cause that `diagnose` found; it stays empty "
+        "until you run `diagnose --save`.",
         "trackwalker jobs",
         like=rough,
     ),
-    Stop("Without a job, commands use the latest one.", "trackwalker status", like=rough),
+    Stop("If you name no job, a command uses the latest one.", "trackwalker status", like=rough),
     Stop("The end of its log.", "trackwalker logs -n 3", like=rough),
     Stop("A misspelt setting is refused before anything starts.", "trackwalker run tiny -- stps=10"),
     Stop("So is a misspelt command.", "trackwalker diagnos"),
@@ -111,14 +110,15 @@ STOPS = (
         like=rough,
     ),
     Stop(
-        "Why was it slow? The first screen says what happened, where, and what to do next; the evidence follows, "
-        "each piece with a number (`e24`) and the query or the log line that it comes from; `--evidence e24` prints "
-        "one with all its values. `pod3-1916/5` is GPU 5 of that "
-        "host; `± 35 s` says how exactly the time is known. `[needs approval]`: Trackwalker never does it by "
-        "itself; you, or who looks after the nodes, decide. Draining is done with the scheduler's own command; the "
-        "command shown here submits the job again without the node (it goes on from its last checkpoint). "
-        "`costs: capacity` means that the cluster has a node less until it is repaired. Somebody cancelled this job; "
-        "`diagnose` says why it was slow before that.",
+        "Why was it slow? The first screen says what happened, where, and what to do next. The evidence follows: each "
+        "piece has a number (`e24`) and the query or the log line that it comes from; `--evidence e24` prints one with "
+        "all its values. `pod3-1916/5` is GPU 5 of that host; `± 35 s` says how exactly the time is known. Somebody "
+        "cancelled this job; `diagnose` says why it was slow before that. What to do next is marked `[needs approval]` "
+        "where Trackwalker never does it itself: you, or the administrators of the cluster, decide. The command below "
+        "`Drain node` does not drain the node (the scheduler's own command does, in Slurm `scontrol update`): it "
+        "submits the job again without that node, and the job resumes from its last checkpoint. `costs: "
+        "capacity`: the cluster "
+        "has a node less until it is repaired.",
         "trackwalker diagnose",
         lines=32,
         like=cited,
@@ -126,14 +126,15 @@ STOPS = (
     Stop(
         "Which metrics changed when the job became slow? Single GPUs and hosts come first: the cause is usually among "
         "them. What changed on `most hosts` is usually an effect. The score is the size of the change in multiples of "
-        "the metric's usual noise; below 3 nothing is shown. Counters (`_total`) are shown as rates.",
+        "the metric's usual noise; below 3 nothing is shown. Counters (`_total`) are shown "
+        "as rates; the values of a `most hosts` line are the median over these hosts. `ccl` counts packets of the "
+        "collective library (NCCL, RCCL).",
         "trackwalker changed",
         lines=12,
     ),
     Stop(
-        "Which metrics about GPU temperatures and clocks are there? The pattern is a regular expression; "
-        "with it the job "
-        "must be named (`latest`).",
+        "Which metrics about GPU temperatures and clocks are there? The second argument is a regular expression; the "
+        "job has to be given before it (here `latest`).",
         "trackwalker metrics latest 'gpu.*(temp|clock)'",
     ),
     Stop(
@@ -144,10 +145,10 @@ STOPS = (
         "Or ask in plain English; no AI model is needed.", 'trackwalker ask "which host is slow?"', lines=24, like=cited
     ),
     Stop(
-        "How fast was it, and where did the time go? The median leaves out the first steps and those with a "
-        "checkpoint save or a compilation; slow steps are in it. MFU is the share of the GPUs' peak FLOPs "
-        "that the model "
-        "used. Goodput is what the steps would have taken at full speed, as a share of the whole time.",
+        "How fast was it, and where did the time go? The step time is a median over all steps, slow ones included, "
+        "except the first few and those with a checkpoint save or a compilation. MFU is the share of the GPUs' peak "
+        "FLOPs that the model used. Goodput is the time that all steps would have taken at full speed, divided by the "
+        "job's total time.",
         "trackwalker perf",
         lines=10,
     ),
@@ -174,9 +175,9 @@ STOPS = (
         head="Plan a job",
     ),
     Stop(
-        "Environment variables come from several places: defaults, the GPU's vendor (AMD, unless the model or "
-        "`--vendor` says otherwise), the model, you. Which one sets this variable, and why? Here XLA_FLAGS is made of "
-        "two flags.",
+        "A job's environment variables are set in several places, later ones winning: defaults, the GPU's vendor (AMD, "
+        "unless the model or `--vendor` says otherwise), the model, you. `explain` shows which place sets a variable, "
+        "and why; XLA_FLAGS is made of two flags here.",
         "trackwalker explain XLA_FLAGS llama2-70b -N 8",
     ),
 )

@@ -200,7 +200,12 @@ def next_steps(status: str, roles: Roles, said: Accounting, index: LogIndex, rec
             steps = [s.removeprefix(after) for s in steps if s not in asks]
             name = "XLA_PYTHON_CLIENT_MEM_FRACTION"
             raised = f"raise {name} first: it is {fraction:g} in this run, and .93 is safe"
-            steps.insert(0, raised if fraction < 0.93 else f"do not raise {name}: it is {fraction:g} already")
+            steps.insert(
+                0,
+                raised
+                if fraction < 0.93
+                else f"the memory pool is not too small ({name}: it is {fraction:g}), do not raise it",
+            )
         return steps
     if status == "soft-success":
         return ["do not resubmit: every step was completed; check that the last checkpoint was committed"]

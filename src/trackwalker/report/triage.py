@@ -108,7 +108,8 @@ def _who(finding: Finding) -> str:
     host = f" ({_safe(finding.host)})" if finding.host else ""
     others = len(finding.ranks) - 1
     more = f" and {others} more rank{'s' if others > 1 else ''}" if others > 0 else ""
-    return f" on rank {finding.rank}{host}{more}"
+    said = ", reported by" if finding.role == "consequence" else " on"
+    return f"{said} rank {finding.rank}{host}{more}"
 
 
 def _rows(triage: Triage) -> list[tuple[str, str]]:

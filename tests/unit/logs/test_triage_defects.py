@@ -109,7 +109,7 @@ def test_d24_a_summary_without_status_is_no_success(tmp_path: Path) -> None:
     assert triage_text(tmp_path, header() + steps(20) + cut).status == "indeterminate"
 
 
-@pytest.mark.parametrize(("fraction", "advice"), [(".85", "raise XLA"), (".93", "do not raise")])
+@pytest.mark.parametrize(("fraction", "advice"), [(".85", "raise XLA"), (".93", "do not raise it")])
 def test_d04_the_memory_fraction_in_force_is_read(tmp_path: Path, fraction: str, advice: str) -> None:
     """D-04: upstream advises to raise to .93 what its own launcher has already set to .93."""
     text = header() + f"2: XLA_PYTHON_CLIENT_MEM_FRACTION={fraction}\n" + steps(20)

@@ -247,7 +247,11 @@ def headline(report: PerfReport) -> str:
         if step_s is not None:
             parts.append(f"{step_s:.4g} s a step (median of {n} undisturbed steps)")
         if through.tgs is not None:
-            parts.append(f"{through.tgs.mean:.4g} tokens/s/device in its longest steady stretch")
+            longest = next((level for level in through.levels if level.steady), None)
+            where = (
+                f" in steps {longest.first_step} to {longest.last_step}" if longest and len(through.levels) > 1 else ""
+            )
+            parts.append(f"{through.tgs.mean:.4g} tokens/s/device{where}")
     elif report.trace is not None:
         parts.append(f"{1000 * report.trace.step_s:.4g} ms a step (traced)")
     if used is not None and used.mfu is not None:
