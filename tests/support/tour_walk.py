@@ -62,7 +62,8 @@ STOPS = (
         "What does this machine have, and what is missing? Prometheus stores the recorded metrics, and this tour "
         "needs it. Slurm, GPUs and RDMA may be missing: Slurm is needed only for `submit`, which queues a job on "
         "a cluster, GPUs and RDMA only for training at full size. An `extra` is an optional part of Trackwalker "
-        "(the tour needs `tiny`); `pip install 'trackwalker[all]'` installs all of them.",
+        "(the tour needs only `tiny`; the command `perf` works without the extra of that name); `pip install "
+        "'trackwalker[all]'` installs all of them.",
         "trackwalker doctor",
         like=looked_at,
     ),
@@ -99,8 +100,8 @@ STOPS = (
         head="Find out why a job is slow",
     ),
     Stop(
-        "Set once where the jobs are, instead of adding `-w slow/outputs` to every command. The folder is "
-        "used until you set another one; the end of this page shows how to undo it.",
+        "Tell Trackwalker once which workspace to use, so that you need not add `-w slow/outputs` to every command. It "
+        "is used until you set another one; the end of this page shows how to undo it.",
         "trackwalker config set workspace slow/outputs",
         once=True,
     ),
@@ -111,24 +112,26 @@ STOPS = (
     ),
     Stop(
         "Why was it slow? The first screen says what happened, where, and what to do next. The evidence follows: each "
-        "piece has a number (`e24`) and the query or the log line that it comes from; `--evidence e24` prints one with "
-        "all its values. `pod3-1916/5` is GPU 5 of that host; `± 35 s` says how exactly the time is known. Somebody "
-        "cancelled this job; `diagnose` says why it was slow before that. What to do next is marked `[needs approval]` "
-        "where Trackwalker never does it itself: you, or the administrators of the cluster, decide. The command below "
-        "`Drain node` does not drain the node (the scheduler's own command does, in Slurm `scontrol update`): it "
-        "submits the job again without that node, and the job resumes from its last checkpoint. `costs: "
-        "capacity`: the cluster "
-        "has a node less until it is repaired.",
+        "piece has a number (`e24`) and the query or the log line that it comes from; `trackwalker diagnose --evidence "
+        "e24` prints that piece with all its values. `pod3-1916/5` is GPU 5 of that host; `± 35 s` says how "
+        "exactly the "
+        "time is known. Somebody cancelled this job; `diagnose` says why it was slow before that. Trackwalker carries "
+        "out none of these actions by itself; those that change something are marked `[needs approval]`, and you or "
+        "the administrators of the cluster decide. The command printed under `Drain node`, `trackwalker submit`, "
+        "submits the model again without that node; the trainer goes on from the last checkpoint it finds. "
+        "To drain the node, use the scheduler (in Slurm, `scontrol update`). `costs: capacity`: the "
+        "cluster has a node less until it is repaired.",
         "trackwalker diagnose",
         lines=32,
         like=cited,
     ),
     Stop(
         "Which metrics changed when the job became slow? Single GPUs and hosts come first: the cause is usually among "
-        "them. What changed on `most hosts` is usually an effect. The score is the size of the change in multiples of "
+        "them. What changed on `most hosts` is usually an effect; a single GPU is also listed where it changed "
+        "less than they did. The score is the size of the change in multiples of "
         "the metric's usual noise; below 3 nothing is shown. Counters (`_total`) are shown "
-        "as rates; the values of a `most hosts` line are the median over these hosts. `ccl` counts packets of the "
-        "collective library (NCCL, RCCL).",
+        "as rates; the values of a `most hosts` line are the median over these hosts. `hw_rdma_ccl_tx_pkts_total` "
+        "counts only packets of the collective library (NCCL, RCCL).",
         "trackwalker changed",
         lines=12,
     ),
@@ -187,8 +190,8 @@ HEAD = """# A tour in twenty-two commands
 Trackwalker starts training jobs, records them, and finds out why a job is slow or why it failed. This page shows what
 its commands print; ids and times of your own runs will differ. To follow it, either clone the repository and run
 `make setup`, or `pip install 'trackwalker[tiny]' trackwalker-lab`; the lab ([lab.md](../how-to/lab.md)) is needed for
-the two simulated incidents only. (`scripts/tour` writes this page from what the commands print in a terminal of 80
-columns; long answers end with the number of lines left out. A test runs the commands again.)
+the two simulated incidents only. What is printed here is real (`scripts/tour` makes this page); only this page shortens
+it: `… (52 more lines)` marks what was left out.
 """
 TAIL = """
 ## Next steps

@@ -199,12 +199,12 @@ def next_steps(status: str, roles: Roles, said: Accounting, index: LogIndex, rec
             after = "" if fraction < 0.93 else "then "  # there is no first step to come after
             steps = [s.removeprefix(after) for s in steps if s not in asks]
             name = "XLA_PYTHON_CLIENT_MEM_FRACTION"
-            raised = f"raise {name} first: it is {fraction:g} in this run, and .93 is safe"
+            raised = f"raise {name} first: the log also says {fraction:g}, and .93 is safe"
             steps.insert(
                 0,
                 raised
                 if fraction < 0.93
-                else f"the memory pool is not too small ({name}: it is {fraction:g}), do not raise it",
+                else f"the log also says {name}={fraction:g}, so the memory pool is not too small: do not raise it",
             )
         return steps
     if status == "soft-success":

@@ -97,7 +97,7 @@ def _row(row: Triage | tuple[str, str]) -> tuple[str, ...]:
 def _label(finding: Finding) -> str:
     """What a finding is called: a line that only tells of somebody's end names no cause where another one does."""
     known = load().by_id.get(finding.id)
-    if finding.role == "consequence" and known is not None and "end-of-process" in known.traits:
+    if finding.role == "consequence" and known is not None and {"end-of-process", "exit-word"} & set(known.traits):
         return f"A process ended with an error ({finding.id})"
     return cause_label(finding.cause)
 

@@ -240,22 +240,24 @@ def find_traces(job: Job, options: Options, tensorboard_dir: str | None = None) 
 
 def headline(report: PerfReport) -> str:
     """The report in one or two sentences."""
-    parts = []
+    parts: list[str] = []
+    rates: list[str] = []
+    where = ""
     through, used = report.throughput, report.utilisation
     if through is not None:
         n, step_s = through.step_s_of, through.step_s
         if step_s is not None:
-            parts.append(f"{step_s:.4g} s a step (median of {n} undisturbed steps)")
+            parts.append(f"{step_s:.4g} s a step (median of {n} steps without saves and compilations)")
         if through.tgs is not None:
-            longest = next((level for level in through.levels if level.steady), None)
-            where = (
-                f" in steps {longest.first_step} to {longest.last_step}" if longest and len(through.levels) > 1 else ""
-            )
-            parts.append(f"{through.tgs.mean:.4g} tokens/s/device{where}")
+            rates.append(f"{through.tgs.mean:.4g} tokens/s/device")
+        if len(through.levels) > 1:
+            where = next((f" in steps {x.first_step} to {x.last_step}" for x in through.levels if x.steady), "")
     elif report.trace is not None:
         parts.append(f"{1000 * report.trace.step_s:.4g} ms a step (traced)")
     if used is not None and used.mfu is not None:
-        parts.append(f"{100 * used.mfu:.1f} % MFU")
+        rates.append(f"{100 * used.mfu:.1f} % MFU")
+    if rates:
+        parts.append(" and ".join(rates) + where)
     if report.goodput is not None and report.goodput.goodput is not None:
         parts.append(f"goodput {100 * report.goodput.goodput:.0f} %")
     said = ", ".join(parts)
