@@ -78,7 +78,7 @@ def test_the_host_that_comes_back_stands_above_the_inbox_with_its_incidents_and_
     known = {each["job"]: each["lost_gpu_hours"] for each in inbox(client, "?state=all")}
     assert first["lost_gpu_hours"] == pytest.approx(sum(known[job] for job in first["jobs"]))
     page = client.get("/incidents", headers=HTML).text
-    head = page.index("Hosts that come back")
+    head = page.index("Hosts in several incidents")
     assert head < page.index("in <b>4 incidents</b>") < page.index('<tr id="incident-')
     assert "in 4 incidents</span>" in page  # beside the host in its rows, too
     assert re.search(r'<a href="/incidents\?state=all">\d older</a>: [\d.]+ GPU-hours', page)
@@ -242,8 +242,8 @@ def test_the_fleet_page_says_what_cost_most_and_who_comes_back(client: TestClien
     assert all(0.0 <= day["goodput"] <= 1.0 for day in found["days"] if day["goodput"] is not None)
     page = client.get("/fleet?days=0", headers=HTML).text
     assert "stands out" in page
-    assert page.index("GPU-hours lost") < page.index("in money") < page.index("Hosts that come back")
-    assert page.index("Hosts that come back") < page.index("Hosts that cost most") < page.index("Goodput by day")
+    assert page.index("GPU-hours lost") < page.index("in money") < page.index("Hosts in several incidents")
+    assert page.index("Hosts in several incidents") < page.index("Hosts that cost most") < page.index("Goodput by day")
     assert EVIL not in page
     assert client.get("/fleet.json?days=%3Cb%3E").json()["fleet"]["jobs"] < 41  # 30 days, as without a number
 
