@@ -22,7 +22,7 @@ from trackwalker.web.data.workspace import WebWorkspace
 from trackwalker.web.pages import job_page_perf
 from trackwalker.web.pages.render import environment, in_thread, job_of, json_answer, page, settings_of, workspace_of
 
-_FIRST_PAINT_S = 0.2  # what the log may take before the page is sent without it: a cold server compiles first
+_FIRST_PAINT_S = 0.4  # what the log may take before the page is sent without it
 _QUICK_LOG = 3 << 20  # bytes; the reading of a longer one would hold up the sending of the page as well
 _PATIENCE_S = 8.0  # one wait of the page's script for the verdict
 _OTHERS = 60  # jobs to choose a reference run from
