@@ -55,8 +55,14 @@ def serve(
         from trackwalker.web.app import create_app
     except ImportError as e:
         raise MissingToolError(f"the web app needs {e.name}: pip install 'trackwalker[web]'") from e
+    from trackwalker.job.dialects import needles
+    from trackwalker.logs.failures.signatures import load
+    from trackwalker.logs.scanning.index import needles_of
+    from trackwalker.web.pages.render import environment
     from trackwalker.web.settings import LOOPBACK, Settings
 
+    needles_of(load(), needles())  # what the first page needs is made before its link is printed
+    environment().get_template("job.html.j2")
     token = _token(kept=host in LOOPBACK)
     app = create_app(Settings(workspace, token, model, endpoint, price, examine=background))
     listener = _listen(host, port)

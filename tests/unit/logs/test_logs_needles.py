@@ -9,7 +9,7 @@ import pytest
 from trackwalker.job.dialects import needles as step_needles
 from trackwalker.logs.failures.signatures import load
 from trackwalker.logs.scanning import needles
-from trackwalker.logs.scanning.index import _needles
+from trackwalker.logs.scanning.index import needles_of
 from trackwalker.logs.scanning.needles import SHORTEST, Finder, Needles, anchors_of
 
 
@@ -53,7 +53,7 @@ def test_a_flood_is_counted_and_the_rest_still_found() -> None:
 
 
 def test_every_shipped_needle_has_an_anchor_inside_it() -> None:
-    texts = sorted({n.lower() for n in _needles(load(), step_needles()).literals})
+    texts = sorted({n.lower() for n in needles_of(load(), step_needles()).literals})
     held = anchors_of(texts)
     assert sorted(i for means in held.values() for i, _ in means) == list(range(len(texts)))
     assert all(texts[i][at : at + len(anchor)] == anchor for anchor, means in held.items() for i, at in means)
