@@ -14,10 +14,8 @@ import typer
 
 from trackwalker.cli.common.options import DEFAULT_WORKSPACE, AsJson, Workspace
 from trackwalker.errors import UsageError
-from trackwalker.watch.config import load_config
-from trackwalker.watch.notify.base import Letter
 from trackwalker.watch.notify.message import Message, heading, plain_text
-from trackwalker.watch.service import Service, look_once
+from trackwalker.watch.service import Service, look_once, try_channel
 
 SCHEMA = "trackwalker.watch/1"
 FOUND = 1
@@ -72,8 +70,6 @@ def watch(
 def _test(words: list[str], settings: Path | None) -> int:
     if len(words) != 1 or settings is None:
         raise UsageError("usage: trackwalker watch test CHANNEL --config FILE")
-    from trackwalker.cli.watch import try_channel
-
     print(try_channel(settings, words[0]))
     return 0
 
@@ -92,30 +88,3 @@ def _say_json(message: Message) -> None:
     said = message.model_dump(mode="json", exclude={"attachments"})
     sys.stdout.write(json.dumps({"schema": SCHEMA, **said}) + "\n")
     sys.stdout.flush()
-
-
-def try_channel(settings: Path, name: str) -> str:
-    """Send a test message; the sentence says that it was taken, an error in one line says why not."""
-    config = load_config(settings)
-    if name not in config.channels:
-        known = ", ".join(sorted(config.channels)) or "none is set up"
-        raise UsageError(f"no channel '{name}' in {settings}: {known}")
-    channel, now = config.channels[name], time.time()
-    message = Message(
-        key=f"test:{name}:{now:.3f}",
-        thread=f"test:{name}:{now:.3f}",
-        severity="info",
-        kind="test",
-        title="test message",
-        text="Trackwalker can reach this channel.",
-        time=now,
-    )
-    notifier = channel.open()
-    try:
-        receipt = notifier.send(Letter(message))
-        if channel.stays_open:  # do not leave an open alert behind
-            over = message.model_copy(update={"key": f"{message.key}:over", "resolves": True})
-            notifier.send(Letter(over, first=receipt))
-    finally:
-        notifier.close()
-    return f"channel '{name}' ({channel.kind}) took a test message"

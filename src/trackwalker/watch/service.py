@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from trackwalker.errors import TrackwalkerError
+from trackwalker.errors import TrackwalkerError, UsageError
 from trackwalker.watch.asking import Asker, Background
 from trackwalker.watch.config import Config, load_config
 from trackwalker.watch.daemon import Daemon
@@ -17,6 +17,7 @@ from trackwalker.watch.delivery.post import Post
 from trackwalker.watch.detect.verdicts import Diagnoses
 from trackwalker.watch.jobs import Jobs
 from trackwalker.watch.memory import FOLDER, ForgetfulError, Memory
+from trackwalker.watch.notify.base import Letter
 from trackwalker.watch.notify.message import Message, presentable
 
 _THREADS = 4
@@ -93,3 +94,30 @@ def look_once(
             say(message)
         service.outbox.deliver()
         return service.daemon.report()
+
+
+def try_channel(settings: Path, name: str) -> str:
+    """Send a test message; the sentence says that it was taken, an error in one line says why not."""
+    config = load_config(settings)
+    if name not in config.channels:
+        known = ", ".join(sorted(config.channels)) or "none is set up"
+        raise UsageError(f"no channel '{name}' in {settings}: {known}")
+    channel, now = config.channels[name], time.time()
+    message = Message(
+        key=f"test:{name}:{now:.3f}",
+        thread=f"test:{name}:{now:.3f}",
+        severity="info",
+        kind="test",
+        title="test message",
+        text="Trackwalker can reach this channel.",
+        time=now,
+    )
+    notifier = channel.open()
+    try:
+        receipt = notifier.send(Letter(message))
+        if channel.stays_open:  # do not leave an open alert behind
+            over = message.model_copy(update={"key": f"{message.key}:over", "resolves": True})
+            notifier.send(Letter(over, first=receipt))
+    finally:
+        notifier.close()
+    return f"channel '{name}' ({channel.kind}) took a test message"

@@ -1,87 +1,23 @@
-"""The twelve recipes of CONTRIBUTING.md, performed: each adds one thing to a scratch copy of the package by touching at
-most two files, and the new thing works.
-"""
+"""Recipes of CONTRIBUTING.md in a scratch copy of the package: each touches two files at most, and what is new works."""
 
 from __future__ import annotations
 
 import json
-import os
 import re
-import shutil
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from scratch_copy import Scratch
 from sysfs_trees import mi300x, put
 from triage_logs import ending, header, steps
-
-ROOT = Path(__file__).parents[3]
-MOST_PLACES = 2
-# Imported by nobody but the lab's own commands, and half of all files.
-_WITHOUT = shutil.ignore_patterns("lab", "*.tmp")
-
-
-class Scratch:
-    """A copy of the package that a recipe changes; it counts the files that the recipe touches."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.package = folder / "src" / "trackwalker"
-        self.touched: set[str] = set()
-        shutil.copytree(ROOT / "src" / "trackwalker", self.package, ignore=_WITHOUT)
-
-    def add(self, name: str, text: str) -> None:
-        """A new file of the package."""
-        path = self.package / name
-        assert not path.exists(), name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
-        self.touched.add(name)
-
-    def put_before(self, name: str, anchor: str, text: str) -> None:
-        """Insert text before the first `anchor` of a file."""
-        path = self.package / name
-        old = path.read_text()
-        assert anchor in old, f"{name} has no {anchor!r}"
-        path.write_text(old.replace(anchor, text + anchor, 1))
-        self.touched.add(name)
-
-    def append(self, name: str, text: str) -> None:
-        """Add text at the end of a file."""
-        path = self.package / name
-        path.write_text(path.read_text().rstrip("\n") + "\n" + text)
-        self.touched.add(name)
-
-    def python(self, *argv: str, cwd: Path | None = None, code: int = 0, **env: str) -> str:
-        """What a Python with this copy prints."""
-        inherited = {k: v for k, v in os.environ.items() if not k.startswith(("TRACKWALKER_", "JOB_WORKSPACE"))}
-        path = os.pathsep.join([str(self.package.parent), str(ROOT / "tests" / "support")])
-        done = subprocess.run(
-            [sys.executable, *argv],
-            cwd=cwd or self.folder,
-            env={**inherited, "PYTHONPATH": path, "COLUMNS": "200", "NO_COLOR": "1", **env},
-            capture_output=True,
-            text=True,
-            timeout=120,
-            check=False,
-        )
-        assert done.returncode == code, f"exit {done.returncode}: {done.stdout[-2000:]}\n{done.stderr[-4000:]}"
-        return done.stdout
-
-    def trackwalker(self, *words: str, cwd: Path | None = None, code: int = 0, **env: str) -> str:
-        """What a command of this copy prints."""
-        run = "import sys; from trackwalker.cli.app import main; sys.exit(main())"
-        return self.python("-c", run, *words, cwd=cwd, code=code, **env)
 
 
 @pytest.fixture
 def scratch(tmp_path: Path) -> Iterator[Scratch]:
     made = Scratch(tmp_path / "scratch")
     yield made
-    assert len(made.touched) <= MOST_PLACES, f"the recipe touches {sorted(made.touched)}"
-    assert made.touched
+    made.few_places()
 
 
 def failed_job(workspace: Path, line: str) -> None:
@@ -382,112 +318,3 @@ with TestClient(create_app(Settings(workspace=Path("outputs"), examine=False)), 
     told = scratch.python("-c", ask, cwd=tmp_path)
     assert 'data-part="/job/77/files"' in told
     assert f"the log has {(tmp_path / 'outputs' / '77-JAX-toy.log').stat().st_size:,} bytes" in told
-
-
-def test_a_submit_flag_is_declared_once_and_read_on_the_node(scratch: Scratch, tmp_path: Path) -> None:
-    scratch.put_before(
-        "cli/common/options.py",
-        "    image: Image = None\n",
-        '    grace: Annotated[float, typer.Option("--grace", help="Seconds to end in.")] = for_nodes(10.0)\n',
-    )
-    scratch.put_before(
-        "node/stages/order.py",
-        "    @property\n    def world(",
-        '''    @property
-    def grace(self) -> float:
-        """Seconds that ranks have to end."""
-        return float(self.flags.get("grace", self.grace_s))
-
-''',
-    )
-    plan = json.loads(scratch.trackwalker("plan", "tiny", "--grace", "42", "--json", cwd=tmp_path))
-    assert plan["flags"] == {"grace": 42.0}
-    assert "--grace" in scratch.trackwalker("sweep", "batch", "--help")
-    image = ("--on", "k8s", "--image", "a/b:1", "--no-apply")
-    scratch.trackwalker("submit", "tiny", *image, "--grace", "42", cwd=tmp_path, K8S_PVC_NAME="shared")
-    (order,) = (tmp_path / "outputs" / ".submissions").glob("*/order.json")
-    read = (
-        "import sys, pathlib, trackwalker.node.stages.order as o; print(o.load_order(pathlib.Path(sys.argv[1])).grace)"
-    )
-    assert scratch.python("-c", read, str(order)).strip() == "42.0"
-
-
-def test_a_scheduler_is_a_file_and_a_row(scratch: Scratch, tmp_path: Path) -> None:
-    scratch.add(
-        "launch/schedulers/spool.py",
-        '''"""A spool folder: whoever serves it starts what lies there."""
-
-from __future__ import annotations
-
-import os
-from dataclasses import dataclass
-from pathlib import Path
-
-from trackwalker.errors import UsageError
-from trackwalker.launch.job_state import Standing
-
-
-@dataclass(frozen=True)
-class Wishes:
-    """How many nodes."""
-
-    nodes: int | None = None
-    gpus_per_node: int | None = None
-
-
-class Spool:
-    """A file for each job."""
-
-    @property
-    def folder(self) -> Path:
-        """Where the files are."""
-        return Path(os.environ["SPOOL"])
-
-    def wishes(self, words, env):
-        """-N NODES and nothing else."""
-        if words and words[0] != "-N":
-            raise UsageError(f"{words[0]}: a spool takes -N NODES")
-        return Wishes(int(words[1]) if words else None)
-
-    def shown(self, submission, wishes):
-        """What is written into the spool."""
-        return {"spooled": str(submission.folder)}
-
-    def submit(self, submission, wishes):
-        """Write it."""
-        submission.write()
-        job = str(9001 + len(list(self.folder.iterdir())))
-        (self.folder / job).write_text(str(submission.folder))
-        return job
-
-    def state(self, job):
-        """It waits as long as it lies there."""
-        return Standing("pending", False, meaning="waits in the spool") if (self.folder / job.id).exists() else None
-
-    def cancel(self, job):
-        """Take it away."""
-        (self.folder / job.id).unlink()
-
-
-SCHEDULER = Spool()
-''',
-    )
-    row = '    "spool": "trackwalker.launch.schedulers.spool",\n'
-    scratch.put_before("launch/schedulers/__init__.py", '    "slurm": "', row)
-    spool = tmp_path / "spool"
-    spool.mkdir()
-
-    def called(*words: str, code: int = 0) -> str:
-        return scratch.trackwalker(*words, cwd=tmp_path, code=code, SPOOL=str(spool))
-
-    planned = json.loads(called("plan", "tiny", "--on", "spool", "-N", "2", "--json"))
-    assert planned["nodes"] == 2
-    assert ".submissions" in planned["spooled"]
-    assert called("submit", "tiny", "--on", "spool", "-N", "2").startswith("job 9001 ")
-    folder = Path((spool / "9001").read_text())
-    assert json.loads((folder / "order.json").read_text())["scheduler"] == "spool"
-    told = json.loads(called("status", "9001", "--json"))
-    assert (told["scheduler"], told["state"]) == ("spool", "pending")
-    called("cancel", "9001")
-    assert not (spool / "9001").exists()
-    assert json.loads(called("jobs", "--json"))["jobs"][0]["id"] == "9001"

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from trackwalker.cli import app
-from trackwalker.cli.launching.shell import Shell, open_shell
 from trackwalker.errors import UsageError
 from trackwalker.job.run import RunRecord, Setting
+from trackwalker.launch.schedulers.by_hand import Shell, open_shell
 
 
 def shell(what: str | None, workspace: Path, image: str | None = None, runtime: str = "") -> tuple[Shell, list[str]]:

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from trackwalker.cli.watch import try_channel
 from trackwalker.errors import UsageError
 from trackwalker.watch.config import load_config
 from trackwalker.watch.notify.channels import Quiet, Secret
+from trackwalker.watch.service import try_channel
 
 WHOLE = """
 channels:

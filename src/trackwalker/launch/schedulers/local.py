@@ -14,6 +14,8 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 from trackwalker.errors import UsageError
@@ -21,6 +23,7 @@ from trackwalker.job.journal import read
 from trackwalker.job.trust import ours_alone
 from trackwalker.launch.code.bundle import build_agent
 from trackwalker.launch.plan import CONFIG, Plan
+from trackwalker.node.evidence import coredump
 
 _MOST_RESTARTS = 5
 
@@ -155,3 +158,82 @@ class LocalRun:
                 stderr=out,
                 start_new_session=True,
             )
+
+
+_RULE = "=" * 40
+
+_TICK_S = 0.1
+
+_BY_HAND = (130, 143)  # INT, TERM
+
+
+@dataclass(frozen=True)
+class Repeated:
+    """How a repetition ended: the exit code of the last iteration, and what it left."""
+
+    iterations: int
+    code: int
+    job_dir: Path | None
+    cores: tuple[Path, ...]
+
+    @property
+    def crashed(self) -> bool:
+        """Whether the run failed by itself."""
+        return self.code not in (0, *_BY_HAND)
+
+
+def repeat(make_plan: Callable[[], Plan], most: int, work_dir: Path, say: Callable[[str], None]) -> Repeated:
+    """Run the plan again and again, at most `most` times (0: until it fails); Ctrl-C ends the loop."""
+    for line in coredump.enable():  # the ranks inherit the limit
+        say(line)
+    code, number, last = 0, 0, None
+    cores: list[Path] = []
+    while code == 0 and (most == 0 or number < most):
+        number += 1
+        begin = time.time()
+        for line in (_RULE, f"Starting iteration #{number}", f"Start time: {time.ctime(begin)}", _RULE):
+            say(line)
+        run = LocalRun.start(make_plan())
+        last = run.job_dir
+        say(f"job {run.plan.record.id}  log {run.plan.agent.log}")
+        code = _wait(run)
+        seconds = int(time.time() - begin)
+        clock = f"{seconds // 3600:02}:{seconds // 60 % 60:02}:{seconds % 60:02}"
+        for line in (
+            f"Iteration #{number} finished",
+            f"Exit code: {code}",
+            f"End time: {time.ctime()}",
+            f"Duration: {seconds}s ({clock})",
+        ):
+            say(line)
+        if code in _BY_HAND:
+            say("Stopped by hand.")
+        elif code:
+            cores = _cores(run, begin, work_dir, say)
+            say(f"{run.plan.record.model} crashed with exit code {code}. Stopping loop.")
+    say(f"Loop terminated after {number} iteration(s)")
+    return Repeated(number, code, last, tuple(cores))
+
+
+def _wait(run: LocalRun) -> int:
+    while True:
+        try:
+            code = run.supervise()
+            if code is not None:
+                run.wait_closed()
+                return code
+            time.sleep(_TICK_S)
+        except KeyboardInterrupt:
+            run.cancel()
+
+
+def _cores(run: LocalRun, begin: float, work_dir: Path, say: Callable[[str], None]) -> list[Path]:
+    agent = run.plan.agent
+    pids = {}
+    for event in read(run.job_dir / "events.jsonl").items:
+        if event.get("kind") == "rank-start":
+            pids[int(event["data"]["pid"])] = int(event["rank"])
+    found = coredump.collect(run.job_dir, agent.job_id, agent.node, begin, pids, [work_dir], say)
+    if not found:
+        say("no core was left: the run ended without a crash, or the kernel keeps cores elsewhere (core_pattern)")
+    return [core.path for core in found]
