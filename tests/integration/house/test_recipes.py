@@ -1,4 +1,4 @@
-"""Recipes of CONTRIBUTING.md in a scratch copy of the package: each touches two files at most, and what is new works."""
+"""Recipes of CONTRIBUTING.md in a scratch copy of the package: each touches at most two files, and the thing works."""
 
 from __future__ import annotations
 
