@@ -10,7 +10,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import cast
 
-from trackwalker.agent.ask.standing_now import by_small_log
+from trackwalker.agent.standing_now import by_small_log
 from trackwalker.diagnose.compare.compare import compare
 from trackwalker.diagnose.engine import diagnose
 from trackwalker.diagnose.triage import triage

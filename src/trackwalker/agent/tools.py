@@ -14,8 +14,8 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from trackwalker.agent import answers as a
-from trackwalker.agent.ask.standing_now import by_small_log
 from trackwalker.agent.skills.skill_pages import all_books
+from trackwalker.agent.standing_now import by_small_log
 from trackwalker.agent.verdicts import Detail, advice, cited, verdict_answer
 from trackwalker.agent.workspace import Workspace, owned
 from trackwalker.diagnose.causes.playbook import Playbook

@@ -22,9 +22,8 @@ from trackwalker.job.whole import write_whole
 from trackwalker.launch.code.provenance import Provenance
 from trackwalker.launch.plan import Plan, code_facts, new_local_id, origin, short_hostname, starred
 from trackwalker.launch.task import Task
-from trackwalker.node.agent.guest import ERROR_FILE
 from trackwalker.node.agent.spec import AgentSpec, RankSpec
-from trackwalker.node.agent.workers import KEPT
+from trackwalker.node.agent.workers import ERROR_FILE, KEPT
 
 PROGRESS = "TRACKWALKER_PROGRESS"
 RECORDED = "TRACKWALKER_RECORDED"  # the job that is recorded around a process: it is not recorded twice

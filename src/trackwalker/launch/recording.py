@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import json
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -16,15 +17,36 @@ from trackwalker.errors import TrackwalkerError
 from trackwalker.job.journal import read
 from trackwalker.job.whole import write_whole
 from trackwalker.launch.code.provenance import code_of
-from trackwalker.launch.code.store import FOLDER
-from trackwalker.launch.command import Room, plan_command, post_task
+from trackwalker.launch.command import RECORDED, Room, plan_command, post_task, room_for
 from trackwalker.launch.schedulers.local import LocalRun
-from trackwalker.launch.wrapped import Wrapped
+from trackwalker.launch.task import find_task
+from trackwalker.launch.wrapped import Wrapped, end_as
 
 _ENDED_S = 10.0  # for the agent's last words, after a good end
 _FAILED_S = 5.0  # after a bad one: a scheduler waits for our exit code to end the others
 _LOOK_S = 1.0
 _TELL_S = 120.0
+
+
+def record_command(
+    argv: list[str],
+    typed: list[str],
+    workspace: Path,
+    name: str | None,
+    metrics: bool,
+    verdict: bool,
+    beside: Mapping[str, Path | None],
+) -> int:
+    """Run a command recorded, and end as it does; `typed` is how we were called."""
+    program = shutil.which(argv[0])
+    if os.environ.get(RECORDED) and program:
+        os.execvpe(argv[0], argv, os.environ)  # noqa: S606  recorded already, by whatever started this
+    if program is None:
+        missing = not os.path.exists(argv[0])
+        print(f"trackwalker: cannot run {argv[0]}: {'not found' if missing else 'not executable'}", file=sys.stderr)
+        return 127 if missing else 126
+    room = room_for(argv, find_task(os.environ), workspace, name)
+    return end_as(Recording(room, argv, metrics, verdict, beside).run(typed))
 
 
 class Recording:
@@ -67,7 +89,7 @@ class Recording:
             post_task(room, self._argv, process)
             if not room.task.leads_node:
                 return
-        code = code_of(Path.cwd(), room.workspace / FOLDER, None)
+        code = code_of(Path.cwd(), room.workspace, None)
         plan = plan_command(room, self._argv, process, self._metrics, typed, code)
         self._run = LocalRun.start(plan) if room.task.is_alone else JoinedRun.start(plan)
         if room.task.is_head:

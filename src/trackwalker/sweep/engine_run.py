@@ -12,11 +12,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from trackwalker.errors import MaybeQueuedError, MissingToolError, TrackwalkerError, UnreachableError, UsageError
+from trackwalker.errors import MissingToolError, TrackwalkerError, UnreachableError, UsageError
 from trackwalker.job.slurm.states import JobState
 from trackwalker.launch.code.provenance import Provenance, code_of
-from trackwalker.launch.code.snapshot import Snapshot, discard, take_snapshot
-from trackwalker.launch.code.store import FOLDER as SNAPSHOTS
+from trackwalker.launch.code.snapshot import Snapshot, frozen
 from trackwalker.launch.job_state import standing
 from trackwalker.launch.plan import starred
 from trackwalker.launch.request.validate import Asked
@@ -92,17 +91,11 @@ class SlurmExecutor(JobExecutor):
 
     def submit(self, trial: Trial, tag: str) -> str:
         """Queue it on exactly its nodes."""
-        frozen = self._frozen(trial)
         try:
-            submission = self._planned(trial, tag, frozen, self._provenance(trial))
-            batch = slurm.plan_batch(submission, self._placed(trial), self._slurm, self._python)
-            return slurm.submit(batch, self._slurm).id
-        except MaybeQueuedError:
-            raise  # its code may be needed
-        except TrackwalkerError:
-            if frozen is not None:
-                discard(frozen)
-            raise
+            with frozen(self._folder(trial), self.workspace) as code:
+                submission = self._planned(trial, tag, code, self._provenance(trial))
+                batch = slurm.plan_batch(submission, self._placed(trial), self._slurm, self._python)
+                return slurm.submit(batch, self._slurm).id
         finally:
             self._asked = 0.0
 
@@ -184,7 +177,7 @@ class SlurmExecutor(JobExecutor):
             raise UnreachableError(f"Slurm's queue cannot be read: {e}") from e
         self._asked = time.monotonic()
 
-    def _planned(self, trial: Trial, tag: str, frozen: Snapshot | None, code: Provenance | None) -> Submission:
+    def _planned(self, trial: Trial, tag: str, code: Snapshot | None, source: Provenance | None) -> Submission:
         setup, words, spec = self.setup, words_of(trial), spec_of(trial, tag)
         asked = Asked(
             spec, words, max(len(trial.nodes), 1), self._options.gpus_per_node, setup.gpu, setup.fabric, setup.image,
@@ -199,9 +192,9 @@ class SlurmExecutor(JobExecutor):
             privileged=setup.privileged,
             python=self._python,
             listen=os.environ.get("TRACKWALKER_LISTEN", ""),
-            snapshot=frozen.hash if frozen else "",
-            workdir=str(frozen.path) if frozen else "",
-            provenance=code,
+            snapshot=code.hash if code else "",
+            workdir=str(code.path) if code else "",
+            provenance=source,
             flags=setup.flags,
         )
         return plan_submission(asked, how)
@@ -215,16 +208,12 @@ class SlurmExecutor(JobExecutor):
             raise UsageError(f"{trial.key}: its code {code} is not a folder here")
         return Path(code) if code else None
 
-    def _frozen(self, trial: Trial) -> Snapshot | None:
-        folder = self._folder(trial)
-        return take_snapshot(folder, self.workspace) if folder is not None else None
-
     def _provenance(self, trial: Trial) -> Provenance:
         folder = self._folder(trial) or Path.cwd()
         if str(folder) not in self._code:  # asking git and the packages takes a second, and the answer stays
             native = (self.setup.runtime or ("auto" if self.setup.image else "native")) == "native"
             packages = "" if not native else None if self._python == sys.executable else self._python
-            self._code[str(folder)] = code_of(folder, self.workspace / SNAPSHOTS, packages)
+            self._code[str(folder)] = code_of(folder, self.workspace, packages)
         return self._code[str(folder)]
 
 

@@ -136,7 +136,7 @@ def test_a_run_says_which_code_it_was(tmp_path: Path) -> None:
     (code / "train.py").write_text("print(2)\nHF_TOKEN = 'hush'\n")
     (code / "notes").write_text("")
     began = time.monotonic()
-    found = code_of(code, tmp_path / ".artifacts", None)
+    found = code_of(code, tmp_path, None)
     seconds = time.monotonic() - began
     asked = Asked("tiny", workspace=tmp_path / "ws")
     submission = plan_submission(asked, How("slurm", ["submit", "tiny"], provenance=found))

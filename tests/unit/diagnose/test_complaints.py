@@ -16,7 +16,7 @@ import pytest
 from rich.console import Console
 from triage_logs import ending, header, steps, triage_text
 
-from trackwalker.agent.ask.standing_now import by_small_log
+from trackwalker.agent.standing_now import by_small_log
 from trackwalker.cli.answers.diagnose import print_evidence
 from trackwalker.cli.common.job_row import row_of
 from trackwalker.diagnose.causes.examine import Examination

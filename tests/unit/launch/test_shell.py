@@ -11,7 +11,7 @@ import pytest
 from trackwalker.cli import app
 from trackwalker.errors import UsageError
 from trackwalker.job.run import RunRecord, Setting
-from trackwalker.launch.schedulers.by_hand import Shell, open_shell
+from trackwalker.launch.shell import Shell, open_shell
 
 
 def shell(what: str | None, workspace: Path, image: str | None = None, runtime: str = "") -> tuple[Shell, list[str]]:

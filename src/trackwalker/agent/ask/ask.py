@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trackwalker.agent.ask.answer_parts import Reply
+from trackwalker.agent.ask.answer_parts import Reply as Reply
 from trackwalker.agent.ask.answering import answer
-from trackwalker.agent.ask.budget import Budget
+from trackwalker.agent.ask.budget import Budget as Budget
 from trackwalker.agent.ask.grounding import Corpus, check
 from trackwalker.agent.ask.loop import Investigation, Say, investigate, open_model
 from trackwalker.agent.ask.questions import understand

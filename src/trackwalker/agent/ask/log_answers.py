@@ -7,7 +7,7 @@ import re
 
 from trackwalker.agent.ask.answer_parts import Quote, Reply
 from trackwalker.agent.ask.questions import Asked
-from trackwalker.agent.ask.standing_now import UNDECIDED
+from trackwalker.agent.standing_now import UNDECIDED
 from trackwalker.agent.tools import list_jobs
 from trackwalker.agent.workspace import Workspace
 from trackwalker.diagnose.triage import Triage

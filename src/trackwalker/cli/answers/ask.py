@@ -14,9 +14,17 @@ from rich.console import Console
 from rich.padding import Padding
 from rich.text import Text
 
-from trackwalker.agent.ask.answer_parts import Reply
-from trackwalker.agent.ask.ask import Answered, ask, document, place, transcript, unaccused, with_model
-from trackwalker.agent.ask.budget import Budget
+from trackwalker.agent.ask.ask import (
+    Answered,
+    Budget,
+    Reply,
+    ask,
+    document,
+    place,
+    transcript,
+    unaccused,
+    with_model,
+)
 from trackwalker.agent.workspace import Workspace
 from trackwalker.cli.answers.diagnose import DAMAGED
 from trackwalker.cli.common import options

@@ -15,7 +15,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trackwalker.agent.ask.standing_now import UNDECIDED
+from trackwalker.agent.standing_now import UNDECIDED
 from trackwalker.errors import EvidenceError, TrackwalkerError
 from trackwalker.job.dialects import dialects, read_step
 from trackwalker.job.journal import well_formed

@@ -12,7 +12,7 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from trackwalker.agent.ask.standing_now import by_small_log
+from trackwalker.agent.standing_now import by_small_log
 from trackwalker.cli.common.job_row import Row, row_of
 from trackwalker.cli.common.options import DEFAULT_WORKSPACE, AsJson, Workspace
 from trackwalker.cli.common.say import Screen

@@ -16,8 +16,8 @@ from typing import Annotated, BinaryIO
 import typer
 
 from trackwalker.agent import log_lines
-from trackwalker.agent.ask.standing_now import standing_now
 from trackwalker.agent.log_lines import Wanted, find_lines, opened
+from trackwalker.agent.standing_now import standing_now
 from trackwalker.cli.common.options import DEFAULT_WORKSPACE, AsJson, JobName, Workspace
 from trackwalker.cli.common.say import say, say_raw
 from trackwalker.cli.jobs.status import sentence

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from trackwalker.agent.ask.standing_now import UNDECIDED, standing_now
+from trackwalker.agent.standing_now import UNDECIDED, standing_now
 from trackwalker.cli.common.job_row import Row, row_of
 from trackwalker.cli.common.options import DEFAULT_WORKSPACE, AsJson, JobName, Workspace
 from trackwalker.cli.common.say import say

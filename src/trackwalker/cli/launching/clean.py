@@ -11,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from trackwalker.agent.ask.standing_now import standing_now
+from trackwalker.agent.standing_now import standing_now
 from trackwalker.cli.common.options import DEFAULT_WORKSPACE, AsJson, Workspace
 from trackwalker.cli.common.say import say
 from trackwalker.cli.common.waiting import span

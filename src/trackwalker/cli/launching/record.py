@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -13,10 +11,7 @@ import typer
 from trackwalker.cli.common.options import DEFAULT_WORKSPACE, Workspace
 from trackwalker.cli.common.words import before, typed
 from trackwalker.errors import UsageError
-from trackwalker.launch.command import RECORDED, room_for
-from trackwalker.launch.recording import Recording
-from trackwalker.launch.task import find_task
-from trackwalker.launch.wrapped import end_as
+from trackwalker.launch.recording import record_command
 
 
 def record(
@@ -47,17 +42,8 @@ def record(
     argv = command_words(ctx)
     if name is not None and (not name or "/" in name or name.startswith(".") or len(name) > 100):
         raise UsageError(f"--name {name!r}: letters, digits, '.', '_' and '-' only")
-    program = shutil.which(argv[0])
-    if os.environ.get(RECORDED) and program:
-        os.execvpe(argv[0], argv, os.environ)  # noqa: S606  recorded already, by whatever started this
-    if program is None:
-        missing = not os.path.exists(argv[0])
-        print(f"trackwalker: cannot run {argv[0]}: {'not found' if missing else 'not executable'}", file=sys.stderr)
-        return 127 if missing else 126
-    room = room_for(argv, find_task(os.environ), Path(workspace), name)
-    return end_as(
-        Recording(room, argv, metrics, verdict, {"tensorboard": tensorboard, "wandb": wandb}).run(sys.argv[1:])
-    )
+    beside = {"tensorboard": tensorboard, "wandb": wandb}
+    return record_command(argv, sys.argv[1:], workspace, name, metrics, verdict, beside)
 
 
 def command_words(ctx: typer.Context) -> list[str]:

@@ -16,16 +16,8 @@ from trackwalker.cli.common.display import ProgressLine
 from trackwalker.cli.common.options import DEFAULT_WORKSPACE, Image, Privileged, Registry, Runtime, Workspace, as_named
 from trackwalker.errors import UsageError
 from trackwalker.job.layout import Job
-from trackwalker.launch.code.provenance import code_of
-from trackwalker.launch.code.store import FOLDER
-from trackwalker.launch.plan import plan_local, refuse_wrong
-from trackwalker.launch.request.models import load_model
-from trackwalker.launch.request.validate import Asked
-from trackwalker.launch.request.words import parse_model_spec, parse_passthrough, parse_watching
-from trackwalker.launch.schedulers.allocation import RunInAllocation, allocation_of, refuse_parts
-from trackwalker.launch.schedulers.by_hand import RunByHand, place_by_hand
-from trackwalker.launch.schedulers.local import LocalRun
-from trackwalker.launch.submission import How, plan_submission
+from trackwalker.launch.here import Here, Started, start_here
+from trackwalker.launch.request.words import parse_watching
 from trackwalker.observe import tensorboard
 from trackwalker.observe.prometheus import ensure_prometheus
 from trackwalker.observe.ray_home import missing_ray, where_ray_is
@@ -104,11 +96,8 @@ def run(
 
     Inside a Slurm allocation (salloc, a batch script) it runs on the allocation's nodes, so many processes on each.
     """
-    words = settings or []
-    spec, passthrough = parse_model_spec(model), parse_passthrough(words)
-    native = in_container or runtime == "native" or not (image or runtime)
-    if native and not in_container:
-        refuse_wrong(load_model(spec.model), passthrough)  # before anything is fetched, started or made
+    wanted = Here(model, settings or [], procs, image, registry, runtime, privileged, in_container, workspace)
+    wanted.refuse_wrong()  # before anything is fetched, started or made
     watching = parse_watching(observe, ray, os.environ, missing_ray())
     remote = remote_write(remote_url, remote_auth)
     if remote is not None and not watching.observe and remote.url != os.environ.get(URL_VARIABLE):
@@ -119,46 +108,7 @@ def run(
         print(watching.note, file=sys.stderr)
     if watching.observe:
         ensure_prometheus(lambda text: print(text, file=sys.stderr))
-    code = code_of(Path.cwd(), workspace / FOLDER, None if native else "")
-    started: LocalRun | RunByHand | RunInAllocation
-    given = None if in_container else allocation_of(os.environ)
-    if given is not None:
-        refuse_parts(os.environ)
-        print(f"on the nodes of your Slurm {given.words()}", file=sys.stderr)
-        kind = "native" if native else runtime or "auto"
-        asked = Asked(
-            model, words, given.nodes, image=None if native else image, registry=registry, workspace=workspace
-        )
-        how = How(
-            "slurm", sys.argv[1:], procs, watching.observe, watching.ray, kind, privileged,
-            listen=os.environ.get("TRACKWALKER_LISTEN", ""), provenance=code,
-        )  # fmt: skip
-        started = RunInAllocation(plan_submission(asked, how), given)
-    elif native and not in_container:
-        plan = plan_local(spec, procs, passthrough, workspace, watching.observe, sys.argv[1:], watching.ray, code)
-        started = LocalRun.start(plan)
-    else:
-        place = place_by_hand(os.environ) if in_container else place_by_hand({})
-        asked = Asked(
-            model,
-            [*place.coordinator, *words],
-            place.nodes,
-            image=None if native else image,
-            registry=registry,
-            workspace=workspace,
-        )
-        how = How(
-            scheduler="local",
-            argv=sys.argv[1:],
-            procs=procs,
-            observe=watching.observe,
-            ray=watching.ray,
-            runtime="native" if native else runtime or "auto",
-            privileged=privileged,
-            listen=os.environ.get("TRACKWALKER_LISTEN", ""),
-            provenance=code,
-        )
-        started = RunByHand(plan_submission(asked, how), place)
+    started = start_here(wanted, watching, lambda text: print(text, file=sys.stderr))
     print(f"job {started.record.id}  log {started.log}", flush=True)
     ending = _stay(started)
     started.wait_closed()
@@ -193,7 +143,7 @@ def _interrupt(number: int, frame: object) -> None:
     raise KeyboardInterrupt
 
 
-def _stay(started: LocalRun | RunByHand | RunInAllocation) -> Ending:
+def _stay(started: Started) -> Ending:
     signal.signal(signal.SIGTERM, _interrupt)  # whoever ends us means the run; kill -9 leaves it running
     watch = LiveWatch(started.job_dir)
     steps = started.record.config.get("steps")

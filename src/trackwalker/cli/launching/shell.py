@@ -14,7 +14,7 @@ import typer
 from trackwalker.cli.common.options import DEFAULT_WORKSPACE, AsJson, Workspace
 from trackwalker.errors import UsageError
 from trackwalker.job.resolve import resolve
-from trackwalker.launch.schedulers.by_hand import Shell, open_shell
+from trackwalker.launch.shell import Shell, open_shell
 from trackwalker.observe import tunnel as observe_tunnel
 
 

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import shlex
-import shutil
 import sys
-from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Annotated, Literal
@@ -19,21 +16,17 @@ from trackwalker.cli.common.options import AsJson, JobFlags, takes
 from trackwalker.cli.common.words import before, behind
 from trackwalker.cli.jobs.nodes import suspect_lines
 from trackwalker.cli.launching.plan_view import show
-from trackwalker.errors import MaybeQueuedError, TrackwalkerError, UsageError
+from trackwalker.errors import UsageError
 from trackwalker.job.trust import shared_badly
 from trackwalker.launch.code.provenance import Provenance, code_of
-from trackwalker.launch.code.snapshot import Snapshot, discard, take_snapshot
-from trackwalker.launch.code.store import FOLDER
-from trackwalker.launch.kubernetes.client import apply_file_argv
-from trackwalker.launch.kubernetes.settings import read_settings
+from trackwalker.launch.code.snapshot import Snapshot, frozen
 from trackwalker.launch.request.validate import Asked
 from trackwalker.launch.request.words import Watching, parse_watching
 from trackwalker.launch.schedulers import SCHEDULERS, kubernetes, scheduler_named, slurm
 from trackwalker.launch.schedulers.allocation import allocation_of
-from trackwalker.launch.slurm.beforehand import NOT_ASKED, Word, ask_beforehand, without_gpus
 from trackwalker.launch.slurm.client import Slurm, left_behind, slurm_here
 from trackwalker.launch.slurm.options import SubmitOptions, parse_scheduler_words
-from trackwalker.launch.slurm.own_script import name_words, read_script, wrapped, write
+from trackwalker.launch.slurm.own_script import queue, read_script, wrapped
 from trackwalker.launch.submission import How, Submission, plan_submission
 from trackwalker.node.checks.runner import BadPolicy, policy
 from trackwalker.node.runtimes import NAMES as RUNTIMES
@@ -65,18 +58,11 @@ def submit_own(
     if dry_run:
         print(wrapped(script, Path("FOLDER"), workspace.absolute(), sys.executable), end="")
         return 0
-    batch = write(script, workspace, sys.executable)
-    try:
-        job = Slurm().submit(batch, [*name_words(script, options), *options], words, own=True)
-    except MaybeQueuedError:
-        raise
-    except TrackwalkerError:
-        shutil.rmtree(batch.parent, ignore_errors=True)
-        raise
+    job = queue(script, options, words, workspace)
     if as_json:
-        print(json.dumps({"schema": "trackwalker.submitted/1", "id": job.id, "workspace": str(workspace.absolute())}))
+        print(json.dumps({"schema": SUBMITTED, "id": job, "workspace": str(workspace.absolute())}))
     else:
-        print(f"job {job.id}  workspace {workspace.absolute()}", flush=True)
+        print(f"job {job}  workspace {workspace.absolute()}", flush=True)
         print(f"note: {_HOW[script.how]}", file=sys.stderr)
     return 0
 
@@ -114,7 +100,7 @@ class Wanted(JobFlags):
         where = (self.gpu, self.fabric, self.image, self.registry, self.stage_timeouts, self.workspace)
         return Asked(model, words, nodes, gpus_per_node, *where)
 
-    def how(self, scheduler: str, python: str, runtime: str, frozen: Snapshot | None, code: Provenance | None) -> How:
+    def how(self, scheduler: str, python: str, runtime: str, code: Snapshot | None, source: Provenance | None) -> How:
         """How it is to be carried out."""
         watching = self.watching
         return How(
@@ -128,9 +114,9 @@ class Wanted(JobFlags):
             python=python,
             policy=_policy(self.checks or []),
             listen=os.environ.get("TRACKWALKER_LISTEN", ""),
-            snapshot=frozen.hash if frozen else "",
-            workdir=str(frozen.path) if frozen else "",
-            provenance=code,
+            snapshot=code.hash if code else "",
+            workdir=str(code.path) if code else "",
+            provenance=source,
             flags=self.carried(),
         )
 
@@ -185,18 +171,14 @@ def _to_slurm(ctx: typer.Context, model: str, options: Wanted, dry_run: bool, as
     words = replace(words, requeue=True) if options.auto_resume else words
     asked = options.asked(model, behind(ctx), words.nodes or 1, words.gpus_per_node)
     runtime = options.runtime or ("auto" if options.image else "native")
-    with _frozen(options, dry_run) as frozen:
+    with frozen(None if dry_run else options.code, options.workspace) as code:
         packages = "" if runtime != "native" else None if python == sys.executable else python
-        how = options.how("slurm", python, runtime, frozen, _code(options, dry_run, packages))
+        how = options.how("slurm", python, runtime, code, _code(options, dry_run, packages))
         submission = plan_submission(asked, how)
         record = submission.record.model_copy(update={"auto_resume": options.auto_resume})
         submission = replace(submission, record=record)
         batch = slurm.plan_batch(submission, words, None if dry_run else client, python)
-        word = Word(warning=NOT_ASKED)
-        if slurm_here():
-            gpus = without_gpus(model, words.partition, client) if submission.order.expected_gpus != 0 else ""
-            word = ask_beforehand(batch.options, batch.script, client)
-            word = replace(word, warning="; ".join(filter(None, (word.warning, gpus))))
+        word = slurm.word_beforehand(batch, model, words.partition, client)
         if dry_run:
             scheduled = {"sbatch": batch.argv(), "script": batch.script, "slurm": asdict(word)}
             return show(batch.submission, scheduled, as_json, options.script)
@@ -233,7 +215,7 @@ def _to_slurm(ctx: typer.Context, model: str, options: Wanted, dry_run: bool, as
 
 
 def _to_kubernetes(ctx: typer.Context, model: str, options: Wanted, dry_run: bool, as_json: bool) -> int:
-    settings = read_settings(before(ctx), os.environ)
+    settings = kubernetes.read_settings(before(ctx), os.environ)
     if options.auto_resume:
         raise UsageError("--auto-resume is for Slurm: a job on k8s is asked for again by hand (resubmit)")
     if options.runtime:
@@ -243,8 +225,8 @@ def _to_kubernetes(ctx: typer.Context, model: str, options: Wanted, dry_run: boo
         raise UsageError(f"pods need an image that their nodes can pull{given}: --image or DOCKER_IMAGE")
     python = options.python or "python3"
     asked = options.asked(model, behind(ctx), settings.nodes, settings.gpus_per_node or None)
-    with _frozen(options, dry_run) as frozen:
-        how = options.how("kubernetes", python, "native", frozen, _code(options, dry_run, ""))
+    with frozen(None if dry_run else options.code, options.workspace) as code:
+        how = options.how("kubernetes", python, "native", code, _code(options, dry_run, ""))
         submission = plan_submission(asked, how)  # says what is wrong with the image, too
         image = str(normalise(options.image, options.registry))
         batch = kubernetes.plan_pod_batch(submission, settings, image, Path.cwd(), python, options.jobset)
@@ -253,7 +235,7 @@ def _to_kubernetes(ctx: typer.Context, model: str, options: Wanted, dry_run: boo
             return show(batch.in_pod, scheduled, as_json, options.script)
         job = kubernetes.submit(batch, apply=not options.no_apply)
     _warn(submission)
-    by_hand = shlex.join(apply_file_argv(settings.namespace, job.manifest))
+    by_hand = shlex.join(job.apply_argv)
     if as_json:
         where = {"id": job.id, "dir": str(job.job_dir), "log": str(job.log), "manifest": str(job.manifest)}
         state = {"state": "pending" if job.applied else "not applied", "reason": "" if job.applied else by_hand}
@@ -274,9 +256,9 @@ def _to_other(ctx: typer.Context, model: str, options: Wanted, dry_run: bool, as
     wishes, python = scheduler.wishes(before(ctx), os.environ), options.python or sys.executable
     asked = options.asked(model, behind(ctx), wishes.nodes or 1, wishes.gpus_per_node)
     runtime = options.runtime or ("auto" if options.image else "native")
-    with _frozen(options, dry_run) as frozen:
+    with frozen(None if dry_run else options.code, options.workspace) as code:
         packages = "" if runtime != "native" else None if python == sys.executable else python
-        how = options.how(options.on, python, runtime, frozen, _code(options, dry_run, packages))
+        how = options.how(options.on, python, runtime, code, _code(options, dry_run, packages))
         submission = plan_submission(asked, how)
         if dry_run:
             return show(submission, scheduler.shown(submission, wishes), as_json, options.script)
@@ -297,22 +279,8 @@ def _to_other(ctx: typer.Context, model: str, options: Wanted, dry_run: bool, as
 _TO = {"slurm": _to_slurm, "k8s": _to_kubernetes}
 
 
-@contextlib.contextmanager
-def _frozen(options: Wanted, dry_run: bool) -> Iterator[Snapshot | None]:
-    """The snapshot of the code; taken back when the job was not queued, kept when that is not known."""
-    frozen = take_snapshot(options.code, options.workspace) if options.code is not None and not dry_run else None
-    try:
-        yield frozen
-    except MaybeQueuedError:
-        raise
-    except TrackwalkerError:
-        if frozen is not None:
-            discard(frozen)
-        raise
-
-
 def _code(options: Wanted, dry_run: bool, packages: str | None) -> Provenance | None:
-    return None if dry_run else code_of(options.code or Path.cwd(), options.workspace / FOLDER, packages)
+    return None if dry_run else code_of(options.code or Path.cwd(), options.workspace, packages)
 
 
 def _warn(submission: Submission) -> None:

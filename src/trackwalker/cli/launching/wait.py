@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from trackwalker.agent.ask.standing_now import UNDECIDED, standing_now
+from trackwalker.agent.standing_now import UNDECIDED, standing_now
 from trackwalker.cli.common.options import DEFAULT_WORKSPACE, AsJson, JobName, Workspace
 from trackwalker.cli.common.say import say
 from trackwalker.cli.jobs.status import as_dict, sentence

@@ -11,8 +11,7 @@ from trackwalker.cli.common.words import behind
 from trackwalker.cli.sweeps.start import Common, start
 from trackwalker.errors import UsageError
 from trackwalker.launch.request.words import parse_passthrough
-from trackwalker.sweep.models.history import ALIKE
-from trackwalker.sweep.models.request import Asked, request_of
+from trackwalker.sweep.models.request import ALIKE, Asked, request_of
 
 EXAMPLE = "sweep models --nodelist n[1-8] --commits main feature"
 

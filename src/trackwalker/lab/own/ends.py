@@ -10,9 +10,7 @@ import numpy as np
 
 from trackwalker.lab.joblog import JobLog
 from trackwalker.lab.sheet.overlays import Sheet
-from trackwalker.node.agent.outcome import TIMED_OUT, Course, Outcome, first_failure, judge
-from trackwalker.node.agent.peers import RankEnd
-from trackwalker.node.agent.ranks import describe_exit
+from trackwalker.node.agent.outcome import TIMED_OUT, Course, Outcome, RankEnd, describe_exit, first_failure, judge
 from trackwalker.node.agent.spec import AgentSpec
 from trackwalker.node.stages.order import STAGES
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 import numpy as np
+from numpy.typing import NDArray
 
 from trackwalker.job.advance import advance
 from trackwalker.lab.sheet.overlays import Sheet
 from trackwalker.lab.sheet.rows import FAST_S, RAY_S, HostRows, Rng, Row
 from trackwalker.lab.world import TFLOP_PER_TOKEN, Floats
 from trackwalker.telemetry.blocks import BlockWriter, Labels, labels
-from trackwalker.telemetry.xor import Ints
 
 FILL_S = 150.0  # the training collector repeats its last values this often while no step comes
 
@@ -133,6 +133,6 @@ def training_scalars(sheet: Sheet) -> dict[str, Floats]:
     return quiet | {tag: values[:n] for tag, values in sheet.scalars.items()}
 
 
-def stamps(times: Floats) -> Ints:
+def stamps(times: Floats) -> NDArray[np.int64]:
     """Times as the database has them."""
     return np.round(times * 1000).astype(np.int64)

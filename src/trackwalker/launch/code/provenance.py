@@ -20,6 +20,7 @@ from pydantic import BaseModel
 
 from trackwalker.job.scrub import Scrubber
 from trackwalker.launch.code.sources import is_secret_file
+from trackwalker.launch.code.store import FOLDER
 
 _SECONDS = 6.0  # for git and for the packages, each in all: a repository on a slow file system holds nobody up
 _MOST_PATCH = 1 << 20
@@ -83,9 +84,9 @@ def provenance(root: Path, python: str | None = None, image: str = "", image_dig
     return found
 
 
-def code_of(root: Path, store: Path, python: str | None) -> Provenance:
+def code_of(root: Path, workspace: Path, python: str | None) -> Provenance:
     """The provenance of a run's code; `python` is whose packages it uses, empty where only its image knows."""
-    if root.parent.resolve() == store.resolve():  # git would answer for the repository around the workspace
+    if root.parent.resolve() == (workspace / FOLDER).resolve():  # git would answer for the repository around it
         return Provenance(notes=[f"git summary unavailable: the code is the snapshot {root.name}"])
     return provenance(root, python)
 

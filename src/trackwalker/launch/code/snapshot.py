@@ -11,11 +11,12 @@ import errno
 import hashlib
 import os
 import stat
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from trackwalker.errors import UsageError
+from trackwalker.errors import MaybeQueuedError, TrackwalkerError, UsageError
 from trackwalker.job.trust import distrust, make_folder, ours_alone
 from trackwalker.launch.code.sources import code_files, is_secret_file
 from trackwalker.launch.code.store import Store, remove_tree
@@ -67,6 +68,20 @@ def take_snapshot(root: Path, workspace: Path) -> Snapshot:
             raise UsageError(f"cannot copy the code into {store.path}: {where}: {e.strerror}") from e
         raise
     return taken
+
+
+@contextlib.contextmanager
+def frozen(code: Path | None, workspace: Path) -> Iterator[Snapshot | None]:
+    """The snapshot of a job's code; taken back when the job was not queued, kept when that is not known."""
+    taken = take_snapshot(code, workspace) if code is not None else None
+    try:
+        yield taken
+    except MaybeQueuedError:
+        raise
+    except TrackwalkerError:
+        if taken is not None:
+            discard(taken)
+        raise
 
 
 def discard(snapshot: Snapshot) -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from trackwalker.job.run import Setting
-from trackwalker.launch.request.effective import Effective
+from trackwalker.launch.request.effective import Effective as Effective
 from trackwalker.launch.request.layers import COMMAND_LINE, FABRICS, VENDORS, XLA_FLAGS, Environment, stack
 from trackwalker.launch.request.mesh import Mesh, build_mesh
 from trackwalker.launch.request.models import Model

@@ -11,10 +11,12 @@ from trackwalker.errors import MaybeQueuedError, MissingToolError, TrackwalkerEr
 from trackwalker.launch.kubernetes import client
 from trackwalker.launch.kubernetes.manifest import Manifest, job_manifests, jobset_manifests, to_json
 from trackwalker.launch.kubernetes.pods import PodPlan, new_job_id, plan_pods
-from trackwalker.launch.kubernetes.settings import ClusterSettings, path_in_pod
+from trackwalker.launch.kubernetes.settings import ClusterSettings, path_in_pod, read_settings
 from trackwalker.launch.request.words import ModelSpec
 from trackwalker.launch.submission import Submission
 from trackwalker.node.stages.order import Order
+
+__all__ = ["PodBatch", "PodJob", "plan_pod_batch", "read_settings", "submit"]
 
 
 @dataclass(frozen=True)
@@ -40,6 +42,7 @@ class PodJob:
     log: Path
     manifest: Path
     applied: bool
+    apply_argv: list[str]  # what queues it by hand
 
 
 def plan_pod_batch(
@@ -94,7 +97,8 @@ def submit(batch: PodBatch, run: client.Runner = client.kubectl, apply: bool = T
         shutil.rmtree(folder, ignore_errors=True)
         raise
     job_dir = batch.submission.open_job(plan.job_id)
-    return PodJob(plan.job_id, job_dir, job_dir.parent / f"{job_dir.name}.log", manifest, applied)
+    by_hand = client.apply_file_argv(plan.namespace, manifest)
+    return PodJob(plan.job_id, job_dir, job_dir.parent / f"{job_dir.name}.log", manifest, applied, by_hand)
 
 
 def _order_in_pod(order: Order, workspace: str) -> Order:

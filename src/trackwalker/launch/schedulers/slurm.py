@@ -13,7 +13,8 @@ from trackwalker.job.slurm.parse import fields
 from trackwalker.job.slurm.states import JobState
 from trackwalker.launch.attempts import keep_options
 from trackwalker.launch.plan import origin
-from trackwalker.launch.slurm.client import Slurm, SlurmDown, SlurmUnreachable
+from trackwalker.launch.slurm.beforehand import NOT_ASKED, Word, ask_beforehand, without_gpus
+from trackwalker.launch.slurm.client import Slurm, SlurmDown, SlurmUnreachable, slurm_here
 from trackwalker.launch.slurm.options import SubmitOptions
 from trackwalker.launch.slurm.script import render_script, sbatch_options
 from trackwalker.launch.submission import Submission
@@ -81,6 +82,15 @@ def plan_batch(submission: Submission, options: SubmitOptions, slurm: Slurm | No
     order = submission.order
     words = sbatch_options(options, order.name, order.workspace, submission.folder)
     return Batch(submission, words, render_script(submission.folder, python))
+
+
+def word_beforehand(batch: Batch, model: str, partition: str | None, slurm: Slurm) -> Word:
+    """What Slurm says before it is queued; UsageError for a no that waiting does not mend."""
+    if not slurm_here():
+        return Word(warning=NOT_ASKED)
+    gpus = without_gpus(model, partition, slurm) if batch.submission.order.expected_gpus != 0 else ""
+    word = ask_beforehand(batch.options, batch.script, slurm)
+    return replace(word, warning="; ".join(filter(None, (word.warning, gpus))))
 
 
 def submit(batch: Batch, slurm: Slurm) -> Queued:

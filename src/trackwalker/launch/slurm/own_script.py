@@ -10,12 +10,14 @@ import re
 import secrets
 import shlex
 import shutil
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from trackwalker.errors import UsageError
+from trackwalker.errors import MaybeQueuedError, TrackwalkerError, UsageError
 from trackwalker.job.trust import ours_alone
 from trackwalker.launch.command import name_of
+from trackwalker.launch.slurm.client import Slurm
 
 FOLDER = ".scripts"
 _CALLS = re.compile(r"(?:^|[\s;&|(`])srun\s", re.MULTILINE)
@@ -75,6 +77,18 @@ def wrapped(script: OwnScript, folder: Path, workspace: Path, python: str) -> st
     else:
         lines.append(f'exec {copy} "$@"')
     return "\n".join(lines) + "\n"
+
+
+def queue(script: OwnScript, options: list[str], words: list[str], workspace: Path) -> str:
+    """Queue it with sbatch's `options` and words of its own; the job's number. A refusal leaves nothing behind."""
+    batch = write(script, workspace, sys.executable)
+    try:
+        return Slurm().submit(batch, [*name_words(script, options), *options], words, own=True).id
+    except MaybeQueuedError:
+        raise
+    except TrackwalkerError:
+        shutil.rmtree(batch.parent, ignore_errors=True)
+        raise
 
 
 def write(script: OwnScript, workspace: Path, python: str) -> Path:

@@ -20,7 +20,6 @@ from trackwalker.node.agent.ranks import Rank
 from trackwalker.node.agent.spec import RankSpec
 from trackwalker.node.sensors.proc import descendants
 
-ERROR_FILE = "TORCHELASTIC_ERROR_FILE"  # where PyTorch's launcher writes the first failure, if its worker told it
 _END = 1 << 16  # bytes of a launcher's last words
 _MOST_LINES = 60
 _ROOT_CAUSE = re.compile(

@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from typing import Optional
 
 from trackwalker.node.agent.output import label
-from trackwalker.node.agent.peers import RankEnd
-from trackwalker.node.agent.ranks import Rank, describe_exit
+from trackwalker.node.agent.peers import RankEnd as RankEnd
+from trackwalker.node.agent.ranks import Rank
+from trackwalker.node.agent.ranks import describe_exit as describe_exit
 from trackwalker.node.agent.spec import AgentSpec
 from trackwalker.node.collectors.kernel_log import KernelLine
 

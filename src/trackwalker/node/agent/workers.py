@@ -31,6 +31,7 @@ _NAMES = (
     ("PMI_RANK", "PMI_SIZE"),
 )
 _LOCAL = ("LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "PMI_LOCAL_RANK")
+ERROR_FILE = "TORCHELASTIC_ERROR_FILE"  # where PyTorch's launcher writes the first failure, if its worker told it
 KEPT = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES", "PATH",
         "VIRTUAL_ENV")  # fmt: skip
 

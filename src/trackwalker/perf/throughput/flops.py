@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from trackwalker.launch.request.effective import Effective
 from trackwalker.launch.request.memory import expert_width, layer_kinds, mlp_weights
+from trackwalker.launch.request.resolved import Effective
 
 FORMULA = "trackwalker.model-flops/1 (causal attention counted half, as MaxText does since mid-2025)"
 # Decoders whose layers take turns: of every so many layers, how many see only a part of the sequence.

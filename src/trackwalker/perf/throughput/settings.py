@@ -10,8 +10,8 @@ from typing import Any
 from trackwalker.errors import TrackwalkerError
 from trackwalker.job.run import RunRecord
 from trackwalker.job.scrub import shown
-from trackwalker.launch.request.effective import Effective
 from trackwalker.launch.request.models import load_model
+from trackwalker.launch.request.resolved import Effective
 from trackwalker.logs.facts import LogFacts
 
 # MaxText prints the scaled sizes under these names; they win over what they were scaled from.

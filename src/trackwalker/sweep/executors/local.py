@@ -16,7 +16,6 @@ from typing import Any
 
 from trackwalker.errors import MaybeQueuedError, TrackwalkerError, UnreachableError, UsageError
 from trackwalker.launch.code.provenance import code_of
-from trackwalker.launch.code.store import FOLDER as SNAPSHOTS
 from trackwalker.launch.job_state import cancel as cancel_job
 from trackwalker.launch.job_state import standing
 from trackwalker.launch.plan import plan_local, starred
@@ -144,7 +143,7 @@ def main(order: Path) -> int:
     plan = plan_local(
         parse_model_spec(said["spec"]), int(said["procs"]), parse_passthrough(said["words"]), workspace,
         bool(said["observe"]), ["run", said["spec"], "-n", str(said["procs"]), "--", *said["words"]],
-        provenance=code_of(Path.cwd(), workspace / SNAPSHOTS, None),
+        provenance=code_of(Path.cwd(), workspace, None),
     )  # fmt: skip
     started = LocalRun.start(plan)
     signal.signal(signal.SIGTERM, lambda *_: started.cancel())

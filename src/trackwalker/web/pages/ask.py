@@ -12,9 +12,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
-from trackwalker.agent.ask.answer_parts import Reply
-from trackwalker.agent.ask.ask import Answered, ask, unaccused, with_model
-from trackwalker.agent.ask.budget import Budget
+from trackwalker.agent.ask.ask import Answered, Budget, Reply, ask, unaccused, with_model
 from trackwalker.agent.ask.questions import phrasings
 from trackwalker.agent.workspace import signature
 from trackwalker.errors import UsageError
