@@ -16,7 +16,6 @@ from trackwalker.fleet.rows import JobRow, Tone
 from trackwalker.fleet.signs import Sign
 
 Order = Literal["cost", "new", "job"]
-_DEAD = frozenset({"failed", "hanging", "unknown-death"})
 
 
 @dataclass(frozen=True)
@@ -174,7 +173,7 @@ def is_incident(row: JobRow, signs: Iterable[Sign] = ()) -> bool:
     """Whether a job belongs into the inbox: something is wrong with it, or the watcher said so and was not refuted."""
     if row.pending:
         return False
-    if row.badge_tone in ("bad", "warn") or row.status in _DEAD:
+    if row.troubled:
         return True
     refuted = row.badge_from == "verdict" and row.outcome in ("healthy", "expected")
     return not refuted and any(sign.is_trouble for sign in signs)

@@ -16,6 +16,7 @@ from trackwalker.diagnose.verdict import Verdict, Window
 from trackwalker.job.causes import cause_name
 from trackwalker.job.layout import Job
 from trackwalker.launch.job_state import Standing
+from trackwalker.record.status import ENDED_BADLY
 from trackwalker.report import words
 from trackwalker.report.story.cost import LOSSES, with_recorded
 from trackwalker.report.text import clip, one_line
@@ -42,6 +43,7 @@ _TONES: dict[str, tuple[Group, Tone]] = {
     "pending": ("waiting", "idle"),
 }
 _OPEN = frozenset({"reading", "running", "initialising", "hanging", "waiting", "pending", "indeterminate"})
+TROUBLED: tuple[Tone, ...] = ("bad", "warn")  # tones of a badge
 _OUTCOMES: dict[str, Tone] = {
     "incident": "bad",
     "expected": "run",
@@ -93,6 +95,11 @@ class JobRow:
     def spark(self) -> tuple[float | None, ...]:
         """Throughput over the run, the best of it 1; None where nothing is known."""
         return unpacked(self.levels)
+
+    @property
+    def troubled(self) -> bool:
+        """Whether something is or was wrong with it, whoever says so; its cause need not be known."""
+        return self.badge_tone in TROUBLED
 
     @property
     def groups(self) -> frozenset[str]:
@@ -168,9 +175,12 @@ def of_triage(found: Triage, verdict: Verdict | None) -> JobRow:
         burning=_burning(found, budget.gpus),
         ran_on=_machines(found),
     )
-    row = _with_verdict(row, verdict) if verdict is not None else _with_class(row, found)
-    slow_or_worse = row.badge_tone in ("bad", "warn")
-    return replace(row, group="trouble") if slow_or_worse else row
+    row = _with_class(row, found)
+    if verdict is not None:
+        row = _with_verdict(row, verdict)
+    elif not row.troubled and row.status in ENDED_BADLY:
+        row = replace(row, badge=_unexplained(row), badge_tone="bad", badge_from="log")
+    return replace(row, group="trouble") if row.troubled else row
 
 
 def _status(found: Triage, verdict: Verdict | None) -> str:
@@ -270,14 +280,20 @@ def unpacked(levels: str) -> tuple[float | None, ...]:
 
 
 def _with_verdict(row: JobRow, verdict: Verdict) -> JobRow:
+    """What the verdict concludes; trouble whose cause it does not know stays trouble, and what it cost was lost."""
     roots = verdict.roots
     said = cause_name(roots[0].cause) if roots else words.OUTCOMES[verdict.outcome].lower()
+    tone = _OUTCOMES[verdict.outcome]
+    lost = row.troubled or any(account.lost_s > 0 for account in verdict.accounts)
+    dead = row.status in ENDED_BADLY and verdict.outcome != "expected"
+    if not roots and (dead or (lost and verdict.outcome == "insufficient-evidence")):
+        said, tone = _unexplained(row), "bad" if dead else "warn"
     hosts = tuple(clip(one_line(host), 80) for host in words.culprits(verdict)[:8])
     more = f" +{len(roots) - 1}" if len(roots) > 1 else ""
     return replace(
         row,
         badge=clip(one_line(said), 60) + more,
-        badge_tone=_OUTCOMES[verdict.outcome],
+        badge_tone=tone,
         badge_from="verdict",
         cause=roots[0].cause if roots else "",
         outcome=verdict.outcome,
@@ -286,6 +302,10 @@ def _with_verdict(row: JobRow, verdict: Verdict) -> JobRow:
         hosts=hosts,
         says=clip(one_line(verdict.summary), 300),
     )
+
+
+def _unexplained(row: JobRow) -> str:
+    return f"{row.badge or row.status}, cause unknown"
 
 
 def _with_class(row: JobRow, found: Triage) -> JobRow:
