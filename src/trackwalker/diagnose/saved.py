@@ -1,9 +1,9 @@
 """The verdict that was saved with a job is a fact of the job, as its log is: a look that sees less does not replace it.
 
-Evidence goes. A recording is the first to be removed for want of space, a job is copied without it, and a store that was
-asked once (`--metrics`) is not at hand later. A verdict from what is left knows less, whatever it says, so the saved one
-stands, and what the later look says is noted in it. With the same evidence the later look stands: it may know more
-causes, and it may take back what was claimed too much. Which is why evidence is compared here, and never outcomes.
+Evidence goes. A recording is the first to be removed for want of space, a job is copied without it, and a store that
+was asked once (`--metrics`) is not at hand later. A verdict from what is left knows less, whatever it says, so the
+saved one stands, and what the later look says is noted in it. With the same evidence the later look stands: it may know
+more causes, and it may take back what was claimed too much. So evidence is compared here, and never outcomes.
 """
 
 from __future__ import annotations
@@ -102,6 +102,8 @@ def _within(moment: str, window: Window) -> bool | None:
     if window.start is None or window.end is None:
         return None
     try:
-        return datetime.fromisoformat(window.start) <= datetime.fromisoformat(moment) <= datetime.fromisoformat(window.end)
+        return (
+            datetime.fromisoformat(window.start) <= datetime.fromisoformat(moment) <= datetime.fromisoformat(window.end)
+        )
     except (ValueError, TypeError):
         return None

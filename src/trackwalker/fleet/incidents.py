@@ -78,6 +78,11 @@ class Incident:
         """GPU-hours so far."""
         return self.row.lost_gpu_hours
 
+    @property
+    def lost_s(self) -> float | None:
+        """The same as time of the whole job: what it lost is that long on each of its GPUs."""
+        return None if self.lost is None or not self.row.gpus else 3600.0 * self.lost / self.row.gpus
+
     def money(self, price: float | None) -> float | None:
         """What that is."""
         return None if price is None or self.lost is None else price * self.lost

@@ -22,7 +22,7 @@ _MOST = 25
 class Spent:
     """What jobs that have something in common held and lost; None where no job says how many GPUs it held."""
 
-    name: str
+    name: str  # empty: it is not known
     jobs: int
     troubled: int
     gpu_hours: float | None
@@ -222,4 +222,4 @@ def _by_place(store: Store, key: str, since: float, most: int) -> list[Spent]:
 
 def _row(row: tuple[Any, ...]) -> Spent:
     name, jobs, troubled, hours, lost, unknown = row
-    return Spent(name or "not known", jobs, troubled, hours, lost, unknown)
+    return Spent(name or "", jobs, troubled, hours, lost, unknown)

@@ -50,6 +50,7 @@ _OUTCOMES: dict[str, Tone] = {
     "healthy": "good",
     "insufficient-evidence": "unknown",
 }
+_UNREADABLE = "not readable"
 _SLOWDOWN = "tgs-degradation"  # the class of a run that lost speed
 _BY_ORDER = ("user-cancel", "preempted", "walltime")
 _SLOWER = ("constant-drop", "phased", "gradual", "slow-from-start")
@@ -72,6 +73,7 @@ class JobRow:
     step_s: float | None = None
     levels: str = ""  # throughput over the run, packed; `spark` reads it
     goodput: float | None = None
+    start_up: float | None = None  # share of the wall time before training, of a run that hardly trained
     badge: str = ""  # the verdict in two words
     badge_tone: Tone = ""
     badge_from: Literal["", "verdict", "log"] = ""
@@ -122,6 +124,11 @@ class JobRow:
         return self.status == "reading"
 
     @property
+    def readable(self) -> bool:
+        """Whether its log could be read."""
+        return self.status != _UNREADABLE
+
+    @property
     def text(self) -> str:
         """What a search looks into, in small letters."""
         return " ".join((self.id, self.name, self.model, self.status, self.badge, self.says, *self.hosts)).lower()
@@ -166,6 +173,7 @@ def of_triage(found: Triage, verdict: Verdict | None) -> JobRow:
         step_s=_finite(progress.step_time_s),
         levels=packed(spark(record.steps.tgs, record.steps.seconds)),
         goodput=_finite(budget.goodput),
+        start_up=budget.start_up if budget.hardly_trained else None,
         says=clip(one_line(found.summary), 300),
         started=started,
         ended=ended,
@@ -241,7 +249,7 @@ def _hours(seconds: float | None, gpus: int | None) -> float | None:
 def of_error(job: Job, says: str) -> JobRow:
     """A job that cannot be read, and why."""
     said = clip(one_line(says), 300)
-    return replace(unread(job), status="not readable", group="trouble", tone="unknown", says=said)
+    return replace(unread(job), status=_UNREADABLE, group="trouble", tone="unknown", says=said)
 
 
 def of_standing(job: Job, seen: Standing) -> JobRow:
@@ -315,7 +323,7 @@ def _with_class(row: JobRow, found: Triage) -> JobRow:
     ended_by_order = primary is not None and primary.cause in _BY_ORDER
     if _is_slower(found) and (primary is None or primary.id == _SLOWDOWN or ended_by_order):
         slow = f"slower {words.change(change)}"
-        return replace(row, badge=slow, badge_tone="warn", badge_from="log", cause=_SLOWDOWN)
+        return replace(row, badge=slow, badge_tone="warn", badge_from="log")
     if primary is None or primary.id == _SLOWDOWN:
         return row
     host = (one_line(found.roles.first_host)[:80],) if found.roles.first_host and not ended_by_order else ()

@@ -47,7 +47,7 @@ def test_the_parts_add_up_to_the_wall_time(tmp_path: Path) -> None:
     }
     assert sum(parts(found).values()) == pytest.approx(1200.0)
     assert found.goodput.goodput == pytest.approx(410 / 1200, abs=1e-3)
-    assert (found.goodput.gpus, found.goodput.gpus_from) == (32, "memory banner of the log")
+    assert (found.goodput.gpus, found.goodput.gpus_from) == (32, "the memory banner of the log")
     lost = next(p for p in found.goodput.parts if p.what == "lost work")
     assert lost.gpu_hours == pytest.approx(190 * 32 / 3600, abs=0.01)
     assert found.progress.steps_lost == 19

@@ -70,6 +70,29 @@ def test_the_inbox_has_every_job_in_trouble_what_costs_most_first(client: TestCl
     assert {each["job"] for each in inbox(client, "?q=thermal&state=all")} == {"5033", "5021", "5009"}
 
 
+def test_trouble_whose_cause_nobody_knows_stays_an_incident_with_what_it_cost(tmp_path: Path) -> None:
+    root = tmp_path / "outputs"
+    poor = accuse(make_run(root, "1", ["n1"], slow_s=20.0, gpus=8), "", [], gpus=8)
+    make_run(root, "2", ["n1"], slow_s=20.0, gpus=8)
+    make_run(root, "3", ["n1"], gpus=8)
+    saved = poor.model_copy(update={"causes": [], "outcome": "insufficient-evidence"})
+    for name in ("1", "3"):  # of a run that lost nothing the same words are no incident
+        (next(root.glob(f"{name}-*/")) / "verdict.json").write_text(saved.to_json())
+    with TestClient(web_app(root), base_url="http://127.0.0.1") as client:
+        assert client.app.state.jobs.wait(60.0)  # type: ignore[attr-defined]
+        found = {each["job"]: each for each in inbox(client)}
+        assert set(found) == {"1", "2"}
+        assert "cause unknown" in found["1"]["title"]
+        assert found["1"]["lost_gpu_hours"] == pytest.approx(found["2"]["lost_gpu_hours"])
+        assert "8 GPUs" in client.get("/incidents", headers=HTML).text
+        page = client.get("/job/1", headers=HTML).text
+        assert "Its incident</a> is open" in page
+        assert "Nothing is to be done" not in page
+        fleet = client.get("/fleet.json").json()
+    assert (fleet["fleet"]["troubled"], fleet["causes"][0]["name"], fleet["causes"][0]["jobs"]) == (2, "", 2)
+    assert fleet["causes"][0]["lost_gpu_hours"] == pytest.approx(2 * found["1"]["lost_gpu_hours"])
+
+
 def test_the_host_that_comes_back_stands_above_the_inbox_with_its_incidents_and_what_it_cost(
     client: TestClient,
 ) -> None:

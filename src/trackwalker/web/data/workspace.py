@@ -110,7 +110,7 @@ class WebWorkspace:
         return {**self.examined.marks(), **told}
 
     def verdict(self, job: Job) -> Verdict | None:
-        """What holds of a job: the latest verdict, for a visitor or in the background, unless the saved one saw more."""
+        """What holds of a job: the latest verdict of a visit or the background, unless the saved one saw more."""
         with self._lock:
             told = self._told.get(job.id, (0, None))[1]
         made, saved = told or self.examined.verdict(job), self.saved_verdict(job)
