@@ -67,6 +67,8 @@ def make_run(
     took = START_S + 10.0 * (half + 1) + (slow_s or 10.0) * (last - half)
     end = (told + ending(1, wall=_wall(took))) if told else ending(0, wall=_wall(took))
     text = header(len(hosts), steps=2 * last if told else last + 1) + banner + body + end
+    if gpus:
+        text = text.replace(f"JOB_NODELIST=node[001-{len(hosts):03d}]", f"JOB_NODELIST={','.join(hosts)}")
     own = text.replace("JOB_ID=77\nJOB_NAME=JAX-toy\n", f"JOB_ID={job}\nJOB_NAME=JAX-{model}\nMODEL_NAME={model}\n")
     log.write_text(own)
     os.utime(log, (began + took, began + took))
@@ -81,7 +83,9 @@ def make_run(
     return folder
 
 
-def accuse(folder: Path, cause: str, hosts: list[str], gpus: int = 64, says: str = "", after_s: float = START_S + 200.0) -> None:
+def accuse(
+    folder: Path, cause: str, hosts: list[str], gpus: int = 64, says: str = "", after_s: float = START_S + 200.0
+) -> None:
     """Leave a verdict beside a job, as `diagnose --save` does: since so long after it began."""
     job = folder.name.partition("-")[0]
     run = json.loads((folder / "run.json").read_text())

@@ -18,6 +18,7 @@ from pydantic import ValidationError
 
 from trackwalker.diagnose.verdict import DataQuality, Verdict, Window
 from trackwalker.diagnose.views.asked import Diagnosis
+from trackwalker.diagnose.views.storyteller import onsets
 from trackwalker.job.layout import Job
 from trackwalker.job.whole import open_regular
 from trackwalker.record.status import Status
@@ -73,8 +74,10 @@ def standing(made: Verdict, saved: Verdict | None) -> Verdict:
 
 
 def standing_diagnosis(made: Diagnosis, saved: Verdict | None) -> Diagnosis:
-    """A diagnosis with the verdict that holds; its story and its questions are of what is at hand."""
-    return replace(made, verdict=standing(made.verdict, saved))
+    """A diagnosis with the verdict that holds and its onsets; the rest of its story is of what is at hand."""
+    verdict = standing(made.verdict, saved)
+    marks = (*onsets(verdict.causes), *(mark for mark in made.story.marks if mark.kind != "onset"))
+    return replace(made, verdict=verdict, story=replace(made.story, marks=marks))
 
 
 def note_of(verdict: Verdict) -> str:

@@ -11,6 +11,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from trackwalker.diagnose.accounts.goodput import Goodput
 from trackwalker.diagnose.triage import Triage
 from trackwalker.diagnose.verdict import Verdict, Window
 from trackwalker.job.causes import cause_name
@@ -179,7 +180,7 @@ def of_triage(found: Triage, verdict: Verdict | None) -> JobRow:
         ended=ended,
         gpus=budget.gpus,
         gpu_hours=_hours(budget.wall_s, budget.gpus),
-        lost_gpu_hours=_hours(sum(budget.seconds(what) for what in LOSSES), budget.gpus),
+        lost_gpu_hours=_lost(budget),
         burning=_burning(found, budget.gpus),
         ran_on=_machines(found),
     )
@@ -240,6 +241,12 @@ def _burning(found: Triage, gpus: int | None) -> float | None:
         return float(gpus)
     lost = -(found.pattern.change or 0.0) if _is_slower(found) else 0.0
     return gpus * min(max(lost, 0.0), 1.0)
+
+
+def _lost(budget: Goodput) -> float | None:
+    """GPU-hours that brought nothing; None where only part of it could be known, and that part is nothing."""
+    seconds = sum(budget.seconds(what) for what in LOSSES)
+    return _hours(seconds, budget.gpus) if seconds or budget.lost_known else None
 
 
 def _hours(seconds: float | None, gpus: int | None) -> float | None:

@@ -43,6 +43,7 @@ class Goodput:
     gpus_from: str = ""
     goodput: float | None = None  # share of the wall time that is training that was kept
     parts: list[Part] = field(default_factory=list)
+    lost_known: bool = True  # False: it ended badly, and nothing tells what was saved before
 
     def seconds(self, what: str) -> float:
         """Seconds of one part, zero where it did not occur."""
@@ -83,6 +84,7 @@ def budget(run: Record, ended_badly: bool, gpus: tuple[int | None, str], full_sp
     seconds["evaluation"] = _of(excess, slow, "eval")
     seconds["restore"] = phases.get("restore", 0.0)
     seconds["init"] = phases.get("init", 0.0)
+    out.lost_known = not (ended_badly and progress.steps_lost is None and len(record))
     lost = _lost(record, progress, ended_badly)
     seconds["lost work"] = float(own[lost].sum())
     kept = own[~lost]

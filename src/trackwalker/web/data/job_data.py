@@ -306,6 +306,7 @@ def cost_view(seen: Triage, verdict: Verdict | None, price: float | None) -> dic
         "lost_gpu_h": sum(hours) if part.gpus is not None else None,
         "lost_money": sum(money) if part.gpus is not None and price is not None else None,
         "losses": LOSSES,
+        "lost_known": budget.lost_known or any(row.hours for row in lost),
         "start_up": budget.start_up if budget.hardly_trained else None,
     }
 
