@@ -24,7 +24,7 @@ from trackwalker.job.whole import open_regular
 from trackwalker.record.status import Status
 
 NAME = "verdict.json"
-NOTE = "saved verdict"  # the check that tells of the other verdict
+NOTE = "evidence-complete"  # the check that tells of the other verdict
 _UNDER_WAY: tuple[Status, ...] = ("running", "initialising")
 _LARGEST = 32 << 20
 _CLIP = 300

@@ -312,7 +312,7 @@ def _with_verdict(row: JobRow, verdict: Verdict) -> JobRow:
         badge_from="verdict",
         cause=roots[0].cause if roots else "",
         outcome=verdict.outcome,
-        onset=_moment(roots[0].onset.time) if roots and roots[0].onset else None,
+        onset=_moment(roots[0].onset.time) if roots and roots[0].onset else row.onset,
         confidence=_finite(roots[0].confidence) if roots else None,
         hosts=hosts,
         says=clip(one_line(verdict.summary), 300),
@@ -330,7 +330,8 @@ def _with_class(row: JobRow, found: Triage) -> JobRow:
     ended_by_order = primary is not None and primary.cause in _BY_ORDER
     if _is_slower(found) and (primary is None or primary.id == _SLOWDOWN or ended_by_order):
         slow = f"slower {words.change(change)}"
-        return replace(row, badge=slow, badge_tone="warn", badge_from="log")
+        began = min((p.start for p in found.record.phases if p.slow and words.is_time(p.start)), default=None)
+        return replace(row, badge=slow, badge_tone="warn", badge_from="log", onset=began)
     if primary is None or primary.id == _SLOWDOWN:
         return row
     host = (one_line(found.roles.first_host)[:80],) if found.roles.first_host and not ended_by_order else ()

@@ -8,6 +8,7 @@ import stat
 import sys
 import time
 from collections.abc import Iterator
+from concurrent.futures import BrokenExecutor, Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from fleet_workspace import RETURNING, accuse, fleet_of, make_run
 from starlette.testclient import TestClient
 from web_client import accusing, make_job, web_app, workspace_of, write_ledger
 
+from trackwalker.fleet import reading
 from trackwalker.fleet.examine import Examined, Examiner, state_of
 from trackwalker.fleet.index import JobIndex
 from trackwalker.fleet.marks import Marks
@@ -382,6 +384,40 @@ def test_a_verdict_made_while_a_job_went_on_is_not_its_last_word(tmp_path: Path)
     index.refresh()
     assert worker.waiting() == 0  # nothing came of it: not again today
     index.close()
+
+
+def test_a_reader_that_is_killed_takes_few_jobs_with_it_and_none_for_good(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = workspace_of(9, tmp_path / "outputs")
+
+    class Deadly(ThreadPoolExecutor):
+        """Whoever reads job 9004 is killed."""
+
+        def __init__(self, workers: int, **_: Any) -> None:
+            super().__init__(workers)
+
+        def submit(self, work: Any, part: Any, answer: Any) -> Any:  # type: ignore[override]
+            made: Future[Any] = Future()
+            if any(job.id == "9004" for job, _ in part):
+                made.set_exception(BrokenExecutor())
+            else:
+                made.set_result(work(part, answer))
+            return made
+
+    with monkeypatch.context() as patched:
+        patched.setattr(reading, "ProcessPoolExecutor", Deadly)
+        patched.setattr(reading, "_MANY", 1)
+        index = JobIndex(Plain(root, tmp_path / "kept"), tmp_path / "kept")
+        index.refresh()
+        lost = {row.id for row in index.rows()[0] if not row.readable}
+        index.close()
+    assert "9004" in lost
+    assert len(lost) < 9
+    again = JobIndex(Plain(root, tmp_path / "kept"), tmp_path / "kept")  # the next start
+    again.refresh()
+    assert all(row.readable for row in again.rows()[0])
+    again.close()
 
 
 def test_a_job_is_shown_under_every_tab_that_it_belongs_to(tmp_path: Path) -> None:

@@ -229,7 +229,12 @@ class Advice:
 def commands(job: Job, verdict: Verdict, seen: Triage | None) -> list[Advice]:
     """The verdict's actions in its order, each with the command that begins it."""
     record = _record(job)
-    return [_advice(job, action, verdict, record, seen) for action in verdict.actions[:12]]
+    told, known = [], set[str]()
+    for action in verdict.actions[:12]:
+        advice = _advice(job, action, verdict, record, seen)
+        told.append(replace(advice, command="") if advice.command in known else advice)  # one look serves them all
+        known.add(advice.command)
+    return told
 
 
 def next_command(job: Job) -> list[Advice]:
