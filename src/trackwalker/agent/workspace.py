@@ -15,6 +15,7 @@ from trackwalker.diagnose.case import Case, open_case
 from trackwalker.diagnose.compare import compare as comparing
 from trackwalker.diagnose.compare.compare import Comparison
 from trackwalker.diagnose.engine import diagnose as diagnose_job
+from trackwalker.diagnose.saved import saved_verdict, standing_diagnosis
 from trackwalker.diagnose.views.asked import Diagnosis
 from trackwalker.errors import EvidenceError, JobNotFoundError, RefusedError, UsageError
 from trackwalker.job.layout import Job
@@ -114,7 +115,8 @@ class Workspace:
         """The diagnosis; made once as long as the evidence stays as it is."""
         key = (job.id, *signature(job))
         with self._lock:
-            return _remembered(self._verdicts, key, lambda: diagnose_job(job))
+            made = _remembered(self._verdicts, key, lambda: diagnose_job(job))
+        return standing_diagnosis(made, saved_verdict(job, self.inside))
 
     def comparison(self, a: Job, b: Job) -> Comparison:
         """The comparison of two jobs; made once as long as their evidence stays as it is."""

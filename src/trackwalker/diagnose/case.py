@@ -226,7 +226,9 @@ def _end(record: Record, telemetry: Telemetry | None, timeline: Timeline | None,
     if finished:
         return finished[-1]
     if start is not None and summary is not None and summary.wall_s is not None:
-        return start + summary.wall_s
+        told = start + summary.wall_s
+        last = timeline.last_end if timeline is not None else None
+        return told if last is None else max(told, last)  # a summary that a step contradicts is of a part of the run
     known = [float(e["t"]) for e in events if e.get("stage") != "supervise"]  # that is said of it, later
     if telemetry is not None:
         known.append(telemetry.range()[1])

@@ -207,7 +207,7 @@ class Examiner:
         return None
 
     def _wants(self, row: JobRow, now: float) -> bool:
-        if row.pending or row.status in ("waiting", "pending", "not readable"):
+        if row.pending or not row.readable or row.status in ("waiting", "pending"):
             return False
         if row.settled:
             known = self._examined.tried(row.id)

@@ -16,7 +16,6 @@ from trackwalker.fleet.rows import JobRow, Tone
 from trackwalker.fleet.signs import Sign
 
 Order = Literal["cost", "new", "job"]
-_DEAD = frozenset({"failed", "hanging", "unknown-death"})
 
 
 @dataclass(frozen=True)
@@ -78,6 +77,11 @@ class Incident:
     def lost(self) -> float | None:
         """GPU-hours so far."""
         return self.row.lost_gpu_hours
+
+    @property
+    def lost_s(self) -> float | None:
+        """The same as time of the whole job: what it lost is that long on each of its GPUs."""
+        return None if self.lost is None or not self.row.gpus else 3600.0 * self.lost / self.row.gpus
 
     def money(self, price: float | None) -> float | None:
         """What that is."""
@@ -174,7 +178,7 @@ def is_incident(row: JobRow, signs: Iterable[Sign] = ()) -> bool:
     """Whether a job belongs into the inbox: something is wrong with it, or the watcher said so and was not refuted."""
     if row.pending:
         return False
-    if row.badge_tone in ("bad", "warn") or row.status in _DEAD:
+    if row.troubled:
         return True
     refuted = row.badge_from == "verdict" and row.outcome in ("healthy", "expected")
     return not refuted and any(sign.is_trouble for sign in signs)

@@ -351,7 +351,8 @@ class JobIndex:
             f"{held.log}{held.folder}".encode()
         except UnicodeEncodeError:  # a name that no text holds: read anew each time
             return None
-        return Kept(held.row, held.state, held.log, held.folder)
+        # What could not be read is tried again with the next start: it may have been this process that was ended.
+        return Kept(held.row, held.state if held.row.readable else "", held.log, held.folder)
 
 
 def _newest(row: JobRow) -> tuple[float, str]:

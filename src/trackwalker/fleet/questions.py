@@ -6,12 +6,13 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
+from trackwalker.fleet.rows import TROUBLED
 from trackwalker.fleet.store import Store
 from trackwalker.launch.ledger import wilson
 
 DAY_S = 86400.0
 _WHEN = "coalesce(started, changed, 0)"
-_TROUBLED = "badge_tone IN ('bad', 'warn')"
+_TROUBLED = f"badge_tone IN {TROUBLED}"
 # What stands before the last number of a host's name, where there is more than one: r12-n03 is in r12.
 _RACK = "regexp_replace(regexp_extract(host, '^(.*[0-9][^0-9]+)[0-9]+[^0-9]*$', 1), '[^0-9]+$', '')"
 _MOST = 25
@@ -21,7 +22,7 @@ _MOST = 25
 class Spent:
     """What jobs that have something in common held and lost; None where no job says how many GPUs it held."""
 
-    name: str
+    name: str  # empty: it is not known
     jobs: int
     troubled: int
     gpu_hours: float | None
@@ -100,8 +101,8 @@ def by_model(store: Store, since: float = 0.0, most: int = _MOST) -> list[Spent]
 
 
 def by_cause(store: Store, since: float = 0.0, most: int = _MOST) -> list[Spent]:
-    """Which causes cost most, by the verdict, or by the log where there is none."""
-    return _spent(store, "cause", "jobs", since, most, f"cause <> '' AND {_TROUBLED}")
+    """Which causes cost most, by the verdict, or by the log where there is none; that none is known is one of them."""
+    return _spent(store, "cause", "jobs", since, most, _TROUBLED)
 
 
 def by_host(store: Store, since: float = 0.0, most: int = _MOST) -> list[Spent]:
@@ -221,4 +222,4 @@ def _by_place(store: Store, key: str, since: float, most: int) -> list[Spent]:
 
 def _row(row: tuple[Any, ...]) -> Spent:
     name, jobs, troubled, hours, lost, unknown = row
-    return Spent(name or "not known", jobs, troubled, hours, lost, unknown)
+    return Spent(name or "", jobs, troubled, hours, lost, unknown)

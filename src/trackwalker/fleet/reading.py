@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import signal
 import threading
 import time
 from collections.abc import Iterable, Iterator
 from concurrent.futures import BrokenExecutor, Future, ProcessPoolExecutor
-from itertools import islice
+from itertools import chain, islice
 
 from trackwalker.diagnose.triage import triage
 from trackwalker.diagnose.verdict import Verdict
@@ -56,7 +57,7 @@ def read_row(job: Job, verdict: Verdict | None, answer: Answer) -> Read:
 
 
 def _in_processes(todo: Iterable[Todo], over: threading.Event) -> Iterator[Read]:
-    parts = (part for asked in _parts(todo, _ASKED) for part in _with_answer(asked))
+    parts: Iterator[Part] = (part for asked in _parts(todo, _ASKED) for part in _with_answer(asked))
     workers = max(1, min(len(os.sched_getaffinity(0)), 8))
     while not over.is_set():
         ahead: list[tuple[Part, Future[list[Read]] | None]] = []
@@ -73,8 +74,11 @@ def _in_processes(todo: Iterable[Todo], over: threading.Event) -> Iterator[Read]
                     ahead.pop(0)
                     yield from rows
             except BrokenExecutor:  # one of them was killed, as for want of memory: whose log it was is not known
-                for part, _ in ahead:
-                    yield from (_given_up(job) for job, _ in part[0])
+                again = [([each], answer) for (part, answer), _ in ahead for each in part]
+                if len(again) > len(ahead):  # one by one, so that few of the innocent are given up with it
+                    parts = chain(again, parts)
+                else:
+                    yield from (_given_up(job) for [(job, _)], _ in again)
             finally:
                 pool.shutdown(wait=True, cancel_futures=True)
 
@@ -82,6 +86,7 @@ def _in_processes(todo: Iterable[Todo], over: threading.Event) -> Iterator[Read]
 def _begin(parent: int) -> None:
     """A worker stands back behind the server, and does not outlive it, however that ends."""
     os.nice(_NICE)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a Ctrl-C is for the server, which tells us when it is over
     threading.Thread(target=_leave_with, args=(parent,), daemon=True).start()
 
 

@@ -11,11 +11,13 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from trackwalker.diagnose.accounts.goodput import Goodput
 from trackwalker.diagnose.triage import Triage
 from trackwalker.diagnose.verdict import Verdict, Window
 from trackwalker.job.causes import cause_name
 from trackwalker.job.layout import Job
 from trackwalker.launch.job_state import Standing
+from trackwalker.record.status import ENDED_BADLY
 from trackwalker.report import words
 from trackwalker.report.story.cost import LOSSES, with_recorded
 from trackwalker.report.text import clip, one_line
@@ -42,12 +44,14 @@ _TONES: dict[str, tuple[Group, Tone]] = {
     "pending": ("waiting", "idle"),
 }
 _OPEN = frozenset({"reading", "running", "initialising", "hanging", "waiting", "pending", "indeterminate"})
+TROUBLED: tuple[Tone, ...] = ("bad", "warn")  # tones of a badge
 _OUTCOMES: dict[str, Tone] = {
     "incident": "bad",
     "expected": "run",
     "healthy": "good",
     "insufficient-evidence": "unknown",
 }
+_UNREADABLE = "not readable"
 _SLOWDOWN = "tgs-degradation"  # the class of a run that lost speed
 _BY_ORDER = ("user-cancel", "preempted", "walltime")
 _SLOWER = ("constant-drop", "phased", "gradual", "slow-from-start")
@@ -70,6 +74,7 @@ class JobRow:
     step_s: float | None = None
     levels: str = ""  # throughput over the run, packed; `spark` reads it
     goodput: float | None = None
+    start_up: float | None = None  # share of the wall time before training, of a run that hardly trained
     badge: str = ""  # the verdict in two words
     badge_tone: Tone = ""
     badge_from: Literal["", "verdict", "log"] = ""
@@ -95,6 +100,11 @@ class JobRow:
         return unpacked(self.levels)
 
     @property
+    def troubled(self) -> bool:
+        """Whether something is or was wrong with it, whoever says so; its cause need not be known."""
+        return self.badge_tone in TROUBLED
+
+    @property
     def groups(self) -> frozenset[str]:
         """Every tab that shows it: a cancelled job that was slow before is both."""
         return frozenset((self.group, _TONES.get(self.status, (self.group, ""))[0]))
@@ -113,6 +123,11 @@ class JobRow:
     def pending(self) -> bool:
         """Whether its log has not been read yet."""
         return self.status == "reading"
+
+    @property
+    def readable(self) -> bool:
+        """Whether its log could be read."""
+        return self.status != _UNREADABLE
 
     @property
     def text(self) -> str:
@@ -159,18 +174,22 @@ def of_triage(found: Triage, verdict: Verdict | None) -> JobRow:
         step_s=_finite(progress.step_time_s),
         levels=packed(spark(record.steps.tgs, record.steps.seconds)),
         goodput=_finite(budget.goodput),
+        start_up=budget.start_up if budget.hardly_trained else None,
         says=clip(one_line(found.summary), 300),
         started=started,
         ended=ended,
         gpus=budget.gpus,
         gpu_hours=_hours(budget.wall_s, budget.gpus),
-        lost_gpu_hours=_hours(sum(budget.seconds(what) for what in LOSSES), budget.gpus),
+        lost_gpu_hours=_lost(budget),
         burning=_burning(found, budget.gpus),
         ran_on=_machines(found),
     )
-    row = _with_verdict(row, verdict) if verdict is not None else _with_class(row, found)
-    slow_or_worse = row.badge_tone in ("bad", "warn")
-    return replace(row, group="trouble") if slow_or_worse else row
+    row = _with_class(row, found)
+    if verdict is not None:
+        row = _with_verdict(row, verdict)
+    elif not row.troubled and row.status in ENDED_BADLY:
+        row = replace(row, badge=_unexplained(row), badge_tone="bad", badge_from="log")
+    return replace(row, group="trouble") if row.troubled else row
 
 
 def _status(found: Triage, verdict: Verdict | None) -> str:
@@ -224,6 +243,12 @@ def _burning(found: Triage, gpus: int | None) -> float | None:
     return gpus * min(max(lost, 0.0), 1.0)
 
 
+def _lost(budget: Goodput) -> float | None:
+    """GPU-hours that brought nothing; None where only part of it could be known, and that part is nothing."""
+    seconds = sum(budget.seconds(what) for what in LOSSES)
+    return _hours(seconds, budget.gpus) if seconds or budget.lost_known else None
+
+
 def _hours(seconds: float | None, gpus: int | None) -> float | None:
     return None if seconds is None or gpus is None else _finite(seconds * gpus / 3600.0)
 
@@ -231,7 +256,7 @@ def _hours(seconds: float | None, gpus: int | None) -> float | None:
 def of_error(job: Job, says: str) -> JobRow:
     """A job that cannot be read, and why."""
     said = clip(one_line(says), 300)
-    return replace(unread(job), status="not readable", group="trouble", tone="unknown", says=said)
+    return replace(unread(job), status=_UNREADABLE, group="trouble", tone="unknown", says=said)
 
 
 def of_standing(job: Job, seen: Standing) -> JobRow:
@@ -270,22 +295,32 @@ def unpacked(levels: str) -> tuple[float | None, ...]:
 
 
 def _with_verdict(row: JobRow, verdict: Verdict) -> JobRow:
+    """What the verdict concludes; trouble whose cause it does not know stays trouble, and what it cost was lost."""
     roots = verdict.roots
     said = cause_name(roots[0].cause) if roots else words.OUTCOMES[verdict.outcome].lower()
+    tone = _OUTCOMES[verdict.outcome]
+    lost = row.troubled or any(account.lost_s > 0 for account in verdict.accounts)
+    dead = row.status in ENDED_BADLY and verdict.outcome != "expected"
+    if not roots and (dead or (lost and verdict.outcome == "insufficient-evidence")):
+        said, tone = _unexplained(row), "bad" if dead else "warn"
     hosts = tuple(clip(one_line(host), 80) for host in words.culprits(verdict)[:8])
     more = f" +{len(roots) - 1}" if len(roots) > 1 else ""
     return replace(
         row,
         badge=clip(one_line(said), 60) + more,
-        badge_tone=_OUTCOMES[verdict.outcome],
+        badge_tone=tone,
         badge_from="verdict",
         cause=roots[0].cause if roots else "",
         outcome=verdict.outcome,
-        onset=_moment(roots[0].onset.time) if roots and roots[0].onset else None,
+        onset=_moment(roots[0].onset.time) if roots and roots[0].onset else row.onset,
         confidence=_finite(roots[0].confidence) if roots else None,
         hosts=hosts,
         says=clip(one_line(verdict.summary), 300),
     )
+
+
+def _unexplained(row: JobRow) -> str:
+    return f"{row.badge or row.status}, cause unknown"
 
 
 def _with_class(row: JobRow, found: Triage) -> JobRow:
@@ -295,7 +330,8 @@ def _with_class(row: JobRow, found: Triage) -> JobRow:
     ended_by_order = primary is not None and primary.cause in _BY_ORDER
     if _is_slower(found) and (primary is None or primary.id == _SLOWDOWN or ended_by_order):
         slow = f"slower {words.change(change)}"
-        return replace(row, badge=slow, badge_tone="warn", badge_from="log", cause=_SLOWDOWN)
+        began = min((p.start for p in found.record.phases if p.slow and words.is_time(p.start)), default=None)
+        return replace(row, badge=slow, badge_tone="warn", badge_from="log", onset=began)
     if primary is None or primary.id == _SLOWDOWN:
         return row
     host = (one_line(found.roles.first_host)[:80],) if found.roles.first_host and not ended_by_order else ()

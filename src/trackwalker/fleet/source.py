@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from pydantic import ValidationError
-
+from trackwalker.diagnose.saved import saved_verdict, standing
 from trackwalker.diagnose.verdict import Verdict
 from trackwalker.fleet.examine import Examined
 from trackwalker.fleet.rows import JobRow
 from trackwalker.fleet.scan import Seen, scan
 from trackwalker.fleet.store import Store, folder_for
 from trackwalker.job.layout import Job
-from trackwalker.job.whole import open_regular
-
-_LARGEST_VERDICT = 32 << 20
 
 
 class Plain:
@@ -38,20 +33,9 @@ class Plain:
         return self._examined.marks()
 
     def verdict(self, job: Job) -> Verdict | None:
-        """The one that was made in the background, else the one saved with the job."""
-        return self._examined.verdict(job) or self._saved(job)
-
-    def _saved(self, job: Job) -> Verdict | None:
-        path = job.dir / "verdict.json" if job.dir else None
-        if path is None or not path.exists() or not self.inside(path):
-            return None
-        try:
-            with open_regular(path) as file:
-                if os.fstat(file.fileno()).st_size > _LARGEST_VERDICT:
-                    return None
-                return Verdict.model_validate_json(file.read())
-        except (OSError, ValidationError, ValueError):
-            return None
+        """The one that was made in the background, or the one saved with the job: whichever was made of more."""
+        made, saved = self._examined.verdict(job), saved_verdict(job, self.inside)
+        return standing(made, saved) if made is not None else saved
 
 
 _FEW = 300  # jobs that a command reads by the way
@@ -85,7 +69,7 @@ _GOOD = frozenset({"completed", "soft-success"})
 
 def is_good(row: JobRow) -> bool:
     """Whether it ended well and nothing is held against it."""
-    return row.status in _GOOD and row.badge_tone not in ("bad", "warn", "unknown")
+    return row.status in _GOOD and not row.troubled and row.badge_tone != "unknown"
 
 
 def last_good(row: JobRow, rows: Iterable[JobRow]) -> JobRow | None:

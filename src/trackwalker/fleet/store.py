@@ -27,7 +27,7 @@ from trackwalker.errors import MissingToolError
 from trackwalker.fleet.rows import JobRow
 from trackwalker.job.trust import distrust
 
-_FORM = 5  # of the rows: another number, and they are made anew
+_FORM = 6  # of the rows: another number, and they are made anew
 _MOST_PARTS = 24  # files before they become one
 _MOST_WORKSPACES = 40  # those that were looked at longest ago go first
 _PART = re.compile(r"rows-(\d{8})(?:-\d{8})?\.parquet$")

@@ -8,6 +8,8 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
+import numpy as np
+
 from trackwalker.errors import EvidenceError, NotAJobError
 from trackwalker.job import journal
 from trackwalker.job.ending import told_by
@@ -293,9 +295,12 @@ def _clock(
         elapsed = float(setup + train[-1]) if train else None
     if (cancelled := cancelled_at(facts)) is not None:
         stops.append(cancelled)
+    wall = said.total_elapsed_s if relaunched else elapsed
+    if wall is not None:  # a run lasts as long as its steps, whatever a summary of its last part says
+        wall = max(wall, float(np.nansum(table.lead().seconds)))
     return Clock(
         live, run.created if run is not None else snapshot_time(job), now, min(stops) if stops else ended, ended,
-        elapsed, said.total_elapsed_s if relaunched else elapsed,
+        elapsed, wall,
     )  # fmt: skip
 
 

@@ -10,6 +10,7 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
+from trackwalker.diagnose.saved import note_of
 from trackwalker.diagnose.verdict import Verdict
 from trackwalker.diagnose.views.story import Mark, Story
 from trackwalker.job.causes import cause_label
@@ -43,6 +44,7 @@ def render_html(verdict: Verdict, story: Story, more: Background | None = None) 
             title=view.title(verdict),
             outcome=words.OUTCOMES[verdict.outcome],
             summary=clip(one_line(verdict.summary), 1500),
+            note=clip(one_line(note_of(verdict)), 600),
             size=words.job_size(verdict),
             window=words.window(verdict),
             causes=view.causes(verdict, refs),

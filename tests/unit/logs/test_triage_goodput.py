@@ -47,10 +47,33 @@ def test_the_parts_add_up_to_the_wall_time(tmp_path: Path) -> None:
     }
     assert sum(parts(found).values()) == pytest.approx(1200.0)
     assert found.goodput.goodput == pytest.approx(410 / 1200, abs=1e-3)
-    assert (found.goodput.gpus, found.goodput.gpus_from) == (32, "memory banner of the log")
+    assert (found.goodput.gpus, found.goodput.gpus_from) == (32, "the memory banner of the log")
     lost = next(p for p in found.goodput.parts if p.what == "lost work")
     assert lost.gpu_hours == pytest.approx(190 * 32 / 3600, abs=0.01)
     assert found.progress.steps_lost == 19
+
+
+def test_a_run_lasts_as_long_as_its_steps_whatever_its_summary_says(tmp_path: Path) -> None:
+    found = triage_text(tmp_path, header(steps=60) + timed(np.full(60, 30.0)) + ending(0, wall="0h 20m 0s"))
+    assert found.goodput.wall_s == 1800.0
+    assert sum(part.share or 0.0 for part in found.goodput.parts) <= 1.001
+
+
+@pytest.mark.parametrize(
+    ("log", "known"), [("", False), (saved(40), True), ("0: Config param enable_checkpointing: False\n", True)]
+)
+def test_what_a_failed_run_lost_is_not_known_where_nothing_tells_what_was_saved(
+    tmp_path: Path, log: str, known: bool
+) -> None:
+    found = triage_text(tmp_path, header(steps=90) + log + timed(np.full(60, 10.0)) + log + ending())
+    assert found.goodput.lost_known is known
+
+
+def test_a_short_run_is_not_judged_by_its_goodput(tmp_path: Path) -> None:
+    short = triage_text(tmp_path, header(steps=30) + timed(np.full(30, 10.0)) + ending(0, wall="0h 20m 0s"))
+    assert short.goodput.hardly_trained
+    long = triage_text(tmp_path, header(steps=90) + timed(np.full(90, 10.0)) + ending(0, wall="0h 20m 0s"))
+    assert not long.goodput.hardly_trained
 
 
 def test_a_finished_run_lost_nothing(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ import stat
 import sys
 import time
 from collections.abc import Iterator
+from concurrent.futures import BrokenExecutor, Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from fleet_workspace import RETURNING, accuse, fleet_of, make_run
 from starlette.testclient import TestClient
 from web_client import accusing, make_job, web_app, workspace_of, write_ledger
 
+from trackwalker.fleet import reading
 from trackwalker.fleet.examine import Examined, Examiner, state_of
 from trackwalker.fleet.index import JobIndex
 from trackwalker.fleet.marks import Marks
@@ -68,6 +70,29 @@ def test_the_inbox_has_every_job_in_trouble_what_costs_most_first(client: TestCl
     assert "5003" not in recent  # it ended six weeks ago, and nobody touched it
     assert "5039" in recent
     assert {each["job"] for each in inbox(client, "?q=thermal&state=all")} == {"5033", "5021", "5009"}
+
+
+def test_trouble_whose_cause_nobody_knows_stays_an_incident_with_what_it_cost(tmp_path: Path) -> None:
+    root = tmp_path / "outputs"
+    poor = accuse(make_run(root, "1", ["n1"], slow_s=20.0, gpus=8), "", [], gpus=8)
+    make_run(root, "2", ["n1"], slow_s=20.0, gpus=8)
+    make_run(root, "3", ["n1"], gpus=8)
+    saved = poor.model_copy(update={"causes": [], "outcome": "insufficient-evidence"})
+    for name in ("1", "3"):  # of a run that lost nothing the same words are no incident
+        (next(root.glob(f"{name}-*/")) / "verdict.json").write_text(saved.to_json())
+    with TestClient(web_app(root), base_url="http://127.0.0.1") as client:
+        assert client.app.state.jobs.wait(60.0)  # type: ignore[attr-defined]
+        found = {each["job"]: each for each in inbox(client)}
+        assert set(found) == {"1", "2"}
+        assert "cause unknown" in found["1"]["title"]
+        assert found["1"]["lost_gpu_hours"] == pytest.approx(found["2"]["lost_gpu_hours"])
+        assert "8 GPUs" in client.get("/incidents", headers=HTML).text
+        page = client.get("/job/1", headers=HTML).text
+        assert "Its incident</a> is open" in page
+        assert "Nothing is to be done" not in page
+        fleet = client.get("/fleet.json").json()
+    assert (fleet["fleet"]["troubled"], fleet["causes"][0]["name"], fleet["causes"][0]["jobs"]) == (2, "", 2)
+    assert fleet["causes"][0]["lost_gpu_hours"] == pytest.approx(2 * found["1"]["lost_gpu_hours"])
 
 
 def test_the_host_that_comes_back_stands_above_the_inbox_with_its_incidents_and_what_it_cost(
@@ -359,6 +384,40 @@ def test_a_verdict_made_while_a_job_went_on_is_not_its_last_word(tmp_path: Path)
     index.refresh()
     assert worker.waiting() == 0  # nothing came of it: not again today
     index.close()
+
+
+def test_a_reader_that_is_killed_takes_few_jobs_with_it_and_none_for_good(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = workspace_of(9, tmp_path / "outputs")
+
+    class Deadly(ThreadPoolExecutor):
+        """Whoever reads job 9004 is killed."""
+
+        def __init__(self, workers: int, **_: Any) -> None:
+            super().__init__(workers)
+
+        def submit(self, work: Any, part: Any, answer: Any) -> Any:  # type: ignore[override]
+            made: Future[Any] = Future()
+            if any(job.id == "9004" for job, _ in part):
+                made.set_exception(BrokenExecutor())
+            else:
+                made.set_result(work(part, answer))
+            return made
+
+    with monkeypatch.context() as patched:
+        patched.setattr(reading, "ProcessPoolExecutor", Deadly)
+        patched.setattr(reading, "_MANY", 1)
+        index = JobIndex(Plain(root, tmp_path / "kept"), tmp_path / "kept")
+        index.refresh()
+        lost = {row.id for row in index.rows()[0] if not row.readable}
+        index.close()
+    assert "9004" in lost
+    assert len(lost) < 9
+    again = JobIndex(Plain(root, tmp_path / "kept"), tmp_path / "kept")  # the next start
+    again.refresh()
+    assert all(row.readable for row in again.rows()[0])
+    again.close()
 
 
 def test_a_job_is_shown_under_every_tab_that_it_belongs_to(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from dataclasses import replace
 from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
@@ -29,7 +30,7 @@ from trackwalker.web.data.job_data import (
     verdict_view,
 )
 
-JOB = Job("8308", None, None)
+JOB = Job("8308", None, None, metrics=Path(__file__).parent)
 PINNED = "sum by (host) (rate(hw_rdma_tx_retx_pkts_total[600s] @ 1780300800.000))"
 
 
@@ -49,6 +50,8 @@ def test_a_number_links_to_its_query_at_its_moment_and_over_time() -> None:
 
 def test_a_query_without_a_moment_links_once() -> None:
     assert len(evidence_links(JOB, evidence("metric", "max(up)"))) == 1
+    gone = replace(JOB, metrics=None)  # nobody can ask a recording that is not there any more
+    assert evidence_links(gone, evidence("metric", "max(up)")) == []
 
 
 @pytest.mark.parametrize(

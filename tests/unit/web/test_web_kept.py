@@ -18,7 +18,7 @@ from trackwalker.web.data.cache import Cache
 from trackwalker.web.logs import log_view
 from trackwalker.web.pages import incidents, jobs, nodes
 
-PAGES = ("/", "/?q=rdma", "/jobs/rows", "/jobs.json", "/incidents", "/incidents/rows", "/nodes", "/job/5003/log")
+PAGES = ("/", "/?q=rdma", "/jobs/rows", "/jobs.json", "/incidents", "/nodes", "/job/5003/log")
 
 
 @pytest.fixture(scope="module")

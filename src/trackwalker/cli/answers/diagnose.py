@@ -31,6 +31,7 @@ from trackwalker.cli.common.waiting import waiting
 from trackwalker.diagnose import engine
 from trackwalker.diagnose.causes.playbook import load_playbooks
 from trackwalker.diagnose.elsewhere import with_metrics
+from trackwalker.diagnose.saved import saved_verdict, standing_diagnosis
 from trackwalker.diagnose.verdict import Verdict
 from trackwalker.diagnose.views.asked import Asked, Diagnosis, answer, state_of
 from trackwalker.errors import UsageError
@@ -189,7 +190,7 @@ def diagnose(
         elif not metrics and (hosts or since or until):
             raise UsageError("--hosts, --since and --until are for --metrics URL")
         with waiting():
-            diagnosis = engine.diagnose(found, load_playbooks(playbooks))
+            diagnosis = standing_diagnosis(engine.diagnose(found, load_playbooks(playbooks)), saved_verdict(found))
     if question is not None:
         diagnosis = replace(diagnosis, verdict=answer(question, diagnosis.verdict))
     # Files first: a reader of the pipe that leaves early must not cost the report.

@@ -9,6 +9,7 @@ from types import TracebackType
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
+from trackwalker.diagnose.saved import NAME
 from trackwalker.diagnose.views.asked import Diagnosis
 from trackwalker.errors import UsageError
 from trackwalker.job.layout import Job
@@ -26,7 +27,7 @@ def save(diagnosis: Diagnosis, job: Job) -> Path:
     """verdict.json and report.html into the job directory; returns the report's path."""
     if job.dir is None:
         raise UsageError(f"{job.label} has no job directory to save into; use --html FILE")
-    write_text(job.dir / "verdict.json", diagnosis.verdict.to_json() + "\n")
+    write_text(job.dir / NAME, diagnosis.verdict.to_json() + "\n")
     return write_html(diagnosis, job, job.dir / "report.html")
 
 

@@ -99,7 +99,7 @@ def _print(store: Store, moment: float, newer: str, price: float | None) -> None
         if found:
             say(f"\n{title} that cost most:")
         for each in found:
-            name = cause_name(each.name) if title == "causes" else each.name
+            name = (cause_name(each.name) if title == "causes" else each.name) or "not known"
             lost = f"lost {_hours(each.lost_gpu_hours)}{_money(each.lost_gpu_hours, price)}"
             say(f"  {name}: {lost}, in trouble in {each.troubled:,} of {each.jobs:,} jobs")
     flaky = [each for each in questions.flaky(store, moment, 100) if each.stands_out]

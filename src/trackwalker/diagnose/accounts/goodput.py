@@ -17,6 +17,8 @@ _ORDER = (
     "train", "set-up", "init", "start-up", "start-up and teardown", "compile", "restore", "checkpoint", "profiler",
     "evaluation", "slowdown", "lost work", "stalled", "teardown",
 )  # fmt: skip
+# What a run pays once, however long it trains afterwards.
+_START_UP = ("set-up", "init", "start-up", "start-up and teardown", "compile", "restore")
 # What may have been told twice, the likeliest first: initialisation spans the set-up of the ranks and the compilation.
 _SHORTENED = ("init", "compile", "restore", "set-up", "checkpoint", "teardown")
 _AROUND = 31  # steps: the level a slow step is measured against is the one around it
@@ -41,10 +43,21 @@ class Goodput:
     gpus_from: str = ""
     goodput: float | None = None  # share of the wall time that is training that was kept
     parts: list[Part] = field(default_factory=list)
+    lost_known: bool = True  # False: it ended badly, and nothing tells what was saved before
 
     def seconds(self, what: str) -> float:
         """Seconds of one part, zero where it did not occur."""
         return next((p.seconds for p in self.parts if p.what == what), 0.0)
+
+    @property
+    def start_up(self) -> float | None:
+        """Share of the wall time that went by before the training could; None where the wall time is not known."""
+        return min(1.0, sum(map(self.seconds, _START_UP)) / self.wall_s) if self.wall_s else None
+
+    @property
+    def hardly_trained(self) -> bool:
+        """Whether it began more than it trained: what is kept of such a run tells of its length, not of its speed."""
+        return self.start_up is not None and self.start_up > 0.5
 
     def to_dict(self) -> dict[str, Any]:
         """For JSON."""
@@ -71,6 +84,7 @@ def budget(run: Record, ended_badly: bool, gpus: tuple[int | None, str], full_sp
     seconds["evaluation"] = _of(excess, slow, "eval")
     seconds["restore"] = phases.get("restore", 0.0)
     seconds["init"] = phases.get("init", 0.0)
+    out.lost_known = not (ended_badly and progress.steps_lost is None and len(record))
     lost = _lost(record, progress, ended_badly)
     seconds["lost work"] = float(own[lost].sum())
     kept = own[~lost]
@@ -152,5 +166,5 @@ def gpu_count(index: LogIndex, nodes: int | None, allocated: int | None) -> tupl
     if devices:
         most = max(len(d) for d in devices.values())
         told = sum(len(d) for d in devices.values())  # more than one for each node where a node runs several ranks
-        return max(most * (nodes or len(devices)), told), "memory banner of the log"
+        return max(most * (nodes or len(devices)), told), "the memory banner of the log"
     return None, ""

@@ -57,12 +57,18 @@ def steps_of(timeline: Timeline | None) -> tuple[StepPoint, ...]:
     return tuple(points)
 
 
-def _marks(case: Case, causes: list[Cause]) -> list[Mark]:
+def onsets(causes: list[Cause]) -> list[Mark]:
+    """When the root causes began."""
     marks = []
     for cause in causes:
         if cause.role == "root" and cause.onset is not None and cause.onset.time is not None:
             host = cause.hosts[0] if len(cause.hosts) == 1 else None
             marks.append(Mark(from_utc(cause.onset.time.rstrip("Z")), "onset", cause.cause, host))
+    return marks
+
+
+def _marks(case: Case, causes: list[Cause]) -> list[Mark]:
+    marks = onsets(causes)
     timeline = case.timeline
     if timeline is not None:
         for step in sorted(case.log.saves):

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from trackwalker.diagnose.views.story import Mark, Story
+from trackwalker.job.causes import about, cause_name
 from trackwalker.report.charts.axis import LEFT, RIGHT, WIDTH, inside
 from trackwalker.report.charts.plots import Label, Scale, place_labels, px, text_width
 from trackwalker.report.text import clip, one_line
@@ -43,6 +44,8 @@ class Save:
 def words_of(mark: Mark) -> str:
     """What a mark says, the kind always in words."""
     label = one_line(mark.label)
+    if mark.kind == "onset" and about(label) is not None:
+        label = cause_name(label)
     if mark.kind in label.lower():
         return label
     return f"{mark.kind}: {label}" if label else mark.kind

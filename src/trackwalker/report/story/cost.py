@@ -55,6 +55,8 @@ def _sentence(lost_h: float, gpus: int | None, budget: Goodput) -> str:
     )
     if not budget.parts:
         return "Where the time went is not known: the log tells neither steps nor a wall time."
+    if not lost_h and not budget.lost_known:
+        return "What was lost is not known: nothing tells what was saved before it ended."
     if not lost_h:
         return f"No time was lost to a slowdown, a stall or work that was thrown away, as far as the log tells.{kept}"
     took = words.duration(lost_h * 3600)

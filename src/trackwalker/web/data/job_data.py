@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 from urllib.parse import urlencode
 
+from trackwalker.diagnose.saved import note_of
 from trackwalker.diagnose.triage import Triage
 from trackwalker.diagnose.verdict import Action, Evidence, Verdict
 from trackwalker.errors import EvidenceError
@@ -51,6 +52,8 @@ def evidence_links(job: Job, item: Evidence) -> list[Link]:
     """The query at its own moment and over time, the log line, or the part of the page that shows it."""
     source = one_line(item.source)
     if item.kind == "metric":
+        if job.database is None:  # its metrics are gone: the source stays, and nobody can ask it
+            return []
         at_once = pinned(source)
         found = [query_link(job, source, "run this query", instant=at_once)]
         whole = replace(query_link(job, unpinned(source), "over time"), over_time=True)
@@ -92,6 +95,7 @@ def verdict_view(job: Job, verdict: Verdict, seen: Triage | None) -> dict[str, A
         "card": _CARDS[verdict.outcome],
         "outcome": words.OUTCOMES[verdict.outcome],
         "summary": clip(one_line(verdict.summary), 1500),
+        "note": one_line(note_of(verdict)),
         "causes": view.causes(verdict, refs),
         "roots": roots,
         "culprits": [clip(one_line(host), 120) for host in words.culprits(verdict)[:24]],
@@ -199,7 +203,8 @@ def header_view(job: Job, seen: Triage | None, verdict: Verdict | None) -> dict[
         "good": status in _GOOD,
         "model": clip(one_line(facts.header.get("MODEL_NAME", "")), 80) if facts else "",
         "nodes": nodes,
-        "gpus": verdict.job.gpus if verdict is not None else seen.goodput.gpus if seen is not None else None,
+        "gpus": (verdict.job.gpus if verdict is not None else None)
+        or (seen.goodput.gpus if seen is not None else None),
         "start": verdict.window.start if verdict is not None else None,
         "end": verdict.window.end if verdict is not None else None,
     }
@@ -224,7 +229,12 @@ class Advice:
 def commands(job: Job, verdict: Verdict, seen: Triage | None) -> list[Advice]:
     """The verdict's actions in its order, each with the command that begins it."""
     record = _record(job)
-    return [_advice(job, action, verdict, record, seen) for action in verdict.actions[:12]]
+    told, known = [], set[str]()
+    for action in verdict.actions[:12]:
+        advice = _advice(job, action, verdict, record, seen)
+        told.append(replace(advice, command="") if advice.command in known else advice)  # one look serves them all
+        known.add(advice.command)
+    return told
 
 
 def next_command(job: Job) -> list[Advice]:
@@ -301,6 +311,8 @@ def cost_view(seen: Triage, verdict: Verdict | None, price: float | None) -> dic
         "lost_gpu_h": sum(hours) if part.gpus is not None else None,
         "lost_money": sum(money) if part.gpus is not None and price is not None else None,
         "losses": LOSSES,
+        "lost_known": budget.lost_known or any(row.hours for row in lost),
+        "start_up": budget.start_up if budget.hardly_trained else None,
     }
 
 
@@ -347,7 +359,6 @@ def run_view(job: Job, scrubber: Scrubber) -> dict[str, Any]:
     clean = scrubber.clean_document(document)
     text = json_visible(json.dumps(clean, indent=1, ensure_ascii=False))
     wanted = ("model", "scheduler", "trainer", "image", "image_digest", "snapshot", "created")
-    facts = [
-        (name, clip(one_line(str(clean[name])), 200)) for name in wanted if isinstance(clean, dict) and clean.get(name)
-    ]
+    told = {name: clean[name] for name in wanted if isinstance(clean, dict) and clean.get(name)}
+    facts = [(name, v if isinstance(v, int | float) else clip(one_line(str(v)), 200)) for name, v in told.items()]
     return {"text": text, "facts": facts, "why": ""}

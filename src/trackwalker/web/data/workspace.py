@@ -8,13 +8,12 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from pydantic import ValidationError
-
 from trackwalker.agent.ask.ask import Answered
 from trackwalker.agent.workspace import Workspace, signature
 from trackwalker.diagnose.compare.compare import Comparison, compare
 from trackwalker.diagnose.compare.config_diff import Change
 from trackwalker.diagnose.engine import diagnose as diagnose_job
+from trackwalker.diagnose.saved import place_of, saved_verdict, standing, standing_diagnosis
 from trackwalker.diagnose.triage import Triage
 from trackwalker.diagnose.triage import triage as triage_job
 from trackwalker.diagnose.verdict import Verdict
@@ -33,7 +32,6 @@ _KEPT_VERDICTS = 12
 _KEPT_TRIAGES = 64  # a fifth of a megabyte each, of a run of some hundred steps
 _KEPT_BADGES = 1000
 _KEPT_ANSWERS = 32
-_LARGEST_VERDICT = 32 << 20
 _NAMES_S = 2.0  # how long a name is believed to mean the same job
 _BEAT_S = 60.0
 _AT_ONCE = 2  # diagnoses: each keeps a core and a Prometheus busy
@@ -97,11 +95,13 @@ class WebWorkspace:
                     del self._told[next(iter(self._told))]
             return made
 
-        return self._diagnoses.get(job.id, (signature(job), _beat(job)), make)
+        made = self._diagnoses.get(job.id, (signature(job), _beat(job)), make)
+        return standing_diagnosis(made, self.saved_verdict(job))
 
     def known_diagnosis(self, job: Job) -> Diagnosis | None:
         """The verdict where it is there already: a first paint does not wait for it."""
-        return self._diagnoses.peek(job.id, (signature(job), _beat(job)))
+        made = self._diagnoses.peek(job.id, (signature(job), _beat(job)))
+        return standing_diagnosis(made, self.saved_verdict(job)) if made is not None else None
 
     def marks(self) -> Mapping[str, str]:
         """By job, what changes with each verdict that this server makes about it."""
@@ -110,10 +110,11 @@ class WebWorkspace:
         return {**self.examined.marks(), **told}
 
     def verdict(self, job: Job) -> Verdict | None:
-        """The latest verdict about a job: made for a visitor or in the background, else the one saved with it."""
+        """What holds of a job: the latest verdict of a visit or the background, unless the saved one saw more."""
         with self._lock:
             told = self._told.get(job.id, (0, None))[1]
-        return told or self.examined.verdict(job) or self.saved_verdict(job)
+        made, saved = told or self.examined.verdict(job), self.saved_verdict(job)
+        return standing(made, saved) if made is not None else saved
 
     def inside(self, path: Path) -> bool:
         """Whether a path lies in the workspace once every link is followed."""
@@ -121,14 +122,7 @@ class WebWorkspace:
 
     def saved_verdict(self, job: Job) -> Verdict | None:
         """The verdict that `diagnose --save` left in the job directory; it may be older than the evidence."""
-        path = job.dir / "verdict.json" if job.dir else None
-        try:
-            held = path.stat() if path is not None else None
-        except OSError:
-            held = None
-        if path is None or held is None or held.st_size > _LARGEST_VERDICT or not self.agent.inside(path):
-            return None
-        return self._saved.get(job.id, (held.st_mtime_ns, held.st_size), lambda: _load_verdict(path))
+        return self._saved.get(job.id, stamp(place_of(job)), lambda: saved_verdict(job, self.inside))
 
     def comparison(self, a: Job, b: Job) -> Comparison:
         """Job B against job A."""
@@ -185,13 +179,6 @@ class _Shared(Workspace):
 
     def comparison(self, a: Job, b: Job) -> Comparison:
         return self._owner.comparison(a, b)
-
-
-def _load_verdict(path: Path) -> Verdict | None:
-    try:
-        return Verdict.model_validate_json(path.read_bytes())
-    except (OSError, ValidationError, ValueError):
-        return None  # of another version, or half written: the page works without it
 
 
 def _beat(job: Job) -> int | None:

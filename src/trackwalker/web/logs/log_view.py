@@ -13,6 +13,7 @@ from starlette.responses import HTMLResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from trackwalker.agent.workspace import Workspace, signature
+from trackwalker.diagnose.saved import place_of
 from trackwalker.diagnose.verdict import Verdict
 from trackwalker.errors import EvidenceError, TrackwalkerError
 from trackwalker.fleet.index import stamp
@@ -98,8 +99,7 @@ def _state(ws: WebWorkspace, ask: Ask) -> tuple[object, ...] | None:
     path = pick(log_files(ws.agent, job), ask.file, ask.rank).path
     if ask.q or is_live(job.state) or path.stat().st_size - counts_of(path).counted >= BLOCK:
         return None
-    saved = job.dir / "verdict.json" if job.dir is not None else None
-    return signature(job), ws.known_diagnosis(job) is not None, stamp(saved), stamp(path)
+    return signature(job), ws.known_diagnosis(job) is not None, stamp(place_of(job)), stamp(path)
 
 
 async def _rows(request: Request) -> Response:

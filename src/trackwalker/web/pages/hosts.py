@@ -82,7 +82,7 @@ def _host(request: Request) -> dict[str, Any]:
         raise UsageError("which host? Its page is /host?name=HOST")
     every, root, now = index_of(request).rows()[0], workspace_of(request).root, time.time()
     ran = [row for row in every if name in row.ran_on]
-    named = [row for row in every if name in row.hosts and row.badge_tone in ("bad", "warn")]
+    named = [row for row in every if name in row.hosts and row.troubled]
     named.sort(key=lambda row: (row.lost_gpu_hours is None, -(row.lost_gpu_hours or 0.0)))  # else the newest first
     facts = [of_incident(each) for each in incidents(root) if each.host == name]
     facts.sort(key=lambda fact: -fact.t)
@@ -114,7 +114,7 @@ def _host(request: Request) -> dict[str, Any]:
 
 def _share(every: list[JobRow], name: str, named: int, ran: int) -> Share:
     others_ran = sum(len(row.ran_on) for row in every) - ran
-    others_named = sum(len(row.hosts) for row in every if row.badge_tone in ("bad", "warn")) - named
+    others_named = sum(len(row.hosts) for row in every if row.troubled) - named
     low, high = wilson(float(named), float(ran))
     return Share(named, ran, low, high, min(max(others_named, 0) / others_ran, 1.0) if others_ran > 0 else 0.0)
 

@@ -75,7 +75,6 @@ def routes() -> list[BaseRoute]:
     return [
         Route("/incidents", listed),
         Route("/incidents.json", as_json),
-        Route("/incidents/rows", rows),
         Route("/incidents/{id}.md", shared),
         Route("/incidents/{id}", shown),
         Route("/incidents/{id}/mark", marked, methods=["POST"]),
@@ -84,13 +83,9 @@ def routes() -> list[BaseRoute]:
 
 
 async def listed(request: Request) -> Response:
-    """The inbox, what burns most first."""
-    return await _kept(request, "incidents.html.j2")
-
-
-async def rows(request: Request) -> Response:
-    """Its rows alone, for the page's script."""
-    return await _kept(request, "incidents_rows.html.j2")
+    """The inbox, what burns most first; made anew when a job, a decision or the watcher's journal changed."""
+    state = await in_thread(_state, request)
+    return await kept(request, state, lambda: text_of(request, "incidents.html.j2", **_context(request)))
 
 
 async def as_json(request: Request) -> Response:
@@ -102,13 +97,8 @@ async def as_json(request: Request) -> Response:
     return json_answer({"schema": SCHEMA, "counts": context["counts"], "returning": back, "incidents": found})
 
 
-async def _kept(request: Request, template: str) -> Response:
-    """Made anew when a job, a decision or the watcher's journal changed; the window of time moves with the minute."""
-    state = await in_thread(_state, request)
-    return await kept(request, state, lambda: text_of(request, template, **_context(request)))
-
-
 def _state(request: Request) -> tuple[Hashable, ...]:
+    """The window of time moves with the minute."""
     version, minute = index_of(request).rows()[1], int(time.time() / 60.0)
     return version, _marks(request).state, _signs(request).state, waiting(request), minute
 

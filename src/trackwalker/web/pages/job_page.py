@@ -13,6 +13,8 @@ from starlette.routing import BaseRoute, Route
 from trackwalker.diagnose.compare.config_diff import Change
 from trackwalker.diagnose.triage import Triage
 from trackwalker.diagnose.verdict import Verdict
+from trackwalker.fleet.incidents import is_incident
+from trackwalker.fleet.marks import Mark
 from trackwalker.job.layout import Job
 from trackwalker.report.story.background import reference_for
 from trackwalker.web.data import job_page_charts, live
@@ -20,6 +22,7 @@ from trackwalker.web.data.job_data import cost_view, events_view, header_view, r
 from trackwalker.web.data.job_page_work import work_of
 from trackwalker.web.data.workspace import WebWorkspace
 from trackwalker.web.pages import job_page_perf
+from trackwalker.web.pages.jobs import index_of
 from trackwalker.web.pages.render import environment, in_thread, job_of, json_answer, page, settings_of, workspace_of
 
 _FIRST_PAINT_S = 0.4  # what the log may take before the page is sent without it
@@ -176,7 +179,17 @@ def _context(request: Request, job: Job, found: Verdict | None, seen: Triage | N
         "recorded": job.database is not None,
         "panels": PANELS,
         "signs": live.signs_of(request, job)[-_SIGNS:],
+        "incident": _incident(request, job),
     }
+
+
+def _incident(request: Request, job: Job) -> Mark | None:
+    """How the job's incident stands with the people; None where it has none."""
+    row = index_of(request).row(job.id)
+    if row is None or not is_incident(row, live.signs_of(request, job)):
+        return None
+    found: Mark = request.app.state.marks.of(job.id)
+    return found
 
 
 def _is_quick(job: Job) -> bool:

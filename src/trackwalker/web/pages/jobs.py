@@ -36,7 +36,7 @@ _SORTS: Mapping[str, Callable[[JobRow], Any]] = {
     "nodes": lambda row: -(row.nodes or 0),
     "steps": lambda row: -(row.last_step or 0),
     "tgs": lambda row: -(row.tgs or 0.0),
-    "goodput": lambda row: (row.goodput is None, row.goodput or 0.0),
+    "goodput": lambda row: (row.goodput is None, row.start_up is not None, row.goodput or 0.0),
     "lost": lambda row: -(row.lost_gpu_hours or 0.0),
 }
 

@@ -94,7 +94,7 @@ def _hosts(request: Request) -> list[Host]:
     for incident in incidents(root):
         facts.setdefault(incident.host, []).append(of_incident(incident))
     for row in every:
-        for host in row.hosts if row.badge_from == "verdict" and row.badge_tone in ("bad", "warn") else ():
+        for host in row.hosts if row.badge_from == "verdict" and row.troubled else ():
             facts.setdefault(host, []).append(_of_verdict(row))
     found = []
     for name, told in facts.items():

@@ -165,13 +165,15 @@ def _levels(courses: list[Course], base: str) -> dict[str, str]:
     found = {}
     for each in courses if reference is not None else []:
         assert reference is not None  # noqa: S101  # for the type checker
-        _, own, its = np.intersect1d(each.step, reference.step, return_indices=True)
+        common, own, its = np.intersect1d(each.step, reference.step, return_indices=True)
         mine, theirs = each.values["seconds"][own], reference.values["seconds"][its]
         both = np.isfinite(mine) & np.isfinite(theirs)
         if each.row.id == base:
             found[base] = "baseline"
         elif both.any():
-            found[each.row.id] = words.change(float(theirs[both].sum() / mine[both].sum()) - 1.0)
+            change = words.change(float(theirs[both].sum() / mine[both].sum()) - 1.0)
+            part = f" (steps {common[0]:.0f}–{common[-1]:.0f})" if len(own) < len(each.step) else ""
+            found[each.row.id] = f"{change}{part}"
     return found
 
 

@@ -25,12 +25,14 @@ const move = (by) => {
 const place = (html) => {
   const before = rows().map((row) => row.dataset.id);
   const inside = table.contains(document.activeElement) || document.activeElement === document.body;
-  const made = document.createElement("template");
-  made.innerHTML = `<table>${html}</table>`;
-  const body = made.content.querySelector("tbody");
+  const made = new DOMParser().parseFromString(html, "text/html");
+  const body = made.getElementById("rows");
   if (!body) return;
-  window.trackwalker.showTimes(body);
-  table.tBodies[0].replaceWith(body);
+  for (const id of ["sums", "returning", "rows"]) {
+    const part = document.adoptNode(made.getElementById(id));
+    window.trackwalker.showTimes(part);
+    document.getElementById(id).replaceWith(part);
+  }
   for (const pair of body.dataset.counts.trim().split(" ")) {
     const [key, count] = pair.split("=");
     const tab = document.querySelector(`.tabs a[data-state="${key}"] .count`);
@@ -46,7 +48,7 @@ const place = (html) => {
 const refresh = async () => {
   const mine = ++asked;
   try {
-    const answer = await fetch(table.dataset.rows, { cache: "no-store" });
+    const answer = await fetch(location.href, { headers: { Accept: "text/html" } });
     if (answer.ok && mine === asked) place(await answer.text());
   } catch { /* the server was stopped: the table stays as it is */ }
 };

@@ -69,7 +69,7 @@ export function drawWords(ctx, x, left, top, width, scale) {
   ctx.save();
   ctx.textBaseline = "middle"; ctx.textAlign = "left";
   for (const { mark, at, more } of flags(x, 8 * scale)) {
-    if (at < left || at > right) continue;
+    if (at < left - scale || at > right + scale) continue;  // the end of the run is the right edge, but for a rounding
     const [, sign] = MARKS[mark.kind] || MARKS.end, grave = mark.kind === "onset" || mark.kind === "exit";
     ctx.font = `${mark.kind === "onset" ? 600 : 400} ${11 * scale}px system-ui, sans-serif`;
     ctx.fillStyle = colour(grave ? "--bad-ink" : "--soft");
