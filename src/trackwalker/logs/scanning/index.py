@@ -17,7 +17,9 @@ from trackwalker.logs.failures.divergence import sustained_jump
 from trackwalker.logs.failures.forged import drop_forged
 from trackwalker.logs.failures.lastwords import last_words
 from trackwalker.logs.failures.mined import Mined, new_errors
+from trackwalker.logs.failures.reactions import reacts
 from trackwalker.logs.failures.signatures import Signature, Signatures, load
+from trackwalker.logs.failures.structure import ERROR
 from trackwalker.logs.failures.structure import NEEDLES as STRUCTURE
 from trackwalker.logs.failures.whereabouts import Places, ended_first, learn, telling
 from trackwalker.logs.formats import dialect as d
@@ -242,6 +244,8 @@ class Gatherer:
             return  # whoever reads it says so
         known, places = self.gathered.rank_hosts, self.gathered.places
         places.front(front, source.main)
+        if not source.of_one_rank:
+            places.labels(front, known)
         source.wrote = learn(telling(front, b"", source.of_one_rank), known, source.rank, places)
 
     def _learn(self, source: Source, scan: Scan) -> None:
@@ -263,10 +267,10 @@ class Gatherer:
         if line.needles[0] >= self._first_fact:
             return
         needles = tuple(n for n in line.needles if n < self._known)
-        body = parse(line.raw, line.before, source.rank)
+        body = self.gathered.places.read(line.raw, line.before, source.rank)
         if body is None or (source.rank is None and body.speaks_for_the_launcher):
             return
-        body = source.summary.owned(self.gathered.places.placed(body), line.number)
+        body = source.summary.owned(body, line.number)
         source.clock = body.clock if body.clock is not None else source.clock
         if body.clock is None or (source.host and not body.host):  # a line of a traceback was written with its first
             body = replace(body, clock=source.clock, host=body.host or source.host)
@@ -357,11 +361,15 @@ class Gatherer:
         if unnamed is None:
             return
         found = new_errors(self.gathered.mined, index.steps, main)
-        if _failed_by_itself(index):
-            # What is known by a signature or by its structure needs no guess; what comes after it is its consequence.
-            known = {h.line for h in index.hits if h.file == main} | {s.line for s in self.gathered.mined.all()}
-            told = {h.line: h.rank for h in index.hits if h.file == main and _VICTIMS & set(h.signature.traits)}
-            found += last_words(scan, main, known, told, index.places, index.places.ended_first)
+        # What is known by a signature or by its structure needs no guess; what comes after it is its consequence.
+        known = {h.line for h in index.hits if h.file == main} | {s.line for s in self.gathered.mined.all()}
+        told = {h.line: h.rank for h in index.hits if h.file == main and _VICTIMS & set(h.signature.traits)}
+        failed = _failed_by_itself(index)
+        if not failed:  # those who lost somebody may say so in words of their own
+            lost = {s.line: s.rank for s in found if s.file == main and s.told.severity >= ERROR and reacts(s.text)}
+            failed = len(set(lost.values()) - {None}) > 1 and not told
+            told = told or lost
+        found += last_words(scan, main, known, told, index.places, failed)
         for seen in found:
             rank = seen.rank if seen.rank is not None else index.places.actors.get(seen.actor)
             python = seen.told.exception and seen.told.python and self._signatures.by_exception
