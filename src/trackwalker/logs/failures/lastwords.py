@@ -11,6 +11,7 @@ from collections import Counter, defaultdict
 
 from trackwalker.job.dialects import needles as step_needles
 from trackwalker.logs.failures.mined import Seen, template_of
+from trackwalker.logs.failures.reactions import reacts
 from trackwalker.logs.failures.structure import ERROR, SAID, Told, others_in, read, warns
 from trackwalker.logs.failures.whereabouts import Places
 from trackwalker.logs.scanning.lines import LAUNCHERS, Body
@@ -45,11 +46,10 @@ def last_words(
     last = _last_report(raws, places) if last is None else last
     trained, last = last is not None, -1 if last is None else last
     first_known = min((line for line in victims if line > number + last), default=None)
-    healthy = [*scan.front.split(b"\n")[: number + last], *raws[: last + 1]]
-    usual = {template_of(b) for raw in healthy if (b := places.read(raw[:600]))}
     ranks: dict[str, set[object]] = defaultdict(set)
     lost = {rank for rank in victims.values() if rank is not None}
     found: list[Seen] = []
+    warned: set[int] = set()  # who only warns that somebody is missed
     clock = None
     for at, raw in enumerate(raws[last + 1 :], start=number + last + 1):
         body = places.read(raw[:2000], raws[at - number - 1] if at > number else b"")
@@ -60,7 +60,9 @@ def last_words(
         ranks[template].add(body.rank if body.rank is not None else body.actor)
         before = first_known is None or at < first_known or (body.rank is not None and body.rank not in lost)
         source = at > number and b"Warning: " in raws[at - number - 1]  # the line of code that a warning quotes
-        if before and not source and at not in known and template not in usual and _tells(body, first_known, at):
+        if body.rank is not None and reacts(body.text):
+            warned.add(body.rank)
+        if before and not source and at not in known and _tells(body, first_known, at):
             told = read(body) or Told(SAID, others=others_in(body.text))
             host = body.host or body.named or body.label
             found.append(
@@ -68,6 +70,12 @@ def last_words(
                      lines=[at], actor=body.actor)
             )  # fmt: skip
     found = [s for s in found if len(ranks[s.template]) <= _MOST_RANKS]
+    if not found:
+        return []
+    healthy = [*scan.front.split(b"\n")[: number + last], *raws[: last + 1]]
+    usual = {template_of(b) for raw in healthy if (b := places.read(raw[:600]))}
+    found = [s for s in found if s.template not in usual]
+    failed = failed or len(warned) >= _SEVERAL
     errors = [s for s in found if s.told.severity >= ERROR]  # by their level, in words that nobody searches for
     if not failed:
         return errors[:_MOST]

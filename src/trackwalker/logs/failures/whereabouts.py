@@ -74,14 +74,18 @@ class Places:
             self.node_hosts |= {int(m[1]): m[2].decode() for m in _NODE_HOST.finditer(text)}
             self.nodes |= {m[1].decode(): int(m[2]) for m in _POD_NODE.finditer(text)}
 
-    def labels(self, text: bytes, known: dict[int, str]) -> None:
-        """Learn from the beginning of a file how its lines are labelled, and what its tables tell of ranks and hosts."""
+    def labels(self, text: bytes, known: dict[int, str]) -> int:
+        """Learn from the beginning of a file how its lines are labelled, and what its tables tell of ranks and hosts.
+
+        Returns the highest number of a launcher's label.
+        """
         bodies = [b for raw in text.split(b"\n")[:_MOST_LEARNED] if raw and (b := parse(raw[:600]))]
         if self.label is None and sum(not b.labelled for b in bodies) > _UNLABELLED * len(bodies):
             self.label = learn_label(b.text for b in bodies if not b.labelled)
         bodies = [self._owned(b) for b in bodies]
         for rank, host in read_tables([b.text for b in bodies], [b.host for b in bodies]).items():
             known.setdefault(rank, host)
+        return max((b.task for b in bodies if b.task is not None), default=-1)
 
     def read(self, raw: bytes, above: bytes = b"", rank: int | None = None) -> Body | None:
         """A line taken apart, with the rank of the whole job."""

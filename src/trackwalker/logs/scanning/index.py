@@ -19,7 +19,6 @@ from trackwalker.logs.failures.lastwords import last_words
 from trackwalker.logs.failures.mined import Mined, new_errors
 from trackwalker.logs.failures.reactions import reacts
 from trackwalker.logs.failures.signatures import Signature, Signatures, load
-from trackwalker.logs.failures.structure import ERROR
 from trackwalker.logs.failures.structure import NEEDLES as STRUCTURE
 from trackwalker.logs.failures.whereabouts import Places, ended_first, learn, telling
 from trackwalker.logs.formats import dialect as d
@@ -49,6 +48,7 @@ _A_FORM = 1 << 20  # bytes: accounting, an error file, a dump; a larger main fil
 _APART = 3  # steps: lines of ranks interleave
 _QUOTED, _TRACEBACK = 400, 60  # characters of a line that is kept; lines of a traceback, interleaved with others'
 _VICTIMS = frozenset({"victim", "exit-word"})  # they tell that somebody ended, not why
+_ENDED = _VICTIMS | {"end-of-process"}
 _KNOWS = 5  # a signature of this tier or a lower one says what the line means
 
 
@@ -245,7 +245,7 @@ class Gatherer:
         known, places = self.gathered.rank_hosts, self.gathered.places
         places.front(front, source.main)
         if not source.of_one_rank:
-            places.labels(front, known)
+            self.gathered.last_task = max(self.gathered.last_task, places.labels(front, known))
         source.wrote = learn(telling(front, b"", source.of_one_rank), known, source.rank, places)
 
     def _learn(self, source: Source, scan: Scan) -> None:
@@ -366,7 +366,7 @@ class Gatherer:
         told = {h.line: h.rank for h in index.hits if h.file == main and _VICTIMS & set(h.signature.traits)}
         failed = _failed_by_itself(index)
         if not failed:  # those who lost somebody may say so in words of their own
-            lost = {s.line: s.rank for s in found if s.file == main and s.told.severity >= ERROR and reacts(s.text)}
+            lost = {s.line: s.rank for s in found if s.file == main and reacts(s.text)}
             failed = len(set(lost.values()) - {None}) > 1 and not told
             told = told or lost
         found += last_words(scan, main, known, told, index.places, failed)
@@ -381,7 +381,7 @@ class Gatherer:
 
 def _failed_by_itself(index: LogIndex) -> bool:
     """Whether a run that trained ended with an error of its own: nobody killed it or told it to end."""
-    failed = [h.line for h in index.hits if _VICTIMS & set(h.signature.traits)]
+    failed = [h.line for h in index.hits if _ENDED & set(h.signature.traits)]
     failed += [e.line for e in index.facts.exits] + [q.line for q in (index.facts.task_failed,) if q is not None]
     outside = (h for h in index.hits if {"kill", "request-to-end"} & set(h.signature.traits))
     return bool(failed) and not any("kill" in h.signature.traits or h.line < min(failed) for h in outside)
