@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
+from typing import TYPE_CHECKING
 
 from trackwalker.job.dialects import needles as step_needles
 from trackwalker.logs.failures.mined import Seen, template_of
@@ -17,6 +18,9 @@ from trackwalker.logs.failures.whereabouts import Places
 from trackwalker.logs.scanning.lines import LAUNCHERS, Body
 from trackwalker.logs.scanning.scan import Scan
 
+if TYPE_CHECKING:
+    from trackwalker.logs.scanning.index import LogIndex
+
 _MOST_RANKS = 2  # what more of them print tells nobody apart
 _MOST = 32
 _OFTEN = 10  # times: what a healthy run reports
@@ -24,6 +28,9 @@ _SHORTEST = 12
 _NEAR = 3  # lines
 _SEVERAL = 3  # ranks that lost somebody
 _QUOTED = 400
+VICTIM_LINES = frozenset({"victim", "exit-word"})  # they tell that somebody ended, not why
+_ENDED = VICTIM_LINES | {"end-of-process"}
+_NEXT = 8  # lines, of ranks that write into one another's
 _NO_SENTENCE = re.compile(
     r"^\s{4}|^\s*File \"|^[\W\d_]*$|^Traceback |^During handling|^The above exception|^NODE_EXIT "
 )
@@ -49,7 +56,6 @@ def last_words(
     ranks: dict[str, set[object]] = defaultdict(set)
     lost = {rank for rank in victims.values() if rank is not None}
     found: list[Seen] = []
-    warned: set[int] = set()  # who only warns that somebody is missed
     clock = None
     for at, raw in enumerate(raws[last + 1 :], start=number + last + 1):
         body = places.read(raw[:2000], raws[at - number - 1] if at > number else b"")
@@ -58,10 +64,11 @@ def last_words(
         clock = body.clock if body.clock is not None else clock
         template = template_of(body)
         ranks[template].add(body.rank if body.rank is not None else body.actor)
-        before = first_known is None or at < first_known or (body.rank is not None and body.rank not in lost)
+        who = body.rank if body.rank is not None or body.actor else places.ended_first
+        before = first_known is None or at < first_known or (who is not None and who not in lost)
         source = at > number and b"Warning: " in raws[at - number - 1]  # the line of code that a warning quotes
         if body.rank is not None and reacts(body.text):
-            warned.add(body.rank)
+            places.missed.add(body.rank)
         if before and not source and at not in known and _tells(body, first_known, at):
             told = read(body) or Told(SAID, others=others_in(body.text))
             host = body.host or body.named or body.label
@@ -75,7 +82,7 @@ def last_words(
     healthy = [*scan.front.split(b"\n")[: number + last], *raws[: last + 1]]
     usual = {template_of(b) for raw in healthy if (b := places.read(raw[:600]))}
     found = [s for s in found if s.template not in usual]
-    failed = failed or len(warned) >= _SEVERAL
+    failed = failed or len(places.missed) >= _SEVERAL
     errors = [s for s in found if s.told.severity >= ERROR]  # by their level, in words that nobody searches for
     if not failed:
         return errors[:_MOST]
@@ -114,3 +121,19 @@ def _tells(body: Body, victim: int | None, at: int) -> bool:
         and not _A_BAR.search(text)
         and not LAUNCHERS.match(text)
     )
+
+
+def next_line(scan: Scan, seen: Seen, places: Places) -> str:
+    """What the same rank says right after a line near the end of the log."""
+    raws = scan.tail.split(b"\n")
+    at = seen.line - (scan.lines - len(raws) + (1 if scan.ends_mid_line else 2))
+    bodies = (places.read(raw[:_QUOTED]) for raw in raws[at + 1 : at + 1 + _NEXT]) if at >= 0 else iter(())
+    return next((b.text.strip() for b in bodies if b is not None and b.rank == seen.rank and b.text.strip()), "")
+
+
+def failed_by_itself(index: LogIndex) -> bool:
+    """Whether a run that trained ended with an error of its own: nobody killed it or told it to end."""
+    failed = [h.line for h in index.hits if _ENDED & set(h.signature.traits)]
+    failed += [e.line for e in index.facts.exits] + [q.line for q in (index.facts.task_failed,) if q is not None]
+    outside = (h for h in index.hits if {"kill", "request-to-end"} & set(h.signature.traits))
+    return bool(failed) and not any("kill" in h.signature.traits or h.line < min(failed) for h in outside)

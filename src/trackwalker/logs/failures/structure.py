@@ -168,7 +168,7 @@ _FAILS = re.compile(
       (?P<state>failed(?!\s+to\b)|refused(?!\s+to\b)|rejected|aborted|crashed|died|dead|lost|gone|killed|timed\s+out|exhausted|corrupt(?:ed)?|unreachable|unavailable
         |broken|denied|mismatch(?:ed)?|vanished|disappeared|expired|exceeded|overflow(?:ed|s)?|overrun|underrun|disconnected|deadlocked|stuck|violated|unresponsive
         |went\s+away|shut\s+down|gave\s+up|giving\s+up|not\s+(?:found|responding|permitted|available|reachable)|no\s+longer\s+\w+|unrecoverable|uncorrectable|inconsistent|unexpected(?:ly)?|never\s+(?:came|arrived|returned)|forbidden|invalid|illegal|terminated|bailing\s+out|missing|unhandled)\b
-    | \b(?:no\s+such|failure\s+(?:of|in|while|during)|error\s+(?:in|while|during|from|reading|writing|at)|invalid|illegal|unexpected|no\s+response\s+from|lost\s+(?:contact|connection|touch)\s+(?:to|with)|violation\s+of)\s+(?P<d>.{0,80})
+    | \b(?:no\s+such|failure\s+(?:of|in|while|during)|error\s+(?:in|while|during|from|reading|writing|at|occurred)|invalid|illegal|unexpected|no\s+response\s+from|lost\s+(?:contact|connection|touch)\s+(?:to|with)|violation\s+of)\s+(?P<d>.{0,80})
     """  # noqa: E501
 )
 _NOT_AN_ERROR = re.compile(

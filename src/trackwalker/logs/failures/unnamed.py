@@ -26,11 +26,12 @@ def sort_errors(group: Group, index: LogIndex) -> None:
     world = max(len(index.facts.hosts), len({h.rank for h in group.hits}), 1)
 
     labelled = any(h.rank is not None for h in group.hits)
+    ended, spoke = index.places.ended_first, {h.rank for h in group.hits}
 
     def key(hit: Hit) -> tuple[bool, bool, bool, bool, bool, bool, bool, tuple[float, int]]:
         common = world > 2 and len(ranks[_form(hit)]) > _MOST_ALIKE * world
         launcher = labelled and hit.rank is None and hit.file == index.path.name and not hit.host
-        others = index.places.ended_first is not None and hit.rank != index.places.ended_first
+        others = ended is not None and hit.rank != ended and (hit.rank is not None or ended in spoke)
         lost = reacts(hit.text)
         shared = lost and len(ranks[_form(hit)]) > 1  # several who lost somebody say it alike
         return (
@@ -70,6 +71,7 @@ def weigh(groups: list[Group], index: LogIndex) -> None:
         or facts.task_failed is not None
         or (facts.summary is not None and facts.summary.exit not in (None, 0, 130, 143))
         or any(g.tier <= 4 and g is not unknown for g in groups)
+        or len(index.places.missed) >= _SEVERAL
     )
     last_words = unknown.first.file == index.path.name and index.facts.lines - unknown.first.last_line < _LAST_WORDS
     if not strong and len(index.steps) and not ended_badly and not last_words:
@@ -110,10 +112,12 @@ def _before_the_victims(unknown: Group, groups: list[Group], index: LogIndex) ->
     # Ranks may wait in different collectives, or never meet, because one of them is gone.
     apart = {h.rank for g in victims for h in g.hits}
     victims = [g for g in victims if g.tier > 2 or (own.rank not in {h.rank for h in g.hits} and g.has("victim"))]
-    first = own.rank is not None and own.rank == index.places.ended_first
+    ended = index.places.ended_first
+    first = ended is not None and (own.rank == ended or (_nobodys(own, groups, index) and ended not in apart))
     if not victims or (not first and (hearsay(own) or (reacts(own.text) and _later(own, victims, index)))):
         return
-    lost = {h.rank for g in victims for h in g.hits} - {own.rank, None}
+    lost = {h.rank for g in victims for h in g.hits} | {h.rank for h in unknown.hits if hearsay(h) or reacts(h.text)}
+    lost = (lost | index.places.missed) - {own.rank, None}
     known_first = not _later(own, victims, index)
     if not known_first and not first and not (
         own.rank is not None and lost and _not_lost_before(own, victims, index) and _speaks_up(own, groups, len(lost))
@@ -131,6 +135,12 @@ def _before_the_victims(unknown: Group, groups: list[Group], index: LogIndex) ->
     who = f"rank {own.rank}" if own.rank is not None else own.host or "somebody"
     for group in victims:
         group.tier, group.why = 4, f"{who} reported an error of its own before it"
+
+
+def _nobodys(own: Hit, groups: list[Group], index: LogIndex) -> bool:
+    """Whether a line has no label and stands before the launcher's own words on the end."""
+    ends = [h.line for g in having(groups, "end-of-process") for h in g.hits if h.file == index.path.name]
+    return own.rank is None and own.file == index.path.name and own.line < min(ends, default=0) and not reacts(own.text)
 
 
 def _later(own: Hit, victims: list[Group], index: LogIndex) -> bool:

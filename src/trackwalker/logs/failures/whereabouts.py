@@ -59,8 +59,10 @@ class Places:
     node_hosts: dict[int, str] = field(default_factory=dict)
     nodes: dict[str, int] = field(default_factory=dict)  # a pod -> its number among the nodes
     ended_first: int | None = None  # the rank that the launcher says ended first
+    missed: set[int] = field(default_factory=set)  # ranks that speak, behind the last step, of one they lost or wait for
     prompts: list[int] = field(default_factory=list)  # lines that somebody typed: each begins another command's output
     unlimited: bool = False  # it shows that memory may be locked without limit
+    of_host: dict[str, list[int]] = field(default_factory=dict)  # the ranks of a host, as tables tell them
     label: Label | None = None  # the form of the log's own labels, where no launcher's is known
 
     def front(self, text: bytes, main: bool = True) -> None:
@@ -85,6 +87,9 @@ class Places:
         bodies = [self._owned(b) for b in bodies]
         for rank, host in read_tables([b.text for b in bodies], [b.host for b in bodies]).items():
             known.setdefault(rank, host)
+        for rank, host in sorted(known.items()):
+            ranks = self.of_host.setdefault(host, [])
+            ranks += [rank] if rank not in ranks else []
         return max((b.task for b in bodies if b.task is not None), default=-1)
 
     def read(self, raw: bytes, above: bytes = b"", rank: int | None = None) -> Body | None:
@@ -109,6 +114,9 @@ class Places:
         """A line with the rank of the whole job, where its labels tell only parts of it."""
         if body.rank is None and body.actor in self.actors:
             return replace(body, rank=self.actors[body.actor])
+        here = self.of_host.get(body.host, []) if body.local is not None and body.task is None else []
+        if body.local is not None and body.local < len(here) and body.local not in here[1:]:
+            return replace(body, rank=sorted(here)[body.local])
         if self.per_node < 2 or not (body.outer or body.local is not None):
             return body
         node = self.nodes.get(body.actor, body.task if body.task is not None else _number(body.actor))
@@ -124,6 +132,7 @@ class Places:
         self.actors = {**later.actors, **self.actors}
         self.per_node = later.per_node if later.per_node > 1 else self.per_node
         self.label = self.label or later.label
+        self.of_host = {**later.of_host, **self.of_host}
         self.node_hosts |= later.node_hosts
         self.nodes |= later.nodes
 

@@ -15,6 +15,7 @@ from typing import Any
 _BEGINS = re.compile(r'^[\d\s:.,TZ+-]{0,60}(?:[\w*-]+(?:\.[\w*-]+)+:? ?)?(?=\{ ?")')
 _PAIR = re.compile(r'(?:^|(?<=[\s,;\[({]))([A-Za-z_][\w.]{0,40})=("(?:[^"\\]|\\.)*"|\'[^\']*\'|[^\s,;\])}]*)')
 _ALL_PAIRS = re.compile(r'^(?:[A-Za-z_][\w.]{0,40}=(?:"(?:[^"\\]|\\.)*"|\S*)(?:\s+|$)){3,}$')
+_LEADING = re.compile(r'^\{((?:[A-Za-z_][\w.]{0,40}="[^"]{0,200}"[, ]*)+)\} ')  # Loki's labels
 _TRAILING = re.compile(r"(?:\s+[A-Za-z_][\w.]{0,40}=(?:\"[^\"]*\"|'[^']*'|\S+)){2,}\s*$")
 _OWN = ("msg", "message")
 _LEVELLED = ("text", "event", "error")  # without an error's level it may be a sample of the data
@@ -27,6 +28,8 @@ _HOSTS = ("host", "hostname", "node_name", "nodename", "node", "_hostname", "mac
 _PODS = ("pod_name", "pod", "k8s_pod_name", "podname")
 _INDEX = ("job-completion-index", "pod-index", "replica-index", "completion_index", "pod_index")
 _COLLECTED = frozenset({"stream", "kubernetes", "pod_name", "container_name", "resource", "attrs", "@timestamp", "docker"})
+_PROGRAMS = ("syslog_identifier", "container_name", "program", "ident", "tag", "logger", "_systemd_unit", "unit")
+_RANKED = re.compile(r"(?i)rank[-_. ]?(\d{1,6})\b")
 _NUMBERED = re.compile(r"-(\d{1,5})$")
 _MOST = 64  # fields
 _LONGEST = 2000  # characters
@@ -64,9 +67,11 @@ def read_record(text: str) -> Record | None:
 
 
 def read_pairs(text: str) -> Record | None:
-    """The record that a line of key=value is; or who and where, of a sentence that such fields follow."""
-    if "=" not in text or len(text) > _LONGEST:
+    """The record that a line of key=value is; or who and where, of a sentence that such fields follow or lead."""
+    if len(text) > _LONGEST:
         return None
+    if match := _LEADING.match(text):
+        return _record(text[match.end() :], _pairs(match[1].replace(",", " ")))
     if _ALL_PAIRS.match(text):
         fields = _pairs(text)
         said = next((fields[k] for k in (*_OWN, "event", "error", "err") if k in fields), None)
@@ -89,8 +94,9 @@ def _record(said: str, fields: dict[str, Any]) -> Record:
     if rank is None:
         index = _number(fields, _INDEX)
         match = _NUMBERED.search(pod)
-        rank = index if index is not None else int(match[1]) if match else None
-        outer = rank is not None
+        named = next((m for k in _PROGRAMS if isinstance(fields.get(k), str) and (m := _RANKED.search(fields[k]))), None)
+        rank = int(named[1]) if named else index if index is not None else int(match[1]) if match else None
+        outer = rank is not None and named is None
     host = next((str(fields[k]) for k in _HOSTS if isinstance(fields.get(k), str) and fields[k]), "")
     return Record(said, level, rank, host or pod, pod, outer)
 

@@ -54,9 +54,8 @@ class Label:
         number = _NUMBER.match(words[self.rank]) if self.rank is not None else None
         if self.rank is not None and number is None:
             return None
-        head = text[: clock.end()] if clock else ""
         host = words[self.host] if self.host is not None else ""
-        return int(number["number"]) if number else None, host, head + text[match.end() :]
+        return int(number["number"]) if number else None, host, text[match.end() :]
 
 
     def rank_of(self, number: int, host: str) -> int | None:
@@ -69,6 +68,7 @@ class Label:
 def learn_label(lines: Iterable[str]) -> Label | None:
     """The label that most lines carry, None where there is none; `lines` without any that a known label begins."""
     seen: dict[str, list[tuple[str, ...]]] = defaultdict(list)
+    said: dict[str, set[str]] = defaultdict(set)  # behind a label stands this and that, behind a row's first cells not
     count = 0
     for line in lines:
         clock = _CLOCK.match(line)
@@ -77,10 +77,12 @@ def learn_label(lines: Iterable[str]) -> Label | None:
             continue
         count += 1
         for prefix in _prefixes(text):
-            seen[_WORD.sub("\0", prefix)].append(tuple(_WORD.findall(prefix)))
+            shape = _WORD.sub("\0", prefix)
+            seen[shape].append(tuple(_WORD.findall(prefix)))
+            said[shape].add(_WORD.sub("\0", text[len(prefix) :]))
     best: tuple[float, Label] | None = None
     for shape, rows in seen.items():
-        if len(rows) < max(_LEAST_LINES, _LEAST_SHARE * count) or "\0" not in shape or _NO_LABEL.search(shape):
+        if len(rows) < max(_LEAST_LINES, _LEAST_SHARE * count) or "\0" not in shape or len(said[shape]) < 2 or _NO_LABEL.search(shape):
             continue
         found = _columns(shape, rows)
         # The longest form says most; among equals the one that more lines carry.

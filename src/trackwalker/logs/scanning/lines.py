@@ -43,6 +43,8 @@ _BRACKET_HOST = re.compile(r"^\[(?P<host>(?=[\w.-]*\d)[a-z][\w.-]{1,63}):(?P<ran
 _UCX_HOST = re.compile(r"^\[\d{9,10}\.\d{6}\] \[(?P<host>(?=[\w.-]*[A-Za-z])[\w.-]{2,64}):\d{1,8}:\d{1,4}\] ")
 _PREFIX_HOST = re.compile(r"^(?P<host>(?=[\w.-]*\d)[a-z][a-z0-9.-]{1,63}): (?=\S)")
 _COLUMN_HOST = re.compile(r"^(?P<host>(?=[\w.-]*\d)[a-z][a-z0-9.]*-[a-z0-9.-]{1,63}) +\| (?=\S)")  # gcloud ssh, compose
+_FIELDS = 600  # characters in which a line of fields shows that it is one
+_A_PROCESS = 1000  # and above: a process's number rather than a rank's
 _LOCAL = "[default"  # torchrun's label holds the rank within its node
 _NAMED_HOST = re.compile(r"(?i)\b(?:host(?:name)?|node(?:name)?)[ =:]{1,2}['\"]?((?=[\w.-]*\d)[a-z][\w.-]{1,63})")
 _MONTHS = {
@@ -138,8 +140,10 @@ def parse(raw: bytes, above: bytes = b"", rank: int | None = None) -> Body | Non
             rank, outer = (int(match["index"]), True) if rank is None and match["index"] else (rank, outer)
         if match := _COLUMN_HOST.match(text):
             host, actor, text = host or match["host"], match["host"], text[match.end() :]
-        if match := _BRACKET_HOST.match(text):
-            host, rank, text = host or match["host"], int(match["rank"]), text[match.end() :]
+        if match := _BRACKET_HOST.match(text):  # Open MPI's own lines have the number of the process there
+            number = int(match["rank"])
+            rank = number if rank is None and number < _A_PROCESS else rank
+            host, text = host or match["host"], text[match.end() :]
         elif not prefix and not host and (match := _PREFIX_HOST.match(text)):
             prefix = match["host"]
             rest = text[match.end() :]
@@ -160,7 +164,7 @@ def parse(raw: bytes, above: bytes = b"", rank: int | None = None) -> Body | Non
             text = text[match.end() :]
             if match := _ISO_HOST.match(text):  # journalctl -o short-iso, rsyslog's own form
                 host, text = host or match["host"], text[match.end() :]
-        record = read_record(text) if '{"' in text[:200] else read_pairs(text) if "rank=" in text else None
+        record = read_record(text) if '{"' in text[:200] else read_pairs(text) if "=" in text[:_FIELDS] else None
         if record is not None and record.said != text:
             if record.rank is not None and (rank is None or (outer and actor and not record.outer)):
                 rank, outer = record.rank, record.outer
