@@ -125,7 +125,7 @@ def test_who_never_joined_the_collective(tmp_path: Path) -> None:
     some = "".join(line.format(r=r) for r in (0, 1, 3))
     found = triage_text(tmp_path, some)
     assert found.primary is not None
-    assert found.primary.cause == "collective-mismatch"
+    assert found.primary.cause == "collective-hang"  # who is silent in an excerpt may have spoken elsewhere
     assert "rank 2 never joined" in found.primary.why
     everyone = "".join(line.format(r=r) for r in range(4))
     found = triage_text(tmp_path, everyone)

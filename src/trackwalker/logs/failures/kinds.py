@@ -23,6 +23,12 @@ _CAMEL = re.compile(r"(?<=[a-z])(?=[A-Z])(?!B\b)")  # a class name is a sentence
 # Lines of fields, JSON or key=value: what says who wrote it, where and when is not about the failure.
 _FIELD = re.compile(r'"?\b(\w+)"?\s?[:=]\s?("(?:[^"\\]|\\.)*"|[^\s,{}]+),?')
 _FIELDS = re.compile(r"^\W{0,3}\w+\"?[:=](?:.*?\w\"?[:=]){2}")
+# Who speaks, before what is said: a level with a logger's name, glog's head, a thread that panicked.
+_HEAD = re.compile(
+    r"^\W{0,3}(?:[IWEF]\d{4} [\d:.]+ +\d+ \S+\] |\[NeMo[^\]]*\] ?|thread '[^']*' panicked at \S+ ?|(?:what\(\):|panic:)\s+"
+    r"|(?:- )?(?:[\w.-]+ )?(?:- )?\[?(?:ERROR|CRITICAL|FATAL|error|critical|fatal)\s*\]?[\s:-]+(?:[\w-]+(?:\.[\w-]+)*: ?)?"
+    r"|(?:[\w]+\.)+(?=[A-Z]\w+: ))"
+)
 _HERE = re.compile(r"(?i)\b(?:on |of )?(?:this|our) (?:node|rank|host|worker|process|machine)(?:'s)?\b")
 _WHOSE = frozenset({
     "ts", "t", "time", "timestamp", "at", "level", "lvl", "sev", "severity", "rank", "local_rank", "world_rank", "host",
@@ -81,7 +87,7 @@ def kind_of_cause(cause: str) -> str:
 
 def _spoken(text: str) -> str:
     """A line without the fields that say only who wrote it, where and when."""
-    text = _HERE.sub("", text)
+    text = _HERE.sub("", _HEAD.sub("", text))
     if not _FIELDS.match(text):
         return text
     return _FIELD.sub(lambda field: "" if field[1].lower() in _WHOSE else field[0].replace("_", " "), text)

@@ -8,13 +8,18 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
+from typing import TYPE_CHECKING
 
 from trackwalker.job.dialects import needles as step_needles
 from trackwalker.logs.failures.mined import Seen, template_of
-from trackwalker.logs.failures.structure import SAID, Told, others_in, read, warns
+from trackwalker.logs.failures.reactions import reacts
+from trackwalker.logs.failures.structure import ERROR, SAID, Told, others_in, read, warns
 from trackwalker.logs.failures.whereabouts import Places
-from trackwalker.logs.scanning.lines import LAUNCHERS, Body, parse
+from trackwalker.logs.scanning.lines import LAUNCHERS, Body
 from trackwalker.logs.scanning.scan import Scan
+
+if TYPE_CHECKING:
+    from trackwalker.logs.scanning.index import LogIndex
 
 _MOST_RANKS = 2  # what more of them print tells nobody apart
 _MOST = 32
@@ -23,44 +28,48 @@ _SHORTEST = 12
 _NEAR = 3  # lines
 _SEVERAL = 3  # ranks that lost somebody
 _QUOTED = 400
+VICTIM_LINES = frozenset({"victim", "exit-word"})  # they tell that somebody ended, not why
+_ENDED = VICTIM_LINES | {"end-of-process"}
+_NEXT = 8  # lines, of ranks that write into one another's
 _NO_SENTENCE = re.compile(
-    r"^\s{4}|^\s+File \"|^[\W\d_]*$|^Traceback |^During handling|^The above exception|^NODE_EXIT "
+    r"^\s{4}|^\s*File \"|^[\W\d_]*$|^Traceback |^During handling|^The above exception|^NODE_EXIT "
 )
 _A_BAR = re.compile(r"\d+%\||\b\d+(?:\.\d+)?(?:it/s|s/it)\b")
 
 
 def last_words(
-    scan: Scan, file: str, known: set[int], victims: dict[int, int | None], places: Places, ended: int | None
+    scan: Scan, file: str, known: set[int], victims: dict[int, int | None], places: Places, failed: bool
 ) -> list[Seen]:
     """The lines after the last step of any rank, before the first victim's or of whoever is no victim.
 
     `known` are line numbers, `victims` the ranks by line. Without a healthy part only two lines are believed: what the
-    rank said last that the launcher says ended first, and what stands right before several others lost somebody.
+    rank said last that the launcher says ended first, and what stands right before several others lost somebody. Of a run
+    that nothing else says has `failed` only errors by their level.
     """
     raws = scan.tail.split(b"\n")
     number = scan.lines - len(raws) + (1 if scan.ends_mid_line else 2)  # of the first line in the tail
     steps = step_needles()
     last = max((i for i, raw in enumerate(raws) if any(n in raw for n in steps)), default=None)
-    last = _last_report(raws) if last is None else last
+    last = _last_report(raws, places) if last is None else last
     trained, last = last is not None, -1 if last is None else last
     first_known = min((line for line in victims if line > number + last), default=None)
-    healthy = [*scan.front.split(b"\n")[: number + last], *raws[: last + 1]]
-    usual = {template_of(b) for raw in healthy if (b := parse(raw[:600]))}
     ranks: dict[str, set[object]] = defaultdict(set)
     lost = {rank for rank in victims.values() if rank is not None}
     found: list[Seen] = []
     clock = None
     for at, raw in enumerate(raws[last + 1 :], start=number + last + 1):
-        body = parse(raw[:2000], raws[at - number - 1] if at > number else b"")
+        body = places.read(raw[:2000], raws[at - number - 1] if at > number else b"")
         if body is None:
             continue
-        body = places.placed(body)
         clock = body.clock if body.clock is not None else clock
         template = template_of(body)
         ranks[template].add(body.rank if body.rank is not None else body.actor)
-        before = first_known is None or at < first_known or (body.rank is not None and body.rank not in lost)
+        who = body.rank if body.rank is not None or body.actor else places.ended_first
+        before = first_known is None or at < first_known or (who is not None and who not in lost)
         source = at > number and b"Warning: " in raws[at - number - 1]  # the line of code that a warning quotes
-        if before and not source and at not in known and template not in usual and _tells(body, first_known, at):
+        if body.rank is not None and reacts(body.text):
+            places.missed.add(body.rank)
+        if before and not source and at not in known and _tells(body, first_known, at):
             told = read(body) or Told(SAID, others=others_in(body.text))
             host = body.host or body.named or body.label
             found.append(
@@ -68,8 +77,17 @@ def last_words(
                      lines=[at], actor=body.actor)
             )  # fmt: skip
     found = [s for s in found if len(ranks[s.template]) <= _MOST_RANKS]
+    if not found:
+        return []
+    healthy = [*scan.front.split(b"\n")[: number + last], *raws[: last + 1]]
+    usual = {template_of(b) for raw in healthy if (b := places.read(raw[:600]))}
+    found = [s for s in found if s.template not in usual]
+    failed = failed or len(places.missed) >= _SEVERAL
+    errors = [s for s in found if s.told.severity >= ERROR]  # by their level, in words that nobody searches for
+    if not failed:
+        return errors[:_MOST]
     if not trained:
-        found = _without_health(found, victims, first_known, ended)
+        found = [*errors, *_without_health([s for s in found if s not in errors], victims, first_known, places.ended_first)]
     return found[:_MOST]
 
 
@@ -84,9 +102,9 @@ def _without_health(
     return near[-1:] if len(lost) >= _SEVERAL else []
 
 
-def _last_report(raws: list[bytes]) -> int | None:
+def _last_report(raws: list[bytes], places: Places) -> int | None:
     """Of a trainer whose steps are not known: the last of the lines that it prints over and over."""
-    templates = [template_of(b) if (b := parse(raw[:600])) else "" for raw in raws]
+    templates = [template_of(b) if (b := places.read(raw[:600])) else "" for raw in raws]
     often = [t for t, count in Counter(templates).most_common(3) if t and count >= _OFTEN]
     return max((i for i, t in enumerate(templates) if t in often), default=None)
 
@@ -103,3 +121,19 @@ def _tells(body: Body, victim: int | None, at: int) -> bool:
         and not _A_BAR.search(text)
         and not LAUNCHERS.match(text)
     )
+
+
+def next_line(scan: Scan, seen: Seen, places: Places) -> str:
+    """What the same rank says right after a line near the end of the log."""
+    raws = scan.tail.split(b"\n")
+    at = seen.line - (scan.lines - len(raws) + (1 if scan.ends_mid_line else 2))
+    bodies = (places.read(raw[:_QUOTED]) for raw in raws[at + 1 : at + 1 + _NEXT]) if at >= 0 else iter(())
+    return next((b.text.strip() for b in bodies if b is not None and b.rank == seen.rank and b.text.strip()), "")
+
+
+def failed_by_itself(index: LogIndex) -> bool:
+    """Whether a run that trained ended with an error of its own: nobody killed it or told it to end."""
+    failed = [h.line for h in index.hits if _ENDED & set(h.signature.traits)]
+    failed += [e.line for e in index.facts.exits] + [q.line for q in (index.facts.task_failed,) if q is not None]
+    outside = (h for h in index.hits if {"kill", "request-to-end"} & set(h.signature.traits))
+    return bool(failed) and not any("kill" in h.signature.traits or h.line < min(failed) for h in outside)

@@ -227,10 +227,11 @@ def _who_is_missing(group: Group, groups: list[Group], index: LogIndex) -> None:
         return
     spoke = [h for g in groups if g is not group and g.tier <= 4 for h in g.hits]
     if missing := never_joined(index, group.hits, spoke):
-        group.become(
-            "somebody-never-joined",
-            f"{missing} never joined the collective the others wait in, and reported no error",
-        )
+        why = f"{missing} never joined the collective the others wait in, and reported no error"
+        if index.facts.header:
+            group.become("somebody-never-joined", why)
+        else:  # an excerpt need not hold every rank's words: who says nothing there may have said it elsewhere
+            group.why = why
 
 
 def _heartbeat(group: Group, index: LogIndex) -> None:

@@ -59,6 +59,7 @@ def assign(index: LogIndex, stall: Stopped | None, completed: bool, overruled: d
         primary = next((g for g in ordered if g.tier == g.first.signature.order == _SLOWS), None)
     if primary is not None:
         primary = _own_line(groups, primary, first_rank) or primary
+        _owned_by_the_first(primary, index)
     roles = Roles(first_rank=first_rank, first_host=first_host, first_says=says)
     if completed and not index.facts.exits:
         roles = Roles()  # nobody failed: what was outlived accuses no rank
@@ -94,6 +95,16 @@ def _own_line(groups: list[Group], primary: Group, first_rank: int | None) -> Gr
     if not primary.has("lost-peer") or first_rank is None:
         return None
     return next((g for g in having(groups, "kill") if g.first.rank == first_rank), None)
+
+
+def _owned_by_the_first(primary: Group, index: LogIndex) -> None:
+    """Words that nobody's label stands before are those of the rank that the launcher says ended first."""
+    first, hit = index.places.ended_first, primary.first
+    nobodys = hit.rank is None and hit.task is None and hit.file == index.path.name
+    if first is None or not nobodys or primary.cause != UNCLASSIFIED and not primary.has("exception"):
+        return
+    if hit.host in ("", index.rank_hosts.get(first, hit.host)):
+        primary.hits[0] = replace(hit, rank=first, host=index.rank_hosts.get(first, hit.host))
 
 
 def _first_failure(groups: list[Group], index: LogIndex) -> tuple[int | None, str | None, str]:

@@ -122,6 +122,11 @@ NEEDLES = tuple(
         "shut down",
         "shutting down",
         "stopped responding",
+        "what():",
+        "[error ",
+        "[critical",
+        "lvl=error",
+        "severity=error",
     )
     if len(word) >= 7
 )
@@ -131,7 +136,9 @@ _LEVEL = re.compile(
 _LOWER = re.compile(
     r"(?:^|[\w)\]]: |\| |^[\w.+-]{2,24} (?=error [A-Z]{1,6}-?\d))(?P<level>fatal error|fatal|error|panic)(?:\[\w+\]| [A-Z]{1,6}-?\d{1,6})?: |\"?(?:level|severity|lvl)\"?[=:] ?\"?(?P<named>error|fatal|critical|panic)\b"  # noqa: E501
 )
-_GLOG = re.compile(r"^(?P<level>[EF])\d{4} \d\d:\d\d:\d\d")
+_GLOG = re.compile(
+    r"^(?P<level>[EF])\d{4} \d\d:\d\d:\d\d|^\[\w{1,12} (?P<nemo>[EF]) \d{4}-|^\[(?P<padded>error|critical|fatal) *\]"  # NeMo's, structlog's
+)
 _WARNS = re.compile(
     r"^.{0,80}?\bWARN(?:ING)?\b|^W\d{4} |^\[W\d{3,4} |\b\w+Warning:|level=\"?warn|^.{0,40}\b(?:DEBUG|TRACE)\b"
 )
@@ -161,7 +168,7 @@ _FAILS = re.compile(
       (?P<state>failed(?!\s+to\b)|refused(?!\s+to\b)|rejected|aborted|crashed|died|dead|lost|gone|killed|timed\s+out|exhausted|corrupt(?:ed)?|unreachable|unavailable
         |broken|denied|mismatch(?:ed)?|vanished|disappeared|expired|exceeded|overflow(?:ed|s)?|overrun|underrun|disconnected|deadlocked|stuck|violated|unresponsive
         |went\s+away|shut\s+down|gave\s+up|giving\s+up|not\s+(?:found|responding|permitted|available|reachable)|no\s+longer\s+\w+|unrecoverable|uncorrectable|inconsistent|unexpected(?:ly)?|never\s+(?:came|arrived|returned)|forbidden|invalid|illegal|terminated|bailing\s+out|missing|unhandled)\b
-    | \b(?:no\s+such|failure\s+(?:of|in|while|during)|error\s+(?:in|while|during|from|reading|writing|at)|invalid|illegal|unexpected|no\s+response\s+from|lost\s+(?:contact|connection|touch)\s+(?:to|with)|violation\s+of)\s+(?P<d>.{0,80})
+    | \b(?:no\s+such|failure\s+(?:of|in|while|during)|error\s+(?:in|while|during|from|reading|writing|at|occurred)|invalid|illegal|unexpected|no\s+response\s+from|lost\s+(?:contact|connection|touch)\s+(?:to|with)|violation\s+of)\s+(?P<d>.{0,80})
     """  # noqa: E501
 )
 _NOT_AN_ERROR = re.compile(

@@ -8,10 +8,12 @@ from __future__ import annotations
 from collections import defaultdict
 
 from trackwalker.logs.failures.groups import Group, having, when
+from trackwalker.logs.failures.reactions import VICTIMS, reacts
 from trackwalker.logs.failures.structure import ERROR, FATAL, SAID
 from trackwalker.logs.scanning.index import Hit, LogIndex
 
 _LAST_WORDS = 5  # lines: an error with nothing after it
+_SEVERAL = 2  # ranks that lost somebody
 _MOST_ALIKE = 0.5  # of the ranks: what more of them print tells nobody apart
 
 
@@ -24,12 +26,18 @@ def sort_errors(group: Group, index: LogIndex) -> None:
     world = max(len(index.facts.hosts), len({h.rank for h in group.hits}), 1)
 
     labelled = any(h.rank is not None for h in group.hits)
+    ended, spoke = index.places.ended_first, {h.rank for h in group.hits}
 
-    def key(hit: Hit) -> tuple[bool, bool, bool, bool, bool, tuple[float, int]]:
+    def key(hit: Hit) -> tuple[bool, bool, bool, bool, bool, bool, bool, tuple[float, int]]:
         common = world > 2 and len(ranks[_form(hit)]) > _MOST_ALIKE * world
         launcher = labelled and hit.rank is None and hit.file == index.path.name and not hit.host
-        others = index.places.ended_first is not None and hit.rank != index.places.ended_first
-        return (others, hearsay(hit), common, launcher, _severity(hit) < min(strongest, ERROR), when(hit, index))
+        others = ended is not None and hit.rank != ended and (hit.rank is not None or ended in spoke)
+        lost = reacts(hit.text)
+        shared = lost and len(ranks[_form(hit)]) > 1  # several who lost somebody say it alike
+        return (
+            others, hearsay(hit), shared, common, launcher, lost, _severity(hit) < min(strongest, ERROR),
+            when(hit, index),
+        )  # fmt: skip
 
     group.hits.sort(key=key)
 
@@ -63,12 +71,13 @@ def weigh(groups: list[Group], index: LogIndex) -> None:
         or facts.task_failed is not None
         or (facts.summary is not None and facts.summary.exit not in (None, 0, 130, 143))
         or any(g.tier <= 4 and g is not unknown for g in groups)
+        or len(index.places.missed) >= _SEVERAL
     )
     last_words = unknown.first.file == index.path.name and index.facts.lines - unknown.first.last_line < _LAST_WORDS
     if not strong and len(index.steps) and not ended_badly and not last_words:
         unknown.tier, unknown.why = 8, "a sentence about a failure, in a run that nothing else says has failed"
         return
-    asked = [g for g in having(groups, "request-to-end") if g.tier == 5 and not _after_a_failure(g, index)]
+    asked = [g for g in having(groups, "request-to-end") if g.tier == 5 and not _after_a_failure(g, groups, unknown, index)]
     if asked and (
         _severity(unknown.first) < FATAL or when(unknown.first, index) > min(when(g.first, index) for g in asked)
     ):
@@ -77,51 +86,78 @@ def weigh(groups: list[Group], index: LogIndex) -> None:
     _before_the_victims(unknown, groups, index)
 
 
-def _after_a_failure(asked: Group, index: LogIndex) -> bool:
+def _after_a_failure(asked: Group, groups: list[Group], unknown: Group, index: LogIndex) -> bool:
     """Whether a task had failed before: then the launcher ends the others, and its request says nothing."""
     failed = index.facts.task_failed
-    return failed is not None and asked.first.file == index.path.name and failed.line < asked.first.line
-
-
-def _alone_in_its_words(own: Hit, groups: list[Group], victims: list[Group], ended_first: int | None) -> bool:
-    """Whether one rank reports an error of its own, and the others only that they lost somebody.
-
-    Ranks are buffered apart: which of their lines stands first in a common log says little about who failed first.
-    """
-    lost = {h.rank for g in victims for h in g.hits}
-    if own.rank is None or own.rank in lost or (len(lost) < 2 and own.rank != ended_first):
-        return False
-    raised = {h.rank for g in having(groups, "traceback", "exception") for h in g.hits}
-    return _severity(own) >= ERROR or own.rank == ended_first or own.rank in raised
+    if failed is not None and asked.first.file == index.path.name and failed.line < asked.first.line:
+        return True
+    # Who is told to end complains after it: complaints of several ranks about one that failed come before it.
+    end = when(asked.first, index)
+    own = unknown.first
+    heard = [h for g in having(groups, *VICTIMS) if not g.has("exit-word") for h in g.hits]
+    heard += [h for h in unknown.hits if hearsay(h) or reacts(h.text)]
+    lost = {h.rank for h in heard if when(h, index) < end}
+    return len(lost - {None, own.rank}) >= _SEVERAL and _severity(own) >= ERROR and when(own, index) < end
 
 
 def _before_the_victims(unknown: Group, groups: list[Group], index: LogIndex) -> None:
-    """Who lost a peer, or waited for one, tells of an end; what a rank said of itself before that is nearer to why."""
+    """Who lost a peer, or waited for one, tells of an end; what a rank says of itself is nearer to why.
+
+    Ranks are buffered apart: which of their lines stands first in a common log says little about who failed first.
+    Where clocks tell, they decide; else one who says something in words that no lost peer makes comes first, wherever
+    it stands, unless it lost a peer itself before.
+    """
     own = unknown.first
-    victims = [g for g in having(groups, "victim", "heartbeat") if g.tier <= 4 and not g.has("exit-word")]
-    # Ranks may wait in different collectives because one of them is gone.
-    victims = [
-        g for g in victims if g.tier > 2 or (g.has("collective-wait") and own.rank not in {h.rank for h in g.hits})
-    ]
-    first = own.rank is not None and own.rank == index.places.ended_first
-    if not victims or (hearsay(own) and not first):
+    victims = [g for g in having(groups, *VICTIMS) if g.tier <= 4 and not g.has("exit-word")]
+    # Ranks may wait in different collectives, or never meet, because one of them is gone.
+    apart = {h.rank for g in victims for h in g.hits}
+    victims = [g for g in victims if g.tier > 2 or (own.rank not in {h.rank for h in g.hits} and g.has("victim"))]
+    ended = index.places.ended_first
+    first = ended is not None and (own.rank == ended or (_nobodys(own, groups, index) and ended not in apart))
+    if not victims or (not first and (hearsay(own) or (reacts(own.text) and _later(own, victims, index)))):
         return
-    if any(when(g.first, index) <= when(own, index) for g in victims) and not _alone_in_its_words(
-        own, groups, victims, index.places.ended_first
+    lost = {h.rank for g in victims for h in g.hits} | {h.rank for h in unknown.hits if hearsay(h) or reacts(h.text)}
+    lost = (lost | index.places.missed) - {own.rank, None}
+    known_first = not _later(own, victims, index)
+    if not known_first and not first and not (
+        own.rank is not None and lost and _not_lost_before(own, victims, index) and _speaks_up(own, groups, len(lost))
     ):
+        return
+    if any(g.tier <= 2 for g in victims) and not first and (_severity(own) < ERROR or len(lost) < _SEVERAL):
         return
     raised = [h for g in having(groups, "exception") for h in g.hits if h.rank is not None]
-    lost = min(when(g.first, index) for g in victims)
-    if _severity(own) <= SAID and any(h.rank == own.rank or when(h, index) < lost for h in raised):
+    began = min(when(g.first, index) for g in victims)
+    if _severity(own) <= SAID and any(h.rank == own.rank or when(h, index) < began for h in raised):
         return  # what somebody raised says more than a last sentence
-    if (
-        _severity(own) < ERROR
-        and not len(index.steps)
-        and not first
-        and len({h.rank for g in victims for h in g.hits}) < 3
-    ):
+    if _severity(own) < ERROR and not len(index.steps) and not first and len(apart - {None}) < 3:
         return  # without a healthy part nothing tells a complaint from the usual
     unknown.tier = min(unknown.tier, 3)
     who = f"rank {own.rank}" if own.rank is not None else own.host or "somebody"
     for group in victims:
         group.tier, group.why = 4, f"{who} reported an error of its own before it"
+
+
+def _nobodys(own: Hit, groups: list[Group], index: LogIndex) -> bool:
+    """Whether a line has no label and stands before the launcher's own words on the end."""
+    ends = [h.line for g in having(groups, "end-of-process") for h in g.hits if h.file == index.path.name]
+    return own.rank is None and own.file == index.path.name and own.line < min(ends, default=0) and not reacts(own.text)
+
+
+def _later(own: Hit, victims: list[Group], index: LogIndex) -> bool:
+    """Whether a line comes after those of who lost somebody: by their clocks, or where they stand."""
+    hits = [h for g in victims for h in g.hits]
+    clocks = [h.clock for h in hits if h.clock is not None]
+    if own.clock is not None and len(clocks) == len(hits) and min(clocks) != own.clock:
+        return min(clocks) < own.clock
+    return any(when(g.first, index) <= when(own, index) for g in victims)
+
+
+def _not_lost_before(own: Hit, victims: list[Group], index: LogIndex) -> bool:
+    """Whether whoever speaks had not told before that it lost somebody."""
+    return not any(h.rank == own.rank and when(h, index) < when(own, index) for g in victims for h in g.hits)
+
+
+def _speaks_up(own: Hit, groups: list[Group], lost: int) -> bool:
+    """Whether a line is an error by its level, or one that a traceback or several who lost somebody make one."""
+    raised = {h.rank for g in having(groups, "traceback", "exception") for h in g.hits}
+    return _severity(own) >= ERROR or own.rank in raised or lost >= _SEVERAL

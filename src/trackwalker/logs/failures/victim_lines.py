@@ -6,6 +6,7 @@ import re
 
 from trackwalker.logs.failures.groups import Group, having, only, when
 from trackwalker.logs.failures.line_hosts import host_of_hit, hosts_told
+from trackwalker.logs.failures.reactions import VICTIMS, reacts
 from trackwalker.logs.scanning.index import LogIndex
 
 # A call that the coordinator did not take, as against a barrier or a key with which another task did not come.
@@ -27,6 +28,8 @@ def demote_hearsay(groups: list[Group], index: LogIndex) -> None:
     # Whoever ends may also fail in the collective it was in; only a broken transfer or a lost peer makes a witness.
     witnesses = {h.rank for group in heard if not group.has("no-witness") for h in group.hits}
     for own in groups:
+        if own.has("exception") and _raised_alone(own, groups, index):
+            return
         ranks = {h.rank for h in own.hits}
         apart = len(ranks) == 1 and None not in ranks | witnesses and not ranks & witnesses
         # Ranks are buffered apart: whoever alone raises what no lost peer makes comes first, wherever it stands.
@@ -47,6 +50,25 @@ def demote_hearsay(groups: list[Group], index: LogIndex) -> None:
         lost = {name for h in down.hits for name in hosts_told(h.text, index.facts.hosts)}
         if lost and not lost & {host_of_hit(index, h) for group in heard for h in group.hits}:
             _put_behind(heard, down, f"the scheduler says that {', '.join(sorted(lost))}, which says nothing, failed")
+
+
+def _raised_alone(own: Group, groups: list[Group], index: LogIndex) -> bool:
+    """Whether one rank raised what no lost peer makes while several others lost or waited for somebody: it was first."""
+    lost = [g for g in having(groups, *VICTIMS) if g.tier <= 4 and not g.has("exit-word") and g is not own]
+    others = {h.rank for g in lost for h in g.hits} - {None}
+    mine = [h for h in own.hits if h.rank is not None and not reacts(h.text)]
+    ranks = {h.rank for h in mine}
+    first = index.places.ended_first
+    mine = [h for h in mine if h.rank == first] if first in ranks else mine
+    if own.tier > 4 or own.why or len({h.rank for h in mine}) != 1 or len(others - ranks) < 2:
+        return False
+    hit = mine[0]
+    if any(h.rank == hit.rank and when(h, index) < when(hit, index) for g in lost for h in g.hits):
+        return False
+    own.hits.sort(key=lambda h: (h is not hit, when(h, index)))
+    own.tier = min(own.tier, 3)
+    _put_behind(lost, own, f"rank {hit.rank}, which the others lost, reports {own.cause} itself")
+    return True
 
 
 def coordinator_mute(group: Group, index: LogIndex) -> bool:

@@ -10,6 +10,8 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
+from trackwalker.logs.failures.roster import read_tables
+from trackwalker.logs.scanning.labels import Label, learn_label
 from trackwalker.logs.scanning.lines import PROMPTS, Body, parse
 
 _HOST = r"(?P<host>(?=[\w.-]*\d)[A-Za-z][\w.-]{1,63})"
@@ -23,6 +25,9 @@ _FORMS = (
         rf"(?i)\b(?:host(?:name)?|node(?:name)?)['\"]?[ =:]{{1,3}}['\"]?{_HOST}[^\n]{{0,60}}?(?<!local_)(?<!local )\brank['\"]?[ =:#]{{1,3}}{_RANK}\b"  # noqa: E501
     ),
     re.compile(rf"\[Node {_RANK} @ {_HOST}\]"),
+    re.compile(  # JAX's processes
+        rf"(?i)\bprocess(?:_index|_id| index| id)?[ =:#]{{1,3}}{_RANK}\b[^\n]{{0,80}}?\b(?:host(?:name)?|node(?:name)?|on|at|@)['\"]?[ =:]{{1,3}}['\"]?{_HOST}"  # noqa: E501
+    ),
 )
 _TASKS = re.compile(rf"^srun: error: {_HOST}: tasks? (?P<tasks>[\d,-]+): ")
 _ELASTIC_HOST = re.compile(rf"^\s*host\s+: {_HOST}\s*$")
@@ -40,6 +45,8 @@ _UNLIMITED = re.compile(rb"ulimit -l[^\n]{0,80}\n(?:[^\n]*\n){0,2}?unlimited\n|-
 _WORDS = (b"ank", b"ost", b"srun", b"@ ", b"kernel", b"ode: ", b"process_")
 _PER = (b"per_node", b"per-node", b"PER_NODE")  # found faster than the expression
 _MOST = 1 << 17  # ranks
+_MOST_LEARNED = 600  # lines from which the form of labels is learned
+_UNLABELLED = 0.3  # of the lines: below that a launcher's labels are all there is
 _MOST_OF_A_RANK = 100  # such lines at the front, and at the end, of a file that is one rank's: it tells its own host
 
 
@@ -52,8 +59,11 @@ class Places:
     node_hosts: dict[int, str] = field(default_factory=dict)
     nodes: dict[str, int] = field(default_factory=dict)  # a pod -> its number among the nodes
     ended_first: int | None = None  # the rank that the launcher says ended first
+    missed: set[int] = field(default_factory=set)  # ranks that speak, behind the last step, of one they lost or wait for
     prompts: list[int] = field(default_factory=list)  # lines that somebody typed: each begins another command's output
     unlimited: bool = False  # it shows that memory may be locked without limit
+    of_host: dict[str, list[int]] = field(default_factory=dict)  # the ranks of a host, as tables tell them
+    label: Label | None = None  # the form of the log's own labels, where no launcher's is known
 
     def front(self, text: bytes, main: bool = True) -> None:
         """Read the beginning of a file."""
@@ -66,10 +76,47 @@ class Places:
             self.node_hosts |= {int(m[1]): m[2].decode() for m in _NODE_HOST.finditer(text)}
             self.nodes |= {m[1].decode(): int(m[2]) for m in _POD_NODE.finditer(text)}
 
+    def labels(self, text: bytes, known: dict[int, str]) -> int:
+        """Learn from the beginning of a file how its lines are labelled, and what its tables tell of ranks and hosts.
+
+        Returns the highest number of a launcher's label.
+        """
+        bodies = [b for raw in text.split(b"\n")[:_MOST_LEARNED] if raw and (b := parse(raw[:600]))]
+        if self.label is None and sum(not b.labelled for b in bodies) > _UNLABELLED * len(bodies):
+            self.label = learn_label(b.text for b in bodies if not b.labelled)
+        bodies = [self._owned(b) for b in bodies]
+        for rank, host in read_tables([b.text for b in bodies], [b.host for b in bodies]).items():
+            known.setdefault(rank, host)
+        for rank, host in sorted(known.items()):
+            ranks = self.of_host.setdefault(host, [])
+            ranks += [rank] if rank not in ranks else []
+        return max((b.task for b in bodies if b.task is not None), default=-1)
+
+    def read(self, raw: bytes, above: bytes = b"", rank: int | None = None) -> Body | None:
+        """A line taken apart, with the rank of the whole job."""
+        body = parse(raw, above, rank)
+        return None if body is None else self.placed(self._owned(body, above))
+
+    def _owned(self, body: Body, above: bytes = b"") -> Body:
+        """A line without the log's own label, as whose it is."""
+        told = self.label.split(body.text) if self.label is not None and not body.labelled else None
+        if told is None or self.label is None or (inner := parse(told[2].encode(), above)) is None:
+            return body
+        number, host, _ = told
+        rank = self.label.rank_of(number, host) if number is not None else None
+        rank = inner.rank if rank is None and inner.labelled else rank
+        return replace(
+            inner, rank=rank if rank is not None else body.rank, host=body.host or host, actor=body.actor,
+            clock=inner.clock if inner.clock is not None else body.clock, task=body.task, labelled=rank is not None,
+        )  # fmt: skip
+
     def placed(self, body: Body) -> Body:
         """A line with the rank of the whole job, where its labels tell only parts of it."""
         if body.rank is None and body.actor in self.actors:
             return replace(body, rank=self.actors[body.actor])
+        here = self.of_host.get(body.host, []) if body.local is not None and body.task is None else []
+        if body.local is not None and body.local < len(here) and body.local not in here[1:]:
+            return replace(body, rank=sorted(here)[body.local])
         if self.per_node < 2 or not (body.outer or body.local is not None):
             return body
         node = self.nodes.get(body.actor, body.task if body.task is not None else _number(body.actor))
@@ -84,6 +131,8 @@ class Places:
         """What files gave that come after these, read with what these had given."""
         self.actors = {**later.actors, **self.actors}
         self.per_node = later.per_node if later.per_node > 1 else self.per_node
+        self.label = self.label or later.label
+        self.of_host = {**later.of_host, **self.of_host}
         self.node_hosts |= later.node_hosts
         self.nodes |= later.nodes
 
@@ -101,11 +150,11 @@ def learn(
     actors, elastic = places.actors, ""
     wrote: set[str] = set()
     labelled: dict[int, str] = {}
+    named: dict[int, str] = {}  # what ranks say of a host: their own, where they do not all name one
     for raw in raws:
-        body = parse(raw[:600], b"", file_rank)
+        body = places.read(raw[:600], b"", file_rank)
         if body is None or len(known) >= _MOST:
             continue
-        body = places.placed(body)
         if body.host:
             wrote.add(body.host)
         if match := _RAY_RANK.search(body.text):  # Ray Train's own table
@@ -116,7 +165,11 @@ def learn(
             actors.setdefault(body.actor, int(match[1]))
         if body.label and body.rank is not None:
             labelled.setdefault(body.rank, body.label)
+        if body.labelled and body.rank is not None and body.named and not body.host:
+            named.setdefault(body.rank, body.named)
         elastic = _one(body, known, elastic)
+    for rank, name in named.items() if len(set(named.values())) > 1 else ():
+        known.setdefault(rank, name)
     # A word before the text is a host's name where others like it stand before other ranks' lines.
     stems = Counter(_DIGITS.sub("", name) for name in set(labelled.values()))
     for rank, name in labelled.items():
@@ -181,9 +234,13 @@ _ENDS = (
     (None, re.compile(r"^mpirun noticed that process rank (?P<rank>\d{1,6}) ")),
     (re.compile(r"Training failed due to worker errors"), re.compile(r"^\[Rank (?P<rank>\d{1,6})\]")),
     (None, re.compile(r"^#{3,} Command execution on worker (?P<rank>\d{1,6}) failed")),
+    (None, re.compile(
+        r"(?i)^(?!.*\bsrun: ).*\b(?:rank|task|worker|process|replica|pod \S{1,60}-)[ #=]?(?P<rank>\d{1,6})\b[^\n]{0,60}?"
+        r"\b(?:exited|failed|died|terminated|ended)\b[^\n]{0,30}?\b(?:code|status|signal)\b\W{0,3}(?!0\b|15\b|143\b)-?\d"
+    )),
     (None, re.compile(r"'--local_rank=(?P<local>\d{1,3})'.* exits with return code = (?!0\b)")),
 )
-_END_WORDS = re.compile(rb"srun: error|rank|irst process|rocess name|worker|\[Rank |Root Cause")
+_END_WORDS = re.compile(rb"srun: error|rank|irst process|rocess |worker|\[Rank |Root Cause|pod |task |replica ")
 _REPORT = 20  # lines
 
 
@@ -191,9 +248,8 @@ def ended_first(raws: Iterable[bytes], places: Places, hosts: dict[int, str]) ->
     """The rank, where the end of a log names one; `hosts` by rank."""
     announced: dict[int, int] = {}
     for number, raw in enumerate(raws):
-        if _END_WORDS.search(raw) is None or (body := parse(raw[:600])) is None:
+        if _END_WORDS.search(raw) is None or (body := places.read(raw[:600])) is None:
             continue
-        body = places.placed(body)
         for at, (before, told) in enumerate(_ENDS):
             if before is not None and before.search(body.text):
                 announced[at] = number

@@ -15,8 +15,9 @@ from trackwalker.job.dialects import needles as step_needles
 from trackwalker.logs.facts import LogFacts
 from trackwalker.logs.failures.divergence import sustained_jump
 from trackwalker.logs.failures.forged import drop_forged
-from trackwalker.logs.failures.lastwords import last_words
+from trackwalker.logs.failures.lastwords import VICTIM_LINES, failed_by_itself, last_words, next_line
 from trackwalker.logs.failures.mined import Mined, new_errors
+from trackwalker.logs.failures.reactions import reacts
 from trackwalker.logs.failures.signatures import Signature, Signatures, load
 from trackwalker.logs.failures.structure import NEEDLES as STRUCTURE
 from trackwalker.logs.failures.whereabouts import Places, ended_first, learn, telling
@@ -46,7 +47,6 @@ _FRAME = b'", line '
 _A_FORM = 1 << 20  # bytes: accounting, an error file, a dump; a larger main file is a log
 _APART = 3  # steps: lines of ranks interleave
 _QUOTED, _TRACEBACK = 400, 60  # characters of a line that is kept; lines of a traceback, interleaved with others'
-_VICTIMS = frozenset({"victim", "exit-word"})  # they tell that somebody ended, not why
 _KNOWS = 5  # a signature of this tier or a lower one says what the line means
 
 
@@ -242,6 +242,8 @@ class Gatherer:
             return  # whoever reads it says so
         known, places = self.gathered.rank_hosts, self.gathered.places
         places.front(front, source.main)
+        if not source.of_one_rank:
+            self.gathered.last_task = max(self.gathered.last_task, places.labels(front, known))
         source.wrote = learn(telling(front, b"", source.of_one_rank), known, source.rank, places)
 
     def _learn(self, source: Source, scan: Scan) -> None:
@@ -263,10 +265,10 @@ class Gatherer:
         if line.needles[0] >= self._first_fact:
             return
         needles = tuple(n for n in line.needles if n < self._known)
-        body = parse(line.raw, line.before, source.rank)
+        body = self.gathered.places.read(line.raw, line.before, source.rank)
         if body is None or (source.rank is None and body.speaks_for_the_launcher):
             return
-        body = source.summary.owned(self.gathered.places.placed(body), line.number)
+        body = source.summary.owned(body, line.number)
         source.clock = body.clock if body.clock is not None else source.clock
         if body.clock is None or (source.host and not body.host):  # a line of a traceback was written with its first
             body = replace(body, clock=source.clock, host=body.host or source.host)
@@ -357,11 +359,18 @@ class Gatherer:
         if unnamed is None:
             return
         found = new_errors(self.gathered.mined, index.steps, main)
-        if _failed_by_itself(index):
-            # What is known by a signature or by its structure needs no guess; what comes after it is its consequence.
-            known = {h.line for h in index.hits if h.file == main} | {s.line for s in self.gathered.mined.all()}
-            told = {h.line: h.rank for h in index.hits if h.file == main and _VICTIMS & set(h.signature.traits)}
-            found += last_words(scan, main, known, told, index.places, index.places.ended_first)
+        # What is known by a signature or by its structure needs no guess; what comes after it is its consequence.
+        known = {h.line for h in index.hits if h.file == main} | {s.line for s in self.gathered.mined.all()}
+        told = {h.line: h.rank for h in index.hits if h.file == main and VICTIM_LINES & set(h.signature.traits)}
+        failed = failed_by_itself(index)
+        if not failed:  # those who lost somebody may say so in words of their own
+            lost = {s.line: s.rank for s in found if s.file == main and reacts(s.text)}
+            failed = len(set(lost.values()) - {None}) > 1 and not told
+            told = told or lost
+        found += last_words(scan, main, known, told, index.places, failed)
+        for seen in found:
+            if seen.file == main and seen.text.endswith(":"):  # what it announces stands in its next line
+                seen.text = f"{seen.text} {next_line(scan, seen, index.places)}".strip()[:_QUOTED]
         for seen in found:
             rank = seen.rank if seen.rank is not None else index.places.actors.get(seen.actor)
             python = seen.told.exception and seen.told.python and self._signatures.by_exception
@@ -369,14 +378,6 @@ class Gatherer:
                 Hit(python or unnamed, rank, seen.line, seen.text, seen.file, seen.clock, seen.count, seen.last_line,
                     task=seen.task, host=seen.host, told=seen.told, frame=seen.frame)
             )  # fmt: skip
-
-
-def _failed_by_itself(index: LogIndex) -> bool:
-    """Whether a run that trained ended with an error of its own: nobody killed it or told it to end."""
-    failed = [h.line for h in index.hits if _VICTIMS & set(h.signature.traits)]
-    failed += [e.line for e in index.facts.exits] + [q.line for q in (index.facts.task_failed,) if q is not None]
-    outside = (h for h in index.hits if {"kill", "request-to-end"} & set(h.signature.traits))
-    return bool(failed) and not any("kill" in h.signature.traits or h.line < min(failed) for h in outside)
 
 
 def _silence(text: bytes) -> float | None:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import re
 from dataclasses import dataclass
-from typing import Any
 
 from trackwalker.job.payload import payload_start
 from trackwalker.logs.formats import dialect as d
+from trackwalker.logs.formats.records import read_pairs, read_record
 
 # Every escape sequence, whole: nothing of it may reach a terminal or stand between two letters of a pattern.
 _ESCAPES = re.compile(
@@ -44,9 +43,9 @@ _BRACKET_HOST = re.compile(r"^\[(?P<host>(?=[\w.-]*\d)[a-z][\w.-]{1,63}):(?P<ran
 _UCX_HOST = re.compile(r"^\[\d{9,10}\.\d{6}\] \[(?P<host>(?=[\w.-]*[A-Za-z])[\w.-]{2,64}):\d{1,8}:\d{1,4}\] ")
 _PREFIX_HOST = re.compile(r"^(?P<host>(?=[\w.-]*\d)[a-z][a-z0-9.-]{1,63}): (?=\S)")
 _COLUMN_HOST = re.compile(r"^(?P<host>(?=[\w.-]*\d)[a-z][a-z0-9.]*-[a-z0-9.-]{1,63}) +\| (?=\S)")  # gcloud ssh, compose
+_FIELDS = 600  # characters in which a line of fields shows that it is one
+_A_PROCESS = 1000  # and above: a process's number rather than a rank's
 _LOCAL = "[default"  # torchrun's label holds the rank within its node
-_SAYS = ("msg", "message", "text", "event", "error")  # of a record in JSON: what was said
-_LEVELS = ("level", "lvl", "severity", "sev", "levelname")
 _NAMED_HOST = re.compile(r"(?i)\b(?:host(?:name)?|node(?:name)?)[ =:]{1,2}['\"]?((?=[\w.-]*\d)[a-z][\w.-]{1,63})")
 _MONTHS = {
     m: i for i, m in enumerate(["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"], 1)
@@ -55,6 +54,8 @@ _STAMP = re.compile(
     r"^\[?(\d{4})-(\d\d)-(\d\d)[T ](\d\d):(\d\d):(\d\d)(?:[.,](\d{1,9}))?(?:Z|[+-]\d\d:?\d\d)?\]?:?(?:\s+|$)(?:\[?std(?:out|err)\]?[:\s]+)?"  # noqa: E501
 )
 _GLOG = re.compile(r"^([IWEF])(\d\d)(\d\d) (\d\d):(\d\d):(\d\d)(?:\.(\d+))?\s+\d+ [\w.+/-]+:\d+\] ?")
+# What a record says that shows by itself how serious it is: another label, a part of a traceback, an exception.
+_SPEAKS_ITSELF = re.compile(r"[\s\[]|Traceback |(?:\w+\.)*[A-Z]\w*(?:Error|Exception|Fault|Interrupt)\b(?::|$)|[IWEF]\d{4} ")
 _INFORMS = re.compile(
     r"^\S{0,40}\s?NCCL INFO|NCCL INFO|^\[?(?:INFO|DEBUG|TRACE)\b|^\S+ (?:INFO|DEBUG) |[\s\[|:(-](?:INFO|DEBUG)[\s\]|:)]",  # noqa: E501
     re.ASCII,
@@ -90,6 +91,7 @@ class Body:
     actor: str = ""  # Ray's label: the process, and its address where it is another machine's; kubectl's: the pod
     local: int | None = None  # the rank within its node, where that is all a label tells
     outer: bool = False  # its rank is the number of a task or a pod, which may be a whole node
+    labelled: bool = False  # a label or a record tells its rank, not its words
 
     @property
     def speaks_for_the_launcher(self) -> bool:
@@ -138,8 +140,10 @@ def parse(raw: bytes, above: bytes = b"", rank: int | None = None) -> Body | Non
             rank, outer = (int(match["index"]), True) if rank is None and match["index"] else (rank, outer)
         if match := _COLUMN_HOST.match(text):
             host, actor, text = host or match["host"], match["host"], text[match.end() :]
-        if match := _BRACKET_HOST.match(text):
-            host, rank, text = host or match["host"], int(match["rank"]), text[match.end() :]
+        if match := _BRACKET_HOST.match(text):  # Open MPI's own lines have the number of the process there
+            number = int(match["rank"])
+            rank = number if rank is None and number < _A_PROCESS else rank
+            host, text = host or match["host"], text[match.end() :]
         elif not prefix and not host and (match := _PREFIX_HOST.match(text)):
             prefix = match["host"]
             rest = text[match.end() :]
@@ -160,15 +164,17 @@ def parse(raw: bytes, above: bytes = b"", rank: int | None = None) -> Body | Non
             text = text[match.end() :]
             if match := _ISO_HOST.match(text):  # journalctl -o short-iso, rsyslog's own form
                 host, text = host or match["host"], text[match.end() :]
-        if text.startswith('{"') and (record := _record(text)) is not None:
-            level, said = next((str(record[k]) for k in _LEVELS if k in record), ""), str(record["said"])
-            told = record.get("rank", record.get("global_rank", record.get("process_index")))
-            if isinstance(told, int) and (rank is None or (outer and actor)):  # the launcher's label stands before it
-                rank, outer = told, False
-            host = host or str(record.get("host", record.get("hostname", "")) or "")
-            text = f"{level.upper()} {said}" if level and not said.startswith("[") else said
+        record = read_record(text) if '{"' in text[:200] else read_pairs(text) if "=" in text[:_FIELDS] else None
+        if record is not None and record.said != text:
+            if record.rank is not None and (rank is None or (outer and actor and not record.outer)):
+                rank, outer = record.rank, record.outer
+            host, actor = host or record.host, actor or record.pod
+            said = record.said
+            text = said if not record.level or _SPEAKS_ITSELF.match(said) else f"{record.level.upper()} {said}"
             if LAUNCHERS.match(said):
                 return None  # no launcher writes records
+        elif record is not None and rank is None:  # fields behind a sentence
+            rank, host = record.rank, host or record.host
         if text == before:
             break
     informs = False
@@ -181,6 +187,7 @@ def parse(raw: bytes, above: bytes = b"", rank: int | None = None) -> Body | Non
         return None  # the source line that a traceback quotes
     head = text[:160]
     informs = informs or _INFORMS.search(head) is not None
+    labelled = rank is not None
     if rank is None and (match := _INNER_RANK.search(head)):
         rank = int(match[1][:9])
     payload = payload_start(text)
@@ -188,19 +195,7 @@ def parse(raw: bytes, above: bytes = b"", rank: int | None = None) -> Body | Non
         host = match["host"]
     about = _NAMED_HOST.search(text, 0, 300 if payload is None else min(payload, 300))
     named = about[1] if about else ""
-    return Body(text, rank, clock, informs, payload, task, host, named, prefix, actor, local, outer)
-
-
-def _record(text: str) -> dict[str, Any] | None:
-    """A line that is a record in JSON and says something, with what it says under "said"."""
-    try:
-        record = json.loads(text)
-    except ValueError:
-        return None
-    level = next((str(record[k]).lower() for k in _LEVELS if k in record), None)
-    keys = _SAYS if level in ("error", "fatal", "critical") else _SAYS[:2]  # a text may be a sample of the data
-    said = next((record[k] for k in keys if isinstance(record.get(k), str)), None)
-    return {**record, "said": said} if said is not None and level is not None else None
+    return Body(text, rank, clock, informs, payload, task, host, named, prefix, actor, local, outer, labelled)
 
 
 def _seconds(month: str, day: str, hour: str, minute: str, second: str, fraction: str | None) -> float:

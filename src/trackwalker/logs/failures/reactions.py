@@ -1,0 +1,46 @@
+"""Words that a lost peer makes: whoever prints them waits for somebody, lost somebody, or was told to end.
+
+They name nobody's fault. One rank may say such a thing of itself, so they only stand behind what is said in other words.
+"""
+
+from __future__ import annotations
+
+import re
+
+from trackwalker.logs.failures.signatures import Trait
+
+VICTIMS: tuple[Trait, ...] = ("victim", "hearsay", "heartbeat")
+_WHO = r"(?:peers?|ranks?|workers?|process(?:es)?|nodes?|members?|neighbou?rs?|leader|coordinator|master|store|others?|tasks?|partners?|remote|replicas?|participants?)"
+_GONE = r"(?:gone|lost|closed|dead|left|unreachable|vanish\w*|disconnect\w*|missing|stopped|exited|died|reset|dropped|went|silent|unresponsive|not (?:respond|answer)\w*|fail(?:ed|ure)|unhealthy|hung up|terminated|crashed)"
+_COLLECTIVE = r"(?:collectives?|all.?reduce|all.?gather|reduce.?scatter|broadcast|all.?to.?all|barriers?|send/?recv|process.?group|communicator|ring|rendezvous)"
+_REACTS = re.compile(
+    rf"""(?ix)
+    \b{_WHO}\b[^.;]{{0,60}}\b{_GONE}\b
+    | \b(?:lost|losing|no|without)\s(?:contact|connection|touch|word|answer|reply|response|heart.?beats?)\b[^.;]{{0,40}}\b{_WHO}\b
+    | \bconnection\s(?:was\s)?(?:closed|reset|refused|lost|aborted|dropped)\b | \bbroken.?pipe\b | \bconnection(?:reset|aborted)error\b
+    | \bheart.?beats?\b[^.;]{{0,40}}\b(?:miss\w*|lost|late|stopp\w*|timed.out|expired|overdue|absent)\b | \bmissed\s(?:\d+\s)?heart.?beats?\b
+    | \b{_COLLECTIVE}\b[^.;]{{0,80}}\b(?:timed?.?out|stuck|hung|abort\w*|fail\w*|incomplete|wait\w*|cancel\w*|broken|interrupted|not\scomplete\w*|arrived|torn.down|destroyed)\b
+    | \b(?:timed?.?out|timeout|abort\w*|failed|giving\sup|gave\sup|stuck|hung)\b[^.;]{{0,40}}\b{_COLLECTIVE}\b
+    | \b\d+\s?(?:/|of)\s?\d+\s(?:\w+\s)?(?:arrived|present|joined|reported)\b
+    | \bwait(?:ed|ing)\s[^.;]{{0,40}}\bfor\s(?:\S+\s){{0,3}}{_WHO}\b
+    | \bwatchdog\b[^.;]{{0,40}}\b(?:caught|timeout|timed.out|detected|stuck)\b | /job:\w+/replica:\d+/task: | \bleaving\sthe\s(?:group|ring|world|mesh|job) | \b(?:another|other|some|remote|one\sof\sthe)\s(?:\w+\s)?{_WHO}\b
+    | \bSIGTERM\b | \bsignal\s15\b | \b(?:told|asked|request(?:ed)?)\sto\s(?:stop|end|exit|terminate|shut.down)\b | \btermination\ssignal\b
+    | \bshutting\sdown\s(?:because|after|on\srequest|since|due) | \bMPI_(?:All|Barrier|Bcast|Gather|Recv|Reduce|Wait|Send)\w*
+    """
+)
+# The end of everything, told by whoever tells it: that it failed, not what.
+_WRAPS_UP = re.compile(
+    r"(?i)^\S+\.(?:py|sh) FAILED\W*$|^\W*(?:(?:ERROR|FATAL|CRITICAL)\b\W*)?(?:[\w.]+: ?)?(?:the )?(?:training|run|job|trainer|worker|process|main|script|trial|experiment|task|launch|step|program|"
+    r"exiting|aborting|stopping|cleaning up|shutting down|terminating)\b[^:;]{0,40}(?:\b(?:failed|aborted|stopped|exited|terminated|interrupted|cancelled|ended|crashed|"
+    r"exiting|aborting|the run|now|everything|all workers|with (?:code|status) \d+)\b)[\s.!]*(?:with (?:exit )?(?:code|status) \d+)?[\s.!]*$"
+)
+
+
+def reacts(text: str) -> bool:
+    """Whether a line is in the words of one who lost or waits for another, or was told to end."""
+    return _REACTS.search(text, 0, 400) is not None or wraps_up(text)
+
+
+def wraps_up(text: str) -> bool:
+    """Whether a line tells no more than that all is over."""
+    return _WRAPS_UP.search(text, 0, 200) is not None

@@ -1,0 +1,109 @@
+"""Which rank runs on which host, from the tables that launchers and trainers print at the front of a log.
+
+Rows below a heading that names both, ranges and lists of ranks beside a host, host files whose slots are counted on. A
+table counts only as a whole: hosts look like hosts, ranks are counted once.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from itertools import count, takewhile
+
+_HOST = r"(?P<host>(?=[\w.-]*[A-Za-z])(?=[\w.-]*\d)[A-Za-z0-9][\w.-]{1,63}|(?:\d{1,3}\.){3}\d{1,3})"
+_SPAN = r"\[?\(?(?P<ranks>\d{1,6}(?:\s*(?:-|\.\.|to|–)\s*\d{1,6}|(?:,\s?\d{1,6})*))\)?\]?"
+_JOINED = r"['\"]?\s*(?:->|=>|→|:|=|@|\bon\b|\bat\b|\|)\s*(?:host(?:name)?|node)?[ =:]?\s*['\"]?"
+_BESIDE = (
+    re.compile(rf"(?i)\b(?:global[ _])?(?:ranks?|process(?:es)?|workers?|tasks?)[ =:]{{1,2}}{_SPAN}{_JOINED}{_HOST}(?![\w.-])"),
+    re.compile(
+        rf"(?i)(?<![\w.-]){_HOST}{_JOINED}(?:global[ _])?(?:ranks?|process(?:es)?|workers?|tasks?)[ =:]{{1,2}}{_SPAN}(?![\w.])"
+    ),
+)
+_GLOBAL = re.compile(r"\bglobal_ranks=\[(?P<ranks>[\d, ]+)\]")  # torchelastic's agent, one a host
+_DICT = re.compile(rf"['\"]{_HOST}['\"]: \[(?P<ranks>[\d, ]+)\]")
+_SLOTS = re.compile(rf"^\s*{_HOST}(?:\s+(?:slots|max_slots|cpu)=|:)(?P<slots>\d{{1,4}})\s*(?:#.*|max[-_]slots=\d+)?$")
+_GIVEN = re.compile(rf"(?:-H|--hosts?|-host|--hostlist)[ =]((?:{_HOST.replace('?P<host>', '')}:\d{{1,4}},?){{2,}})")
+_RANK_HEAD = re.compile(r"(?i)^(?:global.?|world.?)?(?:rank|process(?:.?(?:index|id))?|proc|worker|task)s?$")
+_HOST_HEAD = re.compile(r"(?i)^(?:host(?:.?name)?|node(?:.?name)?|machine|server|address|ip|pod)s?$")
+_CELLS = (re.compile(r"\s*\|\s*"), re.compile(r"\t+|\s{2,}"), re.compile(r"\s*,\s*"), re.compile(r"\s+"))
+_RULE = re.compile(r"^[\s|+:=-]*$")
+_A_HOST = re.compile(rf"^{_HOST}$")
+_MOST_ROWS = 1 << 14
+_LOOKS = re.compile(r"(?i)host|node|rank|slots|process|:\d+\s*$|machine|worker")
+
+
+def read_tables(lines: Sequence[str], hosts: Sequence[str] = ()) -> dict[int, str]:
+    """The hosts by rank; `lines` without labels, `hosts` who wrote each of them where that is known."""
+    found: dict[int, str] = {}
+    counted: list[tuple[str, int]] = []
+    for at, line in enumerate(lines):
+        if not _LOOKS.search(line):
+            continue
+        if (table := _below(lines, at)) and _once(table):
+            found.update({r: h for r, h in table.items() if r not in found})
+            continue
+        for form in _BESIDE:
+            if match := form.search(line):
+                found.update({r: match["host"] for r in _ranks(match["ranks"]) if r not in found})
+                break
+        if (match := _GLOBAL.search(line)) and at < len(hosts) and hosts[at]:
+            found.update({r: hosts[at] for r in _ranks(match["ranks"])})
+        if len(listed := list(_DICT.finditer(line))) > 1 or (listed and "INFO DICT" in line):
+            found.update({r: h for r, h in _listed([(m["host"], _ranks(m["ranks"])) for m in listed]).items()})
+        if match := _SLOTS.match(line):
+            counted.append((match["host"], int(match["slots"])))
+        elif match := _GIVEN.search(line):
+            given = [each.rpartition(":") for each in match[1].strip(",").split(",")]
+            counted += [(host, int(slots)) for host, _, slots in given]
+    if not found and len({h for h, _ in counted}) > 1:
+        numbers = count()
+        for host, slots in dict.fromkeys(counted):
+            found.update({next(numbers): host for _ in range(min(slots, _MOST_ROWS))})
+    return found
+
+
+def _ranks(text: str) -> list[int]:
+    """A list or a range of numbers."""
+    numbers = [int(n) for n in re.findall(r"\d+", text)]
+    if len(numbers) == 2 and "," not in text:
+        return list(range(numbers[0], min(numbers[1], numbers[0] + _MOST_ROWS) + 1))
+    return numbers
+
+
+def _listed(each: list[tuple[str, list[int]]]) -> dict[int, str]:
+    """Lists of several hosts: the ranks themselves, or where all begin at nought how many each host has."""
+    numbers = count()
+    if len(each) > 1 and all(ranks[:1] == [0] for _, ranks in each):
+        return {next(numbers): host for host, ranks in each for _ in ranks}
+    return {r: host for host, ranks in each for r in ranks}
+
+
+def _below(lines: Sequence[str], at: int) -> dict[int, str]:
+    """The rows below a heading that names ranks and hosts."""
+    for cut in _CELLS:
+        heads = cut.split(lines[at].strip())
+        ranks = [i for i, head in enumerate(heads) if _RANK_HEAD.match(head.strip())]
+        hosts = [i for i, head in enumerate(heads) if _HOST_HEAD.match(head.strip())]
+        if not ranks or not hosts or len(heads) < 2:
+            continue
+        rows = [line for line in lines[at + 1 : at + 1 + _MOST_ROWS]]
+        table: dict[int, str] = {}
+        body = takewhile(lambda c: c is not None, (_row(cut, line, len(heads)) for line in rows if not _RULE.match(line)))
+        for cells in body:
+            told, host = cells[ranks[0]].strip(), cells[hosts[0]].strip()  # type: ignore[index]
+            if not re.fullmatch(r"\d{1,6}(?:-\d{1,6})?", told) or not _A_HOST.match(host):
+                break
+            table.update(dict.fromkeys(_ranks(told), host))
+        if len(table) > 1:
+            return table
+    return {}
+
+
+def _row(cut: re.Pattern[str], line: str, wide: int) -> list[str] | None:
+    cells = cut.split(line.strip())
+    return cells if len(cells) >= wide else None
+
+
+def _once(table: dict[int, str]) -> bool:
+    """Whether its numbers count ranks: from nought on, without large holes."""
+    return min(table) <= 1 and max(table) < 2 * len(table) + 2
