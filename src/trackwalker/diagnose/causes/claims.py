@@ -9,6 +9,7 @@ from trackwalker.diagnose.accounts.waits import all_waits
 from trackwalker.diagnose.causes.examine import Examination
 from trackwalker.diagnose.causes.quantities import Graph
 from trackwalker.diagnose.deviations.sweep import Deviation
+from trackwalker.diagnose.deviations.unclassified import worked_on
 from trackwalker.diagnose.verdict import Role
 from trackwalker.telemetry.meaning import meaning_of
 
@@ -77,9 +78,25 @@ def downstream(
     return out
 
 
-def settled(roles: Mapping[str, Role], behind: Mapping[str, str]) -> dict[str, Role]:
+def waiting_with_the_rest(roots: Iterable[Examination], deviations: Sequence[Deviation]) -> frozenset[str]:
+    """Roots whose hosts wait like all others for one that works on, and stand out in nothing that speaks for the root.
+
+    A few counts of an everyday error come to somebody in every slow phase: whom all wait for is another.
+    """
+    slow = [d for d in deviations if d.episode.kind == "slow"]
+    busy = worked_on(slow)
+    named = [claim_of(r, accounts=False) for r in roots if busy and r.spans is not None]
+    return frozenset(
+        c.cause
+        for c in named
+        if c.hosts and not c.hosts & busy
+        if not any(d.host in c.hosts and d.meaning.quantity in c.quantities and d.meaning.worse(d.kind) for d in slow)
+    )
+
+
+def settled(roles: Mapping[str, Role], behind: Mapping[str, str], beside: Iterable[str] = ()) -> dict[str, Role]:
     """The roles once consequences are known: what stands behind a root is a root itself."""
-    out = dict(roles)
+    out = dict(roles) | dict.fromkeys(beside, "contributing")
     for effect, cause in behind.items():
         out[effect] = "consequence"
         if out.get(cause) in ("contributing", "masked", "consequence") and cause not in behind:

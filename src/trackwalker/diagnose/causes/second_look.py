@@ -9,9 +9,10 @@ from typing import Literal
 from trackwalker.diagnose.accounts.accounts import SOME, Account
 from trackwalker.diagnose.accounts.shares import carried
 from trackwalker.diagnose.case import Case
-from trackwalker.diagnose.causes.claims import Claim, claim_of, downstream, explanation
+from trackwalker.diagnose.causes.claims import Claim, claim_of, downstream, explanation, waiting_with_the_rest
 from trackwalker.diagnose.causes.evidence import EvidenceBook
 from trackwalker.diagnose.causes.examine import Examination, TestResult
+from trackwalker.diagnose.causes.margin import margin_of
 from trackwalker.diagnose.causes.playbook import Test
 from trackwalker.diagnose.causes.quantities import graph
 from trackwalker.diagnose.deviations.levels import Unlike, unlike_all_along
@@ -48,6 +49,7 @@ class SecondLook:
 
     deviations: tuple[Deviation, ...] = ()
     behind: Mapping[str, str] = field(default_factory=dict)  # root to the cause that it follows from
+    beside: frozenset[str] = frozenset()  # roots whose hosts only wait with all others
 
 
 def look_again(case: Case, symptoms: Symptoms, found: Sequence[Examination], roles: Mapping[str, Role]) -> SecondLook:
@@ -60,7 +62,8 @@ def look_again(case: Case, symptoms: Symptoms, found: Sequence[Examination], rol
         episodes = _worth_reading(episodes, [e for e in roots if "slow" in e.playbook.symptoms], symptoms)
     swept = sweep(case, episodes)
     others = [e for e in found if e.playbook.id in roles and not e.playbook.mechanism]
-    return SecondLook(swept.deviations, downstream(roots, others, swept.deviations, graph()))
+    behind = downstream(roots, others, swept.deviations, graph())
+    return SecondLook(swept.deviations, behind, waiting_with_the_rest(roots, swept.deviations))
 
 
 def _worth_reading(episodes: list[Episode], slowing: Sequence[Examination], symptoms: Symptoms) -> list[Episode]:
@@ -313,6 +316,31 @@ def common_change(case: Case, look: SecondLook, book: EvidenceBook) -> str:
     return ""
 
 
+def weighed(
+    case: Case, look: SecondLook, causes: Sequence[Cause], told: Sequence[Examination], located: Located | None
+) -> list[Cause]:
+    """The same causes, the roots with their margin to the next best explanation, where the run was compared."""
+    if not look.deviations:
+        return list(causes)
+    claims = {e.playbook.id: claim_of(e) for e in told}
+    if located is not None:
+        measured = frozenset(d.meaning.quantity for d in located.suspicion.deviations)
+        claims[CAUSE] = Claim(CAUSE, measured, frozenset(located.suspicion.hosts), not measured)
+    out = []
+    for cause in causes:
+        if cause.role == "root" and cause.cause in claims:
+            margin = margin_of(claims[cause.cause], look.deviations, graph(), _machines(case))
+            update = {"margin": round(margin.lead, 3), "covers": round(margin.covered, 3)}
+            out.append(cause.model_copy(update=update))
+        else:
+            out.append(cause)
+    return out
+
+
+def _machines(case: Case) -> dict[str, str]:
+    return {r.host: r.node for r in case.run.ranks} if case.run is not None else {}
+
+
 def table(
     case: Case, look: SecondLook, found: Sequence[Examination], roles: Mapping[str, Role], located: Located | None,
     book: EvidenceBook,
@@ -323,7 +351,7 @@ def table(
     rank = {"root": 0, "contributing": 1, "masked": 1, "consequence": 2}
     told = [e for e in found if roles.get(e.playbook.id) in rank]
     claims = [claim_of(e) for e in sorted(told, key=lambda e: (rank[roles[e.playbook.id]], e.playbook.id))]
-    machines = {r.host: r.node for r in case.run.ranks} if case.run is not None else {}
+    machines = _machines(case)
     hosts = set(located.suspicion.hosts) if located is not None else set()
     moved = {q for d in located.suspicion.deviations for q in graph().follows(d.meaning.quantity)} if located else set()
 
