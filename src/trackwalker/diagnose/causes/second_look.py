@@ -9,7 +9,7 @@ from typing import Literal
 from trackwalker.diagnose.accounts.accounts import SOME, Account
 from trackwalker.diagnose.accounts.shares import carried
 from trackwalker.diagnose.case import Case
-from trackwalker.diagnose.causes.claims import Claim, claim_of, downstream, explanation, waiting_with_the_rest
+from trackwalker.diagnose.causes.claims import Claim, chance_hits, claim_of, confirmed, downstream, explanation
 from trackwalker.diagnose.causes.evidence import EvidenceBook
 from trackwalker.diagnose.causes.examine import Examination, TestResult
 from trackwalker.diagnose.causes.margin import margin_of
@@ -29,6 +29,7 @@ from trackwalker.telemetry.meaning import meaning_of
 
 _CITED = 4  # differences of one host
 _COMMON = 3  # of what most hosts did, tried for a sentence
+_STANDS_OUT = Test(id="stands-out", role="support", narrows=True, fact="stands-out")
 Standing = Literal["alone", "before", "beside"]  # where no cause was found; before what was found; beside it
 
 
@@ -49,7 +50,7 @@ class SecondLook:
 
     deviations: tuple[Deviation, ...] = ()
     behind: Mapping[str, str] = field(default_factory=dict)  # root to the cause that it follows from
-    beside: frozenset[str] = frozenset()  # roots whose hosts only wait with all others
+    beside: frozenset[str] = frozenset()  # roots that an everyday error only seems to speak for
 
 
 def look_again(case: Case, symptoms: Symptoms, found: Sequence[Examination], roles: Mapping[str, Role]) -> SecondLook:
@@ -63,7 +64,10 @@ def look_again(case: Case, symptoms: Symptoms, found: Sequence[Examination], rol
     swept = sweep(case, episodes)
     others = [e for e in found if e.playbook.id in roles and not e.playbook.mechanism]
     behind = downstream(roots, others, swept.deviations, graph())
-    return SecondLook(swept.deviations, behind, waiting_with_the_rest(roots, swept.deviations))
+    for root in roots:
+        if who := confirmed(root, swept.deviations):
+            root.results.append(TestResult(_STANDS_OUT, True, hosts=set(who)))
+    return SecondLook(swept.deviations, behind, chance_hits(roots, swept.deviations))
 
 
 def _worth_reading(episodes: list[Episode], slowing: Sequence[Examination], symptoms: Symptoms) -> list[Episode]:
@@ -91,7 +95,7 @@ def name_whom_they_wait_for(
     mine = [e for e in found if roles.get(e.playbook.id) == "root" and not e.hosts and e.waits]
     open_waits = [e for e in mine if not carried(accounts, e.playbook.id)]
     since = [d for d in look.deviations if d.episode.kind in ("stall", "before-stall")]
-    suspicion = suspect(since, graph()) if open_waits else None
+    suspicion = suspect(since, graph(), waits=True) if open_waits else None
     if suspicion is None or case.telemetry is None or len(suspicion.stories) > 1:
         return
     cited = [c[0] for d in suspicion.deviations if (c := cite(d, case.telemetry, book)) is not None]
@@ -329,7 +333,8 @@ def weighed(
     out = []
     for cause in causes:
         if cause.role == "root" and cause.cause in claims:
-            margin = margin_of(claims[cause.cause], look.deviations, graph(), _machines(case))
+            others = [claims[c.cause] for c in causes if c.role == "root" and c.cause in claims and c is not cause]
+            margin = margin_of(claims[cause.cause], others, look.deviations, graph(), _machines(case))
             update = {"margin": round(margin.lead, 3), "covers": round(margin.covered, 3)}
             out.append(cause.model_copy(update=update))
         else:

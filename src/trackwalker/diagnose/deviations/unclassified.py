@@ -58,24 +58,33 @@ class _Group:
     def hosts(self) -> frozenset[str]:
         return frozenset(d.host for d in self.members if d.host is not None)
 
+    @property
+    def everyday(self) -> bool:
+        """Whether these are errors that came before, too: more of them may be weather, whatever the score."""
+        return any(d.meaning.layer == "error" and d.before > 0 and not _out_of_nothing(d) for d in self.members)
 
-def suspect(deviations: Sequence[Deviation], graph: Graph, named: Set[str] = frozenset()) -> Suspicion | None:
+
+def suspect(
+    deviations: Sequence[Deviation], graph: Graph, named: Set[str] = frozenset(), waits: bool = False
+) -> Suspicion | None:
     """Whom to look at, from deviations that no cause covers; None when nobody stands out clearly.
 
-    Who is `named` already need not stand out from all others again: what is beyond chance there is enough.
+    Who is `named` already need not stand out from all others again: what is beyond chance there is enough. So is the
+    only thing that could be a reason where all are known to wait (`waits`) for somebody.
     """
     by_episode: dict[str, list[Deviation]] = {}
     for d in deviations:
         by_episode.setdefault(d.episode.name, []).append(d)
-    answers = {name: _culprits(mine, graph, named) for name, mine in by_episode.items()}
+    answers = {name: _culprits(mine, graph, named, waits) for name, mine in by_episode.items()}
     if not any(answers.values()):
         return None
-    best = max((g for groups in answers.values() for g in groups), key=lambda g: g.strength)
+    best = max((g for groups in answers.values() for g in groups), key=lambda g: (not g.everyday, g.strength))
     chosen = [g for groups in answers.values() for g in groups if _as_clear(g, best)]
     for name, mine in by_episode.items():
         # A slow phase in which none of these deviate has a story of its own, however much weaker it is.
         if len(mine[0].episode.window) == 1 and not any(_speaks(g, mine) for g in chosen):
             chosen += answers[name]
+    chosen = [g for g in chosen if not g.everyday] or chosen
     stories = [_suspicion(story) for story in _apart(chosen)]
     told = tuple(d for s in stories for d in s.deviations)
     return Suspicion(
@@ -135,18 +144,19 @@ def worked_on(deviations: Sequence[Deviation]) -> frozenset[str]:
     return hosts if len(hosts) <= max(1, most) else frozenset()
 
 
-def _culprits(deviations: Sequence[Deviation], graph: Graph, named: Set[str]) -> list[_Group]:
+def _culprits(deviations: Sequence[Deviation], graph: Graph, named: Set[str], waits: bool) -> list[_Group]:
     """The groups that nothing else in the episode accounts for, if they are clear and not too many."""
     groups = _groups(deviations, graph)
     if busy := worked_on(deviations):
         groups = [g for g in groups if g.hosts & busy]
     roots = [g for g in groups if not any(_explains(other, g, graph) for other in groups if other is not g)]
-    roots = [g for g in roots if g.strength >= _CLEAR or g.hosts <= named]
-    roots = sorted(roots, key=lambda g: (-g.strength, g.members[0].meaning.metric))
+    only = waits and len(roots) == 1 and not roots[0].everyday
+    roots = [g for g in roots if g.strength >= _CLEAR or g.hosts <= named or only]
+    roots = sorted(roots, key=lambda g: (g.everyday, -g.strength, g.members[0].meaning.metric))
     if not roots:
         return []
     best = roots[0]
-    rivals = [g for g in roots[1:] if _as_clear(g, best) and not g.hosts <= best.hosts]
+    rivals = [g for g in roots[1:] if _as_clear(g, best) and g.everyday == best.everyday and not g.hosts <= best.hosts]
     if len({g.quantity for g in (best, *rivals)}) > _STORIES:
         return []  # everybody has something: that names nobody
     return [best, *rivals]
