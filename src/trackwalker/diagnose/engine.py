@@ -25,6 +25,7 @@ from trackwalker.diagnose.causes.second_look import (
     name_whom_they_wait_for,
     open_question,
     table,
+    weighed,
 )
 from trackwalker.diagnose.episodes.progress import Throughput, progress_of, throughput
 from trackwalker.diagnose.episodes.symptoms import SOFT, Symptoms, find_symptoms
@@ -81,7 +82,7 @@ def diagnose_case(case: Case, playbooks: list[Playbook] | None = None, begin: fl
     look = _faint(case, books, symptoms) or _look(case, books, symptoms)
     symptoms, evidence, speed, examinations = look.symptoms, look.evidence, look.speed, look.examinations
     again = look_again(case, symptoms, look.found, look.roles)
-    roles = settled(look.roles, again.behind)
+    roles = settled(look.roles, again.behind, again.beside)
     name_whom_they_wait_for(case, again, look.found, roles, evidence, symptoms.accounts)
     causes, leading = _told(examinations, look.found, roles, case, symptoms, speed)
     outcome = _outcome(causes, leading)
@@ -112,6 +113,7 @@ def diagnose_case(case: Case, playbooks: list[Playbook] | None = None, begin: fl
             "beside": f"{summary} {located.summary}",
         }[located.standing]
         actions = [located.action, *(actions if located.standing == "beside" else [])]
+    causes = weighed(case, again, causes, told, located)
     verdict = Verdict(
         job=job_ref(case),
         window=Window(start=utc(case.start), end=utc(case.end)),

@@ -63,6 +63,8 @@ class Cause(_Part):
     onset: Onset | None = None
     magnitude: Magnitude | None = None
     explains: float | None = None  # share of the lost time that is booked on it
+    margin: float | None = None  # by how much it is clearer than the next best explanation of what deviates
+    covers: float | None = None  # share of what deviates and could be a reason
     evidence: list[str] = []
 
 

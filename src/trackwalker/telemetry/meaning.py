@@ -150,6 +150,7 @@ def quantum(unit: str) -> float:
 
 
 def _by_name(metric: str) -> tuple[Kind, Layer, Bad]:
+    metric = metric.lower()  # some exporters shout
     base = metric.removesuffix("_total")
     if metric.endswith("_info"):
         return "info", "identity", "none"
@@ -170,7 +171,7 @@ def _by_name(metric: str) -> tuple[Kind, Layer, Bad]:
 
 
 def _unit(metric: str) -> str:
-    words = metric.removesuffix("_total").split("_")
+    words = metric.lower().removesuffix("_total").split("_")
     return next((_UNITS[w] for w in reversed(words) if w in _UNITS), "")
 
 

@@ -9,6 +9,7 @@ from trackwalker.diagnose.accounts.waits import all_waits
 from trackwalker.diagnose.causes.examine import Examination
 from trackwalker.diagnose.causes.quantities import Graph
 from trackwalker.diagnose.deviations.sweep import Deviation
+from trackwalker.diagnose.deviations.unclassified import worked_on
 from trackwalker.diagnose.verdict import Role
 from trackwalker.telemetry.meaning import meaning_of
 
@@ -31,6 +32,9 @@ class Claim:
         if self.told_by_log:
             return mine or quantity in graph.waiting or (deviation.episode.stops and deviation.kind == "fell")
         moved = graph.follows(*self.quantities)
+        if not mine and self.hosts and not deviation.fleet and deviation.meaning.layer == "activity":
+            if deviation.kind == "rose":
+                return False  # who works on while others wait does not wait for them
         if mine or not self.hosts:
             return quantity in moved or quantity in graph.waiting
         return quantity in graph.spreads(*self.quantities) or (deviation.fleet and quantity in moved)
@@ -77,9 +81,34 @@ def downstream(
     return out
 
 
-def settled(roles: Mapping[str, Role], behind: Mapping[str, str]) -> dict[str, Role]:
+def confirmed(root: Examination, deviations: Sequence[Deviation]) -> frozenset[str] | None:
+    """Those of its hosts whose errors stand out from their own past, chance and weather; None: not told by errors.
+
+    A few counts of an everyday error come to somebody in every slow phase.
+    """
+    claim = claim_of(root, accounts=False)
+    metrics = [m for r in root.fired if r.test.query and r.accuses for m in r.test.metrics]
+    if root.spans is None or not metrics or not claim.hosts or any(meaning_of(m).layer != "error" for m in metrics):
+        return None
+    seen = [d for d in deviations if d.meaning.quantity in claim.quantities and d.meaning.worse(d.kind)]
+    return claim.hosts & {d.host for d in seen if d.host is not None}
+
+
+def chance_hits(roots: Sequence[Examination], deviations: Sequence[Deviation]) -> frozenset[str]:
+    """Roots of whose errors nothing stands out, beside a host that all others wait for or a root of the same phases."""
+    busy = worked_on([d for d in deviations if d.episode.kind == "slow"])
+    bare = [r for r in roots if confirmed(r, deviations) == frozenset()]
+    left = [r for r in roots if r not in bare]
+    return frozenset(
+        r.playbook.id
+        for r in bare
+        if (busy and not busy & set(r.hosts)) or any((r.spans or set()) <= (o.spans or set()) for o in left)
+    )
+
+
+def settled(roles: Mapping[str, Role], behind: Mapping[str, str], beside: Iterable[str] = ()) -> dict[str, Role]:
     """The roles once consequences are known: what stands behind a root is a root itself."""
-    out = dict(roles)
+    out = dict(roles) | dict.fromkeys(beside, "contributing")
     for effect, cause in behind.items():
         out[effect] = "consequence"
         if out.get(cause) in ("contributing", "masked", "consequence") and cause not in behind:

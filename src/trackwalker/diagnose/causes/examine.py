@@ -177,7 +177,8 @@ class Examination:
     @property
     def devices(self) -> list[str]:
         """Devices of the culprits."""
-        return sorted(set().union(*(r.devices for r in self.fired)))
+        named = set().union(*(r.devices for r in self.fired))
+        return sorted(d for d in named if not self.hosts or d.partition("/")[0] in self.hosts)
 
     @property
     def gpus(self) -> list[str]:

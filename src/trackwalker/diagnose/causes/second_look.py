@@ -9,9 +9,10 @@ from typing import Literal
 from trackwalker.diagnose.accounts.accounts import SOME, Account
 from trackwalker.diagnose.accounts.shares import carried
 from trackwalker.diagnose.case import Case
-from trackwalker.diagnose.causes.claims import Claim, claim_of, downstream, explanation
+from trackwalker.diagnose.causes.claims import Claim, chance_hits, claim_of, confirmed, downstream, explanation
 from trackwalker.diagnose.causes.evidence import EvidenceBook
 from trackwalker.diagnose.causes.examine import Examination, TestResult
+from trackwalker.diagnose.causes.margin import margin_of
 from trackwalker.diagnose.causes.playbook import Test
 from trackwalker.diagnose.causes.quantities import graph
 from trackwalker.diagnose.deviations.levels import Unlike, unlike_all_along
@@ -28,6 +29,7 @@ from trackwalker.telemetry.meaning import meaning_of
 
 _CITED = 4  # differences of one host
 _COMMON = 3  # of what most hosts did, tried for a sentence
+_STANDS_OUT = Test(id="stands-out", role="support", narrows=True, fact="stands-out")
 Standing = Literal["alone", "before", "beside"]  # where no cause was found; before what was found; beside it
 
 
@@ -48,6 +50,7 @@ class SecondLook:
 
     deviations: tuple[Deviation, ...] = ()
     behind: Mapping[str, str] = field(default_factory=dict)  # root to the cause that it follows from
+    beside: frozenset[str] = frozenset()  # roots that an everyday error only seems to speak for
 
 
 def look_again(case: Case, symptoms: Symptoms, found: Sequence[Examination], roles: Mapping[str, Role]) -> SecondLook:
@@ -60,7 +63,11 @@ def look_again(case: Case, symptoms: Symptoms, found: Sequence[Examination], rol
         episodes = _worth_reading(episodes, [e for e in roots if "slow" in e.playbook.symptoms], symptoms)
     swept = sweep(case, episodes)
     others = [e for e in found if e.playbook.id in roles and not e.playbook.mechanism]
-    return SecondLook(swept.deviations, downstream(roots, others, swept.deviations, graph()))
+    behind = downstream(roots, others, swept.deviations, graph())
+    for root in roots:
+        if who := confirmed(root, swept.deviations):
+            root.results.append(TestResult(_STANDS_OUT, True, hosts=set(who)))
+    return SecondLook(swept.deviations, behind, chance_hits(roots, swept.deviations))
 
 
 def _worth_reading(episodes: list[Episode], slowing: Sequence[Examination], symptoms: Symptoms) -> list[Episode]:
@@ -88,7 +95,7 @@ def name_whom_they_wait_for(
     mine = [e for e in found if roles.get(e.playbook.id) == "root" and not e.hosts and e.waits]
     open_waits = [e for e in mine if not carried(accounts, e.playbook.id)]
     since = [d for d in look.deviations if d.episode.kind in ("stall", "before-stall")]
-    suspicion = suspect(since, graph()) if open_waits else None
+    suspicion = suspect(since, graph(), waits=True) if open_waits else None
     if suspicion is None or case.telemetry is None or len(suspicion.stories) > 1:
         return
     cited = [c[0] for d in suspicion.deviations if (c := cite(d, case.telemetry, book)) is not None]
@@ -313,6 +320,32 @@ def common_change(case: Case, look: SecondLook, book: EvidenceBook) -> str:
     return ""
 
 
+def weighed(
+    case: Case, look: SecondLook, causes: Sequence[Cause], told: Sequence[Examination], located: Located | None
+) -> list[Cause]:
+    """The same causes, the roots with their margin to the next best explanation, where the run was compared."""
+    if not look.deviations:
+        return list(causes)
+    claims = {e.playbook.id: claim_of(e) for e in told}
+    if located is not None:
+        measured = frozenset(d.meaning.quantity for d in located.suspicion.deviations)
+        claims[CAUSE] = Claim(CAUSE, measured, frozenset(located.suspicion.hosts), not measured)
+    out = []
+    for cause in causes:
+        if cause.role == "root" and cause.cause in claims:
+            others = [claims[c.cause] for c in causes if c.role == "root" and c.cause in claims and c is not cause]
+            margin = margin_of(claims[cause.cause], others, look.deviations, graph(), _machines(case))
+            update = {"margin": round(margin.lead, 3), "covers": round(margin.covered, 3)}
+            out.append(cause.model_copy(update=update))
+        else:
+            out.append(cause)
+    return out
+
+
+def _machines(case: Case) -> dict[str, str]:
+    return {r.host: r.node for r in case.run.ranks} if case.run is not None else {}
+
+
 def table(
     case: Case, look: SecondLook, found: Sequence[Examination], roles: Mapping[str, Role], located: Located | None,
     book: EvidenceBook,
@@ -323,7 +356,7 @@ def table(
     rank = {"root": 0, "contributing": 1, "masked": 1, "consequence": 2}
     told = [e for e in found if roles.get(e.playbook.id) in rank]
     claims = [claim_of(e) for e in sorted(told, key=lambda e: (rank[roles[e.playbook.id]], e.playbook.id))]
-    machines = {r.host: r.node for r in case.run.ranks} if case.run is not None else {}
+    machines = _machines(case)
     hosts = set(located.suspicion.hosts) if located is not None else set()
     moved = {q for d in located.suspicion.deviations for q in graph().follows(d.meaning.quantity)} if located else set()
 

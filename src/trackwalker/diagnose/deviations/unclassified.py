@@ -12,12 +12,13 @@ from trackwalker.diagnose.deviations.sweep import Deviation
 CAUSE = "unclassified"
 _WEIGHT = {"error": 1.0, "health": 1.0, "resource": 0.9, "wait": 0.9, "activity": 0.7}
 _GUESSED = 0.8  # of a metric whose meaning only its name tells
-_CAP = 12.0  # more standard errors make nobody surer
+CAP = 12.0  # more standard errors make nobody surer
 _CLEAR = 5.0  # strength of a culprit
 _RIVAL = 0.85  # of the strongest: as good a reason
 _BEYOND_FLEET = 3.0  # times what most hosts did: then it is no longer more of the same
 _STORIES = 2  # that have nothing to do with each other: two troubles at once are bad luck, three are noise
 _MORE = 1.5  # times as active as before, while the run does less: that is no work of the run
+_MEASURES = 2  # of one host's activity that agree: one alone may be chance, or its part in the run
 _FEW_WORK_ON = 8  # one host of so many may be the one that works while all others wait
 _HUNDREDFOLD = 100.0
 _TOLD = 4
@@ -47,7 +48,7 @@ class _Group:
 
     @property
     def score(self) -> float:
-        return min(_CAP, max(d.score for d in self.members))
+        return min(CAP, max(d.score for d in self.members))
 
     @property
     def quantity(self) -> str:
@@ -57,24 +58,33 @@ class _Group:
     def hosts(self) -> frozenset[str]:
         return frozenset(d.host for d in self.members if d.host is not None)
 
+    @property
+    def everyday(self) -> bool:
+        """Whether these are errors that came before, too: more of them may be weather, whatever the score."""
+        return any(d.meaning.layer == "error" and d.before > 0 and not _out_of_nothing(d) for d in self.members)
 
-def suspect(deviations: Sequence[Deviation], graph: Graph, named: Set[str] = frozenset()) -> Suspicion | None:
+
+def suspect(
+    deviations: Sequence[Deviation], graph: Graph, named: Set[str] = frozenset(), waits: bool = False
+) -> Suspicion | None:
     """Whom to look at, from deviations that no cause covers; None when nobody stands out clearly.
 
-    Who is `named` already need not stand out from all others again: what is beyond chance there is enough.
+    Who is `named` already need not stand out from all others again: what is beyond chance there is enough. So is the
+    only thing that could be a reason where all are known to wait (`waits`) for somebody.
     """
     by_episode: dict[str, list[Deviation]] = {}
     for d in deviations:
         by_episode.setdefault(d.episode.name, []).append(d)
-    answers = {name: _culprits(mine, graph, named) for name, mine in by_episode.items()}
+    answers = {name: _culprits(mine, graph, named, waits) for name, mine in by_episode.items()}
     if not any(answers.values()):
         return None
-    best = max((g for groups in answers.values() for g in groups), key=lambda g: g.strength)
+    best = max((g for groups in answers.values() for g in groups), key=lambda g: (not g.everyday, g.strength))
     chosen = [g for groups in answers.values() for g in groups if _as_clear(g, best)]
     for name, mine in by_episode.items():
         # A slow phase in which none of these deviate has a story of its own, however much weaker it is.
         if len(mine[0].episode.window) == 1 and not any(_speaks(g, mine) for g in chosen):
             chosen += answers[name]
+    chosen = [g for g in chosen if not g.everyday] or chosen
     stories = [_suspicion(story) for story in _apart(chosen)]
     told = tuple(d for s in stories for d in s.deviations)
     return Suspicion(
@@ -114,16 +124,39 @@ def _speaks(group: _Group, deviations: Iterable[Deviation]) -> bool:
     return any(d.alike == group.members[0].alike and d.host in group.hosts for d in deviations)
 
 
-def _culprits(deviations: Sequence[Deviation], graph: Graph, named: Set[str]) -> list[_Group]:
+def reasons(deviations: Sequence[Deviation], graph: Graph) -> list[tuple[tuple[Deviation, ...], float]]:
+    """What could be the reason of one episode, each with how clear it is."""
+    return [(g.members, g.strength) for g in _groups(deviations, graph)]
+
+
+def worked_on(deviations: Sequence[Deviation]) -> frozenset[str]:
+    """Who goes on working while most others wait, by several measures: it is whom they wait for.
+
+    Whoever waits with them is not, whatever else happens there meanwhile.
+    """
+    seen: dict[str, set[str]] = {}
+    for d in deviations:
+        if d.host is not None and d.meaning.layer == "activity" and not d.episode.stops:
+            if _out_of_step(d, (o for o in deviations if o.episode is d.episode)):
+                seen.setdefault(d.host, set()).add(d.meaning.quantity)
+    most = max((d.of for d in deviations), default=1) // _FEW_WORK_ON
+    hosts = frozenset(host for host, measures in seen.items() if len(measures) >= _MEASURES)
+    return hosts if len(hosts) <= max(1, most) else frozenset()
+
+
+def _culprits(deviations: Sequence[Deviation], graph: Graph, named: Set[str], waits: bool) -> list[_Group]:
     """The groups that nothing else in the episode accounts for, if they are clear and not too many."""
     groups = _groups(deviations, graph)
+    if busy := worked_on(deviations):
+        groups = [g for g in groups if g.hosts & busy]
     roots = [g for g in groups if not any(_explains(other, g, graph) for other in groups if other is not g)]
-    roots = [g for g in roots if g.strength >= _CLEAR or g.hosts <= named]
-    roots = sorted(roots, key=lambda g: (-g.strength, g.members[0].meaning.metric))
+    only = waits and len(roots) == 1 and not roots[0].everyday
+    roots = [g for g in roots if g.strength >= _CLEAR or g.hosts <= named or only]
+    roots = sorted(roots, key=lambda g: (g.everyday, -g.strength, g.members[0].meaning.metric))
     if not roots:
         return []
     best = roots[0]
-    rivals = [g for g in roots[1:] if _as_clear(g, best) and not g.hosts <= best.hosts]
+    rivals = [g for g in roots[1:] if _as_clear(g, best) and g.everyday == best.everyday and not g.hosts <= best.hosts]
     if len({g.quantity for g in (best, *rivals)}) > _STORIES:
         return []  # everybody has something: that names nobody
     return [best, *rivals]
@@ -155,7 +188,7 @@ def _groups(deviations: Sequence[Deviation], graph: Graph) -> list[_Group]:
             continue
         plain = first.meaning.known or all(_out_of_nothing(d) for d in members)
         weight = _WEIGHT.get(first.meaning.layer, 0.0) * (1.0 if plain else _GUESSED)
-        out.append(_Group(tuple(members), weight * min(_CAP, max(_together(members, h) for h in hosts))))
+        out.append(_Group(tuple(members), weight * min(CAP, max(_together(members, h) for h in hosts))))
     return out
 
 

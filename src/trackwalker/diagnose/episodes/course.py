@@ -90,9 +90,12 @@ def saves(case: Case) -> list[Save]:
     where = {int(s): i for i, s in enumerate(timeline.steps)}
     out = []
     for step in sorted(save_steps(case)):
-        own = [float(timeline.seconds[where[s]]) for s in (step, step + 1, step + 2) if where.get(s, 0) > 0]
-        if own:
-            out.append(Save(step, max(own) - level))
+        near = [where[s] for s in (step, step + 1, step + 2) if where.get(s, 0) > 0]
+        if near:
+            took = [timeline.seconds[i] for i in near]
+            # Many trainers do not count a save as a part of any step: it lies between the end of one and of the next.
+            took += [timeline.ends[i] - timeline.ends[i - 1] for i in near] if timeline.exact else []
+            out.append(Save(step, float(np.nanmax(took)) - level))
     return out
 
 

@@ -20,6 +20,10 @@ class Claim(BaseModel):
     confidence: float | None  # None: it does not say
     support: float  # the raw score that our own confidence is made of
     right: bool
+    margin: float | None = None  # to the next best explanation; None: nothing was compared
+    covers: float | None = None  # share of what deviates that follows from it
+    explains: float | None = None  # share of the lost time
+    hosts: int = 0
 
 
 class Grade(BaseModel):
@@ -65,7 +69,10 @@ def _claim(verdict: dict[str, Any], cause: dict[str, Any], right: tuple[Truth, .
     )
     sure = cause.get("confidence")
     confidence = float(sure) if isinstance(sure, int | float) else None
-    return Claim(cause=name, confidence=confidence, support=support(verdict, cause), right=true)
+    shares = {key: cause.get(key) for key in ("margin", "covers", "explains")}
+    return Claim(
+        cause=name, confidence=confidence, support=support(verdict, cause), right=true, hosts=len(hosts), **shares
+    )
 
 
 def _grade_one(verdict: dict[str, Any], truth: Truth) -> Grade:
