@@ -43,7 +43,7 @@ GROUPS = {
 
 # What each is called, where it lies and what the list says of it.
 _LISTED = json.loads(Path(__file__).with_name("commands.json").read_text(encoding="utf-8"))
-COMMANDS = {name: Entry(**row) for name, row in _LISTED.items()}
+COMMANDS: dict[str, Entry] = {name: Entry(**row) for name, row in _LISTED.items()}
 
 
 def _value(option: TyperOption, ctx: Any) -> str | None:
