@@ -14,7 +14,10 @@ from trackwalker.launch.kubernetes.client import Answer
 from trackwalker.launch.kubernetes.pods import PodPlan
 from trackwalker.launch.kubernetes.state import Seen, read_state
 
-PLAN = PodPlan("jax-a-1", "ml", "k8s-1-1-a", 2, "image", ["python3", "agent.pyz"], "shared-data", "/mnt/shared")
+PLAN = PodPlan(
+    name="jax-a-1", namespace="ml", job_id="k8s-1-1-a", nodes=2, image="image", argv=["python3", "agent.pyz"],
+    claim="shared-data",
+)  # fmt: skip
 
 
 def job(*conditions: tuple[str, str, str], nodes: int = 2) -> dict[str, Any]:

@@ -31,7 +31,8 @@ BOX = (*POD, "containers", 0)
 
 def plan(environ: dict[str, str] | None = None, **more: Any) -> PodPlan:
     own = {"nodes": 2, "image": "docker.io/x/y:1", "argv": ["python3"], "claim": "c", "mount": "/m", **more}
-    return PodPlan("tiny-1", "ns", "k8s-1-2-ab", features=read_features(environ or {}), **own)  # type: ignore[arg-type]
+    features = read_features(environ or {})
+    return PodPlan(name="tiny-1", namespace="ns", job_id="k8s-1-2-ab", features=features, **own)  # type: ignore[arg-type]
 
 
 def at(manifest: Any, *path: str | int) -> Any:
@@ -82,12 +83,8 @@ def test_places_queue_deadline_and_gpus_are_one_field_each_and_valid() -> None:
         "K8S_QUEUE": "training", "GPUS_PER_NODE": "4", "GPU_RESOURCE_TYPE": "nvidia.com/gpu",
     }  # fmt: skip
     settings = read_settings(["-N2", "--time", "2:00:00"], environ)
-    pods = PodPlan(
-        "tiny-1", "ns", "k8s-1-2-ab", 2, "docker.io/x/y:1", ["python3"], "c", "/m",
-        gpus_per_node=settings.gpus_per_node, gpu_resource=settings.gpu_resource,
-        node_selector=settings.node_selector, tolerations=settings.tolerations,
-        queue=settings.queue, features=settings.features,
-    )  # fmt: skip
+    own = {"name": "tiny-1", "job_id": "k8s-1-2-ab", "image": "docker.io/x/y:1", "argv": ["python3"]}
+    pods = PodPlan(**vars(settings), **own)  # type: ignore[arg-type]
     gpus = {"nvidia.com/gpu": "4"}
     golden: list[tuple[tuple[str | int, ...], Any]] = [
         ((*POD, "nodeSelector"), {"gpu": "mi300x", "rack": "r7"}),

@@ -17,6 +17,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from trackwalker.errors import UsageError
+from trackwalker.launch.kubernetes.features import read_features
 from trackwalker.launch.kubernetes.manifest import (
     JOB_LABEL,
     Manifest,
@@ -25,13 +26,12 @@ from trackwalker.launch.kubernetes.manifest import (
     jobset_manifests,
     to_json,
 )
-from trackwalker.launch.kubernetes.pods import PodPlan, SecretRef
+from trackwalker.launch.kubernetes.pods import PodPlan
 from trackwalker.launch.kubernetes.settings import Toleration
 
 VERSIONS = ["1.29", "1.33", "1.37"]
 CRD = Path(__file__).parents[4] / "shared" / "data" / "k8s" / "jobset.x-k8s.io_jobsets.yaml"
 ALL_OPTIONS: dict[str, Any] = {
-    "secrets": {"HF_TOKEN": SecretRef("hf", "token")},
     "node_selector": {"pool": "gpu"},
     "tolerations": [Toleration("dedicated", "training", "NoSchedule"), Toleration()],
     "service_account": "trainer",
@@ -40,8 +40,7 @@ ALL_OPTIONS: dict[str, Any] = {
     "queue": "team-a",
     "labels": {"trackwalker/model": "llama3.1-70b", "trackwalker/tag": "a+b/c" * 20},
     "annotations": {"trackwalker/tag": "a+b/c" * 20},
-    "ttl_seconds": 3600,
-    "deadline_seconds": 86400,
+    "features": read_features({"K8S_SECRETS": "HF_TOKEN=hf/token", "K8S_TTL": "3600"}, "1-00:00:00"),
 }
 
 
@@ -203,11 +202,9 @@ def test_what_a_manifest_cannot_hold_is_refused(bad: str) -> None:
 
 
 def test_r06_a_secret_stands_in_no_manifest() -> None:
-    secret = {"HF_TOKEN": SecretRef("hf", "token")}
-    variables = pod_spec(job_manifests(plan(secrets=secret))[0])["containers"][0]["env"]
+    features = read_features({"K8S_SECRETS": "HF_TOKEN=hf/token"})
+    variables = pod_spec(job_manifests(plan(features=features))[0])["containers"][0]["env"]
     assert {"name": "HF_TOKEN", "valueFrom": {"secretKeyRef": {"name": "hf", "key": "token"}}} in variables
-    with pytest.raises(UsageError, match="HF_TOKEN"):
-        plan(secrets=secret, env={"HF_TOKEN": "hf_x"})
 
 
 def test_node_zero_is_found_by_its_name_under_the_headless_service() -> None:

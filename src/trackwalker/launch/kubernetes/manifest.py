@@ -44,8 +44,6 @@ def job_manifests(plan: PodPlan, owner_uid: str | None = None) -> list[Manifest]
         },
     }
     spec = _job_spec(plan, coordinator(plan))
-    if plan.ttl_seconds is not None:
-        spec["ttlSecondsAfterFinished"] = plan.ttl_seconds
     job = {"apiVersion": "batch/v1", "kind": "Job", "metadata": _queued(plan), "spec": spec}
     return _finished([job, service], plan)
 
@@ -68,8 +66,6 @@ def jobset_manifests(plan: PodPlan) -> list[Manifest]:
             }
         ],
     }
-    if plan.ttl_seconds is not None:
-        spec["ttlSecondsAfterFinished"] = plan.ttl_seconds
     jobset = {"apiVersion": "jobset.x-k8s.io/v1alpha2", "kind": "JobSet", "metadata": _queued(plan), "spec": spec}
     return _finished([jobset], plan)
 
@@ -93,7 +89,7 @@ def literal(text: str) -> str:
 
 
 def _job_spec(plan: PodPlan, coordinator_host: str) -> Manifest:
-    spec: Manifest = {
+    return {
         "completionMode": "Indexed",
         "completions": plan.nodes,
         "parallelism": plan.nodes,
@@ -114,9 +110,6 @@ def _job_spec(plan: PodPlan, coordinator_host: str) -> Manifest:
             "spec": _pod_spec(plan, coordinator_host),
         },
     }
-    if plan.deadline_seconds is not None:
-        spec["activeDeadlineSeconds"] = plan.deadline_seconds
-    return spec
 
 
 def _pod_spec(plan: PodPlan, coordinator_host: str) -> Manifest:
@@ -179,8 +172,6 @@ def _env(plan: PodPlan, coordinator_host: str) -> list[Manifest]:
     values = {**plan.env, "TRACKWALKER_COORDINATOR": coordinator_host}
     env: list[Manifest] = [{"name": name, "value": literal(value)} for name, value in values.items()]
     env.append({"name": "NODE_NAME", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}})
-    for name, ref in plan.secrets.items():
-        env.append({"name": name, "valueFrom": {"secretKeyRef": {"name": ref.name, "key": ref.key}}})
     return env
 
 

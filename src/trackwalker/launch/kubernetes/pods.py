@@ -9,14 +9,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 from trackwalker.errors import UsageError
-from trackwalker.launch.kubernetes.features import Features
-from trackwalker.launch.kubernetes.settings import ClusterSettings, Toleration, path_in_pod
+from trackwalker.launch.kubernetes.settings import ClusterSettings, path_in_pod
 from trackwalker.launch.request.words import ModelSpec, job_name
 
-_NONE = Features()
 REPLICATED_JOB = "node"  # part of every pod's host name under a JobSet
 
 
@@ -66,43 +63,17 @@ def _dns(text: str) -> str:
     return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")
 
 
-@dataclass(frozen=True)
-class SecretRef:
-    """One key of a Kubernetes Secret; its value stands in no manifest."""
-
-    name: str
-    key: str
-
-
-@dataclass(frozen=True)
-class PodPlan:
+@dataclass(frozen=True, kw_only=True)
+class PodPlan(ClusterSettings):
     """Everything a manifest says, decided before it is written."""
 
     name: str
-    namespace: str
     job_id: str
-    nodes: int
     image: str
     argv: Sequence[str]
-    claim: str
-    mount: str
     env: Mapping[str, str] = field(default_factory=dict)
-    secrets: Mapping[str, SecretRef] = field(default_factory=dict)
-    gpus_per_node: int = 8
-    gpu_resource: str = "amd.com/gpu"
-    node_selector: Mapping[str, str] = field(default_factory=dict)
-    tolerations: Sequence[Toleration] = ()
-    service_account: str = ""
-    shm_size: str = "128Gi"
-    host_network: bool = False
-    privileged: bool = False
-    queue: str = ""  # of Kueue, which lets the job start when its turn comes
     labels: Mapping[str, str] = field(default_factory=dict)  # short facts to search by: model, tag
     annotations: Mapping[str, str] = field(default_factory=dict)  # the same facts in full
-    ttl_seconds: int | None = None
-    deadline_seconds: int | None = None
-    features: Features = _NONE
-    patches: Sequence[Mapping[str, Any]] = ()
 
     def __post_init__(self) -> None:
         check_dns_label(self.name, "job name")
@@ -111,9 +82,6 @@ class PodPlan:
             _check_text(word, "an argument")
         for name, value in self.env.items():
             _check_text(value, f"the value of {name}")
-        both = sorted(set(self.env) & set(self.secrets))
-        if both:
-            raise UsageError(f"{both[0]} is given both as a value and as a secret: keep one")
 
 
 def name_room(nodes: int) -> int:
@@ -129,10 +97,6 @@ def plan_pods(
     argv: Sequence[str],
     workspace: Path,
     repo: Path,
-    env: Mapping[str, str] | None = None,
-    secrets: Mapping[str, SecretRef] | None = None,
-    ttl_seconds: int | None = None,
-    deadline_seconds: int | None = None,
 ) -> PodPlan:
     """The plan; the job's id, name and directory reach every pod as values, so all ranks write into one directory."""
     name = job_name(spec)
@@ -147,31 +111,14 @@ def plan_pods(
     facts |= {"trackwalker/tag": spec.tag} if spec.tag else {}
     facts |= {"trackwalker/alias": spec.alias} if spec.alias else {}
     return PodPlan(
+        **vars(settings),
         name=object_name(spec.model, job_id, name_room(settings.nodes)),
-        namespace=settings.namespace,
         job_id=job_id,
-        nodes=settings.nodes,
         image=image,
         argv=list(argv),
-        claim=settings.claim,
-        mount=settings.mount,
-        env={**(env or {}), **identity},
-        secrets=secrets or {},
-        gpus_per_node=settings.gpus_per_node,
-        gpu_resource=settings.gpu_resource,
-        node_selector=settings.node_selector,
-        tolerations=settings.tolerations,
-        service_account=settings.service_account,
-        shm_size=settings.shm_size,
-        host_network=settings.host_network,
-        privileged=settings.privileged,
-        queue=settings.queue,
+        env=identity,
         labels=facts,
         annotations={**facts, "trackwalker/job-dir": identity["JOB_DIR"]},
-        ttl_seconds=ttl_seconds,
-        deadline_seconds=deadline_seconds,
-        features=settings.features,
-        patches=settings.patches,
     )
 
 

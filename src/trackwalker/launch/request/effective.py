@@ -2,54 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
+from importlib.resources import files
 from typing import Any
 
 from trackwalker.errors import UsageError
 
 # MaxText's defaults, of the keys that decide about mesh, memory and rules.
-_DEFAULTS: dict[str, Any] = {
-    "attention_type": "global",
-    "base_emb_dim": 2048,
-    "base_mlp_dim": 7168,
-    "base_moe_mlp_dim": -1,
-    "base_num_decoder_layers": 16,
-    "base_num_kv_heads": 16,
-    "base_num_query_heads": 16,
-    "dcn_data_parallelism": -1,
-    "decoder_block": "llama2",
-    "first_num_dense_layers": 0,
-    "gradient_accumulation_steps": 1,
-    "head_dim": 128,
-    "ici_fsdp_parallelism": -1,
-    "interleave_moe_layer_step": 1,
-    "kv_lora_rank": 512,
-    "logits_via_embedding": False,
-    "max_target_length": 2048,
-    "mlp_activations": ["silu", "linear"],
-    "mtp_num_layers": 0,
-    "mu_dtype": "",
-    "num_experts": 1,
-    "num_experts_per_tok": 1,
-    "num_layers_per_pipeline_stage": 1,
-    "opt_type": "adamw",
-    "override_model_config": False,
-    "per_device_batch_size": 12.0,
-    "pipeline_parallel_layers": -1,
-    "q_lora_rank": 0,
-    "qk_nope_head_dim": 128,
-    "qk_rope_head_dim": 64,
-    "remat_policy": "full",
-    "routed_bias": False,
-    "shared_experts": 0,
-    "sparse_matmul": True,
-    "steps": 150001,
-    "use_qk_norm": False,
-    "use_turbo_deepep_dispatch": False,
-    "v_head_dim": 128,
-    "vocab_size": 32000,
-    "weight_dtype": "float32",
-}
+_DEFAULTS: dict[str, Any] = json.loads((files("trackwalker.launch") / "maxtext.json").read_text())["defaults"]
 _FLAGS = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
 
 

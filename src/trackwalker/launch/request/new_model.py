@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -12,41 +13,10 @@ import yaml
 from trackwalker.errors import UsageError
 from trackwalker.launch.request.models import METADATA, Model
 
-# config.json of released weights -> MaxText
-_NAMES = {
-    "hidden_size": "base_emb_dim",
-    "num_attention_heads": "base_num_query_heads",
-    "num_key_value_heads": "base_num_kv_heads",
-    "head_dim": "head_dim",
-    "intermediate_size": "base_mlp_dim",
-    "moe_intermediate_size": "base_moe_mlp_dim",
-    "num_hidden_layers": "base_num_decoder_layers",
-    "vocab_size": "vocab_size",
-    "num_local_experts": "num_experts",
-    "num_experts": "num_experts",
-    "n_routed_experts": "num_experts",
-    "num_experts_per_tok": "num_experts_per_tok",
-    "n_shared_experts": "shared_experts",
-    "first_k_dense_replace": "first_num_dense_layers",
-    "q_lora_rank": "q_lora_rank",
-    "kv_lora_rank": "kv_lora_rank",
-    "qk_nope_head_dim": "qk_nope_head_dim",
-    "qk_rope_head_dim": "qk_rope_head_dim",
-    "v_head_dim": "v_head_dim",
-    "tie_word_embeddings": "logits_via_embedding",
-    "rope_theta": "rope_max_timescale",
-}
-_BLOCKS = {
-    "llama": "llama2",
-    "mistral": "mistral",
-    "mixtral": "mixtral",
-    "qwen2": "qwen2",
-    "qwen3": "qwen3",
-    "qwen3_moe": "qwen3_moe",
-    "deepseek_v2": "deepseek",
-    "deepseek_v3": "deepseek",
-    "kimi_k2": "deepseek",
-}
+# What config.json of released weights calls MaxText's keys ("names") and its blocks.
+_WORDS = json.loads((files("trackwalker.launch") / "maxtext.json").read_text())
+_NAMES: dict[str, str] = _WORDS["names"]
+_BLOCKS: dict[str, str] = _WORDS["blocks"]
 _NEEDED = ("hidden_size", "num_attention_heads", "num_hidden_layers", "vocab_size", "intermediate_size")
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from importlib.resources import files
 
 from trackwalker.errors import UsageError
 
@@ -25,152 +26,10 @@ _LONG = {
     "V": "version",
     "h": "help",
 }
-# Options of sbatch that take no value: behind any other one the next word is its value.
-_ALONE = frozenset(
-    [
-        "contiguous",
-        "exclusive",
-        "get-user-env",
-        "help",
-        "hold",
-        "ignore-pbs",
-        "nice",
-        "no-bell",
-        "no-kill",
-        "no-requeue",
-        "overcommit",
-        "oversubscribe",
-        "parsable",
-        "propagate",
-        "quiet",
-        "reboot",
-        "requeue",
-        "spread-job",
-        "test-only",
-        "usage",
-        "use-min-nodes",
-        "verbose",
-        "version",
-        "wait",
-    ]
-)
-# Long options of sbatch 20 to 25: never taken for one of ours misspelt. An unknown one is still sbatch's own business.
-KNOWN = frozenset(
-    [
-        "account",
-        "acctg-freq",
-        "array",
-        "batch",
-        "bb",
-        "bbf",
-        "begin",
-        "cluster-constraint",
-        "clusters",
-        "comment",
-        "constraint",
-        "container",
-        "container-id",
-        "contiguous",
-        "core-spec",
-        "cores-per-socket",
-        "cpu-freq",
-        "cpus-per-gpu",
-        "cpus-per-task",
-        "deadline",
-        "delay-boot",
-        "dependency",
-        "distribution",
-        "error",
-        "exclude",
-        "exclusive",
-        "export",
-        "export-file",
-        "extra",
-        "extra-node-info",
-        "get-user-env",
-        "gid",
-        "gpu-",
-        "bind",
-        "gpu-freq",
-        "gpus",
-        "gpus-per-node",
-        "gpus-per-socket",
-        "gpus-per-task",
-        "gres",
-        "gres-flags",
-        "help",
-        "hint",
-        "hold",
-        "ignore-pbs",
-        "input",
-        "job-name",
-        "kill-on-invalid-dep",
-        "licenses",
-        "mail-type",
-        "mail-user",
-        "mcs-label",
-        "mem",
-        "mem-bind",
-        "mem-per-cpu",
-        "mem-per-gpu",
-        "mincpus",
-        "network",
-        "nice",
-        "no-kill",
-        "no-requeue",
-        "nodefile",
-        "nodelist",
-        "nodes",
-        "ntasks",
-        "ntasks-per-core",
-        "ntasks-per-gpu",
-        "ntasks-",
-        "per-node",
-        "ntasks-per-socket",
-        "open-mode",
-        "output",
-        "overcommit",
-        "oversubscribe",
-        "parsable",
-        "partition",
-        "power",
-        "prefer",
-        "priority",
-        "profile",
-        "propagate",
-        "qos",
-        "quiet",
-        "reboot",
-        "requeue",
-        "reservation",
-        "resv-ports",
-        "segment",
-        "signal",
-        "sockets-per-node",
-        "spread-job",
-        "stepmgr",
-        "switches",
-        "test-only",
-        "thread-spec",
-        "threads-per-core",
-        "time",
-        "time-min",
-        "tmp",
-        "tres-bind",
-        "tres-per-task",
-        "uid",
-        "usage",
-        "use-min-nodes",
-        "verbose",
-        "version",
-        "wait",
-        "wait-all-nodes",
-        "wckey",
-        "wrap",
-        "namespace",
-        "gpu-resource",
-    ]
-)
+_LINES = (files("trackwalker.launch.slurm") / "sbatch_options.txt").read_text().splitlines()
+_TAKES = {name: not alone for name, _, alone in (line.partition(" ") for line in _LINES if not line.startswith("#"))}
+# Never taken for one of ours misspelt; two more are Kubernetes'. An unknown one is still sbatch's own business.
+KNOWN = frozenset(_TAKES) | {"namespace", "gpu-resource"}
 _SHORT_ALONE = frozenset("HOQVWhksv")
 _OURS = {
     "output": "the log's name and place are what every other command finds a job by",
@@ -239,7 +98,7 @@ def _options(words: Sequence[str]) -> Iterator[tuple[str, str | None, str]]:
             raise UsageError(f"scheduler option {word!r} holds a newline or a NUL byte")
         if word.startswith("--") and len(word) > 2:
             name, eq, value = word[2:].partition("=")
-            if not eq and name not in _ALONE:
+            if not eq and _TAKES.get(name, True):  # behind any option that takes one the next word is its value
                 value = _next(word, rest)
                 word, eq = f"--{name}={value}", "="
             yield name, value if eq else None, word

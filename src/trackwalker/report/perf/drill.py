@@ -5,7 +5,7 @@ from __future__ import annotations
 from rich.console import Console
 from rich.text import Text
 
-from trackwalker.perf.analysis.drill import DrillReport, Execution
+from trackwalker.perf.analysis.drill_result import DrillReport, Execution
 from trackwalker.report.perf.terminal import figures, show
 from trackwalker.report.perf.view import Grid, grid_lines, plain
 from trackwalker.report.text import clip, clip_middle, one_line
