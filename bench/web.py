@@ -156,9 +156,12 @@ def main() -> int:
             ):
                 verdicts.append((took <= limit, f"{size.name}: {what} {took:.2f} s (at most {limit:g})"))
         browser.close()
-        if args.nodes is None:
-            with server(web_readers.workspace(Path(temporary) / "readers" / "outputs")) as (process, link):
-                verdicts += web_readers.judge(link, process)
+    if args.nodes is None:  # behind the browser, whose driver has an event loop of its own in this thread
+        with (
+            tempfile.TemporaryDirectory(prefix="trackwalker-bench-") as temporary,
+            server(web_readers.workspace(Path(temporary) / "outputs")) as (process, link),
+        ):
+            verdicts += web_readers.judge(link, process)
     for good, text in verdicts:
         print("PASS" if good else "FAIL", text)
     return 0 if all(good for good, _ in verdicts) else 1
