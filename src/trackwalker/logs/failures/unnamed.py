@@ -13,7 +13,7 @@ from trackwalker.logs.failures.structure import ERROR, FATAL, SAID
 from trackwalker.logs.scanning.index import Hit, LogIndex
 
 _LAST_WORDS = 5  # lines: an error with nothing after it
-_SEVERAL = 2  # ranks that lost somebody
+_SEVERAL, _MANY = 2, 3  # ranks that lost somebody
 _MOST_ALIKE = 0.5  # of the ranks: what more of them print tells nobody apart
 
 
@@ -129,7 +129,7 @@ def _before_the_victims(unknown: Group, groups: list[Group], index: LogIndex) ->
     began = min(when(g.first, index) for g in victims)
     if _severity(own) <= SAID and any(h.rank == own.rank or when(h, index) < began for h in raised):
         return  # what somebody raised says more than a last sentence
-    if _severity(own) < ERROR and not len(index.steps) and not first and len(apart - {None}) < 3:
+    if _severity(own) < ERROR and not len(index.steps) and not first and len(lost) < _MANY:
         return  # without a healthy part nothing tells a complaint from the usual
     unknown.tier = min(unknown.tier, 3)
     who = f"rank {own.rank}" if own.rank is not None else own.host or "somebody"
