@@ -60,6 +60,8 @@ def read_record(text: str) -> Record | None:
         return None
     fields = _flat(held)
     level = next((str(fields[k]) for k in _LEVELS if isinstance(fields.get(k), str)), "")
+    if fields.get("stream") == "stderr" and level.lower() not in _BAD:
+        level = ""  # a collector's word: what comes that way it calls information
     said = _said(fields, level, held)
     if said is None:
         return None
