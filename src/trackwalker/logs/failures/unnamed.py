@@ -36,10 +36,16 @@ def sort_errors(group: Group, index: LogIndex) -> None:
         shared = lost and len(ranks[_form(hit)]) > 1  # several who lost somebody say it alike
         return (
             others, hearsay(hit), shared, common, launcher, lost, _severity(hit) < min(strongest, ERROR),
-            when(hit, index),
+            _last_first(hit, index) if hit.rank == ended and _severity(hit) <= SAID else when(hit, index),
         )  # fmt: skip
 
     group.hits.sort(key=key)
+
+
+def _last_first(hit: Hit, index: LogIndex) -> tuple[float, int]:
+    """Of sentences that look like no error, the last of who ended first is nearest to its end."""
+    at, line = when(hit, index)
+    return -at, -line
 
 
 def _severity(hit: Hit) -> int:
@@ -92,9 +98,11 @@ def _after_a_failure(asked: Group, groups: list[Group], unknown: Group, index: L
     failed = index.facts.task_failed
     if failed is not None and asked.first.file == index.path.name and failed.line < asked.first.line:
         return True
+    own = unknown.first
+    if own.rank is not None and own.rank == index.places.ended_first and when(own, index) < when(asked.first, index):
+        return True
     # Who is told to end complains after it: complaints of several ranks about one that failed come before it.
     end = when(asked.first, index)
-    own = unknown.first
     heard = [h for g in having(groups, *VICTIMS) if not g.has("exit-word") for h in g.hits]
     heard += [h for h in unknown.hits if hearsay(h) or reacts(h.text)]
     lost = {h.rank for h in heard if when(h, index) < end}

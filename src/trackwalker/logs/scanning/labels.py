@@ -104,7 +104,8 @@ def _prefixes(text: str) -> list[str]:
     """The beginnings of a line that may be its label."""
     ends = [m.end() for m in (_ENDS.finditer(text))]
     ends += [m.end() for m in (_TWO_WORDS.match(text),) if m]
-    return [text[:end] for end in dict.fromkeys(sorted(ends)[:_MOST_FORMS])]
+    # What stands indented behind a label is not the label's.
+    return list(dict.fromkeys(text[:end].rstrip() + " " * text[end - 1].isspace() for end in sorted(ends)[:_MOST_FORMS]))
 
 
 def _columns(shape: str, rows: list[tuple[str, ...]]) -> Label | None:
