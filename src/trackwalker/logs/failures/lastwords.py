@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from trackwalker.job.dialects import needles as step_needles
 from trackwalker.logs.failures.mined import Seen, template_of
-from trackwalker.logs.failures.reactions import reacts
+from trackwalker.logs.failures.reactions import launchers_end, reacts
 from trackwalker.logs.failures.structure import ERROR, SAID, Told, others_in, read, warns
 from trackwalker.logs.failures.whereabouts import Places
 from trackwalker.logs.scanning.lines import LAUNCHERS, Body
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 
 _MOST_RANKS = 2  # what more of them print tells nobody apart
 _MOST = 32
-_OFTEN = 10  # times: what a healthy run reports
+_OFTEN = 5  # times: what a healthy run reports
 _SHORTEST = 12
 _NEAR = 3  # lines
 _SEVERAL = 3  # ranks that lost somebody
@@ -51,6 +52,7 @@ def last_words(
     steps = step_needles()
     last = max((i for i, raw in enumerate(raws) if any(n in raw for n in steps)), default=None)
     last = _last_report(raws, places) if last is None else last
+    places.reported = last is not None
     trained, last = last is not None, -1 if last is None else last
     first_known = min((line for line in victims if line > number + last), default=None)
     ranks: dict[str, set[object]] = defaultdict(set)
@@ -59,14 +61,16 @@ def last_words(
     clock = None
     for at, raw in enumerate(raws[last + 1 :], start=number + last + 1):
         body = places.read(raw[:2000], raws[at - number - 1] if at > number else b"")
-        if body is None:
+        if body is None or launchers_end(body.text):
             continue
+        if places.is_firsts(body):
+            body = replace(body, rank=places.ended_first)
         clock = body.clock if body.clock is not None else clock
         template = template_of(body)
         ranks[template].add(body.rank if body.rank is not None else body.actor)
-        who = body.rank if body.rank is not None or body.actor else places.ended_first
-        before = first_known is None or at < first_known or (who is not None and who not in lost)
-        source = at > number and b"Warning: " in raws[at - number - 1]  # the line of code that a warning quotes
+        before = first_known is None or at < first_known or (body.rank is not None and body.rank not in lost)
+        # The line of code that a warning quotes stands indented below it.
+        source = body.text[:1].isspace() and at > number and b"Warning: " in raws[at - number - 1]
         if body.rank is not None and reacts(body.text):
             places.missed.add(body.rank)
         if before and not source and at not in known and _tells(body, first_known, at):

@@ -36,9 +36,22 @@ _WRAPS_UP = re.compile(
 )
 
 
+# Launchers on how processes ended: their own words, and the blocks of torchrun's summary.
+_LAUNCHERS_END = re.compile(
+    r"^\W*(?:srun|slurmstepd|sbatch|mpirun|mpiexec|prterun|orterun|kubelet|pdsh@\S+|systemd)\b[:\[ ]|torch/distributed/elastic/|\[launch\.py:\d+"
+    r"|^\s*(?:time|host|rank|exitcode|error_file|traceback)\s+: |<NO_OTHER_FAILURES>|^Root Cause|^\S+\.(?:py|sh) FAILED\W*$|ChildFailedError"
+    r"|^\W*Primary job |^a non-zero exit code|noticed that process rank|exited on signal|Sending process \d+ closing"
+)
+
+
+def launchers_end(text: str) -> bool:
+    """Whether a line is a launcher's word on how a process ended."""
+    return _LAUNCHERS_END.search(text, 0, 300) is not None
+
+
 def reacts(text: str) -> bool:
     """Whether a line is in the words of one who lost or waits for another, or was told to end."""
-    return _REACTS.search(text, 0, 400) is not None or wraps_up(text)
+    return _REACTS.search(text, 0, 400) is not None or wraps_up(text) or launchers_end(text)
 
 
 def wraps_up(text: str) -> bool:

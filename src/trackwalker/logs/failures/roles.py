@@ -172,7 +172,7 @@ def _finding(group: Group, role: Role, index: LogIndex) -> Finding:
     known = index.facts.hosts
     # Only the launcher's and the scheduler's own lines speak of other hosts: what a rank prints does not.
     own = [h for h in group.hits if h.rank is None and h.task is None]
-    told = group.hosts or tuple(
+    told = () if signature.unnamed and hit.rank is not None else group.hosts or tuple(
         dict.fromkeys(host for h in own for said in (h.text, *h.more) for host in hosts_told(said, known))
     )
     wrote = sorted(group.hits, key=lambda h: -1 if h.rank is None else h.rank)

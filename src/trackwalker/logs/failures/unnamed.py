@@ -8,12 +8,12 @@ from __future__ import annotations
 from collections import defaultdict
 
 from trackwalker.logs.failures.groups import Group, having, when
-from trackwalker.logs.failures.reactions import VICTIMS, reacts
+from trackwalker.logs.failures.reactions import VICTIMS, launchers_end, reacts
 from trackwalker.logs.failures.structure import ERROR, FATAL, SAID
 from trackwalker.logs.scanning.index import Hit, LogIndex
 
 _LAST_WORDS = 5  # lines: an error with nothing after it
-_SEVERAL = 2  # ranks that lost somebody
+_SEVERAL, _MANY = 2, 3  # ranks that lost somebody
 _MOST_ALIKE = 0.5  # of the ranks: what more of them print tells nobody apart
 
 
@@ -36,10 +36,16 @@ def sort_errors(group: Group, index: LogIndex) -> None:
         shared = lost and len(ranks[_form(hit)]) > 1  # several who lost somebody say it alike
         return (
             others, hearsay(hit), shared, common, launcher, lost, _severity(hit) < min(strongest, ERROR),
-            when(hit, index),
+            _last_first(hit, index) if hit.rank == ended and _severity(hit) <= SAID else when(hit, index),
         )  # fmt: skip
 
     group.hits.sort(key=key)
+
+
+def _last_first(hit: Hit, index: LogIndex) -> tuple[float, int]:
+    """Of sentences that look like no error, the last of who ended first is nearest to its end."""
+    at, line = when(hit, index)
+    return -at, -line
 
 
 def _severity(hit: Hit) -> int:
@@ -77,6 +83,7 @@ def weigh(groups: list[Group], index: LogIndex) -> None:
     if not strong and len(index.steps) and not ended_badly and not last_words:
         unknown.tier, unknown.why = 8, "a sentence about a failure, in a run that nothing else says has failed"
         return
+    _before_the_signal(unknown, groups, index)
     asked = [g for g in having(groups, "request-to-end") if g.tier == 5 and not _after_a_failure(g, groups, unknown, index)]
     if asked and (
         _severity(unknown.first) < FATAL or when(unknown.first, index) > min(when(g.first, index) for g in asked)
@@ -91,9 +98,11 @@ def _after_a_failure(asked: Group, groups: list[Group], unknown: Group, index: L
     failed = index.facts.task_failed
     if failed is not None and asked.first.file == index.path.name and failed.line < asked.first.line:
         return True
+    own = unknown.first
+    if own.rank is not None and own.rank == index.places.ended_first and when(own, index) < when(asked.first, index):
+        return True
     # Who is told to end complains after it: complaints of several ranks about one that failed come before it.
     end = when(asked.first, index)
-    own = unknown.first
     heard = [h for g in having(groups, *VICTIMS) if not g.has("exit-word") for h in g.hits]
     heard += [h for h in unknown.hits if hearsay(h) or reacts(h.text)]
     lost = {h.rank for h in heard if when(h, index) < end}
@@ -117,6 +126,7 @@ def _before_the_victims(unknown: Group, groups: list[Group], index: LogIndex) ->
     if not victims or (not first and (hearsay(own) or (reacts(own.text) and _later(own, victims, index)))):
         return
     lost = {h.rank for g in victims for h in g.hits} | {h.rank for h in unknown.hits if hearsay(h) or reacts(h.text)}
+    healthy = len(index.steps) or index.places.reported
     lost = (lost | index.places.missed) - {own.rank, None}
     known_first = not _later(own, victims, index)
     if not known_first and not first and not (
@@ -129,12 +139,24 @@ def _before_the_victims(unknown: Group, groups: list[Group], index: LogIndex) ->
     began = min(when(g.first, index) for g in victims)
     if _severity(own) <= SAID and any(h.rank == own.rank or when(h, index) < began for h in raised):
         return  # what somebody raised says more than a last sentence
-    if _severity(own) < ERROR and not len(index.steps) and not first and len(apart - {None}) < 3:
+    if _severity(own) < ERROR and not healthy and not first and len(lost) < _MANY:
         return  # without a healthy part nothing tells a complaint from the usual
     unknown.tier = min(unknown.tier, 3)
     who = f"rank {own.rank}" if own.rank is not None else own.host or "somebody"
     for group in victims:
         group.tier, group.why = 4, f"{who} reported an error of its own before it"
+
+
+def _before_the_signal(unknown: Group, groups: list[Group], index: LogIndex) -> None:
+    """A launcher tells by which signal a rank ended; what that rank said last is nearer to why."""
+    own = unknown.first
+    said = _severity(own) >= ERROR or ((len(index.steps) or index.places.reported) and len(index.places.missed) >= _SEVERAL)
+    if own.rank is None or own.rank != index.places.ended_first or reacts(own.text) or not said:
+        return
+    for group in groups:
+        if group is not unknown and group.tier <= 4 and all(launchers_end(h.text) for h in group.hits):
+            group.tier, group.why = 4, f"it is how rank {own.rank} ended, which had said why"
+            unknown.tier = min(unknown.tier, 3)
 
 
 def _nobodys(own: Hit, groups: list[Group], index: LogIndex) -> bool:

@@ -5,6 +5,7 @@ A line that a rank wrote speaks for that rank only: what it says about others is
 
 from __future__ import annotations
 
+import math
 import re
 from collections import Counter
 from collections.abc import Iterable
@@ -39,6 +40,9 @@ _PER_NODE = re.compile(rb"\b(?:nproc[_-]per[_-]node|(?:PET_)?NPROC_PER_NODE)[= ]
 _NODE_HOST = re.compile(rb"(?m)^ *(\d{1,6}): .{0,80}?\bHOST(?:NAME)?=([A-Za-z][\w.-]{1,63})")
 _POD_NODE = re.compile(rb"(?m)^\[pod/([\w.-]+)/[\w.-]+\] .{0,200}?\bNODE_RANK=(\d{1,6})\b")
 _RAY_RANK = re.compile(r"\bip=(?P<ip>[\w.:-]+), pid=(?P<pid>\d+)\) world_rank=(?P<rank>\d{1,6})\b")
+_NCCL_START = re.compile(
+    rb"(?m)^ *(\d{1,6}): ([A-Za-z][\w.-]{1,63}):\d{1,8}:\d{1,8} \[(\d{1,3})\] NCCL INFO [^\n]{0,120}?\brank (\d{1,6}) nranks \d"
+)
 _DIGITS = re.compile(r"\d+")
 _UNLIMITED = re.compile(rb"ulimit -l[^\n]{0,80}\n(?:[^\n]*\n){0,2}?unlimited\n|--ulimit memlock=-1\b")
 # No line without one of them tells who runs where.
@@ -60,6 +64,8 @@ class Places:
     nodes: dict[str, int] = field(default_factory=dict)  # a pod -> its number among the nodes
     ended_first: int | None = None  # the rank that the launcher says ended first
     missed: set[int] = field(default_factory=set)  # ranks that speak, behind the last step, of one they lost or wait for
+    reported: bool = False  # something was printed over and over before the end: a healthy part to hold the end against
+    first_host: str = ""  # where that rank ran
     prompts: list[int] = field(default_factory=list)  # lines that somebody typed: each begins another command's output
     unlimited: bool = False  # it shows that memory may be locked without limit
     of_host: dict[str, list[int]] = field(default_factory=dict)  # the ranks of a host, as tables tell them
@@ -72,9 +78,19 @@ class Places:
             self.prompts = [text.count(b"\n", 0, m.start()) + 1 for m in PROMPTS.finditer(text)]
         if any(word in text for word in _PER) and (match := _PER_NODE.search(text)):
             self.per_node = int(match[1])
+        if self.per_node == 1:
+            self._tasks_are_nodes(text)
         if self.per_node > 1:
             self.node_hosts |= {int(m[1]): m[2].decode() for m in _NODE_HOST.finditer(text)}
             self.nodes |= {m[1].decode(): int(m[2]) for m in _POD_NODE.finditer(text)}
+
+    def _tasks_are_nodes(self, text: bytes) -> None:
+        """Whether a launcher's labels count nodes: then NCCL's start tells several ranks below each, in their order."""
+        told = [(int(m[1]), m[2].decode(), int(m[3]), int(m[4])) for m in _NCCL_START.finditer(text)]
+        each = max((local for _, _, local, _ in told), default=0) + 1
+        if each > 1 and all(rank == task * each + local for task, _, local, rank in told):
+            self.per_node = each
+            self.node_hosts |= {task: host for task, host, _, _ in told}
 
     def labels(self, text: bytes, known: dict[int, str]) -> int:
         """Learn from the beginning of a file how its lines are labelled, and what its tables tell of ranks and hosts.
@@ -104,11 +120,16 @@ class Places:
             return body
         number, host, _ = told
         rank = self.label.rank_of(number, host) if number is not None else None
-        rank = inner.rank if rank is None and inner.labelled else rank
+        rank = inner.rank if inner.labelled else rank  # a pod's number may be a node's
         return replace(
             inner, rank=rank if rank is not None else body.rank, host=body.host or host, actor=body.actor,
             clock=inner.clock if inner.clock is not None else body.clock, task=body.task, labelled=rank is not None,
         )  # fmt: skip
+
+    def is_firsts(self, body: Body) -> bool:
+        """Whether a line without a rank may be of the one that ended first: of its host, or of nobody's."""
+        host = body.host or body.label
+        return self.ended_first is not None and body.rank is None and body.task is None and host in ("", self.first_host)
 
     def placed(self, body: Body) -> Body:
         """A line with the rank of the whole job, where its labels tell only parts of it."""
@@ -227,6 +248,7 @@ def _numbers(text: str) -> list[int]:
 
 
 # What announces it, and the line of that report that holds the rank (the same line where nothing announces it).
+_ELASTIC_TIME = re.compile(r"^\s*time\s+: (\d{4}-\d\d-\d\d)_(\d\d:\d\d:\d\d)")
 _ENDS = (
     (None, re.compile(r"^srun: error: \S+: task (?P<rank>\d{1,6}): (?!Term|Exited with exit code (?:0|130|143)\b)")),
     (re.compile(r"^Root Cause \(first observed"), re.compile(r"^\s*rank\s+: (?P<rank>\d{1,6}) \(local_rank")),
@@ -238,31 +260,54 @@ _ENDS = (
         r"(?i)^(?!.*\bsrun: ).*\b(?:rank|task|worker|process|replica|pod \S{1,60}-)[ #=]?(?P<rank>\d{1,6})\b[^\n]{0,60}?"
         r"\b(?:exited|failed|died|terminated|ended)\b[^\n]{0,30}?\b(?:code|status|signal)\b\W{0,3}(?!0\b|15\b|143\b)-?\d"
     )),
+    (None, re.compile(r"\bWorker process pid=(?P<pid>\d+) exited: exit code (?!0\b)")),  # Ray's node manager
+    (re.compile(r"ActorDiedError|The actor (?:is dead|died)"), re.compile(r"^\s*pid: (?P<pid>\d+)\s*$")),
     (None, re.compile(r"'--local_rank=(?P<local>\d{1,3})'.* exits with return code = (?!0\b)")),
 )
-_END_WORDS = re.compile(rb"srun: error|rank|irst process|rocess |worker|\[Rank |Root Cause|pod |task |replica ")
+_END_WORDS = re.compile(rb"srun: error|rank|exited: |irst process|rocess |worker|\[Rank |Root Cause|pod |task |replica |  time   |pid[=:] |[Aa]ctor")
 _REPORT = 20  # lines
 
 
 def ended_first(raws: Iterable[bytes], places: Places, hosts: dict[int, str]) -> int | None:
-    """The rank, where the end of a log names one; `hosts` by rank."""
+    """The rank, where the end of a log names one; `hosts` by rank. Of several reports the earliest by their times."""
     announced: dict[int, int] = {}
+    told_at: float | None = None
+    found: list[tuple[float, int]] = []
     for number, raw in enumerate(raws):
         if _END_WORDS.search(raw) is None or (body := places.read(raw[:600])) is None:
             continue
+        if match := _ELASTIC_TIME.match(body.text):
+            stamp = parse(f"{match[1]} {match[2]} x".encode())
+            told_at = stamp.clock if stamp is not None else None
         for at, (before, told) in enumerate(_ENDS):
             if before is not None and before.search(body.text):
                 announced[at] = number
             match = told.search(body.text)
             if match is None or (before is not None and number - announced.get(at, -_REPORT - 1) > _REPORT):
                 continue
-            names = match.groupdict()
-            if names.get("rank") and places.per_node > 1 and told is _ENDS[0][1]:
-                continue  # srun's task is a whole node there
-            if names.get("rank") and body.rank in (None, int(names["rank"])):
-                return int(names["rank"])
-            if names.get("local") and body.rank is None:
-                here = sorted(r for r, host in hosts.items() if host in (body.host, body.label))
-                if int(names["local"]) < len(here):
-                    return here[int(names["local"])]
+            rank = _named_by(match, body, places, hosts, told is _ENDS[0][1])
+            if rank is not None:
+                clock = told_at if told is _ENDS[1][1] else body.clock
+                found.append((math.inf if clock is None else clock, rank))
+    timed = [each for each in found if each[0] < math.inf]
+    # A report without a time stands where it was written: the first of all counts, unless others tell when.
+    return min(timed)[1] if len(timed) > 1 and found[0] in timed else found[0][1] if found else None
+
+
+def _named_by(
+    match: re.Match[str], body: Body, places: Places, hosts: dict[int, str], by_srun: bool
+) -> int | None:
+    """The rank that a launcher's line names, if the line is the launcher's."""
+    names = match.groupdict()
+    if names.get("pid"):
+        return places.actors.get(f"pid={names['pid']}")
+    if names.get("rank"):
+        if by_srun and places.per_node > 1:
+            return None  # srun's task is a whole node there
+        rank = int(names["rank"])
+        return rank if body.rank in (None, rank) or body.outer else None
+    if body.rank is None or body.outer:
+        here = sorted(r for r, host in hosts.items() if host in (body.host, body.label))
+        if int(names["local"]) < len(here):
+            return here[int(names["local"])]
     return None

@@ -30,6 +30,11 @@ _INDEX = ("job-completion-index", "pod-index", "replica-index", "completion_inde
 _COLLECTED = frozenset({"stream", "kubernetes", "pod_name", "container_name", "resource", "attrs", "@timestamp", "docker"})
 _PROGRAMS = ("syslog_identifier", "container_name", "program", "ident", "tag", "logger", "_systemd_unit", "unit")
 _RANKED = re.compile(r"(?i)rank[-_. ]?(\d{1,6})\b")
+# Fields whose last name alone says too little.
+_NESTED = {
+    "host.name": "hostname", "node.name": "node_name", "pod.name": "pod_name", "log.level": "level",
+    "container.name": "container_name", "host.hostname": "hostname",
+}  # fmt: skip
 _NUMBERED = re.compile(r"-(\d{1,5})$")
 _MOST = 64  # fields
 _LONGEST = 2000  # characters
@@ -60,6 +65,8 @@ def read_record(text: str) -> Record | None:
         return None
     fields = _flat(held)
     level = next((str(fields[k]) for k in _LEVELS if isinstance(fields.get(k), str)), "")
+    if fields.get("stream") == "stderr" and level.lower() not in _BAD:
+        level = ""  # a collector's word: what comes that way it calls information
     said = _said(fields, level, held)
     if said is None:
         return None
@@ -104,15 +111,16 @@ def _record(said: str, fields: dict[str, Any]) -> Record:
 def _flat(held: dict[str, Any]) -> dict[str, Any]:
     """Fields by their last name in small letters; those outside stand before those inside."""
     found: dict[str, Any] = {}
-    level = [held]
+    level = [("", held)]
     while level and len(found) < _MOST:
         inside = []
-        for each in level:
+        for path, each in level:
             for key, value in each.items():
+                name = f"{path}.{key.lower()}".strip(".")
                 if isinstance(value, dict):
-                    inside.append(value)
+                    inside.append((name, value))
                 else:
-                    found.setdefault(key.lower().rpartition("/")[2], value)
+                    found.setdefault(_NESTED.get(".".join(name.split(".")[-2:]), name.rpartition(".")[2].rpartition("/")[2]), value)
         level = inside
     return found
 

@@ -252,6 +252,7 @@ class Gatherer:
         wrote = source.wrote | learn(telling(b"", scan.tail, source.of_one_rank), known, source.rank, places)
         if source.main:
             places.ended_first = ended_first(scan.tail.split(b"\n"), places, known)
+            places.first_host = known.get(-1 if places.ended_first is None else places.ended_first, "")
         if source.rank is not None and len(wrote) == 1:
             known.setdefault(source.rank, wrote.pop())
 

@@ -13,7 +13,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 _WORD = re.compile(r"[A-Za-z0-9_.-]*\d[A-Za-z0-9_.-]*")
-_ENDS = re.compile(r"(?:[\]:|>)](?=\s)|[\]:|>)](?=[^\s\d:|>)])|^\S+(?=\s+[A-Za-z]\S*\s)|^\S+\s+[A-Za-z][\w-]*(?=\s))\s*")
+_ENDS = re.compile(r"(?:[\]:|>)](?=\s)|[\]:|>)](?=[^\s\d:|>)])|^\S+(?=\s+[A-Za-z]\S*\s))\s*")
+_TWO_WORDS = re.compile(r"^\S+\s+[A-Za-z][\w-]*\s+")  # a pod and its container
 _CLOCK = re.compile(
     r"^\[?(?:\d{4}[-/]\d\d[-/]\d\d[T ]|\d\d/\d\d(?:/\d{2,4})? )?\d\d:\d\d:\d\d(?:[.,]\d{1,9})?(?:Z|[+-]\d\d:?\d\d)?\]?(?:\s+|$)"
 )
@@ -30,6 +31,7 @@ _NO_LABEL = re.compile(r"[{\"\t]|\0:\0:\0|ts=|time=")  # a record, a time, a row
 _LONGEST = 72
 _LEAST_LINES = 6
 _LEAST_SHARE = 0.25  # of the lines
+_LONGER = 0.02  # for each character of a form
 _AGAIN = 1.2  # lines for each number, at least
 _MOST_FORMS = 5  # of one line
 
@@ -93,12 +95,17 @@ def learn_label(lines: Iterable[str]) -> Label | None:
 
 
 def _weight(shape: str, rows: list[tuple[str, ...]], label: Label) -> float:
-    return len(rows) * (2.0 * (label.rank is not None) + (label.host is not None)) + 0.01 * len(shape)
+    """The longest form says most, where about as many lines carry it."""
+    known = 2.0 * (label.rank is not None) + (label.host is not None)
+    return len(rows) * known * (1 + _LONGER * len(shape.strip()))
 
 
 def _prefixes(text: str) -> list[str]:
     """The beginnings of a line that may be its label."""
-    return list(dict.fromkeys(text[: m.end()] for m in _ENDS.finditer(text)))[:_MOST_FORMS]
+    ends = [m.end() for m in (_ENDS.finditer(text))]
+    ends += [m.end() for m in (_TWO_WORDS.match(text),) if m]
+    # What stands indented behind a label is not the label's.
+    return list(dict.fromkeys(text[:end].rstrip() + " " * text[end - 1].isspace() for end in sorted(ends)[:_MOST_FORMS]))
 
 
 def _columns(shape: str, rows: list[tuple[str, ...]]) -> Label | None:
