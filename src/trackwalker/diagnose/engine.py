@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from trackwalker.diagnose.accounts.accounts import SOME, Account, book_losses, standing
 from trackwalker.diagnose.accounts.shares import MEASURED, carried, explained, with_owner
 from trackwalker.diagnose.case import Case, Opener, open_case
+from trackwalker.diagnose.causes.asking import answer_ahead
 from trackwalker.diagnose.causes.claims import settled
 from trackwalker.diagnose.causes.confidence import with_confidence
 from trackwalker.diagnose.causes.evidence import EvidenceBook
@@ -153,7 +154,7 @@ def _look(case: Case, books: list[Playbook], symptoms: Symptoms) -> _Look:
     symptoms = replace(symptoms, accounts=book_losses(case, symptoms))
     evidence = EvidenceBook()
     speed = throughput(case, symptoms, evidence)
-    called = [p for p in books if _called(p, symptoms)]
+    called = answer_ahead([p for p in books if _called(p, symptoms)], case, symptoms)
     examinations = [examine(p, case, symptoms, evidence) for p in counted(called, "causes tested")]
     found = [e for e in examinations if e.state == "found" and e.playbook.outcome != "healthy"]
     found = undisputed(found, examinations)

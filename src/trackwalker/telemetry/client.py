@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import gc
 import json
-from collections.abc import Callable, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import pairwise, repeat
 from operator import itemgetter
@@ -21,10 +24,13 @@ from trackwalker.telemetry.direct.answers import Direct, Traffic
 
 Floats = npt.NDArray[np.float64]
 Labels = dict[str, str]
+Question = tuple[str, float]  # PromQL, and of which moment
 
 _TIME, _VALUE = itemgetter(0), itemgetter(1)
 _MATRIX = b'{"status":"success","data":{"resultType":"matrix","result":[{'
 _METRIC, _VALUES = b'{"metric":', b'"values":[['
+_WORDS = re.compile(r"[a-zA-Z_:][\w:]*")
+_AHEAD = 2
 _MOST_POINTS = 11_000  # Prometheus refuses more points for each series in one range query
 
 
@@ -186,6 +192,26 @@ class Telemetry:
         if (promql, at) not in self._answers:
             self._answers[promql, at] = self._instant(promql, at)
         return list(self._answers[promql, at])
+
+    def ahead(self, asked: Iterable[Sequence[Question]]) -> None:
+        """Answer what will be asked, two questions at a time; those about one metric come together, read once for all.
+
+        Of a sequence each question is asked only where the one before it has an answer. What fails is left for whoever
+        asks it.
+        """
+        known = self.metrics()
+        groups: dict[str, list[Sequence[Question]]] = {}
+        for questions in asked:
+            about = sorted(known.intersection(_WORDS.findall(questions[0][0])))
+            groups.setdefault(about[0] if about else "", []).append(questions)
+
+        def answer(group: list[Sequence[Question]]) -> None:
+            for questions in sorted(group, key=lambda q: q[0][1]):
+                with suppress(TrackwalkerError):
+                    all(self.instant(promql, at) for promql, at in questions)
+
+        with ThreadPoolExecutor(_AHEAD, "trackwalker-ahead") as pool:
+            list(pool.map(answer, (groups[name] for name in sorted(groups))))
 
     def _instant(self, promql: str, at: float) -> list[Sample]:
         now = np.array([round(at * 1000)])

@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import os
 from dataclasses import dataclass, field
-from string import Template
 
 import numpy as np
 
 from trackwalker.diagnose.case import Case
+from trackwalker.diagnose.causes.asking import SHORTEST_WINDOW_S, answered, windows_of
 from trackwalker.diagnose.causes.detect import detect
 from trackwalker.diagnose.causes.evidence import EvidenceBook, span_words, statement, told
 from trackwalker.diagnose.causes.playbook import Playbook, Test
@@ -31,14 +31,11 @@ from trackwalker.diagnose.facts import (  # noqa: F401  (they add questions to F
 from trackwalker.diagnose.facts.log_facts import FACTS
 from trackwalker.errors import UsageError
 from trackwalker.stats.detectors import Finding
-from trackwalker.telemetry.client import host_of
 
-_SHORTEST_WINDOW_S = 3.0
 _LEAST_SHARE = 0.2
 _COVERED = 0.75
 STRICT = bool(os.environ.get("TRACKWALKER_DEBUG"))  # an error inside a test ends everything, as our own tests want it
 _FEW_ACCUSED = 8  # whose counters are read one by one
-_TAIL_S = 150.0  # the last part of a window: longer than a clock may be wrong
 
 
 @dataclass
@@ -277,20 +274,19 @@ def _ask_signature(test: Test, causes: list[str], case: Case, book: EvidenceBook
 
 def _ask_metrics(test: Test, case: Case, symptoms: Symptoms, book: EvidenceBook, accused: list[str]) -> TestResult:
     telemetry = case.telemetry
-    spans = symptoms.windows.get(test.window, [])
+    spans, references = windows_of(test, symptoms)
     absent = [m for m in test.metrics if telemetry is None or m not in telemetry.metrics()]
     if telemetry is None or absent or not spans:
         return TestResult(test, None, missing=absent or [f"{test.window} window"])
-    references = symptoms.windows.get(test.against, []) if test.against else []
     result = TestResult(test, None, spans=set() if test.window == "slow" else None)
     explained = 0.0
     for i, span in enumerate(spans):
-        if span.seconds < _SHORTEST_WINDOW_S:
+        if span.seconds < SHORTEST_WINDOW_S:
             continue
-        query, values = _query(test, case, span)
+        query, values = answered(test, case, span)
         if not values:
             continue
-        before, reference = _query(test, case, references[min(i, len(references) - 1)]) if references else ("", None)
+        before, reference = answered(test, case, references[min(i, len(references) - 1)]) if references else ("", None)
         finding = detect(test, case, values, reference, accused)
         result.fired = bool(result.fired)
         result.covered |= {name.partition("/")[0] for name in values} if test.label != "device" else set()
@@ -322,7 +318,7 @@ def _ask_metrics(test: Test, case: Case, symptoms: Symptoms, book: EvidenceBook,
         result.missing = [f"{m} of the job's hosts in the {test.window} window" for m in test.metrics]
     else:
         # Several slow phases may have several causes; one that explains a sliver of the slow time explains nothing.
-        result.fired = explained > _LEAST_SHARE * sum(s.seconds for s in spans if s.seconds >= _SHORTEST_WINDOW_S)
+        result.fired = explained > _LEAST_SHARE * sum(s.seconds for s in spans if s.seconds >= SHORTEST_WINDOW_S)
     return result
 
 
@@ -356,27 +352,3 @@ def _covered(case: Case, spans: list[Span]) -> bool:
     seconds = sum(s.seconds for s in spans)
     recorded = sum(max(0.0, min(s.end, end) - max(s.start, begin)) for s in spans)
     return recorded >= _COVERED * seconds
-
-
-def _query(test: Test, case: Case, span: Span) -> tuple[str, dict[str, float]]:
-    """The PromQL with its window and moment written in, so that anyone can run it again, and its answer."""
-    window = f"{max(1, round(span.seconds))}s"
-    tail = f"{max(1, round(min(_TAIL_S, 0.5 * span.seconds)))}s"
-    begin, end = f"{span.start:.3f}", f"{span.end:.3f}"
-    plain = Template(test.query or "").substitute(window=window, tail=tail, start=begin, end=end)
-    text = case.topology.by_owner(plain)
-    if case.telemetry is None:
-        return text, {}
-    if test.label == "host":
-        values = case.telemetry.by_host(text, span.end)
-    else:
-        values = {}
-        for sample in case.telemetry.instant(text, span.end):
-            part = sample.labels.get(test.label) or sample.labels.get("GpuIndex", "")
-            values[f"{host_of(sample.labels) or ''}/{part}"] = sample.value
-    values = {k: v for k, v in values.items() if v == v}
-    if case.hosts:  # only the job's hosts are compared; what nobody but their machine tells is the machine's
-        trusted, machines = frozenset(case.trusted), case.topology.machines
-        own = {k: v for k, v in values.items() if k.partition("/")[0] in trusted}
-        values = own or {k: v for k, v in values.items() if k.partition("/")[0] in machines}
-    return text, values

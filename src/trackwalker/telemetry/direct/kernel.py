@@ -157,7 +157,6 @@ def _decode(
         leading, wide = uint64(0), uint64(0)
         row = rows[used]
         row[0] = time
-        mixed = uint64(time)
         if to >= 0:
             out[to] = bits
         k = 1
@@ -170,7 +169,6 @@ def _decode(
                     for i in range(k, k + 32):
                         time += delta
                         row[i] = time
-                        mixed = (mixed ^ uint64(time)) * uint64(0x9E3779B97F4A7C15)
                     if to >= 0:
                         out[to + k : to + k + 32] = bits
                     at += uint64(64)
@@ -212,12 +210,15 @@ def _decode(
                 at += wide
             time += delta
             row[k] = time
-            mixed = (mixed ^ uint64(time)) * uint64(0x9E3779B97F4A7C15)
             if to >= 0:
                 out[to + k] = bits
             k += 1
         if (at + uint64(7)) >> uint64(3) != uint64(size):
             return -1
+        # First, last and number tell nearly all rows apart; those that they do not are compared anyway.
+        mixed = (uint64(row[0]) * uint64(0x9E3779B97F4A7C15) ^ uint64(time)) * uint64(0xD1B54A32D192ED03) + uint64(
+            count
+        )
         slot = int64((mixed ^ (mixed >> uint64(32))) & uint64(slots - 1))
         while True:
             known = table[slot]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from trackwalker.telemetry.direct.index import BlockIndex, Entries
 from trackwalker.telemetry.direct.unxor import Place, counts_of, ranges
 from trackwalker.telemetry.xor import Floats, Ints
 
+_BESIDE = 2  # indexes read at a time
 _FEW = 4  # a part of that size is copied
 _PARTS = 3
 _RECENT = 48  # results: of ten thousand series 25 MB
@@ -245,7 +247,8 @@ class Blocks:
         self._ranks, self._told = np.zeros(0, np.int64), 0
         folders = sorted(folders)
         self._means = means_for(sum(f.stat().st_size for folder in folders for f in (folder / "chunks").iterdir()))
-        self._blocks = [BlockIndex(folder, self._means) for folder in folders]
+        with ThreadPoolExecutor(_BESIDE, "trackwalker-index") as pool:
+            self._blocks = list(pool.map(lambda folder: BlockIndex(folder, self._means), folders))
         self.recent = Recent()
         self.texts: list[str] = [""]
         self._codes: dict[str, int] = {"": 0}
