@@ -11,9 +11,9 @@ from trackwalker.launch.job_state import Standing, standing
 _LARGEST_LOG = 64 << 20
 # The status that a log alone proves: state, exit code, and the phrase for people.
 _ENDS = {
-    "completed": ("completed", 0, "finished"),
+    "completed": ("completed", 0, "completed"),
     "completed-short": ("completed", 0, "ended before its last step"),
-    "soft-success": ("completed", 0, "finished, and failed while shutting down"),
+    "soft-success": ("completed", 0, "completed, and failed while shutting down"),
     "cancelled": ("cancelled", 143, "was cancelled"),
     "failed": ("failed", 1, "failed"),
 }

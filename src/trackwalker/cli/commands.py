@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -56,6 +57,7 @@ def _value(option: TyperOption, ctx: Any) -> str | None:
     return shown if shown is None or "|" in shown else _VALUES.get(shown, option.name.upper().replace("_", "-"))
 
 
+_OWN_BREAK = re.compile(r"(?<!\n)\n(?!\n|Exit codes)")  # of the source; a terminal is as wide as it is
 _VALUES = {"<int>": "N", "<int range>": "N", "<float>": "N", "<float range>": "N", "<path>": "PATH"}
 _display = TyperOption.display_type_rich
 # Typer has no setting for either; where another version of it shows types its own way, help is only less tidy.
@@ -89,6 +91,8 @@ def load_entry(name: str, entry: Entry) -> TyperCommand | TyperGroup:
         kind = WordsCommand if entry.takes_words else TyperCommand
         holder.command(name, cls=kind, epilog=f"Example: trackwalker {entry.example}")(found)
     command = get_group(holder).commands[name]
+    for each in (command, *getattr(command, "commands", {}).values()):
+        each.help = _OWN_BREAK.sub(" ", each.help or "") or None
     assert isinstance(command, TyperCommand | TyperGroup)  # noqa: S101
     return command
 

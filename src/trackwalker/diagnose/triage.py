@@ -196,16 +196,13 @@ def next_steps(status: str, roles: Roles, said: Accounting, index: LogIndex, rec
         fraction = index.facts.mem_fraction
         asks = [s for s in steps if "memory fraction in force" in s]
         if asks and fraction is not None:
-            after = "" if fraction < 0.93 else "then "  # there is no first step to come after
-            steps = [s.removeprefix(after) for s in steps if s not in asks]
             name = "XLA_PYTHON_CLIENT_MEM_FRACTION"
-            raised = f"raise {name} first: the log also says {fraction:g}, and .93 is safe"
-            steps.insert(
-                0,
-                raised
-                if fraction < 0.93
-                else f"the log also says {name}={fraction:g}, so the memory pool is not too small: do not raise it",
-            )
+            steps = [s for s in steps if s not in asks]
+            if fraction < 0.93:
+                steps.insert(0, f"raise {name} first: the log says {fraction:g}, and .93 is safe")
+            else:  # there is no first step to come after
+                steps = [s.removeprefix("then ") for s in steps]
+                steps.append(f"do not raise {name}: the log says {fraction:g}, so the memory pool is large enough")
         return steps
     if status == "soft-success":
         return ["do not resubmit: every step was completed; check that the last checkpoint was committed"]
@@ -230,7 +227,8 @@ def summary_of(status: str, roles: Roles, progress: Progress, shape: Pattern) ->
         parts.append(f"{status}{at}{of}: no failure is visible in the log")
     else:
         placed = primary.tier != 5  # a cancel or a time limit comes from nowhere in particular
-        where = f" on rank {primary.rank}" if primary.rank is not None and placed else ""
+        several = f" on {len(primary.ranks)} ranks, first" if len(primary.ranks) > 1 else ""
+        where = f"{several} on rank {primary.rank}" if primary.rank is not None and placed else ""
         host = f" ({primary.host})" if primary.host and placed else ""
         name = cause_label(primary.cause)
         if primary.cause == UNCLASSIFIED:

@@ -18,6 +18,11 @@ FIRST, SINGLE, ALONE = "first steps", "single slow", "not in both"
 UNITS = {"tgs": "tokens/s/device", "steps-per-second": "steps/s"}
 
 
+def figure(value: float) -> str:
+    """A speed as every command prints it: `2,842`, and below a thousand four digits."""
+    return f"{value:,.0f}" if value >= 1000 else f"{value:.4g}"
+
+
 @dataclass(frozen=True)
 class Series:
     """One run's steps, each once and in order, with the reason why a step says nothing about its speed, or ""."""

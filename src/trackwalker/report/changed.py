@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from rich.console import Console
 from rich.text import Text
 
@@ -20,7 +22,7 @@ def render_changed(found: Changed, console: Console) -> None:
         windows = ", ".join(f"{utc(s.start)} to {utc(s.end)}" for s in episode.window)
         console.print(Text(f"{_phase(episode.name)}: {windows}"), soft_wrap=True)
     compared = f"Compared {found.metrics} metrics on every host and GPU with their own past and with the other hosts"
-    shown = f"{_count(len(found.deviations), 'change')} shown, single hosts first"
+    shown = f"{_count(len(found.deviations), 'change')} shown, single GPUs and hosts first"
     console.print(Text(f"{compared} ({found.tests:,} comparisons): {shown}."), soft_wrap=True)
     _render_log(found, console)
     if not found.metrics:
@@ -34,8 +36,9 @@ def render_changed(found: Changed, console: Console) -> None:
     if not found.deviations:
         console.print(Text("No metric changed beyond its own noise and beyond what the other hosts did."))
         return
+    console.print(Text("Values: means before and since; of `most hosts`, those of the median host."), soft_wrap=True)
     for d in found.deviations:
-        console.print(Text(deviation_line(d)), soft_wrap=True)
+        console.print(Text(deviation_line(d, *less_than_most(d, found.deviations))), soft_wrap=True)
     if len(found.deviations) >= MOST_ROWS:
         console.print(Text("There are more; --hosts or a shorter window shows them."))
 
@@ -70,6 +73,13 @@ def deviation_line(d: Deviation, *notes: str) -> str:
     return one_line(
         f"{who(d)}: {what(d)}{moved} since {d.since[11:19]} ({', '.join([f'score {d.score:.1f}', *notes])})"
     )
+
+
+def less_than_most(d: Deviation, among: Sequence[Deviation]) -> list[str]:
+    """A word beside somebody who changed as most hosts did, only less: that is what is odd about it."""
+    common = (m for m in among if m.host is None and (m.metric, m.labels, m.kind) == (d.metric, d.labels, d.kind))
+    shares = [abs(m.to / m.from_ - 1) for m in (d, *common) if m.from_ and m.to is not None]
+    return ["less than most hosts"] if d.host is not None and len(shares) == 2 and shares[0] < shares[1] else []
 
 
 def who(d: Deviation) -> str:

@@ -20,6 +20,18 @@ _FIRST_LOOK = {"find-the-first-failure": "logs", "find-the-killer": "logs", "fin
                "repeat-and-profile": "perf", "dump-stacks": "watch", "inspect-process": "watch"}  # fmt: skip
 
 
+def drain_of(action: Action, verdict: Verdict) -> str:
+    """How the scheduler takes the action's nodes out, where it is about that: nothing of ours drains a node."""
+    hosts = ",".join(host for host in action.hosts if _HOST.fullmatch(host))
+    if action.do != "drain-node" or not hosts:
+        return ""
+    if verdict.job.id.startswith("k8s-"):
+        return f"kubectl cordon {hosts.replace(',', ' ')}"
+    reason = shlex.quote(verdict.roots[0].cause if verdict.roots else "incident")
+    slurm = verdict.job.id[:1].isdigit()  # its ids are numbers; a job of one machine has no scheduler
+    return f"scontrol update nodename={hosts} state=drain reason={reason}" if slurm else ""
+
+
 def command_of(action: Action, verdict: Verdict, target: str = "") -> str:
     """The command line that begins an action; `target` is how the reader named the job, with what finds it."""
     job = target or shlex.quote(verdict.job.id)

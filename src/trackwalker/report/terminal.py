@@ -13,8 +13,8 @@ from rich.text import Text
 from trackwalker.diagnose.verdict import Cause, Evidence, Verdict
 from trackwalker.job.causes import cause_label, cause_name
 from trackwalker.report import words
-from trackwalker.report.changed import deviation_line
-from trackwalker.report.commands import command_of, first_look
+from trackwalker.report.changed import deviation_line, less_than_most
+from trackwalker.report.commands import command_of, drain_of, first_look
 from trackwalker.report.text import clip, one_line
 from trackwalker.report.words import lacking
 
@@ -166,7 +166,7 @@ def _deviations(page: _Page, verdict: Verdict) -> None:
     page.heading("What deviates")
     for row in verdict.deviations[:_DEVIATIONS]:
         by = f"explained by {cause_name(row.explained_by)}" if row.explained_by else "nothing explains it"
-        page.put(page.text(deviation_line(row, by)), 2)
+        page.put(page.text(deviation_line(row, *less_than_most(row, verdict.deviations), by)), 2)
     if len(verdict.deviations) > _DEVIATIONS:
         page.put(
             page.text(f"{len(verdict.deviations) - _DEVIATIONS} more: trackwalker changed {verdict.job.id}", "dim"), 2
@@ -202,7 +202,12 @@ def _actions(page: _Page, verdict: Verdict, target: str) -> None:
         if action.needs_approval:
             head.append("  [needs approval]", style="yellow")
         page.put(head, 2)
-        if (command := command_of(action, verdict, target)) not in shown:  # several actions may begin alike
+        command = command_of(action, verdict, target)
+        if drain := drain_of(action, verdict):
+            page.command(drain, 5)
+            if "--exclude=" in command:
+                page.put(page.text(f"then start again without {'it' if len(action.hosts) == 1 else 'them'}:"), 5)
+        if command not in shown:  # several actions may begin alike
             shown.add(command)
             page.command(command, 5)
         if why := words.action_why(action):

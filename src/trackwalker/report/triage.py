@@ -10,6 +10,7 @@ from trackwalker.diagnose.triage import Triage
 from trackwalker.job.causes import cause_label, cause_name
 from trackwalker.logs.failures.findings import Finding
 from trackwalker.logs.failures.signatures import load
+from trackwalker.record.speeds import figure
 from trackwalker.report.text import clip, one_line
 
 _WIDEST = 100
@@ -97,19 +98,21 @@ def _row(row: Triage | tuple[str, str]) -> tuple[str, ...]:
 def _label(finding: Finding) -> str:
     """What a finding is called: a line that only tells of somebody's end names no cause where another one does."""
     known = load().by_id.get(finding.id)
-    if finding.role == "consequence" and known is not None and {"end-of-process", "exit-word"} & set(known.traits):
-        return f"A process ended with an error ({finding.id})"
+    if finding.role == "consequence" and known is not None:
+        if "end-of-process" in known.traits:
+            return f"A process ended with an error ({finding.id})"
+        if "exit-word" in known.traits:
+            return f"A node's part of the job ended with an error ({finding.id})"
     return cause_label(finding.cause)
 
 
 def _who(finding: Finding) -> str:
     if finding.rank is None:
-        return f" ({finding.count}x)" if finding.count > 1 else ""
+        return f", {finding.count} times" if finding.count > 1 else ""
     host = f" ({_safe(finding.host)})" if finding.host else ""
-    others = len(finding.ranks) - 1
-    more = f" and {others} more rank{'s' if others > 1 else ''}" if others > 0 else ""
     said = ", reported by" if finding.role == "consequence" else " on"
-    return f"{said} rank {finding.rank}{host}{more}"
+    several = f"{said} {len(finding.ranks)} ranks, first{said.lstrip(',').removeprefix(' reported')}"
+    return f"{several if len(finding.ranks) > 1 else said} rank {finding.rank}{host}"
 
 
 def _rows(triage: Triage) -> list[tuple[str, str]]:
@@ -129,7 +132,7 @@ def _rows(triage: Triage) -> list[tuple[str, str]]:
         tries = (f"{a.first_step}..{a.last_step}" + (f" ({a.ended_by})" if a.ended_by else "") for a in triage.attempts)
         rows.append(("attempts", f"{p.attempts}: steps {', '.join(tries)}; {p.steps_repeated} steps done again"))
     if p.step_time_s is not None:
-        rows.append(("step time", f"{p.step_time_s:g} s" + (f", {p.tgs:g} tokens/s/device" if p.tgs else "")))
+        rows.append(("step time", f"{p.step_time_s:g} s" + (f", {figure(p.tgs)} tokens/s/device" if p.tgs else "")))
     if p.gap_s is not None:
         rows.append(("time", f"wall {p.wall_s:g} s, steps {p.training_s:g} s, not accounted for {p.gap_s:g} s"))
     if triage.goodput.goodput is not None:

@@ -55,10 +55,11 @@ def render_answer(answer: Answer, console: Console) -> None:
 def render_metrics(metrics: Sequence[Metric], console: Console) -> None:
     """One row for each recorded metric."""
     table = _table(("metric", "kind", "unit", "hosts", "series", "first (UTC)", "last (UTC)"))
-    table.columns[0].no_wrap = True  # a name is there to be copied
+    for at in (0, -2, -1):  # a name is there to be copied, and a time to be compared with the others
+        table.columns[at].no_wrap = True
     for m in metrics:
         hosts = ", ".join(m.hosts) if len(m.hosts) <= _NAMED_HOSTS else str(len(m.hosts))
-        cells = (m.name, m.kind, m.unit, hosts, str(m.series), _when(m.first), _when(m.last))
+        cells = (m.name, m.kind, m.unit, hosts, str(m.series), _minute(m.first), _minute(m.last))
         table.add_row(*(Text(one_line(cell)) for cell in cells))
     console.print(table)
 
@@ -96,6 +97,11 @@ def _short(value: float) -> str:
 
 def _when(time: float | None) -> str:
     return "?" if time is None else iso(time).replace("T", " ").rstrip("Z")
+
+
+def _minute(time: float | None) -> str:
+    """Month, day and minute, as `jobs` writes them; --json has the second."""
+    return _when(time)[5:16] if time is not None else "?"
 
 
 def _lasts(seconds: float | None) -> str:

@@ -27,7 +27,7 @@ pytestmark = [pytest.mark.usefixtures("prometheus")]
 
 FULL_SIZE = "a simulated run of 24 nodes x 8 GPUs; test_ask.py asks about the same case on six nodes"
 HARDWARE = {"gpu-hardware-fault", "gpu-driver-fault", "rdma-link-failure"}
-PHASE = re.compile(r"steps (\d+)\.\.(\d+) \(([a-z ]+)\): median ([\d.]+) tokens/s/device")
+PHASE = re.compile(r"steps (\d+)\.\.(\d+) \(([a-z ]+)\): median ([\d.,]+) tokens/s/device")
 
 
 @dataclass(frozen=True)
@@ -123,7 +123,7 @@ def test_f1_four_nics_in_two_phases(tmp_path: Path) -> None:
     assert found.ruled_out >= normal | HARDWARE | {"moe-routing-shift"}
     (action,) = found.verdict.actions
     assert (action.do, action.hosts, action.needs_approval) == ("exclude-nodes", bad, True)
-    expected = re.search(r"expected without these nodes: about ([\d.]+) tokens/s/device, \+([\d.]+) %", action.why)
+    expected = re.search(r"expected without these nodes: about ([\d.,]+) tokens/s/device, \+([\d.]+) %", action.why)
     assert expected is not None
     level, gain = numbers(expected)
     assert gain == pytest.approx(30.4, abs=0.8)

@@ -126,7 +126,7 @@ def test_it_works_where_only_it_is_installed(wheel: Path, python: Path, tmp_path
         (["changed", "-w", workspace], "hw_gpu_temperature_celsius rose"),
         (["ask", "which host is slow?", "-w", workspace], "GPU thermal throttling"),
         (["perf", "show", "-w", workspace], "s a step"),
-        (["plan", "llama2-70b", "-N", "8", "--gpu", "MI355X", "-w", workspace], "OK: fits"),
+        (["plan", "llama2-70b", "-N", "8", "--gpu", "MI355X", "-w", workspace], "OK: settings are valid; fits"),
         (["skills", "list"], "tsdb-diagnosis"),
         (["completion", "bash"], "_trackwalker"),
     ):

@@ -129,7 +129,7 @@ def test_a14_kubernetes_all_pods_of_a_real_run_are_recorded(tmp_path: Path, no_k
     assert told.returncode == 0, told.stderr
     assert all(f'"m{n}"' in told.stdout for n in (0, 1)), told.stdout
     status = cli(tmp_path, "status", answer["id"], path=no_kubectl)
-    assert (status.returncode, "finished (by its log" in status.stdout) == (0, True)
+    assert (status.returncode, "completed (by its log" in status.stdout) == (0, True)
 
 
 def test_r39_an_image_without_trackwalker_trains_unrecorded_and_says_so_once(tmp_path: Path) -> None:

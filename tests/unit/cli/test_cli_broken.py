@@ -186,13 +186,13 @@ def test_slurm_that_is_installed_but_unreachable(tmp_path: Path) -> None:
         (
             0,
             False,
-            "finished: 7 of 10 steps, the last ones 0.25 s each; to see where the time went: trackwalker perf 8308",
+            "completed: 7 of 10 steps, 0.25 s per step; to see where the time went: trackwalker perf 8308",
         ),
-        (1, False, "failed with exit code 1: 7 of 10 steps, the last ones 0.25 s each; why: trackwalker diagnose 8308"),
+        (1, False, "failed with exit code 1: 7 of 10 steps, 0.25 s per step; why: trackwalker diagnose 8308"),
         (
             130,
             True,
-            "ended by you (Ctrl-C): 7 of 10 steps, the last ones 0.25 s each; to continue: trackwalker resume 8308",
+            "ended by you (Ctrl-C): 7 of 10 steps, 0.25 s per step; to continue: trackwalker resume 8308",
         ),
     ],
 )

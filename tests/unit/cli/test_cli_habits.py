@@ -121,14 +121,15 @@ def test_jobs_as_squeue_lists_them(three: Path) -> None:
         json.dumps({"outcome": "incident", "causes": [{"cause": "peer-died", "role": "root"}]})
     )
     wide = say("jobs", "-w", str(three), COLUMNS="150").splitlines()
-    assert " ".join(wide[0].split()) == "id started elapsed model nodes step speed state verdict"
+    assert " ".join(wide[0].split()) == "id started elapsed model nodes step s/step state verdict"
     row = next(line for line in wide if line.startswith(NEW))
-    for cell in ("tiny", "30/30", "1 s", "failed", "A rank died"):
+    for cell in ("tiny", "30/30 ", " 1 ", "failed", "A rank died"):
         assert cell in row
     narrow = say("jobs", "-w", str(three), COLUMNS="80").splitlines()
     assert max(map(len, narrow)) <= 80
     assert next(line for line in narrow if line.startswith(NEW)).split()[-4:] == ["failed", "A", "rank", "died"]
     assert say("jobs", "-w", str(three), "-o", "id,state").splitlines()[1].split()[1] == "failed"
+    assert say("jobs", "-w", str(three), "-o", "id,speed").splitlines()[0].split() == ["id", "s/step"]
     assert MIDDLE not in say("jobs", "-w", str(three), "--since", "2026-01-03")
     assert "no jobs that are running" in say("jobs", "-w", str(three), "--state", "running")
     assert len(json.loads(say("jobs", "-w", str(three), "--limit", "2", "--json"))["jobs"]) == 2

@@ -193,7 +193,7 @@ def test_the_end_of_a_task_is_called_that(tmp_path: Path) -> None:
     said = console.export_text()
     assert "main failure: GPU out of memory (oom-gpu)" in said
     above = said.split("srun: error")[0].strip().splitlines()[-2]
-    assert above == "consequence: A process ended with an error (subprocess-fail) (4x)"
+    assert above == "consequence: A process ended with an error (subprocess-fail), 4 times"
 
 
 # Evidence has numbers that can be looked up.

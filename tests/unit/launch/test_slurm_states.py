@@ -16,7 +16,7 @@ def test_captured_scontrol_of_22_05() -> None:
     jobs = {j.id: j for j in jobs_of_scontrol((DATA / "scontrol-22.05.txt").read_text())}
     seen = {number: (j.state, j.exit, j.meaning) for number, j in jobs.items()}
     assert seen == {
-        "1": ("completed", 0, "finished"),
+        "1": ("completed", 0, "completed"),
         "2": ("failed", 3, "failed with exit code 3"),
         "3": ("failed", 139, "failed by signal 11"),
         "4": ("cancelled", 143, "was cancelled"),

@@ -109,13 +109,14 @@ def test_d24_a_summary_without_status_is_no_success(tmp_path: Path) -> None:
     assert triage_text(tmp_path, header() + steps(20) + cut).status == "indeterminate"
 
 
-@pytest.mark.parametrize(("fraction", "advice"), [(".85", "raise XLA"), (".93", "do not raise it")])
+@pytest.mark.parametrize(("fraction", "advice"), [(".85", "raise XLA"), (".93", "do not raise XLA")])
 def test_d04_the_memory_fraction_in_force_is_read(tmp_path: Path, fraction: str, advice: str) -> None:
     """D-04: upstream advises to raise to .93 what its own launcher has already set to .93."""
     text = header() + f"2: XLA_PYTHON_CLIENT_MEM_FRACTION={fraction}\n" + steps(20)
     found = triage_text(tmp_path, text + "1: CUDA out of memory\n" + ending(wall="0h 5m 0s"))
-    assert f"{float(fraction):g}" in found.next[0]
-    assert advice in found.next[0]
+    (said,) = (step for step in found.next if step.startswith(advice))
+    assert f"{float(fraction):g}" in said
+    assert found.next[0].startswith(("raise XLA", "use a smaller batch"))
 
 
 def test_d11_a_flat_offset_is_not_a_slide(tmp_path: Path) -> None:

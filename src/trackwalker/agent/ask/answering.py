@@ -216,7 +216,7 @@ def _evidence(asked: Asked, verdict: Verdict, causes: list[Cause]) -> list[Quote
 
 
 def _do(action: Action) -> str:
-    asks = " (needs your approval)" if action.needs_approval else ""
+    asks = " [needs approval]" if action.needs_approval else ""
     why = "" if action.do == "next-step" else f": {one_line(action.why)}"  # a log's own advice is its title
     return f"{words.action_title(action)}{asks}{why}"
 

@@ -27,10 +27,24 @@ from trackwalker.job.trust import shared_badly
 from trackwalker.launch.job_state import Standing, standings
 from trackwalker.report.text import visible
 
-COLUMNS = ("id", "name", "started", "elapsed", "model", "nodes", "step", "speed", "state", "verdict", "recorded", "log")
-_USUAL = ("id", "started", "elapsed", "model", "nodes", "step", "speed", "state", "verdict")
+COLUMNS = (
+    "id",
+    "name",
+    "started",
+    "elapsed",
+    "model",
+    "nodes",
+    "step",
+    "s/step",
+    "state",
+    "verdict",
+    "recorded",
+    "log",
+)
+_USUAL = ("id", "started", "elapsed", "model", "nodes", "step", "s/step", "state", "verdict")
 _SPARED = ("nodes", "model", "elapsed")
-_NUMBERS = ("elapsed", "nodes", "step", "speed")
+_NUMBERS = ("elapsed", "nodes", "step", "s/step")
+_ONCE_CALLED = {"speed": "s/step"}  # scripts may still ask for it by that name
 _EVERY_S = 2.0
 _HELPING = 8  # so many times as many jobs are looked into where too few fitted
 
@@ -49,7 +63,8 @@ def jobs(
     workspace: Workspace = DEFAULT_WORKSPACE,
 ) -> None:
     """List the jobs of a workspace."""
-    wanted = tuple((columns or ",".join(_USUAL)).replace(" ", "").split(","))
+    asked = (columns or ",".join(_USUAL)).replace(" ", "").split(",")
+    wanted = tuple(_ONCE_CALLED.get(name, name) for name in asked)
     if unknown := [name for name in wanted if name not in COLUMNS]:
         raise UsageError(f"no column '{unknown[0]}'; there are {', '.join(COLUMNS)}")
     states = frozenset(state.lower().split(",")) if state else None
@@ -134,7 +149,7 @@ def _cells(row: Row) -> dict[str, str]:
         "model": row.model,
         "nodes": "" if row.nodes is None else str(row.nodes),
         "step": step,
-        "speed": "" if row.step_s is None else f"{row.step_s:.3g} s",
+        "s/step": "" if row.step_s is None else f"{row.step_s:.3g}",
         "state": row.seen.state,
         "verdict": ", ".join(cause_name(each) for each in row.verdict.split(", ")) if row.verdict else "",
         "recorded": "yes" if row.job.database is not None else "no",

@@ -25,8 +25,8 @@ def status(
 ) -> int:
     """Say how a job is doing, or how it ended, as its scheduler sees it.
 
-    Exit codes: 0: the state is known (also of a failed job), 2: no such job, 69: the state is not
-    known, because the scheduler does not answer and the log does not say.
+    Exit codes: 0 the state is known, even if the job failed; 2 no such job; 69 the state is unknown: the scheduler
+    does not answer and the log does not say.
     """
     found = find_job(job, workspace)
     seen = standing_now(found)

@@ -79,7 +79,8 @@ def _verdict(submission: Submission, scheduled: dict[str, Any]) -> list[str]:
     more += [f"note: {word['warning']}"] if word.get("warning") else []
     if problems:
         return [f"{count(len(problems), 'problem')}: {what}", *(f"- {text}" for text in problems), *more]
-    return [f"OK: {what}" if estimate is None else f"OK: fits, about {estimate.brief()} per GPU: {what}", *more]
+    fits = "" if estimate is None else f"; fits, about {estimate.brief()} per GPU"
+    return [f"OK: settings are valid{fits}: {what}", *more]
 
 
 def _code(submission: Submission) -> int:

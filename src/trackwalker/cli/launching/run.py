@@ -6,17 +6,19 @@ import os
 import signal
 import sys
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from trackwalker.cli.common.display import ProgressLine
+from trackwalker.cli.common.job_row import row_of
 from trackwalker.cli.common.options import DEFAULT_WORKSPACE, Image, Privileged, Registry, Runtime, Workspace, as_named
 from trackwalker.errors import UsageError
 from trackwalker.job.layout import Job
 from trackwalker.launch.here import Here, Started, start_here
+from trackwalker.launch.job_state import Standing
 from trackwalker.launch.request.words import parse_watching
 from trackwalker.observe import tensorboard
 from trackwalker.observe.prometheus import ensure_prometheus
@@ -112,6 +114,8 @@ def run(
     print(f"job {started.record.id}  log {started.log}", flush=True)
     ending = _stay(started)
     started.wait_closed()
+    step_s = row_of(Job(started.record.id, started.log, started.job_dir), Standing("completed", ended=True)).step_s
+    ending = replace(ending, seconds=step_s or ending.seconds)  # the figure of `jobs` and `status`
     print(ending.sentence(as_named(started.record.id, workspace)))
     return ending.code
 
@@ -124,18 +128,18 @@ class Ending:
     by_user: bool  # Ctrl-C, or whoever ended this command
     steps: int  # completed
     total: str  # of how many, where that is known
-    seconds: float | None  # of a step, lately
+    seconds: float | None  # of a step
 
     def sentence(self, job: str) -> str:
         """One line: what happened, how far and how fast, and the command to go on with."""
         if self.by_user:
             word, then = "ended by you (Ctrl-C)", f"to continue: trackwalker resume {job}"
         elif self.code == 0:
-            word, then = "finished", f"to see where the time went: trackwalker perf {job}"
+            word, then = "completed", f"to see where the time went: trackwalker perf {job}"
         else:
             word, then = f"failed with exit code {self.code}", f"why: trackwalker diagnose {job}"
         of = f" of {self.total}" if self.total else ""
-        speed = f", the last ones {self.seconds:.3g} s each" if self.seconds is not None else ""
+        speed = f", {self.seconds:.3g} s per step" if self.seconds is not None else ""
         return f"{word}: {self.steps}{of} steps{speed}; {then}"
 
 

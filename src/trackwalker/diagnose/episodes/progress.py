@@ -13,13 +13,13 @@ from trackwalker.diagnose.verdict import Progress
 from trackwalker.record import projection as course
 from trackwalker.record.checkpoints import on_disk
 from trackwalker.record.phases import Phase
+from trackwalker.record.speeds import UNITS, figure
 from trackwalker.record.timeline import Timeline
 from trackwalker.stats.segments import is_coarse
 
 _NEARLY = 0.01  # off full speed
 _TOLD_PHASES = 3  # in one sentence
 _LISTED_PHASES = 12
-_UNITS = {"tgs": "tokens/s/device", "steps-per-second": "steps/s"}
 
 
 @dataclass(frozen=True)
@@ -38,10 +38,10 @@ class Throughput:
         """The slowdown in a phrase."""
         if self.change is None:
             return "speed unknown"
-        full = f"{self.before:g} {_UNITS[self.of]} at full speed"
+        full = f"{self.full} at full speed"
         if not 1 < len(self.slow) <= _TOLD_PHASES:
-            return f"{full}, {self.after:g} when slow ({100 * self.change:+.0f} %)"
-        phases = [f"{v:g} in {steps} ({100 * (v / self.before - 1):+.0f} %)" for steps, v in self.slow]
+            return f"{full}, {figure(self.after)} when slow ({100 * self.change:+.1f} %)"
+        phases = [f"{figure(v)} in {steps} ({100 * (v / self.before - 1):+.1f} %)" for steps, v in self.slow]
         return f"{full}, {', '.join(phases)}"
 
     @property
@@ -52,7 +52,7 @@ class Throughput:
     @property
     def full(self) -> str:
         """Full speed in words."""
-        return f"{self.before:g} {_UNITS[self.of]}"
+        return f"{figure(self.before)} {UNITS[self.of]}"
 
 
 def throughput(case: Case, symptoms: Symptoms, book: EvidenceBook) -> Throughput:
@@ -73,7 +73,7 @@ def throughput(case: Case, symptoms: Symptoms, book: EvidenceBook) -> Throughput
     for phase in (reference, slow[-1]) if many else symptoms.phases:
         value, steps = _level(case, phase, with_tgs), _steps(phase)
         word = "slow" if phase.slow else "full speed" if value >= (1 - _NEARLY) * before else "a little slower"
-        says = f"{steps} ({word}): median {value:g} {_UNITS[of]}, {phase.seconds:.3f} s a step"
+        says = f"{steps} ({word}): median {figure(value)} {UNITS[of]}, {phase.seconds:.3f} s a step"
         source = f"{timeline.source}: medians of {steps}, saves and first steps left out{_mean(timeline, phase)}"
         ids.append(book.add("progress", source, says, {"median": value, "step_s": phase.seconds}))
     told = [(_steps(p), _level(case, p, with_tgs)) for p in slow]

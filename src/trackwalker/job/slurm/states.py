@@ -77,7 +77,7 @@ _MEANING: dict[State, str] = {
     "running": "runs",
     "suspended": "is suspended",
     "completing": "is ending",
-    "completed": "finished",
+    "completed": "completed",
     "failed": "failed",
     "cancelled": "was cancelled",
     "timeout": "reached its time limit",

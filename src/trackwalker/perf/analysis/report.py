@@ -18,7 +18,7 @@ from trackwalker.job.layout import Job
 from trackwalker.job.run import RunRecord, load_run
 from trackwalker.logs.facts import LogFacts
 from trackwalker.perf.analysis.fixes import fixes_for
-from trackwalker.perf.analysis.result import JobPart, Missing, PerfReport
+from trackwalker.perf.analysis.result import GoodputPart, JobPart, Missing, PerfReport
 from trackwalker.perf.analysis.traces import Traces, read_traces
 from trackwalker.perf.formats.find import Found, find_files, traces_in
 from trackwalker.perf.throughput.flops import Flops, model_flops
@@ -27,6 +27,7 @@ from trackwalker.perf.throughput.settings import Settings, settings_of
 from trackwalker.perf.throughput.speed import measure
 from trackwalker.perf.throughput.utilisation import Logged, find_peak, flops_part, logged_flops, utilisation
 from trackwalker.record.masks import masks
+from trackwalker.record.speeds import figure
 
 T = TypeVar("T")
 
@@ -34,6 +35,7 @@ T = TypeVar("T")
 # A report written down earlier, read again: only what this version wrote is believed.
 NAME = "perf.json"
 _UPSTREAM = "analysis.json"
+_TOLD_LOSS = 0.005  # of the time: less is rounding beside a percentage
 
 
 def upstream_tgs(directory: Path | None) -> float | None:
@@ -239,29 +241,37 @@ def find_traces(job: Job, options: Options, tensorboard_dir: str | None = None) 
 
 
 def headline(report: PerfReport) -> str:
-    """The report in one or two sentences."""
-    parts: list[str] = []
+    """The report in a few sentences: the whole run, the stretch whose rates are given, the largest loss."""
+    whole: list[str] = []
     rates: list[str] = []
-    where = ""
+    stretch = None
     through, used = report.throughput, report.utilisation
     if through is not None:
-        n, step_s = through.step_s_of, through.step_s
-        if step_s is not None:
-            parts.append(f"{step_s:.4g} s a step (median of {n} steps without saves and compilations)")
+        if through.step_s is not None:
+            of = f"median of {through.step_s_of} steps without saves and compilations"
+            whole.append(f"{through.step_s:.4g} s a step ({of})")
         if through.tgs is not None:
-            rates.append(f"{through.tgs.mean:.4g} tokens/s/device")
-        if len(through.levels) > 1:
-            where = next((f" in steps {x.first_step} to {x.last_step}" for x in through.levels if x.steady), "")
+            rates.append(f"{figure(through.tgs.median)} tokens/s/device")
+        stretch = next((x for x in through.levels if x.steady and len(through.levels) > 1), None)
     elif report.trace is not None:
-        parts.append(f"{1000 * report.trace.step_s:.4g} ms a step (traced)")
+        whole.append(f"{1000 * report.trace.step_s:.4g} ms a step (traced)")
     if used is not None and used.mfu is not None:
         rates.append(f"{100 * used.mfu:.1f} % MFU")
-    if rates:
-        parts.append(" and ".join(rates) + where)
-    if report.goodput is not None and report.goodput.goodput is not None:
-        parts.append(f"goodput {100 * report.goodput.goodput:.0f} %")
-    said = ", ".join(parts)
+    good = [_goodput(report.goodput)] if report.goodput is not None and report.goodput.goodput is not None else []
+    if stretch is None or not rates:
+        said = ", ".join([*whole, *rates, *good])
+    else:
+        slow = " (slow)" if stretch.slow else ""
+        steps = f"Steps {stretch.first_step} to {stretch.last_step}{slow}"
+        said = f"Whole run: {', '.join([*whole, *good])}. {steps}: {stretch.seconds:.4g} s a step, {', '.join(rates)}"
     if not report.fixes:
         return f"{said}; nothing stands out to fix." if report.trace else f"{said}; a trace would show where it goes."
     first = report.fixes[0]
     return f"{said}. Largest loss: {first.says}."
+
+
+def _goodput(part: GoodputPart) -> str:
+    """Goodput, and where the rest of the time went."""
+    losses = [(r.what, r.share) for r in part.rows if r.what != "train" and r.share and r.share >= _TOLD_LOSS]
+    rest = ", ".join(f"{what} {100 * share:.1f} %" for what, share in losses)
+    return f"goodput {100 * (part.goodput or 0.0):.1f} %" + (f" (the rest: {rest})" if rest else "")

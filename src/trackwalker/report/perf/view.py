@@ -97,7 +97,7 @@ def _speed(through: Throughput) -> list[tuple[str, str]]:
     ]
     if through.tgs is not None:
         t = through.tgs
-        rows.append(("tokens/s/device", f"{t.mean:.6g} (95 % {t.low:.6g} to {t.high:.6g})"))
+        rows.append(("tokens/s/device", f"mean {t.mean:.6g} (95 % {t.low:.6g} to {t.high:.6g})"))
     if through.positional is not None:
         p = through.positional
         rows.append(("TGS as MaxText logs it", f"{p.tgs:.6g} ± {p.std:.3g}, mean of positions 5 to 14 ({p.n} steps)"))
