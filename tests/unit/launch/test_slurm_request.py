@@ -11,7 +11,7 @@ import pytest
 from trackwalker.errors import MissingToolError, UsageError
 from trackwalker.launch.schedulers.slurm import choose_reservation
 from trackwalker.launch.slurm.client import Slurm, SlurmUnreachable, submit_environment
-from trackwalker.launch.slurm.options import SubmitOptions, parse_scheduler_words
+from trackwalker.launch.slurm.options import KNOWN, SubmitOptions, parse_scheduler_words
 from trackwalker.launch.slurm.script import render_script, sbatch_options
 
 NOW = 1794735000.0
@@ -20,6 +20,11 @@ NOW = 1794735000.0
 @pytest.mark.parametrize("words", [["-N4"], ["-N", "4"], ["--nodes=4"], ["--nodes", "4"], ["-N=4"]])
 def test_r07_every_spelling_of_nodes_is_the_same(words: list[str]) -> None:
     assert parse_scheduler_words(words) == SubmitOptions(nodes=4)
+
+
+def test_the_list_of_sbatch_options_holds_whole_names() -> None:
+    assert {"nodes", "gpu-bind", "ntasks-per-node", "requeue"} <= KNOWN
+    assert [name for name in KNOWN if name != name.strip("- ")] == []
 
 
 def test_known_options_are_read_and_the_rest_is_kept_as_one_word_each() -> None:
