@@ -17,7 +17,8 @@ from trackwalker.job.causes import cause_name
 HOSTS = tuple(f"r{rack}-n{node:02d}" for rack in range(1, 5) for node in range(1, 7))
 RETURNING = "r2-n03"  # the culprit of four incidents
 DAY_S = 86400.0
-START_S = 240.0  # what a run takes before its first step
+START_S = 240.0  # what a run takes beside its steps
+PREFLIGHT_S = 12.0  # of that before the first one, as `header` tells
 
 # What is planted among `a_month`'s jobs: number, cause, culprits, hosts, steps, seconds of a step in the slow half.
 PLANTED = (
@@ -123,7 +124,7 @@ def a_month(root: Path, count: int = 200) -> Path:
             root, str(7000 + number), hosts[:size], MODELS[number % 4], age, slow, last, 8, NCCL.format(rank=1) * failed
         )
         if cause:
-            accuse(folder, cause, list(named), 8 * size, after_s=START_S + 10.0 * (last // 2 + 1))
+            accuse(folder, cause, list(named), 8 * size, after_s=PREFLIGHT_S + 10.0 * (last // 2 + 1))
     return root
 
 

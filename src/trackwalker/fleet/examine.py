@@ -10,6 +10,7 @@ import contextlib
 import os
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
@@ -138,10 +139,16 @@ def _goes_on(state: str) -> bool:
 
 
 class Examiner:
-    """The worker: picks the next job that nobody has diagnosed, the troubled ones first."""
+    """The worker: picks the next job that nobody has diagnosed, the troubled ones first; none while others wait."""
 
-    def __init__(self, index: JobIndex, examined: Examined, command: tuple[str, ...] = ()) -> None:
-        self._index, self._examined = index, examined
+    def __init__(
+        self,
+        index: JobIndex,
+        examined: Examined,
+        command: tuple[str, ...] = (),
+        busy: Callable[[], bool] = lambda: False,
+    ) -> None:
+        self._index, self._examined, self._busy = index, examined, busy
         place = examined.folder
         self._diagnoses = Diagnoses((place or Path("/nonexistent")) / "at-work", command, keep=lambda verdict: verdict)
         self._states: dict[str, str] = {}  # of those that are being diagnosed
@@ -178,7 +185,7 @@ class Examiner:
         for job_id, verdict in self._diagnoses.step():
             self._examined.keep(job_id, self._states.pop(job_id, ""), verdict)
             self._index.look_again()
-        if self._diagnoses.idle and (chosen := self._next()) is not None:
+        if self._diagnoses.idle and not self._busy() and (chosen := self._next()) is not None:
             job, state = chosen
             self._states[job.id] = state
             self._diagnoses.ask(job.id, job.dir or job.log or Path())

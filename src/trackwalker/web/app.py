@@ -88,7 +88,7 @@ def create_app(settings: Settings) -> Starlette:
     app.state.sheets = Cache[Sheet](_SHEETS)
     app.state.marks = Marks(workspace.root, settings.kept)
     app.state.signs = Signs(workspace.root)
-    app.state.examiner = Examiner(app.state.jobs, workspace.examined)
+    app.state.examiner = Examiner(app.state.jobs, workspace.examined, busy=lambda: workspace.busy)
     return app
 
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+from fleet_workspace import make_run
 from triage_logs import CANCEL, header, steps
 from web_client import (  # noqa: F401
     LONG_MS,
@@ -34,13 +35,15 @@ pytestmark = needs_chromium
 
 
 def test_bars_are_green_for_much_goodput_only(tmp_path: Path, look: Callable[..., Looked]) -> None:  # noqa: F811
-    """On 0.1.0 a bar of 23 % was as green as one of 98 %."""
+    """On 0.1.0 a bar of 23 % was as green as one of 98 %; a run that hardly trained has none."""
     root = workspace_of(1, tmp_path / "outputs")
+    make_run(root, "9900", ["n1"], slow_s=60.0)
     with serving(root) as site_:
         assert site_.app.state.jobs.wait(60.0)
         page = look(f"{site_.url}/").page
-        share = float(page.locator("tbody tr td:nth-last-child(2)").inner_text().split()[0])
+        share = float(page.locator("#job-9900 td:nth-last-child(2)").inner_text().split()[0])
         assert share < 50
+        assert page.locator("#job-9000 td:nth-last-child(2)").inner_text() == "mostly start-up"
         fill = page.locator(".meter .part").first.evaluate("e => getComputedStyle(e).fill")
         green = page.evaluate("getComputedStyle(document.documentElement).getPropertyValue('--good').trim()")
         assert fill != _rgb(green)

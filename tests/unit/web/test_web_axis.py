@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import math
+import re
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
+from fleet_workspace import make_run
 
+from trackwalker.diagnose.case import open_case
 from trackwalker.diagnose.verdict import Cause, Cost, JobRef, Onset, Verdict, Window
 from trackwalker.diagnose.views.story import StepPoint, Story
+from trackwalker.job.layout import Job
 from trackwalker.logs.scanning.window import OpenLog
 from trackwalker.perf.analysis.fixes import fixes_for
 from trackwalker.perf.analysis.result import Bucket, JobPart, OpRow, PerfReport, TracePart
@@ -142,3 +147,12 @@ def test_copies_within_the_device_blame_no_host() -> None:
 
     assert fixes("copy-d2d") & {"device-copies", "exposed-copies"} == {"device-copies"}
     assert fixes("copy-h2d") & {"device-copies", "exposed-copies"} == {"exposed-copies"}
+
+
+def test_a_run_does_not_end_before_its_last_step_whatever_its_summary_says(tmp_path: Path) -> None:
+    folder = make_run(tmp_path / "outputs", "1", ["n1"], last=90)
+    log = next((tmp_path / "outputs").glob("1-*.log"))
+    log.write_text(re.sub(r"Wall: .*", "Wall:   0h 5m 0s", log.read_text()))
+    with open_case(Job("1", log, folder)) as case:
+        assert case.timeline is not None
+        assert case.end == case.timeline.last_end

@@ -335,6 +335,8 @@ def test_a_finished_job_is_diagnosed_once_in_the_background_whoever_looks(tmp_pa
 
     index, examiner = worker()
     assert {row.badge_from for row in index.rows()[0]} == {""}
+    polite = Examiner(index, Examined(root, kept), (sys.executable, str(engine)), busy=lambda: True)
+    assert not polite.step()  # somebody waits for a verdict: what nobody waits for stands back
     deadline = time.monotonic() + 60.0
     while examiner.step():
         assert time.monotonic() < deadline

@@ -21,7 +21,7 @@ from trackwalker.job.scrub import Scrubber
 from trackwalker.logs.failures.findings import Finding
 from trackwalker.perf.throughput.goodput_cost import goodput_part
 from trackwalker.report import view, words
-from trackwalker.report.commands import command_of
+from trackwalker.report.commands import command_of, first_look
 from trackwalker.report.story.cost import LOSSES, with_recorded
 from trackwalker.report.text import clip, json_visible, one_line
 from trackwalker.report.view import in_order
@@ -259,12 +259,16 @@ def _advice(job: Job, action: Action, verdict: Verdict, record: RunRecord | None
         command, note = f"trackwalker resume {shlex.quote(job.id)}", "says what it would do; --yes starts it"
     elif action.do in ("find-the-first-failure", "read-traceback"):
         command, note = f"trackwalker triage {shlex.quote(job.id)}", "changes nothing"
+    if not command:
+        command = command_of(action, verdict)
+        if command == first_look(verdict, shlex.quote(job.id)):
+            note = "the command only looks, and changes nothing"
     return Advice(
         words.action_title(action),
         clip(one_line(action.why), 600),
         clip(one_line(action.risk), 200),
         action.needs_approval,
-        command or command_of(action, verdict),
+        command,
         note,
     )
 

@@ -51,7 +51,7 @@ class WebWorkspace:
         self._comparisons: Cache[Comparison] = Cache(8)
         self._changes: Cache[list[Change]] = Cache(256)
         self._told: dict[str, tuple[int, Verdict]] = {}
-        self._count = 0
+        self._count = self._waited_for = 0
         self._lock = threading.Lock()
         self.examined = Examined(self.agent.root, kept)
         self.model_answers: Cache[Answered] = Cache(_KEPT_ANSWERS)  # a reload must not pay for one again
@@ -85,7 +85,7 @@ class WebWorkspace:
         """The full verdict and its story; seconds, once for each state of the evidence."""
 
         def make() -> Diagnosis:
-            with self._hard_work:
+            with self._at_work():
                 # With the Prometheus that the charts use, too, and a triage that is shown before the rest is there.
                 made = diagnose_job(job, opener=self.databases.open, seen=self.triage(job) if job.log else None)
             with self._lock:
@@ -128,7 +128,7 @@ class WebWorkspace:
         """Job B against job A."""
 
         def make() -> Comparison:
-            with self._hard_work:
+            with self._at_work():
                 return compare(a, b)
 
         return self._comparisons.get((a.id, b.id), (signature(a), signature(b)), make)
@@ -145,6 +145,22 @@ class WebWorkspace:
     def known_comparison(self, a: Job, b: Job) -> Comparison | None:
         """The comparison where it is there already."""
         return self._comparisons.peek((a.id, b.id), (signature(a), signature(b)))
+
+    @property
+    def busy(self) -> bool:
+        """Whether somebody waits for a diagnosis or a comparison: what nobody waits for stands back then."""
+        return self._waited_for > 0
+
+    @contextmanager
+    def _at_work(self) -> Iterator[None]:
+        with self._lock:
+            self._waited_for += 1
+        try:
+            with self._hard_work:
+                yield
+        finally:
+            with self._lock:
+                self._waited_for -= 1
 
     @contextmanager
     def metrics(self, job: Job) -> Iterator[Telemetry]:
