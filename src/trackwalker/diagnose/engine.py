@@ -82,7 +82,11 @@ def diagnose_case(case: Case, playbooks: list[Playbook] | None = None, begin: fl
     look = _faint(case, books, symptoms) or _look(case, books, symptoms)
     symptoms, evidence, speed, examinations = look.symptoms, look.evidence, look.speed, look.examinations
     again = look_again(case, symptoms, look.found, look.roles)
-    roles = settled(look.roles, again.behind, again.beside)
+    roles = look.roles
+    if again.beside:  # what chance brought stands before nothing else
+        left = [e for e in look.found if e.playbook.id not in again.beside]
+        roles = assign_roles(left, symptoms) | dict.fromkeys(again.beside, "contributing")
+    roles = settled(roles, again.behind)
     name_whom_they_wait_for(case, again, look.found, roles, evidence, symptoms.accounts)
     causes, leading = _told(examinations, look.found, roles, case, symptoms, speed)
     outcome = _outcome(causes, leading)

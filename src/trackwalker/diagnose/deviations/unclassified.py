@@ -150,7 +150,7 @@ def _culprits(deviations: Sequence[Deviation], graph: Graph, named: Set[str], wa
     if busy := worked_on(deviations):
         groups = [g for g in groups if g.hosts & busy]
     roots = [g for g in groups if not any(_explains(other, g, graph) for other in groups if other is not g)]
-    only = waits and len(roots) == 1 and not roots[0].everyday
+    only = waits and len({g.hosts for g in roots}) == 1 and not any(g.everyday for g in roots)
     roots = [g for g in roots if g.strength >= _CLEAR or g.hosts <= named or only]
     roots = sorted(roots, key=lambda g: (g.everyday, -g.strength, g.members[0].meaning.metric))
     if not roots:
