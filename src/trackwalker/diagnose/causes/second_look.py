@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from trackwalker.diagnose.accounts.accounts import SOME, Account
+from trackwalker.diagnose.accounts.accounts import MOST, SOME, Account
 from trackwalker.diagnose.accounts.shares import carried
 from trackwalker.diagnose.case import Case
 from trackwalker.diagnose.causes.claims import Claim, chance_hits, claim_of, confirmed, downstream, explanation
@@ -210,7 +210,8 @@ def locate(
 ) -> Located | None:
     """Who deviates since the trouble began and is accounted for by no cause."""
     telemetry = case.telemetry
-    waits = question.standing == "before"
+    idled = any(b.wait.devices and b.share >= MOST for a in symptoms.accounts for b in a.bookings)
+    waits = question.standing == "before" or idled
     suspicion = suspect(question.deviations, graph(), question.named, waits) if telemetry is not None else None
     if suspicion is None or telemetry is None:
         return None

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from trackwalker.diagnose.causes.quantities import Graph
 from trackwalker.diagnose.deviations.sweep import Deviation
+from trackwalker.stats.deviations import LEAST_SCORE
 
 CAUSE = "unclassified"
 _WEIGHT = {"error": 1.0, "health": 1.0, "resource": 0.9, "wait": 0.9, "activity": 0.7}
@@ -151,7 +152,7 @@ def _culprits(deviations: Sequence[Deviation], graph: Graph, named: Set[str], wa
         groups = [g for g in groups if g.hosts & busy]
     roots = [g for g in groups if not any(_explains(other, g, graph) for other in groups if other is not g)]
     only = waits and len({g.hosts for g in roots}) == 1 and not any(g.everyday for g in roots)
-    roots = [g for g in roots if g.strength >= _CLEAR or g.hosts <= named or only]
+    roots = [g for g in roots if g.strength >= (LEAST_SCORE if only else _CLEAR) or g.hosts <= named]
     roots = sorted(roots, key=lambda g: (g.everyday, -g.strength, g.members[0].meaning.metric))
     if not roots:
         return []
