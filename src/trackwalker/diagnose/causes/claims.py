@@ -31,9 +31,9 @@ class Claim:
         if self.told_by_log:
             return mine or quantity in graph.waiting or (deviation.episode.stops and deviation.kind == "fell")
         moved = graph.follows(*self.quantities)
-        if not mine and self.hosts and not deviation.fleet and deviation.meaning.layer == "activity":
-            if deviation.kind == "rose":
-                return False  # who works on while others wait does not wait for them
+        works_on = deviation.meaning.layer == "activity" and deviation.kind == "rose" and not deviation.fleet
+        if works_on and self.hosts and not mine:
+            return False  # who works on while others wait does not wait for them
         if mine or not self.hosts:
             return quantity in moved or quantity in graph.waiting
         return quantity in graph.spreads(*self.quantities) or (deviation.fleet and quantity in moved)

@@ -137,9 +137,9 @@ def worked_on(deviations: Sequence[Deviation]) -> frozenset[str]:
     """
     seen: dict[str, set[str]] = {}
     for d in deviations:
-        if d.host is not None and d.meaning.layer == "activity" and not d.episode.stops:
-            if _out_of_step(d, (o for o in deviations if o.episode is d.episode)):
-                seen.setdefault(d.host, set()).add(d.meaning.quantity)
+        active = d.host is not None and d.meaning.layer == "activity" and not d.episode.stops
+        if active and _out_of_step(d, (o for o in deviations if o.episode is d.episode)):
+            seen.setdefault(d.host or "", set()).add(d.meaning.quantity)
     most = max((d.of for d in deviations), default=1) // _FEW_WORK_ON
     hosts = frozenset(host for host, measures in seen.items() if len(measures) >= _MEASURES)
     return hosts if len(hosts) <= max(1, most) else frozenset()
