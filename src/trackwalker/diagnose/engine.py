@@ -16,7 +16,7 @@ from trackwalker.diagnose.causes.evidence import EvidenceBook
 from trackwalker.diagnose.causes.examine import Examination, examine
 from trackwalker.diagnose.causes.logcause import failure_of, playbooks_for
 from trackwalker.diagnose.causes.playbook import Playbook, load_playbooks
-from trackwalker.diagnose.causes.roles import assign_roles, undisputed
+from trackwalker.diagnose.causes.roles import assign_roles, undisputed, without
 from trackwalker.diagnose.causes.second_look import (
     Located,
     common_change,
@@ -83,7 +83,7 @@ def diagnose_case(case: Case, playbooks: list[Playbook] | None = None, begin: fl
     look = _faint(case, books, symptoms) or _look(case, books, symptoms)
     symptoms, evidence, speed, examinations = look.symptoms, look.evidence, look.speed, look.examinations
     again = look_again(case, symptoms, look.found, look.roles)
-    roles = settled(look.roles, again.behind, again.beside)
+    roles = settled(without(again.beside, look.found, look.roles, symptoms), again.behind)
     name_whom_they_wait_for(case, again, look.found, roles, evidence, symptoms.accounts)
     causes, leading = _told(examinations, look.found, roles, case, symptoms, speed)
     outcome = _outcome(causes, leading)

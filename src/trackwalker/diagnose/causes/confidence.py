@@ -19,6 +19,9 @@ from trackwalker.diagnose.verdict import Verdict
 
 _MOST_PIECES, _MOST_OPEN = 5, 4  # more of the same adds nothing
 _ENOUGH, _RIVAL, _NOBODY = 4.0, 0.5, 1.5  # by the pooled sets of docs/first-sight, each left out in turn
+# Less for a next best explanation that is nearly as clear, and for lost time that is not accounted for. By the two sets
+# whose claims hold a margin (bd, be), chosen among six pairs: coarse on purpose.
+_LEAD, _CLOSE, _LEFT_OPEN = 0.6, 4.0, 6.0
 # Of culprits that were located and not named, on worlds of a simulator that shares no code with us: 48 of 57 right.
 _LOCATED = 0.84
 TABLE = "confidence.json"  # beside this file; `trackwalker lab calibrate` writes it
@@ -63,7 +66,9 @@ def calibration() -> Calibration:
     return Calibration.model_validate(json.loads((files("trackwalker.diagnose") / TABLE).read_text()))
 
 
-def certainty(supported: float, cause: str, rivals: int, named: bool) -> float:
+def certainty(
+    supported: float, cause: str, rivals: int, named: bool, margin: float | None = None, explains: float | None = None
+) -> float:
     """Support as far as more of it counts; less for all that can stand behind the cause, and for roots beside it.
 
     And less where nobody is `named`: then nothing that was measured tells one host from another.
@@ -76,6 +81,8 @@ def certainty(supported: float, cause: str, rivals: int, named: bool) -> float:
         - math.log2(1 + len(states().behind(state_of(cause))))
         - _RIVAL * rivals
         - _NOBODY * (not named)
+        - (0.0 if margin is None else _CLOSE * max(0.0, _LEAD - margin))
+        - (0.0 if margin is None or explains is None else _LEFT_OPEN * max(0.0, 1.0 - explains))
     )
 
 
@@ -87,7 +94,8 @@ def with_confidence(verdict: Verdict) -> Verdict:
     for cause in verdict.causes:
         supported = support(plain, {"evidence": cause.evidence})
         most = _LOCATED if cause.cause == CAUSE else 1.0
-        level = confidence(certainty(supported, cause.cause, rivals, bool(cause.hosts)))
+        sure_of = certainty(supported, cause.cause, rivals, bool(cause.hosts), cause.margin, cause.explains)
+        level = confidence(sure_of)
         sure.append(cause.model_copy(update={"confidence": min(most, level)}))
     return verdict.model_copy(update={"causes": sure})
 

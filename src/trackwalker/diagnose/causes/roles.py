@@ -48,6 +48,16 @@ def assign_roles(found: list[Examination], symptoms: Symptoms) -> dict[str, Role
     return roles or {e.playbook.id: "contributing" if _beside(e, benign) else "root" for e in benign}
 
 
+def without(
+    chance: frozenset[str], found: list[Examination], roles: dict[str, Role], symptoms: Symptoms
+) -> dict[str, Role]:
+    """The roles where some of the causes found turned out to be chance: those stand before nothing else."""
+    if not chance:
+        return roles
+    left = [e for e in found if e.playbook.id not in chance]
+    return assign_roles(left, symptoms) | {name: "contributing" for name in chance}
+
+
 def _beside(reading: Examination, others: list[Examination]) -> bool:
     """Whether another benign reading accounts for this one: saves make storage traffic."""
     return any(e.playbook.state in states().of("overshadowed", reading.playbook.state) for e in others)

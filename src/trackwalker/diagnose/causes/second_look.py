@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from trackwalker.diagnose.accounts.accounts import SOME, Account
+from trackwalker.diagnose.accounts.accounts import MOST, SOME, Account
 from trackwalker.diagnose.accounts.shares import carried
 from trackwalker.diagnose.case import Case
 from trackwalker.diagnose.causes.claims import Claim, chance_hits, claim_of, confirmed, downstream, explanation
@@ -127,6 +127,8 @@ def open_question(
     if outcome != "incident" or not (stuck or (symptoms.slow and slowing)):
         return None
     if all(_only_idleness(e) for e in stuck or slowing):
+        if slowing and not stuck and any(d.fleet and _late(d) for d in look.deviations):
+            return None  # most hosts show what makes data late
         # Idle devices tell that something was waited for: what else stands out, and is no sign of late data, is it.
         claims = [claim_of(e) for e in told if not _only_idleness(e) and not e.waits]
         rest = [d for d in look.deviations if explanation(d, claims, graph(), {}) is None]
@@ -137,6 +139,11 @@ def open_question(
     claims = [claim_of(e) for e in told]
     rest = [d for d in look.deviations if explanation(d, claims, graph(), {}) is None]
     return OpenQuestion("beside", _left_over(rest, look.deviations, slowing, symptoms))
+
+
+def _late(d: Deviation) -> bool:
+    """Whether this is what late batches come of, beyond their wait itself."""
+    return d.meaning.worse(d.kind) and d.meaning.quantity in graph().late_batches - graph().waiting
 
 
 def _idles_otherwise(d: Deviation) -> bool:
@@ -203,7 +210,9 @@ def locate(
 ) -> Located | None:
     """Who deviates since the trouble began and is accounted for by no cause."""
     telemetry = case.telemetry
-    suspicion = suspect(question.deviations, graph(), question.named) if telemetry is not None else None
+    idled = any(b.wait.devices and b.share >= MOST for a in symptoms.accounts for b in a.bookings)
+    waits = question.standing == "before" or idled
+    suspicion = suspect(question.deviations, graph(), question.named, waits) if telemetry is not None else None
     if suspicion is None or telemetry is None:
         return None
     cited = [(d, c[0]) for d in suspicion.deviations if (c := cite(d, telemetry, book)) is not None]

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from trackwalker.diagnose.causes.quantities import Graph
 from trackwalker.diagnose.deviations.sweep import Deviation
+from trackwalker.stats.deviations import LEAST_SCORE
 
 CAUSE = "unclassified"
 _WEIGHT = {"error": 1.0, "health": 1.0, "resource": 0.9, "wait": 0.9, "activity": 0.7}
@@ -136,9 +137,9 @@ def worked_on(deviations: Sequence[Deviation]) -> frozenset[str]:
     """
     seen: dict[str, set[str]] = {}
     for d in deviations:
-        if d.host is not None and d.meaning.layer == "activity" and not d.episode.stops:
-            if _out_of_step(d, (o for o in deviations if o.episode is d.episode)):
-                seen.setdefault(d.host, set()).add(d.meaning.quantity)
+        active = d.host is not None and d.meaning.layer == "activity" and not d.episode.stops
+        if active and _out_of_step(d, (o for o in deviations if o.episode is d.episode)):
+            seen.setdefault(d.host or "", set()).add(d.meaning.quantity)
     most = max((d.of for d in deviations), default=1) // _FEW_WORK_ON
     hosts = frozenset(host for host, measures in seen.items() if len(measures) >= _MEASURES)
     return hosts if len(hosts) <= max(1, most) else frozenset()
@@ -150,8 +151,8 @@ def _culprits(deviations: Sequence[Deviation], graph: Graph, named: Set[str], wa
     if busy := worked_on(deviations):
         groups = [g for g in groups if g.hosts & busy]
     roots = [g for g in groups if not any(_explains(other, g, graph) for other in groups if other is not g)]
-    only = waits and len(roots) == 1 and not roots[0].everyday
-    roots = [g for g in roots if g.strength >= _CLEAR or g.hosts <= named or only]
+    only = waits and len({g.hosts for g in roots}) == 1 and not any(g.everyday for g in roots)
+    roots = [g for g in roots if g.strength >= (LEAST_SCORE if only else _CLEAR) or g.hosts <= named]
     roots = sorted(roots, key=lambda g: (g.everyday, -g.strength, g.members[0].meaning.metric))
     if not roots:
         return []

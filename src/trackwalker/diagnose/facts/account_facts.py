@@ -12,6 +12,7 @@ from trackwalker.diagnose.causes.evidence import EvidenceBook
 from trackwalker.diagnose.episodes.symptoms import Symptoms
 from trackwalker.diagnose.facts.log_facts import FACTS, Answer
 
+_NEARLY_ALL = 0.75  # of a loss: who lacks batches idles through all of it; busy for longer, devices wait for each other
 _DEVICES = {w.id for w in all_waits() if w.devices}
 IDLENESS = frozenset({*(f"lost-to-{w}" for w in _DEVICES), "idle-in-slow-steps"})  # facts that tell of nothing else
 
@@ -23,7 +24,7 @@ def lost_to(wait: str, case: Case, symptoms: Symptoms, book: EvidenceBook) -> An
     asked = [(a, b) for a in episodes.values() if (b := a.booked(wait)) is not None]
     if not asked:
         return Answer(None)
-    mine = [(a, b) for a, b in asked if b.share >= MOST]
+    mine = [(a, b) for a, b in asked if b.share >= (_NEARLY_ALL if wait in _DEVICES else MOST)]
     if mine:
         hosts = {h for _, b in mine for h in b.hosts}
         evidence = [i for a, b in mine for i in (_measured(b, book), _told(case, a, book))]

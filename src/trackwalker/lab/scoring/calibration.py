@@ -13,6 +13,7 @@ from itertools import pairwise
 from trackwalker import __version__
 from trackwalker.diagnose.causes.confidence import CalibratedLevel, Calibration, certainty, look_up
 from trackwalker.errors import UsageError
+from trackwalker.lab.scoring.grade import Claim
 from trackwalker.lab.scoring.measures import Share
 from trackwalker.lab.scoring.results import CaseResult, Results
 from trackwalker.lab.scoring.table import Table
@@ -37,7 +38,7 @@ def stated(cases: Iterable[CaseResult]) -> list[Stated]:
     return [
         Stated(
             claim.confidence,
-            certainty(claim.support, claim.cause, len(case.grade.claims) - 1, bool(case.grade.accused)),
+            round(_certainty(claim, case), 1),
             claim.right,
             case.family,
         )
@@ -45,6 +46,11 @@ def stated(cases: Iterable[CaseResult]) -> list[Stated]:
         for claim in case.grade.claims
         if claim.confidence is not None
     ]
+
+
+def _certainty(claim: Claim, case: CaseResult) -> float:
+    named, others = bool(case.grade.accused), len(case.grade.claims) - 1
+    return certainty(claim.support, claim.cause, others, named, claim.margin, claim.explains)
 
 
 def calibrate(results: list[Results], first_sight: bool = False) -> Calibration:
