@@ -51,7 +51,9 @@ def last_words(
     number = scan.lines - len(raws) + (1 if scan.ends_mid_line else 2)  # of the first line in the tail
     steps = step_needles()
     last = max((i for i, raw in enumerate(raws) if any(n in raw for n in steps)), default=None)
-    last = _last_report(raws, places) if last is None else last
+    if last is None:
+        ill = min(victims, default=None)
+        last = _last_report(raws, places, None if ill is None else max(0, ill - number))
     places.reported = last is not None
     trained, last = last is not None, -1 if last is None else last
     first_known = min((line for line in victims if line > number + last), default=None)
@@ -106,10 +108,14 @@ def _without_health(
     return near[-1:] if len(lost) >= _SEVERAL else []
 
 
-def _last_report(raws: list[bytes], places: Places) -> int | None:
-    """Of a trainer whose steps are not known: the last of the lines that it prints over and over."""
-    templates = [template_of(b) if (b := places.read(raw[:600])) else "" for raw in raws]
-    often = [t for t, count in Counter(templates).most_common(3) if t and count >= _OFTEN]
+def _last_report(raws: list[bytes], places: Places, until: int | None) -> int | None:
+    """Of a trainer whose steps are not known: the last of the lines that it prints over and over while it is well."""
+    templates: list[str] = []
+    for raw in raws[:until]:
+        body = places.read(raw[:600])
+        well = body is not None and not _NO_SENTENCE.search(body.text) and read(body) is None and not reacts(body.text)
+        templates.append(template_of(body) if body is not None and well else "")
+    often = [t for t, count in Counter(templates).most_common(4) if t and count >= _OFTEN][:3]
     return max((i for i, t in enumerate(templates) if t in often), default=None)
 
 
