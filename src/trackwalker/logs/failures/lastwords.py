@@ -65,7 +65,7 @@ def last_words(
         body = places.read(raw[:2000], raws[at - number - 1] if at > number else b"")
         if body is None or launchers_end(body.text):
             continue
-        if places.is_firsts(body):
+        if trained and places.ended_first not in lost and places.is_firsts(body):
             body = replace(body, rank=places.ended_first)
         clock = body.clock if body.clock is not None else clock
         template = template_of(body)

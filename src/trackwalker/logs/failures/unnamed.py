@@ -123,6 +123,8 @@ def _before_the_victims(unknown: Group, groups: list[Group], index: LogIndex) ->
     victims = [g for g in victims if g.tier > 2 or (own.rank not in {h.rank for h in g.hits} and g.has("victim"))]
     ended = index.places.ended_first
     first = ended is not None and (own.rank == ended or (_nobodys(own, groups, index) and ended not in apart))
+    if first and _severity(own) <= SAID and ended in apart:
+        first = False  # it ended because it lost somebody
     if not victims or (not first and (hearsay(own) or (reacts(own.text) and _later(own, victims, index)))):
         return
     lost = {h.rank for g in victims for h in g.hits} | {h.rank for h in unknown.hits if hearsay(h) or reacts(h.text)}
@@ -152,6 +154,8 @@ def _before_the_signal(unknown: Group, groups: list[Group], index: LogIndex) -> 
     own = unknown.first
     said = _severity(own) >= ERROR or ((len(index.steps) or index.places.reported) and len(index.places.missed) >= _SEVERAL)
     if own.rank is None or own.rank != index.places.ended_first or reacts(own.text) or not said:
+        return
+    if _severity(own) <= SAID and any(h.rank == own.rank for g in having(groups, *VICTIMS) for h in g.hits):
         return
     for group in groups:
         if group is not unknown and group.tier <= 4 and all(launchers_end(h.text) for h in group.hits):

@@ -31,7 +31,7 @@ _NO_LABEL = re.compile(r"[{\"\t]|\0:\0:\0|ts=|time=")  # a record, a time, a row
 _LONGEST = 72
 _LEAST_LINES = 6
 _LEAST_SHARE = 0.25  # of the lines
-_LONGER = 0.02  # for each character of a form
+_ABOUT = 0.9
 _AGAIN = 1.2  # lines for each number, at least
 _MOST_FORMS = 5  # of one line
 
@@ -82,22 +82,17 @@ def learn_label(lines: Iterable[str]) -> Label | None:
             shape = _WORD.sub("\0", prefix)
             seen[shape].append(tuple(_WORD.findall(prefix)))
             said[shape].add(_WORD.sub("\0", text[len(prefix) :]))
-    best: tuple[float, Label] | None = None
+    labels: list[tuple[int, int, int, Label]] = []
     for shape, rows in seen.items():
-        if len(rows) < max(_LEAST_LINES, _LEAST_SHARE * count) or "\0" not in shape or len(said[shape]) < 2 or _NO_LABEL.search(shape):
+        least = max(_LEAST_LINES, _LEAST_SHARE * count)
+        if len(rows) < least or "\0" not in shape or len(said[shape]) < 2 or _NO_LABEL.search(shape):
             continue
-        found = _columns(shape, rows)
-        # The longest form says most; among equals the one that more lines carry.
-        if found is not None and (best is None or (weight := _weight(shape, rows, found)) > best[0]):
-            weight = _weight(shape, rows, found)
-            best = (weight, found)
-    return best[1] if best else None
-
-
-def _weight(shape: str, rows: list[tuple[str, ...]], label: Label) -> float:
-    """The longest form says most, where about as many lines carry it."""
-    known = 2.0 * (label.rank is not None) + (label.host is not None)
-    return len(rows) * known * (1 + _LONGER * len(shape.strip()))
+        if (found := _columns(shape, rows)) is not None:
+            known = 2 * (found.rank is not None) + (found.host is not None)
+            labels.append((len(rows) * known, known, len(shape.strip()), found))
+    # The longest form says most, among those that about as many lines carry.
+    most = max((weight for weight, *_ in labels), default=0)
+    return max((each for each in labels if each[0] >= _ABOUT * most), key=lambda each: each[1:3], default=(0, 0, 0, None))[3]
 
 
 def _prefixes(text: str) -> list[str]:
