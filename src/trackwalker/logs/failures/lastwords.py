@@ -44,8 +44,8 @@ def last_words(
     """The lines after the last step of any rank, before the first victim's or of whoever is no victim.
 
     `known` are line numbers, `victims` the ranks by line. Without a healthy part only two lines are believed: what the
-    rank said last that the launcher says ended first, and what stands right before several others lost somebody. Of a run
-    that nothing else says has `failed` only errors by their level.
+    rank said last that the launcher says ended first, and what stands right before several others lost somebody. Of
+    a run that nothing else says has `failed` only errors by their level.
     """
     raws = scan.tail.split(b"\n")
     number = scan.lines - len(raws) + (1 if scan.ends_mid_line else 2)  # of the first line in the tail
@@ -93,7 +93,10 @@ def last_words(
     if not failed:
         return errors[:_MOST]
     if not trained:
-        found = [*errors, *_without_health([s for s in found if s not in errors], victims, first_known, places.ended_first)]
+        found = [
+            *errors,
+            *_without_health([s for s in found if s not in errors], victims, first_known, places.ended_first),
+        ]
     return found[:_MOST]
 
 

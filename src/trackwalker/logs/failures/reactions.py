@@ -1,7 +1,8 @@
 """Words that a lost peer makes: whoever prints them waits for somebody, lost somebody, or was told to end.
 
-They name nobody's fault. One rank may say such a thing of itself, so they only stand behind what is said in other words.
+They name nobody's fault. One rank may say such a thing of itself, so they only stand behind what is said otherwise.
 """
+# ruff: noqa: E501
 
 from __future__ import annotations
 
