@@ -25,8 +25,8 @@ _FIELD = re.compile(r'"?\b(\w+)"?\s?[:=]\s?("(?:[^"\\]|\\.)*"|[^\s,{}]+),?')
 _FIELDS = re.compile(r"^\W{0,3}\w+\"?[:=](?:.*?\w\"?[:=]){2}")
 # Who speaks, before what is said: a level with a logger's name, glog's head, a thread that panicked.
 _HEAD = re.compile(
-    r"^\W{0,3}(?:[IWEF]\d{4} [\d:.]+ +\d+ \S+\] |\[NeMo[^\]]*\] ?|thread '[^']*' panicked at \S+ ?|(?:what\(\):|panic:)\s+"
-    r"|(?:- )?(?:[\w.-]+ )?(?:- )?\[?(?:ERROR|CRITICAL|FATAL|error|critical|fatal)\s*\]?[\s:-]+(?:[\w-]+(?:\.[\w-]+)*: ?)?"
+    r"^\W{0,3}(?:[IWEF]\d{4} [\d:.]+ +\d+ \S+\] |\[NeMo[^\]]*\] ?|thread '[^']*' panicked at \S+ ?|(?:what\(\):|panic:)\s+"  # noqa: E501
+    r"|(?:- )?(?:[\w.-]+ )?(?:- )?\[?(?:ERROR|CRITICAL|FATAL|error|critical|fatal)\s*\]?[\s:-]+(?:[\w-]+(?:\.[\w-]+)*: ?)?"  # noqa: E501
     r"|(?:[\w]+\.)+(?=[A-Z]\w+: ))"
 )
 _HERE = re.compile(r"(?i)\b(?:on |of )?(?:this|our) (?:node|rank|host|worker|process|machine)(?:'s)?\b")

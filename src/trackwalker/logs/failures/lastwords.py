@@ -44,14 +44,16 @@ def last_words(
     """The lines after the last step of any rank, before the first victim's or of whoever is no victim.
 
     `known` are line numbers, `victims` the ranks by line. Without a healthy part only two lines are believed: what the
-    rank said last that the launcher says ended first, and what stands right before several others lost somebody. Of a run
-    that nothing else says has `failed` only errors by their level.
+    rank said last that the launcher says ended first, and what stands right before several others lost somebody. Of
+    a run that nothing else says has `failed` only errors by their level.
     """
     raws = scan.tail.split(b"\n")
     number = scan.lines - len(raws) + (1 if scan.ends_mid_line else 2)  # of the first line in the tail
     steps = step_needles()
     last = max((i for i, raw in enumerate(raws) if any(n in raw for n in steps)), default=None)
-    last = _last_report(raws, places) if last is None else last
+    if last is None:
+        ill = min(victims, default=None)
+        last = _last_report(raws, places, None if ill is None else max(0, ill - number))
     places.reported = last is not None
     trained, last = last is not None, -1 if last is None else last
     first_known = min((line for line in victims if line > number + last), default=None)
@@ -63,7 +65,7 @@ def last_words(
         body = places.read(raw[:2000], raws[at - number - 1] if at > number else b"")
         if body is None or launchers_end(body.text):
             continue
-        if places.is_firsts(body):
+        if trained and places.ended_first not in lost and places.is_firsts(body):
             body = replace(body, rank=places.ended_first)
         clock = body.clock if body.clock is not None else clock
         template = template_of(body)
@@ -91,7 +93,10 @@ def last_words(
     if not failed:
         return errors[:_MOST]
     if not trained:
-        found = [*errors, *_without_health([s for s in found if s not in errors], victims, first_known, places.ended_first)]
+        found = [
+            *errors,
+            *_without_health([s for s in found if s not in errors], victims, first_known, places.ended_first),
+        ]
     return found[:_MOST]
 
 
@@ -106,10 +111,14 @@ def _without_health(
     return near[-1:] if len(lost) >= _SEVERAL else []
 
 
-def _last_report(raws: list[bytes], places: Places) -> int | None:
-    """Of a trainer whose steps are not known: the last of the lines that it prints over and over."""
-    templates = [template_of(b) if (b := places.read(raw[:600])) else "" for raw in raws]
-    often = [t for t, count in Counter(templates).most_common(3) if t and count >= _OFTEN]
+def _last_report(raws: list[bytes], places: Places, until: int | None) -> int | None:
+    """Of a trainer whose steps are not known: the last of the lines that it prints over and over while it is well."""
+    templates: list[str] = []
+    for raw in raws[:until]:
+        body = places.read(raw[:600])
+        well = body is not None and not _NO_SENTENCE.search(body.text) and read(body) is None and not reacts(body.text)
+        templates.append(template_of(body) if body is not None and well else "")
+    often = [t for t, count in Counter(templates).most_common(4) if t and count >= _OFTEN][:3]
     return max((i for i, t in enumerate(templates) if t in often), default=None)
 
 

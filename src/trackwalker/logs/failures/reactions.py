@@ -1,7 +1,8 @@
 """Words that a lost peer makes: whoever prints them waits for somebody, lost somebody, or was told to end.
 
-They name nobody's fault. One rank may say such a thing of itself, so they only stand behind what is said in other words.
+They name nobody's fault. One rank may say such a thing of itself, so they only stand behind what is said otherwise.
 """
+# ruff: noqa: E501
 
 from __future__ import annotations
 
@@ -39,7 +40,7 @@ _WRAPS_UP = re.compile(
 # Launchers on how processes ended: their own words, and the blocks of torchrun's summary.
 _LAUNCHERS_END = re.compile(
     r"^\W*(?:srun|slurmstepd|sbatch|mpirun|mpiexec|prterun|orterun|kubelet|pdsh@\S+|systemd)\b[:\[ ]|torch/distributed/elastic/|\[launch\.py:\d+"
-    r"|^\s*(?:time|host|rank|exitcode|error_file|traceback)\s+: |<NO_OTHER_FAILURES>|^Root Cause|^\S+\.(?:py|sh) FAILED\W*$|ChildFailedError"
+    r"|^\s*(?:time|host|rank|exitcode|error_file|traceback|Process name|Exit code)\s*: |^Trial \S+ errored|\btune_controller\.py|<NO_OTHER_FAILURES>|^Root Cause|^\S+\.(?:py|sh) FAILED\W*$|ChildFailedError"
     r"|^\W*Primary job |^a non-zero exit code|noticed that process rank|exited on signal|Sending process \d+ closing"
 )
 

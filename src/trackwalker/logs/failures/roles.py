@@ -101,7 +101,7 @@ def _owned_by_the_first(primary: Group, index: LogIndex) -> None:
     """Words that nobody's label stands before are those of the rank that the launcher says ended first."""
     first, hit = index.places.ended_first, primary.first
     nobodys = hit.rank is None and hit.task is None and hit.file == index.path.name
-    if first is None or not nobodys or primary.cause != UNCLASSIFIED and not primary.has("exception"):
+    if first is None or not nobodys or (primary.cause != UNCLASSIFIED and not primary.has("exception")):
         return
     if hit.host in ("", index.rank_hosts.get(first, hit.host)):
         primary.hits[0] = replace(hit, rank=first, host=index.rank_hosts.get(first, hit.host))
@@ -172,8 +172,11 @@ def _finding(group: Group, role: Role, index: LogIndex) -> Finding:
     known = index.facts.hosts
     # Only the launcher's and the scheduler's own lines speak of other hosts: what a rank prints does not.
     own = [h for h in group.hits if h.rank is None and h.task is None]
-    told = () if signature.unnamed and hit.rank is not None else group.hosts or tuple(
-        dict.fromkeys(host for h in own for said in (h.text, *h.more) for host in hosts_told(said, known))
+    told = (
+        ()
+        if signature.unnamed and hit.rank is not None
+        else group.hosts
+        or tuple(dict.fromkeys(host for h in own for said in (h.text, *h.more) for host in hosts_told(said, known)))
     )
     wrote = sorted(group.hits, key=lambda h: -1 if h.rank is None else h.rank)
     hosts = told or tuple(dict.fromkeys(host for h in wrote if (host := host_of_hit(index, h))))

@@ -14,9 +14,11 @@ _HOST = r"(?P<host>(?=[\w.-]*[A-Za-z])(?=[\w.-]*\d)[A-Za-z0-9][\w.-]{1,63}|(?:\d
 _SPAN = r"\[?\(?(?P<ranks>\d{1,6}(?:\s*(?:-|\.\.|to|–)\s*\d{1,6}|(?:,\s?\d{1,6})*))\)?\]?"
 _JOINED = r"['\"]?\s*(?:->|=>|→|:|=|@|\bon\b|\bat\b|\|)\s*(?:host(?:name)?|node)?[ =:]?\s*['\"]?"
 _BESIDE = (
-    re.compile(rf"(?i)\b(?:global[ _])?(?:ranks?|process(?:es)?|workers?|tasks?)[ =:]{{1,2}}{_SPAN}{_JOINED}{_HOST}(?![\w.-])"),
     re.compile(
-        rf"(?i)(?<![\w.-]){_HOST}{_JOINED}(?:global[ _])?(?:ranks?|process(?:es)?|workers?|tasks?)[ =:]{{1,2}}{_SPAN}(?![\w.])"
+        rf"(?i)\b(?:global[ _])?(?:ranks?|process(?:es)?|workers?|tasks?)[ =:]{{1,2}}{_SPAN}{_JOINED}{_HOST}(?![\w.-])"
+    ),
+    re.compile(
+        rf"(?i)(?<![\w.-]){_HOST}{_JOINED}(?:global[ _])?(?:ranks?|process(?:es)?|workers?|tasks?)[ =:]{{1,2}}{_SPAN}(?![\w.])"  # noqa: E501
     ),
 )
 _GLOBAL = re.compile(r"\bglobal_ranks=\[(?P<ranks>[\d, ]+)\]")  # torchelastic's agent, one a host
@@ -29,7 +31,7 @@ _CELLS = (re.compile(r"\s*\|\s*"), re.compile(r"\t+|\s{2,}"), re.compile(r"\s*,\
 _RULE = re.compile(r"^[\s|+:=-]*$")
 _A_HOST = re.compile(rf"^{_HOST}$")
 _MOST_ROWS = 1 << 14
-_LOOKS = re.compile(r"(?i)host|node|rank|slots|process|:\d+\s*$|machine|worker")
+_LOOKS = re.compile(r"(?i)host|node|world|rank|slots|process|:\d+\s*$|machine|worker")
 
 
 def read_tables(lines: Sequence[str], hosts: Sequence[str] = ()) -> dict[int, str]:
@@ -47,9 +49,9 @@ def read_tables(lines: Sequence[str], hosts: Sequence[str] = ()) -> dict[int, st
                 found.update({r: match["host"] for r in _ranks(match["ranks"]) if r not in found})
                 break
         if (match := _GLOBAL.search(line)) and at < len(hosts) and hosts[at]:
-            found.update({r: hosts[at] for r in _ranks(match["ranks"])})
+            found.update(dict.fromkeys(_ranks(match["ranks"]), hosts[at]))
         if len(listed := list(_DICT.finditer(line))) > 1 or (listed and "INFO DICT" in line):
-            found.update({r: h for r, h in _listed([(m["host"], _ranks(m["ranks"])) for m in listed]).items()})
+            found.update(dict(_listed([(m["host"], _ranks(m["ranks"])) for m in listed]).items()))
         if match := _SLOTS.match(line):
             counted.append((match["host"], int(match["slots"])))
         elif match := _GIVEN.search(line):
@@ -86,9 +88,11 @@ def _below(lines: Sequence[str], at: int) -> dict[int, str]:
         hosts = [i for i, head in enumerate(heads) if _HOST_HEAD.match(head.strip())]
         if not ranks or not hosts or len(heads) < 2:
             continue
-        rows = [line for line in lines[at + 1 : at + 1 + _MOST_ROWS]]
+        rows = list(lines[at + 1 : at + 1 + _MOST_ROWS])
         table: dict[int, str] = {}
-        body = takewhile(lambda c: c is not None, (_row(cut, line, len(heads)) for line in rows if not _RULE.match(line)))
+        body = takewhile(
+            lambda c: c is not None, (_row(cut, line, len(heads)) for line in rows if not _RULE.match(line))
+        )
         for cells in body:
             told, host = cells[ranks[0]].strip(), cells[hosts[0]].strip()  # type: ignore[index]
             if not re.fullmatch(r"\d{1,6}(?:-\d{1,6})?", told) or not _A_HOST.match(host):

@@ -137,7 +137,7 @@ _LOWER = re.compile(
     r"(?:^|[\w)\]]: |\| |^[\w.+-]{2,24} (?=error [A-Z]{1,6}-?\d))(?P<level>fatal error|fatal|error|panic)(?:\[\w+\]| [A-Z]{1,6}-?\d{1,6})?: |\"?(?:level|severity|lvl)\"?[=:] ?\"?(?P<named>error|fatal|critical|panic)\b"  # noqa: E501
 )
 _GLOG = re.compile(
-    r"^(?P<level>[EF])\d{4} \d\d:\d\d:\d\d|^\[\w{1,12} (?P<nemo>[EF]) \d{4}-|^\[(?P<padded>error|critical|fatal) *\]"  # NeMo's, structlog's
+    r"^(?P<level>[EF])\d{4} \d\d:\d\d:\d\d|^\[\w{1,12} (?P<nemo>[EF]) \d{4}-|^\[(?P<padded>error|critical|fatal) *\]"  # NeMo's, structlog's  # noqa: E501
 )
 _WARNS = re.compile(
     r"^.{0,80}?\bWARN(?:ING)?\b|^W\d{4} |^\[W\d{3,4} |\b\w+Warning:|level=\"?warn|^.{0,40}\b(?:DEBUG|TRACE)\b"

@@ -84,7 +84,9 @@ def weigh(groups: list[Group], index: LogIndex) -> None:
         unknown.tier, unknown.why = 8, "a sentence about a failure, in a run that nothing else says has failed"
         return
     _before_the_signal(unknown, groups, index)
-    asked = [g for g in having(groups, "request-to-end") if g.tier == 5 and not _after_a_failure(g, groups, unknown, index)]
+    asked = [
+        g for g in having(groups, "request-to-end") if g.tier == 5 and not _after_a_failure(g, groups, unknown, index)
+    ]
     if asked and (
         _severity(unknown.first) < FATAL or when(unknown.first, index) > min(when(g.first, index) for g in asked)
     ):
@@ -123,14 +125,23 @@ def _before_the_victims(unknown: Group, groups: list[Group], index: LogIndex) ->
     victims = [g for g in victims if g.tier > 2 or (own.rank not in {h.rank for h in g.hits} and g.has("victim"))]
     ended = index.places.ended_first
     first = ended is not None and (own.rank == ended or (_nobodys(own, groups, index) and ended not in apart))
+    if first and _severity(own) <= SAID and ended in apart:
+        first = False  # it ended because it lost somebody
     if not victims or (not first and (hearsay(own) or (reacts(own.text) and _later(own, victims, index)))):
         return
     lost = {h.rank for g in victims for h in g.hits} | {h.rank for h in unknown.hits if hearsay(h) or reacts(h.text)}
     healthy = len(index.steps) or index.places.reported
     lost = (lost | index.places.missed) - {own.rank, None}
     known_first = not _later(own, victims, index)
-    if not known_first and not first and not (
-        own.rank is not None and lost and _not_lost_before(own, victims, index) and _speaks_up(own, groups, len(lost))
+    if (
+        not known_first
+        and not first
+        and not (
+            own.rank is not None
+            and lost
+            and _not_lost_before(own, victims, index)
+            and _speaks_up(own, groups, len(lost))
+        )
     ):
         return
     if any(g.tier <= 2 for g in victims) and not first and (_severity(own) < ERROR or len(lost) < _SEVERAL):
@@ -150,8 +161,12 @@ def _before_the_victims(unknown: Group, groups: list[Group], index: LogIndex) ->
 def _before_the_signal(unknown: Group, groups: list[Group], index: LogIndex) -> None:
     """A launcher tells by which signal a rank ended; what that rank said last is nearer to why."""
     own = unknown.first
-    said = _severity(own) >= ERROR or ((len(index.steps) or index.places.reported) and len(index.places.missed) >= _SEVERAL)
+    said = _severity(own) >= ERROR or (
+        (len(index.steps) or index.places.reported) and len(index.places.missed) >= _SEVERAL
+    )
     if own.rank is None or own.rank != index.places.ended_first or reacts(own.text) or not said:
+        return
+    if _severity(own) <= SAID and any(h.rank == own.rank for g in having(groups, *VICTIMS) for h in g.hits):
         return
     for group in groups:
         if group is not unknown and group.tier <= 4 and all(launchers_end(h.text) for h in group.hits):

@@ -41,7 +41,7 @@ _NODE_HOST = re.compile(rb"(?m)^ *(\d{1,6}): .{0,80}?\bHOST(?:NAME)?=([A-Za-z][\
 _POD_NODE = re.compile(rb"(?m)^\[pod/([\w.-]+)/[\w.-]+\] .{0,200}?\bNODE_RANK=(\d{1,6})\b")
 _RAY_RANK = re.compile(r"\bip=(?P<ip>[\w.:-]+), pid=(?P<pid>\d+)\) world_rank=(?P<rank>\d{1,6})\b")
 _NCCL_START = re.compile(
-    rb"(?m)^ *(\d{1,6}): ([A-Za-z][\w.-]{1,63}):\d{1,8}:\d{1,8} \[(\d{1,3})\] NCCL INFO [^\n]{0,120}?\brank (\d{1,6}) nranks \d"
+    rb"(?m)^ *(\d{1,6}): ([A-Za-z][\w.-]{1,63}):\d{1,8}:\d{1,8} \[(\d{1,3})\] NCCL INFO [^\n]{0,120}?\brank (\d{1,6}) nranks \d"  # noqa: E501
 )
 _DIGITS = re.compile(r"\d+")
 _UNLIMITED = re.compile(rb"ulimit -l[^\n]{0,80}\n(?:[^\n]*\n){0,2}?unlimited\n|--ulimit memlock=-1\b")
@@ -63,7 +63,9 @@ class Places:
     node_hosts: dict[int, str] = field(default_factory=dict)
     nodes: dict[str, int] = field(default_factory=dict)  # a pod -> its number among the nodes
     ended_first: int | None = None  # the rank that the launcher says ended first
-    missed: set[int] = field(default_factory=set)  # ranks that speak, behind the last step, of one they lost or wait for
+    missed: set[int] = field(
+        default_factory=set
+    )  # ranks that speak, behind the last step, of one they lost or wait for
     reported: bool = False  # something was printed over and over before the end: a healthy part to hold the end against
     first_host: str = ""  # where that rank ran
     prompts: list[int] = field(default_factory=list)  # lines that somebody typed: each begins another command's output
@@ -129,7 +131,9 @@ class Places:
     def is_firsts(self, body: Body) -> bool:
         """Whether a line without a rank may be of the one that ended first: of its host, or of nobody's."""
         host = body.host or body.label
-        return self.ended_first is not None and body.rank is None and body.task is None and host in ("", self.first_host)
+        return (
+            self.ended_first is not None and body.rank is None and body.task is None and host in ("", self.first_host)
+        )
 
     def placed(self, body: Body) -> Body:
         """A line with the rank of the whole job, where its labels tell only parts of it."""
@@ -256,15 +260,20 @@ _ENDS = (
     (None, re.compile(r"^mpirun noticed that process rank (?P<rank>\d{1,6}) ")),
     (re.compile(r"Training failed due to worker errors"), re.compile(r"^\[Rank (?P<rank>\d{1,6})\]")),
     (None, re.compile(r"^#{3,} Command execution on worker (?P<rank>\d{1,6}) failed")),
-    (None, re.compile(
-        r"(?i)^(?!.*\bsrun: ).*\b(?:rank|task|worker|process|replica|pod \S{1,60}-)[ #=]?(?P<rank>\d{1,6})\b[^\n]{0,60}?"
-        r"\b(?:exited|failed|died|terminated|ended)\b[^\n]{0,30}?\b(?:code|status|signal)\b\W{0,3}(?!0\b|15\b|143\b)-?\d"
-    )),
+    (
+        None,
+        re.compile(
+            r"(?i)^(?!.*\bsrun: ).*\b(?:rank|task|worker|process|replica|pod \S{1,60}-)[ #=]?(?P<rank>\d{1,6})\b[^\n]{0,60}?"  # noqa: E501
+            r"\b(?:exited|failed|died|terminated|ended)\b[^\n]{0,30}?\b(?:code|status|signal)\b\W{0,3}(?!0\b|15\b|143\b)-?\d"
+        ),
+    ),
     (None, re.compile(r"\bWorker process pid=(?P<pid>\d+) exited: exit code (?!0\b)")),  # Ray's node manager
     (re.compile(r"ActorDiedError|The actor (?:is dead|died)"), re.compile(r"^\s*pid: (?P<pid>\d+)\s*$")),
     (None, re.compile(r"'--local_rank=(?P<local>\d{1,3})'.* exits with return code = (?!0\b)")),
 )
-_END_WORDS = re.compile(rb"srun: error|rank|exited: |irst process|rocess |worker|\[Rank |Root Cause|pod |task |replica |  time   |pid[=:] |[Aa]ctor")
+_END_WORDS = re.compile(
+    rb"srun: error|rank|exited: |irst process|rocess |worker|\[Rank |Root Cause|pod |task |replica |  time   |pid[=:] |[Aa]ctor"  # noqa: E501
+)
 _REPORT = 20  # lines
 
 
@@ -294,9 +303,7 @@ def ended_first(raws: Iterable[bytes], places: Places, hosts: dict[int, str]) ->
     return min(timed)[1] if len(timed) > 1 and found[0] in timed else found[0][1] if found else None
 
 
-def _named_by(
-    match: re.Match[str], body: Body, places: Places, hosts: dict[int, str], by_srun: bool
-) -> int | None:
+def _named_by(match: re.Match[str], body: Body, places: Places, hosts: dict[int, str], by_srun: bool) -> int | None:
     """The rank that a launcher's line names, if the line is the launcher's."""
     names = match.groupdict()
     if names.get("pid"):

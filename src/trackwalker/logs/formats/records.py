@@ -1,7 +1,7 @@
 """A log line that is a record, in JSON or as key=value: what was said in it, how serious it is, who said it and where.
 
-Programs write their own fields; collectors (fluentd, Docker, journald, a cloud's logging) wrap each line with where they
-took it from. Both are the same here: a field's last name tells what it is, however deep it stands.
+Programs write their own fields; collectors (fluentd, Docker, journald, a cloud's logging) wrap each line with where
+they took it from. Both are the same here: a field's last name tells what it is, however deep it stands.
 """
 
 from __future__ import annotations
@@ -27,7 +27,9 @@ _RANKS = ("rank", "global_rank", "world_rank", "process_index", "proc_rank", "ra
 _HOSTS = ("host", "hostname", "node_name", "nodename", "node", "_hostname", "machine", "server", "instance")
 _PODS = ("pod_name", "pod", "k8s_pod_name", "podname")
 _INDEX = ("job-completion-index", "pod-index", "replica-index", "completion_index", "pod_index")
-_COLLECTED = frozenset({"stream", "kubernetes", "pod_name", "container_name", "resource", "attrs", "@timestamp", "docker"})
+_COLLECTED = frozenset(
+    {"stream", "kubernetes", "pod_name", "container_name", "resource", "attrs", "@timestamp", "docker"}
+)
 _PROGRAMS = ("syslog_identifier", "container_name", "program", "ident", "tag", "logger", "_systemd_unit", "unit")
 _RANKED = re.compile(r"(?i)rank[-_. ]?(\d{1,6})\b")
 # Fields whose last name alone says too little.
@@ -101,7 +103,9 @@ def _record(said: str, fields: dict[str, Any]) -> Record:
     if rank is None:
         index = _number(fields, _INDEX)
         match = _NUMBERED.search(pod)
-        named = next((m for k in _PROGRAMS if isinstance(fields.get(k), str) and (m := _RANKED.search(fields[k]))), None)
+        named = next(
+            (m for k in _PROGRAMS if isinstance(fields.get(k), str) and (m := _RANKED.search(fields[k]))), None
+        )
         rank = int(named[1]) if named else index if index is not None else int(match[1]) if match else None
         outer = rank is not None and named is None
     host = next((str(fields[k]) for k in _HOSTS if isinstance(fields.get(k), str) and fields[k]), "")
@@ -120,7 +124,9 @@ def _flat(held: dict[str, Any]) -> dict[str, Any]:
                 if isinstance(value, dict):
                     inside.append((name, value))
                 else:
-                    found.setdefault(_NESTED.get(".".join(name.split(".")[-2:]), name.rpartition(".")[2].rpartition("/")[2]), value)
+                    found.setdefault(
+                        _NESTED.get(".".join(name.split(".")[-2:]), name.rpartition(".")[2].rpartition("/")[2]), value
+                    )
         level = inside
     return found
 

@@ -34,8 +34,7 @@ from trackwalker.logs.scanning.scan import BEGINNING, Line, Scan, read_lines
 from trackwalker.logs.scanning.shares import Beside, read_beside
 from trackwalker.logs.scanning.steps import StepReader, Steps, clocks_off
 
-# The fact reader's short literals, in a form long enough for the scanner.
-_LONGER = {
+_LONGER = {  # the fact reader's short literals, in a form long enough for the scanner
     b"== ": (b"== Preflight ", b"== Docker pull ", b"== ECC check ", b"== Training ", b" BEGIN (", b" TIMEOUT ("),
     b"/task:": (b"/replica:",),
     b"Wall:": (b"  Wall: ", b"Wall:  "),
@@ -366,8 +365,7 @@ class Gatherer:
         failed = failed_by_itself(index)
         if not failed:  # those who lost somebody may say so in words of their own
             lost = {s.line: s.rank for s in found if s.file == main and reacts(s.text)}
-            failed = len(set(lost.values()) - {None}) > 1 and not told
-            told = told or lost
+            failed, told = len(set(lost.values()) - {None}) > 1 and not told, told or lost
         found += last_words(scan, main, known, told, index.places, failed)
         for seen in found:
             if seen.file == main and seen.text.endswith(":"):  # what it announces stands in its next line

@@ -1,6 +1,6 @@
 """How a log labels its lines, learned from the log: a prefix of one form in which a rank's number and a host vary.
 
-Launchers' own labels are known (`lines.py`). Others are the site's: `r03 |`, `[cn07][rank 3]`, `cn07/3:`, `train-3 main`.
+Launchers' own labels are known (`lines.py`). Others are the site's: `r03 |`, `[cn07][rank 3]`, `cn07/3:`, `tr-3 main`.
 What makes a prefix a label is that lines of one form carry it throughout, that its number names few and dense values
 which return, and that its host goes with its number. A counter of steps does not return, a time is not dense.
 """
@@ -11,17 +11,18 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import pairwise
 
 _WORD = re.compile(r"[A-Za-z0-9_.-]*\d[A-Za-z0-9_.-]*")
 _ENDS = re.compile(r"(?:[\]:|>)](?=\s)|[\]:|>)](?=[^\s\d:|>)])|^\S+(?=\s+[A-Za-z]\S*\s))\s*")
 _TWO_WORDS = re.compile(r"^\S+\s+[A-Za-z][\w-]*\s+")  # a pod and its container
 _CLOCK = re.compile(
-    r"^\[?(?:\d{4}[-/]\d\d[-/]\d\d[T ]|\d\d/\d\d(?:/\d{2,4})? )?\d\d:\d\d:\d\d(?:[.,]\d{1,9})?(?:Z|[+-]\d\d:?\d\d)?\]?(?:\s+|$)"
+    r"^\[?(?:\d{4}[-/]\d\d[-/]\d\d[T ]|\d\d/\d\d(?:/\d{2,4})? )?\d\d:\d\d:\d\d(?:[.,]\d{1,9})?(?:Z|[+-]\d\d:?\d\d)?\]?(?:\s+|$)"  # noqa: E501
 )
-_IDENTITY = frozenset(
-    "rank r ranks grank global_rank world_rank worker w proc process p task t replica pe member trainer node_rank pid_rank "
-    "process_index proc_id".split()
-)
+_IDENTITY = frozenset({
+    "rank", "r", "ranks", "grank", "global_rank", "world_rank", "worker", "w", "proc", "process", "p", "task", "t",
+    "replica", "pe", "member", "trainer", "node_rank", "process_index", "proc_id",
+})  # fmt: skip
 _NUMBER = re.compile(r"^(?P<stem>.*?)(?P<number>\d{1,5})$")
 _NO_HOST = re.compile(
     r"(?i)^(?:cuda|hip|gpu|mlx\d?|ib|eth|dev|device|core|cpu|numa|stage|step|epoch|iter|layer|shard|worker|rank|proc|task|r|p|w|t)?"
@@ -31,7 +32,7 @@ _NO_LABEL = re.compile(r"[{\"\t]|\0:\0:\0|ts=|time=")  # a record, a time, a row
 _LONGEST = 72
 _LEAST_LINES = 6
 _LEAST_SHARE = 0.25  # of the lines
-_LONGER = 0.02  # for each character of a form
+_ABOUT = 0.9
 _AGAIN = 1.2  # lines for each number, at least
 _MOST_FORMS = 5  # of one line
 
@@ -59,7 +60,6 @@ class Label:
         host = words[self.host] if self.host is not None else ""
         return int(number["number"]) if number else None, host, text[match.end() :]
 
-
     def rank_of(self, number: int, host: str) -> int | None:
         """The rank of the whole job."""
         if not self.nodes:
@@ -82,22 +82,19 @@ def learn_label(lines: Iterable[str]) -> Label | None:
             shape = _WORD.sub("\0", prefix)
             seen[shape].append(tuple(_WORD.findall(prefix)))
             said[shape].add(_WORD.sub("\0", text[len(prefix) :]))
-    best: tuple[float, Label] | None = None
+    labels: list[tuple[int, int, int, Label]] = []
     for shape, rows in seen.items():
-        if len(rows) < max(_LEAST_LINES, _LEAST_SHARE * count) or "\0" not in shape or len(said[shape]) < 2 or _NO_LABEL.search(shape):
+        least = max(_LEAST_LINES, _LEAST_SHARE * count)
+        if len(rows) < least or "\0" not in shape or len(said[shape]) < 2 or _NO_LABEL.search(shape):
             continue
-        found = _columns(shape, rows)
-        # The longest form says most; among equals the one that more lines carry.
-        if found is not None and (best is None or (weight := _weight(shape, rows, found)) > best[0]):
-            weight = _weight(shape, rows, found)
-            best = (weight, found)
-    return best[1] if best else None
-
-
-def _weight(shape: str, rows: list[tuple[str, ...]], label: Label) -> float:
-    """The longest form says most, where about as many lines carry it."""
-    known = 2.0 * (label.rank is not None) + (label.host is not None)
-    return len(rows) * known * (1 + _LONGER * len(shape.strip()))
+        if (found := _columns(shape, rows)) is not None:
+            known = 2 * (found.rank is not None) + (found.host is not None)
+            labels.append((len(rows) * known, known, len(shape.strip()), found))
+    # The longest form says most, among those that about as many lines carry.
+    most = max((weight for weight, *_ in labels), default=0)
+    return max(
+        (each for each in labels if each[0] >= _ABOUT * most), key=lambda each: each[1:3], default=(0, 0, 0, None)
+    )[3]
 
 
 def _prefixes(text: str) -> list[str]:
@@ -105,7 +102,9 @@ def _prefixes(text: str) -> list[str]:
     ends = [m.end() for m in (_ENDS.finditer(text))]
     ends += [m.end() for m in (_TWO_WORDS.match(text),) if m]
     # What stands indented behind a label is not the label's.
-    return list(dict.fromkeys(text[:end].rstrip() + " " * text[end - 1].isspace() for end in sorted(ends)[:_MOST_FORMS]))
+    return list(
+        dict.fromkeys(text[:end].rstrip() + " " * text[end - 1].isspace() for end in sorted(ends)[:_MOST_FORMS])
+    )
 
 
 def _columns(shape: str, rows: list[tuple[str, ...]]) -> Label | None:
@@ -142,7 +141,8 @@ def _columns(shape: str, rows: list[tuple[str, ...]]) -> Label | None:
             nodes = tuple(sorted({row[host] for row in rows}, key=_natural))
             each = max(int(_NUMBER.match(row[rank])["number"]) for row in rows) + 1  # type: ignore[index]
     pattern = "".join(
-        re.sub(r"(?:\\ )+", r"\\s+", re.escape(part)) + ("([A-Za-z0-9_.-]*\\d[A-Za-z0-9_.-]*)" if i < len(before) - 1 else "")
+        re.sub(r"(?:\\ )+", r"\\s+", re.escape(part))
+        + ("([A-Za-z0-9_.-]*\\d[A-Za-z0-9_.-]*)" if i < len(before) - 1 else "")
         for i, part in enumerate(before)
     )
     pattern = pattern.removesuffix(r"\s+") + r"\s?" if pattern.endswith(r"\s+") else pattern  # a frame stands indented
@@ -161,13 +161,13 @@ def _dense(numbers: list[int]) -> bool:
 
 def _returns(numbers: list[int]) -> bool:
     """Whether a number comes back after others: what counts steps or rows does not."""
-    return any(b < a for a, b in zip(numbers, numbers[1:], strict=False)) and len(numbers) >= _AGAIN * len(set(numbers))
+    return any(b < a for a, b in pairwise(numbers)) and len(numbers) >= _AGAIN * len(set(numbers))
 
 
 def _host_column(rows: list[tuple[str, ...]], rank: int | None) -> int | None:
     for at in range(len(rows[0])):
         values = {row[at] for row in rows}
-        if any(_NO_HOST.search(v) or not re.search(r"[A-Za-z]|\d\.\d+\.\d+\.\d", v) for v in values):
+        if any(_NO_HOST.search(v) or not re.match(r"[A-Za-z]|\d+\.\d+\.\d+\.\d", v) for v in values):
             continue
         stems = Counter(re.sub(r"\d+", "", v) for v in values)
         if at == rank:  # a pod's name ends in its number
@@ -175,7 +175,11 @@ def _host_column(rows: list[tuple[str, ...]], rank: int | None) -> int | None:
             if all("-" in v for v in values) and not last & _IDENTITY - {"worker"}:
                 return at
             continue
-        if len(values) > 1 and len(stems) <= max(2, len(values) // 2) and (rank is not None or _returns_names(rows, at)):
+        if (
+            len(values) > 1
+            and len(stems) <= max(2, len(values) // 2)
+            and (rank is not None or _returns_names(rows, at))
+        ):
             return at
     return None
 

@@ -55,7 +55,9 @@ _STAMP = re.compile(
 )
 _GLOG = re.compile(r"^([IWEF])(\d\d)(\d\d) (\d\d):(\d\d):(\d\d)(?:\.(\d+))?\s+\d+ [\w.+/-]+:\d+\] ?")
 # What a record says that shows by itself how serious it is: another label, a part of a traceback, an exception.
-_SPEAKS_ITSELF = re.compile(r"[\s\[]|Traceback |(?:\w+\.)*[A-Z]\w*(?:Error|Exception|Fault|Interrupt)\b(?::|$)|[IWEF]\d{4} ")
+_SPEAKS_ITSELF = re.compile(
+    r"[\s\[]|Traceback |(?:\w+\.)*[A-Z]\w*(?:Error|Exception|Fault|Interrupt)\b(?::|$)|[IWEF]\d{4} "
+)
 _INFORMS = re.compile(
     r"^\S{0,40}\s?NCCL INFO|NCCL INFO|^\[?(?:INFO|DEBUG|TRACE)\b|^\S+ (?:INFO|DEBUG) |[\s\[|:(-](?:INFO|DEBUG)[\s\]|:)]",  # noqa: E501
     re.ASCII,
