@@ -169,7 +169,6 @@ def judge(root: Path, folder: Path, count: int, sample: int | None) -> int:
         "flaky hosts of all time": lambda: questions.flaky(store),
         "goodput by day": lambda: questions.days(store),
         "one host": lambda: questions.of_host(store, sorted(BAD)[0]),
-        "the same trouble": lambda: questions.same_trouble(store, CAUSES[0], [sorted(BAD)[0]], "0"),
         "nodes to leave out": lambda: suspects(root, NOW, questions.ran_since(store, NOW - 7 * 86400)),
         "the newest 50 jobs": lambda: newest(root, 50)[0],
         "rows of the jobs page": lambda: index.rows()[0],

@@ -21,6 +21,7 @@ from trackwalker.record.status import ENDED_BADLY
 from trackwalker.report import words
 from trackwalker.report.story.cost import LOSSES, with_recorded
 from trackwalker.report.text import clip, one_line
+from trackwalker.stats.medians import median
 
 Group = Literal["trouble", "running", "waiting", "finished", "cancelled", "reading"]
 Tone = Literal["bad", "warn", "good", "run", "unknown", "idle", ""]
@@ -279,7 +280,7 @@ def spark(tgs: NDArray[np.float64], seconds: NDArray[np.float64]) -> tuple[float
     if np.isfinite(speed).sum() < 2:
         return ()
     parts = np.array_split(speed, min(POINTS, len(speed)))
-    levels = [float(np.median(p[np.isfinite(p)])) if np.isfinite(p).any() else None for p in parts]
+    levels = [median(p[np.isfinite(p)]) if np.isfinite(p).any() else None for p in parts]
     top = max(level for level in levels if level is not None)
     return tuple(None if level is None else round(level / top, 3) for level in levels)
 

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from trackwalker.record.masks import UNEVEN_SHARE, WARM_UP_STEPS, Masks
 from trackwalker.record.timeline import Floats, Timeline
+from trackwalker.stats.medians import median, row_medians
 from trackwalker.stats.segments import Segment, level_of, robust_sigma, segments
 
 _AS_MANY_TOKENS = 0.985  # a second
@@ -124,8 +125,8 @@ def _without_warm_up(phases: list[Phase]) -> list[Phase]:
 def _with_larger_batches(phases: list[Phase], timeline: Timeline) -> list[Phase]:
     """Longer steps that do as many tokens a second as the short ones are larger batches, and not slow."""
     inside = [timeline.between(p.first_step, p.last_step) for p in phases]
-    rates = [float(np.median(timeline.tgs[i])) for i in inside]
-    batches = [float(np.median(timeline.tgs[i] * timeline.seconds[i])) for i in inside]
+    rates = [median(timeline.tgs[i]) for i in inside]
+    batches = [median(timeline.tgs[i] * timeline.seconds[i]) for i in inside]
     rate, batch = max(
         ((r, b) for r, b, p in zip(rates, batches, phases, strict=True) if not p.slow), default=(0.0, 0.0)
     )
@@ -145,7 +146,7 @@ def _slide(timeline: Timeline, index: NDArray[np.intp]) -> list[Phase] | None:
     for part, slow in ((parts[0], False), (np.concatenate(parts[1:3]), True), (parts[3], True)):
         first, last = int(part[0]), int(part[-1])
         start, end = float(timeline.ends[first] - timeline.seconds[first]), float(timeline.ends[last])
-        level = float(np.median(timeline.seconds[part]))
+        level = median(timeline.seconds[part])
         out.append(Phase(int(timeline.steps[first]), int(timeline.steps[last]), start, end, level, slow))
     return out
 
@@ -160,7 +161,7 @@ def _with_slow_tail(phases: list[Phase], timeline: Timeline) -> list[Phase]:
     start = float(timeline.ends[first - 1]) if tail else 0.0
     if tail < 2 or phases[-1].slow or float(timeline.ends[-1]) - start < 2.0 * LEAST_LOST_S:
         return phases
-    level, last = float(np.median(timeline.seconds[first:])), int(timeline.steps[-1])
+    level, last = median(timeline.seconds[first:]), int(timeline.steps[-1])
     before = replace(phases[-1], last_step=int(timeline.steps[first - 1]), end=start)
     return [*phases[:-1], before, Phase(int(timeline.steps[first]), last, start, float(timeline.ends[-1]), level, True)]
 
@@ -171,7 +172,7 @@ def _wander(values: Floats, cuts: list[Segment], baseline: float, eye: Eye) -> f
     blocks = len(fast) // 10
     if blocks < 3:
         return 0.0
-    medians = np.median(fast[: blocks * 10].reshape(blocks, 10), axis=1)
+    medians = row_medians(fast[: blocks * 10].reshape(blocks, 10))
     return robust_sigma(medians) / baseline
 
 
@@ -181,10 +182,10 @@ def sliding(seconds: Floats) -> tuple[float, float] | None:
     n = len(seconds) // blocks
     if n < 3:
         return None
-    medians = np.median(seconds[: n * blocks].reshape(blocks, n), axis=1)
+    medians = row_medians(seconds[: n * blocks].reshape(blocks, n))
     rises, total = np.diff(medians), float(medians[-1] - medians[0])
     noise = robust_sigma(seconds) / np.sqrt(n)
-    enough = total > max(_LASTING * float(np.median(seconds)), 6.0 * min(noise, abs(total)))
+    enough = total > max(_LASTING * median(seconds), 6.0 * min(noise, abs(total)))
     one_jump = float(np.max(np.abs(rises))) > 0.4 * abs(total)
     if not enough or one_jump or float(np.mean(np.sign(rises) == np.sign(total))) < 0.85:
         return None

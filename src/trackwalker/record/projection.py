@@ -14,6 +14,7 @@ from trackwalker.record.checkpoints import OnDisk
 from trackwalker.record.masks import Masks, save_period
 from trackwalker.record.steps import StepTable
 from trackwalker.record.timeline import Timeline
+from trackwalker.stats.medians import known_median, median
 
 _LAG = 3  # lines of ranks interleave: a step or two is no lag
 _ASKED = re.compile(r"(?:^|\s)steps=(\d{1,12})(?=\s|$)")
@@ -108,11 +109,11 @@ def headline(timeline: Timeline, slow: Masks, out: Progress) -> None:
     chosen = slow.undisturbed(timeline.seconds)
     if not chosen.any():
         return
-    out.step_time_s, out.step_time_of = round(float(np.median(timeline.seconds[chosen])), 3), int(chosen.sum())
+    out.step_time_s, out.step_time_of = round(median(timeline.seconds[chosen]), 3), int(chosen.sum())
     out.left_out = slow.left_out if out.step_time_of < len(timeline) else {}
     rates = timeline.tgs[chosen] if np.isfinite(timeline.tgs[chosen]).any() else timeline.tgs
     if np.isfinite(rates).any():
-        out.tgs = round(float(np.nanmedian(rates)), 1)
+        out.tgs = round(known_median(rates), 1)
 
 
 def total_steps(index: LogIndex) -> int | None:
@@ -142,7 +143,7 @@ def final_step(index: LogIndex) -> int | None:
     total, steps = asked_steps(index), index.steps
     if total is None:
         return None
-    apart = int(np.median(np.diff(steps.step))) if len(steps) > 1 else 1
+    apart = int(median(np.diff(steps.step))) if len(steps) > 1 else 1
     return total - 1 + steps.first_number - (max(apart, 1) - 1)
 
 

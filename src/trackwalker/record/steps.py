@@ -20,6 +20,7 @@ from trackwalker.logs.scanning.steps import Steps
 from trackwalker.record.event_files import event_files, wandb_files
 from trackwalker.record.journal import NAME as JOURNAL
 from trackwalker.record.journal import Pause, Told, read_progress
+from trackwalker.stats.medians import known_median, median
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -181,7 +182,7 @@ def _best(found: dict[str, _Place]) -> StepTable:
     clock = next((n for n in (JOURNAL, EVENTS) if n in found), None)
     first_end = last_end = None
     if clock is not None and (known := found[clock]).last_end is not None:
-        usual = float(np.nanmedian(best.seconds)) if np.isfinite(best.seconds).any() else 0.0
+        usual = known_median(best.seconds) if np.isfinite(best.seconds).any() else 0.0
         first_end, last_end = known.first_end, known.last_end + (last - known.last) * usual
     return replace(
         best, used=used, last=last, says=says, counts=counts, notes=tuple(notes), clock=clock, first_end=first_end,
@@ -212,7 +213,7 @@ def _same_run(events: EventSteps, told: StepTable | None) -> bool:
     _, ours, theirs = np.intersect1d(own.step, events.step, return_indices=True)
     a, b = own.seconds[ours], events.seconds[theirs]
     known = np.isfinite(a) & np.isfinite(b) & (a > 0)
-    return not known.any() or float(np.median(np.abs(b[known] / a[known] - 1.0))) < _SAME
+    return not known.any() or median(np.abs(b[known] / a[known] - 1.0)) < _SAME
 
 
 def _join(table: StepTable, other: StepTable, name: str) -> list[str]:
@@ -227,8 +228,8 @@ def _join(table: StepTable, other: StepTable, name: str) -> list[str]:
     a, b = table.seconds[ours], theirs.seconds[at]
     both = np.isfinite(a) & np.isfinite(b) & (a > 0)
     apart = np.abs(b[both] - a[both])
-    if both.any() and float(np.median(apart / a[both])) > _SAME and float(np.median(apart)) > _SAME_S:
-        share = 100 * float(np.median(apart / a[both]))
+    if both.any() and median(apart / a[both]) > _SAME and median(apart) > _SAME_S:
+        share = 100 * median(apart / a[both])
         return [f"{table.source} and {name} time the same steps {share:.0f} % apart: {table.source} is used"]
     if table.source == LOG:  # three digits there, all of them here
         more = both & (np.abs(b - a) <= _ROUNDING)

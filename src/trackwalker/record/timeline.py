@@ -15,6 +15,7 @@ from trackwalker.record.journal import NAME as JOURNAL
 from trackwalker.record.journal import Pause
 from trackwalker.record.masks import Masks, masks
 from trackwalker.record.steps import LOG, StepTable
+from trackwalker.stats.medians import known_median
 from trackwalker.stats.segments import running_median
 
 if TYPE_CHECKING:  # a log is read without the client of a database
@@ -129,7 +130,7 @@ def _medians(values: Floats, first: Ints) -> Floats:
 def _apart(step: Ints, seconds: Floats, ends: Floats, tgs: Floats) -> Floats:
     """A trainer that does not say how long a step took is timed by when its steps ended, and by its rates."""
     spacing = durations(step, ends, tgs)
-    usual = float(np.nanmedian(spacing)) if np.isfinite(spacing).any() else 0.0
+    usual = known_median(spacing) if np.isfinite(spacing).any() else 0.0
     spacing = np.where(np.isfinite(spacing), spacing, usual)
     return np.where(np.isfinite(seconds), seconds, spacing)
 

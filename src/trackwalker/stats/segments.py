@@ -8,6 +8,8 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
+from trackwalker.stats.medians import known_row_medians, median, row_medians
+
 Floats = NDArray[np.float64]
 
 _MOST_POINTS = 2000  # longer series are reduced to medians of equal blocks first
@@ -110,7 +112,7 @@ def _levelled(x: Floats, min_size: int) -> Floats:
         cuts = _plain_cuts(x, 2 * min_size)
         if len(cuts) - 2 > len(x) / (4 * min_size):
             return x
-    levels: Floats = np.concatenate([np.full(b - a, np.median(x[a:b])) for a, b in pairwise(cuts)])
+    levels: Floats = np.concatenate([np.full(b - a, median(x[a:b])) for a, b in pairwise(cuts)])
     return x - levels
 
 
@@ -134,7 +136,7 @@ def _back_and_forth(x: Floats, cuts: list[int]) -> bool:
 
     Bouts may differ in strength; a level that wanders has values everywhere, and does not find one level again.
     """
-    levels = np.array([np.median(x[a:b]) for a, b in pairwise(cuts)])
+    levels = np.array([median(x[a:b]) for a, b in pairwise(cuts)])
     above = levels - levels.min()
     most = max(float(np.ptp(levels)), 1e-12)
     low, high = above <= _SAME_LEVEL * most, above >= _BOUT * most
@@ -148,8 +150,8 @@ def smallest_visible(values: Floats, least: float) -> float:
     blocks = len(values) // 10
     if blocks < 3:
         return least
-    medians = np.median(values[: blocks * 10].reshape(blocks, 10), axis=1)
-    return max(least, 4.0 * robust_sigma(medians) / float(np.median(values)))
+    medians = row_medians(values[: blocks * 10].reshape(blocks, 10))
+    return max(least, 4.0 * robust_sigma(medians) / median(values))
 
 
 def running_median(x: Floats, width: int) -> Floats:
@@ -161,19 +163,19 @@ def running_median(x: Floats, width: int) -> Floats:
     padded = np.concatenate([np.full(half, np.nan), x, np.full(half, np.nan)])
     windows = np.lib.stride_tricks.sliding_window_view(padded, 2 * half + 1)
     if n <= 4 * half or np.isnan(x).any():
-        return np.asarray(np.nanmedian(windows, axis=1), dtype=float)
+        return known_row_medians(windows)
     # Only at the ends is anything missing; the plain median is ten times as fast as the one that allows for it.
     parts = (
-        np.nanmedian(windows[:half], axis=1),
-        np.median(windows[half:-half], axis=1),
-        np.nanmedian(windows[-half:], axis=1),
+        known_row_medians(windows[:half]),
+        row_medians(windows[half:-half]),
+        known_row_medians(windows[-half:]),
     )
     return np.asarray(np.concatenate(parts), dtype=float)
 
 
 def robust_sigma(x: Floats) -> float:
     """Standard deviation from the median absolute deviation."""
-    return float(1.4826 * np.median(np.abs(x - np.median(x)))) if len(x) else 0.0
+    return 1.4826 * median(np.abs(x - median(x))) if len(x) else 0.0
 
 
 def level_of(x: Floats) -> float:
@@ -181,7 +183,7 @@ def level_of(x: Floats) -> float:
     if is_coarse(x):
         low, high = np.quantile(x, (0.05, 0.95))
         return float(np.mean(np.clip(x, low, high)))
-    return float(np.median(x))
+    return median(x)
 
 
 def is_coarse(x: Floats) -> bool:
@@ -197,7 +199,7 @@ def is_coarse(x: Floats) -> bool:
 def _rounding_sigma(x: Floats) -> float:
     """Noise of values printed with few digits: most neighbours are equal, which a median takes for no noise at all."""
     steps = np.diff(x)
-    equal = len(steps) > 0 and float(np.median(np.abs(steps))) == 0.0
+    equal = len(steps) > 0 and median(np.abs(steps)) == 0.0
     return float(np.sqrt(np.mean(steps**2) / 2.0)) if equal else 0.0
 
 
@@ -205,9 +207,9 @@ def _block_medians(values: Floats, block: int) -> Floats:
     if block == 1:
         return values
     n = len(values) // block * block
-    medians = np.median(values[:n].reshape(-1, block), axis=1)
+    medians = row_medians(values[:n].reshape(-1, block))
     rest = values[n:]
-    return np.append(medians, np.median(rest)) if len(rest) else medians
+    return np.append(medians, median(rest)) if len(rest) else medians
 
 
 def _without_spikes(x: Floats) -> Floats:

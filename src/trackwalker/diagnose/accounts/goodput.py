@@ -12,6 +12,7 @@ from trackwalker.record.masks import Masks, masks
 from trackwalker.record.projection import Progress
 from trackwalker.record.read import Record
 from trackwalker.record.steps import StepTable
+from trackwalker.stats.medians import median, row_medians
 
 _ORDER = (
     "train", "set-up", "init", "start-up", "start-up and teardown", "compile", "restore", "checkpoint", "profiler",
@@ -136,11 +137,11 @@ def _excess(record: StepTable, slow: Masks) -> np.ndarray[Any, np.dtype[np.float
     chosen, interrupted = slow.undisturbed(record.seconds), slow.label != ""
     if not chosen.any():
         return np.zeros(len(record))
-    usual = np.full(len(record), float(np.median(record.seconds[chosen])))
+    usual = np.full(len(record), median(record.seconds[chosen]))
     clean = np.flatnonzero(np.isfinite(record.seconds) & ~interrupted)
     if len(clean) > _AROUND:
         at = clean[: len(clean) // _AROUND * _AROUND].reshape(-1, _AROUND)
-        usual = np.interp(np.arange(len(record)), at[:, _AROUND // 2], np.median(record.seconds[at], axis=1))
+        usual = np.interp(np.arange(len(record)), at[:, _AROUND // 2], row_medians(record.seconds[at]))
     over = np.where(np.isfinite(record.seconds), record.seconds - usual, 0.0)
     return np.where(interrupted, np.maximum(over, 0.0), 0.0)
 

@@ -9,6 +9,7 @@ import numpy as np
 
 from trackwalker.diagnose.episodes.pattern import Pattern
 from trackwalker.record.read import Record
+from trackwalker.stats.medians import median
 from trackwalker.stats.segments import long_run_noise
 
 _LEAST_JOB = 0.01  # against one job: less can be the difference between two sets of nodes
@@ -54,10 +55,10 @@ def speed_of(name: str, record: Record, shape: Pattern) -> Speed:
     tgs, fast, error = None, shape.level_s, 0.0
     if timeline is not None and (chosen := record.masks.undisturbed(timeline.seconds)).any():
         level = timeline.seconds[chosen]
-        fast = fast or float(np.median(level))
+        fast = fast or median(level)
         tokens = timeline.tgs * timeline.seconds  # a step's tokens do not depend on its speed
         known = tokens[np.isfinite(tokens) & ~record.masks.any]
-        tgs = round(float(np.median(known)) / fast, 1) if len(known) else None
+        tgs = round(median(known) / fast, 1) if len(known) else None
         error = long_run_noise(np.log(level)).of_level(len(level))
     kind = {"model": facts.header.get("MODEL_NAME", ""), "nodes": facts.header.get("NNODES", "")}
     kind |= {k: v for k in _MUST_AGREE if (v := facts.setting(k)) is not None}

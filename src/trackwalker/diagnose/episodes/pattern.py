@@ -11,6 +11,7 @@ import numpy as np
 from trackwalker.record.masks import Masks
 from trackwalker.record.phases import Phase, sliding
 from trackwalker.record.timeline import Floats, Ints, Timeline
+from trackwalker.stats.medians import median
 
 _FEWEST = 20  # steps: less says nothing about a trend
 _FEWEST_LEFT = 15  # when the mask leaves less, nearly every step is a save: then they are the run
@@ -47,7 +48,7 @@ def pattern_of(timeline: Timeline | None, masks: Masks, phases: Sequence[Phase])
     steps, seconds = timeline.steps[keep], timeline.seconds[keep]
     if any(p.slow for p in phases):
         return _slower(steps, seconds, phases)
-    return _spikes(steps, seconds, float(np.median(seconds)))
+    return _spikes(steps, seconds, median(seconds))
 
 
 def _slower(steps: Ints, seconds: Floats, phases: Sequence[Phase]) -> Pattern:
@@ -78,7 +79,7 @@ def _spikes(steps: Ints, seconds: Floats, level: float) -> Pattern:
     worst = float(seconds[seconds > _SPIKE * level].max())
     gaps = np.diff(at)
     if len(at) >= 3:
-        period = int(np.median(gaps))
+        period = int(median(gaps))
         if period > 1 and float(np.mean(np.abs(gaps / period - np.round(gaps / period)) * period <= 1.0)) > 0.8:
             says = f"a slow step about every {period} steps (up to {worst:.3g} s against {level:.3g} s)"
             return Pattern("periodic", says, level, worst, None, int(at[0]), int(at[-1]), period)

@@ -37,12 +37,13 @@ def lossy_receiver(case: Case, symptoms: Symptoms, book: EvidenceBook) -> Answer
     if telemetry is None or not spans or not {_RETX, _DUP} <= telemetry.metrics():
         return Answer(None)
     ids: list[str] = []
+    trusted = frozenset(case.trusted)
     accused: set[str] = set()
     for span in spans:
         window = f"[{max(1, round(span.seconds))}s] @ {span.end:.3f}"
         sent, doubled = (f"sum by (host) (rate({m}{window}))" for m in (_RETX, _DUP))
-        senders = {h: v for h, v in telemetry.by_host(sent, span.end).items() if h in case.trusted}
-        receivers = {h: v for h, v in telemetry.by_host(doubled, span.end).items() if h in case.trusted}
+        senders = {h: v for h, v in telemetry.by_host(sent, span.end).items() if h in trusted}
+        receivers = {h: v for h, v in telemetry.by_host(doubled, span.end).items() if h in trusted}
         loud = [h for h, v in senders.items() if v >= _LEAST_RATE]
         worst = outliers(receivers, factor=3, floor=_LEAST_RATE, share=0.2)
         quiet = [h for h in worst.hosts if h not in loud]

@@ -110,6 +110,6 @@ def _lanes(case: Case, causes: list[Cause], leading: list[Examination]) -> tuple
         host = labels.get("host", "")
         if case.hosts and host not in own:
             continue
-        values = tuple(float(v) if np.isfinite(v) else None for v in row)
+        values = tuple(v if math.isfinite(v) else None for v in row.tolist())
         lanes.append(Lane(host, host in accused, times, values))
     return tuple(sorted(lanes, key=lambda lane: (not lane.accused, lane.host))), chosen[2], query

@@ -8,6 +8,8 @@ from calendar import timegm
 import numpy as np
 from numpy.typing import NDArray
 
+from trackwalker.stats.medians import known_median, median
+
 Floats = NDArray[np.float64]
 _STAMP = re.compile(r"\b(20\d\d)-(\d\d)-(\d\d)[T ](\d\d):(\d\d):(\d\d)(?:[.,](\d{1,6}))?")
 _AT_FRONT = 120  # characters: a date further back is part of a text
@@ -46,7 +48,7 @@ def durations(step: NDArray[np.int64], written: Floats, rate: Floats | None = No
     single = len(last) == len(step)  # lines that share an interval evenly look steadier than they are
     if rate is None or (single and _jitter(out) <= _STEADY):
         return out
-    by_rate = _by_rate(step, written, rate, float(np.nanmedian(np.abs(seconds))))
+    by_rate = _by_rate(step, written, rate, known_median(np.abs(seconds)))
     if by_rate is None or (single and _jitter(by_rate) >= _jitter(out)):
         return out
     return np.where(np.isfinite(by_rate), by_rate, out)
@@ -88,7 +90,7 @@ def _by_rate(step: NDArray[np.int64], written: Floats, rate: Floats, grain: floa
     if not told.any():
         return None
     tokens = clock[told] / work[told]
-    usual = float(np.median(tokens))
+    usual = median(tokens)
     if float(np.quantile(np.abs(tokens / usual - 1.0), _MOST_STRETCHES)) > _AGREES:
         return None
     return usual / rate
