@@ -141,8 +141,8 @@ STOPS = (
         "- A single GPU is also listed if it changed much less than the others: the power of GPU 5 fell by 23 W, "
         "that of the others by 81 W.\n"
         "- `score` says how certain it is that a change is not chance, not how large it is; changes below 4 are not "
-        "shown. It is the change divided by its error, and rises more slowly the larger that is. For a single GPU "
-        "or host, the change of the others is subtracted first.\n"
+        "shown. It is the change divided by its standard error, compressed: twice the ratio is less than twice the "
+        "score. For a single GPU or host, the change of the others is subtracted first.\n"
         "- Values are means over the time before and the time since. For a host, the mean of its GPUs is taken, and "
         "the sum of its network ports; `most hosts` shows the median of the hosts. Counters (names ending in "
         "`_total`) are shown as rates. `hw_rdma_ccl_tx_pkts_total` counts only packets of the collective library "
@@ -210,8 +210,10 @@ mkdir ~/tour && cd ~/tour
 Without a clone: `pip install 'trackwalker[tiny]' trackwalker-lab`, then `trackwalker setup`, which installs
 Prometheus. The lab ([lab.md](../how-to/lab.md)) is needed only for the two simulated incidents.
 
-The output below is exactly what the commands printed (`scripts/tour` ran them), except that long output is cut:
-`… (52 more lines)` marks a cut. Ids, paths, times and speeds of your own runs will differ.
+The output below is what the commands printed when `scripts/tour` ran them, except that long output is cut
+(`… (52 more lines)` marks a cut), the folders of that machine are written as `~`, ids and start times made by the run
+are replaced by fixed ones, and lines of progress and a note on whether Slurm was asked are left out. Ids, paths, times
+and speeds of your own runs will differ.
 """
 TAIL = """
 ## Next steps
