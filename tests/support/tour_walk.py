@@ -141,8 +141,9 @@ STOPS = (
         "- A single GPU is also listed if it changed much less than the others: the power of GPU 5 fell by 23 W, "
         "that of the others by 81 W.\n"
         "- `score` says how certain it is that a change is not chance, not how large it is; changes below 4 are not "
-        "shown. It is the change divided by its standard error, compressed: twice the ratio is less than twice the "
-        "score. For a single GPU or host, the change of the others is subtracted first.\n"
+        "shown. It is the change divided by its standard error, on a compressed scale: when that ratio doubles, the "
+        "score grows by less than a factor of two. For a single GPU or host, the change of the others is subtracted "
+        "first.\n"
         "- Values are means over the time before and the time since. For a host, the mean of its GPUs is taken, and "
         "the sum of its network ports; `most hosts` shows the median of the hosts. Counters (names ending in "
         "`_total`) are shown as rates. `hw_rdma_ccl_tx_pkts_total` counts only packets of the collective library "
@@ -156,7 +157,7 @@ STOPS = (
     ),
     Stop(
         "Query the recorded metrics yourself, in PromQL (`tsdb`: time-series database). This is the highest "
-        "temperature of each host in the last hour; `diagnose` above compared 80th percentiles, and `changed` means.",
+        "temperature of each host in the last hour; `diagnose` above compared 80th percentiles, `changed` averages.",
         "trackwalker tsdb query latest 'max by (host) (max_over_time(hw_gpu_temperature_celsius[1h]))'",
     ),
     Stop(
@@ -167,6 +168,9 @@ STOPS = (
         "used. Goodput is the time that all steps would have taken at full speed, divided by the job's total time.",
         "trackwalker perf",
         lines=12,
+        then="More than half of the steps were slow, so the median step of the whole run is a slow one. `set-up` is what "
+        "the launcher does before training (image, checks), `start-up and teardown` what the training program does "
+        "before its first step and after its last.",
     ),
     Stop(
         "Another incident: a job on eight nodes that fails at its start. A rank is a process; this job has "
@@ -212,8 +216,8 @@ Prometheus. The lab ([lab.md](../how-to/lab.md)) is needed only for the two simu
 
 The output below is what the commands printed when `scripts/tour` ran them, except that long output is cut
 (`… (52 more lines)` marks a cut), the folders of that machine are written as `~`, ids and start times made by the run
-are replaced by fixed ones, and lines of progress and a note on whether Slurm was asked are left out. Ids, paths, times
-and speeds of your own runs will differ.
+are replaced by fixed ones, and lines of progress are left out. Ids, paths, times and speeds of your own runs will
+differ.
 """
 TAIL = """
 ## Next steps
