@@ -168,8 +168,8 @@ STOPS = (
         "used. Goodput is the time that all steps would have taken at full speed, divided by the job's total time.",
         "trackwalker perf",
         lines=12,
-        then="More than half of the steps were slow, so the median step of the whole run is a slow one. `set-up` is what "
-        "the launcher does before training (image, checks), `start-up and teardown` what the training program does "
+        then="More than half of the steps were slow, so the median step of the whole run is a slow one. `set-up` is "
+        "what the launcher does before training (image, checks), `start-up and teardown` what the training program does "
         "before its first step and after its last.",
     ),
     Stop(
