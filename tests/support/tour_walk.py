@@ -169,8 +169,8 @@ STOPS = (
         "trackwalker perf",
         lines=12,
         then="More than half of the steps were slow, so the median step of the whole run is a slow one. `set-up` is "
-        "what the launcher does before training (image, checks), `start-up and teardown` what the training program does "
-        "before its first step and after its last.",
+        "what the launcher does before training (image, checks), `start-up and teardown` what the training program "
+        "does before its first step and after its last.",
     ),
     Stop(
         "Another incident: a job on eight nodes that fails at its start. A rank is a process; this job has "
