@@ -36,9 +36,12 @@ def render_changed(found: Changed, console: Console) -> None:
     if not found.deviations:
         console.print(Text("No metric changed beyond its own noise and beyond what the other hosts did."))
         return
-    console.print(Text("Values: means before and since; of `most hosts`, those of the median host."), soft_wrap=True)
+    console.print(
+        Text("Values are means before and since that time; for `most hosts`, the median of the hosts' means."),
+        soft_wrap=True,
+    )
     for d in found.deviations:
-        console.print(Text(deviation_line(d, *less_than_most(d, found.deviations))), soft_wrap=True)
+        console.print(Text(deviation_line(d, beside=less_than_most(d, found.deviations))), soft_wrap=True)
     if len(found.deviations) >= MOST_ROWS:
         console.print(Text("There are more; --hosts or a shorter window shows them."))
 
@@ -67,11 +70,12 @@ def _count(number: int, what: str) -> str:
     return f"{number} {what}" if number == 1 else f"{number} {what}s"
 
 
-def deviation_line(d: Deviation, *notes: str) -> str:
+def deviation_line(d: Deviation, *notes: str, beside: Sequence[str] = ()) -> str:
     """One deviation in a line: who, what, from and to, since when, how sure."""
     moved = f" from {number(d.from_)} to {number(d.to)} {d.unit}".rstrip() if d.to is not None else ""
     return one_line(
-        f"{who(d)}: {what(d)}{moved} since {d.since[11:19]} ({', '.join([f'score {d.score:.1f}', *notes])})"
+        f"{who(d)}: {what(d)}{moved} since {', '.join([d.since[11:19], *beside])}"
+        f" ({', '.join([f'score {d.score:.1f}', *notes])})"
     )
 
 
@@ -79,7 +83,7 @@ def less_than_most(d: Deviation, among: Sequence[Deviation]) -> list[str]:
     """A word beside somebody who changed as most hosts did, only less: that is what is odd about it."""
     common = (m for m in among if m.host is None and (m.metric, m.labels, m.kind) == (d.metric, d.labels, d.kind))
     shares = [abs(m.to / m.from_ - 1) for m in (d, *common) if m.from_ and m.to is not None]
-    return ["less than most hosts"] if d.host is not None and len(shares) == 2 and shares[0] < shares[1] else []
+    return ["less than on most hosts"] if d.host is not None and len(shares) == 2 and shares[0] < shares[1] else []
 
 
 def who(d: Deviation) -> str:

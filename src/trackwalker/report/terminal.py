@@ -166,7 +166,7 @@ def _deviations(page: _Page, verdict: Verdict) -> None:
     page.heading("What deviates")
     for row in verdict.deviations[:_DEVIATIONS]:
         by = f"explained by {cause_name(row.explained_by)}" if row.explained_by else "nothing explains it"
-        page.put(page.text(deviation_line(row, *less_than_most(row, verdict.deviations), by)), 2)
+        page.put(page.text(deviation_line(row, by, beside=less_than_most(row, verdict.deviations))), 2)
     if len(verdict.deviations) > _DEVIATIONS:
         page.put(
             page.text(f"{len(verdict.deviations) - _DEVIATIONS} more: trackwalker changed {verdict.job.id}", "dim"), 2
