@@ -55,7 +55,7 @@ def without(
     if not chance:
         return roles
     left = [e for e in found if e.playbook.id not in chance]
-    return assign_roles(left, symptoms) | {name: "contributing" for name in chance}
+    return assign_roles(left, symptoms) | dict.fromkeys(chance, "contributing")
 
 
 def _beside(reading: Examination, others: list[Examination]) -> bool:
