@@ -114,14 +114,13 @@ def diagnose_case(case: Case, playbooks: list[Playbook] | None = None, begin: fl
             "beside": f"{summary} {located.summary}",
         }[located.standing]
         actions = [located.action, *(actions if located.standing == "beside" else [])]
-    causes = weighed(case, again, causes, told, located)
     verdict = Verdict(
         job=job_ref(case),
         window=Window(start=utc(case.start), end=utc(case.end)),
         status=status_of(case, symptoms),
         outcome=outcome,
         summary=summary,
-        causes=causes,
+        causes=weighed(case, again, causes, told, located),
         ruled_out=_ruled_out(examinations, symptoms, all_along),
         untestable=_untestable(examinations, all_along),
         deviations=table(case, again, look.found, roles, located, evidence),
@@ -133,9 +132,9 @@ def diagnose_case(case: Case, playbooks: list[Playbook] | None = None, begin: fl
         failure=failure_of(case.triage),
         cost=cost_of(case, begin),
     )
-    verdict = without_secrets(with_confidence(verdict), scrubber_of(case.job.log))
-    looked = Asked.of(case, symptoms, examinations, books)
-    return Diagnosis(verdict, tell(case, symptoms, causes, leading), case.all_damage, looked)
+    verdict, looked = with_confidence(verdict), Asked.of(case, symptoms, examinations, books)
+    shown = without_secrets(verdict, scrubber_of(case.job.log))
+    return Diagnosis(shown, tell(case, symptoms, causes, leading), case.all_damage, looked)
 
 
 @dataclass(frozen=True)
