@@ -1,22 +1,198 @@
-"""A run that its command stays with: on this machine, as one node of several, or on the nodes of an allocation."""
+"""A run that its command stays with: on this machine, as one node of several, or on the nodes of an allocation.
+
+One node of several: the agent is the same as under Slurm and in a pod; what a scheduler would tell it, this tells it.
+Nodes that are started by hand meet in the job directory, so they need one job id and a workspace that all of them see.
+An allocation (`salloc`, a batch script): one agent on each node by srun. The run has an id and an end of its own, and
+leaves the allocation as it was.
+"""
 
 from __future__ import annotations
 
 import os
+import signal
+import subprocess
 import sys
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from trackwalker.errors import MissingToolError, UsageError
+from trackwalker.job.layout import ID_FORM
 from trackwalker.launch.code.provenance import code_of
-from trackwalker.launch.plan import plan_local, refuse_wrong
+from trackwalker.launch.plan import new_local_id, plan_local, refuse_wrong, short_hostname
 from trackwalker.launch.request.models import load_model
-from trackwalker.launch.request.validate import Asked
+from trackwalker.launch.request.validate import MOST_NODES, Asked
 from trackwalker.launch.request.words import Watching, parse_model_spec, parse_passthrough
-from trackwalker.launch.schedulers.allocation import RunInAllocation, allocation_of, refuse_parts
-from trackwalker.launch.schedulers.by_hand import RunByHand, place_by_hand
 from trackwalker.launch.schedulers.local import LocalRun
-from trackwalker.launch.submission import How, plan_submission
+from trackwalker.launch.slurm.client import submit_environment
+from trackwalker.launch.slurm.script import STALE
+from trackwalker.launch.submission import How, Submission, plan_submission
+from trackwalker.node.stages.order import RUN_ID
+
+COORDINATOR = ("JAX_COORDINATOR_IP", "JAX_COORDINATOR_PORT")
+
+
+@dataclass(frozen=True)
+class Place:
+    """Which node of which job this is, as the environment was set by hand."""
+
+    job_id: str
+    nodes: int = 1
+    rank: int = 0
+    coordinator: tuple[str, ...] = ()  # as words behind `--`
+
+
+def place_by_hand(env: Mapping[str, str]) -> Place:
+    """JOB_ID, NNODES, NODE_RANK and the coordinator's address; on one node none of them is needed."""
+    nodes = _number(env, "NNODES", 1, 1, MOST_NODES)
+    rank = _number(env, "NODE_RANK", 0, 0, nodes - 1)
+    job_id = env.get("JOB_ID", "")
+    if not job_id and nodes > 1:
+        raise UsageError(
+            f"NNODES={nodes}: the nodes meet by their JOB_ID; set the same, as {_new_id()}, on all of them"
+        )
+    if job_id and not ID_FORM.match(job_id):
+        raise UsageError(f"JOB_ID={job_id} is no job id; one that is: {_new_id()}")
+    given = tuple(f"_env_{name}={env[name]}" for name in COORDINATOR if env.get(name)) if nodes > 1 else ()
+    return Place(job_id or _new_id(), nodes, rank, given)
+
+
+class RunByHand:
+    """A started node: look after it, end it."""
+
+    def __init__(self, submission: Submission, place: Place) -> None:
+        self.record = submission.record.model_copy(update={"id": place.job_id})
+        self.job_dir = submission.order.workspace / f"{place.job_id}-{submission.order.name}"
+        self.log = self.job_dir.parent / f"{self.job_dir.name}.log"
+        if place.rank:
+            self.log = self.job_dir / f"rank-{place.rank}.log"
+        elif (self.job_dir / "events.jsonl").exists():
+            raise UsageError(f"job {place.job_id} has run already: set another JOB_ID on all nodes")
+        submission.write()
+        if place.rank == 0:
+            submission.open_job(place.job_id)
+        folder = submission.folder
+        self.said = folder / "agent.log"
+        gone = {*STALE.split(), "NODE_NAME"}
+        env = {k: v for k, v in submit_environment(os.environ).items() if k not in gone}
+        seat = {"JOB_ID": place.job_id, "JOB_COMPLETION_INDEX": str(place.rank), "NODE_NAME": short_hostname()}
+        with self.said.open("ab") as out:
+            self._agent = subprocess.Popen(
+                [sys.executable, str(folder / "agent.pyz"), "node", str(folder / "order.json")],
+                env={**env, **seat},
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=out,
+                start_new_session=True,
+            )
+
+    def supervise(self) -> int | None:
+        """The exit code once the agent has ended: the job's on the first node."""
+        return self._agent.poll()
+
+    def cancel(self) -> None:
+        """Ask the agent to end the run; it tells the ranks and writes the summary."""
+        if self._agent.poll() is None:
+            self._agent.send_signal(signal.SIGTERM)
+
+    def wait_closed(self) -> None:
+        """Nothing outlives the agent."""
+
+
+def _number(env: Mapping[str, str], name: str, default: int, least: int, most: int) -> int:
+    text = env.get(name) or str(default)
+    if not (text.isascii() and text.isdigit()) or not least <= int(text) <= most:
+        raise UsageError(f"{name}={text}: a whole number from {least} to {most} is needed")
+    return int(text)
+
+
+def _new_id() -> str:
+    return new_local_id(time.time())
+
+
+_INTERACTIVE = ("4294967290", "interactive")  # the step that is salloc's own shell, where a site has it so
+
+
+@dataclass(frozen=True)
+class Allocation:
+    """What Slurm gave to this shell."""
+
+    job: str
+    nodes: int
+    nodelist: str
+
+    def words(self) -> str:
+        """For people."""
+        return f"allocation {self.job} ({self.nodes} node{'s' if self.nodes > 1 else ''}: {self.nodelist})"
+
+
+def allocation_of(env: Mapping[str, str]) -> Allocation | None:
+    """The allocation around this shell; None outside of one, and for a task of srun: it is one of several already."""
+    job, nodes = env.get("SLURM_JOB_ID", ""), env.get("SLURM_JOB_NUM_NODES") or env.get("SLURM_NNODES", "")
+    inside = env.get("SLURM_STEP_ID") or env.get("SLURM_STEPID") or ""
+    if not job.isdigit() or not nodes.isdigit() or (inside and inside not in _INTERACTIVE):
+        return None
+    return Allocation(job, int(nodes), env.get("SLURM_JOB_NODELIST", ""))
+
+
+def refuse_parts(env: Mapping[str, str]) -> None:
+    """One run has equal nodes: an allocation of several parts is none for it."""
+    parts = env.get("SLURM_HET_SIZE", "")
+    if parts.isdigit() and int(parts) > 1:
+        raise UsageError(
+            f"this is a heterogeneous allocation of {parts} parts, and a run has equal nodes: salloc one part alone"
+        )
+
+
+class RunInAllocation:
+    """A started run: look after it, end it."""
+
+    def __init__(self, submission: Submission, place: Allocation, env: Mapping[str, str] | None = None) -> None:
+        env = os.environ if env is None else env
+        job = new_local_id(time.time())
+        # Its own words on how it stands: for Slurm it is only a step of a job with another name.
+        record = submission.record.model_copy(update={"scheduler": "local", "allocation": place.job})
+        submission = Submission(
+            submission.folder, submission.order, record, submission.checked, submission.config_yaml,
+            submission.provenance,
+        )  # fmt: skip
+        submission.write()
+        self.record = record.model_copy(update={"id": job})
+        self.job_dir = submission.open_job(job)
+        self.log = self.job_dir.parent / f"{self.job_dir.name}.log"
+        self._stop = submission.folder / "stop-0"
+        own = {k: v for k, v in env.items() if k not in STALE.split() and not k.startswith("SRUN_")}
+        argv = [
+            "srun", f"--nodes={place.nodes}", f"--ntasks={place.nodes}", "--ntasks-per-node=1", "--export=ALL",
+            "--overlap", "--mpi=none", "--cpu-bind=none", "--input=none", "--kill-on-bad-exit=0", "--wait=0",
+            sys.executable, str(submission.folder / "agent.pyz"), "node", str(submission.folder / "order.json"),
+        ]  # fmt: skip
+        try:
+            with self.log.open("ab") as out:
+                self._srun = subprocess.Popen(
+                    argv, env={**own, RUN_ID: job}, stdin=subprocess.DEVNULL, stdout=out, stderr=out,
+                    start_new_session=True,
+                )  # fmt: skip
+        except FileNotFoundError:
+            raise MissingToolError("'srun' is not here, and this shell is inside a Slurm allocation") from None
+
+    def supervise(self) -> int | None:
+        """The exit code once srun has ended: the job's, as its first node gave it."""
+        return self._srun.poll()
+
+    def cancel(self) -> None:
+        """Ask the agents to end the run: the first one tells the others, and writes the summary.
+
+        srun would answer a signal by killing every task at once; only who asks twice gets that.
+        """
+        if self._stop.exists():
+            self._srun.terminate()
+        self._stop.touch()
+
+    def wait_closed(self) -> None:
+        """Nothing outlives srun."""
+
 
 Started = LocalRun | RunByHand | RunInAllocation
 

@@ -18,7 +18,7 @@ from typing import Any
 from trackwalker.errors import EvidenceError, RefusedError
 from trackwalker.job.journal import read
 from trackwalker.sweep.model import Result, Trial
-from trackwalker.watch.durable import DurableJournal
+from trackwalker.watch.memory import DurableJournal
 
 NAME = "state.jsonl"
 STOPPED = "stopped"  # begins the reason why a trial that we ended ourselves is repeated when the sweep goes on

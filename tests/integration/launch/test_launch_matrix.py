@@ -27,13 +27,13 @@ from slurm_cluster import SlurmCluster
 from trackwalker.diagnose.triage import triage
 from trackwalker.job.journal import read
 from trackwalker.job.resolve import resolve
+from trackwalker.launch.here import RunByHand, place_by_hand
 from trackwalker.launch.kubernetes.client import Answer
 from trackwalker.launch.kubernetes.settings import read_settings
 from trackwalker.launch.plan import new_local_id, plan_local
 from trackwalker.launch.request.validate import Asked
 from trackwalker.launch.request.words import parse_model_spec, parse_passthrough
 from trackwalker.launch.schedulers import kubernetes, slurm
-from trackwalker.launch.schedulers.by_hand import RunByHand, place_by_hand
 from trackwalker.launch.schedulers.local import LocalRun
 from trackwalker.launch.slurm.client import Slurm
 from trackwalker.launch.slurm.options import SubmitOptions

@@ -19,11 +19,11 @@ from trackwalker.errors import UsageError
 from trackwalker.job.resolve import resolve
 from trackwalker.job.run import load_run
 from trackwalker.launch.code.provenance import code_of
+from trackwalker.launch.here import Place, RunByHand, place_by_hand
 from trackwalker.launch.job_state import standing
 from trackwalker.launch.plan import plan_local
 from trackwalker.launch.request.validate import Asked
 from trackwalker.launch.request.words import ModelSpec, parse_passthrough
-from trackwalker.launch.schedulers.by_hand import Place, RunByHand, place_by_hand
 from trackwalker.launch.schedulers.local import LocalRun
 from trackwalker.launch.submission import How, Submission, plan_submission
 

@@ -13,8 +13,7 @@ from helpers import HEADER, make_job, step_line
 
 from trackwalker.agent.ask.answer_parts import Reply
 from trackwalker.agent.ask.ask import Answered, add_model, ask, document, place, transcript, unaccused
-from trackwalker.agent.ask.budget import Budget
-from trackwalker.agent.ask.loop import Investigation, open_model
+from trackwalker.agent.ask.loop import Budget, Investigation, open_model
 from trackwalker.agent.audit import Audit, Caller
 from trackwalker.agent.toolbox import ACTION_TOOLS, READ_TOOLS, Toolbox
 from trackwalker.agent.workspace import Workspace

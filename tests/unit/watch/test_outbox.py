@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from trackwalker.watch import durable
+from trackwalker.watch import memory
 from trackwalker.watch.config import Config, Route
 from trackwalker.watch.delivery.outbox import FILE, Outbox
 from trackwalker.watch.notify.base import CannotKnowError, InDoubtError, Letter, NotSentError, Receipt, RejectedError
@@ -363,7 +363,7 @@ def test_a_long_journal_is_rewritten_and_still_knows_what_was_told(
     outbox.deliver(NOON)
     outbox.close()
     size = (tmp_path / FILE).stat().st_size
-    monkeypatch.setattr(durable, "LONG", 1000)
+    monkeypatch.setattr(memory, "LONG", 1000)
     again = opened()
     assert (tmp_path / FILE).stat().st_size < size
     assert not again.put(message("m7"), NOON)

@@ -158,7 +158,7 @@ def test_a_long_journal_is_made_short_and_says_the_same(tmp_path: Path, monkeypa
     memory.see("77", ended=False, path="p")
     memory.close()
     before = (tmp_path / "journal.jsonl").stat().st_size
-    monkeypatch.setattr("trackwalker.watch.durable.LONG", 100)
+    monkeypatch.setattr("trackwalker.watch.memory.LONG", 100)
     again = Memory(tmp_path, T0 + 100)
     again.close()
     assert (tmp_path / "journal.jsonl").stat().st_size < before / 5

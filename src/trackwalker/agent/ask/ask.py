@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from trackwalker.agent.ask.answer_parts import Reply as Reply
 from trackwalker.agent.ask.answering import answer
-from trackwalker.agent.ask.budget import Budget as Budget
 from trackwalker.agent.ask.grounding import Corpus, check
+from trackwalker.agent.ask.loop import Budget as Budget
 from trackwalker.agent.ask.loop import Investigation, Say, investigate, open_model
 from trackwalker.agent.ask.questions import understand
 from trackwalker.agent.audit import Audit, Caller

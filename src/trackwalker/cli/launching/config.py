@@ -21,8 +21,7 @@ from trackwalker.job.redact import HIDDEN, is_secret
 from trackwalker.job.run import Setting
 from trackwalker.job.scrub import shown
 from trackwalker.launch.request.memory import count_parameters, to_json
-from trackwalker.launch.request.models import Model, load_model, model_files, read_model
-from trackwalker.launch.request.new_model import architecture_of, new_model
+from trackwalker.launch.request.models import Model, architecture_of, load_model, model_files, new_model, read_model
 from trackwalker.launch.request.resolved import Effective
 from trackwalker.launch.request.validate import Asked, Checked, check
 from trackwalker.launch.request.words import parse_passthrough

@@ -20,10 +20,10 @@ from trackwalker.errors import UsageError
 from trackwalker.job.trust import shared_badly
 from trackwalker.launch.code.provenance import Provenance, code_of
 from trackwalker.launch.code.snapshot import Snapshot, frozen
+from trackwalker.launch.here import allocation_of
 from trackwalker.launch.request.validate import Asked
 from trackwalker.launch.request.words import Watching, parse_watching
 from trackwalker.launch.schedulers import SCHEDULERS, kubernetes, scheduler_named, slurm
-from trackwalker.launch.schedulers.allocation import allocation_of
 from trackwalker.launch.slurm.client import Slurm, left_behind, slurm_here
 from trackwalker.launch.slurm.options import SubmitOptions, parse_scheduler_words
 from trackwalker.launch.slurm.own_script import queue, read_script, wrapped

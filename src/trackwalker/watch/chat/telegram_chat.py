@@ -16,7 +16,7 @@ from typing import Any
 from trackwalker.errors import TrackwalkerError
 from trackwalker.watch.chat.replies import Reply
 from trackwalker.watch.delivery.outbox import Outbox
-from trackwalker.watch.durable import rewrite
+from trackwalker.watch.memory import rewrite
 from trackwalker.watch.notify.message import Message, presentable
 from trackwalker.watch.notify.telegram import LONGEST, TelegramApi, fit
 

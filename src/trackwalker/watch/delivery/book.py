@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from trackwalker.job.journal import encode, read
-from trackwalker.watch.durable import DurableJournal, is_long, rewrite
+from trackwalker.watch.memory import DurableJournal, is_long, rewrite
 from trackwalker.watch.notify.base import Receipt
 from trackwalker.watch.notify.message import Message
 
