@@ -27,4 +27,5 @@ def test_they_are_numpys_to_the_last_bit() -> None:
 
 def test_of_whole_numbers_and_of_nothing() -> None:
     assert median(np.array([3, 1, 2, 10])) == 2.5
-    assert np.isnan(median([])) and np.isnan(known_median([np.nan]))
+    assert np.isnan(median([]))
+    assert np.isnan(known_median([np.nan]))

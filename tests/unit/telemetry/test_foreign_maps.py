@@ -159,10 +159,10 @@ def test_the_cost_is_told() -> None:
 def test_our_own_names_in_a_store_are_read_as_they_are() -> None:
     """What recorders sent with --remote-write was invisible to `diagnose --metrics`: only others' names were known."""
     names = frozenset({"hw_gpu_power_watts", "ray_node_mem_used", "up", "job:gpu_power:avg", "DCGM_FI_DEV_GPU_TEMP"})
-    theirs = load_maps().known(names)
-    found = {rule.name: rule for rule in own_rules(names, theirs)}
+    maps = load_maps()
+    found = {rule.name: rule for rule in own_rules(names, maps)}
     assert "hw_gpu_power_watts" in found
-    assert not {"up", "job:gpu_power:avg", "DCGM_FI_DEV_GPU_TEMP", *(r.to for r in theirs)} & found.keys()
+    assert not {"up", "job:gpu_power:avg", "DCGM_FI_DEV_GPU_TEMP", *(r.to for r in maps.known(names))} & found.keys()
     told = {"__name__": "hw_gpu_power_watts", "host": "n1", "instance": "n1:9400", "gpu": "3"}
     [(labels, _, values)] = translated(found["hw_gpu_power_watts"], told, np.array([1.0]), np.array([2147483647.0]))
     assert labels == {"instance": "n1:9400", "gpu": "3"}

@@ -46,7 +46,7 @@ def borrow(
     out = Borrowed(store.cost)
     names = store.names(since, until)
     rules = maps.known(names)
-    rules += own_rules(names, rules)
+    rules += own_rules(names, maps)
     if not rules:
         raise EvidenceError("the store has no metric that a map knows: trackwalker tsdb doctor says what it has")
     into.mkdir(parents=True, exist_ok=True)
@@ -66,9 +66,9 @@ def borrow(
     return out
 
 
-def own_rules(names: frozenset[str], rules: list[Rule]) -> list[Rule]:
+def own_rules(names: frozenset[str], maps: Maps) -> list[Rule]:
     """Rules for what stands in a store under our own names, sent there by our recorders: as it is, labels and all."""
-    told = {rule.to for rule in rules}
+    told = {rule.to for rule in maps.known(names)} | {rule.name for rule in maps.rules}
     ours = (n for n in sorted(names - told) if not n.startswith(_RECORDING) and meaning_of(n).known)
     return [Rule(n, n, ("host", "instance"), {}, f"trackwalker's {n.partition('_')[0]}_", derive=OWN) for n in ours]
 
