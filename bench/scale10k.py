@@ -1,12 +1,14 @@
 """Ten thousand GPUs: a database of 1,250 hosts x 8 GPUs x 6 h with a planted incident, diagnosed on two cores.
 
 Usage: taskset -c 0,1 python bench/scale10k.py [--hosts 1250] [--hours 6] [--keep FOLDER]
+       python bench/scale10k.py --victoria [--hosts 64] [--hours 1]
        taskset -c 0,1 python bench/scale10k.py --curves FILE.json [--svg FILE.svg] [--keep FOLDER]
 
 The incident has three parts one after the other: a host whose CPUs somebody else takes, a rack whose NICs lose packets,
 a GPU held at a low clock and power. The database is written directly, by a recorder for each 250 hosts. The diagnosis
 runs in a process of its own; the time is split by what the CPU worked on, in all threads, and the memory is the peak of
 that process and of Prometheus where one was started. Exits 1 when the verdict is wrong or a limit is missed.
+`--victoria` has the same incident read from a real VictoriaMetrics instead, and judges the verdict alone.
 `--curves` measures smaller jobs of growing hosts, hours and GPUs, and fits how time and memory grow.
 """
 
@@ -225,6 +227,7 @@ def main() -> int:
     parser.add_argument("--curves", type=Path, help="measure how the cost grows, and write the figures here")
     parser.add_argument("--svg", type=Path, help="with --curves: the plots")
     parser.add_argument("--numpy", action="store_true", help="decode as where numba is not installed")
+    parser.add_argument("--victoria", action="store_true", help="read it from a real VictoriaMetrics; no limits")
     parser.add_argument("--measure", type=Path, help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.measure:
@@ -234,6 +237,10 @@ def main() -> int:
         keep = args.keep or Path(temporary)
         if args.curves:
             return curves(args.curves, args.svg, keep)
+        if args.victoria:
+            import scale_victoria  # the store is a test's: pytest is needed
+
+            return 0 if scale_victoria.measure(*made(args.hosts, args.hours, args.gpus, keep), right) else 1
         cost, _, true = measured(args.hosts, args.hours, args.gpus, keep, args.numpy)
     checks = [
         (right(cost.roots, true), f"the planted causes on their {sum(map(len, true.values()))} hosts, no other"),

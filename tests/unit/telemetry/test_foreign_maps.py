@@ -10,7 +10,7 @@ import pytest
 
 from trackwalker.errors import UsageError
 from trackwalker.telemetry.blocks import BlockWriter
-from trackwalker.telemetry.foreign.borrowed import Borrowed, selector, write_rows
+from trackwalker.telemetry.foreign.borrowed import Borrowed, own_rules, selector, write_rows
 from trackwalker.telemetry.foreign.names import Rule, host_in, load_maps, translated
 from trackwalker.telemetry.foreign.remote import Access, Cost, RemoteStore
 from trackwalker.telemetry.meaning import meaning_of
@@ -154,3 +154,16 @@ def test_an_address_that_is_none_is_refused_without_repeating_a_secret(url: str)
 
 def test_the_cost_is_told() -> None:
     assert Cost(3, 1200, 2_000_000, 1.5).text() == "3 queries, 1,200 samples, 2.0 MB, 1.5 s"
+
+
+def test_our_own_names_in_a_store_are_read_as_they_are() -> None:
+    """What recorders sent with --remote-write was invisible to `diagnose --metrics`: only others' names were known."""
+    names = frozenset({"hw_gpu_power_watts", "ray_node_mem_used", "up", "job:gpu_power:avg", "DCGM_FI_DEV_GPU_TEMP"})
+    maps = load_maps()
+    found = {rule.name: rule for rule in own_rules(names, maps)}
+    assert "hw_gpu_power_watts" in found
+    assert not {"up", "job:gpu_power:avg", "DCGM_FI_DEV_GPU_TEMP", *(r.to for r in maps.known(names))} & found.keys()
+    told = {"__name__": "hw_gpu_power_watts", "host": "n1", "instance": "n1:9400", "gpu": "3"}
+    [(labels, _, values)] = translated(found["hw_gpu_power_watts"], told, np.array([1.0]), np.array([2147483647.0]))
+    assert labels == {"instance": "n1:9400", "gpu": "3"}
+    assert values.tolist() == [2147483647.0]

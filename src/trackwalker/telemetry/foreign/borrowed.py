@@ -16,13 +16,15 @@ from trackwalker.errors import EvidenceError
 from trackwalker.job.sharing import share_out
 from trackwalker.telemetry.blocks import BlockWriter, labels
 from trackwalker.telemetry.client import Floats, Labels
-from trackwalker.telemetry.foreign.names import Maps, Rule, host_in, translated
+from trackwalker.telemetry.foreign.names import OWN, Maps, Rule, host_in, translated
 from trackwalker.telemetry.foreign.remote import AT_ONCE, MOST_SAMPLES, Access, Cost, RemoteStore
+from trackwalker.telemetry.meaning import meaning_of
 
 Row = tuple[Labels, Floats, Floats]
 HOSTS_AT_ONCE = 100  # in one question: a regular expression of a thousand names is slow to match
 MANY_HOSTS = 200  # from here on other processes help: each takes a second to begin
 _LOOK_S = 600.0
+_RECORDING = ("job:", "up")  # sums that our rules made, and what says no more than that somebody was asked
 
 
 @dataclass
@@ -44,6 +46,7 @@ def borrow(
     out = Borrowed(store.cost)
     names = store.names(since, until)
     rules = maps.known(names)
+    rules += own_rules(names, maps)
     if not rules:
         raise EvidenceError("the store has no metric that a map knows: trackwalker tsdb doctor says what it has")
     into.mkdir(parents=True, exist_ok=True)
@@ -61,6 +64,13 @@ def borrow(
         asked_of = ", ".join(asked[:3])
         raise EvidenceError(f"the store has no sample of {asked_of}… in that time: check --hosts, --since and --until")
     return out
+
+
+def own_rules(names: frozenset[str], maps: Maps) -> list[Rule]:
+    """Rules for what stands in a store under our own names, sent there by our recorders: as it is, labels and all."""
+    told = {rule.to for rule in maps.known(names)} | {rule.name for rule in maps.rules}
+    ours = (n for n in sorted(names - told) if not n.startswith(_RECORDING) and meaning_of(n).known)
+    return [Rule(n, n, ("host", "instance"), {}, f"trackwalker's {n.partition('_')[0]}_", derive=OWN) for n in ours]
 
 
 @dataclass(frozen=True)
@@ -172,13 +182,14 @@ def write_rows(
             continue
         out.hosts.add(host)
         times, values = parts[0] if len(parts) == 1 else _joined(parts)
-        if not maps.all_sound(values):
+        if rule.derive != OWN and not maps.all_sound(values):
             sound = maps.clean(values)
             times, values = times[sound], values[sound]
         if not len(times):
             continue
         for told, at, value in translated(rule, theirs, times, values):
-            name = labels(rule.to, **{"host": host, **told} if rule.to != "up" else told)
+            own = rule.derive == OWN and "host" not in theirs  # Ray's are known by their instance alone
+            name = labels(rule.to, **told if own or rule.to == "up" else {"host": host, **told})
             if name in ours and rule.derive == "label":  # a state that is a label changes from series to series
                 ours[name] = _worst([ours[name], (at, value)])
             # Two pods of one exporter on one host, or a restart under another label: the longer one counts.

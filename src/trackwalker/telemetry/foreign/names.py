@@ -18,6 +18,7 @@ from trackwalker.errors import UsageError
 from trackwalker.telemetry.client import Floats, Labels
 
 _DERIVED = ("", "rate", "last-code", "bits", "equals", "label")
+OWN = "own"  # of a metric that is ours already
 _FIELDS = {"to", "add", "scale", "derive", "code", "bits", "equals", "only", "label", "matches"}
 
 
@@ -130,6 +131,9 @@ def _bare(text: str) -> str:
 
 def translated(rule: Rule, labels: Labels, times: Floats, values: Floats) -> Iterator[tuple[Labels, Floats, Floats]]:
     """One foreign series as ours: labels (without host), times and values; several for a set of bits or codes."""
+    if rule.derive == OWN:
+        yield {name: value for name, value in labels.items() if name not in ("__name__", "host")}, times, values
+        return
     ours = {to: labels[name] for name, to in rule.labels.items() if labels.get(name)} | dict(rule.add)
     if rule.derive == "rate":
         if len(times) > 1:
