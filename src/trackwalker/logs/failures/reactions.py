@@ -25,7 +25,7 @@ _REACTS = re.compile(
     | \b\d+\s?(?:/|of)\s?\d+\s(?:\w+\s)?(?:arrived|present|joined|reported)\b
     | \bwait(?:ed|ing)\s[^.;]{{0,40}}\bfor\s(?:\S+\s){{0,3}}{_WHO}\b
     | \bwatchdog\b[^.;]{{0,40}}\b(?:caught|timeout|timed.out|detected|stuck)\b | /job:\w+/replica:\d+/task: | \bleaving\sthe\s(?:group|ring|world|mesh|job) | \b(?:another|other|some|remote|one\sof\sthe)\s(?:\w+\s)?{_WHO}\b
-    | \bSIGTERM\b | \bsignal\s15\b | \b(?:told|asked|request(?:ed)?)\sto\s(?:stop|end|exit|terminate|shut.down)\b | \btermination\ssignal\b
+    | \bSIGTERM\b | \bsignal\s15\b | \b(?:asked|ordered|request(?:ed)?)\sto\s(?:stop|end|exit|terminate|shut.down)\b | \btermination\ssignal\b
     | \bshutting\sdown\s(?:because|after|on\srequest|since|due) | \bMPI_(?:All|Barrier|Bcast|Gather|Recv|Reduce|Wait|Send)\w*
     """
 )
