@@ -6,7 +6,7 @@ steps, also as they come); `scanning.stamps` (when lines were written); `scannin
 of a large log); `facts` (what it says of the run); `failures.findings` (what failed); `failures.signatures` (the known
 failures); `failures.roles` (cause or consequence); `failures.victim_lines` (lines of those who only suffered);
 `failures.divergence` (a loss that jumps); `attempts` (where the run began anew); `formats.dialect` (lines of trainers);
-`formats.header` (first lines); `formats.nodelist` (n[1-8] as names); `formats.workers` (logs beside it);
+`formats.nodelist` (n[1-8] as names); `formats.workers` (logs beside it);
 `formats.stacks` (stack dumps); `formats.flight_recorder` (NCCL's); `formats.nccl_ras` (and its RAS); `formats.tfevents`
 (event files); `formats.wandb` (W&B files).
 """

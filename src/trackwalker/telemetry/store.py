@@ -28,7 +28,7 @@ from trackwalker.observe.tsdb import Block
 from trackwalker.telemetry.client import Api, Floats, Labels, Telemetry
 from trackwalker.telemetry.direct.answers import Direct, Traffic
 from trackwalker.telemetry.direct.unxor import DamagedError
-from trackwalker.telemetry.foreign.inside import untold, write_ours
+from trackwalker.telemetry.foreign.borrowed import untold, write_ours
 from trackwalker.telemetry.foreign.names import Rule
 from trackwalker.telemetry.probe import (
     MOST_SAMPLES,

@@ -15,7 +15,7 @@ from rich.console import Console
 
 from conftest import tree_hash
 from trackwalker.errors import UsageError
-from trackwalker.logs.formats.header import nodes_in_header
+from trackwalker.logs.formats.nodelist import nodes_in_header
 from trackwalker.report.tsdb import render_list, size
 from trackwalker.telemetry import export, serve
 from trackwalker.telemetry.catalogue import list_databases

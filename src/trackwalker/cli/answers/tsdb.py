@@ -28,7 +28,7 @@ from trackwalker.cli.common.workspace import there
 from trackwalker.diagnose.causes.playbook import least_metrics
 from trackwalker.errors import EvidenceError, UsageError
 from trackwalker.job.resolve import resolve
-from trackwalker.logs.formats.header import nodes_in_header
+from trackwalker.logs.formats.nodelist import nodes_in_header
 from trackwalker.report.text import json_visible
 from trackwalker.report.tsdb import render_answer, render_list, render_metrics
 from trackwalker.telemetry import catalogue, export, query, recorded, serve

@@ -141,7 +141,12 @@ def _add_file(built: Environment, name: str, source: str) -> None:
     built.add(source, data.get("env") or {}, data.get("xla_flags") or {})
 
 
-@cache
 def _data(name: str) -> dict[str, Any]:
+    fabrics = _file("fabrics")
+    return fabrics[name] if name in fabrics else _file(name)
+
+
+@cache
+def _file(name: str) -> dict[str, Any]:
     loaded: dict[str, Any] = yaml.safe_load((files("trackwalker.launch") / "env" / f"{name}.yml").read_text())
     return loaded

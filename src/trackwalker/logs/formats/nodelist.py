@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from pathlib import Path
+
+from trackwalker.logs.formats import dialect as d
 
 _LIST = re.compile(r"(?:[^\[\]]|\[[^\[\]]*\])*")
 _ITEM = re.compile(r"(?:[^,\[]|\[[^\]]*\])+")
 _GROUP = re.compile(r"\[([^\]]*)\]")
 _RANGE = re.compile(r"([0-9]{1,9})-([0-9]{1,9})")
+_FRONT = 256 * 1024  # bytes at the beginning of a log: what the launcher said about the job before it started
 _MOST = 100_000  # a damaged range must not eat the machine
 
 
@@ -25,6 +29,23 @@ def hosts_in(header: Mapping[str, str]) -> list[str]:
     hosts = expand(header["JOB_NODELIST"]) if header.get("JOB_NODELIST") else []
     spelled = [h for h in header.get("NODELIST_EXPANDED", "").split(",") if h]
     return hosts if hosts and len(set(hosts)) == len(hosts) else spelled or hosts
+
+
+def nodes_in_header(log: Path) -> int | None:
+    """How many nodes the job was given, None where the header does not say (or cannot be read)."""
+    try:
+        with log.open("rb") as f:
+            front = f.read(_FRONT).decode("utf-8", "replace")
+    except OSError:
+        return None
+    said: dict[str, str] = {}
+    for line in front.splitlines():
+        if match := d.HEADER.match(d.ANSI.sub("", line)):
+            said.setdefault(match[1], match[2].split("  ")[0].strip().strip('"'))
+    count = said.get("NNODES", "")
+    if count.isascii() and count.isdigit() and int(count) > 0:
+        return int(count)
+    return len(hosts_in(said)) or None
 
 
 def _expand_item(item: str) -> list[str]:

@@ -7,7 +7,7 @@ import re
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -15,14 +15,15 @@ import numpy as np
 from trackwalker.errors import EvidenceError
 from trackwalker.job.sharing import share_out
 from trackwalker.telemetry.blocks import BlockWriter, labels
-from trackwalker.telemetry.client import Floats, Labels
-from trackwalker.telemetry.foreign.names import OWN, Maps, Rule, host_in, translated
+from trackwalker.telemetry.client import Floats, Labels, Telemetry
+from trackwalker.telemetry.foreign.names import OWN, Maps, Rule, host_in, load_maps, translated
 from trackwalker.telemetry.foreign.remote import AT_ONCE, MOST_SAMPLES, Access, Cost, RemoteStore
 from trackwalker.telemetry.meaning import meaning_of
 
 Row = tuple[Labels, Floats, Floats]
 HOSTS_AT_ONCE = 100  # in one question: a regular expression of a thousand names is slow to match
 MANY_HOSTS = 200  # from here on other processes help: each takes a second to begin
+_SEED = 0x0D15EA5E  # of the block's name: none that a recorder or the lab would draw
 _LOOK_S = 600.0
 _RECORDING = ("job:", "up")  # sums that our rules made, and what says no more than that somebody was asked
 
@@ -216,3 +217,25 @@ def _worst(parts: list[tuple[Floats, Floats]]) -> tuple[Floats, Floats]:
     times, values = _joined(parts)
     moments, first = np.unique(times, return_index=True)
     return moments, np.minimum.reduceat(values, first)
+
+
+def untold(metrics: frozenset[str]) -> list[Rule]:
+    """The rules for metrics of others in a recorded database that are not there in our names.
+
+    A quantity is what it measures, not what its exporter calls it: a diagnosis asks for our names wherever it lies.
+    """
+    return [replace(r, host=("host", *r.host)) for r in load_maps().known(metrics) if r.to not in metrics]
+
+
+def write_ours(telemetry: Telemetry, rules: list[Rule], into: Path) -> frozenset[str]:
+    """Write these as a block of a folder; returns the names, theirs, of which there is one."""
+    writer, maps, begin_end = BlockWriter(into, _SEED, block_ms=1 << 50), load_maps(), telemetry.range()
+    done = set()
+    for rule in rules:
+        only = ",".join(f'{name}=~"{value}"' for name, value in rule.only.items())
+        rows = telemetry.raw(f"{rule.name}{{{only}}}", *begin_end)
+        if write_rows(writer, maps, rule, rows, None, Borrowed(Cost())):
+            done.add(rule.name)
+    into.mkdir(parents=True, exist_ok=True)
+    writer.close()
+    return frozenset(done)
