@@ -6,7 +6,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from trackwalker.diagnose.accounts.accounts import SOME, Account, book_losses, standing
+from trackwalker.diagnose.accounts.accounts import SOME, book_losses, standing
 from trackwalker.diagnose.accounts.shares import MEASURED, carried, explained, with_owner
 from trackwalker.diagnose.case import Case, Opener, open_case
 from trackwalker.diagnose.causes.asking import answer_ahead
@@ -35,7 +35,6 @@ from trackwalker.diagnose.facts.account_facts import IDLENESS
 from trackwalker.diagnose.facts.log_facts import visible_change
 from trackwalker.diagnose.triage import Triage
 from trackwalker.diagnose.verdict import (
-    AccountRow,
     Action,
     Cause,
     Magnitude,
@@ -48,7 +47,7 @@ from trackwalker.diagnose.verdict import (
     Window,
 )
 from trackwalker.diagnose.views.asked import Asked, Diagnosis
-from trackwalker.diagnose.views.frame import cost_of, job_ref, quality_of, status_of
+from trackwalker.diagnose.views.frame import account_row, cost_of, job_ref, quality_of, status_of
 from trackwalker.diagnose.views.shown import without_secrets
 from trackwalker.diagnose.views.storyteller import tell
 from trackwalker.job.advance import counted
@@ -124,7 +123,7 @@ def diagnose_case(case: Case, playbooks: list[Playbook] | None = None, begin: fl
         ruled_out=_ruled_out(examinations, symptoms, all_along),
         untestable=_untestable(examinations, all_along),
         deviations=table(case, again, look.found, roles, located, evidence),
-        accounts=[_account_row(a) for a in symptoms.accounts],
+        accounts=[account_row(a) for a in symptoms.accounts],
         evidence=evidence.items,
         actions=actions,
         progress=progress_of(case, symptoms),
@@ -359,11 +358,6 @@ def _trouble(case: Case, symptoms: Symptoms, speed: Throughput, told: bool = Fal
         elif case.log.ends_mid_line:
             seen.append("the log breaks off in the middle of a line, without a last word")
     return "; ".join(seen)
-
-
-def _account_row(account: Account) -> AccountRow:
-    shares, lost = {name: round(share, 3) for name, share in account.shares.items()}, round(account.lost_s, 3)
-    return AccountRow(episode=account.episode, steps=list(account.steps), lost_s=lost, shares=shares)
 
 
 def _ruled_out(examinations: list[Examination], symptoms: Symptoms, all_along: Mapping[str, str]) -> list[RuledOut]:

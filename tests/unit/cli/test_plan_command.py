@@ -51,7 +51,7 @@ def test_a_plan_for_slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsy
     ("words", "code", "says"),
     [
         (["70b", "-N1", "--gpu", "H100", "--", "per_device_batch_size=64"], (2,), "weights and optimizer alone"),
-        (["tiny", "-N1"], (0,), "OK: JAX-tiny on 1 node, 1 rank"),
+        (["tiny", "-N1"], (0,), "OK: settings are valid: JAX-tiny on 1 node, 1 rank"),
         (["70b", "-N2"], (0,), " GiB per GPU: JAX-llama2-70b on 2 nodes, 2 ranks"),
     ],
 )

@@ -89,7 +89,9 @@ def _print(store: Store, moment: float, newer: str, price: float | None) -> None
     if all_.silent:
         say(f"{all_.silent:,} jobs do not say how many GPUs they held and are not in these hours")
     if all_.unknown:
-        say(f"what {all_.unknown:,} troubled jobs lost is not known: their GPUs or what they had saved are not told")
+        say(
+            f"what {all_.unknown:,} troubled jobs lost is not known: their GPUs or what they had saved are not recorded"
+        )
     for title, found in (
         ("causes", questions.by_cause(store, moment, _SHOWN)),
         ("hosts", questions.by_host(store, moment, _SHOWN)),

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import time
 
+from trackwalker.diagnose.accounts.accounts import Account
 from trackwalker.diagnose.case import Case
 from trackwalker.diagnose.episodes.symptoms import Symptoms
-from trackwalker.diagnose.verdict import Cost, DataQuality, JobRef
+from trackwalker.diagnose.verdict import AccountRow, Cost, DataQuality, JobRef
 from trackwalker.record.status import Recording, Status
 from trackwalker.telemetry.quality import Check
 
@@ -63,3 +64,9 @@ def _alive(case: Case) -> bool | None:
         return None
     query = f"max by (host) (last_over_time({reporting}[120s] @ {case.end:.3f}))"
     return any(v > 0 for v in case.telemetry.by_host(query, case.end).values())
+
+
+def account_row(account: Account) -> AccountRow:
+    """Where an episode's lost time went, as the verdict has it."""
+    shares, lost = {name: round(share, 3) for name, share in account.shares.items()}, round(account.lost_s, 3)
+    return AccountRow(episode=account.episode, steps=list(account.steps), lost_s=lost, shares=shares)
