@@ -193,9 +193,10 @@ STOPS = (
         head="Plan a job",
     ),
     Stop(
-        "A job's environment variables are set in several places, later ones winning: defaults, the GPU's vendor (AMD, "
-        "unless the model or `--vendor` says otherwise), the model, you. `explain` shows which place sets a variable, "
-        "and why. Here `XLA_FLAGS` is made of two flags, both set by the vendor.",
+        "A job's environment variables are set in several places, later ones winning: defaults, the GPU's vendor, the "
+        "model, you. `explain` shows which place sets a variable, and why; it takes AMD for the vendor, unless the model "
+        "or `--vendor` says otherwise (`plan` and `submit` know it from `--gpu`). Here `XLA_FLAGS` is made of two flags, "
+        "both set by the vendor.",
         "trackwalker explain XLA_FLAGS llama2-70b -N 8",
     ),
 )
