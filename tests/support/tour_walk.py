@@ -157,7 +157,8 @@ STOPS = (
     ),
     Stop(
         "Query the recorded metrics yourself, in PromQL (`tsdb`: time-series database). This is the highest "
-        "temperature of each host in the last hour; `diagnose` above compared 80th percentiles, the command `changed` compared averages.",
+        "temperature of each host in the last hour; `diagnose` above compared 80th percentiles, the "
+        "command `changed` compared averages.",
         "trackwalker tsdb query latest 'max by (host) (max_over_time(hw_gpu_temperature_celsius[1h]))'",
     ),
     Stop(
@@ -168,8 +169,8 @@ STOPS = (
         "used. Goodput is the time that all steps would have taken at full speed, divided by the job's total time.",
         "trackwalker perf",
         lines=12,
-        then="The median leaves out the first five steps: 90 of the 175 steps that it counts were slow, so the median step "
-        "of the whole run is a slow one. `set-up` is what the launcher does before training (image, checks), `start-up "
+        then="The median leaves out the first five steps: 90 of the 175 steps that it counts were slow, so the median "
+        "step of the whole run is a slow one. `set-up` is what the launcher does before training (image, checks), `start-up "
         "and teardown` what the training program does before its first step and after its last.",
     ),
     Stop(
@@ -195,8 +196,8 @@ STOPS = (
     Stop(
         "A job's environment variables are set in several places, later ones winning: defaults, the GPU's vendor, the "
         "model, you. `explain` shows which place sets a variable, and why; it takes AMD for the vendor, unless the "
-        "model or `--vendor` says otherwise (`plan` and `submit` know it from `--gpu`). Here `XLA_FLAGS` is made of two "
-        "flags, both set by the vendor.",
+        "model or `--vendor` says otherwise (`plan` and `submit` know it from `--gpu`). Here `XLA_FLAGS` is made of "
+        "two flags, both set by the vendor.",
         "trackwalker explain XLA_FLAGS llama2-70b -N 8",
     ),
 )
