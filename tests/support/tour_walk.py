@@ -169,9 +169,10 @@ STOPS = (
         "used. Goodput is the time that all steps would have taken at full speed, divided by the job's total time.",
         "trackwalker perf",
         lines=12,
-        then="The median leaves out the first five steps: 90 of the 175 steps that it counts were slow, so the median "
-        "step of the whole run is a slow one. `set-up` is what the launcher does before training (image, checks), `start-up "
-        "and teardown` what the training program does before its first step and after its last.",
+        then="Left out are the first five steps, in which the program compiles; no step of this run saved a "
+        "checkpoint. 90 of the other 175 steps were slow, so the median step of the whole run is a slow one. `set-up` "
+        "is what the launcher does before training (image, checks), `start-up and teardown` what the training program "
+        "does before its first step and after its last.",
     ),
     Stop(
         "Another incident: a job on eight nodes that fails at its start. A rank is a process; this job has "
