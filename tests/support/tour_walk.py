@@ -126,7 +126,7 @@ STOPS = (
         "- `DO NEXT` lists proposed actions. Trackwalker carries out none of them by itself. Those that change "
         "something are marked `[needs approval]`: you or the administrators of the cluster decide. Here "
         "`scontrol update` drains the node, so that Slurm starts no new job on it, and `trackwalker submit` starts "
-        "the model again on other nodes; the trainer goes on from the last checkpoint it finds. "
+        "the model again on other nodes; the trainer goes on from the last checkpoint if there is one. "
         "`costs: capacity`: the cluster has one node less until it is repaired.\n"
         "- Each piece of evidence has a number (`e24`), and below it the query or the log line that it comes from. "
         "`trackwalker diagnose --evidence e24` prints all its values. In these queries `sclk` is the clock of the "
