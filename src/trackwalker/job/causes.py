@@ -56,7 +56,7 @@ def known() -> frozenset[str]:
 @cache
 def _told_by_logs() -> dict[str, Any]:
     """What follows from the causes that only log lines name."""
-    rows: dict[str, Any] = parsed(_TABLE.name, _TABLE.read_text(), dict)
+    rows: dict[str, Any] = parsed(_TABLE.name, _TABLE.read_text(encoding="utf-8"), dict)
     return rows
 
 
@@ -84,7 +84,7 @@ def about_topic(causes: set[str], topic: str) -> set[str]:
 
 def front_matter(path: Path) -> tuple[str, str]:
     """A playbook's front matter and its prose."""
-    parts = path.read_text().split("---\n", 2)
+    parts = path.read_text(encoding="utf-8").split("---\n", 2)
     if len(parts) != 3 or parts[0].strip():
         raise UsageError(f"playbook {path.name}: it must begin with front matter between two '---' lines")
     return parts[1], parts[2].strip()

@@ -59,8 +59,8 @@ def _anew(job_dir: Path, record: RunRecord, exclude: Sequence[str], only: str, s
     if why := _not_ours(old, job_dir.parent):
         raise UsageError(f"job {record.id} is not started again: {why}")
     try:
-        options = [str(word) for word in json.loads((old / OPTIONS).read_text())]
-        order, script = load_order(old / "order.json"), (old / "job.sh").read_text()
+        options = [str(word) for word in json.loads((old / OPTIONS).read_text(encoding="utf-8"))]
+        order, script = load_order(old / "order.json"), (old / "job.sh").read_text(encoding="utf-8")
     except (OSError, ValueError, KeyError, TypeError) as e:
         raise UsageError(f"job {record.id} cannot go on: {old} is gone or damaged; 'resubmit' asks for it anew") from e
     folder = old.with_name(f"{old.name.rpartition('_')[0]}_{secrets.token_hex(3)}")

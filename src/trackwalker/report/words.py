@@ -305,7 +305,7 @@ def action_why(action: Action) -> str:
 @cache
 def cause_titles() -> dict[str, str]:
     """The titles of the shipped playbooks by the ids of their causes."""
-    pages = (path.read_text() for path in Path(str(files("trackwalker.playbooks"))).glob("*.md"))
+    pages = (path.read_text(encoding="utf-8") for path in Path(str(files("trackwalker.playbooks"))).glob("*.md"))
     fronts = [page.partition("\n---\n")[0] for page in pages]
     found = [(_ID.search(front), _TITLE.search(front)) for front in fronts]
     return {name[1]: title[1].strip("\"' ") for name, title in found if name and title}

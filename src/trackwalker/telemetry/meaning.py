@@ -178,5 +178,5 @@ def _unit(metric: str) -> str:
 @cache
 def _catalogue() -> dict[str, Any]:
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-    text = (files("trackwalker.telemetry") / "metrics.yml").read_text()
+    text = (files("trackwalker.telemetry") / "metrics.yml").read_text(encoding="utf-8")
     return dict(yaml.load(text, Loader=loader))  # noqa: S506 - both are safe loaders

@@ -88,7 +88,7 @@ def _write(target: Path, data: bytes) -> None:
 
 def _ledger(into: Path) -> dict[str, str]:
     try:
-        files = json.loads((into / LEDGER).read_text())["files"]
+        files = json.loads((into / LEDGER).read_text(encoding="utf-8"))["files"]
         return {str(k): str(v) for k, v in files.items() if not Path(k).is_absolute() and ".." not in Path(k).parts}
     except (OSError, ValueError, KeyError, AttributeError, TypeError):
         return {}  # then every file that differs counts as a person's

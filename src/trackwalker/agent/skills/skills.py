@@ -79,7 +79,9 @@ class Skill:
     @property
     def pages(self) -> list[tuple[str, str]]:
         """Every Markdown page with its path inside the skill."""
-        return [(str(p.relative_to(self.folder)), p.read_text()) for p in self.files if p.suffix == ".md"]
+        return [
+            (str(p.relative_to(self.folder)), p.read_text(encoding="utf-8")) for p in self.files if p.suffix == ".md"
+        ]
 
 
 def shipped() -> Path:
@@ -118,7 +120,7 @@ def load_skills(folder: Path | None = None) -> list[Skill]:
 
 def _load(folder: Path) -> Skill:
     try:
-        return Skill(folder.resolve(), (folder / PAGE).read_text())
+        return Skill(folder.resolve(), (folder / PAGE).read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as e:
         raise UsageError(f"cannot read {folder / PAGE}: {e}") from e
 

@@ -126,5 +126,5 @@ def _jobs(workspace: Path) -> list[str]:
 
 
 def _metrics() -> list[str]:
-    text = (files("trackwalker.telemetry") / "metrics.yml").read_text()
+    text = (files("trackwalker.telemetry") / "metrics.yml").read_text(encoding="utf-8")
     return re.findall(r'match: "(\w+)"', text)  # those with a star are families, not metrics

@@ -61,7 +61,7 @@ class Rates:
 @cache
 def all_waits() -> tuple[Wait, ...]:
     """The waits of waits.yml, those upstream of others first."""
-    raw = yaml.safe_load((files("trackwalker.diagnose") / "waits.yml").read_text())
+    raw = yaml.safe_load((files("trackwalker.diagnose") / "waits.yml").read_text(encoding="utf-8"))
     return tuple(Wait.model_validate(entry) for entry in raw)
 
 

@@ -63,7 +63,7 @@ def look_up(table: Calibration, supported: float) -> float:
 @cache
 def calibration() -> Calibration:
     """The shipped table."""
-    return Calibration.model_validate(json.loads((files("trackwalker.diagnose") / TABLE).read_text()))
+    return Calibration.model_validate(json.loads((files("trackwalker.diagnose") / TABLE).read_text(encoding="utf-8")))
 
 
 def certainty(

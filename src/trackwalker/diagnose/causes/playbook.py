@@ -35,7 +35,7 @@ Window = Literal["during", "before", "slow", "fast", "kill", "missed", "steady",
 @cache
 def limits() -> dict[str, dict[str, Any]]:
     """Limits that several tests share, by name, each with its reason (`why`)."""
-    told = yaml.safe_load((files("trackwalker.playbooks") / "limits.yml").read_text())
+    told = yaml.safe_load((files("trackwalker.playbooks") / "limits.yml").read_text(encoding="utf-8"))
     return {str(name): dict(limit) for name, limit in told.items()}
 
 

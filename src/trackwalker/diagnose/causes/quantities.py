@@ -46,7 +46,7 @@ class Graph:
 @cache
 def graph() -> Graph:
     """The shipped graph."""
-    text = (files("trackwalker.diagnose") / "quantities.yml").read_text()
+    text = (files("trackwalker.diagnose") / "quantities.yml").read_text(encoding="utf-8")
     told = yaml.safe_load(text)
     return Graph(
         {q: frozenset(effects) for q, effects in told["here"].items()},

@@ -64,4 +64,4 @@ class States:
 @cache
 def states() -> States:
     """The shipped graph."""
-    return States(yaml.safe_load((files("trackwalker.diagnose") / "states.yml").read_text()))
+    return States(yaml.safe_load((files("trackwalker.diagnose") / "states.yml").read_text(encoding="utf-8")))

@@ -38,7 +38,7 @@ class Family:
 
 
 def _families() -> tuple[Family, ...]:
-    told = yaml.safe_load((files("trackwalker.diagnose") / "deltas.yml").read_text())
+    told = yaml.safe_load((files("trackwalker.diagnose") / "deltas.yml").read_text(encoding="utf-8"))
     return tuple(Family(**{**family, "metrics": tuple(family["metrics"])}) for family in told)
 
 

@@ -10,7 +10,7 @@ from trackwalker.lab.scoring.results import Results
 
 def below_recorded(results: Results) -> str | None:
     """One line when the smoke suite scored less than it did before; None when it did not (or is another suite)."""
-    held = json.loads((files("trackwalker.lab") / "smoke-score.json").read_text())
+    held = json.loads((files("trackwalker.lab") / "smoke-score.json").read_text(encoding="utf-8"))
     passed = sum(c.passed for c in results.cases)
     if results.suite != [held["suite"]] or len(results.cases) != held["cases"] or passed >= held["passed"]:
         return None

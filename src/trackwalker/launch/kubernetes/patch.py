@@ -21,7 +21,7 @@ _DIRECTIVE = "$patch"
 def read_patches(path: Path) -> list[dict[str, Any]]:
     """Documents of a YAML or JSON file; each says by its `kind` which manifest it is for."""
     try:
-        found = [one for one in yaml.safe_load_all(path.read_text()) if one is not None]
+        found = [one for one in yaml.safe_load_all(path.read_text(encoding="utf-8")) if one is not None]
     except OSError as e:
         raise UsageError(f"--patch {path}: {e.strerror}") from e
     except (yaml.YAMLError, UnicodeDecodeError) as e:

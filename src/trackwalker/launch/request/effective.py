@@ -10,7 +10,9 @@ from typing import Any
 from trackwalker.errors import UsageError
 
 # MaxText's defaults, of the keys that decide about mesh, memory and rules.
-_DEFAULTS: dict[str, Any] = json.loads((files("trackwalker.launch") / "maxtext.json").read_text())["defaults"]
+_DEFAULTS: dict[str, Any] = json.loads((files("trackwalker.launch") / "maxtext.json").read_text(encoding="utf-8"))[
+    "defaults"
+]
 _FLAGS = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
 
 

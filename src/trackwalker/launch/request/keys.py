@@ -38,7 +38,7 @@ def known_keys(trainer: str) -> frozenset[str]:
     """Every key that the trainer accepts."""
     if trainer == "tiny":
         return frozenset(field.name for field in dataclasses.fields(TinyConfig))
-    lines = (files("trackwalker.launch") / "maxtext_keys.txt").read_text().splitlines()
+    lines = (files("trackwalker.launch") / "maxtext_keys.txt").read_text(encoding="utf-8").splitlines()
     return frozenset(line for line in lines if line and not line.startswith("#"))
 
 

@@ -148,5 +148,7 @@ def _data(name: str) -> dict[str, Any]:
 
 @cache
 def _file(name: str) -> dict[str, Any]:
-    loaded: dict[str, Any] = yaml.safe_load((files("trackwalker.launch") / "env" / f"{name}.yml").read_text())
+    loaded: dict[str, Any] = yaml.safe_load(
+        (files("trackwalker.launch") / "env" / f"{name}.yml").read_text(encoding="utf-8")
+    )
     return loaded

@@ -157,7 +157,7 @@ def _either(names: list[str]) -> str:
 
 
 # What config.json of released weights calls MaxText's keys ("names") and its blocks.
-_WORDS = json.loads((files("trackwalker.launch") / "maxtext.json").read_text())
+_WORDS = json.loads((files("trackwalker.launch") / "maxtext.json").read_text(encoding="utf-8"))
 _NAMES: dict[str, str] = _WORDS["names"]
 _BLOCKS: dict[str, str] = _WORDS["blocks"]
 _NEEDED = ("hidden_size", "num_attention_heads", "num_hidden_layers", "vocab_size", "intermediate_size")

@@ -26,7 +26,7 @@ _LONG = {
     "V": "version",
     "h": "help",
 }
-_LINES = (files("trackwalker.launch.slurm") / "sbatch_options.txt").read_text().splitlines()
+_LINES = (files("trackwalker.launch.slurm") / "sbatch_options.txt").read_text(encoding="utf-8").splitlines()
 _TAKES = {name: not alone for name, _, alone in (line.partition(" ") for line in _LINES if not line.startswith("#"))}
 # Never taken for one of ours misspelt; two more are Kubernetes'. An unknown one is still sbatch's own business.
 KNOWN = frozenset(_TAKES) | {"namespace", "gpu-resource"}

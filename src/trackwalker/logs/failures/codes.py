@@ -23,7 +23,9 @@ class Spelling(NamedTuple):
 @cache
 def table() -> dict[str, dict[Any, Any]]:
     """The codes that are known, by sort."""
-    held: dict[str, dict[Any, Any]] = yaml.load(TABLE.read_text(), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))  # noqa: S506
+    held: dict[str, dict[Any, Any]] = yaml.load(
+        TABLE.read_text(encoding="utf-8"), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    )  # noqa: S506
     return held
 
 

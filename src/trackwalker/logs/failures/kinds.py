@@ -65,7 +65,7 @@ class Kind:
 def kinds() -> tuple[Kind, ...]:
     """All classes."""
     out = []
-    text = FILE.read_text()
+    text = FILE.read_text(encoding="utf-8")
     for name, told in orjson.loads(kept("kinds", text.encode(), lambda: _as_json(text))).items():
         words = tuple((int(weight), "|".join(texts)) for weight, texts in told["words"].items())
         out.append(

@@ -241,7 +241,7 @@ def load(folder: Path = FOLDER) -> Signatures:
     """Every signature of a folder; a malformed file is a defect of ours and raises."""
     signatures: list[Signature] = []
     harmless: list[Harmless] = []
-    texts = [path.read_text() for path in sorted(folder.glob("*.yml"))]
+    texts = [path.read_text(encoding="utf-8") for path in sorted(folder.glob("*.yml"))]
     for item in orjson.loads(kept("signatures", "\0".join(texts).encode(), lambda: _as_json(texts))):
         if "why" in item:
             harmless.append(Harmless.model_validate(item))

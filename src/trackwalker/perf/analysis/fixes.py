@@ -43,7 +43,9 @@ class Rule(BaseModel):
 @cache
 def rules() -> list[Rule]:
     """The rules, in the order of the file."""
-    return [Rule(**row) for row in yaml.safe_load((files("trackwalker.perf") / "fixes.yml").read_text())]
+    return [
+        Rule(**row) for row in yaml.safe_load((files("trackwalker.perf") / "fixes.yml").read_text(encoding="utf-8"))
+    ]
 
 
 def fixes_for(report: PerfReport) -> list[Fix]:
