@@ -178,15 +178,17 @@ def test_an_agent_killed_while_it_ends_the_run_is_replaced_in_the_same_mind(
     assert exits == {0: 137, 1: 3 if why == "failure" else 137}
 
 
-def test_what_a_rank_forked_is_gone_at_the_end(start: Callable[..., Run]) -> None:
+def test_what_a_rank_forked_is_gone_at_the_end(start: Callable[..., Run], tmp_path: Path) -> None:
+    looked_at = tmp_path / "looked-at"
     forks = (
-        "import subprocess, sys; sleep = [sys.executable, '-c', 'import time; time.sleep(60)']\n"
+        "import os, subprocess, sys; sleep = [sys.executable, '-c', 'import time; time.sleep(60)']\n"
         "subprocess.Popen(sleep); subprocess.Popen(sleep, start_new_session=True); print('up')\n"
-        "import time; time.sleep(0.5)"
+        f"import time\nwhile not os.path.exists({str(looked_at)!r}): time.sleep(0.05)"
     )
     run = start(forks)
     run.up()
     assert len(run.left_over()) >= 4, "shell, rank, child and the one in a session of its own"
+    looked_at.touch()
     assert run.ends() == 0
     assert run.left_over() == []
 

@@ -58,7 +58,7 @@ class Judged:
     def phases(self) -> list[tuple[int, int, str, float]]:
         """First and last step, what it is called, and the level, as the verdict tells them."""
         found = [m for e in self.verdict.evidence if (m := PHASE.match(e.says)) and e.id in self.root.evidence]
-        return [(int(m[1]), int(m[2]), m[3], float(m[4])) for m in found]
+        return [(int(m[1]), int(m[2]), m[3], float(m[4].replace(",", ""))) for m in found]
 
 
 def make(name: str, out: Path) -> Simulated:
@@ -89,7 +89,7 @@ def at(made: Simulated, query: str, time: float) -> dict[str, float]:
 
 
 def numbers(match: re.Match[str]) -> list[float]:
-    return [float(n) for n in match.groups()]
+    return [float(n.replace(",", "")) for n in match.groups()]
 
 
 def test_f1_four_nics_in_two_phases(tmp_path: Path) -> None:
