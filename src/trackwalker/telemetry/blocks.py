@@ -30,7 +30,7 @@ _ULID = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
 Labels = tuple[tuple[str, str], ...]  # sorted by name, `__name__` among them
 
 
-def labels(name: str, **pairs: str) -> Labels:
+def labels(name: str, /, **pairs: str) -> Labels:
     """A series' labels in the order Prometheus keeps them."""
     return tuple(_pair(*each) for each in sorted({"__name__": name, **pairs}.items()))
 
