@@ -23,9 +23,8 @@ class Spelling(NamedTuple):
 @cache
 def table() -> dict[str, dict[Any, Any]]:
     """The codes that are known, by sort."""
-    held: dict[str, dict[Any, Any]] = yaml.load(
-        TABLE.read_text(encoding="utf-8"), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-    )  # noqa: S506
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    held: dict[str, dict[Any, Any]] = yaml.load(TABLE.read_text(encoding="utf-8"), Loader=loader)  # noqa: S506
     return held
 
 
