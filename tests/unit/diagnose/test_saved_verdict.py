@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -64,3 +65,14 @@ def test_a_saved_verdict_is_read_back_without_the_note_and_only_where_it_may_be(
     assert saved_verdict(job, inside=lambda path: False) is None
     place.write_text("{")
     assert saved_verdict(job) is None
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file to another user")
+def test_what_a_third_user_put_into_a_job_decides_nothing(tmp_path: Path) -> None:
+    job = Job("7", None, tmp_path)
+    (tmp_path / "verdict.json").write_text(RECORDED.to_json())
+    assert saved_verdict(job) == RECORDED
+    os.chown(tmp_path / "verdict.json", 12345, -1)
+    assert saved_verdict(job) is None
+    os.chown(tmp_path, 12345, -1)  # whose job it is
+    assert saved_verdict(job) == RECORDED
