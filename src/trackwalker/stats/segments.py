@@ -178,8 +178,9 @@ def robust_sigma(x: Floats) -> float:
 def level_of(x: Floats) -> float:
     """The median; of values on a coarse grid (times told in whole seconds) the mean, as their median jumps."""
     if is_coarse(x):
-        low, high = np.quantile(x, (0.05, 0.95))
-        return float(np.mean(np.clip(x, low, high)))
+        ordered = np.sort(x)
+        low, high = _quantile(ordered, 0.05), _quantile(ordered, 0.95)
+        return float(np.minimum(np.maximum(x, low), high).mean())
     return median(x)
 
 
@@ -187,10 +188,19 @@ def is_coarse(x: Floats) -> bool:
     """Whether the values lie on a coarse grid: few that differ, each of them often."""
     if len(x) < _FEWEST_BLOCKS:
         return False
-    most, low, high = max(3, len(x) // 6), float(np.min(x)), float(np.max(x))
+    most, low, high = max(3, len(x) // 6), float(x.min()), float(x.max())
     if (high - low) * 1e4 + 2 <= most:  # no more than so many can differ: a long run need not be sorted to know it
         return True
-    return len(np.unique(np.round(x, 4))) <= most
+    ordered = np.sort(np.round(x, 4))
+    return 1 + int(np.count_nonzero(ordered[1:] > ordered[:-1])) <= most
+
+
+def _quantile(ordered: Floats, share: float) -> float:
+    """As numpy's between two points, to the last bit, at a tenth of the cost for the few values of a stretch."""
+    place = share * (len(ordered) - 1)
+    i = int(place)
+    low, high, part = float(ordered[i]), float(ordered[min(i + 1, len(ordered) - 1)]), place - i
+    return high - (high - low) * (1.0 - part) if part >= 0.5 else low + (high - low) * part
 
 
 def _rounding_sigma(x: Floats) -> float:
