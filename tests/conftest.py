@@ -41,6 +41,19 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(Durations(config))
     config.pluginmanager.register(UnitRules())
+    _keep_compiled()
+
+
+def _keep_compiled() -> None:
+    """Every rank of every run compiles the same few programs: a third of a short run's CPU time, paid once.
+
+    Set before any test file is imported: JAX reads these as it is imported.
+    """
+    folder = Path(tempfile.gettempdir()) / f"trackwalker-test-compile-cache-{os.getuid()}"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    os.environ["JAX_COMPILATION_CACHE_DIR"] = str(folder)
+    os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
+    os.environ["JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES"] = "-1"
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
@@ -131,19 +144,3 @@ def unchanged() -> Iterator[list[Path]]:
     yield Watched(folders)
     for folder, before in hashes.items():
         assert tree_hash(folder) == before, f"{folder} was changed by reading it"
-
-
-@pytest.fixture(scope="session", autouse=True)
-def _compile_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Every rank of every run compiles the same few programs: a third of a short run's CPU time, paid once."""
-    folder = Path(tempfile.gettempdir()) / f"trackwalker-test-compile-cache-{os.getuid()}"
-    folder.mkdir(mode=0o700, exist_ok=True)
-    settings = {
-        "JAX_COMPILATION_CACHE_DIR": str(folder),
-        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
-        "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
-    }
-    with pytest.MonkeyPatch.context() as patch:
-        for name, value in settings.items():
-            patch.setenv(name, value)
-        yield

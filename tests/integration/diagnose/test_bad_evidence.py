@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from command_here import call_here
 from test_diagnose_worlds import rdma_world
 
 from conftest import tree_hash
 
 
 def diagnose(job: Path) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "trackwalker", "diagnose", str(job), "--json"]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    return call_here(os.environ, "diagnose", str(job), "--json")
 
 
 def block_of(job: Path) -> Path:

@@ -6,12 +6,11 @@ import functools
 import json
 import os
 import re
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from command_here import call_here
 from pairs import PAIRS, Written, write_pair
 
 from trackwalker.diagnose.case import open_case
@@ -113,8 +112,7 @@ def test_same_bytes_twice_every_number_comes_back_and_nothing_is_touched(
 
 def test_the_command(pair_of: Callable[[str, int], Written]) -> None:
     pair = pair_of("remat", SEEDS[0])
-    command = [sys.executable, "-m", "trackwalker", "compare", pair.a, pair.b, "-w", str(pair.workspace)]
-    text = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+    text = call_here(os.environ, "compare", pair.a, pair.b, "-w", str(pair.workspace))
     assert "remat_policy" in text.stdout
     assert "SETTINGS THAT DIFFER" in text.stdout
     assert text.stderr == ""

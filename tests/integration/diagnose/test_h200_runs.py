@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
+import os
 from pathlib import Path
 from typing import Any
 
 import pytest
+from command_here import call_here
 
 from trackwalker.diagnose.engine import diagnose
 from trackwalker.job.resolve import resolve
@@ -27,9 +27,8 @@ def job_of(name: str) -> Path:
 
 
 def verdict_of(job: Path) -> dict[str, Any]:
-    command = [sys.executable, "-m", "trackwalker", "diagnose", str(job), "--json"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
-    assert done.stderr == ""
+    done = call_here(os.environ, "diagnose", str(job), "--json")
+    assert (done.returncode, done.stderr) == (0, "")
     found: dict[str, Any] = json.loads(done.stdout)
     return found
 

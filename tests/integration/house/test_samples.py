@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from command_here import call_here
 
 NAMES = ["collective-hang", "healthy", "heartbeat-false-positive", "rdma-phased"]
 
@@ -16,8 +18,12 @@ NAMES = ["collective-hang", "healthy", "heartbeat-false-positive", "rdma-phased"
 def test_sample(name: str, samples: Path, prometheus: Path, unchanged: list[Path]) -> None:
     unchanged.append(samples / name)
     answer = json.loads((samples / name / "ANSWER.json").read_text())
-    command = [sys.executable, "-m", "trackwalker", "diagnose", str(samples / name), "--json"]
-    result = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+    words = ["diagnose", str(samples / name), "--json"]
+    if name == NAMES[0]:  # as a user starts it; the others without a fresh Python for each
+        command = [sys.executable, "-m", "trackwalker", *words]
+        result = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+    else:
+        result = call_here(os.environ, *words)
     verdict = json.loads(result.stdout)
     assert result.stderr == ""
     for key in ("status", "outcome"):

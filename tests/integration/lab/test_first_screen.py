@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import os
 import shlex
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from command_here import call_here
 
 from trackwalker.cli.commands import COMMANDS, load
 from trackwalker.lab.scoring.cases import SMOKE, build, make_suite
@@ -31,8 +30,7 @@ def look(family: str, place: Path) -> None:
     case = make_suite([family], 1)[0]
     job, _ = build(case, place / "case")
     env = {**os.environ, "COLUMNS": str(COLUMNS), "NO_COLOR": "1"}
-    argv = [sys.executable, "-m", "trackwalker", "diagnose", str(job)]
-    done = subprocess.run(argv, env=env, capture_output=True, text=True, timeout=300, check=False)
+    done = call_here(env, "diagnose", str(job))
     assert done.returncode in (0, 3), done.stderr
     screen = done.stdout.splitlines()[:LINES]
     assert screen[0].startswith(OUTCOMES), screen[0]

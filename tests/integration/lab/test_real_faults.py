@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from command_here import call_here
 from paced_faults import paced
 from processes import processes_of
 
@@ -95,8 +94,7 @@ def test_reading_changes_nothing(workspace: Path, prometheus: Path, tmp_path: Pa
         ["tsdb", "export", str(job), str(tmp_path / "samples.csv.gz"), "--metric", "hw_rank_.*"],
     ]
     for words in commands:
-        command = [sys.executable, "-m", "trackwalker", *words]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+        done = call_here(os.environ, *words)
         assert done.returncode == (1 if "--exit-code" in words else 0), (words, done.stderr)
         assert tree_hash(workspace) == before, words
     assert (tmp_path / "report.html").stat().st_size > 10_000
@@ -105,8 +103,8 @@ def test_reading_changes_nothing(workspace: Path, prometheus: Path, tmp_path: Pa
 def test_saving_writes_two_files_and_nothing_else(workspace: Path, prometheus: Path) -> None:
     job = demo("kill", workspace).job_dir
     names = {p.relative_to(job) for p in job.rglob("*")}
-    command = [sys.executable, "-m", "trackwalker", "diagnose", str(job), "--save"]
-    subprocess.run(command, capture_output=True, timeout=120, check=True)
+    done = call_here(os.environ, "diagnose", str(job), "--save")
+    assert done.returncode == 0, done.stderr
     new = {p.relative_to(job) for p in job.rglob("*")} - names
     assert new == {Path("verdict.json"), Path("report.html")}
     assert json.loads((job / "verdict.json").read_text())["schema"] == "trackwalker.verdict/1"

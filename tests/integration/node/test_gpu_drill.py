@@ -6,12 +6,12 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
+import os
 import tarfile
 from pathlib import Path
 
 import pytest
+from command_here import call_here
 
 pytestmark = [pytest.mark.usefixtures("prometheus")]
 FOLDER = Path(__file__).parents[2] / "data" / "gpu_drill"
@@ -36,8 +36,8 @@ def recordings(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize("name", [*WEAKEST, *TORCH, *WELL])
 def test_what_was_done_to_a_real_gpu_is_found(name: str, recordings: Path) -> None:
     row = RUNS[name]
-    command = [sys.executable, "-m", "trackwalker", "diagnose", str(recordings / row["job"]), "--json"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+    done = call_here(os.environ, "diagnose", str(recordings / row["job"]), "--json")
+    assert done.returncode == 0, done.stderr
     verdict = json.loads(done.stdout)
     roots = [(c["cause"], c["hosts"], c["gpus"]) for c in verdict["causes"] if c["role"] == "root"]
     if name in WELL:

@@ -14,6 +14,7 @@ from typing import Any
 
 import httpx
 import pytest
+from command_here import call_here
 from processes import end_runs, hurry, pids_with, processes_of
 from recorded_job import wait_for
 from tiny_settings import PACED
@@ -25,8 +26,7 @@ pytestmark = pytest.mark.disturbed_by_load(reason="pages of programs that are gi
 
 
 def trackwalker(*words: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "trackwalker", *words]
-    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    return call_here(os.environ, *words)
 
 
 @pytest.fixture

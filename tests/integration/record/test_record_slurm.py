@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from command_here import call_here
 from slurm_cluster import SlurmCluster, free_ports
 
 from trackwalker.lab.real.inject import inject
@@ -78,8 +79,7 @@ class Run:
         self.slurm.wait_for(lambda: any(e["kind"] == "run-end" for e in self.records("events.jsonl")), "last word", 60)
 
     def verdict(self) -> dict[str, Any]:
-        argv = [sys.executable, "-m", "trackwalker", "diagnose", str(self.dir), "--json"]
-        done = subprocess.run(argv, capture_output=True, text=True, check=False)
+        done = call_here(os.environ, "diagnose", str(self.dir), "--json")
         assert done.stdout, done.stderr
         found: dict[str, Any] = json.loads(done.stdout)
         return found

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from command_here import call_here
 from slurm_cluster import free_ports
 from victoria import PASSWORD, USER, Victoria, unpacked
 
@@ -133,15 +134,14 @@ def test_what_a_prometheus_scraped_from_real_exporters_is_read_in_our_names(scra
 
 
 def test_the_doctor_says_what_is_there_at_what_interval_and_what_is_not(scraped: Access) -> None:
-    argv = [sys.executable, "-m", "trackwalker", "tsdb", "doctor", scraped.url]
-    said = json.loads(subprocess.run([*argv, "--json"], capture_output=True, text=True, check=True).stdout)
+    said = json.loads(call_here(os.environ, "tsdb", "doctor", scraped.url, "--json").stdout)
     node, dcgm = said["exporters"]["node_exporter"], said["exporters"]["dcgm-exporter"]
     assert "node_procs_running" in node["there"]
     assert (dcgm["series"], round(dcgm["interval_s"])) == (4, 1)
     assert "DCGM_FI_DEV_ROW_REMAP_PENDING" in dcgm["lacking"]
     assert "gpu-thermal-throttle" not in said["untestable"]
     assert said["untestable"]["rdma-degradation"]
-    text = subprocess.run(argv, capture_output=True, text=True, check=True).stdout
+    text = call_here(os.environ, "tsdb", "doctor", scraped.url).stdout
     assert "dcgm-exporter: 11 metrics, 4 series of the first, every 1 s" in text
     assert "cost to the store: " in text
 

@@ -6,6 +6,7 @@ import ast
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import yaml
 
@@ -73,14 +74,14 @@ def pages() -> Iterator[tuple[str, str]]:
         *(ROOT / n for n in ("README.md", "AGENTS.md")),
     ]
     written += [ROOT / "SECURITY.md", ROOT / "CONTRIBUTING.md", *SOURCE.glob("playbooks/*.md")]
-    questions = [each["ask"] for each in yaml.safe_load((SOURCE / "agent" / "phrasings.yml").read_text())]
+    questions = [each["ask"] for each in _read(SOURCE / "agent" / "phrasings.yml")]
+    asked = re.compile("|".join(map(re.escape, questions)))  # the words of a user, not ours
     for path in sorted(set(written) - {GLOSSARY}):
         text = path.read_text()
         text = text.split("---\n", 2)[2] if path.parent.name == "playbooks" else text  # front matter: see `shown`
         text = _FENCED.sub(lambda block: "\n" * block[0].count("\n"), text)
         for number, line in enumerate(text.splitlines(), 1):
-            asked = re.sub("|".join(map(re.escape, questions)), " ", line)  # the words of a user, not ours
-            yield f"{path.relative_to(ROOT)}:{number}", _NAMES.sub(" ", asked)
+            yield f"{path.relative_to(ROOT)}:{number}", _NAMES.sub(" ", asked.sub(" ", line))
 
 
 def data() -> Iterator[tuple[str, str]]:
@@ -88,10 +89,14 @@ def data() -> Iterator[tuple[str, str]]:
     for path in sorted(SOURCE.rglob("*.yml")):
         name = path.relative_to(SOURCE).as_posix()
         if not name.startswith(_DATA_NOT_SHOWN):
-            yield from ((name, _NAMES.sub(" ", text)) for text in _texts(yaml.safe_load(path.read_text())))
+            yield from ((name, _NAMES.sub(" ", text)) for text in _texts(_read(path)))
     for path in sorted(p for p in SOURCE.rglob("*.js") if "vendor" not in p.parts):
         code = _JS_COMMENT.sub(" ", path.read_text())
         yield from ((path.name, _NAMES.sub(" ", text)) for text in _JS_TEXT.findall(code) if " " in text.strip())
+
+
+def _read(path: Path) -> Any:
+    return yaml.load(path.read_text(), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))  # noqa: S506 - the safe one
 
 
 def _texts(value: object) -> Iterator[str]:

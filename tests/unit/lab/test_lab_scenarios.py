@@ -6,17 +6,18 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import shipped
 
 from conftest import tree_hash
 from trackwalker.errors import UsageError
 from trackwalker.lab.faults import FAULTS
-from trackwalker.lab.scenario import Draws, Scenario, Truth, all_scenarios, load_scenario, post_cases
+from trackwalker.lab.scenario import Draws, Scenario, Truth, load_scenario, post_cases
 from trackwalker.lab.scoring.groups import group_of
 from trackwalker.lab.simulate import simulate
 from trackwalker.lab.variants import VARIANTS
 
 HOSTS = [f"h{i}" for i in range(8)]
-SHIPPED = [*all_scenarios(), *post_cases()]
+SHIPPED = [*shipped.SHIPPED, *post_cases()]
 
 
 def draws(seed: int = 1, **rules: object) -> Draws:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib
 import os
 from functools import partial
 from typing import Any
@@ -13,7 +14,7 @@ import pytest
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 jax = pytest.importorskip("jax")
 
-from trackwalker.trainers.tiny import model, optimizer  # noqa: E402 - both import JAX
+from trackwalker.trainers.tiny import model, optimizer, train  # noqa: E402 - both import JAX
 from trackwalker.trainers.tiny.config import Config  # noqa: E402
 from trackwalker.trainers.tiny.data import make_batch  # noqa: E402
 
@@ -86,3 +87,19 @@ def test_steps_learn_a_batch_and_count_its_tokens() -> None:
     assert float(metrics["total_weights"]) == 4 * 12
     assert float(metrics["grad_norm"]) <= 1.0001
     assert int(state["count"]) == 30
+
+
+def test_every_rank_keeps_what_it_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """JAX writes its compile cache in process 0 only, and each process looks there for a key of its own."""
+    group = importlib.import_module("jax._src.distributed").global_state
+    monkeypatch.setattr(group, "process_id", 3)
+    seen = []
+
+    class Lowered:
+        def compile(self, **options: Any) -> str:
+            seen.append(group.process_id)
+            return "program"
+
+    assert train._compile_quickly(Lowered()) == "program"
+    assert seen == [0]
+    assert group.process_id == 3

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import sys
 import time
+from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
@@ -207,12 +209,31 @@ class Trainer:
 def _compile_quickly(lowered: Any) -> Any:
     import jax
 
-    if jax.default_backend() == "cpu":
-        try:  # half the time and two thirds of the memory, for code that is as fast
-            return lowered.compile(compiler_options={"xla_cpu_use_fusion_emitters": False})
-        except jax.errors.JaxRuntimeError:
-            pass  # another XLA, without this option
-    return lowered.compile()
+    with _kept_by_every_rank():
+        if jax.default_backend() == "cpu":
+            try:  # half the time and two thirds of the memory, for code that is as fast
+                return lowered.compile(compiler_options={"xla_cpu_use_fusion_emitters": False})
+            except jax.errors.JaxRuntimeError:
+                pass  # another XLA, without this option
+        return lowered.compile()
+
+
+@contextlib.contextmanager
+def _kept_by_every_rank() -> Iterator[None]:
+    """Where JAX has a compile cache, each rank writes what it compiles: a rank that comes back finds its program.
+
+    JAX lets only process 0 write, for the sake of object stores, yet on CPU every process looks for a key of its own.
+    """
+    try:
+        from jax._src.distributed import global_state as group
+    except ImportError:  # another JAX: as it does by itself
+        yield
+        return
+    rank, group.process_id = group.process_id, 0
+    try:
+        yield
+    finally:
+        group.process_id = rank
 
 
 def _name(path: Any) -> str:
