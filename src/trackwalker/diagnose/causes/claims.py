@@ -28,6 +28,8 @@ class Claim:
         """Whether a deviation follows from this cause."""
         quantity, host = deviation.meaning.quantity, deviation.host
         mine = host is not None and any(host in (h, machines.get(h)) for h in self.hosts)
+        if deviation.kind == "absent":  # a card that is gone is gone by all its measures
+            return mine
         if self.told_by_log:
             return mine or quantity in graph.waiting or (deviation.episode.stops and deviation.kind == "fell")
         moved = graph.follows(*self.quantities)

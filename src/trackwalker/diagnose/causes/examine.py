@@ -217,7 +217,7 @@ def examine(playbook: Playbook, case: Case, symptoms: Symptoms, book: EvidenceBo
         if (test.when is not None and test.when not in fired) or fired & set(test.unless.split(", ")):
             continue
         try:
-            result = _ask(test, case, symptoms, book, examination.hosts)
+            result = _ask(test, case, symptoms, book, [*examination.hosts, *examination.gpus])
         except (LookupError, ArithmeticError, ValueError, TypeError) as e:
             if STRICT:
                 raise
@@ -269,7 +269,9 @@ def _ask_signature(test: Test, causes: list[str], case: Case, book: EvidenceBook
     wrote = {h for f in ([lead] if lead.local else alike) for h in f.hosts}  # a line that tells whose it is decides
     few = wrote if len(wrote) * 2 <= max(len(case.hosts), 1) else set()  # what most ranks say accuses nobody
     role = "" if lead.role == "primary" or test.warnings else lead.role
-    return TestResult(test, True, ids, few, time=case.end_of_work, log_role=role, words=lead.text)
+    return TestResult(
+        test, True, ids, few, time=case.end_of_work, accuses=lead.local, log_role=role, words=lead.text
+    )
 
 
 def _ask_metrics(test: Test, case: Case, symptoms: Symptoms, book: EvidenceBook, accused: list[str]) -> TestResult:

@@ -147,8 +147,9 @@ def _late(d: Deviation) -> bool:
 
 
 def _idles_otherwise(d: Deviation) -> bool:
-    """Whether this may idle a host's devices, and no late batch has a part in it."""
-    return d.meaning.quantity not in graph().idle | graph().late_batches
+    """Whether this may idle a host's devices, and neither a late batch has a part in it nor idling itself."""
+    follows = d.kind == "fell" and d.meaning.quantity in graph().follows(*graph().idle)
+    return not follows and d.meaning.quantity not in graph().idle | graph().late_batches
 
 
 def _throughout(

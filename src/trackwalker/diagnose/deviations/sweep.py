@@ -105,11 +105,12 @@ def sweep(
     known: dict[str, Sampling] = {}
     tests = 0
     for grid, mine in grids(episodes, interval, telemetry.range(), len(wanted)):
+        there = _presence(telemetry, grid, wanted, known)
         noted: dict[str, list[Deviation]] = {e.name: [] for e in mine}
         made: dict[str, int] = {e.name: 0 for e in mine}
         for frame in _frames(telemetry, meanings, grid, coarsest_of(grid, mine), wanted, known):
             for episode in mine:
-                rows, count = _compare(frame, episode, frozenset(case.hosts), against, case.topology)
+                rows, count = _compare(frame, episode, frozenset(case.hosts), against, case.topology, there)
                 rows = [d for d in rows if not hosts or d.host in hosts]
                 noted[episode.name] += rows
                 made[episode.name] += count
@@ -164,6 +165,18 @@ def _frames(
                     yield frame
 
 
+_Presence = tuple[float, dict[str | None, stats.Bools]]  # length of a bin; in which bins a host reported anything
+
+
+def _presence(telemetry: Telemetry, grid: Grid, hosts: frozenset[str], known: dict[str, Sampling]) -> _Presence:
+    """When each host reported, by what every host reports."""
+    metric = next((m for m in ("hw_procs_running", "hw_mem_available_bytes") if m in telemetry.metrics()), None)
+    frame = read_frame(telemetry, meaning_of(metric), grid, 1, hosts, known) if metric is not None else None
+    if frame is None:
+        return grid.step, {}
+    return frame.grid.step, {p.host: ~np.isnan(v) for p, v in zip(frame.places, frame.values, strict=True)}
+
+
 @dataclass(frozen=True)
 class _Rows:
     """Rows of a frame that are compared with each other: single series, or hosts as a whole."""
@@ -175,8 +188,9 @@ class _Rows:
 
 
 def _compare(
-    frame: Frame, episode: Episode, job: frozenset[str], against: frozenset[str], topology: Topology
-) -> tuple[list[Deviation], int]:
+    frame: Frame, episode: Episode, job: frozenset[str], against: frozenset[str], topology: Topology,
+    there: _Presence,
+) -> tuple[list[Deviation], int]:  # fmt: skip
     """The noteworthy rows of one metric in one episode, and how many comparisons were made."""
     now, past = episode.bins(frame.ends, frame.grid.step)
     if now.sum() < (_FEWEST_SILENT if episode.kind == "stall" else 1) or past.sum() < _FEWEST_REFERENCE:
@@ -192,7 +206,7 @@ def _compare(
     for rows in tables:
         out += _changed(rows, frame, episode, now, past, job, against)
     out += _fleet(tables[-1], frame, episode, now, past, job)
-    out += _irregular(singles, frame, episode, now, past)
+    out += _irregular(singles, frame, episode, now, past, there)
     return out, sum(len(t.values) for t in tables) + frame.silent
 
 
@@ -336,7 +350,9 @@ def _deviation(
     )
 
 
-def _irregular(rows: _Rows, frame: Frame, episode: Episode, now: stats.Bools, past: stats.Bools) -> list[Deviation]:
+def _irregular(
+    rows: _Rows, frame: Frame, episode: Episode, now: stats.Bools, past: stats.Bools, there: _Presence
+) -> list[Deviation]:
     """Series that vanish beside their siblings, stand still, or begin anew."""
     out: list[Deviation] = []
     hosts = [k[0] for k in rows.keys]
@@ -345,7 +361,15 @@ def _irregular(rows: _Rows, frame: Frame, episode: Episode, now: stats.Bools, pa
     seen = ~np.isnan(frame.values)
     present = np.zeros((len(whose), frame.values.shape[1]), dtype=bool)
     np.logical_or.at(present, index, seen)
-    scores: list[tuple[Kind, Floats]] = [("absent", stats.vanished(frame.values, now, past, present[index]))]
+    if episode.stops:  # all cards of a host at once: while the run goes on that is an exporter, at its end a reason
+        step, hosts_there = there
+        times = round(frame.grid.step / step)
+        for host, i in whose.items():
+            mine = hosts_there.get(host, np.zeros(0, dtype=bool))[: times * present.shape[1]]
+            if len(mine) == times * present.shape[1]:
+                present[i] |= mine.reshape(-1, times).any(axis=1)
+    absent = stats.vanished(frame.values, now, past, present[index], for_good=episode.stops)
+    scores: list[tuple[Kind, Floats]] = [("absent", absent)]
     if not frame.as_rate and frame.meaning.kind == "gauge":
         still = stats.frozen(frame.values, now, past)
         if 2 * (still > 0).sum() < len(still):  # where most stand still nothing moves, and no sensor is at fault
@@ -354,7 +378,11 @@ def _irregular(rows: _Rows, frame: Frame, episode: Episode, now: stats.Bools, pa
     for kind, score in scores:
         for i in np.flatnonzero(score >= _NOTED).tolist():
             made = _deviation(rows.keys[i], rows.picks[i], frame, episode, blank, i, False, len(whose))
-            out.append(replace(made, kind=kind, score=float(score[i]), before=math.nan, after=math.nan))
+            since = episode.since
+            if kind == "absent" and seen[i].any():
+                since = max(since, float(frame.ends[np.flatnonzero(seen[i])[-1]]))
+            blanks = {"before": math.nan, "after": math.nan, "since": since}
+            out.append(replace(made, kind=kind, score=float(score[i]), **blanks))
     for i, at in frame.restarts.items():
         if any(s.start <= at <= s.end for s in episode.window):
             made = _deviation(rows.keys[i], rows.picks[i], frame, episode, blank, i, False, len(whose))

@@ -124,10 +124,12 @@ def _cite_irregular(
     d: Deviation, telemetry: Telemetry, book: EvidenceBook, now: Span
 ) -> tuple[str, float | None, float | None] | None:
     function, says = {
-        "absent": ("count_over_time", "has no sample in this window, though its siblings have"),
+        "absent": ("count_over_time", "has no sample any more, though its host reports"),
         "frozen": ("changes", "does not move any more"),
         "restarted": ("resets", "began anew"),
     }[d.kind]
+    if d.kind == "absent":
+        now = Span(min(max(now.start, d.since), now.end - 1.0), now.end)
     query = f"{function}({_selector(d)}[{_window(now)}] @ {now.end:.3f})"
     values = {_key(s): s.value for s in telemetry.instant(query, now.end)}
     return book.add("metric", query, f"{name(d)}: {d.meaning.metric}{_aspect(d)} {says}", values), None, None

@@ -6,6 +6,7 @@ from trackwalker.diagnose.case import Case
 from trackwalker.diagnose.causes.evidence import EvidenceBook
 from trackwalker.diagnose.episodes.symptoms import Symptoms
 from trackwalker.diagnose.facts.log_facts import FACTS, Answer, quote
+from trackwalker.record.clock import utc
 
 _MOST_QUOTED = 4
 _PROCESSES = "hw_gpu_user_processes"  # processes that hold the GPUs open
@@ -74,4 +75,20 @@ def _processes_stayed(case: Case, symptoms: Symptoms, hosts: list[str], book: Ev
     return (book.add("metric", query, says, values),)
 
 
+def fell_silent_first(case: Case, symptoms: Symptoms, book: EvidenceBook) -> Answer:
+    """A host stopped to report while the run worked, left no word on its end, and the others go on reporting."""
+    if case.telemetry is None:
+        return Answer(None)
+    spoke = {h for f in case.triage.failures for h in (f.host, *f.hosts)} | {e.host for e in case.log.exits}
+    gone = {h: t for h, t in case.fell_silent.items() if h not in spoke}
+    if not gone:
+        return Answer(False)
+    first, end = min(gone.values()), case.telemetry.range()[1]
+    query = f"count by (host) (count_over_time(hw_procs_running[{max(1, round(end - max(gone.values())))}s] @ {end:.3f}))"
+    values = case.telemetry.by_host(query, end)
+    says = f"{', '.join(sorted(gone))} reports nothing after {utc(first)}; {len(values)} other hosts go on"
+    return Answer(True, (book.add("metric", query, says, values),), tuple(sorted(gone)), first)
+
+
 FACTS["accused-were-alive"] = accused_were_alive
+FACTS["fell-silent-first"] = fell_silent_first

@@ -10,6 +10,7 @@ from trackwalker.diagnose.case import Case
 from trackwalker.diagnose.causes.evidence import EvidenceBook
 from trackwalker.diagnose.episodes.symptoms import Span, Symptoms
 from trackwalker.diagnose.facts.log_facts import FACTS, Answer
+from trackwalker.record.clock import utc
 from trackwalker.record.masks import WARM_UP_STEPS
 from trackwalker.record.projection import final_step
 from trackwalker.stats.segments import Floats, robust_sigma
@@ -17,6 +18,7 @@ from trackwalker.telemetry.client import host_of
 
 _POINTS = 72
 _FREE = "hw_fs_free_bytes"
+_NO_ROOM = 0.001  # of what was free: no save of anything that trains fits into it
 _DISK_S = 600.0  # saves and other users' files come and go within minutes
 _USABLE = 0.95  # of the memory: there Ray ends workers, and the kernel is not far from it
 _ALIKE = 0.5  # of the pace of those that matter
@@ -172,9 +174,33 @@ def _told(
     return Answer(True, tuple(ids), tuple(few), window.start)
 
 
+def disk_full(case: Case, symptoms: Symptoms, book: EvidenceBook) -> Answer:
+    """Free space that was there in the beginning is gone at the end of a run that has not done all its steps."""
+    window = _window(case, symptoms)
+    if case.telemetry is None or window is None or _FREE not in case.telemetry.metrics() or case.all_done:
+        return Answer(None)
+    matrix = case.telemetry.matrix(f"min by (host, mount) ({_FREE})", window.start, window.end, window.seconds / _POINTS)
+    full, hosts = dict[str, float](), set[str]()
+    for labels, values in zip(matrix.labels, matrix.values, strict=True):
+        known = np.flatnonzero(np.isfinite(values))
+        host, free = host_of(labels) or "", values[known]
+        hosts.add(host)
+        if len(free) > 2 and free[-1] <= _NO_ROOM * free[:-2].max():
+            full[host] = float(matrix.times[known[np.argmax(free <= _NO_ROOM * free.max())]])
+    if not full:
+        return Answer(False)
+    few = tuple(sorted(full)) if 2 * len(full) <= len(hosts) else ()
+    query = f"min by (host, mount) ({_FREE} @ {window.end:.3f}) / 1e9"
+    free = {host_of(s.labels) or "": s.value for s in case.telemetry.instant(query, window.end)}
+    says = f"{', '.join(few) or f'{len(full)} hosts'}: {min(free.values()):.3g} GB are free at the end, none since {utc(min(full.values()))}"
+    return Answer(True, (book.add("metric", query, says, free),), few, min(full.values()))
+
+
 def disk_fills(case: Case, symptoms: Symptoms, book: EvidenceBook) -> Answer:
     """Free space falls all along, so that none is left before the run is done."""
     window, planned = _window(case, symptoms), _still_to_run(case)
+    if disk_full(case, symptoms, EvidenceBook()).fired:
+        return Answer(False)  # that is no forecast any more
     if case.telemetry is None or window is None or planned is None or _FREE not in case.telemetry.metrics():
         return Answer(None)
     if window.seconds < _DISK_S:
@@ -204,6 +230,7 @@ def disk_fills(case: Case, symptoms: Symptoms, book: EvidenceBook) -> Answer:
 
 FACTS["memory-grows"] = memory_grows
 FACTS["disk-fills"] = disk_fills
+FACTS["disk-full"] = disk_full
 
 
 _BLOCKS = 12
