@@ -82,7 +82,7 @@ class Small(World):
                 "hw_io_pressure_full_pct": np.abs(rng.normal(0.2, 0.2, len(times))),
                 "hw_net_rx_errors_total": np.zeros(len(times)),
             }
-            host_wide |= {m: level + scatter * rng.normal(0, 1, len(times)) for m, (level, scatter) in self.more.items()}
+            host_wide |= {m: mean + wide * rng.normal(0, 1, len(times)) for m, (mean, wide) in self.more.items()}
             host_wide |= {m: np.cumsum(rng.poisson(r * EVERY_S, len(times))) * 1.0 for m, r in self.counters.items()}
             for metric, values in host_wide.items():
                 self._put(writer, metric, host, times, values)

@@ -26,13 +26,12 @@ from trackwalker.record.steps import EVENTS
 from trackwalker.record.timeline import Timeline, from_scalars, mark, timeline_of
 from trackwalker.record.topology import Topology, make_topology
 from trackwalker.telemetry.client import host_of
-from trackwalker.telemetry.coverage import scrape_interval
+from trackwalker.telemetry.coverage import PRESENCE, scrape_interval
 from trackwalker.telemetry.quality import Check, check_quality
 from trackwalker.telemetry.store import Telemetry, open_database
 
 _SCRAPES = 3
 _SILENT_S, _LOOKED_S = 30.0, 900.0  # of one host while the others report; how far back from the end it is looked for
-_PRESENCE = ("hw_rank_up", "hw_procs_running", "hw_gpu_power_watts")  # what every recorded host has at least one of
 _BUSY = ("hw_gpu_utilization_percent", "ray_node_gpus_utilization", "hw_gpu_power_watts")
 _SOONER = 3.0  # times: so much earlier is a silence a stall where something else says that the work has ended
 _AT_REST = 0.5  # of what the devices did before: nothing is left but what they do without work
@@ -169,11 +168,16 @@ class Case:
         interval = scrape_interval(self.telemetry, "hw_procs_running")
         return found if found is not None and found.seconds >= _SCRAPES * interval else None
 
+    @property
+    def presence(self) -> str | None:
+        """What every recorded host has at least one of."""
+        known = self.telemetry.metrics() if self.telemetry is not None else frozenset()
+        return next((m for m in PRESENCE if m in known), None)
+
     @cached_property
     def fell_silent(self) -> dict[str, float]:
         """Hosts that stopped to report while the run still worked and nearly all others go on; when each did."""
-        telemetry, timeline = self.telemetry, self.timeline
-        metric = next((m for m in _PRESENCE if telemetry is not None and m in telemetry.metrics()), None)
+        telemetry, timeline, metric = self.telemetry, self.timeline, self.presence
         if telemetry is None or metric is None:
             return {}
         end, mine, last = telemetry.range()[1], frozenset(self.trusted), dict[str, float]()

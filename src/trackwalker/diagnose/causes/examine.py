@@ -269,9 +269,7 @@ def _ask_signature(test: Test, causes: list[str], case: Case, book: EvidenceBook
     wrote = {h for f in ([lead] if lead.local else alike) for h in f.hosts}  # a line that tells whose it is decides
     few = wrote if len(wrote) * 2 <= max(len(case.hosts), 1) else set()  # what most ranks say accuses nobody
     role = "" if lead.role == "primary" or test.warnings else lead.role
-    return TestResult(
-        test, True, ids, few, time=case.end_of_work, accuses=lead.local, log_role=role, words=lead.text
-    )
+    return TestResult(test, True, ids, few, time=case.end_of_work, accuses=lead.local, log_role=role, words=lead.text)
 
 
 def _ask_metrics(test: Test, case: Case, symptoms: Symptoms, book: EvidenceBook, accused: list[str]) -> TestResult:

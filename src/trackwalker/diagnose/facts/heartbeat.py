@@ -84,7 +84,8 @@ def fell_silent_first(case: Case, symptoms: Symptoms, book: EvidenceBook) -> Ans
     if not gone:
         return Answer(False)
     first, end = min(gone.values()), case.telemetry.range()[1]
-    query = f"count by (host) (count_over_time(hw_procs_running[{max(1, round(end - max(gone.values())))}s] @ {end:.3f}))"
+    window = f"{max(1, round(end - max(gone.values())))}s"
+    query = f"count by (host) (count_over_time({case.presence}[{window}] @ {end:.3f}))"
     values = case.telemetry.by_host(query, end)
     says = f"{', '.join(sorted(gone))} reports nothing after {utc(first)}; {len(values)} other hosts go on"
     return Answer(True, (book.add("metric", query, says, values),), tuple(sorted(gone)), first)

@@ -30,7 +30,7 @@ _ALIKE = 1.3  # longest against shortest of a few steps
 _SPEAKER = re.compile(r"\s*\[?(?:rank ?)?(\d+)\]?:")
 _PEER = re.compile(r"(?i)\b(?:peer|rank|task)[ =#:]*(\d+)\b(?!\]?:)")
 LOST = re.compile(
-    r"(?i)unreachable|no route|lost (?:contact|connection)|(?:not|n't) (?:answer|respond)|no (?:answer|response|reply|word)"
+    r"(?i)unreachable|no route|lost (?:contact|connection)|(?:not|n't) (?:answer|respond)|no (?:answer|response|reply)"
     r"|refused|timed out|timeout|reset by peer|broken pipe|connect\w* .*(?:fail|clos)|fail\w* to (?:connect|reach|send)"
 )
 _CRASH_CODES = {128 + s for s in (signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE)}

@@ -179,7 +179,8 @@ def disk_full(case: Case, symptoms: Symptoms, book: EvidenceBook) -> Answer:
     window = _window(case, symptoms)
     if case.telemetry is None or window is None or _FREE not in case.telemetry.metrics() or case.all_done:
         return Answer(None)
-    matrix = case.telemetry.matrix(f"min by (host, mount) ({_FREE})", window.start, window.end, window.seconds / _POINTS)
+    pace = window.seconds / _POINTS
+    matrix = case.telemetry.matrix(f"min by (host, mount) ({_FREE})", window.start, window.end, pace)
     full, hosts = dict[str, float](), set[str]()
     for labels, values in zip(matrix.labels, matrix.values, strict=True):
         known = np.flatnonzero(np.isfinite(values))
@@ -192,8 +193,9 @@ def disk_full(case: Case, symptoms: Symptoms, book: EvidenceBook) -> Answer:
     few = tuple(sorted(full)) if 2 * len(full) <= len(hosts) else ()
     query = f"min by (host, mount) ({_FREE} @ {window.end:.3f}) / 1e9"
     free = {host_of(s.labels) or "": s.value for s in case.telemetry.instant(query, window.end)}
-    says = f"{', '.join(few) or f'{len(full)} hosts'}: {min(free.values()):.3g} GB are free at the end, none since {utc(min(full.values()))}"
-    return Answer(True, (book.add("metric", query, says, free),), few, min(full.values()))
+    who, since = ", ".join(few) or f"{len(full)} hosts", min(full.values())
+    says = f"{who}: {min(free.values()):.3g} GB are free at the end, none since {utc(since)}"
+    return Answer(True, (book.add("metric", query, says, free),), few, since)
 
 
 def disk_fills(case: Case, symptoms: Symptoms, book: EvidenceBook) -> Answer:
