@@ -265,7 +265,7 @@ class _Look:
         present = np.zeros((len(whose), frame.values.shape[1]), dtype=bool)
         np.logical_or.at(present, index, seen)
         if episode.stops:  # all cards of a host at once: while the run goes on an exporter's doing, at its end a reason
-            present |= [self._reported(h, present.shape[1]) for h in whose]
+            present |= [self._reported(h) for h in whose]
         absent = stats.vanished(frame.values, self.now, self.past, present[index], for_good=episode.stops)
         scores: list[tuple[Kind, Floats]] = [("absent", absent)]
         if not frame.as_rate and frame.meaning.kind == "gauge":
@@ -281,13 +281,12 @@ class _Look:
             since = {"absent": max(episode.since, last), "restarted": dict(inside).get(i, episode.since)}
             yield replace(made, kind=kind, score=score_i, since=since.get(kind, episode.since))
 
-    def _reported(self, host: str | None, bins: int) -> stats.Bools:
-        """In which bins of the frame, which may be longer ones, a host reported anything."""
+    def _reported(self, host: str | None) -> stats.Bools:
+        """In which bins of the frame, which may be longer or shorter ones, a host reported anything."""
         step, known = self.there
-        times = round(self.frame.grid.step / step)
-        mine = known.get(host, np.zeros(0, dtype=bool))[: times * bins]
-        out: stats.Bools = np.pad(mine, (0, times * bins - len(mine))).reshape(-1, times).any(axis=1)
-        return out
+        mine = known.get(host, np.zeros(1, dtype=bool))
+        at = np.ceil((self.frame.ends - self.frame.grid.start) / step - 1e-6).astype(int) - 1
+        return mine[np.minimum(at, len(mine) - 1)]
 
     def _made(self, key: Key, pick: Pairs, result: stats.Changes, i: int, whole: bool, hosts: int) -> Deviation:
         host, gpu, device, rank, aspect = key

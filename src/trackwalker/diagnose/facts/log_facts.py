@@ -115,8 +115,11 @@ def lost_by_peers(case: Case, symptoms: Symptoms, book: EvidenceBook) -> Answer:
     """Ranks of several hosts say that they lost one and the same host, which says of nobody that it lost it.
 
     What one rank says of another may be its own fault; where two agree it is the one they have in common. All talk to
-    the first host, which coordinates, and lose it whatever happened.
+    the first host, which coordinates, and lose it whatever happened. Whatever else the log tells first knows more.
     """
+    primary = case.triage.primary
+    if primary is not None and not LOST.search(primary.text):
+        return Answer(False)
     names = {h.partition(".")[0]: h for h in case.hosts}
     by: dict[str, dict[str, Quote]] = {}
     for number, text in _last_lines(case.log):
