@@ -44,7 +44,8 @@ class Claim:
 def claim_of(examination: Examination, accounts: bool = True) -> Claim:
     """What an examination that found something claims; with what accounts booked for it, or by its own queries only."""
     asked = [r.test for r in examination.fired if r.test.query is not None]
-    metrics = {m for t in asked if t.detector != "gone" for m in t.metrics}  # who is gone: no value of his changed
+    # Who is gone, or was for a while: samples are counted, and no value of his changed.
+    metrics = {m for t in asked if t.detector != "gone" and "count_over_time" not in (t.query or "") for m in t.metrics}
     booked = {r.test.fact for r in examination.fired if r.test.fact is not None}
     if accounts:
         metrics |= {q.metric for w in all_waits() if f"lost-to-{w.id}" in booked for q in w.queries}
