@@ -14,7 +14,7 @@ from trackwalker.diagnose.causes.confidence import certainty
 from trackwalker.diagnose.causes.evidence import EvidenceBook
 from trackwalker.diagnose.causes.examine import Examination
 from trackwalker.diagnose.causes.examine import TestResult as Result
-from trackwalker.diagnose.causes.margin import margin_of
+from trackwalker.diagnose.causes.margin import margin_of, told_by_log
 from trackwalker.diagnose.causes.playbook import Playbook
 from trackwalker.diagnose.causes.playbook import Test as Question
 from trackwalker.diagnose.causes.quantities import graph
@@ -23,6 +23,7 @@ from trackwalker.diagnose.deviations.unclassified import suspect
 from trackwalker.diagnose.episodes.episodes import Episode
 from trackwalker.diagnose.episodes.symptoms import Span, Symptoms
 from trackwalker.diagnose.facts.account_facts import lost_to
+from trackwalker.logs.failures.findings import Finding, Role
 from trackwalker.telemetry.meaning import meaning_of
 
 SLOW = Episode("slow-1", "slow", (Span(1000.0, 2000.0),), (Span(0.0, 1000.0),), 1000.0)
@@ -34,8 +35,36 @@ def off(metric: str, host: str | None, score: float = 9.0, before: float = 0.0, 
     return Deviation(SLOW, meaning_of(metric), "rose", score, host, before=before, after=after, since=1000.0, of=16)
 
 
-def lead(*deviations: Deviation, others: tuple[Claim, ...] = ()) -> float:
-    return round(margin_of(NIC, others, deviations, graph(), {}).lead, 2)
+def lead(*deviations: Deviation, others: tuple[Claim, ...] = ()) -> float | None:
+    return margin_of(NIC, others, deviations, graph(), {}).lead
+
+
+def said(cause: str, tier: int, role: Role = "primary") -> Finding:
+    return Finding(cause, cause, role, tier, 0, "n1", 7, "job.log", "words", 1, (0,))
+
+
+def by_log(*findings: Finding, deviations: tuple[Deviation, ...] = ()) -> float | None:
+    test = Question(id="log-says", role="require", signature=["oom-gpu"])
+    book = Playbook(id="oom-gpu", title="t", symptoms=["failed"], summary="s", tests=[test])
+    told = told_by_log(Examination(book, [Result(test, True, ["e1"])]), findings)
+    claim = Claim("oom-gpu", frozenset(), frozenset({"n1"}), True)
+    return margin_of(claim, (), deviations, graph(), {}, told).lead
+
+
+def test_a_cause_of_the_log_has_the_logs_next_best_word_as_its_rival() -> None:
+    assert by_log(said("oom-gpu", 2)) == 1.0
+    assert by_log(said("oom-gpu", 2), said("nccl-error", 3, "consequence")) == 1.0  # it follows from it
+    assert by_log(said("oom-gpu", 2), said("storage-error", 2, "contributing")) == 0.0
+    assert by_log(said("oom-gpu", 2), said("storage-error", 3, "contributing")) == 0.5
+
+
+def test_what_deviates_elsewhere_contradicts_a_cause_of_the_log_and_on_its_host_does_not() -> None:
+    assert by_log(said("oom-gpu", 2), deviations=(off("hw_gpu_pcie_correctable_total", "n7", 9.0),)) == 0.25
+    assert by_log(said("oom-gpu", 2), deviations=(off("hw_gpu_pcie_correctable_total", "n1", 9.0),)) == 1.0
+
+
+def test_where_nothing_deviates_there_is_no_margin() -> None:
+    assert lead() is None
 
 
 def test_a_cause_that_covers_all_that_deviates_leads_by_how_clear_it_is() -> None:
