@@ -107,11 +107,7 @@ def _stands_behind(one: Examination, other: Examination) -> bool:
     if not one.log_only and len(other.hosts) != len(one.hosts) and one.hosts and other.hosts:
         return len(other.hosts) < len(one.hosts)
     reach, others = (len(e.spans or ()) for e in (one, other))
-    return (reach, len(one.explains), one.playbook.id) < (
-        others,
-        len(other.explains),
-        other.playbook.id,
-    )
+    return (reach, len(one.explains), one.playbook.id) < (others, len(other.explains), other.playbook.id)
 
 
 def _slows_further(cause: Examination, others: list[Examination], symptoms: Symptoms) -> bool:

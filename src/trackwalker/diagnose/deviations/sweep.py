@@ -80,10 +80,7 @@ class Sweep:
 
 
 def sweep(
-    case: Case,
-    episodes: Iterable[Episode],
-    hosts: frozenset[str] = frozenset(),
-    against: frozenset[str] = frozenset(),
+    case: Case, episodes: Iterable[Episode], hosts: frozenset[str] = frozenset(), against: frozenset[str] = frozenset()
 ) -> Sweep:
     """Compare every recorded series in every episode.
 
@@ -286,7 +283,8 @@ class _Look:
         step, known = self.there
         mine = known.get(host, np.zeros(1, dtype=bool))
         at = np.ceil((self.frame.ends - self.frame.grid.start) / step - 1e-6).astype(int) - 1
-        return mine[np.minimum(at, len(mine) - 1)]
+        out: stats.Bools = mine[np.minimum(at, len(mine) - 1)]
+        return out
 
     def _made(self, key: Key, pick: Pairs, result: stats.Changes, i: int, whole: bool, hosts: int) -> Deviation:
         host, gpu, device, rank, aspect = key

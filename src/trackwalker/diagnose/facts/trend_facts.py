@@ -136,12 +136,7 @@ def _still_to_run(case: Case) -> float | None:
 
 
 def _told(
-    case: Case,
-    kind: _Memory,
-    leaking: dict[str, tuple[Trend, float | None]],
-    of: int,
-    window: Span,
-    book: EvidenceBook,
+    case: Case, kind: _Memory, leaking: dict[str, tuple[Trend, float | None]], of: int, window: Span, book: EvidenceBook
 ) -> Answer:
     telemetry = case.telemetry
     if telemetry is None:
