@@ -8,10 +8,8 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from trackwalker.diagnose.accounts.goodput import Goodput, budget, gpu_count
 from trackwalker.diagnose.causes.states import states
 from trackwalker.diagnose.compare.reference import Comparison, Speed, compare, speed_of, with_reference
-from trackwalker.diagnose.episodes.pattern import Pattern, pattern_of
 from trackwalker.job.causes import cause_label
 from trackwalker.job.dialects import by_name
 from trackwalker.job.layout import Job
@@ -21,6 +19,8 @@ from trackwalker.logs.failures.findings import Finding
 from trackwalker.logs.failures.roles import UNCLASSIFIED, Roles
 from trackwalker.logs.scanning.index import LogIndex
 from trackwalker.record.accounting import Accounting
+from trackwalker.record.goodput import Goodput, budget, gpu_count
+from trackwalker.record.pattern import Pattern, pattern_of
 from trackwalker.record.projection import Progress
 from trackwalker.record.read import Answer, Record, read_record
 from trackwalker.record.status import DIED, ENDED_BADLY

@@ -14,9 +14,7 @@ from trackwalker.diagnose.causes.detect import detect
 from trackwalker.diagnose.causes.evidence import EvidenceBook, span_words, statement, told
 from trackwalker.diagnose.causes.playbook import Playbook, Test
 from trackwalker.diagnose.causes.states import states
-from trackwalker.diagnose.deviations import (  # noqa: F401  (they add questions to FACTS)
-    hardware,
-)
+from trackwalker.diagnose.deviations import hardware  # noqa: F401  (it adds questions to FACTS)
 from trackwalker.diagnose.episodes.symptoms import Span, Symptoms, slide_start
 from trackwalker.diagnose.facts import (  # noqa: F401  (they add questions to FACTS)
     account_facts,
@@ -25,7 +23,6 @@ from trackwalker.diagnose.facts import (  # noqa: F401  (they add questions to F
     network_facts,
     stack_facts,
     step_anomalies,
-    storage_facts,
     trend_facts,
 )
 from trackwalker.diagnose.facts.log_facts import FACTS

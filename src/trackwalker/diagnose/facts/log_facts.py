@@ -345,21 +345,18 @@ def step_line(case: Case, step: int) -> Quote | None:
     return line_at(case.log, int(steps.line[at]), steps.rank or 0, fallback)
 
 
-FACTS: dict[str, Fact] = {
-    "stalled": stalled,
-    "left-first": left_first,
-    "lost-by-peers": lost_by_peers,
-    "rank-killed": rank_killed,
-    "rank-crashed": rank_crashed,
-    "named-by-peers": named_by_peers,
-    "heartbeat-claim": heartbeat_claim,
-    "accused-kept-stepping": accused_kept_stepping,
-    "cancelled": cancelled,
-    "left-no-word": left_no_word,
-    "traceback": traceback,
-    "finished-or-advancing": finished_or_advancing,
-    "constant-speed": constant_speed,
-}
+FACTS: dict[str, Fact] = {}
+
+
+def add_facts(*facts: Fact) -> None:
+    """Playbooks ask a fact by its function's name."""
+    FACTS.update({getattr(fact, "__name__", "").replace("_", "-"): fact for fact in facts})
+
+
+add_facts(
+    stalled, left_first, lost_by_peers, rank_killed, rank_crashed, named_by_peers, heartbeat_claim,
+    accused_kept_stepping, cancelled, left_no_word, traceback, finished_or_advancing, constant_speed,
+)  # fmt: skip
 
 
 _TAIL = 1 << 22  # bytes at the end of a log in which a rank's last step line is looked for

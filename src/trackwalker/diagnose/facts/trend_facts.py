@@ -9,7 +9,7 @@ import numpy as np
 from trackwalker.diagnose.case import Case
 from trackwalker.diagnose.causes.evidence import EvidenceBook
 from trackwalker.diagnose.episodes.symptoms import Span, Symptoms
-from trackwalker.diagnose.facts.log_facts import FACTS, Answer
+from trackwalker.diagnose.facts.log_facts import Answer, add_facts
 from trackwalker.record.clock import utc
 from trackwalker.record.masks import WARM_UP_STEPS
 from trackwalker.record.projection import final_step
@@ -225,9 +225,7 @@ def disk_fills(case: Case, symptoms: Symptoms, book: EvidenceBook) -> Answer:
     return Answer(True, tuple(ids), (), window.start)
 
 
-FACTS["memory-grows"] = memory_grows
-FACTS["disk-fills"] = disk_fills
-FACTS["disk-full"] = disk_full
+add_facts(memory_grows, disk_fills, disk_full)
 
 
 _BLOCKS = 12
