@@ -20,17 +20,21 @@ from trackwalker.record.clock import from_glog
 from trackwalker.record.masks import Masks
 from trackwalker.record.projection import all_done, asked_steps
 from trackwalker.record.read import Record, cancelled_at
-from trackwalker.record.stall import Silence, Stall, find_stall, lag_of
+from trackwalker.record.stall import Silence, Stall, find_stall, lag_of, limit_of
 from trackwalker.record.stamped import put_on_the_clock
 from trackwalker.record.steps import EVENTS
 from trackwalker.record.timeline import Timeline, from_scalars, mark, timeline_of
 from trackwalker.record.topology import Topology, make_topology
 from trackwalker.telemetry.client import host_of
-from trackwalker.telemetry.coverage import scrape_interval
+from trackwalker.telemetry.coverage import PRESENCE, scrape_interval
 from trackwalker.telemetry.quality import Check, check_quality
 from trackwalker.telemetry.store import Telemetry, open_database
 
 _SCRAPES = 3
+_SILENT_S, _LOOKED_S = 30.0, 900.0  # of one host while the others report; how far back from the end it is looked for
+_BUSY = ("hw_gpu_utilization_percent", "ray_node_gpus_utilization", "hw_gpu_power_watts")
+_SOONER = 3.0  # times: so much earlier is a silence a stall where something else says that the work has ended
+_AT_REST = 0.5  # of what the devices did before: nothing is left but what they do without work
 Opener = Callable[[Path], AbstractContextManager[Telemetry]]  # a server keeps databases open between questions
 
 
@@ -152,10 +156,55 @@ class Case:
         waited = self.end_of_work - self.start if self.start is not None else None
         silence = Silence(self.end_of_work, last_end, lag, waited_s=waited)
         found = find_stall(timeline, self.masks, self.log, silence, self.all_done)
-        if found is None or self.telemetry is None or self.log.summary is not None:
+        if self.telemetry is None or self.log.summary is not None:
             return found
+        if found is None and not self.live and timeline is not None and timeline.exact and not self.all_done:
+            # A recording that ends with the run holds a short silence only: a second witness makes up for its length.
+            limit, silent = limit_of(timeline, self.masks, self.log) / _SOONER, self.end_of_work - last_end
+            if silent > limit and (self.fell_silent or self._at_rest(last_end, self.end_of_work)):
+                says = f"no step for {silent:.0f} s, and the work has ended"
+                found = Stall(silent, limit, says, int(timeline.steps[-1]), last_end, self.end_of_work)
         # Where only the recording knows how late it is, a silence has to last for some of its scrapes.
-        return found if found.seconds >= _SCRAPES * scrape_interval(self.telemetry, "hw_procs_running") else None
+        interval = scrape_interval(self.telemetry, "hw_procs_running")
+        return found if found is not None and found.seconds >= _SCRAPES * interval else None
+
+    @property
+    def presence(self) -> str | None:
+        """What every recorded host has at least one of."""
+        known = self.telemetry.metrics() if self.telemetry is not None else frozenset()
+        return next((m for m in PRESENCE if m in known), None)
+
+    @cached_property
+    def fell_silent(self) -> dict[str, float]:
+        """Hosts that stopped to report while the run still worked and nearly all others go on; when each did."""
+        telemetry, timeline, metric = self.telemetry, self.timeline, self.presence
+        if telemetry is None or metric is None:
+            return {}
+        end, mine, last = telemetry.range()[1], frozenset(self.trusted), dict[str, float]()
+        for labels, times, _ in telemetry.raw(metric, end - _LOOKED_S, end):
+            if (host := host_of(labels)) in mine and len(times):
+                last[host] = max(last.get(host, 0.0), float(times[-1]))
+        interval = scrape_interval(telemetry, metric)
+        usual = sorted(last.values())[len(last) // 2] if last else 0.0
+        gone = {h: t for h, t in last.items() if usual - t >= max(_SCRAPES * interval, _SILENT_S)}
+        if timeline is not None and timeline.last_end is not None:  # who leaves later leaves because it is over
+            over = timeline.last_end + float(timeline.seconds[-1]) + interval
+            gone = {h: t for h, t in gone.items() if t <= over}
+        return gone if len(last) > 2 and len(gone) <= max(1, len(last) // 4) else {}
+
+    def _at_rest(self, since: float, until: float) -> bool:
+        """Whether the devices of most hosts have nothing to do after a moment, and had before."""
+        telemetry = self.telemetry
+        metric = next((m for m in _BUSY if telemetry is not None and m in telemetry.metrics()), None)
+        if telemetry is None or metric is None:
+            return False
+        late = 0.5 * (since + until)  # by then the last step is over on all
+        now, then = (
+            telemetry.by_host(f"avg by (host) (avg_over_time({metric}[{max(1, round(b - a))}s] @ {b:.3f}))", b)
+            for a, b in ((late, until), (since - 2.0 * (until - since), since))
+        )
+        rest = [h for h in now if now[h] < _AT_REST * then.get(h, 0.0)]
+        return bool(now) and 3 * len(rest) >= 2 * len(now)
 
 
 @contextmanager

@@ -47,8 +47,7 @@ from trackwalker.diagnose.verdict import (
     Window,
 )
 from trackwalker.diagnose.views.asked import Asked, Diagnosis
-from trackwalker.diagnose.views.frame import account_row, cost_of, job_ref, quality_of, status_of
-from trackwalker.diagnose.views.shown import without_secrets
+from trackwalker.diagnose.views.frame import account_row, cost_of, job_ref, quality_of, status_of, without_secrets
 from trackwalker.diagnose.views.storyteller import tell
 from trackwalker.job.advance import counted
 from trackwalker.job.layout import Job

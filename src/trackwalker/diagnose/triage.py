@@ -5,21 +5,22 @@ from __future__ import annotations
 import math
 import time
 from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
-from trackwalker.diagnose.accounts.goodput import Goodput, budget, gpu_count
 from trackwalker.diagnose.causes.states import states
 from trackwalker.diagnose.compare.reference import Comparison, Speed, compare, speed_of, with_reference
-from trackwalker.diagnose.episodes.pattern import Pattern, pattern_of
-from trackwalker.diagnose.views.shown import quote_without_secrets
 from trackwalker.job.causes import cause_label
 from trackwalker.job.dialects import by_name
 from trackwalker.job.layout import Job
+from trackwalker.job.scrub import scrubber_of
 from trackwalker.logs.attempts import Attempt
 from trackwalker.logs.failures.findings import Finding
 from trackwalker.logs.failures.roles import UNCLASSIFIED, Roles
 from trackwalker.logs.scanning.index import LogIndex
 from trackwalker.record.accounting import Accounting
+from trackwalker.record.goodput import Goodput, budget, gpu_count
+from trackwalker.record.pattern import Pattern, pattern_of
 from trackwalker.record.projection import Progress
 from trackwalker.record.read import Answer, Record, read_record
 from trackwalker.record.status import DIED, ENDED_BADLY
@@ -134,7 +135,7 @@ def triage(job: Job, reference: Speed | None = None, sacct: Answer | None = None
     """
     began = time.perf_counter()
     record = read_record(job, sacct, every_rank)
-    quote_without_secrets(record.roles, record.index.path)
+    _quote_without_secrets(record.roles, record.index.path)
     index, said, progress = record.index, record.accounting, record.progress
     shape = pattern_of(record.timeline, record.masks, record.phases)
     speed = speed_of(f"job {job.id}", record, shape)
@@ -249,3 +250,11 @@ def summary_of(status: str, roles: Roles, progress: Progress, shape: Pattern) ->
     if progress.disagreement:
         parts.append(progress.disagreement)
     return ". ".join(parts)
+
+
+def _quote_without_secrets(roles: Roles, log: Path) -> None:
+    """The lines that triage quotes."""
+    if any(finding.text for finding in roles.findings):
+        scrubber = scrubber_of(log)
+        roles.findings[:] = [replace(found, text=scrubber.clean(found.text)) for found in roles.findings]
+        roles.first_says = scrubber.clean(roles.first_says)

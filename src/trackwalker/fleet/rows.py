@@ -11,12 +11,12 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from trackwalker.diagnose.accounts.goodput import Goodput
 from trackwalker.diagnose.triage import Triage
 from trackwalker.diagnose.verdict import Verdict, Window
 from trackwalker.job.causes import cause_name
 from trackwalker.job.layout import Job
 from trackwalker.launch.job_state import Standing
+from trackwalker.record.goodput import Goodput
 from trackwalker.record.status import ENDED_BADLY
 from trackwalker.report import words
 from trackwalker.report.story.cost import LOSSES, with_recorded

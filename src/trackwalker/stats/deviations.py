@@ -104,16 +104,19 @@ def weather(values: Floats, window: Bools, reference: Bools, hosts: Ints) -> Flo
     return np.array([highest[hosts != host].max(initial=0.0) for host in hosts])
 
 
-def vanished(values: Floats, window: Bools, reference: Bools, present: Bools) -> Floats:
+def vanished(values: Floats, window: Bools, reference: Bools, present: Bools, for_good: bool = False) -> Floats:
     """How sure it is that series which were there before are not there in the window, though their host is.
 
-    `present[series, bin]` says whether the host reported anything at all.
+    `present[series, bin]` says whether the host reported anything at all; `for_good` looks at what comes after the last
+    sample of each instead: whatever ends a run may happen anywhere in its last minutes.
     """
     seen = ~np.isnan(values)
     here = present & window[None, :]
+    if for_good:
+        here &= np.arange(values.shape[1])[None, :] > values.shape[1] - 1 - seen[:, ::-1].argmax(axis=1)[:, None]
     before = (seen & reference[None, :]).sum(axis=1) >= 0.9 * np.maximum((present & reference[None, :]).sum(axis=1), 1)
     bins = here.sum(axis=1)
-    gone = before & (bins >= 3) & ((seen & here).sum(axis=1) <= _UNSEEN * bins)
+    gone = before & (bins >= (2 if for_good else 3)) & ((seen & here).sum(axis=1) <= _UNSEEN * bins)
     return np.where(gone, np.sqrt(bins) + LEAST_SCORE, 0.0)
 
 

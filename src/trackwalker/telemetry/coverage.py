@@ -10,7 +10,7 @@ from trackwalker.telemetry.client import Telemetry, host_of
 
 _EVERYTHING = '{__name__!=""}'
 # Every recorded host has at least one of these, with the label `host`; `up` only says that somebody asked it.
-_PRESENCE = ("hw_rank_up", "hw_procs_running", "hw_gpu_power_watts")
+PRESENCE = ("hw_rank_up", "hw_procs_running", "hw_gpu_power_watts")  # every recorded host has at least one of these
 _SHORTEST_GAP_S = 60.0
 _MISSED_SCRAPES = 5
 _WINDOW_S = 600.0
@@ -22,7 +22,7 @@ def hosts_seen(telemetry: Telemetry) -> set[str]:
     first, last = telemetry.range()
     window = f"[{math.ceil((last - first) * 1000) + 1}ms]"
     found: set[str] = set()
-    for metric in _PRESENCE:
+    for metric in PRESENCE:
         if metric in telemetry.metrics():
             found |= _hosts(telemetry, f"last_over_time({metric}{window})", last)
     if not found and "up" in telemetry.metrics():
@@ -40,7 +40,7 @@ def _hosts(telemetry: Telemetry, promql: str, at: float) -> set[str]:
 def find_gaps(telemetry: Telemetry) -> list[tuple[float, float]]:
     """Stretches without any sample, from the last sample before to the first one after."""
     first, last = telemetry.range()
-    usual = next((m for m in ("up", *_PRESENCE) if m in telemetry.metrics()), _EVERYTHING)
+    usual = next((m for m in ("up", *PRESENCE) if m in telemetry.metrics()), _EVERYTHING)
     longest = max(_SHORTEST_GAP_S, _MISSED_SCRAPES * _interval(telemetry, usual, first, last))
     gaps = _silences(telemetry, usual, first, last, longest)
     if usual == _EVERYTHING:

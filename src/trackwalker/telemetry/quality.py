@@ -9,10 +9,9 @@ from datetime import UTC, datetime
 
 import numpy as np
 
-from trackwalker.telemetry.coverage import find_gaps
+from trackwalker.telemetry.coverage import PRESENCE, find_gaps
 from trackwalker.telemetry.store import Telemetry
 
-_PRESENCE = ("hw_rank_up", "hw_procs_running", "hw_gpu_power_watts")  # what every recorded host has at least one of
 _GHOST_WINDOW_S = 600
 _GHOST_SAMPLES = 10
 _GAP_S = 600
@@ -54,7 +53,7 @@ def check_quality(
 
 
 def _coverage(telemetry: Telemetry, hosts: list[str], begin: float, end: float) -> Check:
-    metric = next((m for m in _PRESENCE if m in telemetry.metrics()), None)
+    metric = next((m for m in PRESENCE if m in telemetry.metrics()), None)
     if metric is None:
         return Check("host-coverage", False, (), "no host metrics were collected")
     window = max(1, round(end - begin))
@@ -89,7 +88,7 @@ def ghost_query(still: str, begin: float, end: float) -> str:
 
 def _gaps(telemetry: Telemetry, hosts: list[str], begin: float, at: float, finished: bool) -> Check:
     """Hosts that were scraped clearly less often than the others, though they answer again or their job finished."""
-    metric = next((m for m in _PRESENCE if m in telemetry.metrics()), None)
+    metric = next((m for m in PRESENCE if m in telemetry.metrics()), None)
     if metric is None or at - begin < 2 * _GAP_S:
         return Check("gaps", True, (), "not checked: nothing to count")
     query = f"max by (host) (count_over_time({metric}[{max(1, round(at - begin))}s] @ {at:.3f}))"

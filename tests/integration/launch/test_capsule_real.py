@@ -15,7 +15,6 @@ from processes import end_runs
 from tiny_settings import PACED, as_mapping
 
 from trackwalker.diagnose.engine import diagnose
-from trackwalker.diagnose.facts.capsules import read_capsule
 from trackwalker.job.journal import read
 from trackwalker.job.layout import Job
 from trackwalker.job.processes import read_stat
@@ -25,6 +24,7 @@ from trackwalker.launch.plan import plan_local
 from trackwalker.launch.request.words import ModelSpec, Passthrough
 from trackwalker.launch.schedulers.local import LocalRun
 from trackwalker.node.evidence.rank_stacks import find_pyspy
+from trackwalker.record.capsules import read_capsule
 from trackwalker.watch.detect import capsule
 from trackwalker.watch.detect.live import LiveWatch
 

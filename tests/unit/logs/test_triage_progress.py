@@ -12,10 +12,10 @@ from triage_logs import ending, header, steps, triage_text
 from typer.testing import CliRunner
 
 from trackwalker.cli.app import app
-from trackwalker.diagnose.episodes.pattern import Pattern, pattern_of
 from trackwalker.diagnose.triage import triage
 from trackwalker.job.layout import Job
 from trackwalker.record.masks import REASONS, Masks
+from trackwalker.record.pattern import Pattern, pattern_of
 from trackwalker.record.phases import find_phases
 from trackwalker.record.timeline import Timeline
 

@@ -17,8 +17,6 @@ from typing import Any
 import pytest
 from agent_run import wait_for
 
-from trackwalker.diagnose.facts import capsules
-from trackwalker.diagnose.facts.capsules import read_capsule
 from trackwalker.errors import UsageError
 from trackwalker.job.layout import Job
 from trackwalker.job.processes import read_stat
@@ -31,6 +29,8 @@ from trackwalker.node.evidence import collection, nccl_ras
 from trackwalker.node.evidence.capsule import Capsules
 from trackwalker.node.evidence.collection import Collection, describe, process_table
 from trackwalker.node.evidence.rank_stacks import Subject, read_native, read_stack
+from trackwalker.record import capsules
+from trackwalker.record.capsules import read_capsule
 from trackwalker.watch.detect import capsule
 
 LISTENS = """

@@ -15,11 +15,11 @@ import pytest
 from test_report_html import Page
 from test_report_samples import T0, hang, rdma, verdict_of
 
-from trackwalker.diagnose.accounts.goodput import Goodput, Part
 from trackwalker.diagnose.verdict import Verdict
 from trackwalker.diagnose.views.story import Lane, Mark, StepPoint, Story
 from trackwalker.job.layout import Job
 from trackwalker.job.scrub import Scrubber
+from trackwalker.record.goodput import Goodput, Part
 from trackwalker.report.charts import axis
 from trackwalker.report.html import content_policy, render_html
 from trackwalker.report.story import heat as story_heat

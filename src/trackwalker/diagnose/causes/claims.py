@@ -28,6 +28,8 @@ class Claim:
         """Whether a deviation follows from this cause."""
         quantity, host = deviation.meaning.quantity, deviation.host
         mine = host is not None and any(host in (h, machines.get(h)) for h in self.hosts)
+        if deviation.kind == "absent":  # a card that is gone is gone by all its measures
+            return mine
         if self.told_by_log:
             return mine or quantity in graph.waiting or (deviation.episode.stops and deviation.kind == "fell")
         moved = graph.follows(*self.quantities)
@@ -42,7 +44,8 @@ class Claim:
 def claim_of(examination: Examination, accounts: bool = True) -> Claim:
     """What an examination that found something claims; with what accounts booked for it, or by its own queries only."""
     asked = [r.test for r in examination.fired if r.test.query is not None]
-    metrics = {m for t in asked if t.detector != "gone" for m in t.metrics}  # who is gone: no value of his changed
+    # Who is gone, or was for a while: samples are counted, and no value of his changed.
+    metrics = {m for t in asked if t.detector != "gone" and "count_over_time" not in (t.query or "") for m in t.metrics}
     booked = {r.test.fact for r in examination.fired if r.test.fact is not None}
     if accounts:
         metrics |= {q.metric for w in all_waits() if f"lost-to-{w.id}" in booked for q in w.queries}

@@ -34,7 +34,7 @@ _AGAINST: dict[str, Callable[..., Finding]] = {  # these look at the same quanti
     "all-fell-to": detectors.all_fell_to,
     "most-fell-to": partial(detectors.all_fell_to, share=detectors.MOST),
 }
-DETECTORS = frozenset({*_PLAIN, *_AGAINST, "gone", "accused-like-others", "devices-of-accused"})
+DETECTORS = frozenset({*_PLAIN, *_AGAINST, "gone", "accused-like-others", "accused-idle", "devices-of-accused"})
 # These ask whether something holds for all; the others look for somebody, and may find nobody.
 OF_ALL = frozenset(n for n in DETECTORS if n.startswith(("every-", "all-", "most-", "accused-like")))
 
@@ -59,6 +59,13 @@ def detect(test: Test, case: Case, values: Values, reference: Values | None, acc
         finding = detectors.equivalent(values, group=[h for _, h in heartbeat.accused(case)], **options)
         beside = {"control_value": values[control[1]]} if control is not None and control[1] in values else {}
         return Finding(finding.fired, finding.hosts, {**finding.numbers, **beside})
+    if name == "accused-idle":  # against themselves before, or where there is no before against the others
+        mine = {k: v for k, v in values.items() if k in accused or k.partition("/")[0] in accused}
+        named = {k: v for k, v in mine.items() if k in accused} or mine
+        others = sorted(v for k, v in values.items() if k not in mine)
+        usual = reference or (dict.fromkeys(named, others[len(others) // 2]) if others else {})
+        idle = bool(named) and all(k in usual and v <= options["ratio"] * usual[k] for k, v in named.items())
+        return Finding(idle, tuple(sorted(named)) if idle else (), {"value": max(named.values(), default=0.0)})
     if name == "devices-of-accused":
         mine = {k: v for k, v in values.items() if k.split("/")[0] in accused}
         worst = tuple(sorted(k for k, v in mine.items() if v > 0.2 * max(mine.values(), default=0.0) and v > 0))

@@ -14,9 +14,7 @@ from trackwalker.diagnose.causes.detect import detect
 from trackwalker.diagnose.causes.evidence import EvidenceBook, span_words, statement, told
 from trackwalker.diagnose.causes.playbook import Playbook, Test
 from trackwalker.diagnose.causes.states import states
-from trackwalker.diagnose.deviations import (  # noqa: F401  (they add questions to FACTS)
-    hardware,
-)
+from trackwalker.diagnose.deviations import hardware  # noqa: F401  (it adds questions to FACTS)
 from trackwalker.diagnose.episodes.symptoms import Span, Symptoms, slide_start
 from trackwalker.diagnose.facts import (  # noqa: F401  (they add questions to FACTS)
     account_facts,
@@ -25,7 +23,6 @@ from trackwalker.diagnose.facts import (  # noqa: F401  (they add questions to F
     network_facts,
     stack_facts,
     step_anomalies,
-    storage_facts,
     trend_facts,
 )
 from trackwalker.diagnose.facts.log_facts import FACTS
@@ -217,7 +214,7 @@ def examine(playbook: Playbook, case: Case, symptoms: Symptoms, book: EvidenceBo
         if (test.when is not None and test.when not in fired) or fired & set(test.unless.split(", ")):
             continue
         try:
-            result = _ask(test, case, symptoms, book, examination.hosts)
+            result = _ask(test, case, symptoms, book, [*examination.hosts, *examination.gpus])
         except (LookupError, ArithmeticError, ValueError, TypeError) as e:
             if STRICT:
                 raise
@@ -269,7 +266,7 @@ def _ask_signature(test: Test, causes: list[str], case: Case, book: EvidenceBook
     wrote = {h for f in ([lead] if lead.local else alike) for h in f.hosts}  # a line that tells whose it is decides
     few = wrote if len(wrote) * 2 <= max(len(case.hosts), 1) else set()  # what most ranks say accuses nobody
     role = "" if lead.role == "primary" or test.warnings else lead.role
-    return TestResult(test, True, ids, few, time=case.end_of_work, log_role=role, words=lead.text)
+    return TestResult(test, True, ids, few, time=case.end_of_work, accuses=lead.local, log_role=role, words=lead.text)
 
 
 def _ask_metrics(test: Test, case: Case, symptoms: Symptoms, book: EvidenceBook, accused: list[str]) -> TestResult:

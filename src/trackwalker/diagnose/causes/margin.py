@@ -6,9 +6,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from trackwalker.diagnose.causes.claims import Claim, explanation
+from trackwalker.diagnose.causes.examine import Examination
 from trackwalker.diagnose.causes.quantities import Graph
 from trackwalker.diagnose.deviations.sweep import Deviation
 from trackwalker.diagnose.deviations.unclassified import CAP, reasons
+from trackwalker.logs.failures.findings import Finding
+
+_AFTERMATH = ("consequence", "mechanism", "note")
 
 
 @dataclass(frozen=True)
@@ -20,19 +24,32 @@ class Margin:
     covered: float  # share of these that follows from it
 
     @property
-    def lead(self) -> float:
-        """Own less next best."""
-        return self.own - self.next_best
+    def lead(self) -> float | None:
+        """Own less next best; None where nothing deviates: then nothing is a better explanation, nor this one."""
+        return round(self.own - self.next_best, 3) if self.own or self.next_best else None
+
+
+def told_by_log(cause: Examination, findings: Sequence[Finding]) -> tuple[float, float]:
+    """What the log says for a cause that only it names, and for the next best one that it names: 1 is its first word.
+
+    A failure class that follows from the first is no rival; one of as high a tier is as good as it.
+    """
+    mine = min((f.tier for f in findings if f.cause == cause.playbook.id), default=None)
+    if mine is None or not cause.log_only or cause.log_role:
+        return 0.0, 0.0
+    rivals = [f for f in findings if f.cause != cause.playbook.id and f.role not in _AFTERMATH and f.text]
+    return 1.0, max((1.0 / (1.0 + max(0, f.tier - mine)) for f in rivals), default=0.0)
 
 
 def margin_of(
-    claim: Claim, others: Sequence[Claim], deviations: Sequence[Deviation], graph: Graph, machines: Mapping[str, str]
-) -> Margin:
-    """The margin of a cause beside other roots; of nothing that deviates nothing is left over or covered."""
+    claim: Claim, others: Sequence[Claim], deviations: Sequence[Deviation], graph: Graph, machines: Mapping[str, str],
+    logs: tuple[float, float] = (0.0, 0.0),
+) -> Margin:  # fmt: skip
+    """The margin of a cause beside other roots, by what deviates and by what `logs` say for it and for another."""
     by_episode: dict[str, list[Deviation]] = {}
     for d in deviations:
         by_episode.setdefault(d.episode.name, []).append(d)
-    mine, left = [0.0], [0.0]
+    mine, left = [logs[0]], [logs[1]]
     for held in by_episode.values():
         for members, strength in reasons(held, graph):
             if all(claim.covers(d, graph, machines) for d in members):

@@ -12,7 +12,7 @@ from trackwalker.diagnose.case import Case
 from trackwalker.diagnose.causes.claims import Claim, chance_hits, claim_of, confirmed, downstream, explanation
 from trackwalker.diagnose.causes.evidence import EvidenceBook
 from trackwalker.diagnose.causes.examine import Examination, TestResult
-from trackwalker.diagnose.causes.margin import margin_of
+from trackwalker.diagnose.causes.margin import margin_of, told_by_log
 from trackwalker.diagnose.causes.playbook import Test
 from trackwalker.diagnose.causes.quantities import graph
 from trackwalker.diagnose.deviations.levels import Unlike, unlike_all_along
@@ -147,8 +147,9 @@ def _late(d: Deviation) -> bool:
 
 
 def _idles_otherwise(d: Deviation) -> bool:
-    """Whether this may idle a host's devices, and no late batch has a part in it."""
-    return d.meaning.quantity not in graph().idle | graph().late_batches
+    """Whether this may idle a host's devices, and neither a late batch has a part in it nor idling itself."""
+    follows = d.kind == "fell" and d.meaning.quantity in graph().follows(*graph().idle)
+    return not follows and d.meaning.quantity not in graph().idle | graph().late_batches
 
 
 def _throughout(
@@ -332,10 +333,9 @@ def common_change(case: Case, look: SecondLook, book: EvidenceBook) -> str:
 def weighed(
     case: Case, look: SecondLook, causes: Sequence[Cause], told: Sequence[Examination], located: Located | None
 ) -> list[Cause]:
-    """The same causes, the roots with their margin to the next best explanation, where the run was compared."""
-    if not look.deviations:
-        return list(causes)
+    """The same causes, the roots with their margin to the next best explanation, in the log or in what deviates."""
     claims = {e.playbook.id: claim_of(e) for e in told}
+    logs = {e.playbook.id: told_by_log(e, case.triage.failures) for e in told}
     if located is not None:
         measured = frozenset(d.meaning.quantity for d in located.suspicion.deviations)
         claims[CAUSE] = Claim(CAUSE, measured, frozenset(located.suspicion.hosts), not measured)
@@ -343,11 +343,11 @@ def weighed(
     for cause in causes:
         if cause.role == "root" and cause.cause in claims:
             others = [claims[c.cause] for c in causes if c.role == "root" and c.cause in claims and c is not cause]
-            margin = margin_of(claims[cause.cause], others, look.deviations, graph(), _machines(case))
-            update = {"margin": round(margin.lead, 3), "covers": round(margin.covered, 3)}
-            out.append(cause.model_copy(update=update))
-        else:
-            out.append(cause)
+            said = logs.get(cause.cause, (0.0, 0.0))
+            margin = margin_of(claims[cause.cause], others, look.deviations, graph(), _machines(case), said)
+            if margin.lead is not None:
+                cause = cause.model_copy(update={"margin": margin.lead, "covers": round(margin.covered, 3)})
+        out.append(cause)
     return out
 
 

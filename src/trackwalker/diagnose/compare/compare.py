@@ -99,12 +99,7 @@ class _Draft:
         return self._verdict(aligned, changes, losses, deltas, found)
 
     def _verdict(
-        self,
-        aligned: Aligned | None,
-        changes: list[Change],
-        losses: Losses,
-        deltas: list[Delta],
-        found: Explanation,
+        self, aligned: Aligned | None, changes: list[Change], losses: Losses, deltas: list[Delta], found: Explanation
     ) -> Comparison:
         causes, actions = list(found.causes), list(found.actions)
         outcome: Outcome = found.outcome

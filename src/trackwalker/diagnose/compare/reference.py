@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from trackwalker.diagnose.episodes.pattern import Pattern
+from trackwalker.record.pattern import Pattern
 from trackwalker.record.read import Record
 from trackwalker.stats.medians import median
 from trackwalker.stats.segments import long_run_noise

@@ -7,7 +7,7 @@ from pydantic import BaseModel, ConfigDict
 from trackwalker.diagnose.case import Case
 from trackwalker.diagnose.causes.evidence import EvidenceBook
 from trackwalker.diagnose.episodes.symptoms import Symptoms
-from trackwalker.diagnose.facts.log_facts import FACTS, Answer
+from trackwalker.diagnose.facts.log_facts import Answer, add_facts
 from trackwalker.job.gpus import gpus
 
 _NAMED = ("hw_gpu_info", "ray_node_gpus_utilization")  # whose labels tell the kind of the cards
@@ -82,4 +82,4 @@ def held_back_everywhere(case: Case, symptoms: Symptoms, book: EvidenceBook) -> 
     return Answer(True, (drawn, runs))
 
 
-FACTS["held-back-everywhere"] = held_back_everywhere
+add_facts(held_back_everywhere)

@@ -24,7 +24,7 @@ from trackwalker.telemetry.client import Floats, QueryError, Sample, host_of
 from trackwalker.telemetry.meaning import Meaning, Place, meaning_of, pick_of, place_of
 from trackwalker.telemetry.store import Telemetry
 
-Kind = Literal["alike", "lost-time", "errors", "delay", "odd"]
+Kind = Literal["alike", "lost-time", "errors", "delay", "at-work", "odd"]
 Pairs = tuple[tuple[str, str], ...]
 
 _LONGEST_S, _LONGEST_OF_MANY_S = 1800.0, 600.0  # looked at, at both ends of a run
@@ -33,6 +33,7 @@ _FEWEST, _ENOUGH = 3, 5  # others that agree, or whose range is a measure; of fe
 _MOST_OF = 8  # one subject of so many may be odd: more of them have a role
 _OUTSIDE = 5.0  # times the others' whole range
 _OF_LEVEL = 0.05  # less is the spread of good hardware
+_AT_WORK = 25.0  # per cent of the time: stages of a pipeline and their bubbles differ by less
 _LOST = 0.1  # seconds of each second: what a wait has to take before anybody asks
 _TOLD_LATER = ("alike", "errors")  # what began later and cost no speed: only what is broken by itself is told
 _EVENTS = 10.0  # of a counter: fewer in a window are chance
@@ -147,6 +148,8 @@ def _kind(meaning: Meaning, graph: Graph) -> Kind | None:
         return "lost-time" if meaning.unit in ("seconds", *_WHOLE) else None
     if meaning.quantity in graph.delays and meaning.layer != "error":
         return "delay" if meaning.unit == "seconds" and not meaning.counts else None
+    if meaning.quantity in graph.idle:
+        return "at-work" if meaning.unit == "percent" and "memory" not in meaning.metric else None
     if meaning.layer == "error":
         return "errors" if meaning.counts else None
     return "odd" if not meaning.known else None
@@ -159,7 +162,9 @@ def _odd_ones(case: Case, telemetry: Telemetry, meaning: Meaning, kind: Kind, sp
     try:
         if not _worth_reading(telemetry, meaning, kind, span):
             return
-        read = telemetry.instant(f"{function}({meaning.metric}{when}){floor}", span.end)
+        # Of devices at work all of a host together: whoever is waited for is a host, and one may have a card to spare.
+        whole = "avg by (host, instance) " if kind == "at-work" else ""
+        read = telemetry.instant(f"{whole}({function}({meaning.metric}{when}){floor})", span.end)
     except QueryError:
         return
     groups: dict[tuple[Pairs, str | None], list[tuple[Sample, Place, str]]] = {}
@@ -179,7 +184,7 @@ def _odd_ones(case: Case, telemetry: Telemetry, meaning: Meaning, kind: Kind, sp
                 continue  # a quiet counter is no oddity; the first host also coordinates
             sample, place, host = members[i]
             mine, theirs = pick_of(sample.labels), tuple(p for p in pick_of(sample.labels) if p[0] not in _WHO)
-            own, peers = (f"{function}({meaning.metric}{_braces(pick)}{when})" for pick in (mine, theirs))
+            own, peers = (f"{whole}({function}({meaning.metric}{_braces(pick)}{when}))" for pick in (mine, theirs))
             query = f'{own} or label_replace(quantile(0.5, {peers}), "host", "{_MEDIAN}", "", "")'
             answer = {host_of(s.labels): s.value for s in telemetry.instant(query, span.end)}
             if len(answer) == 2 and _MEDIAN in answer:
@@ -212,7 +217,8 @@ def _with_silent(case: Case, values: Floats, hosts: list[str]) -> tuple[Floats, 
 
 def _outside(values: Floats, hosts: Sequence[str], meaning: Meaning, kind: Kind, seconds: float = 0.0) -> list[int]:
     """Which of the values stand clear of all others, in the bad direction; none where that is more than a few."""
-    signs = {"up": (1.0,), "down": (-1.0,), "either": (1.0, -1.0)}[meaning.bad]
+    # Who idles while the others are busy is waited for; so is who is busy while the others idle.
+    signs = {"up": (1.0,), "down": (-1.0,), "either": (1.0, -1.0)}["either" if kind == "at-work" else meaning.bad]
     for sign in signs:
         order = np.argsort(-sign * values, kind="stable")
         for few in range(1, max(1, len(set(hosts)) // (_SOME_OF if kind == "odd" and seconds else _MOST_OF)) + 1):
@@ -238,6 +244,8 @@ def _apart(odd: Floats, rest: Floats, meaning: Meaning, kind: Kind, others: int)
         return gap >= max(_LOST * _WHOLE.get(meaning.unit, 1.0), spread)
     if kind == "errors":
         return gap * _COSTS_S >= _LOST and float(rest.max()) <= _NEXT_TO_NOTHING * float(odd.min())
+    if kind == "at-work":  # next to nothing: it has no part in the run
+        return gap >= max(_OUTSIDE * spread, _AT_WORK) and others >= _ENOUGH and float(abs(odd).min()) >= 1.0
     caution = max(1.0, _ENOUGH / others) ** 2
     least = _COSTS_S if kind == "delay" else _OF_LEVEL * middle * caution
     return gap >= max(_OUTSIDE * caution * spread, least) and gap > 0.0

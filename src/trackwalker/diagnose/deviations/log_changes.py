@@ -10,9 +10,9 @@ from typing import Any, Literal
 
 from trackwalker.diagnose.case import Case
 from trackwalker.diagnose.episodes.symptoms import Span
-from trackwalker.diagnose.facts.line_clock import LineClock, label_of, template_of
 from trackwalker.logs.formats.dialect import SUMMARY
 from trackwalker.logs.scanning.lines import clean
+from trackwalker.record.line_clock import LineClock, label_of, template_of
 
 _MOST_BYTES = 64 << 20  # of the end of a log: more would take minutes
 _MOST_TEMPLATES = 50_000

@@ -17,7 +17,7 @@ from trackwalker.diagnose.episodes.episodes import Episode
 from trackwalker.record.topology import Topology
 from trackwalker.stats import deviations as stats
 from trackwalker.telemetry.client import Floats, QueryError
-from trackwalker.telemetry.coverage import scrape_interval
+from trackwalker.telemetry.coverage import PRESENCE, scrape_interval
 from trackwalker.telemetry.frames import Frame, Grid, Sampling, read_frame
 from trackwalker.telemetry.meaning import Meaning, Place, meaning_of, pick_of, quantum
 from trackwalker.telemetry.store import Telemetry
@@ -27,7 +27,6 @@ _FEWEST_REFERENCE = 4  # bins
 _FEWEST_SILENT = 5  # bins: a recording may end a few scrapes behind the last step, and that is no silence yet
 _NOTED = 3.0  # scores below this are not kept: no false discovery control lets them pass
 _AT_ONCE = 2  # one answer is read while the next is made
-_DIRECTED: tuple[Kind, Kind] = ("rose", "fell")
 MANY = 64  # hosts: of more, only what can decide is read
 
 Pairs = tuple[tuple[str, str], ...]
@@ -81,10 +80,7 @@ class Sweep:
 
 
 def sweep(
-    case: Case,
-    episodes: Iterable[Episode],
-    hosts: frozenset[str] = frozenset(),
-    against: frozenset[str] = frozenset(),
+    case: Case, episodes: Iterable[Episode], hosts: frozenset[str] = frozenset(), against: frozenset[str] = frozenset()
 ) -> Sweep:
     """Compare every recorded series in every episode.
 
@@ -105,11 +101,13 @@ def sweep(
     known: dict[str, Sampling] = {}
     tests = 0
     for grid, mine in grids(episodes, interval, telemetry.range(), len(wanted)):
+        there = _presence(telemetry, grid, wanted, known)
         noted: dict[str, list[Deviation]] = {e.name: [] for e in mine}
         made: dict[str, int] = {e.name: 0 for e in mine}
         for frame in _frames(telemetry, meanings, grid, coarsest_of(grid, mine), wanted, known):
             for episode in mine:
-                rows, count = _compare(frame, episode, frozenset(case.hosts), against, case.topology)
+                bins = episode.bins(frame.ends, frame.grid.step)
+                rows, count = _Look(frame, episode, *bins, frozenset(case.hosts), against, there).all(case.topology)
                 rows = [d for d in rows if not hosts or d.host in hosts]
                 noted[episode.name] += rows
                 made[episode.name] += count
@@ -118,7 +116,7 @@ def sweep(
             keep = stats.discoveries(np.array([d.score for d in rows]), made[episode.name])
             found += _single_or_whole([d for d, good in zip(rows, keep, strict=True) if good])
             tests += made[episode.name]
-    return Sweep(tuple(sorted(found, key=_order)), tests, len(meanings))
+    return Sweep(tuple(sorted(found, key=order)), tests, len(meanings))
 
 
 def _deciding(meanings: list[Meaning], never: frozenset[str]) -> list[Meaning]:
@@ -130,7 +128,8 @@ def _deciding(meanings: list[Meaning], never: frozenset[str]) -> list[Meaning]:
     return list(out.values())
 
 
-def _order(d: Deviation) -> tuple[float, str, str, str, str, str]:
+def order(d: Deviation) -> tuple[float, str, str, str, str, str]:
+    """The strongest first."""
     return -round(d.score, 3), d.meaning.metric, d.host or "", d.gpu or "", d.device or "", str(d.aspect)
 
 
@@ -164,6 +163,19 @@ def _frames(
                     yield frame
 
 
+_Presence = tuple[float, dict[str | None, stats.Bools]]  # length of a bin; in which bins a host reported anything
+
+
+def _presence(telemetry: Telemetry, grid: Grid, hosts: frozenset[str], known: dict[str, Sampling]) -> _Presence:
+    """When each host reported, by what every host reports."""
+    metric = next((m for m in PRESENCE if m in telemetry.metrics()), None)
+    frame = read_frame(telemetry, meaning_of(metric), grid, 1, hosts, known) if metric is not None else None
+    seen: dict[str | None, stats.Bools] = {}
+    for place, values in zip(frame.places, frame.values, strict=True) if frame is not None else ():
+        seen[place.host] = seen.get(place.host, np.zeros(len(values), dtype=bool)) | ~np.isnan(values)
+    return frame.grid.step if frame is not None else grid.step, seen
+
+
 @dataclass(frozen=True)
 class _Rows:
     """Rows of a frame that are compared with each other: single series, or hosts as a whole."""
@@ -174,26 +186,113 @@ class _Rows:
     whole: bool = False
 
 
-def _compare(
-    frame: Frame, episode: Episode, job: frozenset[str], against: frozenset[str], topology: Topology
-) -> tuple[list[Deviation], int]:
-    """The noteworthy rows of one metric in one episode, and how many comparisons were made."""
-    now, past = episode.bins(frame.ends, frame.grid.step)
-    if now.sum() < (_FEWEST_SILENT if episode.kind == "stall" else 1) or past.sum() < _FEWEST_REFERENCE:
-        return [], 0
-    if not len(frame.values):
-        return [], frame.silent
-    keys = [(owner(p, topology), p.gpu, p.device, p.rank, p.aspect) for p in frame.places]
-    singles = _Rows(frame.values, keys, [pick_of(labels) for labels in frame.labels])
-    if frame.as_rate and frame.meaning.layer == "error":
-        singles = replace(singles, values=np.nan_to_num(singles.values))  # a counter that is not there yet is at zero
-    tables = [singles, *_whole_hosts(singles, frame)]
-    out: list[Deviation] = []
-    for rows in tables:
-        out += _changed(rows, frame, episode, now, past, job, against)
-    out += _fleet(tables[-1], frame, episode, now, past, job)
-    out += _irregular(singles, frame, episode, now, past)
-    return out, sum(len(t.values) for t in tables) + frame.silent
+@dataclass(frozen=True)
+class _Look:
+    """One metric in one episode: which bins are compared, whose hosts are the job's, and who measures whom."""
+
+    frame: Frame
+    episode: Episode
+    now: stats.Bools
+    past: stats.Bools
+    job: frozenset[str]
+    against: frozenset[str]
+    there: _Presence
+
+    def all(self, topology: Topology) -> tuple[list[Deviation], int]:
+        """The noteworthy rows, and how many comparisons were made."""
+        frame = self.frame
+        fewest = _FEWEST_SILENT if self.episode.kind == "stall" else 1
+        if self.now.sum() < fewest or self.past.sum() < _FEWEST_REFERENCE:
+            return [], 0
+        if not len(frame.values):
+            return [], frame.silent
+        keys = [(owner(p, topology), p.gpu, p.device, p.rank, p.aspect) for p in frame.places]
+        singles = _Rows(frame.values, keys, [pick_of(labels) for labels in frame.labels])
+        if frame.as_rate and frame.meaning.layer == "error":
+            singles = replace(singles, values=np.nan_to_num(singles.values))  # a counter not there yet is at zero
+        tables = [singles, *_whole_hosts(singles, frame)]
+        out = [d for rows in tables for d in self._changed(rows)]
+        out += [*self._fleet(tables[-1]), *self._irregular(singles)]
+        return out, sum(len(t.values) for t in tables) + frame.silent
+
+    def _changed(self, rows: _Rows) -> Iterator[Deviation]:
+        frame = self.frame
+        peers, who, _ = _groups(rows, self.job)
+        yardstick = np.array([key[0] in self.against for key in rows.keys]) if self.against else None
+        hosts = len(set(who.tolist()))
+        quiet = round(frame.silent * hosts / len(frame.values))  # hosts none of whose counters moved
+        result = self._test(rows.values, peers, who, quiet if rows.whole else frame.silent, yardstick)
+        noted = np.abs(result.score) >= _NOTED
+        if frame.as_rate and frame.meaning.layer == "error" and noted.any():
+            noted &= (result.score < 0) | (result.after > stats.weather(rows.values, self.now, self.past, who))
+        for i in np.flatnonzero(noted).tolist():
+            yield self._made(rows.keys[i], rows.picks[i], result, i, rows.whole, hosts + quiet)
+
+    def _fleet(self, rows: _Rows) -> Iterator[Deviation]:
+        """What most hosts did together: invisible to a comparison with peers, but the clue to who waits for whom."""
+        _, who, members = _groups(rows, self.job)
+        for group in members.values():
+            hosts, values = len(set(who[group].tolist())), rows.values[group]
+            if hosts < stats.FEWEST_PEERS or 2 * len(group) < len(group) + self.frame.silent:
+                continue
+            with np.errstate(invalid="ignore"):
+                middle = np.nanmedian(np.where(np.isnan(values).all(axis=0), 0.0, values), axis=0)
+            alone = np.zeros(1, dtype=np.intp)
+            result = self._test(middle[None, :], alone, alone, 0)
+            if abs(result.score[0]) >= _NOTED:
+                key = (None, None, None, None, rows.keys[group[0]][4])
+                yield self._made(key, key[4], result, 0, True, hosts)
+
+    def _test(
+        self, values: Floats, peers: stats.Ints, who: stats.Ints, silent: int, yardstick: stats.Bools | None = None
+    ) -> stats.Changes:
+        frame = self.frame
+        return stats.changes(
+            values, self.now, self.past, peers, who, counter_s=frame.grid.step if frame.as_rate else 0.0,
+            quantum=0.0 if frame.as_rate else _rounding(values, frame.meaning),
+            relative=frame.meaning.layer == "activity", silent=silent, yardstick=yardstick,
+        )  # fmt: skip
+
+    def _irregular(self, rows: _Rows) -> Iterator[Deviation]:
+        """Series that vanish beside their siblings, stand still, or begin anew."""
+        frame, episode, hosts = self.frame, self.episode, [k[0] for k in rows.keys]
+        whose = {h: i for i, h in enumerate(dict.fromkeys(hosts))}
+        index = np.array([whose[h] for h in hosts])
+        seen = ~np.isnan(frame.values)
+        present = np.zeros((len(whose), frame.values.shape[1]), dtype=bool)
+        np.logical_or.at(present, index, seen)
+        if episode.stops:  # all cards of a host at once: while the run goes on an exporter's doing, at its end a reason
+            present |= [self._reported(h) for h in whose]
+        absent = stats.vanished(frame.values, self.now, self.past, present[index], for_good=episode.stops)
+        scores: list[tuple[Kind, Floats]] = [("absent", absent)]
+        if not frame.as_rate and frame.meaning.kind == "gauge":
+            still = stats.frozen(frame.values, self.now, self.past)
+            if 2 * (still > 0).sum() < len(still):  # where most stand still nothing moves, and no sensor is at fault
+                scores.append(("frozen", still))
+        blank = stats.Changes(*(np.full(len(hosts), math.nan) for _ in range(5)))
+        odd = [(kind, i, float(score[i])) for kind, score in scores for i in np.flatnonzero(score >= _NOTED).tolist()]
+        inside = [(i, at) for i, at in frame.restarts.items() if any(s.start <= at <= s.end for s in episode.window)]
+        for kind, i, score_i in [*odd, *(("restarted", i, stats.LEAST_SCORE + 1.0) for i, _ in inside)]:
+            made = self._made(rows.keys[i], rows.picks[i], blank, i, False, len(whose))
+            last = float(frame.ends[np.flatnonzero(seen[i])[-1]]) if seen[i].any() else episode.since
+            since = {"absent": max(episode.since, last), "restarted": dict(inside).get(i, episode.since)}
+            yield replace(made, kind=kind, score=score_i, since=since.get(kind, episode.since))
+
+    def _reported(self, host: str | None) -> stats.Bools:
+        """In which bins of the frame, which may be longer or shorter ones, a host reported anything."""
+        step, known = self.there
+        mine = known.get(host, np.zeros(1, dtype=bool))
+        at = np.ceil((self.frame.ends - self.frame.grid.start) / step - 1e-6).astype(int) - 1
+        out: stats.Bools = mine[np.minimum(at, len(mine) - 1)]
+        return out
+
+    def _made(self, key: Key, pick: Pairs, result: stats.Changes, i: int, whole: bool, hosts: int) -> Deviation:
+        host, gpu, device, rank, aspect = key
+        return Deviation(
+            self.episode, self.frame.meaning, "rose" if result.score[i] > 0 else "fell", abs(float(result.score[i])),
+            host, gpu, device, rank, aspect, pick, float(result.before[i]), float(result.after[i]),
+            self.episode.since, self.frame.as_rate, whole, hosts,
+        )  # fmt: skip
 
 
 def owner(place: Place, topology: Topology) -> str | None:
@@ -237,129 +336,12 @@ def _groups(rows: _Rows, job: frozenset[str]) -> tuple[stats.Ints, stats.Ints, d
     return np.array(peers), np.array(who), members
 
 
-def _changed(
-    rows: _Rows,
-    frame: Frame,
-    episode: Episode,
-    now: stats.Bools,
-    past: stats.Bools,
-    job: frozenset[str],
-    against: frozenset[str],
-) -> list[Deviation]:
-    peers, who, _ = _groups(rows, job)
-    yardstick = np.array([key[0] in against for key in rows.keys]) if against else None
-    hosts = len(set(who.tolist()))
-    quiet = round(frame.silent * hosts / len(frame.values))  # hosts none of whose counters moved
-    result = _test(rows.values, frame, now, past, peers, who, quiet if rows.whole else frame.silent, yardstick)
-    noted = np.abs(result.score) >= _NOTED
-    if frame.as_rate and frame.meaning.layer == "error" and noted.any():
-        noted &= (result.score < 0) | (result.after > stats.weather(rows.values, now, past, who))
-    return [
-        _deviation(rows.keys[i], rows.picks[i], frame, episode, result, i, rows.whole, hosts + quiet)
-        for i in np.flatnonzero(noted).tolist()
-    ]
-
-
-def _fleet(
-    rows: _Rows, frame: Frame, episode: Episode, now: stats.Bools, past: stats.Bools, job: frozenset[str]
-) -> list[Deviation]:
-    """What most hosts did together: invisible to a comparison with peers, but the clue to who waits for whom."""
-    _, who, members = _groups(rows, job)
-    out = []
-    for group in members.values():
-        hosts = len(set(who[group].tolist()))
-        if hosts < stats.FEWEST_PEERS or 2 * len(group) < len(group) + frame.silent:
-            continue
-        with np.errstate(invalid="ignore"):
-            middle = np.nanmedian(np.where(np.isnan(rows.values[group]).all(axis=0), 0.0, rows.values[group]), axis=0)
-        alone = np.zeros(1, dtype=np.intp)
-        result = _test(middle[None, :], frame, now, past, alone, alone, 0)
-        if abs(result.score[0]) >= _NOTED:
-            key = (None, None, None, None, rows.keys[group[0]][4])
-            out.append(_deviation(key, key[4], frame, episode, result, 0, True, hosts))
-    return out
-
-
-def _test(
-    values: Floats,
-    frame: Frame,
-    now: stats.Bools,
-    past: stats.Bools,
-    peers: stats.Ints,
-    who: stats.Ints,
-    silent: int,
-    yardstick: stats.Bools | None = None,
-) -> stats.Changes:
-    return stats.changes(
-        values,
-        now,
-        past,
-        peers,
-        who,
-        counter_s=frame.grid.step if frame.as_rate else 0.0,
-        quantum=0.0 if frame.as_rate else _rounding(values, frame.meaning),
-        relative=frame.meaning.layer == "activity",
-        silent=silent,
-        yardstick=yardstick,
-    )
-
-
 def _rounding(values: Floats, meaning: Meaning) -> float:
     """The smallest change a gauge can show; one of somebody else's whose level is finer than that has a finer one."""
     usual = quantum(meaning.unit or meaning.kind)
     if meaning.known or not usual or np.isnan(values).all():
         return usual
     return min(usual, float(np.nanmedian(np.abs(values)))) or usual
-
-
-def _deviation(
-    key: Key, pick: Pairs, frame: Frame, episode: Episode, result: stats.Changes, i: int, whole: bool, hosts: int
-) -> Deviation:
-    host, gpu, device, rank, aspect = key
-    return Deviation(
-        episode=episode,
-        meaning=frame.meaning,
-        kind=_DIRECTED[0] if result.score[i] > 0 else _DIRECTED[1],
-        score=abs(float(result.score[i])),
-        host=host,
-        gpu=gpu,
-        device=device,
-        rank=rank,
-        aspect=aspect,
-        pick=pick,
-        before=float(result.before[i]),
-        after=float(result.after[i]),
-        since=episode.since,
-        as_rate=frame.as_rate,
-        whole=whole,
-        of=hosts,
-    )
-
-
-def _irregular(rows: _Rows, frame: Frame, episode: Episode, now: stats.Bools, past: stats.Bools) -> list[Deviation]:
-    """Series that vanish beside their siblings, stand still, or begin anew."""
-    out: list[Deviation] = []
-    hosts = [k[0] for k in rows.keys]
-    whose = {h: i for i, h in enumerate(dict.fromkeys(hosts))}
-    index = np.array([whose[h] for h in hosts])
-    seen = ~np.isnan(frame.values)
-    present = np.zeros((len(whose), frame.values.shape[1]), dtype=bool)
-    np.logical_or.at(present, index, seen)
-    scores: list[tuple[Kind, Floats]] = [("absent", stats.vanished(frame.values, now, past, present[index]))]
-    if not frame.as_rate and frame.meaning.kind == "gauge":
-        still = stats.frozen(frame.values, now, past)
-        if 2 * (still > 0).sum() < len(still):  # where most stand still nothing moves, and no sensor is at fault
-            scores.append(("frozen", still))
-    blank = stats.Changes(*(np.zeros(len(hosts)) for _ in range(5)))
-    for kind, score in scores:
-        for i in np.flatnonzero(score >= _NOTED).tolist():
-            made = _deviation(rows.keys[i], rows.picks[i], frame, episode, blank, i, False, len(whose))
-            out.append(replace(made, kind=kind, score=float(score[i]), before=math.nan, after=math.nan))
-    for i, at in frame.restarts.items():
-        if any(s.start <= at <= s.end for s in episode.window):
-            made = _deviation(rows.keys[i], rows.picks[i], frame, episode, blank, i, False, len(whose))
-            out.append(replace(made, kind="restarted", score=stats.LEAST_SCORE + 1.0, since=at))
-    return out
 
 
 def _single_or_whole(found: list[Deviation]) -> list[Deviation]:
@@ -381,19 +363,3 @@ def _single_or_whole(found: list[Deviation]) -> list[Deviation]:
         else:
             out += single
     return out
-
-
-def merged(found: Iterable[Deviation]) -> list[Deviation]:
-    """One row for a subject, metric and direction: the strongest, since the earliest episode that shows it."""
-    best: dict[tuple[object, ...], Deviation] = {}
-    for d in found:
-        key = (*d.subject, d.rank, *d.alike)
-        known = best.get(key)
-        if known is None:
-            best[key] = d
-        else:
-            strong = max((known, d), key=lambda x: x.score)
-            # All slow phases together begin with the first of them, whichever of them shows it.
-            dates = [x.since for x in (known, d) if len(x.episode.window) == 1] or [known.since, d.since]
-            best[key] = replace(strong, since=min(dates))
-    return sorted(best.values(), key=_order)

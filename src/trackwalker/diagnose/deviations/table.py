@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 
 from trackwalker.diagnose import verdict as v
 from trackwalker.diagnose.causes.evidence import EvidenceBook
-from trackwalker.diagnose.deviations.sweep import Deviation, merged
+from trackwalker.diagnose.deviations.sweep import Deviation, order
 from trackwalker.diagnose.episodes.symptoms import Span
 from trackwalker.record.clock import utc
 from trackwalker.telemetry.client import Sample, host_of
@@ -30,7 +31,7 @@ def rows(
 ) -> list[v.Deviation]:
     """The strongest deviations with their numbers; a whole leaf switch's worth is one row."""
     stories: dict[tuple[object, ...], list[Deviation]] = {}
-    for d in merged(d for d in found if d.meaning.quantity not in _UNTOLD):
+    for d in _merged(d for d in found if d.meaning.quantity not in _UNTOLD):
         stories.setdefault((d.fleet, *d.alike, explain(d)), []).append(d)
     shown = [
         (d, len(story) - 1 if len(story) > _LISTED else 0)
@@ -49,6 +50,22 @@ def rows(
             if row is not None:
                 out.append(row)
     return out
+
+
+def _merged(found: Iterable[Deviation]) -> list[Deviation]:
+    """One row for a subject, metric and direction: the strongest, since the earliest episode that shows it."""
+    best: dict[tuple[object, ...], Deviation] = {}
+    for d in found:
+        key = (*d.subject, d.rank, *d.alike)
+        known = best.get(key)
+        if known is None:
+            best[key] = d
+        else:
+            strong = max((known, d), key=lambda x: x.score)
+            # All slow phases together begin with the first of them, whichever of them shows it.
+            dates = [x.since for x in (known, d) if len(x.episode.window) == 1] or [known.since, d.since]
+            best[key] = replace(strong, since=min(dates))
+    return sorted(best.values(), key=order)
 
 
 def cite(d: Deviation, telemetry: Telemetry, book: EvidenceBook) -> tuple[str, float | None, float | None] | None:
@@ -124,10 +141,12 @@ def _cite_irregular(
     d: Deviation, telemetry: Telemetry, book: EvidenceBook, now: Span
 ) -> tuple[str, float | None, float | None] | None:
     function, says = {
-        "absent": ("count_over_time", "has no sample in this window, though its siblings have"),
+        "absent": ("count_over_time", "has no sample any more, though its host reports"),
         "frozen": ("changes", "does not move any more"),
         "restarted": ("resets", "began anew"),
     }[d.kind]
+    if d.kind == "absent":
+        now = Span(min(max(now.start, d.since), now.end - 1.0), now.end)
     query = f"{function}({_selector(d)}[{_window(now)}] @ {now.end:.3f})"
     values = {_key(s): s.value for s in telemetry.instant(query, now.end)}
     return book.add("metric", query, f"{name(d)}: {d.meaning.metric}{_aspect(d)} {says}", values), None, None

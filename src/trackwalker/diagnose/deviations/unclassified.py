@@ -23,6 +23,7 @@ _MEASURES = 2  # of one host's activity that agree: one alone may be chance, or 
 _FEW_WORK_ON = 8  # one host of so many may be the one that works while all others wait
 _HUNDREDFOLD = 100.0
 _TOLD = 4
+_GONE = "absent"
 
 
 @dataclass(frozen=True)
@@ -53,7 +54,8 @@ class _Group:
 
     @property
     def quantity(self) -> str:
-        return self.members[0].meaning.quantity
+        first = self.members[0]
+        return "gpu-health" if first.kind == _GONE and first.gpu is not None else first.meaning.quantity
 
     @property
     def hosts(self) -> frozenset[str]:
@@ -112,7 +114,7 @@ def _suspicion(groups: list[_Group]) -> Suspicion:
     named = [d for g in sorted(groups, key=lambda g: -g.strength) for d in sorted(g.members, key=lambda d: -d.score)]
     told: dict[tuple[object, ...], Deviation] = {}
     for d in named:
-        told.setdefault((*d.subject, *d.alike), d)
+        told.setdefault((*d.subject, *((_GONE,) if d.kind == _GONE else d.alike)), d)
     hosts = sorted({h for g in groups for h in g.hosts})
     gpus = sorted({f"{d.host}/{d.gpu}" for d in told.values() if d.gpu is not None and not d.whole})
     devices = sorted({f"{d.host}/{d.device}" for d in told.values() if d.device is not None and not d.whole})
@@ -173,23 +175,25 @@ def _groups(deviations: Sequence[Deviation], graph: Graph) -> list[_Group]:
     fleet = {(d.meaning.metric, d.kind): d for d in deviations if d.fleet}
     alike: dict[tuple[object, ...], list[Deviation]] = {}
     for d in deviations:
-        if _can_be_a_reason(d, deviations, graph):
-            alike.setdefault(d.alike, []).append(d)
+        if _can_be_a_reason(d, deviations, graph):  # a card or port that is gone is gone by all its measures
+            alike.setdefault((_GONE,) if d.kind == _GONE else d.alike, []).append(d)
     out = []
     for members in alike.values():
         hosts = {d.host for d in members}
         first = members[0]
         if first.of > 1 and 2 * len(hosts) > first.of:
             continue  # what most hosts show accuses nobody
-        if first.meaning.layer == "activity" and len(hosts) > max(1, first.of // _FEW_WORK_ON):
+        gone = first.kind == _GONE
+        if first.meaning.layer == "activity" and not gone and len(hosts) > max(1, first.of // _FEW_WORK_ON):
             continue  # all wait for one, or for few: several that work on have cards that differ
         most = fleet.get((first.meaning.metric, first.kind))
         members = [d for d in members if most is None or _far_beyond(d, most)]
         if not members:
             continue
         plain = first.meaning.known or all(_out_of_nothing(d) for d in members)
-        weight = _WEIGHT.get(first.meaning.layer, 0.0) * (1.0 if plain else _GUESSED)
-        out.append(_Group(tuple(members), weight * min(CAP, max(_together(members, h) for h in hosts))))
+        weight = _WEIGHT["health"] if gone else _WEIGHT.get(first.meaning.layer, 0.0) * (1.0 if plain else _GUESSED)
+        clear = max(d.score if gone else _together(members, d.host) for d in members)
+        out.append(_Group(tuple(members), weight * min(CAP, clear)))
     return out
 
 
@@ -215,8 +219,8 @@ def _can_be_a_reason(d: Deviation, deviations: Iterable[Deviation], graph: Graph
         return False
     if d.kind == "absent":
         return d.gpu is not None or d.device is not None  # beside its siblings: a whole host that is silent is not it
-    if d.kind not in ("rose", "fell"):
-        return False
+    if d.kind not in ("rose", "fell") or (d.episode.stops and d.kind == "fell" and meaning.quantity in graph.waiting):
+        return False  # what has nothing to do any more cools and clocks down
     if meaning.quantity in graph.for_others:
         return _waited_for(d, deviations)
     if d.episode.kind == "long-steps" and meaning.quantity in graph.follows(*graph.saving):

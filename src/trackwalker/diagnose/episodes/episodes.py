@@ -22,6 +22,7 @@ Kind = Literal["slow", "long-steps", "stall", "before-stall", "failure", "asked"
 _SAME_SPEED = 1.02  # of the fastest phase: a phase that is merely not slow enough to count may hold the cause already
 _MOST_PHASES = 4  # looked at one by one, the longest ones; beyond them only all together
 _TAIL_S, _TAIL_SHARE = 900.0, 0.1  # before a stall or a death: what announces it lasts minutes at most
+_OWN_WINDOW_S = 100.0  # five scrapes of a usual recorder: of a shorter silence nothing can be said by itself
 _FEWEST_KEPT = 0.3  # of a window must be left when saves are masked; else they are part of the picture
 _FURTHER, _LASTING_STEPS = 1.05, 20  # slower than the slow phase before it, both lasting: something was added
 _SAME_MOMENT_S = 0.5  # between the end of a step and the beginning of the next
@@ -156,6 +157,8 @@ def _around_stall(symptoms: Symptoms, begin: float, masked: tuple[Span, ...]) ->
         return []
     during = symptoms.windows.get("during", [Span(stall.since, stall.until)])[0]
     before = Span(stall.since - lead, stall.since)
+    if during.seconds < _OWN_WINDOW_S:  # no window of its own: one with what leads to it
+        return [Episode("end", "failure", (Span(before.start, stall.until),), past, before.start, masked)]
     return [
         Episode("stall", "stall", (during,), past, stall.since, masked),
         Episode("before-stall", "before-stall", (before,), past, before.start, masked),

@@ -8,7 +8,7 @@ from trackwalker.diagnose.accounts.accounts import Account
 from trackwalker.diagnose.case import Case
 from trackwalker.diagnose.causes.evidence import EvidenceBook
 from trackwalker.diagnose.episodes.symptoms import Span, Symptoms
-from trackwalker.diagnose.facts.log_facts import FACTS, Answer
+from trackwalker.diagnose.facts.log_facts import Answer, add_facts
 
 _NODE, _FOREIGN, _OWN = "hw_node_cpu_seconds_total", "hw_foreign_cpu_seconds_total", "hw_cpu_seconds_total"
 _NOTICED = 0.1  # of a CPU: less is the housekeeping of any machine
@@ -96,4 +96,4 @@ def words(case: Case, symptoms: Symptoms) -> str:
     )
 
 
-FACTS["others-use-the-cpus"] = others_use_the_cpus
+add_facts(others_use_the_cpus)

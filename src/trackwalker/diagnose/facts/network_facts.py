@@ -15,7 +15,7 @@ from trackwalker.diagnose.case import Case
 from trackwalker.diagnose.causes.evidence import EvidenceBook
 from trackwalker.diagnose.episodes import course
 from trackwalker.diagnose.episodes.symptoms import Symptoms
-from trackwalker.diagnose.facts.log_facts import FACTS, Answer, Fact
+from trackwalker.diagnose.facts.log_facts import Answer, add_facts
 from trackwalker.record.timeline import Floats
 from trackwalker.stats.detectors import outliers
 from trackwalker.telemetry.client import host_of
@@ -167,10 +167,4 @@ def idle_in_slow_steps(case: Case, symptoms: Symptoms, book: EvidenceBook) -> An
     return Answer(float(np.median(inside)) < _IDLE_PERCENT, tuple(ids), (), slow[0].start)
 
 
-NETWORK: dict[str, Fact] = {
-    "lossy-receiver": lossy_receiver,
-    "bursts-slow-steps": bursts_slow_steps,
-    "flaps-slow-steps": flaps_slow_steps,
-    "idle-in-slow-steps": idle_in_slow_steps,
-}
-FACTS.update(NETWORK)
+add_facts(lossy_receiver, bursts_slow_steps, flaps_slow_steps, idle_in_slow_steps)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from trackwalker.diagnose.case import Case
 from trackwalker.diagnose.causes.evidence import EvidenceBook
 from trackwalker.diagnose.episodes.symptoms import Symptoms
-from trackwalker.diagnose.facts.capsules import Capsule, read_capsules
 from trackwalker.diagnose.facts.log_facts import FACTS, Answer, Fact
 from trackwalker.logs.formats.stacks import place
+from trackwalker.record.capsules import Capsule, read_capsules
 from trackwalker.record.clock import utc
 
 

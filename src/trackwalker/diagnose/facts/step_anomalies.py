@@ -11,7 +11,7 @@ from trackwalker.diagnose.case import Case
 from trackwalker.diagnose.causes.evidence import EvidenceBook
 from trackwalker.diagnose.episodes import course
 from trackwalker.diagnose.episodes.symptoms import Span, Symptoms
-from trackwalker.diagnose.facts.log_facts import FACTS, Answer, Fact, step_line
+from trackwalker.diagnose.facts.log_facts import FACTS, Answer, add_facts, step_line
 from trackwalker.job.causes import about_topic
 from trackwalker.record.projection import final_step
 from trackwalker.record.stall import START_BUDGET_S
@@ -267,23 +267,11 @@ def _time_of(case: Case, step: int | None) -> float | None:
     return float(timeline.ends[i] - (timeline.seconds[i] if step is not None else 0.0))
 
 
-COURSE: dict[str, Fact] = {
-    "isolated-spikes": isolated_spikes,
-    "profiler-steps": profiler_steps,
-    "recompiled": recompiled,
-    "single-replica-restored": single_replica_restored,
-    "long-saves": long_saves,
-    "growing-saves": growing_saves,
-    "loss-went-wrong": loss_went_wrong,
-    "balance-loss-shifted": balance_loss_shifted,
-    "no-step-completed": no_step_completed,
-    "all-steps-done": all_steps_done,
-    "stopped-together": stopped_together,
-    "start-overdue": start_overdue,
-    "starting-up": starting_up,
-    "params-initialised": params_initialised,
-    "frozen-exporter": partial(observer, "ghost-data"),  # an exporter repeated the same values for many minutes
-    "scrape-gap": partial(observer, "gaps"),  # a host was not scraped for many minutes and then was again
-    "foreign-database": partial(observer, "identity"),  # the database is not this job's
-}
-FACTS.update(COURSE)
+add_facts(
+    isolated_spikes, profiler_steps, recompiled, single_replica_restored, long_saves, growing_saves, loss_went_wrong,
+    balance_loss_shifted, no_step_completed, all_steps_done, stopped_together, start_overdue, starting_up,
+    params_initialised,
+)  # fmt: skip
+FACTS["frozen-exporter"] = partial(observer, "ghost-data")  # an exporter repeated the same values for many minutes
+FACTS["scrape-gap"] = partial(observer, "gaps")  # a host was not scraped for many minutes and then was again
+FACTS["foreign-database"] = partial(observer, "identity")  # the database is not this job's

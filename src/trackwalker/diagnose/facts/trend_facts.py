@@ -9,7 +9,8 @@ import numpy as np
 from trackwalker.diagnose.case import Case
 from trackwalker.diagnose.causes.evidence import EvidenceBook
 from trackwalker.diagnose.episodes.symptoms import Span, Symptoms
-from trackwalker.diagnose.facts.log_facts import FACTS, Answer
+from trackwalker.diagnose.facts.log_facts import Answer, add_facts
+from trackwalker.record.clock import utc
 from trackwalker.record.masks import WARM_UP_STEPS
 from trackwalker.record.projection import final_step
 from trackwalker.stats.segments import Floats, robust_sigma
@@ -17,6 +18,7 @@ from trackwalker.telemetry.client import host_of
 
 _POINTS = 72
 _FREE = "hw_fs_free_bytes"
+_NO_ROOM = 0.001  # of what was free: no save of anything that trains fits into it
 _DISK_S = 600.0  # saves and other users' files come and go within minutes
 _USABLE = 0.95  # of the memory: there Ray ends workers, and the kernel is not far from it
 _ALIKE = 0.5  # of the pace of those that matter
@@ -134,12 +136,7 @@ def _still_to_run(case: Case) -> float | None:
 
 
 def _told(
-    case: Case,
-    kind: _Memory,
-    leaking: dict[str, tuple[Trend, float | None]],
-    of: int,
-    window: Span,
-    book: EvidenceBook,
+    case: Case, kind: _Memory, leaking: dict[str, tuple[Trend, float | None]], of: int, window: Span, book: EvidenceBook
 ) -> Answer:
     telemetry = case.telemetry
     if telemetry is None:
@@ -172,9 +169,35 @@ def _told(
     return Answer(True, tuple(ids), tuple(few), window.start)
 
 
+def disk_full(case: Case, symptoms: Symptoms, book: EvidenceBook) -> Answer:
+    """Free space that was there in the beginning is gone at the end of a run that has not done all its steps."""
+    window = _window(case, symptoms)
+    if case.telemetry is None or window is None or _FREE not in case.telemetry.metrics() or case.all_done:
+        return Answer(None)
+    pace = window.seconds / _POINTS
+    matrix = case.telemetry.matrix(f"min by (host, mount) ({_FREE})", window.start, window.end, pace)
+    full, hosts = dict[str, float](), set[str]()
+    for labels, values in zip(matrix.labels, matrix.values, strict=True):
+        known = np.flatnonzero(np.isfinite(values))
+        host, free = host_of(labels) or "", values[known]
+        hosts.add(host)
+        if len(free) > 2 and free[-1] <= _NO_ROOM * free[:-2].max():
+            full[host] = float(matrix.times[known[np.argmax(free <= _NO_ROOM * free.max())]])
+    if not full:
+        return Answer(False)
+    few = tuple(sorted(full)) if 2 * len(full) <= len(hosts) else ()
+    query = f"min by (host, mount) ({_FREE} @ {window.end:.3f}) / 1e9"
+    free = {host_of(s.labels) or "": s.value for s in case.telemetry.instant(query, window.end)}
+    who, since = ", ".join(few) or f"{len(full)} hosts", min(full.values())
+    says = f"{who}: {min(free.values()):.3g} GB are free at the end, none since {utc(since)}"
+    return Answer(True, (book.add("metric", query, says, free),), few, since)
+
+
 def disk_fills(case: Case, symptoms: Symptoms, book: EvidenceBook) -> Answer:
     """Free space falls all along, so that none is left before the run is done."""
     window, planned = _window(case, symptoms), _still_to_run(case)
+    if disk_full(case, symptoms, EvidenceBook()).fired:
+        return Answer(False)  # that is no forecast any more
     if case.telemetry is None or window is None or planned is None or _FREE not in case.telemetry.metrics():
         return Answer(None)
     if window.seconds < _DISK_S:
@@ -202,8 +225,7 @@ def disk_fills(case: Case, symptoms: Symptoms, book: EvidenceBook) -> Answer:
     return Answer(True, tuple(ids), (), window.start)
 
 
-FACTS["memory-grows"] = memory_grows
-FACTS["disk-fills"] = disk_fills
+add_facts(memory_grows, disk_fills, disk_full)
 
 
 _BLOCKS = 12

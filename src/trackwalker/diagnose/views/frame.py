@@ -1,4 +1,4 @@
-"""What frames a verdict: the job, the state of its recording, what the diagnosis cost."""
+"""What frames a verdict: the job, the state of its recording, what the diagnosis cost; and what it loses: secrets."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ import time
 from trackwalker.diagnose.accounts.accounts import Account
 from trackwalker.diagnose.case import Case
 from trackwalker.diagnose.episodes.symptoms import Symptoms
-from trackwalker.diagnose.verdict import AccountRow, Cost, DataQuality, JobRef
+from trackwalker.diagnose.verdict import AccountRow, Cost, DataQuality, JobRef, Verdict
+from trackwalker.job.scrub import Scrubber
 from trackwalker.record.status import Recording, Status
 from trackwalker.telemetry.quality import Check
 
@@ -70,3 +71,15 @@ def account_row(account: Account) -> AccountRow:
     """Where an episode's lost time went, as the verdict has it."""
     shares, lost = {name: round(share, 3) for name, share in account.shares.items()}, round(account.lost_s, 3)
     return AccountRow(episode=account.episode, steps=list(account.steps), lost_s=lost, shares=shares)
+
+
+_SAYING = ("summary", "causes", "ruled_out", "untestable", "evidence", "actions", "data_quality", "failure")
+
+
+def without_secrets(verdict: Verdict, scrubber: Scrubber) -> Verdict:
+    """The verdict as it may be shown, saved and sent."""
+    said = verdict.model_dump(by_alias=True)
+    cleaned = {name: scrubber.clean_document(said[name]) for name in _SAYING}
+    if all(cleaned[name] == said[name] for name in _SAYING):
+        return verdict
+    return Verdict.model_validate({**said, **cleaned})

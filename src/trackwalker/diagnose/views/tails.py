@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from trackwalker.diagnose.facts.line_clock import label_of, template_of
 from trackwalker.errors import EvidenceError
 from trackwalker.job.layout import Job
 from trackwalker.job.tail import open_at_last
 from trackwalker.logs.scanning.index import rank_files
 from trackwalker.logs.scanning.lines import parse
+from trackwalker.record.line_clock import label_of, template_of
 
 SCHEMA = "trackwalker.rank-tails/1"
 _LINES = 200  # of a rank's own file that are looked at

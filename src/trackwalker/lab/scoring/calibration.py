@@ -50,7 +50,9 @@ def stated(cases: Iterable[CaseResult]) -> list[Stated]:
 
 def _certainty(claim: Claim, case: CaseResult) -> float:
     named, others = bool(case.grade.accused), len(case.grade.claims) - 1
-    return certainty(claim.support, claim.cause, others, named, claim.margin, claim.explains)
+    # Sets scored before 2026-11-18 hold 0 where nothing deviated.
+    margin = None if claim.margin == 0 and claim.covers == 0 else claim.margin
+    return certainty(claim.support, claim.cause, others, named, margin, claim.explains)
 
 
 def calibrate(results: list[Results], first_sight: bool = False) -> Calibration:

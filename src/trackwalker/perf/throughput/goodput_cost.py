@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from trackwalker.diagnose.accounts.goodput import Goodput
 from trackwalker.perf.analysis.result import BudgetRow, GoodputPart
+from trackwalker.record.goodput import Goodput
 
 
 def goodput_part(budget: Goodput, price: float | None) -> GoodputPart:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from trackwalker.diagnose.accounts.goodput import Goodput
 from trackwalker.diagnose.verdict import Verdict
 from trackwalker.perf.throughput.goodput_cost import goodput_part
+from trackwalker.record.goodput import Goodput
 from trackwalker.report import words
 
 LOSSES = ("slowdown", "lost work", "stalled")

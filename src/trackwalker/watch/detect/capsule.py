@@ -6,12 +6,12 @@ import json
 import time
 from pathlib import Path
 
-from trackwalker.diagnose.facts.capsules import Capsule, read_capsule
 from trackwalker.errors import UsageError
 from trackwalker.job.layout import Job
 from trackwalker.job.run import load_run
 from trackwalker.job.whole import write_whole
 from trackwalker.node.evidence.capsule import NAME, REQUESTS, STACKS
+from trackwalker.record.capsules import Capsule, read_capsule
 
 PATIENCE_S = 35.0  # for nodes that have not answered: they have 20 s, and a file server takes its time
 _VERSION = 1

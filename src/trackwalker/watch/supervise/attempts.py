@@ -13,7 +13,6 @@ from dataclasses import dataclass, field, replace
 from itertools import accumulate
 from typing import Any
 
-from trackwalker.diagnose.facts.capsules import read_capsules
 from trackwalker.diagnose.triage import triage
 from trackwalker.errors import TrackwalkerError, UsageError
 from trackwalker.job.journal import Journal, read
@@ -27,6 +26,7 @@ from trackwalker.launch.resume import Decision as Ruling
 from trackwalker.launch.resume import Ending, classify, decide
 from trackwalker.launch.slurm.client import Slurm
 from trackwalker.logs.formats.nodelist import expand
+from trackwalker.record.capsules import read_capsules
 from trackwalker.watch.supervise.resume import Weighed, ending_of, resume
 from trackwalker.watch.supervise.resume_policy import ResumePolicy, load_policy
 

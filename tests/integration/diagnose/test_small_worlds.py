@@ -1,0 +1,180 @@
+"""What the end of a recording, the peers and the load tell: worlds whose physics nobody tuned an engine to."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from small_worlds import Floats, Small, gone, noisy_steps, since
+from worlds import START
+
+from trackwalker.diagnose.engine import diagnose
+from trackwalker.diagnose.verdict import Verdict
+from trackwalker.job.resolve import resolve
+
+HOSTS = [f"kiln{i:02d}" for i in range(6)]
+
+
+def verdict(world: Small, where: Path) -> Verdict:
+    return diagnose(resolve(str(world.job(where)), where)).verdict
+
+
+def roots(found: Verdict) -> list[tuple[str, list[str], list[str]]]:
+    return [(c.cause, c.hosts, c.gpus) for c in found.roots]
+
+
+def stopped(silent_s: float, summary: str | None = None, gpus: int = 4, **more: object) -> Small:
+    """A run that has not done its steps when it ends."""
+    return Small(HOSTS, noisy_steps(160, 11.0), 400, silent_s=silent_s, summary=summary, gpus=gpus, **more)  # type: ignore[arg-type]
+
+
+def slowed(factor: float = 1.4) -> Small:
+    return Small(HOSTS, noisy_steps(160, 11.0, slow=(90, 160, factor)), 160)
+
+
+@pytest.mark.parametrize(
+    ("silent_s", "summary", "gpus", "before_s"),
+    [
+        (1200.0, None, 4, 5.0),  # the run hangs
+        (1200.0, None, 1, 5.0),  # and the host has no second card to be compared with
+        (60.0, None, 4, 3.0),  # the recording ends a minute later
+        (30.0, "FAILED (exit 1)", 4, 70.0),  # it vanished a minute before the run failed
+    ],
+)
+def test_a_card_whose_series_end_while_its_host_reports_is_named(
+    tmp_path: Path, silent_s: float, summary: str | None, gpus: int, before_s: float
+) -> None:
+    world = stopped(silent_s, summary, gpus)
+    gpu = str(min(2, gpus - 1))
+    world.lay("*", "kiln03", gone(world.last_end - before_s), gpu)
+    assert roots(verdict(world, tmp_path)) == [("unclassified", ["kiln03"], [f"kiln03/{gpu}"])]
+
+
+def test_a_card_that_is_not_seen_any_more_in_a_run_at_full_speed_is_no_trouble_of_the_run(tmp_path: Path) -> None:
+    world = Small(HOSTS, noisy_steps(160, 11.0), 160)
+    world.lay("*", "kiln03", gone(world.when(90)), "2")
+    assert verdict(world, tmp_path).outcome == "healthy"
+
+
+def fell_silent(world: Small, host: str, moment: float) -> Small:
+    for part in ("", "*"):
+        world.lay("*", host, gone(moment), part)
+    return world
+
+
+@pytest.mark.parametrize("summary", [None, "FAILED (exit 1)"])
+def test_who_falls_silent_before_all_others_died_though_the_recording_ends_a_minute_later(
+    tmp_path: Path, summary: str | None
+) -> None:
+    world = stopped(60.0, summary)
+    assert roots(verdict(fell_silent(world, "kiln02", world.last_end - 2), tmp_path)) == [
+        ("node-death", ["kiln02"], [])
+    ]
+
+
+def test_a_host_that_tells_its_own_error_before_it_falls_silent_did_not_die(tmp_path: Path) -> None:
+    world = stopped(60.0, "FAILED (exit 1)")
+    world.tail = ["2: Traceback (most recent call last):", '2:   File "train.py", line 3', "2: ValueError: bad shape"]
+    found = verdict(fell_silent(world, "kiln02", world.last_end - 2), tmp_path)
+    assert [c.cause for c in found.roots] == ["python-exception"]
+
+
+def test_a_short_silence_is_the_end_where_the_devices_are_at_rest_and_a_pause_where_they_work(tmp_path: Path) -> None:
+    at_rest = verdict(stopped(60.0), tmp_path / "rest")
+    assert (at_rest.status, at_rest.outcome) == ("hanging", "insufficient-evidence")
+    busy = stopped(60.0)
+    for host in HOSTS:
+        busy.lay_all("hw_gpu_utilization_percent", host, lambda t, v: np.full(len(v), 97.0))
+    working = verdict(busy, tmp_path / "work")
+    assert (working.status, working.outcome) == ("running", "healthy")
+
+
+def test_what_begins_two_minutes_before_the_end_of_run_and_recording_is_seen(tmp_path: Path) -> None:
+    world = stopped(60.0, counters={"acme_bmc_faults_total": 0.0})
+    world.lay("acme_bmc_faults_total", "kiln05", since(world.last_end - 130, lambda v: v + 7.0 * np.arange(len(v))))
+    assert roots(verdict(world, tmp_path)) == [("unclassified", ["kiln05"], [])]
+
+
+def starves(world: Small, host: str, moment: float) -> Small:
+    """Cards that have nothing to do: they draw little, as evenly as a capped one, and clock down."""
+    rng = np.random.default_rng(2)
+    for metric, level, scatter in (
+        ("hw_gpu_utilization_percent", 22.0, 1.0),
+        ("hw_gpu_power_watts", 140.0, 1.5),
+        ("hw_gpu_clock_mhz", 900.0, 0.0),
+    ):
+        world.lay_all(metric, host, since(moment, lambda v, m=level, s=scatter: m + s * rng.normal(0, 1, len(v))))  # type: ignore[misc]
+    return world
+
+
+def test_idle_cards_are_not_held_back_by_a_power_limit(tmp_path: Path) -> None:
+    world = slowed()
+    assert roots(verdict(starves(world, "kiln04", world.when(90)), tmp_path)) == [("input-stall", ["kiln04"], [])]
+
+
+def test_cards_that_are_held_back_while_busy_are(tmp_path: Path) -> None:
+    world = slowed()
+    world.lay_all("hw_gpu_power_watts", "kiln04", since(world.when(90), lambda v: 330 + 0.02 * (v - 450)))
+    world.lay_all("hw_gpu_clock_mhz", "kiln04", since(world.when(90), lambda v: 0.78 * v))
+    found = verdict(world, tmp_path)
+    assert [(c.cause, c.hosts) for c in found.roots] == [("gpu-power-cap", ["kiln04"])]
+
+
+def test_a_spare_card_is_no_finding(tmp_path: Path) -> None:
+    world = Small(HOSTS, noisy_steps(160, 11.0), 160)
+    for metric, level in (("power_watts", 88.0), ("clock_mhz", 345.0), ("utilization_percent", 0.0)):
+        world.lay(f"hw_gpu_{metric}", "kiln04", lambda t, v, m=level: np.full(len(v), m), "3")  # type: ignore[misc]
+    assert verdict(world, tmp_path).outcome == "healthy"
+
+
+def test_who_idles_or_alone_is_busy_from_the_first_step_on_is_unlike_its_peers(tmp_path: Path) -> None:
+    idle = Small(HOSTS, noisy_steps(160, 11.0), 160)
+    assert roots(verdict(starves(idle, "kiln04", START), tmp_path / "idle")) == [("unclassified", ["kiln04"], [])]
+    busy = Small(HOSTS, noisy_steps(160, 11.0), 160)
+    for host in HOSTS:
+        wait = 0.0 if host == "kiln02" else 35.0
+        busy.lay_all("hw_gpu_utilization_percent", host, lambda t, v, w=wait: v - w)  # type: ignore[misc]
+    assert roots(verdict(busy, tmp_path / "busy")) == [("unclassified", ["kiln02"], [])]
+
+
+def fills(moment: float) -> object:
+    def course(times: Floats, values: Floats) -> Floats:
+        return np.round(6e11 * np.clip((moment - times) / (moment - START), 0.0, 1.0))
+
+    return course
+
+
+@pytest.mark.parametrize(("silent_s", "summary"), [(30.0, "FAILED (exit 1)"), (1200.0, None), (60.0, None)])
+@pytest.mark.parametrize("own", [True, False])
+def test_a_disk_that_only_the_recording_shows_full_ends_the_run(
+    tmp_path: Path, silent_s: float, summary: str | None, own: bool
+) -> None:
+    world = stopped(silent_s, summary, more={"hw_fs_free_bytes": (5e11, 0.0)})
+    for host in ["kiln02"] if own else HOSTS:
+        world.lay("hw_fs_free_bytes", host, fills(world.last_end - 20))  # type: ignore[arg-type]
+    assert roots(verdict(world, tmp_path)) == [("storage-full", ["kiln02"] if own else [], [])]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "transport: remote kiln04 unreachable, giving up after 5 attempts",
+        "RuntimeError: connect to kiln04:29501 failed: No route to host",
+        "ERROR peer 4 did not answer within 60s, aborting",
+    ],
+)
+def test_ranks_of_several_hosts_that_lost_one_name_it_and_a_single_one_names_nobody(tmp_path: Path, words: str) -> None:
+    for speakers, expected in (((0, 1, 2, 3, 5), ["kiln04"]), ((1,), [])):
+        world = stopped(40.0, "FAILED (exit 1)")
+        world.tail = [f"{rank}: {words}" for rank in speakers]
+        assert verdict(world, tmp_path / str(len(speakers))).roots[0].hosts == expected
+
+
+def test_nobody_is_named_where_each_lost_another_or_all_lost_the_coordinator(tmp_path: Path) -> None:
+    ring = [f"{rank}: lost connection to peer {(rank + 1) % 6}" for rank in range(6)]
+    first = [f"{rank}: failed to connect to kiln00:8476" for rank in range(1, 6)]
+    for name, tail in (("ring", ring), ("first", first)):
+        world = stopped(40.0, "FAILED (exit 1)")
+        world.tail = tail
+        assert [h for c in verdict(world, tmp_path / name).roots for h in c.hosts] == []
