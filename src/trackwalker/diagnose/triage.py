@@ -7,7 +7,7 @@ import time
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from trackwalker.diagnose.accounts.goodput import Goodput, budget, gpu_count
+from trackwalker.diagnose.accounts.goodput import Goodput, budget
 from trackwalker.diagnose.causes.states import states
 from trackwalker.diagnose.compare.reference import Comparison, Speed, compare, speed_of, with_reference
 from trackwalker.diagnose.episodes.pattern import Pattern, pattern_of
@@ -142,9 +142,8 @@ def triage(job: Job, reference: Speed | None = None, sacct: Answer | None = None
     shape = with_reference(shape, compared) if compared else shape
     roles = degradation(record.roles, shape, index)
     bad = record.status in ENDED_BADLY | {"cancelled"}
-    gpus = gpu_count(index, record.nodes, said.gpus)
     full_speed = shape.level_s if shape.name in ("constant-drop", "phased", "gradual") else None
-    spent = budget(record, bad, gpus, full_speed)
+    spent = budget(record, bad, record.gpus(), full_speed)
     return Triage(
         record, roles, shape, phase_of(index, progress), summary_of(record.status, roles, progress, shape),
         next_steps(record.status, roles, said, index, job.database is not None), spent, speed, compared,

@@ -36,6 +36,7 @@ from trackwalker.record.stall import Silence, Stall, find_stall
 from trackwalker.record.status import Recording, Standing, Status, status_of
 from trackwalker.record.steps import EVENT_LAG_S, EVENTS, StepTable, gather
 from trackwalker.record.timeline import Timeline, mark, timeline_of
+from trackwalker.record.topology import Held, gpus_held
 
 Answer = dict[str, list[dict[str, str]]] | str  # what sacct said about many jobs at once
 
@@ -106,6 +107,12 @@ class Record:
         if self.run is not None and self.run.ranks:
             return len(self.run.ranks)
         return len(self.index.ranks_seen) or None
+
+    def gpus(self, recorded: int | None = None) -> Held:
+        """How many GPUs it held; `recorded` is how many a recording saw."""
+        by_rank = [len(places) for places in self.facts.devices.values()]  # several ranks of a node tell of its GPUs
+        told = max(max(by_rank) * (self.nodes or len(by_rank)), sum(by_rank)) if by_rank else None
+        return gpus_held(self.accounting.gpus, told, recorded)
 
     @property
     def restarts(self) -> list[int]:
