@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
-from trackwalker.diagnose.facts.line_clock import LineClock
 from trackwalker.errors import EvidenceError, UsageError
+from trackwalker.record.line_clock import LineClock
 
 LONGEST_RAW = 4096  # bytes of a line that are looked at
 

@@ -27,12 +27,12 @@ from trackwalker.agent.log_lines import (
 from trackwalker.agent.tools import Cursor, JobId, MaxBytes
 from trackwalker.agent.workspace import Workspace
 from trackwalker.diagnose.facts.capsules import Capsule, read_capsules
-from trackwalker.diagnose.facts.line_clock import LineClock
 from trackwalker.diagnose.triage import triage as triage_job
 from trackwalker.errors import EvidenceError, UsageError
 from trackwalker.job.layout import Job
 from trackwalker.job.redact import HIDDEN
 from trackwalker.job.scrub import Scrubber
+from trackwalker.record.line_clock import LineClock
 from trackwalker.telemetry.query import iso, parse_time
 
 _MOST_LINES = 400

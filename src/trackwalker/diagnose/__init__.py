@@ -5,8 +5,7 @@ For other rooms: `engine` (one job's verdict); `verdict` (what a verdict holds);
 (what a report draws); `views.storyteller` (its steps); `views.asked` (what was asked and answered); `views.tails` (the
 last line of every rank); `compare.compare` (two jobs); `compare.config_diff` (their settings); `compare.deltas` (their
 quantities); `compare.reference` (an earlier speed); `deviations.changed` (what changed between two times);
-`deviations.log_changes` (in the log); `facts.capsules` (evidence that was collected); `facts.line_clock` (when a line
-was written); `accounts.goodput` (where the time went); `causes.playbook` (the causes); `causes.states` (what they are
-called); `causes.examine` (one cause tested); `causes.evidence` (what speaks against one); `causes.confidence` (how
-sure).
+`deviations.log_changes` (in the log); `facts.capsules` (evidence that was collected); `accounts.goodput` (where the
+time went); `causes.playbook` (the causes); `causes.states` (what they are called); `causes.examine` (one cause tested);
+`causes.evidence` (what speaks against one); `causes.confidence` (how sure).
 """

@@ -4,5 +4,5 @@ For other rooms: `read` (a run, read once); `steps` (its steps); `timeline` (whe
 put on its clock); `masks` (which say nothing about speed); `phases` (where it was slow); `speeds` (two runs, step by
 step); `clock` (whose clock says so); `stall` (silence); `status` (how it stands); `projection` (how far it came);
 `journal` (progress.jsonl); `accounting` (the scheduler's word); `checkpoints` (what was saved); `event_files`
-(TensorBoard files); `topology` (which rank has which GPU).
+(TensorBoard files); `topology` (which rank has which GPU); `line_clock` (lines of the log, and when they were written).
 """

@@ -18,10 +18,10 @@ from trackwalker.job.processes import is_live
 from trackwalker.job.run import RunRecord, load_run, ours
 from trackwalker.job.shorthand import snapshot_time
 from trackwalker.logs.attempts import Attempt, attempts, keep_last
-from trackwalker.logs.facts import LogFacts
+from trackwalker.logs.facts import LogFacts, Start
 from trackwalker.logs.failures.findings import Stopped
 from trackwalker.logs.failures.roles import Roles, assign
-from trackwalker.logs.formats.workers import add_earlier, earlier_parts
+from trackwalker.logs.formats.workers import add_earlier, earlier_parts, worker_files
 from trackwalker.logs.scanning.index import LogIndex, index_logs, rank_files
 from trackwalker.record import accounting as slurm
 from trackwalker.record.accounting import Accounting
@@ -107,6 +107,18 @@ class Record:
         if self.run is not None and self.run.ranks:
             return len(self.run.ranks)
         return len(self.index.ranks_seen) or None
+
+    @cached_property
+    def start(self) -> tuple[str, Start]:
+        """How it began, and the file that tells: the log, or, where that is silent on communicators, a worker's own."""
+        told = self.facts.start
+        workers = {} if told.made else worker_files(self.job.dir, self.facts.hosts)
+        if workers:
+            with contextlib.suppress(EvidenceError):
+                own = index_logs(workers[min(workers)]).facts
+                if own.start.made or told.restored is None:
+                    return own.path.name, own.start
+        return self.facts.path.name, told
 
     def gpus(self, recorded: int | None = None) -> Held:
         """How many GPUs it held; `recorded` is how many a recording saw."""

@@ -25,8 +25,8 @@ from trackwalker.cli.jobs.files import rank_tails as tails_command
 from trackwalker.cli.jobs.logs import logs as logs_command
 from trackwalker.diagnose.deviations.log_changes import Kind, _judge, log_changes
 from trackwalker.diagnose.episodes.symptoms import Span
-from trackwalker.diagnose.facts.line_clock import LineClock, template_of
 from trackwalker.errors import EvidenceError, RefusedError, UsageError
+from trackwalker.record.line_clock import LineClock, template_of
 from trackwalker.telemetry.query import seconds_of, too_short
 
 BEGIN = 1_772_000_000

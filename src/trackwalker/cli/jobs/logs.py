@@ -21,13 +21,13 @@ from trackwalker.agent.standing_now import standing_now
 from trackwalker.cli.common.options import DEFAULT_WORKSPACE, AsJson, JobName, Workspace
 from trackwalker.cli.common.say import say, say_raw
 from trackwalker.cli.jobs.status import sentence
-from trackwalker.diagnose.facts.line_clock import LineClock
 from trackwalker.diagnose.triage import triage
 from trackwalker.errors import EvidenceError, UsageError
 from trackwalker.job.layout import Job
 from trackwalker.job.shorthand import LATEST
 from trackwalker.job.tail import open_at_last
 from trackwalker.launch.job_state import find_job, pod_logs
+from trackwalker.record.line_clock import LineClock
 from trackwalker.report.text import json_visible, visible
 from trackwalker.telemetry.query import parse_time
 

@@ -6,11 +6,11 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from trackwalker.diagnose.facts.line_clock import template_of
 from trackwalker.job.redact import HIDDEN
 from trackwalker.job.scrub import Scrubber
 from trackwalker.logs.scanning.lines import parse
 from trackwalker.logs.scanning.window import LONGEST, Line, LineCounts, OpenLog, Wanted
+from trackwalker.record.line_clock import template_of
 from trackwalker.report.text import visible
 from trackwalker.web.logs.log_search import Needle
 
