@@ -52,13 +52,16 @@ def said_of(job: Job) -> Iterator[Said]:
     }
     yield Said("triage", "strange hosts", [])
     yield Said("triage", "ranks", seen.record.ranks)
+    yield Said("triage", "GPUs", seen.goodput.gpus)
     yield Said("triage", "slow phases", slow_phases(seen.record.phases))
     yield Said("triage", "slower", seen.pattern.name in SLOWER)
     yield Said("record", "slower", bool(slow_phases(seen.record.phases)))
     row = of_triage(seen, None)
     yield from _answers("web", row.status, row.last_step, row.step_s, row.nodes)
+    yield Said("web", "GPUs", row.gpus)
     diagnosis = diagnose(job)
     verdict, told = diagnosis.verdict, diagnosis.verdict.progress
+    yield Said("diagnose", "GPUs", verdict.job.gpus)
     yield Said("diagnose", "slow phases", told_slow(diagnosis))
     named = {host for cause in verdict.causes for host in cause.hosts}
     yield Said("diagnose", "strange hosts", sorted(named - own) if own else [])
@@ -68,6 +71,7 @@ def said_of(job: Job) -> Iterator[Said]:
         step_s = report.throughput.step_s if report.throughput else None
         yield from _answers("perf", report.job.status, report.job.last_step, step_s, report.job.nodes)
         yield Said("perf", "ranks", report.job.ranks)
+        yield Said("perf", "GPUs", report.goodput.gpus if report.goodput else None)
         levels = report.throughput.levels if report.throughput else []
         yield Said("perf", "slow phases", [(x.first_step, x.last_step) for x in levels if x.slow])
         rows = report.throughput.ranks if report.throughput else []
@@ -155,6 +159,8 @@ def _agree(what: str, who: str, first: object, value: object, recorded: bool) ->
     if what == "status" and who in _OPENS and recorded and first in _OPEN:
         allowed = _OPEN[str(first)]
         return allowed is None or value in allowed
+    if what == "GPUs" and who in _OPENS and recorded:
+        return first is None  # a recording counts them where no line of the log does
     if what == "slow phases" and who in _OPENS and recorded:
         # A recording has the better clock and shows smaller changes where a measured cause fits: more, never less.
         spans, triages = cast(list[tuple[int, int]], value), cast(list[tuple[int, int]], first)

@@ -19,7 +19,7 @@ from trackwalker.logs.failures.findings import Finding
 from trackwalker.logs.failures.roles import UNCLASSIFIED, Roles
 from trackwalker.logs.scanning.index import LogIndex
 from trackwalker.record.accounting import Accounting
-from trackwalker.record.goodput import Goodput, budget, gpu_count
+from trackwalker.record.goodput import Goodput, budget
 from trackwalker.record.pattern import Pattern, pattern_of
 from trackwalker.record.projection import Progress
 from trackwalker.record.read import Answer, Record, read_record
@@ -143,9 +143,8 @@ def triage(job: Job, reference: Speed | None = None, sacct: Answer | None = None
     shape = with_reference(shape, compared) if compared else shape
     roles = degradation(record.roles, shape, index)
     bad = record.status in ENDED_BADLY | {"cancelled"}
-    gpus = gpu_count(index, record.nodes, said.gpus)
     full_speed = shape.level_s if shape.name in ("constant-drop", "phased", "gradual") else None
-    spent = budget(record, bad, gpus, full_speed)
+    spent = budget(record, bad, record.gpus(), full_speed)
     return Triage(
         record, roles, shape, phase_of(index, progress), summary_of(record.status, roles, progress, shape),
         next_steps(record.status, roles, said, index, job.database is not None), spent, speed, compared,

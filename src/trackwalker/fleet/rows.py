@@ -19,7 +19,7 @@ from trackwalker.launch.job_state import Standing
 from trackwalker.record.goodput import Goodput
 from trackwalker.record.status import ENDED_BADLY
 from trackwalker.report import words
-from trackwalker.report.story.cost import LOSSES, with_recorded
+from trackwalker.report.story.cost import LOSSES
 from trackwalker.report.text import clip, one_line
 from trackwalker.stats.medians import median
 
@@ -160,7 +160,7 @@ def of_triage(found: Triage, verdict: Verdict | None) -> JobRow:
     facts, progress, record = found.index.facts, found.progress, found.record
     status = _status(found, verdict)
     group, tone = _TONES.get(status, ("trouble", "unknown"))
-    budget = with_recorded(found.goodput, verdict) if verdict is not None else found.goodput
+    budget = found.goodput.with_recorded(verdict.job.gpus if verdict is not None else None)
     started, ended = _span(found, verdict)
     row = replace(
         unread(found.job),

@@ -154,12 +154,9 @@ class JobLog:
             self._restore(rank, begin + 30)
             if self.compile_lines or not run.zero_steps or run.spec.init_s > 120:
                 gigabytes = run.profile.vram_gb * 0.93
-                self.say(
-                    begin + 40,
-                    f"Memstats: After params initialized:\n\tUsing (GB) {gigabytes * 0.55:.2f} / {gigabytes:.2f} "
-                    "(55.000000%) on rocm:0",
-                    rank,
-                )
+                used = f"\n\tUsing (GB) {gigabytes * 0.55:.2f} / {gigabytes:.2f} (55.000000%) on rocm:"
+                held = "".join(f"{used}{gpu}" for gpu in range(run.spec.gpus))
+                self.say(begin + 40, f"Memstats: After params initialized:{held}", rank)
                 self.say(begin + 45, "Synchronizing hosts before training loop", rank)
             self._waves(rank, host, begin)
         for i, end in enumerate(run.ends):

@@ -9,10 +9,11 @@ import secrets
 import socket
 import sys
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 from trackwalker import __version__
 from trackwalker.errors import UsageError
@@ -30,6 +31,7 @@ from trackwalker.node.runtimes import gpu_vendor
 
 MOST_PROCS = 64
 CONFIG = "config.yml"
+NOWHERE: Mapping[str, Setting] = {}
 
 
 # Where a run was asked for: the machine that people can reach, for tunnels to machines that they cannot.
@@ -62,6 +64,77 @@ class Plan:
     provenance: Provenance | None = None
 
 
+@dataclass(frozen=True)
+class How:
+    """How a run is to be carried out, beyond what it is."""
+
+    scheduler: str  # local, slurm, kubernetes
+    argv: list[str]  # what the user typed
+    procs: int = 1  # processes on each node
+    observe: bool = False
+    ray: bool = False
+    runtime: str = "native"
+    privileged: bool = False
+    python: str = sys.executable  # that runs the trainer: the container's own, or this one on a shared file system
+    policy: dict[str, str] = field(default_factory=dict)
+    listen: str = ""
+    snapshot: str = ""  # hash of the code snapshot
+    workdir: str = ""
+    provenance: Provenance | None = None  # of the code; None: nobody looked
+    flags: Mapping[str, Any] = field(default_factory=dict)  # of the command line, that only the nodes read
+
+
+class Settled:
+    """A request as every scheduler carries it out: what trainer, log header and record are told of it, decided once."""
+
+    def __init__(
+        self, resolved: Resolved, spec: ModelSpec, passthrough: Passthrough, workspace: Path, how: How
+    ) -> None:
+        self.resolved, self.passthrough, self.how = resolved, passthrough, how
+        self.spec = replace(spec, model=resolved.model.name)
+        self.trainer = resolved.model.about.trainer
+        self.name = job_name(self.spec)
+        self.workspace = workspace.absolute()
+        self.created = time.time()
+        self.env = {key: str(setting.value) for key, setting in resolved.env.items()}
+        beyond = {k: str(v) for k, v in resolved.settings_beyond_the_file().items() if k not in passthrough.config}
+        self.settings = {**beyond, **passthrough.config}  # beside the trainer's file
+        self.elsewhere = passthrough.config.get("base_output_directory")
+        self.shared = shared_output(resolved, self.spec, passthrough, self.workspace)
+        self.header = header_words(self.spec, passthrough, how.provenance)
+
+    def program(self, python: str, folder: Path, config: Path) -> list[str]:
+        """What a rank runs, before its settings; `folder` holds the agent."""
+        return [python, "-u", *trainer_program(self.trainer, folder), str(config)]
+
+    def record(
+        self, job_id: str, command: list[str], placed: Mapping[str, Setting] = NOWHERE, ranks: Sequence[RankPlace] = ()
+    ) -> RunRecord:
+        """What is kept of the run; `placed` are settings that follow from where it lies."""
+        return RunRecord(
+            id=job_id,
+            name=self.name,
+            model=self.spec.model,
+            alias=self.spec.alias,
+            tag=self.spec.tag,
+            scheduler=self.how.scheduler,
+            trainer=self.trainer,
+            created=self.created,
+            argv=[starred(word) for word in self.how.argv],
+            command=command,
+            config={**self.resolved.config, **placed, **shown_words(self.passthrough.config)},
+            env=shown_env(self.resolved.env),
+            ranks=list(ranks),
+            observe=self.how.observe,
+            ray=self.how.ray,
+            workspace=str(self.workspace),
+            origin=origin(),
+            code=code_facts(self.how.provenance),
+            knobs=knobs(os.environ),
+            snapshot=self.how.snapshot,
+        )
+
+
 def plan_local(
     spec: ModelSpec,
     procs: int,
@@ -76,36 +149,26 @@ def plan_local(
     if not 1 <= procs <= MOST_PROCS:
         raise UsageError(f"-n {procs}: between 1 and {MOST_PROCS} processes on one machine")
     model = load_model(spec.model)
-    trainer = model.about.trainer
-    spec = replace(spec, model=model.name)
     # The small trainer says by itself which keys it knows; MaxText would say so after a minute.
+    trainer = model.about.trainer
     if trainer != "tiny" and (unknown := unknown_keys(trainer, passthrough.config, model.about.keys)):
         raise UsageError("; ".join(unknown))
     target = Target(gpus_per_node=model.about.gpus_per_node, vendor=gpu_vendor() or None)
-    resolved = resolve(model, target, passthrough.config, passthrough.env)
-    now = time.time()
-    job_id = new_local_id(now)
-    name = job_name(spec)
-    workspace = workspace.absolute()
-    job_dir = workspace / f"{job_id}-{name}"
-    box = short_hostname()
+    how = How("local", argv, procs, observe, ray, provenance=provenance)
+    run = Settled(resolve(model, target, passthrough.config, passthrough.env), spec, passthrough, workspace, how)
+    job_id = new_local_id(run.created)
+    job_dir = run.workspace / f"{job_id}-{run.name}"
+    box, port = short_hostname(), free_port()
     hosts = [f"{box}-r{r}" for r in range(procs)]
-    port = free_port()
-
-    output = passthrough.config.get("base_output_directory")
-    output = output or shared_output(resolved, spec, passthrough, workspace) or str(job_dir)
-    where = {"base_output_directory": Setting(value=output, source="layout")}
-    config = {**resolved.config, **where, **shown_words(passthrough.config)}
-    beyond = {k: str(v) for k, v in resolved.settings_beyond_the_file().items() if k not in passthrough.config}
-    settings = {"base_output_directory": output, **beyond, **passthrough.config}
-    command = [sys.executable, "-u", *trainer_program(trainer, job_dir / "agent"), str(job_dir / CONFIG)]
+    output = run.elsewhere or run.shared or str(job_dir)
+    settings = {"base_output_directory": output, **run.settings}
+    command = run.program(sys.executable, job_dir / "agent", job_dir / CONFIG)
     command += [f"{k}={v}" for k, v in settings.items()]
-
     common = {
         "JOB_ID": job_id,
-        "JOB_NAME": name,
+        "JOB_NAME": run.name,
         "NNODES": str(procs),
-        "JOB_WORKSPACE": str(workspace),
+        "JOB_WORKSPACE": str(run.workspace),
         "JOB_DIR": job_dir.name,
     }
     if procs > 1:
@@ -114,50 +177,34 @@ def plan_local(
         RankSpec(r, host, command, {**common, "NODE_RANK": str(r), "TRACKWALKER_HOST": host})
         for r, host in enumerate(hosts)
     ]
-    record = RunRecord(
-        id=job_id,
-        name=name,
-        model=spec.model,
-        alias=spec.alias,
-        tag=spec.tag,
-        scheduler="local",
-        trainer=trainer,
-        created=now,
-        argv=[starred(a) for a in argv],
-        command=[starred(c) for c in command],
-        config=config,
-        env=shown_env(resolved.env),
-        ranks=[RankPlace(rank=r, host=h, node=box) for r, h in enumerate(hosts)],
-        observe=observe,
-        ray=ray,
-        workspace=str(workspace),
-        origin=origin(),
-        code=code_facts(provenance),
-        knobs=knobs(os.environ),
+    record = run.record(
+        job_id,
+        [starred(word) for word in command],
+        {"base_output_directory": Setting(value=output, source="layout")},
+        [RankPlace(rank=r, host=h, node=box) for r, h in enumerate(hosts)],
     )
-    log = workspace / f"{job_dir.name}.log"
+    log = run.workspace / f"{job_dir.name}.log"
     agent = AgentSpec(
         job_id=job_id,
-        job_name=name,
-        model=spec.model,
+        job_name=run.name,
+        model=run.spec.model,
         node=box,
         job_dir=job_dir,
         log=log,
         ranks=ranks,
         world=procs,
         nodes=procs,
-        tensorboard=event_folder(resolved, output),
+        tensorboard=event_folder(run.resolved, output),
     )
     rows = [
         f"JOB_ID={job_id}",
-        f"JOB_NAME={name}",
+        f"JOB_NAME={run.name}",
         f"NNODES={procs}",
         f"JOB_NODELIST={hosts[0] if procs == 1 else f'{box}-r[0-{procs - 1}]'}",
         f"JAX_COORDINATOR_PORT={port}",
-        *header_words(spec, passthrough, provenance),
+        *run.header,
     ]
-    env = {key: str(setting.value) for key, setting in resolved.env.items()}
-    return Plan(record, agent, env, "\n".join(rows) + "\n", log, model.trainer_yaml(), provenance)
+    return Plan(record, agent, run.env, "\n".join(rows) + "\n", log, model.trainer_yaml(), provenance)
 
 
 def refuse_wrong(model: Model, passthrough: Passthrough) -> None:

@@ -11,10 +11,7 @@ import dataclasses
 import json
 import os
 import secrets
-import sys
-import time
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -27,49 +24,18 @@ from trackwalker.job.whole import write_whole
 from trackwalker.launch.code.bundle import build_agent
 from trackwalker.launch.code.provenance import NAME as PROVENANCE
 from trackwalker.launch.code.provenance import Provenance
-from trackwalker.launch.plan import (
-    CONFIG,
-    code_facts,
-    event_folder,
-    header_words,
-    origin,
-    shared_output,
-    shown_env,
-    shown_words,
-    starred,
-    trainer_program,
-)
+from trackwalker.launch.plan import CONFIG, Settled, event_folder, starred
+from trackwalker.launch.plan import How as How
 from trackwalker.launch.request.layers import XLA_FLAGS
 from trackwalker.launch.request.resolved import Resolved
 from trackwalker.launch.request.validate import Asked, Checked, check, parse_timeouts
-from trackwalker.launch.request.words import ModelSpec, Passthrough, job_name, parse_passthrough
-from trackwalker.launch.resubmit import knobs
+from trackwalker.launch.request.words import Passthrough, parse_passthrough
 from trackwalker.node.stages.order import Order
 
 FOLDER = ".submissions"
 _RECORDER = "trackwalker.observe"
 _RAY = "trackwalker.observe.ray"
 _PER_GPU = "ONE_GPU_PER_PROCESS"
-
-
-@dataclass(frozen=True)
-class How:
-    """How a run is to be carried out, beyond what it is."""
-
-    scheduler: str  # slurm, kubernetes
-    argv: list[str]  # what the user typed
-    procs: int = 1  # processes on each node
-    observe: bool = False
-    ray: bool = False
-    runtime: str = "native"
-    privileged: bool = False
-    python: str = sys.executable  # that runs the trainer: the container's own, or this one on a shared file system
-    policy: dict[str, str] = field(default_factory=dict)
-    listen: str = ""
-    snapshot: str = ""  # hash of the code snapshot
-    workdir: str = ""
-    provenance: Provenance | None = None  # of the code; None: nobody looked
-    flags: Mapping[str, Any] = field(default_factory=dict)  # of the command line, that only the nodes read
 
 
 @dataclass(frozen=True)
@@ -134,72 +100,44 @@ def plan_submission(asked: Asked, how: How) -> Submission:
     if checked.errors or checked.resolved is None or checked.spec is None:
         many = f"{len(checked.errors)} problems: " if len(checked.errors) > 1 else ""
         raise UsageError(many + "; ".join(problem.text for problem in checked.errors))
-    resolved, spec = checked.resolved, checked.spec
+    resolved, passthrough = checked.resolved, parse_passthrough(asked.words)
+    run = Settled(resolved, checked.spec, passthrough, asked.workspace or Path("outputs"), how)
     model = resolved.model
-    passthrough = parse_passthrough(asked.words)
-    workspace = (asked.workspace or Path("outputs")).absolute()
-    now = time.time()
-    folder = workspace / FOLDER / f"{datetime.fromtimestamp(now, UTC):%Y%m%d_%H%M%S}_{secrets.token_hex(3)}"
-    named = ModelSpec(model.name, spec.alias, spec.tag)
-    name = job_name(named)
+    made = datetime.fromtimestamp(run.created, UTC)
+    folder = run.workspace / FOLDER / f"{made:%Y%m%d_%H%M%S}_{secrets.token_hex(3)}"
     container = _container(asked, how)
-    python = "python3" if container else how.python
-    argv = [python, "-u", *trainer_program(model.about.trainer, folder), str(folder / CONFIG)]
-    env = {key: str(setting.value) for key, setting in resolved.env.items()}
+    argv = run.program("python3" if container else how.python, folder, folder / CONFIG)
     # XLA_FLAGS are merged flag by flag in the layers; everything else of the user's stands above what a node finds.
     overrides = {key: value for key, value in passthrough.env.items() if key != XLA_FLAGS}
-    beyond = {key: value for key, value in resolved.settings_beyond_the_file().items() if key not in passthrough.config}
-    settings = [f"{key}={value}" for key, value in {**beyond, **passthrough.config}.items()]
-    elsewhere = passthrough.config.get("base_output_directory")
-    shared = shared_output(resolved, named, passthrough, workspace)
+    settings = [f"{key}={value}" for key, value in run.settings.items()]
     order = Order(
-        name=name,
+        name=run.name,
         model=model.name,
         scheduler=how.scheduler,
-        workspace=workspace,
+        workspace=run.workspace,
         nodes=asked.nodes,
         argv=argv,
         settings=settings,
-        output=None if elsewhere is not None else shared,
+        output=None if run.elsewhere is not None else run.shared,
         steps=_steps(resolved),
         procs=_procs(how, resolved, passthrough),
-        env={key: value for key, value in env.items() if key not in overrides},
+        env={key: value for key, value in run.env.items() if key not in overrides},
         layers=resolved.env_on_nodes(),
         overrides=overrides,
-        header=header_words(named, passthrough, how.provenance),
+        header=run.header,
         timeouts=parse_timeouts(asked.stage_timeouts or ""),
         policy=how.policy,
         expected_gpus=0 if _on_cpus(resolved) else resolved.target.gpus_per_node,
-        tensorboard=str(event_folder(resolved, elsewhere or shared)),
+        tensorboard=str(event_folder(resolved, run.elsewhere or run.shared)),
         listen=how.listen,
         services=_services(how, asked.nodes),
         container=container,
         workdir=how.workdir,
         flags=dict(how.flags),
     )
-    record = RunRecord(
-        id="",
-        name=name,
-        model=model.name,
-        alias=spec.alias,
-        tag=spec.tag,
-        scheduler=how.scheduler,
-        trainer=model.about.trainer,
-        created=now,
-        argv=[starred(word) for word in how.argv],
-        command=[*argv, *(starred(word) for word in settings)],
-        config={**resolved.config, **shown_words(passthrough.config)},
-        env=shown_env(resolved.env),
-        observe=how.observe,
-        ray=how.ray,
-        workspace=str(workspace),
-        origin=origin(),
-        code=code_facts(how.provenance),
-        image=str(container["image"]) if container else "",
-        knobs=knobs(os.environ),
-        snapshot=how.snapshot,
-        submission=str(folder),
-    )
+    record = run.record("", [*argv, *(starred(word) for word in settings)])
+    record.image = str(container["image"]) if container else ""
+    record.submission = str(folder)
     return Submission(folder, order, record, checked, model.trainer_yaml(), how.provenance)
 
 

@@ -2,7 +2,7 @@
 
 For other rooms: `scanning.index` (a log, read once); `scanning.scan` (only its lines of a kind); `scanning.steps` (its
 steps, also as they come); `scanning.stamps` (when lines were written); `scanning.lines` (a line, taken apart);
-`scanning.chunk` (whose line it is); `scanning.needles` (words searched for all at once); `scanning.window` (any lines
+`scanning.chunk` (whose line it is); `scanning.window` (any lines
 of a large log); `facts` (what it says of the run); `failures.findings` (what failed); `failures.signatures` (the known
 failures); `failures.roles` (cause or consequence); `failures.victim_lines` (lines of those who only suffered);
 `failures.divergence` (a loss that jumps); `attempts` (where the run began anew); `formats.dialect` (lines of trainers);

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 
 from trackwalker.logs.scanning.steps import Steps
@@ -89,6 +90,27 @@ class Heartbeat:
     clock: tuple[int, int, int, int, float] | None = None  # month, day, hour, minute, second of the claim
 
 
+_ONE_WAVE_S = 1.5  # ranks make the communicators of one mesh within a second of each other
+
+
+@dataclass
+class Start:
+    """How the run began: what it restored, and when its lowest rank made communicators."""
+
+    restored: Quote | None = None
+    broadcast: Quote | None = None  # of what one replica restored
+    rank: int | None = None  # the lowest that made any
+    made: list[float | None] = field(default_factory=list)  # when it did
+
+    @property
+    def waves(self) -> int | None:
+        """In how many waves communicators were made; None where the log does not tell."""
+        known = sorted(t for t in self.made if t is not None)
+        if len(known) < len(self.made):
+            return len(self.made)
+        return 1 + sum(b - a > _ONE_WAVE_S for a, b in pairwise(known)) if known else None
+
+
 @dataclass
 class LogFacts:
     """Everything later rooms need from a log."""
@@ -108,6 +130,8 @@ class LogFacts:
     saves: set[int] = field(default_factory=set)
     save_lines: list[int] = field(default_factory=list)  # lines that tell of a save without naming its step
     restored: int | None = None
+    start: Start = field(default_factory=Start)
+    environment: dict[str, Quote] = field(default_factory=dict)  # what reaches GPUs and network, of the lowest rank
     summary: Summary | None = None
     cancel: Quote | None = None
     cancel_time: str | None = None

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
-from trackwalker.logs.scanning.index import LogIndex
 from trackwalker.record.masks import Masks, masks
 from trackwalker.record.projection import Progress
 from trackwalker.record.read import Record
 from trackwalker.record.steps import StepTable
+from trackwalker.record.topology import SCHEDULER, Held, gpus_held
 from trackwalker.stats.medians import median, row_medians
 
 _ORDER = (
@@ -60,12 +60,21 @@ class Goodput:
         """Whether it began more than it trained: what is kept of such a run tells of its length, not of its speed."""
         return self.start_up is not None and self.start_up > 0.5
 
+    def with_recorded(self, gpus: int | None) -> Goodput:
+        """The same budget, with what a recording knows of the GPUs."""
+        allocated = self.gpus if self.gpus_from == SCHEDULER else None
+        held = gpus_held(allocated, self.gpus, gpus)
+        if held.gpus == self.gpus:
+            return self
+        out = replace(self, gpus=held.gpus, gpus_from=held.source)
+        return replace(out, parts=[_part(part.what, part.seconds, out) for part in self.parts])
+
     def to_dict(self) -> dict[str, Any]:
         """For JSON."""
         return asdict(self)
 
 
-def budget(run: Record, ended_badly: bool, gpus: tuple[int | None, str], full_speed_s: float | None = None) -> Goodput:
+def budget(run: Record, ended_badly: bool, gpus: Held, full_speed_s: float | None = None) -> Goodput:
     """Split the wall time. Nothing is counted twice: saves and compilation inside a step's seconds leave that step.
 
     `full_speed_s` is the step time of a run that slowed down before it did: what its steps took longer is no training.
@@ -157,15 +166,3 @@ def _lost(record: StepTable, progress: Progress, ended_badly: bool) -> np.ndarra
     if ended_badly and progress.steps_lost and progress.last_step is not None:
         lost |= steps > progress.last_step - progress.steps_lost
     return lost
-
-
-def gpu_count(index: LogIndex, nodes: int | None, allocated: int | None) -> tuple[int | None, str]:
-    """How many GPUs the run held, and who says so; never a guess."""
-    if allocated:
-        return allocated, "sacct"
-    devices = index.facts.devices
-    if devices:
-        most = max(len(d) for d in devices.values())
-        told = sum(len(d) for d in devices.values())  # more than one for each node where a node runs several ranks
-        return max(most * (nodes or len(devices)), told), "the memory banner of the log"
-    return None, ""

@@ -1,9 +1,14 @@
-"""When a log line was written: its own time, else that of the step before it; and what lines have in common."""
+"""Lines of a run's log for those who show or count them: when each was written, whose it is, what they have in common.
+
+The record's own reading keeps no line; whoever needs all of them reads them here, and concludes nothing else from them.
+"""
 
 from __future__ import annotations
 
 import math
 import re
+from collections.abc import Iterator
+from pathlib import Path
 
 from trackwalker.job.dialects import needles, read_step
 from trackwalker.logs.scanning.lines import clean
@@ -46,3 +51,17 @@ def label_of(raw: bytes) -> int | None:
 def template_of(text: str) -> str:
     """A line without what changes from line to line."""
     return " ".join(_VARIES.sub("#", _LABEL.sub("", text[:_LONGEST])).split())
+
+
+def last_lines(path: Path, most: int) -> tuple[bool, Iterator[tuple[int, bytes]]]:
+    """The lines of the last `most` bytes with their numbers, and whether there are more before them, not counted."""
+    cut = path.stat().st_size > most
+
+    def lines() -> Iterator[tuple[int, bytes]]:
+        with path.open("rb") as file:
+            if cut:
+                file.seek(-most, 2)
+                file.readline()
+            yield from enumerate(file, start=1)
+
+    return cut, lines()

@@ -18,10 +18,10 @@ from trackwalker.job.processes import is_live
 from trackwalker.job.run import RunRecord, load_run, ours
 from trackwalker.job.shorthand import snapshot_time
 from trackwalker.logs.attempts import Attempt, attempts, keep_last
-from trackwalker.logs.facts import LogFacts
+from trackwalker.logs.facts import LogFacts, Start
 from trackwalker.logs.failures.findings import Stopped
 from trackwalker.logs.failures.roles import Roles, assign
-from trackwalker.logs.formats.workers import add_earlier, earlier_parts
+from trackwalker.logs.formats.workers import add_earlier, earlier_parts, worker_files
 from trackwalker.logs.scanning.index import LogIndex, index_logs, rank_files
 from trackwalker.record import accounting as slurm
 from trackwalker.record.accounting import Accounting
@@ -36,6 +36,7 @@ from trackwalker.record.stall import Silence, Stall, find_stall
 from trackwalker.record.status import Recording, Standing, Status, status_of
 from trackwalker.record.steps import EVENT_LAG_S, EVENTS, StepTable, gather
 from trackwalker.record.timeline import Timeline, mark, timeline_of
+from trackwalker.record.topology import Held, gpus_held
 
 Answer = dict[str, list[dict[str, str]]] | str  # what sacct said about many jobs at once
 
@@ -106,6 +107,24 @@ class Record:
         if self.run is not None and self.run.ranks:
             return len(self.run.ranks)
         return len(self.index.ranks_seen) or None
+
+    @cached_property
+    def start(self) -> tuple[str, Start]:
+        """How it began, and the file that tells: the log, or, where that is silent on communicators, a worker's own."""
+        told = self.facts.start
+        workers = {} if told.made else worker_files(self.job.dir, self.facts.hosts)
+        if workers:
+            with contextlib.suppress(EvidenceError):
+                own = index_logs(workers[min(workers)]).facts
+                if own.start.made or told.restored is None:
+                    return own.path.name, own.start
+        return self.facts.path.name, told
+
+    def gpus(self, recorded: int | None = None) -> Held:
+        """How many GPUs it held; `recorded` is how many a recording saw."""
+        by_rank = [len(places) for places in self.facts.devices.values()]  # several ranks of a node tell of its GPUs
+        told = max(max(by_rank) * (self.nodes or len(by_rank)), sum(by_rank)) if by_rank else None
+        return gpus_held(self.accounting.gpus, told, recorded)
 
     @property
     def restarts(self) -> list[int]:

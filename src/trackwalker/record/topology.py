@@ -1,4 +1,4 @@
-"""Who owns what in a job: ranks, the lanes they report as, their machines, and the GPUs of each rank.
+"""Who owns what in a job: ranks, the lanes they report as, their machines, the GPUs of each rank, and how many in all.
 
 A series belongs to its most specific subject. On a machine that ranks share, its GPUs report under the machine's name
 (`box`) and ranks under their lanes' (`box-r2`): a GPU is its lane's where it is known whose it is, and what belongs to
@@ -12,11 +12,33 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 _GPU_SELECTOR = re.compile(r'"(?:[^"\\]|\\.)*"|\b(hw_gpu_\w+)(\{)?')  # text in quotation marks is passed over
 _OF_ALL = re.compile(r"\bscalar\(")  # compares with everybody: what stands in it is not narrowed down
 _MACHINE_WIDE = frozenset({"hw_gpu_user_processes"})  # these count the machine, not one of its GPUs
+
+
+SCHEDULER, BANNER, RECORDING = "sacct", "the memory banner of the log", "the recorded GPUs"
+
+
+class Held(NamedTuple):
+    """How many GPUs a run held, and who says so; None where nobody does."""
+
+    gpus: int | None = None
+    source: str = ""
+
+
+def gpus_held(allocated: int | None, told: int | None, recorded: int | None) -> Held:
+    """What the scheduler allocated, else the most that the ranks told of in the log or that a recording saw.
+
+    Either may be a part: a log may hold one process's banner, a recording some of the hosts. Never a guess.
+    """
+    if allocated:
+        return Held(allocated, SCHEDULER)
+    if recorded and recorded > (told or 0):
+        return Held(recorded, RECORDING)
+    return Held(told, BANNER) if told else Held()
 
 
 class RankSeat(Protocol):

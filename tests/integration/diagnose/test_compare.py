@@ -15,7 +15,6 @@ from pairs import PAIRS, Written, write_pair
 
 from trackwalker.diagnose.case import open_case
 from trackwalker.diagnose.compare.compare import Comparison, compare
-from trackwalker.diagnose.facts.restore_leak import read_start
 from trackwalker.errors import UsageError
 from trackwalker.job.resolve import resolve
 from trackwalker.lab.scoring.grade import grade
@@ -139,7 +138,7 @@ def test_waves_are_counted_on_many_ranks(tmp_path: Path) -> None:
     text.append(" 0: restoring from this run's directory step 199")
     (tmp_path / "77-JAX-x.log").write_text("\n".join(["JOB_ID=77", *text]) + "\n")
     with open_case(resolve("77", tmp_path)) as case:
-        start = read_start(case)
+        name, start = case.triage.record.start
     assert start.waves == 5
     assert start.restored is not None
-    assert start.restored[0] == len(text) + 1
+    assert (name, start.restored.line) == ("77-JAX-x.log", len(text) + 1)

@@ -117,3 +117,26 @@ def test_machines_code_and_start(tmp_path: Path) -> None:
     assert next(c for c in changes if c.name == "start").b == "restored from step 49"
     fewer = case(tmp_path, "13", hosts=["n01", "n02"])
     assert effects(config_changes(a, fewer)) == {"nodes": "speed", "node list": "nodes"}
+
+
+def test_settings_environment_and_start_come_from_the_one_reading_of_the_log(tmp_path: Path) -> None:
+    env = {"XLA_FLAGS": "--xla_a=true", "NCCL_IB_TC": "41"}
+    made = "\n".join(f"{r}: [2026-02-01 10:00:{s}] NCCL INFO comm 0x1 Init COMPLETE" for s in (10, 40) for r in (1, 0))
+    a = case(tmp_path, "11", env=env, header=made, restored=True)
+    b = case(tmp_path, "12", env=env | {"NCCL_IB_TC": "96"}, header="0: [2026-13-99 10:00:99] Init COMPLETE")
+    for log in tmp_path.glob("*.log"):
+        log.unlink()
+    assert effects(config_changes(a, b)) == {"NCCL_IB_TC": "perhaps", "start": "start"}
+    name, start = a.triage.record.start
+    assert (name, start.waves, start.rank) == ("11-JAX-toy.log", 2, 0)
+    assert start.restored is not None
+    assert b.triage.record.start[1].made == [None], "a date that is none is no time"
+
+
+def test_of_the_environment_the_launcher_counts_before_the_lowest_rank(tmp_path: Path) -> None:
+    told = "3: NCCL_IB_TC=3\nNCCL_IB_TC=7\n1: (pid=7) HSA_X=1\n2: HSA_X=2\n0: HSA_X=0"
+    found = case(tmp_path, "11", header=told).log.environment
+    assert {name: (quote.rank, quote.text) for name, quote in found.items()} == {
+        "NCCL_IB_TC": (None, "7"),
+        "HSA_X": (0, "0"),
+    }

@@ -76,3 +76,13 @@ def test_every_folder_says_what_it_holds() -> None:
 def test_no_file_is_longer_than_four_hundred_lines() -> None:
     long = {str(p): n for p in (ROOT / "src").rglob("*.py") if (n := len(p.read_text().splitlines())) > 400}
     assert not long
+
+
+def test_above_the_record_nobody_reads_a_log_for_facts() -> None:
+    """Lines may be shown (reports, pages) or counted (`record.line_clock`); facts come from the record."""
+    reads = re.compile(r"\bread_lines\(|\bindex_logs\(|\blog\.path\.open|\bjob\.log\.open|\blog\.open\(")
+    package = ROOT / "src" / "trackwalker"
+    rooms = ("diagnose", "perf", "sweep", "fleet", "watch")
+    found = [p.relative_to(package).as_posix() for room in rooms for p in (package / room).rglob("*.py")
+             if reads.search(p.read_text())]  # fmt: skip
+    assert found == []

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from hypothesis import given
+from hypothesis import strategies as st
+
 from trackwalker.diagnose.deviations.sweep import owner
-from trackwalker.record.topology import Seat, Topology, make_topology
+from trackwalker.record.goodput import Goodput, Part
+from trackwalker.record.topology import RECORDING, SCHEDULER, Seat, Topology, gpus_held, make_topology
 from trackwalker.telemetry.meaning import Place
 
 CLOCK = 'avg by (host) (avg_over_time(hw_gpu_clock_mhz{type="sclk"}[60s] @ 9.000))'
@@ -87,3 +91,33 @@ def test_a_series_of_a_gpu_is_its_lane_s_and_all_else_stays_where_it_is() -> Non
     assert owner(place("box"), topology) == "box"
     assert owner(place("box", device="mlx5_0"), topology) == "box"
     assert owner(place("other", gpu="0"), topology) == "other"
+
+
+Count = st.none() | st.integers(0, 100_000)
+
+
+@given(Count, Count, Count)
+def test_the_scheduler_counts_gpus_else_whoever_saw_most(
+    allocated: int | None, told: int | None, recorded: int | None
+) -> None:
+    held = gpus_held(allocated, told, recorded)
+    seen = [n for n in (told, recorded) if n]
+    assert held.gpus == (allocated or max(seen, default=None))
+    assert (held.source == SCHEDULER) == bool(allocated)
+    assert bool(held.source) == (held.gpus is not None)
+
+
+@given(Count, Count, Count)
+def test_a_budget_that_learns_of_a_recording_says_what_one_says_that_knew_it_at_once(
+    allocated: int | None, told: int | None, recorded: int | None
+) -> None:
+    first, at_once = gpus_held(allocated, told, None), gpus_held(allocated, told, recorded)
+    later = Goodput(3600.0, *first, parts=[Part("train", 3600.0, 1.0, first.gpus)]).with_recorded(recorded)
+    assert (later.gpus, later.gpus_from) == at_once
+    assert later.parts[0].gpu_hours == (float(at_once.gpus) if at_once.gpus else None)
+    assert later.with_recorded(recorded) == later
+
+
+def test_a_recording_adds_the_gpus_that_a_log_does_not_tell_of() -> None:
+    assert gpus_held(None, 4, 32) == (32, RECORDING)
+    assert gpus_held(16, 4, 32) == (16, SCHEDULER)  # machines that it shares with others

@@ -11,6 +11,7 @@ from typing import Literal
 
 from trackwalker.diagnose.case import Case
 from trackwalker.job.resolve import follow
+from trackwalker.logs.formats.dialect import STEERS
 
 Effect = Literal[
     "speed",  # changes the work of a step or how it is done
@@ -38,16 +39,10 @@ _NONE = re.compile(
     r"|.*checkpoint|.*ckpt|save_|max_num_checkpoints|num_epoch|hardware|.*hostname|.*timestamp|jax_(cache|distributed)|.*profiler"
     r"|compile_topology|monitor_|enable_goodput|.*_port$|.*address|process_id|num_processes|vertex|managed_mldiagnostics"
 )
-# Of the environment only what reaches the GPUs and the network; the rest holds names, places and secrets.
-_ENVIRONMENT = re.compile(
-    r"(XLA|NCCL|RCCL|HSA|HIP|ROCR?|JAX|LIBTPU|NVTE|CUDA|TF|OMP|UCX|FI|MIOPEN|MSCCLPP|GPU|AMD|IBV|RDMAV)_[A-Z0-9_]+$"
-    r"|(DOCKER_)?IMAGE$|LD_PRELOAD$|RAY$"
-)
+_ENVIRONMENT = re.compile(rf"{STEERS}$")
 _ENVIRONMENT_NONE = re.compile(
     r".*(PORT|ADDRESS|ADDR|HOST|DIR|PATH|FILE|RANK|ID|VISIBLE_DEVICES|PROCESS_COUNT|SOCKET_IFNAME)$|JAX_CO|.*DEBUG|.*LOG_LEVEL"
 )
-_VARIABLE = re.compile(r"^\s*(?:0*(\d{1,6}): )?(?:\([^)]*\) )?([A-Z][A-Z0-9_]{2,60})=(.*)$")
-_FRONT = 4 << 20  # bytes in which launcher and rank 0 print their environment
 _FLAG_PLACES = re.compile(r"--xla_dump\w*=\S+|--\w+=\S*/\S*")
 
 
@@ -136,22 +131,11 @@ def _passed(text: str) -> Iterator[tuple[str, str]]:
 
 def _environment(case: Case) -> dict[str, Stated]:
     """Variables that reach the GPUs and the network, as launcher and the lowest rank print them."""
-    out: dict[str, tuple[int, Stated]] = {}
-    try:
-        with case.log.path.open("rb") as f:
-            front = f.read(_FRONT).decode("utf-8", "replace")
-    except OSError:
-        return {}
-    for number, line in enumerate(front.split("\n"), 1):
-        match = _VARIABLE.match(line)
-        if match and _ENVIRONMENT.match(match[2]):
-            rank = int(match[1] or -1)
-            if match[2] not in out or rank < out[match[2]][0]:
-                out[match[2]] = (rank, Stated(match[3].strip(), f"{case.log.path.name}:{number}"))
-    found = {name: stated for name, (_, stated) in out.items()}
-    for name, value in _passed(case.log.header.get("PASSTHROUGH_ARGS", "")):
+    log = case.log
+    found = {name: Stated(told.text, f"{log.path.name}:{told.line}") for name, told in log.environment.items()}
+    for name, value in _passed(log.header.get("PASSTHROUGH_ARGS", "")):
         if name.startswith("_env_") and _ENVIRONMENT.match(name[5:]):
-            found.setdefault(name[5:], Stated(value, f"{case.log.path.name}: PASSTHROUGH_ARGS"))
+            found.setdefault(name[5:], Stated(value, f"{log.path.name}: PASSTHROUGH_ARGS"))
     if case.run is not None:
         for name, setting in case.run.env.items():
             if _ENVIRONMENT.match(name):

@@ -12,7 +12,7 @@ from trackwalker.diagnose.case import Case
 from trackwalker.diagnose.episodes.symptoms import Span
 from trackwalker.logs.formats.dialect import SUMMARY
 from trackwalker.logs.scanning.lines import clean
-from trackwalker.record.line_clock import LineClock, label_of, template_of
+from trackwalker.record.line_clock import LineClock, label_of, last_lines, template_of
 
 _MOST_BYTES = 64 << 20  # of the end of a log: more would take minutes
 _MOST_TEMPLATES = 50_000
@@ -70,46 +70,41 @@ def log_changes(case: Case, window: Iterable[Span], reference: Iterable[Span], r
     known: dict[str, Kind] = {}
     closing = _Closing()
     count = timed = 0
-    with path.open("rb") as file:
-        size = path.stat().st_size
-        skipped = max(0, size - _MOST_BYTES)
-        if skipped:
-            file.seek(skipped)
-            file.readline()
-        for number, raw in enumerate(file, start=1):
-            count += 1
-            at = clock.at(raw)
-            if at is None:
+    cut, lines = last_lines(path, _MOST_BYTES)
+    for number, raw in lines:
+        count += 1
+        at = clock.at(raw)
+        if at is None:
+            continue
+        timed += 1
+        who = label_of(raw)
+        if ranks is not None and who not in ranks:
+            continue
+        within = any(s.start <= at <= s.end for s in inside)
+        if not within and not any(s.start <= at <= s.end for s in outside):
+            continue
+        text = clean(raw[:1000])
+        template = template_of(text)
+        if not template or template == "#" or closing.has(text):
+            continue
+        kind = known.get(template)
+        if kind is None:
+            if len(known) >= _MOST_TEMPLATES:
                 continue
-            timed += 1
-            who = label_of(raw)
-            if ranks is not None and who not in ranks:
-                continue
-            within = any(s.start <= at <= s.end for s in inside)
-            if not within and not any(s.start <= at <= s.end for s in outside):
-                continue
-            text = clean(raw[:1000])
-            template = template_of(text)
-            if not template or template == "#" or closing.has(text):
-                continue
-            kind = known.get(template)
-            if kind is None:
-                if len(known) >= _MOST_TEMPLATES:
-                    continue
-                kind = known[template] = Kind(template, text.strip(), number)
-            kind.inside += within
-            kind.outside += not within
-            if within and not kind.ranks and kind.outside:
-                kind.example, kind.line = text.strip(), number  # one from the window says more
-            if within and who is not None:
-                kind.ranks.add(who)
+            kind = known[template] = Kind(template, text.strip(), number)
+        kind.inside += within
+        kind.outside += not within
+        if within and not kind.ranks and kind.outside:
+            kind.example, kind.line = text.strip(), number  # one from the window says more
+        if within and who is not None:
+            kind.ranks.add(who)
     if not timed:
         return LogChanges([], count, "no line of the log has a time, so it cannot be divided into windows")
     ratio = _seconds(inside) / max(1.0, _seconds(outside))
     rows = [row for kind in known.values() if (row := _judge(kind, ratio)) is not None]
     rows.sort(key=lambda r: (-r.score, r.line))
-    cut = f"only the last {_MOST_BYTES >> 20} MiB were read; line numbers count from there" if skipped else ""
-    return LogChanges(rows, count, cut)
+    part = f"only the last {_MOST_BYTES >> 20} MiB were read; line numbers count from there" if cut else ""
+    return LogChanges(rows, count, part)
 
 
 class _Closing:

@@ -6,56 +6,19 @@ the threads that poll them.
 
 from __future__ import annotations
 
-import re
-from contextlib import suppress
-from dataclasses import dataclass, field
-from datetime import UTC, datetime
-from pathlib import Path
-
-import numpy as np
+from dataclasses import dataclass
 
 from trackwalker.diagnose.case import Case
 from trackwalker.diagnose.causes.evidence import EvidenceBook
 from trackwalker.diagnose.compare.config_diff import settings_of
 from trackwalker.diagnose.compare.deltas import Delta, quantity, where
-from trackwalker.errors import EvidenceError
-from trackwalker.logs.formats.workers import worker_files
-from trackwalker.logs.scanning.needles import Needles
-from trackwalker.logs.scanning.scan import Line, read_lines
+from trackwalker.logs.facts import Start
 
 _MOST_CHANGE = 0.05  # such threads cost about one per cent; more has another reason
 _FLAT = 0.35  # early against late, in shares of the rise
-_ONE_WAVE_S = 1.5
 # What a leak itself moves: more threads switch more and use more CPU.
 _ITS_OWN = {"runnable tasks", "time waiting for a CPU", "CPU pressure"}
 _SETTING = "enable_single_replica_ckpt_restoring"
-_WAVES = (b"NCCL WARN MSCCL++", b"Init COMPLETE")
-_ALL_WAVES = frozenset(range(len(_WAVES)))  # every line of every rank counts
-_BROADCAST = (b"SingleReplicaArrayHandler", b"broadcast_one_replica_to_all")
-_RESTORE = b"restoring from this run"
-_LABEL = re.compile(rb"^\s*0*(\d{1,6}): ")
-_STAMP = re.compile(rb"\[(\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d)")
-
-
-@dataclass
-class Start:
-    """How a job began, as its logs tell: restore lines, broadcasts, waves in which communicators were made."""
-
-    file: str = ""
-    restored: tuple[int, str] | None = None  # line and text
-    broadcast: tuple[int, str] | None = None
-    made: dict[int, list[float | None]] = field(default_factory=dict)  # by rank: when communicators were made
-
-    @property
-    def waves(self) -> int | None:
-        """In how many waves the lowest rank made communicators; None where the log does not tell."""
-        if not self.made:
-            return None
-        times = self.made[min(self.made)]
-        known = sorted(t for t in times if t is not None)
-        if len(known) < len(times):
-            return len(times)
-        return 1 + int(np.sum(np.diff(known) > _ONE_WAVE_S))
 
 
 @dataclass(frozen=True)
@@ -92,61 +55,27 @@ def find_leak(
         return None
     if not restored_single_replica(slow):
         return None
-    start, other = read_start(slow), read_start(fast)
+    (name, start), (other_name, other) = (case.triage.record.start for case in (slow, fast))
     more = start.waves is not None and other.waves is not None and start.waves > other.waves
     if _setting(slow) is None and start.broadcast is None and not more:
         return None  # that it restored is not enough: how is not known
     flat = _flat(slow, abs(tasks.difference), slower_is_b, book)
     if flat is None:
         return None
-    ids = [*_starts(slow, start, book), *tasks.evidence, *flat]
-    for case, told in ((slow, start), (fast, other)):
+    ids = [*_starts(slow, name, start, book), *tasks.evidence, *flat]
+    for case, file, told in ((slow, name, start), (fast, other_name, other)):
         if told.waves is not None:
             says = f"{case.job.id}: communicators were made in {told.waves} waves"
-            source = f"{told.file}: lines of the lowest rank with 'NCCL WARN MSCCL++' or 'Init COMPLETE'"
+            source = f"{file}: lines of the lowest rank with 'NCCL WARN MSCCL++' or 'Init COMPLETE'"
             ids.append(book.add("log", source, says, {"waves": float(told.waves)}))
     return Leak(abs(tasks.difference), (start.waves, other.waves), tuple(ids))
 
 
-def read_start(case: Case) -> Start:
-    """One pass over the merged log; where it tells nothing of communicators, over the lowest rank's own."""
-    start = _read(case.log.path)
-    if not start.made:
-        workers = worker_files(case.job.dir, case.log.hosts)
-        if workers:
-            own = _read(workers[min(workers)])
-            start = own if own.made or start.restored is None else start
-    return start
-
-
-def _read(path: Path) -> Start:
-    start = Start(path.name)
-
-    def seen(line: Line) -> None:
-        raw = line.raw
-        if _RESTORE in raw:
-            start.restored = start.restored or (line.number, _text(raw))
-        elif any(n in raw for n in _BROADCAST):
-            start.broadcast = start.broadcast or (line.number, _text(raw))
-        else:
-            label, stamp = _LABEL.match(raw), _STAMP.search(raw)
-            time = datetime.fromisoformat(stamp[1].decode()).replace(tzinfo=UTC).timestamp() if stamp else None
-            start.made.setdefault(int(label[1]) if label else 0, []).append(time)
-
-    with suppress(EvidenceError):
-        read_lines(path, Needles([*_WAVES, *_BROADCAST, _RESTORE], plenty=_ALL_WAVES), seen)
-    return start
-
-
-def _text(raw: bytes) -> str:
-    return " ".join(raw.decode("utf-8", "replace").split())
-
-
-def _starts(case: Case, start: Start, book: EvidenceBook) -> list[str]:
+def _starts(case: Case, file: str, start: Start, book: EvidenceBook) -> list[str]:
     ids = []
     for found in (start.restored, start.broadcast):
         if found is not None:
-            ids.append(book.add("log", f"{start.file}:{found[0]}", found[1]))
+            ids.append(book.add("log", f"{file}:{found.line}", " ".join(found.text.split())))
     stated = settings_of(case).get(_SETTING)
     if stated is not None:
         ids.append(book.add("log", stated.source, f"{_SETTING}: {stated.value}"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 
 from trackwalker.diagnose.accounts.accounts import Account
 from trackwalker.diagnose.case import Case
@@ -24,15 +25,18 @@ def job_ref(case: Case) -> JobRef:
     job = case.job
     place = job.dir or job.log
     where = f"{place.parent.name}/{place.name}" if place else job.id
-    return JobRef(id=job.id, dir=where, nodes=case.triage.record.nodes, gpus=_gpus(case))
+    record = case.triage.record
+    return JobRef(id=job.id, dir=where, nodes=record.nodes, gpus=record.gpus(_recorded_gpus(case)).gpus)
 
 
-def _gpus(case: Case) -> int | None:
+def _recorded_gpus(case: Case) -> int | None:
+    """How many GPUs the recording saw: those of its ranks where it says which these are, else all of the machine."""
     if case.telemetry is None or "hw_gpu_power_watts" not in case.telemetry.metrics():
         return None
-    end = case.telemetry.range()[1]
-    counts = case.telemetry.instant("count(count by (host, gpu) (last_over_time(hw_gpu_power_watts[1h])))", end)
-    return int(counts[0].value) if counts else None
+    query = "count by (host) (count by (host, gpu) (last_over_time(hw_gpu_power_watts[1h])))"
+    seen = case.telemetry.by_host(query, case.telemetry.range()[1])
+    owned = Counter(machine for machine, _ in case.topology.owners)
+    return int(sum(owned[host] or count for host, count in seen.items())) or None
 
 
 def cost_of(case: Case, begin: float) -> Cost:

@@ -13,7 +13,7 @@ from trackwalker.job.layout import Job
 from trackwalker.job.tail import open_at_last
 from trackwalker.logs.scanning.index import rank_files
 from trackwalker.logs.scanning.lines import parse
-from trackwalker.record.line_clock import label_of, template_of
+from trackwalker.record.line_clock import label_of, last_lines, template_of
 
 SCHEMA = "trackwalker.rank-tails/1"
 _LINES = 200  # of a rank's own file that are looked at
@@ -97,20 +97,13 @@ def _of_merged(path: Path) -> tuple[dict[int, tuple[int | None, str, str]], str]
     """By the labels of a merged log; its last line that means something for each."""
     last: dict[int, tuple[int | None, str, str]] = {}
     chatter: dict[int, tuple[int | None, str, str]] = {}
-    with path.open("rb") as file:
-        skipped = max(0, path.stat().st_size - _MOST_BYTES)
-        if skipped:
-            file.seek(skipped)
-            file.readline()
-        for number, raw in enumerate(file, start=1):
-            rank = label_of(raw)
-            if rank is None:
-                continue
-            place = None if skipped else number
-            body = parse(raw[:4096].rstrip(b"\n"))
-            if body is None or not body.text.strip() or _EPILOGUE.match(body.text):
-                continue
-            (chatter if body.informs else last)[rank] = (place, body.text.strip(), path.name)
+    cut, lines = last_lines(path, _MOST_BYTES)
+    for number, raw in lines:
+        rank = label_of(raw)
+        body = parse(raw[:4096].rstrip(b"\n")) if rank is not None else None
+        if rank is None or body is None or not body.text.strip() or _EPILOGUE.match(body.text):
+            continue
+        (chatter if body.informs else last)[rank] = (None if cut else number, body.text.strip(), path.name)
     said = "" if last or chatter else "the merged log has no labels of ranks, and there are no files of single ranks"
     return {**chatter, **last}, said
 

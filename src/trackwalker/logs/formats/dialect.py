@@ -32,6 +32,15 @@ MEM_FRACTION = re.compile(r"^XLA_PYTHON_CLIENT_MEM_FRACTION=(0?\.\d+)$")
 COREDUMP = re.compile(
     r"\[coredump\] (?:Writing\.\.\. .*\(|Write complete: .* after |WARNING: Timeout after )(\d{1,6})s"
 )
+# Of the environment only what reaches the GPUs and the network; the rest holds names, places and secrets.
+STEERS = (
+    r"(?:(?:XLA|NCCL|RCCL|HSA|HIP|ROCR?|JAX|LIBTPU|NVTE|CUDA|TF|OMP|UCX|FI|MIOPEN|MSCCLPP|GPU|AMD|IBV|RDMAV)_[A-Z0-9_]+"
+    r"|(?:DOCKER_)?IMAGE|LD_PRELOAD|RAY)"
+)
+VARIABLE = re.compile(rb"\s*(?:0*(\d{1,6}): )?(?:\([^)]*\) )?(%b)=(.*)" % STEERS.encode())
+COMMUNICATORS = ("NCCL WARN MSCCL++", "Init COMPLETE")
+BROADCAST = ("SingleReplicaArrayHandler", "broadcast_one_replica_to_all")
+STAMP = re.compile(r"\[(\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d)")
 RESTORED = re.compile(r"restoring from this run's directory step (\d+)")
 NODE_EXIT = re.compile(r"NODE_EXIT host=(\S+) exit=(\d+)")
 FIRST_FAILURE = re.compile(r"^FIRST_FAILURE rank=(\d+) host=(\S+) exit=(\d+) cause=(.*)$")
@@ -69,5 +78,6 @@ NEEDLES = (
     b"NNODES=", b"JOB_NODELIST=", b"NODELIST_EXPANDED=", b"JAX_COORDINATOR_PORT=", b"RAY_PORT=", b"PASSTHROUGH_ARGS=", b"MODEL_NAME", b"EXP_TAG=",
     b"Synchronizing hosts before training loop", b"Memstats: After params", b"Compiling module", b"ompilation of ",
     b"ecompiling function ", b" with global shapes", b"TRACING CACHE MISS", b"torch._dynamo hit config.",
+    *(word.encode() for word in (*COMMUNICATORS, *BROADCAST)),
     b"Using (GB) ", b"Temp size: ", b"Total TFLOPs:", b"% attention flops", b"[MFU] MFU tracking", b"[coredump] ", b"XLA_PYTHON_CLIENT_MEM_FRACTION=",
 )  # fmt: skip

@@ -120,6 +120,7 @@ def add_earlier(index: LogIndex, part: Path) -> None:
     facts.header = {**facts.header, **theirs.header}
     facts.hosts = facts.hosts or theirs.hosts
     facts.config = {**facts.config, **theirs.config}
+    facts.environment = {**facts.environment, **theirs.environment}
     facts.saves |= theirs.saves
     facts.restored = theirs.restored if facts.restored is None else facts.restored
     index.hits = [*older.hits, *index.hits]

@@ -236,7 +236,7 @@ class Gatherer:
         """Who is who, from the front of a file: its other lines are read with that."""
         try:
             with path.open("rb") as file:
-                front = file.read(BEGINNING)
+                front = self._fact_reader.front(file, BEGINNING) if source.main else file.read(BEGINNING)
         except OSError:
             return  # whoever reads it says so
         known, places = self.gathered.rank_hosts, self.gathered.places

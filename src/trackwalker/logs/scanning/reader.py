@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+from datetime import UTC, datetime
+from typing import BinaryIO
+
 from trackwalker.job.payload import without_payload
 from trackwalker.logs.facts import (
     FirstFailure,
@@ -16,6 +20,7 @@ from trackwalker.logs.facts import (
 from trackwalker.logs.formats import dialect as d
 
 _MOST_COMPILES = 10_000
+_FRONT = 4 << 20  # bytes in which launcher and ranks print their environment
 
 
 class FactReader:
@@ -50,7 +55,13 @@ class FactReader:
             if len(facts.save_lines) < _MOST_COMPILES:
                 facts.save_lines.append(number)
         elif match := d.RESTORED.search(body):
-            facts.restored = int(match[1])
+            facts.restored, facts.start.restored = int(match[1]), facts.start.restored or quote
+        elif any(word in body for word in d.COMMUNICATORS):
+            self._communicator(rank or 0, body)
+            return False
+        elif any(word in body for word in d.BROADCAST):
+            facts.start.broadcast = facts.start.broadcast or quote
+            return False
         elif match := d.SLURM_CANCEL.search(body):
             facts.cancel, facts.cancel_time = quote, match[3]
             if "JOB REQUEUE" in match[4]:
@@ -80,6 +91,29 @@ class FactReader:
             self._heartbeat(rank, body, quote)
             return False
         return True
+
+    def front(self, file: BinaryIO, most: int) -> bytes:
+        """The first bytes of the main log, so many; a larger part of it is searched for the environment."""
+        text, known = file.read(_FRONT), self._facts.environment
+        for number, line in enumerate(text.split(b"\n"), 1):
+            match = d.VARIABLE.match(line) if b"=" in line else None
+            if match is None:
+                continue
+            rank, name = int(match[1] or -1), match[2].decode()
+            if name not in known or rank < (-1 if (first := known[name].rank) is None else first):
+                value = match[3].decode("utf-8", "replace").strip()
+                known[name] = Quote(rank if match[1] else None, number, value)
+        return text[:most]
+
+    def _communicator(self, rank: int, body: str) -> None:
+        """Only those of the lowest rank are kept: all make the same ones."""
+        start, stamp, time = self._facts.start, d.STAMP.search(body), None
+        with contextlib.suppress(ValueError):  # a date that is none
+            time = datetime.fromisoformat(stamp[1]).replace(tzinfo=UTC).timestamp() if stamp else None
+        if start.rank is None or rank < start.rank:
+            start.rank, start.made = rank, []
+        if rank == start.rank and len(start.made) < _MOST_COMPILES:
+            start.made.append(time)
 
     def _memory(self, rank: int | None, number: int, used: float, limit: float, device: str, place: int) -> None:
         facts = self._facts

@@ -12,6 +12,7 @@ from typing import TypeVar
 
 from pydantic import ValidationError
 
+from trackwalker.diagnose.saved import saved_verdict
 from trackwalker.diagnose.triage import Triage, triage
 from trackwalker.errors import EvidenceError, TrackwalkerError
 from trackwalker.job.layout import Job
@@ -99,9 +100,10 @@ class Analysis:
             self.missing += traces.missing
         if seen is not None:
             self._throughput(out, seen, settings, traces)
-            out.goodput = self._try(
-                "goodput", lambda: goodput_part(seen.goodput, self.options.price), "report this as a defect"
-            )
+            saved = saved_verdict(self.job)  # which may have counted GPUs in a recording
+            spent = seen.goodput.with_recorded(saved.job.gpus if saved is not None else None)
+            price = self.options.price
+            out.goodput = self._try("goodput", lambda: goodput_part(spent, price), "report this as a defect")
             self._explain_goodput(out)
         self._flops(out, facts, settings, traces)
         out.fixes = self._try("what to fix first", lambda: fixes_for(out), "report this as a defect") or []

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from trackwalker.diagnose.verdict import Verdict
 from trackwalker.perf.throughput.goodput_cost import goodput_part
@@ -22,7 +22,7 @@ class Cost:
 
 def cost_of(budget: Goodput, verdict: Verdict) -> Cost:
     """Where the time of a run went."""
-    part = goodput_part(with_recorded(budget, verdict), None)
+    part = goodput_part(budget.with_recorded(verdict.job.gpus), None)
     rows = [
         (
             row.what,
@@ -35,18 +35,6 @@ def cost_of(budget: Goodput, verdict: Verdict) -> Cost:
     ]
     lost = [row for row in part.rows if row.what in LOSSES]
     return Cost(_sentence(sum(row.hours for row in lost), part.gpus, budget), tuple(rows))
-
-
-def with_recorded(budget: Goodput, verdict: Verdict) -> Goodput:
-    """The budget with the GPUs that were recorded where they are more than the log tells of.
-
-    A log's banner may be one process's only; what the scheduler allocated is never overruled.
-    """
-    recorded = verdict.job.gpus
-    if not recorded or budget.gpus_from == "sacct" or (budget.gpus or 0) >= recorded:
-        return budget
-    parts = [replace(part, gpu_hours=round(part.seconds * recorded / 3600, 2)) for part in budget.parts]
-    return replace(budget, gpus=recorded, gpus_from="the recorded GPUs", parts=parts)
 
 
 def _sentence(lost_h: float, gpus: int | None, budget: Goodput) -> str:

@@ -22,7 +22,7 @@ from trackwalker.logs.failures.findings import Finding
 from trackwalker.perf.throughput.goodput_cost import goodput_part
 from trackwalker.report import view, words
 from trackwalker.report.commands import command_of, first_look
-from trackwalker.report.story.cost import LOSSES, with_recorded
+from trackwalker.report.story.cost import LOSSES
 from trackwalker.report.text import clip, json_visible, one_line
 from trackwalker.report.view import in_order
 from trackwalker.web.data.query import pinned, unpinned
@@ -302,9 +302,7 @@ _LARGEST_JOURNAL = 64 << 20
 
 def cost_view(seen: Triage, verdict: Verdict | None, price: float | None) -> dict[str, Any]:
     """Where the time went, and what of it the incident took; unknown is unknown, never zero."""
-    budget = seen.goodput
-    if verdict is not None:
-        budget = with_recorded(budget, verdict)
+    budget = seen.goodput.with_recorded(verdict.job.gpus if verdict is not None else None)
     part = goodput_part(budget, price)
     lost = [row for row in part.rows if row.what in LOSSES]
     hours = [row.gpu_hours for row in lost if row.gpu_hours is not None]
