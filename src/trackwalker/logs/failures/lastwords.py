@@ -65,6 +65,7 @@ def last_words(
         body = places.read(raw[:2000], raws[at - number - 1] if at > number else b"")
         if body is None or launchers_end(body.text):
             continue
+        body = places.sections.owned(body, at)
         if trained and places.ended_first not in lost and places.is_firsts(body):
             body = replace(body, rank=places.ended_first)
         clock = body.clock if body.clock is not None else clock
@@ -140,8 +141,9 @@ def next_line(scan: Scan, seen: Seen, places: Places) -> str:
     """What the same rank says right after a line near the end of the log."""
     raws = scan.tail.split(b"\n")
     at = seen.line - (scan.lines - len(raws) + (1 if scan.ends_mid_line else 2))
-    bodies = (places.read(raw[:_QUOTED]) for raw in raws[at + 1 : at + 1 + _NEXT]) if at >= 0 else iter(())
-    return next((b.text.strip() for b in bodies if b is not None and b.rank == seen.rank and b.text.strip()), "")
+    read_on = enumerate(raws[at + 1 : at + 1 + _NEXT], seen.line + 1) if at >= 0 else iter(())
+    bodies = ((n, b) for n, raw in read_on if (b := places.read(raw[:_QUOTED])) is not None and b.text.strip())
+    return next((b.text.strip() for n, b in bodies if places.sections.owned(b, n).rank == seen.rank), "")
 
 
 def failed_by_itself(index: LogIndex) -> bool:

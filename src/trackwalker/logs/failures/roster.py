@@ -31,7 +31,7 @@ _CELLS = (re.compile(r"\s*\|\s*"), re.compile(r"\t+|\s{2,}"), re.compile(r"\s*,\
 _RULE = re.compile(r"^[\s|+:=-]*$")
 _A_HOST = re.compile(rf"^{_HOST}$")
 _MOST_ROWS = 1 << 14
-_LOOKS = re.compile(r"(?i)host|node|world|rank|slots|process|:\d+\s*$|machine|worker")
+_LOOKS = re.compile(r"(?i)host|node|world|rank|slots|process|:\d+\s*$|machine|worker|\s-H\s")
 
 
 def read_tables(lines: Sequence[str], hosts: Sequence[str] = ()) -> dict[int, str]:

@@ -11,7 +11,9 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
+from trackwalker.logs.failures.reactions import reacts
 from trackwalker.logs.failures.roster import read_tables
+from trackwalker.logs.formats.blocks import Sections
 from trackwalker.logs.scanning.labels import Label, learn_label
 from trackwalker.logs.scanning.lines import PROMPTS, Body, parse
 
@@ -72,6 +74,7 @@ class Places:
     unlimited: bool = False  # it shows that memory may be locked without limit
     of_host: dict[str, list[int]] = field(default_factory=dict)  # the ranks of a host, as tables tell them
     label: Label | None = None  # the form of the log's own labels, where no launcher's is known
+    sections: Sections = field(default_factory=Sections)  # blocks of the main log that quote one rank
 
     def front(self, text: bytes, main: bool = True) -> None:
         """Read the beginning of a file."""
@@ -113,7 +116,18 @@ class Places:
     def read(self, raw: bytes, above: bytes = b"", rank: int | None = None) -> Body | None:
         """A line taken apart, with the rank of the whole job."""
         body = parse(raw, above, rank)
-        return None if body is None else self.placed(self._owned(body, above))
+        return None if body is None else self.placed(self._owned(self._of_process(body, above), above))
+
+    def _of_process(self, body: Body, above: bytes) -> Body:
+        """A line of a journal as that of the rank which the process says it is, without the process's name."""
+        name = body.actor.partition(" ")[2]
+        if body.actor not in self.actors or not name or not body.text.startswith(f"{name}: "):
+            return body
+        inner = parse(body.text[len(name) + 2 :].encode(), above)
+        if inner is None:
+            return body
+        rank = inner.rank if inner.labelled else self.actors[body.actor]
+        return replace(inner, rank=rank, host=body.host, actor=body.actor, clock=body.clock, labelled=True)
 
     def _owned(self, body: Body, above: bytes = b"") -> Body:
         """A line without the log's own label, as whose it is."""
@@ -186,7 +200,7 @@ def learn(
             actors.setdefault(f"pid={match['pid']}, ip={match['ip']}", int(match["rank"]))
             actors.setdefault(f"pid={match['pid']}", int(match["rank"]))
             known.setdefault(int(match["rank"]), match["ip"])
-        elif body.actor and places.per_node == 1 and (match := _OWN_RANK.search(body.text)):
+        elif body.actor and places.per_node == 1 and (match := _OWN_RANK.search(body.text)) and not reacts(body.text):
             actors.setdefault(body.actor, int(match[1]))
         if body.label and body.rank is not None:
             labelled.setdefault(body.rank, body.label)
@@ -256,7 +270,7 @@ _ELASTIC_TIME = re.compile(r"^\s*time\s+: (\d{4}-\d\d-\d\d)_(\d\d:\d\d:\d\d)")
 _ENDS = (
     (None, re.compile(r"^srun: error: \S+: task (?P<rank>\d{1,6}): (?!Term|Exited with exit code (?:0|130|143)\b)")),
     (re.compile(r"^Root Cause \(first observed"), re.compile(r"^\s*rank\s+: (?P<rank>\d{1,6}) \(local_rank")),
-    (re.compile(r"The first process to do so was"), re.compile(r"Process name: \[\[\d+,\d+\],(?P<rank>\d{1,6})\]")),
+    (re.compile(r"The first process to do so was"), re.compile(r"Process name: (?:\[\[\d+,\d+\],)?(?P<rank>\d{1,6})\b")),
     (None, re.compile(r"^mpirun noticed that process rank (?P<rank>\d{1,6}) ")),
     (re.compile(r"Training failed due to worker errors"), re.compile(r"^\[Rank (?P<rank>\d{1,6})\]")),
     (None, re.compile(r"^#{3,} Command execution on worker (?P<rank>\d{1,6}) failed")),
@@ -264,7 +278,7 @@ _ENDS = (
         None,
         re.compile(
             r"(?i)^(?!.*\bsrun: ).*\b(?:rank|task|worker|process|replica|pod \S{1,60}-)[ #=]?(?P<rank>\d{1,6})\b[^\n]{0,60}?"  # noqa: E501
-            r"\b(?:exited|failed|died|terminated|ended)\b[^\n]{0,30}?\b(?:code|status|signal)\b\W{0,3}(?!0\b|15\b|143\b)-?\d"
+            r"\b(?:exit(?:ed|s)?|failed|died|terminated|ended|crashed)\b[^\n]{0,30}?\b(?:code|status|signal)\b\W{0,3}(?!0\b|15\b|143\b)-?\d"
         ),
     ),
     (None, re.compile(r"\bWorker process pid=(?P<pid>\d+) exited: exit code (?!0\b)")),  # Ray's node manager

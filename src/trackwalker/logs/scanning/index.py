@@ -23,11 +23,11 @@ from trackwalker.logs.failures.structure import NEEDLES as STRUCTURE
 from trackwalker.logs.failures.whereabouts import Places, ended_first, learn, telling
 from trackwalker.logs.formats import dialect as d
 from trackwalker.logs.formats.beside import beside, host_told, is_no_log, names_of, rank_of_log
-from trackwalker.logs.formats.elastic import HEADS, Summary
+from trackwalker.logs.formats.blocks import HEADS, Summary, section_hosts
 from trackwalker.logs.formats.nodelist import hosts_in
 from trackwalker.logs.scanning.gathered import MOST_MORE, MOST_RANKS, Gathered
 from trackwalker.logs.scanning.gathered import Hit as Hit
-from trackwalker.logs.scanning.lines import Body, parse
+from trackwalker.logs.scanning.lines import Body, clean, parse
 from trackwalker.logs.scanning.needles import SHORTEST, Needles
 from trackwalker.logs.scanning.reader import FactReader
 from trackwalker.logs.scanning.scan import BEGINNING, Line, Scan, read_lines
@@ -197,6 +197,8 @@ class Gatherer:
         elif not source.in_diff:
             if not self._heads.isdisjoint(line.needles):
                 source.summary.head(line.number, line.raw)
+                if source.main:
+                    self.gathered.places.sections.head(line.number, clean(line.raw))
             self._line(line, source)
 
     def say(self, signature: Signature, rank: int | None, text: str, file: str, clock: float | None, host: str) -> None:
@@ -249,6 +251,9 @@ class Gatherer:
         """Who runs where, and who ended first, from the end of a file: there launchers say so."""
         known, places = self.gathered.rank_hosts, self.gathered.places
         wrote = source.wrote | learn(telling(b"", scan.tail, source.of_one_rank), known, source.rank, places)
+        if places.sections.lines and source.main:
+            for rank, host in section_hosts((scan.front + scan.tail).decode("utf-8", "replace")).items():
+                known.setdefault(rank, host)
         if source.main:
             places.ended_first = ended_first(scan.tail.split(b"\n"), places, known)
             places.first_host = known.get(-1 if places.ended_first is None else places.ended_first, "")
@@ -269,6 +274,8 @@ class Gatherer:
         if body is None or (source.rank is None and body.speaks_for_the_launcher):
             return
         body = source.summary.owned(body, line.number)
+        if main:
+            body = self.gathered.places.sections.owned(body, line.number)
         source.clock = body.clock if body.clock is not None else source.clock
         if body.clock is None or (source.host and not body.host):  # a line of a traceback was written with its first
             body = replace(body, clock=source.clock, host=body.host or source.host)
