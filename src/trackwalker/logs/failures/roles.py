@@ -10,7 +10,7 @@ from trackwalker.logs.failures.kinds import kind_of, kind_of_cause
 from trackwalker.logs.failures.line_hosts import host_of_hit, hosts_told
 from trackwalker.logs.failures.refine import CANCELS, KILLED, refine, survived
 from trackwalker.logs.failures.structure import ERROR, read
-from trackwalker.logs.failures.unnamed import sort_errors, weigh
+from trackwalker.logs.failures.unnamed import sort_errors, sort_raised, weigh
 from trackwalker.logs.scanning.index import Hit, LogIndex
 from trackwalker.logs.scanning.lines import Body
 
@@ -45,6 +45,8 @@ def assign(index: LogIndex, stall: Stopped | None, completed: bool, overruled: d
     for group in groups:
         if group.first.signature.unnamed:
             sort_errors(group, index)
+        elif group.has("exception"):
+            sort_raised(group, index)
     refine(groups, index)
     weigh(groups, index)
     first_rank, first_host, says = _first_failure(groups, index)

@@ -21,6 +21,8 @@ _BESIDE = (
         rf"(?i)(?<![\w.-]){_HOST}{_JOINED}(?:global[ _])?(?:ranks?|process(?:es)?|workers?|tasks?)[ =:]{{1,2}}{_SPAN}(?![\w.])"  # noqa: E501
     ),
 )
+# A range of ranks in a line of one host: its label, or a word further on.
+_RANGE = re.compile(rf"(?i)(?<![\w.-]){_HOST}(?![\w.-])[^\n]{{1,60}}?\branks?[ =:]{{1,2}}\[?(?P<ranks>\d{{1,6}}\s?(?:-|\.\.|to|–)\s?\d{{1,6}})\b")  # noqa: E501
 _GLOBAL = re.compile(r"\bglobal_ranks=\[(?P<ranks>[\d, ]+)\]")  # torchelastic's agent, one a host
 _DICT = re.compile(rf"['\"]{_HOST}['\"]: \[(?P<ranks>[\d, ]+)\]")
 _SLOTS = re.compile(rf"^\s*{_HOST}(?:\s+(?:slots|max_slots|cpu)=|:)(?P<slots>\d{{1,4}})\s*(?:#.*|max[-_]slots=\d+)?$")
@@ -48,6 +50,9 @@ def read_tables(lines: Sequence[str], hosts: Sequence[str] = ()) -> dict[int, st
             if match := form.search(line):
                 found.update({r: match["host"] for r in _ranks(match["ranks"]) if r not in found})
                 break
+        else:
+            if match := _RANGE.search(line):
+                found.update({r: match["host"] for r in _ranks(match["ranks"]) if r not in found})
         if (match := _GLOBAL.search(line)) and at < len(hosts) and hosts[at]:
             found.update(dict.fromkeys(_ranks(match["ranks"]), hosts[at]))
         if len(listed := list(_DICT.finditer(line))) > 1 or (listed and "INFO DICT" in line):

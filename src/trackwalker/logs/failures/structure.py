@@ -154,7 +154,7 @@ _ERRNO = re.compile(
 )
 _CODE = re.compile(
     r"(?i)\b(?:exit(?:ed|s|ing)?|return(?:ed|s)?|terminated|finished|ended|died|quit)\b[\w \t'\"<>()\[\],./-]{0,60}?"
-    r"\b(?:code|status|value|with)\b\W{0,5}?(?P<code>-?\d{1,3})\b"
+    r"(?:\b(?:code|status|value)\b\W{0,5}?|\bwith )(?P<code>-?\d{1,3})\b(?!\s+[a-z])"
     r"|\b(?:exit_?code|WEXITSTATUS|rc|retcode|exit)\b['\"]?\W{0,4}?(?P<bare>-?\d{1,3})\b"
 )
 _SIGNAL = re.compile(
@@ -205,13 +205,14 @@ class Told:
     code: int | None = None
     verb: str = ""
     about: str = ""  # the object of the failed verb
+    undone: bool = False  # it says what could not be done
     python: bool = False  # its class stands in a module of Python's
     others: tuple[str, ...] = ()  # ranks or hosts that the line is about, as it names them
 
     @property
     def is_end(self) -> bool:
-        """It tells how a process ended, not why."""
-        return self.signal is not None or self.code is not None
+        """It tells how a process ended, not why: nothing is said that could not be done."""
+        return (self.signal is not None or self.code is not None) and not self.undone
 
 
 def ending(text: str) -> tuple[int | None, int | None]:
@@ -286,4 +287,5 @@ def read(body: Body) -> Told | None:
         about = next((v for k in "abcd" if (v := groups[k])), "").strip(" :-[]()'\"")
     name = (raised["type"] or raised["other"]) if raised else ""
     python = raised is not None and "." in raised.group().partition(":")[0] and "::" not in raised.group()
-    return Told(severity, name, number_or_name, number, code, verb, about, python, others_in(text))
+    undone = fails is not None and bool(fails["verb"] or fails["verb2"])
+    return Told(severity, name, number_or_name, number, code, verb, about, undone, python, others_in(text))

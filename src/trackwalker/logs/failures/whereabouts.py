@@ -52,6 +52,7 @@ _WORDS = (b"ank", b"ost", b"srun", b"@ ", b"kernel", b"ode: ", b"process_")
 _PER = (b"per_node", b"per-node", b"PER_NODE")  # found faster than the expression
 _MOST = 1 << 17  # ranks
 _MOST_LEARNED = 600  # lines from which the form of labels is learned
+_LABELLED = 0.6  # of the lines at the front: then labels are the rule
 _UNLABELLED = 0.3  # of the lines: below that a launcher's labels are all there is
 _MOST_OF_A_RANK = 100  # such lines at the front, and at the end, of a file that is one rank's: it tells its own host
 
@@ -74,6 +75,7 @@ class Places:
     unlimited: bool = False  # it shows that memory may be locked without limit
     of_host: dict[str, list[int]] = field(default_factory=dict)  # the ranks of a host, as tables tell them
     label: Label | None = None  # the form of the log's own labels, where no launcher's is known
+    labelled: bool = False  # nearly all lines carry a rank: those that carry none are the launcher's
     sections: Sections = field(default_factory=Sections)  # blocks of the main log that quote one rank
 
     def front(self, text: bytes, main: bool = True) -> None:
@@ -105,7 +107,8 @@ class Places:
         bodies = [b for raw in text.split(b"\n")[:_MOST_LEARNED] if raw and (b := parse(raw[:600]))]
         if self.label is None and sum(not b.labelled for b in bodies) > _UNLABELLED * len(bodies):
             self.label = learn_label(b.text for b in bodies if not b.labelled)
-        bodies = [self._owned(b) for b in bodies]
+        bodies = [owned for b in bodies if (owned := self._owned(b))]
+        self.labelled = sum(b.labelled for b in bodies) >= _LABELLED * max(len(bodies), 1)
         for rank, host in read_tables([b.text for b in bodies], [b.host for b in bodies]).items():
             known.setdefault(rank, host)
         for rank, host in sorted(known.items()):
@@ -116,7 +119,8 @@ class Places:
     def read(self, raw: bytes, above: bytes = b"", rank: int | None = None) -> Body | None:
         """A line taken apart, with the rank of the whole job."""
         body = parse(raw, above, rank)
-        return None if body is None else self.placed(self._owned(self._of_process(body, above), above))
+        body = None if body is None else self._owned(self._of_process(body, above), above)
+        return None if body is None else self.placed(body)
 
     def _of_process(self, body: Body, above: bytes) -> Body:
         """A line of a journal as that of the rank which the process says it is, without the process's name."""
@@ -129,11 +133,13 @@ class Places:
         rank = inner.rank if inner.labelled else self.actors[body.actor]
         return replace(inner, rank=rank, host=body.host, actor=body.actor, clock=body.clock, labelled=True)
 
-    def _owned(self, body: Body, above: bytes = b"") -> Body:
-        """A line without the log's own label, as whose it is."""
+    def _owned(self, body: Body, above: bytes = b"") -> Body | None:
+        """A line without the log's own label, as whose it is; None where what it labels is no output."""
         told = self.label.split(body.text) if self.label is not None and not body.labelled else None
-        if told is None or self.label is None or (inner := parse(told[2].encode(), above)) is None:
+        if told is None or self.label is None:
             return body
+        if (inner := parse(told[2].encode(), above)) is None:
+            return None
         number, host, _ = told
         rank = self.label.rank_of(number, host) if number is not None else None
         rank = inner.rank if inner.labelled else rank  # a pod's number may be a node's
@@ -145,9 +151,8 @@ class Places:
     def is_firsts(self, body: Body) -> bool:
         """Whether a line without a rank may be of the one that ended first: of its host, or of nobody's."""
         host = body.host or body.label
-        return (
-            self.ended_first is not None and body.rank is None and body.task is None and host in ("", self.first_host)
-        )
+        nobodys = body.rank is None and body.task is None and not (self.labelled and host == "") and not body.actor
+        return self.ended_first is not None and nobodys and host in ("", self.first_host)
 
     def placed(self, body: Body) -> Body:
         """A line with the rank of the whole job, where its labels tell only parts of it."""
@@ -278,7 +283,7 @@ _ENDS = (
         None,
         re.compile(
             r"(?i)^(?!.*\bsrun: ).*\b(?:rank|task|worker|process|replica|pod \S{1,60}-)[ #=]?(?P<rank>\d{1,6})\b[^\n]{0,60}?"  # noqa: E501
-            r"\b(?:exit(?:ed|s)?|failed|died|terminated|ended|crashed)\b[^\n]{0,30}?\b(?:code|status|signal)\b\W{0,3}(?!0\b|15\b|143\b)-?\d"
+            r"\b(?:exit(?:ed|s)?|failed|died|terminated|ended|crashed)\b[^\n]{0,30}?\b(?:code|status|signal)\b\W{0,3}?(?!-?(?:0|15|143)\b)-?\d"
         ),
     ),
     (None, re.compile(r"\bWorker process pid=(?P<pid>\d+) exited: exit code (?!0\b)")),  # Ray's node manager
@@ -286,7 +291,7 @@ _ENDS = (
     (None, re.compile(r"'--local_rank=(?P<local>\d{1,3})'.* exits with return code = (?!0\b)")),
 )
 _END_WORDS = re.compile(
-    rb"srun: error|rank|exited: |irst process|rocess |worker|\[Rank |Root Cause|pod |task |replica |  time   |pid[=:] |[Aa]ctor"  # noqa: E501
+    rb"srun: error|[Rr]ank|exited: |irst process|rocess |worker|\[Rank |Root Cause|pod |task |replica |  time   |pid[=:] |[Aa]ctor"  # noqa: E501
 )
 _REPORT = 20  # lines
 

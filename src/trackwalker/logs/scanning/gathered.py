@@ -13,6 +13,8 @@ from trackwalker.logs.failures.whereabouts import Places
 
 MOST_RANKS = 1 << 17  # numbers that a log may call ranks: a hundred thousand GPUs, and a bound for what is no rank
 MOST_MORE = 64
+MOST_HITS = 1 << 17  # of all classes, hosts and ranks: beyond that lines that no rank wrote are one host's
+Key = tuple[str, int | None, str]  # the class, whose line it is: a rank's, or where none is told a host's
 
 
 @dataclass
@@ -39,7 +41,7 @@ class Hit:
 class Gathered:
     """What some files gave; `join` adds those of files that come later."""
 
-    hits: dict[tuple[str, int | None], Hit] = field(default_factory=dict)
+    hits: dict[Key, Hit] = field(default_factory=dict)
     mined: Mined = field(default_factory=Mined)
     harmless: Counter[str] = field(default_factory=Counter)
     ranks: set[int] = field(default_factory=set)

@@ -17,7 +17,7 @@ from trackwalker.logs.failures.divergence import sustained_jump
 from trackwalker.logs.failures.forged import drop_forged
 from trackwalker.logs.failures.lastwords import VICTIM_LINES, failed_by_itself, last_words, next_line
 from trackwalker.logs.failures.mined import Mined, new_errors
-from trackwalker.logs.failures.reactions import reacts
+from trackwalker.logs.failures.reactions import reacts, wraps_up
 from trackwalker.logs.failures.signatures import Signature, Signatures, load
 from trackwalker.logs.failures.structure import NEEDLES as STRUCTURE
 from trackwalker.logs.failures.whereabouts import Places, ended_first, learn, telling
@@ -25,7 +25,7 @@ from trackwalker.logs.formats import dialect as d
 from trackwalker.logs.formats.beside import beside, host_told, is_no_log, names_of, rank_of_log
 from trackwalker.logs.formats.blocks import HEADS, Summary, section_hosts
 from trackwalker.logs.formats.nodelist import hosts_in
-from trackwalker.logs.scanning.gathered import MOST_MORE, MOST_RANKS, Gathered
+from trackwalker.logs.scanning.gathered import MOST_HITS, MOST_MORE, MOST_RANKS, Gathered
 from trackwalker.logs.scanning.gathered import Hit as Hit
 from trackwalker.logs.scanning.lines import Body, clean, parse
 from trackwalker.logs.scanning.needles import SHORTEST, Needles
@@ -206,7 +206,7 @@ class Gatherer:
         if rank is not None:
             self.gathered.ranks.add(rank)
         self.gathered.hits.setdefault(
-            (signature.id, rank), Hit(signature, rank, 1, text[:_QUOTED], file, clock, 1, 1, host=host)
+            (signature.id, rank, host if rank is None else ""), Hit(signature, rank, 1, text[:_QUOTED], file, clock, 1, 1, host=host)
         )
 
     def forget(self) -> None:
@@ -301,19 +301,22 @@ class Gatherer:
         """A line in words that no signature knows: how a process ended stands in codes; else it is kept as an error."""
         told = self.gathered.mined.take(body, file, number)
         raised = self._signatures.by_exception
-        if told is not None and raised is not None and told.exception and told.python:
+        if told is not None and raised is not None and told.exception and told.python and not wraps_up(body.text):
             return [raised]
-        if told is None or not told.is_end:
+        if told is None or not told.is_end or wraps_up(body.text):
             return []
         known = self._signatures.by_signal.get(told.signal) if told.signal is not None else self._signatures.by_exit
         return [known] if known is not None else []
 
     def _hit(self, signature: Signature, body: Body, file: str, number: int) -> None:
         owner = body.rank if body.rank is None or body.rank in self.gathered.ranks else None
-        hit = self.gathered.hits.get((signature.id, owner))
+        key = (signature.id, owner, body.host if owner is None else "")
+        if key not in self.gathered.hits and owner is None and len(self.gathered.hits) > MOST_HITS:
+            key = (signature.id, None, "")
+        hit = self.gathered.hits.get(key)
         if hit is None:
             text = body.text.strip()[:_QUOTED]
-            self.gathered.hits[signature.id, owner] = Hit(
+            self.gathered.hits[key] = Hit(
                 signature, owner, number, text, file, body.clock, 1, number, task=body.task, host=body.host
             )
         else:
@@ -379,7 +382,8 @@ class Gatherer:
                 seen.text = f"{seen.text} {next_line(scan, seen, index.places)}".strip()[:_QUOTED]
         for seen in found:
             rank = seen.rank if seen.rank is not None else index.places.actors.get(seen.actor)
-            python = seen.told.exception and seen.told.python and self._signatures.by_exception
+            raised = seen.told.exception and seen.told.python and not wraps_up(seen.text)
+            python = raised and self._signatures.by_exception
             index.hits.append(
                 Hit(python or unnamed, rank, seen.line, seen.text, seen.file, seen.clock, seen.count, seen.last_line,
                     task=seen.task, host=seen.host, told=seen.told, frame=seen.frame)

@@ -17,7 +17,7 @@ _ESCAPES = re.compile(
 _LABELS = (
     d.TASK_LABEL,
     re.compile(r"^\[(?:rank|default|worker)[ _-]?(\d+)\]:? ?"),
-    re.compile(r"^\[(?:\d+,)?(?:mpirank:)?(\d+)(?:,(?P<host>[\w.-]+))?\]<std(?:err|out|diag)>:? ?"),
+    re.compile(r"^\[(?:\d+,)?(?:mpirank:)?(\d+)(?:,(?P<host>[\w.-]+))?\]<std(?:err|out|diag)>:?(?: (?! ))?"),
     re.compile(r"^(?:rank|Rank|worker)[ _-]?(\d+)\s?[:|] "),
 )
 _INNER_RANK = re.compile(r"\[?\b(?:PG \S+ )?(?:global_|world_)?[Rr]ank(?:[ :=]|: | = ){0,1}(\d+)\b\]?")
