@@ -98,7 +98,7 @@ def weigh(groups: list[Group], index: LogIndex) -> None:
     asked = [
         g
         for g in having(groups, "request-to-end")
-        if g.tier == 5 and not _after_a_failure(g, groups, unknown, index) and not _told_by_the_launcher(g, unknown)
+        if g.tier == 5 and not _after_a_failure(g, groups, unknown, index) and not _told_by_the_launcher(g, unknown, index)
     ]
     if asked and (
         _severity(unknown.first) < FATAL or when(unknown.first, index) > min(when(g.first, index) for g in asked)
@@ -108,14 +108,18 @@ def weigh(groups: list[Group], index: LogIndex) -> None:
     _before_the_victims(unknown, groups, index)
 
 
-def _told_by_the_launcher(asked: Group, unknown: Group) -> bool:
+def _told_by_the_launcher(asked: Group, unknown: Group, index: LogIndex) -> bool:
     """Whether only ranks say that they were told to end, others than the one that reports an error of its own.
 
     A scheduler or a person who ends a job tells all of it, and the scheduler has words of its own for that.
     """
-    own = unknown.first
+    own, failed = unknown.first, index.facts.task_failed
     told = {h.rank for h in asked.hits}
-    return own.rank is not None and None not in told and own.rank not in told and not reacts(own.text)
+    schedulers = [h.line for h in asked.hits if h.rank is None]
+    if schedulers and (failed is None or failed.line > min(schedulers)):
+        return False
+    first = own.rank == index.places.ended_first or not reacts(own.text)
+    return own.rank is not None and first and bool(told - {None}) and own.rank not in told
 
 
 def _after_a_failure(asked: Group, groups: list[Group], unknown: Group, index: LogIndex) -> bool:

@@ -52,6 +52,7 @@ _FIELDS = 600  # characters in which a line of fields shows that it is one
 _A_PROCESS = 1000  # and above: a process's number rather than a rank's
 _LOCAL = "[default"  # torchrun's label holds the rank within its node
 NAMED_HOST = re.compile(r"(?i)\b(?:host(?:name)?|node(?:name)?)[ =:]{1,2}['\"]?((?=[\w.-]*\d)[a-z][\w.-]{1,63})")
+_SERIOUS = ("ERROR", "CRITICAL", "FATAL")
 _MONTHS = {
     m: i for i, m in enumerate(["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"], 1)
 }
@@ -67,6 +68,8 @@ _INFORMS = re.compile(
     r"^\S{0,40}\s?NCCL INFO|NCCL INFO|^\[?(?:INFO|DEBUG|TRACE)\b|^\S+ (?:INFO|DEBUG) |[\s\[|:(-](?:INFO|DEBUG)[\s\]|:)]",  # noqa: E501
     re.ASCII,
 )
+# A row of cells between tabs: where in the code, how serious, then what is said.
+_CELLS = re.compile(r"^\s?(?:[\w.:/-]{1,80}\t+)?(?P<level>INFO|DEBUG|WARNING|WARN|ERROR|CRITICAL|FATAL)\t+")
 _CODE_ABOVE = re.compile(rb'File "[^"]+", line \d+')
 _PROMPT = r"(?:\(\w+\) )?(?:[\w@.:~/-]{1,60} ?)?\$ (?=[a-z./])"  # what somebody typed is no output
 PROMPTS = re.compile(f"(?m)^{_PROMPT}".encode())
@@ -187,6 +190,9 @@ def parse(raw: bytes, above: bytes = b"", rank: int | None = None) -> Body | Non
                 return None  # no launcher writes records
         elif record is not None and rank is None:  # fields behind a sentence
             rank, host = record.rank, host or record.host
+        if match := _CELLS.match(text):
+            said = text[match.end() :]
+            text = said if _SPEAKS_ITSELF.match(said) and match["level"] in _SERIOUS else f"{match['level']} {said}"
         if text == before:
             break
     informs = False
