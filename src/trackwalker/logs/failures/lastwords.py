@@ -20,7 +20,7 @@ from trackwalker.logs.scanning.lines import LAUNCHERS, Body
 from trackwalker.logs.scanning.scan import Scan
 
 if TYPE_CHECKING:
-    from trackwalker.logs.scanning.index import LogIndex
+    from trackwalker.logs.scanning.index import End, LogIndex
 
 _MOST_RANKS = 2  # what more of them print tells nobody apart
 _MOST = 32
@@ -99,6 +99,33 @@ def last_words(
             *_without_health([s for s in found if s not in errors], victims, first_known, places.ended_first),
         ]
     return found[:_MOST]
+
+
+def last_words_beside(ends: list[End], known: set[tuple[str, int]], places: Places) -> list[Seen]:
+    """The same of ranks that have a file each: what one or two of them say last and no other does."""
+    files: dict[str, set[int]] = defaultdict(set)
+    found: list[Seen] = []
+    steps = step_needles()
+    for end in ends:
+        raws = end.text.split(b"\n")
+        number = end.lines - len(raws) + 2 if end.text.endswith(b"\n") else end.lines - len(raws) + 1
+        last = max((i for i, raw in enumerate(raws) if any(n in raw for n in steps)), default=-1)
+        for at, raw in enumerate(raws[last + 1 :], start=last + 1):
+            body = places.read(raw[:2000], raws[at - 1] if at else b"", end.rank)
+            if body is None:
+                continue
+            template = template_of(body)
+            files[template].add(end.rank)
+            if (end.file, number + at) in known or launchers_end(body.text) or not _tells(body, None, 0):
+                continue
+            if reacts(body.text):
+                places.missed.add(end.rank)
+            told = read(body) or Told(SAID, others=others_in(body.text))
+            found.append(
+                Seen(end.rank, None, body.host or end.host, end.file, number + at, body.text.strip()[:_QUOTED],
+                     body.clock, told, template, lines=[number + at])
+            )  # fmt: skip
+    return [s for s in found if len(files[s.template]) <= _MOST_RANKS][:_MOST]
 
 
 def _without_health(

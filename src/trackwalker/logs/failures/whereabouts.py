@@ -76,6 +76,7 @@ class Places:
     of_host: dict[str, list[int]] = field(default_factory=dict)  # the ranks of a host, as tables tell them
     label: Label | None = None  # the form of the log's own labels, where no launcher's is known
     labelled: bool = False  # nearly all lines carry a rank: those that carry none are the launcher's
+    named: dict[int, str] = field(default_factory=dict)  # the host a rank speaks of: its own, unless all name one
     sections: Sections = field(default_factory=Sections)  # blocks of the main log that quote one rank
 
     def front(self, text: bytes, main: bool = True) -> None:
@@ -179,6 +180,7 @@ class Places:
         self.of_host = {**later.of_host, **self.of_host}
         self.node_hosts |= later.node_hosts
         self.nodes |= later.nodes
+        self.named = {**later.named, **self.named}
 
 
 def _number(pod: str) -> int | None:
@@ -194,7 +196,7 @@ def learn(
     actors, elastic = places.actors, ""
     wrote: set[str] = set()
     labelled: dict[int, str] = {}
-    named: dict[int, str] = {}  # what ranks say of a host: their own, where they do not all name one
+    named = places.named
     for raw in raws:
         body = places.read(raw[:600], b"", file_rank)
         if body is None or len(known) >= _MOST:

@@ -15,17 +15,24 @@ from trackwalker.job.dialects import needles as step_needles
 from trackwalker.logs.facts import LogFacts
 from trackwalker.logs.failures.divergence import sustained_jump
 from trackwalker.logs.failures.forged import drop_forged
-from trackwalker.logs.failures.lastwords import VICTIM_LINES, failed_by_itself, last_words, next_line
+from trackwalker.logs.failures.lastwords import (
+    VICTIM_LINES,
+    failed_by_itself,
+    last_words,
+    last_words_beside,
+    next_line,
+)
 from trackwalker.logs.failures.mined import Mined, new_errors
 from trackwalker.logs.failures.reactions import reacts, wraps_up
 from trackwalker.logs.failures.signatures import Signature, Signatures, load
 from trackwalker.logs.failures.structure import NEEDLES as STRUCTURE
 from trackwalker.logs.failures.whereabouts import Places, ended_first, learn, telling
 from trackwalker.logs.formats import dialect as d
-from trackwalker.logs.formats.beside import beside, host_told, is_no_log, names_of, rank_of_log
+from trackwalker.logs.formats.beside import apart, beside, host_told, is_no_log, names_of, rank_of_log
 from trackwalker.logs.formats.blocks import HEADS, Summary, section_hosts
 from trackwalker.logs.formats.nodelist import hosts_in
-from trackwalker.logs.scanning.gathered import MOST_HITS, MOST_MORE, MOST_RANKS, Gathered
+from trackwalker.logs.scanning.gathered import END, MOST_ENDS, MOST_HITS, MOST_MORE, MOST_RANKS, Gathered
+from trackwalker.logs.scanning.gathered import End as End
 from trackwalker.logs.scanning.gathered import Hit as Hit
 from trackwalker.logs.scanning.lines import Body, clean, parse
 from trackwalker.logs.scanning.needles import SHORTEST, Needles
@@ -114,10 +121,13 @@ def _index(
 ) -> LogIndex:
     gatherer = Gatherer(log, load(), every_rank, lead)
     rank, name = (rank_of_log(log), names_of([log, *more])[log]) if more else (None, "")
-    scan = gatherer.read(log, rank, name, host_told(log))
-    if scan.size == 0:
-        raise EvidenceError(f"the log {log} is empty: the job wrote nothing before it ended, or has not started")
-    read_beside(gatherer, [Beside(path, rank) for rank, path in sorted(others.items())])
+    with apart(log) as parts:
+        rank, path = next(iter(parts.items()), (rank, log))
+        scan = gatherer.read(path, rank, name, host_told(path))
+        if log.stat().st_size == 0:
+            raise EvidenceError(f"the log {log} is empty: the job wrote nothing before it ended, or has not started")
+        parts.pop(rank if rank is not None else -1, None)
+        read_beside(gatherer, [Beside(path, rank) for rank, path in sorted({**parts, **others}.items())])
     if scan.size <= _A_FORM and is_no_log(log):  # it is told by what it is, not by words of a log that it holds
         gatherer.forget()
         more = (log, *more)
@@ -227,6 +237,8 @@ class Gatherer:
             self._main = source.steps
         else:
             self.gathered.last_steps.update(source.steps.ranks)
+            if source.rank is not None and len(self.gathered.ends) < MOST_ENDS:
+                self.gathered.ends.append(End(source.name, source.rank, source.host, scan.lines, scan.tail[-END:]))
         self.gathered.clocks.update(source.steps.clocks)
         self._learn(source, scan)
         self.gathered.files.append(source.name)
@@ -377,6 +389,10 @@ class Gatherer:
             lost = {s.line: s.rank for s in found if s.file == main and reacts(s.text)}
             failed, told = len(set(lost.values()) - {None}) > 1 and not told, told or lost
         found += last_words(scan, main, known, told, index.places, failed)
+        if self.gathered.ends and (index.places.reported or len(index.steps)):
+            taken = {(h.file, h.line) for h in index.hits} | {(s.file, s.line) for s in self.gathered.mined.all()}
+            others = {h.rank for h in index.hits if reacts(h.text)}
+            found += last_words_beside(self.gathered.ends, taken, index.places) if failed or len(others) > 1 else []
         for seen in found:
             if seen.file == main and seen.text.endswith(":"):  # what it announces stands in its next line
                 seen.text = f"{seen.text} {next_line(scan, seen, index.places)}".strip()[:_QUOTED]
