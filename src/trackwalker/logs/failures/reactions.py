@@ -34,6 +34,7 @@ _WRAPS_UP = re.compile(
     r"(?i)^\S+\.(?:py|sh) FAILED\W*$|^\W*(?:(?:ERROR|FATAL|CRITICAL)\b\W*)?(?:[\w.]+: ?)?(?:the )?(?:training|run|job|trainer|worker|process|main|script|trial|experiment|task|launch|step|program|"
     r"exiting|aborting|stopping|cleaning up|shutting down|terminating)\b[^:;]{0,40}(?:\b(?:failed|aborted|stopped|exited|terminated|interrupted|cancelled|ended|crashed|"
     r"exiting|aborting|the run|now|everything|all workers|with (?:code|status) \d+)\b)[\s.!]*(?:with (?:exit )?(?:code|status) \d+)?[\s.!]*$"
+    r"|^\W*(?:[\w.]+(?:Error|Exception): )(?:aborted|failed|stopped|interrupted|cancelled|terminated|killed|(?:unknown |internal )?error)\W*$"
     # What raises another process's error again.
     r"|^\W*(?:[\w.]+\.)?(?:ProcessRaised|ProcessExited|ChildFailed|CalledProcess|ExecuteUserScript|WorkerGroup|TrainingFailed|RayTask|RayActor|HorovodInternal)(?:Error|Exception)\b"
     r"|\bdetected that one or more processes exited|\bone or more workers failed|^\W*ErrorMessage\b|^\W*ExitCode\b"
