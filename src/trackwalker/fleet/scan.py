@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import heapq
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
@@ -54,38 +54,60 @@ def scan(root: Path, spared: Spared | None = None) -> dict[str, Seen]:
     return found
 
 
-def written(root: Path) -> dict[str, Seen]:
-    """Every id in a workspace and when it was written to, without a mark: of a job with a log only that is asked."""
-    names: dict[str, list[str]] = {}
-    times: dict[str, float] = {}
-    try:
-        with os.scandir(root) as entries:
-            for entry in entries:
-                name = entry.name
-                is_log = name.endswith(LOG_SUFFIXES)
-                match = NAME_FORM.match(name[:-4] if is_log else name)
-                if match is None:
+class Written:
+    """Every id in a workspace and when it was written to: of a job with a log only that is asked.
+
+    Of a hundred thousand jobs fifty are shown: the names of a job are put together for those alone.
+    """
+
+    def __init__(self, root: Path) -> None:
+        self.times: dict[str, float] = {}
+        self._ids: list[str] = []
+        self._names: list[str] = []
+        try:
+            with os.scandir(root) as entries:
+                self._look(entries)
+        except (FileNotFoundError, NotADirectoryError):
+            pass
+        except OSError as e:
+            raise JobNotFoundError(f"the workspace {root} cannot be read: {e.strerror}") from e
+        silent = self.of(set(self._ids).difference(self.times))
+        asked = {job: max(_changed(root / name) for name in each.names) for job, each in silent.items()}
+        self.unlogged = {job for job, at in asked.items() if at >= 0.0}
+        self.times |= {job: asked[job] for job in self.unlogged}
+
+    def _look(self, entries: Iterable[os.DirEntry[str]]) -> None:
+        times, form = self.times, NAME_FORM.match
+        for entry in entries:
+            name = entry.name
+            is_log = name.endswith(LOG_SUFFIXES)
+            match = form(name[:-4] if is_log else name)
+            if match is None:
+                continue
+            job = match[1]
+            self._ids.append(job)
+            self._names.append(name)
+            if is_log:
+                try:
+                    at = entry.stat().st_mtime
+                except OSError:  # gone meanwhile, or a link to nowhere
                     continue
-                job = match[1]
-                if is_log:
-                    at = _changed(entry)
-                    if at > times.get(job, -1.0):
-                        times[job] = at
-                names.setdefault(job, []).append(name)
-    except (FileNotFoundError, NotADirectoryError):
-        return {}
-    except OSError as e:
-        raise JobNotFoundError(f"the workspace {root} cannot be read: {e.strerror}") from e
-    for job in names.keys() - times.keys():
-        if (at := max(_changed(root / name) for name in names[job])) >= 0.0:
-            times[job] = at
-    return {job: Seen("", tuple(sorted(names[job])), at) for job, at in times.items()}
+                if at > times.get(job, -1.0):
+                    times[job] = at
+
+    def of(self, jobs: Collection[str]) -> dict[str, Seen]:
+        """What is there of some jobs, without a mark."""
+        names: dict[str, list[str]] = {job: [] for job in jobs}
+        for job, name in zip(self._ids, self._names, strict=True):
+            if job in names:
+                names[job].append(name)
+        return {job: Seen("", tuple(sorted(held)), self.times.get(job, -1.0)) for job, held in names.items()}
 
 
-def _changed(entry: os.DirEntry[str] | Path) -> float:
+def _changed(path: Path) -> float:
     """When it was written last; -1 for what is gone meanwhile, or a link to nowhere."""
     try:
-        return entry.stat().st_mtime
+        return path.stat().st_mtime
     except OSError:
         return -1.0
 
@@ -153,26 +175,34 @@ def newest(
     count: int,
     since: float = 0.0,
     skipped: list[str] | None = None,
-    seen: Mapping[str, Seen] | None = None,
+    seen: Written | Mapping[str, Seen] | None = None,
 ) -> tuple[list[Job], int]:
     """So many jobs, the one that was written last first, those without a log before them; and how many more there are.
 
     A directory without a log and without a run.json is no job (a shared folder of checkpoints): it is not counted
     unless it looks like one from outside. `seen` is what a look at the workspace gave already.
     """
-    looked = written(root) if seen is None else seen
-    seen = {name: each for name, each in looked.items() if each.changed >= since or each.changed < _NO_TIME}
-    waiting = [
-        name
-        for name, each in seen.items()
-        if not each.names[-1].endswith(LOG_SUFFIXES) and not any(part.endswith(LOG_SUFFIXES) for part in each.names)
-    ]
-    found = resolved(root, seen, waiting, skipped)
+    seen = Written(root) if seen is None else seen
+    times, silent = (seen.times, seen.unlogged) if isinstance(seen, Written) else _times(seen)
+    if since:
+        times = {name: at for name, at in times.items() if at >= since or at < _NO_TIME}
+    waiting = silent & times.keys()
+
+    def looked_into(jobs: Collection[str]) -> dict[str, Job]:
+        return resolved(root, seen.of(jobs) if isinstance(seen, Written) else seen, jobs, skipped)
+
+    found = looked_into(waiting)
     unlogged = sorted((job for job in found.values() if job.log is None), key=lambda job: job.id, reverse=True)
-    logged_elsewhere = {job.id for job in found.values() if job.log is not None}
-    logged_ids = seen.keys() - set(waiting) | logged_elsewhere
+    waiting -= {job.id for job in found.values() if job.log is not None}  # they have one elsewhere
+    logged = {name: at for name, at in times.items() if name not in waiting}
     left = max(count - len(unlogged), 0)
-    order = heapq.nlargest(left, logged_ids, key=lambda name: (seen[name].changed, name))
-    shown = resolved(root, seen, order, skipped)
-    logged = [shown[name] for name in order if name in shown]
-    return [*unlogged, *logged][:count], max(len(unlogged) + len(logged_ids) - count, 0)
+    order = [name for _, name in heapq.nlargest(left, zip(logged.values(), logged, strict=True))]
+    shown = looked_into(order)
+    jobs = [*unlogged, *(shown[name] for name in order if name in shown)]
+    return jobs[:count], max(len(unlogged) + len(logged) - count, 0)
+
+
+def _times(seen: Mapping[str, Seen]) -> tuple[dict[str, float], set[str]]:
+    """When each was written to, and which have no log."""
+    unlogged = {name for name, each in seen.items() if not any(part.endswith(LOG_SUFFIXES) for part in each.names)}
+    return {name: each.changed for name, each in seen.items()}, unlogged

@@ -16,7 +16,7 @@ from trackwalker.cli.jobs import list as listing
 from trackwalker.fleet import questions, reading
 from trackwalker.fleet.index import JobIndex
 from trackwalker.fleet.rows import JobRow, packed, unpacked
-from trackwalker.fleet.scan import TURNS, newest, scan, written
+from trackwalker.fleet.scan import TURNS, Written, newest, scan
 from trackwalker.fleet.source import Plain
 from trackwalker.job.resolve import list_jobs
 from trackwalker.launch.job_state import standings
@@ -202,8 +202,10 @@ def test_when_jobs_were_written_is_known_without_their_directories(root: Path) -
     (root / "9600-JAX-no-log").mkdir()
     (root / "9700-JAX-nowhere.log").symlink_to("gone")
     told = {name: (each.names, each.changed) for name, each in scan(root).items()}
-    assert {name: (each.names, pytest.approx(each.changed)) for name, each in written(root).items()} == told
-    assert written(root / "none") == {}
+    seen = Written(root)
+    assert {name: (each.names, pytest.approx(each.changed)) for name, each in seen.of(seen.times).items()} == told
+    assert seen.unlogged == {"9600"}
+    assert not Written(root / "none").times
 
 
 def test_a_list_looks_into_as_many_jobs_as_it_shows(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:

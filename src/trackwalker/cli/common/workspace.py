@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
 from pathlib import Path
 
 from trackwalker.cli.common.say import say
 from trackwalker.errors import JobNotFoundError
-from trackwalker.fleet.scan import Seen, newest
+from trackwalker.fleet.scan import Written, newest
 from trackwalker.job.layout import Job
 from trackwalker.job.resolve import list_jobs
 from trackwalker.launch.job_state import submitted
@@ -30,9 +29,7 @@ def jobs_of(workspace: Path, waiting: bool = True) -> list[Job]:
     return found
 
 
-def newest_of(
-    workspace: Path, count: int, since: float = 0.0, seen: Mapping[str, Seen] | None = None
-) -> tuple[list[Job], int]:
+def newest_of(workspace: Path, count: int, since: float = 0.0, seen: Written | None = None) -> tuple[list[Job], int]:
     """The newest so many of them and how many more there are: of a hundred thousand only those few are looked into.
 
     With `since` only those that were written to since; `seen` is a look at the workspace that was taken already.

@@ -19,7 +19,7 @@ from trackwalker.cli.common.say import Screen
 from trackwalker.cli.common.waiting import clock, since
 from trackwalker.cli.common.workspace import jobs_of, newest_of, there
 from trackwalker.errors import UsageError
-from trackwalker.fleet.scan import written
+from trackwalker.fleet.scan import Written
 from trackwalker.job.causes import cause_name
 from trackwalker.job.layout import Job
 from trackwalker.job.shorthand import started
@@ -101,7 +101,7 @@ def _rows(
     if not limit:
         fit = _fitting(jobs_of(workspace), states, moment)
         return [row_of(*each) for each in fit], 0, 0
-    look, seen = limit, written(there(workspace))
+    look, seen = limit, Written(there(workspace))
     while True:
         found, more = newest_of(workspace, look, moment or 0.0, seen)
         fit = _fitting(found, states, moment)
