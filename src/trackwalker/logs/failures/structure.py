@@ -145,6 +145,7 @@ _WARNS = re.compile(
 _EXCEPTION = re.compile(
     r"^(?:[A-Za-z_][\w.]*(?:\.|::))?(?P<type>[A-Z]\w*(?:Error|Exception|Fault|Failure|Interrupt|Timeout|Exit|Panic|Abort|Expired))\b(?::|\s*$|\()"
     r"|^(?P<module>(?:[a-z_]\w*\.)+)(?P<other>[A-Z]\w+): \S"
+    r"|^(?:Exception in thread \"[^\"]*\"|Caused by:) (?:[a-z_]\w*\.)*(?P<java>[A-Z]\w+)\b"
 )
 _WHAT = re.compile(
     r"^\s*what\(\):|terminate called after throwing|^thread '[^']*' panicked at|^panic: |^goroutine \d+ "
@@ -285,7 +286,7 @@ def read(body: Body) -> Told | None:
         groups = fails.groupdict()
         verb = groups["verb"] or groups["verb2"] or groups["state"] or ""
         about = next((v for k in "abcd" if (v := groups[k])), "").strip(" :-[]()'\"")
-    name = (raised["type"] or raised["other"]) if raised else ""
-    python = raised is not None and "." in raised.group().partition(":")[0] and "::" not in raised.group()
+    name = (raised["type"] or raised["other"] or raised["java"]) if raised else ""
+    python = raised is not None and not raised["java"] and "." in raised.group().partition(":")[0] and "::" not in raised.group()
     undone = fails is not None and bool(fails["verb"] or fails["verb2"])
     return Told(severity, name, number_or_name, number, code, verb, about, undone, python, others_in(text))

@@ -12,6 +12,7 @@ from trackwalker.logs.failures.reactions import VICTIMS, launchers_end, reacts
 from trackwalker.logs.failures.structure import ERROR, FATAL, SAID, ending
 from trackwalker.logs.scanning.index import Hit, LogIndex
 
+_TRACEBACK = 60  # lines of a traceback, interleaved with those of other ranks
 _LAST_WORDS = 5  # lines: an error with nothing after it
 _SEVERAL, _MANY = 2, 3  # ranks that lost somebody
 _MOST_ALIKE = 0.5  # of the ranks: what more of them print tells nobody apart
@@ -94,6 +95,9 @@ def weigh(groups: list[Group], index: LogIndex) -> None:
     if not strong and len(index.steps) and not ended_badly and not last_words:
         unknown.tier, unknown.why = 8, "a sentence about a failure, in a run that nothing else says has failed"
         return
+    if (raised := _announced(unknown.first, groups)) is not None:
+        raised.tier = min(raised.tier, 3)
+        return  # what was raised says what the line above it only announces
     _before_the_signal(unknown, groups, index)
     asked = [
         g
@@ -106,6 +110,18 @@ def weigh(groups: list[Group], index: LogIndex) -> None:
         unknown.tier, unknown.why = 6, "beside the request to end it says little"
         return
     _before_the_victims(unknown, groups, index)
+
+
+def _announced(own: Hit, groups: list[Group]) -> Group | None:
+    """The exception that the same rank raised right below a line that says only that there was one."""
+    if own.told is not None and own.told.exception:
+        return None
+    for group in having(groups, "exception"):
+        for hit in group.hits:
+            below = hit.file == own.file and 0 < hit.line - own.line <= _TRACEBACK
+            if below and own.rank in (hit.rank, None) and not reacts(hit.text) and group.tier <= 4:
+                return group
+    return None
 
 
 def _told_by_the_launcher(asked: Group, unknown: Group, index: LogIndex) -> bool:

@@ -38,7 +38,7 @@ _ELASTIC_RANK = re.compile(rf"^\s*rank\s+: {_RANK} \(local_rank")
 _MAP_HOST = re.compile(rf"^\s*Data for node: {_HOST}\s")  # Open MPI's map of the job
 _MAP_RANK = re.compile(rf"^\s*Process OMPI jobid: \S+ App: \d+ Process rank: {_RANK}\b")
 _OWN_RANK = re.compile(r"(?<!\w)(?:(?:global_|world_)?rank|process_index(?:\(\))?)[=: ]{1,2}(\d{1,6})\b")
-_PER_NODE = re.compile(rb"\b(?:nproc[_-]per[_-]node|(?:PET_)?NPROC_PER_NODE)[= ](\d{1,3})\b")
+_PER_NODE = re.compile(rb"\b(?:nproc[_-]per[_-]node|(?:PET_)?NPROC_PER_NODE|GPUS_PER_NODE)[= ](\d{1,3})\b")
 _NODE_HOST = re.compile(rb"(?m)^ *(\d{1,6}): .{0,80}?\bHOST(?:NAME)?=([A-Za-z][\w.-]{1,63})")
 _POD_NODE = re.compile(rb"(?m)^\[pod/([\w.-]+)/[\w.-]+\] .{0,200}?\bNODE_RANK=(\d{1,6})\b")
 _RAY_RANK = re.compile(r"\bip=(?P<ip>[\w.:-]+), pid=(?P<pid>\d+)\) world_rank=(?P<rank>\d{1,6})\b")
@@ -46,6 +46,10 @@ _NCCL_START = re.compile(
     rb"(?m)^ *(\d{1,6}): ([A-Za-z][\w.-]{1,63}):\d{1,8}:\d{1,8} \[(\d{1,3})\] NCCL INFO [^\n]{0,120}?\brank (\d{1,6}) nranks \d"  # noqa: E501
 )
 _DIGITS = re.compile(r"\d+")
+_HOST_LABEL = re.compile(r"^([A-Za-z][\w.-]{1,63}):(?: |$)")
+_ADDRESS = re.compile(  # of a named host: a line of the launcher tells both
+    rf"(?i)\b(?:host(?:name)?|node(?:name)?)[ =:]{{1,2}}['\"]?{_HOST}['\"]?[ ,;]{{1,3}}(?:ip|addr(?:ess)?)[ =:]{{1,2}}['\"]?(?P<ip>(?:\d{{1,3}}\.){{3}}\d{{1,3}})\b"  # noqa: E501
+)
 _UNLIMITED = re.compile(rb"ulimit -l[^\n]{0,80}\n(?:[^\n]*\n){0,2}?unlimited\n|--ulimit memlock=-1\b")
 # No line without one of them tells who runs where.
 _WORDS = (b"ank", b"ost", b"srun", b"@ ", b"kernel", b"ode: ", b"process_")
@@ -76,6 +80,7 @@ class Places:
     of_host: dict[str, list[int]] = field(default_factory=dict)  # the ranks of a host, as tables tell them
     label: Label | None = None  # the form of the log's own labels, where no launcher's is known
     labelled: bool = False  # nearly all lines carry a rank: those that carry none are the launcher's
+    names: dict[str, str] = field(default_factory=dict)  # of hosts, by their addresses
     named: dict[int, str] = field(default_factory=dict)  # the host a rank speaks of: its own, unless all name one
     sections: Sections = field(default_factory=Sections)  # blocks of the main log that quote one rank
 
@@ -138,7 +143,7 @@ class Places:
         """A line without the log's own label, as whose it is; None where what it labels is no output."""
         told = self.label.split(body.text) if self.label is not None and not body.labelled else None
         if told is None or self.label is None:
-            return body
+            return self._below_a_host(body, above)
         if (inner := parse(told[2].encode(), above)) is None:
             return None
         number, host, _ = told
@@ -148,6 +153,14 @@ class Places:
             inner, rank=rank if rank is not None else body.rank, host=body.host or host, actor=body.actor,
             clock=inner.clock if inner.clock is not None else body.clock, task=body.task, labelled=rank is not None,
         )  # fmt: skip
+
+    def _below_a_host(self, body: Body, above: bytes) -> Body | None:
+        """A line as that of the host whose name, known from elsewhere, stands before it."""
+        match = _HOST_LABEL.match(body.text)
+        if match is None or body.labelled or match[1] not in self.of_host:
+            return body
+        inner = parse(body.text[match.end() :].encode(), above)
+        return None if inner is None else replace(inner, host=match[1], clock=inner.clock or body.clock)
 
     def is_firsts(self, body: Body) -> bool:
         """Whether a line without a rank may be of the one that ended first: of its host, or of nobody's."""
@@ -180,6 +193,7 @@ class Places:
         self.of_host = {**later.of_host, **self.of_host}
         self.node_hosts |= later.node_hosts
         self.nodes |= later.nodes
+        self.names = {**later.names, **self.names}
         self.named = {**later.named, **self.named}
 
 
@@ -203,6 +217,8 @@ def learn(
             continue
         if body.host:
             wrote.add(body.host)
+        elif match := _ADDRESS.search(body.text):
+            places.names.setdefault(match["ip"], match["host"])
         if match := _RAY_RANK.search(body.text):  # Ray Train's own table
             actors.setdefault(f"pid={match['pid']}, ip={match['ip']}", int(match["rank"]))
             actors.setdefault(f"pid={match['pid']}", int(match["rank"]))
