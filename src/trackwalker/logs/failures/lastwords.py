@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from trackwalker.job.dialects import needles as step_needles
 from trackwalker.logs.failures.mined import Seen, template_of
 from trackwalker.logs.failures.reactions import launchers_end, reacts
-from trackwalker.logs.failures.structure import ERROR, SAID, Told, others_in, read, warns
+from trackwalker.logs.failures.structure import ERROR, SAID, Told, ending, others_in, read, warns
 from trackwalker.logs.failures.whereabouts import Places
 from trackwalker.logs.scanning.lines import LAUNCHERS, Body
 from trackwalker.logs.scanning.scan import Scan
@@ -33,7 +33,7 @@ VICTIM_LINES = frozenset({"victim", "exit-word"})  # they tell that somebody end
 _ENDED = VICTIM_LINES | {"end-of-process"}
 _NEXT = 8  # lines, of ranks that write into one another's
 _NO_SENTENCE = re.compile(
-    r"^\s{4}|^\s*File \"|^[\W\d_]*$|^\s*at [\w.$<>/]+\(|^\s*\.\.\. \d+ more|^\s*\S+\.(?:go|rs):\d+(?: \+0x\w+)?\s*$|^goroutine \d+ |^stack backtrace|^note: run with|^Traceback |^During handling|^The above exception|^NODE_EXIT "
+    r"^\s{4}|^[-=#*~]{4,}|^\s*File \"|^[\W\d_]*$|^\s*at [\w.$<>/]+\(|^\s*\.\.\. \d+ more|^\s*\S+\.(?:go|rs):\d+(?: \+0x\w+)?\s*$|^goroutine \d+ |^stack backtrace|^note: run with|^Traceback |^During handling|^The above exception|^NODE_EXIT "
 )
 _A_BAR = re.compile(r"\d+%\||\b\d+(?:\.\d+)?(?:it/s|s/it)\b")
 
@@ -145,6 +145,7 @@ def _last_report(raws: list[bytes], places: Places, until: int | None) -> int | 
     for raw in raws[:until]:
         body = places.read(raw[:600])
         well = body is not None and not _NO_SENTENCE.search(body.text) and read(body) is None and not reacts(body.text)
+        well = well and body is not None and ending(body.text) == (None, None)
         templates.append(template_of(body) if body is not None and well else "")
     often = [t for t, count in Counter(templates).most_common(4) if t and count >= _OFTEN][:3]
     return max((i for i, t in enumerate(templates) if t in often), default=None)

@@ -36,7 +36,7 @@ _WRAPS_UP = re.compile(
     r"exiting|aborting|the run|now|everything|all workers|with (?:code|status) \d+)\b)[\s.!]*(?:with (?:exit )?(?:code|status) \d+)?[\s.!]*$"
     r"|^\W*(?:[\w.]+(?:Error|Exception): )(?:aborted|failed|stopped|interrupted|cancelled|terminated|killed|(?:unknown |internal )?error)\W*$"
     # What raises another process's error again.
-    r"|^\W*(?:[\w.]+\.)?(?:ProcessRaised|ProcessExited|ChildFailed|CalledProcess|ExecuteUserScript|WorkerGroup|TrainingFailed|RayTask|RayActor|HorovodInternal)(?:Error|Exception)\b"
+    r"|^\W*(?:[\w.]+\.)?(?:ProcessRaised|ProcessExited|ChildFailed|CalledProcess|ExecuteUserScript|WorkerGroup|TrainingFailed|RayTask|RayActor|ActorDied|HorovodInternal)(?:Error|Exception)\b"
     r"|\bdetected that one or more processes exited|\bone or more workers failed|^\W*ErrorMessage\b|^\W*ExitCode\b"
 )
 

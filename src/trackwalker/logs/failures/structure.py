@@ -172,6 +172,9 @@ _FAILS = re.compile(
     | \b(?:no\s+such|failure\s+(?:of|in|while|during)|error\s+(?:in|while|during|from|reading|writing|at|occurred)|invalid|illegal|unexpected|no\s+response\s+from|lost\s+(?:contact|connection|touch)\s+(?:to|with)|violation\s+of)\s+(?P<d>.{0,80})
     """  # noqa: E501
 )
+_UNDONE = re.compile(
+    r"(?i)\b(?:cannot|can't|could not|couldn't|unable to|was not able to|failed to|refus(?:ed|es|ing) to)\s+\w"
+)
 _NOT_AN_ERROR = re.compile(
     r"""(?ix)
     \b(?:0|no|zero|without|any)\s+(?:\w+\s+)?(?:errors?|failures?|failed|exceptions?)\b | \b(?:errors?|failures?|failed|dropped|lost)\s*[=:]\s*(?:0\b|none|null|false|\[\])
@@ -288,5 +291,5 @@ def read(body: Body) -> Told | None:
         about = next((v for k in "abcd" if (v := groups[k])), "").strip(" :-[]()'\"")
     name = (raised["type"] or raised["other"] or raised["java"]) if raised else ""
     python = raised is not None and not raised["java"] and "." in raised.group().partition(":")[0] and "::" not in raised.group()
-    undone = fails is not None and bool(fails["verb"] or fails["verb2"])
+    undone = _UNDONE.search(text, 0, 600) is not None
     return Told(severity, name, number_or_name, number, code, verb, about, undone, python, others_in(text))

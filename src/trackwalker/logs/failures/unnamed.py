@@ -114,7 +114,7 @@ def weigh(groups: list[Group], index: LogIndex) -> None:
 
 def _announced(own: Hit, groups: list[Group]) -> Group | None:
     """The exception that the same rank raised right below a line that says only that there was one."""
-    if own.told is not None and own.told.exception:
+    if own.told is None or own.told.exception or own.told.severity == FATAL:
         return None
     for group in having(groups, "exception"):
         for hit in group.hits:

@@ -113,7 +113,7 @@ class Places:
         bodies = [b for raw in text.split(b"\n")[:_MOST_LEARNED] if raw and (b := parse(raw[:600]))]
         if self.label is None and sum(not b.labelled for b in bodies) > _UNLABELLED * len(bodies):
             self.label = learn_label(b.text for b in bodies if not b.labelled)
-        bodies = [owned for b in bodies if (owned := self._owned(b))]
+        bodies = [self._owned(b) or b for b in bodies]
         self.labelled = sum(b.labelled for b in bodies) >= _LABELLED * max(len(bodies), 1)
         for rank, host in read_tables([b.text for b in bodies], [b.host for b in bodies]).items():
             known.setdefault(rank, host)
@@ -172,7 +172,7 @@ class Places:
         """A line with the rank of the whole job, where its labels tell only parts of it."""
         if body.rank is None and body.actor in self.actors:
             return replace(body, rank=self.actors[body.actor])
-        here = self.of_host.get(body.host, []) if body.local is not None and body.task is None else []
+        here = self.of_host.get(body.host or body.label, []) if body.local is not None and body.task is None else []
         if body.local is not None and body.local < len(here) and body.local not in here[1:]:
             return replace(body, rank=sorted(here)[body.local])
         if self.per_node < 2 or not (body.outer or body.local is not None):
