@@ -47,6 +47,7 @@ class Kind:
     errors: frozenset[str]
     errnos: frozenset[str]
     causes: frozenset[str]
+    also: frozenset[str]
 
     @cached_property
     def words(self) -> list[tuple[int, re.Pattern[str]]]:
@@ -69,7 +70,10 @@ def kinds() -> tuple[Kind, ...]:
     for name, told in orjson.loads(kept("kinds", text.encode(), lambda: _as_json(text))).items():
         words = tuple((int(weight), "|".join(texts)) for weight, texts in told["words"].items())
         out.append(
-            Kind(name, words, frozenset(told["errors"]), frozenset(map(str, told["errnos"])), frozenset(told["causes"]))
+            Kind(
+                name, words, frozenset(told["errors"]), frozenset(map(str, told["errnos"])), frozenset(told["causes"]),
+                frozenset(told["also"]),
+            )  # fmt: skip
         )
     return tuple(out)
 
@@ -80,9 +84,14 @@ def _as_json(text: str) -> bytes:
 
 
 @cache
-def kind_of_cause(cause: str) -> str:
-    """The class that a cause of the verdict belongs to, "" for those that belong to none."""
-    return next((k.name for k in kinds() if cause in k.causes), "")
+def kind_of_cause(cause: str, text: str = "") -> str:
+    """The class that a cause belongs to, "" for those that belong to none; of several the one its line speaks for."""
+    known = [k for k in kinds() if cause in k.causes or cause in k.also]
+    own = next((k for k in known if cause in k.causes), None)
+    if own is None or len(known) == 1 or not text:
+        return own.name if own else ""
+    spoken = _CAMEL.sub(" ", _spoken(text))
+    return max(known, key=lambda k: (k.weight(spoken), k is own)).name
 
 
 def _spoken(text: str) -> str:

@@ -196,7 +196,7 @@ def _kind(group: Group) -> str:
     """The generic class: the cause's own, or of words that name no cause what they are about."""
     hit = group.first
     vague = hit.signature.unnamed or group.has("exception") or group.has("traceback") or group.cause == UNCLASSIFIED
-    if not vague and (known := kind_of_cause(group.cause)):
+    if not vague and (known := kind_of_cause(group.cause, hit.text)):
         return known
     told = hit.told or read(Body(hit.text, hit.rank, None, False, None))
     said = [h.text for h in group.hits if h.rank == hit.rank and abs(h.line - hit.line) <= _SAME][:_FEW]

@@ -144,7 +144,8 @@ def parse(raw: bytes, above: bytes = b"", rank: int | None = None) -> Body | Non
                 host = host or match.groupdict().get("host", "")
                 text = _PROGRAM.sub("", text[match.end() :])
                 if host and not actor and (match := _DAEMON.match(text)):
-                    actor = f"{host} {match[1]}"
+                    actor, rest = f"{host} {match[1]}", text[match.end() :]
+                    text = rest if any(label.match(rest) for label in _LABELS[1:]) else text
         if match := _DMESG.match(text):
             text = text[match.end() :]
         if match := _POD.match(text):
