@@ -35,6 +35,7 @@ _WRAPS_UP = re.compile(
     r"exiting|aborting|stopping|cleaning up|shutting down|terminating)\b[^:;]{0,40}(?:\b(?:failed|aborted|stopped|exited|terminated|interrupted|cancelled|ended|crashed|"
     r"exiting|aborting|the run|now|everything|all workers|with (?:code|status) \d+)\b)[\s.!]*(?:with (?:exit )?(?:code|status) \d+)?[\s.!]*$"
     r"|^\W*(?:[\w.]+(?:Error|Exception): )(?:aborted|failed|stopped|interrupted|cancelled|terminated|killed|(?:unknown |internal )?error)\W*$"
+    r"|\b(?:unhandled|uncaught|unexpected) (?:error|exception)\b[^:]{0,60}$|\bWaiting up to \d+ seconds for all\b"
     # What raises another process's error again.
     r"|^\W*(?:[\w.]+\.)?(?:ProcessRaised|ProcessExited|ChildFailed|CalledProcess|ExecuteUserScript|WorkerGroup|TrainingFailed|RayTask|RayActor|ActorDied|HorovodInternal)(?:Error|Exception)\b"
     r"|\bdetected that one or more processes exited|\bone or more workers failed|^\W*ErrorMessage\b|^\W*ExitCode\b"

@@ -188,11 +188,11 @@ def _finding(group: Group, role: Role, index: LogIndex) -> Finding:
         line=hit.line, file=hit.file, text=hit.text, count=sum(h.count for h in group.hits),
         ranks=ranks, hosts=hosts, why=group.why, fc=signature.fc,
         proves_not=signature.proves_not, next=tuple(signature.next), local=group.local,
-        kind=_kind(group), subject=_subject(hit), unnamed=hit.signature.unnamed,
+        kind=_kind(group, {*index.rank_hosts.values(), *known}), subject=_subject(hit), unnamed=hit.signature.unnamed,
     )  # fmt: skip
 
 
-def _kind(group: Group) -> str:
+def _kind(group: Group, hosts: set[str]) -> str:
     """The generic class: the cause's own, or of words that name no cause what they are about."""
     hit = group.first
     vague = hit.signature.unnamed or group.has("exception") or group.has("traceback") or group.cause == UNCLASSIFIED
@@ -201,8 +201,10 @@ def _kind(group: Group) -> str:
     told = hit.told or read(Body(hit.text, hit.rank, None, False, None))
     said = [h.text for h in group.hits if h.rank == hit.rank and abs(h.line - hit.line) <= _SAME][:_FEW]
     if told is None:
-        return kind_of([hit.text])
-    found = kind_of(said or [hit.text], told.about, told.exception, told.errno)
+        return kind_of([hit.text], hosts=hosts)
+    # What stands beside it tells more only where the line itself says nothing clear.
+    found = kind_of([hit.text], told.about, told.exception, told.errno, hosts)
+    found = found or kind_of(said or [hit.text], told.about, told.exception, told.errno, hosts)
     return found or (kind_of_cause(group.cause) if group.cause != UNCLASSIFIED else "")
 
 
