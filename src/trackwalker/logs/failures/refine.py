@@ -167,9 +167,8 @@ def _followers(groups: list[Group], index: LogIndex) -> None:
         if lost.tier <= 4 and any(_beside(h, g.first) for g in why for h in lost.hits):
             lost.tier, lost.why = 6, "the lines beside it say why the peer is gone"
     error, frames = only(groups, "exception"), having(groups, "checkpoint-frame")
-    saving = [frame for frame in frames if frame.first.signature.cause == "checkpoint-fs-error"]
     for disk in having(groups, "disk-or-mount"):
-        if any(_near(disk, frame) for frame in saving):
+        if any(_near(disk, frame) for frame in having(groups, "saving-frame")):
             disk.become("while-saving", "it was raised while a checkpoint was written")
     if error is not None and error.tier == 3 and any(_near(error, frame) for frame in frames):
         error.tier, error.why = 4, "it was raised while a checkpoint was read or written"

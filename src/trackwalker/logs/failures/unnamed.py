@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 
-from trackwalker.logs.failures.groups import Group, having, when
+from trackwalker.logs.failures.groups import Group, having, when, whose
 from trackwalker.logs.failures.reactions import VICTIMS, launchers_end, reacts
 from trackwalker.logs.failures.structure import ERROR, FATAL, SAID, ending
 from trackwalker.logs.scanning.index import Hit, LogIndex
@@ -98,6 +98,9 @@ def weigh(groups: list[Group], index: LogIndex) -> None:
     if (raised := _announced(unknown.first, groups)) is not None:
         raised.tier = min(raised.tier, 3)
         return  # what was raised says what the line above it only announces
+    raises = (h for g in having(groups, "exception") if g.tier <= 4 for h in g.hits)
+    if reacts(unknown.first.text) and any(whose(h) is not None and not reacts(h.text) for h in raises):
+        return  # all that unknown words tell is how others took what somebody raised
     _before_the_signal(unknown, groups, index)
     asked = [
         g

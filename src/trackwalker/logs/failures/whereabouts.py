@@ -170,7 +170,7 @@ class Places:
 
     def placed(self, body: Body) -> Body:
         """A line with the rank of the whole job, where its labels tell only parts of it."""
-        if body.rank is None and body.actor in self.actors:
+        if not body.labelled and body.actor in self.actors:
             return replace(body, rank=self.actors[body.actor])
         here = self.of_host.get(body.host or body.label, []) if body.local is not None and body.task is None else []
         if body.local is not None and body.local < len(here) and body.local not in here[1:]:
