@@ -65,7 +65,7 @@ def apart(log: Path) -> Iterator[dict[int, Path]]:
         parts: dict[int, Path] = {}
         ends = [*(head.start() for head in heads[1:]), len(held)]
         for rank, head, end in sorted(zip(ranks, heads, ends, strict=True), key=lambda each: each[0] or 0):
-            named = Path(head[1].decode("utf-8", "replace")).name
+            named = head[1].decode("utf-8", "replace").strip("/").replace("/", "-")[-200:]
             path = Path(folder) / str(rank) / (named if parts else log.name)
             path.parent.mkdir()
             path.write_bytes(held[head.end() : end])
