@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from trackwalker.logs.scanning.index import Hit
 
 
-def drop_forged(facts: LogFacts, hits: dict[tuple[str, int | None], Hit]) -> None:
+def drop_forged(facts: LogFacts, hits: dict[tuple[str, int | None, str], Hit]) -> None:
     """A node tells of its own exit: what a task prints about another host of the job is not believed."""
     hosts = facts.hosts
     # Stages and checks come before training: once it begins a label is the trainer's, and speaks of its own host.

@@ -49,11 +49,24 @@ def groups_of(index: LogIndex) -> list[Group]:
     for group in groups:
         # A crash that follows another error is how the process ended, not why.
         if group.first.signature.first_only and any(
-            o.tier <= 3 and o is not group and not o.first.signature.first_only
+            o.tier <= 3 and o is not group and not o.first.signature.first_only and _of_the_same(o, group)
             and when(o.first, index) < when(group.first, index) for o in groups
         ):  # fmt: skip
             group.tier = 4
     return groups
+
+
+def whose(hit: Hit) -> int | str | None:
+    """Who wrote a line: a rank, or where none is told a host."""
+    return hit.rank if hit.rank is not None else hit.host or None
+
+
+def _of_the_same(other: Group, crash: Group) -> bool:
+    """Whether what came before may have befallen who crashed: what others say who lost it has not."""
+    if not other.has("victim"):
+        return True
+    mine = {whose(h) for h in crash.hits}
+    return None in mine or bool(mine & {whose(h) for h in other.hits} | {None} & {whose(h) for h in other.hits})
 
 
 def having(groups: list[Group], *traits: Trait) -> list[Group]:

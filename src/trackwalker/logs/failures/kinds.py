@@ -6,7 +6,7 @@ A class is a question that a person can go on with ("storage?"), not a name: wha
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
@@ -18,14 +18,14 @@ from trackwalker.logs.scanning.disk_cache import kept
 
 FILE = Path(__file__).parents[1] / "kinds.yml"
 _DECIDES = 6.0  # a code or an exception class outweighs words
-_OBJECT = 1.5  # what the failed verb is about weighs more than the rest of the line
+_OBJECT = 0.5  # what the failed verb is about weighs more than the rest of the line
 _CAMEL = re.compile(r"(?<=[a-z])(?=[A-Z])(?!B\b)")  # a class name is a sentence without spaces
 # Lines of fields, JSON or key=value: what says who wrote it, where and when is not about the failure.
 _FIELD = re.compile(r'"?\b(\w+)"?\s?[:=]\s?("(?:[^"\\]|\\.)*"|[^\s,{}]+),?')
 _FIELDS = re.compile(r"^\W{0,3}\w+\"?[:=](?:.*?\w\"?[:=]){2}")
 # Who speaks, before what is said: a level with a logger's name, glog's head, a thread that panicked.
 _HEAD = re.compile(
-    r"^\W{0,3}(?:[IWEF]\d{4} [\d:.]+ +\d+ \S+\] |\[NeMo[^\]]*\] ?|thread '[^']*' panicked at \S+ ?|(?:what\(\):|panic:)\s+"  # noqa: E501
+    r"^\W{0,3}(?:(?:Exception in thread \"[^\"]*\" |Caused by: )(?:[a-z_]\w*\.)*|[IWEF]\d{4} [\d:.]+ +\d+ \S+\] |\[NeMo[^\]]*\] ?|thread '[^']*' panicked at \S+ ?|(?:what\(\):|panic:)\s+"  # noqa: E501
     r"|(?:- )?(?:[\w.-]+ )?(?:- )?\[?(?:ERROR|CRITICAL|FATAL|error|critical|fatal)\s*\]?[\s:-]+(?:[\w-]+(?:\.[\w-]+)*: ?)?"  # noqa: E501
     r"|(?:[\w]+\.)+(?=[A-Z]\w+: ))"
 )
@@ -47,6 +47,7 @@ class Kind:
     errors: frozenset[str]
     errnos: frozenset[str]
     causes: frozenset[str]
+    also: frozenset[str]
 
     @cached_property
     def words(self) -> list[tuple[int, re.Pattern[str]]]:
@@ -69,7 +70,10 @@ def kinds() -> tuple[Kind, ...]:
     for name, told in orjson.loads(kept("kinds", text.encode(), lambda: _as_json(text))).items():
         words = tuple((int(weight), "|".join(texts)) for weight, texts in told["words"].items())
         out.append(
-            Kind(name, words, frozenset(told["errors"]), frozenset(map(str, told["errnos"])), frozenset(told["causes"]))
+            Kind(
+                name, words, frozenset(told["errors"]), frozenset(map(str, told["errnos"])), frozenset(told["causes"]),
+                frozenset(told["also"]),
+            )  # fmt: skip
         )
     return tuple(out)
 
@@ -80,23 +84,34 @@ def _as_json(text: str) -> bytes:
 
 
 @cache
-def kind_of_cause(cause: str) -> str:
-    """The class that a cause of the verdict belongs to, "" for those that belong to none."""
-    return next((k.name for k in kinds() if cause in k.causes), "")
+def kind_of_cause(cause: str, text: str = "") -> str:
+    """The class that a cause belongs to, "" for those that belong to none; of several the one its line speaks for."""
+    known = [k for k in kinds() if cause in k.causes or cause in k.also]
+    own = next((k for k in known if cause in k.causes), None)
+    if own is None or len(known) == 1 or not text:
+        return own.name if own else ""
+    spoken = _CAMEL.sub(" ", _spoken(text))
+    return max(known, key=lambda k: (k.weight(spoken), k is own)).name
 
 
-def _spoken(text: str) -> str:
-    """A line without the fields that say only who wrote it, where and when."""
+def _spoken(text: str, hosts: Iterable[str] = ()) -> str:
+    """A line without the fields that say only who wrote it, where and when, and without the names of hosts."""
+    for host in hosts:
+        text = text.replace(host, " ")
     text = _HERE.sub("", _HEAD.sub("", text))
     if not _FIELDS.match(text):
         return text
     return _FIELD.sub(lambda field: "" if field[1].lower() in _WHOSE else field[0].replace("_", " "), text)
 
 
-def kind_of(texts: Iterable[str], about: str = "", exception: str = "", errno: str = "") -> str:
-    """The class of some lines of one failure; "" where nothing speaks clearly for one."""
-    joined = _CAMEL.sub(" ", " ".join(map(_spoken, dict.fromkeys(texts))))
-    scores = {k.name: k.weight(joined) + _OBJECT * k.weight(_CAMEL.sub(" ", about)) for k in kinds()}
+def kind_of(
+    texts: Sequence[str], about: str = "", exception: str = "", errno: str = "", hosts: Iterable[str] = ()
+) -> str:
+    """The class of some lines of one failure; "" where nothing speaks clearly for one. `hosts` are only names there."""
+    named = [host for host in set(hosts) if host and any(host in text for text in texts)]
+    joined = _CAMEL.sub(" ", " ".join(_spoken(text, named) for text in dict.fromkeys(texts)))
+    spoken = _CAMEL.sub(" ", _spoken(about, named))
+    scores = {k.name: k.weight(joined) + _OBJECT * k.weight(spoken) for k in kinds()}
     for k in kinds():
         scores[k.name] += _DECIDES * (errno in k.errnos) + _DECIDES * (exception in k.errors)
     best = max(scores, key=lambda name: scores[name])

@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING
 from trackwalker.job.dialects import needles as step_needles
 from trackwalker.logs.failures.mined import Seen, template_of
 from trackwalker.logs.failures.reactions import launchers_end, reacts
-from trackwalker.logs.failures.structure import ERROR, SAID, Told, others_in, read, warns
+from trackwalker.logs.failures.structure import ERROR, SAID, Told, ending, others_in, read, warns
 from trackwalker.logs.failures.whereabouts import Places
 from trackwalker.logs.scanning.lines import LAUNCHERS, Body
 from trackwalker.logs.scanning.scan import Scan
 
 if TYPE_CHECKING:
-    from trackwalker.logs.scanning.index import LogIndex
+    from trackwalker.logs.scanning.index import End, LogIndex
 
 _MOST_RANKS = 2  # what more of them print tells nobody apart
 _MOST = 32
@@ -33,7 +33,7 @@ VICTIM_LINES = frozenset({"victim", "exit-word"})  # they tell that somebody end
 _ENDED = VICTIM_LINES | {"end-of-process"}
 _NEXT = 8  # lines, of ranks that write into one another's
 _NO_SENTENCE = re.compile(
-    r"^\s{4}|^\s*File \"|^[\W\d_]*$|^Traceback |^During handling|^The above exception|^NODE_EXIT "
+    r"^\s{4}|^[-=#*~]{4,}|^\s*File \"|^[\W\d_]*$|^\s*at [\w.$<>/]+\(|^\s*\.\.\. \d+ more|^\s*\S+\.(?:go|rs):\d+(?: \+0x\w+)?\s*$|^goroutine \d+ |^stack backtrace|^note: run with|^Traceback |^During handling|^The above exception|^NODE_EXIT "
 )
 _A_BAR = re.compile(r"\d+%\||\b\d+(?:\.\d+)?(?:it/s|s/it)\b")
 
@@ -65,6 +65,7 @@ def last_words(
         body = places.read(raw[:2000], raws[at - number - 1] if at > number else b"")
         if body is None or launchers_end(body.text):
             continue
+        body = places.sections.owned(body, at)
         if trained and places.ended_first not in lost and places.is_firsts(body):
             body = replace(body, rank=places.ended_first)
         clock = body.clock if body.clock is not None else clock
@@ -100,6 +101,33 @@ def last_words(
     return found[:_MOST]
 
 
+def last_words_beside(ends: list[End], known: set[tuple[str, int]], places: Places) -> list[Seen]:
+    """The same of ranks that have a file each: what one or two of them say last and no other does."""
+    files: dict[str, set[int]] = defaultdict(set)
+    found: list[Seen] = []
+    steps = step_needles()
+    for end in ends:
+        raws = end.text.split(b"\n")
+        number = end.lines - len(raws) + 2 if end.text.endswith(b"\n") else end.lines - len(raws) + 1
+        last = max((i for i, raw in enumerate(raws) if any(n in raw for n in steps)), default=-1)
+        for at, raw in enumerate(raws[last + 1 :], start=last + 1):
+            body = places.read(raw[:2000], raws[at - 1] if at else b"", end.rank)
+            if body is None:
+                continue
+            template = template_of(body)
+            files[template].add(end.rank)
+            if (end.file, number + at) in known or launchers_end(body.text) or not _tells(body, None, 0):
+                continue
+            if reacts(body.text):
+                places.missed.add(end.rank)
+            told = read(body) or Told(SAID, others=others_in(body.text))
+            found.append(
+                Seen(end.rank, None, body.host or end.host, end.file, number + at, body.text.strip()[:_QUOTED],
+                     body.clock, told, template, lines=[number + at])
+            )  # fmt: skip
+    return [s for s in found if len(files[s.template]) <= _MOST_RANKS][:_MOST]
+
+
 def _without_health(
     found: list[Seen], victims: dict[int, int | None], first: int | None, ended: int | None
 ) -> list[Seen]:
@@ -117,6 +145,7 @@ def _last_report(raws: list[bytes], places: Places, until: int | None) -> int | 
     for raw in raws[:until]:
         body = places.read(raw[:600])
         well = body is not None and not _NO_SENTENCE.search(body.text) and read(body) is None and not reacts(body.text)
+        well = well and body is not None and ending(body.text) == (None, None)
         templates.append(template_of(body) if body is not None and well else "")
     often = [t for t, count in Counter(templates).most_common(4) if t and count >= _OFTEN][:3]
     return max((i for i, t in enumerate(templates) if t in often), default=None)
@@ -140,8 +169,9 @@ def next_line(scan: Scan, seen: Seen, places: Places) -> str:
     """What the same rank says right after a line near the end of the log."""
     raws = scan.tail.split(b"\n")
     at = seen.line - (scan.lines - len(raws) + (1 if scan.ends_mid_line else 2))
-    bodies = (places.read(raw[:_QUOTED]) for raw in raws[at + 1 : at + 1 + _NEXT]) if at >= 0 else iter(())
-    return next((b.text.strip() for b in bodies if b is not None and b.rank == seen.rank and b.text.strip()), "")
+    read_on = enumerate(raws[at + 1 : at + 1 + _NEXT], seen.line + 1) if at >= 0 else iter(())
+    bodies = ((n, b) for n, raw in read_on if (b := places.read(raw[:_QUOTED])) is not None and b.text.strip())
+    return next((b.text.strip() for n, b in bodies if places.sections.owned(b, n).rank == seen.rank), "")
 
 
 def failed_by_itself(index: LogIndex) -> bool:

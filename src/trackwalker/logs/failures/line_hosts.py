@@ -41,7 +41,15 @@ def hosts_told(text: str, known: Iterable[str] = ()) -> list[str]:
 
 
 def host_of_hit(index: LogIndex, hit: Hit) -> str | None:
-    """The host that wrote a line: its task's, as tasks are what the node list counts; else its rank's."""
+    """The host that wrote a line: its task's, as tasks are what the node list counts; else its rank's.
+
+    By its name, where the log tells that of an address.
+    """
+    host = _host_of_hit(index, hit)
+    return index.places.names.get(host, host) if host else host
+
+
+def _host_of_hit(index: LogIndex, hit: Hit) -> str | None:
     facts, place = index.facts, hit.task if hit.task is not None else hit.rank
     if place is None:
         return hit.host or None

@@ -34,6 +34,11 @@ _WRAPS_UP = re.compile(
     r"(?i)^\S+\.(?:py|sh) FAILED\W*$|^\W*(?:(?:ERROR|FATAL|CRITICAL)\b\W*)?(?:[\w.]+: ?)?(?:the )?(?:training|run|job|trainer|worker|process|main|script|trial|experiment|task|launch|step|program|"
     r"exiting|aborting|stopping|cleaning up|shutting down|terminating)\b[^:;]{0,40}(?:\b(?:failed|aborted|stopped|exited|terminated|interrupted|cancelled|ended|crashed|"
     r"exiting|aborting|the run|now|everything|all workers|with (?:code|status) \d+)\b)[\s.!]*(?:with (?:exit )?(?:code|status) \d+)?[\s.!]*$"
+    r"|^\W*(?:[\w.]+(?:Error|Exception): )(?:aborted|failed|stopped|interrupted|cancelled|terminated|killed|(?:unknown |internal )?error)\W*$"
+    r"|\b(?:unhandled|uncaught|unexpected) (?:error|exception)\b[^:]{0,60}$|\bWaiting up to \d+ seconds for all\b"
+    # What raises another process's error again.
+    r"|^\W*(?:[\w.]+\.)?(?:ProcessRaised|ProcessExited|ChildFailed|CalledProcess|ExecuteUserScript|WorkerGroup|TrainingFailed|RayTask|RayActor|ActorDied|HorovodInternal)(?:Error|Exception)\b"
+    r"|\bdetected that one or more processes exited|\bone or more workers failed|^\W*ErrorMessage\b|^\W*ExitCode\b"
 )
 
 
@@ -41,6 +46,8 @@ _WRAPS_UP = re.compile(
 _LAUNCHERS_END = re.compile(
     r"^\W*(?:srun|slurmstepd|sbatch|mpirun|mpiexec|prterun|orterun|kubelet|pdsh@\S+|systemd)\b[:\[ ]|torch/distributed/elastic/|\[launch\.py:\d+"
     r"|^\s*(?:time|host|rank|exitcode|error_file|traceback|Process name|Exit code)\s*: |^Trial \S+ errored|\btune_controller\.py|<NO_OTHER_FAILURES>|^Root Cause|^\S+\.(?:py|sh) FAILED\W*$|ChildFailedError"
+    # How a process ended, in its own or its library's last words.
+    r"|^\W*(?:Fatal Python error: )?(?:Aborted|Killed|Terminated|Segmentation fault|Bus error|Illegal instruction)\W*(?:\(core dumped\))?\W*$|Process received signal|^\W*(?:Signal|Signal code|Failing at address): "
     r"|^\W*Primary job |^a non-zero exit code|noticed that process rank|exited on signal|Sending process \d+ closing"
 )
 

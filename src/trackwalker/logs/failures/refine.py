@@ -32,6 +32,10 @@ _REPORT = 8  # lines
 _TRACEBACK = 60  # lines of a traceback, interleaved with those of other ranks
 _FIRST_TRANSFER = re.compile(r"NET/IB.*Got completion.*(?:error|status)[ =]*12\b|NET/OFI .*completed with error")
 _ASKED_TO_END = re.compile(r"(?i)signal:? 15|SIGTERM|CANCELLED|preempt|time limit|death signal")
+_EITHER = re.compile(r"(?i)either an error or (?:a )?timeout|failed or timed out")
+_TOO_LONG = re.compile(r"(?i)timed? ?out|stuck|hung|hang|deadlock|been waiting|not complete|rendezvous")
+# A scheduler that says why it ends a job; without a reason it may only clean up behind a task that failed.
+_WITH_A_REASON = re.compile(r"(?i)DUE TO (?!.*FAIL)|preempt|time limit")
 _IMAGE_STAGE = re.compile(r"== (?:Docker|Image|Container) pull FAILED")
 _WARNING = re.compile(r"\.py:\d+: \w*Warning: ")
 _SEQ = re.compile(r"SeqNum=(\d+), OpType=(\w+)(?:, NumelIn=(\d+))?")
@@ -51,6 +55,9 @@ def refine(groups: list[Group], index: LogIndex) -> None:
     _late_start(groups, index)
     if group := only(groups, "collective-wait"):
         _who_is_missing(group, groups, index)
+        lost = any(g.has("lost-peer") and g.tier == group.tier for g in groups)
+        if group.tier == 3 and lost and not any(_waited(h) for h in group.hits):
+            group.become("no-timeout-told", "the watchdog leaves open whether an error or a timeout ended it")
     witnesses = having(groups, "speaks-of-peers") or index.facts.exits or index.facts.header
     if (group := only(groups, "kill")) and group.tier <= 4 and witnesses:
         group.become("others-lived", "a rank was killed from outside; nothing in the log says by whom")
@@ -151,11 +158,18 @@ def _followers(groups: list[Group], index: LogIndex) -> None:
     for end in having(groups, "end-of-process"):
         if end.tier <= 4 and any(when(h, index) < when(end.first, index) for h in asked):
             end.tier, end.why = 6, "it came after the request to end"
+    reasons = [h for h in asked if h.rank is None and _WITH_A_REASON.search(h.text)]
+    for lost in having(groups, "victim"):
+        if lost.tier in (3, 4) and any(when(h, index) < when(lost.first, index) for h in reasons):
+            lost.tier, lost.why = 6, "it came after the scheduler had ended the job"
     why = [g for g in having(groups, "request-to-end") if g.has("ended-itself") and g.tier == 5]
     for lost in having(groups, "lost-peer"):
         if lost.tier <= 4 and any(_beside(h, g.first) for g in why for h in lost.hits):
             lost.tier, lost.why = 6, "the lines beside it say why the peer is gone"
     error, frames = only(groups, "exception"), having(groups, "checkpoint-frame")
+    for disk in having(groups, "disk-or-mount"):
+        if any(_near(disk, frame) for frame in having(groups, "saving-frame")):
+            disk.become("while-saving", "it was raised while a checkpoint was written")
     if error is not None and error.tier == 3 and any(_near(error, frame) for frame in frames):
         error.tier, error.why = 4, "it was raised while a checkpoint was read or written"
     blind, library = only(groups, "no-device"), only(groups, "lacks-library")
@@ -205,6 +219,11 @@ def _image_stage(group: Group, index: LogIndex) -> None:
     failed = {e.host for e in index.facts.exits if e.host and e.code not in (0, *CANCELS)}
     if failed and len(failed) < len({e.host for e in index.facts.exits}):
         group.hosts = tuple(sorted(failed))
+
+
+def _waited(hit: Hit) -> bool:
+    """Whether a line says that somebody waited too long, not only that there was an error or a timeout."""
+    return any(_TOO_LONG.search(_EITHER.sub("", text)) is not None for text in (hit.text, hit.last_text))
 
 
 def _beside(one: Hit, other: Hit) -> bool:

@@ -10,7 +10,7 @@ from trackwalker.logs.failures.kinds import kind_of, kind_of_cause
 from trackwalker.logs.failures.line_hosts import host_of_hit, hosts_told
 from trackwalker.logs.failures.refine import CANCELS, KILLED, refine, survived
 from trackwalker.logs.failures.structure import ERROR, read
-from trackwalker.logs.failures.unnamed import sort_errors, weigh
+from trackwalker.logs.failures.unnamed import sort_errors, sort_raised, weigh
 from trackwalker.logs.scanning.index import Hit, LogIndex
 from trackwalker.logs.scanning.lines import Body
 
@@ -45,6 +45,8 @@ def assign(index: LogIndex, stall: Stopped | None, completed: bool, overruled: d
     for group in groups:
         if group.first.signature.unnamed:
             sort_errors(group, index)
+        elif group.has("exception"):
+            sort_raised(group, index)
     refine(groups, index)
     weigh(groups, index)
     first_rank, first_host, says = _first_failure(groups, index)
@@ -186,21 +188,23 @@ def _finding(group: Group, role: Role, index: LogIndex) -> Finding:
         line=hit.line, file=hit.file, text=hit.text, count=sum(h.count for h in group.hits),
         ranks=ranks, hosts=hosts, why=group.why, fc=signature.fc,
         proves_not=signature.proves_not, next=tuple(signature.next), local=group.local,
-        kind=_kind(group), subject=_subject(hit), unnamed=hit.signature.unnamed,
+        kind=_kind(group, {*index.rank_hosts.values(), *known}), subject=_subject(hit), unnamed=hit.signature.unnamed,
     )  # fmt: skip
 
 
-def _kind(group: Group) -> str:
+def _kind(group: Group, hosts: set[str]) -> str:
     """The generic class: the cause's own, or of words that name no cause what they are about."""
     hit = group.first
     vague = hit.signature.unnamed or group.has("exception") or group.has("traceback") or group.cause == UNCLASSIFIED
-    if not vague and (known := kind_of_cause(group.cause)):
+    if not vague and (known := kind_of_cause(group.cause, hit.text)):
         return known
     told = hit.told or read(Body(hit.text, hit.rank, None, False, None))
     said = [h.text for h in group.hits if h.rank == hit.rank and abs(h.line - hit.line) <= _SAME][:_FEW]
     if told is None:
-        return kind_of([hit.text])
-    found = kind_of(said or [hit.text], told.about, told.exception, told.errno)
+        return kind_of([hit.text], hosts=hosts)
+    # What stands beside it tells more only where the line itself says nothing clear.
+    found = kind_of([hit.text], told.about, told.exception, told.errno, hosts)
+    found = found or kind_of(said or [hit.text], told.about, told.exception, told.errno, hosts)
     return found or (kind_of_cause(group.cause) if group.cause != UNCLASSIFIED else "")
 
 

@@ -21,6 +21,9 @@ _BESIDE = (
         rf"(?i)(?<![\w.-]){_HOST}{_JOINED}(?:global[ _])?(?:ranks?|process(?:es)?|workers?|tasks?)[ =:]{{1,2}}{_SPAN}(?![\w.])"  # noqa: E501
     ),
 )
+# A range of ranks in a line of one host: its label, or the host that it tells of.
+_RANGE = re.compile(rf"(?i)(?:^\W*|\b(?:on|host|node)[ =:]{{1,2}}){_HOST}(?![\w.-])[^\n]{{1,200}}?\branks?[ =:]{{1,2}}\[?(?P<ranks>\d{{1,6}}\s?(?:-|\.\.|to|–)\s?\d{{1,6}})\b")  # noqa: E501
+_RANKS_HERE = re.compile(r"(?i)\b(?:global[ _])?ranks[ =:]{1,2}\[?(?P<ranks>\d{1,6}\s?(?:-|\.\.|–)\s?\d{1,6})\b")
 _GLOBAL = re.compile(r"\bglobal_ranks=\[(?P<ranks>[\d, ]+)\]")  # torchelastic's agent, one a host
 _DICT = re.compile(rf"['\"]{_HOST}['\"]: \[(?P<ranks>[\d, ]+)\]")
 _SLOTS = re.compile(rf"^\s*{_HOST}(?:\s+(?:slots|max_slots|cpu)=|:)(?P<slots>\d{{1,4}})\s*(?:#.*|max[-_]slots=\d+)?$")
@@ -31,7 +34,7 @@ _CELLS = (re.compile(r"\s*\|\s*"), re.compile(r"\t+|\s{2,}"), re.compile(r"\s*,\
 _RULE = re.compile(r"^[\s|+:=-]*$")
 _A_HOST = re.compile(rf"^{_HOST}$")
 _MOST_ROWS = 1 << 14
-_LOOKS = re.compile(r"(?i)host|node|world|rank|slots|process|:\d+\s*$|machine|worker")
+_LOOKS = re.compile(r"(?i)host|node|world|rank|slots|process|:\d+\s*$|machine|worker|\s-H\s")
 
 
 def read_tables(lines: Sequence[str], hosts: Sequence[str] = ()) -> dict[int, str]:
@@ -48,6 +51,11 @@ def read_tables(lines: Sequence[str], hosts: Sequence[str] = ()) -> dict[int, st
             if match := form.search(line):
                 found.update({r: match["host"] for r in _ranks(match["ranks"]) if r not in found})
                 break
+        else:
+            if match := _RANGE.search(line):
+                found.update({r: match["host"] for r in _ranks(match["ranks"]) if r not in found})
+            elif at < len(hosts) and hosts[at] and (match := _RANKS_HERE.search(line)):
+                found.update({r: hosts[at] for r in _ranks(match["ranks"]) if r not in found})
         if (match := _GLOBAL.search(line)) and at < len(hosts) and hosts[at]:
             found.update(dict.fromkeys(_ranks(match["ranks"]), hosts[at]))
         if len(listed := list(_DICT.finditer(line))) > 1 or (listed and "INFO DICT" in line):

@@ -81,7 +81,7 @@ class Harmless(BaseModel):
 
 
 Trait = Literal[
-    "before-training", "checkpoint-frame", "collective-wait", "connecting-failed", "coordinator-call", "disk-or-mount",
+    "before-training", "checkpoint-frame", "saving-frame", "collective-wait", "connecting-failed", "coordinator-call", "disk-or-mount",
     "end-of-process", "ended-itself", "exception", "exit-word", "hearsay", "heartbeat", "host-memory", "interface",
     "kill", "lacks-library", "lasting", "locked-memory",
     "lost-peer", "meeting", "names-its-host", "needs-room", "no-device", "no-room",
@@ -91,8 +91,8 @@ Trait = Literal[
 # What else a log can show about a failure class: refine.py says when one holds, the signature what follows from it.
 Condition = Literal[
     "accused-died", "accused-silent", "before-first-step", "coordinator-mute", "crash-code", "different-collectives",
-    "image-stage", "limit-lifted", "never-worked", "no-kubernetes", "no-python", "others-lived", "scheduler-ended-it",
-    "somebody-never-joined", "training-began",
+    "image-stage", "limit-lifted", "never-worked", "no-kubernetes", "no-python", "no-timeout-told", "others-lived",
+    "scheduler-ended-it", "somebody-never-joined", "training-began", "while-saving",
 ]  # fmt: skip
 
 

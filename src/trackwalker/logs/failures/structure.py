@@ -145,6 +145,7 @@ _WARNS = re.compile(
 _EXCEPTION = re.compile(
     r"^(?:[A-Za-z_][\w.]*(?:\.|::))?(?P<type>[A-Z]\w*(?:Error|Exception|Fault|Failure|Interrupt|Timeout|Exit|Panic|Abort|Expired))\b(?::|\s*$|\()"
     r"|^(?P<module>(?:[a-z_]\w*\.)+)(?P<other>[A-Z]\w+): \S"
+    r"|^(?:Exception in thread \"[^\"]*\"|Caused by:) (?:[a-z_]\w*\.)*(?P<java>[A-Z]\w+)\b"
 )
 _WHAT = re.compile(
     r"^\s*what\(\):|terminate called after throwing|^thread '[^']*' panicked at|^panic: |^goroutine \d+ "
@@ -154,7 +155,7 @@ _ERRNO = re.compile(
 )
 _CODE = re.compile(
     r"(?i)\b(?:exit(?:ed|s|ing)?|return(?:ed|s)?|terminated|finished|ended|died|quit)\b[\w \t'\"<>()\[\],./-]{0,60}?"
-    r"\b(?:code|status|value|with)\b\W{0,5}?(?P<code>-?\d{1,3})\b"
+    r"(?:\b(?:code|status|value)\b\W{0,5}?|\bwith )(?P<code>-?\d{1,3})\b(?!\s+[a-z])"
     r"|\b(?:exit_?code|WEXITSTATUS|rc|retcode|exit)\b['\"]?\W{0,4}?(?P<bare>-?\d{1,3})\b"
 )
 _SIGNAL = re.compile(
@@ -170,6 +171,9 @@ _FAILS = re.compile(
         |went\s+away|shut\s+down|gave\s+up|giving\s+up|not\s+(?:found|responding|permitted|available|reachable)|no\s+longer\s+\w+|unrecoverable|uncorrectable|inconsistent|unexpected(?:ly)?|never\s+(?:came|arrived|returned)|forbidden|invalid|illegal|terminated|bailing\s+out|missing|unhandled)\b
     | \b(?:no\s+such|failure\s+(?:of|in|while|during)|error\s+(?:in|while|during|from|reading|writing|at|occurred)|invalid|illegal|unexpected|no\s+response\s+from|lost\s+(?:contact|connection|touch)\s+(?:to|with)|violation\s+of)\s+(?P<d>.{0,80})
     """  # noqa: E501
+)
+_UNDONE = re.compile(
+    r"(?i)\b(?:cannot|can't|could not|couldn't|unable to|was not able to|failed to|refus(?:ed|es|ing) to)\s+\w"
 )
 _NOT_AN_ERROR = re.compile(
     r"""(?ix)
@@ -205,13 +209,14 @@ class Told:
     code: int | None = None
     verb: str = ""
     about: str = ""  # the object of the failed verb
+    undone: bool = False  # it says what could not be done
     python: bool = False  # its class stands in a module of Python's
     others: tuple[str, ...] = ()  # ranks or hosts that the line is about, as it names them
 
     @property
     def is_end(self) -> bool:
-        """It tells how a process ended, not why."""
-        return self.signal is not None or self.code is not None
+        """It tells how a process ended, not why: nothing is said that could not be done."""
+        return (self.signal is not None or self.code is not None) and not self.undone
 
 
 def ending(text: str) -> tuple[int | None, int | None]:
@@ -284,6 +289,7 @@ def read(body: Body) -> Told | None:
         groups = fails.groupdict()
         verb = groups["verb"] or groups["verb2"] or groups["state"] or ""
         about = next((v for k in "abcd" if (v := groups[k])), "").strip(" :-[]()'\"")
-    name = (raised["type"] or raised["other"]) if raised else ""
-    python = raised is not None and "." in raised.group().partition(":")[0] and "::" not in raised.group()
-    return Told(severity, name, number_or_name, number, code, verb, about, python, others_in(text))
+    name = (raised["type"] or raised["other"] or raised["java"]) if raised else ""
+    python = raised is not None and not raised["java"] and "." in raised.group().partition(":")[0] and "::" not in raised.group()
+    undone = _UNDONE.search(text, 0, 600) is not None
+    return Told(severity, name, number_or_name, number, code, verb, about, undone, python, others_in(text))

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from collections import defaultdict
 
-from trackwalker.logs.failures.groups import Group, having, when
+from trackwalker.logs.failures.groups import Group, having, when, whose
 from trackwalker.logs.failures.reactions import VICTIMS, launchers_end, reacts
-from trackwalker.logs.failures.structure import ERROR, FATAL, SAID
+from trackwalker.logs.failures.structure import ERROR, FATAL, SAID, ending
 from trackwalker.logs.scanning.index import Hit, LogIndex
 
+_TRACEBACK = 60  # lines of a traceback, interleaved with those of other ranks
 _LAST_WORDS = 5  # lines: an error with nothing after it
 _SEVERAL, _MANY = 2, 3  # ranks that lost somebody
 _MOST_ALIKE = 0.5  # of the ranks: what more of them print tells nobody apart
@@ -40,6 +41,17 @@ def sort_errors(group: Group, index: LogIndex) -> None:
         )  # fmt: skip
 
     group.hits.sort(key=key)
+
+
+def sort_raised(group: Group, index: LogIndex) -> None:
+    """Of exceptions, those that no lost peer makes come first."""
+    group.hits.sort(key=lambda hit: (reacts(hit.text), when(hit, index)))
+
+
+def _lost_somebody(groups: list[Group]) -> list[Group]:
+    """The classes of who lost or waited for somebody, in known words or in those of its own exceptions."""
+    raised = [g for g in having(groups, "exception") if all(reacts(h.text) for h in g.hits)]
+    return [*(g for g in having(groups, *VICTIMS) if not g.has("exit-word")), *raised]
 
 
 def _last_first(hit: Hit, index: LogIndex) -> tuple[float, int]:
@@ -83,9 +95,17 @@ def weigh(groups: list[Group], index: LogIndex) -> None:
     if not strong and len(index.steps) and not ended_badly and not last_words:
         unknown.tier, unknown.why = 8, "a sentence about a failure, in a run that nothing else says has failed"
         return
+    if (raised := _announced(unknown.first, groups)) is not None:
+        raised.tier = min(raised.tier, 3)
+        return  # what was raised says what the line above it only announces
+    raises = (h for g in having(groups, "exception") if g.tier <= 4 for h in g.hits)
+    if reacts(unknown.first.text) and any(whose(h) is not None and not reacts(h.text) for h in raises):
+        return  # all that unknown words tell is how others took what somebody raised
     _before_the_signal(unknown, groups, index)
     asked = [
-        g for g in having(groups, "request-to-end") if g.tier == 5 and not _after_a_failure(g, groups, unknown, index)
+        g
+        for g in having(groups, "request-to-end")
+        if g.tier == 5 and not _after_a_failure(g, groups, unknown, index) and not _told_by_the_launcher(g, unknown, index)
     ]
     if asked and (
         _severity(unknown.first) < FATAL or when(unknown.first, index) > min(when(g.first, index) for g in asked)
@@ -93,6 +113,32 @@ def weigh(groups: list[Group], index: LogIndex) -> None:
         unknown.tier, unknown.why = 6, "beside the request to end it says little"
         return
     _before_the_victims(unknown, groups, index)
+
+
+def _announced(own: Hit, groups: list[Group]) -> Group | None:
+    """The exception that the same rank raised right below a line that says only that there was one."""
+    if own.told is None or own.told.exception or own.told.severity == FATAL:
+        return None
+    for group in having(groups, "exception"):
+        for hit in group.hits:
+            below = hit.file == own.file and 0 < hit.line - own.line <= _TRACEBACK
+            if below and own.rank in (hit.rank, None) and not reacts(hit.text) and group.tier <= 4:
+                return group
+    return None
+
+
+def _told_by_the_launcher(asked: Group, unknown: Group, index: LogIndex) -> bool:
+    """Whether only ranks say that they were told to end, others than the one that reports an error of its own.
+
+    A scheduler or a person who ends a job tells all of it, and the scheduler has words of its own for that.
+    """
+    own, failed = unknown.first, index.facts.task_failed
+    told = {h.rank for h in asked.hits}
+    schedulers = [h.line for h in asked.hits if h.rank is None]
+    if schedulers and (failed is None or failed.line > min(schedulers)):
+        return False
+    first = own.rank == index.places.ended_first or not reacts(own.text)
+    return own.rank is not None and first and bool(told - {None}) and own.rank not in told
 
 
 def _after_a_failure(asked: Group, groups: list[Group], unknown: Group, index: LogIndex) -> bool:
@@ -105,7 +151,7 @@ def _after_a_failure(asked: Group, groups: list[Group], unknown: Group, index: L
         return True
     # Who is told to end complains after it: complaints of several ranks about one that failed come before it.
     end = when(asked.first, index)
-    heard = [h for g in having(groups, *VICTIMS) if not g.has("exit-word") for h in g.hits]
+    heard = [h for g in _lost_somebody(groups) for h in g.hits]
     heard += [h for h in unknown.hits if hearsay(h) or reacts(h.text)]
     lost = {h.rank for h in heard if when(h, index) < end}
     return len(lost - {None, own.rank}) >= _SEVERAL and _severity(own) >= ERROR and when(own, index) < end
@@ -119,7 +165,7 @@ def _before_the_victims(unknown: Group, groups: list[Group], index: LogIndex) ->
     it stands, unless it lost a peer itself before.
     """
     own = unknown.first
-    victims = [g for g in having(groups, *VICTIMS) if g.tier <= 4 and not g.has("exit-word")]
+    victims = [g for g in _lost_somebody(groups) if g.tier <= 4]
     # Ranks may wait in different collectives, or never meet, because one of them is gone.
     apart = {h.rank for g in victims for h in g.hits}
     victims = [g for g in victims if g.tier > 2 or (own.rank not in {h.rank for h in g.hits} and g.has("victim"))]
@@ -146,7 +192,7 @@ def _before_the_victims(unknown: Group, groups: list[Group], index: LogIndex) ->
         return
     if any(g.tier <= 2 for g in victims) and not first and (_severity(own) < ERROR or len(lost) < _SEVERAL):
         return
-    raised = [h for g in having(groups, "exception") for h in g.hits if h.rank is not None]
+    raised = [h for g in having(groups, "exception") for h in g.hits if h.rank is not None and not reacts(h.text)]
     began = min(when(g.first, index) for g in victims)
     if _severity(own) <= SAID and any(h.rank == own.rank or when(h, index) < began for h in raised):
         return  # what somebody raised says more than a last sentence
@@ -161,17 +207,21 @@ def _before_the_victims(unknown: Group, groups: list[Group], index: LogIndex) ->
 def _before_the_signal(unknown: Group, groups: list[Group], index: LogIndex) -> None:
     """A launcher tells by which signal a rank ended; what that rank said last is nearer to why."""
     own = unknown.first
-    said = _severity(own) >= ERROR or (
-        (len(index.steps) or index.places.reported) and len(index.places.missed) >= _SEVERAL
-    )
+    healthy = bool(len(index.steps) or index.places.reported)
+    said = _severity(own) >= ERROR or (healthy and (_severity(own) > SAID or len(index.places.missed) >= _SEVERAL))
     if own.rank is None or own.rank != index.places.ended_first or reacts(own.text) or not said:
         return
     if _severity(own) <= SAID and any(h.rank == own.rank for g in having(groups, *VICTIMS) for h in g.hits):
         return
     for group in groups:
-        if group is not unknown and group.tier <= 4 and all(launchers_end(h.text) for h in group.hits):
+        if group is not unknown and group.tier <= 4 and all(_an_end(h) for h in group.hits):
             group.tier, group.why = 4, f"it is how rank {own.rank} ended, which had said why"
             unknown.tier = min(unknown.tier, 3)
+
+
+def _an_end(hit: Hit) -> bool:
+    """Whether a line tells how a process ended, and no more."""
+    return launchers_end(hit.text) or ending(hit.text) != (None, None)
 
 
 def _nobodys(own: Hit, groups: list[Group], index: LogIndex) -> bool:

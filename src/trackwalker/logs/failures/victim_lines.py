@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from trackwalker.logs.failures.groups import Group, having, only, when
+from trackwalker.logs.failures.groups import Group, having, only, when, whose
 from trackwalker.logs.failures.line_hosts import host_of_hit, hosts_told
 from trackwalker.logs.failures.reactions import VICTIMS, reacts
 from trackwalker.logs.scanning.index import LogIndex
@@ -55,19 +55,20 @@ def demote_hearsay(groups: list[Group], index: LogIndex) -> None:
 def _raised_alone(own: Group, groups: list[Group], index: LogIndex) -> bool:
     """Whether one rank raised what no lost peer makes while several others lost or waited for somebody: it is first."""
     lost = [g for g in having(groups, *VICTIMS) if g.tier <= 4 and not g.has("exit-word") and g is not own]
-    others = {h.rank for g in lost for h in g.hits} - {None}
-    mine = [h for h in own.hits if h.rank is not None and not reacts(h.text)]
-    ranks = {h.rank for h in mine}
+    others = {whose(h) for g in lost for h in g.hits} | index.places.missed - {None}
+    mine = [h for h in own.hits if whose(h) is not None and not reacts(h.text)]
+    names = {whose(h) for h in mine}
     first = index.places.ended_first
-    mine = [h for h in mine if h.rank == first] if first in ranks else mine
-    if own.tier > 4 or own.why or len({h.rank for h in mine}) != 1 or len(others - ranks) < 2:
+    mine = [h for h in mine if h.rank == first] if first in names else mine
+    if own.tier > 4 or own.why or len({whose(h) for h in mine}) != 1 or len(others - names) < (1 if mine[0].rank == first else 2):
         return False
     hit = mine[0]
-    if any(h.rank == hit.rank and when(h, index) < when(hit, index) for g in lost for h in g.hits):
+    if any(whose(h) == whose(hit) and when(h, index) < when(hit, index) for g in lost for h in g.hits):
         return False
     own.hits.sort(key=lambda h: (h is not hit, when(h, index)))
     own.tier = min(own.tier, 3)
-    _put_behind(lost, own, f"rank {hit.rank}, which the others lost, reports {own.cause} itself")
+    named = f"rank {hit.rank}" if hit.rank is not None else hit.host
+    _put_behind(lost, own, f"{named}, which the others lost, reports {own.cause} itself")
     return True
 
 

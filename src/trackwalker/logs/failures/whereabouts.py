@@ -11,7 +11,9 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
+from trackwalker.logs.failures.reactions import reacts
 from trackwalker.logs.failures.roster import read_tables
+from trackwalker.logs.formats.blocks import Sections
 from trackwalker.logs.scanning.labels import Label, learn_label
 from trackwalker.logs.scanning.lines import PROMPTS, Body, parse
 
@@ -36,7 +38,7 @@ _ELASTIC_RANK = re.compile(rf"^\s*rank\s+: {_RANK} \(local_rank")
 _MAP_HOST = re.compile(rf"^\s*Data for node: {_HOST}\s")  # Open MPI's map of the job
 _MAP_RANK = re.compile(rf"^\s*Process OMPI jobid: \S+ App: \d+ Process rank: {_RANK}\b")
 _OWN_RANK = re.compile(r"(?<!\w)(?:(?:global_|world_)?rank|process_index(?:\(\))?)[=: ]{1,2}(\d{1,6})\b")
-_PER_NODE = re.compile(rb"\b(?:nproc[_-]per[_-]node|(?:PET_)?NPROC_PER_NODE)[= ](\d{1,3})\b")
+_PER_NODE = re.compile(rb"\b(?:nproc[_-]per[_-]node|(?:PET_)?NPROC_PER_NODE|GPUS_PER_NODE)[= ](\d{1,3})\b")
 _NODE_HOST = re.compile(rb"(?m)^ *(\d{1,6}): .{0,80}?\bHOST(?:NAME)?=([A-Za-z][\w.-]{1,63})")
 _POD_NODE = re.compile(rb"(?m)^\[pod/([\w.-]+)/[\w.-]+\] .{0,200}?\bNODE_RANK=(\d{1,6})\b")
 _RAY_RANK = re.compile(r"\bip=(?P<ip>[\w.:-]+), pid=(?P<pid>\d+)\) world_rank=(?P<rank>\d{1,6})\b")
@@ -44,12 +46,17 @@ _NCCL_START = re.compile(
     rb"(?m)^ *(\d{1,6}): ([A-Za-z][\w.-]{1,63}):\d{1,8}:\d{1,8} \[(\d{1,3})\] NCCL INFO [^\n]{0,120}?\brank (\d{1,6}) nranks \d"  # noqa: E501
 )
 _DIGITS = re.compile(r"\d+")
+_HOST_LABEL = re.compile(r"^([A-Za-z][\w.-]{1,63}):(?: |$)")
+_ADDRESS = re.compile(  # of a named host: a line of the launcher tells both
+    rf"(?i)\b(?:host(?:name)?|node(?:name)?)[ =:]{{1,2}}['\"]?{_HOST}['\"]?[ ,;]{{1,3}}(?:ip|addr(?:ess)?)[ =:]{{1,2}}['\"]?(?P<ip>(?:\d{{1,3}}\.){{3}}\d{{1,3}})\b"  # noqa: E501
+)
 _UNLIMITED = re.compile(rb"ulimit -l[^\n]{0,80}\n(?:[^\n]*\n){0,2}?unlimited\n|--ulimit memlock=-1\b")
 # No line without one of them tells who runs where.
 _WORDS = (b"ank", b"ost", b"srun", b"@ ", b"kernel", b"ode: ", b"process_")
 _PER = (b"per_node", b"per-node", b"PER_NODE")  # found faster than the expression
 _MOST = 1 << 17  # ranks
 _MOST_LEARNED = 600  # lines from which the form of labels is learned
+_LABELLED = 0.6  # of the lines at the front: then labels are the rule
 _UNLABELLED = 0.3  # of the lines: below that a launcher's labels are all there is
 _MOST_OF_A_RANK = 100  # such lines at the front, and at the end, of a file that is one rank's: it tells its own host
 
@@ -72,6 +79,10 @@ class Places:
     unlimited: bool = False  # it shows that memory may be locked without limit
     of_host: dict[str, list[int]] = field(default_factory=dict)  # the ranks of a host, as tables tell them
     label: Label | None = None  # the form of the log's own labels, where no launcher's is known
+    labelled: bool = False  # nearly all lines carry a rank: those that carry none are the launcher's
+    names: dict[str, str] = field(default_factory=dict)  # of hosts, by their addresses
+    named: dict[int, str] = field(default_factory=dict)  # the host a rank speaks of: its own, unless all name one
+    sections: Sections = field(default_factory=Sections)  # blocks of the main log that quote one rank
 
     def front(self, text: bytes, main: bool = True) -> None:
         """Read the beginning of a file."""
@@ -102,7 +113,8 @@ class Places:
         bodies = [b for raw in text.split(b"\n")[:_MOST_LEARNED] if raw and (b := parse(raw[:600]))]
         if self.label is None and sum(not b.labelled for b in bodies) > _UNLABELLED * len(bodies):
             self.label = learn_label(b.text for b in bodies if not b.labelled)
-        bodies = [self._owned(b) for b in bodies]
+        bodies = [self._owned(b) or b for b in bodies]
+        self.labelled = sum(b.labelled for b in bodies) >= _LABELLED * max(len(bodies), 1)
         for rank, host in read_tables([b.text for b in bodies], [b.host for b in bodies]).items():
             known.setdefault(rank, host)
         for rank, host in sorted(known.items()):
@@ -113,13 +125,27 @@ class Places:
     def read(self, raw: bytes, above: bytes = b"", rank: int | None = None) -> Body | None:
         """A line taken apart, with the rank of the whole job."""
         body = parse(raw, above, rank)
-        return None if body is None else self.placed(self._owned(body, above))
+        body = None if body is None else self._owned(self._of_process(body, above), above)
+        return None if body is None else self.placed(body)
 
-    def _owned(self, body: Body, above: bytes = b"") -> Body:
-        """A line without the log's own label, as whose it is."""
-        told = self.label.split(body.text) if self.label is not None and not body.labelled else None
-        if told is None or self.label is None or (inner := parse(told[2].encode(), above)) is None:
+    def _of_process(self, body: Body, above: bytes) -> Body:
+        """A line of a journal as that of the rank which the process says it is, without the process's name."""
+        name = body.actor.partition(" ")[2]
+        if body.actor not in self.actors or not name or not body.text.startswith(f"{name}: "):
             return body
+        inner = parse(body.text[len(name) + 2 :].encode(), above)
+        if inner is None:
+            return body
+        rank = inner.rank if inner.labelled else self.actors[body.actor]
+        return replace(inner, rank=rank, host=body.host, actor=body.actor, clock=body.clock, labelled=True)
+
+    def _owned(self, body: Body, above: bytes = b"") -> Body | None:
+        """A line without the log's own label, as whose it is; None where what it labels is no output."""
+        told = self.label.split(body.text) if self.label is not None and not body.labelled else None
+        if told is None or self.label is None:
+            return self._below_a_host(body, above)
+        if (inner := parse(told[2].encode(), above)) is None:
+            return None
         number, host, _ = told
         rank = self.label.rank_of(number, host) if number is not None else None
         rank = inner.rank if inner.labelled else rank  # a pod's number may be a node's
@@ -128,18 +154,25 @@ class Places:
             clock=inner.clock if inner.clock is not None else body.clock, task=body.task, labelled=rank is not None,
         )  # fmt: skip
 
+    def _below_a_host(self, body: Body, above: bytes) -> Body | None:
+        """A line as that of the host whose name, known from elsewhere, stands before it."""
+        match = _HOST_LABEL.match(body.text)
+        if match is None or body.labelled or match[1] not in self.of_host:
+            return body
+        inner = parse(body.text[match.end() :].encode(), above)
+        return None if inner is None else replace(inner, host=match[1], clock=inner.clock or body.clock)
+
     def is_firsts(self, body: Body) -> bool:
         """Whether a line without a rank may be of the one that ended first: of its host, or of nobody's."""
         host = body.host or body.label
-        return (
-            self.ended_first is not None and body.rank is None and body.task is None and host in ("", self.first_host)
-        )
+        nobodys = body.rank is None and body.task is None and not (self.labelled and host == "") and not body.actor
+        return self.ended_first is not None and nobodys and host in ("", self.first_host)
 
     def placed(self, body: Body) -> Body:
         """A line with the rank of the whole job, where its labels tell only parts of it."""
-        if body.rank is None and body.actor in self.actors:
+        if not body.labelled and body.actor in self.actors:
             return replace(body, rank=self.actors[body.actor])
-        here = self.of_host.get(body.host, []) if body.local is not None and body.task is None else []
+        here = self.of_host.get(body.host or body.label, []) if body.local is not None and body.task is None else []
         if body.local is not None and body.local < len(here) and body.local not in here[1:]:
             return replace(body, rank=sorted(here)[body.local])
         if self.per_node < 2 or not (body.outer or body.local is not None):
@@ -160,6 +193,8 @@ class Places:
         self.of_host = {**later.of_host, **self.of_host}
         self.node_hosts |= later.node_hosts
         self.nodes |= later.nodes
+        self.names = {**later.names, **self.names}
+        self.named = {**later.named, **self.named}
 
 
 def _number(pod: str) -> int | None:
@@ -175,18 +210,20 @@ def learn(
     actors, elastic = places.actors, ""
     wrote: set[str] = set()
     labelled: dict[int, str] = {}
-    named: dict[int, str] = {}  # what ranks say of a host: their own, where they do not all name one
+    named = places.named
     for raw in raws:
         body = places.read(raw[:600], b"", file_rank)
         if body is None or len(known) >= _MOST:
             continue
         if body.host:
             wrote.add(body.host)
+        elif match := _ADDRESS.search(body.text):
+            places.names.setdefault(match["ip"], match["host"])
         if match := _RAY_RANK.search(body.text):  # Ray Train's own table
             actors.setdefault(f"pid={match['pid']}, ip={match['ip']}", int(match["rank"]))
             actors.setdefault(f"pid={match['pid']}", int(match["rank"]))
             known.setdefault(int(match["rank"]), match["ip"])
-        elif body.actor and places.per_node == 1 and (match := _OWN_RANK.search(body.text)):
+        elif body.actor and places.per_node == 1 and (match := _OWN_RANK.search(body.text)) and not reacts(body.text):
             actors.setdefault(body.actor, int(match[1]))
         if body.label and body.rank is not None:
             labelled.setdefault(body.rank, body.label)
@@ -256,7 +293,7 @@ _ELASTIC_TIME = re.compile(r"^\s*time\s+: (\d{4}-\d\d-\d\d)_(\d\d:\d\d:\d\d)")
 _ENDS = (
     (None, re.compile(r"^srun: error: \S+: task (?P<rank>\d{1,6}): (?!Term|Exited with exit code (?:0|130|143)\b)")),
     (re.compile(r"^Root Cause \(first observed"), re.compile(r"^\s*rank\s+: (?P<rank>\d{1,6}) \(local_rank")),
-    (re.compile(r"The first process to do so was"), re.compile(r"Process name: \[\[\d+,\d+\],(?P<rank>\d{1,6})\]")),
+    (re.compile(r"The first process to do so was"), re.compile(r"Process name: (?:\[\[\d+,\d+\],)?(?P<rank>\d{1,6})\b")),
     (None, re.compile(r"^mpirun noticed that process rank (?P<rank>\d{1,6}) ")),
     (re.compile(r"Training failed due to worker errors"), re.compile(r"^\[Rank (?P<rank>\d{1,6})\]")),
     (None, re.compile(r"^#{3,} Command execution on worker (?P<rank>\d{1,6}) failed")),
@@ -264,7 +301,7 @@ _ENDS = (
         None,
         re.compile(
             r"(?i)^(?!.*\bsrun: ).*\b(?:rank|task|worker|process|replica|pod \S{1,60}-)[ #=]?(?P<rank>\d{1,6})\b[^\n]{0,60}?"  # noqa: E501
-            r"\b(?:exited|failed|died|terminated|ended)\b[^\n]{0,30}?\b(?:code|status|signal)\b\W{0,3}(?!0\b|15\b|143\b)-?\d"
+            r"\b(?:exit(?:ed|s)?|failed|died|terminated|ended|crashed)\b[^\n]{0,30}?\b(?:code|status|signal)\b\W{0,3}?(?!-?(?:0|15|143)\b)-?\d"
         ),
     ),
     (None, re.compile(r"\bWorker process pid=(?P<pid>\d+) exited: exit code (?!0\b)")),  # Ray's node manager
@@ -272,7 +309,7 @@ _ENDS = (
     (None, re.compile(r"'--local_rank=(?P<local>\d{1,3})'.* exits with return code = (?!0\b)")),
 )
 _END_WORDS = re.compile(
-    rb"srun: error|rank|exited: |irst process|rocess |worker|\[Rank |Root Cause|pod |task |replica |  time   |pid[=:] |[Aa]ctor"  # noqa: E501
+    rb"srun: error|[Rr]ank|exited: |irst process|rocess |worker|\[Rank |Root Cause|pod |task |replica |  time   |pid[=:] |[Aa]ctor"  # noqa: E501
 )
 _REPORT = 20  # lines
 

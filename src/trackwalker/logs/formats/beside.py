@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 import tempfile
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +19,8 @@ if TYPE_CHECKING:
     from trackwalker.logs.scanning.index import Gatherer
 
 _A_FORM = 1 << 20  # bytes
+_HEADING = re.compile(rb"(?m)^==> ([^\n]{1,200}) <==\r?\n")
+_MOST_TOGETHER = 64 << 20  # bytes
 
 
 def beside(gatherer: Gatherer, paths: Sequence[Path], main: Path) -> None:
@@ -38,6 +42,35 @@ def beside(gatherer: Gatherer, paths: Sequence[Path], main: Path) -> None:
     read_beside(gatherer, logs)
     for said in held_up(dumps):
         _say(gatherer, said, "flight recorder")
+
+
+@contextmanager
+def apart(log: Path) -> Iterator[dict[int, Path]]:
+    """The files of ranks that one file holds below one another, as `tail` prints several; none of any other file.
+
+    The first of them has the file's own name.
+    """
+    try:
+        with log.open("rb") as file:
+            front = file.read(4096)
+            held = front + file.read(_MOST_TOGETHER) if _HEADING.match(front.lstrip()) else b""
+    except OSError:
+        held = b""  # whoever reads it says so
+    heads = list(_HEADING.finditer(held))
+    ranks = [rank_of_log(Path(head[1].decode("utf-8", "replace"))) for head in heads]
+    if len(heads) < 2 or None in ranks or len(set(ranks)) < len(ranks):
+        yield {}
+        return
+    with tempfile.TemporaryDirectory(prefix="trackwalker-") as folder:
+        parts: dict[int, Path] = {}
+        ends = [*(head.start() for head in heads[1:]), len(held)]
+        for rank, head, end in sorted(zip(ranks, heads, ends, strict=True), key=lambda each: each[0] or 0):
+            named = head[1].decode("utf-8", "replace").strip("/").replace("/", "-")[-200:]
+            path = Path(folder) / str(rank) / (named if parts else log.name)
+            path.parent.mkdir()
+            path.write_bytes(held[head.end() : end])
+            parts[rank or 0] = path
+        yield parts
 
 
 def host_told(path: Path) -> str:

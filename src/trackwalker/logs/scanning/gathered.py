@@ -13,6 +13,9 @@ from trackwalker.logs.failures.whereabouts import Places
 
 MOST_RANKS = 1 << 17  # numbers that a log may call ranks: a hundred thousand GPUs, and a bound for what is no rank
 MOST_MORE = 64
+MOST_ENDS, END = 512, 2048  # files beside the main log whose last bytes are kept
+MOST_HITS = 1 << 17  # of all classes, hosts and ranks: beyond that lines that no rank wrote are one host's
+Key = tuple[str, int | None, str]  # the class, whose line it is: a rank's, or where none is told a host's
 
 
 @dataclass
@@ -35,11 +38,22 @@ class Hit:
     frame: str = ""  # of an exception: the innermost frame outside libraries
 
 
+@dataclass(frozen=True)
+class End:
+    """How another rank's own file ends."""
+
+    file: str
+    rank: int
+    host: str
+    lines: int
+    text: bytes
+
+
 @dataclass
 class Gathered:
     """What some files gave; `join` adds those of files that come later."""
 
-    hits: dict[tuple[str, int | None], Hit] = field(default_factory=dict)
+    hits: dict[Key, Hit] = field(default_factory=dict)
     mined: Mined = field(default_factory=Mined)
     harmless: Counter[str] = field(default_factory=Counter)
     ranks: set[int] = field(default_factory=set)
@@ -49,6 +63,7 @@ class Gathered:
     rank_hosts: dict[int, str] = field(default_factory=dict)
     last_task: int = -1
     files: list[str] = field(default_factory=list)
+    ends: list[End] = field(default_factory=list)
     size: int = 0
     lines: int = 0
     skipped: int = 0
@@ -77,6 +92,7 @@ class Gathered:
         self.rank_hosts = {**later.rank_hosts, **self.rank_hosts}
         self.last_task = max(self.last_task, later.last_task)
         self.files += later.files
+        self.ends = [*self.ends, *later.ends][:MOST_ENDS]
         self.size, self.lines, self.skipped = (
             self.size + later.size, self.lines + later.lines, self.skipped + later.skipped
         )  # fmt: skip

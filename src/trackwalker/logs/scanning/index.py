@@ -15,19 +15,26 @@ from trackwalker.job.dialects import needles as step_needles
 from trackwalker.logs.facts import LogFacts
 from trackwalker.logs.failures.divergence import sustained_jump
 from trackwalker.logs.failures.forged import drop_forged
-from trackwalker.logs.failures.lastwords import VICTIM_LINES, failed_by_itself, last_words, next_line
+from trackwalker.logs.failures.lastwords import (
+    VICTIM_LINES,
+    failed_by_itself,
+    last_words,
+    last_words_beside,
+    next_line,
+)
 from trackwalker.logs.failures.mined import Mined, new_errors
-from trackwalker.logs.failures.reactions import reacts
+from trackwalker.logs.failures.reactions import reacts, wraps_up
 from trackwalker.logs.failures.signatures import Signature, Signatures, load
 from trackwalker.logs.failures.structure import NEEDLES as STRUCTURE
 from trackwalker.logs.failures.whereabouts import Places, ended_first, learn, telling
 from trackwalker.logs.formats import dialect as d
-from trackwalker.logs.formats.beside import beside, host_told, is_no_log, names_of, rank_of_log
-from trackwalker.logs.formats.elastic import HEADS, Summary
+from trackwalker.logs.formats.beside import apart, beside, host_told, is_no_log, names_of, rank_of_log
+from trackwalker.logs.formats.blocks import HEADS, Summary, section_hosts
 from trackwalker.logs.formats.nodelist import hosts_in
-from trackwalker.logs.scanning.gathered import MOST_MORE, MOST_RANKS, Gathered
+from trackwalker.logs.scanning.gathered import END, MOST_ENDS, MOST_HITS, MOST_MORE, MOST_RANKS, Gathered
+from trackwalker.logs.scanning.gathered import End as End
 from trackwalker.logs.scanning.gathered import Hit as Hit
-from trackwalker.logs.scanning.lines import Body, parse
+from trackwalker.logs.scanning.lines import Body, clean, parse
 from trackwalker.logs.scanning.needles import SHORTEST, Needles
 from trackwalker.logs.scanning.reader import FactReader
 from trackwalker.logs.scanning.scan import BEGINNING, Line, Scan, read_lines
@@ -114,10 +121,13 @@ def _index(
 ) -> LogIndex:
     gatherer = Gatherer(log, load(), every_rank, lead)
     rank, name = (rank_of_log(log), names_of([log, *more])[log]) if more else (None, "")
-    scan = gatherer.read(log, rank, name, host_told(log))
-    if scan.size == 0:
-        raise EvidenceError(f"the log {log} is empty: the job wrote nothing before it ended, or has not started")
-    read_beside(gatherer, [Beside(path, rank) for rank, path in sorted(others.items())])
+    with apart(log) as parts:
+        rank, path = next(iter(parts.items()), (rank, log))
+        scan = gatherer.read(path, rank, name, host_told(path))
+        if log.stat().st_size == 0:
+            raise EvidenceError(f"the log {log} is empty: the job wrote nothing before it ended, or has not started")
+        parts.pop(rank if rank is not None else -1, None)
+        read_beside(gatherer, [Beside(path, rank) for rank, path in sorted({**parts, **others}.items())])
     if scan.size <= _A_FORM and is_no_log(log):  # it is told by what it is, not by words of a log that it holds
         gatherer.forget()
         more = (log, *more)
@@ -197,6 +207,8 @@ class Gatherer:
         elif not source.in_diff:
             if not self._heads.isdisjoint(line.needles):
                 source.summary.head(line.number, line.raw)
+                if source.main:
+                    self.gathered.places.sections.head(line.number, clean(line.raw))
             self._line(line, source)
 
     def say(self, signature: Signature, rank: int | None, text: str, file: str, clock: float | None, host: str) -> None:
@@ -204,7 +216,7 @@ class Gatherer:
         if rank is not None:
             self.gathered.ranks.add(rank)
         self.gathered.hits.setdefault(
-            (signature.id, rank), Hit(signature, rank, 1, text[:_QUOTED], file, clock, 1, 1, host=host)
+            (signature.id, rank, host if rank is None else ""), Hit(signature, rank, 1, text[:_QUOTED], file, clock, 1, 1, host=host)
         )
 
     def forget(self) -> None:
@@ -225,6 +237,8 @@ class Gatherer:
             self._main = source.steps
         else:
             self.gathered.last_steps.update(source.steps.ranks)
+            if source.rank is not None and len(self.gathered.ends) < MOST_ENDS:
+                self.gathered.ends.append(End(source.name, source.rank, source.host, scan.lines, scan.tail[-END:]))
         self.gathered.clocks.update(source.steps.clocks)
         self._learn(source, scan)
         self.gathered.files.append(source.name)
@@ -249,6 +263,9 @@ class Gatherer:
         """Who runs where, and who ended first, from the end of a file: there launchers say so."""
         known, places = self.gathered.rank_hosts, self.gathered.places
         wrote = source.wrote | learn(telling(b"", scan.tail, source.of_one_rank), known, source.rank, places)
+        if places.sections.lines and source.main:
+            for rank, host in section_hosts((scan.front + scan.tail).decode("utf-8", "replace")).items():
+                known.setdefault(rank, host)
         if source.main:
             places.ended_first = ended_first(scan.tail.split(b"\n"), places, known)
             places.first_host = known.get(-1 if places.ended_first is None else places.ended_first, "")
@@ -269,6 +286,8 @@ class Gatherer:
         if body is None or (source.rank is None and body.speaks_for_the_launcher):
             return
         body = source.summary.owned(body, line.number)
+        if main:
+            body = self.gathered.places.sections.owned(body, line.number)
         source.clock = body.clock if body.clock is not None else source.clock
         if body.clock is None or (source.host and not body.host):  # a line of a traceback was written with its first
             body = replace(body, clock=source.clock, host=body.host or source.host)
@@ -294,19 +313,22 @@ class Gatherer:
         """A line in words that no signature knows: how a process ended stands in codes; else it is kept as an error."""
         told = self.gathered.mined.take(body, file, number)
         raised = self._signatures.by_exception
-        if told is not None and raised is not None and told.exception and told.python:
+        if told is not None and raised is not None and told.exception and told.python and not wraps_up(body.text):
             return [raised]
-        if told is None or not told.is_end:
+        if told is None or not told.is_end or wraps_up(body.text):
             return []
         known = self._signatures.by_signal.get(told.signal) if told.signal is not None else self._signatures.by_exit
         return [known] if known is not None else []
 
     def _hit(self, signature: Signature, body: Body, file: str, number: int) -> None:
         owner = body.rank if body.rank is None or body.rank in self.gathered.ranks else None
-        hit = self.gathered.hits.get((signature.id, owner))
+        key = (signature.id, owner, body.host if owner is None else "")
+        if key not in self.gathered.hits and owner is None and len(self.gathered.hits) > MOST_HITS:
+            key = (signature.id, None, "")
+        hit = self.gathered.hits.get(key)
         if hit is None:
             text = body.text.strip()[:_QUOTED]
-            self.gathered.hits[signature.id, owner] = Hit(
+            self.gathered.hits[key] = Hit(
                 signature, owner, number, text, file, body.clock, 1, number, task=body.task, host=body.host
             )
         else:
@@ -367,12 +389,17 @@ class Gatherer:
             lost = {s.line: s.rank for s in found if s.file == main and reacts(s.text)}
             failed, told = len(set(lost.values()) - {None}) > 1 and not told, told or lost
         found += last_words(scan, main, known, told, index.places, failed)
+        if self.gathered.ends and (index.places.reported or len(index.steps)):
+            taken = {(h.file, h.line) for h in index.hits} | {(s.file, s.line) for s in self.gathered.mined.all()}
+            others = {h.rank for h in index.hits if reacts(h.text)}
+            found += last_words_beside(self.gathered.ends, taken, index.places) if failed or len(others) > 1 else []
         for seen in found:
             if seen.file == main and seen.text.endswith(":"):  # what it announces stands in its next line
                 seen.text = f"{seen.text} {next_line(scan, seen, index.places)}".strip()[:_QUOTED]
         for seen in found:
             rank = seen.rank if seen.rank is not None else index.places.actors.get(seen.actor)
-            python = seen.told.exception and seen.told.python and self._signatures.by_exception
+            raised = seen.told.exception and seen.told.python and not wraps_up(seen.text)
+            python = raised and self._signatures.by_exception
             index.hits.append(
                 Hit(python or unnamed, rank, seen.line, seen.text, seen.file, seen.clock, seen.count, seen.last_line,
                     task=seen.task, host=seen.host, told=seen.told, frame=seen.frame)

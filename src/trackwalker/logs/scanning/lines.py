@@ -13,12 +13,12 @@ from trackwalker.logs.formats.records import read_pairs, read_record
 _ESCAPES = re.compile(
     r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]|\x1b[\]PX^_][^\x07\x1b\n]{0,2000}(?:\x07|\x1b\\)|\x1b[ -/]*[0-~]|[\x00-\x08\x0b-\x1f\x7f]"  # noqa: E501
 )
-# srun's label; torchrun's [default3]: and [rank3]:; Horovod's [3]<stderr>:; mpirun's [1,3]<stderr>:
+# srun's label; torchrun's [default3]: and [rank3]:; Horovod's [3]<stderr>:; mpirun's [1,3]<stderr>:, SageMaker's of it
 _LABELS = (
     d.TASK_LABEL,
     re.compile(r"^\[(?:rank|default|worker)[ _-]?(\d+)\]:? ?"),
-    re.compile(r"^\[(?:\d+,)?(\d+)\]<std(?:err|out)>:? ?"),
-    re.compile(r"^(?:rank|Rank|worker)[ _-]?(\d+)\s?[:|] "),
+    re.compile(r"^\[(?:\d+,)?(?:mpirank:)?(\d+)(?:,(?P<host>[\w.-]+))?\]<std(?:err|out|diag)>:?(?: (?! ))?"),
+    re.compile(r"^(?:rank|Rank|worker)[ _-]?(\d+)(?:\[\d+\])?\s?[:|] "),
 )
 _INNER_RANK = re.compile(r"\[?\b(?:PG \S+ )?(?:global_|world_)?[Rr]ank(?:[ :=]|: | = ){0,1}(\d+)\b\]?")
 # Who wrote it, where that stands before the text: syslog's host, NCCL's host:pid:tid, Ray's address, a named host.
@@ -30,7 +30,12 @@ _ISO_HOST = re.compile(r"^(?P<host>(?=[\w.-]*[a-z])[\w.-]{2,64}) (?=(?:kernel|[\
 _PROGRAM = re.compile(
     r"^(?:torchrun|python[\d.]*|mpirun|srun|deepspeed|accelerate|bash)\[\d+\]: "
 )  # of a job's journal
+_DAEMON = re.compile(r"^([\w.@/-]+\[\d+\]): ")  # the process that wrote it, as journals label it
 _LEVEL = re.compile(r"^\[?(?:ERROR|FATAL|CRITICAL|WARNING|INFO)\b")
+# Horovod's time before its label, as ctime writes it.
+_CTIME = re.compile(
+    r"^\w{3} (?P<month>Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec) +(?P<day>\d{1,2}) (?P<h>\d\d):(?P<m>\d\d):(?P<s>\d\d) \d{4}(?=\[| )"  # noqa: E501
+)
 _DMESG = re.compile(r"^(?:<\d+>)?\[ *(?P<up>\d{1,9}\.\d{6})\] ")
 _DMESG_T = re.compile(
     r"^\[\w{3} (?P<month>\w{3}) +(?P<day>\d{1,2}) (?P<h>\d\d):(?P<m>\d\d):(?P<s>\d\d)(?:\.\d+)? \d{4}\] "
@@ -46,7 +51,8 @@ _COLUMN_HOST = re.compile(r"^(?P<host>(?=[\w.-]*\d)[a-z][a-z0-9.]*-[a-z0-9.-]{1,
 _FIELDS = 600  # characters in which a line of fields shows that it is one
 _A_PROCESS = 1000  # and above: a process's number rather than a rank's
 _LOCAL = "[default"  # torchrun's label holds the rank within its node
-_NAMED_HOST = re.compile(r"(?i)\b(?:host(?:name)?|node(?:name)?)[ =:]{1,2}['\"]?((?=[\w.-]*\d)[a-z][\w.-]{1,63})")
+NAMED_HOST = re.compile(r"(?i)\b(?:host(?:name)?|node(?:name)?)[ =:]{1,2}['\"]?((?=[\w.-]*\d)[a-z][\w.-]{1,63})")
+_SERIOUS = ("ERROR", "CRITICAL", "FATAL")
 _MONTHS = {
     m: i for i, m in enumerate(["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"], 1)
 }
@@ -62,6 +68,8 @@ _INFORMS = re.compile(
     r"^\S{0,40}\s?NCCL INFO|NCCL INFO|^\[?(?:INFO|DEBUG|TRACE)\b|^\S+ (?:INFO|DEBUG) |[\s\[|:(-](?:INFO|DEBUG)[\s\]|:)]",  # noqa: E501
     re.ASCII,
 )
+# A row of cells between tabs: where in the code, how serious, then what is said.
+_CELLS = re.compile(r"^\s?(?:[\w.:/-]{1,80}\t+)?(?P<level>INFO|DEBUG|WARNING|WARN|ERROR|CRITICAL|FATAL)\t+")
 _CODE_ABOVE = re.compile(rb'File "[^"]+", line \d+')
 _PROMPT = r"(?:\(\w+\) )?(?:[\w@.:~/-]{1,60} ?)?\$ (?=[a-z./])"  # what somebody typed is no output
 PROMPTS = re.compile(f"(?m)^{_PROMPT}".encode())
@@ -128,13 +136,16 @@ def parse(raw: bytes, above: bytes = b"", rank: int | None = None) -> Body | Non
         before = text
         if match := _RAY_HOST.match(text):
             host, actor = host or match["host"] or "", match["actor"]
-        for form in (_SYSLOG, _DMESG_T):
+        for form in (_SYSLOG, _DMESG_T, _CTIME):
             if match := form.match(text):
                 clock = clock or _seconds(
                     str(_MONTHS.get(match["month"], 0)), match["day"], match["h"], match["m"], match["s"], None
                 )
                 host = host or match.groupdict().get("host", "")
                 text = _PROGRAM.sub("", text[match.end() :])
+                if host and not actor and (match := _DAEMON.match(text)):
+                    actor, rest = f"{host} {match[1]}", text[match.end() :]
+                    text = rest if any(label.match(rest) for label in _LABELS[1:]) else text
         if match := _DMESG.match(text):
             text = text[match.end() :]
         if match := _POD.match(text):
@@ -156,6 +167,7 @@ def parse(raw: bytes, above: bytes = b"", rank: int | None = None) -> Body | Non
         for label in _LABELS:
             if match := label.match(text):
                 rank = int(match[1][:9])
+                host = host or match.groupdict().get("host") or ""
                 task, outer = (rank, True) if label is d.TASK_LABEL else (task, False)
                 local = rank if match[0].startswith(_LOCAL) else None
                 text = text[match.end() :]
@@ -165,7 +177,9 @@ def parse(raw: bytes, above: bytes = b"", rank: int | None = None) -> Body | Non
             clock = clock or _seconds(match[2], match[3], match[4], match[5], match[6], match[7])
             text = text[match.end() :]
             if match := _ISO_HOST.match(text):  # journalctl -o short-iso, rsyslog's own form
-                host, text = host or match["host"], text[match.end() :]
+                host, text = host or match["host"], _PROGRAM.sub("", text[match.end() :])
+                if not actor and (match := _DAEMON.match(text)):
+                    actor = f"{host} {match[1]}"
         record = read_record(text) if '{"' in text[:200] else read_pairs(text) if "=" in text[:_FIELDS] else None
         if record is not None and record.said != text:
             if record.rank is not None and (rank is None or (outer and actor and not record.outer)):
@@ -177,6 +191,9 @@ def parse(raw: bytes, above: bytes = b"", rank: int | None = None) -> Body | Non
                 return None  # no launcher writes records
         elif record is not None and rank is None:  # fields behind a sentence
             rank, host = record.rank, host or record.host
+        if match := _CELLS.match(text):
+            said = text[match.end() :]
+            text = said if _SPEAKS_ITSELF.match(said) and match["level"] in _SERIOUS else f"{match['level']} {said}"
         if text == before:
             break
     informs = False
@@ -195,7 +212,7 @@ def parse(raw: bytes, above: bytes = b"", rank: int | None = None) -> Body | Non
     payload = payload_start(text)
     if not host and (match := _NCCL_HOST.match(text) or _UCX_HOST.match(text)):
         host = match["host"]
-    about = _NAMED_HOST.search(text, 0, 300 if payload is None else min(payload, 300))
+    about = NAMED_HOST.search(text, 0, 300 if payload is None else min(payload, 300))
     named = about[1] if about else ""
     return Body(text, rank, clock, informs, payload, task, host, named, prefix, actor, local, outer, labelled)
 
