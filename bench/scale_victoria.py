@@ -68,7 +68,7 @@ def measure(job: Path, samples: int, right: Callable[[Roots, Roots], bool]) -> b
 
 def _import(vmctl: Path, snapshot: Path, url: str) -> None:
     login = [f"--vm-user={USER}", f"--vm-password={PASSWORD}"]
-    argv = [vmctl, "prometheus", "-s", f"--prom-snapshot={snapshot}", f"--vm-addr={url}", "--vm-concurrency=2", *login]
+    argv = [vmctl, "prometheus", "-s", f"--prom-snapshot={snapshot}", f"--vm-addr={url}", "--vm-concurrency=8", *login]
     # It asks for a terminal even to draw no progress bar.
     subprocess.run(["script", "-qec", shlex.join(map(str, argv)), "/dev/null"], check=True, stdout=subprocess.PIPE)
     asked = urllib.request.Request(f"{url}/internal/force_flush")  # noqa: S310 - loopback
