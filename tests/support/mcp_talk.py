@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,8 @@ from trackwalker.job.journal import read
 from trackwalker.job.processes import read_stat
 from trackwalker.job.run import RunRecord
 
-mcp = pytest.importorskip("mcp", reason="the agent extra is not installed")
+if find_spec("mcp") is None:  # imported where it is used: every worker collects these files, and it takes 1.5 s
+    pytest.skip("the agent extra is not installed", allow_module_level=True)
 
 LARGEST = 8_000
 LOCAL = "local_20261115_093000_ab12"
@@ -51,6 +53,8 @@ class Talk:
 async def over_stdio(workspace: Path, state: Path, *options: str) -> AsyncIterator[Talk]:
     env = {**os.environ, "XDG_STATE_HOME": str(state)}
     words = ["-m", "trackwalker", "mcp", "--workspace", str(workspace), *options]
+    import mcp
+
     server = mcp.StdioServerParameters(command=sys.executable, args=words, env=env)
     async with mcp.Client(mcp.stdio_client(server)) as client:
         yield Talk(client)

@@ -5,14 +5,18 @@ from __future__ import annotations
 import gc
 import json
 import re
+from base64 import b64encode
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from http.client import HTTPConnection, HTTPException, RemoteDisconnected
 from itertools import pairwise, repeat
 from operator import itemgetter
 from typing import Any, NamedTuple, Protocol
+from urllib.parse import urlencode
 
 import httpx
 import numpy as np
@@ -71,17 +75,28 @@ class Server(Protocol):
         """The labels, times and values of every series of a matrix answer."""
 
 
+class Answer(NamedTuple):
+    """What came back, whatever it says."""
+
+    status: int
+    content: bytes
+
+
 class Api:
-    """The HTTP side: one connection kept open, answers decoded, errors in one line."""
+    """The HTTP side: connections kept open, answers decoded, errors in one line.
+
+    The server is our own, on loopback: no TLS, no proxy, no redirect, nothing compressed (64 series x 562 points take
+    33 ms plain and 166 ms gzipped). A diagnosis asks hundreds of questions, and a client for all the web takes 2 ms of
+    CPU time for each; this takes a fifth of that.
+    """
 
     def __init__(self, url: str, last_words: Callable[[], str], traffic: Traffic | None = None) -> None:
-        # No proxy from the environment: the server is our own, on loopback. There compressing costs more than it
-        # saves: 64 series x 562 points take 33 ms plain and 166 ms gzipped.
-        plain = {"Accept-Encoding": "identity"}
-        self._http = httpx.Client(base_url=url, timeout=httpx.Timeout(300.0), trust_env=False, headers=plain)
+        self.url = httpx.URL(url)
         self._last_words = last_words
-        self.url = self._http.base_url
         self.traffic = traffic or Traffic()
+        user = self.url.userinfo
+        self._headers = {"Authorization": f"Basic {b64encode(user).decode()}"} if user else {}
+        self._idle: deque[HTTPConnection] = deque()  # threads take one each, and put it back
 
     def call(self, path: str, params: Mapping[str, Any] | None = None, method: str = "POST") -> Any:
         """The `data` of an API answer."""
@@ -95,30 +110,51 @@ class Api:
             found = [(s["metric"], *samples_of(s)) for s in self._data(answer)["result"] if s.get("values")]
         return found
 
-    def _ask(self, path: str, params: Mapping[str, Any] | None, method: str) -> httpx.Response:
+    def _ask(self, path: str, params: Mapping[str, Any] | None, method: str) -> Answer:
         self.traffic.queries += 1
+        words = urlencode(dict(params or {}), doseq=True)
         try:
-            if method == "POST":  # long queries do not fit into a URL
-                answer = self._http.post(path, data=dict(params or {}))
-            else:
-                answer = self._http.get(path, params=dict(params or {}))
-        except httpx.TransportError as e:
+            connection = self._idle.pop()
+        except IndexError:
+            connection = self._connect()
+        try:
+            try:
+                answer = self._send(connection, method, path, words)
+            except (RemoteDisconnected, ConnectionError):  # kept for minutes, it may be closed: no answer had begun
+                connection.close()
+                answer = self._send(connection, method, path, words)
+        except (OSError, HTTPException) as e:
+            connection.close()
             raise EvidenceError(f"the private Prometheus stopped answering ({e!r}): {self._last_words()}") from e
-        self.traffic.bytes += answer.num_bytes_downloaded
+        self._idle.append(connection)
+        self.traffic.bytes += len(answer.content)
         return answer
 
-    def _data(self, answer: httpx.Response) -> Any:
+    def _connect(self) -> HTTPConnection:
+        return HTTPConnection(self.url.host, self.url.port, timeout=300.0)
+
+    def _send(self, connection: HTTPConnection, method: str, path: str, words: str) -> Answer:
+        if method == "POST":  # long queries do not fit into a URL
+            form = {"Content-Type": "application/x-www-form-urlencoded", **self._headers}
+            connection.request(method, path, words.encode(), form)
+        else:
+            connection.request(method, f"{path}?{words}", headers=self._headers)
+        answer = connection.getresponse()
+        return Answer(answer.status, answer.read())
+
+    def _data(self, answer: Answer) -> Any:
         try:
             body = _decode(answer.content) if answer.content else {"status": "success"}
         except ValueError:
-            body = {"error": f"HTTP {answer.status_code}: {answer.text[:200]}"}
+            body = {"error": f"HTTP {answer.status}: {answer.content.decode(errors='replace')[:200]}"}
         if body.get("status") != "success":
             raise QueryError(" ".join(str(body.get("error")).split()))
         return body.get("data")
 
     def close(self) -> None:
-        """Close the connection."""
-        self._http.close()
+        """Close the connections."""
+        while self._idle:
+            self._idle.pop().close()
 
 
 class Telemetry:

@@ -18,7 +18,7 @@ from typing import Any
 import anyio
 import httpx
 import pytest
-from mcp_talk import LOCAL, Talk, audit, local_job, mcp, over_stdio, run
+from mcp_talk import LOCAL, Talk, audit, local_job, over_stdio, run
 from slurm_cluster import SlurmCluster
 
 from trackwalker.agent.actions import Office, cancel_job, submit_job
@@ -139,6 +139,7 @@ def test_http_needs_the_token_and_a_loopback_host(http_server: str) -> None:
 
     async def talk() -> None:
         import httpx2
+        import mcp
         from mcp.client.streamable_http import streamable_http_client
 
         async with (

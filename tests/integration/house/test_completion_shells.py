@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from command_here import call_here
 from hostile_jobs import ID, make_job
 
 SHELLS = {
@@ -26,8 +27,7 @@ def shell(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[str, Path]:
     if shutil.which(request.param) is None:
         pytest.skip(f"apt-get install {request.param}")
     script = tmp_path / "completion"
-    argv = [sys.executable, "-m", "trackwalker", "completion", request.param]
-    script.write_text(subprocess.run(argv, capture_output=True, text=True, timeout=60, check=True).stdout)
+    script.write_text(call_here(os.environ, "completion", request.param).stdout)
     return request.param, script
 
 

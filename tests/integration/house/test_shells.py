@@ -47,6 +47,12 @@ def shell(request: pytest.FixtureRequest, tmp_path: Path) -> Shell:
     return Shell(request.param, tmp_path)
 
 
+MORE = pytest.mark.long(reason="what a command answers does not depend on the shell; a landing asks in one of them")
+in_one_shell = pytest.mark.parametrize(
+    "shell", ["bash", *(pytest.param(name, marks=MORE) for name in FLAGS if name != "bash")], indirect=True
+)
+
+
 def test_names_of_jobs(shell: Shell) -> None:
     """A lone dash, a negative number, Slurm's brackets: each is special to some shell or some parser."""
     assert f"job {NEW} " in shell.says("trackwalker status")
@@ -56,6 +62,7 @@ def test_names_of_jobs(shell: Shell) -> None:
     assert shell.says("trackwalker logs '8308_[1-4%2]' -w flag") == "0: hello\n"
 
 
+@in_one_shell
 def test_flags_beat_environment_beats_project_beats_user(shell: Shell) -> None:
     def workspace(line: str) -> str:
         return Path(json.loads(shell.says(line))["workspace"]).name
@@ -66,6 +73,7 @@ def test_flags_beat_environment_beats_project_beats_user(shell: Shell) -> None:
     assert shell.says("trackwalker config get gpu") == "H200\n"  # the project's file does not say
 
 
+@in_one_shell
 def test_help_in_groups_and_a_doctor(shell: Shell) -> None:
     said = shell.says("trackwalker -h | cat")
     places = [said.index(f"─ {group} ─") for group in ("Run", "Inspect", "Diagnose", "Fleet", "Agents", "Lab")]

@@ -27,16 +27,21 @@ class Lacking(Variant):
         return self.metrics
 
 
+more = pytest.mark.long(reason="a world each; a landing keeps one for each kind of device: a NIC, a GPU, a host's CPUs")
+
+
 @pytest.mark.parametrize(
     ("family", "missing", "says"),
     [
         ("rdma-phased", ("hw_rdma_tx_retx_*", "hw_rdma_tx_ack_*"), "packets/s of the collectives"),
-        ("rdma-phased", ("hw_rdma_*tx_retx_*", "hw_rdma_rx_dup_*"), "retransmits are not counted"),
+        pytest.param(
+            "rdma-phased", ("hw_rdma_*tx_retx_*", "hw_rdma_rx_dup_*"), "retransmits are not counted", marks=more
+        ),
         ("gpu-thermal-throttle", ("hw_gpu_clock_*",), "clocks were not collected"),
-        ("collective-hang", ("hw_gpu_power_*",), "their power was not collected"),
-        ("fabric-congestion", ("hw_rdma_*_cnp_*",), "do not count notifications"),
+        pytest.param("collective-hang", ("hw_gpu_power_*",), "their power was not collected", marks=more),
+        pytest.param("fabric-congestion", ("hw_rdma_*_cnp_*",), "do not count notifications", marks=more),
         ("ac-hourly-scan", ("hw_procs_*", "hw_context_*"), "nobody counted runnable tasks"),
-        ("gpu-power-cap", ("hw_gpu_temperature_*",), "is constant at a limit"),
+        pytest.param("gpu-power-cap", ("hw_gpu_temperature_*",), "is constant at a limit", marks=more),
     ],
 )
 def test_another_counter_decides(tmp_path: Path, family: str, missing: tuple[str, ...], says: str) -> None:

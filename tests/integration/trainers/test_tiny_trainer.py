@@ -15,6 +15,7 @@ import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,8 @@ import pytest
 
 from trackwalker.job import journal
 
-pytest.importorskip("jax")
+# Not imported: this process starts programs that need it, and every worker collects this file.
+pytestmark = pytest.mark.skipif(find_spec("jax") is None, reason="JAX is not installed: pip install -e '.[tiny]'")
 
 SRC = Path(__file__).resolve().parents[3] / "src"
 MODEL = SRC / "trackwalker" / "models" / "tiny.yml"

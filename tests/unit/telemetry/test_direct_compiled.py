@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import sys
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,7 @@ from trackwalker.telemetry.direct.index import MappedFile
 from trackwalker.telemetry.direct.unxor import DamagedError, Place, counts_of
 from trackwalker.telemetry.xor import encode_chunks
 
-pytest.importorskip("numba")
+pytestmark = pytest.mark.skipif(find_spec("numba") is None, reason="numba is not installed: pip install -e '.[scale]'")
 
 T0 = 1_700_000_000_000
 

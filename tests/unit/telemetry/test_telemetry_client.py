@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import http.server
 import json
+import socket
 import threading
 import urllib.parse
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -155,9 +157,36 @@ def test_raw_samples_too_many_for_one_query_come_in_halves(telemetry: Callable[[
 
 def test_a_server_that_is_gone_is_said_with_its_last_words(telemetry: Callable[[Answer], Telemetry]) -> None:
     t = telemetry(lambda p, q: None)
-    t._api._http.base_url = "http://127.0.0.1:9"
+    t._api.url = t._api.url.copy_with(port=9)  # type: ignore[misc]
     with pytest.raises(EvidenceError, match="its last words"):
         t.instant("x", 5.0)
+
+
+def test_a_connection_that_was_closed_meanwhile_is_made_again(telemetry: Callable[[Answer], Telemetry]) -> None:
+    t = telemetry(lambda p, q: vector(({"host": "a"}, q["query"])))
+    assert t.instant("1", 5.0)[0].value == 1
+    (kept,) = t._api._idle  # type: ignore[attr-defined]
+    kept.sock.shutdown(socket.SHUT_RDWR)
+    assert t.instant("2", 5.0)[0].value == 2
+    assert list(t._api._idle) == [kept]  # type: ignore[attr-defined]
+
+
+def test_who_has_a_login_shows_it_and_a_list_is_many_words() -> None:
+    api, sent = Api("http://me:key@127.0.0.1:9", str), []
+
+    class Connection:
+        def request(self, *words: Any, **more: Any) -> None:
+            sent.append((*words, *more.values()))
+
+        def getresponse(self) -> Any:
+            return SimpleNamespace(status=204, read=lambda: b"")
+
+    api._idle.append(Connection())  # type: ignore[arg-type]
+    assert api.call("/delete", {"match[]": ["a", "b"]}) is None
+    api.call("/labels", {"start": "1"}, "GET")
+    login = {"Authorization": "Basic bWU6a2V5"}
+    form = {"Content-Type": "application/x-www-form-urlencoded", **login}
+    assert sent == [("POST", "/delete", b"match%5B%5D=a&match%5B%5D=b", form), ("GET", "/labels?start=1", login)]
 
 
 def test_a_matrix_read_without_json_says_the_same_as_json() -> None:
