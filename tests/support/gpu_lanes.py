@@ -14,7 +14,7 @@ from paced_ranks import Pace
 from trackwalker.diagnose.engine import diagnose
 from trackwalker.diagnose.verdict import Verdict
 from trackwalker.job.resolve import resolve
-from trackwalker.launch.plan import plan_local, short_hostname
+from trackwalker.launch.plan import How, plan_local, short_hostname
 from trackwalker.launch.request.words import ModelSpec, Passthrough
 from trackwalker.launch.schedulers.local import LocalRun
 
@@ -38,7 +38,7 @@ def judge(library: Path, folder: Path, trouble: Mapping[str, int], healthy_s: fl
     with pytest.MonkeyPatch.context() as patch:
         for name, value in driver.env.items():
             patch.setenv(name, value)
-        plan = plan_local(ModelSpec("tiny"), RANKS, Passthrough({}), folder, True, ["run"])
+        plan = plan_local(ModelSpec("tiny"), Passthrough({}), folder, How("local", ["run"], RANKS, observe=True))
         ranks = [dataclasses.replace(rank, argv=pace.argv) for rank in plan.agent.ranks]
         run = LocalRun.start(dataclasses.replace(plan, agent=dataclasses.replace(plan.agent, ranks=ranks)))
         try:

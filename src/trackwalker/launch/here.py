@@ -226,12 +226,6 @@ def start_here(run: Here, watching: Watching, say: Callable[[str], None]) -> Sta
     """Start it where it belongs: inside a Slurm allocation that is the allocation's nodes."""
     code = code_of(Path.cwd(), run.workspace, None if run.native else "")
     given = None if run.in_container else allocation_of(os.environ)
-    if given is None and run.native and not run.in_container:
-        spec, passthrough = parse_model_spec(run.model), parse_passthrough(run.words)
-        plan = plan_local(
-            spec, run.procs, passthrough, run.workspace, watching.observe, sys.argv[1:], watching.ray, code
-        )
-        return LocalRun.start(plan)
     how = How(
         scheduler="slurm" if given else "local",
         argv=sys.argv[1:],
@@ -243,6 +237,9 @@ def start_here(run: Here, watching: Watching, say: Callable[[str], None]) -> Sta
         listen=os.environ.get("TRACKWALKER_LISTEN", ""),
         provenance=code,
     )
+    if given is None and run.native and not run.in_container:
+        spec, passthrough = parse_model_spec(run.model), parse_passthrough(run.words)
+        return LocalRun.start(plan_local(spec, passthrough, run.workspace, how))
     place = place_by_hand(os.environ if run.in_container else {})
     if given is not None:
         refuse_parts(os.environ)

@@ -135,17 +135,9 @@ class Settled:
         )
 
 
-def plan_local(
-    spec: ModelSpec,
-    procs: int,
-    passthrough: Passthrough,
-    workspace: Path,
-    observe: bool,
-    argv: list[str],
-    ray: bool = False,
-    provenance: Provenance | None = None,
-) -> Plan:
+def plan_local(spec: ModelSpec, passthrough: Passthrough, workspace: Path, how: How) -> Plan:
     """Plan a run on this machine: one lane per rank process, all over loopback."""
+    procs = how.procs
     if not 1 <= procs <= MOST_PROCS:
         raise UsageError(f"-n {procs}: between 1 and {MOST_PROCS} processes on one machine")
     model = load_model(spec.model)
@@ -154,7 +146,6 @@ def plan_local(
     if trainer != "tiny" and (unknown := unknown_keys(trainer, passthrough.config, model.about.keys)):
         raise UsageError("; ".join(unknown))
     target = Target(gpus_per_node=model.about.gpus_per_node, vendor=gpu_vendor() or None)
-    how = How("local", argv, procs, observe, ray, provenance=provenance)
     run = Settled(resolve(model, target, passthrough.config, passthrough.env), spec, passthrough, workspace, how)
     job_id = new_local_id(run.created)
     job_dir = run.workspace / f"{job_id}-{run.name}"
@@ -204,7 +195,7 @@ def plan_local(
         f"JAX_COORDINATOR_PORT={port}",
         *run.header,
     ]
-    return Plan(record, agent, run.env, "\n".join(rows) + "\n", log, model.trainer_yaml(), provenance)
+    return Plan(record, agent, run.env, "\n".join(rows) + "\n", log, model.trainer_yaml(), how.provenance)
 
 
 def refuse_wrong(model: Model, passthrough: Passthrough) -> None:

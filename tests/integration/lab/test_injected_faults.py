@@ -26,7 +26,7 @@ from trackwalker.lab.real.cases import CASES, real_cases
 from trackwalker.lab.real.demo import run_demo
 from trackwalker.lab.real.undo import NotHereError, pending
 from trackwalker.lab.scoring.grade import grade
-from trackwalker.launch.plan import plan_local
+from trackwalker.launch.plan import How, plan_local
 from trackwalker.launch.request.words import ModelSpec, Passthrough
 from trackwalker.launch.schedulers.local import LocalRun
 
@@ -75,7 +75,7 @@ def test_there_are_ten_real_faults_with_truth() -> None:
 
 def test_inject_from_the_command_line_is_undone_even_after_a_kill(tmp_path: Path) -> None:
     settings = Passthrough({**as_mapping(PACED), "steps": "100000"})
-    plan = plan_local(ModelSpec("tiny"), 1, settings, tmp_path, False, ["test"])
+    plan = plan_local(ModelSpec("tiny"), settings, tmp_path, How("local", ["test"]))
     run = LocalRun.start(plan)
     command = [sys.executable, "-m", "trackwalker", "lab", "inject", "stop", str(run.job_dir), "--rank", "0"]
     with ExitStack() as stack:

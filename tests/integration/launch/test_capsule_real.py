@@ -20,7 +20,7 @@ from trackwalker.job.layout import Job
 from trackwalker.job.processes import read_stat
 from trackwalker.job.resolve import resolve
 from trackwalker.launch.code.bundle import build_agent
-from trackwalker.launch.plan import plan_local
+from trackwalker.launch.plan import How, plan_local
 from trackwalker.launch.request.words import ModelSpec, Passthrough
 from trackwalker.launch.schedulers.local import LocalRun
 from trackwalker.node.evidence.rank_stacks import find_pyspy
@@ -35,7 +35,7 @@ ODD = 2
 @pytest.fixture
 def run(tmp_path: Path) -> Iterator[LocalRun]:
     settings = Passthrough({**as_mapping(PACED), "steps": "100000", "checkpoint_period": "100000"})
-    run = LocalRun.start(plan_local(ModelSpec("tiny"), 4, settings, tmp_path, False, ["test"]))
+    run = LocalRun.start(plan_local(ModelSpec("tiny"), settings, tmp_path, How("local", ["test"], 4)))
     yield run
     end_runs(tmp_path)
 

@@ -152,7 +152,7 @@ def on_kubernetes(cell: Cell) -> Started:
 
 def on_this_machine(cell: Cell) -> Started:
     spec, words = parse_model_spec("tiny:exp"), parse_passthrough(WORDS)
-    plan = plan_local(spec, cell.procs, words, cell.workspace, cell.observe, ["run", "tiny:exp"])
+    plan = plan_local(spec, words, cell.workspace, How("local", ["run", "tiny:exp"], cell.procs, cell.observe))
     argv = [sys.executable, "-c", cell.code, LONG]
     ranks = [dataclasses.replace(rank, argv=argv) for rank in plan.agent.ranks]
     run = LocalRun.start(dataclasses.replace(plan, agent=dataclasses.replace(plan.agent, ranks=ranks)))

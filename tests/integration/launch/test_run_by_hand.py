@@ -116,7 +116,9 @@ def test_r04_local_values_reach_the_trainer_byte_for_byte(
     folder = tmp_path_factory.mktemp("local")
     words = [*hard_values.settings_words(values)]
     words += [f"_env_{name}={value}" for name, value in hard_values.environment(values).items()]
-    plan = plan_local(ModelSpec("tiny"), 2, parse_passthrough(words), folder, False, ["run", "tiny", "--", *words])
+    plan = plan_local(
+        ModelSpec("tiny"), parse_passthrough(words), folder, How("local", ["run", "tiny", "--", *words], 2)
+    )
     trainer = hard_values.stand_in(folder / "seen")
     cut = plan.agent.ranks[0].argv.index(str(plan.agent.job_dir / "config.yml"))
     ranks = [dataclasses.replace(rank, argv=[*trainer, *rank.argv[cut + 1 :]]) for rank in plan.agent.ranks]

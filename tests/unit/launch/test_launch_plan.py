@@ -16,7 +16,7 @@ from trackwalker.errors import UsageError
 from trackwalker.job.layout import ID_FORM
 from trackwalker.job.run import load_run
 from trackwalker.launch.code import bundle
-from trackwalker.launch.plan import Plan, plan_local
+from trackwalker.launch.plan import How, Plan, plan_local
 from trackwalker.launch.request.words import ModelSpec, parse_passthrough
 from trackwalker.launch.schedulers import local
 from trackwalker.launch.schedulers.local import LocalRun
@@ -26,7 +26,7 @@ from trackwalker.logs.scanning.index import index_logs
 def plan(tmp_path: Path, procs: int = 1, words: list[str] | None = None, spec: ModelSpec | None = None) -> Plan:
     passthrough = parse_passthrough(words or [])
     argv = ["run", "tiny", "-n", str(procs), "--", *(words or [])]
-    return plan_local(spec or ModelSpec("tiny"), procs, passthrough, tmp_path, False, argv)
+    return plan_local(spec or ModelSpec("tiny"), passthrough, tmp_path, How("local", argv, procs))
 
 
 @pytest.fixture(autouse=True)

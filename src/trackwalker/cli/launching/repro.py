@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from trackwalker.cli.common.options import DEFAULT_WORKSPACE, Workspace
-from trackwalker.launch.plan import Plan, plan_local
+from trackwalker.launch.plan import How, Plan, plan_local
 from trackwalker.launch.request.words import Passthrough, parse_model_spec, parse_passthrough
 from trackwalker.launch.schedulers.local import repeat
 
@@ -31,7 +31,7 @@ def repro(
     passthrough = Passthrough({"steps": "1", **given.config}, given.env)
 
     def make_plan() -> Plan:
-        return plan_local(spec, procs, passthrough, workspace, observe=False, argv=sys.argv[1:])
+        return plan_local(spec, passthrough, workspace, How("local", sys.argv[1:], procs))
 
     signal.signal(signal.SIGTERM, _interrupt)
     ended = repeat(make_plan, most, Path.cwd(), lambda text: print(text, flush=True))

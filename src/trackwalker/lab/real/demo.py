@@ -14,7 +14,7 @@ from trackwalker.job.resolve import resolve
 from trackwalker.lab.real.cases import RealCase
 from trackwalker.lab.real.inject import find_victim, inject
 from trackwalker.lab.real.undo import note_for
-from trackwalker.launch.plan import plan_local
+from trackwalker.launch.plan import How, plan_local
 from trackwalker.launch.request.words import ModelSpec, Passthrough
 from trackwalker.launch.schedulers.local import LocalRun
 from trackwalker.watch.detect.live import LiveWatch, Notice
@@ -76,9 +76,8 @@ def broken_run(case: RealCase, workspace: Path, say: Say, show: Show) -> Iterato
     """A real run, broken as the case says, for as long as the block lasts."""
     config = {"steps": "100000", "jax_distributed_heartbeat_timeout_seconds": "14400", **case.config}
     env = {} if case.gpu else {"JAX_PLATFORMS": "cpu"}  # four ranks cannot have the one GPU of a machine
-    plan = plan_local(
-        ModelSpec("tiny", tag=case.name), case.procs, Passthrough(config, env), workspace, True, ["demo", case.name]
-    )
+    how = How("local", ["demo", case.name], case.procs, observe=True)
+    plan = plan_local(ModelSpec("tiny", tag=case.name), Passthrough(config, env), workspace, how)
     staged = note_for(plan.agent.job_dir, "stage")
     with ExitStack() as faults, ExitStack() as stack:
         faults.callback(staged.run)

@@ -25,7 +25,7 @@ from trackwalker.lab.real.inject import find_victim, starve, take_cpus
 from trackwalker.lab.real.stage import Stage
 from trackwalker.lab.real.undo import Undo, note_for
 from trackwalker.lab.real.victim import Victim
-from trackwalker.launch.plan import plan_local, short_hostname
+from trackwalker.launch.plan import How, plan_local, short_hostname
 from trackwalker.launch.request.words import ModelSpec, Passthrough
 from trackwalker.launch.schedulers.local import LocalRun
 
@@ -198,9 +198,8 @@ def run_dose(fault: DoseFault, strength: float, workspace: Path, say: Say) -> Do
     began, load = time.monotonic(), os.getloadavg()[0]
     setup = fault.setup(strength)
     config = {"steps": "100000", "jax_distributed_heartbeat_timeout_seconds": "14400", **_SMALL, **setup.config}
-    plan = plan_local(
-        ModelSpec("tiny", tag=fault.name), PROCS, Passthrough(config), workspace, True, ["lab", "dose", fault.name]
-    )
+    how = How("local", ["lab", "dose", fault.name], PROCS, observe=True)
+    plan = plan_local(ModelSpec("tiny", tag=fault.name), Passthrough(config), workspace, how)
     staged = note_for(plan.agent.job_dir, "stage")
     with ExitStack() as faults, ExitStack() as stack:
         faults.callback(staged.run)

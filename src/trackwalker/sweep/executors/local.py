@@ -18,7 +18,7 @@ from trackwalker.errors import MaybeQueuedError, TrackwalkerError, UnreachableEr
 from trackwalker.launch.code.provenance import code_of
 from trackwalker.launch.job_state import cancel as cancel_job
 from trackwalker.launch.job_state import standing
-from trackwalker.launch.plan import plan_local, starred
+from trackwalker.launch.plan import How, plan_local, starred
 from trackwalker.launch.request.words import parse_model_spec, parse_passthrough
 from trackwalker.launch.schedulers.local import LocalRun
 from trackwalker.sweep.executors.jobs import JobExecutor, processes_with, spec_of, words_of
@@ -50,10 +50,8 @@ class LocalExecutor(JobExecutor):
                     f"{trial.key}: a sweep with --on local has no nodes to choose from ({', '.join(trial.nodes)})"
                 ] = None
             try:
-                plan_local(
-                    parse_model_spec(spec_of(trial, "check")), self.setup.procs, parse_passthrough(words_of(trial)),
-                    self.workspace, self.setup.observe, [],
-                )  # fmt: skip
+                spec, words = parse_model_spec(spec_of(trial, "check")), parse_passthrough(words_of(trial))
+                plan_local(spec, words, self.workspace, How("local", [], self.setup.procs, self.setup.observe))
             except UsageError as e:
                 problems[f"{trial.key}: {e}"] = None
             if trial.code and not Path(trial.code).is_dir():
@@ -140,11 +138,10 @@ def main(order: Path) -> int:
     """Carry out one order: start the run, keep it going, end when it ends."""
     said = json.loads(order.read_bytes())
     workspace = Path(said["workspace"])
-    plan = plan_local(
-        parse_model_spec(said["spec"]), int(said["procs"]), parse_passthrough(said["words"]), workspace,
-        bool(said["observe"]), ["run", said["spec"], "-n", str(said["procs"]), "--", *said["words"]],
-        provenance=code_of(Path.cwd(), workspace, None),
-    )  # fmt: skip
+    typed = ["run", said["spec"], "-n", str(said["procs"]), "--", *said["words"]]
+    frozen = code_of(Path.cwd(), workspace, None)
+    how = How("local", typed, int(said["procs"]), bool(said["observe"]), provenance=frozen)
+    plan = plan_local(parse_model_spec(said["spec"]), parse_passthrough(said["words"]), workspace, how)
     started = LocalRun.start(plan)
     signal.signal(signal.SIGTERM, lambda *_: started.cancel())
     while (code := started.supervise()) is None:
