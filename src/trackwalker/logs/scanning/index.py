@@ -13,7 +13,7 @@ import numpy as np
 from trackwalker.errors import EvidenceError
 from trackwalker.job.dialects import needles as step_needles
 from trackwalker.logs.facts import LogFacts
-from trackwalker.logs.failures.divergence import sustained_jump
+from trackwalker.logs.failures.divergence import diverged, waits_for_input
 from trackwalker.logs.failures.forged import drop_forged
 from trackwalker.logs.failures.lastwords import (
     VICTIM_LINES,
@@ -21,6 +21,7 @@ from trackwalker.logs.failures.lastwords import (
     last_words,
     last_words_beside,
     next_line,
+    silence,
 )
 from trackwalker.logs.failures.mined import Mined, new_errors
 from trackwalker.logs.failures.reactions import reacts, wraps_up
@@ -34,7 +35,7 @@ from trackwalker.logs.formats.nodelist import hosts_in
 from trackwalker.logs.scanning.gathered import END, MOST_ENDS, MOST_HITS, MOST_MORE, MOST_RANKS, Gathered
 from trackwalker.logs.scanning.gathered import End as End
 from trackwalker.logs.scanning.gathered import Hit as Hit
-from trackwalker.logs.scanning.lines import Body, clean, parse
+from trackwalker.logs.scanning.lines import Body, clean
 from trackwalker.logs.scanning.needles import SHORTEST, Needles
 from trackwalker.logs.scanning.reader import FactReader
 from trackwalker.logs.scanning.scan import BEGINNING, Line, Scan, read_lines
@@ -337,18 +338,6 @@ class Gatherer:
             if owner is None and len(hit.more) < MOST_MORE:
                 hit.more.append(body.text.strip()[:_QUOTED])
 
-    def _diverged(self, steps: Steps, file: str) -> None:
-        """The first step whose loss is no number or left its level; bulk-read lines do not pass by the signatures."""
-        bad = np.flatnonzero(np.isinf(steps.loss) | (np.isnan(steps.loss) & steps.has_loss))
-        if not len(bad) and (jump := sustained_jump(steps.step, steps.loss)) is not None:
-            bad = np.arange(jump, len(steps.loss))
-        if len(bad) and not any(h.signature.id == "loss-divergence" for h in self._index.hits):
-            at, signature = int(bad[0]), self._signatures.by_id["loss-divergence"]
-            line, text = int(steps.line[at]), f"step {steps.step[at]}: loss {steps.loss[at]}"
-            self._index.hits.append(
-                Hit(signature, steps.rank, line, text, file, None, len(bad), int(steps.line[bad[-1]]))
-            )
-
     def result(self, scan: Scan) -> LogIndex:
         """The index, once every file was read; `scan` is the main log's."""
         index, facts, found = self._index, self._facts, self.gathered
@@ -366,8 +355,11 @@ class Gatherer:
             index.steps.last_by_rank[rank] = max(step, index.steps.last_by_rank.get(rank, -1))
         before = np.searchsorted(facts.steps.line, facts.save_lines) - 1
         facts.saves |= {int(facts.steps.step[at]) for at in before if at >= 0}
-        index.silent_s = _silence(scan.tail)
-        self._diverged(index.steps, scan.path.name)
+        index.silent_s = silence(scan.tail, _EVAL)
+        known = self._signatures.by_id
+        if not any(h.signature.id == "loss-divergence" for h in index.hits):
+            index.hits += diverged(index.steps, known["loss-divergence"], scan.path.name)
+        index.hits += waits_for_input(scan, known["input-stall"])
         index.ranks_seen = found.ranks | set(index.steps.last_by_rank)
         self._add_unnamed(scan)
         return index
@@ -404,15 +396,6 @@ class Gatherer:
                 Hit(python or unnamed, rank, seen.line, seen.text, seen.file, seen.clock, seen.count, seen.last_line,
                     task=seen.task, host=seen.host, told=seen.told, frame=seen.frame)
             )  # fmt: skip
-
-
-def _silence(text: bytes) -> float | None:
-    """Seconds between the timestamps behind the last step: a hung run may still print heartbeats and notices."""
-    at = max(text.rfind(n) for n in (*step_needles(), *_EVAL))
-    if at < 0:
-        return None
-    clocks = [b.clock for raw in text[at:].split(b"\n")[1:] if (b := parse(raw[:_QUOTED])) and b.clock is not None]
-    return max(clocks) - min(clocks) if len(clocks) > 1 else None
 
 
 _RANK_FILE = re.compile(r"^rank-(\d{1,6})\.log$")
