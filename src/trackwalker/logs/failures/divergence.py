@@ -24,7 +24,7 @@ _RISE = 1.0  # of a loss in nats: noise and a new mixture of data stay below
 _SHARE = 0.5  # of the level before
 _LATE = 1000  # steps after which a loss no longer falls from its start
 _FAR = 2.0  # times the level before
-# The time a step waited for its batch beside the time of the whole step, as open_clip, timm, MMEngine and DETR print it.
+# What a step waited for its batch, beside the time of the whole step, as open_clip, timm, MMEngine and DETR print it.
 _DATA_TIME = re.compile(rb"(?i)\bdata(?: ?\(t\)|_time|[ _]wait)?\s*[:=]\s*(\d+\.\d+)")
 _STEP_TIME = re.compile(rb"(?i)(?<![\w_])(?:batch(?: ?\(t\)|_time)|(?:iter_)?time)\s*[:=]\s*(\d+\.\d+)")
 _MOSTLY = 0.5  # of a step's time: then it waits longer than it works

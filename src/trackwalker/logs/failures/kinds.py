@@ -71,9 +71,13 @@ def kinds() -> tuple[Kind, ...]:
         words = tuple((int(weight), "|".join(texts)) for weight, texts in told["words"].items())
         out.append(
             Kind(
-                name, words, frozenset(told["errors"]), frozenset(map(str, told["errnos"])), frozenset(told["causes"]),
+                name,
+                words,
+                frozenset(told["errors"]),
+                frozenset(map(str, told["errnos"])),
+                frozenset(told["causes"]),
                 frozenset(told["also"]),
-            )  # fmt: skip
+            )
         )
     return tuple(out)
 

@@ -33,7 +33,10 @@ VICTIM_LINES = frozenset({"victim", "exit-word"})  # they tell that somebody end
 _ENDED = VICTIM_LINES | {"end-of-process"}
 _NEXT = 8  # lines, of ranks that write into one another's
 _NO_SENTENCE = re.compile(
-    r"^\s{4}|^[-=#*~]{4,}|^\s*File \"|^[\W\d_]*$|^\s*at [\w.$<>/]+\(|^\s*\.\.\. \d+ more|^\s*\S+\.(?:go|rs):\d+(?: \+0x\w+)?\s*$|^goroutine \d+ |^stack backtrace|^note: run with|^Traceback |^During handling|^The above exception|^NODE_EXIT "
+    r"^\s{4}|^[-=#*~]{4,}|^\s*File \"|^[\W\d_]*$|^Traceback |^During handling|^The above exception|^NODE_EXIT "
+    # Frames of Java, Go and Rust.
+    r"|^\s*at [\w.$<>/]+\(|^\s*\.\.\. \d+ more|^\s*\S+\.(?:go|rs):\d+(?: \+0x\w+)?\s*$|^goroutine \d+ "
+    r"|^stack backtrace|^note: run with"
 )
 _A_BAR = re.compile(r"\d+%\||\b\d+(?:\.\d+)?(?:it/s|s/it)\b")
 

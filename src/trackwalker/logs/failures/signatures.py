@@ -81,7 +81,8 @@ class Harmless(BaseModel):
 
 
 Trait = Literal[
-    "before-training", "absent-file", "checkpoint-frame", "saving-frame", "collective-wait", "connecting-failed", "coordinator-call", "disk-or-mount",
+    "before-training", "absent-file", "checkpoint-frame", "saving-frame",
+    "collective-wait", "connecting-failed", "coordinator-call", "disk-or-mount",
     "end-of-process", "ended-itself", "exception", "exit-word", "hearsay", "heartbeat", "host-memory", "interface",
     "kill", "lacks-library", "lasting", "locked-memory",
     "lost-peer", "meeting", "names-its-host", "needs-room", "no-device", "no-room",

@@ -30,11 +30,12 @@ from trackwalker.logs.failures.structure import NEEDLES as STRUCTURE
 from trackwalker.logs.failures.whereabouts import Places, ended_first, learn, telling
 from trackwalker.logs.formats import dialect as d
 from trackwalker.logs.formats.beside import apart, beside, host_told, is_no_log, names_of, rank_of_log
-from trackwalker.logs.formats.blocks import HEADS, Summary, section_hosts
+from trackwalker.logs.formats.blocks import HEADS, section_hosts
 from trackwalker.logs.formats.nodelist import hosts_in
 from trackwalker.logs.scanning.gathered import END, MOST_ENDS, MOST_HITS, MOST_MORE, MOST_RANKS, Gathered
 from trackwalker.logs.scanning.gathered import End as End
 from trackwalker.logs.scanning.gathered import Hit as Hit
+from trackwalker.logs.scanning.gathered import Source as Source
 from trackwalker.logs.scanning.lines import Body, clean
 from trackwalker.logs.scanning.needles import SHORTEST, Needles
 from trackwalker.logs.scanning.reader import FactReader
@@ -146,26 +147,6 @@ def needles_of(signatures: Signatures, step_words: tuple[bytes, ...]) -> Needles
     return Needles(own, step_words, plenty, frozenset(own.index(n) for n in _NODE_LISTS))
 
 
-@dataclass
-class Source:
-    """One file while it is read."""
-
-    name: str
-    rank: int | None
-    steps: StepReader
-    main: bool
-    host: str = ""  # of which host all its lines tell, where that is known
-    clock: float | None = None  # when the last line that told it was written
-    wrote: set[str] = field(default_factory=set)  # the hosts whose lines stand at its front
-    summary: Summary = field(default_factory=Summary)
-    in_diff: bool = False  # the launcher prints the working tree's diff: anything may stand there
-
-    @property
-    def of_one_rank(self) -> bool:
-        """Whether it is one of many files that each tell of their own rank."""
-        return self.rank is not None and not self.main
-
-
 class Gatherer:
     """Sorts what the scanner finds into an index, file after file; the first one is the main log."""
 
@@ -217,7 +198,8 @@ class Gatherer:
         if rank is not None:
             self.gathered.ranks.add(rank)
         self.gathered.hits.setdefault(
-            (signature.id, rank, host if rank is None else ""), Hit(signature, rank, 1, text[:_QUOTED], file, clock, 1, 1, host=host)
+            (signature.id, rank, host if rank is None else ""),
+            Hit(signature, rank, 1, text[:_QUOTED], file, clock, 1, 1, host=host),
         )
 
     def forget(self) -> None:
@@ -265,8 +247,8 @@ class Gatherer:
         known, places = self.gathered.rank_hosts, self.gathered.places
         wrote = source.wrote | learn(telling(b"", scan.tail, source.of_one_rank), known, source.rank, places)
         if places.sections.lines and source.main:
-            for rank, host in section_hosts((scan.front + scan.tail).decode("utf-8", "replace")).items():
-                known.setdefault(rank, host)
+            told = section_hosts((scan.front + scan.tail).decode("utf-8", "replace"))
+            known.update({rank: host for rank, host in told.items() if rank not in known})
         if source.main:
             places.ended_first = ended_first(scan.tail.split(b"\n"), places, known)
             places.first_host = known.get(-1 if places.ended_first is None else places.ended_first, "")
@@ -323,9 +305,8 @@ class Gatherer:
 
     def _hit(self, signature: Signature, body: Body, file: str, number: int) -> None:
         owner = body.rank if body.rank is None or body.rank in self.gathered.ranks else None
-        key = (signature.id, owner, body.host if owner is None else "")
-        if key not in self.gathered.hits and owner is None and len(self.gathered.hits) > MOST_HITS:
-            key = (signature.id, None, "")
+        full = len(self.gathered.hits) > MOST_HITS
+        key = (signature.id, owner, body.host if owner is None and not full else "")
         hit = self.gathered.hits.get(key)
         if hit is None:
             text = body.text.strip()[:_QUOTED]
