@@ -1,15 +1,34 @@
-"""A loss that left its level and did not come back (FC-43); a spike that recovers is none."""
+"""What the numbers of step lines tell: a loss that left its level for good (FC-43), steps that wait for their data.
+
+A spike that recovers is no divergence.
+"""
 
 from __future__ import annotations
 
+import re
+import statistics
+from typing import TYPE_CHECKING
+
 import numpy as np
 from numpy.typing import NDArray
+
+from trackwalker.logs.scanning.gathered import Hit
+
+if TYPE_CHECKING:
+    from trackwalker.logs.failures.signatures import Signature
+    from trackwalker.logs.scanning.scan import Scan
+    from trackwalker.logs.scanning.steps import Steps
 
 _FEWEST = 3  # values before and after: fewer are no level; levels are medians of so many
 _RISE = 1.0  # of a loss in nats: noise and a new mixture of data stay below
 _SHARE = 0.5  # of the level before
 _LATE = 1000  # steps after which a loss no longer falls from its start
 _FAR = 2.0  # times the level before
+# What a step waited for its batch, beside the time of the whole step, as open_clip, timm, MMEngine and DETR print it.
+_DATA_TIME = re.compile(rb"(?i)\bdata(?: ?\(t\)|_time|[ _]wait)?\s*[:=]\s*(\d+\.\d+)")
+_STEP_TIME = re.compile(rb"(?i)(?<![\w_])(?:batch(?: ?\(t\)|_time)|(?:iter_)?time)\s*[:=]\s*(\d+\.\d+)")
+_MOSTLY = 0.5  # of a step's time: then it waits longer than it works
+_SHOWN = 4  # such lines, at least
 
 
 def sustained_jump(step: NDArray[np.int64], loss: NDArray[np.float64]) -> int | None:
@@ -31,3 +50,31 @@ def sustained_jump(step: NDArray[np.int64], loss: NDArray[np.float64]) -> int | 
     if onset < _FEWEST or len(values) - onset < _FEWEST:
         return None
     return int(known[onset])
+
+
+def diverged(steps: Steps, signature: Signature, file: str) -> list[Hit]:
+    """The first step whose loss is no number or left its level; bulk-read lines do not pass by the signatures."""
+    bad = np.flatnonzero(np.isinf(steps.loss) | (np.isnan(steps.loss) & steps.has_loss))
+    if not len(bad) and (jump := sustained_jump(steps.step, steps.loss)) is not None:
+        bad = np.arange(jump, len(steps.loss))
+    if not len(bad):
+        return []
+    at = int(bad[0])
+    line, text = int(steps.line[at]), f"step {steps.step[at]}: loss {steps.loss[at]}"
+    return [Hit(signature, steps.rank, line, text, file, None, len(bad), int(steps.line[bad[-1]]))]
+
+
+def waits_for_input(scan: Scan, signature: Signature) -> list[Hit]:
+    """Steps at the end of a log that spend most of their time waiting for data, where their lines tell both times."""
+    shares: list[float] = []
+    last, text = 0, ""
+    raws = scan.tail.split(b"\n") if b"ata" in scan.tail else []
+    first = scan.lines - len(raws) + (1 if scan.ends_mid_line else 2)
+    for at, raw in enumerate(raws):
+        data, step = _DATA_TIME.search(raw, 0, 600), _STEP_TIME.search(raw, 0, 600)
+        if data and step and float(step[1]) > 0:
+            shares.append(float(data[1]) / float(step[1]))
+            last, text = first + at, raw.decode("utf-8", "replace").strip()[:400]
+    if len(shares) < _SHOWN or not _MOSTLY <= statistics.median(shares) <= 1.0:
+        return []
+    return [Hit(signature, None, last, text, scan.path.name, None, len(shares), last)]

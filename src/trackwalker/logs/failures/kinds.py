@@ -35,7 +35,7 @@ _WHOSE = frozenset({
     "hostname", "node", "pid", "tid", "ip", "step", "logger", "comp", "component", "src", "mod", "module", "unit",
     "where", "file", "filename", "path", "line", "lineno", "func", "function", "caller", "thread", "job", "run",
 })  # fmt: skip
-_LEAST = 2.0  # one word that leans somewhere is no class
+_LEAST = 1.0  # a word that leans somewhere is a question worth asking
 
 
 @dataclass(frozen=True)
@@ -71,9 +71,13 @@ def kinds() -> tuple[Kind, ...]:
         words = tuple((int(weight), "|".join(texts)) for weight, texts in told["words"].items())
         out.append(
             Kind(
-                name, words, frozenset(told["errors"]), frozenset(map(str, told["errnos"])), frozenset(told["causes"]),
+                name,
+                words,
+                frozenset(told["errors"]),
+                frozenset(map(str, told["errnos"])),
+                frozenset(told["causes"]),
                 frozenset(told["also"]),
-            )  # fmt: skip
+            )
         )
     return tuple(out)
 

@@ -16,7 +16,7 @@ from trackwalker.logs.failures.mined import Seen, template_of
 from trackwalker.logs.failures.reactions import launchers_end, reacts
 from trackwalker.logs.failures.structure import ERROR, SAID, Told, ending, others_in, read, warns
 from trackwalker.logs.failures.whereabouts import Places
-from trackwalker.logs.scanning.lines import LAUNCHERS, Body
+from trackwalker.logs.scanning.lines import LAUNCHERS, Body, parse
 from trackwalker.logs.scanning.scan import Scan
 
 if TYPE_CHECKING:
@@ -33,7 +33,10 @@ VICTIM_LINES = frozenset({"victim", "exit-word"})  # they tell that somebody end
 _ENDED = VICTIM_LINES | {"end-of-process"}
 _NEXT = 8  # lines, of ranks that write into one another's
 _NO_SENTENCE = re.compile(
-    r"^\s{4}|^[-=#*~]{4,}|^\s*File \"|^[\W\d_]*$|^\s*at [\w.$<>/]+\(|^\s*\.\.\. \d+ more|^\s*\S+\.(?:go|rs):\d+(?: \+0x\w+)?\s*$|^goroutine \d+ |^stack backtrace|^note: run with|^Traceback |^During handling|^The above exception|^NODE_EXIT "
+    r"^\s{4}|^[-=#*~]{4,}|^\s*File \"|^[\W\d_]*$|^Traceback |^During handling|^The above exception|^NODE_EXIT "
+    # Frames of Java, Go and Rust.
+    r"|^\s*at [\w.$<>/]+\(|^\s*\.\.\. \d+ more|^\s*\S+\.(?:go|rs):\d+(?: \+0x\w+)?\s*$|^goroutine \d+ "
+    r"|^stack backtrace|^note: run with"
 )
 _A_BAR = re.compile(r"\d+%\||\b\d+(?:\.\d+)?(?:it/s|s/it)\b")
 
@@ -180,3 +183,12 @@ def failed_by_itself(index: LogIndex) -> bool:
     failed += [e.line for e in index.facts.exits] + [q.line for q in (index.facts.task_failed,) if q is not None]
     outside = (h for h in index.hits if {"kill", "request-to-end"} & set(h.signature.traits))
     return bool(failed) and not any("kill" in h.signature.traits or h.line < min(failed) for h in outside)
+
+
+def silence(text: bytes, other: tuple[bytes, ...]) -> float | None:
+    """Seconds between the timestamps behind the last step: a hung run may still print heartbeats and notices."""
+    at = max(text.rfind(n) for n in (*step_needles(), *other))
+    if at < 0:
+        return None
+    clocks = [b.clock for raw in text[at:].split(b"\n")[1:] if (b := parse(raw[:_QUOTED])) and b.clock is not None]
+    return max(clocks) - min(clocks) if len(clocks) > 1 else None

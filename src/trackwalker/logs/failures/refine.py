@@ -170,6 +170,10 @@ def _followers(groups: list[Group], index: LogIndex) -> None:
     for disk in having(groups, "disk-or-mount"):
         if any(_near(disk, frame) for frame in having(groups, "saving-frame")):
             disk.become("while-saving", "it was raised while a checkpoint was written")
+    for absent in having(groups, "absent-file"):
+        loading = (f for f in frames if not f.has("saving-frame"))
+        if "No such file" in absent.first.text and any(_near(absent, frame) for frame in loading):
+            absent.become("while-loading", "a file that this run expects is not in the checkpoint it loads")
     if error is not None and error.tier == 3 and any(_near(error, frame) for frame in frames):
         error.tier, error.why = 4, "it was raised while a checkpoint was read or written"
     blind, library = only(groups, "no-device"), only(groups, "lacks-library")

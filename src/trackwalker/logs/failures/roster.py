@@ -22,7 +22,10 @@ _BESIDE = (
     ),
 )
 # A range of ranks in a line of one host: its label, or the host that it tells of.
-_RANGE = re.compile(rf"(?i)(?:^\W*|\b(?:on|host|node)[ =:]{{1,2}}){_HOST}(?![\w.-])[^\n]{{1,200}}?\branks?[ =:]{{1,2}}\[?(?P<ranks>\d{{1,6}}\s?(?:-|\.\.|to|–)\s?\d{{1,6}})\b")  # noqa: E501
+_RANGE = re.compile(
+    rf"(?i)(?:^\W*|\b(?:on|host|node)[ =:]{{1,2}}){_HOST}(?![\w.-])[^\n]{{1,200}}?"
+    r"\branks?[ =:]{1,2}\[?(?P<ranks>\d{1,6}\s?(?:-|\.\.|to|–)\s?\d{1,6})\b"
+)
 _RANKS_HERE = re.compile(r"(?i)\b(?:global[ _])?ranks[ =:]{1,2}\[?(?P<ranks>\d{1,6}\s?(?:-|\.\.|–)\s?\d{1,6})\b")
 _GLOBAL = re.compile(r"\bglobal_ranks=\[(?P<ranks>[\d, ]+)\]")  # torchelastic's agent, one a host
 _DICT = re.compile(rf"['\"]{_HOST}['\"]: \[(?P<ranks>[\d, ]+)\]")

@@ -81,7 +81,8 @@ class Harmless(BaseModel):
 
 
 Trait = Literal[
-    "before-training", "checkpoint-frame", "saving-frame", "collective-wait", "connecting-failed", "coordinator-call", "disk-or-mount",
+    "before-training", "absent-file", "checkpoint-frame", "saving-frame",
+    "collective-wait", "connecting-failed", "coordinator-call", "disk-or-mount",
     "end-of-process", "ended-itself", "exception", "exit-word", "hearsay", "heartbeat", "host-memory", "interface",
     "kill", "lacks-library", "lasting", "locked-memory",
     "lost-peer", "meeting", "names-its-host", "needs-room", "no-device", "no-room",
@@ -92,7 +93,8 @@ Trait = Literal[
 Condition = Literal[
     "accused-died", "accused-silent", "before-first-step", "coordinator-mute", "crash-code", "different-collectives",
     "image-stage", "limit-lifted", "never-worked", "no-kubernetes", "no-python", "no-timeout-told", "others-lived",
-    "scheduler-ended-it", "somebody-never-joined", "training-began", "while-saving",
+    "scheduler-ended-it", "somebody-never-joined", "training-began", "while-loading",
+    "while-saving",
 ]  # fmt: skip
 
 

@@ -290,6 +290,11 @@ def read(body: Body) -> Told | None:
         verb = groups["verb"] or groups["verb2"] or groups["state"] or ""
         about = next((v for k in "abcd" if (v := groups[k])), "").strip(" :-[]()'\"")
     name = (raised["type"] or raised["other"] or raised["java"]) if raised else ""
-    python = raised is not None and not raised["java"] and "." in raised.group().partition(":")[0] and "::" not in raised.group()
+    python = (
+        raised is not None
+        and not raised["java"]
+        and "." in raised.group().partition(":")[0]
+        and "::" not in raised.group()
+    )
     undone = _UNDONE.search(text, 0, 600) is not None
     return Told(severity, name, number_or_name, number, code, verb, about, undone, python, others_in(text))

@@ -105,7 +105,9 @@ def weigh(groups: list[Group], index: LogIndex) -> None:
     asked = [
         g
         for g in having(groups, "request-to-end")
-        if g.tier == 5 and not _after_a_failure(g, groups, unknown, index) and not _told_by_the_launcher(g, unknown, index)
+        if g.tier == 5
+        and not _after_a_failure(g, groups, unknown, index)
+        and not _told_by_the_launcher(g, unknown, index)
     ]
     if asked and (
         _severity(unknown.first) < FATAL or when(unknown.first, index) > min(when(g.first, index) for g in asked)

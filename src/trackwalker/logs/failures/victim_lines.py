@@ -60,7 +60,12 @@ def _raised_alone(own: Group, groups: list[Group], index: LogIndex) -> bool:
     names = {whose(h) for h in mine}
     first = index.places.ended_first
     mine = [h for h in mine if h.rank == first] if first in names else mine
-    if own.tier > 4 or own.why or len({whose(h) for h in mine}) != 1 or len(others - names) < (1 if mine[0].rank == first else 2):
+    if (
+        own.tier > 4
+        or own.why
+        or len({whose(h) for h in mine}) != 1
+        or len(others - names) < (1 if mine[0].rank == first else 2)
+    ):
         return False
     hit = mine[0]
     if any(whose(h) == whose(hit) and when(h, index) < when(hit, index) for g in lost for h in g.hits):

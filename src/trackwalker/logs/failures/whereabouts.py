@@ -293,7 +293,10 @@ _ELASTIC_TIME = re.compile(r"^\s*time\s+: (\d{4}-\d\d-\d\d)_(\d\d:\d\d:\d\d)")
 _ENDS = (
     (None, re.compile(r"^srun: error: \S+: task (?P<rank>\d{1,6}): (?!Term|Exited with exit code (?:0|130|143)\b)")),
     (re.compile(r"^Root Cause \(first observed"), re.compile(r"^\s*rank\s+: (?P<rank>\d{1,6}) \(local_rank")),
-    (re.compile(r"The first process to do so was"), re.compile(r"Process name: (?:\[\[\d+,\d+\],)?(?P<rank>\d{1,6})\b")),
+    (
+        re.compile(r"The first process to do so was"),
+        re.compile(r"Process name: (?:\[\[\d+,\d+\],)?(?P<rank>\d{1,6})\b"),
+    ),
     (None, re.compile(r"^mpirun noticed that process rank (?P<rank>\d{1,6}) ")),
     (re.compile(r"Training failed due to worker errors"), re.compile(r"^\[Rank (?P<rank>\d{1,6})\]")),
     (None, re.compile(r"^#{3,} Command execution on worker (?P<rank>\d{1,6}) failed")),

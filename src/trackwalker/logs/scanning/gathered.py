@@ -10,6 +10,8 @@ from trackwalker.logs.failures.mined import Mined
 from trackwalker.logs.failures.signatures import Signature
 from trackwalker.logs.failures.structure import Told
 from trackwalker.logs.failures.whereabouts import Places
+from trackwalker.logs.formats.blocks import Summary
+from trackwalker.logs.scanning.steps import StepReader
 
 MOST_RANKS = 1 << 17  # numbers that a log may call ranks: a hundred thousand GPUs, and a bound for what is no rank
 MOST_MORE = 64
@@ -36,6 +38,26 @@ class Hit:
     host: str = ""  # who wrote it, as the line itself says
     told: Told | None = None  # what its structure says, of a line that no signature knows
     frame: str = ""  # of an exception: the innermost frame outside libraries
+
+
+@dataclass
+class Source:
+    """One file while it is read."""
+
+    name: str
+    rank: int | None
+    steps: StepReader
+    main: bool
+    host: str = ""  # of which host all its lines tell, where that is known
+    clock: float | None = None  # when the last line that told it was written
+    wrote: set[str] = field(default_factory=set)  # the hosts whose lines stand at its front
+    summary: Summary = field(default_factory=Summary)
+    in_diff: bool = False  # the launcher prints the working tree's diff: anything may stand there
+
+    @property
+    def of_one_rank(self) -> bool:
+        """Whether it is one of many files that each tell of their own rank."""
+        return self.rank is not None and not self.main
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ import numpy as np
 from trackwalker.errors import EvidenceError
 from trackwalker.job.dialects import needles as step_needles
 from trackwalker.logs.facts import LogFacts
-from trackwalker.logs.failures.divergence import sustained_jump
+from trackwalker.logs.failures.divergence import diverged, waits_for_input
 from trackwalker.logs.failures.forged import drop_forged
 from trackwalker.logs.failures.lastwords import (
     VICTIM_LINES,
@@ -21,6 +21,7 @@ from trackwalker.logs.failures.lastwords import (
     last_words,
     last_words_beside,
     next_line,
+    silence,
 )
 from trackwalker.logs.failures.mined import Mined, new_errors
 from trackwalker.logs.failures.reactions import reacts, wraps_up
@@ -29,12 +30,13 @@ from trackwalker.logs.failures.structure import NEEDLES as STRUCTURE
 from trackwalker.logs.failures.whereabouts import Places, ended_first, learn, telling
 from trackwalker.logs.formats import dialect as d
 from trackwalker.logs.formats.beside import apart, beside, host_told, is_no_log, names_of, rank_of_log
-from trackwalker.logs.formats.blocks import HEADS, Summary, section_hosts
+from trackwalker.logs.formats.blocks import HEADS, section_hosts
 from trackwalker.logs.formats.nodelist import hosts_in
 from trackwalker.logs.scanning.gathered import END, MOST_ENDS, MOST_HITS, MOST_MORE, MOST_RANKS, Gathered
 from trackwalker.logs.scanning.gathered import End as End
 from trackwalker.logs.scanning.gathered import Hit as Hit
-from trackwalker.logs.scanning.lines import Body, clean, parse
+from trackwalker.logs.scanning.gathered import Source as Source
+from trackwalker.logs.scanning.lines import Body, clean
 from trackwalker.logs.scanning.needles import SHORTEST, Needles
 from trackwalker.logs.scanning.reader import FactReader
 from trackwalker.logs.scanning.scan import BEGINNING, Line, Scan, read_lines
@@ -145,26 +147,6 @@ def needles_of(signatures: Signatures, step_words: tuple[bytes, ...]) -> Needles
     return Needles(own, step_words, plenty, frozenset(own.index(n) for n in _NODE_LISTS))
 
 
-@dataclass
-class Source:
-    """One file while it is read."""
-
-    name: str
-    rank: int | None
-    steps: StepReader
-    main: bool
-    host: str = ""  # of which host all its lines tell, where that is known
-    clock: float | None = None  # when the last line that told it was written
-    wrote: set[str] = field(default_factory=set)  # the hosts whose lines stand at its front
-    summary: Summary = field(default_factory=Summary)
-    in_diff: bool = False  # the launcher prints the working tree's diff: anything may stand there
-
-    @property
-    def of_one_rank(self) -> bool:
-        """Whether it is one of many files that each tell of their own rank."""
-        return self.rank is not None and not self.main
-
-
 class Gatherer:
     """Sorts what the scanner finds into an index, file after file; the first one is the main log."""
 
@@ -216,7 +198,8 @@ class Gatherer:
         if rank is not None:
             self.gathered.ranks.add(rank)
         self.gathered.hits.setdefault(
-            (signature.id, rank, host if rank is None else ""), Hit(signature, rank, 1, text[:_QUOTED], file, clock, 1, 1, host=host)
+            (signature.id, rank, host if rank is None else ""),
+            Hit(signature, rank, 1, text[:_QUOTED], file, clock, 1, 1, host=host),
         )
 
     def forget(self) -> None:
@@ -264,8 +247,8 @@ class Gatherer:
         known, places = self.gathered.rank_hosts, self.gathered.places
         wrote = source.wrote | learn(telling(b"", scan.tail, source.of_one_rank), known, source.rank, places)
         if places.sections.lines and source.main:
-            for rank, host in section_hosts((scan.front + scan.tail).decode("utf-8", "replace")).items():
-                known.setdefault(rank, host)
+            told = section_hosts((scan.front + scan.tail).decode("utf-8", "replace"))
+            known.update({rank: host for rank, host in told.items() if rank not in known})
         if source.main:
             places.ended_first = ended_first(scan.tail.split(b"\n"), places, known)
             places.first_host = known.get(-1 if places.ended_first is None else places.ended_first, "")
@@ -322,9 +305,8 @@ class Gatherer:
 
     def _hit(self, signature: Signature, body: Body, file: str, number: int) -> None:
         owner = body.rank if body.rank is None or body.rank in self.gathered.ranks else None
-        key = (signature.id, owner, body.host if owner is None else "")
-        if key not in self.gathered.hits and owner is None and len(self.gathered.hits) > MOST_HITS:
-            key = (signature.id, None, "")
+        full = len(self.gathered.hits) > MOST_HITS
+        key = (signature.id, owner, body.host if owner is None and not full else "")
         hit = self.gathered.hits.get(key)
         if hit is None:
             text = body.text.strip()[:_QUOTED]
@@ -336,18 +318,6 @@ class Gatherer:
             hit.last_line, hit.last_text = number, body.text[:_QUOTED]
             if owner is None and len(hit.more) < MOST_MORE:
                 hit.more.append(body.text.strip()[:_QUOTED])
-
-    def _diverged(self, steps: Steps, file: str) -> None:
-        """The first step whose loss is no number or left its level; bulk-read lines do not pass by the signatures."""
-        bad = np.flatnonzero(np.isinf(steps.loss) | (np.isnan(steps.loss) & steps.has_loss))
-        if not len(bad) and (jump := sustained_jump(steps.step, steps.loss)) is not None:
-            bad = np.arange(jump, len(steps.loss))
-        if len(bad) and not any(h.signature.id == "loss-divergence" for h in self._index.hits):
-            at, signature = int(bad[0]), self._signatures.by_id["loss-divergence"]
-            line, text = int(steps.line[at]), f"step {steps.step[at]}: loss {steps.loss[at]}"
-            self._index.hits.append(
-                Hit(signature, steps.rank, line, text, file, None, len(bad), int(steps.line[bad[-1]]))
-            )
 
     def result(self, scan: Scan) -> LogIndex:
         """The index, once every file was read; `scan` is the main log's."""
@@ -366,8 +336,11 @@ class Gatherer:
             index.steps.last_by_rank[rank] = max(step, index.steps.last_by_rank.get(rank, -1))
         before = np.searchsorted(facts.steps.line, facts.save_lines) - 1
         facts.saves |= {int(facts.steps.step[at]) for at in before if at >= 0}
-        index.silent_s = _silence(scan.tail)
-        self._diverged(index.steps, scan.path.name)
+        index.silent_s = silence(scan.tail, _EVAL)
+        known = self._signatures.by_id
+        if not any(h.signature.id == "loss-divergence" for h in index.hits):
+            index.hits += diverged(index.steps, known["loss-divergence"], scan.path.name)
+        index.hits += waits_for_input(scan, known["input-stall"])
         index.ranks_seen = found.ranks | set(index.steps.last_by_rank)
         self._add_unnamed(scan)
         return index
@@ -404,15 +377,6 @@ class Gatherer:
                 Hit(python or unnamed, rank, seen.line, seen.text, seen.file, seen.clock, seen.count, seen.last_line,
                     task=seen.task, host=seen.host, told=seen.told, frame=seen.frame)
             )  # fmt: skip
-
-
-def _silence(text: bytes) -> float | None:
-    """Seconds between the timestamps behind the last step: a hung run may still print heartbeats and notices."""
-    at = max(text.rfind(n) for n in (*step_needles(), *_EVAL))
-    if at < 0:
-        return None
-    clocks = [b.clock for raw in text[at:].split(b"\n")[1:] if (b := parse(raw[:_QUOTED])) and b.clock is not None]
-    return max(clocks) - min(clocks) if len(clocks) > 1 else None
 
 
 _RANK_FILE = re.compile(r"^rank-(\d{1,6})\.log$")
