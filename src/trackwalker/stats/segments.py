@@ -93,7 +93,7 @@ def long_run_noise(x: Floats) -> Noise:
     sigmas = {}
     for block in (1, 3, 5, *(10 * 2**k for k in range(10))):  # thousands of short steps tell what hundreds of them do
         blocks = len(x) // block
-        if blocks < _FEWEST_BLOCKS:
+        if blocks < _FEWEST_BLOCKS * (1 if block < _SETTLED_AT // 2 else 2):  # a dozen is a poor measure of the longest
             break
         means = x[: blocks * block].reshape(blocks, block).mean(axis=1)
         sigmas[block] = robust_sigma(np.diff(means)) / np.sqrt(2.0) * np.sqrt(block)
