@@ -9,25 +9,15 @@ from dataclasses import dataclass, replace
 from trackwalker.diagnose.accounts.accounts import SOME, book_losses, standing
 from trackwalker.diagnose.accounts.shares import MEASURED, carried, explained, with_owner
 from trackwalker.diagnose.case import Case, Opener, open_case
-from trackwalker.diagnose.causes.asking import answer_ahead
+from trackwalker.diagnose.causes import second_look
 from trackwalker.diagnose.causes.claims import settled
 from trackwalker.diagnose.causes.confidence import with_confidence
+from trackwalker.diagnose.causes.detect import answer_ahead
 from trackwalker.diagnose.causes.evidence import EvidenceBook
 from trackwalker.diagnose.causes.examine import Examination, examine
 from trackwalker.diagnose.causes.logcause import failure_of, playbooks_for
 from trackwalker.diagnose.causes.playbook import Playbook, load_playbooks
 from trackwalker.diagnose.causes.roles import assign_roles, undisputed, without
-from trackwalker.diagnose.causes.second_look import (
-    Located,
-    common_change,
-    locate,
-    locate_unlike,
-    look_again,
-    name_whom_they_wait_for,
-    open_question,
-    table,
-    weighed,
-)
 from trackwalker.diagnose.episodes.progress import Throughput, progress_of, throughput
 from trackwalker.diagnose.episodes.symptoms import SOFT, Symptoms, find_symptoms
 from trackwalker.diagnose.facts import heartbeat, machine_facts
@@ -80,9 +70,9 @@ def diagnose_case(case: Case, playbooks: list[Playbook] | None = None, begin: fl
     books = [*books, *playbooks_for(case.triage.failures, books, asked)]
     look = _faint(case, books, symptoms) or _look(case, books, symptoms)
     symptoms, evidence, speed, examinations = look.symptoms, look.evidence, look.speed, look.examinations
-    again = look_again(case, symptoms, look.found, look.roles)
+    again = second_look.look_again(case, symptoms, look.found, look.roles)
     roles = settled(without(again.beside, look.found, look.roles, symptoms), again.behind)
-    name_whom_they_wait_for(case, again, look.found, roles, evidence, symptoms.accounts)
+    second_look.name_whom_they_wait_for(case, again, look.found, roles, evidence, symptoms.accounts)
     causes, leading = _told(examinations, look.found, roles, case, symptoms, speed)
     outcome = _outcome(causes, leading)
     slowing = sorted((e for e in leading if "slow" in e.playbook.symptoms), key=lambda e: not e.asked(IDLENESS))
@@ -91,14 +81,16 @@ def diagnose_case(case: Case, playbooks: list[Playbook] | None = None, begin: fl
     causes = [c.model_copy(update={"explains": explained(symptoms.accounts, c.cause)}) for c in causes]
     all_along = standing(case, symptoms)
     told = [e for e in look.found if e.playbook.id in roles]
-    question = open_question(again, outcome, told, leading, symptoms)
+    question = second_look.open_question(again, outcome, told, leading, symptoms)
     located = None
     if question is not None:
-        located = locate(case, question, symptoms, evidence, _uncertainty(case), _trouble(case, symptoms, speed))
-    located = located or locate_unlike(case, symptoms, outcome, evidence)
+        located = second_look.locate(
+            case, question, symptoms, evidence, _uncertainty(case), _trouble(case, symptoms, speed)
+        )
+    located = located or second_look.locate_unlike(case, symptoms, outcome, evidence)
     unhealthy = _unhealthy(examinations, evidence)
     alone = located is None and question is not None and question.standing == "alone"
-    common = common_change(case, again, evidence) if alone else ""
+    common = second_look.common_change(case, again, evidence) if alone else ""
     if common:  # long steps in which all hosts changed for the worse are no constant speed
         outcome, leading = "insufficient-evidence", []
     summary, actions = _summary(outcome, leading, case, symptoms, speed, unhealthy), _actions(leading, speed)
@@ -118,10 +110,10 @@ def diagnose_case(case: Case, playbooks: list[Playbook] | None = None, begin: fl
         status=status_of(case, symptoms),
         outcome=outcome,
         summary=summary,
-        causes=weighed(case, again, causes, told, located),
+        causes=second_look.weighed(case, again, causes, told, located),
         ruled_out=_ruled_out(examinations, symptoms, all_along),
         untestable=_untestable(examinations, all_along),
-        deviations=table(case, again, look.found, roles, located, evidence),
+        deviations=second_look.table(case, again, look.found, roles, located, evidence),
         accounts=[account_row(a) for a in symptoms.accounts],
         evidence=evidence.items,
         actions=actions,
@@ -237,7 +229,7 @@ def _magnitude(speed: Throughput) -> Magnitude | None:
     return Magnitude(of=speed.of, **{"from": speed.before, "to": speed.after}, change=round(speed.change, 3))
 
 
-def _joined(located: Located, causes: list[Cause], symptoms: Symptoms, speed: Throughput) -> list[Cause]:
+def _joined(located: second_look.Located, causes: list[Cause], symptoms: Symptoms, speed: Throughput) -> list[Cause]:
     """Trouble without a name among the causes found, with what it cost where it alone slowed the run."""
     own = located.causes
     if symptoms.slow and located.standing != "beside":

@@ -17,6 +17,7 @@ _AS_MANY_TOKENS = 0.985  # a second
 _LARGER = 1.04  # batch
 _LEAST_SLIDE = 0.05  # of throughput, lost little by little
 _RESTLESS = 4  # slow phases side by side
+_STRETCHES = 12  # of full speed at least, whose levels tell how it wanders
 _SETTLING = 20  # steps
 _SETTLING_SHARE = 0.08  # of the run
 _RESTLESS_STEPS = 40  # of each
@@ -71,8 +72,12 @@ def find_phases(timeline: Timeline | None, masks: Masks, live: bool, eye: Eye = 
     lasting = [[c] for c in cuts if c.size >= least]
     lasting = lasting + _fragments(cuts, least) if lasting else [[c] for c in cuts]
     baseline, folded = min(((level_of(values[g[0].start : g[-1].end]), g) for g in lasting), key=lambda level: level[0])
-    wander = _wander(values, cuts, baseline, eye)
-    below = [c for c in cuts if c not in folded and c.level > baseline * (1.0 + max(eye.slow, eye.wander * wander))]
+    fast = np.concatenate([values[c.start : c.end] for c in cuts if c.level <= (1.0 + eye.slow) * baseline])
+    below = [
+        c
+        for c in cuts
+        if c not in folded and c.level > baseline * (1.0 + max(eye.slow, eye.wander * _wander(fast, c.size) / baseline))
+    ]
     # One short dip is a dip; many of them together are what somebody is paged for.
     cost = sum(c.size * (c.level - baseline) for c in below)
     least_lost = min(LEAST_LOST_S, eye.share * float(values.sum()))
@@ -166,14 +171,16 @@ def _with_slow_tail(phases: list[Phase], timeline: Timeline) -> list[Phase]:
     return [*phases[:-1], before, Phase(int(timeline.steps[first]), last, start, float(timeline.ends[-1]), level, True)]
 
 
-def _wander(values: Floats, cuts: list[Segment], baseline: float, eye: Eye) -> float:
-    """How far the level of full speed strays by itself, as a fraction: the yardstick for calling a phase slow."""
-    fast = np.concatenate([values[c.start : c.end] for c in cuts if c.level <= (1.0 + eye.slow) * baseline])
-    blocks = len(fast) // 10
+def _wander(fast: Floats, steps: int) -> float:
+    """How far the level of full speed strays by itself over so many steps: the yardstick for calling a phase slow.
+
+    Ten steps of milliseconds are a moment of any scheduler; a phase of thousands is measured by stretches of hundreds.
+    """
+    each = max(10, min(steps, len(fast) // _STRETCHES))
+    blocks = len(fast) // each
     if blocks < 3:
         return 0.0
-    medians = row_medians(fast[: blocks * 10].reshape(blocks, 10))
-    return robust_sigma(medians) / baseline
+    return robust_sigma(row_medians(fast[: blocks * each].reshape(blocks, each)))
 
 
 def sliding(seconds: Floats) -> tuple[float, float] | None:

@@ -14,6 +14,7 @@ from trackwalker.stats.medians import known_row_medians, median, row_medians
 Floats = NDArray[np.float64]
 
 _MOST_POINTS = 2000  # longer series are reduced to medians of equal blocks first
+_SETTLED_AT = 80  # points of a block: two doublings beyond the twenty that most runs have a dozen of
 _FEWEST_BLOCKS = 12  # differences of fewer are mostly shifts when a run has three of them
 _LEAST_SIGMA = 1e-4
 _PLAIN = 10.0  # times the noise from step to step: nobody takes that for noise
@@ -91,15 +92,17 @@ def long_run_noise(x: Floats) -> Noise:
     cannot be trusted to help, and only larger shifts count.
     """
     sigmas = {}
-    for block in (1, 3, 5, 10, 20):
+    for block in (1, 3, 5, *(10 * 2**k for k in range(10))):  # thousands of short steps tell what hundreds of them do
         blocks = len(x) // block
-        if blocks < _FEWEST_BLOCKS:
+        if blocks < _FEWEST_BLOCKS * (1 if block < _SETTLED_AT // 2 else 2):  # a dozen is a poor measure of the longest
             break
         means = x[: blocks * block].reshape(blocks, block).mean(axis=1)
         sigmas[block] = robust_sigma(np.diff(means)) / np.sqrt(2.0) * np.sqrt(block)
-    worst = max(sigmas.values(), default=0.0)
+    worst, longest = max(sigmas.values(), default=0.0), max(sigmas, default=1)
     wanders = len(sigmas) > 1 and worst > 1.3 * sigmas[1]
-    return Noise(max(worst, _LEAST_SIGMA), float(max(sigmas)) if wanders else np.inf)
+    if longest >= _SETTLED_AT:  # noise that stopped growing on the way has shown how long its memory is
+        wanders = wanders and sigmas[longest] > 1.2 * max(v for b, v in sigmas.items() if b < longest)
+    return Noise(max(worst, _LEAST_SIGMA), float(longest) if wanders else np.inf)
 
 
 def _levelled(x: Floats, min_size: int) -> Floats:

@@ -178,3 +178,11 @@ def test_nobody_is_named_where_each_lost_another_or_all_lost_the_coordinator(tmp
         world = stopped(40.0, "FAILED (exit 1)")
         world.tail = tail
         assert [h for c in verdict(world, tmp_path / name).roots for h in c.hosts] == []
+
+
+def test_what_begins_in_the_middle_of_a_slow_phase_did_not_make_it_slow(tmp_path: Path) -> None:
+    world = slowed()
+    world.more = {"acme_pump_bar": (2.1, 0.02), "acme_slab_bytes": (3e9, 4e7)}
+    world.lay("acme_pump_bar", "kiln01", since(world.when(90), lambda v: v - 0.7))
+    world.lay("acme_slab_bytes", "kiln04", since(world.when(130), lambda v: v + 5e9))
+    assert roots(verdict(world, tmp_path)) == [("unclassified", ["kiln01"], [])]

@@ -137,6 +137,34 @@ def test_a_loss_that_jumps_and_stays_is_trouble_one_that_returns_is_not() -> Non
     assert course.loss_trouble(case_of(noisy(120), returns)) is None
 
 
+def test_the_lowest_of_thousands_of_noisy_losses_is_no_level_to_be_measured_by() -> None:
+    rng = np.random.default_rng(5)
+    alarms = 0
+    for _ in range(20):
+        lively = list(2.0 + 0.6 * rng.standard_normal(4000) + 0.5 * np.sin(np.arange(4000) / 3.0))
+        lively[-9:] = [3.1] * 9  # nine unlucky batches in the end
+        alarms += course.loss_trouble(case_of([0.006] * 4000, lively)) is not None
+    assert alarms == 0
+    rose = [2.0 + 0.1 * float(x) for x in rng.standard_normal(4000)]
+    rose[3000:] = [x + 2.0 for x in rose[3000:]]
+    assert course.loss_trouble(case_of([0.006] * 4000, rose)) is not None
+
+
+def test_a_run_of_restless_milliseconds_at_half_its_speed_is_slow() -> None:
+    """Steps of 6 ms on a busy machine: moments of a few dozen steps differ by a quarter, and half is not that."""
+    slow = 0
+    for seed in range(6):
+        rng = np.random.default_rng(seed)
+        moments = np.repeat(np.exp(0.25 * rng.standard_normal(110)), 37)[:4000]
+        seconds = 0.006 * moments * np.exp(0.15 * rng.standard_normal(4000))
+        seconds[2000:] *= 2.0
+        case = case_of(list(map(float, seconds)))
+        slow += any(p.slow and abs(p.first_step - 2000) < 150 for p in find_phases(case.timeline, case.masks, False))
+        calm = case_of(list(map(float, np.concatenate([seconds[:2000], seconds[2000:] / 2.0]))))
+        assert not any(p.slow for p in find_phases(calm.timeline, calm.masks, False))
+    assert slow == 6
+
+
 def test_compilations_are_put_to_the_step_they_delay() -> None:
     case = case_of(noisy(40), compiles=[5, 115, 118, 245])  # step i ends on line 10 * (i + 1)
     assert course.compiled_steps(case) == [11, 24]  # the first is start-up

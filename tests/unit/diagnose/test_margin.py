@@ -9,12 +9,11 @@ import pytest
 
 from trackwalker.diagnose.accounts.accounts import Account, Booking
 from trackwalker.diagnose.accounts.waits import Rates, all_waits
-from trackwalker.diagnose.causes.claims import Claim, chance_hits, confirmed
+from trackwalker.diagnose.causes.claims import Claim, chance_hits, confirmed, margin_of, told_by_log
 from trackwalker.diagnose.causes.confidence import certainty
 from trackwalker.diagnose.causes.evidence import EvidenceBook
 from trackwalker.diagnose.causes.examine import Examination
 from trackwalker.diagnose.causes.examine import TestResult as Result
-from trackwalker.diagnose.causes.margin import margin_of, told_by_log
 from trackwalker.diagnose.causes.playbook import Playbook
 from trackwalker.diagnose.causes.playbook import Test as Question
 from trackwalker.diagnose.causes.quantities import graph

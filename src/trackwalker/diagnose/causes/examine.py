@@ -9,8 +9,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from trackwalker.diagnose.case import Case
-from trackwalker.diagnose.causes.asking import SHORTEST_WINDOW_S, answered, windows_of
-from trackwalker.diagnose.causes.detect import detect
+from trackwalker.diagnose.causes.detect import SHORTEST_WINDOW_S, answered, detect, windows_of
 from trackwalker.diagnose.causes.evidence import EvidenceBook, span_words, statement, told
 from trackwalker.diagnose.causes.playbook import Playbook, Test
 from trackwalker.diagnose.causes.states import states

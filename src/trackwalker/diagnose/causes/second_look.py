@@ -9,10 +9,18 @@ from typing import Literal
 from trackwalker.diagnose.accounts.accounts import MOST, SOME, Account
 from trackwalker.diagnose.accounts.shares import carried
 from trackwalker.diagnose.case import Case
-from trackwalker.diagnose.causes.claims import Claim, chance_hits, claim_of, confirmed, downstream, explanation
+from trackwalker.diagnose.causes.claims import (
+    Claim,
+    chance_hits,
+    claim_of,
+    confirmed,
+    downstream,
+    explanation,
+    margin_of,
+    told_by_log,
+)
 from trackwalker.diagnose.causes.evidence import EvidenceBook
 from trackwalker.diagnose.causes.examine import Examination, TestResult
-from trackwalker.diagnose.causes.margin import margin_of, told_by_log
 from trackwalker.diagnose.causes.playbook import Test
 from trackwalker.diagnose.causes.quantities import graph
 from trackwalker.diagnose.deviations.levels import Unlike, unlike_all_along

@@ -25,6 +25,10 @@ from trackwalker.telemetry.store import Telemetry
 Kind = Literal["rose", "fell", "absent", "frozen", "restarted"]
 _FEWEST_REFERENCE = 4  # bins
 _FEWEST_SILENT = 5  # bins: a recording may end a few scrapes behind the last step, and that is no silence yet
+_PARTED, _BEGUN = (
+    9,
+    0.25,
+)  # bins that have a first third; of the change: what grows from nothing has a third of it there
 _NOTED = 3.0  # scores below this are not kept: no false discovery control lets them pass
 _AT_ONCE = 2  # one answer is read while the next is made
 MANY = 64  # hosts: of more, only what can decide is read
@@ -225,8 +229,18 @@ class _Look:
         noted = np.abs(result.score) >= _NOTED
         if frame.as_rate and frame.meaning.layer == "error" and noted.any():
             noted &= (result.score < 0) | (result.after > stats.weather(rows.values, self.now, self.past, who))
-        for i in np.flatnonzero(noted).tolist():
+        for i in np.flatnonzero(noted & self._from_its_beginning(rows.values, result)).tolist():
             yield self._made(rows.keys[i], rows.picks[i], result, i, rows.whole, hosts + quiet)
+
+    def _from_its_beginning(self, values: Floats, result: stats.Changes) -> stats.Bools:
+        """Which gauges changed in the first part of a slow phase already: what comes later did not make it slow."""
+        now, moved = np.flatnonzero(self.now), result.after - result.before
+        if self.episode.kind != "slow" or len(self.episode.window) > 1 or self.frame.as_rate or len(now) < _PARTED:
+            return np.ones(len(values), dtype=bool)
+        seen = np.isfinite(early := values[:, now[: len(now) // 3]])
+        mean = np.where(seen, early, 0.0).sum(axis=1) / np.maximum(seen.sum(axis=1), 1) - result.before
+        begun: stats.Bools = ~seen.any(axis=1) | (mean * np.sign(moved) >= _BEGUN * np.abs(moved))
+        return begun
 
     def _fleet(self, rows: _Rows) -> Iterator[Deviation]:
         """What most hosts did together: invisible to a comparison with peers, but the clue to who waits for whom."""

@@ -149,12 +149,13 @@ def loss_trouble(case: Case) -> Loss | None:
     values: Floats = np.array(list(losses.values()), dtype=np.float64)
     if len(values) < 4 * WARM_UP_STEPS:
         return None
-    smooth = running_median(values, 5)
+    # The lowest of thousands is a lucky one: of a long run, levels are those of longer stretches.
+    smooth = running_median(values, max(5, len(values) // 200))
     best = np.minimum.accumulate(smooth)
     noise = robust_sigma(values - smooth)
     far = smooth - best > np.maximum(0.2 * np.abs(best), 8.0 * noise)
     lasting = len(far) - int(np.argmin(far[::-1])) if not far.all() else 0
-    if not far[-1] or len(far) - lasting < 8:  # it came back, or has only just begun
+    if not far[-1] or len(far) - lasting < max(8, len(far) // 100):  # it came back, or has only just begun
         return None
     since = lasting
     return Loss(steps[since], f"the loss rose from {best[since]:.3f} to {smooth[-1]:.3f} and stayed up")

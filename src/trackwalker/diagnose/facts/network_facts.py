@@ -150,6 +150,10 @@ def idle_in_slow_steps(case: Case, symptoms: Symptoms, book: EvidenceBook) -> An
     metric = next((m for m in metrics if telemetry is not None and m in telemetry.metrics()), None)
     if telemetry is None or metric is None or len(slow) < _BURSTS or "uneven" not in symptoms.names:
         return Answer(None)
+    begin, end = telemetry.range()
+    usual = telemetry.instant(f"avg(quantile_over_time(0.5, {metric}[{round(end - begin)}s] @ {end:.3f}))", end)
+    if not usual or usual[0].value < _IDLE_PERCENT:
+        return Answer(None)  # who trains on CPUs has idle devices all along
     inside: list[float] = []
     ids: list[str] = []
     for spike in slow[:12]:
