@@ -58,11 +58,13 @@ def serve(
     from trackwalker.job.dialects import needles
     from trackwalker.logs.failures.signatures import load
     from trackwalker.logs.scanning.index import needles_of
-    from trackwalker.web.pages.render import environment
+    from trackwalker.web.data.workspace import get_ready
+    from trackwalker.web.pages.render import compile_templates
     from trackwalker.web.settings import LOOPBACK, Settings
 
+    get_ready()
     needles_of(load(), needles())  # what the first page needs is made before its link is printed
-    environment().get_template("job.html.j2")
+    compile_templates("job")
     token = _token(kept=host in LOOPBACK)
     app = create_app(Settings(workspace, token, model, endpoint, price, examine=background))
     listener = _listen(host, port)

@@ -13,6 +13,7 @@ from trackwalker.diagnose.verdict import Verdict
 from trackwalker.diagnose.views.asked import Diagnosis
 from trackwalker.errors import TrackwalkerError
 from trackwalker.job.layout import Job
+from trackwalker.job.run import load_run
 from trackwalker.report.words import culprits, is_time
 from trackwalker.web.data import heat
 from trackwalker.web.data.cache import Cache
@@ -84,8 +85,9 @@ class Work:
 
     def machines(self, job: Job) -> dict[str, str]:
         """The machine of each lane: what ranks share is recorded under the machine's name, not under theirs."""
-        try:
-            run = self._workspace.triage(job).record.run if job.log is not None else None
+        seen = self._workspace.known_triage(job) if job.log is not None else None
+        try:  # nobody waits for a log to be read, as a chart would
+            run = seen.record.run if seen is not None else load_run(job.run_json)
         except TrackwalkerError:
             run = None
         return {seat.host: seat.node for seat in (run.ranks if run is not None else []) if seat.host != seat.node}
