@@ -5,6 +5,7 @@ multiprocessing would start each of them with the whole command line's modules: 
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import importlib
 import os
@@ -43,7 +44,6 @@ def share_out(work: Callable[[Share], Result], shares: Sequence[Share]) -> list[
 
 _ENDED = "a process that read a part of it was ended: is there enough memory?"
 _LOOK_S = 0.5  # how often a process looks whether it is still wanted
-_BEHIND = 5  # its niceness: who paints a page goes first
 
 
 def copies_of(*modules: str) -> None:
@@ -87,7 +87,6 @@ def apart(work: Callable[..., Result], *args: Any) -> Result:
 def _tell(pipe: Any, work: Callable[..., Any], args: tuple[Any, ...]) -> None:
     import threading
 
-    os.nice(_BEHIND)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a Ctrl-C is for the server
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # what is open is closed
     threading.Thread(target=_leave_with, args=(os.getppid(),), daemon=True).start()
@@ -95,7 +94,8 @@ def _tell(pipe: Any, work: Callable[..., Any], args: tuple[Any, ...]) -> None:
         answer: tuple[bool, Any] = (True, work(*args))
     except Exception as e:
         answer = (False, e)
-    pipe.send(answer)
+    with contextlib.suppress(BrokenPipeError):  # the server is gone
+        pipe.send(answer)
 
 
 def _leave_with(parent: int) -> None:
