@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import logging
 import os
 import secrets
 import socket
@@ -84,11 +86,18 @@ def serve(
         timeout_graceful_shutdown=3,
         lifespan="on",
     )
+    logging.getLogger("uvicorn.error").addFilter(_worth_telling)
     try:
         uvicorn.Server(config).run(sockets=[listener])
     except KeyboardInterrupt:
         print()
     return 0
+
+
+def _worth_telling(record: logging.LogRecord) -> bool:
+    """Not that a visitor's question was open when the server was ended: that is what a Ctrl-C does."""
+    error = record.exc_info[1] if record.exc_info else None
+    return not isinstance(error, asyncio.CancelledError) and "graceful shutdown exceeded" not in record.getMessage()
 
 
 def _token(kept: bool = False) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from trackwalker.agent.ask.ask import Answered
@@ -18,7 +18,7 @@ from trackwalker.diagnose.triage import Triage
 from trackwalker.diagnose.triage import triage as triage_job
 from trackwalker.diagnose.verdict import Verdict
 from trackwalker.diagnose.views.asked import Diagnosis
-from trackwalker.errors import EvidenceError
+from trackwalker.errors import EvidenceError, TrackwalkerError
 from trackwalker.fleet.examine import Examined
 from trackwalker.fleet.index import JobIndex, stamp
 from trackwalker.job.layout import Job
@@ -211,7 +211,12 @@ class _Shared(Workspace):
 def get_ready() -> None:
     """Have the processes for long logs begin with everything imported, and what reads large databases compiled."""
     copies_of("trackwalker.diagnose.engine")
-    threading.Thread(target=apart, args=(compile_ahead,), daemon=True, name="trackwalker-compile").start()
+    threading.Thread(target=_compile, daemon=True, name="trackwalker-compile").start()
+
+
+def _compile() -> None:
+    with suppress(TrackwalkerError):  # a server that ends meanwhile
+        apart(compile_ahead)
 
 
 def is_long(job: Job) -> bool:
