@@ -174,7 +174,7 @@ class Workspace:
         if artifact is not None and artifact.exists() and not self.inside(artifact):
             raise RefusedError("artifact of the job leads out of the workspace: not read")
         seen = 0
-        todo = [job.dir / name for name in _FOLDERS if (job.dir / name).is_dir()]
+        todo = [str(job.dir / name) for name in _FOLDERS if (job.dir / name).is_dir()]
         while todo:
             with os.scandir(todo.pop()) as entries:
                 for entry in entries:
@@ -182,7 +182,7 @@ class Workspace:
                     if entry.is_symlink():
                         self._refuse_outside(Path(entry.path))
                     elif entry.is_dir(follow_symlinks=False):
-                        todo.append(Path(entry.path))
+                        todo.append(entry.path)
             if seen > _MOST_ENTRIES:
                 raise RefusedError(f"job {job.id} has too many files to be sure that none leads out of the workspace")
 

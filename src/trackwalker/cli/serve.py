@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import logging
 import os
 import secrets
 import socket
@@ -58,11 +60,13 @@ def serve(
     from trackwalker.job.dialects import needles
     from trackwalker.logs.failures.signatures import load
     from trackwalker.logs.scanning.index import needles_of
-    from trackwalker.web.pages.render import environment
+    from trackwalker.web.data.workspace import get_ready
+    from trackwalker.web.pages.render import compile_templates
     from trackwalker.web.settings import LOOPBACK, Settings
 
+    get_ready()
     needles_of(load(), needles())  # what the first page needs is made before its link is printed
-    environment().get_template("job.html.j2")
+    compile_templates("job")
     token = _token(kept=host in LOOPBACK)
     app = create_app(Settings(workspace, token, model, endpoint, price, examine=background))
     listener = _listen(host, port)
@@ -82,11 +86,18 @@ def serve(
         timeout_graceful_shutdown=3,
         lifespan="on",
     )
+    logging.getLogger("uvicorn.error").addFilter(_worth_telling)
     try:
         uvicorn.Server(config).run(sockets=[listener])
     except KeyboardInterrupt:
         print()
     return 0
+
+
+def _worth_telling(record: logging.LogRecord) -> bool:
+    """Not that a visitor's question was open when the server was ended: that is what a Ctrl-C does."""
+    error = record.exc_info[1] if record.exc_info else None
+    return not isinstance(error, asyncio.CancelledError) and "graceful shutdown exceeded" not in record.getMessage()
 
 
 def _token(kept: bool = False) -> str:

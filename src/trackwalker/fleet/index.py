@@ -16,15 +16,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+from trackwalker.diagnose.triage import Triage
 from trackwalker.diagnose.verdict import Verdict
 from trackwalker.errors import MissingToolError
-from trackwalker.fleet.reading import read_rows
+from trackwalker.fleet.reading import read_rows, triaged
 from trackwalker.fleet.rows import JobRow, of_standing, unread
 from trackwalker.fleet.scan import Seen, Spared, resolved, scan
 from trackwalker.fleet.store import Kept, Store, folder_for
 from trackwalker.job.layout import Job
 from trackwalker.job.processes import is_live
 from trackwalker.launch.job_state import standings
+from trackwalker.record.read import Answer
 
 _log = logging.getLogger("trackwalker.fleet")
 _LOOK_S = 2.0  # the workspace is listed anew after this, or after ten times what listing it took
@@ -99,8 +101,10 @@ def open_store(root: Path, folder: Path | None = None) -> Store | None:
 class JobIndex:
     """Every job's row; `rows` answers at once with what is known so far."""
 
-    def __init__(self, source: Source, folder: Path | None = None) -> None:
-        self._source = source
+    def __init__(
+        self, source: Source, folder: Path | None = None, how: Callable[[Job, Answer], Triage] = triaged
+    ) -> None:
+        self._source, self._how = source, how
         self.store = open_store(source.root, folder)
         self._held: dict[str, _Held] = {}
         self._gone: set[str] = set()  # since the last save
@@ -281,7 +285,7 @@ class JobIndex:
         written = sorted(((j, s) for j, s in due if j.log is not None), key=lambda each: each[0].id, reverse=True)
         states = {job.id: state for job, state in written}
         todo = ((job, self._source.verdict(job)) for job, _ in written)
-        for done, (job, row, cost) in enumerate(read_rows(todo, len(written), self._over)):
+        for done, (job, row, cost) in enumerate(read_rows(todo, len(written), self._over, self._how)):
             self._put(job, row, states[job.id], cost)
             on_read(done + 1, len(written))
 

@@ -7,11 +7,11 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import BrokenExecutor, Future, ProcessPoolExecutor
 from itertools import chain, islice
 
-from trackwalker.diagnose.triage import triage
+from trackwalker.diagnose.triage import Triage, triage
 from trackwalker.diagnose.verdict import Verdict
 from trackwalker.errors import TrackwalkerError
 from trackwalker.fleet.rows import JobRow, of_error, of_triage
@@ -29,8 +29,18 @@ _NICE = 10
 _LOOK_S = 0.5  # how often a worker looks whether it is still wanted
 
 
-def read_rows(todo: Iterable[Todo], count: int, over: threading.Event) -> Iterator[Read]:
-    """The rows of jobs that have a log, in their order; it ends early when `over` is set."""
+def triaged(job: Job, answer: Answer) -> Triage:
+    """What a job's log says; the scheduler was asked already."""
+    return triage(job, sacct=answer)
+
+
+def read_rows(
+    todo: Iterable[Todo], count: int, over: threading.Event, how: Callable[[Job, Answer], Triage] = triaged
+) -> Iterator[Read]:
+    """The rows of jobs that have a log, in their order; it ends early when `over` is set.
+
+    A few are read by `how`, which may know what a log says already.
+    """
     if count >= _MANY:
         yield from _in_processes(todo, over)
         return
@@ -39,14 +49,14 @@ def read_rows(todo: Iterable[Todo], count: int, over: threading.Event) -> Iterat
         for each in part:
             if over.is_set():
                 return
-            yield read_row(*each, answer)
+            yield read_row(*each, answer, how)
 
 
-def read_row(job: Job, verdict: Verdict | None, answer: Answer) -> Read:
+def read_row(job: Job, verdict: Verdict | None, answer: Answer, how: Callable[[Job, Answer], Triage] = triaged) -> Read:
     """One job; whatever its log does, it breaks its own line and not the list."""
     began = time.monotonic()
     try:
-        row = of_triage(triage(job, sacct=answer), verdict)
+        row = of_triage(how(job, answer), verdict)
     except TrackwalkerError as e:
         row = of_error(job, str(e))
     except OSError as e:

@@ -5,12 +5,15 @@ multiprocessing would start each of them with the whole command line's modules: 
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import importlib
 import os
 import pickle
+import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
@@ -39,9 +42,72 @@ def share_out(work: Callable[[Share], Result], shares: Sequence[Share]) -> list[
     return [_result(answer) for answer in answers]
 
 
+_ENDED = "a process that read a part of it was ended: is there enough memory?"
+_LOOK_S = 0.5  # how often a process looks whether it is still wanted
+
+
+def copies_of(*modules: str) -> None:
+    """Have the processes of `apart` be copies of one that has imported these modules: none of them imports anew."""
+    from multiprocessing import forkserver
+
+    forkserver.set_forkserver_preload(list(modules))
+    forkserver.ensure_running()
+
+
+def apart(work: Callable[..., Result], *args: Any) -> Result:
+    """`work` (a function of a module) in a process of its own, for a server: its threads answer others meanwhile.
+
+    Python runs one thread at a time, and whoever waits for a chart would wait for the diagnosis, too.
+    """
+    from multiprocessing import get_context  # here, as a share of `share_out` needs none of it
+
+    context = get_context("forkserver")
+    here, there = context.Pipe(duplex=False)
+    child = context.Process(target=_tell, args=(there, work, args), daemon=True)
+    try:
+        with here:
+            try:
+                child.start()
+            except (OSError, EOFError):  # no process can be had: slower, and the same
+                return work(*args)
+            finally:
+                there.close()
+            fine, result = here.recv()
+    except EOFError as e:
+        raise EvidenceError(_ENDED) from e
+    finally:
+        if child.pid is not None:
+            child.terminate()
+            child.join()
+    if not fine:
+        raise result
+    return result  # type: ignore[no-any-return]
+
+
+def _tell(pipe: Any, work: Callable[..., Any], args: tuple[Any, ...]) -> None:
+    import threading
+
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a Ctrl-C is for the server
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # what is open is closed
+    threading.Thread(target=_leave_with, args=(os.getppid(),), daemon=True).start()
+    try:
+        answer: tuple[bool, Any] = (True, work(*args))
+    except Exception as e:
+        answer = (False, e)
+    with contextlib.suppress(BrokenPipeError):  # the server is gone
+        pipe.send(answer)
+
+
+def _leave_with(parent: int) -> None:
+    """However the server ends, nothing outlives it."""
+    while os.getppid() == parent:
+        time.sleep(_LOOK_S)
+    os._exit(1)
+
+
 def _result(answer: bytes) -> Any:
     if not answer:
-        raise EvidenceError("a process that read a part of it was ended: is there enough memory?")
+        raise EvidenceError(_ENDED)
     fine, result = pickle.loads(answer)  # noqa: S301  from a child of ours, through a pipe of ours
     if not fine:
         raise result

@@ -27,6 +27,7 @@ from trackwalker.observe.server import Server
 from trackwalker.observe.tsdb import Block
 from trackwalker.telemetry.client import Api, Floats, Labels, Telemetry
 from trackwalker.telemetry.direct.answers import Direct, Traffic
+from trackwalker.telemetry.direct.decoding import compile_ahead
 from trackwalker.telemetry.direct.unxor import DamagedError
 from trackwalker.telemetry.foreign.borrowed import untold, write_ours
 from trackwalker.telemetry.foreign.names import Rule
@@ -42,7 +43,7 @@ from trackwalker.telemetry.probe import (
 )
 from trackwalker.telemetry.view import View, check_source, explain
 
-__all__ = ["Telemetry", "open_database"]
+__all__ = ["Telemetry", "compile_ahead", "open_database"]
 
 READY_S = 600.0  # replaying a large log takes minutes
 _FLAGS = (

@@ -83,7 +83,7 @@ def create_app(settings: Settings) -> Starlette:
     )
     app.state.workspace, app.state.settings = workspace, settings
     app.state.queries = anyio.CapacityLimiter(_QUERIES)
-    app.state.jobs = JobIndex(workspace, settings.kept)
+    app.state.jobs = JobIndex(workspace, settings.kept, workspace.triage)
     workspace.index = app.state.jobs
     app.state.sheets = Cache[Sheet](_SHEETS)
     app.state.marks = Marks(workspace.root, settings.kept)

@@ -8,7 +8,7 @@ import signal
 import pytest
 
 from trackwalker.errors import EvidenceError, UsageError
-from trackwalker.job.sharing import share_out
+from trackwalker.job.sharing import apart, share_out
 
 pytestmark = pytest.mark.starts_processes
 
@@ -40,3 +40,13 @@ def test_what_a_share_says_against_it_is_said_here() -> None:
 def test_a_process_that_was_killed_is_no_result() -> None:
     with pytest.raises(EvidenceError, match="was ended"):
         share_out(killed, [1])
+
+
+def test_work_for_a_server_has_a_process_of_its_own() -> None:
+    result, pid = apart(doubled, 4)
+    assert result == 8
+    assert pid != os.getpid()
+    with pytest.raises(UsageError, match="not 7"):
+        apart(refused, 7)
+    with pytest.raises(EvidenceError, match="was ended"):
+        apart(killed, 1)

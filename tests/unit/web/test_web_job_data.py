@@ -90,9 +90,7 @@ def test_draining_says_why() -> None:
     verdict = accusing("8308", "x")
     verdict.actions = [Action(do="drain-node", hosts=["n1", "n2"], why="y", risk="capacity", needs_approval=True)]
     (advice,) = commands(JOB, verdict, None)
-    assert advice.command == (
-        "scontrol update NodeName=n1,n2 State=DRAIN Reason='trackwalker: rdma-degradation in job 8308'"
-    )
+    assert advice.command == ("scontrol update nodename=n1,n2 state=drain reason=rdma-degradation")
 
 
 def test_what_was_ruled_out_says_why() -> None:

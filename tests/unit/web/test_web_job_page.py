@@ -12,7 +12,7 @@ from starlette.testclient import TestClient
 from web_client import ACCUSED, BROKEN, log_of, web_app, workspace_of
 
 from trackwalker.job.run import RunRecord
-from trackwalker.web.pages import job_page
+from trackwalker.web.data import workspace as workspaces
 
 HTML = {"Accept": "text/html"}
 
@@ -45,12 +45,16 @@ def test_without_a_verdict_the_page_says_what_the_log_says(client: TestClient) -
 
 
 def test_a_long_log_is_not_waited_for(client: TestClient, workspace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(job_page, "_QUICK_LOG", 10)
+    monkeypatch.setattr(workspaces, "_LONG_LOG", 10)
+    asked: list[str] = []
+    monkeypatch.setattr(workspaces, "apart", lambda work, *args: (asked.append(work.__name__), work(*args))[1])
     page = client.get("/job/9003", headers=HTML).text
     assert 'data-first="missing"' in page
     assert "Reading the log" in page
     client.app.state.workspace.triage(client.app.state.workspace.job("9003"))  # type: ignore[attr-defined]
     assert 'data-first="there"' in client.get("/job/9003", headers=HTML).text
+    assert client.get("/job/9003/verdict?wait=1").status_code == 200
+    assert asked == ["triage", "diagnose"]  # each once, and neither in the process that paints
 
 
 def test_the_verdict_comes_as_parts_of_the_page(client: TestClient) -> None:

@@ -69,6 +69,11 @@ def means_for(size: int) -> Means:
     return BY_NUMPY
 
 
+def compile_ahead() -> None:
+    """What `means_for` would compile for the first large database of a user: seconds, kept on disk."""
+    means_for(WORTH_COMPILING)
+
+
 def _checksums(raw: mmap, starts: Ints, ends: Ints) -> NDArray[np.uint32]:
     value = google_crc32c.value
     found = [value(raw[begin:end]) for begin, end in zip(starts.tolist(), ends.tolist(), strict=True)]

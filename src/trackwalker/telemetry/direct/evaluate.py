@@ -42,6 +42,7 @@ _Found = tuple[str, Metric, Ints, Iterator[Windows], Ints]
 
 LOOKBACK_MS = 300_000
 _LARGE_GROUP = 64
+_MOST_HELD = 32_000_000  # bytes of values over time: the GPUs of a thousand hosts in 400 columns
 _MOST_METRICS = 8  # of one selector
 _NAME = "__name__"
 _KEEP_NAME = frozenset(("last_over_time",))
@@ -77,13 +78,14 @@ class Evaluation:
         return found
 
     def _once(self, node: p.Selector | p.Call) -> Vector:
-        """Series at one moment: the same ones stand in many questions that come one after the other."""
-        key = (node, int(self._times[0])) if len(self._times) == 1 else None
-        found: Vector | None = self._blocks.recent.get(key) if key is not None else None
+        """Series that stand in many questions that come one after the other: a map's highest, lowest and mean."""
+        key, at_once = (node, self._times.tobytes()), len(self._times) == 1
+        held = self._blocks.recent if at_once else self._blocks.last
+        found: Vector | None = held.get(key)
         if found is None:
             found = self._call(node) if isinstance(node, p.Call) else self._instant(node, latest)
-            if key is not None:
-                self._blocks.recent.keep(key, found)
+            if at_once or found.values.nbytes <= _MOST_HELD:
+                held.keep(key, found)
         return found
 
     # -- selecting

@@ -220,7 +220,8 @@ def _schedules(series: Ints, of_times: Ints, count: int) -> tuple[tuple[Ints, In
 class Recent:
     """The last few results, by what they are the result of."""
 
-    def __init__(self) -> None:
+    def __init__(self, most: int = _RECENT) -> None:
+        self._most = most
         self._found: OrderedDict[Any, Any] = OrderedDict()
         self._lock = threading.Lock()
 
@@ -235,7 +236,7 @@ class Recent:
         """Keep a result; the one that was used longest ago makes room."""
         with self._lock:
             self._found[key] = result
-            while len(self._found) > _RECENT:
+            while len(self._found) > self._most:
                 self._found.popitem(last=False)
 
 
@@ -249,7 +250,7 @@ class Blocks:
         self._means = means_for(sum(f.stat().st_size for folder in folders for f in (folder / "chunks").iterdir()))
         with ThreadPoolExecutor(_BESIDE, "trackwalker-index") as pool:
             self._blocks = list(pool.map(lambda folder: BlockIndex(folder, self._means), folders))
-        self.recent = Recent()
+        self.recent, self.last = Recent(), Recent(1)  # at one moment, and over time
         self.texts: list[str] = [""]
         self._codes: dict[str, int] = {"": 0}
         self._shared = [np.array([self.code(s) for s in block.symbols] + [0]) for block in self._blocks]

@@ -21,7 +21,7 @@ from trackwalker.job.scrub import Scrubber
 from trackwalker.logs.failures.findings import Finding
 from trackwalker.perf.throughput.goodput_cost import goodput_part
 from trackwalker.report import view, words
-from trackwalker.report.commands import command_of, first_look
+from trackwalker.report.commands import command_of, drain_of, first_look
 from trackwalker.report.story.cost import LOSSES
 from trackwalker.report.text import clip, json_visible, one_line
 from trackwalker.report.view import in_order
@@ -248,13 +248,8 @@ def _advice(job: Job, action: Action, verdict: Verdict, record: RunRecord | None
     command, note = "", ""
     if action.do in _LEAVE_OUT and hosts:
         command, note = _without(job, hosts, record, seen)
-        if action.do == "drain-node":
-            cause = verdict.roots[0].cause if verdict.roots else "incident"
-            reason = shlex.quote(f"trackwalker: {one_line(cause)} in job {job.id}")
-            command, note = (
-                f"scontrol update NodeName={_joined(hosts)} State=DRAIN Reason={reason}",
-                "takes capacity away",
-            )
+        if drained := drain_of(action, verdict):
+            command, note = drained, "takes capacity away"
     elif action.do == "restart-job" and record is not None:
         command, note = f"trackwalker resume {shlex.quote(job.id)}", "says what it would do; --yes starts it"
     elif action.do in ("find-the-first-failure", "read-traceback"):

@@ -13,11 +13,13 @@ from trackwalker.diagnose.verdict import Verdict
 from trackwalker.diagnose.views.asked import Diagnosis
 from trackwalker.errors import TrackwalkerError
 from trackwalker.job.layout import Job
+from trackwalker.job.run import load_run
+from trackwalker.job.sharing import apart
 from trackwalker.report.words import culprits, is_time
 from trackwalker.web.data import heat
 from trackwalker.web.data.cache import Cache
 from trackwalker.web.data.heat import Grid
-from trackwalker.web.data.workspace import WebWorkspace
+from trackwalker.web.data.workspace import WebWorkspace, is_long
 from trackwalker.web.logs.log_times import Written, written
 from trackwalker.web.pages.render import in_thread, workspace_of
 
@@ -84,8 +86,9 @@ class Work:
 
     def machines(self, job: Job) -> dict[str, str]:
         """The machine of each lane: what ranks share is recorded under the machine's name, not under theirs."""
-        try:
-            run = self._workspace.triage(job).record.run if job.log is not None else None
+        seen = self._workspace.known_triage(job) if job.log is not None else None
+        try:  # nobody waits for a log to be read, as a chart would
+            run = seen.record.run if seen is not None else load_run(job.run_json)
         except TrackwalkerError:
             run = None
         return {seat.host: seat.node for seat in (run.ranks if run is not None else []) if seat.host != seat.node}
@@ -108,7 +111,12 @@ class Work:
         found = self.known(job)
         story = found.story if found is not None else None
         key = (signature(job), story is not None)
-        return self._written.get(job.id, key, lambda: written(self._workspace.triage(job), story))
+
+        def make() -> Written:
+            seen = self._workspace.triage(job)
+            return apart(written, seen, story) if is_long(job) else written(seen, story)
+
+        return self._written.get(job.id, key, make)
 
     def grid(self, job: Job, metric: str, how: str, start: float | None, end: float | None) -> Grid:
         """A metric by host and time; what was asked lately is not asked again."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from trackwalker.agent.ask.ask import Answered
@@ -18,13 +18,16 @@ from trackwalker.diagnose.triage import Triage
 from trackwalker.diagnose.triage import triage as triage_job
 from trackwalker.diagnose.verdict import Verdict
 from trackwalker.diagnose.views.asked import Diagnosis
-from trackwalker.errors import EvidenceError
+from trackwalker.errors import EvidenceError, TrackwalkerError
 from trackwalker.fleet.examine import Examined
 from trackwalker.fleet.index import JobIndex, stamp
 from trackwalker.job.layout import Job
 from trackwalker.job.processes import is_live
+from trackwalker.job.sharing import apart, copies_of
+from trackwalker.record.read import Answer
 from trackwalker.report.story.background import changes_between
 from trackwalker.telemetry.client import Telemetry
+from trackwalker.telemetry.store import compile_ahead
 from trackwalker.web.data.cache import Cache
 from trackwalker.web.data.databases import Databases
 
@@ -34,6 +37,7 @@ _KEPT_BADGES = 1000
 _KEPT_ANSWERS = 32
 _NAMES_S = 2.0  # how long a name is believed to mean the same job
 _BEAT_S = 60.0
+_LONG_LOG = 3 << 20  # bytes; to read more takes so long that a page is painted without it, and others would wait
 _AT_ONCE = 2  # diagnoses: each keeps a core and a Prometheus busy
 
 
@@ -73,9 +77,13 @@ class WebWorkspace:
         # One that was taken away meanwhile is no job any more, rather than one whose log cannot be read.
         return found if any(part.exists() for part in (found.log, found.dir) if part) else self.agent.job(name)
 
-    def triage(self, job: Job) -> Triage:
-        """What the log alone says; quick."""
-        return self._triages.get(job.id, (signature(job), _beat(job)), lambda: triage_job(job))
+    def triage(self, job: Job, sacct: Answer | None = None) -> Triage:
+        """What the log alone says; a log is read once, for the list and for all who visit."""
+
+        def make() -> Triage:
+            return apart(triage_job, job, None, sacct) if is_long(job) else triage_job(job, sacct=sacct)
+
+        return self._triages.get(job.id, (signature(job), _beat(job)), make)
 
     def known_triage(self, job: Job) -> Triage | None:
         """What the log says where it was read already: a first paint does not wait for a long one."""
@@ -86,8 +94,11 @@ class WebWorkspace:
 
         def make() -> Diagnosis:
             with self._at_work():
-                # With the Prometheus that the charts use, too, and a triage that is shown before the rest is there.
-                made = diagnose_job(job, opener=self.databases.open, seen=self.triage(job) if job.log else None)
+                seen = self.triage(job) if job.log else None  # shown before the rest is there
+                if is_long(job):  # the charts that one looks at meanwhile do not wait for it
+                    made = apart(diagnose_job, job, None, None, seen)
+                else:  # with the Prometheus that the charts use, too
+                    made = diagnose_job(job, opener=self.databases.open, seen=seen)
             with self._lock:
                 self._count += 1
                 self._told[job.id] = (self._count, made.verdict)
@@ -195,6 +206,25 @@ class _Shared(Workspace):
 
     def comparison(self, a: Job, b: Job) -> Comparison:
         return self._owner.comparison(a, b)
+
+
+def get_ready() -> None:
+    """Have the processes for long logs begin with everything imported, and what reads large databases compiled."""
+    copies_of("trackwalker.diagnose.engine")
+    threading.Thread(target=_compile, daemon=True, name="trackwalker-compile").start()
+
+
+def _compile() -> None:
+    with suppress(TrackwalkerError):  # a server that ends meanwhile
+        apart(compile_ahead)
+
+
+def is_long(job: Job) -> bool:
+    """Whether a job's log is so long that it is read in a process of its own."""
+    try:
+        return job.log is not None and job.log.stat().st_size > _LONG_LOG
+    except OSError:
+        return False
 
 
 def _beat(job: Job) -> int | None:

@@ -20,13 +20,12 @@ from trackwalker.report.story.background import reference_for
 from trackwalker.web.data import job_page_charts, live
 from trackwalker.web.data.job_data import cost_view, events_view, header_view, run_view, triage_view, verdict_view
 from trackwalker.web.data.job_page_work import work_of
-from trackwalker.web.data.workspace import WebWorkspace
+from trackwalker.web.data.workspace import WebWorkspace, is_long
 from trackwalker.web.pages import job_page_perf
 from trackwalker.web.pages.jobs import index_of
 from trackwalker.web.pages.render import environment, in_thread, job_of, json_answer, page, settings_of, workspace_of
 
 _FIRST_PAINT_S = 0.4  # what the log may take before the page is sent without it
-_QUICK_LOG = 3 << 20  # bytes; the reading of a longer one would hold up the sending of the page as well
 _PATIENCE_S = 8.0  # one wait of the page's script for the verdict
 _OTHERS = 60  # jobs to choose a reference run from
 _CHANGES = 300
@@ -53,7 +52,7 @@ async def job_page(request: Request) -> Response:
     known = await in_thread(work.known, job)
     saved = None if known is not None else await in_thread(workspace.saved_verdict, job)
     seen = await in_thread(workspace.known_triage, job)
-    if seen is None and await in_thread(_is_quick, job):
+    if seen is None and not await in_thread(is_long, job):
         seen = await _triage(workspace, job, _FIRST_PAINT_S)
     verdict, complete = (known.verdict, True) if known is not None else (saved, False)
     return await in_thread(_shown, request, "job.html.j2", job, verdict, seen, complete)
@@ -190,13 +189,6 @@ def _incident(request: Request, job: Job) -> Mark | None:
         return None
     found: Mark = request.app.state.marks.of(job.id)
     return found
-
-
-def _is_quick(job: Job) -> bool:
-    try:
-        return job.log is not None and job.log.stat().st_size <= _QUICK_LOG
-    except OSError:
-        return False
 
 
 async def _triage(workspace: WebWorkspace, job: Job, seconds: float) -> Triage | None:

@@ -27,7 +27,7 @@ _GROUPS = {
     "trouble": "Trouble",
     "running": "Running",
     "waiting": "Waiting",
-    "finished": "Finished",
+    "finished": "Completed",
     "cancelled": "Cancelled",
 }
 _SORTS: Mapping[str, Callable[[JobRow], Any]] = {

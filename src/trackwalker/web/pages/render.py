@@ -205,6 +205,12 @@ def _counted(count: int, what: str) -> str:
     return f"{count:,} {what}" if count == 1 else f"{count:,} {what}s"
 
 
+def compile_templates(beginning: str) -> None:
+    """Compile the templates of a page with its parts, a fifth of a second that its first visitor does not wait for."""
+    for name in environment().list_templates(filter_func=lambda name: name.startswith((beginning, "base.", "parts."))):
+        environment().get_template(name)
+
+
 @cache
 def environment() -> Environment:
     """Our templates first, then the report room's: a page can include `timeline.svg.j2`, and a name is taken once."""
