@@ -54,13 +54,12 @@ def serve(
     try:
         import uvicorn
 
-        from trackwalker.web.app import create_app
+        from trackwalker.web.app import create_app, get_ready
     except ImportError as e:
         raise MissingToolError(f"the web app needs {e.name}: pip install 'trackwalker[web]'") from e
     from trackwalker.job.dialects import needles
     from trackwalker.logs.failures.signatures import load
     from trackwalker.logs.scanning.index import needles_of
-    from trackwalker.web.data.workspace import get_ready
     from trackwalker.web.pages.render import compile_templates
     from trackwalker.web.settings import LOOPBACK, Settings
 

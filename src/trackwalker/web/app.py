@@ -21,7 +21,7 @@ from trackwalker.fleet.index import JobIndex
 from trackwalker.fleet.marks import Marks
 from trackwalker.fleet.signs import Signs
 from trackwalker.web.data.cache import Cache
-from trackwalker.web.data.workspace import WebWorkspace
+from trackwalker.web.data.workspace import WebWorkspace, get_ready
 from trackwalker.web.logs import log_view
 from trackwalker.web.pages import (
     ask,
@@ -41,6 +41,8 @@ from trackwalker.web.pages import (
 from trackwalker.web.pages.render import Sheet, in_thread
 from trackwalker.web.security import Guard
 from trackwalker.web.settings import Settings
+
+__all__ = ["create_app", "get_ready"]
 
 _STATIC = Path(__file__).with_name("static")
 _QUERIES = 4  # PromQL of visitors at once: each may take a core of its Prometheus for fifteen seconds

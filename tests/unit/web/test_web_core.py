@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import logging
 import shutil
 import threading
 import time
@@ -271,3 +273,13 @@ def test_data_in_a_page_cannot_end_its_element() -> None:
 def test_a_moment_is_written_in_utc_for_readers_and_scripts() -> None:
     assert str(moment(1_780_300_800.0)) == '<time datetime="2026-06-01T08:00:00Z">2026-06-01 08:00:00 UTC</time>'
     assert "unknown" in str(moment(float("nan")))
+
+
+def test_a_server_that_is_ended_does_not_complain_about_open_questions() -> None:
+    def record(said: str, error: BaseException | None = None) -> logging.LogRecord:
+        told = (type(error), error, None) if error is not None else None
+        return logging.LogRecord("uvicorn.error", logging.ERROR, "", 0, said, (), told)
+
+    assert not serve._worth_telling(record("Exception in ASGI application", asyncio.CancelledError()))
+    assert not serve._worth_telling(record("Cancel 2 running task(s), timeout graceful shutdown exceeded"))
+    assert serve._worth_telling(record("Exception in ASGI application", ValueError("x")))

@@ -11,8 +11,10 @@ pytest.importorskip("starlette", reason="the web extra is not installed")
 from starlette.testclient import TestClient
 from web_client import ACCUSED, BROKEN, log_of, web_app, workspace_of
 
+from trackwalker.fleet import reading
 from trackwalker.job.run import RunRecord
 from trackwalker.web.data import workspace as workspaces
+from trackwalker.web.data.job_page_work import Work
 
 HTML = {"Accept": "text/html"}
 
@@ -55,6 +57,28 @@ def test_a_long_log_is_not_waited_for(client: TestClient, workspace: Path, monke
     assert 'data-first="there"' in client.get("/job/9003", headers=HTML).text
     assert client.get("/job/9003/verdict?wait=1").status_code == 200
     assert asked == ["triage", "diagnose"]  # each once, and neither in the process that paints
+
+
+def test_the_list_and_a_visitor_share_one_reading_of_a_log(workspace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[str] = []
+    whole = workspaces.triage_job
+    for module, name in ((workspaces, "triage_job"), (reading, "triage")):
+        monkeypatch.setattr(module, name, lambda job, **kept: (read.append(job.id), whole(job, **kept))[1])
+    with TestClient(web_app(workspace), base_url="http://127.0.0.1") as client:
+        jobs = client.app.state.jobs  # type: ignore[attr-defined]
+        assert jobs.wait(60.0)
+        assert client.get("/job/9005/verdict?wait=1").status_code == 200
+        jobs.look_again()
+        assert client.get("/", headers=HTML).status_code == 200
+        jobs._pass()  # what is due now, as its verdict is new
+    assert read.count("9005") == 1
+
+
+def test_a_chart_does_not_wait_for_the_log(workspace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The map of 1,000 hosts asked for the ranks' machines, which run.json tells, and waited 18 s for the log."""
+    found = workspaces.WebWorkspace(workspace)
+    monkeypatch.setattr(found, "triage", lambda job: pytest.fail("it reads the log"))
+    assert Work(found).machines(found.job("9005")) == {}
 
 
 def test_the_verdict_comes_as_parts_of_the_page(client: TestClient) -> None:
