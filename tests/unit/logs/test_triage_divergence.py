@@ -32,6 +32,13 @@ def test_what_comes_back_or_only_falls_is_no_divergence() -> None:
     assert jump([np.nan] * 9) is None
 
 
+def test_a_few_high_values_at_the_end_of_a_long_restless_run_are_chance() -> None:
+    restless = list(1.3 + np.random.default_rng(7).exponential(0.45, 2400))
+    assert sum(value > 2.4 for value in restless) > 100
+    assert jump([*restless, 2.6, 2.5, 2.7, 2.6]) is None
+    assert jump([*restless, *[2.7] * 30]) is not None
+
+
 def test_a_restart_from_scratch_is_no_divergence() -> None:
     losses = [9.0, 5.0, 3.0, 2.5, 2.4, 2.4, 10.8, 9.0, 7.5, 6.0]
     assert jump(losses, [0, 1, 2, 3, 4, 5, 0, 1, 2, 3]) is None

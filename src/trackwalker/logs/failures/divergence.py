@@ -5,6 +5,7 @@ A spike that recovers is no divergence.
 
 from __future__ import annotations
 
+import math
 import re
 import statistics
 from typing import TYPE_CHECKING
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 _FEWEST = 3  # values before and after: fewer are no level; levels are medians of so many
 _RISE = 1.0  # of a loss in nats: noise and a new mixture of data stay below
 _SHARE = 0.5  # of the level before
+_BY_CHANCE = 0.01  # of such runs may end with as many high values
 _LATE = 1000  # steps after which a loss no longer falls from its start
 _FAR = 2.0  # times the level before
 # What a step waited for its batch, beside the time of the whole step, as open_clip, timm, MMEngine and DETR print it.
@@ -47,9 +49,17 @@ def sustained_jump(step: NDArray[np.int64], loss: NDArray[np.float64]) -> int | 
     limit = best + max(_RISE, _SHARE * abs(best))
     low = np.flatnonzero(values <= limit)
     onset = int(low[-1]) + 1
-    if onset < _FEWEST or len(values) - onset < _FEWEST:
+    if onset < _FEWEST or len(values) - onset < _enough_in_a_row(values, onset, limit):
         return None
     return int(known[onset])
+
+
+def _enough_in_a_row(values: NDArray[np.float64], onset: int, limit: float) -> int:
+    """How many high values at the end are none of chance: as often as single ones came before, in a run as long."""
+    often = float(np.mean(values[onset // 2 : onset] > limit))
+    if not often:
+        return _FEWEST
+    return max(_FEWEST, math.ceil(math.log(_BY_CHANCE / len(values)) / math.log(min(often, 0.9))))
 
 
 def diverged(steps: Steps, signature: Signature, file: str) -> list[Hit]:
