@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 from triage_logs import triage_text
 
-from trackwalker.logs.failures.divergence import sustained_jump
+from trackwalker.logs.failures.step_numbers import sustained_jump
 
 LINE = (
     " iteration {step:8d}/  900 | consumed samples: {step} | elapsed time per iteration (ms): 2100.0 | "

@@ -65,8 +65,8 @@ def _of_the_same(other: Group, crash: Group) -> bool:
     """Whether what came before may have befallen who crashed: what others say who lost it has not."""
     if not other.has("victim"):
         return True
-    mine = {whose(h) for h in crash.hits}
-    return None in mine or bool(mine & {whose(h) for h in other.hits} | {None} & {whose(h) for h in other.hits})
+    mine, theirs = ({whose(h) for h in group.hits} for group in (crash, other))
+    return None in mine | theirs or not mine.isdisjoint(theirs)
 
 
 def having(groups: list[Group], *traits: Trait) -> list[Group]:

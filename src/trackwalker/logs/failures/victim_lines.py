@@ -55,7 +55,7 @@ def demote_hearsay(groups: list[Group], index: LogIndex) -> None:
 def _raised_alone(own: Group, groups: list[Group], index: LogIndex) -> bool:
     """Whether one rank raised what no lost peer makes while several others lost or waited for somebody: it is first."""
     lost = [g for g in having(groups, *VICTIMS) if g.tier <= 4 and not g.has("exit-word") and g is not own]
-    others = {whose(h) for g in lost for h in g.hits} | index.places.missed - {None}
+    others = ({whose(h) for g in lost for h in g.hits} | index.places.missed) - {None}
     mine = [h for h in own.hits if whose(h) is not None and not reacts(h.text)]
     names = {whose(h) for h in mine}
     first = index.places.ended_first

@@ -13,7 +13,6 @@ import numpy as np
 from trackwalker.errors import EvidenceError
 from trackwalker.job.dialects import needles as step_needles
 from trackwalker.logs.facts import LogFacts
-from trackwalker.logs.failures.divergence import diverged, waits_for_input
 from trackwalker.logs.failures.forged import drop_forged
 from trackwalker.logs.failures.lastwords import (
     VICTIM_LINES,
@@ -26,6 +25,7 @@ from trackwalker.logs.failures.lastwords import (
 from trackwalker.logs.failures.mined import Mined, new_errors
 from trackwalker.logs.failures.reactions import reacts, wraps_up
 from trackwalker.logs.failures.signatures import Signature, Signatures, load
+from trackwalker.logs.failures.step_numbers import diverged, waits_for_input
 from trackwalker.logs.failures.structure import NEEDLES as STRUCTURE
 from trackwalker.logs.failures.whereabouts import Places, ended_first, learn, telling
 from trackwalker.logs.formats import dialect as d

@@ -12,7 +12,7 @@ import numpy as np
 from trackwalker.job.ending import of_events, of_log, tail_of
 from trackwalker.job.slurm.states import JobState
 from trackwalker.launch.job_state import Standing
-from trackwalker.logs.failures.divergence import sustained_jump
+from trackwalker.logs.failures.step_numbers import sustained_jump
 from trackwalker.stats.segments import Floats
 from trackwalker.watch.detect.phases import BUDGETS, DATA_WAIT, Course, Quiet
 from trackwalker.watch.incident import Condition, Incident
