@@ -20,9 +20,11 @@ Ints = npt.NDArray[np.int64]
 
 _BINS = 160
 _MOST_BYTES = 48 << 20  # of a log that is read for its errors; of a longer one only the number of lines is told
-_CANDIDATE = re.compile(
-    rb"[EFW]\d{4} |ERROR|CRITICAL|FATAL|Traceback|FAILED|Aborted|Segmentation|SIG[KSAB]|Error|Exception|error:|"
-    rb"WARN|[Ww]arning:"
+_GLOG = re.compile(rb"[EFW]\d{4} ")
+# Each is searched for by itself: that takes a tenth of a search for all of them as one pattern.
+_WORDS = (
+    *(b"ERROR", b"CRITICAL", b"FATAL", b"Traceback", b"FAILED", b"Aborted", b"Segmentation", b"SIG", b"Error"),
+    *(b"Exception", b"error:", b"WARN", b"arning:"),
 )
 _STAMPS = 400  # lines whose own time is read
 
@@ -77,13 +79,15 @@ def written(seen: Triage, story: Story | None) -> Written:
 def _levels(raw: bytes, ends: Ints) -> tuple[Ints, Ints]:
     """Which lines are errors and which warnings, as the log viewer calls them; lines counted from zero."""
     found: dict[str, list[int]] = {"error": [], "warning": [], "": []}
-    at, last = 0, -1
-    while (match := _CANDIDATE.search(raw, at)) is not None:
-        begin = raw.rfind(b"\n", 0, match.start()) + 1
-        stop = raw.find(b"\n", match.start())
-        stop = len(raw) if stop < 0 else stop
-        line = int(np.searchsorted(ends, begin, side="left"))
-        if line != last and line < len(ends):
-            found[level(raw[begin : min(stop, begin + 400)])].append(line)
-        at, last = stop + 1, line
+    places = [match.start() for match in _GLOG.finditer(raw)]
+    for word in _WORDS:
+        at = raw.find(word)
+        while at >= 0:
+            places.append(at)
+            stop = raw.find(b"\n", at)
+            at = raw.find(word, stop) if stop >= 0 else -1
+    lines = np.unique(np.searchsorted(ends, np.array(places, np.int64)))
+    for line in lines[lines < len(ends)].tolist():
+        begin = int(ends[line - 1]) + 1 if line else 0
+        found[level(raw[begin : min(int(ends[line]), begin + 400)])].append(line)
     return np.array(found["error"], np.int64), np.array(found["warning"], np.int64)
