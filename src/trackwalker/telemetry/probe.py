@@ -6,15 +6,20 @@ import json
 import mmap
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from trackwalker.observe.tsdb import Block
+from trackwalker.job.shards import databases
+from trackwalker.observe.tsdb import Block, list_parts, read_block
 from trackwalker.telemetry.client import Api, QueryError
 
 # Reading everything takes about a second for ten million samples; beyond that only the files' structure is checked,
 # and a flipped bit in a large database shows as the error of the query that meets it.
 MOST_SAMPLES = 10_000_000
+# Prometheus' time goes with series times questions, that of the blocks with samples: on two idle cores 3,300 series
+# over 24 h took 4.8 s by Prometheus and 6.7 s from the blocks, 35,000 over 2 h 13.3 s and 5.9 s.
+MANY_SERIES = 10_000
 _FILE_HEADER = 8
 _BATCH = 200
 _CHUNK_EXTRA = 5  # encoding byte before and checksum after the data
@@ -111,3 +116,17 @@ def about(name: str, said: str) -> str:
     """The part of an error message that concerns one block."""
     match = re.search(rf"corrupted block {name}: ([^;]*)", said)
     return match[1].strip() if match else said
+
+
+def is_large(db_dir: Path) -> bool:
+    """Whether a database is one that is read from its blocks, as far as these tell; nothing of it is opened."""
+    blocks: list[Block] = []
+    for part in databases(db_dir):
+        with suppress(OSError, ValueError):
+            blocks += [read_block(part / name) for name in list_parts(part).blocks]
+    return at_once(blocks) > MANY_SERIES and sum(b.samples for b in blocks) > MOST_SAMPLES
+
+
+def at_once(blocks: list[Block]) -> int:
+    """The most series of one moment: blocks of recorders side by side add up, blocks one after the other do not."""
+    return max((sum(b.series for b in blocks if b.first <= a.first < b.end) for a in blocks), default=0)

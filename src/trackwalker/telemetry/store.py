@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -24,7 +24,7 @@ from trackwalker.job.shards import databases
 from trackwalker.observe.login import login
 from trackwalker.observe.prometheus import find_prometheus
 from trackwalker.observe.server import Server
-from trackwalker.observe.tsdb import Block, list_parts, read_block
+from trackwalker.observe.tsdb import Block
 from trackwalker.telemetry.client import Api, Floats, Labels, Telemetry
 from trackwalker.telemetry.direct.answers import Direct, Traffic
 from trackwalker.telemetry.direct.decoding import KERNEL, compile_ahead, is_compiled
@@ -32,11 +32,14 @@ from trackwalker.telemetry.direct.unxor import DamagedError
 from trackwalker.telemetry.foreign.borrowed import untold, write_ours
 from trackwalker.telemetry.foreign.names import Rule
 from trackwalker.telemetry.probe import (
+    MANY_SERIES,
     MOST_SAMPLES,
     about,
+    at_once,
     count_chunks,
     has_deletions,
     hide_unreadable,
+    is_large,
     last_error,
     readable,
     suspicious,
@@ -58,9 +61,6 @@ _FLAGS = (
 _ORPHANS = re.compile(r"Unknown series references.*?\bsamples=(\d+)")
 _ADMIN = "--web.enable-admin-api"  # to hide series in the view when something is wrong, and to write its log as a block
 _LOGGED_BYTES = 8  # of a log for each sample, about
-# Prometheus' time goes with series times questions, that of the blocks with samples: on two idle cores 3,300 series
-# over 24 h took 4.8 s by Prometheus and 6.7 s from the blocks, 35,000 over 2 h 13.3 s and 5.9 s.
-_MANY_SERIES = 10_000
 _PARTS_AT_ONCE = 2  # each is a Prometheus that replays a log
 _PREFIX = f"trackwalker-view-{os.getuid()}-"
 
@@ -122,7 +122,7 @@ class _Opened:
         view = self._view
         if view.has_wal or view.damage or sum(b.samples for b in view.blocks) <= least:
             return None
-        if least and _at_once(view.blocks) <= _MANY_SERIES:
+        if least and at_once(view.blocks) <= MANY_SERIES:
             return None
         folders = [view.data / b.name for b in view.blocks]
         if any(has_deletions(folder / "tombstones") for folder in folders):
@@ -137,7 +137,7 @@ class _Opened:
         try:
             if (
                 least
-                and int(self.api.call("/api/v1/status/tsdb", method="GET")["headStats"]["numSeries"]) <= _MANY_SERIES
+                and int(self.api.call("/api/v1/status/tsdb", method="GET")["headStats"]["numSeries"]) <= MANY_SERIES
             ):
                 return None
             self._flatten()
@@ -346,20 +346,6 @@ def _together(parts: list[Path], binary: Path, root: Path) -> _Together:
             for block in view.blocks:
                 (found.folder / block.name).symlink_to(view.data / block.name)
     return found
-
-
-def is_large(db_dir: Path) -> bool:
-    """Whether a database is one that is read from its blocks, as far as these tell; nothing of it is opened."""
-    blocks: list[Block] = []
-    for part in databases(db_dir):
-        with suppress(OSError, ValueError):
-            blocks += [read_block(part / name) for name in list_parts(part).blocks]
-    return _at_once(blocks) > _MANY_SERIES and sum(b.samples for b in blocks) > MOST_SAMPLES
-
-
-def _at_once(blocks: list[Block]) -> int:
-    """The most series of one moment: blocks of recorders side by side add up, blocks one after the other do not."""
-    return max((sum(b.series for b in blocks if b.first <= a.first < b.end) for a in blocks), default=0)
 
 
 def _nothing(view: View, why: str) -> str:
