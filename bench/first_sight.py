@@ -49,7 +49,9 @@ def truth_of(case: dict[str, Any], verdict: dict[str, Any]) -> Truth:
 def _placed(case: dict[str, Any], verdict: dict[str, Any], must_not: list[str]) -> Truth:
     """Trouble without a name: whatever it is called, the place decides."""
     said = {c["cause"] for c in verdict.get("causes", []) if c["role"] == "root"} - {"unclassified"} - set(must_not)
-    gpus, devices = ([case[k]] if case.get(k) else [] for k in ("gpu", "device"))
+    # A bare name is a part of the only host: `mlx5_1` on n07 is n07/mlx5_1.
+    parts = [[case[k]] if case.get(k) else [] for k in ("gpu", "device")]
+    gpus, devices = ([p if "/" in p else f"{case['hosts'][0]}/{p}" for p in part] for part in parts)
 
     def named(cause: str) -> Truth:
         root = TrueCause(cause=cause, hosts=case["hosts"], gpus=gpus, devices=devices)

@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from trackwalker.job.dialects import needles as step_needles
+from trackwalker.logs.facts import Quote
 from trackwalker.logs.failures.mined import Seen, template_of
 from trackwalker.logs.failures.reactions import launchers_end, reacts
 from trackwalker.logs.failures.structure import ERROR, SAID, Told, ending, others_in, read, warns
@@ -38,7 +39,29 @@ _NO_SENTENCE = re.compile(
     r"|^\s*at [\w.$<>/]+\(|^\s*\.\.\. \d+ more|^\s*\S+\.(?:go|rs):\d+(?: \+0x\w+)?\s*$|^goroutine \d+ "
     r"|^stack backtrace|^note: run with"
 )
+_SPEAKER = re.compile(rb"\s*\[?(?:rank ?)?(\d+)\]?:")
+_LOST = re.compile(
+    r"(?i)unreachable|no route|lost (?:contact|connection)|(?:not|n't) (?:answer|respond)|no (?:answer|response|reply)"
+    r"|refused|timed out|timeout|reset by peer|broken pipe|connect\w* .*(?:fail|clos)|fail\w* to (?:connect|reach|send)"
+)
 _A_BAR = re.compile(r"\d+%\||\b\d+(?:\.\d+)?(?:it/s|s/it)\b")
+
+
+def lost_somebody(text: str) -> bool:
+    """Whether a line tells, in whatever words, that somebody else cannot be reached."""
+    return _LOST.search(text) is not None
+
+
+def lost_peers(scan: Scan, after: int) -> list[Quote]:
+    """Lines behind the last step's that a rank begins and in which it has lost somebody."""
+    raws = scan.tail.split(b"\n")
+    first = scan.lines - len(raws) + (1 if scan.ends_mid_line else 2)
+    out = []
+    for number, raw in enumerate(raws, first):
+        said = _SPEAKER.match(raw) if number > after else None
+        if said and lost_somebody(text := raw.decode("utf-8", "replace").rstrip("\r")):
+            out.append(Quote(int(said[1]), number, text))
+    return out
 
 
 def last_words(

@@ -19,6 +19,7 @@ from trackwalker.logs.failures.lastwords import (
     failed_by_itself,
     last_words,
     last_words_beside,
+    lost_peers,
     next_line,
     silence,
 )
@@ -337,6 +338,7 @@ class Gatherer:
         before = np.searchsorted(facts.steps.line, facts.save_lines) - 1
         facts.saves |= {int(facts.steps.step[at]) for at in before if at >= 0}
         index.silent_s = silence(scan.tail, _EVAL)
+        facts.lost = lost_peers(scan, int(facts.steps.line.max()) if len(facts.steps) else 0)
         known = self._signatures.by_id
         if not any(h.signature.id == "loss-divergence" for h in index.hits):
             index.hits += diverged(index.steps, known["loss-divergence"], scan.path.name)
