@@ -72,7 +72,7 @@ def look_again(case: Case, symptoms: Symptoms, found: Sequence[Examination], rol
     for root in roots:
         if who := confirmed(root, swept.deviations):
             root.results.append(TestResult(_STANDS_OUT, True, hosts=set(who)))
-    return SecondLook(swept.deviations, behind, chance_hits(roots, swept.deviations))
+    return SecondLook(swept.deviations, behind, chance_hits(roots, swept.deviations, episodes))
 
 
 def _worth_reading(episodes: list[Episode], slowing: Sequence[Examination], symptoms: Symptoms) -> list[Episode]:
