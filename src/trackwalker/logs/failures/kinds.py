@@ -29,7 +29,10 @@ _HEAD = re.compile(
     r"|(?:- )?(?:[\w.-]+ )?(?:- )?\[?(?:ERROR|CRITICAL|FATAL|error|critical|fatal)\s*\]?[\s:-]+(?:[\w-]+(?:\.[\w-]+)*: ?)?"  # noqa: E501
     r"|(?:[\w]+\.)+(?=[A-Z]\w+: ))"
 )
-_HERE = re.compile(r"(?i)\b(?:on |of )?(?:this|our) (?:node|rank|host|worker|process|machine)(?:'s)?\b")
+_HERE = re.compile(
+    r"(?i)\b(?:on |of )?(?:this|our) (?:node|rank|host|worker|process|machine)(?:'s)?\b"
+    r"|\b(?:(?:global|local|world)[ _]?)?(?:rank|worker|process|task|node|host)[ =:#]{1,2}\d+\b"
+)
 _WHOSE = frozenset({
     "ts", "t", "time", "timestamp", "at", "level", "lvl", "sev", "severity", "rank", "local_rank", "world_rank", "host",
     "hostname", "node", "pid", "tid", "ip", "step", "logger", "comp", "component", "src", "mod", "module", "unit",

@@ -20,7 +20,7 @@ from trackwalker.logs.scanning.lines import LAUNCHERS, Body, parse
 from trackwalker.logs.scanning.scan import Scan
 
 if TYPE_CHECKING:
-    from trackwalker.logs.scanning.index import End, LogIndex
+    from trackwalker.logs.scanning.index import End, Hit, LogIndex
 
 _MOST_RANKS = 2  # what more of them print tells nobody apart
 _MOST = 32
@@ -179,10 +179,19 @@ def next_line(scan: Scan, seen: Seen, places: Places) -> str:
 
 def failed_by_itself(index: LogIndex) -> bool:
     """Whether a run that trained ended with an error of its own: nobody killed it or told it to end."""
-    failed = [h.line for h in index.hits if _ENDED & set(h.signature.traits)]
+    told = asked_by_others(index)
+    failed = [h.line for h in index.hits if _ENDED & set(h.signature.traits) or h in told]
     failed += [e.line for e in index.facts.exits] + [q.line for q in (index.facts.task_failed,) if q is not None]
-    outside = (h for h in index.hits if {"kill", "request-to-end"} & set(h.signature.traits))
+    outside = (h for h in index.hits if {"kill", "request-to-end"} & set(h.signature.traits) and h not in told)
     return bool(failed) and not any("kill" in h.signature.traits or h.line < min(failed) for h in outside)
+
+
+def asked_by_others(index: LogIndex) -> list[Hit]:
+    """Ranks that say they were told to end, where neither the scheduler says so nor all ranks: one failed before."""
+    asked = [h for h in index.hits if "request-to-end" in h.signature.traits]
+    ranks = {h.rank for h in asked}
+    others = (index.ranks_seen | index.rank_hosts.keys() | {index.last_task}) - {-1, *ranks}
+    return asked if None not in ranks and others else []
 
 
 def silence(text: bytes, other: tuple[bytes, ...]) -> float | None:

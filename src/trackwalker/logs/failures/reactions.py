@@ -42,6 +42,10 @@ _WRAPS_UP = re.compile(
 )
 
 
+_ANNOUNCES = re.compile(
+    r"(?i):$|^\W*(?:(?:fatal|critical|error|abort(?:ed|ing)?|panic|halt(?:ed)?|stop(?:ped)?|failure|failed|run|job|training|the)\W+){1,3}(?:(?:error|stopped|failed|aborted|halted|over)\W*)?$"
+    r"|^\W*[\w.-]+ (?:cannot|can not|could not) (?:continue|go on|proceed)\W*$"
+)
 # Launchers on how processes ended: their own words, and the blocks of torchrun's summary.
 _LAUNCHERS_END = re.compile(
     r"^\W*(?:srun|slurmstepd|sbatch|mpirun|mpiexec|prterun|orterun|kubelet|pdsh@\S+|systemd)\b[:\[ ]|torch/distributed/elastic/|\[launch\.py:\d+"
@@ -60,6 +64,11 @@ def launchers_end(text: str) -> bool:
 def reacts(text: str) -> bool:
     """Whether a line is in the words of one who lost or waits for another, or was told to end."""
     return _REACTS.search(text, 0, 400) is not None or wraps_up(text) or launchers_end(text)
+
+
+def announces(text: str) -> bool:
+    """Whether a line only says that something is to be told: the next one tells it."""
+    return _ANNOUNCES.search(text, 0, 200) is not None
 
 
 def wraps_up(text: str) -> bool:

@@ -135,6 +135,7 @@ _LEVEL = re.compile(
 )
 _LOWER = re.compile(
     r"(?:^|[\w)\]]: |\| |^[\w.+-]{2,24} (?=error [A-Z]{1,6}-?\d))(?P<level>fatal error|fatal|error|panic)(?:\[\w+\]| [A-Z]{1,6}-?\d{1,6})?: |\"?(?:level|severity|lvl)\"?[=:] ?\"?(?P<named>error|fatal|critical|panic)\b"  # noqa: E501
+    r"|^\W{0,2}(?:[A-Z][A-Z0-9_]{1,15}[-_ ]?\d{2,6}(?P<letter>[EFS])|(?P<code>[EF])[-_]?\d{3,6})\]?(?::|\s-|\s(?=[a-z]))"  # message codes
 )
 _GLOG = re.compile(
     r"^(?P<level>[EF])\d{4} \d\d:\d\d:\d\d|^\[\w{1,12} (?P<nemo>[EF]) \d{4}-|^\[(?P<padded>error|critical|fatal) *\]"  # NeMo's, structlog's  # noqa: E501

@@ -36,7 +36,7 @@ def sort_errors(group: Group, index: LogIndex) -> None:
         lost = reacts(hit.text)
         shared = lost and len(ranks[_form(hit)]) > 1  # several who lost somebody say it alike
         return (
-            others, hearsay(hit), shared, common, launcher, lost, _severity(hit) < min(strongest, ERROR),
+            others, hearsay(hit, index), shared, common, launcher, lost, _severity(hit) < min(strongest, ERROR),
             _last_first(hit, index) if hit.rank == ended and _severity(hit) <= SAID else when(hit, index),
         )  # fmt: skip
 
@@ -69,12 +69,12 @@ def _form(hit: Hit) -> tuple[str, str]:
     return (told.exception, told.verb) if told is not None and (told.exception or told.verb) else ("", hit.text[:60])
 
 
-def hearsay(hit: Hit) -> bool:
-    """Whether a line is about another rank or host than the one that wrote it."""
-    if hit.told is None or not hit.told.others:
-        return False
-    mine = {str(hit.rank), str(hit.task), hit.host, hit.host.partition(".")[0]}
-    return not mine & set(hit.told.others)
+def hearsay(hit: Hit, index: LogIndex) -> bool:
+    """Whether a line is about another rank or host than the one that wrote it; a number beyond all ranks is neither."""
+    world = max(index.tasks, max(index.ranks_seen, default=-1) + 1, max(index.rank_hosts, default=-1) + 1)
+    told = hit.told.others if hit.told is not None else ()
+    others = {each for each in told if not each.isdigit() or world < _SEVERAL or int(each) < world}
+    return bool(others) and not {str(hit.rank), str(hit.task), hit.host, hit.host.partition(".")[0]} & others
 
 
 def weigh(groups: list[Group], index: LogIndex) -> None:
@@ -154,7 +154,7 @@ def _after_a_failure(asked: Group, groups: list[Group], unknown: Group, index: L
     # Who is told to end complains after it: complaints of several ranks about one that failed come before it.
     end = when(asked.first, index)
     heard = [h for g in _lost_somebody(groups) for h in g.hits]
-    heard += [h for h in unknown.hits if hearsay(h) or reacts(h.text)]
+    heard += [h for h in unknown.hits if hearsay(h, index) or reacts(h.text)]
     lost = {h.rank for h in heard if when(h, index) < end}
     return len(lost - {None, own.rank}) >= _SEVERAL and _severity(own) >= ERROR and when(own, index) < end
 
@@ -175,9 +175,11 @@ def _before_the_victims(unknown: Group, groups: list[Group], index: LogIndex) ->
     first = ended is not None and (own.rank == ended or (_nobodys(own, groups, index) and ended not in apart))
     if first and _severity(own) <= SAID and ended in apart:
         first = False  # it ended because it lost somebody
-    if not victims or (not first and (hearsay(own) or (reacts(own.text) and _later(own, victims, index)))):
+    if not victims or (not first and (hearsay(own, index) or (reacts(own.text) and _later(own, victims, index)))):
         return
-    lost = {h.rank for g in victims for h in g.hits} | {h.rank for h in unknown.hits if hearsay(h) or reacts(h.text)}
+    lost = {h.rank for g in victims for h in g.hits} | {
+        h.rank for h in unknown.hits if hearsay(h, index) or reacts(h.text)
+    }
     healthy = len(index.steps) or index.places.reported
     lost = (lost | index.places.missed) - {own.rank, None}
     known_first = not _later(own, victims, index)

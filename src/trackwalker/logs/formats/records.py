@@ -18,7 +18,8 @@ _ALL_PAIRS = re.compile(r'^(?:[A-Za-z_][\w.]{0,40}=(?:"(?:[^"\\]|\\.)*"|\S*)(?:\
 _LEADING = re.compile(r'^\{((?:[A-Za-z_][\w.]{0,40}="[^"]{0,200}"[, ]*)+)\} ')  # Loki's labels
 _TRAILING = re.compile(r"(?:\s+[A-Za-z_][\w.]{0,40}=(?:\"[^\"]*\"|'[^']*'|\S+)){2,}\s*$")
 _OWN = ("msg", "message")
-_LEVELLED = ("text", "event", "error")  # without an error's level it may be a sample of the data
+_TOLD = ("detail", "details", "reason", "description", "desc", "text", "error", "err", "cause", "what", "why", "event")
+_LEVELLED = _TOLD  # without an error's level it may be a sample of the data
 _WRAPPED = ("log", "textpayload", "@message", "line", "body")  # the line a collector took over, as it was
 _RAISED = ("exc_info", "exception", "stack_trace", "traceback", "exc", "stack", "stacktrace", "err")
 _LEVELS = ("level", "lvl", "severity", "sev", "levelname", "log_level", "loglevel")
@@ -31,6 +32,8 @@ _COLLECTED = frozenset(
     {"stream", "kubernetes", "pod_name", "container_name", "resource", "attrs", "@timestamp", "docker"}
 )
 _PROGRAMS = ("syslog_identifier", "container_name", "program", "ident", "tag", "logger", "_systemd_unit", "unit")
+_EVENTS = ("event", "status", "state", "outcome", "result", "verdict", "action", "kind", "type")
+_ENDS = re.compile(r"(?i)(?:abort|fault|halt|fatal|fail|error|panic|crash|died|dead)\w*$")
 _RANKED = re.compile(r"(?i)rank[-_. ]?(\d{1,6})\b")
 # Fields whose last name alone says too little.
 _NESTED = {
@@ -83,7 +86,7 @@ def read_pairs(text: str) -> Record | None:
         return _record(text[match.end() :], _pairs(match[1].replace(",", " ")))
     if _ALL_PAIRS.match(text):
         fields = _pairs(text)
-        said = next((fields[k] for k in (*_OWN, "event", "error", "err") if k in fields), None)
+        said = next((fields[k] for k in (*_OWN, *_TOLD) if k in fields), None)
         if said is not None:
             return _record(said, fields)
     if (match := _TRAILING.search(text)) and (told := _record(text, _pairs(match[0]))) and told.rank is not None:
@@ -98,6 +101,8 @@ def _pairs(text: str) -> dict[str, Any]:
 def _record(said: str, fields: dict[str, Any]) -> Record:
     """Who says it, where and how seriously."""
     level = next((str(fields[k]) for k in _LEVELS if isinstance(fields.get(k), str)), "")
+    if not level and any(_ENDS.match(str(fields[k])) for k in _EVENTS if k in fields):
+        level = "error"
     pod = next((str(fields[k]) for k in _PODS if isinstance(fields.get(k), str)), "")
     rank, outer = _number(fields, _RANKS), False
     if rank is None:
@@ -133,10 +138,10 @@ def _flat(held: dict[str, Any]) -> dict[str, Any]:
 
 def _said(fields: dict[str, Any], level: str, held: dict[str, Any]) -> str | None:
     keys = [*_OWN, *_LEVELLED] if level.lower() in _BAD else list(_OWN) if level or "_hostname" in fields else []
-    if _COLLECTED & held.keys() or level:
-        keys += _WRAPPED if not level or _COLLECTED & held.keys() else ()
-    if _COLLECTED & held.keys() and not level:
-        keys += _OWN
+    # Who says that a line is a rank's took it over from there.
+    collected = bool(_COLLECTED & held.keys()) or (not level and _number(fields, _RANKS) is not None)
+    keys += _WRAPPED if collected else ()
+    keys += _OWN if collected and not level else ()
     said = next((fields[k] for k in keys if isinstance(fields.get(k), str)), None)
     if said is None:
         return None

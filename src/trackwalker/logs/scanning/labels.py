@@ -34,6 +34,7 @@ _LEAST_LINES = 6
 _LEAST_SHARE = 0.25  # of the lines
 _ABOUT = 0.9
 _AGAIN = 1.2  # lines for each number, at least
+_EACH = 3  # what else a label holds, a process's number say, has few values for each of its owners
 _MOST_FORMS = 5  # of one line
 
 
@@ -131,6 +132,10 @@ def _columns(shape: str, rows: list[tuple[str, ...]]) -> Label | None:
     host = _host_column(rows, rank)
     if rank is None and host is None:
         return None
+    own = [at for at in (rank, host) if at is not None]
+    told = {tuple(row[at] for at in own) for row in rows}
+    if len(set(rows)) > _EACH * len(told):
+        return None  # more than who and where varies in it: what the line says has begun
     nodes: tuple[str, ...] = ()
     each = 1
     if rank is not None and host is not None and host != rank:
