@@ -177,7 +177,7 @@ def _host_column(rows: list[tuple[str, ...]], rank: int | None) -> int | None:
         stems = Counter(re.sub(r"\d+", "", v) for v in values)
         if at == rank:  # a pod's name ends in its number
             last = {re.split(r"[-_.]", v.rstrip("0123456789").rstrip("-_"))[-1].lower() for v in values}
-            if all("-" in v for v in values) and not last & _IDENTITY - {"worker"}:
+            if all("-" in v for v in values) and not last & _IDENTITY - {"worker", "w" * all(v.count("-") > 1 for v in values)}:
                 return at
             continue
         if (

@@ -44,7 +44,7 @@ _NCCL_HOST = re.compile(r"^(?P<host>(?=[\w.-]*[A-Za-z])[\w.-]{2,64}):\d{1,8}:\d{
 _RAY_HOST = re.compile(r"^\((?:[\w.:]+ )?(?P<actor>pid=\d+(?:, ip=(?P<host>[^)\s]+))?)\)")
 # kubectl logs --prefix; an indexed pod's number is its rank, a random ending is none
 _POD = re.compile(r"^\[pod/(?P<pod>[a-z0-9][\w.-]*?(?:-(?P<index>\d{1,5}))?)/[\w.-]+\] ")
-_BRACKET_HOST = re.compile(r"^\[(?P<host>(?=[\w.-]*\d)[a-z][\w.-]{1,63}):(?P<rank>\d{1,6})\]:? ?")
+_BRACKET_HOST = re.compile(r"^\[(?P<host>(?=[\w.-]*[\d-])[a-z][\w.-]{1,63}):(?P<rank>\d{1,6})\]:? ?")
 _UCX_HOST = re.compile(r"^\[\d{9,10}\.\d{6}\] \[(?P<host>(?=[\w.-]*[A-Za-z])[\w.-]{2,64}):\d{1,8}:\d{1,4}\] ")
 _PREFIX_HOST = re.compile(r"^(?P<host>(?=[\w.-]*\d)[a-z][a-z0-9.-]{1,63}): (?=\S)")
 _COLUMN_HOST = re.compile(r"^(?P<host>(?=[\w.-]*\d)[a-z][a-z0-9.]*-[a-z0-9.-]{1,63}) +\| (?=\S)")  # gcloud ssh, compose
@@ -155,7 +155,7 @@ def parse(raw: bytes, above: bytes = b"", rank: int | None = None) -> Body | Non
             host, actor, text = host or match["host"], match["host"], text[match.end() :]
         if match := _BRACKET_HOST.match(text):  # Open MPI's own lines have the number of the process there
             number = int(match["rank"])
-            rank = number if rank is None and number < _A_PROCESS else rank
+            rank, local = (number, number) if rank is None and number < _A_PROCESS else (rank, local)
             host, text = host or match["host"], text[match.end() :]
         elif not prefix and not host and (match := _PREFIX_HOST.match(text)):
             prefix = match["host"]
