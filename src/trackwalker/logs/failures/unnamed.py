@@ -24,7 +24,7 @@ def sort_errors(group: Group, index: LogIndex) -> None:
     ranks = defaultdict(set)
     for hit in group.hits:
         ranks[_form(hit)].add(hit.rank)
-    world = max(len(index.facts.hosts), len({h.rank for h in group.hits}), 1)
+    world = max(len(index.facts.hosts), len({h.rank for h in group.hits}), _world(index))
 
     labelled = any(h.rank is not None for h in group.hits)
     ended, spoke = index.places.ended_first, {h.rank for h in group.hits}
@@ -69,9 +69,14 @@ def _form(hit: Hit) -> tuple[str, str]:
     return (told.exception, told.verb) if told is not None and (told.exception or told.verb) else ("", hit.text[:60])
 
 
+def _world(index: LogIndex) -> int:
+    """How many ranks there are, as far as anything tells."""
+    return max(index.tasks, max(index.ranks_seen, default=-1) + 1, max(index.rank_hosts, default=-1) + 1)
+
+
 def hearsay(hit: Hit, index: LogIndex) -> bool:
     """Whether a line is about another rank or host than the one that wrote it; a number beyond all ranks is neither."""
-    world = max(index.tasks, max(index.ranks_seen, default=-1) + 1, max(index.rank_hosts, default=-1) + 1)
+    world = _world(index)
     told = hit.told.others if hit.told is not None else ()
     others = {each for each in told if not each.isdigit() or world < _SEVERAL or int(each) < world}
     return bool(others) and not {str(hit.rank), str(hit.task), hit.host, hit.host.partition(".")[0]} & others

@@ -111,7 +111,7 @@ def _prefixes(text: str) -> list[str]:
 def _columns(shape: str, rows: list[tuple[str, ...]]) -> Label | None:
     """Which of the words in a form is the rank, which the host."""
     before = re.split("\0", shape)
-    named, plain = None, None
+    named, plain, bare = None, None, None
     for at in range(len(rows[0])):
         values = [row[at] for row in rows]
         stems = {m["stem"] if (m := _NUMBER.match(v)) else None for v in values}
@@ -126,8 +126,10 @@ def _columns(shape: str, rows: list[tuple[str, ...]]) -> Label | None:
             continue
         if identity and named is None:
             named = at
-        elif plain is None and _returns(numbers) and not (word and word[-1] in ("step", "iter", "epoch", "iteration")):
-            plain = at
+        elif (plain is None or (bare is None and not stem)) and _returns(numbers) and not (word and word[-1] in ("step", "iter", "epoch", "iteration")):
+            plain, bare = at, at if not stem else None  # a number by itself before one that ends a name
+    if named is not None and bare is not None and all("-" in row[named] for row in rows):
+        named = None  # a pod's or a host's number, beside the rank's
     rank = named if named is not None else plain
     host = _host_column(rows, rank)
     if rank is None and host is None:
