@@ -141,7 +141,7 @@ _GLOG = re.compile(
     r"^(?P<level>[EF])\d{4} \d\d:\d\d:\d\d|^\[\w{1,12} (?P<nemo>[EF]) \d{4}-|^\[(?P<padded>error|critical|fatal) *\]"  # NeMo's, structlog's  # noqa: E501
 )
 _WARNS = re.compile(
-    r"^.{0,80}?\bWARN(?:ING)?\b|^W\d{4} |^\[W\d{3,4} |\b\w+Warning:|level=\"?warn|^.{0,40}\b(?:DEBUG|TRACE)\b"
+    r"^.{0,80}?\bWARN(?:ING)?\b|^\W*[Ww]arning: |^W\d{4} |^\[W\d{3,4} |\b\w+Warning:|level=\"?warn|^.{0,40}\b(?:DEBUG|TRACE)\b"
 )
 _EXCEPTION = re.compile(
     r"^(?:[A-Za-z_][\w.]*(?:\.|::))?(?P<type>[A-Z]\w*(?:Error|Exception|Fault|Failure|Interrupt|Timeout|Exit|Panic|Abort|Expired))\b(?::|\s*$|\()"

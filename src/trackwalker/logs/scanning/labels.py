@@ -136,7 +136,8 @@ def _columns(shape: str, rows: list[tuple[str, ...]]) -> Label | None:
         return None
     own = [at for at in (rank, host) if at is not None]
     told = {tuple(row[at] for at in own) for row in rows}
-    if len(set(rows)) > _EACH * len(told):
+    rest = [{row[at] for row in rows} for at in range(len(rows[0])) if at not in own]
+    if len(set(rows)) > _EACH * len(told) or any(len(each) > 1 and all(map(str.isdigit, each)) for each in rest):
         return None  # more than who and where varies in it: what the line says has begun
     nodes: tuple[str, ...] = ()
     each = 1
