@@ -99,7 +99,7 @@ def last_words(
     if not trained:
         found = [
             *errors,
-            *_without_health([s for s in found if s not in errors], victims, first_known, places.ended_first),
+            *_without_health([s for s in found if s not in errors], victims, first_known, places.first),
         ]
     return found[:_MOST]
 

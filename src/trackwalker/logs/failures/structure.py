@@ -193,6 +193,7 @@ _FRAME = re.compile(r'^\s*File "(?P<path>[^"]+)", line (?P<line>\d+), in (?P<nam
 _LIBRARY = re.compile(
     r"(?:site|dist)-packages/|/lib(?:64)?/python\d|^<|/(?:torch|jax|flax|ray|deepspeed|transformers)/"
 )
+_BOXED = re.compile(r"(?:[#*!]{1,4}|[|║]) \S")  # whoever draws a box means it
 _SENDS = re.compile(r"(?i)\b(?:sen[dt]|sending|forward\w*|killing|handler|propagat\w*|catch\w*|ignor\w*)\b")
 _ASKED = frozenset({1, 2, 15})
 _SIGNALS = frozenset({4, 6, 7, 8, 9, 11, 15})
@@ -276,7 +277,7 @@ def read(body: Body) -> Told | None:
         return None  # it was told to end, and did
     if code == 0 and number is None and not raised and not thrown:
         return None
-    severity = PHRASE
+    severity = ERROR if _BOXED.match(text) else PHRASE
     if raised or thrown:
         severity = FATAL
     elif level is not None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import defaultdict
 
 from trackwalker.logs.failures.groups import Group, having, when, whose
+from trackwalker.logs.failures.lastwords import asked_by_others
 from trackwalker.logs.failures.reactions import VICTIMS, launchers_end, reacts
 from trackwalker.logs.failures.structure import ERROR, FATAL, SAID, ending
 from trackwalker.logs.scanning.index import Hit, LogIndex
@@ -27,7 +28,8 @@ def sort_errors(group: Group, index: LogIndex) -> None:
     world = max(len(index.facts.hosts), len({h.rank for h in group.hits}), _world(index))
 
     labelled = any(h.rank is not None for h in group.hits)
-    ended, spoke = index.places.ended_first, {h.rank for h in group.hits}
+    spoke = {h.rank for h in group.hits}
+    ended = index.places.first if index.places.first in spoke else index.places.ended_first
 
     def key(hit: Hit) -> tuple[bool, bool, bool, bool, bool, bool, bool, tuple[float, int]]:
         common = world > 2 and len(ranks[_form(hit)]) > _MOST_ALIKE * world
@@ -95,6 +97,8 @@ def weigh(groups: list[Group], index: LogIndex) -> None:
         or (facts.summary is not None and facts.summary.exit not in (None, 0, 130, 143))
         or any(g.tier <= 4 and g is not unknown for g in groups)
         or len(index.places.missed) >= _SEVERAL
+        or index.places.accused is not None
+        or bool(asked_by_others(index))
     )
     last_words = unknown.first.file == index.path.name and index.facts.lines - unknown.first.last_line < _LAST_WORDS
     if not strong and len(index.steps) and not ended_badly and not last_words:
@@ -176,7 +180,7 @@ def _before_the_victims(unknown: Group, groups: list[Group], index: LogIndex) ->
     # Ranks may wait in different collectives, or never meet, because one of them is gone.
     apart = {h.rank for g in victims for h in g.hits}
     victims = [g for g in victims if g.tier > 2 or (own.rank not in {h.rank for h in g.hits} and g.has("victim"))]
-    ended = index.places.ended_first
+    ended = index.places.first
     first = ended is not None and (own.rank == ended or (_nobodys(own, groups, index) and ended not in apart))
     if first and _severity(own) <= SAID and ended in apart:
         first = False  # it ended because it lost somebody

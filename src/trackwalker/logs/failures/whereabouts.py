@@ -72,6 +72,7 @@ class Places:
     node_hosts: dict[int, str] = field(default_factory=dict)
     nodes: dict[str, int] = field(default_factory=dict)  # a pod -> its number among the nodes
     ended_first: int | None = None  # the rank that the launcher says ended first
+    accused: int | None = None  # the one rank that others name as gone and that names nobody
     missed: set[int] = field(
         default_factory=set
     )  # ranks that speak, behind the last step, of one they lost or wait for
@@ -85,6 +86,11 @@ class Places:
     names: dict[str, str] = field(default_factory=dict)  # of hosts, by their addresses
     named: dict[int, str] = field(default_factory=dict)  # the host a rank speaks of: its own, unless all name one
     sections: Sections = field(default_factory=Sections)  # blocks of the main log that quote one rank
+
+    @property
+    def first(self) -> int | None:
+        """Who ended first, by the launcher's word or by those who lost it."""
+        return self.ended_first if self.ended_first is not None else self.accused
 
     def front(self, text: bytes, main: bool = True) -> None:
         """Read the beginning of a file."""

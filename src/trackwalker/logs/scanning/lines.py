@@ -19,6 +19,7 @@ _LABELS = (
     re.compile(r"^\[(?:rank|default|worker)[ _-]?(\d+)\]:? ?"),
     re.compile(r"^\[(?:\d+,)?(?:mpirank:)?(\d+)(?:,(?P<host>[\w.-]+))?\]<std(?:err|out|diag)>:?(?: (?! ))?"),
     re.compile(r"^(?:rank|Rank|worker)[ _-]?(\d+)(?:\[\d+\])?\s?[:|] "),
+    re.compile(r"^[\w.-]{1,40}?(?:[-_.@]rank[-_]?|@)(\d{1,6})(?:\.service)?\[\d+\]: "),  # a unit of a journal
 )
 _INNER_RANK = re.compile(r"\[?\b(?:PG \S+ )?(?:global_|world_)?[Rr]ank(?:[ :=]|: | = ){0,1}(\d+)\b\]?")
 # Who wrote it, where that stands before the text: syslog's host, NCCL's host:pid:tid, Ray's address, a named host.
