@@ -34,7 +34,7 @@ _HERE = re.compile(
     r"|\b(?:(?:global|local|world)[ _]?)?(?:rank|worker|process|task|node|host)[ =:#]{1,2}\d+\b"
 )
 _SERVICE = re.compile(  # barrierd:, tokenguard:, one word of two
-    r"^(\W{0,3}[a-z]{3,}?)((?:d|kit|guard|warden|keeper|master|shim|mesh|cast|vault|rt|ctl|agent|net|lib|hub|link|gate|sync|clock|store))(?=(?: \w+)?: )"
+    r"^(\W{0,3}[a-z]{3,}?)((?:d|kit|guard|warden|keeper|master|shim|mesh|cast|vault|rt|ctl|agent|net|lib|hub|link|gate|sync|clock|store))(?=(?: \w+)?: )"  # noqa: E501
 )
 _WHOSE = frozenset({
     "ts", "t", "time", "timestamp", "at", "level", "lvl", "sev", "severity", "rank", "local_rank", "world_rank", "host",

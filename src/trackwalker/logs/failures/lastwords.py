@@ -194,6 +194,23 @@ def asked_by_others(index: LogIndex) -> list[Hit]:
     return asked if None not in ranks and others else []
 
 
+def accused(index: LogIndex, found: list[Seen]) -> int | None:
+    """The one rank that those who lost somebody name, where it names nobody itself."""
+    lost = [(s.rank, s.text) for s in found if reacts(s.text)]
+    lost += [
+        (h.rank, h.text) for h in index.hits if {"victim", "exception"} & set(h.signature.traits) and reacts(h.text)
+    ]
+    named = {
+        int(who)
+        for rank, text in lost
+        if rank is not None
+        for who in others_in(text)
+        if who.isdigit() and int(who) != rank
+    }
+    named -= {rank for rank, _ in lost}
+    return named.pop() if len(named) == 1 else None
+
+
 def silence(text: bytes, other: tuple[bytes, ...]) -> float | None:
     """Seconds between the timestamps behind the last step: a hung run may still print heartbeats and notices."""
     at = max(text.rfind(n) for n in (*step_needles(), *other))

@@ -135,13 +135,13 @@ _LEVEL = re.compile(
 )
 _LOWER = re.compile(
     r"(?:^|[\w)\]]: |\| |^[\w.+-]{2,24} (?=error [A-Z]{1,6}-?\d))(?P<level>fatal error|fatal|error|panic)(?:\[\w+\]| [A-Z]{1,6}-?\d{1,6})?: |\"?(?:level|severity|lvl)\"?[=:] ?\"?(?P<named>error|fatal|critical|panic)\b"  # noqa: E501
-    r"|^\W{0,2}(?:[A-Z][A-Z0-9_]{1,15}[-_ ]?\d{2,6}(?P<letter>[EFS])|(?P<code>[EF])[-_]?\d{3,6})\]?(?::|\s-|\s(?=[a-z]))"  # message codes
+    r"|^\W{0,2}(?:[A-Z][A-Z0-9_]{1,15}[-_ ]?\d{2,6}(?P<letter>[EFS])|(?P<code>[EF])[-_]?\d{3,6})\]?(?::|\s-|\s(?=[a-z]))"  # noqa: E501  # message codes
 )
 _GLOG = re.compile(
     r"^(?P<level>[EF])\d{4} \d\d:\d\d:\d\d|^\[\w{1,12} (?P<nemo>[EF]) \d{4}-|^\[(?P<padded>error|critical|fatal) *\]"  # NeMo's, structlog's  # noqa: E501
 )
 _WARNS = re.compile(
-    r"^.{0,80}?\bWARN(?:ING)?\b|^\W*[Ww]arning: |^W\d{4} |^\[W\d{3,4} |\b\w+Warning:|level=\"?warn|^.{0,40}\b(?:DEBUG|TRACE)\b"
+    r"^.{0,80}?\bWARN(?:ING)?\b|^\W*[Ww]arning: |^W\d{4} |^\[W\d{3,4} |\b\w+Warning:|level=\"?warn|^.{0,40}\b(?:DEBUG|TRACE)\b"  # noqa: E501
 )
 _EXCEPTION = re.compile(
     r"^(?:[A-Za-z_][\w.]*(?:\.|::))?(?P<type>[A-Z]\w*(?:Error|Exception|Fault|Failure|Interrupt|Timeout|Exit|Panic|Abort|Expired))\b(?::|\s*$|\()"

@@ -22,7 +22,7 @@ _TOLD = ("detail", "details", "reason", "description", "desc", "text", "error", 
 _LEVELLED = _TOLD  # without an error's level it may be a sample of the data
 _WRAPPED = ("log", "textpayload", "@message", "line", "body")  # the line a collector took over, as it was
 _RAISED = (
-    "exc_info", "exception", "stack_trace", "traceback", "exc", "stack", "stacktrace", "err", "error", "detail", "reason",
+    "exc_info", "exception", "stack_trace", "traceback", "exc", "stack", "stacktrace", "err", "error", "detail", "reason",  # noqa: E501
     "body", "cause",
 )  # fmt: skip
 _LEVELS = ("level", "lvl", "severity", "sev", "levelname", "log_level", "loglevel")
@@ -36,7 +36,9 @@ _COLLECTED = frozenset(
 )
 _PROGRAMS = ("syslog_identifier", "container_name", "program", "ident", "tag", "logger", "_systemd_unit", "unit")
 _EVENTS = ("event", "evt", "status", "state", "outcome", "result", "verdict", "action", "kind", "type", "check")
-_ENDS = re.compile(r"(?i)\b(?:abort|fault|halt|fatal|fail|error|panic|crash|died|dead|violat|refus|leave|exit|stop|quit)\w*$")
+_ENDS = re.compile(
+    r"(?i)\b(?:abort|fault|halt|fatal|fail|error|panic|crash|died|dead|violat|refus|leave|exit|stop|quit)\w*$"
+)
 _IDENTITY = frozenset({
     "ts", "t", "time", "timestamp", "rank", "local_rank", "global_rank", "host", "hostname", "node", "pid", "tid", "ip",
     "job", "run", "level", "lvl", "sev", "severity", "ch", "file", "lineno",
@@ -125,7 +127,9 @@ def _record(said: str, fields: dict[str, Any]) -> Record:
 
 def _is_bad(fields: dict[str, Any]) -> bool:
     """Whether a record without a level calls itself the end of something."""
-    return fields.get("fatal") in (True, "true", "1") or any(_ENDS.search(str(fields[k])) for k in _EVENTS if k in fields)
+    return fields.get("fatal") in (True, "true", "1") or any(
+        _ENDS.search(str(fields[k])) for k in _EVENTS if k in fields
+    )
 
 
 def _rest(fields: dict[str, Any]) -> str:

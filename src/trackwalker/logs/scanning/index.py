@@ -16,6 +16,7 @@ from trackwalker.logs.facts import LogFacts
 from trackwalker.logs.failures.forged import drop_forged
 from trackwalker.logs.failures.lastwords import (
     VICTIM_LINES,
+    accused,
     asked_by_others,
     failed_by_itself,
     last_words,
@@ -23,12 +24,11 @@ from trackwalker.logs.failures.lastwords import (
     next_line,
     silence,
 )
-from trackwalker.logs.failures.mined import Mined, Seen, new_errors
+from trackwalker.logs.failures.mined import Mined, new_errors
 from trackwalker.logs.failures.reactions import announces, reacts, wraps_up
 from trackwalker.logs.failures.signatures import Signature, Signatures, load
 from trackwalker.logs.failures.step_numbers import diverged, waits_for_input
 from trackwalker.logs.failures.structure import NEEDLES as STRUCTURE
-from trackwalker.logs.failures.structure import others_in
 from trackwalker.logs.failures.whereabouts import Places, ended_first, learn, telling
 from trackwalker.logs.formats import dialect as d
 from trackwalker.logs.formats.beside import apart, beside, host_told, is_no_log, names_of, rank_of_log
@@ -363,7 +363,7 @@ class Gatherer:
         if not failed:  # those who lost somebody may say so in words of their own
             lost = {s.line: s.rank for s in found if s.file == main and reacts(s.text)}
             failed, told = len(set(lost.values()) - {None}) > 1 and not told, told or lost
-        index.places.accused = _accused(index, found)
+        index.places.accused = accused(index, found)
         failed = failed or index.places.accused is not None
         found += last_words(scan, main, known, told, index.places, failed)
         if self.gathered.ends and (index.places.reported or len(index.steps)):
@@ -381,15 +381,6 @@ class Gatherer:
                 Hit(python or unnamed, rank, seen.line, seen.text, seen.file, seen.clock, seen.count, seen.last_line,
                     task=seen.task, host=seen.host, told=seen.told, frame=seen.frame)
             )  # fmt: skip
-
-
-def _accused(index: LogIndex, found: list[Seen]) -> int | None:
-    """The one rank that those who lost somebody name, where it names nobody itself."""
-    lost = [(s.rank, s.text) for s in found if reacts(s.text)]
-    lost += [(h.rank, h.text) for h in index.hits if {"victim", "exception"} & set(h.signature.traits) and reacts(h.text)]
-    named = {int(who) for rank, text in lost if rank is not None for who in others_in(text) if who.isdigit() and int(who) != rank}  # noqa: E501
-    named -= {rank for rank, _ in lost}
-    return named.pop() if len(named) == 1 else None
 
 
 _RANK_FILE = re.compile(r"^rank-(\d{1,6})\.log$")

@@ -126,7 +126,11 @@ def _columns(shape: str, rows: list[tuple[str, ...]]) -> Label | None:
             continue
         if identity and named is None:
             named = at
-        elif (plain is None or (bare is None and not stem)) and _returns(numbers) and not (word and word[-1] in ("step", "iter", "epoch", "iteration")):
+        elif (
+            (plain is None or (bare is None and not stem))
+            and _returns(numbers)
+            and not (word and word[-1] in ("step", "iter", "epoch", "iteration"))
+        ):
             plain, bare = at, at if not stem else None  # a number by itself before one that ends a name
     if named is not None and bare is not None and all("-" in row[named] for row in rows):
         named = None  # a pod's or a host's number, beside the rank's
@@ -180,7 +184,10 @@ def _host_column(rows: list[tuple[str, ...]], rank: int | None) -> int | None:
         stems = Counter(re.sub(r"\d+", "", v) for v in values)
         if at == rank:  # a pod's name ends in its number
             last = {re.split(r"[-_.]", v.rstrip("0123456789").rstrip("-_"))[-1].lower() for v in values}
-            if all("-" in v for v in values) and not last & _IDENTITY - {"worker", "w" * all(v.count("-") > 1 for v in values)}:
+            if all("-" in v for v in values) and not last & _IDENTITY - {
+                "worker",
+                "w" * all(v.count("-") > 1 for v in values),
+            }:
                 return at
             continue
         if (
