@@ -21,7 +21,7 @@ from trackwalker.logs.scanning.lines import LAUNCHERS, Body, parse
 from trackwalker.logs.scanning.scan import Scan
 
 if TYPE_CHECKING:
-    from trackwalker.logs.scanning.index import End, LogIndex
+    from trackwalker.logs.scanning.index import End, Hit, LogIndex
 
 _MOST_RANKS = 2  # what more of them print tells nobody apart
 _MOST = 32
@@ -122,7 +122,7 @@ def last_words(
     if not trained:
         found = [
             *errors,
-            *_without_health([s for s in found if s not in errors], victims, first_known, places.ended_first),
+            *_without_health([s for s in found if s not in errors], victims, first_known, places.first),
         ]
     return found[:_MOST]
 
@@ -202,10 +202,36 @@ def next_line(scan: Scan, seen: Seen, places: Places) -> str:
 
 def failed_by_itself(index: LogIndex) -> bool:
     """Whether a run that trained ended with an error of its own: nobody killed it or told it to end."""
-    failed = [h.line for h in index.hits if _ENDED & set(h.signature.traits)]
+    told = asked_by_others(index)
+    failed = [h.line for h in index.hits if _ENDED & set(h.signature.traits) or h in told]
     failed += [e.line for e in index.facts.exits] + [q.line for q in (index.facts.task_failed,) if q is not None]
-    outside = (h for h in index.hits if {"kill", "request-to-end"} & set(h.signature.traits))
+    outside = (h for h in index.hits if {"kill", "request-to-end"} & set(h.signature.traits) and h not in told)
     return bool(failed) and not any("kill" in h.signature.traits or h.line < min(failed) for h in outside)
+
+
+def asked_by_others(index: LogIndex) -> list[Hit]:
+    """Ranks that say they were told to end, where neither the scheduler says so nor all ranks: one failed before."""
+    asked = [h for h in index.hits if "request-to-end" in h.signature.traits]
+    ranks = {h.rank for h in asked}
+    others = (index.ranks_seen | index.rank_hosts.keys() | {index.last_task}) - {-1, *ranks}
+    return asked if None not in ranks and others else []
+
+
+def accused(index: LogIndex, found: list[Seen]) -> int | None:
+    """The one rank that those who lost somebody name, where it names nobody itself."""
+    lost = [(s.rank, s.text) for s in found if reacts(s.text)]
+    lost += [
+        (h.rank, h.text) for h in index.hits if {"victim", "exception"} & set(h.signature.traits) and reacts(h.text)
+    ]
+    named = {
+        int(who)
+        for rank, text in lost
+        if rank is not None
+        for who in others_in(text)
+        if who.isdigit() and int(who) != rank
+    }
+    named -= {rank for rank, _ in lost}
+    return named.pop() if len(named) == 1 else None
 
 
 def silence(text: bytes, other: tuple[bytes, ...]) -> float | None:
