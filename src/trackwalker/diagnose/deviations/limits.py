@@ -28,7 +28,6 @@ class Reached:
     hosts: tuple[str, ...]
     since: float
     cited: str  # evidence
-    share: float  # how much of the limit is used
 
 
 def limits_reached(case: Case, book: EvidenceBook) -> Reached | None:
@@ -60,7 +59,7 @@ def limits_reached(case: Case, book: EvidenceBook) -> Reached | None:
     share, metric, query, who, last, end = max(found, key=lambda f: (round(f[0], 3), f[1]))
     says = f"{', '.join(sorted(who))}: {metric} came to its limit ({share:.1%} of it) when the run ended"
     cited = book.add("metric", f"max_over_time(({query})[2m:10s] @ {end:.3f})", says, last)
-    return Reached(tuple(sorted(who)), min(who.values()), cited, share)
+    return Reached(tuple(sorted(who)), min(who.values()), cited)
 
 
 def _shares(telemetry: Telemetry) -> Iterator[tuple[str, str, bool]]:
