@@ -30,17 +30,18 @@ def truth_of(case: dict[str, Any], verdict: dict[str, Any]) -> Truth:
         )
     if "root" not in case:
         return _placed(case, verdict, must_not)
-    if not case["root"]:
+    several = case.get("all_of", [])
+    if not (case["root"] or several):
         return Truth(outcome="insufficient-evidence", must_not=must_not)
     answers = [
         Truth(
             outcome="incident",
-            roots=[TrueCause(cause=c, hosts=h or []) for c in (case.get("all_of") or [cause])],
-            also_roots=case.get("all_of", []),  # who of the hosts is whose is not told
+            roots=[TrueCause(cause=c, hosts=h or []) for c in (several or [cause])],
+            also_roots=several,  # who of the hosts is whose is not told
             must_not=must_not,
             or_abstain=case.get("abstain_ok", False),
         )
-        for cause in case["root"]
+        for cause in case["root"] or several[:1]
         for h in [case["hosts"], *case.get("hosts_alt", [])]
     ]
     return answers[0].model_copy(update={"alternatives": answers[1:]})

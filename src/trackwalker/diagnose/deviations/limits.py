@@ -18,7 +18,7 @@ _CAPS = {"limit", "max", "maximum", "capacity"}
 _LEVELS = {"used", "usage", "current", "open", "allocated", "count", "entries", "active", "number", "total"}
 _WHOLE = {"ratio": 1.0, "percent": 100.0}
 _POINTS, _LAST = 60, 4  # of the run; of these, the end
-_REACHED, _BELOW = 0.95, 0.8  # of the limit: a scrape before the next one is refused, and with room
+_REACHED, _BELOW, _ABOVE = 0.95, 0.8, 1.05  # of the limit: next to nothing left; with room; a limit is soft at times
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,6 @@ class Reached:
     hosts: tuple[str, ...]
     since: float
     cited: str  # evidence
-    share: float  # how much of the limit is used
 
 
 def limits_reached(case: Case, book: EvidenceBook) -> Reached | None:
@@ -49,17 +48,18 @@ def limits_reached(case: Case, book: EvidenceBook) -> Reached | None:
         for host, values in zip(hosts, matrix.values, strict=True):
             known = values[np.isfinite(values)]
             low = len(known) > 4 * _LAST and float(np.median(known[: len(known) // 2])) < _BELOW
-            if host in case.trusted and low and _REACHED <= known[-_LAST:].max() <= 1.0 + 1e-6:
+            if host in case.trusted and low and _REACHED <= known[-_LAST:].max() <= _ABOVE:
                 who[host] = float(matrix.times[np.flatnonzero(values >= _REACHED)[0]])
-        if who and 2 * len(who) <= max(2, len(set(hosts))):
+        alone = len(case.hosts) > len(set(hosts)) == 1  # about the job, not about the host that tells it
+        if who and not alone and 2 * len(who) <= max(2, len(set(hosts))):
             last = {h: v for h, v in telemetry.by_host(f"max_over_time(({query})[2m:10s])", end).items() if h in who}
             found.append((max(last.values(), default=0.0), metric, query, who, last, end))
     if not found:
         return None
     share, metric, query, who, last, end = max(found, key=lambda f: (round(f[0], 3), f[1]))
-    told = f"{', '.join(sorted(who))}: {metric} came to its limit ({share:.1%} of it) when the run ended"
-    cited = book.add("metric", f"max_over_time(({query})[2m:10s] @ {end:.3f})", told, last)
-    return Reached(tuple(sorted(who)), min(who.values()), cited, share)
+    says = f"{', '.join(sorted(who))}: {metric} came to its limit ({share:.1%} of it) when the run ended"
+    cited = book.add("metric", f"max_over_time(({query})[2m:10s] @ {end:.3f})", says, last)
+    return Reached(tuple(sorted(who)), min(who.values()), cited)
 
 
 def _shares(telemetry: Telemetry) -> Iterator[tuple[str, str, bool]]:

@@ -122,8 +122,9 @@ def lost_by_peers(case: Case, symptoms: Symptoms, book: EvidenceBook) -> Answer:
         speaker = case.log.host_of(line.rank or 0)
         told = {names[w] for w in re.findall(r"[\w-]+", line.text) if w in names}
         told |= {h for n in _PEER.findall(line.text) if (h := case.log.host_of(int(n)))}
-        for host in told - {speaker} if speaker else ():
-            by.setdefault(host, {}).setdefault(speaker, line)
+        if speaker:
+            for host in told - {speaker}:
+                by.setdefault(host, {}).setdefault(speaker, line)
     speakers = {h for said in by.values() for h in said}
     most = sorted((h for h in by if h not in speakers), key=lambda h: (-len(by[h]), h))
     if not most or most[0] == case.hosts[0] or len(by[most[0]]) < 2:

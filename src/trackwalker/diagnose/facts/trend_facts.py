@@ -196,7 +196,7 @@ def disk_full(case: Case, symptoms: Symptoms, book: EvidenceBook) -> Answer:
 def disk_fills(case: Case, symptoms: Symptoms, book: EvidenceBook) -> Answer:
     """Free space falls all along, so that none is left before the run is done."""
     window, planned = _window(case, symptoms), _still_to_run(case)
-    if disk_full(case, symptoms, EvidenceBook()).fired:
+    if "failed" in symptoms.names or disk_full(case, symptoms, EvidenceBook()).fired:
         return Answer(False)  # that is no forecast any more
     if case.telemetry is None or window is None or planned is None or _FREE not in case.telemetry.metrics():
         return Answer(None)
