@@ -17,11 +17,11 @@ from trackwalker.job.layout import Job
 from trackwalker.job.run import RunRecord
 from trackwalker.logs.facts import LogFacts
 from trackwalker.record.clock import from_glog
+from trackwalker.record.line_clock import put_on_the_clock
 from trackwalker.record.masks import Masks
 from trackwalker.record.projection import all_done, asked_steps
 from trackwalker.record.read import Record, cancelled_at
 from trackwalker.record.stall import Silence, Stall, find_stall, lag_of, limit_of
-from trackwalker.record.stamped import put_on_the_clock
 from trackwalker.record.steps import EVENTS
 from trackwalker.record.timeline import Timeline, from_scalars, mark, timeline_of
 from trackwalker.record.topology import Topology, make_topology

@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -24,10 +24,10 @@ from trackwalker.job.shards import databases
 from trackwalker.observe.login import login
 from trackwalker.observe.prometheus import find_prometheus
 from trackwalker.observe.server import Server
-from trackwalker.observe.tsdb import Block
+from trackwalker.observe.tsdb import Block, list_parts, read_block
 from trackwalker.telemetry.client import Api, Floats, Labels, Telemetry
 from trackwalker.telemetry.direct.answers import Direct, Traffic
-from trackwalker.telemetry.direct.decoding import compile_ahead
+from trackwalker.telemetry.direct.decoding import KERNEL, compile_ahead, is_compiled
 from trackwalker.telemetry.direct.unxor import DamagedError
 from trackwalker.telemetry.foreign.borrowed import untold, write_ours
 from trackwalker.telemetry.foreign.names import Rule
@@ -43,7 +43,7 @@ from trackwalker.telemetry.probe import (
 )
 from trackwalker.telemetry.view import View, check_source, explain
 
-__all__ = ["Telemetry", "compile_ahead", "open_database"]
+__all__ = ["KERNEL", "Telemetry", "compile_ahead", "is_compiled", "is_large", "open_database"]
 
 READY_S = 600.0  # replaying a large log takes minutes
 _FLAGS = (
@@ -346,6 +346,15 @@ def _together(parts: list[Path], binary: Path, root: Path) -> _Together:
             for block in view.blocks:
                 (found.folder / block.name).symlink_to(view.data / block.name)
     return found
+
+
+def is_large(db_dir: Path) -> bool:
+    """Whether a database is one that is read from its blocks, as far as these tell; nothing of it is opened."""
+    blocks: list[Block] = []
+    for part in databases(db_dir):
+        with suppress(OSError, ValueError):
+            blocks += [read_block(part / name) for name in list_parts(part).blocks]
+    return _at_once(blocks) > _MANY_SERIES and sum(b.samples for b in blocks) > MOST_SAMPLES
 
 
 def _at_once(blocks: list[Block]) -> int:

@@ -94,7 +94,7 @@ def _load(own: str) -> Maps:
 
 def _read(text: str, name: str) -> tuple[list[Rule], list[float]]:
     try:
-        data: dict[str, Any] = yaml.safe_load(text)
+        data: dict[str, Any] = yaml.load(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader))  # noqa: S506 - both are safe
         rules = []
         for exporter, about in data["exporters"].items():
             several = ((name, rule) for name, told in about["metrics"].items() for rule in _each(told))
