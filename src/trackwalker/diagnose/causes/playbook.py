@@ -7,12 +7,12 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any, Literal
 
-import yaml
 from pydantic import BaseModel, ConfigDict, model_validator
 
 from trackwalker.diagnose.causes.states import states
 from trackwalker.errors import UsageError
 from trackwalker.job.causes import About, apart, front_matter, parsed
+from trackwalker.job.plain_yaml import shipped
 
 # The first six are trouble; the others look like it, or show only in metrics, and may turn out to be normal.
 Symptom = Literal[
@@ -35,7 +35,7 @@ Window = Literal["during", "before", "slow", "fast", "kill", "missed", "steady",
 @cache
 def limits() -> dict[str, dict[str, Any]]:
     """Limits that several tests share, by name, each with its reason (`why`)."""
-    told = yaml.safe_load((files("trackwalker.playbooks") / "limits.yml").read_text(encoding="utf-8"))
+    told = shipped("playbooks", "limits.yml")
     return {str(name): dict(limit) for name, limit in told.items()}
 
 
