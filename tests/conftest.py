@@ -6,6 +6,7 @@ import hashlib
 import os
 import re
 import signal
+import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -37,6 +38,12 @@ SAMPLES = ROOT.parent / "shared" / "data" / "samples"
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--durations-table", default="", metavar="NAME", help="keep build/test-durations/NAME.tsv")
     parser.addoption("--list-long", action="store_true", help="print the long tests with their reasons, run nothing")
+
+
+# Byte code is kept whatever the environment says: without it every worker compiles every test file (20 s of CPU),
+# and every program that a test starts compiles what it imports.
+sys.dont_write_bytecode = False
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 
 def pytest_configure(config: pytest.Config) -> None:
