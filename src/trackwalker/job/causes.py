@@ -17,7 +17,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from trackwalker.errors import UsageError
-from trackwalker.job.plain_yaml import read_yaml
+from trackwalker.job.yaml_files import read_yaml
 
 _FOLDER = Path(str(files("trackwalker.playbooks")))
 _TABLE = _FOLDER / "causes.yml"

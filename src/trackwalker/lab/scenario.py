@@ -16,7 +16,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from trackwalker.errors import UsageError
-from trackwalker.job.plain_yaml import read_yaml
+from trackwalker.job.yaml_files import read_yaml
 
 FOLDER_VARIABLE = "TRACKWALKER_SCENARIOS"
 Kind = Literal["incident", "expected", "healthy", "insufficient-evidence"]

@@ -10,8 +10,8 @@ from urllib.parse import unquote, urlsplit
 import yaml
 
 from trackwalker.errors import UsageError
-from trackwalker.job.plain_yaml import read_yaml
 from trackwalker.job.whole import write_whole
+from trackwalker.job.yaml_files import read_yaml
 
 BOARDS = Path(__file__).parent / "boards"
 _SCHEMA = 39  # Grafana 10.4; later ones migrate it by themselves

@@ -10,7 +10,7 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict
 
 from trackwalker.job.causes import about
-from trackwalker.job.plain_yaml import shipped
+from trackwalker.job.yaml_files import shipped
 from trackwalker.logs.failures.signatures import load as load_signatures
 from trackwalker.sweep.model import Done, Result, Status
 

@@ -9,7 +9,7 @@ from fnmatch import fnmatchcase
 from functools import cache, lru_cache
 from typing import Any, Literal
 
-from trackwalker.job.plain_yaml import shipped
+from trackwalker.job.yaml_files import shipped
 from trackwalker.telemetry.client import Labels, host_of
 from trackwalker.telemetry.foreign.names import load_maps
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from triage_logs import triage_text
 
-from trackwalker.job.plain_yaml import read_yaml
+from trackwalker.job.yaml_files import read_yaml
 from trackwalker.logs.failures.signatures import load
 from trackwalker.logs.formats.dialect import NEEDLES
 from trackwalker.logs.scanning.index import _LONGER

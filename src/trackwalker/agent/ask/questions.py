@@ -15,7 +15,7 @@ from typing import Any, Literal
 from trackwalker.agent.ask.spelling import corrected, distance
 from trackwalker.errors import JobNotFoundError, UsageError
 from trackwalker.job.layout import Job
-from trackwalker.job.plain_yaml import shipped
+from trackwalker.job.yaml_files import shipped
 from trackwalker.report.text import clip, one_line
 
 Intent = Literal[

@@ -15,7 +15,7 @@ from typing import Any
 import yaml
 
 from trackwalker.errors import UsageError
-from trackwalker.job.plain_yaml import read_yaml
+from trackwalker.job.yaml_files import read_yaml
 
 PAGE = "SKILL.md"
 KEYS = frozenset({"name", "description", "license", "compatibility", "metadata", "allowed-tools"})

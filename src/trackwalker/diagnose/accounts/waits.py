@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict
 
 from trackwalker.diagnose.case import Case
 from trackwalker.diagnose.episodes.symptoms import Span
-from trackwalker.job.plain_yaml import shipped
+from trackwalker.job.yaml_files import shipped
 from trackwalker.telemetry.client import host_of
 
 _BLOCKS = 6  # of a stretch, whose scatter is the wait's own noise

@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, model_validator
 from trackwalker.diagnose.causes.states import states
 from trackwalker.errors import UsageError
 from trackwalker.job.causes import About, apart, front_matter, parsed
-from trackwalker.job.plain_yaml import shipped
+from trackwalker.job.yaml_files import shipped
 
 # The first six are trouble; the others look like it, or show only in metrics, and may turn out to be normal.
 Symptom = Literal[

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from trackwalker.job.plain_yaml import shipped
+from trackwalker.job.yaml_files import shipped
 
 NAMED_ERROR, WAIT_TOLD = "named-error", "store-silent"  # what a line of the log makes of a class without a file
 

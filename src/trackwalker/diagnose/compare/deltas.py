@@ -9,7 +9,7 @@ import numpy as np
 from trackwalker.diagnose.case import Case
 from trackwalker.diagnose.causes.evidence import EvidenceBook
 from trackwalker.diagnose.episodes.symptoms import Span
-from trackwalker.job.plain_yaml import shipped
+from trackwalker.job.yaml_files import shipped
 from trackwalker.stats.paired import student
 from trackwalker.stats.segments import robust_sigma
 from trackwalker.telemetry.store import Telemetry

@@ -9,8 +9,8 @@ from functools import cache
 from typing import Any
 
 from trackwalker.errors import UsageError
-from trackwalker.job.plain_yaml import shipped
 from trackwalker.job.run import Setting
+from trackwalker.job.yaml_files import shipped
 from trackwalker.launch.request.models import About
 from trackwalker.launch.request.rules import Rule
 

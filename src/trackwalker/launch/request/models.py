@@ -16,7 +16,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from trackwalker.errors import UsageError
-from trackwalker.job.plain_yaml import read_yaml
+from trackwalker.job.yaml_files import read_yaml
 from trackwalker.launch.request.rules import Rule
 
 METADATA = "trackwalker"  # the one top-level key that is ours; everything else is the trainer's

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import orjson
 
-from trackwalker.job.plain_yaml import read_yaml
+from trackwalker.job.yaml_files import read_yaml
 from trackwalker.logs.scanning.disk_cache import kept
 
 FILE = Path(__file__).parents[1] / "kinds.yml"

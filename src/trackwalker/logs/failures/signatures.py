@@ -12,7 +12,7 @@ import orjson
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from trackwalker.job.causes import Swept, known
-from trackwalker.job.plain_yaml import read_yaml
+from trackwalker.job.yaml_files import read_yaml
 from trackwalker.logs.failures import codes
 from trackwalker.logs.scanning.disk_cache import kept
 from trackwalker.logs.scanning.lines import Body

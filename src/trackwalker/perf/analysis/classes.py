@@ -9,7 +9,7 @@ from functools import cache, lru_cache
 
 import numpy as np
 
-from trackwalker.job.plain_yaml import shipped
+from trackwalker.job.yaml_files import shipped
 from trackwalker.perf.formats.model import NONE, Int32, Int64, Kernels, Strings
 
 OTHER = "other"

@@ -7,7 +7,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict
 
-from trackwalker.job.plain_yaml import shipped
+from trackwalker.job.yaml_files import shipped
 from trackwalker.perf.analysis.parts import RECOMPUTE
 from trackwalker.perf.analysis.result import Fix, GoodputPart, PerfReport, TracePart, short_path, slow_phases
 

@@ -9,7 +9,7 @@ from functools import cache
 
 import numpy as np
 
-from trackwalker.job.plain_yaml import shipped
+from trackwalker.job.yaml_files import shipped
 from trackwalker.perf.analysis.classes import Engine, class_of
 from trackwalker.perf.formats.model import NONE, Int64, Kernels, Strings
 from trackwalker.perf.hlo.program import FREE, Instruction, Program

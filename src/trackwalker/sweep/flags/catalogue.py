@@ -10,7 +10,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, model_validator
 
 from trackwalker.errors import UsageError
-from trackwalker.job.plain_yaml import shipped
+from trackwalker.job.yaml_files import shipped
 from trackwalker.launch.request.layers import XLA_FLAGS, merge_flags, split_flags
 from trackwalker.launch.request.resolved import Resolved
 from trackwalker.launch.request.words import parse_passthrough

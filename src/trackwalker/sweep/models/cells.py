@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import cache
 
 from trackwalker.errors import UsageError
-from trackwalker.job.plain_yaml import shipped
+from trackwalker.job.yaml_files import shipped
 from trackwalker.launch.request.models import load_model
 from trackwalker.logs.formats.nodelist import expand
 

@@ -15,7 +15,7 @@ import numpy.typing as npt
 import yaml
 
 from trackwalker.errors import UsageError
-from trackwalker.job.plain_yaml import read_yaml
+from trackwalker.job.yaml_files import read_yaml
 from trackwalker.telemetry.client import Floats, Labels
 
 _DERIVED = ("", "rate", "last-code", "bits", "equals", "label")
