@@ -12,8 +12,8 @@ from functools import cache, cached_property
 from pathlib import Path
 
 import orjson
-import yaml
 
+from trackwalker.job.yaml_files import read_yaml
 from trackwalker.logs.scanning.disk_cache import kept
 
 FILE = Path(__file__).parents[1] / "kinds.yml"
@@ -89,8 +89,7 @@ def kinds() -> tuple[Kind, ...]:
 
 
 def _as_json(text: str) -> bytes:
-    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-    return orjson.dumps(yaml.load(text, Loader=loader), option=orjson.OPT_NON_STR_KEYS)  # noqa: S506
+    return orjson.dumps(read_yaml(text), option=orjson.OPT_NON_STR_KEYS)
 
 
 @cache
