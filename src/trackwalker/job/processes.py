@@ -25,6 +25,9 @@ class Stat:
     session: int
     start: int  # clock ticks since boot: with the pid it names a process for good
     parent: int = 0
+    name: str = ""
+    ticks: int = 0  # of CPU time
+    pages: int = 0  # resident
 
 
 def read_stat(pid: int, task: int | None = None) -> Stat | None:
@@ -37,7 +40,9 @@ def read_stat(pid: int, task: int | None = None) -> Stat | None:
     fields = raw[raw.rfind(b")") + 2 :].split()
     if len(fields) < 20:
         return None
-    return Stat(pid, fields[0].decode(), int(fields[3]), int(fields[19]), int(fields[1]))
+    name = raw[raw.find(b"(") + 1 : raw.rfind(b")")].decode("utf-8", "replace")
+    ticks, pages = int(fields[11]) + int(fields[12]), int(fields[21]) if len(fields) > 21 else 0
+    return Stat(pid, fields[0].decode(), int(fields[3]), int(fields[19]), int(fields[1]), name, ticks, pages)
 
 
 def alive(pid: int, start: int) -> bool:
