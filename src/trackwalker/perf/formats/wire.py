@@ -201,6 +201,41 @@ def packed(value: Value) -> list[int]:
     return numbers
 
 
+class Message:
+    """The fields of one message by their numbers; where one value is asked for, the last one counts."""
+
+    def __init__(self, raw: memoryview) -> None:
+        self._fields: dict[int, list[Value]] = {}
+        for key, value in fields(raw):
+            self._fields.setdefault(key, []).append(value)
+
+    def number(self, key: int) -> int:
+        """A number; 0 where it is not there."""
+        value = self._fields.get(key, (0,))[-1]
+        return value if isinstance(value, int) else 0
+
+    def numbers(self, key: int) -> list[int]:
+        """A repeated number."""
+        return [number for value in self._fields.get(key, ()) for number in packed(value)]
+
+    def text(self, key: int) -> str:
+        """A string; empty where it is not there."""
+        return "".join(self.texts(key)[-1:])
+
+    def texts(self, key: int) -> list[str]:
+        """A repeated string."""
+        return [text(value) for value in self._fields.get(key, ())]
+
+    def one(self, key: int) -> Message | None:
+        """A message inside; None where it is not there."""
+        value = self._fields.get(key, (0,))[-1]
+        return Message(value) if isinstance(value, memoryview) else None
+
+    def all(self, key: int) -> Iterator[Message]:
+        """Repeated messages inside."""
+        return (Message(value) for value in self._fields.get(key, ()) if isinstance(value, memoryview))
+
+
 def windows(block: Bytes, at: Int64) -> Words:
     """The eight bytes from each position on, as little-endian integers."""
     # A view with an item at every byte: numpy reads unaligned items faster than we could put two aligned ones together.
