@@ -10,6 +10,7 @@ import mmap
 import struct
 import tempfile
 import zlib
+from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
@@ -204,10 +205,12 @@ def packed(value: Value) -> list[int]:
 class Message:
     """The fields of one message by their numbers; where one value is asked for, the last one counts."""
 
+    __slots__ = ("_fields",)
+
     def __init__(self, raw: memoryview) -> None:
-        self._fields: dict[int, list[Value]] = {}
+        self._fields: dict[int, list[Value]] = defaultdict(list)
         for key, value in fields(raw):
-            self._fields.setdefault(key, []).append(value)
+            self._fields[key].append(value)
 
     def number(self, key: int) -> int:
         """A number; 0 where it is not there."""
@@ -220,7 +223,7 @@ class Message:
 
     def text(self, key: int) -> str:
         """A string; empty where it is not there."""
-        return "".join(self.texts(key)[-1:])
+        return text(self._fields[key][-1]) if key in self._fields else ""
 
     def texts(self, key: int) -> list[str]:
         """A repeated string."""
