@@ -8,7 +8,8 @@ from __future__ import annotations
 import json
 import os
 import socket
-from collections.abc import Iterator
+import subprocess
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Optional
@@ -112,6 +113,16 @@ def is_live(state_file: Path | None) -> bool:
         return live_members(json.loads(read_whole(state_file)))
     except (OSError, ValueError, AttributeError, RecursionError):
         return False
+
+
+def spawn(
+    argv: Sequence[str], log: Path, env: Mapping[str, str] | None = None, cwd: str | None = None
+) -> subprocess.Popen[bytes]:
+    """Start a process in a session of its own, so that it may outlive us; what it prints is added to a log."""
+    with log.open("ab") as out:
+        return subprocess.Popen(
+            argv, env=env, cwd=cwd, stdin=subprocess.DEVNULL, stdout=out, stderr=out, start_new_session=True
+        )
 
 
 def free_port() -> int:
