@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import re
+import signal
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -42,6 +43,9 @@ def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(Durations(config))
     config.pluginmanager.register(UnitRules())
     _keep_compiled()
+    # A run put into the background by a script ignores Ctrl-C, and all that tests start would inherit that.
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def _keep_compiled() -> None:
