@@ -18,7 +18,7 @@ import numpy as np
 from trackwalker.sweep.flags.catalogue import Variant
 from trackwalker.sweep.flags.course import Rules
 from trackwalker.sweep.flags.strategy import FlagSweep
-from trackwalker.sweep.model import Result, Trial
+from trackwalker.sweep.model import Result, Template, Trial
 
 _FLAG = "FLAG_"
 _NODES = ("n1",)
@@ -99,7 +99,7 @@ class Played:
 def play(cell: Cell, seed: int, rules: Rules | None = None) -> Played:
     """A flag sweep in a cell, run by run."""
     variants = [Variant(f"flag{n}", env={f"{_FLAG}{n}": "1"}) for n in range(cell.flags)]
-    sweep = FlagSweep("m", _NODES, {"steps": "30"}, {}, variants, rules=rules or Rules())
+    sweep = FlagSweep(Template("m", _NODES, {"steps": "30"}, {}), variants, rules=rules or Rules())
     world = World(cell, seed)
     done: dict[str, Result] = {}
     while wanted := sweep.next_trials(done):

@@ -15,10 +15,9 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from trackwalker.sweep.model import Result
+from trackwalker.sweep.model import Result, Template
 from trackwalker.sweep.network.bisection import bisect
 from trackwalker.sweep.network.strategy import NetworkSweep
-from trackwalker.sweep.nodes.strategy import NodesRequest
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests" / "support"))
 
@@ -44,7 +43,7 @@ class Played:
 class Bisection(NetworkSweep):
     """The same sweep by bisection, without a bound on its jobs."""
 
-    def __init__(self, asked: NodesRequest) -> None:
+    def __init__(self, asked: Template) -> None:
         super().__init__(asked, search=bisect)
 
     def at_most(self) -> int:
@@ -54,7 +53,7 @@ class Bisection(NetworkSweep):
 
 def play(fabric: Fabric, kind: type[NetworkSweep]) -> Played:
     """Run a sweep to its end."""
-    sweep = kind(NodesRequest("tiny", tuple(fabric.names)))
+    sweep = kind(Template("tiny", tuple(fabric.names)))
     done: dict[str, Result] = {}
     waves = 0
     while wave := disjoint(sweep.next_trials(done)):

@@ -207,6 +207,12 @@ class Case:
         return bool(now) and 3 * len(rest) >= 2 * len(now)
 
 
+def _stepping(timeline: Timeline | None, telemetry: Telemetry | None) -> bool:
+    """Whether steps were completed up to the end of the recording: then whoever is silent there works all the same."""
+    last = timeline.last_end if timeline is not None and timeline.exact else None
+    return last is not None and telemetry is not None and telemetry.range()[1] - last < _LOOKED_S / 3
+
+
 @contextmanager
 def open_case(job: Job, opener: Opener | None = None, seen: Triage | None = None) -> Iterator[Case]:
     """The record of a job with its metrics; changes no byte of it. Damaged parts are named in `damage` and left out.
@@ -226,7 +232,7 @@ def open_case(job: Job, opener: Opener | None = None, seen: Triage | None = None
         if timeline is not None and not timeline.exact and telemetry is not None and start is not None:
             timeline = put_on_the_clock(timeline, log.steps, log.path, start, telemetry.range()[1])
         end = _end(record, telemetry, timeline, start)
-        finished = log.summary is not None and log.summary.exit == 0
+        finished = (log.summary is not None and log.summary.exit == 0) or _stepping(timeline, telemetry)
         checks = check_quality(telemetry, record.hosts, end, job.database is not None, finished)
         identity = check_identity(telemetry, log) if telemetry is not None else None
         if identity is not None:

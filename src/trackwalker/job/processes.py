@@ -8,7 +8,8 @@ from __future__ import annotations
 import json
 import os
 import socket
-from collections.abc import Iterator
+import subprocess
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Optional
@@ -25,6 +26,9 @@ class Stat:
     session: int
     start: int  # clock ticks since boot: with the pid it names a process for good
     parent: int = 0
+    name: str = ""
+    ticks: int = 0  # of CPU time
+    pages: int = 0  # resident
 
 
 def read_stat(pid: int, task: int | None = None) -> Stat | None:
@@ -37,7 +41,9 @@ def read_stat(pid: int, task: int | None = None) -> Stat | None:
     fields = raw[raw.rfind(b")") + 2 :].split()
     if len(fields) < 20:
         return None
-    return Stat(pid, fields[0].decode(), int(fields[3]), int(fields[19]), int(fields[1]))
+    name = raw[raw.find(b"(") + 1 : raw.rfind(b")")].decode("utf-8", "replace")
+    ticks, pages = int(fields[11]) + int(fields[12]), int(fields[21]) if len(fields) > 21 else 0
+    return Stat(pid, fields[0].decode(), int(fields[3]), int(fields[19]), int(fields[1]), name, ticks, pages)
 
 
 def alive(pid: int, start: int) -> bool:
@@ -107,6 +113,16 @@ def is_live(state_file: Path | None) -> bool:
         return live_members(json.loads(read_whole(state_file)))
     except (OSError, ValueError, AttributeError, RecursionError):
         return False
+
+
+def spawn(
+    argv: Sequence[str], log: Path, env: Mapping[str, str] | None = None, cwd: str | None = None
+) -> subprocess.Popen[bytes]:
+    """Start a process in a session of its own, so that it may outlive us; what it prints is added to a log."""
+    with log.open("ab") as out:
+        return subprocess.Popen(
+            argv, env=env, cwd=cwd, stdin=subprocess.DEVNULL, stdout=out, stderr=out, start_new_session=True
+        )
 
 
 def free_port() -> int:

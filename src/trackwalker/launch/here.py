@@ -10,15 +10,15 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from trackwalker.errors import MissingToolError, UsageError
 from trackwalker.job.layout import ID_FORM
+from trackwalker.job.processes import spawn
 from trackwalker.launch.code.provenance import code_of
 from trackwalker.launch.plan import new_local_id, plan_local, refuse_wrong, short_hostname
 from trackwalker.launch.request.models import load_model
@@ -77,15 +77,8 @@ class RunByHand:
         gone = {*STALE.split(), "NODE_NAME"}
         env = {k: v for k, v in submit_environment(os.environ).items() if k not in gone}
         seat = {"JOB_ID": place.job_id, "JOB_COMPLETION_INDEX": str(place.rank), "NODE_NAME": short_hostname()}
-        with self.said.open("ab") as out:
-            self._agent = subprocess.Popen(
-                [sys.executable, str(folder / "agent.pyz"), "node", str(folder / "order.json")],
-                env={**env, **seat},
-                stdin=subprocess.DEVNULL,
-                stdout=out,
-                stderr=out,
-                start_new_session=True,
-            )
+        argv = [sys.executable, str(folder / "agent.pyz"), "node", str(folder / "order.json")]
+        self._agent = spawn(argv, self.said, {**env, **seat})
 
     def supervise(self) -> int | None:
         """The exit code once the agent has ended: the job's on the first node."""
@@ -153,10 +146,7 @@ class RunInAllocation:
         job = new_local_id(time.time())
         # Its own words on how it stands: for Slurm it is only a step of a job with another name.
         record = submission.record.model_copy(update={"scheduler": "local", "allocation": place.job})
-        submission = Submission(
-            submission.folder, submission.order, record, submission.checked, submission.config_yaml,
-            submission.provenance,
-        )  # fmt: skip
+        submission = replace(submission, record=record)
         submission.write()
         self.record = record.model_copy(update={"id": job})
         self.job_dir = submission.open_job(job)
@@ -169,11 +159,7 @@ class RunInAllocation:
             sys.executable, str(submission.folder / "agent.pyz"), "node", str(submission.folder / "order.json"),
         ]  # fmt: skip
         try:
-            with self.log.open("ab") as out:
-                self._srun = subprocess.Popen(
-                    argv, env={**own, RUN_ID: job}, stdin=subprocess.DEVNULL, stdout=out, stderr=out,
-                    start_new_session=True,
-                )  # fmt: skip
+            self._srun = spawn(argv, self.log, {**own, RUN_ID: job})
         except FileNotFoundError:
             raise MissingToolError("'srun' is not here, and this shell is inside a Slurm allocation") from None
 

@@ -100,7 +100,7 @@ class Targets:
             known = self._groups.get(name)
             if known is not None and mark == self._marks.get(name):
                 groups[name] = known
-            elif (new := _groups(self._announced / name)) is not None:
+            elif (new := groups_in(self._announced / name)) is not None:
                 groups[name] = new
             elif known is not None:
                 groups[name] = known
@@ -111,8 +111,8 @@ class Targets:
     def _check(self, targets: Iterable[str]) -> None:
         asked = sorted(targets)
         with ThreadPoolExecutor(_AT_ONCE) as pool:
-            answers = dict(zip(asked, pool.map(job_at, asked), strict=True))
-        strangers = {t for t, job in answers.items() if job is not None and job != quote(self._job_id)}
+            answers = dict(zip(asked, pool.map(agent_at, asked), strict=True))
+        strangers = {t for t, said in answers.items() if said is not None and said[0] != quote(self._job_id)}
         for target in sorted(strangers - self._strangers):
             self._say(f"{target} is answered by another program, not by this job's agent: not scraped")
         for target in sorted((self._strangers - strangers) & set(asked)):
@@ -120,22 +120,28 @@ class Targets:
         self._strangers = strangers
 
 
-def job_at(target: str) -> str | None:
-    """Whose agent answers there: its job, empty for a stranger, None when nobody answers."""
+def agent_at(
+    target: str, path: str = "/healthz", most: int = _MOST_READ, patience_s: float = _PATIENCE_S
+) -> tuple[str, bytes] | None:
+    """Whose agent answers there (its job, empty for a stranger) and what it says; None when nobody answers.
+
+    A connection of our own, closed at once: a recorder's place in the agent's backlog is not touched.
+    """
     host, _, port = target.rpartition(":")
-    connection = http.client.HTTPConnection(host.strip("[]"), int(port), timeout=_PATIENCE_S)
+    connection = http.client.HTTPConnection(host.strip("[]"), int(port), timeout=patience_s)
     try:
-        connection.request("GET", "/healthz")
+        connection.request("GET", path, headers={"Connection": "close"})
         answer = connection.getresponse()
-        answer.read(_MOST_READ)  # closing with something unread would look like a broken connection over there
-        return answer.getheader(JOB_HEADER, "")
+        body = answer.read(most)  # closing with something unread would look like a broken connection over there
+        return answer.getheader(JOB_HEADER, ""), body
     except (OSError, http.client.HTTPException):
         return None
     finally:
         connection.close()
 
 
-def _groups(path: Path) -> list[Group] | None:
+def groups_in(path: Path) -> list[Group] | None:
+    """What one agent announced; None where that cannot be read."""
     try:
         groups = json.loads(path.read_bytes())
         for group in groups:

@@ -22,6 +22,7 @@ _SPACE = re.compile(r"\s+")
 _STACKED = re.compile(
     "([\u0300-\u036f\u1ab0-\u1aff\u1dc0-\u1dff\u20d0-\u20ff\ufe20-\ufe2f]{3})[\u0300-\u036f\u1ab0-\u1aff\u1dc0-\u1dff\u20d0-\u20ff\ufe20-\ufe2f]+"
 )
+_MARKUP = str.maketrans({c: f"\\{c}" for c in "\\`*_[]<>|#"})
 
 
 def clean(text: str) -> str:
@@ -41,6 +42,11 @@ def visible(text: str) -> str:
 def one_line(text: str) -> str:
     """The clean text on one line, so that data cannot fake a line of the report."""
     return _SPACE.sub(" ", clean(text)).strip()
+
+
+def plain(text: str) -> str:
+    """The clean text on one line as Markdown shows it: what a log or a trace says must not become markup."""
+    return one_line(text).translate(_MARKUP)
 
 
 def clip(text: str, limit: int) -> str:

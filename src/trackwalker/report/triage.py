@@ -11,7 +11,7 @@ from trackwalker.job.causes import cause_label, cause_name
 from trackwalker.logs.failures.findings import Finding
 from trackwalker.logs.failures.signatures import load
 from trackwalker.record.speeds import figure
-from trackwalker.report.text import clip, one_line
+from trackwalker.report.text import clip, one_line, plain
 
 _WIDEST = 100
 _QUOTE = 300
@@ -53,25 +53,25 @@ def markdown(triage: Triage) -> str:
     """The same as Markdown, in upstream's order: status, primary failure, stage, evidence, projection, next steps."""
     primary = triage.primary
     lines = [
-        f"# Triage: {_md(str(triage.job.log))}",
+        f"# Triage: {plain(str(triage.job.log))}",
         "",
         f"- **Status**: {triage.status}",
         f"- **Primary failure**: {cause_label(primary.cause) if primary else 'none'}",
-        f"- **Stage**: {_md(triage.phase)}",
+        f"- **Stage**: {plain(triage.phase)}",
         "",
-        _md(triage.summary),
+        plain(triage.summary),
         "",
         "## Evidence",
         "",
     ]
     for finding in triage.roles.findings:
-        place, quote = f"{_md(finding.file)}:{finding.line}", _quote(finding).replace("`", "'")
+        place, quote = f"{plain(finding.file)}:{finding.line}", _quote(finding).replace("`", "'")
         lines.append(f"- {finding.role}: {_label(finding)}{_who(finding)}, {place}: `{quote}`")
     lines += ["", "## Projection", "", "| quantity | value |", "|---|---|"]
-    lines += [f"| {name} | {_md(value)} |" for name, value in _rows(triage)]
+    lines += [f"| {name} | {plain(value)} |" for name, value in _rows(triage)]
     lines += _budget_table(triage)
     lines += ["", "## Next steps", ""]
-    lines += [f"{number}. {_md(step)}" for number, step in enumerate(triage.next, 1)]
+    lines += [f"{number}. {plain(step)}" for number, step in enumerate(triage.next, 1)]
     return "\n".join(lines) + "\n"
 
 
@@ -193,11 +193,3 @@ def _quote(finding: Finding) -> str:
 
 def _safe(text: str | None) -> str:
     return one_line(text or "")
-
-
-def _md(text: str) -> str:
-    """Text that Markdown shows as it is: no tags, no tables, no emphasis from a log."""
-    out = one_line(text)
-    for char in "\\`*_<>|[]#":
-        out = out.replace(char, "\\" + char)
-    return out

@@ -21,16 +21,7 @@ Status = Literal["ok", "oom", "hang", "node-fault", "config-error", "failed", "c
 
 # What the jobs of a sweep that compares settings have in common: short runs on synthetic data, nothing saved.
 FEWEST_STEPS = 10  # the first five are never steady
-_USUAL = {"dataset_type": "synthetic", "enable_checkpointing": "false"}
-
-
-def job_settings(request: Mapping[str, Any]) -> tuple[dict[str, str], dict[str, str]]:
-    """The trainer's settings and the environment that every trial carries; too few steps are refused."""
-    config = {**_USUAL, "steps": str(request["steps"]), **request.get("config", {})}
-    config = {str(k): str(v) for k, v in config.items()}
-    if not config["steps"].isdecimal() or int(config["steps"]) < FEWEST_STEPS:
-        raise UsageError(f"steps={config['steps']}: at least {FEWEST_STEPS}, or no step is a steady one")
-    return config, {str(k): str(v) for k, v in request.get("env", {}).items()}
+USUAL = {"dataset_type": "synthetic", "enable_checkpointing": "false"}
 
 
 @dataclass(frozen=True)
@@ -85,6 +76,33 @@ class Result:
 
 
 Done = Mapping[str, Result]  # by trial key
+
+
+@dataclass(frozen=True)
+class Template:
+    """What all jobs of a sweep have in common; a strategy says what each of them has besides."""
+
+    model: str
+    nodes: tuple[str, ...] = ()
+    config: Mapping[str, str] = field(default_factory=dict)
+    env: Mapping[str, str] = field(default_factory=dict)
+    minutes: float = 10.0
+
+    @classmethod
+    def read(
+        cls, request: Mapping[str, Any], usual: Mapping[str, str] = USUAL, few: str = ", or no step is a steady one"
+    ) -> Template:
+        """Of the request of a plan; too few steps are refused: the first ones compile and warm up."""
+        config = {**usual, "steps": request.get("steps", 30), **(request.get("config") or {})}
+        config, env = ({str(k): str(v) for k, v in each.items()} for each in (config, request.get("env") or {}))
+        if not config["steps"].isdecimal() or int(config["steps"]) < FEWEST_STEPS:
+            raise UsageError(f"steps={config['steps']}: at least {FEWEST_STEPS}{few}")
+        nodes = tuple(str(node).strip() for node in request.get("nodes") or ())
+        return cls(str(request.get("model") or ""), nodes, config, env, float(request.get("minutes", 10.0)))
+
+    def trial(self, key: str, why: str, **own: Any) -> Trial:
+        """One job: `own` is what it has instead of what the others have."""
+        return Trial(**{**vars(self), "key": key, "why": why, **own})
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table as RichTable
 
-from trackwalker.report.perf.view import plain
-from trackwalker.report.text import one_line
+from trackwalker.report.text import one_line, plain
 from trackwalker.report.words import utc
 from trackwalker.sweep.budget import budget_of, spent
 from trackwalker.sweep.model import Conclusion, Table

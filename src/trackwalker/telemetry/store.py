@@ -359,8 +359,9 @@ def _last_words(server: Server) -> str:
 
 
 def _private_folder(stack: ExitStack) -> Path:
-    root = Path(tempfile.mkdtemp(prefix=f"{_PREFIX}{os.getpid()}-"))
-    stack.callback(shutil.rmtree, root, ignore_errors=True)
+    root = Path(tempfile.gettempdir(), f"{_PREFIX}{os.getpid()}-{time.monotonic_ns():x}")
+    stack.callback(shutil.rmtree, root, ignore_errors=True)  # before it is there: a signal may come at any moment
+    root.mkdir(mode=0o700)
     lock = os.open(root / "lock.new", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     stack.callback(os.close, lock)
     fcntl.flock(lock, fcntl.LOCK_EX)

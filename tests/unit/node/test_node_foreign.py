@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from trackwalker.job.processes import Stat
 from trackwalker.node.collectors import foreign
-from trackwalker.node.collectors.foreign import OTHERS, ForeignCpuCollector, _Entry
+from trackwalker.node.collectors.foreign import OTHERS, ForeignCpuCollector
 
 
 class Machine:
@@ -15,9 +16,13 @@ class Machine:
         self.processes: dict[int, tuple[str, int, int]] = {}
         self.words: dict[int, bytes] = {}
         monkeypatch.setattr(foreign, "all_pids", lambda: iter(list(self.processes)))
-        monkeypatch.setattr(foreign, "_entry", lambda pid: _Entry(*self.processes[pid], 1))
+        monkeypatch.setattr(foreign, "read_stat", self._stat)
         monkeypatch.setattr(foreign, "read_bytes", lambda path: self.words.get(int(path.split("/")[2])))
         monkeypatch.setattr(foreign, "_TICK", 100)
+
+    def _stat(self, pid: int) -> Stat:
+        name, session, ticks = self.processes[pid]
+        return Stat(pid, "S", session, 1, name=name, ticks=ticks)
 
 
 def used(collector: ForeignCpuCollector) -> dict[str, float]:

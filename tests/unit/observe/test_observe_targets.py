@@ -31,7 +31,8 @@ class Bench:
 @pytest.fixture
 def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bench:
     bench = Bench(tmp_path)
-    monkeypatch.setattr(module, "job_at", lambda target: bench.answers.get(target))
+    answers = bench.answers
+    monkeypatch.setattr(module, "agent_at", lambda target: (answers[target], b"") if target in answers else None)
     monkeypatch.setattr(module, "CHECK_S", 0.0)
     return bench
 
@@ -86,10 +87,13 @@ def test_a_job_directory_that_is_away_is_not_no_targets(bench: Bench, tmp_path: 
 
 
 def test_asking_nobody_a_stranger_and_noise(noise: Callable[[bytes], str]) -> None:
-    assert module.job_at(noise(b"HTTP/1.1 200 OK\r\nTrackwalker-Job: 7\r\nContent-Length: 0\r\n\r\n")) == "7"
-    assert module.job_at(noise(b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n")) == ""
-    assert module.job_at(noise(b"SSH-2.0-OpenSSH_9.2\r\n")) is None
-    assert module.job_at("127.0.0.1:1") is None
+    assert module.agent_at(noise(b"HTTP/1.1 200 OK\r\nTrackwalker-Job: 7\r\nContent-Length: 2\r\n\r\nok")) == (
+        "7",
+        b"ok",
+    )
+    assert module.agent_at(noise(b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n")) == ("", b"")
+    assert module.agent_at(noise(b"SSH-2.0-OpenSSH_9.2\r\n")) is None
+    assert module.agent_at("127.0.0.1:1") is None
 
 
 @pytest.fixture

@@ -84,7 +84,7 @@ def test_the_rank_whose_host_is_late_is_told_from_one_with_slow_kernels(by_rank:
 def test_nobody_is_named_where_the_ranks_differ_by_chance(by_rank: Made) -> None:
     _, _, across = by_rank(Recipe(jitter=0.2, steps=5))
     assert across.stragglers == []
-    assert 0 < max(row.last for row in across.ranks) < 30, "somebody is last nearly every time, but not the same one"
+    assert 0 < across.arrivals.last.sum(axis=1).max() < 30, "somebody is last nearly every time, but not the same one"
 
 
 def test_two_slow_ranks_that_hide_each_other_are_both_named(by_rank: Made) -> None:
@@ -155,7 +155,7 @@ def test_one_rank_alone_and_a_damaged_file_give_what_there_is(tmp_path: Path) ->
     assert [gap.what for gap in gaps] == ["the ranks of host0.proc1.xplane.pb"]
     across = compare(tables)
     assert across.stragglers == []
-    assert [row.of for row in across.ranks] == [0]
+    assert across.arrivals.decided.sum(axis=1).tolist() == [0]
 
 
 @pytest.mark.filterwarnings("error::RuntimeWarning")
@@ -168,7 +168,7 @@ def test_few_collectives_and_groups_without_a_second_rank_are_compared_all_the_s
     tables[3].calls = tables[3].calls.take(~np.isin(tables[3].calls.op, gathers))
     for left in (tables, tables[:2], [tables[0], tables[2]], [*tables[:1], *tables[3:]]):
         found = compare(left)
-        assert len(found.ranks) == len(left)
+        assert len(found.arrivals.last) == len(left)
         assert all(row.wait_ps >= 0 and row.transfer_ps < PS_PER_S for row in found.collectives)
     for table in tables:
         table.calls = table.calls.take(slice(0, 1))
@@ -313,4 +313,5 @@ def test_a_production_job_with_uneven_sequences_names_no_rank() -> None:
     across = compare(production("SE", stage=1))
     assert across.stragglers == []
     assert across.played_ps > across.even_ps > 0
-    assert max(row.last for row in across.ranks) < 0.3 * max(row.of for row in across.ranks)
+    last, decided = (each.sum(axis=1) for each in (across.arrivals.last, across.arrivals.decided))
+    assert last.max() < 0.3 * decided.max()

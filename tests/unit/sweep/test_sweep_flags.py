@@ -26,14 +26,14 @@ from trackwalker.sweep.flags.catalogue import Variant, catalogue, choose, own_va
 from trackwalker.sweep.flags.course import Rules
 from trackwalker.sweep.flags.request import Wanted, request_of
 from trackwalker.sweep.flags.strategy import FlagSweep, build, sentences
-from trackwalker.sweep.model import Conclusion, Result, Trial
+from trackwalker.sweep.model import Conclusion, Result, Template, Trial
 
 CELL = {cell.name: cell for cell in CELLS}
 
 
 def sweep(flags: int = 30, **more: Any) -> FlagSweep:
     variants = [Variant(f"flag{n}", env={f"FLAG_{n}": "1"}) for n in range(flags)]
-    return FlagSweep("m", ("n1",), {"steps": "30"}, {"XLA_FLAGS": "--xla_a=1"}, variants, **more)
+    return FlagSweep(Template("m", ("n1",), {"steps": "30"}, {"XLA_FLAGS": "--xla_a=1"}), variants, **more)
 
 
 def finish(strategy: FlagSweep, world: Any, at_once: int = 99) -> tuple[Conclusion, dict[str, Result]]:
@@ -86,7 +86,7 @@ def test_a_gain_of_five_per_cent_ends_the_search_and_the_recipe_can_be_written_d
 def test_the_recipe_is_a_layer_of_the_model_file(tmp_path: Path) -> None:
     flag = "xla_gpu_all_gather_combine_threshold_bytes"
     variants = [Variant("ag=512MiB", flags={flag: "536870912"}), Variant("channels", env={"NCCL_MIN_NCHANNELS": "8"})]
-    strategy = FlagSweep("m", (), {"steps": "30"}, {}, variants, condition="fsdp > 1 and pipeline <= 1")
+    strategy = FlagSweep(Template("m", (), {"steps": "30"}, {}), variants, condition="fsdp > 1 and pipeline <= 1")
 
     def world(trial: Trial) -> Result:
         return Result(trial.key, "ok", "1", score=1400.0 * (1.04 if flag in trial.env.get("XLA_FLAGS", "") else 1))
@@ -110,7 +110,7 @@ def test_winners_are_combined_only_where_their_gains_add_up() -> None:
 
 def test_two_values_of_one_flag_are_never_combined() -> None:
     variants = [Variant(f"ag={v}", flags={"ag": v}) for v in ("1", "2")]
-    strategy = FlagSweep("m", (), {"steps": "30"}, {}, variants)
+    strategy = FlagSweep(Template("m", (), {"steps": "30"}, {}), variants)
 
     def world(trial: Trial) -> Result:
         return Result(trial.key, "ok", "1", score=1400.0 * (1.03 if "ag" in trial.env.get("XLA_FLAGS", "") else 1))
@@ -172,7 +172,7 @@ def test_without_a_baseline_there_is_no_sweep() -> None:
 
 def test_a_trial_carries_the_baselines_flags_and_its_own() -> None:
     variants = [Variant("b", flags={"xla_b": "2"}), Variant("a", flags={"xla_a": "3"}, config={"remat_policy": "full"})]
-    trials = FlagSweep("m", ("n1",), {"steps": "30"}, {"XLA_FLAGS": "--xla_a=1"}, variants).next_trials({})
+    trials = FlagSweep(Template("m", ("n1",), {"steps": "30"}, {"XLA_FLAGS": "--xla_a=1"}), variants).next_trials({})
     by_arm = {t.key.partition(":")[2]: t for t in trials}
     assert by_arm["b"].env["XLA_FLAGS"] == "--xla_a=1 --xla_b=2"
     assert by_arm["a"].env["XLA_FLAGS"] == "--xla_a=3"

@@ -11,12 +11,11 @@ from sweep_simulated import play
 
 from trackwalker.errors import UsageError
 from trackwalker.stats.groups import Fit, Timing, between_runs, fit
-from trackwalker.sweep.model import Result
+from trackwalker.sweep.model import Result, Template
 from trackwalker.sweep.network.bisection import bisect
 from trackwalker.sweep.network.design import Exchange, Faults, cover, without_faults
 from trackwalker.sweep.network.report import Findings, _table, conclude, spans
 from trackwalker.sweep.network.strategy import NetworkSweep, build
-from trackwalker.sweep.nodes.strategy import NodesRequest
 
 
 def names(count):
@@ -83,7 +82,7 @@ class _Unbounded(NetworkSweep):
     """Bisection with the same judgement and confirmation."""
 
     def __init__(self, nodes):
-        super().__init__(NodesRequest("tiny", tuple(nodes), {"steps": "30"}), search=bisect)
+        super().__init__(Template("tiny", tuple(nodes), {"steps": "30"}), search=bisect)
 
     def at_most(self):
         return 10_000

@@ -57,7 +57,8 @@ def build_agent(target: Path) -> Path:
                 name = path.relative_to(source.parent).as_posix()
                 archive.write(path, name)
                 archive.writestr(f"{name}c", _byte_code(path))
-            archive.write(source / "job" / gpus.NAME, f"trackwalker/job/{gpus.NAME}")
+            for path in (source / "job" / gpus.NAME, *sorted((source / "node").rglob("*.json"))):
+                archive.write(path, path.relative_to(source.parent).as_posix())
             # The dialects as they are here and now, with those that TRACKWALKER_DIALECTS adds.
             archive.writestr(f"trackwalker/job/{dialects.NAME}", json.dumps(dialects.document(), indent=1))
     return target

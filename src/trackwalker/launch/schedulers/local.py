@@ -20,6 +20,7 @@ from pathlib import Path
 
 from trackwalker.errors import UsageError
 from trackwalker.job.journal import read
+from trackwalker.job.processes import spawn
 from trackwalker.job.trust import ours_alone
 from trackwalker.launch.code.bundle import build_agent
 from trackwalker.launch.plan import CONFIG, Plan
@@ -149,15 +150,7 @@ class LocalRun:
         log.parent.mkdir(parents=True, exist_ok=True)
         # What an outer run left in our environment would make a single process wait for a coordinator.
         inherited = {k: v for k, v in os.environ.items() if not k.startswith("JAX_COORDINATOR_")}
-        with log.open("ab") as out:
-            return subprocess.Popen(
-                argv,
-                env={**inherited, **env},
-                stdin=subprocess.DEVNULL,
-                stdout=out,
-                stderr=out,
-                start_new_session=True,
-            )
+        return spawn(argv, log, {**inherited, **env})
 
 
 _RULE = "=" * 40

@@ -90,9 +90,7 @@ class Slurm:
     ) -> Submitted:
         """Queue a batch script; raises one clear error when Slurm refuses it. A user's own inherits the whole shell."""
         argv = ["sbatch", "--parsable", *options, str(script), *words]
-        done = self._call(argv, _SUBMIT_S, self._env if own else inherited(self._env))
-        if done.returncode != 0:
-            self._refuse("sbatch", done.stderr)
+        done = self._asked("sbatch", argv, _SUBMIT_S, self._env if own else inherited(self._env))
         # Plugins may print first; a federation answers 'id;cluster'.
         last = done.stdout.strip().splitlines()[-1:] or [""]
         number, _, cluster = last[0].partition(";")
@@ -102,10 +100,8 @@ class Slurm:
 
     def test_only(self, script: Path, options: Sequence[str] = ()) -> str:
         """Ask whether a submission would be accepted, and when it would start; nothing is queued."""
-        done = self._call(["sbatch", "--test-only", *options, str(script)], _SUBMIT_S)
-        if done.returncode != 0:
-            self._refuse("sbatch --test-only", done.stderr)
-        return _words(done.stderr)
+        argv = ["sbatch", "--test-only", *options, str(script)]
+        return _words(self._asked("sbatch --test-only", argv, _SUBMIT_S).stderr)
 
     def state(self, job: str) -> JobState:
         """How a job is doing; `unknown` when nobody answers, `forgotten` when Slurm no longer has it."""
@@ -131,40 +127,27 @@ class Slurm:
             with contextlib.suppress(ValueError):
                 return jobs_of_squeue(done.stdout)
         # A Slurm built without JSON, and one that does not answer, are asked in the plain way.
-        plain = self._call(["scontrol", "show", "job", "-o"], self._ask_s)
-        if plain.returncode != 0:
-            self._refuse("squeue", plain.stderr)
-        return jobs_of_scontrol(plain.stdout)
+        return jobs_of_scontrol(self._asked("squeue", ["scontrol", "show", "job", "-o"]).stdout)
 
     def nodes(self) -> list[NodeState]:
         """Every node with its state and why it is not in service."""
-        done = self._call(["scontrol", "show", "node", "-o"], self._ask_s)
-        if done.returncode != 0:
-            self._refuse("scontrol show node", done.stderr)
+        done = self._asked("scontrol show node", ["scontrol", "show", "node", "-o"])
         said = [fields(line) for line in done.stdout.splitlines() if line.startswith("NodeName=")]
         return [NodeState(n["NodeName"], n.get("State", "").lower(), n.get("Reason", "")) for n in said]
 
     def gres(self) -> list[tuple[str, str, str]]:
         """Node, partition (the default one with a star) and generic resources, for each node of each partition."""
-        done = self._call(["sinfo", "-h", "-N", "-o", "%N|%P|%G"], self._ask_s)
-        if done.returncode != 0:
-            self._refuse("sinfo", done.stderr)
+        done = self._asked("sinfo", ["sinfo", "-h", "-N", "-o", "%N|%P|%G"])
         rows = [tuple(line.split("|", 2)) for line in done.stdout.splitlines() if line.count("|") >= 2]
         return [(node, partition, gres) for node, partition, gres in rows]
 
     def hostnames(self, nodes: str) -> list[str]:
         """The nodes of a list as n[1-4], by Slurm's own reading."""
-        done = self._call(["scontrol", "show", "hostnames", nodes], self._ask_s)
-        if done.returncode != 0:
-            self._refuse("scontrol show hostnames", done.stderr)
-        return done.stdout.split()
+        return self._asked("scontrol show hostnames", ["scontrol", "show", "hostnames", nodes]).stdout.split()
 
     def reservations(self) -> str:
         """The reservations as Slurm prints them, one a line."""
-        done = self._call(["scontrol", "show", "reservation", "-o"], self._ask_s)
-        if done.returncode != 0:
-            self._refuse("scontrol show reservation", done.stderr)
-        return done.stdout
+        return self._asked("scontrol show reservation", ["scontrol", "show", "reservation", "-o"]).stdout
 
     def cancel(self, job: str, name: str, owner: int) -> JobState:
         """End one of our jobs: it must carry our name and belong to us or to `owner`, who owns its job directory.
@@ -181,9 +164,7 @@ class Slurm:
             raise UsageError(f"Slurm's job {job} is '{state.name}', not '{name}' of this workspace: not cancelled")
         if state.uid is not None and state.uid not in (os.getuid(), owner):
             raise UsageError(f"job {job} belongs to user id {state.uid}, not to you: not cancelled")
-        done = self._call(["scancel", job], self._ask_s)
-        if done.returncode != 0:
-            self._refuse("scancel", done.stderr)
+        self._asked("scancel", ["scancel", job])
         return state
 
     def requeue(self, job: str, name: str, exclude: Sequence[str] = (), only: str = "") -> bool:
@@ -196,46 +177,30 @@ class Slurm:
         if not self.state(job).ended:
             raise SlurmRefused(f"job {job} is not over: somebody else has started its next attempt")
         # Held first: it must not start before it is known where.
-        held = self._call(["scontrol", "requeuehold", job], self._ask_s)
-        if held.returncode != 0:
-            self._refuse(f"scontrol requeuehold {job}", held.stderr)
+        self._asked(f"scontrol requeuehold {job}", ["scontrol", "requeuehold", job])
         before = known.get("ExcNodeList", "(null)").replace("(null)", "")
         left_out = ",".join(dict.fromkeys(host for host in [before, *exclude] if host))
         places = [f"ExcNodeList={left_out}"] if left_out else []
         places += [f"ReqNodeList={only}"] if only else []
         steps = [["scontrol", "update", f"JobId={job}", *places]] if places else []
         for argv in [*steps, ["scontrol", "release", job]]:
-            done = self._call(argv, self._ask_s)
-            if done.returncode != 0:
-                self._refuse(f"job {job} is held until 'scontrol release {job}': {argv[1]}", done.stderr)
+            self._asked(f"job {job} is held until 'scontrol release {job}': {argv[1]}", argv)
         return True
 
     def _remembered(self, job: str) -> JobState | None:
-        """A job that left the controller's memory: from the accounting database, else from the completion log."""
-        for source in ([], ["-c"]):
-            argv = ["sacct", *source, "-P", "-n", "-j", job, "-o", SACCT_FIELDS]
-            try:
-                done = self._call(argv, self._ask_s)
-            except (SlurmUnreachable, MissingToolError):
-                continue
-            found = job_of_sacct(done.stdout, job) if done.returncode == 0 else None
-            if found is not None and found.ended:
-                return self._with_nodes(found)
-        return None
+        """A job that left the controller's memory, with the nodes that it lost."""
+        found = self.remembered([job]).get(job)
+        return self._with_nodes(found) if found is not None else None
 
     def remembered(self, jobs: Sequence[str]) -> dict[str, JobState]:
-        """Jobs that left the controller's memory, asked for at once; who is not in the answer is not known."""
-        wanted = [job for job in jobs if _JOB_ID.fullmatch(job)][:_MOST_AT_ONCE]
+        """Jobs that left the controller's memory, asked for at once; who is not in the answer is not known.
+
+        By the accounting database, else by the completion log.
+        """
         out: dict[str, JobState] = {}
         for source in ([], ["-c"]):
-            left = [job for job in wanted if job not in out]
-            if not left:
-                break
-            argv = ["sacct", *source, "-P", "-n", "-j", ",".join(left), "-o", SACCT_FIELDS]
-            with contextlib.suppress(SlurmUnreachable, MissingToolError):
-                done = self._call(argv, self._ask_s)
-                found = {job: job_of_sacct(done.stdout, job) for job in left} if done.returncode == 0 else {}
-                out |= {job: state for job, state in found.items() if state is not None and state.ended}
+            found = self._accounting([job for job in jobs if job not in out], *source)
+            out |= {job: state for job, state in found.items() if state.ended}
         return out
 
     def cancelled_by(self, seen: Sequence[JobState]) -> list[JobState]:
@@ -243,15 +208,20 @@ class Slurm:
 
         One question for all. A row that has not reached the accounting yet leaves it open who it was.
         """
-        asked = [s.id for s in seen if s.state == "cancelled" and s.by is None and _JOB_ID.fullmatch(s.id)]
-        who: dict[str, int | None] = {}
-        if asked:
-            argv = ["sacct", "-P", "-n", "-X", "-j", ",".join(asked[:_MOST_AT_ONCE]), "-o", SACCT_FIELDS]
-            with contextlib.suppress(SlurmUnreachable, MissingToolError):
-                done = self._call(argv, self._ask_s)
-                rows = {job: job_of_sacct(done.stdout, job) for job in asked} if done.returncode == 0 else {}
-                who = {job: row.by for job, row in rows.items() if row is not None}
-        return [replace(s, by=who[s.id]) if who.get(s.id) is not None else s for s in seen]
+        known = self._accounting([s.id for s in seen if s.state == "cancelled" and s.by is None], "-X")
+        return [replace(s, by=known[s.id].by) if s.id in known and known[s.id].by is not None else s for s in seen]
+
+    def _accounting(self, jobs: Sequence[str], *options: str) -> dict[str, JobState]:
+        """What sacct says of these jobs; nothing where it cannot be asked."""
+        asked = [job for job in jobs if _JOB_ID.fullmatch(job)][:_MOST_AT_ONCE]
+        if not asked:
+            return {}
+        try:
+            done = self._call(["sacct", *options, "-P", "-n", "-j", ",".join(asked), "-o", SACCT_FIELDS], self._ask_s)
+        except (SlurmUnreachable, MissingToolError):
+            return {}
+        found = {job: job_of_sacct(done.stdout, job) for job in asked} if done.returncode == 0 else {}
+        return {job: state for job, state in found.items() if state is not None}
 
     def closer(self, seen: JobState) -> JobState:
         """What the list of all jobs leaves out: which nodes were lost, why a requeued job is held."""
@@ -271,6 +241,15 @@ class Slurm:
             if failed := prolog(found):
                 return replace(seen, state="failed", reason=PROLOG, where=",".join(failed), exit_code=1)
         return seen
+
+    def _asked(
+        self, what: str, argv: list[str], seconds: float | None = None, env: Mapping[str, str] | None = None
+    ) -> subprocess.CompletedProcess[str]:
+        """Call, and raise where Slurm says no; `what` is how the error names it."""
+        done = self._call(argv, seconds or self._ask_s, env)
+        if done.returncode != 0:
+            self._refuse(what, done.stderr)
+        return done
 
     def _call(
         self, argv: list[str], seconds: float, env: Mapping[str, str] | None = None

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import signal
-import subprocess
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Optional
@@ -16,6 +15,7 @@ from trackwalker.node.agent.ranks import Rank
 from trackwalker.node.agent.ranks import describe_exit as describe_exit
 from trackwalker.node.agent.spec import AgentSpec
 from trackwalker.node.collectors.kernel_log import KernelLine
+from trackwalker.node.sensors.commands import ask
 
 TIMED_OUT = 124  # as timeout(1) has it
 _AS_CANCELLED = (128 + signal.SIGINT, 128 + signal.SIGTERM)  # how parsers read these codes in a summary
@@ -71,15 +71,9 @@ def why_ended(env: Optional[Mapping[str, str]] = None) -> str:
     job = (os.environ if env is None else env).get("SLURM_JOB_ID", "")
     if not job.isdigit():
         return ""
-    command = ["scontrol", "show", "job", "-o", job]
-    try:
-        done = subprocess.run(
-            command, capture_output=True, text=True, timeout=_ASK_S, stdin=subprocess.DEVNULL, env=env
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return ""
+    answer = ask(["scontrol", "show", "job", "-o", job], _ASK_S, env)
     attempt = int((os.environ if env is None else env).get("SLURM_RESTART_COUNT") or 0)
-    return reason_of(done.stdout, attempt) if done.returncode == 0 else ""
+    return reason_of(answer.output, attempt) if answer.code == 0 else ""
 
 
 def reason_of(answer: str, attempt: int = 0) -> str:

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from trackwalker.job.processes import spawn
 from trackwalker.job.whole import write_whole
 from trackwalker.node.agent.output import complain
 from trackwalker.node.agent.spec import AgentSpec
@@ -82,10 +83,7 @@ class Services:
 
     def _spawn(self, name: str) -> None:
         try:
-            with self._log(name).open("ab") as out:
-                self._running[name] = subprocess.Popen(
-                    self._commands[name], stdin=subprocess.DEVNULL, stdout=out, stderr=out, start_new_session=True
-                )
+            self._running[name] = spawn(self._commands[name], self._log(name))
         except OSError as e:
             self._say(f"[WARN] no {name}: {self._commands[name][0]}: {e.strerror}; training goes on without it")
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from trackwalker.job.journal import Journal, read
-from trackwalker.job.processes import all_pids, read_bytes, read_stat
+from trackwalker.job.processes import all_pids, read_stat
 from trackwalker.node.agent.jobdir import job_dir_of
 from trackwalker.node.agent.outcome import Course, judge
 from trackwalker.node.agent.output import Sink, complain
@@ -84,9 +84,7 @@ def descendants(ancestor: int) -> set[int]:
     for pid in all_pids():
         stat = read_stat(pid)
         if stat is not None and stat.state not in "ZX":
-            raw = read_bytes(f"/proc/{pid}/stat") or b""
-            words = raw[raw.rfind(b")") + 2 :].split()
-            parents[pid] = int(words[1]) if len(words) > 1 else 0
+            parents[pid] = stat.parent
     found: set[int] = set()
     new = {ancestor}
     while new:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Collection, Iterable
 
-from trackwalker.job.processes import all_pids, read_bytes
+from trackwalker.job.processes import all_pids, read_bytes, read_stat
 from trackwalker.node.exporter.exposition import Family
 
 METRICS = {
@@ -38,7 +38,7 @@ class ForeignCpuCollector:
         seen: dict[tuple[int, int], int] = {}
         members = self._members()
         for pid in all_pids():
-            entry = _entry(pid)
+            entry = read_stat(pid)
             if entry is None or entry.session in self._own or pid in members:
                 continue
             key = (pid, entry.start)
@@ -56,20 +56,3 @@ class ForeignCpuCollector:
     def _ours(self, pid: int) -> bool:
         """The job's recorder has the job directory on its command line, and so has what starts its other services."""
         return self._job_dir in (read_bytes(f"/proc/{pid}/cmdline") or b"")
-
-
-class _Entry:
-    def __init__(self, name: str, session: int, ticks: int, start: int, parent: int = 0) -> None:
-        self.name, self.session, self.ticks, self.start, self.parent = name, session, ticks, start, parent
-
-
-def _entry(pid: int) -> _Entry | None:
-    raw = read_bytes(f"/proc/{pid}/stat")
-    if raw is None:
-        return None
-    begin, end = raw.find(b"("), raw.rfind(b")")
-    fields = raw[end + 2 :].split()
-    if begin < 0 or len(fields) < 20:
-        return None
-    name = raw[begin + 1 : end].decode("utf-8", "replace")
-    return _Entry(name, int(fields[3]), int(fields[11]) + int(fields[12]), int(fields[19]), int(fields[1]))

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from trackwalker.job.processes import read_bytes
 from trackwalker.node.collectors.lane import Lane
 from trackwalker.node.exporter.exposition import Family
+from trackwalker.node.sensors.netlink import attributes, dump
 from trackwalker.node.sensors.sysfs import families
 
 METRICS = {
@@ -34,15 +35,13 @@ _SOCKETS_EVERY_S = 10.0  # finding out whose a connection is reads every file de
 # TCP connections as the kernel knows them (what `ss -ti` shows), of any network namespace we may enter.
 _NETLINK_SOCK_DIAG = 4
 _BY_FAMILY = 20
-_DUMP = 0x301  # request, all of them
-_DONE, _ERROR = 3, 2
 _INFO = 2  # the attribute that holds tcp_info
 _ESTABLISHED = 1 << 1
 _NEW_NET = 0x40000000
 _GET_FLAGS = 0x8913
 _RUNNING = 0x40  # up, and with a carrier
 _UP = 0x1
-_HEADER, _MESSAGE = 16, 72
+_MESSAGE = 72
 _TIMEOUT_S = 2.0
 
 
@@ -72,21 +71,8 @@ class Namespace:
         """All established TCP connections."""
         for family in (socket.AF_INET, socket.AF_INET6):
             request = struct.pack("=BBBxI48x", family, socket.IPPROTO_TCP, 1 << (_INFO - 1), _ESTABLISHED)
-            self._diag.send(struct.pack("=IHHII", _HEADER + len(request), _BY_FAMILY, _DUMP, 1, 0) + request)
-            yield from self._answer()
-
-    def _answer(self) -> Iterator[Connection]:
-        while True:
-            data = self._diag.recv(1 << 16)
-            at = 0
-            while at + _HEADER <= len(data):
-                length, kind = struct.unpack_from("=IH", data, at)
-                if kind in (_DONE, _ERROR) or length < _HEADER:
-                    return
-                found = _connection(data[at + _HEADER : at + length])
-                if found is not None:
-                    yield found
-                at += (length + 3) & ~3
+            found = (_connection(message) for _, message in dump(self._diag, _BY_FAMILY, request))
+            yield from (each for each in found if each is not None)
 
     def link_works(self, device: str) -> bool | None:
         """Whether a device that is switched on has a carrier; None for one that is switched off or not there."""
@@ -99,19 +85,11 @@ class Namespace:
 
 
 def _connection(message: bytes) -> Connection | None:
-    if len(message) < _MESSAGE:
+    info = attributes(message, _MESSAGE).get(_INFO, b"")
+    if len(info) < 104:
         return None
-    inode = int(struct.unpack_from("=I", message, 68)[0])
-    at = _MESSAGE
-    while at + 4 <= len(message):
-        length, kind = struct.unpack_from("=HH", message, at)
-        if kind == _INFO and length >= 4 + 104:
-            sent_ms, rtt_us, retransmits = (struct.unpack_from("=I", message, at + 4 + n)[0] for n in (44, 68, 100))
-            return Connection(inode, sent_ms / 1e3, rtt_us / 1e6, retransmits)
-        if length < 4:
-            return None
-        at += (length + 3) & ~3
-    return None
+    sent_ms, rtt_us, retransmits = (struct.unpack_from("=I", info, n)[0] for n in (44, 68, 100))
+    return Connection(int(struct.unpack_from("=I", message, 68)[0]), sent_ms / 1e3, rtt_us / 1e6, retransmits)
 
 
 def _sockets(path: str) -> tuple[socket.socket, socket.socket]:

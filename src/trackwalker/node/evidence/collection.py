@@ -67,7 +67,7 @@ def moment(pid: int) -> Moment | None:
     stat = read_stat(pid)
     if stat is None:
         return None
-    return Moment(stat.state, _word(f"/proc/{pid}/wchan"), _cpu_s(pid), len(threads(pid)))
+    return Moment(stat.state, _word(f"/proc/{pid}/wchan"), stat.ticks / _TICKS, len(threads(pid)))
 
 
 def describe(pid: int) -> bytes:
@@ -90,13 +90,10 @@ def process_table() -> bytes:
     """Every process of the node: pid, parent, state, resident KiB, CPU seconds, name."""
     lines = ["pid ppid state rss_kb cpu_s name"]
     for pid in sorted(all_pids())[:_MOST_PROCESSES]:
-        raw = read_bytes(f"/proc/{pid}/stat") or b""
-        words = raw[raw.rfind(b")") + 2 :].split()
-        name = raw[raw.find(b"(") + 1 : raw.rfind(b")")].decode("utf-8", "replace")
-        if len(words) > 21:
-            rss = int(words[21]) * _PAGE_KB
-            cpu = (int(words[11]) + int(words[12])) / _TICKS
-            lines.append(f"{pid} {words[1].decode()} {words[0].decode()} {rss} {cpu:.2f} {name}")
+        stat = read_stat(pid)
+        if stat is not None:
+            rss, cpu = stat.pages * _PAGE_KB, stat.ticks / _TICKS
+            lines.append(f"{pid} {stat.parent} {stat.state} {rss} {cpu:.2f} {stat.name}")
     return ("\n".join(lines) + "\n").encode("utf-8", "replace")
 
 
@@ -131,12 +128,6 @@ def _address(text: str) -> str:
     raw = b"".join(struct.pack("=I", int(digits[at : at + 8], 16)) for at in range(0, len(digits), 8))
     family = socket.AF_INET if len(raw) == 4 else socket.AF_INET6
     return f"{socket.inet_ntop(family, raw)}:{int(port, 16)}"
-
-
-def _cpu_s(pid: int) -> float:
-    raw = read_bytes(f"/proc/{pid}/stat") or b""
-    words = raw[raw.rfind(b")") + 2 :].split()
-    return (int(words[11]) + int(words[12])) / _TICKS if len(words) > 12 else 0.0
 
 
 def _text(path: str) -> str:

@@ -10,8 +10,6 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import signal
-import subprocess
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -19,6 +17,7 @@ from pathlib import Path
 from trackwalker.job.trust import distrust
 from trackwalker.node.exporter.exposition import Family
 from trackwalker.node.exporter.server import Exporter
+from trackwalker.node.sensors.commands import ask
 
 _NEVER_AGAIN = 99
 _LOOK_EVERY_S = 2.0
@@ -137,26 +136,12 @@ def run_plugin(path: Path, node: str, state: str, seconds: float) -> tuple[int, 
     """Run a plugin in a session of its own; one that outstays its time is ended with all it started."""
     argv = ["bash", str(path), node] if path.suffix == ".sh" else [str(path), node]
     env = {**os.environ, "_PLUGIN_STATE": state, "POLL_INTERVAL": str(max(1, int(seconds)))}
-    try:
-        process = subprocess.Popen(
-            argv,
-            env=env,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            start_new_session=True,
-        )
-    except OSError as e:
-        raise PluginError(f"cannot be run: {e.strerror}") from e
-    try:
-        out, err = process.communicate(timeout=seconds)
-    except subprocess.TimeoutExpired:
-        with contextlib.suppress(OSError):
-            os.killpg(process.pid, signal.SIGKILL)
-        with contextlib.suppress(subprocess.TimeoutExpired):  # a child in D state cannot be ended: leave it
-            process.communicate(timeout=1.0)
-        raise PluginError(f"no answer within {seconds:g} s") from None
-    return process.returncode, out.decode("utf-8", "replace"), err.decode("utf-8", "replace")
+    answer = ask(argv, seconds, env)
+    if answer.unstarted:
+        raise PluginError(f"cannot be run: {answer.unstarted}")
+    if answer.code is None:
+        raise PluginError(f"no answer within {seconds:g} s")
+    return answer.code, answer.output, answer.error
 
 
 def parse_exposition(text: str) -> list[Family]:

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
 import ipaddress
 import socket
-import struct
 from collections.abc import Callable
 from typing import NamedTuple
 
-from trackwalker.job.processes import read_bytes
+from trackwalker.node.network.interfaces import addresses
 
 LOOPBACK = "127.0.0.1"
-_SIOCGIFADDR = 0x8915
 # Not ipaddress.is_private: it also counts documentation and benchmark ranges, and differs between Python versions.
 _PRIVATE = [
     ipaddress.ip_network(text)
@@ -75,18 +71,11 @@ def is_private(address: str) -> bool:
 
 
 def interfaces() -> list[Interface]:
-    """The first IPv4 and all IPv6 addresses of every device, in the kernel's order."""
-    found = []
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as s:
-        for _, name in socket.if_nameindex():
-            with contextlib.suppress(OSError):  # a device without an IPv4 address
-                answer = fcntl.ioctl(s.fileno(), _SIOCGIFADDR, struct.pack("256s", name.encode()[:15]))
-                found.append(Interface(name, socket.inet_ntoa(answer[20:24])))
-    for line in (read_bytes("/proc/net/if_inet6") or b"").decode("ascii", "replace").splitlines():
-        fields = line.split()
-        if len(fields) == 6:
-            found.append(Interface(fields[5], str(ipaddress.ip_address(bytes.fromhex(fields[0])))))
-    return found
+    """The addresses of every device in the kernel's order, IPv4 first; none where it cannot be asked."""
+    try:
+        return [Interface(name, address) for name, address, _ in addresses()]
+    except OSError:
+        return []
 
 
 def source_address(towards: str) -> str:

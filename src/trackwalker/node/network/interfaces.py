@@ -9,13 +9,14 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from trackwalker.job.processes import read_bytes
+from trackwalker.node.sensors.netlink import attributes, dump
 from trackwalker.node.sensors.sysfs import line, names
 
 _GET_ADDRESSES = 22  # RTM_GETADDR
-_DUMP = 0x301  # request, all of them
-_DONE, _ERROR, _NEW = 3, 2, 20
+_NEW = 20
 _ADDRESS, _LOCAL = 1, 2  # IFA_*; on a point-to-point link the first is the other end's
-_HEADER, _MESSAGE = 16, 8
+_MESSAGE = 8
 _TIMEOUT_S = 2.0
 _LOOPBACK = "772"  # ARPHRD_*
 _INFINIBAND = "32"
@@ -81,17 +82,9 @@ def _kind(path: str) -> str:
     for folder, kind in (("bonding", "bond"), ("bridge", "bridge"), ("device", "physical")):
         if os.path.isdir(f"{path}/{folder}"):
             return kind
-    if "DEVTYPE=vlan" in _text(f"{path}/uevent") or line(f"{path}/type") == _INFINIBAND:
+    if b"DEVTYPE=vlan" in (read_bytes(f"{path}/uevent") or b"") or line(f"{path}/type") == _INFINIBAND:
         return "vlan"  # a part of a physical link, as IPoIB partitions are
     return "virtual"
-
-
-def _text(path: str) -> str:
-    try:
-        with open(path, encoding="utf-8", errors="replace") as f:
-            return f.read()
-    except OSError:
-        return ""
 
 
 def _number(text: str, base: int = 10) -> int:
@@ -106,32 +99,15 @@ def addresses() -> Iterator[tuple[str, str, int]]:
     with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 0) as s:
         s.settimeout(_TIMEOUT_S)
         request = struct.pack("=BBBBi", socket.AF_UNSPEC, 0, 0, 0, 0)
-        s.send(struct.pack("=IHHII", _HEADER + len(request), _GET_ADDRESSES, _DUMP, 1, 0) + request)
-        while True:
-            data = s.recv(1 << 16)
-            at = 0
-            while at + _HEADER <= len(data):
-                length, kind = struct.unpack_from("=IH", data, at)
-                if kind in (_DONE, _ERROR) or length < _HEADER:
-                    return
-                if kind == _NEW:
-                    found = _address(data[at + _HEADER : at + length])
-                    if found:
-                        yield found
-                at += (length + 3) & ~3
+        for kind, message in dump(s, _GET_ADDRESSES, request):
+            if kind == _NEW and (found := _address(message)):
+                yield found
 
 
 def _address(message: bytes) -> tuple[str, str, int] | None:
     family, prefix, _, _, index = struct.unpack_from("=BBBBi", message)
-    attributes: dict[int, bytes] = {}
-    at = _MESSAGE
-    while at + 4 <= len(message):
-        length, kind = struct.unpack_from("=HH", message, at)
-        if length < 4:
-            break
-        attributes[kind] = message[at + 4 : at + length]
-        at += (length + 3) & ~3
-    raw = attributes.get(_LOCAL) or attributes.get(_ADDRESS)
+    told = attributes(message, _MESSAGE)
+    raw = told.get(_LOCAL) or told.get(_ADDRESS)
     if raw is None or family not in (socket.AF_INET, socket.AF_INET6):
         return None
     try:

@@ -13,9 +13,9 @@ from typing import NamedTuple
 from trackwalker.node.runtimes.apptainer import Apptainer
 from trackwalker.node.runtimes.container import OrderError, Runtime
 from trackwalker.node.runtimes.docker import Docker
-from trackwalker.node.runtimes.lifetime import Answer, ask
 from trackwalker.node.runtimes.native import Native
 from trackwalker.node.runtimes.podman import podman_here
+from trackwalker.node.sensors.commands import Answer, ask
 
 _INFO_S = 10.0
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from trackwalker.node.runtimes.container import OrderError, Runtime
-from trackwalker.node.runtimes.lifetime import Answer, ask
+from trackwalker.node.sensors.commands import Answer, ask
 
 HUB = "docker.io"
 _HUB_KEYS = ("docker.io", "index.docker.io", "https://index.docker.io/v1/")  # its names in files of credentials

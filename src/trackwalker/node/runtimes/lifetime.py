@@ -5,14 +5,14 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import subprocess
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from trackwalker.job.processes import alive, read_stat
 from trackwalker.node.runtimes.container import MARK, OrderError, Runtime
+from trackwalker.node.sensors.commands import ask
 from trackwalker.node.sensors.proc import marked_members
 
 # Slurm kills what is left 30 s after its TERM (KillWait): all of this has to fit well inside.
@@ -23,49 +23,11 @@ _DIE_S = 1.5
 
 
 @dataclass(frozen=True)
-class Answer:
-    """What a command of the runtime said; code None: it hung and was ended."""
-
-    code: int | None
-    output: str
-    error: str
-
-
-@dataclass(frozen=True)
 class Stopped:
     """How a container ended: by the runtime, by signals, or that it was not there."""
 
     how: str
     left: tuple[int, ...] = ()  # processes that not even KILL ended: they wait in the kernel
-
-
-def ask(argv: list[str], timeout_s: float, env: Mapping[str, str] | None = None) -> Answer:
-    """Run a short command of the runtime; one that hangs is ended with all it started."""
-    try:
-        process = subprocess.Popen(
-            argv,
-            env=None if env is None else dict(env),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            errors="replace",
-            start_new_session=True,
-        )
-    except OSError as e:
-        return Answer(127, "", f"{argv[0]}: {e.strerror}")
-    try:
-        output, error = process.communicate(timeout=timeout_s)
-        return Answer(process.returncode, output, error)
-    except subprocess.TimeoutExpired:
-        with contextlib.suppress(OSError):
-            os.killpg(process.pid, signal.SIGKILL)
-        with contextlib.suppress(subprocess.TimeoutExpired):  # in the kernel's hands: it is not waited for
-            process.wait(0.1)
-        for pipe in (process.stdout, process.stderr):
-            if pipe is not None:
-                pipe.close()
-        return Answer(None, "", f"{argv[0]} {argv[1]} gave no answer within {timeout_s:g} s")
 
 
 def own_containers(runtime: Runtime, job_id: str, timeout_s: float) -> list[str] | None:

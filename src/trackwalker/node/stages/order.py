@@ -5,14 +5,14 @@ A node finds out by itself which of them it is: the scheduler's environment says
 
 from __future__ import annotations
 
-import contextlib
 import json
 import socket
-import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Optional
+
+from trackwalker.node.sensors.commands import ask
 
 _ASK_S = 10.0
 RUN_ID = "TRACKWALKER_RUN_ID"  # of a run inside an allocation, which is not the allocation's own
@@ -100,7 +100,5 @@ def slurm_hosts(env: Mapping[str, str]) -> list[str]:
     """The job's nodes in the order of their ranks, for naming those that never came; empty where nobody knows."""
     if not env.get("SLURM_JOB_NODELIST"):
         return []
-    with contextlib.suppress(OSError, subprocess.SubprocessError):
-        argv = ["scontrol", "show", "hostnames", env["SLURM_JOB_NODELIST"]]
-        return subprocess.run(argv, capture_output=True, text=True, timeout=_ASK_S, check=True).stdout.split()
-    return []
+    answer = ask(["scontrol", "show", "hostnames", env["SLURM_JOB_NODELIST"]], _ASK_S)
+    return answer.output.split() if answer.code == 0 else []

@@ -10,6 +10,7 @@ import mmap
 import struct
 import tempfile
 import zlib
+from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
@@ -199,6 +200,43 @@ def packed(value: Value) -> list[int]:
         number, at = varint(value, at, len(value))
         numbers.append(number)
     return numbers
+
+
+class Message:
+    """The fields of one message by their numbers; where one value is asked for, the last one counts."""
+
+    __slots__ = ("_fields",)
+
+    def __init__(self, raw: memoryview) -> None:
+        self._fields: dict[int, list[Value]] = defaultdict(list)
+        for key, value in fields(raw):
+            self._fields[key].append(value)
+
+    def number(self, key: int) -> int:
+        """A number; 0 where it is not there."""
+        value = self._fields.get(key, (0,))[-1]
+        return value if isinstance(value, int) else 0
+
+    def numbers(self, key: int) -> list[int]:
+        """A repeated number."""
+        return [number for value in self._fields.get(key, ()) for number in packed(value)]
+
+    def text(self, key: int) -> str:
+        """A string; empty where it is not there."""
+        return text(self._fields[key][-1]) if key in self._fields else ""
+
+    def texts(self, key: int) -> list[str]:
+        """A repeated string."""
+        return [text(value) for value in self._fields.get(key, ())]
+
+    def one(self, key: int) -> Message | None:
+        """A message inside; None where it is not there."""
+        value = self._fields.get(key, (0,))[-1]
+        return Message(value) if isinstance(value, memoryview) else None
+
+    def all(self, key: int) -> Iterator[Message]:
+        """Repeated messages inside."""
+        return (Message(value) for value in self._fields.get(key, ()) if isinstance(value, memoryview))
 
 
 def windows(block: Bytes, at: Int64) -> Words:

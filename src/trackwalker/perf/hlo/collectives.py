@@ -47,7 +47,6 @@ class Collective:
     recomputed: bool
     between: int = 0  # instructions with work between start and done
     between_flops: int = 0
-    between_bytes: int = 0
     crosses: bool = False  # done in another iteration than it was started in
 
     @property
@@ -169,17 +168,16 @@ def _collective(
 def _with_overlap(made: Collective, computation: Computation, start: int, costs: dict[str, OpCost]) -> Collective:
     """What the schedule puts between a start and its done."""
     names = {made.op}
-    count = flops = size = 0
+    count = flops = 0
     for instruction in computation.instructions[start + 1 :]:
         if names & set(instruction.operands):
             if instruction.opcode.endswith("-done"):
-                return replace(made, between=count, between_flops=flops, between_bytes=size)
+                return replace(made, between=count, between_flops=flops)
             names.add(instruction.name)  # an update, or a name for a part of it
             continue
         if instruction.opcode in FREE or instruction.opcode.endswith("-done"):
             continue
         if kind_of(instruction.opcode, instruction.name):
             continue
-        cost = costs.get(instruction.name, OpCost(0, 0))
-        count, flops, size = count + 1, flops + cost.flops, size + cost.bytes
-    return replace(made, between=count, between_flops=flops, between_bytes=size, crosses=True)
+        count, flops = count + 1, flops + costs.get(instruction.name, OpCost(0, 0)).flops
+    return replace(made, between=count, between_flops=flops, crosses=True)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections import defaultdict
+from collections.abc import Iterable
 
 from trackwalker.errors import EvidenceError
-from trackwalker.perf.formats.wire import CutError, Value, fields, packed, signed, text
+from trackwalker.perf.formats.wire import CutError, Message, signed
 from trackwalker.perf.hlo.buffers import read_memory
 from trackwalker.perf.hlo.groups import Groups, chains, iota_groups, mesh_groups
 from trackwalker.perf.hlo.program import Computation, Instruction, Program, Shape
@@ -38,60 +38,36 @@ class _Reader:
 
     def program(self, identifier: int | None) -> Program:
         """The whole module."""
-        whole = dict(fields(self._raw))
-        module = whole.get(1)
-        if not isinstance(module, memoryview):
+        whole = Message(self._raw)
+        module = whole.one(1)
+        if module is None:
             raise CutError("no module in it")
-        name = entry_name = ""
-        entry_id: Value = 0
-        bodies: list[memoryview] = []
-        schedule: dict[int, list[int]] = {}
-        devices: tuple[int, ...] = ()
-        for key, value in fields(module):
-            if key == 1:
-                name = text(value)
-            elif key == 2:
-                entry_name = text(value)
-            elif key == 6:
-                entry_id = value
-            elif isinstance(value, int):
-                continue
-            elif key == 3:
-                bodies.append(value)
-            elif key == 7:
-                schedule = _schedule(value)
-            elif key == 15:
-                devices = _devices(value)
-            elif key == 17:
-                self._stack.read(value)
-        computations = self._computations(bodies, schedule)
+        if stack := module.one(17):
+            self._stack = _Stack(stack)
+        order, assigned = module.one(7), module.one(15)
+        schedule = _schedule(order) if order else {}
+        computations = self._computations(module.all(3), schedule)
         by_id = {i: c.name for i, c in computations.items()}
-        entry = by_id.get(int(entry_id) if isinstance(entry_id, int) else 0, entry_name)
+        entry = by_id.get(module.number(6), module.text(2))
         named = {c.name: c for c in computations.values()}
-        result = Program(name, entry, named, identifier, bool(schedule), devices)
-        assignment = whole.get(3)
-        if isinstance(assignment, memoryview):
+        devices = _devices(assigned) if assigned else ()
+        result = Program(module.text(1), entry, named, identifier, bool(schedule), devices)
+        if assignment := whole.one(3):
             result.memory = read_memory(assignment, self._names)
         return result
 
-    def _computations(self, bodies: list[memoryview], schedule: dict[int, list[int]]) -> dict[int, Computation]:
+    def _computations(self, bodies: Iterable[Message], schedule: dict[int, list[int]]) -> dict[int, Computation]:
         found: dict[int, Computation] = {}
         rows: list[tuple[Instruction, list[int], list[int]]] = []
         by_id: dict[int, Instruction] = {}
         for body in bodies:
-            name, identifier, own = "", 0, {}
-            for key, value in fields(body):
-                if key == 1:
-                    name = text(value)
-                elif key == 5 and isinstance(value, int):
-                    identifier = value
-                elif key == 2 and isinstance(value, memoryview):
-                    number, instruction, operands, called = self._instruction(value)
-                    own[number] = instruction
-                    rows.append((instruction, operands, called))
+            own = {}
+            for raw in body.all(2):
+                own[raw.number(35)] = made = self._instruction(raw)
+                rows.append((made, raw.numbers(36), raw.numbers(38)))
             by_id.update(own)
-            order = [i for i in schedule.get(identifier, own) if i in own]
-            found[identifier] = Computation(name, [own[i] for i in order])
+            order = [i for i in schedule.get(body.number(5), own) if i in own]
+            found[body.number(5)] = Computation(body.text(1), [own[i] for i in order])
         for instruction, operands, called in rows:
             known = [by_id[i] for i in operands if i in by_id]
             instruction.operands = tuple(i.name for i in known)
@@ -100,68 +76,32 @@ class _Reader:
         self._names = {i: instruction.name for i, instruction in by_id.items()}
         return found
 
-    def _instruction(self, raw: memoryview) -> tuple[int, Instruction, list[int], list[int]]:
-        many: dict[int, list[Value]] = defaultdict(list)
-        for key, value in fields(raw):
-            many[key].append(value)
-        one = {key: values[-1] for key, values in many.items()}
-        config = _text(one.get(43))
-        made = Instruction(_text(one.get(1)), _text(one.get(2)), _shape(one.get(3)), config=config)
-        made.target = _text(one.get(28))
-        made.fusion = _text(one.get(11))
-        channel = one.get(26)
-        made.channel = signed(channel) if channel is not None else 0
-        if isinstance(meta := one.get(7), memoryview):
-            made.path, made.source = self._metadata(meta)
-        if isinstance(dot := one.get(30), memoryview):
-            made.contracted = tuple(n for key, value in fields(dot) if key == 1 for n in packed(value))
-        if isinstance(ragged := one.get(90), memoryview) and isinstance(dot := dict(fields(ragged)).get(1), memoryview):
-            made.contracted = tuple(n for key, value in fields(dot) if key == 1 for n in packed(value))
-        if isinstance(convolution := one.get(16), memoryview):
-            made.kernel_out = next((v for k, v in fields(convolution) if k == 4 and isinstance(v, int)), 0)
+    def _instruction(self, raw: Message) -> Instruction:
+        made = Instruction(raw.text(1), raw.text(2), _shape(raw.one(3)), config=raw.text(43))
+        made.target, made.fusion, made.channel = raw.text(28), raw.text(11), signed(raw.number(26))
+        if meta := raw.one(7):
+            made.path = meta.text(2)
+            made.source = f"{file}:{meta.number(4)}" if (file := meta.text(3)) else self._stack.source(meta.number(15))
+        ragged = raw.one(90)
+        if dot := (ragged.one(1) if ragged else None) or raw.one(30):
+            made.contracted = tuple(dot.numbers(1))
+        if convolution := raw.one(16):
+            made.kernel_out = convolution.number(4)
         interpret_config(made)
-        made.groups = _groups(many)
-        made.pairs = tuple(_pair(v) for v in many[52] if isinstance(v, memoryview))
+        made.groups = _groups(raw)
+        made.pairs = tuple((pair.number(1), pair.number(2)) for pair in raw.all(52))
         if made.pairs and not made.groups:
             made.groups = chains(made.pairs)
-        number = one.get(35)
-        operands = [n for value in many[36] for n in packed(value)]
-        called = [n for value in many[38] for n in packed(value)]
-        return int(number) if isinstance(number, int) else 0, made, operands, called
-
-    def _metadata(self, raw: memoryview) -> tuple[str, str]:
-        path = file = ""
-        line = frame = 0
-        for key, value in fields(raw):
-            if key == 2:
-                path = text(value)
-            elif key == 3:
-                file = text(value)
-            elif key == 4 and isinstance(value, int):
-                line = value
-            elif key == 15 and isinstance(value, int):
-                frame = value
-        return path, f"{file}:{line}" if file else self._stack.source(frame)
+        return made
 
 
 class _Stack:
     """The frames that instructions refer to. They come after the instructions, so they are looked up first."""
 
-    def __init__(self) -> None:
-        self._files: list[str] = []
-        self._places: list[tuple[int, int]] = []
-        self._frames: list[int] = []
-
-    def read(self, raw: memoryview) -> None:
-        """The index of a module."""
-        for key, value in fields(raw):
-            if key == 1:
-                self._files.append(text(value))
-            elif isinstance(value, memoryview) and key == 3:
-                place = dict(fields(value))
-                self._places.append((_int(place.get(1)), _int(place.get(3))))
-            elif isinstance(value, memoryview) and key == 4:
-                self._frames.append(_int(dict(fields(value)).get(1)))
+    def __init__(self, index: Message | None = None) -> None:
+        self._files = index.texts(1) if index else []
+        self._places = [(place.number(1), place.number(3)) for place in index.all(3)] if index else []
+        self._frames = [frame.number(1) for frame in index.all(4)] if index else []
 
     def source(self, frame: int) -> str:
         """file:line of a frame, by its number from one."""
@@ -192,111 +132,49 @@ def interpret_config(made: Instruction) -> None:
         made.fusion = fusion["kind"]
 
 
-def _text(value: Value | None) -> str:
-    return text(value) if value is not None else ""
-
-
-def _int(value: Value | None) -> int:
-    return value if isinstance(value, int) else 0
-
-
-def _shape(value: Value | None) -> Shape:
-    if not isinstance(value, memoryview):
+def _shape(raw: Message | None) -> Shape:
+    if raw is None:
         return Shape("")
-    kind, dims, parts = 0, [], []
-    for key, part in fields(value):
-        if key == 2:
-            kind = _int(part)
-        elif key == 3:
-            dims += packed(part)
-        elif key == 4:
-            parts.append(_shape(part))
-    return Shape(_DTYPES.get(kind, f"type{kind}"), tuple(dims), tuple(parts))
+    kind = raw.number(2)
+    return Shape(_DTYPES.get(kind, f"type{kind}"), tuple(raw.numbers(3)), tuple(map(_shape, raw.all(4))))
 
 
-def _schedule(raw: memoryview) -> dict[int, list[int]]:
-    found = {}
-    for _, entry in fields(raw):
-        if isinstance(entry, memoryview):
-            pair = dict(fields(entry))
-            sequence = pair.get(2)
-            if isinstance(sequence, memoryview):
-                found[_int(pair.get(1))] = [n for _, value in fields(sequence) for n in packed(value)]
-    return found
+def _schedule(raw: Message) -> dict[int, list[int]]:
+    pairs = ((entry.number(1), entry.one(2)) for entry in raw.all(1))
+    return {computation: sequence.numbers(1) for computation, sequence in pairs if sequence is not None}
 
 
-def _devices(raw: memoryview) -> tuple[int, ...]:
+def _devices(raw: Message) -> tuple[int, ...]:
     """Global devices by replica and partition, replicas outside."""
-    columns = []
-    for key, value in fields(raw):
-        if key == 3 and isinstance(value, memoryview):
-            columns.append([n for k, v in fields(value) if k == 1 for n in packed(v)])
+    columns = [column.numbers(1) for column in raw.all(3)]
     return tuple(device for row in zip(*columns, strict=False) for device in row)
 
 
-def _groups(many: dict[int, list[Value]]) -> Groups:
-    for value in many[93]:
-        if isinstance(value, memoryview):
-            return _mesh(value)
-    for value in many[92]:
-        if isinstance(value, memoryview):
-            return _iota(value)
-    for value in many[87]:
-        if isinstance(value, memoryview):
-            inner: dict[int, list[Value]] = defaultdict(list)
-            for key, part in fields(value):
-                inner[key].append(part)
-            for part in inner[2]:
-                if isinstance(part, memoryview):
-                    return _iota(part)
-            return _listed(inner[1])
-    return _listed(many[49])
+def _groups(raw: Message) -> Groups:
+    if mesh := raw.one(93):
+        return _mesh(mesh)
+    if iota := raw.one(92):
+        return _iota(iota)
+    if either := raw.one(87):
+        return _iota(inner) if (inner := either.one(2)) else _listed(either.all(1))
+    return _listed(raw.all(49))
 
 
-def _listed(values: list[Value]) -> Groups:
-    lists = [[n for _, v in fields(value) for n in packed(v)] for value in values if isinstance(value, memoryview)]
-    return tuple(tuple(members) for members in lists if members)
+def _listed(groups: Iterable[Message]) -> Groups:
+    lists = (tuple(group.numbers(1)) for group in groups)
+    return tuple(members for members in lists if members)
 
 
-def _iota(raw: memoryview) -> Groups:
-    groups = size = 0
-    dims: list[int] = []
-    order: list[int] = []
-    for key, value in fields(raw):
-        if key == 1:
-            groups = _int(value)
-        elif key == 2:
-            size = _int(value)
-        elif key == 3:
-            dims += packed(value)
-        elif key == 4:
-            order += packed(value)
-    return iota_groups(groups, size, dims, order)
+def _iota(raw: Message) -> Groups:
+    return iota_groups(raw.number(1), raw.number(2), raw.numbers(3), raw.numbers(4))
 
 
-def _mesh(raw: memoryview) -> Groups:
-    sizes: list[int] = []
-    dims: list[int] = []
-    order: list[int] = []
+def _mesh(raw: Message) -> Groups:
+    mesh = raw.one(1)
+    sizes = [axis.number(2) for axis in mesh.all(1)] if mesh else []
+    order = mesh.one(3) if mesh else None
     axes: list[tuple[int, int, int]] = []
-    for key, value in fields(raw):
-        if not isinstance(value, memoryview):
-            continue
-        if key == 2:  # the first axis is an empty message: its number is 0
-            axis = dict(fields(value))
-            part = axis.get(2)
-            within = dict(fields(part)) if isinstance(part, memoryview) else {}
-            axes.append((_int(axis.get(1)), _int(within.get(1)) or 1, _int(within.get(2))))
-            continue
-        for inner, body in fields(value):
-            if inner == 1 and isinstance(body, memoryview):
-                sizes.append(_int(dict(fields(body)).get(2)))
-            elif inner == 3 and isinstance(body, memoryview):
-                for number, numbers in fields(body):
-                    (dims if number == 1 else order).extend(packed(numbers))
-    return mesh_groups(sizes, axes, dims, order)
-
-
-def _pair(raw: memoryview) -> tuple[int, int]:
-    pair = dict(fields(raw))
-    return _int(pair.get(1)), _int(pair.get(2))
+    for axis in raw.all(2):  # the first axis is an empty message: its number is 0
+        part = axis.one(2)
+        axes.append((axis.number(1), part.number(1) or 1 if part else 1, part.number(2) if part else 0))
+    return mesh_groups(sizes, axes, order.numbers(1) if order else [], order.numbers(2) if order else [])

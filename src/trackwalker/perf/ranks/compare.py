@@ -117,19 +117,6 @@ def collective_sums(
 
 
 @dataclass(frozen=True)
-class RankRow:
-    """One rank at its meetings."""
-
-    rank: int
-    label: str
-    last: int  # executions that it was among the last to enter
-    of: int  # executions in which anybody came clearly after the others
-    wait_ps: int  # what it waited for others, in all
-    step_ps: int | None  # median
-    compute_ps: int | None  # of a step, median
-
-
-@dataclass(frozen=True)
 class Straggler:
     """A rank the others wait for."""
 
@@ -152,7 +139,7 @@ class Straggler:
 class Across:
     """What the comparison of ranks found."""
 
-    ranks: list[RankRow]
+    arrivals: Arrivals
     alignment: Alignment
     meetings: Meetings
     start: Int64  # rank x execution, on the common clock
@@ -182,7 +169,7 @@ def compare(ranks: Sequence[RankTable]) -> Across:
     if alignment.early > _MOST_EARLY:
         stragglers = []
     return Across(
-        ranks=[_row(i, rank, arrivals) for i, rank in enumerate(ranks)],
+        arrivals=arrivals,
         alignment=alignment,
         meetings=meetings,
         start=start,
@@ -310,15 +297,6 @@ def _work(ranks: Sequence[RankTable], rank: int, late: list[int]) -> float | Non
     rest = [r for i, r in enumerate(ranks) if i != rank and (i not in late or len(late) == len(ranks))]
     others = [float(np.median([b.compute for b in r.buckets])) for r in rest if r.buckets]
     return float(np.median(own) / np.median(others)) if own and others and np.median(others) > 0 else None
-
-
-def _row(i: int, rank: RankTable, arrivals: Arrivals) -> RankRow:
-    steps = [s.span for s in rank.steps]
-    compute = [b.compute for b in rank.buckets]
-    return RankRow(
-        i, rank.label, int(arrivals.last[i].sum()), int(arrivals.decided[i].sum()), int(arrivals.wait[i].sum()),
-        int(np.median(steps)) if steps else None, int(np.median(compute)) if compute else None,
-    )  # fmt: skip
 
 
 def _clock_gaps(alignment: Alignment) -> list[Gap]:

@@ -8,8 +8,8 @@ from rich.text import Text
 from trackwalker.perf.analysis.diff_result import Changed, DiffReport, OpDelta
 from trackwalker.perf.analysis.result import short_path
 from trackwalker.report.perf.terminal import show
-from trackwalker.report.perf.view import BUCKETS, Grid, grid_lines, plain
-from trackwalker.report.text import clip, clip_middle, one_line
+from trackwalker.report.perf.view import BUCKETS, Grid, grid_lines
+from trackwalker.report.text import clip, clip_middle, one_line, plain
 
 _ROWS = 15
 

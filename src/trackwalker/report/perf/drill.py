@@ -7,8 +7,8 @@ from rich.text import Text
 
 from trackwalker.perf.analysis.drill_result import DrillReport, Execution
 from trackwalker.report.perf.terminal import figures, show
-from trackwalker.report.perf.view import Grid, grid_lines, plain
-from trackwalker.report.text import clip, clip_middle, one_line
+from trackwalker.report.perf.view import Grid, grid_lines
+from trackwalker.report.text import clip, clip_middle, one_line, plain
 
 
 def render_drill(report: DrillReport, console: Console) -> None:

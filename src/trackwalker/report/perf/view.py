@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from trackwalker.perf.analysis.result import OpRow, PerfReport, Throughput, TracePart, short_path, slow_phases
 from trackwalker.report import words
-from trackwalker.report.text import clip, clip_middle, one_line
+from trackwalker.report.text import clip, clip_middle, one_line, plain
 
 _ROWS = 12
 _RANKS = 8
@@ -21,9 +21,6 @@ BUCKETS = {
 
 
 # A performance report as Markdown, for a ticket.
-_SPECIAL = str.maketrans({c: f"\\{c}" for c in "\\`*_[]<>|#"})
-
-
 def perf_markdown(report: PerfReport) -> str:
     """The same parts as the terminal view."""
     lines = [f"# Performance of job {plain(report.job.id)}", "", plain(report.headline), ""]
@@ -50,11 +47,6 @@ def grid_lines(grid: Grid) -> list[str]:
     lines = [f"## {plain(grid.title)}", "", f"| {' | '.join(map(plain, grid.header))} |", f"|{rule}"]
     lines += [f"| {' | '.join(map(plain, row))} |" for row in grid.rows]
     return [*lines, "", plain(grid.note)] if grid.note else lines
-
-
-def plain(text: str) -> str:
-    """Names from a trace are data: they must not become markup."""
-    return one_line(text).translate(_SPECIAL)
 
 
 @dataclass

@@ -14,7 +14,7 @@ from typing import Any
 from trackwalker.errors import UsageError
 from trackwalker.sweep.batch.judge import MOST_CONTENDERS, MOST_RUNS, Point, contenders, runs_of
 from trackwalker.sweep.batch.report import report
-from trackwalker.sweep.model import Conclusion, Done, Result, Trial, job_settings
+from trackwalker.sweep.model import Conclusion, Done, Result, Template, Trial
 
 _MOST_VALUES = 12
 _MOST_LOST = 3  # values that fail for another reason than memory: the setting is not the question any more
@@ -127,9 +127,7 @@ def build(request: Mapping[str, Any]) -> BatchSweep:
     """The strategy of a request."""
     try:
         parameters = [_parameter(p) for p in request["params"]]
-        model, nodes = str(request["model"]), tuple(map(str, request.get("nodes", ())))
-        config, env = job_settings(request)
-        minutes, memory = float(request.get("minutes", 10.0)), str(request.get("memory", ""))
+        base = Template.read(request)
     except (KeyError, TypeError, ValueError, AttributeError) as e:
         raise UsageError(f"this is no request of a batch sweep: {type(e).__name__}: {e}") from e
     if not 1 <= len(parameters) <= 2:
@@ -139,9 +137,9 @@ def build(request: Mapping[str, Any]) -> BatchSweep:
     if len(parameters) == 2 and parameters[1].space is not None:
         raise UsageError(f"{parameters[1].name}: the second setting is fixed to values in turn: NAME=a,b,c")
     for p in parameters:
-        if p.name in config or p.name.removeprefix(_ENV) in env:
+        if p.name in base.config or p.name.removeprefix(_ENV) in base.env:
             raise UsageError(f"{p.name} is varied and cannot be set as well")
-    return BatchSweep(model, nodes, config, env, parameters, minutes, memory)
+    return BatchSweep(base, parameters, str(request.get("memory", "")))
 
 
 def _parameter(said: Mapping[str, Any]) -> Parameter:
@@ -166,18 +164,8 @@ class BatchSweep:
 
     kind = "batch"
 
-    def __init__(
-        self,
-        model: str,
-        nodes: tuple[str, ...],
-        config: Mapping[str, str],
-        env: Mapping[str, str],
-        parameters: Sequence[Parameter],
-        minutes: float = 10.0,
-        memory: str = "",
-    ) -> None:
-        self._model, self._nodes, self._config, self._env = model, nodes, config, env
-        self._varied, self._minutes, self._memory = parameters[0], minutes, memory
+    def __init__(self, base: Template, parameters: Sequence[Parameter], memory: str = "") -> None:
+        self._base, self._varied, self._memory = base, parameters[0], memory
         fixed = parameters[1] if len(parameters) > 1 else None
         self._lines: list[tuple[tuple[str, str], ...]] = [((fixed.name, v),) for v in fixed.values] if fixed else [()]
 
@@ -250,15 +238,9 @@ class BatchSweep:
         config = {k: v for k, v in words.items() if not k.startswith(_ENV)}
         env = {k.removeprefix(_ENV): v for k, v in words.items() if k.startswith(_ENV)}
         what = f"{point.name}={point.value}"
-        return Trial(
-            key=point.key(run),
-            model=self._model,
-            nodes=self._nodes,
-            config={**self._config, **config},
-            env={**self._env, **env},
-            why=f"whether {what} runs and how fast" if run == 1 else f"{what} once more: too close to call",
-            minutes=self._minutes,
-        )
+        why = f"whether {what} runs and how fast" if run == 1 else f"{what} once more: too close to call"
+        base = self._base
+        return base.trial(point.key(run), why, config={**base.config, **config}, env={**base.env, **env})
 
 
 def is_bound(result: Result) -> bool:

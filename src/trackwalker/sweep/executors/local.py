@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from trackwalker.errors import MaybeQueuedError, TrackwalkerError, UnreachableError, UsageError
+from trackwalker.job.processes import spawn
 from trackwalker.launch.code.provenance import code_of
 from trackwalker.launch.job_state import cancel as cancel_job
 from trackwalker.launch.job_state import standing
@@ -73,11 +74,7 @@ class LocalExecutor(JobExecutor):
                 "observe": self.setup.observe, "workspace": str(self.workspace)}  # fmt: skip
         order.write_text(json.dumps(said))
         argv = [sys.executable, "-m", "trackwalker.sweep.executors.local", str(order)]
-        with order.with_suffix(".out").open("wb") as out:
-            child = subprocess.Popen(
-                argv, cwd=trial.code or self.setup.code or None, stdin=subprocess.DEVNULL, stdout=out, stderr=out,
-                start_new_session=True,
-            )  # fmt: skip
+        child = spawn(argv, order.with_suffix(".out"), cwd=trial.code or self.setup.code or None)
         self._children = [*(c for c in self._children if c.poll() is None), child]
         deadline = time.monotonic() + _START_S
         while (job := self._written(tag)) is None:

@@ -18,7 +18,7 @@ from trackwalker.perf.analysis.report import analyse
 from trackwalker.sweep.flags.catalogue import Variant, join, read_variants
 from trackwalker.sweep.flags.course import BASELINE, JOIN, PROFILED, Course, Rules, Slot, at_most, follow
 from trackwalker.sweep.flags.report import report
-from trackwalker.sweep.model import Conclusion, Done, Trial, job_settings
+from trackwalker.sweep.model import Conclusion, Done, Template, Trial
 
 _BASELINES_LOST = 2
 # A profiled run is short, and its speed does not count.
@@ -73,16 +73,14 @@ def build(request: Mapping[str, Any]) -> FlagSweep:
     """The strategy of a request."""
     try:
         variants = read_variants(request["variants"])
-        model, nodes = str(request["model"]), tuple(map(str, request.get("nodes", ())))
-        config, env = job_settings(request)
-        minutes, profile = float(request.get("minutes", 10.0)), bool(request.get("profile", False))
+        base, profile = Template.read(request), bool(request.get("profile", False))
         workspace, condition = request.get("workspace"), str(request.get("condition", ""))
     except (KeyError, TypeError, ValueError, AttributeError) as e:
         raise UsageError(f"this is no request of a flag sweep: {type(e).__name__}: {e}") from e
     if not variants:
         raise UsageError("no flag of the catalogue fits this model and mesh; name your own with --try")
     explain = between(str(workspace)) if workspace else None
-    return FlagSweep(model, nodes, config, env, variants, minutes, profile, condition, explain)
+    return FlagSweep(base, variants, profile, condition, explain)
 
 
 class FlagSweep:
@@ -92,22 +90,16 @@ class FlagSweep:
 
     def __init__(
         self,
-        model: str,
-        nodes: tuple[str, ...],
-        config: Mapping[str, str],
-        env: Mapping[str, str],
+        base: Template,
         variants: Sequence[Variant],
-        minutes: float = 10.0,
         profile: bool = False,
         condition: str = "",
         explain: Explain | None = None,
         rules: Rules = Rules(),  # noqa: B008
     ) -> None:
-        self._model, self._nodes, self._config, self._env = model, nodes, config, env
-        self._variants = {v.name: v for v in variants}
+        self._base, self._variants = base, {v.name: v for v in variants}
         self._parts = {v.name: v.sets for v in variants}
-        self._minutes, self._profile, self._condition = minutes, profile, condition
-        self._explain, self._rules = explain, rules
+        self._profile, self._condition, self._explain, self._rules = profile, condition, explain, rules
 
     def next_trials(self, done: Done) -> list[Trial]:
         """The runs that the present stage still lacks, in the order they are to be run."""
@@ -143,17 +135,10 @@ class FlagSweep:
     def _trial(self, slot: Slot, stage: str) -> Trial:
         parts = [] if slot.arm == BASELINE else [self._variants[name] for name in self._names(slot.arm)]
         change = join(parts)
-        config = {**self._config, **change.config, **(_TRACED if stage == PROFILED else {})}
+        config = {**self._base.config, **change.config, **(_TRACED if stage == PROFILED else {})}
         what = "the baseline" if slot.arm == BASELINE else slot.arm
-        return Trial(
-            key=slot.key,
-            model=self._model,
-            nodes=self._nodes,
-            config=config,
-            env=change.environment(self._env),
-            why=f"{what}: {_WHY[stage]}",
-            minutes=self._minutes,
-        )
+        env = change.environment(self._base.env)
+        return self._base.trial(slot.key, f"{what}: {_WHY[stage]}", config=config, env=env)
 
     def _names(self, arm: str) -> list[str]:
         return [arm] if arm in self._variants else arm.split(JOIN)

@@ -45,7 +45,7 @@ def earlier_columns(
             break
         if any(getattr(plan.setup, key) != setup[key] for key in ALIKE):
             continue
-        if sweep.config != dict(config) or sweep.env != dict(env):
+        if sweep.base.config != dict(config) or sweep.base.env != dict(env):
             continue
         same = {size.name for size, nodes in sweep.places.items() if tuple(places.get(size, ())) == nodes}
         try:

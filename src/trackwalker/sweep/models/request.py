@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from trackwalker.errors import UsageError
+from trackwalker.sweep.model import USUAL
 from trackwalker.sweep.models.cells import Size, assign, parse_node_sets, parse_sizes
 from trackwalker.sweep.models.history import ALIKE as ALIKE
 from trackwalker.sweep.models.history import earlier_columns, remembered_nodes
-from trackwalker.sweep.models.strategy import USUAL
 from trackwalker.sweep.plan import FOLDER
 
 INSTALLED = "installed"  # name of the column whose code is no commit

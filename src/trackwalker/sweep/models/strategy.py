@@ -11,16 +11,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from trackwalker.errors import UsageError
-from trackwalker.sweep.model import Conclusion, Done, Trial
+from trackwalker.sweep.model import Conclusion, Done, Template, Trial
 from trackwalker.sweep.models.cells import Size
 from trackwalker.sweep.models.compare import Column, Run, judge, noise_between_runs
 from trackwalker.sweep.models.report import Findings, conclude
 
-# What is measured is the training step: no reading of data, no saving.
-USUAL = {"dataset_type": "synthetic", "enable_checkpointing": "false"}
 MOST_RUNS = 3  # of one model on one commit
 _BROKEN = 2  # models that newly fail: enough to call a commit broken
-_FEWEST_STEPS = 10  # the first five are never steady
 
 
 @dataclass(frozen=True)
@@ -38,10 +35,7 @@ def build(request: Mapping[str, Any]) -> ModelSweep:
     try:
         cells = {Size(str(c["model"]), int(c["count"])): tuple(map(str, c["nodes"])) for c in request["cells"]}
         codes = [Code(c["name"], c.get("sha", ""), c.get("subject", ""), c.get("code", "")) for c in request["codes"]]
-        config = {**USUAL, "steps": str(request["steps"]), **request.get("config", {})}
-        config = {str(k): str(v) for k, v in config.items()}
-        env = {str(k): str(v) for k, v in request.get("env", {}).items()}
-        minutes = float(request["minutes"])
+        base = Template.read(request)
         history = [Column.from_dict(column) for column in request.get("history", [])]
     except (KeyError, TypeError, ValueError, AttributeError) as e:
         raise UsageError(f"this is no request of a model sweep: {type(e).__name__}: {e}") from e
@@ -52,10 +46,7 @@ def build(request: Mapping[str, Any]) -> ModelSweep:
             raise UsageError(f"{size.name} has {len(set(nodes))} different nodes, {size.count} are needed")
     if len({code.name for code in codes}) < len(codes):
         raise UsageError("two commits of a sweep have one name")
-    steps = config["steps"]
-    if not steps.isdecimal() or int(steps) < _FEWEST_STEPS:
-        raise UsageError(f"steps={steps}: at least {_FEWEST_STEPS}, or no step is a steady one")
-    return ModelSweep(cells, codes, config, env, history, minutes)
+    return ModelSweep(cells, codes, base, history)
 
 
 class ModelSweep:
@@ -67,13 +58,11 @@ class ModelSweep:
         self,
         cells: Mapping[Size, tuple[str, ...]],
         codes: Sequence[Code],
-        config: Mapping[str, str],
-        env: Mapping[str, str],
+        base: Template,
         history: Sequence[Column] = (),
-        minutes: float = 15.0,
     ) -> None:
-        self.places, self.config, self.env = cells, config, env
-        self._codes, self._history, self._minutes = codes, list(history), minutes
+        self.places, self.base = cells, base
+        self._codes, self._history = codes, list(history)
 
     def next_trials(self, done: Done) -> list[Trial]:
         """The first run of each model that is due, earlier commits first; then the repetitions of one round."""
@@ -109,7 +98,7 @@ class ModelSweep:
 
     def at_most_node_hours(self) -> float:
         """Its jobs differ in size, so the largest would be a poor measure."""
-        return sum(size.count for size in self.places) * len(self._codes) * MOST_RUNS * self._minutes / 60.0
+        return sum(size.count for size in self.places) * len(self._codes) * MOST_RUNS * self.base.minutes / 60.0
 
     def own_columns(self, done: Done) -> list[Column]:
         """The commits of this sweep with all their runs."""
@@ -164,16 +153,9 @@ class ModelSweep:
 
     def _trial(self, code: Code, size: Size, run: int) -> Trial:
         why = f"{size.model} on {size.count} node{'s' if size.count > 1 else ''} with {code.name}"
-        return Trial(
-            key=f"{code.name}/{size.name}#{run}",
-            model=size.model,
-            nodes=self.places[size],
-            config=self.config,
-            env=self.env,
-            code=code.folder,
-            why=why if run == 1 else f"{why}, once more: the change is too close to call",
-            minutes=self._minutes,
-        )
+        why = why if run == 1 else f"{why}, once more: the change is too close to call"
+        where = {"model": size.model, "nodes": self.places[size], "code": code.folder}
+        return self.base.trial(f"{code.name}/{size.name}#{run}", why, **where)
 
     @staticmethod
     def _first_failure(column: Column) -> str:

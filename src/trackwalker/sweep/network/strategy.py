@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from trackwalker.errors import UsageError
-from trackwalker.sweep.model import Conclusion, Done, Result, Trial
+from trackwalker.sweep.model import Conclusion, Done, Result, Template, Trial
 from trackwalker.sweep.network.book import Book, Group, Need, NothingRuns, Run, Seen
 from trackwalker.sweep.network.design import Faults, cover
 from trackwalker.sweep.network.report import Findings, conclude
 from trackwalker.sweep.network.search import solve
-from trackwalker.sweep.nodes.strategy import NodesRequest
+from trackwalker.sweep.nodes.strategy import read_nodes
 
 Search = Callable[[Book, int, int], Faults]  # what is known, how many nodes, the most faults to follow up
 
@@ -23,7 +23,7 @@ _INTERVAL = 3.92  # widths of the standard error in a 95 % interval
 
 def build(request: Mapping[str, Any]) -> NetworkSweep:
     """The strategy of a request; two nodes at least."""
-    asked = NodesRequest.read(request)
+    asked = read_nodes(request)
     if len(asked.nodes) < 2:
         raise UsageError("a network sweep needs at least two nodes, better eight: one node has no link to anybody")
     expect = request.get("expect")
@@ -37,7 +37,7 @@ class NetworkSweep:
 
     kind = "network"
 
-    def __init__(self, asked: NodesRequest, expect: float | None = None, search: Search = solve) -> None:
+    def __init__(self, asked: Template, expect: float | None = None, search: Search = solve) -> None:
         self._asked, self._expect, self._search = asked, expect, search
         nodes = len(asked.nodes)
         self._most_faults = 3 if nodes < 32 else 4 if nodes < 128 else 6
@@ -122,7 +122,7 @@ class NetworkSweep:
     def _trial(self, run: Run, done: Done) -> Trial:
         results = self._results(run.group, done)
         number = run.number + sum(result.status == "cancelled" for result in results)
-        return self._asked.trial(self._key(run.group, number), self._members(run.group), run.why)
+        return self._asked.trial(self._key(run.group, number), run.why, nodes=self._members(run.group))
 
     def _key(self, group: Group, number: int) -> str:
         if group not in self._digests:
@@ -131,8 +131,8 @@ class NetworkSweep:
             self._digests[group] = "+".join(members) if len(group) <= 2 else f"{len(group)}-nodes-{digest}"
         return f"{self._digests[group]}#{number}"
 
-    def _members(self, group: Group) -> Sequence[str]:
-        return [self._names[node] for node in group]
+    def _members(self, group: Group) -> tuple[str, ...]:
+        return tuple(self._names[node] for node in group)
 
 
 def _seen(result: Result) -> Seen:

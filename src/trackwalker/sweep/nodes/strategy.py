@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from statistics import median
 from typing import Any, Literal, NamedTuple
 
 from trackwalker.errors import UsageError
 from trackwalker.stats.groups import between_runs
-from trackwalker.sweep.model import Conclusion, Done, Result, Trial
+from trackwalker.sweep.model import Conclusion, Done, Result, Template, Trial
 
 MARGINAL, DEGRADED = math.log(0.98), math.log(0.95)
 MOST_RUNS = 3  # of one node
@@ -31,44 +31,19 @@ Signals = Mapping[str, Mapping[str, float]]  # host -> metric -> steady mean
 _SIGMAS = 4.0  # off the spread of the other nodes
 
 
-# What node and network sweeps are asked: a model, the nodes, and settings that every job carries.
-_FEWEST_STEPS = 10  # the first steps compile and warm up: fewer leave no steady stretch (upstream ran one step)
-
-
-@dataclass(frozen=True)
-class NodesRequest:
-    """Checked: every node once, and enough steps for a steady stretch."""
-
-    model: str
-    nodes: tuple[str, ...]
-    config: Mapping[str, str] = field(default_factory=dict)
-    env: Mapping[str, str] = field(default_factory=dict)
-    minutes: float = 10.0
-
-    @classmethod
-    def read(cls, request: Mapping[str, Any]) -> NodesRequest:
-        """The request of a plan; what is wrong with it is said before anything is submitted."""
-        nodes = tuple(str(node).strip() for node in request.get("nodes") or ())
-        if not nodes or not all(nodes):
-            raise UsageError("which nodes? give the list, as n[1-8] or n1,n2")
-        twice = sorted({node for node in nodes if nodes.count(node) > 1})
-        if twice:
-            raise UsageError(f"{', '.join(twice)} is in the node list twice: every node must be there once")
-        if bad := [node for node in nodes if any(c in node for c in "[]+# \t")]:
-            raise UsageError(f"'{bad[0]}' is no node name; lists look like n[1-8] or n1,n2")
-        config = {str(k): str(v) for k, v in (request.get("config") or {}).items()}
-        config.setdefault("steps", str(request.get("steps", 30)))
-        if not config["steps"].isdecimal() or int(config["steps"]) < _FEWEST_STEPS:
-            raise UsageError(f"steps={config['steps']}: at least {_FEWEST_STEPS}; the first ones measure the compiler")
-        model = str(request.get("model") or "")
-        if not model:
-            raise UsageError("which model? as --model 70b")
-        env = {str(k): str(v) for k, v in (request.get("env") or {}).items()}
-        return cls(model, nodes, config, env, float(request.get("minutes", 10.0)))
-
-    def trial(self, key: str, nodes: Sequence[str], why: str) -> Trial:
-        """One job of the sweep on these nodes."""
-        return Trial(key, self.model, tuple(nodes), self.config, self.env, why=why, minutes=self.minutes)
+def read_nodes(request: Mapping[str, Any]) -> Template:
+    """What node and network sweeps are asked for: a model, and every node once; what is wrong is said beforehand."""
+    base = Template.read(request, usual={}, few="; the first ones measure the compiler")
+    if not base.nodes or not all(base.nodes):
+        raise UsageError("which nodes? give the list, as n[1-8] or n1,n2")
+    twice = sorted({node for node in base.nodes if base.nodes.count(node) > 1})
+    if twice:
+        raise UsageError(f"{', '.join(twice)} is in the node list twice: every node must be there once")
+    if bad := [node for node in base.nodes if any(c in node for c in "[]+# \t")]:
+        raise UsageError(f"'{bad[0]}' is no node name; lists look like n[1-8] or n1,n2")
+    if not base.model:
+        raise UsageError("which model? as --model 70b")
+    return base
 
 
 class _Kind(NamedTuple):
@@ -132,7 +107,7 @@ def _stands_out(value: float, others: list[float], kind: _Kind) -> bool:
 
 def build(request: Mapping[str, Any]) -> NodeSweep:
     """The strategy of a request; two nodes at least, since a node is judged by the others."""
-    asked = NodesRequest.read(request)
+    asked = read_nodes(request)
     if len(asked.nodes) < 2:
         raise UsageError("a node sweep needs at least two nodes: a node is judged by the others")
     return NodeSweep(asked)
@@ -162,7 +137,7 @@ class NodeSweep:
 
     kind = "nodes"
 
-    def __init__(self, asked: NodesRequest) -> None:
+    def __init__(self, asked: Template) -> None:
         self._asked = asked
 
     def next_trials(self, done: Done) -> list[Trial]:
@@ -172,7 +147,7 @@ class NodeSweep:
             missing = [node for node in again if self._key(node, number) not in done]
             if missing:
                 why = "alone on one node" if number == 1 else "looks slow or failed: once more before anybody says so"
-                return [self._asked.trial(self._key(node, number), (node,), why) for node in missing]
+                return [self._asked.trial(self._key(node, number), why, nodes=(node,)) for node in missing]
         return []
 
     def stop(self, done: Done) -> str:

@@ -6,7 +6,6 @@ asked instead. Nobody who could be asked means neither yes nor no.
 
 from __future__ import annotations
 
-import http.client
 import json
 import re
 import time
@@ -14,13 +13,12 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 from urllib.parse import quote
 
 import numpy as np
 
-from trackwalker.job.processes import read_bytes, read_stat
-from trackwalker.observe.targets import JOB_HEADER
+from trackwalker.job.processes import read_stat
+from trackwalker.observe.targets import agent_at, groups_in
 
 _APART_S = 3.0
 _PATIENCE_S = 2.0
@@ -164,33 +162,14 @@ def take(reading: Reading, text: str) -> None:
 
 
 def _targets(job_dir: Path) -> list[str]:
-    found = []
-    for path in sorted((job_dir / "agent" / "targets").glob("*.json")):
-        try:
-            groups: list[dict[str, Any]] = json.loads(path.read_bytes())
-            found += [str(target) for group in groups for target in group["targets"]]
-        except (OSError, ValueError, KeyError, TypeError):
-            continue
-    return found
+    files = sorted((job_dir / "agent" / "targets").glob("*.json"))
+    return [str(target) for file in files for group in groups_in(file) or () for target in group["targets"]]
 
 
 def _fetch(target: str, job_id: str) -> str:
     """An agent's metrics, empty when it does not answer or is another job's."""
-    host, _, port = target.rpartition(":")
-    try:
-        # A connection of our own, closed at once: the recorder's place in the backlog is not touched.
-        connection = http.client.HTTPConnection(host.strip("[]"), int(port), timeout=_PATIENCE_S)
-    except ValueError:
-        return ""
-    try:
-        connection.request("GET", "/metrics", headers={"Connection": "close"})
-        answer = connection.getresponse()
-        body = answer.read(_MOST_READ)
-        return body.decode("utf-8", "replace") if answer.getheader(JOB_HEADER, "") == quote(job_id) else ""
-    except (OSError, http.client.HTTPException):
-        return ""
-    finally:
-        connection.close()
+    job, body = agent_at(target, "/metrics", _MOST_READ, _PATIENCE_S) or ("", b"")
+    return body.decode("utf-8", "replace") if job == quote(job_id) else ""
 
 
 def _ask_kernel(reading: Reading, job_dir: Path) -> None:
@@ -205,9 +184,7 @@ def _ask_kernel(reading: Reading, job_dir: Path) -> None:
             continue  # perhaps another machine's process: nothing can be said of it
         if stat.state in "Tt":
             reading.stopped.add(rank)
-        fields = (read_bytes(f"/proc/{pid}/stat") or b"").rpartition(b")")[2].split()
-        if len(fields) > 12:
-            reading.cpu[f"rank {rank}"] = (int(fields[11]) + int(fields[12])) / _TICKS
+        reading.cpu[f"rank {rank}"] = stat.ticks / _TICKS
 
 
 def _ranks(ranks: Iterable[int]) -> str:

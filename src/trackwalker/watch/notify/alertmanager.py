@@ -7,18 +7,15 @@ from typing import Any
 
 from trackwalker.report.text import clip
 from trackwalker.watch.notify.base import Letter, Receipt
-from trackwalker.watch.notify.http import Http
+from trackwalker.watch.notify.http import Http, OnceByKey
 from trackwalker.watch.notify.message import Message
 
 OURS = "trackwalker_incident"  # the label that says the alert is ours: it is not told again when it comes back
 _ANNOTATION = 4000
 
 
-class Alertmanager:
+class Alertmanager(OnceByKey):
     """API v2. An alert is known by its labels, so sending again does no harm."""
-
-    attaches: frozenset[str] = frozenset()
-    idempotent = True
 
     def __init__(self, url: str, token: str = "", keep_hours: float = 24.0) -> None:
         self._http = Http("Alertmanager", url, [token])
@@ -48,14 +45,6 @@ class Alertmanager:
         if isinstance(said, str) and said.strip():  # it answers with nothing; a page is from something in between
             raise self._http.in_doubt("gave an answer that cannot be read")
         return {"labels": labels, "started": started}
-
-    def find(self, letter: Letter) -> Receipt | None:
-        """Nothing to look for: it is sent again and counts once."""
-        return None
-
-    def close(self) -> None:
-        """End the connections."""
-        self._http.close()
 
 
 def _labels(message: Message) -> dict[str, str]:

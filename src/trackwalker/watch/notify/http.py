@@ -16,7 +16,7 @@ import httpx
 
 from trackwalker.job.redact import HIDDEN
 from trackwalker.report.text import clip, one_line
-from trackwalker.watch.notify.base import InDoubtError, NotSentError, RejectedError
+from trackwalker.watch.notify.base import InDoubtError, Letter, NotSentError, Receipt, RejectedError
 
 TIMEOUT = httpx.Timeout(15.0, connect=8.0)
 _LARGEST_ANSWER = 4 << 20
@@ -114,6 +114,22 @@ class Http:
 
     def _plain(self, error: Exception) -> str:
         return clip(one_line(f"{type(error).__name__}: {error}".rstrip(": ")), 160)
+
+
+class OnceByKey:
+    """A channel over HTTP whose service takes the same message only once, and has no letters for files alone."""
+
+    attaches: frozenset[str] = frozenset()
+    idempotent = True
+    _http: Http
+
+    def find(self, letter: Letter) -> Receipt | None:
+        """Nothing to look for: it is sent again and counts once."""
+        return None
+
+    def close(self) -> None:
+        """End the connections."""
+        self._http.close()
 
 
 def retry_after(headers: httpx.Headers, decoded: Any = None) -> float | None:

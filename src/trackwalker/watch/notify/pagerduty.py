@@ -7,7 +7,7 @@ from typing import Any
 
 from trackwalker.report.text import clip
 from trackwalker.watch.notify.base import Letter, Receipt
-from trackwalker.watch.notify.http import Http
+from trackwalker.watch.notify.http import Http, OnceByKey
 from trackwalker.watch.notify.message import short_id
 
 URL = "https://events.pagerduty.com"
@@ -15,11 +15,8 @@ _SUMMARY = 1024
 _DETAIL = 8000
 
 
-class PagerDuty:
+class PagerDuty(OnceByKey):
     """Trigger and resolve. The same dedup_key is the same alert, so sending again does no harm."""
-
-    attaches: frozenset[str] = frozenset()
-    idempotent = True
 
     def __init__(self, key: str, url: str = URL) -> None:
         self._http = Http("PagerDuty", url, [key])
@@ -52,11 +49,3 @@ class PagerDuty:
         if not isinstance(said, dict) or said.get("status") != "success":
             raise self._http.in_doubt("gave an answer that cannot be read")
         return {"dedup_key": name}
-
-    def find(self, letter: Letter) -> Receipt | None:
-        """Nothing to look for: it is sent again and counts once."""
-        return None
-
-    def close(self) -> None:
-        """End the connections."""
-        self._http.close()

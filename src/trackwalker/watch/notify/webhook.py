@@ -13,17 +13,14 @@ import json
 import time
 
 from trackwalker.watch.notify.base import Letter, Receipt
-from trackwalker.watch.notify.http import Http
+from trackwalker.watch.notify.http import Http, OnceByKey
 from trackwalker.watch.notify.message import Message, short_id
 
 SCHEMA = "trackwalker.message/1"
 
 
-class Webhook:
+class Webhook(OnceByKey):
     """POST of one JSON object; `webhook-id` is the same however often it is sent."""
-
-    attaches: frozenset[str] = frozenset()  # files travel inside
-    idempotent = True
 
     def __init__(self, url: str, secret: str) -> None:
         self._http = Http("the webhook", url, [secret])
@@ -45,14 +42,6 @@ class Webhook:
         if status >= 400 and status != 409:
             raise self._http.refused(status, "")
         return {"id": name}
-
-    def find(self, letter: Letter) -> Receipt | None:
-        """Nothing to look for: it is sent again with the same id."""
-        return None
-
-    def close(self) -> None:
-        """End the connections."""
-        self._http.close()
 
 
 def document(message: Message) -> dict[str, object]:
