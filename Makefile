@@ -33,7 +33,7 @@ test-all: check  ## `make test`, and the long drills, every fault, fuzzing, soak
 	@scripts/run-tests long
 
 unit: setup
-	@$(BIN)/python -m pytest tests/unit -m unit -n $${WORKERS:-2} -q --durations-table unit
+	@$(BIN)/python -m pytest tests/unit -m unit -n $${WORKERS:-2} --dist loadfile -q --durations-table unit
 
 test-maxtext: setup  ## the real MaxText 0.2.5 through the launcher, locally and on Slurm (opt-in: 4.2 GB, 20 minutes the first time)
 	@scripts/setup-tests

@@ -30,17 +30,18 @@ def truth_of(case: dict[str, Any], verdict: dict[str, Any]) -> Truth:
         )
     if "root" not in case:
         return _placed(case, verdict, must_not)
-    if not case["root"]:
+    several = case.get("all_of", [])
+    if not (case["root"] or several):
         return Truth(outcome="insufficient-evidence", must_not=must_not)
     answers = [
         Truth(
             outcome="incident",
-            roots=[TrueCause(cause=c, hosts=h or []) for c in (case.get("all_of") or [cause])],
-            also_roots=case.get("all_of", []),  # who of the hosts is whose is not told
+            roots=[TrueCause(cause=c, hosts=h or []) for c in (several or [cause])],
+            also_roots=several,  # who of the hosts is whose is not told
             must_not=must_not,
             or_abstain=case.get("abstain_ok", False),
         )
-        for cause in case["root"]
+        for cause in case["root"] or several[:1]
         for h in [case["hosts"], *case.get("hosts_alt", [])]
     ]
     return answers[0].model_copy(update={"alternatives": answers[1:]})
@@ -49,7 +50,9 @@ def truth_of(case: dict[str, Any], verdict: dict[str, Any]) -> Truth:
 def _placed(case: dict[str, Any], verdict: dict[str, Any], must_not: list[str]) -> Truth:
     """Trouble without a name: whatever it is called, the place decides."""
     said = {c["cause"] for c in verdict.get("causes", []) if c["role"] == "root"} - {"unclassified"} - set(must_not)
-    gpus, devices = ([case[k]] if case.get(k) else [] for k in ("gpu", "device"))
+    # A bare name is a part of the only host: `mlx5_1` on n07 is n07/mlx5_1.
+    parts = [[case[k]] if case.get(k) else [] for k in ("gpu", "device")]
+    gpus, devices = ([p if "/" in p else f"{case['hosts'][0]}/{p}" for p in part] for part in parts)
 
     def named(cause: str) -> Truth:
         root = TrueCause(cause=cause, hosts=case["hosts"], gpus=gpus, devices=devices)

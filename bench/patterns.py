@@ -15,8 +15,10 @@ import argparse
 import ast
 import json
 import sys
+from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import accumulate
 from pathlib import Path
 
 import yaml
@@ -100,21 +102,36 @@ def _strings(held: object) -> Iterator[str]:
 
 def decided(signatures: Signatures) -> dict[int, str]:
     """By pattern, the first case it decides."""
+    lines = [(where, body.text) for where, line in dict.fromkeys(corpus()) if (body := parse(line[:_LONGEST].encode()))]
+    exact, lower = _Joined([text for _, text in lines]), _Joined([text.lower() for _, text in lines])
+    found: list[dict[str, set[int]]] = [{} for _ in lines]
+    for rule in signatures.rules:
+        for at in (exact if rule.case else lower).holding(rule.literal.rstrip("\n")):
+            if rule.place(exact.texts[at], lower.texts[at]) >= 0:
+                found[at].setdefault(rule.owner, set()).add(rule.asked)
     out: dict[int, str] = {}
-    needles = [(rule.literal.rstrip("\n"), rule) for rule in signatures.rules]
-    for where, line in dict.fromkeys(corpus()):
-        body = parse(line[:_LONGEST].encode())
-        if body is None:
-            continue
-        lower = body.text.lower()
-        found: dict[str, set[int]] = {}
-        for literal, rule in needles:
-            if literal in (body.text if rule.case else lower) and rule.place(body.text, lower) >= 0:
-                found.setdefault(rule.owner, set()).add(rule.asked)
-        for numbers in found.values():
+    for (where, _), owners in zip(lines, found, strict=True):
+        for numbers in owners.values():
             if len(numbers) == 1:
                 out.setdefault(min(numbers), where)
     return out
+
+
+class _Joined:
+    """Many lines as one text: a literal is looked for in all of them at once."""
+
+    def __init__(self, texts: list[str]) -> None:
+        self.texts = texts
+        self._all = "\0".join(texts)
+        self._ends = list(accumulate(len(text) + 1 for text in texts))
+
+    def holding(self, literal: str) -> Iterator[int]:
+        """The places of the lines that hold it."""
+        at = self._all.find(literal)
+        while at >= 0:
+            line = bisect_right(self._ends, at)
+            yield line
+            at = self._all.find(literal, self._ends[line])
 
 
 def redundant(told: list[Rule]) -> list[tuple[Rule, Rule]]:

@@ -6,6 +6,7 @@ import hashlib
 import os
 import re
 import signal
+import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,11 +24,11 @@ ROOT = Path(__file__).parent.parent
 UNIT = ROOT / "tests" / "unit"
 # The longest files first (build/test-durations/landing.tsv), so that no worker is left alone with one at the end.
 LONGEST = [
-    "supervise_slurm", "watch_slurm", "sweep_resume", "slurm_launch", "lab", "ray", "tiny_trainer", "real_faults",
-    "compare", "web_job_browser", "ask", "web_log", "lab_own_format", "robustness", "survival", "acceptance_recorder",
-    "watch_real", "gpu_drill", "mended_families", "h200_runs", "tsdb_commands", "h200_phases", "bounds",
-    "evidence_reproduces", "acceptance_training", "auto_resume", "recorder", "launch_matrix", "losses", "remote_write",
-    "tunnel", "web_jobs",
+    "supervise_slurm", "watch_slurm", "sweep_resume", "slurm_launch", "ray", "lab", "watch_real", "web_misleading",
+    "tour", "tiny_trainer", "real_faults", "web_job_browser", "ask", "web_jobs", "web_log", "survival",
+    "acceptance_recorder", "record_agrees", "web_fleet_browser", "compare", "telemetry_store", "kubernetes_launch",
+    "launch_matrix", "endings", "web_hostile", "web_axis_browser", "lab_own_format", "robustness", "tsdb_commands",
+    "bounds", "acceptance_training", "auto_resume", "recorder", "losses", "remote_write", "tunnel", "mcp", "recipes",
 ]  # fmt: skip
 NOT_UNIT = ("starts_processes", "real_clock", "long")
 _MARKED = re.compile(rf"mark\.({'|'.join(NOT_UNIT)})\b")
@@ -37,6 +38,12 @@ SAMPLES = ROOT.parent / "shared" / "data" / "samples"
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--durations-table", default="", metavar="NAME", help="keep build/test-durations/NAME.tsv")
     parser.addoption("--list-long", action="store_true", help="print the long tests with their reasons, run nothing")
+
+
+# Byte code is kept whatever the environment says: without it every worker compiles every test file (20 s of CPU),
+# and every program that a test starts compiles what it imports.
+sys.dont_write_bytecode = False
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -51,6 +51,9 @@ def test_a19_a_forged_note_does_not_choose_the_signal(tmp_path: Path) -> None:
         agent.end()
 
 
+@pytest.mark.long(
+    reason="its defence is tested from within at every landing; on the surface it takes a command for each form"
+)
 def test_a20_a_rank_that_prints_the_launchers_words_frames_no_node(tmp_path: Path) -> None:
     def blamed(root: Path, label: str) -> str:
         put_job(root, job_log(f"{label}NODE_LOST host=node0: its agent never said how its ranks ended\n"))
@@ -73,6 +76,9 @@ while time.monotonic() < end:
 """
 
 
+@pytest.mark.long(
+    reason="its defence is tested from within at every landing; on the surface it takes a hundred writers"
+)
 def test_a21_two_savers_of_a_record_never_tear_it(tmp_path: Path) -> None:
     """Launcher and agent save it at once; `RunRecord.save` is what both call, on every revision."""
     path = tmp_path / "run.json"
@@ -100,6 +106,9 @@ TITLE = "\x1b]0;owned\x07"
 ODD = f"9001-JAX-{TITLE}\x1b[2J\x1b[8mtoy\x9b31m"
 
 
+@pytest.mark.long(
+    reason="its defence is tested from within at every landing; on the surface it takes a terminal for each command"
+)
 def test_a22_escapes_in_logs_and_names_are_shown_and_not_executed(tmp_path: Path) -> None:
     put_job(tmp_path, job_log(f"1: RuntimeError: {TITLE}\x1b[2Jgone\n"), ODD)
     for command in (["jobs"], ["logs", "9001"], ["triage", "9001"]):
@@ -120,6 +129,9 @@ def test_a22_escapes_in_logs_and_names_are_shown_and_not_executed(tmp_path: Path
             lands(f"'{' '.join(command)}' writes {bad[0]!r} to the terminal")
 
 
+@pytest.mark.long(
+    reason="its defence is tested from within at every landing; on the surface it takes a command for each policy"
+)
 def test_a23_a_policy_with_a_key_twice_is_refused(tmp_path: Path) -> None:
     (tmp_path / "ws").mkdir()
     policy, watch = tmp_path / "policy.yml", tmp_path / "watch.yml"
@@ -138,6 +150,9 @@ def test_a23_a_policy_with_a_key_twice_is_refused(tmp_path: Path) -> None:
     assert "twice" in config.err
 
 
+@pytest.mark.long(
+    reason="its defence is tested from within at every landing; on the surface it takes a command for each mode"
+)
 def test_a24_a_secret_file_that_others_can_read_is_not_used(tmp_path: Path) -> None:
     """A group of everybody is usual on clusters: a file of mode 640 is no secret."""
     (tmp_path / "ws").mkdir()

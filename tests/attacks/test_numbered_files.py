@@ -128,6 +128,9 @@ def longer_than_a_path() -> list[tuple[str, bytes, dict[str, Any]]]:
     return [*members, ("escape/victim", b"evil", {})]
 
 
+@pytest.mark.long(
+    reason="its defence is tested from within at every landing; on the surface it takes a Python for each form"
+)
 def test_a04_a_chain_of_links_in_a_bundle_overwrites_nothing_outside(tmp_path: Path) -> None:
     victim = tmp_path / "victim"
     victim.write_text("mine")
@@ -147,6 +150,7 @@ def test_a04_a_chain_of_links_in_a_bundle_overwrites_nothing_outside(tmp_path: P
         lands("a bundle overwrote a file outside of its folder")
 
 
+@pytest.mark.long(reason="its defence is tested from within at every landing; on the surface it takes a command")
 def test_a05_links_of_a_job_are_not_packed(tmp_path: Path) -> None:
     secret = tmp_path / "secret"
     secret.write_text("0: of another folder\n")
@@ -162,6 +166,7 @@ def test_a05_links_of_a_job_are_not_packed(tmp_path: Path) -> None:
         lands(f"the bundle holds what a link led to, or links: {odd}")
 
 
+@pytest.mark.long(reason="its defence is tested from within at every landing; on the surface it takes 300 MB")
 def test_a06_a_small_bundle_does_not_fill_the_disk(tmp_path: Path) -> None:
     made = bundle(tmp_path / "b.tar.gz", ("outputs/7-JAX-toy.log", bytes(300 << 20), {}))
     assert made.stat().st_size < 1 << 20

@@ -80,6 +80,9 @@ def test_a08_another_user_and_another_site_do_not_read_the_private_prometheus(si
     assert "access-control-allow-origin" not in answer.headers
 
 
+@pytest.mark.long(
+    reason="its defence is tested from within at every landing; on the surface it takes a server and 45 queries"
+)
 def test_a16_45_heavy_queries_leave_the_pages_alive(site: Site) -> None:
     """A Prometheus that is held still stands for questions that take their whole 15 seconds each."""
     pid, _ = prometheus_of(site)
@@ -112,6 +115,9 @@ def test_a16_45_heavy_queries_leave_the_pages_alive(site: Site) -> None:
         lands("forty-five questions keep every page from being answered: eight seconds were not enough")
 
 
+@pytest.mark.long(
+    reason="its defence is tested from within at every landing; on the surface it takes a server of its own"
+)
 def test_a25_a_link_cannot_make_a_model_be_asked(workspace: Path, tmp_path: Path) -> None:
     pytest.importorskip("pydantic_ai", reason="the agent extra is not installed")
     question = {"q": "how far did 9001 come", "model": "1", "wait": "1"}

@@ -25,9 +25,9 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from trackwalker.errors import RefusedError, UsageError
 from trackwalker.job.private import state_home
-from trackwalker.job.strict_yaml import Strict
 from trackwalker.job.trust import distrust_open
 from trackwalker.job.whole import write_whole
+from trackwalker.job.yaml_files import Strict
 
 Action = Literal["submit", "cancel", "exclude-nodes", "stack-dump"]
 EXPIRES_S = 600.0  # long enough to read and decide, too short to find a forgotten one

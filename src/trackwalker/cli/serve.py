@@ -63,7 +63,7 @@ def serve(
     from trackwalker.web.pages.render import compile_templates
     from trackwalker.web.settings import LOOPBACK, Settings
 
-    get_ready()
+    get_ready(workspace)
     needles_of(load(), needles())  # what the first page needs is made before its link is printed
     compile_templates("job")
     token = _token(kept=host in LOOPBACK)

@@ -17,11 +17,11 @@ from trackwalker.job.layout import Job
 from trackwalker.job.run import RunRecord
 from trackwalker.logs.facts import LogFacts
 from trackwalker.record.clock import from_glog
+from trackwalker.record.line_clock import put_on_the_clock
 from trackwalker.record.masks import Masks
 from trackwalker.record.projection import all_done, asked_steps
 from trackwalker.record.read import Record, cancelled_at
 from trackwalker.record.stall import Silence, Stall, find_stall, lag_of, limit_of
-from trackwalker.record.stamped import put_on_the_clock
 from trackwalker.record.steps import EVENTS
 from trackwalker.record.timeline import Timeline, from_scalars, mark, timeline_of
 from trackwalker.record.topology import Topology, make_topology
@@ -207,6 +207,12 @@ class Case:
         return bool(now) and 3 * len(rest) >= 2 * len(now)
 
 
+def _stepping(timeline: Timeline | None, telemetry: Telemetry | None) -> bool:
+    """Whether steps were completed up to the end of the recording: then whoever is silent there works all the same."""
+    last = timeline.last_end if timeline is not None and timeline.exact else None
+    return last is not None and telemetry is not None and telemetry.range()[1] - last < _LOOKED_S / 3
+
+
 @contextmanager
 def open_case(job: Job, opener: Opener | None = None, seen: Triage | None = None) -> Iterator[Case]:
     """The record of a job with its metrics; changes no byte of it. Damaged parts are named in `damage` and left out.
@@ -226,7 +232,7 @@ def open_case(job: Job, opener: Opener | None = None, seen: Triage | None = None
         if timeline is not None and not timeline.exact and telemetry is not None and start is not None:
             timeline = put_on_the_clock(timeline, log.steps, log.path, start, telemetry.range()[1])
         end = _end(record, telemetry, timeline, start)
-        finished = log.summary is not None and log.summary.exit == 0
+        finished = (log.summary is not None and log.summary.exit == 0) or _stepping(timeline, telemetry)
         checks = check_quality(telemetry, record.hosts, end, job.database is not None, finished)
         identity = check_identity(telemetry, log) if telemetry is not None else None
         if identity is not None:

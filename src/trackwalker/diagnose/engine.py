@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from trackwalker.diagnose.accounts.accounts import SOME, book_losses, standing
 from trackwalker.diagnose.accounts.shares import MEASURED, carried, explained, with_owner
 from trackwalker.diagnose.case import Case, Opener, open_case
-from trackwalker.diagnose.causes import second_look
+from trackwalker.diagnose.causes import places, second_look
 from trackwalker.diagnose.causes.claims import settled
 from trackwalker.diagnose.causes.confidence import with_confidence
 from trackwalker.diagnose.causes.detect import answer_ahead
@@ -87,10 +87,13 @@ def diagnose_case(case: Case, playbooks: list[Playbook] | None = None, begin: fl
         located = second_look.locate(
             case, question, symptoms, evidence, _uncertainty(case), _trouble(case, symptoms, speed)
         )
-    located = located or second_look.locate_unlike(case, symptoms, outcome, evidence)
+    located = located or places.locate_limit(case, symptoms, leading, evidence)
+    located = located or places.locate_unlike(case, symptoms, outcome, evidence)
     unhealthy = _unhealthy(examinations, evidence)
     alone = located is None and question is not None and question.standing == "alone"
-    common = second_look.common_change(case, again, evidence) if alone else ""
+    common = places.common_change(case, again, symptoms, evidence) if alone else ""
+    if isinstance(common, second_look.Located):
+        located, common = common, ""
     if common:  # long steps in which all hosts changed for the worse are no constant speed
         outcome, leading = "insufficient-evidence", []
     summary, actions = _summary(outcome, leading, case, symptoms, speed, unhealthy), _actions(leading, speed)

@@ -34,6 +34,7 @@ _LARGEST = 32 << 20
 _MOST = 5000  # verdicts; a pruned one costs nothing: what a list needs of it is in the index
 _STEP_S = 0.5
 _IDLE_S = 5.0
+_FIRST_S = 2.0  # whoever starts a server looks at a page at once: that comes first
 _AGAIN_S = 86400.0  # what nothing came of is tried again after this
 _LIVE_S = 600.0  # a job that goes on is diagnosed again after this, if it still stands badly
 
@@ -193,6 +194,7 @@ class Examiner:
         return not self._diagnoses.idle
 
     def _run(self) -> None:
+        self._over.wait(_FIRST_S)
         while not self._over.is_set():
             busy = False
             with contextlib.suppress(OSError):  # a file that vanished; the next round sees what is there

@@ -7,7 +7,7 @@ import shlex
 
 from trackwalker.fleet.incidents import Incident
 from trackwalker.report.text import one_line
-from trackwalker.report.words import number, utc
+from trackwalker.report.words import amount, utc
 
 _SPECIAL = str.maketrans({c: f"\\{c}" for c in "\\`*_[]<>|#~@"})
 _HOST = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
@@ -23,11 +23,11 @@ def markdown(incident: Incident, link: str, price: float | None) -> str:
     first, last = incident.first, incident.last
     seen = f"since {utc(first)} UTC" if first else "since when is not known"
     lines.append(f"- {seen}, {'still going on' if incident.live else f'last seen {utc(last)} UTC' if last else 'over'}")
-    lost = "not known" if incident.lost is None else f"{number(round(incident.lost, 1))} GPU-hours"
+    lost = "not known" if incident.lost is None else f"{amount(incident.lost)} GPU-hours"
     money = incident.money(price)
-    lines.append(f"- lost: {lost}" + (f" ({number(round(money))})" if money is not None else ""))
+    lines.append(f"- lost: {lost}" + (f" ({amount(money)})" if money is not None else ""))
     if incident.burning:
-        lines.append(f"- burning now: {number(round(incident.burning, 1))} GPUs")
+        lines.append(f"- burning now: {amount(incident.burning)} GPUs")
     if incident.alike:
         shown = ", ".join(f"{_plain(each.job)} ({_plain(each.host)})" for each in incident.alike[:5])
         lines.append(f"- the same cause on the same host: {shown}")

@@ -17,10 +17,10 @@ import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from trackwalker.errors import UsageError
+from trackwalker.job.yaml_files import read_yaml
 
 _FOLDER = Path(str(files("trackwalker.playbooks")))
 _TABLE = _FOLDER / "causes.yml"
-_Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # ten times as fast, where PyYAML was built with it
 
 # What another attempt may mend (`launch.resume.RULES`); `crash`: not known.
 Retry = Literal[
@@ -93,7 +93,7 @@ def front_matter(path: Path) -> tuple[str, str]:
 def parsed(name: str, text: str, make: Callable[[dict[str, Any]], Said]) -> Said:
     """What is made of a file's YAML; a mistake is one line that says where."""
     try:
-        return make(yaml.load(text, Loader=_Loader))  # noqa: S506 - both are safe loaders
+        return make(read_yaml(text))
     except (yaml.YAMLError, TypeError, AttributeError) as e:
         raise UsageError(f"playbook {name}: bad front matter: {' '.join(str(e).split())}") from e
     except ValidationError as e:

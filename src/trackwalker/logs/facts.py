@@ -140,6 +140,7 @@ class LogFacts:
     finished: Quote | None = None  # another trainer's line that no step is left
     heartbeat: Heartbeat | None = None
     tracebacks: list[Quote] = field(default_factory=list)
+    lost: list[Quote] = field(default_factory=list)  # lines behind the last step in which a rank has lost somebody
     barrier_ranks: set[int] = field(default_factory=set)
     params_ranks: set[int] = field(default_factory=set)
     compiles: list[int] = field(default_factory=list)  # lines that tell of a compilation

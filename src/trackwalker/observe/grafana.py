@@ -11,6 +11,7 @@ import yaml
 
 from trackwalker.errors import UsageError
 from trackwalker.job.whole import write_whole
+from trackwalker.job.yaml_files import read_yaml
 
 BOARDS = Path(__file__).parent / "boards"
 _SCHEMA = 39  # Grafana 10.4; later ones migrate it by themselves
@@ -52,7 +53,7 @@ def _reached(url: str) -> dict[str, Any]:
 
 def all_boards() -> dict[str, dict[str, Any]]:
     """Grafana's JSON of every board, by name."""
-    return {path.stem: _board(path.stem, yaml.safe_load(path.read_text())) for path in sorted(BOARDS.glob("*.yml"))}
+    return {path.stem: _board(path.stem, read_yaml(path.read_text())) for path in sorted(BOARDS.glob("*.yml"))}
 
 
 def _board(name: str, described: dict[str, Any]) -> dict[str, Any]:

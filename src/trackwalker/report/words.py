@@ -125,6 +125,13 @@ def number(value: float) -> str:
     return f"{value:,.0f}" if size >= 1000 else f"{value:.1f}" if size >= 10 else f"{value:.3g}"
 
 
+def amount(value: float) -> str:
+    """A sum of hours or money, the same wherever it stands: no digits that nobody reads; little is not nothing."""
+    if 0 < abs(value) < 0.05:
+        return f"{value:.1g}"
+    return number(round(value) if abs(value) >= 100 else round(value, 1))
+
+
 def seconds(value: float) -> str:
     """A step time: `39.0 s`, and milliseconds below a tenth of a second."""
     if not math.isfinite(value):

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache
-from importlib.resources import files
 from typing import Literal
 
-import yaml
 from pydantic import BaseModel, ConfigDict
 
 from trackwalker.job.causes import about
+from trackwalker.job.yaml_files import shipped
 from trackwalker.logs.failures.signatures import load as load_signatures
 from trackwalker.sweep.model import Done, Result, Status
 
@@ -98,8 +97,7 @@ def may_be_chance(failure: str) -> bool:
 @cache
 def load_policy() -> Policy:
     """The policy that is shipped."""
-    said = yaml.safe_load((files("trackwalker.sweep") / "policy.yml").read_text(encoding="utf-8"))
-    return Policy.model_validate(said)
+    return Policy.model_validate(shipped("sweep", "policy.yml"))
 
 
 def decide(

@@ -7,11 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import cache, lru_cache
-from importlib.resources import files
 from typing import Any, Literal
 
-import yaml
-
+from trackwalker.job.yaml_files import shipped
 from trackwalker.telemetry.client import Labels, host_of
 from trackwalker.telemetry.foreign.names import load_maps
 
@@ -177,6 +175,4 @@ def _unit(metric: str) -> str:
 
 @cache
 def _catalogue() -> dict[str, Any]:
-    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-    text = (files("trackwalker.telemetry") / "metrics.yml").read_text(encoding="utf-8")
-    return dict(yaml.load(text, Loader=loader))  # noqa: S506 - both are safe loaders
+    return dict(shipped("telemetry", "metrics.yml"))

@@ -33,7 +33,7 @@ class Check:
 def check_quality(
     telemetry: Telemetry | None, hosts: list[str], end: float | None, recorded: bool, finished: bool = False
 ) -> list[Check]:
-    """All checks for a job whose expected hosts and end are known, and whether it did all it was asked for."""
+    """All checks for a job whose expected hosts and end are known, and whether it worked to its end."""
     if telemetry is None:
         says = "the database cannot be read" if recorded else "the job was not recorded"
         return [Check("telemetry", False, (), says)]
@@ -87,7 +87,7 @@ def ghost_query(still: str, begin: float, end: float) -> str:
 
 
 def _gaps(telemetry: Telemetry, hosts: list[str], begin: float, at: float, finished: bool) -> Check:
-    """Hosts that were scraped clearly less often than the others, though they answer again or their job finished."""
+    """Hosts that were scraped clearly less often than the others, though they answer again or their job went on."""
     metric = next((m for m in PRESENCE if m in telemetry.metrics()), None)
     if metric is None or at - begin < 2 * _GAP_S:
         return Check("gaps", True, (), "not checked: nothing to count")

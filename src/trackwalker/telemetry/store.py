@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -24,10 +24,10 @@ from trackwalker.job.shards import databases
 from trackwalker.observe.login import login
 from trackwalker.observe.prometheus import find_prometheus
 from trackwalker.observe.server import Server
-from trackwalker.observe.tsdb import Block
+from trackwalker.observe.tsdb import Block, list_parts, read_block
 from trackwalker.telemetry.client import Api, Floats, Labels, Telemetry
 from trackwalker.telemetry.direct.answers import Direct, Traffic
-from trackwalker.telemetry.direct.decoding import compile_ahead
+from trackwalker.telemetry.direct.decoding import KERNEL, compile_ahead, is_compiled
 from trackwalker.telemetry.direct.unxor import DamagedError
 from trackwalker.telemetry.foreign.borrowed import untold, write_ours
 from trackwalker.telemetry.foreign.names import Rule
@@ -43,7 +43,7 @@ from trackwalker.telemetry.probe import (
 )
 from trackwalker.telemetry.view import View, check_source, explain
 
-__all__ = ["Telemetry", "compile_ahead", "open_database"]
+__all__ = ["KERNEL", "Telemetry", "compile_ahead", "is_compiled", "is_large", "open_database"]
 
 READY_S = 600.0  # replaying a large log takes minutes
 _FLAGS = (
@@ -348,6 +348,15 @@ def _together(parts: list[Path], binary: Path, root: Path) -> _Together:
     return found
 
 
+def is_large(db_dir: Path) -> bool:
+    """Whether a database is one that is read from its blocks, as far as these tell; nothing of it is opened."""
+    blocks: list[Block] = []
+    for part in databases(db_dir):
+        with suppress(OSError, ValueError):
+            blocks += [read_block(part / name) for name in list_parts(part).blocks]
+    return _at_once(blocks) > _MANY_SERIES and sum(b.samples for b in blocks) > MOST_SAMPLES
+
+
 def _at_once(blocks: list[Block]) -> int:
     """The most series of one moment: blocks of recorders side by side add up, blocks one after the other do not."""
     return max((sum(b.series for b in blocks if b.first <= a.first < b.end) for a in blocks), default=0)
@@ -364,8 +373,9 @@ def _last_words(server: Server) -> str:
 
 
 def _private_folder(stack: ExitStack) -> Path:
-    root = Path(tempfile.mkdtemp(prefix=f"{_PREFIX}{os.getpid()}-"))
-    stack.callback(shutil.rmtree, root, ignore_errors=True)
+    root = Path(tempfile.gettempdir(), f"{_PREFIX}{os.getpid()}-{time.monotonic_ns():x}")
+    stack.callback(shutil.rmtree, root, ignore_errors=True)  # before it is there: a signal may come at any moment
+    root.mkdir(mode=0o700)
     lock = os.open(root / "lock.new", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     stack.callback(os.close, lock)
     fcntl.flock(lock, fcntl.LOCK_EX)

@@ -29,8 +29,11 @@ def check(answers: Iterator[tuple[Stop, str]], page: Path) -> None:
 
 
 def test_the_tour_shows_what_its_commands_print(walk: Walk) -> None:
-    """One test: the second walk uses the runs and the jobs that the first one made."""
     check(walk.answers(NARROW, NO_COLOR="1", LC_ALL="C", PYTHONUTF8="0", PYTHONCOERCECLOCALE="0"), PAGE)
+
+
+@pytest.mark.long(reason="the same 22 commands as on the page, in a wide terminal: a Python for each")
+def test_the_tour_in_a_wide_terminal(walk: Walk) -> None:
     check(walk.answers(WIDE, LC_ALL="C.UTF-8"), WIDE_PAGE)
 
 

@@ -19,9 +19,12 @@ from trackwalker.telemetry.store import Telemetry, open_database
 
 pytestmark = [pytest.mark.usefixtures("prometheus")]
 
-# One for each kind of source: silence and log lines, a GPU, a NIC, what the trainer wrote, a hole in the recording.
-SCENARIOS = ("collective-hang", "gpu-thermal-throttle", "rdma-phased", "moe-routing-shift", "telemetry-gap")
-FURTHER = ("cpu-contention", "fabric-congestion", "healthy-plain", "heartbeat-false-positive", "host-memory-leak")
+# One for each kind of source: silence and log lines, a device, what the trainer wrote.
+SCENARIOS = ("collective-hang", "rdma-phased", "moe-routing-shift")
+FURTHER = (
+    "cpu-contention", "fabric-congestion", "healthy-plain", "heartbeat-false-positive", "host-memory-leak",
+    "gpu-thermal-throttle", "telemetry-gap",
+)  # fmt: skip
 MORE = pytest.mark.long(reason="further incidents whose evidence comes from the same kinds of source")
 NUMBER = re.compile(r"(?<![\w.-])-?\d+(?:\.\d+)?(?:e[+-]?\d+)?(?![\w.])")
 WINDOW = re.compile(r"\[(\d+)s\b")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -31,6 +33,13 @@ CAUSES = {
     "data_stall": "input-stall",
     "idle": "dataloader-hang",  # the process lives and holds its memory, the GPU has nothing to do
 }
+DECIDES = {
+    "busy_wait": "hw_gpu_power_watts",
+    "power_cap_350": "hw_gpu_power_limit_watts",
+    "locked_clock_810": "hw_gpu_clock_mhz",
+    "data_stall": "hw_gpu_utilization_percent",
+    "idle": "hw_gpu_vram_used_bytes",
+}
 METRICS = (
     "hw_gpu_clock_mhz",
     "hw_gpu_power_limit_watts",
@@ -53,6 +62,17 @@ def judge(job: Path) -> Verdict:
     return diagnose(resolve(str(job), job.parent)).verdict
 
 
+@pytest.fixture(scope="module")
+def told(recording: Recording, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Verdict]:
+    """What is said of a phase, judged once for all questions about it."""
+
+    def of(phase: str) -> Verdict:
+        place = tmp_path_factory.mktemp(phase)
+        return judge(recording.job(place, "compile", "train", *PHASES[phase], ended=CANCELLED))
+
+    return functools.cache(of)
+
+
 def roots(verdict: Verdict) -> list[str]:
     return [c.cause for c in verdict.roots]
 
@@ -64,8 +84,8 @@ def test_healthy_training_on_a_real_gpu_accuses_nothing(recording: Recording, tm
 
 
 @pytest.mark.parametrize("phase", PHASES)
-def test_a_phase_is_told_from_the_others(recording: Recording, tmp_path: Path, phase: str) -> None:
-    verdict = judge(recording.job(tmp_path, "compile", "train", *PHASES[phase], ended=CANCELLED))
+def test_a_phase_is_told_from_the_others(told: Callable[[str], Verdict], phase: str) -> None:
+    verdict = told(phase)
     assert roots(verdict) == [CAUSES[phase]]
     # A GPU's own trouble is the only rank's GPU's; what it waits for is nobody's in particular.
     assert verdict.roots[0].hosts == ([HOST] if CAUSES[phase].startswith("gpu-") else [])
@@ -74,19 +94,26 @@ def test_a_phase_is_told_from_the_others(recording: Recording, tmp_path: Path, p
 
 
 @pytest.mark.parametrize("phase", PHASES)
+def test_without_what_decides_it_is_right_or_abstains(recording: Recording, tmp_path: Path, phase: str) -> None:
+    assert wrong_without(DECIDES[phase], recording, tmp_path, phase) is None
+
+
+@pytest.mark.long(reason="every phase without each of six metrics: thirty worlds")
+@pytest.mark.parametrize("phase", PHASES)
 def test_without_any_one_metric_it_is_right_or_abstains(recording: Recording, tmp_path: Path, phase: str) -> None:
     for metric in METRICS:
-        place = tmp_path / metric
-        job = recording.job(place, "compile", "train", *PHASES[phase], ended=CANCELLED, without=(metric,))
-        verdict = judge(job)
-        said = (verdict.outcome, roots(verdict))
-        assert said in (("insufficient-evidence", []), ("incident", [CAUSES[phase]])), f"without {metric}"
+        assert wrong_without(metric, recording, tmp_path / metric, phase) is None, f"without {metric}"
 
 
-def test_the_data_stall_shows_in_the_times_though_the_step_lines_look_normal(
-    recording: Recording, tmp_path: Path
-) -> None:
-    verdict = judge(recording.job(tmp_path, "compile", "train", "data_stall", ended=CANCELLED))
+def wrong_without(metric: str, recording: Recording, place: Path, phase: str) -> tuple[str, list[str]] | None:
+    """What is said of a phase without that metric, where it is neither right nor nothing."""
+    verdict = judge(recording.job(place, "compile", "train", *PHASES[phase], ended=CANCELLED, without=(metric,)))
+    said = (verdict.outcome, roots(verdict))
+    return None if said in (("insufficient-evidence", []), ("incident", [CAUSES[phase]])) else said
+
+
+def test_the_data_stall_shows_in_the_times_though_the_step_lines_look_normal(told: Callable[[str], Verdict]) -> None:
+    verdict = told("data_stall")
     change = verdict.roots[0].magnitude
     assert change is not None
     assert change.change == pytest.approx(0.18 / 0.573 - 1, abs=0.03)
@@ -94,7 +121,7 @@ def test_the_data_stall_shows_in_the_times_though_the_step_lines_look_normal(
     assert verdict.roots[0].onset.step == pytest.approx(573, abs=3)
 
 
-def test_the_limit_that_was_set_is_in_the_evidence(recording: Recording, tmp_path: Path) -> None:
-    verdict = judge(recording.job(tmp_path, "compile", "train", "power_cap_350", ended=CANCELLED))
+def test_the_limit_that_was_set_is_in_the_evidence(told: Callable[[str], Verdict]) -> None:
+    verdict = told("power_cap_350")
     mine = [e for e in verdict.evidence if e.id in verdict.roots[0].evidence]
     assert any("350" in e.says and "700" in e.says for e in mine)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 from pathlib import Path
@@ -26,6 +27,7 @@ def job_of(name: str) -> Path:
     return next(path for path in folder.iterdir() if path.is_dir())
 
 
+@functools.cache
 def verdict_of(job: Path) -> dict[str, Any]:
     done = call_here(os.environ, "diagnose", str(job), "--json")
     assert (done.returncode, done.stderr) == (0, "")
@@ -65,5 +67,9 @@ def test_no_verdict_calls_a_metric_not_collected_that_is_in_the_database(name: s
     assert job.database is not None
     with open_database(job.database) as telemetry:
         recorded = telemetry.metrics()
-    missing = {m for u in diagnose(job).verdict.untestable for m in u.missing}
+    if name.startswith("h200runs"):
+        assert job.dir is not None
+        missing = {m for u in verdict_of(job.dir)["untestable"] for m in u["missing"]}
+    else:
+        missing = {m for u in diagnose(job).verdict.untestable for m in u.missing}
     assert missing & recorded == set()

@@ -186,3 +186,51 @@ def test_what_begins_in_the_middle_of_a_slow_phase_did_not_make_it_slow(tmp_path
     world.lay("acme_pump_bar", "kiln01", since(world.when(90), lambda v: v - 0.7))
     world.lay("acme_slab_bytes", "kiln04", since(world.when(130), lambda v: v + 5e9))
     assert roots(verdict(world, tmp_path)) == [("unclassified", ["kiln01"], [])]
+
+
+@pytest.mark.parametrize("words", [[], ["0: OSError: [Errno 24] Too many open files"]])
+def test_who_comes_to_a_limit_of_its_own_when_the_run_ends_is_named(tmp_path: Path, words: list[str]) -> None:
+    world = stopped(30.0, "FAILED (exit 1)")
+    world.more = {"acme_handles_open": (9_000.0, 400.0), "acme_handles_limit": (65_536.0, 0.0)}
+    begin, end = world.when(80), world.last_end - 5
+
+    def grows(times: Floats, values: Floats) -> Floats:
+        return np.minimum(values + 60_000.0 * np.clip((times - begin) / (end - begin), 0, 1), 65_536.0)
+
+    world.lay("acme_handles_open", "kiln03", grows)
+    world.tail = words
+    assert roots(verdict(world, tmp_path)) == [("unclassified", ["kiln03"], [])]
+
+
+def test_a_limit_that_most_hosts_live_at_ends_nothing(tmp_path: Path) -> None:
+    world = stopped(30.0, "FAILED (exit 1)")
+    world.more = {"acme_slots_used": (62_000.0, 10.0), "acme_slots_max": (64_000.0, 0.0)}
+    assert verdict(world, tmp_path).outcome == "insufficient-evidence"
+
+
+@pytest.mark.parametrize("reporters", [HOSTS, HOSTS[:1]])
+def test_what_moves_on_all_hosts_by_far_more_than_the_steps_is_told_of_nobody(
+    tmp_path: Path, reporters: list[str]
+) -> None:
+    world = slowed()
+    world.more = {"acme_checkout_seconds": (0.02, 0.004)}
+    for host in HOSTS:
+        later = since(world.when(90), lambda v: v + 3.0)
+        world.lay("acme_checkout_seconds", host, later if host in reporters else gone(0.0))
+    found = verdict(world, tmp_path)
+    assert (found.outcome, roots(found)) == ("incident", [("unclassified", [], [])])
+
+
+def test_what_moves_as_the_steps_do_is_their_consequence(tmp_path: Path) -> None:
+    world = slowed()
+    world.more = {"acme_duration_seconds": (11.0, 0.2)}
+    world.lay("acme_duration_seconds", "*", since(world.when(90), lambda v: 1.4 * v))
+    assert verdict(world, tmp_path).outcome == "insufficient-evidence"
+
+
+def test_a_slow_phase_that_is_shorter_than_two_looks_is_seen_in_part(tmp_path: Path) -> None:
+    world = Small(HOSTS, noisy_steps(1200, 1.0, slow=(600, 618, 1.7)), 1200)
+    world.more = {"acme_bus_wait_ratio": (0.1, 0.02)}
+    begin, end = world.when(600), world.when(618)
+    world.lay("acme_bus_wait_ratio", "kiln03", lambda t, v: np.where((t >= begin) & (t <= end), v + 0.4, v))
+    assert roots(verdict(world, tmp_path)) == [("unclassified", ["kiln03"], [])]

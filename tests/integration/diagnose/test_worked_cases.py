@@ -92,6 +92,7 @@ def numbers(match: re.Match[str]) -> list[float]:
     return [float(n.replace(",", "")) for n in match.groups()]
 
 
+@pytest.mark.long(reason="24 x 8 GPUs; test_ask asks about the same case on six nodes")
 def test_f1_four_nics_in_two_phases(tmp_path: Path) -> None:
     bad = ["chi2822", "chi2834", "chi2835", "chi2882"]
     found = judge("rdma-8308", tmp_path / "8308")

@@ -12,6 +12,11 @@ from scratch_copy import Scratch
 from sysfs_trees import mi300x, put
 from triage_logs import ending, header, steps
 
+# Followed once in months; those for a cause, a signature, a dialect, a metric, a model and a panel stay.
+RARE = pytest.mark.long(
+    reason="a recipe that is seldom followed: a Python that reads a copy of the package for each command"
+)
+
 
 @pytest.fixture
 def scratch(tmp_path: Path) -> Iterator[Scratch]:
@@ -134,6 +139,7 @@ def test_a_gpu_metric_is_declared_beside_its_file_and_has_a_meaning(scratch: Scr
     assert scratch.python("-c", meaning).strip() == "True"
 
 
+@RARE
 def test_a_notifier_is_a_file_and_its_settings(scratch: Scratch, tmp_path: Path) -> None:
     scratch.add(
         "watch/notify/pebble.py",
@@ -190,6 +196,7 @@ class Pebble:
     assert (tmp_path / "told").read_text() == "test message\n"
 
 
+@RARE
 def test_a_runtime_is_a_file_and_a_row(scratch: Scratch, tmp_path: Path) -> None:
     docker = (scratch.package / "node" / "runtimes" / "docker.py").read_text()
     scratch.add(
@@ -206,6 +213,7 @@ def test_a_runtime_is_a_file_and_a_row(scratch: Scratch, tmp_path: Path) -> None
     assert made.strip() == "nerdctl"
 
 
+@RARE
 def test_a_sweep_kind_is_a_strategy_and_a_command(scratch: Scratch, tmp_path: Path) -> None:
     scratch.add(
         "sweep/seeds/strategy.py",
@@ -270,6 +278,7 @@ def seeds(ctx: typer.Context, model: str, options: Common = Common()) -> int:
     assert [job["trial"]["key"] for job in json.loads(planned)["first_wave"]] == ["seed=0", "seed=1", "seed=2"]
 
 
+@RARE
 def test_a_verdict_field_is_declared_and_computed(scratch: Scratch, tmp_path: Path) -> None:
     scratch.put_before(
         "diagnose/verdict.py",

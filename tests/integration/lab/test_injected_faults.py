@@ -7,6 +7,7 @@ Late batches are found in every landing; `make test-all` (or `lab score --suite 
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -15,6 +16,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
+from command_here import call_here
 from processes import end_runs, processes_of
 from tiny_settings import PACED, as_mapping
 
@@ -92,14 +94,13 @@ def test_inject_from_the_command_line_is_undone_even_after_a_kill(tmp_path: Path
         injector.send_signal(signal.SIGKILL)
         injector.wait()
         assert _becomes(pid, stopped=False), "its guard undoes what it can no more"
-        done = subprocess.run([*command, "--undo"], capture_output=True, text=True, timeout=60, check=False)
+        done = call_here(os.environ, *command[3:], "--undo")
         assert (done.returncode, done.stdout) == (0, "nothing is left to undo\n")
-        done = subprocess.run([*command[:5], "gremlins", str(run.job_dir)], capture_output=True, text=True, check=False)
+        done = call_here(os.environ, *command[3:5], "gremlins", str(run.job_dir))
         assert done.returncode == 2
         assert "unknown fault 'gremlins'" in done.stderr
         if network.unavailable() is None:
-            words = [*command[:5], "link-down", str(run.job_dir), "--rank", "0"]
-            done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
+            done = call_here(os.environ, *command[3:5], "link-down", str(run.job_dir), "--rank", "0")
             assert (done.returncode, "share the machine's network" in done.stderr) == (2, True)
 
 

@@ -259,6 +259,7 @@ def test_wrong_requests_are_one_line(
         assert len(said.splitlines()) == 1, said
 
 
+@pytest.mark.long(reason="the command of test_the_smoke_suite_holds_its_record with another suite")
 def test_the_scale_suite_runs_as_a_command(tmp_path: Path, prometheus: Path) -> None:
     words = ["--suite", "scale", "--family", "node-death", "--nodes", "12", "--jobs", "1"]
     done = lab("score", *words, "--out", tmp_path / "scale.json")

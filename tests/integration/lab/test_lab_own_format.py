@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 from processes import end_runs
+from tiny_settings import SMALL
 
 from conftest import tree_hash
 from trackwalker.diagnose.engine import diagnose
@@ -83,7 +84,8 @@ def killed_run(workspace: Path) -> Path:
 
     Not paced: the others must be in a collective when it dies, as in the simulated run.
     """
-    words = ["run", "tiny", "-n", "4", "--observe", "-w", str(workspace), "--", "steps=100000", "checkpoint_period=10"]
+    words = ["run", "tiny", "-n", "4", "--observe", "-w", str(workspace)]
+    words += ["--", "steps=100000", "checkpoint_period=10", *SMALL]
     with (workspace / "out").open("w") as out:
         command = subprocess.Popen([sys.executable, "-m", "trackwalker", *words], stdout=out, stderr=out)
     try:

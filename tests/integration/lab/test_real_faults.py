@@ -30,9 +30,10 @@ pytestmark = [
 ]
 # Beside other tests a healthy run is not healthy: its diagnosis rightly says that others take its CPU time.
 alone = pytest.mark.alone
+KILLED = pytest.mark.long(reason="four more ranks; a landing kills one and reads its verdict in test_watch_real.py")
 FAULTS = [
     "stop",
-    "kill",
+    pytest.param("kill", marks=KILLED),
     pytest.param("none", marks=alone),
     pytest.param("cpu", marks=[alone, pytest.mark.long(reason="a minute with nothing beside it: it judges CPU time")]),
 ]
@@ -70,7 +71,7 @@ def test_the_verdict_names_what_was_done(fault: str, workspace: Path, prometheus
     assert processes_of(result.job_dir) == []
 
 
-@pytest.mark.parametrize("fault", ["stop", "kill"])
+@pytest.mark.parametrize("fault", ["stop", pytest.param("kill", marks=KILLED)])
 def test_the_same_root_after_the_run_was_ended(fault: str, workspace: Path, prometheus: Path) -> None:
     result = demo(fault, workspace)
     after = diagnose(resolve(str(result.job_dir), workspace)).verdict
@@ -101,7 +102,7 @@ def test_reading_changes_nothing(workspace: Path, prometheus: Path, tmp_path: Pa
 
 
 def test_saving_writes_two_files_and_nothing_else(workspace: Path, prometheus: Path) -> None:
-    job = demo("kill", workspace).job_dir
+    job = demo("stop", workspace).job_dir
     names = {p.relative_to(job) for p in job.rglob("*")}
     done = call_here(os.environ, "diagnose", str(job), "--save")
     assert done.returncode == 0, done.stderr

@@ -19,7 +19,15 @@ def verdict_of(scenario: Scenario, out: Path) -> Verdict:
 
 
 @pytest.mark.parametrize(
-    ("family", "cause"), [("x-head-hog-slight", "cpu-contention"), ("x-one-percent-nic", "rdma-degradation")]
+    ("family", "cause"),
+    [
+        pytest.param(
+            "x-head-hog-slight",
+            "cpu-contention",
+            marks=pytest.mark.long(reason="a world of its full size; a landing keeps the NIC, with and without cause"),
+        ),
+        ("x-one-percent-nic", "rdma-degradation"),
+    ],
 )
 def test_a_percent_with_a_measured_cause_is_an_incident(family: str, cause: str, tmp_path: Path) -> None:
     verdict = verdict_of(load_scenario(family), tmp_path)

@@ -195,6 +195,7 @@ def test_ray_beside_a_run(workspace: Path, prometheus: Path) -> None:
 
 
 @needs_ray
+@pytest.mark.long(reason="a second Ray; that nothing of it stays behind is also at the end of test_ray_beside_a_run")
 def test_a_run_that_ends_before_ray_is_up(workspace: Path, prometheus: Path) -> None:
     run = Run(workspace, "--ray", steps=2)
     about = run.until(lambda: json.loads((run.dir / "agent" / "ray.json").read_text()), "Ray's process")

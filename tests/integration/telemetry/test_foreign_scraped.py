@@ -84,8 +84,8 @@ def scrape_config(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     try:
         yield path
     finally:
-        node.terminate()
-        node.wait(10)
+        node.kill()
+        node.wait()
         dcgm.shutdown()
 
 

@@ -129,7 +129,10 @@ def test_everything_killed_but_the_ranks(tmp_path: Path, prometheus: Path) -> No
         assert (job / "ranks" / f"{rank}.exit").read_text() == "0"
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize(
+    "number",
+    [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.long(reason="the same way out as Ctrl-C takes"))],
+)
 def test_ctrl_c_ends_the_run(number: signal.Signals, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "trackwalker", "run", "tiny", "-n", "1", "-w", str(tmp_path)]
     command += ["--", *QUIET, "steps=5000"]

@@ -47,25 +47,22 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
 
 
 @pytest.mark.parametrize("path", PAGES)
-@pytest.mark.parametrize(("width", "scheme"), [(1440, "light"), (390, "dark")])
-def test_every_page_is_clean_for_axe_and_fits(
-    site: Site,
-    look: Callable[..., Looked],  # noqa: F811
-    path: str,
-    width: int,
-    scheme: str,
-) -> None:
-    seen = look(site.url + path, width=width, scheme=scheme)
-    seen.page.wait_for_selector("main h1", state="attached")
-    assert seen.axe() == []
-    assert seen.page.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0
-    assert seen.page.locator("main img").count() == 0  # the host's name made none
-    high = seen.page.evaluate(
-        "Math.max(0, ...[...document.querySelectorAll('main button')].map((b) => b.clientHeight))"
-    )
-    assert high < 44  # no button's word is broken into letters
+def test_every_page_is_clean_for_axe_and_fits(site: Site, look: Callable[..., Looked], path: str) -> None:  # noqa: F811
+    """In a wide light window and in a narrow dark one, which is the same page made narrow."""
     name = "".join(c if c.isalnum() else "-" for c in path).strip("-") or "jobs"
-    seen.screenshot(f"fleet-{name}-{width}-{scheme}")
+    seen = look(site.url + path)
+    seen.page.wait_for_selector("main h1", state="attached")
+    for width, scheme in ((1440, "light"), (390, "dark")):
+        seen.page.set_viewport_size({"width": width, "height": 900})
+        seen.page.emulate_media(color_scheme=scheme)
+        assert seen.axe() == [], (width, scheme)
+        assert seen.page.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0, (width, scheme)
+        assert seen.page.locator("main img").count() == 0  # the host's name made none
+        high = seen.page.evaluate(
+            "Math.max(0, ...[...document.querySelectorAll('main button')].map((b) => b.clientHeight))"
+        )
+        assert high < 44  # no button's word is broken into letters
+        seen.screenshot(f"fleet-{name}-{width}-{scheme}")
 
 
 def test_incidents_are_triaged_by_keyboard_alone(site: Site, look: Callable[..., Looked]) -> None:  # noqa: F811

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,16 +18,23 @@ from invented import TEXTS, TRAINERS, Case, cases, judge
 MADE = cases(TEXTS)
 
 
+@pytest.fixture(scope="module")
+def judged(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[Case, dict[str, Any]]]:
+    """What triage says of every log."""
+    folder = tmp_path_factory.mktemp("logs")
+    return [(case, judge(case, folder)) for case in MADE]
+
+
 @pytest.mark.parametrize("trainer", TRAINERS)
-def test_the_first_rank_its_host_and_no_invented_cause(tmp_path: Path, trainer: str) -> None:
-    found = [(case, judge(case, tmp_path)) for case in MADE if case.name.endswith(f"-{trainer}")]
+def test_the_first_rank_its_host_and_no_invented_cause(judged: list[tuple[Case, dict[str, Any]]], trainer: str) -> None:
+    found = [(case, row) for case, row in judged if case.name.endswith(f"-{trainer}")]
     assert len(found) >= 7
     assert [(c.name, row["said"]) for c, row in found if row["wrong"]] == []
     assert [(c.name, row["ranks"], row["hosts"]) for c, row in found if not (row["rank"] and row["host"])] == []
 
 
-def test_the_generic_class_is_right_in_most(tmp_path: Path) -> None:
-    right = sum(judge(case, tmp_path)["class"] for case in MADE)
+def test_the_generic_class_is_right_in_most(judged: list[tuple[Case, dict[str, Any]]]) -> None:
+    right = sum(row["class"] for _, row in judged)
     assert right >= 0.7 * len(MADE) == 42
 
 

@@ -1,6 +1,6 @@
-"""Change points, judged on a hundred seeded series each: what must be found, what must not be invented.
+"""Change points, judged on many seeded series each: what must be found, what must not be invented.
 
-The counts in the comments were measured with seeds 0..99; the asserted bars leave room for other numpy versions.
+The counts in the comments were measured with seeds 0..99; the asserted shares leave room for other numpy versions.
 """
 
 from __future__ import annotations
@@ -23,11 +23,19 @@ from trackwalker.stats.segments import (
 )
 
 Make = Callable[[np.random.Generator], Floats]
+MORE = pytest.mark.long(reason="a hundred seeds; forty of them after every change")
+SEEDS = {"now": 40}
 
 
-def count(make: Make, right: Callable[[list[Segment]], bool], seeds: int = 100) -> int:
-    """In how many seeded series the segmentation is right."""
-    return sum(right(segments(make(np.random.default_rng(seed)))) for seed in range(seeds))
+@pytest.fixture(autouse=True, params=[40, pytest.param(100, marks=MORE)], ids=["", "all"])
+def _seeds(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(SEEDS, "now", request.param)
+
+
+def right_in(make: Make, right: Callable[[list[Segment]], bool], seeds: int = 0) -> float:
+    """Of how many of the seeded series the segmentation is right."""
+    many = seeds or SEEDS["now"]
+    return sum(right(segments(make(np.random.default_rng(seed)))) for seed in range(many)) / many
 
 
 def white(rng: np.random.Generator, n: int, sigma: float = 0.01) -> Floats:
@@ -63,21 +71,21 @@ def cuts_at(*places: int) -> Callable[[list[Segment]], bool]:
 
 @pytest.mark.parametrize("n", [60, 200])
 def test_constant_speed_is_one_stretch(n: int) -> None:
-    assert count(lambda rng: white(rng, n), one) >= 97  # 100
+    assert right_in(lambda rng: white(rng, n), one) >= 0.97  # 100
 
 
 @pytest.mark.parametrize("at", [100, 185])
 def test_a_shift_is_found_in_its_place(at: int) -> None:
-    assert count(lambda rng: shifted(rng, 200, [at], 1.2), cuts_at(at)) >= 95  # 100
+    assert right_in(lambda rng: shifted(rng, 200, [at], 1.2), cuts_at(at)) >= 0.95  # 100
 
 
 def test_a_small_shift_in_little_noise_is_found() -> None:
     """A 5 % drop can be certain: the job's own noise sets the threshold."""
-    assert count(lambda rng: shifted(rng, 200, [100], 1.05), cuts_at(100)) >= 95  # 100
+    assert right_in(lambda rng: shifted(rng, 200, [100], 1.05), cuts_at(100)) >= 0.95  # 100
 
 
 def test_drop_recover_drop() -> None:
-    assert count(lambda rng: shifted(rng, 240, [60, 120, 180], 1.3), cuts_at(60, 120, 180)) >= 95  # 100
+    assert right_in(lambda rng: shifted(rng, 240, [60, 120, 180], 1.3), cuts_at(60, 120, 180)) >= 0.95  # 100
 
 
 @pytest.mark.parametrize("every", [7, 20])
@@ -87,22 +95,22 @@ def test_single_slow_steps_do_not_cut(every: int) -> None:
         x[::every] *= 3.0
         return x
 
-    assert count(spiky, one) >= 97  # 100
+    assert right_in(spiky, one) >= 0.97  # 100
 
 
 def test_wandering_noise_is_not_taken_for_shifts() -> None:
-    assert count(lambda rng: wandering(rng, 300, 0.8, 0.1), one) >= 90  # 100
-    assert count(lambda rng: wandering(rng, 100, 0.8, 0.1), one) >= 90  # 97
+    assert right_in(lambda rng: wandering(rng, 300, 0.8, 0.1), one) >= 0.90  # 100
+    assert right_in(lambda rng: wandering(rng, 100, 0.8, 0.1), one) >= 0.90  # 97
 
 
 def test_heavy_tails_are_not_taken_for_shifts() -> None:
-    assert count(lambda rng: np.asarray(10.0 * np.exp(0.05 * rng.standard_t(2, size=200))), one) >= 97  # 100
+    assert right_in(lambda rng: np.asarray(10.0 * np.exp(0.05 * rng.standard_t(2, size=200))), one) >= 0.97  # 100
 
 
 @pytest.mark.parametrize("share", [0.02, 0.1, 0.2, 0.3])
 def test_step_times_printed_with_few_digits(share: float) -> None:
     """A 3 ms step is printed as 0.003 or 0.004: most neighbours are equal, and still it is noise."""
-    assert count(lambda rng: np.where(rng.random(200) < share, 0.004, 0.003), one) >= 97  # 99 and 100
+    assert right_in(lambda rng: np.where(rng.random(200) < share, 0.004, 0.003), one) >= 0.97  # 99 and 100
 
 
 @pytest.mark.parametrize("level", [0.003, 0.011])
@@ -110,7 +118,7 @@ def test_a_shift_in_rounded_step_times_is_still_found(level: float) -> None:
     def rounded(rng: np.random.Generator) -> Floats:
         return np.round(shifted(rng, 300, [150], 1.4, sigma=0.05) * level / 10.0, 3)
 
-    assert count(rounded, cuts_at(150)) >= 90  # 97 and 98
+    assert right_in(rounded, cuts_at(150)) >= 0.90  # 97 and 98
 
 
 def test_long_series_are_fast_and_cut_in_the_right_block() -> None:
@@ -228,7 +236,7 @@ def test_short_bouts_that_come_and_go_are_found_one_by_one(length: int, gap: int
     def all_found(found: list[Segment]) -> bool:
         return sum(s.level > 10.3 for s in found) == len(starts)
 
-    assert count(bouts, all_found, seeds=20) >= 18
+    assert right_in(bouts, all_found, seeds=20) >= 0.9
 
 
 def test_bouts_of_different_strength_are_measured_by_the_level_they_come_back_to() -> None:
@@ -240,7 +248,7 @@ def test_bouts_of_different_strength_are_measured_by_the_level_they_come_back_to
             x[at : at + 8] *= strength
         return x
 
-    assert count(bouts, lambda found: sum(s.level > 10.3 for s in found) == len(starts), seeds=20) >= 18
+    assert right_in(bouts, lambda found: sum(s.level > 10.3 for s in found) == len(starts), seeds=20) >= 0.9
 
 
 def test_a_level_that_wanders_between_many_values_is_not_cut_into_bouts() -> None:
@@ -248,7 +256,7 @@ def test_a_level_that_wanders_between_many_values_is_not_cut_into_bouts() -> Non
         levels = np.repeat(rng.uniform(1.0, 1.4, 40), 6)
         return np.asarray(white(rng, 240, 0.004) * levels)
 
-    assert count(unsteady, lambda found: len(found) < 20, seeds=20) >= 18
+    assert right_in(unsteady, lambda found: len(found) < 20, seeds=20) >= 0.9
 
 
 def test_the_level_of_whole_seconds_lies_between_them() -> None:

@@ -27,7 +27,7 @@ from trackwalker.web.data.heat import name_of, selector
 from trackwalker.web.data.pace import Pace, duration_text
 from trackwalker.web.data.query import unpinned
 from trackwalker.web.logs.log_search import Needle, count
-from trackwalker.web.logs.log_times import line_times
+from trackwalker.web.logs.log_times import _levels, times_of
 from trackwalker.web.pages.render import timed
 
 pytestmark = pytest.mark.unit
@@ -123,11 +123,25 @@ def test_a_moment_leads_to_the_line_of_its_step() -> None:
     index = SimpleNamespace(steps=SimpleNamespace(step=np.array([0, 1, 2]), line=np.array([10, 20, 30])))
     record = SimpleNamespace(timeline=None, index=index, clock=SimpleNamespace(start=0.0))
     story = Story(steps=tuple(StepPoint(i, 100.0 * (i + 1), 100.0) for i in range(3)), start=0.0, end=400.0)
-    found = line_times(SimpleNamespace(record=record), story)  # type: ignore[arg-type]
+    found = times_of(SimpleNamespace(record=record), story)  # type: ignore[arg-type]
     assert found.line_at(200.0) == 20
     assert found.line_at(250.0) == 25
     assert found.time_of(np.array([30.0]))[0] == pytest.approx(300.0)
     assert math.isclose(found.line_at(1e9), 30)
+
+
+def test_each_line_of_a_log_counts_once_as_what_it_calls_itself() -> None:
+    said = (
+        b"all fine",
+        b"E0224 19:10:20.1 7 a.cc:1] ERROR: Error: lost",
+        b"3: WARNING: slow",
+        b"SIGNAL",
+        b"ValueError: no",
+    )
+    raw = b"".join(line + b"\n" for line in said)
+    ends = np.flatnonzero(np.frombuffer(raw, np.uint8) == 10)
+    errors, warnings = _levels(raw + b"ERROR: a line without an end", ends)
+    assert (errors.tolist(), warnings.tolist()) == ([1, 4], [2])
 
 
 def test_hits_are_counted_across_blocks(tmp_path: Any) -> None:

@@ -19,6 +19,7 @@ from trackwalker.fleet.rows import JobRow
 from trackwalker.fleet.signs import Signs
 from trackwalker.fleet.source import last_good
 from trackwalker.job.journal import encode
+from trackwalker.report.words import amount
 from trackwalker.watch.incident import Incident as Watched
 
 HTML = {"Accept": "text/html"}
@@ -109,10 +110,36 @@ def test_a_page_of_a_host_begins_with_incidents_and_cost_and_the_dearest_stand_f
     assert (
         page.index("<b>4</b><span>incidents name it") < page.index("GPU-hours, its share") < page.index("Take it out")
     )
-    assert ">watch<" in page or "leave out" in page
+    assert ">stands out<" in page
     named = page[page.index('id="named"') : page.index('id="ledger"')]
     assert re.findall(r'href="/job/(\d+)"', named) == ["5039", "5027", "5015", "5003"]
     assert re.findall(r'href="/incidents/(\d+)"', named) == ["5039", "5027", "5015", "5003"]
+
+
+def test_a_host_is_called_the_same_on_every_page_that_names_it(client: TestClient) -> None:
+    fleet = client.get("/fleet?days=0", headers=HTML).text
+    nodes = client.get("/nodes", headers=HTML).text
+    out = {each["host"] for each in client.get("/nodes.json").json()["nodes"] if each["stands_out"]}
+    assert RETURNING in out
+    assert out == set(re.findall(r">([^<]+)</a> <span class=\"badge warn\">stands out", fleet))
+    assert nodes.count(">stands out<") + nodes.count(">leave out<") >= len(out)
+    assert ">watch<" not in nodes + fleet
+
+
+def test_a_sum_of_hours_is_rounded_the_same_on_every_page(client: TestClient) -> None:
+    [each] = [found for found in inbox(client) if found["job"] == "5039"]
+    shown = amount(each["lost_gpu_hours"])
+    for path in ("/incidents", "/incidents/5039", "/incidents/5039.md", "/job/5039"):
+        text = client.get(path, headers=HTML).text
+        assert re.search(rf"(?<![\d.,]){re.escape(shown)}(</b>)?(<[^>]*>)? ?(<span[^>]*>)?\s*GPU-hours", text), path
+
+
+def test_tabs_that_count_a_job_twice_say_so(client: TestClient) -> None:
+    page = client.get("/", headers=HTML).text
+    counts = [int(n) for n in re.findall(r'<span class="count">(\d+)</span>', page)]
+    twice = re.search(r'id="twice"[^>]*><span>(\d+)</span>', page)
+    assert twice is not None
+    assert sum(counts[1:]) == counts[0] + int(twice[1])
 
 
 def test_an_incident_is_worked_on_and_nothing_of_it_is_written_into_the_job(client: TestClient, root: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,10 +10,12 @@ import pytest
 
 pytest.importorskip("starlette", reason="the web extra is not installed")
 from starlette.testclient import TestClient
-from web_client import ACCUSED, BROKEN, log_of, web_app, workspace_of
+from web_client import ACCUSED, BROKEN, accusing, log_of, web_app, workspace_of
 
 from trackwalker.fleet import reading
+from trackwalker.fleet.examine import state_of
 from trackwalker.job.run import RunRecord
+from trackwalker.telemetry.store import KERNEL
 from trackwalker.web.data import workspace as workspaces
 from trackwalker.web.data.job_page_work import Work
 
@@ -35,8 +38,39 @@ def test_a_saved_verdict_is_on_the_page_at_once(client: TestClient) -> None:
     assert "Throughput fell by 20 % at step 12" in page
     assert 'data-host="node002"' in page
     assert "--exclude=node002" in page
-    assert "saved verdict" in page
+    assert "earlier verdict; looking again" in page
     assert 'data-complete="no"' in page  # it may be older than the evidence: it is looked for again
+
+
+def test_a_verdict_of_the_background_is_on_the_page_at_once(client: TestClient) -> None:
+    held = client.app.state.workspace  # type: ignore[attr-defined]
+    job = held.job("9004")
+    held.examined.keep(job.id, state_of(job), json.loads(accusing(job.id, "x", "node001").to_json()))
+    page = client.get("/job/9004", headers=HTML).text
+    assert 'data-host="node001"' in page
+    assert "earlier verdict; looking again" in page
+    held.examined.keep(job.id, "of other evidence", json.loads(accusing(job.id, "x", "node001").to_json()))
+    assert 'data-host="node001"' not in client.get("/job/9004", headers=HTML).text
+
+
+def test_a_verdict_whose_metrics_are_gone_says_when_all_could_be_tested(client: TestClient) -> None:
+    page = client.get(f"/job/{ACCUSED}/verdict?wait=1").text
+    assert "not here any more" in page
+    assert "could be tested when this verdict was made." in page
+
+
+def test_what_reads_large_databases_is_loaded_before_the_link_only_where_there_are_some(
+    workspace: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done: list[object] = []
+    monkeypatch.setattr(workspaces, "copies_of", lambda *modules: done.append(modules))
+    monkeypatch.setattr(workspaces, "compile_ahead", lambda: done.append("loaded"))
+    monkeypatch.setattr(workspaces, "_compile", lambda: None)
+    monkeypatch.setattr(workspaces, "is_compiled", lambda: True)
+    workspaces.get_ready(workspace)
+    monkeypatch.setattr(workspaces, "_holds_large", lambda root: True)
+    workspaces.get_ready(workspace)
+    assert done == [("trackwalker.diagnose.engine",), ("trackwalker.diagnose.engine", KERNEL), "loaded"]
 
 
 def test_without_a_verdict_the_page_says_what_the_log_says(client: TestClient) -> None:

@@ -10,14 +10,12 @@ import re
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from functools import cache
-from importlib import resources
 from typing import Any, Literal
-
-import yaml
 
 from trackwalker.agent.ask.spelling import corrected, distance
 from trackwalker.errors import JobNotFoundError, UsageError
 from trackwalker.job.layout import Job
+from trackwalker.job.yaml_files import shipped
 from trackwalker.report.text import clip, one_line
 
 Intent = Literal[
@@ -194,8 +192,7 @@ def _letter(letter: str, jobs: Sequence[Job]) -> tuple[str, str]:
 
 
 def _data(name: str) -> list[dict[str, Any]]:
-    text = resources.files("trackwalker.agent").joinpath(name).read_text(encoding="utf-8")
-    found: list[dict[str, Any]] = yaml.safe_load(text)
+    found: list[dict[str, Any]] = shipped("agent", name)
     return found
 
 

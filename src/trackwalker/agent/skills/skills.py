@@ -15,6 +15,7 @@ from typing import Any
 import yaml
 
 from trackwalker.errors import UsageError
+from trackwalker.job.yaml_files import read_yaml
 
 PAGE = "SKILL.md"
 KEYS = frozenset({"name", "description", "license", "compatibility", "metadata", "allowed-tools"})
@@ -56,7 +57,7 @@ class Skill:
     def front(self) -> dict[str, Any] | None:
         """The front matter; None where it is no mapping."""
         try:
-            front = yaml.safe_load(self.parts[0]) if self.parts else None
+            front = read_yaml(self.parts[0]) if self.parts else None
         except yaml.YAMLError:
             return None
         return front if isinstance(front, dict) else None

@@ -15,7 +15,6 @@ import typer
 from trackwalker.agent.answers import as_text
 from trackwalker.agent.verdicts import verdict_answer
 from trackwalker.cli.answers.triage import log_of, triage
-from trackwalker.cli.common.display import save, write_html
 from trackwalker.cli.common.options import (
     DEFAULT_WORKSPACE,
     AsJson,
@@ -26,6 +25,7 @@ from trackwalker.cli.common.options import (
     Workspace,
     as_named,
 )
+from trackwalker.cli.common.saving import save, write_html
 from trackwalker.cli.common.say import Screen
 from trackwalker.cli.common.waiting import waiting
 from trackwalker.diagnose import engine

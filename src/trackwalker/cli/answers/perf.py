@@ -13,8 +13,8 @@ import typer
 from rich.console import Console
 from typer.core import TyperGroup
 
-from trackwalker.cli.common.display import write_text
 from trackwalker.cli.common.options import DEFAULT_WORKSPACE, AsJson, Workspace
+from trackwalker.cli.common.saving import write_text
 from trackwalker.cli.common.say import Screen
 from trackwalker.cli.common.waiting import waiting
 from trackwalker.errors import TrackwalkerError, UsageError

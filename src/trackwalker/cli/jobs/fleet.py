@@ -20,7 +20,7 @@ from trackwalker.fleet.index import JobIndex
 from trackwalker.fleet.source import Plain
 from trackwalker.fleet.store import Store
 from trackwalker.job.causes import cause_name
-from trackwalker.report.words import number, utc
+from trackwalker.report.words import amount, utc
 
 SCHEMA = "trackwalker.fleet/1"
 _SHOWN = 8
@@ -114,8 +114,8 @@ def _print(store: Store, moment: float, newer: str, price: float | None) -> None
 
 
 def _hours(value: float | None) -> str:
-    return "an unknown number of GPU-hours" if value is None else f"{number(round(value, 1))} GPU-hours"
+    return "an unknown number of GPU-hours" if value is None else f"{amount(value)} GPU-hours"
 
 
 def _money(hours: float | None, price: float | None) -> str:
-    return "" if hours is None or price is None else f" ({number(round(hours * price))} at {price:g} an hour)"
+    return "" if hours is None or price is None else f" ({amount(hours * price)} at {price:g} an hour)"

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cache
-from importlib.resources import files
 from string import Template
 from typing import Literal
 
 import numpy as np
-import yaml
 from pydantic import BaseModel, ConfigDict
 
 from trackwalker.diagnose.case import Case
 from trackwalker.diagnose.episodes.symptoms import Span
+from trackwalker.job.yaml_files import shipped
 from trackwalker.telemetry.client import host_of
 
 _BLOCKS = 6  # of a stretch, whose scatter is the wait's own noise
@@ -61,7 +60,7 @@ class Rates:
 @cache
 def all_waits() -> tuple[Wait, ...]:
     """The waits of waits.yml, those upstream of others first."""
-    raw = yaml.safe_load((files("trackwalker.diagnose") / "waits.yml").read_text(encoding="utf-8"))
+    raw = shipped("diagnose", "waits.yml")
     return tuple(Wait.model_validate(entry) for entry in raw)
 
 

@@ -10,6 +10,7 @@ from trackwalker.diagnose.causes.examine import Examination
 from trackwalker.diagnose.causes.quantities import Graph
 from trackwalker.diagnose.deviations.sweep import Deviation
 from trackwalker.diagnose.deviations.unclassified import CAP, reasons
+from trackwalker.diagnose.episodes.episodes import Episode, alone
 from trackwalker.diagnose.verdict import Role
 from trackwalker.logs.failures.findings import Finding
 from trackwalker.telemetry.meaning import meaning_of
@@ -99,10 +100,16 @@ def confirmed(root: Examination, deviations: Sequence[Deviation]) -> frozenset[s
     return claim.hosts & {d.host for d in seen if d.host is not None}
 
 
-def chance_hits(roots: Iterable[Examination], deviations: Sequence[Deviation]) -> frozenset[str]:
-    """Roots of whose errors nothing stands out on any of their hosts, though the same phases were compared."""
-    compared = any(d.episode.kind == "slow" for d in deviations)
-    return frozenset(r.playbook.id for r in roots if compared and confirmed(r, deviations) == frozenset())
+def chance_hits(
+    roots: Iterable[Examination], deviations: Sequence[Deviation], compared: Iterable[Episode]
+) -> frozenset[str]:
+    """Roots of whose errors nothing stands out on any of their hosts, though their own phases were compared.
+
+    Of a large fleet not every phase is: nothing seen where nobody looked speaks against nobody.
+    """
+    looked = {e.name for e in compared} if any(d.episode.kind == "slow" for d in deviations) else set()
+    seen = (r for r in roots if {alone(i) for i in r.spans or ()} <= looked)
+    return frozenset(r.playbook.id for r in seen if looked and confirmed(r, deviations) == frozenset())
 
 
 def settled(roles: Mapping[str, Role], behind: Mapping[str, str]) -> dict[str, Role]:

@@ -93,7 +93,8 @@ def with_confidence(verdict: Verdict) -> Verdict:
     sure = []
     for cause in verdict.causes:
         supported = support(plain, {"evidence": cause.evidence})
-        most = _LOCATED if cause.cause == CAUSE else 1.0
+        # Trouble without a name claims nothing but its place: without one it is as little as can be said.
+        most = 1.0 if cause.cause != CAUSE else _LOCATED if cause.hosts else confidence(-math.inf)
         sure_of = certainty(supported, cause.cause, rivals, bool(cause.hosts), cause.margin, cause.explains)
         level = confidence(sure_of)
         sure.append(cause.model_copy(update={"confidence": min(most, level)}))

@@ -7,12 +7,12 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any, Literal
 
-import yaml
 from pydantic import BaseModel, ConfigDict, model_validator
 
 from trackwalker.diagnose.causes.states import states
 from trackwalker.errors import UsageError
 from trackwalker.job.causes import About, apart, front_matter, parsed
+from trackwalker.job.yaml_files import shipped
 
 # The first six are trouble; the others look like it, or show only in metrics, and may turn out to be normal.
 Symptom = Literal[
@@ -35,7 +35,7 @@ Window = Literal["during", "before", "slow", "fast", "kill", "missed", "steady",
 @cache
 def limits() -> dict[str, dict[str, Any]]:
     """Limits that several tests share, by name, each with its reason (`why`)."""
-    told = yaml.safe_load((files("trackwalker.playbooks") / "limits.yml").read_text(encoding="utf-8"))
+    told = shipped("playbooks", "limits.yml")
     return {str(name): dict(limit) for name, limit in told.items()}
 
 
@@ -133,13 +133,18 @@ class Playbook(BaseModel):
 
 def load_playbooks(own: Path | None = None) -> list[Playbook]:
     """The shipped playbooks in the order of their ids; those of a folder of one's own are added or replace them."""
-    folders = [Path(str(files("trackwalker.playbooks")))]
+    books = {book.id: book for book in _shipped()}
     if own is not None:
         if not own.is_dir():
             raise UsageError(f"no folder of playbooks at {own}; it holds one .md file for each")
-        folders.append(own)
-    books = {p.id: p for folder in folders for path in sorted(folder.glob("*.md")) for p in [load_playbook(path)]}
+        books |= {book.id: book for path in sorted(own.glob("*.md")) for book in [load_playbook(path)]}
     return [books[name] for name in sorted(books)]
+
+
+@cache
+def _shipped() -> tuple[Playbook, ...]:
+    """Read once: that takes as long as half of what a diagnosis of a small job asks of them."""
+    return tuple(load_playbook(path) for path in Path(str(files("trackwalker.playbooks"))).glob("*.md"))
 
 
 @cache

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cache
-from importlib.resources import files
 
-import yaml
+from trackwalker.job.yaml_files import shipped
 
 
 @dataclass(frozen=True)
@@ -46,8 +45,7 @@ class Graph:
 @cache
 def graph() -> Graph:
     """The shipped graph."""
-    text = (files("trackwalker.diagnose") / "quantities.yml").read_text(encoding="utf-8")
-    told = yaml.safe_load(text)
+    told = shipped("diagnose", "quantities.yml")
     return Graph(
         {q: frozenset(effects) for q, effects in told["here"].items()},
         {q: frozenset(effects) for q, effects in told["there"].items()},

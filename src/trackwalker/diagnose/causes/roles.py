@@ -10,8 +10,8 @@ from trackwalker.diagnose.causes.quantities import graph
 from trackwalker.diagnose.causes.states import states
 from trackwalker.diagnose.episodes.symptoms import SOFT, Symptoms
 from trackwalker.diagnose.facts.account_facts import IDLENESS
-from trackwalker.diagnose.facts.log_facts import LOST
 from trackwalker.diagnose.verdict import Role
+from trackwalker.logs.failures.lastwords import lost_somebody
 from trackwalker.logs.failures.roles import UNCLASSIFIED as CAUSE
 from trackwalker.logs.failures.victim_lines import OF_ITS_OWN
 
@@ -82,7 +82,7 @@ def _explained(speaking: list[Examination]) -> set[str]:
                 continue  # what victims say explains nothing, unless it names the very host
             if network and _of_its_own(other):
                 continue
-            if e.log_only and not e.hosts and other.hosts and any(LOST.search(r.words) for r in e.fired):
+            if e.log_only and not e.hosts and other.hosts and any(lost_somebody(r.words) for r in e.fired):
                 continue  # who says that a peer is lost does not tell why
             if not (e.explained_by(other) and _stands_behind(e, other)):
                 out.add(other.playbook.id)

@@ -23,7 +23,6 @@ from trackwalker.diagnose.causes.evidence import EvidenceBook
 from trackwalker.diagnose.causes.examine import Examination, TestResult
 from trackwalker.diagnose.causes.playbook import Test
 from trackwalker.diagnose.causes.quantities import graph
-from trackwalker.diagnose.deviations.levels import Unlike, unlike_all_along
 from trackwalker.diagnose.deviations.sweep import MANY, Deviation, sweep
 from trackwalker.diagnose.deviations.table import cite, name, rows
 from trackwalker.diagnose.deviations.unclassified import CAUSE, Suspicion, suspect
@@ -35,8 +34,6 @@ from trackwalker.diagnose.verdict import Deviation as Row
 from trackwalker.record.clock import utc
 from trackwalker.telemetry.meaning import meaning_of
 
-_CITED = 4  # differences of one host
-_COMMON = 3  # of what most hosts did, tried for a sentence
 _STANDS_OUT = Test(id="stands-out", role="support", narrows=True, fact="stands-out")
 Standing = Literal["alone", "before", "beside"]  # where no cause was found; before what was found; beside it
 
@@ -75,7 +72,7 @@ def look_again(case: Case, symptoms: Symptoms, found: Sequence[Examination], rol
     for root in roots:
         if who := confirmed(root, swept.deviations):
             root.results.append(TestResult(_STANDS_OUT, True, hosts=set(who)))
-    return SecondLook(swept.deviations, behind, chance_hits(roots, swept.deviations))
+    return SecondLook(swept.deviations, behind, chance_hits(roots, swept.deviations, episodes))
 
 
 def _worth_reading(episodes: list[Episode], slowing: Sequence[Examination], symptoms: Symptoms) -> list[Episode]:
@@ -290,52 +287,6 @@ def _lost(symptoms: Symptoms) -> list[float]:
     """What each slow phase took beyond full speed, in seconds."""
     full = min((p.seconds for p in symptoms.phases if not p.slow), default=0.0)
     return [(p.end - p.start) * (1.0 - full / p.seconds) for p in symptoms.slow]
-
-
-def locate_unlike(case: Case, symptoms: Symptoms, outcome: Outcome, book: EvidenceBook) -> Located | None:
-    """Who is, or became, unlike all its peers in a run at one speed that nothing else speaks of."""
-    if outcome == "incident" or symptoms.slow or symptoms.names - SOFT - {"cancelled"}:
-        return None
-    found = unlike_all_along(case, symptoms, graph())
-    clearest = [u for u in found if u.kind == found[0].kind and u.meaning.metric == found[0].meaning.metric]
-    if not clearest:
-        return None
-    hosts = sorted({u.host for u in clearest})
-    cited = [u.cite(book) for u in [*clearest, *(u for u in found if u not in clearest and u.host in hosts)][:_CITED]]
-    gpus = sorted({f"{u.host}/{u.place.gpu}" for u in clearest if u.place.gpu is not None})
-    devices = sorted({f"{u.host}/{u.place.device}" for u in clearest if u.place.device is not None})
-    cause = Cause(
-        cause=CAUSE, role="root", confidence=0.0, hosts=hosts, gpus=[case.topology.gpu_name(g) for g in gpus],
-        devices=devices, evidence=cited,
-    )  # fmt: skip
-    said = {item.id: item.says for item in book.items}
-    where, told = ", ".join(dict.fromkeys(u.name for u in clearest)), "; ".join(said[i] for i in cited)
-    summary = (
-        f"The run has one speed throughout, so what it costs is not known, but {where} "
-        f"{_since(clearest)}, for no known reason: {told}."
-    )
-    why = f"take a closer look at {where}, before the next run: {told}"
-    action = Action(do="inspect-hosts", hosts=hosts, why=why, risk="none", needs_approval=False)
-    suspicion = Suspicion(tuple(hosts), tuple(gpus), tuple(devices), (), case.start or 0.0)
-    return Located("before" if outcome == "expected" else "alone", [cause], summary, action, suspicion)
-
-
-def _since(odd: Sequence[Unlike]) -> str:
-    if any(u.later for u in odd):
-        return "became unlike all peers in the course of it"
-    return f"{'is' if len(odd) == 1 else 'are'} unlike all peers from the first step on"
-
-
-def common_change(case: Case, look: SecondLook, book: EvidenceBook) -> str:
-    """A sentence on what changed for the worse on most hosts at once: it accuses nobody, and is where to begin."""
-    worse = [d for d in look.deviations if d.fleet and d.meaning.worse(d.kind) and d.meaning.layer != "activity"]
-    known = [d for d in worse if d.meaning.quantity not in graph().never_the_reason | graph().waiting]
-    saved = graph().follows(*graph().saving)  # long steps now and then may hold saves that nobody told of
-    known = [d for d in known if d.episode.kind != "long-steps" or d.meaning.quantity not in saved]
-    for d in known[:_COMMON]:
-        if case.telemetry is not None and (cited := cite(d, case.telemetry, book)) is not None:
-            return f" What changed with it: {next(i.says for i in book.items if i.id == cited[0])}."
-    return ""
 
 
 def weighed(

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cache
-from importlib.resources import files
 from typing import Any
 
-import yaml
+from trackwalker.job.yaml_files import shipped
 
 NAMED_ERROR, WAIT_TOLD = "named-error", "store-silent"  # what a line of the log makes of a class without a file
 
@@ -64,4 +63,4 @@ class States:
 @cache
 def states() -> States:
     """The shipped graph."""
-    return States(yaml.safe_load((files("trackwalker.diagnose") / "states.yml").read_text(encoding="utf-8")))
+    return States(shipped("diagnose", "states.yml"))

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from importlib.resources import files
 
 import numpy as np
-import yaml
 
 from trackwalker.diagnose.case import Case
 from trackwalker.diagnose.causes.evidence import EvidenceBook
 from trackwalker.diagnose.episodes.symptoms import Span
+from trackwalker.job.yaml_files import shipped
 from trackwalker.stats.paired import student
 from trackwalker.stats.segments import robust_sigma
 from trackwalker.telemetry.store import Telemetry
@@ -38,7 +37,7 @@ class Family:
 
 
 def _families() -> tuple[Family, ...]:
-    told = yaml.safe_load((files("trackwalker.diagnose") / "deltas.yml").read_text(encoding="utf-8"))
+    told = shipped("diagnose", "deltas.yml")
     return tuple(Family(**{**family, "metrics": tuple(family["metrics"])}) for family in told)
 
 

@@ -111,7 +111,7 @@ def sweep(
         for frame in _frames(telemetry, meanings, grid, coarsest_of(grid, mine), wanted, known):
             for episode in mine:
                 bins = episode.bins(frame.ends, frame.grid.step)
-                rows, count = _Look(frame, episode, *bins, frozenset(case.hosts), against, there).all(case.topology)
+                rows, count = _Look(frame, episode, *bins, tuple(case.hosts), against, there).all(case.topology)
                 rows = [d for d in rows if not hosts or d.host in hosts]
                 noted[episode.name] += rows
                 made[episode.name] += count
@@ -198,9 +198,13 @@ class _Look:
     episode: Episode
     now: stats.Bools
     past: stats.Bools
-    job: frozenset[str]
+    job: tuple[str, ...]
     against: frozenset[str]
     there: _Presence
+
+    @property
+    def _errors(self) -> bool:
+        return self.frame.as_rate and self.frame.meaning.layer == "error"
 
     def all(self, topology: Topology) -> tuple[list[Deviation], int]:
         """The noteworthy rows, and how many comparisons were made."""
@@ -212,7 +216,7 @@ class _Look:
             return [], frame.silent
         keys = [(owner(p, topology), p.gpu, p.device, p.rank, p.aspect) for p in frame.places]
         singles = _Rows(frame.values, keys, [pick_of(labels) for labels in frame.labels])
-        if frame.as_rate and frame.meaning.layer == "error":
+        if self._errors:
             singles = replace(singles, values=np.nan_to_num(singles.values))  # a counter not there yet is at zero
         tables = [singles, *_whole_hosts(singles, frame)]
         out = [d for rows in tables for d in self._changed(rows)]
@@ -221,13 +225,13 @@ class _Look:
 
     def _changed(self, rows: _Rows) -> Iterator[Deviation]:
         frame = self.frame
-        peers, who, _ = _groups(rows, self.job)
+        peers, who, _ = _groups(rows, frozenset(self.job))
         yardstick = np.array([key[0] in self.against for key in rows.keys]) if self.against else None
         hosts = len(set(who.tolist()))
         quiet = round(frame.silent * hosts / len(frame.values))  # hosts none of whose counters moved
         result = self._test(rows.values, peers, who, quiet if rows.whole else frame.silent, yardstick)
         noted = np.abs(result.score) >= _NOTED
-        if frame.as_rate and frame.meaning.layer == "error" and noted.any():
+        if self._errors and noted.any():
             noted &= (result.score < 0) | (result.after > stats.weather(rows.values, self.now, self.past, who))
         for i in np.flatnonzero(noted & self._from_its_beginning(rows.values, result)).tolist():
             yield self._made(rows.keys[i], rows.picks[i], result, i, rows.whole, hosts + quiet)
@@ -244,7 +248,7 @@ class _Look:
 
     def _fleet(self, rows: _Rows) -> Iterator[Deviation]:
         """What most hosts did together: invisible to a comparison with peers, but the clue to who waits for whom."""
-        _, who, members = _groups(rows, self.job)
+        _, who, members = _groups(rows, frozenset(self.job))
         for group in members.values():
             hosts, values = len(set(who[group].tolist())), rows.values[group]
             if hosts < stats.FEWEST_PEERS or 2 * len(group) < len(group) + self.frame.silent:
@@ -302,6 +306,9 @@ class _Look:
 
     def _made(self, key: Key, pick: Pairs, result: stats.Changes, i: int, whole: bool, hosts: int) -> Deviation:
         host, gpu, device, rank, aspect = key
+        alone = hosts == 1 < len(self.job) and host == self.job[0]
+        if alone and not (gpu or device or self.frame.meaning.known or self._errors):
+            host, whole = None, True  # what the first host alone reports, which also coordinates, is about the job
         return Deviation(
             self.episode, self.frame.meaning, "rose" if result.score[i] > 0 else "fell", abs(float(result.score[i])),
             host, gpu, device, rank, aspect, pick, float(result.before[i]), float(result.after[i]),

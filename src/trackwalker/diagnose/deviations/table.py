@@ -106,7 +106,7 @@ def _widened(span: Span) -> Span:
 def name(d: Deviation) -> str:
     """Whom a deviation is about, in words."""
     if d.host is None:
-        return "most hosts"
+        return "most hosts" if d.of > 1 else "all hosts"
     part = f"/gpu{d.gpu}" if d.gpu is not None else f"/{d.device}" if d.device is not None else ""
     return f"{d.host}{part}"
 

@@ -24,6 +24,7 @@ _MOST_PHASES = 4  # looked at one by one, the longest ones; beyond them only all
 _TAIL_S, _TAIL_SHARE = 900.0, 0.1  # before a stall or a death: what announces it lasts minutes at most
 _OWN_WINDOW_S = 100.0  # five scrapes of a usual recorder: of a shorter silence nothing can be said by itself
 _FEWEST_KEPT = 0.3  # of a window must be left when saves are masked; else they are part of the picture
+_FEWEST_BINS = 2  # of a window, whole ones
 _FURTHER, _LASTING_STEPS = 1.05, 20  # slower than the slow phase before it, both lasting: something was added
 _SAME_MOMENT_S = 0.5  # between the end of a step and the beginning of the next
 _SAVE_STEPS = 3  # a save lengthens its own step and, written in the background, the next two
@@ -48,6 +49,8 @@ class Episode:
     def bins(self, ends: Floats, step: float) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
         """Which bins lie in the window and which in the reference, whole and unmasked."""
         now, past = _inside(ends, step, self.window, self.kind == "long-steps"), _inside(ends, step, self.reference)
+        if self.kind == "slow" and now.sum() < _FEWEST_BINS:  # shorter than two looks: whatever lies in it in part
+            now = _inside(ends, step, self.window, touching=True)
         hidden = _inside(ends, step, self.masked, touching=True)
         now = now & ~hidden if (now & ~hidden).sum() >= _FEWEST_KEPT * now.sum() else now
         past = past & ~hidden if (past & ~hidden).sum() >= _FEWEST_KEPT * past.sum() else past

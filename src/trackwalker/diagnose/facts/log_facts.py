@@ -18,6 +18,7 @@ from trackwalker.diagnose.episodes.symptoms import Symptoms
 from trackwalker.job.dialects import read_step
 from trackwalker.job.run import ours
 from trackwalker.logs.facts import LogFacts, Quote
+from trackwalker.logs.failures.lastwords import lost_somebody
 from trackwalker.record.clock import utc
 from trackwalker.record.masks import WARM_UP_STEPS
 from trackwalker.record.phases import PLAIN
@@ -27,12 +28,7 @@ from trackwalker.stats.segments import smallest_visible
 _FEWEST_STEPS = 3
 _MOST_TOLD = 4  # hosts whose end is told, before one whose end is not stands out
 _ALIKE = 1.3  # longest against shortest of a few steps
-_SPEAKER = re.compile(r"\s*\[?(?:rank ?)?(\d+)\]?:")
 _PEER = re.compile(r"(?i)\b(?:peer|rank|task)[ =#:]*(\d+)\b(?!\]?:)")
-LOST = re.compile(
-    r"(?i)unreachable|no route|lost (?:contact|connection)|(?:not|n't) (?:answer|respond)|no (?:answer|response|reply)"
-    r"|refused|timed out|timeout|reset by peer|broken pipe|connect\w* .*(?:fail|clos)|fail\w* to (?:connect|reach|send)"
-)
 _CRASH_CODES = {128 + s for s in (signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE)}
 _KILL_CODES = {128 + signal.SIGKILL} | _CRASH_CODES
 
@@ -118,18 +114,17 @@ def lost_by_peers(case: Case, symptoms: Symptoms, book: EvidenceBook) -> Answer:
     the first host, which coordinates, and lose it whatever happened. Whatever else the log tells first knows more.
     """
     primary = case.triage.primary
-    if primary is not None and not LOST.search(primary.text):
+    if primary is not None and not lost_somebody(primary.text):
         return Answer(False)
     names = {h.partition(".")[0]: h for h in case.hosts}
     by: dict[str, dict[str, Quote]] = {}
-    for number, text in _last_lines(case.log):
-        speaker = (said := _SPEAKER.match(text)) and case.log.host_of(int(said[1]))
-        if not speaker or not said or not LOST.search(text):
-            continue
-        told = {names[w] for w in re.findall(r"[\w-]+", text) if w in names}
-        told |= {h for n in _PEER.findall(text) if (h := case.log.host_of(int(n)))}
-        for host in told - {speaker}:
-            by.setdefault(host, {}).setdefault(speaker, Quote(int(said[1]), number, text))
+    for line in case.log.lost:
+        speaker = case.log.host_of(line.rank or 0)
+        told = {names[w] for w in re.findall(r"[\w-]+", line.text) if w in names}
+        told |= {h for n in _PEER.findall(line.text) if (h := case.log.host_of(int(n)))}
+        if speaker:
+            for host in told - {speaker}:
+                by.setdefault(host, {}).setdefault(speaker, line)
     speakers = {h for said in by.values() for h in said}
     most = sorted((h for h in by if h not in speakers), key=lambda h: (-len(by[h]), h))
     if not most or most[0] == case.hosts[0] or len(by[most[0]]) < 2:
@@ -137,17 +132,6 @@ def lost_by_peers(case: Case, symptoms: Symptoms, book: EvidenceBook) -> Answer:
     if any(2 * len(said) > len(by[most[0]]) for h, said in by.items() if h != most[0]):
         return Answer(False)  # everybody lost somebody
     return Answer(True, tuple(quote(case, q, book) for q in list(by[most[0]].values())[:2]), (most[0],))
-
-
-def _last_lines(facts: LogFacts) -> list[tuple[int, str]]:
-    """The lines after the last step, numbered; of a long end its last part."""
-    with contextlib.suppress(OSError), facts.path.open("rb") as f:
-        f.seek(max(0, f.seek(0, 2) - _TAIL))
-        lines = f.read(_TAIL).decode("utf-8", "replace").splitlines()
-        first = facts.lines - len(lines) + 1
-        last = int(facts.steps.line.max()) if len(facts.steps) else 0
-        return [(first + i, text) for i, text in enumerate(lines) if first + i > last]
-    return []
 
 
 def left_first(case: Case, symptoms: Symptoms, book: EvidenceBook) -> Answer:

@@ -74,7 +74,10 @@ def run_case(case: RealCase, workspace: Path) -> Path:
 @contextmanager
 def broken_run(case: RealCase, workspace: Path, say: Say, show: Show) -> Iterator[BrokenRun]:
     """A real run, broken as the case says, for as long as the block lasts."""
-    config = {"steps": "100000", "jax_distributed_heartbeat_timeout_seconds": "14400", **case.config}
+    config = {"steps": "100000", "jax_distributed_heartbeat_timeout_seconds": "14400"}
+    if case.cause is not None:  # a run that stops where a save is due may be saving, for a quarter of an hour
+        config["checkpoint_period"] = "100000"
+    config |= case.config
     env = {} if case.gpu else {"JAX_PLATFORMS": "cpu"}  # four ranks cannot have the one GPU of a machine
     how = How("local", ["demo", case.name], case.procs, observe=True)
     plan = plan_local(ModelSpec("tiny", tag=case.name), Passthrough(config, env), workspace, how)

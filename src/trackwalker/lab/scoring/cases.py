@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from trackwalker.errors import UsageError
 from trackwalker.job.layout import LOG_SUFFIXES
+from trackwalker.job.yaml_files import read_yaml
 from trackwalker.lab.perturb import named
 from trackwalker.lab.scenario import Scenario, Truth, all_scenarios, load_scenario, post_cases
 from trackwalker.lab.simulate import simulate
@@ -144,7 +145,7 @@ def _recorded(folder: Path) -> list[Case]:
 def _read_case(folder: Path) -> Recorded:
     path = folder / CASE_FILE
     try:
-        return Recorded(**yaml.safe_load(path.read_text()))
+        return Recorded(**read_yaml(path.read_text()))
     except (OSError, yaml.YAMLError, TypeError, ValidationError) as e:
         raise UsageError(f"{path}: not a recorded case: {' '.join(str(e).split())}") from e
 

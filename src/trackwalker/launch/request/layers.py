@@ -6,13 +6,11 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
-from importlib.resources import files
 from typing import Any
-
-import yaml
 
 from trackwalker.errors import UsageError
 from trackwalker.job.run import Setting
+from trackwalker.job.yaml_files import shipped
 from trackwalker.launch.request.models import About
 from trackwalker.launch.request.rules import Rule
 
@@ -148,7 +146,5 @@ def _data(name: str) -> dict[str, Any]:
 
 @cache
 def _file(name: str) -> dict[str, Any]:
-    loaded: dict[str, Any] = yaml.safe_load(
-        (files("trackwalker.launch") / "env" / f"{name}.yml").read_text(encoding="utf-8")
-    )
+    loaded: dict[str, Any] = shipped("launch", f"env/{name}.yml")
     return loaded

@@ -16,11 +16,11 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from trackwalker.errors import UsageError
+from trackwalker.job.yaml_files import read_yaml
 from trackwalker.launch.request.rules import Rule
 
 METADATA = "trackwalker"  # the one top-level key that is ours; everything else is the trainer's
 PATH_VARIABLE = "TRACKWALKER_MODELS"
-_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # ten times faster: a name may mean reading every file
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]*")
 _SUFFIXES = (".gpu.yml", ".yml", ".yaml")  # the first is upstream's
 
@@ -128,7 +128,7 @@ def read_model(path: Path) -> Model:
 
 def _read(path: Path) -> dict[str, Any]:
     try:
-        loaded = yaml.load(path.read_text(encoding="utf-8"), Loader=_LOADER)  # noqa: S506  (a safe one)
+        loaded = read_yaml(path.read_text(encoding="utf-8"))
     except OSError as e:
         raise UsageError(f"cannot read model file '{path}': {e.strerror}") from e
     except (yaml.YAMLError, UnicodeDecodeError) as e:

@@ -7,7 +7,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import yaml
+from trackwalker.job.yaml_files import read_yaml
 
 TABLE = Path(__file__).parents[1] / "codes.yml"
 
@@ -23,8 +23,7 @@ class Spelling(NamedTuple):
 @cache
 def table() -> dict[str, dict[Any, Any]]:
     """The codes that are known, by sort."""
-    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-    held: dict[str, dict[Any, Any]] = yaml.load(TABLE.read_text(encoding="utf-8"), Loader=loader)  # noqa: S506
+    held: dict[str, dict[Any, Any]] = read_yaml(TABLE.read_text(encoding="utf-8"))
     return held
 
 

@@ -12,8 +12,8 @@ from functools import cache, cached_property
 from pathlib import Path
 
 import orjson
-import yaml
 
+from trackwalker.job.yaml_files import read_yaml
 from trackwalker.logs.scanning.disk_cache import kept
 
 FILE = Path(__file__).parents[1] / "kinds.yml"
@@ -29,7 +29,13 @@ _HEAD = re.compile(
     r"|(?:- )?(?:[\w.-]+ )?(?:- )?\[?(?:ERROR|CRITICAL|FATAL|error|critical|fatal)\s*\]?[\s:-]+(?:[\w-]+(?:\.[\w-]+)*: ?)?"  # noqa: E501
     r"|(?:[\w]+\.)+(?=[A-Z]\w+: ))"
 )
-_HERE = re.compile(r"(?i)\b(?:on |of )?(?:this|our) (?:node|rank|host|worker|process|machine)(?:'s)?\b")
+_HERE = re.compile(
+    r"(?i)\b(?:on |of )?(?:this|our) (?:node|rank|host|worker|process|machine)(?:'s)?\b"
+    r"|\b(?:(?:global|local|world)[ _]?)?(?:rank|worker|process|task|node|host)[ =:#]{1,2}\d+\b"
+)
+_SERVICE = re.compile(  # barrierd:, tokenguard:, one word of two
+    r"^(\W{0,3}[a-z]{3,}?)((?:d|kit|guard|warden|keeper|master|shim|mesh|cast|vault|rt|ctl|agent|net|lib|hub|link|gate|sync|clock|store))(?=(?: \w+)?: )"  # noqa: E501
+)
 _WHOSE = frozenset({
     "ts", "t", "time", "timestamp", "at", "level", "lvl", "sev", "severity", "rank", "local_rank", "world_rank", "host",
     "hostname", "node", "pid", "tid", "ip", "step", "logger", "comp", "component", "src", "mod", "module", "unit",
@@ -83,8 +89,7 @@ def kinds() -> tuple[Kind, ...]:
 
 
 def _as_json(text: str) -> bytes:
-    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-    return orjson.dumps(yaml.load(text, Loader=loader), option=orjson.OPT_NON_STR_KEYS)  # noqa: S506
+    return orjson.dumps(read_yaml(text), option=orjson.OPT_NON_STR_KEYS)
 
 
 @cache
@@ -102,7 +107,7 @@ def _spoken(text: str, hosts: Iterable[str] = ()) -> str:
     """A line without the fields that say only who wrote it, where and when, and without the names of hosts."""
     for host in hosts:
         text = text.replace(host, " ")
-    text = _HERE.sub("", _HEAD.sub("", text))
+    text = _SERVICE.sub(r"\1 \2", _HERE.sub("", _HEAD.sub("", text)))
     if not _FIELDS.match(text):
         return text
     return _FIELD.sub(lambda field: "" if field[1].lower() in _WHOSE else field[0].replace("_", " "), text)

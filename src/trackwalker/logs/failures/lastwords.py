@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from trackwalker.job.dialects import needles as step_needles
+from trackwalker.logs.facts import Quote
 from trackwalker.logs.failures.mined import Seen, template_of
 from trackwalker.logs.failures.reactions import launchers_end, reacts
 from trackwalker.logs.failures.structure import ERROR, SAID, Told, ending, others_in, read, warns
@@ -20,7 +21,7 @@ from trackwalker.logs.scanning.lines import LAUNCHERS, Body, parse
 from trackwalker.logs.scanning.scan import Scan
 
 if TYPE_CHECKING:
-    from trackwalker.logs.scanning.index import End, LogIndex
+    from trackwalker.logs.scanning.index import End, Hit, LogIndex
 
 _MOST_RANKS = 2  # what more of them print tells nobody apart
 _MOST = 32
@@ -38,7 +39,29 @@ _NO_SENTENCE = re.compile(
     r"|^\s*at [\w.$<>/]+\(|^\s*\.\.\. \d+ more|^\s*\S+\.(?:go|rs):\d+(?: \+0x\w+)?\s*$|^goroutine \d+ "
     r"|^stack backtrace|^note: run with"
 )
+_SPEAKER = re.compile(rb"\s*\[?(?:rank ?)?(\d+)\]?:")
+_LOST = re.compile(
+    r"(?i)unreachable|no route|lost (?:contact|connection)|(?:not|n't) (?:answer|respond)|no (?:answer|response|reply)"
+    r"|refused|timed out|timeout|reset by peer|broken pipe|connect\w* .*(?:fail|clos)|fail\w* to (?:connect|reach|send)"
+)
 _A_BAR = re.compile(r"\d+%\||\b\d+(?:\.\d+)?(?:it/s|s/it)\b")
+
+
+def lost_somebody(text: str) -> bool:
+    """Whether a line tells, in whatever words, that somebody else cannot be reached."""
+    return _LOST.search(text) is not None
+
+
+def lost_peers(scan: Scan, after: int) -> list[Quote]:
+    """Lines behind the last step's that a rank begins and in which it has lost somebody."""
+    raws = scan.tail.split(b"\n")
+    first = scan.lines - len(raws) + (1 if scan.ends_mid_line else 2)
+    out = []
+    for number, raw in enumerate(raws, first):
+        said = _SPEAKER.match(raw) if number > after else None
+        if said and lost_somebody(text := raw.decode("utf-8", "replace").rstrip("\r")):
+            out.append(Quote(int(said[1]), number, text))
+    return out
 
 
 def last_words(
@@ -99,7 +122,7 @@ def last_words(
     if not trained:
         found = [
             *errors,
-            *_without_health([s for s in found if s not in errors], victims, first_known, places.ended_first),
+            *_without_health([s for s in found if s not in errors], victims, first_known, places.first),
         ]
     return found[:_MOST]
 
@@ -179,10 +202,36 @@ def next_line(scan: Scan, seen: Seen, places: Places) -> str:
 
 def failed_by_itself(index: LogIndex) -> bool:
     """Whether a run that trained ended with an error of its own: nobody killed it or told it to end."""
-    failed = [h.line for h in index.hits if _ENDED & set(h.signature.traits)]
+    told = asked_by_others(index)
+    failed = [h.line for h in index.hits if _ENDED & set(h.signature.traits) or h in told]
     failed += [e.line for e in index.facts.exits] + [q.line for q in (index.facts.task_failed,) if q is not None]
-    outside = (h for h in index.hits if {"kill", "request-to-end"} & set(h.signature.traits))
+    outside = (h for h in index.hits if {"kill", "request-to-end"} & set(h.signature.traits) and h not in told)
     return bool(failed) and not any("kill" in h.signature.traits or h.line < min(failed) for h in outside)
+
+
+def asked_by_others(index: LogIndex) -> list[Hit]:
+    """Ranks that say they were told to end, where neither the scheduler says so nor all ranks: one failed before."""
+    asked = [h for h in index.hits if "request-to-end" in h.signature.traits]
+    ranks = {h.rank for h in asked}
+    others = (index.ranks_seen | index.rank_hosts.keys() | {index.last_task}) - {-1, *ranks}
+    return asked if None not in ranks and others else []
+
+
+def accused(index: LogIndex, found: list[Seen]) -> int | None:
+    """The one rank that those who lost somebody name, where it names nobody itself."""
+    lost = [(s.rank, s.text) for s in found if reacts(s.text)]
+    lost += [
+        (h.rank, h.text) for h in index.hits if {"victim", "exception"} & set(h.signature.traits) and reacts(h.text)
+    ]
+    named = {
+        int(who)
+        for rank, text in lost
+        if rank is not None
+        for who in others_in(text)
+        if who.isdigit() and int(who) != rank
+    }
+    named -= {rank for rank, _ in lost}
+    return named.pop() if len(named) == 1 else None
 
 
 def silence(text: bytes, other: tuple[bytes, ...]) -> float | None:

@@ -25,6 +25,8 @@ _REACTS = re.compile(
     | \b\d+\s?(?:/|of)\s?\d+\s(?:\w+\s)?(?:arrived|present|joined|reported)\b
     | \bwait(?:ed|ing)\s[^.;]{{0,40}}\bfor\s(?:\S+\s){{0,3}}{_WHO}\b
     | \bwatchdog\b[^.;]{{0,40}}\b(?:caught|timeout|timed.out|detected|stuck)\b | /job:\w+/replica:\d+/task: | \bleaving\sthe\s(?:group|ring|world|mesh|job) | \b(?:another|other|some|remote|one\sof\sthe)\s(?:\w+\s)?{_WHO}\b
+    | \b(?:group|ring|mesh|world|gang|cohort)\b[^.;]{{0,30}}\b(?:broken|broke|torn|dissolved|gone)\b | \b(?:exiting|leaving|stopping|ending|quitting|going|aborting)\s(?:too|as\swell|likewise)\b
+    | \b(?:got|received|read)\s(?:0|no|zero)\s(?:bytes|data|words?|reply|answer)\sfrom\b | \bhung\sup\b
     | \bSIGTERM\b | \bsignal\s15\b | \b(?:asked|ordered|request(?:ed)?)\sto\s(?:stop|end|exit|terminate|shut.down)\b | \btermination\ssignal\b
     | \bshutting\sdown\s(?:because|after|on\srequest|since|due) | \bMPI_(?:All|Barrier|Bcast|Gather|Recv|Reduce|Wait|Send)\w*
     """
@@ -42,6 +44,10 @@ _WRAPS_UP = re.compile(
 )
 
 
+_ANNOUNCES = re.compile(
+    r"(?i):$|^\W*(?:(?:fatal|critical|error|abort(?:ed|ing)?|panic|halt(?:ed)?|stop(?:ped)?|failure|failed|run|job|training|the)\W+){1,3}(?:(?:error|stopped|failed|aborted|halted|over)\W*)?$"
+    r"|^\W*[\w.-]+ (?:cannot|can not|could not) (?:continue|go on|proceed)\W*$"
+)
 # Launchers on how processes ended: their own words, and the blocks of torchrun's summary.
 _LAUNCHERS_END = re.compile(
     r"^\W*(?:srun|slurmstepd|sbatch|mpirun|mpiexec|prterun|orterun|kubelet|pdsh@\S+|systemd)\b[:\[ ]|torch/distributed/elastic/|\[launch\.py:\d+"
@@ -60,6 +66,11 @@ def launchers_end(text: str) -> bool:
 def reacts(text: str) -> bool:
     """Whether a line is in the words of one who lost or waits for another, or was told to end."""
     return _REACTS.search(text, 0, 400) is not None or wraps_up(text) or launchers_end(text)
+
+
+def announces(text: str) -> bool:
+    """Whether a line only says that something is to be told: the next one tells it."""
+    return _ANNOUNCES.search(text, 0, 200) is not None
 
 
 def wraps_up(text: str) -> bool:

@@ -8,6 +8,7 @@ from trackwalker.logs.failures.findings import Finding, Role, Stopped, hang
 from trackwalker.logs.failures.groups import Group, groups_of, having, when
 from trackwalker.logs.failures.kinds import kind_of, kind_of_cause
 from trackwalker.logs.failures.line_hosts import host_of_hit, hosts_told
+from trackwalker.logs.failures.reactions import reacts
 from trackwalker.logs.failures.refine import CANCELS, KILLED, refine, survived
 from trackwalker.logs.failures.structure import ERROR, read
 from trackwalker.logs.failures.unnamed import sort_errors, sort_raised, weigh
@@ -17,6 +18,7 @@ from trackwalker.logs.scanning.lines import Body
 UNCLASSIFIED = "unclassified"  # the cause of what is located and not named
 _SAME = 20  # lines: what a rank says so close together is about one thing
 _FEW = 4
+_BLOCK = 3  # lines
 _SLOWS = 7
 
 
@@ -202,8 +204,10 @@ def _kind(group: Group, hosts: set[str]) -> str:
     said = [h.text for h in group.hits if h.rank == hit.rank and abs(h.line - hit.line) <= _SAME][:_FEW]
     if told is None:
         return kind_of([hit.text], hosts=hosts)
-    # What stands beside it tells more only where the line itself says nothing clear.
-    found = kind_of([hit.text], told.about, told.exception, told.errno, hosts)
+    # What a rank says line upon line is one message; what stands further away tells more only where that is not clear.
+    block = [h for h in group.hits if h.rank == hit.rank and h.file == hit.file and abs(h.line - hit.line) <= _BLOCK]
+    texts = [hit.text, *(h.text for h in block if h is not hit and not reacts(h.text))][:_FEW]
+    found = kind_of(texts, told.about, told.exception, told.errno, hosts)
     found = found or kind_of(said or [hit.text], told.about, told.exception, told.errno, hosts)
     return found or (kind_of_cause(group.cause) if group.cause != UNCLASSIFIED else "")
 

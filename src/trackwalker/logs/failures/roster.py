@@ -11,6 +11,9 @@ from collections.abc import Sequence
 from itertools import count, takewhile
 
 _HOST = r"(?P<host>(?=[\w.-]*[A-Za-z])(?=[\w.-]*\d)[A-Za-z0-9][\w.-]{1,63}|(?:\d{1,3}\.){3}\d{1,3})"
+_NAMED = (
+    r"(?P<host>(?=[\w.-]*[A-Za-z])(?=[\w.-]*[\d-])[A-Za-z0-9][\w.-]{1,63})"  # a host, where a word says that it is one
+)
 _SPAN = r"\[?\(?(?P<ranks>\d{1,6}(?:\s*(?:-|\.\.|to|–)\s*\d{1,6}|(?:,\s?\d{1,6})*))\)?\]?"
 _JOINED = r"['\"]?\s*(?:->|=>|→|:|=|@|\bon\b|\bat\b|\|)\s*(?:host(?:name)?|node)?[ =:]?\s*['\"]?"
 _BESIDE = (
@@ -23,8 +26,8 @@ _BESIDE = (
 )
 # A range of ranks in a line of one host: its label, or the host that it tells of.
 _RANGE = re.compile(
-    rf"(?i)(?:^\W*|\b(?:on|host|node)[ =:]{{1,2}}){_HOST}(?![\w.-])[^\n]{{1,200}}?"
-    r"\branks?[ =:]{1,2}\[?(?P<ranks>\d{1,6}\s?(?:-|\.\.|to|–)\s?\d{1,6})\b"
+    rf"(?i)(?:^\W*|\b(?:on|is|host|node|pod|machine)[ =:]{{1,2}}){_NAMED}(?![\w.-])[^\n]{{1,200}}?"
+    r"\b(?:ranks?|process(?:es)?|workers?)[ =:]{1,2}\[?(?P<ranks>\d{1,6}(?:\s?(?:-|\.\.|to|–)\s?\d{1,6}|(?:,\s?\d{1,6})+))\b"  # noqa: E501
 )
 _RANKS_HERE = re.compile(r"(?i)\b(?:global[ _])?ranks[ =:]{1,2}\[?(?P<ranks>\d{1,6}\s?(?:-|\.\.|–)\s?\d{1,6})\b")
 _GLOBAL = re.compile(r"\bglobal_ranks=\[(?P<ranks>[\d, ]+)\]")  # torchelastic's agent, one a host

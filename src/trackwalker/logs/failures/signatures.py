@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Literal
 
 import orjson
-import yaml
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from trackwalker.job.causes import Swept, known
+from trackwalker.job.yaml_files import read_yaml
 from trackwalker.logs.failures import codes
 from trackwalker.logs.scanning.disk_cache import kept
 from trackwalker.logs.scanning.lines import Body
@@ -258,5 +258,4 @@ def load(folder: Path = FOLDER) -> Signatures:
 
 
 def _as_json(texts: list[str]) -> bytes:
-    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-    return orjson.dumps([item for text in texts for item in yaml.load(text, Loader=loader)])  # noqa: S506
+    return orjson.dumps([item for text in texts for item in read_yaml(text)])

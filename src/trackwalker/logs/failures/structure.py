@@ -135,12 +135,13 @@ _LEVEL = re.compile(
 )
 _LOWER = re.compile(
     r"(?:^|[\w)\]]: |\| |^[\w.+-]{2,24} (?=error [A-Z]{1,6}-?\d))(?P<level>fatal error|fatal|error|panic)(?:\[\w+\]| [A-Z]{1,6}-?\d{1,6})?: |\"?(?:level|severity|lvl)\"?[=:] ?\"?(?P<named>error|fatal|critical|panic)\b"  # noqa: E501
+    r"|^\W{0,2}(?:[A-Z][A-Z0-9_]{1,15}[-_ ]?\d{2,6}(?P<letter>[EFS])|(?P<code>[EF])[-_]?\d{3,6})\]?(?::|\s-|\s(?=[a-z]))"  # noqa: E501  # message codes
 )
 _GLOG = re.compile(
     r"^(?P<level>[EF])\d{4} \d\d:\d\d:\d\d|^\[\w{1,12} (?P<nemo>[EF]) \d{4}-|^\[(?P<padded>error|critical|fatal) *\]"  # NeMo's, structlog's  # noqa: E501
 )
 _WARNS = re.compile(
-    r"^.{0,80}?\bWARN(?:ING)?\b|^W\d{4} |^\[W\d{3,4} |\b\w+Warning:|level=\"?warn|^.{0,40}\b(?:DEBUG|TRACE)\b"
+    r"^.{0,80}?\bWARN(?:ING)?\b|^\W*[Ww]arning: |^W\d{4} |^\[W\d{3,4} |\b\w+Warning:|level=\"?warn|^.{0,40}\b(?:DEBUG|TRACE)\b"  # noqa: E501
 )
 _EXCEPTION = re.compile(
     r"^(?:[A-Za-z_][\w.]*(?:\.|::))?(?P<type>[A-Z]\w*(?:Error|Exception|Fault|Failure|Interrupt|Timeout|Exit|Panic|Abort|Expired))\b(?::|\s*$|\()"
@@ -192,6 +193,7 @@ _FRAME = re.compile(r'^\s*File "(?P<path>[^"]+)", line (?P<line>\d+), in (?P<nam
 _LIBRARY = re.compile(
     r"(?:site|dist)-packages/|/lib(?:64)?/python\d|^<|/(?:torch|jax|flax|ray|deepspeed|transformers)/"
 )
+_BOXED = re.compile(r"(?:[#*!]{1,4}|[|║]) \S")  # whoever draws a box means it
 _SENDS = re.compile(r"(?i)\b(?:sen[dt]|sending|forward\w*|killing|handler|propagat\w*|catch\w*|ignor\w*)\b")
 _ASKED = frozenset({1, 2, 15})
 _SIGNALS = frozenset({4, 6, 7, 8, 9, 11, 15})
@@ -275,7 +277,7 @@ def read(body: Body) -> Told | None:
         return None  # it was told to end, and did
     if code == 0 and number is None and not raised and not thrown:
         return None
-    severity = PHRASE
+    severity = ERROR if _BOXED.match(text) else PHRASE
     if raised or thrown:
         severity = FATAL
     elif level is not None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import defaultdict
 
 from trackwalker.logs.failures.groups import Group, having, when, whose
+from trackwalker.logs.failures.lastwords import asked_by_others
 from trackwalker.logs.failures.reactions import VICTIMS, launchers_end, reacts
 from trackwalker.logs.failures.structure import ERROR, FATAL, SAID, ending
 from trackwalker.logs.scanning.index import Hit, LogIndex
@@ -24,10 +25,11 @@ def sort_errors(group: Group, index: LogIndex) -> None:
     ranks = defaultdict(set)
     for hit in group.hits:
         ranks[_form(hit)].add(hit.rank)
-    world = max(len(index.facts.hosts), len({h.rank for h in group.hits}), 1)
+    world = max(len(index.facts.hosts), len({h.rank for h in group.hits}), _world(index))
 
     labelled = any(h.rank is not None for h in group.hits)
-    ended, spoke = index.places.ended_first, {h.rank for h in group.hits}
+    spoke = {h.rank for h in group.hits}
+    ended = index.places.first if index.places.first in spoke else index.places.ended_first
 
     def key(hit: Hit) -> tuple[bool, bool, bool, bool, bool, bool, bool, tuple[float, int]]:
         common = world > 2 and len(ranks[_form(hit)]) > _MOST_ALIKE * world
@@ -36,7 +38,7 @@ def sort_errors(group: Group, index: LogIndex) -> None:
         lost = reacts(hit.text)
         shared = lost and len(ranks[_form(hit)]) > 1  # several who lost somebody say it alike
         return (
-            others, hearsay(hit), shared, common, launcher, lost, _severity(hit) < min(strongest, ERROR),
+            others, hearsay(hit, index), shared, common, launcher, lost, _severity(hit) < min(strongest, ERROR),
             _last_first(hit, index) if hit.rank == ended and _severity(hit) <= SAID else when(hit, index),
         )  # fmt: skip
 
@@ -69,12 +71,17 @@ def _form(hit: Hit) -> tuple[str, str]:
     return (told.exception, told.verb) if told is not None and (told.exception or told.verb) else ("", hit.text[:60])
 
 
-def hearsay(hit: Hit) -> bool:
-    """Whether a line is about another rank or host than the one that wrote it."""
-    if hit.told is None or not hit.told.others:
-        return False
-    mine = {str(hit.rank), str(hit.task), hit.host, hit.host.partition(".")[0]}
-    return not mine & set(hit.told.others)
+def _world(index: LogIndex) -> int:
+    """How many ranks there are, as far as anything tells."""
+    return max(index.tasks, max(index.ranks_seen, default=-1) + 1, max(index.rank_hosts, default=-1) + 1)
+
+
+def hearsay(hit: Hit, index: LogIndex) -> bool:
+    """Whether a line is about another rank or host than the one that wrote it; a number beyond all ranks is neither."""
+    world = _world(index)
+    told = hit.told.others if hit.told is not None else ()
+    others = {each for each in told if not each.isdigit() or world < _SEVERAL or int(each) < world}
+    return bool(others) and not {str(hit.rank), str(hit.task), hit.host, hit.host.partition(".")[0]} & others
 
 
 def weigh(groups: list[Group], index: LogIndex) -> None:
@@ -90,6 +97,8 @@ def weigh(groups: list[Group], index: LogIndex) -> None:
         or (facts.summary is not None and facts.summary.exit not in (None, 0, 130, 143))
         or any(g.tier <= 4 and g is not unknown for g in groups)
         or len(index.places.missed) >= _SEVERAL
+        or index.places.accused is not None
+        or bool(asked_by_others(index))
     )
     last_words = unknown.first.file == index.path.name and index.facts.lines - unknown.first.last_line < _LAST_WORDS
     if not strong and len(index.steps) and not ended_badly and not last_words:
@@ -154,7 +163,7 @@ def _after_a_failure(asked: Group, groups: list[Group], unknown: Group, index: L
     # Who is told to end complains after it: complaints of several ranks about one that failed come before it.
     end = when(asked.first, index)
     heard = [h for g in _lost_somebody(groups) for h in g.hits]
-    heard += [h for h in unknown.hits if hearsay(h) or reacts(h.text)]
+    heard += [h for h in unknown.hits if hearsay(h, index) or reacts(h.text)]
     lost = {h.rank for h in heard if when(h, index) < end}
     return len(lost - {None, own.rank}) >= _SEVERAL and _severity(own) >= ERROR and when(own, index) < end
 
@@ -171,13 +180,15 @@ def _before_the_victims(unknown: Group, groups: list[Group], index: LogIndex) ->
     # Ranks may wait in different collectives, or never meet, because one of them is gone.
     apart = {h.rank for g in victims for h in g.hits}
     victims = [g for g in victims if g.tier > 2 or (own.rank not in {h.rank for h in g.hits} and g.has("victim"))]
-    ended = index.places.ended_first
+    ended = index.places.first
     first = ended is not None and (own.rank == ended or (_nobodys(own, groups, index) and ended not in apart))
     if first and _severity(own) <= SAID and ended in apart:
         first = False  # it ended because it lost somebody
-    if not victims or (not first and (hearsay(own) or (reacts(own.text) and _later(own, victims, index)))):
+    if not victims or (not first and (hearsay(own, index) or (reacts(own.text) and _later(own, victims, index)))):
         return
-    lost = {h.rank for g in victims for h in g.hits} | {h.rank for h in unknown.hits if hearsay(h) or reacts(h.text)}
+    lost = {h.rank for g in victims for h in g.hits} | {
+        h.rank for h in unknown.hits if hearsay(h, index) or reacts(h.text)
+    }
     healthy = len(index.steps) or index.places.reported
     lost = (lost | index.places.missed) - {own.rank, None}
     known_first = not _later(own, victims, index)

@@ -46,6 +46,8 @@ _NCCL_START = re.compile(
     rb"(?m)^ *(\d{1,6}): ([A-Za-z][\w.-]{1,63}):\d{1,8}:\d{1,8} \[(\d{1,3})\] NCCL INFO [^\n]{0,120}?\brank (\d{1,6}) nranks \d"  # noqa: E501
 )
 _DIGITS = re.compile(r"\d+")
+_NUMBERED = re.compile(r"([A-Z]* ?)\[(\d{1,5})\] ")  # below a pod's or a host's label: a rank of its own
+_SLASHED = re.compile(rf"(?:[\d:.,]{{8,15}} )?{_HOST}[/#@]{_RANK}\s")
 _HOST_LABEL = re.compile(r"^([A-Za-z][\w.-]{1,63}):(?: |$)")
 _ADDRESS = re.compile(  # of a named host: a line of the launcher tells both
     rf"(?i)\b(?:host(?:name)?|node(?:name)?)[ =:]{{1,2}}['\"]?{_HOST}['\"]?[ ,;]{{1,3}}(?:ip|addr(?:ess)?)[ =:]{{1,2}}['\"]?(?P<ip>(?:\d{{1,3}}\.){{3}}\d{{1,3}})\b"  # noqa: E501
@@ -70,6 +72,7 @@ class Places:
     node_hosts: dict[int, str] = field(default_factory=dict)
     nodes: dict[str, int] = field(default_factory=dict)  # a pod -> its number among the nodes
     ended_first: int | None = None  # the rank that the launcher says ended first
+    accused: int | None = None  # the one rank that others name as gone and that names nobody
     missed: set[int] = field(
         default_factory=set
     )  # ranks that speak, behind the last step, of one they lost or wait for
@@ -83,6 +86,11 @@ class Places:
     names: dict[str, str] = field(default_factory=dict)  # of hosts, by their addresses
     named: dict[int, str] = field(default_factory=dict)  # the host a rank speaks of: its own, unless all name one
     sections: Sections = field(default_factory=Sections)  # blocks of the main log that quote one rank
+
+    @property
+    def first(self) -> int | None:
+        """Who ended first, by the launcher's word or by those who lost it."""
+        return self.ended_first if self.ended_first is not None else self.accused
 
     def front(self, text: bytes, main: bool = True) -> None:
         """Read the beginning of a file."""
@@ -115,6 +123,9 @@ class Places:
             self.label = learn_label(b.text for b in bodies if not b.labelled)
         bodies = [self._owned(b) or b for b in bodies]
         self.labelled = sum(b.labelled for b in bodies) >= _LABELLED * max(len(bodies), 1)
+        for body in bodies:  # its own host and rank, behind a launcher's label
+            if body.labelled and (match := _SLASHED.match(body.text)) and int(match["rank"]) == body.rank:
+                known.setdefault(body.rank, match["host"])
         for rank, host in read_tables([b.text for b in bodies], [b.host for b in bodies]).items():
             known.setdefault(rank, host)
         for rank, host in sorted(known.items()):
@@ -147,6 +158,8 @@ class Places:
         if (inner := parse(told[2].encode(), above)) is None:
             return None
         number, host, _ = told
+        if (match := _NUMBERED.match(inner.text)) and int(match[2]) in self.of_host.get(host, ()):
+            inner = replace(inner, rank=int(match[2]), text=match[1] + inner.text[match.end() :], labelled=True)
         rank = self.label.rank_of(number, host) if number is not None else None
         rank = inner.rank if inner.labelled else rank  # a pod's number may be a node's
         return replace(

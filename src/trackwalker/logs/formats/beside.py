@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 
 _A_FORM = 1 << 20  # bytes
 _HEADING = re.compile(rb"(?m)^==> ([^\n]{1,200}) <==\r?\n")
+_A_HOST = re.compile(
+    r"(?i)(?!(?:rank|worker|proc|process|task|r|p|w|t|stdout|stderr|log|out)[-_]?\d+$)[a-z][\w-]*\d[\w-]*$"
+)
 _MOST_TOGETHER = 64 << 20  # bytes
 
 
@@ -45,10 +48,10 @@ def beside(gatherer: Gatherer, paths: Sequence[Path], main: Path) -> None:
 
 
 @contextmanager
-def apart(log: Path) -> Iterator[dict[int, Path]]:
+def apart(log: Path) -> Iterator[list[Beside]]:
     """The files of ranks that one file holds below one another, as `tail` prints several; none of any other file.
 
-    The first of them has the file's own name.
+    The first of them has the file's own name. Where their names differ in a host's, it is theirs.
     """
     try:
         with log.open("rb") as file:
@@ -57,20 +60,32 @@ def apart(log: Path) -> Iterator[dict[int, Path]]:
     except OSError:
         held = b""  # whoever reads it says so
     heads = list(_HEADING.finditer(held))
-    ranks = [rank_of_log(Path(head[1].decode("utf-8", "replace"))) for head in heads]
+    names = [head[1].decode("utf-8", "replace") for head in heads]
+    ranks = [rank_of_log(Path(name)) for name in names]
     if len(heads) < 2 or None in ranks or len(set(ranks)) < len(ranks):
-        yield {}
+        yield []
         return
+    hosts = _hosts_in(names)
     with tempfile.TemporaryDirectory(prefix="trackwalker-") as folder:
-        parts: dict[int, Path] = {}
+        parts: list[Beside] = []
         ends = [*(head.start() for head in heads[1:]), len(held)]
-        for rank, head, end in sorted(zip(ranks, heads, ends, strict=True), key=lambda each: each[0] or 0):
-            named = head[1].decode("utf-8", "replace").strip("/").replace("/", "-")[-200:]
-            path = Path(folder) / str(rank) / (named if parts else log.name)
+        each = zip(ranks, names, hosts, heads, ends, strict=True)
+        for rank, name, host, head, end in sorted(each, key=lambda one: one[0] or 0):
+            path = Path(folder) / str(rank) / (name.strip("/").replace("/", "-")[-200:] if parts else log.name)
             path.parent.mkdir()
             path.write_bytes(held[head.end() : end])
-            parts[rank or 0] = path
+            parts.append(Beside(path, rank, "", host))
         yield parts
+
+
+def _hosts_in(names: list[str]) -> list[str]:
+    """Of files' names the part that is a host's: a word with a number, not the rank's, of one form in all of them."""
+    words = [re.split(r"[/._]", name) for name in names]
+    for column in zip(*words, strict=False) if len({len(each) for each in words}) == 1 else ():
+        forms = {re.sub(r"\d+", "", word) for word in column}
+        if len(set(column)) > 1 and len(forms) < 3 and all(_A_HOST.match(word) for word in column):
+            return list(column)
+    return [""] * len(names)
 
 
 def host_told(path: Path) -> str:

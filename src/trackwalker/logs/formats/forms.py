@@ -19,6 +19,7 @@ from trackwalker.logs.formats.nccl_ras import stragglers
 
 _MOST_BYTES = 16 << 20
 _FRONT = 1 << 16  # a form that is a text says what it is near its beginning: no log is read twice for it
+_NAMED = re.compile(r"(?i)(?<!local)(?<!local[_-])rank[-_.]?(\d{1,6})(?!\d)")
 _NUMBER = re.compile(r"(?:rank|worker|proc|process|task|node|_|-|/)[_.-]?(\d{1,5})(?=[._/-]|$)")
 _SACCT = re.compile(r"^[^\n|]*JobID(?:Raw)?\|[^\n]*\bState\b[^\n]*$", re.MULTILINE)
 _RAS = re.compile(r"^NCCL version [\d.]+ compiled with CUDA|^Communicators\.\.\.", re.MULTILINE)
@@ -55,6 +56,8 @@ class Form:
 
 def rank_in(path: Path) -> int | None:
     """The rank that a file's name, or the folder it is in, tells."""
+    if named := _NAMED.search(path.name):
+        return int(named[1])
     found = _NUMBER.findall(path.stem) or _NUMBER.findall(f"/{path.parent.name}/")
     return int(found[-1]) if found else None
 

@@ -18,9 +18,13 @@ _ALL_PAIRS = re.compile(r'^(?:[A-Za-z_][\w.]{0,40}=(?:"(?:[^"\\]|\\.)*"|\S*)(?:\
 _LEADING = re.compile(r'^\{((?:[A-Za-z_][\w.]{0,40}="[^"]{0,200}"[, ]*)+)\} ')  # Loki's labels
 _TRAILING = re.compile(r"(?:\s+[A-Za-z_][\w.]{0,40}=(?:\"[^\"]*\"|'[^']*'|\S+)){2,}\s*$")
 _OWN = ("msg", "message")
-_LEVELLED = ("text", "event", "error")  # without an error's level it may be a sample of the data
+_TOLD = ("detail", "details", "reason", "description", "desc", "text", "error", "err", "cause", "what", "why", "event")
+_LEVELLED = _TOLD  # without an error's level it may be a sample of the data
 _WRAPPED = ("log", "textpayload", "@message", "line", "body")  # the line a collector took over, as it was
-_RAISED = ("exc_info", "exception", "stack_trace", "traceback", "exc", "stack", "stacktrace", "err")
+_RAISED = (
+    "exc_info", "exception", "stack_trace", "traceback", "exc", "stack", "stacktrace", "err", "error", "detail", "reason",  # noqa: E501
+    "body", "cause",
+)  # fmt: skip
 _LEVELS = ("level", "lvl", "severity", "sev", "levelname", "log_level", "loglevel")
 _BAD = frozenset({"error", "fatal", "critical", "err", "crit", "panic", "emergency", "alert"})
 _RANKS = ("rank", "global_rank", "world_rank", "process_index", "proc_rank", "rank_id", "process_id", "worker_rank")
@@ -31,6 +35,14 @@ _COLLECTED = frozenset(
     {"stream", "kubernetes", "pod_name", "container_name", "resource", "attrs", "@timestamp", "docker"}
 )
 _PROGRAMS = ("syslog_identifier", "container_name", "program", "ident", "tag", "logger", "_systemd_unit", "unit")
+_EVENTS = ("event", "evt", "status", "state", "outcome", "result", "verdict", "action", "kind", "type", "check")
+_ENDS = re.compile(
+    r"(?i)\b(?:abort|fault|halt|fatal|fail|error|panic|crash|died|dead|violat|refus|leave|exit|stop|quit)\w*$"
+)
+_IDENTITY = frozenset({
+    "ts", "t", "time", "timestamp", "rank", "local_rank", "global_rank", "host", "hostname", "node", "pid", "tid", "ip",
+    "job", "run", "level", "lvl", "sev", "severity", "ch", "file", "lineno",
+})  # fmt: skip
 _RANKED = re.compile(r"(?i)rank[-_. ]?(\d{1,6})\b")
 # Fields whose last name alone says too little.
 _NESTED = {
@@ -83,9 +95,9 @@ def read_pairs(text: str) -> Record | None:
         return _record(text[match.end() :], _pairs(match[1].replace(",", " ")))
     if _ALL_PAIRS.match(text):
         fields = _pairs(text)
-        said = next((fields[k] for k in (*_OWN, "event", "error", "err") if k in fields), None)
-        if said is not None:
-            return _record(said, fields)
+        said = next((fields[k] for k in (*_OWN, *_TOLD) if " " in fields.get(k, "")), None)
+        if said is not None or _is_bad(fields):
+            return _record(said or _rest(fields), fields)
     if (match := _TRAILING.search(text)) and (told := _record(text, _pairs(match[0]))) and told.rank is not None:
         return told
     return None
@@ -98,6 +110,7 @@ def _pairs(text: str) -> dict[str, Any]:
 def _record(said: str, fields: dict[str, Any]) -> Record:
     """Who says it, where and how seriously."""
     level = next((str(fields[k]) for k in _LEVELS if isinstance(fields.get(k), str)), "")
+    level = level or ("error" if _is_bad(fields) else "")
     pod = next((str(fields[k]) for k in _PODS if isinstance(fields.get(k), str)), "")
     rank, outer = _number(fields, _RANKS), False
     if rank is None:
@@ -110,6 +123,18 @@ def _record(said: str, fields: dict[str, Any]) -> Record:
         outer = rank is not None and named is None
     host = next((str(fields[k]) for k in _HOSTS if isinstance(fields.get(k), str) and fields[k]), "")
     return Record(said, level, rank, host or pod, pod, outer)
+
+
+def _is_bad(fields: dict[str, Any]) -> bool:
+    """Whether a record without a level calls itself the end of something."""
+    return fields.get("fatal") in (True, "true", "1") or any(
+        _ENDS.search(str(fields[k])) for k in _EVENTS if k in fields
+    )
+
+
+def _rest(fields: dict[str, Any]) -> str:
+    """What a record says that has no field for it: all of its words that do not tell who, where and when."""
+    return ", ".join(f"{k} {v}".replace("_", " ") for k, v in fields.items() if k not in _IDENTITY and k != "fatal")
 
 
 def _flat(held: dict[str, Any]) -> dict[str, Any]:
@@ -133,13 +158,13 @@ def _flat(held: dict[str, Any]) -> dict[str, Any]:
 
 def _said(fields: dict[str, Any], level: str, held: dict[str, Any]) -> str | None:
     keys = [*_OWN, *_LEVELLED] if level.lower() in _BAD else list(_OWN) if level or "_hostname" in fields else []
-    if _COLLECTED & held.keys() or level:
-        keys += _WRAPPED if not level or _COLLECTED & held.keys() else ()
-    if _COLLECTED & held.keys() and not level:
-        keys += _OWN
+    # Who says that a line is a rank's took it over from there.
+    collected = bool(_COLLECTED & held.keys()) or (not level and _number(fields, _RANKS) is not None)
+    keys += _WRAPPED if collected else ()
+    keys += _OWN if collected and not level else ()
     said = next((fields[k] for k in keys if isinstance(fields.get(k), str)), None)
     if said is None:
-        return None
+        return _rest(fields) if _is_bad(fields) else None
     raised = next((fields[k] for k in _RAISED if isinstance(fields.get(k), str) and fields[k]), "")
     said, cause = _one_line(said), _one_line(raised)
     return f"{said}: {cause}" if cause and cause not in said else said

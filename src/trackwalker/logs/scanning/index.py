@@ -16,14 +16,17 @@ from trackwalker.logs.facts import LogFacts
 from trackwalker.logs.failures.forged import drop_forged
 from trackwalker.logs.failures.lastwords import (
     VICTIM_LINES,
+    accused,
+    asked_by_others,
     failed_by_itself,
     last_words,
     last_words_beside,
+    lost_peers,
     next_line,
     silence,
 )
 from trackwalker.logs.failures.mined import Mined, new_errors
-from trackwalker.logs.failures.reactions import reacts, wraps_up
+from trackwalker.logs.failures.reactions import announces, reacts, wraps_up
 from trackwalker.logs.failures.signatures import Signature, Signatures, load
 from trackwalker.logs.failures.step_numbers import diverged, waits_for_input
 from trackwalker.logs.failures.structure import NEEDLES as STRUCTURE
@@ -124,12 +127,11 @@ def _index(
     gatherer = Gatherer(log, load(), every_rank, lead)
     rank, name = (rank_of_log(log), names_of([log, *more])[log]) if more else (None, "")
     with apart(log) as parts:
-        rank, path = next(iter(parts.items()), (rank, log))
-        scan = gatherer.read(path, rank, name, host_told(path))
+        first = parts[0] if parts else Beside(log, rank, "", host_told(log))
+        scan = gatherer.read(first.path, first.rank, name, first.host)
         if log.stat().st_size == 0:
             raise EvidenceError(f"the log {log} is empty: the job wrote nothing before it ended, or has not started")
-        parts.pop(rank if rank is not None else -1, None)
-        read_beside(gatherer, [Beside(path, rank) for rank, path in sorted({**parts, **others}.items())])
+        read_beside(gatherer, [*parts[1:], *(Beside(path, rank) for rank, path in sorted(others.items()))])
     if scan.size <= _A_FORM and is_no_log(log):  # it is told by what it is, not by words of a log that it holds
         gatherer.forget()
         more = (log, *more)
@@ -337,6 +339,7 @@ class Gatherer:
         before = np.searchsorted(facts.steps.line, facts.save_lines) - 1
         facts.saves |= {int(facts.steps.step[at]) for at in before if at >= 0}
         index.silent_s = silence(scan.tail, _EVAL)
+        facts.lost = lost_peers(scan, int(facts.steps.line.max()) if len(facts.steps) else 0)
         known = self._signatures.by_id
         if not any(h.signature.id == "loss-divergence" for h in index.hits):
             index.hits += diverged(index.steps, known["loss-divergence"], scan.path.name)
@@ -357,17 +360,20 @@ class Gatherer:
         # What is known by a signature or by its structure needs no guess; what comes after it is its consequence.
         known = {h.line for h in index.hits if h.file == main} | {s.line for s in self.gathered.mined.all()}
         told = {h.line: h.rank for h in index.hits if h.file == main and VICTIM_LINES & set(h.signature.traits)}
+        told |= {h.line: h.rank for h in asked_by_others(index) if h.file == main}
         failed = failed_by_itself(index)
         if not failed:  # those who lost somebody may say so in words of their own
             lost = {s.line: s.rank for s in found if s.file == main and reacts(s.text)}
             failed, told = len(set(lost.values()) - {None}) > 1 and not told, told or lost
+        index.places.accused = accused(index, found)
+        failed = failed or index.places.accused is not None
         found += last_words(scan, main, known, told, index.places, failed)
         if self.gathered.ends and (index.places.reported or len(index.steps)):
             taken = {(h.file, h.line) for h in index.hits} | {(s.file, s.line) for s in self.gathered.mined.all()}
             others = {h.rank for h in index.hits if reacts(h.text)}
             found += last_words_beside(self.gathered.ends, taken, index.places) if failed or len(others) > 1 else []
         for seen in found:
-            if seen.file == main and seen.text.endswith(":"):  # what it announces stands in its next line
+            if seen.file == main and announces(seen.text):  # what it announces stands in its next line
                 seen.text = f"{seen.text} {next_line(scan, seen, index.places)}".strip()[:_QUOTED]
         for seen in found:
             rank = seen.rank if seen.rank is not None else index.places.actors.get(seen.actor)

@@ -34,6 +34,7 @@ _LEAST_LINES = 6
 _LEAST_SHARE = 0.25  # of the lines
 _ABOUT = 0.9
 _AGAIN = 1.2  # lines for each number, at least
+_EACH = 3  # what else a label holds, a process's number say, has few values for each of its owners
 _MOST_FORMS = 5  # of one line
 
 
@@ -110,7 +111,7 @@ def _prefixes(text: str) -> list[str]:
 def _columns(shape: str, rows: list[tuple[str, ...]]) -> Label | None:
     """Which of the words in a form is the rank, which the host."""
     before = re.split("\0", shape)
-    named, plain = None, None
+    named, plain, bare = None, None, None
     for at in range(len(rows[0])):
         values = [row[at] for row in rows]
         stems = {m["stem"] if (m := _NUMBER.match(v)) else None for v in values}
@@ -125,12 +126,23 @@ def _columns(shape: str, rows: list[tuple[str, ...]]) -> Label | None:
             continue
         if identity and named is None:
             named = at
-        elif plain is None and _returns(numbers) and not (word and word[-1] in ("step", "iter", "epoch", "iteration")):
-            plain = at
+        elif (
+            (plain is None or (bare is None and not stem))
+            and _returns(numbers)
+            and not (word and word[-1] in ("step", "iter", "epoch", "iteration"))
+        ):
+            plain, bare = at, at if not stem else None  # a number by itself before one that ends a name
+    if named is not None and bare is not None and all("-" in row[named] for row in rows):
+        named = None  # a pod's or a host's number, beside the rank's
     rank = named if named is not None else plain
     host = _host_column(rows, rank)
     if rank is None and host is None:
         return None
+    own = [at for at in (rank, host) if at is not None]
+    told = {tuple(row[at] for at in own) for row in rows}
+    rest = [{row[at] for row in rows} for at in range(len(rows[0])) if at not in own]
+    if len(set(rows)) > _EACH * len(told) or any(len(each) > 1 and all(map(str.isdigit, each)) for each in rest):
+        return None  # more than who and where varies in it: what the line says has begun
     nodes: tuple[str, ...] = ()
     each = 1
     if rank is not None and host is not None and host != rank:
@@ -172,7 +184,10 @@ def _host_column(rows: list[tuple[str, ...]], rank: int | None) -> int | None:
         stems = Counter(re.sub(r"\d+", "", v) for v in values)
         if at == rank:  # a pod's name ends in its number
             last = {re.split(r"[-_.]", v.rstrip("0123456789").rstrip("-_"))[-1].lower() for v in values}
-            if all("-" in v for v in values) and not last & _IDENTITY - {"worker"}:
+            if all("-" in v for v in values) and not last & _IDENTITY - {
+                "worker",
+                "w" * all(v.count("-") > 1 for v in values),
+            }:
                 return at
             continue
         if (

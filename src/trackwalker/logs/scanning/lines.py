@@ -19,6 +19,7 @@ _LABELS = (
     re.compile(r"^\[(?:rank|default|worker)[ _-]?(\d+)\]:? ?"),
     re.compile(r"^\[(?:\d+,)?(?:mpirank:)?(\d+)(?:,(?P<host>[\w.-]+))?\]<std(?:err|out|diag)>:?(?: (?! ))?"),
     re.compile(r"^(?:rank|Rank|worker)[ _-]?(\d+)(?:\[\d+\])?\s?[:|] "),
+    re.compile(r"^[\w.-]{1,40}?(?:[-_.@]rank[-_]?|@)(\d{1,6})(?:\.service)?\[\d+\]: "),  # a unit of a journal
 )
 _INNER_RANK = re.compile(r"\[?\b(?:PG \S+ )?(?:global_|world_)?[Rr]ank(?:[ :=]|: | = ){0,1}(\d+)\b\]?")
 # Who wrote it, where that stands before the text: syslog's host, NCCL's host:pid:tid, Ray's address, a named host.
@@ -44,7 +45,7 @@ _NCCL_HOST = re.compile(r"^(?P<host>(?=[\w.-]*[A-Za-z])[\w.-]{2,64}):\d{1,8}:\d{
 _RAY_HOST = re.compile(r"^\((?:[\w.:]+ )?(?P<actor>pid=\d+(?:, ip=(?P<host>[^)\s]+))?)\)")
 # kubectl logs --prefix; an indexed pod's number is its rank, a random ending is none
 _POD = re.compile(r"^\[pod/(?P<pod>[a-z0-9][\w.-]*?(?:-(?P<index>\d{1,5}))?)/[\w.-]+\] ")
-_BRACKET_HOST = re.compile(r"^\[(?P<host>(?=[\w.-]*\d)[a-z][\w.-]{1,63}):(?P<rank>\d{1,6})\]:? ?")
+_BRACKET_HOST = re.compile(r"^\[(?P<host>(?=[\w.-]*[\d-])[a-z][\w.-]{1,63}):(?P<rank>\d{1,6})\]:? ?")
 _UCX_HOST = re.compile(r"^\[\d{9,10}\.\d{6}\] \[(?P<host>(?=[\w.-]*[A-Za-z])[\w.-]{2,64}):\d{1,8}:\d{1,4}\] ")
 _PREFIX_HOST = re.compile(r"^(?P<host>(?=[\w.-]*\d)[a-z][a-z0-9.-]{1,63}): (?=\S)")
 _COLUMN_HOST = re.compile(r"^(?P<host>(?=[\w.-]*\d)[a-z][a-z0-9.]*-[a-z0-9.-]{1,63}) +\| (?=\S)")  # gcloud ssh, compose
@@ -155,7 +156,7 @@ def parse(raw: bytes, above: bytes = b"", rank: int | None = None) -> Body | Non
             host, actor, text = host or match["host"], match["host"], text[match.end() :]
         if match := _BRACKET_HOST.match(text):  # Open MPI's own lines have the number of the process there
             number = int(match["rank"])
-            rank = number if rank is None and number < _A_PROCESS else rank
+            rank, local = (number, number) if rank is None and number < _A_PROCESS else (rank, local)
             host, text = host or match["host"], text[match.end() :]
         elif not prefix and not host and (match := _PREFIX_HOST.match(text)):
             prefix = match["host"]

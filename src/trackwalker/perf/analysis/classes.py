@@ -6,11 +6,10 @@ import re
 from dataclasses import dataclass
 from enum import IntEnum
 from functools import cache, lru_cache
-from importlib import resources
 
 import numpy as np
-import yaml
 
+from trackwalker.job.yaml_files import shipped
 from trackwalker.perf.formats.model import NONE, Int32, Int64, Kernels, Strings
 
 OTHER = "other"
@@ -46,7 +45,7 @@ class Classified:
 @cache
 def kernel_classes() -> tuple[KernelClass, ...]:
     """The classes in the order in which they are tried; the last one takes what is left."""
-    data = yaml.safe_load(resources.files("trackwalker.perf").joinpath("classes.yml").read_text(encoding="utf-8"))
+    data = shipped("perf", "classes.yml")
     known = [
         KernelClass(
             row["id"],

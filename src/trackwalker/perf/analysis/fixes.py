@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from functools import cache
-from importlib.resources import files
 from typing import Literal
 
-import yaml
 from pydantic import BaseModel, ConfigDict
 
+from trackwalker.job.yaml_files import shipped
 from trackwalker.perf.analysis.parts import RECOMPUTE
 from trackwalker.perf.analysis.result import Fix, GoodputPart, PerfReport, TracePart, short_path, slow_phases
 
@@ -43,9 +42,7 @@ class Rule(BaseModel):
 @cache
 def rules() -> list[Rule]:
     """The rules, in the order of the file."""
-    return [
-        Rule(**row) for row in yaml.safe_load((files("trackwalker.perf") / "fixes.yml").read_text(encoding="utf-8"))
-    ]
+    return [Rule(**row) for row in shipped("perf", "fixes.yml")]
 
 
 def fixes_for(report: PerfReport) -> list[Fix]:

@@ -6,11 +6,10 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
-from importlib import resources
 
 import numpy as np
-import yaml
 
+from trackwalker.job.yaml_files import shipped
 from trackwalker.perf.analysis.classes import Engine, class_of
 from trackwalker.perf.formats.model import NONE, Int64, Kernels, Strings
 from trackwalker.perf.hlo.program import FREE, Instruction, Program
@@ -124,7 +123,7 @@ class Origins:
 
 @cache
 def _parts() -> tuple[tuple[str, re.Pattern[str]], ...]:
-    data = yaml.safe_load(resources.files("trackwalker.perf").joinpath("parts.yml").read_text(encoding="utf-8"))
+    data = shipped("perf", "parts.yml")
     return tuple((row["id"], re.compile(row["scope"], re.IGNORECASE)) for row in data["parts"])
 
 

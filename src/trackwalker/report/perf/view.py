@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from trackwalker.perf.analysis.result import OpRow, PerfReport, Throughput, TracePart, short_path, slow_phases
+from trackwalker.report import words
 from trackwalker.report.text import clip, clip_middle, one_line, plain
 
 _ROWS = 12
@@ -260,9 +261,9 @@ def _goodput(report: PerfReport) -> Grid:
     header = ["what", "hours", "share", "GPU-hours"] + (["money"] if priced else [])
     rows = []
     for row in rows_:
-        cells = [row.what, f"{row.hours:.3g}", "" if row.share is None else _pct(row.share)]
-        cells.append("" if row.gpu_hours is None else f"{row.gpu_hours:.3g}")
-        rows.append(cells + ([f"{row.money:,.2f}" if row.money is not None else ""] if priced else []))
+        cells = [row.what, words.amount(row.hours), "" if row.share is None else _pct(row.share)]
+        cells.append("" if row.gpu_hours is None else words.amount(row.gpu_hours))
+        rows.append(cells + ([words.amount(row.money) if row.money is not None else ""] if priced else []))
     return Grid("Where the run's time went", header, rows, {1, 2, 3, 4})
 
 

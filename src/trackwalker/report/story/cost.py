@@ -28,7 +28,7 @@ def cost_of(budget: Goodput, verdict: Verdict) -> Cost:
             row.what,
             words.duration(row.hours * 3600),
             "" if row.share is None else f"{100 * row.share:.1f} %",
-            "" if row.gpu_hours is None else words.number(row.gpu_hours),
+            "" if row.gpu_hours is None else words.amount(row.gpu_hours),
             row.what in LOSSES,
         )
         for row in part.rows
@@ -49,7 +49,7 @@ def _sentence(lost_h: float, gpus: int | None, budget: Goodput) -> str:
         return f"No time was lost to a slowdown, a stall or work that was thrown away, as far as the log tells.{kept}"
     took = words.duration(lost_h * 3600)
     held = (
-        f", {words.number(lost_h * gpus)} GPU-hours of {gpus:,} GPUs"
+        f", {words.amount(lost_h * gpus)} GPU-hours of {gpus:,} GPUs"
         if gpus
         else "; how many GPUs it held is not known"
     )

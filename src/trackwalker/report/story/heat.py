@@ -48,12 +48,20 @@ _FULL = 12.0  # spreads at which the colour is full, at least
 _WORST, _WORST_LEAST = 0.05, 3  # of the columns decide the order: a phase counts, one odd sample does not
 
 
+def medians(values: Floats) -> Floats:
+    """The hosts' median at each time, of those that report then; numpy's own asks column by column."""
+    ordered, known = np.sort(values, axis=0), (~np.isnan(values)).sum(axis=0)
+    low, high = (np.take_along_axis(ordered, at[None], axis=0)[0] for at in (np.maximum(known - 1, 0) // 2, known // 2))
+    middle: Floats = np.where(known % 2, low, (low + high) / 2)
+    return middle
+
+
 def spread_of(values: Floats, least: float = 0.0) -> float:
     """How far hosts usually are from their median, and never less than what can be worth a colour."""
     if not values.size:
         return 1.0
     with _silent():
-        median = np.nanmedian(values, axis=0, keepdims=True)
+        median = medians(values)[None]
         apart = np.abs(values - median)
         spread = 1.4826 * float(np.nan_to_num(np.nanmedian(apart)))
         # Counters of trouble are zero nearly everywhere, and a setting is the same on all hosts: there the smallest
@@ -71,7 +79,7 @@ def measure(values: Floats, spread: float) -> tuple[Floats, Floats]:
     if not values.size:
         return values, values
     with _silent():
-        median = np.nanmedian(values, axis=0, keepdims=True)
+        median = medians(values)[None]
         moved = np.abs(np.nan_to_num(np.diff(median, axis=1, prepend=median[:, :1], append=median[:, -1:])))
         apart = values - median
         apart = np.sign(apart) * np.maximum(np.abs(apart) - np.maximum(moved[:, :-1], moved[:, 1:]), 0.0)

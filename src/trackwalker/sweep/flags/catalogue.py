@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cache
-from importlib.resources import files
 from typing import Any, Literal
 
-import yaml
 from pydantic import BaseModel, ConfigDict, model_validator
 
 from trackwalker.errors import UsageError
+from trackwalker.job.yaml_files import shipped
 from trackwalker.launch.request.layers import XLA_FLAGS, merge_flags, split_flags
 from trackwalker.launch.request.resolved import Resolved
 from trackwalker.launch.request.words import parse_passthrough
@@ -93,8 +92,7 @@ def join(variants: Sequence[Variant]) -> Variant:
 @cache
 def catalogue() -> list[Entry]:
     """Every entry, in the order of trying."""
-    text = (files("trackwalker.sweep") / "catalogue.yml").read_text(encoding="utf-8")
-    return [Entry.model_validate(row) for row in yaml.safe_load(text)]
+    return [Entry.model_validate(row) for row in shipped("sweep", "catalogue.yml")]
 
 
 def choose(cell: Resolved, findings: Collection[str], most: int) -> list[Variant]:

@@ -11,11 +11,9 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from importlib.resources import files
-
-import yaml
 
 from trackwalker.errors import UsageError
+from trackwalker.job.yaml_files import shipped
 from trackwalker.launch.request.models import load_model
 from trackwalker.logs.formats.nodelist import expand
 
@@ -36,8 +34,8 @@ class Size:
 @cache
 def usual_sizes() -> Mapping[str, tuple[int, ...]]:
     """The models of a full sweep with their node counts, as model_sizes.yml has them."""
-    text = (files("trackwalker.sweep") / "model_sizes.yml").read_text(encoding="utf-8")
-    return {str(name): tuple(int(n) for n in counts) for name, counts in yaml.safe_load(text).items()}
+    told = shipped("sweep", "model_sizes.yml")
+    return {str(name): tuple(int(n) for n in counts) for name, counts in told.items()}
 
 
 def parse_sizes(words: Sequence[str], env: Mapping[str, str] = os.environ) -> list[Size]:

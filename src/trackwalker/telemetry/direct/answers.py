@@ -99,7 +99,7 @@ def _labels(blocks: Blocks, found: Vector, rows: Ints) -> list[Labels]:
 
 def _newest(blocks: Blocks, last: int) -> int:
     """Metrics with the latest chunks first: the others cannot have a newer sample."""
-    ends = {name: blocks.metric(name).last for name in blocks.metrics}
+    ends = blocks.ends()
     newest = 0
     for name in sorted(ends, key=lambda n: (-ends[n], n)):
         if ends[name] <= newest:

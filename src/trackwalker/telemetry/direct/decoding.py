@@ -6,7 +6,9 @@ import os
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from hashlib import sha1
 from mmap import mmap
+from pathlib import Path
 
 import google_crc32c
 import numpy as np
@@ -20,6 +22,7 @@ _MOST_BESIDE = 8  # of machine code
 _AT_ONCE = 4096  # chunks: what is worked on stays in the processor's cache
 # From here on the import of numba (0.5 s) and, once for each user, the compilation (5 s) are worth it: 25 M samples.
 _LEAST_KEPT = 150_000_000  # bytes of decoded samples; of a larger database as many as its chunks have
+KERNEL = "trackwalker.telemetry.direct.kernel"
 WORTH_COMPILING = 40_000_000  # bytes of chunks
 
 
@@ -67,6 +70,18 @@ def means_for(size: int) -> Means:
             return BY_NUMPY
         return Means(by_compiler, compiled_checksums, kept_bytes=max(_LEAST_KEPT, size))
     return BY_NUMPY
+
+
+def is_compiled() -> bool:
+    """Whether an earlier start left the machine code: then only numba has to be imported, a second of CPU time."""
+    source = Path(__file__).with_name("kernel.py")
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "trackwalker" / "compiled"
+    own = f"{source.parent.name}_{sha1(str(source.parent).encode()).hexdigest()}"  # noqa: S324 - as numba names it
+    try:
+        held = (Path(os.environ.get("NUMBA_CACHE_DIR") or cache) / own).glob("kernel._decode-*.nbi")
+        return any(index.stat().st_mtime >= source.stat().st_mtime for index in held)
+    except (OSError, RuntimeError):
+        return False
 
 
 def compile_ahead() -> None:

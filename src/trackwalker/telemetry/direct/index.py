@@ -22,6 +22,7 @@ _CRC_BYTES = 4
 _LONGEST_ENTRY = 1 << 20
 _XOR = 1
 _MOST_LABELS = 64
+_MOST_CHUNKS = 1 << 20  # of a series in a block
 
 
 class MappedFile:
@@ -113,15 +114,24 @@ class BlockIndex:
         if "__name__" not in names and len(places):
             raise DamagedError("index: series without a name")
         metric = labels[:, names.index("__name__")] if len(places) else np.zeros(0, np.int64)
-        order = np.argsort(metric, kind="stable")
-        place = np.empty(len(order), np.int64)
-        place[order] = np.arange(len(order))
-        chunks[:, 0] = place[chunks[:, 0]]
-        self._chunk_table = chunks[np.lexsort((chunks[:, 1], chunks[:, 0]))]
-        self._names, self._labels, metric = names, labels[order], metric[order]
+        if (np.diff(metric) < 0).any():  # else they lie as they are wanted: an index is sorted by labels
+            order = np.argsort(metric, kind="stable")
+            place = np.empty(len(order), np.int64)
+            place[order] = np.arange(len(order))
+            chunks[:, 0] = place[chunks[:, 0]]
+            chunks, labels, metric = chunks[np.argsort(chunks[:, 0], kind="stable")], labels[order], metric[order]
+        self._chunk_table, self._names, self._labels = chunks, names, labels
         codes, first = np.unique(metric, return_index=True)
         stretches = zip(first.tolist(), [*first.tolist()[1:], len(metric)], strict=True)
         self.metrics = {self.symbols[code]: rows for code, rows in zip(codes.tolist(), stretches, strict=True)}
+
+    def ends(self) -> dict[str, int]:
+        """By metric, the end of its latest chunk."""
+        names = list(self.metrics)
+        first = np.searchsorted(self._chunk_table[:, 0], [self.metrics[name][0] for name in names])
+        if not len(self._chunk_table) or (np.diff(first, append=len(self._chunk_table)) <= 0).any():
+            return {name: int(entries.chunks[:, 2].max(initial=0)) for name in names if (entries := self.entries(name))}
+        return dict(zip(names, np.maximum.reduceat(self._chunk_table[:, 2], first).tolist(), strict=True))
 
     def entries(self, metric: str) -> Entries | None:
         """The series of a metric; None where the block has none."""
@@ -170,9 +180,13 @@ class BlockIndex:
 
     @staticmethod
     def _chunks(data: Bytes, at: Ints) -> Ints:
-        """The chunks of series whose list begins at these places; `at` is moved behind it."""
-        count, at[:] = uvarints(data, at)
-        out = []
+        """The chunks of series whose list begins at these places, in order; `at` is moved behind it."""
+        told, at[:] = uvarints(data, at)
+        if told.max(initial=0) > _MOST_CHUNKS:
+            raise DamagedError("index: more chunks than a series has")
+        count = told.astype(np.int64)
+        begin = np.cumsum(count) - count
+        out = np.empty((int(count.sum()), 4), np.int64)
         last = ref = np.zeros(len(at), np.int64)
         for k in range(int(count.max(initial=0))):
             some = np.flatnonzero(count > k)
@@ -192,8 +206,8 @@ class BlockIndex:
                 by, here = varints(data, here)
                 ref[some] += by
             at[some] = here
-            out.append(np.stack([some, first, last[some], ref[some]], axis=1))
-        return np.concatenate(out) if out else np.zeros((0, 4), np.int64)
+            out[begin[some] + k] = np.stack([some, first, last[some], ref[some]], axis=1)
+        return out
 
     def chunk_file(self, number: int) -> MappedFile:
         """One of the files that hold the chunks."""

@@ -136,11 +136,6 @@ class Metric:
         self._lock = threading.Lock()
 
     @property
-    def last(self) -> int:
-        """The end of its latest chunk."""
-        return int(self._chunks[:, 2].max(initial=0))
-
-    @property
     def bytes(self) -> int:
         """Memory it holds."""
         held = [*([self._whole] if self._whole is not None else []), *self._parts.values()]
@@ -283,6 +278,14 @@ class Blocks:
             total = sum(block.bytes_read for block in self._blocks)
             new, self._told = total - self._told, total
             return new
+
+    def ends(self) -> dict[str, int]:
+        """By metric, the end of its latest chunk."""
+        out: dict[str, int] = {}
+        for block in self._blocks:
+            for name, end in block.ends().items():
+                out[name] = max(out.get(name, 0), end)
+        return out
 
     def metric(self, name: str) -> Metric:
         """A metric of the database; the one that was used longest ago makes room."""

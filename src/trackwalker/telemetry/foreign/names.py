@@ -15,6 +15,7 @@ import numpy.typing as npt
 import yaml
 
 from trackwalker.errors import UsageError
+from trackwalker.job.yaml_files import read_yaml
 from trackwalker.telemetry.client import Floats, Labels
 
 _DERIVED = ("", "rate", "last-code", "bits", "equals", "label")
@@ -94,7 +95,7 @@ def _load(own: str) -> Maps:
 
 def _read(text: str, name: str) -> tuple[list[Rule], list[float]]:
     try:
-        data: dict[str, Any] = yaml.safe_load(text)
+        data: dict[str, Any] = read_yaml(text)
         rules = []
         for exporter, about in data["exporters"].items():
             several = ((name, rule) for name, told in about["metrics"].items() for rule in _each(told))

@@ -9,8 +9,8 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from trackwalker.errors import UsageError
-from trackwalker.job.strict_yaml import Strict
 from trackwalker.job.trust import distrust_open
+from trackwalker.job.yaml_files import Strict
 from trackwalker.launch.resume import RULES, Rule
 from trackwalker.logs.formats.nodelist import expand
 

@@ -21,7 +21,8 @@ Small = npt.NDArray[np.float32]
 How = Literal["auto", "sum", "mean", "max", "min"]
 
 MOST_COLUMNS = 400
-_MOST_CELLS = 2_000_000  # hosts x columns: what one answer may hold in memory
+_LEAST_COLUMNS = 100
+_MOST_CELLS = 1_600_000  # series x columns: what is worked out in half a second; a closer look is as fine again
 _RECENT_S = 900.0
 _COUNTER = re.compile(r"(_total|_total_us|_count|_sum|_bucket)$")
 # Plain matchers only: what a visitor writes there must not become more of a query.
@@ -100,13 +101,13 @@ def window(telemetry: Telemetry, start: float | None, end: float | None) -> tupl
 
 
 def ask(telemetry: Telemetry, metric: str, how: str, start: float | None, end: float | None) -> Grid:
-    """The metric of every host over a span, at most 400 columns and two million cells."""
+    """The metric of every host over a span, in at most 400 columns; of thousands of devices in fewer."""
     check_metric(telemetry, metric)
     if how not in get_args(How):
         raise UsageError(f"'{how[:40]}' is no way to join the devices of a host: {', '.join(get_args(How))}")
     first, last = window(telemetry, start, end)
     series, hosts, one = _counts(telemetry, metric, last, last - first)
-    columns = max(20, min(MOST_COLUMNS, _MOST_CELLS // max(hosts, 1)))
+    columns = max(_LEAST_COLUMNS, min(MOST_COLUMNS, _MOST_CELLS // max(series, 1)))
     pace = pace_of(telemetry, selector(metric, **one), last - first, columns)
     counter = is_counter(metric)
     whole, step = smoothed(selector(metric), counter, pace), pace.step

@@ -75,9 +75,9 @@ class Work:
             self._last.popitem(last=False)
 
     def verdict(self, job: Job) -> Verdict | None:
-        """The best verdict at hand: of this server, else the saved one."""
+        """The best verdict at hand: of this server, made for a visitor or in the background, else the saved one."""
         found = self.known(job)
-        return found.verdict if found is not None else self._workspace.saved_verdict(job)
+        return found.verdict if found is not None else self._workspace.verdict(job)
 
     def accused(self, job: Job) -> list[str]:
         """The hosts that the verdict at hand accuses."""

@@ -21,13 +21,14 @@ from trackwalker.diagnose.views.asked import Diagnosis
 from trackwalker.errors import EvidenceError, TrackwalkerError
 from trackwalker.fleet.examine import Examined
 from trackwalker.fleet.index import JobIndex, stamp
+from trackwalker.fleet.scan import newest
 from trackwalker.job.layout import Job
 from trackwalker.job.processes import is_live
 from trackwalker.job.sharing import apart, copies_of
 from trackwalker.record.read import Answer
 from trackwalker.report.story.background import changes_between
 from trackwalker.telemetry.client import Telemetry
-from trackwalker.telemetry.store import compile_ahead
+from trackwalker.telemetry.store import KERNEL, compile_ahead, is_compiled, is_large
 from trackwalker.web.data.cache import Cache
 from trackwalker.web.data.databases import Databases
 
@@ -38,6 +39,7 @@ _KEPT_ANSWERS = 32
 _NAMES_S = 2.0  # how long a name is believed to mean the same job
 _BEAT_S = 60.0
 _LONG_LOG = 3 << 20  # bytes; to read more takes so long that a page is painted without it, and others would wait
+_LOOKED_AT = 50  # jobs, the newest: whether one of them has a large database
 _AT_ONCE = 2  # diagnoses: each keeps a core and a Prometheus busy
 
 
@@ -208,10 +210,24 @@ class _Shared(Workspace):
         return self._owner.comparison(a, b)
 
 
-def get_ready() -> None:
-    """Have the processes for long logs begin with everything imported, and what reads large databases compiled."""
+def get_ready(root: Path) -> None:
+    """Have the processes for long logs begin with everything imported, and what reads large databases compiled.
+
+    Where such databases are and it was compiled before, it is loaded here and now: whoever looks at one would wait for
+    it, and the first paint beside it.
+    """
+    if is_compiled() and _holds_large(root):
+        copies_of("trackwalker.diagnose.engine", KERNEL)
+        compile_ahead()
+        return
     copies_of("trackwalker.diagnose.engine")
     threading.Thread(target=_compile, daemon=True, name="trackwalker-compile").start()
+
+
+def _holds_large(root: Path) -> bool:
+    with suppress(TrackwalkerError):
+        return any(is_large(job.database) for job in newest(root, _LOOKED_AT)[0] if job.database is not None)
+    return False
 
 
 def _compile() -> None:

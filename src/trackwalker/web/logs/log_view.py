@@ -31,7 +31,7 @@ from trackwalker.web.data.workspace import WebWorkspace
 from trackwalker.web.logs.log_lines import Dress, Row, folded, is_key_body
 from trackwalker.web.logs.log_place import Ask, Place, ask_from, counts_of, find, keep_of
 from trackwalker.web.logs.log_search import Needle
-from trackwalker.web.logs.log_times import line_times
+from trackwalker.web.logs.log_times import times_of
 from trackwalker.web.pages.render import in_thread, kept, page, text_of, workspace_of
 
 _AT_ONCE = 64 << 20  # bytes: the findings of a larger log are asked for apart from the page
@@ -166,7 +166,7 @@ def at_moment(ws: WebWorkspace, job: Job, ask: Ask) -> tuple[Ask, str]:
     known = ws.known_diagnosis(job)
     when = f"{words.utc(ask.t or 0.0)} UTC"
     try:
-        line = line_times(ws.triage(job), known.story if known is not None else None).line_at(ask.t or 0.0)
+        line = times_of(ws.triage(job), known.story if known is not None else None).line_at(ask.t or 0.0)
     except TrackwalkerError as e:
         return replace(ask, t=None), f"{when}: {e}; here is the end of the log."
     return replace(ask, t=None, file="", line=line), f"Written at about {when}, by the times of the steps around it."

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from dataclasses import dataclass
 from typing import Any
 
 from starlette.requests import Request
@@ -15,10 +14,10 @@ from trackwalker.errors import JobNotFoundError, UsageError
 from trackwalker.fleet.questions import rack_of
 from trackwalker.fleet.rows import JobRow
 from trackwalker.fleet.share import drain_commands
-from trackwalker.launch.ledger import incidents, suspects, wilson
+from trackwalker.launch.ledger import incidents, suspects
 from trackwalker.report.text import clip, one_line
 from trackwalker.web.pages.jobs import index_of
-from trackwalker.web.pages.nodes import Fact, of_incident, ran_in_memory
+from trackwalker.web.pages.nodes import Fact, Shares, of_incident, ran_in_memory
 from trackwalker.web.pages.render import in_thread, json_answer, page, settings_of, workspace_of
 from trackwalker.web.pages.sweeps import Sweep, every_sweep
 
@@ -27,22 +26,6 @@ WEEKS = 12
 _WEEK_S = 7 * 86400.0
 _MOST_JOBS, _MOST_FACTS = 100, 100
 _LONGEST = 255
-
-
-@dataclass(frozen=True)
-class Share:
-    """In how many of its jobs a host was named, with a 95 % interval, against all other hosts together."""
-
-    named: int
-    ran: int
-    low: float
-    high: float
-    usual: float
-
-    @property
-    def stands_out(self) -> bool:
-        """Whether even the low end is above what is usual."""
-        return self.named >= 2 and self.low > self.usual
 
 
 def routes() -> list[BaseRoute]:
@@ -97,7 +80,7 @@ def _host(request: Request) -> dict[str, Any]:
         "rack": rack_of(name),
         "exclude": bool(weighed and weighed.exclude),
         "why": weighed.why if weighed else "",
-        "share": _share(every, name, len(named), max(len(ran), len(named))),
+        "share": Shares(every).of(name),
         "ran": len(ran),
         "jobs": ran[:_MOST_JOBS],
         "named": named[:_MOST_JOBS],
@@ -110,13 +93,6 @@ def _host(request: Request) -> dict[str, Any]:
         "weeks": _weeks(named, facts, now),
         "drain": drain_commands(name),
     }
-
-
-def _share(every: list[JobRow], name: str, named: int, ran: int) -> Share:
-    others_ran = sum(len(row.ran_on) for row in every) - ran
-    others_named = sum(len(row.hosts) for row in every if row.troubled) - named
-    low, high = wilson(float(named), float(ran))
-    return Share(named, ran, low, high, min(max(others_named, 0) / others_ran, 1.0) if others_ran > 0 else 0.0)
 
 
 def _weeks(named: list[JobRow], facts: list[Fact], now: float) -> list[dict[str, Any]]:

@@ -46,15 +46,15 @@ def routes() -> list[BaseRoute]:
 
 
 async def job_page(request: Request) -> Response:
-    """The page with what is known at once: the verdict of this server, the saved one, or what the log says."""
+    """The page with what is known at once: the verdict made here or in the background, the saved one, or the log's."""
     job = await job_of(request)
     work, workspace = work_of(request), workspace_of(request)
     known = await in_thread(work.known, job)
-    saved = None if known is not None else await in_thread(workspace.saved_verdict, job)
+    before = None if known is not None else await in_thread(workspace.verdict, job)
     seen = await in_thread(workspace.known_triage, job)
     if seen is None and not await in_thread(is_long, job):
         seen = await _triage(workspace, job, _FIRST_PAINT_S)
-    verdict, complete = (known.verdict, True) if known is not None else (saved, False)
+    verdict, complete = (known.verdict, True) if known is not None else (before, False)
     return await in_thread(_shown, request, "job.html.j2", job, verdict, seen, complete)
 
 

@@ -152,6 +152,7 @@ def _context(request: Request) -> dict[str, Any]:
         "pending": sum(row.pending for row in every),
         "pages": pages,
         "groups": [(key, name, counts[key] if key else len(found)) for key, name in _GROUPS.items()],
+        "twice": sum(len(row.groups) > 1 for row in found),
         "workspace": str(workspace_of(request).root),
         "examining": waiting(request),
     }

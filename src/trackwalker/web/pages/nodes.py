@@ -13,7 +13,7 @@ from starlette.routing import BaseRoute, Route
 
 from trackwalker.fleet.index import stamp
 from trackwalker.fleet.rows import JobRow
-from trackwalker.launch.ledger import WINDOW_S, incidents, path_of, suspects
+from trackwalker.launch.ledger import WINDOW_S, incidents, path_of, suspects, wilson
 from trackwalker.node.stages.incidents import Incident
 from trackwalker.report.text import clip, one_line
 from trackwalker.web.pages.jobs import index_of
@@ -52,12 +52,46 @@ class Host:
     why: str
     facts: tuple[Fact, ...]
     jobs: int
+    stands_out: bool  # named more often than chance explains
     days: tuple[int, ...]  # facts a day, the oldest day first
 
     @property
     def last(self) -> float:
         """When something happened last."""
         return self.facts[0].t
+
+
+@dataclass(frozen=True)
+class Share:
+    """In how many of its jobs a host was named, with a 95 % interval, against all other hosts together."""
+
+    named: int
+    ran: int
+    low: float
+    high: float
+    usual: float
+
+    @property
+    def stands_out(self) -> bool:
+        """Whether even the low end is above what is usual: the same as on the fleet's page, of all time."""
+        return self.named >= 2 and self.low > self.usual
+
+
+class Shares:
+    """Which hosts were named in how many of their jobs, counted once for all of them."""
+
+    def __init__(self, every: list[JobRow]) -> None:
+        self._ran = Counter(host for row in every for host in row.ran_on)
+        self._named = Counter(host for row in every if row.troubled for host in set(row.hosts))
+        self._all = self._ran.total(), self._named.total()
+
+    def of(self, host: str) -> Share:
+        """One host's."""
+        named = self._named[host]
+        ran = max(self._ran[host], named)
+        others_ran, others_named = self._all[0] - ran, self._all[1] - named
+        low, high = wilson(float(named), float(ran))
+        return Share(named, ran, low, high, min(max(others_named, 0) / others_ran, 1.0) if others_ran > 0 else 0.0)
 
 
 def routes() -> list[BaseRoute]:
@@ -91,6 +125,7 @@ def _hosts(request: Request) -> list[Host]:
     every = index_of(request).rows()[0]
     weighed = {s.host: s for s in suspects(root, now, ran_in_memory(every, now))}
     facts: dict[str, list[Fact]] = {}
+    shares = Shares(every)
     for incident in incidents(root):
         facts.setdefault(incident.host, []).append(of_incident(incident))
     for row in every:
@@ -104,8 +139,9 @@ def _hosts(request: Request) -> list[Host]:
         why = seen.why if seen else _older(told, now)
         days = Counter(int((now - fact.t) // 86400) for fact in told)
         calendar = tuple(days.get(day, 0) for day in reversed(range(_DAYS)))
-        found.append(Host(name, bool(seen and seen.exclude), why, tuple(told), jobs, calendar))
-    return sorted(found, key=lambda host: (not host.exclude, -host.jobs, -host.last, host.name))
+        out = shares.of(name).stands_out
+        found.append(Host(name, bool(seen and seen.exclude), why, tuple(told), jobs, out, calendar))
+    return sorted(found, key=lambda host: (not host.exclude, not host.stands_out, -host.jobs, -host.last, host.name))
 
 
 def of_incident(incident: Incident) -> Fact:
@@ -142,6 +178,7 @@ def _plain(host: Host) -> dict[str, Any]:
     return {
         "host": host.name,
         "exclude": host.exclude,
+        "stands_out": host.stands_out,
         "why": host.why,
         "jobs": host.jobs,
         "facts": [{"t": fact.t, "job": fact.job, "kind": fact.kind, "says": fact.line} for fact in host.facts],

@@ -193,13 +193,6 @@ def job_url(job_id: str, *rest: str) -> str:
     return "/".join(["/job", *(quote(part, safe="") for part in (job_id, *rest))])
 
 
-def _rounded(value: float) -> str:
-    """A sum of hours or money: no digits that nobody reads; what is little is not nothing."""
-    if 0 < abs(value) < 0.05:
-        return f"{value:.1g}"
-    return words.number(round(value) if abs(value) >= 100 else round(value, 1))
-
-
 def _counted(count: int, what: str) -> str:
     """`1 GPU`, `1,024 GPUs`."""
     return f"{count:,} {what}" if count == 1 else f"{count:,} {what}s"
@@ -228,7 +221,7 @@ def environment() -> Environment:
         "change": words.change,
         "confidence": words.confidence,
         "utc_iso": words.utc_iso,
-        "number_round": _rounded,
+        "number_round": words.amount,
         "counted": _counted,
         "cause_name": cause_name,
         "day": lambda t: words.utc(t)[:10],

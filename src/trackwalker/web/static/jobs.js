@@ -48,6 +48,9 @@ const place = (html) => {
     const tab = document.querySelector(`.tabs a[data-group="${key}"] .count`);
     if (tab) tab.textContent = count;
   }
+  const twice = document.getElementById("twice");
+  twice.hidden = body.dataset.twice === "0";
+  twice.firstElementChild.textContent = body.dataset.twice;
 };
 
 const refresh = async () => {

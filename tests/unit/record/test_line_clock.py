@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from trackwalker.logs.scanning.steps import Steps
-from trackwalker.record.stamped import put_on_the_clock
+from trackwalker.record.line_clock import put_on_the_clock, stamps_in
 from trackwalker.record.timeline import Timeline
 
 START = datetime(2026, 2, 11, 3, 15, tzinfo=UTC).timestamp()
@@ -59,3 +59,14 @@ def test_times_that_contradict_each_other_say_nothing(tmp_path: Path) -> None:
 
 def test_a_log_without_times_is_left_as_it_is(tmp_path: Path) -> None:
     assert moved(tmp_path, ["00: words"], {}) == 0.0
+
+
+def test_of_many_lines_with_a_time_some_are_read_evenly_the_last_among_them() -> None:
+    at = [line(float(second)) for second in range(1000)]
+    found = stamps_in("\n".join(["words", *at, "20 of 2026 words"]).encode(), 11)
+    assert found.lines.tolist() == [2 + n for n in (0, 99, 199, 299, 399, 499, 599, 699, 799, 899, 999)]
+    assert (found.times - START).tolist() == pytest.approx(found.lines - 2.0)
+
+
+def test_a_date_within_a_text_is_no_time_of_its_line() -> None:
+    assert not len(stamps_in(b"x" * 300 + b" 2026-02-11 03:15:00 was the day\n", 10).lines)

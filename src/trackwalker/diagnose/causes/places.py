@@ -1,0 +1,113 @@
+"""Where to look when no cause is known: a limit reached, a peer unlike all others, what all hosts have in common."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from trackwalker.diagnose.case import Case
+from trackwalker.diagnose.causes.evidence import EvidenceBook
+from trackwalker.diagnose.causes.examine import Examination
+from trackwalker.diagnose.causes.quantities import graph
+from trackwalker.diagnose.causes.second_look import Located, SecondLook, Standing
+from trackwalker.diagnose.deviations.levels import Unlike, unlike_all_along
+from trackwalker.diagnose.deviations.limits import limits_reached
+from trackwalker.diagnose.deviations.sweep import Deviation
+from trackwalker.diagnose.deviations.table import cite, name
+from trackwalker.diagnose.deviations.unclassified import CAUSE, Suspicion
+from trackwalker.diagnose.episodes.symptoms import SOFT, Symptoms
+from trackwalker.diagnose.verdict import Action, Cause, Onset, Outcome
+from trackwalker.record.clock import utc
+
+_CITED = 4  # differences of one host
+_COMMON = 3  # of what most hosts did, tried for a sentence
+_BEYOND = 2.0  # times as much as the steps, on a scale of ratios: what waits or works with the steps moves as they do
+
+
+def _located(
+    case: Case, standing: Standing, place: Suspicion, cited: list[str], summary: str, why: str,
+    onset: Onset | None = None,
+) -> Located:  # fmt: skip
+    cause = Cause(
+        cause=CAUSE, role="root", confidence=0.0, hosts=list(place.hosts), onset=onset, evidence=cited,
+        gpus=[case.topology.gpu_name(g) for g in place.gpus], devices=list(place.devices),
+    )  # fmt: skip
+    action = Action(do="inspect-hosts", hosts=list(place.hosts), why=why, risk="none", needs_approval=False)
+    return Located(standing, [cause], summary, action, place)
+
+
+def locate_limit(case: Case, symptoms: Symptoms, leading: Sequence[Examination], book: EvidenceBook) -> Located | None:
+    """Who reached a limit of its own when the run ended, where nothing measured nor anybody else is the reason."""
+    if not symptoms.names & {"failed", "stall", "heartbeat"}:
+        return None
+    reached = limits_reached(case, book) if not any(e.hosts and not e.log_only for e in leading) else None
+    if reached is None or not all(set(e.hosts) <= set(reached.hosts) for e in leading):
+        return None
+    said = next(i.says for i in book.items if i.id == reached.cited)
+    summary = f"A limit of one host stands before the end of the run, for no known reason: {said}."
+    step = case.timeline.step_at(reached.since) if case.timeline is not None else None
+    onset = Onset(time=utc(reached.since), step=step, uncertainty_s=60.0)
+    place = Suspicion(reached.hosts, (), (), (), reached.since)
+    why = f"see what uses it up, or raise the limit: {said}"
+    return _located(case, "before" if leading else "alone", place, [reached.cited], summary, why, onset)
+
+
+def locate_unlike(case: Case, symptoms: Symptoms, outcome: Outcome, book: EvidenceBook) -> Located | None:
+    """Who is, or became, unlike all its peers in a run at one speed that nothing else speaks of."""
+    if outcome == "incident" or symptoms.slow or symptoms.names - SOFT - {"cancelled"}:
+        return None
+    found = unlike_all_along(case, symptoms, graph())
+    clearest = [u for u in found if u.kind == found[0].kind and u.meaning.metric == found[0].meaning.metric]
+    if not clearest:
+        return None
+    hosts = sorted({u.host for u in clearest})
+    cited = [u.cite(book) for u in [*clearest, *(u for u in found if u not in clearest and u.host in hosts)][:_CITED]]
+    gpus = sorted({f"{u.host}/{u.place.gpu}" for u in clearest if u.place.gpu is not None})
+    devices = sorted({f"{u.host}/{u.place.device}" for u in clearest if u.place.device is not None})
+    said = {item.id: item.says for item in book.items}
+    where, told = ", ".join(dict.fromkeys(u.name for u in clearest)), "; ".join(said[i] for i in cited)
+    summary = (
+        f"The run has one speed throughout, so what it costs is not known, but {where} "
+        f"{_since(clearest)}, for no known reason: {told}."
+    )
+    why = f"take a closer look at {where}, before the next run: {told}"
+    place = Suspicion(tuple(hosts), tuple(gpus), tuple(devices), (), case.start or 0.0)
+    return _located(case, "before" if outcome == "expected" else "alone", place, cited, summary, why)
+
+
+def _since(odd: Sequence[Unlike]) -> str:
+    if any(u.later for u in odd):
+        return "became unlike all peers in the course of it"
+    return f"{'is' if len(odd) == 1 else 'are'} unlike all peers from the first step on"
+
+
+def common_change(case: Case, look: SecondLook, symptoms: Symptoms, book: EvidenceBook) -> Located | str:
+    """What changed for the worse on most hosts at once: it accuses nobody, and is where to begin.
+
+    A place to look where no cause file knows the metric and it moved by far more than the steps did; else a sentence.
+    """
+    worse = [d for d in look.deviations if d.fleet and d.meaning.worse(d.kind) and d.meaning.layer != "activity"]
+    known = [d for d in worse if d.meaning.quantity not in graph().never_the_reason | graph().waiting]
+    saved = graph().follows(*graph().saving)  # long steps now and then may hold saves that nobody told of
+    known = [d for d in known if d.episode.kind != "long-steps" or d.meaning.quantity not in saved]
+    own = [d for d in known if _beyond_the_steps(d, symptoms)]
+    for d in [*own, *known][:_COMMON]:
+        if case.telemetry is not None and (cited := cite(d, case.telemetry, book)) is not None:
+            said = next(i.says for i in book.items if i.id == cited[0])
+            if d not in own:
+                return f" What changed with it: {said}."
+            summary = f"No known cause fits and no host stands out, but with the trouble began, everywhere: {said}."
+            why = f"find out what {name(d)} have in common that moved this: {said}"
+            onset = Onset(time=utc(d.since), step=case.timeline.step_at(d.since) if case.timeline else None)
+            return _located(case, "alone", Suspicion((), (), (), (d,), d.since), [cited[0]], summary, why, onset)
+    return ""
+
+
+def _beyond_the_steps(d: Deviation, symptoms: Symptoms) -> bool:
+    """Whether a metric that nobody knows moved in a slow phase by far more than the speed did: no mere consequence."""
+    full = min((p.seconds for p in symptoms.phases if not p.slow), default=0.0)
+    if d.meaning.known or d.episode.kind != "slow" or not full or d.before * d.after < 0:
+        return False
+    low, high = sorted((abs(d.before), abs(d.after)))
+    slower = max(p.seconds for p in symptoms.slow) / full
+    return low == 0.0 or math.log(high / low) >= _BEYOND * math.log(slower)

@@ -1,0 +1,80 @@
+"""A host that reaches a limit of its own (handles, processes, connections): what it runs out of ends the run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from trackwalker.diagnose.case import Case
+from trackwalker.diagnose.causes.evidence import EvidenceBook
+from trackwalker.record.masks import WARM_UP_STEPS
+from trackwalker.telemetry.client import QueryError, host_of
+from trackwalker.telemetry.meaning import meaning_of
+from trackwalker.telemetry.store import Telemetry
+
+_CAPS = {"limit", "max", "maximum", "capacity"}
+_LEVELS = {"used", "usage", "current", "open", "allocated", "count", "entries", "active", "number", "total"}
+_WHOLE = {"ratio": 1.0, "percent": 100.0}
+_POINTS, _LAST = 60, 4  # of the run; of these, the end
+_REACHED, _BELOW, _ABOVE = 0.95, 0.8, 1.05  # of the limit: next to nothing left; with room; a limit is soft at times
+
+
+@dataclass(frozen=True)
+class Reached:
+    """Hosts that came to a limit of theirs at the end of a run, which they had been below."""
+
+    hosts: tuple[str, ...]
+    since: float
+    cited: str  # evidence
+
+
+def limits_reached(case: Case, book: EvidenceBook) -> Reached | None:
+    """Who reached a limit when the run ended, where few did; the closest to it."""
+    telemetry, timeline, over = case.telemetry, case.timeline, case.end_of_work
+    if telemetry is None or timeline is None or len(timeline) <= WARM_UP_STEPS or over is None:
+        return None
+    begin, found = float(timeline.ends[WARM_UP_STEPS]), []
+    for metric, query, told in _shares(telemetry):
+        # What is a share by its name alone may mean the rest that is left, which is all of it when the work is over.
+        end = min(over if told else float(timeline.ends[-1]), telemetry.range()[1])
+        try:
+            matrix = telemetry.matrix(query, begin, end, max(end - begin, 1.0) / _POINTS)
+        except QueryError:
+            continue
+        hosts = [host_of(labels) for labels in matrix.labels]
+        who: dict[str, float] = {}
+        for host, values in zip(hosts, matrix.values, strict=True):
+            known = values[np.isfinite(values)]
+            low = len(known) > 4 * _LAST and float(np.median(known[: len(known) // 2])) < _BELOW
+            if host in case.trusted and low and _REACHED <= known[-_LAST:].max() <= _ABOVE:
+                who[host] = float(matrix.times[np.flatnonzero(values >= _REACHED)[0]])
+        alone = len(case.hosts) > len(set(hosts)) == 1  # about the job, not about the host that tells it
+        if who and not alone and 2 * len(who) <= max(2, len(set(hosts))):
+            last = {h: v for h, v in telemetry.by_host(f"max_over_time(({query})[2m:10s])", end).items() if h in who}
+            found.append((max(last.values(), default=0.0), metric, query, who, last, end))
+    if not found:
+        return None
+    share, metric, query, who, last, end = max(found, key=lambda f: (round(f[0], 3), f[1]))
+    says = f"{', '.join(sorted(who))}: {metric} came to its limit ({share:.1%} of it) when the run ended"
+    cited = book.add("metric", f"max_over_time(({query})[2m:10s] @ {end:.3f})", says, last)
+    return Reached(tuple(sorted(who)), min(who.values()), cited)
+
+
+def _shares(telemetry: Telemetry) -> Iterator[tuple[str, str, bool]]:
+    """What of a limit is used, as queries: a gauge over the gauge of its name with a word for a limit, if told."""
+    names = sorted(m for m in telemetry.metrics() - telemetry.renamed if not m.endswith("_total"))
+    caps = {_stem(m): m for m in names if set(m.split("_")) & _CAPS}
+    for metric in names:
+        meaning = meaning_of(metric)
+        if meaning.known or metric in caps.values() or meaning.kind not in ("gauge", "state"):
+            continue  # of what the catalogue names, cause files ask
+        if cap := caps.get(_stem(metric)):
+            yield metric, f"max by (host, instance) ({metric}) / (min by (host, instance) ({cap}) > 0)", True
+        elif meaning.unit in _WHOLE:
+            yield metric, f"max by (host, instance) ({metric}) / {_WHOLE[meaning.unit]:g}", False
+
+
+def _stem(metric: str) -> frozenset[str]:
+    return frozenset(w.rstrip("s") for w in metric.split("_") if w not in _CAPS | _LEVELS)
