@@ -153,8 +153,8 @@ def test_whom_the_others_name_is_heard(tmp_path: Path) -> None:
 
 
 def test_hosts_stand_in_the_names_of_files_below_one_another(tmp_path: Path) -> None:
-    lines = [f"==> logs/elm{r:02d}/rank_{r}.log <==\nstart" + "\nERROR the kiln cannot be lit" * (r == 2) for r in range(4)]
-    assert _first(tmp_path, lines) == ("unclassified", 2, "elm02")
+    rows = [f"==> logs/elm{r:02d}/rank_{r}.log <==\nup" + "\nERROR the kiln cannot be lit" * (r == 2) for r in range(4)]
+    assert _first(tmp_path, rows) == ("unclassified", 2, "elm02")
 
 
 def test_a_kill_without_a_word_on_memory_is_not_called_one(tmp_path: Path) -> None:
