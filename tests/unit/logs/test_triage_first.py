@@ -134,3 +134,37 @@ def test_interleaving_may_put_the_victims_first(tmp_path: Path) -> None:
         "srun: error: fir6: task 6: Exited with exit code 3",
     ]
     assert _first(tmp_path, lines) == ("unclassified", 6, "fir6")
+
+
+def test_ranks_that_were_told_to_end_stand_behind_the_one_that_was_not(tmp_path: Path) -> None:
+    lines = [f"{r}: rank {r} on elm{r:02d}" for r in range(4)] + [f"0: {STEP.format(s=s)}" for s in range(30)]
+    lines += ["2: the miller found no grain in the hopper"]
+    told = [f"{r}: received SIGTERM, exiting" for r in (0, 1, 3)]
+    assert _first(tmp_path, [*lines, *told]) == ("unclassified", 2, "elm02")
+    assert _first(tmp_path, [*lines, *told, "2: received SIGTERM, exiting"])[0] == "user-cancel"
+
+
+def test_whom_the_others_name_is_heard(tmp_path: Path) -> None:
+    lines = [f"[elm{r:02d}][rank {r}] up" for r in range(4)] + [
+        f"[elm00][rank 0] {STEP.format(s=s)}" for s in range(30)
+    ]
+    lines += ["[elm02][rank 2] kiln 1 at 108 degrees, emergency stop", "[elm03][rank 3] peer 2 is gone, leaving too"]
+    assert _first(tmp_path, lines) == ("unclassified", 2, "elm02")
+
+
+def test_hosts_stand_in_the_names_of_files_below_one_another(tmp_path: Path) -> None:
+    rows = [f"==> logs/elm{r:02d}/rank_{r}.log <==\nup" + "\nERROR the kiln cannot be lit" * (r == 2) for r in range(4)]
+    assert _first(tmp_path, rows) == ("unclassified", 2, "elm02")
+
+
+def test_a_kill_without_a_word_on_memory_is_not_called_one(tmp_path: Path) -> None:
+    killed = ["srun: error: elm02: task 2: Killed"]
+    assert _first(tmp_path, killed)[0] != "oom-host"
+    assert _first(tmp_path, ["slurmstepd: error: Detected 1 oom_kill event in StepId=9.0.", *killed])[0] == "oom-host"
+
+
+def test_a_record_without_a_message_says_what_its_fields_say(tmp_path: Path) -> None:
+    row = {"rank": 2, "host": "elm02", "kind": "board_gone", "note": "config space reads all ones", "fatal": True}
+    found = triage_text(tmp_path, json.dumps(row) + "\n", "4711.log").primary
+    assert found is not None
+    assert (found.cause, found.kind, found.rank, found.host) == ("unclassified", "device", 2, "elm02")
