@@ -117,6 +117,16 @@ def test_a_rank_that_was_killed_did_not_die_of_its_exception(tmp_path: Path) -> 
     assert (found.cause, found.rank) == ("peer-died", 1)
 
 
+def test_how_a_process_ended_is_no_error_of_its_own_beside_its_crash(tmp_path: Path) -> None:
+    crashed = "1: (MaxTextTrainerActor pid=7060) Fatal Python error: Segmentation fault\n"
+    told = "1: (MaxTextTrainerActor pid=7060) [Node 1 @ node002] Training subprocess killed by SIGSEGV (signal 11)\n"
+    exits = "".join(f"{n}: NODE_EXIT host=node{n + 1:03d} exit={139 if n == 1 else 143}\n" for n in (1, 0, 2, 3))
+    exits += "srun: error: node002: task 1: Exited with exit code 139\n"
+    found = triage_text(tmp_path, header() + steps(20) + crashed + told + exits + ending(1)).primary
+    assert found is not None
+    assert (found.cause, found.rank) == ("segfault", 1)
+
+
 def test_no_gpu_is_a_consequence_where_a_library_of_the_image_did_not_load(tmp_path: Path) -> None:
     blind = "{rank}: WARNING:jax._src.xla_bridge: Unable to initialize backend 'cuda': it is not in the list\n"
     lacks = "{rank}: ImportError: libcudnn.so.9: cannot open shared object file: No such file or directory\n"
