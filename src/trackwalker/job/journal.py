@@ -1,4 +1,4 @@
-"""JSON-lines journals of a job (events.jsonl, progress.jsonl): append-only, readable after any crash.
+"""Files of a job that grow: its journals (events.jsonl, progress.jsonl; JSON lines, readable after any crash), its log.
 
 Standard library only and Python 3.9 syntax: the node agent and the trainers carry this file.
 """
@@ -13,11 +13,12 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from trackwalker.job.whole import read_whole
 
 VERSION = 1
+_BLOCK = 1 << 16
 _LATEST = 253402300800.0  # the year 10000: no calendar holds more
 # Only a line with one of these can hold a number that no arithmetic survives: most lines are not looked at again.
 _SUSPICIOUS = re.compile(rb"NaN|Infinity|[eE]\+?\d{3}|\d{19}")
@@ -151,3 +152,28 @@ def _wild(value: Any) -> bool:
     if isinstance(value, dict):
         return any(_wild(v) for v in value.values())
     return isinstance(value, list) and any(_wild(v) for v in value)
+
+
+def open_at_last(path: Path, lines: int) -> BinaryIO:
+    """The file, opened where its last `lines` lines begin; a negative number means all of it."""
+    file = path.open("rb")
+    if lines < 0:
+        return file
+    end = start = file.seek(0, os.SEEK_END)
+    wanted = lines
+    while start > 0:
+        size = min(_BLOCK, start)
+        start -= size
+        file.seek(start)
+        block = file.read(size)
+        last = len(block)
+        if start + size == end and block.endswith(b"\n"):
+            last -= 1  # the newline that ends the last line does not begin another
+        while wanted > 0 and (at := block.rfind(b"\n", 0, last)) >= 0:
+            wanted -= 1
+            last = at
+        if wanted <= 0:
+            file.seek(start + last + 1 if lines else end)
+            return file
+    file.seek(0)
+    return file

@@ -130,3 +130,36 @@ def free_port() -> int:
     with socket.socket() as s:
         s.bind(("127.0.0.1", 0))
         return int(s.getsockname()[1])
+
+
+def marked_members(mark: bytes, since: int) -> list[int]:
+    """Live processes no older than a start time whose environment holds an entry, in whatever session they are."""
+    found = []
+    for pid in all_pids():
+        stat = read_stat(pid)
+        # Reading the environment of a process that hangs in the kernel can hang the reader.
+        if stat is None or stat.start < since or stat.state in "DZX":
+            continue
+        if mark in (read_bytes(f"/proc/{pid}/environ") or b"").split(b"\0"):
+            found.append(pid)
+    return found
+
+
+def threads(pid: int) -> list[int]:
+    """Thread ids of a process, empty when it is gone."""
+    try:
+        return [int(t) for t in os.listdir(f"/proc/{pid}/task")]
+    except OSError:
+        return []
+
+
+def descendants(pid: int) -> list[int]:
+    """A process and all below it, in whatever session they are; one whose parent died is no longer below it."""
+    found, look = [pid], [pid]
+    while look:
+        parent = look.pop()
+        for thread in threads(parent):
+            for child in (read_bytes(f"/proc/{parent}/task/{thread}/children") or b"").split():
+                found.append(int(child))
+                look.append(int(child))
+    return found

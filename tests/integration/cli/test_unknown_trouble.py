@@ -64,7 +64,10 @@ def test_nobody_is_accused_where_nobody_is_to_blame(tmp_path: Path, kind: str) -
     job, _ = make(lay, tmp_path, seed=22, slow=slow, nodes=6, gpus=2)
     verdict = diagnose(job).verdict
     assert [h for c in verdict.causes for h in c.hosts] == []
-    assert verdict.outcome == ("insufficient-evidence" if slow else "healthy")
+    # What rose fiftyfold everywhere as the run became slow is worth telling, as unsure as a root can be.
+    expected = {"slow-one-burst": ("insufficient-evidence", []), "slow-all-alike": ("incident", [0.49])}
+    told = (verdict.outcome, [c.confidence for c in verdict.roots])
+    assert told == expected.get(kind, ("healthy", []))
 
 
 def test_changed_prints_the_same_table_on_demand(

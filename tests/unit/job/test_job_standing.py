@@ -14,9 +14,9 @@ import pytest
 from helpers import write_lines
 
 from trackwalker.cli import app
+from trackwalker.job.journal import open_at_last
 from trackwalker.job.processes import read_stat
 from trackwalker.job.run import Origin, RunRecord
-from trackwalker.job.tail import open_at_last
 from trackwalker.launch.job_state import find_job, standing, standings, submitted
 from trackwalker.launch.slurm.client import Slurm
 

@@ -13,7 +13,7 @@ from trackwalker.agent.workspace import Workspace
 from trackwalker.diagnose.triage import Triage
 from trackwalker.diagnose.triage import triage as triage_job
 from trackwalker.errors import EvidenceError
-from trackwalker.job.tail import open_at_last
+from trackwalker.job.journal import open_at_last
 from trackwalker.launch.job_state import standings
 from trackwalker.logs.failures.findings import Finding
 from trackwalker.report import words

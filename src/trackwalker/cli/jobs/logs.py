@@ -23,9 +23,9 @@ from trackwalker.cli.common.say import say, say_raw
 from trackwalker.cli.jobs.status import sentence
 from trackwalker.diagnose.triage import triage
 from trackwalker.errors import EvidenceError, UsageError
+from trackwalker.job.journal import open_at_last
 from trackwalker.job.layout import Job
 from trackwalker.job.shorthand import LATEST
-from trackwalker.job.tail import open_at_last
 from trackwalker.launch.job_state import find_job, pod_logs
 from trackwalker.record.line_clock import LineClock
 from trackwalker.report.text import json_visible, visible

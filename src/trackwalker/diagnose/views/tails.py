@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from trackwalker.errors import EvidenceError
+from trackwalker.job.journal import open_at_last
 from trackwalker.job.layout import Job
-from trackwalker.job.tail import open_at_last
 from trackwalker.logs.scanning.index import rank_files
 from trackwalker.logs.scanning.lines import parse
 from trackwalker.record.line_clock import label_of, last_lines, template_of

@@ -15,10 +15,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Optional
 
-from trackwalker.job.processes import alive, read_stat
+from trackwalker.job.processes import alive, descendants, read_stat
 from trackwalker.node.agent.ranks import Rank
 from trackwalker.node.agent.spec import RankSpec
-from trackwalker.node.sensors.proc import descendants
 
 _END = 1 << 16  # bytes of a launcher's last words
 _MOST_LINES = 60

@@ -12,11 +12,10 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from trackwalker.job.processes import alive, read_bytes, read_stat, session_members
+from trackwalker.job.processes import alive, marked_members, read_bytes, read_stat, session_members
 from trackwalker.job.trust import users_umask
 from trackwalker.node.agent.output import complain
 from trackwalker.node.agent.spec import RankSpec
-from trackwalker.node.sensors.proc import marked_members
 
 # The shell outlives the agent and records the exit code, which only a parent can learn. It ignores nothing for
 # its child (traps are reset on exec) and the user's words reach it as arguments, never as shell text.

@@ -14,11 +14,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
 from typing import Optional
 
-from trackwalker.job.processes import alive, read_bytes, read_stat
+from trackwalker.job.processes import alive, descendants, read_bytes, read_stat
 from trackwalker.job.whole import write_whole
 from trackwalker.node.agent.jobdir import write_places
 from trackwalker.node.agent.spec import AgentSpec, RankSpec
-from trackwalker.node.sensors.proc import descendants
 
 _LOOK_S = 1.0
 _LATER_S = 5.0  # once a command has run for a while, its ranks are there or never come

@@ -10,9 +10,8 @@ import os
 import time
 from collections.abc import Callable
 
-from trackwalker.job.processes import read_bytes, read_stat, session_members
+from trackwalker.job.processes import read_bytes, read_stat, session_members, threads
 from trackwalker.node.exporter.exposition import Family
-from trackwalker.node.sensors.proc import threads
 
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 _MEMBERS_EVERY_S = 5.0  # finding a session's members walks all of /proc: not every second

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from trackwalker.job.processes import read_bytes
 from trackwalker.node.collectors.lane import Lane
 from trackwalker.node.exporter.exposition import Family
-from trackwalker.node.sensors.netlink import attributes, dump
+from trackwalker.node.network.interfaces import attributes, dump
 from trackwalker.node.sensors.sysfs import families
 
 METRICS = {

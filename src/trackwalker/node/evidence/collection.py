@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from trackwalker.job.processes import all_pids, read_bytes, read_stat
+from trackwalker.job.processes import all_pids, read_bytes, read_stat, threads
 from trackwalker.job.whole import write_whole
 from trackwalker.node.agent.ranks import Rank
 from trackwalker.node.agent.spec import AgentSpec
@@ -24,7 +24,6 @@ from trackwalker.node.collectors.netdev import NetdevCollector
 from trackwalker.node.collectors.rdma import RdmaCollector
 from trackwalker.node.evidence import nccl_ras
 from trackwalker.node.evidence.rank_stacks import LISTENING, Subject, find_pyspy, read_native, read_stack
-from trackwalker.node.sensors.proc import threads
 
 DONE = "done.json"
 BEFORE_KILL_S = 3.0  # the scheduler's own patience is 30 s, often less

@@ -10,7 +10,6 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from trackwalker.job.processes import read_bytes
-from trackwalker.node.sensors.netlink import attributes, dump
 from trackwalker.node.sensors.sysfs import line, names
 
 _GET_ADDRESSES = 22  # RTM_GETADDR
@@ -20,6 +19,9 @@ _MESSAGE = 8
 _TIMEOUT_S = 2.0
 _LOOPBACK = "772"  # ARPHRD_*
 _INFINIBAND = "32"
+_DUMP = 0x301  # of netlink: a request for all that there is
+_DONE, _ERROR = 3, 2
+_HEADER = 16
 
 
 @dataclass(frozen=True)
@@ -114,3 +116,29 @@ def _address(message: bytes) -> tuple[str, str, int] | None:
         return socket.if_indextoname(index), socket.inet_ntop(family, raw), prefix
     except (OSError, ValueError):
         return None  # the device has just gone
+
+
+def dump(asked: socket.socket, kind: int, request: bytes) -> Iterator[tuple[int, bytes]]:
+    """Ask for all that there is of a kind; kind and body of each message of the answer."""
+    asked.send(struct.pack("=IHHII", _HEADER + len(request), kind, _DUMP, 1, 0) + request)
+    while True:
+        data = asked.recv(1 << 16)
+        at = 0
+        while at + _HEADER <= len(data):
+            length, answered = struct.unpack_from("=IH", data, at)
+            if answered in (_DONE, _ERROR) or length < _HEADER:
+                return
+            yield answered, data[at + _HEADER : at + length]
+            at += (length + 3) & ~3
+
+
+def attributes(message: bytes, at: int) -> dict[int, bytes]:
+    """What follows the fixed part of a message, by its number."""
+    found: dict[int, bytes] = {}
+    while at + 4 <= len(message):
+        length, kind = struct.unpack_from("=HH", message, at)
+        if length < 4:
+            break
+        found[kind] = message[at + 4 : at + length]
+        at += (length + 3) & ~3
+    return found

@@ -10,10 +10,9 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
-from trackwalker.job.processes import alive, read_stat
+from trackwalker.job.processes import alive, marked_members, read_stat
 from trackwalker.node.runtimes.container import MARK, OrderError, Runtime
 from trackwalker.node.sensors.commands import ask
-from trackwalker.node.sensors.proc import marked_members
 
 # Slurm kills what is left 30 s after its TERM (KillWait): all of this has to fit well inside.
 STOP_BUDGET_S = 15.0

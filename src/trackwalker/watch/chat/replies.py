@@ -15,10 +15,10 @@ from typing import Any
 from trackwalker.agent.workspace import Workspace
 from trackwalker.diagnose.triage import triage
 from trackwalker.errors import TrackwalkerError
+from trackwalker.job.journal import open_at_last
 from trackwalker.job.layout import Job
 from trackwalker.job.redact import is_secret
 from trackwalker.job.resolve import resolve
-from trackwalker.job.tail import open_at_last
 from trackwalker.launch.job_state import standing
 from trackwalker.report.charts.png import line_plot
 from trackwalker.report.text import clip, one_line
