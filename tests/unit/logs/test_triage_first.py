@@ -168,3 +168,17 @@ def test_a_record_without_a_message_says_what_its_fields_say(tmp_path: Path) -> 
     found = triage_text(tmp_path, json.dumps(row) + "\n", "4711.log").primary
     assert found is not None
     assert (found.cause, found.kind, found.rank, found.host) == ("unclassified", "device", 2, "elm02")
+
+
+@pytest.mark.parametrize(
+    ("line", "cause"),
+    [
+        ("slurmstepd: error: write to '/sys/fs/cgroup/cgroup.procs' failed: No space left on device", "storage-full"),
+        ("[rank3]: OSError: [Errno 28] inotify watch limit reached: No space left on device", "storage-full"),
+        ("OSError: [Errno 16] Device or resource busy: '/home/a/.triton/cuda_utils.so'", "preflight-gpu-busy"),
+    ],
+)  # fmt: skip
+def test_a_code_whose_object_is_something_else_names_no_cause_of_that_code(
+    tmp_path: Path, line: str, cause: str
+) -> None:
+    assert _first(tmp_path, [STEP.format(s=s) for s in range(30)] + [line])[0] != cause
