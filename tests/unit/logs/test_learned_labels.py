@@ -11,6 +11,7 @@ from trackwalker.job.layout import Job
 from trackwalker.logs.failures.roster import read_tables
 from trackwalker.logs.formats.records import read_pairs, read_record
 from trackwalker.logs.scanning.labels import learn_label
+from trackwalker.logs.scanning.lines import parse
 
 FORMS = {
     "column": "r{rank:02d} | {text}",
@@ -80,3 +81,10 @@ def test_what_one_rank_says_of_itself_stands_before_reactions_wherever_it_stands
     found = triage(Job("x", log, None)).primary
     assert found is not None
     assert (found.cause, found.rank, found.kind) == ("unclassified", 3, "storage")
+
+
+def test_a_lines_own_field_says_more_of_its_rank_than_a_place_on_its_node() -> None:
+    head = b"[default1]:[NeMo E 2026-05-08 21:19:29 site:58 rank:5] stage 3 was passed the wrong batch"
+    pod = b"[pod/lm-worker-1/main] rank=14 error the saved state is damaged"
+    hearsay = b"[default1]:lost rank:5 while waiting"
+    assert [(b.rank, b.local) for raw in (head, pod, hearsay) if (b := parse(raw))] == [(5, None), (14, None), (1, 1)]

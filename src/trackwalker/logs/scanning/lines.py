@@ -22,6 +22,8 @@ _LABELS = (
     re.compile(r"^[\w.-]{1,40}?(?:[-_.@]rank[-_]?|@)(\d{1,6})(?:\.service)?\[\d+\]: "),  # a unit of a journal
 )
 _INNER_RANK = re.compile(r"\[?\b(?:PG \S+ )?(?:global_|world_)?[Rr]ank(?:[ :=]|: | = ){0,1}(\d+)\b\]?")
+# A line's own word on who wrote it: a field before all that it says, alone or in its bracketed head.
+_OWN_RANK = re.compile(r"^(?:\[[^\]\n]{0,80}?\b)?(?:global_|world_)?rank[=:](\d{1,6})\b(?=[\s\],|])")
 # Who wrote it, where that stands before the text: syslog's host, NCCL's host:pid:tid, Ray's address, a named host.
 _SYSLOG = re.compile(
     r"^(?P<month>Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec) +(?P<day>\d{1,2}) (?P<h>\d\d):(?P<m>\d\d):(?P<s>\d\d)(?:\.\d+)? "  # noqa: E501
@@ -207,6 +209,9 @@ def parse(raw: bytes, above: bytes = b"", rank: int | None = None) -> Body | Non
         return None  # the source line that a traceback quotes
     head = text[:160]
     informs = informs or _INFORMS.search(head) is not None
+    # Labels of a pod, or of a place on a node, count something else than ranks.
+    if (rank is None or local is not None or (outer and actor)) and (match := _OWN_RANK.match(text)):
+        rank, local, outer = int(match[1]), None, False
     labelled = rank is not None
     if rank is None and (match := _INNER_RANK.search(head)):
         rank = int(match[1][:9])
