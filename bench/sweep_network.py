@@ -16,11 +16,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from trackwalker.sweep.model import Result, Template
-from trackwalker.sweep.network.bisection import bisect
 from trackwalker.sweep.network.strategy import NetworkSweep
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests" / "support"))
 
+from bisection import bisect
 from fabric_simulated import Fabric, random_fabric, switch_fabric
 from sweep_simulated import disjoint
 

@@ -24,7 +24,7 @@ from pathlib import Path
 from rank_files import measure as measure_ranks
 
 RANKS = 24
-RATIO = 3.0
+RATIO_SIZE, RATIO_STEPS = 2.5, 3.0  # times grep; the part that does not grow with the log weighs more in the second
 MEGABYTES = 150
 _CHILD = """
 import json, resource, sys, time
@@ -106,7 +106,7 @@ def _children_cpu_s() -> float:
     return usage.ru_utime + usage.ru_stime
 
 
-def measure(name: str, log: Path, rounds: int) -> bool:
+def measure(name: str, log: Path, rounds: int, most: float) -> bool:
     """Print a case; whether it meets both targets."""
     one_round(log)  # the first one reads from the disk and writes byte code
     found = [one_round(log) for _ in range(rounds)]
@@ -114,14 +114,14 @@ def measure(name: str, log: Path, rounds: int) -> bool:
     grep_cpu_s, cpu_s = (statistics.median(getattr(r, k) for r in found) for k in ("grep_cpu_s", "triage_cpu_s"))
     command_s, mb = statistics.median(r.command_s for r in found), max(r.mb for r in found)
     ratio = triage_s / grep_s
-    good = ratio <= RATIO and mb <= MEGABYTES and found[0].cause == "oom-gpu"
+    good = ratio <= most and mb <= MEGABYTES and found[0].cause == "oom-gpu"
     print(f"{name}: {log.stat().st_size / 1e9:.2f} GB, {found[0].steps} steps of one rank, found {found[0].cause}")
     print(
         f"  grep {grep_s:.2f} s (cpu {grep_cpu_s:.2f} s), triage {triage_s:.2f} s (cpu {cpu_s:.2f} s), "
         f"the whole command {command_s:.2f} s, load {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores"
     )
     print(
-        f"  ratio {ratio:.2f} (rounds {' '.join(f'{r.ratio:.2f}' for r in found)}; target {RATIO:.0f}), "
+        f"  ratio {ratio:.2f} (rounds {' '.join(f'{r.ratio:.2f}' for r in found)}; target {most:.1f}), "
         f"peak memory {mb:.0f} MB (target {MEGABYTES}): {'PASS' if good else 'FAIL'}"
     )
     return good
@@ -144,10 +144,10 @@ def main() -> int:
         log = Path(folder) / "1-JAX-bench.log"
         if options.gb:
             generate(log, int(options.gb * 1e9), None)
-            good &= measure("a log of a size", log, options.rounds)
+            good &= measure("a log of a size", log, options.rounds, RATIO_SIZE)
         if options.steps:
             generate(log, 0, options.steps)
-            good &= measure("a long run", log, options.rounds)
+            good &= measure("a long run", log, options.rounds, RATIO_STEPS)
     return 0 if good else 1
 
 

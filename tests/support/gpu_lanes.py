@@ -13,8 +13,9 @@ from paced_ranks import Pace
 
 from trackwalker.diagnose.engine import diagnose
 from trackwalker.diagnose.verdict import Verdict
+from trackwalker.job.processes import short_hostname
 from trackwalker.job.resolve import resolve
-from trackwalker.launch.plan import How, plan_local, short_hostname
+from trackwalker.launch.plan import How, plan_local
 from trackwalker.launch.request.words import ModelSpec, Passthrough
 from trackwalker.launch.schedulers.local import LocalRun
 

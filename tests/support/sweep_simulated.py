@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from trackwalker.errors import MaybeQueuedError, UnreachableError
@@ -96,7 +96,7 @@ class SimulatedCluster:
 
     def describe(self, trial: Trial, tag: str) -> dict[str, Any]:
         """The trial itself."""
-        return trial.to_dict()
+        return asdict(trial)
 
     def submit(self, trial: Trial, tag: str) -> str:
         """Start a job at once; its nodes must be free."""

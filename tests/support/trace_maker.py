@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from trackwalker.perf.ranks.perfetto import block, blocks, chosen, joined, number, same, varints
+from trackwalker.perf.ranks.perfetto import Ragged, block, blocks, joined, number, same, varints
 
 US = 1_000_000  # picoseconds
 _ROWS = 200_000  # events encoded at a time
@@ -279,10 +279,16 @@ def _events(
             same(b"\x10", rows), varints(begin[cut]),
             same(b"\x18", rows), varints(length[cut]),
             same(b"\x22", rows), varints(correlation.lengths), correlation,
-            chosen(stats, which[cut]),
+            _chosen(stats, which[cut]),
         )  # fmt: skip
         parts.append(blocks(4, row))
     return b"".join(parts)
+
+
+def _chosen(texts: Sequence[bytes], index: np.ndarray) -> Ragged:
+    """In each row one of a few texts."""
+    pool = b"".join(texts[i] for i in index.tolist())
+    return Ragged(np.frombuffer(pool, np.uint8), np.array([len(text) for text in texts], np.int64)[index])
 
 
 def _host_plane(

@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -117,7 +117,7 @@ def make_sweep(root: Path) -> None:
                 book.write("submitted", 1.0, tag=run.tag, job=str(9000 + number))
                 speed = 80.0 + number / 10 if "n3" in trial.nodes else 100.0 + number / 10
                 result = Result(trial.key, "ok", run.job, speed, speed - 1, speed + 1, 10.0, 20, minutes=5.0)
-                book.write("result", 2.0, tag=run.tag, result=result.to_dict(), again="", stop="")
+                book.write("result", 2.0, tag=run.tag, result=asdict(result), again="", stop="")
         book.write("end", 3.0, stop="")
 
 

@@ -10,6 +10,7 @@ from pydantic import BaseModel, ConfigDict
 
 from trackwalker.errors import UsageError
 from trackwalker.job.scrub import Scrubber
+from trackwalker.report.ranges import collapse
 from trackwalker.report.text import clip, one_line
 
 LIMIT = 7_500  # bytes of one answer as it travels; with its envelope it stays below 8 kB
@@ -313,9 +314,8 @@ def page(
     limit: int,
     make: Callable[[Sequence[T], str | None], A],
     most: int = 1000,
-    least: int = 1,
 ) -> A:
-    """The answer with as many items as fit, and the cursor for the others; with `least` 1 a caller always gets on."""
+    """The answer with as many items as fit, and the cursor for the others; one at least, so that a caller gets on."""
     start = min(position(cursor), len(items))
     left = len(items) - start
 
@@ -325,7 +325,7 @@ def page(
         # An answer with cursors of its own says itself how much follows.
         return made if made.left or not made.next else made.model_copy(update={"left": f"{behind} of {len(items)}"})
 
-    low, high = min(least, left), min(left, most)
+    low, high = min(1, left), min(left, most)
     if size(with_(high)) <= limit:
         return with_(high)
     while high - low > 1:
@@ -346,16 +346,14 @@ def quoted(text: str, limit: int = 400) -> str:
 
 def ranges(numbers: Sequence[int]) -> str:
     """Ranks in words: 0-6,8."""
-    out: list[str] = []
-    begin = last = None
-    for n in [*sorted(numbers), None]:
-        if begin is not None and last is not None and n != last + 1:
-            out.append(f"{begin}" if begin == last else f"{begin}-{last}")
-            begin = n
-        begin, last = (n if begin is None else begin), n
-    return short(",".join(out), 200)
+    return short("".join(collapse(map(str, numbers))).strip("[]"), 200)
 
 
 def few(names: Sequence[str], most: int = 16) -> list[str]:
     """The first of many names; who needs them all asks for the evidence."""
     return [short(name, 120) for name in names[:most]]
+
+
+def names(given: Sequence[str], most: int = 16) -> str:
+    """The first of many names in a line, and how many more there are."""
+    return ", ".join(few(given, most)) + (f" and {len(given) - most} more" if len(given) > most else "")

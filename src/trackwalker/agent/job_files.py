@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -11,8 +12,7 @@ from pydantic import Field
 
 from trackwalker.agent import answers as a
 from trackwalker.agent import look_answers as la
-from trackwalker.agent.log_lines import all_lines, oldest, opened
-from trackwalker.agent.texts import behind, position, shown_lines, told_left
+from trackwalker.agent.texts import lines_of
 from trackwalker.agent.tools import Cursor, JobId, MaxBytes
 from trackwalker.agent.workspace import Workspace
 from trackwalker.diagnose.triage import triage as triage_job
@@ -22,7 +22,6 @@ from trackwalker.job.layout import Job
 
 LARGEST = 2 << 20  # bytes of a file that is called small
 _MOST_FILES = 500
-_MOST_LINES = 400
 _DEEPEST = 3  # folders below the job's
 # Databases, traces, checkpoints and code are read by tools of their own, or not at all.
 _NOT_INTO = frozenset(
@@ -65,7 +64,7 @@ def rank_tails(ws: Workspace, job: JobId, cursor: Cursor = "", max_bytes: MaxByt
             next=following,
         )
 
-    return a.page(seen.groups, cursor, a.bound(max_bytes), make, least=min(1, len(seen.groups)))
+    return a.page(seen.groups, cursor, a.bound(max_bytes), make)
 
 
 def files(
@@ -91,21 +90,11 @@ def files(
             held = [a.StackFile(file=a.short(name, 200), bytes=size) for name, size in part]
             return la.FilesAnswer(job=found.id, total=len(rows), files=held, next=following, left_out=cut)
 
-        return a.page(rows, cursor, limit, listed, least=min(1, len(rows)))
+        return a.page(rows, cursor, limit, listed)
     path = ws.file(found.dir, file)
     check_readable(found, path)
-    with opened(path) as data:
-        begin = position(cursor) if cursor else (0, 1)
-        lines = oldest(all_lines(data, *begin), _MOST_LINES)
-        size = len(data)
-
-    def make(part: Sequence[tuple[a.LogLine, int]], following: str | None) -> la.FilesAnswer:
-        on = behind(part, size)
-        left = told_left(part, (), size, False) if on else None
-        words = [line for line, _ in part]
-        return la.FilesAnswer(notice=a.NOTICE, job=found.id, file=file, lines=words, next=on, left=left)
-
-    return a.page(shown_lines(lines, ws.scrubber(found)), "", limit, make)
+    made = partial(la.FilesAnswer, notice=a.NOTICE, job=found.id, file=file)
+    return lines_of(path, cursor, limit, ws.scrubber(found), made)
 
 
 def small_files(job: Job) -> Iterator[tuple[str, int]]:

@@ -12,6 +12,7 @@ from itertools import islice
 from pathlib import Path
 
 from trackwalker.errors import EvidenceError, UsageError
+from trackwalker.job.layout import Job
 from trackwalker.record.line_clock import LineClock
 
 LONGEST_RAW = 4096  # bytes of a line that are looked at
@@ -147,6 +148,15 @@ def _in_time(data: Held, at: int, wanted: Wanted, clock: LineClock) -> Iterator[
             yield line
     if not told:
         raise EvidenceError("no line of this log has a time: ask by line numbers or by text")
+
+
+def of_rank(job: Job, rank: int | None) -> tuple[Path | None, re.Pattern[bytes] | None]:
+    """A rank's own file; where it has none, the job's log, and how the rank's lines begin there."""
+    if rank is None:
+        return job.log, None
+    own = [job.dir / "ranks" / f"{rank}.log", job.dir / f"rank-{rank}.log"] if job.dir is not None else []
+    path = next((each for each in own if each.is_file()), None)
+    return (path, None) if path is not None else (job.log, re.compile(rb"\s*0*%d: " % rank))
 
 
 @contextmanager

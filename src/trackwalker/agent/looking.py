@@ -26,7 +26,6 @@ from trackwalker.telemetry.recorded import hints, list_metrics
 
 _LOG_ROWS = 10
 _DETAILED = 20  # metrics whose hosts and times are looked up: a few questions each
-_MOST_NAMES = 16
 
 Hosts = Annotated[list[str] | None, Field(description="Host names, as verdicts and metrics have them.")]
 
@@ -73,7 +72,7 @@ def what_changed(
             damage=[a.short(line, 200) for line in seen.damage[:4]],
         )
 
-    return a.page(seen.deviations, cursor, a.bound(max_bytes), make, least=min(1, len(seen.deviations)))
+    return a.page(seen.deviations, cursor, a.bound(max_bytes), make)
 
 
 def tests(
@@ -110,7 +109,7 @@ def tests(
             next=following,
         )
 
-    return a.page(chosen, cursor, a.bound(max_bytes), make, least=min(1, len(chosen)))
+    return a.page(chosen, cursor, a.bound(max_bytes), make)
 
 
 def metrics(
@@ -243,13 +242,8 @@ def _question(asked: Asked, result: TestResult, whole: bool) -> la.Question:
         fires_when=a.short(row.get("fires_when", ""), 120) if whole or result.fired is not None else "",
         window=row.get("window", "") if whole else "",
         asked_of=row.get("asked_of", ""),
-        not_covered=_names(row.get("not_covered", [])),
-        names=_names(row.get("names", [])),
+        not_covered=a.names(row.get("not_covered", [])),
+        names=a.names(row.get("names", [])),
         missing=a.short(", ".join(row.get("missing", [])[:4]), 160),
         evidence=row.get("evidence", [])[:4],
     )
-
-
-def _names(names: Sequence[str]) -> str:
-    more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
-    return ", ".join(a.few(names, _MOST_NAMES)) + more

@@ -46,9 +46,6 @@ _TELL_EVERY_S = 2.0
 
 
 # Prompts of the MCP server: the common questions, each with the method that answers it.
-if TYPE_CHECKING:
-    from mcp.server.mcpserver import MCPServer
-
 _END = (
     " Report: one sentence with cause, culprits, onset and size; three lines of evidence with their ids or queries; "
     "what was ruled out and on which hosts it was not looked at; what could not be tested; what to do and who must "

@@ -6,6 +6,7 @@ import os
 import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -21,6 +22,7 @@ from trackwalker.agent.log_lines import (
     find_lines,
     line_start,
     newest,
+    of_rank,
     oldest,
     opened,
 )
@@ -101,7 +103,7 @@ def logs(
         else:
             lines = newest(find_lines(data, 0, 1, wanted, clock), 2 * around + 1)[::-1]
 
-    shown = shown_lines(lines, ws.scrubber(found))
+    shown = _shown_lines(lines, ws.scrubber(found))
     all_read = len(lines) < _MOST_LINES
     narrow = bool(contains or exclude or ranged)
 
@@ -110,7 +112,7 @@ def logs(
         if newest_first:
             cursor_on = f"before.{part[-1][0].line}" if part and (following or not all_read) else None
         else:
-            cursor_on = None if exhausted else behind(part, size)
+            cursor_on = None if exhausted else _behind(part, size)
         return a.LogAnswer(
             notice=a.NOTICE,
             job=found.id,
@@ -120,7 +122,7 @@ def logs(
             lines=[line for line, _ in part],
             total_lines=total,
             next=cursor_on,
-            left=told_left(part, shown, size, all_read and (narrow or newest_first)) if cursor_on else None,
+            left=_told_left(part, shown, size, all_read and (narrow or newest_first)) if cursor_on else None,
         )
 
     if not on:
@@ -155,32 +157,33 @@ def stacks(
             return a.StacksAnswer(job=found.id, captures=captures, files=list(part), next=following, notice=notice)
 
         return a.page(rows, cursor, limit, listed)
-    path, scrubber = ws.file(folder, file), ws.scrubber(found)
+    made = partial(a.StacksAnswer, notice=a.NOTICE, job=found.id, file=file)
+    return lines_of(ws.file(folder, file), cursor, limit, ws.scrubber(found), made)
+
+
+def lines_of(path: Path, cursor: str, limit: int, scrubber: Scrubber, made: Callable[..., a.A]) -> a.A:
+    """The lines of a small file from a cursor on, as many as an answer holds."""
     with opened(path) as data:
-        begin = position(cursor) if cursor else (0, 1)
-        lines = oldest(all_lines(data, *begin), _MOST_LINES)
-        size = len(data)
+        lines, size = oldest(all_lines(data, *_start(data, cursor, None, 0)), _MOST_LINES), len(data)
 
-    def make(part: Sequence[_Shown], following: str | None) -> a.StacksAnswer:
-        words = [line for line, _ in part]
-        on, left = behind(part, size), told_left(part, (), size, False)
-        return a.StacksAnswer(notice=a.NOTICE, job=found.id, file=file, lines=words, next=on, left=left if on else None)
+    def make(part: Sequence[_Shown], _: str | None) -> a.A:
+        on = _behind(part, size)
+        left = _told_left(part, (), size, False) if on else None
+        return made(lines=[line for line, _ in part], next=on, left=left)
 
-    return a.page(shown_lines(lines, scrubber), "", limit, make)
+    return a.page(_shown_lines(lines, scrubber), "", limit, make)
 
 
 def _log(ws: Workspace, job: Job, rank: int | None) -> tuple[Path, re.Pattern[bytes] | None]:
     """The file to read, and how its lines begin where it holds more ranks than the one asked for."""
-    if rank is not None and job.dir is not None:
-        for name in (f"ranks/{rank}.log", f"rank-{rank}.log"):
-            if (job.dir / name).is_file():
-                return ws.file(job.dir, name), None
-    if job.log is None:
+    path, label = of_rank(job, rank)
+    if path is None:
         raise EvidenceError(f"job {job.id} has no log yet")
-    return job.log, None if rank is None else re.compile(rb"\s*0*%d: " % rank)
+    own = job.dir is not None and rank is not None and label is None
+    return (ws.file(job.dir, str(path.relative_to(job.dir))) if job.dir and own else path), label
 
 
-def position(cursor: str) -> tuple[int, int]:
+def _position(cursor: str) -> tuple[int, int]:
     """Where a cursor of a file points: offset and line number."""
     match = _CURSOR.fullmatch(cursor)
     if match is None:
@@ -191,7 +194,7 @@ def position(cursor: str) -> tuple[int, int]:
 def _start(data: Held, cursor: str, line: int | None, around: int) -> tuple[int, int]:
     """Where reading begins: (offset, line number)."""
     if cursor:
-        return position(cursor)
+        return _position(cursor)
     return (0, 1) if line is None else line_start(data, max(1, line - around))
 
 
@@ -203,7 +206,7 @@ def _closest(lines: list[_Shown], middle: int, fits: Callable[[Sequence[_Shown]]
     return lines[low:high]
 
 
-def shown_lines(lines: Sequence[Line], scrubber: Scrubber) -> list[_Shown]:
+def _shown_lines(lines: Sequence[Line], scrubber: Scrubber) -> list[_Shown]:
     """Lines as they may be answered, each with where the next one begins."""
     return [(a.LogLine(line=each.number, quote=_words(each.raw, scrubber)), each.after) for each in lines]
 
@@ -216,14 +219,14 @@ def _older(cursor: str) -> int:
     return int(match[1]) - 1
 
 
-def told_left(part: Sequence[_Shown], of: Sequence[_Shown], size: int, known: bool) -> str:
+def _told_left(part: Sequence[_Shown], of: Sequence[_Shown], size: int, known: bool) -> str:
     """How much follows: in lines where all were looked at, else in bytes of the file."""
     if known:
         return f"{len(of) - len(part)} lines"
     return f"about {size - part[-1][1]:,} bytes of the file" if part else ""
 
 
-def behind(part: Sequence[_Shown], size: int) -> str | None:
+def _behind(part: Sequence[_Shown], size: int) -> str | None:
     """The cursor for what follows the last line that is shown."""
     if not part or part[-1][1] >= size:
         return None

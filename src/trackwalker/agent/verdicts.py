@@ -148,7 +148,7 @@ def _with(
         evidence=items,
         deviations=deviating,
         ruled_out=[r.cause for r in verdict.ruled_out[: room.lists]],
-        not_covered={cause: _names(hosts, room.names) for cause, hosts in list(uncovered.items())[: room.lists]},
+        not_covered={cause: a.names(hosts, room.names) for cause, hosts in list(uncovered.items())[: room.lists]},
         untestable={
             u.cause: a.short(", ".join(u.missing[:8]), min(120, room.words))
             for u in verdict.untestable[: room.lists // 2]
@@ -220,11 +220,6 @@ def _named(cause: Cause, verdict: Verdict, asked: Asked, room: _Room, shown: set
 
 def _why(explained_by: str | None) -> list[str]:
     return [f"explained by {explained_by}"] if explained_by else ["nothing explains it"]
-
-
-def _names(names: Sequence[str], most: int) -> str:
-    more = f" and {len(names) - most} more" if len(names) > most else ""
-    return ", ".join(a.few(names, most)) + more
 
 
 def _shown(count: int, of: int) -> str | None:

@@ -23,7 +23,7 @@ from trackwalker.record.projection import all_done, asked_steps
 from trackwalker.record.read import Record, cancelled_at
 from trackwalker.record.stall import Silence, Stall, find_stall, lag_of, limit_of
 from trackwalker.record.steps import EVENTS
-from trackwalker.record.timeline import Timeline, from_scalars, mark, timeline_of
+from trackwalker.record.timeline import Timeline, by_time, from_scalars, mark, timeline_of
 from trackwalker.record.topology import Topology, make_topology
 from trackwalker.telemetry.client import host_of
 from trackwalker.telemetry.coverage import PRESENCE, scrape_interval
@@ -80,7 +80,7 @@ class Case:
         met = self.telemetry.damage if self.telemetry is not None else []
         return [*self.damage, *(d for d in met if d not in self.damage)]
 
-    @property
+    @cached_property
     def trusted(self) -> list[str]:
         """The job's hosts whose numbers can be believed: a frozen exporter says nothing about its host."""
         frozen = {h for c in self.checks if c.name == "ghost-data" for h in c.hosts}
@@ -308,7 +308,8 @@ def check_identity(telemetry: Telemetry, log: LogFacts) -> Check | None:
             return Check("identity", False, (), f"the database holds other hosts ({names}, …) than the log", query)
     if not {"tb_step", "tb_learning_loss"} <= metrics:
         return None
-    recorded = _recorded(telemetry, begin, end)
+    losses = by_time(telemetry, "tb_learning_loss")  # both series of a step carry the same time
+    recorded = {int(step): losses[t] for t, step in by_time(telemetry, "tb_step").items() if t in losses}
     told = log.steps.losses
     both = [s for s in recorded if s in told and recorded[s] == recorded[s] and told[s] == told[s]]
     if len(both) < _FEWEST:
@@ -318,18 +319,3 @@ def check_identity(telemetry: Telemetry, log: LogFacts) -> Check | None:
     ok = agree >= 0.5 * len(both)
     says = "" if ok else f"only {agree} of {len(both)} losses in the database are those of the log"
     return Check("identity", ok, (), says, "tb_learning_loss")
-
-
-def _recorded(telemetry: Telemetry, begin: float, end: float) -> dict[int, float]:
-    """Loss by step: both series of a step carry the same time."""
-    losses = {
-        round(float(t), 3): float(v)
-        for _, ts, vs in telemetry.raw("tb_learning_loss", begin, end)
-        for t, v in zip(ts, vs, strict=True)
-    }
-    steps = {
-        round(float(t), 3): int(v)
-        for _, ts, vs in telemetry.raw("tb_step", begin, end)
-        for t, v in zip(ts, vs, strict=True)
-    }
-    return {steps[t]: losses[t] for t in steps if t in losses}

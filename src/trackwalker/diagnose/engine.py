@@ -85,7 +85,7 @@ def diagnose_case(case: Case, playbooks: list[Playbook] | None = None, begin: fl
     located = None
     if question is not None:
         located = second_look.locate(
-            case, question, symptoms, evidence, _uncertainty(case), _trouble(case, symptoms, speed)
+            case, question, symptoms, evidence, _uncertainty(case), _trouble(case, symptoms, speed), examinations
         )
     located = located or places.locate_limit(case, symptoms, leading, evidence)
     located = located or places.locate_unlike(case, symptoms, outcome, evidence)
@@ -107,6 +107,7 @@ def diagnose_case(case: Case, playbooks: list[Playbook] | None = None, begin: fl
             "beside": f"{summary} {located.summary}",
         }[located.standing]
         actions = [located.action, *(actions if located.standing == "beside" else [])]
+    told_of = {c.cause for c in causes}
     verdict = Verdict(
         job=job_ref(case),
         window=Window(start=utc(case.start), end=utc(case.end)),
@@ -114,8 +115,8 @@ def diagnose_case(case: Case, playbooks: list[Playbook] | None = None, begin: fl
         outcome=outcome,
         summary=summary,
         causes=second_look.weighed(case, again, causes, told, located),
-        ruled_out=_ruled_out(examinations, symptoms, all_along),
-        untestable=_untestable(examinations, all_along),
+        ruled_out=[r for r in _ruled_out(examinations, symptoms, all_along) if r.cause not in told_of],
+        untestable=[u for u in _untestable(examinations, all_along) if u.cause not in told_of],
         deviations=second_look.table(case, again, look.found, roles, located, evidence),
         accounts=[account_row(a) for a in symptoms.accounts],
         evidence=evidence.items,

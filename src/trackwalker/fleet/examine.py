@@ -1,7 +1,8 @@
 """Every finished or troubled job is diagnosed once, in the background, so that a list does not depend on who looked.
 
-One at a time, in a process of its own with little priority and a time limit. What came of it is kept beside the index
-in the user's cache folder, never in the job directory; it holds for the state of the evidence that it was made from.
+One at a time, with a time limit; whoever opens the job meanwhile waits for the same diagnosis. What came of it is kept
+beside the index in the user's cache folder, never in the job directory; it holds for the state of the evidence that it
+was made from.
 """
 
 from __future__ import annotations
@@ -28,12 +29,11 @@ from trackwalker.fleet.store import folder_for
 from trackwalker.job.layout import Job
 from trackwalker.job.trust import distrust, distrust_open
 from trackwalker.job.whole import open_regular, write_whole
-from trackwalker.watch.detect.verdicts import Diagnoses
 
 _LARGEST = 32 << 20
 _MOST = 5000  # verdicts; a pruned one costs nothing: what a list needs of it is in the index
-_STEP_S = 0.5
 _IDLE_S = 5.0
+_LIMIT_S = 300.0
 _FIRST_S = 2.0  # whoever starts a server looks at a page at once: that comes first
 _AGAIN_S = 86400.0  # what nothing came of is tried again after this
 _LIVE_S = 600.0  # a job that goes on is diagnosed again after this, if it still stands badly
@@ -139,6 +139,9 @@ def _goes_on(state: str) -> bool:
     return state.startswith("live ")
 
 
+GivenUp = Callable[[], bool]
+
+
 class Examiner:
     """The worker: picks the next job that nobody has diagnosed, the troubled ones first; none while others wait."""
 
@@ -146,16 +149,13 @@ class Examiner:
         self,
         index: JobIndex,
         examined: Examined,
-        command: tuple[str, ...] = (),
+        diagnose: Callable[[Job, GivenUp], Verdict],
         busy: Callable[[], bool] = lambda: False,
     ) -> None:
-        self._index, self._examined, self._busy = index, examined, busy
-        place = examined.folder
-        self._diagnoses = Diagnoses((place or Path("/nonexistent")) / "at-work", command, keep=lambda verdict: verdict)
-        self._states: dict[str, str] = {}  # of those that are being diagnosed
+        self._index, self._examined, self._diagnose, self._busy = index, examined, diagnose, busy
         self._over = threading.Event()
         self._thread: threading.Thread | None = None
-        self._enabled = place is not None
+        self._enabled = examined.folder is not None
         self._counted: tuple[object, int] = (None, 0)  # for which state, how many wait
 
     def start(self) -> None:
@@ -169,7 +169,6 @@ class Examiner:
         self._over.set()
         if self._thread is not None:
             self._thread.join(30.0)
-        self._diagnoses.close()
 
     def waiting(self) -> int:
         """How many jobs are still to be diagnosed; counted anew when something changed, and by the minute."""
@@ -182,24 +181,25 @@ class Examiner:
         return self._counted[1]
 
     def step(self) -> bool:
-        """Take in what is done and begin the next one; whether anything runs."""
-        for job_id, verdict in self._diagnoses.step():
-            self._examined.keep(job_id, self._states.pop(job_id, ""), verdict)
+        """Diagnose the next one; whether there was one."""
+        if self._busy() or (chosen := self._next()) is None:
+            return False
+        job, state = chosen
+        until, made = time.monotonic() + _LIMIT_S, None
+        with contextlib.suppress(Exception):  # it has nothing to read, takes too long, or breaks what reads it
+            made = self._diagnose(job, lambda: self._over.is_set() or time.monotonic() > until)
+        if not self._over.is_set():
+            self._examined.keep(job.id, state, orjson.loads(made.to_json()) if made is not None else None)
             self._index.look_again()
-        if self._diagnoses.idle and not self._busy() and (chosen := self._next()) is not None:
-            job, state = chosen
-            self._states[job.id] = state
-            self._diagnoses.ask(job.id, job.dir or job.log or Path())
-            self._diagnoses.step()
-        return not self._diagnoses.idle
+        return True
 
     def _run(self) -> None:
         self._over.wait(_FIRST_S)
         while not self._over.is_set():
-            busy = False
+            done = False
             with contextlib.suppress(OSError):  # a file that vanished; the next round sees what is there
-                busy = self.step()
-            self._over.wait(_STEP_S if busy else _IDLE_S)
+                done = self.step()
+            self._over.wait(0.0 if done else _IDLE_S)
 
     def _next(self) -> tuple[Job, str] | None:
         now = time.time()

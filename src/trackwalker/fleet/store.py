@@ -144,7 +144,7 @@ class Store:
             self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
             os.chmod(self._folder, 0o700)
             for old in self._folder.parent.iterdir():  # of another version
-                if old.name != self._folder.name and old.is_dir():
+                if old.name[0].isdigit() and old.name != self._folder.name and old.is_dir():  # verdicts lie beside
                     for file in old.iterdir():
                         file.unlink(missing_ok=True)
                     old.rmdir()

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple, Optional
 
 from trackwalker.job.payload import payload_start
 
+MOST_STEPS = 1 << 48  # no run has more: a larger number is damage
 VARIABLE = "TRACKWALKER_DIALECTS"
 NAME = "dialects.json"
 SHORTEST = 7  # bytes of a needle: shorter words stand in too many lines that mean nothing

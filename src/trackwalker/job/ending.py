@@ -15,6 +15,7 @@ from trackwalker.job.dialects import needles
 from trackwalker.job.journal import read
 from trackwalker.job.layout import Job
 from trackwalker.job.slurm.states import JobState, State
+from trackwalker.job.whole import read_part
 
 _TAIL = 1 << 17  # bytes of a log: the end is told at its end
 _DUE = re.compile(
@@ -207,9 +208,4 @@ def _silent_agents(job: Job, events: list[dict[str, Any]]) -> tuple[str, ...]:
 
 def tail_of(log: Path) -> bytes:
     """The end of a log, nothing of one that cannot be read."""
-    try:
-        with log.open("rb") as f:
-            f.seek(max(0, f.seek(0, 2) - _TAIL))
-            return f.read(_TAIL)
-    except OSError:
-        return b""
+    return read_part(log, _TAIL, end=True)

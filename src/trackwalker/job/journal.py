@@ -10,6 +10,7 @@ import json
 import math
 import os
 import re
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -37,6 +38,12 @@ def _plain(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {k: _plain(v) for k, v in value.items()}
     return [_plain(v) for v in value] if isinstance(value, (list, tuple)) else value
+
+
+def event_record(kind: str, node: str, data: Mapping[str, Any], stage: str = "train", **place: Any) -> dict[str, Any]:
+    """A record of events.jsonl as of now; `place` is the rank and its host, where it is about one."""
+    where = {"stage": stage, "node": node, "rank": None, "host": None, **place}
+    return {"t": time.time(), **where, "kind": kind, "data": dict(data)}
 
 
 class Journal:

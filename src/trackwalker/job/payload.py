@@ -19,10 +19,19 @@ _PAYLOAD = re.compile(
     | \b(?:prompt|sample|completion|generated\ text|generation|decoded(?:\ text)?|model\ (?:output|says)|assistant|user
         |dataset\ (?:row|item|example|text)|input\ text|output\ text|training\ example|document)\s*(?:\#?\d+)?\s*(?:[:>]|=>)"""
 )
+# One of these stands in every text that the expression finds something in: it takes fifty times as long to say no.
+_STEMS = (
+    "text", "prompt", "sample", "example", "completion", "generat", "response", "decoded", "document", "content", "input",
+    "output", "instruction", "answer", "question", "messages", "val[", "test[", "bench[", "probe[", "turn[", "item[", "row[",
+    "doc[", "batch[", "prediction", "article", "dialogue", "user", "assistant", "model ", "dataset",
+)  # fmt: skip
 
 
 def payload_start(text: str) -> Optional[int]:
     """Where the data begins that a line quotes; None where it quotes none."""
+    lower = text.lower()
+    if text.isascii() and not any(stem in lower for stem in _STEMS):
+        return None
     payload = _PAYLOAD.search(text)
     return payload.end() if payload else None
 

@@ -163,3 +163,8 @@ def descendants(pid: int) -> list[int]:
                 found.append(int(child))
                 look.append(int(child))
     return found
+
+
+def short_hostname() -> str:
+    """This machine's name as the `host` label carries it."""
+    return os.environ.get("TRACKWALKER_NODE") or socket.gethostname().split(".")[0] or "box"

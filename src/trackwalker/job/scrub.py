@@ -15,6 +15,7 @@ from typing import Any
 
 from trackwalker.job.named import is_secret_word, named_secrets
 from trackwalker.job.redact import HIDDEN, hide_shapes, is_dull, is_random, is_secret, redact
+from trackwalker.job.whole import read_part
 
 _Match = re.Match[str]
 _SHORT = re.compile(  # programs that take a password as -p, or with the user's name
@@ -38,6 +39,7 @@ _PIPED_WORDS = ("sudo", "stdin", "--with-token", "kinit", "cryptsetup", "chpassw
 _SCHEME = re.compile(
     r"(?i)\b(?P<head>(?:Bearer|Basic|Digest|Negotiate|Token|ApiKey)[ \t]{1,8})(?P<value>[A-Za-z0-9._~+/=-]{8,4096})"
 )
+_SCHEMES = ("bearer", "basic", "digest", "negotiate", "token", "apikey")
 _ACCOUNT = re.compile(r"(?<![A-Za-z0-9])(?P<scheme>[A-Za-z][A-Za-z0-9+.-]{0,20}+://)(?P<rest>[^\s\"'<>`]{1,2000})")
 _HOST = re.compile(
     r"@(?:[A-Za-z0-9-]{1,63}\.){0,8}[A-Za-z0-9-]{1,63}(?::\d{1,5})?(?=[/?#,:]|$)|@\[[0-9a-fA-F:]{2,40}\]"
@@ -72,7 +74,9 @@ class Scrubber:
         for pattern, words in ((_SHORT, _SHORT_WORDS), (_NETRC, ("machine",)), (_PIPED, _PIPED_WORDS)):
             for match in pattern.finditer(text) if any(word in text for word in words) else ():
                 self._remember(match["value"])
-        for match in _SCHEME.finditer(text):
+        lower = text.lower()
+        near = any(word + blank in lower for word in _SCHEMES for blank in " \t") or not text.isascii()
+        for match in _SCHEME.finditer(text) if near else ():
             if is_random(match["value"]):
                 self._remember(match["value"])
 
@@ -215,11 +219,7 @@ def scrubber_of(log: Path | None = None) -> Scrubber:
     scrubber = Scrubber()
     scrubber.learn_document({name: value for name, value in os.environ.items() if is_secret(name)})
     if log is not None:
-        try:
-            with log.open("rb") as file:
-                scrubber.learn(file.read(_HEAD).decode("utf-8", "replace"))
-        except OSError:
-            pass  # a log that cannot be read is the reader's error to tell
+        scrubber.learn(read_part(log, _HEAD).decode("utf-8", "replace"))
     return scrubber
 
 

@@ -54,16 +54,19 @@ def copies_of(*modules: str) -> None:
     forkserver.ensure_running()
 
 
-def apart(work: Callable[..., Result], *args: Any) -> Result:
+def apart(
+    work: Callable[..., Result], *args: Any, nice: int = 0, given_up: Callable[[], bool] = lambda: False
+) -> Result:
     """`work` (a function of a module) in a process of its own, for a server: its threads answer others meanwhile.
 
-    Python runs one thread at a time, and whoever waits for a chart would wait for the diagnosis, too.
+    Python runs one thread at a time, and whoever waits for a chart would wait for the diagnosis, too. Once it is
+    `given_up` it is ended.
     """
     from multiprocessing import get_context  # here, as a share of `share_out` needs none of it
 
     context = get_context("forkserver")
     here, there = context.Pipe(duplex=False)
-    child = context.Process(target=_tell, args=(there, work, args), daemon=True)
+    child = context.Process(target=_tell, args=(there, nice, work, args), daemon=True)
     try:
         with here:
             try:
@@ -72,6 +75,9 @@ def apart(work: Callable[..., Result], *args: Any) -> Result:
                 return work(*args)
             finally:
                 there.close()
+            while not here.poll(_LOOK_S):
+                if given_up():
+                    raise EvidenceError("it was given up: it took too long, or the server ends")
             fine, result = here.recv()
     except EOFError as e:
         raise EvidenceError(_ENDED) from e
@@ -84,9 +90,12 @@ def apart(work: Callable[..., Result], *args: Any) -> Result:
     return result  # type: ignore[no-any-return]
 
 
-def _tell(pipe: Any, work: Callable[..., Any], args: tuple[Any, ...]) -> None:
+def _tell(pipe: Any, nice: int, work: Callable[..., Any], args: tuple[Any, ...]) -> None:
     import threading
 
+    os.nice(nice)
+    gc.freeze()  # what was imported stays
+    gc.set_threshold(100_000, 20, 100)  # each collection walks through every label of a large fleet
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a Ctrl-C is for the server
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # what is open is closed
     threading.Thread(target=_leave_with, args=(os.getppid(),), daemon=True).start()

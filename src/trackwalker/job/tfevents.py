@@ -103,14 +103,14 @@ def decode_event(body: bytes) -> list[Scalar] | None:
     """The scalars of an Event message, none if it holds other things, None if it is not such a message."""
     wall_time, step, summaries = 0.0, 0, []
     try:
-        for number, content in _fields(body):
+        for number, content in fields(body):
             if number == 1 and isinstance(content, bytes) and len(content) == 8:
                 (wall_time,) = struct.unpack("<d", content)
             elif number == 2 and isinstance(content, int):
                 step = _signed(content)
             elif number == 5 and isinstance(content, bytes):
                 summaries.append(content)
-        values = [item for s in summaries for number, item in _fields(s) if number == 1 and isinstance(item, bytes)]
+        values = [item for s in summaries for number, item in fields(s) if number == 1 and isinstance(item, bytes)]
         if not math.isfinite(wall_time):
             return None
         scalars = (_value(item) for item in values)
@@ -121,7 +121,7 @@ def decode_event(body: bytes) -> list[Scalar] | None:
 
 def _value(item: bytes) -> tuple[str, float] | None:
     tag, value, plugin = "", None, b"scalars"
-    for number, content in _fields(item):
+    for number, content in fields(item):
         if not isinstance(content, bytes):
             continue
         if number == 1:
@@ -136,9 +136,9 @@ def _value(item: bytes) -> tuple[str, float] | None:
 
 
 def _plugin(metadata: bytes) -> bytes:
-    for number, content in _fields(metadata):
+    for number, content in fields(metadata):
         if number == 1 and isinstance(content, bytes):
-            for inner, name in _fields(content):
+            for inner, name in fields(content):
                 if inner == 1 and isinstance(name, bytes):
                     return name
     return b""
@@ -153,7 +153,7 @@ def _tensor(content: bytes) -> float | None:
     """The value of a tensor with one numeric element, None for all others."""
     kind, elements = 0, 1
     typed: dict[int, int | bytes] = {}
-    for number, item in _fields(content):
+    for number, item in fields(content):
         if number == 1 and isinstance(item, int):
             kind = item
         elif number == 2 and isinstance(item, bytes):
@@ -188,13 +188,13 @@ def _bfloat16(bits: int) -> float:
 
 def _elements(shape: bytes) -> int:
     count = 1
-    for number, dim in _fields(shape):
+    for number, dim in fields(shape):
         if number == 2 and isinstance(dim, bytes):
-            count *= next((_signed(size) for n, size in _fields(dim) if n == 1 and isinstance(size, int)), 0)
+            count *= next((_signed(size) for n, size in fields(dim) if n == 1 and isinstance(size, int)), 0)
     return count
 
 
-def _fields(data: bytes) -> Iterator[tuple[int, int | bytes]]:
+def fields(data: bytes) -> Iterator[tuple[int, int | bytes]]:
     """The fields of a protocol buffer message: variable-length numbers as int, everything else as bytes."""
     at = 0
     while at < len(data):

@@ -20,6 +20,17 @@ def read_whole(path: os.PathLike[str] | str) -> bytes:
         return file.read()
 
 
+def read_part(path: os.PathLike[str] | str, most: int, end: bool = False) -> bytes:
+    """The first bytes of a regular file, or the last ones, so many at most; none of one that cannot be read."""
+    try:
+        with open_regular(path) as file:
+            if end:
+                file.seek(max(0, file.seek(0, os.SEEK_END) - most))
+            return file.read(most)
+    except OSError:
+        return b""
+
+
 def open_regular(path: os.PathLike[str] | str) -> BinaryIO:
     """A regular file, open for reading."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)

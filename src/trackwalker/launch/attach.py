@@ -16,10 +16,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from trackwalker.errors import TrackwalkerError, UsageError
-from trackwalker.job.processes import read_bytes, read_stat
+from trackwalker.job.processes import read_bytes, read_stat, short_hostname
 from trackwalker.launch.command import Room, name_of, plan_command, post_task
 from trackwalker.launch.kubernetes.client import kubectl, refusal
-from trackwalker.launch.plan import new_local_id, short_hostname
+from trackwalker.launch.plan import new_local_id
 from trackwalker.launch.recording import JoinedRun, tell_verdict
 from trackwalker.launch.schedulers.local import LocalRun
 from trackwalker.launch.slurm.client import Slurm
@@ -204,7 +204,8 @@ def output_of(pid: int) -> Path | None:
 
 
 def _mine(pid: int) -> None:
-    if read_stat(pid) is None:
+    seen = read_stat(pid)
+    if seen is None or seen.state == "Z":  # what has ended and was not waited for shows nobody its files
         raise UsageError(f"--pid {pid}: there is no such process")
     try:
         os.readlink(f"/proc/{pid}/exe")

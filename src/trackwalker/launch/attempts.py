@@ -79,7 +79,8 @@ def _anew(job_dir: Path, record: RunRecord, exclude: Sequence[str], only: str, s
         write_whole(folder / "order.json", json.dumps(dataclasses.asdict(again), default=str), mode=0o600)
         next_record.save(folder / "run.json")
         write_whole(folder / "job.sh", script.replace(str(old), str(folder)))
-        words = _with_nodes([_moved(word, old, folder) for word in options], exclude, only)
+        moved = [word.replace(str(old), str(folder)) if word.startswith("--chdir=") else word for word in options]
+        words = _with_nodes(moved, exclude, only)
         keep_options(folder, words)
         queued = slurm.submit(folder / "job.sh", words)
     except OSError as e:
@@ -109,17 +110,11 @@ def _foreign(path: Path, workspace: Path) -> str:
     return "" if path.name == "job" and path.is_symlink() else distrust(path, workspace)
 
 
-def _moved(word: str, old: Path, new: Path) -> str:
-    return word.replace(str(old), str(new)) if word.startswith("--chdir=") else word
-
-
 def _with_nodes(options: Sequence[str], exclude: Sequence[str], only: str) -> list[str]:
     """The options with further nodes left out, or with the nodes that it has to run on."""
-    kept = [word for word in options if not word.startswith("--exclude=") and not (only and _names_nodes(word))]
+    kept = [
+        word for word in options if not word.startswith("--exclude=") and not (only and word.startswith("--nodelist="))
+    ]
     before = [word.partition("=")[2] for word in options if word.startswith("--exclude=")]
     left_out = ",".join([*before, *exclude])
     return [*kept, *([f"--exclude={left_out}"] if left_out else []), *([f"--nodelist={only}"] if only else [])]
-
-
-def _names_nodes(word: str) -> bool:
-    return word.startswith("--nodelist=")

@@ -16,11 +16,12 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from trackwalker.job.processes import short_hostname
 from trackwalker.job.run import RankPlace, RunRecord
 from trackwalker.job.trust import make_folder, ours_alone
 from trackwalker.job.whole import write_whole
 from trackwalker.launch.code.provenance import Provenance
-from trackwalker.launch.plan import Plan, code_facts, new_local_id, origin, short_hostname, starred
+from trackwalker.launch.plan import Plan, code_facts, new_local_id, origin, starred
 from trackwalker.launch.task import Task
 from trackwalker.node.agent.spec import AgentSpec, RankSpec
 from trackwalker.node.agent.workers import ERROR_FILE, KEPT

@@ -15,12 +15,14 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from subprocess import Popen
 
 from trackwalker.errors import MissingToolError, UsageError
 from trackwalker.job.layout import ID_FORM
-from trackwalker.job.processes import spawn
+from trackwalker.job.processes import short_hostname, spawn
+from trackwalker.job.run import RunRecord
 from trackwalker.launch.code.provenance import code_of
-from trackwalker.launch.plan import new_local_id, plan_local, refuse_wrong, short_hostname
+from trackwalker.launch.plan import new_local_id, plan_local, refuse_wrong
 from trackwalker.launch.request.models import load_model
 from trackwalker.launch.request.validate import MOST_NODES, Asked
 from trackwalker.launch.request.words import Watching, parse_model_spec, parse_passthrough
@@ -58,8 +60,24 @@ def place_by_hand(env: Mapping[str, str]) -> Place:
     return Place(job_id or _new_id(), nodes, rank, given)
 
 
-class RunByHand:
-    """A started node: look after it, end it."""
+class OneProcess:
+    """A run that is one process of ours, which nothing outlives: look after it, end it."""
+
+    record: RunRecord
+    job_dir: Path
+    log: Path
+    _process: Popen[bytes]
+
+    def supervise(self) -> int | None:
+        """The exit code once it has ended: the job's, as its first node gave it."""
+        return self._process.poll()
+
+    def wait_closed(self) -> None:
+        """Nothing to wait for."""
+
+
+class RunByHand(OneProcess):
+    """A started node."""
 
     def __init__(self, submission: Submission, place: Place) -> None:
         self.record = submission.record.model_copy(update={"id": place.job_id})
@@ -78,19 +96,12 @@ class RunByHand:
         env = {k: v for k, v in submit_environment(os.environ).items() if k not in gone}
         seat = {"JOB_ID": place.job_id, "JOB_COMPLETION_INDEX": str(place.rank), "NODE_NAME": short_hostname()}
         argv = [sys.executable, str(folder / "agent.pyz"), "node", str(folder / "order.json")]
-        self._agent = spawn(argv, self.said, {**env, **seat})
-
-    def supervise(self) -> int | None:
-        """The exit code once the agent has ended: the job's on the first node."""
-        return self._agent.poll()
+        self._process = spawn(argv, self.said, {**env, **seat})
 
     def cancel(self) -> None:
         """Ask the agent to end the run; it tells the ranks and writes the summary."""
-        if self._agent.poll() is None:
-            self._agent.send_signal(signal.SIGTERM)
-
-    def wait_closed(self) -> None:
-        """Nothing outlives the agent."""
+        if self._process.poll() is None:
+            self._process.send_signal(signal.SIGTERM)
 
 
 def _number(env: Mapping[str, str], name: str, default: int, least: int, most: int) -> int:
@@ -138,8 +149,8 @@ def refuse_parts(env: Mapping[str, str]) -> None:
         )
 
 
-class RunInAllocation:
-    """A started run: look after it, end it."""
+class RunInAllocation(OneProcess):
+    """A started run."""
 
     def __init__(self, submission: Submission, place: Allocation, env: Mapping[str, str] | None = None) -> None:
         env = os.environ if env is None else env
@@ -159,13 +170,9 @@ class RunInAllocation:
             sys.executable, str(submission.folder / "agent.pyz"), "node", str(submission.folder / "order.json"),
         ]  # fmt: skip
         try:
-            self._srun = spawn(argv, self.log, {**own, RUN_ID: job})
+            self._process = spawn(argv, self.log, {**own, RUN_ID: job})
         except FileNotFoundError:
             raise MissingToolError("'srun' is not here, and this shell is inside a Slurm allocation") from None
-
-    def supervise(self) -> int | None:
-        """The exit code once srun has ended: the job's, as its first node gave it."""
-        return self._srun.poll()
 
     def cancel(self) -> None:
         """Ask the agents to end the run: the first one tells the others, and writes the summary.
@@ -173,11 +180,8 @@ class RunInAllocation:
         srun would answer a signal by killing every task at once; only who asks twice gets that.
         """
         if self._stop.exists():
-            self._srun.terminate()
+            self._process.terminate()
         self._stop.touch()
-
-    def wait_closed(self) -> None:
-        """Nothing outlives srun."""
 
 
 Started = LocalRun | RunByHand | RunInAllocation

@@ -19,7 +19,7 @@ from trackwalker.errors import EvidenceError, MissingToolError, NotAJobError, Tr
 from trackwalker.job.ending import decide, last_attempt, of_events, told_by
 from trackwalker.job.journal import read
 from trackwalker.job.layout import NAME_FORM, Job
-from trackwalker.job.processes import alive, live_members, process_of, session_members
+from trackwalker.job.processes import alive, live_members, process_of, session_members, short_hostname
 from trackwalker.job.resolve import list_jobs, resolve
 from trackwalker.job.run import load_run
 from trackwalker.job.shorthand import nth, position, without_part
@@ -28,7 +28,6 @@ from trackwalker.job.trust import distrust
 from trackwalker.job.whole import read_whole
 from trackwalker.launch.kubernetes.client import delete_argv, kubectl, logs_argv, observe, refusal
 from trackwalker.launch.kubernetes.state import Seen
-from trackwalker.launch.plan import short_hostname
 from trackwalker.launch.schedulers import scheduler_named
 from trackwalker.launch.slurm.client import Slurm, slurm_here
 
@@ -232,7 +231,7 @@ def of_pods(seen: Seen) -> Standing:
 
 
 def _local(job: Job) -> Standing:
-    if _live(job):
+    if live_members(_agent_state(job)):
         return Standing("running", False, meaning="runs", nodes=_machine(job) or "")
     recorded = _recorded(job)
     if recorded is not None:
@@ -279,10 +278,6 @@ def _agent_state(job: Job) -> dict[str, Any]:
         said = json.loads(read_whole(job.state)) if job.state else {}
         return said if isinstance(said, dict) else {}
     return {}
-
-
-def _live(job: Job) -> bool:
-    return live_members(_agent_state(job))
 
 
 def _machine(job: Job) -> str | None:

@@ -17,9 +17,10 @@ from typing import Any
 
 from trackwalker import __version__
 from trackwalker.errors import UsageError
-from trackwalker.job.processes import free_port
+from trackwalker.job.processes import free_port, short_hostname
 from trackwalker.job.run import Origin, RankPlace, RunRecord, Setting
 from trackwalker.job.scrub import shown
+from trackwalker.job.shards import recorders
 from trackwalker.launch.code.provenance import NAME, Provenance, git_summary
 from trackwalker.launch.request.keys import bad_values, missing_trainer, unknown_keys
 from trackwalker.launch.request.models import Model, load_model
@@ -222,6 +223,12 @@ def event_folder(resolved: Resolved, output: str) -> Path:
     return folder / name if resolved.model.about.trainer == "maxtext" else folder
 
 
+def services(python: str, observe: bool, ray: bool, nodes: int = 1) -> dict[str, list[str]]:
+    """What runs beside training: recorders, and Ray."""
+    found = recorders([python, "-m", "trackwalker.observe"], nodes) if observe else {}
+    return {**found, "ray": [python, "-m", "trackwalker.observe.ray"]} if ray else found
+
+
 def new_local_id(now: float) -> str:
     """`local_<date>_<time>_<4 hex>`, the form that every reader of job directories knows."""
     return f"local_{datetime.fromtimestamp(now, UTC):%Y%m%d_%H%M%S}_{secrets.token_hex(2)}"
@@ -278,8 +285,3 @@ def code_facts(provenance: Provenance | None) -> dict[str, str]:
     """What this run was launched by and from: our version, Python, the kernel, the commit of the code."""
     code = {"trackwalker": __version__, "python": platform.python_version(), "kernel": platform.release()}
     return {**code, **(provenance.facts() if provenance is not None else {})}
-
-
-def short_hostname() -> str:
-    """This machine's name as the `host` label carries it."""
-    return os.environ.get("TRACKWALKER_NODE") or socket.gethostname().split(".")[0] or "box"

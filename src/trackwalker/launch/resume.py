@@ -10,9 +10,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from trackwalker.job.causes import about
+from trackwalker.launch.request.effective import tables
 
 DEFAULT_BUDGET = 3  # attempts after the first, of all classes together
-ANY, SAME, EXCLUDE = "any", "same", "exclude"  # on which nodes
+SAME, EXCLUDE = "same", "exclude"  # on which nodes
 
 
 @dataclass(frozen=True)
@@ -20,24 +21,11 @@ class Rule:
     """What is done about one class of failure."""
 
     times: int | None  # further attempts because of this class; None: as many as the budget has
-    nodes: str
     why: str
+    nodes: str = "any"
 
 
-RULES: dict[str, Rule] = {
-    "completed": Rule(0, ANY, "every step was completed"),
-    "cancelled": Rule(0, ANY, "somebody ended it on purpose"),
-    "oom": Rule(0, ANY, "the same memory would run out again; change the batch size, remat or sharding first"),
-    "config": Rule(0, ANY, "the same request would be refused again; fix it first"),
-    "nan": Rule(0, ANY, "the loss would diverge again from the same checkpoint; change data order or learning rate"),
-    "storage": Rule(0, ANY, "the storage needs a person: room, rights, or a checkpoint that can be read"),
-    "hang": Rule(1, SAME, "a hang may be chance; on the same nodes a second one shows that it is not"),
-    "node": Rule(None, EXCLUDE, "the fault is a node's: without it the run can go on"),
-    "node-fail": Rule(None, ANY, "the scheduler lost a node and gives another"),
-    "preempted": Rule(None, ANY, "it had to make room and may have its turn again"),
-    "time-limit": Rule(None, ANY, "its time was up, not its work"),
-    "crash": Rule(1, ANY, "the cause is not known: once may be chance, twice is not"),
-}
+RULES = {name: Rule(**row) for name, row in tables()["resume"].items()}
 
 _OF_STATE = {"oom": "oom", "node-fail": "node-fail", "boot-fail": "node-fail", "preempted": "preempted"}
 _FINISHED = ("completed", "completed-short", "soft-success")

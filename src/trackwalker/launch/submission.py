@@ -11,6 +11,7 @@ import dataclasses
 import json
 import os
 import secrets
+import sys
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -18,13 +19,13 @@ from typing import Any
 
 from trackwalker.errors import UsageError
 from trackwalker.job.run import RunRecord
-from trackwalker.job.shards import recorders
 from trackwalker.job.trust import distrust, make_folder, ours_alone
 from trackwalker.job.whole import write_whole
 from trackwalker.launch.code.bundle import build_agent
 from trackwalker.launch.code.provenance import NAME as PROVENANCE
 from trackwalker.launch.code.provenance import Provenance
-from trackwalker.launch.plan import CONFIG, Settled, event_folder, starred
+from trackwalker.launch.code.snapshot import Snapshot
+from trackwalker.launch.plan import CONFIG, Settled, event_folder, services, starred
 from trackwalker.launch.plan import How as How
 from trackwalker.launch.request.layers import XLA_FLAGS
 from trackwalker.launch.request.resolved import Resolved
@@ -33,8 +34,6 @@ from trackwalker.launch.request.words import Passthrough, parse_passthrough
 from trackwalker.node.stages.order import Order
 
 FOLDER = ".submissions"
-_RECORDER = "trackwalker.observe"
-_RAY = "trackwalker.observe.ray"
 _PER_GPU = "ONE_GPU_PER_PROCESS"
 
 
@@ -94,6 +93,24 @@ class Submission:
         return job_dir
 
 
+def runtime_of(flags: Any) -> str:
+    """The runtime that flags of a job ask for: without an image there is nothing to put ranks into."""
+    return flags.runtime or ("auto" if flags.image else "native")
+
+
+def packages_of(runtime: str, python: str) -> str | None:
+    """Whose packages a run uses, for its provenance: None for this Python's, empty where only its image knows."""
+    return "" if runtime != "native" else None if python == sys.executable else python
+
+
+def how_of(asks: Any, scheduler: str, argv: list[str], runtime: str, code: Snapshot | None, **more: Any) -> How:
+    """How a job is carried out, by the flags that `submit` and sweeps have; `more` is what is known beside them."""
+    told = {name: getattr(asks, name) for name in ("procs", "observe", "privileged")}
+    frozen = {"snapshot": code.hash, "workdir": str(code.path)} if code else {}
+    listen = os.environ.get("TRACKWALKER_LISTEN", "")
+    return How(**{"scheduler": scheduler, "argv": argv, "runtime": runtime, "listen": listen, **told, **frozen, **more})
+
+
 def plan_submission(asked: Asked, how: How) -> Submission:
     """Resolve and check a request; everything that is wrong with it is told in one error."""
     checked = check(asked)
@@ -130,7 +147,7 @@ def plan_submission(asked: Asked, how: How) -> Submission:
         expected_gpus=0 if _on_cpus(resolved) else resolved.target.gpus_per_node,
         tensorboard=str(event_folder(resolved, run.elsewhere or run.shared)),
         listen=how.listen,
-        services=_services(how, asked.nodes),
+        services=services(how.python, how.observe, how.ray, asked.nodes),
         container=container,
         workdir=how.workdir,
         flags=dict(how.flags),
@@ -170,8 +187,3 @@ def _steps(resolved: Resolved) -> int | None:
     """How many steps there are to be; None where the trainer makes that out itself."""
     steps = resolved.effective.whole("steps") if "steps" in resolved.effective else 0
     return steps if steps > 0 else None
-
-
-def _services(how: How, nodes: int) -> dict[str, list[str]]:
-    found = recorders([how.python, "-m", _RECORDER], nodes) if how.observe else {}
-    return {**found, "ray": [how.python, "-m", _RAY]} if how.ray else found

@@ -144,6 +144,8 @@ class LogFacts:
     barrier_ranks: set[int] = field(default_factory=set)
     params_ranks: set[int] = field(default_factory=set)
     compiles: list[int] = field(default_factory=list)  # lines that tell of a compilation
+    evals: list[int] = field(default_factory=list)  # lines that tell of an evaluation
+    profiles: list[list[int]] = field(default_factory=list)  # lines at which a profiler began and, if told, ended
     devices: dict[int, set[int]] = field(default_factory=dict)  # by rank: the GPUs of its memory banner
     mem_fraction: float | None = None  # share of GPU memory that XLA takes, as the environment dump says
     coredump_s: int = 0  # how long the launcher waited for core files

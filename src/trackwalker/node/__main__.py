@@ -44,9 +44,9 @@ def _node(path: Path) -> int:
         return 2
 
     def work() -> int:
-        from trackwalker.node.stages.job import conduct
+        from trackwalker.node.stages.job import Conductor
 
-        return conduct(order, seat, path.parent)
+        return Conductor(order, seat, path.parent).run()
 
     return keep(order, seat, work)
 

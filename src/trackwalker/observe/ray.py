@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from trackwalker.errors import TrackwalkerError
-from trackwalker.job.journal import Journal
+from trackwalker.job.journal import Journal, event_record
 from trackwalker.job.processes import alive, read_stat, session_members
 from trackwalker.job.services import announce, withdraw
 from trackwalker.job.whole import write_whole
@@ -266,9 +266,8 @@ class RayKeeper:
             write_whole(self._about, json.dumps(about), mode=0o600)  # whoever reads the token may run programs as us
 
     def _event(self, kind: str, **data: Any) -> None:
-        record = {"t": time.time(), "stage": "train", "node": self._node, "rank": None, "host": None}
         with contextlib.suppress(OSError):
-            self._events.append({**record, "kind": kind, "data": data})
+            self._events.append(event_record(kind, self._node, data))
 
 
 def _kill_session(session: int) -> None:

@@ -11,7 +11,6 @@ import re
 import shutil
 import subprocess
 from dataclasses import asdict, dataclass, replace
-from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +29,6 @@ _CANCELLED_BY = re.compile(r"CANCELLED by (\S+)")
 _LIVE = frozenset(
     {"RUNNING", "COMPLETING", "SUSPENDED", "STOPPED", "SIGNALING", "STAGE_OUT", "RESIZING", "CONFIGURING"}
 )
-_WAITING = frozenset({"PENDING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SPECIAL_EXIT", "RESV_DEL_HOLD"})
 # States that name how a job ended, and the failure class they prove. FAILED and COMPLETED name none.
 _CLASSES = {
     "CANCELLED": "cancelled",
@@ -269,8 +267,8 @@ def accounting_of(job_id: str, answer: Rows | str, index: LogIndex | None) -> Ac
         state=state or "unknown",
         exit_code=row["ExitCode"],
         by=by[1] if by else "",
-        start=_time(row["Start"]),
-        end=_time(row["End"]),
+        start=epoch(row["Start"]),
+        end=epoch(row["End"]),
         elapsed_s=_number(row["ElapsedRaw"]),
         total_elapsed_s=sum(_number(r["ElapsedRaw"]) or 0.0 for r in own),
         limit_s=None if limit is None else limit * 60.0,
@@ -336,7 +334,7 @@ def _same_file(told: str, log: Path) -> bool:
 
 def _same_time(row: dict[str, str], log: Path) -> bool:
     """Whether the log was last written while such a job ran: a number is given out again, on another cluster too."""
-    start, end = _time(row["Start"]), _time(row["End"])
+    start, end = epoch(row["Start"]), epoch(row["End"])
     try:
         written = log.stat().st_mtime
     except OSError:
@@ -346,12 +344,3 @@ def _same_time(row: dict[str, str], log: Path) -> bool:
 
 def _number(text: str) -> float | None:
     return float(text) if re.fullmatch(r"\d{1,12}", text) else None
-
-
-def _time(text: str) -> float | None:
-    if (seconds := _number(text)) is not None:
-        return seconds
-    try:
-        return datetime.fromisoformat(text).timestamp()
-    except ValueError:
-        return None  # Unknown, None

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from trackwalker.errors import EvidenceError
+from trackwalker.job.whole import read_part
 from trackwalker.logs.formats.flight_recorder import behind, load
 from trackwalker.logs.formats.nccl_ras import stragglers
 from trackwalker.logs.formats.stacks import Frame, Group, Odd, RankStack, group, main_thread, odd_ones, parse
@@ -156,11 +157,7 @@ def _parsed(text: str) -> tuple[Frame, ...]:
 
 
 def _text(path: Path) -> str:
-    try:
-        with path.open("rb") as file:
-            return file.read(_MOST_TEXT).decode("utf-8", "replace")
-    except OSError:
-        return ""
+    return read_part(path, _MOST_TEXT).decode("utf-8", "replace")
 
 
 def _ranks(numbers: list[int]) -> str:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from trackwalker.record.masks import Masks, masks
+from trackwalker.record.masks import REASONS, Masks, masks
 from trackwalker.record.projection import Progress
 from trackwalker.record.read import Record
 from trackwalker.record.steps import StepTable
@@ -143,7 +143,7 @@ def _of(excess: np.ndarray[Any, np.dtype[np.float64]], slow: Masks, *reasons: st
 
 def _excess(record: StepTable, slow: Masks) -> np.ndarray[Any, np.dtype[np.float64]]:
     """Seconds by which interrupted steps exceed the steps around them."""
-    chosen, interrupted = slow.undisturbed(record.seconds), slow.label != ""
+    chosen, interrupted = slow.undisturbed(record.seconds), slow.of(*REASONS)
     if not chosen.any():
         return np.zeros(len(record))
     usual = np.full(len(record), median(record.seconds[chosen]))

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from trackwalker.job import journal
-from trackwalker.logs.formats.tfevents import MOST_STEPS
+from trackwalker.job.dialects import MOST_STEPS
 
 NAME = "progress.jsonl"
 
@@ -36,6 +36,9 @@ class Pause(NamedTuple):
     at: float
     seconds: float  # of an end: how long it took
     background: bool
+    request: str = ""  # of a capture: which order it answers, where its trace lies, what went wrong
+    folder: str = ""
+    error: str = ""
 
 
 @dataclass
@@ -69,7 +72,8 @@ def entry(record: dict[str, Any]) -> Done | Pause | None:
             return Done(rank, step, at, seconds, tgs, tflops, mfu, wait, loss)
         if record.get("state") in ("begin", "end") and phase:
             seconds = _number(record.get("seconds"))
-            return Pause(rank, str(phase), record["state"], at, seconds, bool(record.get("background")))
+            asked = tuple(str(record.get(name) or "") for name in ("request", "folder", "error"))
+            return Pause(rank, str(phase), record["state"], at, seconds, bool(record.get("background")), *asked)
     except (KeyError, TypeError, ValueError, OverflowError):
         pass
     return None

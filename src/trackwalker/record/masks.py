@@ -66,20 +66,20 @@ class Masks:
 
     def only(self, reason: str) -> Bools:
         """Steps whose first reason is this one."""
-        return np.asarray(self.label == reason)
+        return self.reasons[reason] & ~self.of(*REASONS[: REASONS.index(reason)])
 
     @property
     def any(self) -> Bools:
         """Steps that say nothing about the speed of training."""
-        out = self.of("restart", "compile", "checkpoint", "profiler", "eval", "warm-up")
+        out = self.of(*REASONS)
         few = int(np.count_nonzero(self.recompiled)) <= max(_FEW, _FEW_SHARE * self.size)
         return out if few else out & ~(self.recompiled & self.only("compile"))
 
     @property
     def left_out(self) -> dict[str, int]:
         """How many steps are left out, by reason."""
-        label = self.label[self.any]
-        return {name: n for name in REASONS if (n := int(np.count_nonzero(label == name)))}
+        out = self.any
+        return {name: n for name in REASONS if (n := int(np.count_nonzero(out & self.only(name))))}
 
     def undisturbed(self, seconds: Floats) -> Bools:
         """The timed steps that no reason fits; all timed ones where nothing else is left."""
@@ -118,8 +118,13 @@ def masks(
     found["profiler"] = np.isin(step, sorted(profiled_steps(step[starts], int(step.max()), facts)))
     found["eval"] = _evaluated(step, facts)
     recompiled = np.zeros(size, np.bool_)
-    if line is not None and facts.compiles:
+    if line is not None:
         recompiled[_behind(np.array(facts.compiles), line)] = True
+        found["eval"][_behind(np.array(facts.evals), line)] = True
+        for told in facts.profiles:
+            traced_at = _behind(np.array(told), line)
+            if len(traced_at):
+                found["profiler"][traced_at[0] : traced_at[-1] + _PROFILER_DUMP] = True
     if end is not None and np.isfinite(end).any():
         begin = end - seconds
         for phase, windows in _windows(pauses).items():

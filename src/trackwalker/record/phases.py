@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from trackwalker.record.masks import UNEVEN_SHARE, WARM_UP_STEPS, Masks
 from trackwalker.record.timeline import Floats, Timeline
-from trackwalker.stats.medians import median, row_medians
+from trackwalker.stats.medians import median, quantile, row_medians
 from trackwalker.stats.segments import Segment, level_of, robust_sigma, segments
 
 _AS_MANY_TOKENS = 0.985  # a second
@@ -158,7 +158,7 @@ def _slide(timeline: Timeline, index: NDArray[np.intp]) -> list[Phase] | None:
 
 def _with_slow_tail(phases: list[Phase], timeline: Timeline) -> list[Phase]:
     """A run that has just become very slow has too few slow steps for statistics; two in a row are enough to say so."""
-    usual = 2.0 * float(np.quantile(timeline.seconds[WARM_UP_STEPS:-4], 0.99))
+    usual = 2.0 * quantile(timeline.seconds[WARM_UP_STEPS:-4], 0.99)
     tail = 0
     while tail < 4 and timeline.seconds[-1 - tail] > usual:
         tail += 1

@@ -14,6 +14,7 @@ from trackwalker.logs.facts import LogFacts
 from trackwalker.record.masks import Masks, save_period
 from trackwalker.record.steps import EVENT_LAG_S, Floats
 from trackwalker.record.timeline import Timeline
+from trackwalker.stats.medians import quantile
 
 STALL_STEPS = 6.0  # how many of its own slow steps a run may be silent
 _SLACK_STEPS, _SLACK_S = 3.0, 40.0  # of long steps fewer: a third missed one is called within a minute
@@ -58,7 +59,7 @@ def step_limit(steady: Floats) -> float:
         return START_BUDGET_S
     if len(steady) < KNOWN:
         return max(_FEW_TIMES * float(np.max(steady)), FEW_STEPS_S)
-    slow = float(np.quantile(steady, 0.99))
+    slow = quantile(steady, 0.99)
     return max(min(STALL_STEPS * slow, _SLACK_STEPS * slow + _SLACK_S), _FLOOR_S)
 
 

@@ -11,8 +11,9 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from trackwalker.job.dialects import MOST_STEPS
 from trackwalker.job.layout import Job
-from trackwalker.logs.formats.tfevents import MOST_STEPS, EventSteps, read_events
+from trackwalker.logs.formats.tfevents import EventSteps, read_events
 from trackwalker.logs.formats.wandb import read_wandb
 from trackwalker.logs.formats.workers import add_workers, last_step, worker_files
 from trackwalker.logs.scanning.index import LogIndex
@@ -172,7 +173,8 @@ def _best(found: dict[str, _Place]) -> StepTable:
     # The rows come from where most of them are: a journal may have begun late, an event file drops steps.
     # One that has a few steps more than the log has one rank's alone: with it nobody could be compared.
     least = {name: _APART if name == EVENTS else 0 for name in order}
-    fullest = max(order, key=lambda name: (_timed(found[name].table.lead()) - least[name], -order.index(name)))
+    timed = {name: _distinct((own := found[name].table.lead()).step[np.isfinite(own.seconds)]) for name in order}
+    fullest = max(order, key=lambda name: (timed[name] - least[name], -order.index(name)))
     best = replace(found[fullest].table, source=fullest)
     counts = {name: _distinct(found[name].table.step) for name in order}
     notes: list[str] = []
@@ -188,10 +190,6 @@ def _best(found: dict[str, _Place]) -> StepTable:
         best, used=used, last=last, says=says, counts=counts, notes=tuple(notes), clock=clock, first_end=first_end,
         last_end=last_end, disagreement=_disagreement(says, used),
     )  # fmt: skip
-
-
-def _timed(table: StepTable) -> int:
-    return _distinct(table.step[np.isfinite(table.seconds)])
 
 
 def _distinct(step: Ints) -> int:

@@ -15,7 +15,7 @@ from trackwalker.record.journal import NAME as JOURNAL
 from trackwalker.record.journal import Pause
 from trackwalker.record.masks import Masks, masks
 from trackwalker.record.steps import LOG, StepTable
-from trackwalker.stats.medians import known_median
+from trackwalker.stats.medians import known_median, quantile
 from trackwalker.stats.segments import running_median
 
 if TYPE_CHECKING:  # a log is read without the client of a database
@@ -155,14 +155,14 @@ def from_scalars(telemetry: Telemetry) -> Timeline | None:
         order, prepend=order[0] - 1
     )  # where steps are missing, their mean
     spacing[0] = spacing[1]
-    took = _by_time(telemetry, "tb_perf_step_time_seconds")
-    tgs = _by_time(telemetry, "tb_perf_per_device_tokens_per_sec")
+    took = by_time(telemetry, "tb_perf_step_time_seconds")
+    tgs = by_time(telemetry, "tb_perf_per_device_tokens_per_sec")
     seconds = np.array([took.get(round(anchors[s], 3), spacing[i]) for i, s in enumerate(order)])
     speed = np.array([tgs.get(round(anchors[s], 3), np.nan) for s in order])
     return _with_hidden_time(Timeline(np.array(order), ends, seconds, speed, True, "tb_step"))
 
 
-def _by_time(telemetry: Telemetry, metric: str) -> dict[float, float]:
+def by_time(telemetry: Telemetry, metric: str) -> dict[float, float]:
     """A scalar by the time of its step."""
     if metric not in telemetry.metrics():
         return {}
@@ -209,7 +209,7 @@ def _lateness(seen: Floats) -> tuple[Floats, float]:
     """
     ahead = np.concatenate([seen, np.full(_SIGHTINGS - 1, np.inf)])
     least = np.lib.stride_tricks.sliding_window_view(ahead, _SIGHTINGS).min(axis=1)
-    return least, float(np.quantile(seen - least, 0.9))
+    return least, quantile(seen - least, 0.9)
 
 
 def _with_hidden_time(timeline: Timeline, grain: float = 0.0) -> Timeline:

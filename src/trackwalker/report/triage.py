@@ -11,6 +11,7 @@ from trackwalker.job.causes import cause_label, cause_name
 from trackwalker.logs.failures.findings import Finding
 from trackwalker.logs.failures.signatures import load
 from trackwalker.record.speeds import figure
+from trackwalker.report import words
 from trackwalker.report.text import clip, one_line, plain
 
 _WIDEST = 100
@@ -167,12 +168,8 @@ def _goodput_line(triage: Triage) -> str:
     hours = sum(p.gpu_hours or 0.0 for p in spent.parts)
     total = f" ({hours:.3g} GPU-hours)" if spent.gpus else ""
     rest = ", ".join(f"{p.what} {100 * (p.share or 0.0):.0f} %" for p in losses if (p.share or 0.0) >= 0.005)
-    good = f"{100 * (spent.goodput or 0.0):.0f} % of {_hours(spent.wall_s or 0.0)}{held}{total}"
+    good = f"{100 * (spent.goodput or 0.0):.0f} % of {words.hours((spent.wall_s or 0.0) / 3600)}{held}{total}"
     return f"{good}; {rest}" if rest else good
-
-
-def _hours(seconds: float) -> str:
-    return f"{seconds / 3600:.2f} h" if seconds >= 3600 else f"{seconds / 60:.1f} min"
 
 
 def _budget_table(triage: Triage) -> list[str]:

@@ -158,6 +158,11 @@ def duration(value: float) -> str:
     return ("-" if value < 0 else "") + " ".join(p for i, p in enumerate(parts) if i == 0 or p[0] != "0")
 
 
+def hours(value: float) -> str:
+    """A length of a run, given in hours: `2.25 h`, `12.5 min`."""
+    return f"{value:.2f} h" if value >= 1 else f"{60 * value:.1f} min"
+
+
 def change(value: float) -> str:
     """A relative change with its sign: `-20.4 %`."""
     if not math.isfinite(value):

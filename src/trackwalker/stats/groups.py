@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from statistics import median
 
 SMALLEST = math.log(1.05)  # log of the slow-down that has to be found
 _PRIOR_SIGMA = 0.008  # run-to-run noise until the runs themselves tell
@@ -45,7 +46,7 @@ def between_runs(repeats: Collection[Sequence[float]]) -> float:
         if len(values) > 1:
             mean, widen = sum(values) / len(values), math.sqrt(len(values) / (len(values) - 1))
             rest += [abs(v - mean) * widen for v in values]
-    seen = 1.4826 * _median(rest) if rest else 0.0
+    seen = 1.4826 * median(rest) if rest else 0.0
     variance = (_PRIOR_RUNS * _PRIOR_SIGMA**2 + len(rest) * seen**2) / (_PRIOR_RUNS + len(rest))
     return max(math.sqrt(variance), _LEAST_SIGMA)
 
@@ -85,7 +86,7 @@ def fit(timings: Sequence[Timing], faults: Collection[frozenset[int]]) -> Fit:
     for t in timings:
         if not any(f <= t.members for f in faults):
             clean.setdefault(len(t.members), []).append(t.log_s)
-    base = {size: _median(values) for size, values in clean.items()}
+    base = {size: median(values) for size, values in clean.items()}
     effects = {frozenset(f): 0.0 for f in faults}
     for _ in range(_ROUNDS):
         for fault in effects:
@@ -95,14 +96,8 @@ def fit(timings: Sequence[Timing], faults: Collection[frozenset[int]]) -> Fit:
             fewest = min((sum(f <= t.members for f in effects) for t in hit), default=0)
             best = [t for t in hit if sum(f <= t.members for f in effects) == fewest]
             rest = [t.log_s - (alone.expected(t.members) or 0.0) for t in best]
-            effects[fault] = max(_median(rest), 0.0) if rest else 0.0
+            effects[fault] = max(median(rest), 0.0) if rest else 0.0
     model = Fit(base, effects, 0.0)
     left = [(t.log_s, model.expected(t.members)) for t in timings]
     rest = [abs(y - e) for y, e in left if e is not None]
-    return Fit(base, effects, 1.4826 * _median(rest) if rest else 0.0)
-
-
-def _median(values: Sequence[float]) -> float:
-    order = sorted(values)
-    half = len(order) // 2
-    return order[half] if len(order) % 2 else (order[half - 1] + order[half]) / 2.0
+    return Fit(base, effects, 1.4826 * median(rest) if rest else 0.0)

@@ -19,10 +19,28 @@ def median(values: ArrayLike) -> float:
     n = len(row)
     if n == 0:
         return float("nan")
-    low, high = (n - 1) // 2, n // 2
-    row.partition((low, high, n - 1))  # NaN goes last
-    last = float(row[-1])
-    return last if last != last else (float(row[low]) + float(row[high])) / 2.0 if low != high else float(row[low])
+    low, high = _at(row, (n - 1) // 2)
+    return low if n % 2 else (low + high) / 2.0
+
+
+def quantile(values: ArrayLike, share: float) -> float:
+    """The value below which a share of a row lies, or between two; NaN where it is empty or holds one."""
+    row = np.array(values, np.float64)
+    if not len(row):
+        return float("nan")
+    place = share * (len(row) - 1)
+    i = int(place)
+    (low, high), part = _at(row, i), place - i
+    return high - (high - low) * (1.0 - part) if part >= 0.5 else low + (high - low) * part
+
+
+def _at(row: Floats, place: int) -> tuple[float, float]:
+    """The value at a place of the row in order, and the next one; NaN where it holds one. Moves what it is given."""
+    last = float(row.max())
+    if last != last:
+        return last, last
+    row.partition(place)
+    return float(row[place]), float(row[place + 1 :].min(initial=last))
 
 
 def known_median(values: ArrayLike) -> float:
@@ -42,6 +60,8 @@ def row_medians(rows: NDArray[Any]) -> Floats:
 
 def known_row_medians(rows: NDArray[Any]) -> Floats:
     """The median of what is a number in each row; NaN where nothing is."""
+    if not rows.shape[1]:
+        return np.full(len(rows), np.nan)
     ordered = np.sort(np.asarray(rows, np.float64), axis=1)  # NaN goes last
     known = (~np.isnan(ordered)).sum(axis=1)
     each, low, high = np.arange(len(ordered)), np.maximum(known - 1, 0) // 2, known // 2

@@ -9,7 +9,7 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from trackwalker.stats.medians import known_row_medians, median, row_medians
+from trackwalker.stats.medians import known_row_medians, median, quantile, row_medians
 
 Floats = NDArray[np.float64]
 
@@ -181,9 +181,7 @@ def robust_sigma(x: Floats) -> float:
 def level_of(x: Floats) -> float:
     """The median; of values on a coarse grid (times told in whole seconds) the mean, as their median jumps."""
     if is_coarse(x):
-        ordered = np.sort(x)
-        low, high = _quantile(ordered, 0.05), _quantile(ordered, 0.95)
-        return float(np.minimum(np.maximum(x, low), high).mean())
+        return float(np.minimum(np.maximum(x, quantile(x, 0.05)), quantile(x, 0.95)).mean())
     return median(x)
 
 
@@ -196,14 +194,6 @@ def is_coarse(x: Floats) -> bool:
         return True
     ordered = np.sort(np.round(x, 4))
     return 1 + int(np.count_nonzero(ordered[1:] > ordered[:-1])) <= most
-
-
-def _quantile(ordered: Floats, share: float) -> float:
-    """As numpy's between two points, to the last bit, at a tenth of the cost for the few values of a stretch."""
-    place = share * (len(ordered) - 1)
-    i = int(place)
-    low, high, part = float(ordered[i]), float(ordered[min(i + 1, len(ordered) - 1)]), place - i
-    return high - (high - low) * (1.0 - part) if part >= 0.5 else low + (high - low) * part
 
 
 def _rounding_sigma(x: Floats) -> float:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from trackwalker.stats.medians import median
 from trackwalker.stats.segments import Floats, robust_sigma
 
 _BLOCKS = 12
@@ -29,12 +30,6 @@ class Trend:
         return max(0.0, limit - self.level - self.peak) / self.slope
 
 
-def _middle(values: Floats) -> float:
-    """The median of numbers, as numpy's: a thousand hosts have a dozen each, which its own function is slow for."""
-    ordered, half = np.sort(values), len(values) // 2
-    return float(ordered[half] if len(values) % 2 else (ordered[half - 1] + ordered[half]) / 2)
-
-
 def steady_rise(times: Floats, values: Floats) -> Trend | None:
     """The trend of a series that rises all along; None for one that jumps, fills up and stays, or only wanders.
 
@@ -46,12 +41,12 @@ def steady_rise(times: Floats, values: Floats) -> Trend | None:
     if len(values) < 2 * _BLOCKS:
         return None
     parts = np.array_split(np.arange(len(values)), _BLOCKS)
-    levels = np.array([_middle(values[p]) for p in parts])
+    levels = np.array([median(values[p]) for p in parts])
     centres = np.array([float(np.mean(times[p])) for p in parts])
     pace = np.diff(levels) / np.diff(centres)
-    slope = _middle(pace)
+    slope = median(pace)
     error = 1.253 * robust_sigma(pace) / np.sqrt(len(pace))  # of a median, against that of a mean
-    lasting = float(np.mean(pace > 0.1 * slope)) >= _RISING and _middle(pace[-3:]) >= _STILL * slope
+    lasting = float(np.mean(pace > 0.1 * slope)) >= _RISING and median(pace[-3:]) >= _STILL * slope
     if slope <= 0 or slope < _SURE * error or not lasting:
         return None
     level = float(levels[-1])

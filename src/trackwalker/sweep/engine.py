@@ -7,7 +7,7 @@ their tags and goes on; a scheduler that does not answer is waited for, and noth
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Literal
 
 from trackwalker.errors import MaybeQueuedError, MissingToolError, TrackwalkerError, UnreachableError, UsageError
@@ -183,7 +183,7 @@ class Engine:
         for node, spare in zip(decision.replace, spares, strict=False):
             self._book.write("replaced", now, node=node, by=spare, why=result.why)
             self._tell.line(f"{node} is left out of this sweep ({result.why}); {spare} takes its place")
-        said = {"result": result.to_dict(), "again": decision.again, "stop": decision.stop}
+        said = {"result": asdict(result), "again": decision.again, "stop": decision.stop}
         self._book.write("result", now, tag=run.tag, **said)
         left = None if self._stopping else self._left(self._wanted())
         self._tell.landed(self._state, run, result, decision.again, left)
@@ -249,7 +249,7 @@ class Engine:
 
     def _refused(self, tag: str, trial: Trial, attempt: int, why: str) -> None:
         result = Result(trial.key, "config-error", why=why, cause="refused", attempt=attempt)
-        self._book.write("result", self._executor.now(), tag=tag, result=result.to_dict(), again="", stop="")
+        self._book.write("result", self._executor.now(), tag=tag, result=asdict(result), again="", stop="")
         self._tell.landed(self._state, self._state.runs[tag], result, "", None)
         self._landed()
 

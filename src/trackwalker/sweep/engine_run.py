@@ -22,7 +22,7 @@ from trackwalker.launch.request.validate import Asked
 from trackwalker.launch.schedulers import slurm
 from trackwalker.launch.slurm.client import NodeState, Slurm, SlurmUnreachable
 from trackwalker.launch.slurm.options import parse_scheduler_words
-from trackwalker.launch.submission import How, Submission, plan_submission
+from trackwalker.launch.submission import Submission, how_of, packages_of, plan_submission, runtime_of
 from trackwalker.sweep import report as reports
 from trackwalker.sweep.engine import Engine, Outcome
 from trackwalker.sweep.executors.jobs import JobExecutor, processes_with, spec_of, words_of
@@ -183,20 +183,9 @@ class SlurmExecutor(JobExecutor):
             spec, words, max(len(trial.nodes), 1), self._options.gpus_per_node, setup.gpu, setup.fabric, setup.image,
             setup.registry, setup.stage_timeouts, self.workspace,
         )  # fmt: skip
-        how = How(
-            scheduler="slurm",
-            argv=["submit", spec, f"--nodelist={','.join(trial.nodes)}", *setup.words, "--", *words],
-            procs=setup.procs,
-            observe=setup.observe,
-            runtime=setup.runtime or ("auto" if setup.image else "native"),
-            privileged=setup.privileged,
-            python=self._python,
-            listen=os.environ.get("TRACKWALKER_LISTEN", ""),
-            snapshot=code.hash if code else "",
-            workdir=str(code.path) if code else "",
-            provenance=source,
-            flags=setup.flags,
-        )
+        argv = ["submit", spec, f"--nodelist={','.join(trial.nodes)}", *setup.words, "--", *words]
+        beside = {"python": self._python, "provenance": source, "flags": setup.flags}
+        how = how_of(setup, "slurm", argv, runtime_of(setup), code, **beside)
         return plan_submission(asked, how)
 
     def _placed(self, trial: Trial) -> Any:
@@ -211,8 +200,7 @@ class SlurmExecutor(JobExecutor):
     def _provenance(self, trial: Trial) -> Provenance:
         folder = self._folder(trial) or Path.cwd()
         if str(folder) not in self._code:  # asking git and the packages takes a second, and the answer stays
-            native = (self.setup.runtime or ("auto" if self.setup.image else "native")) == "native"
-            packages = "" if not native else None if self._python == sys.executable else self._python
+            packages = packages_of(runtime_of(self.setup), self._python)
             self._code[str(folder)] = code_of(folder, self.workspace, packages)
         return self._code[str(folder)]
 

@@ -8,7 +8,7 @@ same strategy a thousand times a second.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
 from trackwalker.errors import UsageError
@@ -36,10 +36,6 @@ class Trial:
     code: str = ""  # folder or commit whose code it runs; empty: as the sweep was started
     why: str = ""  # one sentence: what this trial is to find out
     minutes: float = 10.0  # expected length, for budget and ETA until results tell better
-
-    def to_dict(self) -> dict[str, Any]:
-        """For the plan and for --json."""
-        return asdict(self) | {"nodes": list(self.nodes)}
 
 
 @dataclass(frozen=True)
@@ -69,10 +65,6 @@ class Result:
     def ok(self) -> bool:
         """Whether it has a score to compare."""
         return self.status == "ok" and self.score is not None
-
-    def to_dict(self) -> dict[str, Any]:
-        """For results.jsonl and --json."""
-        return asdict(self) | {"hosts": list(self.hosts)}
 
 
 Done = Mapping[str, Result]  # by trial key
@@ -143,10 +135,6 @@ class Conclusion:
     plots: tuple[Plot, ...] = ()
     recipe: str = ""  # lines for a model file, ready to paste; empty: there is nothing to write down
     details: Mapping[str, Any] = field(default_factory=dict)  # of this kind of sweep, for --json
-
-    def to_dict(self) -> dict[str, Any]:
-        """For report.json and --json."""
-        return asdict(self)
 
 
 class Strategy(Protocol):

@@ -49,6 +49,17 @@ class Signal(_Part):
     of: Literal["mean", "max", "rate", "share"]
 
 
+class Explains(_Part):
+    """A kind of signal by which a slow node may differ from the others."""
+
+    part: str
+    words: str
+    unit: str = ""
+    slows: Literal[1, -1]
+    share: float
+    least: float = 0.0
+
+
 class Policy(_Part):
     """policy.yml."""
 
@@ -60,6 +71,8 @@ class Policy(_Part):
     stop: Stop
     least_steps: int
     signals: dict[str, Signal]
+    explains: tuple[Explains, ...]
+    model_sizes: dict[str, tuple[int, ...]]
 
     def of_hang(self, result: Result) -> Result:
         """A hang as its phase has it: some are a memory failure that nobody printed."""

@@ -11,7 +11,7 @@ import json
 import os
 import socket
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -154,7 +154,7 @@ class Book:
 
     def intend(self, tag: str, trial: Trial, attempt: int, now: float) -> Run:
         """Write down that a job is about to be asked for."""
-        self.write("intent", now, tag=tag, trial=trial.to_dict(), attempt=attempt, host=socket.gethostname())
+        self.write("intent", now, tag=tag, trial=asdict(trial), attempt=attempt, host=socket.gethostname())
         return self.state.runs[tag]
 
     @property
@@ -188,15 +188,18 @@ def running(folder: Path) -> str:
 
 
 def trial_of(said: Mapping[str, Any]) -> Trial:
-    """A trial from the journal; what a newer version added is left out."""
-    known = {f.name for f in fields(Trial)}
-    return Trial(**{**{k: v for k, v in said.items() if k in known}, "nodes": tuple(said["nodes"])})
+    """A trial from the journal."""
+    return Trial(**{**_known(Trial, said), "nodes": tuple(said["nodes"])})
 
 
 def result_of(said: Mapping[str, Any]) -> Result:
-    """A result from the journal; what a newer version added is left out."""
-    known = {f.name for f in fields(Result)}
-    return Result(**{**{k: v for k, v in said.items() if k in known}, "hosts": tuple(said.get("hosts", ()))})
+    """A result from the journal."""
+    return Result(**{**_known(Result, said), "hosts": tuple(said.get("hosts", ()))})
+
+
+def _known(kind: type[Trial | Result], said: Mapping[str, Any]) -> dict[str, Any]:
+    """What a newer version added is left out."""
+    return {f.name: said[f.name] for f in fields(kind) if f.name in said}
 
 
 def _locked(folder: Path) -> int:

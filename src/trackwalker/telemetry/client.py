@@ -268,7 +268,11 @@ class Telemetry:
 
     def by_host(self, promql: str, at: float) -> dict[str, float]:
         """One value for each host: label `host`, else the host part of `instance`, as Ray's metrics have only that."""
-        return _keyed(promql, "host", ((host_of(s.labels), s.value) for s in self.instant(promql, at)))
+        samples = self.instant(promql, at)
+        found = {s.labels.get("host") or host_of(s.labels): s.value for s in samples}
+        if None in found or len(found) < len(samples):
+            return _keyed(promql, "host", ((host_of(s.labels), s.value) for s in samples))
+        return found  # type: ignore[return-value]
 
     def matrix(self, promql: str, start: float, end: float, step: float) -> Matrix:
         """A query evaluated at start, start + step, … up to end."""

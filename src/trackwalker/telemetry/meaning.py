@@ -104,11 +104,11 @@ def _told(metric: str) -> Mapping[str, str]:
 def place_of(labels: Labels) -> Place:
     """The subject of a series."""
     gpus, devices, ranks, rest = _roles(tuple(labels), _numbered(labels))
-    gpu = next((labels[n] for n in gpus if labels[n]), None)
+    gpu = next((labels[n] for n in gpus if labels[n]), None) if gpus else None
     # A port's number says nothing beside the name of its device; two disks of one mount are two devices.
-    device = next((labels[n] for n in devices if labels[n]), None)
-    rank = next((labels[n] for n in ranks if labels[n]), None)
-    return Place(host_of(labels), gpu, device, rank, tuple([(n, labels[n]) for n in rest]))
+    device = next((labels[n] for n in devices if labels[n]), None) if devices else None
+    rank = next((labels[n] for n in ranks if labels[n]), None) if ranks else None
+    return Place(labels.get("host") or host_of(labels), gpu, device, rank, tuple([(n, labels[n]) for n in rest]))
 
 
 def _numbered(labels: Labels) -> bool:

@@ -15,6 +15,7 @@ from trackwalker.telemetry.store import Telemetry
 _GHOST_WINDOW_S = 600
 _GHOST_SAMPLES = 10
 _GAP_S = 600
+_AWAY_S, _AWAY_SHARE = 300.0, 0.05  # Prometheus looks back 5 minutes: what is longer, no graph bridges; of the run
 _HOLE = 3.0  # times the host's usual interval
 _GAP_SHARE = 0.15  # of the run: shorter ones happen in every cluster and hide nothing
 
@@ -127,7 +128,7 @@ def _nobody_recorded(telemetry: Telemetry, metric: str, begin: float, at: float)
     holes = [(max(a, begin), min(b, at)) for a, b in find_gaps(telemetry)]
     longest = max(holes, key=lambda hole: hole[1] - hole[0], default=(0.0, 0.0))
     seconds = math.floor(longest[1] - longest[0])
-    if seconds < _least_gap(begin, at):
+    if seconds < max(_AWAY_S, _AWAY_SHARE * (at - begin)):  # of one host it may be chance, of all it is none
         return None
     query = f"count(count_over_time({metric}[{seconds - 1}s] @ {longest[1] - 0.5:.3f})) or vector(0)"
     begins = datetime.fromtimestamp(longest[0], UTC).strftime("%H:%M:%S")

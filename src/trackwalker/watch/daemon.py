@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable
+from dataclasses import asdict, replace
 from typing import Any
 
 from trackwalker.errors import TrackwalkerError
@@ -15,7 +16,7 @@ from trackwalker.launch.ledger import note, of_end
 from trackwalker.watch.asking import Asker, Background
 from trackwalker.watch.casework import Casework
 from trackwalker.watch.delivery import telling
-from trackwalker.watch.detect.confirm import Second, is_hang, second_signal
+from trackwalker.watch.detect.confirm import Second, is_hang, second_of
 from trackwalker.watch.detect.rules import detect, told_apart
 from trackwalker.watch.detect.verdicts import Diagnoses
 from trackwalker.watch.incident import Condition, Incident
@@ -38,10 +39,6 @@ Put = Callable[[Message], object]
 Confirm = Callable[[Job], Second]
 
 
-def _second(job: Job) -> Second:
-    return second_signal(job.dir, job.id)
-
-
 class Daemon:
     """Looks at every job in turn; `look` is one pass and never waits for anybody."""
 
@@ -53,7 +50,7 @@ class Daemon:
         asker: Asker,
         background: Background,
         diagnoses: Diagnoses,
-        confirm: Confirm = _second,
+        confirm: Confirm = second_of,
         policy: ResumePolicy | None = None,
         warn: Callable[[str], None] = lambda text: None,
     ) -> None:
@@ -229,10 +226,7 @@ class Daemon:
         facts = condition.facts | {"second signal": second.says}
         if ranks:
             facts["points at"] = ", ".join(f"rank {r} ({course.host(r)})" for r in ranks[:8])
-        return Condition(
-            condition.kind, condition.title, condition.since, condition.text, condition.subject, condition.severity,
-            facts, ranks or condition.ranks,
-        )  # fmt: skip
+        return replace(condition, facts=facts, ranks=ranks or condition.ranks)
 
     def _open(self, watched: Watched, condition: Condition, now: float, thread: str = "") -> Incident:
         incident = self.memory.open(watched.job.id, condition, now, thread)
@@ -328,7 +322,7 @@ class Daemon:
                     "state": seen.state if seen else "unknown",
                     "step": course.last_step,
                     "step_limit_s": round(course.step_limit(), 3),
-                    "incidents": [i.to_dict() for i in self.memory.open_of(job)],
+                    "incidents": [asdict(i) for i in self.memory.open_of(job)],
                 }
             )
         return out

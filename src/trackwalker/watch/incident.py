@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 from trackwalker.watch.notify.message import Severity
@@ -54,10 +54,6 @@ class Incident:
     def is_open(self) -> bool:
         """Whether it is going on."""
         return self.resolved is None
-
-    def to_dict(self) -> dict[str, Any]:
-        """For the journal and for --json."""
-        return asdict(self)
 
     @classmethod
     def from_dict(cls, said: dict[str, Any]) -> Incident:

@@ -11,6 +11,7 @@ import fcntl
 import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
@@ -67,7 +68,7 @@ class Memory:
     """Incidents, jobs and messages of one workspace; one watcher at a time holds it."""
 
     def __init__(self, folder: Path, now: float, secrets: Sequence[str] = ()) -> None:
-        self.folder, self._secrets = folder, secrets
+        self.folder = folder
         self.incidents: dict[str, Incident] = {}
         self._by_job: dict[str, list[Incident]] = {}
         self.jobs: dict[str, dict[str, Any]] = {}  # the last standing that was told or taken note of
@@ -87,7 +88,7 @@ class Memory:
             self._take(record)
         if is_long(path):
             self._compact(path, now)
-        self._journal = self._open(path)
+        self._journal = DurableJournal(path, secrets)
         if not records:
             self._write({"op": "begin", "t": now})
 
@@ -117,23 +118,10 @@ class Memory:
         """Begin an incident."""
         number = sum(i.kind == condition.kind for i in self.of(job)) + 1
         name = f"{job}-{condition.kind}-{number}"
-        made = Incident(
-            id=name,
-            job=job,
-            kind=condition.kind,
-            title=condition.title,
-            since=condition.since,
-            opened=now,
-            text=condition.text,
-            subject=condition.subject,
-            severity=condition.severity,
-            facts=dict(condition.facts),
-            ranks=list(condition.ranks),
-            once=condition.once,
-            thread=thread or name,
-            updated=now,
-        )
-        self._note({"op": "open", "t": now, "incident": made.to_dict()})
+        shared = {f.name for f in fields(Incident)} & {f.name for f in fields(Condition)}
+        told = {field: getattr(condition, field) for field in shared}
+        made = Incident(name, job, opened=now, thread=thread or name, updated=now, **told)
+        self._note({"op": "open", "t": now, "incident": {**asdict(made), "ranks": list(made.ranks)}})
         return self.incidents[name]
 
     def change(self, incident: Incident, now: float, **values: Any) -> None:
@@ -142,8 +130,8 @@ class Memory:
 
     def say(self, message: Message, put: Callable[[Message], object], now: float, **values: Any) -> None:
         """Decide on a message, together with what it changes about its incident, and hand it over."""
-        record = {"op": "set", "t": now, "id": values.pop("id", ""), "set": values, "say": _plain(message)}
-        self._note(record)
+        said = message.model_dump(mode="json")
+        self._note({"op": "set", "t": now, "id": values.pop("id", ""), "set": values, "say": said})
         put(message)
         self._note({"op": "said", "key": message.key})
 
@@ -189,9 +177,6 @@ class Memory:
         elif op == "job":
             self.jobs.setdefault(record["job"], {}).update(record["set"])
 
-    def _open(self, path: Path) -> Journal:
-        return DurableJournal(path, self._secrets)
-
     def _claim(self) -> None:
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -217,11 +202,6 @@ class Memory:
         for job, values in self.jobs.items():
             yield encode({"op": "job", "job": job, "set": values})
         for incident in self.incidents.values():
-            yield encode({"op": "open", "incident": incident.to_dict()})
+            yield encode({"op": "open", "incident": asdict(incident)})
         for message in self._unsaid.values():
             yield encode({"op": "set", "id": "", "set": {}, "say": message})
-
-
-def _plain(message: Message) -> dict[str, Any]:
-    said: dict[str, Any] = message.model_dump(mode="json")
-    return said

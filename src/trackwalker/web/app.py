@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import mimetypes
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import cache
 from pathlib import Path
 from types import ModuleType
 
@@ -11,9 +13,9 @@ import anyio
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
+from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import BaseRoute, Mount
-from starlette.staticfiles import StaticFiles
+from starlette.routing import BaseRoute, Route
 
 from trackwalker.errors import TrackwalkerError
 from trackwalker.fleet.examine import Examiner
@@ -38,7 +40,7 @@ from trackwalker.web.pages import (
     runs,
     sweeps,
 )
-from trackwalker.web.pages.render import Sheet, in_thread
+from trackwalker.web.pages.render import Sheet, as_sent, in_thread, sheet_of
 from trackwalker.web.security import Guard
 from trackwalker.web.settings import Settings
 
@@ -71,8 +73,9 @@ def create_app(settings: Settings) -> Starlette:
         for ending in (app.state.examiner.close, app.state.jobs.close, workspace.close):
             await anyio.to_thread.run_sync(ending)
 
-    routes: list[BaseRoute] = [route for module in _PAGES for route in module.routes()]
-    routes.append(Mount("/static", _Static(directory=_STATIC), name="static"))
+    _files()
+    routes: list[BaseRoute] = [Route("/static/{name:path}", static)]
+    routes += [route for module in _PAGES for route in module.routes()]
     app = Starlette(
         routes=routes,
         middleware=[Middleware(Guard, token=settings.token), Middleware(errors.Mistakes)],
@@ -90,7 +93,12 @@ def create_app(settings: Settings) -> Starlette:
     app.state.sheets = Cache[Sheet](_SHEETS)
     app.state.marks = Marks(workspace.root, settings.kept)
     app.state.signs = Signs(workspace.root)
-    app.state.examiner = Examiner(app.state.jobs, workspace.examined, busy=lambda: workspace.busy)
+    app.state.examiner = Examiner(
+        app.state.jobs,
+        workspace.examined,
+        lambda job, given_up: workspace.diagnosis(job, beside=given_up).verdict,
+        busy=lambda: workspace.busy,
+    )
     return app
 
 
@@ -100,10 +108,17 @@ async def _close_idle(workspace: WebWorkspace) -> None:
         await in_thread(workspace.databases.close_idle)
 
 
-class _Static(StaticFiles):
-    """Files of the package; a browser keeps them, and asks whether they are still the same."""
+async def static(request: Request) -> Response:
+    """A file of the package; a browser keeps it, and asks whether it is still the same."""
+    found = _files().get(request.path_params["name"])
+    if found is None:
+        raise HTTPException(404)
+    return as_sent(request, *found)
 
-    def file_response(self, *args: object, **kwargs: object) -> Response:
-        answer: Response = super().file_response(*args, **kwargs)  # type: ignore[arg-type]
-        answer.headers["Cache-Control"] = "no-cache"
-        return answer
+
+@cache
+def _files() -> dict[str, tuple[Sheet, str]]:
+    """All of them in memory, each with its kind: a page begins with twenty, and to open them takes long."""
+    paths = {str(path.relative_to(_STATIC)): path for path in _STATIC.rglob("*") if path.is_file()}
+    kinds = {name: mimetypes.guess_type(name)[0] or "text/plain" for name in paths}
+    return {name: (sheet_of(path.read_bytes(), ("static", name)), kinds[name]) for name, path in paths.items()}

@@ -110,14 +110,10 @@ Ask who runs them.
 
 def test_a_gpu_metric_is_declared_beside_its_file_and_has_a_meaning(scratch: Scratch, tmp_path: Path) -> None:
     scratch.put_before(
-        "node/collectors/gpu_amd.py",
-        '    "hw_gpu_vram_used_bytes": ("gauge"',
-        '    "hw_gpu_vis_vram_used_bytes": ("gauge", "Memory in use that the host can map."),\n',
-    )
-    scratch.put_before(
-        "node/collectors/gpu_amd.py",
-        '"mem_info_vram_used": ',
-        '"mem_info_vis_vram_used": "hw_gpu_vis_vram_used_bytes", ',
+        "node/collectors/metrics.json",
+        '  "hw_gpu_vram_used_bytes": {"type": "gauge", "help": "Memory in use."',
+        '  "hw_gpu_vis_vram_used_bytes": {"type": "gauge", "help": "Memory in use that the host can map.", '
+        '"file": "mem_info_vis_vram_used"},\n',
     )
     scratch.put_before(
         "telemetry/metrics.yml",

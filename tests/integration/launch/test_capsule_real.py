@@ -19,6 +19,7 @@ from trackwalker.job.journal import read
 from trackwalker.job.layout import Job
 from trackwalker.job.processes import read_stat
 from trackwalker.job.resolve import resolve
+from trackwalker.lab.real.noticing import Noticing
 from trackwalker.launch.code.bundle import build_agent
 from trackwalker.launch.plan import How, plan_local
 from trackwalker.launch.request.words import ModelSpec, Passthrough
@@ -26,7 +27,6 @@ from trackwalker.launch.schedulers.local import LocalRun
 from trackwalker.node.evidence.rank_stacks import find_pyspy
 from trackwalker.record.capsules import read_capsule
 from trackwalker.watch.detect import capsule
-from trackwalker.watch.detect.live import LiveWatch
 
 pytestmark = [pytest.mark.timeout(240)]
 ODD = 2
@@ -53,7 +53,7 @@ def rank_pids(job: Job) -> dict[int, int]:
 
 
 def test_a_stopped_rank_is_named_by_its_evidence_and_nobody_is_hurt(run: LocalRun, tmp_path: Path) -> None:
-    watch = LiveWatch(run.job_dir)
+    watch = Noticing(run.job_dir)
     until(lambda: watch.look() or (watch.last_step or 0) >= 30, "thirty steps")
     job = resolve(str(run.job_dir), tmp_path)
     pids = rank_pids(job)
@@ -75,7 +75,7 @@ def test_a_stopped_rank_is_named_by_its_evidence_and_nobody_is_hurt(run: LocalRu
     assert stat is not None
     assert stat.state == "T", "who stopped it has to continue it"
 
-    until(lambda: (notice := watch.look()) is not None and notice.kind == "stall", "stall")
+    until(lambda: (notice := watch.notice()) is not None and notice.kind == "stall", "stall")
     verdict = diagnose(job).verdict
     (root,) = verdict.roots
     assert (root.cause, len(root.hosts)) == ("collective-hang", 1), verdict.to_json()

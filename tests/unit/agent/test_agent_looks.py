@@ -18,8 +18,8 @@ from trackwalker.agent.looking import what_changed
 from trackwalker.agent.texts import logs
 from trackwalker.agent.tools import _by_tools
 from trackwalker.agent.workspace import Workspace
-from trackwalker.cli.answers.diagnose import DAMAGED
 from trackwalker.cli.answers.diagnose import diagnose as diagnose_command
+from trackwalker.cli.common.say import DAMAGED
 from trackwalker.cli.jobs.files import files as files_command
 from trackwalker.cli.jobs.files import rank_tails as tails_command
 from trackwalker.cli.jobs.logs import logs as logs_command

@@ -15,7 +15,7 @@ from trackwalker.diagnose.episodes import course
 from trackwalker.job.layout import Job
 from trackwalker.logs.facts import LogFacts, Quote
 from trackwalker.logs.scanning.steps import Steps
-from trackwalker.record.masks import single_slow
+from trackwalker.record.masks import masks, single_slow
 from trackwalker.record.phases import KEEN, find_phases
 from trackwalker.record.timeline import Timeline
 
@@ -168,6 +168,16 @@ def test_a_run_of_restless_milliseconds_at_half_its_speed_is_slow() -> None:
 def test_compilations_are_put_to_the_step_they_delay() -> None:
     case = case_of(noisy(40), compiles=[5, 115, 118, 245])  # step i ends on line 10 * (i + 1)
     assert course.compiled_steps(case) == [11, 24]  # the first is start-up
+
+
+def test_what_the_log_tells_between_two_steps_lengthened_the_second() -> None:
+    case = case_of(noisy(40))
+    case.log.evals, case.log.profiles = [215], [[305, 335], [395]]
+    timeline = case.timeline
+    assert timeline is not None
+    found = masks(timeline.steps, timeline.seconds, case.log, line=10.0 * (timeline.steps + 1))
+    assert np.flatnonzero(found.of("eval")).tolist() == [21]
+    assert np.flatnonzero(found.of("profiler")).tolist() == [30, 31, 32, 33, 34, 39], "a dump slows one step more"
 
 
 def test_profiled_steps_follow_the_settings() -> None:

@@ -52,8 +52,11 @@ def measured(cause: str, hosts: str = "", spans: set[int] | None = None, **field
     return Examination(book, [Result(test, True, ["e1"], set(hosts.split()), spans=spans)])
 
 
+PHASES = tuple(Phase(30 * i, 30 * i + 29, 300.0 * i, 300.0 * i + 300.0, 10.0 + bool(i), bool(i)) for i in range(4))
+
+
 def roles(*examinations: Examination, symptoms: str = "slow") -> dict[str, str]:
-    return dict(assign_roles(list(examinations), Symptoms(frozenset(symptoms.split()))))
+    return dict(assign_roles(list(examinations), Symptoms(frozenset(symptoms.split()), phases=PHASES)))
 
 
 def test_what_is_explained_is_a_consequence() -> None:

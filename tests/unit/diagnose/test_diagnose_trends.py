@@ -12,6 +12,7 @@ from triage_logs import triage_text
 
 from trackwalker.diagnose.case import Case
 from trackwalker.diagnose.causes.evidence import EvidenceBook
+from trackwalker.diagnose.deviations.limits import limits_ahead
 from trackwalker.diagnose.episodes.symptoms import Span, Symptoms
 from trackwalker.diagnose.facts.trend_facts import disk_fills, memory_grows
 from trackwalker.job.layout import Job
@@ -111,3 +112,33 @@ def test_a_disk_that_is_full_before_the_run_is_done(tmp_path: Path, steps: int, 
     free = lambda t: 100 * GB - 4e6 * (t - 1000.0) + 1e7 * np.sin(t)  # noqa: E731
     case, symptoms = case_of(tmp_path, Memory({"a": free}, metric="hw_fs_free_bytes"), steps)
     assert disk_fills(case, symptoms, EvidenceBook()).fired is told
+
+
+class Keys(Memory):
+    """The share of its keys that each host has used, with a gauge for their limit."""
+
+    renamed: frozenset[str] = frozenset()
+
+    def metrics(self) -> frozenset[str]:
+        return frozenset({"kernel_keys", "kernel_keys_max"})
+
+    def by_host(self, query: str, at: float) -> dict[str, float]:
+        return {h: float(of(at)) for h, of in self.used.items()}
+
+
+@pytest.mark.parametrize(
+    ("steps", "grow", "hosts"),
+    [(400, 0.5, ("a",)), (150, 0.5, ()), (400, 0.0, ())],
+    ids=["before-the-end", "after-the-end", "level"],
+)
+def test_who_grows_towards_a_limit_of_its_own_is_told_before_it_is_there(
+    tmp_path: Path, steps: int, grow: float, hosts: tuple[str, ...]
+) -> None:
+    still = lambda t: 0.1 + 0.002 * np.sin(t)  # noqa: E731
+    grows = lambda t: still(t) + grow * (t - 1000.0) / 7200.0  # noqa: E731
+    case, _ = case_of(tmp_path, Keys({"a": grows, "b": still, "c": still}), steps)
+    book = EvidenceBook()
+    found = limits_ahead(case, book)
+    assert (found.hosts if found is not None else ()) == hosts
+    if hosts:
+        assert "kernel_keys grows all along" in book.items[0].says

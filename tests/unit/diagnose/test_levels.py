@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 
 from trackwalker.diagnose.causes.quantities import graph
-from trackwalker.diagnose.deviations.levels import Unlike, _fits_the_steps, _kind, _outside
+from trackwalker.diagnose.deviations.levels import Unlike, _fits_the_steps, _kind, _odd_ones, _outside
+from trackwalker.diagnose.episodes.symptoms import Span
+from trackwalker.telemetry.client import Sample
 from trackwalker.telemetry.meaning import Place, meaning_of
 
 EIGHT = [f"n{i}" for i in range(8)]
@@ -113,3 +116,21 @@ def test_what_costs_time_moves_with_the_steps(varies: float, together: bool, sev
     odd_one = Unlike(meaning_of("acme_x"), "odd", place, "n7", 1.0, 0.0, 9.0, "q", "s", {})
     case = SimpleNamespace(timeline=timeline)
     assert _fits_the_steps(case, telemetry, odd_one, several) == fits  # type: ignore[arg-type]
+
+
+def test_of_two_hosts_the_other_ports_are_the_peers_of_a_port() -> None:
+    ports = [(host, f"mlx5_{i}") for host in ("n0", "n1") for i in range(4)]
+    speed = {p: 16.0 if p != ("n1", "mlx5_2") else 8.0 for p in ports}
+
+    def instant(query: str, at: float) -> list[Any]:
+        if "label_replace" in query:  # its own value, and the median of the others
+            assert query.count("mlx5_2") == 1, "the median is of all ports, not of those that are called alike"
+            return [Sample({"host": "n1"}, 8.0, at), Sample({"host": "median"}, 16.0, at)]
+        return [Sample({"host": h, "device": d}, v, at) for (h, d), v in speed.items()]
+
+    hosts = ["n0", "n1"]
+    topology: Any = SimpleNamespace(machines={})
+    case: Any = SimpleNamespace(hosts=hosts, trusted=hosts, topology=topology)
+    telemetry: Any = SimpleNamespace(instant=instant)
+    found = list(_odd_ones(case, telemetry, meaning_of("hw_rdma_pcie_link_width"), "alike", Span(0.0, 600.0)))
+    assert [u.name for u in found] == ["n1/mlx5_2"]

@@ -9,12 +9,12 @@ import pytest
 
 from trackwalker.diagnose.accounts.accounts import Account, Booking
 from trackwalker.diagnose.accounts.waits import Rates, all_waits
-from trackwalker.diagnose.causes.claims import Claim, chance_hits, confirmed, margin_of, told_by_log
-from trackwalker.diagnose.causes.confidence import certainty
+from trackwalker.diagnose.causes.claims import Claim, called, chance_hits, confirmed, margin_of, told_by_log
+from trackwalker.diagnose.causes.confidence import calibration, certainty, shown
 from trackwalker.diagnose.causes.evidence import EvidenceBook
 from trackwalker.diagnose.causes.examine import Examination
 from trackwalker.diagnose.causes.examine import TestResult as Result
-from trackwalker.diagnose.causes.playbook import Playbook
+from trackwalker.diagnose.causes.playbook import Playbook, load_playbooks
 from trackwalker.diagnose.causes.playbook import Test as Question
 from trackwalker.diagnose.causes.quantities import graph
 from trackwalker.diagnose.deviations.sweep import Deviation
@@ -83,7 +83,7 @@ def test_what_another_root_covers_is_no_rival() -> None:
 
 def test_a_narrow_margin_and_lost_time_left_open_make_less_sure() -> None:
     def sure(margin: float | None, explains: float | None = None) -> float:
-        return certainty(4.0, "rdma-degradation", 0, True, margin, explains)
+        return certainty(calibration().weights, shown(4.0, "rdma-degradation", 0, 1, margin, explains))
 
     assert sure(None) == sure(1.0) == sure(0.6)
     assert sure(0.0) < sure(0.3) < sure(0.6)
@@ -136,3 +136,29 @@ def test_idle_devices_are_late_data_where_nearly_all_of_the_loss_passed_idle(sha
     symptoms = replace(Symptoms(frozenset({"slow"})), accounts=(account,))
     case = SimpleNamespace(timeline=None, log=SimpleNamespace(path=SimpleNamespace(name="job.log")))
     assert lost_to("idle", case, symptoms, EvidenceBook()).fired is late  # type: ignore[arg-type]
+
+
+def name_of(*deviations: Deviation, state: bool | None = False) -> str | None:
+    """What a story is called, where each cause file's tests were asked and came out so."""
+    examined = [
+        Examination(book, [Result(test, state) for test in book.tests if test.role == "require"])
+        for book in load_playbooks()
+        if "slow" in book.symptoms
+    ]
+    story = suspect(deviations, graph())
+    assert story is not None, "nobody stands out"
+    book = called(story, deviations, examined, graph())
+    return None if book is None else book.id
+
+
+def test_who_stands_out_in_the_quantity_of_one_cause_has_it_though_its_own_tests_ask_for_more() -> None:
+    blocked = off("hw_procs_blocked", "n3", before=1.0)
+    assert name_of(off("hw_net_rx_drop_total", "n3")) == "network-degradation"
+    assert name_of(blocked, off("hw_io_pressure_full_pct", "n3", before=1.0)) == "storage-degradation"
+    assert name_of(blocked, state=None) == "storage-degradation"  # its tests could not be asked
+
+
+def test_what_nobody_knows_keeps_what_is_known_beside_it_from_being_the_name() -> None:
+    assert name_of(off("hw_procs_blocked", "n3", before=1.0), off("myraid_rebuild_errors_total", "n3")) is None
+    assert name_of(off("myraid_rebuild_errors_total", "n3")) is None
+    assert name_of(off("hw_gpu_pcie_correctable_total", "n3")) is None  # no cause file says that it stands out there

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from trackwalker.diagnose.accounts.accounts import Account
-from trackwalker.diagnose.causes.claims import claim_of
+from trackwalker.diagnose.causes.claims import claim_of, covered
 from trackwalker.diagnose.causes.examine import Examination
 from trackwalker.diagnose.causes.examine import TestResult as Result
 from trackwalker.diagnose.causes.playbook import Playbook
@@ -51,7 +51,8 @@ def test_a_phase_that_no_found_cause_speaks_for_is_open() -> None:
     question = asked(found({0}), slow_disk)
     assert question is not None
     assert (question.standing, hosts(question)) == ("beside", {"h9"})
-    assert hosts(asked(found({0, 1}), slow_disk)) == set()
+    mine = off("hw_rdma_tx_retx_pkts_total", "h1", alone(1), 1)
+    assert hosts(asked(found({0, 1}), slow_disk, mine)) == set()
 
 
 def test_a_phase_that_became_slower_still_is_open_unless_the_cause_itself_grew() -> None:
@@ -127,3 +128,34 @@ def test_what_shows_in_a_splinter_of_a_slow_stretch_did_not_make_it_slow() -> No
         "h8",
         "h9",
     }
+
+
+def test_what_is_far_less_clear_than_what_it_leaves_over_is_not_the_reason() -> None:
+    errors = off("hw_gpu_nvlink_errors_total", "h1", "slow", 1)
+    question = asked(found({0, 1}), errors)
+    assert question is not None
+    assert (question.standing, hosts(question)) == ("before", {"h1"})
+    mine = off("hw_rdma_tx_retx_pkts_total", "h1", "slow", 1)
+    assert hosts(asked(found({0, 1}), errors, mine)) == set(), "its own quantity is as clear"
+
+
+def test_late_data_of_a_whole_fleet_have_to_be_able_to_cost_what_was_lost() -> None:
+    odd = off("site_compact_stalls_total", "h4", "slow", 1)
+
+    def late(seconds: float) -> OpenQuestion | None:
+        nfs = replace(off("hw_nfs_exec_seconds_total", "h1", "slow", 1), host=None, before=0.0)
+        return asked(found({0, 1}, "lost-to-idle"), odd, replace(nfs, after=seconds))
+
+    assert late(0.2) is None
+    assert hosts(late(0.01)) == {"h4", None}, "a hundredth of each second is no fifth"
+
+
+def test_of_two_roots_the_one_that_speaks_for_a_splinter_of_the_stretch_is_chance() -> None:
+    whole = found({0, 1})
+    splinter = replace(found({0}), playbook=found({0}).playbook.model_copy(update={"id": "gpu-power-cap"}))
+    stretch = Account("slow-1", (100, 299), 1000.0, 700.0, frozenset({0, 1}), 10.0, ())
+    joined = replace(SYMPTOMS, accounts=(stretch,))
+    assert covered([whole, splinter], joined) == {"gpu-power-cap"}
+    assert covered([splinter], joined) == frozenset(), "alone it is the best there is"
+    apart = tuple(replace(stretch, slow=frozenset({i})) for i in (0, 1))
+    assert covered([whole, splinter], replace(SYMPTOMS, accounts=apart)) == frozenset(), "a stretch of its own"

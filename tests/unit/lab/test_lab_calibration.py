@@ -6,10 +6,19 @@ from itertools import pairwise
 
 import pytest
 
-from trackwalker.diagnose.causes.confidence import calibration, certainty, confidence, support
+from trackwalker.diagnose.causes.confidence import calibration, certainty, confidence, shown, support
 from trackwalker.errors import UsageError
 from trackwalker.lab.scenario import Truth
-from trackwalker.lab.scoring.calibration import Stated, brier, calibrate, calibration_error, fit, reliability
+from trackwalker.lab.scoring.calibration import (
+    Stated,
+    brier,
+    calibrate,
+    calibration_error,
+    fit,
+    fit_weights,
+    left_out,
+    reliability,
+)
 from trackwalker.lab.scoring.grade import grade
 from trackwalker.lab.scoring.results import Results
 
@@ -38,11 +47,11 @@ def test_scores_of_known_claims() -> None:
 
 def test_better_supported_claims_never_get_less_confidence() -> None:
     right = {1.0: 0.5, 2.0: 0.9, 3.0: 0.7, 4.0: 1.0}  # 3 is worse than 2: they are joined
-    claims = [claim(0, i < 10 * share, f"f{i}", s) for s, share in right.items() for i in range(10)]
+    claims = [claim(0, i < 30 * share, f"f{i}", s) for s, share in right.items() for i in range(30)]
     levels = fit(claims)
     assert [level.support for level in levels] == [1.0, 2.0, 4.0]
     assert all(a.confidence < b.confidence for a, b in pairwise(levels))
-    assert levels[-1].confidence < 1.0  # ten families are no certainty
+    assert levels[-1].confidence < 1.0  # thirty families are no certainty
 
 
 def test_a_family_counts_once_however_often_it_was_asked() -> None:
@@ -100,7 +109,27 @@ def test_more_evidence_supports_more_and_doubts_support_less() -> None:
 
 
 def test_what_nearly_everything_leads_to_is_a_less_certain_root() -> None:
-    assert certainty(3.0, "gpu-hardware-fault", 0, True) > certainty(3.0, "collective-hang", 0, True)  # of most things
-    assert certainty(3.0, "oom-gpu", 0, True) > certainty(3.0, "oom-gpu", 1, True)  # another root beside it
-    assert certainty(3.0, "gpu-power-cap", 0, True) > certainty(3.0, "gpu-power-cap", 0, False)  # nobody is told apart
-    assert certainty(9.0, "oom-gpu", 0, True) == certainty(4.0, "oom-gpu", 0, True)  # more of the same adds nothing
+    def sure(supported: float, cause: str, rivals: int, hosts: int) -> float:
+        return certainty(calibration().weights, shown(supported, cause, rivals, hosts))
+
+    assert sure(3.0, "gpu-hardware-fault", 0, 1) > sure(3.0, "collective-hang", 0, 1)  # of most things
+    assert sure(3.0, "oom-gpu", 0, 1) > sure(3.0, "oom-gpu", 1, 1)  # another root beside it
+    assert sure(3.0, "gpu-power-cap", 0, 1) > sure(3.0, "gpu-power-cap", 0, 0)  # nobody is told apart
+    assert sure(3.0, "gpu-power-cap", 0, 1) > sure(3.0, "gpu-power-cap", 0, 8)  # eight at once are seldom all guilty
+    assert sure(9.0, "oom-gpu", 0, 1) == sure(4.0, "oom-gpu", 0, 1)  # more of the same adds nothing
+
+
+def test_weights_follow_what_tells_right_from_wrong_in_other_sets() -> None:
+    claims = [
+        Stated(
+            0.9, 0.0, (i % 10 > 2) if lone else (i % 10 > 7), f"{name}-{lone}{i}", {"lone": float(lone), "dull": 1.0}
+        )
+        for name in ("a", "b", "c")
+        for lone in (True, False)
+        for i in range(40)
+    ]
+    weights = fit_weights(claims)
+    assert weights["lone"] > 1.5, "lone claims are right in 7 of 10, others in 2 of 10"
+    assert weights["dull"] == 0.0, "what all claims show says nothing"
+    unseen = left_out(claims)
+    assert sorted({c.confidence for c in unseen}) == [pytest.approx(0.2, abs=0.05), pytest.approx(0.7, abs=0.05)]

@@ -8,9 +8,9 @@ import pytest
 
 from trackwalker.cli.lab.dose import spread
 from trackwalker.diagnose.verdict import Cause, Cost, JobRef, Verdict, Window
+from trackwalker.job.processes import short_hostname
 from trackwalker.lab.real.dose import FAULTS, DoseResults, DoseRun, grade
 from trackwalker.lab.real.dose_plot import plot
-from trackwalker.launch.plan import short_hostname
 
 R1 = f"{short_hostname()}-r1"
 

@@ -107,3 +107,34 @@ def test_a_damaged_shard_of_the_data_is_no_damaged_checkpoint(tmp_path: Path, er
     found = triage_text(tmp_path, header() + steps(20) + TRACE.format(rank=2, error=error) + ending(1))
     assert found.primary is not None
     assert found.primary.cause == cause
+
+
+GLOO = "pod-{pod} main RuntimeError: [gloo/transport/tcp/pair.cc:534] Connection closed by peer [10.2.1.27]:4368{pod}\n"
+WELL = "".join(f"pod-0 main step={n} loss=2.{n} gnorm=0.5\n" for n in range(10, 20))
+ODD = "pod-{pod} main grainfeed: sack 7 holds pebbles where oats are on the label\n"
+
+
+def test_the_one_sentence_that_nobody_else_prints_stands_before_those_who_lost_somebody(tmp_path: Path) -> None:
+    closed = [GLOO.format(pod=pod) for pod in (1, 2, 4)]
+    found = triage_text(tmp_path, WELL + closed[0] + ODD.format(pod=3) + "".join(closed[1:])).primary
+    assert found is not None
+    assert (found.cause, "grainfeed" in found.text) == ("unclassified", True), "who lost a peer names no cause"
+    alike = "".join(ODD.format(pod=pod) for pod in range(5))
+    common = triage_text(tmp_path, WELL + closed[0] + alike + "".join(closed[1:])).primary
+    assert common is not None
+    assert common.cause == "peer-died", "what all print tells nobody apart"
+
+
+def test_a_broken_transfer_is_hearsay_beside_what_the_lost_rank_said_itself(tmp_path: Path) -> None:
+    own = "2: ERROR laserd: cage 3 has gone dark, no path is left\n"
+    peers = "".join(BROKEN.format(rank=r, number=r + 1) for r in (0, 1, 3))
+    found = triage_text(tmp_path, header() + steps(20) + peers + own + ending(1)).primary
+    assert found is not None
+    assert (found.cause, found.rank) == ("unclassified", 2), "three ranks met a lost peer, one says what befell it"
+
+
+def test_a_launchers_line_is_no_odd_sentence_where_ranks_are_labelled(tmp_path: Path) -> None:
+    peers = "".join(CLOSED.format(rank=r, number=r + 1) for r in (0, 1, 3))
+    found = triage_text(tmp_path, header() + steps(20) + peers + "the whole voyage is called off now\n" + ending(1))
+    assert found.primary is not None
+    assert found.primary.cause == "peer-died", "a line without a label is the launcher's"

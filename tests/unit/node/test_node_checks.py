@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -85,7 +86,7 @@ def test_a_wrong_policy_is_refused_in_one_line() -> None:
 
 def test_lines_are_in_the_form_that_triage_reads() -> None:
     def named(name: str, result: Result) -> Result:
-        return Result(**{**result.record(), "id": name, "host": "n7"})
+        return Result(**{**asdict(result), "id": name, "host": "n7"})
 
     assert lines(
         [
@@ -109,7 +110,7 @@ def test_all_checks_on_this_machine(tmp_path: Path) -> None:
     results = run_checks(Context(job_dir=str(tmp_path), nodes=2))
     assert [r.id for r in results] == [c.id for c in CHECKS]
     assert not [r for r in results if r.data.get("unknown")]
-    assert [Result(**json.loads(json.dumps(r.record()))) for r in results] == results
+    assert [Result(**json.loads(json.dumps(asdict(r)))) for r in results] == results
     assert list(tmp_path.iterdir()) == []  # nothing is left behind
     found = {r.id: r for r in results}
     assert found["shared_fs"].data["write_s"] > 0

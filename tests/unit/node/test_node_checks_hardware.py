@@ -15,7 +15,7 @@ from sysfs_trees import mi250, mi300x, put
 
 from trackwalker.node.checks import fabric, gpu
 from trackwalker.node.checks.result import Context, Result
-from trackwalker.node.stages.stage_work import HeldPorts
+from trackwalker.node.stages.stage_work import hold_port
 
 NO_NVML = "none.so"
 
@@ -218,8 +218,8 @@ def test_ipv6_rules_by_the_adapters_that_are_there(tmp_path: Path) -> None:
 
 def test_the_coordinator_answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert fabric.reach(net(tmp_path)).status == "skip"  # before there is a plan
-    with HeldPorts(["coordinator"]) as held:
-        there = replace(net(tmp_path), meeting=("127.0.0.1", held.ports["coordinator"]))
+    with hold_port("coordinator") as held:
+        there = replace(net(tmp_path), meeting=("127.0.0.1", int(held.getsockname()[1])))
         assert fabric.reach(there).status == "pass"
     monkeypatch.setattr(fabric, "REACH_S", 0.2)
     with socket.socket() as deaf, contextlib.ExitStack() as waiting:

@@ -287,7 +287,7 @@ def production(name: str, stage: int) -> list[RankTable]:
             nth=np.zeros(len(found)), exposed=np.rint(length * PS_PER_S),
         )  # fmt: skip
         steps = [Step(n, places[n] * PS_PER_S, (places[n] + 1000) * PS_PER_S) for n in numbers]
-        tables.append(RankTable("job.xplane.pb", "", None, replica, "gpu", 0, steps, [], ops, calls, []))
+        tables.append(RankTable("job.xplane.pb", replica, "gpu", 0, steps, [], ops, calls, []))
     return tables
 
 

@@ -194,7 +194,7 @@ def test_whatever_order_results_arrive_in_the_sweep_asks_for_the_same_and_never_
         assert not set(wanted) & set(kept)
         kept[key] = result
     shuffled = dict(sorted(whole.items(), key=lambda item: item[0][::-1]))
-    assert sweep.conclude(shuffled).to_dict() == sweep.conclude(whole).to_dict()
+    assert sweep.conclude(shuffled) == sweep.conclude(whole)
 
 
 def test_a_second_setting_is_fixed_to_each_of_its_values_and_the_first_searched_for_each() -> None:

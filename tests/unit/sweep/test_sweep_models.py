@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Callable, Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -149,7 +150,7 @@ def test_the_commit_that_made_one_model_slower_and_one_fail_is_named() -> None:
     assert conclusion.headline == "bad breaks b/1N and makes c/2N (-20.0%) slower"
     assert any("c/2N: 800 tokens/s/device on bad, 1,000 on old" in line for line in conclusion.evidence)
     assert [table.title for table in conclusion.tables][:2] == ["Commit old", "Commit bad"]
-    json.dumps(conclusion.to_dict())
+    json.dumps(asdict(conclusion))
 
 
 def test_jobs_of_one_model_keep_the_order_of_commits_and_others_need_not_wait() -> None:
@@ -288,7 +289,7 @@ def saved(workspace: Path, made: dict[str, Any], name: str, truth: Truth) -> Non
     with Book(plan.folder) as book:
         for at, (key, landed) in enumerate(done.items()):
             book.intend(f"{name}.{at}", Trial(key, "m", ("n1",)), 1, 0.0)
-            book.write("result", 0.0, tag=f"{name}.{at}", result=landed.to_dict(), again="", stop="")
+            book.write("result", 0.0, tag=f"{name}.{at}", result=asdict(landed), again="", stop="")
 
 
 def test_sweeps_accumulate_on_the_same_nodes(tmp_path: Path) -> None:

@@ -13,15 +13,17 @@ import numpy as np
 import pytest
 
 from trackwalker.telemetry.blocks import STALE, BlockWriter, labels
-from trackwalker.telemetry.direct import decoding
+from trackwalker.telemetry.direct import decoding, samples
 from trackwalker.telemetry.direct.answers import Direct, Traffic
 from trackwalker.telemetry.direct.decoding import (
     BY_NUMPY,
+    KERNEL,
     Chunks,
     Decoded,
     by_compiler,
     by_numpy,
     compiled_checksums,
+    compiled_series,
     means_for,
 )
 from trackwalker.telemetry.direct.index import MappedFile
@@ -162,12 +164,50 @@ def test_questions_have_the_same_answers(tmp_path: Path, monkeypatch: pytest.Mon
     at = T0 + 10_000 * np.arange(0, 800, 60)
     for promql in ("power", "rate(power[10m])", "avg_over_time(power[20m])", "changes(power[2h])", "sum(power)"):
         told = []
-        for least in (0, 1 << 60):
-            monkeypatch.setattr(decoding, "WORTH_COMPILING", least)
+        for means in (means_for(1 << 40), BY_NUMPY):
+            monkeypatch.setattr(samples, "means_for", lambda size, means=means: means)
             found = Direct(folders, Traffic()).values(promql, at)
             assert found is not None
             told.append((found[0], found[1][found[2]].tobytes(), found[2].tobytes()))
         assert told[0] == told[1], promql
+
+
+def test_both_read_the_same_entries_of_an_index_and_refuse_the_same() -> None:
+    dice, refused = random.Random(6), 0
+    for round_ in range(300):
+        entries = [entry(dice) for _ in range(dice.randrange(1, 9))]
+        if round_ % 3:
+            spoilt = bytearray(entries[-1])
+            spoilt[dice.randrange(len(spoilt))] = dice.randrange(256)
+            entries[-1] = bytes(spoilt)[: dice.randrange(1, len(spoilt) + 1)]
+        lengths = np.array([len(e) for e in entries])
+        data = np.frombuffer(b"".join(entries) + bytes([255] * 64), np.uint8)
+        asked = (data, np.cumsum(lengths) - lengths, np.cumsum(lengths), 300)
+        found = []
+        for read in (BY_NUMPY.series, compiled_series):
+            try:
+                found.append([table.tolist() for table in read(*asked)])
+            except (DamagedError, IndexError):
+                found.append([])
+        assert found[0] == found[1]
+        assert found[0] or round_ % 3, "a sound entry is refused"
+        refused += not found[0]
+    assert 60 < refused < 200
+
+
+def entry(dice: random.Random) -> bytes:
+    """A series of an index: some labels, some chunks."""
+    numbers = [pairs := dice.randrange(1, 12), *(dice.randrange(300) for _ in range(2 * pairs)), dice.randrange(4)]
+    numbers += [dice.randrange(1 << dice.randrange(1, 40)) for _ in range(3 * numbers[-1])]
+    return b"".join(map(uvarint, numbers))
+
+
+def uvarint(number: int) -> bytes:
+    out = bytearray()
+    while number >= 0x80:
+        out.append(number & 0x7F | 0x80)
+        number >>= 7
+    return bytes([*out, number])
 
 
 def test_checksums_are_those_of_the_library(tmp_path: Path) -> None:
@@ -180,8 +220,11 @@ def test_checksums_are_those_of_the_library(tmp_path: Path) -> None:
 
 
 def test_without_numba_and_for_few_bytes_numpy_decodes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, KERNEL, raising=False)
     assert means_for(1_000) is BY_NUMPY
+    monkeypatch.undo()
     assert means_for(1 << 40).decode is by_compiler
-    monkeypatch.setitem(sys.modules, "trackwalker.telemetry.direct.kernel", None)  # as where numba is missing
-    monkeypatch.delattr("trackwalker.telemetry.direct.kernel")
+    assert means_for(1_000).decode is by_compiler, "once it is loaded it costs nothing"
+    monkeypatch.setitem(sys.modules, KERNEL, None)  # as where numba is missing
+    monkeypatch.delattr(KERNEL)
     assert means_for(1 << 40) is BY_NUMPY

@@ -7,7 +7,8 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
-from trackwalker.telemetry.quality import _least_gap, _silent_for
+from trackwalker.telemetry import quality
+from trackwalker.telemetry.quality import _least_gap, _nobody_recorded, _silent_for
 from trackwalker.telemetry.store import Telemetry
 
 RUN = 7200.0
@@ -55,3 +56,13 @@ def test_an_exporter_that_comes_and_goes_has_many_holes() -> None:
 def test_a_short_hole_of_a_long_run_is_no_gap() -> None:
     assert _least_gap(0.0, 1800.0) == 600
     assert _least_gap(0.0, 36_000.0) == 5400
+
+
+@pytest.mark.parametrize(("seconds", "told"), [(480.0, True), (240.0, False)], ids=["eight minutes", "four minutes"])
+def test_a_hole_in_everybodys_recording_is_no_chance(
+    monkeypatch: pytest.MonkeyPatch, seconds: float, told: bool
+) -> None:
+    monkeypatch.setattr(quality, "find_gaps", lambda telemetry: [(3000.0, 3000.0 + seconds)])
+    found = _nobody_recorded(cast(Telemetry, Samples([])), "hw_procs_running", 0.0, RUN)
+    assert (found is not None) == told, "five minutes are what Prometheus looks back, a twentieth of this run is six"
+    assert found is None or (not found.ok and found.hosts == ())

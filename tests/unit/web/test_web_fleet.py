@@ -6,6 +6,7 @@ import re
 import stat
 import time
 from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -240,7 +241,7 @@ def test_what_the_watcher_called_is_in_the_inbox_and_a_foreign_journal_is_not(tm
     journal = folder / "journal.jsonl"
     over = {"op": "set", "t": 9.0, "id": made.id, "set": {"resolved": 9.0}}
     foreign = {"op": "open", "incident": {"id": 3}}
-    lines = [{"op": "begin", "t": 1.0}, {"op": "open", "t": 6.0, "incident": made.to_dict()}, over, foreign]
+    lines = [{"op": "begin", "t": 1.0}, {"op": "open", "t": 6.0, "incident": asdict(made)}, over, foreign]
     journal.write_bytes(b"".join(encode(line) for line in lines))
     journal.chmod(0o600)
     [sign] = Signs(root).by_job()["9001"]

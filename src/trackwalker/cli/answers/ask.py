@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import shlex
 import sys
@@ -26,13 +25,11 @@ from trackwalker.agent.ask.ask import (
     with_model,
 )
 from trackwalker.agent.workspace import Workspace
-from trackwalker.cli.answers.diagnose import DAMAGED
 from trackwalker.cli.common import options
 from trackwalker.cli.common.options import DEFAULT_WORKSPACE, AsJson
-from trackwalker.cli.common.say import Screen
+from trackwalker.cli.common.say import Screen, damaged, print_json
 from trackwalker.errors import UsageError
 from trackwalker.report import words
-from trackwalker.report.text import json_visible
 
 _STRUCK = re.compile(r"~~(.*?)~~", re.DOTALL)
 
@@ -83,12 +80,10 @@ def ask_command(
             if not as_json:
                 _show_model(answered)
         if as_json:
-            print(json_visible(json.dumps(document(answered, ws), indent=1, ensure_ascii=False)))
+            print_json(document(answered, ws))
         if keep:
             print(f"transcript: {transcript(answered, ws)}", file=sys.stderr)
-    for line in reply.damage:
-        print(f"trackwalker: damaged evidence: {line}", file=sys.stderr)
-    return DAMAGED if reply.damage else 0
+    return damaged(reply.damage)
 
 
 def _show(reply: Reply, where: str) -> None:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import sys
 from typing import Annotated
 
 import typer
 
-from trackwalker.cli.answers.diagnose import DAMAGED, FOUND
-from trackwalker.cli.common.options import DEFAULT_WORKSPACE, AsJson, JobName, Workspace
-from trackwalker.cli.common.say import Screen
+from trackwalker.cli.answers.diagnose import FOUND
+from trackwalker.cli.common.options import DEFAULT_WORKSPACE, AsJson, AsMd, JobName, Workspace
+from trackwalker.cli.common.say import Screen, damaged
 from trackwalker.diagnose.case import open_case
 from trackwalker.diagnose.compare import compare as comparing
 from trackwalker.diagnose.deviations.changed import changed as find_changes
@@ -24,7 +23,7 @@ def compare(
     a: Annotated[str, typer.Argument(help="The baseline: job id, id prefix, log file or job directory.")],
     b: Annotated[str, typer.Argument(help="The job the verdict is about.")],
     as_json: AsJson = False,
-    as_md: Annotated[bool, typer.Option("--md", help="Print Markdown for a ticket.")] = False,
+    as_md: AsMd = False,
     exit_code: Annotated[bool, typer.Option("--exit-code", help="Exit 1 when the verdict is an incident.")] = False,
     workspace: Workspace = DEFAULT_WORKSPACE,
 ) -> int:
@@ -39,11 +38,7 @@ def compare(
         print(comparison_markdown(comparison))
     else:
         render_comparison(comparison, Screen(highlight=False))
-    for line in comparison.damage:
-        print(f"trackwalker: damaged evidence: {line}", file=sys.stderr)
-    if comparison.damage:
-        return DAMAGED
-    return FOUND if exit_code and comparison.verdict.outcome == "incident" else 0
+    return damaged(comparison.damage) or (FOUND if exit_code and comparison.verdict.outcome == "incident" else 0)
 
 
 def changed(
@@ -75,9 +70,7 @@ def changed(
         print(json.dumps(found.to_dict(), indent=1))
     else:
         render_changed(found, Screen(highlight=False))
-    for line in found.damage:
-        print(f"trackwalker: damaged evidence: {line}", file=sys.stderr)
-    return DAMAGED if found.damage else 0
+    return damaged(found.damage)
 
 
 def _names(text: str | None) -> list[str] | None:

@@ -18,6 +18,7 @@ from trackwalker.cli.answers.triage import log_of, triage
 from trackwalker.cli.common.options import (
     DEFAULT_WORKSPACE,
     AsJson,
+    AsMd,
     MetricMap,
     StoreAuthFile,
     StoreCaFile,
@@ -26,7 +27,7 @@ from trackwalker.cli.common.options import (
     as_named,
 )
 from trackwalker.cli.common.saving import save, write_html
-from trackwalker.cli.common.say import Screen
+from trackwalker.cli.common.say import Screen, damaged, print_json
 from trackwalker.cli.common.waiting import waiting
 from trackwalker.diagnose import engine
 from trackwalker.diagnose.causes.playbook import load_playbooks
@@ -43,7 +44,6 @@ from trackwalker.telemetry.foreign.names import load_maps
 from trackwalker.telemetry.foreign.remote import Access
 from trackwalker.telemetry.query import parse_time
 
-DAMAGED = 3  # a verdict was given, from evidence that is damaged
 FOUND = 1  # with --exit-code: the verdict is an incident
 
 
@@ -70,7 +70,7 @@ def print_brief(diagnosis: Diagnosis, as_json: bool) -> None:
 def print_tests(asked: Asked, job: str, as_json: bool) -> None:
     """Every question with its answer; what was not asked, and why."""
     if as_json:
-        print(json_visible(json.dumps(asked.to_dict(job), indent=1, ensure_ascii=False)))
+        print_json(asked.to_dict(job))
         return
     for examination in asked.examined():
         print(f"{examination.playbook.id}: {state_of(examination)}")
@@ -94,8 +94,7 @@ def print_evidence(verdict: Verdict, asked: str, as_json: bool) -> None:
         last = f"e1 to {verdict.evidence[-1].id}" if known else "none"
         raise UsageError(f"no evidence '{clip(one_line(missing[0]), 40)}' in this verdict: it has {last}")
     if as_json:
-        found = [known[name].model_dump() for name in wanted]
-        print(json_visible(json.dumps({"job": verdict.job.id, "evidence": found}, indent=1, ensure_ascii=False)))
+        print_json({"job": verdict.job.id, "evidence": [known[name].model_dump() for name in wanted]})
         return
     for item in (known[name] for name in wanted):
         print(f"{item.id}  {one_line(item.says)}\n    {item.kind}: {one_line(item.source)}")
@@ -119,7 +118,7 @@ def diagnose(
     saving: Annotated[
         bool, typer.Option("--save", help="Write verdict.json and report.html into the job directory.")
     ] = False,
-    as_md: Annotated[bool, typer.Option("--md", help="Print Markdown for a ticket.")] = False,
+    as_md: AsMd = False,
     brief: Annotated[
         bool, typer.Option("--brief", help="Print the strongest of it in less than 3 kB; with --json as an object.")
     ] = False,
@@ -216,8 +215,4 @@ def diagnose(
             as_named(found.id if position(name) is not None else name, workspace),
             verbose,
         )
-    for line in diagnosis.damage:
-        print(f"trackwalker: damaged evidence: {line}", file=sys.stderr)
-    if diagnosis.damage:
-        return DAMAGED
-    return FOUND if exit_code and diagnosis.verdict.outcome == "incident" else 0
+    return damaged(diagnosis.damage) or (FOUND if exit_code and diagnosis.verdict.outcome == "incident" else 0)

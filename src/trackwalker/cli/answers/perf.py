@@ -6,14 +6,15 @@ import json
 import os
 import secrets
 import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 import typer
 from rich.console import Console
 from typer.core import TyperGroup
 
-from trackwalker.cli.common.options import DEFAULT_WORKSPACE, AsJson, Workspace
+from trackwalker.cli.common.options import DEFAULT_WORKSPACE, AsJson, AsMd, Workspace
 from trackwalker.cli.common.saving import write_text
 from trackwalker.cli.common.say import Screen
 from trackwalker.cli.common.waiting import waiting
@@ -23,7 +24,9 @@ from trackwalker.job.resolve import resolve
 from trackwalker.job.shorthand import LATEST
 from trackwalker.perf.analysis.capture import capture as capture_trace
 from trackwalker.perf.analysis.diff import diff as diff_reports
+from trackwalker.perf.analysis.diff_result import DiffReport
 from trackwalker.perf.analysis.drill import drill as drill_down
+from trackwalker.perf.analysis.drill_result import DrillReport
 from trackwalker.perf.analysis.report import NAME, Options, analyse, load_report
 from trackwalker.perf.analysis.result import PerfReport
 from trackwalker.perf.analysis.step_lanes import step_lanes
@@ -37,6 +40,7 @@ from trackwalker.report.perf.terminal import render_perf
 from trackwalker.report.perf.view import perf_markdown
 from trackwalker.report.text import json_visible
 
+R = TypeVar("R", PerfReport, DiffReport, DrillReport)
 _WIDE = 120
 REGRESSION = 1  # with --fail-over: B is slower than allowed
 
@@ -44,7 +48,6 @@ JobName = Annotated[str, typer.Argument(help="Job id, id prefix, log file, job d
 Trace = Annotated[
     list[Path] | None, typer.Option("--trace", help="Trace file or folder, instead of those of the job; repeatable.")
 ]
-AsMd = Annotated[bool, typer.Option("--md", help="Print Markdown for a ticket.")]
 Gpu = Annotated[str | None, typer.Option("--gpu", help="Kind of device for MFU, such as MI300X or H200.")]
 PeakTflops = Annotated[float | None, typer.Option("--peak", min=0.001, help="Peak TFLOP/s of one device for MFU.")]
 Html = Annotated[Path | None, typer.Option("--html", help="Write the page to this file: it opens without a server.")]
@@ -118,7 +121,7 @@ def show(
         report = analyse(found, options)
     if html is not None:
         print(f"page: {write_page(report, html)}", file=sys.stderr)
-    _print(report, as_json, as_md)
+    _print(report, as_json, as_md, perf_markdown, render_perf)
     if saving:
         if found.dir is None:
             raise UsageError(f"{found.label} has no job directory to save into; use --html FILE, or redirect --json")
@@ -141,12 +144,7 @@ def drill(
     """One operation in depth: every execution in the traced steps, where it comes from, what ran beside it."""
     found, traces = _job(job, trace or [], workspace)
     report = drill_down(found, op, Options(traces=traces))
-    if as_json:
-        print(json_visible(report.to_json()))
-    elif as_md:
-        print(drill_markdown(report), end="")
-    else:
-        render_drill(report, _console())
+    _print(report, as_json, as_md, drill_markdown, render_drill)
     return 0
 
 
@@ -193,12 +191,7 @@ def diff(
         report = diff_reports(_report(a, workspace), _report(b, workspace))
     if report.refused and not force:
         raise UsageError(f"{report.summary}; --force compares all the same")
-    if as_json:
-        print(json_visible(report.to_json()))
-    elif as_md:
-        print(diff_markdown(report), end="")
-    else:
-        render_diff(report, _console())
+    _print(report, as_json, as_md, diff_markdown, render_diff)
     if html is not None:
         print(f"page: {write_text(html, diff_page(report))}", file=sys.stderr)
     if fail_over is None:
@@ -280,16 +273,15 @@ def _report(name: str, workspace: Path) -> PerfReport:
     return analyse(job, Options(traces=traces))
 
 
-def _console() -> Console:
-    """Tables are wide: a pipe or a file has no width of its own."""
-    console = Screen(highlight=False)
-    return console if console.is_terminal or "COLUMNS" in os.environ else Screen(highlight=False, width=_WIDE)
-
-
-def _print(report: PerfReport, as_json: bool, as_md: bool) -> None:
+def _print(
+    report: R, as_json: bool, as_md: bool, markdown: Callable[[R], str], render: Callable[[R, Console], None]
+) -> None:
     if as_json:
         print(json_visible(report.to_json()))
     elif as_md:
-        print(perf_markdown(report), end="")
+        print(markdown(report), end="")
     else:
-        render_perf(report, _console())
+        console = Screen(highlight=False)
+        if not console.is_terminal and "COLUMNS" not in os.environ:  # tables are wide, and a pipe has no width
+            console = Screen(highlight=False, width=_WIDE)
+        render(report, console)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
@@ -10,7 +9,7 @@ from typing import Annotated
 import typer
 
 from trackwalker.cli.common.options import DEFAULT_WORKSPACE, AsJson, Workspace
-from trackwalker.cli.common.say import Screen
+from trackwalker.cli.common.say import Screen, print_json
 from trackwalker.cli.common.workspace import jobs_of
 from trackwalker.diagnose.compare.reference import Speed
 from trackwalker.diagnose.triage import SCHEMA, Triage
@@ -23,7 +22,6 @@ from trackwalker.launch.job_state import find_job, standing
 from trackwalker.launch.slurm.client import Slurm, slurm_here
 from trackwalker.record.accounting import ask, why_no_log
 from trackwalker.report import triage as view
-from trackwalker.report.text import json_visible
 
 
 # A job that has no log yet, or never got one: its scheduler may know why.
@@ -85,7 +83,7 @@ def triage(
         named = several([Path(each) for each in jobs]) if jobs and len(jobs) > 1 else with_a_log(name, workspace)
         found = triage_job(named, reference_speed(reference, workspace) if reference else None)
         if as_json:
-            print(json_visible(json.dumps(found.to_dict(), indent=1, ensure_ascii=False)))
+            print_json(found.to_dict())
         elif as_markdown:
             print(view.markdown(found), end="")
         else:
@@ -105,8 +103,7 @@ def triage(
             rows.append((each.id, f"cannot be read: {e.strerror}"))
     if as_json:
         told = [{"job": {"id": r[0]}, "error": r[1]} if isinstance(r, tuple) else r.to_dict() for r in rows]
-        document = {"schema": SCHEMA, "workspace": str(workspace), "jobs": told}
-        print(json_visible(json.dumps(document, indent=1, ensure_ascii=False)))
+        print_json({"schema": SCHEMA, "workspace": str(workspace), "jobs": told})
     elif as_markdown:
         print("\n".join(view.markdown(r) for r in rows if isinstance(r, Triage)), end="")
     elif rows:

@@ -22,7 +22,7 @@ from trackwalker.cli.common.options import (
     StoreTenant,
     Workspace,
 )
-from trackwalker.cli.common.say import Screen
+from trackwalker.cli.common.say import Screen, damaged, print_json
 from trackwalker.cli.common.waiting import waiting
 from trackwalker.cli.common.workspace import there
 from trackwalker.diagnose.causes.playbook import least_metrics
@@ -84,8 +84,6 @@ def doctor(
     return 0
 
 
-DAMAGED = 3  # an answer was given, from evidence that is damaged
-
 app = typer.Typer(
     no_args_is_help=True,
     help="List, query, view and export the metrics of recorded jobs; a job is never changed.",
@@ -133,7 +131,7 @@ def list_(
         )
     if as_json:
         rows = [e.to_dict() for e in entries]
-        _print_json({"schema": catalogue.SCHEMA, "workspace": str(workspace), "fast": fast, "jobs": rows})
+        print_json({"schema": catalogue.SCHEMA, "workspace": str(workspace), "fast": fast, "jobs": rows})
     elif entries:
         render_list(entries, Screen(highlight=False))
     else:
@@ -172,14 +170,14 @@ def query_(
         else:
             answer = query.ask_instant(telemetry, promql, times[0])
     if as_json:
-        _print_json(answer.to_dict())
+        print_json(answer.to_dict())
     elif as_csv:
         csv.writer(sys.stdout, lineterminator="\n").writerows(answer.rows())
     else:
         render_answer(answer, Screen(highlight=False))
     for hint in answer.hints:
         print(f"trackwalker: {hint}", file=sys.stderr)
-    return _damaged(answer.damage)
+    return damaged(answer.damage)
 
 
 @app.command("metrics", epilog="Example: trackwalker tsdb metrics 8308 'gpu.*(power|clock)'")
@@ -201,14 +199,14 @@ def metrics(
         close = [] if found else recorded.hints(telemetry, pattern or "")
     if as_json:
         rows = [metric.to_dict() for metric in found]
-        _print_json({"schema": recorded.SCHEMA, "job": job, "metrics": rows, "damage": damage})
+        print_json({"schema": recorded.SCHEMA, "job": job, "metrics": rows, "damage": damage})
     elif found:
         render_metrics(found, Screen(highlight=False))
     else:
         print(f"no metric of {job} matches '{pattern or ''}'")
     for hint in close:
         print(f"trackwalker: {hint}", file=sys.stderr)
-    return _damaged(damage)
+    return damaged(damage)
 
 
 @app.command("view", epilog="Example: trackwalker tsdb view 8308 8309 --port 9090")
@@ -252,7 +250,7 @@ def export_(
         )
         damage = telemetry.damage
     print(f"{done.samples} samples of {done.metrics} metrics: {done.path}", file=sys.stderr)
-    return _damaged(damage)
+    return damaged(damage)
 
 
 def _database(name: str, workspace: Path) -> Path:
@@ -260,13 +258,3 @@ def _database(name: str, workspace: Path) -> Path:
     if job.database is None:
         raise EvidenceError(f"{job.label} was not recorded: it has no metrics database")
     return job.database
-
-
-def _damaged(damage: list[str]) -> int:
-    for line in damage:
-        print(f"trackwalker: damaged evidence: {line}", file=sys.stderr)
-    return DAMAGED if damage else 0
-
-
-def _print_json(document: object) -> None:
-    print(json_visible(json.dumps(document, indent=1, ensure_ascii=False)))

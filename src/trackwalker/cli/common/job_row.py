@@ -6,7 +6,6 @@ import contextlib
 import itertools
 import json
 import math
-import os
 import re
 import statistics
 import time
@@ -22,9 +21,10 @@ from trackwalker.job.journal import well_formed
 from trackwalker.job.layout import Job
 from trackwalker.job.run import RunRecord, load_run
 from trackwalker.job.shorthand import known_start, started
-from trackwalker.job.whole import open_regular, read_whole
+from trackwalker.job.whole import read_part, read_whole
 from trackwalker.launch.job_state import Standing
 from trackwalker.logs.formats.dialect import WALL
+from trackwalker.record.journal import Done, entry
 
 if TYPE_CHECKING:
     from trackwalker.fleet.examine import Examined
@@ -65,7 +65,7 @@ def row_of(job: Job, seen: Standing) -> Row:
     step, step_s, last = _from_journal(job.progress) if record else (None, None, None)
     head = tail = b""
     if job.log is not None and (step is None or seen.ended):
-        head, tail = _part(job.log, 0), _part(job.log, -_TAIL)
+        head, tail = read_part(job.log, _TAIL), read_part(job.log, _TAIL, end=True)
     if step is None:
         step, step_s = _from_log(tail)
     steps, nodes = _total(record, head), _nodes(record, head)
@@ -108,12 +108,11 @@ def _elapsed(job: Job, seen: Standing, last: float | None, tail: bytes) -> float
 def _from_journal(path: Path | None) -> tuple[int | None, float | None, float | None]:
     """Steps completed, seconds of a step lately, and the time of the last record."""
     done: dict[int, float] = {}
-    for line in (_part(path, -_TAIL) if path else b"").split(b"\n"):
-        with contextlib.suppress(ValueError, RecursionError, TypeError, OverflowError):
+    for line in (read_part(path, _TAIL, end=True) if path else b"").split(b"\n"):
+        with contextlib.suppress(ValueError, RecursionError):
             said = json.loads(line)
-            if isinstance(said, dict) and well_formed(said) and said.get("phase") == "train":
-                step = int(said["step"])
-                done[step] = max(done.get(step, 0.0), float(said["t"]))
+            if isinstance(said, dict) and well_formed(said) and isinstance(told := entry(said), Done):
+                done[told.step] = max(done.get(told.step, 0.0), told.at)
     if not done:
         return None, None, None
     times = [done[step] for step in sorted(done)]
@@ -130,17 +129,6 @@ def _from_log(tail: bytes) -> tuple[int | None, float | None]:
     seconds = [told.seconds for told, _ in found if math.isfinite(told.seconds)]
     first = next((d.first for d in dialects() if d.read(found[-1][1]) is not None), 0)
     return max(told.step or 0 for told, _ in found) + 1 - first, statistics.median(seconds) if seconds else None
-
-
-def _part(path: Path, at: int) -> bytes:
-    """The beginning of a file, or its end."""
-    try:
-        with open_regular(path) as file:
-            if at < 0:
-                file.seek(max(0, file.seek(0, os.SEEK_END) + at))
-            return file.read(_TAIL)
-    except OSError:
-        return b""
 
 
 def _total(record: RunRecord | None, head: bytes) -> int | None:

@@ -17,6 +17,7 @@ Workspace = Annotated[
     typer.Option("--workspace", "-w", envvar="JOB_WORKSPACE", help="Folder that holds the jobs.", show_default=True),
 ]
 DEFAULT_WORKSPACE = Path("outputs")
+AsMd = Annotated[bool, typer.Option("--md", help="Print Markdown for a ticket.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout instead of text.")]
 Image = Annotated[str | None, typer.Option("--image", envvar="DOCKER_IMAGE", help="Container image, or a .tar of one.")]
 Registry = Annotated[str, typer.Option("--registry", envvar="DOCKER_REGISTRY", help="Where images come from.")]

@@ -2,17 +2,33 @@
 
 from __future__ import annotations
 
+import json
 import sys
+from collections.abc import Iterable
 from typing import Any, TextIO
 
 from rich.console import Console
 
-from trackwalker.report.text import visible
+from trackwalker.report.text import json_visible, visible
+
+DAMAGED = 3  # exit code: an answer was given, from evidence that is damaged
 
 
 def say(text: str, file: TextIO | None = None, flush: bool = False) -> None:
     """Print a text of some lines; an escape in it can neither colour, move nor rename the reader's terminal."""
     print("\n".join(visible(line) for line in text.split("\n")), file=file, flush=flush)
+
+
+def print_json(document: object) -> None:
+    """Print one JSON document; what a terminal would obey is written as JSON escapes."""
+    print(json_visible(json.dumps(document, indent=1, ensure_ascii=False)))
+
+
+def damaged(lines: Iterable[str]) -> int:
+    """Tell what of the evidence is damaged; the exit code of a command that answered all the same."""
+    told = [f"trackwalker: damaged evidence: {line}" for line in lines]
+    print("".join(f"{line}\n" for line in told), end="", file=sys.stderr)
+    return DAMAGED if told else 0
 
 
 def say_raw(lines: list[bytes]) -> None:

@@ -7,16 +7,14 @@ import re
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from dataclasses import replace
 from itertools import islice
-from pathlib import Path
 from typing import Annotated, BinaryIO
 
 import typer
 
 from trackwalker.agent import log_lines
-from trackwalker.agent.log_lines import Wanted, find_lines, opened
+from trackwalker.agent.log_lines import Wanted, find_lines, of_rank, opened
 from trackwalker.agent.standing_now import standing_now
 from trackwalker.cli.common.options import DEFAULT_WORKSPACE, AsJson, JobName, Workspace
 from trackwalker.cli.common.say import say, say_raw
@@ -35,21 +33,12 @@ SCHEMA = "trackwalker.logs/1"
 NO_LOG = 1
 _LOOK_S = 0.3
 _ASK_S = 5.0  # between two questions to the scheduler
-Keep = Callable[[bytes], bool]
-
-
-# `trackwalker logs` by lines, text and time: the lines that fit, with their numbers, and how many more there are.
-SEARCH_SCHEMA = "trackwalker.logs/1"
+Keep = re.Pattern[bytes]  # how the lines of a rank begin, where the file holds those of others, too
 
 
 def search(job: Job, rank: int | None, wanted: Wanted, most: int, newest: bool, as_json: bool) -> int:
-    """Print them; `most` of -1: all."""
-    path, label = job.log, None
-    if rank is not None:
-        own = [job.dir / "ranks" / f"{rank}.log", job.dir / f"rank-{rank}.log"] if job.dir else []
-        path = next((p for p in own if p.is_file()), None)
-        if path is None:
-            path, label = job.log, re.compile(rb"\s*0*%d: " % rank)
+    """Print the lines that fit, with their numbers, and how many more there are; `most` of -1: all."""
+    path, label = of_rank(job, rank)
     if path is None or not path.is_file():
         raise EvidenceError(f"{job.label} has no log yet")
     limit = None if most < 0 else most
@@ -64,7 +53,7 @@ def search(job: Job, rank: int | None, wanted: Wanted, most: int, newest: bool, 
     rows = [(line.number, line.raw.decode("utf-8", "replace").rstrip("\n")) for line in shown]
     if as_json:
         held = [{"line": number, "text": text} for number, text in rows]
-        document = {"schema": SEARCH_SCHEMA, "id": job.id, "log": str(path), "rank": rank, "lines": held, "more": more}
+        document = {"schema": SCHEMA, "id": job.id, "log": str(path), "rank": rank, "lines": held, "more": more}
         print(json_visible(json.dumps(document, indent=1)))
         return 0
     for number, text in rows:
@@ -105,7 +94,7 @@ def logs(
             raise UsageError("--follow shows what comes: leave out ranges, texts and times")
         wanted = Wanted(first, last, contains, exclude, parse_time(since), parse_time(until))
         return search(found, rank, wanted, lines, newest, as_json)
-    path, keep = _source(found, rank)
+    path, keep = of_rank(found, rank)
     while path is None:
         seen = standing_now(found)
         if rank is None and not as_json and (argv := pod_logs(found, seen, follow, lines)):
@@ -115,7 +104,7 @@ def logs(
             return NO_LOG
         time.sleep(1.0)
         found = find_job(job, workspace)
-        path, keep = _source(found, rank)
+        path, keep = of_rank(found, rank)
     with open_at_last(path, lines if keep is None else -1) as file:
         begin = _read(file, keep)
         begin = begin if keep is None or lines < 0 else begin[len(begin) - min(lines, len(begin)) :]
@@ -131,18 +120,6 @@ def logs(
     return 0
 
 
-def _source(job: Job, rank: int | None) -> tuple[Path | None, Keep | None]:
-    """The file to read, and which of its lines where it holds more than was asked for."""
-    if rank is None:
-        return job.log, None
-    own = [job.dir / "ranks" / f"{rank}.log", job.dir / f"rank-{rank}.log"] if job.dir else []
-    for path in own:
-        if path.is_file():
-            return path, None
-    label = re.compile(rb"\s*%d: " % rank)
-    return job.log, lambda line: label.match(line) is not None
-
-
 def _follow(job: Job, file: BinaryIO, keep: Keep | None) -> None:
     asked = time.monotonic() - _ASK_S  # a job that is over is not waited for
     while True:
@@ -156,4 +133,4 @@ def _follow(job: Job, file: BinaryIO, keep: Keep | None) -> None:
 
 
 def _read(file: BinaryIO, keep: Keep | None) -> list[bytes]:
-    return [line for line in file if keep is None or keep(line)]
+    return [line for line in file if keep is None or keep.match(line)]

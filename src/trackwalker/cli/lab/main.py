@@ -186,7 +186,7 @@ def calibrate(
     made = calibration.calibrate(read, first_sight)
     if out is not None:
         _write(out, made.model_dump_json(indent=1) + "\n")
-    _show(calibration.tables(read, made))
+    _show(calibration.tables(read, made, first_sight))
 
 
 @app.command("pack", epilog="Example: trackwalker lab pack 8308 --out 8308.tar.gz")

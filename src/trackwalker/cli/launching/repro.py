@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -33,14 +33,10 @@ def repro(
     def make_plan() -> Plan:
         return plan_local(spec, passthrough, workspace, How("local", sys.argv[1:], procs))
 
-    signal.signal(signal.SIGTERM, _interrupt)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     ended = repeat(make_plan, most, Path.cwd(), lambda text: print(text, flush=True))
     for core in ended.cores:
         print(f"core {core}")
     if ended.crashed and ended.job_dir is not None:
         print(f"trackwalker diagnose {ended.job_dir} says why")
     return ended.code
-
-
-def _interrupt(number: int, frame: Any) -> None:
-    raise KeyboardInterrupt

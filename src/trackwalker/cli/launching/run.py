@@ -143,12 +143,10 @@ class Ending:
         return f"{word}: {self.steps}{of} steps{speed}; {then}"
 
 
-def _interrupt(number: int, frame: object) -> None:
-    raise KeyboardInterrupt
-
-
 def _stay(started: Started) -> Ending:
-    signal.signal(signal.SIGTERM, _interrupt)  # whoever ends us means the run; kill -9 leaves it running
+    signal.signal(
+        signal.SIGTERM, signal.default_int_handler
+    )  # whoever ends us means the run; kill -9 leaves it running
     watch = LiveWatch(started.job_dir)
     steps = started.record.config.get("steps")
     total = str(steps.value) if steps else ""

@@ -27,7 +27,7 @@ from trackwalker.launch.schedulers import SCHEDULERS, kubernetes, scheduler_name
 from trackwalker.launch.slurm.client import Slurm, left_behind, slurm_here
 from trackwalker.launch.slurm.options import SubmitOptions, parse_scheduler_words
 from trackwalker.launch.slurm.own_script import queue, read_script, wrapped
-from trackwalker.launch.submission import How, Submission, plan_submission
+from trackwalker.launch.submission import How, Submission, how_of, packages_of, plan_submission, runtime_of
 from trackwalker.node.checks.runner import BadPolicy, policy
 from trackwalker.node.runtimes import NAMES as RUNTIMES
 from trackwalker.node.runtimes.image import is_archive, normalise
@@ -102,23 +102,9 @@ class Wanted(JobFlags):
 
     def how(self, scheduler: str, python: str, runtime: str, code: Snapshot | None, source: Provenance | None) -> How:
         """How it is to be carried out."""
-        watching = self.watching
-        return How(
-            scheduler=scheduler,
-            argv=sys.argv[1:],
-            procs=self.procs,
-            observe=watching.observe,
-            ray=watching.ray,
-            runtime=runtime,
-            privileged=self.privileged,
-            python=python,
-            policy=_policy(self.checks or []),
-            listen=os.environ.get("TRACKWALKER_LISTEN", ""),
-            snapshot=code.hash if code else "",
-            workdir=str(code.path) if code else "",
-            provenance=source,
-            flags=self.carried(),
-        )
+        told = {"python": python, "provenance": source, "policy": _policy(self.checks or []), "flags": self.carried()}
+        beside = {"observe": self.watching.observe, "ray": self.watching.ray}
+        return how_of(self, scheduler, sys.argv[1:], runtime, code, **told, **beside)
 
     @property
     def watching(self) -> Watching:
@@ -170,10 +156,10 @@ def _to_slurm(ctx: typer.Context, model: str, options: Wanted, dry_run: bool, as
     words = parse_scheduler_words(before(ctx), SubmitOptions(partition=partition, account=account))
     words = replace(words, requeue=True) if options.auto_resume else words
     asked = options.asked(model, behind(ctx), words.nodes or 1, words.gpus_per_node)
-    runtime = options.runtime or ("auto" if options.image else "native")
+    runtime = runtime_of(options)
     with frozen(None if dry_run else options.code, options.workspace) as code:
-        packages = "" if runtime != "native" else None if python == sys.executable else python
-        how = options.how("slurm", python, runtime, code, _code(options, dry_run, packages))
+        source = _code(options, dry_run, packages_of(runtime, python))
+        how = options.how("slurm", python, runtime, code, source)
         submission = plan_submission(asked, how)
         record = submission.record.model_copy(update={"auto_resume": options.auto_resume})
         submission = replace(submission, record=record)
@@ -197,11 +183,7 @@ def _to_slurm(ctx: typer.Context, model: str, options: Wanted, dry_run: bool, as
     for line in suspect_lines(options.workspace, words.nodelist, words.exclude):
         print(line, file=sys.stderr)
     state = slurm.first_look(queued, client)
-    where = {"id": queued.id, "dir": str(queued.job_dir), "log": str(queued.log)}
-    if as_json:
-        print(json.dumps({"schema": SUBMITTED, **where, "state": state.state, "reason": state.reason}))
-    else:
-        print(f"job {queued.id}  log {queued.log}", flush=True)
+    _say_queued(as_json, queued.id, queued.job_dir, state=state.state, reason=state.reason)
     if options.auto_resume:
         print(f"note: after a lost node or a preemption Slurm itself restarts it; for the rest, "
               f"'trackwalker wait {queued.id} --auto-resume' has to run", file=sys.stderr)  # fmt: skip
@@ -236,12 +218,8 @@ def _to_kubernetes(ctx: typer.Context, model: str, options: Wanted, dry_run: boo
         job = kubernetes.submit(batch, apply=not options.no_apply)
     _warn(submission)
     by_hand = shlex.join(job.apply_argv)
-    if as_json:
-        where = {"id": job.id, "dir": str(job.job_dir), "log": str(job.log), "manifest": str(job.manifest)}
-        state = {"state": "pending" if job.applied else "not applied", "reason": "" if job.applied else by_hand}
-        print(json.dumps({"schema": SUBMITTED, **where, **state}))
-    else:
-        print(f"job {job.id}  log {job.log}", flush=True)
+    state = {"state": "pending" if job.applied else "not applied", "reason": "" if job.applied else by_hand}
+    _say_queued(as_json, job.id, job.job_dir, manifest=str(job.manifest), **state)
     if not job.applied:
         why = "--no-apply" if options.no_apply else "kubectl is not here"
         print(f"{why}: nothing is queued yet; to queue it: {by_hand}", file=sys.stderr)
@@ -255,10 +233,10 @@ def _to_other(ctx: typer.Context, model: str, options: Wanted, dry_run: bool, as
         raise UsageError(f"--jobset, --no-apply and --auto-resume are not for --on {options.on}")
     wishes, python = scheduler.wishes(before(ctx), os.environ), options.python or sys.executable
     asked = options.asked(model, behind(ctx), wishes.nodes or 1, wishes.gpus_per_node)
-    runtime = options.runtime or ("auto" if options.image else "native")
+    runtime = runtime_of(options)
     with frozen(None if dry_run else options.code, options.workspace) as code:
-        packages = "" if runtime != "native" else None if python == sys.executable else python
-        how = options.how(options.on, python, runtime, code, _code(options, dry_run, packages))
+        source = _code(options, dry_run, packages_of(runtime, python))
+        how = options.how(options.on, python, runtime, code, source)
         submission = plan_submission(asked, how)
         if dry_run:
             return show(submission, scheduler.shown(submission, wishes), as_json, options.script)
@@ -266,12 +244,8 @@ def _to_other(ctx: typer.Context, model: str, options: Wanted, dry_run: bool, as
             ensure_prometheus(lambda text: print(text, file=sys.stderr))
         job_id = scheduler.submit(submission, wishes)
     job_dir = submission.open_job(job_id)
-    log = job_dir.parent / f"{job_dir.name}.log"
     _warn(submission)
-    if as_json:
-        print(json.dumps({"schema": SUBMITTED, "id": job_id, "dir": str(job_dir), "log": str(log), "state": "pending"}))
-    else:
-        print(f"job {job_id}  log {log}", flush=True)
+    _say_queued(as_json, job_id, job_dir, state="pending")
     return 0
 
 
@@ -281,6 +255,14 @@ _TO = {"slurm": _to_slurm, "k8s": _to_kubernetes}
 
 def _code(options: Wanted, dry_run: bool, packages: str | None) -> Provenance | None:
     return None if dry_run else code_of(options.code or Path.cwd(), options.workspace, packages)
+
+
+def _say_queued(as_json: bool, job: str, job_dir: Path, **more: str) -> None:
+    log = str(job_dir.parent / f"{job_dir.name}.log")
+    if as_json:
+        print(json.dumps({"schema": SUBMITTED, "id": job, "dir": str(job_dir), "log": log, **more}))
+    else:
+        print(f"job {job}  log {log}", flush=True)
 
 
 def _warn(submission: Submission) -> None:

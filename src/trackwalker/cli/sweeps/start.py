@@ -7,7 +7,7 @@ import shlex
 import signal
 import sys
 import time
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -84,7 +84,7 @@ def start(kind: str, request: dict[str, Any], common: Common, ctx: typer.Context
 
 def carry_out_and_show(plan: Plan, as_json: bool, budget: float | None = None) -> int:
     """Run a sweep to its end and print its report; Ctrl-C leaves its jobs running, and says how to go on."""
-    signal.signal(signal.SIGTERM, _interrupt)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         outcome = carry_out(plan, Teller, budget=budget)
     except KeyboardInterrupt:
@@ -134,23 +134,20 @@ def _plan(kind: str, request: dict[str, Any], common: Common, ctx: typer.Context
         "env": passthrough.env,
         "workspace": str(workspace),
     }
+    alike = {f.name for f in fields(Setup)} & {f.name for f in fields(Common)} - {
+        "workspace",
+        "spares",
+        "code",
+        "python",
+    }
     setup = Setup(
-        on=common.on,
         workspace=str(workspace),
         words=words,
         spares=expand(common.spares) if common.spares else [],
-        observe=common.observe,
-        procs=common.procs,
-        image=common.image,
-        registry=common.registry,
-        runtime=common.runtime,
-        privileged=common.privileged,
-        gpu=common.gpu,
-        fabric=common.fabric,
-        stage_timeouts=common.stage_timeouts,
         code=str(common.code.absolute()) if common.code else "",
         python=common.python or "",
         flags=common.carried(),
+        **{name: getattr(common, name) for name in alike - {"workspace", "spares", "code", "python"}},
     )
     argv = [starred(word) for word in sys.argv[1:]]
     return Plan(new_id(kind, now), kind, {**shared, **request}, setup, now, common.budget, argv)
@@ -171,7 +168,7 @@ def _show(plan: Plan, executor: Executor, wave: list[Trial], cost: Cost, as_json
     """--dry-run: every job of the first wave, and the most there can be."""
     tags = [f"{plan.id}.{number}" for number in range(1, len(wave) + 1)]
     commands = [executor.describe(trial, tag) for trial, tag in zip(wave, tags, strict=True)]
-    trials = [without_secrets(trial.to_dict()) for trial in wave]
+    trials = [without_secrets(asdict(trial)) for trial in wave]
     jobs = [{"trial": trial, **command} for trial, command in zip(trials, commands, strict=True)]
     if as_json:
         said = {"schema": SCHEMA, **plan.shown(), "dry_run": True, "at_most_jobs": cost.jobs}
@@ -183,7 +180,3 @@ def _show(plan: Plan, executor: Executor, wave: list[Trial], cost: Cost, as_json
         print(f"{trial.key}{where}: {trial.why or trial.model}")
         print(f"    {shlex.join(job.get('sbatch') or job['command'])}")
     return 0
-
-
-def _interrupt(number: int, frame: object) -> None:
-    raise KeyboardInterrupt

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 from trackwalker.diagnose.accounts.accounts import MOST, Account
@@ -21,6 +21,21 @@ def explained(accounts: tuple[Account, ...], cause: str) -> float | None:
 def carried(accounts: tuple[Account, ...], cause: str) -> bool:
     """Whether time in which steps stood still, booked on this cause, makes up most of what an episode lost."""
     return any(b.cause == cause and b.wait.unit == "wall" and b.share >= MOST for a in accounts for b in a.bookings)
+
+
+def stood_still(accounts: tuple[Account, ...], cause: str) -> set[str]:
+    """Who stood still by itself, where that makes up most of what an episode lost: whom it is booked on, or all."""
+    mine = [b for a in accounts for b in a.bookings if b.cause == cause and b.wait.unit == "wall" and b.share >= MOST]
+    return set().union(*(b.hosts or b.during.values for b in mine))
+
+
+def left_by(account: Account, causes: Collection[str]) -> float:
+    """The share of a loss that these causes do not carry.
+
+    Threads that wait for a CPU are many to a step: what they wait counts for a rank that is told from the others by it.
+    """
+    sure = (b for b in account.bookings if b.wait.unit == "wall" or b.hosts)
+    return 1.0 - sum(b.share for b in sure if b.cause in causes)
 
 
 def with_owner(accounts: tuple[Account, ...], owners: Sequence[tuple[str, set[int] | None]]) -> tuple[Account, ...]:

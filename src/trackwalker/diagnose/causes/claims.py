@@ -5,12 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from trackwalker.diagnose.accounts.accounts import SOME, Account
+from trackwalker.diagnose.accounts.shares import left_by
 from trackwalker.diagnose.accounts.waits import all_waits
 from trackwalker.diagnose.causes.examine import Examination
+from trackwalker.diagnose.causes.playbook import Playbook
 from trackwalker.diagnose.causes.quantities import Graph
 from trackwalker.diagnose.deviations.sweep import Deviation
-from trackwalker.diagnose.deviations.unclassified import CAP, reasons
+from trackwalker.diagnose.deviations.unclassified import CAP, Suspicion, reasons
 from trackwalker.diagnose.episodes.episodes import Episode, alone
+from trackwalker.diagnose.episodes.symptoms import Symptoms
 from trackwalker.diagnose.verdict import Role
 from trackwalker.logs.failures.findings import Finding
 from trackwalker.telemetry.meaning import meaning_of
@@ -62,13 +66,31 @@ def explanation(deviation: Deviation, claims: Sequence[Claim], graph: Graph, mac
     return next((c.cause for c in claims if c.covers(deviation, graph, machines)), None)
 
 
+def called(
+    story: Suspicion, deviations: Sequence[Deviation], examined: Iterable[Examination], graph: Graph
+) -> Playbook | None:
+    """The cause whose own quantity stands out there, though less than its tests ask for; None: nobody's, or several's.
+
+    Beside a metric that no cause file knows, what is known may be its consequence: that has no name.
+    """
+    mine = [d for d in deviations if d.host in story.hosts and not d.fleet and d.meaning.worse(d.kind)]
+    shown = {d.meaning.quantity for d in story.deviations}
+    if not shown or not all(d.meaning.known for d in mine):
+        return None
+    books = [e.playbook for e in examined if e.state in ("clean", "untestable")]
+    fit = [b for b in books if shown & set(b.stands_out) and shown <= graph.follows(*b.stands_out)]
+    return fit[0] if len(fit) == 1 else None
+
+
 def downstream(
-    roots: Iterable[Examination], found: Iterable[Examination], deviations: Sequence[Deviation], graph: Graph
-) -> dict[str, str]:
+    roots: Iterable[Examination], found: Iterable[Examination], deviations: Sequence[Deviation], graph: Graph,
+    symptoms: Symptoms,
+) -> dict[str, str]:  # fmt: skip
     """Roots that are consequences of another found cause, each with the cause it follows from.
 
-    The other one's quantity must be seen to deviate where the root's does, and must lead to everything that speaks
-    for the root, with no way back. Where there is one, what no single host can have (`shared`) goes first.
+    The other one must have been there; its quantity must be seen to deviate where the root's does, and must lead to
+    everything that speaks for the root, with no way back. Where there is one, what no single host can have (`shared`)
+    goes first. Or it is seen on the other's hosts, and leads to what speaks for the root on those that work with them.
     """
     out: dict[str, str] = {}
     for root in roots:
@@ -76,7 +98,8 @@ def downstream(
         claim = claim_of(root, accounts=False)
         mine = _seen(claim.quantities, claim.hosts, deviations)
         for other in found:
-            if other is root or not mine or out.get(other.playbook.id) == root.playbook.id:
+            taken = other is root or out.get(other.playbook.id) == root.playbook.id
+            if taken or not mine or not other.was_there_for(root, symptoms):
                 continue
             for quantity in sorted(claim_of(other, accounts=False).quantities - claim.quantities):
                 if not mine <= graph.follows(quantity) or not _where(quantity, claim.hosts, deviations):
@@ -84,7 +107,19 @@ def downstream(
                 back = quantity in graph.follows(*mine)
                 if not back or (quantity in graph.shared and _everywhere(quantity, mine, claim.hosts, deviations)):
                     out[root.playbook.id] = other.playbook.id
+            if _echo(mine, claim.hosts, claim_of(other), deviations, graph):
+                out[root.playbook.id] = other.playbook.id
     return out
+
+
+def _echo(
+    seen: frozenset[str], hosts: frozenset[str], of: Claim, deviations: Sequence[Deviation], graph: Graph
+) -> bool:
+    """Whether what some hosts show is what those who work with others have by the others' trouble, and no way back."""
+    if not hosts or not of.hosts or hosts & of.hosts:
+        return False
+    moved = [q for q in of.quantities if _where(q, of.hosts, deviations)]
+    return seen <= graph.echoes(*moved) and not set(moved) & graph.echoes(*seen)
 
 
 def confirmed(root: Examination, deviations: Sequence[Deviation]) -> frozenset[str] | None:
@@ -110,6 +145,27 @@ def chance_hits(
     looked = {e.name for e in compared} if any(d.episode.kind == "slow" for d in deviations) else set()
     seen = (r for r in roots if {alone(i) for i in r.spans or ()} <= looked)
     return frozenset(r.playbook.id for r in seen if looked and confirmed(r, deviations) == frozenset())
+
+
+def covered(roots: Sequence[Examination], symptoms: Symptoms) -> frozenset[str]:
+    """Roots that carry nothing of what was lost in their phases that the other roots do not carry.
+
+    Either the accounts booked it on the others, or the cause speaks for less than half of a stretch of which another
+    root speaks for most: real runs fragment, and in a few steps somebody is always lowest.
+    """
+
+    def most(cause: Examination, stretch: frozenset[int]) -> bool:
+        return symptoms.mostly(stretch, cause.phases(symptoms))
+
+    def spare(root: Examination, account: Account) -> bool:
+        others = [r for r in roots if r is not root]
+        if left_by(account, {r.playbook.id for r in others}) < SOME:
+            return True
+        splinter = root.spans is not None and root.spans < account.slow and not most(root, account.slow)
+        return splinter and any(most(o, account.slow) for o in others)
+
+    mine = {r.playbook.id: [a for a in symptoms.accounts if r.spans and a.slow & r.spans] for r in roots}
+    return frozenset(r.playbook.id for r in roots if (held := mine[r.playbook.id]) and all(spare(r, a) for a in held))
 
 
 def settled(roles: Mapping[str, Role], behind: Mapping[str, str]) -> dict[str, Role]:

@@ -12,18 +12,14 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
-from trackwalker.diagnose.causes.playbook import state_of
+from trackwalker.diagnose.causes.playbook import state_of, tells_apart
 from trackwalker.diagnose.causes.states import states
 from trackwalker.diagnose.deviations.unclassified import CAUSE
 from trackwalker.diagnose.verdict import Verdict
 
 _MOST_PIECES, _MOST_OPEN = 5, 4  # more of the same adds nothing
-_ENOUGH, _RIVAL, _NOBODY = 4.0, 0.5, 1.5  # by the pooled sets of docs/first-sight, each left out in turn
-# Less for a next best explanation that is nearly as clear, and for lost time that is not accounted for. By the two sets
-# whose claims hold a margin (bd, be), chosen among six pairs: coarse on purpose.
-_LEAD, _CLOSE, _LEFT_OPEN = 0.6, 4.0, 6.0
-# Of culprits that were located and not named, on worlds of a simulator that shares no code with us: 48 of 57 right.
-_LOCATED = 0.84
+_ENOUGH = 4.0  # support
+_LEAD = 0.6  # margin from which on nothing else is nearly as clear
 TABLE = "confidence.json"  # beside this file; `trackwalker lab calibrate` writes it
 
 
@@ -46,6 +42,7 @@ class Calibration(BaseModel):
 
     made_by: str
     version: str
+    weights: dict[str, float]  # of what `shown` names
     levels: list[CalibratedLevel]
 
 
@@ -66,24 +63,31 @@ def calibration() -> Calibration:
     return Calibration.model_validate(json.loads((files("trackwalker.diagnose") / TABLE).read_text(encoding="utf-8")))
 
 
-def certainty(
-    supported: float, cause: str, rivals: int, named: bool, margin: float | None = None, explains: float | None = None
-) -> float:
-    """Support as far as more of it counts; less for all that can stand behind the cause, and for roots beside it.
+def shown(
+    supported: float, cause: str, rivals: int, hosts: int, margin: float | None = None, explains: float | None = None
+) -> dict[str, float]:
+    """What a claim shows of itself that told right from wrong ones on sets that nobody had looked at.
 
-    And less where nobody is `named`: then nothing that was measured tells one host from another.
-
-    A rank that is gone, or all ranks that wait, can come of nearly everything: that it is the root is the claim that
-    nothing of that was so. A card that breaks comes of nothing else here.
+    A rank that is gone, or all ranks that wait, can come of nearly everything (`behind`): that it is the root is the
+    claim that nothing of that was so. A card that breaks comes of nothing else here. Where nobody is named though the
+    cause can tell one host from another (`nobody-apart`), nothing that was measured did.
     """
-    return (
-        min(supported, _ENOUGH)
-        - math.log2(1 + len(states().behind(state_of(cause))))
-        - _RIVAL * rivals
-        - _NOBODY * (not named)
-        - (0.0 if margin is None else _CLOSE * max(0.0, _LEAD - margin))
-        - (0.0 if margin is None or explains is None else _LEFT_OPEN * max(0.0, 1.0 - explains))
-    )
+    return {
+        "support": min(supported, _ENOUGH),
+        "behind": math.log2(1 + len(states().behind(state_of(cause)))),
+        "rivals": float(rivals),
+        "nobody": float(not hosts),
+        "nobody-apart": float(not hosts and tells_apart(cause)),
+        "hosts": math.log2(1 + hosts),
+        "unnamed": float(cause == CAUSE),
+        "next-best": 0.0 if margin is None else max(0.0, _LEAD - margin),
+        "left-open": 0.0 if explains is None else max(0.0, 1.0 - explains),
+    }
+
+
+def certainty(weights: Mapping[str, float], claim: Mapping[str, float]) -> float:
+    """One number of what a claim shows; only the order of these numbers counts."""
+    return sum(weights[name] * value for name, value in claim.items())
 
 
 def with_confidence(verdict: Verdict) -> Verdict:
@@ -93,11 +97,11 @@ def with_confidence(verdict: Verdict) -> Verdict:
     sure = []
     for cause in verdict.causes:
         supported = support(plain, {"evidence": cause.evidence})
+        claim = shown(supported, cause.cause, rivals, len(cause.hosts), cause.margin, cause.explains)
         # Trouble without a name claims nothing but its place: without one it is as little as can be said.
-        most = 1.0 if cause.cause != CAUSE else _LOCATED if cause.hosts else confidence(-math.inf)
-        sure_of = certainty(supported, cause.cause, rivals, bool(cause.hosts), cause.margin, cause.explains)
-        level = confidence(sure_of)
-        sure.append(cause.model_copy(update={"confidence": min(most, level)}))
+        nothing = cause.cause == CAUSE and not cause.hosts
+        level = confidence(-math.inf if nothing else certainty(calibration().weights, claim))
+        sure.append(cause.model_copy(update={"confidence": level}))
     return verdict.model_copy(update={"causes": sure})
 
 

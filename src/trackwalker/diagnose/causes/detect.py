@@ -137,6 +137,8 @@ def answered(test: Test, case: Case, span: Span) -> tuple[str, dict[str, float]]
     values = {k: v for k, v in values.items() if v == v}
     if case.hosts:  # only the job's hosts are compared; what nobody but their machine tells is the machine's
         trusted, machines = frozenset(case.trusted), case.topology.machines
+        if test.label == "host" and values.keys() <= trusted:
+            return text, values
         own = {k: v for k, v in values.items() if k.partition("/")[0] in trusted}
         values = own or {k: v for k, v in values.items() if k.partition("/")[0] in machines}
     return text, values

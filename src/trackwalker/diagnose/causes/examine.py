@@ -108,6 +108,15 @@ class Examination:
                 spans = mine if spans is None else spans & mine
         return spans
 
+    def phases(self, symptoms: Symptoms) -> set[int]:
+        """The slow phases it was there for: those it speaks for, else all that were not over when it began."""
+        since = self.onset or 0.0
+        return {i for i, p in enumerate(symptoms.slow) if p.end > since} if self.spans is None else self.spans
+
+    def was_there_for(self, other: Examination, symptoms: Symptoms) -> bool:
+        """Whether it was there for most of what another cause lost: nothing comes of what began later."""
+        return not other.spans or symptoms.mostly(other.spans, self.phases(symptoms))
+
     def asked(self, facts: frozenset[str]) -> bool:
         """Whether one of these facts speaks for it."""
         return any(r.fired and r.test.fact in facts for r in self.results if r.test.role == "require")

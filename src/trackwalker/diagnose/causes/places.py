@@ -11,7 +11,7 @@ from trackwalker.diagnose.causes.examine import Examination
 from trackwalker.diagnose.causes.quantities import graph
 from trackwalker.diagnose.causes.second_look import Located, SecondLook, Standing
 from trackwalker.diagnose.deviations.levels import Unlike, unlike_all_along
-from trackwalker.diagnose.deviations.limits import limits_reached
+from trackwalker.diagnose.deviations.limits import limits_ahead, limits_reached
 from trackwalker.diagnose.deviations.sweep import Deviation
 from trackwalker.diagnose.deviations.table import cite, name
 from trackwalker.diagnose.deviations.unclassified import CAUSE, Suspicion
@@ -37,14 +37,20 @@ def _located(
 
 
 def locate_limit(case: Case, symptoms: Symptoms, leading: Sequence[Examination], book: EvidenceBook) -> Located | None:
-    """Who reached a limit of its own when the run ended, where nothing measured nor anybody else is the reason."""
-    if not symptoms.names & {"failed", "stall", "heartbeat"}:
+    """Who reached a limit of its own when the run ended, where nothing measured nor anybody else is the reason.
+
+    Or who will, in a run that is otherwise well.
+    """
+    ended = bool(symptoms.names & {"failed", "stall", "heartbeat"})
+    well = not symptoms.names - SOFT and all(e.playbook.outcome != "incident" for e in leading)
+    if any(e.hosts and not e.log_only for e in leading) or not (ended or well):
         return None
-    reached = limits_reached(case, book) if not any(e.hosts and not e.log_only for e in leading) else None
+    reached = limits_reached(case, book) if ended else limits_ahead(case, book)
     if reached is None or not all(set(e.hosts) <= set(reached.hosts) for e in leading):
         return None
     said = next(i.says for i in book.items if i.id == reached.cited)
-    summary = f"A limit of one host stands before the end of the run, for no known reason: {said}."
+    stands = "stands before the end of the run" if ended else "will end the run"
+    summary = f"A limit of one host {stands}, for no known reason: {said}."
     step = case.timeline.step_at(reached.since) if case.timeline is not None else None
     onset = Onset(time=utc(reached.since), step=step, uncertainty_s=60.0)
     place = Suspicion(reached.hosts, (), (), (), reached.since)
@@ -105,7 +111,7 @@ def common_change(case: Case, look: SecondLook, symptoms: Symptoms, book: Eviden
 
 def _beyond_the_steps(d: Deviation, symptoms: Symptoms) -> bool:
     """Whether a metric that nobody knows moved in a slow phase by far more than the speed did: no mere consequence."""
-    full = min((p.seconds for p in symptoms.phases if not p.slow), default=0.0)
+    full = symptoms.full
     if d.meaning.known or d.episode.kind != "slow" or not full or d.before * d.after < 0:
         return False
     low, high = sorted((abs(d.before), abs(d.after)))

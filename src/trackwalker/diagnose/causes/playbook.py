@@ -113,6 +113,7 @@ class Playbook(BaseModel):
     state: str = ""  # what the cause is, in states.yml: what comes of it, and of what it can come, is told there
     acts_as: str = ""  # the state whose arrows it has, where that is another
     only_if_told: bool = False  # something comes of it only where the log names it before all else
+    stands_out: list[str] = []  # quantities: who stands out in these, and in nothing that anybody else knows, has it
     overrides: bool = False  # nothing else that was found counts beside it
     tests: list[Test]
     screen: list[Test] = []  # asked of a run that has no slow phase: is it bad from beginning to end?
@@ -152,6 +153,11 @@ def state_of(cause: str) -> str:
     """The state that a shipped cause is ("": its file names none); without tests, what log lines make of it."""
     path = Path(str(files("trackwalker.playbooks"))) / f"{cause}.md"
     return load_playbook(path).state if path.exists() else states().of_log(cause)
+
+
+def tells_apart(cause: str) -> bool:
+    """Whether a shipped cause has tests that name hosts."""
+    return any(test.accuses for book in _shipped() if book.id == cause for test in book.tests)
 
 
 def load_playbook(path: Path) -> Playbook:

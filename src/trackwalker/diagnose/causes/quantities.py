@@ -37,6 +37,10 @@ class Graph:
                     todo.append(effect)
         return frozenset(seen)
 
+    def echoes(self, *quantities: str) -> frozenset[str]:
+        """What they move on hosts that work with theirs, beyond waiting."""
+        return self.follows(*(e for q in quantities for e in self.there.get(q, ())))
+
     def spreads(self, *quantities: str) -> frozenset[str]:
         """What they can move on other hosts."""
         return self.waiting.union(*(self.there.get(q, frozenset()) for q in quantities))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+from trackwalker.diagnose.accounts.shares import stood_still
 from trackwalker.diagnose.causes.claims import claim_of
 from trackwalker.diagnose.causes.examine import Examination
 from trackwalker.diagnose.causes.quantities import graph
@@ -64,8 +65,8 @@ def _beside(reading: Examination, others: list[Examination]) -> bool:
     return any(e.playbook.state in states().of("overshadowed", reading.playbook.state) for e in others)
 
 
-def _explained(speaking: list[Examination]) -> set[str]:
-    """What the found causes explain; where two explain each other, measurements win over log lines.
+def _explained(speaking: list[Examination], symptoms: Symptoms) -> set[str]:
+    """What the found causes explain and cover; where two do so to each other, measurements win over log lines.
 
     Of two measured ones the one that names fewer hosts does: a port that flaps makes all who send to it retransmit.
     With as many hosts it is the one that speaks for more slow phases, then the one that explains more.
@@ -77,16 +78,29 @@ def _explained(speaking: list[Examination]) -> set[str]:
             out |= {o.playbook.id for o in others if _computed_on(o, set(e.hosts))}
         hearsay = states().within("hearsay", e.playbook.state) and e.log_only
         network = states().within("network", e.playbook.state)
-        for other in (o for o in others if o.explained_by(e)):
+        for other in (o for o in others if _comes_of(o, e, symptoms)):
             if hearsay and not (other.hosts and set(other.hosts) <= set(e.hosts)):
                 continue  # what victims say explains nothing, unless it names the very host
             if network and _of_its_own(other):
                 continue
             if e.log_only and not e.hosts and other.hosts and any(lost_somebody(r.words) for r in e.fired):
                 continue  # who says that a peer is lost does not tell why
-            if not (e.explained_by(other) and _stands_behind(e, other)):
+            if not (_comes_of(e, other, symptoms) and _stands_behind(e, other)):
                 out.add(other.playbook.id)
     return out
+
+
+def _comes_of(effect: Examination, cause: Examination, symptoms: Symptoms) -> bool:
+    """Whether one can come of the other, which was there for most of what it lost, on all hosts that lost it.
+
+    Nothing comes of what began later; and who each waited for batches of his own waited for no single other.
+    """
+    # Of a straggler: waiting and bursts on several hosts.
+    echo = effect.playbook.state in states().of("echoes", cause.playbook.state)
+    if not (effect.explained_by(cause) or (echo and effect.spans and len(effect.hosts) != 1)):
+        return False
+    alone = cause.hosts and not stood_still(symptoms.accounts, effect.playbook.id) <= set(cause.hosts)
+    return not alone and cause.was_there_for(effect, symptoms)
 
 
 def _of_its_own(cause: Examination) -> bool:
@@ -125,18 +139,6 @@ def _slows_further(cause: Examination, others: list[Examination], symptoms: Symp
     return bool(others)
 
 
-def _echoes(found: list[Examination]) -> set[str]:
-    """Causes named on several hosts in no other phase than a straggler's: waiting and bursts make them."""
-    out: set[str] = set()
-    for e in found:
-        for other in found:
-            if other.playbook.state in states().of("echoes", e.playbook.state) and len(other.hosts) != 1:
-                phases, own = other.spans, e.spans
-                if phases is not None and own is not None and phases <= own:
-                    out.add(other.playbook.id)
-    return out
-
-
 def _residual(cause: Examination, found: list[Examination]) -> bool:
     """Whether idle devices alone speak for a cause, and another found one leaves them idle in the same phases.
 
@@ -169,17 +171,10 @@ def _yields(cause: Examination, found: list[Examination], symptoms: Symptoms) ->
         return True
     stronger = [e for e in found if e.playbook.state in states().of("overshadowed", cause.playbook.state)]
     stronger = [e for e in stronger if not _names_nobody_and_yields(e, cause)]
-    if not stronger or _began_after(cause, stronger, symptoms):
-        return False
+    later = cause.phases(symptoms) if cause.spans is None and cause.onset is not None else set()
+    if not stronger or (later and all(e.spans is not None and not later & e.spans for e in stronger)):
+        return False  # or it began when they were over
     return not _slows_further(cause, stronger, symptoms)
-
-
-def _began_after(cause: Examination, others: list[Examination], symptoms: Symptoms) -> bool:
-    """Whether a cause that tells when it began, not in which phases it shows, has later phases for itself."""
-    if cause.spans is not None or cause.onset is None or any(e.spans is None for e in others):
-        return False
-    since = {i for i, phase in enumerate(symptoms.slow) if phase.end > cause.onset}
-    return bool(since) and not since & set().union(*(e.spans or set() for e in others))
 
 
 def _names_nobody_and_yields(cause: Examination, other: Examination) -> bool:
@@ -201,7 +196,7 @@ def _roles(found: list[Examination], symptoms: Symptoms) -> dict[str, Role]:
     trouble = symptoms.names - SOFT
     # What the log itself calls an aftermath explains nothing: an abort after a heartbeat kill is not its cause.
     speaking = [e for e in found if e.log_role not in _SUBORDINATE]
-    explained = _explained(speaking) | _echoes(found)
+    explained = _explained(speaking, symptoms)
     roles: dict[str, Role] = {}
     candidates = []
     for e in found:

@@ -11,9 +11,11 @@ from trackwalker.diagnose.accounts.shares import carried
 from trackwalker.diagnose.case import Case
 from trackwalker.diagnose.causes.claims import (
     Claim,
+    called,
     chance_hits,
     claim_of,
     confirmed,
+    covered,
     downstream,
     explanation,
     margin_of,
@@ -34,6 +36,7 @@ from trackwalker.diagnose.verdict import Deviation as Row
 from trackwalker.record.clock import utc
 from trackwalker.telemetry.meaning import meaning_of
 
+_FAR_BEHIND = -0.5  # of what makes nobody surer: something that a cause leaves over is far clearer than all it covers
 _STANDS_OUT = Test(id="stands-out", role="support", narrows=True, fact="stands-out")
 Standing = Literal["alone", "before", "beside"]  # where no cause was found; before what was found; beside it
 
@@ -55,7 +58,7 @@ class SecondLook:
 
     deviations: tuple[Deviation, ...] = ()
     behind: Mapping[str, str] = field(default_factory=dict)  # root to the cause that it follows from
-    beside: frozenset[str] = frozenset()  # roots that an everyday error only seems to speak for
+    beside: frozenset[str] = frozenset()  # roots that chance speaks for, or that carry nothing of their own
 
 
 def look_again(case: Case, symptoms: Symptoms, found: Sequence[Examination], roles: Mapping[str, Role]) -> SecondLook:
@@ -68,11 +71,14 @@ def look_again(case: Case, symptoms: Symptoms, found: Sequence[Examination], rol
         episodes = _worth_reading(episodes, [e for e in roots if "slow" in e.playbook.symptoms], symptoms)
     swept = sweep(case, episodes)
     others = [e for e in found if e.playbook.id in roles and not e.playbook.mechanism]
-    behind = downstream(roots, others, swept.deviations, graph())
+    behind = downstream(roots, others, swept.deviations, graph(), symptoms)
     for root in roots:
         if who := confirmed(root, swept.deviations):
             root.results.append(TestResult(_STANDS_OUT, True, hosts=set(who)))
-    return SecondLook(swept.deviations, behind, chance_hits(roots, swept.deviations, episodes))
+    chance = chance_hits(roots, swept.deviations, episodes)
+    left = [e for e in roots if e.playbook.id not in chance and e.playbook.id not in behind]
+    beside = chance | covered(left, symptoms)
+    return SecondLook(swept.deviations, behind, beside)
 
 
 def _worth_reading(episodes: list[Episode], slowing: Sequence[Examination], symptoms: Symptoms) -> list[Episode]:
@@ -132,7 +138,7 @@ def open_question(
     if outcome != "incident" or not (stuck or (symptoms.slow and slowing)):
         return None
     if all(_only_idleness(e) for e in stuck or slowing):
-        if slowing and not stuck and any(d.fleet and _late(d) for d in look.deviations):
+        if slowing and not stuck and any(d.fleet and _late(d) and _costs(d, symptoms) for d in look.deviations):
             return None  # most hosts show what makes data late
         # Idle devices tell that something was waited for: what else stands out, and is no sign of late data, is it.
         claims = [claim_of(e) for e in told if not _only_idleness(e) and not e.waits]
@@ -141,14 +147,25 @@ def open_question(
         return OpenQuestion("before", rest, frozenset(h for e in stuck for h in e.hosts))
     if stuck:
         return None
-    claims = [claim_of(e) for e in told]
+    claims, mine = [claim_of(e) for e in told], [claim_of(e) for e in slowing]
     rest = [d for d in look.deviations if explanation(d, claims, graph(), {}) is None]
+    spoken = {alone(i) for i in _spoken(slowing, symptoms)} | {"slow"}
+    here = [d for d in look.deviations if d.episode.name in spoken]
+    leads = [margin_of(c, [o for o in mine if o is not c], here, graph(), {}).lead for c in mine]
+    if all(lead is not None and lead <= _FAR_BEHIND for lead in leads):
+        return OpenQuestion("before", _throughout(rest, symptoms))
     return OpenQuestion("beside", _left_over(rest, look.deviations, slowing, symptoms))
 
 
 def _late(d: Deviation) -> bool:
     """Whether this is what late batches come of, beyond their wait itself."""
     return d.meaning.worse(d.kind) and d.meaning.quantity in graph().late_batches - graph().waiting
+
+
+def _costs(d: Deviation, symptoms: Symptoms) -> bool:
+    """Whether what rose can be a good part of the loss: seconds of each second that are next to nothing are none."""
+    share = max((1.0 - symptoms.full / p.seconds for p in symptoms.slow), default=0.0)
+    return d.meaning.shown_unit != "s/s" or d.after - d.before >= SOME * share
 
 
 def _idles_otherwise(d: Deviation) -> bool:
@@ -161,7 +178,7 @@ def _throughout(
     deviations: Sequence[Deviation], symptoms: Symptoms, stretches: Sequence[frozenset[int]] = ()
 ) -> list[Deviation]:
     """What shows in all slow phases together, or in most of the loss: of one of these stretches, else of all."""
-    lost = _lost(symptoms)
+    lost = symptoms.lost
     stretches = stretches or [frozenset(range(len(lost)))]
     phase = {episode(i): i for episode in (alone, further) for i in range(len(lost))}
     seen: dict[tuple[object, ...], set[str]] = {}
@@ -191,7 +208,7 @@ def _left_over(
 ) -> list[Deviation]:
     """What deviates in slow phases that no found cause speaks for, or where a phase became slower still without it."""
     slow, spoken = symptoms.slow, _spoken(slowing, symptoms)
-    lost = _lost(symptoms)
+    lost = symptoms.lost
     mine = [claim_of(e) for e in slowing]
     wanted: set[str] = set()
     for i in range(len(slow)):
@@ -212,9 +229,10 @@ def _own(d: Deviation, claims: Sequence[Claim]) -> bool:
 
 
 def locate(
-    case: Case, question: OpenQuestion, symptoms: Symptoms, book: EvidenceBook, step_uncertainty: float, speed: str
-) -> Located | None:
-    """Who deviates since the trouble began and is accounted for by no cause."""
+    case: Case, question: OpenQuestion, symptoms: Symptoms, book: EvidenceBook, step_uncertainty: float, speed: str,
+    examined: Sequence[Examination] = (),
+) -> Located | None:  # fmt: skip
+    """Who deviates since the trouble began and is accounted for by no cause; called by the quantity that shows it."""
     telemetry = case.telemetry
     idled = any(b.wait.devices and b.share >= MOST for a in symptoms.accounts for b in a.bookings)
     waits = question.standing == "before" or idled
@@ -230,9 +248,10 @@ def locate(
     single = ", " not in where
     told = "; ".join(dict.fromkeys(says[i].removeprefix(f"{where}: ") if single else says[i] for _, i in cited))
     shares = _shares(stories, question.deviations, symptoms)
+    names = [called(s, question.deviations, examined, graph()) for s in stories]
     causes = [
         Cause(
-            cause=CAUSE,
+            cause=CAUSE if known is None else known.id,
             role="root",
             confidence=0.0,  # weighed when the whole verdict is there
             hosts=list(s.hosts),
@@ -246,19 +265,21 @@ def locate(
             evidence=[i for d, i in cited if d in s.deviations],
             explains=share,
         )
-        for s, share in zip(stories, shares, strict=True)
+        for s, share, known in zip(stories, shares, names, strict=True)
     ]
     parts = [f"{', '.join(s.hosts)} {x:.0%}" for s, x in zip(stories, shares, strict=True) if x is not None]
     if len(parts) > 1:
         told += f" (of the lost time, in phases of their own: {'; '.join(parts)})"
     verb = "stands out" if single else "stand out"
+    titles = "; ".join(dict.fromkeys(known.title for known in names if known is not None))
+    first, reason = (f"{titles}:", titles) if titles else ("No known cause fits, but", "for no known reason")
     lead = {
-        "alone": f"No known cause fits, but {where} {verb} since the trouble began ({speed})",
-        "before": f"Before all else, {where} {verb} since the trouble began ({speed}), for no known reason",
-        "beside": f"Besides, {where} {verb} where that does not account for the loss, for no known reason",
+        "alone": f"{first} {where} {verb} since the trouble began ({speed})",
+        "before": f"Before all else, {where} {verb} since the trouble began ({speed}), {reason}",
+        "beside": f"Besides, {where} {verb} where that does not account for the loss, {reason}",
     }
     summary = f"{lead[question.standing]}: {told}."
-    why = f"take a closer look at {where}: {told}; no other host shows it, and no known cause accounts for it"
+    why = f"take a closer look at {where}: {told}; no other host shows it"
     action = Action(do="inspect-hosts", hosts=list(suspicion.hosts), why=why, risk="none", needs_approval=False)
     return Located(question.standing, causes, summary, action, suspicion)
 
@@ -269,7 +290,7 @@ def _shares(stories: Sequence[Suspicion], deviations: Sequence[Deviation], sympt
         {d.episode.name for d in deviations if d.host in s.hosts and any(d.alike == m.alike for m in s.deviations)}
         for s in stories
     ]
-    lost = _lost(symptoms)
+    lost = symptoms.lost
     own = [
         sum(
             x
@@ -283,12 +304,6 @@ def _shares(stories: Sequence[Suspicion], deviations: Sequence[Deviation], sympt
     return [round(x / sum(lost), 3) for x in own]
 
 
-def _lost(symptoms: Symptoms) -> list[float]:
-    """What each slow phase took beyond full speed, in seconds."""
-    full = min((p.seconds for p in symptoms.phases if not p.slow), default=0.0)
-    return [(p.end - p.start) * (1.0 - full / p.seconds) for p in symptoms.slow]
-
-
 def weighed(
     case: Case, look: SecondLook, causes: Sequence[Cause], told: Sequence[Examination], located: Located | None
 ) -> list[Cause]:
@@ -297,7 +312,8 @@ def weighed(
     logs = {e.playbook.id: told_by_log(e, case.triage.failures) for e in told}
     if located is not None:
         measured = frozenset(d.meaning.quantity for d in located.suspicion.deviations)
-        claims[CAUSE] = Claim(CAUSE, measured, frozenset(located.suspicion.hosts), not measured)
+        for own in located.causes:
+            claims[own.cause] = Claim(own.cause, measured, frozenset(located.suspicion.hosts), not measured)
     out = []
     for cause in causes:
         if cause.role == "root" and cause.cause in claims:
@@ -332,7 +348,7 @@ def table(
         by = explanation(d, claims, graph(), machines)
         if by is None and located is not None:
             waits = d.meaning.quantity in graph().waiting
-            by = CAUSE if (d.host in hosts and d.meaning.quantity in moved) or waits else None
+            by = located.causes[0].cause if (d.host in hosts and d.meaning.quantity in moved) or waits else None
         return by
 
     return rows(look.deviations, case.telemetry, book, explain)

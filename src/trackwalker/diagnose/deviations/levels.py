@@ -174,7 +174,11 @@ def _odd_ones(case: Case, telemetry: Telemetry, meaning: Meaning, kind: Kind, sp
         host = owner(place, case.topology)
         if host in trusted and np.isfinite(sample.value):
             groups.setdefault((place.aspect, place.device), []).append((sample, place, host))
-    for _, members in sorted(groups.items(), key=lambda g: str(g[0])):
+    if kind == "alike":  # ports of one order are peers, too, where fewer hosts than that are there to be compared
+        for (aspect, device), members in list(groups.items()):
+            if device is not None and len({host for _, _, host in members}) <= _FEWEST:
+                groups.setdefault((aspect, None), []).extend(groups.pop((aspect, device)))
+    for (_, device), members in sorted(groups.items(), key=lambda g: str(g[0])):
         values = np.array([m[0].value for m in members])
         hosts = [m[2] for m in members]
         if kind == "errors":
@@ -183,7 +187,8 @@ def _odd_ones(case: Case, telemetry: Telemetry, meaning: Meaning, kind: Kind, sp
             if i >= len(members) or (kind != "alike" and hosts[i] == case.hosts[0]):
                 continue  # a quiet counter is no oddity; the first host also coordinates
             sample, place, host = members[i]
-            mine, theirs = pick_of(sample.labels), tuple(p for p in pick_of(sample.labels) if p[0] not in _WHO)
+            mine = pick_of(sample.labels)
+            theirs = tuple(p for p in mine if p[0] not in _WHO and (device is not None or p[1] != place.device))
             own, peers = (f"{whole}({function}({meaning.metric}{_braces(pick)}{when}))" for pick in (mine, theirs))
             query = f'{own} or label_replace(quantile(0.5, {peers}), "host", "{_MEDIAN}", "", "")'
             answer = {host_of(s.labels): s.value for s in telemetry.instant(query, span.end)}

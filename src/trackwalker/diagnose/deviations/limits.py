@@ -1,15 +1,18 @@
-"""A host that reaches a limit of its own (handles, processes, connections): what it runs out of ends the run."""
+"""A host that reaches a limit of its own, or will (handles, processes, connections): running out ends the run."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
 
 from trackwalker.diagnose.case import Case
 from trackwalker.diagnose.causes.evidence import EvidenceBook
+from trackwalker.diagnose.facts.trend_facts import still_to_run
 from trackwalker.record.masks import WARM_UP_STEPS
+from trackwalker.stats.segments import Floats
+from trackwalker.stats.trends import steady_rise
 from trackwalker.telemetry.client import QueryError, host_of
 from trackwalker.telemetry.meaning import meaning_of
 from trackwalker.telemetry.store import Telemetry
@@ -23,7 +26,7 @@ _REACHED, _BELOW, _ABOVE = 0.95, 0.8, 1.05  # of the limit: next to nothing left
 
 @dataclass(frozen=True)
 class Reached:
-    """Hosts that came to a limit of theirs at the end of a run, which they had been below."""
+    """Hosts that came to a limit of theirs at the end of a run, which they had been below, or will come to it."""
 
     hosts: tuple[str, ...]
     since: float
@@ -32,11 +35,42 @@ class Reached:
 
 def limits_reached(case: Case, book: EvidenceBook) -> Reached | None:
     """Who reached a limit when the run ended, where few did; the closest to it."""
+
+    def reached(times: Floats, values: Floats) -> float | None:
+        known = values[np.isfinite(values)]
+        low = len(known) > 4 * _LAST and float(np.median(known[: len(known) // 2])) < _BELOW
+        there = low and _REACHED <= known[-_LAST:].max() <= _ABOVE
+        return float(times[np.flatnonzero(values >= _REACHED)[0]]) if there else None
+
+    return _few(case, book, reached, "came to its limit ({share:.1%} of it) when the run ended")
+
+
+def limits_ahead(case: Case, book: EvidenceBook) -> Reached | None:
+    """Who grows towards a limit all along, so that it comes to it before the steps left to do are done."""
+    left = still_to_run(case)
+
+    def ahead(times: Floats, values: Floats) -> float | None:
+        trend = steady_rise(times, values)
+        return float(times[0]) if trend is not None and left and trend.until(1.0) < left else None
+
+    says = f"grows all along ({{share:.1%}} of its limit so far) and comes to it in the {left or 0.0:.0f} s left to run"
+    return _few(case, book, ahead, says, named=True) if left else None  # a ratio may well come to 1
+
+
+def _few(
+    case: Case, book: EvidenceBook, since: Callable[[Floats, Floats], float | None], says: str, named: bool = False
+) -> Reached | None:
+    """The few hosts of whose share of a limit something is true, and since when; of the most used one.
+
+    With `named` only limits that have a metric of their own.
+    """
     telemetry, timeline, over = case.telemetry, case.timeline, case.end_of_work
     if telemetry is None or timeline is None or len(timeline) <= WARM_UP_STEPS or over is None:
         return None
     begin, found = float(timeline.ends[WARM_UP_STEPS]), []
     for metric, query, told in _shares(telemetry):
+        if named and not told:
+            continue
         # What is a share by its name alone may mean the rest that is left, which is all of it when the work is over.
         end = min(over if told else float(timeline.ends[-1]), telemetry.range()[1])
         try:
@@ -44,12 +78,8 @@ def limits_reached(case: Case, book: EvidenceBook) -> Reached | None:
         except QueryError:
             continue
         hosts = [host_of(labels) for labels in matrix.labels]
-        who: dict[str, float] = {}
-        for host, values in zip(hosts, matrix.values, strict=True):
-            known = values[np.isfinite(values)]
-            low = len(known) > 4 * _LAST and float(np.median(known[: len(known) // 2])) < _BELOW
-            if host in case.trusted and low and _REACHED <= known[-_LAST:].max() <= _ABOVE:
-                who[host] = float(matrix.times[np.flatnonzero(values >= _REACHED)[0]])
+        rows = zip(hosts, matrix.values, strict=True)
+        who = {h: t for h, v in rows if h in case.trusted and (t := since(matrix.times, v)) is not None}
         alone = len(case.hosts) > len(set(hosts)) == 1  # about the job, not about the host that tells it
         if who and not alone and 2 * len(who) <= max(2, len(set(hosts))):
             last = {h: v for h, v in telemetry.by_host(f"max_over_time(({query})[2m:10s])", end).items() if h in who}
@@ -57,8 +87,8 @@ def limits_reached(case: Case, book: EvidenceBook) -> Reached | None:
     if not found:
         return None
     share, metric, query, who, last, end = max(found, key=lambda f: (round(f[0], 3), f[1]))
-    says = f"{', '.join(sorted(who))}: {metric} came to its limit ({share:.1%} of it) when the run ended"
-    cited = book.add("metric", f"max_over_time(({query})[2m:10s] @ {end:.3f})", says, last)
+    text = f"{', '.join(sorted(who))}: {metric} {says.format(share=share)}"
+    cited = book.add("metric", f"max_over_time(({query})[2m:10s] @ {end:.3f})", text, last)
     return Reached(tuple(sorted(who)), min(who.values()), cited)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Set
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -58,6 +59,21 @@ class Symptoms:
     def slow(self) -> list[Phase]:
         """The phases below the job's own full speed."""
         return [p for p in self.phases if p.slow]
+
+    @property
+    def full(self) -> float:
+        """Seconds of a step at full speed."""
+        return min((p.seconds for p in self.phases if not p.slow), default=0.0)
+
+    @property
+    def lost(self) -> list[float]:
+        """What each slow phase took beyond full speed, in seconds."""
+        return [(p.end - p.start) * (1.0 - self.full / p.seconds) for p in self.slow]
+
+    def mostly(self, stretch: Set[int], spoken: Set[int]) -> bool:
+        """Whether the phases spoken for hold at least half of what a stretch of slow phases lost."""
+        lost = self.lost
+        return 2 * sum(lost[i] for i in stretch & spoken) >= sum(lost[i] for i in stretch)
 
 
 def find_symptoms(case: Case, eye: Eye = PLAIN) -> Symptoms:
@@ -162,9 +178,8 @@ def slide_start(case: Case, symptoms: Symptoms, number: int) -> float:
     One that nothing precedes began with the first step: the warm-up steps, which no phase holds, are the run's too.
     """
     phases, slow = symptoms.phases, symptoms.slow[number]
-    full = min((p.seconds for p in phases if not p.slow), default=0.0)
     at = phases.index(slow)
-    while at > 0 and not phases[at - 1].slow and phases[at - 1].seconds > (1 + _SLIDE) * full:
+    while at > 0 and not phases[at - 1].slow and phases[at - 1].seconds > (1 + _SLIDE) * symptoms.full:
         at -= 1
     if at == 0 and case.timeline is not None:
         return float(case.timeline.ends[0] - case.timeline.seconds[0])

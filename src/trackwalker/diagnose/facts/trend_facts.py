@@ -75,6 +75,8 @@ def _window(case: Case, symptoms: Symptoms) -> Span | None:
         return None
     start = float(timeline.ends[0]) if timeline is not None and len(timeline) else whole[0].start
     end = min(case.end_of_work or whole[0].end, case.telemetry.range()[1])
+    if "failed" in symptoms.names and timeline is not None and timeline.last_end is not None:
+        end = min(end, timeline.last_end)  # who is killed gives it all back
     return Span(start, end) if end > start else None
 
 
@@ -98,7 +100,7 @@ def _leaking(
     """The hosts whose growth matters, with the seconds until their memory is full where a limit is known."""
     rising = {h: t for h, t in trends.items() if t is not None}
     limits = _limits(case, kind, rising, window)
-    planned = _still_to_run(case)
+    planned = still_to_run(case)
     out: dict[str, tuple[Trend, float | None]] = {}
     for host, trend in rising.items():
         full_in = trend.until(_USABLE * limits[host]) if host in limits else None
@@ -123,7 +125,7 @@ def _limits(case: Case, kind: _Memory, rising: dict[str, Trend], window: Span) -
     return {h: t.level + free[0] * t.slope / together for h, t in rising.items()} if len(free) == 1 else {}
 
 
-def _still_to_run(case: Case) -> float | None:
+def still_to_run(case: Case) -> float | None:
     """Seconds that the steps left to do would take, by the run's own pace."""
     timeline = case.timeline
     final = final_step(case.triage.index)
@@ -160,7 +162,7 @@ def _told(
         pace = leaking[host][0].slope * 60 / 1e9
         says = f"{host}: at {pace:.3g} GB a minute its memory is full in {full / 3600:.3g} h"
         numbers = {"gb_per_min": pace, "full_in_h": full / 3600}
-        planned = _still_to_run(case)
+        planned = still_to_run(case)
         if planned is not None:
             says += f"; the steps left to do take {planned / 3600:.3g} h"
             numbers["left_h"] = planned / 3600
@@ -195,7 +197,7 @@ def disk_full(case: Case, symptoms: Symptoms, book: EvidenceBook) -> Answer:
 
 def disk_fills(case: Case, symptoms: Symptoms, book: EvidenceBook) -> Answer:
     """Free space falls all along, so that none is left before the run is done."""
-    window, planned = _window(case, symptoms), _still_to_run(case)
+    window, planned = _window(case, symptoms), still_to_run(case)
     if "failed" in symptoms.names or disk_full(case, symptoms, EvidenceBook()).fired:
         return Answer(False)  # that is no forecast any more
     if case.telemetry is None or window is None or planned is None or _FREE not in case.telemetry.metrics():

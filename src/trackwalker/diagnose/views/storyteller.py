@@ -105,11 +105,11 @@ def _lanes(case: Case, causes: list[Cause], leading: list[Examination]) -> tuple
     matrix = telemetry.matrix(query, start, end, step)
     accused = {h for c in causes if c.role == "root" for h in c.hosts}
     lanes, own = [], {*case.hosts, *case.topology.machines}
-    times = tuple(matrix.times.tolist())
+    times, whole = tuple(matrix.times.tolist()), bool(np.isfinite(matrix.values).all())
     for labels, row in zip(matrix.labels, matrix.values, strict=True):
         host = labels.get("host", "")
         if case.hosts and host not in own:
             continue
-        values = tuple(v if math.isfinite(v) else None for v in row.tolist())
+        values = tuple(row.tolist() if whole else [v if math.isfinite(v) else None for v in row.tolist()])
         lanes.append(Lane(host, host in accused, times, values))
     return tuple(sorted(lanes, key=lambda lane: (not lane.accused, lane.host))), chosen[2], query

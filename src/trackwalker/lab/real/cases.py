@@ -8,11 +8,11 @@ from functools import partial
 from pathlib import Path
 from typing import Literal
 
+from trackwalker.job.processes import short_hostname
 from trackwalker.lab.real import stage
 from trackwalker.lab.real.leaky import CONFINED
 from trackwalker.lab.real.stage import Stage
 from trackwalker.lab.scenario import Kind, TrueCause, Truth
-from trackwalker.launch.plan import short_hostname
 
 PROCS = 4
 VICTIM_RANK = 2

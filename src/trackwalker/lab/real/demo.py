@@ -13,11 +13,12 @@ from trackwalker.diagnose.views.asked import Diagnosis
 from trackwalker.job.resolve import resolve
 from trackwalker.lab.real.cases import RealCase
 from trackwalker.lab.real.inject import find_victim, inject
+from trackwalker.lab.real.noticing import Notice, Noticing
 from trackwalker.lab.real.undo import note_for
 from trackwalker.launch.plan import How, plan_local
 from trackwalker.launch.request.words import ModelSpec, Passthrough
 from trackwalker.launch.schedulers.local import LocalRun
-from trackwalker.watch.detect.live import LiveWatch, Notice
+from trackwalker.watch.detect.live import LiveWatch
 
 _BASELINE = {"steady": (60, 15.0), "early": (30, 5.0)}  # steps and seconds at full speed, to compare with
 _START_LIMIT_S = 150.0
@@ -120,14 +121,14 @@ class Follower:
 
     def __init__(self, run: LocalRun, show: Show) -> None:
         self._run, self._show = run, show
-        self._watch = LiveWatch(run.job_dir)
+        self._watch = Noticing(run.job_dir)
         self._first: float | None = None
 
     def until(self, enough: Callable[[Notice | None], bool], seconds: float) -> Notice | None:
         """Look until it is enough, the run is over or time is up; the notice that was enough."""
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:
-            notice = self._watch.look()
+            notice = self._watch.notice()
             self._show(self._watch)
             if enough(notice) or self._run.supervise() is not None:
                 return notice

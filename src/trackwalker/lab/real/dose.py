@@ -17,6 +17,7 @@ from pydantic import BaseModel, ConfigDict
 from trackwalker.diagnose.engine import diagnose
 from trackwalker.diagnose.verdict import Verdict
 from trackwalker.job import journal
+from trackwalker.job.processes import short_hostname
 from trackwalker.job.resolve import resolve
 from trackwalker.lab.real import network, stage
 from trackwalker.lab.real.cgroups import limit_writes
@@ -25,27 +26,27 @@ from trackwalker.lab.real.inject import find_victim, starve, take_cpus
 from trackwalker.lab.real.stage import Stage
 from trackwalker.lab.real.undo import Undo, note_for
 from trackwalker.lab.real.victim import Victim
-from trackwalker.launch.plan import How, plan_local, short_hostname
+from trackwalker.launch.plan import How, plan_local
 from trackwalker.launch.request.words import ModelSpec, Passthrough
 from trackwalker.launch.schedulers.local import LocalRun
 
 PROCS = 2
 _VICTIM = 1
-_FROM_STEP = 120  # where faults begin that the trainer makes itself
+_FROM_STEP = 600  # where faults begin that the trainer makes itself: full speed has to be there to be told
 _WARM_UP = 10  # steps that are no measure of full speed
-_BASELINE_S = 12.0
-_FAULT_S = 22.0
+_BASELINE_S = 20.0  # some samples of every collector
+_FAULT_S = 40.0  # a seventh of it is more than the 5 s from which on a slow phase is no dip
 _FAULT_STEPS = 20
-_LONGEST_S = 60.0
+_LONGEST_S = 90.0
 _START_LIMIT_S = 180.0
 
-# Steps of some hundredths of a second: what others do on the machine counts for less than the fault.
+# Steps of some hundredths of a second: what a scheduler does in milliseconds counts for less than the fault.
 _SMALL = {
-    "base_emb_dim": "32",
-    "base_num_decoder_layers": "1",
-    "base_mlp_dim": "64",
-    "per_device_batch_size": "1",
-    "max_target_length": "32",
+    "base_emb_dim": "128",
+    "base_num_decoder_layers": "2",
+    "base_mlp_dim": "512",
+    "per_device_batch_size": "2",
+    "max_target_length": "128",
 }
 
 Live = Callable[[Victim, Undo], None]

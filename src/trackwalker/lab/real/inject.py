@@ -80,7 +80,7 @@ def _segfault(victim: Victim, undo: Undo, strength: float) -> None:
 
 def _hog_cpus(victim: Victim, undo: Undo, strength: float) -> None:
     """Busy loops on every core that outrank the victim but not the other ranks: its threads wait for a CPU."""
-    starve(victim, undo, _VICTIM_NICE, max(1, round(4 * strength * (os.cpu_count() or 1))))
+    starve(victim, undo, _VICTIM_NICE, max(1, round(4 * strength * len(os.sched_getaffinity(0)))))
 
 
 def starve(victim: Victim, undo: Undo, nice: int, loops: int | None = None) -> None:
@@ -88,7 +88,7 @@ def starve(victim: Victim, undo: Undo, nice: int, loops: int | None = None) -> N
     usual = os.getpriority(os.PRIO_PROCESS, victim.pid)
     undo.push("renice", victim.pid, start_of(victim.pid), usual)
     set_priority(victim.pid, min(usual + nice, _LOWEST))
-    take_cpus(loops or 2 * (os.cpu_count() or 1), undo, min(usual + _HOG_NICE, _LOWEST))
+    take_cpus(loops or 2 * len(os.sched_getaffinity(0)), undo, min(usual + _HOG_NICE, _LOWEST))
 
 
 def take_cpus(loops: int, undo: Undo, nice: int = 0) -> None:

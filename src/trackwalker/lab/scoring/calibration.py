@@ -7,11 +7,13 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
+import numpy as np
+
 from trackwalker import __version__
-from trackwalker.diagnose.causes.confidence import CalibratedLevel, Calibration, certainty, look_up
+from trackwalker.diagnose.causes.confidence import CalibratedLevel, Calibration, calibration, certainty, look_up, shown
 from trackwalker.errors import UsageError
 from trackwalker.lab.scoring.grade import Claim
 from trackwalker.lab.scoring.measures import Share
@@ -20,39 +22,75 @@ from trackwalker.lab.scoring.table import Table
 from trackwalker.lab.scoring.tools import OWN
 
 _EDGES = (0.0, 0.6, 0.8, 0.9, 0.95, 1.0)
-_LEAST_FAMILIES = 6  # a level of fewer is joined with its neighbour: it would be an anecdote
+_DAMPING, _ROUNDS = 1.0, 25  # of the regression
+_LEAST_FAMILIES = 25  # the standard error of a share of so many is 0.1: a level of fewer is an anecdote, and is joined
 
 
 @dataclass(frozen=True)
 class Stated:
-    """A claim of a verdict: how sure, how well supported, whether true, in which family."""
+    """A claim of a verdict: how sure, how well supported, whether true, in which family, and all that it shows."""
 
     confidence: float
     support: float
     right: bool
     family: str
+    shown: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def set(self) -> str:
+        """The author's set that its family is of."""
+        return self.family.partition("-")[0]
 
 
 def stated(cases: Iterable[CaseResult]) -> list[Stated]:
     """The claims of results that say how sure they are."""
-    return [
-        Stated(
-            claim.confidence,
-            round(_certainty(claim, case), 1),
-            claim.right,
-            case.family,
-        )
+    out = [
+        Stated(claim.confidence, 0.0, claim.right, case.family, _shown(claim, case))
         for case in cases
         for claim in case.grade.claims
         if claim.confidence is not None
     ]
+    return weighed(out, calibration().weights)
 
 
-def _certainty(claim: Claim, case: CaseResult) -> float:
-    named, others = bool(case.grade.accused), len(case.grade.claims) - 1
-    # Sets scored before 2026-11-18 hold 0 where nothing deviated.
+def weighed(claims: Iterable[Stated], weights: dict[str, float]) -> list[Stated]:
+    """The same claims, as certain as these weights make them."""
+    return [replace(c, support=round(certainty(weights, c.shown), 1)) for c in claims]
+
+
+def _shown(claim: Claim, case: CaseResult) -> dict[str, float]:
+    # Sets scored before 2026-11-17 hold no hosts for each claim, those before 2026-11-18 hold 0 where nothing deviated.
+    hosts = claim.hosts if "hosts" in claim.model_fields_set else len(case.grade.accused)
     margin = None if claim.margin == 0 and claim.covers == 0 else claim.margin
-    return certainty(claim.support, claim.cause, others, named, margin, claim.explains)
+    return shown(claim.support, claim.cause, len(case.grade.claims) - 1, hosts, margin, claim.explains)
+
+
+def fit_weights(claims: list[Stated]) -> dict[str, float]:
+    """What each of the things that claims show is worth: a logistic regression of right and wrong, slightly damped."""
+    names = list(claims[0].shown)
+    values = np.array([[c.shown[n] for n in names] for c in claims])
+    right = np.array([c.right for c in claims], dtype=float)
+    spread = np.where(values.std(axis=0) > 0, values.std(axis=0), 1.0)
+    x = np.column_stack([np.ones(len(claims)), (values - values.mean(axis=0)) / spread])
+    damping = np.diag([1e-6] + [_DAMPING] * len(names))
+    slopes = np.zeros(x.shape[1])
+    for _ in range(_ROUNDS):
+        chance = 1.0 / (1.0 + np.exp(-x @ slopes))
+        curve = (x.T * np.maximum(chance * (1.0 - chance), 1e-6)) @ x + damping
+        slopes = slopes + np.linalg.solve(curve, x.T @ (right - chance) - damping @ slopes)
+    return {n: round(float(w), 2) for n, w in zip(names, slopes[1:] / spread, strict=True)}
+
+
+def left_out(claims: list[Stated]) -> list[Stated]:
+    """Every claim as sure as a table says that never saw its author's set."""
+    out = []
+    for name in sorted({c.set for c in claims}):
+        others = [c for c in claims if c.set != name]
+        weights = fit_weights(others)
+        table = Calibration(made_by="", version="", weights=weights, levels=fit(weighed(others, weights)))
+        mine = weighed((c for c in claims if c.set == name), weights)
+        out += [replace(c, confidence=look_up(table, c.support)) for c in mine]
+    return out
 
 
 def calibrate(results: list[Results], first_sight: bool = False) -> Calibration:
@@ -65,18 +103,19 @@ def calibrate(results: list[Results], first_sight: bool = False) -> Calibration:
     if _families(claims) < 2 * _LEAST_FAMILIES:
         raise UsageError(f"{_families(claims)} families made claims; 'lab score --suite full' asks all of them")
     if first_sight:
-        sets = sorted({c.family.partition("-")[0] for c in own})
-        made_by = f"trackwalker lab calibrate --first-sight, sets {' '.join(sets)}"
-        return Calibration(made_by=made_by, version=__version__, levels=fit(claims))
+        made_by = f"trackwalker lab calibrate --first-sight, sets {' '.join(sorted({c.set for c in claims}))}"
+        weights = fit_weights(claims)
+        return Calibration(made_by=made_by, version=__version__, weights=weights, levels=fit(weighed(claims, weights)))
     suites = " ".join(dict.fromkeys(f"--suite {name}" for r in results for name in r.suite))
     variants = [c.variant for r in results for c in r.cases]
     seeds = len({c.seed for r in results for c in r.cases if not c.variant})
     worlds, stress = (len({v for v in variants if v.startswith(kind)}) for kind in ("world-", "stress-"))
     asked = f"trackwalker lab score {suites} --seeds {seeds} --variants {worlds} --stress {stress}"
-    return Calibration(made_by=f"{asked}; trackwalker lab calibrate", version=__version__, levels=fit(claims))
+    made_by, weights = f"{asked}; trackwalker lab calibrate", calibration().weights
+    return Calibration(made_by=made_by, version=__version__, weights=weights, levels=fit(claims))
 
 
-def tables(results: list[Results], made: Calibration) -> list[Table]:
+def tables(results: list[Results], made: Calibration, first_sight: bool = False) -> list[Table]:
     """The levels, and for each split how often claims were right that the table is so sure of."""
     rows = [
         [f"{level.support:g}", f"{level.confidence:.2f}", f"{level.right}/{level.of}", str(level.families)]
@@ -85,10 +124,12 @@ def tables(results: list[Results], made: Calibration) -> list[Table]:
     out = [Table("Levels", ["support from", "confidence", "right", "families"], rows)]
     cases = [c for r in results for c in r.cases if c.tool == OWN]
     for split in sorted({c.split for c in cases}):
-        claims = stated(c for c in cases if c.split == split)
+        claims = weighed(stated(c for c in cases if c.split == split), made.weights)
         fitted = [replace(c, confidence=look_up(made, c.support)) for c in claims]
         if fitted:
             out.append(reliability(f"Confidence: {split} families", fitted))
+        if first_sight:
+            out.append(reliability(f"Confidence: {split} families, each set left out in turn", left_out(claims)))
     return out
 
 
@@ -114,6 +155,10 @@ def reliability(title: str, claims: list[Stated]) -> Table:
             [f"{low:.2f}-{high:.2f}", str(families), f"{mean:.3f}", f"{share.right / share.of:.3f}", str(share)]
         )
     note = f"Brier score {brier(claims):.4f}, expected calibration error {calibration_error(claims):.3f}."
+    sure = [[c.confidence for c in claims if c.right is right] for right in (True, False)]
+    if all(sure):
+        where = [sum(held) / len(held) for held in sure]
+        note += f" Mean where right {where[0]:.3f}, where wrong {where[1]:.3f}: {where[0] - where[1]:+.3f}."
     return Table(title, ["confidence", "families", "mean confidence", "share right", "right"], rows, [note])
 
 

@@ -56,7 +56,10 @@ def grade(verdict: dict[str, Any] | None, truth: Truth) -> Grade:
     grades = [_grade_one(verdict, t) for t in right]
     best = next((g for g in grades if g.passed), grades[0])
     roots = [c for c in verdict.get("causes", []) if c.get("role") == "root"]
-    return best.model_copy(update={"claims": [_claim(verdict, c, right) for c in roots]})
+    claims = [_claim(verdict, c, right) for c in roots]
+    if best.passed:  # two stories of one name are right together: each names a part of the hosts
+        claims = [c.model_copy(update={"right": True}) for c in claims]
+    return best.model_copy(update={"claims": claims})
 
 
 def _claim(verdict: dict[str, Any], cause: dict[str, Any], right: tuple[Truth, ...]) -> Claim:

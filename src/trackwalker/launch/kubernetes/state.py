@@ -8,46 +8,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
+from trackwalker.launch.request.effective import tables
+
 State = Literal["pending", "running", "completed", "failed", "gone", "unknown"]
 
 _INDEX = "batch.kubernetes.io/job-completion-index"
-# Words of the kubelet for a container that will not start by waiting longer.
-_STUCK = {
-    "ImagePullBackOff": "image",
-    "ErrImagePull": "image",
-    "InvalidImageName": "image",
-    "ErrImageNeverPull": "image",
-    "CreateContainerConfigError": "config",
-    "CreateContainerError": "config",
-    "RunContainerError": "config",
-}
-# Why the cluster took a pod away (reasons of the condition DisruptionTarget, and of a failed pod).
-_TAKEN = {
-    "PreemptionByScheduler": "preempted",
-    "Preempting": "preempted",
-    "DeletionByTaintManager": "node-lost",
-    "DeletionByPodGC": "node-lost",
-    "NodeLost": "node-lost",
-    "EvictionByEvictionAPI": "evicted",
-    "TerminationByKubelet": "evicted",
-    "Evicted": "evicted",
-    "NodeShutdown": "node-lost",
-    "Terminated": "node-lost",
-}
-# What the cluster says only in events: why no pod comes into being or starts, and why one was taken away.
-_EVENTS_WAITING = {
-    "FailedCreate": "refused",
-    "FailedMount": "volume",
-    "FailedAttachVolume": "volume",
-    "FailedCreatePodSandBox": "network",
-    "FailedScheduling": "unschedulable",
-}
-_EVENTS_TAKEN = {
-    "Preempted": "preempted",
-    "TaintManagerEviction": "node-lost",
-    "NodeNotReady": "node-lost",
-    "Evicted": "evicted",
-}
+_WORDS: dict[str, dict[str, str]] = tables()["kubernetes"]
+_STUCK, _TAKEN = _WORDS["stuck"], _WORDS["taken"]
 _VAGUE = frozenset({"disrupted", "backoff-limit-exceeded", "failed-jobs", "pod-failure-policy", "unknown"})
 _EXIT_CODE = re.compile(r"pod (?:\S+/)?(?P<pod>\S+) failed with exit code (?P<code>\d+)")
 _DISRUPTED = re.compile(r"Pod (?:\S+/)?(?P<pod>\S+) has condition DisruptionTarget")
@@ -105,7 +72,7 @@ def with_events(seen: Seen, text: str, about: Sequence[str]) -> Seen:
         told.sort(key=lambda event: str(event.get("lastTimestamp") or event.get("eventTime") or ""))
     except (ValueError, KeyError, TypeError, AttributeError):
         return seen
-    words = _EVENTS_WAITING if seen.state == "pending" else _EVENTS_TAKEN
+    words = _WORDS["events_waiting" if seen.state == "pending" else "events_taken"]
     for event in reversed(told):
         if event.get("reason") in words:
             named = event["involvedObject"]

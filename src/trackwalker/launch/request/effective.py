@@ -4,23 +4,30 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from functools import cache
 from importlib.resources import files
 from typing import Any
 
 from trackwalker.errors import UsageError
 
-# MaxText's defaults, of the keys that decide about mesh, memory and rules.
-_DEFAULTS: dict[str, Any] = json.loads((files("trackwalker.launch") / "maxtext.json").read_text(encoding="utf-8"))[
-    "defaults"
-]
+# MaxText's `defaults` of the keys that decide about mesh, memory and rules; what config.json of released weights calls
+# its keys (`names`) and its `blocks`; what each policy of `remat` keeps on the GPU of every layer beside its input.
+MAXTEXT: dict[str, Any] = json.loads((files("trackwalker.launch") / "maxtext.json").read_text(encoding="utf-8"))
 _FLAGS = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
+
+
+@cache
+def tables() -> dict[str, Any]:
+    """What tables.json holds."""
+    found: dict[str, Any] = json.loads((files("trackwalker.launch") / "tables.json").read_text(encoding="utf-8"))
+    return found
 
 
 class Effective(Mapping[str, Any]):
     """A config with its defaults; words of the command line are read as the numbers they stand for."""
 
     def __init__(self, config: Mapping[str, Any], architecture: Mapping[str, Any] | None = None) -> None:
-        self._values = {**_DEFAULTS, **(architecture or {}), **config}
+        self._values = {**MAXTEXT["defaults"], **(architecture or {}), **config}
 
     def __getitem__(self, key: str) -> Any:
         return self._values[key]

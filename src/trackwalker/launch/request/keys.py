@@ -7,10 +7,10 @@ import difflib
 import sys
 from collections.abc import Iterable, Mapping
 from functools import cache
-from importlib.resources import files
 from importlib.util import find_spec
 from pathlib import Path
 
+from trackwalker.launch.request.effective import MAXTEXT
 from trackwalker.trainers.tiny.config import Config as TinyConfig
 from trackwalker.trainers.tiny.config import ConfigError
 from trackwalker.trainers.tiny.config import load as load_tiny
@@ -38,8 +38,7 @@ def known_keys(trainer: str) -> frozenset[str]:
     """Every key that the trainer accepts."""
     if trainer == "tiny":
         return frozenset(field.name for field in dataclasses.fields(TinyConfig))
-    lines = (files("trackwalker.launch") / "maxtext_keys.txt").read_text(encoding="utf-8").splitlines()
-    return frozenset(line for line in lines if line and not line.startswith("#"))
+    return frozenset(MAXTEXT["keys"])
 
 
 _PACKAGES = {

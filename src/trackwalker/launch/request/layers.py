@@ -50,11 +50,6 @@ class Environment:
             found[XLA_FLAGS] = Setting(value=" ".join(s.value for s in last), source=" + ".join(sources))
         return found
 
-    def guards(self) -> dict[str, str]:
-        """Variables that the node has to check before it passes them on; what the user set is checked as well."""
-        named = {n: next((s.guard for s in steps if s.guard), None) for n, steps in self.variables.items()}
-        return {n: g for n, g in named.items() if g}
-
     def add(self, source: str, env: Mapping[str, Any], flags: Mapping[str, Any], why: str = "") -> None:
         """Put one layer on top; an entry is a value, or a value with the reason for it."""
         for name, entry in env.items():

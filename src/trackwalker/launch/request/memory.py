@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from trackwalker.errors import UsageError
 from trackwalker.job.gpus import gpus
-from trackwalker.launch.request.effective import Effective
+from trackwalker.launch.request.effective import MAXTEXT, Effective
 from trackwalker.launch.request.mesh import Mesh
 
 ERROR = 0.25  # the estimate's own: what XLA fuses, pads and keeps alive is not modelled
@@ -17,24 +17,7 @@ GIB = 2**30
 _BYTES = {"float32": 4, "bfloat16": 2, "float16": 2, "float8_e4m3fn": 1, "float8_e5m2": 1}
 _MOMENTS = {"adamw": 2, "adam_pax": 2, "muon": 2, "sgd": 0}
 # What a policy keeps on the GPU of every layer beside its input; the rest is computed again in the backward pass.
-_QKV, _MINIMAL = ("qkv",), ("qkv", "out", "up", "down")
-_KEPT: dict[str, tuple[str, ...]] = {
-    "full": (),
-    "minimal": _MINIMAL,
-    "minimal_with_context": (*_MINIMAL, "context"),
-    "minimal_flash": (*_MINIMAL, "context"),
-    "minimal_with_quantization": _MINIMAL,
-    "minimal_with_context_and_quantization": (*_MINIMAL, "context"),
-    "save_dot_with_context_except_mlp": ("qkv", "context", "out"),
-    "save_dot_except_mlpwi": ("qkv", "out", "down"),
-    "save_dot_except_mlp": ("qkv", "out"),
-    "save_qkv_proj": _QKV,
-    "save_out_proj": ("out",),
-    "qkv_proj_offloaded": (),
-    "minimal_offloaded": (),
-    "custom": (),
-    "none": (*_MINIMAL, "context", "norms"),
-}
+_KEPT: dict[str, list[str]] = MAXTEXT["remat"]
 
 
 @dataclass(frozen=True)

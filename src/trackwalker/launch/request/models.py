@@ -17,6 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from trackwalker.errors import UsageError
 from trackwalker.job.yaml_files import read_yaml
+from trackwalker.launch.request.effective import MAXTEXT
 from trackwalker.launch.request.rules import Rule
 
 METADATA = "trackwalker"  # the one top-level key that is ours; everything else is the trainer's
@@ -156,10 +157,8 @@ def _either(names: list[str]) -> str:
     return quoted[0] if len(quoted) == 1 else f"{', '.join(quoted[:-1])} or {quoted[-1]}"
 
 
-# What config.json of released weights calls MaxText's keys ("names") and its blocks.
-_WORDS = json.loads((files("trackwalker.launch") / "maxtext.json").read_text(encoding="utf-8"))
-_NAMES: dict[str, str] = _WORDS["names"]
-_BLOCKS: dict[str, str] = _WORDS["blocks"]
+_NAMES: dict[str, str] = MAXTEXT["names"]
+_BLOCKS: dict[str, str] = MAXTEXT["blocks"]
 _NEEDED = ("hidden_size", "num_attention_heads", "num_hidden_layers", "vocab_size", "intermediate_size")
 
 

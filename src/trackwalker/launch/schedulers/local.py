@@ -23,8 +23,10 @@ from trackwalker.job.journal import read
 from trackwalker.job.processes import spawn
 from trackwalker.job.trust import ours_alone
 from trackwalker.launch.code.bundle import build_agent
-from trackwalker.launch.plan import CONFIG, Plan
+from trackwalker.launch.plan import CONFIG, Plan, services
+from trackwalker.node.agent.services import Services
 from trackwalker.node.evidence import coredump
+from trackwalker.node.stages.order import Seat
 
 _MOST_RESTARTS = 5
 
@@ -36,16 +38,16 @@ class LocalRun:
         self.plan = plan
         self.record, self.job_dir, self.log = plan.record, plan.agent.job_dir, plan.log
         self._agent: subprocess.Popen[bytes] | None = None
-        self._recorder: subprocess.Popen[bytes] | None = None
-        self._ray: subprocess.Popen[bytes] | None = None
-        self._restarts = {"agent": 0, "recorder": 0, "ray": 0}
+        self._restarts = 0
         self._cancelled = False
+        record, node = plan.record, plan.agent.node
+        beside = services(sys.executable, record.observe, record.ray) if plan.agent.is_first else {}
+        self._services = Services(beside, self.job_dir, Seat(record.id, 0, node))
 
     @classmethod
     def start(cls, plan: Plan) -> LocalRun:
         """Create the job directory, write down the run, start agent and recorder."""
         run = cls(plan)
-        record = plan.record
         try:
             with ours_alone():
                 run._write()
@@ -56,10 +58,7 @@ class LocalRun:
                 f"cannot write the job directory {run.job_dir}: {e.strerror}; choose another --workspace"
             ) from e
         run._agent = run._start_agent()
-        if record.observe:
-            run._recorder = run._start_recorder()
-        if record.ray:
-            run._ray = run._start_ray()
+        run._services.start()
         return run
 
     def _write(self) -> None:
@@ -90,11 +89,6 @@ class LocalRun:
             self._agent = self._restart_agent()
             if self._agent is None:
                 return 1
-        if self._recorder is not None and self._recorder.poll() is not None and self._may_restart("recorder"):
-            self._recorder = self._start_recorder()
-        # Its keeper gives up by itself, with exit code 0: Ray is never worth a second look then.
-        if self._ray is not None and self._ray.poll() not in (None, 0) and self._may_restart("ray"):
-            self._ray = self._start_ray()
         return None
 
     def cancel(self) -> None:
@@ -106,10 +100,10 @@ class LocalRun:
     def wait_closed(self, seconds: float = 30.0) -> None:
         """Wait until agent, recorder and Ray have put everything away."""
         deadline = time.monotonic() + seconds
-        for process in (self._agent, self._recorder, self._ray):
-            if process is not None:
-                with contextlib.suppress(subprocess.TimeoutExpired):
-                    process.wait(max(0.1, deadline - time.monotonic()))
+        if self._agent is not None:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._agent.wait(seconds)
+        self._services.close(deadline - time.monotonic())
 
     def _run_end(self) -> int | None:
         for record in reversed(read(self.job_dir / "events.jsonl").items):
@@ -119,14 +113,11 @@ class LocalRun:
 
     def _restart_agent(self) -> subprocess.Popen[bytes] | None:
         # Without a saved state there is nothing to take over: the agent died before it started a rank.
-        if not self._may_restart("agent") or not self.plan.agent.state_file.exists():
+        self._restarts += 1
+        if self._restarts > _MOST_RESTARTS or not self.plan.agent.state_file.exists():
             return None
         # A signal would come before the new agent listens for it.
         return self._start_agent("--adopt", *(["--stop"] if self._cancelled else []))
-
-    def _may_restart(self, name: str) -> bool:
-        self._restarts[name] += 1
-        return self._restarts[name] <= _MOST_RESTARTS
 
     def _start_agent(self, *extra: str) -> subprocess.Popen[bytes]:
         # A recorded command has us beside it: nothing needs to travel. -P: its folder is not ours to import from.
@@ -134,17 +125,6 @@ class LocalRun:
         program = [str(self.job_dir / "agent" / "agent.pyz")] if self.plan.agent.owns else ours
         argv = [sys.executable, *program, str(self._spec_file), *extra]
         return self._spawn(argv, self.job_dir / "agent" / f"{self.plan.agent.node}.log", self.plan.env)
-
-    def _start_recorder(self) -> subprocess.Popen[bytes]:
-        argv = [sys.executable, "-m", "trackwalker.observe"]
-        argv += ["--job-dir", str(self.job_dir), "--job-id", self.plan.record.id]
-        return self._spawn(argv, self.job_dir / "prometheus" / "recorder.log", {})
-
-    def _start_ray(self) -> subprocess.Popen[bytes]:
-        node = self.plan.agent.node
-        argv = [sys.executable, "-m", "trackwalker.observe.ray", "--node", node]
-        argv += ["--job-dir", str(self.job_dir), "--job-id", self.plan.record.id]
-        return self._spawn(argv, self.job_dir / "ray_logs" / f"{node}.log", {})
 
     def _spawn(self, argv: list[str], log: Path, env: dict[str, str]) -> subprocess.Popen[bytes]:
         log.parent.mkdir(parents=True, exist_ok=True)

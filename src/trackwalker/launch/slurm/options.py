@@ -5,48 +5,17 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from importlib.resources import files
 
 from trackwalker.errors import UsageError
+from trackwalker.launch.request.effective import tables
 
-_LONG = {
-    "N": "nodes",
-    "t": "time",
-    "p": "partition",
-    "A": "account",
-    "w": "nodelist",
-    "x": "exclude",
-    "o": "output",
-    "e": "error",
-    "a": "array",
-    "J": "job-name",
-    "n": "ntasks",
-    "D": "chdir",
-    "W": "wait",
-    "V": "version",
-    "h": "help",
-}
-_LINES = (files("trackwalker.launch.slurm") / "sbatch_options.txt").read_text(encoding="utf-8").splitlines()
-_TAKES = {name: not alone for name, _, alone in (line.partition(" ") for line in _LINES if not line.startswith("#"))}
+_SBATCH = tables()["sbatch"]
+_TAKES: dict[str, bool] = _SBATCH["takes"]
+_LONG: dict[str, str] = _SBATCH["letters"]
+_OURS: dict[str, str] = _SBATCH["ours"]
 # Never taken for one of ours misspelt; two more are Kubernetes'. An unknown one is still sbatch's own business.
 KNOWN = frozenset(_TAKES) | {"namespace", "gpu-resource"}
 _SHORT_ALONE = frozenset("HOQVWhksv")
-_OURS = {
-    "output": "the log's name and place are what every other command finds a job by",
-    "error": "both streams go into one log",
-    "open-mode": "the log is always appended to, so that a requeued job keeps its evidence",
-    "job-name": "the name comes from the model and its tag (model:tag)",
-    "array": "one submission is one run; submit several",
-    "ntasks": "one agent runs on each node",
-    "ntasks-per-node": "one agent runs on each node",
-    "wrap": "the batch script is ours",
-    "chdir": "the job starts in its submission folder",
-    "parsable": "we read sbatch's answer ourselves",
-    "test-only": "'trackwalker plan' asks for that",
-    "wait": "use 'trackwalker wait JOB'",
-    "help": "see 'sbatch --help' for its options",
-    "version": "see 'sbatch --version'",
-}
 _TIME = re.compile(r"\d+(-\d+(:\d+){0,2}|(:\d+){0,2})|UNLIMITED|INFINITE", re.IGNORECASE)
 
 

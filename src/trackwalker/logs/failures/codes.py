@@ -7,7 +7,10 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import orjson
+
 from trackwalker.job.yaml_files import read_yaml
+from trackwalker.logs.scanning.disk_cache import kept
 
 TABLE = Path(__file__).parents[1] / "codes.yml"
 
@@ -21,9 +24,11 @@ class Spelling(NamedTuple):
 
 
 @cache
-def table() -> dict[str, dict[Any, Any]]:
-    """The codes that are known, by sort."""
-    held: dict[str, dict[Any, Any]] = read_yaml(TABLE.read_text(encoding="utf-8"))
+def table() -> dict[str, dict[str, Any]]:
+    """The codes that are known, by sort; numbers are text."""
+    text = TABLE.read_text(encoding="utf-8")
+    made = kept("codes", text.encode(), lambda: orjson.dumps(read_yaml(text), option=orjson.OPT_NON_STR_KEYS))
+    held: dict[str, dict[str, Any]] = orjson.loads(made)
     return held
 
 
@@ -42,7 +47,7 @@ def errno(name: str) -> Iterator[Spelling]:
 
 def gpu(number: int) -> Iterator[Spelling]:
     """The names CUDA and HIP give it, their sentence, and the number behind the word error or failure."""
-    for text in table()["gpu"][number]:
+    for text in table()["gpu"][str(number)]:
         yield Spelling(text)
     behind = rf"(?:cuda|hip|driver|cu[A-Z]\w+).{{0,60}}(?:error|failure|code)[ :=(]{{1,3}}{number}(?!\d)"
     for word in ("failure {}", "error {}", "error: {}", "error={}", "error ({}", "code={}", "code: {}"):
@@ -53,7 +58,7 @@ def gpu(number: int) -> Iterator[Spelling]:
 def http(status: int) -> Iterator[Spelling]:
     """The status beside its sentence or beside the words that come before a status."""
     sort = "client" if status < 500 else "server"
-    yield Spelling(f"{status} {table()['http'][status]}")
+    yield Spelling(f"{status} {table()['http'][str(status)]}")
     yield Spelling(f"{status} {sort} error")
     behind = rf"(?<!\d){status}(?!\d)"
     for word in ("http error {}", "status code {}", "status code: {}", "status_code={}", "status: {}", "status {}",

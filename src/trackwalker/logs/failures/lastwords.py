@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections import Counter, defaultdict
 from dataclasses import replace
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from trackwalker.job.dialects import needles as step_needles
@@ -29,6 +30,7 @@ _OFTEN = 5  # times: what a healthy run reports
 _SHORTEST = 12
 _NEAR = 3  # lines
 _SEVERAL = 3  # ranks that lost somebody
+_TWICE = 2  # lines in which somebody was lost
 _QUOTED = 400
 VICTIM_LINES = frozenset({"victim", "exit-word"})  # they tell that somebody ended, not why
 _ENDED = VICTIM_LINES | {"end-of-process"}
@@ -44,6 +46,8 @@ _LOST = re.compile(
     r"(?i)unreachable|no route|lost (?:contact|connection)|(?:not|n't) (?:answer|respond)|no (?:answer|response|reply)"
     r"|refused|timed out|timeout|reset by peer|broken pipe|connect\w* .*(?:fail|clos)|fail\w* to (?:connect|reach|send)"
 )
+_WHOLE = re.compile(rb"(?<![\w.:-])\d{1,9}(?![\w.:])")
+_CALM = re.compile(r"\b(?:INFO|DEBUG|TRACE|NOTICE)\b")  # in the head of a line
 _A_BAR = re.compile(r"\d+%\||\b\d+(?:\.\d+)?(?:it/s|s/it)\b")
 
 
@@ -86,7 +90,9 @@ def last_words(
     ranks: dict[str, set[object]] = defaultdict(set)
     lost = {rank for rank in victims.values() if rank is not None}
     found: list[Seen] = []
-    clock = None
+    odd: list[Seen] = []  # of nobody known, or in the form of a warning
+    lost_lines, reacted, clock = 0, 0, None
+    said: Counter[str] = Counter()
     for at, raw in enumerate(raws[last + 1 :], start=number + last + 1):
         body = places.read(raw[:2000], raws[at - number - 1] if at > number else b"")
         if body is None or launchers_end(body.text):
@@ -97,25 +103,37 @@ def last_words(
         clock = body.clock if body.clock is not None else clock
         template = template_of(body)
         ranks[template].add(body.rank if body.rank is not None else body.actor)
+        said[template] += 1
+        if reaction := reacts(body.text):
+            lost_lines, reacted = lost_lines + 1, at
         before = first_known is None or at < first_known or (body.rank is not None and body.rank not in lost)
         # The line of code that a warning quotes stands indented below it.
         source = body.text[:1].isspace() and at > number and b"Warning: " in raws[at - number - 1]
-        if body.rank is not None and reacts(body.text):
+        if body.rank is not None and reaction:
             places.missed.add(body.rank)
-        if before and not source and at not in known and _tells(body, first_known, at):
+        if source or at in known:
+            continue
+        sure = before and _tells(body, first_known, at)
+        if sure or (not reaction and body.rank not in lost and _stands_out(body, places.labelled)):
             told = read(body) or Told(SAID, others=others_in(body.text))
             host = body.host or body.named or body.label
-            found.append(
+            (found if sure else odd).append(
                 Seen(body.rank, body.task, host, file, at, body.text.strip()[:_QUOTED], clock, told, template,
                      lines=[at], actor=body.actor)
             )  # fmt: skip
     found = [s for s in found if len(ranks[s.template]) <= _MOST_RANKS]
-    if not found:
+    odd = [s for s in odd if said[s.template] == 1 and s.rank not in places.missed] if lost_lines >= _TWICE else []
+    if not found and not odd:
         return []
     healthy = [*scan.front.split(b"\n")[: number + last], *raws[: last + 1]]
     usual = {template_of(b) for raw in healthy if (b := places.read(raw[:600]))}
     found = [s for s in found if s.template not in usual]
+    odd = [s for s in odd if s.template not in usual]
     failed = failed or len(places.missed) >= _SEVERAL
+    if failed and not any(s.told.severity > SAID for s in found):
+        # All others tell of a lost peer: the one sentence that nobody else prints is of who was lost.
+        sound = [s for s in found if s.rank not in places.missed]
+        found = sound or [s for s in odd if s.line < reacted][-1:] or odd[:1] or found
     errors = [s for s in found if s.told.severity >= ERROR]  # by their level, in words that nobody searches for
     if not failed:
         return errors[:_MOST]
@@ -174,7 +192,19 @@ def _last_report(raws: list[bytes], places: Places, until: int | None) -> int | 
         well = well and body is not None and ending(body.text) == (None, None)
         templates.append(template_of(body) if body is not None and well else "")
     often = [t for t, count in Counter(templates).most_common(4) if t and count >= _OFTEN][:3]
+    places.counted = any(
+        _counts_on([raw for raw, t in zip(raws, templates, strict=False) if t == each]) for each in often
+    )
     return max((i for i, t in enumerate(templates) if t in often), default=None)
+
+
+def _counts_on(raws: list[bytes]) -> bool:
+    """Whether lines that are alike count something: one of their numbers grows from each to the next, evenly."""
+    rows = [[int(n) for n in _WHOLE.findall(raw)] for raw in raws]
+    if len({len(row) for row in rows}) > 1:
+        return False
+    grows = ({b - a for a, b in pairwise(column)} for column in zip(*rows, strict=True))
+    return any(len(by - {0}) == 1 and min(by) >= 0 for by in grows)
 
 
 def _tells(body: Body, victim: int | None, at: int) -> bool:
@@ -184,7 +214,19 @@ def _tells(body: Body, victim: int | None, at: int) -> bool:
         (body.rank is not None or body.actor != "" or (victim is not None and victim - at <= _NEAR))
         and not body.informs
         and not warns(text)
-        and len(text.strip()) >= _SHORTEST
+        and _a_sentence(text)
+    )
+
+
+def _stands_out(body: Body, labelled: bool) -> bool:
+    """Whether somebody wrote a sentence; where ranks are labelled a line without one is a launcher's."""
+    somebodys = body.rank is not None or not labelled or (body.host or body.label or body.actor) != ""
+    return somebodys and not body.informs and _a_sentence(body.text) and not _CALM.search(body.text[:60])
+
+
+def _a_sentence(text: str) -> bool:
+    return (
+        len(text.strip()) >= _SHORTEST
         and not _NO_SENTENCE.search(text)
         and not _A_BAR.search(text)
         and not LAUNCHERS.match(text)

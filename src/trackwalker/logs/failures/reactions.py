@@ -11,7 +11,7 @@ import re
 from trackwalker.logs.failures.signatures import Trait
 
 VICTIMS: tuple[Trait, ...] = ("victim", "hearsay", "heartbeat")
-_WHO = r"(?:peers?|ranks?|workers?|process(?:es)?|nodes?|members?|neighbou?rs?|leader|coordinator|master|store|others?|tasks?|partners?|remote|replicas?|participants?)"
+_WHO = r"(?:peers?|ranks?|workers?|process(?:es)?|nodes?|members?|neighbou?rs?|leader|coordinator|master|store|others?|tasks?|partners?|remote|replicas?|participants?|group|ring|cohort|gang)"
 _GONE = r"(?:gone|lost|closed|dead|left|unreachable|vanish\w*|disconnect\w*|missing|stopped|exited|died|reset|dropped|went|silent|unresponsive|not (?:respond|answer)\w*|fail(?:ed|ure)|unhealthy|hung up|terminated|crashed)"
 _COLLECTIVE = r"(?:collectives?|all.?reduce|all.?gather|reduce.?scatter|broadcast|all.?to.?all|barriers?|send/?recv|process.?group|communicator|ring|rendezvous)"
 _REACTS = re.compile(

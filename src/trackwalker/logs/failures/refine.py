@@ -142,7 +142,7 @@ def _late_start(groups: list[Group], index: LogIndex) -> None:
     for group in having(groups, "meeting"):
         if group.tier != 1:
             continue
-        if len(index.steps):
+        if len(index.steps) or index.places.counted:
             group.become("training-began", "training had begun: it looks for one that is gone")
         elif any(at < when(group.first, index) for at in failed):
             group.tier = 3

@@ -10,6 +10,8 @@ import re
 from collections.abc import Sequence
 from itertools import count, takewhile
 
+from trackwalker.logs.scanning.lines import holds
+
 _HOST = r"(?P<host>(?=[\w.-]*[A-Za-z])(?=[\w.-]*\d)[A-Za-z0-9][\w.-]{1,63}|(?:\d{1,3}\.){3}\d{1,3})"
 _NAMED = (
     r"(?P<host>(?=[\w.-]*[A-Za-z])(?=[\w.-]*[\d-])[A-Za-z0-9][\w.-]{1,63})"  # a host, where a word says that it is one
@@ -36,11 +38,13 @@ _SLOTS = re.compile(rf"^\s*{_HOST}(?:\s+(?:slots|max_slots|cpu)=|:)(?P<slots>\d{
 _GIVEN = re.compile(rf"(?:-H|--hosts?|-host|--hostlist)[ =]((?:{_HOST.replace('?P<host>', '')}:\d{{1,4}},?){{2,}})")
 _RANK_HEAD = re.compile(r"(?i)^(?:global.?|world.?)?(?:rank|process(?:.?(?:index|id))?|proc|worker|task)s?$")
 _HOST_HEAD = re.compile(r"(?i)^(?:host(?:.?name)?|node(?:.?name)?|machine|server|address|ip|pod)s?$")
+_HEADS = (("rank", "proc", "worker", "task"), ("host", "node", "machine", "server", "address", "ip", "pod"))
 _CELLS = (re.compile(r"\s*\|\s*"), re.compile(r"\t+|\s{2,}"), re.compile(r"\s*,\s*"), re.compile(r"\s+"))
 _RULE = re.compile(r"^[\s|+:=-]*$")
 _A_HOST = re.compile(rf"^{_HOST}$")
 _MOST_ROWS = 1 << 14
-_LOOKS = re.compile(r"(?i)host|node|world|rank|slots|process|:\d+\s*$|machine|worker|\s-H\s")
+_TOLD_BY = ("host", "node", "world", "rank", "slots", "process", "machine", "worker")
+_LOOKS = re.compile(rf"(?i){'|'.join(_TOLD_BY)}|:\d+\s*$|\s-H\s")
 
 
 def read_tables(lines: Sequence[str], hosts: Sequence[str] = ()) -> dict[int, str]:
@@ -48,7 +52,7 @@ def read_tables(lines: Sequence[str], hosts: Sequence[str] = ()) -> dict[int, st
     found: dict[int, str] = {}
     counted: list[tuple[str, int]] = []
     for at, line in enumerate(lines):
-        if not _LOOKS.search(line):
+        if not _looks(line):
             continue
         if (table := _below(lines, at)) and _once(table):
             found.update({r: h for r, h in table.items() if r not in found})
@@ -78,6 +82,13 @@ def read_tables(lines: Sequence[str], hosts: Sequence[str] = ()) -> dict[int, st
     return found
 
 
+def _looks(line: str) -> bool:
+    """Whether a line may be part of a table: most are not, and most of those without an expression."""
+    if not (holds(line, _TOLD_BY) or line.rstrip()[-1:].isdigit() or "-" in line):
+        return False
+    return _LOOKS.search(line) is not None
+
+
 def _ranks(text: str) -> list[int]:
     """A list or a range of numbers."""
     numbers = [int(n) for n in re.findall(r"\d+", text)]
@@ -96,7 +107,7 @@ def _listed(each: list[tuple[str, list[int]]]) -> dict[int, str]:
 
 def _below(lines: Sequence[str], at: int) -> dict[int, str]:
     """The rows below a heading that names ranks and hosts."""
-    for cut in _CELLS:
+    for cut in _CELLS if all(holds(lines[at], words) for words in _HEADS) else ():
         heads = cut.split(lines[at].strip())
         ranks = [i for i, head in enumerate(heads) if _RANK_HEAD.match(head.strip())]
         hosts = [i for i, head in enumerate(heads) if _HOST_HEAD.match(head.strip())]

@@ -131,7 +131,7 @@ NEEDLES = tuple(
     if len(word) >= 7
 )
 _LEVEL = re.compile(
-    r"^\W{0,4}(?:[\w./:,+ -]{1,60}?[\s\]|:(\[-]+)??\W{0,3}(?P<level>FATAL|CRITICAL|CRIT|ERROR|ERR|(?<=\[)[EF](?=\])|PANIC|EMERG|ALERT|SEVERE|SEVERITY=ERROR)\b"  # noqa: E501
+    r"^\W{0,4}(?:[\w./:,+ -]{1,60}?[\s\]|:(\[-]+)??\W{0,3}(?P<level>FATAL?|CRITICAL|CRIT|ERRO?R?|(?<=\[)[EF](?=\])|PANIC|EMERG|ALERT|SEVERE|SEVERITY=ERROR)\b"  # noqa: E501
 )
 _LOWER = re.compile(
     r"(?:^|[\w)\]]: |\| |^[\w.+-]{2,24} (?=error [A-Z]{1,6}-?\d))(?P<level>fatal error|fatal|error|panic)(?:\[\w+\]| [A-Z]{1,6}-?\d{1,6})?: |\"?(?:level|severity|lvl)\"?[=:] ?\"?(?P<named>error|fatal|critical|panic)\b"  # noqa: E501

@@ -5,6 +5,7 @@ New is what the run's healthy part does not print; first is what a rank says of 
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 
 from trackwalker.logs.failures.groups import Group, having, when, whose
@@ -13,6 +14,7 @@ from trackwalker.logs.failures.reactions import VICTIMS, launchers_end, reacts
 from trackwalker.logs.failures.structure import ERROR, FATAL, SAID, ending
 from trackwalker.logs.scanning.index import Hit, LogIndex
 
+_DIGITS = re.compile(r"\d+")
 _TRACEBACK = 60  # lines of a traceback, interleaved with those of other ranks
 _LAST_WORDS = 5  # lines: an error with nothing after it
 _SEVERAL, _MANY = 2, 3  # ranks that lost somebody
@@ -26,13 +28,16 @@ def sort_errors(group: Group, index: LogIndex) -> None:
     for hit in group.hits:
         ranks[_form(hit)].add(hit.rank)
     world = max(len(index.facts.hosts), len({h.rank for h in group.hits}), _world(index))
+    # What one rank alone says tells it from those who say alike what happened to them.
+    alone = any(len(ranks[_form(h)]) == 1 and h.rank is not None and not reacts(h.text) for h in group.hits)
 
     labelled = any(h.rank is not None for h in group.hits)
     spoke = {h.rank for h in group.hits}
     ended = index.places.first if index.places.first in spoke else index.places.ended_first
 
     def key(hit: Hit) -> tuple[bool, bool, bool, bool, bool, bool, bool, tuple[float, int]]:
-        common = world > 2 and len(ranks[_form(hit)]) > _MOST_ALIKE * world
+        said_by = len(ranks[_form(hit)])
+        common = world > 2 and (said_by > _MOST_ALIKE * world or (said_by > 1 and alone))
         launcher = labelled and hit.rank is None and hit.file == index.path.name and not hit.host
         others = ended is not None and hit.rank != ended and (hit.rank is not None or ended in spoke)
         lost = reacts(hit.text)
@@ -68,7 +73,9 @@ def _severity(hit: Hit) -> int:
 
 def _form(hit: Hit) -> tuple[str, str]:
     told = hit.told
-    return (told.exception, told.verb) if told is not None and (told.exception or told.verb) else ("", hit.text[:60])
+    if told is not None and (told.exception or told.verb):
+        return told.exception, told.verb
+    return "", _DIGITS.sub("#", hit.text[:60])
 
 
 def _world(index: LogIndex) -> int:
@@ -201,9 +208,10 @@ def _before_the_victims(unknown: Group, groups: list[Group], index: LogIndex) ->
             and _not_lost_before(own, victims, index)
             and _speaks_up(own, groups, len(lost))
         )
+        and not _alone(own, victims, index)
     ):
         return
-    if any(g.tier <= 2 for g in victims) and not first and (_severity(own) < ERROR or len(lost) < _SEVERAL):
+    if any(g.tier <= 2 for g in victims) and not first and len(lost) < (_SEVERAL if _severity(own) >= ERROR else _MANY):
         return
     raised = [h for g in having(groups, "exception") for h in g.hits if h.rank is not None and not reacts(h.text)]
     began = min(when(g.first, index) for g in victims)
@@ -257,6 +265,16 @@ def _later(own: Hit, victims: list[Group], index: LogIndex) -> bool:
 def _not_lost_before(own: Hit, victims: list[Group], index: LogIndex) -> bool:
     """Whether whoever speaks had not told before that it lost somebody."""
     return not any(h.rank == own.rank and when(h, index) < when(own, index) for g in victims for h in g.hits)
+
+
+def _alone(own: Hit, victims: list[Group], index: LogIndex) -> bool:
+    """Whether a line whose rank nothing tells stands beside several alike of who lost somebody.
+
+    Where ranks are labelled a line without a label is the launcher's.
+    """
+    told = sum(h.count for g in victims for h in g.hits)
+    launchers = index.places.labelled and not own.host
+    return own.rank is None and own.count == 1 and told >= _SEVERAL and not launchers and not reacts(own.text)
 
 
 def _speaks_up(own: Hit, groups: list[Group], lost: int) -> bool:

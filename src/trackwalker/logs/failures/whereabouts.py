@@ -5,27 +5,35 @@ A line that a rank wrote speaks for that rank only: what it says about others is
 
 from __future__ import annotations
 
-import math
 import re
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
+from trackwalker.logs.failures.owners import (
+    Label,
+    actors_shown,
+    hosts_listed,
+    hosts_shown,
+    label_of,
+    named_by,
+    rows_shown,
+)
 from trackwalker.logs.failures.reactions import reacts
 from trackwalker.logs.failures.roster import read_tables
-from trackwalker.logs.formats.blocks import Sections
-from trackwalker.logs.scanning.labels import Label, learn_label
-from trackwalker.logs.scanning.lines import PROMPTS, Body, parse
+from trackwalker.logs.formats.blocks import HERE, Sections
+from trackwalker.logs.scanning.labels import learn_forms
+from trackwalker.logs.scanning.lines import LAUNCHERS, PROMPTS, Body, clean, parse
 
 _HOST = r"(?P<host>(?=[\w.-]*\d)[A-Za-z][\w.-]{1,63})"
 _RANK = r"(?P<rank>\d{1,6})"
 _FORMS = (
     re.compile(rf"^{_HOST}:\d{{1,8}}:\d{{1,8}} \[\d+\] NCCL INFO .*?\brank {_RANK}\b"),
     re.compile(
-        rf"(?i)(?<!local_)(?<!local )\brank['\"]?[ =:#]{{1,3}}{_RANK}\b[^\n]{{0,60}}?\b(?:host(?:name)?|node(?:name)?|on|at|@)['\"]?[ =:]{{1,3}}['\"]?{_HOST}"  # noqa: E501
+        rf"(?i)(?<!local_)(?<!local )(?<!node )\brank['\"]?[ =:#]{{1,3}}{_RANK}\b[^\n]{{0,60}}?\b(?:host(?:name)?|node(?:name)?|on|at|@)['\"]?[ =:]{{1,3}}['\"]?{_HOST}"  # noqa: E501
     ),
     re.compile(
-        rf"(?i)\b(?:host(?:name)?|node(?:name)?)['\"]?[ =:]{{1,3}}['\"]?{_HOST}[^\n]{{0,60}}?(?<!local_)(?<!local )\brank['\"]?[ =:#]{{1,3}}{_RANK}\b"  # noqa: E501
+        rf"(?i)\b(?:host(?:name)?|node(?:name)?)['\"]?[ =:]{{1,3}}['\"]?{_HOST}[^\n]{{0,60}}?(?<!local_)(?<!local )(?<!node )\brank['\"]?[ =:#]{{1,3}}{_RANK}\b"  # noqa: E501
     ),
     re.compile(rf"\[Node {_RANK} @ {_HOST}\]"),
     re.compile(  # JAX's processes
@@ -37,7 +45,9 @@ _ELASTIC_HOST = re.compile(rf"^\s*host\s+: {_HOST}\s*$")
 _ELASTIC_RANK = re.compile(rf"^\s*rank\s+: {_RANK} \(local_rank")
 _MAP_HOST = re.compile(rf"^\s*Data for node: {_HOST}\s")  # Open MPI's map of the job
 _MAP_RANK = re.compile(rf"^\s*Process OMPI jobid: \S+ App: \d+ Process rank: {_RANK}\b")
-_OWN_RANK = re.compile(r"(?<!\w)(?:(?:global_|world_)?rank|process_index(?:\(\))?)[=: ]{1,2}(\d{1,6})\b")
+_OWN_RANK = re.compile(
+    r"(?<!\w)(?<!node )(?<!local )(?:(?:global_|world_)?rank|process_index(?:\(\))?)[=: ]{1,2}(\d{1,6})\b"
+)
 _PER_NODE = re.compile(rb"\b(?:nproc[_-]per[_-]node|(?:PET_)?NPROC_PER_NODE|GPUS_PER_NODE)[= ](\d{1,3})\b")
 _NODE_HOST = re.compile(rb"(?m)^ *(\d{1,6}): .{0,80}?\bHOST(?:NAME)?=([A-Za-z][\w.-]{1,63})")
 _POD_NODE = re.compile(rb"(?m)^\[pod/([\w.-]+)/[\w.-]+\] .{0,200}?\bNODE_RANK=(\d{1,6})\b")
@@ -56,6 +66,11 @@ _UNLIMITED = re.compile(rb"ulimit -l[^\n]{0,80}\n(?:[^\n]*\n){0,2}?unlimited\n|-
 # No line without one of them tells who runs where.
 _WORDS = (b"ank", b"ost", b"srun", b"@ ", b"kernel", b"ode: ", b"process_")
 _PER = (b"per_node", b"per-node", b"PER_NODE")  # found faster than the expression
+_RULES = frozenset({b"==", b"--", b"##", b"**", b"~~", b">>", b"++"})
+_NODE_RANK = re.compile(rb"(?i)\bnode_rank[=: ](\d{1,5})\b")
+_A_DEVICE = re.compile(r"(?i)^(?:gpu|cuda|hip|npu|card)[:_]?\d+$")
+_TIME = re.compile(r"(?<![\d:.])([01]\d|2[0-3]):([0-5]\d):([0-5]\d(?:\.\d+)?)(?![\d:])")
+_DATE = re.compile(rb"\b20\d\d-([01]\d)-([0-3]\d)[T ]")
 _MOST = 1 << 17  # ranks
 _MOST_LEARNED = 600  # lines from which the form of labels is learned
 _LABELLED = 0.6  # of the lines at the front: then labels are the rule
@@ -77,14 +92,16 @@ class Places:
         default_factory=set
     )  # ranks that speak, behind the last step, of one they lost or wait for
     reported: bool = False  # something was printed over and over before the end: a healthy part to hold the end against
+    counted: bool = False  # something counted on before the end: steps of a trainer that nobody knows
     first_host: str = ""  # where that rank ran
     prompts: list[int] = field(default_factory=list)  # lines that somebody typed: each begins another command's output
     unlimited: bool = False  # it shows that memory may be locked without limit
     of_host: dict[str, list[int]] = field(default_factory=dict)  # the ranks of a host, as tables tell them
-    label: Label | None = None  # the form of the log's own labels, where no launcher's is known
+    own: list[Label] = field(default_factory=list)  # the forms of the log's own labels, where no launcher's is known
     labelled: bool = False  # nearly all lines carry a rank: those that carry none are the launcher's
     names: dict[str, str] = field(default_factory=dict)  # of hosts, by their addresses
     named: dict[int, str] = field(default_factory=dict)  # the host a rank speaks of: its own, unless all name one
+    day: float = 0.0  # of the first line that tells a date, in seconds: lines that tell only the hour are of that day
     sections: Sections = field(default_factory=Sections)  # blocks of the main log that quote one rank
 
     @property
@@ -96,6 +113,9 @@ class Places:
         """Read the beginning of a file."""
         if main:
             self.unlimited = _UNLIMITED.search(text) is not None
+            self._headings(text)
+            if match := _DATE.search(text):
+                self.day = (int(match[1]) * 31 + int(match[2])) * 86400.0
             self.prompts = [text.count(b"\n", 0, m.start()) + 1 for m in PROMPTS.finditer(text)]
         if any(word in text for word in _PER) and (match := _PER_NODE.search(text)):
             self.per_node = int(match[1])
@@ -104,6 +124,26 @@ class Places:
         if self.per_node > 1:
             self.node_hosts |= {int(m[1]): m[2].decode() for m in _NODE_HOST.finditer(text)}
             self.nodes |= {m[1].decode(): int(m[2]) for m in _POD_NODE.finditer(text)}
+
+    def _headings(self, text: bytes) -> None:
+        """The headings of blocks: a line that names a rank or a host, or a host's name between two rules (dshbak)."""
+        lines = text.split(b"\n")
+        per = int(match[1]) if (match := _PER_NODE.search(text)) else 1
+        for number, line in enumerate(lines, 1):
+            if self.sections.lines and PROMPTS.match(line):
+                self.sections.host(number, "", None)
+            elif line[:2] in _RULES:
+                name = clean(lines[number][:80]).strip() if number < len(lines) else ""
+                if (
+                    name
+                    and " " not in name
+                    and line == b"".join(lines[number + 1 : number + 2])
+                    and not line.strip(b"-=")
+                ):
+                    told = _NODE_RANK.search(b"\n".join(lines[number + 2 : number + 5]))
+                    self.sections.host(number + 1, name, int(told[1]) * per if told else None)
+                else:
+                    self.sections.head(number, clean(line[:200]))
 
     def _tasks_are_nodes(self, text: bytes) -> None:
         """Whether a launcher's labels count nodes: then NCCL's start tells several ranks below each, in their order."""
@@ -118,16 +158,48 @@ class Places:
 
         Returns the highest number of a launcher's label.
         """
-        bodies = [b for raw in text.split(b"\n")[:_MOST_LEARNED] if raw and (b := parse(raw[:600]))]
-        if self.label is None and sum(not b.labelled for b in bodies) > _UNLABELLED * len(bodies):
-            self.label = learn_label(b.text for b in bodies if not b.labelled)
-        bodies = [self._owned(b) or b for b in bodies]
+        held = text.split(b"\n")[:_MOST_LEARNED]
+        parsed = [(raw, parse(raw[:600])) for raw in held if raw]
+        bodies = [b for _, b in parsed if b is not None]
+        shown = [(b.text, b.host) if b is not None else (clean(raw[:600]), "") for raw, b in parsed]
+        texts = [text for text, _ in shown]  # also what somebody typed: it names hosts
+        for rank, host in (*read_tables(texts, [host for _, host in shown]).items(), *hosts_shown(texts).items()):
+            if not _A_DEVICE.match(host):
+                known.setdefault(rank, host)
+        raws = [clean(raw[:600]) for raw in held if raw]
+        actors = {b.actor for b in bodies if b.actor and not b.labelled}
+        self.actors = {**actors_shown(actors, raws), **self.actors} if len(actors) > 1 else self.actors
+        nobodys = [b for b in bodies if not b.labelled and b.actor not in self.actors]
+        if not self.own and len(nobodys) > _UNLABELLED * len(bodies):
+            records = [clean(raw) for raw in held if raw[:1] == b"{"]
+            forms = learn_forms([*records, *(whole for b in nobodys if (whole := _whole(b))[:1] != "{")])
+            self.own = [label for form in forms if (label := label_of(form, texts, known)) is not None]
+            most = max((len(label.form.seen) for label in self.own), default=0)
+            # A form that tells fewer writers apart than another tells where a line is from, not whose it is.
+            self.own = [label if len(label.form.seen) == most else label.of_hosts() for label in self.own]
+            for label in self.own:
+                self.names |= label.names
+        bodies = [self.placed(self._owned(b) or b) for b in bodies]
+        world = max((b.rank for b in bodies if b.rank is not None), default=-1) + 1
+        for body in bodies:
+            if body.labelled and body.rank is not None and body.host:
+                known.setdefault(body.rank, body.host)
+        said = [f"rank {b.rank} {b.text}" for b in bodies if b.labelled and b.rank is not None and not b.host]
+        for rank, host in hosts_shown(said).items() if world > len(known) else ():
+            known.setdefault(rank, host)  # a rank's own word on where it is
+        if world > max(known, default=-1) + 1:
+            told = rows_shown(texts, world) or ({} if known else hosts_listed(texts, world))
+            known.update({rank: host for rank, host in told.items() if rank not in known})
+        pods = {b.host for b in bodies if b.host and b.host == b.actor and b.host.count("-") > 1}
+        self.names = {**(named_by(pods, raws) if len(pods) > 1 else {}), **self.names}
+        addresses = {b.host for b in bodies if b.host[:1].isdigit()} | {h for h in known.values() if h[:1].isdigit()}
+        self.names = {**named_by(addresses, raws), **self.names}
         self.labelled = sum(b.labelled for b in bodies) >= _LABELLED * max(len(bodies), 1)
         for body in bodies:  # its own host and rank, behind a launcher's label
             if body.labelled and (match := _SLASHED.match(body.text)) and int(match["rank"]) == body.rank:
                 known.setdefault(body.rank, match["host"])
-        for rank, host in read_tables([b.text for b in bodies], [b.host for b in bodies]).items():
-            known.setdefault(rank, host)
+        told = read_tables([b.text for b in bodies], [b.host for b in bodies])
+        known.update({rank: host for rank, host in told.items() if rank not in known and not _A_DEVICE.match(host)})
         for rank, host in sorted(known.items()):
             ranks = self.of_host.setdefault(host, [])
             ranks += [rank] if rank not in ranks else []
@@ -135,9 +207,20 @@ class Places:
 
     def read(self, raw: bytes, above: bytes = b"", rank: int | None = None) -> Body | None:
         """A line taken apart, with the rank of the whole job."""
-        body = parse(raw, above, rank)
+        body = self._of_record(raw, above) if raw[:1] == b"{" and rank is None else None
+        body = body or parse(raw, above, rank)
         body = None if body is None else self._owned(self._of_process(body, above), above)
+        if body is not None and body.clock is None and (match := _TIME.search(clean(raw[:90]))):
+            body = replace(body, clock=self.day + int(match[1]) * 3600 + int(match[2]) * 60 + float(match[3]))
         return None if body is None else self.placed(body)
+
+    def _of_record(self, raw: bytes, above: bytes) -> Body | None:
+        """A record whose fields the log itself showed to tell who wrote it."""
+        for label in self.own:
+            if label.form.kind == "json" and (told := label.split(clean(raw))) and told[0] is not None:
+                inner = parse(told[2].encode(), above)
+                return None if inner is None else replace(inner, rank=told[0], host=told[1], labelled=True)
+        return None
 
     def _of_process(self, body: Body, above: bytes) -> Body:
         """A line of a journal as that of the rank which the process says it is, without the process's name."""
@@ -152,18 +235,19 @@ class Places:
 
     def _owned(self, body: Body, above: bytes = b"") -> Body | None:
         """A line without the log's own label, as whose it is; None where what it labels is no output."""
-        told = self.label.split(body.text) if self.label is not None and not body.labelled else None
-        if told is None or self.label is None:
+        owned = body.labelled or body.actor in self.actors or LAUNCHERS.match(body.text)
+        forms = () if owned else self.own
+        told = next((told for label in forms if (told := label.split(_whole(body))) is not None), None)
+        if told is None:
             return self._below_a_host(body, above)
         if (inner := parse(told[2].encode(), above)) is None:
             return None
-        number, host, _ = told
+        rank, host, _ = told
         if (match := _NUMBERED.match(inner.text)) and int(match[2]) in self.of_host.get(host, ()):
             inner = replace(inner, rank=int(match[2]), text=match[1] + inner.text[match.end() :], labelled=True)
-        rank = self.label.rank_of(number, host) if number is not None else None
         rank = inner.rank if inner.labelled else rank  # a pod's number may be a node's
         return replace(
-            inner, rank=rank if rank is not None else body.rank, host=body.host or host, actor=body.actor,
+            inner, rank=rank if rank is not None else body.rank, host=host or body.host or body.label, actor=body.actor,
             clock=inner.clock if inner.clock is not None else body.clock, task=body.task, labelled=rank is not None,
         )  # fmt: skip
 
@@ -185,6 +269,10 @@ class Places:
         """A line with the rank of the whole job, where its labels tell only parts of it."""
         if not body.labelled and body.actor in self.actors:
             return replace(body, rank=self.actors[body.actor])
+        ranks = self.of_host.get(body.host or body.label, [])
+        if body.rank is None and len(ranks) > 1 and (match := HERE.match(body.text)) and int(match[1]) < len(ranks):
+            # A place on the host, right behind its name.
+            return replace(body, rank=sorted(ranks)[int(match[1])], text=body.text[match.end() :], labelled=True)
         here = self.of_host.get(body.host or body.label, []) if body.local is not None and body.task is None else []
         if body.local is not None and body.local < len(here) and body.local not in here[1:]:
             return replace(body, rank=sorted(here)[body.local])
@@ -202,12 +290,18 @@ class Places:
         """What files gave that come after these, read with what these had given."""
         self.actors = {**later.actors, **self.actors}
         self.per_node = later.per_node if later.per_node > 1 else self.per_node
-        self.label = self.label or later.label
+        self.own = self.own or later.own
         self.of_host = {**later.of_host, **self.of_host}
         self.node_hosts |= later.node_hosts
         self.nodes |= later.nodes
         self.names = {**later.names, **self.names}
         self.named = {**later.named, **self.named}
+
+
+def _whole(body: Body) -> str:
+    """A line with the host that stood before it: what follows may count within that host only."""
+    host = body.host or body.label
+    return body.text if not host or body.text.startswith(host) else f"{host}: {body.text}"
 
 
 def _number(pod: str) -> int | None:
@@ -299,75 +393,3 @@ def _numbers(text: str) -> list[int]:
         if low.isdigit() and (not high or high.isdigit()):
             out += range(int(low), min(int(high or low), int(low) + 1024) + 1)
     return out
-
-
-# What announces it, and the line of that report that holds the rank (the same line where nothing announces it).
-_ELASTIC_TIME = re.compile(r"^\s*time\s+: (\d{4}-\d\d-\d\d)_(\d\d:\d\d:\d\d)")
-_ENDS = (
-    (None, re.compile(r"^srun: error: \S+: task (?P<rank>\d{1,6}): (?!Term|Exited with exit code (?:0|130|143)\b)")),
-    (re.compile(r"^Root Cause \(first observed"), re.compile(r"^\s*rank\s+: (?P<rank>\d{1,6}) \(local_rank")),
-    (
-        re.compile(r"The first process to do so was"),
-        re.compile(r"Process name: (?:\[\[\d+,\d+\],)?(?P<rank>\d{1,6})\b"),
-    ),
-    (None, re.compile(r"^mpirun noticed that process rank (?P<rank>\d{1,6}) ")),
-    (re.compile(r"Training failed due to worker errors"), re.compile(r"^\[Rank (?P<rank>\d{1,6})\]")),
-    (None, re.compile(r"^#{3,} Command execution on worker (?P<rank>\d{1,6}) failed")),
-    (
-        None,
-        re.compile(
-            r"(?i)^(?!.*\bsrun: ).*\b(?:rank|task|worker|process|replica|pod \S{1,60}-)[ #=]?(?P<rank>\d{1,6})\b[^\n]{0,60}?"  # noqa: E501
-            r"\b(?:exit(?:ed|s)?|failed|died|terminated|ended|crashed)\b[^\n]{0,30}?\b(?:code|status|signal)\b\W{0,3}?(?!-?(?:0|15|143)\b)-?\d"
-        ),
-    ),
-    (None, re.compile(r"\bWorker process pid=(?P<pid>\d+) exited: exit code (?!0\b)")),  # Ray's node manager
-    (re.compile(r"ActorDiedError|The actor (?:is dead|died)"), re.compile(r"^\s*pid: (?P<pid>\d+)\s*$")),
-    (None, re.compile(r"'--local_rank=(?P<local>\d{1,3})'.* exits with return code = (?!0\b)")),
-)
-_END_WORDS = re.compile(
-    rb"srun: error|[Rr]ank|exited: |irst process|rocess |worker|\[Rank |Root Cause|pod |task |replica |  time   |pid[=:] |[Aa]ctor"  # noqa: E501
-)
-_REPORT = 20  # lines
-
-
-def ended_first(raws: Iterable[bytes], places: Places, hosts: dict[int, str]) -> int | None:
-    """The rank, where the end of a log names one; `hosts` by rank. Of several reports the earliest by their times."""
-    announced: dict[int, int] = {}
-    told_at: float | None = None
-    found: list[tuple[float, int]] = []
-    for number, raw in enumerate(raws):
-        if _END_WORDS.search(raw) is None or (body := places.read(raw[:600])) is None:
-            continue
-        if match := _ELASTIC_TIME.match(body.text):
-            stamp = parse(f"{match[1]} {match[2]} x".encode())
-            told_at = stamp.clock if stamp is not None else None
-        for at, (before, told) in enumerate(_ENDS):
-            if before is not None and before.search(body.text):
-                announced[at] = number
-            match = told.search(body.text)
-            if match is None or (before is not None and number - announced.get(at, -_REPORT - 1) > _REPORT):
-                continue
-            rank = _named_by(match, body, places, hosts, told is _ENDS[0][1])
-            if rank is not None:
-                clock = told_at if told is _ENDS[1][1] else body.clock
-                found.append((math.inf if clock is None else clock, rank))
-    timed = [each for each in found if each[0] < math.inf]
-    # A report without a time stands where it was written: the first of all counts, unless others tell when.
-    return min(timed)[1] if len(timed) > 1 and found[0] in timed else found[0][1] if found else None
-
-
-def _named_by(match: re.Match[str], body: Body, places: Places, hosts: dict[int, str], by_srun: bool) -> int | None:
-    """The rank that a launcher's line names, if the line is the launcher's."""
-    names = match.groupdict()
-    if names.get("pid"):
-        return places.actors.get(f"pid={names['pid']}")
-    if names.get("rank"):
-        if by_srun and places.per_node > 1:
-            return None  # srun's task is a whole node there
-        rank = int(names["rank"])
-        return rank if body.rank in (None, rank) or body.outer else None
-    if body.rank is None or body.outer:
-        here = sorted(r for r, host in hosts.items() if host in (body.host, body.label))
-        if int(names["local"]) < len(here):
-            return here[int(names["local"])]
-    return None

@@ -10,6 +10,7 @@ import re
 from bisect import bisect_right
 from dataclasses import dataclass, field, replace
 
+from trackwalker.logs.scanning.labels import is_host
 from trackwalker.logs.scanning.lines import NAMED_HOST, Body, parse
 
 _SUMMARY = (b"  time      : ", b"  host      : ", b"  rank      : ")
@@ -24,6 +25,11 @@ _HEADING = re.compile(r"^\s*[-=#*~>+]{2,}\s*(?P<said>[^\n]{3,120}?)\s*(?:[-=#*~<
 _WHOSE = re.compile(
     r"(?i)(?<!local )(?<!local_)\b(?:rank|worker|process|proc|task|replica)[ _#=:-]{0,2}(?P<rank>\d{1,5})\b"
 )
+_SPAN = re.compile(r"(?i)\branks?\W{1,3}(?P<first>\d{1,6})\s?(?:-|\.\.|to|–|,)\s?\d")
+_NAME = re.compile(r"(?<![\w.-])(?=[\w.-]*[\d-])[A-Za-z][\w.-]{2,63}(?![\w.-])")
+HERE = re.compile(
+    r"(?i)^(?:[\d:.,]{8,15}\s)?\W{0,2}(?:gpu|lr|local[ _]?rank|proc|worker|dev|cuda)?[ :_#]?(\d{1,2})\b[\])>:|]{1,2}\s?"
+)
 _ENDS = re.compile(r"(?i)^\W*end\b")
 _ON = re.compile(r"(?i)\b(?:on|at|@|host|node)[ =:]{1,2}(?P<host>(?=[\w.-]*\d)[a-z][\w.-]{1,63})|\((?P<beside>(?=[\w.-]*\d)[a-z][\w.-]{1,63})\)")  # noqa: E501  # fmt: skip
 _LONGEST = 200  # lines of one block of the summary
@@ -36,23 +42,42 @@ class Sections:
 
     lines: list[int] = field(default_factory=list)
     owners: list[tuple[int | None, str]] = field(default_factory=list)
+    firsts: list[int | None] = field(default_factory=list)  # of a block that is a host's: its first rank
 
     def head(self, number: int, text: str) -> None:
         """A line that may be a heading."""
         match = _HEADING.match(text)
-        if match is None:
+        if match is None or not any(c.isalpha() for c in match["said"]) or (self.lines and number <= self.lines[-1]):
             return
         whose = None if _ENDS.match(match["said"]) else _WHOSE.search(match["said"])
         on = _ON.search(match["said"])
         self.lines.append(number)
-        self.owners.append((int(whose["rank"]) if whose else None, (on["host"] or on["beside"]) if on else ""))
+        span = _SPAN.search(match["said"])
+        words = [part for word in _NAME.findall(match["said"]) for part in (word, *word.split("."))]
+        told = (on["host"] or on["beside"]) if on else ""
+        host = told if is_host(told) else next((word for word in words if is_host(word)), "")
+        if not host and span:  # a host's block: its first word, whatever its form
+            host = match["said"].split()[0]
+        self.owners.append((int(whose["rank"]) if whose and not span else None, host))
+        self.firsts.append(int(span["first"]) if span else None)
+
+    def host(self, number: int, name: str, first: int | None) -> None:
+        """A heading that is a host's name alone, its first rank where a line below tells it; no name ends a block."""
+        self.lines.append(number)
+        self.owners.append((None, name))
+        self.firsts.append(first)
 
     def owned(self, body: Body, number: int) -> Body:
         """A line as that of the rank under whose heading it stands."""
         at = bisect_right(self.lines, number) - 1
-        if at < 0 or self.lines[at] == number or body.labelled or self.owners[at][0] is None:
+        if at < 0 or self.lines[at] == number:
             return body
         rank, host = self.owners[at]
+        if self.firsts[at] is not None and (match := HERE.match(body.text)):
+            here = (self.firsts[at] or 0) + int(match[1])
+            return replace(body, rank=here, host=host, text=body.text[match.end() :], labelled=True)
+        if body.labelled or rank is None:
+            return body
         return replace(body, rank=rank, host=body.host or host, labelled=True)
 
 

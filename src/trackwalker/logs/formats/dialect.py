@@ -18,6 +18,11 @@ STAGE = re.compile(
     r"^== (?P<name>[A-Za-z ]+?) (?P<what>BEGIN|END|TIMEOUT|FAILED)(?: \((?:exit=(?P<exit>\d+), )?(?P<seconds>\d+)s)?"
 )
 SAVED = re.compile(r"(?:Saved a checkpoint at step|successfully saved checkpoint from iteration) +(\d+)")
+# A profiler's own words for its beginning and its end.
+PROFILER = (
+    ("activating the profiler", "starting profiler", "start profiling"),
+    ("profiler deactivated", "deactivating the profiler", "stopping profiler", "finished dumping profiler"),
+)
 SAVED_NOW = "Finished saving the checkpoint"  # torchtitan's, which names no step
 COMPILING = re.compile(
     r"Compiling module|[Cc]ompilation of |[Rr]ecompiling function |Compiling .{1,120} with global shapes|TRACING CACHE MISS|torch\._dynamo hit config\.(?:recompile|cache_size)_limit"
@@ -73,7 +78,7 @@ NEEDLES = (
     b"Config param ", b"== ", b"NODE_EXIT ", b"FIRST_FAILURE ", b"killed by SIG", b"CANCELLED AT",
     b"srun: error: ", b"Training completed", b"Trainer.fit` stopped", b"after training is done",
     b"/task:", b"JOB SUMMARY", b"Status:", b"Wall:", b"Saved a checkpoint", b"restoring from this run", HEARTBEAT.encode(),
-    b"successfully saved checkpoint", SAVED_NOW.encode(),
+    b"successfully saved checkpoint", SAVED_NOW.encode(), *(word.encode() for words in PROFILER for word in words),
     b"from coordination service", b"Terminating process because", b"Traceback (most recent", b"JOB_ID=", b"JOB_NAME=",
     b"NNODES=", b"JOB_NODELIST=", b"NODELIST_EXPANDED=", b"JAX_COORDINATOR_PORT=", b"RAY_PORT=", b"PASSTHROUGH_ARGS=", b"MODEL_NAME", b"EXP_TAG=",
     b"Synchronizing hosts before training loop", b"Memstats: After params", b"Compiling module", b"ompilation of ",

@@ -14,13 +14,13 @@ from pathlib import Path
 
 import numpy as np
 
+from trackwalker.job.dialects import MOST_STEPS
 from trackwalker.job.tfevents import decode_event
 from trackwalker.logs.scanning.steps import Floats, Ints
 
 _STEP_TIME = "perf/step_time_seconds"
 _TOKENS = "perf/per_device_tokens_per_sec"
 _TRAINING = ("learning/", "perf/", "loss", "train")  # evaluation has step numbers of its own
-MOST_STEPS = 1 << 48  # no run has more: a larger number is damage
 _LARGEST = 1 << 26  # a record larger than this is an embedded image or damage: the file is not read further
 _LEAST_STEPS = 3
 _FRONT, _BACK = 1 << 20, 4 << 20  # of a long run's file the middle is walked over, not decoded

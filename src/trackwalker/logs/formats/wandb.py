@@ -7,6 +7,7 @@ key and its value as JSON. The end may be cut: a killed run leaves whatever had 
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import struct
@@ -15,7 +16,9 @@ from pathlib import Path
 
 import numpy as np
 
-from trackwalker.logs.formats.tfevents import MOST_STEPS, EventSteps, with_durations
+from trackwalker.job.dialects import MOST_STEPS
+from trackwalker.job.tfevents import fields
+from trackwalker.logs.formats.tfevents import EventSteps, with_durations
 
 _HEADER, _BLOCK = 7, 1 << 15
 _MAGIC = b":W&B"
@@ -23,7 +26,6 @@ _FULL, _FIRST, _MIDDLE, _LAST = 1, 2, 3, 4
 _LARGEST = 1 << 28  # of a file that is read at all
 _LONGEST = 1 << 24  # of one record
 _HISTORY, _ITEM, _KEY, _NESTED, _VALUE = 2, 1, 1, 2, 16
-_BYTES, _VARINT, _EIGHT, _FOUR = 2, 0, 1, 5
 _EVALUATION = ("eval", "val", "test")
 
 
@@ -38,8 +40,9 @@ def read_wandb(paths: list[Path]) -> EventSteps | None:
         except OSError:
             continue
         for record in _records(data):
-            for step, at in _steps(record):
-                rows[step] = max(at, rows.get(step, 0.0))
+            with contextlib.suppress(ValueError):  # damage
+                for step, at in _steps(record):
+                    rows[step] = max(at, rows.get(step, 0.0))
     if not rows:
         return None
     steps = sorted(rows)
@@ -71,13 +74,13 @@ def _records(data: bytes) -> Iterator[bytes]:
 
 
 def _steps(record: bytes) -> Iterator[tuple[int, float]]:
-    for number, row in _fields(record):
+    for number, row in fields(record):
         if number != _HISTORY or not isinstance(row, bytes):
             continue
         found: dict[str, object] = {}
-        for inner, item in _fields(row):
+        for inner, item in fields(row):
             if inner == _ITEM and isinstance(item, bytes):
-                parts = list(_fields(item))
+                parts = list(fields(item))
                 names = [v for n, v in parts if n in (_KEY, _NESTED) and isinstance(v, bytes) and v]
                 value = next((v for n, v in parts if n == _VALUE and isinstance(v, bytes)), b"")
                 found["/".join(name.decode("utf-8", "replace") for name in names)] = _value(value)
@@ -93,34 +96,3 @@ def _value(text: bytes) -> object:
         return json.loads(text[:64]) if len(text) <= 64 else None  # only two numbers of it are wanted
     except (ValueError, RecursionError):
         return None
-
-
-def _fields(message: bytes) -> Iterator[tuple[int, bytes | int]]:
-    """The fields of a protobuf message; damage ends it."""
-    at = 0
-    while at < len(message):
-        key, at = _varint(message, at)
-        number, kind = key >> 3, key & 7
-        if kind == _VARINT:
-            value, at = _varint(message, at)
-            yield number, value
-        elif kind == _BYTES:
-            size, at = _varint(message, at)
-            if size > len(message) - at:
-                return
-            yield number, message[at : at + size]
-            at += size
-        elif kind in (_EIGHT, _FOUR):
-            at += 8 if kind == _EIGHT else 4
-        else:
-            return
-
-
-def _varint(message: bytes, at: int) -> tuple[int, int]:
-    value = shift = 0
-    while at < len(message) and shift < 70:
-        byte = message[at]
-        value, at, shift = value | (byte & 127) << shift, at + 1, shift + 7
-        if byte < 128:
-            break
-    return value, at

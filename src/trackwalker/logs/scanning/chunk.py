@@ -225,7 +225,7 @@ class Chunk:
         if width > _ROW:
             return None
         rows = np.ndarray((len(self._spare) - width + 1, width), np.uint8, self._spare.data, strides=(1, 1))[starts]
-        if (short := ends - starts < width - 1).any():
-            rows[short] = np.where(np.arange(width) < (ends - starts)[short, None], rows[short], 10)
+        if (ends - starts < width - 1).any():
+            np.putmask(rows, np.arange(width, dtype=np.int16) >= (ends - starts).astype(np.int16)[:, None], 10)
         rows[:, -1] = 10
         return rows

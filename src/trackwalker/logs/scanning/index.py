@@ -13,6 +13,7 @@ import numpy as np
 from trackwalker.errors import EvidenceError
 from trackwalker.job.dialects import needles as step_needles
 from trackwalker.logs.facts import LogFacts
+from trackwalker.logs.failures.ends import ended_first
 from trackwalker.logs.failures.forged import drop_forged
 from trackwalker.logs.failures.lastwords import (
     VICTIM_LINES,
@@ -30,7 +31,7 @@ from trackwalker.logs.failures.reactions import announces, reacts, wraps_up
 from trackwalker.logs.failures.signatures import Signature, Signatures, load
 from trackwalker.logs.failures.step_numbers import diverged, waits_for_input
 from trackwalker.logs.failures.structure import NEEDLES as STRUCTURE
-from trackwalker.logs.failures.whereabouts import Places, ended_first, learn, telling
+from trackwalker.logs.failures.whereabouts import Places, learn, telling
 from trackwalker.logs.formats import dialect as d
 from trackwalker.logs.formats.beside import apart, beside, host_told, is_no_log, names_of, rank_of_log
 from trackwalker.logs.formats.blocks import HEADS, section_hosts
@@ -41,7 +42,7 @@ from trackwalker.logs.scanning.gathered import Hit as Hit
 from trackwalker.logs.scanning.gathered import Source as Source
 from trackwalker.logs.scanning.lines import Body, clean
 from trackwalker.logs.scanning.needles import SHORTEST, Needles
-from trackwalker.logs.scanning.reader import FactReader
+from trackwalker.logs.scanning.reader import MOST_TOLD, FactReader
 from trackwalker.logs.scanning.scan import BEGINNING, Line, Scan, read_lines
 from trackwalker.logs.scanning.shares import Beside, read_beside
 from trackwalker.logs.scanning.steps import StepReader, Steps, clocks_off
@@ -53,7 +54,7 @@ _LONGER = {  # the fact reader's short literals, in a form long enough for the s
 }
 _NODE_LISTS = (b"JOB_NODELIST=", b"NODELIST_EXPANDED=")  # a host that is cut off is never accused
 _GIT = b"=== GIT SUMMARY "
-_EVAL = (b"valid loss at", b"validation loss", b"Evaluating", b"eval metrics after")
+_EVAL = (b"valid loss at", b"validation loss", b"Evaluating", b"eval metrics after", b"Completed eval step")
 _FRAME = b'", line '
 _A_FORM = 1 << 20  # bytes: accounting, an error file, a dump; a larger main file is a log
 _APART = 3  # steps: lines of ranks interleave
@@ -264,6 +265,8 @@ class Gatherer:
             understood = self._fact_reader.take(line.number, line.raw)
             if line.needles[-1] > self._git:
                 self._index.eval_line = line.number
+                if len(self._facts.evals) < MOST_TOLD:
+                    self._facts.evals.append(line.number)
         if line.needles[0] >= self._first_fact:
             return
         needles = tuple(n for n in line.needles if n < self._known)

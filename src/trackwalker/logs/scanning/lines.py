@@ -21,7 +21,9 @@ _LABELS = (
     re.compile(r"^(?:rank|Rank|worker)[ _-]?(\d+)(?:\[\d+\])?\s?[:|] "),
     re.compile(r"^[\w.-]{1,40}?(?:[-_.@]rank[-_]?|@)(\d{1,6})(?:\.service)?\[\d+\]: "),  # a unit of a journal
 )
-_INNER_RANK = re.compile(r"\[?\b(?:PG \S+ )?(?:global_|world_)?[Rr]ank(?:[ :=]|: | = ){0,1}(\d+)\b\]?")
+_INNER_RANK = re.compile(
+    r"\[?(?<!node )(?<!node_)\b(?:PG \S+ )?(?:global_|world_)?[Rr]ank(?:[ :=]|: | = ){0,1}(\d+)\b\]?"
+)
 # A line's own word on who wrote it: a field before all that it says, alone or in its bracketed head.
 _OWN_RANK = re.compile(r"^(?:\[[^\]\n]{0,80}?\b)?(?:global_|world_)?rank[=:](\d{1,6})\b(?=[\s\],|])")
 # Who wrote it, where that stands before the text: syslog's host, NCCL's host:pid:tid, Ray's address, a named host.
@@ -71,6 +73,7 @@ _INFORMS = re.compile(
     r"^\S{0,40}\s?NCCL INFO|NCCL INFO|^\[?(?:INFO|DEBUG|TRACE)\b|^\S+ (?:INFO|DEBUG) |[\s\[|:(-](?:INFO|DEBUG)[\s\]|:)]",  # noqa: E501
     re.ASCII,
 )
+_INFORMING = ("INFO", "DEBUG", "TRACE")
 # A row of cells between tabs: where in the code, how serious, then what is said.
 _CELLS = re.compile(r"^\s?(?:[\w.:/-]{1,80}\t+)?(?P<level>INFO|DEBUG|WARNING|WARN|ERROR|CRITICAL|FATAL)\t+")
 _CODE_ABOVE = re.compile(rb'File "[^"]+", line \d+')
@@ -121,6 +124,12 @@ class Body:
     def in_payload(self, at: int) -> bool:
         """Whether a place lies behind a payload key."""
         return self.payload_from is not None and at >= self.payload_from
+
+
+def holds(text: str, words: tuple[str, ...]) -> bool:
+    """Whether one of these words may stand in a text, in any case of letters: an expression takes ten times as long."""
+    lower = text.lower()
+    return any(word in lower for word in words) or not text.isascii()  # other letters have cases of their own
 
 
 def clean(raw: bytes) -> str:
@@ -208,7 +217,7 @@ def parse(raw: bytes, above: bytes = b"", rank: int | None = None) -> Body | Non
     if text.startswith("    ") and _CODE_ABOVE.search(above):
         return None  # the source line that a traceback quotes
     head = text[:160]
-    informs = informs or _INFORMS.search(head) is not None
+    informs = informs or (any(w in head for w in _INFORMING) and _INFORMS.search(head) is not None)
     # Labels of a pod, or of a place on a node, count something else than ranks.
     if (rank is None or local is not None or (outer and actor)) and (match := _OWN_RANK.match(text)):
         rank, local, outer = int(match[1]), None, False
@@ -218,7 +227,8 @@ def parse(raw: bytes, above: bytes = b"", rank: int | None = None) -> Body | Non
     payload = payload_start(text)
     if not host and (match := _NCCL_HOST.match(text) or _UCX_HOST.match(text)):
         host = match["host"]
-    about = NAMED_HOST.search(text, 0, 300 if payload is None else min(payload, 300))
+    near = 300 if payload is None else min(payload, 300)
+    about = NAMED_HOST.search(text, 0, near) if holds(text[:near], ("host", "node")) else None
     named = about[1] if about else ""
     return Body(text, rank, clock, informs, payload, task, host, named, prefix, actor, local, outer, labelled)
 

@@ -19,7 +19,7 @@ from trackwalker.logs.facts import (
 )
 from trackwalker.logs.formats import dialect as d
 
-_MOST_COMPILES = 10_000
+MOST_TOLD = 10_000
 _FRONT = 4 << 20  # bytes in which launcher and ranks print their environment
 
 
@@ -52,7 +52,7 @@ class FactReader:
         elif match := d.SAVED.search(body):
             facts.saves.add(int(match[1]))
         elif d.SAVED_NOW in body:
-            if len(facts.save_lines) < _MOST_COMPILES:
+            if len(facts.save_lines) < MOST_TOLD:
                 facts.save_lines.append(number)
         elif match := d.RESTORED.search(body):
             facts.restored, facts.start.restored = int(match[1]), facts.start.restored or quote
@@ -77,8 +77,14 @@ class FactReader:
         elif "Memstats: After params" in body:
             facts.params_ranks.add(rank or 0)
         elif d.COMPILING.search(body):
-            if len(facts.compiles) < _MOST_COMPILES:
+            if len(facts.compiles) < MOST_TOLD:
                 facts.compiles.append(number)
+        elif any(word in body.lower() for word in d.PROFILER[0]):
+            if len(facts.profiles) < MOST_TOLD and (not facts.profiles or len(facts.profiles[-1]) > 1):
+                facts.profiles.append([number])
+        elif any(word in body.lower() for word in d.PROFILER[1]):
+            if facts.profiles and len(facts.profiles[-1]) == 1:
+                facts.profiles[-1].append(number)
         elif match := d.MEMORY.search(body):
             self._memory(rank, number, float(match[1]), float(match[2]), match[3].lower(), int(match[4]))
         elif match := d.MEM_FRACTION.match(body.strip()):
@@ -95,8 +101,13 @@ class FactReader:
     def front(self, file: BinaryIO, most: int) -> bytes:
         """The first bytes of the main log, so many; a larger part of it is searched for the environment."""
         text, known = file.read(_FRONT), self._facts.environment
-        for number, line in enumerate(text.split(b"\n"), 1):
-            match = d.VARIABLE.match(line) if b"=" in line else None
+        number, begin, at = 1, 0, text.find(b"=")
+        while at >= 0:  # few lines hold one: the others are not looked at
+            start, end = text.rfind(b"\n", 0, at) + 1, text.find(b"\n", at)
+            line = text[start : end if end >= 0 else None]
+            number, begin = number + text.count(b"\n", begin, start), start
+            at = text.find(b"=", end) if end >= 0 else -1
+            match = d.VARIABLE.match(line)
             if match is None:
                 continue
             rank, name = int(match[1] or -1), match[2].decode()
@@ -112,7 +123,7 @@ class FactReader:
             time = datetime.fromisoformat(stamp[1]).replace(tzinfo=UTC).timestamp() if stamp else None
         if start.rank is None or rank < start.rank:
             start.rank, start.made = rank, []
-        if rank == start.rank and len(start.made) < _MOST_COMPILES:
+        if rank == start.rank and len(start.made) < MOST_TOLD:
             start.made.append(time)
 
     def _memory(self, rank: int | None, number: int, used: float, limit: float, device: str, place: int) -> None:

@@ -8,7 +8,7 @@ from calendar import timegm
 import numpy as np
 from numpy.typing import NDArray
 
-from trackwalker.stats.medians import known_median, median
+from trackwalker.stats.medians import known_median, median, quantile
 
 Floats = NDArray[np.float64]
 _STAMP = re.compile(r"\b(20\d\d)-(\d\d)-(\d\d)[T ](\d\d):(\d\d):(\d\d)(?:[.,](\d{1,6}))?")
@@ -91,6 +91,6 @@ def _by_rate(step: NDArray[np.int64], written: Floats, rate: Floats, grain: floa
         return None
     tokens = clock[told] / work[told]
     usual = median(tokens)
-    if float(np.quantile(np.abs(tokens / usual - 1.0), _MOST_STRETCHES)) > _AGREES:
+    if quantile(np.abs(tokens / usual - 1.0), _MOST_STRETCHES) > _AGREES:
         return None
     return usual / rate

@@ -18,7 +18,7 @@ from trackwalker.logs.scanning.chunk import LABEL
 from trackwalker.logs.scanning.lines import clean, parse
 from trackwalker.logs.scanning.scan import StepLines, at_once
 from trackwalker.logs.scanning.stamps import durations, written_at
-from trackwalker.logs.scanning.steptable import read_table
+from trackwalker.logs.scanning.steptable import Columns, read_table
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -90,8 +90,9 @@ class StepReader:
         self._processes: dict[bytes, int] = {}
         self._with_loss: list[int] = []  # lines whose loss is printed as no number
         self._written: dict[int, float] = {}  # by line
-        self._columns: list[list[Floats]] = [[], [], [], [], []]
-        self._given_out = 0
+        self._columns = Columns()
+        self._mixed = False  # some lines were read one by one
+        self._given_out = 0  # lines that left `_rows`
         self._front: list[bytes] = []
         self._most_front = front
         self.rank: int | None = rank
@@ -173,9 +174,17 @@ class StepReader:
         table = lines.table if lines.table is not None else read_table(lines.lines, dialect)
         if table is None:
             return False
-        for column, values in zip(self._columns, (*table.T, lines.numbers.astype(float)), strict=True):
-            column.append(values)
+        self._move_rows()
+        self._columns.add(table, lines.numbers)
         return True
+
+    def _move_rows(self) -> None:
+        """What was read line by line so far joins the table."""
+        if self._rows:
+            few = np.array(self._rows, float)
+            self._columns.add(few[:, :4], few[:, 4].astype(np.int64))
+            self._given_out += len(few)
+            self._mixed, self._rows = True, []
 
     def _read(self, raw: bytes, number: int) -> tuple[int, float, float, float, int] | None:
         text = raw.decode("utf-8", "replace") if b"\x1b" not in raw and b"\r" not in raw else clean(raw)
@@ -200,12 +209,11 @@ class StepReader:
         if self.brief and not self._rows:
             self._last = {key: raw.rpartition(b",")[0] if last == raw else last for key, last in self._last.items()}
             return
-        if not any(number in (row[4] for row in r._rows) or any(number in c for c in r._columns[4]) for r in readers):
+        if not any(number in (row[4] for row in r._rows) or number in r._columns.all()[4] for r in readers):
             return
         for reader in readers:
             reader._rows = [row for row in reader._rows if row[4] != number]
-            keep = [lines != number for lines in reader._columns[4]]
-            reader._columns = [[v[k] for v, k in zip(c, keep, strict=True)] for c in reader._columns]
+            reader._columns.without(number)
             reader._last = {
                 label: raw.rpartition(b",")[0] if last == raw else last for label, last in reader._last.items()
             }
@@ -241,35 +249,31 @@ class StepReader:
         """What was read since the last time: for whoever follows a log that grows and keeps no table of it."""
         found = self.result()
         for reader in (self, *self._others.values()):
-            reader._given_out += len(reader._rows)
-            reader._rows, reader._columns = [], [[], [], [], [], []]
+            reader._columns, reader._mixed = Columns(), False
             reader._with_loss, reader._written = [], {}
         return found
 
     def result(self) -> Steps:
         """All steps read, as arrays in the order of the log."""
-        few = np.array(self._rows, float).reshape(-1, 5)
-        columns = []
-        for i, many in enumerate(self._columns):  # column by column: the pieces go, one copy stays
-            columns.append(np.concatenate([few[:, i], *many]))
-            self._columns[i] = [columns[i][len(few) :]] if many else []
-        if len(few) and len(columns[4]) > 1 and (np.diff(columns[4]) < 0).any():
+        self._move_rows()
+        columns = self._columns.all()
+        if self._mixed and (columns[4][1:] < columns[4][:-1]).any():
             order = np.argsort(columns[4], kind="stable")
             columns = [c[order] for c in columns]
         step, seconds, tgs, loss, line = columns
         written = np.array([self._written.get(int(n), np.nan) for n in line]) if self._written else np.zeros(0)
         if len(written) and not np.isfinite(seconds).any():
-            seconds = durations(step.astype(np.int64), written, tgs)
+            seconds = durations(step, written, tgs)
         return Steps(
             rank=self.rank if self.rank is not None else self._inner,
             dialect=self._dialect.name if self._dialect else None,
             total=self.total,
             first_number=self._dialect.first if self._dialect else 0,
-            step=step.astype(np.int64),
+            step=step,
             seconds=seconds,
             tgs=tgs,
             loss=loss,
-            line=line.astype(np.int64),
+            line=line,
             last_by_rank=self.ranks,
             has_loss=np.isin(line, self._with_loss) if self._with_loss else np.zeros(len(line), np.bool_),
             written=written,

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from functools import lru_cache
 from itertools import pairwise
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,6 +25,40 @@ _FEW = 8  # lines of one form: fewer are read one by one
 _EXACT = 15  # digits that a double holds
 
 
+class Columns:
+    """Step, seconds, tokens per second, loss and line of many steps, in arrays that grow where they are.
+
+    Pieces that are joined at the end would need twice the memory at once.
+    """
+
+    def __init__(self) -> None:
+        self._held: list[NDArray[Any]] = [np.empty(0, kind) for kind in (np.int64, float, float, float, np.int64)]
+        self._size = 0
+        self._lent = False  # others look at the arrays: they may not move
+
+    def add(self, table: Floats, lines: NDArray[np.int64]) -> None:
+        """More steps, as `read_table` gives them."""
+        begin, self._size = self._size, self._size + len(table)
+        if self._size > len(self._held[0]):
+            if self._lent:
+                self._held, self._lent = [each[:begin].copy() for each in self._held], False
+            for each in self._held:
+                each.resize(self._size + self._size // 8, refcheck=False)
+        for each, values in zip(self._held, (*table.T, lines), strict=True):
+            each[begin : self._size] = values
+
+    def all(self) -> list[NDArray[Any]]:
+        """The five arrays; they stay as they are when more steps are added."""
+        self._lent = True
+        return [each[: self._size] for each in self._held]
+
+    def without(self, line: int) -> None:
+        """Forget what one line told."""
+        keep = self._held[4][: self._size] != line
+        self._held, self._lent = [each[: self._size][keep] for each in self._held], False
+        self._size = len(self._held[4])
+
+
 def read_table(lines: list[bytes], dialect: Dialect) -> Floats | None:
     """Step, seconds, tokens per second and loss of each line, NaN where it tells none; None when a line is odd."""
     lengths = np.fromiter(map(len, lines), np.int64, len(lines))
@@ -35,13 +69,12 @@ def read_table(lines: list[bytes], dialect: Dialect) -> Floats | None:
 
 def read_rows(letters: Letters, lengths: NDArray[np.int64], dialect: Dialect) -> Floats | None:
     """The same of lines that are rows of letters already, with anything behind their ends."""
-    if len(letters) >= _FEW and lengths[0] == lengths.min() == lengths.max() and _alike(letters[:, : lengths[0]]):
-        return _numbers(letters[:, : lengths[0]], dialect)
     out = np.empty((len(letters), 4))
     for length in sorted(set(lengths.tolist())):
         rows = np.flatnonzero(lengths == length)
-        same = letters[rows, :length] if len(rows) < len(letters) else letters[:, :length]
-        for alike in _by_form(same * (same - _ZERO > 9)):  # every digit a zero byte
+        same = (letters.take(rows, axis=0) if len(rows) < len(letters) else letters)[:, :length]
+        # A number with a digit more is rare: mostly all lines of one length have one form. Every digit a zero byte.
+        for alike in [slice(None)] if _alike(same) else _by_form(same * (same - _ZERO > 9)):
             numbers = _numbers(same[alike], dialect)
             if numbers is None:
                 return None

@@ -12,12 +12,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from trackwalker.job.journal import Journal
+from trackwalker.job.journal import Journal, event_record
 from trackwalker.job.processes import read_stat
 from trackwalker.node.agent.guest import carry_over, rank_of, told_by_launchers, told_signal
 from trackwalker.node.agent.outcome import Course, Suspects, end_of, judge, kernel_kill, why_ended
-from trackwalker.node.agent.output import RankOutput, Sink, Tail, complain, label
-from trackwalker.node.agent.peers import Alone, Crew, RankEnd
+from trackwalker.node.agent.output import RankOutput, Sink, Tail, complain, label, limit_text
+from trackwalker.node.agent.peers import Crew, RankEnd
 from trackwalker.node.agent.ranks import Rank, describe_exit, members_of
 from trackwalker.node.agent.services import SmallFiles, address_of, announce
 from trackwalker.node.agent.spec import AgentSpec
@@ -48,7 +48,7 @@ class Agent:
 
     def __init__(self, spec: AgentSpec, crew: Crew | None = None) -> None:
         self._spec = spec
-        self._crew: Crew = crew or Alone()
+        self._crew = crew or Crew()
         for folder in (spec.job_dir / "ranks", spec.ranks_dir):
             folder.mkdir(parents=True, exist_ok=True)
         self._ranks = [rank_of(r, spec.ranks_dir) for r in spec.ranks]
@@ -147,10 +147,7 @@ class Agent:
 
     def _launch(self) -> None:
         if self._crew.is_head:
-            limit = self._spec.limit_s
-            self._merged.write(
-                f"== Training BEGIN ({'no timeout' if limit is None else f'timeout={limit:.0f}s'}) ==\n".encode()
-            )
+            self._merged.write(f"== Training BEGIN ({limit_text(self._spec.limit_s)}) ==\n".encode())
             self._event("stage-begin", name="Training")
         for rank in self._ranks:
             rank.launch(dict(os.environ))
@@ -379,16 +376,8 @@ class Agent:
         return outcome.code
 
     def _event(self, kind: str, rank: Rank | None = None, **data: Any) -> None:
-        record = {
-            "t": time.time(),
-            "stage": "train",
-            "node": self._spec.node,
-            "rank": rank.spec.rank if rank else None,
-            "host": rank.spec.host if rank else None,
-            "kind": kind,
-            "data": data,
-        }
+        place: dict[str, Any] = {"rank": rank.spec.rank, "host": rank.spec.host} if rank else {}
         try:
-            self._events.append(record)
+            self._events.append(event_record(kind, self._spec.node, data, **place))
         except OSError as e:
             complain(f"cannot write events.jsonl: {e.strerror}")

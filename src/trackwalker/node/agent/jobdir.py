@@ -5,18 +5,35 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 from trackwalker.job.trust import make_folder
 from trackwalker.job.whole import write_whole
+from trackwalker.node.agent.spec import AgentSpec, RankSpec
 from trackwalker.node.stages.order import Order, Seat
 
 
 def job_dir_of(order: Order, seat: Seat) -> Path:
     """Where the job is: the same on all nodes."""
     return order.workspace / f"{seat.job_id}-{order.name}"
+
+
+def log_of(order: Order, seat: Seat) -> Path | None:
+    """Slurm collects what every node prints; pods have no such friend and write files of their own."""
+    if order.scheduler == "slurm":
+        return None
+    job_dir = job_dir_of(order, seat)
+    return order.workspace / f"{job_dir.name}.log" if seat.is_head else job_dir / f"rank-{seat.node_rank}.log"
+
+
+def share_of(order: Order, seat: Seat, ranks: Sequence[RankSpec] = (), **more: Any) -> AgentSpec:
+    """A node's share of an order; `more` is what only the node itself knows."""
+    return AgentSpec(
+        seat.job_id, order.name, order.model, seat.host, job_dir_of(order, seat), log_of(order, seat), list(ranks),
+        order.world, nodes=order.nodes, attempt=seat.attempt, **more,
+    )  # fmt: skip
 
 
 def open_job(order: Order, seat: Seat, submission: Path) -> None:

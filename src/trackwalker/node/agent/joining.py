@@ -20,7 +20,7 @@ from trackwalker.job.processes import alive
 from trackwalker.job.whole import write_whole
 from trackwalker.node.agent.jobdir import write_places
 from trackwalker.node.agent.output import Sink, complain
-from trackwalker.node.agent.peers import Alone, Crew, Head, Member
+from trackwalker.node.agent.peers import Crew, Head, Member
 from trackwalker.node.agent.spec import AgentSpec, RankSpec
 from trackwalker.node.stages.rendezvous import Note, Rendezvous
 
@@ -54,7 +54,7 @@ def join(spec: AgentSpec) -> AgentSpec:
 def crew_of(spec: AgentSpec) -> Crew:
     """Who else there is; an agent that begins anew goes on where it had read the others' journals."""
     if not spec.crew:
-        return Alone()
+        return Crew()
     attempt, number = Path(spec.crew["attempt"]), int(spec.crew["number"])
     meeting = Rendezvous(attempt, number, 0, lambda: False)
     if number:

@@ -133,6 +133,11 @@ def label(rank: int, world: int) -> str:
     return f"{rank:>{len(str(max(world - 1, 0)))}}: "
 
 
+def limit_text(limit: float | None) -> str:
+    """How long a stage may take, as the line of its beginning says it."""
+    return "no timeout" if limit is None else f"timeout={limit:.0f}s"
+
+
 class RankOutput:
     """Pumps one rank's raw output into its own log and the merged one, labelled as `srun -l` does."""
 

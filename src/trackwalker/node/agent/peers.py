@@ -49,58 +49,32 @@ class Copies(Protocol):
         ...
 
 
-class Crew(Protocol):
-    """What the agent needs to know of the other nodes."""
+class Crew:
+    """What the agent needs to know of the other nodes; as it is here, of none: the only agent of its job."""
 
-    is_head: bool  # writes what there is once for the job: banner, summary, run-end
+    is_head = True  # writes what there is once for the job: banner, summary, run-end
 
     def look(self, now: float) -> Word | None:
         """Take in what happened elsewhere; a word that ends the run here too."""
-        ...
-
-    def tell(self, end: RankEnd | None) -> None:
-        """Everybody is to end: a rank of this node ended badly by itself, or (None) this node was told to."""
-        ...
-
-    def finish(self, ends: list[RankEnd], stopping: bool) -> bool:
-        """All ranks of this node have ended; whether there is nobody left to wait for."""
-        ...
-
-    def all_ends(self) -> list[RankEnd]:
-        """How the ranks of the other nodes ended."""
-        ...
-
-    def missing(self) -> list[str]:
-        """Hosts that never reported how their ranks ended."""
-        ...
-
-
-class Alone:
-    """The only agent of its job."""
-
-    is_head = True
-
-    def look(self, now: float) -> Word | None:
-        """Nothing happens elsewhere."""
         return None
 
     def tell(self, end: RankEnd | None) -> None:
-        """Nobody listens."""
+        """Everybody is to end: a rank of this node ended badly by itself, or (None) this node was told to."""
 
     def finish(self, ends: list[RankEnd], stopping: bool) -> bool:
-        """Nobody to wait for."""
+        """All ranks of this node have ended; whether there is nobody left to wait for."""
         return True
 
     def all_ends(self) -> list[RankEnd]:
-        """There are no other nodes."""
+        """How the ranks of the other nodes ended; the first node's alone to know."""
         return []
 
     def missing(self) -> list[str]:
-        """Nobody is."""
+        """Hosts that never reported how their ranks ended."""
         return []
 
 
-class Member:
+class Member(Crew):
     """An agent that reports to the first node's."""
 
     is_head = False
@@ -134,16 +108,8 @@ class Member:
         self._meeting.post("ended", {"ends": [asdict(end) for end in ends]})
         return True
 
-    def all_ends(self) -> list[RankEnd]:
-        """That is for the first node."""
-        return []
 
-    def missing(self) -> list[str]:
-        """That is for the first node."""
-        return []
-
-
-class Head:
+class Head(Crew):
     """The first node's agent: spreads the first failure, merges journals, waits for everybody."""
 
     is_head = True

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 FIELDS = ("step", "seconds", "tokens_per_s", "tflops", "loss", "grad_norm", "data_wait_s")  # of a step's record
@@ -40,10 +40,6 @@ class Ledger:
     def phase(self) -> str:
         """What the rank is doing."""
         return self.open[-1] if self.open else self.base
-
-    def saved(self) -> dict[str, Any]:
-        """For the agent's state file; `Ledger(**saved)` continues from there."""
-        return asdict(self)
 
     def take(self, record: dict[str, Any]) -> None:
         """Take in one progress record of this rank."""

@@ -47,10 +47,10 @@ class Services:
         if self._running:
             threading.Thread(target=self._watch, name="services", daemon=True).start()
 
-    def close(self) -> None:
+    def close(self, seconds: float = _CLOSE_S) -> None:
         """The run has ended: wait until they have put everything away."""
         self._stop.set()
-        deadline = time.monotonic() + _CLOSE_S
+        deadline = time.monotonic() + seconds
         for process in self._running.values():
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(max(0.1, deadline - time.monotonic()))

@@ -17,14 +17,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from trackwalker.job.journal import Journal, read
+from trackwalker.job.journal import Journal, event_record, read
 from trackwalker.job.processes import all_pids, read_stat
-from trackwalker.node.agent.jobdir import job_dir_of
+from trackwalker.node.agent.jobdir import job_dir_of, log_of, share_of
 from trackwalker.node.agent.outcome import Course, judge
 from trackwalker.node.agent.output import Sink, complain
 from trackwalker.node.agent.peers import Head, Member, RankEnd, rank_end
 from trackwalker.node.agent.ranks import describe_exit
-from trackwalker.node.agent.spec import AgentSpec
 from trackwalker.node.runtimes.containers import Containers
 from trackwalker.node.stages.order import Order, Seat
 from trackwalker.node.stages.rendezvous import Rendezvous
@@ -56,8 +55,6 @@ def keep(order: Order, seat: Seat, work: Callable[[], int]) -> int:
     if reported:
         end_descendants()
         return code
-    from trackwalker.node.agent.supervisor import speak_for  # only now: a keeper that is not needed stays small
-
     return speak_for(order, seat, code, began, end_descendants)
 
 
@@ -199,12 +196,8 @@ def _closed(job_dir: Path) -> int | None:
 
 def _close(order: Order, seat: Seat, job_dir: Path, course: Course) -> int:
     """Write the summary that the first node owes."""
-    spec = AgentSpec(
-        seat.job_id, order.name, order.model, seat.host, job_dir, None, [], order.world, nodes=order.nodes
-    )  # fmt: skip
-    outcome = judge(spec, course)
-    log = None if order.scheduler == "slurm" else order.workspace / f"{job_dir.name}.log"
-    Sink(log).write(outcome.text.encode())
+    outcome = judge(share_of(order, seat), course)
+    Sink(log_of(order, seat)).write(outcome.text.encode())
     told: dict[str, Any] = {
         "exit": outcome.code,
         "reason": outcome.reason,
@@ -219,5 +212,4 @@ def _close(order: Order, seat: Seat, job_dir: Path, course: Course) -> int:
 
 def _event(folder: Path, seat: Seat, kind: str, rank: int | None, **data: Any) -> None:
     host = None if rank is None else seat.host
-    record = {"t": time.time(), "stage": "train", "node": seat.host, "rank": rank, "host": host, "kind": kind}
-    Journal(folder / "events.jsonl").append({**record, "data": data})
+    Journal(folder / "events.jsonl").append(event_record(kind, seat.host, data, rank=rank, host=host))

@@ -8,12 +8,10 @@ from contextlib import contextmanager
 
 from trackwalker.job.processes import read_bytes
 from trackwalker.node.checks.result import Check, Context, Result, failed, passed, several, skipped, warned
-from trackwalker.node.collectors.gpu_amd import discover
+from trackwalker.node.collectors.gpu_amd import RAS_LINE, bad_pages, discover
 from trackwalker.node.sensors import nvml
 from trackwalker.node.sensors.sysfs import line, names
 
-_RAS = re.compile(rb"^\s*(ue|ce)\s*:\s*(\d+)\s*$", re.MULTILINE)
-_BAD_PAGE = re.compile(rb":\s*([PF])\s*$", re.MULTILINE)
 _RESET = "drain the node and reset the GPU; if it returns, replace the card"
 _FW = "_fw_version"  # files of amdgpu: smc_fw_version, vcn_fw_version, …
 _NONE = "no GPUs here"
@@ -148,15 +146,15 @@ def _ras(folder: str) -> tuple[dict[str, int], list[str]]:
         if not name.startswith("aca_") and not name.endswith("_err_count"):
             continue
         block = name[4:] if name.startswith("aca_") else name[: -len("_err_count")]
-        for kind, number in _RAS.findall(read_bytes(f"{folder}/{name}") or b""):
+        for kind, number in RAS_LINE.findall(read_bytes(f"{folder}/{name}") or b""):
             counts[kind.decode()] = counts.get(kind.decode(), 0) + int(number)
             if kind == b"ue" and int(number):
                 bad.append(f"UE={int(number)} in {block}")
-    pages = _BAD_PAGE.findall(read_bytes(f"{folder}/gpu_vram_bad_pages") or b"")
-    for state, word in ((b"P", "wait for a reset"), (b"F", "could not be retired")):
-        if state in pages:
-            counts[f"pages_{state.decode()}"] = pages.count(state)
-            bad.append(f"{several(pages.count(state), 'bad HBM page')} {word}")
+    pages = bad_pages(read_bytes(f"{folder}/gpu_vram_bad_pages"))
+    for state, word in (("pending", "wait for a reset"), ("failed", "could not be retired")):
+        if pages.get(state):
+            counts[f"pages_{state[0].upper()}"] = pages[state]
+            bad.append(f"{several(pages[state], 'bad HBM page')} {word}")
     return counts, bad
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 from trackwalker.node.sensors.commands import ask
@@ -70,7 +70,7 @@ class Context:
 
 @dataclass(frozen=True)
 class Result:
-    """One check's finding on one host: one line of text for people, the same as data for programs."""
+    """One check's finding on one host: one line of text for people, the same as data for programs and other nodes."""
 
     id: str
     status: str
@@ -79,10 +79,6 @@ class Result:
     remedy: str = ""  # what to do, when something is wrong
     host: str = ""
     seconds: float = 0.0
-
-    def record(self) -> dict[str, Any]:
-        """For events and the rendezvous; `Result(**record)` gives it back."""
-        return asdict(self)
 
 
 @dataclass(frozen=True)

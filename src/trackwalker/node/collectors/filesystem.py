@@ -20,25 +20,9 @@ from collections.abc import Callable, Iterator, Sequence
 
 from trackwalker.job.processes import read_bytes
 from trackwalker.node.exporter.exposition import Family
-from trackwalker.node.sensors.sysfs import families
+from trackwalker.node.sensors.sysfs import declared, families
 
-METRICS = {
-    "hw_fs_probe_seconds": ("gauge", "How long an operation on a small file took in the last probe."),
-    "hw_fs_probe_wedged": ("gauge", "1 when the last probe did not come back in time."),
-    "hw_fs_probe_pending_seconds": ("gauge", "How long the probe that is under way has been waiting."),
-    "hw_fs_probe_errors_total": ("counter", "Operations that failed, by error."),
-    "hw_fs_free_bytes": ("gauge", "Space left for users at the last probe."),
-    "hw_fs_size_bytes": ("gauge", "Size of the file system."),
-}
-NFS_METRICS = {
-    "hw_nfs_ops_total": ("counter", "NFS requests."),
-    "hw_nfs_retrans_total": ("counter", "NFS requests sent again."),
-    "hw_nfs_timeouts_total": ("counter", "NFS requests that timed out."),
-    "hw_nfs_rtt_seconds_total": ("counter", "Time the server took to answer."),
-    "hw_nfs_queue_seconds_total": ("counter", "Time requests waited here before they were sent."),
-    "hw_nfs_exec_seconds_total": ("counter", "Time requests took in all."),
-    "hw_nfs_errors_total": ("counter", "NFS requests that ended in an error."),
-}
+METRICS, NFS_METRICS = declared("filesystem"), declared("nfs")
 _LONGEST_PAUSE_S = 600.0
 _RESTARTS = 3
 # The source comes through the pipe: a module read from a file system that hangs would hang the import.

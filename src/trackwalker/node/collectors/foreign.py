@@ -7,10 +7,9 @@ from collections.abc import Callable, Collection, Iterable
 
 from trackwalker.job.processes import all_pids, read_bytes, read_stat
 from trackwalker.node.exporter.exposition import Family
+from trackwalker.node.sensors.sysfs import declared, families
 
-METRICS = {
-    "hw_foreign_cpu_seconds_total": ("counter", "CPU time of processes that are not this job's, by name."),
-}
+METRICS = declared("foreign")
 EVERY_S = 5.0  # walks all of /proc
 _TICK = os.sysconf("SC_CLK_TCK")
 _NAMES = 24  # and no more series than this: what comes later is added up as OTHERS
@@ -48,10 +47,10 @@ class ForeignCpuCollector:
                 name = entry.name if entry.name in self._used or len(self._used) < _NAMES else OTHERS
                 self._used[name] = self._used.get(name, 0.0) + used
         self._seen, self._looked = seen, True
-        family = Family("hw_foreign_cpu_seconds_total", *METRICS["hw_foreign_cpu_seconds_total"])
+        out = families(METRICS)
         for name, seconds in sorted(self._used.items()):
-            family.add(seconds, host=self._node, process=name)
-        return [family]
+            out["hw_foreign_cpu_seconds_total"].add(seconds, host=self._node, process=name)
+        return list(out.values())
 
     def _ours(self, pid: int) -> bool:
         """The job's recorder has the job directory on its command line, and so has what starts its other services."""

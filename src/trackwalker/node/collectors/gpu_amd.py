@@ -10,74 +10,21 @@ from trackwalker.job.processes import read_bytes
 from trackwalker.node.exporter.exposition import Family
 from trackwalker.node.sensors import gpu_metrics
 from trackwalker.node.sensors.gpu_throttle import Residency, active_limits
-from trackwalker.node.sensors.sysfs import PciCard, SysFile, families, line, names
+from trackwalker.node.sensors.sysfs import DECLARED, PciCard, SysFile, declared, families, line, names
 
-METRICS = {
-    "hw_gpu_up": ("gauge", "1 when the GPU's sensors answer, 0 when a GPU that was there no longer does."),
-    "hw_gpu_info": ("gauge", "Which card this is."),
-    "hw_gpu_temperature_celsius": ("gauge", "Temperature of the GPU: junction, else HBM, else edge."),
-    "hw_gpu_memory_temperature_celsius": ("gauge", "Temperature of the HBM."),
-    "hw_gpu_sensor_celsius": ("gauge", "Every temperature sensor by name."),
-    "hw_gpu_power_watts": ("gauge", "Power drawn (the driver's average where it gives no momentary value)."),
-    "hw_gpu_power_limit_watts": ("gauge", "Power limit in force."),
-    "hw_gpu_energy_joules_total": ("counter", "Energy used."),
-    "hw_gpu_clock_mhz": ("gauge", "Clock: sclk of the compute units, mclk of the memory."),
-    "hw_gpu_vram_used_bytes": ("gauge", "Memory in use."),
-    "hw_gpu_vram_total_bytes": ("gauge", "Memory of the GPU."),
-    "hw_gpu_utilization_percent": ("gauge", "How busy the compute units are."),
-    "hw_gpu_memory_utilization_percent": ("gauge", "How busy the memory is."),
-    "hw_gpu_throttle_active": ("gauge", "1 for each limit that held the clocks down since the last scrape."),
-    "hw_gpu_throttle_seconds_total": ("counter", "Time a limit has held the clocks down since the agent started."),
-    **PciCard.metrics("hw_gpu_"),
-    "hw_gpu_pcie_replay_total": ("counter", "PCIe packets sent again."),
-    "hw_gpu_pcie_replay_rollover_total": ("counter", "PCIe packets sent again until the replay counter overflowed."),
-    "hw_gpu_pcie_recovery_total": ("counter", "Times the PCIe link left normal operation to recover."),
-    "hw_gpu_pcie_nak_sent_total": ("counter", "PCIe packets refused by the GPU."),
-    "hw_gpu_pcie_nak_received_total": ("counter", "PCIe packets of the GPU that were refused."),
-    "hw_gpu_xgmi_link_width": ("gauge", "Lanes of an XGMI link."),
-    "hw_gpu_xgmi_link_speed_gbps": ("gauge", "Bit rate of an XGMI lane."),
-    "hw_gpu_xgmi_link_up": ("gauge", "1 when the XGMI link is active."),
-    "hw_gpu_xgmi_read_bytes_total": ("counter", "Data read over an XGMI link."),
-    "hw_gpu_xgmi_write_bytes_total": ("counter", "Data written over an XGMI link."),
-    "hw_gpu_user_processes": ("gauge", "Processes with a compute context on any GPU of the host."),
-}  # fmt: skip
-
-BLOCKS = {"umc": "HBM", "xgmi": "XGMI links", "gfx": "compute units", "mmhub": "memory hub", "sdma": "copy engines"}
-_KINDS = {"ue": "Uncorrected", "ce": "Corrected", "de": "Deferred"}
-RAS_METRICS = {
-    **{
-        f"hw_gpu_ras_{block}_{kind}_total": ("counter", f"{text} errors of the {where}.")
-        for block, where in BLOCKS.items()
-        for kind, text in _KINDS.items()
-    },
-    "hw_gpu_bad_pages": ("gauge", "HBM pages out of use: retired, pending a reset, or impossible to retire (failed)."),
-}
+METRICS, RAS_METRICS = declared("gpu_amd"), declared("gpu_amd_ras")
+BLOCKS = ("umc", "xgmi", "gfx", "mmhub", "sdma")  # HBM, XGMI links, compute units, memory hub, copy engines
 
 _PCI = re.compile(r"[0-9a-f]{4,}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 _TEMPERATURE = re.compile(r"temp(\d+)_input")
-_RAS_LINE = re.compile(rb"^\s*(ue|ce|de)\s*:\s*(\d+)\s*$", re.MULTILINE)
+RAS_LINE = re.compile(rb"^\s*(ue|ce|de)\s*:\s*(\d+)\s*$", re.MULTILINE)
 _PAGE_LINE = re.compile(rb"^\s*0x[0-9a-fA-F]+\s*:\s*0x[0-9a-fA-F]+\s*:\s*([RPF])\s*$")
 _PAGE_STATES = {b"R": "retired", b"P": "pending", b"F": "failed"}
 _SENSORS = {1: "edge", 2: "junction", 3: "mem"}  # where the driver gives no label
-_TABLE = (  # field of gpu_metrics, metric, how many of the field make one of the metric
-    ("average_gfx_activity", "hw_gpu_utilization_percent", 1),
-    ("average_umc_activity", "hw_gpu_memory_utilization_percent", 1),
-    ("energy_accumulator", "hw_gpu_energy_joules_total", 2**16),
-    ("pcie_replay_count_acc", "hw_gpu_pcie_replay_total", 1),
-    ("pcie_replay_rover_count_acc", "hw_gpu_pcie_replay_rollover_total", 1),
-    ("pcie_l0_to_recov_count_acc", "hw_gpu_pcie_recovery_total", 1),
-    ("pcie_nak_sent_count_acc", "hw_gpu_pcie_nak_sent_total", 1),
-    ("pcie_nak_rcvd_count_acc", "hw_gpu_pcie_nak_received_total", 1),
-    ("xgmi_link_width", "hw_gpu_xgmi_link_width", 1),
-    ("xgmi_link_speed", "hw_gpu_xgmi_link_speed_gbps", 1),
+_TABLE = {metric: (row["field"], row.get("per", 1)) for metric, row in DECLARED["gpu_amd"].items() if "field" in row}
+_FILES, _INSTEAD = (
+    {m: row[key] for m, row in DECLARED["gpu_amd"].items() if key in row} for key in ("file", "instead")
 )
-_FILES = {"mem_info_vram_used": "hw_gpu_vram_used_bytes", "mem_info_vram_total": "hw_gpu_vram_total_bytes"}
-# Where the table has no value for it, as on cards before MI300.
-_INSTEAD = {
-    "hw_gpu_utilization_percent": "gpu_busy_percent",
-    "hw_gpu_memory_utilization_percent": "mem_busy_percent",
-    "hw_gpu_pcie_replay_total": "pcie_replay_count",
-}
 
 Families = dict[str, Family]
 
@@ -174,7 +121,7 @@ class _Gpu:
         self._power = [SysFile(f"{hwmon}/{n}") for n in ("power1_input", "power1_average") if n in here]
         self._cap = SysFile(f"{hwmon}/power1_cap")
         self._clocks = {"sclk": SysFile(f"{hwmon}/freq1_input"), "mclk": SysFile(f"{hwmon}/freq2_input")}
-        self._files = [(SysFile(f"{device}/{file}"), metric) for file, metric in _FILES.items()]
+        self._files = [(SysFile(f"{device}/{file}"), metric) for metric, file in _FILES.items()]
         self._instead = {m: SysFile(f"{device}/{file}") for m, file in _INSTEAD.items() if file in present}
         self._table = SysFile(f"{device}/gpu_metrics")
         self._card = PciCard(device)
@@ -213,7 +160,7 @@ class _Gpu:
 
     def _tables(self, out: Families, table: gpu_metrics.Values) -> None:
         labels = self._labels
-        for field, metric, per in _TABLE:
+        for metric, (field, per) in _TABLE.items():
             value = one(table, field)
             if value is None and metric in self._instead:
                 value = self._instead[metric].number()
@@ -250,7 +197,7 @@ class AmdRasCollector:
         out = families(RAS_METRICS)
         for labels, block, file in self._blocks:
             # During a reset the driver answers with a sentence: no line of it is a counter.
-            for kind, count in _RAS_LINE.findall(file.read() or b""):
+            for kind, count in RAS_LINE.findall(file.read() or b""):
                 out[f"hw_gpu_ras_{block}_{kind.decode()}_total"].add(int(count), None, **labels)
         for labels, path in self._pages:
             for state, count in bad_pages(read_bytes(path)).items():

@@ -14,6 +14,7 @@ from trackwalker.node.exporter.exposition import Family
 from trackwalker.node.sensors import nvml
 from trackwalker.node.sensors.nvml import Nvml, NvmlError
 from trackwalker.node.sensors.nvml_gpu import METRICS, Gpu, Reading
+from trackwalker.node.sensors.sysfs import families
 
 _OPEN_SECONDS = 10.0  # the first call may have to wake the driver
 _EVENT_MS = 500
@@ -61,7 +62,7 @@ class NvidiaCollector:
         """One reading of every GPU that answers in time."""
         if not self.available():
             return []
-        families = {name: Family(name, kind, help) for name, (kind, help) in METRICS.items()}
+        out = families(METRICS)
         with self._lock:
             deadline = time.monotonic() + self._timeout
             rounds = [lane.ask() for lane in self._lanes]
@@ -69,17 +70,17 @@ class NvidiaCollector:
         everybody = [p for r in readings if r for p in (r.processes or {}, *r.slices)]
         self._owners.look(set().union(*everybody))
         for lane, reading in zip(self._lanes, readings):  # noqa: B905 - Python 3.9 has no strict=
-            self._add(families, lane.gpu, reading)
+            self._add(out, lane.gpu, reading)
         processes = [reading.processes if reading else None for reading in readings]
         if None not in processes:  # a GPU that did not answer may have some: a part is not the total
             total = len(set().union(*(p for p in processes if p)))
-            families["hw_gpu_user_processes"].add(total, host=self._node)
+            out["hw_gpu_user_processes"].add(total, host=self._node)
         if self._xids is not None:
             for index in self._xids.heard:
-                families["hw_gpu_xid_watched"].add(1, host=self._node, gpu=str(index))
+                out["hw_gpu_xid_watched"].add(1, host=self._node, gpu=str(index))
             for (gpu, xid), count in self._xids.counts().items():
-                families["hw_gpu_xid_total"].add(count, host=self._node, gpu=gpu, xid=str(xid))
-        return [family for family in families.values() if family.samples]
+                out["hw_gpu_xid_total"].add(count, host=self._node, gpu=gpu, xid=str(xid))
+        return [family for family in out.values() if family.samples]
 
     def close(self) -> None:
         """End the threads and let go of the driver, unless one of them hangs in it."""
@@ -112,29 +113,29 @@ class NvidiaCollector:
             self._xids.start()
             self._lanes = [_Lane(Gpu(driver, index, self._sysfs)) for index in range(count)]
 
-    def _add(self, families: dict[str, Family], gpu: Gpu, reading: Reading | None) -> None:
+    def _add(self, out: dict[str, Family], gpu: Gpu, reading: Reading | None) -> None:
         label = {"host": self._node, "gpu": str(gpu.index)}
         uuid = gpu.identity.get("uuid", "")
-        families["hw_gpu_stalled"].add(0 if reading else 1, None, **label, uuid=uuid)
+        out["hw_gpu_stalled"].add(0 if reading else 1, None, **label, uuid=uuid)
         if gpu.identity:
-            families["hw_gpu_info"].add(1, None, **label, **gpu.identity, driver=self._version)
+            out["hw_gpu_info"].add(1, None, **label, **gpu.identity, driver=self._version)
         if reading is None:
             return
-        families["hw_gpu_up"].add(reading.up, None, **label, uuid=uuid)
+        out["hw_gpu_up"].add(reading.up, None, **label, uuid=uuid)
         for error, count in reading.errors.items():
-            families["hw_gpu_read_errors_total"].add(count, None, **label, error=error)
+            out["hw_gpu_read_errors_total"].add(count, None, **label, error=error)
         for name, value, more in reading.samples:
-            families[name].add(value, None, **label, **more)
+            out[name].add(value, None, **label, **more)
         # Who shares a slice shares nothing with its neighbours: processes are then told of each slice instead.
         for number, processes in enumerate(reading.slices):
             part = {**label, "gpu": slice_name(label["gpu"], number)}
-            self._add_processes(families, part, processes, reading.shares)
+            self._add_processes(out, part, processes, reading.shares)
         if reading.processes is not None and not reading.slices:
-            self._add_processes(families, label, reading.processes, reading.shares)
+            self._add_processes(out, label, reading.processes, reading.shares)
 
     def _add_processes(
         self,
-        families: dict[str, Family],
+        out: dict[str, Family],
         label: dict[str, str],
         processes: dict[int, int | None],
         shares: dict[int, float],
@@ -142,13 +143,13 @@ class NvidiaCollector:
         """Who is on the GPU: this job, or somebody else."""
         for owner in self._owners.kinds():
             mine = [pid for pid in processes if self._owners.of(pid) == owner]
-            families["hw_gpu_processes"].add(len(mine), None, **label, owner=owner)
+            out["hw_gpu_processes"].add(len(mine), None, **label, owner=owner)
             taken = [processes[pid] for pid in mine]
             if None not in taken:
-                families["hw_gpu_process_memory_bytes"].add(sum(t for t in taken if t), None, **label, owner=owner)
+                out["hw_gpu_process_memory_bytes"].add(sum(t for t in taken if t), None, **label, owner=owner)
             if shares or not processes:
                 share = sum(shares.get(pid, 0.0) for pid in mine)
-                families["hw_gpu_process_utilization_percent"].add(share, None, **label, owner=owner)
+                out["hw_gpu_process_utilization_percent"].add(share, None, **label, owner=owner)
 
 
 class _Owners:

@@ -9,17 +9,9 @@ from typing import NamedTuple
 
 from trackwalker.job.processes import read_bytes
 from trackwalker.node.exporter.exposition import Family
-from trackwalker.node.sensors.sysfs import families, line, names
+from trackwalker.node.sensors.sysfs import declared, families, line, names
 
-METRICS = {
-    "hw_agent_info": ("gauge", "The job (and which attempt of it) and the agent that reports it."),
-    "hw_node_info": ("gauge", "Which machine this is: kernel, GPUs, their driver and firmware."),
-    "hw_rank_info": ("gauge", "Where a rank runs: node, place among the node's ranks, process."),
-    "hw_gpu_rank_info": (
-        "gauge",
-        "Which rank uses which GPU, known by its visible devices, as the only rank, or by local order.",
-    ),
-}
+METRICS = declared("identity")
 _PROPERTY = re.compile(r"^(simd_count|location_id|domain) (\d+)$", re.MULTILINE)
 
 _CONTAINER = "NVIDIA_VISIBLE_DEVICES"  # what NVIDIA's container runtime lets in; the first of them is 0 inside

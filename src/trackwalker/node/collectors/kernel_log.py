@@ -8,9 +8,7 @@ to /dev/kmsg too, but the kernel marks those.
 from __future__ import annotations
 
 import errno
-import json
 import os
-import pkgutil
 import re
 import threading
 import time
@@ -20,27 +18,17 @@ from typing import NamedTuple
 
 from trackwalker.node.agent.output import complain
 from trackwalker.node.exporter.exposition import Family
-from trackwalker.node.sensors.sysfs import families
+from trackwalker.node.sensors.sysfs import DECLARED, declared, families
 
-METRICS = {
-    "hw_kmsg_events_total": ("counter", "Kernel log events by class since the agent started."),
-    "hw_kmsg_events_before": ("gauge", "Events that the kernel log already held when the agent started."),
-    "hw_kmsg_xid_total": ("counter", "NVIDIA Xid lines in the kernel log since the agent started."),
-    "hw_kmsg_lost_total": ("counter", "Records overwritten or too long before the agent could read them."),
-    "hw_dmesg_gpu_errors_total": (
-        "counter",
-        "Kernel warnings and errors about GPUs, with those from before the start.",
-    ),
-}
+METRICS = declared("kernel_log")
 _RECORD = 16384  # the kernel's records are shorter than this
 _MOST = 20000  # records of one call; in a storm the rest waits for the next, or is counted as lost
 _KEPT = 64
 _AGAIN = (errno.EAGAIN, errno.EWOULDBLOCK)
 
 
-# What kernel log lines mean: its `about` says how the table is read.
-_TABLE = pkgutil.get_data("trackwalker.node.collectors", "kernel_classes.json") or b"{}"
-CLASSES: dict[str, list[list[str]]] = json.loads(_TABLE)["classes"]
+# What kernel log lines mean: metrics.json says how the table is read.
+CLASSES: dict[str, list[list[str]]] = DECLARED["kernel_classes"]
 _COMPILED = [(name, word, re.compile(pattern)) for name, rows in CLASSES.items() for word, pattern in rows]
 
 # Upstream's one number: kernel messages of level warning or worse about a GPU; here it counts Xids as well.

@@ -12,7 +12,9 @@ from collections.abc import Callable
 
 from trackwalker.job.processes import read_bytes, read_stat, session_members, threads
 from trackwalker.node.exporter.exposition import Family
+from trackwalker.node.sensors.sysfs import declared, families
 
+METRICS = declared("lane")
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 _MEMBERS_EVERY_S = 5.0  # finding a session's members walks all of /proc: not every second
 
@@ -27,34 +29,27 @@ class LaneCollector:
 
     def collect(self) -> list[Family]:
         """The families of all lanes."""
-        up = Family("hw_rank_up", "gauge", "Whether the rank process is there.")
-        stopped = Family("hw_rank_stopped", "gauge", "Whether the rank process is stopped (SIGSTOP, debugger).")
-        running = Family("hw_procs_running", "gauge", "Runnable tasks.")
-        blocked = Family("hw_procs_blocked", "gauge", "Tasks blocked on I/O.")
-        switches = Family("hw_context_switches_total", "counter", "Context switches.")
-        cpu = Family("hw_cpu_seconds_total", "counter", "CPU time used.")
-        wait = Family("hw_cpu_wait_seconds_total", "counter", "Time runnable tasks waited for a CPU.")
-        rss = Family("hw_mem_rss_bytes", "gauge", "Resident memory.")
+        out = families(METRICS)
         hosts: dict[str, list[tuple[Lane, Reading]]] = {}
         for lane in self._lanes():
             rank = str(lane.rank)
             reading = lane.read()
-            up.add(1 if reading else 0, host=lane.host, rank=rank)
+            out["hw_rank_up"].add(1 if reading else 0, host=lane.host, rank=rank)
             if reading is not None:
-                stopped.add(reading.stopped, host=lane.host, rank=rank)
+                out["hw_rank_stopped"].add(reading.stopped, host=lane.host, rank=rank)
                 hosts.setdefault(lane.host, []).append((lane, reading))
         for host, there in hosts.items():
             accounted = all(reading.accounted for _, reading in there)
             if host != self._node:  # ranks that have the machine to themselves go by its name, and it counts these
-                running.add(sum(reading.running for _, reading in there), host=host)
-                blocked.add(sum(reading.blocked for _, reading in there), host=host)
+                out["hw_procs_running"].add(sum(reading.running for _, reading in there), host=host)
+                out["hw_procs_blocked"].add(sum(reading.blocked for _, reading in there), host=host)
                 if accounted:
-                    switches.add(sum(lane.switches for lane, _ in there), host=host)
+                    out["hw_context_switches_total"].add(sum(lane.switches for lane, _ in there), host=host)
             if accounted:
-                cpu.add(sum(lane.cpu_s for lane, _ in there), host=host)
-                wait.add(sum(lane.wait_s for lane, _ in there), host=host)
-            rss.add(sum(reading.rss for _, reading in there), host=host)
-        return [up, stopped, running, blocked, switches, cpu, wait, rss]
+                out["hw_cpu_seconds_total"].add(sum(lane.cpu_s for lane, _ in there), host=host)
+                out["hw_cpu_wait_seconds_total"].add(sum(lane.wait_s for lane, _ in there), host=host)
+            out["hw_mem_rss_bytes"].add(sum(reading.rss for _, reading in there), host=host)
+        return list(out.values())
 
 
 class Reading:

@@ -4,20 +4,10 @@ from __future__ import annotations
 
 from trackwalker.job.processes import read_bytes
 from trackwalker.node.exporter.exposition import Family
-from trackwalker.node.sensors.sysfs import SysFile, families
+from trackwalker.node.sensors.sysfs import SysFile, declared, families
 
 _COLUMNS = {"rx_bytes": 0, "rx_errors": 2, "rx_drop": 3, "tx_bytes": 8, "tx_errors": 10, "tx_drop": 11}
-_HELP = {"bytes": "Bytes", "errors": "Errors", "drop": "Packets dropped"}
-_WAYS = {"rx": "receiving", "tx": "sending"}
-METRICS = {
-    **{
-        f"hw_net_{name}_total": ("counter", f"{_HELP[name[3:]]}, {_WAYS[name[:2]]}.")
-        for name in _COLUMNS
-    },
-    "hw_net_up": ("gauge", "1 when the device's link works."),
-    "hw_net_speed_gbps": ("gauge", "Speed of the link."),
-    "hw_net_carrier_changes_total": ("counter", "Times the link went up or down."),
-}  # fmt: skip
+METRICS = declared("netdev")
 
 
 class NetdevCollector:

@@ -6,6 +6,7 @@ behind the bad link; its neighbours have one slow connection and other fast ones
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import fcntl
 import os
@@ -20,14 +21,9 @@ from trackwalker.job.processes import read_bytes
 from trackwalker.node.collectors.lane import Lane
 from trackwalker.node.exporter.exposition import Family
 from trackwalker.node.network.interfaces import attributes, dump
-from trackwalker.node.sensors.sysfs import families
+from trackwalker.node.sensors.sysfs import declared, families
 
-METRICS = {
-    "hw_rank_tcp_connections": ("gauge", "TCP connections that sent data in the last seconds."),
-    "hw_rank_tcp_rtt_seconds": ("gauge", "Round trip of the rank's fastest TCP connection in use."),
-    "hw_rank_tcp_retransmits_total": ("counter", "TCP segments the rank sent again."),
-    "hw_net_up": ("gauge", "1 when the device's link works."),
-}
+METRICS = declared("rank_net")
 _IN_USE_S = 5.0
 _SOCKETS_EVERY_S = 10.0  # finding out whose a connection is reads every file descriptor
 
@@ -181,7 +177,7 @@ class _Rank:
     def take(self, connections: list[Connection]) -> None:
         """Take in all connections of the rank's namespace; only its own count."""
         if time.monotonic() - self._looked > _SOCKETS_EVERY_S or not self._sockets:
-            self._sockets = {inode for pid in self.lane.members for inode in _sockets_of(pid)}
+            self._sockets = {inode for pid in self.lane.members for inode in sockets_of(pid)}
             self._looked = time.monotonic()
         mine = [c for c in connections if c.inode in self._sockets]
         for c in mine:
@@ -205,19 +201,14 @@ def _add_links(out: dict[str, Family], space: Namespace, lane: Lane) -> None:
         out["hw_net_up"].add(None if works is None else int(works), None, device=device, host=lane.host)
 
 
-def _sockets_of(pid: int) -> list[int]:
-    found = []
-    try:
-        names = os.listdir(f"/proc/{pid}/fd")
-    except OSError:
-        return []
-    for name in names:
-        try:
-            target = os.readlink(f"/proc/{pid}/fd/{name}")
-        except OSError:
-            continue
-        if target.startswith("socket:["):
-            found.append(int(target[8:-1]))
+def sockets_of(pid: int) -> set[int]:
+    """The inodes of a process's sockets; none where we may not look."""
+    found = set()
+    with contextlib.suppress(OSError):
+        for name in os.listdir(f"/proc/{pid}/fd"):
+            with contextlib.suppress(OSError):  # closed since
+                target = os.readlink(f"/proc/{pid}/fd/{name}")
+                found |= {int(target[8:-1])} if target.startswith("socket:[") else set()
     return found
 
 

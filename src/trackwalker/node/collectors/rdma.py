@@ -2,45 +2,21 @@
 
 from __future__ import annotations
 
-import json
 import os
-import pkgutil
 import re
 import threading
 from collections.abc import Iterable
-from typing import NamedTuple
 
 from trackwalker.job.processes import read_bytes
 from trackwalker.node.exporter.exposition import Family
-from trackwalker.node.sensors.sysfs import PciCard, SysFile, families, line, names, target
+from trackwalker.node.sensors.sysfs import DECLARED, PciCard, SysFile, declared, families, line, names, target
 
 _IB = "counters/"
 _HW = "hw_counters/"
 
 
-class Counter(NamedTuple):
-    """One counter, as rdma_counters.json has it."""
-
-    help: str
-    sources: list[list[str]]  # files whose sum it is (those of them that the driver has); the first with one wins
-    factors: dict[str, int]  # of files that count in other units than the rest
-
-
-def _counters() -> dict[str, Counter]:
-    rows = json.loads(pkgutil.get_data("trackwalker.node.collectors", "rdma_counters.json") or b"{}")["counters"]
-    return {r["name"]: Counter(r["help"], r["files"], {r["files"][0][0]: 4} if "words" in r else {}) for r in rows}
-
-
-COUNTERS = _counters()
-METRICS = {
-    **{f"hw_rdma_{name}_total": ("counter", text) for name, (text, _, _) in COUNTERS.items()},
-    "hw_rdma_port_state": ("gauge", "1 when the port is active."),
-    "hw_rdma_port_phys_state": ("gauge", "Physical state (5 link up, 3 disabled, 2 polling)."),
-    "hw_rdma_port_rate_gbps": ("gauge", "Rate the port runs at."),
-    "hw_rdma_port_carrier_changes_total": ("counter", "Times the link of the port's network device went up or down."),
-    "hw_rdma_port_info": ("gauge", "Which adapter this is."),
-    **PciCard.metrics("hw_rdma_"),
-}
+METRICS = declared("rdma")
+_COUNTERS = {name: row for name, row in DECLARED["rdma"].items() if "files" in row}
 
 _STATE = re.compile(rb"(\d+): *([A-Za-z_]+)")
 _RATE = re.compile(rb"([\d.]+) Gb/sec")
@@ -102,11 +78,11 @@ class _Port:
             "firmware": line(f"{device}/fw_ver"),
         }
         self._counters: list[tuple[str, list[SysFile], int]] = []
-        for name, counter in COUNTERS.items():
-            found = next((has for source in counter.sources if (has := [f for f in source if f in present])), [])
+        for name, row in _COUNTERS.items():
+            found = next((has for source in row["files"] if (has := [f for f in source if f in present])), [])
             if found:
-                files = [SysFile(f"{path}/{file}") for file in found]
-                self._counters.append((f"hw_rdma_{name}_total", files, counter.factors.get(found[0], 1)))
+                words = "words" in row and found[0] == row["files"][0][0]
+                self._counters.append((name, [SysFile(f"{path}/{file}") for file in found], 4 if words else 1))
         self._state, self._phys = SysFile(f"{path}/state"), SysFile(f"{path}/phys_state")
         self._rate = SysFile(f"{path}/rate")
         self._carrier = SysFile(f"{device}/device/net/{netdev}/carrier_changes") if netdev else None

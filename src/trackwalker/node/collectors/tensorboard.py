@@ -21,14 +21,9 @@ from trackwalker.job.tfevents import EventFile, Scalar
 from trackwalker.job.whole import write_whole
 from trackwalker.node.exporter.backlog import Backlog
 from trackwalker.node.exporter.exposition import Family
-from trackwalker.node.sensors.sysfs import families
+from trackwalker.node.sensors.sysfs import declared, families
 
-METRICS = {
-    "train_nonfinite_total": ("counter", "Values of a tag that were NaN or infinite."),
-    "tb_bridge_late_steps_total": ("counter", "Steps only in the event files: over 55 minutes old, or out of order."),
-    "tb_bridge_corrupt_records_total": ("counter", "Damaged records in event files, passed over."),
-    "tb_bridge_skipped_tags": ("gauge", "Tags beyond the first 1,000, not recorded."),
-}
+METRICS = declared("tensorboard")
 _OTHER = "tb_scalar"
 _OWN = frozenset({"tb_step", _OTHER, *METRICS})
 _MOST_TAGS = 1000

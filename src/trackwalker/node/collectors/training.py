@@ -10,6 +10,7 @@ import math
 import os
 import threading
 from collections.abc import Iterable, Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -17,40 +18,13 @@ from trackwalker.job.dialects import read_step
 from trackwalker.node.agent.rank_progress import Ledger, number
 from trackwalker.node.exporter.backlog import Backlog
 from trackwalker.node.exporter.exposition import Family
-from trackwalker.node.sensors.sysfs import families
+from trackwalker.node.sensors.sysfs import DECLARED, declared, families
 
 _TAIL_BYTES = 1 << 20
 # field of a step's record -> the metric that carries it, one sample for each step
-_PER_STEP = {
-    "step": ("tb_step", "Last completed step."),
-    "seconds": ("tb_perf_step_time_seconds", "Duration of the last completed step."),
-    "tokens_per_s": ("tb_perf_per_device_tokens_per_sec", "Tokens per second per device."),
-    "tflops": ("tb_perf_per_device_tflops_per_sec", "TFLOP per second per device."),
-    "mfu": ("train_mfu_ratio", "Model FLOP/s against the dense peak of the GPU, of 1."),
-    "loss": ("tb_learning_loss", "Training loss."),
-    "grad_norm": ("tb_learning_grad_norm", "Norm of the gradients."),
-    "data_wait_s": ("train_data_wait_seconds", "Time the last step waited for its batch."),
-}
+_PER_STEP = {row["field"]: (name, row["help"]) for name, row in DECLARED["training_step"].items()}
 PER_STEP_FIELDS = {field: name for field, (name, _) in _PER_STEP.items()}
-PER_STEP_METRICS = {name: ("gauge", text) for name, text in _PER_STEP.values()}
-METRICS = {
-    "train_step": ("gauge", "Last completed step, as of now."),
-    "train_last_step_timestamp_seconds": ("gauge", "When the last step was completed."),
-    "train_steps_total": ("counter", "Completed steps."),
-    "train_step_seconds_total": ("counter", "Time all completed steps took."),
-    "train_data_wait_seconds_total": ("counter", "Time steps waited for their batches."),
-    "train_phase": ("gauge", "1 for what the rank is doing: init, compile, train, checkpoint, restore, eval, done."),
-    "train_phase_start_timestamp_seconds": ("gauge", "Since when the rank is doing that."),
-    "train_phase_seconds_total": ("counter", "Time spent in each phase, up to the last record; data_wait is one."),
-    "train_nonfinite_total": ("counter", "Values of a tag that were NaN or infinite."),
-    "ckpt_saves_total": ("counter", "Checkpoints written."),
-    "ckpt_save_seconds": ("gauge", "Duration of the last save, in the background or not."),
-    "ckpt_save_seconds_total": ("counter", "Time all saves took."),
-    "ckpt_blocking_seconds_total": ("counter", "Time training stood still for saves."),
-    "ckpt_last_success_step": ("gauge", "Step of the last checkpoint known to be complete."),
-    "ckpt_restore_seconds": ("gauge", "Duration of the last restore."),
-    "train_samples_dropped_total": ("counter", "Samples of steps that no scraper came for in time."),
-}
+METRICS = declared("training")
 
 
 def parse_step_line(line: str) -> dict[str, Any] | None:
@@ -136,7 +110,7 @@ class TrainingCollector:
     def saved(self) -> dict[str, Any]:
         """All totals, for the agent's state file."""
         with self._lock:
-            return {str(rank): ledger.saved() for rank, ledger in self._ledgers.items()}
+            return {str(rank): asdict(ledger) for rank, ledger in self._ledgers.items()}
 
     def restore(self, saved: Mapping[str, Any]) -> None:
         """Continue the totals of an earlier agent."""

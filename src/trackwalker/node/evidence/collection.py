@@ -21,6 +21,7 @@ from trackwalker.node.agent.ranks import Rank
 from trackwalker.node.agent.spec import AgentSpec
 from trackwalker.node.collectors.kernel_log import parse_record
 from trackwalker.node.collectors.netdev import NetdevCollector
+from trackwalker.node.collectors.rank_net import sockets_of
 from trackwalker.node.collectors.rdma import RdmaCollector
 from trackwalker.node.evidence import nccl_ras
 from trackwalker.node.evidence.rank_stacks import LISTENING, Subject, find_pyspy, read_native, read_stack
@@ -55,10 +56,6 @@ class Moment:
     wchan: str
     cpu_s: float
     threads: int
-
-    def record(self) -> dict[str, object]:
-        """For the capsule's own account."""
-        return asdict(self)
 
 
 def moment(pid: int) -> Moment | None:
@@ -98,17 +95,9 @@ def process_table() -> bytes:
 
 def _sockets(pid: int) -> list[str]:
     """The process's TCP connections: data that waits shows which peer does not take or does not send."""
-    own = set()
-    try:
-        for number in os.listdir(f"/proc/{pid}/fd"):
-            try:
-                target = os.readlink(f"/proc/{pid}/fd/{number}")
-            except OSError:
-                continue
-            if target.startswith("socket:["):
-                own.add(target[8:-1])
-    except OSError:
+    if not os.access(f"/proc/{pid}/fd", os.R_OK | os.X_OK):
         return ["(not readable by this user)"]
+    own = {str(inode) for inode in sockets_of(pid)}
     found: list[str] = []
     for name in ("tcp", "tcp6"):
         for line in _text(f"/proc/{pid}/net/{name}").splitlines()[1:]:
@@ -202,7 +191,7 @@ class Collection:
         now, later = first[number], second[number]
         return {
             "rank": number, "host": rank.spec.host, "pid": subject.pid,
-            "now": now.record() if now else None, "later": later.record() if later else None,
+            "now": asdict(now) if now else None, "later": asdict(later) if later else None,
             "notes": self._notes.get(number, []),
         }  # fmt: skip
 

@@ -7,6 +7,7 @@ import time
 from typing import Protocol
 
 from trackwalker.node.exporter.exposition import Family
+from trackwalker.node.sensors.sysfs import declared, families
 
 _STALE_AFTER = 3.0  # intervals: what is older is a ghost and is not served
 _SOON_S = 0.005
@@ -112,19 +113,13 @@ class Worker:
 
 def health(workers: list[Worker], node: str) -> list[Family]:
     """What every collector says of itself."""
-    up = Family("hw_collector_up", "gauge", "Whether the collector has a fresh result.")
-    wedged = Family("hw_collector_wedged", "gauge", "Whether the collector hangs in a read.")
-    took = Family("hw_collector_duration_seconds", "gauge", "How long the last collection took.")
-    last = Family("hw_collector_last_success_timestamp_seconds", "gauge", "When the collector last succeeded.")
-    errors = Family("hw_collector_errors_total", "counter", "Collections that failed.")
-    overruns = Family("hw_collector_overruns_total", "counter", "Collections skipped because one took too long.")
-    total = Family("hw_scrape_duration_seconds", "gauge", "How long the last collections took together.")
+    out = families(declared("agent"))
     for w in workers:
-        up.add(w.fresh(), host=node, collector=w.name)
-        wedged.add(w.wedged(), host=node, collector=w.name)
-        took.add(w._duration, host=node, collector=w.name)
-        last.add(w._succeeded_at, host=node, collector=w.name)
-        errors.add(w._errors, host=node, collector=w.name)
-        overruns.add(w._overruns, host=node, collector=w.name)
-    total.add(sum(w._duration for w in workers), host=node)
-    return [up, wedged, took, last, errors, overruns, total]
+        out["hw_collector_up"].add(w.fresh(), host=node, collector=w.name)
+        out["hw_collector_wedged"].add(w.wedged(), host=node, collector=w.name)
+        out["hw_collector_duration_seconds"].add(w._duration, host=node, collector=w.name)
+        out["hw_collector_last_success_timestamp_seconds"].add(w._succeeded_at, host=node, collector=w.name)
+        out["hw_collector_errors_total"].add(w._errors, host=node, collector=w.name)
+        out["hw_collector_overruns_total"].add(w._overruns, host=node, collector=w.name)
+    out["hw_scrape_duration_seconds"].add(sum(w._duration for w in workers), host=node)
+    return list(out.values())

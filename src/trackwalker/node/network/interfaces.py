@@ -6,8 +6,7 @@ import os
 import socket
 import struct
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 from trackwalker.job.processes import read_bytes
 from trackwalker.node.sensors.sysfs import line, names
@@ -46,10 +45,6 @@ class Nic:
     speed: int = 0
     kind: str = "physical"
     rdma: bool = False
-
-    def record(self) -> dict[str, Any]:
-        """For the rendezvous; `Nic(**record)` gives it back."""
-        return asdict(self)
 
 
 def nics(sysfs: str = "/sys") -> list[Nic]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import ipaddress
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any, Union
 
 from trackwalker.job.processes import read_bytes
@@ -38,10 +38,6 @@ class NodeNet:
     host: str
     machine: str  # the boot id: nodes that share it are one machine
     nics: Sequence[Nic]
-
-    def record(self) -> dict[str, Any]:
-        """For the rendezvous."""
-        return {"host": self.host, "machine": self.machine, "nics": [n.record() for n in self.nics]}
 
     @classmethod
     def from_record(cls, record: Mapping[str, Any]) -> NodeNet:
@@ -83,10 +79,6 @@ class NetworkPlan:
     network: str
     places: list[Place]
     lines: list[str] = field(default_factory=list)  # for the log
-
-    def record(self) -> dict[str, Any]:
-        """For plan.json."""
-        return asdict(self)
 
     @classmethod
     def from_record(cls, record: Mapping[str, Any]) -> NetworkPlan:

@@ -11,7 +11,7 @@ from trackwalker.node.runtimes.container import (
     Identity,
     Mount,
     OrderError,
-    OwnProcesses,
+    Runtime,
     bind,
     check,
     check_text,
@@ -21,7 +21,7 @@ _GPU = {"": [], "amd": ["--rocm"], "nvidia": ["--nv"]}
 
 
 @dataclass(frozen=True)
-class Apptainer(OwnProcesses):
+class Apptainer(Runtime):
     """The apptainer command line; images are SIF files, which `cache` holds."""
 
     cache: str

@@ -8,7 +8,6 @@ import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
 
 JOB_LABEL = "trackwalker.job"  # only what carries it with our own id is ever stopped
 SHELL_LABEL = "trackwalker.shell"  # a person's container: no job's end touches it
@@ -67,7 +66,7 @@ class Identity:
     names: tuple[str, ...] = ()
 
 
-class Runtime(Protocol):
+class Runtime:
     """One way to run a container: the words of each command, and how to read the answers.
 
     An empty list says that the runtime has no such command: there are no images to fetch, or no service that owns the
@@ -77,62 +76,55 @@ class Runtime(Protocol):
     @property
     def name(self) -> str:
         """docker, podman, apptainer or native."""
+        raise NotImplementedError
 
     @property
     def keeps_images(self) -> bool:
         """Whether it has a store of its own, in which an image is known by its content; else images are files."""
+        return False
 
     def run_argv(self, order: ContainerOrder) -> list[str]:
         """The command that runs the container in the foreground."""
+        raise NotImplementedError
 
     def run_env(self, order: ContainerOrder, base: Mapping[str, str]) -> dict[str, str]:
         """The environment in which that command is started: it carries the values, which `ps` must not show."""
+        raise NotImplementedError
 
     def auth_env(self, auth_file: str) -> dict[str, str]:
         """How the runtime is told of credentials for one pull, without a login that stays."""
+        return {}
 
     def pull_argv(self, ref: str) -> list[str]:
         """Fetch an image."""
+        return []
 
     def load_argv(self, archive: str) -> list[str]:
         """Take an image from a tar archive."""
+        return []
 
     def digest_argv(self, ref: str) -> list[str]:
         """Ask what a local image is; fails where there is none."""
+        return []
 
     def identity(self, output: str) -> Identity:
         """What that answer says."""
+        return Identity("")
 
     def list_own_argv(self, job_id: str) -> list[str]:
         """The names of this job's containers, one on each line."""
+        return []
 
     def stop_argv(self, name: str, grace_s: int) -> list[str]:
         """TERM, and KILL after the grace."""
+        return []
 
     def kill_argv(self, name: str) -> list[str]:
         """KILL now."""
+        return []
 
     def remove_argv(self, name: str) -> list[str]:
         """Remove it, running or not."""
-
-
-class OwnProcesses:
-    """Of a runtime without a service: the processes are ours, and signals are enough."""
-
-    def list_own_argv(self, job_id: str) -> list[str]:
-        """Nothing keeps a list: the processes are ours."""
-        return []
-
-    def stop_argv(self, name: str, grace_s: int) -> list[str]:
-        """By signal."""
-        return []
-
-    def kill_argv(self, name: str) -> list[str]:
-        """By signal."""
-        return []
-
-    def remove_argv(self, name: str) -> list[str]:
-        """Nothing stays behind."""
         return []
 
 

@@ -12,6 +12,7 @@ from trackwalker.node.runtimes.container import (
     ContainerOrder,
     Identity,
     OrderError,
+    Runtime,
     bind,
     check,
     check_text,
@@ -22,7 +23,7 @@ _AMD = ("/dev/kfd", "/dev/dri")
 
 
 @dataclass(frozen=True)
-class Docker:
+class Docker(Runtime):
     """The docker command line."""
 
     program: str = "docker"

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from trackwalker.node.runtimes.container import MARK, ContainerOrder, Identity, OwnProcesses, check
+from trackwalker.node.runtimes.container import MARK, ContainerOrder, Runtime, check
 
 _CHDIR = 'cd -- "$1" && shift && exec "$@"'
 
 
 @dataclass(frozen=True)
-class Native(OwnProcesses):
+class Native(Runtime):
     """The command itself; mounts, devices and limits are the machine's."""
 
     name: str = "native"
@@ -25,23 +25,3 @@ class Native(OwnProcesses):
     def run_env(self, order: ContainerOrder, base: Mapping[str, str]) -> dict[str, str]:
         """The machine's environment and the order's."""
         return {**base, **order.env, MARK: order.name}
-
-    def auth_env(self, auth_file: str) -> dict[str, str]:
-        """Nothing is fetched."""
-        return {}
-
-    def pull_argv(self, ref: str) -> list[str]:
-        """Nothing to fetch."""
-        return []
-
-    def load_argv(self, archive: str) -> list[str]:
-        """Nothing to load."""
-        return []
-
-    def digest_argv(self, ref: str) -> list[str]:
-        """Nothing to identify."""
-        return []
-
-    def identity(self, output: str) -> Identity:
-        """None."""
-        return Identity("")

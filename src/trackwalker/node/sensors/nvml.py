@@ -12,6 +12,8 @@ from collections.abc import Iterable
 from ctypes import c_char, c_double, c_int, c_longlong, c_uint, c_ulong, c_ulonglong, c_ushort, c_void_p
 from typing import Any
 
+from trackwalker.node.sensors.sysfs import DECLARED
+
 ENV = "TRACKWALKER_NVML"  # another library than the machine's own
 LIBRARIES = ("libnvidia-ml.so.1", "/usr/local/nvidia/lib64/libnvidia-ml.so.1")  # the second is where GKE mounts it
 
@@ -23,31 +25,7 @@ DRIVER_NOT_LOADED = 9
 TIMEOUT = 10
 FUNCTION_NOT_FOUND = 13
 UNKNOWN = 999
-CODES = {
-    1: "uninitialized",
-    2: "invalid_argument",
-    3: "not_supported",
-    4: "no_permission",
-    6: "not_found",
-    7: "insufficient_size",
-    9: "driver_not_loaded",
-    10: "timeout",
-    11: "irq_issue",
-    12: "library_not_found",
-    13: "function_not_found",
-    14: "corrupted_inforom",
-    15: "gpu_is_lost",
-    16: "reset_required",
-    17: "operating_system",
-    18: "library_driver_mismatch",
-    20: "memory",
-    21: "no_data",
-    25: "argument_version_mismatch",
-    26: "deprecated",
-    27: "not_ready",
-    28: "gpu_not_found",
-    999: "unknown",
-}
+CODES = {int(code): str(name) for code, name in DECLARED["nvml_codes"].items()}
 # This GPU or this driver will never answer the call: 2 is a link or policy it does not have, 13 a library too old to
 # know the function, 25 and 26 one too new to take it.
 NEVER = frozenset((2, 3, 13, 25, 26))
@@ -74,110 +52,75 @@ class NvmlError(Exception):
         super().__init__(f"{call}: {self.name}")
 
 
+_TYPES = {
+    "I": c_uint, "i": c_int, "Q": c_ulonglong, "q": c_longlong, "L": c_ulong, "H": c_ushort, "d": c_double,
+    "P": c_void_p, "16s": c_char * 16, "32s": c_char * 32,
+}  # fmt: skip
+
+
+def _layout(text: str) -> list[tuple[str, Any]]:
+    """Fields as `name:type`, the types by the letters of Python's struct."""
+    return [(name, _TYPES[code]) for name, code in (field.split(":") for field in text.split())]
+
+
 class Memory(ctypes.Structure):
     """nvmlMemory_t: used includes what the driver reserves."""
 
-    _fields_ = (("total", c_ulonglong), ("free", c_ulonglong), ("used", c_ulonglong))
+    _fields_ = _layout("total:Q free:Q used:Q")
 
 
 class MemoryV2(ctypes.Structure):
     """nvmlMemory_v2_t: used is what programs have taken, reserved stands apart (as nvidia-smi shows it)."""
 
-    _fields_ = (
-        ("version", c_uint),
-        ("total", c_ulonglong),
-        ("reserved", c_ulonglong),
-        ("free", c_ulonglong),
-        ("used", c_ulonglong),
-    )
+    _fields_ = _layout("version:I total:Q reserved:Q free:Q used:Q")
 
 
 class Utilization(ctypes.Structure):
     """nvmlUtilization_t."""
 
-    _fields_ = (("gpu", c_uint), ("memory", c_uint))
+    _fields_ = _layout("gpu:I memory:I")
 
 
 class ViolationTime(ctypes.Structure):
     """nvmlViolationTime_t: reference in microseconds, violation in nanoseconds."""
 
-    _fields_ = (("reference", c_ulonglong), ("violation", c_ulonglong))
+    _fields_ = _layout("reference:Q violation:Q")
 
 
 class Value(ctypes.Union):
-    """nvmlValue_t."""
+    """nvmlValue_t: its members in the order of nvmlValueType_t."""
 
-    _fields_ = (
-        ("d", c_double),
-        ("ui", c_uint),
-        ("ul", c_ulong),
-        ("ull", c_ulonglong),
-        ("sll", c_longlong),
-        ("si", c_int),
-        ("us", c_ushort),
-    )
-
-
-_VALUE_TYPES = ("d", "ui", "ul", "ull", "sll", "si", "us")  # by nvmlValueType_t
+    _fields_ = _layout("d:d ui:I ul:L ull:Q sll:q si:i us:H")
 
 
 class FieldValue(ctypes.Structure):
     """nvmlFieldValue_t."""
 
-    _fields_ = (
-        ("field", c_uint),
-        ("scope", c_uint),
-        ("timestamp", c_longlong),
-        ("latency", c_longlong),
-        ("type", c_int),
-        ("result", c_int),
-        ("value", Value),
-    )
+    _fields_ = (*_layout("field:I scope:I timestamp:q latency:q type:i result:i"), ("value", Value))
 
 
 class PciInfo(ctypes.Structure):
     """nvmlPciInfo_t, as of nvmlDeviceGetPciInfo_v3."""
 
-    _fields_ = (
-        ("bus_legacy", c_char * 16),
-        ("domain", c_uint),
-        ("bus", c_uint),
-        ("device", c_uint),
-        ("device_id", c_uint),
-        ("subsystem_id", c_uint),
-        ("bus_id", c_char * 32),
-    )
+    _fields_ = _layout("bus_legacy:16s domain:I bus:I device:I device_id:I subsystem_id:I bus_id:32s")
 
 
 class ProcessInfo(ctypes.Structure):
     """nvmlProcessInfo_t, as of the _v3 calls."""
 
-    _fields_ = (("pid", c_uint), ("used", c_ulonglong), ("gpu_instance", c_uint), ("compute_instance", c_uint))
+    _fields_ = _layout("pid:I used:Q gpu_instance:I compute_instance:I")
 
 
 class ProcessUtilization(ctypes.Structure):
     """nvmlProcessUtilizationSample_t: percent of one of the driver's own sampling periods."""
 
-    _fields_ = (
-        ("pid", c_uint),
-        ("timestamp", c_ulonglong),
-        ("sm", c_uint),
-        ("memory", c_uint),
-        ("encoder", c_uint),
-        ("decoder", c_uint),
-    )
+    _fields_ = _layout("pid:I timestamp:Q sm:I memory:I encoder:I decoder:I")
 
 
 class EventData(ctypes.Structure):
     """nvmlEventData_t, as of nvmlEventSetWait_v2."""
 
-    _fields_ = (
-        ("device", c_void_p),
-        ("type", c_ulonglong),
-        ("data", c_ulonglong),
-        ("gpu_instance", c_uint),
-        ("compute_instance", c_uint),
-    )
+    _fields_ = _layout("device:P type:Q data:Q gpu_instance:I compute_instance:I")
 
 
 def load(path: str | None = None) -> Nvml | None:
@@ -303,10 +246,12 @@ class Nvml:
         self.call("nvmlDeviceGetFieldValues", handle, c_int(len(ids)), values)
         out: dict[int, float | NvmlError] = {}
         for value in values:
-            code = value.result if 0 <= value.type < len(_VALUE_TYPES) or value.result else UNKNOWN
+            code = value.result if 0 <= value.type < len(Value._fields_) or value.result else UNKNOWN
             good = code == SUCCESS
             name = f"field {value.field}"
-            out[value.field] = float(getattr(value.value, _VALUE_TYPES[value.type])) if good else NvmlError(name, code)
+            out[value.field] = (
+                float(getattr(value.value, Value._fields_[value.type][0])) if good else NvmlError(name, code)
+            )
         return out
 
     def compute_processes(self, handle: Handle) -> dict[int, int | None]:

@@ -9,60 +9,14 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple, Optional
 
-from trackwalker.job.processes import read_bytes
 from trackwalker.node.sensors import nvml
 from trackwalker.node.sensors.nvml import Handle, Nvml, NvmlError
+from trackwalker.node.sensors.sysfs import DECLARED, PciCard, declared
 
 Values = Iterator[tuple[str, Optional[float], dict[str, str]]]  # metric, value (None: no sample), labels
 
 # Every series of this collector: what the tests and the metrics page go by.
-METRICS = {
-    "hw_gpu_up": ("gauge", "1 when the driver reaches the GPU, 0 when it is lost or needs a reset."),
-    "hw_gpu_stalled": ("gauge", "1 when a driver call has not come back in time; the GPU's samples are withheld."),
-    "hw_gpu_info": ("gauge", "Which card this is."),
-    "hw_gpu_read_errors_total": ("counter", "Driver calls that failed, by error; their samples are left out."),
-    "hw_gpu_temperature_celsius": ("gauge", "Temperature of the GPU die."),
-    "hw_gpu_memory_temperature_celsius": ("gauge", "Temperature of the HBM."),
-    "hw_gpu_temperature_limit_celsius": ("gauge", "Temperature at which the GPU slows itself down (slowdown)."),
-    "hw_gpu_power_watts": ("gauge", "Power drawn by the board (the driver's mean over one second)."),
-    "hw_gpu_power_limit_watts": ("gauge", "Power limit in force."),
-    "hw_gpu_power_limit_default_watts": ("gauge", "Power limit that the board has when nobody sets another."),
-    "hw_gpu_energy_joules_total": ("counter", "Energy used since the driver was loaded (read every 5 s)."),
-    "hw_gpu_clock_mhz": ("gauge", "Clock: sclk of the multiprocessors, mclk of the memory."),
-    "hw_gpu_clock_max_mhz": ("gauge", "Highest clock the card can run at."),
-    "hw_gpu_utilization_percent": ("gauge", "Share of the last sampling window in which a kernel ran."),
-    "hw_gpu_memory_utilization_percent": ("gauge", "Share of the window in which memory was read or written."),
-    "hw_gpu_vram_used_bytes": ("gauge", "Memory that programs have taken (without what the driver reserves)."),
-    "hw_gpu_vram_total_bytes": ("gauge", "Memory of the GPU."),
-    "hw_gpu_throttle_active": ("gauge", "1 for each reason that sets the clocks now."),
-    "hw_gpu_throttle_seconds_total": ("counter", "Time that a limit has held the clocks down."),
-    "hw_gpu_ras_umc_ue_total": ("counter", "Uncorrected HBM ECC errors since the driver was loaded (volatile)."),
-    "hw_gpu_ras_umc_ce_total": ("counter", "Corrected HBM ECC errors since the driver was loaded (volatile)."),
-    "hw_gpu_ras_gfx_ue_total": ("counter", "Uncorrected SRAM ECC errors since the driver was loaded (volatile)."),
-    "hw_gpu_ras_gfx_ce_total": ("counter", "Corrected SRAM ECC errors since the driver was loaded (volatile)."),
-    "hw_gpu_ecc_uncorrectable_total": ("counter", "Uncorrected ECC errors in the card's life, all memory (aggregate)."),
-    "hw_gpu_ecc_correctable_total": ("counter", "Corrected ECC errors in the card's life, all memory (aggregate)."),
-    "hw_gpu_row_remap_correctable_total": ("counter", "HBM rows remapped for correctable errors."),
-    "hw_gpu_row_remap_uncorrectable_total": ("counter", "HBM rows remapped for uncorrectable errors."),
-    "hw_gpu_row_remap_pending": ("gauge", "1 when a row waits for a reset to be remapped."),
-    "hw_gpu_row_remap_failed": ("gauge", "1 when a remapping has failed: replace the card."),
-    "hw_gpu_nvlink_up": ("gauge", "1 when the NVLink is active."),
-    "hw_gpu_nvlink_errors_total": ("counter", "NVLink errors by kind."),
-    "hw_gpu_pcie_link_width": ("gauge", "PCIe lanes in use."),
-    "hw_gpu_pcie_link_width_max": ("gauge", "PCIe lanes that card and slot can use."),
-    "hw_gpu_pcie_link_generation": ("gauge", "PCIe generation in use (may fall while idle)."),
-    "hw_gpu_pcie_link_generation_max": ("gauge", "PCIe generation that card and slot can use."),
-    "hw_gpu_pcie_replay_total": ("counter", "PCIe packets sent again."),
-    "hw_gpu_pcie_correctable_total": ("counter", "PCIe errors that were corrected (AER)."),
-    "hw_gpu_pcie_nonfatal_total": ("counter", "PCIe errors that were not corrected and not fatal (AER)."),
-    "hw_gpu_pcie_fatal_total": ("counter", "Fatal PCIe errors (AER)."),
-    "hw_gpu_user_processes": ("gauge", "Processes with a compute context on any GPU of the host."),
-    "hw_gpu_processes": ("gauge", "Processes with a compute context on the GPU, by owner: job, other, unknown."),
-    "hw_gpu_process_memory_bytes": ("gauge", "Memory of the GPU that those processes have taken, by owner."),
-    "hw_gpu_process_utilization_percent": ("gauge", "Share of the multiprocessors' time they had, by owner."),
-    "hw_gpu_xid_watched": ("gauge", "1 when XID events are heard: then no hw_gpu_xid_total means that none came."),
-    "hw_gpu_xid_total": ("counter", "XID errors since the agent started."),
-}  # fmt: skip
+METRICS = declared("gpu_nvidia")
 
 
 # Most calls take microseconds. Some wait for the card's own processor (on an H200: energy 3.5 ms, throttle times
@@ -83,42 +37,17 @@ class Read(NamedTuple):
     keep: float = 0.0  # seconds for which the last answer is good enough
 
 
-READS = (
-    Read("hw_gpu_temperature_celsius", "nvmlDeviceGetTemperature", (0,)),
-    Read("hw_gpu_power_watts", "nvmlDeviceGetPowerUsage", per=1000),
-    Read("hw_gpu_power_limit_watts", "nvmlDeviceGetEnforcedPowerLimit", per=1000),
-    Read("hw_gpu_power_limit_default_watts", "nvmlDeviceGetPowerManagementDefaultLimit", per=1000, keep=ALWAYS),
-    Read(
-        "hw_gpu_temperature_limit_celsius",
-        "nvmlDeviceGetTemperatureThreshold",
-        (1,),
-        {"limit": "slowdown"},
-        keep=ALWAYS,
-    ),
-    Read("hw_gpu_energy_joules_total", "nvmlDeviceGetTotalEnergyConsumption", wide=True, per=1000, keep=SLOW),
-    Read("hw_gpu_clock_mhz", "nvmlDeviceGetClockInfo", (1,), {"type": "sclk"}),
-    Read("hw_gpu_clock_mhz", "nvmlDeviceGetClockInfo", (2,), {"type": "mclk"}),
-    Read("hw_gpu_clock_max_mhz", "nvmlDeviceGetMaxClockInfo", (1,), {"type": "sclk"}, keep=ALWAYS),
-    Read("hw_gpu_clock_max_mhz", "nvmlDeviceGetMaxClockInfo", (2,), {"type": "mclk"}, keep=ALWAYS),
-    # Arguments: corrected 0, uncorrected 1; volatile 0, aggregate 1; device memory 2, SRAM 7.
-    Read("hw_gpu_ras_umc_ue_total", "nvmlDeviceGetMemoryErrorCounter", (1, 0, 2), wide=True),
-    Read("hw_gpu_ras_umc_ce_total", "nvmlDeviceGetMemoryErrorCounter", (0, 0, 2), wide=True),
-    Read("hw_gpu_ras_gfx_ue_total", "nvmlDeviceGetMemoryErrorCounter", (1, 0, 7), wide=True),
-    Read("hw_gpu_ras_gfx_ce_total", "nvmlDeviceGetMemoryErrorCounter", (0, 0, 7), wide=True),
-    Read("hw_gpu_ecc_uncorrectable_total", "nvmlDeviceGetTotalEccErrors", (1, 1), wide=True),
-    Read("hw_gpu_ecc_correctable_total", "nvmlDeviceGetTotalEccErrors", (0, 1), wide=True),
-    Read("hw_gpu_pcie_link_width", "nvmlDeviceGetCurrPcieLinkWidth"),
-    Read("hw_gpu_pcie_link_width_max", "nvmlDeviceGetMaxPcieLinkWidth", keep=ALWAYS),
-    Read("hw_gpu_pcie_link_generation", "nvmlDeviceGetCurrPcieLinkGeneration"),
-    Read("hw_gpu_pcie_link_generation_max", "nvmlDeviceGetMaxPcieLinkGeneration", keep=ALWAYS),
-    Read("hw_gpu_pcie_replay_total", "nvmlDeviceGetPcieReplayCounter", keep=SLOW),
-)
+_KEEP = {"slow": SLOW, "always": ALWAYS}
+READS = [
+    Read(metric, **{**read, "args": tuple(read.get("args", ())), "keep": _KEEP.get(read.get("keep"), 0.0)})
+    for metric, row in DECLARED["gpu_nvidia"].items()
+    for read in row.get("reads", ())
+]
 REASONS = ("gpu_idle", "applications_clocks", "sw_power_cap", "hw_slowdown", "sync_boost", "sw_thermal", "hw_thermal",
            "hw_power_brake", "display")  # by bit of nvmlClocksEventReason*  # fmt: skip
 POLICIES = ("power", "thermal", "sync_boost", "board_limit", "low_utilization", "reliability")  # nvmlPerfPolicyType_t
 LINK_ERRORS = ("replay", "recovery", "crc_flit", "crc_data", "ecc_data")  # by nvmlNvLinkErrorCounter_t
 ROWS = ("correctable_total", "uncorrectable_total", "pending", "failed")
-AER = {"correctable": "COR", "nonfatal": "NONFATAL", "fatal": "FATAL"}
 
 
 class Reading(NamedTuple):
@@ -142,6 +71,7 @@ class Gpu:
         self._sysfs = sysfs
         self._handle: Handle | None = None
         self._slices: list[Handle] = []
+        self._card: PciCard | None = None
         self._never: set[tuple[Any, ...]] = set()  # calls that this GPU does not support are tried once
         self._kept: dict[tuple[Any, ...], tuple[float, Any]] = {}  # until when the last answer is good, and the answer
         self._errors: Counter[str] = Counter()
@@ -190,6 +120,7 @@ class Gpu:
         self._slices = [part for _, part in slices]
         mig = {"mig": ",".join(uuid for uuid, _ in slices)} if slices else {}
         self.identity = {**identity, "pci": self._ask(self._driver.address) or "", **mig}
+        self._card = PciCard(f"{self._sysfs}/bus/pci/devices/{self.identity['pci']}")
 
     def _ask(self, function: Callable[..., Any], *args: Any, keep: float = 0.0, **more: Any) -> Any:
         """The driver's answer, or None when it gave none; only the loss of the GPU is raised."""
@@ -285,9 +216,5 @@ class Gpu:
                 yield "hw_gpu_nvlink_errors_total", self._ask(*call, wide=True, keep=SLOW), {**label, "kind": kind}
 
     def _aer(self) -> Values:
-        for kind, word in AER.items():
-            raw = read_bytes(f"{self._sysfs}/bus/pci/devices/{self.identity['pci']}/aer_dev_{kind}") or b""
-            for line in raw.decode("ascii", "replace").splitlines():
-                name, _, count = line.partition(" ")
-                if name == f"TOTAL_ERR_{word}" and count.strip().isdigit():
-                    yield f"hw_gpu_pcie_{kind}_total", int(count), {}
+        for name, count in self._card.errors() if self._card else ():
+            yield f"hw_gpu_{name}", count, {}

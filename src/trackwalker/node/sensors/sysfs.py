@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
+import pkgutil
 import re
 import resource
 from collections.abc import Iterator, Mapping
+from typing import Any
 
 from trackwalker.job.processes import read_bytes
 from trackwalker.node.exporter.exposition import Family
@@ -94,25 +97,10 @@ class SysFile:
 class PciCard:
     """What every PCIe card tells: how wide and fast its link runs, and the errors on it."""
 
-    METRICS: Mapping[str, tuple[str, str]] = {
-        "pcie_link_width": ("gauge", "PCIe lanes in use."),
-        "pcie_link_width_max": ("gauge", "PCIe lanes that the card can use."),
-        "pcie_link_generation": ("gauge", "PCIe generation in use (may fall while idle)."),
-        "pcie_link_generation_max": ("gauge", "PCIe generation that the card can use."),
-        "pcie_correctable_total": ("counter", "PCIe errors that were corrected (AER)."),
-        "pcie_nonfatal_total": ("counter", "PCIe errors that were not corrected and not fatal (AER)."),
-        "pcie_fatal_total": ("counter", "Fatal PCIe errors (AER)."),
-    }
-
     def __init__(self, path: str) -> None:
         self._widths = [(f"pcie_link_width{s}", SysFile(f"{path}/{w}_link_width")) for s, w in _ENDS]
         self._speeds = [(f"pcie_link_generation{s}", SysFile(f"{path}/{w}_link_speed")) for s, w in _ENDS]
         self._errors = [(f"pcie_{kind}_total", SysFile(f"{path}/aer_dev_{kind}")) for kind in _AER]
-
-    @classmethod
-    def metrics(cls, prefix: str) -> dict[str, tuple[str, str]]:
-        """The declarations under a collector's own prefix."""
-        return {prefix + name: declared for name, declared in cls.METRICS.items()}
 
     def samples(self) -> Iterator[tuple[str, int]]:
         """Name (without prefix) and value of what could be read."""
@@ -124,6 +112,10 @@ class PciCard:
             speed = _SPEED.match(file.read() or b"")
             if speed and speed[1] in _GENERATIONS:
                 yield name, _GENERATIONS[speed[1]]
+        yield from self.errors()
+
+    def errors(self) -> Iterator[tuple[str, int]]:
+        """The same of the errors on its link alone."""
         for name, file in self._errors:
             total = _AER_TOTAL.search(file.read() or b"")
             if total:
@@ -151,6 +143,14 @@ def line(path: str) -> str:
 def target(path: str) -> str:
     """The name of what a symlink leads to; empty when it leads nowhere."""
     return os.path.basename(os.path.realpath(path)) if os.path.exists(path) else ""
+
+
+DECLARED: dict[str, Any] = json.loads(pkgutil.get_data("trackwalker.node.collectors", "metrics.json") or b"{}")
+
+
+def declared(collector: str) -> dict[str, tuple[str, str]]:
+    """Type and help of a collector's metrics, as metrics.json has them."""
+    return {name: (row["type"], row["help"]) for name, row in DECLARED[collector].items()}
 
 
 def families(declared: Mapping[str, tuple[str, str]]) -> dict[str, Family]:

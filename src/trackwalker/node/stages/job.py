@@ -8,18 +8,17 @@ from __future__ import annotations
 
 import os
 import signal
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
-from trackwalker.job.journal import Journal, read
+from trackwalker.job.journal import Journal, event_record, read
 from trackwalker.job.shards import node_of
 from trackwalker.node.agent.agent import Agent
-from trackwalker.node.agent.jobdir import job_dir_of, open_job, place_ranks
+from trackwalker.node.agent.jobdir import job_dir_of, log_of, open_job, place_ranks, share_of
 from trackwalker.node.agent.outcome import TIMED_OUT, cancelled, summary_block, why_ended
-from trackwalker.node.agent.output import Sink, complain
+from trackwalker.node.agent.output import Sink, complain, limit_text
 from trackwalker.node.agent.peers import Crew, Head, Member, RankEnd
 from trackwalker.node.agent.services import Services
 from trackwalker.node.agent.spec import AgentSpec, RankSpec
@@ -70,7 +69,7 @@ class Conductor:
         except OSError as e:
             complain(f"FATAL: {self._seat.host} cannot write the job directory {self._job_dir}: {e.strerror}")
             return 1
-        self._log = Sink(self._log_file())
+        self._log = Sink(log_of(self._order, self._seat))
         self._events = Journal(self._own("events.jsonl"))
         if self._seat.is_head:
             self._say(*self._header())
@@ -95,7 +94,7 @@ class Conductor:
         deadline = None if limit is None else began + limit
         title = STAGES[name]
         if self._seat.is_head:
-            self._say(f"== {title} BEGIN ({_limit_text(limit)}) ==")
+            self._say(f"== {title} BEGIN ({limit_text(limit)}) ==")
             self._event("stage-begin", stage=name, name=title)
         note = self._parts.do(name, deadline)
         if self._stopped():
@@ -226,20 +225,13 @@ class Conductor:
         cwd = "" if order.container else order.workdir  # a container starts there by itself
         ranks = [RankSpec(rank, seat.host, argv, env, cwd) for rank, argv, env in commands]
         board = Path(order.tensorboard) if order.tensorboard else None
-        return AgentSpec(
-            job_id=seat.job_id,
-            job_name=order.name,
-            model=order.model,
-            node=seat.host,
-            job_dir=self._job_dir,
-            log=self._log_file(),
-            ranks=ranks,
-            world=order.world,
+        return share_of(
+            order,
+            seat,
+            ranks,
             grace_s=order.grace_s,
             limit_s=order.timeouts.get("train"),
             steps=order.steps,
-            nodes=order.nodes,
-            attempt=seat.attempt,
             own=self._attempt / str(seat.node_rank),
             tensorboard=self._job_dir / board if board else None,
             listen=order.listen,
@@ -252,11 +244,7 @@ class Conductor:
         if not self._seat.is_head:
             return 0
         seconds = int(time.time() - self._began)
-        spec = AgentSpec(
-            self._seat.job_id, self._order.name, self._order.model, self._seat.host, self._job_dir, None, [],
-            self._order.world, nodes=self._order.nodes,
-        )  # fmt: skip
-        self._say(summary_block(spec, seconds, code, reason).rstrip("\n"))
+        self._say(summary_block(share_of(self._order, self._seat), seconds, code, reason).rstrip("\n"))
         self._event("run-end", exit=code, reason=reason, seconds=seconds)
         return code
 
@@ -274,14 +262,6 @@ class Conductor:
             "=" * 65,
         ]
 
-    def _log_file(self) -> Path | None:
-        """Slurm collects what every node prints; pods have no such friend and write files of their own."""
-        if self._order.scheduler == "slurm":
-            return None
-        if self._seat.is_head:
-            return self._order.workspace / f"{self._job_dir.name}.log"
-        return self._job_dir / f"rank-{self._seat.node_rank}.log"
-
     def _own(self, name: str) -> Path:
         return self._job_dir / name if self._seat.is_head else self._attempt / str(self._seat.node_rank) / name
 
@@ -293,9 +273,8 @@ class Conductor:
         self._log.write("".join(f"{line}\n" for line in lines).encode("utf-8", "surrogateescape"))
 
     def _event(self, kind: str, stage: str = "launch", **data: Any) -> None:
-        record = {"t": time.time(), "stage": stage, "node": self._seat.host, "rank": None, "host": None, "kind": kind}
         try:
-            self._events.append({**record, "data": data})
+            self._events.append(event_record(kind, self._seat.host, data, stage))
         except OSError as e:
             complain(f"cannot write events.jsonl: {e.strerror}")
 
@@ -306,15 +285,5 @@ class Conductor:
         self._signal = number
 
 
-def _limit_text(limit: float | None) -> str:
-    return "no timeout" if limit is None else f"timeout={limit:.0f}s"
-
-
 def _seconds(limit: float | None) -> str:
     return "none" if limit is None else f"{limit:.0f}s"
-
-
-def conduct(order: Order, seat: Seat, submission: Path) -> int:
-    """Run this node's part of a job."""
-    sys.stdout.flush()
-    return Conductor(order, seat, submission).run()

@@ -7,7 +7,7 @@ import socket
 import time
 import zlib
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 from trackwalker.job.processes import read_bytes
@@ -33,49 +33,22 @@ _DRIVERS = ("ionic", "mlx5", "bnxt", "efa")
 SOCKETS = "tcp"
 
 
-# Ports for the coordinator and Ray, held by binding them until the service that needs them starts.
-RAY_WORKERS = range(10002, 20000)  # Ray gives these to its workers, whoever else may want them
+# The coordinator's port, held by binding it until the rank that needs it starts.
 KNOWN = frozenset((6006, 8265, 9190, 9400, 55080))  # TensorBoard, Ray's dashboard, Prometheus, exporter, Ray's metrics
-_FIRST, _LAST = 20000, 65535
+_FIRST, _LAST = 20000, 65535  # above those that Ray gives to its workers, whoever else may want them
 
 
 class NoPort(Exception):
     """Every port is taken."""
 
 
-class HeldPorts:
-    """Distinct free ports by name. Each is bound on all addresses, because the service may bind them all, and does not
-    listen, so nobody can connect; another job that looks for ports on this host finds them taken."""
-
-    def __init__(
-        self, names: Sequence[str], job_id: str = "", avoid: Collection[int] = (), proc: str = "/proc"
-    ) -> None:
-        self._sockets: dict[str, socket.socket] = {}
-        self.ports: dict[str, int] = {}
-        candidates = _candidates(job_id, avoid, proc)
-        try:
-            for name in names:
-                self._sockets[name], self.ports[name] = _hold(candidates, name)
-        except NoPort:
-            self.close()
-            raise
-
-    def release(self, name: str) -> int:
-        """The port, free for the service that is about to bind it."""
-        self._sockets.pop(name).close()
-        return self.ports[name]
-
-    def close(self) -> None:
-        """Let go of those not yet released."""
-        for held in self._sockets.values():
-            held.close()
-        self._sockets.clear()
-
-    def __enter__(self) -> HeldPorts:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
+def hold_port(name: str, job_id: str = "", avoid: Collection[int] = (), proc: str = "/proc") -> socket.socket:
+    """A free port, bound on all addresses, because the service may bind them all, and not listening, so that nobody can
+    connect; another job that looks for ports on this host finds it taken."""
+    held = next(filter(None, map(_bound, _candidates(job_id, avoid, proc))), None)
+    if held is None:
+        raise NoPort(f"Could not find a free port for {name}")
+    return held
 
 
 def _candidates(job_id: str, avoid: Collection[int], proc: str) -> Iterator[int]:
@@ -94,14 +67,6 @@ def ephemeral_range(proc: str = "/proc") -> tuple[int, int]:
     """Where the kernel takes the ports of outgoing connections from."""
     fields = (read_bytes(f"{proc}/sys/net/ipv4/ip_local_port_range") or b"32768 60999").split()
     return int(fields[0]), int(fields[1])
-
-
-def _hold(candidates: Iterator[int], name: str) -> tuple[socket.socket, int]:
-    for port in candidates:
-        held = _bound(port)
-        if held is not None:
-            return held, port
-    raise NoPort(f"Could not find a free port for {name}")
 
 
 def _bound(port: int) -> socket.socket | None:
@@ -148,7 +113,7 @@ class Parts:
         self._order, self._seat, self._job_dir = order, seat, job_dir
         self._context = Context(seat.host, order.nodes, order.expected_gpus, str(job_dir))
         self._containers = Containers(order, seat, job_dir, own) if order.container else None
-        self._held: HeldPorts | None = None
+        self._held: socket.socket | None = None
         self.image_digest = ""  # the same on all nodes, known to the first one once all have the image
 
     def stages(self) -> list[str]:
@@ -162,9 +127,9 @@ class Parts:
         wanted = [check for check in CHECKS if (check.id in _HEALTH) == (stage == "health")]
         results = run_checks(self._context, self._policy(wanted), wanted)
         note: Note = {"host": self._seat.host, "written_at": time.time(), "ok": not gating(results)}
-        note["results"], note["lines"] = [result.record() for result in results], lines(results)
+        note["results"], note["lines"] = [asdict(result) for result in results], lines(results)
         if stage == "preflight":
-            note["net"] = this_node(self._seat.host).record()
+            note["net"] = asdict(this_node(self._seat.host))
         return note
 
     def judge(self, stage: str, notes: dict[int, Note], say: Say) -> Note:
@@ -204,12 +169,12 @@ class Parts:
         try:
             nets = [NodeNet.from_record(notes[rank]["net"]) for rank in range(self._order.nodes)]
             plan = plan_network(nets, wishes)
-            self._held = HeldPorts(["JAX coordinator"], self._seat.job_id)
+            self._held = hold_port("JAX coordinator", self._seat.job_id)
         except (NoNetwork, NoPort) as e:
             raise Unfit(f"FATAL: {e}") from e
         say(*plan.lines)
-        port = given.get("JAX_COORDINATOR_PORT") or str(self._held.ports["JAX coordinator"])
-        return {**plan.record(), "port": port}
+        port = given.get("JAX_COORDINATOR_PORT") or str(self._held.getsockname()[1])
+        return {**asdict(plan), "port": port}
 
     def release(self) -> None:
         """The ranks are about to bind what was held for them."""

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 from trackwalker.errors import UsageError
-from trackwalker.job import journal
 from trackwalker.job.layout import Job
 from trackwalker.job.run import RunRecord, load_run
 from trackwalker.job.whole import write_whole
@@ -119,16 +118,14 @@ def _progress(job: Job) -> _Progress:
 def _wait(job: Job, run: RunRecord, out: Captured, ranks: int, deadline: float) -> None:
     asked = time.monotonic()
     while True:
-        for record in journal.read(job.progress).items if job.progress else []:
-            if record.get("phase") != "capture" or record.get("request") != out.request:
+        for done in read_progress(job.progress).pauses:
+            if done.phase != "capture" or done.state != "end" or done.request != out.request or done.rank in out.ranks:
                 continue
-            rank = int(record.get("rank", 0))
-            if record.get("state") == "end" and rank not in out.ranks:
-                out.ranks.append(rank)
-                if record.get("error"):
-                    out.errors[rank] = str(record["error"])
-                elif (folder := str(record.get("folder"))) not in out.folders:
-                    out.folders.append(folder)
+            out.ranks.append(done.rank)
+            if done.error:
+                out.errors[done.rank] = done.error
+            elif done.folder not in out.folders:
+                out.folders.append(done.folder)
         out.ranks.sort()
         out.complete = len(out.ranks) >= ranks and not out.errors
         if len(out.ranks) >= ranks or time.monotonic() > deadline:

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from trackwalker.perf.analysis.device_view import Cost, DeviceView, view
-from trackwalker.perf.analysis.host import HostGap, compilations
+from trackwalker.perf.analysis.host import compilations
 from trackwalker.perf.analysis.result import OpRow
 from trackwalker.perf.analysis.steps import main_program
 from trackwalker.perf.formats.model import NONE, PS_PER_S, Device, Gap, Kernels, Trace
@@ -101,7 +101,8 @@ def read_detail(path: Path) -> Detail:
     out.parts = _rows([v.by_part() for v in stepped], weight, whole)
     out.ops = _rows([v.by_op(most=100_000) for v in stepped], weight, whole)
     out.kernels = _rows([v.by_kernel(_MOST_KERNELS) for v in stepped], weight, whole)[:_MOST_KERNELS]
-    out.gaps = _gap_rows([g for v in stepped for g in v.host_gaps(_MOST_GAPS)], weight, whole)
+    gaps = [Cost(gap.frame, "", 1, gap.span) for v in stepped for gap in v.host_gaps(_MOST_GAPS)]
+    out.gaps = _rows([gaps], weight, whole)
     return out
 
 
@@ -138,21 +139,4 @@ def _rows(many: list[list[Cost]], weight: int, whole: int) -> list[OpRow]:
         told = {name: value for name, value in told.items() if value != cost.name or name == "path"}
         seconds = ps / weight / PS_PER_S
         rows.append(OpRow(name=cost.name, **told, count=count / weight, seconds=seconds, share=ps / whole))
-    return sorted(rows, key=_dearest)
-
-
-def _gap_rows(gaps: list[HostGap], weight: int, whole: int) -> list[OpRow]:
-    sums: dict[str, list[int]] = {}
-    for gap in gaps:
-        row = sums.setdefault(gap.frame, [0, 0])
-        row[0] += 1
-        row[1] += gap.span
-    rows = [
-        OpRow(name=frame, count=n / weight, seconds=ps / weight / PS_PER_S, share=ps / whole)
-        for frame, (n, ps) in sums.items()
-    ]
-    return sorted(rows, key=_dearest)
-
-
-def _dearest(row: OpRow) -> tuple[float, str, str]:
-    return (-row.seconds, row.name, row.phase)
+    return sorted(rows, key=lambda row: (-row.seconds, row.name, row.phase))

@@ -4,22 +4,20 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
 
 from pydantic import ValidationError
 
 from trackwalker.diagnose.saved import saved_verdict
 from trackwalker.diagnose.triage import Triage, triage
-from trackwalker.errors import EvidenceError, TrackwalkerError
+from trackwalker.errors import EvidenceError
 from trackwalker.job.layout import Job
 from trackwalker.job.run import RunRecord, load_run
 from trackwalker.logs.facts import LogFacts
 from trackwalker.perf.analysis.fixes import fixes_for
-from trackwalker.perf.analysis.result import GoodputPart, JobPart, Missing, PerfReport
+from trackwalker.perf.analysis.result import Attempts, GoodputPart, JobPart, PerfReport
 from trackwalker.perf.analysis.traces import Traces, read_traces
 from trackwalker.perf.formats.find import Found, find_files, traces_in
 from trackwalker.perf.throughput.flops import Flops, model_flops
@@ -29,9 +27,6 @@ from trackwalker.perf.throughput.speed import measure
 from trackwalker.perf.throughput.utilisation import Logged, find_peak, flops_part, logged_flops, utilisation
 from trackwalker.record.masks import masks
 from trackwalker.record.speeds import figure
-
-T = TypeVar("T")
-
 
 # A report written down earlier, read again: only what this version wrote is believed.
 NAME = "perf.json"
@@ -78,18 +73,18 @@ def analyse(job: Job, options: Options | None = None) -> PerfReport:
     return Analysis(job, options or Options()).report()
 
 
-class Analysis:
+class Analysis(Attempts):
     """One analysis while it is made: each part is tried on its own."""
 
     def __init__(self, job: Job, options: Options) -> None:
+        super().__init__()
         self.job, self.options = job, options
         self.began = time.perf_counter()
-        self.missing: list[Missing] = []
 
     def report(self) -> PerfReport:
         """Every part that can be made, and why the others cannot."""
-        seen = self._try("log", self._triage, "give a job with a log: throughput and goodput are read from it")
-        run = self._try("run.json", lambda: load_run(self.job.run_json), "the launch record is damaged: restore it")
+        seen = self.attempt("log", self._triage, "give a job with a log: throughput and goodput are read from it")
+        run = self.attempt("run.json", lambda: load_run(self.job.run_json), "the launch record is damaged: restore it")
         facts = seen.index.facts if seen else LogFacts(self.job.log or Path())
         settings = settings_of(facts, run)
         traces = self._traces(facts, seen)
@@ -103,10 +98,10 @@ class Analysis:
             saved = saved_verdict(self.job)  # which may have counted GPUs in a recording
             spent = seen.goodput.with_recorded(saved.job.gpus if saved is not None else None)
             price = self.options.price
-            out.goodput = self._try("goodput", lambda: goodput_part(spent, price), "report this as a defect")
+            out.goodput = self.attempt("goodput", lambda: goodput_part(spent, price), "report this as a defect")
             self._explain_goodput(out)
         self._flops(out, facts, settings, traces)
-        out.fixes = self._try("what to fix first", lambda: fixes_for(out), "report this as a defect") or []
+        out.fixes = self.attempt("what to fix first", lambda: fixes_for(out), "report this as a defect") or []
         out.headline = headline(out)
         out.missing = self.missing
         out.seconds = round(time.perf_counter() - self.began, 3)
@@ -117,32 +112,23 @@ class Analysis:
     def _triage(self) -> Triage | None:
         return triage(self.job, every_rank=True) if self.job.log is not None else None
 
-    def _try(self, what: str, work: Callable[[], T], do: str) -> T | None:
-        try:
-            return work()
-        except TrackwalkerError as e:
-            self.missing.append(Missing(what=what, why=str(e), do=do))
-        except Exception as e:  # one part's defect must not cost the others
-            self.missing.append(Missing(what=what, why=f"{type(e).__name__}: {e}", do=do))
-        return None
-
     def _traces(self, facts: LogFacts, seen: Triage | None) -> Traces | None:
         if not self.options.with_traces:
             return None
         work = partial(find_traces, self.job, self.options, facts.setting("tensorboard_dir"))
         # What the user names has to be there; what we look for may not.
-        found = work() if self.options.traces else self._try("profiles", work, "check the folder's permissions")
+        found = work() if self.options.traces else self.attempt("profiles", work, "check the folder's permissions")
         found = found or Found()
         if not found.traces:
             why = "no *.xplane.pb in the job's directory"
             do = "trackwalker perf capture JOB while it runs, or profiler=xplane in the config; --trace FILE names one"
-            self.missing.append(Missing(what="traces", why=why, do=do))
+            self.lacks("traces", why, do)
         if not found.traces and not found.programs:
             return None
         span = None
         if found.shared and seen is not None and seen.record.table.first_end is not None:
             span = (seen.record.table.first_end - 3600.0, seen.record.table.last_end or time.time())
-        return self._try(
+        return self.attempt(
             "traces", lambda: read_traces(found, span, self.options.ops, self.options.ray), "a trace may be damaged"
         )
 
@@ -167,33 +153,29 @@ class Analysis:
             if out.throughput.agreement is not None and not out.throughput.agreement.agrees:
                 out.throughput.notes.append(f"disagreement: {out.throughput.agreement.says}")
 
-        self._try("throughput", work, "the run has to complete a few steps first")
+        self.attempt("throughput", work, "the run has to complete a few steps first")
 
     def _explain_goodput(self, out: PerfReport) -> None:
         if out.goodput is None:
             return
         if out.goodput.wall_h is None:
             why = "neither the log's summary nor the scheduler tells how long the run lasted"
-            self.missing.append(
-                Missing(what="shares of the wall time", why=why, do="analyse the job when it has ended")
-            )
+            self.lacks("shares of the wall time", why, "analyse the job when it has ended")
         if out.goodput.gpus is None:
             why = "nothing says how many GPUs the run held"
-            self.missing.append(
-                Missing(what="GPU-hours", why=why, do="keep MaxText's memory banner in the log, or sacct")
-            )
+            self.lacks("GPU-hours", why, "keep MaxText's memory banner in the log, or sacct")
 
     def _flops(self, out: PerfReport, facts: LogFacts, settings: Settings, traces: Traces | None) -> None:
         tokens = settings.tokens_per_step
-        logged = self._try("logged FLOPs", lambda: logged_flops(facts, tokens), "the log is odd") or Logged()
+        logged = self.attempt("logged FLOPs", lambda: logged_flops(facts, tokens), "the log is odd") or Logged()
         flops: Flops | None = None
         if not settings.untold:
-            flops = self._try("model FLOPs", lambda: model_flops(settings.values), "a setting is no number: see why")
+            flops = self.attempt("model FLOPs", lambda: model_flops(settings.values), "a setting is no number: see why")
         elif out.throughput is not None:
             why = f"the model's sizes are not known ({', '.join(settings.untold[:3])})"
             why += f"; {settings.contradicts}" if settings.contradicts else ""
             do = "keep MaxText's 'Config param' lines, or put the model's file where TRACKWALKER_MODELS points"
-            self.missing.append(Missing(what="model FLOPs", why=why, do=do))
+            self.lacks("model FLOPs", why, do)
         if flops is not None:
             out.flops = flops_part(flops, logged)
         step_s = out.throughput.seconds.mean if out.throughput else out.trace.step_s if out.trace else None
@@ -202,7 +184,7 @@ class Analysis:
             if self.options.gpu is not None:
                 raise EvidenceError(f"--gpu {self.options.gpu}: not in the table of peaks; give --peak TFLOPS instead")
             why = "the kind of device is not known, so there is no peak to measure against"
-            self.missing.append(Missing(what="MFU", why=why, do="give --gpu NAME or --peak TFLOPS"))
+            self.lacks("MFU", why, "give --gpu NAME or --peak TFLOPS")
         elif step_s:
             executed = traces.executed if traces else None
             dtype = str(settings.told.get("dtype") or "bfloat16")
@@ -211,12 +193,12 @@ class Analysis:
             if out.utilisation.mfu is not None and out.utilisation.mfu > 1.0:
                 share = f"{100 * out.utilisation.mfu:.0f} % of the peak"
                 why = f"{share} is impossible: the peak or the config is not the run's"
-                self.missing.append(Missing(what="MFU", why=why, do="give --gpu NAME or --peak TFLOPS"))
+                self.lacks("MFU", why, "give --gpu NAME or --peak TFLOPS")
                 out.utilisation.mfu = None
             elif out.utilisation.mfu is None and flops is not None:
                 kinds = ", ".join(sorted({k for k in flops.dtypes.values() if known.tflops.get(k) is None}))
                 why = f"no peak for {kinds} on {known.device}"
-                self.missing.append(Missing(what="MFU", why=why, do="give --peak TFLOPS"))
+                self.lacks("MFU", why, "give --peak TFLOPS")
 
     def _job(self, seen: Triage | None, run: RunRecord | None, settings: Settings, traces: Traces | None) -> JobPart:
         return JobPart(

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import re
-from typing import Literal
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from trackwalker.errors import TrackwalkerError
+
+T = TypeVar("T")
 SCHEMA: Literal["trackwalker.perf/1"] = "trackwalker.perf/1"
 
 
@@ -29,6 +34,27 @@ class Missing(BaseModel):
     what: str
     why: str
     do: str  # what would make it possible
+
+
+@dataclass
+class Attempts:
+    """Parts of a report that are tried one by one: one that fails is listed with the reason, the others stand."""
+
+    missing: list[Missing] = field(default_factory=list)
+
+    def attempt(self, what: str, work: Callable[[], T], do: str) -> T | None:
+        """Do one part; None where it fails."""
+        try:
+            return work()
+        except TrackwalkerError as e:
+            self.lacks(what, str(e), do)
+        except Exception as e:  # a trace may hold anything, and one part's defect must not cost the others
+            self.lacks(what, f"{type(e).__name__}: {e}", do)
+        return None
+
+    def lacks(self, what: str, why: str, do: str) -> None:
+        """List a part that cannot be made."""
+        self.missing.append(Missing(what=what, why=why, do=do))
 
 
 class JobPart(BaseModel):

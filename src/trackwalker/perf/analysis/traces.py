@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
 
 import numpy as np
 
-from trackwalker.errors import TrackwalkerError
 from trackwalker.perf.analysis.detail import Detail, read_detail, window_of
 from trackwalker.perf.analysis.result import (
+    Attempts,
     Bucket,
     CollectiveRow,
     DeviceRow,
-    Missing,
     ProgramPart,
     RankSteps,
     StragglerRow,
@@ -29,7 +27,6 @@ from trackwalker.perf.hlo.programs import program_part, read_program
 from trackwalker.perf.ranks.compare import Across, compare
 from trackwalker.perf.ranks.gather import RankTable, gather
 
-T = TypeVar("T")
 NAMES = ("compute", "exposed_comm", "copy", "host_gap", "idle")
 _OTHER = 0.05  # of a rank's kernel time in kernels of its own: then it runs something else
 _MOST_OTHERS = 8  # such ranks that are named
@@ -49,7 +46,9 @@ def add_rank_steps(part: TracePart, across: Across, tables: Sequence[RankTable])
     if len(stepped) < 2:
         return
     kept = stepped[:_MOST_DEVICES]
-    spans = {i: {_number(n, s.number): s.span / PS_PER_S for n, s in enumerate(tables[i].steps)} for i in kept}
+    spans = {
+        i: {n if s.number is None else s.number: s.span / PS_PER_S for n, s in enumerate(tables[i].steps)} for i in kept
+    }
     steps = sorted({number for row in spans.values() for number in row})[-_MOST_STEPS:]
     column = {int(number): n for n, number in enumerate(across.steps)}
     late = [[across.late[i, column[s]] / PS_PER_S if s in column else None for s in steps] for i in kept]
@@ -61,10 +60,6 @@ def add_rank_steps(part: TracePart, across: Across, tables: Sequence[RankTable])
     )
 
 
-def _number(place: int, number: int | None) -> int:
-    return place if number is None else number
-
-
 def _shift(across: Across, rank: int, table: RankTable) -> float:
     """What is to be added to a device's times, in the middle of its steps: a drift moves that by next to nothing."""
     a, base = across.alignment, int(across.meetings.base[rank])
@@ -73,7 +68,7 @@ def _shift(across: Across, rank: int, table: RankTable) -> float:
 
 
 @dataclass
-class Traces:
+class Traces(Attempts):
     """What the traces and programs of a run say."""
 
     part: TracePart | None = None
@@ -83,17 +78,6 @@ class Traces:
     ranks: int = 0  # devices that were traced, all files together
     executed: dict[str, float] | None = None  # FLOPs of a step by type
     versions: dict[str, str] = field(default_factory=dict)
-    missing: list[Missing] = field(default_factory=list)
-
-    def attempt(self, what: str, work: Callable[[], T], do: str) -> T | None:
-        """Do one part; when it fails, the others stand."""
-        try:
-            return work()
-        except TrackwalkerError as e:
-            self.missing.append(Missing(what=what, why=str(e), do=do))
-        except Exception as e:  # a trace may hold anything
-            self.missing.append(Missing(what=what, why=f"{type(e).__name__}: {e}", do=do))
-        return None
 
     def note(self, gaps: list[Gap]) -> None:
         """What a reader could not say; each once, however many ranks say it."""
@@ -101,8 +85,7 @@ class Traces:
         for gap in gaps:
             if (gap.what, gap.why) not in known:
                 known.add((gap.what, gap.why))
-                do = gap.remedy or "nothing: it is how the trace was recorded"
-                self.missing.append(Missing(what=gap.what, why=gap.why, do=do))
+                self.lacks(gap.what, gap.why, gap.remedy or "nothing: it is how the trace was recorded")
 
 
 def read_traces(found: Found, span: tuple[float, float] | None, most: int, ray: str | None = None) -> Traces:
@@ -136,7 +119,7 @@ def read_traces(found: Found, span: tuple[float, float] | None, most: int, ray: 
             add_rank_steps(out.part, across, tables)
     elif files:
         why = "no whole step was found in the traces"
-        out.missing.append(Missing(what="where the step goes", why=why, do="trace at least two steps that compute"))
+        out.lacks("where the step goes", why, "trace at least two steps that compute")
     return out
 
 
@@ -150,7 +133,7 @@ def _add_program(out: Traces, program: Program | None, dumps: list[Path], traced
             out.program, out.executed = made
     elif traced:
         why, do = "no trace carries the compiled program", "set ENABLE_XLA_DUMP=1, or trace with a newer JAX"
-        out.missing.append(Missing(what="compiled program", why=why, do=do))
+        out.lacks("compiled program", why, do)
 
 
 def last_window(paths: list[Path], span: tuple[float, float] | None, out: Traces) -> list[Path]:
@@ -169,12 +152,12 @@ def last_window(paths: list[Path], span: tuple[float, float] | None, out: Traces
             dated.append((*window, path))
     if foreign:
         why = f"{foreign} traces in a shared folder were taken at other times: other jobs' are left out"
-        out.missing.append(Missing(what="other traces", why=why, do="--trace FILE reads one all the same"))
+        out.lacks("other traces", why, "--trace FILE reads one all the same")
     out.windows = [(begin, end) for begin, end, _ in dated]
     if undated and (span is not None or not dated):
         why = f"{len(undated)} traces do not say when they were taken"
         do = "copy them whole: a trace says so at its end"
-        out.missing.append(Missing(what="the time of some traces", why=why, do=do))
+        out.lacks("the time of some traces", why, do)
     if not dated:
         return undated if span is None else []
     dated.sort(key=lambda row: (row[0], row[2].name))
@@ -186,7 +169,7 @@ def last_window(paths: list[Path], span: tuple[float, float] | None, out: Traces
             groups.append([row])
     if len(groups) > 1:
         why = f"{len(groups)} captures at different times; the last is shown"
-        out.missing.append(Missing(what="earlier traces", why=why, do="--trace FOLDER shows one of them"))
+        out.lacks("earlier traces", why, "--trace FOLDER shows one of them")
     return [*(row[2] for row in groups[-1]), *(undated if span is None else [])]
 
 

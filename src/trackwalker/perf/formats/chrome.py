@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+from array import array
 from collections.abc import Iterator
 from typing import Any
 
@@ -29,6 +30,12 @@ _BETWEEN = b" \t\r\n,"
 _PIECE = 4 << 20  # bytes decoded at a time
 _EDGE = 1 << 20  # bytes at each end that tell when the trace was taken
 _QUOTE, _BACKSLASH, _OPEN, _CLOSE = 0x22, 0x5C, (0x7B, 0x5B), (0x7D, 0x5D)
+
+
+def columns_of(values: array[int], names: tuple[str, ...]) -> dict[str, Int64]:
+    """Rows of numbers, one after the other, as columns."""
+    table = np.frombuffer(values, np.int64).reshape(-1, len(names)) if len(values) else np.zeros((0, len(names)), int)
+    return {name: table[:, i].copy() for i, name in enumerate(names)}
 
 
 def looks_like_json(source: Source) -> bool:

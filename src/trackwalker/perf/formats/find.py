@@ -32,7 +32,6 @@ class Found:
     traces: list[Path] = field(default_factory=list)
     shared: bool = False  # the folder may hold other jobs' profiles
     programs: list[Path] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
 
 
 def is_trace(path: Path) -> bool:

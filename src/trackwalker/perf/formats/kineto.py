@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from trackwalker.perf.formats.chrome import ChromeJson, Event
+from trackwalker.perf.formats.chrome import ChromeJson, Event, columns_of
 from trackwalker.perf.formats.model import (
     NONE,
     PS_PER_NS,
@@ -44,7 +44,7 @@ _EPOCH_US = 1e14  # times later than three years after their zero count from 197
 _DAY_NS = 86_400 * 10**9
 _ON_GPU = 1  # how a memory event says that it is about a GPU
 _DEVICE_COLUMNS = ("start", "end", "correlation", "bytes", "stream", "name", "op", "details")
-_MEMORY_COLUMNS = ("time", "requested", "allocated", "available", "allocator")
+_MEMORY_COLUMNS = ("time", "allocated", "available", "allocator")
 
 
 # The collectives of a PyTorch trace: NCCL's and RCCL's kernels say what they move and between whom.
@@ -102,7 +102,7 @@ class TorchCollectives:
         op = strings.add(f"{kind} {label} {moved} B")
         self._known[op] = Collective(
             op=strings[op], kind=kind, names=(strings[op],), asynchronous=True, runs=1, bytes=moved,
-            groups=(members,) if members else (), operands=1, path="", source="", in_loop=False, recomputed=False,
+            groups=(members,) if members else (), path="", source="", recomputed=False,
         )  # fmt: skip
         return op
 
@@ -174,7 +174,7 @@ class KinetoFile:
         """The GPUs that ran something, one by one."""
         rows = self._read()
         for number, values in sorted(rows.devices.items()):
-            columns = _columns(values, _DEVICE_COLUMNS)
+            columns = columns_of(values, _DEVICE_COLUMNS)
             self._clock(columns, "start", "end")
             kernels = Kernels.of(len(columns["start"]), **columns, path=_looked_up(self._paths, columns["correlation"]))
             kernels = kernels.take(np.lexsort((kernels.end, kernels.start)))
@@ -188,7 +188,7 @@ class KinetoFile:
         """The host's threads, one by one."""
         rows = self._read()
         for number, values in sorted(rows.threads.items()):
-            columns = _columns(values, HostRows.columns)
+            columns = columns_of(values, HostRows.columns)
             self._clock(columns, "start", "end")
             kept = {name: columns[name] for name in ("start", "end", "correlation", "step", "name")}
             table = HostEvents.of(len(columns["start"]), **kept)
@@ -201,7 +201,7 @@ class KinetoFile:
 
     def allocations(self) -> Allocations:
         """What PyTorch's allocator reported (profile_memory=True)."""
-        columns = _columns(self._read().memory, _MEMORY_COLUMNS)
+        columns = columns_of(self._read().memory, _MEMORY_COLUMNS)
         self._clock(columns, "time")
         table = Allocations.of(len(columns["time"]), **columns)
         table = table.take(np.argsort(table.time, kind="stable"))
@@ -235,11 +235,8 @@ class KinetoFile:
                 self._add_kernel(rows, event)
             elif kind in _ON_HOST:
                 self._add_call(rows, event, _ON_HOST[kind])
-        elif phase == "M":
-            if event.get("name") == "thread_name":
-                rows.thread_names[int(event["tid"])] = str(event["args"]["name"])
-            elif event.get("name") == "process_labels" and event["args"].get("labels") == "CPU":
-                self.trace.process = _whole(event.get("pid"))
+        elif phase == "M" and event.get("name") == "thread_name":
+            rows.thread_names[int(event["tid"])] = str(event["args"]["name"])
         elif phase == "i" and event.get("name") == "[memory]":
             self._add_memory(rows, event)
 
@@ -282,7 +279,7 @@ class KinetoFile:
         device, used = int(args["Device Id"]), int(args["Total Allocated"])
         limit = int(self._facts(device)[0].get("memory_size") or 0)
         values = (
-            self._times(event)[0], int(args["Bytes"]), used, limit - used if limit else NONE,
+            self._times(event)[0], used, limit - used if limit else NONE,
             self.trace.strings.add(f"GPU_{device}_torch"),
         )  # fmt: skip
         rows.memory.extend(array("q", values))
@@ -314,11 +311,6 @@ class KinetoFile:
     def _clock(self, columns: dict[str, Int64], *names: str) -> None:
         for name in names:
             columns[name] = (columns[name] - (self._zero_ns or 0)) * PS_PER_NS
-
-
-def _columns(values: array[int], names: tuple[str, ...]) -> dict[str, Int64]:
-    table = np.frombuffer(values, np.int64).reshape(-1, len(names)) if len(values) else np.zeros((0, len(names)), int)
-    return {name: table[:, i].copy() for i, name in enumerate(names)}
 
 
 def _looked_up(paths: dict[int, int], correlation: Int64) -> Int64:

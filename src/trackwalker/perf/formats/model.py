@@ -144,7 +144,6 @@ class Allocations(Table):
     """Device allocator events, sorted by time, as the runtime reported them (bytes)."""
 
     time: Int64
-    requested: Int64  # negative: given back
     allocated: Int64  # in use after the event
     available: Int64
     peak: Int64  # highest in use since the process began
@@ -188,20 +187,10 @@ class Trace:
     participants: tuple[int, ...] = ()  # ranks of the job, where the file says it and no program
     memory: Allocations = field(default_factory=Allocations.empty)
     hostname: str = ""
-    process: int | None = None
     origin_ns: int | None = None  # unix time of time 0; None when the file does not say
     stop_ns: int | None = None
-    idle_devices: int = 0  # device planes without a single kernel
     versions: dict[str, str] = field(default_factory=dict)  # jax_version, jaxlib_version
     gaps: list[Gap] = field(default_factory=list)
-
-    @property
-    def span(self) -> tuple[int, int]:
-        """First start and last end of anything that ran on a device; (0, 0) when nothing did."""
-        runs = [d.kernels for d in self.devices if len(d.kernels)]
-        if not runs:
-            return 0, 0
-        return min(int(k.start[0]) for k in runs), max(int(k.end.max()) for k in runs)
 
 
 @dataclass(frozen=True)

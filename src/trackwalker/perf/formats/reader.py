@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from trackwalker.perf.formats.chrome import ChromeJson, Event, looks_like_json
+from trackwalker.perf.formats.chrome import ChromeJson, Event, columns_of, looks_like_json
 from trackwalker.perf.formats.kineto import KinetoFile
 from trackwalker.perf.formats.model import (
     NONE,
@@ -69,9 +69,8 @@ class JaxJsonFile:
         """The host's threads."""
         self._load()
         for key, values in sorted(self._threads.items()):
-            table = np.frombuffer(values, np.int64).reshape(-1, len(_HOST_COLUMNS))
-            columns = {name: table[:, i] for i, name in enumerate(_HOST_COLUMNS)}
-            events = HostEvents.of(len(table), **columns)
+            columns = columns_of(values, _HOST_COLUMNS)
+            events = HostEvents.of(len(columns["start"]), **columns)
             order = np.lexsort((-events.end, events.start))
             yield HostThread(key[1], self._names.get(key, ""), events.take(order))
 
@@ -149,8 +148,8 @@ class JaxJsonFile:
         )  # fmt: skip
 
     def _kernels(self, values: array[int]) -> Kernels:
-        table = np.frombuffer(values, np.int64).reshape(-1, len(_KERNEL_COLUMNS))
-        made = Kernels.of(len(table), **{name: table[:, i] for i, name in enumerate(_KERNEL_COLUMNS)})
+        columns = columns_of(values, _KERNEL_COLUMNS)
+        made = Kernels.of(len(columns["start"]), **columns)
         return made.take(np.lexsort((made.end, made.start)))
 
 

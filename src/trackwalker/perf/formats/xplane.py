@@ -32,7 +32,7 @@ _PROGRAM = re.compile(r"(.*)\((\d+)\)")  # of a program: module(program_id)
 _SIZE = re.compile(r"\b(?:size|num_bytes):(\d+)")
 _COLLECTOR_LIMIT = 4_194_304  # events per process that the ROCm tracer keeps by default
 _ABSOLUTE_NS = 10**15  # a line that starts later than this counts from 1970, not from the start of the profile
-_MEMORY = ("requested_bytes", "bytes_allocated", "bytes_available", "peak_bytes_in_use")
+_MEMORY = ("bytes_allocated", "bytes_available", "peak_bytes_in_use")
 _DEVICE_NUMBERS = ("correlation_id", "program_id", "cuda_graph_id")
 _HOST_NUMBERS = ("correlation_id", "step_num", "program_id", "device_ordinal", "run_id", *_MEMORY)
 _DETAILS = ("kernel_details", "memcpy_details", "memset_details", "Memset_details")
@@ -101,7 +101,7 @@ class TraceFile:
         self._threads: list[str] = []
 
     def devices(self) -> Iterator[Device]:
-        """The GPUs that ran something, one by one; those that did not are only counted."""
+        """The GPUs that ran something, one by one."""
         for plane in self.contents.planes:
             if found := _DEVICE.fullmatch(plane.name):
                 device = self._device(plane, int(found[1]))
@@ -111,8 +111,6 @@ class TraceFile:
                     self.trace.gaps.append(Gap(f"all of {plane.name}", why, "copy the trace again"))
                 elif len(device.kernels):
                     yield device
-                else:
-                    self.trace.idle_devices += 1
 
     def threads(self) -> Iterator[HostThread]:
         """The host's threads, one by one; allocations and the ops of CPU devices are put aside on the way."""
@@ -184,11 +182,9 @@ class TraceFile:
         start, stats, name = self._start(events, line), events.stats, names(events.metadata)
         reported = np.flatnonzero(stats["bytes_allocated"] >= 0)
         if len(reported):
-            freed = name[reported] == self.trace.strings.find("MemoryDeallocation")
-            requested = stats["requested_bytes"][reported]
             self._memory.append(
                 Allocations.of(
-                    len(reported), time=start[reported], requested=np.where(freed, -requested, requested),
+                    len(reported), time=start[reported],
                     allocated=stats["bytes_allocated"][reported], available=stats["bytes_available"][reported],
                     peak=stats["peak_bytes_in_use"][reported], allocator=stats["allocator_name"][reported],
                 )
@@ -222,9 +218,6 @@ def _frame(path: Path, contents: Contents, gaps: list[Gap]) -> Trace:
             trace.origin_ns = origin
         if isinstance(stop, int):
             trace.stop_ns = stop
-        process = plane.stats.get("process_id")
-        if isinstance(process, int) and not _DEVICE.fullmatch(plane.name):
-            trace.process = process
         trace.versions |= {k: str(v) for k, v in plane.stats.items() if k in ("jax_version", "jaxlib_version")}
         for key, (name, proto) in plane.programs.items():
             found = _PROGRAM.fullmatch(name)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from dataclasses import dataclass, replace
 
 from trackwalker.perf.hlo.cost import OpCost, is_recomputed, op_costs
 from trackwalker.perf.hlo.groups import Groups
-from trackwalker.perf.hlo.program import COLLECTIVES, FREE, Computation, Instruction, Program
+from trackwalker.perf.hlo.program import COLLECTIVES, FREE, Computation, Instruction, Program, most_first
 
 # Longest first: a ragged all-to-all is no all-to-all.
 _SPELLINGS = [
@@ -40,10 +41,8 @@ class Collective:
     runs: int  # in one run of the program
     bytes: int  # as nccl-tests count them: what a rank ends up with or starts from, the larger
     groups: Groups  # of device numbers; empty: all together
-    operands: int  # more than one: combined by the compiler
     path: str
     source: str
-    in_loop: bool
     recomputed: bool
     between: int = 0  # instructions with work between start and done
     between_flops: int = 0
@@ -53,11 +52,6 @@ class Collective:
     def size(self) -> int | None:
         """Members of a group, None when all devices take part."""
         return max(map(len, self.groups)) if self.groups else None
-
-    @property
-    def alone(self) -> bool:
-        """Nothing is planned to run beside it."""
-        return not self.crosses and self.between == 0
 
 
 def kind_of(*names: str) -> str:
@@ -94,7 +88,7 @@ def program_collectives(program: Program, devices: int | None = None) -> list[Co
             real, kind = _real(program, instruction)
             if not kind:
                 continue
-            made = _collective(instruction, real, kind, runs, name in program.in_loop, total)
+            made = _collective(instruction, real, kind, runs, total)
             if instruction.opcode.endswith("-start"):
                 made = _with_overlap(made, computation, index, costs)
             found.append(made)
@@ -103,18 +97,18 @@ def program_collectives(program: Program, devices: int | None = None) -> list[Co
 
 def by_kind(collectives: list[Collective]) -> dict[str, int]:
     """Executions in one run of the program, by kind."""
-    counts: dict[str, int] = {}
+    counts = Counter[str]()
     for collective in collectives:
-        counts[collective.kind] = counts.get(collective.kind, 0) + collective.runs
-    return dict(sorted(counts.items(), key=lambda row: (-row[1], row[0])))
+        counts[collective.kind] += collective.runs
+    return most_first(counts)
 
 
 def bytes_by_kind(collectives: list[Collective]) -> dict[str, int]:
     """Bytes in one run of the program, by kind."""
-    sums: dict[str, int] = {}
+    sums = Counter[str]()
     for collective in collectives:
-        sums[collective.kind] = sums.get(collective.kind, 0) + collective.runs * collective.bytes
-    return dict(sorted(sums.items(), key=lambda row: (-row[1], row[0])))
+        sums[collective.kind] += collective.runs * collective.bytes
+    return most_first(sums)
 
 
 def by_name(collectives: list[Collective]) -> dict[str, Collective]:
@@ -143,9 +137,7 @@ def _real(program: Program, instruction: Instruction) -> tuple[Instruction, str]
     return instruction, ""
 
 
-def _collective(
-    start: Instruction, real: Instruction, kind: str, runs: int, in_loop: bool, devices: int | None
-) -> Collective:
+def _collective(start: Instruction, real: Instruction, kind: str, runs: int, devices: int | None) -> Collective:
     size = max(map(len, real.groups)) if real.groups else devices or 1
     given = sum(shape.bytes for shape in real.operand_shapes)
     path = start.path or real.path
@@ -157,10 +149,8 @@ def _collective(
         runs=runs,
         bytes=given * size if kind == "all-gather" else given,
         groups=real.groups,
-        operands=len(real.operand_shapes),
         path=path,
         source=start.source or real.source,
-        in_loop=in_loop,
         recomputed=is_recomputed(start) or is_recomputed(real),
     )
 

@@ -20,19 +20,6 @@ class OpCost:
     bytes: int  # read and written, if nothing stays in a cache
 
 
-@dataclass(frozen=True)
-class Product:
-    """A matrix product or convolution of the program."""
-
-    name: str
-    shape: str  # "bf16[64,128] x bf16[128,256] -> bf16[64,256]"
-    dtype: str  # of what is multiplied
-    flops: int  # of one execution
-    runs: int
-    path: str
-    recomputed: bool
-
-
 @dataclass
 class Cost:
     """A program's products, summed over its loops."""
@@ -40,7 +27,6 @@ class Cost:
     flops: int = 0
     recomputed: int = 0  # FLOPs of what the forward pass had computed already
     by_dtype: dict[str, int] = field(default_factory=dict)
-    products: list[Product] = field(default_factory=list)
     unknown: dict[str, int] = field(default_factory=dict)  # custom calls whose FLOPs nobody wrote down: executions
 
 
@@ -74,14 +60,10 @@ def cost(program: Program) -> Cost:
                 if instruction.opcode == "custom-call":
                     total.unknown[instruction.target] = total.unknown.get(instruction.target, 0) + runs
                 continue
-            left, right = instruction.operand_shapes[:2]
-            recomputed = is_recomputed(instruction)
-            shape = f"{left} x {right} -> {_first_array(instruction.shape)}"
-            total.products.append(Product(instruction.name, shape, left.dtype, one, runs, instruction.path, recomputed))
+            dtype = instruction.operand_shapes[0].dtype  # of what is multiplied
             total.flops += one * runs
-            total.recomputed += one * runs if recomputed else 0
-            total.by_dtype[left.dtype] = total.by_dtype.get(left.dtype, 0) + one * runs
-    total.products.sort(key=lambda product: (-product.flops * product.runs, product.name))
+            total.recomputed += one * runs if is_recomputed(instruction) else 0
+            total.by_dtype[dtype] = total.by_dtype.get(dtype, 0) + one * runs
     return total
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections import Counter
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -109,7 +110,6 @@ class Program:
     entry: str
     computations: dict[str, Computation]
     id: int | None = None
-    scheduled: bool = True
     devices: tuple[int, ...] = ()  # global device of each participant, where the program says
     memory: Memory | None = None
 
@@ -131,16 +131,6 @@ class Program:
                         continue  # the start has run it
                     counts[called] = counts.get(called, 0) + times * trips
         return counts
-
-    @cached_property
-    def in_loop(self) -> frozenset[str]:
-        """Computations that run inside some loop."""
-        inside: set[str] = set()
-        for name in self._callers_first():
-            for instruction in self.computations[name].instructions:
-                if instruction.opcode == "while" or name in inside:
-                    inside.update(instruction.calls)
-        return frozenset(inside)
 
     @property
     def unknown_loops(self) -> list[str]:
@@ -164,20 +154,17 @@ class Program:
 
     def opcodes(self) -> dict[str, int]:
         """Instructions by opcode, most frequent first; those that only name things are left out."""
-        counts: dict[str, int] = {}
-        for computation in self.computations.values():
-            for instruction in computation.instructions:
-                if instruction.opcode not in FREE:
-                    counts[instruction.opcode] = counts.get(instruction.opcode, 0) + 1
-        return dict(sorted(counts.items(), key=lambda row: (-row[1], row[0])))
+        every = (i for computation in self.computations.values() for i in computation.instructions)
+        return most_first(Counter(i.opcode for i in every if i.opcode not in FREE))
 
     def fusions(self) -> dict[str, int]:
         """Fusions by kind."""
-        counts: dict[str, int] = {}
-        for instruction in self.instructions.values():
-            if instruction.opcode == "fusion":
-                counts[instruction.fusion] = counts.get(instruction.fusion, 0) + 1
-        return dict(sorted(counts.items(), key=lambda row: (-row[1], row[0])))
+        return most_first(Counter(i.fusion for i in self.instructions.values() if i.opcode == "fusion"))
+
+
+def most_first(counts: Counter[str]) -> dict[str, int]:
+    """The largest numbers first, equal ones by name."""
+    return dict(sorted(counts.items(), key=lambda row: (-row[1], row[0])))
 
 
 def element(shape: Shape, indices: tuple[int, ...]) -> Shape:

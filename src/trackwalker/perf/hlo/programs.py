@@ -73,7 +73,7 @@ def read_text(source: str) -> Program:
             current = None
         elif made := _instruction(line, stack):
             current.instructions.append(made)
-    program = Program(name[1] if name else "", entry, computations, scheduled="is_scheduled=true" in head)
+    program = Program(name[1] if name else "", entry, computations)
     _resolve(program)
     return program
 

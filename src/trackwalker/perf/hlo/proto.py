@@ -51,7 +51,7 @@ class _Reader:
         entry = by_id.get(module.number(6), module.text(2))
         named = {c.name: c for c in computations.values()}
         devices = _devices(assigned) if assigned else ()
-        result = Program(module.text(1), entry, named, identifier, bool(schedule), devices)
+        result = Program(module.text(1), entry, named, identifier, devices)
         if assignment := whole.one(3):
             result.memory = read_memory(assignment, self._names)
         return result

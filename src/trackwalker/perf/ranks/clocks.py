@@ -9,6 +9,7 @@ import numpy.typing as npt
 
 from trackwalker.perf.formats.model import NONE, PS_PER_US, Int64
 from trackwalker.perf.ranks.collective_matches import Meetings
+from trackwalker.stats.medians import known_row_medians
 
 Floats = npt.NDArray[np.float64]
 
@@ -90,7 +91,7 @@ def _shared(ends: Floats, meetings: Meetings, files: Int64) -> list[dict[int, Fl
             inside = np.unique(files[rows])
             if len(inside) > 1:
                 part = ends[np.ix_(rows, columns)]
-                found.append({int(f): _middle(part[files[rows] == f]) for f in inside})
+                found.append({int(f): known_row_medians(part[files[rows] == f].T) for f in inside})
     return found
 
 
@@ -98,7 +99,7 @@ def _drifts(ends: Floats, offset: Floats, meetings: Meetings, files: Int64) -> t
     """Clocks that run at another speed: the first third of the executions against the last."""
     moved = ends + offset[:, None]
     left = _left(moved, meetings)
-    moment = _middle(left)
+    moment = known_row_medians(left.T)
     known = np.isfinite(moment)
     drift = np.zeros(len(files))
     third = ends.shape[1] // 3
@@ -126,19 +127,9 @@ def _left(ends: Floats, meetings: Meetings) -> Floats:
             part = ends[np.ix_(rows, columns)]
             whole = np.isfinite(part).sum(axis=0) > 1
             if whole.any():
-                middle = _middle(part[:, whole])
+                middle = known_row_medians(part[:, whole].T)
                 left[np.ix_(rows, columns[whole])] = middle
     return np.where(np.isfinite(ends), left, np.nan)
-
-
-def _middle(part: Floats) -> Floats:
-    """The median of each column; numpy is much slower when it must look for absent values."""
-    if not np.isnan(part).any():
-        return np.median(part, axis=0)
-    result = np.full(part.shape[1], np.nan)
-    known = np.isfinite(part).any(axis=0)
-    result[known] = np.nanmedian(part[:, known], axis=0)
-    return result
 
 
 def _per_file(apart: Floats, files: Int64, otherwise: Floats) -> Floats:

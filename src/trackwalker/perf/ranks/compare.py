@@ -130,7 +130,6 @@ class Straggler:
     cause: str  # "compute", "host" or "" when neither explains it
     slower: float | None  # one run of its kernels against the other ranks', 1.3 is 30 % slower
     work: float | None  # compute time of its steps against the other ranks'
-    kernels: list[tuple[str, float]] = field(default_factory=list)  # the kernels that are slowest against the others
     together: list[int] = field(default_factory=list)  # ranks that must be mended with it before anything is gained
     says: str = ""
 
@@ -211,7 +210,6 @@ def _stragglers(
             if joint < _LEAST_SHARE * played or len(suspects) < 2:
                 continue
             gain, others = joint, [s for s in suspects if s != r]
-        slower, kernels = _slower(ranks, r, suspects)
         made = Straggler(
             rank=r,
             label=ranks[r].label,
@@ -221,9 +219,8 @@ def _stragglers(
             share=gain / played,
             step_ps=int(gain / replay.steps),
             cause=_cause(meetings, r, replay.segments[r] - typical[r], suspects),
-            slower=slower,
+            slower=_slower(ranks, r, suspects),
             work=_work(ranks, r, suspects),
-            kernels=kernels,
             together=others,
         )
         found.append(replace(made, says=_sentence(made)))
@@ -270,8 +267,8 @@ def _cause(meetings: Meetings, rank: int, excess: Floats, late: list[int]) -> st
     return ""
 
 
-def _slower(ranks: Sequence[RankTable], rank: int, late: list[int]) -> tuple[float | None, list[tuple[str, float]]]:
-    """A rank's kernels against the median of the others: the typical ratio, and the worst."""
+def _slower(ranks: Sequence[RankTable], rank: int, late: list[int]) -> float | None:
+    """A rank's kernels against the median of the others: the typical ratio."""
     others: dict[str, list[float]] = {}
     for i, table in enumerate(ranks):
         if i != rank and (i not in late or len(late) == len(ranks)):
@@ -282,13 +279,13 @@ def _slower(ranks: Sequence[RankTable], rank: int, late: list[int]) -> tuple[flo
         if row.name in others and not kind_of(row.name) and row.kind != "collective":
             typical = float(np.median(others[row.name]))
             if typical > 0:
-                ratios.append((row.name, row.ps / row.count / typical))
+                ratios.append(row.ps / row.count / typical)
                 weights.append(row.ps)
     if not ratios:
-        return None, []
-    order = np.argsort([ratio for _, ratio in ratios])
+        return None
+    order = np.argsort(ratios)
     half = np.searchsorted(np.cumsum(np.array(weights)[order]), sum(weights) / 2)
-    return ratios[order[half]][1], sorted(ratios, key=lambda pair: -pair[1])[:3]
+    return ratios[int(order[half])]
 
 
 def _work(ranks: Sequence[RankTable], rank: int, late: list[int]) -> float | None:

@@ -50,8 +50,6 @@ class RankTable:
     """One device of one trace file, reduced: steps, buckets, collectives, the kernels that cost most."""
 
     path: str  # of the trace file
-    host: str
-    pid: int | None
     device: int
     kind: str  # "gpu", "cpu"
     origin_ns: int | None  # of the file's clock
@@ -62,7 +60,6 @@ class RankTable:
     kernels: list[KernelSum]
     planned: dict[str, Collective] = field(default_factory=dict)  # by name, where the trace carries the program
     participants: tuple[int, ...] = ()  # global devices of the program, in its own order
-    module: str = ""
     gaps: list[Gap] = field(default_factory=list)
 
     @property
@@ -137,11 +134,9 @@ def _reduce(trace: Trace, device: Device, launches: _Launches, programs: _Progra
     line = timeline(kernels, classes.engine, launch, steps[0].start if steps else None)
     ops, calls = find_calls(kernels, trace.strings, classes.engine == Engine.COLLECTIVE, line, steps)
     calls = last_steps(calls, MOST_CALLS)
-    planned, participants, module = programs.of(kernels)
+    planned, participants = programs.of(kernels)
     return RankTable(
         path=str(trace.path),
-        host=trace.hostname,
-        pid=trace.process,
         device=device.id,
         kind=device.kind,
         origin_ns=trace.origin_ns,
@@ -152,7 +147,6 @@ def _reduce(trace: Trace, device: Device, launches: _Launches, programs: _Progra
         kernels=list(_sums(kernels, classes.names, classes.number, trace)),
         planned={op: planned[op] for op in ops if op in planned},
         participants=participants,
-        module=module,
         gaps=list(trace.gaps),
     )
 
@@ -197,18 +191,17 @@ class _Programs:
         self._trace = trace
         self._known: dict[int, tuple[dict[str, Collective], tuple[int, ...]]] = {}
 
-    def of(self, kernels: Kernels) -> tuple[dict[str, Collective], tuple[int, ...], str]:
-        """Collectives by name, devices and name of the program that takes most of a device's time."""
+    def of(self, kernels: Kernels) -> tuple[dict[str, Collective], tuple[int, ...]]:
+        """Collectives by name and devices of the program that takes most of a device's time."""
         if not self._trace.compiled:
-            return self._trace.collectives, self._trace.participants, ""
+            return self._trace.collectives, self._trace.participants
         rows = np.flatnonzero(main_program(kernels))
         if not len(rows):
-            return {}, (), ""
+            return {}, ()
         number = int(kernels.program[rows[0]])
-        module = self._trace.strings[int(kernels.module[rows[0]])]
         if number not in self._known:
             self._known[number] = self._read(number)
-        return *self._known[number], module or self._trace.program_names.get(number, "")
+        return self._known[number]
 
     def _read(self, number: int) -> tuple[dict[str, Collective], tuple[int, ...]]:
         raw = self._trace.programs.get(number)

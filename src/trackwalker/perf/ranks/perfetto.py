@@ -120,15 +120,6 @@ def same(text: bytes, rows: int) -> Ragged:
     return Ragged(np.tile(np.frombuffer(text, np.uint8), rows), np.full(rows, len(text), np.int64))
 
 
-def chosen(texts: Sequence[bytes], index: Column) -> Ragged:
-    """In each row one of a few texts."""
-    sizes = np.array([len(t) for t in texts], np.int64)
-    starts = np.cumsum(sizes) - sizes
-    lengths = sizes[index]
-    pool = np.frombuffer(b"".join(texts), np.uint8)
-    return Ragged(pool[_within(lengths) + np.repeat(starts[index], lengths)], lengths)
-
-
 def joined(*columns: Ragged) -> Ragged:
     """The columns side by side, row by row."""
     lengths = np.sum([c.lengths for c in columns], axis=0)

@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from trackwalker.perf.formats.model import Int64
 from trackwalker.perf.ranks.collective_matches import Meetings
+from trackwalker.stats.medians import known_row_medians
 
 Floats = npt.NDArray[np.float64]
 
@@ -112,9 +113,5 @@ class Replay:
 
 def median_of(table: Floats, otherwise: Floats) -> Floats:
     """The median of each column, or another value where the column is empty."""
-    if not np.isnan(table).any():
-        return np.median(table, axis=0)
-    filled = np.isfinite(table).any(axis=0)
-    result = otherwise.astype(float).copy()
-    result[filled] = np.nanmedian(table[:, filled], axis=0)
-    return result
+    found = known_row_medians(table.T)
+    return np.where(np.isnan(found), otherwise, found)

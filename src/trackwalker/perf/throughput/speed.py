@@ -33,7 +33,7 @@ def measure(
 ) -> Throughput | None:
     """The throughput of a run; None when no step was timed. `slow` marks the steps of the lead rank, each once."""
     lead, notes = table.lead().once(), list(table.notes)
-    seconds, tgs, label = lead.seconds, lead.tgs, _labels(slow)
+    seconds, tgs, label = lead.seconds, lead.tgs, np.where(slow.any, slow.label, "")
     if table.source == LOG and len(table.ranks) < len(facts.steps.last_by_rank):
         notes.append(f"only rank {table.ranks[0]} is read: the log has too many step lines to compare ranks by it")
     rows = _rows(seconds, slow, notes)
@@ -86,11 +86,6 @@ def spread(values: Floats) -> Spread:
         n=len(values), mean=float(np.mean(values)), median=middle, p5=float(p5), p95=float(p95),
         mad=float(np.median(np.abs(values - middle))), low=low, high=high,
     )  # fmt: skip
-
-
-def _labels(slow: Masks) -> NDArray[np.str_]:
-    """The reason why a step is left out; "" for one that counts."""
-    return np.where(slow.any, slow.label, "")
 
 
 def _rows(seconds: Floats, slow: Masks, notes: list[str]) -> Ints:

@@ -8,7 +8,7 @@ from rich.text import Text
 from trackwalker.perf.analysis.diff_result import Changed, DiffReport, OpDelta
 from trackwalker.perf.analysis.result import short_path
 from trackwalker.report.perf.terminal import show
-from trackwalker.report.perf.view import BUCKETS, Grid, grid_lines
+from trackwalker.report.perf.view import BUCKETS, Grid, grid_lines, ms
 from trackwalker.report.text import clip, clip_middle, one_line, plain
 
 _ROWS = 15
@@ -46,10 +46,10 @@ def diff_grids(report: DiffReport, most: int = _ROWS) -> list[Grid]:
         rows = []
         for row in report.waterfall:
             bounds = "" if row.low_s is None or row.high_s is None else f"{_ms(row.low_s)} to {_ms(row.high_s)}"
-            cells = [BUCKETS.get(row.name, row.name), _plain_ms(row.a_s), _plain_ms(row.b_s), _ms(row.delta_s)]
+            cells = [BUCKETS.get(row.name, row.name), ms(row.a_s), ms(row.b_s), _ms(row.delta_s)]
             rows.append([*cells, f"{100 * row.share:+.1f} %", bounds])
         a, b = sum(r.a_s for r in report.waterfall), sum(r.b_s for r in report.waterfall)
-        rows.append(["step", _plain_ms(a), _plain_ms(b), _ms(b - a), f"{100 * (b / a - 1):+.1f} %" if a else "", ""])
+        rows.append(["step", ms(a), ms(b), _ms(b - a), f"{100 * (b / a - 1):+.1f} %" if a else "", ""])
         header = ["where", "A ms", "B ms", "difference ms", "of A's step", "95 % bounds ms"]
         out.append(Grid("Waterfall of the step", header, rows, {1, 2, 3, 4, 5}))
     for title, ops in (("Operations that changed", report.ops), ("Collectives that changed", report.collectives)):
@@ -70,7 +70,7 @@ def _ops(title: str, ops: list[OpDelta], most: int) -> Grid:
     rows = [
         [
             clip_middle(one_line(short_path(o.path)), 60) + (f" (only in {o.only})" if o.only else ""),
-            f"{o.a_count:.4g}", f"{o.b_count:.4g}", _plain_ms(o.a_s), _plain_ms(o.b_s), _ms(o.delta_s),
+            f"{o.a_count:.4g}", f"{o.b_count:.4g}", ms(o.a_s), ms(o.b_s), _ms(o.delta_s),
             _ms(o.count_effect_s), _ms(o.time_effect_s),
         ]
         for o in ops[:most]
@@ -82,7 +82,3 @@ def _ops(title: str, ops: list[OpDelta], most: int) -> Grid:
 
 def _ms(seconds: float) -> str:
     return f"{1000 * seconds:+.4g}"
-
-
-def _plain_ms(seconds: float) -> str:
-    return f"{1000 * seconds:.4g}"

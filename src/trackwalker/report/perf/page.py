@@ -10,7 +10,7 @@ from trackwalker.perf.analysis.diff_result import DiffReport, Fall
 from trackwalker.perf.analysis.result import Missing, PerfReport
 from trackwalker.perf.analysis.step_lanes import StepLanes
 from trackwalker.report.charts.plots import Scale, px
-from trackwalker.report.html import environment, inline_hash
+from trackwalker.report.html import environment, inline_hash, policy_of
 from trackwalker.report.perf.charts import Item, Panel, Sheet, duration
 from trackwalker.report.perf.diff import diff_grids
 from trackwalker.report.perf.panels import PLACES, panels, step_bar, tiles
@@ -206,6 +206,5 @@ def page_script() -> str:
 def _render(template: str, made: list[Panel], assets: Assets | None, **facts: Any) -> str:
     # Nothing else is obeyed, whatever a kernel or a host is called.
     style, script = ("self", "self") if assets else (inline_hash(page_style()), inline_hash(page_script()))
-    allowed = [f"style-src '{style}'", f"script-src '{script}'", "img-src data:"]
-    policy = "; ".join(["default-src 'none'", *allowed, "base-uri 'none'", "form-action 'none'"])
+    policy = policy_of(f"style-src '{style}'", f"script-src '{script}'")
     return environment().get_template(template).render(panels=made, policy=policy, assets=assets, **facts)

@@ -10,7 +10,7 @@ from trackwalker.perf.analysis.parts import BACKWARD, FORWARD, OTHER, RECOMPUTE
 from trackwalker.perf.analysis.result import OpRow, PerfReport, TracePart, short_path
 from trackwalker.perf.analysis.step_lanes import STATES, DeviceLanes, Lane, StepLanes
 from trackwalker.report.perf.charts import Panel, Sheet, duration, heat_map, segments, sheet_of
-from trackwalker.report.perf.view import BUCKETS, grids
+from trackwalker.report.perf.view import BUCKETS, grids, pct
 from trackwalker.report.text import clip_middle, one_line
 from trackwalker.report.words import size
 
@@ -174,7 +174,7 @@ def parts_panel(trace: TracePart) -> Panel:
     rows, bars = [], []
     for name in sorted(cost, key=lambda name: -total[name]):
         each = [cost[name].get(p, 0.0) for p in phases]
-        rows.append([name, *(duration(x) if x else "" for x in each), duration(total[name]), _pct(share[name])])
+        rows.append([name, *(duration(x) if x else "" for x in each), duration(total[name]), pct(share[name])])
         bars.append(segments([(f"p-{p}", p, x) for p, x in zip(phases, each, strict=True)], most, 100.0))
     header = ["part of the model", *phases, "total", "of the step"]
     sheet = Sheet("By part of the model", header, rows, set(range(1, len(header))), bars=bars)
@@ -195,7 +195,7 @@ def ops_sheet(title: str, ops: list[OpRow], first: str, search: bool = False) ->
     rows = [
         [
             clip_middle(one_line(short_path(r.path) if r.path else " ".join(x for x in (r.name, r.phase) if x)), 90),
-            duration(r.seconds), _pct(r.share), f"{r.count:.4g}", *(one_line(cells[n]) for cells in told.values()),
+            duration(r.seconds), pct(r.share), f"{r.count:.4g}", *(one_line(cells[n]) for cells in told.values()),
         ]
         for n, r in enumerate(shown)
     ]  # fmt: skip
@@ -300,7 +300,3 @@ def _devices(trace: TracePart) -> Sheet:
 
 def _time(seconds: float | None) -> str:
     return "" if seconds is None else duration(seconds)
-
-
-def _pct(share: float) -> str:
-    return f"{100 * share:.1f} %"

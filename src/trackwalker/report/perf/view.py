@@ -69,8 +69,9 @@ def summary(report: PerfReport) -> list[tuple[str, str]]:
         rows += _speed(report.throughput)
     rows += _utilisation(report)
     if report.goodput is not None and report.goodput.goodput is not None:
-        gpus = f" on {report.goodput.gpus} GPUs" if report.goodput.gpus else ""
-        rows.append(("goodput", f"{100 * report.goodput.goodput:.1f} % of {_hours(report.goodput.wall_h or 0)}{gpus}"))
+        part, share = report.goodput, report.goodput.goodput
+        gpus = f" on {part.gpus} GPUs" if part.gpus else ""
+        rows.append(("goodput", f"{pct(share)} of {words.hours(part.wall_h or 0)}{gpus}"))
     return [(name, one_line(value)) for name, value in rows]
 
 
@@ -96,7 +97,7 @@ def _speed(through: Throughput) -> list[tuple[str, str]]:
         rows.append(("TGS as MaxText logs it", f"{p.tgs:.6g} ± {p.std:.3g}, mean of positions 5 to 14 ({p.n} steps)"))
     if through.drift is not None and through.drift.certain:
         d = through.drift
-        rows.append(("drift", f"{100 * d.change:+.2f} % over the steady steps ({_pct(d.low)} to {_pct(d.high)})"))
+        rows.append(("drift", f"{100 * d.change:+.2f} % over the steady steps ({pct(d.low)} to {pct(d.high)})"))
     if slow := slow_phases(through):
         rows.append(("slow phases", slow))
     if through.labels:
@@ -109,7 +110,7 @@ def _speed(through: Throughput) -> list[tuple[str, str]]:
     if through.slowest is not None and through.rank_spread is not None:
         where = f" ({through.slowest.host})" if through.slowest.host else ""
         rows.append(
-            ("ranks", f"{len(through.ranks)}, slowest {through.slowest.rank}{where} +{_pct(through.rank_spread)}")
+            ("ranks", f"{len(through.ranks)}, slowest {through.slowest.rank}{where} +{pct(through.rank_spread)}")
         )
     sources = ", ".join(f"{name} {n}" for name, n in through.sources.items())
     rows.append(("source", f"{through.source} (steps reported by each: {sources})"))
@@ -149,11 +150,11 @@ def grids(report: PerfReport) -> list[Grid]:
 def _trace_grids(trace: TracePart) -> list[Grid]:
     out = []
     if trace.buckets:
-        rows = [[BUCKETS.get(b.name, b.name), _ms(b.seconds), _pct(b.share)] for b in trace.buckets]
-        rows.append(["step", _ms(trace.step_s), "100.0 %"])
+        rows = [[BUCKETS.get(b.name, b.name), ms(b.seconds), pct(b.share)] for b in trace.buckets]
+        rows.append(["step", ms(trace.step_s), "100.0 %"])
         note = "; ".join([f"mean of {trace.steps} steps on {len(trace.devices)} devices", *trace.notes])
         if trace.overlapped_comm_s:
-            note += f"; {_ms(trace.overlapped_comm_s)} ms of communication are hidden under compute"
+            note += f"; {ms(trace.overlapped_comm_s)} ms of communication are hidden under compute"
         out.append(Grid("Where the step goes", ["what", "ms", "share"], rows, {1, 2}, note))
     for title, rows_, first in (
         ("By kind of work", trace.kinds, "kind"),
@@ -167,7 +168,7 @@ def _trace_grids(trace: TracePart) -> list[Grid]:
     if trace.collectives:
         out.append(_collectives(trace))
     if trace.stragglers:
-        rows = [[s.device, f"{s.last}/{s.of}", _ms(s.cost_s), _pct(s.share)] for s in trace.stragglers[:_RANKS]]
+        rows = [[s.device, f"{s.last}/{s.of}", ms(s.cost_s), pct(s.share)] for s in trace.stragglers[:_RANKS]]
         out.append(Grid("Who the others wait for", ["device", "last", "ms a step", "share"], rows, {1, 2, 3}))
     return out
 
@@ -179,7 +180,7 @@ def ops_grid(title: str, rows: list[OpRow], first: str, most: int = _ROWS) -> Gr
     told = {name: cells for name, cells in columns.items() if any(cells)}
     header = [first, "ms a step", "share", "calls", *told]
     cells = [
-        [_name(row), _ms(row.seconds), _pct(row.share), f"{row.count:.4g}", *(one_line(c[n]) for c in told.values())]
+        [_name(row), ms(row.seconds), pct(row.share), f"{row.count:.4g}", *(one_line(c[n]) for c in told.values())]
         for n, row in enumerate(rows[:most])
     ]
     note = f"{len(rows) - most} more in --json" if len(rows) > most else ""
@@ -224,7 +225,7 @@ def _program_grid(report: PerfReport) -> list[Grid]:
     if program.tflops is not None:
         rows.append(["matrix products", f"{program.tflops:.4g} TFLOP a run"])
     if program.remat_share is not None:
-        rows.append(["computed again", _pct(program.remat_share)])
+        rows.append(["computed again", pct(program.remat_share)])
     if program.peak_bytes is not None:
         parts = ", ".join(
             f"{name} {size / 2**30:.3g}" for name, size in program.memory.items() if size > 0.001 * program.peak_bytes
@@ -246,7 +247,7 @@ def _ranks(through: Throughput) -> Grid:
             one_line(r.host or ""),
             f"{r.seconds:.4g}",
             "" if r.tgs is None else f"{r.tgs:.6g}",
-            "" if r.data_wait_s is None else _ms(r.data_wait_s),
+            "" if r.data_wait_s is None else ms(r.data_wait_s),
         ]
         for r in rows
     ]
@@ -261,23 +262,21 @@ def _goodput(report: PerfReport) -> Grid:
     header = ["what", "hours", "share", "GPU-hours"] + (["money"] if priced else [])
     rows = []
     for row in rows_:
-        cells = [row.what, words.amount(row.hours), "" if row.share is None else _pct(row.share)]
+        cells = [row.what, words.amount(row.hours), "" if row.share is None else pct(row.share)]
         cells.append("" if row.gpu_hours is None else words.amount(row.gpu_hours))
         rows.append(cells + ([words.amount(row.money) if row.money is not None else ""] if priced else []))
     return Grid("Where the run's time went", header, rows, {1, 2, 3, 4})
 
 
-def _ms(seconds: float) -> str:
+def ms(seconds: float) -> str:
+    """Milliseconds with four digits."""
     return f"{1000 * seconds:.4g}"
 
 
 def _opt(seconds: float | None) -> str:
-    return "" if seconds is None else _ms(seconds)
+    return "" if seconds is None else ms(seconds)
 
 
-def _pct(share: float) -> str:
+def pct(share: float) -> str:
+    """A share in percent."""
     return f"{100 * share:.1f} %"
-
-
-def _hours(hours: float) -> str:
-    return f"{hours:.2f} h" if hours >= 1 else f"{60 * hours:.1f} min"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from glob import escape
 from pathlib import Path
 
 from trackwalker.diagnose.case import Case
@@ -67,13 +68,9 @@ def _places(job: Job, name: str) -> Iterator[Path]:
             yield beside
     if job.dir is None or ".." in Path(name).parts or name.startswith("/"):
         return
-    for path in (job.dir / name, *sorted((job.dir / "ray_logs").glob(f"*/{_escaped(name)}"))):
+    for path in (job.dir / name, *sorted((job.dir / "ray_logs").glob(f"*/{escape(name)}"))):
         if path.is_file():
             yield path
-
-
-def _escaped(name: str) -> str:
-    return re.sub(r"([*?\[])", r"[\1]", name)
 
 
 def _shown(line: Line, scrubber: Scrubber) -> str:
@@ -103,7 +100,7 @@ def background(job: Job, verdict: Verdict, jobs: Sequence[Job] = (), seen: Triag
         seen = None  # a report without its budget is still a report
     reference = reference_for(job, jobs)
     try:
-        changes = changes_between(reference, job, scrubber) if reference is not None else []
+        changes = changes_between(reference, job, scrubber, seen) if reference is not None else []
     except TrackwalkerError:
         reference, changes = None, []
     return Background(
@@ -147,19 +144,22 @@ def reference_for(job: Job, jobs: Sequence[Job]) -> Job | None:
     return rest[0] if rest else None
 
 
-def changes_between(reference: Job, job: Job, scrubber: Scrubber) -> list[Change]:
-    """What the job was told differently from a reference run, what explains most first; secrets are starred."""
+def changes_between(reference: Job, job: Job, scrubber: Scrubber, seen: Triage | None = None) -> list[Change]:
+    """What the job was told differently from a reference run, what explains most first; secrets are starred.
+
+    `seen` is a triage of the job that was made already.
+    """
     return [
         replace(c, a=None if c.a is None else scrubber.clean(c.a), b=None if c.b is None else scrubber.clean(c.b))
-        for c in config_changes(_bare_case(reference), _bare_case(job))
+        for c in config_changes(_bare_case(reference), _bare_case(job, seen))
     ]
 
 
-def _bare_case(job: Job) -> Case:
+def _bare_case(job: Job, seen: Triage | None = None) -> Case:
     """A case without its metrics: settings stand in the log and in run.json."""
     if job.log is None:
         raise NotAJobError(f"job {job.id} has no log, so its settings are not known")
-    log = index_logs(job.log).facts
+    log = seen.record.facts if seen is not None else index_logs(job.log).facts
     try:
         run = load_run(job.run_json)
     except EvidenceError:

@@ -20,6 +20,7 @@ from trackwalker.report.charts.host_lanes import common_domain
 from trackwalker.report.charts.plots import Scale, px
 from trackwalker.report.charts.png import encode_indexed
 from trackwalker.report.text import clip, clip_middle, one_line
+from trackwalker.stats.medians import known_row_medians
 
 _NAMED = 40  # up to here every host has a row with its name; of more, this many most unlike the rest
 _SHARED = 80  # rows for all others
@@ -48,12 +49,15 @@ _FULL = 12.0  # spreads at which the colour is full, at least
 _WORST, _WORST_LEAST = 0.05, 3  # of the columns decide the order: a phase counts, one odd sample does not
 
 
-def medians(values: Floats) -> Floats:
-    """The hosts' median at each time, of those that report then; numpy's own asks column by column."""
-    ordered, known = np.sort(values, axis=0), (~np.isnan(values)).sum(axis=0)
-    low, high = (np.take_along_axis(ordered, at[None], axis=0)[0] for at in (np.maximum(known - 1, 0) // 2, known // 2))
-    middle: Floats = np.where(known % 2, low, (low + high) / 2)
-    return middle
+def _quantiles(values: Floats, *shares: float) -> list[Floats]:
+    """Of the hosts that report at a time; numpy's own asks column by column."""
+    ordered, last = np.sort(values, axis=0), np.maximum((~np.isnan(values)).sum(axis=0) - 1, 0)
+    out = []
+    for share in shares:
+        at = (share * last).astype(np.intp)
+        low, high = (np.take_along_axis(ordered, k[None], axis=0)[0] for k in (at, np.minimum(at + 1, last)))
+        out.append(low + (high - low) * (share * last - at).astype(values.dtype))
+    return out
 
 
 def spread_of(values: Floats, least: float = 0.0) -> float:
@@ -61,7 +65,7 @@ def spread_of(values: Floats, least: float = 0.0) -> float:
     if not values.size:
         return 1.0
     with _silent():
-        median = medians(values)[None]
+        median = known_row_medians(values.T)[None]
         apart = np.abs(values - median)
         spread = 1.4826 * float(np.nan_to_num(np.nanmedian(apart)))
         # Counters of trouble are zero nearly everywhere, and a setting is the same on all hosts: there the smallest
@@ -79,7 +83,7 @@ def measure(values: Floats, spread: float) -> tuple[Floats, Floats]:
     if not values.size:
         return values, values
     with _silent():
-        median = medians(values)[None]
+        median = known_row_medians(values.T)[None]
         moved = np.abs(np.nan_to_num(np.diff(median, axis=1, prepend=median[:, :1], append=median[:, -1:])))
         apart = values - median
         apart = np.sign(apart) * np.maximum(np.abs(apart) - np.maximum(moved[:, :-1], moved[:, 1:]), 0.0)
@@ -124,7 +128,7 @@ def band(values: Floats) -> tuple[Floats, Floats, Floats]:
         empty = np.full(values.shape[1], np.nan, values.dtype)
         return empty, empty, empty
     with _silent():
-        low, middle, high = np.nanpercentile(values, [5, 50, 95], axis=0)
+        low, middle, high = _quantiles(values, 0.05, 0.5, 0.95)
     return low, middle, high
 
 

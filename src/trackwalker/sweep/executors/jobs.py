@@ -23,7 +23,7 @@ from trackwalker.sweep.executors.protocol import Look
 from trackwalker.sweep.model import Result, Status, Trial
 from trackwalker.sweep.plan import Setup
 from trackwalker.sweep.policy import Policy, Signal, load_policy, status_of
-from trackwalker.watch.detect.confirm import Second, is_hang, second_signal
+from trackwalker.watch.detect.confirm import Second, is_hang, second_of
 from trackwalker.watch.detect.rules import detect
 from trackwalker.watch.incident import Condition
 from trackwalker.watch.jobs import Watched
@@ -198,14 +198,10 @@ class Hang:
     says: str
 
 
-def _second(job: Job) -> Second:
-    return second_signal(job.dir, job.id)
-
-
 class Monitor:
     """Follows one running job."""
 
-    def __init__(self, job: Job, confirm: Callable[[Job], Second] = _second) -> None:
+    def __init__(self, job: Job, confirm: Callable[[Job], Second] = second_of) -> None:
         self._watched = Watched(job)
         self._confirm = confirm
         self._asked = 0.0

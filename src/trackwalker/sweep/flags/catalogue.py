@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, Literal
 
@@ -69,10 +69,6 @@ class Variant:
         if self.flags:
             merged[XLA_FLAGS] = merge_flags(before.get(XLA_FLAGS, ""), _flag_words(self.flags))
         return merged
-
-    def to_dict(self) -> dict[str, Any]:
-        """For the plan."""
-        return asdict(self)
 
 
 def _flag_words(flags: Mapping[str, str]) -> str:

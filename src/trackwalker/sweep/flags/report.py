@@ -29,7 +29,7 @@ def report(
 ) -> Conclusion:
     """The conclusion; only confirmation rounds give an effect, whatever the screening looked like."""
     winner = join([variants[name] for name in course.winner]) if course.winner else None
-    standing = _standing(course)
+    standing = {a: standing_of(d, course.noise) for a, d in course.seen.items() if a != BASELINE}
     rows = _rows(course, done, standing, rules)
     return Conclusion(
         headline=_headline(course, rules, len(standing), stopped),
@@ -104,10 +104,6 @@ def _caveats(course: Course, rules: Rules) -> list[str]:
     if course.winner and course.effects[course.winner[0]].change >= rules.enough:
         said.append(f"the search ended at a confirmed gain of {_percent(rules.enough)}: there may be more")
     return said
-
-
-def _standing(course: Course) -> dict[str, float]:
-    return {a: standing_of(d, course.noise) for a, d in course.seen.items() if a != BASELINE}
 
 
 def _rows(course: Course, done: Done, standing: Mapping[str, float], rules: Rules) -> list[tuple[str, ...]]:

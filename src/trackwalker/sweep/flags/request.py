@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +36,7 @@ def request_of(asked: Asked, wanted: Wanted, workspace: Path) -> dict[str, Any]:
     variants = [own_variant(text) for text in wanted.tries] or choose(checked.resolved, findings, wanted.most)
     return {
         "model": asked.spec,
-        "variants": [v.to_dict() for v in variants],
+        "variants": [asdict(v) for v in variants],
         "profile": wanted.profile,
         "condition": condition(checked.resolved),
     }

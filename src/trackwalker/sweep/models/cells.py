@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from functools import cache
 
 from trackwalker.errors import UsageError
-from trackwalker.job.yaml_files import shipped
 from trackwalker.launch.request.models import load_model
 from trackwalker.logs.formats.nodelist import expand
+from trackwalker.sweep.policy import load_policy
 
 
 @dataclass(frozen=True)
@@ -33,13 +33,12 @@ class Size:
 
 @cache
 def usual_sizes() -> Mapping[str, tuple[int, ...]]:
-    """The models of a full sweep with their node counts, as model_sizes.yml has them."""
-    told = shipped("sweep", "model_sizes.yml")
-    return {str(name): tuple(int(n) for n in counts) for name, counts in told.items()}
+    """The models of a full sweep with their node counts, as policy.yml has them."""
+    return load_policy().model_sizes
 
 
 def parse_sizes(words: Sequence[str], env: Mapping[str, str] = os.environ) -> list[Size]:
-    """What --models asks for, as NAME or NAME:N; nothing said means everything in model_sizes.yml."""
+    """What --models asks for, as NAME or NAME:N; nothing said means everything in policy.yml."""
     usual = usual_sizes()
     if not words:
         return [Size(model, count) for model, counts in usual.items() for count in counts]

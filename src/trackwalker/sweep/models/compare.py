@@ -9,7 +9,7 @@ out, or the runs are used up: then it is within the noise, and the report says h
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import numpy as np
@@ -87,11 +87,6 @@ class Column:
         if self.scores(size):
             return True
         return False if any(run.failed for run in self.runs(size)) else None
-
-    def to_dict(self) -> dict[str, Any]:
-        """For the plan of a later sweep and for --json."""
-        cells = {size: [asdict(run) for run in runs] for size, runs in self.cells.items()}
-        return {"name": self.name, "sha": self.sha, "subject": self.subject, "sweep": self.sweep, "cells": cells}
 
     @classmethod
     def from_dict(cls, said: Mapping[str, Any]) -> Column:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from statistics import fmean
 
 from trackwalker.sweep.model import Conclusion, Plot, Table
@@ -41,7 +41,7 @@ def conclude(found: Findings) -> Conclusion:
         plots=_plot(found),
         details={
             "verdicts": [verdict.to_dict() for verdict in found.verdicts],
-            "columns": [column.to_dict() for column in found.columns],
+            "columns": [asdict(column) for column in found.columns],
             "nodes": {size: list(nodes) for size, nodes in found.nodes.items()},
             "noise": found.noise.to_dict(),
             "stopped": found.stopped,

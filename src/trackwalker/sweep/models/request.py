@@ -9,7 +9,7 @@ import subprocess
 import tarfile
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -41,10 +41,6 @@ class Commit:
     def short(self) -> str:
         """As tables name it."""
         return self.sha[:_SHORT]
-
-    def to_dict(self) -> dict[str, str]:
-        """For the plan."""
-        return {"sha": self.sha, "subject": self.subject, "asked": self.asked}
 
 
 def find_commits(repository: Path, names: Sequence[str]) -> list[Commit]:
@@ -142,7 +138,7 @@ def request_of(asked: Asked, *, dry_run: bool = False) -> dict[str, Any]:
         "nodes": list(dict.fromkeys(node for nodes in places.values() for node in nodes)),
         "cells": [{"model": s.model, "count": s.count, "nodes": list(nodes)} for s, nodes in places.items()],
         "codes": codes,
-        "history": [column.to_dict() for column in history],
+        "history": [asdict(column) for column in history],
     }
 
 

@@ -1,14 +1,13 @@
-"""What a network sweep says: who is at fault, which pairs prove it, and how many jobs bisection would have taken."""
+"""What a network sweep says: who is at fault, which pairs prove it, and how many jobs noise has cost."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from trackwalker.stats.groups import SMALLEST, Fit, Timing, fit
 from trackwalker.sweep.model import Conclusion, Done, Plot, Result, Table
-from trackwalker.sweep.network.bisection import bisect
 from trackwalker.sweep.network.book import MOST_RUNS, Book, Group, Seen
 from trackwalker.sweep.network.design import Faults
 from trackwalker.sweep.network.search import solve
@@ -53,12 +52,10 @@ def conclude(found: Findings) -> Conclusion:
     faults = found.faults
     jobs = len(found.done)
     told = found.final and not found.stopped and not faults.shared
-    plain, bisected = (played_jobs(found, model, search) if told else None for search in (solve, bisect))
+    plain = played_jobs(found, model) if told else None
     details = {
         "jobs": jobs,
         "jobs_without_noise": plain,
-        "bisection_jobs_without_noise": bisected,
-        "saved_jobs": None if plain is None or bisected is None else bisected - plain,
         "noise_pct": round(100.0 * found.noise, 2) if _repeated(found) else None,
         "faults": [
             {
@@ -71,7 +68,7 @@ def conclude(found: Findings) -> Conclusion:
         "shared": [[found.names[n] for n in pair] for pair in faults.shared],
         "undecided": [[found.names[n] for n in group] for group in sorted(faults.given_up)],
     }
-    evidence = [*_evidence(found, model), _cost(jobs, plain, bisected)]
+    evidence = [*_evidence(found, model), _cost(jobs, plain)]
     return Conclusion(
         headline=_headline(found, model),
         final=found.final,
@@ -85,12 +82,12 @@ def conclude(found: Findings) -> Conclusion:
     )
 
 
-def played_jobs(found: Findings, model: Fit, search: Callable[[Book, int, int], Faults]) -> int:
-    """Jobs that a search takes for the same faults in a world without noise: played, not guessed."""
+def played_jobs(found: Findings, model: Fit) -> int:
+    """Jobs that the search takes for the same faults in a world without noise: played, not guessed."""
     effects = {frozenset(f): max(model.effects.get(frozenset(f), 0.0), _LEAST_EFFECT) for f in _all(found.faults)}
     world = Fit(dict.fromkeys(range(2, len(found.names) + 1), 0.0), effects, 0.0)
     book = Book(lambda group: [Seen(world.expected(frozenset(group)), 0.0)] * MOST_RUNS)
-    search(book, len(found.names), found.most_faults)
+    solve(book, len(found.names), found.most_faults)
     return sum(book.asked.values())
 
 
@@ -221,11 +218,8 @@ def _repeated(found: Findings) -> bool:
     return any(sum(r.ok for r in found.runs(group)) > 1 for group in found.groups)
 
 
-def _cost(jobs: int, plain: int | None, bisected: int | None) -> str:
-    if plain is None or bisected is None:
-        return ""
-    repeats = f" ({jobs - plain} of them against noise)" if jobs > plain else ""
-    return f"{jobs} jobs{repeats}; without noise it takes {plain} and bisection {bisected}: {bisected - plain} saved"
+def _cost(jobs: int, plain: int | None) -> str:
+    return f"{jobs} jobs, {jobs - plain} of them against noise" if plain is not None and jobs > plain else ""
 
 
 def _caveats(found: Findings) -> list[str]:

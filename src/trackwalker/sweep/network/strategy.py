@@ -94,14 +94,11 @@ class NetworkSweep:
     def _replay(self, done: Done) -> tuple[Book, list[Run], Faults]:
         book = self._book(done)
         try:
-            return book, [], self._solve(book)
+            return book, [], self._search(book, len(self._names), self._most_faults)
         except Need as need:
             return book, need.runs, need.so_far if isinstance(need.so_far, Faults) else Faults()
         except NothingRuns:
             return book, [], Faults()
-
-    def _solve(self, book: Book) -> Faults:
-        return self._search(book, len(self._names), self._most_faults)
 
     def _book(self, done: Done) -> Book:
         cache: dict[Group, list[Seen]] = {}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -14,7 +15,17 @@ import google_crc32c
 import numpy as np
 from numpy.typing import NDArray
 
-from trackwalker.telemetry.direct.unxor import LONGEST, DamagedError, Place, decode, ranges, stacked
+from trackwalker.telemetry.direct.unxor import (
+    LONGEST,
+    Bytes,
+    DamagedError,
+    Place,
+    decode,
+    ranges,
+    stacked,
+    uvarints,
+    varints,
+)
 from trackwalker.telemetry.xor import Floats, Ints, Words
 
 _BESIDE = 2
@@ -22,6 +33,9 @@ _MOST_BESIDE = 8  # of machine code
 _AT_ONCE = 4096  # chunks: what is worked on stays in the processor's cache
 # From here on the import of numba (0.5 s) and, once for each user, the compilation (5 s) are worth it: 25 M samples.
 _LEAST_KEPT = 150_000_000  # bytes of decoded samples; of a larger database as many as its chunks have
+_MOST_LABELS = 64
+_MOST_CHUNKS = 1 << 20  # of a series in a block
+_BEHIND = 16  # bytes of an index behind its series, at least
 KERNEL = "trackwalker.telemetry.direct.kernel"
 WORTH_COMPILING = 40_000_000  # bytes of chunks
 
@@ -58,17 +72,19 @@ class Means:
 
     decode: Callable[[Chunks], Decoded]
     checksums: Callable[[mmap, Ints, Ints], NDArray[np.uint32]]  # CRC-32C of a file's stretches: begins, ends
+    # Entries of an index, begins and ends, of so many symbols: names, labels, chunks (`index.Entries`).
+    series: Callable[[Bytes, Ints, Ints, int], tuple[Ints, Ints, Ints]]
     kept_bytes: int  # of decoded samples: what is decoded quickly need not be kept
 
 
 def means_for(size: int) -> Means:
     """Those for a database whose chunks have so many bytes."""
-    if size >= WORTH_COMPILING:
+    if size >= WORTH_COMPILING or KERNEL in sys.modules:
         try:
             from trackwalker.telemetry.direct import kernel  # noqa: F401 - here, as numba takes half a second
         except Exception:  # not installed, no folder to keep the result in, a spoilt one there: numpy can do it too
             return BY_NUMPY
-        return Means(by_compiler, compiled_checksums, kept_bytes=max(_LEAST_KEPT, size))
+        return Means(by_compiler, compiled_checksums, compiled_series, kept_bytes=max(_LEAST_KEPT, size))
     return BY_NUMPY
 
 
@@ -109,7 +125,66 @@ def by_numpy(chunks: Chunks) -> Decoded:
     return Decoded(*_compact(values, np.cumsum(sizes) - sizes, sizes), stacked(rows), of_times)
 
 
-BY_NUMPY = Means(by_numpy, _checksums, kept_bytes=350_000_000)
+def _series(data: Bytes, starts: Ints, ends: Ints, symbols: int) -> tuple[Ints, Ints, Ints]:
+    """All entries side by side, number after number."""
+    count, at = uvarints(data, starts)
+    if count.max(initial=0) > _MOST_LABELS:
+        raise DamagedError("index: more labels than a series has")
+    pairs: list[tuple[Ints, Ints, Ints]] = []  # series, name, value
+    for k in range(int(count.max(initial=0))):
+        some = np.flatnonzero(count > k)
+        name, at[some] = uvarints(data, at[some])
+        value, at[some] = uvarints(data, at[some])
+        pairs.append((some, name.astype(np.int64), value.astype(np.int64)))
+    names, labels = _table(len(starts), pairs, symbols)
+    chunks = _chunks(data, at)
+    if (at > ends).any():
+        raise DamagedError("index: a series that goes on behind its end")
+    return names, labels, chunks
+
+
+def _table(rows: int, pairs: list[tuple[Ints, Ints, Ints]], symbols: int) -> tuple[Ints, Ints]:
+    used = np.unique(np.concatenate([name for _, name, _ in pairs])) if pairs else np.zeros(0, np.int64)
+    if len(used) and max(used[-1], *(value.max() for _, _, value in pairs)) >= symbols:
+        raise DamagedError("index: a symbol that is not there")
+    labels = np.full((rows, len(used)), -1, np.int64)
+    for some, name, value in pairs:
+        labels[some, np.searchsorted(used, name)] = value
+    return used, labels
+
+
+def _chunks(data: Bytes, at: Ints) -> Ints:
+    """The chunks of series whose list begins at these places, in order; `at` is moved behind it."""
+    told, at[:] = uvarints(data, at)
+    if told.max(initial=0) > _MOST_CHUNKS:
+        raise DamagedError("index: more chunks than a series has")
+    count = told.astype(np.int64)
+    begin = np.cumsum(count) - count
+    out = np.empty((int(count.sum()), 4), np.int64)
+    last = ref = np.zeros(len(at), np.int64)
+    for k in range(int(count.max(initial=0))):
+        some = np.flatnonzero(count > k)
+        here = at[some]
+        if k == 0:
+            first, here = varints(data, here)
+            last, ref = last.copy(), ref.copy()
+        else:
+            gap, here = uvarints(data, here)
+            first = last[some] + gap.view(np.int64)
+        span, here = uvarints(data, here)
+        last[some] = first + span.view(np.int64)
+        if k == 0:
+            place, here = uvarints(data, here)
+            ref[some] = place.view(np.int64)
+        else:
+            by, here = varints(data, here)
+            ref[some] += by
+        at[some] = here
+        out[begin[some] + k] = np.stack([some, first, last[some], ref[some]], axis=1)
+    return out
+
+
+BY_NUMPY = Means(by_numpy, _checksums, _series, kept_bytes=350_000_000)
 
 
 def _by_time(place: Place, which: Ints, spans: Ints) -> tuple[Place, Ints]:
@@ -174,6 +249,23 @@ def compiled_checksums(raw: mmap, starts: Ints, ends: Ints) -> NDArray[np.uint32
     out = np.zeros(len(starts), np.uint32)
     kernel.checksums(np.frombuffer(raw, np.uint8), starts, ends, out)
     return out
+
+
+def compiled_series(data: Bytes, starts: Ints, ends: Ints, symbols: int) -> tuple[Ints, Ints, Ints]:
+    """Entries of an index, by machine code."""
+    from trackwalker.telemetry.direct import kernel
+
+    columns, counts, none = np.zeros(symbols, np.int64), np.zeros(len(starts), np.int64), np.zeros((0, 0), np.int64)
+    told, most = (np.ascontiguousarray(starts), np.ascontiguousarray(ends)), np.uint64(_MOST_LABELS)
+    outside = int(ends.max(initial=0)) + _BEHIND > len(data) or starts.min(initial=0) < 0
+    if outside or kernel.series(data, *told, most, columns, none, counts, none) < 0:
+        raise DamagedError("index: series that are none")
+    used = np.flatnonzero(columns)
+    columns[used] = np.arange(len(used))
+    labels, chunks = np.full((len(starts), len(used)), -1, np.int64), np.empty((int(counts.sum()), 4), np.int64)
+    if kernel.series(data, *told, most, columns, labels, np.cumsum(counts) - counts, chunks) < 0:
+        raise DamagedError("index: series that are none")
+    return used, labels, chunks
 
 
 def by_compiler(chunks: Chunks) -> Decoded:

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from trackwalker.telemetry.direct.decoding import BY_NUMPY, Means
-from trackwalker.telemetry.direct.unxor import Bytes, DamagedError, Place, uvarints, varints
+from trackwalker.telemetry.direct.unxor import Bytes, DamagedError, Place, uvarints
 from trackwalker.telemetry.xor import Ints
 
 _MAGIC = bytes.fromhex("BAAAD70002")
@@ -21,8 +21,6 @@ _TOC_BYTES = 6 * 8 + 4
 _CRC_BYTES = 4
 _LONGEST_ENTRY = 1 << 20
 _XOR = 1
-_MOST_LABELS = 64
-_MOST_CHUNKS = 1 << 20  # of a series in a block
 
 
 class MappedFile:
@@ -152,62 +150,9 @@ class BlockIndex:
             raise DamagedError("index: an endless series")
         lengths = sizes.astype(np.int64)
         self._file.check(starts, starts + lengths)
-        data, at = self._file.data, starts.copy()  # where they lie: to copy them byte by byte takes as long as all else
-        ends = at + lengths
-        count, at = uvarints(data, at)
-        if count.max(initial=0) > _MOST_LABELS:
-            raise DamagedError("index: more labels than a series has")
-        pairs: list[tuple[Ints, Ints, Ints]] = []  # series, name, value
-        for k in range(int(count.max(initial=0))):
-            some = np.flatnonzero(count > k)
-            name, at[some] = uvarints(data, at[some])
-            value, at[some] = uvarints(data, at[some])
-            pairs.append((some, name.astype(np.int64), value.astype(np.int64)))
-        names, labels = self._table(len(places), pairs)
-        chunks = self._chunks(data, at)
-        if (at > ends).any():
-            raise DamagedError("index: a series that goes on behind its end")
-        return names, labels, chunks
-
-    def _table(self, rows: int, pairs: list[tuple[Ints, Ints, Ints]]) -> tuple[list[str], Ints]:
-        used = np.unique(np.concatenate([name for _, name, _ in pairs])) if pairs else np.zeros(0, np.int64)
-        if len(used) and max(used[-1], *(value.max() for _, _, value in pairs)) >= len(self.symbols):
-            raise DamagedError("index: a symbol that is not there")
-        labels = np.full((rows, len(used)), -1, np.int64)
-        for some, name, value in pairs:
-            labels[some, np.searchsorted(used, name)] = value
-        return [self.symbols[i] for i in used.tolist()], labels
-
-    @staticmethod
-    def _chunks(data: Bytes, at: Ints) -> Ints:
-        """The chunks of series whose list begins at these places, in order; `at` is moved behind it."""
-        told, at[:] = uvarints(data, at)
-        if told.max(initial=0) > _MOST_CHUNKS:
-            raise DamagedError("index: more chunks than a series has")
-        count = told.astype(np.int64)
-        begin = np.cumsum(count) - count
-        out = np.empty((int(count.sum()), 4), np.int64)
-        last = ref = np.zeros(len(at), np.int64)
-        for k in range(int(count.max(initial=0))):
-            some = np.flatnonzero(count > k)
-            here = at[some]
-            if k == 0:
-                first, here = varints(data, here)
-                last, ref = last.copy(), ref.copy()
-            else:
-                gap, here = uvarints(data, here)
-                first = last[some] + gap.view(np.int64)
-            span, here = uvarints(data, here)
-            last[some] = first + span.view(np.int64)
-            if k == 0:
-                place, here = uvarints(data, here)
-                ref[some] = place.view(np.int64)
-            else:
-                by, here = varints(data, here)
-                ref[some] += by
-            at[some] = here
-            out[begin[some] + k] = np.stack([some, first, last[some], ref[some]], axis=1)
-        return out
+        # Where they lie: to copy them byte by byte takes as long as all else.
+        names, labels, chunks = self._means.series(self._file.data, starts, starts + lengths, len(self.symbols))
+        return [self.symbols[i] for i in names.tolist()], labels, chunks
 
     def chunk_file(self, number: int) -> MappedFile:
         """One of the files that hold the chunks."""

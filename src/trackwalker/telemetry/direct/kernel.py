@@ -45,6 +45,13 @@ def _uvarint_(data: Any, at: Any) -> Any:
     return out, int64(1) << int64(40)
 
 
+def _within_(data: Any, at: Any, end: Any) -> Any:
+    """The same before an end; behind it nothing is read, and it stays behind."""
+    if at >= end:
+        return uint64(0), end + 1
+    return _uvarint(data, at)
+
+
 def _bits_(words: Any, at: Any) -> Any:
     """64 bits from a position on."""
     place, shift = at >> uint64(6), at & uint64(63)
@@ -52,6 +59,7 @@ def _bits_(words: Any, at: Any) -> Any:
 
 
 _swapped, _uvarint, _bits = _inside(_swapped_), _inside(_uvarint_), _inside(_bits_)
+_within = _inside(_within_)
 
 
 def _head_(data: Any) -> Any:
@@ -107,6 +115,44 @@ def _checksums(data: Any, starts: Any, ends: Any, out: Any) -> None:
             crc = crc >> uint32(8) ^ _TABLES[0, (crc ^ uint32(data[at])) & uint32(255)]
             at += 1
         out[c] = ~crc
+
+
+def _series(data: Any, starts: Any, ends: Any, most: Any, columns: Any, labels: Any, begins: Any, chunks: Any) -> Any:
+    """Entries of an index. Without room for labels: which names there are, and how many chunks each series has; then
+    its labels, in their columns, and its chunks from its row on. Returns -1 where an entry is none."""
+    known = uint64(len(columns))
+    for c in range(len(starts)):
+        end = ends[c]
+        count, at = _within(data, starts[c], end)
+        if count > most:
+            return -1
+        for _ in range(int64(count)):
+            name, at = _within(data, at, end)
+            value, at = _within(data, at, end)
+            if at > end or name >= known or value >= known:
+                return -1
+            if len(labels):
+                labels[c, columns[name]] = int64(value)
+            else:
+                columns[name] = 1
+        count, at = _within(data, at, end)
+        if at > end or count > uint64(end - at):  # a chunk has three bytes at least
+            return -1
+        last, place = int64(0), int64(0)
+        for k in range(int64(count) if len(labels) else 0):
+            first, at = _within(data, at, end)
+            span, at = _within(data, at, end)
+            by, at = _within(data, at, end)
+            if at > end:
+                return -1
+            last += int64(first) if k else int64(first >> uint64(1)) ^ -int64(first & uint64(1))
+            place += int64(by >> uint64(1)) ^ -int64(by & uint64(1)) if k else int64(by)
+            row = chunks[begins[c] + k]
+            row[0], row[1], row[2], row[3] = c, last, last + int64(span), place
+            last += int64(span)
+        if not len(labels):
+            begins[c] = int64(count)
+    return 0
 
 
 def _look(data: Any, starts: Any, lengths: Any, bits: Any, moves: Any) -> None:
@@ -271,6 +317,9 @@ def _once(rows: Any, mixes: Any, one: Any, back: Any) -> Any:
 
 _bytes = numba.types.Array(numba.types.uint8, 1, "C", readonly=True)
 _ints, _words = int64[::1], uint64[::1]
+series = njit(
+    [int64(_bytes, _ints, _ints, uint64, _ints, int64[:, ::1], _ints, int64[:, ::1])], nogil=True, cache=True
+)(_series)
 checksums = njit([numba.void(_bytes, _ints, _ints, uint32[::1])], nogil=True, cache=True)(_checksums)
 once = njit([int64(int64[:, ::1], _words, _ints, _ints)], nogil=True, cache=True)(_once)
 look = njit([numba.void(_bytes, _ints, _ints, _words, numba.types.boolean[::1])], nogil=True, cache=True)(_look)

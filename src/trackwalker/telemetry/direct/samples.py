@@ -293,9 +293,9 @@ class Blocks:
             if name in self._open:
                 self._open.move_to_end(name)
             else:
+                while self._open and sum(m.bytes for m in self._open.values()) > self._means.kept_bytes:
+                    self._open.popitem(last=False)
                 self._open[name] = self._read(name)
-            while len(self._open) > 1 and sum(m.bytes for m in self._open.values()) > self._means.kept_bytes:
-                self._open.popitem(last=False)
             return self._open[name]
 
     def _read(self, name: str) -> Metric:

@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -56,8 +57,8 @@ def _message(alert: dict[str, Any], now: float) -> Message:
     over = alert.get("status") == "resolved"
     started = str(alert.get("startsAt", ""))
     # One alert that fires, ends and fires again is two incidents: its labels and when it began name it.
-    print_ = str(alert.get("fingerprint") or _fingerprint(labels))
-    thread = f"alert:{print_}:{started}"
+    mark = alert.get("fingerprint") or hashlib.sha256(json.dumps(labels, sort_keys=True).encode()).hexdigest()[:16]
+    thread = f"alert:{mark}:{started}"
     name = labels.get("alertname", "alert")
     host = labels.get("host") or labels.get("instance", "")
     said = notes.get("summary") or notes.get("message") or notes.get("description", "")
@@ -73,10 +74,6 @@ def _message(alert: dict[str, Any], now: float) -> Message:
         time=_time(alert.get("endsAt" if over else "startsAt"), now),
         job=labels.get("job_id", ""),
     )
-
-
-def _fingerprint(labels: dict[str, str]) -> str:
-    return hashlib.sha256(json.dumps(labels, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def _time(text: Any, now: float) -> float:
@@ -185,28 +182,23 @@ class Heartbeat:
         return status < 300
 
 
-class Illustrator:
-    """Draws from the job's own log and journal, in a process of its own."""
+def illustrate(workspace: Path, message: Message) -> tuple[Attachment, ...]:
+    """One plot of the job's own log and journal, drawn in a process of its own; none where the kind of message has none
+    or drawing fails."""
+    quantity = _QUANTITIES.get(message.kind)
+    if quantity is None or not message.job:
+        return ()
+    from trackwalker.agent.workspace import Workspace
+    from trackwalker.watch.chat.replies import picture_of  # large; a watcher without incidents does not need it
 
-    def __init__(self, workspace: Path) -> None:
-        self._workspace = workspace
-
-    def draw(self, message: Message) -> tuple[Attachment, ...]:
-        """One plot, or none where the kind of message has none or drawing fails."""
-        quantity = _QUANTITIES.get(message.kind)
-        if quantity is None or not message.job:
-            return ()
-        from trackwalker.agent.workspace import Workspace
-        from trackwalker.watch.chat.replies import picture_of  # large; a watcher without incidents does not need it
-
-        try:
-            job = Workspace(self._workspace).job(message.job)
-            plot = picture_of(job, quantity, _LIMIT_S)
-            if plot is None and quantity == "tgs":
-                plot = picture_of(job, "step", _LIMIT_S)
-        except (TrackwalkerError, OSError):
-            return ()
-        return (plot,) if plot is not None else ()
+    try:
+        job = Workspace(workspace).job(message.job)
+        plot = picture_of(job, quantity, _LIMIT_S)
+        if plot is None and quantity == "tgs":
+            plot = picture_of(job, "step", _LIMIT_S)
+    except (TrackwalkerError, OSError):
+        return ()
+    return (plot,) if plot is not None else ()
 
 
 class Post:
@@ -214,7 +206,7 @@ class Post:
 
     def __init__(self, outbox: Outbox, config: Config, workspace: Path, folder: Path) -> None:
         self._outbox, self._stop = outbox, threading.Event()
-        outbox.illustrate = Illustrator(workspace).draw
+        outbox.illustrate = partial(illustrate, workspace)
         self._heart = Heartbeat(ping.url.read(), 60.0 * ping.every_minutes) if (ping := config.heartbeat) else None
         self._threads = [self._thread("deliver", self._deliver)]
         self._receiver: AlertReceiver | None = None

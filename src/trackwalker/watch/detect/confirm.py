@@ -17,6 +17,7 @@ from urllib.parse import quote
 
 import numpy as np
 
+from trackwalker.job.layout import Job
 from trackwalker.job.processes import read_stat
 from trackwalker.observe.targets import agent_at, groups_in
 
@@ -71,6 +72,11 @@ def is_hang(second: Second, silent_s: float, limit_s: float) -> bool:
     if second.hang:
         return True
     return silent_s > (_UNSURE if second.hang is None else _AGAINST) * limit_s
+
+
+def second_of(job: Job) -> Second:
+    """The second signal of a job."""
+    return second_signal(job.dir, job.id)
 
 
 def second_signal(job_dir: Path | None, job_id: str, sleep: Callable[[float], None] = time.sleep) -> Second:

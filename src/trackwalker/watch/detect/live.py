@@ -1,11 +1,10 @@
-"""Notice trouble in a running job within seconds, from its own progress; the diagnosis decides what it is."""
+"""A running job as its own journals tell it, piece by piece: the last step, its pace, its loss."""
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import orjson
@@ -14,11 +13,7 @@ from trackwalker.job.journal import well_formed
 from trackwalker.job.whole import open_regular
 from trackwalker.record.journal import Done, entry
 from trackwalker.record.masks import WARM_UP_STEPS
-from trackwalker.record.stall import KNOWN, step_limit
-
-_SLOW_RATIO = 1.25
-_SLOW_FOR_S = 8.0
-_SLOW_STEPS = 5
+from trackwalker.stats.segments import Floats
 
 
 # Read a growing journal piece by piece.
@@ -66,15 +61,6 @@ class Follower:
         return records
 
 
-@dataclass(frozen=True)
-class Notice:
-    """Something that looks wrong, with the moment it was noticed."""
-
-    kind: Literal["stall", "slow", "failure", "end"]
-    text: str
-    time: float
-
-
 @dataclass
 class LiveWatch:
     """Follows one job directory."""
@@ -82,32 +68,19 @@ class LiveWatch:
     job_dir: Path
     steps: dict[int, float] = field(default_factory=dict)  # step -> when its last rank completed it
     losses: dict[int, float] = field(default_factory=dict)
+    phase: str = "starting"
 
     def __post_init__(self) -> None:
         self._progress = Follower(self.job_dir / "progress.jsonl")
-        self._events = Follower(self.job_dir / "events.jsonl")
-        self._pending: list[Notice] = []
-        self.phase = "starting"
 
-    def look(self, now: float | None = None) -> Notice | None:
-        """Take in what is new and say whether something looks wrong."""
-        now = time.time() if now is None else now
+    def look(self) -> None:
+        """Take in what is new."""
         for record in self._progress.new():
             self.phase = str(record.get("phase", self.phase))
             if isinstance(done := entry(record), Done):
                 self.steps[done.step] = max(self.steps.get(done.step, 0.0), done.at)
                 if done.loss is not None:
                     self.losses[done.step] = done.loss
-        for event in self._events.new():
-            data = event.get("data") or {}
-            if event.get("kind") == "first-failure":
-                text = f"rank {event.get('rank')} ({event.get('host')}) {data.get('cause', 'failed')}"
-                self._pending.append(Notice("failure", text, now))
-            if event.get("kind") == "run-end":
-                self._pending.append(Notice("end", f"the run ended with exit code {data.get('exit')}", now))
-        if self._pending:  # both may come within one look: each is told once, in order
-            return self._pending.pop(0)
-        return self._stall(now) or self._slow(now)
 
     @property
     def last_step(self) -> int | None:
@@ -117,36 +90,10 @@ class LiveWatch:
     @property
     def step_seconds(self) -> float | None:
         """The recent step time."""
-        seconds = self._seconds()[1]
+        seconds = self.paces()[1]
         return float(np.median(seconds[-20:])) if len(seconds) else None
 
-    def _seconds(
-        self,
-    ) -> tuple[np.ndarray[tuple[int], np.dtype[np.float64]], np.ndarray[tuple[int], np.dtype[np.float64]]]:
+    def paces(self) -> tuple[Floats, Floats]:
+        """When each step ended, from the second after the warm-up on, and how long it took."""
         ends = np.array([self.steps[s] for s in sorted(self.steps)][WARM_UP_STEPS:])
         return ends[1:], np.diff(ends)
-
-    def _stall(self, now: float) -> Notice | None:
-        ends, seconds = self._seconds()
-        if len(seconds) < KNOWN:
-            return None
-        limit = step_limit(seconds)
-        silent = now - float(ends[-1])
-        if silent <= limit:
-            return None
-        return Notice("stall", f"no step for {silent:.0f} s after step {self.last_step} (limit {limit:.0f} s)", now)
-
-    def _slow(self, now: float) -> Notice | None:
-        ends, seconds = self._seconds()
-        recent = ends > now - _SLOW_FOR_S
-        recent[-_SLOW_STEPS:] = True  # steps may take longer than that, or come to
-        if (~recent).sum() < KNOWN or now - float(ends[0]) < 2 * _SLOW_FOR_S:
-            return None
-        before, after = float(np.median(seconds[~recent])), seconds[recent]
-        # Half of the recent steps must be slower than nearly all earlier ones: a hiccup is not a phase, but a rank
-        # that is slowed only when another process runs makes every other step slow.
-        usual = float(np.quantile(seconds[~recent], 0.9))
-        slower = float(np.mean(after > max(_SLOW_RATIO * before, usual)))
-        if slower < 0.5 or float(np.mean(after)) <= _SLOW_RATIO * before:
-            return None
-        return Notice("slow", f"steps take {float(np.mean(after)):.2f} s instead of {before:.2f} s", now)

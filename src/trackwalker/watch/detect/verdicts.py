@@ -12,7 +12,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -32,14 +32,8 @@ class _Running:
 class Diagnoses:
     """A queue of jobs to diagnose."""
 
-    def __init__(
-        self,
-        folder: Path,
-        command: Sequence[str] = (),
-        limit_s: float = LIMIT_S,
-        keep: Callable[[dict[str, Any]], dict[str, Any]] | None = None,
-    ) -> None:
-        self._folder, self._keep = folder, keep or essence
+    def __init__(self, folder: Path, command: Sequence[str] = (), limit_s: float = LIMIT_S) -> None:
+        self._folder = folder
         self._command = list(command) or [sys.executable, "-m", "trackwalker", "diagnose", "--json"]
         self._limit_s = limit_s
         self._waiting: dict[str, tuple[Path, bool]] = {}
@@ -99,7 +93,7 @@ class Diagnoses:
         with running.out as out:
             out.seek(0)
             try:
-                return self._keep(json.loads(out.read()))
+                return essence(json.loads(out.read()))
             except (ValueError, KeyError, TypeError):
                 return None  # it had nothing to read, or took too long
 

@@ -7,14 +7,14 @@ from typing import Any
 
 from trackwalker.report.text import clip
 from trackwalker.watch.notify.base import Letter, Receipt
-from trackwalker.watch.notify.http import Http, OnceByKey
+from trackwalker.watch.notify.http import Http, OverHttp
 from trackwalker.watch.notify.message import Message
 
 OURS = "trackwalker_incident"  # the label that says the alert is ours: it is not told again when it comes back
 _ANNOTATION = 4000
 
 
-class Alertmanager(OnceByKey):
+class Alertmanager(OverHttp):
     """API v2. An alert is known by its labels, so sending again does no harm."""
 
     def __init__(self, url: str, token: str = "", keep_hours: float = 24.0) -> None:

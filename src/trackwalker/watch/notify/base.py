@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from trackwalker.errors import TrackwalkerError
 from trackwalker.watch.notify.message import Message
@@ -46,17 +46,22 @@ class Letter:
     again: bool = False  # it may have arrived before, and nobody can tell: say so
 
 
-class Notifier(Protocol):
-    """One channel. Neither method retries, sleeps, or lets a secret into an error."""
+class Notifier:
+    """One channel. No method retries, sleeps, or lets a secret into an error."""
 
-    attaches: frozenset[str]  # media types that go as letters of their own; where none, files go inside or not at all
-    idempotent: bool  # the service itself takes the same message only once
+    attaches: frozenset[str] = frozenset()  # media types that go as letters of their own; where none, inside or not
+    idempotent = True  # the service itself takes the same message only once
 
     def send(self, letter: Letter) -> Receipt:
         """Hand one message or file over; the receipt is what `first` and `own` are later."""
+        raise NotImplementedError
 
     def find(self, letter: Letter) -> Receipt | None:
-        """The receipt of a letter in doubt, None when it surely is not there; CannotKnowError when nobody can say."""
+        """The receipt of a letter in doubt, None when it surely is not there; CannotKnowError when nobody can say.
+
+        Where the service counts a message once there is nothing to look for: it is sent again.
+        """
+        return None
 
     def close(self) -> None:
         """End its connections."""

@@ -12,7 +12,7 @@ from email.utils import format_datetime, parseaddr
 from typing import Literal
 
 from trackwalker.report.text import clip, one_line
-from trackwalker.watch.notify.base import InDoubtError, Letter, NotSentError, Receipt, RejectedError
+from trackwalker.watch.notify.base import InDoubtError, Letter, Notifier, NotSentError, Receipt, RejectedError
 from trackwalker.watch.notify.http import hide
 from trackwalker.watch.notify.message import Message, heading, plain_text, short_id
 
@@ -20,11 +20,10 @@ Security = Literal["starttls", "tls", "none"]
 _TIMEOUT_S = 20.0
 
 
-class Email:
+class Email(Notifier):
     """One mail server, one sender, some recipients."""
 
-    attaches: frozenset[str] = frozenset()  # files travel inside
-    idempotent = True  # as far as the mailbox goes: the same Message-ID is the same mail
+    # Files travel inside. A mailbox cannot be asked, but the same Message-ID is the same mail: it is sent again.
 
     def __init__(
         self, host: str, port: int, sender: str, to: list[str], security: Security, user: str = "", password: str = ""
@@ -57,13 +56,6 @@ class Email:
         if lost:
             raise RejectedError(f"the mail server took it for some, but refused {', '.join(sorted(lost))}")
         return {"message_id": mail["Message-ID"]}
-
-    def find(self, letter: Letter) -> Receipt | None:
-        """A mailbox cannot be asked: it is sent again with the same Message-ID."""
-        return None
-
-    def close(self) -> None:
-        """Nothing stays open between two mails."""
 
     def _connect(self) -> smtplib.SMTP:
         host, port = self._server

@@ -16,7 +16,7 @@ import httpx
 
 from trackwalker.job.redact import HIDDEN
 from trackwalker.report.text import clip, one_line
-from trackwalker.watch.notify.base import InDoubtError, Letter, NotSentError, Receipt, RejectedError
+from trackwalker.watch.notify.base import InDoubtError, Notifier, NotSentError, RejectedError
 
 TIMEOUT = httpx.Timeout(15.0, connect=8.0)
 _LARGEST_ANSWER = 4 << 20
@@ -116,16 +116,10 @@ class Http:
         return clip(one_line(f"{type(error).__name__}: {error}".rstrip(": ")), 160)
 
 
-class OnceByKey:
-    """A channel over HTTP whose service takes the same message only once, and has no letters for files alone."""
+class OverHttp(Notifier):
+    """A channel over HTTP."""
 
-    attaches: frozenset[str] = frozenset()
-    idempotent = True
     _http: Http
-
-    def find(self, letter: Letter) -> Receipt | None:
-        """Nothing to look for: it is sent again and counts once."""
-        return None
 
     def close(self) -> None:
         """End the connections."""

@@ -7,7 +7,7 @@ from typing import Any
 
 from trackwalker.report.text import clip
 from trackwalker.watch.notify.base import Letter, Receipt
-from trackwalker.watch.notify.http import Http, OnceByKey
+from trackwalker.watch.notify.http import Http, OverHttp
 from trackwalker.watch.notify.message import short_id
 
 URL = "https://events.pagerduty.com"
@@ -15,7 +15,7 @@ _SUMMARY = 1024
 _DETAIL = 8000
 
 
-class PagerDuty(OnceByKey):
+class PagerDuty(OverHttp):
     """Trigger and resolve. The same dedup_key is the same alert, so sending again does no harm."""
 
     def __init__(self, key: str, url: str = URL) -> None:

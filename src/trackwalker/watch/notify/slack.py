@@ -6,7 +6,7 @@ from typing import Any
 
 from trackwalker.report.text import clip
 from trackwalker.watch.notify.base import CannotKnowError, InDoubtError, Letter, NotSentError, Receipt, RejectedError
-from trackwalker.watch.notify.http import Http
+from trackwalker.watch.notify.http import Http, OverHttp
 from trackwalker.watch.notify.message import Attachment, heading, plain_text
 
 API = "https://slack.com/api"
@@ -19,7 +19,7 @@ _LATER = frozenset({"ratelimited", "rate_limited", "service_unavailable", "fatal
 _CANNOT_READ = frozenset({"missing_scope", "not_in_channel", "channel_not_found", "not_allowed_token_type"})
 
 
-class SlackBot:
+class SlackBot(OverHttp):
     """`chat.postMessage` with a bot token; the message's key travels as metadata and is what is looked for."""
 
     attaches = frozenset({"image/png", "image/svg+xml", "text/plain"})
@@ -80,10 +80,6 @@ class SlackBot:
             query["cursor"] = cursor
         raise CannotKnowError("the channel has too many new messages to search")
 
-    def close(self) -> None:
-        """End the connections."""
-        self._http.close()
-
     def _call(self, method: str, *, may_repeat: bool = False, **request: Any) -> dict[str, Any]:
         status, said, _ = self._http.post(
             f"{self._url}/{method}", headers=self._headers, may_repeat=may_repeat, **request
@@ -123,10 +119,9 @@ class SlackBot:
         return {"file": place["file_id"]}
 
 
-class SlackWebhook:
+class SlackWebhook(OverHttp):
     """An incoming webhook: its URL is the secret, its answer is `ok`, and nothing can be looked for."""
 
-    attaches: frozenset[str] = frozenset()
     idempotent = False
 
     def __init__(self, url: str) -> None:
@@ -145,10 +140,6 @@ class SlackWebhook:
     def find(self, letter: Letter) -> Receipt | None:
         """A webhook is one way."""
         raise CannotKnowError("an incoming webhook cannot be asked")
-
-    def close(self) -> None:
-        """End the connections."""
-        self._http.close()
 
 
 def _words(letter: Letter) -> dict[str, Any]:

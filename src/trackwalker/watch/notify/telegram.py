@@ -5,7 +5,15 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from trackwalker.watch.notify.base import CannotKnowError, InDoubtError, Letter, NotSentError, Receipt, RejectedError
+from trackwalker.watch.notify.base import (
+    CannotKnowError,
+    InDoubtError,
+    Letter,
+    Notifier,
+    NotSentError,
+    Receipt,
+    RejectedError,
+)
 from trackwalker.watch.notify.http import Http
 from trackwalker.watch.notify.message import heading, plain_text
 
@@ -44,7 +52,7 @@ class TelegramApi:
         self._http.close()
 
 
-class Telegram:
+class Telegram(Notifier):
     """Messages to one chat; an incident's later messages answer its first one."""
 
     attaches = frozenset({"image/png", "image/svg+xml", "text/plain"})

@@ -13,13 +13,13 @@ import json
 import time
 
 from trackwalker.watch.notify.base import Letter, Receipt
-from trackwalker.watch.notify.http import Http, OnceByKey
+from trackwalker.watch.notify.http import Http, OverHttp
 from trackwalker.watch.notify.message import Message, short_id
 
 SCHEMA = "trackwalker.message/1"
 
 
-class Webhook(OnceByKey):
+class Webhook(OverHttp):
     """POST of one JSON object; `webhook-id` is the same however often it is sent."""
 
     def __init__(self, url: str, secret: str) -> None:

@@ -7,7 +7,6 @@ nothing but say it.
 from __future__ import annotations
 
 import contextlib
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from itertools import accumulate
@@ -15,19 +14,19 @@ from typing import Any
 
 from trackwalker.diagnose.triage import triage
 from trackwalker.errors import TrackwalkerError, UsageError
-from trackwalker.job.journal import Journal, read
+from trackwalker.job.journal import Journal, event_record, read
 from trackwalker.job.layout import Job
+from trackwalker.job.processes import short_hostname
 from trackwalker.job.run import RunRecord, load_run
 from trackwalker.job.trust import distrust
 from trackwalker.launch.attempts import Next
 from trackwalker.launch.job_state import SLURM, Standing, scheduler_of
-from trackwalker.launch.plan import short_hostname
 from trackwalker.launch.resume import Decision as Ruling
 from trackwalker.launch.resume import Ending, classify, decide
 from trackwalker.launch.slurm.client import Slurm
 from trackwalker.logs.formats.nodelist import expand
 from trackwalker.record.capsules import read_capsules
-from trackwalker.watch.supervise.resume import Weighed, ending_of, resume
+from trackwalker.watch.supervise.resume import Weighed, ending_of, history, resume
 from trackwalker.watch.supervise.resume_policy import ResumePolicy, load_policy
 
 STAGE = "supervise"
@@ -84,9 +83,7 @@ def consider(job: Job, ending: Standing, policy: ResumePolicy | None = None, slu
     slurm = slurm or Slurm()
     found = _with_odd_ranks(job, _with_lost_nodes(ending_of(job, ending), ending, slurm))
     budget = min(policy.budget, record.auto_resume or policy.budget)
-    earlier = [str(attempt.get("class", "crash")) for attempt in record.attempts]
-    earlier += ["requeued"] * max(0, ending.restarts - len(earlier))
-    left_out = [host for attempt in record.attempts for host in attempt.get("excluded", [])]
+    earlier, left_out = history(record, ending)
     ruling = decide(found, earlier, budget, left_out, policy.rules())
     reached = last_checkpoint(job)
     ruling = _limited(ruling, policy, _without_progress(record.attempts, reached), _newest(record.attempts, reached))
@@ -223,8 +220,7 @@ def _write_down(decision: Decision, begun: Next | None, failed: str) -> None:
     said = (event.get("data") for event in read(decision.job.events).items if event.get("kind") == STAGE)
     if begun is None and data in said:
         return
-    origin = {"stage": STAGE, "node": short_hostname(), "rank": None, "host": None, "kind": STAGE}
     with contextlib.suppress(OSError):
         journal = Journal(decision.job.events)
-        journal.append({"t": time.time(), **origin, "data": data})
+        journal.append(event_record(STAGE, short_hostname(), data, STAGE))
         journal.close()

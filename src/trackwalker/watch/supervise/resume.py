@@ -73,11 +73,16 @@ def weigh(job: Job, seen: Standing, exclude: list[str] | None = None) -> Weighed
         raise UsageError(f"job {job.id} has not ended: it {seen.meaning}")
     budget = record.auto_resume or DEFAULT_BUDGET
     ending = ending_of(job, seen)
+    earlier, left_out = history(record, seen)
+    return Weighed(job, record, ending, decide(ending, earlier, budget, [*left_out, *(exclude or [])]), budget)
+
+
+def history(record: RunRecord, seen: Standing) -> tuple[list[str], list[str]]:
+    """The classes of the attempts before, and the nodes that they left out."""
     earlier = [str(attempt.get("class", "crash")) for attempt in record.attempts]
     # Slurm restarts a job by itself after a node failure or for another job; that is an attempt, too.
     earlier += ["requeued"] * max(0, seen.restarts - len(earlier))
-    before = [host for attempt in record.attempts for host in attempt.get("excluded", [])]
-    return Weighed(job, record, ending, decide(ending, earlier, budget, [*before, *(exclude or [])]), budget)
+    return earlier, [host for attempt in record.attempts for host in attempt.get("excluded", [])]
 
 
 def resume(

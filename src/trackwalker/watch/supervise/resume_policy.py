@@ -91,7 +91,7 @@ class ResumePolicy(BaseModel):
         for name, rule in RULES.items():
             mine = self.classes.get(name, ClassRule())
             times = rule.times if mine.times is None else mine.times
-            out[name] = Rule(times, mine.nodes or _OWN_NODES.get(name, rule.nodes), rule.why)
+            out[name] = Rule(times, rule.why, mine.nodes or _OWN_NODES.get(name, rule.nodes))
         return out
 
 

@@ -54,12 +54,6 @@ class Cache(Generic[T]):
             return None
         return held[1].result()
 
-    def making(self, key: Hashable) -> bool:
-        """Whether somebody works on it right now."""
-        with self._lock:
-            held = self._known.get(key)
-        return held is not None and not held[1].done()
-
     def forget(self, key: Hashable) -> None:
         """Make it anew for the next who asks."""
         with self._lock:

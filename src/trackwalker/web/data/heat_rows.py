@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from trackwalker.report.story.heat import full_colour, furthest, medians, scores
+from trackwalker.report.story.heat import full_colour, furthest, scores
+from trackwalker.stats.medians import known_row_medians
 from trackwalker.telemetry.meaning import meaning_of
 from trackwalker.web.data.heat import Grid, Small, name_of
 
@@ -122,7 +123,7 @@ def together(grid: Grid, busy: tuple[float, float] | None, full: float) -> dict[
         return None
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)  # a column in which nobody reported
-        course = medians(grid.values)
+        course = known_row_medians(grid.values.T)
         inside = (grid.times >= busy[0]) & (grid.times <= busy[1]) if busy else np.ones(len(course), np.bool_)
         part = course[inside] if np.isfinite(course[inside]).any() else course
         usual = float(np.nan_to_num(np.nanmedian(part)))

@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import OrderedDict
+from functools import partial
 
 from starlette.requests import Request
 
 from trackwalker.agent.workspace import signature
 from trackwalker.diagnose.verdict import Verdict
 from trackwalker.diagnose.views.asked import Diagnosis
-from trackwalker.errors import TrackwalkerError
+from trackwalker.errors import EvidenceError, TrackwalkerError
 from trackwalker.job.layout import Job
 from trackwalker.job.run import load_run
 from trackwalker.job.sharing import apart
@@ -20,7 +21,7 @@ from trackwalker.web.data import heat
 from trackwalker.web.data.cache import Cache
 from trackwalker.web.data.heat import Grid
 from trackwalker.web.data.workspace import WebWorkspace, is_long
-from trackwalker.web.logs.log_times import Written, written
+from trackwalker.web.logs.log_times import Lines, Written, read_lines, written
 from trackwalker.web.pages.render import in_thread, workspace_of
 
 _FRESH_S = 60.0  # a running job's evidence grows all the time: its verdict is good for this long
@@ -36,6 +37,7 @@ class Work:
         self._tasks: dict[str, tuple[float, asyncio.Task[Diagnosis]]] = {}
         self._last: OrderedDict[str, tuple[float, Diagnosis]] = OrderedDict()
         self._grids: Cache[Grid] = Cache(_GRIDS)
+        self._lines: Cache[Lines | None] = Cache(_GRIDS)
         self._written: Cache[Written] = Cache(_GRIDS)
         self.pages: Cache[str] = Cache(8)  # performance pages
 
@@ -107,16 +109,15 @@ class Work:
         return (longest.start, longest.end) if longest is not None else self.busy(job)
 
     def written(self, job: Job) -> Written:
-        """When the lines of the log were written: asked at every zoom, read once."""
-        found = self.known(job)
-        story = found.story if found is not None else None
-        key = (signature(job), story is not None)
-
-        def make() -> Written:
-            seen = self._workspace.triage(job)
-            return apart(written, seen, story) if is_long(job) else written(seen, story)
-
-        return self._written.get(job.id, key, make)
+        """When the lines of the log were written: asked at every zoom; the log is read once."""
+        log, found = job.log, self.known(job)
+        if log is None:
+            raise EvidenceError("the job has written no log")
+        story, state = found.story if found is not None else None, signature(job)
+        seen = self._workspace.triage(job)
+        read = partial(apart, read_lines) if is_long(job) else read_lines
+        lines = self._lines.get(job.id, state, lambda: read(log))
+        return self._written.get(job.id, (state, story is not None), lambda: written(lines, seen, story))
 
     def grid(self, job: Job, metric: str, how: str, start: float | None, end: float | None) -> Grid:
         """A metric by host and time; what was asked lately is not asked again."""

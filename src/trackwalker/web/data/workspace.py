@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 
 from trackwalker.agent.ask.ask import Answered
@@ -19,7 +19,7 @@ from trackwalker.diagnose.triage import triage as triage_job
 from trackwalker.diagnose.verdict import Verdict
 from trackwalker.diagnose.views.asked import Diagnosis
 from trackwalker.errors import EvidenceError, TrackwalkerError
-from trackwalker.fleet.examine import Examined
+from trackwalker.fleet.examine import Examined, GivenUp
 from trackwalker.fleet.index import JobIndex, stamp
 from trackwalker.fleet.scan import newest
 from trackwalker.job.layout import Job
@@ -41,6 +41,7 @@ _BEAT_S = 60.0
 _LONG_LOG = 3 << 20  # bytes; to read more takes so long that a page is painted without it, and others would wait
 _LOOKED_AT = 50  # jobs, the newest: whether one of them has a large database
 _AT_ONCE = 2  # diagnoses: each keeps a core and a Prometheus busy
+_NICE = 10  # of one that nobody waits for
 
 
 class WebWorkspace:
@@ -91,13 +92,18 @@ class WebWorkspace:
         """What the log says where it was read already: a first paint does not wait for a long one."""
         return self._triages.peek(job.id, (signature(job), _beat(job)))
 
-    def diagnosis(self, job: Job) -> Diagnosis:
-        """The full verdict and its story; seconds, once for each state of the evidence."""
+    def diagnosis(self, job: Job, beside: GivenUp | None = None) -> Diagnosis:
+        """The full verdict and its story; seconds, once for each state of the evidence.
+
+        `beside`: nobody waits for it, until somebody asks for the same; it ends when this says so.
+        """
 
         def make() -> Diagnosis:
-            with self._at_work():
+            with self._at_work() if beside is None else nullcontext():
                 seen = self.triage(job) if job.log else None  # shown before the rest is there
-                if is_long(job):  # the charts that one looks at meanwhile do not wait for it
+                if beside is not None:
+                    made = apart(diagnose_job, job, None, None, seen, nice=_NICE, given_up=beside)
+                elif is_long(job):  # the charts that one looks at meanwhile do not wait for it
                     made = apart(diagnose_job, job, None, None, seen)
                 else:  # with the Prometheus that the charts use, too
                     made = diagnose_job(job, opener=self.databases.open, seen=seen)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,6 @@ import numpy.typing as npt
 
 from trackwalker.diagnose.triage import Triage
 from trackwalker.diagnose.views.story import Story
-from trackwalker.errors import EvidenceError
 from trackwalker.record.line_clock import LineTimes, Stamps, line_times, stamps_in
 from trackwalker.telemetry.client import Floats
 from trackwalker.web.logs.log_lines import level
@@ -61,19 +61,33 @@ class Written:
         }
 
 
-def written(seen: Triage, story: Story | None) -> Written:
-    """The times of all lines of a job's log; the log is read once for that."""
-    log = seen.job.log
-    if log is None:
-        raise EvidenceError("the job has written no log")
-    whole = log.stat().st_size <= _MOST_BYTES
-    raw = log.read_bytes() if whole else b""
-    ends = np.flatnonzero(np.frombuffer(raw, np.uint8) == 10) if raw else np.zeros(0, np.int64)
-    total = len(ends) if raw else int(seen.record.index.steps.line.max(initial=1))
-    known = times_of(seen, story, stamps_in(raw, _STAMPS) if raw else None)
-    errors, warnings = _levels(raw, ends)
-    note = "" if whole else "the log is long: its errors and warnings are not counted here"
-    return Written(known.time_of(np.arange(1, max(total, 1) + 1, dtype=float)), errors, warnings, note)
+@dataclass(frozen=True)
+class Lines:
+    """What only a reading of the whole log tells of its lines, however they are put on the clock."""
+
+    total: int
+    stamps: Stamps | None
+    errors: Ints
+    warnings: Ints
+
+
+def read_lines(log: Path) -> Lines | None:
+    """The lines of a log; None of one that is too long to be read for this."""
+    if log.stat().st_size > _MOST_BYTES:
+        return None
+    raw = log.read_bytes()
+    ends = np.flatnonzero(np.frombuffer(raw, np.uint8) == 10)
+    return Lines(len(ends), stamps_in(raw, _STAMPS) if raw else None, *_levels(raw, ends))
+
+
+def written(lines: Lines | None, seen: Triage, story: Story | None) -> Written:
+    """The times of all lines of a job's log."""
+    note = "" if lines else "the log is long: its errors and warnings are not counted here"
+    none = np.zeros(0, np.int64)
+    lines = lines or Lines(int(seen.record.index.steps.line.max(initial=1)), None, none, none)
+    known = times_of(seen, story, lines.stamps)
+    times = known.time_of(np.arange(1, max(lines.total, 1) + 1, dtype=float))
+    return Written(times, lines.errors, lines.warnings, note)
 
 
 def _levels(raw: bytes, ends: Ints) -> tuple[Ints, Ints]:

@@ -126,7 +126,12 @@ async def kept(
     key = (request.url.path, request.url.query)
     sheet = sheets.peek(key, state)
     if sheet is None:
-        sheet = await in_thread(sheets.get, key, state, lambda: _sheet(make(), key))
+        sheet = await in_thread(sheets.get, key, state, lambda: sheet_of(make(), key))
+    return as_sent(request, sheet, media_type)
+
+
+def as_sent(request: Request, sheet: Sheet, media_type: str) -> Response:
+    """An answer for a reader who may have it, and may take it packed."""
     headers = {"ETag": sheet.tag, "Cache-Control": "private, no-cache", "Vary": "Accept-Encoding"}
     if request.headers.get("if-none-match") == sheet.tag:
         return Response(status_code=304, headers=headers)
@@ -135,7 +140,8 @@ async def kept(
     return Response(sheet.plain, headers=headers, media_type=media_type)
 
 
-def _sheet(made: str | bytes, key: tuple[str, str]) -> Sheet:
+def sheet_of(made: str | bytes, key: tuple[str, str]) -> Sheet:
+    """An answer to be kept; `key` is where it is found."""
     plain = made.encode() if isinstance(made, str) else made
     said = sha256(f"{key}".encode() + plain).hexdigest()[:24]
     # Weak: the packed and the plain form are one sheet.

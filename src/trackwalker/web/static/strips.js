@@ -77,9 +77,11 @@ export class Happenings extends Strip {
     return [...(this.data ? ["log"] : []), ...(saves.length ? ["saves"] : []), ...(this.events?.length ? ["events"] : [])];
   }
 
-  take(events) { this.events = events; this.draw(); if (!this.data) this.load(); }
+  // `ready`: the verdict is there, or none will be; until then nothing else reads the whole log.
+  take(events, ready) { this.events = events; this.ready ||= ready; this.draw(); if (!this.data) this.load(); }
 
   async load() {
+    if (!this.ready) return;
     const mine = this.newest = (this.newest || 0) + 1;
     try {
       const data = await ask(`${this.base}/density.json?${span.query().slice(1)}`);

@@ -1,0 +1,106 @@
+"""The verdict is the smallest set of causes that covers what was lost: a further root carries something of its own."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from trackwalker.diagnose.accounts.accounts import Account, Booking
+from trackwalker.diagnose.accounts.waits import Rates, all_waits
+from trackwalker.diagnose.causes.claims import covered, downstream
+from trackwalker.diagnose.causes.examine import Examination
+from trackwalker.diagnose.causes.examine import TestResult as Result
+from trackwalker.diagnose.causes.playbook import Playbook, load_playbooks
+from trackwalker.diagnose.causes.playbook import Test as Question
+from trackwalker.diagnose.causes.quantities import graph
+from trackwalker.diagnose.causes.roles import assign_roles
+from trackwalker.diagnose.deviations.sweep import Deviation
+from trackwalker.diagnose.episodes.episodes import Episode
+from trackwalker.diagnose.episodes.symptoms import Span, Symptoms
+from trackwalker.diagnose.views.story import Phase
+from trackwalker.telemetry.meaning import meaning_of
+
+STATES = {b.id: b.state for b in load_playbooks()}
+WAITS = {w.cause: w for w in all_waits() if w.cause}
+# Full speed, then three slow phases of ten minutes that lose as much each.
+PHASES = tuple(Phase(60 * i, 60 * i + 59, 600.0 * i, 600.0 * i + 600.0, 10.0 + bool(i), bool(i)) for i in range(4))
+SLOW = Symptoms(frozenset({"slow"}), phases=PHASES)
+ALL = frozenset({0, 1, 2})
+
+
+def cause(
+    name: str, hosts: str = "", spans: set[int] | None = None, metric: str = "m", onset: float | None = None
+) -> Examination:
+    test = Question(id="t", role="require", accuses=True, query="q", detector="hot", metrics=[metric], says="s")
+    fields: dict[str, Any] = {"title": name, "symptoms": ["slow", "failed"], "summary": "s", "tests": [test]}
+    book = Playbook(id=name, state=STATES[name], **fields)
+    return Examination(book, [Result(test, True, ["e1"], set(hosts.split()), spans=spans, time=onset)])
+
+
+def account(name: str, share: float, hosts: str = "", slow: frozenset[int] = ALL) -> Account:
+    during = Rates("q", {"h1": 0.3, "h2": 0.3, "h3": 0.3})
+    booking = Booking(WAITS[name], name, share, tuple(hosts.split()), "h1", during, None)
+    return Account("slow-1", (60, 239), 600.0, 160.0, slow, 10.0, (booking,))
+
+
+def roles(*causes: Examination, accounts: tuple[Account, ...] = ()) -> dict[str, str]:
+    return dict(assign_roles(list(causes), replace(SLOW, accounts=accounts)))
+
+
+def off(metric: str, host: str) -> Deviation:
+    window = Episode("slow-1", "slow", (Span(600.0, 2400.0),), (Span(0.0, 600.0),), 600.0)
+    return Deviation(window, meaning_of(metric), "rose", 11.0, host, before=0.01, after=0.9, of=12)
+
+
+def test_nothing_comes_of_what_began_later() -> None:
+    late = cause("input-stall", spans={0, 1, 2})
+    assert roles(late, cause("network-degradation", "h1", {0, 1, 2}))["input-stall"] == "consequence"
+    assert roles(late, cause("network-degradation", "h1", {2}))["input-stall"] == "root"
+
+
+def test_what_everybody_waited_for_by_himself_is_no_single_hosts_doing() -> None:
+    late, path = cause("input-stall", spans={0, 1, 2}), cause("network-degradation", "h1", {0, 1, 2})
+    assert roles(late, path, accounts=(account("input-stall", 0.95),))["input-stall"] == "root"
+    his = account("input-stall", 0.95, "h1")
+    assert roles(late, path, accounts=(his,))["input-stall"] == "consequence", "whose path is bad gets his data late"
+    others = account("input-stall", 0.95, "h2")
+    assert roles(late, path, accounts=(others,))["input-stall"] == "root", "who has no data owes it to no other's path"
+    everywhere = cause("network-degradation", "", {0, 1, 2})
+    assert roles(late, everywhere, accounts=(account("input-stall", 0.95),))["input-stall"] == "consequence"
+
+
+def test_senders_repeat_towards_a_host_that_is_gone_but_not_before_it_went() -> None:
+    gone = cause("node-death", "h1", onset=2390.0)
+    assert roles(gone, cause("network-degradation", "h2 h3", onset=2395.0))["network-degradation"] == "consequence"
+    assert roles(gone, cause("network-degradation", "h2 h3", {0}))["network-degradation"] == "root"
+
+
+def test_a_root_whose_loss_the_accounts_book_on_another_carries_nothing() -> None:
+    late, path = cause("input-stall", spans={0, 1, 2}), cause("network-degradation", "h1", {1, 2})
+    booked = replace(SLOW, accounts=(account("input-stall", 0.95),))
+    assert covered([late, path], booked) == {"network-degradation"}
+    assert covered([path], booked) == frozenset(), "only what is a root itself takes loss from another"
+    half = replace(SLOW, accounts=(account("input-stall", 0.6),))
+    assert covered([late, path], half) == frozenset(), "two fifths of the loss are left for it"
+    apart = account("input-stall", 0.95, slow=frozenset({0})), account("input-stall", 0.0, slow=frozenset({1, 2}))
+    assert covered([late, path], replace(SLOW, accounts=apart)) == frozenset(), "it has phases of its own"
+
+
+def test_threads_that_wait_for_a_cpu_carry_a_loss_only_where_they_tell_a_rank_from_the_others() -> None:
+    starved, path = cause("cpu-contention", "h1", {0, 1, 2}), cause("network-degradation", "h2", {0, 1, 2})
+    for hosts, spare in (("h1", {"network-degradation"}), ("", set())):
+        assert covered([starved, path], replace(SLOW, accounts=(account("cpu-contention", 1.0, hosts),))) == spare
+
+
+def test_who_sends_to_a_rank_without_a_cpu_repeats() -> None:
+    starved = cause("cpu-contention", "h1", {0}, "hw_cpu_wait_seconds_total")
+    path = cause("network-degradation", "h2", {0}, "hw_rank_tcp_retransmits_total")
+    waits, repeats = off("hw_cpu_wait_seconds_total", "h1"), off("hw_rank_tcp_retransmits_total", "h2")
+    behind = downstream([starved, path], [starved, path], [waits, repeats], graph(), SLOW)
+    assert behind == {"network-degradation": "cpu-contention"}
+    assert downstream([path], [starved, path], [repeats], graph(), SLOW) == {}, "nobody is seen to wait for a CPU"
+    later = cause("network-degradation", "h2", {2}, "hw_rank_tcp_retransmits_total")
+    assert downstream([later], [starved, later], [waits, repeats], graph(), SLOW) == {}, "the rank had its CPU by then"
+    damaged = cause("network-degradation", "h2", {0}, "hw_net_rx_errors_total")
+    both = [waits, off("hw_net_rx_errors_total", "h2")]
+    assert downstream([damaged], [starved, damaged], both, graph(), SLOW) == {}, "no rank damages another's frames"
