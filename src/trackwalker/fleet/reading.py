@@ -25,7 +25,7 @@ Part = tuple[list[Todo], Answer]
 _MANY = 200  # from here on the start of processes is worth it
 _PART = 64  # jobs handed over at a time
 _ASKED = 1000  # jobs in one question to the scheduler
-_NICE = 10
+_NICE = 5  # a third of an ordinary process's share: with 10 a list of 200 took over two minutes on a busy machine
 _LOOK_S = 0.5  # how often a worker looks whether it is still wanted
 
 
