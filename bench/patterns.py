@@ -63,7 +63,7 @@ def corpus() -> Iterator[tuple[str, str]]:
     texts = sorted((ROOT / "tests/data/triage").glob("*.yml"), key=lambda path: (path.stem == SAID, path))
     for path in texts[:-1]:
         yield from _texts(path)
-    for path in sorted((ROOT / "src/trackwalker/lab/scenarios").glob("*.yml")):
+    for path in sorted((ROOT / "src/trackwalker/lab/scenarios").rglob("*.yml")):
         for text in _strings(yaml.load(path.read_text(), Loader=_SAFE).get("faults", [])):  # noqa: S506 - the safe one
             for line in text.splitlines():
                 yield f"lab:{path.stem}", line

@@ -54,7 +54,7 @@ INCIDENT: dict[str, Any] = {
     "faults": [
         {"kind": "cpu-hog", "hosts": "$slow", "factor": 1.25, "begin": 0.2, "end": 0.35},
         {"kind": "nic", "hosts": "$rack", "factor": 1.3, "begin": 0.45, "end": 0.65},
-        {"kind": "ac-pinned-clock", "host": "$capped", "gpus": [3], "factor": 1.35, "begin": 0.8},
+        {"kind": "pinned-clock", "host": "$capped", "gpus": [3], "factor": 1.35, "begin": 0.8},
     ],
     "truth": {
         "status": ["cancelled"],

@@ -62,7 +62,7 @@ class World(Variant):
 
 def perturbed(scenario: Scenario, number: int) -> World:
     """The world of a number; the same number always gives the same one."""
-    rng = np.random.default_rng([number, sum(scenario.family.encode()), 77])
+    rng = np.random.default_rng([number, scenario.seed, 77])
     spec = WorldSpec.model_validate({k: v for k, v in scenario.world.items() if not str(v).startswith("$")})
     return World(
         name=f"world-{number}",
@@ -76,7 +76,7 @@ def perturbed(scenario: Scenario, number: int) -> World:
 def stressed(scenario: Scenario, number: int) -> World:
     """A world in which a diagnoser has to go wrong now and then: small faults, much noise, half the metrics gone."""
     usual = perturbed(scenario, number)
-    rng = np.random.default_rng([number, sum(scenario.family.encode()), 78])
+    rng = np.random.default_rng([number, scenario.seed, 78])
     dark = rng.choice(len(FAMILIES), int(rng.integers(1, 4)), replace=False)
     return replace(
         usual,

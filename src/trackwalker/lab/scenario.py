@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import difflib
 import os
+from functools import lru_cache
 from importlib.resources import files
 from pathlib import Path
 from typing import Any, Literal
@@ -19,6 +20,7 @@ from trackwalker.errors import UsageError
 from trackwalker.job.yaml_files import read_yaml
 
 FOLDER_VARIABLE = "TRACKWALKER_SCENARIOS"
+POSTS = "posts/"  # what names of worked cases begin with
 Kind = Literal["incident", "expected", "healthy", "insufficient-evidence"]
 
 
@@ -55,12 +57,18 @@ class Scenario(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     family: str
+    origin: str = ""  # the author's set and the name there, under which docs/first-sight keeps its first results
     split: Literal["tune", "test"]
     about: str
     draw: dict[str, Any] = {}
     world: dict[str, Any] = {}
     faults: list[dict[str, Any]] = []
     truth: dict[str, Any]
+
+    @property
+    def seed(self) -> int:
+        """What sets this family's random numbers apart from those of others; a new name changes none of them."""
+        return sum((self.origin or self.family).encode())
 
 
 def scenario_folder() -> Path:
@@ -74,16 +82,17 @@ def scenario_folder() -> Path:
 
 def load_scenario(name: str) -> Scenario:
     """A shipped scenario by family name, or any YAML file."""
-    is_path = name.endswith((".yml", ".yaml"))
-    path = Path(name) if is_path else scenario_folder() / f"{name}.yml"
-    if not path.is_file() and is_path:
-        raise UsageError(f"there is no file {name}")
-    if not path.is_file():
-        near = difflib.get_close_matches(name, [p.stem for p in scenario_folder().glob("*.yml")], n=1)
-        hint = (
-            f"did you mean {near[0]}?" if near else "'lab simulate --list' shows them; a path to a .yml file works too"
-        )
-        raise UsageError(f"no scenario '{name}'; {hint}")
+    if name.endswith((".yml", ".yaml")):
+        path = Path(name)
+        if not path.is_file():
+            raise UsageError(f"there is no file {name}")
+    else:
+        shipped = _paths(scenario_folder())
+        if name not in shipped:
+            near = difflib.get_close_matches(name, shipped, n=1)
+            hint = "'lab simulate --list' shows them; a path to a .yml file works too"
+            raise UsageError(f"no scenario '{name}'; " + (f"did you mean {near[0]}?" if near else hint))
+        path = shipped[name]
     try:
         return Scenario(**read_yaml(path.read_text()))
     except (yaml.YAMLError, TypeError) as e:
@@ -93,14 +102,21 @@ def load_scenario(name: str) -> Scenario:
         raise UsageError(f"scenario {path.name}: {'.'.join(map(str, first['loc']))}: {first['msg']}") from e
 
 
+@lru_cache
+def _paths(folder: Path) -> dict[str, Path]:
+    """Each scenario's file by its name; folders say what kind of trouble it is (a kind of incident, then the cause)."""
+    found = sorted(folder.rglob("*.yml"), key=lambda path: path.stem)
+    return {(POSTS if path.parent == folder / POSTS else "") + path.stem: path for path in found}
+
+
 def all_scenarios() -> list[Scenario]:
     """The shipped scenarios by name."""
-    return [load_scenario(p.stem) for p in sorted(scenario_folder().glob("*.yml"))]
+    return [load_scenario(name) for name in _paths(scenario_folder()) if not name.startswith(POSTS)]
 
 
 def post_cases() -> list[Scenario]:
     """The worked cases of upstream's posts: their own hosts, steps and times, nothing left to a seed but noise."""
-    return [load_scenario(f"posts/{p.stem}") for p in sorted((scenario_folder() / "posts").glob("*.yml"))]
+    return [load_scenario(name) for name in _paths(scenario_folder()) if name.startswith(POSTS)]
 
 
 class Draws:

@@ -53,7 +53,7 @@ def simulate(
 
     Several recorders share the hosts of a large cluster and write their blocks at the same time.
     """
-    rng = np.random.default_rng([seed, sum(scenario.family.encode())])
+    rng = np.random.default_rng([seed, scenario.seed])
     world = dict(scenario.world)
     world |= variant.world({"nodes": nodes, "gpus": gpus, "profile": profile})
     drawn = {k for k, v in world.items() if str(v).startswith("$")}  # known once the hosts are, which need the rest

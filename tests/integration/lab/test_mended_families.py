@@ -13,19 +13,19 @@ from trackwalker.lab.scoring.grade import grade
 from trackwalker.lab.simulate import simulate
 
 WHY = {
-    "aa-mount-silent": "one host's mount is away: the others spin, so utilisation is high nearly everywhere",
-    "aa-remapped-row": "a driver message that the log explains as a retired row",
-    "aa-scraper-away": "no host is recorded for a while: a hole that no comparison of hosts shows",
-    "ab-array-rebuilds": "most saves are slow, so the median of their costs is no measure of a usual one",
-    "ab-bad-shard-index": "the seconds between an exception and the end are no hang",
-    "ab-killed-by-whom": "only the rank's own log tells that it was killed",
-    "ab-reader-in-d-state": "one host's GPUs idle while its readers are blocked",
-    "ab-scan-every-host": "the CPUs of all hosts are taken at once: nobody stands out",
+    "mount-silent": "one host's mount is away: the others spin, so utilisation is high nearly everywhere",
+    "remapped-row": "a driver message that the log explains as a retired row",
+    "scraper-away": "no host is recorded for a while: a hole that no comparison of hosts shows",
+    "array-rebuilds": "most saves are slow, so the median of their costs is no measure of a usual one",
+    "bad-shard-index": "the seconds between an exception and the end are no hang",
+    "killed-by-whom": "only the rank's own log tells that it was killed",
+    "reader-in-d-state": "one host's GPUs idle while its readers are blocked",
+    "scan-every-host": "the CPUs of all hosts are taken at once: nobody stands out",
 }
 
 
 # One for each kind of source that decides: the recording, the log, a rank's own log.
-KEPT = ("aa-scraper-away", "ab-bad-shard-index", "ab-killed-by-whom")
+KEPT = ("scraper-away", "bad-shard-index", "killed-by-whom")
 MORE = pytest.mark.long(reason="a world of its full size each; a landing keeps one for each kind of source")
 
 

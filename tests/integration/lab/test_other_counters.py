@@ -40,7 +40,7 @@ more = pytest.mark.long(reason="a world each; a landing keeps one for each kind 
         ("gpu-thermal-throttle", ("hw_gpu_clock_*",), "clocks were not collected"),
         pytest.param("collective-hang", ("hw_gpu_power_*",), "their power was not collected", marks=more),
         pytest.param("fabric-congestion", ("hw_rdma_*_cnp_*",), "do not count notifications", marks=more),
-        ("ac-hourly-scan", ("hw_procs_*", "hw_context_*"), "nobody counted runnable tasks"),
+        ("hourly-scan", ("hw_procs_*", "hw_context_*"), "nobody counted runnable tasks"),
         pytest.param("gpu-power-cap", ("hw_gpu_temperature_*",), "is constant at a limit", marks=more),
     ],
 )

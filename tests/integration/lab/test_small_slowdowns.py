@@ -22,11 +22,11 @@ def verdict_of(scenario: Scenario, out: Path) -> Verdict:
     ("family", "cause"),
     [
         pytest.param(
-            "x-head-hog-slight",
+            "head-hog-slight",
             "cpu-contention",
             marks=pytest.mark.long(reason="a world of its full size; a landing keeps the NIC, with and without cause"),
         ),
-        ("x-one-percent-nic", "rdma-degradation"),
+        ("one-percent-nic", "rdma-degradation"),
     ],
 )
 def test_a_percent_with_a_measured_cause_is_an_incident(family: str, cause: str, tmp_path: Path) -> None:
@@ -40,7 +40,7 @@ def test_a_percent_with_a_measured_cause_is_an_incident(family: str, cause: str,
 
 
 def test_a_percent_that_nothing_measured_explains_is_no_incident(tmp_path: Path) -> None:
-    scenario = load_scenario("x-one-percent-nic")
+    scenario = load_scenario("one-percent-nic")
     unseen = scenario.model_copy(update={"faults": [{**f, "retx": 0.0} for f in scenario.faults]})
     verdict = verdict_of(unseen, tmp_path)
     assert verdict.outcome == "healthy"

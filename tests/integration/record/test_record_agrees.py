@@ -14,7 +14,7 @@ from trackwalker.lab.simulate import simulate
 
 pytestmark = [pytest.mark.usefixtures("prometheus")]
 # One of each kind of ending and of source: a hang, a death, a slow phase, a save, another trainer's lines, a cut log.
-FEW = ("collective-hang", "expected-checkpoint", "ag-ragged-lengths")
+FEW = ("collective-hang", "expected-checkpoint", "ragged-lengths")
 FURTHER = ("node-death", "cpu-contention", "oom-gpu")
 MORE = pytest.mark.long(reason="a world each, read by every command; a landing keeps a hang, a save and other lines")
 MANY = 200

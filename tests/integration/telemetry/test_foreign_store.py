@@ -65,8 +65,8 @@ PRESSURE = {  # ours is a percentage, theirs counts seconds
 MANY = (
     "gpu-thermal-throttle", "cpu-contention", "node-death", "healthy-plain", "input-stall", "expected-checkpoint",
     "collective-hang", "oom-gpu", "rdma-retry-exhaustion", "pre-existing-counters",
-    "healthy-spread", "rdma-from-start", "aa-warm-rack", "aa-psu-brake", "aa-left-locked", "ab-forgotten-clock-lock",
-    "ab-rack-warms-up", "ac-pinned-clock", "ac-rack-power", "ab-scan-every-host", "aa-noisy-but-fine",
+    "healthy-spread", "rdma-from-start", "warm-rack", "psu-brake", "left-locked", "forgotten-clock-lock",
+    "rack-warms-up", "pinned-clock", "rack-power", "scan-every-host", "noisy-but-fine",
 )  # fmt: skip
 
 

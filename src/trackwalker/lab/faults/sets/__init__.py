@@ -1,1 +1,0 @@
-"""What single held-out sets need beyond the common faults."""
