@@ -57,7 +57,7 @@ class Scenario(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     family: str
-    origin: str = ""  # the author's set and the name there, under which docs/first-sight keeps its first results
+    origin: str = ""  # the author's set and the name there, under which lab/history keeps its first results
     split: Literal["tune", "test"]
     about: str
     draw: dict[str, Any] = {}

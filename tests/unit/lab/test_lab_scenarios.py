@@ -12,7 +12,7 @@ import shipped
 from conftest import tree_hash
 from trackwalker.errors import UsageError
 from trackwalker.lab.faults import FAULTS
-from trackwalker.lab.scenario import Draws, Scenario, Truth, load_scenario, post_cases
+from trackwalker.lab.scenario import Draws, Scenario, Truth, load_scenario, post_cases, scenario_folder
 from trackwalker.lab.scoring.groups import group_of
 from trackwalker.lab.simulate import simulate
 from trackwalker.lab.variants import VARIANTS
@@ -80,6 +80,26 @@ def lacks(scenario: Scenario) -> Iterator[str]:
 def test_shipped_scenarios_are_whole() -> None:
     assert len(SHIPPED) > 900
     assert [(scenario.family, what) for scenario in SHIPPED for what in lacks(scenario)] == []
+
+
+def test_a_scenario_lies_in_the_folder_of_its_trouble() -> None:
+    """A kind of incident, then its cause; where there are several causes or none, the kind alone."""
+    wrong, files = [], {path.stem: path for path in scenario_folder().rglob("*.yml")}
+    for scenario in shipped.SHIPPED:
+        place = files[scenario.family].parent.relative_to(scenario_folder()).as_posix()
+        truth = Truth(**Draws(HOSTS * 40, 8, np.random.default_rng(1)).fill(scenario.truth))
+        cause = f"/{truth.roots[0].cause}" if len(truth.roots) == 1 else ""
+        kind = {"observer": "recording", "insufficient-evidence": "undecidable"}.get(group_of(truth), group_of(truth))
+        if place != kind.replace(" ", "-") + cause:
+            wrong.append((scenario.family, place))
+    assert wrong == []
+
+
+def test_a_new_name_changes_no_number() -> None:
+    """Draws are seeded by the name that a scenario had first."""
+    named = load_scenario("hog-then-port")
+    assert (named.origin, named.seed) == ("ak-hog-then-port", sum(b"ak-hog-then-port"))
+    assert load_scenario("rdma-phased").seed == sum(b"rdma-phased")
 
 
 def test_file_names_are_family_names() -> None:
