@@ -2,7 +2,8 @@
 
 ANSWERS is the author's answers.json: a list of {id, healthy, forbidden, hosts, and `root` (acceptable cause ids; empty:
 abstain) with `all_of`, `hosts_alt`, `abstain_ok`, or, where no cause file describes the trouble, `gpu` and `device`:
-then the place is what counts}. VERDICTS holds `<id>.json` of `trackwalker diagnose JOB --json`. OUT: lab/history/incidents.
+then the place is what counts}. VERDICTS holds `<id>.json` of `trackwalker diagnose JOB --json`. OUT: a file of
+lab/history/incidents.
 """
 
 from __future__ import annotations
