@@ -17,12 +17,7 @@ PAGES = sorted(p for part in PARTS for p in (DOCS / part).glob("*.md"))
 LONG = {
     "tour.md": "made by running it",
     "metrics.md": "one row for each metric, made from the collectors",
-    "agents.md": "not yet divided",
     "alerts.md": "one row for each alert",
-    "diagnosis.md": "not yet divided",
-    "lab.md": "not yet divided",
-    "sweeps.md": "not yet divided",
-    "web.md": "not yet divided: the job page, the pages of a fleet",
 }
 
 

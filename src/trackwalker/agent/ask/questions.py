@@ -1,7 +1,7 @@
 """From a question to what is asked (the intent) and about which jobs; no model, the same words give the same answer.
 
 `intents.yml` has the words that mean something, `phrasings.yml` the documented phrasings: the help text, the page
-docs/how-to/agents.md and the tests read them.
+docs/how-to/ask.md and the tests read them.
 """
 
 from __future__ import annotations
