@@ -5,8 +5,9 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from itertools import chain
 
-from trackwalker.diagnose.accounts.accounts import SOME, book_losses, standing
+from trackwalker.diagnose.accounts.accounts import SOME, book_losses, losses_ask, standing
 from trackwalker.diagnose.accounts.shares import MEASURED, carried, explained, with_owner
 from trackwalker.diagnose.case import Case, Opener, open_case
 from trackwalker.diagnose.causes import places, second_look
@@ -36,8 +37,8 @@ from trackwalker.diagnose.verdict import (
     Verdict,
     Window,
 )
+from trackwalker.diagnose.views import frame
 from trackwalker.diagnose.views.asked import Asked, Diagnosis
-from trackwalker.diagnose.views.frame import account_row, cost_of, job_ref, quality_of, status_of, without_secrets
 from trackwalker.diagnose.views.storyteller import tell
 from trackwalker.job.advance import counted
 from trackwalker.job.layout import Job
@@ -109,25 +110,25 @@ def diagnose_case(case: Case, playbooks: list[Playbook] | None = None, begin: fl
         actions = [located.action, *(actions if located.standing == "beside" else [])]
     told_of = {c.cause for c in causes}
     verdict = Verdict(
-        job=job_ref(case),
+        job=frame.job_ref(case),
         window=Window(start=utc(case.start), end=utc(case.end)),
-        status=status_of(case, symptoms),
+        status=frame.status_of(case, symptoms),
         outcome=outcome,
         summary=summary,
         causes=second_look.weighed(case, again, causes, told, located),
         ruled_out=[r for r in _ruled_out(examinations, symptoms, all_along) if r.cause not in told_of],
         untestable=[u for u in _untestable(examinations, all_along) if u.cause not in told_of],
         deviations=second_look.table(case, again, look.found, roles, located, evidence),
-        accounts=[account_row(a) for a in symptoms.accounts],
+        accounts=[frame.account_row(a) for a in symptoms.accounts],
         evidence=evidence.items,
         actions=actions,
         progress=progress_of(case, symptoms),
-        data_quality=quality_of(case.checks, case),
+        data_quality=frame.quality_of(case.checks, case),
         failure=failure_of(case.triage),
-        cost=cost_of(case, begin),
+        cost=frame.cost_of(case, begin),
     )
     verdict, looked = with_confidence(verdict), Asked.of(case, symptoms, examinations, books)
-    shown = without_secrets(verdict, scrubber_of(case.job.log))
+    shown = frame.without_secrets(verdict, scrubber_of(case.job.log))
     return Diagnosis(shown, tell(case, symptoms, causes, leading), case.all_damage, looked)
 
 
@@ -144,10 +145,11 @@ class _Look:
 
 
 def _look(case: Case, books: list[Playbook], symptoms: Symptoms) -> _Look:
+    beside = chain(losses_ask(case, symptoms), frame.size_asks(case))
+    called = answer_ahead([p for p in books if _called(p, symptoms)], case, symptoms, beside)
     symptoms = replace(symptoms, accounts=book_losses(case, symptoms))
     evidence = EvidenceBook()
     speed = throughput(case, symptoms, evidence)
-    called = answer_ahead([p for p in books if _called(p, symptoms)], case, symptoms)
     examinations = [examine(p, case, symptoms, evidence) for p in counted(called, "causes tested")]
     found = [e for e in examinations if e.state == "found" and e.playbook.outcome != "healthy"]
     found = undisputed(found, examinations)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from trackwalker.diagnose.accounts.accounts import Account, book_losses, standing
+from trackwalker.diagnose.accounts.accounts import Account, book_losses, losses_ask, standing
 from trackwalker.diagnose.accounts.shares import carried, explained
 from trackwalker.diagnose.accounts.waits import all_waits
 from trackwalker.diagnose.case import Case
@@ -32,7 +32,7 @@ class Recording:
     """Waits by metric and host as functions of time, in seconds per second; a counter or gauge does not matter here."""
 
     def __init__(self, waits: dict[str, dict[str, Any]]) -> None:
-        self.waits = waits
+        self.waits, self.asked = waits, list[tuple[str, float]]()
 
     def metrics(self) -> frozenset[str]:
         return frozenset(self.waits)
@@ -41,6 +41,7 @@ class Recording:
         return 0.0, 1e6
 
     def by_host(self, query: str, at: float) -> dict[str, float]:
+        self.asked.append((query, at))
         metric = next(m for m in sorted(self.waits, key=len, reverse=True) if m in query)
         found = WINDOW.search(query)
         assert found is not None
@@ -94,6 +95,18 @@ def test_data_wait_of_the_only_rank_carries_the_loss_and_accuses_nobody() -> Non
     answer = lost_to("data", case, symptoms, EvidenceBook())
     assert (answer.fired, answer.hosts, answer.spans) == (True, (), frozenset({0}))
     assert explained(symptoms.accounts, "input-stall") == pytest.approx(0.98, abs=0.02)
+
+
+def test_what_accounts_ask_whatever_they_find_can_be_asked_ahead() -> None:
+    case, symptoms = slowed({DATA: {"r0": after(CHANGE, 0.0, 0.49)}, IDLE: {"r0": after(CHANGE, 95.0, 50.0)}})
+    recording: Any = case.telemetry
+    recording.matrix = lambda *_: Matrix([], np.zeros(0), np.zeros((0, 0)))
+    recording.asked.clear()
+    assert book_losses(case, symptoms)
+    asked = recording.asked.copy()
+    assert len(asked) == 4  # two waits, while it was slow and at full speed
+    assert sorted(q for (q,) in losses_ask(case, symptoms)) == sorted(asked)
+    assert len(recording.asked) == len(asked)  # to say what will be asked asks nothing
 
 
 def test_one_late_rank_is_named_and_the_waiting_of_the_others_is_no_wait_of_theirs() -> None:

@@ -7,13 +7,14 @@ peers: it holds for one rank as for a fleet that is ill together.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
 
-from trackwalker.diagnose.accounts.waits import Rates, Wait, WaitQuery, all_waits, rates, scatter, source_of
+from trackwalker.diagnose.accounts.waits import Rates, Wait, WaitQuery, all_waits, question, rates, scatter, source_of
 from trackwalker.diagnose.case import Case
 from trackwalker.diagnose.episodes.course import Spike, save_steps, spikes
 from trackwalker.diagnose.episodes.symptoms import Span, Symptoms, slide_start
@@ -21,6 +22,7 @@ from trackwalker.record.masks import UNEVEN_SHARE
 from trackwalker.record.phases import LEAST_LOST_S, Phase
 from trackwalker.record.timeline import Timeline
 from trackwalker.stats.segments import Segment, segments
+from trackwalker.telemetry.client import Question
 
 SAVES = "saves"  # the episode of slower saves
 MOST = 0.5  # of a loss: whatever carries more than all else together is what the time was lost to
@@ -95,10 +97,21 @@ def book_losses(case: Case, symptoms: Symptoms) -> tuple[Account, ...]:
     """The accounts of all episodes of a run, in order of time; none without a recording."""
     if case.telemetry is None or case.timeline is None:
         return ()
-    found = [*_slow_episodes(case, symptoms), *_long_steps(case, symptoms), *_slower_saves(case)]
-    accounts = [_account(case, e) for e in found]
+    accounts = [_account(case, e) for e in _episodes(case, symptoms)]
     stalled = _stall(case, symptoms)
     return tuple(accounts if stalled is None else [*accounts, stalled])
+
+
+def _episodes(case: Case, symptoms: Symptoms) -> list[_Episode]:
+    return [*_slow_episodes(case, symptoms), *_long_steps(case, symptoms), *_slower_saves(case)]
+
+
+def losses_ask(case: Case, symptoms: Symptoms) -> Iterator[list[Question]]:
+    """What the accounts ask of the recording whatever they find."""
+    sources = [s for w in all_waits() if (s := source_of(case, w.queries)) is not None]
+    for episode in _episodes(case, symptoms) if sources and case.timeline is not None else ():
+        for span in (*episode.spans, *(reference for reference, _ in episode.references[:1])):
+            yield from ([question(source, span)] for source in sources)
 
 
 def standing(case: Case, symptoms: Symptoms) -> dict[str, str]:

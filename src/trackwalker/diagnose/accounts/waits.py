@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict
 from trackwalker.diagnose.case import Case
 from trackwalker.diagnose.episodes.symptoms import Span
 from trackwalker.job.yaml_files import shipped
-from trackwalker.telemetry.client import host_of
+from trackwalker.telemetry.client import Question, host_of
 
 _BLOCKS = 6  # of a stretch, whose scatter is the wait's own noise
 _SHORTEST_BLOCK_S = 4.0  # holds two samples of a collector that is read every second or two
@@ -70,13 +70,18 @@ def source_of(case: Case, queries: list[WaitQuery]) -> WaitQuery | None:
     return next((q for q in queries if q.metric in known), None)
 
 
+def question(source: WaitQuery, span: Span) -> Question:
+    """What is asked about a stretch of time."""
+    return _filled(source.query, span.seconds, f" @ {span.end:.3f}"), span.end
+
+
 def rates(case: Case, source: WaitQuery, span: Span) -> Rates:
     """What a wait came to in a stretch of time, for the job's own hosts that can be believed."""
-    query = _filled(source.query, span.seconds, f" @ {span.end:.3f}")
+    query, at = question(source, span)
     if case.telemetry is None:
         return Rates(query, {})
     trusted = set(case.trusted)
-    values = case.telemetry.by_host(query, span.end)
+    values = case.telemetry.by_host(query, at)
     return Rates(query, {h: v for h, v in values.items() if v == v and (not case.hosts or h in trusted)})
 
 

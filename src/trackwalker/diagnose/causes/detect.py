@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
+from itertools import chain
 from string import Template
 from typing import Any
 
@@ -87,10 +88,12 @@ def _ever_told(test: Test, case: Case) -> set[str]:
     return set(case.telemetry.by_host(query, end))
 
 
-def answer_ahead(called: list[Playbook], case: Case, symptoms: Symptoms) -> list[Playbook]:
-    """The playbooks, once all that they ask in any case was asked: side by side, and of each metric together."""
+def answer_ahead(
+    called: list[Playbook], case: Case, symptoms: Symptoms, beside: Iterable[list[Question]]
+) -> list[Playbook]:
+    """The playbooks, once all that they and others ask in any case was asked: side by side, of each metric together."""
     if case.telemetry is not None:
-        case.telemetry.ahead(q for p in called for q in _asks(p, case, symptoms))
+        case.telemetry.ahead(chain(beside, (q for p in called for q in _asks(p, case, symptoms))))
     return called
 
 

@@ -11,6 +11,7 @@ from trackwalker.diagnose.episodes.symptoms import Symptoms
 from trackwalker.diagnose.verdict import AccountRow, Cost, DataQuality, JobRef, Verdict
 from trackwalker.job.scrub import Scrubber
 from trackwalker.record.status import Recording, Status
+from trackwalker.telemetry.client import Question
 from trackwalker.telemetry.quality import Check
 
 
@@ -29,12 +30,20 @@ def job_ref(case: Case) -> JobRef:
     return JobRef(id=job.id, dir=where, nodes=record.nodes, gpus=record.gpus(_recorded_gpus(case)).gpus)
 
 
+def size_asks(case: Case) -> list[list[Question]]:
+    """What the size of the job is taken from, where the recording knows."""
+    if case.telemetry is None or "hw_gpu_power_watts" not in case.telemetry.metrics():
+        return []
+    query = "count by (host) (count by (host, gpu) (last_over_time(hw_gpu_power_watts[1h])))"
+    return [[(query, case.telemetry.range()[1])]]
+
+
 def _recorded_gpus(case: Case) -> int | None:
     """How many GPUs the recording saw: those of its ranks where it says which these are, else all of the machine."""
-    if case.telemetry is None or "hw_gpu_power_watts" not in case.telemetry.metrics():
+    asked = size_asks(case)
+    if case.telemetry is None or not asked:
         return None
-    query = "count by (host) (count by (host, gpu) (last_over_time(hw_gpu_power_watts[1h])))"
-    seen = case.telemetry.by_host(query, case.telemetry.range()[1])
+    seen = case.telemetry.by_host(*asked[0][0])
     owned = Counter(machine for machine, _ in case.topology.owners)
     return int(sum(owned[host] or count for host, count in seen.items())) or None
 
