@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from ports import free_ports
 from recorded_job import Exporter, Job, wait_for
 from victoria import PASSWORD, USER, Victoria, find_victoria
 
-from trackwalker.job.processes import free_port
 from trackwalker.observe.remote_write import AUTH_VARIABLE, URL_VARIABLE
 
 
@@ -30,7 +30,7 @@ def exporter() -> Iterator[Exporter]:
 
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[Victoria]:
-    store = Victoria(find_victoria(), tmp_path, free_port())
+    store = Victoria(find_victoria(), tmp_path, free_ports(1)[0])
     yield store
     store.stop()
 
@@ -83,7 +83,7 @@ def test_samples_arrive_and_an_outage_leaves_no_gap(
 def test_a_store_that_never_answers_costs_nothing(
     job: Job, exporter: Exporter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv(URL_VARIABLE, f"http://127.0.0.1:{free_port()}/api/v1/write")
+    monkeypatch.setenv(URL_VARIABLE, f"http://127.0.0.1:{free_ports(1)[0]}/api/v1/write")
     job.announce(exporter)
     recorder = job.start()
     job.server()
