@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -36,13 +37,12 @@ def store(tmp_path: Path) -> Iterator[Victoria]:
 
 
 def command_lines() -> bytes:
-    """Of every process on this machine."""
+    """Of every process on this machine but stores: each was told its password so, another test's beside us, too."""
     found = b""
     for path in Path("/proc").glob("[0-9]*/cmdline"):
-        try:
-            found += path.read_bytes()
-        except OSError:
-            continue
+        with contextlib.suppress(OSError):
+            words = path.read_bytes()
+            found += b"" if b"-storageDataPath=" in words else words
     return found
 
 
