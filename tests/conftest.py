@@ -27,11 +27,11 @@ UNIT = ROOT / "tests" / "unit"
 LONGEST = [
     "watch_slurm", "acceptance_recorder", "acceptance_training", "web_jobs", "recorder", "tiny_trainer",
     "web_misleading", "launch_matrix", "supervise_slurm", "auto_resume", "lab", "slurm_launch", "watch_real",
-    "losses", "tour", "record_slurm", "ask", "ray", "remote_write", "lab_own_format", "web_list_truth",
-    "telemetry_store", "web_axis_browser", "web_hostile", "small_worlds", "numbered_secrets", "unknown_trouble",
-    "diagnose_worlds", "record_tensorboard", "allocation", "endings", "sweep_resume", "mcp_actions",
-    "web_report_file", "survival", "web_log_ways", "completion_shells", "report_browser", "agent", "robustness",
-    "web_fleet_browser", "compare", "tunnel", "real_faults", "mcp",
+    "sweep_slurm", "losses", "tour", "record_slurm", "ask", "ray", "remote_write", "lab_own_format",
+    "web_list_truth", "telemetry_store", "web_axis_browser", "web_hostile", "small_worlds", "numbered_secrets",
+    "unknown_trouble", "diagnose_worlds", "record_tensorboard", "allocation", "endings", "sweep_resume",
+    "mcp_actions", "web_report_file", "survival", "web_log_ways", "completion_shells", "report_browser", "agent",
+    "robustness", "web_fleet_browser", "compare", "tunnel", "real_faults", "mcp",
 ]  # fmt: skip
 NOT_UNIT = ("starts_processes", "real_clock", "long")
 _MARKED = re.compile(rf"mark\.({'|'.join(NOT_UNIT)})\b")
