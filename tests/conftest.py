@@ -22,13 +22,16 @@ from trackwalker.observe.prometheus import ensure_prometheus
 examine.STRICT = True  # an error inside a playbook's test is a failure here, not a question less
 ROOT = Path(__file__).parent.parent
 UNIT = ROOT / "tests" / "unit"
-# The longest files first (build/test-durations/landing.tsv), so that no worker is left alone with one at the end.
+# The longest files first, so that no worker is left alone with one at the end; and those that mostly wait (for Slurm's
+# clock, a scrape, a mirror's pass) between those that compute, so that two cores are neither idle nor fought over.
 LONGEST = [
-    "supervise_slurm", "watch_slurm", "sweep_resume", "slurm_launch", "ray", "lab", "watch_real", "web_misleading",
-    "tour", "tiny_trainer", "real_faults", "web_job_browser", "ask", "web_jobs", "web_log", "survival",
-    "acceptance_recorder", "record_agrees", "web_fleet_browser", "compare", "telemetry_store", "kubernetes_launch",
-    "launch_matrix", "endings", "web_hostile", "web_axis_browser", "lab_own_format", "robustness", "tsdb_commands",
-    "bounds", "acceptance_training", "auto_resume", "recorder", "losses", "remote_write", "tunnel", "mcp", "recipes",
+    "watch_slurm", "acceptance_recorder", "acceptance_training", "web_jobs", "recorder", "tiny_trainer",
+    "web_misleading", "launch_matrix", "supervise_slurm", "auto_resume", "lab", "slurm_launch", "watch_real",
+    "sweep_slurm", "losses", "tour", "record_slurm", "ask", "ray", "remote_write", "lab_own_format",
+    "web_list_truth", "telemetry_store", "web_axis_browser", "web_hostile", "small_worlds", "numbered_secrets",
+    "unknown_trouble", "diagnose_worlds", "record_tensorboard", "allocation", "endings", "sweep_resume",
+    "mcp_actions", "web_report_file", "survival", "web_log_ways", "completion_shells", "report_browser", "agent",
+    "robustness", "web_fleet_browser", "compare", "tunnel", "real_faults", "mcp",
 ]  # fmt: skip
 NOT_UNIT = ("starts_processes", "real_clock", "long")
 _MARKED = re.compile(rf"mark\.({'|'.join(NOT_UNIT)})\b")

@@ -5,14 +5,15 @@ from __future__ import annotations
 import subprocess
 import sys
 
+from ports import free_ports
+
 from conftest import ROOT
-from trackwalker.job.processes import free_port
 
 
 def run_ranks(script: str, ranks: int, *words: object) -> None:
     """Start tests/support/SCRIPT once per rank with RANK RANKS PORT and the given words, and wait for all of them."""
     start = [sys.executable, str(ROOT / "tests" / "support" / script)]
-    port = free_port()
+    (port,) = free_ports(1)
     running = [
         subprocess.Popen(
             [*start, *map(str, (rank, ranks, port, *words))],

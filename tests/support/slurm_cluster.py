@@ -23,6 +23,7 @@ from typing import Any
 import pytest
 import slurm_accounting
 from netns_nodes import NodeNetwork
+from ports import free_ports
 
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "srun", "scontrol")
 _MEMORY = Path("/sys/fs/cgroup/memory")
@@ -322,15 +323,6 @@ def _listens(port: int) -> bool:
     with socket.socket() as s:
         s.settimeout(1.0)
         return s.connect_ex(("127.0.0.1", port)) == 0
-
-
-def free_ports(count: int) -> list[int]:
-    """Ports that nobody listens on right now, all different."""
-    with contextlib.ExitStack() as held:
-        sockets = [held.enter_context(socket.socket()) for _ in range(count)]
-        for s in sockets:
-            s.bind(("127.0.0.1", 0))
-        return [int(s.getsockname()[1]) for s in sockets]
 
 
 def missing() -> str:

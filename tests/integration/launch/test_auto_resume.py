@@ -88,6 +88,7 @@ def record_of(job_dir: Path) -> RunRecord:
     return record
 
 
+@pytest.mark.long(reason="the same requeue as of the faulty node below; a landing resumes a crash by command")
 def test_a_crash_gets_one_more_attempt_in_the_same_job(cluster: SlurmCluster, start: Callable[..., Queued]) -> None:
     job = start("crash")
     done = cli(cluster, "wait", job.id, "--auto-resume", "--workspace", str(job.job_dir.parent))

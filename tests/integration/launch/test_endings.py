@@ -173,6 +173,7 @@ def test_a_controller_that_does_not_answer_ends_no_job(tmp_path: Path, slurm: Sl
     (workspace / "71-own.log").write_text("completed step: 1, seconds: 0.1, loss: 2.0\n")
     env = {**slurm.env, "SLURM_CONF": str(tmp_path / "slurm.conf")}
     conf = re.sub(r"SlurmctldPort=\d+", "SlurmctldPort=1", slurm.conf.read_text())
+    conf = re.sub(r"MessageTimeout=\d+", "MessageTimeout=2", conf)  # so long a client of Slurm tries again
     (tmp_path / "slurm.conf").write_text(conf)
     done = call_here(env, "status", "71", "--json", "-w", str(workspace))
     assert (done.returncode, json.loads(done.stdout)["state"], json.loads(done.stdout)["ended"]) == (

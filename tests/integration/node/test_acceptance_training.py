@@ -137,7 +137,7 @@ def test_a01_agent_restart_loses_no_step(start: Callable[[str], Run], recording:
         time.sleep(1.5)  # the wait is the subject: the trainer goes on while nobody reads
         run.start("--adopt")
         seen = len(recording.steps("tb_learning_param_norm"))
-        wait_for(lambda seen=seen: len(recording.steps("tb_learning_param_norm")) > seen, 10)
+        wait_for(lambda seen=seen: len(recording.steps("tb_learning_param_norm")) > seen, 30)
     assert run.ends(40) == 0
     every = list(range(120))
     assert recording.steps("tb_step") == every, "by the hook"
@@ -170,7 +170,7 @@ def test_a02_every_step_is_stored_with_small_lag(
                 time.sleep(0.1)
         assert quick.ends(40) == 0
         assert slow.ends(40) == 0
-        wait_for(lambda: len(recording.steps('tb_step{host="sim"}')) == 40, 10)
+        wait_for(lambda: len(recording.steps('tb_step{host="sim"}')) == 40, 30)
     finally:
         exporter.stop()
     for run, count in ((quick, 50), (slow, 5)):

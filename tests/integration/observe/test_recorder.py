@@ -46,11 +46,11 @@ def test_a_run_from_its_first_target_to_its_end(job: Job, exporter: Exporter) ->
     assert server["url"] == f"http://127.0.0.1:{server['port']}"
     [live] = job.local.glob("1-*/prometheus")
     assert live.stat().st_mode & 0o777 == 0o700
-    wait_for(lambda: exporter.scrapes >= 3, 10)
+    wait_for(lambda: exporter.scrapes >= 3, 30)
     late = Exporter()
     try:
         job.announce(exporter, late)
-        wait_for(lambda: late.scrapes >= 3, 10)
+        wait_for(lambda: late.scrapes >= 3, 30)
         job.event("run-end")
         assert recorder.wait(20) == 0, job.output.read_text()
         counts = job.counts()
@@ -93,7 +93,7 @@ def test_prometheus_then_the_recorder_then_the_machine_go_and_the_record_stays_w
     job.dir.rename(job.dir.with_name("away"))
     scraped(3)
     job.dir.with_name("away").rename(job.dir)
-    wait_for(lambda: "mirror: working again" in job.output.read_text(), 5)
+    wait_for(lambda: "mirror: working again" in job.output.read_text(), 30)
     said = job.output.read_text()
     assert "Prometheus died with exit code -9, starting again in 1 s" in said
     assert said.count("No such file or directory") == 1, "told once"
@@ -101,7 +101,7 @@ def test_prometheus_then_the_recorder_then_the_machine_go_and_the_record_stays_w
     second = job.server()
     kill(recorder.pid)
     recorder.wait()
-    wait_for(lambda: gone(second["pid"]), 3)
+    wait_for(lambda: gone(second["pid"]), 30)
     at_kill = exporter.scrapes
     assert all(n > at_kill - 4 for n in lost()), "the mirror is at most two seconds and two ticks behind"
 

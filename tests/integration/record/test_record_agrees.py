@@ -13,10 +13,10 @@ from trackwalker.lab.scenario import all_scenarios, load_scenario
 from trackwalker.lab.simulate import simulate
 
 pytestmark = [pytest.mark.usefixtures("prometheus")]
-# One of each kind of ending and of source: a hang, a death, a slow phase, a save, another trainer's lines, a cut log.
-FEW = ("collective-hang", "expected-checkpoint", "ragged-lengths")
-FURTHER = ("node-death", "cpu-contention", "oom-gpu")
-MORE = pytest.mark.long(reason="a world each, read by every command; a landing keeps a hang, a save and other lines")
+# One of each kind of ending and of source: a hang, a save; a death, a slow phase, a cut log, another trainer's lines.
+FEW = ("collective-hang", "expected-checkpoint")
+FURTHER = ("node-death", "cpu-contention", "oom-gpu", "ragged-lengths")
+MORE = pytest.mark.long(reason="a world each, read by every command; a landing keeps a hang, a save and captured logs")
 MANY = 200
 PARTS = 20  # so that several workers can share them
 

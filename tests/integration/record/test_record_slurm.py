@@ -14,7 +14,8 @@ from typing import Any
 
 import pytest
 from command_here import call_here
-from slurm_cluster import SlurmCluster, free_ports
+from ports import free_ports
+from slurm_cluster import SlurmCluster
 
 from trackwalker.lab.real.inject import inject
 from trackwalker.lab.real.victim import Victim

@@ -29,11 +29,11 @@ writer.close()
 """
 
 
-def recorded(where: Path, *options: str) -> tuple[Path, str]:
+def recorded(where: Path, *options: str, steps: int = STEPS) -> tuple[Path, str]:
     """The job directory of a run, and what was said at its end."""
     (where / "train.py").write_text(TRAIN)
     argv = [sys.executable, "-m", "trackwalker", "record", "--workspace", str(where / "jobs"), *options, "--"]
-    argv += [sys.executable, str(where / "train.py"), str(where / "runs"), str(STEPS)]
+    argv += [sys.executable, str(where / "train.py"), str(where / "runs"), str(steps)]
     done = subprocess.run(argv, cwd=where, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr
     (job,) = [path for path in (where / "jobs").iterdir() if path.is_dir() and path.name.startswith("local_")]
@@ -62,5 +62,5 @@ def test_steps_and_losses_come_from_its_event_files_and_from_no_earlier_run(tmp_
 
 
 def test_without_it_nobody_knows_the_steps(tmp_path: Path) -> None:
-    job, _ = recorded(tmp_path)
+    job, _ = recorded(tmp_path, steps=5)
     assert steps_of(job) == []

@@ -22,11 +22,11 @@ from conftest import ROOT
 
 pytestmark = [
     pytest.mark.disturbed_by_load(reason="speeds of real jobs are compared"),
-    pytest.mark.alone,
     pytest.mark.timeout(420),
 ]
 
 
+@pytest.mark.alone
 @pytest.mark.long(reason="about six jobs one after the other, alone; test_watch_slurm.py meets a real memory limit")
 def test_a_batch_sweep_finds_the_optimum_between_a_regression_and_a_real_memory_limit(tmp_path: Path) -> None:
     need_slurm()
@@ -50,8 +50,10 @@ def test_a_node_sweep_finds_the_node_that_a_cpu_limit_slows(tmp_path: Path) -> N
     need_slurm()
     if why := cpu_limit.missing():
         pytest.skip(why)
-    settings = [*QUICK, "max_target_length=128", "per_device_batch_size=16", "data_seconds=0.1"]
-    with SlurmCluster(4) as cluster, slow_while_training(cluster, "n3", tmp_path, 14, share=0.02):
+    # A healthy step computes a tenth of what its data takes: the batches that were read while it compiled are used up
+    # at once, and four nodes on two cores go at one speed.
+    settings = [*QUICK, "max_target_length=128", "per_device_batch_size=16", "data_seconds=0.2"]
+    with SlurmCluster(4) as cluster, slow_while_training(cluster, "n3", tmp_path, 14, share=0.01):
         answer = sweep(cluster, tmp_path, "nodes", "n[1-4]", "--model", "tiny", "--steps", "14", "--", *settings)
     assert answer["conclusion"]["exclude"] == ["n3"], scores(answer)
 
@@ -81,6 +83,7 @@ def slow_while_training(cluster: SlurmCluster, node: str, workspace: Path, steps
             thread.join()
 
 
+@pytest.mark.alone
 @pytest.mark.long(reason="every pair of four nodes, with nothing beside them; the pairing itself is in the unit tests")
 def test_a_network_sweep_finds_the_pair_whose_link_loses_packets(tmp_path: Path) -> None:
     need_slurm()
@@ -97,6 +100,7 @@ def test_a_network_sweep_finds_the_pair_whose_link_loses_packets(tmp_path: Path)
     assert conclusion["exclude"] == []
 
 
+@pytest.mark.alone
 @pytest.mark.long(reason="six jobs of three models, alone; the node sweep above is the same engine on a real Slurm")
 def test_a_model_sweep_flags_the_commit_that_slows_one_model_and_breaks_another(
     slurm: SlurmCluster, tmp_path: Path

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 from command_here import call_here
-from slurm_cluster import free_ports
+from ports import free_ports
 from victoria import PASSWORD, USER, Victoria, unpacked
 
 from trackwalker.observe.prometheus import find_prometheus

@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 import slurm_accounting
 from filled_store import prometheus_with
-from slurm_cluster import SlurmCluster, free_ports, need_slurm
+from ports import free_ports
+from slurm_cluster import SlurmCluster, need_slurm
 
 from trackwalker.telemetry.blocks import BlockWriter, labels
 

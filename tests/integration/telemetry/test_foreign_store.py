@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import pytest
 from filled_store import prometheus_with
-from slurm_cluster import free_ports
+from ports import free_ports
 from victoria import PASSWORD, USER, Victoria, find_victoria
 
 from trackwalker.diagnose import engine

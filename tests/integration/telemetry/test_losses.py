@@ -159,6 +159,7 @@ def test_kill_9_of_everybody_and_a_full_disk_cost_seconds_of_samples_and_no_trai
     assert "rank-exit" not in events
 
 
+@pytest.mark.long(reason="half a minute of waiting; above the same disk is full under a real run")
 def test_a_full_disk_under_the_mirror_loses_nothing(tmp_path: Path, small_disk: Path, prometheus: Path) -> None:
     job, exporter = Job(tmp_path), Exporter(series=50)
     (job.dir / "prometheus").symlink_to(small_disk)

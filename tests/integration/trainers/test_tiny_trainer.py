@@ -8,7 +8,6 @@ import os
 import re
 import shutil
 import signal
-import socket
 import struct
 import subprocess
 import sys
@@ -20,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from ports import free_ports
 
 from trackwalker.job import journal
 
@@ -71,9 +71,7 @@ class Group:
 @contextlib.contextmanager
 def start(directory: Path, output: Path, *overrides: str, ranks: int = 2) -> Iterator[Group]:
     directory.mkdir(parents=True, exist_ok=True)
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    (port,) = free_ports(1)
     group = Group(directory)
     try:
         for rank in range(ranks):

@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 from paced_faults import paced
 from processes import end_runs, processes_of
+from tiny_settings import SMALL, as_mapping
 
 from trackwalker.job.journal import read
 from trackwalker.lab.real.cases import CASES, RealCase
@@ -133,9 +134,9 @@ def test_a_stopped_and_a_killed_rank_are_called_in_a_minute_with_stack_and_verdi
         assert opened(told, "failure")["time"] < began + 2.0 + CALL_S
 
 
-@pytest.mark.alone  # not paced: late batches are told by what waited for data before
+# A small model, but not paced: late batches are told by how little waited for data before.
 def test_a_nan_and_late_batches_are_called_in_a_minute_with_a_verdict(tmp_path: Path, prometheus: Path) -> None:
-    both = replace(CASES["nan"], config={**CASES["nan"].config, **CASES["slow-data"].config})
+    both = replace(CASES["nan"], config={**as_mapping(SMALL), **CASES["nan"].config, **CASES["slow-data"].config})
     with watched(both, tmp_path) as (watcher, broken):
         told = watcher.says(
             lambda said: (

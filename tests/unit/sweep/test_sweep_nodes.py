@@ -50,13 +50,32 @@ def test_equal_nodes_are_all_healthy_in_sixty_noisy_sweeps():
     assert wrong == []
 
 
-@pytest.mark.parametrize(("share", "state"), [(0.965, "marginal"), (0.92, "degraded"), (0.5, "degraded")])
-def test_a_slow_node_gets_its_name_after_a_repeat(share, state):
-    played = sweep(slow={"n05": share}, seed=3)
-    assert states(played)["n05"] == state
-    assert sum(trial.nodes == ("n05",) for trial in played.jobs) >= 2
-    assert played.conclusion.exclude == (("n05",) if state == "degraded" else ())
-    assert {s for n, s in states(played).items() if n != "n05"} == {"healthy"}
+@pytest.mark.parametrize(
+    ("share", "state", "least"), [(0.96, "marginal", 17), (0.92, "degraded", 20), (0.5, "degraded", 20)]
+)
+def test_a_slow_node_gets_its_name_after_a_repeat(share, state, least):
+    right = 0
+    for seed in range(20):
+        played = sweep(slow={"n05": share}, seed=seed)
+        assert sum(trial.nodes == ("n05",) for trial in played.jobs) >= 2
+        assert set(played.conclusion.exclude) <= ({"n05"} if state == "degraded" else set())
+        assert {s for n, s in states(played).items() if n != "n05"} == {"healthy"}
+        right += states(played)["n05"] == state
+    assert right >= least
+
+
+def test_a_node_within_the_scatter_of_the_others_is_not_accused_however_it_repeats():
+    """Four nodes on two cores: one has a fiftieth of a CPU, the others differ by 18 % and stay where they are."""
+    scores = {"n1": 20694.0, "n2": 24615.0, "n3": 4575.0, "n4": 23232.0}
+    played = play(
+        build({"model": "tiny", "nodes": list(scores)}),
+        lambda trial, before: Result(trial.key, "ok", score=scores[trial.nodes[0]], step_s=1.0, steps=10),
+    )
+    assert sum(trial.nodes == ("n1",) for trial in played.jobs) >= 2
+    assert played.conclusion.exclude == ("n3",)
+    assert "-5.6 %, which is within the noise" in next(
+        row["why"] for row in played.conclusion.details["nodes"] if row["node"] == "n1"
+    )
 
 
 def test_upstreams_example_is_judged_by_the_true_median():

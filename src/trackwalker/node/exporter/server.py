@@ -139,6 +139,7 @@ class _Server(ThreadingHTTPServer):
     """A thread for each connection, and only so many: who says nothing makes room for who comes."""
 
     daemon_threads = True
+    request_queue_size = 128  # who finds the queue full tries again only after a second, a scraper too
     _held: dict[socket.socket, bool]  # connections in the order they came, and whether a request was answered on it
 
     def __init__(self, address: tuple[str, int], handler: type[BaseHTTPRequestHandler]) -> None:

@@ -86,7 +86,7 @@ def _caveats(found: Sequence[Standing], noise: float) -> list[str]:
     measured = [s for s in found if s.against is not None]
     said = ["no node ran twice: how far equal runs differ here was not measured"]
     if _repeated(found):
-        said = [f"runs of the same node differ by about {100 * noise:.1f} %; smaller differences are not resolved"]
+        said = [f"runs that should be equal differ by about {100 * noise:.1f} %; smaller differences are not resolved"]
     if len(measured) == 2:
         said.append("two nodes: the slower one is compared with the faster one; whether both are slow is not known")
     elif len(measured) < _FEW:

@@ -21,8 +21,6 @@ MOST_RUNS = 3  # of one node
 _SUSPICIOUS = math.log(0.984)  # short of the line by less than the noise: run it again
 _SURE = 3.0  # standard errors by which a node must be below the others
 
-_SCATTER = 5  # nodes from which on their scatter is noise, not one of them
-
 State = Literal["healthy", "marginal", "degraded", "unhealthy", "open"]
 
 
@@ -177,10 +175,13 @@ def reference(standings: Sequence[Standing]) -> float | None:
 
 
 def noise(standings: Sequence[Standing]) -> float:
-    """Noise between runs: repeats of a node, and how first runs scatter; a few slow nodes do not raise it."""
-    logs = [of for s in standings if (of := _logs(s.runs))]
-    firsts = [of[0] for of in logs] if len(logs) >= _SCATTER else []
-    return between_runs([firsts, *logs])
+    """Noise: how repeats of a node scatter, or the nodes above the reference where that is more.
+
+    A fault only slows, so what lies above the reference lies there by chance, and below it as much is chance too.
+    """
+    logs, level = [of for s in standings if (of := _logs(s.runs))], reference(standings) or 0.0
+    above = [by for of in logs if (by := _level(of) - level) > 0]
+    return max(between_runs(logs), between_runs([[*above, *(-by for by in above)]]))
 
 
 def _judge(
