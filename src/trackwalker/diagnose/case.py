@@ -34,7 +34,9 @@ _SCRAPES = 3
 _SILENT_S, _LOOKED_S = 30.0, 900.0  # of one host while the others report; how far back from the end it is looked for
 _BUSY = ("hw_gpu_utilization_percent", "ray_node_gpus_utilization", "hw_gpu_power_watts")
 _SOONER = 3.0  # times: so much earlier is a silence a stall where something else says that the work has ended
-_AT_REST = 0.5  # of what the devices did before: nothing is left but what they do without work
+_AT_REST = 0.5  # of what the devices did or held before: nothing is left but what they do without work
+_HELD = ("hw_gpu_vram_used_bytes", "ray_node_gram_used")
+_TEARDOWN_S = 120.0  # Slurm kills after 30 s, waits 60 s for what cannot be killed; then containers are removed
 Opener = Callable[[Path], AbstractContextManager[Telemetry]]  # a server keeps databases open between questions
 
 
@@ -156,12 +158,15 @@ class Case:
         waited = self.end_of_work - self.start if self.start is not None else None
         silence = Silence(self.end_of_work, last_end, lag, waited_s=waited)
         found = find_stall(timeline, self.masks, self.log, silence, self.all_done)
+        short = self.telemetry is not None and not self.live and self.end_of_work - last_end < _TEARDOWN_S
+        if short and self._at_rest(_HELD, last_end, self.end_of_work):
+            return None  # who gave back what its devices held has ended, and waits for nothing
         if self.telemetry is None or self.log.summary is not None:
             return found
         if found is None and not self.live and timeline is not None and timeline.exact and not self.all_done:
             # A recording that ends with the run holds a short silence only: a second witness makes up for its length.
             limit, silent = limit_of(timeline, self.masks, self.log) / _SOONER, self.end_of_work - last_end
-            if silent > limit and (self.fell_silent or self._at_rest(last_end, self.end_of_work)):
+            if silent > limit and (self.fell_silent or self._at_rest(_BUSY, last_end, self.end_of_work)):
                 says = f"no step for {silent:.0f} s, and the work has ended"
                 found = Stall(silent, limit, says, int(timeline.steps[-1]), last_end, self.end_of_work)
         # Where only the recording knows how late it is, a silence has to last for some of its scrapes.
@@ -192,10 +197,10 @@ class Case:
             gone = {h: t for h, t in gone.items() if t <= over}
         return gone if len(last) > 2 and len(gone) <= max(1, len(last) // 4) else {}
 
-    def _at_rest(self, since: float, until: float) -> bool:
-        """Whether the devices of most hosts have nothing to do after a moment, and had before."""
+    def _at_rest(self, measures: tuple[str, ...], since: float, until: float) -> bool:
+        """Whether the devices of most hosts have nothing to do, or hold nothing, after a moment, and had before."""
         telemetry = self.telemetry
-        metric = next((m for m in _BUSY if telemetry is not None and m in telemetry.metrics()), None)
+        metric = next((m for m in measures if telemetry is not None and m in telemetry.metrics()), None)
         if telemetry is None or metric is None:
             return False
         late = 0.5 * (since + until)  # by then the last step is over on all
@@ -205,12 +210,6 @@ class Case:
         )
         rest = [h for h in now if now[h] < _AT_REST * then.get(h, 0.0)]
         return bool(now) and 3 * len(rest) >= 2 * len(now)
-
-
-def _stepping(timeline: Timeline | None, telemetry: Telemetry | None) -> bool:
-    """Whether steps were completed up to the end of the recording: then whoever is silent there works all the same."""
-    last = timeline.last_end if timeline is not None and timeline.exact else None
-    return last is not None and telemetry is not None and telemetry.range()[1] - last < _LOOKED_S / 3
 
 
 @contextmanager
@@ -232,8 +231,11 @@ def open_case(job: Job, opener: Opener | None = None, seen: Triage | None = None
         if timeline is not None and not timeline.exact and telemetry is not None and start is not None:
             timeline = put_on_the_clock(timeline, log.steps, log.path, start, telemetry.range()[1])
         end = _end(record, telemetry, timeline, start)
-        finished = (log.summary is not None and log.summary.exit == 0) or _stepping(timeline, telemetry)
-        checks = check_quality(telemetry, record.hosts, end, job.database is not None, finished)
+        last = timeline.last_end if timeline is not None and timeline.exact else None
+        # Steps up to the end of the recording: whoever is silent there works all the same.
+        stepping = last is not None and telemetry is not None and telemetry.range()[1] - last < _LOOKED_S / 3
+        well = stepping or (log.summary is not None and log.summary.exit == 0)
+        checks = check_quality(telemetry, record.hosts, end, job.database is not None, well)
         identity = check_identity(telemetry, log) if telemetry is not None else None
         if identity is not None:
             checks.append(identity)

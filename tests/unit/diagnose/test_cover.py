@@ -104,3 +104,14 @@ def test_who_sends_to_a_rank_without_a_cpu_repeats() -> None:
     damaged = cause("network-degradation", "h2", {0}, "hw_net_rx_errors_total")
     both = [waits, off("hw_net_rx_errors_total", "h2")]
     assert downstream([damaged], [starved, damaged], both, graph(), SLOW) == {}, "no rank damages another's frames"
+
+
+def test_who_waits_for_a_rank_without_data_has_its_acknowledgements_late() -> None:
+    late = cause("input-stall", "h1", {0}, "train_data_wait_seconds")
+    path = cause("network-degradation", "h2", {0}, "hw_rank_tcp_rtt_seconds")
+    seen = [off("train_data_wait_seconds", "h1"), off("hw_rank_tcp_rtt_seconds", "h2")]
+    assert downstream([late, path], [late, path], seen, graph(), SLOW) == {"network-degradation": "input-stall"}
+    assert downstream([path], [late, path], seen[1:], graph(), SLOW) == {}, "nobody is seen to wait for data"
+    damaged = cause("network-degradation", "h2", {0}, "hw_net_rx_errors_total")
+    both = [seen[0], off("hw_net_rx_errors_total", "h2")]
+    assert downstream([damaged], [late, damaged], both, graph(), SLOW) == {}, "who is late damages no frames"

@@ -30,6 +30,7 @@ def test_a_sentence_that_its_numbers_belie_is_found(says: str, values: dict[str,
         ("n7: hw_x fell from 12 to 3", {}),
         ("n7 retransmits 900 packets/s, the highest other host 41", {"n7": 900.0, "n3": 41.0}),
         ("marks rose on 2 of 2 hosts while slow: 80..90/s, at most 3/s before", {"n1": 80.0, "n1/fast": 2.9}),
+        ("the GPUs' memory was given back (at most 0.002 of it in use)", {"n1": 0.002, "n2": 0.002}),  # whole numbers
     ],
 )
 def test_a_sentence_that_agrees_with_its_numbers_passes(says: str, values: dict[str, float]) -> None:

@@ -12,8 +12,9 @@ import pytest
 
 from trackwalker.lab.real import network
 from trackwalker.node.collectors.lane import Lane
-from trackwalker.node.collectors.rank_net import Namespace, RankNetCollector
+from trackwalker.node.collectors.rank_net import METRICS, Connection, Namespace, RankNetCollector, _Rank
 from trackwalker.node.exporter.exposition import Family
+from trackwalker.node.sensors.sysfs import families
 
 
 @pytest.fixture
@@ -25,8 +26,8 @@ def pair() -> Iterator[tuple[socket.socket, socket.socket]]:
             yield near, far
 
 
-def values(families: list[Family], name: str) -> dict[str, float]:
-    return {labels["host"]: value for f in families if f.name == name for labels, value, _ in f.samples}
+def values(found: list[Family], name: str) -> dict[str, float]:
+    return {labels["host"]: value for f in found if f.name == name for labels, value, _ in f.samples}
 
 
 def lane(pid: int) -> Lane:
@@ -56,16 +57,15 @@ def test_a_rank_has_its_own_connections_only(pair: tuple[socket.socket, socket.s
     pair[0].sendall(b"x")
     nobody = Lane(1, "box-r1", 0, os.getpid())  # a rank that holds no socket
     nobody.members = []
-    families = RankNetCollector([lane(os.getpid()), nobody]).collect()
-    assert values(families, "hw_rank_tcp_connections")["box-r0"] >= 1
-    assert values(families, "hw_rank_tcp_connections")["box-r1"] == 0
-    assert list(values(families, "hw_rank_tcp_rtt_seconds")) == ["box-r0"]
-    assert values(families, "hw_net_up") == {}, "devices that all ranks share are the machine's"
+    found = RankNetCollector([lane(os.getpid()), nobody]).collect()
+    assert values(found, "hw_rank_tcp_connections")["box-r0"] >= 1
+    assert values(found, "hw_rank_tcp_connections")["box-r1"] == 0
+    assert values(found, "hw_rank_tcp_rtt_seconds") == {}, "a path that does not leave the machine is none"
+    assert values(found, "hw_net_up") == {}, "devices that all ranks share are the machine's"
 
 
 def test_a_rank_that_is_gone_has_no_metrics() -> None:
-    families = RankNetCollector([Lane(0, "box-r0", 0, 2**22 + 1)]).collect()
-    assert all(not f.samples for f in families)
+    assert all(not f.samples for f in RankNetCollector([Lane(0, "box-r0", 0, 2**22 + 1)]).collect())
 
 
 def test_closed_connections_stay_counted(pair: tuple[socket.socket, socket.socket]) -> None:
@@ -75,6 +75,42 @@ def test_closed_connections_stay_counted(pair: tuple[socket.socket, socket.socke
         end.close()
     after = values(collector.collect(), "hw_rank_tcp_retransmits_total")
     assert after["box-r0"] >= before["box-r0"]
+
+
+def test_both_ends_of_a_connection_of_this_machine_know_each_other(pair: tuple[socket.socket, socket.socket]) -> None:
+    with socket.create_server(("::", 0), family=socket.AF_INET6, dualstack_ipv6=True) as server:
+        near = socket.create_connection(("127.0.0.1", server.getsockname()[1]))
+        far, _ = server.accept()  # of the other family
+        with near, far:
+            space = Namespace("/proc/self/ns/net")
+            try:
+                found = {c.inode: c for c in space.connections()}
+            finally:
+                space.close()
+            one, other = (found[os.fstat(s.fileno()).st_ino] for s in (near, far))
+    assert (one.near, one.far) == (other.far, other.near)
+
+
+def test_what_does_not_leave_the_machine_is_no_path() -> None:
+    here, there = bytes([10, 0, 0, 1]), bytes([10, 0, 0, 2])
+    late = 0.04  # an acknowledgement that waits for a late rank's answer
+
+    def looked(retransmits: int, *ends: tuple[bytes, bytes]) -> list[Connection]:
+        times = [late if far == here else 0.0002 for _, far in ends]
+        return [Connection(n, 0.1, t, retransmits, *e) for n, (t, e) in enumerate(zip(times, ends, strict=True))]
+
+    rank = _Rank(lane(os.getpid()))
+    rank._looked, rank._sockets = time.monotonic(), {0, 2}  # it holds one end of each of them
+    for ends, trips, repeated in (
+        ([(here, here), (here, here)], {}, 0),
+        ([(here, here), (here, here), (here, there)], {"box-r0": 0.0002}, 7),
+    ):
+        out = families(METRICS)
+        rank.take(looked(7, *ends))
+        rank.add(out)
+        assert values(list(out.values()), "hw_rank_tcp_rtt_seconds") == trips
+        assert values(list(out.values()), "hw_rank_tcp_retransmits_total") == {"box-r0": repeated}
+        assert values(list(out.values()), "hw_rank_tcp_connections") == {"box-r0": len(ends) - 1}
 
 
 @pytest.mark.starts_processes

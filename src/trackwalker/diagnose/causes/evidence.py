@@ -73,7 +73,7 @@ def span_words(span: Span) -> str:
     return f"{span.seconds:.0f} s" if span.seconds < 180 else f"{span.seconds / 60:.0f} min"
 
 
-_NUMBER = r"(-?\d+(?:\.\d+)?(?:e[+-]?\d+)?)"
+_NUMBER = r"(-?\d+(?:\.\d+)?(?:e[+-]?\d+)?)(?!\.?\d)"  # whole: its first digits alone are another one
 _MOVED = re.compile(rf"\b(rose|fell) from {_NUMBER} to {_NUMBER}")
 # The largest or smallest of those the sentence does not name.
 _MOST = re.compile(rf"\b(?:highest(?: other host| share)?|(?:the )?others at most|at most) {_NUMBER}\b(?! of)")

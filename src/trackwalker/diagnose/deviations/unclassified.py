@@ -209,8 +209,7 @@ def _out_of_nothing(d: Deviation) -> bool:
 
 def _far_beyond(deviation: Deviation, fleet: Deviation) -> bool:
     """Whether a host did much more than most hosts did in the same direction."""
-    own, common = deviation.after - deviation.before, fleet.after - fleet.before
-    return abs(own) >= _BEYOND_FLEET * abs(common)
+    return abs(deviation.after - deviation.before) >= _BEYOND_FLEET * abs(fleet.after - fleet.before)
 
 
 def _can_be_a_reason(d: Deviation, deviations: Iterable[Deviation], graph: Graph) -> bool:
@@ -227,8 +226,7 @@ def _can_be_a_reason(d: Deviation, deviations: Iterable[Deviation], graph: Graph
         return False  # steps that are long now and then may hold saves that nobody told of
     if meaning.layer == "activity":
         return not d.episode.stops and ((d.of > 1 and _out_of_step(d, deviations)) or _beside_the_run(d))
-    # Who fell less than the others did became no worse by it.
-    return meaning.worse(d.kind) and (d.fleet or (d.after > d.before) == (d.kind == "rose"))
+    return meaning.worse(d.kind) and (d.after > d.before) == (d.kind == "rose")  # who fell less became no worse by it
 
 
 def _out_of_step(d: Deviation, deviations: Iterable[Deviation]) -> bool:

@@ -1,7 +1,8 @@
 """The network as each rank sees it: its own TCP connections, and its own devices where it has a namespace of its own.
 
 The machine's counters cannot tell ranks apart. A rank whose round trips are long even on its fastest connection sits
-behind the bad link; its neighbours have one slow connection and other fast ones.
+behind the bad link; its neighbours have one slow connection and other fast ones. What a connection to the same machine
+waits for or repeats is the CPUs' doing, and no path's: only those that leave it are measured.
 """
 
 from __future__ import annotations
@@ -49,6 +50,8 @@ class Connection:
     idle_s: float  # since it last sent data
     rtt_s: float
     retransmits: int
+    near: bytes  # its own address, and the other end's
+    far: bytes
 
 
 class Namespace:
@@ -85,7 +88,14 @@ def _connection(message: bytes) -> Connection | None:
     if len(info) < 104:
         return None
     sent_ms, rtt_us, retransmits = (struct.unpack_from("=I", info, n)[0] for n in (44, 68, 100))
-    return Connection(int(struct.unpack_from("=I", message, 68)[0]), sent_ms / 1e3, rtt_us / 1e6, retransmits)
+    near, far = (_address(message[n : n + 16], message[0]) for n in (8, 24))
+    inode = int(struct.unpack_from("=I", message, 68)[0])
+    return Connection(inode, sent_ms / 1e3, rtt_us / 1e6, retransmits, near, far)
+
+
+def _address(told: bytes, family: int) -> bytes:
+    """An address as a socket of both families has it: two ends of one connection may be of different ones."""
+    return bytes(10) + b"\xff\xff" + told[:4] if family == socket.AF_INET else told
 
 
 def _sockets(path: str) -> tuple[socket.socket, socket.socket]:
@@ -172,7 +182,8 @@ class _Rank:
         self._counted: dict[int, int] = {}  # inode -> retransmits already added
         self._sockets: set[int] = set()
         self._looked = 0.0
-        self._in_use: list[Connection] = []
+        self._in_use = 0
+        self._round_trips: list[float] = []  # of those that leave the machine
 
     def take(self, connections: list[Connection]) -> None:
         """Take in all connections of the rank's namespace; only its own count."""
@@ -180,18 +191,20 @@ class _Rank:
             self._sockets = {inode for pid in self.lane.members for inode in sockets_of(pid)}
             self._looked = time.monotonic()
         mine = [c for c in connections if c.inode in self._sockets]
-        for c in mine:
-            self._retransmits += max(0, c.retransmits - self._counted.get(c.inode, 0))
-        self._counted = {c.inode: c.retransmits for c in mine}
-        self._in_use = [c for c in mine if c.idle_s < _IN_USE_S]
+        here = {c.near for c in connections}
+        out = [c for c in mine if c.far not in here]
+        self._retransmits += sum(max(0, c.retransmits - self._counted.get(c.inode, 0)) for c in out)
+        self._counted = {c.inode: c.retransmits for c in out}
+        self._in_use = sum(c.idle_s < _IN_USE_S for c in mine)
+        self._round_trips = [c.rtt_s for c in out if c.idle_s < _IN_USE_S]
 
     def add(self, out: dict[str, Family]) -> None:
         """Add the samples of now."""
         labels = {"host": self.lane.host, "rank": str(self.lane.rank)}
-        out["hw_rank_tcp_connections"].add(len(self._in_use), None, **labels)
+        out["hw_rank_tcp_connections"].add(self._in_use, None, **labels)
         out["hw_rank_tcp_retransmits_total"].add(self._retransmits, None, **labels)
-        if self._in_use:
-            out["hw_rank_tcp_rtt_seconds"].add(min(c.rtt_s for c in self._in_use), None, **labels)
+        if self._round_trips:
+            out["hw_rank_tcp_rtt_seconds"].add(min(self._round_trips), None, **labels)
 
 
 def _add_links(out: dict[str, Family], space: Namespace, lane: Lane) -> None:
