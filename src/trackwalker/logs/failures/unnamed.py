@@ -184,45 +184,16 @@ def _before_the_victims(unknown: Group, groups: list[Group], index: LogIndex) ->
     """
     own = unknown.first
     victims = [g for g in _lost_somebody(groups) if g.tier <= 4]
-    # Ranks may wait in different collectives, or never meet, because one of them is gone.
-    apart = {h.rank for g in victims for h in g.hits}
-    victims = [g for g in victims if g.tier > 2 or (own.rank not in {h.rank for h in g.hits} and g.has("victim"))]
-    ended = index.places.first
-    first = ended is not None and (own.rank == ended or (_nobodys(own, groups, index) and ended not in apart))
-    if first and _severity(own) <= SAID and ended in apart:
-        first = False  # it ended because it lost somebody
-    if not victims or (not first and (hearsay(own, index) or (reacts(own.text) and _later(own, victims, index)))):
-        return
-    lost = {h.rank for g in victims for h in g.hits} | {
-        h.rank for h in unknown.hits if hearsay(h, index) or reacts(h.text)
-    }
-    healthy = len(index.steps) or index.places.reported
-    lost = (lost | index.places.missed) - {own.rank, None}
-    known_first = not _later(own, victims, index)
-    if (
-        not known_first
-        and not first
-        and not (
-            own.rank is not None
-            and lost
-            and _not_lost_before(own, victims, index)
-            and _speaks_up(own, groups, len(lost))
-        )
-        and not _alone(own, victims, index)
-    ):
-        return
-    if any(g.tier <= 2 for g in victims) and not first and len(lost) < (_SEVERAL if _severity(own) >= ERROR else _MANY):
+    if not victims or hearsay(own, index) or reacts(own.text):
         return
     raised = [h for g in having(groups, "exception") for h in g.hits if h.rank is not None and not reacts(h.text)]
     began = min(when(g.first, index) for g in victims)
     if _severity(own) <= SAID and any(h.rank == own.rank or when(h, index) < began for h in raised):
         return  # what somebody raised says more than a last sentence
-    if _severity(own) < ERROR and not healthy and not first and len(lost) < _MANY:
-        return  # without a healthy part nothing tells a complaint from the usual
     unknown.tier = min(unknown.tier, 3)
     who = f"rank {own.rank}" if own.rank is not None else own.host or "somebody"
     for group in victims:
-        group.tier, group.why = 4, f"{who} reported an error of its own before it"
+        group.tier, group.why = 4, f"{who} reported an error of its own"
 
 
 def _before_the_signal(unknown: Group, groups: list[Group], index: LogIndex) -> None:
