@@ -122,7 +122,7 @@ def test_the_one_sentence_that_nobody_else_prints_stands_before_those_who_lost_s
     alike = "".join(ODD.format(pod=pod) for pod in range(5))
     common = triage_text(tmp_path, WELL + closed[0] + alike + "".join(closed[1:])).primary
     assert common is not None
-    assert common.cause == "peer-died", "what all print tells nobody apart"
+    assert common.id == "peer-died", "what all print tells nobody apart"
 
 
 def test_a_broken_transfer_is_hearsay_beside_what_the_lost_rank_said_itself(tmp_path: Path) -> None:

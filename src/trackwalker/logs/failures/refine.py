@@ -40,7 +40,8 @@ _IMAGE_STAGE = re.compile(r"== (?:Docker|Image|Container) pull FAILED")
 _WARNING = re.compile(r"\.py:\d+: \w*Warning: ")
 _SEQ = re.compile(r"SeqNum=(\d+), OpType=(\w+)(?:, NumelIn=(\d+))?")
 _KUBERNETES = re.compile(
-    r"(?i)\bkube|\bpods?\b|\.svc\b|cluster\.local|headless|\bk8s|-\d+\.[a-z][\w-]+|did not register|Barrier timed out"
+    r"(?i)\bkube|\bpods?\b|\.svc\b|cluster\.local|headless|\bk8s|-\d+\.[a-z][\w-]+|\.com/gpu|did not register"
+    r"|Barrier timed out"
 )
 # Exceptions that only Python has, or that carry a Python module's name; other programs too print "SomethingError: ".
 _PYTHON = re.compile(
