@@ -122,8 +122,8 @@ def test_who_lost_the_store_it_had_joined_names_no_meeting_that_failed(tmp_path:
         "WARNING:torch.distributed.elastic.rendezvous.dynamic_rendezvous:The node 'c3_91_0' has failed to shutdown the "
         "rendezvous '77' due to an error of type RendezvousConnectionError.\n"
         "RuntimeError: Broken pipe\n"
-        "torch.distributed.elastic.rendezvous.api.RendezvousConnectionError: The connection to the C10d store has failed."
-        "\n",
+        "torch.distributed.elastic.rendezvous.api.RendezvousConnectionError: The connection to the C10d store "
+        "has failed.\n",
     )
     assert found.primary is not None
     assert found.primary.cause in {"unclassified", "python-exception"}

@@ -12,7 +12,7 @@ from trackwalker.logs.scanning.lines import Body, parse
 # What announces it, and the line of that report that holds the rank (the same line where nothing announces it).
 _ELASTIC_TIME = re.compile(r"^\s*time\s+: (\d{4}-\d\d-\d\d)_(\d\d:\d\d:\d\d)")
 _ENDS = (
-    (None, re.compile(r"^srun: error: \S+: task (?P<rank>\d{1,6}): (?!Term|Exited with exit code (?:0|130|143)\b)")),
+    (None, re.compile(r"^srun: error: \S+: task (?P<rank>\d{1,6}): (?!Term|Exited with exit code (?:0|130)\b)")),
     (re.compile(r"^Root Cause \(first observed"), re.compile(r"^\s*rank\s+: (?P<rank>\d{1,6}) \(local_rank")),
     (
         re.compile(r"The first process to do so was"),
@@ -35,6 +35,7 @@ _ENDS = (
 _END_WORDS = re.compile(
     rb"srun: error|[Rr]ank|exited: |irst process|rocess |worker|\[Rank |Root Cause|pod |task |replica |  time   |pid[=:] |[Aa]ctor"  # noqa: E501
 )
+_TOLD_TO_END = re.compile(rb"Terminating (?:StepId|job step)|CANCELLED|Job step aborted")  # then 143 is obedience
 _REPORT = 20  # lines
 
 
@@ -43,8 +44,14 @@ def ended_first(raws: Iterable[bytes], places: Places, hosts: dict[int, str]) ->
     announced: dict[int, int] = {}
     told_at: float | None = None
     found: list[tuple[float, int]] = []
+    told_to_end = False
     for number, raw in enumerate(raws):
-        if _END_WORDS.search(raw) is None or (body := places.read(raw[:600])) is None:
+        told_to_end = told_to_end or _TOLD_TO_END.search(raw) is not None
+        if (
+            (told_to_end and raw.rstrip().endswith(b"code 143"))
+            or _END_WORDS.search(raw) is None
+            or (body := places.read(raw[:600])) is None
+        ):
             continue
         if match := _ELASTIC_TIME.match(body.text):
             stamp = parse(f"{match[1]} {match[2]} x".encode())

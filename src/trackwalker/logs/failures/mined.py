@@ -133,9 +133,14 @@ def template_of(body: Body) -> str:
     return _VARIES.sub("*", body.text[:300]).strip()
 
 
-def new_errors(mined: Mined, steps: Steps, main: str) -> list[Seen]:
-    """What is an error here and was not printed while the run was well."""
+def new_errors(mined: Mined, steps: Steps, main: str, outputs: list[int]) -> list[Seen]:
+    """What is an error here and was not printed while the run was well.
+
+    Where steps stand in several `outputs` one below the other, what stands above a step is not before it.
+    """
     healthy_until = int(np.partition(steps.line, -_STEPS_AFTER)[-_STEPS_AFTER]) if len(steps) >= _STEPS_AFTER else 0
+    if len(steps) and any(int(steps.line.min()) < line < int(steps.line.max()) for line in outputs):
+        healthy_until = 0
     usual = {s.template for s in mined.all() if s.file == main and s.line < healthy_until}
     found = [s for s in mined.all() if s.template not in usual and not s.told.is_end and not s.told.python]
     found = [s for s in found if s.task is None or not LAUNCHERS.match(s.text)]

@@ -359,7 +359,7 @@ class Gatherer:
             hit.frame = next((where for at, where in frames if 0 <= hit.line - at <= _TRACEBACK), "")
         if unnamed is None:
             return
-        found = new_errors(self.gathered.mined, index.steps, main)
+        found = new_errors(self.gathered.mined, index.steps, main, index.places.prompts)
         # What is known by a signature or by its structure needs no guess; what comes after it is its consequence.
         known = {h.line for h in index.hits if h.file == main} | {s.line for s in self.gathered.mined.all()}
         told = {h.line: h.rank for h in index.hits if h.file == main and VICTIM_LINES & set(h.signature.traits)}
