@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -133,7 +134,7 @@ def template_of(body: Body) -> str:
     return _VARIES.sub("*", body.text[:300]).strip()
 
 
-def new_errors(mined: Mined, steps: Steps, main: str, outputs: list[int]) -> list[Seen]:
+def new_errors(mined: Mined, steps: Steps, main: str, outputs: Sequence[int] = ()) -> list[Seen]:
     """What is an error here and was not printed while the run was well.
 
     Where steps stand in several `outputs` one below the other, what stands above a step is not before it.

@@ -355,9 +355,10 @@ def named_by(counted: set[str], lines: Sequence[str]) -> dict[str, str]:
         if len(own) != 1:
             continue
         one = own.pop()
-        for word in dict.fromkeys(words):
+        for at, word in enumerate(words):
             if word not in counted and is_host(word) and not word.startswith(one):
                 found[family(word)].setdefault(one, word)
+                found[f"{at} {len(words)}"].setdefault(one, word)  # names of no common form: the column of a table
             elif word not in counted and "-" in word and word.islower() and not any(c.isdigit() for c in word):
                 found["-"].setdefault(one, word)  # a name without a number, where it is each one's own
     whole = [m for m in found.values() if m.keys() == counted and len(set(m.values())) == len(counted)]

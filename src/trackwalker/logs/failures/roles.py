@@ -53,9 +53,7 @@ def assign(index: LogIndex, stall: Stopped | None, completed: bool, overruled: d
     refine(groups, index)
     weigh(groups, index)
     first_rank, first_host, says = _first_failure(groups, index)
-    ordered = sorted(
-        groups, key=lambda g: (g.tier, -g.first.signature.priority, g.has("hearsay"), when(g.first, index))
-    )  # among equals what somebody says of itself
+    ordered = sorted(groups, key=lambda g: (g.tier, -g.first.signature.priority, when(g.first, index)))
     primary = ordered[0] if ordered and ordered[0].tier <= 5 and not completed else None
     if primary is not None and primary.tier == 4:
         primary = _specific_or_first(ordered, first_rank) or primary

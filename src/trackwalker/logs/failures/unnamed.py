@@ -187,10 +187,10 @@ def _before_the_victims(unknown: Group, groups: list[Group], index: LogIndex) ->
     if not victims or hearsay(own, index) or (reacts(own.text) and _later(own, victims, index)):
         return
     raised = [h for g in having(groups, "exception") for h in g.hits if h.rank is not None and not reacts(h.text)]
-    began = min(when(g.first, index) for g in victims)
-    if _severity(own) <= SAID and any(h.rank == own.rank or when(h, index) < began for h in raised):
-        return  # what somebody raised says more than a last sentence
-    labelled = any(h.rank is not None for g in victims for h in g.hits)
+    lost = {h.rank for g in victims for h in g.hits}
+    if _severity(own) <= SAID and (raised or (own.rank in lost and own.rank is not None)):
+        return  # what somebody raised says more than a last sentence, most of all than one of who lost a peer
+    labelled = lost != {None}
     if _severity(own) < ERROR and labelled and own.rank is None and not own.host:
         return  # where ranks are labelled a line without a label is the launcher's
     unknown.tier = min(unknown.tier, 3)
