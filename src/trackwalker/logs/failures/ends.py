@@ -35,7 +35,7 @@ _ENDS = (
 _END_WORDS = re.compile(
     rb"srun: error|[Rr]ank|exited: |irst process|rocess |worker|\[Rank |Root Cause|pod |task |replica |  time   |pid[=:] |[Aa]ctor"  # noqa: E501
 )
-_TOLD_TO_END = re.compile(rb"Terminating (?:StepId|job step)|CANCELLED|Job step aborted")  # then 143 is obedience
+_TOLD_TO_END = re.compile(rb"Terminating (?:StepId|job step)|CANCELLED|Job step aborted")
 _REPORT = 20  # lines
 
 
@@ -44,15 +44,13 @@ def ended_first(raws: Iterable[bytes], places: Places, hosts: dict[int, str]) ->
     announced: dict[int, int] = {}
     told_at: float | None = None
     found: list[tuple[float, int]] = []
-    told_to_end = False
+    raws = list(raws)
+    told_to_end = next((number for number, raw in enumerate(raws) if _TOLD_TO_END.search(raw)), -1)
     for number, raw in enumerate(raws):
-        told_to_end = told_to_end or _TOLD_TO_END.search(raw) is not None
-        if (
-            (told_to_end and raw.rstrip().endswith(b"code 143"))
-            or _END_WORDS.search(raw) is None
-            or (body := places.read(raw[:600])) is None
-        ):
+        if _END_WORDS.search(raw) is None or (body := places.read(raw[:600])) is None:
             continue
+        if number >= told_to_end and body.text.endswith("code 143"):
+            continue  # it obeyed
         if match := _ELASTIC_TIME.match(body.text):
             stamp = parse(f"{match[1]} {match[2]} x".encode())
             told_at = stamp.clock if stamp is not None else None

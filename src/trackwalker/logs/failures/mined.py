@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -65,6 +65,7 @@ class Mined:
         self._frames: dict[tuple[str, int | None], tuple[int, str]] = {}
         self.frames: dict[tuple[str, int | None], list[tuple[int, str]]] = {}  # innermost own frame of each traceback
         self.labels: Counter[str] = Counter()
+        self.harmless: deque[tuple[str, int]] = deque(maxlen=_MOST)  # file and line of what looks like a failure only
 
     def frame(self, body: Body, file: str, number: int) -> None:
         """A line of a traceback: the innermost one outside libraries is remembered."""
@@ -108,6 +109,7 @@ class Mined:
             self._keep(key, seen)
         self.frames = {**later.frames, **self.frames}
         self.labels.update(later.labels)
+        self.harmless += later.harmless
 
     def _keep(self, key: _Key, seen: Seen) -> None:
         """Within bounds: of a template that too many ranks print, those who printed it first."""
@@ -123,6 +125,10 @@ class Mined:
                 mine[mine.index(last)] = key
                 del self._seen[last]
                 self._seen[key] = seen
+
+    def lines(self, file: str) -> set[int]:
+        """The lines that are an error's, and those of one file that only look like it."""
+        return {s.line for s in self.all()} | {line for name, line in self.harmless if name == file}
 
     def all(self) -> list[Seen]:
         """Everything that was kept, in the order of the files and lines."""

@@ -55,6 +55,12 @@ class Source:
     in_diff: bool = False  # the launcher prints the working tree's diff: anything may stand there
 
     @property
+    def only_looks_bad(self, harmless: list[str], file: str, number: int) -> None:
+        """A line that carries these patterns of what is no failure: no last word either."""
+        self.harmless.update(harmless)
+        if harmless:
+            self.mined.harmless.append((file, number))
+
     def of_one_rank(self) -> bool:
         """Whether it is one of many files that each tell of their own rank."""
         return self.rank is not None and not self.main
