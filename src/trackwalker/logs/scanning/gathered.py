@@ -55,12 +55,6 @@ class Source:
     in_diff: bool = False  # the launcher prints the working tree's diff: anything may stand there
 
     @property
-    def only_looks_bad(self, harmless: list[str], file: str, number: int) -> None:
-        """A line that carries these patterns of what is no failure: no last word either."""
-        self.harmless.update(harmless)
-        if harmless:
-            self.mined.harmless.append((file, number))
-
     def of_one_rank(self) -> bool:
         """Whether it is one of many files that each tell of their own rank."""
         return self.rank is not None and not self.main
@@ -95,6 +89,12 @@ class Gathered:
     size: int = 0
     lines: int = 0
     skipped: int = 0
+
+    def only_looks_bad(self, harmless: list[str], file: str, number: int) -> None:
+        """A line that carries these patterns of what is no failure: no last word either."""
+        self.harmless.update(harmless)
+        if harmless:
+            self.mined.harmless.append((file, number))
 
     def tried_again(self, file: str, number: int) -> None:
         """What the line before this one of a file told for the first time was not the end."""
