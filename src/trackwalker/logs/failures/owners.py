@@ -373,7 +373,8 @@ def hosts_shown(lines: Sequence[str]) -> dict[int, str]:
     met: set[str] = set()  # addresses with a port: several ranks tell where they meet, not where they are
     for line in lines[:_MOST_LINES]:
         numbers = _ranks_in(line)
-        names = [match for match in _WORD.finditer(line) if is_host(match[0])] if len(numbers) == 1 else []
+        words = _WORD.finditer(line) if len(numbers) == 1 else iter(())
+        names = [m for m in words if is_host(m[0]) and "/" not in line[m.end() : m.end() + 1]]  # a folder is no host
         if not names or reacts(line):
             continue
         rank = int(numbers.pop())
