@@ -182,3 +182,20 @@ def test_a_pod_is_where_its_row_says_and_no_address_that_all_ranks_name(tmp_path
     found = triage_text(tmp_path, rows + began + said).primary
     assert found is not None
     assert (found.rank, found.host) == (1, "gke-a3-88f4-k2xsm")
+
+
+def test_a_symptom_stands_behind_an_error_whoever_it_is_about(tmp_path: Path) -> None:
+    waited = "{rank}: [rank{rank}]:[E901 10:31:00.1 ProcessGroupNCCL.cpp:616] [Rank {rank}] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=91, OpType={op}, NumelIn=8) ran for 600011 milliseconds\n"  # noqa: E501
+    peers = waited.format(rank=0, op="ALLREDUCE") + waited.format(rank=1, op="REDUCE_SCATTER")
+    told = "2: [ERROR] [corvid.py:88:back] [Rank 3] corvid hook called fold on a perch, which has no such method\n"
+    found = triage_text(tmp_path, header() + steps(20) + peers + told + ending(1)).primary
+    assert found is not None
+    assert found.cause == "unclassified", "ranks that wait in different collectives wait for somebody"
+
+
+def test_a_folder_on_the_way_to_a_frame_is_no_host(tmp_path: Path) -> None:
+    frame = '{n}: [Rank {n}] File "/opt/venv/lib/python3.10/site-packages/absl/app.py", line 308, in run\n'
+    text = "".join(frame.format(n=n) for n in range(4)) + "2: ERROR laserd: cage 3 has gone dark\n"
+    found = triage_text(tmp_path, text).primary
+    assert found is not None
+    assert found.host is None

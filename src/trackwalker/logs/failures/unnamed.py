@@ -184,7 +184,7 @@ def _before_the_victims(unknown: Group, groups: list[Group], index: LogIndex) ->
     """
     own = unknown.first
     victims = [g for g in _lost_somebody(groups) if g.tier <= 4]
-    if not victims or hearsay(own, index) or (reacts(own.text) and _later(own, victims, index)):
+    if not victims or (reacts(own.text) and (hearsay(own, index) or _later(own, victims, index))):
         return
     raised = [h for g in having(groups, "exception") for h in g.hits if h.rank is not None and not reacts(h.text)]
     lost = {h.rank for g in victims for h in g.hits}
