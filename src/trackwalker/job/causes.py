@@ -44,6 +44,7 @@ class About(BaseModel):
     topics: list[Topic]  # questions that it answers; `hang` is a stop that nobody ordered
     about_host: bool  # whoever prints it alone is where the trouble sits
     name: str = ""  # in a few words, where its id does not read as such (`report.names`)
+    symptom: bool = False  # it says that somebody is gone: a name only where a launcher tells how processes ended
     may_be_chance: bool = False  # a trial of a sweep that ended so is repeated once
 
 

@@ -31,7 +31,7 @@ TRACEBACK = (
         ),
         pytest.param(
             FLOOD + TRACEBACK.format("sync()") + "[rank0]: RuntimeError: aborted\n" + AGENT,
-            "peer-died", id="flood-before-exception",
+            "unclassified", id="flood-before-exception",
         ),
         pytest.param(
             "[rank3]: KeyError: 'exp_avg'\n" + TRACEBACK.format("resume()")
@@ -64,7 +64,7 @@ TRACEBACK = (
             "Worker exit type: SYSTEM_ERROR Worker exit detail: Worker unexpectedly exits with a connection error 2."
             " There are some potential root causes. (1) The process is killed by SIGKILL by OOM killer due to memory"
             " usage. (2) ray stop --force is called. (3) The worker is crashed unexpectedly due to SIGSEGV.\n",
-            "peer-died", id="a-list-of-possible-reasons",
+            "unclassified", id="a-list-of-possible-reasons",
         ),
         pytest.param(
             "slurmstepd: error: pyxis: child 77 failed with error code: 1\n"
@@ -107,13 +107,37 @@ def test_what_only_sounds_bad_is_no_failure(tmp_path: Path, line: str) -> None:
 
 
 def test_ranks_that_meet_no_more_after_training_began_are_victims(tmp_path: Path) -> None:
-    late = "1: torch.distributed.elastic.rendezvous.api.RendezvousConnectionError: The connection to the C10d store has failed.\n"  # noqa: E501
+    late = "1: torch.distributed.DistStoreError: Timed out after 601 seconds waiting for clients. 3/4 clients joined.\n"
     found = triage_text(tmp_path, header() + steps(9) + "0: kernel: NVRM: Xid (PCI:0000:1a:00): 79, GPU lost\n" + late)
     assert found.primary is not None
     assert found.primary.cause == "gpu-hardware-fault"
     early = triage_text(tmp_path, header() + late)
     assert early.primary is not None
     assert early.primary.cause == "rendezvous-incomplete"
+
+
+def test_who_lost_the_store_it_had_joined_names_no_meeting_that_failed(tmp_path: Path) -> None:
+    found = triage_text(
+        tmp_path,
+        "WARNING:torch.distributed.elastic.rendezvous.dynamic_rendezvous:The node 'c3_91_0' has failed to shutdown the "
+        "rendezvous '77' due to an error of type RendezvousConnectionError.\n"
+        "RuntimeError: Broken pipe\n"
+        "torch.distributed.elastic.rendezvous.api.RendezvousConnectionError: The connection to the C10d store "
+        "has failed.\n",
+    )
+    assert found.primary is not None
+    assert found.primary.cause in {"unclassified", "python-exception"}
+
+
+def test_that_somebody_is_gone_is_a_cause_only_by_the_word_of_who_started_it(tmp_path: Path) -> None:
+    lost = "{}: RuntimeError: [gloo/transport/tcp/pair.cc:534] Connection closed by peer [10.2.1.27]:4368\n"
+    peers = "".join(lost.format(rank) for rank in (0, 1, 3))
+    heard = triage_text(tmp_path, peers).primary
+    assert heard is not None
+    assert (heard.id, heard.cause) == ("peer-died", "unclassified")
+    told = triage_text(tmp_path, header() + peers + ending(1)).primary
+    assert told is not None
+    assert told.cause == "peer-died"
 
 
 WAITING = (

@@ -122,7 +122,7 @@ def test_the_one_sentence_that_nobody_else_prints_stands_before_those_who_lost_s
     alike = "".join(ODD.format(pod=pod) for pod in range(5))
     common = triage_text(tmp_path, WELL + closed[0] + alike + "".join(closed[1:])).primary
     assert common is not None
-    assert common.cause == "peer-died", "what all print tells nobody apart"
+    assert common.id == "peer-died", "what all print tells nobody apart"
 
 
 def test_a_broken_transfer_is_hearsay_beside_what_the_lost_rank_said_itself(tmp_path: Path) -> None:
@@ -138,3 +138,64 @@ def test_a_launchers_line_is_no_odd_sentence_where_ranks_are_labelled(tmp_path: 
     found = triage_text(tmp_path, header() + steps(20) + peers + "the whole voyage is called off now\n" + ending(1))
     assert found.primary is not None
     assert found.primary.cause == "peer-died", "a line without a label is the launcher's"
+
+
+ASKED = "{rank}: [rank{rank}]: torch.distributed.DistBackendError: NCCL communicator was aborted on rank {rank}.\n"
+STOPPED = (
+    "srun: error: node003: task 2: Exited with exit code 143\nsrun: Terminating StepId=77.0\n"
+    "srun: error: node001: tasks 0-1: Aborted (core dumped)\n"
+)
+
+
+def test_who_is_ended_before_the_launcher_ends_the_others_is_who_they_lost(tmp_path: Path) -> None:
+    well = steps(20, nodes=4)
+    found = triage_text(tmp_path, well + ASKED.format(rank=0) + ASKED.format(rank=1) + STOPPED).primary
+    assert found is not None
+    assert (found.cause, found.rank, found.host) == ("unclassified", 2, "node003")
+
+
+FILES = (
+    "==> logs/b.out <==\n{well}[rank3]:Traceback (most recent call last):\n"
+    "[rank3]:feeder.SackError: sack 7 cannot be opened\n==> logs/a.out <==\n{more}"
+)
+
+
+def test_what_stands_above_the_steps_of_another_file_is_not_outlived(tmp_path: Path) -> None:
+    well, more = (
+        "".join(f"[rank{rank}]:step: {n}  loss: 2.5  grad_norm: 0.4  tps: 6,264\n" for n in range(1, 9))
+        for rank in (3, 0)
+    )
+    found = triage_text(tmp_path, FILES.format(well=well, more=more)).primary
+    assert found is not None
+    assert (found.rank, "sack 7" in found.text) == (3, True)
+
+
+PODS = "job-worker-0-{n}-{tail} 1/1 Running 0 5h 10.7.0.{n} gke-a3-88f4-{node}\n"
+BEGAN = "[pod/job-worker-0-{n}-{tail}/jax] I0623 19:25:30.9 x.py:1] Connecting to job-worker-0-0.job:8476, process {n} of 3\n"  # noqa: E501
+POD_TAILS = ("hrtpk", "msx2k", "9gx6v")
+
+
+def test_a_pod_is_where_its_row_says_and_no_address_that_all_ranks_name(tmp_path: Path) -> None:
+    rows = "".join(PODS.format(n=n, tail=tail, node=tail[::-1]) for n, tail in enumerate(POD_TAILS))
+    began = "".join(BEGAN.format(n=n, tail=tail) for n, tail in enumerate(POD_TAILS))
+    said = "[pod/job-worker-0-1-msx2k/jax] E0623 19:25:58.3 x.py:2] weir ERROR the sheaf list is empty\n"
+    found = triage_text(tmp_path, rows + began + said).primary
+    assert found is not None
+    assert (found.rank, found.host) == (1, "gke-a3-88f4-k2xsm")
+
+
+def test_a_symptom_stands_behind_an_error_whoever_it_is_about(tmp_path: Path) -> None:
+    waited = "{rank}: [rank{rank}]:[E901 10:31:00.1 ProcessGroupNCCL.cpp:616] [Rank {rank}] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=91, OpType={op}, NumelIn=8) ran for 600011 milliseconds\n"  # noqa: E501
+    peers = waited.format(rank=0, op="ALLREDUCE") + waited.format(rank=1, op="REDUCE_SCATTER")
+    told = "2: [ERROR] [corvid.py:88:back] [Rank 3] corvid hook called fold on a perch, which has no such method\n"
+    found = triage_text(tmp_path, header() + steps(20) + peers + told + ending(1)).primary
+    assert found is not None
+    assert found.cause == "unclassified", "ranks that wait in different collectives wait for somebody"
+
+
+def test_a_folder_on_the_way_to_a_frame_is_no_host(tmp_path: Path) -> None:
+    frame = '{n}: [Rank {n}] File "/opt/venv/lib/python3.10/site-packages/absl/app.py", line 308, in run\n'
+    text = "".join(frame.format(n=n) for n in range(4)) + "2: ERROR laserd: cage 3 has gone dark\n"
+    found = triage_text(tmp_path, text).primary
+    assert found is not None
+    assert found.host is None

@@ -12,7 +12,7 @@ from trackwalker.logs.scanning.lines import Body, parse
 # What announces it, and the line of that report that holds the rank (the same line where nothing announces it).
 _ELASTIC_TIME = re.compile(r"^\s*time\s+: (\d{4}-\d\d-\d\d)_(\d\d:\d\d:\d\d)")
 _ENDS = (
-    (None, re.compile(r"^srun: error: \S+: task (?P<rank>\d{1,6}): (?!Term|Exited with exit code (?:0|130|143)\b)")),
+    (None, re.compile(r"^srun: error: \S+: task (?P<rank>\d{1,6}): (?!Term|Exited with exit code (?:0|130)\b)")),
     (re.compile(r"^Root Cause \(first observed"), re.compile(r"^\s*rank\s+: (?P<rank>\d{1,6}) \(local_rank")),
     (
         re.compile(r"The first process to do so was"),
@@ -35,6 +35,7 @@ _ENDS = (
 _END_WORDS = re.compile(
     rb"srun: error|[Rr]ank|exited: |irst process|rocess |worker|\[Rank |Root Cause|pod |task |replica |  time   |pid[=:] |[Aa]ctor"  # noqa: E501
 )
+_TOLD_TO_END = re.compile(rb"Terminating (?:StepId|job step)|CANCELLED|Job step aborted")
 _REPORT = 20  # lines
 
 
@@ -43,9 +44,13 @@ def ended_first(raws: Iterable[bytes], places: Places, hosts: dict[int, str]) ->
     announced: dict[int, int] = {}
     told_at: float | None = None
     found: list[tuple[float, int]] = []
+    raws = list(raws)
+    told_to_end = next((number for number, raw in enumerate(raws) if _TOLD_TO_END.search(raw)), -1)
     for number, raw in enumerate(raws):
         if _END_WORDS.search(raw) is None or (body := places.read(raw[:600])) is None:
             continue
+        if number >= told_to_end and body.text.endswith("code 143"):
+            continue  # it obeyed
         if match := _ELASTIC_TIME.match(body.text):
             stamp = parse(f"{match[1]} {match[2]} x".encode())
             told_at = stamp.clock if stamp is not None else None

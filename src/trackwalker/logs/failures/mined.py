@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import math
 import re
-from collections import Counter
+from collections import Counter, deque
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -64,6 +65,7 @@ class Mined:
         self._frames: dict[tuple[str, int | None], tuple[int, str]] = {}
         self.frames: dict[tuple[str, int | None], list[tuple[int, str]]] = {}  # innermost own frame of each traceback
         self.labels: Counter[str] = Counter()
+        self.harmless: deque[tuple[str, int]] = deque(maxlen=_MOST)  # file and line of what looks like a failure only
 
     def frame(self, body: Body, file: str, number: int) -> None:
         """A line of a traceback: the innermost one outside libraries is remembered."""
@@ -107,6 +109,7 @@ class Mined:
             self._keep(key, seen)
         self.frames = {**later.frames, **self.frames}
         self.labels.update(later.labels)
+        self.harmless += later.harmless
 
     def _keep(self, key: _Key, seen: Seen) -> None:
         """Within bounds: of a template that too many ranks print, those who printed it first."""
@@ -123,6 +126,10 @@ class Mined:
                 del self._seen[last]
                 self._seen[key] = seen
 
+    def lines(self, file: str) -> set[int]:
+        """The lines that are an error's, and those of one file that only look like it."""
+        return {s.line for s in self.all()} | {line for name, line in self.harmless if name == file}
+
     def all(self) -> list[Seen]:
         """Everything that was kept, in the order of the files and lines."""
         return list(self._seen.values())
@@ -133,9 +140,14 @@ def template_of(body: Body) -> str:
     return _VARIES.sub("*", body.text[:300]).strip()
 
 
-def new_errors(mined: Mined, steps: Steps, main: str) -> list[Seen]:
-    """What is an error here and was not printed while the run was well."""
+def new_errors(mined: Mined, steps: Steps, main: str, outputs: Sequence[int] = ()) -> list[Seen]:
+    """What is an error here and was not printed while the run was well.
+
+    Where steps stand in several `outputs` one below the other, what stands above a step is not before it.
+    """
     healthy_until = int(np.partition(steps.line, -_STEPS_AFTER)[-_STEPS_AFTER]) if len(steps) >= _STEPS_AFTER else 0
+    if len(steps) and any(int(steps.line.min()) < line < int(steps.line.max()) for line in outputs):
+        healthy_until = 0
     usual = {s.template for s in mined.all() if s.file == main and s.line < healthy_until}
     found = [s for s in mined.all() if s.template not in usual and not s.told.is_end and not s.told.python]
     found = [s for s in found if s.task is None or not LAUNCHERS.match(s.text)]

@@ -28,7 +28,7 @@ _HERE_WORDS = frozenset(
 )
 _TELLS_RANK = re.compile(
     r"(?i)(?<!local)(?<!local[ _-])(?<!node)(?<!node[ _-])(?<!group[ _-])(?<![a-z])(?:global|world)?[ _-]?(?:rank|process(?:_index|_id| index)?|proc|worker|task|member|replica|trainer|actor)"  # noqa: E501
-    r"(?:_?id)?[ _=:#-]{0,3}(\d{1,6})(?![\w.])"
+    r"(?:_?id)?[ _=:#-]{0,3}(\d{1,6})(?!-?[\w.])"
 )
 _RANK_STEMS = ("rank", "proc", "worker", "task", "member", "replica", "trainer", "actor")
 _ONLY_RANK = re.compile(
@@ -38,6 +38,7 @@ _ON = re.compile(
     r"(?i)(?:\b(?:on|at|host|hostname|node|nodename|machine|server|to)['\"]?[ =:]{1,3}['\"]?|@ ?|[-=]> ?|= )$"
 )
 _ADDRESS = re.compile(r"^\d{1,3}(?:\.\d{1,3}){3}$")
+_PORT = re.compile(r":\d{2,5}\b(?!:)")
 _INDEX_WORDS = frozenset({"node", "host", "worker", "pod", "machine", "n", "h", "server"})
 _OF_WORLD = re.compile(r"(?<![\w./-])(\d{1,5})(?:/| of )(\d{1,5})(?![\w./])")
 _NODE_NUMBER = re.compile(r"(?i)\b(?:node|host|machine)[ _-]?(?:rank|index|id|number|no)?[ =:#]{1,2}(\d{1,5})\b")
@@ -354,9 +355,10 @@ def named_by(counted: set[str], lines: Sequence[str]) -> dict[str, str]:
         if len(own) != 1:
             continue
         one = own.pop()
-        for word in dict.fromkeys(words):
+        for at, word in enumerate(words):
             if word not in counted and is_host(word) and not word.startswith(one):
                 found[family(word)].setdefault(one, word)
+                found[f"{at} {len(words)}"].setdefault(one, word)  # names of no common form: the column of a table
             elif word not in counted and "-" in word and word.islower() and not any(c.isdigit() for c in word):
                 found["-"].setdefault(one, word)  # a name without a number, where it is each one's own
     whole = [m for m in found.values() if m.keys() == counted and len(set(m.values())) == len(counted)]
@@ -368,16 +370,21 @@ def hosts_shown(lines: Sequence[str]) -> dict[int, str]:
     found: dict[str, dict[int, str]] = defaultdict(dict)
     weight: Counter[str] = Counter()
     broken: set[str] = set()
+    met: set[str] = set()  # addresses with a port: several ranks tell where they meet, not where they are
     for line in lines[:_MOST_LINES]:
         numbers = _ranks_in(line)
-        names = [match for match in _WORD.finditer(line) if is_host(match[0])] if len(numbers) == 1 else []
+        words = _WORD.finditer(line) if len(numbers) == 1 else iter(())
+        names = [m for m in words if is_host(m[0]) and "/" not in line[m.end() : m.end() + 1]]  # a folder is no host
         if not names or reacts(line):
             continue
         rank = int(numbers.pop())
         for match in names:
             kin = family(match[0])
+            if _PORT.match(line, match.end()):
+                met.add(kin)
             weight[kin] += 2 if _ON.search(line[: match.start()]) else len(match[0]) > 3
             if found[kin].setdefault(rank, match[0]) != match[0]:
                 broken.add(kin)
+    broken |= {kin for kin in met if len(set(found[kin].values())) == 1}
     families = [f for f, m in found.items() if f not in broken and len(m) > 1 and weight[f] >= len(m)]
     return max((found[f] for f in families), key=lambda m: (len(m), len(set(m.values())) > 1), default={})

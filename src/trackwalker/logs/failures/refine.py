@@ -12,6 +12,7 @@ from dataclasses import replace
 import numpy as np
 
 from trackwalker.logs.failures.groups import Group, having, only, when
+from trackwalker.logs.failures.kinds import kind_of_cause
 from trackwalker.logs.failures.line_hosts import (
     absent_hosts,
     hosts_told,
@@ -40,7 +41,8 @@ _IMAGE_STAGE = re.compile(r"== (?:Docker|Image|Container) pull FAILED")
 _WARNING = re.compile(r"\.py:\d+: \w*Warning: ")
 _SEQ = re.compile(r"SeqNum=(\d+), OpType=(\w+)(?:, NumelIn=(\d+))?")
 _KUBERNETES = re.compile(
-    r"(?i)\bkube|\bpods?\b|\.svc\b|cluster\.local|headless|\bk8s|-\d+\.[a-z][\w-]+|did not register|Barrier timed out"
+    r"(?i)\bkube|\bpods?\b|\.svc\b|cluster\.local|headless|\bk8s|-\d+\.[a-z][\w-]+|\.com/gpu|did not register"
+    r"|Barrier timed out"
 )
 # Exceptions that only Python has, or that carry a Python module's name; other programs too print "SomethingError: ".
 _PYTHON = re.compile(
@@ -78,7 +80,8 @@ def refine(groups: list[Group], index: LogIndex) -> None:
             group.become("crash-code", f"exit code {codes[0]}")
     never_worked = not len(index.steps) and not index.facts.header
     # Links that fail do so in the middle of a run; those that never worked have the wrong GID, VLAN or route.
-    transfers = only(groups, "transfer") if never_worked else None
+    was_up = any(g.has("own-end") and kind_of_cause(g.cause) == "network" for g in groups)  # what goes down was up
+    transfers = only(groups, "transfer") if never_worked and not was_up else None
     if (group := transfers) and any(_FIRST_TRANSFER.search(h.text) for h in group.hits):
         group.become("never-worked", "the first transfers failed: no step was made before")
     if (group := only(groups, "traceback")) and not having(groups, "exception"):

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
+from trackwalker.job.causes import about
 from trackwalker.logs.failures.findings import Finding, Role, Stopped, hang
 from trackwalker.logs.failures.groups import Group, groups_of, having, when
 from trackwalker.logs.failures.kinds import kind_of, kind_of_cause
 from trackwalker.logs.failures.line_hosts import host_of_hit, hosts_told
-from trackwalker.logs.failures.reactions import reacts
+from trackwalker.logs.failures.reactions import VICTIMS, reacts
 from trackwalker.logs.failures.refine import CANCELS, KILLED, refine, survived
 from trackwalker.logs.failures.structure import ERROR, read
 from trackwalker.logs.failures.unnamed import sort_errors, sort_raised, weigh
@@ -64,6 +65,7 @@ def assign(index: LogIndex, stall: Stopped | None, completed: bool, overruled: d
     if primary is not None:
         primary = _own_line(groups, primary, first_rank) or primary
         _owned_by_the_first(primary, index)
+        _without_a_name(primary, index)
     roles = Roles(first_rank=first_rank, first_host=first_host, first_says=says)
     if completed and not index.facts.exits:
         roles = Roles()  # nobody failed: what was outlived accuses no rank
@@ -109,6 +111,19 @@ def _owned_by_the_first(primary: Group, index: LogIndex) -> None:
         return
     if hit.host in ("", index.rank_hosts.get(first, hit.host)):
         primary.hits[0] = replace(hit, rank=first, host=index.rank_hosts.get(first, hit.host))
+
+
+def _without_a_name(primary: Group, index: LogIndex) -> None:
+    """That somebody is gone is no cause where only those who lost it say so: its place is told, its reason is not."""
+    told, places = about(primary.cause), index.places
+    launcher = index.facts.exits or index.facts.header  # our own tells how each process ended
+    if told is None or not told.symptom or launcher or not having([primary], *VICTIMS):
+        return
+    primary.cause = UNCLASSIFIED
+    primary.why = primary.why or "others tell that somebody is gone; nothing tells why"
+    if places.first is not None:
+        gone = replace(primary.first, rank=places.first, task=None, host=index.rank_hosts.get(places.first, ""))
+        primary.hits.insert(0, gone)
 
 
 def _first_failure(groups: list[Group], index: LogIndex) -> tuple[int | None, str | None, str]:
@@ -197,8 +212,9 @@ def _finding(group: Group, role: Role, index: LogIndex) -> Finding:
 def _kind(group: Group, hosts: set[str]) -> str:
     """The generic class: the cause's own, or of words that name no cause what they are about."""
     hit = group.first
-    vague = hit.signature.unnamed or group.has("exception") or group.has("traceback") or group.cause == UNCLASSIFIED
-    if not vague and (known := kind_of_cause(group.cause, hit.text)):
+    vague = hit.signature.unnamed or group.has("exception") or group.has("traceback")
+    cause = hit.signature.cause if group.cause == UNCLASSIFIED else group.cause  # a class is what a symptom still tells
+    if not vague and (known := kind_of_cause(cause, hit.text)):
         return known
     told = hit.told or read(Body(hit.text, hit.rank, None, False, None))
     said = [h.text for h in group.hits if h.rank == hit.rank and abs(h.line - hit.line) <= _SAME][:_FEW]

@@ -17,7 +17,7 @@ from trackwalker.logs.scanning.index import Hit, LogIndex
 _DIGITS = re.compile(r"\d+")
 _TRACEBACK = 60  # lines of a traceback, interleaved with those of other ranks
 _LAST_WORDS = 5  # lines: an error with nothing after it
-_SEVERAL, _MANY = 2, 3  # ranks that lost somebody
+_SEVERAL = 2  # ranks that lost somebody
 _MOST_ALIKE = 0.5  # of the ranks: what more of them print tells nobody apart
 
 
@@ -178,51 +178,25 @@ def _after_a_failure(asked: Group, groups: list[Group], unknown: Group, index: L
 def _before_the_victims(unknown: Group, groups: list[Group], index: LogIndex) -> None:
     """Who lost a peer, or waited for one, tells of an end; what a rank says of itself is nearer to why.
 
-    Ranks are buffered apart: which of their lines stands first in a common log says little about who failed first.
-    Where clocks tell, they decide; else one who says something in words that no lost peer makes comes first, wherever
-    it stands, unless it lost a peer itself before.
+    Ranks are buffered apart: which of their lines stands first in a common log says little about who failed first. What
+    somebody says in words that no lost peer makes comes first wherever it stands: a symptom stands where all is
+    explained by it.
     """
     own = unknown.first
     victims = [g for g in _lost_somebody(groups) if g.tier <= 4]
-    # Ranks may wait in different collectives, or never meet, because one of them is gone.
-    apart = {h.rank for g in victims for h in g.hits}
-    victims = [g for g in victims if g.tier > 2 or (own.rank not in {h.rank for h in g.hits} and g.has("victim"))]
-    ended = index.places.first
-    first = ended is not None and (own.rank == ended or (_nobodys(own, groups, index) and ended not in apart))
-    if first and _severity(own) <= SAID and ended in apart:
-        first = False  # it ended because it lost somebody
-    if not victims or (not first and (hearsay(own, index) or (reacts(own.text) and _later(own, victims, index)))):
-        return
-    lost = {h.rank for g in victims for h in g.hits} | {
-        h.rank for h in unknown.hits if hearsay(h, index) or reacts(h.text)
-    }
-    healthy = len(index.steps) or index.places.reported
-    lost = (lost | index.places.missed) - {own.rank, None}
-    known_first = not _later(own, victims, index)
-    if (
-        not known_first
-        and not first
-        and not (
-            own.rank is not None
-            and lost
-            and _not_lost_before(own, victims, index)
-            and _speaks_up(own, groups, len(lost))
-        )
-        and not _alone(own, victims, index)
-    ):
-        return
-    if any(g.tier <= 2 for g in victims) and not first and len(lost) < (_SEVERAL if _severity(own) >= ERROR else _MANY):
+    if not victims or (reacts(own.text) and (hearsay(own, index) or _later(own, victims, index))):
         return
     raised = [h for g in having(groups, "exception") for h in g.hits if h.rank is not None and not reacts(h.text)]
-    began = min(when(g.first, index) for g in victims)
-    if _severity(own) <= SAID and any(h.rank == own.rank or when(h, index) < began for h in raised):
-        return  # what somebody raised says more than a last sentence
-    if _severity(own) < ERROR and not healthy and not first and len(lost) < _MANY:
-        return  # without a healthy part nothing tells a complaint from the usual
+    lost = {h.rank for g in victims for h in g.hits}
+    if _severity(own) <= SAID and (raised or (own.rank in lost and own.rank is not None)):
+        return  # what somebody raised says more than a last sentence, most of all than one of who lost a peer
+    labelled = lost != {None}
+    if _severity(own) < ERROR and labelled and own.rank is None and not own.host:
+        return  # where ranks are labelled a line without a label is the launcher's
     unknown.tier = min(unknown.tier, 3)
     who = f"rank {own.rank}" if own.rank is not None else own.host or "somebody"
     for group in victims:
-        group.tier, group.why = 4, f"{who} reported an error of its own before it"
+        group.tier, group.why = 4, f"{who} reported an error of its own"
 
 
 def _before_the_signal(unknown: Group, groups: list[Group], index: LogIndex) -> None:
@@ -247,12 +221,6 @@ def _an_end(hit: Hit) -> bool:
     return launchers_end(hit.text) or ending(hit.text) != (None, None)
 
 
-def _nobodys(own: Hit, groups: list[Group], index: LogIndex) -> bool:
-    """Whether a line has no label and stands before the launcher's own words on the end."""
-    ends = [h.line for g in having(groups, "end-of-process") for h in g.hits if h.file == index.path.name]
-    return own.rank is None and own.file == index.path.name and own.line < min(ends, default=0) and not reacts(own.text)
-
-
 def _later(own: Hit, victims: list[Group], index: LogIndex) -> bool:
     """Whether a line comes after those of who lost somebody: by their clocks, or where they stand."""
     hits = [h for g in victims for h in g.hits]
@@ -260,24 +228,3 @@ def _later(own: Hit, victims: list[Group], index: LogIndex) -> bool:
     if own.clock is not None and len(clocks) == len(hits) and min(clocks) != own.clock:
         return min(clocks) < own.clock
     return any(when(g.first, index) <= when(own, index) for g in victims)
-
-
-def _not_lost_before(own: Hit, victims: list[Group], index: LogIndex) -> bool:
-    """Whether whoever speaks had not told before that it lost somebody."""
-    return not any(h.rank == own.rank and when(h, index) < when(own, index) for g in victims for h in g.hits)
-
-
-def _alone(own: Hit, victims: list[Group], index: LogIndex) -> bool:
-    """Whether a line whose rank nothing tells stands beside several alike of who lost somebody.
-
-    Where ranks are labelled a line without a label is the launcher's.
-    """
-    told = sum(h.count for g in victims for h in g.hits)
-    launchers = index.places.labelled and not own.host
-    return own.rank is None and own.count == 1 and told >= _SEVERAL and not launchers and not reacts(own.text)
-
-
-def _speaks_up(own: Hit, groups: list[Group], lost: int) -> bool:
-    """Whether a line is an error by its level, or one that a traceback or several who lost somebody make one."""
-    raised = {h.rank for g in having(groups, "traceback", "exception") for h in g.hits}
-    return _severity(own) >= ERROR or own.rank in raised or lost >= _SEVERAL

@@ -90,6 +90,12 @@ class Gathered:
     lines: int = 0
     skipped: int = 0
 
+    def only_looks_bad(self, harmless: list[str], file: str, number: int) -> None:
+        """A line that carries these patterns of what is no failure: no last word either."""
+        self.harmless.update(harmless)
+        if harmless:
+            self.mined.harmless.append((file, number))
+
     def tried_again(self, file: str, number: int) -> None:
         """What the line before this one of a file told for the first time was not the end."""
         latest = takewhile(lambda each: (each[1].file, each[1].line) == (file, number - 1), reversed(self.hits.items()))

@@ -290,8 +290,7 @@ class Gatherer:
         if body.text.startswith("Retrying in "):
             self.gathered.tried_again(file, line.number)
         found, harmless = self._signatures.match(body, needles)
-        for name in harmless:
-            self.gathered.harmless[name] += 1
+        self.gathered.only_looks_bad(harmless, file, line.number)
         if not understood and not harmless and not any(s.order <= _KNOWS for s in found):
             found = [*found, *self._by_structure(body, file, line.number)]
         for signature in found:
@@ -359,9 +358,9 @@ class Gatherer:
             hit.frame = next((where for at, where in frames if 0 <= hit.line - at <= _TRACEBACK), "")
         if unnamed is None:
             return
-        found = new_errors(self.gathered.mined, index.steps, main)
+        found = new_errors(self.gathered.mined, index.steps, main, index.places.prompts)
         # What is known by a signature or by its structure needs no guess; what comes after it is its consequence.
-        known = {h.line for h in index.hits if h.file == main} | {s.line for s in self.gathered.mined.all()}
+        known = {h.line for h in index.hits if h.file == main} | self.gathered.mined.lines(main)
         told = {h.line: h.rank for h in index.hits if h.file == main and VICTIM_LINES & set(h.signature.traits)}
         told |= {h.line: h.rank for h in asked_by_others(index) if h.file == main}
         failed = failed_by_itself(index)

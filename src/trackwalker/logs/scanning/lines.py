@@ -78,7 +78,7 @@ _INFORMING = ("INFO", "DEBUG", "TRACE")
 _CELLS = re.compile(r"^\s?(?:[\w.:/-]{1,80}\t+)?(?P<level>INFO|DEBUG|WARNING|WARN|ERROR|CRITICAL|FATAL)\t+")
 _CODE_ABOVE = re.compile(rb'File "[^"]+", line \d+')
 _PROMPT = r"(?:\(\w+\) )?(?:[\w@.:~/-]{1,60} ?)?\$ (?=[a-z./])"  # what somebody typed is no output
-PROMPTS = re.compile(f"(?m)^{_PROMPT}".encode())
+PROMPTS = re.compile(f"(?m)^(?:{_PROMPT}|==> .+ <==$)".encode())  # or which file `tail` shows next
 _NOT_OUTPUT = re.compile(
     rf"^(?:{_PROMPT}"
     r"|Config param |\+{1,3} |PASSTHROUGH_ARGS=|[A-Z][A-Z0-9_]+=|diff --git |@@ |Launching training subprocess)"
