@@ -20,7 +20,7 @@ from trackwalker.logs.failures.owners import (
     rows_shown,
 )
 from trackwalker.logs.failures.reactions import reacts
-from trackwalker.logs.failures.roster import read_tables
+from trackwalker.logs.failures.roster import counted_below, read_tables, started_below
 from trackwalker.logs.formats.blocks import HERE, Sections
 from trackwalker.logs.scanning.labels import learn_forms
 from trackwalker.logs.scanning.lines import LAUNCHERS, PROMPTS, Body, clean, parse
@@ -48,15 +48,13 @@ _MAP_RANK = re.compile(rf"^\s*Process OMPI jobid: \S+ App: \d+ Process rank: {_R
 _OWN_RANK = re.compile(
     r"(?<!\w)(?<!node )(?<!local )(?:(?:global_|world_)?rank|process_index(?:\(\))?)[=: ]{1,2}(\d{1,6})\b"
 )
-_PER_NODE = re.compile(rb"\b(?:nproc[_-]per[_-]node|(?:PET_)?NPROC_PER_NODE|GPUS_PER_NODE)[= ](\d{1,3})\b")
+_PER_NODE = re.compile(rb"\b(?:nproc[_-]per[_-]node|(?:PET_)?NPROC_PER_NODE|GPUS_PER_NODE|num_local_procs)[= ](\d{1,3})\b")
 _NODE_HOST = re.compile(rb"(?m)^ *(\d{1,6}): .{0,80}?\bHOST(?:NAME)?=([A-Za-z][\w.-]{1,63})")
 _POD_NODE = re.compile(rb"(?m)^\[pod/([\w.-]+)/[\w.-]+\] .{0,200}?\bNODE_RANK=(\d{1,6})\b")
 _RAY_RANK = re.compile(r"\bip=(?P<ip>[\w.:-]+), pid=(?P<pid>\d+)\) world_rank=(?P<rank>\d{1,6})\b")
-_NCCL_START = re.compile(
-    rb"(?m)^ *(\d{1,6}): ([A-Za-z][\w.-]{1,63}):\d{1,8}:\d{1,8} \[(\d{1,3})\] NCCL INFO [^\n]{0,120}?\brank (\d{1,6}) nranks \d"  # noqa: E501
-)
 _DIGITS = re.compile(r"\d+")
 _NUMBERED = re.compile(r"([A-Z]* ?)\[(\d{1,5})\] ")  # below a pod's or a host's label: a rank of its own
+_HEAD_RANK = re.compile(r"^(?:\W{0,2}[A-Z]+\b\W{0,2})?(?:\[[^\]\n]{1,80}\] ?){0,3}\[[Rr]ank (\d{1,6})\]")
 _SLASHED = re.compile(rf"(?:[\d:.,]{{8,15}} )?{_HOST}[/#@]{_RANK}\s")
 _HOST_LABEL = re.compile(r"^([A-Za-z][\w.-]{1,63}):(?: |$)")
 _ADDRESS = re.compile(  # of a named host: a line of the launcher tells both
@@ -65,7 +63,7 @@ _ADDRESS = re.compile(  # of a named host: a line of the launcher tells both
 _UNLIMITED = re.compile(rb"ulimit -l[^\n]{0,80}\n(?:[^\n]*\n){0,2}?unlimited\n|--ulimit memlock=-1\b")
 # No line without one of them tells who runs where.
 _WORDS = (b"ank", b"ost", b"srun", b"@ ", b"kernel", b"ode: ", b"process_")
-_PER = (b"per_node", b"per-node", b"PER_NODE")  # found faster than the expression
+_PER = (b"per_node", b"per-node", b"PER_NODE", b"num_local_procs")  # found faster than the expression
 _RULES = frozenset({b"==", b"--", b"##", b"**", b"~~", b">>", b"++"})
 _NODE_RANK = re.compile(rb"(?i)\bnode_rank[=: ](\d{1,5})\b")
 _A_DEVICE = re.compile(r"(?i)^(?:gpu|cuda|hip|npu|card)[:_]?\d+$")
@@ -84,6 +82,7 @@ class Places:
 
     actors: dict[str, int] = field(default_factory=dict)  # a process's or a pod's label -> rank
     per_node: int = 1  # ranks that one task or pod of the launcher holds
+    locals: bool = False  # labels below those of nodes count from 0 on each node
     node_hosts: dict[int, str] = field(default_factory=dict)
     nodes: dict[str, int] = field(default_factory=dict)  # a pod -> its number among the nodes
     ended_first: int | None = None  # the rank that the launcher says ended first
@@ -120,7 +119,8 @@ class Places:
         if any(word in text for word in _PER) and (match := _PER_NODE.search(text)):
             self.per_node = int(match[1])
         if self.per_node == 1:
-            self._tasks_are_nodes(text)
+            self.per_node, told = started_below(text)
+            self.node_hosts |= told
         if self.per_node > 1:
             self.node_hosts |= {int(m[1]): m[2].decode() for m in _NODE_HOST.finditer(text)}
             self.nodes |= {m[1].decode(): int(m[2]) for m in _POD_NODE.finditer(text)}
@@ -144,14 +144,6 @@ class Places:
                     self.sections.host(number + 1, name, int(told[1]) * per if told else None)
                 else:
                     self.sections.head(number, clean(line[:200]))
-
-    def _tasks_are_nodes(self, text: bytes) -> None:
-        """Whether a launcher's labels count nodes: then NCCL's start tells several ranks below each, in their order."""
-        told = [(int(m[1]), m[2].decode(), int(m[3]), int(m[4])) for m in _NCCL_START.finditer(text)]
-        each = max((local for _, _, local, _ in told), default=0) + 1
-        if each > 1 and all(rank == task * each + local for task, _, local, rank in told):
-            self.per_node = each
-            self.node_hosts |= {task: host for task, host, _, _ in told}
 
     def labels(self, text: bytes, known: dict[int, str]) -> int:
         """Learn from the beginning of a file how its lines are labelled, and what its tables tell of ranks and hosts.
@@ -179,7 +171,10 @@ class Places:
             self.own = [label if len(label.form.seen) == most else label.of_hosts() for label in self.own]
             for label in self.own:
                 self.names |= label.names
-        bodies = [self.placed(self._owned(b) or b) for b in bodies]
+        bodies = [self._owned(b) or b for b in bodies]
+        each, self.locals = counted_below(bodies)
+        self.per_node = each if self.per_node == 1 else self.per_node
+        bodies = [self.placed(b) for b in bodies]
         world = max((b.rank for b in bodies if b.rank is not None), default=-1) + 1
         for body in bodies:
             if body.labelled and body.rank is not None and body.host:
@@ -276,12 +271,17 @@ class Places:
         here = self.of_host.get(body.host or body.label, []) if body.local is not None and body.task is None else []
         if body.local is not None and body.local < len(here) and body.local not in here[1:]:
             return replace(body, rank=sorted(here)[body.local])
-        if self.per_node < 2 or not (body.outer or body.local is not None):
+        local = body.rank if body.local is None and body.below and self.locals else body.local
+        if self.per_node < 2 or not (body.outer or local is not None):
             return body
         node = self.nodes.get(body.actor, body.task if body.task is not None else _number(body.actor))
+        if node is None and body.outer and not body.actor:
+            node, own = body.rank, _HEAD_RANK.match(body.text)  # pdsh's label; who writes names itself behind it
+            local = int(own[1]) - node * self.per_node if own and node is not None else None
+            local = local if local is not None and 0 <= local < self.per_node else None
         if node is None:
             return body
-        rank = None if body.local is None else node * self.per_node + body.local
+        rank = None if local is None else node * self.per_node + local
         host = body.host or self.node_hosts.get(node, "")
         # Where a task is a whole node, its number counts hosts; a name says that better.
         return replace(body, rank=rank, host=host, task=None if host else body.task)
