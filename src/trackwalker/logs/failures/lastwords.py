@@ -272,6 +272,7 @@ def accused(index: LogIndex, found: list[Seen]) -> int | None:
         for who in others_in(text)
         if who.isdigit() and int(who) != rank
     }
+    named &= index.ranks_seen | index.rank_hosts.keys()  # of other numbers a process has its own
     named -= {rank for rank, _ in lost}
     return named.pop() if len(named) == 1 else None
 

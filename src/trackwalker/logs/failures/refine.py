@@ -22,6 +22,7 @@ from trackwalker.logs.failures.line_hosts import (
     unloaded,
     waited_for,
 )
+from trackwalker.logs.failures.reactions import reacts
 from trackwalker.logs.failures.victim_lines import coordinator_mute, demote_hearsay, told_by_the_missing
 from trackwalker.logs.formats.dialect import TASK_FAILED
 from trackwalker.logs.scanning.index import Hit, LogIndex
@@ -161,6 +162,7 @@ def _followers(groups: list[Group], index: LogIndex) -> None:
     for end in having(groups, "end-of-process"):
         if end.tier <= 4 and any(when(h, index) < when(end.first, index) for h in asked):
             end.tier, end.why = 6, "it came after the request to end"
+    _killed_later(groups, index)
     reasons = [h for h in asked if h.rank is None and _WITH_A_REASON.search(h.text)]
     for lost in having(groups, "victim"):
         if lost.tier in (3, 4) and any(when(h, index) < when(lost.first, index) for h in reasons):
@@ -189,6 +191,20 @@ def _followers(groups: list[Group], index: LogIndex) -> None:
             if image.tier == 1:
                 image.tier, image.why = 3, "the image had no room on the disk"
                 full.local = True
+
+
+def _killed_later(groups: list[Group], index: LogIndex) -> None:
+    """Where who ended first had raised why, a launcher killed the others: how they ended is no cause."""
+    places = index.places
+    first = places.ended_first
+    raised = (h for g in having(groups, "exception") if g.tier <= 4 for h in g.hits)
+    if first is None or not any(h.rank == first and not reacts(h.text) for h in raised):
+        return
+    node = first // places.per_node
+    for end in having(groups, "kill"):
+        others = [h.rank != first if h.rank is not None else h.task not in (None, node) for h in end.hits]
+        if end.tier <= 4 and all(others):
+            end.tier, end.why = 4, f"rank {first} had ended before, and says why"
 
 
 def _name_hosts(groups: list[Group], index: LogIndex) -> None:

@@ -54,7 +54,6 @@ _POD_NODE = re.compile(rb"(?m)^\[pod/([\w.-]+)/[\w.-]+\] .{0,200}?\bNODE_RANK=(\
 _RAY_RANK = re.compile(r"\bip=(?P<ip>[\w.:-]+), pid=(?P<pid>\d+)\) world_rank=(?P<rank>\d{1,6})\b")
 _DIGITS = re.compile(r"\d+")
 _NUMBERED = re.compile(r"([A-Z]* ?)\[(\d{1,5})\] ")  # below a pod's or a host's label: a rank of its own
-_HEAD_RANK = re.compile(r"^(?:\W{0,2}[A-Z]+\b\W{0,2})?(?:\[[^\]\n]{1,80}\] ?){0,3}\[[Rr]ank (\d{1,6})\]")
 _SLASHED = re.compile(rf"(?:[\d:.,]{{8,15}} )?{_HOST}[/#@]{_RANK}\s")
 _HOST_LABEL = re.compile(r"^([A-Za-z][\w.-]{1,63}):(?: |$)")
 _ADDRESS = re.compile(  # of a named host: a line of the launcher tells both
@@ -275,16 +274,12 @@ class Places:
         if self.per_node < 2 or not (body.outer or local is not None):
             return body
         node = self.nodes.get(body.actor, body.task if body.task is not None else _number(body.actor))
-        if node is None and body.outer and not body.actor:
-            node, own = body.rank, _HEAD_RANK.match(body.text)  # pdsh's label; who writes names itself behind it
-            local = int(own[1]) - node * self.per_node if own and node is not None else None
-            local = local if local is not None and 0 <= local < self.per_node else None
         if node is None:
             return body
         rank = None if local is None else node * self.per_node + local
         host = body.host or self.node_hosts.get(node, "")
         # Where a task is a whole node, its number counts hosts; a name says that better.
-        return replace(body, rank=rank, host=host, task=None if host else body.task)
+        return replace(body, rank=rank, host=host, task=None if host or rank is not None else body.task)
 
     def join(self, later: Places) -> None:
         """What files gave that come after these, read with what these had given."""
@@ -336,7 +331,7 @@ def learn(
             labelled.setdefault(body.rank, body.label)
         if body.labelled and body.rank is not None and body.named and not body.host:
             named.setdefault(body.rank, body.named)
-        elastic = _one(body, known, elastic)
+        elastic = _one(body, known, elastic, places.per_node if places.locals else 1)
     for rank, name in named.items() if len(set(named.values())) > 1 else ():
         known.setdefault(rank, name)
     # A word before the text is a host's name where others like it stand before other ranks' lines.
@@ -365,12 +360,13 @@ def _with_words(text: bytes) -> list[bytes]:
     return [text[at:end] if (end := text.find(b"\n", at)) >= 0 else text[at:] for at in sorted(starts)]
 
 
-def _one(body: Body, known: dict[int, str], elastic: str) -> str:
+def _one(body: Body, known: dict[int, str], elastic: str, each: int) -> str:
+    """What one line tells; where ranks are labelled below their nodes, what only a node's label holds is a launcher's."""
     text = body.text if body.payload_from is None else body.text[: body.payload_from]
-    own = body.task
+    own = body.task if each == 1 else None
     if own is None and (match := _TASKS.match(text)):
-        for rank in _numbers(match["tasks"]):
-            known.setdefault(rank, match["host"])
+        for task in _numbers(match["tasks"]):
+            known.update({r: match["host"] for r in range(task * each, (task + 1) * each) if r not in known})
         return ""
     if own is None and (match := _ELASTIC_HOST.match(text) or _MAP_HOST.match(text)):
         return match["host"]

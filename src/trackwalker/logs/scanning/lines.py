@@ -55,7 +55,6 @@ _PREFIX_HOST = re.compile(r"^(?P<host>(?=[\w.-]*\d)[a-z][a-z0-9.-]{1,63}): (?=\S
 _COLUMN_HOST = re.compile(r"^(?P<host>(?=[\w.-]*\d)[a-z][a-z0-9.]*-[a-z0-9.-]{1,63}) +\| (?=\S)")  # gcloud ssh, compose
 _FIELDS = 600  # characters in which a line of fields shows that it is one
 _A_PROCESS = 1000  # and above: a process's number rather than a rank's
-_NODE = "worker-"  # pdsh's label, of DeepSpeed's hosts
 _LOCAL = "[default"  # torchrun's label holds the rank within its node
 NAMED_HOST = re.compile(r"(?i)\b(?:host(?:name)?|node(?:name)?)[ =:]{1,2}['\"]?((?=[\w.-]*\d)[a-z][\w.-]{1,63})")
 _SERIOUS = ("ERROR", "CRITICAL", "FATAL")
@@ -183,7 +182,7 @@ def parse(raw: bytes, above: bytes = b"", rank: int | None = None) -> Body | Non
                 rank = int(match[1][:9])
                 host = host or match.groupdict().get("host") or ""
                 below = outer and label is not d.TASK_LABEL
-                task, outer = (rank, True) if label is d.TASK_LABEL else (task, match[0].startswith(_NODE))
+                task, outer = (rank, True) if label is d.TASK_LABEL else (task, False)
                 local = rank if match[0].startswith(_LOCAL) else None
                 text = text[match.end() :]
                 break
