@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 
-from trackwalker.logs.failures.groups import Group, having, when, whose
+from trackwalker.logs.failures.groups import Group, having, waits_for, when, whose
 from trackwalker.logs.failures.lastwords import asked_by_others
 from trackwalker.logs.failures.reactions import VICTIMS, launchers_end, reacts
 from trackwalker.logs.failures.structure import ERROR, FATAL, SAID, ending
@@ -184,7 +184,7 @@ def _before_the_victims(unknown: Group, groups: list[Group], index: LogIndex) ->
     """
     own = unknown.first
     victims = [g for g in _lost_somebody(groups) if g.tier <= 4]
-    victims += [g for g in groups if g not in victims and g.tier <= 4 and _wait_for(own, g)]
+    victims += [g for g in groups if g not in victims and g.tier <= 4 and waits_for(g, own)]
     if not victims or (reacts(own.text) and (hearsay(own, index) or _later(own, victims, index))):
         return
     raised = [h for g in having(groups, "exception") for h in g.hits if h.rank is not None and not reacts(h.text)]
@@ -198,12 +198,6 @@ def _before_the_victims(unknown: Group, groups: list[Group], index: LogIndex) ->
     who = f"rank {own.rank}" if own.rank is not None else own.host or "somebody"
     for group in victims:
         group.tier, group.why = 4, f"{who} reported an error of its own"
-
-
-def _wait_for(own: Hit, group: Group) -> bool:
-    """Whether several ranks say that they wait or lost somebody, whatever at, and who says what failed is not one."""
-    ranks = {h.rank for h in group.hits if reacts(h.text) and not launchers_end(h.text)}
-    return own.rank is not None and len(ranks) == len(group.hits) >= _SEVERAL and not ranks & {None, own.rank}
 
 
 def _before_the_signal(unknown: Group, groups: list[Group], index: LogIndex) -> None:

@@ -181,6 +181,9 @@ class Places:
         said = [f"rank {b.rank} {b.text}" for b in bodies if b.labelled and b.rank is not None and not b.host]
         for rank, host in hosts_shown(said).items() if world > len(known) else ():
             known.setdefault(rank, host)  # a rank's own word on where it is
+        elastic = ""
+        for body in bodies if world > len(known) else ():
+            elastic = _one(body, known, elastic, self.per_node if self.locals else 1)
         if world > max(known, default=-1) + 1:
             told = rows_shown(texts, world) or ({} if known else hosts_listed(texts, world))
             known.update({rank: host for rank, host in told.items() if rank not in known})
@@ -202,8 +205,13 @@ class Places:
     def read(self, raw: bytes, above: bytes = b"", rank: int | None = None) -> Body | None:
         """A line taken apart, with the rank of the whole job."""
         body = self._of_record(raw, above) if raw[:1] == b"{" and rank is None else None
-        body = body or parse(raw, above, rank)
-        body = None if body is None else self._owned(self._of_process(body, above), above)
+        label = _HOST_LABEL.match(clean(raw[:80])) if rank is None and body is None else None
+        if label is not None and len(self.of_host.get(label[1], ())) > 1:  # the rest says which rank of that host
+            inner = parse(raw.partition(b": ")[2], above)
+            body = None if inner is None else replace(inner, host=inner.host or label[1])
+        else:
+            body = body or parse(raw, above, rank)
+            body = None if body is None else self._owned(self._of_process(body, above), above)
         if body is not None and body.clock is None and (match := _TIME.search(clean(raw[:90]))):
             body = replace(body, clock=self.day + int(match[1]) * 3600 + int(match[2]) * 60 + float(match[3]))
         return None if body is None else self.placed(body)
@@ -272,7 +280,7 @@ class Places:
             return replace(body, rank=sorted(here)[body.local])
         local = body.rank if body.local is None and body.below and self.locals else body.local
         if self.per_node < 2 or not (body.outer or local is not None):
-            return body
+            return replace(body, task=None) if self.locals and not body.outer else body
         node = self.nodes.get(body.actor, body.task if body.task is not None else _number(body.actor))
         if node is None:
             return body

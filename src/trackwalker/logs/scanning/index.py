@@ -253,7 +253,7 @@ class Gatherer:
             told = section_hosts((scan.front + scan.tail).decode("utf-8", "replace"))
             known.update({rank: host for rank, host in told.items() if rank not in known})
         if source.main:
-            places.ended_first = ended_first(scan.tail.split(b"\n"), places, known)
+            places.ended_first = ended_first(scan.tail.split(b"\n"), places)
             places.first_host = known.get(-1 if places.ended_first is None else places.ended_first, "")
         if source.rank is not None and len(wrote) == 1:
             known.setdefault(source.rank, wrote.pop())
