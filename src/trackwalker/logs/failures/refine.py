@@ -195,13 +195,14 @@ def _followers(groups: list[Group], index: LogIndex) -> None:
 
 def _behind_what_was_raised(groups: list[Group], index: LogIndex) -> None:
     """Where one rank raised why, those who wait for it and those whom a launcher killed afterwards tell no cause."""
-    first, each = index.places.ended_first, index.places.per_node
+    first = index.places.ended_first
+    node = None if first is None else first // index.places.per_node
     raised = [h for g in having(groups, "exception") if g.tier <= 4 for h in g.hits if not reacts(h.text)]
     for group in groups:
         if group.tier <= 3 and any(waits_for(group, own) for own in raised):
             group.tier, group.why = 4, "who is missing there raised why"
     for end in having(groups, "kill") if first is not None and any(h.rank == first for h in raised) else ():
-        others = [h.rank != first if h.rank is not None else h.task not in (None, first // each) for h in end.hits]
+        others = [h.rank != first if h.rank is not None else h.task not in (None, node) for h in end.hits]
         if end.tier <= 4 and all(others):
             end.tier, end.why = 4, f"rank {first} had ended before, and says why"
 

@@ -154,7 +154,7 @@ def started_below(text: bytes) -> tuple[int, dict[int, str]]:
 def counted_below(bodies: Sequence[Body]) -> tuple[int, bool]:
     """How many ranks a node has, from the labels below those of nodes; and whether these count from 0 on each.
 
-    They do where the highest is the same below all of several nodes. torchelastic's report tells both numbers of a rank.
+    They do where the highest is the same below all of several nodes. torchelastic's report tells both numbers.
     """
     highest: dict[int, int] = {}
     told = set()

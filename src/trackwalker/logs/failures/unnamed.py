@@ -151,12 +151,12 @@ def _told_by_the_launcher(asked: Group, unknown: Group, index: LogIndex) -> bool
     A scheduler or a person who ends a job tells all of it, and the scheduler has words of its own for that.
     """
     own, failed = unknown.first, index.facts.task_failed
-    told = {h.rank for h in asked.hits}
-    schedulers = [h.line for h in asked.hits if h.rank is None]
+    told = {whose(h) for h in asked.hits}
+    schedulers = [h.line for h in asked.hits if h.rank is None and not h.host]
     if schedulers and (failed is None or failed.line > min(schedulers)):
         return False
     first = own.rank == index.places.ended_first or not reacts(own.text)
-    return own.rank is not None and first and bool(told - {None}) and own.rank not in told
+    return own.rank is not None and first and bool(told - {None}) and not told & {own.rank, own.host}
 
 
 def _after_a_failure(asked: Group, groups: list[Group], unknown: Group, index: LogIndex) -> bool:

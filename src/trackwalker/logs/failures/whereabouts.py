@@ -48,7 +48,9 @@ _MAP_RANK = re.compile(rf"^\s*Process OMPI jobid: \S+ App: \d+ Process rank: {_R
 _OWN_RANK = re.compile(
     r"(?<!\w)(?<!node )(?<!local )(?:(?:global_|world_)?rank|process_index(?:\(\))?)[=: ]{1,2}(\d{1,6})\b"
 )
-_PER_NODE = re.compile(rb"\b(?:nproc[_-]per[_-]node|(?:PET_)?NPROC_PER_NODE|GPUS_PER_NODE|num_local_procs)[= ](\d{1,3})\b")
+_PER_NODE = re.compile(
+    rb"\b(?:nproc[_-]per[_-]node|(?:PET_)?NPROC_PER_NODE|GPUS_PER_NODE|num_local_procs)[= ](\d{1,3})\b"
+)
 _NODE_HOST = re.compile(rb"(?m)^ *(\d{1,6}): .{0,80}?\bHOST(?:NAME)?=([A-Za-z][\w.-]{1,63})")
 _POD_NODE = re.compile(rb"(?m)^\[pod/([\w.-]+)/[\w.-]+\] .{0,200}?\bNODE_RANK=(\d{1,6})\b")
 _RAY_RANK = re.compile(r"\bip=(?P<ip>[\w.:-]+), pid=(?P<pid>\d+)\) world_rank=(?P<rank>\d{1,6})\b")
@@ -86,9 +88,7 @@ class Places:
     nodes: dict[str, int] = field(default_factory=dict)  # a pod -> its number among the nodes
     ended_first: int | None = None  # the rank that the launcher says ended first
     accused: int | None = None  # the one rank that others name as gone and that names nobody
-    missed: set[int] = field(
-        default_factory=set
-    )  # ranks that speak, behind the last step, of one they lost or wait for
+    missed: set[int] = field(default_factory=set)  # ranks that speak, behind the last step, of one they lost
     reported: bool = False  # something was printed over and over before the end: a healthy part to hold the end against
     counted: bool = False  # something counted on before the end: steps of a trainer that nobody knows
     first_host: str = ""  # where that rank ran
@@ -209,9 +209,8 @@ class Places:
         if label is not None and len(self.of_host.get(label[1], ())) > 1:  # the rest says which rank of that host
             inner = parse(raw.partition(b": ")[2], above)
             body = None if inner is None else replace(inner, host=inner.host or label[1])
-        else:
-            body = body or parse(raw, above, rank)
-            body = None if body is None else self._owned(self._of_process(body, above), above)
+        elif (body := body or parse(raw, above, rank)) is not None:
+            body = self._owned(self._of_process(body, above), above)
         if body is not None and body.clock is None and (match := _TIME.search(clean(raw[:90]))):
             body = replace(body, clock=self.day + int(match[1]) * 3600 + int(match[2]) * 60 + float(match[3]))
         return None if body is None else self.placed(body)
@@ -369,7 +368,7 @@ def _with_words(text: bytes) -> list[bytes]:
 
 
 def _one(body: Body, known: dict[int, str], elastic: str, each: int) -> str:
-    """What one line tells; where ranks are labelled below their nodes, what only a node's label holds is a launcher's."""
+    """What one line tells; where ranks are labelled below nodes, what only a node's label holds is a launcher's."""
     text = body.text if body.payload_from is None else body.text[: body.payload_from]
     own = body.task if each == 1 else None
     if own is None and (match := _TASKS.match(text)):
