@@ -370,7 +370,8 @@ def _with_words(text: bytes) -> list[bytes]:
 def _one(body: Body, known: dict[int, str], elastic: str, each: int) -> str:
     """What one line tells; where ranks are labelled below nodes, what only a node's label holds is a launcher's."""
     text = body.text if body.payload_from is None else body.text[: body.payload_from]
-    own = body.task if each == 1 else None
+    ranks = None if body.outer or not body.labelled else body.rank
+    own = body.task if each == 1 else ranks
     if own is None and (match := _TASKS.match(text)):
         for task in _numbers(match["tasks"]):
             known.update({r: match["host"] for r in range(task * each, (task + 1) * each) if r not in known})
